@@ -16,30 +16,31 @@ import numpy as np
 import numpy.typing as npt
 
 from autoscaler.core.model.fleet import Fleet, Workload
+from autoscaler.core.planner.scale_to_zero import Zero
 from autoscaler.core.planner.select import Rules
-from autoscaler.core.state import Memory, WorkloadMemory, align
-from autoscaler.core.table.columns import PER_STRATEGY_SET, TIMESTAMP, replace
+from autoscaler.core.state import Memory, WorkloadState, align
+from autoscaler.core.table.columns import PER_STRATEGY_SET, TIMESTAMP, Columns, replace
 
 Key = tuple[str, str, str, str]  # namespace, kind, name, uid: an object made again under its name is another one
 Column = npt.NDArray[np.floating[Any]]
 
 SCHEMA: Mapping[str, str] = MappingProxyType(
     {
-        "gateway.age_s": "workloads.gateway_s",
-        "answers.generated_tokens": "workloads.written_tokens",
-        "answers.requests": "workloads.served_requests",
-        "cold_start.mean_s": "workloads.cold_start_mean_s",
-        "cold_start.deviation_s": "workloads.cold_start_deviation_s",
-        "capacity.requests_per_replica": "workloads.concurrency",
-        "capacity.decode_tokens_per_s": "workloads.decode_tokens_per_s",
-        "capacity.observed_s": "workloads.learned_s",
-        "gpu.loaded_idle_replica_s": "workloads.loaded_idle_s",
-        "scale_to_zero.delayed_requests": "workloads.zero.waited",
-        "scale_to_zero.wake_ups": "workloads.zero.wakes",
-        "scale_to_zero.arrivals_at_zero": "workloads.zero.knocked",
-        "scale_to_zero.late_arrivals_at_zero": "workloads.zero.late",
-        "scale_to_zero.requests": "workloads.zero.requests",
-        "scale_to_zero.observed_s": "workloads.zero.counted_s",
+        "gateway.age_s": "workloads.observe.last_gateway_s",
+        "answers.generated_tokens": "workloads.observe.lengths.written_tokens",
+        "answers.requests": "workloads.observe.lengths.served_requests",
+        "cold_start.mean_s": "workloads.observe.cold_start.mean_s",
+        "cold_start.deviation_s": "workloads.observe.cold_start.deviation_s",
+        "capacity.requests_per_replica": "workloads.capacity.concurrency",
+        "capacity.decode_tokens_per_s": "workloads.capacity.decode_tokens_per_s",
+        "capacity.observed_s": "workloads.capacity.learned_s",
+        "gpu.loaded_idle_replica_s": "workloads.observe.loaded_idle_s",
+        "scale_to_zero.delayed_requests": "zero.waited",
+        "scale_to_zero.wake_ups": "zero.wakes",
+        "scale_to_zero.arrivals_at_zero": "zero.knocked",
+        "scale_to_zero.late_arrivals_at_zero": "zero.late",
+        "scale_to_zero.requests": "zero.requests",
+        "scale_to_zero.observed_s": "zero.counted_s",
         "strategies.signature": "rules.family",
         "strategies.warm_up_s": "rules.kept_s",
         "objective.ttft_s": "rules.ttft_objective_s",
@@ -155,20 +156,30 @@ def restore(snapshot: Snapshot, memory: Memory, fleet: Fleet, now_s: float, wall
         restored[QUEUED] = np.where(same_strategies, restored[MISSED], columns[QUEUED])
     learned_from = known[fleet.pod_workload] & (fleet.pod_ready_s <= then_s)
     pods = replace(memory.pods, seen_ready=np.where(learned_from, 1.0, memory.pods.seen_ready))
-    workloads = memory.workloads.with_columns(restored, "workloads.")
-    rules = memory.all_rules().with_columns(restored, "rules.")
-    return replace(memory, pods=pods, workloads=workloads).with_rules(rules), int(np.count_nonzero(known))
+    tables = {name: table.with_columns(restored, f"{name}.") for name, table in _tables(memory).items()}
+    planner = replace(memory.planner, zero=tables["zero"]).with_rules(tables["rules"])
+    return replace(memory, pods=pods, workloads=tables["workloads"], planner=planner), int(np.count_nonzero(known))
+
+
+TABLES: Mapping[str, type[Columns]] = MappingProxyType({"workloads": WorkloadState, "zero": Zero, "rules": Rules})
+"""Tables of memory that belong to workloads and may have lasting columns, by the first part of a place."""
+
+
+def _tables(memory: Memory) -> dict[str, Any]:
+    return {"workloads": memory.workloads, "zero": memory.planner.zero, "rules": memory.planner.all_rules()}
 
 
 def _columns(memory: Memory) -> dict[str, Column]:
     """Return the columns of memory that belong to a workload, by place."""
-    workloads, rules = memory.workloads.columns(), memory.all_rules().columns()
-    return {f"workloads.{at}": column for at, column in workloads.items()} | {
-        f"rules.{at}": column for at, column in rules.items()
+    return {
+        f"{name}.{place}": column
+        for name, table in _tables(memory).items()
+        for place, column in table.columns().items()
     }
 
 
 def _marked(mark: str) -> frozenset[str]:
     """Return the places of the columns that have a mark."""
-    tables = {"workloads": WorkloadMemory.marks(), "rules": Rules.marks()}
-    return frozenset(f"{name}.{place}" for name, marks in tables.items() for place, its in marks.items() if mark in its)
+    return frozenset(
+        f"{name}.{place}" for name, table in TABLES.items() for place, its in table.marks().items() if mark in its
+    )

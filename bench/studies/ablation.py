@@ -32,6 +32,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from autoscaler.config.policy.parse import load as load_policies
+from autoscaler.core import choose
 from autoscaler.core.planner import (
     error_budget,
     load_history,
@@ -45,7 +46,6 @@ from autoscaler.core.planner import (
     strategies,
 )
 from autoscaler.core.planner.interval import Seen
-from autoscaler.core.reactive import signals
 from autoscaler.core.table.columns import FloatColumn
 from autoscaler.lab.compare.workload_trace import goal_of, started
 from autoscaler.lab.replay import trace as traces
@@ -92,7 +92,7 @@ DESCRIBED = [strategies.describe(rule) for rule in range(strategies.RULES)]
 
 OFF: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     "nothing": (),
-    "the whole forecast": ((step_time, "FEWEST_READINGS", math.inf), (signals, "FORECAST_DUE_S", 0.0)),
+    "the whole forecast": ((step_time, "FEWEST_READINGS", math.inf), (choose, "PLANNER_DUE_S", 0.0)),
     "speed drawn from a line: the shortest gap instead": ((step_time, "SHORTEST_SHARE", 1.0),),
     "belief about what tokens cost": ((step_time, "DOUBTED", 1000.0), (step_time, "FEWEST_READINGS", 16.0)),
     "KV cache and slots in the busy share": ((offered_load, "busy_share", without_room(pod_work.busy_share)),),

@@ -360,7 +360,7 @@ def test_only_the_record_of_strategies_begins_anew_when_those_changed():
     story = Serving(spec(cold_start_s=60.0, **LEARNED))
     story.memory, count = restore(found, Memory.empty(), fleet([2]), story.now_s, found.wall_s + 60.0)
     assert count == 1
-    rules = story.memory.all_rules()
+    rules = story.memory.planner.all_rules()
     assert (rules.paper.watched_s[0], rules.family[0]) == (0, SIGNATURE)
     assert rules.engine.readings[0] == found.columns["replica.readings"][0] > 200
     assert rules.budget.counted[0] > 1000

@@ -11,22 +11,24 @@ from hypothesis import strategies as st
 from autoscaler.core import snapshot
 from autoscaler.core.model.fleet import Blocked, Fleet, Workload, WorkloadRef
 from autoscaler.core.model.types import Signal
+from autoscaler.core.observe.workloads import PodState
+from autoscaler.core.planner.groups import PlannerState
 from autoscaler.core.planner.select import Rules
 from autoscaler.core.planner.strategies import EVERY_S, SIGNATURE
-from autoscaler.core.state import Memory, PodMemory, WorkloadMemory, align
+from autoscaler.core.state import Memory, align
 from autoscaler.core.table.columns import PER_STRATEGY_SET, TIMESTAMP, TRANSIENT, Columns
 from tests.core.serving import LEARNED, Serving
 from tests.core.world import Story, fleet, spec
 
 DURATIONS = {
-    "plan.peak_expires_in_s",
     "plan.idle_gap_s",
-    "plan.warm_up_s",
     "plan.output_token_s",
-    "plan.prompt_token_s",
     "plan.observed_s",
+    "plan.peak_expires_in_s",
+    "plan.prompt_token_s",
+    "plan.warm_up_s",
     "plan.work_s",
-    "pods.covered_s",
+    "pods.counters.covered_s",
     "pods.progress.worked_s",
     "rules.budget.served_s",
     "rules.engine.shortest_gap_s",
@@ -36,19 +38,21 @@ DURATIONS = {
     "rules.paper.watched_s",
     "rules.traffic.work_s",
     "rules.ttft_objective_s",
-    "workloads.arrivals_per_s",
-    "workloads.arriving_s",
-    "workloads.cold_start_deviation_s",
-    "workloads.cold_start_mean_s",
-    "workloads.decode_tokens_per_s",
-    "workloads.learned_s",
-    "workloads.loaded_idle_s",
-    "workloads.struggle.setback_s",
-    "workloads.zero.counted_s",
-    "workloads.zero.quiet_s",
-    "workloads.zero.recent_s",
-    "workloads.zero.rest_s",
-    "workloads.zero.waking_s",
+    "workloads.capacity.decode_tokens_per_s",
+    "workloads.capacity.learned_s",
+    "workloads.observe.arrivals.averaged_s",
+    "workloads.observe.arrivals.counted_s",
+    "workloads.observe.arrivals.per_s",
+    "workloads.observe.arrivals.quiet_s",
+    "workloads.observe.arrivals.recent_s",
+    "workloads.observe.arrivals.rested_s",
+    "workloads.observe.cold_start.deviation_s",
+    "workloads.observe.cold_start.mean_s",
+    "workloads.observe.loaded_idle_s",
+    "workloads.observe.struggle.setback_s",
+    "zero.counted_s",
+    "zero.rest_s",
+    "zero.waking_s",
 }
 """Columns of memory that end in `_s` and are no moments: every other one must be a TimestampColumn."""
 
@@ -58,7 +62,7 @@ SAVED_S = 1_800_000_000.0  # Unix time
 
 def columns(memory):
     """Yield every column of memory with its place, and whether it holds moments; of one kept in shares, each share."""
-    for name, part in vars(memory).items():
+    for name, part in (vars(memory) | vars(memory.planner)).items():
         for table in part if isinstance(part, tuple) else [part]:
             if isinstance(table, Columns):
                 for place, column in table.columns().items():
@@ -76,16 +80,18 @@ IS_MOMENT = {
 }
 
 
-NOT_STORED = {"pods", "work", "early", "plan"}
+NOT_STORED = {"pods", "work", "early", "plan", "pressure"}
 """Readings of pods, and what follows from the strategies as they are judged: both are there again within a minute.
 Strategies that were judged out of turn are stored among the others."""
 
 
 def test_every_lasting_column_of_workloads_has_one_name_in_the_schema():
-    tables = {"workloads": WorkloadMemory, "rules": Rules}
-    assert tables.keys() == {field.name for field in fields(Memory)} - {"workload_id", "pod_id"} - NOT_STORED
+    parts = {field.name for table in (Memory, PlannerState) for field in fields(table)}
+    assert snapshot.TABLES.keys() == parts - {"workload_id", "pod_id", "planner"} - NOT_STORED
     lasting = {
-        f"{name}.{place}" for name, table in tables.items() for place in table.marks().keys() - marked(table, TRANSIENT)
+        f"{name}.{place}"
+        for name, table in snapshot.TABLES.items()
+        for place in table.marks().keys() - marked(table, TRANSIENT)
     }
     assert sorted(snapshot.SCHEMA.values()) == sorted(lasting - {snapshot.QUEUED})
 
@@ -99,7 +105,7 @@ def test_a_column_of_seconds_is_declared_a_moment_or_known_as_a_duration():
 def test_a_column_says_in_its_name_whether_it_is_a_moment():
     for place, is_moment in IS_MOMENT.items():
         name = place.rpartition(".")[2]
-        of_moment = name.startswith("last_") or name.endswith("_since_s") or name in {"time_s", "until_s", "gateway_s"}
+        of_moment = name.startswith("last_") or name.endswith("_since_s") or name in {"time_s", "until_s"}
         assert of_moment == is_moment, place
 
 
@@ -157,8 +163,9 @@ def filled(seen: Fleet, seed: int) -> Memory:
         return table.with_columns({n: random.random(c.shape).astype(c.dtype) for n, c in table.columns().items()})
 
     memory = align(Memory.empty(), seen)
-    rules = replace(fill(memory.all_rules()), family=np.full(len(seen.workloads), SIGNATURE))
-    return replace(memory, workloads=fill(memory.workloads)).with_rules(rules)
+    rules = replace(fill(memory.planner.all_rules()), family=np.full(len(seen.workloads), SIGNATURE))
+    planner = replace(memory.planner, zero=fill(memory.planner.zero)).with_rules(rules)
+    return replace(memory, workloads=fill(memory.workloads), planner=planner)
 
 
 def workloads(names: list[int]) -> tuple[Workload, ...]:
@@ -194,7 +201,7 @@ def test_every_workload_gets_back_what_was_its_own_and_strangers_keep_theirs(bef
                 expected = mine[stored][..., row]
             np.testing.assert_allclose(column[..., row], expected, rtol=1e-6, atol=1e-6, err_msg=place)
         assert column.dtype == snapshot.blank()[stored].dtype, place
-    for one, other in ((there.workloads, own.workloads), (there.all_rules(), own.all_rules())):
+    for one, other in ((there.workloads, own.workloads), (there.planner.all_rules(), own.planner.all_rules())):
         for name in marked(type(one), TRANSIENT):
             np.testing.assert_array_equal(one.columns()[name], other.columns()[name], err_msg=name)
             assert one.columns()[name].dtype == other.columns()[name].dtype, name
@@ -212,10 +219,12 @@ def test_paper_about_another_family_of_rules_begins_anew_and_the_rest_is_known_a
     there, count = snapshot.restore(replace(saved, columns=columns), own, cluster([1]), LATER_S, SAVED_S)
     assert count == 1
     for name in marked(Rules, PER_STRATEGY_SET):
-        np.testing.assert_array_equal(there.all_rules().columns()[name], own.all_rules().columns()[name], err_msg=name)
-    np.testing.assert_array_equal(there.all_rules().engine.steps, saved.columns["replica.step_time_sums"])
+        np.testing.assert_array_equal(
+            there.planner.all_rules().columns()[name], own.planner.all_rules().columns()[name], err_msg=name
+        )
+    np.testing.assert_array_equal(there.planner.all_rules().engine.steps, saved.columns["replica.step_time_sums"])
     # Or fresh paper would keep replicas of a fleet that was found on another day, for ten cold starts.
-    np.testing.assert_array_equal(there.all_rules().found, own.all_rules().found)
+    np.testing.assert_array_equal(there.planner.all_rules().found, own.planner.all_rules().found)
 
 
 def test_misses_by_load_are_stored_as_one_sum():
@@ -223,9 +232,11 @@ def test_misses_by_load_are_stored_as_one_sum():
     saved = snapshot.take(what, workloads([1]), NOW_S, SAVED_S)
     there, _ = snapshot.restore(saved, Memory.empty(), cluster([1]), NOW_S, SAVED_S)
     for name in ("queued", "missed"):
-        np.testing.assert_array_equal(getattr(there.all_rules().paper, name), what.all_rules().paper.missed)
-    assert (there.all_rules().paper.missed > 0).any()
-    assert not there.all_rules().paper.loaded.any()
+        np.testing.assert_array_equal(
+            getattr(there.planner.all_rules().paper, name), what.planner.all_rules().paper.missed
+        )
+    assert (there.planner.all_rules().paper.missed > 0).any()
+    assert not there.planner.all_rules().paper.loaded.any()
 
 
 def test_an_object_made_again_under_its_name_is_a_stranger():
@@ -267,14 +278,18 @@ def test_capacity_and_cold_start_are_the_same_after_a_restart_and_its_first_tick
     served = fleet([3], created_s=story.now_s - 90.0)
     story.watch(served, 300.0, running=12.0, waiting=4.0)
     learned = story.memory.workloads
-    assert learned.concurrency[0] == pytest.approx(12.0, abs=1.0)
+    assert learned.capacity.concurrency[0] == pytest.approx(12.0, abs=1.0)
 
     away_s = 30.0
     same = on_clock(served, LATER_S - away_s - story.now_s)
     later = restarted(story, same, away_s)
     decision = later.tick(same, running=12.0)
-    for name in ("concurrency", "learned_s", "cold_start_mean_s", "cold_start_deviation_s", "decode_tokens_per_s"):
-        np.testing.assert_array_equal(getattr(later.memory.workloads, name), getattr(learned, name), err_msg=name)
+    lasting = ("concurrency", "learned_s", "decode_tokens_per_s")
+    for place in [f"capacity.{name}" for name in lasting] + [
+        "observe.cold_start.mean_s",
+        "observe.cold_start.deviation_s",
+    ]:
+        np.testing.assert_array_equal(later.memory.workloads.columns()[place], learned.columns()[place], err_msg=place)
     assert decision.capacity.confidence[0] > 0.5
     blank = restarted(story, same, away_s, restored_state=False)
     assert blank.tick(same, running=12.0).capacity.confidence[0] == 0.0
@@ -289,7 +304,7 @@ def test_a_pod_that_became_ready_meanwhile_still_teaches_its_cold_start():
     both = replace(both, pod_created_s=born_s, pod_ready_s=born_s + np.array([60.0, 100.0]))
     later = restarted(story, both, away_s)
     later.tick(both)
-    assert later.memory.workloads.cold_start_mean_s[0] == pytest.approx(60.0 + 40.0 / 4)
+    assert later.memory.workloads.observe.cold_start.mean_s[0] == pytest.approx(60.0 + 40.0 / 4)
 
 
 def test_nothing_shrinks_for_a_restart_before_a_full_window_was_watched_again():
@@ -345,6 +360,6 @@ def test_pods_are_not_kept_and_give_their_rates_with_the_second_reading():
     story = busy_story(1000.0)
     pods = fleet([2, 1], [0, 1])
     later = restarted(story, pods, 10.0)
-    untouched = PodMemory.blank(len(pods.pods))
-    np.testing.assert_array_equal(later.memory.pods.counter, untouched.counter)
-    np.testing.assert_array_equal(later.memory.pods.time_s, untouched.time_s)
+    untouched = PodState.blank(len(pods.pods))
+    np.testing.assert_array_equal(later.memory.pods.counters.counter, untouched.counters.counter)
+    np.testing.assert_array_equal(later.memory.pods.counters.time_s, untouched.counters.time_s)

@@ -9,9 +9,12 @@ from hypothesis import strategies as st
 
 from autoscaler.core import state
 from autoscaler.core.model.types import Plan
+from autoscaler.core.observe.workloads import PodState
+from autoscaler.core.planner.groups import GROUPS, Early, PlannerState, Pressure
 from autoscaler.core.planner.pod_work import PodWork
+from autoscaler.core.planner.scale_to_zero import Zero
 from autoscaler.core.planner.select import Rules
-from autoscaler.core.state import GROUPS, Early, Memory, PodMemory, WorkloadMemory
+from autoscaler.core.state import Memory, WorkloadState
 from autoscaler.core.table import sliding_window
 from autoscaler.core.table.sliding_window import SlidingWindow
 from tests.core.world import Story, fleet, spec
@@ -29,15 +32,22 @@ def marked(workload_ids, pod_ids):
     """A memory in which every cell holds the id of its row; every third workload was judged out of turn."""
     early = workload_ids[::3]
     old = [[-1 if number in early else number for number in its] for its in groups(workload_ids)]
-    return Memory(
+    rows = len(workload_ids)
+    planner = PlannerState(
         np.array(workload_ids, dtype=np.int64),
-        np.array(pod_ids, dtype=np.int64),
-        mark(WorkloadMemory.blank(len(workload_ids)), workload_ids),
-        mark(PodMemory.blank(len(pod_ids)), pod_ids),
         tuple(mark(Rules.blank(len(its)), its) for its in old),
         Early(np.array(early, dtype=np.int64), mark(Rules.blank(len(early)), early)),
-        mark(Plan.blank(len(workload_ids)), workload_ids),
+        mark(Plan.blank(rows), workload_ids),
         tuple(replace(PodWork.blank(len(pod_ids)), pod_id=np.array(pod_ids, dtype=np.int64)) for _ in range(GROUPS)),
+        mark(Zero.blank(rows), workload_ids),
+        mark(Pressure.blank(rows), workload_ids),
+    )
+    return Memory(
+        planner.workload_id,
+        np.array(pod_ids, dtype=np.int64),
+        mark(WorkloadState.blank(rows), workload_ids),
+        mark(PodState.blank(len(pod_ids)), pod_ids),
+        planner,
     )
 
 
@@ -66,11 +76,12 @@ def check(table, blank, row_ids, known):
 @given(ids, ids, ids, ids)
 def test_every_row_keeps_its_own_memory_and_new_rows_begin_blank(workloads, pods, later_workloads, later_pods):
     aligned = state.align(marked(workloads, pods), cluster(later_workloads, later_pods))
-    check(aligned.workloads, WorkloadMemory.blank(len(later_workloads)), later_workloads, set(workloads))
-    check(aligned.pods, PodMemory.blank(len(later_pods)), later_pods, set(pods))
+    check(aligned.workloads, WorkloadState.blank(len(later_workloads)), later_workloads, set(workloads))
+    check(aligned.pods, PodState.blank(len(later_pods)), later_pods, set(pods))
     for number, its in enumerate(groups(later_workloads)):
-        check(aligned.rules_of_group(number), Rules.blank(len(its)), its, set(workloads))
-    check(aligned.plan, Plan.blank(len(later_workloads)), later_workloads, set(workloads))
+        check(aligned.planner.rules_of_group(number), Rules.blank(len(its)), its, set(workloads))
+    for table in (aligned.planner.plan, aligned.planner.zero, aligned.planner.pressure):
+        check(table, type(table).blank(len(later_workloads)), later_workloads, set(workloads))
     assert aligned.workload_id.tolist() == later_workloads
     assert aligned.pod_id.tolist() == later_pods
 
@@ -78,19 +89,19 @@ def test_every_row_keeps_its_own_memory_and_new_rows_begin_blank(workloads, pods
 def test_what_is_gone_is_forgotten_and_comes_back_as_a_stranger():
     gone = state.align(marked([1, 2], [7]), cluster([2], []))
     back = state.align(gone, cluster([1, 2], [7]))
-    assert np.isnan(back.workloads.last_busy_s[0])
-    assert back.workloads.last_busy_s[1] == 2
-    assert np.isnan(back.pods.time_s[0])
+    assert np.isnan(back.workloads.stabilize.last_busy_s[0])
+    assert back.workloads.stabilize.last_busy_s[1] == 2
+    assert np.isnan(back.pods.counters.time_s[0])
 
 
 @pytest.mark.slow
 @given(ids)
 def test_the_rules_of_all_workloads_come_in_the_order_of_their_rows_and_go_back_to_their_shares(workloads):
-    whole = marked(workloads, [])
+    whole = marked(workloads, []).planner
     together = whole.all_rules()
     np.testing.assert_array_equal(together.traffic.demand, workloads)
     np.testing.assert_array_equal(together.paper.cost, np.broadcast_to(workloads, together.paper.cost.shape))
-    apart = replace(whole, rules=Memory.empty().rules).with_rules(together)
+    apart = replace(whole, rules=PlannerState.empty().rules).with_rules(together)
     for number, other in enumerate(apart.rules):
         one = whole.rules_of_group(number)
         for place, column in one.columns().items():
@@ -100,7 +111,9 @@ def test_the_rules_of_all_workloads_come_in_the_order_of_their_rows_and_go_back_
 
 def test_rules_judged_out_of_turn_stand_until_the_turn_of_their_group():
     """Of groups 1 and 2, two workloads each."""
-    before = replace(Memory.empty(), workload_id=np.array([1, 2, 7, 8])).with_rules(mark(Rules.blank(4), [1, 2, 7, 8]))
+    before = replace(PlannerState.empty(), workload_id=np.array([1, 2, 7, 8])).with_rules(
+        mark(Rules.blank(4), [1, 2, 7, 8])
+    )
     once = before.with_early(np.array([1, 2]), mark(Rules.blank(2), [20, 70]), PodWork.blank(0))
     assert once.all_rules().traffic.demand.tolist() == [1, 20, 70, 8]
     assert once.engine_of(np.array([2, 3])).steps[0].tolist() == [70, 8]
@@ -114,7 +127,7 @@ def test_rules_judged_out_of_turn_stand_until_the_turn_of_their_group():
 def test_what_pods_were_read_stays_with_their_ids_whatever_rows_move():
     """`PodWork` stands on no rows of a fleet."""
     before = marked([1, 2], [7, 9])
-    assert state.align(before, cluster([2], [9])).work is before.work
+    assert state.align(before, cluster([2], [9])).planner.work is before.planner.work
 
 
 def test_nothing_is_copied_while_nothing_moves():
@@ -129,8 +142,11 @@ def test_windows_move_with_their_rows():
     length = np.array([60.0, 60.0])
     values, nothing = np.array([5.0, 9.0]), np.full(2, np.nan)
     pushed, _, _ = sliding_window.update(SlidingWindow.blank(2), values, values, 100.0, length, length)
-    before = replace(marked([1, 2], []), workloads=replace(WorkloadMemory.blank(2), wanted_lately=pushed))
-    after = state.align(before, cluster([0, 2], [])).workloads.wanted_lately
+    tables = WorkloadState.blank(2).with_columns(
+        {f"stabilize.desired_lately.{n}": c for n, c in pushed.columns().items()}
+    )
+    before = replace(marked([1, 2], []), workloads=tables)
+    after = state.align(before, cluster([0, 2], [])).workloads.stabilize.desired_lately
     _, *extremes = sliding_window.update(after, nothing, nothing, 101.0, length, length)
     np.testing.assert_array_equal(extremes, [[np.nan, 9], [np.nan, 9]])
 

@@ -12,7 +12,10 @@ from autoscaler.core.model.samples import FrontSamples, PodSamples, Samples
 from autoscaler.core.model.spec import Schedule, Spec
 from autoscaler.core.model.types import Decision, Observation, TickInput
 from autoscaler.core.model.variants import Variants
-from autoscaler.core.observe.workloads import observe
+from autoscaler.core.observe.arrivals import Arrivals
+from autoscaler.core.observe.pending import Claims
+from autoscaler.core.observe.progress import Progress
+from autoscaler.core.observe.workloads import Observed, observe
 from autoscaler.core.state import Memory, align
 from autoscaler.core.table.columns import FloatColumn
 from autoscaler.core.tick import tick
@@ -177,7 +180,28 @@ def seen(
 ) -> tuple[Observation, Memory]:
     """What one look at a world finds, and what is remembered of it."""
     rules = rules or spec(len(cluster.workloads))
-    return observe(world(now_s, cluster, rules, **readings), align(memory or Memory.empty(), cluster))
+    before = align(memory or Memory.empty(), cluster)
+    tables = before.workloads
+    observed, after, pods = observe(
+        world(now_s, cluster, rules, **readings), tables.last_tick_s, tables.observe, before.pods
+    )
+    now = np.full(len(cluster.workloads), now_s)
+    return observed.observation, replace(before, workloads=replace(tables, last_tick_s=now, observe=after), pods=pods)
+
+
+def observed(observation: Observation, arrivals: Arrivals | None = None) -> Observed:
+    """Wrap a plain observation of pods that make progress, trusted for long."""
+    rows = len(observation.replicas)
+    unlimited, no = np.full(rows, np.inf), np.zeros(rows, dtype=bool)
+    return Observed(
+        observation=observation,
+        arrivals=arrivals or Arrivals.blank(rows),
+        progress=Progress.blank(0),
+        claims=Claims(unlimited, unlimited, unlimited, no, no),
+        trusted=~no,
+        trusted_since_s=np.full(rows, -np.inf),
+        last_tick_s=np.full(rows, np.nan),
+    )
 
 
 def first(cluster: Fleet, rules: Spec | None = None, **readings: float | FloatColumn) -> dict[str, Any]:

@@ -100,9 +100,9 @@ def test_values_missing_in_history_keep_their_present_state():
     knew = story.memory.workloads
     story.memory, count = restore(snapshot, story.memory, present, NOW_S, NOW_S + WALL_OFFSET_S)
     knows = story.memory.workloads
-    assert count == 1 and knows.concurrency[0] != knew.concurrency[0]
-    assert knows.gateway_s[0] == knew.gateway_s[0] == NOW_S + 20
-    assert knows.loaded_idle_s[0] == knew.loaded_idle_s[0]
+    assert count == 1 and knows.capacity.concurrency[0] != knew.capacity.concurrency[0]
+    assert knows.observe.last_gateway_s[0] == knew.observe.last_gateway_s[0] == NOW_S + 20
+    assert knows.observe.loaded_idle_s[0] == knew.observe.loaded_idle_s[0]
 
 
 def test_deleted_pod_counts_while_it_reported():

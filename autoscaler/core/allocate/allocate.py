@@ -7,10 +7,10 @@ import numpy as np
 from autoscaler.core.allocate import pools, variants
 from autoscaler.core.model.fleet import Blocked, Fleet
 from autoscaler.core.model.types import Capacity, Observation, Stage, TickInput
-from autoscaler.core.observe.pending import Claims, lacking
-from autoscaler.core.planner import scale_to_zero
+from autoscaler.core.observe import arrivals
+from autoscaler.core.observe.pending import lacking
+from autoscaler.core.observe.workloads import Observed
 from autoscaler.core.stabilize.pipeline import Target
-from autoscaler.core.state import Memory
 from autoscaler.core.table.columns import BoolColumn, FloatColumn
 
 RESTING = 10
@@ -18,13 +18,7 @@ RESTING = 10
 
 
 def share(
-    inp: TickInput,
-    observation: Observation,
-    known_capacity: Capacity,
-    target: Target,
-    claims: Claims,
-    trusted: BoolColumn,
-    memory: Memory,
+    inp: TickInput, observed: Observed, known_capacity: Capacity, target: Target
 ) -> tuple[FloatColumn, FloatColumn]:
     """Share what each workload alone is to have among the variants of its service, and pools among all.
 
@@ -32,11 +26,12 @@ def share(
     what stands where the count is not ours to set. And what of it is no reserve, float64[W]. What the load needs and
     one pool does not give is asked of the other variants, once; a reserve is not.
     """
+    observation, claims = observed.observation, observed.claims
     ours = free(inp)
     governed = ours & ~np.isnan(inp.spec.max_replicas)  # where no policy is in force, nothing is decided
     planned_requests = known_capacity.concurrency * inp.spec.target_usage
     resting, standing = rests(inp, observation, target.idle_s), placed(inp.fleet)
-    arrivals_per_s = scale_to_zero.pressing_per_s(memory.workloads.zero, observation.cold_start_s)
+    arrivals_per_s = arrivals.recent_per_s(observed.arrivals, observation.cold_start_s)
     lack = lacking(observation) + observation.missing
 
     def among(
@@ -66,7 +61,7 @@ def share(
             inp.fleet,
             inp.spec,
             claims,
-            trusted,
+            observed.trusted,
             governed,
             resting,
             standing,
@@ -76,7 +71,7 @@ def share(
         return chosen, given, unreserved
 
     vacant = np.where((observation.blocked > 0) | claims.stuck, 0.0, np.inf)
-    chosen, given, unreserved = among(target.stages[Stage.BOUNDS], target.needed, vacant)
+    chosen, given, unreserved = among(target.stages[Stage.BOUNDS], target.base_replicas, vacant)
     if inp.variants is not None and (refused := (given < unreserved) & (inp.variants.service >= 0)).any():
         vacant = np.where(refused, np.fmax(given - (inp.fleet.replicas - lack), 0.0), vacant)
         together = np.isin(inp.variants.service, inp.variants.service[refused])

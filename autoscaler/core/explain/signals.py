@@ -10,7 +10,7 @@ from autoscaler.core.explain import planner
 from autoscaler.core.explain.format import number, seconds
 from autoscaler.core.explain.row import Row
 from autoscaler.core.model.types import Signal
-from autoscaler.core.observe.workloads import chance_s
+from autoscaler.core.observe.standstill import chance_s
 
 SURE = 0.5
 """Confidence below which a capacity is called assumed."""

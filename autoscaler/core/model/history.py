@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoscaler.core.explain.format import count
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, or_zero, replace
 from autoscaler.core.table.histogram import increase
 
@@ -129,7 +128,8 @@ def seen_late(start_s: float, engines: list[EngineSeries]) -> tuple[str, ...]:
     if not late:
         return ()
     return (
-        f"{count(late, 'engine')}, seen later than others, had served long before: what came until then is left out",
+        f"{late} engine{'s' * (late > 1)}, seen later than others, had served long before: "
+        "what came until then is left out",
     )
 
 

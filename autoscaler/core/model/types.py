@@ -1,15 +1,17 @@
-"""What one tick finds and decides: the types between the stages. No behaviour lives here."""
+"""What one tick finds and decides: the types between the stages."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
 
+import numpy as np
+
 from autoscaler.core.model.fleet import Fleet
 from autoscaler.core.model.samples import Samples
 from autoscaler.core.model.spec import Schedule, Spec
 from autoscaler.core.model.variants import Variants
-from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, TimestampColumn
+from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, IntColumn, TimestampColumn
 
 
 class Signal(IntEnum):
@@ -25,6 +27,17 @@ class Signal(IntEnum):
     SCHEDULE = 7  # a pre-warm window is open, or opens one cold start from now
     WAKE = 8  # somebody waits in front of a workload that has no awake replica
     PLANNER = 9  # the sizing strategy that would have cost least within the error budget
+
+
+class Recommender(IntEnum):
+    """Where the count of a workload comes from; the rows of `Choice.recommender`."""
+
+    NO_POLICY = 0  # no valid policy is in force: nothing is recommended
+    STATED = 1  # the reactive signals, against the capacity that the policy states
+    WARMING_UP = 2  # the planner is about to recommend: until then nothing but what it never weighs adds replicas
+    REACTIVE = 3  # the reactive signals, against learned capacity, while the planner has no recommendation
+    PLANNER = 4  # the planner, and the reactive signals that it does not weigh
+    OVERRULED_BY_QUEUE = 5  # the planner and all reactive signals: a queue outlasts a cold start
 
 
 class Stage(IntEnum):
@@ -140,6 +153,49 @@ class Plan(Columns):
 
 
 @dataclass(frozen=True)
+class Recommendation:
+    """How many replicas one recommender wants."""
+
+    signals: FloatColumn  # float64[S, W], by signal; NaN: no opinion
+    base_replicas: FloatColumn  # float64[W], what the present load needs, be that more or less; NaN: not known
+
+    @property
+    def replicas(self) -> FloatColumn:
+        """The largest of the signals; float64[W], NaN: none has an opinion."""
+        return np.asarray(np.fmax.reduce(self.signals, axis=0))
+
+    @property
+    def headroom(self) -> FloatColumn:
+        """Replicas beyond those that the present load needs; float64[W]."""
+        return np.fmax(self.replicas - self.base_replicas, 0.0)
+
+    @property
+    def reason(self) -> IntColumn:
+        """The signal that wants the most; int64[W], -1: none has an opinion."""
+        known = ~np.isnan(self.signals)
+        return np.where(known.any(axis=0), np.where(known, self.signals, -np.inf).argmax(axis=0), -1)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which recommender speaks for each workload, and what it recommends."""
+
+    recommender: IntColumn  # int64[W], Recommender
+    signals: FloatColumn  # float64[S, W], replicas by signal, of those that speak; NaN: no opinion, or not chosen
+    replicas: FloatColumn  # float64[W], the largest of these; NaN: none
+    base_replicas: FloatColumn  # float64[W], those that the present load needs; infinity: all of them
+    beside: FloatColumn  # float64[W], the largest of the reactive signals among these, whole; NaN: none
+    unweighed: FloatColumn  # float64[W], the largest of the signals that the planner never weighs; NaN: none
+    load_known: BoolColumn  # bool[W], the load is measured, so that fewer replicas can be known to suffice
+    unplanned_s: FloatColumn  # float64[W], seconds since the planner last recommended, or the load was unknown
+
+    @property
+    def planned(self) -> BoolColumn:
+        """Where the planner speaks, alone or beside all others; bool[W]."""
+        return np.asarray(self.recommender >= Recommender.PLANNER)
+
+
+@dataclass(frozen=True)
 class TickInput:
     """All that one tick knows of the world."""
 
@@ -157,6 +213,7 @@ class Decision:
 
     observation: Observation
     capacity: Capacity
+    recommender: IntColumn  # int64[W], Recommender
     asks: FloatColumn  # float64[S, W], replicas each signal wants; NaN: no opinion
     stages: FloatColumn  # float64[G, W], replicas after each stage; NaN until something is known
     replicas: FloatColumn  # float64[W], the decision: the last stage, or what stands where nothing is known

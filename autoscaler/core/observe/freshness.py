@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from autoscaler.core.model.types import Observation, TickInput
+from autoscaler.core.observe import load
 from autoscaler.core.observe.progress import GIVEN_UP_S
-from autoscaler.core.planner import scale_to_zero
-from autoscaler.core.state import Memory
-from autoscaler.core.table.columns import BoolColumn, FloatColumn
+from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, TimestampColumn, Transient
 
 VIEW_AGE_S = 20.0
 """A view of the cluster that is older has missed several signs of life, which come every 5 s: nothing shrinks on it."""
 
 
-def follow(inp: TickInput, observation: Observation, memory: Memory) -> tuple[BoolColumn, Memory]:
-    """Say who is trusted, bool[W], and since when each workload has been watched.
+@dataclass(frozen=True)
+class Freshness(Columns):
+    """Since when the inputs of each workload are trusted; float64[W]."""
 
-    A short gap (one slow scrape, a pod that has just become ready) does not start the watch anew; one longer than the
+    trusted_since_s: Transient[TimestampColumn]  # since when it is watched without a long gap in trust
+    last_trusted_s: Transient[TimestampColumn]  # time of the last trusted tick; NaN: none
+
+
+def update(inp: TickInput, observation: Observation, before: Freshness) -> tuple[BoolColumn, Freshness]:
+    """Say which workloads are trusted, bool[W], and since when each has been watched.
+
+    A short gap (one slow scrape, a pod that has just become ready) does not start the watch anew. A gap longer than the
     age at which inputs expire does, and so does a restart: then a full stabilization window passes before it shrinks.
     """
-    trusted, before = trust(inp, observation), memory.workloads
+    trusted = trust(inp, observation)
     unbroken = inp.now_s - before.last_trusted_s <= inp.spec.max_input_age_s  # False where it never was
-    return trusted, memory.noting(
+    return trusted, Freshness(
         trusted_since_s=np.where(trusted & ~unbroken, inp.now_s, before.trusted_since_s),
         last_trusted_s=np.where(trusted, inp.now_s, before.last_trusted_s),
     )
@@ -33,12 +42,12 @@ def trust(inp: TickInput, observation: Observation) -> BoolColumn:
 
     A pod whose requests do not move is not believed for some minutes: it may compute a long prompt.
 
-    A workload without ready pods has nobody to hear; the view of the cluster, and the gateway's word, are all there is.
+    A workload without ready pods has none to hear. Then the view of the cluster and the gateway are all there is.
     """
     view_age_s = inp.now_s - inp.fleet.time_s
     heard = (observation.reporting >= observation.ready) & (view_age_s <= oldest_view_s(inp))
     heard &= ~(observation.stuck_s < GIVEN_UP_S)  # True where none is stuck
-    return heard & ((observation.ready > 0) | ~scale_to_zero.gateway_is_silent(inp, observation))
+    return heard & ((observation.ready > 0) | ~load.is_gateway_silent(inp, observation))
 
 
 def oldest_view_s(inp: TickInput) -> FloatColumn:

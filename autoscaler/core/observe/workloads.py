@@ -12,17 +12,37 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscaler.core.model.fleet import Blocked
-from autoscaler.core.model.samples import FrontSamples, PodSamples
+from autoscaler.core.model.samples import PodSamples
 from autoscaler.core.model.types import Observation, TickInput
-from autoscaler.core.observe import draining, progress
+from autoscaler.core.observe import (
+    answer_lengths,
+    arrivals,
+    cold_start,
+    draining,
+    freshness,
+    pending,
+    progress,
+    standstill,
+)
 from autoscaler.core.observe import rates as readings
+from autoscaler.core.observe.answer_lengths import AnswerLengths
+from autoscaler.core.observe.arrivals import Arrivals
+from autoscaler.core.observe.cold_start import ColdStarts
+from autoscaler.core.observe.freshness import Freshness
+from autoscaler.core.observe.pending import Claims, Struggle
 from autoscaler.core.observe.progress import Progress
-from autoscaler.core.state import COUNTERS, Memory, WorkloadMemory
-from autoscaler.core.table.columns import BoolColumn, FloatColumn, clip, or_zero, replace
+from autoscaler.core.observe.rates import COUNTERS, Counters
+from autoscaler.core.observe.standstill import Standstill
+from autoscaler.core.table.columns import (
+    BoolColumn,
+    Columns,
+    FloatColumn,
+    TimestampColumn,
+    clip,
+    or_zero,
+    replace,
+)
 from autoscaler.core.table.groupby import GroupBy
-
-OUTPUT_LENGTH_WINDOW_S = 1200.0
-"""Time constant of tokens per request: lengths drift over tens of minutes, and few requests must not make them jump."""
 
 LOADED_FB_USAGE = 0.5
 """Framebuffer share from which a model counts as loaded: vLLM takes 0.85 to 0.95, a sleeping one at most 0.1."""
@@ -36,27 +56,56 @@ MAX_GPU_AGE_S = 120.0
 GATEWAY_REMEMBERED_S = 86_400.0
 """A gateway that has told nothing for so long was removed, and is no longer waited for."""
 
-GATEWAY_STUCK_S = 120.0
-"""A queue at the gateway beside engines that do nothing for so long does not move: a gateway that holds requests back
-for engines that are full would see them work."""
-
-CHANCES = 2.0
-"""Cold starts for which a replica stands in beside stuck ones when nothing shows that requests reach it."""
-
 LASTING_WAIT_S = 1.0
 """A queue that is gone sooner waits for its prompts to be computed, not for a slot."""
 
-LONGEST_COLD_START_S = 3600.0
-"""A pod that took longer was repaired, not started: nothing is learned from it."""
 
-OVERDUE = 0.9
-"""Share of a usual cold start after which a pod that has not become ready is overdue."""
+@dataclass(frozen=True)
+class PodState(Columns):
+    """What is remembered of each pod; [P]."""
 
-SHORT_S = 60.0
-"""Least usual start in that comparison, so that a quick engine does not cut an ordinary one short."""
+    counters: Counters
+    progress: Progress
+    seen_ready: FloatColumn  # 1 once its cold start has been learned from
 
-LONGEST_OF_USUAL = 3.0
-"""A cold start counts for at most so many usual ones: a single long one may be a probe that failed for a while."""
+    @classmethod
+    def blank(cls, rows: int) -> PodState:
+        return cls(Counters.blank(rows), Progress.blank(rows), np.zeros(rows))
+
+
+@dataclass(frozen=True)
+class ObserveState(Columns):
+    """What is remembered of each workload; [W]."""
+
+    cold_start: ColdStarts
+    lengths: AnswerLengths
+    arrivals: Arrivals
+    standstill: Standstill
+    freshness: Freshness
+    struggle: Struggle  # how long it has had replicas that do not come
+    last_gateway_s: TimestampColumn  # last moment at which its gateway reported; NaN: never
+    loaded_idle_s: FloatColumn  # replica-seconds that GPUs were loaded and idle
+
+    @classmethod
+    def blank(cls, rows: int) -> ObserveState:
+        return replace(super().blank(rows), loaded_idle_s=np.zeros(rows))
+
+
+@dataclass(frozen=True)
+class Observed:
+    """All that one tick observes, for the stages that decide."""
+
+    observation: Observation
+    arrivals: Arrivals
+    progress: Progress  # [P]
+    claims: Claims  # how far each workload may take GPUs from a pool
+    trusted: BoolColumn  # bool[W], inputs are known and fresh enough to shrink on
+    trusted_since_s: FloatColumn  # float64[W], moment since which it is watched without a long gap in trust
+    last_tick_s: FloatColumn  # float64[W], moment of the tick before; NaN: there was none
+
+    def elapsed_s(self, now_s: float) -> FloatColumn:
+        """Return the seconds since the tick before; float64[W], NaN: there was none."""
+        return now_s - self.last_tick_s
 
 
 @dataclass(frozen=True)
@@ -71,18 +120,41 @@ class Pods:
     joining: BoolColumn  # serving only just, and never read: it has hardly any load yet
 
 
-def observe(inp: TickInput, memory: Memory) -> tuple[Observation, Memory]:
-    """Understand one set of samples. Memory must be aligned to the fleet."""
-    fleet, workloads, elapsed_s = inp.fleet, memory.workloads, inp.now_s - memory.workloads.last_tick_s
+def observe(
+    inp: TickInput, last_tick_s: FloatColumn, before: ObserveState, pods_before: PodState
+) -> tuple[Observed, ObserveState, PodState]:
+    """Understand one set of samples. The tables must be aligned to the fleet.
+
+    last_tick_s: float64[W], moment of the tick before; NaN: there was none.
+    """
+    elapsed_s = inp.now_s - last_tick_s
+    observation, refusing, working, after, pod_state = _read(inp, elapsed_s, before, pods_before)
+    missing, claims, struggle = pending.follow(inp, observation, before.struggle, pending.roomy(inp.fleet))
+    observation = replace(observation, missing=missing)
+    arrived = arrivals.update(before.arrivals, observation, elapsed_s, inp.now_s, refusing, working)
+    trusted, fresh = freshness.update(inp, observation, before.freshness)
+    observed = Observed(observation, arrived, pod_state.progress, claims, trusted, fresh.trusted_since_s, last_tick_s)
+    return observed, replace(after, struggle=struggle, arrivals=arrived, freshness=fresh), pod_state
+
+
+def _read(
+    inp: TickInput, elapsed_s: FloatColumn, before: ObserveState, pods_before: PodState
+) -> tuple[Observation, BoolColumn, BoolColumn, ObserveState, PodState]:
+    """Fold the samples of pods to workloads.
+
+    Also returns which workloads have a pod that has refused requests, or has done something, since it was read before;
+    bool[W] each.
+    """
+    fleet = inp.fleet
     samples, front = readings.believe(inp.samples.pods, inp.now_s), readings.believe(inp.samples.front, inp.now_s)
     by_workload = GroupBy(fleet.pod_workload, len(fleet.workloads))
-    pace = progress.follow(memory.pods.progress, samples)
+    pace = progress.follow(pods_before.progress, samples)
     stands = progress.stuck(pace, samples)
-    pods = _classify(inp, samples, memory, stands)
+    pods = _classify(inp, samples, before.cold_start, pods_before, stands)
     counts = pods.reporting & ~pods.stuck
     samples, pace, queues_apart = _without_apart(inp.now_s, samples, pace, by_workload, counts)
 
-    pod_memory, *counted = readings.rates(samples, memory.pods)
+    counters, *counted = readings.rates(samples, pods_before.counters)
     rates, grown = (dict(zip(COUNTERS, each, strict=True)) for each in counted)
     ended = grown["finished"] + or_zero(grown["rejections"])
     worked = (grown["generation_tokens"] > 0) | (ended > 0)
@@ -93,21 +165,32 @@ def observe(inp: TickInput, memory: Memory) -> tuple[Observation, Memory]:
     running, waiting, *of_counters = by_workload.sum_known(
         [samples.running, samples.waiting + hidden, *rates.values()], counts
     )
-    cold_start_mean_s, cold_start_deviation_s, seen_ready = _learn_cold_start(inp, memory, by_workload, pods)
-    cold_start_s = _usual_s(inp, cold_start_mean_s, cold_start_deviation_s)
-    standstill, watched = _standstill(
-        inp, samples, front, pace, pods, counts & worked, by_workload, workloads, cold_start_s
+    starts = cold_start.learn(
+        inp, before.cold_start, pods.serving & ~pods.stuck & (pods_before.seen_ready == 0), by_workload
     )
-    none_moves = (standstill["stuck"] > 0) & np.isnan(running)
+    cold_start_s = cold_start.usual_s(inp, starts)
+    standing, standstill_after = standstill.update(
+        inp,
+        samples,
+        front,
+        pace,
+        pods.reporting,
+        pods.stuck,
+        counts & worked,
+        by_workload,
+        cold_start_s,
+        before.standstill,
+    )
+    none_moves = (standing["stuck"] > 0) & np.isnan(running)
     running, waiting = np.where(none_moves, 0.0, running), np.where(none_moves, 0.0, waiting)
     per_s = dict(zip(COUNTERS, of_counters, strict=True))
     generation_tokens_per_s = per_s["generation_tokens"]
 
-    written_tokens, served_requests = _follow_lengths(
-        workloads, elapsed_s, generation_tokens_per_s, per_s["finished"], per_s["first_tokens"]
+    lengths = answer_lengths.update(
+        before.lengths, elapsed_s, generation_tokens_per_s, per_s["finished"], per_s["first_tokens"]
     )
+    output_tokens = lengths.output_tokens
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        output_tokens = np.where(served_requests >= 1, written_tokens / served_requests, np.nan)
         pod_per_s = np.where(counts & ~asleep, progress.tokens_per_s(pace), np.nan)
         writes = (samples.waiting > 0) & (pod_per_s > readings.NOTHING_PER_S)
         pod_wait_s = np.where(writes, samples.waiting * output_tokens[fleet.pod_workload] / pod_per_s, np.nan)
@@ -117,13 +200,13 @@ def observe(inp: TickInput, memory: Memory) -> tuple[Observation, Memory]:
     of_gpus = _gpus(inp.now_s, samples, pods.serving)
     all_ended, loaded, active, idle = by_workload.sum_known([ended, *of_gpus], pods.serving)
     watched_s = clip(or_zero(elapsed_s), 0.0, MAX_GPU_AGE_S)  # of a longer pause nothing is known
-    loaded_idle_s = workloads.loaded_idle_s + or_zero(idle) * watched_s
+    loaded_idle_s = before.loaded_idle_s + or_zero(idle) * watched_s
 
     gateway_heard = inp.now_s - front.time_s <= inp.spec.max_input_age_s
     gateway_tells = gateway_heard & ~(np.isnan(front.waiting) & np.isnan(front.arrivals_per_s))
-    gateway_s = np.where(gateway_tells, inp.now_s, workloads.gateway_s)
-    gateway_silent_s = inp.now_s - gateway_s
-    pledged_s = _pledged_s(inp, cold_start_s)
+    last_gateway_s = np.where(gateway_tells, inp.now_s, before.last_gateway_s)
+    gateway_silent_s = inp.now_s - last_gateway_s
+    pledged_s = cold_start.pledged_s(inp, cold_start_s)
     (all_pledged_s,) = by_workload.sum_known([pledged_s], pods.starting)
     pod_age_s = np.where(pods.reporting, inp.now_s - samples.time_s, np.nan)
     ready, starting, blocked, terminating, reporting, joining, sleeping, at_work, refusing, of_full = by_workload.count(
@@ -161,14 +244,14 @@ def observe(inp: TickInput, memory: Memory) -> tuple[Observation, Memory]:
         ready=ready,
         starting=starting,
         blocked=blocked,
-        missing=np.zeros(len(blocked)),  # of `obstacles`, which needs the time since when
+        missing=np.zeros(len(blocked)),  # `pending` finds them, which needs these counts
         terminating=terminating,
         next_ready_s=by_workload.min(np.where(pods.starting, cold_start_s[fleet.pod_workload] - pledged_s, np.nan)),
         pledged_s=or_zero(all_pledged_s),
         reporting=reporting,
         joining=joining,
         asleep=sleeping,
-        **standstill,
+        **standing,
         **queues_apart,
         full=of_full,
         full_running=full_running,
@@ -199,34 +282,29 @@ def observe(inp: TickInput, memory: Memory) -> tuple[Observation, Memory]:
         loaded_idle_s=np.where(~np.isnan(idle) | (loaded_idle_s > 0), loaded_idle_s, np.nan),
         cold_start_s=cold_start_s,
     )
-    memory = replace(memory, pods=replace(pod_memory, seen_ready=seen_ready, progress=pace))
-    return observation, memory.noting(
-        last_busy_s=np.where(at_work > 0, inp.now_s, workloads.last_busy_s),
-        last_refused_s=np.where(refusing > 0, inp.now_s, workloads.last_refused_s),
-        **watched,
-        gateway_s=gateway_s,
-        written_tokens=written_tokens,
-        served_requests=served_requests,
-        cold_start_mean_s=cold_start_mean_s,
-        cold_start_deviation_s=cold_start_deviation_s,
+    after = replace(
+        before,
+        cold_start=starts,
+        lengths=lengths,
+        standstill=standstill_after,
+        last_gateway_s=last_gateway_s,
         loaded_idle_s=loaded_idle_s,
     )
+    seen_ready = np.where(pods.serving, 1.0, pods_before.seen_ready)
+    return observation, refusing > 0, at_work > 0, after, PodState(counters, pace, seen_ready)
 
 
-def _classify(inp: TickInput, samples: PodSamples, memory: Memory, stuck: BoolColumn) -> Pods:
+def _classify(inp: TickInput, samples: PodSamples, known: ColdStarts, before: PodState, stuck: BoolColumn) -> Pods:
     fleet = inp.fleet
     serving = fleet.pod_ready & ~fleet.pod_terminating
     coming = ~fleet.pod_ready & ~fleet.pod_terminating
     # A pod that has been starting for longer than any cold start is held up, whatever it waits for. One that has served
     # before is being restarted, or misses a probe.
-    workloads = memory.workloads
-    usual_s = _usual_s(inp, workloads.cold_start_mean_s, workloads.cold_start_deviation_s)[fleet.pod_workload]
-    endless = inp.now_s - fleet.pod_created_s > np.fmax(LONGEST_OF_USUAL * usual_s, LONGEST_COLD_START_S)
-    held_up = (fleet.pod_blocked != Blocked.NO) | (endless & (memory.pods.seen_ready == 0))
+    held_up = (fleet.pod_blocked != Blocked.NO) | (cold_start.is_endless(inp, known) & (before.seen_ready == 0))
     max_age_s = inp.spec.max_input_age_s[fleet.pod_workload]
     fresh = inp.now_s - samples.time_s <= max_age_s  # False where the engine did not answer
     reporting = serving & fresh & ~np.isnan(samples.running) & ~np.isnan(samples.waiting)
-    never_read = np.isnan(samples.time_s) & np.isnan(memory.pods.time_s)
+    never_read = np.isnan(samples.time_s) & np.isnan(before.counters.time_s)
     return Pods(
         serving=serving,
         starting=coming & ~held_up,
@@ -258,67 +336,6 @@ def _without_apart(
     return replace(samples, waiting=waiting, kv_usage=kv_usage), pace, found
 
 
-def _standstill(
-    inp: TickInput,
-    samples: PodSamples,
-    front: FrontSamples,
-    pace: Progress,
-    pods: Pods,
-    working: BoolColumn,
-    by_workload: GroupBy,
-    workloads: WorkloadMemory,
-    cold_start_s: FloatColumn,
-) -> tuple[dict[str, FloatColumn], dict[str, FloatColumn]]:
-    """Say which load does not move, and beside which stuck pods others are to serve.
-
-    working: bool[P], pods that are not stuck and have done something since the last reading. Returns columns of
-    `Observation` and of `WorkloadMemory`.
-
-    A stuck pod is replaced where there is something to serve: others of its workload work, or more requests come. A
-    single one with a queue has another beside it for a while without that, and so have those behind a gateway with a
-    queue: it comes, and no request may reach it. Several at once, with nothing else going on, are more likely gauges
-    that nobody has brought up to date since the clients left.
-    """
-    heard = inp.now_s - front.time_s <= inp.spec.max_input_age_s
-    gateway_waits = heard & (front.waiting > 0)
-    awake = pods.reporting & ~(samples.asleep > 0)
-    stuck, queueing, growing, works, serves, uncounted = by_workload.count(
-        [
-            pods.stuck,
-            pods.stuck & (samples.waiting > 0),
-            pods.stuck & (inp.now_s - pace.last_grown_s <= progress.GROWING_S),
-            working,
-            awake,
-            awake & np.isnan(samples.gaps),
-        ]
-    )
-    stuck_s = by_workload.min(np.where(pods.stuck, inp.now_s - pace.last_moved_s, np.nan))
-    (requests,) = by_workload.sum_known([samples.running + samples.waiting], pods.stuck)
-    comes = (works > 0) | (growing > 0) | (heard & (front.arrivals_per_s > 0))
-    last_beside_s = np.where(stuck > 0, np.where(comes, inp.now_s, workloads.last_beside_s), np.nan)
-    replaces = inp.now_s - last_beside_s <= progress.REPLACED_S
-    waits = (stuck_s <= chance_s(cold_start_s)) & (((stuck == 1) & (queueing > 0)) | gateway_waits)
-    # From the moment at which all engines are stuck the queue in front of them is, too, until one of them works.
-    moved_s = np.where((stuck > 0) & (stuck == serves), inp.now_s - GATEWAY_STUCK_S, inp.now_s)
-    moved_s = np.fmin(workloads.last_gateway_moved_s, moved_s)
-    stands = gateway_waits & (serves > 0) & (uncounted + works == 0)
-    last_gateway_moved_s = np.where(stands, moved_s, inp.now_s)
-    found = {
-        "stuck": stuck,
-        "stuck_requests": or_zero(requests),
-        "stuck_s": stuck_s,
-        "replaced": np.where(replaces, stuck, 0.0),
-        "stand_in": np.where(waits, stuck + 1, np.nan),
-        "gateway_stuck": (inp.now_s - last_gateway_moved_s >= GATEWAY_STUCK_S).astype(np.float64),
-    }
-    return found, {"last_beside_s": last_beside_s, "last_gateway_moved_s": last_gateway_moved_s}
-
-
-def chance_s(cold_start_s: FloatColumn) -> FloatColumn:
-    """Return for how long a replica stands in beside stuck ones without a sign that requests reach it; float64[W]."""
-    return np.fmin(CHANCES * cold_start_s + GATEWAY_STUCK_S, progress.REPLACED_S)
-
-
 def _full(samples: PodSamples, pace: Progress, awake: BoolColumn, wait_s: FloatColumn) -> BoolColumn:
     """Say which of the pods that are awake have more requests than they can run; bool[P].
 
@@ -327,70 +344,6 @@ def _full(samples: PodSamples, pace: Progress, awake: BoolColumn, wait_s: FloatC
     """
     moves = ((pace.still == 0) & (pace.worked_s > 0)) | np.isnan(samples.gaps)
     return np.asarray(awake & moves & (samples.waiting >= 1) & ~(wait_s < LASTING_WAIT_S))
-
-
-def _learn_cold_start(
-    inp: TickInput, memory: Memory, by_workload: GroupBy, pods: Pods
-) -> tuple[FloatColumn, FloatColumn, FloatColumn]:
-    """Learn the time from created to ready from pods that became ready since the last tick.
-
-    Mean and mean absolute deviation as TCP keeps its round-trip time (RFC 6298), the mean with a gain of 1/4 instead of
-    1/8 since cold starts are few, and with half the first deviation. Readiness that flapped can only look slower, so of
-    several new pods the quickest counts. Of the wait to be scheduled no more counts than what came after it took: a
-    node that is made for a pod is there in minutes, a GPU that others hold when they let go of it. An engine that was
-    started again in its pod has shown no such start.
-    """
-    fleet, workloads = inp.fleet, memory.workloads
-    took_s = np.fmin(fleet.pod_ready_s - fleet.pod_created_s, 2 * (fleet.pod_ready_s - fleet.pod_scheduled_s))
-    fresh = pods.serving & ~pods.stuck & (memory.pods.seen_ready == 0) & ~np.isnan(fleet.pod_started_s)
-    fresh &= (took_s > 0) & (took_s <= LONGEST_COLD_START_S)
-    seen_ready = np.where(pods.serving, 1.0, memory.pods.seen_ready)
-    if not fresh.any():  # as in most ticks
-        return workloads.cold_start_mean_s, workloads.cold_start_deviation_s, seen_ready
-    sample = by_workload.min(np.where(fresh, took_s, np.nan))
-    first = np.isnan(workloads.cold_start_mean_s)
-    usual_s = _usual_s(inp, workloads.cold_start_mean_s, workloads.cold_start_deviation_s)
-    most_s = LONGEST_OF_USUAL * np.maximum(usual_s, SHORT_S)
-    sample = np.where(sample > most_s, most_s, sample)
-    error = sample - workloads.cold_start_mean_s
-    mean = np.where(first, sample, workloads.cold_start_mean_s + error / 4)
-    deviation = np.where(
-        first, sample / 4, workloads.cold_start_deviation_s + (np.abs(error) - workloads.cold_start_deviation_s) / 4
-    )
-    nothing = np.isnan(sample)
-    return (
-        np.where(nothing, workloads.cold_start_mean_s, mean),
-        np.where(nothing, workloads.cold_start_deviation_s, deviation),
-        seen_ready,
-    )
-
-
-def _usual_s(inp: TickInput, mean_s: FloatColumn, deviation_s: FloatColumn) -> FloatColumn:
-    """Return the cold start to count on: as learned, with room for its spread, or as stated before any was seen."""
-    return np.where(np.isnan(mean_s), inp.spec.cold_start_s, mean_s + 2 * deviation_s)
-
-
-def _follow_lengths(
-    workloads: WorkloadMemory,
-    elapsed_s: FloatColumn,
-    tokens_per_s: FloatColumn,
-    finished_per_s: FloatColumn,
-    first_tokens_per_s: FloatColumn,
-) -> tuple[FloatColumn, FloatColumn]:
-    """Add up generated tokens and the requests they belong to, older ones fading; float64[W] each.
-
-    A request counts half when it begins and half when it ends, as those in between have written half of their tokens on
-    average; without the counter of either, the other counts whole. Of times in which nothing moved nothing fades.
-    """
-    requests_per_s = np.where(np.isnan(finished_per_s), first_tokens_per_s, finished_per_s)
-    requests_per_s = (requests_per_s + np.where(np.isnan(first_tokens_per_s), finished_per_s, first_tokens_per_s)) / 2
-    moving = (tokens_per_s > readings.NOTHING_PER_S) & (requests_per_s >= 0) & (elapsed_s > 0)
-    step_s = np.where(moving, elapsed_s, 0.0)
-    fade = np.exp(-step_s / OUTPUT_LENGTH_WINDOW_S)
-    return (
-        workloads.written_tokens * fade + np.where(moving, tokens_per_s, 0.0) * step_s,
-        workloads.served_requests * fade + np.where(moving, requests_per_s, 0.0) * step_s,
-    )
 
 
 def _gpus(now_s: float, samples: PodSamples, serving: BoolColumn) -> tuple[FloatColumn, FloatColumn, FloatColumn]:
@@ -418,17 +371,6 @@ def _gpus(now_s: float, samples: PodSamples, serving: BoolColumn) -> tuple[Float
         np.where(fresh & witnessed, active, np.nan),
         np.where(weighed & witnessed & engine_read, loaded & ~active & quiet, np.nan),
     )
-
-
-def _pledged_s(inp: TickInput, cold_start_s: FloatColumn) -> FloatColumn:
-    """Seconds each pod, if it is starting, will have served one cold start from now; float64[P].
-
-    As many as it is old, its wait to be scheduled for half a cold start at most, as in `_learn_cold_start`. A pod that
-    is overdue is expected after another tenth of a cold start: it may still come, but nobody counts on now.
-    """
-    usual_s = cold_start_s[inp.fleet.pod_workload]
-    age_s = np.fmin(inp.now_s - inp.fleet.pod_created_s, inp.now_s - inp.fleet.pod_scheduled_s + usual_s / 2)
-    return np.minimum(np.maximum(age_s, 0.0), OVERDUE * usual_s)
 
 
 def _by_rate(per_s: FloatColumn) -> FloatColumn:

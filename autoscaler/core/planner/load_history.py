@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoscaler.core.planner.pod_work import LONGEST_STEP_S
+from autoscaler.core.observe.rates import LONGEST_STEP_S
 from autoscaler.core.planner.strategies import EVERY_S, LEVELS_S, LONGEST_HOLD, OF_LOAD, PREDICTORS, PaperColumn
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, IntColumn, TimestampColumn, or_zero
 

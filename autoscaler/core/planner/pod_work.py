@@ -12,6 +12,7 @@ import numpy as np
 
 from autoscaler.core.model.samples import PodSamples
 from autoscaler.core.observe.progress import QUEUED
+from autoscaler.core.observe.rates import COUNTED, LONGEST_STEP_S
 from autoscaler.core.planner import step_time
 from autoscaler.core.table.columns import (
     BoolColumn,
@@ -38,25 +39,11 @@ MOST_RUNNING = 1e6
 MOST_GROWN = 1e9
 """No counter of a pod counts beyond this within two minutes."""
 
-SHORTEST_STEP_S, LONGEST_STEP_S = 0.1, 120.0
-"""What grew in less is no rate; after a longer hole in the readings of a pod it is counted anew."""
+SHORTEST_STEP_S = 0.1
+"""Growth within a shorter time is no rate."""
 
 ANSWERED = 0.5
 """Share of its answer that a request of a batch has still to get, on average."""
-
-COUNTED = (
-    "finished",
-    "first_tokens",
-    "ttft_met",
-    "gap_s",
-    "gaps",
-    "itl_judged",
-    "itl_met",
-    "prefill_judged",
-    "prefill_met",
-    "prompt_tokens",
-    "generation_tokens",
-)
 
 
 @dataclass(frozen=True)

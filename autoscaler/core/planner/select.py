@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from autoscaler.core.observe.rates import LONGEST_STEP_S
 from autoscaler.core.planner import error_budget, miss_curve, step_time
 from autoscaler.core.planner import load_history as levels
 from autoscaler.core.planner import offered_load as traffic
@@ -21,7 +22,7 @@ from autoscaler.core.planner.interval import Seen, Step
 from autoscaler.core.planner.load_history import Levels, is_calm
 from autoscaler.core.planner.miss_curve import Loads
 from autoscaler.core.planner.offered_load import Traffic
-from autoscaler.core.planner.pod_work import LONGEST_STEP_S, batch_room_s
+from autoscaler.core.planner.pod_work import batch_room_s
 from autoscaler.core.planner.replica_speed import Engine
 from autoscaler.core.planner.shadow_fleets import Paper
 from autoscaler.core.planner.step_time import Speed

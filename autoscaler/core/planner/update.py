@@ -1,4 +1,4 @@
-"""The forecast of each workload: its rules, judged a group of workloads at a time, and what the one in force asks for.
+"""The plan of each workload: its rules, judged a group of workloads at a time, and what the one in force asks for.
 
 How a rule is judged is in `rules`; here is when, and what goes in.
 """
@@ -10,48 +10,75 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoscaler.core.model.types import Observation, Plan, TickInput
-from autoscaler.core.observe import draining
+from autoscaler.core.model.types import Observation, Plan, Recommendation, Signal, TickInput
+from autoscaler.core.observe import draining, load
 from autoscaler.core.observe.progress import Progress, stuck
+from autoscaler.core.observe.rates import LONGEST_STEP_S
+from autoscaler.core.observe.workloads import Observed
 from autoscaler.core.planner import scale_to_zero as zero
+from autoscaler.core.planner.groups import GROUPS, PlannerState, Pressure
 from autoscaler.core.planner.interval import Seen
 from autoscaler.core.planner.load_history import held_until_s
 from autoscaler.core.planner.offered_load import request_s
-from autoscaler.core.planner.pod_work import LONGEST_STEP_S, PodWork, Tally, count
+from autoscaler.core.planner.pod_work import PodWork, Tally, count
 from autoscaler.core.planner.replica_speed import see_slots, speed_of
 from autoscaler.core.planner.scale_to_zero import Zero
 from autoscaler.core.planner.select import Rules, judge
 from autoscaler.core.planner.strategies import BY_LEVEL, EVERY_S, LEAST, MARGINS, level_for
-from autoscaler.core.state import GROUPS, Memory
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn, TimestampColumn, or_zero, replace
 
 
-def follow(inp: TickInput, observation: Observation, memory: Memory) -> Memory:
-    """Judge the rules that are due, and bring the forecast of their workloads up to date.
+def recommend(inp: TickInput, observed: Observed, before: PlannerState) -> tuple[Recommendation, PlannerState]:
+    """Bring the planner up to date, and return what it recommends."""
+    observation = observed.observation
+    state = replace(before, zero=zero.update(inp, observation, observed.arrivals, before.zero))
+    state = update(inp, observed, state)
+    return recommendation(inp, observation, state.plan), state
+
+
+def recommendation(inp: TickInput, observation: Observation, planned: Plan) -> Recommendation:
+    """Return the replicas that the rule in force asks for; none at all where nothing is in flight and one would do.
+
+    Or where the policy's floor would do, if it allows zero: no rule asks for less. The planner recommends only where
+    the load is measured now and no capacity is stated: what an operator states stands.
+    """
+    spec, requests = inp.spec, load.requests_in_flight(observation)
+    least = np.where(np.isnan(spec.idle_after_s), 1.0, np.fmax(spec.min_replicas, 1.0))
+    rests = (load.with_idle(observation, requests) == 0) & (planned.replicas <= least)
+    replicas = np.where(rests, 0.0, planned.replicas)
+    replicas = np.where(spec.states_capacity | np.isnan(requests), np.nan, replicas)
+    signals = np.full((len(Signal), len(replicas)), np.nan)
+    signals[Signal.PLANNER] = load.with_idle(observation, replicas)
+    return Recommendation(signals, base_replicas=load.with_idle(observation, planned.base_replicas))
+
+
+def update(inp: TickInput, observed: Observed, state: PlannerState) -> PlannerState:
+    """Judge the rules that are due, and bring the plan of their workloads up to date.
 
     A workload whose queue lasts longer than it may is judged with the reading that shows it, be it its turn or not, and
     with the one that shows how many slots it has, which is looked for in each. No oftener: the shorter the time, the
     higher the peaks of what came in it.
     What wake-ups cost of the error budget is not theirs to spend.
     """
-    turns = [_turns(group, inp.now_s, rules) for group, rules in enumerate(memory.rules)]
-    pressing, last_pressed_s = observation.queue_wait_s > inp.spec.max_wait_s, memory.workloads.last_pressed_s
+    observation = observed.observation
+    turns = [_turns(group, inp.now_s, rules) for group, rules in enumerate(state.rules)]
+    pressing, last_pressed_s = observation.queue_wait_s > inp.spec.max_wait_s, state.pressure.last_pressed_s
     begins = pressing & ~(inp.now_s - last_pressed_s <= EVERY_S)
-    memory = memory.noting(last_pressed_s=np.where(pressing, inp.now_s, last_pressed_s))
+    state = replace(state, pressure=Pressure(np.where(pressing, inp.now_s, last_pressed_s)))
     if not any(turns) and not pressing.any():
-        return memory
-    in_turn = (np.array(turns) > 0)[memory.workload_id % GROUPS]
-    looks = (begins | (pressing & np.isnan(memory.plan.slots))) & ~in_turn
+        return state
+    in_turn = (np.array(turns) > 0)[state.workload_id % GROUPS]
+    looks = (begins | (pressing & np.isnan(state.plan.slots))) & ~in_turn
     serving = inp.fleet.pod_ready & ~inp.fleet.pod_terminating & ~(inp.samples.pods.asleep > 0)
     serving |= draining.are_lost(inp, serving, inp.samples.pods)
-    serving &= ~stuck(memory.pods.progress, inp.samples.pods)
+    serving &= ~stuck(observed.progress, inp.samples.pods)
     for group in np.flatnonzero(turns).tolist():
-        some = _Some.of(inp, serving, memory.group(group))
-        if turns[group] > 1 or not len(some.pods) or _news(inp, memory, some.pods).any():
-            memory = _judge_group(inp, observation, memory, some, group)
+        some = _Some.of(inp, serving, state.group(group))
+        if turns[group] > 1 or not len(some.pods) or _news(inp, observed, some.pods).any():
+            state = _judge_group(inp, observed, state, some, group)
     if looks.any():
-        memory = _judge_out_of_turn(inp, observation, memory, _Some.of(inp, serving, np.flatnonzero(looks)), begins)
-    return memory
+        state = _judge_out_of_turn(inp, observed, state, _Some.of(inp, serving, np.flatnonzero(looks)), begins)
+    return state
 
 
 @dataclass(frozen=True)
@@ -76,51 +103,51 @@ class _Some:
         return _Some(self.rows[chosen], self.pods[pods], place[self.pod_row[pods]])
 
 
-def _judge_group(inp: TickInput, observation: Observation, memory: Memory, some: _Some, group: int) -> Memory:
+def _judge_group(inp: TickInput, observed: Observed, state: PlannerState, some: _Some, group: int) -> PlannerState:
     """Judge all workloads of a group."""
-    before, counted = memory.rules_of_group(group), memory.work[group].of(inp.fleet.pod_id[some.pods])
-    stands = _stands(counted, memory.pods.progress, some.pods)
+    before, counted = state.rules_of_group(group), state.work[group].of(inp.fleet.pod_id[some.pods])
+    stands = _stands(counted, observed.progress, some.pods)
     stays = _unread(inp, counted, some, before.last_judged_s, stands)
     if stays.all():
-        return memory
+        return state
     tally, after = _count(inp, counted, some, stands)
-    judged = judge(before, _seen(inp, observation, memory, tally, some, before.last_judged_s), inp.now_s)
+    judged = judge(before, _seen(inp, observed.observation, state.zero, tally, some, before.last_judged_s), inp.now_s)
     judged = _stay(before, judged, stays) if stays.any() else judged
-    return _told(observation, memory.with_group(group, judged, after), some.rows, judged)
+    return _told(observed.observation, state.with_group(group, judged, after), some.rows, judged)
 
 
 def _judge_out_of_turn(
-    inp: TickInput, observation: Observation, memory: Memory, some: _Some, begins: BoolColumn
-) -> Memory:
+    inp: TickInput, observed: Observed, state: PlannerState, some: _Some, begins: BoolColumn
+) -> PlannerState:
     """Judge those of these workloads whose queue begins, or whose slots this reading shows. begins: bool[W].
 
     Those of all groups at once, since few take nearly as long as one. Of the others nothing is kept: what a workload
     learns does not depend on its neighbours.
     """
-    news = np.bincount(some.pod_row[_news(inp, memory, some.pods)], minlength=len(some.rows)) > 0
+    news = np.bincount(some.pod_row[_news(inp, observed, some.pods)], minlength=len(some.rows)) > 0
     some = some.only(news | (np.bincount(some.pod_row, minlength=len(some.rows)) == 0))
-    counted = memory.work_of(inp.fleet.pod_id[some.pods])
-    stands = _stands(counted, memory.pods.progress, some.pods)
-    stays = _unread(inp, counted, some, memory.plan.last_updated_s[some.rows], stands)
+    counted = state.work_of(inp.fleet.pod_id[some.pods])
+    stands = _stands(counted, observed.progress, some.pods)
+    stays = _unread(inp, counted, some, state.plan.last_updated_s[some.rows], stands)
     if stays.all():
-        return memory
+        return state
     tally, after = _count(inp, counted, some, stands)
-    engine = memory.engine_of(some.rows)
+    engine = state.engine_of(some.rows)
     known = see_slots(engine, tally)
     shows = ~stays & (begins[some.rows] | (np.isnan(engine.slots) & ~np.isnan(known.slots)))
     if not shows.any():
-        return memory
+        return state
     chosen, after = np.flatnonzero(shows), after.take(np.flatnonzero(shows[some.pod_row]))
     some, tally = some.only(shows), tally.take(chosen)
-    before = replace(memory.rules_of(some.rows), engine=known.take(chosen))
-    judged = judge(before, _seen(inp, observation, memory, tally, some, before.last_judged_s), inp.now_s)
-    return _told(observation, memory.with_early(some.rows, judged, after), some.rows, judged)
+    before = replace(state.rules_of(some.rows), engine=known.take(chosen))
+    judged = judge(before, _seen(inp, observed.observation, state.zero, tally, some, before.last_judged_s), inp.now_s)
+    return _told(observed.observation, state.with_early(some.rows, judged, after), some.rows, judged)
 
 
-def _told(observation: Observation, memory: Memory, rows: IntColumn, judged: Rules) -> Memory:
-    """Return memory with the forecast of the rows that were judged."""
-    told = _plan(judged, memory.workloads.zero, rows, observation.cold_start_s[rows])
-    return replace(memory, plan=memory.plan.with_rows(rows, told))
+def _told(observation: Observation, state: PlannerState, rows: IntColumn, judged: Rules) -> PlannerState:
+    """Return it with the plan of the rows that were judged."""
+    told = _plan(judged, state.zero, rows, observation.cold_start_s[rows])
+    return replace(state, plan=state.plan.with_rows(rows, told))
 
 
 def _turns(group: int, now_s: float, rules: Rules) -> int:
@@ -138,9 +165,9 @@ def _turns(group: int, now_s: float, rules: Rules) -> int:
     return now - then
 
 
-def _news(inp: TickInput, memory: Memory, pods: IntColumn) -> BoolColumn:
+def _news(inp: TickInput, observed: Observed, pods: IntColumn) -> BoolColumn:
     """Say which of these pods were read since the last tick; bool[n]. A group waits for one, but at most a turn."""
-    read_s, last_tick_s = inp.samples.pods.time_s[pods], memory.workloads.last_tick_s[inp.fleet.pod_workload[pods]]
+    read_s, last_tick_s = inp.samples.pods.time_s[pods], observed.last_tick_s[inp.fleet.pod_workload[pods]]
     return np.asarray(~np.isnan(read_s) & ~(read_s <= last_tick_s))
 
 
@@ -195,7 +222,7 @@ def _served(inp: TickInput, pods: IntColumn, pod_row: IntColumn, last_judged_s: 
 def _seen(
     inp: TickInput,
     observation: Observation,
-    memory: Memory,
+    known: Zero,
     tally: Tally,
     some: _Some,
     last_judged_s: TimestampColumn,
@@ -203,7 +230,7 @@ def _seen(
     """Say what the tally of some workloads shows. last_judged_s: float64[R]."""
     spec, rows = inp.spec, some.rows
     ceiling = np.fmax(spec.max_replicas[rows], 1.0)
-    budget = 1 - spec.attainment - zero.spent(memory.workloads.zero, spec.attainment)
+    budget = 1 - spec.attainment - zero.spent(known, spec.attainment)
     return Seen(
         tally=tally,
         replicas=(observation.ready - observation.joining - observation.asleep - observation.stuck)[rows],

@@ -8,13 +8,15 @@ a full one beside an idle one has as many slots as it runs, not the mean of the 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from autoscaler.core.model.types import Capacity, Observation, TickInput
+from autoscaler.core.model.types import Capacity, TickInput
 from autoscaler.core.observe.rates import NOTHING_PER_S
-from autoscaler.core.state import Memory
+from autoscaler.core.observe.workloads import Observed
 from autoscaler.core.table import ewma
-from autoscaler.core.table.columns import BoolColumn, FloatColumn, or_zero
+from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, Transient, or_zero, replace
 
 PRIOR_CONCURRENCY = 32.0
 """Requests per replica assumed until something was learned: an 8B model on one modern GPU holds a 50 ms gap there."""
@@ -32,34 +34,48 @@ CONFIDENT_AFTER_S = 300.0
 """Seconds of load after which the estimate is trusted to two thirds."""
 
 
-def learn(inp: TickInput, observation: Observation, memory: Memory) -> tuple[Capacity, Memory]:
-    """Give the capacity of one replica of each workload, and what was learned on the way."""
-    spec, workloads = inp.spec, memory.workloads
-    elapsed_s = np.fmax(or_zero(inp.now_s - workloads.last_tick_s), 0.0)
+@dataclass(frozen=True)
+class LearnedCapacity(Columns):
+    """What was learned of a replica of each workload; float64[W]."""
+
+    batch: Transient[FloatColumn]  # running requests of an awake replica, averaged over as long as ITL reaches back
+    concurrency: FloatColumn  # requests at once; begins at the prior
+    decode_tokens_per_s: FloatColumn  # NaN: never seen saturated
+    learned_s: FloatColumn  # seconds of load that this was learned from
+
+    @classmethod
+    def blank(cls, rows: int) -> LearnedCapacity:
+        return replace(super().blank(rows), learned_s=np.zeros(rows))
+
+
+def learn(inp: TickInput, observed: Observed, before: LearnedCapacity) -> tuple[Capacity, LearnedCapacity]:
+    """Return the capacity of one replica of each workload, and what was learned on the way."""
+    spec, observation = inp.spec, observed.observation
+    elapsed_s = np.fmax(or_zero(observed.elapsed_s(inp.now_s)), 0.0)
     running = observation.batch
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         slow_by = np.fmax(observation.itl_s / spec.itl_objective_s, 1.0)
     saturated = observation.full > 0
     # After a large batch the quantile still speaks of it, when few run: that a few are too many would be wrong.
-    batch = ewma.update(workloads.batch, running, ewma.smoothing_factor(elapsed_s, BATCH_WINDOW_S))
+    batch = ewma.update(before.batch, running, ewma.smoothing_factor(elapsed_s, BATCH_WINDOW_S))
     slow = (slow_by > 1.0) & (running >= 1) & (running >= 0.9 * batch)
 
-    learning = workloads.learned_s < LEARNING_WINDOW_S
+    learning = before.learned_s < LEARNING_WINDOW_S
     gain = ewma.smoothing_factor(elapsed_s, np.where(learning, FIRST_WINDOW_S, LEARNING_WINDOW_S))
     slots = _slots(inp, len(spec.concurrency))
-    concurrency = np.where(np.isnan(workloads.concurrency), PRIOR_CONCURRENCY, workloads.concurrency)
+    concurrency = np.where(np.isnan(before.concurrency), PRIOR_CONCURRENCY, before.concurrency)
     concurrency = np.where(~(slow_by > 1.0) & (running > concurrency), running, concurrency)
     concurrency = _toward(concurrency, observation.full_running, gain, saturated & ~slow)
     # Too slow at this batch: the batch at which the objective holds is smaller by about as much.
     concurrency = _toward(concurrency, np.fmin(running / slow_by, concurrency), gain, slow)
     concurrency = np.fmin(np.fmax(concurrency, 1.0), slots)
 
-    decode = workloads.decode_tokens_per_s
+    decode = before.decode_tokens_per_s
     decoding = observation.full_tokens_per_s
     # The rate of an engine that hangs fades, and is no capacity.
-    writing = saturated & (workloads.last_busy_s == inp.now_s) & (decoding > NOTHING_PER_S)
+    writing = saturated & (observed.arrivals.last_worked_s == inp.now_s) & (decoding > NOTHING_PER_S)
     decode = np.where(writing & (decoding > decode), decoding, _toward(decode, decoding, gain, writing))
-    learned_s = workloads.learned_s + np.where(saturated | slow, elapsed_s, 0.0)
+    learned_s = before.learned_s + np.where(saturated | slow, elapsed_s, 0.0)
 
     stated = ~np.isnan(spec.concurrency)
     capacity = Capacity(
@@ -72,9 +88,7 @@ def learn(inp: TickInput, observation: Observation, memory: Memory) -> tuple[Cap
         ),
         confidence=np.where(stated, 1.0, 1 - np.exp(-learned_s / CONFIDENT_AFTER_S)),
     )
-    return capacity, memory.noting(
-        concurrency=concurrency, decode_tokens_per_s=decode, batch=batch, learned_s=learned_s
-    )
+    return capacity, LearnedCapacity(batch, concurrency, decode, learned_s)
 
 
 def _toward(value: FloatColumn, sample: FloatColumn, gain: FloatColumn, where: BoolColumn) -> FloatColumn:

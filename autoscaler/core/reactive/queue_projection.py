@@ -12,8 +12,9 @@ from typing import NamedTuple
 import numpy as np
 
 from autoscaler.core.model.types import Capacity, Observation, TickInput
+from autoscaler.core.observe.arrivals import Arrivals
+from autoscaler.core.observe.load import at_gateway, is_queued
 from autoscaler.core.observe.rates import NOTHING_PER_S
-from autoscaler.core.state import Memory
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, or_zero
 
 
@@ -26,25 +27,28 @@ class Projection(NamedTuple):
     served_each_per_s: FloatColumn  # requests, by one replica
 
 
-def project(observation: Observation, capacity: Capacity, memory: Memory) -> Projection:
+def project(
+    observation: Observation, capacity: Capacity, arrivals: Arrivals, decode_tokens_per_s: FloatColumn
+) -> Projection:
     """Project the queue to the moment at which a replica ordered now would serve.
 
     queue(t + C) = queue + (arrivals - service) x C - service of a replica x the time those loading will have had.
     With 30 waiting, 2 arriving and 3 served each second, a cold start of 60 s: 30 - 60 < 0, gone in time. A fluid
     model: arrivals are the mean over about one cold start, so a burst shorter than that weighs little. Replicas that
     are said, or were seen, to write faster when they are full will do so.
+
+    decode_tokens_per_s: float64[W], learned per replica, however little was seen; NaN: never seen saturated.
     """
-    workloads = memory.workloads
     awake = observation.reporting - observation.asleep - or_zero(observation.stuck)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         mean_per_s = observation.generation_tokens_per_s / awake
         seen_per_s = np.where(
             np.isnan(observation.pod_tokens_per_s), mean_per_s, np.fmax(observation.pod_tokens_per_s, mean_per_s)
         )
-        tokens_each_per_s = np.fmax(seen_per_s, np.fmax(workloads.decode_tokens_per_s, capacity.decode_tokens_per_s))
+        tokens_each_per_s = np.fmax(seen_per_s, np.fmax(decode_tokens_per_s, capacity.decode_tokens_per_s))
         served_each_per_s = tokens_each_per_s / observation.output_tokens
         served_per_s = served_each_per_s * awake
-        arrivals_per_s = np.maximum(workloads.arrivals_per_s, 0.0)
+        arrivals_per_s = np.maximum(arrivals.per_s, 0.0)
         left = (
             observation.waiting
             + at_gateway(observation)
@@ -61,7 +65,7 @@ def project(observation: Observation, capacity: Capacity, memory: Memory) -> Pro
 
 def noise(inp: TickInput, observation: Observation, projection: Projection) -> BoolColumn:
     """Which queues need no replica: they are served in time by what there is. bool[W]."""
-    return queued(observation) & (projection.wait_s <= inp.spec.max_wait_s)
+    return is_queued(observation) & (projection.wait_s <= inp.spec.max_wait_s)
 
 
 def to_drain(inp: TickInput, observation: Observation, projection: Projection) -> FloatColumn:
@@ -85,14 +89,4 @@ def absorb(
     """
     enough = np.fmax(observation.replicas, lasting)
     enough = np.where(quiet, enough, np.where(np.isnan(to_drain), np.inf, np.fmax(enough, to_drain)))
-    return np.where(queued(observation), np.fmin(wanted, enough), wanted)
-
-
-def queued(observation: Observation) -> BoolColumn:
-    """Say where requests wait. bool[W]."""
-    return np.asarray((observation.waiting > 0) | (at_gateway(observation) > 0))
-
-
-def at_gateway(observation: Observation) -> FloatColumn:
-    """Return the requests at the gateway that wait for more replicas; float64[W], 0 where their queue does not move."""
-    return np.where(observation.gateway_stuck > 0, 0.0, or_zero(observation.gateway_waiting))
+    return np.where(is_queued(observation), np.fmin(wanted, enough), wanted)

@@ -1,6 +1,6 @@
-"""One workload alone: from what its signals ask for to what it is to have, before anything is shared.
+"""One workload alone: from what is recommended to what it is to have, before anything is shared.
 
-What the stages do is in `burst` and `shape`; here is their order, and what goes into each.
+`stages` and `queue_projection` say what each stage does; here is their order, and what goes into each.
 """
 
 from __future__ import annotations
@@ -9,13 +9,29 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoscaler.core.model.types import Capacity, Observation, Signal, Stage, TickInput
-from autoscaler.core.observe.workloads import OVERDUE
-from autoscaler.core.planner import scale_to_zero
+from autoscaler.core.model.types import Capacity, Choice, Observation, Recommender, Signal, Stage, TickInput
+from autoscaler.core.observe import load
+from autoscaler.core.observe.arrivals import averaging_s
+from autoscaler.core.observe.cold_start import OVERDUE
+from autoscaler.core.observe.workloads import Observed
 from autoscaler.core.reactive import queue_projection, signals
+from autoscaler.core.reactive.capacity import LearnedCapacity
 from autoscaler.core.stabilize import stages as shape
-from autoscaler.core.state import Memory
-from autoscaler.core.table.columns import REPLICA_ROUNDING, BoolColumn, FloatColumn
+from autoscaler.core.table import ewma
+from autoscaler.core.table.columns import REPLICA_ROUNDING, BoolColumn, Columns, FloatColumn, TimestampColumn, Transient
+from autoscaler.core.table.sliding_window import SlidingWindow
+
+
+@dataclass(frozen=True)
+class StabilizeState(Columns):
+    """What is remembered of each workload alone; [W]."""
+
+    last_busy_s: Transient[TimestampColumn]  # last moment with work, or at which it was unknown
+    lasting: Transient[FloatColumn]  # replicas for the load without its queue, averaged over about one cold start
+    desired_lately: Transient[
+        SlidingWindow
+    ]  # replicas; the highest over scaleDown.stabilization, the lowest over scaleUp's
+    counts_lately: Transient[SlidingWindow]  # highest over scaleDown.per, lowest over scaleUp.per
 
 
 @dataclass(frozen=True)
@@ -23,7 +39,7 @@ class Target:
     """What each workload alone is to have, and what those who share have to know of it."""
 
     stages: FloatColumn  # float64[G, W], replicas after each stage up to `Stage.BOUNDS`; NaN after it
-    needed: FloatColumn  # float64[W], replicas of the target that the load needs; the others are a reserve
+    base_replicas: FloatColumn  # float64[W], replicas of the target that the present load needs; the rest is headroom
     informed: BoolColumn  # bool[W], inputs are trusted and the load is known
     idle_s: FloatColumn  # float64[W], seconds since there was work, or may have been some
     idle_after_s: FloatColumn  # float64[W], seconds without work until it goes to zero; NaN: it does not
@@ -32,118 +48,113 @@ class Target:
 
 def decide(
     inp: TickInput,
-    observation: Observation,
-    known_capacity: Capacity,
-    asks: FloatColumn,
-    trusted: BoolColumn,
-    memory: Memory,
-) -> tuple[Target, Memory]:
-    """Take what is asked through every stage; a paragraph each.
+    observed: Observed,
+    capacity: Capacity,
+    learned: LearnedCapacity,
+    choice: Choice,
+    planned_idle_s: FloatColumn,
+    before: StabilizeState,
+) -> tuple[Target, StabilizeState]:
+    """Take what is recommended through every stage; a paragraph each.
 
-    asks: float64[S, W], of `demand.ask`. trusted: bool[W], of `trust.follow`.
+    planned_idle_s: float64[W], seconds without work after which the planner would go to zero; NaN: it would not.
     """
-    current, before = observation.replicas, memory.workloads
+    observation, elapsed_s = observed.observation, observed.elapsed_s(inp.now_s)
+    current, planned = observation.replicas, choice.planned
     stages = np.full((len(Stage), len(current)), np.nan)
-    steered = ~np.isnan(asks[Signal.PLANNER])  # by a rule that counts whole replicas and holds peaks itself
-    promised = asks[Signal.SCHEDULE]  # has no tolerance and is not put off: its lead is one cold start, no more
-    beside = signals.beside_forecast(asks)
+    promised = choice.signals[Signal.SCHEDULE]  # has no tolerance and is not put off: its lead is one cold start
 
-    stages[Stage.DEMAND] = wanted = signals.strongest(asks)
+    stages[Stage.DEMAND] = desired = choice.replicas
 
-    informed = trusted & signals.load_known(asks)
-    last_forecast_s = signals.follow_forecast(inp, observation, asks, before)
-    awaits = signals.awaits_forecast(inp, observation, asks, last_forecast_s)
-    wanted = shape.await_forecast(wanted, current, signals.strongest(asks[signals.UNWEIGHED]), awaits)
-    stages[Stage.UNKNOWN] = wanted = shape.hold_unknown(wanted, current, informed)
+    informed = observed.trusted & choice.load_known
+    warming_up = choice.recommender == Recommender.WARMING_UP
+    desired = shape.await_planner(desired, current, choice.unweighed, warming_up)
+    stages[Stage.UNKNOWN] = desired = shape.hold_unknown(desired, current, informed)
 
-    unqueued = signals.without_queue(inp, observation, known_capacity, asks)
-    lasting = signals.follow_lasting(inp, observation, unqueued, before)
-    projection = queue_projection.project(observation, known_capacity, memory)
+    unqueued = signals.without_queue(inp, observation, capacity, choice.signals)
+    lasting = ewma.update(before.lasting, unqueued, ewma.smoothing_factor(elapsed_s, averaging_s(observation)))
+    projection = queue_projection.project(observation, capacity, observed.arrivals, learned.decode_tokens_per_s)
     quiet = queue_projection.noise(inp, observation, projection)
     to_drain = queue_projection.to_drain(inp, observation, projection)
-    stages[Stage.BURST] = wanted = queue_projection.absorb(
-        wanted, _whatever_waits(asks, lasting), to_drain, observation, quiet
-    )
+    without_queue = np.fmax(lasting, np.fmax(choice.unweighed, choice.signals[Signal.PLANNER]))
+    stages[Stage.BURST] = desired = queue_projection.absorb(desired, without_queue, to_drain, observation, quiet)
 
-    by_rule = steered & (asks[Signal.PLANNER] >= stages[Stage.DEMAND])  # what a rule asks for is no estimate
-    tolerated = shape.tolerate(wanted, current, np.where(by_rule, 0.0, inp.spec.tolerance))
-    stages[Stage.TOLERANCE] = wanted = np.fmax(tolerated, promised)
+    # A strategy recommends whole replicas by design, so no change that it wants is too small.
+    by_strategy = planned & (choice.signals[Signal.PLANNER] >= stages[Stage.DEMAND])
+    tolerated = shape.tolerate(desired, current, np.where(by_strategy, 0.0, inp.spec.tolerance))
+    stages[Stage.TOLERANCE] = desired = np.fmax(tolerated, promised)
 
-    # While a rule steers nothing of the load is remembered, so whatever stands in for it is watched anew.
-    alone_s = np.where(steered | inp.spec.states_capacity, np.inf, inp.now_s - last_forecast_s)
-    watched_s = np.fmin(inp.now_s - before.trusted_since_s, alone_s)
-    stable, wanted_lately = shape.stabilize(
-        wanted,
+    # While the planner speaks nothing of the load is remembered, so the reactive signals are watched anew after it.
+    unplanned_s = np.where(planned | inp.spec.states_capacity, np.inf, choice.unplanned_s)
+    watched_s = np.fmin(inp.now_s - observed.trusted_since_s, unplanned_s)
+    stable, desired_lately = shape.stabilize(
+        desired,
         current,
         inp.spec,
-        before.wanted_lately,
+        before.desired_lately,
         inp.now_s,
         informed=informed,
         watched_s=watched_s,
-        steered=steered,
-        beside=beside,
+        planned=planned,
+        beside=choice.beside,
     )
-    kept_for_s = shape.kept_for_s(stable, wanted, inp.spec, wanted_lately, inp.now_s, watched_s)
-    stages[Stage.STABILIZATION] = wanted = np.fmax(stable, promised)
+    kept_for_s = shape.kept_for_s(stable, desired, inp.spec, desired_lately, inp.now_s, watched_s)
+    stages[Stage.STABILIZATION] = desired = np.fmax(stable, promised)
 
-    last_busy_s = _last_busy_s(inp, observation, asks, trusted, memory)
-    idle_s, idle_after_s = inp.now_s - last_busy_s, scale_to_zero.idle_after(inp, before.zero)
-    wanted = np.where(scale_to_zero.is_abandoned(observation) & (idle_s >= idle_after_s), 0.0, wanted)
-    stages[Stage.IDLE] = wanted = shape.go_idle(wanted, current, idle_after_s, idle_s)
+    last_busy_s = _update_last_busy(inp, observed, choice, before.last_busy_s)
+    idle_s = inp.now_s - last_busy_s
+    idle_after_s = np.where(np.isinf(inp.spec.idle_after_s), planned_idle_s, inp.spec.idle_after_s)
+    desired = np.where(load.is_abandoned(observation) & (idle_s >= idle_after_s), 0.0, desired)
+    stages[Stage.IDLE] = desired = shape.go_idle(desired, current, idle_after_s, idle_s)
 
-    limited, least, counts_lately = shape.limit_rate(wanted, current, inp.spec, before.counts_lately, inp.now_s)
-    stages[Stage.RATE_LIMIT] = wanted = np.fmax(limited, promised)
+    limited, least, counts_lately = shape.limit_rate(desired, current, inp.spec, before.counts_lately, inp.now_s)
+    stages[Stage.RATE_LIMIT] = desired = np.fmax(limited, promised)
 
-    stages[Stage.BOUNDS] = wanted = shape.bound(wanted, inp.spec, informed, least)
+    stages[Stage.BOUNDS] = desired = shape.bound(desired, inp.spec, informed, least)
 
-    needed = signals.needed(observation, wanted, asks, beside, memory.plan)
-    return Target(stages, needed, informed, idle_s, idle_after_s, kept_for_s), memory.noting(
-        last_busy_s=last_busy_s,
-        last_forecast_s=last_forecast_s,
-        lasting=lasting,
-        wanted_lately=wanted_lately,
-        counts_lately=counts_lately,
+    target = Target(
+        stages=stages,
+        base_replicas=np.fmin(desired, choice.base_replicas),
+        informed=informed,
+        idle_s=idle_s,
+        idle_after_s=idle_after_s,
+        kept_for_s=kept_for_s,
     )
+    return target, StabilizeState(last_busy_s, lasting, desired_lately, counts_lately)
 
 
-def _whatever_waits(asks: FloatColumn, lasting: FloatColumn) -> FloatColumn:
-    """Return the demand that is there whatever becomes of the queue: lasting load, promises, refused requests."""
-    return np.fmax(lasting, signals.strongest(asks[[*signals.UNWEIGHED, Signal.PLANNER]]))
-
-
-def _last_busy_s(
-    inp: TickInput, observation: Observation, asks: FloatColumn, trusted: BoolColumn, memory: Memory
-) -> FloatColumn:
-    """When each workload last had work, or may have had some that nobody could see; float64[W], a moment."""
-    unheard = ~trusted | scale_to_zero.gateway_is_silent(inp, observation)
-    last_busy_s = np.where(_working(observation, asks) | unheard, inp.now_s, memory.workloads.last_busy_s)
+def _update_last_busy(inp: TickInput, observed: Observed, choice: Choice, before: TimestampColumn) -> TimestampColumn:
+    """Return when each workload last had work, or may have had some that no reading shows; float64[W], a moment."""
+    unknown = ~observed.trusted | load.is_gateway_silent(inp, observed.observation)
+    busy = _is_working(observed.observation, choice) | (observed.arrivals.last_worked_s == inp.now_s) | unknown
+    last_busy_s = np.where(busy, inp.now_s, before)
     return np.where(np.isnan(last_busy_s), inp.now_s, last_busy_s)
 
 
-def _ordered(observation: Observation) -> BoolColumn:
+def _is_ordered(observation: Observation) -> BoolColumn:
     """Say where replicas were ordered for work that may still come to them. bool[W].
 
-    One that takes longer than a usual start was ordered long ago: then engines that serve, or a gateway, tell the load.
-    Where nothing tells it, any start may have its reason.
+    A replica that takes longer than a usual start was ordered long ago. By then engines that serve, or a gateway, show
+    the load. Where nothing shows it, any start may have its reason.
     """
-    untold = (observation.ready == 0) & np.isnan(observation.gateway_waiting)
+    unseen = (observation.ready == 0) & np.isnan(observation.gateway_waiting)
     in_time = observation.pledged_s < (OVERDUE - REPLICA_ROUNDING) * observation.cold_start_s * observation.starting
-    return np.asarray((observation.starting > 0) & (in_time | untold))
+    return np.asarray((observation.starting > 0) & (in_time | unseen))
 
 
-def _working(observation: Observation, asks: FloatColumn) -> BoolColumn:
-    """Who has work, or is promised for some. bool[W]. Engine and GPU must both be still to count as idle.
+def _is_working(observation: Observation, choice: Choice) -> BoolColumn:
+    """Say which workloads have work, or expect some. bool[W]. Engine and GPU must both be still to count as idle.
 
-    What began and ended between two readings is noted by `observe`, from the counters.
+    `Arrivals.last_worked_s` tells of work that began and ended between two readings.
     """
     at_work: BoolColumn = (
         (observation.running > 0)
         | (observation.waiting > 0)
         | (observation.draining_requests > 0)
         | (observation.gateway_waiting > 0)
-        | (observation.gateway_arrivals_per_s > 0)  # as little as wakes it
+        | (observation.gateway_arrivals_per_s > 0)  # any rate wakes it
         | (observation.active > 0)
-        | _ordered(observation)
-        | (asks[Signal.SCHEDULE] > 0)
+        | _is_ordered(observation)
+        | (choice.signals[Signal.SCHEDULE] > 0)
     )
     return at_work

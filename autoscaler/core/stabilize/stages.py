@@ -13,79 +13,81 @@ from autoscaler.core.table.columns import REPLICA_ROUNDING, BoolColumn, FloatCol
 from autoscaler.core.table.sliding_window import SlidingWindow
 
 
-def hold_unknown(wanted: FloatColumn, current: FloatColumn, informed: BoolColumn) -> FloatColumn:
+def hold_unknown(desired: FloatColumn, current: FloatColumn, informed: BoolColumn) -> FloatColumn:
     """Where inputs are missing or stale, hold or grow; where nobody has an opinion, hold.
 
     informed: bool[W], inputs are trusted and the load is known. Silence never shrinks: a dead exporter looks exactly
     like a workload without load.
     """
-    return np.where(informed & ~np.isnan(wanted), wanted, np.fmax(wanted, current))
+    return np.where(informed & ~np.isnan(desired), desired, np.fmax(desired, current))
 
 
-def await_forecast(wanted: FloatColumn, current: FloatColumn, beside: FloatColumn, awaits: BoolColumn) -> FloatColumn:
-    """Where the forecast is about to speak (bool[W]), grow only for what it does not weigh.
+def await_planner(
+    desired: FloatColumn, current: FloatColumn, unweighed: FloatColumn, warming_up: BoolColumn
+) -> FloatColumn:
+    """Where the planner is about to recommend (bool[W]), grow only for the signals that it never weighs.
 
-    beside: float64[W], what that asks for; NaN: nothing does.
+    unweighed: float64[W], replicas that those want; NaN: none.
     """
-    return np.where(awaits, np.fmin(wanted, np.fmax(current, beside)), wanted)
+    return np.where(warming_up, np.fmin(desired, np.fmax(current, unweighed)), desired)
 
 
-def tolerate(wanted: FloatColumn, current: FloatColumn, tolerance: FloatColumn) -> FloatColumn:
-    """Keep `current` while `wanted` is within the tolerance of it, then round up to whole replicas.
+def tolerate(desired: FloatColumn, current: FloatColumn, tolerance: FloatColumn) -> FloatColumn:
+    """Keep `current` while `desired` is within the tolerance of it, then round up to whole replicas.
 
     At 20 replicas and 0.1: 18 to 22 keep 20. Source: Kubernetes HPA, `--horizontal-pod-autoscaler-tolerance`.
     """
-    close = np.abs(wanted - current) <= tolerance * current + REPLICA_ROUNDING
-    return np.where(close, current, ceil_replicas(wanted))
+    close = np.abs(desired - current) <= tolerance * current + REPLICA_ROUNDING
+    return np.where(close, current, ceil_replicas(desired))
 
 
 def stabilize(
-    wanted: FloatColumn,
+    desired: FloatColumn,
     current: FloatColumn,
     spec: Spec,
     remembered: SlidingWindow,
     now_s: float,
     informed: BoolColumn,
     watched_s: FloatColumn,
-    steered: BoolColumn,
+    planned: BoolColumn,
     beside: FloatColumn,
 ) -> tuple[FloatColumn, SlidingWindow]:
-    """Shrink only to the most, grow only to the least, that was wanted at any moment of the window.
+    """Shrink only to the most, grow only to the least, that was desired at any moment of the window.
 
     watched_s: float64[W], for how long this workload has been watched; nothing shrinks before a full window was.
-    steered: bool[W], by a rule that holds its own peaks: there only what the other signals ask for is remembered,
+    planned: bool[W], by a rule that holds its own peaks: there only what the other signals ask for is remembered,
     beside, float64[W].
-    What is wanted where not informed (bool[W], as above) is a guess, and is not remembered.
+    What is desired where not informed (bool[W], as above) is a guess, and is not remembered.
     Source: Kubernetes HPA `behavior.*.stabilizationWindowSeconds`.
     """
-    known = np.where(informed, np.where(steered, beside, wanted), np.nan)
+    known = np.where(informed, np.where(planned, beside, desired), np.nan)
     remembered, ceiling, floor = sliding_window.update(
-        remembered, known, wanted, now_s, spec.down_stabilization_s, spec.up_stabilization_s
+        remembered, known, desired, now_s, spec.down_stabilization_s, spec.up_stabilization_s
     )
-    ceiling = np.where(steered, np.fmax(ceiling, wanted), ceiling)
+    ceiling = np.where(planned, np.fmax(ceiling, desired), ceiling)
     # From zero the first replica is not put off: somebody is waiting, and no count stands that growth could disturb.
     grown = np.fmax(np.fmax(current, floor), np.where(current == 0, 1.0, current))
     shrunk = np.fmin(current, ceiling)
-    stable = np.where(wanted > current, grown, np.where(wanted < current, shrunk, wanted))
+    stable = np.where(desired > current, grown, np.where(desired < current, shrunk, desired))
     seen_enough = watched_s >= spec.down_stabilization_s
     return np.where(seen_enough, stable, np.fmax(stable, current)), remembered
 
 
 def kept_for_s(
     stable: FloatColumn,
-    wanted: FloatColumn,
+    desired: FloatColumn,
     spec: Spec,
     remembered: SlidingWindow,
     now_s: float,
     watched_s: FloatColumn,
 ) -> FloatColumn:
-    """Return for how long `stabilize` will go on to keep `stable` above `wanted`, float64[W]; NaN: it does not."""
+    """Return for how long `stabilize` will go on to keep `stable` above `desired`, float64[W]; NaN: it does not."""
     high_s = sliding_window.expires_in_s(remembered, stable, now_s, spec.down_stabilization_s)
     left_s = np.fmax(high_s, spec.down_stabilization_s - watched_s)
-    return np.where((stable > wanted) & (left_s > 0), left_s, np.nan)
+    return np.where((stable > desired) & (left_s > 0), left_s, np.nan)
 
 
-def go_idle(wanted: FloatColumn, current: FloatColumn, idle_after_s: FloatColumn, idle_s: FloatColumn) -> FloatColumn:
+def go_idle(desired: FloatColumn, current: FloatColumn, idle_after_s: FloatColumn, idle_s: FloatColumn) -> FloatColumn:
     """Go to zero after some time without work; otherwise an awake workload keeps one replica.
 
     idle_after_s: float64[W], that time; NaN: never. idle_s: float64[W], seconds since there was work or doubt. At zero
@@ -93,15 +95,15 @@ def go_idle(wanted: FloatColumn, current: FloatColumn, idle_after_s: FloatColumn
     """
     idle = idle_s >= idle_after_s  # False for NaN
     resting = np.where(idle | (current == 0), 0.0, 1.0)
-    return np.where(wanted > 0, wanted, resting)
+    return np.where(desired > 0, desired, resting)
 
 
 def limit_rate(
-    wanted: FloatColumn, current: FloatColumn, spec: Spec, remembered: SlidingWindow, now_s: float
+    desired: FloatColumn, current: FloatColumn, spec: Spec, remembered: SlidingWindow, now_s: float
 ) -> tuple[FloatColumn, FloatColumn, SlidingWindow]:
     """Move by at most one step per period, measured from the count at which the period's other moves began.
 
-    Returns what is wanted within that, and the least that one step down allows; float64[W] each.
+    Returns what is desired within that, and the least that one step down allows; float64[W] each.
 
     Up: from the lowest count of the period, by the larger of a fraction and a number of replicas; down alike, from the
     highest, and always by one at least. From the policy's floor to zero is one step. Unstated steps do not limit, nor
@@ -116,19 +118,19 @@ def limit_rate(
     most = np.fmax(began_low + np.fmax(up, 1.0), current)
     least = np.fmin(began_high - np.fmax(down, 1.0), current)
     # The policy's floor is the last stop on the way to zero: a step that would end below it ends at zero.
-    least = np.where((wanted == 0) & (least < spec.min_replicas), 0.0, least)
-    limited = np.fmin(wanted, np.where(np.isnan(up) | (current == 0), np.inf, most))
+    least = np.where((desired == 0) & (least < spec.min_replicas), 0.0, least)
+    limited = np.fmin(desired, np.where(np.isnan(up) | (current == 0), np.inf, most))
     least = np.where(np.isnan(down), -np.inf, least)
     return np.fmax(limited, least), least, remembered
 
 
-def bound(wanted: FloatColumn, spec: Spec, informed: BoolColumn, least: FloatColumn) -> FloatColumn:
+def bound(desired: FloatColumn, spec: Spec, informed: BoolColumn, least: FloatColumn) -> FloatColumn:
     """Keep within the policy's floor and ceiling; zero is below the floor on purpose, where scale to zero is on.
 
     informed: bool[W], the load is known. Where it is not, a ceiling below the count is approached in the steps of
     `limit_rate`: it was lowered without a look at the load, and too low a value would cost a fleet that serves.
     least: float64[W], replicas, of `limit_rate`.
     """
-    floor = np.where((wanted == 0) & ~np.isnan(spec.idle_after_s), 0.0, spec.min_replicas)
+    floor = np.where((desired == 0) & ~np.isnan(spec.idle_after_s), 0.0, spec.min_replicas)
     ceiling = np.where(informed | np.isnan(spec.max_replicas), spec.max_replicas, np.fmax(spec.max_replicas, least))
-    return np.fmin(np.fmax(wanted, floor), ceiling)
+    return np.fmin(np.fmax(desired, floor), ceiling)

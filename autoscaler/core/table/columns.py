@@ -46,6 +46,9 @@ PerStrategySet = Annotated[Marked, PER_STRATEGY_SET, PER_OBJECTIVE]
 """A column that is valid only for one strategy set and its objectives, and only with the other columns so marked."""
 
 
+Rows = TypeVar("Rows", bound="Columns")
+
+
 class Columns:
     """Base of tables: each field is an array over the same rows (its last axis), or another table over them."""
 
@@ -171,3 +174,20 @@ def find_ids(ids: IntColumn, among: IntColumn) -> tuple[IntColumn, BoolColumn]:
 def ceil_replicas(replicas: FloatColumn) -> FloatColumn:
     """Round replicas up, but for rounding errors: 3.2 gives 4, 4.0000001 gives 4. NaN stays."""
     return np.asarray(np.ceil(replicas - REPLICA_ROUNDING) + 0.0)  # + 0.0 turns -0.0 into 0.0
+
+
+def moved(table: Rows, before: IntColumn, after: IntColumn) -> Rows:
+    """Return a table on other rows, by id; a row that is new is blank.
+
+    before, after: int64[W], ids of its rows and of those that it is to have, ascending.
+    """
+    if np.array_equal(before, after):
+        return table
+    blank = type(table).blank(len(after))
+    if len(before) == 0:
+        return blank
+    row, known = find_ids(after, before)
+    old = table.columns()
+    return blank.with_columns(
+        {place: np.where(known, old[place][..., row], new) for place, new in blank.columns().items()}
+    )

@@ -11,7 +11,7 @@ from autoscaler.config.policy.parse import load
 from autoscaler.core.model.fleet import Fleet, Obstacles, Workload, WorkloadRef
 from autoscaler.core.model.samples import Samples
 from autoscaler.core.model.spec import Schedule, Spec
-from autoscaler.core.model.types import Capacity, Decision, Observation, Plan, Signal, Stage, TickInput
+from autoscaler.core.model.types import Capacity, Decision, Observation, Plan, Recommender, Signal, Stage, TickInput
 from autoscaler.ports import Change, Outcome, ScaledObject, TickRecord, Unavailable
 
 MAX_AGE_S = 60.0
@@ -121,6 +121,7 @@ def tick(rows: Sequence[Row], now_s: float, view_age_s: float = 0.0) -> TickReco
             blocked=np.array([row.blocked for row in rows]),
         ),
         capacity=Capacity.filled(count),
+        recommender=np.full(count, Recommender.REACTIVE),
         asks=np.full((len(Signal), count), np.nan),
         stages=np.full((len(Stage), count), np.nan),
         replicas=wanted,

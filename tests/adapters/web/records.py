@@ -13,7 +13,7 @@ from autoscaler.core.model.fleet import Fleet, Obstacles, Pool, Workload, Worklo
 from autoscaler.core.model.names import STAGES
 from autoscaler.core.model.samples import Samples, SourceReport
 from autoscaler.core.model.spec import Schedule, Spec
-from autoscaler.core.model.types import Capacity, Decision, Observation, Plan, Signal, Stage, TickInput
+from autoscaler.core.model.types import Capacity, Decision, Observation, Plan, Recommender, Signal, Stage, TickInput
 from autoscaler.ports import Change, ChangeStatus, Outcome, TickRecord
 
 POLICIES = ("realtime", "interactive", "batch", "development")
@@ -140,6 +140,7 @@ class World:
         decision = Decision(
             observation=observation,
             capacity=Capacity(*(np.full(count, value) for value in (16.0, 9000.0, 1500.0, 0.8))),
+            recommender=np.full(count, Recommender.PLANNER),
             asks=asks,
             stages=stages,
             replicas=wanted,
@@ -234,7 +235,7 @@ def explain(
             )
             for stage in Stage
         ),
-        forecast=FORECAST,
+        plan=FORECAST,
         inputs=INPUTS,
         sentence=sentence(ref, int(given.fleet.replicas[row]), int(wanted), int(demand)),
     )

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from autoscaler.core.observe.workloads import LONGEST_COLD_START_S
+from autoscaler.core.observe.cold_start import LONGEST_COLD_START_S
 from tests.core.world import Story, first, fleet, spec
 
 
@@ -74,7 +74,7 @@ def test_a_wait_for_a_node_that_is_made_for_the_pod_is_part_of_the_start():
     """It takes minutes, as the start itself does: an image to pull, weights to load."""
     story = Story(spec())
     waited(story, 80.0, 90.0)
-    assert story.memory.workloads.cold_start_mean_s[0] == pytest.approx(90 + 80 / 4)
+    assert story.memory.workloads.observe.cold_start.mean_s[0] == pytest.approx(90 + 80 / 4)
 
 
 def test_one_start_says_little_however_long_it_took():

@@ -86,12 +86,12 @@ def test_requests_that_end_on_a_pod_that_leaves_are_no_missing_arrivals():
     for _ in range(30):
         finished = finished + 1.0
         story.tick(fleet([4], replicas=[4]), running=9.0, finished=finished)
-    before = story.memory.workloads.arrivals_per_s[0]
+    before = story.memory.workloads.observe.arrivals.per_s[0]
     for left in range(8, -1, -1):
         finished = finished + np.array([1.0, 4 / 3, 4 / 3, 4 / 3])
         running = np.array([float(left), 9.0, 9.0, 9.0])
         story.tick(lost(np.array([True, False, False, False])), running=running, finished=finished)
-    assert story.memory.workloads.arrivals_per_s[0] == pytest.approx(before, rel=0.1)
+    assert story.memory.workloads.observe.arrivals.per_s[0] == pytest.approx(before, rel=0.1)
 
 
 @pytest.mark.slow

@@ -168,11 +168,12 @@ def test_stuck_pods_teach_nothing():
     before = service.story.memory
     service.run(600, stuck=service.replicas, shows=(13.0, 15.0))
     after = service.story.memory
-    for name in ("concurrency", "learned_s", "decode_tokens_per_s", "cold_start_mean_s"):
-        np.testing.assert_array_equal(getattr(before.workloads, name), getattr(after.workloads, name))
-    lengths = [m.workloads.written_tokens / m.workloads.served_requests for m in (before, after)]
+    lasting = [f"capacity.{name}" for name in ("concurrency", "learned_s", "decode_tokens_per_s")]
+    for place in (*lasting, "observe.cold_start.mean_s"):
+        np.testing.assert_array_equal(before.workloads.columns()[place], after.workloads.columns()[place])
+    lengths = [m.workloads.observe.lengths.output_tokens for m in (before, after)]
     np.testing.assert_allclose(*lengths, rtol=0.01)
-    np.testing.assert_array_equal(before.all_rules().engine.slots, after.all_rules().engine.slots)
+    np.testing.assert_array_equal(before.planner.all_rules().engine.slots, after.planner.all_rules().engine.slots)
 
 
 def test_a_pod_first_read_with_a_queue_teaches_nothing():
@@ -192,11 +193,11 @@ def test_load_counts_again_when_it_moves():
 
 def test_arrivals_do_not_jump_when_pods_get_stuck_or_move_again():
     service = served()
-    per_s = service.story.memory.workloads.arrivals_per_s[0]
+    per_s = service.story.memory.workloads.observe.arrivals.per_s[0]
     service.run(90, per_s=8.0, stuck=1, shows=(13.0, 0.0))
-    assert service.story.memory.workloads.arrivals_per_s[0] == pytest.approx(per_s, rel=0.15)
+    assert service.story.memory.workloads.observe.arrivals.per_s[0] == pytest.approx(per_s, rel=0.15)
     service.run(30, per_s=8.0)
-    assert service.story.memory.workloads.arrivals_per_s[0] == pytest.approx(per_s, rel=0.15)
+    assert service.story.memory.workloads.observe.arrivals.per_s[0] == pytest.approx(per_s, rel=0.15)
 
 
 @pytest.mark.slow

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from autoscaler.core.model.samples import FrontSamples, PodSamples
 from autoscaler.core.observe import rates as readings
-from autoscaler.core.observe.rates import RATE_WINDOW_S, TIMES
-from autoscaler.core.state import COUNTERS, PodMemory
+from autoscaler.core.observe.rates import COUNTERS, RATE_WINDOW_S, TIMES, Counters
 
 TOKENS, FINISHED = COUNTERS.index("generation_tokens"), COUNTERS.index("finished")
 
@@ -24,7 +23,7 @@ def pod(time_s, **columns):
 
 def read(*steps, column="generation_tokens"):
     """Read one counter at (time, value) after (time, value); return the last rate and the memory."""
-    memory, rates = PodMemory.blank(1), None
+    memory, rates = Counters.blank(1), None
     for time_s, value in steps:
         memory, rates, _ = readings.rates(pod(time_s, **{column: value}), memory)
     return rates[COUNTERS.index(column), 0], memory
@@ -56,7 +55,7 @@ def test_a_rate_is_the_fading_mean_whatever_the_spacing_of_readings(steps):
 
 @given(st.lists(st.floats(0.1, 200), min_size=1, max_size=20), st.floats(0.01, 1e4))
 def test_a_steady_counter_has_its_rate_from_the_second_reading_on(gaps, per_s):
-    time_s, memory = 50.0, PodMemory.blank(1)
+    time_s, memory = 50.0, Counters.blank(1)
     memory, rates, _ = readings.rates(pod(time_s, finished=7.0), memory)
     assert np.isnan(rates[FINISHED, 0])
     for gap_s in gaps:
@@ -97,7 +96,7 @@ def test_a_sum_of_which_one_part_restarted_does_not_count_the_rest_anew():
 
 
 def test_an_absent_counter_is_unknown_until_two_readings_in_a_row_and_leaves_the_others_alone():
-    memory, seen = PodMemory.blank(1), []
+    memory, seen = Counters.blank(1), []
     for time_s, tokens in ((0, 0), (10, 1000), (20, math.nan), (30, 3000), (40, 4000)):
         memory, rates, _ = readings.rates(pod(time_s, generation_tokens=tokens, finished=time_s), memory)
         seen.append((rates[TOKENS, 0], rates[FINISHED, 0]))
@@ -122,7 +121,7 @@ def test_a_jump_that_nothing_could_have_counted_is_unknown():
 
 
 def test_growth_since_the_last_reading_is_exact_and_survives_a_restart():
-    memory, seen = PodMemory.blank(1), []
+    memory, seen = Counters.blank(1), []
     for time_s, tokens in ((0, 100), (10, 100), (20, 130), (20, 130), (30, 4), (40, math.nan)):
         memory, _, grown = readings.rates(pod(time_s, generation_tokens=tokens), memory)
         seen.append(grown[TOKENS, 0])

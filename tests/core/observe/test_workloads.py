@@ -279,10 +279,10 @@ def test_requests_that_clients_give_up_leave_the_queue_and_no_trace_in_the_count
     """Finding 6: in flight falls, nothing ends; arrivals must not go up by it."""
     story = Story(spec(cold_start_s=60.0))
     story.watch(fleet([1]), 60, running=10.0, waiting=40.0)
-    before = story.memory.workloads.arrivals_per_s[0]
+    before = story.memory.workloads.observe.arrivals.per_s[0]
     decision = story.tick(fleet([1]), running=10.0, waiting=0.0)
     assert decision.observation.waiting[0] == 0
-    assert story.memory.workloads.arrivals_per_s[0] <= before
+    assert story.memory.workloads.observe.arrivals.per_s[0] <= before
 
 
 def test_data_parallel_ranks_arrive_folded():
@@ -326,7 +326,7 @@ def idle_seconds(for_s=60.0, every_s=5.0, **columns):
     story.tick(fleet([2]), every_s, **{**GPU, "gpu_time_s": story.now_s, **columns})
     for _ in range(int(for_s / every_s)):
         story.tick(fleet([2]), every_s, **{**GPU, "gpu_time_s": story.now_s, **columns})
-    return story.memory.workloads.loaded_idle_s[0]
+    return story.memory.workloads.observe.loaded_idle_s[0]
 
 
 def test_loaded_and_idle_seconds_add_up_over_replicas_and_time():
@@ -389,20 +389,20 @@ def test_a_hostile_pod_does_not_reach_its_neighbours():
     found, memory = seen(cluster, generation_tokens=np.array([np.inf, 1.0, 1.0]), **wild)
     np.testing.assert_array_equal(found.reporting, [1, 1])
     np.testing.assert_array_equal(found.running, [3, 5])
-    assert np.isfinite(memory.pods.counter[1, 1:]).all()
+    assert np.isfinite(memory.pods.counters.counter[1, 1:]).all()
 
 
 def test_an_empty_cluster_is_an_empty_observation():
     observation, memory = seen(fleet([]))
     assert len(observation.ready) == 0
-    assert len(memory.pods.time_s) == 0
+    assert len(memory.pods.counters.time_s) == 0
 
 
 def test_of_a_long_pause_no_more_is_loaded_and_idle_than_a_reading_lasts():
     story = Story(spec())
     for pause_s in (5.0, 3600.0):
         story.tick(fleet([1]), pause_s, **{**GPU, "gpu_time_s": story.now_s + pause_s})
-    assert story.memory.workloads.loaded_idle_s[0] == MAX_GPU_AGE_S
+    assert story.memory.workloads.observe.loaded_idle_s[0] == MAX_GPU_AGE_S
 
 
 def test_a_gateway_that_told_nothing_for_a_day_is_waited_for_no_longer():

@@ -9,8 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoscaler.core.model.types import Observation
+from autoscaler.core.observe import arrivals
+from autoscaler.core.observe.arrivals import MOST_REQUESTS, Arrivals
+from autoscaler.core.observe.rates import LONGEST_STEP_S
 from autoscaler.core.planner import scale_to_zero
-from autoscaler.core.planner.scale_to_zero import LATE_S, LONGEST_STEP_S, MOST_REQUESTS, RESTS_S, SHARE, YOUNG_S, Zero
+from autoscaler.core.planner.scale_to_zero import LATE_S, RESTS_S, SHARE, YOUNG_S, Zero
 from tests.core.world import Story, fleet, spec, world
 
 STEP_S, COLD_START_S = 10.0, 60.0
@@ -37,14 +40,16 @@ class Life:
 
     def __init__(self, **rules):
         self.inp = world(0.0, fleet([1]), spec(**{**BUDGETED, **rules}))
-        self.zero = Zero.blank(1)
+        self.zero, self.arrivals, self.now_s = Zero.blank(1), Arrivals.blank(1), 0.0
 
     def step(self, came=0.0, step_s=STEP_S, **what):
-        self.zero = scale_to_zero.follow(self.inp, seen(ended=came, **what), self.zero, np.array([step_s]))
+        found, no, self.now_s = seen(ended=came, **what), np.zeros(1, dtype=bool), self.now_s + step_s
+        self.arrivals = arrivals.update(self.arrivals, found, np.array([step_s]), self.now_s, no, no)
+        self.zero = scale_to_zero.update(self.inp, found, self.arrivals, self.zero)
         return self.zero
 
-    def live(self, arrivals):
-        for came in arrivals:
+    def live(self, requests):
+        for came in requests:
             self.step(came)
         return self.zero
 
@@ -158,11 +163,11 @@ def test_requests_on_leaving_pods_keep_a_workload_from_being_quiet():
     life.step(in_flight=8.0)
     for _ in range(60):
         life.step(ready=0.0, draining=8.0)
-    assert life.zero.quiet_s[0] == 0
+    assert life.arrivals.quiet_s[0] == 0
     assert life.zero.requests[0] == pytest.approx(8, rel=0.01)  # they came once, while a pod served
     assert life.zero.knocked[0] == 0
     life.step(ready=0.0)
-    assert life.zero.quiet_s[0] == STEP_S
+    assert life.arrivals.quiet_s[0] == STEP_S
 
 
 def test_a_workload_stays_when_only_leaving_pods_hold_requests():
@@ -175,15 +180,15 @@ def test_a_workload_stays_when_only_leaving_pods_hold_requests():
         decision = story.tick(leaving, 20.0, running=answers, generation_tokens=tokens, gaps=tokens, front_waiting=0.0)
         assert decision.observation.draining_requests[0] == 3
     assert decision.replicas[0] == 1
-    assert story.memory.workloads.zero.quiet_s[0] == 0
+    assert story.memory.workloads.observe.arrivals.quiet_s[0] == 0
 
 
 def test_while_nobody_is_heard_nothing_moves():
     life = Life()
     life.live([1.0, 0.0, 0.0])
-    before = life.zero
+    before, quiet_s = life.zero, life.arrivals.quiet_s
     life.step(in_flight=np.nan)
-    np.testing.assert_array_equal(life.zero.quiet_s, before.quiet_s)
+    np.testing.assert_array_equal(life.arrivals.quiet_s, quiet_s)
     np.testing.assert_array_equal(life.zero.counted_s, before.counted_s)
     np.testing.assert_array_equal(life.zero.waited, before.waited)
 
@@ -192,16 +197,18 @@ def test_of_a_long_pause_between_two_ticks_no_more_counts_than_its_beginning():
     life = Life()
     life.step()
     life.step(step_s=3600.0)
-    assert life.zero.quiet_s[0] == STEP_S + LONGEST_STEP_S
+    assert life.arrivals.quiet_s[0] == STEP_S + LONGEST_STEP_S
     assert life.zero.counted_s[0] == pytest.approx(STEP_S + LONGEST_STEP_S, rel=1e-3)
 
 
 def test_a_broken_counter_is_not_believed():
     life = Life()
     life.live([1.0, 0.0, 0.0])
-    before = life.zero
+    before, arrived = life.zero, life.arrivals
     life.step(in_flight=2 * MOST_REQUESTS)
-    for name in ("in_flight", "quiet_s", "requests", "counted_s"):
+    for name in ("counted_in_flight", "quiet_s"):
+        np.testing.assert_array_equal(getattr(life.arrivals, name), getattr(arrived, name), err_msg=name)
+    for name in ("requests", "counted_s"):
         np.testing.assert_array_equal(getattr(life.zero, name), getattr(before, name), err_msg=name)
     life.step(came=2 * MOST_REQUESTS)
     assert life.zero.requests[0] == pytest.approx(before.requests[0], rel=1e-3)
@@ -246,19 +253,12 @@ def test_the_objective_of_who_states_none_is_how_long_requests_may_wait():
         assert late(life) == missed
 
 
-def test_a_stated_rest_stands_and_an_open_one_is_filled_in():
-    inp = world(0.0, fleet([1, 1, 1]), spec(3, idle_after_s=[600.0, math.inf, np.nan]))
-    known = Zero.blank(3)
-    known.rest_s[:] = 1200.0
-    np.testing.assert_array_equal(scale_to_zero.idle_after(inp, known), [600.0, 1200.0, np.nan])
-
-
 def test_who_comes_oftener_presses_more_and_the_unknown_is_given_one_request():
     cold_start_s = np.full(1, 60.0)
     quiet, loud, blank = Life(), Life(), Life()
     quiet.live([0.0] * 60)
     loud.live([1.0] * 60)
-    presses = [float(scale_to_zero.pressing_per_s(life.zero, cold_start_s)[0]) for life in (quiet, blank, loud)]
+    presses = [float(arrivals.recent_per_s(life.arrivals, cold_start_s)[0]) for life in (quiet, blank, loud)]
     assert presses == sorted(presses)
     assert presses[1] == pytest.approx(1 / 60)
 
@@ -307,7 +307,7 @@ def test_a_pod_that_is_read_again_brings_no_requests():
         time_s[3] = np.nan if step % 12 >= 6 else time_s[3]
         running = np.where(np.isnan(time_s), np.nan, 10.0)
         story.tick(four, 5, running=running, time_s=time_s, front_waiting=0.0, front_arrivals_per_s=0.0)
-    followed = story.memory.workloads.zero
+    followed = story.memory.planner.zero
     assert followed.requests[0] == 0
     assert 250 < followed.counted_s[0] < 350  # of six hundred: while all were heard
 
@@ -318,16 +318,16 @@ def test_a_gateway_that_is_heard_again_brings_no_requests():
     for step in range(240):
         heard = {"front_waiting": 40.0} if step // 24 % 2 == 0 else {}
         story.tick(two, 5, running=3.0, **heard)
-    assert story.memory.workloads.zero.requests[0] == 0
+    assert story.memory.planner.zero.requests[0] == 0
 
 
 def test_while_a_gateway_is_silent_nobody_knows_whether_it_is_quiet():
     story, none = Story(spec(**BUDGETED, min_replicas=0.0)), fleet([0], replicas=[0])
     story.watch(none, 300, front_waiting=0.0, front_arrivals_per_s=0.0)
-    before = story.memory.workloads.zero
+    before, quiet_s = story.memory.planner.zero, story.memory.workloads.observe.arrivals.quiet_s[0]
     story.watch(none, 600)
-    after = story.memory.workloads.zero
+    after, longer_s = story.memory.planner.zero, story.memory.workloads.observe.arrivals.quiet_s[0]
     silent_s = float(story.spec.max_input_age_s[0])
-    assert after.counted_s[0] - before.counted_s[0] <= after.quiet_s[0] - before.quiet_s[0] <= silent_s < 600
+    assert after.counted_s[0] - before.counted_s[0] <= longer_s - quiet_s <= silent_s < 600
     story.watch(none, 300, front_waiting=0.0, front_arrivals_per_s=0.0)
-    assert story.memory.workloads.zero.quiet_s[0] - after.quiet_s[0] >= 290
+    assert story.memory.workloads.observe.arrivals.quiet_s[0] - longer_s >= 290

@@ -12,9 +12,9 @@ from autoscaler.core.model.types import Plan, Signal
 from autoscaler.core.observe.workloads import observe
 from autoscaler.core.planner import scale_to_zero
 from autoscaler.core.planner import update as forecast
+from autoscaler.core.planner.groups import GROUPS
 from autoscaler.core.planner.scale_to_zero import RESTS_S
 from autoscaler.core.planner.strategies import BY_MARGIN, COUNTS, EVERY_S
-from autoscaler.core.state import GROUPS
 from autoscaler.core.tick import tick
 from tests.core.serving import IDLE_GAP_S, LEARNED, WORK_S, Serving
 from tests.core.world import fleet, spec, world
@@ -48,9 +48,10 @@ def test_each_group_of_workloads_is_judged_once_in_so_many_seconds_and_they_take
     story.serve(cluster, 1.0, 60.0)
     at = []
     for _ in range(24):
-        before = story.memory.rules
+        before = story.memory.planner.rules
         story.serve(cluster, 1.0, 5.0)
-        at += [(story.now_s, group) for group, rules in enumerate(story.memory.rules) if rules is not before[group]]
+        now = story.memory.planner.rules
+        at += [(story.now_s, group) for group, rules in enumerate(now) if rules is not before[group]]
     assert len(at) == len({now_s for now_s, _ in at}) == 24  # one group a tick
     for group in range(GROUPS):
         assert set(np.diff([now_s for now_s, judged in at if judged == group])) == {EVERY_S}
@@ -61,7 +62,7 @@ def test_slow_ticks_judge_everybody_every_time(every_s):
     story, cluster = Serving(spec(GROUPS, **LEARNED)), fleet([2] * GROUPS)
     for _ in range(6):
         story.serve(cluster, 1.0, every_s, every_s)
-        assert {float(rules.last_judged_s[0]) for rules in story.memory.rules} == {story.now_s}
+        assert {float(rules.last_judged_s[0]) for rules in story.memory.planner.rules} == {story.now_s}
 
 
 def test_a_group_that_is_due_waits_for_the_next_reading_and_no_longer_than_counters_are_compared():
@@ -73,7 +74,7 @@ def test_a_group_that_is_due_waits_for_the_next_reading_and_no_longer_than_count
         if story.now_s + 5 == 1035:
             shown = story.counted(cluster, 1.0, 30.0) | {"time_s": 1035.0}
         story.tick(cluster, 5.0, **shown)
-        judged_s.add(float(story.memory.rules[0].last_judged_s[0]))
+        judged_s.add(float(story.memory.planner.rules[0].last_judged_s[0]))
     assert sorted(judged_s) == [1005.0, 1035.0, 1155.0, 1275.0]
 
 
@@ -109,18 +110,18 @@ def test_a_hole_in_the_readings_does_not_silence_the_forecast_where_counters_sti
         assert not np.isnan(story.tick(cluster, 5.0, **unread).asks[Signal.PLANNER, 0])
     story.tick(cluster, 5.0, **story.counted(cluster, 1.2, 85.0))
     after = story.serve(cluster, 1.2, 30.0).plan
-    assert after.watched_s[0] - before.watched_s[0] >= 85.0
+    assert after.observed_s[0] - before.observed_s[0] >= 85.0
     assert after.demand[0] == pytest.approx(before.demand[0], rel=0.05)
 
 
 def test_between_two_judgements_the_forecast_stands():
     story, cluster = Serving(spec(**LEARNED)), fleet([2])
     story.serve(cluster, 1.0, 600.0)
-    plans = {id(story.memory.plan)}
+    plans = {id(story.memory.planner.plan)}
     for _ in range(5):
         decision = story.serve(cluster, 1.0, 5.0)
         plans.add(id(decision.plan))
-        assert decision.plan is story.memory.plan
+        assert decision.plan is story.memory.planner.plan
     assert len(plans) <= 2
 
 
@@ -152,7 +153,7 @@ def test_a_new_queue_of_a_neighbour_teaches_nothing_of_a_workload():
             counted |= {"waiting": np.where(waits, 9.0, 0.0), "running": np.where(own & (number == 7), 12.0, 4.0)}
             story.tick(cluster, 5.0, **counted)
         memories.append(story.memory)
-    alone, beside = (memory.all_rules().take(np.array([0])) for memory in memories)
+    alone, beside = (memory.planner.all_rules().take(np.array([0])) for memory in memories)
     for place, column in alone.columns().items():
         np.testing.assert_array_equal(beside.columns()[place], column, err_msg=place)
 
@@ -176,7 +177,7 @@ def test_what_a_rule_would_have_missed_is_told_as_it_is_weighed():
     story, cluster = Serving(spec(**LEARNED)), fleet([4])
     story.learn(cluster)
     told = story.serve(cluster, 3.7, 1800.0).plan
-    rules = story.memory.all_rules()
+    rules = story.memory.planner.all_rules()
     on_paper = rules.paper.missed[int(rules.rule[0]), 0] / rules.paper.arrived[0]
     assert told.paper_missed[0] == pytest.approx(on_paper, rel=1e-5)
 
@@ -213,43 +214,45 @@ def test_floor_and_ceiling_of_the_policy_hold():
     assert learned(spec(**LEARNED, max_replicas=2.0), fleet([2]), 1.8).plan.replicas[0] == 2
 
 
+def judged(inp, memory):
+    """The planner after one more look at the world."""
+    tables = memory.workloads
+    observed, *_ = observe(inp, tables.last_tick_s, tables.observe, memory.pods)
+    return forecast.update(inp, observed, memory.planner)
+
+
 def test_what_wake_ups_cost_of_the_error_budget_is_not_for_the_rules_to_spend():
     rules, cluster = spec(**LEARNED, idle_after_s=math.inf, attainment=0.9), fleet([2])
     plain, woken = Serving(rules), Serving(rules)
     for story in (plain, woken):
         story.serve(cluster, 1.0, 900.0, 15.0)
-    lived = woken.memory.workloads
+    lived = woken.memory.planner
     often = replace(
         lived.zero,
         rest_s=np.array([RESTS_S[0]]),
         waited=np.broadcast_to(0.04 * lived.zero.requests, lived.zero.waited.shape).copy(),
     )
-    woken.memory = replace(woken.memory, workloads=replace(lived, zero=often))
-    before, after = (scale_to_zero.spent(story.memory.workloads.zero, rules.attainment)[0] for story in (plain, woken))
+    woken.memory = replace(woken.memory, planner=replace(lived, zero=often))
+    before, after = (scale_to_zero.spent(story.memory.planner.zero, rules.attainment)[0] for story in (plain, woken))
     assert (before, after) == (0.0, pytest.approx(0.04))
     now = [story.now_s + EVERY_S for story in (plain, woken)]
     seen = [
         world(at, cluster, rules, **story.counted(cluster, 1.0, EVERY_S))
         for at, story in zip(now, (plain, woken), strict=True)
     ]
-    observed = [observe(inp, story.memory)[0] for inp, story in zip(seen, (plain, woken), strict=True)]
-    told = [
-        forecast.follow(inp, shown, story.memory).plan
-        for inp, shown, story in zip(seen, observed, (plain, woken), strict=True)
-    ]
+    told = [judged(inp, story.memory).plan for inp, story in zip(seen, (plain, woken), strict=True)]
     assert told[1].allowed[0] < told[0].allowed[0]
 
 
 def test_however_many_wait_for_wake_ups_the_rules_keep_their_part_of_the_budget():
     story, cluster = Serving(spec(**LEARNED, idle_after_s=math.inf)), fleet([2])
     story.serve(cluster, 1.0, 900.0, 15.0)
-    lived = story.memory.workloads
+    lived = story.memory.planner
     every_one = np.broadcast_to(lived.zero.requests, lived.zero.waited.shape).copy()
     flooded = replace(lived.zero, rest_s=np.array([RESTS_S[0]]), waited=every_one)
-    story.memory = replace(story.memory, workloads=replace(lived, zero=flooded))
+    story.memory = replace(story.memory, planner=replace(lived, zero=flooded))
     inp = world(story.now_s + EVERY_S, cluster, story.spec, **story.counted(cluster, 1.0, EVERY_S))
-    followed = forecast.follow(inp, observe(inp, story.memory)[0], story.memory)
-    assert followed.plan.allowed_fraction[0] > 0
+    assert judged(inp, story.memory).plan.allowed_fraction[0] > 0
 
 
 @pytest.mark.slow
@@ -267,7 +270,7 @@ def test_who_came_while_nobody_served_has_missed_whatever_engines_say():
     assert story.serve(cluster, 0.5, 1800.0).plan.missed_fraction[0] == 0
     story.tick(fleet([0]), 30.0, front_waiting=54.0)  # four of which ran in the replica that is gone
     decision = story.tick(fleet([0], [1], starting_since_s=story.now_s), 30.0, front_waiting=54.0)
-    counted = story.memory.rules[0].budget.counted[0]
+    counted = story.memory.planner.rules[0].budget.counted[0]
     assert decision.plan.missed_fraction[0] == pytest.approx(50 / (counted + 50), rel=1e-3)
 
 
@@ -280,7 +283,7 @@ def test_no_end_of_a_peak_is_named_when_a_constant_count_asks(place):
     story.serve(fleet([2]), 1.7, 600)
     story.serve(fleet([2]), 0.1, 420)
     count = {"rule": np.array([float(BY_MARGIN + place)]), "replicas": np.full(1, max(2.0, COUNTS[place, 0]))}
-    held_s = forecast._held_s(story.memory.all_rules().with_columns(count), np.array([60.0]))
+    held_s = forecast._held_s(story.memory.planner.all_rules().with_columns(count), np.array([60.0]))
     assert (held_s[0] > 0) == (COUNTS[place, 0] == 1)
 
 
@@ -288,14 +291,14 @@ def test_pods_that_start_or_are_given_up_are_not_counted():
     story = Serving(spec(**LEARNED))
     leaves = np.array([False, False, True, False])
     story.serve(fleet([3], [1], replicas=[2], pod_terminating=leaves), 1.0, 60.0)
-    assert story.memory.work[0].pod_id.tolist() == [0, 1]
+    assert story.memory.planner.work[0].pod_id.tolist() == [0, 1]
 
 
 def test_a_pod_that_leaves_is_counted_while_it_is_missed():
     story = Serving(spec(**LEARNED))
     leaves = np.array([False, False, True, False])
     story.serve(fleet([3], [1], replicas=[3], pod_terminating=leaves), 1.0, 60.0)
-    assert story.memory.work[0].pod_id.tolist() == [0, 1, 2]
+    assert story.memory.planner.work[0].pod_id.tolist() == [0, 1, 2]
 
 
 @pytest.mark.slow
@@ -396,8 +399,8 @@ def test_a_tick_writes_into_nothing_it_was_given_and_gives_the_same_again():
     (once, after), (again, too) = tick(inp, memory), tick(inp, memory)
     np.testing.assert_array_equal(once.replicas, again.replicas)
     np.testing.assert_array_equal(once.asks, again.asks)
-    assert after.rules[0] is not memory.rules[0]
-    for one, other in ((once.plan, again.plan), *zip(after.rules, too.rules, strict=True)):
+    assert after.planner.rules[0] is not memory.planner.rules[0]
+    for one, other in ((once.plan, again.plan), *zip(after.planner.rules, too.planner.rules, strict=True)):
         for place, column in one.columns().items():
             np.testing.assert_array_equal(other.columns()[place], column, err_msg=place)
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.core.model.types import Capacity, Observation
+from autoscaler.core.observe.arrivals import Arrivals
 from autoscaler.core.reactive import queue_projection
-from autoscaler.core.state import Memory, WorkloadMemory
 from tests.core.world import fleet, spec, world
 
 NAN = math.nan
@@ -24,10 +24,9 @@ def observation(**columns):
 
 
 def projected(found, arrivals_per_s=2.0, best_tokens_per_s=NAN, stated_tokens_per_s=NAN):
-    remembered = {"arrivals_per_s": arrivals_per_s, "decode_tokens_per_s": best_tokens_per_s}
-    workloads = replace(WorkloadMemory.blank(1), **{name: np.array([value]) for name, value in remembered.items()})
+    arrivals = replace(Arrivals.blank(1), per_s=np.array([arrivals_per_s]))
     capacity = replace(Capacity.filled(1), decode_tokens_per_s=np.array([stated_tokens_per_s]))
-    return queue_projection.project(found, capacity, replace(Memory.empty(), workloads=workloads))
+    return queue_projection.project(found, capacity, arrivals, np.array([best_tokens_per_s]))
 
 
 def is_noise(found, max_wait_s=1.0, **known):

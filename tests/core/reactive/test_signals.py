@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.core.model.spec import Schedule
-from autoscaler.core.model.types import Capacity, Observation, Plan, Signal
+from autoscaler.core.model.types import Capacity, Observation, Signal
+from autoscaler.core.observe.arrivals import Arrivals
 from autoscaler.core.reactive import signals
-from autoscaler.core.state import Memory, WorkloadMemory
 from tests.core.recordings import DATA, columns
-from tests.core.world import Story, fleet, spec, world
+from tests.core.world import Story, fleet, observed, spec, world
 
 NOW_S = 1000.0
 NAN = math.nan
@@ -31,17 +31,14 @@ def capacity(**columns):
     return replace(Capacity.filled(1), **{name: np.array([float(value)]) for name, value in known.items()})
 
 
-def memory(plan=None, **columns):
-    known = {name: np.array([float(value)]) for name, value in columns.items()}
-    workloads = replace(WorkloadMemory.blank(1), **known)
-    return replace(Memory.empty(), workloads=workloads, plan=plan or Plan.filled(1))
+def arrived(**columns):
+    return replace(Arrivals.blank(1), **{name: np.array([float(value)]) for name, value in columns.items()})
 
 
-def asked(signal, found, *, rules=None, each=None, remembered=None, schedule=None):
-    """What one signal asks for, in the company of all others."""
+def recommended(signal, found, *, rules=None, each=None, arrivals=None, schedule=None):
+    """What one signal recommends, in the company of all others."""
     inp = world(NOW_S, fleet([2]), rules or spec(), schedule)
-    asks = signals.ask(inp, found, each or capacity(), remembered or memory())
-    return asks[signal, 0]
+    return signals.recommend(inp, observed(found, arrivals), each or capacity()).signals[signal, 0]
 
 
 # --- concurrency
@@ -49,33 +46,33 @@ def asked(signal, found, *, rules=None, each=None, remembered=None, schedule=Non
 
 def test_requests_in_flight_over_what_a_replica_should_hold():
     found = observation(running=40, waiting=24)
-    assert asked(Signal.CONCURRENCY, found, rules=spec(target_usage=0.8)) == pytest.approx(4)
+    assert recommended(Signal.CONCURRENCY, found, rules=spec(target_usage=0.8)) == pytest.approx(4)
 
 
 def test_requests_at_the_gateway_count_as_those_in_the_engines_do():
     found = observation(running=40, waiting=24, gateway_waiting=16)
-    assert asked(Signal.CONCURRENCY, found, rules=spec(target_usage=0.8)) == pytest.approx(5)
+    assert recommended(Signal.CONCURRENCY, found, rules=spec(target_usage=0.8)) == pytest.approx(5)
 
 
 def test_no_requests_are_an_opinion_and_no_reports_are_none():
-    assert asked(Signal.CONCURRENCY, observation()) == 0
-    assert math.isnan(asked(Signal.CONCURRENCY, observation(reporting=0, running=NAN, waiting=NAN)))
+    assert recommended(Signal.CONCURRENCY, observation()) == 0
+    assert math.isnan(recommended(Signal.CONCURRENCY, observation(reporting=0, running=NAN, waiting=NAN)))
 
 
 def test_reporting_pods_speak_for_the_silent_ones():
     found = observation(replicas=4, ready=4, reporting=3, running=60)
-    assert asked(Signal.CONCURRENCY, found) == pytest.approx(80 / 20)
+    assert recommended(Signal.CONCURRENCY, found) == pytest.approx(80 / 20)
 
 
 def test_replicas_that_have_just_become_ready_do_not_multiply_the_load():
     """Twenty became forty a moment ago: the load is still that of the twenty that are read."""
     found = observation(replicas=40, ready=40, reporting=20, joining=20, running=400)
-    assert asked(Signal.CONCURRENCY, found) == pytest.approx(20)
+    assert recommended(Signal.CONCURRENCY, found) == pytest.approx(20)
 
 
 def test_load_beyond_those_awake_needs_replicas_on_top_of_those_asleep():
-    assert asked(Signal.CONCURRENCY, observation(ready=2, asleep=1, running=30)) == pytest.approx(1.5 + 1)
-    assert asked(Signal.CONCURRENCY, observation(ready=2, asleep=1, running=16)) == pytest.approx(0.8)
+    assert recommended(Signal.CONCURRENCY, observation(ready=2, asleep=1, running=30)) == pytest.approx(1.5 + 1)
+    assert recommended(Signal.CONCURRENCY, observation(ready=2, asleep=1, running=16)) == pytest.approx(0.8)
 
 
 # --- token rates
@@ -84,14 +81,14 @@ def test_load_beyond_those_awake_needs_replicas_on_top_of_those_asleep():
 def test_token_rates_over_what_a_replica_computes_and_writes():
     found = observation(prompt_tokens_per_s=9000, generation_tokens_per_s=3000)
     each = capacity(prefill_tokens_per_s=5000, decode_tokens_per_s=1000)
-    assert asked(Signal.PREFILL, found, each=each, rules=spec(target_usage=0.9)) == pytest.approx(2)
-    assert asked(Signal.DECODE, found, each=each, rules=spec(target_usage=0.75)) == pytest.approx(4)
+    assert recommended(Signal.PREFILL, found, each=each, rules=spec(target_usage=0.9)) == pytest.approx(2)
+    assert recommended(Signal.DECODE, found, each=each, rules=spec(target_usage=0.75)) == pytest.approx(4)
 
 
 def test_without_a_known_capacity_token_rates_have_no_opinion():
     found = observation(prompt_tokens_per_s=9000, generation_tokens_per_s=3000)
-    assert math.isnan(asked(Signal.PREFILL, found))
-    assert math.isnan(asked(Signal.DECODE, found))
+    assert math.isnan(recommended(Signal.PREFILL, found))
+    assert math.isnan(recommended(Signal.DECODE, found))
 
 
 # --- KV cache
@@ -99,40 +96,40 @@ def test_without_a_known_capacity_token_rates_have_no_opinion():
 
 def test_three_replicas_at_nine_tenths_of_their_cache_want_three_and_three_eighths():
     found = observation(ready=3, reporting=3, kv_usage=0.9)
-    assert asked(Signal.KV_CACHE, found, rules=spec(kv_target_usage=0.8)) == pytest.approx(3.375)
+    assert recommended(Signal.KV_CACHE, found, rules=spec(kv_target_usage=0.8)) == pytest.approx(3.375)
 
 
 def test_an_empty_cache_is_no_reason_for_less():
     """A queue for slots leaves KV usage low."""
     found = observation(**{name: columns((DATA / "saturated.prom").read_text())[name] for name in ("kv_usage",)})
     assert found.kv_usage[0] < 0.8
-    assert math.isnan(asked(Signal.KV_CACHE, found))
-    assert math.isnan(asked(Signal.KV_CACHE, observation(kv_usage=NAN)))
+    assert math.isnan(recommended(Signal.KV_CACHE, found))
+    assert math.isnan(recommended(Signal.KV_CACHE, observation(kv_usage=NAN)))
 
 
 # --- latency
 
 
 def test_a_breach_asks_in_proportion_and_for_at_most_double():
-    assert asked(Signal.TTFT, observation(ttft_s=1.5), rules=spec(ttft_objective_s=1.0)) == pytest.approx(3)
-    assert asked(Signal.TTFT, observation(ttft_s=60.0), rules=spec(ttft_objective_s=1.0)) == pytest.approx(4)
-    assert asked(Signal.ITL, observation(itl_s=0.12), rules=spec(itl_objective_s=0.1)) == pytest.approx(2.4)
+    assert recommended(Signal.TTFT, observation(ttft_s=1.5), rules=spec(ttft_objective_s=1.0)) == pytest.approx(3)
+    assert recommended(Signal.TTFT, observation(ttft_s=60.0), rules=spec(ttft_objective_s=1.0)) == pytest.approx(4)
+    assert recommended(Signal.ITL, observation(itl_s=0.12), rules=spec(itl_objective_s=0.1)) == pytest.approx(2.4)
 
 
 @pytest.mark.parametrize("signal", [Signal.TTFT, Signal.ITL])
 def test_latency_within_the_objective_has_no_opinion(signal):
-    assert math.isnan(asked(signal, observation(ttft_s=0.2, itl_s=0.02)))
+    assert math.isnan(recommended(signal, observation(ttft_s=0.2, itl_s=0.02)))
 
 
 @pytest.mark.parametrize("signal", [Signal.TTFT, Signal.ITL])
 def test_latency_while_nobody_asks_is_no_opinion_and_neither_zero_nor_a_breach(signal):
-    assert math.isnan(asked(signal, observation(ttft_s=NAN, itl_s=NAN)))
+    assert math.isnan(recommended(signal, observation(ttft_s=NAN, itl_s=NAN)))
 
 
 @pytest.mark.parametrize("signal", [Signal.TTFT, Signal.ITL])
 def test_without_an_objective_latency_has_no_opinion(signal):
     found = observation(ttft_s=60.0, itl_s=60.0)
-    assert math.isnan(asked(signal, found, rules=spec(ttft_objective_s=NAN, itl_objective_s=NAN)))
+    assert math.isnan(recommended(signal, found, rules=spec(ttft_objective_s=NAN, itl_objective_s=NAN)))
 
 
 @pytest.mark.parametrize(
@@ -147,9 +144,9 @@ def test_without_an_objective_latency_has_no_opinion(signal):
 )
 def test_latency_speaks_of_now_or_not_at_all(waiting, queue_ago_s, speaks):
     found = observation(waiting=waiting, ttft_s=2.0, itl_s=1.0)
-    remembered = memory(last_queued_s=NOW_S - queue_ago_s)
+    arrivals = arrived(last_queued_s=NOW_S - queue_ago_s)
     for signal in (Signal.TTFT, Signal.ITL):
-        assert math.isnan(asked(signal, found, remembered=remembered)) is not speaks
+        assert math.isnan(recommended(signal, found, arrivals=arrivals)) is not speaks
 
 
 def test_after_a_restart_latency_is_not_believed_before_the_histogram_has_forgotten():
@@ -162,35 +159,36 @@ def test_after_a_restart_latency_is_not_believed_before_the_histogram_has_forgot
 
 # --- rejections
 
-REFUSING = {"remembered": memory(last_refused_s=NOW_S)}
+REFUSING = {"arrivals": arrived(last_refused_s=NOW_S)}
 
 
 def test_refused_requests_ask_for_replicas_that_the_queue_gauge_hides():
     """Finding 7: ten are refused for every ten served; the gauge stays at 6 waiting."""
     limited = columns((DATA / "admission-limit.prom").read_text())
     assert (limited["waiting"], limited["rejections"]) == (6, 10)
-    assert asked(Signal.REJECTIONS, observation(finished_per_s=10, rejections_per_s=5), **REFUSING) == pytest.approx(3)
+    found = observation(finished_per_s=10, rejections_per_s=5)
+    assert recommended(Signal.REJECTIONS, found, **REFUSING) == pytest.approx(3)
 
 
 def test_refusals_where_nothing_is_served_ask_for_double():
-    assert asked(Signal.REJECTIONS, observation(finished_per_s=0, rejections_per_s=5), **REFUSING) == 4
+    assert recommended(Signal.REJECTIONS, observation(finished_per_s=0, rejections_per_s=5), **REFUSING) == 4
 
 
 def test_refusals_beside_which_it_is_not_known_what_is_served_ask_for_one_more():
     """Double, whenever the last ones are ready, would be all there are within minutes."""
-    assert asked(Signal.REJECTIONS, observation(finished_per_s=NAN, rejections_per_s=5), **REFUSING) == 3
+    assert recommended(Signal.REJECTIONS, observation(finished_per_s=NAN, rejections_per_s=5), **REFUSING) == 3
 
 
 @pytest.mark.parametrize("rejections_per_s", [0.0, 1e-9, NAN])
 def test_no_refusals_are_no_opinion(rejections_per_s):
     found = observation(finished_per_s=1, rejections_per_s=rejections_per_s)
-    assert math.isnan(asked(Signal.REJECTIONS, found, **REFUSING))
+    assert math.isnan(recommended(Signal.REJECTIONS, found, **REFUSING))
 
 
 @pytest.mark.parametrize("last_refused_s", [NAN, NOW_S - 31])
 def test_refusals_that_are_over_are_no_opinion_while_their_rate_fades(last_refused_s):
     found = observation(finished_per_s=1, rejections_per_s=5)
-    assert math.isnan(asked(Signal.REJECTIONS, found, remembered=memory(last_refused_s=last_refused_s)))
+    assert math.isnan(recommended(Signal.REJECTIONS, found, arrivals=arrived(last_refused_s=last_refused_s)))
 
 
 class Refusing(Story):
@@ -251,13 +249,13 @@ def windows(*rows):
     ],
 )
 def test_a_window_asks_from_one_lead_before_it_opens_until_it_closes(start_s, until_s, lead_s, expected):
-    ask = asked(Signal.SCHEDULE, observation(cold_start_s=60), schedule=windows((start_s, until_s, 3, lead_s)))
+    ask = recommended(Signal.SCHEDULE, observation(cold_start_s=60), schedule=windows((start_s, until_s, 3, lead_s)))
     np.testing.assert_equal(ask, expected)
 
 
 def test_of_several_windows_the_largest_counts():
     schedule = windows((900, 1100, 3, NAN), (950, 1050, 5, NAN), (2000, 2100, 9, NAN))
-    assert asked(Signal.SCHEDULE, observation(), schedule=schedule) == 5
+    assert recommended(Signal.SCHEDULE, observation(), schedule=schedule) == 5
 
 
 # --- wake-up
@@ -269,45 +267,33 @@ def asleep(**columns):
 
 @pytest.mark.parametrize("knock", [{"gateway_waiting": 1}, {"gateway_arrivals_per_s": 0.003}])
 def test_one_request_in_front_wakes_a_workload_at_zero(knock):
-    assert asked(Signal.WAKE, asleep(**knock)) == 1
+    assert recommended(Signal.WAKE, asleep(**knock)) == 1
 
 
 def test_a_long_queue_wakes_as_many_as_it_needs():
-    assert asked(Signal.WAKE, asleep(gateway_waiting=64), rules=spec(target_usage=0.8)) == pytest.approx(4)
+    assert recommended(Signal.WAKE, asleep(gateway_waiting=64), rules=spec(target_usage=0.8)) == pytest.approx(4)
 
 
 @pytest.mark.parametrize("silence", [{}, {"gateway_waiting": 0}, {"gateway_waiting": 0, "gateway_arrivals_per_s": 0}])
 def test_nobody_in_front_wakes_nobody(silence):
-    assert math.isnan(asked(Signal.WAKE, asleep(**silence)))
+    assert math.isnan(recommended(Signal.WAKE, asleep(**silence)))
 
 
 def test_where_somebody_serves_nobody_needs_waking():
-    assert math.isnan(asked(Signal.WAKE, observation(gateway_waiting=9)))
+    assert math.isnan(recommended(Signal.WAKE, observation(gateway_waiting=9)))
 
 
 def test_a_sleeping_engine_that_holds_requests_asks_for_one_that_serves():
     found = observation(replicas=1, ready=1, reporting=1, asleep=1, waiting=6)
-    assert asked(Signal.WAKE, found) == 2
+    assert recommended(Signal.WAKE, found) == 2
 
 
 def test_a_sleeping_engine_with_somebody_in_front_wakes_the_same_way():
     found = observation(replicas=1, ready=1, reporting=1, asleep=1, gateway_waiting=1)
-    assert asked(Signal.WAKE, found) == 2
+    assert recommended(Signal.WAKE, found) == 2
 
 
 # --- all together
-
-
-def test_the_strongest_opinion_counts_and_none_at_all_is_unknown():
-    asks = np.array([[1.0, np.nan], [3.0, np.nan], [np.nan, np.nan]])
-    np.testing.assert_array_equal(signals.strongest(asks), [3, np.nan])
-
-
-def test_without_a_policy_nobody_speaks():
-    rules = spec(**dict.fromkeys(vars(spec()), NAN))
-    inp = world(NOW_S, fleet([2]), rules, windows((900, 1100, 3, NAN)))
-    found = observation(running=400, waiting=500, ttft_s=9, gateway_waiting=3)
-    assert np.isnan(signals.ask(inp, found, capacity(), memory())).all()
 
 
 readings = st.fixed_dictionaries(
@@ -327,9 +313,10 @@ readings = st.fixed_dictionaries(
 @given(readings, st.integers(0, 50), st.integers(0, 50))
 def test_more_running_or_waiting_never_asks_for_fewer(found, running, waiting):
     inp = world(NOW_S, fleet([2]), spec())
-    less = signals.ask(inp, observation(**found), capacity(), memory(last_refused_s=NOW_S))
+    refused = arrived(last_refused_s=NOW_S)
+    less = signals.recommend(inp, observed(observation(**found), refused), capacity()).signals
     more = {**found, "running": found["running"] + running, "waiting": found["waiting"] + waiting}
-    more = signals.ask(inp, observation(**more), capacity(), memory(last_refused_s=NOW_S))
+    more = signals.recommend(inp, observed(observation(**more), refused), capacity()).signals
     assert (np.nan_to_num(more) >= np.nan_to_num(less)).all()
 
 
@@ -343,115 +330,3 @@ def test_the_framebuffer_never_changes_what_is_asked(before, after, tensor_activ
         asks.append(story.watch(fleet([3]), 30, running=7.0, waiting=2.0, ttft_s=3.0, **gpu))
     np.testing.assert_array_equal(asks[0].asks, asks[1].asks)
     np.testing.assert_array_equal(asks[0].stages, asks[1].stages)
-
-
-# --- what is carried forward
-
-
-def test_arrivals_average_to_their_rate_though_requests_end_later():
-    story, ended = Story(spec(cold_start_s=60.0)), 0.0
-    for number in range(200):  # 2 a second come, each takes 20 s
-        ended += 10.0 if number >= 4 else 0.0
-        in_flight = 10.0 * (number + 1) - ended
-        story.tick(fleet([1]), 5, running=in_flight, finished=ended)
-    assert story.memory.workloads.arrivals_per_s[0] == pytest.approx(2.0, rel=0.02)
-
-
-@pytest.mark.slow
-def test_few_requests_are_not_counted_twice_for_coming_and_going():
-    """One a minute, there for one reading: the sample of the reading at which it has ended is below zero."""
-    story, ended, rates = Story(spec(cold_start_s=600.0)), 0.0, []
-    for number in range(2000):
-        ended += number % 12 == 1
-        story.tick(fleet([1]), 5, running=float(number % 12 == 0), finished=ended)
-        rates.append(story.memory.workloads.arrivals_per_s[0])
-    assert np.mean(rates[-120:]) == pytest.approx(1 / 60, rel=0.05)
-
-
-def test_refused_requests_are_arrivals_too():
-    story, refused = Story(spec()), 0.0
-    for _ in range(200):
-        refused += 15.0
-        story.tick(fleet([1]), 5, rejections=refused)
-    assert story.memory.workloads.arrivals_per_s[0] == pytest.approx(3.0, rel=0.02)
-
-
-def test_a_time_of_silence_is_neither_a_drop_nor_a_flood_of_arrivals():
-    story = Story(spec())
-    story.watch(fleet([1]), 300, running=50.0, waiting=100.0)
-    before = story.memory.workloads.arrivals_per_s[0]
-    story.watch(fleet([1]), 300, time_s=NAN)
-    story.tick(fleet([1]), running=50.0, waiting=100.0)
-    assert story.memory.workloads.arrivals_per_s[0] == before == 0
-
-
-def test_two_ticks_at_one_moment_do_no_harm():
-    story = Story(spec())
-    story.watch(fleet([1]), 60, running=5.0)
-    story.tick(fleet([1]), 0.0, running=9.0)
-    decision = story.tick(fleet([1]), 5.0, running=9.0)
-    assert np.isfinite(story.memory.workloads.arrivals_per_s[0])
-    assert np.isfinite(decision.stages).all()
-
-
-def test_what_lasts_follows_the_load_over_about_one_cold_start():
-    story, cluster = Story(spec(cold_start_s=120.0, concurrency=10.0)), fleet([4], pod_ready_s=np.full(4, np.nan))
-    story.watch(cluster, 600, running=10.0)
-    assert story.memory.workloads.lasting[0] == pytest.approx(4.0, rel=0.01)
-    story.watch(cluster, 60, running=0.0)  # one time constant
-    assert story.memory.workloads.lasting[0] == pytest.approx(4.0 / math.e, rel=0.02)
-
-
-def test_the_queue_is_no_part_of_what_lasts():
-    story = Story(spec(cold_start_s=60.0, concurrency=10.0))
-    story.watch(fleet([2]), 600, running=10.0, waiting=500.0, ttft_s=60.0)
-    assert story.memory.workloads.lasting[0] == pytest.approx(2.0, rel=0.01)
-
-
-# --- beside the forecast
-
-
-def test_the_forecast_speaks_for_all_load_unless_a_queue_outlasts_a_cold_start():
-    plan = replace(Plan.filled(1), replicas=np.array([2.0]))
-    learned = spec(target_usage=0.8, concurrency=NAN, prefill_tokens_per_s=NAN, decode_tokens_per_s=NAN)
-    short, long = (observation(running=40, waiting=200, queue_wait_s=wait_s) for wait_s in (50, 70))
-    assert math.isnan(asked(Signal.CONCURRENCY, short, rules=learned, remembered=memory(plan)))
-    assert asked(Signal.CONCURRENCY, long, rules=learned, remembered=memory(plan)) == pytest.approx(15)
-    assert asked(Signal.PLANNER, long, rules=learned, remembered=memory(plan)) == 2
-
-
-def test_the_forecast_asks_for_replicas_that_are_awake():
-    plan = replace(Plan.filled(1), replicas=np.array([3.0]))
-    learned = spec(concurrency=NAN)
-    busy = {"running": 40, "ready": 5, "reporting": 5}
-    assert asked(Signal.PLANNER, observation(**busy), rules=learned, remembered=memory(plan)) == 3
-    sleepers = observation(**busy, asleep=3)
-    assert asked(Signal.PLANNER, sleepers, rules=learned, remembered=memory(plan)) == 6
-    enough = observation(**busy, asleep=1)
-    assert asked(Signal.PLANNER, enough, rules=learned, remembered=memory(plan)) == 3
-
-
-def test_needed_is_what_the_forecast_wants_without_its_memory_and_all_that_others_want():
-    def needed(wanted, *, forecast=NAN, remembers_not=NAN, others=NAN, asleep=0):
-        asks = np.full((len(Signal), 1), NAN)
-        asks[Signal.PLANNER], asks[Signal.SCHEDULE] = forecast, others
-        remembering = replace(Plan.filled(1), base_replicas=np.array([remembers_not]))
-        found = observation(ready=4, asleep=asleep)
-        return signals.needed(found, np.array([wanted]), asks, signals.beside_forecast(asks), remembering)[0]
-
-    assert needed(8.0, forecast=8.0, remembers_not=3.0) == 3
-    assert needed(8.0, forecast=8.0, remembers_not=3.0, others=5.0) == 5
-    assert needed(8.0, others=2.0) == 8  # the forecast is silent: nobody knows of a memory
-    assert needed(2.0, forecast=8.0, remembers_not=3.0) == 2  # a bound cut it
-    assert needed(8.0, forecast=8.0, remembers_not=3.0, asleep=2) == 5  # the load needs three that are awake
-
-
-@pytest.mark.parametrize("why", ["capacity is stated", "the load is not known"])
-def test_where_the_forecast_does_not_speak_its_rule_calls_nothing_a_reserve(why):
-    """What is wanted there is held by others: a stabilization window, or doubt, which never shrinks."""
-    stated = why == "capacity is stated"
-    found = observation(running=10) if stated else observation(ready=0, reporting=0, starting=2)
-    inp = world(NOW_S, fleet([2]), spec(concurrency=20.0 if stated else NAN))
-    plan = replace(Plan.filled(1), replicas=np.array([8.0]), base_replicas=np.array([3.0]))
-    asks = signals.ask(inp, found, capacity(), memory(plan))
-    assert signals.needed(found, np.array([8.0]), asks, signals.beside_forecast(asks), plan)[0] == 8

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from autoscaler.core import snapshot
+from autoscaler.core.choose import PLANNER_DUE_S
 from autoscaler.core.model.spec import Schedule
 from autoscaler.core.model.types import Signal, Stage
-from autoscaler.core.reactive.signals import FORECAST_DUE_S
 from autoscaler.core.state import Memory
 from autoscaler.core.tick import tick
 from tests.core.serving import LEARNED, Serving
@@ -119,7 +119,7 @@ def test_where_no_forecast_is_to_come_nobody_waits_for_it(rules, readings):
 def test_a_forecast_that_does_not_come_is_waited_for_no_longer():
     story, cluster = Dense(), fleet([3])
     story.changes = {"finished": NAN, "first_tokens": NAN}
-    assert story.most(cluster, FORECAST_DUE_S) == 3
+    assert story.most(cluster, PLANNER_DUE_S) == 3
     assert story.most(cluster, 10.0) > 3
 
 

@@ -36,7 +36,7 @@ def test_from_zero_any_wish_is_beyond_the_tolerance():
     assert stages.tolerate(column(0.01), column(0), column(0.1)).tolist() == [1]
 
 
-def stabilized(wanted, current, now_s, rules, window=None, watched_s=1e9, informed=True, steered=False, beside=np.nan):
+def stabilized(wanted, current, now_s, rules, window=None, watched_s=1e9, informed=True, planned=False, beside=np.nan):
     value, after = stages.stabilize(
         column(wanted),
         column(current),
@@ -45,7 +45,7 @@ def stabilized(wanted, current, now_s, rules, window=None, watched_s=1e9, inform
         now_s,
         np.array([informed]),
         column(watched_s),
-        np.array([steered]),
+        np.array([planned]),
         column(beside),
     )
     return value[0], after
@@ -64,8 +64,8 @@ def test_shrinking_waits_until_the_whole_window_wanted_less():
 
 def test_a_rule_that_holds_its_own_peaks_is_not_held_a_second_time():
     rules = spec(down_stabilization_s=60.0)
-    _, window = stabilized(8, 8, 1000.0, rules, steered=True)
-    assert stabilized(3, 8, 1030.0, rules, window, steered=True)[0] == 3
+    _, window = stabilized(8, 8, 1000.0, rules, planned=True)
+    assert stabilized(3, 8, 1030.0, rules, window, planned=True)[0] == 3
 
 
 def test_the_end_of_a_hold_is_when_the_last_higher_wish_leaves_the_window():
@@ -83,14 +83,14 @@ def test_the_end_of_a_hold_is_when_the_last_higher_wish_leaves_the_window():
 
 def test_what_others_wanted_beside_a_rule_is_held_as_ever():
     rules = spec(down_stabilization_s=60.0)
-    _, window = stabilized(8, 8, 1000.0, rules, steered=True, beside=8)
-    value, window = stabilized(3, 8, 1030.0, rules, window, steered=True)
+    _, window = stabilized(8, 8, 1000.0, rules, planned=True, beside=8)
+    value, window = stabilized(3, 8, 1030.0, rules, window, planned=True)
     assert value == 8
-    assert stabilized(3, 8, 1070.0, rules, window, steered=True)[0] == 3
+    assert stabilized(3, 8, 1070.0, rules, window, planned=True)[0] == 3
 
 
 def test_nor_does_a_rule_shrink_before_a_full_window_was_watched():
-    assert stabilized(3, 8, 1030.0, spec(down_stabilization_s=60.0), steered=True, watched_s=59.0)[0] == 8
+    assert stabilized(3, 8, 1030.0, spec(down_stabilization_s=60.0), planned=True, watched_s=59.0)[0] == 8
 
 
 def test_growing_waits_only_where_the_policy_says_so():

@@ -1,0 +1,134 @@
+"""The switch between the two recommenders: which of them speaks for each workload.
+
+The planner weighs the load in its own way. Where it speaks, the same load against a learned capacity would only add to
+it, so the reactive signals that it weighs are left out. A queue that outlasts a cold start shows that the planner is
+wrong; then all signals speak.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from autoscaler.core.model.types import Choice, Recommendation, Recommender, Signal, TickInput
+from autoscaler.core.observe import load
+from autoscaler.core.observe.progress import QUEUED
+from autoscaler.core.observe.workloads import Observed
+from autoscaler.core.planner.step_time import FEWEST_READINGS
+from autoscaler.core.planner.strategies import EVERY_S
+from autoscaler.core.table.columns import (
+    BoolColumn,
+    Columns,
+    FloatColumn,
+    IntColumn,
+    TimestampColumn,
+    Transient,
+    ceil_replicas,
+)
+
+PLANNER_DUE_S = (FEWEST_READINGS + 1) * EVERY_S
+"""Within so long the planner recommends for engines that are read and busy, even for a single one that is new."""
+
+WEIGHED = np.array([Signal.CONCURRENCY, Signal.PREFILL, Signal.DECODE, Signal.KV_CACHE, Signal.TTFT])
+"""Signals that the planner has weighed already; ITL too, where the requests that met it are counted."""
+
+UNWEIGHED = np.array([Signal.REJECTIONS, Signal.SCHEDULE, Signal.WAKE])
+"""Signals that the planner never weighs."""
+
+_REACTIVE = np.array([signal for signal in Signal if signal != Signal.PLANNER])
+
+
+@dataclass(frozen=True)
+class ChoiceState(Columns):
+    """What is remembered of the choice; float64[W]."""
+
+    last_planned_s: Transient[TimestampColumn]
+    """Last moment at which the planner recommended, or the load was unknown; NaN: no replica has served since."""
+
+
+def choose(
+    inp: TickInput,
+    observed: Observed,
+    reactive: Recommendation,
+    planner: Recommendation,
+    weighs_itl: BoolColumn,
+    before: ChoiceState,
+) -> tuple[Choice, ChoiceState]:
+    """Choose which recommender speaks for each workload.
+
+    weighs_itl: bool[W], the planner counts the requests that met the ITL objective.
+    """
+    has_policy = ~np.isnan(inp.spec.max_replicas)
+    signals = np.where(has_policy, np.fmax(reactive.signals, planner.signals), np.nan)
+    load_known, planned = ~np.isnan(signals[Signal.CONCURRENCY]), ~np.isnan(signals[Signal.PLANNER])
+    last_planned_s = _update_last_planned(inp, observed, planned | ~load_known, before.last_planned_s)
+    unplanned_s = inp.now_s - last_planned_s
+    due = ~planned & (unplanned_s < PLANNER_DUE_S)
+    recommender = _choose(inp, observed, has_policy, planned, due)
+
+    alone = recommender == Recommender.PLANNER
+    signals[WEIGHED] = np.where(alone, np.nan, signals[WEIGHED])
+    signals[Signal.ITL] = np.where(alone & weighs_itl, np.nan, signals[Signal.ITL])
+    beside = ceil_replicas(strongest(signals[_REACTIVE]))
+    choice = Choice(
+        recommender=recommender,
+        signals=signals,
+        replicas=strongest(signals),
+        base_replicas=np.where(planned, np.fmax(planner.base_replicas, beside), np.inf),
+        beside=beside,
+        unweighed=strongest(signals[UNWEIGHED]),
+        load_known=load_known,
+        unplanned_s=unplanned_s,
+    )
+    return choice, ChoiceState(last_planned_s)
+
+
+def strongest(signals: FloatColumn) -> FloatColumn:
+    """Return the largest recommendation of each workload, float64[W]; NaN: there is none."""
+    return np.asarray(np.fmax.reduce(signals, axis=0))
+
+
+def _choose(
+    inp: TickInput, observed: Observed, has_policy: BoolColumn, planned: BoolColumn, due: BoolColumn
+) -> IntColumn:
+    """Return the Recommender of each workload. due: bool[W], the planner is silent, but not for long."""
+    observation = observed.observation
+    overruled = observation.queue_wait_s > observation.cold_start_s
+    cases = [
+        (~has_policy, Recommender.NO_POLICY),
+        (planned & overruled, Recommender.OVERRULED_BY_QUEUE),
+        (planned, Recommender.PLANNER),
+        (inp.spec.states_capacity, Recommender.STATED),
+        (due & _is_warming_up(inp, observed), Recommender.WARMING_UP),
+    ]
+    conditions, recommenders = zip(*cases, strict=True)
+    return np.asarray(np.select(conditions, recommenders, Recommender.REACTIVE), dtype=np.int64)
+
+
+def _is_warming_up(inp: TickInput, observed: Observed) -> BoolColumn:
+    """Say where the planner can recommend soon, and no request waits for longer than is tolerated until then. bool[W].
+
+    This takes a minute or two after a restart or a gap in the readings. The reactive signals rest on a guess at what a
+    replica can do; the size of the running fleet is the better guess.
+    """
+    observation = observed.observation
+    promises = ~np.isnan(inp.spec.promised_wait_s)
+    counts_gaps = inp.fleet.pod_ready & ~np.isnan(inp.samples.pods.gaps)
+    readable = np.bincount(inp.fleet.pod_workload[counts_gaps], minlength=len(promises)) > 0
+    # A first reading has no rate to tell the wait by. Then a queue counts if it fills slots, not for its prompts alone.
+    full = np.isnan(observation.queue_wait_s) & (observation.waiting > QUEUED * observation.running)
+    pressed = full | (observation.queue_wait_s > inp.spec.max_wait_s) | (load.at_gateway(observation) > 0)
+    return np.asarray(promises & readable & ~pressed)
+
+
+def _update_last_planned(
+    inp: TickInput, observed: Observed, renews: BoolColumn, before: TimestampColumn
+) -> TimestampColumn:
+    """Return when the planner last recommended, or the load was unknown; float64[W].
+
+    A workload that is woken from zero does not wait for the planner, so NaN where no replica serves.
+    """
+    observation = observed.observation
+    last_planned_s = np.where(np.isnan(observed.last_tick_s) | renews, inp.now_s, before)
+    return np.where(observation.ready - observation.joining > 0, last_planned_s, np.nan)

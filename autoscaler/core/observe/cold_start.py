@@ -1,0 +1,81 @@
+"""Cold starts: how long a replica takes from created to ready, learned from the pods that became ready."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from autoscaler.core.model.types import TickInput
+from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn
+from autoscaler.core.table.groupby import GroupBy
+
+LONGEST_COLD_START_S = 3600.0
+"""A pod that took longer was repaired, not started: nothing is learned from it."""
+
+OVERDUE = 0.9
+"""Share of a usual cold start after which a pod that has not become ready is overdue."""
+
+SHORT_S = 60.0
+"""Least usual start in that comparison, so that a quick engine does not cut an ordinary one short."""
+
+LONGEST_OF_USUAL = 3.0
+"""A cold start counts for at most so many usual ones: a single long one may be a probe that failed for a while."""
+
+
+@dataclass(frozen=True)
+class ColdStarts(Columns):
+    """Cold starts of each workload; float64[W]."""
+
+    mean_s: FloatColumn  # NaN: none seen
+    deviation_s: FloatColumn  # mean absolute deviation
+
+
+def usual_s(inp: TickInput, known: ColdStarts) -> FloatColumn:
+    """Return the cold start to count on: as learned, with room for its spread, or as stated before any was seen."""
+    return np.where(np.isnan(known.mean_s), inp.spec.cold_start_s, known.mean_s + 2 * known.deviation_s)
+
+
+def is_endless(inp: TickInput, known: ColdStarts) -> BoolColumn:
+    """Say which pods exist for longer than any cold start takes; bool[P]."""
+    usual = usual_s(inp, known)[inp.fleet.pod_workload]
+    return np.asarray(inp.now_s - inp.fleet.pod_created_s > np.fmax(LONGEST_OF_USUAL * usual, LONGEST_COLD_START_S))
+
+
+def learn(inp: TickInput, before: ColdStarts, fresh: BoolColumn, by_workload: GroupBy) -> ColdStarts:
+    """Learn the time from created to ready from pods that became ready since the last tick.
+
+    fresh: bool[P], those pods. Mean and mean absolute deviation are kept as TCP keeps its round-trip time (RFC 6298),
+    the mean with a gain of 1/4 instead of 1/8 since cold starts are few, and with half the first deviation. Readiness
+    that flapped can only look slower, so of several new pods the quickest counts. The wait to be scheduled counts for
+    no more than the rest of the start took: a node that is made for a pod is there in minutes, a GPU that others hold
+    when they let go of it. An engine that was started again in its pod has shown no such start.
+    """
+    fleet = inp.fleet
+    took_s = np.fmin(fleet.pod_ready_s - fleet.pod_created_s, 2 * (fleet.pod_ready_s - fleet.pod_scheduled_s))
+    fresh = fresh & ~np.isnan(fleet.pod_started_s) & (took_s > 0) & (took_s <= LONGEST_COLD_START_S)
+    if not fresh.any():  # as in most ticks
+        return before
+    sample = by_workload.min(np.where(fresh, took_s, np.nan))
+    first = np.isnan(before.mean_s)
+    most_s = LONGEST_OF_USUAL * np.maximum(usual_s(inp, before), SHORT_S)
+    sample = np.where(sample > most_s, most_s, sample)
+    error = sample - before.mean_s
+    mean_s = np.where(first, sample, before.mean_s + error / 4)
+    deviation_s = np.where(first, sample / 4, before.deviation_s + (np.abs(error) - before.deviation_s) / 4)
+    nothing = np.isnan(sample)
+    return ColdStarts(
+        mean_s=np.where(nothing, before.mean_s, mean_s),
+        deviation_s=np.where(nothing, before.deviation_s, deviation_s),
+    )
+
+
+def pledged_s(inp: TickInput, cold_start_s: FloatColumn) -> FloatColumn:
+    """Return the seconds that each pod, if it is starting, will have served one cold start from now; float64[P].
+
+    As many as it is old; its wait to be scheduled counts for half a cold start at most, as in `learn`. A pod that is
+    overdue is expected after another tenth of a cold start: it may still come, but nothing counts on it now.
+    """
+    usual = cold_start_s[inp.fleet.pod_workload]
+    age_s = np.fmin(inp.now_s - inp.fleet.pod_created_s, inp.now_s - inp.fleet.pod_scheduled_s + usual / 2)
+    return np.minimum(np.maximum(age_s, 0.0), OVERDUE * usual)

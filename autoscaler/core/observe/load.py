@@ -1,0 +1,78 @@
+"""Load and replicas of an observation, as several stages read them: requests in flight, queues, awake replicas."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from autoscaler.core.model.types import Observation, TickInput
+from autoscaler.core.observe.draining import with_draining
+from autoscaler.core.table.columns import BoolColumn, FloatColumn, or_zero
+
+
+def requests(observation: Observation) -> FloatColumn:
+    """Return the requests in the engines, with those of silent pods and of pods that drain; float64[W].
+
+    NaN: no pod reports. Requests at the gateway are not among them.
+    """
+    return with_draining(observation, scale_up(observation, observation.running + observation.waiting))
+
+
+def requests_in_flight(observation: Observation) -> FloatColumn:
+    """Return the requests that replicas are needed for: in the engines and at the gateway. float64[W], NaN: unknown."""
+    return requests(observation) + at_gateway(observation)
+
+
+def scale_up(observation: Observation, value: FloatColumn) -> FloatColumn:
+    """Scale a sum over reporting pods to all pods: a sum over 3 of 4 pods is multiplied by 4 / 3.
+
+    Pods that became ready just now and were never read are left out, because their load is still to come. If they
+    counted, each growth would call for another.
+    """
+    stuck = or_zero(observation.stuck)
+    heard = np.where(observation.reporting > stuck, observation.reporting - stuck, np.nan)
+    share = (observation.ready - observation.joining - stuck) / heard
+    return value * np.where(np.isnan(share) & (stuck > 0), 1.0, share)  # all that report are stuck: nothing to add
+
+
+def is_queued(observation: Observation) -> BoolColumn:
+    """Say where requests wait. bool[W]."""
+    return np.asarray((observation.waiting > 0) | (at_gateway(observation) > 0))
+
+
+def at_gateway(observation: Observation) -> FloatColumn:
+    """Return the requests at the gateway that wait for more replicas; float64[W], 0 where their queue does not move."""
+    return np.where(observation.gateway_stuck > 0, 0.0, or_zero(observation.gateway_waiting))
+
+
+def is_gateway_silent(inp: TickInput, observation: Observation) -> BoolColumn:
+    """Say where a gateway has reported within the last day, but not lately: requests may wait there unseen. bool[W].
+
+    Such a workload does not go to zero, because no request could wake it.
+    """
+    return np.asarray(observation.gateway_silent_s > inp.spec.max_input_age_s)  # False for NaN
+
+
+def is_abandoned(observation: Observation) -> BoolColumn:
+    """Say where no replica serves and the gateway reports that no request waits or arrives. bool[W].
+
+    The replicas may be starting for ever, or never start: no request would miss them.
+    """
+    nothing_comes = (observation.gateway_waiting == 0) & ~(observation.gateway_arrivals_per_s > 0)
+    return np.asarray((observation.ready == 0) & (observation.replicas > 0) & nothing_comes)
+
+
+def awake(observation: Observation) -> FloatColumn:
+    """Return the replicas that serve: ready ones less those asleep and those that are stuck. float64[W]."""
+    return observation.ready - observation.asleep - or_zero(observation.stuck)
+
+
+def with_idle(observation: Observation, serving: FloatColumn) -> FloatColumn:
+    """Return how many replicas there must be for so many to serve; float64[..., W].
+
+    Replicas asleep stay asleep, so they count on top where more are needed than are awake. Stuck ones that are replaced
+    count on top as well, beside at least one that serves: they are the oldest, and the last to go when the fleet
+    shrinks.
+    """
+    replaced = or_zero(observation.replaced)
+    least = np.where(replaced > 0, np.maximum(serving, 1.0), serving)
+    return least + np.where(serving > awake(observation), observation.asleep, 0.0) + replaced

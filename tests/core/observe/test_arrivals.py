@@ -1,0 +1,55 @@
+"""Arrivals, counted from what ended and what is in flight."""
+
+import math
+
+import numpy as np
+import pytest
+
+from tests.core.world import Story, fleet, spec
+
+NAN = math.nan
+
+
+def test_arrivals_average_to_their_rate_though_requests_end_later():
+    story, ended = Story(spec(cold_start_s=60.0)), 0.0
+    for number in range(200):  # 2 a second come, each takes 20 s
+        ended += 10.0 if number >= 4 else 0.0
+        in_flight = 10.0 * (number + 1) - ended
+        story.tick(fleet([1]), 5, running=in_flight, finished=ended)
+    assert story.memory.workloads.observe.arrivals.per_s[0] == pytest.approx(2.0, rel=0.02)
+
+
+def test_few_requests_are_not_counted_twice_for_coming_and_going():
+    """One a minute, there for one reading: the sample of the reading at which it has ended is below zero."""
+    story, ended, rates = Story(spec(cold_start_s=600.0)), 0.0, []
+    for number in range(2000):
+        ended += number % 12 == 1
+        story.tick(fleet([1]), 5, running=float(number % 12 == 0), finished=ended)
+        rates.append(story.memory.workloads.observe.arrivals.per_s[0])
+    assert np.mean(rates[-120:]) == pytest.approx(1 / 60, rel=0.05)
+
+
+def test_refused_requests_are_arrivals_too():
+    story, refused = Story(spec()), 0.0
+    for _ in range(200):
+        refused += 15.0
+        story.tick(fleet([1]), 5, rejections=refused)
+    assert story.memory.workloads.observe.arrivals.per_s[0] == pytest.approx(3.0, rel=0.02)
+
+
+def test_a_time_of_silence_is_neither_a_drop_nor_a_flood_of_arrivals():
+    story = Story(spec())
+    story.watch(fleet([1]), 300, running=50.0, waiting=100.0)
+    before = story.memory.workloads.observe.arrivals.per_s[0]
+    story.watch(fleet([1]), 300, time_s=NAN)
+    story.tick(fleet([1]), running=50.0, waiting=100.0)
+    assert story.memory.workloads.observe.arrivals.per_s[0] == before == 0
+
+
+def test_two_ticks_at_one_moment_do_no_harm():
+    story = Story(spec())
+    story.watch(fleet([1]), 60, running=5.0)
+    story.tick(fleet([1]), 0.0, running=9.0)
+    decision = story.tick(fleet([1]), 5.0, running=9.0)
+    assert np.isfinite(story.memory.workloads.observe.arrivals.per_s[0])
+    assert np.isfinite(decision.stages).all()
