@@ -126,7 +126,7 @@ async def test_load_grows_the_workload_in_the_cluster():
     outcome = world.recorder.ticks[0].outcomes[0]
     assert outcome.status is ChangeStatus.APPLIED
     assert outcome.change.before == 2
-    assert "400 running, 400 waiting" in outcome.change.reason
+    assert "400 running and 400 waiting" in outcome.change.reason
 
 
 async def test_retries_back_off_until_a_tick_succeeds():
