@@ -1,4 +1,4 @@
-"""What holds for all tests: the servers they can ask for, that their tier is stated, and what CI may not skip."""
+"""Rules for all tests: shared servers, tiers, and no skipped integration tests in CI."""
 
 import asyncio
 from collections.abc import Generator
@@ -12,7 +12,7 @@ pytest_plugins = ["pytester", "tests.harness.fixtures"]
 
 
 def pytest_configure() -> None:
-    """Say that there is no event loop. Python 3.11 would make one when pytest-asyncio looks, and nobody closes it."""
+    """Set no event loop. Otherwise Python 3.11 creates one for pytest-asyncio that is never closed."""
     asyncio.set_event_loop(None)
 
 

@@ -2,7 +2,7 @@
 
 The real ones run in `tests/keda`, in minutes and on real clocks. This is their arithmetic, written from the tables of
 what they do and from a run of the real ones: it is not their code, it knows no pods that are missing metrics, and no
-metrics but external ones. Who calls what in which order is `tests.operator`.
+metrics but external ones. `tests.operator` has the order of calls.
 Time is an argument, in seconds.
 """
 
@@ -85,7 +85,7 @@ class Hpa:
         return self._scale(now_s, self._limit(now_s, proposal))
 
     def _propose(self, value: Decimal) -> int:
-        """Return the count that the metric asks for, tolerance applied."""
+        """Return the count for the metric, after the tolerance."""
         milli = int(value * 1000)
         target_milli = int(self.target * 1000)
         if self.metric_type == "AverageValue":

@@ -1,6 +1,6 @@
 """Rendering of the overlays in manifests/, for machines without kubectl: the part of kustomize that they use.
 
-Where kubectl is there, a test compares the two.
+A test compares it with kubectl, if kubectl is installed.
 """
 
 import copy

@@ -24,7 +24,7 @@ from tests.hpa import Executor, Hpa, keda_value
 
 
 class Failed(Exception):
-    """A call that came to nothing; the text is what KEDA is told."""
+    """A failed call, with the text of the gRPC error."""
 
 
 class Trigger(Protocol):
@@ -69,7 +69,7 @@ class Scaler:
 
 @dataclass
 class Fixed:
-    """A trigger of another kind, such as cron, that asks for a count."""
+    """A trigger of another kind, such as cron, with a count of its own."""
 
     name: str
     count: int
@@ -189,7 +189,7 @@ class Operator:
                 raise
 
     async def _ask(self, place: int, name: str, pick: Callable[[Decimal, bool], Any]) -> Any:
-        """Ask for value and activity, once more after an error, and count what fails."""
+        """Call GetMetrics and IsActive, retry once after an error, and count failures."""
         trigger, key = self.triggers[place], (place, name)
         for last in (False, True):
             try:

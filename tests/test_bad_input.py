@@ -10,7 +10,7 @@ import pytest
 
 TESTS = Path(__file__).parent
 CHECK = "test_check_names_file_line_key_value_and_what_is_allowed"
-OPTION = "test_an_option_that_makes_no_sense_is_refused_with_code_2_and_one_sentence"
+OPTION = "test_invalid_option_exits_2_with_one_sentence"
 
 CASES = {
     "unknown policy key": [CHECK],
@@ -19,7 +19,7 @@ CASES = {
     "cron nonsense": [CHECK],
     "unknown time zone": [CHECK],
     "a policy named by an annotation that does not exist": [
-        "test_workloads_that_cannot_be_governed_or_disappear_harm_no_other",
+        "test_unscalable_or_deleted_workloads_harm_no_other",
     ],
     "metrics text truncated": [
         "test_any_bytes_are_read_or_refused_but_nothing_else_happens",
@@ -47,7 +47,7 @@ CASES = {
     "Prometheus slow": ["test_a_slow_server_costs_the_time_out_and_no_more"],
     "Prometheus answers 200 with an error body": [
         "test_a_body_with_an_error_under_status_200_is_an_error",
-        "test_a_prometheus_that_answers_something_else_is_named_and_the_code_is_1",
+        "test_exit_code_is_1_when_the_server_is_not_a_prometheus",
     ],
     "Prometheus answers 401": ["test_401_is_told_and_the_token_is_not"],
     "Prometheus answers 503": ["test_a_refusal_is_told_with_status_and_reason"],
@@ -61,11 +61,11 @@ CASES = {
     "certificate missing": [OPTION],
     "certificate expired": ["test_a_certificate_that_expired_stops_the_start"],
     "clock stepping": [
-        "test_a_step_of_the_wall_clock_neither_shrinks_nor_stops_anything",
+        "test_counts_stay_when_the_wall_clock_steps",
     ],
     "a workload deleted mid-tick": [
-        "test_a_workload_deleted_between_reading_and_acting_harms_no_other",
-        "test_workloads_that_cannot_be_governed_or_disappear_harm_no_other",
+        "test_deleting_a_workload_during_a_tick_harms_no_other",
+        "test_unscalable_or_deleted_workloads_harm_no_other",
     ],
 }
 

@@ -229,7 +229,7 @@ def test_an_account_that_is_not_created_needs_its_name():
         template({"serviceAccount": {"create": False}})
 
 
-def test_spread_is_over_the_pods_of_the_release_unless_it_says_otherwise():
+def test_topology_spread_selects_the_pods_of_the_release():
     zone = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
     other = zone | {"labelSelector": {"matchLabels": {"a": "b"}}}
     pod = only(template({"topologySpreadConstraints": [zone, other]}), "Deployment")["spec"]["template"]

@@ -1,4 +1,4 @@
-"""What the hook for commit messages takes and refuses."""
+"""The commit message hook: accepted and refused subjects."""
 
 import subprocess
 from pathlib import Path

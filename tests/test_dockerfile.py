@@ -1,4 +1,4 @@
-"""What can be said of the image without building it: the text of the Dockerfile, and the wheel that it installs."""
+"""The image, as far as it can be checked without building it: the Dockerfile, and the wheel that it installs."""
 
 import re
 import shutil
@@ -41,14 +41,14 @@ def arguments_of(stage: Stage, wanted: str) -> list[str]:
     return [arguments for word, arguments in stage if word == wanted]
 
 
-def test_it_is_built_in_one_stage_and_shipped_in_another_on_the_same_slim_python(stages: list[Stage]):
+def test_image_has_a_build_stage_and_a_slim_final_stage(stages: list[Stage]):
     build, final = stages
     base = arguments_of(build, "FROM")[0].split(" AS ")[0]
     assert arguments_of(final, "FROM") == [base]
     assert re.search(r"^ARG PYTHON=python:3\.\d+-slim-\w+$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
 
 
-def test_the_final_stage_runs_nothing_and_takes_only_the_installed_package(stages: list[Stage]):
+def test_final_stage_only_copies_the_installed_package(stages: list[Stage]):
     final = stages[-1]
     assert arguments_of(final, "COPY") == ["--from=build /opt/vllm-autoscaler /opt/vllm-autoscaler"]
     assert not arguments_of(final, "RUN") + arguments_of(final, "ADD")
@@ -75,7 +75,7 @@ def test_the_entry_point_is_a_console_script_of_the_package(stages: list[Stage])
     assert "PATH=/opt/vllm-autoscaler/bin:$PATH" in arguments_of(stages[-1], "ENV")[0]
 
 
-def test_the_build_context_holds_what_the_build_copies_and_no_more(stages: list[Stage]):
+def test_build_context_has_exactly_the_copied_files(stages: list[Stage]):
     allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     copied = {source for arguments in arguments_of(stages[0], "COPY") for source in arguments.split()[:-1]}
     assert copied == allowed

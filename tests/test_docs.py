@@ -1,4 +1,4 @@
-"""What the documents refer to is there: a file that was written but not added is missing in a clean checkout alone."""
+"""References in the documents exist: a file that was written but not added is missing in a clean checkout alone."""
 
 import re
 import shlex

@@ -77,9 +77,7 @@ async def test_the_pod_passes_restricted_pod_security(kube_api: KubeApi, overlay
 
 
 @pytest.mark.integration
-async def test_pods_that_cannot_become_ready_hold_up_no_drain_of_their_node_and_ready_ones_go_one_by_one(
-    kube_api: KubeApi, namespace: str
-):
+async def test_disruption_budget_allows_drains_one_ready_pod_at_a_time(kube_api: KubeApi, namespace: str):
     """With a right missing, say, no replica is ever ready; the disruption controller then counts none as healthy."""
     template = only(rendered("direct"), "Deployment")["spec"]["template"]
     budget = only(rendered("direct"), "PodDisruptionBudget")
@@ -134,7 +132,7 @@ def test_the_arguments_are_those_of_the_command_line(overlay: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_the_state_is_the_one_thing_that_can_be_written_and_outlives_the_container(overlay: str):
+def test_only_the_state_volume_is_writable(overlay: str):
     documents = rendered(overlay)
     mounts = {mount["name"]: mount for mount in container(documents)["volumeMounts"] if not mount.get("readOnly")}
     assert [mount["mountPath"] for mount in mounts.values()] == ["/var/lib/vllm-autoscaler"]
@@ -184,7 +182,7 @@ def test_whatever_selects_pods_selects_these(overlay: str):
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_every_binding_binds_a_role_that_ships_to_the_account_of_the_pod(overlay: str):
+def test_bindings_name_a_shipped_role_and_the_pod_account(overlay: str):
     documents = rendered(overlay)
     account = only(documents, "Deployment")["spec"]["template"]["spec"]["serviceAccountName"]
     bindings = [document for document in documents if document["kind"].endswith("Binding")]
@@ -194,7 +192,7 @@ def test_every_binding_binds_a_role_that_ships_to_the_account_of_the_pod(overlay
         assert binding["subjects"] == [{"kind": "ServiceAccount", "name": account, "namespace": "vllm-autoscaler"}]
 
 
-def test_only_direct_mode_may_change_a_replica_count_and_dry_run_may_change_nothing():
+def test_only_direct_mode_has_write_access_to_scale():
     writing = {}
     for overlay in OVERLAYS:
         roles = [document for document in rendered(overlay) if document["kind"] in ("Role", "ClusterRole")]

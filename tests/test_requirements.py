@@ -1,4 +1,4 @@
-"""What is stated in requirements/ is what pyproject.toml asks for, each package with the hashes of its files."""
+"""requirements/ pins every package of pyproject.toml, with hashes."""
 
 import re
 import tomllib
@@ -38,7 +38,7 @@ def test_every_package_has_one_version_and_hashes(name: str):
 
 
 @pytest.mark.parametrize("name", ASKED)
-def test_every_package_that_is_asked_for_is_stated_in_an_allowed_version(name: str):
+def test_every_required_package_is_pinned_in_an_allowed_version(name: str):
     found = stated(name)
     for asked in map(Requirement, ASKED[name]):
         requirement, _ = found[canonicalize_name(asked.name)]
@@ -46,7 +46,7 @@ def test_every_package_that_is_asked_for_is_stated_in_an_allowed_version(name: s
         assert asked.specifier.contains(Version(version)), asked
 
 
-def test_the_daemon_is_tested_with_the_versions_that_its_image_has():
+def test_tests_use_the_versions_of_the_image():
     tested = stated("dev")
     for name in ("run", "build"):
         for package, (requirement, _) in stated(name).items():

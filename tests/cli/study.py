@@ -1,4 +1,4 @@
-"""What the tests of `simulate`, `simulate fit` and `replay` share."""
+"""Helpers for the tests of `simulate`, `simulate fit` and `replay`."""
 
 import gzip
 from collections.abc import Iterable

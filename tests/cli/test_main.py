@@ -70,7 +70,7 @@ def test_help_of_every_command_does_not_load_the_daemon(command: str):
 
 
 def test_help_imports_nothing_but_click():
-    """What makes `--help` slow is imports: numpy, aiohttp and grpc take a second."""
+    """Imports make `--help` slow: numpy, aiohttp and grpc take a second."""
     code = "import sys, autoscaler.cli.main; print(*{name.partition('.')[0] for name in sys.modules})"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "click" in loaded

@@ -1,4 +1,4 @@
-"""What the commands of studies write, where they refuse to, and how they end when nobody reads them any more."""
+"""Files that `simulate` and `replay` write or refuse to write, and their end when the reader closes the pipe."""
 
 import json
 import os

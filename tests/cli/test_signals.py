@@ -67,7 +67,7 @@ def test_a_signal_ends_what_this_process_computes(tmp_path: Path, number: int) -
     while b"preparing" not in shown:  # from the start on
         shown += os.read(terminal, 1000)
     process.send_signal(number)
-    with suppress(OSError):  # nobody has the other end any more
+    with suppress(OSError):  # the other end is closed
         while piece := os.read(terminal, 1000):
             shown += piece
     os.close(terminal)

@@ -68,7 +68,7 @@ def test_only_a_part_of_a_trace_is_run_and_told(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     written = json.loads(out.read_text())
     assert (written["requests"], written["duration_s"]) == (90, 90.0)
-    assert written["models"] == 1  # as if the file held no more, so nobody serves the other one
+    assert written["models"] == 1  # as if the file had no second model, so the other one has no replicas
     assert "two: only from 2m30s to 4m" in " ".join(written["notes"])
     assert invoke("simulate", "--trace", file, *PROFILE, "--start", "4m", "--json", out).exit_code == 0
     assert json.loads(out.read_text())["duration_s"] == 60.0

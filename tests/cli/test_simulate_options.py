@@ -1,4 +1,4 @@
-"""Options of `simulate` and `replay` on what replicas, router and clients do: each reaches the run, and is told."""
+"""Options of `simulate` and `replay` on what replicas, router and clients do: each reaches the run and is printed."""
 
 import json
 from collections.abc import Callable

@@ -16,7 +16,7 @@ TEXT = "text/plain; version=1.0.0; charset=utf-8"  # what vLLM says
 
 @dataclass(frozen=True)
 class Answer:
-    """What a path answers. The faults may be combined; none is set by default."""
+    """The answer of a path. The faults may be combined; none is set by default."""
 
     body: str | bytes = ""
     status: int = HTTPStatus.OK

@@ -1,4 +1,4 @@
-"""What a test can ask for. Every test sees these; `tests/conftest.py` registers them."""
+"""Fixtures of servers and tools. Every test sees these; `tests/conftest.py` registers them."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack

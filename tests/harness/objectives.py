@@ -12,6 +12,6 @@ NONE = float("nan")
 
 
 def objectives(fleet: Fleet, ttft_s: float | FloatColumn = NONE, itl_s: float | FloatColumn = NONE) -> Objectives:
-    """What the workloads of a fleet promise: one number for all, or one for each; by default nothing."""
+    """Objectives of the workloads of a fleet: one number for all, or one for each; by default nothing."""
     rows = len(fleet.workloads)
     return Objectives(np.broadcast_to(ttft_s, rows).astype(float), np.broadcast_to(itl_s, rows).astype(float))

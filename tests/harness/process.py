@@ -65,7 +65,7 @@ def where(script: str, *arguments: str) -> Path:
 
 
 def free_port() -> int:
-    """Return a loopback TCP port that nobody listens on just now.
+    """Return a free loopback TCP port.
 
     Below those that the system hands to outgoing connections, which would take it before the server does.
     """

@@ -1,4 +1,4 @@
-"""What Prometheus and VictoriaMetrics have in common: a scrape configuration, a query API, the way they start."""
+"""Common interface of Prometheus and VictoriaMetrics: a scrape configuration, a query API, the way they start."""
 
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -32,7 +32,7 @@ class PromqlServer:
         self._flush_path = flush_path
 
     async def flush(self) -> None:
-        """Make what was scraped visible to queries now, where the server needs to be told."""
+        """Flush scraped samples so that queries see them, if the server needs it."""
         if self._flush_path is not None:
             await answers(self.url + self._flush_path)
 

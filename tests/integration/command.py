@@ -97,12 +97,12 @@ class Daemon(Command):
     def __init__(
         self, directory: Path, *command: str | Path, port: int, environment: Mapping[str, str] | None = None
     ) -> None:
-        """The command must have been told the port."""
+        """The command line must state the port."""
         self.url = f"http://127.0.0.1:{port}"
         super().__init__(directory, *command, environment=environment)
 
     async def get(self, path: str) -> tuple[int, str]:
-        """Return status and text; (0, "") while nobody listens."""
+        """Return status and text; (0, "") while nothing listens."""
         try:
             async with (
                 aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session,
@@ -113,7 +113,7 @@ class Daemon(Command):
             return 0, ""
 
     async def json(self, path: str) -> Any:
-        """Return the decoded answer, whatever its status; {} while nobody listens."""
+        """Return the decoded answer, whatever its status; {} while nothing listens."""
         status, text = await self.get(path)
         return json.loads(text) if status else {}
 

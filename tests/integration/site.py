@@ -1,4 +1,4 @@
-"""What stands around the daemon in the end-to-end tests: one workload in a real cluster, with recorded metrics."""
+"""Environment of the daemon in the end-to-end tests: one workload in a real cluster, with recorded metrics."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -11,7 +11,7 @@ from tests.harness.kube_api import KubeApi, User
 from tests.integration.command import Daemon, daemon
 
 RECORDINGS = Path(__file__).parents[1] / "data" / "vllm"
-# A replica is to hold ten requests, so 4 running and 30 waiting ask for four. From one recording to the next an engine
+# A replica holds ten requests, so 4 running and 30 waiting need four. From one recording to the next an engine
 # seems to serve many requests at once, so a queue must not be tolerated for as long as that would take.
 POLICY = """\
 apiVersion: vllm-autoscaler.io/v1

@@ -34,7 +34,7 @@ async def first_decision_s(demo: Daemon) -> float:
     return time.monotonic() - demo.started_s
 
 
-async def test_it_decides_within_five_seconds_and_ctrl_c_ends_it_cleanly_within_two(tmp_path: Path):
+async def test_demo_decides_soon_and_stops_cleanly_on_ctrl_c(tmp_path: Path):
     async with daemon(tmp_path, "demo", ready=False) as demo:
         assert await first_decision_s(demo) < FIRST_DECISION_S
         assert {row["name"] for row in (await demo.json("/api/v1/workloads"))["workloads"]} == WORKLOADS
@@ -47,7 +47,7 @@ async def test_it_decides_within_five_seconds_and_ctrl_c_ends_it_cleanly_within_
         assert "Traceback" not in demo.out + demo.err
 
 
-async def test_under_make_the_page_is_printed_and_ctrl_c_ends_make_and_demo(tmp_path: Path):
+async def test_make_demo_prints_the_page_and_stops_on_ctrl_c(tmp_path: Path):
     # Its set-up is done: this test runs from it. -o: not even if pyproject.toml looks newer.
     port = free_port()
     make = ("make", "-C", ROOT, "-o", ".venv/installed", "demo", f"DEMO_ARGS=--http-port {port}")
@@ -66,7 +66,7 @@ async def test_under_make_the_page_is_printed_and_ctrl_c_ends_make_and_demo(tmp_
         demo.kill()
 
 
-async def test_the_forecast_learns_from_what_the_replicas_serve_and_explain_tells_it(tmp_path: Path):
+async def test_planner_learns_from_the_replicas_and_explain_shows_it(tmp_path: Path):
     async with daemon(tmp_path, "demo", "--speed", "60") as demo:
 
         async def learned() -> bool:
@@ -97,7 +97,7 @@ async def test_as_json_it_ends_by_itself_with_one_summary(tmp_path: Path):
     assert summary["requests"] > 1000
     assert 0.8 <= summary["attainment"] <= 1
     assert 0 < summary["gpu_hours"] <= summary["static_gpu_hours"]
-    assert summary["scale_ups"] >= 1  # and in twenty minutes nobody has to be taken down
+    assert summary["scale_ups"] >= 1  # and no replica is removed within twenty minutes
     assert summary["errors"] == 0
     assert {name.removeprefix("models/") for name in summary["workloads"]} == WORKLOADS
     for row in summary["workloads"].values():
@@ -118,9 +118,7 @@ async def test_a_port_in_use_is_one_clear_line_and_code_2(tmp_path: Path):
     assert "in use" in line
 
 
-async def test_its_page_in_a_real_browser_shows_every_workload_and_the_decisions_on_the_chart(
-    tmp_path: Path, chromium: Browser
-):
+async def test_page_shows_every_workload_and_its_decisions(tmp_path: Path, chromium: Browser):
     complaints: list[str] = []
     async with daemon(tmp_path, "demo", "--speed", "240", "--seed", "3", ready=False) as demo:
         await first_decision_s(demo)

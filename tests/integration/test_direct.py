@@ -67,7 +67,7 @@ def said(texts: Iterable[str]) -> set[str]:
     return {AGE.sub("", text).strip() for text in texts}
 
 
-async def test_a_queue_becomes_replicas_and_one_sentence_tells_why_everywhere(site: Site):
+async def test_queue_adds_replicas_and_one_sentence_explains_it(site: Site):
     await site.workload()
     user = await site.user()
     async with site.daemon(user, "direct", "--scrape") as daemon:
@@ -144,7 +144,7 @@ async def test_counts_follow_the_load_down_again_and_never_the_silence(
         await eventually(lambda: site.has(1), "one replica again")
 
 
-async def test_what_was_learned_outlives_the_process_and_no_count_drops_for_it(site: Site):
+async def test_learned_state_survives_and_no_count_drops(site: Site):
     await site.workload(replicas=2)
     user = await site.user()
     state = site.directory / "state.npz"
@@ -197,9 +197,7 @@ async def test_prometheus_serves_as_well_as_the_pods_themselves(site: Site, prom
         assert source["problems"]
 
 
-async def test_a_workload_that_is_annotated_while_the_daemon_runs_is_read_from_prometheus_too(
-    site: Site, prometheus: StartPromql
-):
+async def test_newly_annotated_workload_is_read_from_prometheus(site: Site, prometheus: StartPromql):
     """Its pods were seen in the cluster before those of the workloads that are scaled already."""
     await site.workload("old")
     await annotate(site, "old", policy=None)
@@ -220,9 +218,7 @@ async def _governed(daemon: Daemon, count: int) -> bool:
     return (await daemon.json("/api/v1/workloads"))["total"] == count
 
 
-async def test_beside_a_prometheus_a_gateway_is_read_directly_and_wakes_a_workload_that_has_no_pod(
-    site: Site, prometheus: StartPromql
-):
+async def test_gateway_wakes_a_workload_without_pods(site: Site, prometheus: StartPromql):
     site.policy.write_text(POLICY + "  scaleToZero: {enabled: true, idleAfter: 1h}\n")
     await site.workload(replicas=0)
     server = await prometheus()
@@ -239,7 +235,7 @@ async def test_beside_a_prometheus_a_gateway_is_read_directly_and_wakes_a_worklo
         assert {source["source"] for source in (await daemon.readyz())["sources"]} == {"gateway", "prometheus"}
 
 
-async def test_a_paused_workload_is_watched_and_left_alone_until_it_is_released(site: Site):
+async def test_paused_workload_is_not_scaled_until_resumed(site: Site):
     await site.workload(paused="true")
     site.load("saturated")
     user = await site.user()
@@ -272,7 +268,7 @@ async def test_a_rival_hpa_is_reported_and_not_fought(site: Site):
         await eventually(lambda: site.has(4), "four replicas")
 
 
-async def test_a_workload_that_a_person_scales_to_zero_stays_there_for_a_while_over_a_restart_too(site: Site):
+async def test_manual_scale_to_zero_survives_a_restart(site: Site):
     await site.workload()
     site.load("drained")
     user = await site.user()
@@ -296,7 +292,7 @@ async def test_a_workload_that_a_person_scales_to_zero_stays_there_for_a_while_o
     assert writes(site, user) == []
 
 
-async def test_workloads_that_cannot_be_governed_or_disappear_harm_no_other(site: Site):
+async def test_unscalable_or_deleted_workloads_harm_no_other(site: Site):
     await site.workload()
     await site.workload("orphan", policy="quick", min_replicas="9", max_replicas="many")
     await site.workload("stray", policy="no-such-policy")
@@ -339,7 +335,7 @@ class Mounted:
         link.rename(self.folder / "..data")
 
 
-async def test_policies_are_reloaded_by_a_swapped_link_and_a_broken_file_keeps_the_old_ones(site: Site):
+async def test_policies_reload_on_a_swapped_link_and_survive_errors(site: Site):
     mounted = Mounted(site.directory / "policies", POLICY.replace("max: 8", "max: 2"))
     site.policy = mounted.folder
     await site.workload()

@@ -93,7 +93,7 @@ async def test_once_in_a_pipe_is_a_line_and_live_ends_with_ctrl_c(
         assert live.err == f"The page: {live.url}/\n"
 
 
-async def test_live_as_json_prints_one_line_per_decision_and_survives_the_loss_of_its_prometheus(
+async def test_json_lines_go_on_when_prometheus_goes_away(
     prometheus: StartPromql, exposition_server: ExpositionServer, tmp_path: Path, policy: Path
 ):
     server = await scraped(prometheus, exposition_server)
@@ -126,9 +126,7 @@ async def test_a_prometheus_that_is_down_is_named_and_the_code_is_1(tmp_path: Pa
     assert url in line["error"]
 
 
-async def test_a_prometheus_that_answers_something_else_is_named_and_the_code_is_1(
-    exposition_server: ExpositionServer, tmp_path: Path
-):
+async def test_exit_code_is_1_when_the_server_is_not_a_prometheus(exposition_server: ExpositionServer, tmp_path: Path):
     exposition_server.serve("/api/v1/query", "<html>log in first</html>")
     done = await run(tmp_path, "dry-run", "--prometheus", exposition_server.url, "--once", "--json")
     assert done.code == 1
@@ -136,7 +134,7 @@ async def test_a_prometheus_that_answers_something_else_is_named_and_the_code_is
     assert exposition_server.url in line["error"]
 
 
-async def test_an_empty_table_says_what_a_workload_needs_and_that_prometheus_is_down(site: Site):
+async def test_empty_table_names_what_is_needed_and_what_is_down(site: Site):
     user = await site.user("dry-run")
     url = f"http://127.0.0.1:{free_port()}"
     arguments = ("dry-run", "--cluster", "--namespace", site.namespace, "--prometheus", url, "--once")
@@ -148,7 +146,7 @@ async def test_an_empty_table_says_what_a_workload_needs_and_that_prometheus_is_
     assert f"prometheus: labels that name pods: {url}" in told
 
 
-async def test_in_a_cluster_it_follows_the_real_objects_and_writes_nothing(site: Site, prometheus: StartPromql):
+async def test_dry_run_in_a_cluster_writes_nothing(site: Site, prometheus: StartPromql):
     await site.workload()
     site.load("saturated")
     labels = {"namespace": site.namespace, "pod": "llama-1-0"}

@@ -1,6 +1,6 @@
 """KEDA mode from outside: the command on a real API server, a gRPC client in KEDA's place, doubles of KEDA and the HPA.
 
-What the HPA makes of the answers is `tests/hpa.py`. A real KEDA asks the daemon in `tests/keda`.
+`tests/hpa.py` is the HPA that reads the answers. A real KEDA asks the daemon in `tests/keda`.
 """
 
 import asyncio
@@ -115,7 +115,7 @@ def running(site: Site, user: Any, port: int, *arguments: str | Path, **options:
     return site.daemon(user, "keda", *more, *arguments, **options)
 
 
-async def test_unavailable_before_the_first_trusted_tick_then_the_exact_count_lands_through_the_hpa(site: Site):
+async def test_first_answer_waits_for_a_trusted_tick(site: Site):
     await site.deployment("llama", annotations={"vllm-autoscaler.io/metrics-port": site.port})
     await site.serve_pods()
     await scaled_object(site)
@@ -149,7 +149,7 @@ async def test_unavailable_before_the_first_trusted_tick_then_the_exact_count_la
     assert not [event for event in site.api.audit(user) if event.permission.resource.endswith("/scale")]
 
 
-async def test_one_request_waiting_in_the_gateway_wakes_from_zero_over_the_stream_at_the_next_tick(site: Site):
+async def test_one_request_at_the_gateway_wakes_from_zero(site: Site):
     period_s = 1.0
     site.policy.write_text(POLICY + "  scaleToZero: {enabled: true, idleAfter: 1s}\n")
     await site.deployment("llama", replicas=0, annotations={"vllm-autoscaler.io/metrics-port": site.port})
@@ -210,11 +210,11 @@ async def test_follower_sends_calls_on_when_another_daemon_leads(site: Site):
             assert gone[0] is grpc.StatusCode.UNAVAILABLE
 
 
-async def test_a_workload_whose_calls_are_refused_is_left_alone_and_told_of(site: Site):
+async def test_workload_with_refused_calls_is_reported_and_not_scaled(site: Site):
     """Each way to learn of it: KEDA's call, /readyz, an Event of the workload, the explanation."""
     await site.deployment("llama", annotations={"vllm-autoscaler.io/metrics-port": site.port})
     await site.serve_pods()
-    site.load("saturated")  # which asks for four
+    site.load("saturated")  # needs four replicas
     metadata = {**TRIGGER["metadata"], "polisy": "quick"}
     await site.scaled_object("llama", "llama", {"type": "external", "metricType": "Value", "metadata": metadata})
     await site.hpa("keda-hpa-llama", "llama", scaled_object="llama")
@@ -250,9 +250,7 @@ async def test_a_workload_whose_calls_are_refused_is_left_alone_and_told_of(site
         await eventually(lambda: site.events("Recommended"), "an Event")
 
 
-async def test_with_a_certificate_only_clients_that_trust_it_and_show_theirs_are_served(
-    site: Site, certificates: Certificates
-):
+async def test_grpc_serves_only_clients_with_a_valid_certificate(site: Site, certificates: Certificates):
     await site.deployment("llama", annotations={"vllm-autoscaler.io/metrics-port": site.port})
     await site.serve_pods()
     await scaled_object(site)

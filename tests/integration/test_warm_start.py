@@ -25,7 +25,7 @@ BOOK = load(())
 
 
 class Site:
-    """The last pod of the simulated hour, and a workload of which nobody has heard."""
+    """The last pod of the simulated hour, and a workload without history."""
 
     def __init__(self, told: Told) -> None:
         pods = [("team", told.pods[-1], 0), ("team", "newcomer-0", 1)]
