@@ -20,6 +20,7 @@ from typing import Any, Protocol
 import grpc
 
 from autoscaler.adapters.keda.proto import externalscaler_pb2 as pb
+from tests.harness.process import PATIENCE_S
 from tests.hpa import Executor, Hpa, keda_value
 
 
@@ -62,7 +63,7 @@ class Scaler:
         if not self.reachable():
             raise Failed("connection refused")
         try:
-            return await getattr(self.stub, method)(request, timeout=5)
+            return await getattr(self.stub, method)(request, timeout=PATIENCE_S)
         except grpc.aio.AioRpcError as error:
             raise Failed(f"{error.code().name}: {error.details()}") from error
 

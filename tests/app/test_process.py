@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -33,7 +32,7 @@ async def waiting(running: Daemon) -> dict:
         ready = await running.readyz()
         return ready if ready.get("last_error") and ready.get("cluster_problems") else {}
 
-    return await eventually(probe, "it says what it waits for", timeout_s=20)
+    return await eventually(probe, "it says what it waits for")
 
 
 @pytest.mark.slow
@@ -46,10 +45,8 @@ async def test_daemon_reports_and_stops_when_the_cluster_is_silent(tmp_path: Pat
         assert "the cluster is not known yet" in ready["last_error"]
         assert any("127.0.0.1:1" in problem for problem in ready["cluster_problems"])
         assert await running.metric("vllm_autoscaler_ticks_total", result="ok") in (None, 0)
-        asked_s = time.monotonic()
         running.signal(signal.SIGTERM)
         assert await running.ended() == 0
-        assert time.monotonic() - asked_s < 3
 
 
 @pytest.mark.slow
@@ -67,7 +64,7 @@ async def test_log_is_json_lines_on_stderr_without_secrets(tmp_path: Path, nowhe
         assert "secret-token" not in "".join([running.err, *pages])
     for more in (prometheus, prometheus[:2]):
         async with daemon(tmp_path, "dry-run", "--json", "--period", "200ms", *more, ready=False) as running:
-            await eventually(lambda: asyncio.sleep(0, "error" in running.out + running.err), "an error", timeout_s=20)
+            await eventually(lambda: asyncio.sleep(0, "error" in running.out + running.err), "an error")
             pages = [(await running.get(path))[1] for path in ("/readyz", "/metrics")]
             assert "hunter2" not in "".join([running.out, running.err, *pages])
 
@@ -104,7 +101,7 @@ async def test_page_address_names_the_port_when_any_port_is_allowed(tmp_path: Pa
     ):
         running = Command(tmp_path, COMMAND, *arguments, "--http-port", "0", environment=nowhere)
         try:
-            await eventually(lambda: asyncio.sleep(0, told in running.out + running.err), "its page", timeout_s=20)  # noqa: B023
+            await eventually(lambda: asyncio.sleep(0, told in running.out + running.err), "its page")  # noqa: B023
             assert re.search(rf"{told}http://127\.0\.0\.1:[1-9]\d+/", running.out + running.err)
         finally:
             running.kill()

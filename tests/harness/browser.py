@@ -4,9 +4,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from playwright.async_api import Browser, Page, async_playwright
+from playwright.async_api import Browser, Page, async_playwright, expect
 
-from tests.harness.process import ARTEFACTS, require_binary
+from tests.harness.process import ARTEFACTS, PATIENCE_S, require_binary
 
 FLAGS = [
     "--headless",
@@ -18,6 +18,9 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+
+PATIENCE_MS = 1000 * PATIENCE_S
+expect.set_options(timeout=PATIENCE_MS)
 
 
 @asynccontextmanager

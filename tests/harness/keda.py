@@ -97,7 +97,7 @@ def _process(
     **flags: object,
 ) -> Process:
     command = [str(binary), *(f"--{flag.replace('_', '-')}={value}" for flag, value in flags.items())]
-    return Process(name, command, directory, ready=ready, start_timeout_s=60, environment=environment)
+    return Process(name, command, directory, ready=ready, environment=environment)
 
 
 def _certificates(directory: Path) -> Path:

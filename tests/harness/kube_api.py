@@ -147,7 +147,6 @@ class KubeApi:
             [_binary(), *(f"--{name}={value}" for name, value in flags.items())],
             directory,
             ready=lambda: answers(f"{self.url}/readyz", self._ssl, self._headers(self.admin)),
-            start_timeout_s=60,
         )
 
     @classmethod

@@ -22,6 +22,7 @@ import pytest
 ARTEFACTS = Path(__file__).parents[2] / "test-artefacts"
 TOOLS = Path(__file__).parents[2] / "tools"
 LOG_TAIL_BYTES = 4000
+PATIENCE_S = 60.0  # until a condition that does not come fails its test; a busy machine takes its time
 Answer = TypeVar("Answer")
 
 servers_allowed = True  # tests/conftest.py says so for each test
@@ -78,7 +79,7 @@ def free_port() -> int:
 
 
 async def eventually(
-    probe: Callable[[], Awaitable[Answer]], what: str, timeout_s: float = 10, every_s: float = 0.05
+    probe: Callable[[], Awaitable[Answer]], what: str, timeout_s: float = PATIENCE_S, every_s: float = 0.05
 ) -> Answer:
     """Call `probe` until its answer is true or non-empty and return it; raise TimeoutError naming `what` otherwise."""
     deadline = time.monotonic() + timeout_s
@@ -139,7 +140,7 @@ class Process:
         directory: Path,
         *,
         ready: Callable[[], Awaitable[bool]],
-        start_timeout_s: float = 30,
+        start_timeout_s: float = PATIENCE_S,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name

@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 import yaml
 
-from tests.harness.process import Process, answers, eventually, free_port
+from tests.harness.process import PATIENCE_S, Process, answers, eventually, free_port
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class PromqlServer:
         ):
             return (await response.json())["data"]["result"]
 
-    async def wait_for(self, promql: str, series: int = 1, timeout_s: float = 20) -> list[dict[str, Any]]:
+    async def wait_for(self, promql: str, series: int = 1, timeout_s: float = PATIENCE_S) -> list[dict[str, Any]]:
         """Return the result of an instant query once it has at least `series` series."""
 
         async def probe() -> list[dict[str, Any]]:

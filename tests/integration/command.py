@@ -16,10 +16,9 @@ from typing import Any
 
 import aiohttp
 
-from tests.harness.process import ServerFailed, eventually, free_port
+from tests.harness.process import PATIENCE_S, ServerFailed, eventually, free_port
 
 COMMAND = Path(sys.executable).with_name("vllm-autoscaler")
-TIMEOUT_S = 30.0
 
 
 class Command:
@@ -67,7 +66,7 @@ class Command:
         else:
             self._child.send_signal(number)
 
-    async def ended(self, timeout_s: float = TIMEOUT_S) -> int:
+    async def ended(self, timeout_s: float = PATIENCE_S) -> int:
         """Wait for the end and return the exit code."""
         await eventually(lambda: asyncio.sleep(0, self.code is not None), f"the end of {self._child.args}", timeout_s)
         assert self.code is not None
@@ -80,7 +79,7 @@ class Command:
 
 
 async def run(
-    directory: Path, *arguments: str | Path, environment: Mapping[str, str] | None = None, timeout_s: float = TIMEOUT_S
+    directory: Path, *arguments: str | Path, environment: Mapping[str, str] | None = None, timeout_s: float = PATIENCE_S
 ) -> Command:
     """Run the command to its end."""
     command = Command(directory, COMMAND, *arguments, environment=environment)
@@ -136,7 +135,7 @@ class Daemon(Command):
         answer: dict[str, Any] = json.loads(text) if status == 200 else {}
         return answer
 
-    async def ready(self, timeout_s: float = TIMEOUT_S) -> None:
+    async def ready(self, timeout_s: float = PATIENCE_S) -> None:
         """Wait for the first good tick. Raises ServerFailed with the log if it ends before."""
 
         async def probe() -> bool:

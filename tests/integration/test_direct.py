@@ -42,7 +42,7 @@ async def ticks(daemon: Daemon, count: int) -> None:
     async def done() -> bool:
         return await number() >= end
 
-    await eventually(done, f"{count} more ticks", timeout_s=20)
+    await eventually(done, f"{count} more ticks")
 
 
 def writes(site: Site, *users: User) -> list[tuple[str, int]]:
@@ -188,7 +188,7 @@ async def test_prometheus_serves_as_well_as_the_pods_themselves(site: Site, prom
         await ticks(daemon, 2)
         assert await site.has(1)
         site.load("saturated")
-        await eventually(lambda: site.has(4), "four replicas", timeout_s=20)
+        await eventually(lambda: site.has(4), "four replicas")
         await server.process.stop()
         await ticks(daemon, 12)
         assert await site.has(4)
@@ -207,11 +207,11 @@ async def test_newly_annotated_workload_is_read_from_prometheus(site: Site, prom
     user = await site.user()
     async with site.daemon(user, "direct", "--prometheus", server.url) as daemon:
         await site.workload("new")
-        await eventually(lambda: _governed(daemon, 1), "the new one is scaled", timeout_s=20)
+        await eventually(lambda: _governed(daemon, 1), "the new one is scaled")
         await ticks(daemon, 1)
         await annotate(site, "old", policy="quick")
         site.load("saturated")
-        await eventually(lambda: site.has(4, "old"), "four replicas of the old one", timeout_s=20)
+        await eventually(lambda: site.has(4, "old"), "four replicas of the old one")
 
 
 async def _governed(daemon: Daemon, count: int) -> bool:

@@ -88,7 +88,7 @@ async def test_once_in_a_pipe_is_a_line_and_live_ends_with_ctrl_c(
         assert told["changes"] == [] or told["changes"][-1]["fate"] == "recorded"
         assert (await live.get("/"))[1].startswith("<!doctype html>")
         live.signal(signal.SIGINT)
-        assert await live.ended(timeout_s=5) == 0
+        assert await live.ended() == 0
         assert "llm/llama" in live.out
         assert live.err == f"The page: {live.url}/\n"
 
@@ -107,7 +107,7 @@ async def test_json_lines_go_on_when_prometheus_goes_away(
 
         await eventually(decided, "a decision in silence")
         live.signal(signal.SIGTERM)
-        assert await live.ended(timeout_s=5) == 0
+        assert await live.ended() == 0
         decisions = lines(live.out)
         assert {line["workload"] for line in decisions if "workload" in line} == {"llm/llama"}
         wanted = [line["wanted"] for line in decisions if "workload" in line]

@@ -18,7 +18,7 @@ from tests.adapters.kubernetes.world import shipped_roles
 from tests.harness.certificates import Certificates
 from tests.harness.exposition import Answer
 from tests.harness.kube_api import granted
-from tests.harness.process import eventually, free_port
+from tests.harness.process import PATIENCE_S, eventually, free_port
 from tests.hpa import EXACT, Executor, Hpa, keda_value
 from tests.integration.command import Daemon
 from tests.integration.site import POLICY, Site
@@ -53,9 +53,9 @@ class Keda:
         await self._channel.close()
 
     async def metrics(self) -> pb.GetMetricsResponse:
-        (spec,) = (await self.stub.GetMetricSpec(self.reference, timeout=5)).metricSpecs
+        (spec,) = (await self.stub.GetMetricSpec(self.reference, timeout=PATIENCE_S)).metricSpecs
         request = pb.GetMetricsRequest(scaledObjectRef=self.reference, metricName=spec.metricName)
-        return await self.stub.GetMetrics(request, timeout=5)
+        return await self.stub.GetMetrics(request, timeout=PATIENCE_S)
 
     async def value(self) -> float:
         """Return the one published value; both fields must agree."""
@@ -131,7 +131,9 @@ async def test_first_answer_waits_for_a_trusted_tick(site: Site):
 
         site.load("saturated")
         await eventually(lambda: keda.publishes(4), "four replicas are published")
-        hpa.replicas = executor.poll(0.0, (await keda.stub.IsActive(keda.reference, timeout=5)).result, hpa.replicas)
+        hpa.replicas = executor.poll(
+            0.0, (await keda.stub.IsActive(keda.reference, timeout=PATIENCE_S)).result, hpa.replicas
+        )
         assert hpa.sync(0.0, keda_value(await keda.value(), 0)) == 4
         assert await site.has(1), "the daemon itself changes nothing"
 
@@ -161,7 +163,7 @@ async def test_one_request_at_the_gateway_wakes_from_zero(site: Site):
         Keda(site.namespace, port) as keda,
     ):
         await eventually(answered(keda), "an answer")
-        assert (await keda.stub.IsActive(keda.reference, timeout=5)).result is False
+        assert (await keda.stub.IsActive(keda.reference, timeout=PATIENCE_S)).result is False
         woken = asyncio.ensure_future(keda.woken())
         asked = site.metrics.asked("/gateway")
         await ticks(daemon, 2)
@@ -204,7 +206,7 @@ async def test_follower_sends_calls_on_when_another_daemon_leads(site: Site):
             assert [(await daemon.readyz())["leader"] for daemon in (first, second)] == [True, False]
             first.signal(15)
             assert await first.ended() == 0
-            await eventually(answered(asks_second), "the second answers", timeout_s=10)
+            await eventually(answered(asks_second), "the second answers")
             gone = await asks_first.refusal()
             assert gone is not None
             assert gone[0] is grpc.StatusCode.UNAVAILABLE

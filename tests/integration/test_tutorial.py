@@ -60,7 +60,7 @@ async def test_model_is_scaled_when_it_is_annotated_as_shown(site: Site):
     site.load("saturated")
     policies = FOLDER.parents[2] / "policies"
     async with site.daemon(await site.user(), "direct", "--scrape", "--policies", policies) as daemon:
-        await eventually(lambda: grown(site), "the queue orders replicas", timeout_s=30)
+        await eventually(lambda: grown(site), "the queue orders replicas")
         answer = await daemon.workload(site.namespace, "my-model")
     assert answer["workload"]["policy"] == "interactive"
     assert answer["workload"]["wanted"] <= 6

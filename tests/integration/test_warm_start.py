@@ -63,7 +63,7 @@ async def test_fresh_daemon_learns_from_history_beside_its_ticks(tmp_path: Path)
         async def known() -> bool:
             return bool(recorder.ticks) and not np.isnan(recorder.ticks[-1].decision.observation.output_tokens[0])
 
-        await eventually(known, "what history taught", timeout_s=20)
+        await eventually(known, "what history taught")
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

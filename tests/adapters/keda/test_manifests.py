@@ -25,7 +25,7 @@ from autoscaler.daemon.loop import Loop
 from tests.adapters.keda.world import Lease
 from tests.adapters.kubernetes.world import KEDA, World, running, synced, until
 from tests.harness.kube_api import KubeApi, granted, load_manifests
-from tests.harness.process import eventually
+from tests.harness.process import PATIENCE_S, eventually
 from tests.kustomize import render
 
 MANIFESTS = Path(__file__).parents[3] / "manifests" / "keda"
@@ -41,7 +41,7 @@ def overlay() -> list[dict]:
     kubectl = shutil.which("kubectl")
     if kubectl is None:  # our own part of kustomize; tests/test_manifests.py holds the two together
         return render(MANIFESTS)
-    built = subprocess.run([kubectl, "kustomize", MANIFESTS], capture_output=True, check=True, timeout=60)
+    built = subprocess.run([kubectl, "kustomize", MANIFESTS], capture_output=True, check=True, timeout=PATIENCE_S)
     return [document for document in yaml.safe_load_all(built.stdout) if document]
 
 
@@ -128,7 +128,7 @@ async def test_in_keda_mode_the_shipped_role_is_enough_and_no_verb_of_it_is_unus
         await synced(fleet)
 
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await stub.IsActive(asked, timeout=5)
+            await stub.IsActive(asked, timeout=PATIENCE_S)
         assert caught.value.code() == grpc.StatusCode.NOT_FOUND
 
         for least in (3, 4, 3):  # the same recommendation twice is one event, seen twice
@@ -147,7 +147,7 @@ async def test_in_keda_mode_the_shipped_role_is_enough_and_no_verb_of_it_is_unus
                 return value.metricValues[0].metricValue == least
 
             await eventually(answered, f"{least} replicas are published")
-        assert (await stub.IsActive(asked, timeout=5)).result
+        assert (await stub.IsActive(asked, timeout=PATIENCE_S)).result
 
         async def everything_used() -> bool:
             return kube_api.used(user) >= granted(*ROLES)
@@ -161,5 +161,5 @@ async def test_in_keda_mode_the_shipped_role_is_enough_and_no_verb_of_it_is_unus
         ours = (namespace, "llama")  # other tests' workloads are in view as well
         await until(fleet, "it is nobody's", lambda view: ours not in {w.ref[:2] for w in view.workloads})
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await stub.IsActive(asked, timeout=5)
+            await stub.IsActive(asked, timeout=PATIENCE_S)
         assert caught.value.code() == grpc.StatusCode.NOT_FOUND

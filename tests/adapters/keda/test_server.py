@@ -20,7 +20,7 @@ from autoscaler.config.settings import KedaSettings
 from tests.adapters.keda.test_goaway import GOAWAY, HELLO, sent_away
 from tests.adapters.keda.test_service import reference
 from tests.adapters.keda.world import World
-from tests.harness.process import eventually
+from tests.harness.process import PATIENCE_S, eventually
 
 HERE = "127.0.0.1"
 
@@ -53,7 +53,7 @@ def world() -> World:
 async def test_port_0_takes_a_free_port_and_says_which(world: World):
     async with server(world) as serving, channel(serving.port) as connection:
         assert serving.port > 0
-        assert (await ExternalScalerStub(connection).IsActive(reference(), timeout=3)).result
+        assert (await ExternalScalerStub(connection).IsActive(reference(), timeout=PATIENCE_S)).result
 
 
 async def test_a_port_in_use_is_named_whoever_has_it(world: World):
@@ -118,7 +118,7 @@ async def test_calls_go_to_the_leader_when_followers_share_its_name(world: World
         stub = ExternalScalerStub(connection)
         began_s = time.monotonic()
         while time.monotonic() - began_s < 1.5:  # the follower has sent the connection away a few times by then
-            assert (await stub.IsActive(reference(), timeout=3)).result
+            assert (await stub.IsActive(reference(), timeout=PATIENCE_S)).result
             await asyncio.sleep(0.02)
 
 
@@ -126,7 +126,7 @@ async def test_call_waits_for_the_new_leader_when_another_led(world: World):
     role(world, has_other_leader=True)
     async with server(world) as serving, channel(serving.port) as connection:
         await eventually(lambda: sends_away(serving.port), "the follower sends connections on")
-        call = asyncio.ensure_future(_answer(ExternalScalerStub(connection).IsActive(reference(), timeout=10)))
+        call = asyncio.ensure_future(_answer(ExternalScalerStub(connection).IsActive(reference(), timeout=PATIENCE_S)))
         _, waiting = await asyncio.wait([call], timeout=1.2)  # sent away twice meanwhile
         assert waiting
         role(world, leading=True)
@@ -141,13 +141,13 @@ async def test_calls_are_refused_but_for_the_spec_when_no_process_leads(world: W
     role(world)
     async with server(world) as serving, channel(serving.port) as connection:
         stub = ExternalScalerStub(connection)
-        assert (await stub.GetMetricSpec(reference(), timeout=3)).metricSpecs
+        assert (await stub.GetMetricSpec(reference(), timeout=PATIENCE_S)).metricSpecs
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await stub.IsActive(reference(), timeout=3)
+            await stub.IsActive(reference(), timeout=PATIENCE_S)
         assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
         role(world, leading=True)
         await eventually(lambda: serves(serving), "the new leader serves")
-        assert (await stub.IsActive(reference(), timeout=5, wait_for_ready=True)).result
+        assert (await stub.IsActive(reference(), timeout=PATIENCE_S, wait_for_ready=True)).result
 
 
 async def test_connection_is_sent_to_look_elsewhere_when_no_process_leads(world: World):
@@ -214,7 +214,7 @@ async def test_an_end_at_any_moment_of_closing_as_a_follower_is_an_end(world: Wo
         for _ in range(steps % 6):
             await asyncio.sleep(0)
         end = asyncio.create_task(serving.__aexit__(None, None, None))
-        _, unfinished = await asyncio.wait({end}, timeout=5)
+        _, unfinished = await asyncio.wait({end}, timeout=PATIENCE_S)
         assert not unfinished, f"{steps}: the server does not end"
         assert not serving.serving
         assert not await is_listening(serving.port)
@@ -241,16 +241,16 @@ async def test_the_health_service_says_serving_for_the_whole_and_for_the_scaler(
     async with server(world) as serving, channel(serving.port) as connection:
         health = health_pb2_grpc.HealthStub(connection)
         for name in ("", SERVICE):
-            answer = await health.Check(health_pb2.HealthCheckRequest(service=name), timeout=3)
+            answer = await health.Check(health_pb2.HealthCheckRequest(service=name), timeout=PATIENCE_S)
             assert answer.status == health_pb2.HealthCheckResponse.SERVING
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await health.Check(health_pb2.HealthCheckRequest(service="nonsense"), timeout=3)
+            await health.Check(health_pb2.HealthCheckRequest(service="nonsense"), timeout=PATIENCE_S)
         assert caught.value.code() == grpc.StatusCode.NOT_FOUND
 
 
 async def test_reflection_lists_the_scaler_and_knows_its_messages(world: World):
     async with server(world) as serving, channel(serving.port) as connection:
-        call = reflection_pb2_grpc.ServerReflectionStub(connection).ServerReflectionInfo(timeout=3)
+        call = reflection_pb2_grpc.ServerReflectionStub(connection).ServerReflectionInfo(timeout=PATIENCE_S)
         await call.write(reflection_pb2.ServerReflectionRequest(list_services=""))
         services = {service.name for service in (await call.read()).list_services_response.service}
         assert {"externalscaler.ExternalScaler", "grpc.health.v1.Health"} <= services
@@ -263,9 +263,9 @@ async def test_a_request_without_end_is_refused_and_the_next_one_is_answered(wor
     async with server(world) as serving, channel(serving.port) as connection:
         stub = ExternalScalerStub(connection)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await stub.IsActive(reference(caCert="x" * 3_000_000), timeout=3)
+            await stub.IsActive(reference(caCert="x" * 3_000_000), timeout=PATIENCE_S)
         assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert (await stub.IsActive(reference(), timeout=3)).result
+        assert (await stub.IsActive(reference(), timeout=PATIENCE_S)).result
 
 
 @pytest.mark.slow
@@ -277,7 +277,7 @@ async def test_thousands_of_calls_that_come_at_once_are_all_answered_and_counted
         with grpc.insecure_channel(f"{HERE}:{serving.port}", [("grpc.use_local_subchannel_pool", 1)]) as connection:
             stub = ExternalScalerStub(connection)
             # Sent by gRPC's own threads while this one, which is the server's as well, is not free to answer.
-            answers = [stub.IsActive.future(reference(), timeout=30) for _ in range(burst)]
+            answers = [stub.IsActive.future(reference(), timeout=PATIENCE_S) for _ in range(burst)]
             codes = await asyncio.to_thread(lambda: Counter(answer.code() for answer in answers))
     assert codes == {grpc.StatusCode.OK: burst}
     assert calls.counts == {("IsActive", "OK"): burst}
@@ -293,8 +293,8 @@ async def test_bytes_that_are_no_message_harm_nobody(world: World):
         async with channel(serving.port) as connection:
             nonsense = connection.unary_unary(f"/{SERVICE}/IsActive")
             with pytest.raises(grpc.aio.AioRpcError):
-                await nonsense(b"\xff" * 100, timeout=3)
-            assert (await ExternalScalerStub(connection).IsActive(reference(), timeout=3)).result
+                await nonsense(b"\xff" * 100, timeout=PATIENCE_S)
+            assert (await ExternalScalerStub(connection).IsActive(reference(), timeout=PATIENCE_S)).result
 
 
 async def test_a_peer_that_no_longer_answers_pings_is_let_go(world: World):
@@ -318,7 +318,7 @@ async def test_a_peer_that_answers_pings_keeps_its_silent_stream(world: World):
         KedaServer(settings, world.service, world.lease, grace_s=0.1, keepalive_s=0.1) as serving,
         channel(serving.port) as connection,
     ):
-        stream = ExternalScalerStub(connection).StreamMetricSpec(reference(), timeout=5)
+        stream = ExternalScalerStub(connection).StreamMetricSpec(reference(), timeout=PATIENCE_S)
         await stream.read()
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.5):

@@ -19,7 +19,7 @@ from autoscaler.adapters.keda.service import KedaService
 from autoscaler.config.settings import KedaSettings
 from autoscaler.ports import ChangeStatus
 from tests.adapters.keda.world import METADATA, Cluster, Row, World, scaled_object
-from tests.harness.process import eventually
+from tests.harness.process import PATIENCE_S, eventually
 
 Code = grpc.StatusCode
 
@@ -42,11 +42,11 @@ class Client:
     async def refusal(self, method: str, request: Any) -> tuple[Code, str]:
         """Make a call that must not be answered; return its status."""
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await getattr(self.stub, method)(request, timeout=5)
+            await getattr(self.stub, method)(request, timeout=PATIENCE_S)
         return caught.value.code(), caught.value.details()
 
     async def value(self, name: str = "llama") -> pb.MetricValue:
-        (value,) = (await self.stub.GetMetrics(metrics_of(name), timeout=5)).metricValues
+        (value,) = (await self.stub.GetMetrics(metrics_of(name), timeout=PATIENCE_S)).metricValues
         return value
 
 
@@ -312,7 +312,7 @@ async def test_one_bad_scaled_object_does_not_harm_another(client: Client):
     client.world.cluster.add(scaled_object("bad", problem="nonsense"))
     client.world.decide(Row("llama", 3), Row("bad", 5, id=1))
     answers = await asyncio.gather(
-        *(client.stub.GetMetrics(metrics_of(name), timeout=5) for name in ("bad", "llama") * 50),
+        *(client.stub.GetMetrics(metrics_of(name), timeout=PATIENCE_S) for name in ("bad", "llama") * 50),
         return_exceptions=True,
     )
     assert all(isinstance(answer, grpc.aio.AioRpcError) for answer in answers[::2])
@@ -322,7 +322,7 @@ async def test_one_bad_scaled_object_does_not_harm_another(client: Client):
 class TestStreamIsActive:
     async def test_the_state_comes_at_once_and_true_again_from_time_to_time_until_it_is_awake(self, client: Client):
         client.world.decide(Row("llama", 3, current=0))
-        stream = client.stub.StreamIsActive(reference(), timeout=5)
+        stream = client.stub.StreamIsActive(reference(), timeout=PATIENCE_S)
         assert [(await stream.read()).result for _ in range(4)] == [True] * 4
         client.world.decide(Row("llama", 3, current=1))
         with pytest.raises(TimeoutError):
@@ -332,7 +332,7 @@ class TestStreamIsActive:
 
     async def test_a_workload_that_was_taken_to_zero_beside_us_is_woken_again(self, client: Client):
         client.world.decide(Row("llama", 3, current=3))
-        stream = client.stub.StreamIsActive(reference(), timeout=5)
+        stream = client.stub.StreamIsActive(reference(), timeout=PATIENCE_S)
         assert (await stream.read()).result
         client.world.decide(Row("llama", 3, current=0))
         assert (await stream.read()).result
@@ -340,7 +340,7 @@ class TestStreamIsActive:
     async def test_a_change_is_pushed_within_its_tick(self):
         async with talking(World(resend_s=60)) as client:
             client.world.decide(Row("llama", 0, current=0))
-            stream = client.stub.StreamIsActive(reference(), timeout=5)
+            stream = client.stub.StreamIsActive(reference(), timeout=PATIENCE_S)
             assert not (await stream.read()).result
             loop = asyncio.get_running_loop()
             started_s = loop.time()
@@ -352,7 +352,7 @@ class TestStreamIsActive:
 
     async def test_false_is_said_once(self, client: Client):
         client.world.decide(Row("llama", 0, current=0))
-        stream = client.stub.StreamIsActive(reference(), timeout=5)
+        stream = client.stub.StreamIsActive(reference(), timeout=PATIENCE_S)
         assert not (await stream.read()).result
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.2):  # four times as long as until `true` would be said again
@@ -362,7 +362,7 @@ class TestStreamIsActive:
         """KEDA before 2.18 goes to zero for a pushed `false`, whatever another trigger says."""
         client.world.cluster.add(scaled_object("llama", is_only_trigger=False))
         client.world.decide(Row("llama", 3, current=3))
-        stream = client.stub.StreamIsActive(reference(), timeout=5)
+        stream = client.stub.StreamIsActive(reference(), timeout=PATIENCE_S)
         assert (await stream.read()).result
         client.world.decide(Row("llama", 0, current=3))
         reading = asyncio.create_task(stream.read())
@@ -373,7 +373,7 @@ class TestStreamIsActive:
 
     async def test_until_anybody_was_heard_it_is_silent_and_then_speaks_at_once(self):
         async with talking(World(resend_s=60)) as client:
-            stream = client.stub.StreamIsActive(reference(), timeout=5)
+            stream = client.stub.StreamIsActive(reference(), timeout=PATIENCE_S)
             reading = asyncio.create_task(stream.read())
             await asyncio.sleep(0.1)
             client.world.decide(Row("llama", 2, trusted=False, age_s=math.nan))
@@ -384,7 +384,7 @@ class TestStreamIsActive:
 
     async def test_it_does_not_repeat_a_true_that_has_become_stale(self, client: Client):
         client.world.decide(Row("llama", 3, current=0))
-        stream = client.stub.StreamIsActive(reference(), timeout=5)
+        stream = client.stub.StreamIsActive(reference(), timeout=PATIENCE_S)
         await stream.read()
         client.world.clock.time_s += 61
         with pytest.raises(TimeoutError):
@@ -394,7 +394,7 @@ class TestStreamIsActive:
 
     async def test_a_replica_that_does_not_lead_ends_it_cleanly_so_that_keda_comes_back_after_2_s(self, client: Client):
         client.world.decide()
-        stream = client.stub.StreamIsActive(reference(), timeout=5)
+        stream = client.stub.StreamIsActive(reference(), timeout=PATIENCE_S)
         await stream.read()
         client.world.lease.leading = False
         assert await stream.read() is grpc.aio.EOF
@@ -404,7 +404,7 @@ class TestStreamIsActive:
         client.world.decide()
         for then in (None, scaled_object("llama", target=scaled_object("mistral").target)):
             client.world.cluster.add(scaled_object("llama"))
-            stream = client.stub.StreamIsActive(reference(), timeout=5)
+            stream = client.stub.StreamIsActive(reference(), timeout=PATIENCE_S)
             await stream.read()
             client.world.cluster.objects.clear()
             if then:
@@ -415,14 +415,14 @@ class TestStreamIsActive:
             assert caught.value.code() == Code.NOT_FOUND
 
     async def test_wrong_metadata_ends_it_at_once(self, client: Client):
-        stream = client.stub.StreamIsActive(reference(policy="gold"), timeout=5)
+        stream = client.stub.StreamIsActive(reference(policy="gold"), timeout=PATIENCE_S)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await stream.read()
         assert caught.value.code() == Code.INVALID_ARGUMENT
 
     async def test_a_client_that_leaves_leaves_nothing_behind(self, client: Client):
         client.world.decide()
-        streams = [client.stub.StreamIsActive(reference(), timeout=5) for _ in range(20)]
+        streams = [client.stub.StreamIsActive(reference(), timeout=PATIENCE_S) for _ in range(20)]
         for stream in streams:
             await stream.read()
         assert client.world.answers.watchers == 20
@@ -432,11 +432,11 @@ class TestStreamIsActive:
         async def nobody_waits() -> bool:
             return client.world.answers.watchers == 0
 
-        await eventually(nobody_waits, "the streams have ended", 5, 0.01)
+        await eventually(nobody_waits, "the streams have ended", every_s=0.01)
 
 
 async def test_the_spec_stream_begins_with_the_current_specs_and_agrees_with_the_call(client: Client):
-    stream = client.stub.StreamMetricSpec(reference(), timeout=5)
+    stream = client.stub.StreamMetricSpec(reference(), timeout=PATIENCE_S)
     assert await stream.read() == await client.stub.GetMetricSpec(reference())
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.15):
@@ -457,9 +457,9 @@ async def test_the_spec_is_answered_when_every_other_call_is_refused(client: Cli
             client.world.cluster.add(scaled_object("llama", problem="metricType: found 'Value'"))
     for metadata in ({}, {"policy": "gold", "polciy": "x"}, {f"key{i}": "x" for i in range(70)}):
         request = reference(**metadata)
-        (spec,) = (await client.stub.GetMetricSpec(request, timeout=5)).metricSpecs
+        (spec,) = (await client.stub.GetMetricSpec(request, timeout=PATIENCE_S)).metricSpecs
         assert (spec.metricName, spec.targetSizeFloat) == ("replicas", 1.0)
-        assert (await client.stub.StreamMetricSpec(request, timeout=5).read()).metricSpecs == [spec]
+        assert (await client.stub.StreamMetricSpec(request, timeout=PATIENCE_S).read()).metricSpecs == [spec]
         for method, refused in (
             ("IsActive", request),
             ("GetMetrics", pb.GetMetricsRequest(scaledObjectRef=request, metricName="replicas")),
@@ -469,18 +469,18 @@ async def test_the_spec_is_answered_when_every_other_call_is_refused(client: Cli
 
 async def test_the_spec_is_answered_for_the_largest_object_there_can_be(client: Client):
     request = reference(note="x" * 1_500_000)
-    assert (await client.stub.GetMetricSpec(request, timeout=5)).metricSpecs
+    assert (await client.stub.GetMetricSpec(request, timeout=PATIENCE_S)).metricSpecs
     code, text = await client.refusal("IsActive", request)
     assert code == Code.INVALID_ARGUMENT and "metadata note: unknown key" in text
 
 
 async def test_the_spec_is_answered_for_a_name_that_no_object_can_have(client: Client):
     request = pb.ScaledObjectRef(namespace="", name="../etc")
-    assert (await client.stub.GetMetricSpec(request, timeout=5)).metricSpecs
+    assert (await client.stub.GetMetricSpec(request, timeout=PATIENCE_S)).metricSpecs
 
 
 async def test_the_spec_stream_stays_when_its_scaled_object_is_gone(client: Client):
-    stream = client.stub.StreamMetricSpec(reference(), timeout=5)
+    stream = client.stub.StreamMetricSpec(reference(), timeout=PATIENCE_S)
     await stream.read()
     client.world.cluster.objects.clear()
     with pytest.raises(TimeoutError):
@@ -496,9 +496,9 @@ async def test_hundreds_of_scaled_objects_ask_at_once_and_each_gets_its_own_answ
     client.world.decide(*(Row(name, i % 50, id=i) for i, name in enumerate(names)))
 
     async def round_of(name: str) -> tuple[int, bool]:
-        await client.stub.GetMetricSpec(reference(name), timeout=10)
+        await client.stub.GetMetricSpec(reference(name), timeout=PATIENCE_S)
         value = await client.value(name)
-        return value.metricValue, (await client.stub.IsActive(reference(name), timeout=10)).result
+        return value.metricValue, (await client.stub.IsActive(reference(name), timeout=PATIENCE_S)).result
 
     answers = await asyncio.gather(*map(round_of, names))
     assert answers == [(i % 50, i % 50 > 0) for i in range(300)]

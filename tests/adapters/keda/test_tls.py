@@ -16,6 +16,7 @@ from autoscaler.config.settings import KedaSettings, TlsFiles
 from tests.adapters.keda.test_service import reference
 from tests.adapters.keda.world import World
 from tests.harness.certificates import Certificates, KeyPair
+from tests.harness.process import PATIENCE_S
 
 
 @asynccontextmanager
@@ -32,7 +33,7 @@ async def ask(port: int, ca: Path, client: KeyPair | None = None) -> bool:
     credentials = grpc.ssl_channel_credentials(_trusted(ca), key, certificate)
     options = [("grpc.use_local_subchannel_pool", 1)]  # or gRPC reuses a connection with the same credentials
     async with grpc.aio.secure_channel(f"localhost:{port}", credentials, options) as channel:
-        return (await ExternalScalerStub(channel).IsActive(reference(), timeout=3)).result
+        return (await ExternalScalerStub(channel).IsActive(reference(), timeout=PATIENCE_S)).result
 
 
 def _trusted(ca: Path) -> bytes:
@@ -75,12 +76,12 @@ async def test_a_rotated_certificate_serves_new_connections_and_open_ones_go_on(
         credentials = grpc.ssl_channel_credentials(certificates.ca.read_bytes())
         async with grpc.aio.secure_channel(f"localhost:{server.port}", credentials) as channel:
             old = ExternalScalerStub(channel)
-            await old.IsActive(reference(), timeout=3)
+            await old.IsActive(reference(), timeout=PATIENCE_S)
             rotate(pair, other.issue("localhost"))
             assert await ask(server.port, other.ca)
             with pytest.raises(grpc.aio.AioRpcError):
                 await ask(server.port, certificates.ca)
-            assert (await old.IsActive(reference(), timeout=3)).result
+            assert (await old.IsActive(reference(), timeout=PATIENCE_S)).result
         assert server.problem == ""
 
 

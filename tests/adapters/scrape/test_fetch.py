@@ -4,7 +4,6 @@ import asyncio
 import gzip
 import resource
 import ssl
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from random import Random
@@ -121,10 +120,8 @@ async def test_another_status_is_named_and_its_body_is_not_read(
 
 
 async def test_a_slow_server_is_given_up_at_the_deadline_of_one_request(exposition_server: ExpositionServer) -> None:
-    url = exposition_server.serve("/metrics", Served("a 1\n", delay_s=5))
-    begin_s = time.monotonic()
+    url = exposition_server.serve("/metrics", Served("a 1\n", delay_s=60))
     assert await get(url, timeout_s=0.1) == Answer(None, "no answer within 0.1 s")
-    assert time.monotonic() - begin_s < 4.0
 
 
 async def test_a_server_that_sends_drop_by_drop_is_given_up_as_well() -> None:
@@ -269,9 +266,7 @@ async def test_the_items_not_done_by_the_deadline_come_back() -> None:
         visited.append(item)
 
     async with fetcher(concurrency=2) as opened:
-        begin_s = time.monotonic()
         assert await opened.each(range(6), visit, deadline_s=0.1) == [3, 4, 5]
-        assert time.monotonic() - begin_s < 4.0
         assert await opened.each([], visit, deadline_s=0.1) == []
     assert visited == [0, 1, 2]
 

@@ -17,6 +17,8 @@ from autoscaler.adapters.web.server import HttpServer
 from autoscaler.config.settings import HttpSettings
 from autoscaler.ports import TickRecord
 from tests.adapters.web.records import START_WALL_S, explain
+from tests.harness.browser import PATIENCE_MS
+from tests.harness.process import PATIENCE_S
 
 MAX_AGE_S = 40.0
 Open = Callable[..., Awaitable[Page]]
@@ -76,7 +78,7 @@ async def daemon() -> AsyncIterator[Daemon]:
 
 @pytest.fixture
 async def client(daemon: Daemon) -> AsyncIterator[aiohttp.ClientSession]:
-    timeout = aiohttp.ClientTimeout(total=10)
+    timeout = aiohttp.ClientTimeout(total=PATIENCE_S)
     async with aiohttp.ClientSession(daemon.url, timeout=timeout) as session:
         yield session
 
@@ -92,7 +94,7 @@ async def open_page(daemon: Daemon, chromium: Browser) -> AsyncIterator[Open]:
         viewport: dict[str, int] = WIDE,
     ) -> Page:
         page = await chromium.new_page(color_scheme=scheme, viewport=viewport, timezone_id="Europe/Berlin")
-        page.set_default_timeout(10_000)
+        page.set_default_timeout(PATIENCE_MS)
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
         page.on("dialog", lambda dialog: complaints.append(f"dialog: {dialog.message}"))
@@ -106,7 +108,7 @@ async def open_page(daemon: Daemon, chromium: Browser) -> AsyncIterator[Open]:
 async def open_page_quietly(chromium: Browser, daemon: Daemon, path: str, said: list[str]) -> Page:
     """Open a page whose console may tell of answers other than 200; they are collected."""
     page = await chromium.new_page()
-    page.set_default_timeout(10_000)
+    page.set_default_timeout(PATIENCE_MS)
     page.on("console", lambda message: said.append(message.text))
     await page.goto(daemon.url + path)
     return page

@@ -16,6 +16,7 @@ from autoscaler.adapters.web.stream import MAX_CLIENTS
 from autoscaler.core.model.samples import Samples, SourceReport
 from tests.adapters.web.conftest import Daemon, Open, open_page_quietly, rows
 from tests.adapters.web.records import START_WALL_S, World
+from tests.harness.browser import PATIENCE_MS
 
 pytestmark = pytest.mark.integration
 
@@ -102,7 +103,7 @@ async def test_a_stream_that_is_cut_without_a_word_is_replaced(daemon: Daemon, c
         daemon.record(world.tick())
         await page.clock.fast_forward(20_000)
         # Each of the browser's six connections may have to be found dead: five seconds, and three to the next question.
-        await expect(page.locator("#clock")).not_to_have_text(shown or "", timeout=50_000)
+        await expect(page.locator("#clock")).not_to_have_text(shown or "")
         await expect(page.locator("#live")).to_have_text("Live")
 
 
@@ -124,7 +125,7 @@ async def test_any_number_of_tabs_may_be_open_in_one_browser(daemon: Daemon, chr
     world = World(8)
     daemon.record(world.tick())
     context = await chromium.new_context()
-    context.set_default_timeout(10_000)
+    context.set_default_timeout(PATIENCE_MS)
     pages = []
     for member in world.members:
         pages.append(await context.new_page())
@@ -195,7 +196,7 @@ async def test_page_reconnects_when_the_daemon_restarts(chromium: Browser) -> No
     async with serving(World(3), 0) as first:
         port = first.server.port
         page = await chromium.new_page()
-        page.set_default_timeout(15_000)
+        page.set_default_timeout(PATIENCE_MS)
         page.on("pageerror", lambda error: said.append(str(error)))
         await page.goto(first.url)
         await expect(rows(page)).to_have_count(3)
@@ -203,7 +204,7 @@ async def test_page_reconnects_when_the_daemon_restarts(chromium: Browser) -> No
     silence = page.get_by_role("alert")
     await expect(silence).to_contain_text("does not answer.\nWhat is shown is from 18 Nov, ", use_inner_text=True)
     async with serving(World(5), port):
-        await expect(page.locator("#live")).to_have_text("Live", timeout=15_000)
+        await expect(page.locator("#live")).to_have_text("Live")
         await expect(silence).to_be_hidden()
         await expect(rows(page)).to_have_count(5)
     assert said == []

@@ -18,7 +18,6 @@ from tests.lab.replay import small
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_where_slots_are_few_short_gaps_between_tokens_starve_nobody() -> None:
     """Requests queue for slots while gaps stay short: the replica is full, not idle."""
     offer = named("8b-h100")

@@ -525,7 +525,7 @@ async def test_pages_shrink_for_large_objects_of_a_real_server(kube: Kube, clock
         async def listed() -> bool:
             return reflector.synced
 
-        await eventually(listed, "all are listed", 20)
+        await eventually(listed, "all are listed")
     assert sorted(store.names) == sorted(names)
     for name in names:
         await world.delete("Pod", name, "v1")

@@ -131,7 +131,7 @@ async def servers(
                 for name, scraped in targets.items()
             }
             for name, server in running.items():
-                await server.wait_for("up == 1", len(targets[name]), timeout_s=30)
+                await server.wait_for("up == 1", len(targets[name]))
             yield running
 
 
@@ -216,11 +216,11 @@ async def test_engines_that_fall_silent_are_not_taken_for_pods_that_are_gone_whe
             endpoints.serve(path, text)
             targets.append(Target(endpoints.address, path, {"job": "kube-state-metrics"}, job="kube-state-metrics"))
         async with prometheus(tmp_path, *targets) as server:
-            await server.wait_for("up == 1", len(targets), timeout_s=30)
+            await server.wait_for("up == 1", len(targets))
             async with DiscoveredFleet(PrometheusSettings(url=server.url), SystemClock()) as workloads:
                 assert workloads.problems == ()
                 endpoints.serve("/vllm", "some_other_metric 1\n")
-                await server.wait_for("absent(vllm:num_requests_running)", timeout_s=30)
+                await server.wait_for("absent(vllm:num_requests_running)")
                 await workloads.refresh(10)
                 fleet = workloads.fleet()
                 assert (fleet.replicas.tolist(), {pod.name for pod in fleet.pods}) == (replicas, pods)

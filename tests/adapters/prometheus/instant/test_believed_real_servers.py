@@ -69,7 +69,7 @@ async def scene(
             target("silent-0", f"process_start_time_seconds {STARTED_S}\n", "sidecar", instance="10.0.0.1:15020"),
         ]
         async with request.param(tmp_path_factory.mktemp("server"), *targets) as server:
-            await server.wait_for("up == 1", len(targets), timeout_s=30)
+            await server.wait_for("up == 1", len(targets))
             yield server, endpoints
 
 

@@ -74,7 +74,7 @@ async def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
         targets += [target(f"twin-{SECOND}", quick=False)]  # of a cluster that adds no label
         serve(1)
         async with request.param(tmp_path_factory.mktemp("server"), *targets) as server:
-            await server.wait_for("up == 1", len(targets), timeout_s=30)
+            await server.wait_for("up == 1", len(targets))
             await asyncio.sleep(3)
             serve(2)
             fleet = fleet_of(PODS, engine="vllm")

@@ -175,7 +175,7 @@ async def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
             target("dcgm-0", DCGM, job="dcgm"),
         ]
         async with request.param(tmp_path_factory.mktemp("server"), *targets) as server:
-            await server.wait_for("up == 1", len(targets), timeout_s=30)
+            await server.wait_for("up == 1", len(targets))
             endpoints.serve("/tiny-moving", saturated)
             endpoints.serve("/router-0", ROUTER.replace("} 7", "} 19"))
             await server.wait_for('vllm:num_requests_waiting{pod="tiny-moving"} == 30')

@@ -185,7 +185,7 @@ async def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
         flood.serve("/metrics", FLOOD)
         targets.append(Target(flood.address, "/metrics", {"namespace": "llm", "pod": "flood-0"}))
         server = await stack.enter_async_context(request.param(tmp_path_factory.mktemp("server"), *targets))
-        await server.wait_for("up == 1", len(targets), timeout_s=30)
+        await server.wait_for("up == 1", len(targets))
         yield Scene(server, pods, _fleet(pods), _promised())
 
 

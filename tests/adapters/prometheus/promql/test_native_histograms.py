@@ -38,7 +38,7 @@ async def test_latencies_and_counts_are_read_when_histograms_are_native(tmp_path
         endpoints.serve("/metrics", running)
         target = Target(endpoints.address, "/metrics", {"namespace": "llm", "pod": "a-0"})
         async with prometheus(tmp_path, target, flags=flags) as server:
-            await server.wait_for("vllm:num_requests_running", timeout_s=30)
+            await server.wait_for("vllm:num_requests_running")
             labels = {"namespace": "llm", "pod": "a-0", "job": "vllm", "instance": "x", "model_name": "m"}
             for ago_s, times in ((35, 1), (20, 2), (5, 3)):  # the moment of the query may be a little behind
                 for name in ("time_to_first_token_seconds", "inter_token_latency_seconds"):
@@ -69,7 +69,7 @@ async def test_each_pod_keeps_its_own_quantile_when_the_server_cannot_group_nati
         endpoints.serve("/metrics", 'vllm:num_requests_running{model_name="m"} 3\n')
         targets = [Target(endpoints.address, "/metrics", {"namespace": "llm", "pod": pod}) for pod in pods]
         async with prometheus(tmp_path, *targets, flags=flags) as server:
-            await server.wait_for("vllm:num_requests_running", 2, timeout_s=30)
+            await server.wait_for("vllm:num_requests_running", 2)
             for ago_s, times in ((35, 1), (20, 2), (5, 3)):
                 for pod, counts in zip(pods, ([0] * 7 + [20 * times] + [0] * 8, [0] * 15 + [20 * times]), strict=True):
                     labels = {"namespace": "llm", "pod": pod, "job": "vllm", "instance": "x", "model_name": "m"}
