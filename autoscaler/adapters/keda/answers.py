@@ -1,7 +1,7 @@
-"""What KEDA is told, kept in memory: the last decision of each workload that may be told, until its inputs are too old.
+"""The answers to KEDA, in memory: the last decision of each workload, until its inputs are too old.
 
-`Answers` is the actuator and a recorder of KEDA mode. The loop publishes through it and KEDA fetches; nothing here
-talks gRPC. Columns are replaced whole at each tick, so a lookup is two dictionary reads and never waits.
+`Answers` is the actuator and a recorder of KEDA mode: the loop publishes to it, and KEDA's calls read from it. The
+columns are replaced at each tick, so a lookup is two dictionary reads and never waits.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ from autoscaler.core.model.types import Observation
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, IntColumn, find_ids
 from autoscaler.ports import Change, ChangeStatus, Clock, Leadership, Outcome, TickRecord
 
-NOBODY_LEADS = "no replica is known to lead; the next leader answers"
-LED_ELSEWHERE = "another replica leads and answers; this one does not"
+NO_LEADER = "no replica is known to lead; the next leader answers"
+OTHER_LEADER = "another replica leads and answers; this one does not"
 
 
 class NoAnswer(Exception):
-    """There is nothing that may be told, and why. KEDA hears UNAVAILABLE, so that its own fallback works."""
+    """There is no answer, with the reason. KEDA gets UNAVAILABLE, so that its own fallback works."""
 
     def __init__(self, text: str, lasting: str = "") -> None:
-        """lasting: the same in words that do not change from tick to tick."""
+        """lasting: the same reason without numbers that change from tick to tick."""
         super().__init__(text)
         self.lasting = lasting or text
 
 
 class Answer(NamedTuple):
-    """What one workload should have."""
+    """The count of one workload."""
 
-    replicas: int  # wanted
-    current: int  # what the HPA moves from: pods there were when this was decided; 0: it is off
-    active: bool  # keep above zero
-    age_s: float  # of the oldest input behind it
+    replicas: int  # desired
+    current: int  # pods at the time of the decision, from which the HPA moves; 0: the HPA is off
+    active: bool  # the workload must stay above zero
+    age_s: float  # age of its oldest input
 
 
 @dataclass(frozen=True)
 class _Table(Columns):
     """One row per workload; every field float64[W]."""
 
-    replicas: FloatColumn  # wanted; NaN: nobody was heard yet
+    replicas: FloatColumn  # desired; NaN: no pod was read yet
     current: FloatColumn
     active: FloatColumn  # 1 or 0
     as_of_s: FloatColumn  # when the oldest input was read; NaN: never
@@ -59,12 +59,12 @@ _Row = tuple[int, int, bool, float, float]  # replicas (-1: unknown), current, a
 
 @dataclass(frozen=True)
 class _Snapshot:
-    """The answers of one tick. Never changed, only replaced."""
+    """The answers of one tick. It is never changed, only replaced."""
 
     rows: dict[WorkloadRef, int]
     workload_id: IntColumn  # int64[W], ascending
     table: _Table
-    plain: list[_Row]  # the same as plain numbers, which single lookups read faster
+    plain: list[_Row]  # the same values as Python numbers, which single lookups read faster
 
 
 _NOTHING = _Snapshot({}, np.empty(0, dtype=np.int64), _Table.filled(0), [])
@@ -73,34 +73,34 @@ _NOTHING = _Snapshot({}, np.empty(0, dtype=np.int64), _Table.filled(0), [])
 class Answers:
     """Actuator, recorder and memory of KEDA mode.
 
-    A decision on untrusted inputs raises the answer that stands and never lowers it; it makes it younger where some
-    pods were heard: one that hangs is no reason to stop growing. Where nothing was told yet, as after a restart, the
-    count that is there stands then. When nobody is heard the answer expires. `clock` is
-    that of the ticks. `record` and the streams share one event loop.
+    A decision on untrusted inputs may raise the answer but never lower it. If some pods were read, it also renews the
+    answer, because one hanging pod must not stop scaling up. The first answer after a restart is then the present
+    count. If no pod is read, the answer expires. `record` and the streams run in one event loop.
     """
 
     def __init__(self, clock: Clock, leadership: Leadership) -> None:
+        """clock: that of the ticks."""
         self.refusals = Refusals(clock)
         self._clock = clock
         self._leadership = leadership
         self._snapshot = _NOTHING
-        self._tolerances: dict[WorkloadRef, Tolerance] = {}  # of workloads KEDA has asked about
-        self._watchers: dict[WorkloadRef, set[Callable[[], None]]] = {}
+        self._tolerances: dict[WorkloadRef, Tolerance] = {}  # of workloads whose value KEDA has read
+        self._watchers: dict[WorkloadRef, set[Callable[[], None]]] = {}  # open streams
 
     @property
     def leading(self) -> bool:
         return self._leadership.leading
 
     async def apply(self, changes: Sequence[Change], deadline_s: float) -> list[Outcome]:
-        """Say that the changes are published: KEDA reads them from the record of this tick.
+        """Report the changes as published, because KEDA reads them from the record of this tick.
 
-        Unless KEDA does not get them: its calls are refused, or nothing may be told.
+        A change has failed if KEDA does not get it: its calls are refused, or there is no answer.
         """
         refused = self.refusals.by_workload()
         return [self._outcome(change, refused.get(change.ref, "")) for change in changes]
 
     def record(self, tick: TickRecord) -> None:
-        """Take over the decisions of a tick and tell the streams of the workloads that became active or idle."""
+        """Store the decisions of a tick, and notify the streams of workloads that became active or idle."""
         before, after = self._snapshot, self._replace(tick)
         self._snapshot = after
         for ref in list(self._watchers):
@@ -110,20 +110,20 @@ class Answers:
                     notify()
 
     def failed(self, wall_s: float, error: BaseException) -> None:
-        """A tick that came to nothing leaves the answers as they are; they expire by their age."""
+        """Do nothing: the answers stay until they expire."""
 
     def answer(self, ref: WorkloadRef) -> Answer:
-        """Return what a workload should have. Raises NoAnswer with the reason when that is not known well enough."""
+        """Return the count of a workload. Raises NoAnswer if its inputs are missing or too old."""
         replicas, current, active, as_of_s, _ = self._fresh(ref)
         return Answer(replicas, current, active, self._clock.now_s() - as_of_s)
 
     def publish(self, ref: WorkloadRef, tolerance: Tolerance) -> Published:
-        """Return the metric value for a workload whose HPA has this tolerance. Raises NoAnswer as `answer` does."""
+        """Return the metric value for a workload whose HPA has this tolerance. Raises NoAnswer like `answer`."""
         replicas, current, _, _, _ = self._fresh(ref)
         self._tolerances[ref] = tolerance
         return publish(replicas, current, tolerance)
 
-    def swallowed(self, ref: WorkloadRef) -> bool:
+    def is_swallowed(self, ref: WorkloadRef) -> bool:
         """Say whether the HPA's tolerance hides the desired count. False until KEDA has asked for its value."""
         try:
             answer = self.answer(ref)
@@ -134,16 +134,16 @@ class Answers:
 
     def swallowed_workloads(self) -> list[WorkloadRef]:
         """List the workloads whose desired count the HPA's tolerance hides now."""
-        return [ref for ref in self._tolerances if self.swallowed(ref)]
+        return [ref for ref in self._tolerances if self.is_swallowed(ref)]
 
     @property
     def watchers(self) -> int:
-        """Number of streams that wait for news."""
+        """Number of open streams."""
         return sum(map(len, self._watchers.values()))
 
     @contextmanager
     def watching(self, ref: WorkloadRef, notify: Callable[[], None]) -> Iterator[None]:
-        """Call `notify` within the tick in which the workload becomes active, idle, known or unknown."""
+        """Call `notify` in each tick in which the workload becomes active, idle, known or unknown."""
         self._watchers.setdefault(ref, set()).add(notify)
         try:
             yield
@@ -154,7 +154,7 @@ class Answers:
 
     def _fresh(self, ref: WorkloadRef) -> _Row:
         if not self.leading:
-            raise NoAnswer(LED_ELSEWHERE if self._leadership.has_other_leader else NOBODY_LEADS)
+            raise NoAnswer(OTHER_LEADER if self._leadership.has_other_leader else NO_LEADER)
         snapshot = self._snapshot
         row = snapshot.rows.get(ref)
         if row is None:
@@ -162,7 +162,7 @@ class Answers:
         found = snapshot.plain[row]
         replicas, _, _, as_of_s, max_age_s = found
         if replicas < 0:
-            raise NoAnswer(f"{ref.kind} {ref}: nobody was heard yet")
+            raise NoAnswer(f"{ref.kind} {ref}: no pod was read yet")
         age_s = self._clock.now_s() - as_of_s
         if not age_s <= max_age_s:
             allowed = "no policy is in force" if isnan(max_age_s) else f"the policy allows {max_age_s:g} s"
@@ -181,17 +181,17 @@ class Answers:
 
         known = np.isfinite(decision.replicas) & (decision.replicas >= 0)
         trusted = decision.trusted & known
-        heard = trusted | (known & ~np.isnan(decision.observation.age_s))
-        begun = heard & ~trusted & np.isnan(table.replicas)
-        stands = np.where(begun, fleet.replicas, table.replicas)
-        grows: BoolColumn = known & ~trusted & (decision.replicas > stands)
+        is_fresh = trusted | (known & ~np.isnan(decision.observation.age_s))
+        is_first = is_fresh & ~trusted & np.isnan(table.replicas)
+        present = np.where(is_first, fleet.replicas, table.replicas)
+        grows: BoolColumn = known & ~trusted & (decision.replicas > present)
         taken = trusted | grows
-        active = decision.active | (decision.replicas > 0)  # KEDA takes an inactive workload straight from N to 0
+        active = decision.active | (decision.replicas > 0)  # KEDA scales an inactive workload from N to 0 at once
         table = _Table(
-            replicas=np.where(taken, np.ceil(decision.replicas), stands),
+            replicas=np.where(taken, np.ceil(decision.replicas), present),
             current=np.where(fleet.replicas > 0, _pods(decision.observation), 0.0),
-            active=np.where(taken, active, np.where(begun, stands > 0, table.active)),
-            as_of_s=np.where(heard, _as_of_s(tick), table.as_of_s),
+            active=np.where(taken, active, np.where(is_first, present > 0, table.active)),
+            as_of_s=np.where(is_fresh, _as_of_s(tick), table.as_of_s),
             max_age_s=tick.input.spec.max_input_age_s,
         )
         return _Snapshot(rows, fleet.workload_id, table, _plain(table))
@@ -222,18 +222,18 @@ def _plain(table: _Table) -> list[_Row]:
 
 
 def _pods(observation: Observation) -> FloatColumn:
-    """Return how many pods are not leaving, float64[W]: `status.replicas`, with those that a roll-out has added."""
+    """Return the pods that are not leaving, float64[W]: `status.replicas`, including those that a roll-out added."""
     return observation.ready + observation.starting + observation.blocked
 
 
 def _as_of_s(tick: TickRecord) -> FloatColumn:
-    """Return when the oldest input behind each decision was read, float64[W]: an engine, or the view of the cluster."""
+    """Return when the oldest input of each decision was read, float64[W]: an engine, or the cluster."""
     age_s = tick.decision.observation.age_s
     return np.asarray(np.fmin(tick.now_s - age_s, min(tick.now_s, tick.input.fleet.time_s)), dtype=np.float64)
 
 
 def _moved(old: _Snapshot, workload_id: IntColumn) -> _Table:
-    """Bring rows to where their workloads are now; NaN for those that are new."""
+    """Move rows to the present rows of their workloads; NaN for new workloads."""
     if not len(old.workload_id):
         return _Table.filled(len(workload_id))
     place, same = find_ids(workload_id, old.workload_id)
@@ -242,7 +242,7 @@ def _moved(old: _Snapshot, workload_id: IntColumn) -> _Table:
 
 
 def _active(snapshot: _Snapshot, ref: WorkloadRef) -> bool | None:
-    """Return whether a workload is active as far as was ever known; None: unknown."""
+    """Return whether a workload is active, as of its last answer; None: unknown."""
     row = snapshot.rows.get(ref)
     if row is None or np.isnan(snapshot.table.replicas[row]):
         return None

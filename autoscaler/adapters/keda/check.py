@@ -1,8 +1,7 @@
-"""Validation of ScaledObjects before they are applied: our trigger, and whether the HPA will do what it is told.
+"""Validation of ScaledObjects before they are applied, for `vllm-autoscaler check`.
 
-For `vllm-autoscaler check`; knows nothing of gRPC. Errors are those of `config.scaledobject`, for which the daemon
-refuses a ScaledObject of the cluster too. A warning says where the HPA or KEDA will do something else than the daemon
-decides.
+Errors are those of `config.check.scaledobject`, for which the daemon refuses a ScaledObject in the cluster too. A
+warning tells that the HPA or KEDA will do something else than the daemon decides.
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ from autoscaler.config.policy.parse import PolicyBook
 from autoscaler.config.policy.schema import OVERRIDES, PolicySpec
 from autoscaler.config.yaml import Document, Loc
 
-MAX_REPLICAS_LOOKED_AT = 500  # counts whose steps are tried against the tolerance
+MAX_REPLICAS_CHECKED = 500  # counts whose steps are compared with the tolerance
 
 
 def check_scaled_object(document: Document, book: PolicyBook) -> Iterator[Finding]:
-    """Find what is wrong with a ScaledObject; nothing for one whose triggers are other people's.
+    """Yield the findings of a ScaledObject that has a trigger of this scaler.
 
-    A trigger is ours when it is external and its address names this scaler, or its metadata has a key of ours, if
-    misspelt by a letter or two; and when all but its type says so.
-    Never raises for what it reads.
+    An external trigger is ours if its address names this scaler, or if its metadata has a key of ours, which may have a
+    typo. A trigger of another type is ours if its address names this scaler, or it has an address and a policy.
+    Never raises, whatever it reads.
     """
     triggers = at(document.value, "spec", "triggers")
     ours = [index for index, trigger in enumerate(triggers if isinstance(triggers, list) else ()) if _is_ours(trigger)]
@@ -68,7 +67,7 @@ def _is_key_of_ours(key: str) -> bool:
 
 
 def _check_keys(document: Document) -> Iterator[Finding]:
-    """Find keys that KEDA passes over. One that is like none it knows may be of a newer KEDA."""
+    """Find keys that KEDA ignores. A key unlike all known ones may belong to a newer KEDA."""
     for place, known in so.KEYS.items():
         for key in mapping(at(document.value, *place)):
             if key not in known and not get_close_matches(key[:100], known, n=1):
@@ -84,7 +83,7 @@ def _check_trigger(document: Document, index: int) -> Iterator[Finding]:
         problem = "gives the HPA the value of the last poll"
         yield document.warning((*place, "useCachedMetrics"), problem, "false")
     address = at(document.value, *place, "metadata", "scalerAddress")
-    url = isinstance(address, str) and address.startswith(("http://", "https://"))  # which is an error
+    url = isinstance(address, str) and address.startswith(("http://", "https://"))  # which is an error already
     if isinstance(address, str) and not url and not re.search(r":\d+$", address):
         problem = "no port number; without one KEDA would dial 443"
         yield document.warning((*place, "metadata", "scalerAddress"), problem, "host:port")
@@ -105,7 +104,7 @@ def _check_others(document: Document, ours: list[int]) -> Iterator[Finding]:
         yield document.warning(so.MODIFIERS, "puts a formula in the place of the daemon's answer", "none")
 
 
-_HELD = {
+_LIMITING = {
     so.PAUSED: "KEDA changes no count while it stands",
     so.PAUSED_AT: "KEDA goes to this count and stays there while it stands",
     so.PAUSED_IN: "KEDA and the HPA take no replica away while it stands",
@@ -115,19 +114,19 @@ _HELD = {
 
 
 def _check_annotations(document: Document) -> Iterator[Finding]:
-    """Find annotations by which KEDA itself holds the count."""
+    """Find annotations by which KEDA itself limits the count."""
     annotations = mapping(at(document.value, "metadata", "annotations"))
-    for name, problem in _HELD.items():
+    for name, problem in _LIMITING.items():
         if name in annotations and (name == so.PAUSED_AT or so.is_set(annotations, name)):
             yield document.warning(("metadata", "annotations", name), problem, "absent")
 
 
 def _check_counts(document: Document, policy: PolicySpec | None) -> Iterator[Finding]:
-    """Compare the ScaledObject's bounds with the policy's."""
+    """Compare the bounds of the ScaledObject with those of the policy."""
     least = so.whole(document.value, so.MIN, so.LEAST, so.DEFAULT_MIN)
     most = so.whole(document.value, so.MAX, so.MOST, so.DEFAULT_MAX)
     if least is None or most is None or least > most or policy is None:
-        return  # the others would be compared with what is not meant
+        return  # invalid bounds are errors already
     if policy.replicas.max > most:
         problem = f"below replicas.max of the policy, which is {policy.replicas.max}"
         if policy.replicas.min > most:
@@ -136,17 +135,17 @@ def _check_counts(document: Document, policy: PolicySpec | None) -> Iterator[Fin
     if policy.replicas.max < least:
         problem = f"above replicas.max of the policy, which is {policy.replicas.max}, so that {least} will hold"
         yield document.warning(so.MIN, problem, f"at most {policy.replicas.max}")
-    idles = so.whole(document.value, so.IDLE, so.LEAST) == 0  # then KEDA goes to zero from any count
+    idles = so.whole(document.value, so.IDLE, so.LEAST) == 0  # then KEDA scales to zero from any count
     if policy.scale_to_zero.enabled and least > 0 and not idles:
         problem = "keeps the workload above zero, where its policy allows zero"
         yield document.warning(so.MIN, problem, "0, or idleReplicaCount: 0 beside it, or scaleToZero.enabled: false")
 
 
 def _check_cooldown(document: Document) -> Iterator[Finding]:
-    """Find a cooldown that is over before an outage of the daemon is.
+    """Find a cooldown that is shorter than an outage of the daemon may be.
 
-    KEDA 2.20 closes its cached scaler when a call fails. A poll at the same moment finds it closed, hears no error, and
-    takes the workload for idle. Only the time since it was last seen active keeps the replicas then.
+    KEDA 2.20 closes its cached scaler when a call fails. A poll at the same moment finds it closed, gets no error, and
+    treats the workload as idle. Then only the cooldown keeps the replicas.
     """
     cooldown_s = so.whole(document.value, so.COOLDOWN, so.SECONDS, so.DEFAULT_COOLDOWN_S)
     to_zero = so.whole(document.value, so.MIN, so.LEAST, so.DEFAULT_MIN) == 0
@@ -157,7 +156,7 @@ def _check_cooldown(document: Document) -> Iterator[Finding]:
 
 
 def _check_fallback(document: Document, policy: PolicySpec | None) -> Iterator[Finding]:
-    """Find a fallback that takes replicas away from a load that nobody can see."""
+    """Find a fallback that removes replicas while the load is not known."""
     replicas = so.whole(document.value, (*so.FALLBACK, "replicas"), so.LEAST)
     behavior = at(document.value, *so.FALLBACK, "behavior")
     if replicas is None:
@@ -175,7 +174,7 @@ def _check_fallback(document: Document, policy: PolicySpec | None) -> Iterator[F
 
 
 def _policy(stated: dict[str, object], book: PolicyBook) -> PolicySpec | None:
-    """Return the policy of a trigger with its overrides; None where they are wrong, which is told elsewhere."""
+    """Return the policy of a trigger with its overrides; None: they are invalid, which is an error already."""
     texts = {key: value for key, value in stated.items() if isinstance(value, str)}
     if metadata.problems(texts, book):
         return None
@@ -183,7 +182,7 @@ def _policy(stated: dict[str, object], book: PolicyBook) -> PolicySpec | None:
 
 
 def _check_direction(document: Document, place: Loc, most: int) -> Iterator[Finding]:
-    """Find what keeps the HPA from going where it is told, at once."""
+    """Find settings that keep the HPA from reaching the daemon's count at once."""
     rules = mapping(at(document.value, *place))
     up = place == so.UP
     select = rules.get("selectPolicy")
@@ -220,7 +219,7 @@ def _check_tolerance(document: Document, most: int) -> Iterator[Finding]:
         if not steps:
             continue
         place = (*direction, "tolerance")
-        first = ", ".join(f"{current} -> {wanted}" for current, wanted in steps[:3])
+        first = ", ".join(f"{current} -> {desired}" for current, desired in steps[:3])
         problem = f"swallows {len(steps)} step{'' if len(steps) == 1 else 's'} up to maxReplicaCount, the first {first}"
         if at(document.value, *place) is None:
             problem = f"absent, which means {DEFAULT_TOLERANCE}: {problem}"
@@ -228,17 +227,17 @@ def _check_tolerance(document: Document, most: int) -> Iterator[Finding]:
 
 
 def _swallowed(tolerance: Tolerance, most: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """List the steps that no value reaches: up, down; each (current, wanted)."""
-    counts = range(1, min(most, MAX_REPLICAS_LOOKED_AT) + 1)
+    """Return the steps up and down that no value reaches, each as (current, desired)."""
+    counts = range(1, min(most, MAX_REPLICAS_CHECKED) + 1)
     up, down = [], []
     for current in counts:
-        # Nearer steps are swallowed first, so each row ends at the first that is seen.
-        for wanted in range(current + 1, counts.stop):
-            if publish(wanted, current, tolerance).reachable:
+        # Smaller steps are hidden first, so each loop ends at the first reachable step.
+        for desired in range(current + 1, counts.stop):
+            if publish(desired, current, tolerance).reachable:
                 break
-            up.append((current, wanted))
-        for wanted in range(current - 1, 0, -1):
-            if publish(wanted, current, tolerance).reachable:
+            up.append((current, desired))
+        for desired in range(current - 1, 0, -1):
+            if publish(desired, current, tolerance).reachable:
                 break
-            down.append((current, wanted))
+            down.append((current, desired))
     return up, down

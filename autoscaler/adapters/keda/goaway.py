@@ -1,9 +1,10 @@
-"""The port of a replica that does not lead: it sends connections on to the leader and takes no call.
+"""The port of a follower: it answers each connection with GOAWAY, so that the client connects to the leader.
 
-gRPC waits longer after each connection that fails, up to two minutes, and KEDA's client is no exception: behind a
-closed port it finds a new leader late. Here its connection succeeds, which ends that wait, and is given up at once
-with GOAWAY, so that gRPC connects again. The connection is held for a moment before that. Meanwhile gRPC counts it as
-connecting: calls go to a leader that is connected already, and where there is none they wait instead of failing.
+A gRPC client waits longer after each failed connection, up to two minutes. With a closed port KEDA would find a new
+leader late. Here the connection succeeds, which ends that wait, and then ends with GOAWAY, so that gRPC connects again.
+
+The GOAWAY is sent after a short delay. Meanwhile gRPC counts the connection as connecting: calls use a connection to
+the leader if there is one, and otherwise they wait instead of failing.
 Source: grpc-go `clientconn.go` (resetTransport, createTransport), RFC 9113.
 """
 
@@ -14,10 +15,10 @@ import socket
 import ssl
 from contextlib import suppress
 
-HOLD_S = 0.5  # a connection costs both sides a handshake that often
-GONE_S = 1.0  # for the peer to close, so that it reads the GOAWAY and no reset
-RELEASE_S = 0.1  # for another to bind the port: a connection that is refused makes gRPC wait for a second
-MAX_HELD = 1024  # KEDA has one connection for each address and TLS setting; more are closed at once
+DELAY_S = 0.5  # before GOAWAY; each connection costs both sides a handshake
+CLOSE_S = 1.0  # for the peer to close the connection, so that it reads GOAWAY and no reset
+RELEASE_S = 0.1  # for the next server to bind the port: after a refused connection gRPC waits for a second
+MAX_CONNECTIONS = 1024  # KEDA has one for each address and TLS setting; more are closed at once
 TLS_S = 5.0  # for the TLS handshake
 WILDCARDS = ("0.0.0.0", "::")
 READ_BYTES = 1 << 16
@@ -26,66 +27,66 @@ SETTINGS = b"\0\0\0" + b"\x04" + b"\0" + b"\0\0\0\0"  # length, type, flags, str
 GOAWAY = b"\0\0\x08" + b"\x07" + b"\0" + b"\0\0\0\0" + b"\0\0\0\0" + b"\0\0\0\0"  # no stream was processed; no error
 
 
-class Door:
+class GoAwayServer:
     """One listening port, from binding it to closing it."""
 
-    def __init__(self, hold_s: float = HOLD_S) -> None:
-        self._hold_s = hold_s
-        self._released = asyncio.Event()
-        self._held: set[asyncio.Task[None]] = set()
+    def __init__(self, delay_s: float = DELAY_S) -> None:
+        self._delay_s = delay_s
+        self._stopping = asyncio.Event()
+        self._connections: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
 
     @classmethod
-    async def start(cls, host: str, port: int, tls: ssl.SSLContext | None) -> Door:
+    async def start(cls, host: str, port: int, tls: ssl.SSLContext | None) -> GoAwayServer:
         """Bind and listen. Raises OSError."""
-        door = cls()
-        door._server = await asyncio.start_server(
-            door._take, sock=_listener(host, port), ssl=tls, ssl_handshake_timeout=TLS_S if tls else None
+        server = cls()
+        server._server = await asyncio.start_server(
+            server._accept, sock=_listener(host, port), ssl=tls, ssl_handshake_timeout=TLS_S if tls else None
         )
-        return door
+        return server
 
     async def stop(self, grace_s: float) -> None:
-        """Free the port at once. Send away the held connections a little later, when it may be served again."""
+        """Free the port at once. End the open connections shortly after, when another server may have bound it."""
         if self._server:
             self._server.close()
         await asyncio.sleep(min(grace_s, RELEASE_S))
-        self._released.set()
-        if self._held:
-            await asyncio.wait(self._held)
+        self._stopping.set()
+        if self._connections:
+            await asyncio.wait(self._connections)
 
-    def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._held) >= MAX_HELD:
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._connections) >= MAX_CONNECTIONS:
             writer.transport.abort()
             return
-        task = asyncio.create_task(self._send_away(reader, writer), name="keda-door")
-        self._held.add(task)
-        task.add_done_callback(self._held.discard)
+        task = asyncio.create_task(self._send_goaway(reader, writer), name="keda-goaway")
+        self._connections.add(task)
+        task.add_done_callback(self._connections.discard)
 
-    async def _send_away(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # Bytes of the peer are read and dropped all the while: closing over unread bytes would reset the connection.
+    async def _send_goaway(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # The peer's bytes are read and dropped, because closing with unread bytes would reset the connection.
         drained = asyncio.create_task(_drain(reader))
-        released = asyncio.create_task(self._released.wait())
+        stopping = asyncio.create_task(self._stopping.wait())
         try:
-            await asyncio.wait((drained, released), timeout=self._hold_s, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((drained, stopping), timeout=self._delay_s, return_when=asyncio.FIRST_COMPLETED)
             writer.write(SETTINGS + GOAWAY)
-            await asyncio.wait((drained,), timeout=GONE_S)
+            await asyncio.wait((drained,), timeout=CLOSE_S)
         finally:
-            for task in (drained, released):
+            for task in (drained, stopping):
                 task.cancel()
             writer.transport.abort()
-            await asyncio.wait((drained, released))
+            await asyncio.wait((drained, stopping))
 
 
 def _listener(host: str, port: int) -> socket.socket:
-    """Return a listening socket; an address that means all addresses means those of IPv6 too, as for gRPC."""
+    """Return a listening socket. A wildcard address includes IPv6, as for gRPC."""
     family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     if host in WILDCARDS and socket.has_dualstack_ipv6():
-        with suppress(OSError):  # IPv6 may be switched off
+        with suppress(OSError):  # IPv6 may be disabled
             return socket.create_server(("::", port), family=socket.AF_INET6, dualstack_ipv6=True)
     return socket.create_server(address[:2], family=family)
 
 
 async def _drain(reader: asyncio.StreamReader) -> None:
-    with suppress(OSError):  # the peer went away, or TLS failed
+    with suppress(OSError):  # the peer closed the connection, or TLS failed
         while await reader.read(READ_BYTES):
             pass

@@ -1,4 +1,4 @@
-"""Metrics of the KEDA side on /metrics: calls, streams, ScaledObjects and counts that KEDA or the HPA cannot use."""
+"""Metrics of KEDA mode: calls, streams, unknown ScaledObjects, and counts that the HPA's tolerance hides."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Calls:
 
 
 class KedaCollector(Collector):
-    """Renders them at scrape time. Register it with the registry behind /metrics."""
+    """Collects the metrics at scrape time. It must be registered with the registry of /metrics."""
 
     def __init__(self, answers: Answers, calls: Calls) -> None:
         self._answers = answers

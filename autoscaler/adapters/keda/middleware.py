@@ -1,7 +1,7 @@
-"""Around every call: a deadline, a status for what is refused, a count, and a clean end when the server stops.
+"""Wraps every call: a deadline, a status for errors, a count, and a clean end when the server stops.
 
-KEDA sets no deadline, and a call that hangs holds the lock of its ScaledObject, activation included: so the server
-sets one, whatever the service behind it does.
+KEDA sets no deadline, and a call that hangs keeps KEDA's lock of the ScaledObject, which also blocks its activation. So
+the server sets a deadline for every call.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from autoscaler.adapters.keda.proto import externalscaler_pb2 as pb
 from autoscaler.adapters.keda.proto.externalscaler_pb2_grpc import ExternalScalerServicer
 from autoscaler.adapters.keda.service import Context, Refused
 
-SWEEPS_PER_DEADLINE = 10  # a call is ended at most a tenth late
-UNREAD_DEADLINES = 30  # a stream waits so much longer to be read: 10,000 messages at once are seconds of our own work
-MAX_DETAILS_CHARS = 2000  # a status travels in headers of at most 8 KiB, and a caller drops larger ones
+SWEEPS_PER_DEADLINE = 10  # a call ends at most a tenth of its deadline late
+UNREAD_DEADLINES = 30  # a stream may stay unread for so many deadlines: 10,000 messages at once take seconds
+MAX_DETAILS_CHARS = 2000  # a status is sent in headers, and clients drop headers above 8 KiB
 
 log = structlog.get_logger(__name__)
 
@@ -29,14 +29,14 @@ Request = TypeVar("Request")
 Response = TypeVar("Response")
 
 
-class Guard(ExternalScalerServicer):
-    """Passes calls on to a service and bounds them. At the end, `end_streams` and then `finished`."""
+class Middleware(ExternalScalerServicer):
+    """Passes calls to a service, with limits. `end_streams` and then `wait_finished` end it."""
 
     def __init__(self, service: ExternalScalerServicer, deadline_s: float, calls: Calls) -> None:
         self._service = service
         self._deadline_s = deadline_s
         self._calls = calls
-        self._under_way: dict[asyncio.Task[Any], float] = {}  # when each call's time is up, the earliest first
+        self._calls_until: dict[asyncio.Task[Any], float] = {}  # deadline of each open call, the earliest first
         self._sweeping = False
         self._streams: set[asyncio.Task[Any]] = set()
         self._ending = False
@@ -57,14 +57,14 @@ class Guard(ExternalScalerServicer):
         await self._stream("StreamMetricSpec", self._service.StreamMetricSpec, request, context)
 
     def end_streams(self) -> None:
-        """End all streams with status OK: KEDA opens them again after 2 s, where an error would make it back off."""
+        """End all streams with status OK. KEDA then opens them again in 2 s; after an error it would back off."""
         self._ending = True
         for task in self._streams:
             task.cancel()
 
-    async def finished(self, within_s: float) -> None:
-        """Wait until the calls and streams that are under way have been answered, at most this long [s]."""
-        if tasks := [*self._under_way, *self._streams]:
+    async def wait_finished(self, within_s: float) -> None:
+        """Wait until the open calls and streams have been answered, at most `within_s` seconds."""
+        if tasks := [*self._calls_until, *self._streams]:
             await asyncio.wait(tasks, timeout=within_s)
 
     async def _call(
@@ -75,33 +75,33 @@ class Guard(ExternalScalerServicer):
         context: Context,
     ) -> Response:
         task = _current_task()
-        self._under_way[task] = task.get_loop().time() + self._deadline_s
+        self._calls_until[task] = task.get_loop().time() + self._deadline_s
         if not self._sweeping:
             self._sweep(task.get_loop())
         try:
             response = await answer(request, context)
         except asyncio.CancelledError:
-            if task in self._under_way:
-                raise  # the client went away
+            if task in self._calls_until:
+                raise  # the client cancelled
             task.uncancel()
             await self._abort(method, TimeoutError(), context)
         except Exception as error:
             await self._abort(method, error, context)
         finally:
-            self._under_way.pop(task, None)
+            self._calls_until.pop(task, None)
         self._calls.count(method, "OK")
         return response
 
     def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Cancel calls whose time is up, and look again soon while there are any.
+        """Cancel calls after their deadline, and repeat while there are open calls.
 
-        One look at all calls instead of a timer for each: a timer costs as much as the answer itself.
+        A timer for each call would cost as much as the answer itself.
         """
-        self._sweeping = bool(self._under_way)
-        for task, end_s in list(self._under_way.items()):
+        self._sweeping = bool(self._calls_until)
+        for task, end_s in list(self._calls_until.items()):
             if end_s > loop.time():
                 break
-            del self._under_way[task]
+            del self._calls_until[task]
             task.cancel()
         if self._sweeping:
             loop.call_later(self._deadline_s / SWEEPS_PER_DEADLINE, self._sweep, loop)
@@ -113,7 +113,7 @@ class Guard(ExternalScalerServicer):
         request: Request,
         context: Context,
     ) -> None:
-        if self._ending:  # opened since the others were ended
+        if self._ending:  # opened after `end_streams`
             self._calls.count(method, "OK")
             return
         task = _current_task()
@@ -124,7 +124,7 @@ class Guard(ExternalScalerServicer):
                     await self._write(message, context)
         except asyncio.CancelledError:
             if not self._ending:
-                raise  # the client went away
+                raise  # the client cancelled
             task.uncancel()
         except Exception as error:
             await self._abort(method, error, context)

@@ -1,4 +1,7 @@
-"""Which ScaledObjects KEDA is refused for, and why. Only calls tell: a request may say other than the cluster does."""
+"""ScaledObjects for which KEDA's calls are refused, and why.
+
+Only calls tell, because a request may differ from the ScaledObject in the cluster.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,9 @@ from typing import NamedTuple
 from autoscaler.core.model.fleet import WorkloadRef
 from autoscaler.ports import Clock
 
-MAX_REFUSED = 1000  # ScaledObjects that are remembered; beyond, the longest known are forgotten
-ANSWERED_S = 60.0  # a refusal counts when no call was answered for so long: KEDA asks several times a minute
-KEPT_S = 600.0  # it is forgotten when it did not happen again for so long
+MAX_REFUSED = 1000  # ScaledObjects that are remembered; beyond it the oldest are forgotten
+ANSWERED_S = 60.0  # a refusal counts if no call was answered for this time: KEDA calls several times a minute
+EXPIRES_S = 600.0  # a refusal is forgotten if it was not repeated for this time
 
 Key = tuple[str, str]  # namespace and name of a ScaledObject
 
@@ -21,14 +24,14 @@ class _Refusal(NamedTuple):
 
 
 class Refusals:
-    """Remembers refusals that last. One caller that asks wrongly beside KEDA makes none."""
+    """Remembers lasting refusals. Wrong calls of another client beside KEDA do not count."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._refused: dict[Key, _Refusal] = {}
-        self._answered_s: dict[Key, float] = {}  # of those that are known, so as many as there are ScaledObjects
+        self._answered_s: dict[Key, float] = {}  # of known ScaledObjects only, so their number is bounded
 
-    def refuse(self, key: Key, target: WorkloadRef | None, text: str) -> None:
+    def add(self, key: Key, target: WorkloadRef | None, text: str) -> None:
         """Note that a call for the value was refused."""
         now_s = self._clock.now_s()
         if now_s - self._answered_s.get(key, -ANSWERED_S) < ANSWERED_S:
@@ -38,13 +41,13 @@ class Refusals:
             del self._refused[next(iter(self._refused))]
         self._refused[key] = _Refusal(target, text, now_s)
 
-    def admit(self, key: Key) -> None:
-        """Note that a call was right."""
+    def clear(self, key: Key) -> None:
+        """Note that a call was answered."""
         self._answered_s[key] = self._clock.now_s()
         self._refused.pop(key, None)
 
-    def of(self, ref: WorkloadRef) -> str:
-        """Say why KEDA is refused for a workload; "": it is not."""
+    def for_workload(self, ref: WorkloadRef) -> str:
+        """Return why KEDA's calls for a workload are refused; "": they are not."""
         return self.by_workload().get(ref, "") if self._refused else ""
 
     def by_workload(self) -> dict[WorkloadRef, str]:
@@ -55,11 +58,11 @@ class Refusals:
         }
 
     def unknown(self) -> list[str]:
-        """Return why KEDA is refused for ScaledObjects that no workload is known of."""
+        """Return why calls for unknown ScaledObjects are refused, one line each."""
         return [refusal.text for refusal in self._lasting().values() if refusal.target is None]
 
     def _lasting(self) -> dict[Key, _Refusal]:
-        oldest_s = self._clock.now_s() - KEPT_S
+        oldest_s = self._clock.now_s() - EXPIRES_S
         if any(refusal.last_s < oldest_s for refusal in self._refused.values()):
             self._refused = {key: refusal for key, refusal in self._refused.items() if refusal.last_s >= oldest_s}
         return self._refused

@@ -1,5 +1,6 @@
-"""Certificates of the gRPC server, from files that rotate. The files are looked at whenever a client connects,
-and whenever somebody asks what is wrong with them: a replica that does not lead has no clients.
+"""Certificates of the gRPC server, from files that rotate.
+
+The files are checked whenever a client connects, and whenever `problem` is read, because a follower has no clients.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ Stamp = tuple[tuple[int, int, int], ...]
 
 
 class CertificateError(Exception):
-    """A certificate, key or CA that cannot be used: names the file and what is wrong with it."""
+    """A certificate, key or CA cannot be used. The message names the file and the reason."""
 
 
 class RotatingCertificates:
-    """Reads cert, key and CA, and reads them again when they change. A broken change keeps what was in force.
+    """Reads certificate, key and CA, and reads them again when they change. After an invalid change the old ones stay.
 
-    Raises CertificateError at once when the files cannot be used.
+    The constructor raises CertificateError if the files cannot be used.
     """
 
     def __init__(self, files: TlsFiles, wall_s: Callable[[], float] = time.time) -> None:
@@ -39,64 +40,64 @@ class RotatingCertificates:
         self._cert, self._key, self._ca = files.cert, files.key, files.ca
         self._wall_s = wall_s
         self._refused = ""
-        self._seen = self._stamp()
-        self._in_force, self._context, self._expires_s = self._load()
-        self._handed = self._in_force
+        self._stamp_read = self._stamp()
+        self._current, self._context, self._expires_s = self._load()
+        self._handed_out = self._current
 
     @property
     def problem(self) -> str:
-        """What is wrong now: new files that are refused, or a certificate that has expired in force; "": nothing."""
-        self._look()
+        """New files that were refused, or a present certificate that has expired; "": no problem."""
+        self._reload()
         if not self._refused and self._wall_s() > self._expires_s:
             return f"{self._cert}: certificate has expired"
         return self._refused
 
     def credentials(self) -> grpc.ServerCredentials:
-        """Return credentials that follow the files; with a CA, clients must show a certificate that it signed."""
-        self._handed = self._in_force
-        # The stubs know nothing of None, which the library documents as "no change".
+        """Return credentials that follow the files. With a CA, clients must show a certificate that it signed."""
+        self._handed_out = self._current
+        # The type stubs lack None, which the library documents as "no change".
         changed = cast(Callable[[], grpc.ServerCertificateConfiguration], self.changed)
-        return grpc.dynamic_ssl_server_credentials(self._handed, changed, self._ca is not None)
+        return grpc.dynamic_ssl_server_credentials(self._handed_out, changed, self._ca is not None)
 
     def context(self) -> ssl.SSLContext:
-        """Return a context for HTTP/2 that follows the files. It asks no client for a certificate."""
+        """Return a context for HTTP/2 that follows the files. It requests no client certificate."""
 
-        def follow(connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
-            self._look()
+        def use_current(connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+            self._reload()
             connection.context = self._context
 
         context = _context(self._cert, self._key)
-        context.sni_callback = follow
+        context.sni_callback = use_current
         return context
 
     def changed(self) -> grpc.ServerCertificateConfiguration | None:
-        """Return what to use from now on, or None to go on as before. Called by gRPC for each new connection."""
-        self._look()
-        if self._in_force is self._handed:
+        """Return the new configuration, or None if it has not changed. gRPC calls this for each new connection."""
+        self._reload()
+        if self._current is self._handed_out:
             return None
-        self._handed = self._in_force
-        return self._handed
+        self._handed_out = self._current
+        return self._handed_out
 
-    def _look(self) -> None:
-        """Read the files if they changed.
+    def _reload(self) -> None:
+        """Read the files if they have changed.
 
-        Files that were broken are read again each time, so one that was half-written recovers by itself.
+        Invalid files are read each time, so a file that was incomplete recovers by itself.
         """
         try:
             stamp = self._stamp()
-            if stamp == self._seen and not self._refused:
+            if stamp == self._stamp_read and not self._refused:
                 return
-            self._in_force, self._context, self._expires_s = self._load()
+            self._current, self._context, self._expires_s = self._load()
         except CertificateError as error:
             if str(error) != self._refused:
                 log.error("certificate kept; the new one is refused", problem=str(error))
             self._refused = str(error)
             return
         log.info("certificate replaced", certificate=str(self._cert))
-        self._seen, self._refused = stamp, ""
+        self._stamp_read, self._refused = stamp, ""
 
     def _stamp(self) -> Stamp:
-        """Return what changes when a file is written or a link to it is moved."""
+        """Return a value that changes when a file is written or its symbolic link is moved."""
         stamps = []
         for path in self._paths():
             try:
@@ -129,18 +130,18 @@ def _context(cert: Path, key: Path) -> ssl.SSLContext:
 
 
 def check(cert: Path, key: Path) -> float:
-    """Return when the certificate expires, in Unix time; raise CertificateError for a pair that a client would refuse.
+    """Return when the certificate expires, in Unix time. Raises CertificateError if a client would refuse it.
 
-    Two ends of a connection in memory shake hands with it, so the verdict is OpenSSL's own.
+    A TLS handshake in memory decides, so the result is OpenSSL's own.
     """
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
-    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # trust the certificate itself, whoever signed it
+    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # trust the certificate itself, with any issuer
     try:
         server.load_cert_chain(cert, key, password=_no_password)
         client.load_verify_locations(cert)
-    except (OSError, ValueError) as error:  # OpenSSL's own errors among them
+    except (OSError, ValueError) as error:  # including OpenSSL's errors
         raise CertificateError(f"{cert} with key {key}: {_reason(error)}") from error
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     sides = (
@@ -148,7 +149,7 @@ def check(cert: Path, key: Path) -> float:
         server.wrap_bio(to_server, to_client, server_side=True),
     )
     try:
-        for side in sides * 2:  # hello, answer, verdict, end
+        for side in sides * 2:  # hello, answer, verification, end
             with suppress(ssl.SSLWantReadError):
                 side.do_handshake()
     except ssl.SSLCertVerificationError as error:

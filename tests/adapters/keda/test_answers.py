@@ -1,10 +1,10 @@
-"""What is told, from when, and until when."""
+"""The answers to KEDA: their values, and when they expire."""
 
 from math import nan
 
 import pytest
 
-from autoscaler.adapters.keda.answers import LED_ELSEWHERE, NOBODY_LEADS, Answer, NoAnswer
+from autoscaler.adapters.keda.answers import NO_LEADER, OTHER_LEADER, Answer, NoAnswer
 from autoscaler.adapters.keda.metric_value import Tolerance
 from autoscaler.ports import Change, ChangeStatus
 from tests.adapters.keda.world import Row, World, ref
@@ -17,18 +17,18 @@ def world() -> World:
     return World()
 
 
-def test_before_the_first_tick_there_is_no_answer(world: World):
+def test_no_answer_before_the_first_tick(world: World):
     with pytest.raises(NoAnswer, match="Deployment prod/llama is not among the workloads of the last tick"):
         world.answers.answer(LLAMA)
 
 
-def test_before_anybody_was_heard_there_is_no_answer_whatever_is_wanted(world: World):
+def test_no_answer_until_a_pod_was_read(world: World):
     world.decide(Row("llama", 5, trusted=False, age_s=nan))
-    with pytest.raises(NoAnswer, match="nobody was heard yet"):
+    with pytest.raises(NoAnswer, match="no pod was read yet"):
         world.answers.answer(LLAMA)
 
 
-def test_after_a_restart_beside_a_pod_that_hangs_the_count_that_is_there_stands_until_more_is_wanted(world: World):
+def test_present_count_is_the_answer_after_a_restart(world: World):
     told = []
     for wanted in (3, 0, 9, 7):
         world.decide(Row("llama", wanted, current=5, trusted=False, age_s=15))
@@ -37,22 +37,22 @@ def test_after_a_restart_beside_a_pod_that_hangs_the_count_that_is_there_stands_
     assert all(answer.active for answer in told)
 
 
-def test_a_trusted_decision_is_told(world: World):
+def test_answer_is_the_trusted_decision(world: World):
     world.decide(Row("llama", 5, current=2, age_s=4))
     assert world.answers.answer(LLAMA) == Answer(5, 2, True, 4.0)
 
 
-def test_pods_that_find_no_gpu_are_among_those_that_the_hpa_counts(world: World):
+def test_current_count_includes_blocked_pods(world: World):
     world.decide(Row("llama", 9, current=12, blocked=3))
     assert world.answers.answer(LLAMA).current == 12
 
 
-def test_at_zero_the_hpa_is_off_whatever_pods_are_still_there(world: World):
+def test_current_count_is_zero_when_the_hpa_is_off(world: World):
     world.decide(Row("llama", 3, current=0, pods=3))
     assert world.answers.answer(LLAMA).current == 0
 
 
-def test_an_answer_lives_as_long_as_the_policy_trusts_its_inputs_and_not_a_second_more(world: World):
+def test_answer_expires_with_the_age_of_its_inputs(world: World):
     world.decide(Row("llama", 5, age_s=20, max_age_s=60))
     world.clock.time_s += 40
     assert world.answers.answer(LLAMA).age_s == 60
@@ -61,7 +61,7 @@ def test_an_answer_lives_as_long_as_the_policy_trusts_its_inputs_and_not_a_secon
         world.answers.answer(LLAMA)
 
 
-def test_the_age_of_the_view_of_the_cluster_counts_as_well(world: World):
+def test_answer_expires_with_the_age_of_the_cluster_view(world: World):
     world.decide(Row("llama", 0, current=0, age_s=nan), view_age_s=50)
     assert world.answers.answer(LLAMA).age_s == 50
     world.clock.time_s += 11
@@ -69,7 +69,7 @@ def test_the_age_of_the_view_of_the_cluster_counts_as_well(world: World):
         world.answers.answer(LLAMA)
 
 
-def test_ticks_in_which_nobody_is_heard_do_not_make_an_answer_younger(world: World):
+def test_answer_is_not_renewed_when_no_pod_is_read(world: World):
     world.decide(Row("llama", 5))
     for _ in range(7):
         world.clock.time_s += 10
@@ -78,7 +78,7 @@ def test_ticks_in_which_nobody_is_heard_do_not_make_an_answer_younger(world: Wor
         world.answers.answer(LLAMA)
 
 
-def test_an_answer_that_holds_or_rises_lives_on_while_some_pods_are_heard(world: World):
+def test_answer_is_renewed_when_some_pods_are_read(world: World):
     world.decide(Row("llama", 5))
     told = []
     for wanted in (5, 8, 8, 6, 8, 8, 9):  # one pod hangs for ever, and the load of the others rises
@@ -91,7 +91,7 @@ def test_an_answer_that_holds_or_rises_lives_on_while_some_pods_are_heard(world:
         world.answers.answer(LLAMA)
 
 
-def test_a_decision_without_trust_raises_the_answer_and_never_lowers_it(world: World):
+def test_untrusted_decision_only_raises_the_answer(world: World):
     world.decide(Row("llama", 5))
     told = []
     for wanted in (8, 6, 0, nan):
@@ -102,39 +102,39 @@ def test_a_decision_without_trust_raises_the_answer_and_never_lowers_it(world: W
     assert world.answers.answer(LLAMA).replicas == 4
 
 
-def test_a_wake_up_without_trust_activates_a_workload_at_zero(world: World):
+def test_untrusted_wake_up_activates_a_workload_at_zero(world: World):
     world.decide(Row("llama", 0, current=0))
     assert not world.answers.answer(LLAMA).active
     world.decide(Row("llama", 1, current=0, trusted=False))
     assert world.answers.answer(LLAMA).active
 
 
-def test_a_workload_that_should_have_replicas_is_active_because_keda_takes_an_inactive_one_from_n_to_0(world: World):
+def test_workload_is_active_when_it_should_have_replicas(world: World):
     world.decide(Row("llama", 5, active=False))
     assert world.answers.answer(LLAMA).active
     world.decide(Row("llama", 0, active=False))
     assert not world.answers.answer(LLAMA).active
 
 
-def test_a_workload_without_a_policy_in_force_has_no_answer(world: World):
+def test_no_answer_without_a_policy(world: World):
     world.decide(Row("llama", 5, max_age_s=nan))
     with pytest.raises(NoAnswer, match="no policy is in force"):
         world.answers.answer(LLAMA)
 
 
-def test_a_replica_that_lost_the_lease_says_whether_another_leads(world: World):
+def test_reason_tells_whether_another_replica_leads(world: World):
     world.decide()
     world.lease.leading = False
-    with pytest.raises(NoAnswer, match=NOBODY_LEADS):
+    with pytest.raises(NoAnswer, match=NO_LEADER):
         world.answers.answer(LLAMA)
     world.lease.has_other_leader = True
-    with pytest.raises(NoAnswer, match=LED_ELSEWHERE):
+    with pytest.raises(NoAnswer, match=OTHER_LEADER):
         world.answers.answer(LLAMA)
     world.lease.leading = True
     assert world.answers.answer(LLAMA).replicas == 3
 
 
-def test_answers_follow_their_workloads_when_rows_come_and_go(world: World):
+def test_answers_move_with_the_rows_of_their_workloads(world: World):
     world.decide(Row("a", 1, id=0), Row("llama", 5, id=1), Row("z", 9, id=2))
     world.decide(Row("llama", 0, id=1, trusted=False), Row("new", 7, id=3, trusted=False, age_s=nan))
     assert world.answers.answer(LLAMA).replicas == 5
@@ -143,14 +143,14 @@ def test_answers_follow_their_workloads_when_rows_come_and_go(world: World):
             world.answers.answer(ref(gone_or_new))
 
 
-def test_a_workload_made_anew_under_its_old_name_does_not_inherit_the_answer(world: World):
+def test_recreated_workload_does_not_inherit_the_answer(world: World):
     world.decide(Row("llama", 5, id=1))
     world.decide(Row("llama", 9, id=2, trusted=False, age_s=nan))
-    with pytest.raises(NoAnswer, match="nobody was heard yet"):
+    with pytest.raises(NoAnswer, match="no pod was read yet"):
         world.answers.answer(LLAMA)
 
 
-def test_of_a_workload_made_anew_nothing_is_swallowed_until_keda_asks_again(world: World):
+def test_recreated_workload_does_not_inherit_the_tolerance(world: World):
     world.decide(Row("llama", 21, current=20))
     world.answers.publish(LLAMA, Tolerance())
     assert world.answers.swallowed_workloads() == [LLAMA]
@@ -159,46 +159,46 @@ def test_of_a_workload_made_anew_nothing_is_swallowed_until_keda_asks_again(worl
     assert world.answers.swallowed_workloads() == []
 
 
-def test_a_failed_tick_changes_nothing(world: World):
+def test_failed_tick_changes_nothing(world: World):
     world.decide()
     world.answers.failed(0.0, RuntimeError("boom"))
     assert world.answers.answer(LLAMA).replicas == 3
 
 
-def test_the_step_that_the_tolerance_swallows_is_told_once_keda_has_asked(world: World):
+def test_hidden_step_is_reported_after_keda_read_the_value(world: World):
     world.decide(Row("llama", 11, current=10))
-    assert not world.answers.swallowed(LLAMA)
+    assert not world.answers.is_swallowed(LLAMA)
     assert world.answers.publish(LLAMA, Tolerance()).value == 11
-    assert world.answers.swallowed(LLAMA)
+    assert world.answers.is_swallowed(LLAMA)
     assert world.answers.swallowed_workloads() == [LLAMA]
     world.decide(Row("llama", 12, current=10))
-    assert not world.answers.swallowed(LLAMA)
+    assert not world.answers.is_swallowed(LLAMA)
     world.answers.publish(LLAMA, Tolerance(0, 0))
     world.decide(Row("llama", 11, current=10))
     assert world.answers.swallowed_workloads() == []
 
 
-def test_a_step_down_inside_the_tolerance_is_sent_lower_and_lands(world: World):
+def test_value_is_lowered_when_a_step_down_is_hidden(world: World):
     world.decide(Row("llama", 10, current=11))
     assert world.answers.publish(LLAMA, Tolerance()) == (9.00125, True)
 
 
-def test_where_a_roll_out_adds_pods_the_value_keeps_the_hpa_from_their_count(world: World):
-    """It divides by the pods there are, and goes to their count where that is within its tolerance."""
+def test_value_allows_for_pods_that_a_roll_out_added(world: World):
+    """The HPA divides by the number of pods, and keeps their count within its tolerance."""
     world.decide(Row("llama", 12, current=12, pods=13))
     assert world.answers.publish(LLAMA, Tolerance()) == (11.00125, True)
-    assert not world.answers.swallowed(LLAMA)
+    assert not world.answers.is_swallowed(LLAMA)
     world.decide(Row("llama", 100, current=100, pods=105))
     assert not world.answers.publish(LLAMA, Tolerance()).reachable
-    assert world.answers.swallowed(LLAMA)
+    assert world.answers.is_swallowed(LLAMA)
 
 
-def test_before_the_first_pod_of_a_workload_is_there_nothing_is_swallowed(world: World):
+def test_no_step_is_hidden_before_the_first_pod(world: World):
     world.decide(Row("llama", 3, current=1, pods=0))
     assert world.answers.publish(LLAMA, Tolerance()) == (3, True)
 
 
-async def test_changes_are_published_and_the_outcome_says_when_the_hpa_will_not_act(world: World):
+async def test_outcome_tells_when_the_hpa_will_not_act(world: World):
     change = Change(LLAMA, "uid", 10, 11, "reason")
     world.decide(Row("llama", 11, current=10))
     assert [(o.status, o.detail) for o in await world.answers.apply([change], 1.0)] == [(ChangeStatus.PUBLISHED, "")]
@@ -210,13 +210,13 @@ async def test_changes_are_published_and_the_outcome_says_when_the_hpa_will_not_
 @pytest.mark.parametrize(
     ("row", "later_s", "heard", "status", "words"),
     [
-        (Row("llama", 4, trusted=False, age_s=nan), 0, False, ChangeStatus.FAILED, "nobody was heard yet"),
+        (Row("llama", 4, trusted=False, age_s=nan), 0, False, ChangeStatus.FAILED, "no pod was read yet"),
         (Row("llama", 4, trusted=False, age_s=nan), 0, True, ChangeStatus.PUBLISHED, ""),  # from this very tick on
         (Row("llama", 4), 30, False, ChangeStatus.PUBLISHED, ""),  # the last decision is still told
         (Row("llama", 4), 61, False, ChangeStatus.FAILED, "its inputs are too old; the policy allows 60 s"),
     ],
 )
-async def test_a_change_is_no_news_when_keda_gets_no_answer(
+async def test_change_fails_when_keda_gets_no_answer(
     world: World, row: Row, later_s: float, heard: bool, status: ChangeStatus, words: str
 ):
     world.decide(row)
@@ -226,7 +226,7 @@ async def test_a_change_is_no_news_when_keda_gets_no_answer(
     assert words in outcome.detail
 
 
-def test_watchers_hear_of_activity_and_of_nothing_else(world: World):
+def test_streams_are_notified_only_of_activity(world: World):
     heard = []
     with world.answers.watching(LLAMA, lambda: heard.append(world.clock.time_s)):
         for now_s, row in [

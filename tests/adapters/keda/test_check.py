@@ -1,4 +1,4 @@
-"""What `check` says of ScaledObjects."""
+"""Findings of `check` about ScaledObjects."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def findings(text: str) -> list[Finding]:
 
 
 def changed(*changes: tuple[str, object]) -> str:
-    """Return the shipped example with values set, or taken away where None, at dotted places."""
+    """Return the shipped example with values set at dotted paths; None removes a value."""
     document = yaml.safe_load(EXAMPLE.read_text())
     for place, value in changes:
         *way, last = [int(part) if part.isdigit() else part for part in place.replace("\\.", "\0").split(".")]
@@ -43,7 +43,7 @@ BEHAVIOR = "spec.advanced.horizontalPodAutoscalerConfig.behavior"
 METADATA = "spec.triggers.0.metadata"
 
 
-def test_the_shipped_example_is_without_findings_and_is_counted():
+def test_shipped_example_has_no_findings():
     result = check([EXAMPLE], BOOK, {"ScaledObject": check_scaled_object})
     assert result.findings == () and dict(result.documents) == {"ScaledObject": 1}
 
@@ -60,15 +60,15 @@ def test_the_shipped_example_is_without_findings_and_is_counted():
         ([("spec.cooldownPeriod", 30), ("spec.minReplicaCount", 1)], False),  # KEDA never goes to zero
     ],
 )
-def test_a_cooldown_too_short_for_failed_calls_is_warned_of(changes: list[tuple[str, object]], warned: bool):
-    """KEDA 2.20 can take a call that fails beside another for an idle workload: 4 replicas went to 0."""
+def test_warning_when_the_cooldown_is_short(changes: list[tuple[str, object]], warned: bool):
+    """KEDA 2.20 can treat a failed call as an idle workload: 4 replicas went to 0."""
     found = [finding for finding in findings(changed(*changes)) if finding.key == "spec.cooldownPeriod"]
     assert [(finding.severity, "goes to zero" in finding.problem) for finding in found] == [
         (Severity.WARNING, True)
     ] * warned
 
 
-def test_the_line_the_key_the_value_and_what_is_allowed_are_told():
+def test_finding_has_line_key_value_and_allowed_values():
     text = EXAMPLE.read_text().replace("policy: interactive", "policy: interactiv")
     line = 1 + text.splitlines().index("        policy: interactiv")
     (finding,) = findings(text)
@@ -135,7 +135,7 @@ def test_the_line_the_key_the_value_and_what_is_allowed_are_told():
         (f"{BEHAVIOR}.scaleDown.tolerance", 11, "scaleDown.tolerance", "too large"),
     ],
 )
-def test_an_error_is_found_where_it_stands(place: str, value: object, key: str, words: str):
+def test_error_is_found_at_its_place(place: str, value: object, key: str, words: str):
     found = [finding for finding in findings(changed((place, value))) if finding.severity is Severity.ERROR]
     (finding,) = found
     assert key in finding.key and words in str(finding) and finding.line > 0 and finding.allowed
@@ -161,22 +161,22 @@ def test_an_error_is_found_where_it_stands(place: str, value: object, key: str, 
         (f"{BEHAVIOR}.scaleDown.selectPolicy", "Disabled", "selectPolicy", "never moves this way"),
     ],
 )
-def test_a_warning_says_what_the_hpa_or_keda_will_do_instead(place: str, value: object, key: str, words: str):
+def test_warning_is_found_at_its_place(place: str, value: object, key: str, words: str):
     (finding,) = findings(changed((place, value)))
     assert finding.severity is Severity.WARNING
     assert key in finding.key and words in str(finding) and finding.line > 0 and finding.allowed
 
 
 @pytest.mark.parametrize("address", ["dns:///vllm-autoscaler-keda:6000", "10.0.0.7:6000", "[fd00::7]:6000"])
-def test_an_address_may_be_any_that_grpc_dials(address: str):
+def test_every_grpc_address_is_valid(address: str):
     assert findings(changed((f"{METADATA}.scalerAddress", address))) == []
 
 
-def test_an_empty_kind_and_version_are_those_of_a_deployment():
+def test_target_is_a_deployment_when_kind_is_empty():
     assert findings(changed(("spec.scaleTargetRef.kind", ""), ("spec.scaleTargetRef.apiVersion", ""))) == []
 
 
-def test_the_default_tolerance_is_told_with_the_steps_it_swallows_up_to_the_maximum():
+def test_warning_names_the_steps_the_tolerance_hides():
     absent = ((f"{BEHAVIOR}.scaleUp.tolerance", None), (f"{BEHAVIOR}.scaleDown.tolerance", None))
     (up,) = findings(changed(*absent))  # 16 at most; down, a value just above wanted - 1 lands until 19 -> 18
     assert up.key.endswith("scaleUp.tolerance") and up.severity is Severity.WARNING
@@ -187,13 +187,13 @@ def test_the_default_tolerance_is_told_with_the_steps_it_swallows_up_to_the_maxi
     assert down.problem == "absent, which means 0.1: swallows 1 step up to maxReplicaCount, the first 20 -> 19"
 
 
-def test_a_small_tolerance_swallows_nothing_among_few_replicas_and_a_large_one_is_told_with_its_value():
+def test_no_warning_when_the_tolerance_hides_no_step():
     assert findings(changed((f"{BEHAVIOR}.scaleUp.tolerance", "50m"))) == []
     (finding,) = findings(changed((f"{BEHAVIOR}.scaleUp.tolerance", "0.5")))
     assert finding.problem.startswith("swallows ") and finding.value == "'0.5'"
 
 
-def test_the_policies_of_a_direction_may_be_several_and_the_larger_wins():
+def test_largest_policy_of_a_direction_counts():
     policies = [
         {"type": "Pods", "value": 1000, "periodSeconds": 15},
         {"type": "Percent", "value": 10, "periodSeconds": 15},
@@ -205,14 +205,14 @@ def test_the_policies_of_a_direction_may_be_several_and_the_larger_wins():
     assert findings(changed((f"{BEHAVIOR}.scaleDown.policies", everything))) == []
 
 
-def test_a_policy_that_goes_to_zero_under_a_minimum_above_zero_is_told():
+def test_warning_when_the_minimum_forbids_zero():
     (_, finding) = findings(
         changed((f"{METADATA}.policy", "batch"), ("spec.minReplicaCount", 1), ("spec.maxReplicaCount", 4))
     )
     assert "keeps the workload above zero" in finding.problem
 
 
-def test_bounds_that_leave_those_of_the_policy_no_room_are_told_with_what_will_hold():
+def test_warning_when_bounds_and_policy_do_not_overlap():
     low = changed((f"{METADATA}.replicas\\.min", "3"), ("spec.maxReplicaCount", 2))
     (finding,) = findings(low)
     assert (finding.severity, finding.key) == (Severity.WARNING, "spec.maxReplicaCount")
@@ -225,12 +225,12 @@ def test_bounds_that_leave_those_of_the_policy_no_room_are_told_with_what_will_h
     assert finding.allowed == "at most 1"
 
 
-def test_bounds_that_contradict_each_other_are_not_held_against_the_policy():
+def test_invalid_bounds_are_not_compared_with_the_policy():
     (finding,) = findings(changed(("spec.minReplicaCount", 20)))
     assert (finding.problem, finding.severity) == ("above maxReplicaCount", Severity.ERROR)
 
 
-def test_an_idle_count_is_below_the_minimum():
+def test_error_when_the_idle_count_is_not_below_minimum():
     (finding,) = findings(changed(("spec.idleReplicaCount", 1)))
     assert (finding.key, finding.value, finding.allowed) == ("spec.idleReplicaCount", "'1'", "at most 0")
     assert findings(changed(("spec.idleReplicaCount", 0), ("spec.minReplicaCount", 2))) == []
@@ -238,8 +238,8 @@ def test_an_idle_count_is_below_the_minimum():
     assert [finding.allowed for finding in told] == ["a minReplicaCount above it"]
 
 
-def test_no_warning_of_a_floor_when_the_idle_count_leads_to_zero():
-    """KEDA goes from any count straight to idleReplicaCount: 2 to 0 under a minReplicaCount of 2."""
+def test_no_warning_when_the_idle_count_is_zero():
+    """KEDA scales from any count to idleReplicaCount at once: from 2 to 0 with a minReplicaCount of 2."""
     floor = ((f"{METADATA}.policy", "batch"), ("spec.minReplicaCount", 2), ("spec.maxReplicaCount", 64))
     assert [finding.key for finding in findings(changed(*floor))] == ["spec.minReplicaCount"]
     assert findings(changed(*floor, ("spec.idleReplicaCount", 0))) == []
@@ -256,7 +256,7 @@ def test_no_warning_of_a_floor_when_the_idle_count_leads_to_zero():
         ("force-activation", "1", "one replica at least"),
     ],
 )
-def test_an_annotation_that_holds_the_count_is_told(name: str, value: str, words: str):
+def test_warning_when_an_annotation_limits_the_count(name: str, value: str, words: str):
     text = changed(("metadata.annotations", {f"autoscaling.keda.sh/{name}": value, "other": "x"}))
     (finding,) = findings(text)
     assert (finding.severity, finding.key) == (Severity.WARNING, f"metadata.annotations.autoscaling.keda.sh/{name}")
@@ -264,7 +264,7 @@ def test_an_annotation_that_holds_the_count_is_told(name: str, value: str, words
 
 
 @pytest.mark.parametrize("name", ["paused", "paused-scale-in", "paused-scale-out", "force-activation"])
-def test_an_annotation_that_is_switched_off_is_no_warning(name: str):
+def test_no_warning_when_an_annotation_is_false(name: str):
     assert findings(changed(("metadata.annotations", {f"autoscaling.keda.sh/{name}": "false"}))) == []
 
 
@@ -278,13 +278,13 @@ def test_an_annotation_that_is_switched_off_is_no_warning(name: str):
         ({"replicas": 4, "behavior": "currentReplicas"}, ""),
     ],
 )
-def test_a_static_fallback_below_the_load_is_told(fallback: dict, words: str):
+def test_warning_when_a_static_fallback_is_low(fallback: dict, words: str):
     found = findings(changed(("spec.fallback", {"failureThreshold": 3, **fallback})))
     assert [finding.key for finding in found] == ["spec.fallback.replicas"] * bool(words)
     assert all(words in finding.problem and "currentReplicasIfHigher" in finding.allowed for finding in found)
 
 
-def test_prewarm_is_offered_when_a_cron_trigger_stands_beside_ours():
+def test_warning_offers_prewarm_for_a_cron_trigger():
     ours = yaml.safe_load(EXAMPLE.read_text())["spec"]["triggers"][0]
     (cron,) = findings(changed(("spec.triggers", [ours, {"type": "cron", "metadata": {"desiredReplicas": "4"}}])))
     assert "could not be reached" in cron.problem and "`prewarm`" in cron.allowed
@@ -292,13 +292,13 @@ def test_prewarm_is_offered_when_a_cron_trigger_stands_beside_ours():
     assert "`prewarm`" not in other.allowed
 
 
-def test_all_that_is_wrong_in_a_trigger_is_told_at_once():
+def test_all_errors_of_a_trigger_are_found():
     wrong = {"policy": "interactiv", "polciy": "x", "objective\\.ttft": "fast", "objective\\.itl": "slow"}
     told = findings(changed(*((f"{METADATA}.{key}", value) for key, value in wrong.items())))
     assert {finding.key.partition("metadata.")[2] for finding in told} == {key.replace("\\", "") for key in wrong}
 
 
-def test_a_second_trigger_of_ours_is_an_error_and_somebody_elses_a_warning():
+def test_second_trigger_is_an_error_only_if_it_is_ours():
     ours = yaml.safe_load(EXAMPLE.read_text())["spec"]["triggers"][0]
     (finding,) = findings(changed(("spec.triggers", [ours, ours])))
     assert finding.severity is Severity.ERROR and "second trigger" in finding.problem
@@ -306,26 +306,26 @@ def test_a_second_trigger_of_ours_is_an_error_and_somebody_elses_a_warning():
     assert finding.severity is Severity.WARNING and "takes the larger" in finding.problem
 
 
-def test_a_trigger_of_ours_without_a_policy_is_recognised_by_its_address():
+def test_trigger_is_ours_by_its_address():
     (finding,) = findings(changed((f"{METADATA}.policy", None)))
     assert finding.severity is Severity.ERROR and "missing" in finding.problem
 
 
 @pytest.mark.parametrize("key", ["polcy", "Policy", "objective.ttft"])
-def test_a_trigger_of_ours_under_any_address_is_recognised_by_a_key_that_is_nearly_or_really_ours(key: str):
+def test_trigger_is_ours_by_a_key_with_a_typo(key: str):
     metadata = {"scalerAddress": "scaler:6000", key: "1s"}
     told = findings(changed(("spec.triggers.0.metadata", metadata)))
     assert "missing" in next(finding.problem for finding in told if finding.key.endswith("metadata.policy"))
 
 
-def test_the_scaled_objects_of_others_are_left_alone():
+def test_no_findings_for_triggers_of_other_scalers():
     somebody_elses = {"scalerAddress": "scaler:6000", "policyName": "x", "threshold": "5"}
     assert findings(changed(("spec.triggers.0.metadata", somebody_elses))) == []
     for triggers in ([{"type": "prometheus", "metadata": {"query": "x"}}], [], "none", None):
         assert findings(yaml.safe_dump({"kind": "ScaledObject", "spec": {"triggers": triggers}})) == []
 
 
-def test_a_secret_is_never_shown():
+def test_secret_is_never_shown():
     text = changed(
         (f"{METADATA}.tlsClientKey", "hunter2" * 20_000), (f"{METADATA}.password", "hunter2"), (f"{METADATA}.pin", 1234)
     )
@@ -364,7 +364,7 @@ PLACES = [
 
 @pytest.mark.slow
 @given(st.sampled_from(PLACES), anything)
-def test_whatever_stands_where_it_is_looked_at_and_no_error_is_raised(place: str, value: object):
+def test_no_exception_for_any_value_at_any_place(place: str, value: object):
     document = yaml.safe_load(EXAMPLE.read_text())
     document["spec"].setdefault("fallback", None)
     inside = document

@@ -1,4 +1,4 @@
-"""Two whole daemons in KEDA mode beside a real API server: one answers, the other takes over when it goes."""
+"""Two complete daemons in KEDA mode with a real API server: one answers, and the other takes over."""
 
 import os
 import signal
@@ -47,7 +47,7 @@ def daemon(api: KubeApi, user: User, namespace: str, directory: Path) -> Daemon:
 
 
 async def ask(port: int, namespace: str) -> int | grpc.StatusCode:
-    """Ask as KEDA does, on a connection of its own; return the value or the status."""
+    """Make KEDA's call on a new connection; return the value or the status."""
     metadata = EXAMPLE["spec"]["triggers"][0]["metadata"]
     reference = pb.ScaledObjectRef(namespace=namespace, name="llama", scalerMetadata=metadata)
     request = pb.GetMetricsRequest(scaledObjectRef=reference, metricName="replicas")
@@ -59,9 +59,7 @@ async def ask(port: int, namespace: str) -> int | grpc.StatusCode:
         return value.metricValue
 
 
-async def test_follower_sends_calls_on_and_takes_over_when_the_leader_goes(
-    kube_api: KubeApi, namespace: str, tmp_path: Path
-):
+async def test_follower_answers_when_the_leader_is_gone(kube_api: KubeApi, namespace: str, tmp_path: Path):
     await kube_api.install_crds()
     world = World(kube_api, namespace)
     await world.deployment("llama", replicas=1, annotations={})

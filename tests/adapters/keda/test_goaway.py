@@ -1,4 +1,4 @@
-"""What a connection meets at a replica that follows: bytes on the wire, plain and with TLS."""
+"""Connections to a follower: bytes on the wire, plain and with TLS."""
 
 import asyncio
 import socket
@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import pytest
 
-from autoscaler.adapters.keda.goaway import MAX_HELD, Door
+from autoscaler.adapters.keda.goaway import MAX_CONNECTIONS, GoAwayServer
 from autoscaler.adapters.keda.tls import RotatingCertificates
 from autoscaler.config.settings import TlsFiles
 from tests.harness.certificates import Certificates
@@ -21,17 +21,17 @@ SETTINGS, GOAWAY = 0x4, 0x7
 
 
 @asynccontextmanager
-async def opened(tls: ssl.SSLContext | None = None) -> AsyncIterator[tuple[Door, int]]:
+async def opened(tls: ssl.SSLContext | None = None) -> AsyncIterator[tuple[GoAwayServer, int]]:
     port = free_port()
-    door = await Door.start(HERE, port, tls)
+    server = await GoAwayServer.start(HERE, port, tls)
     try:
-        yield door, port
+        yield server, port
     finally:
-        await door.stop(0)
+        await server.stop(0)
 
 
 async def sent_away(reader: asyncio.StreamReader) -> bool:
-    """Say whether the next two frames are SETTINGS, which makes gRPC count the connection as made, and GOAWAY."""
+    """Return whether the next frames are SETTINGS, which completes gRPC's connection, and GOAWAY."""
     found = []
     async with asyncio.timeout(5):
         for _ in range(2):
@@ -45,7 +45,7 @@ def now_s() -> float:
     return asyncio.get_running_loop().time()
 
 
-async def test_connection_is_held_then_told_to_go_away():
+async def test_connection_gets_goaway_after_a_delay():
     async with opened() as (_, port):
         began_s = now_s()
         reader, writer = await asyncio.open_connection(HERE, port)
@@ -55,13 +55,13 @@ async def test_connection_is_held_then_told_to_go_away():
         writer.close()
 
 
-async def test_held_connections_go_at_once_when_the_door_stops():
-    async with opened() as (door, port):
+async def test_open_connections_end_when_the_server_stops():
+    async with opened() as (server, port):
         reader, writer = await asyncio.open_connection(HERE, port)
         writer.write(HELLO)
         await asyncio.sleep(0.05)
         began_s = now_s()
-        stopping = asyncio.create_task(door.stop(0))
+        stopping = asyncio.create_task(server.stop(0))
         assert await sent_away(reader)
         writer.close()
         await stopping
@@ -70,7 +70,7 @@ async def test_held_connections_go_at_once_when_the_door_stops():
             await asyncio.open_connection(HERE, port)
 
 
-async def test_peer_that_stays_after_goaway_is_closed():
+async def test_connection_is_closed_when_the_peer_ignores_goaway():
     async with opened() as (_, port):
         reader, writer = await asyncio.open_connection(HERE, port)
         while not reader.at_eof() and not reader.exception():  # the peer goes on sending whatever it hears
@@ -79,10 +79,10 @@ async def test_peer_that_stays_after_goaway_is_closed():
         writer.close()
 
 
-async def test_connections_beyond_the_bound_are_closed_at_once():
+async def test_connections_beyond_the_limit_are_closed_at_once():
     async with opened() as (_, port):
         with ExitStack() as stack:
-            for _ in range(MAX_HELD + 1):
+            for _ in range(MAX_CONNECTIONS + 1):
                 one = stack.enter_context(socket.socket())
                 one.setblocking(False)
                 await asyncio.get_running_loop().sock_connect(one, (HERE, port))
@@ -91,7 +91,7 @@ async def test_connections_beyond_the_bound_are_closed_at_once():
             assert now_s() - began_s < 0.4
 
 
-async def test_tls_client_is_told_to_go_away_and_sees_new_files(certificates: Certificates):
+async def test_tls_client_gets_goaway_and_new_certificates(certificates: Certificates):
     pair = certificates.issue("localhost")
     rotating = RotatingCertificates(TlsFiles(cert=pair.certificate, key=pair.key))
     trust = ssl.create_default_context(cafile=certificates.ca)
@@ -110,7 +110,7 @@ async def test_tls_client_is_told_to_go_away_and_sees_new_files(certificates: Ce
     assert ends[0] != ends[1]
 
 
-async def test_peer_without_tls_harms_no_other(certificates: Certificates):
+async def test_peer_without_tls_does_not_affect_others(certificates: Certificates):
     pair = certificates.issue("localhost")
     rotating = RotatingCertificates(TlsFiles(cert=pair.certificate, key=pair.key))
     trust = ssl.create_default_context(cafile=certificates.ca)

@@ -1,4 +1,4 @@
-"""The whole way: decisions in, calls as KEDA makes them over a connection, doubles of KEDA and the HPA, counts out."""
+"""From decisions to counts: KEDA's calls over a connection, and models of KEDA and the HPA."""
 
 from collections.abc import AsyncIterator
 
@@ -16,7 +16,7 @@ from tests.operator import Backoff, Fallback, Fixed, Operator, Scaler, Trigger
 
 
 class Plant:
-    """One workload behind KEDA: the count stands in the cluster, and each step of 15 s polls, then syncs the HPA."""
+    """One workload scaled by KEDA; each step of 15 s polls, then syncs the HPA."""
 
     def __init__(self, world: World, scaler: Scaler) -> None:
         self.world, self.scaler = world, scaler
@@ -25,7 +25,7 @@ class Plant:
         self.keda = self.operator()
 
     def operator(self, *others: Trigger, **changes: object) -> Operator:
-        """Return a KEDA that has just seen the ScaledObject, with other triggers beside ours."""
+        """Return a KEDA that has just read the ScaledObject, with other triggers beside ours."""
         hpa = Hpa(max_replicas=200, up=EXACT, down=EXACT)
         self.keda = Operator([self.scaler, *others], hpa, Executor(cooldown_s=30), **changes)
         return self.keda
@@ -35,7 +35,7 @@ class Plant:
         return self.keda.hpa
 
     async def step(self, wanted: int | None) -> int:
-        """Decide (None: the daemon decides nothing any more), let KEDA and the HPA act; return the count."""
+        """Record a decision (None: the daemon decides no more), run KEDA and the HPA, and return the count."""
         self.world.clock.time_s += SYNC_PERIOD_S
         now_s = self.world.clock.time_s
         if wanted is not None:
@@ -58,25 +58,25 @@ async def plant() -> AsyncIterator[Plant]:
         yield Plant(world, Scaler(ExternalScalerStub(channel), reference))
 
 
-async def test_with_the_shipped_behaviour_every_decision_is_the_count_one_sync_later(plant: Plant):
+async def test_count_is_reached_in_one_sync_with_shipped_behavior(plant: Plant):
     decisions = [7, 8, 20, 21, 22, 40, 39, 38, 10, 11, 10, 3, 200, 1]
     assert [await plant.step(wanted) for wanted in decisions] == decisions
 
 
-async def test_to_zero_after_the_cooldown_and_from_zero_over_one_to_the_wanted_count(plant: Plant):
+async def test_scaling_to_zero_and_back(plant: Plant):
     assert await plant.step(5) == 5
     assert [await plant.step(0) for _ in range(3)] == [1, 0, 0]
     assert await plant.step(4) == 4  # KEDA makes 1, the HPA's next sync makes 4
     assert await plant.step(0) == 1
 
 
-async def test_when_the_daemon_falls_silent_the_count_stays_for_ever(plant: Plant):
+async def test_count_stays_when_the_daemon_does_not_answer(plant: Plant):
     await plant.step(9)
     assert [await plant.step(None) for _ in range(20)] == [9] * 20
     assert await plant.step(3) == 3
 
 
-async def test_a_restarted_daemon_that_trusts_nothing_yet_moves_nothing(plant: Plant):
+async def test_count_stays_after_a_restart_without_trust(plant: Plant):
     plant.hpa.replicas = 6
     plant.world.decide(Row("llama", 0, current=6, trusted=False))
     assert [await plant.step(None) for _ in range(3)] == [6, 6, 6]
@@ -86,34 +86,32 @@ async def test_a_restarted_daemon_that_trusts_nothing_yet_moves_nothing(plant: P
     ("start", "wanted", "lands"),
     [(10, 12, 12), (10, 11, 10), (11, 10, 10), (19, 18, 18), (20, 19, 20), (20, 18, 18)],
 )
-async def test_under_the_default_tolerance_the_count_is_reached_or_reported_as_swallowed(
-    plant: Plant, start: int, wanted: int, lands: int
-):
+async def test_default_tolerance_hides_only_reported_steps(plant: Plant, start: int, wanted: int, lands: int):
     plant.world.cluster.add(scaled_object("llama", tolerance_up=None, tolerance_down=None))
     free = (Policy("Pods", 1000),)
     plant.keda.hpa = Hpa(max_replicas=200, up=Direction(0, free), down=Direction(0, free), replicas=start)
     assert await plant.step(wanted) == lands
-    assert plant.world.answers.swallowed(scaled_object("llama").target) == (lands != wanted)
+    assert plant.world.answers.is_swallowed(scaled_object("llama").target) == (lands != wanted)
     assert await plant.step(wanted) == lands  # and it stays there
 
 
 @pytest.mark.parametrize(("wanted", "surge"), [(4, 1), (12, 1), (20, 2), (30, 3), (40, 10)])
-async def test_a_roll_out_that_keeps_more_pods_leaves_the_count_where_it_is(plant: Plant, wanted: int, surge: int):
+async def test_count_stays_when_a_roll_out_adds_pods(plant: Plant, wanted: int, surge: int):
     plant.world.cluster.add(scaled_object("llama", tolerance_up=None, tolerance_down=None))
     plant.keda.hpa = Hpa(max_replicas=200, replicas=wanted, surge=surge)
     assert [await plant.step(wanted) for _ in range(4)] == [wanted] * 4
-    assert not plant.world.answers.swallowed(scaled_object("llama").target)
+    assert not plant.world.answers.is_swallowed(scaled_object("llama").target)
 
 
-async def test_the_spec_is_asked_before_the_value_and_the_activity(plant: Plant):
+async def test_keda_calls_the_spec_first(plant: Plant):
     await plant.step(4)
     round_of = ["GetMetricSpec", "GetMetrics", "IsActive"]
     assert plant.scaler.calls == ["GetMetricSpec", *round_of, *round_of]  # the HPA is written, a poll, a query
     assert plant.keda.metrics == ["s0-replicas"]
 
 
-async def test_the_fallback_sets_in_when_the_value_is_refused(plant: Plant):
-    """A ScaledObject that is wrong from the start gets its HPA, its fallback and the reason."""
+async def test_fallback_starts_when_the_value_is_refused(plant: Plant):
+    """An invalid ScaledObject gets its HPA, its fallback and the reason."""
     plant.world.cluster.add(scaled_object("llama", problem="metricType: multiplies our count, found 'Value'"))
     keda = plant.operator(fallback=Fallback(replicas=6, failure_threshold=3))
     assert [await plant.step(2) for _ in range(3)] == [1, 6, 6]  # a poll and a query fail every 15 s
@@ -123,7 +121,7 @@ async def test_the_fallback_sets_in_when_the_value_is_refused(plant: Plant):
     assert await plant.step(2) == 2
 
 
-async def test_count_is_held_beside_a_trigger_when_value_is_refused(plant: Plant):
+async def test_count_stays_with_a_second_trigger_when_refused(plant: Plant):
     keda = plant.operator(Fixed("cron", 0))
     assert await plant.step(4) == 4
     plant.world.clock.time_s += 300  # the daemon's inputs are too old for its policy
@@ -133,8 +131,8 @@ async def test_count_is_held_beside_a_trigger_when_value_is_refused(plant: Plant
     assert await plant.step(3) == 3
 
 
-async def test_a_scaler_that_fails_the_spec_loses_the_hpa_and_the_fallback(plant: Plant):
-    """What KEDA does to a scaler that cannot be reached: the daemon must never bring this about by refusing."""
+async def test_no_metric_and_no_fallback_when_the_spec_fails(plant: Plant):
+    """KEDA's reaction to an unreachable scaler, which a refusal of the daemon must never cause."""
     plant.serving = False
     keda = plant.operator(fallback=Fallback(replicas=6))
     assert not await keda.write_hpa()
@@ -154,7 +152,7 @@ async def test_a_scaler_that_fails_the_spec_loses_the_hpa_and_the_fallback(plant
     assert await plant.step(4) == 4
 
 
-async def test_the_count_stays_when_the_daemon_is_gone_and_the_hpa_stands(plant: Plant):
+async def test_count_stays_when_the_daemon_is_gone(plant: Plant):
     keda = plant.operator(fallback=Fallback(replicas=1))
     assert await plant.step(5) == 5
     plant.serving = False
@@ -162,8 +160,8 @@ async def test_the_count_stays_when_the_daemon_is_gone_and_the_hpa_stands(plant:
     assert keda.failures[0, "replicas"] == 0
 
 
-async def test_a_client_that_backed_off_finds_the_daemon_late(plant: Plant):
-    """After 130 s of refused connections KEDA's next try may be most of two minutes away."""
+async def test_client_finds_the_daemon_late_after_backing_off(plant: Plant):
+    """After 130 s of refused connections KEDA's next attempt may be almost two minutes away."""
     client, down_s, tries = Backoff(connected=True), 130.0, []
     for second in range(400):
         if client.reach(second, serving=second >= down_s):
@@ -172,7 +170,7 @@ async def test_a_client_that_backed_off_finds_the_daemon_late(plant: Plant):
     assert 1 <= tries[0] <= 120
 
 
-async def test_a_floor_is_left_for_zero_when_the_idle_count_says_so(plant: Plant):
+async def test_idle_count_allows_zero_below_the_minimum(plant: Plant):
     plant.keda.executor = Executor(min_replicas=2, idle_replicas=0, cooldown_s=30)
     plant.hpa.min_replicas = 2
     assert await plant.step(1) == 2
@@ -184,8 +182,8 @@ async def test_a_floor_is_left_for_zero_when_the_idle_count_says_so(plant: Plant
     ("annotation", "counts"),
     [("paused", [4, 4, 4]), ("paused_in", [4, 5, 5]), ("paused_out", [3, 3, 0]), ("forced", [3, 5, 1])],
 )
-async def test_an_annotation_of_keda_holds_the_count(plant: Plant, annotation: str, counts: list[int]):
-    """As KEDA does it: the annotation binds its own loop, and a pause of one direction the HPA as well."""
+async def test_count_is_limited_by_keda_annotations(plant: Plant, annotation: str, counts: list[int]):
+    """The annotation applies to KEDA's own loop, and a pause of one direction to the HPA as well."""
     plant.keda.executor = Executor(cooldown_s=0, **{annotation: True})
     off = Direction(0, EXACT.policies, tolerance=0, disabled=True)
     plant.hpa.replicas = 4
@@ -203,7 +201,7 @@ async def still(replicas: int) -> int:
     return replicas
 
 
-async def test_a_metric_of_type_value_multiplies_the_count_at_each_sync(plant: Plant):
-    """So that the daemon refuses it: 4 replicas are asked for."""
+async def test_metric_of_type_value_multiplies_the_count(plant: Plant):
+    """This is why the daemon refuses it: 4 replicas are desired."""
     plant.hpa.metric_type, plant.hpa.max_replicas = "Value", 50
     assert [await plant.step(4) for _ in range(4)] == [4, 16, 50, 50]

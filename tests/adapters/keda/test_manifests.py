@@ -1,4 +1,4 @@
-"""manifests/keda: what it says fits the daemon, a real API server takes it, and its Role is enough and not too much."""
+"""manifests/keda fits the daemon, a real API server accepts it, and its Role is exactly enough."""
 
 import shutil
 import subprocess
@@ -37,7 +37,7 @@ FLEET_BYTES = 400 << 20  # of the daemon with 10,000 workloads; the target in RE
 
 @pytest.fixture(scope="module")
 def overlay() -> list[dict]:
-    """What `kubectl apply -k manifests/keda` would apply."""
+    """The objects that `kubectl apply -k manifests/keda` applies."""
     kubectl = shutil.which("kubectl")
     if kubectl is None:  # our own part of kustomize; tests/test_manifests.py holds the two together
         return render(MANIFESTS)
@@ -50,7 +50,7 @@ def one(overlay: Sequence[dict], kind: str, name: str) -> dict:
     return found
 
 
-def test_the_daemon_runs_in_keda_mode_with_its_port_named(overlay: list[dict]):
+def test_daemon_runs_in_keda_mode_with_a_named_port(overlay: list[dict]):
     pod = one(overlay, "Deployment", "vllm-autoscaler")["spec"]["template"]
     (container,) = pod["spec"]["containers"]
     assert container["args"][:2] == ["run", "--mode=keda"]
@@ -64,7 +64,7 @@ def test_memory_is_enough_when_all_calls_are_open(overlay: list[dict]):
     assert int(limit.removesuffix("Mi")) << 20 > FLEET_BYTES + MAX_CALLS * CALL_BYTES
 
 
-def test_the_service_the_network_policy_and_the_example_name_the_same_address(overlay: list[dict]):
+def test_service_network_policy_and_example_agree(overlay: list[dict]):
     service = one(overlay, "Service", "vllm-autoscaler-keda")
     (port,) = service["spec"]["ports"]
     namespace = service["metadata"]["namespace"]
@@ -78,7 +78,7 @@ def test_the_service_the_network_policy_and_the_example_name_the_same_address(ov
         assert selector.items() <= labels.items()
 
 
-def test_the_role_reads_and_writes_nothing_but_events():
+def test_role_writes_only_events():
     writes = {permission for permission in granted(*ROLES) if permission.verb not in ("list", "watch", "get")}
     assert {(permission.resource, permission.verb) for permission in writes} == {
         ("events", "create"),
@@ -87,9 +87,7 @@ def test_the_role_reads_and_writes_nothing_but_events():
 
 
 @pytest.mark.integration
-async def test_a_real_api_server_takes_the_overlay_and_the_example(
-    kube_api: KubeApi, overlay: list[dict], namespace: str
-):
+async def test_real_api_server_accepts_overlay_and_example(kube_api: KubeApi, overlay: list[dict], namespace: str):
     await kube_api.install_crds()
     await kube_api.apply(*[item for item in overlay if item["kind"] == "Namespace"])
     applied = await kube_api.apply(*[item for item in overlay if item["kind"] != "Namespace"], dry_run=True)
@@ -98,8 +96,8 @@ async def test_a_real_api_server_takes_the_overlay_and_the_example(
 
 
 @pytest.mark.integration
-async def test_in_keda_mode_the_shipped_role_is_enough_and_no_verb_of_it_is_unused(kube_api: KubeApi, namespace: str):
-    """The daemon's own parts, from the ScaledObject in the cluster to the value over gRPC."""
+async def test_daemon_uses_exactly_the_shipped_role(kube_api: KubeApi, namespace: str):
+    """The daemon's parts, from the ScaledObject in the cluster to the value over gRPC."""
     await kube_api.install_crds()
     world, clock, lease = World(kube_api, namespace), SystemClock(), Lease()
     await world.deployment("llama", replicas=1, annotations={})

@@ -1,4 +1,4 @@
-"""The published value, judged by the HPA's arithmetic."""
+"""The published value, checked by the HPA's arithmetic."""
 
 from decimal import Decimal
 from math import ceil
@@ -17,7 +17,7 @@ tolerances = st.builds(Tolerance, st.floats(0, 2), st.floats(0, 1))
 
 
 def land(value: float, current: int, tolerance: Tolerance) -> int:
-    """Return where the HPA goes from `current` with nothing but the tolerance in its way."""
+    """Return the count to which the HPA scales from `current`, limited only by the tolerance."""
     free = (Policy("Pods", 100_000),)
     hpa = Hpa(
         min_replicas=0,
@@ -29,7 +29,7 @@ def land(value: float, current: int, tolerance: Tolerance) -> int:
     return hpa.sync(0.0, keda_value(value, ceil(value)))
 
 
-def test_with_tolerance_0_the_hpa_lands_on_every_wanted_count_from_every_current_one():
+def test_every_count_is_reachable_with_tolerance_0():
     exact = Tolerance(0, 0)
     for current in range(COUNTS):
         for wanted in range(COUNTS):
@@ -38,8 +38,8 @@ def test_with_tolerance_0_the_hpa_lands_on_every_wanted_count_from_every_current
             assert land(published.value, current, exact) == (wanted if current else 0)  # at 0 the HPA is off
 
 
-def test_with_the_default_tolerance_the_steps_reported_as_swallowed_are_the_ones_that_no_value_reaches():
-    """Every value that rounds up to the wanted count is tried in thousandths, with numpy instead of the double."""
+def test_unreachable_steps_are_those_no_value_reaches():
+    """Every value that rounds up to the desired count is tried in thousandths, with numpy instead of the model."""
     fractions = np.arange(1, 1001)  # N - 1 + 0.001 ... N
     swallowed = 0
     for current in range(1, COUNTS):
@@ -78,24 +78,20 @@ def test_known_steps_under_the_default_tolerance(current: int, wanted: int, valu
 
 
 @given(counts, counts, tolerances)
-def test_the_value_always_rounds_up_to_the_wanted_count_so_a_stale_current_count_cannot_make_it_miss(
-    current: int, wanted: int, tolerance: Tolerance
-):
+def test_value_always_rounds_up_to_the_desired_count(current: int, wanted: int, tolerance: Tolerance):
     assert ceil(keda_value(publish(wanted, current, tolerance).value, 0)) == wanted
 
 
 @given(counts, counts, tolerances)
 @example(9, 10, Tolerance())  # 8.001 * 1000 is less than 8001, and so is 32.001 * 1000 less than 32001
 @example(33, 36, Tolerance())
-def test_whether_keda_rounds_or_cuts_off_it_hands_on_the_same_value(wanted: int, current: int, tolerance: Tolerance):
+def test_rounding_and_truncating_give_the_same_value(wanted: int, current: int, tolerance: Tolerance):
     value = publish(wanted, current, tolerance).value
     assert older_keda_value(value) == keda_value(value, 0)
 
 
 @given(counts, counts, tolerances)
-def test_the_hpa_lands_on_the_wanted_count_exactly_when_the_step_is_called_reachable(
-    current: int, wanted: int, tolerance: Tolerance
-):
+def test_hpa_reaches_the_count_exactly_when_reachable(current: int, wanted: int, tolerance: Tolerance):
     published = publish(wanted, current, tolerance)
     landed = land(published.value, current, tolerance)
     if current == 0:
@@ -105,7 +101,7 @@ def test_the_hpa_lands_on_the_wanted_count_exactly_when_the_step_is_called_reach
 
 
 @given(counts, counts, tolerances)
-def test_a_value_between_two_thousandths_would_reach_no_more(current: int, wanted: int, tolerance: Tolerance):
+def test_finer_values_reach_no_more_counts(current: int, wanted: int, tolerance: Tolerance):
     if publish(wanted, current, tolerance).reachable:
         return
     assert land(wanted, current, tolerance) == current
@@ -113,50 +109,50 @@ def test_a_value_between_two_thousandths_would_reach_no_more(current: int, wante
         assert land(wanted - 1 + 0.0011, current, tolerance) == current
 
 
-def test_no_value_is_negative_however_much_the_hpa_tolerates():
+def test_no_value_is_negative():
     assert publish(0, 5, Tolerance(0.1, 1.0)) == (0.0, False)
 
 
-def test_a_quantity_has_three_decimals_and_a_value_that_is_not_above_zero_gives_way_to_the_integer():
+def test_quantity_has_three_decimals():
     assert keda_value(9.0014, 10) == Decimal("9.001")
     assert keda_value(0.0, 3) == keda_value(-1.0, 3) == keda_value(float("nan"), 3) == 3
     assert keda_value(-1.0, -1) == keda_value(float("inf"), 0) == 0
 
 
 class TestTheDouble:
-    """The double against the worked examples that it was written from."""
+    """The model of the HPA against worked examples."""
 
-    def test_without_a_behaviour_growth_is_4_pods_or_double_per_sync(self):
+    def test_default_behavior_adds_4_pods_or_doubles(self):
         hpa = Hpa(replicas=1)
         assert [hpa.sync(t, Decimal(40)) for t in (0, 15, 30, 45)] == [5, 10, 20, 40]
 
-    def test_without_a_behaviour_shrinking_waits_five_minutes(self):
+    def test_default_behavior_waits_five_minutes_to_scale_down(self):
         hpa = Hpa(replicas=10)
         hpa.sync(0, Decimal(10))
         assert hpa.sync(15, Decimal(2)) == 10
         assert hpa.sync(301, Decimal(2)) == 2
 
-    def test_the_exact_behaviour_lands_at_once_in_both_directions(self):
+    def test_shipped_behavior_reaches_the_count_at_once(self):
         hpa = Hpa(replicas=1, max_replicas=200, up=EXACT, down=EXACT)
         wanted = [7, 8, 20, 21, 22, 40, 39, 38, 10, 11, 10, 3]  # a run seen on a real cluster
         assert [hpa.sync(15.0 * i, Decimal(n)) for i, n in enumerate(wanted)] == wanted
 
-    def test_both_bounds_of_the_tolerance_are_inside_it(self):
+    def test_bounds_of_the_tolerance_are_inside_it(self):
         assert Hpa(replicas=10, down=EXACT).sync(0, Decimal(11)) == 10
         assert Hpa(replicas=10, up=DEFAULT_UP, down=Direction(0, DEFAULT_DOWN.policies)).sync(0, Decimal(9)) == 10
 
-    def test_a_value_metric_multiplies_by_ready_pods_and_drifts_during_a_cold_start(self):
+    def test_value_metric_drifts_during_a_cold_start(self):
         hpa = Hpa(metric_type="Value", target=Decimal(1), replicas=4, ready=2, up=EXACT, down=EXACT)
         assert hpa.sync(0, Decimal(2)) == 4
         hpa.ready = 1
         assert hpa.sync(15, Decimal(2)) == 2
 
-    def test_limits_hold_without_a_metric_and_zero_switches_it_off(self):
+    def test_bounds_apply_without_a_metric(self):
         assert Hpa(replicas=101).sync(0, None) == 100
         assert Hpa(replicas=2, min_replicas=3).sync(0, None) == 3
         assert Hpa(replicas=5).sync(0, None) == 5
         assert Hpa(replicas=0).sync(0, Decimal(9)) == 0
 
-    def test_a_change_counts_against_the_limit_of_its_period(self):
+    def test_change_counts_against_the_limit_of_its_period(self):
         hpa = Hpa(replicas=10, up=Direction(0, (Policy("Pods", 2, 60),), 0))
         assert [hpa.sync(t, Decimal(20)) for t in (0, 15, 59, 61)] == [12, 12, 12, 14]

@@ -1,4 +1,4 @@
-"""What the KEDA side adds to /metrics."""
+"""The metrics of KEDA mode."""
 
 from math import nan
 
@@ -17,7 +17,7 @@ def registry(world: World, calls: Calls | None = None) -> CollectorRegistry:
     return registry
 
 
-def test_a_workload_whose_step_the_hpa_swallows_is_named_until_it_is_not():
+def test_workload_is_named_while_its_step_is_hidden():
     world = World()
     exported = registry(world)
     labels = {"namespace": "prod", "workload": "llama", "kind": "Deployment"}
@@ -31,7 +31,7 @@ def test_a_workload_whose_step_the_hpa_swallows_is_named_until_it_is_not():
     assert exported.get_sample_value(f"{SWALLOWED}_workloads") == 0
 
 
-def test_a_workload_without_a_current_answer_is_not_named():
+def test_workload_is_not_named_without_an_answer():
     world = World()
     world.decide(Row("llama", 11, current=10))
     world.answers.publish(ref("llama"), Tolerance())
@@ -39,7 +39,7 @@ def test_a_workload_without_a_current_answer_is_not_named():
     assert registry(world).get_sample_value(f"{SWALLOWED}_workloads") == 0
 
 
-def test_a_follower_names_none():
+def test_follower_names_no_workload():
     world = World()
     world.decide(Row("llama", 11, current=10))
     world.answers.publish(ref("llama"), Tolerance())
@@ -47,12 +47,12 @@ def test_a_follower_names_none():
     assert registry(world).get_sample_value(f"{SWALLOWED}_workloads") == 0
 
 
-def test_scaled_objects_that_are_not_known_are_counted():
+def test_unknown_scaled_objects_are_counted():
     world = World()
     exported = registry(world)
     assert exported.get_sample_value("vllm_autoscaler_keda_unknown_scaled_objects") == 0
-    world.answers.refusals.refuse(("prod", "gone"), None, "ScaledObject prod/gone: none is known")
-    world.answers.refusals.refuse(("prod", "llama"), ref("llama"), "metadata policy: 'gold'")
+    world.answers.refusals.add(("prod", "gone"), None, "ScaledObject prod/gone: none is known")
+    world.answers.refusals.add(("prod", "llama"), ref("llama"), "metadata policy: 'gold'")
     assert exported.get_sample_value("vllm_autoscaler_keda_unknown_scaled_objects") == 1
 
 
@@ -74,7 +74,7 @@ def test_open_streams_are_counted():
     assert exported.get_sample_value("vllm_autoscaler_keda_streams") == 0
 
 
-def test_the_number_of_series_is_bounded_and_the_count_is_not():
+def test_number_of_series_is_limited():
     world = World()
     rows = [Row(f"m{i}", 11, current=10, id=i, age_s=nan) for i in range(MAX_SWALLOWED + 5)]
     world.decide(*rows)

@@ -1,4 +1,4 @@
-"""Deadlines, statuses, counts and the clean end, over a real connection and whatever the service does."""
+"""Deadlines, statuses, counts and the clean end, over a real connection."""
 
 import asyncio
 import time
@@ -47,7 +47,7 @@ class Stuck(ExternalScalerServicer):
 
 
 class Slow(Stuck):
-    """Answers calls when it is told to."""
+    """Answers calls when a test lets it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class Slow(Stuck):
 
 
 class Herald(Stuck):
-    """Has one message for all its streams, when it is told to."""
+    """Sends one message to all its streams when a test lets it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ async def serving(
     ("method", "request_"),
     [("IsActive", REF), ("GetMetricSpec", REF), ("GetMetrics", pb.GetMetricsRequest(scaledObjectRef=REF))],
 )
-async def test_a_call_that_hangs_ends_at_the_deadline_of_the_server(method: str, request_: Any):
+async def test_call_that_hangs_ends_at_the_deadline(method: str, request_: Any):
     service, calls = Stuck(), Calls()
     async with serving(service, calls) as (_, stub):
         loop = asyncio.get_running_loop()
@@ -102,7 +102,7 @@ async def test_a_call_that_hangs_ends_at_the_deadline_of_the_server(method: str,
     assert calls.counts == {(method, "DEADLINE_EXCEEDED"): 1}
 
 
-async def test_a_client_that_does_not_read_its_stream_is_let_go():
+async def test_stream_ends_when_the_client_does_not_read():
     service = Stuck()
     async with serving(service) as (_, stub):
         stream = stub.StreamMetricSpec(REF)
@@ -117,12 +117,12 @@ async def test_a_client_that_does_not_read_its_stream_is_let_go():
 
 
 def be_busy(duration_s: float) -> None:
-    """Keep the loop from running."""
+    """Block the event loop."""
     time.sleep(duration_s)
 
 
-async def test_a_client_is_not_let_go_for_what_the_server_itself_was_busy_with():
-    """As when a tick of thousands of workloads, or their thousands of messages, take longer than a call may."""
+async def test_stream_stays_when_the_server_was_busy():
+    """As if a tick of thousands of workloads, or their messages, took longer than the deadline of a call."""
     service, calls = Herald(), Calls()
     async with serving(service, calls) as (_, stub):
         streams = [stub.StreamIsActive(REF) for _ in range(100)]
@@ -136,7 +136,7 @@ async def test_a_client_is_not_let_go_for_what_the_server_itself_was_busy_with()
     assert calls.counts == {("StreamIsActive", "OK"): 100}
 
 
-async def test_when_the_server_stops_streams_end_cleanly_so_that_keda_comes_back_after_2_s_and_not_after_60():
+async def test_streams_end_with_ok_when_the_server_stops():
     service, calls = Stuck(), Calls()
     async with serving(service, calls) as (server, stub):
         stream = stub.StreamIsActive(REF)
@@ -149,7 +149,7 @@ async def test_when_the_server_stops_streams_end_cleanly_so_that_keda_comes_back
     assert calls.counts == {("StreamIsActive", "OK"): 1}
 
 
-async def test_calls_under_way_when_the_server_stops_are_answered():
+async def test_open_calls_are_answered_when_the_server_stops():
     service = Slow()
     async with serving(service, deadline_s=10, grace_s=10) as (server, stub):
         calls = [asyncio.ensure_future(_answer(stub)) for _ in range(50)]
@@ -163,7 +163,7 @@ async def test_calls_under_way_when_the_server_stops_are_answered():
         assert [response.result for response in await asyncio.gather(*calls)] == [True] * 50
 
 
-async def test_a_call_or_stream_that_comes_while_the_server_stops_is_answered_too():
+async def test_new_calls_are_answered_while_the_server_stops():
     service = Slow()
     async with serving(service, deadline_s=10, grace_s=10) as (server, stub):
         first = asyncio.ensure_future(_answer(stub))

@@ -44,7 +44,7 @@ def generated() -> descriptor_pb2.FileDescriptorProto:
     return normal(pb.DESCRIPTOR)
 
 
-def test_the_checked_in_code_says_what_the_proto_file_says(tmp_path: Path):
+def test_generated_code_belongs_to_the_proto_file(tmp_path: Path):
     compiled = tmp_path / "externalscaler.binpb"
     include = files("grpc_tools") / "_proto"
     arguments = [f"--proto_path={ROOT}", f"--proto_path={include}", f"--descriptor_set_out={compiled}", PROTO]
@@ -55,14 +55,14 @@ def test_the_checked_in_code_says_what_the_proto_file_says(tmp_path: Path):
     assert normal(pool.FindFileByName(PROTO)) == generated()
 
 
-def test_messages_have_the_fields_and_numbers_of_the_contract():
+def test_messages_have_kedas_fields_and_numbers():
     found = {
         message.name: {field.name: field.number for field in message.field} for message in generated().message_type
     }
     assert found == FIELDS
 
 
-def test_the_wire_types_are_those_of_the_contract():
+def test_fields_have_kedas_wire_types():
     kind = descriptor_pb2.FieldDescriptorProto
     for message, field, wire_type in [
         ("MetricSpec", "targetSize", kind.TYPE_INT64),
@@ -76,7 +76,7 @@ def test_the_wire_types_are_those_of_the_contract():
         assert found.type == wire_type, field
 
 
-def test_the_service_and_its_methods_are_named_as_keda_calls_them():
+def test_service_and_methods_have_kedas_names():
     (service,) = generated().service
     assert f"{generated().package}.{service.name}" == "externalscaler.ExternalScaler"
     found = {m.name: (m.input_type, m.output_type, m.server_streaming) for m in service.method}

@@ -1,4 +1,4 @@
-"""The port, who serves when, health and reflection."""
+"""The port, the roles of leader and follower, health and reflection."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from autoscaler.adapters.keda.metrics import Calls
 from autoscaler.adapters.keda.proto.externalscaler_pb2_grpc import ExternalScalerStub
-from autoscaler.adapters.keda.server import FOLLOW_S, SERVICE, CannotServe, KedaServer
+from autoscaler.adapters.keda.server import CHECK_S, SERVICE, CannotServe, KedaServer
 from autoscaler.config.settings import KedaSettings
 from tests.adapters.keda.test_goaway import GOAWAY, HELLO, sent_away
 from tests.adapters.keda.test_service import reference
@@ -50,13 +50,13 @@ def world() -> World:
     return world
 
 
-async def test_port_0_takes_a_free_port_and_says_which(world: World):
+async def test_free_port_is_used_when_the_port_is_0(world: World):
     async with server(world) as serving, channel(serving.port) as connection:
         assert serving.port > 0
         assert (await ExternalScalerStub(connection).IsActive(reference(), timeout=PATIENCE_S)).result
 
 
-async def test_a_port_in_use_is_named_whoever_has_it(world: World):
+async def test_error_names_a_port_in_use(world: World):
     async with server(world) as first:
         with pytest.raises(CannotServe, match=rf"gRPC port {first.port} on 127\.0\.0\.1: Address already in use"):
             async with server(World(), first.port):
@@ -68,13 +68,13 @@ async def test_a_port_in_use_is_named_whoever_has_it(world: World):
                 pass
 
 
-async def test_a_host_that_is_not_ours_is_named(world: World):
+async def test_error_names_a_host_that_cannot_be_bound(world: World):
     with pytest.raises(CannotServe, match=r"on 203\.0\.113\.1: Cannot assign requested address"):
         async with server(world, 6000, "203.0.113.1"):
             pass
 
 
-async def test_after_the_server_has_stopped_its_port_is_free(world: World):
+async def test_port_is_free_after_the_server_stopped(world: World):
     async with server(world) as first:
         port = first.port
     assert not await is_listening(port)
@@ -87,7 +87,7 @@ def role(world: World, *, leading: bool = False, has_other_leader: bool = False)
 
 
 def balanced(*servers: KedaServer) -> grpc.aio.Channel:
-    """Connect to several servers as KEDA does to the addresses of a headless Service."""
+    """Connect to several servers, like KEDA to the addresses of a headless Service."""
     balancing = json.dumps({"loadBalancingConfig": [{"round_robin": {}}]})
     addresses = ",".join(f"{HERE}:{server.port}" for server in servers)
     options = [("grpc.use_local_subchannel_pool", 1), ("grpc.service_config", balancing)]
@@ -99,7 +99,7 @@ async def serves(serving: KedaServer) -> bool:
 
 
 async def sends_away(port: int) -> bool:
-    """Say whether a connection is sent on to the leader, before it could make a call."""
+    """Return whether a connection gets GOAWAY before it can make a call."""
     with suppress(ConnectionError, asyncio.IncompleteReadError):  # the port is between two roles
         reader, writer = await asyncio.open_connection(HERE, port)
         writer.write(HELLO)
@@ -137,7 +137,7 @@ async def _answer(call: Any) -> Any:
     return await call
 
 
-async def test_calls_are_refused_but_for_the_spec_when_no_process_leads(world: World):
+async def test_only_the_spec_is_answered_when_no_process_leads(world: World):
     role(world)
     async with server(world) as serving, channel(serving.port) as connection:
         stub = ExternalScalerStub(connection)
@@ -150,7 +150,7 @@ async def test_calls_are_refused_but_for_the_spec_when_no_process_leads(world: W
         assert (await stub.IsActive(reference(), timeout=PATIENCE_S, wait_for_ready=True)).result
 
 
-async def test_connection_is_sent_to_look_elsewhere_when_no_process_leads(world: World):
+async def test_connection_ends_soon_when_no_process_leads(world: World):
     role(world)
     async with server(world) as serving:
         reader, writer = await asyncio.open_connection(HERE, serving.port)
@@ -169,7 +169,7 @@ async def test_port_is_never_closed_for_long_when_the_leader_changes(world: Worl
     async with server(world) as serving:
         for leading, has_other_leader in [(False, True), (True, False), (False, False), (False, True), (True, False)]:
             role(world, leading=leading, has_other_leader=has_other_leader)
-            closed, end_s = 0, time.monotonic() + 3 * FOLLOW_S
+            closed, end_s = 0, time.monotonic() + 3 * CHECK_S
             while time.monotonic() < end_s:
                 closed += not await is_listening(serving.port)
                 await asyncio.sleep(0.02)
@@ -178,7 +178,7 @@ async def test_port_is_never_closed_for_long_when_the_leader_changes(world: Worl
 
 
 class Lapsing:
-    """Leads until told to lapse; `noticed` is set when somebody has asked since."""
+    """Leads until it is set to lapse; `noticed` is set when the leadership was read after that."""
 
     def __init__(self) -> None:
         self.lapsed, self.noticed = False, asyncio.Event()
@@ -195,16 +195,16 @@ class Lapsing:
 
 
 def be_busy() -> None:
-    """Keep the loop from running while gRPC's threads finish what they are at."""
+    """Block the event loop while gRPC's threads finish."""
     time.sleep(0.003)
 
 
-async def test_an_end_at_any_moment_of_closing_as_a_follower_is_an_end(world: World):
-    """A daemon told to end gives its lease back first, so the port is often closing already when all else ends."""
+async def test_follower_can_be_stopped_at_any_moment(world: World):
+    """A daemon that stops releases its lease first, so the port is often closing already when the rest ends."""
     for steps in range(48):
         lease = Lapsing()
         settings = KedaSettings(host=HERE, port=0)
-        serving = KedaServer(settings, world.service, lease, grace_s=0.1, follow_s=0.001)
+        serving = KedaServer(settings, world.service, lease, grace_s=0.1, check_s=0.001)
         await serving.__aenter__()
         lease.lapsed = True
         await lease.noticed.wait()
@@ -220,7 +220,7 @@ async def test_an_end_at_any_moment_of_closing_as_a_follower_is_an_end(world: Wo
         assert not await is_listening(serving.port)
 
 
-async def test_a_port_lost_while_following_is_told_and_taken_back_when_it_is_free(world: World):
+async def test_lost_port_is_reported_and_bound_again(world: World):
     async with server(world) as serving:
         assert serving.serving
         await serving._listening.stop(0)
@@ -237,7 +237,7 @@ async def test_a_port_lost_while_following_is_told_and_taken_back_when_it_is_fre
         assert serving.problem == ""
 
 
-async def test_the_health_service_says_serving_for_the_whole_and_for_the_scaler(world: World):
+async def test_health_service_reports_serving(world: World):
     async with server(world) as serving, channel(serving.port) as connection:
         health = health_pb2_grpc.HealthStub(connection)
         for name in ("", SERVICE):
@@ -248,7 +248,7 @@ async def test_the_health_service_says_serving_for_the_whole_and_for_the_scaler(
         assert caught.value.code() == grpc.StatusCode.NOT_FOUND
 
 
-async def test_reflection_lists_the_scaler_and_knows_its_messages(world: World):
+async def test_reflection_lists_the_scaler_and_its_messages(world: World):
     async with server(world) as serving, channel(serving.port) as connection:
         call = reflection_pb2_grpc.ServerReflectionStub(connection).ServerReflectionInfo(timeout=PATIENCE_S)
         await call.write(reflection_pb2.ServerReflectionRequest(list_services=""))
@@ -259,7 +259,7 @@ async def test_reflection_lists_the_scaler_and_knows_its_messages(world: World):
         await call.done_writing()
 
 
-async def test_a_request_without_end_is_refused_and_the_next_one_is_answered(world: World):
+async def test_oversized_request_is_refused(world: World):
     async with server(world) as serving, channel(serving.port) as connection:
         stub = ExternalScalerStub(connection)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -269,8 +269,8 @@ async def test_a_request_without_end_is_refused_and_the_next_one_is_answered(wor
 
 
 @pytest.mark.slow
-async def test_thousands_of_calls_that_come_at_once_are_all_answered_and_counted(world: World):
-    """As KEDA sends them when it finds a new leader: faster than they are taken up, so that they pile up unread."""
+async def test_thousands_of_calls_at_once_are_answered(world: World):
+    """As KEDA sends them to a new leader: faster than they are accepted, so that they queue."""
     calls, burst = Calls(), 5000
     settings = KedaSettings(host=HERE, port=0)
     async with KedaServer(settings, world.service, world.lease, calls, grace_s=0.1) as serving:
@@ -283,7 +283,7 @@ async def test_thousands_of_calls_that_come_at_once_are_all_answered_and_counted
     assert calls.counts == {("IsActive", "OK"): burst}
 
 
-async def test_bytes_that_are_no_message_harm_nobody(world: World):
+async def test_invalid_bytes_do_not_affect_other_calls(world: World):
     async with server(world) as serving:
         reader, writer = await asyncio.open_connection(HERE, serving.port)
         writer.write(b"GET / HTTP/1.1\r\n\r\n" + bytes(range(256)) * 10)
@@ -297,7 +297,7 @@ async def test_bytes_that_are_no_message_harm_nobody(world: World):
             assert (await ExternalScalerStub(connection).IsActive(reference(), timeout=PATIENCE_S)).result
 
 
-async def test_a_peer_that_no_longer_answers_pings_is_let_go(world: World):
+async def test_peer_is_disconnected_when_it_answers_no_ping(world: World):
     settings = KedaSettings(host=HERE, port=0)
     async with KedaServer(settings, world.service, world.lease, grace_s=0.1, keepalive_s=0.3) as serving:
         reader, writer = await asyncio.open_connection(HERE, serving.port)
@@ -312,7 +312,7 @@ async def test_a_peer_that_no_longer_answers_pings_is_let_go(world: World):
     assert 0x6 in kinds  # PING; the connection ended without an answer to it
 
 
-async def test_a_peer_that_answers_pings_keeps_its_silent_stream(world: World):
+async def test_silent_stream_stays_when_pings_are_answered(world: World):
     settings = KedaSettings(host=HERE, port=0)
     async with (
         KedaServer(settings, world.service, world.lease, grace_s=0.1, keepalive_s=0.1) as serving,

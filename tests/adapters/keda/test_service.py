@@ -1,4 +1,4 @@
-"""Each call over a real connection: what it answers and what it refuses."""
+"""Each call over a real connection: answers and refusals."""
 
 import asyncio
 import math
@@ -34,13 +34,13 @@ def metrics_of(name: str = "llama", metric: str = "replicas") -> pb.GetMetricsRe
 
 @dataclass
 class Client:
-    """A KEDA that asks this daemon."""
+    """A KEDA that calls this daemon."""
 
     world: World
     stub: Any
 
     async def refusal(self, method: str, request: Any) -> tuple[Code, str]:
-        """Make a call that must not be answered; return its status."""
+        """Make a call that must be refused; return its status."""
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await getattr(self.stub, method)(request, timeout=PATIENCE_S)
         return caught.value.code(), caught.value.details()
@@ -66,25 +66,25 @@ async def client() -> AsyncIterator[Client]:
         yield client
 
 
-async def test_the_metric_has_target_1_in_both_fields(client: Client):
+async def test_metric_has_target_1_in_both_fields(client: Client):
     (spec,) = (await client.stub.GetMetricSpec(reference())).metricSpecs
     assert (spec.metricName, spec.targetSize, spec.targetSizeFloat) == ("replicas", 1, 1.0)
 
 
-async def test_there_is_exactly_one_value_with_both_fields_filled(client: Client):
+async def test_answer_has_one_value_in_both_fields(client: Client):
     client.world.decide(Row("llama", 7, current=3))
     value = await client.value()
     assert (value.metricName, value.metricValue, value.metricValueFloat) == ("replicas", 7, 7.0)
 
 
-async def test_zero_wanted_is_zero_in_both_fields_because_keda_reads_the_integer_of_a_zero_float(client: Client):
+async def test_zero_is_zero_in_both_fields(client: Client):
     client.world.decide(Row("llama", 0, current=3))
     value = await client.value()
     assert (value.metricValue, value.metricValueFloat) == (0, 0.0)
     assert not (await client.stub.IsActive(reference())).result
 
 
-async def test_the_tolerance_of_the_scaled_object_decides_the_value_and_none_stated_is_a_tenth(client: Client):
+async def test_value_depends_on_the_tolerance(client: Client):
     client.world.decide(Row("llama", 10, current=11))
     assert (await client.value()).metricValueFloat == 10.0
     client.world.cluster.add(scaled_object("llama", tolerance_up=None, tolerance_down=None))
@@ -92,14 +92,14 @@ async def test_the_tolerance_of_the_scaled_object_decides_the_value_and_none_sta
     assert (value.metricValue, value.metricValueFloat) == (10, 9.00125)
 
 
-async def test_a_step_that_cannot_be_made_is_remembered_for_the_metric(client: Client):
+async def test_hidden_step_is_remembered_for_the_metric(client: Client):
     client.world.cluster.add(scaled_object("llama", tolerance_up=None))
     client.world.decide(Row("llama", 11, current=10))
     assert (await client.value()).metricValueFloat == 11.0
     assert [str(ref) for ref in client.world.answers.swallowed_workloads()] == ["prod/llama"]
 
 
-async def test_until_anybody_was_heard_metrics_are_unavailable_and_the_spec_is_there(client: Client):
+async def test_value_is_unavailable_until_a_pod_was_read(client: Client):
     for row in (None, Row("llama", 4, trusted=False, age_s=math.nan)):
         if row:
             client.world.decide(row)
@@ -112,7 +112,7 @@ async def test_until_anybody_was_heard_metrics_are_unavailable_and_the_spec_is_t
     assert (await client.value()).metricValue == 4
 
 
-async def test_stale_inputs_are_unavailable_and_the_status_names_both_ages(client: Client):
+async def test_value_is_unavailable_when_inputs_are_stale(client: Client):
     client.world.decide(Row("llama", 4, max_age_s=60))
     client.world.clock.time_s += 61
     for method, request in (("IsActive", reference()), ("GetMetrics", metrics_of())):
@@ -120,25 +120,25 @@ async def test_stale_inputs_are_unavailable_and_the_status_names_both_ages(clien
         assert code == Code.UNAVAILABLE and "61 s old; the policy allows 60 s" in text
 
 
-async def test_a_replica_that_does_not_lead_refuses(client: Client):
+async def test_follower_refuses_calls(client: Client):
     client.world.decide()
     client.world.lease.leading = False
     code, text = await client.refusal("GetMetrics", metrics_of())
     assert code == Code.UNAVAILABLE and "no replica is known to lead" in text
 
 
-async def test_before_the_cluster_has_been_read_values_are_unavailable(client: Client):
+async def test_value_is_unavailable_until_the_cluster_was_read(client: Client):
     client.world.cluster.synced = False
     code, text = await client.refusal("GetMetrics", metrics_of())
     assert (code, text) == (Code.UNAVAILABLE, "the cluster is not known yet: the first list is not complete")
 
 
-async def test_a_scaled_object_that_is_not_there_is_not_found(client: Client):
+async def test_unknown_scaled_object_is_not_found(client: Client):
     code, text = await client.refusal("GetMetrics", metrics_of("mistral"))
     assert code == Code.NOT_FOUND and "ScaledObject prod/mistral" in text
 
 
-async def test_the_cluster_decides_which_workload_a_scaled_object_means(client: Client):
+async def test_target_is_that_of_the_object_in_the_cluster(client: Client):
     client.world.cluster.add(scaled_object("other-name", target=scaled_object("llama").target))
     client.world.decide(Row("llama", 7), Row("other-name", 99, id=1))
     assert (await client.value("other-name")).metricValue == 7
@@ -161,9 +161,7 @@ async def test_the_cluster_decides_which_workload_a_scaled_object_means(client: 
         ({f"key{i}": "x" for i in range(70)}, "metadata number of keys: 72; allowed: at most 64"),
     ],
 )
-async def test_metadata_that_is_wrong_is_named_with_its_value_and_what_is_allowed(
-    client: Client, metadata: dict[str, str], expected: str
-):
+async def test_invalid_metadata_is_named_with_allowed_values(client: Client, metadata: dict[str, str], expected: str):
     client.world.decide()
     for method, request in (
         ("IsActive", reference(**metadata)),
@@ -174,31 +172,31 @@ async def test_metadata_that_is_wrong_is_named_with_its_value_and_what_is_allowe
         assert text.startswith("ScaledObject prod/llama: ") and expected in text
 
 
-async def test_metadata_is_looked_at_again_when_it_differs_from_what_was_found_right(client: Client):
+async def test_metadata_is_validated_again_when_it_changes(client: Client):
     client.world.decide()
     assert (await client.stub.IsActive(reference())).result
     assert (await client.refusal("IsActive", reference(policy="gold")))[0] == Code.INVALID_ARGUMENT
 
 
-async def test_metadata_that_is_missing_is_named(client: Client):
+async def test_missing_metadata_is_named(client: Client):
     code, text = await client.refusal("IsActive", pb.ScaledObjectRef(namespace="prod", name="llama"))
     assert code == Code.INVALID_ARGUMENT
     assert "metadata policy: missing" in text and "metadata scalerAddress: missing" in text
 
 
-async def test_a_secret_in_metadata_or_under_an_unknown_key_is_never_repeated(client: Client):
+async def test_secret_in_metadata_is_never_repeated(client: Client):
     for key, value in (("tlsClientKey", "hunter2" * 10_000), ("password", "hunter2")):
         code, text = await client.refusal("IsActive", reference(**{key: value}))
         assert code == Code.INVALID_ARGUMENT and key in text and "hunter2" not in text
 
 
-async def test_keys_that_keda_itself_reads_pass(client: Client):
+async def test_keys_of_keda_are_valid(client: Client):
     client.world.decide()
     request = reference(enableTLS="true", unsafeSsl="false", caCert="PEM", tlsClientCert="PEM", tlsClientKey="PEM")
     assert (await client.stub.IsActive(request)).result
 
 
-async def test_overrides_of_the_trigger_pass_and_wrong_ones_are_named(client: Client):
+async def test_invalid_overrides_are_named(client: Client):
     client.world.decide()
     for value, passes in (("12", True), ("many", False)):
         stated = {**METADATA, "replicas.max": value}
@@ -212,7 +210,7 @@ async def test_overrides_of_the_trigger_pass_and_wrong_ones_are_named(client: Cl
             assert "metadata replicas.max: " in text and "found 'many'; allowed: " in text
 
 
-async def test_a_policy_taken_away_under_a_scaled_object_is_named_and_serves_when_it_is_back(
+async def test_removed_policy_is_named_until_it_is_back(
     client: Client,
 ):
     client.world.decide()
@@ -229,7 +227,7 @@ async def test_a_policy_taken_away_under_a_scaled_object_is_named_and_serves_whe
     assert (await client.stub.IsActive(reference())).result
 
 
-async def test_a_scaled_object_that_cannot_be_used_says_why(client: Client):
+async def test_problem_of_a_scaled_object_is_the_reason(client: Client):
     client.world.cluster.add(scaled_object("llama", problem="two triggers name this scaler; allowed: one"))
     code, text = await client.refusal("GetMetrics", metrics_of())
     assert (code, text) == (
@@ -238,7 +236,7 @@ async def test_a_scaled_object_that_cannot_be_used_says_why(client: Client):
     )
 
 
-async def test_all_that_is_wrong_is_told_once(client: Client):
+async def test_all_problems_are_reported_once(client: Client):
     problem = "spec.triggers[0].metricType: found 'Value'; spec.triggers[0].metadata.polciy: unknown key"
     client.world.cluster.add(scaled_object("llama", problem=problem))
     code, text = await client.refusal("IsActive", reference(polciy="x", policy="gold"))
@@ -248,35 +246,37 @@ async def test_all_that_is_wrong_is_told_once(client: Client):
 
 
 @pytest.mark.parametrize(("namespace", "name"), [("", "llama"), ("prod", "../etc"), ("Prod", "x"), ("p", "x" * 300)])
-async def test_a_name_that_no_object_can_have_is_named(client: Client, namespace: str, name: str):
+async def test_invalid_name_is_named(client: Client, namespace: str, name: str):
     code, text = await client.refusal("IsActive", pb.ScaledObjectRef(namespace=namespace, name=name))
     assert code == Code.INVALID_ARGUMENT and "allowed: a Kubernetes name" in text and len(text) < 300
 
 
-async def test_a_metric_that_is_not_ours_is_named(client: Client):
+async def test_unknown_metric_is_named(client: Client):
     client.world.decide()
     code, text = await client.refusal("GetMetrics", metrics_of(metric="queue"))
     assert (code, text) == (Code.INVALID_ARGUMENT, "metricName: 'queue'; allowed: replicas")
 
 
 class TestRefusals:
-    """What /readyz, an Event and the explanation tell of calls that are refused."""
+    """Refused calls in /readyz, Events and the explanation."""
 
     async def refuse(self, client: Client, name: str = "llama", **metadata: str) -> None:
         request = pb.GetMetricsRequest(scaledObjectRef=reference(name, **metadata), metricName="replicas")
         await client.refusal("GetMetrics", request)
 
-    async def test_a_workload_is_refused_when_every_call_is(self, client: Client):
+    async def test_workload_is_refused_when_every_call_is(self, client: Client):
         client.world.decide()
         target, refusals = scaled_object("llama").target, client.world.answers.refusals
         await self.refuse(client, policy="gold")
-        assert refusals.of(target).startswith("KEDA is refused: ScaledObject prod/llama: metadata policy: 'gold'")
+        assert refusals.for_workload(target).startswith(
+            "KEDA is refused: ScaledObject prod/llama: metadata policy: 'gold'"
+        )
         assert [outcome.status for outcome in await client.world.publish("llama", 4)] == [ChangeStatus.FAILED]
         assert (await client.value()).metricValue == 3
         assert refusals.by_workload() == {}
         assert [outcome.status for outcome in await client.world.publish("llama", 4)] == [ChangeStatus.PUBLISHED]
 
-    async def test_a_second_caller_that_asks_wrongly_refuses_nobody(self, client: Client):
+    async def test_wrong_calls_of_another_client_do_not_count(self, client: Client):
         client.world.decide()
         await client.value()
         await self.refuse(client, policy="gold")
@@ -285,30 +285,30 @@ class TestRefusals:
         await self.refuse(client, policy="gold")
         assert set(client.world.answers.refusals.by_workload()) == {scaled_object("llama").target}
 
-    async def test_a_scaled_object_that_nobody_knows_is_told_without_a_workload(self, client: Client):
+    async def test_unknown_scaled_object_has_no_workload(self, client: Client):
         await self.refuse(client, "mistral")
         (told,) = client.world.answers.refusals.unknown()
         assert "ScaledObject prod/mistral: none with a trigger of this scaler is known" in told
         client.world.clock.time_s += 601
         assert client.world.answers.refusals.unknown() == []
 
-    async def test_what_is_wrong_in_the_cluster_or_passes_is_not_told_twice(self, client: Client):
+    async def test_problem_in_the_cluster_is_not_reported_twice(self, client: Client):
         client.world.cluster.add(scaled_object("llama", problem="metricType: found 'Value'"))
         await self.refuse(client)
         client.world.cluster.add(scaled_object("llama"))
-        await client.refusal("GetMetrics", metrics_of())  # nobody was heard yet
+        await client.refusal("GetMetrics", metrics_of())  # no pod was read yet
         client.world.cluster.synced = False
         await client.refusal("GetMetrics", metrics_of())
         assert (client.world.answers.refusals.by_workload(), client.world.answers.refusals.unknown()) == ({}, [])
 
-    async def test_however_many_are_refused_few_are_remembered(self, client: Client):
+    async def test_number_of_remembered_refusals_is_limited(self, client: Client):
         refusals = client.world.answers.refusals
         for number in range(3 * MAX_REFUSED):
-            refusals.refuse(("prod", f"so-{number}"), None, "x")
+            refusals.add(("prod", f"so-{number}"), None, "x")
         assert len(refusals.unknown()) == MAX_REFUSED
 
 
-async def test_one_bad_scaled_object_does_not_harm_another(client: Client):
+async def test_invalid_scaled_object_does_not_affect_others(client: Client):
     client.world.cluster.add(scaled_object("bad", problem="nonsense"))
     client.world.decide(Row("llama", 3), Row("bad", 5, id=1))
     answers = await asyncio.gather(
@@ -320,7 +320,7 @@ async def test_one_bad_scaled_object_does_not_harm_another(client: Client):
 
 
 class TestStreamIsActive:
-    async def test_the_state_comes_at_once_and_true_again_from_time_to_time_until_it_is_awake(self, client: Client):
+    async def test_true_is_repeated_until_there_is_a_replica(self, client: Client):
         client.world.decide(Row("llama", 3, current=0))
         stream = client.stub.StreamIsActive(reference(), timeout=PATIENCE_S)
         assert [(await stream.read()).result for _ in range(4)] == [True] * 4
@@ -330,14 +330,14 @@ class TestStreamIsActive:
                 for _ in range(3):  # what was on its way
                     await stream.read()
 
-    async def test_a_workload_that_was_taken_to_zero_beside_us_is_woken_again(self, client: Client):
+    async def test_true_is_sent_when_another_client_scaled_to_zero(self, client: Client):
         client.world.decide(Row("llama", 3, current=3))
         stream = client.stub.StreamIsActive(reference(), timeout=PATIENCE_S)
         assert (await stream.read()).result
         client.world.decide(Row("llama", 3, current=0))
         assert (await stream.read()).result
 
-    async def test_a_change_is_pushed_within_its_tick(self):
+    async def test_change_is_sent_within_its_tick(self):
         async with talking(World(resend_s=60)) as client:
             client.world.decide(Row("llama", 0, current=0))
             stream = client.stub.StreamIsActive(reference(), timeout=PATIENCE_S)
@@ -350,7 +350,7 @@ class TestStreamIsActive:
             client.world.decide(Row("llama", 0))
             assert not (await stream.read()).result
 
-    async def test_false_is_said_once(self, client: Client):
+    async def test_false_is_sent_once(self, client: Client):
         client.world.decide(Row("llama", 0, current=0))
         stream = client.stub.StreamIsActive(reference(), timeout=PATIENCE_S)
         assert not (await stream.read()).result
@@ -358,8 +358,8 @@ class TestStreamIsActive:
             async with asyncio.timeout(0.2):  # four times as long as until `true` would be said again
                 await stream.read()
 
-    async def test_false_is_not_pushed_when_another_trigger_decides_too(self, client: Client):
-        """KEDA before 2.18 goes to zero for a pushed `false`, whatever another trigger says."""
+    async def test_false_is_not_sent_with_a_second_trigger(self, client: Client):
+        """KEDA before 2.18 scales to zero for a pushed `false`, even if another trigger is active."""
         client.world.cluster.add(scaled_object("llama", is_only_trigger=False))
         client.world.decide(Row("llama", 3, current=3))
         stream = client.stub.StreamIsActive(reference(), timeout=PATIENCE_S)
@@ -371,7 +371,7 @@ class TestStreamIsActive:
         client.world.decide(Row("llama", 1, current=0))
         assert (await reading).result
 
-    async def test_until_anybody_was_heard_it_is_silent_and_then_speaks_at_once(self):
+    async def test_stream_is_silent_until_a_pod_was_read(self):
         async with talking(World(resend_s=60)) as client:
             stream = client.stub.StreamIsActive(reference(), timeout=PATIENCE_S)
             reading = asyncio.create_task(stream.read())
@@ -382,7 +382,7 @@ class TestStreamIsActive:
             client.world.decide(Row("llama", 2))
             assert (await reading).result
 
-    async def test_it_does_not_repeat_a_true_that_has_become_stale(self, client: Client):
+    async def test_stale_true_is_not_repeated(self, client: Client):
         client.world.decide(Row("llama", 3, current=0))
         stream = client.stub.StreamIsActive(reference(), timeout=PATIENCE_S)
         await stream.read()
@@ -392,7 +392,7 @@ class TestStreamIsActive:
                 while True:  # what was on its way
                     await stream.read()
 
-    async def test_a_replica_that_does_not_lead_ends_it_cleanly_so_that_keda_comes_back_after_2_s(self, client: Client):
+    async def test_follower_ends_the_stream_with_ok(self, client: Client):
         client.world.decide()
         stream = client.stub.StreamIsActive(reference(), timeout=PATIENCE_S)
         await stream.read()
@@ -400,7 +400,7 @@ class TestStreamIsActive:
         assert await stream.read() is grpc.aio.EOF
         assert await stream.code() == Code.OK
 
-    async def test_it_ends_when_the_scaled_object_is_gone_or_means_another_workload(self, client: Client):
+    async def test_stream_ends_when_the_scaled_object_changes_target(self, client: Client):
         client.world.decide()
         for then in (None, scaled_object("llama", target=scaled_object("mistral").target)):
             client.world.cluster.add(scaled_object("llama"))
@@ -414,13 +414,13 @@ class TestStreamIsActive:
                     pass
             assert caught.value.code() == Code.NOT_FOUND
 
-    async def test_wrong_metadata_ends_it_at_once(self, client: Client):
+    async def test_invalid_metadata_ends_the_stream_at_once(self, client: Client):
         stream = client.stub.StreamIsActive(reference(policy="gold"), timeout=PATIENCE_S)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await stream.read()
         assert caught.value.code() == Code.INVALID_ARGUMENT
 
-    async def test_a_client_that_leaves_leaves_nothing_behind(self, client: Client):
+    async def test_stream_is_forgotten_when_the_client_leaves(self, client: Client):
         client.world.decide()
         streams = [client.stub.StreamIsActive(reference(), timeout=PATIENCE_S) for _ in range(20)]
         for stream in streams:
@@ -435,7 +435,7 @@ class TestStreamIsActive:
         await eventually(nobody_waits, "the streams have ended", every_s=0.01)
 
 
-async def test_the_spec_stream_begins_with_the_current_specs_and_agrees_with_the_call(client: Client):
+async def test_spec_stream_sends_the_specs_of_the_call(client: Client):
     stream = client.stub.StreamMetricSpec(reference(), timeout=PATIENCE_S)
     assert await stream.read() == await client.stub.GetMetricSpec(reference())
     with pytest.raises(TimeoutError):
@@ -444,8 +444,8 @@ async def test_the_spec_stream_begins_with_the_current_specs_and_agrees_with_the
 
 
 @pytest.mark.parametrize("world", ["unsynced", "following", "unknown", "unusable", "undecided"])
-async def test_the_spec_is_answered_when_every_other_call_is_refused(client: Client, world: str):
-    """After an error of GetMetricSpec KEDA writes the HPA without our metric and counts no failure."""
+async def test_spec_is_answered_when_other_calls_are_refused(client: Client, world: str):
+    """After an error of GetMetricSpec KEDA writes the HPA without our metric, and counts no failure."""
     match world:
         case "unsynced":
             client.world.cluster.synced = False
@@ -467,19 +467,19 @@ async def test_the_spec_is_answered_when_every_other_call_is_refused(client: Cli
             assert (await client.refusal(method, refused))[1]
 
 
-async def test_the_spec_is_answered_for_the_largest_object_there_can_be(client: Client):
+async def test_spec_is_answered_for_the_largest_object(client: Client):
     request = reference(note="x" * 1_500_000)
     assert (await client.stub.GetMetricSpec(request, timeout=PATIENCE_S)).metricSpecs
     code, text = await client.refusal("IsActive", request)
     assert code == Code.INVALID_ARGUMENT and "metadata note: unknown key" in text
 
 
-async def test_the_spec_is_answered_for_a_name_that_no_object_can_have(client: Client):
+async def test_spec_is_answered_for_an_invalid_name(client: Client):
     request = pb.ScaledObjectRef(namespace="", name="../etc")
     assert (await client.stub.GetMetricSpec(request, timeout=PATIENCE_S)).metricSpecs
 
 
-async def test_the_spec_stream_stays_when_its_scaled_object_is_gone(client: Client):
+async def test_spec_stream_stays_when_the_scaled_object_is_gone(client: Client):
     stream = client.stub.StreamMetricSpec(reference(), timeout=PATIENCE_S)
     await stream.read()
     client.world.cluster.objects.clear()
@@ -489,7 +489,7 @@ async def test_the_spec_stream_stays_when_its_scaled_object_is_gone(client: Clie
 
 
 @pytest.mark.slow
-async def test_hundreds_of_scaled_objects_ask_at_once_and_each_gets_its_own_answer(client: Client):
+async def test_hundreds_of_calls_at_once_get_their_own_answers(client: Client):
     names = [f"model-{i}" for i in range(300)]
     for name in names:
         client.world.cluster.add(scaled_object(name))
@@ -504,7 +504,7 @@ async def test_hundreds_of_scaled_objects_ask_at_once_and_each_gets_its_own_answ
     assert answers == [(i % 50, i % 50 > 0) for i in range(300)]
 
 
-async def test_an_error_of_ours_is_internal_and_its_text_stays_with_us():
+async def test_internal_error_does_not_leak_its_text():
     class Broken(Cluster):
         def scaled_object(self, namespace: str, name: str):
             raise RuntimeError("password=hunter2")

@@ -1,4 +1,4 @@
-"""Certificates: refused at start when unusable, followed when they rotate, kept when the new ones are bad."""
+"""Certificates: invalid ones are refused at start, rotated ones used, and old ones kept if new ones are invalid."""
 
 import time
 from contextlib import asynccontextmanager
@@ -28,7 +28,7 @@ async def serving(files: TlsFiles):
 
 
 async def ask(port: int, ca: Path, client: KeyPair | None = None) -> bool:
-    """Make one call on a connection of its own. Raises AioRpcError when the handshake fails."""
+    """Make one call on a new connection. Raises AioRpcError if the handshake fails."""
     key, certificate = _bytes(client) if client else (None, None)
     credentials = grpc.ssl_channel_credentials(_trusted(ca), key, certificate)
     options = [("grpc.use_local_subchannel_pool", 1)]  # or gRPC reuses a connection with the same credentials
@@ -49,7 +49,7 @@ def other_authority(tmp_path: Path) -> Certificates:
     return Certificates(tmp_path / "other")
 
 
-async def test_calls_over_tls_are_answered_and_plain_text_is_not(certificates: Certificates):
+async def test_only_tls_calls_are_answered(certificates: Certificates):
     pair = certificates.issue("localhost")
     async with serving(TlsFiles(cert=pair.certificate, key=pair.key)) as server:
         assert await ask(server.port, certificates.ca)
@@ -58,7 +58,7 @@ async def test_calls_over_tls_are_answered_and_plain_text_is_not(certificates: C
                 await ExternalScalerStub(channel).IsActive(reference(), timeout=1)
 
 
-async def test_with_a_ca_a_client_must_show_a_certificate_that_it_signed(certificates: Certificates, tmp_path: Path):
+async def test_client_certificate_is_required_with_a_ca(certificates: Certificates, tmp_path: Path):
     pair = certificates.issue("localhost")
     async with serving(TlsFiles(cert=pair.certificate, key=pair.key, ca=certificates.ca)) as server:
         assert await ask(server.port, certificates.ca, certificates.issue("keda"))
@@ -67,9 +67,7 @@ async def test_with_a_ca_a_client_must_show_a_certificate_that_it_signed(certifi
                 await ask(server.port, certificates.ca, stranger)
 
 
-async def test_a_rotated_certificate_serves_new_connections_and_open_ones_go_on(
-    certificates: Certificates, tmp_path: Path
-):
+async def test_rotated_certificate_is_used_for_new_connections(certificates: Certificates, tmp_path: Path):
     pair = certificates.issue("localhost")
     other = other_authority(tmp_path)
     async with serving(TlsFiles(cert=pair.certificate, key=pair.key)) as server:
@@ -85,9 +83,7 @@ async def test_a_rotated_certificate_serves_new_connections_and_open_ones_go_on(
         assert server.problem == ""
 
 
-async def test_a_rotation_that_was_noticed_before_anybody_connected_serves_too(
-    certificates: Certificates, tmp_path: Path
-):
+async def test_rotation_before_the_first_connection_is_used(certificates: Certificates, tmp_path: Path):
     pair, other = certificates.issue("localhost"), other_authority(tmp_path)
     async with serving(TlsFiles(cert=pair.certificate, key=pair.key)) as server:
         rotate(pair, other.issue("localhost"))
@@ -95,7 +91,7 @@ async def test_a_rotation_that_was_noticed_before_anybody_connected_serves_too(
         assert await ask(server.port, other.ca)
 
 
-async def test_the_authority_of_the_clients_rotates_as_well(certificates: Certificates, tmp_path: Path):
+async def test_ca_of_the_clients_rotates_too(certificates: Certificates, tmp_path: Path):
     pair, ca = certificates.issue("localhost"), tmp_path / "clients.pem"
     ca.write_bytes(certificates.ca.read_bytes())
     other = other_authority(tmp_path)
@@ -106,7 +102,7 @@ async def test_the_authority_of_the_clients_rotates_as_well(certificates: Certif
         assert await ask(server.port, certificates.ca, other.issue("keda"))
 
 
-async def test_a_swapped_link_as_kubelet_mounts_secrets_is_a_rotation(certificates: Certificates, tmp_path: Path):
+async def test_swapped_symlink_is_a_rotation(certificates: Certificates, tmp_path: Path):
     other = other_authority(tmp_path)
     for name, pair in (("1", certificates.issue("localhost")), ("2", other.issue("localhost"))):
         (tmp_path / name).mkdir()
@@ -123,7 +119,7 @@ async def test_a_swapped_link_as_kubelet_mounts_secrets_is_a_rotation(certificat
 
 
 @pytest.mark.parametrize("broken", ["expired", "half-written", "not its key", "gone"])
-async def test_a_bad_rotation_keeps_the_old_certificate_says_so_and_recovers(certificates: Certificates, broken: str):
+async def test_old_certificate_stays_when_the_new_is_invalid(certificates: Certificates, broken: str):
     pair = certificates.issue("localhost")
     good = KeyPair(pair.certificate.with_suffix(".good"), pair.key.with_suffix(".goodkey"))
     rotate(good, pair)
@@ -156,32 +152,30 @@ class TestAtStart:
                 pass
         return str(caught.value)
 
-    async def test_a_missing_certificate_is_named(self, certificates: Certificates):
+    async def test_missing_certificate_is_named(self, certificates: Certificates):
         pair = certificates.issue("localhost")
         pair.certificate.unlink()
         text = await self.refusal(TlsFiles(cert=pair.certificate, key=pair.key))
         assert text == f"gRPC certificate: {pair.certificate}: No such file or directory"
 
-    async def test_an_expired_certificate_is_named(self, certificates: Certificates):
+    async def test_expired_certificate_is_named(self, certificates: Certificates):
         pair = certificates.issue("localhost", valid_for=timedelta(hours=-1))
         text = await self.refusal(TlsFiles(cert=pair.certificate, key=pair.key))
         assert text == f"gRPC certificate: {pair.certificate}: certificate has expired"
 
-    async def test_a_key_of_another_certificate_is_named(self, certificates: Certificates):
+    async def test_key_of_another_certificate_is_named(self, certificates: Certificates):
         pair, other = certificates.issue("localhost"), certificates.issue("other")
         text = await self.refusal(TlsFiles(cert=pair.certificate, key=other.key))
         assert str(other.key) in text and "key values mismatch" in text
 
-    async def test_a_key_with_a_password_is_refused_and_nobody_is_asked_for_it(
-        self, certificates: Certificates, tmp_path: Path
-    ):
+    async def test_key_with_a_password_is_refused_without_a_prompt(self, certificates: Certificates, tmp_path: Path):
         pair = certificates.issue("localhost")
         locked = tmp_path / "locked.key"
         locked.write_bytes(_encrypted(pair.key.read_bytes()))
         text = await self.refusal(TlsFiles(cert=pair.certificate, key=locked))
         assert str(locked) in text and "encrypted; allowed: a key without a password" in text
 
-    async def test_rubbish_is_named(self, certificates: Certificates, tmp_path: Path):
+    async def test_invalid_file_is_named(self, certificates: Certificates, tmp_path: Path):
         pair = certificates.issue("localhost")
         rubbish = tmp_path / "rubbish.pem"
         for content in (b"", b"\x00\xff" * 100, b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"):
@@ -190,22 +184,22 @@ class TestAtStart:
             assert str(rubbish) in await self.refusal(TlsFiles(cert=pair.certificate, key=rubbish))
             assert str(rubbish) in await self.refusal(TlsFiles(cert=pair.certificate, key=pair.key, ca=rubbish))
 
-    async def test_a_file_without_end_is_not_read(self, certificates: Certificates, tmp_path: Path):
+    async def test_endless_file_is_not_read(self, certificates: Certificates, tmp_path: Path):
         pair, large = certificates.issue("localhost"), tmp_path / "large.pem"
         large.write_bytes(b"#" * (MAX_FILE_BYTES + 1))
         assert "larger than" in await self.refusal(TlsFiles(cert=large, key=pair.key))
 
-    async def test_a_ca_alone_makes_no_server(self, certificates: Certificates):
+    async def test_ca_without_certificate_is_refused(self, certificates: Certificates):
         assert "needs a certificate and its key" in await self.refusal(TlsFiles(ca=certificates.ca))
 
 
-def test_a_certificate_that_expires_later_passes_with_its_chain(certificates: Certificates):
+def test_valid_certificate_with_its_chain_passes(certificates: Certificates):
     pair = certificates.issue("localhost", valid_for=timedelta(seconds=30))
     pair.certificate.write_bytes(pair.certificate.read_bytes() + certificates.ca.read_bytes())
     assert 20 < check(pair.certificate, pair.key) - time.time() < 31
 
 
-def test_a_certificate_that_expires_in_force_is_told(certificates: Certificates):
+def test_expiry_of_the_present_certificate_is_reported(certificates: Certificates):
     pair = certificates.issue("localhost", valid_for=timedelta(hours=1))
     now_s = time.time()
     rotating = RotatingCertificates(TlsFiles(cert=pair.certificate, key=pair.key), lambda: now_s)
@@ -216,11 +210,9 @@ def test_a_certificate_that_expires_in_force_is_told(certificates: Certificates)
 
 
 class TestWithoutConnections:
-    """A replica that does not lead has none, and is asked only what is wrong."""
+    """A follower has no client, and only its `problem` is read."""
 
-    def test_a_renewed_certificate_is_found_and_is_what_the_next_server_and_connection_get(
-        self, certificates: Certificates
-    ):
+    def test_renewed_certificate_is_found_without_a_client(self, certificates: Certificates):
         pair = certificates.issue("localhost", valid_for=timedelta(hours=1))
         now_s = time.time()
         rotating = RotatingCertificates(TlsFiles(cert=pair.certificate, key=pair.key), lambda: now_s)
@@ -236,7 +228,7 @@ class TestWithoutConnections:
         rotating.credentials()
         assert rotating.changed() is None, "the server that was opened since has the new one"
 
-    def test_files_that_cannot_be_used_are_told_until_they_can(self, certificates: Certificates):
+    def test_invalid_files_are_reported_until_they_are_valid(self, certificates: Certificates):
         pair = certificates.issue("localhost")
         rotating = RotatingCertificates(TlsFiles(cert=pair.certificate, key=pair.key))
         certificates.issue("localhost", valid_for=timedelta(seconds=-1))
@@ -249,7 +241,7 @@ class TestWithoutConnections:
         assert rotating.changed() is not None
 
 
-def test_an_expired_certificate_does_not_replace_a_good_one(certificates: Certificates):
+def test_expired_certificate_does_not_replace_a_valid_one(certificates: Certificates):
     pair = certificates.issue("localhost")
     rotating = RotatingCertificates(TlsFiles(cert=pair.certificate, key=pair.key))
     assert rotating.changed() is None and rotating.problem == ""
@@ -258,7 +250,7 @@ def test_an_expired_certificate_does_not_replace_a_good_one(certificates: Certif
     assert rotating.problem == f"{pair.certificate}: certificate has expired"
 
 
-def test_files_are_not_read_while_they_do_not_change(certificates: Certificates):
+def test_files_are_read_only_when_they_change(certificates: Certificates):
     pair = certificates.issue("localhost")
     rotating = RotatingCertificates(TlsFiles(cert=pair.certificate, key=pair.key))
     assert rotating.changed() is None
@@ -267,7 +259,7 @@ def test_files_are_not_read_while_they_do_not_change(certificates: Certificates)
     assert rotating.changed() is None
 
 
-def test_the_error_is_ours_whatever_is_wrong_with_the_path(tmp_path: Path):
+def test_certificate_error_for_any_invalid_path(tmp_path: Path):
     with pytest.raises(CertificateError, match="Is a directory"):
         RotatingCertificates(TlsFiles(cert=tmp_path, key=tmp_path))
     with pytest.raises(CertificateError, match=r"gone\.pem with key .*: No such file"):

@@ -1,4 +1,4 @@
-"""What KEDA's adapter stands on, in memory: a clock and a lease to set by hand, ScaledObjects, and ticks to record."""
+"""The surroundings of the KEDA adapter, in memory: a clock, a lease, ScaledObjects and ticks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -19,8 +19,8 @@ METADATA = {"scalerAddress": "vllm-autoscaler-keda.vllm-autoscaler:6000", "polic
 
 
 @dataclass
-class HandClock:
-    """Time stands still unless a test moves it."""
+class ManualClock:
+    """A clock that only a test moves."""
 
     time_s: float = 1000.0
 
@@ -58,7 +58,7 @@ class Cluster:
 
 @dataclass
 class Row:
-    """One workload in a tick: what stands, and what was decided."""
+    """One workload in a tick: its present state and the decision."""
 
     name: str
     wanted: float
@@ -67,9 +67,9 @@ class Row:
     trusted: bool = True
     age_s: float = 0.0  # NaN: no pods to read
     max_age_s: float = MAX_AGE_S
-    active: bool | None = None  # None: as wanted says
-    pods: float | None = None  # that are not leaving; None: as many as current
-    blocked: float = 0.0  # of those, that find no GPU
+    active: bool | None = None  # None: if `wanted` is above zero
+    pods: float | None = None  # that are not leaving; None: equal to current
+    blocked: float = 0.0  # of those, without a GPU
 
 
 def ref(name: str) -> WorkloadRef:
@@ -83,7 +83,7 @@ def scaled_object(name: str, **changes: object) -> ScaledObject:
 
 
 def tick(rows: Sequence[Row], now_s: float, view_age_s: float = 0.0) -> TickRecord:
-    """Return a record of one tick with these workloads, whose pods are only counted."""
+    """Return the record of a tick with these workloads, whose pods are only counted."""
     count = len(rows)
     none = np.empty(0)
     fleet = Fleet(
@@ -149,10 +149,10 @@ def tick(rows: Sequence[Row], now_s: float, view_age_s: float = 0.0) -> TickReco
 
 
 class World:
-    """One daemon in KEDA mode, without its server: `llama` is known and wants three replicas."""
+    """One daemon in KEDA mode without its server: `llama` is known, and three replicas are desired."""
 
     def __init__(self, resend_s: float = 10.0) -> None:
-        self.clock = HandClock()
+        self.clock = ManualClock()
         self.lease = Lease()
         self.cluster = Cluster()
         self.answers = Answers(self.clock, self.lease)
@@ -165,7 +165,7 @@ class World:
         self.answers.record(tick(rows or (Row("llama", 3),), self.clock.time_s, view_age_s))
 
     async def publish(self, name: str, after: int, has_fresh_input: bool = True) -> list[Outcome]:
-        """Hand over a change from one replica, as the loop does."""
+        """Publish a change from one replica, like the loop."""
         return await self.answers.apply(
             [Change(ref(name), name, 1, after, "because", has_fresh_input=has_fresh_input)], 1.0
         )

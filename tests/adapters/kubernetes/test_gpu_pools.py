@@ -8,7 +8,7 @@ from autoscaler.adapters.kubernetes.gpu_pools import SHRINK_DELAY_S, NodeStore
 from autoscaler.adapters.kubernetes.pods.template import NO_FACTS, Facts
 from autoscaler.adapters.kubernetes.scheduling import Needs, Toleration
 from autoscaler.core.model.fleet import Joint, Pool
-from tests.adapters.keda.world import HandClock
+from tests.adapters.keda.world import ManualClock
 
 GPU, MIG = "nvidia.com/gpu", "nvidia.com/mig-3g.40gb"
 PRODUCT, GKE = "nvidia.com/gpu.product", "cloud.google.com/gke-accelerator"
@@ -21,8 +21,8 @@ def node(
     return msgspec.convert({"metadata": {"name": name, "labels": labels}, "spec": spec, "status": status}, Node)
 
 
-def nodes(*given: tuple[dict[str, str], dict[str, str]], clock: HandClock | None = None) -> NodeStore:
-    store = NodeStore(clock or HandClock())
+def nodes(*given: tuple[dict[str, str], dict[str, str]], clock: ManualClock | None = None) -> NodeStore:
+    store = NodeStore(clock or ManualClock())
     for index, (labels, allocatable) in enumerate(given):
         store.put(node(f"n{index}", labels, allocatable=allocatable))
     return store
@@ -120,7 +120,7 @@ def test_pool_shrinks_when_a_node_is_deleted():
     ids=["device plugin", "two fail", "operator"],
 )
 def test_pool_shrinks_late_and_grows_at_once(labels, status):
-    clock = HandClock()
+    clock = ManualClock()
     store = nodes(({PRODUCT: "H100"}, {GPU: "8"}), ({PRODUCT: "H100"}, {GPU: "8"}), clock=clock)
     store.put(node("n1", labels, **status))
     version = store.update()
@@ -135,7 +135,7 @@ def test_pool_shrinks_late_and_grows_at_once(labels, status):
 
 
 def test_pool_stays_when_a_node_recovers_in_time():
-    clock = HandClock()
+    clock = ManualClock()
     store = nodes(({PRODUCT: "H100"}, {GPU: "8"}), clock=clock)
     store.put(node("n0", {PRODUCT: "H100"}, allocatable={GPU: "0"}))
     clock.time_s += SHRINK_DELAY_S / 2
@@ -146,7 +146,7 @@ def test_pool_stays_when_a_node_recovers_in_time():
 
 
 def test_deleted_node_stays_deleted_after_the_delay():
-    clock = HandClock()
+    clock = ManualClock()
     store = nodes(({}, {GPU: "8"}), ({}, {GPU: "8"}), clock=clock)
     store.put(node("n0", {}, allocatable={GPU: "4"}))
     store.remove("", "n0")
@@ -156,7 +156,7 @@ def test_deleted_node_stays_deleted_after_the_delay():
 
 
 def test_last_offer_counts_when_a_node_shrinks_twice():
-    clock = HandClock()
+    clock = ManualClock()
     store = nodes(({}, {GPU: "8"}), clock=clock)
     for left in ("4", "2"):
         store.put(node("n0", {}, allocatable={GPU: left}))
@@ -166,7 +166,7 @@ def test_last_offer_counts_when_a_node_shrinks_twice():
 
 
 def test_new_node_counts_its_capacity_until_the_delay():
-    clock = HandClock()
+    clock = ManualClock()
     store = NodeStore(clock)
     store.put(node("n0", {PRODUCT: "H100"}, allocatable={GPU: "2"}, capacity={GPU: "8"}))
     assert store.lay_out_pools([facts()])[2] == [8.0]
@@ -210,7 +210,7 @@ def test_only_whole_replicas_on_one_node_fit():
 
 
 def test_new_taint_counts_late_and_a_removed_one_at_once():
-    clock = HandClock()
+    clock = ManualClock()
     store = nodes(({PRODUCT: "L4"}, {GPU: "4"}), ({PRODUCT: "L4"}, {GPU: "8"}), clock=clock)
     store.put(node("n1", {PRODUCT: "L4"}, [TRAINING], allocatable={GPU: "8"}))
     assert store.lay_out_pools([placed_facts()]).gpus == [12.0]

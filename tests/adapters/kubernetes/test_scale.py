@@ -15,7 +15,7 @@ from autoscaler.adapters.kubernetes.own_writes import OwnWrites
 from autoscaler.adapters.kubernetes.scale import WRITE_TIMEOUT_S, ScaleActuator
 from autoscaler.core.model.fleet import WorkloadRef
 from autoscaler.ports import Change, ChangeStatus, Outcome
-from tests.adapters.keda.world import HandClock
+from tests.adapters.keda.world import ManualClock
 from tests.adapters.kubernetes.api.test_client import serving
 from tests.adapters.kubernetes.conftest import Connect, in_namespace
 from tests.adapters.kubernetes.world import LWS, World, shipped_roles
@@ -195,7 +195,7 @@ async def test_a_count_that_a_policy_denies_is_put_off_longer_each_time_until_on
     kube_api: KubeApi, namespace: str, connect: Connect, world: World
 ):
     nobody = await kube_api.service_account(namespace, "nobody")
-    made, hand = await world.deployment("llama"), HandClock()
+    made, hand = await world.deployment("llama"), ManualClock()
     writes = OwnWrites(hand)
     denied = ScaleActuator(await connect(nobody), writes)
     for wait_s in (5.0, 10.0, 20.0):
