@@ -1,1 +1,1 @@
-"""What is known of other people's metrics and hardware: names, labels, prices. Rows, no behaviour."""
+"""Tables of other people's metrics and hardware: names, labels, prices. Rows, no behaviour."""

@@ -1,1 +1,1 @@
-"""What people write: policies, schedules, process settings, and the tables of metric names."""
+"""Configuration: policies, annotations, settings of the process, and checks of files before they are applied."""

@@ -1,4 +1,4 @@
-"""The annotations by which a workload declares itself, and what each may hold. They are written by tenants."""
+"""The annotations of workloads, and their allowed values. Tenants write them, so they are untrusted."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from autoscaler.config.yaml import read_scalar
 PREFIX = "vllm-autoscaler.io/"
 OVERRIDE = "override."  # followed by the path of a policy field: vllm-autoscaler.io/override.objective.ttft
 
-# Short forms of the overrides that are wanted most.
+# Short forms of the most common overrides.
 SHORT_OVERRIDES: Mapping[str, str] = MappingProxyType({"min-replicas": "replicas.min", "max-replicas": "replicas.max"})
 
 SCHEMES = ("http", "https")
 MODEL = Pattern(r"[\x21-\x7e]{1,256}", "1 to 256 printable ASCII characters without blanks")
 
-# By these, many scrape configurations find the metrics of a pod. Read where ours say nothing.
-USUAL: Mapping[str, str] = MappingProxyType(
+# Annotations of many scrape configurations, used if ours are absent.
+PROMETHEUS_ANNOTATIONS: Mapping[str, str] = MappingProxyType(
     {
         "prometheus.io/port": "metrics-port",
         "prometheus.io/scheme": "metrics-scheme",
@@ -30,8 +30,8 @@ USUAL: Mapping[str, str] = MappingProxyType(
     }
 )
 
-# What is not an override, by its name behind the prefix. `weights` is for the cache of weights: known, so that it is no
-# mistake to write it, and not read by what decides.
+# Annotations that are no overrides, by name after the prefix. `weights` is for the cache of weights: it is allowed, but
+# no decision reads it.
 ANNOTATIONS: Mapping[str, Kind] = MappingProxyType(
     {
         "policy": Pattern(rf"({NAME.expression})?", f"{NAME.allowed}; empty: the default policy"),
@@ -48,14 +48,14 @@ ANNOTATIONS: Mapping[str, Kind] = MappingProxyType(
 
 
 def names() -> list[str]:
-    """List every annotation there is, without its prefix."""
+    """List all annotations without their prefix."""
     return [*ANNOTATIONS, *SHORT_OVERRIDES, *(f"{OVERRIDE}{path}" for path in OVERRIDES)]
 
 
-def usual(annotations: Mapping[str, str]) -> dict[str, Any]:
-    """Return what `USUAL` annotations say, by the names of ours. One that makes no sense was meant for others."""
+def read_prometheus_annotations(annotations: Mapping[str, str]) -> dict[str, Any]:
+    """Return the values of `PROMETHEUS_ANNOTATIONS` by the names of ours. Invalid values are ignored."""
     found = {}
-    for name, ours in USUAL.items():
+    for name, ours in PROMETHEUS_ANNOTATIONS.items():
         if name in annotations:
             with suppress(ValueError):
                 found[ours] = read(ours, annotations[name])
@@ -63,7 +63,7 @@ def usual(annotations: Mapping[str, str]) -> dict[str, Any]:
 
 
 def override_path(name: str) -> str:
-    """Return the policy field that an annotation overrides, "replicas.max"; "": it overrides none.
+    """Return the policy field that an annotation overrides, such as "replicas.max"; "" for none.
 
     name: without the prefix.
     """
@@ -72,6 +72,6 @@ def override_path(name: str) -> str:
 
 
 def read(name: str, text: str) -> Any:
-    """Read the value of one of `ANNOTATIONS`. Raises ValueError whose text is the problem alone."""
+    """Read the value of one of `ANNOTATIONS`. Raises ValueError with the problem only."""
     kind = ANNOTATIONS[name]
     return kind.read(read_scalar(text) if isinstance(kind, Whole) else text)

@@ -1,4 +1,4 @@
-"""What is wrong with something people wrote: where it stands, what was found, and what is allowed. Words only."""
+"""Findings about configuration: the place, the value found, and the allowed values. Texts only."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import StrEnum
 
-MAX_FINDINGS = 100  # told of one set of files; the rest is only counted
+MAX_FINDINGS = 100  # shown for one set of files; the rest is counted
 _SHOWN_CHARS = 80
-_NAMED = 3  # models in one line
+_MAX_NAMED = 3  # models named in one line
 
 
 class Severity(StrEnum):
-    """Whether it stops the thing from being used."""
+    """Whether a finding prevents use."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -21,14 +21,14 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing wrong in one place."""
+    """One problem in one place."""
 
     file: str
-    line: int  # from 1; 0: the file as a whole
-    key: str  # "spec.replicas.min"; "": the document as a whole
+    line: int  # from 1; 0 for the whole file
+    key: str  # "spec.replicas.min"; "" for the whole document
     problem: str  # "above replicas.max"
-    value: str = ""  # what was found, made printable by `shown`; "": nothing to show
-    allowed: str = ""  # "" where the problem says it
+    value: str = ""  # value found, made printable by `shown`; "" for none
+    allowed: str = ""  # "" if the problem states it
     severity: Severity = Severity.ERROR
 
     def __str__(self) -> str:
@@ -42,7 +42,7 @@ class Finding:
 
 
 class PolicyError(Exception):
-    """Policies that cannot be used. Carries every finding; none of the documents came into force."""
+    """Policies that cannot be used, with all findings. None of the documents is applied."""
 
     def __init__(self, findings: Iterable[Finding]) -> None:
         found = tuple(findings)
@@ -52,13 +52,13 @@ class PolicyError(Exception):
 
 
 def shown(value: object) -> str:
-    """Make an untrusted value printable: one line, quoted if text, at most some 80 characters."""
+    """Make an untrusted value printable: one line, quoted if it is text, at most 80 characters."""
     text = repr(value[: _SHOWN_CHARS + 1]) if isinstance(value, str) else repr(value)
     return text if len(text) <= _SHOWN_CHARS else text[: _SHOWN_CHARS - 3] + "..."
 
 
 def one_of(names: Iterable[str], found: str = "") -> str:
-    """List what is allowed, and the closest to what was found."""
+    """List the allowed names, and the closest one to `found`."""
     known = sorted(names)
     listed = ", ".join(known[:40]) + (f" and {len(known) - 40} more" if len(known) > 40 else "")
     close = get_close_matches(found[:100], known, n=1) if found else []
@@ -66,10 +66,10 @@ def one_of(names: Iterable[str], found: str = "") -> str:
 
 
 def foreign_models(reported: Sequence[str], served: Sequence[str]) -> str:
-    """Say that series are left out, of models that a pod reports and does not serve."""
+    """Describe series that are left out because their models are not served by the pod."""
     return f"series of the model {_some(reported)} are left out: the pod's command line serves {_some(served)}"
 
 
 def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(shown(name) for name in names[:_NAMED]) + more
+    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+    return ", ".join(shown(name) for name in names[:_MAX_NAMED]) + more

@@ -1,4 +1,4 @@
-"""Label matchers as people write them, `cluster="prod",team!~"test.*"`: read, checked, and written anew."""
+"""Parses label matchers as operators write them, `cluster="prod",team!~"test.*"`, and normalizes them."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _SERIES_NAME = "__name__"
 
 
 def read_matchers(written: str) -> str:
-    """Return matchers in their shortest form, without braces; "" for none. Raises ValueError, which says what is wrong.
+    """Return matchers in their shortest form, without braces; "" for none. Raises ValueError with the problem.
 
-    Of a text in quotes only the escapes for a quote and a backslash are read: expressions have no use for others.
+    In quoted text only the escapes of a quote and a backslash are allowed, because regular expressions need no others.
     """
     if len(written) > MOST_CHARACTERS:
         raise ValueError(f"{len(written)} characters")

@@ -1,7 +1,7 @@
-"""Settings of the process: one frozen object, complete and validated before anything starts.
+"""Settings of the process: one frozen object, validated completely before anything starts.
 
 The command line fills it; every option can also come from the environment (`VLLM_AUTOSCALER_<COMMAND>_<OPTION>`).
-What differs between classes of workloads is policy, not a setting.
+Values that differ between classes of workloads are policy, not settings.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Port = Annotated[int, Field(ge=0, le=65_535)]  # 0: any free port
 
 
 class Mode(StrEnum):
-    """Who changes replicas."""
+    """How replica counts are applied."""
 
     DIRECT = "direct"
     KEDA = "keda"
@@ -31,7 +31,7 @@ class Frozen(BaseModel):
 
 
 class TlsFiles(Frozen):
-    """Certificate files; re-read when they change, so that they can rotate."""
+    """Certificate files; they are read again after a change."""
 
     ca: Path | None = None
     cert: Path | None = None
@@ -44,7 +44,7 @@ class TlsFiles(Frozen):
         return self
 
 
-# What somebody put before the names of engines' metrics.
+# A prefix that a pipeline adds to the names of engine metrics.
 MetricPrefix = Annotated[str, Field(pattern=r"^[a-zA-Z_:][a-zA-Z0-9_:]{0,63}$")]
 
 
@@ -58,7 +58,7 @@ class PrometheusSettings(Frozen):
     password_file: Path | None = None
     tls: TlsFiles = TlsFiles()
     timeout_s: Seconds = 10.0  # for one query
-    selector: str = ""  # label matchers that every query has: one cluster of several, say
+    selector: str = ""  # label matchers added to every query, for example to select a cluster
     metric_prefixes: tuple[MetricPrefix, ...] = ()
     rate_window_s: Seconds = 120.0  # range of histogram quantiles; at least four scrape intervals
 
@@ -69,15 +69,15 @@ class PrometheusSettings(Frozen):
 
 
 class Verify(StrEnum):
-    """What the certificate of a server must be that metrics are read from."""
+    """How certificates of metrics servers are verified."""
 
-    FULL = "full"  # signed by a trusted CA, for the host name or address that is asked
-    CA = "ca"  # signed by a trusted CA, whatever its name: certificates of pods seldom name their addresses
+    FULL = "full"  # signed by a trusted CA, for the requested host name or address
+    CA = "ca"  # signed by a trusted CA, for any name: certificates of pods rarely contain their addresses
     NONE = "none"  # anything
 
 
 class ScrapeSettings(Frozen):
-    """Reading metrics where they are made, without a server between."""
+    """Reading metrics directly from pods, exporters and gateways."""
 
     pods: bool = True  # the pods' own /metrics
     concurrency: int = Field(default=64, ge=1, le=1024)
@@ -86,9 +86,9 @@ class ScrapeSettings(Frozen):
     window_s: Seconds = 60.0  # range of histogram quantiles
     dcgm: tuple[str, ...] = ()  # URLs of DCGM exporters to read directly
     gateways: tuple[str, ...] = ()  # URLs of gateway metrics to read directly
-    tls: TlsFiles = TlsFiles()  # for what is read over https
+    tls: TlsFiles = TlsFiles()  # for https
     verify: Verify = Verify.FULL
-    tokens: tuple[tuple[str, Path], ...] = ()  # by namespace: the bearer token that its pods are shown
+    tokens: tuple[tuple[str, Path], ...] = ()  # file with the bearer token for pods, by namespace
     gateway_token_file: Path | None = None
     metric_prefixes: tuple[MetricPrefix, ...] = ()
 
@@ -104,9 +104,9 @@ class ScrapeSettings(Frozen):
 
 
 class KubeSettings(Frozen):
-    """The cluster."""
+    """Access to the Kubernetes API."""
 
-    context: str | None = None  # of the kubeconfig; None: in-cluster, else the current context
+    context: str | None = None  # of the kubeconfig; None for in-cluster, else the current context
     timeout_s: Seconds = 10.0  # for one request
 
 
@@ -116,14 +116,14 @@ class LeaseSettings(Frozen):
     enabled: bool = True
     name: str = "vllm-autoscaler"
     namespace: str = "vllm-autoscaler"
-    identity: str = ""  # "": host name and a random part
+    identity: str = ""  # "" for the host name and a random part
     duration_s: Seconds = 15.0
     renew_deadline_s: Seconds = 10.0
     retry_s: Seconds = 2.0
 
     @property
     def installation(self) -> str:
-        """What tells those replicas of the daemon that share a lease from any other."""
+        """The identity of all replicas of the daemon that share a lease."""
         return f"{self.namespace}/{self.name}"
 
     @model_validator(mode="after")
@@ -137,37 +137,37 @@ class LeaseSettings(Frozen):
 
 
 class KedaSettings(Frozen):
-    """The gRPC server that KEDA asks."""
+    """The gRPC server for KEDA."""
 
     host: str = "0.0.0.0"
     port: Port = 6000
-    tls: TlsFiles = TlsFiles()  # cert and key: TLS; ca as well: clients must show a certificate (mTLS)
-    deadline_s: Seconds = 1.0  # for one answer; KEDA sets none of its own
+    tls: TlsFiles = TlsFiles()  # cert and key: TLS; with ca: clients need a certificate (mTLS)
+    deadline_s: Seconds = 1.0  # per response; KEDA sets none
 
 
 class HttpSettings(Frozen):
-    """Health, metrics, API and the page."""
+    """The HTTP server: health, metrics, API and web page."""
 
     host: str = "0.0.0.0"
     port: Port = 8080
 
 
 class Settings(Frozen):
-    """One process."""
+    """Settings of one process."""
 
     mode: Mode
     period_s: Seconds = 5.0  # from the start of one tick to the start of the next
     tick_deadline_s: Seconds = 30.0
-    policies: tuple[Path, ...] = ()  # files or folders; none: the shipped ones
+    policies: tuple[Path, ...] = ()  # files or folders; () for the shipped ones
     default_policy: str = "interactive"
-    gateway_namespaces: tuple[str, ...] = ()  # besides the usual ones: their gateways speak for workloads of others
-    namespaces: tuple[str, ...] = ()  # the only ones that are looked in; none: all
+    gateway_namespaces: tuple[str, ...] = ()  # whose gateways are trusted about all workloads, beside the usual ones
+    namespaces: tuple[str, ...] = ()  # the only ones that are read; () for all
     prometheus: PrometheusSettings | None = None
     scrape: ScrapeSettings | None = None
     kube: KubeSettings | None = None
     lease: LeaseSettings = LeaseSettings()
     keda: KedaSettings | None = None
     http: HttpSettings | None = HttpSettings()
-    history: bool = True  # without state, learn from the last hours of Prometheus
-    state: Path | None = None  # file that keeps what was learned over a restart; None: nothing is kept
-    prices: tuple[tuple[str, float], ...] = ()  # USD per GPU-hour by product; else list prices
+    history: bool = True  # without state, learn from the last hours in Prometheus
+    state: Path | None = None  # file that keeps learned values across restarts; None for none
+    prices: tuple[tuple[str, float], ...] = ()  # USD per GPU-hour by product; list prices for others

@@ -1,7 +1,7 @@
-"""Kinds of single values in policies: how each is written, read, bounded and shown.
+"""Kinds of single values in policies: how each is written, parsed, bounded and shown.
 
-A kind stands in a model's annotation. What it allows is said once, and both the error and the reference print it.
-Numbers become SI units (seconds, shares of 1) here and nowhere else.
+A kind is part of the annotation of a model field. It states its allowed values once, for errors and for the reference.
+Numbers become SI units (seconds, shares of 1) only here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from autoscaler.config.findings import one_of
-from autoscaler.config.yaml import Undecimal
+from autoscaler.config.yaml import AmbiguousNumber
 
 HOUR_S = 3600.0
 DAY_S = 86_400.0
@@ -29,27 +29,27 @@ _DURATION = re.compile(r"(?:(\d{1,9}(?:\.\d{1,6})?)(h|ms|m|s))", re.ASCII)
 _RESOLUTION_S = Decimal("0.000001")
 _QUANTITY = re.compile(r"(\d{1,9}(?:\.\d{1,9})?|\.\d{1,9})([mun]?)", re.ASCII)
 _SUFFIXES = {"": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
-# What YAML 1.1 leaves as text, although other readers take it for a number.
-_UNDECIMAL = re.compile(r"\+[\d.]+|[-+]?(0\d[\d.]*|[\d.]+e[-+]?\d+)", re.ASCII | re.IGNORECASE)
+# Numbers for other YAML parsers that are text in YAML 1.1.
+_AMBIGUOUS = re.compile(r"\+[\d.]+|[-+]?(0\d[\d.]*|[\d.]+e[-+]?\d+)", re.ASCII | re.IGNORECASE)
 _PERCENT = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)%", re.ASCII)
 
 
 class Kind(Protocol):
-    """One way to write a value."""
+    """A kind of value."""
 
     @property
     def allowed(self) -> str:
-        """What may be written, in words."""
+        """The allowed values, in words."""
 
     def read(self, value: object) -> Any:
-        """Turn what YAML gave into what is stored. Raises ValueError whose text is the problem alone."""
+        """Convert a YAML value to the stored value. Raises ValueError with the problem only."""
 
     def show(self, value: Any) -> str | float | bool:
-        """Turn what is stored back into what one would write; `read` gives the same value again."""
+        """Convert a stored value to YAML, so that `read` returns the same value."""
 
 
-class Written:
-    """Base of the kinds: lets pydantic read a field through its kind."""
+class FieldKind:
+    """Base class of kinds that pydantic uses to read a field."""
 
     def __get_pydantic_core_schema__(self, _source: object, _handler: GetCoreSchemaHandler) -> CoreSchema:
         read: Callable[[object], Any] = self.read  # type: ignore[attr-defined]
@@ -64,7 +64,7 @@ class Written:
 
 
 def read_duration(text: str) -> float:
-    """Read `150ms`, `30s`, `5m`, `1h30m` as seconds. Raises ValueError.
+    """Parse `150ms`, `30s`, `5m`, `1h30m` as seconds. Raises ValueError.
 
     Source: Go's time.ParseDuration, as Kubernetes uses it; units h, m, s, ms, each at most once and in this order,
     no sign, at most microseconds.
@@ -89,7 +89,7 @@ def read_duration(text: str) -> float:
 
 
 def show_duration(duration_s: float) -> str:
-    """Write seconds as `1h30m`, `5m`, `12.5ms`; `read_duration` gives the same number back."""
+    """Format seconds as `1h30m`, `5m`, `12.5ms`, so that `read_duration` returns the same number."""
     rest = Decimal(round(duration_s * 1_000_000)) * _RESOLUTION_S
     words = ""
     for unit in ("h", "m", "s"):
@@ -101,12 +101,12 @@ def show_duration(duration_s: float) -> str:
 
 
 @dataclass(frozen=True)
-class Duration(Written):
+class Duration(FieldKind):
     """Seconds, written with a unit."""
 
     least_s: float = 0.001
     most_s: float = DAY_S
-    auto: bool = False  # `auto` may be written as well, and is stored as None
+    auto: bool = False  # `auto` is allowed and stored as None
 
     @property
     def allowed(self) -> str:
@@ -127,8 +127,8 @@ class Duration(Written):
 
 
 @dataclass(frozen=True)
-class Share(Written):
-    """A share of a whole, 0..1, written as such or in percent."""
+class Share(FieldKind):
+    """A share 0..1, written as a number or in percent."""
 
     least: float = 0.0
     most: float = 1.0
@@ -150,7 +150,7 @@ class Share(Written):
 
 
 @dataclass(frozen=True)
-class Number(Written):
+class Number(FieldKind):
     """A number, whole or not."""
 
     least: float
@@ -171,7 +171,7 @@ class Number(Written):
 
 @dataclass(frozen=True)
 class Quantity:
-    """A number as Kubernetes writes it, not negative."""
+    """A non-negative quantity in the format of Kubernetes."""
 
     most: float
 
@@ -189,7 +189,7 @@ class Quantity:
 
 
 @dataclass(frozen=True)
-class Whole(Written):
+class Whole(FieldKind):
     """A whole number."""
 
     least: int
@@ -200,8 +200,8 @@ class Whole(Written):
         return f"a whole number from {self.least:,} to {self.most:,}"
 
     def read(self, value: object) -> int:
-        if isinstance(value, bool | Undecimal) or not isinstance(value, int):
-            raise ValueError(_no_number(value) or "not a whole number")
+        if isinstance(value, bool | AmbiguousNumber) or not isinstance(value, int):
+            raise ValueError(_why_not_number(value) or "not a whole number")
         _bounded(value, self.least, self.most)
         return value
 
@@ -211,14 +211,14 @@ class Whole(Written):
 
 @dataclass(frozen=True)
 class Step:
-    """How far one period may go: a fraction of the count at its start, or replicas. The other is None."""
+    """The largest change in one period: a fraction of the count at its start, or replicas. The other is None."""
 
     fraction: float | None = None
     replicas: int | None = None
 
 
 @dataclass(frozen=True)
-class StepKind(Written):
+class StepKind(FieldKind):
     """A step, written `100%` or `4`."""
 
     most_fraction: float = 100.0
@@ -234,8 +234,8 @@ class StepKind(Written):
             fraction = float(Decimal(percent[1]) / 100)
             _bounded(fraction, 0.01, self.most_fraction)
             return Step(fraction=fraction)
-        if isinstance(value, bool | Undecimal) or not isinstance(value, int):
-            raise ValueError(_no_number(value) or "neither a percentage nor a whole number")
+        if isinstance(value, bool | AmbiguousNumber) or not isinstance(value, int):
+            raise ValueError(_why_not_number(value) or "neither a percentage nor a whole number")
         _bounded(value, 1, self.most_replicas)
         return Step(replicas=value)
 
@@ -246,8 +246,8 @@ class StepKind(Written):
 
 
 @dataclass(frozen=True)
-class Switch(Written):
-    """Yes or no."""
+class Switch(FieldKind):
+    """A boolean."""
 
     allowed: str = "true or false"
 
@@ -261,11 +261,11 @@ class Switch(Written):
 
 
 @dataclass(frozen=True)
-class Text(Written):
+class Text(FieldKind):
     """Text of bounded length without control characters."""
 
     most_chars: int
-    lines: bool = False  # line breaks and tabs may occur
+    lines: bool = False  # line breaks and tabs are allowed
 
     @property
     def allowed(self) -> str:
@@ -287,8 +287,8 @@ class Text(Written):
 
 
 @dataclass(frozen=True)
-class Pattern(Written):
-    """Text that a regular expression matches whole."""
+class Pattern(FieldKind):
+    """Text that matches a regular expression."""
 
     expression: str
     allowed: str
@@ -303,13 +303,13 @@ class Pattern(Written):
         return value
 
 
-# A DNS label, as Kubernetes names most things.
+# A DNS label, as most names in Kubernetes.
 NAME = Pattern(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", "1 to 63 of a-z, 0-9 and -, with a letter or digit at both ends")
 
 
 @dataclass(frozen=True)
-class OneOf(Written):
-    """One of some fixed words."""
+class OneOf(FieldKind):
+    """One of several fixed words."""
 
     words: tuple[str, ...]
 
@@ -327,8 +327,8 @@ class OneOf(Written):
 
 
 @dataclass(frozen=True)
-class Cron(Written):
-    """Minutes at which something happens, as cron writes them."""
+class Cron(FieldKind):
+    """A cron expression."""
 
     allowed: str = (
         "a cron expression of five fields that occurs at least once: minute hour day-of-month month day-of-week, "
@@ -339,7 +339,7 @@ class Cron(Written):
         if not isinstance(value, str) or len(value) > 100:
             raise ValueError("not a cron expression")
         fields = len(value.split())
-        if fields != 5:  # six fields would be seconds first: a different rule for daylight saving
+        if fields != 5:  # six fields would add seconds, with different rules for daylight saving
             raise ValueError(f"a cron expression of {fields} field{'' if fields == 1 else 's'}")
         try:
             next(CronSim(value, datetime(2024, 1, 1, tzinfo=UTC)))
@@ -354,8 +354,8 @@ class Cron(Written):
 
 
 @dataclass(frozen=True)
-class TimeZone(Written):
-    """Name of a time zone."""
+class TimeZone(FieldKind):
+    """A name of a time zone."""
 
     allowed: str = "a name of the IANA time zone database, such as Europe/Berlin or UTC"
 
@@ -374,17 +374,17 @@ class TimeZone(Written):
 
 
 def _number(value: object) -> float:
-    if isinstance(value, bool | Undecimal) or not isinstance(value, int | float):
-        raise ValueError(_no_number(value) or "not a number")
-    number = float(value) if abs(value) < 1e300 else math.inf  # a longer integer would not fit a float
+    if isinstance(value, bool | AmbiguousNumber) or not isinstance(value, int | float):
+        raise ValueError(_why_not_number(value) or "not a number")
+    number = float(value) if abs(value) < 1e300 else math.inf  # larger integers do not fit a float
     if not math.isfinite(number):
         raise ValueError("not a finite number")
     return number
 
 
-def _no_number(value: object) -> str:
-    """Say why what looks like a number is none; "": it does not look like one."""
-    if isinstance(value, Undecimal) or (isinstance(value, str) and _UNDECIMAL.fullmatch(value)):
+def _why_not_number(value: object) -> str:
+    """Return why a value that looks like a number is none; "" if it does not look like one."""
+    if isinstance(value, AmbiguousNumber) or (isinstance(value, str) and _AMBIGUOUS.fullmatch(value)):
         return "not a plain decimal number"
     plain = r"true|false|-?\d{1,20}(\.\d{1,20})?"
     return "text, for it is in quotes" if isinstance(value, str) and re.fullmatch(plain, value, re.ASCII) else ""

@@ -1,7 +1,7 @@
-"""Untrusted YAML to plain values that remember where they stood. Knows YAML, not what the values mean.
+"""Parses untrusted YAML to plain values with their lines. It knows nothing about their meaning.
 
-Safe loading only, and bounded before anything is built: bytes, documents, nesting, nodes with aliases written out.
-Keys are text and occur once. Merge keys (`<<`) and tags of one's own are refused.
+Loading is safe, and bounded before anything is built: bytes, documents, nesting, nodes with expanded aliases.
+Keys are text and unique. Merge keys (`<<`) and custom tags are refused.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from yaml.resolver import Resolver
 from autoscaler.config.findings import Finding, Severity, shown
 
 SUFFIXES = (".yaml", ".yml")
-MAX_BYTES = 1 << 20  # as large as a ConfigMap can be
+MAX_BYTES = 1 << 20  # the largest possible ConfigMap
 MAX_DOCUMENTS = 256
 MAX_DEPTH = 64  # deep enough for a CustomResourceDefinition
-MAX_NODES = 50_000  # of one document, aliases written out
+MAX_NODES = 50_000  # per document, with expanded aliases
 
 
-class Undecimal:
-    """Marks a number that YAML 1.1 reads otherwise than a person, or than other readers of YAML: 010, 0x10, 1_000.
+class AmbiguousNumber:
+    """Marks a number that YAML 1.1 reads differently from people and from other parsers: 010, 0x10, 1_000.
 
-    It has the value that YAML gives it. Numbers that matter here are refused when they are marked.
+    It has the value that YAML gives it. Fields with numbers refuse it.
     """
 
 
-class _UndecimalInt(Undecimal, int):
+class _AmbiguousInt(AmbiguousNumber, int):
     pass
 
 
-class _UndecimalFloat(Undecimal, float):
+class _AmbiguousFloat(AmbiguousNumber, float):
     pass
 
 
 Loc = tuple[str | int, ...]  # ("spec", "prewarm", 0, "from")
 
-# The loader in C is some twenty times faster; a platform without it reads the same documents.
+# The loader in C is some 20 times faster; the other one reads the same documents.
 _LOADER: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG = "tag:yaml.org,2002:"
 _RESOLVER = Resolver()
@@ -59,19 +59,19 @@ class Document:
     """One YAML document."""
 
     file: str
-    line: int  # where it begins, from 1
+    line: int  # first line, from 1
     value: object  # dict with text keys, list, str, int, float, bool or None
     lines: dict[Loc, int] = field(default_factory=dict)  # line of each key and item, from 1
-    raw: dict[Loc, str] = field(default_factory=dict)  # text of each scalar as it was written
+    raw: dict[Loc, str] = field(default_factory=dict)  # text of each scalar as written
 
     def line_of(self, loc: Loc) -> int:
-        """Return the line of the key, or of the nearest thing around it."""
+        """Return the line of a key, or of the closest enclosing item."""
         while loc and loc not in self.lines:
             loc = loc[:-1]
         return self.lines.get(loc, self.line)
 
     def found(self, loc: Loc) -> str:
-        """Show what stands there, as written; the contents of mappings and lists are not repeated."""
+        """Return the scalar at a place as written, for messages; "" for mappings and lists."""
         return shown(self.raw[loc]) if loc in self.raw else ""
 
     def finding(self, loc: Loc, problem: str, allowed: str = "") -> Finding:
@@ -81,7 +81,7 @@ class Document:
         return replace(self.finding(loc, problem, allowed), severity=Severity.WARNING)
 
     def items(self) -> list[Document]:
-        """Return the documents of a `kind: List`, as kubectl prints several of one kind; of any other, itself."""
+        """Return the items of a `kind: List`, as kubectl prints them; for other kinds the document itself."""
         match self.value:
             case {"kind": "List", "items": [_, *_] as items}:
                 documents = [Document(self.file, self.line_of(("items", i)), item) for i, item in enumerate(items)]
@@ -101,7 +101,7 @@ class _Refused(Exception):
 
 
 def dotted(loc: Loc) -> str:
-    """Write a place as people do: spec.prewarm[0].from. A key that does not fit a line is written as in Python."""
+    """Format a place as spec.prewarm[0].from. A key that is not printable is escaped."""
     words = ""
     for part in loc:
         key = part if isinstance(part, int) or part.isprintable() else shown(part)[1:-1]
@@ -112,14 +112,14 @@ def dotted(loc: Loc) -> str:
 def yaml_files(
     paths: Sequence[Path], listed: Callable[[Path], list[Path]], what: str, most: int, findings: list[Finding]
 ) -> Iterator[Path]:
-    """Give the files behind files and folders, in order; what cannot be listed goes into `findings`.
+    """Yield the files in files and folders, in order. Problems are added to `findings`.
 
-    listed: the files of one folder that are meant; errors call them `what`. Links that lead out of it are refused.
+    listed: returns the relevant files of one folder, which errors call `what`. Links out of the folder are refused.
     """
     for path in paths:
         try:
             if not path.is_dir():
-                yield path  # a missing one is told when it is read
+                yield path  # a missing file is reported when it is read
                 continue
             inside = sorted(listed(path))
             root = path.resolve()
@@ -137,7 +137,7 @@ def yaml_files(
 
 
 def read_text(path: Path, max_bytes: int = MAX_BYTES) -> str | Finding:
-    """Read a regular file of at most `max_bytes` bytes as UTF-8. A pipe or device is refused, never waited for."""
+    """Read a regular file of at most `max_bytes` bytes as UTF-8. Pipes and devices are refused without waiting."""
     allowed = _TEXT.format(max_bytes)
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -155,7 +155,7 @@ def read_text(path: Path, max_bytes: int = MAX_BYTES) -> str | Finding:
 
 
 def decode_text(file: str, data: bytes, max_bytes: int = MAX_BYTES) -> str | Finding:
-    """Return at most `max_bytes` bytes of UTF-8 as text; `file` only names them."""
+    """Decode at most `max_bytes` bytes of UTF-8. file: only for messages."""
     allowed = _TEXT.format(max_bytes)
     if len(data) > max_bytes:
         return Finding(file, 0, "", f"more than {max_bytes} bytes", allowed=allowed)
@@ -167,7 +167,7 @@ def decode_text(file: str, data: bytes, max_bytes: int = MAX_BYTES) -> str | Fin
 
 
 def read_documents(file: str, text: str) -> tuple[list[Document], list[Finding]]:
-    """Read all documents of a text; `file` only names it. Empty documents are left out. Never raises."""
+    """Parse all documents of a text. Empty documents are left out. Never raises. file: only for messages."""
     documents: list[Document] = []
     findings: list[Finding] = []
     try:
@@ -191,10 +191,10 @@ def read_documents(file: str, text: str) -> tuple[list[Document], list[Finding]]
 
 
 def read_scalar(text: str) -> object:
-    """Read one value that stands alone: "8" is a number, "true" a boolean, "150ms" text. Raises ValueError.
+    """Parse a single value: "8" is a number, "true" a boolean, "150ms" text. Raises ValueError.
 
-    Words are read as in YAML. Numbers are plain decimals: "010" is 10, and "0x10", "1_0" and "+1" are refused. YAML 1.1
-    reads 8, 16, 10 and 1, and its other readers disagree.
+    Words are read as in YAML. Numbers are plain decimals: "010" is 10; "0x10", "1_0" and "+1" are refused. YAML 1.1
+    reads them as 8, 16, 10 and 1, and other parsers disagree.
     """
     tag: str = _RESOLVER.resolve(yaml.ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]
     if _DECIMAL.fullmatch(text):
@@ -207,20 +207,20 @@ def read_scalar(text: str) -> object:
 
 
 def _beyond_bounds(file: str, text: str) -> Finding | None:
-    """Look at the events alone, before anything is built: the composer recurses as deep as the text nests."""
-    depth = documents = written = 0
+    """Check the bounds on parser events, before the recursive composer runs."""
+    depth = documents = values = 0
     for event in yaml.parse(text, Loader=_LOADER):
-        written += isinstance(event, yaml.NodeEvent)
+        values += isinstance(event, yaml.NodeEvent)
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
         elif isinstance(event, yaml.DocumentStartEvent):
             documents += 1
-            written = 0
+            values = 0
         if depth > MAX_DEPTH:
             return Finding(file, _line(event), "", "nested too deeply", "", f"{MAX_DEPTH} levels")
-        if written > 2 * MAX_NODES:  # of a mapping both are written, key and value
+        if values > 2 * MAX_NODES:  # keys and values of mappings both count
             return Finding(file, _line(event), "", "too large", "", f"{MAX_NODES} values in a document")
         if documents > MAX_DOCUMENTS:
             return Finding(file, _line(event), "", "too many documents", "", f"{MAX_DOCUMENTS} in a file")
@@ -228,7 +228,7 @@ def _beyond_bounds(file: str, text: str) -> Finding | None:
 
 
 def _syntax(file: str, text: str, error: yaml.YAMLError) -> Finding:
-    """Word a syntax error without repeating the text around it: the file may be something else, with secrets in it."""
+    """Describe a syntax error without quoting the text, which may contain secrets."""
     line = 0
     problem = "unreadable"
     if isinstance(error, yaml.MarkedYAMLError):
@@ -246,16 +246,17 @@ def _line(place: yaml.Node | yaml.Event) -> int:
 
 
 def _most_values(node: yaml.Node) -> int:
-    """Return how many values a document may have.
+    """Return the allowed number of values in a document.
 
-    Each takes a character, what aliases write out takes none: without aliases none has more, and with them no number of
-    small documents becomes large. Beyond, as many as it takes to find an alias that contains itself.
+    Each value takes at least one character, except values from aliases. So documents without aliases stay below the
+    limit, and many small documents cannot expand into a large one. The margin lets a self-referencing alias reach the
+    limit of nesting.
     """
     return min(MAX_NODES, node.end_mark.index - node.start_mark.index + MAX_DEPTH + 1)
 
 
 class _Reader:
-    """Turns the nodes of one document into values; notes where they stood."""
+    """Converts the nodes of one document to values, and records their lines."""
 
     def __init__(self, document: Document, most: int) -> None:
         self._document = document
@@ -263,8 +264,7 @@ class _Reader:
 
     def value(self, node: yaml.Node, loc: Loc, depth: int) -> object:
         self._left -= 1
-        # An alias leads here once for each time it is written, so a bomb of aliases ends at this bound, and one that
-        # contains itself at the next.
+        # Each use of an alias counts here, which bounds expansion. A self-referencing alias ends at the depth limit.
         if self._left < 0:
             allowed = f"{MAX_NODES} values in a document, and hardly more than it has characters"
             raise _Refused(node, loc, "too large with its aliases written out", allowed)
@@ -304,9 +304,9 @@ class _Reader:
 
 def _scalar(node: yaml.ScalarNode) -> object:
     kind = node.tag.removeprefix(_TAG)
-    if kind in ("str", "timestamp", "merge", "value"):  # a date is text here: no field holds one
+    if kind in ("str", "timestamp", "merge", "value"):  # dates are text, because no field has a date
         return node.value
-    if kind in ("int", "float") and ":" in node.value:  # YAML 1.1 counts 1:30 in sixties; Kubernetes' reader does not
+    if kind in ("int", "float") and ":" in node.value:  # YAML 1.1 reads 1:30 as 90; Kubernetes does not
         return node.value
     if kind not in ("int", "float", "bool", "null"):
         raise ValueError(f"tag {shown(node.tag)} is not supported")
@@ -315,13 +315,13 @@ def _scalar(node: yaml.ScalarNode) -> object:
     try:
         value: object = SafeConstructor().construct_object(node)
         if kind in ("int", "float") and not _UNAMBIGUOUS.fullmatch(node.value):
-            value = _marked(value)
-    except (ArithmeticError, LookupError, ValueError) as error:  # `!!int abc`, which the constructor takes at its word
+            value = _mark_ambiguous(value)
+    except (ArithmeticError, LookupError, ValueError) as error:  # `!!int abc`
         raise ValueError(f"not a value of type {kind}") from error
     return value
 
 
-def _marked(value: object) -> object:
+def _mark_ambiguous(value: object) -> object:
     if isinstance(value, int):
-        return _UndecimalInt(value)
-    return _UndecimalFloat(value) if isinstance(value, float) and math.isfinite(value) else value
+        return _AmbiguousInt(value)
+    return _AmbiguousFloat(value) if isinstance(value, float) and math.isfinite(value) else value

@@ -1,1 +1,1 @@
-"""Files checked before they are applied: policies, manifests of workloads, ScaledObjects, triggers."""
+"""Checks of files before they are applied: policies, manifests of workloads, ScaledObjects, triggers."""

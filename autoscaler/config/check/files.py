@@ -1,4 +1,4 @@
-"""Validation before anything is applied: policies, and the manifests of workloads. Finds, never loads into force."""
+"""Checks files before they are applied: policies and manifests of workloads. Nothing is loaded into the daemon."""
 
 from __future__ import annotations
 
@@ -19,39 +19,39 @@ from autoscaler.config.yaml import MAX_BYTES, SUFFIXES, Document, decode_text, r
 
 GROUP = API_VERSION.partition("/")[0]
 STANDARD_INPUT = Path("-"), Path("/dev/stdin")
-MAX_MANIFESTS = 2000  # files; of policies it is MAX_FILES in a folder, as the daemon reads them
-MAX_MANIFEST_BYTES = 16 << 20  # a rendered release with its CustomResourceDefinitions; with policies it is MAX_BYTES
-CONFIG_MAP = "vllm-autoscaler-policies"  # of manifests/base; all its *.yaml and *.yml are policies
-_UNKNOWN = "unknown"  # of a document that does not say its kind
-# A text that holds a policy, even one that is not valid YAML.
-_OF_OURS = re.compile(rf"\bapiVersion[\"']?\s*:\s*[\"']?{re.escape(GROUP)}/")
+MAX_MANIFESTS = 2000  # files; for policies MAX_FILES per folder, as in the daemon
+MAX_MANIFEST_BYTES = 16 << 20  # a rendered release with its CustomResourceDefinitions; MAX_BYTES for policies
+CONFIG_MAP = "vllm-autoscaler-policies"  # in manifests/base; all its *.yaml and *.yml are policies
+_UNKNOWN = "unknown"  # kind of a document without a kind
+# Matches text with a policy, even if it is not valid YAML.
+_OUR_API_VERSION = re.compile(rf"\bapiVersion[\"']?\s*:\s*[\"']?{re.escape(GROUP)}/")
 
-# Knows one more kind of manifest; the book holds the policies that were checked as well.
+# Checks a further kind of manifest. The book includes the checked policies.
 ManifestChecker = Callable[[Document, PolicyBook], Iterable[Finding]]
 
 
 @dataclass(frozen=True)
 class Checked:
-    """What was looked at, and what is wrong."""
+    """The result of a check."""
 
     findings: tuple[Finding, ...]  # by file and line
-    documents: Mapping[str, int]  # how many of each kind were checked
-    skipped: Mapping[str, int]  # how many of each kind nobody here knows
+    documents: Mapping[str, int]  # number of checked documents, by kind
+    skipped: Mapping[str, int]  # number of documents of unknown kinds, by kind
 
     @property
     def failed(self) -> bool:
-        """Whether there is an error; warnings alone are none."""
+        """Whether there is an error, not only warnings."""
         return any(finding.severity is Severity.ERROR for finding in self.findings)
 
 
 def check(
     paths: Sequence[Path], book: PolicyBook, extra: Mapping[str, ManifestChecker] = MappingProxyType({})
 ) -> Checked:
-    """Check files, folders with all that is below them, and standard input where a path is `-`.
+    """Check files, folders with their subfolders, and standard input if a path is `-`.
 
-    book: the policies that workloads may name, beside those in the files themselves; its default may be one of these.
+    book: policies that workloads may name, beside those in the files; its default may be one of those.
     extra: checkers of further kinds, by kind.
-    Never raises for what it reads, and PolicyError where nothing is wrong but that there is no default policy.
+    Never raises for the content of files. Raises PolicyError if the only problem is a missing default policy.
     """
     findings: list[Finding] = []
     documents: list[Document] = []
@@ -70,7 +70,7 @@ def check(
     except PolicyError:
         if not findings:
             raise
-        documents = []  # the default one may be one of those that are wrong: first things first
+        documents = []  # the default policy may be an invalid one, so report these first
     for document in documents:
         kind = _kind(document)
         if kind == KIND:
@@ -90,10 +90,10 @@ def check(
 
 
 def _read(path: Path) -> tuple[list[Document], list[Finding]]:
-    """Read a file, all below a folder, or standard input; and find what the daemon would not read of policies there."""
+    """Read a file, a folder with subfolders, or standard input; report policies that the daemon would refuse."""
     documents: list[Document] = []
     findings: list[Finding] = []
-    holding: Counter[Path] = Counter()  # files with policies, by folder
+    holding: Counter[Path] = Counter()  # number of files with policies, by folder
     for each in yaml_files([path], _manifests_below, "YAML files below", MAX_MANIFESTS, findings):
         if each in STANDARD_INPUT:
             data = sys.stdin.buffer.read(MAX_MANIFEST_BYTES + 1) if sys.stdin else b""
@@ -120,9 +120,9 @@ def _read(path: Path) -> tuple[list[Document], list[Finding]]:
 
 
 def _unpack(documents: list[Document], findings: list[Finding], holding: Counter[Path]) -> Iterator[Document]:
-    """Put in the place of each ConfigMap of policies its files, as the daemon finds them mounted in one folder.
+    """Replace each ConfigMap of policies by its files, as the daemon finds them mounted in one folder.
 
-    All of one manifest together are bounded, for aliases may repeat a text as often as they like.
+    The total size per manifest is bounded, because aliases can repeat a text many times.
     """
     left = MAX_MANIFEST_BYTES
     for document in documents:
@@ -135,7 +135,7 @@ def _unpack(documents: list[Document], findings: list[Finding], holding: Counter
                 problem = f"more than {MAX_MANIFEST_BYTES} bytes of YAML in ConfigMaps"
                 findings.append(Finding(document.file, document.line, "", problem, allowed="several files"))
                 return
-            if not named and not _OF_OURS.search(text):
+            if not named and not _OUR_API_VERSION.search(text):
                 continue
             decoded = decode_text(file, data, MAX_BYTES)
             found, faults = ([], [decoded]) if isinstance(decoded, Finding) else read_documents(file, decoded)
@@ -146,7 +146,7 @@ def _unpack(documents: list[Document], findings: list[Finding], holding: Counter
 
 
 def _mounted(document: Document) -> Iterator[tuple[str, str]]:
-    """List what a folder with a ConfigMap mounted has of policy files: a name for findings, and the text."""
+    """Yield the policy files of a mounted ConfigMap: a name for findings, and the text."""
     if at(document.value, "kind") != "ConfigMap":
         return
     name = at(document.value, "metadata", "name")
@@ -169,19 +169,19 @@ def _check_policies(documents: Iterable[Document], findings: list[Finding]) -> d
         if policy is None:
             continue
         before = first.setdefault(policy.name, document)
-        place, its = (before.file, before.line), (document.file, document.line)  # the same where a file is given twice
-        # The same policy in another folder, as of a base and its copy, is no contradiction: the daemon reads one.
+        place, its = (before.file, before.line), (document.file, document.line)  # equal if a file is given twice
+        # The same policy in another folder, such as a base and its copy, is allowed: the daemon reads one.
         together = place != its and Path(before.file).parent == Path(document.file).parent
         if together or named.get(policy.name, policy) != policy:
             problem = f"another policy has this name; the first is in {before.file}:{before.line}"
             findings.append(document.finding(("metadata", "name"), problem, "each name once"))
         named.setdefault(policy.name, policy)
-        findings.extend(_oddities(document, policy))
+        findings.extend(_policy_warnings(document, policy))
     return named
 
 
 def _misspelt(document: Document) -> Iterator[Finding]:
-    """Find what was to be a policy, by all but a letter or two: it would be passed over."""
+    """Find documents that are almost policies and would be ignored."""
     version, kind = at(document.value, "apiVersion"), at(document.value, "kind")
     if not (isinstance(version, str) and isinstance(kind, str)):
         return
@@ -191,8 +191,8 @@ def _misspelt(document: Document) -> Iterator[Finding]:
         yield document.finding(("apiVersion",), "unknown version", API_VERSION)
 
 
-def _oddities(document: Document, policy: Policy) -> Iterator[Finding]:
-    """Find what is valid and hardly meant."""
+def _policy_warnings(document: Document, policy: Policy) -> Iterator[Finding]:
+    """Find values that are valid but probably a mistake."""
     spec = policy.spec
     if spec.replicas.min == 0 and not spec.scale_to_zero.enabled:
         problem = "counts as 1: only scaleToZero leads to zero"
@@ -207,10 +207,10 @@ def _oddities(document: Document, policy: Policy) -> Iterator[Finding]:
 
 
 def _kind(document: Document) -> str:
-    """Return what the document says it is. A policy of another version is a policy, so that its version is told."""
+    """Return the kind of a document. A policy of another version is a policy, so its version is reported."""
     kind, version = at(document.value, "kind"), at(document.value, "apiVersion")
     if kind == KIND and isinstance(version, str) and version.partition("/")[0] != GROUP:
-        return f"{KIND} of {shown(version)}"  # somebody else's
+        return f"{KIND} of {shown(version)}"  # a policy of another product
     return kind if isinstance(kind, str) and kind.isidentifier() and len(kind) <= 63 else _UNKNOWN
 
 

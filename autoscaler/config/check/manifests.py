@@ -1,4 +1,4 @@
-"""What is wrong with the manifest of a workload, as far as it concerns scaling. Reads documents, writes findings."""
+"""Checks the manifest of a workload for problems with scaling."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from autoscaler.config.policy.schema import Policy
 from autoscaler.config.values import Whole
 from autoscaler.config.yaml import Document, Loc
 
-# Where the pods of each kind are described.
+# Places of the pod templates, by kind.
 TEMPLATES: Mapping[str, tuple[Loc, ...]] = MappingProxyType(
     {
         "Deployment": (("spec", "template"),),
@@ -28,23 +28,23 @@ TEMPLATES: Mapping[str, tuple[Loc, ...]] = MappingProxyType(
         ),
     }
 )
-_GRACE_S = 30.0  # Kubernetes' default
+_GRACE_S = 30.0  # default of Kubernetes
 _GRACE = Whole(0, 10**9)
 _MARGIN_S = 10.0  # between the end of the drain and the kill
 _SHUTDOWN_TIMEOUT = re.compile(r"""--shutdown-timeout(?![-\w])(?:[ =]["']?(\d{1,6})\b)?""", re.ASCII)
 _SLEEP = re.compile(r"\bsleep (\d{1,6})([smh]?)\b", re.ASCII)
 _UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 _RUNS_VLLM = re.compile(r"\bvllm\s+serve\b|\bvllm\.entrypoints\b")
-# By the last part of its name: vllm/vllm-openai is the engine, my/vllm-exporter serves beside it.
+# By the last part of the name: vllm/vllm-openai is the engine, my/vllm-exporter is a sidecar.
 _VLLM_IMAGE = re.compile(r"(?:.*/)?vllm(?![^/]*(?:exporter|gateway|metrics|proxy|router|sidecar))[^/]*")
 
 
 def check_workload(document: Document, book: PolicyBook) -> Iterator[Finding]:
-    """Check the annotations of a workload, and, where one names a policy, what would undo its scaling."""
+    """Check the annotations of a workload, and with a policy also fields that would undo its scaling."""
     annotations = at(document.value, "metadata", "annotations")
     if annotations is not None and not isinstance(annotations, dict):
         yield document.finding(("metadata", "annotations"), "not a mapping", f"a mapping, as {PREFIX}policy: NAME")
-    ours = _ours(document)
+    ours = _our_annotations(document)
     yield from _annotations(document, ours, book)
     yield from _misplaced(document)
     for template in TEMPLATES[str(at(document.value, "kind"))]:
@@ -67,12 +67,12 @@ def check_workload(document: Document, book: PolicyBook) -> Iterator[Finding]:
 
 
 def check_unscaled(document: Document) -> Iterator[Finding]:
-    """Find our annotations on an object of a kind that nobody watches.
+    """Find our annotations on objects that are not scaled.
 
-    An object with an owner only has them from there, as a ReplicaSet from its Deployment. One that describes no pods
-    may pass them on to a Deployment, as KServe's InferenceService does where it makes one.
+    An object with an owner has them from its owner, as a ReplicaSet from its Deployment. An object without pods may
+    pass them on to a Deployment, as KServe's InferenceService does.
     """
-    if not _ours(document) or at(document.value, "metadata", "ownerReferences"):
+    if not _our_annotations(document) or at(document.value, "metadata", "ownerReferences"):
         return
     kind = str(at(document.value, "kind"))
     allowed = one_of(TEMPLATES, kind)
@@ -82,13 +82,13 @@ def check_unscaled(document: Document) -> Iterator[Finding]:
         yield document.warning(("kind",), "is not scaled, unless it passes its annotations on to one that is", allowed)
 
 
-def _ours(document: Document) -> dict[str, object]:
+def _our_annotations(document: Document) -> dict[str, object]:
     annotations = mapping(at(document.value, "metadata", "annotations"))
     return {key: value for key, value in annotations.items() if key.startswith(PREFIX)}
 
 
 def _misplaced(document: Document) -> Iterator[Finding]:
-    """Find what was to be one of our annotations, and that nobody reads."""
+    """Find misspelt annotations and labels that have no effect."""
     domain = PREFIX.removesuffix("/")
     for key in mapping(at(document.value, "metadata", "annotations")):
         prefix, slash, _ = key.partition("/")
@@ -100,7 +100,7 @@ def _misplaced(document: Document) -> Iterator[Finding]:
 
 
 def at(value: object, *loc: str | int) -> object:
-    """Return what stands at a place; None: nothing does."""
+    """Return the value at a place, or None."""
     for part in loc:
         if isinstance(value, dict) and isinstance(part, str):
             value = value.get(part)
@@ -112,7 +112,7 @@ def at(value: object, *loc: str | int) -> object:
 
 
 def mapping(value: object) -> dict[str, object]:
-    """Return a mapping as it is, anything else as an empty one."""
+    """Return the value if it is a mapping, else {}."""
     return value if isinstance(value, dict) else {}
 
 
@@ -164,7 +164,7 @@ def _overrides(
 
 
 def _drain(document: Document, pod: Loc) -> Iterator[Finding]:
-    """Compare the time that pods have to end with the time they take. Source: vLLM's --shutdown-timeout, 0.18."""
+    """Compare the termination grace period with the drain time. Source: vLLM's --shutdown-timeout, 0.18."""
     place = (*pod, "terminationGracePeriodSeconds")
     grace = at(document.value, *place)
     try:
@@ -174,7 +174,7 @@ def _drain(document: Document, pod: Loc) -> Iterator[Finding]:
         grace_s = nan
     containers = at(document.value, *pod, "containers")
     for index, container in _engines(containers if isinstance(containers, list) else []):
-        drain_s = _pre_stop_s(container) + _shutdown_timeout_s(container)  # NaN, of which nothing is said: unknown
+        drain_s = _pre_stop_s(container) + _shutdown_timeout_s(container)  # NaN if unknown, which is not reported
         if drain_s == 0:
             problem = "running requests are cut off when the count shrinks"
             allowed = "--shutdown-timeout N, or a preStop hook that sleeps"
@@ -185,7 +185,7 @@ def _drain(document: Document, pod: Loc) -> Iterator[Finding]:
 
 
 def _engines(containers: list[object]) -> list[tuple[int, object]]:
-    """Return the containers that run vLLM, with their index: by command, or by image where no command says so."""
+    """Return the containers that run vLLM, with their index: by command, else by image."""
     numbered = list(enumerate(containers))
     return [item for item in numbered if _RUNS_VLLM.search(_command(item[1]))] or [
         item for item in numbered if at(item[1], "command") is None and _VLLM_IMAGE.fullmatch(str(at(item[1], "image")))
@@ -193,7 +193,7 @@ def _engines(containers: list[object]) -> list[tuple[int, object]]:
 
 
 def _shutdown_timeout_s(container: object) -> float:
-    """Return vLLM's --shutdown-timeout; 0: none, NaN: stated by something that is not a number here."""
+    """Return vLLM's --shutdown-timeout; 0 if absent, NaN if it is not a number."""
     stated = _SHUTDOWN_TIMEOUT.search(_command(container))
     if stated is None:
         return 0.0
@@ -201,7 +201,7 @@ def _shutdown_timeout_s(container: object) -> float:
 
 
 def _pre_stop_s(container: object) -> float:
-    """Return how long the preStop hook sleeps; 0: there is none, NaN: one that does something else."""
+    """Return how long the preStop hook sleeps; 0 without a hook, NaN for another hook."""
     hook = at(container, "lifecycle", "preStop")
     if not hook:
         return 0.0

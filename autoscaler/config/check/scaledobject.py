@@ -1,6 +1,6 @@
-"""What a ScaledObject may hold where the daemon looks, and what in one keeps it from working.
+"""Checks ScaledObjects: which fields the daemon reads, and which values prevent scaling.
 
-`check` reads manifests with it and the daemon the objects of the cluster, so that both refuse the same.
+The command `check` uses it for manifests and the daemon for objects in the cluster, so both refuse the same.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from autoscaler.config.policy.parse import PolicyBook
 from autoscaler.config.values import Quantity, Whole
 from autoscaler.config.yaml import Loc, dotted
 
-PUSH, POLL = "external-push", "external"  # types of a trigger that may be ours
-DEFAULT_MIN, DEFAULT_MAX, DEFAULT_COOLDOWN_S = 0, 100, 300  # as KEDA reads what is absent
-LEAST, MOST = Whole(0, 100_000), Whole(1, 100_000)  # an HPA has a maximum of 1 at least
+PUSH, POLL = "external-push", "external"  # types of our trigger
+DEFAULT_MIN, DEFAULT_MAX, DEFAULT_COOLDOWN_S = 0, 100, 300  # defaults of KEDA
+LEAST, MOST = Whole(0, 100_000), Whole(1, 100_000)  # the maximum of an HPA is at least 1
 TOLERANCE = Quantity(10)
 TARGETS: Mapping[str, str] = MappingProxyType(
     {"Deployment": "apps/v1", "StatefulSet": "apps/v1", "LeaderWorkerSet": "leaderworkerset.x-k8s.io/v1"}
 )
-"""Kinds that can be scaled, each with its apiVersion; another version of the same group will do."""
+"""Kinds that can be scaled, each with its apiVersion. Other versions of the group are allowed."""
 
 MIN, MAX, IDLE = ("spec", "minReplicaCount"), ("spec", "maxReplicaCount"), ("spec", "idleReplicaCount")
 COOLDOWN: Loc = ("spec", "cooldownPeriod")
@@ -34,10 +34,10 @@ TRIGGERS: Loc = ("spec", "triggers")
 MODIFIERS: Loc = ("spec", "advanced", "scalingModifiers")
 BEHAVIOR: Loc = ("spec", "advanced", "horizontalPodAutoscalerConfig", "behavior")
 UP, DOWN = (*BEHAVIOR, "scaleUp"), (*BEHAVIOR, "scaleDown")
-DISABLED = "Disabled"  # selectPolicy of a direction in which the HPA does not move
+DISABLED = "Disabled"  # selectPolicy of a direction that the HPA does not scale in
 EXACT_UP = "policies: [{type: Pods, value: <maxReplicaCount>, periodSeconds: 15}]"
 
-# What KEDA and the HPA read. Source: scaledobject_types.go of KEDA 2.20, HPAScalingRules of autoscaling/v2.
+# Fields that KEDA and the HPA read. Source: scaledobject_types.go of KEDA 2.20, HPAScalingRules of autoscaling/v2.
 _RULES = ("policies", "selectPolicy", "stabilizationWindowSeconds", "tolerance")
 KEYS: Mapping[Loc, tuple[str, ...]] = MappingProxyType(
     {
@@ -64,50 +64,52 @@ KEYS: Mapping[Loc, tuple[str, ...]] = MappingProxyType(
 _INT32 = 2**31 - 1
 SECONDS, _FAILURES, _POLLING = Whole(0, _INT32), Whole(0, _INT32), Whole(1, _INT32)
 WINDOW, _STEP, _PERIOD = Whole(0, 3600), Whole(1, _INT32), Whole(1, 1800)
-MAX_STEPS = 64  # of one direction that are looked at
+MAX_STEPS = 64  # policies checked per direction
 _STEP_TYPES, _SELECTS = ("Pods", "Percent"), ("Max", "Min", DISABLED)
 
-# Annotations by which KEDA itself keeps a count where it is.
+# Annotations that make KEDA keep a count.
 PAUSED, PAUSED_AT = "autoscaling.keda.sh/paused", "autoscaling.keda.sh/paused-replicas"
 PAUSED_IN, PAUSED_OUT = "autoscaling.keda.sh/paused-scale-in", "autoscaling.keda.sh/paused-scale-out"
 FORCED = "autoscaling.keda.sh/force-activation"
-_FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})  # of Go's strconv.ParseBool; nonsense is true to KEDA
+_FALSE = frozenset(
+    {"0", "f", "F", "FALSE", "false", "False"}
+)  # of Go's strconv.ParseBool; KEDA treats other values as true
 
 
 class Fault(NamedTuple):
-    """One thing that keeps a ScaledObject from working."""
+    """A problem that prevents scaling by a ScaledObject."""
 
     place: Loc
     problem: str
     allowed: str
-    shows: bool = True  # what was found may be shown; a secret may not
+    shows: bool = True  # whether the value may be shown; a secret may not
 
-    def worded(self, value: object) -> str:
-        """Say it in a line; `value` is the object that it stands in."""
+    def describe(self, value: object) -> str:
+        """Describe the problem in one line. value: the ScaledObject."""
         found = at(value, *self.place)
         words = f", found {shown(found)}" if self.shows and isinstance(found, str | int | float) else ""
         return f"{dotted(self.place)}: {self.problem}{words}; allowed: {self.allowed}"
 
 
 def with_defaults(kind: Any, api_version: Any) -> tuple[Any, Any]:
-    """Return kind and apiVersion of a target as KEDA reads them: absent and empty are those of a Deployment."""
+    """Return kind and apiVersion of a target with the defaults of KEDA, which are those of a Deployment."""
     return "Deployment" if kind in (None, "") else kind, "apps/v1" if api_version in (None, "") else api_version
 
 
 def is_target(kind: Any, api_version: Any) -> bool:
-    """Say whether a target of this kind and apiVersion can be scaled."""
+    """Return whether a target of this kind and apiVersion can be scaled."""
     if not (isinstance(kind, str) and isinstance(api_version, str)) or kind not in TARGETS:
         return False
     return api_version.rpartition("/")[0] == TARGETS[kind].rpartition("/")[0]
 
 
 def is_set(annotations: Mapping[str, Any], name: str) -> bool:
-    """Say whether KEDA takes an annotation for true."""
+    """Return whether an annotation is true for KEDA."""
     return annotations.get(name, "false") not in _FALSE
 
 
 def whole(value: object, place: Loc, kind: Whole, absent: int | None = None) -> int | None:
-    """Return a whole number; `absent` where it is left out, None where it is none."""
+    """Return a whole number; `absent` if it is missing, None if it is invalid."""
     found = at(value, *place)
     try:
         return absent if found is None else kind.read(found)
@@ -116,7 +118,7 @@ def whole(value: object, place: Loc, kind: Whole, absent: int | None = None) -> 
 
 
 def tolerance(value: object, direction: Loc) -> float | None:
-    """Return the tolerance of one direction; None: none is stated, NaN: one that cannot be read."""
+    """Return the tolerance of one direction; None if absent, NaN if invalid."""
     stated = at(value, *direction, "tolerance")
     try:
         return None if stated is None else TOLERANCE.read(stated)
@@ -125,7 +127,7 @@ def tolerance(value: object, direction: Loc) -> float | None:
 
 
 def policies(value: object, direction: Loc) -> list[tuple[str, int]]:
-    """Return the steps that the HPA may take in one direction, each (type, value); none where one is wrong."""
+    """Return the HPA policies of one direction as (type, value); [] if one is invalid."""
     if any(fault.place[: len(direction) + 1] == (*direction, "policies") for fault in _direction(value, direction)):
         return []
     stated = at(value, *direction, "policies")
@@ -133,10 +135,10 @@ def policies(value: object, direction: Loc) -> list[tuple[str, int]]:
 
 
 def faults(value: object, ours: Sequence[int], book: PolicyBook | None = None) -> Iterator[Fault]:
-    """Find what keeps a ScaledObject from being served, or from working as a scaler at all.
+    """Yield the problems that prevent scaling by a ScaledObject, or its use by this scaler.
 
-    ours: places of our triggers, one at least. book: the policies there are; None: that is judged elsewhere.
-    Never raises for what it reads.
+    ours: places of our triggers, at least one. book: the policies; None if they are checked elsewhere.
+    Never raises for the content of the object.
     """
     if len(ours) > 1:
         yield Fault((*TRIGGERS, ours[1]), "a second trigger of this scaler", "one, because the HPA takes the larger")
@@ -215,7 +217,7 @@ def _counts(value: object) -> Iterator[Fault]:
     if least is not None and most is not None and least > most:
         yield Fault(MIN, "above maxReplicaCount", f"at most {most}")
     if least is not None and idle is not None:
-        # As KEDA holds the one against the other: a stated minimum of 0 counts as 1.
+        # KEDA compares them in this way: a stated minimum of 0 counts as 1.
         floor = 0 if at(value, *MIN) is None else max(1, least)
         if idle >= floor:
             allowed = f"at most {floor - 1}" if floor else "a minReplicaCount above it"

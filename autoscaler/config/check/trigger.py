@@ -1,6 +1,6 @@
-"""What may stand in the metadata of our trigger. It is written by tenants: every key, size and value is checked.
+"""Checks the metadata of our trigger. Tenants write it, so every key, size and value is checked.
 
-Used for requests, for ScaledObjects in the cluster and by `check` for manifests; knows nothing of gRPC.
+It is used for requests, for ScaledObjects in the cluster and by `check` for manifests; it knows nothing of gRPC.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from autoscaler.config.policy.compile import OverrideError, override, override_v
 from autoscaler.config.policy.parse import PolicyBook
 from autoscaler.config.policy.schema import OVERRIDES, Policy
 
-POLICY = "policy"  # names a policy, and so says that the trigger is ours
-SECRETS = frozenset({"caCert", "tlsClientCert", "tlsClientKey"})  # normally in a TriggerAuthentication; never repeated
+POLICY = "policy"  # names a policy, which marks the trigger as ours
+SECRETS = frozenset({"caCert", "tlsClientCert", "tlsClientKey"})  # normally in a TriggerAuthentication; never shown
 SWITCHES = frozenset({"enableTLS", "unsafeSsl"})
 KEDA_KEYS = frozenset({"scalerAddress"}) | SWITCHES | SECRETS  # read by KEDA, passed on to us
 
@@ -26,9 +26,9 @@ _ADDRESS = re.compile(r"[A-Za-z0-9._~:/\[\]%-]{1,512}")
 
 
 def problems(metadata: Mapping[str, str], book: PolicyBook) -> dict[str, str]:
-    """Say what is wrong, by key; {}: nothing. A problem names what is allowed, and the value unless it may be a secret.
+    """Return the problems by key. A problem states the allowed values, and the value unless it may be secret.
 
-    Beside the policy's name, single fields of the policy may be stated by their path: "objective.ttft".
+    Beside the name of the policy, single fields of the policy may be set by their path: "objective.ttft".
     """
     found = key_problems(metadata)
     name = metadata.get(POLICY)
@@ -40,7 +40,7 @@ def problems(metadata: Mapping[str, str], book: PolicyBook) -> dict[str, str]:
 
 
 def key_problems(metadata: Mapping[str, str]) -> dict[str, str]:
-    """Say what is wrong whatever policies there are, as `problems` does."""
+    """Return the problems that do not depend on the policies, as `problems` does."""
     if len(metadata) > MAX_KEYS:
         return {"number of keys": f"{len(metadata)}; allowed: at most {MAX_KEYS}"}
     found = {key: problem for key, value in metadata.items() if (problem := _problem(key, value))}
@@ -52,7 +52,7 @@ def key_problems(metadata: Mapping[str, str]) -> dict[str, str]:
 
 
 def overrides(metadata: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """Return the policy fields that the trigger states itself, sorted."""
+    """Return the policy fields that the trigger overrides, sorted."""
     return tuple(sorted((key, value) for key, value in metadata.items() if key != POLICY and key not in KEDA_KEYS))
 
 
@@ -60,7 +60,7 @@ def _problem(key: str, value: str) -> str:
     if key in SECRETS:
         return "" if len(value) <= MAX_SECRET_CHARS else f"{len(value)} characters; allowed: {MAX_SECRET_CHARS}"
     if key != POLICY and key not in KEDA_KEYS and key not in OVERRIDES:
-        # The value of a key that nobody knows may be anything, so it is not repeated.
+        # The value of an unknown key may be a secret, so it is not shown.
         return f"unknown key; allowed: {one_of({POLICY} | KEDA_KEYS | set(OVERRIDES), key[:100])}"
     if len(value) > MAX_VALUE_CHARS:
         return f"{len(value)} characters; allowed: {MAX_VALUE_CHARS}"
@@ -72,18 +72,18 @@ def _problem(key: str, value: str) -> str:
         try:
             override_value(key, value)
         except OverrideError as error:
-            return _worded(error)
+            return _describe(error)
     return ""
 
 
 def _contradiction(metadata: Mapping[str, str], policy: Policy) -> dict[str, str]:
-    """Hold the stated fields against the rest of the policy."""
+    """Check the overridden fields against the rest of the policy."""
     try:
         override(policy, overrides(metadata))
     except OverrideError as error:
-        return {error.path: _worded(error)}
+        return {error.path: _describe(error)}
     return {}
 
 
-def _worded(error: OverrideError) -> str:
+def _describe(error: OverrideError) -> str:
     return f"{error.problem}, found {error.found}; allowed: {error.allowed}"

@@ -1,1 +1,1 @@
-"""Policies: their schema, how files of them are read and followed, and their columns for the tick."""
+"""Policies: their schema, reading and reloading their files, and compiling them to columns for the tick."""

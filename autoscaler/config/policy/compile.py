@@ -1,4 +1,4 @@
-"""Which policy each workload is under, as columns for the tick. Only rerun when workloads or policies change."""
+"""Compiles policies to columns for the tick, one row per workload. Runs again only if workloads or policies change."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ import numpy as np
 from pydantic import ValidationError
 
 from autoscaler.config.findings import one_of, shown
-from autoscaler.config.policy.parse import PolicyBook, faults
+from autoscaler.config.policy.parse import PolicyBook, describe_errors
 from autoscaler.config.policy.schedule import Windows
 from autoscaler.config.policy.schema import OVERRIDES, Policy, PolicySpec, Prewarm, to_document
 from autoscaler.config.yaml import dotted, read_scalar
 from autoscaler.core.model.fleet import Workload
 from autoscaler.core.model.spec import Spec
 
-NO_POLICY = "(invalid)"  # asked for where a declaration makes no sense; no policy has this name
-MAX_OVERRIDES = 64  # of one workload; more than there are fields
+NO_POLICY = "(invalid)"  # requested for an invalid declaration; no policy has this name
+MAX_OVERRIDES = 64  # per workload; more than there are fields
 _COLUMNS = tuple(field.name for field in fields(Spec))
-_DUE = tuple[str, tuple[tuple[str, str], ...], tuple[float, float]]  # asked for: name of a policy, overrides, bounds
+_Request = tuple[str, tuple[tuple[str, str], ...], tuple[float, float]]  # name of a policy, overrides, bounds
 
 
 @dataclass(frozen=True, eq=False)
 class Compiled:
-    """What the policies mean for each workload of a fleet."""
+    """The policies as columns, for the workloads of a fleet."""
 
-    spec: Spec  # [W]; all NaN where no policy is in force, so that the workload is left alone
-    names: tuple[str, ...]  # [W], policy in force; "": none
-    problems: dict[int, str]  # by row, one sentence: a policy that does not exist, overrides that cannot be used
-    windows: Windows  # pre-warm windows on the rows; `Windows.at` turns them into columns
+    spec: Spec  # [W]; all NaN without a policy, so the workload is not scaled
+    names: tuple[str, ...]  # [W], name of the policy; "" for none
+    problems: dict[int, str]  # by row, one sentence: a missing policy or invalid overrides
+    windows: Windows  # pre-warm windows; `Windows.at` returns their columns
 
 
 @dataclass(frozen=True)
 class _Row:
-    """The answer to one thing that is asked for, shared by all workloads that ask for it."""
+    """The result for one request, shared by all workloads with that request."""
 
     spec: tuple[float, ...]  # in the order of the fields of Spec
     name: str
@@ -42,40 +42,40 @@ class _Row:
 
 
 class Compiler:
-    """Compiles, and remembers: the last answer while nothing changes, and single rows while the policies stay."""
+    """Compiles with caches: the last result while nothing changes, and rows while the policies stay the same."""
 
     def __init__(self) -> None:
         self._workloads: tuple[Workload, ...] = ()
         self._book: PolicyBook | None = None
         self._compiled: Compiled | None = None
-        self._rows: dict[_DUE, _Row] = {}
+        self._rows: dict[_Request, _Row] = {}
 
     def compile(self, workloads: tuple[Workload, ...], book: PolicyBook) -> Compiled:
-        """Return the columns of these workloads. The same object comes back while neither argument changes."""
+        """Return the columns of these workloads; the same object while the arguments do not change."""
         if self._compiled is not None and book is self._book and workloads == self._workloads:
             return self._compiled
         known = self._rows if book is self._book else {}
-        wanted = [(workload.policy, workload.overrides, workload.bounds) for workload in workloads]
-        # Rows that nobody asks for any more are forgotten, so that memory is bounded by the fleet.
-        rows = {due: known.get(due) or _row(due, book) for due in dict.fromkeys(wanted)}
+        requests = [(workload.policy, workload.overrides, workload.bounds) for workload in workloads]
+        # Unused rows are dropped, so the size of the fleet bounds the cache.
+        rows = {request: known.get(request) or _row(request, book) for request in dict.fromkeys(requests)}
         self._workloads, self._book, self._rows = workloads, book, rows
-        self._compiled = _lay_out(wanted, rows)
+        self._compiled = _lay_out(requests, rows)
         return self._compiled
 
 
 def compile_specs(workloads: tuple[Workload, ...], book: PolicyBook) -> Compiled:
-    """Compile once, without memory."""
+    """Compile once, without caches."""
     return Compiler().compile(workloads, book)
 
 
 def spec_row(policy: PolicySpec, bounds: tuple[float, float] = (0.0, np.inf)) -> tuple[float, ...]:
-    """Write one policy as a row, in the order of the fields of `Spec` and in their units.
+    """Return one policy as a row, in the order and units of the fields of `Spec`.
 
-    bounds: least and most replicas that hold whatever the policy says; 3 to 8 within 0 to 2 are 2 to 2.
+    bounds: fewest and most replicas, which override the policy: 3 to 8 within 0 to 2 is 2 to 2.
     """
     up, down, capacity = policy.scale_up, policy.scale_down, policy.capacity
     to_zero = policy.scale_to_zero
-    # The floor also holds where demand is nothing, and only scaleToZero leads to zero.
+    # The floor also applies without demand; only scaleToZero leads to zero.
     floor = policy.replicas.min if to_zero.enabled else max(1, policy.replicas.min)
     row = {
         "ttft_objective_s": policy.objective.ttft,
@@ -108,7 +108,7 @@ def spec_row(policy: PolicySpec, bounds: tuple[float, float] = (0.0, np.inf)) ->
 
 
 class OverrideError(ValueError):
-    """A single field that cannot be overridden like this."""
+    """A field cannot be overridden with this value."""
 
     def __init__(self, path: str, problem: str, found: str, allowed: str) -> None:
         super().__init__(f"{path}: {problem}, found {found}; allowed: {allowed}")
@@ -116,7 +116,7 @@ class OverrideError(ValueError):
 
 
 def override_value(path: str, text: str) -> object:
-    """Return what a text says for one field, as it would be written in a policy. Raises OverrideError."""
+    """Parse the text of an override as the YAML value of a policy field. Raises OverrideError."""
     if path not in OVERRIDES:
         raise OverrideError(shown(path)[1:-1], "cannot be overridden", shown(text), one_of(OVERRIDES, path))
     kind = OVERRIDES[path].kind
@@ -131,8 +131,8 @@ def override_value(path: str, text: str) -> object:
 def override(policy: Policy, overrides: tuple[tuple[str, str], ...]) -> Policy:
     """Return the policy with single fields replaced, validated as a whole.
 
-    `overrides` pairs a path of the document below `spec` with a value as it would be written there.
-    Raises OverrideError for the first field that cannot be used.
+    overrides: pairs of a path below `spec` and a value as written in a policy.
+    Raises OverrideError for the first invalid field.
     """
     if len(overrides) > MAX_OVERRIDES:
         raise OverrideError("overrides", "too many", str(len(overrides)), f"{MAX_OVERRIDES} at most")
@@ -152,16 +152,16 @@ def override(policy: Policy, overrides: tuple[tuple[str, str], ...]) -> Policy:
     try:
         return policy.model_copy(update={"spec": PolicySpec.model_validate(spec)})
     except ValidationError as error:
-        loc, problem, allowed = next(faults(error, PolicySpec))
+        loc, problem, allowed = next(describe_errors(error, PolicySpec))
         path = dotted(loc)
-        if path not in given:  # two fields disagree and the other one was given: point at that
+        if path not in given:  # two fields conflict; report the one that was given
             path = next((name for name in given if name.rpartition(".")[0] == path.rpartition(".")[0]), path)
             problem = f"leaves {dotted(loc)} {problem}"
         raise OverrideError(path, problem, shown(given.get(path, "")), allowed) from None
 
 
-def _row(due: _DUE, book: PolicyBook) -> _Row:
-    name, overrides, bounds = due
+def _row(request: _Request, book: PolicyBook) -> _Row:
+    name, overrides, bounds = request
     policy = book.policies.get(name or book.default)
     if name == NO_POLICY:
         return _Row((np.nan,) * len(_COLUMNS), "", "so the workload is not scaled", ())
@@ -173,15 +173,15 @@ def _row(due: _DUE, book: PolicyBook) -> _Row:
         try:
             policy = override(policy, overrides)
         except OverrideError as error:
-            # The policy's own bounds would be a guess: under them a count far above may be right, and would be cut.
+            # Without the overrides, the bounds of the policy might cut a count that is right.
             problem = f"overrides cannot be used, so the workload is not scaled: {error}"
             return _Row((np.nan,) * len(_COLUMNS), "", problem, ())
     return _Row(spec_row(policy.spec, bounds), policy.name, "", policy.spec.prewarm)
 
 
-def _lay_out(wanted: list[_DUE], rows: dict[_DUE, _Row]) -> Compiled:
-    place = {due: index for index, due in enumerate(rows)}
-    index = np.array([place[due] for due in wanted], dtype=np.int64)
+def _lay_out(requests: list[_Request], rows: dict[_Request, _Row]) -> Compiled:
+    place = {request: index for index, request in enumerate(rows)}
+    index = np.array([place[request] for request in requests], dtype=np.int64)
     distinct = list(rows.values())
     windows = {prewarm: number for number, prewarm in enumerate(dict.fromkeys(row.prewarm for row in distinct))}
     window_row = np.array([windows[row.prewarm] for row in distinct], dtype=np.int64)

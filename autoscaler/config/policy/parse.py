@@ -1,4 +1,4 @@
-"""Policies from files: read, validated whole, and kept by name."""
+"""Reads policies from files, validates them completely, and keeps them by name."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ MAX_FILES = 256
 
 @dataclass(frozen=True)
 class PolicyBook:
-    """All policies in force. Made whole by `load`, and replaced whole."""
+    """All policies that apply. It is created and replaced as a whole."""
 
     policies: Mapping[str, Policy]  # by name
     default: str  # name of the policy for workloads that name none
 
     def wakeup_queries(self) -> dict[str, str]:
-        """Return the PromQL expressions that wake workloads, by name of the policy."""
+        """Return the PromQL queries that wake workloads, by name of the policy."""
         return {name: query for name, policy in self.policies.items() if (query := policy.spec.wake_up.query)}
 
 
 def shipped() -> Path:
-    """Return the folder of the policies that come with the package."""
+    """Return the folder of the policies in the package."""
     return Path(str(files("autoscaler"))) / "policies"
 
 
 def load(paths: Sequence[Path] = (), default: str = DEFAULT_POLICY) -> PolicyBook:
-    """Read policies from files and folders; the shipped ones where none is given.
+    """Read policies from files and folders, or the shipped ones if none is given.
 
-    A folder gives its own *.yaml and *.yml, without those that begin with a dot and without kustomization.yaml; it
-    may be a mounted ConfigMap. A single policy is the default one whatever its name.
-    Raises PolicyError with everything that is wrong; then nothing is loaded.
+    A folder contributes its own *.yaml and *.yml, except hidden files and kustomization.yaml; it may be a mounted
+    ConfigMap. A single policy is the default one, whatever its name.
+    Raises PolicyError with all findings; then nothing is loaded.
     """
     paths = paths or (shipped(),)
     return assemble(read_policies(paths), default, paths)
@@ -52,9 +52,9 @@ def assemble(
     paths: Sequence[Path],
     more: Mapping[str, Policy] = MappingProxyType({}),
 ) -> PolicyBook:
-    """Put policies together, and find the default one among them. Raises PolicyError, which names the paths.
+    """Combine policies and find the default one. Raises PolicyError, which names the paths.
 
-    more: further policies, which do not keep a single one of the others from being the default.
+    more: further policies. A single policy in `policies` is the default one despite them.
     """
     every = {**policies, **more}
     if default not in every and len(policies) == 1:
@@ -102,25 +102,25 @@ def policies_in(folder: Path) -> list[Path]:
 
 
 def is_policy_file(path: Path) -> bool:
-    """Tell whether a folder's entry is read. Kubelet's ..data and an editor's leftovers are not."""
+    """Return whether an entry of a folder is read. Kubelet's ..data and hidden files are not."""
     return path.suffix in SUFFIXES and not path.name.startswith(".") and path.stem != "kustomization"
 
 
 def read_policy(document: Document, findings: list[Finding]) -> Policy | None:
-    """Read one document as a policy; what is wrong goes into `findings`, and None comes back."""
+    """Parse one document as a policy. On errors add to `findings` and return None."""
     if not isinstance(document.value, dict):
         finding = document.finding((), "not a policy", f"a mapping with apiVersion {API_VERSION}, kind {KIND}")
-        findings.append(replace(finding, value=""))  # it may be another file, a token in it
+        findings.append(replace(finding, value=""))  # it may be another file that contains a token
         return None
     try:
         return Policy.model_validate(document.value)
     except ValidationError as error:
-        findings.extend(document.finding(*fault) for fault in faults(error, Policy))
+        findings.extend(document.finding(*fault) for fault in describe_errors(error, Policy))
         return None
 
 
-def faults(error: ValidationError, model: type[Section]) -> Iterator[tuple[Loc, str, str]]:
-    """Word what pydantic found: where, the problem, and what is allowed."""
+def describe_errors(error: ValidationError, model: type[Section]) -> Iterator[tuple[Loc, str, str]]:
+    """Yield place, problem and allowed values for each error of pydantic."""
     for detail in error.errors(include_url=False, include_input=False):
         loc, kind, context = detail["loc"], detail["type"], detail.get("ctx", {})
         section, allowed = _about(model, loc)
@@ -139,7 +139,7 @@ def faults(error: ValidationError, model: type[Section]) -> Iterator[tuple[Loc, 
 
 
 def _about(model: type[Section], loc: Loc) -> tuple[type[Section], str]:
-    """Find the model around a place, and what may stand there."""
+    """Return the model that contains a place, and the allowed values there."""
     around, inside, allowed = model, model, _mapping(model)
     for part in loc:
         if isinstance(part, int):

@@ -1,7 +1,7 @@
-"""Policies that follow their files: whole or not at all, without restart.
+"""Reloads policies when their files change, completely or not at all, without restart.
 
-The files are usually a mounted ConfigMap, which kubelet replaces by swapping the `..data` link. Nothing is watched:
-a poll asks the file system for a few sizes and times, so it also works where inotify does not.
+The files are usually a mounted ConfigMap, which kubelet replaces by swapping the `..data` link. Files are polled for
+size and times, so reloading also works without inotify.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ _Signature = tuple[tuple[object, ...], ...]
 
 
 class Reload(Enum):
-    """What a poll found. Only a change is worth a line in the log."""
+    """The result of a poll. Only changes are logged."""
 
     UNCHANGED = "unchanged"
-    LOADED = "loaded"  # another book is in force; a problem there was is over
-    BROKEN = "broken"  # the files changed and cannot be used; the book in force stays
+    LOADED = "loaded"  # new policies apply, or a problem is resolved
+    BROKEN = "broken"  # the changed files are invalid; the present policies stay
 
 
 class Monotonic(Protocol):
-    """The part of the clock that is needed here."""
+    """The part of the clock used here."""
 
     def now_s(self) -> float: ...
 
 
 class PolicyFiles:
-    """Keeps the last good policies of some files. Reading them the first time may fail, later it may not."""
+    """Keeps the last valid policies of some files. Only the first load raises."""
 
     def __init__(self, paths: Sequence[Path], clock: Monotonic, default: str = DEFAULT_POLICY) -> None:
-        """Load. Raises PolicyError: bad policies stop start-up."""
+        """Load the policies. Raises PolicyError, which stops the start."""
         self._paths = tuple(paths) or (shipped(),)
         self._clock = clock
         self._default = default
@@ -50,16 +50,16 @@ class PolicyFiles:
 
     @property
     def book(self) -> PolicyBook:
-        """The policies in force."""
+        """The policies that apply."""
         return self._book
 
     @property
     def problem(self) -> str:
-        """Why the files as they stand are not in force, one line for each finding; "": they are."""
+        """Why the present files do not apply, one line for each finding; "" if they do."""
         return self._problem
 
     def poll(self) -> Reload:
-        """Load again if the files changed. Does nothing within `POLL_S` seconds of the last time. Never raises."""
+        """Load again if the files changed, at most once in `POLL_S` seconds. Never raises."""
         now_s = self._clock.now_s()
         if now_s - self._polled_s < POLL_S:
             return Reload.UNCHANGED
@@ -72,16 +72,16 @@ class PolicyFiles:
         except PolicyError as error:
             book, problem = self._book, str(error)
         if signature(self._paths) != before:
-            return Reload.UNCHANGED  # swapped while it was read, so maybe half old and half new; the next poll reads it
+            return Reload.UNCHANGED  # swapped during the read, so perhaps mixed; the next poll reads it again
         self._signature = before
         if not problem and not self._problem and book == self._book:
-            return Reload.UNCHANGED  # something else in the folder changed, or a file was written anew as it was
+            return Reload.UNCHANGED  # the content is the same
         self._book, self._problem = book, problem
         return Reload.BROKEN if problem else Reload.LOADED
 
 
 def signature(paths: Sequence[Path]) -> _Signature:
-    """Say which files there are and which state they are in. Equal signatures mean equal content. Never raises."""
+    """Return the files and their states. Equal signatures mean equal content. Never raises."""
     return tuple(entry for path in paths for entry in _entries(path))
 
 
@@ -92,14 +92,14 @@ def _entries(path: Path) -> list[tuple[object, ...]]:
             return found
         with os.scandir(path) as entries:
             names = (entry.name for entry in entries if is_policy_file(Path(entry.name)))
-            inside = sorted(islice(names, MAX_FILES + 1))  # `load` refuses a folder that holds more
+            inside = sorted(islice(names, MAX_FILES + 1))  # `load` refuses a folder with more
     except OSError as error:
         return [*found, (str(path), error.errno)]
     return [*found, *(_state(path / name) for name in inside)]
 
 
 def _state(path: Path) -> tuple[object, ...]:
-    """Follow links: swapping `..data` changes the inode behind each file, though none of the links in the folder."""
+    """Return the state of a file behind links: swapping `..data` changes its inode, but no link in the folder."""
     try:
         state = path.stat()
     except (OSError, ValueError) as error:

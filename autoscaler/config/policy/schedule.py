@@ -1,7 +1,7 @@
 """Pre-warm windows: cron expressions in time zones, resolved to seconds on the clock of the tick.
 
-A window begins when `from` occurs and lasts until `until` occurs next; while it is open, further begins do not matter.
-Where both occur at once, one window ends and the next begins.
+A window begins when `from` occurs and ends when `until` occurs next; further begins within it have no effect. If both
+occur at once, one window ends and the next begins.
 """
 
 from __future__ import annotations
@@ -18,25 +18,24 @@ from autoscaler.config.policy.schema import Prewarm
 from autoscaler.core.model.spec import Schedule
 from autoscaler.core.table.columns import IntColumn
 
-# cronsim keeps wall-clock time where an expression names an hour, so it cannot tell the first 02:30 of an autumn night
-# from the second. Starting this far off and leaving out what is on the wrong side makes up for it; clocks are set by
-# at most two hours.
+# For expressions that name an hour, cronsim cannot tell the first 02:30 of an autumn night from the second. So search
+# starts this much earlier or later, and occurrences on the wrong side are dropped; clocks change by at most two hours.
 _MARGIN = timedelta(hours=3)
-# Rare expressions, as every fifth Monday of a February: cronsim looks no further than fifty years.
+# For rare expressions, such as a fifth Monday in February: cronsim searches at most fifty years.
 _NEVER = datetime(9000, 1, 1, tzinfo=UTC)
 _BEFORE_ALL = datetime(1970, 1, 2, tzinfo=UTC)
-_DRIFT_S = 0.5  # between wall clock and the clock of the tick, before times are converted anew
+_DRIFT_S = 0.5  # drift between wall clock and the clock of the tick before times are converted again
 
 
 class Window(NamedTuple):
-    """One occurrence, Unix times."""
+    """One occurrence of a window, Unix times."""
 
     start_s: float
     until_s: float
 
 
 def windows_at(prewarm: Prewarm, wall_s: float) -> tuple[Window | None, Window]:
-    """Return the window that is open at this Unix time, if any, and the one that opens next."""
+    """Return the window open at this Unix time, or None, and the next window."""
     now = datetime.fromtimestamp(wall_s, UTC)
     start = _begin(prewarm, _last(prewarm.until, prewarm.timezone, now))
     if start > now:
@@ -47,21 +46,21 @@ def windows_at(prewarm: Prewarm, wall_s: float) -> tuple[Window | None, Window]:
 
 
 class Windows:
-    """The windows of all workloads. What was computed holds until the next edge; between edges a tick costs nothing."""
+    """The windows of all workloads, computed again only when a window opens or closes."""
 
     def __init__(self, prewarm: Sequence[tuple[Prewarm, ...]], rows: IntColumn) -> None:
         """prewarm: [D], the distinct sets of windows. rows: int64[W], index into them."""
         self._prewarm = prewarm
         self._rows = rows
-        self._from_s = self._edge_s = np.nan  # Unix times between which the columns hold; NaN: not computed
+        self._from_s = self._edge_s = np.nan  # Unix times between which the columns are valid; NaN if not computed
         self._wall: Schedule | None = None  # in Unix time
         self._shift_s = np.nan
         self._tick: Schedule | None = None  # in time of the tick
 
     def at(self, wall_s: float, now_s: float) -> Schedule:
-        """Return the windows open now and those opening next; the same object while nothing moved.
+        """Return the open and the next windows; the same object while nothing changed.
 
-        wall_s, now_s: the same moment as Unix time and on the clock of the tick. Either may have been set.
+        wall_s, now_s: the same moment as Unix time and on the clock of the tick. Either clock may have been set.
         """
         if self._wall is None or not self._from_s <= wall_s < self._edge_s:
             self._resolve(wall_s)
@@ -74,7 +73,7 @@ class Windows:
         return self._tick
 
     def _resolve(self, wall_s: float) -> None:
-        """Compute the columns anew. Each entry takes two slots: its open window and its next one."""
+        """Compute the columns. Each entry takes two slots: its open window and its next one."""
         slots = max([1, *(2 * len(entries) for entries in self._prewarm)])  # an empty axis has no maximum
         start, until, replicas, lead = np.full((4, len(self._prewarm), slots), np.nan)
         edges = [np.inf]
@@ -93,9 +92,9 @@ class Windows:
 
 
 def _begin(prewarm: Prewarm, moment: datetime) -> datetime:
-    """Return when a window first begins at or after a moment, in UTC.
+    """Return when a window first begins at or after a time, in UTC.
 
-    One from 02:15 to 02:45 in a night that skips these is none: both occur at once, when the clock has jumped.
+    A window from 02:15 to 02:45 does not exist in a night that skips these times: both occur when the clock jumps.
     """
     start = _first(prewarm.from_, prewarm.timezone, moment)
     at_once = start < _NEVER and _first(prewarm.until, prewarm.timezone, start) == start
@@ -105,13 +104,13 @@ def _begin(prewarm: Prewarm, moment: datetime) -> datetime:
 
 
 def _skipped(expression: str, zone: str, occurred: datetime) -> bool:
-    """Say whether the expression names another time than the one on the clock at which it occurred."""
+    """Return whether an occurrence was moved because daylight saving skipped its time."""
     clock = occurred.astimezone(ZoneInfo(zone)).replace(tzinfo=UTC)
     return next(CronSim(expression, clock - timedelta(seconds=1)), None) != clock
 
 
 def _window(prewarm: Prewarm, start: datetime) -> Window:
-    """Return the window that begins at `start`; it ends later than it begins."""
+    """Return the window that begins at `start`; it ends after `start`."""
     until = _first(prewarm.until, prewarm.timezone, start + timedelta(seconds=1))
     return Window(start.timestamp(), until.timestamp())
 

@@ -20,6 +20,7 @@ from autoscaler.config.values import (
     NAME,
     Cron,
     Duration,
+    FieldKind,
     Kind,
     Number,
     OneOf,
@@ -30,7 +31,6 @@ from autoscaler.config.values import (
     Text,
     TimeZone,
     Whole,
-    Written,
 )
 
 API_VERSION = "vllm-autoscaler.io/v1"
@@ -272,7 +272,7 @@ def fault(key: str, problem: str, allowed: str) -> PydanticCustomError:
 def kind_of(info: FieldInfo) -> Kind | None:
     """Return how a field's value is written; None: it is a mapping or a list."""
     for item in info.metadata:
-        if isinstance(item, Written):
+        if isinstance(item, FieldKind):
             return cast(Kind, item)
     return None
 

@@ -149,7 +149,7 @@ def _comparable(metadata: Mapping[str, Any]) -> dict[str, str]:
 def _problem(value: object, ours: list[int], external: bool) -> str:
     """Return why a ScaledObject cannot be used; "": it can, or has no trigger of this scaler."""
     if ours:
-        return join_problems(fault.worded(value) for fault in islice(so.faults(value, ours), MAX_FAULTS))
+        return join_problems(fault.describe(value) for fault in islice(so.faults(value, ours), MAX_FAULTS))
     return "the trigger's metadata names no policy; allowed: policy: <name of a policy>" if external else ""
 
 

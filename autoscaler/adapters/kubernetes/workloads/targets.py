@@ -24,7 +24,7 @@ from autoscaler.adapters.kubernetes.pods.template import NO_FACTS, Facts, read_t
 from autoscaler.adapters.kubernetes.scheduling import Needs, group_needs
 from autoscaler.adapters.kubernetes.workloads.annotations import Declared, read_annotations
 from autoscaler.catalog.engines import DEFAULT_ENGINE, ENGINES
-from autoscaler.config.annotations import SCHEMES, usual
+from autoscaler.config.annotations import SCHEMES, read_prometheus_annotations
 from autoscaler.config.check.scaledobject import TARGETS
 from autoscaler.core.model.fleet import Workload, WorkloadRef
 
@@ -101,7 +101,7 @@ def _read(
     declared = read_annotations(metadata.annotations)
     engine = declared.engine or facts.engine or DEFAULT_ENGINE
     port = facts.port if facts.states_port else ENGINES[engine].port
-    found = usual({**(metadata.annotations or {}), **(template.metadata.annotations or {})})
+    found = read_prometheus_annotations({**(metadata.annotations or {}), **(template.metadata.annotations or {})})
     return Target(
         ref=ref,
         key=target_key(ref),
