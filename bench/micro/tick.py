@@ -50,7 +50,7 @@ def measure(workloads: int, ticks: int, overloaded: float = 1.0) -> Measured:
         decision, memory = tick(inp, memory)
         took.append(time.process_time() - began)
         queues.append(decision.observation.queue_wait_s > inp.spec.max_wait_s)
-        following = float(np.mean(~np.isnan(decision.asks[Signal.PLANNER])))
+        following = float(np.mean(~np.isnan(decision.recommendations[Signal.PLANNER])))
     measured = range(1 + WARM_UP_TICKS, len(queues))
     return Measured(
         tick_s=statistics.median(took[WARM_UP_TICKS:]),

@@ -168,8 +168,8 @@ def ramped() -> tuple[Plant, Decision]:
 @pytest.mark.slow
 def test_where_engines_tell_their_gaps_the_forecast_takes_over_settles_and_keeps_nobody_waiting(ramped):
     plant, decision = ramped
-    assert decision.asks[Signal.PLANNER, 0] == decision.plan.replicas[0]
-    assert np.isnan(decision.asks[Signal.CONCURRENCY, 0])
+    assert decision.recommendations[Signal.PLANNER, 0] == decision.plan.replicas[0]
+    assert np.isnan(decision.recommendations[Signal.CONCURRENCY, 0])
     assert decision.plan.idle_gap_s[0] == pytest.approx(0.01, rel=0.1)
     assert decision.plan.demand[0] == pytest.approx(busy(4.0), rel=0.15)
     last_hour = plant.counts[-240:]
@@ -186,7 +186,7 @@ def test_a_queue_that_appears_under_the_forecast_is_worked_off_within_five_cold_
     waits, counts = plant.waits[before:], plant.counts[before:]
     assert max(waits) > 1
     assert max(waits[round(5 * plant.cold_start_s / plant.every_s) :]) == 0
-    assert decision.asks[Signal.PLANNER, 0] > 0
+    assert decision.recommendations[Signal.PLANNER, 0] > 0
     assert decision.plan.demand[0] == pytest.approx(busy(8.0), rel=0.15)
     assert busy(8.0) < counts[-1] <= 2.5 * busy(8.0)
     assert max(counts) <= 3 * busy(8.0)
@@ -198,7 +198,7 @@ def test_replicas_that_were_never_seen_idle_are_not_given_up_for_it():
     """Half of ten are busy from the start, so nobody knows how fast an idle engine is."""
     plant = telling(10)
     decision = plant.run(lambda _: 8.0, 3600)
-    assert decision.asks[Signal.PLANNER, 0] > 0
+    assert decision.recommendations[Signal.PLANNER, 0] > 0
     assert min(plant.counts) >= busy(8.0)
     assert plant.counts[-1] <= 2 * busy(8.0)
     assert max(plant.waits) == 0
@@ -209,7 +209,7 @@ def test_a_wave_is_followed_by_the_forecast_and_hardly_anybody_waits():
     plant = telling(4)
     plant.run(lambda _: 0.4, 600)
     decision = plant.run(lambda t: 5 - 4.6 * math.cos(2 * math.pi * t / 7200), 4 * 7200)
-    assert decision.asks[Signal.PLANNER, 0] > 0
+    assert decision.recommendations[Signal.PLANNER, 0] > 0
     counts, waits = np.array(plant.counts[-960:]), np.array(plant.waits[-960:])
     assert turns(counts.tolist()) <= 30  # at the edge between two counts it may give one up and take it back
     assert np.mean(waits > 1.0) < 0.01
@@ -222,5 +222,5 @@ def test_a_wave_is_followed_by_the_forecast_and_hardly_anybody_waits():
 def test_a_stated_capacity_stands_and_no_rule_overrides_it():
     plant = Plant(shipped("interactive", concurrency=16.0), replicas=3, every_s=15.0, idle_gap_s=0.01)
     decision = plant.run(lambda _: 4.0, 3600)
-    assert np.isnan(decision.asks[Signal.PLANNER, 0])
-    assert decision.asks[Signal.CONCURRENCY, 0] > 0
+    assert np.isnan(decision.recommendations[Signal.PLANNER, 0])
+    assert decision.recommendations[Signal.CONCURRENCY, 0] > 0

@@ -330,17 +330,17 @@ def test_rules_ask_for_the_same_again_with_the_second_judgement_after_a_restart(
     story, cluster = Serving(spec(**LEARNED)), fleet([2])
     story.serve(cluster, 0.1, 900.0)
     before = story.serve(cluster, 1.2, 3600.0)
-    assert before.asks[Signal.PLANNER, 0] > 0
+    assert before.recommendations[Signal.PLANNER, 0] > 0
 
     blank = restarted(story, cluster, 30.0, restored_state=False).serve(cluster, 1.2, EVERY_S)
-    assert np.isnan(blank.asks[Signal.PLANNER, 0])
+    assert np.isnan(blank.recommendations[Signal.PLANNER, 0])
     later = restarted(story, cluster, 30.0)
-    assert np.isnan(later.serve(cluster, 1.2, 5.0).asks[Signal.PLANNER, 0])
+    assert np.isnan(later.serve(cluster, 1.2, 5.0).recommendations[Signal.PLANNER, 0])
     after = later.serve(cluster, 1.2, EVERY_S - 5.0)
     for name in ("replicas", "idle_gap_s", "missed_fraction"):  # of rules that are worth the same the first one speaks
         assert getattr(after.plan, name)[0] == pytest.approx(getattr(before.plan, name)[0], rel=0.01), name
     assert after.plan.demand[0] == pytest.approx(1.2, rel=0.05)
-    assert after.asks[Signal.PLANNER, 0] == before.asks[Signal.PLANNER, 0]
+    assert after.recommendations[Signal.PLANNER, 0] == before.recommendations[Signal.PLANNER, 0]
     assert later.serve(cluster, 1.2, EVERY_S).plan.observed_s[0] > before.plan.observed_s[0]
 
 

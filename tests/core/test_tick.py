@@ -55,7 +55,7 @@ def test_refusals_that_are_within_the_tolerance_order_nothing_while_a_rule_steer
     for number in range(120):
         shown = story.counted(cluster, 3.0, 5.0) | {"rejections": 0.02 * number}
         decision = story.tick(cluster, 5.0, **shown)
-    assert decision.asks[Signal.REJECTIONS, 0] > max(decision.asks[Signal.PLANNER, 0], 6.0)
+    assert decision.recommendations[Signal.REJECTIONS, 0] > max(decision.recommendations[Signal.PLANNER, 0], 6.0)
     assert replicas(decision) == 6
 
 
@@ -70,11 +70,11 @@ def test_where_the_forecast_falls_silent_others_shrink_only_after_a_full_window(
     silent_s = None
     while silent_s is None or story.now_s < silent_s + 310:
         decision = story.tick(cluster, 5.0, **story.counted(cluster, 1.0, 5.0) | mute)
-        if silent_s is None and math.isnan(decision.asks[Signal.PLANNER, 0]):
+        if silent_s is None and math.isnan(decision.recommendations[Signal.PLANNER, 0]):
             silent_s = story.now_s
         if silent_s is not None and story.now_s < silent_s + 290:
             assert replicas(decision) >= 8
-    assert decision.asks[Signal.CONCURRENCY, 0] < 8
+    assert decision.recommendations[Signal.CONCURRENCY, 0] < 8
     assert replicas(decision) < 8
 
 
@@ -86,7 +86,7 @@ def test_an_idle_workload_goes_to_zero_from_its_floor_whatever_that_is(floor):
     story.learn(cluster)
     for _ in range(480):
         decision = story.tick(cluster, 5.0, **story.counted(cluster, 0.0, 5.0) | {"running": 0.0})
-    assert decision.asks[Signal.PLANNER, 0] == 0
+    assert decision.recommendations[Signal.PLANNER, 0] == 0
     assert replicas(decision) == 0
 
 
@@ -297,7 +297,7 @@ def test_a_sleeping_engine_that_holds_requests_gets_help():
     story = Story(spec(**NIGHT))
     story.watch(fleet([1]), 60, asleep=1.0)
     decision = story.tick(fleet([1]), asleep=1.0, held=6.0)
-    assert (replicas(decision), decision.asks[Signal.WAKE, 0]) == (2, 2)
+    assert (replicas(decision), decision.recommendations[Signal.WAKE, 0]) == (2, 2)
 
 
 # --- schedules
@@ -482,7 +482,7 @@ def test_a_workload_without_a_policy_is_left_alone_in_every_weather():
         decision = story.watch(cluster, 600, 30, **columns)
         assert replicas(decision, 0) == 3
         assert not decision.trusted[0]
-        assert np.isnan(decision.asks[:, 0]).all()
+        assert np.isnan(decision.recommendations[:, 0]).all()
 
 
 def vars_of(rules):

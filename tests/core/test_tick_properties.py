@@ -123,7 +123,7 @@ def live(rows: list[Row], pool_gpus: float = NAN, period_s: float = 5.0) -> list
 
 def same(one: Decision, other: Decision, rows=slice(None), others=slice(None)):
     np.testing.assert_array_equal(one.stages[:, rows], other.stages[:, others])
-    np.testing.assert_array_equal(one.asks[:, rows], other.asks[:, others])
+    np.testing.assert_array_equal(one.recommendations[:, rows], other.recommendations[:, others])
     np.testing.assert_array_equal(one.replicas[rows], other.replicas[others])
     np.testing.assert_array_equal(one.trusted[rows], other.trusted[others])
 
@@ -216,7 +216,9 @@ def test_more_load_never_asks_for_fewer(rows, running, waiting):
     few, _ = tick(replace(inp, samples=less), memory)
     many, _ = tick(replace(inp, samples=more), memory)
     stated = ~np.isnan(policies.concurrency)  # what is learned from more load is more capacity
-    assert (np.nan_to_num(many.asks)[:, stated] >= np.nan_to_num(few.asks)[:, stated] - 1e-9).all()
+    assert (
+        np.nan_to_num(many.recommendations)[:, stated] >= np.nan_to_num(few.recommendations)[:, stated] - 1e-9
+    ).all()
 
 
 @relaxed

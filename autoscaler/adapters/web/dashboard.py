@@ -124,6 +124,7 @@ def _as_json(explanation: Explanation) -> dict[str, Any]:
         "current": explanation.current,
         "wanted": explanation.wanted,
         "ready": explanation.ready,
+        "recommender": explanation.recommender,
         "signal": explanation.signal,
         "bound": explanation.bound,
         "asks": explanation.asks,

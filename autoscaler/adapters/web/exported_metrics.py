@@ -106,6 +106,13 @@ WORKLOADS = (
         None,
         "signal",
     ),
+    _gauge(
+        "recommender",
+        "1 for the recommender that the count comes from: `planner`, `reactive`, `stated`, `overruled_by_queue`, "
+        "`warming_up` or `no_policy`, as in api.md.",
+        None,
+        "recommender",
+    ),
     _gauge("limited_by", "1 for the last stage that changed the count; absent where none did.", None, "stage"),
     _gauge("inputs_trusted", "1 while inputs are known and fresh enough to shrink on.", lambda t: t.decision.trusted),
     _gauge(
@@ -295,9 +302,10 @@ def markdown() -> str:
         "are replaced.",
         "",
         f"**Number of series.** A workload has at most {series} series, one more for each signal with an opinion (at",
-        f"most {len(Signal)}), and one each for its policy, the stage that changed its count and another owner; in",
-        f"practice about 30. The first {MAX_WORKLOADS:,} workloads have them; `{PREFIX}unlisted_workloads` counts the",
-        f"rest. At most {MAX_SOURCES} sources and {MAX_POOLS} pools have their own series. The Prometheus client adds",
+        f"most {len(Signal)}), and one each for its policy, its recommender, the stage that changed its count and",
+        f"another owner; in practice about 30. The first {MAX_WORKLOADS:,} workloads have them;",
+        f"`{PREFIX}unlisted_workloads` counts the rest. At most {MAX_SOURCES} sources and {MAX_POOLS} pools have their",
+        "own series. The Prometheus client adds",
         "`process_*` and, beside every counter and histogram of the daemon itself, a `_created` time.",
     ]
     chapters = (("Daemon", PROCESS), ("GPU pools", POOLS), ("Workloads", WORKLOADS), ("KEDA mode only", KEDA))

@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 
 from autoscaler.adapters.web import exported_metrics
 from autoscaler.adapters.web.exported_metrics import BY_NAME, MAX_POOLS, MAX_SOURCES, MAX_WORKLOADS, Family
-from autoscaler.adapters.web.tick_values import NONE, SIGNALS, STAGES, NewChanges, binding_stage, bounded
+from autoscaler.adapters.web.tick_values import NONE, RECOMMENDERS, SIGNALS, STAGES, NewChanges, binding_stage, bounded
 from autoscaler.core.model.fleet import Workload
 from autoscaler.ports import Outcome, TickRecord
 
@@ -149,7 +149,8 @@ class _TickCollector(Collector):
         yield _family("source_problems", _source_problems(tick))
         yield from _pools(tick)
         yield _family("workload_info", _infos(tick, rows, labels))
-        yield _family("signal_recommended_replicas", _asks(tick, rows, labels))
+        yield _family("signal_recommended_replicas", _recommendations(tick, rows, labels))
+        yield _family("recommender", _recommenders(tick, rows, labels))
         yield _family("limited_by", _bounds(tick, rows, labels))
         yield _family("other_owner", _other_owners(tick, rows, labels))
         for family in exported_metrics.WORKLOADS:
@@ -178,8 +179,13 @@ def _infos(tick: TickRecord, rows: Sequence[int], labels: Sequence[Labels]) -> I
         yield {**label, "policy": bounded(tick.policies[row]), "service": service}, 1.0
 
 
-def _asks(tick: TickRecord, rows: Sequence[int], labels: Sequence[Labels]) -> Iterator[tuple[Labels, float]]:
-    for signal, column in zip(SIGNALS, tick.decision.asks, strict=True):
+def _recommenders(tick: TickRecord, rows: Sequence[int], labels: Sequence[Labels]) -> Iterator[tuple[Labels, float]]:
+    for label, recommender in zip(labels, tick.decision.recommender[rows].tolist(), strict=True):
+        yield {**label, "recommender": RECOMMENDERS[recommender]}, 1.0
+
+
+def _recommendations(tick: TickRecord, rows: Sequence[int], labels: Sequence[Labels]) -> Iterator[tuple[Labels, float]]:
+    for signal, column in zip(SIGNALS, tick.decision.recommendations, strict=True):
         for label, value in zip(labels, column[rows].tolist(), strict=True):
             yield {**label, "signal": signal}, value
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from autoscaler.adapters.web.tick_values import SIGNALS, STAGES, binding_stage, bounded, strongest_signal
+from autoscaler.adapters.web.tick_values import RECOMMENDERS, SIGNALS, STAGES, binding_stage, bounded, strongest_signal
 from autoscaler.core.model.fleet import Workload
 from autoscaler.core.model.names import OBSERVED
 from autoscaler.core.model.types import Stage
@@ -32,6 +32,7 @@ FIELDS = {
     "rival": "another owner of the replica count; empty: none",
     "paused": "the operator has paused it",
     "trusted": "inputs are known and fresh enough to shrink on",
+    "recommender": "recommender that the count comes from; see below",
     "signal": "signal with the largest recommendation; empty: none has an opinion",
     "bound": "last stage that changed the count; empty: none did",
     "current": "spec.replicas in the cluster",
@@ -107,7 +108,8 @@ class Table:
             "rival": _words(bounded(owner) for owner in fleet.other_owner),
             "paused": fleet.paused,
             "trusted": decision.trusted,
-            "signal": _words((*SIGNALS, ""))[strongest_signal(decision.asks)],
+            "recommender": _words(RECOMMENDERS)[decision.recommender],
+            "signal": _words((*SIGNALS, ""))[strongest_signal(decision.recommendations)],
             "bound": _words((*STAGES, ""))[binding_stage(decision)],
             "current": fleet.replicas,
             "demand": decision.stages[Stage.DEMAND],

@@ -7,11 +7,12 @@ import numpy as np
 from autoscaler.core.explain.sentence import binding_stages
 from autoscaler.core.model import names
 from autoscaler.core.model.fleet import WorkloadRef
-from autoscaler.core.model.types import Decision, Signal, Stage
+from autoscaler.core.model.types import Decision, Recommender, Signal, Stage
 from autoscaler.core.table.columns import FloatColumn, IntColumn
 from autoscaler.ports import Change, ChangeStatus, Outcome
 
 MAX_TEXT = 253  # the longest name of a Kubernetes object
+RECOMMENDERS = tuple(names.RECOMMENDERS[recommender] for recommender in Recommender)
 SIGNALS = tuple(names.SIGNALS[signal] for signal in Signal)
 STAGES = tuple(names.STAGES[stage] for stage in Stage)
 NONE = -1  # no signal recommends anything; no stage changed the count
@@ -26,10 +27,10 @@ def bounded(text: str, limit: int = MAX_TEXT) -> str:
     return shown if len(text) <= limit else shown[:-1] + "…"
 
 
-def strongest_signal(asks: FloatColumn) -> IntColumn:
-    """Return the row of each workload's largest ask, NONE without one; asks: float64[S, W]."""
-    known = ~np.isnan(asks)
-    return np.where(known.any(axis=0), np.argmax(np.where(known, asks, -np.inf), axis=0), NONE)
+def strongest_signal(recommendations: FloatColumn) -> IntColumn:
+    """Return the signal of each workload's largest recommendation, NONE without one; recommendations: float64[S, W]."""
+    known = ~np.isnan(recommendations)
+    return np.where(known.any(axis=0), np.argmax(np.where(known, recommendations, -np.inf), axis=0), NONE)
 
 
 def binding_stage(decision: Decision) -> IntColumn:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscaler.core.explain.format import count, number, percent, seconds
-from autoscaler.core.model.types import Decision, Signal, TickInput
+from autoscaler.core.model.types import Decision, Recommender, Signal, TickInput
 from autoscaler.core.planner.error_budget import BUDGET_S
 from autoscaler.core.planner.select import YOUNG_S
 from autoscaler.core.planner.step_time import FEWEST_READINGS
@@ -72,7 +72,7 @@ def read(inp: TickInput, decision: Decision, row: int) -> Figures:
     def plan(name: str) -> float:
         return float(getattr(decision.plan, name)[row])
 
-    demand, asked = plan("demand"), float(decision.asks[Signal.PLANNER, row])
+    demand, asked = plan("demand"), float(decision.recommendations[Signal.PLANNER, row])
     rule, missed = plan("strategy"), plan("missed_fraction")
     promised = float(inp.spec.error_budget[row])
     in_force = UNKNOWN if math.isnan(rule) else describe(int(rule))
@@ -107,12 +107,13 @@ def read(inp: TickInput, decision: Decision, row: int) -> Figures:
 def lines(known: Figures, inp: TickInput, decision: Decision, row: int) -> tuple[Line, ...]:
     """Say of one row what the forecast goes by and how sure it is; nothing where no policy is in force."""
     spec = inp.spec
-    if math.isnan(spec.max_replicas[row]):
+    recommender = Recommender(int(decision.recommender[row]))
+    speaks = recommender.plans
+    if recommender is Recommender.NO_POLICY:
         return ()
-    speaks = not math.isnan(known.asked_replicas)
     cold_start_s = float(decision.observation.cold_start_s[row])
     said = {
-        "silent": "" if speaks else _why_silent(known, inp, row),
+        "silent": "" if speaks else _why_silent(recommender, known, inp, row),
         "demand": _demand(known, float(decision.observation.ready[row])),
         "headroom": _headroom(known, float(spec.max_replicas[row])) if speaks else "",
         "rule": _rule(known, cold_start_s) if speaks else "",
@@ -138,9 +139,9 @@ def _rate(token_s: float) -> float:
     return 1 / token_s if token_s > SHORTEST_TOKEN_S else math.nan
 
 
-def _why_silent(known: Figures, inp: TickInput, row: int) -> str:
+def _why_silent(recommender: Recommender, known: Figures, inp: TickInput, row: int) -> str:
     spec = inp.spec
-    if spec.states_capacity[row]:
+    if recommender is Recommender.STATED:
         return "no forecast: the policy states what a replica can do, and that is used instead"
     if math.isnan(spec.promised_wait_s[row]):
         return "no forecast: the policy promises no TTFT by which rules could be judged"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from autoscaler.core.explain import planner_lines
-from autoscaler.core.model.types import Decision, Signal, Stage, TickInput
+from autoscaler.core.model.types import Decision, Recommender, Signal, Stage, TickInput
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, ceil_replicas
 
 
@@ -37,6 +37,10 @@ class Row:
         return float(getattr(self.decision.plan, column)[self.row])
 
     @property
+    def recommender(self) -> Recommender:
+        return Recommender(int(self.decision.recommender[self.row]))
+
+    @property
     def idle_after_s(self) -> float:
         return float(self.decision.idle_after_s[self.row])
 
@@ -50,7 +54,7 @@ class Row:
         return self.inp.now_s - self.inp.fleet.time_s
 
     def recommended(self, signal: Signal) -> float:
-        return float(self.decision.asks[signal, self.row])
+        return float(self.decision.recommendations[signal, self.row])
 
     def after(self, stage: Stage) -> float:
         return float(self.decision.stages[stage, self.row])

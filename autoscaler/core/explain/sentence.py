@@ -16,7 +16,7 @@ from autoscaler.core.explain import planner_lines, pods, signals, stages
 from autoscaler.core.explain.format import count, seconds
 from autoscaler.core.explain.row import Row, is_changed
 from autoscaler.core.model import names
-from autoscaler.core.model.types import Decision, Signal, Stage, TickInput
+from autoscaler.core.model.types import Decision, Recommender, Signal, Stage, TickInput
 from autoscaler.core.table.columns import FloatColumn
 
 FOLLOWER = "This replica of the daemon does not hold the lease and does not act."
@@ -41,6 +41,7 @@ class Explanation:
     current: int  # spec.replicas
     wanted: int  # the decision
     ready: int
+    recommender: str  # name of the Recommender that speaks
     signal: str  # name of the Signal that recommends the most; "": none has an opinion
     bound: str  # name of the last Stage that changed the count; "": none did
     asks: dict[str, float]  # recommended replicas by signal, NaN left out
@@ -78,6 +79,7 @@ def explain(
         current=current,
         wanted=desired,
         ready=int(decision.observation.ready[row]),
+        recommender=names.RECOMMENDERS[data.recommender],
         signal=names.SIGNALS[signal] if signal is not None else "",
         bound=changing[-1] if changing else "",
         asks={names.SIGNALS[s]: data.recommended(s) for s in Signal if not math.isnan(data.recommended(s))},
@@ -90,7 +92,7 @@ def explain(
 
 def strongest_signal(decision: Decision, row: int) -> Signal | None:
     """Return the signal that recommends the most; None where none has an opinion."""
-    recommended = decision.asks[:, row]
+    recommended = decision.recommendations[:, row]
     return Signal(int(np.nanargmax(recommended))) if not np.isnan(recommended).all() else None
 
 
@@ -120,7 +122,7 @@ def _sentence(
     leading: bool,
 ) -> str:
     keeps, scales = ("Keeps", "Scales") if leading else (f"{FOLLOWER} It would keep", f"{FOLLOWER} It would scale")
-    if math.isnan(row.spec("max_replicas")):
+    if row.recommender is Recommender.NO_POLICY:
         return f"{keeps} {count(current)}: {problem or 'no valid policy is in force for it'}."
     direction = "up" if desired > current else "down"
     change = f"{keeps} " if desired == current else f"{scales} {direction} from {current} to "

@@ -10,7 +10,7 @@ from autoscaler.core.explain import pods
 from autoscaler.core.explain.format import number, seconds
 from autoscaler.core.explain.row import Row
 from autoscaler.core.model.fleet import Pool
-from autoscaler.core.model.types import Signal, Stage
+from autoscaler.core.model.types import Recommender, Signal, Stage
 from autoscaler.core.observe.freshness import oldest_view_s
 from autoscaler.core.observe.pending import lacking
 from autoscaler.core.observe.progress import GIVEN_UP_S
@@ -68,7 +68,7 @@ def _step(row: Row, direction: str, after: float) -> str:
 
 
 def _unknown(row: Row, after: float) -> str:
-    if after < row.before(Stage.UNKNOWN):
+    if row.recommender is Recommender.WARMING_UP and after < row.before(Stage.UNKNOWN):
         wait = seconds(row.spec("max_wait_s"))
         why = f"the planner is not ready yet and no request is known to wait longer than {wait}"
     else:
@@ -147,7 +147,7 @@ def _allocation(row: Row, before: float, after: float) -> str:
     current = row.observed("replicas")
     if after == current and (row.observed("missing") > 0 or lacking(row.decision.observation)[row.row] > 0):
         return f"no more than {number(after)} are requested while some of them do not run"
-    headroom = ", the rest is headroom" if after >= row.decision.needed[row.row] else ""
+    headroom = ", the rest is headroom" if after >= row.decision.base_replicas[row.row] else ""
     if after == float(row.inp.fleet.obstacles.fits[row.row]) < before and not _is_shared(row):
         return f"the nodes that admit it hold {number(after)} of {number(before)}{_grows(row)}"
     return f"{_pool(row)} allocates {number(after)} of {number(before)}{headroom}{_grows(row)}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from autoscaler.core.model.types import Signal, Stage
+from autoscaler.core.model.types import Recommender, Signal, Stage
 
 VERSION = 1
 """Version of all names here and of the fields of the HTTP API; it changes when one is renamed or removed."""
@@ -26,6 +26,17 @@ SIGNALS: Mapping[Signal, str] = MappingProxyType(
         Signal.SCHEDULE: "schedule",
         Signal.WAKE: "wake",
         Signal.PLANNER: "forecast",
+    }
+)
+
+RECOMMENDERS: Mapping[Recommender, str] = MappingProxyType(
+    {
+        Recommender.NO_POLICY: "no_policy",
+        Recommender.STATED: "stated",
+        Recommender.WARMING_UP: "warming_up",
+        Recommender.REACTIVE: "reactive",
+        Recommender.PLANNER: "planner",
+        Recommender.OVERRULED_BY_QUEUE: "overruled_by_queue",
     }
 )
 

@@ -15,7 +15,7 @@ from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, IntC
 
 
 class Signal(IntEnum):
-    """Reasons to want replicas; the row of `Decision.asks`."""
+    """Reasons to want replicas; the row of `Decision.recommendations`."""
 
     CONCURRENCY = 0  # running + waiting requests against what a replica holds
     PREFILL = 1  # prompt tokens per second against what a replica computes
@@ -38,6 +38,11 @@ class Recommender(IntEnum):
     REACTIVE = 3  # the reactive signals, against learned capacity, while the planner has no recommendation
     PLANNER = 4  # the planner, and the reactive signals that it does not weigh
     OVERRULED_BY_QUEUE = 5  # the planner and all reactive signals: a queue outlasts a cold start
+
+    @property
+    def plans(self) -> bool:
+        """Whether the planner speaks, alone or beside all others."""
+        return self >= Recommender.PLANNER
 
 
 class Stage(IntEnum):
@@ -214,7 +219,7 @@ class Decision:
     observation: Observation
     capacity: Capacity
     recommender: IntColumn  # int64[W], Recommender
-    asks: FloatColumn  # float64[S, W], replicas each signal wants; NaN: no opinion
+    recommendations: FloatColumn  # float64[S, W], replicas by signal; NaN: no opinion
     stages: FloatColumn  # float64[G, W], replicas after each stage; NaN until something is known
     replicas: FloatColumn  # float64[W], the decision: the last stage, or what stands where nothing is known
     active: BoolColumn  # bool[W], keep above zero (KEDA's IsActive)
@@ -222,5 +227,5 @@ class Decision:
     idle_after_s: FloatColumn  # float64[W], seconds without work until it goes to zero; NaN: it does not
     idle_s: FloatColumn  # float64[W], seconds since there was work, or may have been some
     kept_for_s: FloatColumn  # float64[W], seconds for which stabilization will keep so many; NaN: it keeps none
-    needed: FloatColumn  # float64[W], replicas of those before the grant that the load needs; the others are a reserve
+    base_replicas: FloatColumn  # float64[W], those before the allocation that the load needs; the rest is headroom
     plan: Plan  # the recommendation of the planner, as of its last update

@@ -13,7 +13,17 @@ from autoscaler.core.planner.pod_work import PodWork
 from autoscaler.core.planner.replica_speed import Engine
 from autoscaler.core.planner.scale_to_zero import Zero
 from autoscaler.core.planner.select import Rules
-from autoscaler.core.table.columns import Columns, IntColumn, TimestampColumn, Transient, find_ids, moved, replace
+from autoscaler.core.table.columns import (
+    BoolColumn,
+    Columns,
+    FloatColumn,
+    IntColumn,
+    TimestampColumn,
+    Transient,
+    find_ids,
+    moved,
+    replace,
+)
 
 GROUPS = 6
 """Workloads are judged by their rules in so many groups, one after another: that no tick has to judge all."""
@@ -64,6 +74,16 @@ class PlannerState:
             Zero.blank(0),
             Pressure.blank(0),
         )
+
+    @property
+    def counts_itl(self) -> BoolColumn:
+        """Whether the planner counts the requests that met the ITL objective; bool[W]."""
+        return np.asarray(self.plan.itl_counted_requests > 0)
+
+    @property
+    def idle_after_s(self) -> FloatColumn:
+        """Seconds without work after which the error budget allows zero replicas; float64[W], NaN: it does not."""
+        return self.zero.rest_s
 
     def aligned(self, after: IntColumn) -> PlannerState:
         """Return it on the rows of these workloads, int64[W]; new ones are blank, and those that are gone forgotten."""

@@ -46,7 +46,7 @@ class Target:
     kept_for_s: FloatColumn  # float64[W], seconds for which stabilization will keep what it keeps; NaN: nothing
 
 
-def decide(
+def stabilize(
     inp: TickInput,
     observed: Observed,
     capacity: Capacity,

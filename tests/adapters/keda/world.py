@@ -122,7 +122,7 @@ def tick(rows: Sequence[Row], now_s: float, view_age_s: float = 0.0) -> TickReco
         ),
         capacity=Capacity.filled(count),
         recommender=np.full(count, Recommender.REACTIVE),
-        asks=np.full((len(Signal), count), np.nan),
+        recommendations=np.full((len(Signal), count), np.nan),
         stages=np.full((len(Stage), count), np.nan),
         replicas=wanted,
         active=active,
@@ -130,7 +130,7 @@ def tick(rows: Sequence[Row], now_s: float, view_age_s: float = 0.0) -> TickReco
         idle_after_s=np.full(count, np.nan),
         kept_for_s=np.full(count, np.nan),
         idle_s=np.full(count, np.nan),
-        needed=wanted,
+        base_replicas=wanted,
         plan=Plan.blank(count),
     )
     spec = replace(Spec.filled(count), max_input_age_s=np.array([row.max_age_s for row in rows]))

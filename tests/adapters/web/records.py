@@ -141,7 +141,7 @@ class World:
             observation=observation,
             capacity=Capacity(*(np.full(count, value) for value in (16.0, 9000.0, 1500.0, 0.8))),
             recommender=np.full(count, Recommender.PLANNER),
-            asks=asks,
+            recommendations=asks,
             stages=stages,
             replicas=wanted,
             active=wanted > 0,
@@ -149,7 +149,7 @@ class World:
             idle_after_s=np.full(count, np.nan),
             kept_for_s=np.full(count, np.nan),
             idle_s=np.full(count, np.nan),
-            needed=wanted,
+            base_replicas=wanted,
             plan=replace(
                 Plan.blank(count),
                 demand=load,
@@ -217,6 +217,7 @@ def explain(
     ref = given.fleet.workloads[row].ref
     demand, wanted = decision.stages[0, row], decision.replicas[row]
     return Explanation(
+        recommender="planner",
         workload=str(ref),
         policy=policies[row],
         current=int(given.fleet.replicas[row]),
@@ -235,7 +236,7 @@ def explain(
             )
             for stage in Stage
         ),
-        plan=FORECAST,
+        forecast=FORECAST,
         inputs=INPUTS,
         sentence=sentence(ref, int(given.fleet.replicas[row]), int(wanted), int(demand)),
     )

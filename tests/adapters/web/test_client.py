@@ -52,9 +52,11 @@ async def test_explain_says_that_a_follower_does_not_act(daemon: Daemon, leading
     """The real sentence, through the real dashboard, server and client."""
     daemon.dashboard = Dashboard(explain)
     tick = World(1).tick()
-    recommended, desired = np.full_like(tick.decision.asks, np.nan), np.array([2.0])
+    recommended, desired = np.full_like(tick.decision.recommendations, np.nan), np.array([2.0])
     recommended[Signal.CONCURRENCY] = 2.0
-    decision = replace(tick.decision, asks=recommended, stages=np.tile(desired, (len(Stage), 1)), replicas=desired)
+    decision = replace(
+        tick.decision, recommendations=recommended, stages=np.tile(desired, (len(Stage), 1)), replicas=desired
+    )
     fleet = replace(tick.input.fleet, replicas=np.array([1.0]))
     inp = replace(tick.input, fleet=fleet, spec=replace(tick.input.spec, max_replicas=np.array([9.0])))
     async with daemon.another(port=0) as server:

@@ -93,7 +93,8 @@ def test_values_are_those_of_the_last_tick() -> None:
     assert value(metrics, "desired_replicas", **where) == tick.decision.replicas[1]
     assert value(metrics, "ready_replicas", **where) == tick.decision.observation.ready[1]
     assert (
-        value(metrics, "signal_recommended_replicas", **where, signal="decode") == tick.decision.asks[Signal.DECODE, 1]
+        value(metrics, "signal_recommended_replicas", **where, signal="decode")
+        == tick.decision.recommendations[Signal.DECODE, 1]
     )
     assert value(metrics, "input_coverage_ratio", **where) == 1.0
     assert value(metrics, "planner_load_replicas", **where) == tick.decision.plan.demand[1]

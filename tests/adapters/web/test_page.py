@@ -94,8 +94,8 @@ async def test_list_says_why_a_count_stays_when_no_signal_recommends(daemon: Dae
     tick = World(2).tick()
     stages = np.tile([0.0, 2.0], (len(Stage), 1))
     stages[Stage.DEMAND] = np.nan
-    asks, silent = np.full_like(tick.decision.asks, np.nan), np.array([0.0, 2.0])
-    daemon.record(replace(tick, decision=replace(tick.decision, asks=asks, stages=stages, replicas=silent)))
+    asks, silent = np.full_like(tick.decision.recommendations, np.nan), np.array([0.0, 2.0])
+    daemon.record(replace(tick, decision=replace(tick.decision, recommendations=asks, stages=stages, replicas=silent)))
     page = await open_page()
     reasons = page.locator("#rows td[data-key=reason]")
     await expect(reasons).to_have_text(["At zero: no request is known to wait", "Held: not enough known yet"])
@@ -117,9 +117,9 @@ async def test_list_says_whether_an_idle_workload_goes_to_zero(daemon: Daemon, o
     wanted = np.array([0.0, 1.0])
     stages = np.tile(wanted, (len(Stage), 1))
     stages[: Stage.IDLE] = [1.0, 0.0]
-    asks = np.full_like(tick.decision.asks, np.nan)
+    asks = np.full_like(tick.decision.recommendations, np.nan)
     asks[Signal.PLANNER] = stages[Stage.DEMAND]
-    daemon.record(replace(tick, decision=replace(tick.decision, asks=asks, stages=stages, replicas=wanted)))
+    daemon.record(replace(tick, decision=replace(tick.decision, recommendations=asks, stages=stages, replicas=wanted)))
     page = await open_page()
     reasons = page.locator("#rows td[data-key=reason]")
     await expect(reasons).to_have_text(["Planner · scale to zero", "Planner · one replica stays"])

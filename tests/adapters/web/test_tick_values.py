@@ -45,7 +45,7 @@ def test_binding_stage_is_the_one_in_the_explanation() -> None:
 
 def test_strongest_signal_is_the_one_in_the_explanation() -> None:
     tick = World(30).ticks(5)[-1]
-    strongest = [SIGNALS[signal] for signal in strongest_signal(tick.decision.asks).tolist()]
+    strongest = [SIGNALS[signal] for signal in strongest_signal(tick.decision.recommendations).tolist()]
     assert strongest == [
         explain(tick.input, tick.decision, tick.policies, tick.problems, row).signal for row in range(30)
     ]

@@ -26,7 +26,7 @@ def test_what_a_variant_takes_over_for_the_load_is_no_reserve():
     assert crowded.plan.base_replicas.tolist() == [4, 4, 2]
     assert crowded.plan.replicas.tolist() == [5, 5, 8]
     assert crowded.replicas.tolist() == [6, 2, 2]  # eight for the service: none of them is a reserve
-    assert crowded.needed.tolist() == [6, 2, 2]
+    assert crowded.base_replicas.tolist() == [6, 2, 2]
 
 
 @pytest.mark.slow

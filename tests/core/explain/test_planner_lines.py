@@ -9,7 +9,7 @@ import pytest
 
 from autoscaler.core.explain import planner_lines
 from autoscaler.core.explain.planner_lines import Figures
-from autoscaler.core.model.types import Plan, Signal
+from autoscaler.core.model.types import Plan, Recommender, Signal
 from autoscaler.core.planner.strategies import BY_MARGIN, BY_SHARE, COUNTS, MARGINS, PREDICTORS, RULES, SHARE_MARGINS
 from autoscaler.core.tick import tick
 from tests.core.world import Story, fleet, spec, world
@@ -52,10 +52,12 @@ def made(rules=None, asked=4.0, read=READ, **plan):
     story.tick(fleet([4]), running=4.0)
     inp = world(story.now_s, fleet([4]), story.spec, running=4.0, **read)
     decision, _ = tick(inp, story.memory)
-    asks = decision.asks.copy()
+    asks = decision.recommendations.copy()
     asks[Signal.PLANNER] = asked
     known = Plan(**{f.name: np.array([(LEARNED | plan)[f.name]]) for f in fields(Plan)})
-    return inp, replace(decision, asks=asks, plan=known)
+    speaks = Recommender.STATED if inp.spec.states_capacity[0] else Recommender.REACTIVE
+    speaks = speaks if math.isnan(asked) else Recommender.PLANNER
+    return inp, replace(decision, recommender=np.array([speaks]), recommendations=asks, plan=known)
 
 
 def told(rules=None, asked=4.0, read=READ | {"gaps": 1.0}, **plan) -> dict[str, str]:
@@ -259,8 +261,8 @@ def test_of_none_asked_for_none_is_needed():
 
 def test_without_a_policy_there_is_nothing_to_say():
     inp, decision = made()
-    nobody = replace(inp, spec=spec(**dict.fromkeys(vars(spec()), NAN)))
-    assert planner_lines.lines(planner_lines.read(nobody, decision, 0), nobody, decision, 0) == ()
+    decision = replace(decision, recommender=np.array([Recommender.NO_POLICY]))
+    assert planner_lines.lines(planner_lines.read(inp, decision, 0), inp, decision, 0) == ()
 
 
 @pytest.mark.slow

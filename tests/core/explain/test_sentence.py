@@ -13,7 +13,7 @@ from autoscaler.core.explain.sentence import Explanation, binding_stages
 from autoscaler.core.model import names
 from autoscaler.core.model.fleet import Blocked
 from autoscaler.core.model.samples import FrontSamples, PodSamples
-from autoscaler.core.model.types import Signal, Stage
+from autoscaler.core.model.types import Recommender, Signal, Stage
 from autoscaler.core.planner.strategies import BY_MARGIN, COUNTS
 from autoscaler.core.tick import tick
 from tests.core.explain.stories import CASES, NAN, ExplainedServing, ExplainedStory, explained, played
@@ -129,9 +129,9 @@ def test_the_planner_is_named_with_its_load_and_the_error_budget():
 
 def with_recommendation(story: ExplainedStory, replicas: float) -> ExplainedStory:
     """Let only the planner recommend, and so many."""
-    recommended = np.full_like(story.decision.asks, NAN)
+    recommended = np.full_like(story.decision.recommendations, NAN)
     recommended[Signal.PLANNER] = replicas
-    story.decision = replace(story.decision, asks=recommended)
+    story.decision = replace(story.decision, recommender=np.array([Recommender.PLANNER]), recommendations=recommended)
     return story
 
 

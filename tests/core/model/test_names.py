@@ -7,7 +7,7 @@ import pytest
 
 from autoscaler.core.explain.planner_lines import Figures
 from autoscaler.core.model import names
-from autoscaler.core.model.types import Capacity, Observation, Signal, Stage
+from autoscaler.core.model.types import Capacity, Observation, Recommender, Signal, Stage
 
 PUBLISHED = Path(__file__).parents[2] / "data" / "api" / f"names-{names.VERSION}.txt"
 COLUMNS = [(names.OBSERVED, Observation), (names.CAPACITY, Capacity), (names.PLANNER, Figures)]
@@ -19,12 +19,13 @@ def test_every_column_has_one_name(named, table):
 
 
 def test_every_signal_and_stage_has_a_name_of_its_own():
-    for named, members in ((names.SIGNALS, Signal), (names.STAGES, Stage)):
+    for named, members in ((names.RECOMMENDERS, Recommender), (names.SIGNALS, Signal), (names.STAGES, Stage)):
         assert named.keys() == set(members)
         assert len(set(named.values())) == len(members)
 
 
 def test_no_published_name_is_lost():
     """A name may be added to the file; to rename or remove one, raise the version and begin a new file."""
-    said = {*names.SIGNALS.values(), *names.STAGES.values(), *names.OBSERVED, *names.CAPACITY, *names.PLANNER}
+    said = {*names.RECOMMENDERS.values(), *names.SIGNALS.values(), *names.STAGES.values()}
+    said |= {*names.OBSERVED, *names.CAPACITY, *names.PLANNER}
     assert said == set(PUBLISHED.read_text().split())

@@ -26,7 +26,7 @@ def lost(leaves: np.ndarray = LEAVES, **columns: object) -> Fleet:
 
 def asks(cluster: Fleet, rules: object = None, **columns: object) -> np.ndarray:
     decision, _ = tick(world(1000.0, cluster, rules or spec(), **columns), Memory.empty())
-    return decision.asks[:, 0]
+    return decision.recommendations[:, 0]
 
 
 def test_requests_on_pods_that_leave_are_told_apart():
@@ -42,7 +42,7 @@ def test_requests_on_a_pod_that_is_no_longer_ready_are_load():
     cluster = replace(fleet([4]), pod_ready=np.array([False, True, True, True]))
     inp = world(1000.0, fleet([4]), spec(), running=9.0)
     decision, _ = tick(replace(inp, fleet=replace(cluster, time_s=1000.0)), Memory.empty())
-    assert decision.asks[Signal.CONCURRENCY, 0] == pytest.approx(3.6)
+    assert decision.recommendations[Signal.CONCURRENCY, 0] == pytest.approx(3.6)
 
 
 def test_all_pods_that_leave_at_once_are_still_load():
@@ -59,8 +59,8 @@ def test_cache_and_tokens_on_pods_that_leave_are_load():
     story = Story(rules)
     for second in range(0, 60, 5):
         decision = story.tick(lost(), running=9.0, generation_tokens=60.0 * second, kv_usage=0.9)
-    assert decision.asks[Signal.DECODE, 0] == pytest.approx(2.4)
-    assert decision.asks[Signal.KV_CACHE, 0] == pytest.approx(4 * 0.9 / 0.8)
+    assert decision.recommendations[Signal.DECODE, 0] == pytest.approx(2.4)
+    assert decision.recommendations[Signal.KV_CACHE, 0] == pytest.approx(4 * 0.9 / 0.8)
 
 
 def test_no_replica_is_taken_away_when_some_are_preempted():

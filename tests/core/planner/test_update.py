@@ -88,7 +88,7 @@ def scraped_every(seconds, neighbour):
         now = {name: np.broadcast_to(column, len(own)).astype(float) for name, column in now.items()}
         read = now if number % (seconds // 5) == 0 else {name: np.where(own, read[name], now[name]) for name in now}
         decision = story.tick(cluster, 5.0, **read)
-        spoke.append(not np.isnan(decision.asks[Signal.PLANNER, 0]))
+        spoke.append(not np.isnan(decision.recommendations[Signal.PLANNER, 0]))
     return spoke, decision.plan.observed_s[0]
 
 
@@ -107,7 +107,7 @@ def test_a_hole_in_the_readings_does_not_silence_the_forecast_where_counters_sti
     before = story.serve(cluster, 1.2, 1200.0, 15.0).plan
     unread = story.counted(cluster, 1.2, 0.0) | {"time_s": story.now_s}
     for _ in range(16):
-        assert not np.isnan(story.tick(cluster, 5.0, **unread).asks[Signal.PLANNER, 0])
+        assert not np.isnan(story.tick(cluster, 5.0, **unread).recommendations[Signal.PLANNER, 0])
     story.tick(cluster, 5.0, **story.counted(cluster, 1.2, 85.0))
     after = story.serve(cluster, 1.2, 30.0).plan
     assert after.observed_s[0] - before.observed_s[0] >= 85.0
@@ -185,26 +185,26 @@ def test_what_a_rule_would_have_missed_is_told_as_it_is_weighed():
 def test_before_the_speed_is_known_other_signals_ask_and_then_the_forecast_alone():
     story, cluster = Serving(spec(**LEARNED)), fleet([2])
     early = story.serve(cluster, 1.0, EVERY_S)
-    assert np.isnan(early.asks[Signal.PLANNER, 0])
-    assert early.asks[Signal.CONCURRENCY, 0] > 0
+    assert np.isnan(early.recommendations[Signal.PLANNER, 0])
+    assert early.recommendations[Signal.CONCURRENCY, 0] > 0
     late = story.serve(cluster, 1.0, 900.0)
-    assert late.asks[Signal.PLANNER, 0] == late.plan.replicas[0] >= 1
-    assert np.isnan(late.asks[Signal.CONCURRENCY, 0])
+    assert late.recommendations[Signal.PLANNER, 0] == late.plan.replicas[0] >= 1
+    assert np.isnan(late.recommendations[Signal.CONCURRENCY, 0])
 
 
 @pytest.mark.slow
 def test_without_a_promise_no_rule_speaks_and_a_tolerated_wait_is_one():
     silent = learned(spec(**LEARNED, ttft_objective_s=NAN, max_wait_s=NAN), fleet([2]), 1.0)
     assert np.isnan(silent.plan.replicas[0])
-    assert np.isnan(silent.asks[Signal.PLANNER, 0])
+    assert np.isnan(silent.recommendations[Signal.PLANNER, 0])
     assert silent.plan.demand[0] > 0
     patient = learned(spec(**LEARNED, ttft_objective_s=NAN, max_wait_s=5.0), fleet([2]), 1.0)
-    assert patient.asks[Signal.PLANNER, 0] >= 1
+    assert patient.recommendations[Signal.PLANNER, 0] >= 1
 
 
 def test_without_a_policy_nothing_is_said():
     decision = learned(spec(**dict.fromkeys(vars(spec()), NAN)), fleet([2]), 1.0)
-    assert np.isnan(decision.asks[:, 0]).all()
+    assert np.isnan(decision.recommendations[:, 0]).all()
     assert decision.replicas[0] == 2
 
 
@@ -259,7 +259,7 @@ def test_however_many_wait_for_wake_ups_the_rules_keep_their_part_of_the_budget(
 def test_requests_that_nobody_counted_are_not_said_to_be_in_time():
     assert learned(spec(**LEARNED), fleet([2]), 1.0).plan.missed_fraction[0] == 0
     uncounted = learned(spec(**LEARNED), fleet([2]), 1.0, Unjudged)
-    assert uncounted.asks[Signal.PLANNER, 0] >= 1
+    assert uncounted.recommendations[Signal.PLANNER, 0] >= 1
     assert np.isnan(uncounted.plan.missed_fraction[0])
 
 
@@ -357,10 +357,12 @@ def test_absurd_counters_of_one_workload_change_nothing_for_another_and_its_own_
             columns[name] = np.append(mine[:2], random.choice(ABSURD, 3))
         decision = together.tick(two, 30.0, **columns)
         assert of(decision.plan) == pytest.approx(of(expected.plan), nan_ok=True)
-        assert decision.asks[Signal.PLANNER, 0] == pytest.approx(expected.asks[Signal.PLANNER, 0], nan_ok=True)
+        assert decision.recommendations[Signal.PLANNER, 0] == pytest.approx(
+            expected.recommendations[Signal.PLANNER, 0], nan_ok=True
+        )
         assert 1 <= decision.replicas[1] <= 9
         assert not any(math.isinf(value) for value in of(decision.plan, 1).values())
-    assert expected.asks[Signal.PLANNER, 0] >= 1
+    assert expected.recommendations[Signal.PLANNER, 0] >= 1
 
 
 @pytest.mark.slow
@@ -398,7 +400,7 @@ def test_a_tick_writes_into_nothing_it_was_given_and_gives_the_same_again():
         array.flags.writeable = False
     (once, after), (again, too) = tick(inp, memory), tick(inp, memory)
     np.testing.assert_array_equal(once.replicas, again.replicas)
-    np.testing.assert_array_equal(once.asks, again.asks)
+    np.testing.assert_array_equal(once.recommendations, again.recommendations)
     assert after.planner.rules[0] is not memory.planner.rules[0]
     for one, other in ((once.plan, again.plan), *zip(after.planner.rules, too.planner.rules, strict=True)):
         for place, column in one.columns().items():
@@ -420,7 +422,7 @@ def test_time_without_a_policy_is_held_against_no_rule(gap_s):
             story.serve(cluster, 4.0, outage_s, 15.0)
         story.spec = good
         back = story.serve(cluster, 4.0, 300.0, 15.0)
-        asked[outage_s] = back.asks[Signal.PLANNER, 0], of(back.plan)["shadow_missed_fraction"]
+        asked[outage_s] = back.recommendations[Signal.PLANNER, 0], of(back.plan)["shadow_missed_fraction"]
     assert asked[gap_s][0] == asked[0.0][0]
     assert asked[gap_s][1] == pytest.approx(asked[0.0][1], abs=1e-3)
 

@@ -153,8 +153,8 @@ def test_after_a_restart_latency_is_not_believed_before_the_histogram_has_forgot
     story = Story(spec())
     for _ in range(int(signals.LATENCY_LAG_S / 5)):
         decision = story.tick(fleet([2]), 5, ttft_s=30.0)
-        assert math.isnan(decision.asks[Signal.TTFT, 0])
-    assert story.watch(fleet([2]), 15, ttft_s=30.0).asks[Signal.TTFT, 0] == pytest.approx(4)
+        assert math.isnan(decision.recommendations[Signal.TTFT, 0])
+    assert story.watch(fleet([2]), 15, ttft_s=30.0).recommendations[Signal.TTFT, 0] == pytest.approx(4)
 
 
 # --- rejections
@@ -328,5 +328,5 @@ def test_the_framebuffer_never_changes_what_is_asked(before, after, tensor_activ
         story = Story(spec())
         gpu = {"gpu_time_s": 1000.0, "fb_usage": usage, "tensor_active": tensor_active}
         asks.append(story.watch(fleet([3]), 30, running=7.0, waiting=2.0, ttft_s=3.0, **gpu))
-    np.testing.assert_array_equal(asks[0].asks, asks[1].asks)
+    np.testing.assert_array_equal(asks[0].recommendations, asks[1].recommendations)
     np.testing.assert_array_equal(asks[0].stages, asks[1].stages)

@@ -55,7 +55,7 @@ def test_a_restart_grows_nothing_where_nobody_waits(with_state):
     story = watched(cluster)
     story.restart(cluster, with_state)
     decision = story.serve(cluster, 1.2, 5.0)
-    assert decision.asks[Signal.CONCURRENCY, 0] > 3 and np.isnan(decision.asks[Signal.PLANNER, 0])
+    assert decision.recommendations[Signal.CONCURRENCY, 0] > 3 and np.isnan(decision.recommendations[Signal.PLANNER, 0])
     assert (decision.replicas[0], decision.stages[Stage.UNKNOWN, 0]) == (3, 3)
     assert story.most(cluster, 600.0) == 3
 
@@ -98,8 +98,8 @@ def test_forecast_speaks_out_of_turn_after_a_restart_when_a_queue_lasts():
     story = watched(cluster)
     story.restart(cluster, True)
     story.changes = {"waiting": 5.0}
-    assert np.isnan(story.serve(cluster, 1.2, 5.0).asks[Signal.PLANNER, 0])
-    assert story.serve(cluster, 1.2, 5.0).asks[Signal.PLANNER, 0] >= 3
+    assert np.isnan(story.serve(cluster, 1.2, 5.0).recommendations[Signal.PLANNER, 0])
+    assert story.serve(cluster, 1.2, 5.0).recommendations[Signal.PLANNER, 0] >= 3
 
 
 @pytest.mark.parametrize(
