@@ -116,6 +116,7 @@ async def test_options_are_read_from_the_environment(tmp_path: Path, nowhere: di
         assert await running.metric("vllm_autoscaler_info", mode="dry-run") == 1
 
 
+@pytest.mark.slow
 async def test_command_ends_quietly_when_its_reader_closes(tmp_path: Path, nowhere: dict[str, str]):
     """As `vllm-autoscaler dry-run --json | head -1` does; what is printed is printed into a pipe nobody reads."""
     script = (

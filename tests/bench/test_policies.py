@@ -62,6 +62,7 @@ def test_a_case_is_run_again_where_an_option_changes_its_result_and_only_then(
     assert capsys.readouterr().out == tables[2]
 
 
+@pytest.mark.slow
 def test_a_case_whose_result_is_known_is_not_sized_again(traces: Path, tmp_path: Path) -> None:
     """To size a case takes as long as to run it; one too large to be sized tells whether it was tried."""
     out = tmp_path / "out"
@@ -117,6 +118,7 @@ def test_a_window_begins_at_a_request_that_the_seed_draws(traces: Path, tmp_path
     assert [case["result"]["duration_s"] for case in kept(out)] == [120.0, 36.0, 72.0]  # type: ignore[index]
 
 
+@pytest.mark.slow
 def test_a_share_of_each_case_may_be_learned_from_and_the_table_says_who_was_chosen_by_it(
     traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

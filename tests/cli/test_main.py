@@ -212,6 +212,7 @@ def test_options_from_the_environment_are_checked_alike():
         assert (refused.exit_code, "not a number" in refused.output) == (2, True), text
 
 
+@pytest.mark.slow
 def test_environment_options_may_be_unused_by_a_command(tmp_path: Path):
     environment = {
         "VLLM_AUTOSCALER_DRY_RUN_HTTP_PORT": "1234",
@@ -227,6 +228,7 @@ def test_help_says_how_options_are_named_in_the_environment():
     assert "VLLM_AUTOSCALER_COMMAND_OPTION" in invoke("--help").output
 
 
+@pytest.mark.slow
 def test_without_a_cluster_it_says_where_it_looked(tmp_path: Path):
     refused = execute(tmp_path, *DIRECT)
     assert refused.returncode == 2
@@ -235,6 +237,7 @@ def test_without_a_cluster_it_says_where_it_looked(tmp_path: Path):
     assert "kubeconfig /none (context prod)" in error_line(refused.stderr)
 
 
+@pytest.mark.slow
 def test_start_fails_with_file_and_line_when_policies_are_broken(tmp_path: Path):
     policy = tmp_path / "chat.yaml"
     policy.write_text(_policy("replicas: {min: 5, max: 2}"))
@@ -247,6 +250,7 @@ def test_start_fails_with_file_and_line_when_policies_are_broken(tmp_path: Path)
         assert refused.stdout == ""
 
 
+@pytest.mark.slow
 def test_a_default_policy_that_does_not_exist_stops_the_start(tmp_path: Path):
     refused = execute(tmp_path, *DIRECT, "--default-policy", "intercative")
     assert refused.returncode == 2
@@ -255,6 +259,7 @@ def test_a_default_policy_that_does_not_exist_stops_the_start(tmp_path: Path):
     assert "interactive" in line
 
 
+@pytest.mark.slow
 def test_a_port_in_use_is_one_line_and_code_2(tmp_path: Path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
@@ -267,12 +272,14 @@ def test_a_port_in_use_is_one_line_and_code_2(tmp_path: Path):
             assert "in use" in line
 
 
+@pytest.mark.slow
 def test_an_address_that_is_not_this_machine_s_is_named(tmp_path: Path):
     refused = execute(tmp_path, "dry-run", "--prometheus", "http://127.0.0.1:1", "--http-host", "192.0.2.1")
     assert refused.returncode == 2
     assert "192.0.2.1" in error_line(refused.stderr)
 
 
+@pytest.mark.slow
 def test_the_grpc_port_in_use_is_one_line_and_code_2(tmp_path: Path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
@@ -281,6 +288,7 @@ def test_the_grpc_port_in_use_is_one_line_and_code_2(tmp_path: Path):
     assert f"gRPC port {port}" in error_line(refused.stderr)
 
 
+@pytest.mark.slow
 def test_a_certificate_that_expired_stops_the_start(tmp_path: Path, certificates: Certificates):
     expired = certificates.issue("localhost", valid_for=timedelta(hours=-1))
     refused = _keda(tmp_path, "--grpc-cert", expired.certificate, "--grpc-key", expired.key)
@@ -290,6 +298,7 @@ def test_a_certificate_that_expired_stops_the_start(tmp_path: Path, certificates
     assert "expired" in line
 
 
+@pytest.mark.slow
 def test_start_fails_when_certificate_and_key_do_not_match(tmp_path: Path, certificates: Certificates):
     one, other = certificates.issue("localhost"), certificates.issue("other")
     refused = _keda(tmp_path, "--grpc-cert", one.certificate, "--grpc-key", other.key)
@@ -308,12 +317,14 @@ def _keda(directory: Path, *arguments: str | Path) -> subprocess.CompletedProces
 # explain
 
 
+@pytest.mark.slow
 def test_explain_without_a_daemon_says_where_it_asked(tmp_path: Path):
     refused = execute(tmp_path, "explain", "ns/llama", "--url", "http://127.0.0.1:1")
     assert refused.returncode == 2
     assert "http://127.0.0.1:1" in error_line(refused.stderr)
 
 
+@pytest.mark.slow
 async def test_explain_exits_1_for_unknown_workload_2_for_other_server(tmp_path: Path, exposition_server):
     path = "/api/v1/workloads/ns/llama"
     url = exposition_server.url
@@ -329,6 +340,7 @@ async def test_explain_exits_1_for_unknown_workload_2_for_other_server(tmp_path:
         assert part in error_line(told.stderr)
 
 
+@pytest.mark.slow
 async def test_explain_prints_the_sentence_and_the_planner_lines(tmp_path: Path, exposition_server):
     lines = [{"name": "headroom", "text": "1.69 replicas: 4 asked for, minus 2.31 kept busy"}]
     explanation = {"sentence": "Keeps 4 replicas.", "forecast": lines}
@@ -341,6 +353,7 @@ async def test_explain_prints_the_sentence_and_the_planner_lines(tmp_path: Path,
 # check
 
 
+@pytest.mark.slow
 def test_check_exits_2_when_policies_cannot_be_used(tmp_path: Path):
     policy, good = tmp_path / "chat.yaml", tmp_path / "good.yaml"
     policy.write_text(_policy("weight: heavy"))
@@ -438,6 +451,7 @@ def test_check_reads_standard_input_with_its_own_default_policy():
         assert found.output.splitlines()[0].startswith("standard input: error: document: nothing to check")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["-", "/dev/stdin"])
 def test_findings_in_a_pipe_name_standard_input(tmp_path: Path, path: str):
     found = execute(tmp_path, "check", path, piped=_policy("weight: 2", "weigth: 1"))

@@ -86,6 +86,7 @@ def test_requests_of_the_last_second_are_counted(tmp_path: Path) -> None:
     assert json.loads(out.read_text())["policies"][0]["attainment"] > 0.9  # those to begin with are sized by them
 
 
+@pytest.mark.slow
 def test_page_is_written_when_defaults_were_best(trace: Path, tmp_path: Path) -> None:
     page = tmp_path / "proof.html"
     result = invoke("simulate", "--trace", trace, *PROFILE, "--learn", "5m", "--against", "knative-kpa", "--html", page)
@@ -129,6 +130,7 @@ def test_figures_count_from_where_it_was_learned_until(trace: Path, tmp_path: Pa
     assert "Judged by the first 6 min, the best was" in result.output
 
 
+@pytest.mark.slow
 def test_fresh_nodes_are_slower_and_told(trace: Path, tmp_path: Path) -> None:
     out = tmp_path / "proof.json"
     written = []

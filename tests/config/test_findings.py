@@ -1,5 +1,6 @@
 """The words of a finding: one line, bounded, whatever was found."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,6 +23,7 @@ def test_an_error_repeats_a_bounded_number_of_findings_and_counts_the_rest():
     assert str(error).splitlines()[-1] == "... and 11 more"
 
 
+@pytest.mark.slow
 @given(st.one_of(st.text(max_size=500), st.integers(), st.lists(st.text(), max_size=50)))
 def test_any_value_is_shown_in_one_short_printable_line(value: object):
     assert shown(value).isprintable()

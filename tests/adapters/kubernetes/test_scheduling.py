@@ -112,6 +112,7 @@ needs = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(labels, needs, labels)
 def test_labels_that_no_template_reads_do_not_matter(has, needed, others):
     read = {key: value for key, value in has.items() if key in needed.label_keys()}

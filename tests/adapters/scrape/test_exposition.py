@@ -81,6 +81,7 @@ def expositions(draw: st.DrawFn) -> str:
     return "\n".join(lines) + "\n"
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(expositions())
 @example('d{a="}",b=" # {"} 1\n')

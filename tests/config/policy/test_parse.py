@@ -242,6 +242,7 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("mangled") / "p.yaml"
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(
     text=st.sampled_from(SHIPPED),

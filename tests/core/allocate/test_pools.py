@@ -132,6 +132,7 @@ def test_no_reserve_is_held_for_anybody_before_all_have_what_their_load_needs():
     assert shared([10, 6], gpus=8, needed=[9, 6], **ranks) == [8, 0]
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(claim := st.integers(0, 9), claim, claim, claim), min_size=1, max_size=8), st.integers(0, 60))
 def test_nobody_gets_less_for_what_others_hold_in_reserve(rows, gpus):
     floor, needed, wanted = (np.cumsum([row[:3] for row in rows], axis=1)[:, place].tolist() for place in range(3))

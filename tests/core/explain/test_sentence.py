@@ -2,7 +2,9 @@
 
 import math
 import re
+from copy import copy
 from dataclasses import fields, replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -286,11 +288,18 @@ def test_the_initial_fleet_is_the_reason_while_warming_up():
     )
 
 
-def planned(recommended: float = 2.0, **plan: float) -> Explanation:
-    """Explain a decision for which the planner recommends two replicas, with these columns of the plan."""
+@cache
+def planner_speaks() -> ExplainedServing:
+    """Play until the planner recommends. Tests change a copy."""
     story = ExplainedServing(spec(cold_start_s=60.0, **LEARNED))
     story.learn(fleet([2]))
     story.serve(fleet([2]), 1.0, 300)
+    return story
+
+
+def planned(recommended: float = 2.0, **plan: float) -> Explanation:
+    """Explain a decision for which the planner recommends two replicas, with these columns of the plan."""
+    story = copy(planner_speaks())
     columns = {
         "replicas": recommended,
         "strategy_replicas": recommended,
@@ -384,6 +393,7 @@ def test_the_planner_says_why_it_recommends_so_many(recommended, plan, why):
     assert f" busy replicas, because {why}" in case.sentence
 
 
+@pytest.mark.slow
 def test_one_replica_is_recommended_in_the_singular():
     story = ExplainedServing(spec(cold_start_s=60.0, **LEARNED))
     story.learn(fleet([1]))
@@ -406,6 +416,7 @@ def test_signals_without_an_opinion_are_left_out_and_zero_is_one():
 wild = st.one_of(st.just(NAN), st.sampled_from([0.0, -1.0, 1e-9, 0.5, 1.0, 1e6, 1e18, np.inf, -np.inf]), st.floats())
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_a_sentence_without_nan_comes_of_any_reading(data):

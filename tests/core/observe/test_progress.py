@@ -157,6 +157,7 @@ def test_a_hung_single_pod_is_replaced_for_a_while_only():
     assert service.replicas == 1
 
 
+@pytest.mark.slow
 def test_replacement_stays_when_it_is_used():
     service = single()
     service.run(1.5 * REPLACED_S, per_s=0.2, stuck=1)
@@ -302,6 +303,7 @@ def test_the_queue_of_a_single_pod_is_never_apart():
 # --- the queue of a gateway
 
 
+@pytest.mark.slow
 def test_queue_at_the_gateway_orders_one_replica_when_all_engines_are_stuck():
     service = served()
     before, service.counts = service.replicas, []

@@ -174,6 +174,7 @@ def test_an_empty_queue_waits_for_nothing_and_an_unknown_one_is_unknown():
     np.testing.assert_array_equal(found.queue_wait_s, [0, np.nan])
 
 
+@pytest.mark.slow
 def test_the_wait_of_a_queue_rests_on_the_rate_since_work_began():
     """27 waiting, 350 tokens/s and 100 tokens a request: 27 x 100 / 350 = 7.7 s, however long nothing was written."""
     story, cluster = Story(spec(concurrency=np.nan)), fleet([1])
@@ -252,6 +253,7 @@ def test_tokens_per_request_of_the_recorded_run_are_those_its_clients_got():
     assert observed[100].output_tokens[0] == pytest.approx(sum(truth) / len(truth), rel=0.1)
 
 
+@pytest.mark.slow
 def test_a_queue_for_slots_leaves_the_cache_low_and_one_for_the_cache_leaves_the_slots_empty():
     """Finding 5, both ways round."""
     slots = [d.observation for _, d in replay("load", spec()) if d.observation.waiting[0] >= 20]

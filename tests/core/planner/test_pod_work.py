@@ -296,6 +296,7 @@ ABSURD = [NAN, 0.0, -1.0, 1e-320, 1.0, 999.0, MOST_GROWN, 1e15, 1e300, np.inf, -
 anything = st.one_of(st.sampled_from(ABSURD), st.floats())
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(st.data())
 def test_absurd_readings_stay_with_their_own_workload_and_nothing_counted_is_negative_or_without_bound(data):

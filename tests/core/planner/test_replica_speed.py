@@ -13,6 +13,7 @@ def slots_after(known, busy, running, full, after_s=EVERY_S):
     return judged(known, seen(3.0, replicas=4, busy=busy, tally=fullest), after_s).engine.slots[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("busy", "full", "slots"), [(0.6, 24.0, 24.0), (0.6, 22.0, 24.0), (0.6, 20.0, NAN), (0.8, 24.0, NAN)]
 )

@@ -72,6 +72,7 @@ def plain_waited(arrivals, rest_s):
     return waited, wakes
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 200), st.integers(1, 5)), max_size=12))
 def test_who_would_have_waited_is_counted_for_each_rest_as_if_it_had_been_in_force(bursts):
@@ -141,6 +142,7 @@ def test_a_policy_that_leaves_nothing_open_spends_none_of_the_budget_on_wake_ups
     assert scale_to_zero.spent(life.zero, life.inp.spec.attainment)[0] == 0
 
 
+@pytest.mark.slow
 def test_who_has_had_no_request_yet_is_kept_for_the_first():
     life = Life()
     life.live([0.0] * 10_000)
@@ -170,6 +172,7 @@ def test_requests_on_leaving_pods_keep_a_workload_from_being_quiet():
     assert life.arrivals.quiet_s[0] == STEP_S
 
 
+@pytest.mark.slow
 def test_a_workload_stays_when_only_leaving_pods_hold_requests():
     """A node is drained: the pod still writes three answers, its successor is not needed yet."""
     leaving = fleet([2], replicas=[1], pod_terminating=np.array([True, False]))
@@ -281,6 +284,7 @@ def rested(story, served, minutes, **front):
     return decision
 
 
+@pytest.mark.slow
 def test_a_workload_goes_to_zero_as_its_budget_bears_it():
     story = Story(spec(**BUDGETED, attainment=0.9))
     served = sparse(story, 2)
@@ -290,6 +294,7 @@ def test_a_workload_goes_to_zero_as_its_budget_bears_it():
     assert decision.idle_after_s[0] == RESTS_S[0]
 
 
+@pytest.mark.slow
 def test_it_stays_where_the_budget_does_not_bear_it_or_nobody_would_hold_requests():
     for attainment, front in ((0.9999, {"front_waiting": 0.0}), (0.9, {})):
         story = Story(spec(**BUDGETED, attainment=attainment))
@@ -312,6 +317,7 @@ def test_a_pod_that_is_read_again_brings_no_requests():
     assert 250 < followed.counted_s[0] < 350  # of six hundred: while all were heard
 
 
+@pytest.mark.slow
 def test_a_gateway_that_is_heard_again_brings_no_requests():
     """It holds forty all the time, and is heard for two minutes of every four."""
     story, two = Story(spec(**BUDGETED)), fleet([2])
@@ -321,6 +327,7 @@ def test_a_gateway_that_is_heard_again_brings_no_requests():
     assert story.memory.planner.zero.requests[0] == 0
 
 
+@pytest.mark.slow
 def test_while_a_gateway_is_silent_nobody_knows_whether_it_is_quiet():
     story, none = Story(spec(**BUDGETED, min_replicas=0.0)), fleet([0], replicas=[0])
     story.watch(none, 300, front_waiting=0.0, front_arrivals_per_s=0.0)

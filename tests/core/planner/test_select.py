@@ -92,6 +92,7 @@ def test_who_has_seen_waves_for_a_day_pays_no_more_than_what_keeps_the_budget(li
     assert rules.paper.cost[in_force, 0] < 0.8 * rules.paper.cost[:, 0].max()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["steady", "waves", "bursts", "surges", "size 1", "size 10", "size 100"])
 def test_no_other_rule_would_have_cost_less_and_missed_less(lived, name):
     """All but what every rule is believed to miss before much was seen, which is little after a day."""

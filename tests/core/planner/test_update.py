@@ -140,6 +140,7 @@ def test_a_workload_that_joins_a_group_changes_nothing_for_those_in_it():
     assert of(decision.plan, 1)["demand"] == pytest.approx(2.0, rel=0.05)
 
 
+@pytest.mark.slow
 def test_a_new_queue_of_a_neighbour_teaches_nothing_of_a_workload():
     """Both are of one group. The first has a queue and unknown slots, so each tick looks at it."""
     memories = []

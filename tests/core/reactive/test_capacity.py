@@ -144,6 +144,7 @@ def test_absurd_slot_counts_bound_nothing(slots):
     assert Engine().run(5, running=48, max_running=slots)["concurrency"] == 48
 
 
+@pytest.mark.slow
 def test_learned_capacity_stays_between_one_request_and_the_slots():
     assert Engine(itl_objective_s=0.001).run(1200, running=3, itl_s=5.0)["concurrency"] == 1
     assert Engine().run(60, running=48, max_running=40.0)["concurrency"] == 40

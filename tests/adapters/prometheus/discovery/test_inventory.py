@@ -5,6 +5,7 @@ from collections import Counter
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from autoscaler.adapters.prometheus.discovery import inventory as inventory_module
 from autoscaler.adapters.prometheus.discovery.inventory import FORGET_S, MISSED_S, DiscoveryResult, Inventory
@@ -203,6 +204,7 @@ def test_the_same_workloads_are_the_same_tuple():
     assert snapshot(inventory).workloads is first.workloads
 
 
+@pytest.mark.slow
 def test_a_flood_of_names_is_followed_up_to_a_bound():
     flood = {("llm", f"w{number}-0"): ENGINE for number in range(inventory_module.MAX_WORKLOADS + 10)}
     inventory = Inventory()

@@ -239,6 +239,7 @@ async def test_every_query_is_narrowed_when_the_settings_have_a_selector():
         assert len(re.findall(r"\w\{", query)) == query.count('cluster="prod"}') > 0
 
 
+@pytest.mark.slow
 async def test_no_query_is_longer_than_a_proxy_takes_in_a_url():
     server = Server()
     names = [
