@@ -127,7 +127,7 @@ class TickRecord:
     duration_s: float
     input: TickInput
     decision: Decision
-    policies: tuple[str, ...]  # [W], name of the policy in force
+    policies: tuple[str, ...]  # [W], name of the present policy
     outcomes: tuple[Outcome, ...]
     leading: bool
     problems: Mapping[int, str] = field(default_factory=dict)  # by row: what is wrong with its declarations

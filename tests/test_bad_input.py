@@ -52,7 +52,7 @@ CASES = {
     "Prometheus answers 401": ["test_401_is_told_and_the_token_is_not"],
     "Prometheus answers 503": ["test_a_refusal_is_told_with_status_and_reason"],
     "API server down, then back": [
-        "test_while_the_api_server_is_away_nothing_shrinks_and_when_it_is_back_nothing_doubles",
+        "test_counts_stay_during_an_outage_of_the_api_server",
     ],
     "port in use": [
         "test_a_port_in_use_is_one_line_and_code_2",

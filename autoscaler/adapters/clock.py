@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 
-# Where there is one, a clock that goes on while the machine is suspended: a lease runs out and readings age meanwhile.
-_STEADY: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+# CLOCK_BOOTTIME, where available, also counts while the machine is suspended, when leases expire and readings age.
+_MONOTONIC: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class SystemClock:
     """The clocks of the operating system."""
 
     def now_s(self) -> float:
-        return time.clock_gettime(_STEADY)
+        return time.clock_gettime(_MONOTONIC)
 
     def wall_s(self) -> float:
         return time.time()

@@ -1,4 +1,4 @@
-"""The loop's ports in memory: what dry-run, single-process use and the tests of the loop run on."""
+"""The ports of the loop in memory, for dry-run, for a single process and for tests of the loop."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autoscaler.ports import Change, ChangeStatus, Outcome, TickRecord, Unavaila
 
 
 class LoopClock:
-    """The clock of the running event loop, so that tests on virtual time see one time everywhere."""
+    """The clock of the running event loop, so that all parts of a test share its virtual time."""
 
     def __init__(self, wall_at_zero_s: float = 1_800_000_000.0) -> None:
         self._wall_at_zero_s = wall_at_zero_s
@@ -29,7 +29,7 @@ class LoopClock:
 
 
 class AlwaysLeading:
-    """Leadership of a process that is alone."""
+    """Leadership of a single process."""
 
     @property
     def leading(self) -> bool:
@@ -42,7 +42,7 @@ class AlwaysLeading:
 
 @dataclass
 class MemoryCluster:
-    """A cluster that is one Fleet: a WorkloadSource, and an Actuator that sets its counts at once."""
+    """A cluster that consists of one Fleet: a WorkloadSource, and an Actuator that sets counts at once."""
 
     state: Fleet | None = None
 
@@ -58,7 +58,7 @@ class MemoryCluster:
         for change in changes:
             row = row_of.get(change.ref)
             if row is None:
-                outcomes.append(Outcome(change, ChangeStatus.FAILED, f"{change.ref} is gone"))
+                outcomes.append(Outcome(change, ChangeStatus.FAILED, f"{change.ref} does not exist"))
             elif replicas[row] != change.before:
                 outcomes.append(Outcome(change, ChangeStatus.CONFLICT, f"it has {replicas[row]:g} replicas now"))
             else:
@@ -79,7 +79,7 @@ class MemorySamples:
 
 
 class RecordingActuator:
-    """The actuator of dry-run: everything is recorded, nothing is done."""
+    """The actuator of dry-run: it records changes and applies none."""
 
     async def apply(self, changes: Sequence[Change], deadline_s: float) -> list[Outcome]:
         return [Outcome(change, ChangeStatus.RECORDED) for change in changes]
@@ -87,7 +87,7 @@ class RecordingActuator:
 
 @dataclass
 class MemoryState:
-    """A StateStore that lives as long as its process."""
+    """A StateStore that ends with its process."""
 
     saved: Snapshot | None = None
 
@@ -100,7 +100,7 @@ class MemoryState:
 
 @dataclass
 class MemoryRecorder:
-    """Keeps every tick; for tests and short runs only, since it forgets nothing."""
+    """Keeps every tick in memory, so it is for tests and short runs only."""
 
     ticks: list[TickRecord] = field(default_factory=list)
     failures: list[BaseException] = field(default_factory=list)

@@ -1,10 +1,11 @@
-"""The state file: what was learned, kept on disk while no process runs. One file for each process.
+"""The state file: learned state on disk, for the next process. Each process has its own file.
 
-The container is that of `numpy.savez`: one array for each column under its name in `snapshot.SCHEMA`, not compressed,
-and `about`, JSON as bytes, which says whose rows they are and which format this is. Files of format 1 are read too.
-Nothing in the file is code, a reader takes no more than the file is long, and checksums show what was damaged. It is
-written whole or not at all: to a file beside it that then takes its name. Each save has a file of its own, so that two
-at one time do not write into one, as when the daemon is asked to end meanwhile.
+The container is that of `numpy.savez`, not compressed. It has one array for each column, with its name in
+`snapshot.SCHEMA`, and the member `about`: JSON with the workloads of the rows and the format. Files of format 1 are
+read too. The file contains no code, reading it takes no more memory than its size, and checksums detect damage.
+
+Each save writes a new file in the same directory and then renames it, so the state file is always complete. Two saves
+at once use two files: the daemon may be stopped during a save.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ from autoscaler.ports import Unavailable
 
 MAX_BYTES = 256 << 20
 MAX_ABOUT_BYTES = 32 << 20
-MAX_HEADER_BYTES = 4096  # of a member, before its values
+MAX_HEADER_BYTES = 4096  # of a member
 MAX_WORKLOADS = 50_000
 FORMAT = 2
 ABOUT = "about"
-SUFFIX = ".npy"  # of each member of the archive, as numpy names them
+SUFFIX = ".npy"  # of each member of the archive, added by numpy
 
 FORMAT_1 = {
     "workloads.gateway_s": "gateway.age_s",
@@ -78,14 +79,14 @@ FORMAT_1 = {
     "rules.paper.missed": "shadow_fleets.missed",
     "rules.paper.arrived": "shadow_fleets.arrived",
 }
-"""Name in a file of format 1, which were places in the memory of that version, and name in the schema."""
+"""Names in a file of format 1, which followed that version's code, and their names in the schema."""
 
 _DAMAGE = (
     *(OSError, EOFError, ValueError, KeyError, RuntimeError, OverflowError),
     *(zipfile.BadZipFile, struct.error, msgspec.MsgspecError),
-    *(tokenize.TokenError, SyntaxError, TypeError),  # numpy reads the header of a member as Python
+    *(tokenize.TokenError, SyntaxError, TypeError),  # numpy parses the header of a member as Python
 )
-"""What zipfile, numpy and msgspec raise for files that are no such archive, end early or are damaged."""
+"""Exceptions of zipfile, numpy and msgspec for files of another type, and for truncated or damaged ones."""
 
 
 class _About(msgspec.Struct):
@@ -96,25 +97,25 @@ class _About(msgspec.Struct):
 
 
 class StateFile:
-    """A StateStore on one file."""
+    """A StateStore in one file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     async def load(self) -> Snapshot | None:
-        """Return what the file holds; None: there is none. Columns of another shape or type are left out.
+        """Return the content of the file, or None if there is no file. Columns of another shape or type are left out.
 
-        Raises Unavailable, naming the file and the reason, for a file that cannot be used.
+        Raises Unavailable, naming the file and the reason, if the file cannot be used.
         """
         return await asyncio.to_thread(self._load)
 
     async def save(self, snapshot: Snapshot) -> None:
-        """Write the file anew. Raises Unavailable; what was there before then stands."""
+        """Replace the file. Raises Unavailable; the previous file then stays."""
         await asyncio.to_thread(self._save, snapshot)
 
     def _load(self) -> Snapshot | None:
         try:
-            with open(self._path, "rb", opener=_open_at_once) as file:
+            with open(self._path, "rb", opener=_open_without_blocking) as file:
                 status = os.fstat(file.fileno())
                 if not stat.S_ISREG(status.st_mode):
                     raise ValueError("not a file")
@@ -140,46 +141,46 @@ class StateFile:
                 f"allowed: at most {MAX_WORKLOADS:,} in {MAX_BYTES:,}"
             )
         name = self._path.name
-        beside = self._path.with_name(f"{name}.{secrets.token_hex(4)}.new")
+        new = self._path.with_name(f"{name}.{secrets.token_hex(4)}.new")
         try:
-            # What was left by a process that was killed; a save that is on its way elsewhere fails at its last step.
+            # Remove files of killed processes. A save in another thread then fails at its last step.
             for other in self._path.parent.glob(f"{glob.escape(name)}.{'?' * 8}.new"):
                 other.unlink(missing_ok=True)
             try:
-                with open(beside, "xb", opener=_open_for_us) as file:
+                with open(new, "xb", opener=_open_private) as file:
                     np.savez(file, allow_pickle=False, **members)
                     file.flush()
                     os.fsync(file.fileno())
-                beside.replace(self._path)
+                new.replace(self._path)
             finally:
-                beside.unlink(missing_ok=True)
+                new.unlink(missing_ok=True)
         except OSError as error:
             raise Unavailable(f"{self._path}: not written: {error.strerror or error}") from error
 
 
-def _open_at_once(path: str, flags: int) -> int:
-    """Open without waiting: a pipe in the file's place would have nobody at its other end."""
+def _open_without_blocking(path: str, flags: int) -> int:
+    """Open without blocking, which a named pipe in place of the file would do."""
     return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
-def _open_for_us(path: str, flags: int) -> int:
+def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
 
 def _read(archive: zipfile.ZipFile) -> Snapshot:
-    """Raises what `_DAMAGE` names."""
+    """Raises the exceptions in `_DAMAGE`."""
     about = _array(archive, archive.getinfo(ABOUT + SUFFIX), np.empty(0, np.uint8), None)
     if about is None:
-        raise ValueError("it does not say whose rows it holds")
-    told = msgspec.json.decode(about.tobytes(), type=_About)
-    if told.format not in (1, FORMAT):
-        raise ValueError(f"format {told.format}; this version reads 1 and {FORMAT}")
-    if len(told.workloads) > MAX_WORKLOADS:
-        raise ValueError(f"{len(told.workloads):,} workloads; allowed: at most {MAX_WORKLOADS:,}")
-    if not math.isfinite(told.wall_s):
-        raise ValueError(f"it was written at {told.wall_s}, which is not a time")
-    columns = _columns(archive, FORMAT_1 if told.format == 1 else {}, len(told.workloads))
-    return Snapshot(tuple(told.workloads), told.wall_s, columns, tuple(told.holds))
+        raise ValueError("it does not name the workloads of its rows")
+    header = msgspec.json.decode(about.tobytes(), type=_About)
+    if header.format not in (1, FORMAT):
+        raise ValueError(f"format {header.format}; this version reads 1 and {FORMAT}")
+    if len(header.workloads) > MAX_WORKLOADS:
+        raise ValueError(f"{len(header.workloads):,} workloads; allowed: at most {MAX_WORKLOADS:,}")
+    if not math.isfinite(header.wall_s):
+        raise ValueError(f"it was written at {header.wall_s}, which is not a time")
+    columns = _columns(archive, FORMAT_1 if header.format == 1 else {}, len(header.workloads))
+    return Snapshot(tuple(header.workloads), header.wall_s, columns, tuple(header.holds))
 
 
 def _columns(archive: zipfile.ZipFile, renamed: Mapping[str, str], rows: int) -> dict[str, Column]:
@@ -188,16 +189,16 @@ def _columns(archive: zipfile.ZipFile, renamed: Mapping[str, str], rows: int) ->
     columns: dict[str, Column] = {}
     for name, empty in blank().items():
         column = _array(archive, members[name], empty, rows) if name in members else None
-        # Every stored number counts something. With one sum below zero a tick raises, and so would each one after it.
+        # No stored number is negative. A negative sum would make this tick and all later ones fail.
         if column is not None and not (np.isinf(column) | (column < 0)).any():
             columns[name] = column
     return columns
 
 
 def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, like: Any, rows: int | None) -> Any:
-    """Return a member that has the type and shape of `like` but for its last axis; None: it has another.
+    """Return a member with the type and shape of `like`, except for its last axis; None: it has another type or shape.
 
-    rows: length of that axis; None: any. The whole member is read, so its checksum was right.
+    rows: length of the last axis; None: any. The whole member is read, so its checksum is verified.
     """
     if member.compress_type != zipfile.ZIP_STORED:
         raise ValueError(f"{member.filename[:100]!r} is compressed")
@@ -214,5 +215,5 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, like: Any, rows: i
         return None
     values = np.frombuffer(body.getbuffer()[body.tell() :], dtype)
     if values.size != math.prod(shape):
-        raise ValueError(f"{member.filename[:100]!r} does not hold what it says")
+        raise ValueError(f"{member.filename[:100]!r} does not have the size in its header")
     return values.reshape(shape, order="F" if by_column else "C")

@@ -1,4 +1,4 @@
-"""The state file on a real file system: what comes back, and what bad files do."""
+"""The state file on a real file system: saving, loading, and invalid files."""
 
 import asyncio
 import io
@@ -64,7 +64,7 @@ def load(path: Path) -> Snapshot | None:
 
 
 def refused(path: Path) -> str:
-    """Return why the file is not used; the message names it."""
+    """Return why the file is not used, which the message names."""
     with pytest.raises(Unavailable) as told:
         load(path)
     assert str(told.value).startswith(f"{path}: ")
@@ -96,13 +96,13 @@ def about(**fields) -> bytes:
 @pytest.mark.slow
 @relaxed
 @given(st.integers(0, 12), st.integers(0, 2**32 - 1))
-def test_what_is_saved_is_what_is_loaded(tmp_path: Path, rows: int, seed: int):
+def test_loaded_snapshot_equals_the_saved_one(tmp_path: Path, rows: int, seed: int):
     path = tmp_path / "state.npz"
     what = saved(path, snapshot(rows, seed))
     same(what, load(path))
 
 
-def test_whose_changes_are_respected_comes_back_and_need_not_be_there(path: Path):
+def test_manual_overrides_are_loaded_and_optional(path: Path):
     overrides = (ManualOverride("uid-0", "a manual change by ü", WALL_S + 300, 300.0),)
     saved(path, replace(snapshot(1), manual_overrides=overrides))
     assert load(path).manual_overrides == overrides
@@ -110,7 +110,7 @@ def test_whose_changes_are_respected_comes_back_and_need_not_be_there(path: Path
     assert load(path).manual_overrides == ()
 
 
-def test_columns_that_lie_the_other_way_in_memory_come_back_as_they_were(path: Path):
+def test_columns_in_fortran_order_are_loaded(path: Path):
     what = snapshot(5)
     turned = {place: np.asfortranarray(column) for place, column in what.columns.items()}
     wide = {f"workloads.{name}": np.asfortranarray(np.arange(15.0).reshape(3, 5)) for name in ("table",)}
@@ -118,16 +118,16 @@ def test_columns_that_lie_the_other_way_in_memory_come_back_as_they_were(path: P
     same(what, load(path))  # and what no table of memory has is left out
 
 
-def test_without_a_file_nothing_is_kept(path: Path):
+def test_load_returns_none_without_a_file(path: Path):
     assert load(path) is None
 
 
-def test_only_its_owner_may_read_it(path: Path):
+def test_only_the_owner_may_read_the_file(path: Path):
     saved(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_what_a_killed_process_left_is_removed_and_nothing_else(path: Path):
+def test_only_files_of_killed_processes_are_removed(path: Path):
     left = path.with_name("state.npz.0123abcd.new")
     left.write_bytes(b"half")
     others = {path.with_name(name) for name in ("state.npz.b.0123abcd.new", "state.npz.new", "other")}
@@ -137,7 +137,7 @@ def test_what_a_killed_process_left_is_removed_and_nothing_else(path: Path):
     assert set(path.parent.iterdir()) == {path, *others}
 
 
-def test_a_file_that_cannot_be_written_leaves_the_one_before(path: Path):
+def test_old_file_stays_when_the_new_cannot_be_written(path: Path):
     before = saved(path)
     path.with_name("state.npz.0123abcd.new").mkdir()
     with pytest.raises(Unavailable, match=r"state\.npz: not written: Is a directory"):
@@ -147,7 +147,7 @@ def test_a_file_that_cannot_be_written_leaves_the_one_before(path: Path):
 
 @pytest.fixture
 def little_room() -> Iterator[None]:
-    """Writing ends as on a full disk, in the middle of a file."""
+    """Writing fails in the middle of a file, as on a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
     yield
@@ -155,7 +155,7 @@ def little_room() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("little_room")
-def test_what_does_not_fit_the_disk_leaves_the_one_before_and_takes_no_room(path: Path):
+def test_old_file_stays_and_no_other_when_the_disk_is_full(path: Path):
     before = saved(path)
     with pytest.raises(Unavailable, match=r"state\.npz: not written: File too large"):
         saved(path, snapshot(1000))
@@ -163,8 +163,8 @@ def test_what_does_not_fit_the_disk_leaves_the_one_before_and_takes_no_room(path
     assert list(path.parent.iterdir()) == [path]
 
 
-async def test_saves_at_one_time_leave_a_whole_file(path: Path):
-    # So it is when the daemon is asked to end while it saves, or where two processes share a file.
+async def test_concurrent_saves_leave_a_complete_file(path: Path):
+    # This happens if the daemon is stopped during a save, or if two processes share a file.
     one, other = snapshot(5000, 1), snapshot(5000, 2)
     for _ in range(5):
         saves = (StateFile(path).save(one), StateFile(path).save(other))
@@ -177,7 +177,7 @@ async def test_saves_at_one_time_leave_a_whole_file(path: Path):
         assert list(path.parent.iterdir()) == [path]
 
 
-def test_a_link_in_the_way_is_not_followed(path: Path):
+def test_symlink_at_the_new_file_is_not_followed(path: Path):
     other = path.with_name("other")
     other.write_text("precious")
     path.symlink_to(other)
@@ -186,12 +186,12 @@ def test_a_link_in_the_way_is_not_followed(path: Path):
     assert other.read_text() == "precious"
 
 
-def test_a_folder_that_is_gone_is_told(path: Path):
+def test_error_names_a_missing_directory(path: Path):
     with pytest.raises(Unavailable, match="No such file or directory"):
         saved(path.parent / "gone" / "state.npz")
 
 
-def test_more_workloads_than_are_read_are_not_written(path: Path):
+def test_too_many_workloads_are_not_written(path: Path):
     many = Snapshot((("team", "Deployment", "w", ""),) * 50_001, WALL_S, {})
     with pytest.raises(Unavailable, match=r"50,001 workloads in .* allowed: at most 50,000"):
         saved(path, many)
@@ -204,16 +204,16 @@ def test_more_workloads_than_are_read_are_not_written(path: Path):
         (b"", "zip"),
         (b"learned: nothing\n", "zip"),
         (os.urandom(5000), "zip"),
-        (b"PK\x05\x06" + bytes(18), "about"),  # an archive of nothing
+        (b"PK\x05\x06" + bytes(18), "about"),  # an empty archive
     ],
     ids=["empty", "text", "noise", "an empty archive"],
 )
-def test_what_is_no_archive_is_refused(path: Path, body: bytes, reason: str):
+def test_other_file_types_are_refused(path: Path, body: bytes, reason: str):
     path.write_bytes(body)
     assert reason in refused(path)
 
 
-def test_a_file_that_ends_early_is_refused_wherever_it_ends(path: Path):
+def test_truncated_file_is_refused(path: Path):
     saved(path)
     whole = path.read_bytes()
     for length in [*range(0, len(whole), 97), len(whole) - 1]:
@@ -224,7 +224,7 @@ def test_a_file_that_ends_early_is_refused_wherever_it_ends(path: Path):
 @pytest.mark.slow
 @relaxed
 @given(st.data())
-def test_damage_is_refused_or_changes_nothing(tmp_path: Path, data: st.DataObject):
+def test_damaged_file_is_refused_or_equal(tmp_path: Path, data: st.DataObject):
     path = tmp_path / "state.npz"
     what = saved(path)
     body = bytearray(path.read_bytes())
@@ -252,7 +252,7 @@ def test_damage_is_refused_or_changes_nothing(tmp_path: Path, data: st.DataObjec
         ({"holds": [["uid", "somebody", "soon", 300]]}, "holds"),
     ],
 )
-def test_a_file_that_tells_nonsense_about_itself_is_refused(path: Path, told: dict, reason: str):
+def test_invalid_header_is_refused(path: Path, told: dict, reason: str):
     saved(path)
     written(path, {**members(path), "about.npy": about(**told)})
     assert reason in refused(path)
@@ -274,13 +274,13 @@ def test_objects_are_never_unpickled(path: Path):
     assert not path.with_name("sprung").exists()
 
 
-def test_a_bomb_is_refused_without_unpacking_it(path: Path):
+def test_compressed_file_is_refused_without_unpacking_it(path: Path):
     saved(path)
     written(path, {**members(path), "capacity.requests_per_replica.npy": bytes(1 << 24)}, zipfile.ZIP_DEFLATED)
     assert "compressed" in refused(path)
 
 
-def test_a_header_that_promises_more_than_there_is_is_refused(path: Path):
+def test_member_shorter_than_its_header_is_refused(path: Path):
     saved(path)
     head = npy(np.zeros(3)).replace(b"(3,), ", b"(9999999999999,), ").replace(b"          \n", b"\n", 1)
     written(path, {**members(path), "about.npy": head.replace(b"<f8", b"|u1")})
@@ -288,20 +288,20 @@ def test_a_header_that_promises_more_than_there_is_is_refused(path: Path):
 
 
 @pytest.mark.parametrize("header", ["(((", "  x\n y", "'" * 3, "{[]:1}", "x y"])
-def test_a_header_that_cannot_be_parsed_is_refused(path: Path, header: str):
+def test_unparsable_member_header_is_refused(path: Path, header: str):
     saved(path)
     body = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode() + b"abc"
     written(path, {**members(path), "about.npy": body})
     refused(path)
 
 
-def test_a_file_beyond_the_bound_is_refused_unread(path: Path):
+def test_oversized_file_is_refused_without_reading_it(path: Path):
     with path.open("wb") as file:
         file.truncate(state_file.MAX_BYTES + 1)
     assert refused(path) == "268,435,457 bytes; allowed: at most 268,435,456"
 
 
-def test_what_is_no_file_is_refused_at_once(tmp_path: Path):
+def test_special_files_are_refused_at_once(tmp_path: Path):
     os.mkfifo(tmp_path / "pipe")
     assert refused(tmp_path / "pipe") == "not a file"
     assert refused(tmp_path) == "Is a directory"
@@ -319,14 +319,14 @@ def test_what_is_no_file_is_refused_at_once(tmp_path: Path):
         pytest.param(npy(np.zeros(3)).replace(b"\x93NUMPY\x01", b"\x93NUMPY\x03", 1), id="other version"),
     ],
 )
-def test_a_column_of_another_shape_begins_blank_and_the_others_are_kept(path: Path, body: bytes):
+def test_column_of_another_shape_is_left_out(path: Path, body: bytes):
     what = saved(path)
     written(path, {**members(path), "capacity.requests_per_replica.npy": body})
     others = {place: column for place, column in what.columns.items() if place != "capacity.requests_per_replica"}
     same(replace(what, columns=others), load(path))
 
 
-def test_a_column_that_an_older_version_did_not_have_begins_blank(path: Path):
+def test_column_of_a_newer_version_is_blank(path: Path):
     what = saved(path)
     parts = members(path)
     del parts["capacity.requests_per_replica.npy"]
@@ -338,23 +338,23 @@ def test_a_column_that_an_older_version_did_not_have_begins_blank(path: Path):
 DATA = Path(__file__).parent.parent / "data" / "state"
 
 
-def test_a_file_of_format_1_is_read_as_the_same_state_of_format_2_is():
-    """Both were written at one moment, by the last version of format 1 and the first of format 2."""
+def test_format_1_gives_the_same_state_as_format_2():
+    """The last version of format 1 and the first of format 2 wrote both files from one state."""
     first, second = load(DATA / "format_1.npz"), load(DATA / "format_2.npz")
     assert second is not None
     assert second.columns.keys() == blank().keys()
     same(second, first)
 
 
-def test_a_renamed_column_of_memory_keeps_its_name_in_files():
-    """The names are those that files have; a new one is added here, and none changes without a new format."""
+def test_names_in_files_do_not_change():
+    """A new column is added here. No name changes without a new format."""
     with zipfile.ZipFile(DATA / "format_2.npz") as archive:
         stored = {name.removesuffix(".npy") for name in archive.namelist()}
     assert stored - {state_file.ABOUT} <= SCHEMA.keys()
 
 
-def test_only_the_record_of_strategies_begins_anew_when_those_changed():
-    """A file of the version with 36 rules, of a workload with two replicas and an hour of demand."""
+def test_only_strategy_columns_are_blank_for_other_strategies():
+    """A file of the version with 36 strategies: one workload with two replicas and an hour of demand."""
     found = load(DATA / "36_rules.npz")
     assert found is not None
     story = Serving(spec(cold_start_s=60.0, **LEARNED))

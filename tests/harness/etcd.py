@@ -1,4 +1,4 @@
-"""etcd, the store below kube-apiserver: from KUBEBUILDER_ASSETS where that holds one, else Debian's `etcd-server`."""
+"""etcd, the store of kube-apiserver: from KUBEBUILDER_ASSETS if it is there, otherwise Debian's `etcd-server`."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,7 @@ from tests.harness.process import Process, answers, free_port, require_binary
 
 
 def etcd(directory: Path) -> tuple[str, Process]:
-    """Return the client URL and the process, not yet started."""
+    """Return the client URL and the process, which is not started."""
     url = f"http://127.0.0.1:{free_port()}"
     provided = Path(os.environ.get("KUBEBUILDER_ASSETS", "")) / "etcd"
     binary = require_binary("etcd", "apt-get install etcd-server", provided if provided.is_absolute() else None)

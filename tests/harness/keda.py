@@ -1,4 +1,4 @@
-"""A real KEDA and the controllers of Kubernetes that it works with, beside a real API server.
+"""A real KEDA with a real API server and the controllers that KEDA needs.
 
 The HPA controller looks every second instead of every 15, so that the tests are quick. There is no scheduler and no
 kubelet: `kubelet` stands in for both and says that each pod runs and is ready.
@@ -16,7 +16,7 @@ from tests.harness.process import Process, answers, eventually, free_port, repea
 
 CONTROLLERS = ("deployment-controller", "replicaset-controller", "horizontal-pod-autoscaler-controller")
 SYNC_S = 1
-STOP_S = 1  # the operator waits for calls under way
+STOP_S = 1  # the operator waits for open calls
 NAMESPACE = "keda"
 EXTERNAL_METRICS = "/apis/external.metrics.k8s.io/v1beta1"
 
@@ -101,7 +101,7 @@ def _process(
 
 
 def _certificates(directory: Path) -> Path:
-    """Return the folder that KEDA's parts share to know each other: they look for these three names."""
+    """Return the directory of certificates that KEDA's parts share, under the three names that they expect."""
     folder = directory / "keda-certificates"
     certificates = Certificates(folder)
     pair = certificates.issue("localhost")
@@ -120,7 +120,7 @@ async def _is_listening(port: int) -> bool:
 
 
 async def _serve_external_metrics(api: KubeApi, port: int) -> None:
-    """Have the API server pass requests for external metrics on to the adapter, as KEDA's manifests do."""
+    """Let the API server proxy external metrics to KEDA's adapter, like KEDA's manifests."""
     service = {"name": "keda-metrics-apiserver", "namespace": NAMESPACE}
     await api.apply(
         {
@@ -154,7 +154,7 @@ async def _serve_external_metrics(api: KubeApi, port: int) -> None:
 
 @asynccontextmanager
 async def kubelet(api: KubeApi, namespace: str) -> AsyncIterator[None]:
-    """Say of each pod of a namespace that it runs on 127.0.0.1 and is ready, soon after it was made."""
+    """Set each new pod of a namespace to running and ready on 127.0.0.1."""
     path = f"/api/v1/namespaces/{namespace}/pods"
 
     async def look() -> None:

@@ -34,7 +34,7 @@ Manifest = Mapping[str, Any]
 
 
 class ApiError(Exception):
-    """The API server refused a request of a test's own; `status` is the HTTP status."""
+    """The API server refused a request of a test; `status` is the HTTP status."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(f"{status}: {text}")
@@ -42,14 +42,14 @@ class ApiError(Exception):
 
 
 class User(NamedTuple):
-    """Somebody who may ask the API server; `name` is what RBAC and the audit log call him."""
+    """A user of the API server; `name` is its name in RBAC and in the audit log."""
 
     name: str
     token: str
 
 
 class Permission(NamedTuple):
-    """One verb on one resource; a subresource is written `deployments/scale`, the core group is ''."""
+    """One verb on one resource. A subresource is written `deployments/scale`; the core group is ''."""
 
     group: str
     resource: str
@@ -67,7 +67,7 @@ class AuditEvent:
 
 
 def granted(*roles: Manifest) -> set[Permission]:
-    """Return every permission that Role and ClusterRole manifests give; other kinds among them give none."""
+    """Return every permission that Role and ClusterRole manifests grant; other kinds are ignored."""
     return {
         Permission(group, resource, verb)
         for role in roles
@@ -93,7 +93,7 @@ def load_manifests(*paths: Path) -> list[dict[str, Any]]:
 
 
 class KubeApi:
-    """One API server. `running` makes and ends one; the fixture `kube_api` is the one that all tests share."""
+    """One API server. `running` starts and stops one; all tests share the fixture `kube_api`."""
 
     def __init__(self, directory: Path) -> None:
         certificates = Certificates(directory)
@@ -129,7 +129,7 @@ class KubeApi:
             "service-account-key-file": service_accounts,
             "service-account-signing-key-file": service_accounts,
             "service-cluster-ip-range": "10.96.0.0/24",
-            # How it shows itself to the servers of other APIs, which an APIService names.
+            # Its client certificate for aggregated API servers, which an APIService names.
             "requestheader-client-ca-file": self.ca,
             "requestheader-allowed-names": "front-proxy",
             "requestheader-username-headers": "X-Remote-User",
@@ -137,7 +137,7 @@ class KubeApi:
             "requestheader-extra-headers-prefix": "X-Remote-Extra-",
             "proxy-client-cert-file": front_proxy.certificate,
             "proxy-client-key-file": front_proxy.key,
-            # It would wait for a `default` ServiceAccount in every namespace, which a controller makes elsewhere.
+            # It would wait for a `default` ServiceAccount in every namespace, which only a controller creates.
             "disable-admission-plugins": "ServiceAccount",
             "audit-policy-file": policy,
             "audit-log-path": self.audit_log,
@@ -162,19 +162,19 @@ class KubeApi:
             await api.stop()
             await api._etcd.stop()
 
-    # The server itself: a test may take it away for a while.
+    # Outages.
 
     async def start(self) -> None:
-        """Bring the server back, on the same port and data; return when it is ready."""
+        """Start the server again with the same port and data, and wait until it is ready."""
         await self._server.start()
 
     async def stop(self) -> None:
-        """Take the server down politely: it ends its watches, then refuses connections."""
+        """Stop the server gracefully: it ends its watches, then refuses connections."""
         await self._server.stop()
 
     @asynccontextmanager
     async def outage(self, *, crash: bool = False) -> AsyncIterator[None]:
-        """Have no API server within the block; `crash` kills it, so that open watches just break."""
+        """Stop the API server within the block. crash: kill it, so that open watches break."""
         if crash:
             self._server.kill()
         else:
@@ -186,17 +186,17 @@ class KubeApi:
 
     @asynccontextmanager
     async def frozen(self) -> AsyncIterator[None]:
-        """Have an API server that takes connections and answers nothing within the block."""
+        """Freeze the API server within the block: it accepts connections and never answers."""
         self._server.freeze()
         try:
             yield
         finally:
             self._server.thaw()
 
-    # Who asks.
+    # Users and clients.
 
     def configuration(self, user: User | None = None) -> Configuration:
-        """Return the client's configuration for a user; without one, for the admin."""
+        """Return the client configuration of a user, by default of the admin."""
         configuration = Configuration(host=self.url, ssl_ca_cert=str(self.ca))
         configuration.api_key["BearerToken"] = f"Bearer {(user or self.admin).token}"
         return configuration
@@ -221,7 +221,7 @@ class KubeApi:
         return path
 
     async def service_account(self, namespace: str, name: str, *roles: Manifest) -> User:
-        """Make a ServiceAccount, or take the one there is, bind it to Role and ClusterRole manifests; return its user.
+        """Create a ServiceAccount if it does not exist, bind it to Roles and ClusterRoles, and return its user.
 
         Roles that come with their own bindings are applied with `apply` instead.
         """
@@ -250,7 +250,7 @@ class KubeApi:
         )
         return User(f"system:serviceaccount:{namespace}:{name}", token["status"]["token"])
 
-    # What is there: the few verbs with which a test arranges and inspects the cluster, as the admin unless told.
+    # Objects: requests of a test, by default as the admin.
 
     async def request(
         self,
@@ -324,7 +324,7 @@ class KubeApi:
         return f"{root}/{plural}/{name}" + (f"/{subresource}" if subresource else "")
 
     async def namespace(self, prefix: str = "test", labels: Mapping[str, str] | None = None) -> str:
-        """Make a namespace that no other test has and return its name."""
+        """Create a unique namespace and return its name."""
         name = f"{prefix}-{secrets.token_hex(4)}"
         metadata = {"name": name, "labels": dict(labels or {})}
         await self.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
@@ -339,17 +339,17 @@ class KubeApi:
             await eventually(lambda served=served: self._is_served(served), f"{served} is served")
 
     async def remove_crds(self, *names: str) -> None:
-        """Remove CRDs again, and with them their objects, as where the product in question is not installed."""
+        """Remove CRDs and their objects, as if the product were not installed."""
         paths = [CRDS / f"{name}.yaml" for name in names] or sorted(CRDS.glob("*.yaml"))
         for crd in load_manifests(*paths):
             name = crd["metadata"]["name"]
             await self.delete(crd["apiVersion"], crd["kind"], None, name)
             await eventually(lambda name=name: self._is_gone(name), f"{name} is gone")
 
-    # What was asked.
+    # Audit log.
 
     def audit(self, user: User | None = None) -> list[AuditEvent]:
-        """Return the answered requests so far for resources, oldest first; with `user`, only his.
+        """Return the answered requests so far for resources, oldest first; with `user`, only its own.
 
         Who was not let in at all (401) has no name.
         """
@@ -367,11 +367,11 @@ class KubeApi:
         ]
 
     def used(self, user: User) -> set[Permission]:
-        """Return the permissions that a user had and used, to be compared with `granted`; a 404 or 409 counts too."""
+        """Return the permissions that a user has used, for comparison with `granted`; a 404 or 409 counts too."""
         return {event.permission for event in self.audit(user) if event.code != HTTPStatus.FORBIDDEN}
 
     def refused(self, user: User) -> set[Permission]:
-        """Return the permissions that a user asked for and did not have."""
+        """Return the permissions that a user lacked."""
         return {event.permission for event in self.audit(user) if event.code == HTTPStatus.FORBIDDEN}
 
     def _headers(self, user: User) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Direct mode from outside: the command, a real API server with the shipped Role, recorded metrics in; replicas out."""
+"""Direct mode end to end: the command, a real API server with the shipped Role, recorded metrics and replicas."""
 
 import asyncio
 import math
@@ -27,12 +27,12 @@ pytestmark = pytest.mark.integration
 
 MERGE = "application/merge-patch+json"
 SHIPPED_POLICIES = shipped()
-READINGS_TO_REACT = 5  # a second apart: two that show the queue longer than is tolerated, and those on their way
+READINGS_TO_REACT = 5  # one per second: two show the queue beyond its limit, the others are in flight
 AGE = re.compile(r" \(metrics up to .* old\)")  # differs from tick to tick
 
 
 async def ticks(daemon: Daemon, count: int) -> None:
-    """Let so many more good ticks happen."""
+    """Wait for so many more successful ticks."""
 
     async def number() -> float:
         return await daemon.metric("vllm_autoscaler_ticks_total", result="ok") or 0.0
@@ -46,7 +46,7 @@ async def ticks(daemon: Daemon, count: int) -> None:
 
 
 def writes(site: Site, *users: User) -> list[tuple[str, int]]:
-    """Return name and HTTP status of every change of a count that was asked for in the site's namespace."""
+    """Return name and HTTP status of every scale request in the site's namespace."""
     return [
         (event.name, event.code)
         for user in users
@@ -99,8 +99,8 @@ async def test_queue_adds_replicas_and_one_sentence_explains_it(site: Site):
     assert site.api.used(user) <= granted(*shipped_roles("direct"))
 
 
-async def test_a_queue_is_seen_at_once_when_no_capacity_is_stated(site: Site):
-    """The shipped policy and a real server's text, second by second: no slots are known before the queue."""
+async def test_queue_scales_up_at_once_without_stated_capacity(site: Site):
+    """The shipped policy and a real server's metrics, second by second: the capacity is not known before the queue."""
     shipped = (SHIPPED_POLICIES / "interactive.yaml").read_text()
     site.policy.write_text(shipped.replace("name: interactive", "name: quick"))
     texts = play(IDLE, 10, 40, every_s=1, phase_s=0)
@@ -122,7 +122,7 @@ async def test_a_queue_is_seen_at_once_when_no_capacity_is_stated(site: Site):
         assert event["note"].startswith("Scales up from 1 to 2 replicas: ")
 
 
-async def test_counts_follow_the_load_down_again_and_never_the_silence(
+async def test_count_falls_with_the_load_but_not_without_metrics(
     site: Site,
 ):
     await site.workload()
@@ -178,7 +178,7 @@ async def test_learned_state_survives_and_no_count_drops(site: Site):
         assert await site.has(2)
 
 
-async def test_prometheus_serves_as_well_as_the_pods_themselves(site: Site, prometheus: StartPromql):
+async def test_prometheus_gives_the_same_count_as_the_pods(site: Site, prometheus: StartPromql):
     await site.workload()
     labels = {"namespace": site.namespace, "pod": "llama-1-0"}
     server = await prometheus(Target(site.metrics.address, "/metrics", labels))
@@ -248,7 +248,7 @@ async def test_paused_workload_is_not_scaled_until_resumed(site: Site):
         await eventually(lambda: site.has(4), "four replicas")
 
 
-async def test_a_rival_hpa_is_reported_and_not_fought(site: Site):
+async def test_hpa_of_another_owner_is_reported_and_respected(site: Site):
     await site.workload()
     await site.hpa("by-cpu", "llama")
     site.load("saturated")
@@ -292,7 +292,7 @@ async def test_manual_scale_to_zero_survives_a_restart(site: Site):
     assert writes(site, user) == []
 
 
-async def test_unscalable_or_deleted_workloads_harm_no_other(site: Site):
+async def test_unscalable_workloads_do_not_affect_others(site: Site):
     await site.workload()
     await site.workload("orphan", policy="quick", min_replicas="9", max_replicas="many")
     await site.workload("stray", policy="no-such-policy")
@@ -316,7 +316,7 @@ async def test_unscalable_or_deleted_workloads_harm_no_other(site: Site):
 
 
 class Mounted:
-    """A folder as kubelet mounts a ConfigMap: files are links through `..data`, which is swapped as a whole."""
+    """A directory like a mounted ConfigMap: files are links through `..data`, which is swapped as a whole."""
 
     def __init__(self, folder: Path, text: str) -> None:
         self.folder = folder

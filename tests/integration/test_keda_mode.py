@@ -1,4 +1,4 @@
-"""KEDA mode from outside: the command on a real API server, a gRPC client in KEDA's place, doubles of KEDA and the HPA.
+"""KEDA mode end to end: the command, a real API server, a gRPC client as KEDA, and models of KEDA and the HPA.
 
 `tests/hpa.py` is the HPA that reads the answers. A real KEDA asks the daemon in `tests/keda`.
 """
@@ -32,11 +32,11 @@ EPP_QUEUE = 'llm_d_epp_flow_control_queue_size{{inference_pool="llama",model_nam
 
 
 class Keda:
-    """Asks what KEDA asks about one ScaledObject, over one connection that it keeps."""
+    """Makes KEDA's calls for one ScaledObject over one connection."""
 
     def __init__(self, namespace: str, port: int, credentials: grpc.ChannelCredentials | None = None) -> None:
         target = f"localhost:{port}"
-        # A second at most between tries, so that a test need not wait for what takes KEDA up to two minutes.
+        # At most one second between attempts, for which KEDA waits up to two minutes.
         options = [("grpc.max_reconnect_backoff_ms", 1000), ("grpc.initial_reconnect_backoff_ms", 100)]
         self._channel = (
             grpc.aio.secure_channel(target, credentials, options)
@@ -79,7 +79,7 @@ class Keda:
             return False
 
     async def woken(self) -> None:
-        """Follow the stream until it says that the workload is active.
+        """Read the stream until the workload is active.
 
         As KEDA does, it ignores `false`, and opens the stream again when it ends: so does the connection that began
         before the daemon led.
@@ -91,7 +91,7 @@ class Keda:
                     if message.result:
                         call.cancel()
                         return
-            except grpc.aio.AioRpcError as error:  # the port is opened anew when the daemon comes to lead
+            except grpc.aio.AioRpcError as error:  # the port is opened again when the daemon begins to lead
                 assert error.code() is grpc.StatusCode.UNAVAILABLE
             await asyncio.sleep(0.1)
 
@@ -104,7 +104,7 @@ def answered(keda: Keda) -> Callable[[], Awaitable[bool]]:
 
 
 async def scaled_object(site: Site, **spec: Any) -> None:
-    """Make the ScaledObject as shipped, for `llama`, with the HPA that KEDA would make of it."""
+    """Create the shipped ScaledObject for `llama`, and the HPA that KEDA would create."""
     rest = {key: value for key, value in SHIPPED.items() if key not in ("scaleTargetRef", "triggers")}
     await site.scaled_object("llama", "llama", TRIGGER, **{**rest, **spec})
     await site.hpa("keda-hpa-llama", "llama", scaled_object="llama")
@@ -213,7 +213,7 @@ async def test_follower_sends_calls_on_when_another_daemon_leads(site: Site):
 
 
 async def test_workload_with_refused_calls_is_reported_and_not_scaled(site: Site):
-    """Each way to learn of it: KEDA's call, /readyz, an Event of the workload, the explanation."""
+    """It is reported by KEDA's call, /readyz, an Event of the workload and the explanation."""
     await site.deployment("llama", annotations={"vllm-autoscaler.io/metrics-port": site.port})
     await site.serve_pods()
     site.load("saturated")  # needs four replicas
@@ -229,7 +229,7 @@ async def test_workload_with_refused_calls_is_reported_and_not_scaled(site: Site
             code, text = await keda.refusal() or (None, "")
             return text if code is grpc.StatusCode.INVALID_ARGUMENT else ""
 
-        # A connection that was made before the daemon led is sent away once, and its call is UNAVAILABLE.
+        # A connection from before the daemon led is closed once, and its call is UNAVAILABLE.
         text = await eventually(refused_text, "a call is refused for its metadata")
         told = (await daemon.readyz())["workload_problems"][f"{site.namespace}/llama"]
         explained = (await daemon.workload(site.namespace, "llama"))["explanation"]["sentence"]
@@ -239,7 +239,7 @@ async def test_workload_with_refused_calls_is_reported_and_not_scaled(site: Site
 
         await site.patch("ScaledObject", "llama", {"spec": {"triggers": [TRIGGER]}})
         keda.reference.scalerMetadata.clear()
-        keda.reference.scalerMetadata.update({**TRIGGER["metadata"], "policy": "gold"})  # not what the cluster says
+        keda.reference.scalerMetadata.update({**TRIGGER["metadata"], "policy": "gold"})  # differs from the cluster
         await eventually(lambda: site.events("ProblemGone"), "an Event that it is mended")
         assert "metadata policy: 'gold'" in await eventually(refused_text, "a call is refused for its policy")
         await ticks(daemon, 2)

@@ -1,4 +1,4 @@
-"""What happens when daemons come and go, and when the API server does: one acts, nothing shrinks, nothing doubles."""
+"""Daemons and the API server start and stop: one daemon acts, and no count drops or is scaled twice."""
 
 import asyncio
 import signal
@@ -22,7 +22,7 @@ async def holder(site: Site) -> str:
     return str(lease["spec"]["holderIdentity"])
 
 
-async def test_of_two_daemons_one_acts_and_when_it_is_killed_the_other_takes_over(site: Site):
+async def test_second_daemon_takes_over_when_the_first_is_killed(site: Site):
     await site.workload()
     user = await site.user()
     async with site.daemon(user, "direct", "--scrape") as first:
@@ -45,7 +45,7 @@ async def test_of_two_daemons_one_acts_and_when_it_is_killed_the_other_takes_ove
             await eventually(lambda: site.has(1), "the second acts")
 
 
-async def test_asked_to_end_it_ends_cleanly_and_gives_the_lease_back(site: Site):
+async def test_lease_is_released_when_the_daemon_stops(site: Site):
     await site.workload()
     user = await site.user()
     async with site.daemon(user, "direct", "--scrape") as first:
@@ -64,7 +64,7 @@ async def test_asked_to_end_it_ends_cleanly_and_gives_the_lease_back(site: Site)
     assert await holder(site) == ""
 
 
-async def test_while_the_api_server_is_away_nothing_shrinks_and_when_it_is_back_nothing_doubles(site: Site):
+async def test_counts_stay_during_an_outage_of_the_api_server(site: Site):
     site.policy.write_text(POLICY.replace("maxAge: 10s", "maxAge: 6s"))
     await site.workload()
     user = await site.user()
@@ -80,7 +80,7 @@ async def test_while_the_api_server_is_away_nothing_shrinks_and_when_it_is_back_
             return not await trusts()
 
         async with site.api.outage(crash=True):
-            # The engine still answers, but whose pods these are is not known any more.
+            # The engine still answers, but the owners of its pods are no longer known.
             site.load("drained")
             await eventually(doubts, "the view of the cluster is too old")
             seen = (await daemon.workload(site.namespace, "llama"))["workload"]
@@ -99,7 +99,7 @@ async def test_while_the_api_server_is_away_nothing_shrinks_and_when_it_is_back_
         assert daemon.code is None
 
 
-async def test_started_while_the_api_server_is_away_it_waits_for_it(site: Site):
+async def test_daemon_waits_for_the_api_server_at_start(site: Site):
     await site.workload()
     user = await site.user()
     site.load("saturated")
@@ -118,7 +118,7 @@ async def test_started_while_the_api_server_is_away_it_waits_for_it(site: Site):
         await starting.__aexit__(None, None, None)
 
 
-async def test_what_another_leader_scaled_to_zero_wakes_at_once_under_who_led_before_and_leads_again(site: Site):
+async def test_workload_wakes_at_once_under_a_returning_leader(site: Site):
     site.policy.write_text(POLICY + "  scaleToZero: {enabled: true, idleAfter: 1s}\n")  # sooner than fewer would do
     await site.workload()
     queue = 'llm_d_epp_flow_control_queue_size{inference_pool="llama"} '

@@ -1,4 +1,4 @@
-"""One workload that KEDA scales, and the daemons beside it."""
+"""One workload that KEDA scales, and its daemons."""
 
 import asyncio
 import secrets
@@ -20,7 +20,7 @@ KEDA, HPA = "keda.sh/v1alpha1", "autoscaling/v2"
 
 
 class Site(Plain):
-    """`workload` makes a Deployment alone: its ReplicaSet and pods are the controllers' business here."""
+    """`workload` creates only a Deployment; controllers create its ReplicaSet and pods."""
 
     async def workload(self, name: str = "llama", replicas: int = 1, **annotations: str) -> None:
         notes = {"vllm-autoscaler.io/metrics-port": self.port}
@@ -35,7 +35,7 @@ class Site(Plain):
         await self._apply({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec})
 
     def exactly(self, count: int) -> None:
-        """Have the policy decide on this count, whatever the load, from the daemon's next tick on."""
+        """Set the policy so that the daemon decides on this count from its next tick on."""
         self.policy.write_text(
             POLICY.replace("replicas: {min: 1, max: 8}", f"replicas: {{min: {count}, max: {count}}}")
         )
@@ -43,7 +43,7 @@ class Site(Plain):
     async def scale_by_keda(
         self, address: str, *more_triggers: Mapping[str, Any], trigger: Mapping[str, Any] | None = None, **spec: Any
     ) -> None:
-        """Make the ScaledObject as shipped for `llama`, with quick intervals and this address of the daemon."""
+        """Create the shipped ScaledObject for `llama`, with short intervals and this address of the daemon."""
         first = {
             **SHIPPED["triggers"][0],
             "metadata": {"scalerAddress": address, "policy": "quick"},
@@ -65,7 +65,7 @@ class Site(Plain):
         return {one["type"]: one["status"] for one in found.get("status", {}).get("conditions", ())}
 
     async def hpa_metrics(self) -> list[str]:
-        """Return the names of the metrics that KEDA wrote into the HPA; none before it is there."""
+        """Return the names of the metrics that KEDA wrote into the HPA; none before the HPA exists."""
         try:
             found = await self.api.get(HPA, "HorizontalPodAutoscaler", self.namespace, "keda-hpa-llama")
         except ApiError:
@@ -79,7 +79,7 @@ class Site(Plain):
 
 @asynccontextmanager
 async def service(ports: list[int]) -> AsyncIterator[int]:
-    """Be a Service of several pods: each connection to the port goes to one of `ports`, drawn by lot.
+    """Act as a Service of several pods: each connection to the port goes to a random one of `ports`.
 
     Take a port out of the list when its pod is to end, as Kubernetes does.
     """
@@ -90,7 +90,7 @@ async def service(ports: list[int]) -> AsyncIterator[int]:
         task = asyncio.current_task()
         assert task is not None
         connections.add(task)
-        # A cancelled task at its end is a success: before Python 3.12 the streams would raise what cancelled it.
+        # A cancelled task is a success: before Python 3.12 the streams would raise its CancelledError.
         with suppress(OSError, asyncio.CancelledError), closing(writer):
             there, back = await asyncio.open_connection("127.0.0.1", secrets.choice(ports))
             with closing(back):

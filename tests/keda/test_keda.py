@@ -1,4 +1,4 @@
-"""The daemon under a real KEDA, HPA controller and API server. A tier of its own: `make test-keda`."""
+"""The daemon with a real KEDA, HPA controller and API server: `make test-keda`."""
 
 import asyncio
 import signal
@@ -18,17 +18,17 @@ from tests.keda.site import Site, service
 
 pytestmark = pytest.mark.keda
 
-COUNTS = (7, 8, 20, 21, 22, 19, 18, 12, 11, 10)  # the steps of one from ten up are within an HPA's usual tolerance
+COUNTS = (7, 8, 20, 21, 22, 19, 18, 12, 11, 10)  # steps of one from ten up are within an HPA's default tolerance
 SOON_S = 30
 CRON = {
-    "type": "cron",  # wants nothing but in the first minute of a year
+    "type": "cron",  # active only in the first minute of a year
     "metadata": {"timezone": "UTC", "start": "0 0 1 1 *", "end": "1 0 1 1 *", "desiredReplicas": "2"},
 }
 
 
 @asynccontextmanager
 async def counted(site: Site) -> AsyncIterator[list[int]]:
-    """Keep the counts that the workload is to have, one for each change, within the block."""
+    """Collect the desired counts of the workload within the block, one for each change."""
     counts: list[int] = []
 
     async def look() -> None:
@@ -84,7 +84,7 @@ async def test_every_count_lands_exactly_when_the_tolerance_is_zero(site: Site):
         await eventually(lambda: asyncio.sleep(0, seen == [1, *COUNTS]), f"the counts {COUNTS}")
 
 
-async def test_fallback_holds_its_count_when_no_pod_is_heard(site: Site):
+async def test_fallback_keeps_its_count_when_no_pod_is_read(site: Site):
     site.exactly(2)
     await site.workload()
     site.metrics.serve("/metrics", Answer("loading", status=503))
@@ -98,7 +98,7 @@ async def test_fallback_holds_its_count_when_no_pod_is_heard(site: Site):
         await has(site, 2)
 
 
-async def test_refused_metadata_is_named_in_an_event_and_counts_for_fallback(site: Site):
+async def test_refused_metadata_is_in_an_event_and_counts(site: Site):
     await site.workload()
     user, port = await site.user("keda"), free_port()
     metadata = {"scalerAddress": f"localhost:{port}", "policy": "quick", "polisy": "quick"}
@@ -114,7 +114,7 @@ async def test_refused_metadata_is_named_in_an_event_and_counts_for_fallback(sit
         await eventually(named, "an event names the key", SOON_S)
 
 
-async def test_count_stands_beside_a_second_trigger_when_the_daemon_is_gone(site: Site):
+async def test_count_stays_with_a_second_trigger_without_daemon(site: Site):
     site.exactly(4)
     await site.workload()
     user, port = await site.user("keda"), free_port()
@@ -125,7 +125,7 @@ async def test_count_stands_beside_a_second_trigger_when_the_daemon_is_gone(site
         seen = await stack.enter_async_context(counted(site))
         first.signal(signal.SIGTERM)
         await has_condition(site, "Ready", False)
-        await asyncio.sleep(3)  # some looks of the HPA controller
+        await asyncio.sleep(3)  # several syncs of the HPA controller
         await stack.enter_async_context(site.keda_daemon(user, port))
         await has_condition(site, "Ready", True)
         site.exactly(5)
@@ -158,7 +158,7 @@ async def test_new_leader_answers_within_10_s_when_the_leader_ends(site: Site):
 
 
 async def answers(daemon: Daemon) -> float | None:
-    """Return how many values a daemon has given KEDA; None: it was not asked, or had none."""
+    """Return how many values a daemon has answered; None: KEDA has not called it, or it had no answer."""
     return await daemon.metric("vllm_autoscaler_keda_calls_total", method="GetMetrics", code="OK")
 
 

@@ -56,7 +56,7 @@ NEEDED = {
     Mode.DRY_RUN: _ANNOTATED,
     Mode.KEDA: "a ScaledObject with an external trigger that names a policy",
 }
-"""What makes a workload a managed one."""
+"""The declaration that makes a workload managed, by mode."""
 
 
 class _WorkloadRows(NamedTuple):

@@ -29,8 +29,8 @@ class OverrideTracker:
     """Detects changes of a count that are not ours, and stops scaling the workload for a while.
 
     The first change is respected for five minutes. Each repeated change (a manifest that is applied again and again)
-    doubles this time, up to an hour. The count that is found at the start is no override, because the API server tells
-    neither when a count was set nor, at zero, which client set it.
+    doubles this time, up to an hour. The count that is found at the start is no override. The API server does not tell
+    when a count was set, and at zero it does not tell which client set it.
 
     Another installation of the daemon is known by its field manager, and respected from the start. Version 0.1 wrote
     without an installation name: its writes count as ours, so that an upgrade sees no override.

@@ -1,4 +1,4 @@
-"""Fixtures around the real API server: a world to fill, and a client with exactly the rights that ship."""
+"""Fixtures for the real API server: a namespace to fill, and a client with exactly the shipped permissions."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -48,7 +48,7 @@ async def clock() -> SystemClock:
 
 
 def in_namespace(roles: list[dict], namespace: str) -> list[dict]:
-    """Put namespaced Roles into a test's namespace, as an operator's overlay would."""
+    """Move namespaced Roles to a test's namespace, like an operator's overlay."""
     return [
         role | {"metadata": role["metadata"] | {"namespace": namespace}} if role["kind"] == "Role" else role
         for role in roles

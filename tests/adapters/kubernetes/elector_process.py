@@ -1,4 +1,4 @@
-"""One elector in a process of its own, so that a test can kill or freeze it.
+"""One elector in its own process, so that a test can kill or freeze it.
 
 While it leads it acts every few milliseconds: it prints the time (of the machine's monotonic clock, which all its
 processes share), its identity and the lease's transitions.

@@ -1,4 +1,4 @@
-"""The Roles that ship are neither too small nor too large: what the daemon does in each mode against what it may do."""
+"""The shipped Roles are exactly enough: the daemon's requests in each mode against its permissions."""
 
 import asyncio
 
@@ -29,7 +29,7 @@ READING = {"list", "watch"}
 async def use_everything(
     api: KubeApi, kube: Kube, clock: SystemClock, world: World, user: User, roles: list, mode: Mode
 ) -> None:
-    """Do once what the daemon does in a mode: watch all there is, lead, scale every kind, be too late, tell."""
+    """Send all requests of a mode once: watch, lead, scale each kind, fail with a conflict, write an Event."""
     writes = OwnWrites(clock)
     fleet = KubeFleet(kube, clock, mode, writes=writes)
     elector = Elector(kube, LeaseSettings(namespace=world.namespace), clock)
@@ -83,10 +83,10 @@ async def test_each_mode_uses_exactly_what_its_role_grants(
     assert kube_api.used(user) == granted(*roles)
 
 
-async def test_a_verb_taken_out_of_the_role_is_missed(
+async def test_missing_verb_of_a_role_is_detected(
     kube_api: KubeApi, connect: Connect, clock: SystemClock, world: World
 ):
-    """The check above can fail: without one verb the daemon says which."""
+    """The test above can fail: without one verb the daemon names it."""
     roles = in_namespace(shipped_roles("direct"), world.namespace)
     cluster_role = next(role for role in roles if role["kind"] == "ClusterRole")
     rules = [rule for rule in cluster_role["rules"] if rule["resources"] != ["deployments/scale", "statefulsets/scale"]]
@@ -99,7 +99,7 @@ async def test_a_verb_taken_out_of_the_role_is_missed(
     assert {used.resource for used in kube_api.refused(user)} == {"deployments/scale"}
 
 
-async def test_dry_run_under_a_read_only_role_writes_nothing_and_needs_no_more(
+async def test_dry_run_needs_only_a_read_only_role(
     kube_api: KubeApi, connect: Connect, clock: SystemClock, world: World
 ):
     roles = shipped_roles("dry-run")

@@ -1,4 +1,4 @@
-"""Patching the scale subresource of a real API server, with the rights that ship."""
+"""Patches of the scale subresource of a real API server, with the shipped permissions."""
 
 import asyncio
 import time
@@ -39,9 +39,7 @@ async def apply(actuator: ScaleActuator, *changes: Change) -> list[Outcome]:
     return await actuator.apply(changes, 10)
 
 
-async def test_deployment_stateful_set_and_leader_worker_set_are_scaled_up_to_zero_and_back(
-    actuator: ScaleActuator, world: World
-):
+async def test_each_kind_is_scaled_up_to_zero_and_back(actuator: ScaleActuator, world: World):
     made = [await world.deployment("a"), await world.stateful_set("b"), await world.leader_worker_set("c")]
     for before, after in ((1, 3), (3, 0), (0, 2)):
         outcomes = await apply(actuator, *(change(each, before, after) for each in made))
@@ -55,7 +53,7 @@ async def test_deployment_stateful_set_and_leader_worker_set_are_scaled_up_to_ze
 
 
 @pytest.mark.parametrize("before", [2, 0])
-async def test_a_count_that_somebody_changed_meanwhile_stays(actuator: ScaleActuator, world: World, before: int):
+async def test_count_stays_when_it_was_changed_meanwhile(actuator: ScaleActuator, world: World, before: int):
     made = await world.deployment("llama", replicas=before)
     await world.scale("llama", 6, by="hand")
     (outcome,) = await apply(actuator, change(made, before, 4))
@@ -63,7 +61,7 @@ async def test_a_count_that_somebody_changed_meanwhile_stays(actuator: ScaleActu
     assert await world.replicas("llama") == 6
 
 
-async def test_a_workload_deleted_mid_tick_is_gone_and_the_others_are_scaled(actuator: ScaleActuator, world: World):
+async def test_others_are_scaled_when_a_workload_is_deleted(actuator: ScaleActuator, world: World):
     gone, stays = await world.deployment("gone"), await world.deployment("stays")
     await world.delete("Deployment", "gone")
     first, second = await apply(actuator, change(gone, 1, 2), change(stays, 1, 2))
@@ -71,7 +69,7 @@ async def test_a_workload_deleted_mid_tick_is_gone_and_the_others_are_scaled(act
     assert second.status is ChangeStatus.APPLIED
 
 
-async def test_a_workload_made_again_under_the_same_name_is_not_touched(actuator: ScaleActuator, world: World):
+async def test_recreated_workload_is_not_scaled(actuator: ScaleActuator, world: World):
     old = await world.deployment("llama")
     await world.delete("Deployment", "llama")
     await world.deployment("llama")
@@ -80,7 +78,7 @@ async def test_a_workload_made_again_under_the_same_name_is_not_touched(actuator
     assert await world.replicas("llama") == 1
 
 
-async def test_a_missing_right_is_told_with_the_servers_own_words(
+async def test_missing_permission_is_reported_in_the_servers_words(
     kube_api: KubeApi, namespace: str, connect: Connect, clock: SystemClock, world: World
 ):
     nobody = await kube_api.service_account(namespace, "nobody")
@@ -91,8 +89,8 @@ async def test_a_missing_right_is_told_with_the_servers_own_words(
     assert 'cannot patch resource "deployments/scale"' in outcome.detail
 
 
-async def test_a_busy_api_server_is_told_with_how_long_it_asks_to_wait(clock: SystemClock):
-    """A double: the real server does so only under a load that tests should not make."""
+async def test_busy_server_is_reported_with_its_retry_time(clock: SystemClock):
+    """A fake client, because a real server answers so only under heavy load."""
 
     async def busy(request: web.Request) -> web.Response:
         return web.json_response({"message": "too many requests"}, status=429, headers={"Retry-After": "3"})
@@ -104,7 +102,7 @@ async def test_a_busy_api_server_is_told_with_how_long_it_asks_to_wait(clock: Sy
     assert outcome.detail == "the API server is busy, it asks to wait 3 s: too many requests"
 
 
-async def test_a_patch_is_known_to_be_ours_before_the_server_has_it_and_given_up_before_another_may_lead(
+async def test_patch_is_remembered_first_and_ends_before_the_lease(
     clock: SystemClock,
 ):
     writes, known = OwnWrites(clock), []
@@ -119,19 +117,17 @@ async def test_a_patch_is_known_to_be_ours_before_the_server_has_it_and_given_up
         (outcome,) = await ScaleActuator(kube, writes).apply([change], WRITE_TIMEOUT_S + 2)
     assert known == [True]
     assert outcome.status is ChangeStatus.FAILED
-    assert "not answered in time" not in outcome.detail  # by its own limit, not by that of all changes
+    assert "not answered in time" not in outcome.detail  # ended by its own time-out, not by the deadline of all changes
 
 
-async def test_a_kind_without_a_known_scale_is_refused_by_name(actuator: ScaleActuator):
+async def test_unknown_kind_is_refused_by_name(actuator: ScaleActuator):
     ref = WorkloadRef("ns", "x", "InferenceService", "serving.kserve.io/v1")
     (outcome,) = await apply(actuator, Change(ref, "uid", 1, 2, ""))
     assert outcome.status is ChangeStatus.FAILED
     assert outcome.detail == ("InferenceService cannot be scaled; allowed: Deployment, StatefulSet, LeaderWorkerSet")
 
 
-async def test_what_is_not_done_by_the_deadline_has_failed_and_says_so(
-    kube_api: KubeApi, actuator: ScaleActuator, world: World
-):
+async def test_changes_after_the_deadline_have_failed(kube_api: KubeApi, actuator: ScaleActuator, world: World):
     made = [await world.deployment(f"d{index}") for index in range(20)]
     async with kube_api.frozen():
         outcomes = await actuator.apply([change(each, 1, 2) for each in made], 0.3)
@@ -143,22 +139,20 @@ async def test_what_is_not_done_by_the_deadline_has_failed_and_says_so(
     }
 
 
-async def test_nothing_shrinks_on_a_server_that_hangs_when_it_thaws(
-    kube_api: KubeApi, actuator: ScaleActuator, world: World
-):
-    """A patch that waits in its socket would be applied after the load has come back."""
+async def test_server_that_hangs_scales_nothing_down_later(kube_api: KubeApi, actuator: ScaleActuator, world: World):
+    """A patch that waits in its socket would be applied after the load has returned."""
     made = [await world.deployment(f"d{index}", replicas=4) for index in range(3)]
     began_s = time.monotonic()
     async with kube_api.frozen():
         outcomes = await actuator.apply([change(each, 4, 1) for each in made], 10.0)
     assert time.monotonic() - began_s < WRITE_TIMEOUT_S
     assert {outcome.status for outcome in outcomes} == {ChangeStatus.FAILED}
-    await asyncio.sleep(1.0)  # whatever was sent is answered by now
+    await asyncio.sleep(1.0)  # all requests are answered by now
     assert [await world.replicas(f"d{index}") for index in range(3)] == [4, 4, 4]
     assert [outcome.status for outcome in await apply(actuator, change(made[0], 4, 1))] == [ChangeStatus.APPLIED]
 
 
-async def test_a_shrink_is_not_sent_when_its_inputs_are_too_old(
+async def test_scale_down_is_not_sent_when_inputs_are_too_old(
     actuator: ScaleActuator, clock: SystemClock, world: World
 ):
     made = await world.deployment("llama", replicas=4)
@@ -167,13 +161,13 @@ async def test_a_shrink_is_not_sent_when_its_inputs_are_too_old(
     assert outcome.status is ChangeStatus.FAILED
     assert "too old by now to scale down" in outcome.detail
     (outcome,) = await apply(actuator, replace(late, after=6))
-    assert outcome.status is ChangeStatus.APPLIED  # growth waits for nothing
+    assert outcome.status is ChangeStatus.APPLIED  # scaling up is always sent
 
 
-async def test_a_shrink_holds_for_the_version_that_was_read_alone(
+async def test_scale_down_applies_only_to_the_version_read(
     kube_api: KubeApi, kube: Kube, clock: SystemClock, world: World
 ):
-    """The count is the same, but somebody wrote in between: an old patch says nothing of what stands now."""
+    """The count is the same, but another client wrote meanwhile, so the decision may be wrong."""
     made = await world.deployment("llama", replicas=4)
 
     class Slow:
@@ -191,7 +185,7 @@ async def test_a_shrink_holds_for_the_version_that_was_read_alone(
     assert await world.replicas("llama") == 4
 
 
-async def test_a_count_that_a_policy_denies_is_put_off_longer_each_time_until_one_is_accepted(
+async def test_refused_count_is_delayed_longer_each_time(
     kube_api: KubeApi, namespace: str, connect: Connect, world: World
 ):
     nobody = await kube_api.service_account(namespace, "nobody")
@@ -208,7 +202,7 @@ async def test_a_count_that_a_policy_denies_is_put_off_longer_each_time_until_on
     assert writes.refusals() == {}
 
 
-async def test_who_does_not_lead_any_more_writes_nothing(kube: Kube, clock: SystemClock, world: World):
+async def test_former_leader_writes_nothing(kube: Kube, clock: SystemClock, world: World):
     class Deposed:
         leading = False
 
@@ -218,7 +212,7 @@ async def test_who_does_not_lead_any_more_writes_nothing(kube: Kube, clock: Syst
     assert await world.replicas("llama") == 1
 
 
-async def test_a_hundred_workloads_are_scaled_within_seconds(actuator: ScaleActuator, world: World):
+async def test_hundred_workloads_are_scaled_within_seconds(actuator: ScaleActuator, world: World):
     made = [await world.deployment(f"d{index}") for index in range(100)]
     outcomes = await apply(actuator, *(change(each, 1, 2) for each in made))
     assert {outcome.status for outcome in outcomes} == {ChangeStatus.APPLIED}

@@ -1,4 +1,4 @@
-"""What the tests put into the real API server in place of controllers, scheduler and kubelet."""
+"""Objects in the real API server, which tests create in place of controllers, scheduler and kubelet."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -28,7 +28,7 @@ def shipped_roles(overlay: str) -> list[dict[str, Any]]:
 
 
 def annotated(**annotations: str) -> dict[str, str]:
-    """Write annotations under our prefix: `min_replicas="1"`."""
+    """Return annotations with our prefix: `min_replicas="1"`."""
     return {PREFIX + key.replace("_", "-"): value for key, value in annotations.items()}
 
 
@@ -69,7 +69,7 @@ def waiting_status(reason: str) -> dict[str, Any]:
 
 
 class World:
-    """One namespace. Makes what a controller would make below a workload."""
+    """One namespace. It creates objects like a controller."""
 
     def __init__(self, api: KubeApi, namespace: str) -> None:
         self.api = api
@@ -78,7 +78,7 @@ class World:
     async def deployment(
         self, name: str, replicas: int = 1, annotations: Mapping[str, str] | None = None, gpus: int = 1, **spec: Any
     ) -> dict[str, Any]:
-        """Make a Deployment and its ReplicaSet; with no annotations given, under the policy `realtime`."""
+        """Create a Deployment and its ReplicaSet; by default with the policy `realtime`."""
         annotations = annotated(policy="realtime") if annotations is None else annotations
         return await self._workload("Deployment", name, replicas, annotations, gpus, spec)
 
@@ -98,7 +98,7 @@ class World:
         kind: str = "Deployment",
         labels: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
-        """Make a pod that its controller owns, on a node unless it is unscheduled, with a status as of the kubelet."""
+        """Create a pod with its owner, a node unless it is unscheduled, and a status like the kubelet's."""
         owner_kind = {"Deployment": "ReplicaSet"}.get(kind, kind)
         owner_name = f"{workload}-1" if kind == "Deployment" else workload
         api_version = LWS if kind == "LeaderWorkerSet" else "apps/v1"
@@ -152,7 +152,7 @@ class World:
         return await self._apply(made)
 
     async def scale(self, name: str, replicas: int, by: str, kind: str = "Deployment", api: str = "apps/v1") -> None:
-        """Change a count as somebody else would: `kubectl scale`, `kubectl edit`."""
+        """Change a count like another client: `kubectl scale`, `kubectl edit`."""
         path = await self.api.path(api, kind, self.namespace, name, "scale")
         merge = "application/merge-patch+json"
         await self.api.request("PATCH", path, {"spec": {"replicas": replicas}}, content_type=merge, fieldManager=by)
@@ -163,7 +163,7 @@ class World:
         return count
 
     async def patch(self, kind: str, name: str, patch: Mapping[str, Any], api_version: str = KEDA) -> None:
-        """Change an object as its author would; None takes a field away."""
+        """Change an object like its author; None removes a field."""
         path = await self.api.path(api_version, kind, self.namespace, name)
         await self.api.request("PATCH", path, patch, content_type="application/merge-patch+json")
 
@@ -193,7 +193,7 @@ class World:
 
 @asynccontextmanager
 async def running(*parts: Any) -> AsyncIterator[None]:
-    """Run the `run` of each part beside the test, and end it afterwards."""
+    """Run each part in a task during the test."""
     tasks = [asyncio.create_task(part.run()) for part in parts]
     try:
         yield
@@ -220,7 +220,7 @@ async def synced(fleet: KubeFleet) -> Fleet:
 
 
 async def until(fleet: KubeFleet, what: str, holds: Any, timeout_s: float = 10) -> Fleet:
-    """Wait for a view in which `holds(view)`."""
+    """Wait for a view for which `holds(view)` is true."""
 
     async def view() -> Fleet | None:
         seen = fleet.fleet()

@@ -1,4 +1,4 @@
-"""How the cluster is found, and what a connection does with servers that are slow, large or not the API server."""
+"""How the cluster is found, and requests to slow servers, large answers and other servers."""
 
 import asyncio
 import ssl
@@ -42,7 +42,7 @@ async def fails(answer, timeout_s: float = 5.0) -> ApiError:
         return caught.value
 
 
-async def test_a_server_that_does_not_answer_costs_no_more_than_the_time_out():
+async def test_request_ends_at_the_time_out_without_an_answer():
     async def silent(request: web.Request) -> web.Response:
         await asyncio.sleep(30)
         return web.Response()
@@ -52,13 +52,13 @@ async def test_a_server_that_does_not_answer_costs_no_more_than_the_time_out():
     assert str(error) == "GET /version: no answer: nothing within 0.2 s"
 
 
-async def test_nobody_listening_is_named():
+async def test_error_names_a_closed_port():
     async with Kube.using(Configuration(host=f"http://127.0.0.1:{free_port()}"), 1.0) as kube:
         with pytest.raises(ApiError, match="no answer: ClientConnectorError"):
             await kube.request("GET", "/version")
 
 
-async def test_the_html_of_a_proxy_is_an_error_like_any_other():
+async def test_html_of_a_proxy_is_an_error():
     async def proxy(request: web.Request) -> web.Response:
         return web.Response(status=502, text="<html>bad gateway</html>", content_type="text/html")
 
@@ -66,7 +66,7 @@ async def test_the_html_of_a_proxy_is_an_error_like_any_other():
     assert (error.status, error.message) == (502, "Bad Gateway")
 
 
-async def test_retry_after_is_read_as_seconds_and_nonsense_as_absent():
+async def test_invalid_retry_after_counts_as_absent():
     async def busy(request: web.Request) -> web.Response:
         return web.json_response({"message": "slow\ndown"}, status=429, headers={"Retry-After": "7"})
 
@@ -78,7 +78,7 @@ async def test_retry_after_is_read_as_seconds_and_nonsense_as_absent():
     assert (await fails(nonsense)).retry_after_s is None
 
 
-async def test_an_answer_without_end_is_cut_off():
+async def test_endless_answer_is_cut_off():
     async def endless(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
@@ -88,7 +88,7 @@ async def test_an_answer_without_end_is_cut_off():
     assert "larger than" in (await fails(endless, timeout_s=30)).message
 
 
-async def test_a_refusal_with_more_words_than_are_read_is_still_one():
+async def test_oversized_error_answer_is_still_an_error():
     async def verbose(request: web.Request) -> web.Response:
         return web.Response(status=403, text="x" * (1 << 20))
 
@@ -96,8 +96,8 @@ async def test_a_refusal_with_more_words_than_are_read_is_still_one():
     assert (error.status, error.message) == (403, "Forbidden")
 
 
-async def test_a_proxy_of_the_environment_is_used_only_where_kubectl_would(monkeypatch: pytest.MonkeyPatch):
-    """In the cluster a proxy meant for downloads must not stand between the daemon and the API server."""
+async def test_proxy_is_used_only_outside_the_cluster(monkeypatch: pytest.MonkeyPatch):
+    """In the cluster a proxy for downloads must not be used for the API server."""
     monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{free_port()}")
 
     async def fine(request: web.Request) -> web.Response:
@@ -116,9 +116,7 @@ def test_names_are_quoted_in_paths():
     assert path == "/apis/apps/v1/namespaces/ns/deployments/..%2F..%2Fsecrets%3Fx%3D1/scale"
 
 
-async def test_without_any_configuration_the_error_says_where_was_looked(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-):
+async def test_error_names_the_places_without_a_configuration(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "missing"))
     with pytest.raises(Unavailable, match=r"no cluster: the kubeconfig .*/missing cannot be used"):
@@ -145,7 +143,7 @@ TRUSTING = SECURE.replace("}}]", ", certificate-authority-data: eA==}}]")  # an 
         f"{ENTRIES}{SECURE}users: [{{name: u, user: {{client-certificate-data: eA==, client-key-data: eA==}}}}]",
     ],
 )
-async def test_a_broken_kubeconfig_is_named_and_none_of_it_repeated(
+async def test_invalid_kubeconfig_is_named_without_its_content(
     text: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     path = tmp_path / "kubeconfig"
@@ -159,7 +157,7 @@ async def test_a_broken_kubeconfig_is_named_and_none_of_it_repeated(
     assert "\n" not in str(refused.value)
 
 
-async def test_a_plug_in_that_hangs_costs_no_more_than_the_time_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+async def test_hanging_plug_in_ends_at_the_time_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     plugin, path = tmp_path / "plugin", tmp_path / "kubeconfig"
     plugin.write_text("#!/bin/sh\nexec sleep 0.3\n")
     plugin.chmod(plugin.stat().st_mode | stat.S_IEXEC)
@@ -173,9 +171,7 @@ async def test_a_plug_in_that_hangs_costs_no_more_than_the_time_out(monkeypatch:
     await asyncio.sleep(0.3)  # until it has ended, so that nothing of it outlives the test
 
 
-async def test_in_a_pod_without_a_service_account_the_error_says_where_one_is_mounted(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-):
+async def test_error_names_the_path_without_a_service_account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "1")
     with pytest.raises(Unavailable, match=rf"no cluster: this pod's service account in {tmp_path} cannot be used: .+"):
@@ -183,9 +179,7 @@ async def test_in_a_pod_without_a_service_account_the_error_says_where_one_is_mo
             pass
 
 
-async def test_a_kubeconfig_that_cannot_be_read_again_is_told_once_with_the_reason_and_so_is_its_end(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-):
+async def test_unreadable_kubeconfig_is_logged_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     path = tmp_path / "kubeconfig"
     good = f"{ENTRIES}{CLUSTER}users: [{{name: u, user: {{token: hunter2}}}}]"
     path.write_text(good)
@@ -206,9 +200,7 @@ async def test_a_kubeconfig_that_cannot_be_read_again_is_told_once_with_the_reas
 
 
 @pytest.mark.integration
-async def test_a_context_of_the_kubeconfig_is_used_and_an_unknown_one_named(
-    kube_api: KubeApi, monkeypatch: pytest.MonkeyPatch
-):
+async def test_unknown_context_is_named_with_the_known_ones(kube_api: KubeApi, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("KUBECONFIG", str(kube_api.kubeconfig()))
     async with Kube.connect(KubeSettings(context="test")) as kube:
         assert b"gitVersion" in await kube.request("GET", "/version")
@@ -219,7 +211,7 @@ async def test_a_context_of_the_kubeconfig_is_used_and_an_unknown_one_named(
 
 
 @pytest.mark.integration
-async def test_in_a_pod_the_service_account_is_used(
+async def test_service_account_is_used_in_a_pod(
     kube_api: KubeApi, monkeypatch: pytest.MonkeyPatch, namespace: str, tmp_path: Path
 ):
     user = await kube_api.service_account(namespace, "daemon")
@@ -234,7 +226,7 @@ async def test_in_a_pod_the_service_account_is_used(
 
 @asynccontextmanager
 async def in_a_pod(monkeypatch: pytest.MonkeyPatch, account: Path, port: int) -> AsyncIterator[Kube]:
-    """Connect as in a pod, and read what is mounted again before each request."""
+    """Connect as in a pod, and read the mounted files again before each request."""
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(port))
     async with Kube.connect(KubeSettings(timeout_s=5.0), account=account, credentials_age_s=0.0) as kube:
@@ -243,7 +235,7 @@ async def in_a_pod(monkeypatch: pytest.MonkeyPatch, account: Path, port: int) ->
 
 @asynccontextmanager
 async def api_server(port: int, certificates: Certificates) -> AsyncIterator[list[str]]:
-    """Serve TLS by a certificate of this authority; yield the tokens that came, in order."""
+    """Serve TLS with a certificate of this authority; yield the received tokens in order."""
     tokens: list[str] = []
 
     async def answer(request: web.Request) -> web.Response:
@@ -257,10 +249,8 @@ async def api_server(port: int, certificates: Certificates) -> AsyncIterator[lis
         yield tokens
 
 
-async def test_an_authority_that_replaces_another_is_trusted_once_it_is_mounted(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-):
-    """Kubelet writes the cluster's new authority into the mounted file; no pod is restarted for it."""
+async def test_new_authority_is_trusted_after_it_was_mounted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """The kubelet writes the new authority into the mounted file, and restarts no pod."""
     port = free_port()
     old, new = (Certificates(tmp_path / name) for name in ("old", "new"))
     (tmp_path / "token").write_text("secret")
@@ -281,9 +271,7 @@ async def test_an_authority_that_replaces_another_is_trusted_once_it_is_mounted(
                 await kube.request("GET", "/version")
 
 
-async def test_a_token_that_kubelet_replaces_is_read_again_and_one_that_is_away_for_a_moment_stays(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-):
+async def test_replaced_token_is_read_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     port = free_port()
     certificates, token = Certificates(tmp_path / "ca"), tmp_path / "token"
     token.write_text("first")
@@ -304,9 +292,7 @@ async def test_a_token_that_kubelet_replaces_is_read_again_and_one_that_is_away_
 
 
 @pytest.mark.integration
-async def test_a_token_that_a_plug_in_renews_is_read_again(
-    kube_api: KubeApi, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-):
+async def test_token_of_a_plug_in_is_read_again(kube_api: KubeApi, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     plugin, renewed = tmp_path / "plugin", tmp_path / "renewed"
     plugin.write_text(
         f"#!{sys.executable}\nimport json, pathlib\nrenewed = pathlib.Path({str(renewed)!r}).exists()\n"
@@ -330,11 +316,11 @@ async def test_a_token_that_a_plug_in_renews_is_read_again(
 
 
 @pytest.mark.parametrize(("installation", "name"), [("", "vllm-autoscaler"), ("ns/lease", "vllm-autoscaler/ns/lease")])
-def test_a_field_manager_names_the_installation(installation: str, name: str):
+def test_field_manager_names_the_installation(installation: str, name: str):
     assert field_manager(installation) == name
 
 
-def test_long_names_of_installations_stay_different_field_managers():
+def test_field_managers_of_long_names_differ():
     names = {field_manager(f"ns/{'x' * 240}{end}") for end in "ab"}
     assert len(names) == 2
     assert all(len(name) == MANAGER_LIMIT for name in names)

@@ -1,4 +1,4 @@
-"""Objects nested without end: cut, and read as far as they make sense."""
+"""Deeply nested objects are cut and decoded."""
 
 import json
 from typing import Any
@@ -19,7 +19,7 @@ NESTED = st.recursive(
 
 
 def cut(value: Any, depth: int) -> Any:
-    """Second source: the same on decoded values."""
+    """A second implementation, on decoded values."""
     if isinstance(value, list):
         return [cut(each, depth - 1) for each in value] if depth else None
     if isinstance(value, dict):
@@ -28,17 +28,17 @@ def cut(value: Any, depth: int) -> Any:
 
 
 @given(NESTED, st.integers(1, 4))
-def test_what_is_deeper_is_null_and_all_else_as_it_was(value: Any, depth: int):
+def test_only_deeper_values_become_null(value: Any, depth: int):
     assert json.loads(shallow(json.dumps(value).encode(), depth)) == cut(value, depth)
 
 
 @pytest.mark.parametrize("levels", [DEPTH, 2_000, 100_000])
-def test_an_object_is_read_whatever_else_is_in_it(levels: int):
+def test_object_is_read_despite_deep_nesting(levels: int):
     text = b'{"rest":%s1%s,"metadata":{"name":"a"}}' % (b'{"f:x":[' * levels, b"]}" * levels)
     assert decode(msgspec.json.Decoder(Object), text).metadata.name == "a"
 
 
 @pytest.mark.parametrize("text", [b"[" * 5_000, b'{"metadata":' * 5_000, b"]" * 5_000, b'{"a":"' * 5_000])
-def test_what_never_ends_is_not_an_object(text: bytes):
+def test_endless_nesting_is_an_error(text: bytes):
     with pytest.raises(msgspec.MsgspecError):
         decode(msgspec.json.Decoder(Object), text)

@@ -1,4 +1,4 @@
-"""What a pod template says: the engine's container, its command line and port, and the devices of a pod."""
+"""Pod templates: the engine's container, its command line and port, and the devices of a pod."""
 
 import math
 
@@ -73,14 +73,12 @@ def test_model_and_port_are_read_from_arguments(arguments: list[str], model: str
         (["vllm", "serve", "--port", "8001", "org/m"], "vllm", "", 8001),
     ],
 )
-def test_the_engine_and_its_usual_port_are_told_by_its_program(
-    arguments: list[str], engine: str, model: str, port: int
-):
+def test_engine_and_default_port_follow_from_the_program(arguments: list[str], engine: str, model: str, port: int):
     facts = template({"name": "main", "args": arguments})
     assert (facts.engine, facts.model, facts.port) == (engine, model, port)
 
 
-def test_tgi_is_read_with_its_environment_when_options_are_there():
+def test_tgi_options_are_read_from_the_environment_too():
     env = [{"name": "PORT", "value": "8081"}, {"name": "MODEL_ID", "value": "org/m"}]
     facts = template({"name": "main", "command": ["text-generation-launcher"], "env": env})
     assert (facts.model, facts.port, facts.states_port) == ("org/m", 8081, True)
@@ -95,7 +93,7 @@ def test_tgi_is_read_with_its_environment_when_options_are_there():
         ["sh", "-c", "vllm serve $MODEL --port $(HOST_PORT)"],
     ],
 )
-def test_variables_of_the_container_are_put_in(arguments: list[str]):
+def test_variables_of_the_container_are_substituted(arguments: list[str]):
     env = [
         {"name": "MODEL", "value": "org/m"},
         {"name": "PORT", "value": "8081"},
@@ -107,7 +105,7 @@ def test_variables_of_the_container_are_put_in(arguments: list[str]):
 
 
 @pytest.mark.parametrize("port", ["$(SECRET)", "$$(PORT)", "$(GROWS)"])
-def test_a_port_is_unknown_when_its_variable_is(port: str):
+def test_port_is_unknown_when_its_variable_is(port: str):
     grows = [{"name": "A", "value": "1" * 200}, {"name": "GROWS", "value": "$(A)$(A)"}]
     secret = {"name": "SECRET", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}
     env = [{"name": "PORT", "value": "8081"}, secret, *grows]
@@ -133,7 +131,7 @@ METRICS, HTTP = {"name": "metrics", "containerPort": 9100}, {"name": "http", "co
         ({"args": ["--port=$(PORT)"], "ports": [METRICS]}, 9100),
     ],
 )
-def test_the_port_is_the_named_or_probed_one_without_an_option(container: dict, port: int):
+def test_port_is_the_named_or_probed_one_without_an_option(container: dict, port: int):
     assert template(container).port == port
 
 
@@ -159,7 +157,7 @@ AGENT = {"name": "agent", "command": ["agent", "--port", "8080"]}
         ([ENGINE], {"initContainers": [GUARD | {"resources": GPU}]}),
     ],
 )
-def test_the_engine_is_the_container_with_devices_then_the_probed(containers: list[dict], spec: dict):
+def test_engine_is_the_container_with_devices_or_a_probe(containers: list[dict], spec: dict):
     chosen = engine_container(pod_spec(*containers, **spec))
     assert chosen is not None
     assert chosen.name == "engine"
@@ -195,7 +193,7 @@ def test_devices_are_counted_or_unknown(resources: dict, gpus: float, resource: 
     assert bool(facts.unclear) == math.isnan(gpus)
 
 
-def test_gpus_that_come_by_resource_claims_are_unknown():
+def test_gpus_are_unknown_with_resource_claims():
     facts = template({}, resourceClaims=[{"name": "gpu"}])
     assert math.isnan(facts.gpus)
     assert "resourceClaims" in facts.unclear
@@ -220,13 +218,13 @@ def test_gpus_that_come_by_resource_claims_are_unknown():
         ({"overhead": {"nvidia.com/gpu": "1", "cpu": "250m"}}, 3),
     ],
 )
-def test_a_pod_needs_its_effective_request(spec: dict, gpus: float):
+def test_devices_of_a_pod_are_its_effective_request(spec: dict, gpus: float):
     assert template(needs({"nvidia.com/gpu": 2}), **spec).gpus == gpus
 
 
 @given(st.lists(st.tuples(st.integers(0, 8), st.booleans()), max_size=6), st.lists(st.integers(0, 8), max_size=4))
-def test_a_pod_needs_the_most_that_runs_at_once(init: list[tuple[int, bool]], main: list[int]):
-    """A second source for the rule: walk through the start of the pod and note what is held at each moment."""
+def test_devices_of_a_pod_are_the_most_in_use_at_once(init: list[tuple[int, bool]], main: list[int]):
+    """A second implementation: simulate the start of the pod and note the devices in use at each step."""
     held, most = 0, 0
     for count, stays in init:
         most = max(most, held + count)
@@ -240,8 +238,8 @@ def test_a_pod_needs_the_most_that_runs_at_once(init: list[tuple[int, bool]], ma
     assert template(*map(container, main), initContainers=starting).gpus == most
 
 
-def test_many_long_scripts_in_one_template_take_no_longer_than_one():
-    """Whoever may make a Deployment must not hold up the daemon with each change of it."""
+def test_many_long_scripts_cost_no_more_than_one():
+    """A user who may create a Deployment must not be able to slow the daemon down."""
     container = {"args": ["-c", "x" * 16_000]}
     with counted_calls() as one:
         template(container)
@@ -250,7 +248,7 @@ def test_many_long_scripts_in_one_template_take_no_longer_than_one():
     assert many.made < 2 * one.made
 
 
-def test_the_product_is_what_node_selector_or_required_affinity_demand():
+def test_product_is_read_from_selector_or_required_affinity():
     label = "nvidia.com/gpu.product"
     assert template(nodeSelector={label: "H100"}).product == (label, "H100")
     assert template(nodeSelector={"amd.com/gpu.product-name": "MI300X"}).product == (
