@@ -19,7 +19,7 @@ CASES = {
     "cron nonsense": [CHECK],
     "unknown time zone": [CHECK],
     "a policy named by an annotation that does not exist": [
-        "test_unscalable_or_deleted_workloads_harm_no_other",
+        "test_unscalable_workloads_do_not_affect_others",
     ],
     "metrics text truncated": [
         "test_any_bytes_are_read_or_refused_but_nothing_else_happens",
@@ -42,7 +42,7 @@ CASES = {
     "Prometheus down": [
         "test_prometheus_down_is_told_with_its_address",
         "test_a_prometheus_that_is_down_is_named_and_the_code_is_1",
-        "test_prometheus_serves_as_well_as_the_pods_themselves",
+        "test_prometheus_gives_the_same_count_as_the_pods",
     ],
     "Prometheus slow": ["test_a_slow_server_costs_the_time_out_and_no_more"],
     "Prometheus answers 200 with an error body": [
@@ -65,7 +65,7 @@ CASES = {
     ],
     "a workload deleted mid-tick": [
         "test_deleting_a_workload_during_a_tick_harms_no_other",
-        "test_unscalable_or_deleted_workloads_harm_no_other",
+        "test_unscalable_workloads_do_not_affect_others",
     ],
 }
 

@@ -351,7 +351,7 @@ class KubeApi:
     def audit(self, user: User | None = None) -> list[AuditEvent]:
         """Return the answered requests so far for resources, oldest first; with `user`, only its own.
 
-        Who was not let in at all (401) has no name.
+        An unauthenticated request (401) has no user.
         """
         return [
             AuditEvent(
