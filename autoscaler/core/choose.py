@@ -1,8 +1,8 @@
 """The switch between the two recommenders: which of them speaks for each workload.
 
-The planner weighs the load in its own way. Where it speaks, the same load against a learned capacity would only add to
-it, so the reactive signals that it weighs are left out. A queue that outlasts a cold start shows that the planner is
-wrong; then all signals speak.
+The planner weighs the load in its own way. The same load against a learned capacity would only add to it, so while the
+planner speaks the reactive signals that it weighs are left out. A queue that outlasts a cold start shows that the
+planner is wrong; then all signals speak.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _REACTIVE = np.array([signal for signal in Signal if signal != Signal.PLANNER])
 
 @dataclass(frozen=True)
 class ChoiceState(Columns):
-    """What is remembered of the choice; float64[W]."""
+    """The table of this stage; float64[W]."""
 
     last_planned_s: Transient[TimestampColumn]
     """Last moment at which the planner recommended, or the load was unknown; NaN: no replica has served since."""

@@ -1,8 +1,8 @@
-"""The snapshot: what outlives a process, under names of its own, and how it comes onto the rows of another process.
+"""The snapshot: the memory that outlives a process, under names of its own, for the rows of another process.
 
 A snapshot has what was learned over a long time: capacity, cold starts, lengths, the record of each strategy. Columns
-that follow the present begin anew (`columns.Transient`). Pods are left out: their counters give a rate again with the
-second reading, and a rate over the pause would not be one of now. Manual overrides are carried beside it.
+that follow the present begin anew (`columns.Transient`). Pods are left out, because their counters give a rate again
+with the second reading. Manual overrides are carried beside it.
 """
 
 from __future__ import annotations
@@ -73,6 +73,9 @@ Shapes are those of the columns in memory, [..., W]. Unless a name says otherwis
 stored as its age in seconds.
 """
 
+TABLES: Mapping[str, type[Columns]] = MappingProxyType({"workloads": WorkloadState, "zero": Zero, "rules": Rules})
+"""Tables of memory that belong to workloads and may have lasting columns, by the first part of a place."""
+
 QUEUED, MISSED = "rules.paper.queued", "rules.paper.missed"
 """Misses in queues are one part of what a shadow fleet missed; the other, by load, is many times as large as all else.
 So a snapshot has the sum alone, and after it has been restored all past misses count as misses in queues."""
@@ -99,7 +102,7 @@ class ManualOverride(NamedTuple):
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What was learned of some workloads up to one moment. It knows no clock but the wall's."""
+    """The lasting columns of some workloads at one moment. It uses wall-clock time alone."""
 
     workloads: tuple[Key, ...]  # [W]
     wall_s: float  # that moment, Unix time
@@ -129,10 +132,10 @@ def blank() -> Mapping[str, Column]:
 
 
 def restore(snapshot: Snapshot, memory: Memory, fleet: Fleet, now_s: float, wall_s: float) -> tuple[Memory, int]:
-    """Lay a snapshot over the memory of the workloads of `fleet` that it knows; also returns how many those are.
+    """Put a snapshot into the memory of the workloads of `fleet` that it has; also returns how many those are.
 
-    Columns that the snapshot lacks stay as they are, and so do those about other strategies. Pods that were ready by
-    then count as learned from.
+    Columns that the snapshot lacks stay as they are, and so do those about other strategies. The cold starts of pods
+    that were ready by then count as learned.
     """
     memory = align(memory, fleet)
     if not snapshot.workloads:
@@ -159,10 +162,6 @@ def restore(snapshot: Snapshot, memory: Memory, fleet: Fleet, now_s: float, wall
     tables = {name: table.with_columns(restored, f"{name}.") for name, table in _tables(memory).items()}
     planner = replace(memory.planner, zero=tables["zero"]).with_rules(tables["rules"])
     return replace(memory, pods=pods, workloads=tables["workloads"], planner=planner), int(np.count_nonzero(known))
-
-
-TABLES: Mapping[str, type[Columns]] = MappingProxyType({"workloads": WorkloadState, "zero": Zero, "rules": Rules})
-"""Tables of memory that belong to workloads and may have lasting columns, by the first part of a place."""
 
 
 def _tables(memory: Memory) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What one tick remembers for the next: the tables of all stages, given back by every tick.
+"""The memory of a tick: the tables of all stages, which every tick takes and returns.
 
 Rows change place here and nowhere else: `align` moves every table onto the rows of a new fleet, by id.
 """
@@ -20,7 +20,7 @@ from autoscaler.core.table.columns import Columns, IntColumn, TimestampColumn, T
 
 @dataclass(frozen=True)
 class WorkloadState(Columns):
-    """Per workload, the tables of the stages; [W]."""
+    """The tables of the stages that have a row per workload; [W]."""
 
     last_tick_s: Transient[TimestampColumn]  # time of the last tick that saw it
     observe: ObserveState
@@ -41,7 +41,7 @@ class Memory:
 
     @classmethod
     def empty(cls) -> Memory:
-        """Remember nothing, as after a first start."""
+        """Return the memory of a first start."""
         no_ids = np.empty(0, dtype=np.int64)
         return cls(no_ids, no_ids, WorkloadState.blank(0), PodState.blank(0), PlannerState.empty())
 

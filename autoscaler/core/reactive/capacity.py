@@ -1,9 +1,8 @@
-"""What one replica can do: stated by the policy, else learned from replicas that were busy.
+"""The capacity of one replica: stated by the policy, else learned from replicas that were busy.
 
-Learning is plain here: a replica holds at least as many requests as it is seen to run at the pace the objective asks
-for, and no more than it runs while others wait for it: then its running requests are its slots, or what its KV cache
-has room for, whichever binds, and its token rate is its best. Only replicas that were full themselves teach the latter:
-a full one beside an idle one has as many slots as it runs, not the mean of the two.
+A replica holds at least as many requests as it runs at the pace of the objective. It holds no more than it runs while
+others wait for it: then its slots or its KV cache are full, and its token rate is its best. Only pods that were full
+themselves teach the latter, because the mean of a full pod and an idle one is the capacity of neither.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from autoscaler.core.table import ewma
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, Transient, or_zero, replace
 
 PRIOR_CONCURRENCY = 32.0
-"""Requests per replica assumed until something was learned: an 8B model on one modern GPU holds a 50 ms gap there."""
+"""Requests per replica that are assumed before any was learned: an 8B model on one modern GPU holds a 50 ms gap there."""
 
 LEARNING_WINDOW_S = 60.0
 """Time constant with which readings of busy replicas move the estimate."""
 
 FIRST_WINDOW_S = 10.0
-"""The same until so much was learned: quick, but not so quick that one unlucky reading decides."""
+"""The same, until so many seconds were learned from: short, but long enough that no single reading decides."""
 
 BATCH_WINDOW_S = 75.0
 """Time constant of the usual batch, to which ITL quantiles belong: half of a usual histogram window."""
@@ -36,7 +35,7 @@ CONFIDENT_AFTER_S = 300.0
 
 @dataclass(frozen=True)
 class LearnedCapacity(Columns):
-    """What was learned of a replica of each workload; float64[W]."""
+    """The learned capacity of a replica of each workload; float64[W]."""
 
     batch: Transient[FloatColumn]  # running requests of an awake replica, averaged over as long as ITL reaches back
     concurrency: FloatColumn  # requests at once; begins at the prior
@@ -49,14 +48,14 @@ class LearnedCapacity(Columns):
 
 
 def learn(inp: TickInput, observed: Observed, before: LearnedCapacity) -> tuple[Capacity, LearnedCapacity]:
-    """Return the capacity of one replica of each workload, and what was learned on the way."""
+    """Return the capacity of one replica of each workload, and the updated table."""
     spec, observation = inp.spec, observed.observation
     elapsed_s = np.fmax(or_zero(observed.elapsed_s(inp.now_s)), 0.0)
     running = observation.batch
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         slow_by = np.fmax(observation.itl_s / spec.itl_objective_s, 1.0)
     saturated = observation.full > 0
-    # After a large batch the quantile still speaks of it, when few run: that a few are too many would be wrong.
+    # The quantile still reflects a large batch when few requests run. Those few are not too many.
     batch = ewma.update(before.batch, running, ewma.smoothing_factor(elapsed_s, BATCH_WINDOW_S))
     slow = (slow_by > 1.0) & (running >= 1) & (running >= 0.9 * batch)
 
@@ -72,7 +71,7 @@ def learn(inp: TickInput, observed: Observed, before: LearnedCapacity) -> tuple[
 
     decode = before.decode_tokens_per_s
     decoding = observation.full_tokens_per_s
-    # The rate of an engine that hangs fades, and is no capacity.
+    # The rate of a hung engine fades, and is no capacity.
     writing = saturated & (observed.arrivals.last_worked_s == inp.now_s) & (decoding > NOTHING_PER_S)
     decode = np.where(writing & (decoding > decode), decoding, _toward(decode, decoding, gain, writing))
     learned_s = before.learned_s + np.where(saturated | slow, elapsed_s, 0.0)
@@ -96,7 +95,7 @@ def _toward(value: FloatColumn, sample: FloatColumn, gain: FloatColumn, where: B
 
 
 def _slots(inp: TickInput, rows: int) -> FloatColumn:
-    """Largest known slot count of the workload's engines (max_num_seqs), float64[W]; infinite where unknown."""
+    """Return the largest known slot count of the workload's engines (max_num_seqs), float64[W]; infinity: unknown."""
     slots = inp.samples.pods.max_running
     known = ~np.isnan(slots)
     if not known.any():

@@ -1,8 +1,9 @@
 """Burst or noise: a queue that is gone before a new replica could serve is queued by design.
 
-The queue is projected to the moment at which a replica ordered now would serve, with what arrives on average, what is
-ready and what is loading. If the last in line then waits no longer than the tier tolerates, nothing is ordered for it;
-otherwise what is ordered is for the queue that will be left then, not for the one that stands now.
+The queue is projected to the moment at which a replica ordered now would serve. The projection knows the mean arrivals,
+and the replicas that are ready or loading. If the last request then waits no longer than the policy tolerates, no
+replica is ordered for the queue. Otherwise replicas are ordered for the queue that will be left then, not for the
+present one.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from autoscaler.core.table.columns import BoolColumn, FloatColumn, or_zero
 
 
 class Projection(NamedTuple):
-    """The queue one cold start from now; every field float64[W], NaN: cannot be told."""
+    """The queue one cold start from now; every field float64[W], NaN: unknown."""
 
     queue: FloatColumn  # requests waiting then
     wait_s: FloatColumn  # how long the last of them will wait
@@ -33,19 +34,19 @@ def project(
     """Project the queue to the moment at which a replica ordered now would serve.
 
     queue(t + C) = queue + (arrivals - service) x C - service of a replica x the time those loading will have had.
-    With 30 waiting, 2 arriving and 3 served each second, a cold start of 60 s: 30 - 60 < 0, gone in time. A fluid
-    model: arrivals are the mean over about one cold start, so a burst shorter than that weighs little. Replicas that
-    are said, or were seen, to write faster when they are full will do so.
+    With 30 waiting, 2 arriving and 3 served each second, a cold start of 60 s: 30 - 60 < 0, gone in time. The model is
+    fluid: arrivals are the mean over about one cold start, so a shorter burst weighs little. Replicas are expected to
+    generate as fast as the policy states, or as they did when they were full.
 
-    decode_tokens_per_s: float64[W], learned per replica, however little was seen; NaN: never seen saturated.
+    decode_tokens_per_s: float64[W], learned per replica, from however few readings; NaN: never seen saturated.
     """
     awake = observation.reporting - observation.asleep - or_zero(observation.stuck)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         mean_per_s = observation.generation_tokens_per_s / awake
-        seen_per_s = np.where(
+        measured_per_s = np.where(
             np.isnan(observation.pod_tokens_per_s), mean_per_s, np.fmax(observation.pod_tokens_per_s, mean_per_s)
         )
-        tokens_each_per_s = np.fmax(seen_per_s, np.fmax(decode_tokens_per_s, capacity.decode_tokens_per_s))
+        tokens_each_per_s = np.fmax(measured_per_s, np.fmax(decode_tokens_per_s, capacity.decode_tokens_per_s))
         served_each_per_s = tokens_each_per_s / observation.output_tokens
         served_per_s = served_each_per_s * awake
         arrivals_per_s = np.maximum(arrivals.per_s, 0.0)
@@ -63,16 +64,16 @@ def project(
     return Projection(queue, wait_s, arrivals_per_s, served_each_per_s)
 
 
-def noise(inp: TickInput, observation: Observation, projection: Projection) -> BoolColumn:
-    """Which queues need no replica: they are served in time by what there is. bool[W]."""
+def is_noise(inp: TickInput, observation: Observation, projection: Projection) -> BoolColumn:
+    """Say which queues need no replica, because those that there are serve them in time. bool[W]."""
     return is_queued(observation) & (projection.wait_s <= inp.spec.max_wait_s)
 
 
-def to_drain(inp: TickInput, observation: Observation, projection: Projection) -> FloatColumn:
-    """Replicas that serve what arrives, and the queue left then within another cold start; float64[W], NaN: unknown.
+def replicas_to_drain(inp: TickInput, observation: Observation, projection: Projection) -> FloatColumn:
+    """Return the replicas that serve the arrivals and drain the queue left then within another cold start; float64[W].
 
-    4 arriving each second, 120 left after 60 s, 1.6 served each second by a replica used to 0.8: 6 / 1.28 = 4.7. A tier
-    that tolerates longer waits takes so long to be rid of them.
+    NaN: unknown. 4 arriving each second, 120 left after 60 s, 1.6 served each second by a replica used to 0.8:
+    6 / 1.28 = 4.7. A policy that tolerates longer waits drains the queue within these.
     """
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         drained_per_s = projection.queue / np.fmax(observation.cold_start_s, inp.spec.max_wait_s)
@@ -80,13 +81,13 @@ def to_drain(inp: TickInput, observation: Observation, projection: Projection) -
 
 
 def absorb(
-    wanted: FloatColumn, lasting: FloatColumn, to_drain: FloatColumn, observation: Observation, quiet: BoolColumn
+    desired: FloatColumn, lasting: FloatColumn, to_drain: FloatColumn, observation: Observation, noise: BoolColumn
 ) -> FloatColumn:
-    """Want no more for a queue than what will be left of it needs; where it is noise, nothing beyond what there is.
+    """Order no more for a queue than its remainder needs; nothing for a queue that is noise.
 
-    wanted, lasting, to_drain: float64[W], replicas; `lasting` is what the load without its queue asks for.
-    quiet: bool[W], where the queue is noise.
+    desired, lasting, to_drain: float64[W], replicas; `lasting` is for the load without its queue.
+    noise: bool[W], where the queue is noise.
     """
     enough = np.fmax(observation.replicas, lasting)
-    enough = np.where(quiet, enough, np.where(np.isnan(to_drain), np.inf, np.fmax(enough, to_drain)))
-    return np.where(is_queued(observation), np.fmin(wanted, enough), wanted)
+    enough = np.where(noise, enough, np.where(np.isnan(to_drain), np.inf, np.fmax(enough, to_drain)))
+    return np.where(is_queued(observation), np.fmin(desired, enough), desired)

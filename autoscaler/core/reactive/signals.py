@@ -1,7 +1,7 @@
-"""The reactive recommender: how many replicas each signal wants, one small function a signal, NaN for no opinion.
+"""The reactive recommender: one small function for each signal, which returns replicas, or NaN for no opinion.
 
-Recommendations are fractions of awake replicas, before rounding. The framebuffer is no signal: vLLM fills it at start
-whatever the load.
+Recommendations are fractions of awake replicas, before rounding. The framebuffer is no signal, because vLLM fills it at
+start whatever the load.
 """
 
 from __future__ import annotations
@@ -17,35 +17,37 @@ from autoscaler.core.observe.workloads import Observed
 from autoscaler.core.table.columns import FloatColumn, or_zero
 
 LATENCY_LAG_S = 150.0
-"""How long latency quantiles still speak of a queue that is gone: a usual histogram window and the age of a reading."""
+"""Latency quantiles still reflect a queue for so long after it is gone: a usual histogram window and the age of a
+reading."""
 
-LARGEST_LATENCY_STEP = 2.0
-"""Latency grows without bound near saturation, so a ratio of latencies is not a ratio of replicas: at most double."""
+LARGEST_STEP = 2.0
+"""Latency or refused requests multiply the replicas by no more. Latency grows without bound near saturation, so a ratio
+of latencies is not a ratio of replicas."""
 
 
 def recommend(inp: TickInput, observed: Observed, capacity: Capacity) -> Recommendation:
     """Recommend replicas by the signals of this moment.
 
-    Load that the awake replicas cannot carry needs others on top of those asleep, which serve nothing.
+    Replicas asleep serve nothing. Where more are needed than are awake, they count on top.
     """
     observation, arrivals = observed.observation, observed.arrivals
     signals = np.full((len(Signal), len(observation.replicas)), np.nan)
-    signals[Signal.CONCURRENCY] = concurrency(inp, observation, capacity)
-    signals[Signal.PREFILL] = prefill(inp, observation, capacity)
-    signals[Signal.DECODE] = decode(inp, observation, capacity)
-    signals[Signal.KV_CACHE] = kv_cache(inp, observation)
-    signals[Signal.TTFT] = ttft(inp, observation, arrivals)
-    signals[Signal.ITL] = itl(inp, observation, arrivals)
-    signals[Signal.REJECTIONS] = rejections(inp, observation, arrivals)
+    signals[Signal.CONCURRENCY] = by_concurrency(inp, observation, capacity)
+    signals[Signal.PREFILL] = by_prefill(inp, observation, capacity)
+    signals[Signal.DECODE] = by_decode(inp, observation, capacity)
+    signals[Signal.KV_CACHE] = by_kv_cache(inp, observation)
+    signals[Signal.TTFT] = by_ttft(inp, observation, arrivals)
+    signals[Signal.ITL] = by_itl(inp, observation, arrivals)
+    signals[Signal.REJECTIONS] = by_rejections(inp, observation, arrivals)
     signals = with_idle(observation, signals)
-    signals[Signal.SCHEDULE] = schedule(inp, observation)
-    signals[Signal.WAKE] = wake(inp, observation, capacity)
+    signals[Signal.SCHEDULE] = by_schedule(inp, observation)
+    signals[Signal.WAKE] = by_wake_up(inp, observation, capacity)
     base_replicas = np.fmax.reduce(signals, axis=0)  # all of it is for the load that there is
     return Recommendation(signals, base_replicas)
 
 
-def concurrency(inp: TickInput, observation: Observation, capacity: Capacity) -> FloatColumn:
-    """Requests in flight, gateway queue included, over what a replica should hold.
+def by_concurrency(inp: TickInput, observation: Observation, capacity: Capacity) -> FloatColumn:
+    """Divide the requests in flight, gateway queue included, by what a replica should hold.
 
     40 running + 24 waiting, 20 per replica to be used to 0.8: 64 / 16 = 4 replicas.
     Source: Little's law; the HPA's AverageValue on a count of requests.
@@ -53,54 +55,53 @@ def concurrency(inp: TickInput, observation: Observation, capacity: Capacity) ->
     return requests_in_flight(observation) / (capacity.concurrency * inp.spec.target_usage)
 
 
-def prefill(inp: TickInput, observation: Observation, capacity: Capacity) -> FloatColumn:
-    """Prompt tokens per second over what a replica computes."""
+def by_prefill(inp: TickInput, observation: Observation, capacity: Capacity) -> FloatColumn:
+    """Divide the prompt tokens per second by what a replica computes."""
     tokens_per_s = scale_up(observation, observation.prompt_tokens_per_s)
     tokens_per_s = tokens_per_s + or_zero(observation.draining_prompt_tokens_per_s)
     return tokens_per_s / (capacity.prefill_tokens_per_s * inp.spec.target_usage)
 
 
-def decode(inp: TickInput, observation: Observation, capacity: Capacity) -> FloatColumn:
-    """Generated tokens per second over what a replica writes."""
+def by_decode(inp: TickInput, observation: Observation, capacity: Capacity) -> FloatColumn:
+    """Divide the generated tokens per second by what a replica generates."""
     tokens_per_s = scale_up(observation, observation.generation_tokens_per_s)
     tokens_per_s = tokens_per_s + or_zero(observation.draining_generation_tokens_per_s)
     return tokens_per_s / (capacity.decode_tokens_per_s * inp.spec.target_usage)
 
 
-def kv_cache(inp: TickInput, observation: Observation) -> FloatColumn:
-    """Replicas that bring mean KV-cache usage to its target: 3 at 0.9 with a target of 0.8 are 3.4.
+def by_kv_cache(inp: TickInput, observation: Observation) -> FloatColumn:
+    """Return the replicas that bring mean KV-cache usage to its target: 3 at 0.9 with a target of 0.8 give 3.4.
 
-    Speaks only above the target: a queue for slots leaves KV usage low, so low usage is no reason for less.
+    There is no opinion below the target: a queue for slots leaves KV usage low, so low usage is no reason to shrink.
     """
     usage = observation.kv_usage / inp.spec.kv_target_usage
     draining = or_zero(observation.draining_kv_usage) / inp.spec.kv_target_usage
     return np.where(usage > 1, awake(observation) * usage + draining, np.nan)
 
 
-def ttft(inp: TickInput, observation: Observation, arrivals: Arrivals) -> FloatColumn:
-    """More replicas in proportion to a breach of the TTFT objective, at most double; no opinion below it.
+def by_ttft(inp: TickInput, observation: Observation, arrivals: Arrivals) -> FloatColumn:
+    """Grow in proportion to a breach of the TTFT objective, at most to double; no opinion below it.
 
-    The histogram tells of requests whose wait is over, and is worst when the queue is already empty. So it
-    speaks while there is a queue, or when none has been seen for as long as the histogram remembers: then prefill
-    itself is too slow.
+    The histogram counts requests whose wait is over, and is worst when the queue is already empty. So it counts while
+    there is a queue, or when there was none for as long as the histogram reaches back: then prefill itself is too slow.
     """
     return _latency_step(inp, observation, observation.ttft_s / inp.spec.ttft_objective_s, arrivals)
 
 
-def itl(inp: TickInput, observation: Observation, arrivals: Arrivals) -> FloatColumn:
-    """More replicas in proportion to a breach of the inter-token objective, at most double; no opinion below it.
+def by_itl(inp: TickInput, observation: Observation, arrivals: Arrivals) -> FloatColumn:
+    """Grow in proportion to a breach of the ITL objective, at most to double; no opinion below it.
 
     The full batches of a queue that is gone stay in its histogram as long as their TTFT does.
     """
     return _latency_step(inp, observation, observation.itl_s / inp.spec.itl_objective_s, arrivals)
 
 
-def rejections(inp: TickInput, observation: Observation, arrivals: Arrivals) -> FloatColumn:
-    """Replicas for the requests that an admission limit refuses: the queue gauge does not show them.
+def by_rejections(inp: TickInput, observation: Observation, arrivals: Arrivals) -> FloatColumn:
+    """Grow by the requests that an admission limit refuses, which the queue gauge does not show.
 
-    One more where it is not known how many were served beside them. The rates are of the last half minute: of what was
-    refused before nothing is asked, and who is ready for less has refused nobody. Else each replica that becomes ready
-    would call for another.
+    One more replica, where the number of requests served beside them is unknown. The rates cover the last half minute.
+    Replicas that became ready within it have refused nothing yet, so they do not multiply the step; otherwise each of
+    them would call for another.
     """
     refused = inp.now_s - arrivals.last_refused_s <= RATE_WINDOW_S
     if not refused.any():  # as in most ticks
@@ -111,40 +112,40 @@ def rejections(inp: TickInput, observation: Observation, arrivals: Arrivals) -> 
     refusing = np.where(before > 0, before, serving)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         offered = (observation.finished_per_s + observation.rejections_per_s) / observation.finished_per_s
-    step = np.where(np.isnan(offered), refusing + 1, refusing * np.fmin(offered, LARGEST_LATENCY_STEP))
+    step = np.where(np.isnan(offered), refusing + 1, refusing * np.fmin(offered, LARGEST_STEP))
     return np.where(refused & (observation.rejections_per_s > NOTHING_PER_S), step, np.nan)
 
 
-def schedule(inp: TickInput, observation: Observation) -> FloatColumn:
-    """Replicas of the pre-warm windows that are open, or open within their lead (one cold start unless stated)."""
+def by_schedule(inp: TickInput, observation: Observation) -> FloatColumn:
+    """Return the replicas of pre-warm windows that are open, or open within their lead: a cold start, unless stated."""
     windows = inp.schedule
     lead_s = np.where(np.isnan(windows.lead_s), observation.cold_start_s[:, None], windows.lead_s)
-    wanted_now = (windows.start_s - lead_s <= inp.now_s) & (inp.now_s < windows.until_s)
-    replicas = np.where(wanted_now, windows.replicas, np.nan)
+    is_due = (windows.start_s - lead_s <= inp.now_s) & (inp.now_s < windows.until_s)
+    replicas = np.where(is_due, windows.replicas, np.nan)
     return np.asarray(np.fmax.reduce(replicas, axis=1, initial=np.nan))
 
 
-def wake(inp: TickInput, observation: Observation, capacity: Capacity) -> FloatColumn:
-    """At least one awake replica as soon as somebody waits in front of a workload that has none.
+def by_wake_up(inp: TickInput, observation: Observation, capacity: Capacity) -> FloatColumn:
+    """Wake a workload without an awake replica as soon as a request waits at its gateway: one replica at least.
 
-    Sleeping engines do not serve, and their own gauges stay at 0, so they come on top of what is asked. Beside
-    stuck ones one stands in, whatever the length of their queue.
+    Sleeping engines do not serve, and their own gauges stay at 0, so they count on top. Beside stuck engines one
+    replica stands in, whatever the length of their queue.
     """
-    knocking = (
+    requested = (
         (observation.gateway_waiting > 0)
         | (observation.gateway_arrivals_per_s > 0)
         | ((observation.asleep > 0) & (observation.waiting > 0))
     )
-    nobody_awake = (observation.ready == 0) | ((observation.reporting > 0) & (awake(observation) == 0))
+    none_awake = (observation.ready == 0) | ((observation.reporting > 0) & (awake(observation) == 0))
     queue = at_gateway(observation) / (capacity.concurrency * inp.spec.target_usage)
-    wakes = knocking & nobody_awake & ~(observation.stuck > 0)
+    wakes = requested & none_awake & ~(observation.stuck > 0)
     return np.where(wakes, observation.asleep + np.fmax(queue, 1.0), observation.stand_in)
 
 
 def without_queue(inp: TickInput, observation: Observation, capacity: Capacity, signals: FloatColumn) -> FloatColumn:
-    """Return what the load asks for without its queue: the running batch, token rates, KV cache, latency. float64[W].
+    """Return the replicas for the load without its queue: running batch, token rates, KV cache, latency. float64[W].
 
-    While there is a queue, TTFT is the wait in it.
+    While there is a queue, TTFT is the wait in it and is left out.
     """
     load = signals[[Signal.PREFILL, Signal.DECODE, Signal.KV_CACHE, Signal.ITL, Signal.TTFT]]
     load[-1] = np.where(is_queued(observation), np.nan, load[-1])
@@ -154,6 +155,7 @@ def without_queue(inp: TickInput, observation: Observation, capacity: Capacity, 
 
 
 def _latency_step(inp: TickInput, observation: Observation, breach: FloatColumn, arrivals: Arrivals) -> FloatColumn:
+    """Multiply the awake replicas by a breach of an objective. breach: float64[W], latency over its objective."""
     since_queue_s = inp.now_s - arrivals.last_queued_s
-    speaks_of_now = is_queued(observation) | ~(since_queue_s <= LATENCY_LAG_S)
-    return np.where(speaks_of_now & (breach > 1), awake(observation) * np.fmin(breach, LARGEST_LATENCY_STEP), np.nan)
+    is_current = is_queued(observation) | ~(since_queue_s <= LATENCY_LAG_S)
+    return np.where(is_current & (breach > 1), awake(observation) * np.fmin(breach, LARGEST_STEP), np.nan)

@@ -1,6 +1,6 @@
-"""One workload alone: from what is recommended to what it is to have, before anything is shared.
+"""One workload alone: from the recommendation to its target, before anything is shared.
 
-`stages` and `queue_projection` say what each stage does; here is their order, and what goes into each.
+`stages` and `queue_projection` define the stages; here are their order and their inputs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from autoscaler.core.table.sliding_window import SlidingWindow
 
 @dataclass(frozen=True)
 class StabilizeState(Columns):
-    """What is remembered of each workload alone; [W]."""
+    """The table of this stage; [W]."""
 
     last_busy_s: Transient[TimestampColumn]  # last moment with work, or at which it was unknown
     lasting: Transient[FloatColumn]  # replicas for the load without its queue, averaged over about one cold start
@@ -36,14 +36,14 @@ class StabilizeState(Columns):
 
 @dataclass(frozen=True)
 class Target:
-    """What each workload alone is to have, and what those who share have to know of it."""
+    """The target of each workload alone, and what allocation has to know of it."""
 
     stages: FloatColumn  # float64[G, W], replicas after each stage up to `Stage.BOUNDS`; NaN after it
     base_replicas: FloatColumn  # float64[W], replicas of the target that the present load needs; the rest is headroom
     informed: BoolColumn  # bool[W], inputs are trusted and the load is known
     idle_s: FloatColumn  # float64[W], seconds since there was work, or may have been some
     idle_after_s: FloatColumn  # float64[W], seconds without work until it goes to zero; NaN: it does not
-    kept_for_s: FloatColumn  # float64[W], seconds for which stabilization will keep what it keeps; NaN: nothing
+    kept_for_s: FloatColumn  # float64[W], seconds for which stabilization will hold the count; NaN: it does not
 
 
 def stabilize(
@@ -55,7 +55,7 @@ def stabilize(
     planned_idle_s: FloatColumn,
     before: StabilizeState,
 ) -> tuple[Target, StabilizeState]:
-    """Take what is recommended through every stage; a paragraph each.
+    """Pass the recommendation through every stage; a paragraph each.
 
     planned_idle_s: float64[W], seconds without work after which the planner would go to zero; NaN: it would not.
     """
@@ -74,17 +74,17 @@ def stabilize(
     unqueued = signals.without_queue(inp, observation, capacity, choice.signals)
     lasting = ewma.update(before.lasting, unqueued, ewma.smoothing_factor(elapsed_s, averaging_s(observation)))
     projection = queue_projection.project(observation, capacity, observed.arrivals, learned.decode_tokens_per_s)
-    quiet = queue_projection.noise(inp, observation, projection)
-    to_drain = queue_projection.to_drain(inp, observation, projection)
+    noise = queue_projection.is_noise(inp, observation, projection)
+    to_drain = queue_projection.replicas_to_drain(inp, observation, projection)
     without_queue = np.fmax(lasting, np.fmax(choice.unweighed, choice.signals[Signal.PLANNER]))
-    stages[Stage.BURST] = desired = queue_projection.absorb(desired, without_queue, to_drain, observation, quiet)
+    stages[Stage.BURST] = desired = queue_projection.absorb(desired, without_queue, to_drain, observation, noise)
 
     # A strategy recommends whole replicas by design, so no change that it wants is too small.
     by_strategy = planned & (choice.signals[Signal.PLANNER] >= stages[Stage.DEMAND])
     tolerated = shape.tolerate(desired, current, np.where(by_strategy, 0.0, inp.spec.tolerance))
     stages[Stage.TOLERANCE] = desired = np.fmax(tolerated, promised)
 
-    # While the planner speaks nothing of the load is remembered, so the reactive signals are watched anew after it.
+    # The window remembers no load while the planner speaks, so the reactive signals are watched anew after it.
     unplanned_s = np.where(planned | inp.spec.states_capacity, np.inf, choice.unplanned_s)
     watched_s = np.fmin(inp.now_s - observed.trusted_since_s, unplanned_s)
     stable, desired_lately = shape.stabilize(
@@ -135,7 +135,7 @@ def _is_ordered(observation: Observation) -> BoolColumn:
     """Say where replicas were ordered for work that may still come to them. bool[W].
 
     A replica that takes longer than a usual start was ordered long ago. By then engines that serve, or a gateway, show
-    the load. Where nothing shows it, any start may have its reason.
+    the load. Any start counts while neither shows it.
     """
     unseen = (observation.ready == 0) & np.isnan(observation.gateway_waiting)
     in_time = observation.pledged_s < (OVERDUE - REPLICA_ROUNDING) * observation.cold_start_s * observation.starting

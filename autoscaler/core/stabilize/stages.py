@@ -1,6 +1,6 @@
-"""The stages of one workload alone: from what it wants to what it may have. One column in, one column out.
+"""The stages of one workload alone: each turns a column of desired replicas into another.
 
-Wanted counts are fractions until `tolerate` rounds them; from there on they are whole.
+Counts are fractions until `tolerate` rounds them; from there on they are whole.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from autoscaler.core.table.sliding_window import SlidingWindow
 
 
 def hold_unknown(desired: FloatColumn, current: FloatColumn, informed: BoolColumn) -> FloatColumn:
-    """Where inputs are missing or stale, hold or grow; where nobody has an opinion, hold.
+    """Hold or grow where inputs are missing or stale; hold where there is no recommendation.
 
-    informed: bool[W], inputs are trusted and the load is known. Silence never shrinks: a dead exporter looks exactly
-    like a workload without load.
+    informed: bool[W], inputs are trusted and the load is known. Missing data never shrinks, because a dead exporter
+    looks exactly like a workload without load.
     """
     return np.where(informed & ~np.isnan(desired), desired, np.fmax(desired, current))
 
@@ -25,9 +25,9 @@ def hold_unknown(desired: FloatColumn, current: FloatColumn, informed: BoolColum
 def await_planner(
     desired: FloatColumn, current: FloatColumn, unweighed: FloatColumn, warming_up: BoolColumn
 ) -> FloatColumn:
-    """Where the planner is about to recommend (bool[W]), grow only for the signals that it never weighs.
+    """Grow only for the signals that the planner never weighs, while it is about to recommend.
 
-    unweighed: float64[W], replicas that those want; NaN: none.
+    unweighed: float64[W], replicas by those signals; NaN: none. warming_up: bool[W].
     """
     return np.where(warming_up, np.fmin(desired, np.fmax(current, unweighed)), desired)
 
@@ -55,9 +55,8 @@ def stabilize(
     """Shrink only to the most, grow only to the least, that was desired at any moment of the window.
 
     watched_s: float64[W], for how long this workload has been watched; nothing shrinks before a full window was.
-    planned: bool[W], by a rule that holds its own peaks: there only what the other signals ask for is remembered,
-    beside, float64[W].
-    What is desired where not informed (bool[W], as above) is a guess, and is not remembered.
+    planned: bool[W], the planner speaks, which holds its own peaks. Then the window remembers only what other signals
+    recommend, `beside`, float64[W]. A count that is not informed (bool[W], as above) is a guess and is not remembered.
     Source: Kubernetes HPA `behavior.*.stabilizationWindowSeconds`.
     """
     known = np.where(informed, np.where(planned, beside, desired), np.nan)
@@ -65,12 +64,12 @@ def stabilize(
         remembered, known, desired, now_s, spec.down_stabilization_s, spec.up_stabilization_s
     )
     ceiling = np.where(planned, np.fmax(ceiling, desired), ceiling)
-    # From zero the first replica is not put off: somebody is waiting, and no count stands that growth could disturb.
+    # From zero the first replica is not put off: a request waits, and there is no count that growth could disturb.
     grown = np.fmax(np.fmax(current, floor), np.where(current == 0, 1.0, current))
     shrunk = np.fmin(current, ceiling)
     stable = np.where(desired > current, grown, np.where(desired < current, shrunk, desired))
-    seen_enough = watched_s >= spec.down_stabilization_s
-    return np.where(seen_enough, stable, np.fmax(stable, current)), remembered
+    is_watched = watched_s >= spec.down_stabilization_s
+    return np.where(is_watched, stable, np.fmax(stable, current)), remembered
 
 
 def kept_for_s(
@@ -90,12 +89,12 @@ def kept_for_s(
 def go_idle(desired: FloatColumn, current: FloatColumn, idle_after_s: FloatColumn, idle_s: FloatColumn) -> FloatColumn:
     """Go to zero after some time without work; otherwise an awake workload keeps one replica.
 
-    idle_after_s: float64[W], that time; NaN: never. idle_s: float64[W], seconds since there was work or doubt. At zero
-    nothing happens until somebody wants a replica.
+    idle_after_s: float64[W], that time; NaN: never. idle_s: float64[W], seconds since there was work, or may have been
+    some. At zero nothing happens until a replica is recommended.
     """
     idle = idle_s >= idle_after_s  # False for NaN
-    resting = np.where(idle | (current == 0), 0.0, 1.0)
-    return np.where(desired > 0, desired, resting)
+    at_rest = np.where(idle | (current == 0), 0.0, 1.0)
+    return np.where(desired > 0, desired, at_rest)
 
 
 def limit_rate(
@@ -103,11 +102,11 @@ def limit_rate(
 ) -> tuple[FloatColumn, FloatColumn, SlidingWindow]:
     """Move by at most one step per period, measured from the count at which the period's other moves began.
 
-    Returns what is desired within that, and the least that one step down allows; float64[W] each.
+    Returns the limited count, and the least that one step down allows; float64[W] each.
 
-    Up: from the lowest count of the period, by the larger of a fraction and a number of replicas; down alike, from the
-    highest, and always by one at least. From the policy's floor to zero is one step. Unstated steps do not limit, nor
-    does anything from zero, where there is no count to take a fraction of.
+    A step up begins at the lowest count of the period, and is the larger of a fraction and a number of replicas. A step
+    down begins at the highest, and is one replica at least. From the policy's floor to zero is one step. Unstated steps
+    do not limit, and growth from zero is not limited, because there is no count to take a fraction of.
     Source: Kubernetes HPA scaling policies.
     """
     remembered, began_high, began_low = sliding_window.update(
@@ -127,8 +126,8 @@ def limit_rate(
 def bound(desired: FloatColumn, spec: Spec, informed: BoolColumn, least: FloatColumn) -> FloatColumn:
     """Keep within the policy's floor and ceiling; zero is below the floor on purpose, where scale to zero is on.
 
-    informed: bool[W], the load is known. Where it is not, a ceiling below the count is approached in the steps of
-    `limit_rate`: it was lowered without a look at the load, and too low a value would cost a fleet that serves.
+    informed: bool[W], the load is known. While it is unknown, a ceiling below the count is approached in the steps of
+    `limit_rate`. Such a ceiling was lowered without a look at the load, and may be too low for it.
     least: float64[W], replicas, of `limit_rate`.
     """
     floor = np.where((desired == 0) & ~np.isnan(spec.idle_after_s), 0.0, spec.min_replicas)

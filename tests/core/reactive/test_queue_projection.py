@@ -31,7 +31,7 @@ def projected(found, arrivals_per_s=2.0, best_tokens_per_s=NAN, stated_tokens_pe
 
 def is_noise(found, max_wait_s=1.0, **known):
     inp = world(1000.0, fleet([1]), spec(max_wait_s=max_wait_s))
-    return bool(queue_projection.noise(inp, found, projected(found, **known))[0])
+    return bool(queue_projection.is_noise(inp, found, projected(found, **known))[0])
 
 
 def test_thirty_waiting_are_gone_in_time_where_three_are_served_and_two_arrive():
@@ -101,7 +101,7 @@ def test_no_queue_is_not_called_a_noisy_one():
 def test_without_a_known_service_rate_nothing_is_called_noise_and_nothing_is_absorbed(unknown):
     found = observation(**{"waiting": 5, **unknown})
     assert not is_noise(found)
-    needed = queue_projection.to_drain(world(1000.0, fleet([1]), spec()), found, projected(found))
+    needed = queue_projection.replicas_to_drain(world(1000.0, fleet([1]), spec()), found, projected(found))
     wanted = queue_projection.absorb(np.array([9.0]), np.array([1.0]), needed, found, np.array([False]))
     assert wanted[0] == 9
 
@@ -126,13 +126,13 @@ def test_a_replica_that_is_said_or_was_seen_to_write_faster_when_full_will_do_so
 def test_what_is_ordered_serves_the_arrivals_and_is_rid_of_the_queue_in_one_more_cold_start():
     inp = world(1000.0, fleet([1]), spec(target_usage=0.8))
     projection = queue_projection.Projection(*(np.array([value]) for value in (120.0, 75.0, 4.0, 1.6)))
-    assert queue_projection.to_drain(inp, observation(), projection)[0] == pytest.approx((4 + 2) / 1.28)
+    assert queue_projection.replicas_to_drain(inp, observation(), projection)[0] == pytest.approx((4 + 2) / 1.28)
 
 
 def test_a_patient_tier_takes_longer_to_be_rid_of_a_queue():
     inp = world(1000.0, fleet([1]), spec(max_wait_s=600.0))
     projection = queue_projection.Projection(*(np.array([value]) for value in (1200.0, 750.0, 1.6, 1.6)))
-    assert queue_projection.to_drain(inp, observation(), projection)[0] == pytest.approx((1.6 + 2) / 1.6)
+    assert queue_projection.replicas_to_drain(inp, observation(), projection)[0] == pytest.approx((1.6 + 2) / 1.6)
 
 
 def absorbed(wanted, *, lasting=1.0, needed=NAN, quiet=False, **columns):
