@@ -18,7 +18,7 @@ from autoscaler.core.table import ewma
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, Transient, or_zero, replace
 
 PRIOR_CONCURRENCY = 32.0
-"""Requests per replica that are assumed before any was learned: an 8B model on one modern GPU holds a 50 ms gap there."""
+"""Requests per replica before any was learned: an 8B model on one modern GPU holds a gap of 50 ms there."""
 
 LEARNING_WINDOW_S = 60.0
 """Time constant with which readings of busy replicas move the estimate."""
