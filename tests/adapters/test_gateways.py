@@ -43,7 +43,7 @@ def same(found: list[float], expected: list[float]) -> bool:
 
 
 @pytest.mark.parametrize("name", ["llm_d_epp_flow_control_queue_size", "inference_extension_flow_control_queue_size"])
-def test_the_flow_control_queue_of_llm_d_is_read_under_its_new_and_its_old_name(name: str) -> None:
+def test_llm_d_queue_is_read_by_new_and_old_names(name: str) -> None:
     series = [
         ({"inference_pool": "phi-svc", "model_name": "phi", "fairness_id": "a", "priority": "0"}, 2.0),
         ({"inference_pool": "phi-svc", "model_name": "phi", "fairness_id": "b", "priority": "1"}, 3.0),
@@ -52,7 +52,7 @@ def test_the_flow_control_queue_of_llm_d_is_read_under_its_new_and_its_old_name(
     assert waiting(fleet(*TWO), name, *series) == [7.0, 5.0]
 
 
-def test_both_names_of_the_llm_d_queue_beside_each_other_are_not_added() -> None:
+def test_both_llm_d_queue_names_are_not_added() -> None:
     series = [({"inference_pool": "qwen"}, 4.0)]
     both = {"llm_d_epp_flow_control_queue_size": series, "inference_extension_flow_control_queue_size": series}
     assert same(read_gateways(fleet(*TWO), both, {})[0].tolist(), [4.0, NAN])
@@ -63,7 +63,7 @@ def test_requests_at_llm_d_are_arrivals(name: str) -> None:
     assert same(arrivals(fleet(*TWO), name, ({"model_name": "microsoft/phi-4"}, 1.5)), [NAN, 1.5])
 
 
-def test_the_keda_http_interceptor_holds_requests_while_nothing_serves() -> None:
+def test_keda_http_holds_requests_while_no_pod_serves() -> None:
     series = ({"route_name": "qwen", "route_namespace": "llm"}, 2.0)
     assert same(waiting(fleet(*TWO), "interceptor_request_concurrency", series), [2.0, NAN])
     # Once a pod serves, the gauge counts requests being answered, which the engine counts already: none is held.
@@ -74,12 +74,12 @@ def test_the_keda_http_interceptor_holds_requests_while_nothing_serves() -> None
     assert same(arrivals(fleet(*TWO), "interceptor_request_count_total", series), [2.0, NAN])
 
 
-def test_the_incoming_counter_of_the_production_stack_is_arrivals() -> None:
+def test_production_stack_incoming_requests_are_arrivals() -> None:
     series = ({"model": "Qwen/Qwen3-8B"}, 0.5)
     assert same(arrivals(fleet(*TWO), "vllm:num_incoming_requests_total", series), [0.5, NAN])
 
 
-def test_the_dynamo_frontend_is_read_where_requests_begin() -> None:
+def test_the_dynamo_frontend_counts_started_requests() -> None:
     started = [({"model": "Qwen/Qwen3-8B"}, 2.0)]
     done = [({"model": "Qwen/Qwen3-8B", "status": "success"}, 9.0)]
     both = {"dynamo_frontend_requests_started_total": started, "dynamo_frontend_requests_total": done}
@@ -124,7 +124,7 @@ def test_istio_counts_requests_that_found_no_backend() -> None:
         "qwen",
     ],
 )
-def test_an_envoy_cluster_is_understood_in_the_spelling_of_each_control_plane(cluster: str) -> None:
+def test_envoy_cluster_names_of_each_control_plane_are_read(cluster: str) -> None:
     labels = {"envoy_cluster_name": cluster}
     assert same(waiting(fleet(*TWO), "envoy_cluster_upstream_rq_pending_active", (labels, 2.0)), [2.0, NAN])
     rates = {
@@ -134,12 +134,12 @@ def test_an_envoy_cluster_is_understood_in_the_spelling_of_each_control_plane(cl
     assert same(read_gateways(fleet(*TWO), {}, rates)[1].tolist(), [4.0, NAN])
 
 
-def test_that_envoy_holds_nothing_does_not_say_that_it_would_without_a_pod() -> None:
+def test_an_empty_envoy_queue_is_unknown_at_zero() -> None:
     series = ({"envoy_cluster_name": "qwen"}, 0.0)
     assert same(waiting(fleet(*TWO, ready=[1, 0]), "envoy_cluster_upstream_rq_pending_active", series), [NAN, NAN])
 
 
-def test_ingress_nginx_names_the_service_also_as_prometheus_renames_its_labels() -> None:
+def test_ingress_nginx_is_read_with_renamed_labels() -> None:
     plain = {"namespace": "llm", "service": "phi-svc", "ingress": "models"}
     moved = {"namespace": "ingress", "exported_namespace": "llm", "service": "metrics", "exported_service": "phi-svc"}
     for labels in (plain, moved):
@@ -147,7 +147,7 @@ def test_ingress_nginx_names_the_service_also_as_prometheus_renames_its_labels()
 
 
 @pytest.mark.parametrize("reporter", ["source", "waypoint", "destination"])
-def test_istio_requests_count_when_any_reporter_tells_of_them(reporter: str) -> None:
+def test_istio_requests_of_any_reporter_count(reporter: str) -> None:
     labels = {
         "reporter": reporter,
         "destination_service": "qwen.llm.svc.cluster.local",
@@ -156,7 +156,7 @@ def test_istio_requests_count_when_any_reporter_tells_of_them(reporter: str) -> 
     assert same(arrivals(fleet(*TWO), "istio_requests_total", (labels, 2.0)), [2.0, NAN])
 
 
-def test_istio_requests_count_once_when_all_reporters_tell_of_them() -> None:
+def test_istio_requests_of_several_reporters_count_once() -> None:
     service = {"destination_service_name": "qwen", "destination_service_namespace": "llm"}
     told = {"source": 0.0, "waypoint": 3.0, "destination": 2.0, "ztunnel": 9.0}
     series = [({**service, "reporter": reporter}, rate) for reporter, rate in told.items()]
@@ -217,13 +217,13 @@ def test_variants_of_one_service_share_its_queue_equally() -> None:
     assert same(found, [3.0, 3.0, NAN])
 
 
-def test_one_model_in_two_namespaces_is_told_apart_by_the_namespace_of_the_series() -> None:
+def test_one_model_in_two_namespaces_is_matched_by_namespace() -> None:
     both = fleet(workload("a", "dev", model="m"), workload("a", "prod", model="m"))
     name = "vllm:num_incoming_requests_total"
     assert same(arrivals(both, name, ({"model": "m", "namespace": "prod"}, 2.0)), [NAN, 2.0])
 
 
-def test_where_a_series_names_no_namespace_nobody_takes_a_share_from_one_of_the_same_model_elsewhere() -> None:
+def test_each_namespace_gets_the_whole_value_when_none_is_named() -> None:
     members = fleet(
         workload("a", "prod", model="m", service="m"),
         workload("b", "prod", model="m", service="m"),
@@ -239,7 +239,7 @@ def test_a_name_in_another_namespace_is_another_workload() -> None:
     assert same(waiting(fleet(*TWO), "interceptor_request_concurrency", ({"route_name": "qwen"}, 2.0)), [NAN, NAN])
 
 
-def test_a_workload_without_a_known_model_is_not_found_by_an_empty_one() -> None:
+def test_an_empty_model_finds_no_workload() -> None:
     nameless = fleet(workload("a"))
     assert same(arrivals(nameless, "vllm:num_incoming_requests_total", ({"model": ""}, 2.0)), [NAN])
     assert same(arrivals(nameless, "vllm:num_incoming_requests_total", ({}, 2.0)), [NAN])
@@ -264,23 +264,23 @@ def test_a_value_that_is_no_count_is_left_out(bad: float) -> None:
 @given(
     st.dictionaries(st.sampled_from(sorted({f for g in GATEWAYS.values() for f in g.labels()})), st.text(max_size=80))
 )
-def test_hostile_labels_find_nobody_or_somebody_but_never_break(labels: dict[str, str]) -> None:
+def test_hostile_labels_raise_no_error(labels: dict[str, str]) -> None:
     names = WorkloadLookup(fleet(*TWO))
     for gateway in GATEWAYS.values():
         assert set(names.rows(gateway.keys, labels)) <= {0, 1}
 
 
-def test_a_label_value_of_a_megabyte_is_looked_at_briefly() -> None:
+def test_a_label_value_of_a_megabyte_is_matched_quickly() -> None:
     labels = {"envoy_cluster_name": "outbound|1|" + "a-" * 500_000 + ".svc"}
     assert WorkloadLookup(fleet(*TWO)).rows(GATEWAYS["envoy"].keys, labels) == ()
 
 
-def test_a_query_keeps_every_label_that_a_row_looks_at() -> None:
+def test_a_query_keeps_every_label_that_a_row_reads() -> None:
     assert GATEWAYS["istio"].labels()[:2] == ("destination_workload", "exported_destination_workload")
     assert "reporter" in GATEWAYS["istio"].labels()
 
 
-def test_no_metric_of_a_gateway_is_one_that_engines_expose_as_their_own_queue() -> None:
+def test_no_gateway_metric_is_an_engine_queue() -> None:
     assert "vllm:num_requests_waiting" not in metric_names()
 
 
@@ -306,7 +306,7 @@ def test_a_neighbour_takes_nothing_when_it_is_named_like_a_pool() -> None:
     assert problem == ""
 
 
-def test_a_gateway_moves_no_neighbour_when_nobody_believes_its_namespace() -> None:
+def test_an_untrusted_gateway_affects_no_other_namespace() -> None:
     found, problem = told(({"model_name": "m", "namespace": "attacker", "pod": "x"}, 500.0))
     assert same(found, [NAN, NAN, NAN])
     assert problem == (
@@ -316,29 +316,29 @@ def test_a_gateway_moves_no_neighbour_when_nobody_believes_its_namespace() -> No
 
 
 @pytest.mark.parametrize("home", ["istio-system", "kgateway-system", "shared"])
-def test_each_namespace_is_resolved_alone_when_a_believed_gateway_names_no_namespace(home: str) -> None:
+def test_namespaces_are_resolved_apart_for_trusted_gateways(home: str) -> None:
     found, problem = told(({"inference_pool": "chat", "model_name": "m", "namespace": home}, 6.0), "shared")
     assert same(found, [6.0, 3.0, 3.0])
     assert problem == ""
 
 
-def test_all_namespaces_are_believed_when_the_setting_says_so() -> None:
+def test_all_namespaces_are_trusted_when_configured() -> None:
     assert same(told(({"model_name": "m", "namespace": "attacker"}, 5.0), "*")[0], [5.0, NAN, NAN])
 
 
-def test_a_series_of_no_namespace_is_believed_when_the_operator_lists_its_target() -> None:
+def test_a_series_of_a_listed_target_is_trusted() -> None:
     assert same(told(({"model_name": "m", "job": "epp"}, 5.0))[0], [5.0, NAN, NAN])
 
 
 @pytest.mark.parametrize("label", ["kubernetes_namespace", "k8s_namespace_name"])
-def test_a_target_gains_nothing_when_it_writes_a_namespace_itself(label: str) -> None:
+def test_a_target_cannot_set_its_namespace(label: str) -> None:
     for spoofed in ("victim", "istio-system"):
         assert same(told(({"model_name": "m", "namespace": "attacker", label: spoofed}, 5.0))[0], [NAN, NAN, NAN])
     moved = {"model_name": "m", "namespace": "attacker", "exported_namespace": "victim"}
     assert same(told((moved, 5.0))[0], [NAN, NAN, NAN])
 
 
-def test_a_key_that_names_a_namespace_counts_there_alone_when_it_is_believed() -> None:
+def test_a_namespace_key_counts_in_that_namespace_if_trusted() -> None:
     members = fleet(workload("chat", "victim"), workload("chat", "attacker"))
     labels = {"destination_workload": "chat", "destination_workload_namespace": "victim", "reporter": "source"}
     rates = {"istio_requests_total": [({**labels, "namespace": home}, 2.0) for home in ("istio-ingress", "attacker")]}
@@ -347,7 +347,7 @@ def test_a_key_that_names_a_namespace_counts_there_alone_when_it_is_believed() -
     assert "namespace attacker" in trusted.problem()
 
 
-def test_many_unbelieved_namespaces_make_one_line() -> None:
+def test_many_untrusted_namespaces_make_one_line() -> None:
     trusted = TrustedNamespaces()
     for number in range(50):
         trusted.record_ignored(frozenset({f"n{number:02}"}), "a/b")

@@ -52,7 +52,7 @@ def test_an_accelerator_is_known_by_its_name_and_its_label(resource: str):
         ("koordinator.sh/gpu", ResourceKind.UNKNOWN),
     ],
 )
-def test_what_is_no_accelerator_or_not_known_is_told_apart(resource: str, sort: ResourceKind):
+def test_other_and_unknown_resources_are_distinguished(resource: str, sort: ResourceKind):
     assert resource_kind(resource) is sort
 
 

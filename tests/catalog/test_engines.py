@@ -11,14 +11,14 @@ COLUMNS = {column.name for column in fields(PodSamples)}
 
 
 @pytest.mark.parametrize("engine", ENGINES.values(), ids=lambda engine: engine.name)
-def test_every_row_fills_columns_that_exist_and_at_least_running_and_waiting(engine: Engine) -> None:
+def test_every_engine_fills_existing_columns(engine: Engine) -> None:
     assert set(engine.readings) <= COLUMNS
     assert {"running", "waiting", "finished"} <= set(engine.readings)
     assert all(engine.readings.values())
     assert engine.path.startswith("/")
 
 
-def test_the_ways_of_reading_and_limits_are_about_columns_that_exist() -> None:
+def test_column_sets_name_existing_columns() -> None:
     assert HISTOGRAMS | set(LIMITS) <= COLUMNS
     assert not QUANTILES & WITHIN.keys()
     assert WITHIN.keys() >= ROUNDED_UP | UNCOUNTED.keys()
@@ -30,9 +30,7 @@ def test_the_ways_of_reading_and_limits_are_about_columns_that_exist() -> None:
     ("met", "of"),
     [("ttft_met", "first_tokens"), ("itl_met", "itl_judged"), ("prefill_met", "prefill_judged"), ("gap_s", "gaps")],
 )
-def test_what_is_counted_within_an_objective_has_its_total_from_the_same_histogram(
-    engine: Engine, met: str, of: str
-) -> None:
+def test_counts_within_objectives_use_the_histogram_of_totals(engine: Engine, met: str, of: str) -> None:
     named = [row.name.removesuffix("_sum") for row in engine.readings.get(met, ())]
     assert named == [row.name.removesuffix("_count") for row in engine.readings.get(of, ())]
 

@@ -8,17 +8,17 @@ def test_a_pod_is_found_with_honor_labels() -> None:
     assert pod_of({"namespace": "llm", "pod": "qwen-0", "container": "vllm"}) == ("llm", "qwen-0")
 
 
-def test_a_pod_is_found_without_honor_labels_and_is_not_the_exporter() -> None:
+def test_a_pod_is_found_without_honor_labels() -> None:
     labels = {"exported_namespace": "llm", "exported_pod": "qwen-0", "namespace": "gpu-operator", "pod": "dcgm-x"}
     assert pod_of(labels) == ("llm", "qwen-0")
 
 
-def test_a_pod_is_found_under_the_old_names_and_is_not_the_exporter() -> None:
+def test_a_pod_is_found_by_old_label_names() -> None:
     labels = {"pod_namespace": "llm", "pod_name": "qwen-0", "namespace": "gpu-operator", "pod": "dcgm-x"}
     assert pod_of(labels) == ("llm", "qwen-0")
 
 
-def test_a_device_that_nobody_holds_belongs_to_no_pod() -> None:
+def test_an_unused_device_belongs_to_no_pod() -> None:
     assert pod_of({"gpu": "2", "UUID": "GPU-a"}) is None
     assert pod_of({"exported_pod": "qwen-0", "namespace": "gpu-operator", "pod": "dcgm-x"}) is None
 
@@ -29,13 +29,13 @@ def test_mig_instances_of_one_gpu_are_different_devices() -> None:
     assert len({device_of(labels) for labels in [parent, *instances]}) == 3
 
 
-def test_both_spellings_of_hostname_tell_nodes_apart() -> None:
+def test_both_spellings_of_hostname_separate_nodes() -> None:
     assert device_of({"gpu": "0", "Hostname": "a"}) != device_of({"gpu": "0", "Hostname": "b"})
     assert device_of({"gpu": "0", "Hostname": "a"}) != device_of({"gpu": "1", "Hostname": "a"})
     assert device_of({"gpu": "0", "hostname": "a"}) != device_of({"gpu": "0", "hostname": "b"})
 
 
-def test_old_names_come_before_those_of_dcgm_4_6_and_gpu_util_is_never_read() -> None:
+def test_old_dcgm_names_come_first_and_gpu_util_is_unread() -> None:
     assert [row.name for row in ACTIVITY["tensor_active"]] == [
         "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE",
         "DCGM_FI_PROF_TENSOR_UTIL_RATIO",
@@ -43,14 +43,14 @@ def test_old_names_come_before_those_of_dcgm_4_6_and_gpu_util_is_never_read() ->
     assert not any("GPU_UTIL" in name for name in metric_names())
 
 
-def test_blank_values_of_dcgm_are_never_believed() -> None:
+def test_blank_values_of_dcgm_are_unknown() -> None:
     blanks = [float(2**power) + mark for power in (31, 47, 63) for mark in range(-16, -10)]
     blanks += [140737488355328.0 + mark for mark in range(5)]
     assert not any(blank <= max_value(name) for blank in blanks for name in metric_names())
     assert max_value(FB_USED) == max_value(FB_FREE) > 2 * 288 * 1024
 
 
-def test_a_device_is_one_when_two_exporters_call_its_host_differently() -> None:
+def test_a_device_of_two_exporters_is_one() -> None:
     device = {"GPU_I_ID": "2", "GPU_I_PROFILE": "1g.10gb"}
     names = ({"UUID": "GPU-a", "Hostname": "node-1", "gpu": "0"}, {"uuid": "GPU-a", "hostname": "10.0.0.1", "gpu": "1"})
     assert len({device_of({**device, **each}) for each in names}) == 1

@@ -6,7 +6,7 @@ from autoscaler.catalog.engines import ENGINES
 from autoscaler.catalog.spellings import PLAIN, Spelling, all_spellings, engines_spelled, spelled, unread_name_hint
 
 
-def test_names_are_those_of_the_engine_when_nothing_is_said() -> None:
+def test_names_are_those_of_the_engine_without_a_prefix() -> None:
     assert spelled(ENGINES["vllm"], (PLAIN,)).readings == ENGINES["vllm"].readings
     assert all_spellings(("x_",))[:2] == (PLAIN, Spelling("", "_"))
     assert {spelling.prefix for spelling in all_spellings(("x_",))} == {"", "kserve_", "ray_", "x_"}
@@ -46,7 +46,7 @@ def test_every_name_follows_its_spelling(spelling: Spelling, name: str) -> None:
         ("x" * 300 + "vllm:num_requests_running", ""),
     ],
 )
-def test_a_name_that_is_nearly_read_is_told_with_what_helps(name: str, said: str) -> None:
+def test_a_name_that_is_almost_read_gets_a_hint(name: str, said: str) -> None:
     assert unread_name_hint(name, all_spellings()) == said
     assert unread_name_hint(name, all_spellings(("x_", "t:"))) == ""
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from autoscaler.config.findings import MAX_FINDINGS, Finding, PolicyError, Severity, one_of, shown
 
 
-def test_a_finding_reads_as_one_sentence_with_place_value_and_what_is_allowed():
+def test_a_finding_is_one_sentence():
     finding = Finding("p.yaml", 7, "spec.replicas.min", "above max", "'20'", "at most 16")
     assert str(finding) == "p.yaml:7: error: spec.replicas.min: above max, found '20'; allowed: at most 16"
 
@@ -17,7 +17,7 @@ def test_a_finding_about_a_whole_file_has_no_line():
     assert str(finding) == "p.yaml: warning: document: not UTF-8"
 
 
-def test_an_error_repeats_a_bounded_number_of_findings_and_counts_the_rest():
+def test_an_error_shows_a_bounded_number_of_findings():
     error = PolicyError([Finding("p.yaml", line, "", "bad") for line in range(1, MAX_FINDINGS + 12)])
     assert len(error.findings) == MAX_FINDINGS
     assert str(error).splitlines()[-1] == "... and 11 more"
@@ -30,7 +30,7 @@ def test_any_value_is_shown_in_one_short_printable_line(value: object):
     assert len(shown(value)) <= 80
 
 
-def test_what_is_allowed_suggests_the_closest_name():
+def test_allowed_names_include_the_closest_one():
     assert one_of(["ttft", "itl"], "tftt") == "itl, ttft (did you mean ttft?)"
     assert one_of(["ttft", "itl"], "zzz") == "itl, ttft"
     assert one_of([]) == "none"

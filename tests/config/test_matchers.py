@@ -16,7 +16,7 @@ from autoscaler.config.matchers import MOST_CHARACTERS, read_matchers
         ("{}", ""),
     ],
 )
-def test_matchers_are_written_anew_when_they_are_valid(written: str, read: str):
+def test_valid_matchers_are_normalized(written: str, read: str):
     assert read_matchers(written) == read
 
 

@@ -53,7 +53,7 @@ def test_durations_are_read_with_their_unit(text: str, duration_s: float):
         ("0.0001ms", "finer than a microsecond"),
     ],
 )
-def test_what_is_no_duration_is_refused(text: str, problem: str):
+def test_an_invalid_duration_is_refused(text: str, problem: str):
     with pytest.raises(ValueError, match=f"^{problem}$"):
         read_duration(text)
 
@@ -150,7 +150,7 @@ def test_values_out_of_their_kind_are_refused_by_name(kind: Kind, value: object,
         (TimeZone(), "America/Argentina/Ushuaia", "America/Argentina/Ushuaia"),
     ],
 )
-def test_what_is_shown_reads_as_the_same_value(kind: Kind, written: object, value: object):
+def test_a_shown_value_reads_as_the_same_value(kind: Kind, written: object, value: object):
     assert kind.read(written) == value
     assert kind.read(kind.show(value)) == value
 
@@ -190,6 +190,6 @@ def test_a_quantity_is_read_as_kubernetes_writes_it(written: object, value: floa
         (11, "large"),
     ],
 )
-def test_what_is_no_quantity_within_bounds_is_refused(written: object, problem: str):
+def test_a_quantity_out_of_bounds_is_refused(written: object, problem: str):
     with pytest.raises(ValueError, match=problem):
         Quantity(10).read(written)

@@ -25,7 +25,7 @@ def only_finding(text: str) -> Finding:
     return finding
 
 
-def test_values_remember_the_line_and_the_text_they_were_written_with():
+def test_values_have_their_line_and_text():
     (document,), findings = read_documents("f.yaml", "# first\na:\n  b: 0x10\n  c:\n  - yes\n  - 1:30\n")
     assert not findings
     assert document.value == {"a": {"b": 16, "c": [True, "1:30"]}}, "what YAML 1.1 counts in sixties is text"
@@ -34,12 +34,12 @@ def test_values_remember_the_line_and_the_text_they_were_written_with():
     assert document.found(("a",)) == "", "the contents of a mapping are not repeated"
 
 
-def test_a_place_that_does_not_exist_is_shown_at_the_nearest_around_it():
+def test_a_missing_place_has_the_line_of_its_parent():
     (document,), _ = read_documents("f.yaml", "x: 1\na:\n  b: 1\n")
     assert document.line_of(("a", "missing", "deep")) == 2
 
 
-def test_documents_of_one_file_know_their_own_lines_and_empty_ones_are_left_out():
+def test_documents_of_one_file_have_their_own_lines():
     documents, findings = read_documents("f.yaml", "---\na: 1\n---\n# nothing\n---\nb: 2\n")
     assert not findings
     assert [(document.value, document.line) for document in documents] == [({"a": 1}, 2), ({"b": 2}, 6)]
@@ -68,7 +68,7 @@ def test_documents_of_one_file_know_their_own_lines_and_empty_ones_are_left_out(
         ("\n".join(" " * depth + "a:" for depth in range(MAX_DEPTH + 5)), MAX_DEPTH + 1, "nested too deeply"),
     ],
 )
-def test_what_cannot_be_read_is_refused_with_its_line(text: str, line: int, problem: str):
+def test_unreadable_yaml_is_refused_with_its_line(text: str, line: int, problem: str):
     finding = only_finding(text)
     assert problem in finding.problem
     assert (finding.file, finding.line) == ("f.yaml", line)
@@ -81,7 +81,7 @@ def test_a_bomb_of_aliases_is_refused_before_it_is_written_out():
     assert "aliases written out" in finding.problem
 
 
-def test_aliases_do_not_make_much_of_little_in_any_number_of_documents():
+def test_aliases_cannot_expand_many_small_documents():
     levels = [f"l{level}: &l{level} [{', '.join([f'*l{level - 1}'] * 10)}]" for level in range(1, 4)]
     text = "---\n".join(["\n".join(["l0: &l0 [x]", *levels, ""])] * MAX_DOCUMENTS)  # of 34 KB, half a million values
     documents, findings = read_documents("f.yaml", text)
@@ -99,7 +99,7 @@ def test_without_aliases_no_document_has_more_values_than_it_may(part: str):
 
 
 @pytest.mark.slow
-def test_a_document_of_too_many_values_is_refused_with_the_line_where_it_is_enough():
+def test_a_document_with_too_many_values_is_refused():
     values = "- 1\n" * (3 * MAX_NODES)
     for text, line in ((values, 2 * MAX_NODES), (f"a: 1\n---\n{values}", 2 * MAX_NODES + 2)):
         finding = only_finding(text)
@@ -124,13 +124,13 @@ def test_a_syntax_error_does_not_repeat_the_text_around_it():
     assert "hunter2" not in str(finding)
 
 
-def test_aliases_are_written_out_where_they_are_harmless():
+def test_harmless_aliases_are_expanded():
     (document,), _ = read_documents("f.yaml", "a: &x {b: 1}\nc: *x\n")
     assert document.value == {"a": {"b": 1}, "c": {"b": 1}}
 
 
 @given(st.text(max_size=200))
-def test_any_text_gives_documents_or_findings_and_never_another_error(text: str):
+def test_any_text_gives_documents_or_findings(text: str):
     documents, findings = read_documents("f.yaml", text)
     assert all(document.line >= 1 for document in documents)
     assert all(finding.file == "f.yaml" and finding.line >= 1 and finding.problem for finding in findings)
@@ -198,14 +198,14 @@ def test_a_number_of_a_scaled_object_is_a_plain_decimal(text: str):
     assert fault.problem == "not a plain decimal number"
 
 
-def test_numbers_that_nobody_looks_at_are_read_as_yaml_reads_them():
+def test_unused_numbers_are_read_as_in_yaml():
     (document,), findings = read_documents("m.yaml", "volumes: [{configMap: {defaultMode: 0644}}]\n")
     assert document.value == {"volumes": [{"configMap": {"defaultMode": 0o644}}]}
     assert findings == []
 
 
 @given(st.decimals(-1_000_000, 1_000_000, allow_nan=False, places=3), st.integers(0, 5))
-def test_a_plain_decimal_is_what_it_says_whatever_zeros_lead(number: Decimal, zeros: int):
+def test_leading_zeros_do_not_change_a_decimal(number: Decimal, zeros: int):
     sign, digits = ("-", str(-number)) if str(number).startswith("-") else ("", str(number))
     digits = digits.removeprefix("-")
     assert read_scalar(f"{sign}{'0' * zeros}{digits}") == float(number)
@@ -220,14 +220,14 @@ def test_a_single_value_of_any_text_is_read_or_refused(text: str):
     assert value is None or isinstance(value, str | int | float | bool)
 
 
-def test_a_file_is_read_as_utf_8_with_or_without_a_byte_order_mark(tmp_path: Path):
+def test_a_file_may_have_a_byte_order_mark(tmp_path: Path):
     for number, data in enumerate((b"a: \xc3\xa9", b"\xef\xbb\xbfa: \xc3\xa9")):
         path = tmp_path / f"{number}.yaml"
         path.write_bytes(data)
         assert read_text(path) == "a: é"
 
 
-def test_what_is_no_readable_text_file_is_told_and_never_waited_for(tmp_path: Path):
+def test_unreadable_files_are_reported_without_waiting(tmp_path: Path):
     (tmp_path / "large.yaml").write_bytes(b"#" * 101)
     (tmp_path / "latin.yaml").write_bytes(b"a: 1\nb: \xe9\n")
     os.mkfifo(tmp_path / "pipe.yaml")

@@ -37,7 +37,7 @@ def test_the_symlink_swap_of_a_mounted_secret_is_noticed(tmp_path: Path):
     assert credentials.authorization() == "Bearer other"
 
 
-def test_a_file_that_is_gone_and_comes_back_is_told_and_read_again(tmp_path: Path):
+def test_a_missing_file_is_reported_and_read_when_it_returns(tmp_path: Path):
     token = tmp_path / "token"
     credentials = Credentials(PrometheusSettings(url="http://a", token_file=token))
     with pytest.raises(CredentialError, match=f"{token}: No such file"):

@@ -59,7 +59,7 @@ def test_other_kinds_of_results_are_refused_by_name(data: dict):
         decode_vector(json.dumps({"status": "success", "data": data}).encode())
 
 
-def test_an_error_in_the_body_is_told():
+def test_an_error_in_the_body_is_reported():
     body = {"status": "error", "errorType": "execution", "error": "query processing would load too many samples"}
     with pytest.raises(UnreadableAnswer, match="execution: query processing would load too many samples"):
         decode_vector(json.dumps(body).encode())
@@ -99,13 +99,13 @@ def test_infos_are_noted_and_do_not_make_an_answer_partial():
         b'{"status":' + b"[" * 100_000,
     ],
 )
-def test_what_is_no_answer_is_refused(body: bytes):
+def test_an_invalid_answer_is_refused(body: bytes):
     with pytest.raises(UnreadableAnswer):
         decode_vector(body)
 
 
 @given(st.integers(0, 200))
-def test_an_answer_cut_short_anywhere_is_refused(length: int):
+def test_a_truncated_answer_is_refused(length: int):
     body = vector((pod("a"), 1), (pod("b"), 2)).encode()
     with pytest.raises(UnreadableAnswer):
         decode_vector(body[: min(length, len(body) - 1)])

@@ -20,7 +20,7 @@ def told(*labels: dict[str, str]) -> tuple[str, ...]:
     return describe_duplicates(find_duplicates(answer, join.rows(answer.labels), FLEET))
 
 
-def test_nothing_is_told_when_each_pod_has_one_series():
+def test_nothing_is_reported_when_each_pod_has_one_series():
     assert told({**pod("a-0"), "job": "x"}, {**pod("a-1"), "job": "y"}, {**pod("z-9"), "job": "x"}) == ()
 
 
@@ -43,7 +43,7 @@ def test_clusters_are_named_when_both_have_the_pod(label: str):
     assert line.endswith(f"--prometheus-selector '{label}=\"prod\"'")
 
 
-def test_labels_are_named_when_series_of_one_job_name_a_pod_differently():
+def test_pod_labels_are_named_when_series_of_a_job_differ():
     (line,) = told(pod("a-0"), {"exported_namespace": "llm", "exported_pod": "a-0", **pod("prometheus-0", "x")})
     assert line == "pod llm/a-0 is named by the labels exported_pod, pod of different series; it counts once"
 
@@ -57,7 +57,7 @@ def test_hostile_labels_stay_one_short_line():
     )
 
 
-def test_a_flood_of_doubles_is_looked_at_in_part():
+def test_only_some_of_many_duplicates_are_inspected():
     names = [f"p-{number}" for number in range(5000)]
     fleet = fleet_of({"llm/p": names})
     answer = decode_vector(vector(*(({**pod(name), "job": job}, 1) for name in names for job in "xy")).encode())

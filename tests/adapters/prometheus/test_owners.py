@@ -31,7 +31,7 @@ REPLICA_SETS = {("llm", "llama-7d9c5b6f4"): ("Deployment", "llama"), ("llm", "ca
         ),
     ],
 )
-def test_kube_state_metrics_tells_the_owner(controller: tuple[str, str], target: WorkloadRef):
+def test_the_owner_comes_from_kube_state_metrics(controller: tuple[str, str], target: WorkloadRef):
     assert owner_of("llm", "some-pod", "model", controller, REPLICA_SETS) == target
 
 
@@ -44,7 +44,7 @@ def test_kube_state_metrics_tells_the_owner(controller: tuple[str, str], target:
         ("mixtral-12", "mixtral", "StatefulSet"),
     ],
 )
-def test_without_it_the_name_of_the_pod_tells(pod: str, name: str, kind: str):
+def test_the_owner_is_inferred_from_the_pod_name(pod: str, name: str, kind: str):
     assert owner_of("llm", pod, "model", ("", ""), {}) == WorkloadRef("llm", name, kind)
 
 
@@ -61,7 +61,7 @@ def pod_of_deployment(name: str, pod_hash: str, suffix: str) -> str:
 
 
 @given(LONG_NAMES, HASHES, SUFFIXES)
-def test_the_owner_is_read_from_a_pods_name_when_kubernetes_cut_it(name: str, pod_hash: str, suffix: str):
+def test_the_owner_is_inferred_from_a_name_that_was_cut(name: str, pod_hash: str, suffix: str):
     pod = pod_of_deployment(name, pod_hash, suffix)
     assert len(pod) <= 63
     ref = owner_of("llm", pod, "model", ("", ""), {})
@@ -77,7 +77,7 @@ def test_pods_are_found_by_their_names_when_kubernetes_cut_them(name: str, pod_h
         assert any(re.fullmatch(each, f"{name}-7") for each in expressions)
 
 
-def test_a_word_of_safe_letters_before_the_suffix_belongs_to_a_long_name():
+def test_safe_letters_before_the_suffix_belong_to_a_long_name():
     name = "deepseek-r1-distill-qwen-instruct-for-the-whole-agency-7b"
     assert len(name) == 57
     assert owner_of("llm", f"{name}-x2x8k", "m", ("", ""), {}).name == name
@@ -87,7 +87,7 @@ def test_words_at_the_end_of_a_name_are_no_hash():
     assert owner_of("llm", "meta-llama-model", "m", ("", ""), {}).kind == "Model"
 
 
-def test_a_controller_that_nobody_can_scale_is_not_taken():
+def test_a_controller_that_cannot_be_scaled_is_ignored():
     assert owner_of("llm", "agent", "m", ("DaemonSet", "agent"), {}) == WorkloadRef("llm", "m", "Model", "")
 
 

@@ -56,7 +56,7 @@ def settings(certificates: Certificates, **more: object) -> ScrapeSettings:
     return ScrapeSettings(timeout_s=10.0, tls=TlsFiles(ca=certificates.ca), **{"verify": Verify.CA, **more})
 
 
-async def test_a_pod_is_read_over_tls_when_its_scheme_says_so(
+async def test_a_pod_is_read_over_tls_when_its_scheme_is_https(
     pod: ExpositionServer, certificates: Certificates
 ) -> None:
     samples = await sample(asked_at(pod), settings(certificates))
@@ -64,7 +64,7 @@ async def test_a_pod_is_read_over_tls_when_its_scheme_says_so(
     assert samples.reports[0].problems == ()
 
 
-async def test_a_certificate_must_name_the_address_when_verified_in_full(
+async def test_full_verification_needs_the_address_in_the_certificate(
     pod: ExpositionServer, certificates: Certificates
 ) -> None:
     samples = await sample(asked_at(pod), settings(certificates, verify=Verify.FULL))

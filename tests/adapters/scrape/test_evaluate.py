@@ -8,7 +8,7 @@ from autoscaler.adapters.scrape.evaluate import read
 from autoscaler.catalog.series import DISTINCT, MOVED, Fold, Series, counter, first, renamed
 
 
-def test_the_first_alternative_present_wins_and_they_are_never_added() -> None:
+def test_the_first_present_alternative_counts_alone() -> None:
     both = {"new": [({}, 3.0)], "old": [({}, 4.0)]}
     assert read(first("new", "old"), both) == 3.0
     assert read(first("new", "old"), {"old": both["old"]}) == 4.0
@@ -30,7 +30,7 @@ def test_series_of_one_pod_are_summed_or_the_largest_is_taken() -> None:
     assert read((Series("x", Fold.MAX),), ranks) == 4.0
 
 
-def test_a_filter_keeps_only_its_values_and_an_empty_value_means_no_such_label() -> None:
+def test_a_filter_allows_only_its_values() -> None:
     row = Series("x", where=(("server", ("",)),))
     assert read((row,), {"x": [({}, 1.0), ({"server": "http://10.0.0.1"}, 100.0)]}) == 1.0
     assert math.isnan(read((row,), {"x": [({"server": "http://10.0.0.1"}, 100.0)]}))
@@ -50,7 +50,7 @@ def test_the_process_that_took_a_rank_over_counts_alone() -> None:
 
 
 @pytest.mark.parametrize("pid", ["", "x", "-5", "9" * 5000, "١"])
-def test_a_process_without_a_number_counts_only_where_no_other_has_its_rank(pid: str) -> None:
+def test_a_process_without_a_pid_counts_if_alone_in_its_rank(pid: str) -> None:
     odd, numbered = ({"tp_rank": "0", "pid": pid}, 5.0), ({"tp_rank": "0", "pid": "7"}, 2.0)
     assert read((Series("x"),), {"x": [odd, odd]}) == 5.0
     assert read((Series("x"),), {"x": [odd, numbered]}) == 2.0
@@ -68,7 +68,7 @@ def test_numbers_are_added_when_an_engine_label_differs(label: str) -> None:
     assert read((Series("x", repeated=(label.removeprefix(MOVED),)),), series) == 4.0
 
 
-def test_moved_labels_of_queues_that_repeat_one_number_are_left_out_as_well() -> None:
+def test_moved_labels_of_repeated_queues_are_ignored_too() -> None:
     """Prometheus moves `priority` where a scrape target has a label of that name."""
     series = {"x": [({"priority": "high"}, 5.0), ({"priority": "high", "exported_priority": "1"}, 3.0)]}
     assert read((Series("x", repeated=("priority",)),), series) == 5.0
@@ -77,9 +77,7 @@ def test_moved_labels_of_queues_that_repeat_one_number_are_left_out_as_well() ->
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, -1.0])
 @pytest.mark.parametrize("fold", [Fold.SUM, Fold.MAX])
 @pytest.mark.parametrize("repeated", [(), ("engine",)])
-def test_one_value_that_is_no_count_makes_the_whole_reading_unknown(
-    bad: float, fold: Fold, repeated: tuple[str, ...]
-) -> None:
+def test_one_invalid_value_makes_the_reading_unknown(bad: float, fold: Fold, repeated: tuple[str, ...]) -> None:
     row = Series("x", fold, repeated=repeated)
     assert math.isnan(read((row,), {"x": [({"engine": "0"}, 5.0), ({"engine": "1"}, bad)]}))
     assert math.isnan(read((row,), {"x": [({"engine": "0"}, bad), ({"engine": "1"}, 5.0)]}))
@@ -117,7 +115,7 @@ def test_inversion_and_scale_come_last() -> None:
     assert read((Series("ms", scale=1e-3),), {"ms": [({}, 250.0)]}) == 0.25
 
 
-def test_a_shared_name_is_read_only_beside_the_metric_of_its_product() -> None:
+def test_a_shared_name_needs_the_metric_of_its_product() -> None:
     row = Series("running", beside="cache")
     assert math.isnan(read((row,), {"running": [({}, 2.0)]}))
     assert read((row,), {"running": [({}, 2.0)], "cache": [({}, 0.0)]}) == 2.0

@@ -37,14 +37,14 @@ def by_prometheus_client(text: str) -> dict[str, list[tuple[dict[str, str], str]
 
 
 @pytest.mark.parametrize("recording", sorted(path.name for path in RECORDINGS.glob("*.prom")))
-def test_every_sample_of_a_recording_is_read_as_prometheus_client_reads_it(recording: str) -> None:
+def test_recordings_are_parsed_as_by_prometheus_client(recording: str) -> None:
     body = (RECORDINGS / recording).read_bytes()
     expected = by_prometheus_client(body.decode())
     assert len(expected) > 50
     assert comparable(parse(body, names(*expected)).series) == expected
 
 
-def test_every_line_of_the_recorded_series_of_scrapes_is_read_as_prometheus_client_reads_it() -> None:
+def test_recorded_series_are_parsed_as_by_prometheus_client() -> None:
     with gzip.open(RECORDINGS / "load-timeseries.jsonl.gz", "rt") as lines:
         texts = [json.loads(line)["text"] for line in lines]
     for text in texts[::10]:
@@ -102,7 +102,7 @@ def test_an_odd_character_in_a_label_value_is_only_a_character(odd: str) -> None
 
 @settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=400))
-def test_any_bytes_are_read_or_refused_but_nothing_else_happens(body: bytes) -> None:
+def test_any_bytes_are_parsed_or_refused(body: bytes) -> None:
     try:
         found = parse(body, names("d", "a"))
     except Unreadable as error:
@@ -133,7 +133,7 @@ def test_quoted_label_names_of_newer_text_are_read() -> None:
     assert parse(b'd{"with.dot"="x",plain="y"} 1\n', names("d")).series["d"][0][0] == {"with.dot": "x", "plain": "y"}
 
 
-def test_windows_line_ends_blanks_and_a_trailing_comma_do_no_harm() -> None:
+def test_windows_line_ends_blanks_and_commas_are_accepted() -> None:
     found = parse(b'# TYPE d gauge\r\n  d { a = "1" , b="2", }  3.5  1700000000000 \r\n\r\nd\t4\r\n', names("d"))
     assert found.series["d"] == [({"a": "1", "b": "2"}, 3.5), ({}, 4.0)]
 
@@ -175,14 +175,14 @@ def test_not_a_number_is_read_as_such() -> None:
         b"d{" + b",".join(b'l%d="x"' % index for index in range(200)) + b"} 5",
     ],
 )
-def test_a_line_that_breaks_the_format_takes_its_name_with_it_and_no_other(line: bytes) -> None:
+def test_a_malformed_line_drops_only_its_own_name(line: bytes) -> None:
     found = parse(b'd{engine="0"} 1\n' + line + b'\nb_total{engine="0"} 2\n', names("d", "b_total"))
     assert found.broken == {"d"}  # a sum without the broken line would be too small
     assert found.series == {"b_total": [({"engine": "0"}, 2.0)]}
 
 
 @pytest.mark.parametrize("cut", [1, 20, 1000, 30_000])
-def test_text_that_was_cut_off_is_refused_whole(cut: int) -> None:
+def test_truncated_text_is_refused(cut: int) -> None:
     body = (RECORDINGS / "running.prom").read_bytes()[:-cut]
     assert not body.endswith(b"\n")
     with pytest.raises(Unreadable, match=f"cut off after {len(body)} bytes"):
@@ -230,17 +230,17 @@ def least_s(body: bytes, *broken: str) -> float:
     return min(took_s)
 
 
-def test_a_line_made_to_be_slow_takes_time_in_proportion_to_its_length() -> None:
+def test_a_hostile_line_takes_time_linear_in_its_length() -> None:
     """Four times the length takes four times the time; a pattern that goes back over it would take sixteen times."""
     assert least_s(hostile(16_000), *HOSTILE) < 8 * least_s(hostile(4_000), *HOSTILE)
 
 
-def test_many_lines_made_to_be_slow_cost_little_more_than_good_ones() -> None:
+def test_many_hostile_lines_cost_little_more_than_valid_ones() -> None:
     broken, good = b'd0{a="b" x\n' * 15_000, b'd0{a="b"} 1\n' * 15_000
     assert least_s(broken, "d0") < 4 * least_s(good)
 
 
-def test_names_that_begin_alike_are_told_apart() -> None:
+def test_names_with_a_common_prefix_are_separate() -> None:
     body = b"x 1\nx_total 2\nx_total_bucket 3\nx_tot 4\nx_totals 5\nxx 6\n x_created 7\n"
     wanted = names("x", "x_total", "x_total_bucket", "x_created")
     read = {name: value for name, [(_, value)] in parse(body, wanted).series.items()}

@@ -38,7 +38,7 @@ async def read(server: ExpositionServer, *texts: str, step_s: float = 5.0) -> li
     return seen
 
 
-async def test_counters_are_unknown_when_they_fall_and_the_process_stands(exposition_server: ExpositionServer) -> None:
+async def test_falling_counters_are_unknown_without_a_restart(exposition_server: ExpositionServer) -> None:
     seen = await read(exposition_server, text(1000, 1e9), text(0, 1e9), text(1100, 1e9, slow=90))
     tokens, finished, met = (
         [getattr(each.pods, name)[0] for each in seen] for name in ("generation_tokens", "finished", "ttft_met")

@@ -119,7 +119,7 @@ async def test_another_status_is_named_and_its_body_is_not_read(
     assert await get(url) == Answer(None, f"HTTP {status}, not 200")
 
 
-async def test_a_slow_server_is_given_up_at_the_deadline_of_one_request(exposition_server: ExpositionServer) -> None:
+async def test_a_slow_server_is_abandoned_at_the_request_deadline(exposition_server: ExpositionServer) -> None:
     url = exposition_server.serve("/metrics", Served("a 1\n", delay_s=60))
     assert await get(url, timeout_s=0.1) == Answer(None, "no answer within 0.1 s")
 
@@ -158,7 +158,7 @@ async def test_a_certificate_that_is_not_trusted_is_no_answer(certificates: Cert
     assert "certificate" in problem.removeprefix("the server's certificate: ")
 
 
-async def test_tls_is_named_when_the_server_speaks_it_and_was_asked_plainly(certificates: Certificates) -> None:
+async def test_a_tls_server_is_named_when_read_over_plain_http(certificates: Certificates) -> None:
     async with another_server(served_by(certificates.issue("127.0.0.1"))) as secure:
         url = secure.serve("/metrics", "a 1\n").replace("https:", "http:")
         assert await get(url) == Answer(None, SPEAKS_TLS)
@@ -185,7 +185,7 @@ async def test_tls_is_named_when_a_server_refuses_plain_http_in_words(certificat
         assert (await get(url, timeout_s=2.0)).problem == SPEAKS_TLS
 
 
-async def test_plain_http_is_named_when_the_server_was_asked_over_tls(exposition_server: ExpositionServer) -> None:
+async def test_plain_http_is_named_when_the_server_is_read_over_tls(exposition_server: ExpositionServer) -> None:
     url = exposition_server.serve("/metrics", "a 1\n").replace("http:", "https:")
     assert await get(url) == Answer(None, SPEAKS_HTTP)
 
@@ -211,7 +211,7 @@ async def test_a_connection_closed_inside_the_body_is_named(exposition_server: E
     "answer",
     [b"SSH-2.0-OpenSSH_9.2\r\n", b"\0\1\2\3\r\n\r\n", b"HTTP/1.1 200 OK\r\nX: " + b"y" * 100_000 + b"\r\n\r\n"],
 )
-async def test_what_is_not_http_is_no_answer(answer: bytes) -> None:
+async def test_a_non_http_response_is_no_answer(answer: bytes) -> None:
     async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(answer)
@@ -236,7 +236,7 @@ async def test_a_connection_is_used_again() -> None:
     assert connections == 1
 
 
-async def test_a_connection_that_the_server_has_closed_meanwhile_is_opened_anew() -> None:
+async def test_a_closed_connection_is_opened_again() -> None:
     connections = 0
 
     async def respond_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -298,12 +298,12 @@ async def test_cancelling_a_reading_ends_it_at_once() -> None:
             await task
 
 
-async def test_a_fetcher_that_was_not_opened_says_so() -> None:
+async def test_an_unopened_fetcher_raises() -> None:
     with pytest.raises(RuntimeError, match="async with"):
         await fetcher().get(URL("http://127.0.0.1:1/"))
 
 
-async def test_whatever_bytes_a_server_answers_get_returns() -> None:
+async def test_any_bytes_of_a_server_make_an_answer() -> None:
     random = Random(1)
     good = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n4\r\na 1\n\r\n0\r\n\r\n"
 

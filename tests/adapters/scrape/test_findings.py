@@ -63,7 +63,7 @@ def sleep_step(tag: str) -> str:
     return "\n".join(found)
 
 
-async def test_finding_1_a_sleeping_replica_hides_its_queue_and_load_shows_it(
+async def test_finding_1_a_sleeping_replica_hides_its_queue(
     exposition_server: ExpositionServer,
 ) -> None:
     pods = await read(exposition_server, (recorded("sleeping-queued"), 6))
@@ -72,7 +72,7 @@ async def test_finding_1_a_sleeping_replica_hides_its_queue_and_load_shows_it(
     assert pods.asleep[0] == 0.0
 
 
-async def test_finding_2_health_is_not_asked_and_a_loading_server_is_unknown_not_zero(
+async def test_finding_2_a_loading_server_is_unknown(
     exposition_server: ExpositionServer,
 ) -> None:
     assert "connection refused" in str(endpoint("while_loading"))
@@ -101,7 +101,7 @@ async def test_finding_3_a_replica_that_drains_is_read_to_its_end(exposition_ser
     assert terminating.pods.running[0] == 2.0
 
 
-async def test_finding_4_waiting_shows_a_queue_at_once_and_ttft_only_when_it_is_over(
+async def test_finding_4_waiting_shows_a_queue_before_ttft_does(
     exposition_server: ExpositionServer,
 ) -> None:
     waiting, ttft_s, rate = {}, {}, {}
@@ -118,7 +118,7 @@ async def test_finding_4_waiting_shows_a_queue_at_once_and_ttft_only_when_it_is_
     assert waiting[40] * 400 / rate[40] == pytest.approx(real_wait_s, rel=0.15)
 
 
-async def test_finding_5_kv_usage_shows_a_queue_for_blocks_and_not_one_for_slots(
+async def test_finding_5_kv_usage_shows_a_queue_for_blocks_only(
     exposition_server: ExpositionServer,
 ) -> None:
     slots = await read(exposition_server, (recorded("saturated"), 34))
@@ -135,7 +135,7 @@ async def test_finding_6_aborts_by_the_engine_are_counted_as_ended(exposition_se
     assert (await read(exposition_server, (text, 0))).finished[0] == 8.0
 
 
-async def test_finding_7_a_capped_queue_stands_still_while_rejections_count(
+async def test_finding_7_rejections_grow_while_the_queue_is_capped(
     exposition_server: ExpositionServer,
 ) -> None:
     statuses: Any = endpoint("admission_limit", "statuses_in_order_of_sending")
@@ -154,7 +154,7 @@ async def test_finding_8_arrivals_are_ended_requests_plus_those_inside(expositio
     assert pods.finished[0] == len(starts) == 60
 
 
-async def test_finding_9_data_parallel_engines_are_summed_but_not_their_kv_usage(
+async def test_finding_9_data_parallel_engines_are_summed(
     exposition_server: ExpositionServer,
 ) -> None:
     text = recorded("dp2-saturated")
@@ -164,7 +164,7 @@ async def test_finding_9_data_parallel_engines_are_summed_but_not_their_kv_usage
     assert pods.first_tokens[0] == 8.0
 
 
-async def test_finding_10_the_load_of_one_of_several_server_processes_is_a_lower_bound_and_its_zero_unknown(
+async def test_finding_10_load_of_one_process_is_a_lower_bound(
     exposition_server: ExpositionServer,
 ) -> None:
     text = recorded("dp2-saturated")
@@ -174,7 +174,7 @@ async def test_finding_10_the_load_of_one_of_several_server_processes_is_a_lower
     assert math.isnan((await read(exposition_server, (text, 12), (asleep, 0))).held[0])
 
 
-async def test_finding_11_a_load_of_zero_without_tracking_is_unknown_and_with_tracking_it_is_zero(
+async def test_finding_11_load_of_zero_needs_tracking(
     exposition_server: ExpositionServer,
 ) -> None:
     answer: Any = endpoint("load_without_the_flag", "body")
@@ -184,7 +184,7 @@ async def test_finding_11_a_load_of_zero_without_tracking_is_unknown_and_with_tr
     assert (await read(exposition_server, (recorded("saturated"), 34), (asleep, 0))).held[0] == 0.0
 
 
-async def test_finding_12_gauges_and_load_differ_by_a_few_requests_at_most(
+async def test_finding_12_gauges_and_load_differ_by_few_requests(
     exposition_server: ExpositionServer,
 ) -> None:
     async for moment, pods in replay(exposition_server, "load-timeseries.jsonl.gz"):
@@ -192,7 +192,7 @@ async def test_finding_12_gauges_and_load_differ_by_a_few_requests_at_most(
         assert pods.running[0] <= 4
 
 
-async def test_finding_13_preemptions_are_counted_and_their_lost_work_is_in_no_token_counter(
+async def test_finding_13_preemptions_are_counted(
     exposition_server: ExpositionServer,
 ) -> None:
     pods = [pods async for _, pods in replay(exposition_server, "kv-bound-timeseries.jsonl.gz")][-1]
@@ -215,7 +215,7 @@ async def test_finding_13_preemptions_are_counted_and_their_lost_work_is_in_no_t
         ("paused (mode=keep) with 8 requests in flight", 0.0),  # paused is not asleep; its gauges stand still
     ],
 )
-async def test_finding_14_every_level_of_sleep_is_sleep_and_half_awake_is_asleep(
+async def test_finding_14_every_sleep_level_is_sleep(
     exposition_server: ExpositionServer, tag: str, asleep: float
 ) -> None:
     pods = await read(exposition_server, (sleep_step(tag), 0))
@@ -229,7 +229,7 @@ async def test_counters_and_their_created_gauges_are_not_mixed_up(exposition_ser
     assert (pods.generation_tokens[0], pods.preemptions[0]) == (8914.0, 0.0)
 
 
-async def test_the_histogram_called_iteration_tokens_total_is_taken_for_no_counter(
+async def test_histogram_iteration_tokens_total_is_no_counter(
     exposition_server: ExpositionServer,
 ) -> None:
     text = recorded("saturated")
@@ -241,7 +241,7 @@ async def test_the_histogram_called_iteration_tokens_total_is_taken_for_no_count
         assert getattr(with_it, column)[0] == getattr(without_it, column)[0]
 
 
-async def test_nobody_asked_is_no_quantile(exposition_server: ExpositionServer) -> None:
+async def test_without_requests_there_is_no_quantile(exposition_server: ExpositionServer) -> None:
     pods = await read(exposition_server, (recorded("drained"), 0), (recorded("drained"), 0))
     assert np.isnan([pods.ttft_s[0], pods.itl_s[0]]).all()
     assert pods.first_tokens[0] == 60.0

@@ -45,7 +45,7 @@ async def watching(*servers: ExpositionServer | str) -> AsyncIterator[Watch]:
         yield Watch(scraper, clock)
 
 
-async def test_one_waiting_request_is_seen_at_the_first_look_though_no_pod_exists(
+async def test_one_waiting_request_shows_without_a_pod(
     exposition_server: ExpositionServer,
 ) -> None:
     exposition_server.serve("/metrics", EPP.format(1))
@@ -56,7 +56,7 @@ async def test_one_waiting_request_is_seen_at_the_first_look_though_no_pod_exist
     assert (watch.report.source, watch.report.queries, watch.report.failed) == ("gateway", 1, 0)
 
 
-async def test_old_and_new_names_of_one_gateway_beside_each_other_are_not_added(
+async def test_old_and_new_names_of_one_gateway_are_not_added(
     exposition_server: ExpositionServer,
 ) -> None:
     old = EPP.replace("llm_d_epp_", "inference_extension_")
@@ -72,7 +72,7 @@ async def test_replicas_of_a_gateway_are_added(exposition_server: ExpositionServ
         assert (await watch.look()).waiting[0] == 7.0
 
 
-async def test_a_gateway_that_says_nothing_of_a_workload_is_unknown_and_zero_is_zero(
+async def test_a_gateway_without_series_is_unknown_and_zero_is_zero(
     exposition_server: ExpositionServer,
 ) -> None:
     exposition_server.serve("/metrics", "up 1\n")
@@ -97,7 +97,7 @@ async def test_the_rate_of_arrivals_is_that_of_the_window(exposition_server: Exp
         assert await rate(5_010, 70) == 0.0
 
 
-async def test_a_counter_that_falls_while_its_process_stands_is_unknown(exposition_server: ExpositionServer) -> None:
+async def test_a_counter_that_falls_without_a_restart_is_unknown(exposition_server: ExpositionServer) -> None:
     started = "process_start_time_seconds 1.7e9\n"
     async with watching(exposition_server) as watch:
         rates, told = [], []
@@ -130,7 +130,7 @@ async def test_a_series_made_by_the_first_request_counts_it(exposition_server: E
         assert (await watch.look(1)).arrivals_per_s[0] == 2.0
 
 
-async def test_a_series_that_vanishes_and_comes_back_does_not_count_twice(exposition_server: ExpositionServer) -> None:
+async def test_a_series_that_disappears_does_not_count_twice(exposition_server: ExpositionServer) -> None:
     async with watching(exposition_server) as watch:
         for text in (INCOMING.format(1000), INCOMING.format(1000), "up 1\n", INCOMING.format(1000)):
             exposition_server.serve("/metrics", text)
@@ -154,7 +154,7 @@ async def test_a_series_that_a_body_has_twice_counts_once(exposition_server: Exp
     assert front.arrivals_per_s[0] == 2.0
 
 
-async def test_while_one_replica_is_silent_its_zero_is_unknown_and_a_queue_is_the_least_there_is(
+async def test_zeros_are_unknown_while_a_gateway_replica_is_silent(
     exposition_server: ExpositionServer,
 ) -> None:
     exposition_server.serve("/metrics", EPP.format(0))
@@ -168,7 +168,7 @@ async def test_while_one_replica_is_silent_its_zero_is_unknown_and_a_queue_is_th
         assert (await watch.look()).waiting[0] == 5.0
 
 
-async def test_a_gateway_that_never_had_to_do_with_a_workload_may_be_silent(
+async def test_a_silent_gateway_affects_only_workloads_it_reported(
     exposition_server: ExpositionServer,
 ) -> None:
     exposition_server.serve("/metrics", EPP.format(0))
@@ -186,7 +186,7 @@ async def test_silence_makes_everything_unknown(exposition_server: ExpositionSer
         assert np.isnan([front.waiting[0], front.arrivals_per_s[0], front.time_s[0]]).all()
 
 
-async def test_what_arrived_during_a_silence_is_spread_over_it(exposition_server: ExpositionServer) -> None:
+async def test_arrivals_during_a_silence_are_spread_over_it(exposition_server: ExpositionServer) -> None:
     exposition_server.serve("/metrics", INCOMING.format(0))
     async with watching(exposition_server) as watch:
         await watch.look()

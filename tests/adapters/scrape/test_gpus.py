@@ -90,7 +90,7 @@ async def test_names_of_dcgm_4_6_are_read_like_the_old_ones(exposition_server: E
     assert (pods.fb_usage[0], pods.tensor_active[0], pods.sm_active[0], pods.dram_active[0]) == (0.9, 0.2, 0.7, 0.4)
 
 
-async def test_both_generations_of_names_beside_each_other_are_one_reading(exposition_server: ExpositionServer) -> None:
+async def test_old_and_new_gpu_names_are_one_reading(exposition_server: ExpositionServer) -> None:
     pods = await sample(
         exposition_server,
         f"DCGM_FI_PROF_TENSOR_UTIL_RATIO{device()} 0.9",
@@ -99,12 +99,12 @@ async def test_both_generations_of_names_beside_each_other_are_one_reading(expos
     assert pods.tensor_active[0] == 0.2
 
 
-async def test_without_sm_active_the_graphics_engine_bounds_it_from_above(exposition_server: ExpositionServer) -> None:
+async def test_graphics_activity_stands_in_for_sm_active(exposition_server: ExpositionServer) -> None:
     pods = await sample(exposition_server, f"DCGM_FI_PROF_GR_ENGINE_ACTIVE{device()} 0.8")
     assert pods.sm_active[0] == 0.8
 
 
-async def test_mig_slices_of_one_gpu_are_told_apart_though_they_share_its_uuid(
+async def test_mig_slices_with_one_uuid_are_separate(
     exposition_server: ExpositionServer,
 ) -> None:
     lines = []
@@ -131,7 +131,7 @@ async def test_of_several_gpus_of_a_pod_the_largest_reading_counts(exposition_se
     assert (await sample(exposition_server, *lines)).tensor_active[0] == 0.4
 
 
-async def test_a_ratio_above_one_as_seen_under_mig_is_one(exposition_server: ExpositionServer) -> None:
+async def test_a_ratio_above_one_is_one(exposition_server: ExpositionServer) -> None:
     labels = device(GPU_I_ID="1", GPU_I_PROFILE="1g.10gb")
     assert (await sample(exposition_server, f"DCGM_FI_PROF_SM_ACTIVE{labels} 1.3")).sm_active[0] == 1.0
 
@@ -169,7 +169,7 @@ async def test_framebuffer_used_without_free_is_unknown(exposition_server: Expos
     assert np.isnan((await sample(exposition_server, f"DCGM_FI_DEV_FB_USED{device()} 72000")).fb_usage[0])
 
 
-async def test_a_short_burst_of_activity_is_seen_for_minutes_and_then_over(exposition_server: ExpositionServer) -> None:
+async def test_a_short_burst_of_activity_lasts_for_minutes(exposition_server: ExpositionServer) -> None:
     clock = SteppedClock()
     async with scraper(f"{exposition_server.url}/metrics", clock=clock) as opened:
 
@@ -185,7 +185,7 @@ async def test_a_short_burst_of_activity_is_seen_for_minutes_and_then_over(expos
         assert await tensor_active(0.0, 40) == 0.0
 
 
-async def test_activity_that_is_no_longer_reported_is_unknown_whatever_it_was(
+async def test_activity_is_unknown_when_no_longer_reported(
     exposition_server: ExpositionServer,
 ) -> None:
     async with scraper(f"{exposition_server.url}/metrics") as opened:
@@ -204,7 +204,7 @@ async def test_a_new_pod_has_nothing_of_the_one_that_had_its_name(exposition_ser
         assert (await opened.sample(successor, objectives(successor), 20.0)).pods.tensor_active[0] == 0.0
 
 
-async def test_exporters_of_several_nodes_are_read_and_a_broken_one_is_named_without_harm(
+async def test_a_broken_exporter_is_named_and_others_are_read(
     exposition_server: ExpositionServer,
 ) -> None:
     exposition_server.serve("/metrics", f"DCGM_FI_PROF_DRAM_ACTIVE{device('qwen-0')} 0.1\n")

@@ -32,7 +32,7 @@ async def read(
         return await scraper.sample(fleet, objectives(fleet), 20.0)
 
 
-async def test_another_models_metrics_are_left_out_and_told(exposition_server: ExpositionServer) -> None:
+async def test_metrics_of_another_model_are_dropped_and_reported(exposition_server: ExpositionServer) -> None:
     samples = await read(exposition_server, text("b"), "a")
     assert np.isnan([samples.pods.running[0], samples.pods.time_s[0]]).all()
     (report,) = samples.reports
@@ -48,7 +48,7 @@ async def test_a_pods_own_model_is_read_beside_another(exposition_server: Exposi
     assert "series of the model 'b' are left out" in report.problems[0]
 
 
-async def test_a_name_that_may_be_the_pods_is_believed(exposition_server: ExpositionServer) -> None:
+async def test_a_possible_model_name_of_the_pod_counts(exposition_server: ExpositionServer) -> None:
     for body, names, more in (
         (text("b"), (), {}),
         (text("x"), ("/models/x",), {}),
@@ -63,7 +63,7 @@ async def test_a_name_that_may_be_the_pods_is_believed(exposition_server: Exposi
         assert samples.reports[0].problems == ()
 
 
-async def test_engines_that_do_not_report_the_served_name_are_believed(exposition_server: ExpositionServer) -> None:
+async def test_engines_without_the_served_name_count(exposition_server: ExpositionServer) -> None:
     body = text("undefined", engine="trtllm_num_requests_running", other="trtllm_num_requests_waiting")
     assert (await read(exposition_server, body, "a", engine="trtllm")).pods.running[0] == 2
     body = text("b", engine="sglang:num_running_reqs", other="sglang:num_queue_reqs")

@@ -58,7 +58,7 @@ V0 = 'model_name="m"'
 V1 = 'engine="0",model_name="m"'
 
 
-def test_vllm_0_6_has_the_old_kv_name_and_counts_swapped_requests_apart() -> None:
+def test_vllm_0_6_has_old_kv_names_and_swapped_requests() -> None:
     text = f"""
 vllm:num_requests_running{{{V0}}} 3.0
 vllm:num_requests_swapped{{{V0}}} 2.0
@@ -85,7 +85,7 @@ vllm:time_to_first_token_seconds_count{{{V0}}} 12.0
     }
 
 
-def test_vllm_0_6_ttft_ends_at_10_s_and_its_token_gap_is_called_time_per_output_token() -> None:
+def test_vllm_0_6_ttft_ends_at_10_s() -> None:
     ttft = buckets("vllm:time_to_first_token_seconds", V0, le_0_5=50, le_1_0=90, le_10_0=100, le_inf=100)
     gap = buckets("vllm:time_per_output_token_seconds", V0, le_0_05=94, le_0_1=96, le_inf=96)
     assert p95(VLLM, "ttft_s", ttft) == pytest.approx(5.5)
@@ -106,12 +106,12 @@ def test_vllm_0_8_5_labels_data_parallel_engines() -> None:
     assert read(VLLM, text) == {"running": 10.0, "kv_usage": 0.4}
 
 
-def test_vllm_0_9_2_to_0_11_may_have_both_kv_names_which_are_one_reading() -> None:
+def test_vllm_0_9_2_may_have_both_kv_names() -> None:
     text = f"vllm:gpu_cache_usage_perc{{{V1}}} 0.5\nvllm:kv_cache_usage_perc{{{V1}}} 0.5\n"
     assert read(VLLM, text) == {"kv_usage": 0.5}
 
 
-def test_vllm_0_10_2_to_0_14_has_both_token_gap_names_of_which_the_new_one_counts() -> None:
+def test_vllm_0_10_2_has_both_token_gap_names() -> None:
     new = buckets("vllm:inter_token_latency_seconds", V1, le_0_05=100, le_0_1=100, le_inf=100)
     old = buckets("vllm:time_per_output_token_seconds", V1, le_0_05=0, le_0_1=100, le_inf=100)
     per_request = buckets("vllm:request_time_per_output_token_seconds", V1, le_0_05=0, le_0_1=0, le_inf=100)
@@ -124,7 +124,7 @@ def test_the_gap_per_request_of_vllm_0_16_is_not_the_token_gap() -> None:
     assert math.isnan(p95(VLLM, "itl_s", per_request))
 
 
-def test_vllm_0_11_2_tells_that_it_sleeps_and_before_that_nothing_is_known() -> None:
+def test_vllm_0_11_2_reports_sleep() -> None:
     states = "".join(
         f'vllm:engine_sleep_state{{{V1},sleep_state="{state}"}} {value}\n'
         for state, value in (("awake", 0), ("weights_offloaded", 1), ("discard_all", 0))
@@ -134,7 +134,7 @@ def test_vllm_0_11_2_tells_that_it_sleeps_and_before_that_nothing_is_known() -> 
     assert "asleep" not in read(VLLM, f"vllm:num_requests_running{{{V1}}} 3\n")
 
 
-def test_vllm_0_20_splits_the_queue_by_reason_and_the_split_is_not_added_to_it() -> None:
+def test_vllm_0_20_queue_reasons_are_not_added() -> None:
     text = f"""
 vllm:num_requests_waiting{{{V1}}} 7
 vllm:num_requests_waiting_by_reason{{{V1},reason="capacity"}} 5
@@ -151,20 +151,20 @@ vllm:admission_rejections_total{model_name="m",reason="max_num_queued_tokens"} 3
     assert read(VLLM, text) == {"rejections": 13.0}
 
 
-def test_vllm_behind_a_pipeline_that_allows_no_colon_is_read_by_the_renamed_row() -> None:
+def test_vllm_names_without_colons_are_read() -> None:
     text = 'vllm_num_requests_waiting{model_name="m"} 4\nvllm_generation_tokens{model_name="m"} 9\n'
     assert read(VLLM, text) == {}
     assert read(spelled(VLLM, all_spellings()), text) == {"waiting": 4.0, "generation_tokens": 9.0}
 
 
-def test_the_router_of_the_production_stack_exposes_the_same_names_and_is_not_read_as_an_engine() -> None:
+def test_the_production_stack_router_is_no_engine() -> None:
     text = (
         'vllm:num_requests_running{server="http://10.0.0.7:8000"} 9\nvllm:num_requests_waiting{server="http://x"} 9\n'
     )
     assert read(VLLM, text) == {}
 
 
-def test_an_engine_is_read_when_its_scrape_job_has_a_label_server() -> None:
+def test_an_engine_is_read_with_a_label_server_from_its_job() -> None:
     labels = 'engine="0",model_name="m",server="gpu-node-7"'
     text = f'vllm:num_requests_running{{{labels}}} 9\nvllm:engine_sleep_state{{{labels},sleep_state="awake"}} 1\n'
     assert read(VLLM, text) == {"running": 9.0, "asleep": 0.0}
@@ -206,7 +206,7 @@ def test_sglang_prompt_tokens_are_those_that_it_computed() -> None:
 # The other engines, one test each.
 
 
-def test_sglang_counts_a_tensor_parallel_group_once_and_adds_data_parallel_ranks() -> None:
+def test_sglang_counts_tensor_parallel_groups_once() -> None:
     text = ""
     for dp, tp in ((0, 0), (0, 1), (1, 2), (1, 3)):
         labels = f'dp_rank="{dp}",engine_type="unified",model_name="m",pp_rank="0",tp_rank="{tp}"'
@@ -243,7 +243,7 @@ def test_sglang_counts_a_group_once_when_a_label_repeats_it(label: str) -> None:
     assert found.counts.tolist() == [5.0, 7.0]
 
 
-def test_sglang_counts_its_queues_once_and_adds_requests_of_every_priority_and_kind() -> None:
+def test_sglang_counts_queues_once_and_adds_priorities() -> None:
     """By priority a queue is told as a whole and for each; requests are counted apart, with and without a stream."""
     text = ""
     for priority, running, queued in (("", 5, 4), ("0", 2, 0), ("7", 3, 4)):
@@ -258,12 +258,12 @@ def test_sglang_counts_its_queues_once_and_adds_requests_of_every_priority_and_k
 
 
 @pytest.mark.parametrize("name", ["inter_token_latency_seconds", "time_per_output_token_seconds"])
-def test_sglang_before_and_from_0_4_6_names_its_token_gap_differently(name: str) -> None:
+def test_sglang_token_gap_names_differ_by_version(name: str) -> None:
     text = buckets(f"sglang:{name}", 'model_name="m"', le_0_01=0, le_0_02=100, le_inf=100)
     assert p95(ENGINES["sglang"], "itl_s", text) == pytest.approx(0.0195)
 
 
-def test_tgi_tells_tokens_in_histograms_and_rejections_among_failures() -> None:
+def test_tgi_has_tokens_in_histograms_and_rejections_in_failures() -> None:
     text = """
 tgi_batch_current_size 6
 tgi_queue_size 2
@@ -299,7 +299,7 @@ trtllm_time_to_first_token_seconds_count{engine_type="trtllm",model_name="m"} 9
 
 
 @pytest.mark.parametrize("prefix", ["trtllm_", ""])
-def test_tensorrt_llm_serve_is_read_with_its_prefix_and_without_as_in_release_candidates(prefix: str) -> None:
+def test_tensorrt_llm_is_read_with_and_without_prefix(prefix: str) -> None:
     text = TRTLLM_TEXT.replace("\ntrtllm_", f"\n{prefix}")
     assert read(ENGINES["trtllm"], text) == {
         "running": 3.0,
@@ -315,7 +315,7 @@ def test_tensorrt_llm_serve_is_read_with_its_prefix_and_without_as_in_release_ca
     assert p95(ENGINES["trtllm"], "itl_s", gap) == pytest.approx(0.095)
 
 
-def test_triton_with_tensorrt_llm_counts_a_request_once_however_many_models_of_the_ensemble_it_passes() -> None:
+def test_triton_counts_a_request_once_per_ensemble() -> None:
     text = ""
     for kind, value in (("waiting", 2), ("context", 1), ("scheduled", 4), ("max", 512), ("active", 5)):
         text += f'nv_trt_llm_request_metrics{{model="tensorrt_llm",request_type="{kind}",version="1"}} {value}\n'
@@ -336,7 +336,7 @@ def test_triton_with_tensorrt_llm_counts_a_request_once_however_many_models_of_t
     }
 
 
-def test_triton_without_the_engines_gauges_still_tells_its_queue() -> None:
+def test_triton_reports_its_queue_without_engine_gauges() -> None:
     text = "".join(f'nv_inference_pending_request_count{{model="{m}",version="1"}} 3\n' for m in ("a", "ensemble"))
     assert read(ENGINES["triton"], text) == {"waiting": 3.0}
 
@@ -351,7 +351,7 @@ def test_milliseconds_of_triton_become_seconds() -> None:
 # Histograms that are not whole.
 
 
-def test_engines_with_other_bounds_in_one_pod_meet_where_both_are_exact() -> None:
+def test_histograms_with_other_bounds_are_merged_where_exact() -> None:
     one = buckets("vllm:time_to_first_token_seconds", 'engine="0"', le_0_5=5, le_1_0=10, le_inf=10)
     other = buckets("vllm:time_to_first_token_seconds", 'engine="1"', le_1_0=10, le_2_0=10, le_inf=10)
     found = histogram(VLLM.readings["ttft_s"], parsed(VLLM, one + other))
@@ -386,11 +386,11 @@ def test_a_histogram_that_lost_its_last_bucket_is_unknown() -> None:
     assert math.isnan(p95(VLLM, "ttft_s", buckets("vllm:time_to_first_token_seconds", "", le_1_0=10, le_2_0=10)))
 
 
-def test_a_usage_above_one_is_not_believed() -> None:
+def test_a_usage_above_one_is_unknown() -> None:
     assert read(VLLM, f"vllm:kv_cache_usage_perc{{{V1}}} 55\nvllm:num_requests_running{{{V1}}} 1\n") == {"running": 1.0}
 
 
-def test_the_start_of_the_process_is_read_where_there_is_one() -> None:
+def test_the_start_of_the_process_is_read_if_present() -> None:
     assert start_time_s(parsed(VLLM, "process_start_time_seconds 1.7e9\n")) == 1.7e9
     assert math.isnan(start_time_s(parsed(VLLM, f"vllm:num_requests_running{{{V1}}} 1\n")))
 
@@ -409,9 +409,7 @@ odd_numbers = st.one_of(st.floats(), st.integers(-5, 5).map(float), st.sampled_f
 @pytest.mark.parametrize("engine", ENGINES.values(), ids=lambda engine: engine.name)
 @settings(max_examples=50, deadline=None)
 @given(data=st.data())
-def test_whatever_series_an_engine_shows_each_column_is_a_believable_number_or_unknown(
-    engine: Engine, data: st.DataObject
-) -> None:
+def test_any_series_give_valid_or_unknown_columns(engine: Engine, data: st.DataObject) -> None:
     names = sorted(name.decode() for name in sample_names(engine))
     series = data.draw(
         st.dictionaries(st.sampled_from(names), st.lists(st.tuples(odd_labels, odd_numbers), min_size=1, max_size=5))

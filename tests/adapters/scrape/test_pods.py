@@ -78,7 +78,7 @@ async def test_a_recorded_server_fills_the_columns_of_its_pod(exposition_server:
     assert np.isnan(samples.front.time_s).all()
 
 
-async def test_requests_within_an_objective_are_counted_only_for_workloads_that_have_one(
+async def test_objectives_are_counted_only_for_workloads_with_one(
     exposition_server: ExpositionServer,
 ) -> None:
     exposition_server.serve("/metrics", recorded("saturated"))
@@ -88,7 +88,7 @@ async def test_requests_within_an_objective_are_counted_only_for_workloads_that_
     assert samples.reports[0].problems == ()
 
 
-async def test_an_engine_without_the_histogram_leaves_the_count_unknown_and_what_that_costs_is_told_once_requests_end(
+async def test_a_missing_histogram_is_reported_once_requests_end(
     exposition_server: ExpositionServer,
 ) -> None:
     fleet = fleet_of(exposition_server.address)
@@ -102,7 +102,7 @@ async def test_an_engine_without_the_histogram_leaves_the_count_unknown_and_what
     assert "itl_met unknown: ITL misses are neither learned by load" in problem
 
 
-async def test_quantiles_are_those_of_the_window_and_nobody_asked_is_no_quantile(
+async def test_quantiles_cover_the_window_and_need_requests(
     exposition_server: ExpositionServer,
 ) -> None:
     clock, fleet = SteppedClock(), fleet_of(exposition_server.address)
@@ -131,7 +131,7 @@ async def test_quantile_is_that_of_all_pods_together() -> None:
     assert samples[1].pods.ttft_s == pytest.approx([POOLED_S, POOLED_S])
 
 
-async def test_a_pod_that_did_not_answer_is_no_part_of_the_quantile_of_the_others() -> None:
+async def test_a_silent_pod_is_not_part_of_the_quantile() -> None:
     clock = SteppedClock()
     async with another_server() as one, another_server() as other, scraper(clock) as opened:
         fleet = fleet_of(one.address, other.address)
@@ -144,7 +144,7 @@ async def test_a_pod_that_did_not_answer_is_no_part_of_the_quantile_of_the_other
     assert samples.pods.ttft_s == pytest.approx([2.425, NAN], nan_ok=True)
 
 
-async def test_a_pod_that_restarted_in_place_has_no_quantile_until_it_has_been_read_twice(
+async def test_a_restarted_pod_needs_two_readings_for_a_quantile(
     exposition_server: ExpositionServer,
 ) -> None:
     clock, fleet = SteppedClock(), fleet_of(exposition_server.address)
@@ -172,7 +172,7 @@ async def test_a_counter_that_jumps_back_is_passed_on_as_it_is(exposition_server
             assert (await opened.sample(fleet, objectives(fleet), 20.0)).pods.generation_tokens.tolist() == [value]
 
 
-async def test_a_pod_whose_port_is_still_closed_is_loading_and_no_failure() -> None:
+async def test_a_pod_with_a_closed_port_is_starting() -> None:
     samples = await sample(fleet_of(f"127.0.0.1:{free_port()}", ready=False))
     assert np.isnan(samples.pods.time_s).all()
     assert (samples.reports[0].queries, samples.reports[0].failed, samples.reports[0].problems) == (1, 0, ())
@@ -190,7 +190,7 @@ async def test_a_pod_that_is_not_ready_but_answers_is_read(exposition_server: Ex
     assert (await sample(fleet_of(exposition_server.address, ready=False))).pods.running.tolist() == [2.0]
 
 
-async def test_a_pod_without_an_address_is_not_asked() -> None:
+async def test_a_pod_without_an_address_is_not_read() -> None:
     fleet = fleet_of("127.0.0.1:1")
     samples = await sample(replace(fleet, pods=(fleet.pods[0]._replace(ip=""),)))
     assert samples.reports[0].queries == 0
@@ -199,7 +199,7 @@ async def test_a_pod_without_an_address_is_not_asked() -> None:
 @pytest.mark.parametrize(
     "ip", ["metadata.internal", "127.0.0.1@evil", "127.0.0.1/x?", "::1%eth0:80", "0x7f.1", "127.1"]
 )
-async def test_an_address_that_is_no_ip_is_not_asked_and_is_named(ip: str) -> None:
+async def test_an_invalid_address_is_reported_and_not_read(ip: str) -> None:
     fleet = fleet_of("127.0.0.1:1")
     samples = await sample(replace(fleet, pods=(fleet.pods[0]._replace(ip=ip),)))
     assert samples.reports[0].queries == 0
@@ -209,7 +209,7 @@ async def test_an_address_that_is_no_ip_is_not_asked_and_is_named(ip: str) -> No
 
 
 @pytest.mark.parametrize("port", [0, -1, 65536])
-async def test_a_port_that_is_none_is_not_asked_and_is_named(port: int) -> None:
+async def test_an_invalid_port_is_reported_and_not_read(port: int) -> None:
     fleet = fleet_of("127.0.0.1:1")
     samples = await sample(replace(fleet, pods=(fleet.pods[0]._replace(metrics_port=port),)))
     assert samples.reports[0].problems == (
@@ -217,14 +217,14 @@ async def test_a_port_that_is_none_is_not_asked_and_is_named(port: int) -> None:
     )
 
 
-async def test_an_engine_that_is_not_in_the_table_is_named_with_those_that_are() -> None:
+async def test_an_unknown_engine_is_reported_with_the_known_ones() -> None:
     samples = await sample(fleet_of("127.0.0.1:1", engine="llama"))
     assert samples.reports[0].problems == (
         "llm/qwen: engine 'llama', known are vllm, sglang, tgi, trtllm, triton, nim",
     )
 
 
-async def test_each_workload_is_read_by_the_table_and_the_path_of_its_engine(
+async def test_each_workload_is_read_by_its_engines_table_and_path(
     exposition_server: ExpositionServer,
 ) -> None:
     exposition_server.serve("/prometheus/metrics", 'trtllm_num_requests_running{model_name="m"} 3\n')
@@ -251,7 +251,7 @@ async def test_each_workload_is_read_by_the_table_and_the_path_of_its_engine(
         (Answer("a 1\n", delay_s=30), "no answer within 0.3 s"),
     ],
 )
-async def test_a_hostile_pod_is_unknown_and_named_and_its_neighbour_is_read_as_ever(
+async def test_a_hostile_pod_is_reported_and_harms_no_other(
     exposition_server: ExpositionServer, answer: Answer, problem: str
 ) -> None:
     exposition_server.serve("/metrics", answer)
@@ -266,7 +266,7 @@ async def test_a_hostile_pod_is_unknown_and_named_and_its_neighbour_is_read_as_e
     assert problem in samples.reports[0].problems[0]
 
 
-async def test_hostile_label_values_change_nothing_of_what_is_read(exposition_server: ExpositionServer) -> None:
+async def test_hostile_label_values_change_no_reading(exposition_server: ExpositionServer) -> None:
     evil = r"\"} 99\nvllm:num_requests_running{x=\"" + "\u2028é" * 50 + "'; DROP TABLE--{}"
     body = f'vllm:num_requests_running{{engine="0",model_name="{evil}"}} 2\n'
     exposition_server.serve("/metrics", body + f'vllm:num_requests_waiting{{model_name="{evil}"}} 1\n')
@@ -311,7 +311,7 @@ async def test_slow_pods_keep_the_others_waiting_once_and_not_again(exposition_s
         assert np.isnan(second.pods.running[:6]).all()
 
 
-async def test_what_was_read_before_the_deadline_is_kept(exposition_server: ExpositionServer) -> None:
+async def test_readings_before_the_deadline_are_kept(exposition_server: ExpositionServer) -> None:
     exposition_server.serve("/metrics", Answer(text(1), delay_s=30))
     async with another_server() as good:
         good.serve("/metrics", text(5))
@@ -325,20 +325,20 @@ async def test_what_was_read_before_the_deadline_is_kept(exposition_server: Expo
     assert np.isnan(samples.pods.running[1])
 
 
-async def test_many_failures_are_counted_whole_and_named_in_a_few_lines() -> None:
+async def test_many_failures_are_counted_and_a_few_named() -> None:
     samples = await sample(fleet_of(*[f"127.0.0.1:{free_port()}"] * 40))
     assert samples.reports[0].failed == 40
     assert len(samples.reports[0].problems) == 9
     assert samples.reports[0].problems[-1] == "and 32 more"
 
 
-async def test_an_empty_fleet_asks_nobody() -> None:
+async def test_an_empty_fleet_sends_no_request() -> None:
     samples = await sample(fleet_of())
     assert len(samples.pods.running) == 0
     assert samples.reports[0].queries == 0
 
 
-async def test_a_pod_that_left_is_forgotten_and_its_successor_starts_without_a_past(
+async def test_a_successor_of_a_deleted_pod_starts_without_history(
     exposition_server: ExpositionServer,
 ) -> None:
     clock = SteppedClock()
@@ -368,18 +368,18 @@ async def held(opened: PodScraper, server: ExpositionServer, body: str, load: st
     )
 
 
-async def test_an_idle_engine_that_is_awake_is_not_asked_for_its_load(exposition_server: ExpositionServer) -> None:
+async def test_load_of_an_idle_awake_engine_is_not_read(exposition_server: ExpositionServer) -> None:
     async with scraper() as opened:
         assert math.isnan(await held(opened, exposition_server, text(0, extra=AWAKE), '{"server_load":0}'))
     assert exposition_server.asked("/load") == 0
 
 
-async def test_the_load_of_a_sleeping_engine_counts_when_it_is_above_zero(exposition_server: ExpositionServer) -> None:
+async def test_load_of_a_sleeping_engine_counts_above_zero(exposition_server: ExpositionServer) -> None:
     async with scraper() as opened:
         assert await held(opened, exposition_server, text(0, extra=ASLEEP), '{"server_load":6}') == 6.0
 
 
-async def test_a_load_of_zero_is_unknown_until_the_server_was_seen_to_count(
+async def test_a_load_of_zero_is_unknown_until_tracking_is_shown(
     exposition_server: ExpositionServer,
 ) -> None:
     async with scraper() as opened:
@@ -388,7 +388,7 @@ async def test_a_load_of_zero_is_unknown_until_the_server_was_seen_to_count(
         assert await held(opened, exposition_server, text(0, extra=ASLEEP), '{"server_load":0}') == 0.0
 
 
-async def test_a_server_that_does_not_track_its_load_is_asked_again_only_now_and_then(
+async def test_a_server_without_load_tracking_is_probed_rarely(
     exposition_server: ExpositionServer,
 ) -> None:
     clock = SteppedClock()
@@ -440,7 +440,7 @@ async def test_names_with_a_prefix_are_read_when_it_is_known_or_stated(expositio
     assert stated.pods.running[0] == 3
 
 
-async def test_what_may_be_wrong_is_named_when_no_metric_is_the_engines(exposition_server: ExpositionServer) -> None:
+async def test_a_hint_is_given_when_no_engine_metric_is_found(exposition_server: ExpositionServer) -> None:
     exposition_server.serve("/metrics", "python_info 1\nhttp_requests_total 5\n")
     (problem,) = (await sample(fleet_of(exposition_server.address))).reports[0].problems
     assert problem.endswith("are its statistics off (--disable-log-stats), or not on (--enable-metrics)?")

@@ -3,7 +3,7 @@
 from autoscaler.adapters.scrape.report import MAX_CHARACTERS, MAX_LINES, ReportBuilder
 
 
-def test_failures_are_counted_whole_and_named_in_a_few_lines() -> None:
+def test_all_failures_are_counted_and_a_few_named() -> None:
     builder = ReportBuilder()
     builder.requests = 100
     for index in range(50):
@@ -20,7 +20,7 @@ def test_a_note_is_no_failure() -> None:
     assert (builder.build("x", 0.0).failed, builder.build("x", 0.0).problems) == (0, ("pod: an odd line",))
 
 
-def test_what_comes_from_outside_is_cut_and_made_printable() -> None:
+def test_untrusted_text_is_truncated_and_made_printable() -> None:
     builder = ReportBuilder()
     builder.note("pod\n\x1b[31m", "x" * 10_000)
     (line,) = builder.build("x", 0.0).problems

@@ -9,7 +9,7 @@ from tests.harness.exposition import ExpositionServer
 
 
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "dcgm:9400/m", "http://", "", "http://[::1", "ftp://u:pw@h/"])
-def test_what_is_no_http_url_is_refused_without_repeating_a_password(url: str) -> None:
+def test_an_invalid_url_is_refused_without_its_password(url: str) -> None:
     with pytest.raises(ValueError, match="allowed: http://host:port/path") as refused:
         UrlReader([url], ScrapeSettings())
     assert "pw" not in str(refused.value)

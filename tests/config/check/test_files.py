@@ -45,7 +45,7 @@ def test_the_shipped_policies_have_nothing_to_find():
     assert not result.failed
 
 
-def test_errors_of_all_files_are_found_at_once_and_sorted_by_place(tmp_path: Path):
+def test_errors_of_all_files_are_sorted_by_place(tmp_path: Path):
     result = checked(
         tmp_path,
         b=POLICY + "spec: {tolerance: 5}\n",
@@ -61,14 +61,14 @@ def test_errors_of_all_files_are_found_at_once_and_sorted_by_place(tmp_path: Pat
     assert result.failed
 
 
-def test_workloads_may_name_policies_of_the_files_that_are_checked_with_them(tmp_path: Path):
+def test_workloads_may_name_policies_of_the_same_check(tmp_path: Path):
     alone = checked(tmp_path, deployment=DEPLOYMENT)
     assert lines(alone) == ["deployment.yaml:6:metadata.annotations.vllm-autoscaler.io/policy: no such policy"]
     assert "batch, development, interactive, realtime" in alone.findings[0].allowed
     assert not checked(tmp_path, policy=POLICY).findings
 
 
-def test_different_policies_of_one_name_are_an_error_and_copies_of_one_are_not(tmp_path: Path):
+def test_two_policies_of_one_name_conflict_unless_equal(tmp_path: Path):
     for folder in ("base", "overlay"):
         (tmp_path / folder).mkdir()
     assert not checked(tmp_path / "base", a=POLICY).findings
@@ -88,13 +88,13 @@ def test_copies_that_the_daemon_would_read_together_are_an_error(tmp_path: Path)
     assert lines(checked(tmp_path, a=POLICY, b=POLICY)) == [f"b.yaml:3:metadata.name: {twice.format(tmp_path)}"]
 
 
-def test_a_file_of_policies_is_as_large_as_the_daemon_reads_and_other_manifests_may_be_larger(tmp_path: Path):
+def test_policy_files_are_limited_as_in_the_daemon(tmp_path: Path):
     padding = f"#{'x' * MAX_BYTES}\n"
     result = checked(tmp_path, a=f"{POLICY}---\nkind: Service\n{padding}", b=f"kind: Service\n{padding}")
     assert lines(result) == [f"a.yaml:0:: a policy in a file of more than {MAX_BYTES} bytes"]
 
 
-def test_a_folder_has_as_many_files_of_policies_as_the_daemon_reads(tmp_path: Path):
+def test_policy_folders_are_limited_as_in_the_daemon(tmp_path: Path):
     for number in range(MAX_FILES + 1):
         (tmp_path / f"{number}.yaml").write_text(POLICY.replace("mine", f"mine-{number}"))
     result = check([tmp_path], BOOK)
@@ -137,7 +137,7 @@ def test_the_default_policy_may_be_one_that_is_checked(tmp_path: Path):
         ),
     ],
 )
-def test_what_is_valid_and_hardly_meant_is_a_warning(tmp_path: Path, spec: str, key: str, problem: str):
+def test_a_valid_but_unlikely_value_is_a_warning(tmp_path: Path, spec: str, key: str, problem: str):
     result = checked(tmp_path, a=f"{POLICY}spec: {{{spec}}}\n")
     (finding,) = result.findings
     assert (finding.line, finding.key, finding.severity) == (4, key, Severity.WARNING)
@@ -145,7 +145,7 @@ def test_what_is_valid_and_hardly_meant_is_a_warning(tmp_path: Path, spec: str, 
     assert not result.failed, "a warning alone is no failure"
 
 
-def test_kinds_that_nobody_knows_are_skipped_and_counted(tmp_path: Path):
+def test_unknown_kinds_are_skipped_and_counted(tmp_path: Path):
     result = checked(
         tmp_path,
         a="kind: Service\n---\nkind: Service\n---\nkind: Secret\nstringData: {token: s3cr3t}\n---\n- 1\n",
@@ -155,7 +155,7 @@ def test_kinds_that_nobody_knows_are_skipped_and_counted(tmp_path: Path):
     assert dict(result.skipped) == {"Service": 2, "Secret": 1, "unknown": 1, "Policy of 'kyverno.io/v1'": 1}
 
 
-def test_what_kubectl_prints_as_a_list_is_checked_item_by_item_at_its_own_lines(tmp_path: Path):
+def test_a_kubectl_list_is_checked_item_by_item(tmp_path: Path):
     workload = """- kind: Deployment
   metadata:
     name: chat
@@ -178,14 +178,14 @@ def config_map(name: str = "vllm-autoscaler-policies", **files: str) -> str:
     return yaml.safe_dump({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data})
 
 
-def test_policies_that_travel_in_a_config_map_may_be_named_and_count_as_policies(tmp_path: Path):
+def test_policies_in_a_config_map_count_as_policies(tmp_path: Path):
     result = checked(tmp_path, a=f"{config_map(mine_yaml=POLICY)}---\n{DEPLOYMENT}---\nkind: ConfigMap\n")
     assert not result.findings
     assert dict(result.documents) == {"Policy": 1, "Deployment": 1}
     assert dict(result.skipped) == {"ConfigMap": 1}
 
 
-def test_what_is_wrong_in_a_config_map_is_told_with_its_key_and_the_line_in_there(tmp_path: Path):
+def test_problems_in_a_config_map_name_key_and_line(tmp_path: Path):
     wrong = POLICY + "spec:\n  weigth: 1\n"
     for name in ("vllm-autoscaler-policies", "prod-policies-f7t5"):
         result = checked(tmp_path, a=config_map(name, mine_yaml=wrong))
@@ -198,7 +198,7 @@ def test_what_is_wrong_in_a_config_map_is_told_with_its_key_and_the_line_in_ther
     assert lines(result) == ["mine.yaml:2:kind: unknown kind"]
 
 
-def test_policies_of_one_name_in_one_config_map_are_an_error_and_a_rendered_copy_of_a_file_is_none(tmp_path: Path):
+def test_duplicate_policies_in_a_config_map_are_an_error(tmp_path: Path):
     result = checked(tmp_path, a=config_map(b_yaml=POLICY, c_yaml=f"# again\n{POLICY}"))
     assert [finding.key for finding in result.findings] == ["metadata.name"]
     assert not checked(tmp_path, a=config_map(b_yaml=POLICY), b=POLICY).findings
@@ -211,7 +211,7 @@ def test_config_maps_of_others_are_not_read(tmp_path: Path):
     assert dict(result.skipped) == {"ConfigMap": 3}
 
 
-def test_a_config_map_has_as_much_and_as_many_as_the_daemon_reads(tmp_path: Path):
+def test_a_config_map_is_limited_as_in_the_daemon(tmp_path: Path):
     padding = f"#{'x' * MAX_BYTES}\n"
     (finding,) = checked(tmp_path, a=config_map(mine_yaml=POLICY + padding)).findings
     assert finding.file.endswith("a.yaml:vllm-autoscaler-policies/mine.yaml")
@@ -222,9 +222,7 @@ def test_a_config_map_has_as_much_and_as_many_as_the_daemon_reads(tmp_path: Path
     ]
 
 
-def test_texts_of_config_maps_that_aliases_repeat_are_read_up_to_a_bound(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_repeated_texts_of_config_maps_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("autoscaler.config.check.files.MAX_MANIFEST_BYTES", 3000)
     text = "kind: ConfigMap\nmetadata: {name: others}\ndata:\n  a.yaml: &a |\n    # " + 600 * "x"
     text += "".join(f"\n  {name}.yaml: *a" for name in "bcdef")
@@ -241,7 +239,7 @@ def test_texts_of_config_maps_that_aliases_repeat_are_read_up_to_a_bound(
         ("InferenceService", "predictor: {}", Severity.WARNING),
     ],
 )
-def test_annotations_on_what_nobody_watches_are_told(tmp_path: Path, kind: str, spec: str, severity: Severity):
+def test_annotations_on_unscaled_kinds_are_reported(tmp_path: Path, kind: str, spec: str, severity: Severity):
     text = DEPLOYMENT.replace("Deployment", kind).replace("mine", "batch") + f"spec: {{{spec}}}\n"
     (finding,) = checked(tmp_path, a=text).findings
     assert (finding.line, finding.key, finding.value, finding.severity) == (2, "kind", f"'{kind}'", severity)
@@ -254,7 +252,7 @@ def test_annotations_that_an_owner_handed_on_are_no_error(tmp_path: Path):
     assert not checked(tmp_path, a=f"{owned}spec: {{template: {{}}}}\n").findings
 
 
-def test_a_policy_of_another_version_is_told_which_one_is_known(tmp_path: Path):
+def test_a_policy_of_another_version_names_the_known_one(tmp_path: Path):
     result = checked(tmp_path, a=POLICY.replace("io/v1", "io/v9"))
     assert lines(result) == ["a.yaml:1:apiVersion: unknown"]
     assert result.findings[0].allowed == "vllm-autoscaler.io/v1"
@@ -267,13 +265,13 @@ def test_a_policy_of_another_version_is_told_which_one_is_known(tmp_path: Path):
         ("vllm-autoscaler.io/", "vllm-autoscaller.io/", "a.yaml:1:apiVersion: unknown version"),
     ],
 )
-def test_a_policy_that_is_misspelt_is_an_error_and_not_passed_over(tmp_path: Path, found: str, meant: str, place: str):
+def test_a_misspelt_policy_is_an_error(tmp_path: Path, found: str, meant: str, place: str):
     result = checked(tmp_path, a=POLICY.replace(found, meant))
     assert lines(result) == [place]
     assert result.failed
 
 
-def test_a_checker_of_another_kind_is_asked_with_the_place_and_the_policies(tmp_path: Path):
+def test_an_extra_checker_gets_the_place_and_the_policies(tmp_path: Path):
     def scaled_object(document: Document, book: PolicyBook):
         assert isinstance(document.value, dict)
         if document.value["policy"] not in book.policies:
@@ -287,7 +285,7 @@ def test_a_checker_of_another_kind_is_asked_with_the_place_and_the_policies(tmp_
     assert dict(result.documents) == {"ScaledObject": 2, "Policy": 1}
 
 
-def test_folders_are_checked_with_all_below_them_and_without_what_is_hidden(tmp_path: Path):
+def test_folders_are_checked_recursively_without_hidden_files(tmp_path: Path):
     for folder in ("base", "overlays/prod", ".git"):
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / "p.yaml").write_text(POLICY.replace("mine", Path(folder).name.strip(".")))
@@ -309,7 +307,7 @@ def test_a_link_that_leads_out_of_its_folder_is_refused(tmp_path: Path):
     assert lines(check([tmp_path / "inside"], BOOK)) == ["a.yaml:0:: a link out of its folder"]
 
 
-def test_a_key_with_a_line_break_is_told_in_one_line(tmp_path: Path):
+def test_a_key_with_a_line_break_is_reported_in_one_line(tmp_path: Path):
     result = checked(tmp_path, a=POLICY.replace("{name: mine}", '{"na\\nme": mine, name: mine}'))
     assert lines(result) == ["a.yaml:3:metadata.na\\nme: unknown key"]
 

@@ -84,7 +84,7 @@ def test_good_annotations_have_nothing_to_find():
         ("weights", '"a\\nb"', "characters that cannot be printed", "in one line"),
     ],
 )
-def test_a_bad_annotation_is_told_at_its_line(name: str, value: str, problem: str, allowed: str):
+def test_a_bad_annotation_is_reported_at_its_line(name: str, value: str, problem: str, allowed: str):
     annotations = {name: value} if name == "policy" else {**GOOD, name: value}
     found = [finding for finding in findings_of(annotations) if finding.severity is Severity.ERROR]
     (finding,) = found
@@ -93,7 +93,7 @@ def test_a_bad_annotation_is_told_at_its_line(name: str, value: str, problem: st
     assert allowed in finding.allowed
 
 
-def test_every_bad_override_is_told_at_once():
+def test_all_bad_overrides_are_reported_at_once():
     found = findings_of({**GOOD, "override.objective.ttft": "fast", "max-replicas": "'0'", "override.weight": "'-1'"})
     assert [(finding.line, finding.problem) for finding in found] == [
         (8, "not a duration"),
@@ -102,7 +102,7 @@ def test_every_bad_override_is_told_at_once():
     ]
 
 
-def test_two_annotations_for_one_field_are_told():
+def test_two_annotations_for_one_field_are_reported():
     (finding,) = findings_of({**GOOD, "max-replicas": "'4'", "override.replicas.max": "'5'"})
     assert (finding.line, finding.key) == (9, f"metadata.annotations.{PREFIX}override.replicas.max")
     assert finding.problem == f"overrides replicas.max, as {PREFIX}max-replicas does in line 8"
@@ -125,7 +125,7 @@ LONG_AND_ODD = ["vllm", "é", "a\n", "\x00", "x" * 63, "x" * 300]
 
 @pytest.mark.parametrize("name", [*ANNOTATIONS, *SHORT_OVERRIDES, "override.objective.ttft", "nonsense", "override.x"])
 @pytest.mark.parametrize("value", VALUES + LONG_AND_ODD)
-def test_check_and_the_running_daemon_agree_on_what_an_annotation_may_hold(name: str, value: str):
+def test_check_and_daemon_agree_on_annotations(name: str, value: str):
     book = with_policies(**{policy: {"replicas": {"max": 9999}} for policy in ("interactive", "x" * 63)})
     annotations = {f"{PREFIX}{name}": value}
     document = Document("m.yaml", 1, {"kind": "Deployment", "metadata": {"annotations": annotations}})
@@ -147,7 +147,7 @@ def test_annotations_of_the_pods_are_a_warning():
 
 
 @pytest.mark.parametrize("prefix", ["vllm-autoscaler", "vllm-autoscalers.io", "vllm-autoscaler.com"])
-def test_annotations_under_nearly_our_prefix_are_told_since_nobody_reads_them(prefix: str):
+def test_misspelt_annotation_prefixes_are_reported(prefix: str):
     text = f"kind: Deployment\nmetadata:\n  annotations:\n    {prefix}/policy: realtime\n"
     documents, _ = read_documents("m.yaml", text)
     (finding,) = check_workload(documents[0], BOOK)
@@ -215,7 +215,7 @@ def test_pods_need_the_time_that_their_drain_takes(pod: str, problem: str):
 
 
 @pytest.mark.parametrize("engine", ["command: [vllm, serve, m]", "image: 'vllm/vllm-openai:v1'", "image: vllm"])
-def test_a_container_beside_the_engine_is_not_taken_for_one(engine: str):
+def test_a_sidecar_is_no_engine(engine: str):
     found = findings_of(GOOD, f"containers: [{{image: my/vllm-exporter:1}}, {{{engine}}}]")
     assert [finding.key for finding in found] == ["spec.template.spec.containers[1]"]
     both = f"containers: [{{image: my/vllm-thing:1}}, {{image: vllm/vllm-openai, {SLEEP}, command: [vllm, serve]}}]"

@@ -97,7 +97,7 @@ def test_every_field_of_a_policy_arrives_in_its_column():
 
 
 @pytest.mark.parametrize("path", list(OVERRIDES))
-def test_every_single_field_can_be_overridden_and_changes_its_column_alone(path: str):
+def test_every_field_override_changes_only_its_column(path: str):
     written = {"Share": "33%", "Number": "3.5", "Whole": "3", "StepKind": "3", "Switch": "true"}
     text = written.get(type(OVERRIDES[path].kind).__name__, "7s")
     base = override(BOOK.policies["realtime"], (("scaleToZero.idleAfter", "9m"),))
@@ -112,13 +112,13 @@ def test_every_single_field_can_be_overridden_and_changes_its_column_alone(path:
         assert len(changed) == 1
 
 
-def test_a_workload_that_names_no_policy_is_under_the_default_one():
+def test_a_workload_without_a_policy_gets_the_default():
     compiled = compile_specs((workload(),), BOOK)
     assert compiled.names == ("interactive",)
     assert not compiled.problems
 
 
-def test_a_policy_that_does_not_exist_leaves_the_workload_alone_and_is_told():
+def test_a_missing_policy_is_reported_and_nothing_is_scaled():
     compiled = compile_specs((workload("realtime"), workload("reltime"), workload("batch")), BOOK)
     assert compiled.names == ("realtime", "", "batch")
     assert set(compiled.problems) == {1}
@@ -148,9 +148,7 @@ def test_a_policy_that_does_not_exist_leaves_the_workload_alone_and_is_told():
         (tuple((f"field{number}", "1") for number in range(100)), ["too many", "100", "64 at most"]),
     ],
 )
-def test_a_workload_with_overrides_that_do_not_parse_is_left_alone_and_that_is_told(
-    overrides: tuple[tuple[str, str], ...], told: list[str]
-):
+def test_invalid_overrides_are_reported_and_nothing_is_scaled(overrides: tuple[tuple[str, str], ...], told: list[str]):
     compiled = compile_specs((workload("batch", *overrides), workload("batch")), BOOK)
     assert compiled.names == ("", "batch")
     assert set(compiled.problems) == {0}
@@ -160,7 +158,7 @@ def test_a_workload_with_overrides_that_do_not_parse_is_left_alone_and_that_is_t
     assert np.isnan(compiled.spec.max_replicas).tolist() == [True, False]
 
 
-def test_an_override_that_contradicts_a_field_of_the_policy_is_told_where_it_was_given():
+def test_a_conflicting_override_is_reported_at_its_place():
     book = with_policies(floor={"replicas": {"min": 4, "max": 8}})
     with pytest.raises(OverrideError) as caught:
         override(book.policies["floor"], (("replicas.max", "3"),))
@@ -181,7 +179,7 @@ def test_an_override_that_contradicts_a_field_of_the_policy_is_told_where_it_was
         ((1, 16), (0, math.inf), (1, 16)),
     ],
 )
-def test_bounds_that_hold_anyway_tighten_those_of_the_policy_and_win_where_they_contradict(
+def test_fixed_bounds_take_precedence_over_the_policy(
     replicas: tuple[int, int], bounds: tuple[float, float], held: tuple[float, float]
 ):
     book = with_policies(base={}, bounded={"replicas": {"min": replicas[0], "max": replicas[1]}})
@@ -193,7 +191,7 @@ def test_bounds_that_hold_anyway_tighten_those_of_the_policy_and_win_where_they_
     assert compiled.spec.max_replicas.tolist() == [held[1], held[1], replicas[1]]
 
 
-def test_bounds_that_hold_anyway_keep_a_workload_above_zero_that_its_policy_takes_there():
+def test_fixed_bounds_keep_a_workload_above_zero():
     book = with_policies(idle={"replicas": {"min": 0}, "scaleToZero": {"enabled": True}})
     compiled = compile_specs((workload("idle"), workload("idle")._replace(bounds=(1, 4))), book)
     assert compiled.spec.min_replicas.tolist() == [0, 1]
@@ -210,15 +208,13 @@ def test_overrides_keep_the_windows_of_the_policy():
 
 
 @pytest.mark.parametrize(("enabled", "floor", "idle_after_s"), [(True, 0, np.inf), (False, 1, np.nan)])
-def test_a_floor_of_zero_counts_as_one_unless_scale_to_zero_is_enabled(
-    enabled: bool, floor: float, idle_after_s: float
-):
+def test_a_floor_of_zero_needs_scale_to_zero(enabled: bool, floor: float, idle_after_s: float):
     policy = PolicySpec.model_validate({"replicas": {"min": 0}, "scaleToZero": {"enabled": enabled}})
     row = Spec(*np.array(spec_row(policy)))
     np.testing.assert_array_equal([row.min_replicas, row.idle_after_s], [floor, idle_after_s])
 
 
-def test_an_idle_time_that_is_left_to_the_error_budget_is_infinite_and_a_stated_one_stands():
+def test_automatic_idle_time_is_infinite():
     for stated, idle_after_s in (("auto", np.inf), ("20m", 1200.0)):
         policy = PolicySpec.model_validate({"scaleToZero": {"enabled": True, "idleAfter": stated}})
         assert Spec(*np.array(spec_row(policy))).idle_after_s == idle_after_s
@@ -271,14 +267,14 @@ def test_while_nothing_changes_the_same_columns_come_back():
     assert compiler.compile(workloads[:1], BOOK) is not first
 
 
-def test_another_book_is_compiled_anew():
+def test_new_policies_are_compiled_again():
     compiler, workloads = Compiler(), (workload("mine"),)
     assert compiler.compile(workloads, BOOK).names == ("",)
     assert compiler.compile(workloads, with_policies(mine={})).names == ("mine",)
     assert compiler.compile(workloads, BOOK).names == ("",)
 
 
-def test_of_ten_thousand_workloads_only_the_distinct_policies_are_compiled():
+def test_only_distinct_policies_are_compiled():
     names = ["", "realtime", "batch", "development"]
     workloads = tuple(
         workload(names[row % 4], ("replicas.max", str(8 + row % 20)), name=f"w{row}") for row in range(10_000)
@@ -294,7 +290,7 @@ def test_of_ten_thousand_workloads_only_the_distinct_policies_are_compiled():
 @pytest.mark.slow
 @pytest.mark.parametrize("waiting", [0.0, 500.0])
 @pytest.mark.parametrize("standing", [0, 1, 3])
-def test_the_tick_leaves_a_workload_alone_whose_policy_does_not_exist(waiting: float, standing: int):
+def test_the_tick_ignores_a_workload_without_a_policy(waiting: float, standing: int):
     """Ten minutes idle, or ten minutes overrun: the count that stands stays, beside a workload that is scaled."""
     compiled = compile_specs((workload("nobody"), workload("realtime")), BOOK)
     story = Story(compiled.spec)

@@ -39,7 +39,7 @@ def findings_of(*paths: Path, default: str = "interactive") -> tuple[Finding, ..
     return caught.value.findings
 
 
-def test_the_shipped_policies_are_valid_and_interactive_is_the_default():
+def test_shipped_policies_are_valid():
     book = load()
     assert sorted(book.policies) == ["batch", "development", "interactive", "realtime"]
     assert book.default == "interactive"
@@ -116,7 +116,7 @@ def test_the_example_of_the_design_is_read_in_full(tmp_path: Path):
         ),
     ],
 )
-def test_a_bad_value_is_told_with_file_line_key_value_and_what_is_allowed(
+def test_a_bad_value_is_reported_with_place_and_allowed_values(
     tmp_path: Path, spec: str, line: int, key: str, problem: str, value: str, allowed: str
 ):
     path = write(tmp_path, HEAD + spec + "\n")
@@ -140,9 +140,7 @@ def test_a_bad_value_is_told_with_file_line_key_value_and_what_is_allowed(
         ("from: 0 8 * * *, until: 0 9 * * *, lead: soon", "lead", "not a duration"),
     ],
 )
-def test_cron_nonsense_and_unknown_time_zones_are_told_at_their_window(
-    tmp_path: Path, window: str, key: str, problem: str
-):
+def test_bad_cron_and_time_zones_are_reported_at_their_window(tmp_path: Path, window: str, key: str, problem: str):
     good = '  - {from: "0 8 * * *", until: "0 9 * * *", replicas: 2}\n'
     quoted = ", ".join(f'{part.split(": ")[0]}: "{part.split(": ")[1]}"' for part in window.split(", "))
     (finding,) = findings_of(write(tmp_path, f"{HEAD}  prewarm:\n{good}  - {{{quoted}, replicas: 2}}\n"))
@@ -165,13 +163,13 @@ def test_cron_nonsense_and_unknown_time_zones_are_told_at_their_window(
         ("# nothing\n", 0, ""),
     ],
 )
-def test_what_is_no_policy_is_told(tmp_path: Path, text: str, line: int, key: str):
+def test_documents_that_are_no_policies_are_reported(tmp_path: Path, text: str, line: int, key: str):
     (finding,) = findings_of(write(tmp_path, text))
     assert (finding.line, finding.key) == (line, key)
     assert finding.allowed
 
 
-def test_everything_wrong_is_told_at_once(tmp_path: Path):
+def test_all_errors_are_reported_at_once(tmp_path: Path):
     write(tmp_path, HEAD + "  replicas: {min: -1}\n  objective: {ttft: 5}\n", "a.yaml")
     write(tmp_path, "a: [\n", "b.yaml")
     write(tmp_path, HEAD + "  tolerance: 5\n", "c.yaml")
@@ -179,7 +177,7 @@ def test_everything_wrong_is_told_at_once(tmp_path: Path):
     assert found == [("a.yaml", 7), ("a.yaml", 6), ("b.yaml", 2), ("c.yaml", 6)]
 
 
-def test_a_name_that_occurs_twice_is_told_with_both_places(tmp_path: Path):
+def test_a_duplicate_name_is_reported_with_both_places(tmp_path: Path):
     first = write(tmp_path, BARE, "a.yaml")
     second = write(tmp_path, f"{BARE}---\n{BARE}".replace("test", "other", 1), "b.yaml")
     (finding,) = findings_of(tmp_path)
@@ -192,7 +190,7 @@ def test_a_file_may_hold_several_policies(tmp_path: Path):
     assert sorted(load([path]).policies) == ["interactive", "test"]
 
 
-def test_a_single_policy_is_the_default_whatever_its_name(tmp_path: Path):
+def test_a_single_policy_is_the_default(tmp_path: Path):
     assert load([write(tmp_path, BARE)]).default == "test"
 
 
@@ -203,7 +201,7 @@ def test_a_default_policy_that_does_not_exist_is_an_error(tmp_path: Path):
     assert "interactve, test (did you mean interactve?)" in finding.allowed
 
 
-def test_a_folder_leaves_out_what_is_no_policy_file(tmp_path: Path):
+def test_a_folder_ignores_other_files(tmp_path: Path):
     write(tmp_path, BARE)
     write(tmp_path, "resources: []\n", "kustomization.yaml")
     write(tmp_path, "half wri", ".p.yaml.swp.yaml")
@@ -252,9 +250,7 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
         max_size=4,
     ),
 )
-def test_any_mangled_policy_file_loads_or_tells_file_and_line(
-    scratch: Path, text: str, cuts: list[tuple[float, int, str]]
-):
+def test_any_mangled_policy_file_loads_or_names_its_line(scratch: Path, text: str, cuts: list[tuple[float, int, str]]):
     for place, length, inserted in cuts:
         at = int(place * len(text))
         text = text[:at] + inserted + text[at + length :]
@@ -262,12 +258,12 @@ def test_any_mangled_policy_file_loads_or_tells_file_and_line(
 
 
 @given(data=st.binary(max_size=300))
-def test_any_bytes_load_or_tell_file_and_line(scratch: Path, data: bytes):
+def test_any_bytes_load_or_name_file_and_line(scratch: Path, data: bytes):
     check_loads_or_tells(scratch, data)
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_lines_that_changed_places_load_or_tell_file_and_line(scratch: Path, seed: int):
+def test_any_swapped_lines_load_or_name_file_and_line(scratch: Path, seed: int):
     lines = SHIPPED[seed % len(SHIPPED)].splitlines(keepends=True)
     random.Random(seed).shuffle(lines)
     check_loads_or_tells(scratch, "".join(lines).encode())

@@ -113,9 +113,7 @@ def test_policies_come_and_go_with_their_files(mount: ConfigMapMount, clock: Han
     assert sorted(files.book.policies) == ["interactive"]
 
 
-def test_one_broken_file_keeps_every_policy_in_force_and_says_so_until_it_is_right(
-    mount: ConfigMapMount, clock: HandClock
-):
+def test_a_broken_file_keeps_the_present_policies(mount: ConfigMapMount, clock: HandClock):
     files = PolicyFiles([mount.folder], clock)
     book = files.book
     mount.write(interactive=policy(most=9), extra=policy("extra", most=-1))
@@ -130,7 +128,7 @@ def test_one_broken_file_keeps_every_policy_in_force_and_says_so_until_it_is_rig
     assert (most(files), most(files, "extra")) == (9, 4)
 
 
-def test_going_back_to_what_was_in_force_ends_the_problem(mount: ConfigMapMount, clock: HandClock):
+def test_restoring_the_valid_files_ends_the_problem(mount: ConfigMapMount, clock: HandClock):
     files = PolicyFiles([mount.folder], clock)
     mount.write(interactive="spec: [\n")
     assert poll(files, clock) is Reload.BROKEN
@@ -139,7 +137,7 @@ def test_going_back_to_what_was_in_force_ends_the_problem(mount: ConfigMapMount,
     assert (files.problem, most(files)) == ("", 4)
 
 
-def test_another_mistake_is_said_again(mount: ConfigMapMount, clock: HandClock):
+def test_another_mistake_is_reported_again(mount: ConfigMapMount, clock: HandClock):
     files = PolicyFiles([mount.folder], clock)
     mount.write(interactive="spec: [\n")
     assert poll(files, clock) is Reload.BROKEN

@@ -18,7 +18,7 @@ PATHS = [leaf.path for leaf in leaves()]
 
 
 @pytest.mark.parametrize("leaf", list(leaves()), ids=PATHS)
-def test_every_field_says_what_it_means_and_what_it_allows(leaf: Leaf):
+def test_every_field_states_meaning_and_allowed_values(leaf: Leaf):
     assert leaf.info.description
     assert leaf.info.description.endswith(".")
     assert leaf.kind.allowed
@@ -31,7 +31,7 @@ def test_every_default_is_a_value_that_could_have_been_written(leaf: Leaf):
         assert leaf.kind.read(leaf.kind.show(default)) == default
 
 
-def test_an_empty_spec_is_a_whole_policy():
+def test_an_empty_spec_is_a_complete_policy():
     row = Spec(*np.array(spec_row(PolicySpec())))
     assert row.min_replicas == 1
     assert row.max_replicas == 16

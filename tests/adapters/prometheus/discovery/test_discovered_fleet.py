@@ -44,7 +44,7 @@ def names(workloads: DiscoveredFleet) -> list[str]:
     return sorted(each.name for each in workloads.fleet().pods)
 
 
-async def test_a_server_that_is_down_is_no_reason_not_to_start_and_is_told():
+async def test_discovery_starts_when_the_server_is_down():
     settings = PrometheusSettings(url=f"http://127.0.0.1:{free_port()}")
     async with DiscoveredFleet(settings, SystemClock()) as workloads:
         with pytest.raises(
@@ -53,7 +53,7 @@ async def test_a_server_that_is_down_is_no_reason_not_to_start_and_is_told():
             workloads.fleet()
 
 
-async def test_a_server_without_engines_is_told():
+async def test_a_server_without_engines_is_reported():
     async with (
         serving(Server().answer) as url,
         DiscoveredFleet(PrometheusSettings(url=url), SystemClock()) as workloads,
@@ -97,7 +97,7 @@ async def told(workloads: DiscoveredFleet) -> SourceReport:
     return report
 
 
-async def test_losing_kube_state_metrics_for_a_moment_loses_no_pod_and_is_told():
+async def test_pods_are_kept_when_kube_state_metrics_is_briefly_absent():
     server = Server(**healthy())
     async with serving(server.answer) as url, DiscoveredFleet(PrometheusSettings(url=url), SystemClock()) as workloads:
         before = names(workloads)
@@ -113,7 +113,7 @@ async def test_losing_kube_state_metrics_for_a_moment_loses_no_pod_and_is_told()
         assert again.problems == report.problems
 
 
-async def test_what_every_reading_suffers_from_is_not_told_by_discovery_too():
+async def test_discovery_does_not_repeat_failures_of_the_server():
     server = Server(**healthy())
     async with serving(server.answer) as url, DiscoveredFleet(PrometheusSettings(url=url), SystemClock()) as workloads:
         server.rules = {"": 503}
@@ -121,7 +121,7 @@ async def test_what_every_reading_suffers_from_is_not_told_by_discovery_too():
         assert (await told(workloads)).problems == ()
 
 
-async def test_where_metrics_name_no_pods_it_is_told_what_stands_for_them():
+async def test_targets_are_reported_as_pods_when_metrics_name_none():
     target = {"job": "inference", "instance": "10.0.0.1:8000", "metric": "vllm", "model_name": "llama"}
     rules = {"engine/pod": vector(({"metric": "engine/instance"}, 1)), "^label_replace.count by": vector((target, 1))}
     async with (
@@ -144,7 +144,7 @@ async def test_a_partial_answer_about_labels_loses_no_pod():
         assert names(workloads) == before
 
 
-async def test_when_the_last_pod_goes_its_workload_stands_at_zero():
+async def test_a_workload_is_at_zero_when_its_last_pod_is_deleted():
     server = Server(**healthy())
     async with serving(server.answer) as url, DiscoveredFleet(PrometheusSettings(url=url), SystemClock()) as workloads:
         server.rules = {"engine/pod": CONVENTIONS}
@@ -153,7 +153,7 @@ async def test_when_the_last_pod_goes_its_workload_stands_at_zero():
         assert workloads.fleet().replicas.tolist() == [0]
 
 
-async def test_it_looks_again_by_itself_and_ends_with_its_context():
+async def test_discovery_repeats_until_its_context_ends():
     looked = asyncio.Event()
 
     class Impatient(SystemClock):
@@ -190,7 +190,7 @@ async def test_a_number_of_devices_that_no_pod_can_hold_is_unknown(count: str):
         assert workloads.fleet().gpus_per_replica[0] == 2
 
 
-async def test_servers_without_statistics_and_names_of_others_are_told():
+async def test_servers_without_statistics_and_odd_names_are_reported():
     mute = vector(*[({**pod(f"m-{number}"), "instance": "10.0.0.1:8000"}, 1) for number in range(5)])
     named = vector(({"__name__": "x_vllm:num_requests_running"}, 1))
     server = Server(**{"^group by .__name__": named, "http_requests_total": mute}, **healthy())
@@ -207,7 +207,7 @@ async def test_servers_without_statistics_and_names_of_others_are_told():
     assert problems[-1] == "names: and 2 more serve completions without an engine's metrics"
 
 
-async def test_a_server_that_refuses_expressions_on_names_has_no_problem():
+async def test_no_problem_is_reported_when_name_queries_are_refused():
     server = Server(**{"^group by .__name__": 422}, **healthy())
     async with (
         serving(server.answer) as url,

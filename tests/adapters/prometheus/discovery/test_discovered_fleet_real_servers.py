@@ -142,7 +142,7 @@ async def found(server: PromqlServer, *problems: str) -> Fleet:
         return fleet
 
 
-async def test_with_kube_state_metrics_owners_counts_readiness_and_times_are_those_of_the_cluster(
+async def test_facts_come_from_kube_state_metrics_when_it_is_scraped(
     servers: dict[str, PromqlServer],
 ):
     fleet = await found(servers["cluster"])
@@ -168,14 +168,14 @@ async def test_gpus_come_from_the_devices_and_else_from_the_requests(servers: di
     assert fleet.gpus_per_replica.tolist() == [2, 1]
 
 
-async def test_without_kube_state_metrics_the_names_of_the_pods_tell(servers: dict[str, PromqlServer]):
+async def test_owners_are_inferred_without_kube_state_metrics(servers: dict[str, PromqlServer]):
     fleet = await found(servers["pods"])
     assert [each.ref for each in fleet.workloads] == [WorkloadRef("llm", "llama")]
     assert fleet.replicas.tolist() == [2]
     assert sorted(pod.name for pod in fleet.pods) == sorted(LLAMA)
 
 
-async def test_where_metrics_know_no_pods_the_targets_are_found_and_read(servers: dict[str, PromqlServer]):
+async def test_targets_are_found_and_read_when_metrics_name_no_pods(servers: dict[str, PromqlServer]):
     settings = PrometheusSettings(url=servers["plain"].url)
     fleet = await found(servers["plain"], f"{CONVENTIONS}: {NO_PODS}")
     assert [str(each.ref) for each in fleet.workloads] == ["inference/tiny"]
@@ -185,7 +185,7 @@ async def test_where_metrics_know_no_pods_the_targets_are_found_and_read(servers
     assert samples.pods.running.tolist() == [4]
 
 
-async def test_labels_that_federation_moved_away_name_the_pods_and_not_those_of_the_other_server(
+async def test_moved_labels_name_the_pods_when_metrics_are_federated(
     servers: dict[str, PromqlServer],
 ):
     fleet = await found(servers["federated"])
@@ -205,7 +205,7 @@ async def test_labels_that_federation_moved_away_name_the_pods_and_not_those_of_
     ],
     ids=["with kube-state-metrics", "without"],
 )
-async def test_engines_that_fall_silent_are_not_taken_for_pods_that_are_gone_where_anybody_knows_better(
+async def test_silent_engines_keep_pods_that_kubernetes_reports(
     tmp_path: Path, others: dict[str, str], replicas: list[int], pods: set[str], problems: tuple[str, ...]
 ):
     """As when an engine has renamed its metrics."""
@@ -227,7 +227,7 @@ async def test_engines_that_fall_silent_are_not_taken_for_pods_that_are_gone_whe
                 assert workloads.problems == problems
 
 
-async def test_each_series_is_judged_alone_when_one_backend_names_pods_in_several_ways(
+async def test_each_series_names_its_pod_when_conventions_are_mixed(
     servers: dict[str, PromqlServer],
 ):
     fleet = await found(servers["mixed"])

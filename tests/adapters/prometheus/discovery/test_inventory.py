@@ -27,7 +27,7 @@ def snapshot(inventory: Inventory, now_s: float = 0.0) -> Fleet:
     return inventory.fleet(now_s, lambda unix_s: unix_s - 1000)
 
 
-def test_without_kube_state_metrics_the_pods_that_report_are_the_ready_replicas():
+def test_reporting_pods_are_ready_without_kube_state_metrics():
     inventory = Inventory()
     inventory.update(result(A, B), 0)
     fleet = snapshot(inventory)
@@ -69,7 +69,7 @@ def test_a_replica_of_several_pods_is_as_ready_as_its_worst_pod():
     assert (fleet.replicas.tolist(), fleet.pod_ready.tolist()) == ([4], [False])
 
 
-def test_stateful_sets_with_names_that_end_in_numbers_are_no_groups():
+def test_stateful_sets_with_numbered_names_are_no_groups():
     inventory = Inventory()
     inventory.update(result(*group("llama-0", "llama-0-0", "llama-0-1", "qwen-2-1")), 0)
     assert sorted((each.ref.kind, each.ref.name) for each in snapshot(inventory).workloads) == [
@@ -93,7 +93,7 @@ def test_numbers_ascend_and_never_come_again():
     assert first.pod_id[0] not in third.pod_id
 
 
-def test_a_pod_on_its_way_counts_for_the_workload_that_its_owner_names():
+def test_starting_pods_count_for_their_owner():
     facts = {
         A: PodFacts(("ReplicaSet", "rs"), ready=True, created_s=1000, scheduled_s=1001, started_s=1002, ready_s=1060),
         B: PodFacts(("ReplicaSet", "rs"), blocked=Blocked.UNSCHEDULABLE, created_s=1050),
@@ -112,7 +112,7 @@ def test_a_pod_on_its_way_counts_for_the_workload_that_its_owner_names():
     assert math.isnan(fleet.pod_ready_s[1])
 
 
-def test_a_pod_of_the_same_name_that_was_created_anew_is_another_pod():
+def test_a_recreated_pod_gets_a_new_id():
     pod = ("llm", "mixtral-0")
     inventory = Inventory()
     inventory.update(result(pod, pods={pod: PodFacts(created_s=1000, ready=True)}), 0)
@@ -129,7 +129,7 @@ def test_pods_that_ended_are_no_replicas_on_their_way():
     assert [pod.name for pod in snapshot(inventory).pods] == [A[1]]
 
 
-def test_what_an_incomplete_look_leaves_out_stays_for_a_while_as_it_was():
+def test_missing_pods_are_kept_after_an_incomplete_pass():
     inventory = Inventory()
     facts = {A: PodFacts(ready=True, created_s=1000), B: PodFacts(created_s=1001)}
     inventory.update(result(A, pods=facts), 0)
@@ -139,7 +139,7 @@ def test_what_an_incomplete_look_leaves_out_stays_for_a_while_as_it_was():
     assert [pod.name for pod in snapshot(inventory).pods] == [A[1]]
 
 
-def test_a_workload_without_pods_stays_at_zero_and_is_forgotten_in_the_end():
+def test_workloads_without_pods_stay_at_zero_then_are_forgotten():
     inventory = Inventory()
     inventory.update(result(A), 0)
     inventory.update(result(), 10)
@@ -148,7 +148,7 @@ def test_a_workload_without_pods_stays_at_zero_and_is_forgotten_in_the_end():
     assert snapshot(inventory).workloads == ()
 
 
-def test_a_workload_that_stands_at_zero_in_the_cluster_is_not_forgotten():
+def test_a_workload_at_zero_in_the_cluster_is_kept():
     at_zero = Controllers({}, {("llm", "Deployment", "llama"): 0})
     inventory = Inventory()
     inventory.update(result(A, controllers=at_zero), 0)
@@ -156,7 +156,7 @@ def test_a_workload_that_stands_at_zero_in_the_cluster_is_not_forgotten():
     assert snapshot(inventory).replicas.tolist() == [0]
 
 
-def test_gpus_per_replica_and_their_pool_come_from_the_devices_that_a_pod_holds():
+def test_gpus_per_replica_come_from_the_devices_of_pods():
     inventory = Inventory()
     inventory.update(result(A, B, gpus={A: Counter({H100: 2})}), 0)
     fleet = snapshot(inventory)
@@ -165,7 +165,7 @@ def test_gpus_per_replica_and_their_pool_come_from_the_devices_that_a_pod_holds(
     assert fleet.pool.tolist() == [0]
 
 
-def test_when_all_pods_hold_fewer_gpus_a_replica_has_fewer_and_an_incomplete_look_does_not_say_so():
+def test_gpus_per_replica_drop_only_after_a_complete_pass():
     inventory = Inventory()
     inventory.update(result(A, gpus={A: Counter({H100: 4})}), 0)
     inventory.update(result(A, B, gpus={A: Counter({H100: 4}), B: Counter({H100: 2})}), 10)  # is rolled out
@@ -178,7 +178,7 @@ def test_when_all_pods_hold_fewer_gpus_a_replica_has_fewer_and_an_incomplete_loo
     assert snapshot(inventory).gpus_per_replica.tolist() == [2]
 
 
-def test_without_device_metrics_the_requests_of_the_pod_tell():
+def test_gpus_come_from_requests_without_device_metrics():
     inventory = Inventory()
     facts = {A: PodFacts(ready=True, gpus={"nvidia.com/mig-3g.40gb": 1.0})}
     inventory.update(result(A, pods=facts), 0)
@@ -187,7 +187,7 @@ def test_without_device_metrics_the_requests_of_the_pod_tell():
     assert fleet.gpus_per_replica.tolist() == [1]
 
 
-def test_where_metrics_know_no_pods_targets_with_one_model_are_one_workload():
+def test_targets_with_one_model_are_one_workload():
     inventory = Inventory()
     targets = ("vllm", "10.0.0.1:8000"), ("vllm", "10.0.0.2:8000")
     inventory.update(result(*targets, targets=frozenset(targets)), 0)

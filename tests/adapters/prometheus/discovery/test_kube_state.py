@@ -29,7 +29,7 @@ def test_times_readiness_and_owner_of_a_pod():
 
 
 @pytest.mark.parametrize("turned", [1, -1])
-def test_when_an_engine_that_was_started_again_ran_first_is_not_known(turned: int):
+def test_start_time_is_unknown_after_a_restart(turned: int):
     series = [("kube_pod_container_state_started", {}, 1_010), ("kube_pod_container_status_restarts_total", {}, 2)]
     assert math.isnan(facts(*series[::turned]).started_s)
     assert facts(series[0], ("kube_pod_container_status_restarts_total", {}, 0)).started_s == 1_010
@@ -54,7 +54,7 @@ def test_why_waiting_does_not_help(series: tuple, blocked: Blocked):
     assert facts(series).blocked is blocked
 
 
-def test_a_pod_that_ended_or_leaves_says_so():
+def test_ended_and_terminating_pods_are_marked():
     assert facts(("kube_pod_status_phase", {"phase": "Failed"}, 1)).ended
     assert not facts(("kube_pod_status_phase", {"phase": "Failed"}, 0)).ended
     assert facts(("kube_pod_deletion_timestamp", {}, 1_000)).terminating

@@ -77,7 +77,7 @@ def source(server: PromqlServer) -> PrometheusSource:
     return PrometheusSource(PrometheusSettings(url=server.url, rate_window_s=60), SystemClock())
 
 
-async def test_a_counter_that_falls_is_unknown_where_its_own_process_stands(
+async def test_a_falling_counter_is_unknown_without_a_restart(
     scene: tuple[PromqlServer, ExpositionServer],
 ):
     server, endpoints = scene
@@ -95,7 +95,7 @@ async def test_a_counter_that_falls_is_unknown_where_its_own_process_stands(
     assert [line.split(":")[1] for line in after.reports[0].problems if "counters" in line] == [" pod llm/stands-0"]
 
 
-async def test_series_of_a_model_that_the_pod_does_not_serve_are_left_out(scene: tuple[PromqlServer, ExpositionServer]):
+async def test_series_of_a_model_not_served_are_left_out(scene: tuple[PromqlServer, ExpositionServer]):
     server, _ = scene
     served = {"true-0": "/models/x", "foreign-0": "a", "mixed-0": "a.v1", "forged-0": "a.v1"}
     fleet = fleet_of({"llm/w": list(served)})

@@ -37,7 +37,7 @@ async def refusal(server: ExpositionServer, answer: Answer | str, **settings: ob
     return str(failed.value)
 
 
-async def test_a_query_is_posted_as_a_form_with_the_headers_of_the_settings(exposition_server: ExpositionServer):
+async def test_a_query_is_posted_as_a_form_with_configured_headers(exposition_server: ExpositionServer):
     exposition_server.serve(PATH, vector((pod("a"), 1)))
     async with client(exposition_server.url, headers=(("X-Scope-OrgID", "team-a|team-b"),)) as prometheus:
         answer = await prometheus.query("sum(up)", at_s=1_700_000_000.25)
@@ -115,7 +115,7 @@ async def test_a_missing_token_file_is_named(exposition_server: ExpositionServer
     assert f"{tmp_path}/absent: No such file or directory" in said
 
 
-async def test_prometheus_down_is_told_with_its_address():
+async def test_prometheus_down_is_reported_with_its_address():
     url = f"http://127.0.0.1:{free_port()}"
     async with client(url) as prometheus:
         with pytest.raises(QueryFailed, match=f"{url}{PATH}: no connection: .*Connect call failed") as failed:
@@ -147,21 +147,23 @@ async def test_a_body_with_an_error_under_status_200_is_an_error(exposition_serv
 @pytest.mark.parametrize(
     ("status", "kind"), [(400, "bad_data"), (422, "execution"), (429, "too_many_requests"), (503, "unavailable")]
 )
-async def test_a_refusal_is_told_with_status_and_reason(exposition_server: ExpositionServer, status: int, kind: str):
+async def test_a_refusal_is_reported_with_status_and_reason(
+    exposition_server: ExpositionServer, status: int, kind: str
+):
     body = json.dumps({"status": "error", "errorType": kind, "error": "no\nway"})
     said = await refusal(exposition_server, Answer(body, status=status))
     assert f"HTTP {status} " in said
     assert said.endswith(f"{kind}: no way")
 
 
-async def test_401_is_told_and_the_token_is_not(exposition_server: ExpositionServer, tmp_path: Path):
+async def test_401_is_reported_without_the_token(exposition_server: ExpositionServer, tmp_path: Path):
     token = tmp_path / "token"
     token.write_text(SECRET)
     said = await refusal(exposition_server, Answer(f"bad token {SECRET}", status=401), token_file=token)
     assert said.endswith("HTTP 401 Unauthorized: bad token ***")
 
 
-async def test_a_password_in_the_url_is_used_and_never_told():
+async def test_a_password_in_the_url_is_used_and_never_shown():
     url = f"http://scaler:{SECRET}@127.0.0.1:{free_port()}"
     async with client(url) as prometheus:
         with pytest.raises(QueryFailed) as failed:
@@ -170,7 +172,7 @@ async def test_a_password_in_the_url_is_used_and_never_told():
     assert "scaler" not in str(failed.value)
 
 
-async def test_what_does_not_speak_http_is_told_without_the_key_of_the_url():
+async def test_a_non_http_server_is_named_without_the_url_key():
     async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"220 mail.example ESMTP\r\n\r\n")
         writer.close()
@@ -183,14 +185,14 @@ async def test_what_does_not_speak_http_is_told_without_the_key_of_the_url():
 
 
 @pytest.mark.parametrize("status", [200, 502])
-async def test_an_html_page_is_told_in_words(exposition_server: ExpositionServer, status: int):
+async def test_an_html_page_is_reported_as_text(exposition_server: ExpositionServer, status: int):
     said = await refusal(exposition_server, html(status))
     assert f"HTTP {status}" in said
     assert "<" not in said
     assert said.endswith("not an answer of the query API: Oops Bad gateway nginx" if status == 200 else "nginx")
 
 
-async def test_a_page_that_repeats_the_token_is_told_without_it(exposition_server: ExpositionServer, tmp_path: Path):
+async def test_a_page_with_the_token_is_reported_without_it(exposition_server: ExpositionServer, tmp_path: Path):
     token = tmp_path / "token"
     token.write_text(SECRET)
     said = await refusal(exposition_server, f"<html>who is {SECRET}?</html>", token_file=token)
@@ -198,7 +200,7 @@ async def test_a_page_that_repeats_the_token_is_told_without_it(exposition_serve
 
 
 @pytest.mark.parametrize("body", ["", " \n", "<html></html>"])
-async def test_an_answer_without_a_word_is_told_to_be_empty(exposition_server: ExpositionServer, body: str):
+async def test_an_empty_answer_is_reported_as_empty(exposition_server: ExpositionServer, body: str):
     assert (await refusal(exposition_server, body)).endswith("HTTP 200, but not an answer of the query API: no text")
 
 
@@ -211,12 +213,12 @@ async def test_a_huge_answer_is_refused_at_the_bound(exposition_server: Expositi
             await prometheus.query("up")
 
 
-async def test_a_huge_refusal_is_told_in_one_line(exposition_server: ExpositionServer):
+async def test_a_huge_refusal_is_reported_in_one_line(exposition_server: ExpositionServer):
     said = await refusal(exposition_server, Answer("no " * 1_000_000, status=503))
     assert len(said) < 600
 
 
-async def test_an_answer_cut_off_is_no_answer(exposition_server: ExpositionServer):
+async def test_a_truncated_response_is_no_answer(exposition_server: ExpositionServer):
     said = await refusal(exposition_server, Answer(vector((pod("a"), 1)), truncate_at=20))
     assert "closed the connection in the middle of the answer" in said
 
@@ -225,7 +227,7 @@ async def test_json_cut_off_is_no_answer(exposition_server: ExpositionServer):
     assert "not an answer of the query API" in await refusal(exposition_server, vector((pod("a"), 1))[:-5])
 
 
-async def test_a_closed_connection_is_told(exposition_server: ExpositionServer):
+async def test_a_closed_connection_is_reported(exposition_server: ExpositionServer):
     assert "closed the connection without an answer" in await refusal(exposition_server, Answer(drop=True))
 
 
@@ -262,7 +264,7 @@ async def test_no_more_than_a_few_queries_are_under_way_at_once():
     assert most == IN_FLIGHT
 
 
-async def test_who_had_to_wait_for_earlier_queries_does_not_say_that_the_server_took_all_the_time(
+async def test_a_timeout_names_the_wait_for_earlier_queries(
     exposition_server: ExpositionServer,
 ):
     exposition_server.serve(PATH, Answer(vector(), delay_s=0.3))
@@ -295,7 +297,7 @@ def test_settings_that_contradict_themselves_stop_the_start(settings: dict, why:
     assert SECRET not in str(refused.value)
 
 
-async def test_a_certificate_of_the_own_authority_is_trusted_and_the_clients_is_shown(certificates: Certificates):
+async def test_a_custom_ca_is_trusted_and_a_client_certificate_is_sent(certificates: Certificates):
     server, mine = certificates.issue("127.0.0.1"), certificates.issue("client")
     tls = TlsFiles(ca=certificates.ca, cert=mine.certificate, key=mine.key)
     async with exposition_server(mutual(server, certificates.ca)) as endpoints:
@@ -319,7 +321,7 @@ async def test_an_expired_certificate_is_not_trusted(certificates: Certificates)
     assert "expired" in said
 
 
-async def test_an_encrypted_key_is_told_and_nobody_is_asked_to_open_it(certificates: Certificates, tmp_path: Path):
+async def test_an_encrypted_key_is_refused_without_a_prompt(certificates: Certificates, tmp_path: Path):
     pair, locked = certificates.issue("127.0.0.1"), tmp_path / "locked.key"
     key = serialization.load_pem_private_key(pair.key.read_bytes(), None)
     locked.write_bytes(

@@ -27,7 +27,7 @@ async def read_twice(start_s: tuple[float | None, float | None], **fallen: float
     return seen[0], seen[1]
 
 
-async def test_counters_are_unknown_when_they_fall_and_the_process_stands():
+async def test_falling_counters_are_unknown_without_a_restart():
     before, after = await read_twice((1.7e9, 1.7e9), generation_tokens=0.0)
     assert before.pods.generation_tokens.tolist() == [1000] * 3
     assert np.isnan(after.pods.generation_tokens).all()
@@ -40,7 +40,7 @@ async def test_counters_are_unknown_when_they_fall_and_the_process_stands():
     )
 
 
-async def test_counters_begin_at_zero_when_the_start_changes_or_is_unknown():
+async def test_counters_start_at_zero_after_a_possible_restart():
     for starts in ((1.7e9, 1.7e9 + 60), (None, None)):
         _, after = await read_twice(starts, generation_tokens=40.0)
         assert after.pods.generation_tokens.tolist() == [40] * 3

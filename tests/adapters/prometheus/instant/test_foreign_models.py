@@ -23,7 +23,7 @@ def reported(**models: str) -> str:
     return vector(*(({**pod(name.replace("_", "-")), "model_name": model}, 1) for name, model in models.items()))
 
 
-async def test_series_of_another_model_are_left_out_and_told():
+async def test_series_of_another_model_are_dropped_and_reported():
     server = Server(**{MODELS: reported(a_0="a", a_1="b", b_0="a"), **healthy()})
     samples = await server.sample(serving("a"))
     assert np.isnan(samples.pods.running).tolist() == [False, True, False]
@@ -33,7 +33,7 @@ async def test_series_of_another_model_are_left_out_and_told():
     )
 
 
-async def test_the_pods_own_label_counts_when_a_target_has_one_of_that_name():
+async def test_the_pods_own_label_counts_when_the_target_has_it_too():
     """A scrape job gives its targets a label model_name; Prometheus moves the engine's."""
     hidden = vector(*(({**pod(name), "model_name": "nice", "exported_model_name": "a"}, 1) for name in ("a-0", "a-1")))
     samples = await Server(**{MODELS: hidden, **healthy()}).sample(serving("a"))
@@ -41,7 +41,7 @@ async def test_the_pods_own_label_counts_when_a_target_has_one_of_that_name():
     assert report(samples).problems == ()
 
 
-async def test_every_series_is_believed_when_no_name_is_known_or_declared():
+async def test_all_series_count_when_no_served_name_is_known():
     for fleet in (serving(), serving("a", model="b"), FLEET):
         server = Server(**{MODELS: reported(a_0="b", a_1="b", b_0="b"), **healthy()})
         samples = await server.sample(fleet)
@@ -50,14 +50,14 @@ async def test_every_series_is_believed_when_no_name_is_known_or_declared():
     assert not any("count by (exported" in form["query"] for form in server.asked)
 
 
-async def test_a_failed_query_for_models_leaves_every_series_believed():
+async def test_all_series_count_when_the_query_for_models_fails():
     server = Server(**{MODELS: '{"status":"error","errorType":"timeout","error":"late"}', **healthy()})
     samples = await server.sample(serving("a"))
     assert samples.pods.running.tolist() == [4] * 3
     assert report(samples).failed == 1
 
 
-async def test_models_are_asked_again_after_a_while_and_when_pods_are_new():
+async def test_models_are_queried_periodically_and_for_new_pods():
     server, clock = Server(**{MODELS: reported(a_0="b"), **healthy()}), HandClock()
 
     def asked() -> int:

@@ -19,7 +19,7 @@ def woken(*series: tuple[dict[str, str], object], policy: str = "batch", default
     return column.tolist(), problems
 
 
-def test_namespace_and_name_tell_the_workload():
+def test_a_workload_is_found_by_namespace_and_name():
     column, problems = woken(
         ({"namespace": "llm", "deployment": "chat"}, 3), ({"namespace": "dev", "service": "chat"}, 1)
     )
@@ -33,7 +33,7 @@ def test_another_namespace_is_not_ours():
     assert "none of 1 series is about a workload of the policy" in problems[0]
 
 
-def test_the_model_tells_too():
+def test_a_workload_is_found_by_its_model():
     fleet = fleet_of({"llm/chat": []}, model="llama-3", policy="batch")
     found = decode_vector(vector(({"model_name": "llama-3"}, 2)).encode())
     column, _ = read_wake_up(fleet, WorkloadLookup(fleet), WakeUpQuery("batch", "q"), found)
@@ -55,7 +55,7 @@ def test_the_default_policy_counts_for_workloads_that_name_none():
     assert np.isnan(column).all()
 
 
-def test_a_value_without_labels_is_refused_where_a_policy_has_several_workloads():
+def test_a_value_without_labels_needs_a_single_workload():
     column, problems = woken(({}, 2))
     assert column == pytest.approx([NAN] * 3, nan_ok=True)
     assert problems[0].startswith("a value without labels, but the policy has 3 workloads")
@@ -72,11 +72,11 @@ def test_the_zeros_of_a_partial_answer_are_unknown():
 
 
 @pytest.mark.parametrize("value", ["NaN", "+Inf", "-1"])
-def test_what_nobody_can_wait_is_unknown(value: str):
+def test_an_impossible_wake_up_value_is_unknown(value: str):
     assert np.isnan(woken(({"namespace": "llm", "deployment": "chat"}, value))[0]).all()
 
 
-def test_series_of_gateways_are_sorted_by_the_label_that_names_their_metric():
+def test_gateway_series_are_grouped_by_metric():
     found = decode_vector(vector(({"metric": "a", "x": "1"}, 1), ({"metric": "b"}, 2), ({"metric": "a"}, 0)).encode())
     assert group_by_metric(found, 9) == {"a": [({"x": "1"}, 1.0), ({}, 0.0)], "b": [({}, 2.0)]}
     assert group_by_metric(found, 1) == {"a": [({"x": "1"}, 1.0)]}

@@ -100,7 +100,7 @@ async def test_quantile_is_that_of_all_pods_together(scene: Scene, workload: str
 
 @pytest.mark.integration
 @pytest.mark.asyncio(loop_scope="module")
-async def test_each_pod_keeps_its_own_quantile_when_others_are_named_alike(scene: Scene):
+async def test_pods_keep_own_quantiles_when_names_are_ambiguous(scene: Scene):
     assert of(scene, "llm/twin") == pytest.approx([QUICK_S], abs=0.1)
     assert of(scene, "llm/both") == pytest.approx([QUICK_S], abs=0.1)
     assert of(scene, "llm/both-set") == pytest.approx([SLOW_S], abs=1)
@@ -108,12 +108,12 @@ async def test_each_pod_keeps_its_own_quantile_when_others_are_named_alike(scene
 
 @pytest.mark.integration
 @pytest.mark.asyncio(loop_scope="module")
-async def test_mean_of_pods_is_told_when_names_do_not_group_them(scene: Scene):
+async def test_mean_of_pods_is_reported_when_names_do_not_group_them(scene: Scene):
     assert of(scene, "llm/bare") == pytest.approx([QUICK_S, SLOW_S], abs=1)
     assert [line for line in scene.problems if "ttft_s" in line] == [f"ttft_s: llm/bare: {MEAN_OF_PODS}"]
 
 
-async def test_own_quantiles_are_asked_for_only_while_groups_are_mixed():
+async def test_own_quantiles_are_queried_only_while_groups_are_mixed():
     whole = vector(*(({"namespace": "llm", "group": name}, 9.0) for name in "ab"))
     server = Server(**{'time_to_first_token.*"group"': whole, "time_to_first_token_seconds_bucket": 5.0, **healthy()})
 
@@ -131,7 +131,7 @@ async def test_own_quantiles_are_asked_for_only_while_groups_are_mixed():
         assert await asked(source, FLEET) == (1, [9.0, 9.0, 9.0])
 
 
-async def test_each_pod_keeps_its_own_quantile_when_series_of_its_group_are_foreign():
+async def test_pods_keep_own_quantiles_when_group_series_are_foreign():
     whole = vector(({"namespace": "llm", "group": "a"}, 9.0))
     answers = {'time_to_first_token.*"group"': whole, "time_to_first_token_seconds_bucket": 5.0, **healthy()}
     models = {MODELS: reported(a_0="a", a_1="other", b_0="a")}
@@ -165,13 +165,13 @@ NAMES = [
 
 
 @pytest.mark.parametrize(("pod", "group"), NAMES)
-def test_pods_are_grouped_by_what_their_controllers_do_not_append(pod: str, group: str):
+def test_pods_are_grouped_without_controller_suffixes(pod: str, group: str):
     assert group_of({"namespace": "llm", "pod": pod}, POD, POD_LABELS)[0] == group
     by_name = owner_of("llm", pod, "", ("", ""), {})
     assert by_name.kind == "Model" or group.startswith(by_name.name)
 
 
-def test_everything_but_the_pods_name_tells_groups_apart():
+def test_groups_are_separated_by_all_labels_but_the_pod():
     ours = {"namespace": "llm", "pod": "a-0", "job": "x"}
     told = [{**ours, label: "other"} for label in ("namespace", "job", "cluster", "exported_namespace")]
     groups = {group_of(labels, POD, POD_LABELS) for labels in (ours, {**ours, "pod": "a-1"}, *told)}
@@ -182,7 +182,7 @@ def test_everything_but_the_pods_name_tells_groups_apart():
     assert re.findall(r'"(\w+)", "\(', with_group_label("up", POD, POD_LABELS[2:4])) == ["pod", "k8s_pod_name"]
 
 
-def test_what_the_server_calls_a_group_is_the_same_group():
+def test_the_server_and_the_client_name_groups_alike():
     pod = {"namespace": "llm", "pod": f"chat-{FIRST}", "job": "x"}
     whole = {"namespace": "llm", "group": "chat", "job": "x"}
     assert group_of(pod, POD, POD_LABELS) == group_of(whole, POD, POD_LABELS)

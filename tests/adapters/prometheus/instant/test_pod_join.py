@@ -31,7 +31,7 @@ def test_each_value_goes_to_its_pod_and_silent_pods_stay_unknown():
     assert joined((pod("b-0"), 3), (pod("a-0"), 1)) == pytest.approx([1, np.nan, 3], nan_ok=True)
 
 
-def test_a_series_whose_pod_is_gone_is_dropped():
+def test_a_series_of_a_deleted_pod_is_dropped():
     assert joined((pod("a-9"), 9), (pod("a-0", "other"), 8), (pod("a-1"), 2)) == pytest.approx(
         [np.nan, 2, np.nan], nan_ok=True
     )
@@ -42,7 +42,7 @@ def test_of_two_series_about_one_pod_the_largest_counts():
     assert joined(*twice)[0] == 5
 
 
-def test_a_series_of_the_pods_own_scrape_counts_when_moved_labels_name_the_pod_too():
+def test_own_scrape_counts_before_moved_labels():
     moved = {"exported_namespace": "llm", "exported_pod": "a-0", **pod("evil-0", "attacker")}
     assert joined((moved, 900), (pod("a-0"), 4))[0] == 4
     assert joined((moved, 900), ({**moved, "job": "x"}, 5))[0] == 900
@@ -63,7 +63,7 @@ def test_pods_come_and_go_between_two_answers():
     assert join.column(answer).tolist() == [3, 5]
 
 
-def test_pods_of_a_workload_that_joins_the_fleet_late_are_read_however_old_they_are():
+def test_old_pods_are_read_when_their_workload_joins_late():
     """Their ids are from when the cluster first showed them, below those of pods in the fleet already."""
     later = FLEET.pod_workload == 1
     before = replace(FLEET, pods=tuple(compress(FLEET.pods, later)), pod_id=FLEET.pod_id[later])
@@ -74,7 +74,7 @@ def test_pods_of_a_workload_that_joins_the_fleet_late_are_read_however_old_they_
         assert join.column(answer).tolist() == values
 
 
-def test_a_pod_that_takes_the_name_of_one_that_is_gone_gets_its_readings():
+def test_a_pod_with_a_reused_name_gets_its_own_readings():
     join = PodJoin()
     join.align(FLEET)
     answer = found((pod("b-0"), 3))
@@ -90,7 +90,7 @@ def test_a_fleet_without_pods_takes_nothing():
     assert join.column(found((pod("a-0"), 1))).tolist() == []
 
 
-def test_more_labels_than_may_be_remembered_are_forgotten_and_read_anew():
+def test_the_label_cache_is_cleared_when_it_is_full():
     join = PodJoin(max_remembered=10)
     join.align(FLEET)
     for flood in range(5):
@@ -137,5 +137,5 @@ def test_the_order_of_series_does_not_matter(order: list[int], names: list[int])
         ({}, ("", "")),
     ],
 )
-def test_a_pod_is_named_by_the_first_convention_that_its_labels_follow(labels: dict, name: tuple[str, str]):
+def test_a_pod_is_named_by_its_first_label_pair(labels: dict, name: tuple[str, str]):
     assert pod_name(labels) == name

@@ -11,7 +11,7 @@ def client() -> PrometheusClient:
     return PrometheusClient(PrometheusSettings(url=f"http://127.0.0.1:{free_port()}"), SystemClock())
 
 
-async def test_after_the_deadline_nothing_is_asked():
+async def test_after_the_deadline_nothing_is_queried():
     async with client() as prometheus:
         query_round = QueryRound(prometheus, SystemClock(), deadline_s=0)
         assert await query_round.ask("running", "up") is None

@@ -227,7 +227,7 @@ async def test_engines_of_one_pod_are_summed_and_their_kv_usage_is_not(scene: Sc
     assert 0 < scene.value(samples, "dp-0", "kv_usage") <= 1
 
 
-async def test_a_sleeping_engine_says_so(scene: Scene):
+async def test_a_sleeping_engine_is_recognized(scene: Scene):
     samples = await sampled(scene)
     assert scene.value(samples, "sleepy-0", "asleep") == 1
     assert scene.value(samples, "tiny-saturated", "asleep") == 0
@@ -277,13 +277,13 @@ async def test_an_old_engine_is_read_by_its_old_names(scene: Scene):
     assert np.isnan(scene.value(samples, "old-0", "asleep"))
 
 
-async def test_prompt_tokens_from_elsewhere_are_no_prefill(scene: Scene):
+async def test_transferred_prompt_tokens_are_no_prefill(scene: Scene):
     there = scene._replace(fleet=fleet_of({"llm/decode": ["decode-0", "decode-1", "old-0"]}))
     samples = await sampled(there)
     assert [there.value(samples, pod, "prompt_tokens") for pod in ("decode-0", "decode-1", "old-0")] == [2, 10, 100]
 
 
-async def test_requests_of_every_priority_and_kind_are_added_and_queues_counted_once(scene: Scene):
+async def test_all_priorities_are_added_and_queues_counted_once(scene: Scene):
     there = scene._replace(fleet=fleet_of({"llm/sglang": ["sglang-0", "sglang-1"]}, engine="sglang"))
     samples = await sampled(there)
     assert there.value(samples, "sglang-0", "running") == 5
@@ -298,7 +298,7 @@ async def test_a_pod_without_metrics_is_unknown_and_not_zero(scene: Scene):
     assert known == []
 
 
-async def test_latency_of_a_busy_engine_is_a_quantile_of_the_window_and_that_of_an_idle_one_unknown(scene: Scene):
+async def test_latency_is_a_window_quantile_unless_the_engine_is_idle(scene: Scene):
     samples = await sampled(scene)
     # Between the two recordings 13 requests got their first token, most of them after 2.5 to 10 s in the queue.
     assert 5 < scene.value(samples, "tiny-moving", "ttft_s") <= 10
@@ -314,7 +314,7 @@ async def test_the_time_of_a_reading_is_that_of_the_scrape(scene: Scene):
     assert -1 < age_s < 4  # scraped every second; VictoriaMetrics says its own time in whole seconds
 
 
-async def test_a_sample_seen_twice_has_one_time(scene: Scene):
+async def test_a_sample_read_twice_has_one_time(scene: Scene):
     async with scene.source() as source:
         seen = {}
         for _ in range(4):
@@ -329,7 +329,7 @@ async def test_a_sample_seen_twice_has_one_time(scene: Scene):
     assert seen
 
 
-async def test_gpus_are_read_by_the_pod_that_holds_them_and_not_by_the_exporter(scene: Scene):
+async def test_gpus_count_for_the_pod_and_not_for_the_exporter(scene: Scene):
     samples = await sampled(scene)
     assert scene.value(samples, "tiny-saturated", "fb_usage") == 0.875  # the fuller of two devices
     assert scene.value(samples, "tiny-saturated", "tensor_active") == 0.3
@@ -343,12 +343,12 @@ async def test_gpus_are_read_by_the_pod_that_holds_them_and_not_by_the_exporter(
     assert all(np.isnan(scene.value(samples, "tiny-twice", column)) for column in unknown)
 
 
-async def test_a_gateway_queue_under_old_and_new_names_and_of_two_jobs_is_counted_once(scene: Scene):
+async def test_a_gateway_queue_counts_once_for_two_names_and_jobs(scene: Scene):
     samples = await sampled(scene)
     assert samples.front.waiting.tolist() == pytest.approx([np.nan] * 6 + [5], nan_ok=True)
 
 
-async def test_arrivals_at_the_router_are_a_rate_for_the_workload_with_that_model(scene: Scene):
+async def test_router_arrivals_are_a_rate_for_the_model(scene: Scene):
     fleet = fleet_of({"llm/empty": []}, model="empty-model")
     async with scene.source() as source:
         samples = await source.sample(fleet, objectives(fleet), 10)

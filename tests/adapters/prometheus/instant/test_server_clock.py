@@ -18,14 +18,14 @@ def test_nothing_is_known_before_the_first_answer():
     assert np.isnan(clock.server_s(5.0))
 
 
-def test_the_offset_comes_from_the_first_answer_whatever_the_two_clocks_say():
+def test_the_offset_comes_from_the_first_answer():
     clock = ServerClock()
     clock.update(answer(1_800_000_000.51, sent_s=100.5))
     assert clock.server_s(160.5) == pytest.approx(1_800_000_060.5, abs=0.02)
     assert clock.tick_s(1_800_000_000.5) == pytest.approx(100.5, abs=0.02)
 
 
-def test_the_same_sample_has_the_same_time_however_long_answers_take():
+def test_a_sample_keeps_its_time_when_answers_are_slow():
     clock = ServerClock()
     clock.update(answer(1_800_000_000.51, sent_s=100.5))
     first = clock.tick_s(1_800_000_000.25)
@@ -41,7 +41,7 @@ def test_a_step_of_the_servers_clock_is_followed():
     assert clock.tick_s(1_800_003_605.51) == pytest.approx(105.5, abs=0.05)
 
 
-def test_a_server_that_tells_whole_seconds_is_not_taken_for_one_whose_clock_jumps():
+def test_whole_seconds_of_the_server_do_not_move_the_offset():
     clock = ServerClock()
     clock.update(answer(1_800_000_000.0, sent_s=100.0))
     held = clock.tick_s(1_800_000_000.25)
@@ -50,7 +50,7 @@ def test_a_server_that_tells_whole_seconds_is_not_taken_for_one_whose_clock_jump
         assert clock.tick_s(1_800_000_000.25) == held
 
 
-def test_an_answer_without_series_tells_no_time():
+def test_an_answer_without_series_has_no_time():
     clock = ServerClock()
     clock.update(Answer(Vector(np.nan, [], np.empty(0)), 1.0, 1.1))
     assert not clock.known

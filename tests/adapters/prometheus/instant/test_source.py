@@ -35,7 +35,7 @@ def known(samples: Samples) -> set[str]:
     return {field.name for field in fields(PodSamples) if not np.isnan(getattr(samples.pods, field.name)).all()}
 
 
-async def test_readings_come_with_the_time_of_their_scrape_on_the_clock_of_the_tick():
+async def test_readings_have_scrape_times_on_the_tick_clock():
     samples = await Server(**healthy()).sample()
     assert samples.pods.running.tolist() == [4, 4, 4]
     assert samples.pods.generation_tokens.tolist() == [1000] * 3
@@ -45,7 +45,7 @@ async def test_readings_come_with_the_time_of_their_scrape_on_the_clock_of_the_t
     assert report(samples).problems == ()
 
 
-async def test_the_number_of_queries_for_one_workload_is_that_for_a_thousand():
+async def test_the_number_of_queries_is_independent_of_workloads():
     counts = []
     for workloads in (1, 1000):
         server = Server(**healthy())
@@ -55,7 +55,7 @@ async def test_the_number_of_queries_for_one_workload_is_that_for_a_thousand():
     assert counts[0] == counts[1] < 25
 
 
-async def test_each_engine_in_use_adds_its_own_queries_and_each_policys_expression_one():
+async def test_each_engine_and_each_policy_query_adds_queries():
     async def asked(fleet: Fleet, *queries: WakeUpQuery) -> int:
         server = Server()
         async with server.source(queries=lambda: queries) as source:
@@ -68,7 +68,7 @@ async def test_each_engine_in_use_adds_its_own_queries_and_each_policys_expressi
     assert await asked(fleet_of({"llm/a": []}, engine="vllm")) > one
 
 
-async def test_all_queries_of_a_tick_are_evaluated_at_one_instant_of_the_servers_clock():
+async def test_all_queries_of_a_tick_use_one_evaluation_time():
     server = Server(**healthy())
     await server.sample()
     instants = {form.get("time") for form in server.asked}
@@ -102,14 +102,14 @@ async def test_prometheus_down_leaves_everything_unknown():
     ],
     ids=["error in a 200", "401", "503", "HTML error", "HTML under 200", "truncated JSON", "slow"],
 )
-async def test_a_server_that_fails_leaves_everything_unknown_and_says_why_in_one_line(answer: Answer, why: str):
+async def test_a_failing_server_gives_unknown_values_and_one_problem(answer: Answer, why: str):
     samples = await Server(**{"engine/pod": answer}).sample(timeout_s=0.1 if answer.delay_s else 5)
     assert known(samples) == set()
     assert report(samples).failed == report(samples).queries == 1
     assert why in report(samples).problems[0]
 
 
-async def test_what_was_asked_first_and_what_comes_of_its_failure_is_told():
+async def test_a_failed_convention_query_is_reported():
     told = report(await Server(**{"engine/pod": Answer("", status=503)}).sample()).problems
     assert [line.partition(": ")[0] for line in told] == ["labels that name pods"] * 2
     assert told[1] == "labels that name pods: nothing is read before this query is answered"
@@ -117,7 +117,7 @@ async def test_what_was_asked_first_and_what_comes_of_its_failure_is_told():
     assert (undated.failed, undated.problems) == (0, told[1:])
 
 
-async def test_when_every_query_fails_alike_it_is_told_once():
+async def test_a_failure_of_every_query_is_reported_once():
     refused = Answer("", status=503)
     server = Server()
     async with server.source() as source:
@@ -155,14 +155,14 @@ async def test_after_an_outage_readings_are_back():
         assert "running" in known(await source.sample(FLEET, objectives(FLEET), 5))
 
 
-async def test_series_of_pods_that_are_gone_or_twice_there_harm_nobody():
+async def test_deleted_and_duplicate_pods_harm_no_other():
     rows = [(pod("gone-0"), 99), (pod("a-0"), 4), ({**pod("a-0"), "prometheus_replica": "1"}, 5), (pod("b-0"), 1)]
     samples = await Server(**healthy(num_requests_running=vector(*rows))).sample()
     assert samples.pods.running == pytest.approx([5, NAN, 1], nan_ok=True)
 
 
 @pytest.mark.parametrize("value", ["NaN", "+Inf", "-Inf", "-1"])
-async def test_what_no_engine_can_mean_is_unknown(value: str):
+async def test_impossible_engine_values_are_unknown(value: str):
     samples = await Server(**healthy(num_requests_running=vector((pod("a-0"), value), (pod("b-0"), 0)))).sample()
     assert samples.pods.running == pytest.approx([NAN, NAN, 0], nan_ok=True)
 
@@ -178,7 +178,7 @@ async def test_a_scrape_from_the_future_counts_as_now():
     assert samples.pods.time_s.tolist() == [STARTED_S] * 3
 
 
-async def test_labels_full_of_quotes_and_newlines_harm_nobody():
+async def test_labels_with_quotes_and_newlines_harm_no_other():
     evil = '"},"value":[1,"9"]},{"metric":{"namespace":"llm","pod":"a-1'
     rows = [(pod(evil), 7), (pod("a-0\n"), 8), ({"namespace": "llm\x00", "pod": "a-0"}, 9), (pod("b-0"), 1)]
     samples = await Server(**healthy(num_requests_running=vector(*rows))).sample()
@@ -186,7 +186,7 @@ async def test_labels_full_of_quotes_and_newlines_harm_nobody():
 
 
 @pytest.mark.parametrize("flag", [{"warnings": ["store 10.0.0.9 is unavailable"]}, {"isPartial": True}])
-async def test_what_a_partial_answer_leaves_out_is_unknown_and_the_report_says_so(flag: dict):
+async def test_missing_data_of_a_partial_answer_is_unknown(flag: dict):
     partial = vector((pod("a-0"), 4), **flag)
     samples = await Server(**healthy(num_requests_running=partial)).sample()
     assert samples.pods.running == pytest.approx([4, NAN, NAN], nan_ok=True)
@@ -201,7 +201,7 @@ def by_target(**flags: object) -> dict[str, Answer | str | float]:
     return {"engine/pod": vector(*((row, 1) for row in found), **flags), "by .job.*num_requests_running": running}
 
 
-async def test_labels_of_pods_that_a_partial_answer_left_out_are_asked_for_again_at_once():
+async def test_conventions_are_queried_again_after_a_partial_answer():
     clock, server = HandClock(), Server(**by_target(isPartial=True))
     async with server.source(clock) as source:
         assert "running" not in known(await source.sample(FLEET, objectives(FLEET), 5))
@@ -212,14 +212,14 @@ async def test_labels_of_pods_that_a_partial_answer_left_out_are_asked_for_again
     assert samples.pods.running.tolist()[0] == 4
 
 
-async def test_where_all_answers_are_partial_the_labels_are_those_that_were_found():
+async def test_partial_conventions_count_until_there_are_complete_ones():
     rules = by_target()
     partial = vector(({"metric": "engine/instance"}, 1), isPartial=True)
     samples = await Server(**{**rules, "engine/pod": partial}).sample()
     assert samples.pods.running.tolist()[0] == 4
 
 
-async def test_a_partial_answer_does_not_unsay_labels_that_were_found_in_a_whole_one():
+async def test_a_partial_answer_keeps_known_conventions():
     clock, server = HandClock(), Server(**by_target())
     async with server.source(clock) as source:
         await source.sample(FLEET, objectives(FLEET), 5)
@@ -235,7 +235,7 @@ async def test_infos_of_the_server_are_passed_on():
     assert report(samples).problems[0].endswith("remarked: looks odd")
 
 
-async def test_slow_readings_are_asked_for_now_and_then_and_kept_with_their_time():
+async def test_slow_readings_are_queried_periodically_with_their_time():
     clock = HandClock()
     server = Server(**{SLOTS: vector((pod("a-0"), 512))})
 
@@ -289,7 +289,7 @@ async def test_the_time_of_gpu_readings_is_that_of_the_oldest_in_use():
     assert samples.pods.gpu_time_s == pytest.approx([STARTED_S] * 3, abs=0.01)  # when fb_usage was read last
 
 
-async def test_a_backend_that_knows_neither_engine_nor_gpu_still_tells_what_waits_in_front():
+async def test_gateways_are_read_without_engines_and_gpus():
     queue = {"metric": "llm_d_epp_flow_control_queue_size", "inference_pool": "cold"}
     rules = {"engine/pod": vector(({"metric": "clock"}, 1)), "flow_control_queue_size": vector((queue, 3))}
     samples = await Server(**rules).sample(fleet_of({"llm/cold": []}))
@@ -305,7 +305,7 @@ async def test_readings_that_are_kept_follow_their_pods():
     assert samples.pods.max_running == pytest.approx([512, NAN], nan_ok=True)
 
 
-async def test_gpus_are_asked_for_only_where_there_are_any_and_by_their_labels():
+async def test_gpus_are_queried_only_if_there_are_gpu_metrics():
     conventions = vector(({"metric": "engine/pod"}, 1), ({"metric": "gpu/exported_pod"}, 1))
     labels = {"exported_namespace": "llm", "exported_pod": "a-0"}
     usage = vector(({**labels}, 0.9))
@@ -317,7 +317,7 @@ async def test_gpus_are_asked_for_only_where_there_are_any_and_by_their_labels()
     assert not any("DCGM" in form["query"] for form in without.asked if "engine/pod" not in form["query"])
 
 
-async def test_an_engine_that_is_not_in_the_table_is_told_and_harms_no_other():
+async def test_an_unknown_engine_is_reported_and_harms_no_other():
     fleet = fleet_of({"llm/a": ["a-0"]})
     odd = fleet_of({"llm/x": ["x-0"]}, engine="no such\nengine")
     both = Fleet(
@@ -329,7 +329,7 @@ async def test_an_engine_that_is_not_in_the_table_is_told_and_harms_no_other():
     assert "\n" not in report(samples).problems[0]
 
 
-async def test_a_queue_in_front_of_a_workload_without_pods_is_seen():
+async def test_a_gateway_queue_is_read_without_pods():
     queue = {"metric": "llm_d_epp_flow_control_queue_size", "inference_pool": "cold"}
     server = Server(**{"flow_control_queue_size": vector((queue, 3)), **healthy()})
     samples = await server.sample(fleet_of({"llm/cold": [], "llm/other": []}))
@@ -337,7 +337,7 @@ async def test_a_queue_in_front_of_a_workload_without_pods_is_seen():
     assert samples.front.time_s == pytest.approx([STARTED_S, NAN], nan_ok=True)
 
 
-async def test_a_gateway_that_tells_of_arrivals_alone_is_heard():
+async def test_a_gateway_with_arrivals_only_is_read():
     arrivals = {"metric": "vllm:num_incoming_requests_total", "model": "m"}
     server = Server(**{"rate.vllm:num_incoming": vector((arrivals, 0.5)), **healthy()})
     samples = await server.sample(fleet_of({"llm/cold": []}, model="m"))
@@ -345,7 +345,7 @@ async def test_a_gateway_that_tells_of_arrivals_alone_is_heard():
     assert np.isnan(samples.front.waiting).all()
 
 
-async def test_an_empty_gateway_of_a_partial_answer_is_unknown_and_not_empty():
+async def test_a_zero_in_a_partial_gateway_answer_is_unknown():
     queue = {"metric": "llm_d_epp_flow_control_queue_size", "inference_pool": "cold"}
     fleet = fleet_of({"llm/cold": []})
     whole = await Server(flow_control_queue_size=vector((queue, 0))).sample(fleet)
@@ -355,7 +355,7 @@ async def test_an_empty_gateway_of_a_partial_answer_is_unknown_and_not_empty():
     assert np.isnan(partial.front.time_s).all()
 
 
-async def test_a_gateway_and_a_policys_expression_about_one_queue_are_not_added():
+async def test_a_gateway_and_a_policy_query_are_not_added():
     queue = {"metric": "llm_d_epp_flow_control_queue_size", "inference_pool": "cold"}
     server = Server(**{"flow_control_queue_size": vector((queue, 3)), "my_queue": vector(({}, 5))})
     async with server.source(queries=lambda: (WakeUpQuery("standard", "my_queue", True),)) as source:
@@ -363,7 +363,7 @@ async def test_a_gateway_and_a_policys_expression_about_one_queue_are_not_added(
     assert samples.front.waiting.tolist() == [5]
 
 
-async def test_more_expressions_than_allowed_are_refused_and_told():
+async def test_too_many_policy_queries_are_refused_and_reported():
     queries = tuple(WakeUpQuery(f"p{number}", f"up{number}") for number in range(MAX_WAKE_UP_QUERIES + 3))
     server = Server()
     async with server.source(queries=lambda: queries) as source:
@@ -373,7 +373,7 @@ async def test_more_expressions_than_allowed_are_refused_and_told():
 
 
 @pytest.mark.parametrize("series", [[(pod("stranger-0"), 4)], []])
-async def test_when_metrics_and_cluster_do_not_meet_it_is_told(series: list):
+async def test_metrics_that_match_no_pod_are_reported(series: list):
     samples = await Server(**healthy(num_requests_running=vector(*series))).sample()
     told = "running: no series has labels namespace and pod that name a ready pod of the fleet"
     assert (report(samples).failed, report(samples).problems) == (0, (told,))
@@ -381,7 +381,7 @@ async def test_when_metrics_and_cluster_do_not_meet_it_is_told(series: list):
     assert report(at_zero).problems == ()
 
 
-async def test_where_no_series_names_a_pod_it_is_told_which_labels_are_needed():
+async def test_needed_labels_are_reported_when_no_series_names_a_pod():
     target = {"job": "inference", "instance": "10.0.0.1:8000"}
     conventions = vector(({"metric": "engine/instance"}, 1), ({"metric": "clock"}, 1))
     samples = await Server(**{**healthy(num_requests_running=vector((target, 4))), "engine/pod": conventions}).sample()
@@ -397,7 +397,7 @@ async def test_a_fleet_without_workloads_is_no_reason_to_fail():
     assert report(samples).failed == 0
 
 
-async def test_every_query_is_narrowed_when_the_settings_have_a_selector():
+async def test_every_query_has_the_configured_selector():
     conventions = vector(({"metric": "engine/pod"}, 1), ({"metric": "gpu/pod"}, 1))
     server = Server(**{**healthy(), "engine/pod": conventions})
     async with server.source(
@@ -419,7 +419,7 @@ async def test_a_workload_is_named_when_none_of_its_pods_reports():
     assert "--disable-log-stats" in problem
 
 
-async def test_names_are_looked_for_when_a_pod_is_silent_and_a_refusal_is_told():
+async def test_names_are_searched_when_a_pod_is_silent():
     """Managed backends refuse an expression on names: where nothing is missing they are not asked."""
     refused = Answer('{"status":"error","errorType":"bad_data","error":"unsupported matchtype"}', status=400)
     server = Server(__name__=refused, **healthy())

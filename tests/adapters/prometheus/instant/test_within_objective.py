@@ -35,7 +35,7 @@ def bounds_asked(server: Server) -> int:
     return sum(re.search(ASKS_BOUNDS, form["query"]) is not None for form in server.asked)
 
 
-async def test_each_objective_takes_one_query_however_many_workloads_share_it():
+async def test_each_objective_takes_one_query():
     for workloads in (2, 400):
         fleet = fleet_of({f"llm/w{number}": [f"w{number}-0"] for number in range(workloads)})
         promised = objectives(fleet, ttft_s=np.where(np.arange(workloads) % 2, 1.0, 0.15))
@@ -47,7 +47,7 @@ async def test_each_objective_takes_one_query_however_many_workloads_share_it():
         assert report(samples).failed == 0
 
 
-async def test_without_objectives_nothing_is_asked():
+async def test_without_objectives_nothing_is_queried():
     server = Server(**counted())
     await server.sample()
     assert buckets(server) == buckets(server, PER_REQUEST) == []
@@ -62,7 +62,7 @@ async def test_each_workload_is_counted_by_its_own_objective():
     assert np.isnan(samples.pods.itl_met).all()
 
 
-async def test_more_objectives_than_a_tick_can_bear_leave_the_rarest_uncounted_and_say_so():
+async def test_rare_objectives_are_uncounted_and_reported():
     rows = MAX_OBJECTIVES + 3
     fleet = fleet_of({f"llm/w{number}": ["a-0"] for number in range(rows)})
     server = Server(**counted(**{"le=": 5.0}))
@@ -72,7 +72,7 @@ async def test_more_objectives_than_a_tick_can_bear_leave_the_rarest_uncounted_a
     assert left_out in report(samples).problems
 
 
-async def test_how_long_prompts_took_is_counted_to_the_next_bound_and_where_nobody_tells_nothing_is_said():
+async def test_prefill_counts_to_the_next_bound_or_stays_silent():
     server = Server(**counted(**{f"^topk.*{PROMPT}": BOUNDS, f'{PROMPT}.*le="0.25"': 6.0, "le=": 5.0}))
     samples = await server.sample(promised=objectives(FLEET, ttft_s=0.2))
     assert samples.pods.prefill_met.tolist() == [6, 6, 6]
@@ -82,7 +82,7 @@ async def test_how_long_prompts_took_is_counted_to_the_next_bound_and_where_nobo
     assert report(silent).problems == ()
 
 
-async def test_a_query_that_fails_costs_the_workloads_of_its_objective_only():
+async def test_a_failed_query_affects_only_its_objective():
     server = Server(**counted(**{'le="0.25"': Answer("", status=503), "le=": 70.0}))
     samples = await server.sample(promised=objectives(FLEET, ttft_s=np.array([1.0, 0.25])))
     assert samples.pods.ttft_met == pytest.approx([70, 70, NAN], nan_ok=True)
@@ -90,7 +90,7 @@ async def test_a_query_that_fails_costs_the_workloads_of_its_objective_only():
     assert report(samples).problems[0].startswith("ttft_met: ")
 
 
-async def test_a_pod_without_the_histogram_is_unknown_and_what_that_costs_is_told_where_requests_end():
+async def test_a_missing_histogram_is_unknown_and_reported():
     server = Server(**counted(**{"le=": vector((pod("a-0"), 7), (pod("b-0"), 7))}))
     samples = await server.sample(promised=objectives(FLEET, ttft_s=1.0))
     assert samples.pods.ttft_met == pytest.approx([7, NAN, 7], nan_ok=True)
@@ -100,7 +100,7 @@ async def test_a_pod_without_the_histogram_is_unknown_and_what_that_costs_is_tol
     assert report(await server.sample(promised=objectives(FLEET, ttft_s=1.0))).problems == ()
 
 
-async def test_bounds_are_asked_for_now_and_then_and_soon_again_while_none_are_known():
+async def test_bounds_are_queried_periodically_and_sooner_if_unknown():
     clock, server = HandClock(), Server(**counted(**{"le=": 5.0}))
     promised = objectives(FLEET, ttft_s=1.0)
     async with server.source(clock) as source:
@@ -119,7 +119,7 @@ async def test_bounds_are_asked_for_now_and_then_and_soon_again_while_none_are_k
 
 
 @pytest.mark.parametrize("answer", [Answer("", status=503), vector(({"le": "7"}, 1), isPartial=True)])
-async def test_bounds_that_were_known_stay_when_they_cannot_be_asked_for_whole(answer: Answer | str):
+async def test_known_bounds_stay_after_a_partial_answer(answer: Answer | str):
     clock, server = HandClock(), Server(**counted(**{"le=": 5.0}))
     promised = objectives(FLEET, ttft_s=1.0)
     async with server.source(clock) as source:

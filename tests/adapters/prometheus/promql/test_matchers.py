@@ -42,7 +42,7 @@ ONE = 'c="p"'
         ("", ""),
     ],
 )
-def test_matchers_are_in_every_selector_when_an_expression_has_it(written: str, narrowed: str):
+def test_matchers_are_added_to_every_selector(written: str, narrowed: str):
     assert add_matchers(written, ONE) == narrowed
     assert add_matchers(written, "") == written
 

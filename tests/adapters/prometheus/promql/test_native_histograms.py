@@ -23,14 +23,14 @@ from tests.harness.remote_write import write_histogram
 VLLM = ENGINES["vllm"]
 
 
-def test_columns_that_need_buckets_are_not_asked_for_when_histograms_are_native():
+def test_bucket_columns_are_not_queried_from_native_histograms():
     columns = [query.column for query in native_queries(VLLM, POD, Quantiles(60))]
     assert sorted(columns) == ["first_tokens", "gap_s", "gaps", "itl_judged", "itl_s", "ttft_s"]
     assert native_count("prefill_met", VLLM.readings["prefill_met"], POD, 1.0) == ""
 
 
 @pytest.mark.integration
-async def test_latencies_and_counts_are_read_when_histograms_are_native(tmp_path: Path):
+async def test_latencies_and_counts_are_read_from_native_histograms(tmp_path: Path):
     fleet = fleet_of({"llm/a": ["a-0"]}, engine="vllm")
     running = 'vllm:num_requests_running{model_name="m"} 3\n'
     flags = ("--enable-feature=native-histograms", "--web.enable-remote-write-receiver")
@@ -60,7 +60,7 @@ async def test_latencies_and_counts_are_read_when_histograms_are_native(tmp_path
 
 
 @pytest.mark.integration
-async def test_each_pod_keeps_its_own_quantile_when_the_server_cannot_group_native_histograms(tmp_path: Path):
+async def test_pods_keep_own_quantiles_without_native_groups(tmp_path: Path):
     """Prometheus 2.42 drops them where they get another label; 3 does not."""
     pods = ["a-0", "a-1"]
     fleet = fleet_of({"llm/a": pods}, engine="vllm")

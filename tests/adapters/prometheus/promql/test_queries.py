@@ -28,7 +28,7 @@ from autoscaler.adapters.prometheus.promql.labels import POD, TARGET
 from autoscaler.adapters.prometheus.range.queries import (
     latency_query,
     naming_query,
-    of_pods,
+    restrict_to_pods,
     sampled_query,
     series_query,
     subtracted_query,
@@ -44,7 +44,7 @@ COLUMNS = {field.name for field in fields(PodSamples)}
 
 
 @pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES)
-def test_each_column_that_an_engine_tells_takes_one_query_and_its_time_one_more(engine):
+def test_each_column_takes_one_query_and_the_time_one_more(engine):
     queries = engine_queries(engine, POD, TOGETHER)
     assert sorted(query.column for query in queries) == sorted({*engine.readings, "time_s"} - WITHIN.keys())
     assert {query.column for query in queries} <= COLUMNS
@@ -52,7 +52,7 @@ def test_each_column_that_an_engine_tells_takes_one_query_and_its_time_one_more(
 
 @pytest.mark.parametrize("name", ENGINES)
 @pytest.mark.parametrize("spellings", [(PLAIN,), (Spelling("kserve_", "_"), Spelling("x:"))], ids=["plain", "others"])
-def test_every_name_is_asked_for_in_every_spelling(name: str, spellings: tuple[Spelling, ...]):
+def test_every_name_is_queried_in_every_spelling(name: str, spellings: tuple[Spelling, ...]):
     engine = engines_spelled(spellings)[name]
     text = " ".join(query.expression for query in engine_queries(engine, POD, TOGETHER))
     for rows in (engine.readings[column] for column in WITHIN.keys() & engine.readings.keys()):
@@ -63,7 +63,7 @@ def test_every_name_is_asked_for_in_every_spelling(name: str, spellings: tuple[S
             assert {spelled, f"{spelled}_bucket"} & names
 
 
-def test_every_name_of_gateways_and_gpus_is_asked_for():
+def test_every_name_of_gateways_and_gpus_is_queried():
     front = set(re.findall(r"[a-zA-Z_:][a-zA-Z0-9_:]*", gateway_queue_query() + gateway_arrivals_query(120)))
     assert front >= gateways.metric_names()
     text = " ".join(query.expression for query in gpu_queries(POD))
@@ -89,7 +89,7 @@ def every_query() -> list[str]:
     ]
     texts += [devices_query(), reporting_pods_query(engines)]
     texts += [make(engine_presence(engines), ["gone"]) for make in (pods_query, controllers_query)]
-    past = of_pods(ENGINES["vllm"], ("namespace", "pod"), "llm", pods)
+    past = restrict_to_pods(ENGINES["vllm"], ("namespace", "pod"), "llm", pods)
     texts += [subtracted_query(past, "prompt_tokens")]
     texts += [naming_query(ENGINES["vllm"], "llm", pods), sampled_query(past), latency_query(past, "ttft_met", 60)]
     return texts + [series_query(past, column) for column in ("running", "waiting", "finished")]

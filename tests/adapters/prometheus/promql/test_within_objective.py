@@ -69,25 +69,25 @@ def test_an_answer_without_bounds_leaves_nothing_to_ask():
     ],
     ids=["on a bound", "between two", "below all", "beyond all"],
 )
-def test_no_more_than_the_buckets_around_an_objective_are_asked_for(objective_s: float, wanted: set[str]):
+def test_only_buckets_around_an_objective_are_queried(objective_s: float, wanted: set[str]):
     bounds = bounds_of(("0.5", 3), ("1.0", 3), ("2.5", 3), ("+Inf", 3))
     assert asked(within_expression(TTFT, POD, objective_s, bounds)) == wanted
 
 
 @pytest.mark.parametrize(("objective_s", "wanted"), [(0.2, "0.3"), (0.3, "0.3"), (1.2, "1.5"), (9.0, ""), (NAN, "")])
-def test_rounded_up_is_counted_to_the_next_bound_above_the_objective(objective_s: float, wanted: str):
+def test_rounded_up_counts_to_the_next_bound(objective_s: float, wanted: str):
     bounds = bounds_of(("0.3", 3), ("1.0", 3), ("1.5", 3), ("+Inf", 3))
     assert asked(rounded_up_expression(TTFT, POD, objective_s, bounds)) == set(filter(None, [wanted]))
 
 
-def test_rounded_up_each_pod_is_counted_to_the_next_bound_that_it_has():
+def test_rounded_up_uses_the_next_bound_of_each_pod():
     bounds = bounds_of(("0.3", 3), ("0.8", 2), ("1.0", 3), *((str(bound), 1) for bound in range(2, 200)), ("+Inf", 3))
     expression = rounded_up_expression(TTFT, POD, 0.75, bounds)
     assert expression.index('le="0.8"') < expression.index('1[.]0"')
     assert asked(expression) == {"0.8", "1", "1.0", "2", "2.0"}
 
 
-def test_a_pod_with_bounds_of_its_own_changes_nothing_for_the_others():
+def test_a_pod_with_other_bounds_does_not_affect_others():
     usual = (("0.1", 50), ("0.25", 50), ("0.5", 50))
     alone = within_expression(TTFT, POD, 0.15, bounds_of(*usual, ("+Inf", 50)))
     beside = within_expression(TTFT, POD, 0.15, bounds_of(*usual, ("0.14", 1), ("0.16", 1), ("+Inf", 51)))
@@ -96,7 +96,7 @@ def test_a_pod_with_bounds_of_its_own_changes_nothing_for_the_others():
 
 
 @pytest.mark.parametrize(("name", "column"), HISTOGRAMS)
-def test_a_query_stays_short_and_whole_however_many_bounds_there_are(name: str, column: str):
+def test_a_query_stays_short_with_many_bounds(name: str, column: str):
     random = np.random.default_rng(1)
     odd = [(f"{bound:.10g}", int(random.integers(1, 9))) for bound in random.random(MAX_BOUNDS)]
     expression = within_expression(ENGINES[name].readings[column], POD, 0.5, bounds_of(*odd, ("+Inf", 20)))
@@ -105,7 +105,7 @@ def test_a_query_stays_short_and_whole_however_many_bounds_there_are(name: str, 
     assert expression.count('"') % 2 == 0
 
 
-def test_the_commonest_objectives_are_chosen_and_the_workloads_left_out_are_counted():
+def test_most_common_objectives_are_chosen_and_others_counted():
     objectives_s = np.array([*np.repeat(1.0, 5), *np.repeat(0.15, 7), *np.linspace(2, 3, 20), np.nan])
     chosen, left_out = most_common(objectives_s, pods=100)
     assert chosen[:2] == [0.15, 1.0]
@@ -113,7 +113,7 @@ def test_the_commonest_objectives_are_chosen_and_the_workloads_left_out_are_coun
     assert most_common(np.full(3, np.nan), 100) == ([], 0)
 
 
-def test_a_large_fleet_is_counted_for_fewer_objectives_but_always_for_one():
+def test_a_large_fleet_is_counted_for_fewer_objectives():
     objectives_s = np.linspace(1, 2, 12)
     assert len(most_common(objectives_s, pods=80_000)[0]) == 4
     assert len(most_common(objectives_s, pods=10_000_000)[0]) == 1

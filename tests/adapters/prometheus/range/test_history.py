@@ -99,7 +99,7 @@ def assert_tells_the_truth(past: Past, told: Told) -> None:
 
 
 @pytest.mark.integration
-async def test_prometheus_tells_what_happened(told: Told, tmp_path: Path):
+async def test_prometheus_returns_the_simulated_history(told: Told, tmp_path: Path):
     async with prometheus_with(tmp_path, (*told.samples, *told.of_requests)) as server:
         past = await read(server)
     assert_tells_the_truth(past, told)
@@ -107,7 +107,7 @@ async def test_prometheus_tells_what_happened(told: Told, tmp_path: Path):
 
 
 @pytest.mark.integration
-async def test_victoria_metrics_tells_the_same(told: Told, victoria_metrics: StartPromql):
+async def test_victoria_metrics_returns_the_same(told: Told, victoria_metrics: StartPromql):
     server = await victoria_metrics()
     await load_into(server, (*told.samples, *told.of_requests))
     past = await read(server)
@@ -142,7 +142,7 @@ async def test_cached_prompt_tokens_are_no_prefill_in_history(
 
 
 @pytest.mark.integration
-async def test_where_only_gaps_of_tokens_are_told_these_count_and_it_is_said(told: Told, victoria_metrics: StartPromql):
+async def test_token_gaps_count_when_request_gaps_are_absent(told: Told, victoria_metrics: StartPromql):
     server = await victoria_metrics()
     await load_into(server, told.samples)
     past = await read(server)
@@ -165,7 +165,7 @@ async def test_pods_that_two_jobs_scrape_count_once(told: Told, tmp_path: Path):
 
 
 @pytest.mark.integration
-async def test_a_hole_loses_no_request_and_is_told(told: Told, tmp_path: Path):
+async def test_a_gap_loses_no_request_and_is_reported(told: Told, tmp_path: Path):
     hole = (START_S + 900.0, START_S + 1620.0)
     kept = tuple(sample for sample in told.samples if not hole[0] < sample.time_s < hole[1])
     async with prometheus_with(tmp_path, kept) as server:
@@ -178,7 +178,7 @@ async def test_a_hole_loses_no_request_and_is_told(told: Told, tmp_path: Path):
 
 
 @pytest.mark.integration
-async def test_a_counter_that_is_reset_and_a_label_that_changes_count_nothing_twice(told: Told, tmp_path: Path):
+async def test_resets_and_label_changes_count_nothing_twice(told: Told, tmp_path: Path):
     turn_s = START_S + 1800.0
     from_zero: dict[tuple[str, str], float] = {}
     changed = []
@@ -198,7 +198,7 @@ async def test_a_counter_that_is_reset_and_a_label_that_changes_count_nothing_tw
 
 
 @pytest.mark.integration
-async def test_a_pod_that_is_scraped_only_later_brings_none_of_what_it_had_served(told: Told, tmp_path: Path):
+async def test_a_pod_scraped_late_adds_no_earlier_requests(told: Told, tmp_path: Path):
     late = max({sample.labels["pod"] for sample in told.samples})  # it comes after half an hour
     assert all(sample.time_s > START_S + 1800 for sample in told.samples if sample.labels["pod"] == late)
     old = [
@@ -216,7 +216,7 @@ def is_gauge(name: str) -> bool:
 
 
 @pytest.mark.integration
-async def test_an_unknown_workload_is_told_with_what_was_looked_for(told: Told, victoria_metrics: StartPromql):
+async def test_an_unknown_workload_is_reported_with_the_query(told: Told, victoria_metrics: StartPromql):
     server = await victoria_metrics()
     await load_into(server, told.samples)
     history = PrometheusHistory(PrometheusSettings(url=server.url))

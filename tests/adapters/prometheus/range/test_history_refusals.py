@@ -100,7 +100,7 @@ async def test_a_header_that_cannot_be_sent_is_not_repeated() -> None:
     assert message == f"{url}: a header that is given cannot be sent (not shown: it may be a secret)"
 
 
-async def test_nobody_there_is_no_connection() -> None:
+async def test_a_closed_port_is_no_connection() -> None:
     assert "no connection" in await refusal(f"http://127.0.0.1:{free_port()}")
 
 
@@ -186,7 +186,7 @@ async def test_a_gzip_bomb_is_refused_at_the_bound() -> None:
         assert "the answer is longer than 134,217,728 bytes" in await refusal(url)
 
 
-async def test_a_server_that_is_busy_for_a_moment_is_asked_again() -> None:
+async def test_a_briefly_busy_server_is_queried_again() -> None:
     answers = iter([503, 503, 200])
 
     async def busy(_request: web.Request) -> web.Response:
@@ -206,7 +206,7 @@ async def test_the_deadline_holds_over_all_queries_together() -> None:
     assert "not read" in message or "no answer within" in message
 
 
-async def test_a_password_without_a_user_is_refused_before_anything_is_asked(tmp_path: Path) -> None:
+async def test_a_password_without_a_user_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="without a user name"):
         PrometheusHistory(PrometheusSettings(url="http://127.0.0.1:9", password_file=tmp_path / "none", tls=TlsFiles()))
 

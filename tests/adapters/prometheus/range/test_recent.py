@@ -132,13 +132,13 @@ async def tells_the_truth(server: PromqlServer, told: Told) -> None:
 
 
 @pytest.mark.integration
-async def test_prometheus_tells_what_ticks_would_have_seen(told: Told, tmp_path: Path):
+async def test_prometheus_returns_the_readings_of_ticks(told: Told, tmp_path: Path):
     async with prometheus_with(tmp_path, told.samples) as server:
         await tells_the_truth(server, told)
 
 
 @pytest.mark.integration
-async def test_victoria_metrics_tells_the_same(told: Told, victoria_metrics: StartPromql):
+async def test_victoria_metrics_returns_the_same(told: Told, victoria_metrics: StartPromql):
     server = await victoria_metrics()
     await load_into(server, told.samples)
     await tells_the_truth(server, told)
@@ -189,7 +189,7 @@ async def serving(answer: Callable[[web.Request], Awaitable[web.StreamResponse]]
         await runner.cleanup()
 
 
-async def test_pods_of_nobody_in_the_fleet_are_left_out_and_pods_that_are_gone_are_found_by_their_names():
+async def test_only_pods_of_the_fleet_and_deleted_ones_are_read():
     ours = [("team", pod_name("llama", 1)), ("team", "llama-0"), ("team", pod_name("llama-large", 1))]
     server = Server([*ours, ("team", "router"), ("elsewhere", pod_name("llama", 2))])
     async with serving(server.answer) as url:
@@ -199,7 +199,7 @@ async def test_pods_of_nobody_in_the_fleet_are_left_out_and_pods_that_are_gone_a
     np.testing.assert_array_equal(found.columns["running"][-3:], [[np.nan] * 2, [3.0] * 2, [4.0] * 2])
 
 
-async def test_each_pod_keeps_its_own_quantile_when_pods_of_others_are_named_alike():
+async def test_pods_keep_own_quantiles_when_other_pods_match():
     pods = [("team", pod_name("llama", 1)), ("team", "llama-0"), ("team", "qwen-0"), ("team", "qwen-1")]
     own_s = dict(zip([name for _, name in pods], (1.0, 2.0, 3.0, 4.0), strict=True))
 
@@ -219,7 +219,7 @@ async def test_each_pod_keeps_its_own_quantile_when_pods_of_others_are_named_ali
     assert ttft_s.tolist() == [1.0, 2.0, 9.0, 9.0]
 
 
-async def test_names_from_outside_get_into_no_query_unless_they_are_names():
+async def test_invalid_names_get_into_no_query():
     server = Server()
     names = [('te"am', "x"), ("team", 'x"} or up{a="'), ("team", "a\\b"), ("team", "llama.v2")]
     async with serving(server.answer) as url:
@@ -228,7 +228,7 @@ async def test_names_from_outside_get_into_no_query_unless_they_are_names():
     assert not any("up{" in query or "te" + '"am' in query or "\\" in query for query in server.queries)
 
 
-async def test_every_query_is_narrowed_when_the_settings_have_a_selector():
+async def test_every_query_has_the_configured_selector():
     server = Server()
     async with serving(server.answer) as url:
         history = RecentHistory(PrometheusSettings(url=url, selector='cluster="prod"'), Clock())
@@ -251,7 +251,7 @@ async def test_no_query_is_longer_than_a_proxy_takes_in_a_url():
     assert max(server.lengths) < 8000
 
 
-async def test_the_largest_workloads_come_first_and_what_was_read_in_time_counts():
+async def test_largest_workloads_are_read_first_until_the_deadline():
     names = [("team", f"model-{row:03d}" + "x" * 80) for row in range(60)]
     sizes = np.arange(60.0)
     server = Server([("team", f"{name}-0") for _, name in names], takes_s=0.02)
@@ -301,7 +301,7 @@ async def refusing(refused: Sequence[str]) -> tuple[Recent, Server]:
 
 
 @pytest.mark.slow
-async def test_a_workload_that_is_too_much_for_the_server_costs_its_own_history_only():
+async def test_a_failing_workload_loses_only_its_own_history():
     found, _ = await refusing(["model-0"])
     assert sorted(set(found.pod_workload.tolist())) == [1, 2, 3]
     assert "too many samples" in found.problem
@@ -347,7 +347,7 @@ async def test_an_odd_answer_is_unavailable_and_nothing_else(result: object, fin
             await read(url, cluster([("team", "llama")], [("team", "llama-0", 0)]))
 
 
-async def test_numbers_that_cannot_be_are_passed_on_for_the_core_to_judge_and_times_outside_are_not():
+async def test_impossible_numbers_are_returned_and_times_outside_not():
     async def answer(request: web.Request) -> web.Response:
         end_s = float(request.query["end"])
         values = [[end_s - 1e6, "5"], [end_s + 1e6, "5"], [end_s - STEP_S, "-7"], [end_s, "NaN"], [float("1e300"), "1"]]
@@ -359,6 +359,6 @@ async def test_numbers_that_cannot_be_are_passed_on_for_the_core_to_judge_and_ti
     assert np.isnan(found.columns["running"][:-3]).all()
 
 
-async def test_nobody_there_is_unavailable():
+async def test_a_closed_port_is_unavailable():
     with pytest.raises(Unavailable, match="no connection"):
         await read(f"http://127.0.0.1:{free_port()}", cluster([("team", "llama")]))
