@@ -23,7 +23,7 @@ def reason(row: Row) -> str:
     load = f" for a load of {count(known.demand_replicas, 'busy replica')}"
     idle = known.asked_replicas - row.planned("replicas")
     on_top = f", with {number(idle)} asleep or stuck" if idle > 0 else ""
-    because = f", because {why}" if (why := _why_so_many(row)) else ""
+    because = f", {why}" if (why := _why_so_many(row)) else ""
     # What the strategy is predicted to miss says nothing of fewer replicas than it recommends.
     as_predicted = row.planned("replicas") >= known.rule_replicas
     budget = error_budget(known, _predicted(known) if as_predicted else math.nan)
@@ -42,15 +42,16 @@ def error_budget(known: Figures, predicted: float) -> str:
     if missed > TOLERATED * may:
         return f"{missed_so_far}, more than {budget}{_countermeasure(known)}"
     if predicted > TOLERATED * may:
-        over = f"{percent(predicted)} of requests are predicted to miss, more than {budget}"
+        over = f"its strategy is predicted to miss {percent(predicted)} of requests, more than {budget}"
         return f"{over}, and each miss beyond it is priced into the choice of strategy"
     if math.isnan(missed) and math.isnan(predicted):
         return ""
     if math.isnan(predicted):
-        return f"{missed_so_far}, {percent(may)} may, and no prediction is known yet"
+        return f"{missed_so_far}, {percent(may)} may, and nothing is predicted yet"
     if math.isnan(missed):
-        return f"{percent(predicted)} of requests are predicted to miss, {percent(may)} may, and none is judged yet"
-    return f"{missed_so_far} and {percent(predicted)} are predicted to miss, within {budget}"
+        expected = f"its strategy is predicted to miss {percent(predicted)} of requests"
+        return f"{expected}, {percent(may)} may, and no real misses are known yet"
+    return f"{missed_so_far} and its strategy is predicted to miss {percent(predicted)}, within {budget}"
 
 
 def _predicted(known: Figures) -> float:
@@ -71,8 +72,11 @@ def _countermeasure(known: Figures) -> str:
     """Word what the planner does about misses beyond the error budget."""
     anyway, allowed = max(known.unavoidable_fraction, 0.0), known.allowed_fraction
     if anyway > known.promised_fraction:
-        return f": {percent(anyway)} miss at any number of replicas"
-    return "" if math.isnan(allowed) else f", so the planner now allows {percent(allowed + anyway)}"
+        return f", and {percent(anyway)} miss at any number of replicas"
+    if math.isnan(allowed):
+        return ""
+    allows = "so it now allows" if allowed + anyway < known.promised_fraction else "and it still allows"
+    return f", {allows} {percent(allowed + anyway)}"
 
 
 def _why_so_many(row: Row) -> str:
@@ -80,31 +84,32 @@ def _why_so_many(row: Row) -> str:
     known, replicas = row.figures, row.planned("replicas")
     load, least, most = max(known.demand_replicas, 0.0), max(row.spec("min_replicas"), 1.0), row.spec("max_replicas")
     if replicas > known.rule_replicas:
-        return "no replica is removed while requests wait too long"
+        return "because no replica is removed while requests wait too long"
     if replicas < known.rule_replicas:
         alone = f"the strategy alone would recommend {number(known.rule_replicas)}"
-        return f"no headroom is added to the initial fleet in steady traffic ({alone})"
+        return f"because no headroom is added to the initial fleet in steady traffic ({alone})"
     if replicas >= most and (replicas < load or replicas < known.least_replicas):
-        return f"the maximum is {number(most)}"
+        return "the maximum"
     if replicas < load:
-        return f"its average over {seconds(known.level_s)} is lower"
+        return f"because the load average over {seconds(known.level_s)} is lower"
     with_headroom = load * (1 + known.margin_fraction) + known.margin_roots * math.sqrt(load)
     if not replicas - 1 >= with_headroom / MOST_BUSY - NEARLY:
         return _headroom(known) if replicas - 1 >= load / MOST_BUSY - NEARLY else ""
     if replicas <= least:
-        return f"the minimum is {number(least)}" if least > 1 else ""
+        return "the minimum" if least > 1 else ""
     if replicas <= known.least_replicas:
-        return f"a constant {number(replicas)} has cost least so far, with misses priced in"
+        return f"because a constant count of {number(replicas)} has cost least so far, misses included"
     if known.held_s >= 0:
-        return f"a peak is held for {seconds(known.held_s)} more"
+        return f"because a peak is held for {seconds(known.held_s)} more"
     # While the initial fleet is kept, base replicas are no fewer; a count above them has another reason.
     if known.watched_s < known.kept_s and not known.needed_replicas < replicas:
-        return f"the initial fleet is kept for {seconds(known.kept_s - known.watched_s)} more"
-    peak = f"its average over {seconds(known.level_s)} has just peaked"
+        return f"because the initial fleet is kept for {seconds(known.kept_s - known.watched_s)} more"
+    peak = f"because the load average over {seconds(known.level_s)} has just peaked"
     return f"{peak}, and peaks are held for {count(known.held_cold_starts, 'cold start')}"
 
 
 def _headroom(known: Figures) -> str:
     if known.margin_fraction > 0:
-        return f"its headroom is {percent(known.margin_fraction)}"
-    return f"its headroom is {number(known.margin_roots)} square roots of the load" if known.margin_roots > 0 else ""
+        return f"because its headroom is {percent(known.margin_fraction)}"
+    roots = f"because its headroom is {number(known.margin_roots)} times the square root of the load"
+    return roots if known.margin_roots > 0 else ""

@@ -38,6 +38,7 @@ class Row:
 
     @property
     def recommender(self) -> Recommender:
+        """The recommender that speaks for the workload."""
         return Recommender(int(self.decision.recommender[self.row]))
 
     @property

@@ -122,10 +122,11 @@ def _sentence(
     leading: bool,
 ) -> str:
     keeps, scales = ("Keeps", "Scales") if leading else (f"{FOLLOWER} It would keep", f"{FOLLOWER} It would scale")
-    if row.recommender is Recommender.NO_POLICY:
-        return f"{keeps} {count(current)}: {problem or 'no valid policy is in force for it'}."
     direction = "up" if desired > current else "down"
     change = f"{keeps} " if desired == current else f"{scales} {direction} from {current} to "
+    if row.recommender is Recommender.NO_POLICY:
+        owner = f"; {steps[Stage.OWNER].reason}" if desired != current else ""
+        return f"{change}{count(desired)}: {problem or 'no valid policy is in force for it'}{owner}."
     reasons = [
         signals.reason(signal, row) if signal is not None else "",
         _idle(row) if desired == 0 < current and row.after(Stage.IDLE) == 0 else "",

@@ -9,16 +9,28 @@ import numpy as np
 from autoscaler.core.explain import planner
 from autoscaler.core.explain.format import number, seconds
 from autoscaler.core.explain.row import Row
-from autoscaler.core.model.types import Signal
+from autoscaler.core.model.types import Recommender, Signal
 from autoscaler.core.observe.standstill import chance_s
 
 SURE = 0.5
 """Confidence below which a capacity is called assumed."""
 
 
+_OVERRULING = (Signal.CONCURRENCY, Signal.PREFILL, Signal.DECODE, Signal.KV_CACHE, Signal.TTFT)
+"""Signals that speak beside the planner only while a queue overrules it."""
+
+
 def reason(signal: Signal, row: Row) -> str:
-    """Word the recommendation of one signal."""
-    return _WORDS[signal](row)
+    """Word the recommendation of the strongest signal, and that it overrules the planner where it does."""
+    return f"{_WORDS[signal](row)}{_overruled(signal, row)}"
+
+
+def _overruled(signal: Signal, row: Row) -> str:
+    if row.recommender is not Recommender.OVERRULED_BY_QUEUE or signal not in _OVERRULING:
+        return ""
+    cold_start = seconds(row.observed("cold_start_s"))
+    planned = number(row.recommended(Signal.PLANNER))
+    return f", over the planner's {planned}, because the queue outlasts a cold start of {cold_start}"
 
 
 def _recommends(row: Row, signal: Signal, subject: str) -> str:

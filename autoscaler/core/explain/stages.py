@@ -30,7 +30,7 @@ def reason(stage: Stage, row: Row) -> str:
             return _unknown(row, after)
         case Stage.BURST:
             start, wait = seconds(row.observed("cold_start_s")), seconds(row.spec("max_wait_s"))
-            burst = f"a new replica starts in {start}, and requests may queue for {wait}"
+            burst = f"a new replica takes {start} to start, and requests may queue for {wait}"
             return f"{burst}, so the queue needs no more than {number(after)}"
         case Stage.TOLERANCE:
             if after == row.recommended(Signal.SCHEDULE):
@@ -143,14 +143,22 @@ def _allocation(row: Row, before: float, after: float) -> str:
     """Word what the pool allocates: fewer than desired, or than its owner keeps in any case."""
     held = row.inp.fleet.held
     if after > before and held is not None:
-        return f"{held.reason[row.row]}, of which {_pool(row)} allocates {number(after)}"
-    current = row.observed("replicas")
-    if after == current and (row.observed("missing") > 0 or lacking(row.decision.observation)[row.row] > 0):
-        return f"no more than {number(after)} are requested while some of them do not run"
+        return f"{held.reason[row.row]}, of which {_pool(row)[0]} allocates {number(after)}"
+    fits, is_current = float(row.inp.fleet.obstacles.fits[row.row]), after == row.observed("replicas")
+    halted = f"no more than {number(after)} are requested while some of them do not run"
+    if is_current and row.observed("missing") > 0:
+        return halted
+    pool, left_gpus = _pool(row)
+    is_short = left_gpus < float(row.inp.fleet.gpus_per_replica[row.row])
+    if fits < before and not (is_short and fits > after):
+        keeps = "" if fits >= after else f", so it keeps {number(after)}"
+        return f"the nodes that admit it hold {number(fits)} of {number(before)}{keeps}{_grows(row)}"
+    if is_current and not is_short and lacking(row.decision.observation)[row.row] > 0:
+        return halted
+    if left_gpus >= float(row.inp.fleet.gpus_per_replica[row.row]):
+        return f"{pool} allocates {number(after)} of {number(before)}, because its last pods did not start"
     headroom = ", the rest is headroom" if after >= row.decision.base_replicas[row.row] else ""
-    if after == float(row.inp.fleet.obstacles.fits[row.row]) < before and not _is_shared(row):
-        return f"the nodes that admit it hold {number(after)} of {number(before)}{_grows(row)}"
-    return f"{_pool(row)} allocates {number(after)} of {number(before)}{headroom}{_grows(row)}"
+    return f"{pool} allocates {number(after)} of {number(before)}{headroom}{_grows(row)}"
 
 
 def _owner(row: Row, after: float) -> str:
@@ -165,11 +173,14 @@ def _owner(row: Row, after: float) -> str:
     return pods.refusal(row)
 
 
-def _pool(row: Row) -> str:
-    """Name the GPUs that are too few: those of the workload's pool, or of several that overlap."""
+def _pool(row: Row) -> tuple[str, float]:
+    """Name the GPUs that are too few, and return how many are left; NaN: not known.
+
+    They are those of the workload's pool, or of several pools that overlap.
+    """
     fleet = row.inp.fleet
     own = int(fleet.pool[row.row])
-    gpus = or_zero(row.decision.stages[Stage.ALLOCATION] * fleet.gpus_per_replica)
+    gpus = or_zero(row.decision.stages[Stage.OWNER] * fleet.gpus_per_replica)
     allocated = np.bincount(np.fmax(fleet.pool, 0), np.where(fleet.pool >= 0, gpus, 0.0), len(fleet.pools))
     left = float(fleet.pool_gpus[own] - allocated[own])
     shortest = None
@@ -178,19 +189,14 @@ def _pool(row: Row) -> str:
         if left_together < left or math.isnan(left):
             shortest, left = joint, left_together
     if shortest is None:
-        return f"the pool of {number(float(fleet.pool_gpus[own]))} {_name(fleet.pools[own])}"
+        return f"the pool of {number(float(fleet.pool_gpus[own]))} {_name(fleet.pools[own])}", left
     names = [_name(fleet.pools[index]) for index in shortest.pools[:MOST_POOLS_NAMED]]
     names += [f"{len(shortest.pools) - len(names)} others"] if len(shortest.pools) > len(names) else []
-    return f"the pool of {number(shortest.gpus)} GPUs shared by {', '.join(names[:-1])} and {names[-1]}"
+    return f"the pool of {number(shortest.gpus)} GPUs shared by {', '.join(names[:-1])} and {names[-1]}", left
 
 
 def _name(pool: Pool) -> str:
     return f"{pool.product or pool.resource}" + (f" ({pool.nodes})" if pool.nodes else "")
-
-
-def _is_shared(row: Row) -> bool:
-    """Return True where other workloads draw on the pool too."""
-    return int(np.sum(row.inp.fleet.pool == row.inp.fleet.pool[row.row])) > 1
 
 
 def _grows(row: Row) -> str:

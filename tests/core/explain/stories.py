@@ -10,6 +10,7 @@ import numpy as np
 from autoscaler.core.explain.sentence import Explanation, explain
 from autoscaler.core.model.fleet import Held
 from autoscaler.core.model.spec import Schedule
+from autoscaler.core.model.types import Decision
 from autoscaler.core.state import Memory
 from autoscaler.core.tick import tick
 from tests.core.serving import LEARNED, Serving
@@ -24,11 +25,17 @@ class ExplainedStory(Story):
     def __init__(self, rules, now_s=1000.0):
         super().__init__(rules, now_s)
         self.schedule = None
+        self.listen = lambda: None  # called after each tick
 
     def tick(self, cluster, after_s=5.0, **columns):
         self.now_s += after_s
-        self.input = world(self.now_s, cluster, self.spec, self.schedule, **columns)
+        self.input = world(self.now_s, cluster, self.spec, self.schedule, self.variants, **columns)
+        return self.repeat()
+
+    def repeat(self) -> Decision:
+        """Tick on `input` as it is."""
         self.decision, self.memory = tick(self.input, self.memory)
+        self.listen()
         return self.decision
 
     def explain(self, row=0, problem="", leading=True) -> Explanation:

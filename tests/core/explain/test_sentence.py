@@ -95,9 +95,9 @@ def test_sentences_are_well_formed(name):
         (
             "reserve",
             "Scales down from 6 to 4 replicas: the planner recommends 8 for a load of 0.243 busy replicas, because a "
-            "peak is held for 435 s more; 0% of requests missed in 13 min of traffic and 0.236% are predicted to miss, "
-            "within the error budget of 1%; the pool of 8 NVIDIA-H100-80GB-HBM3 allocates 4 of 8, the rest is headroom "
-            "(metrics up to 10 s old).",
+            "peak is held for 435 s more; 0% of requests missed in 13 min of traffic and its strategy is predicted to "
+            "miss 0.236%, within the error budget of 1%; the pool of 8 NVIDIA-H100-80GB-HBM3 allocates 4 of 8, the "
+            "rest is headroom (metrics up to 10 s old).",
         ),
         ("no policy", "Keeps 2 replicas: no valid policy is in force for it."),
         (
@@ -107,9 +107,9 @@ def test_sentences_are_well_formed(name):
         ),
         (
             "too many",
-            "Keeps 2 replicas: the planner recommends 2 for a load of 3.8 busy replicas, because the maximum is 2; "
-            "0% of requests missed in 13 min of traffic and 0.127% are predicted to miss, within the error budget of "
-            "1% (metrics up to 10 s old).",
+            "Keeps 2 replicas: the planner recommends 2 for a load of 3.8 busy replicas, the maximum; "
+            "0% of requests missed in 13 min of traffic and its strategy is predicted to miss 0.127%, within the "
+            "error budget of 1% (metrics up to 10 s old).",
         ),
     ],
 )
@@ -121,7 +121,8 @@ def test_the_planner_is_named_with_its_load_and_the_error_budget():
     case = explained("planner")
     assert re.fullmatch(
         r"Keeps 2 replicas: the planner recommends 2 for a load of \S+ busy replicas?; 0% of requests missed in "
-        r"119 min of traffic and \S+% are predicted to miss, within the error budget of 1% \(metrics up to 0 s old\)\.",
+        r"119 min of traffic and its strategy is predicted to miss \S+%, within the error budget of 1% "
+        r"\(metrics up to 0 s old\)\.",
         case.sentence,
     )
     assert case.inputs["forecast_demand_replicas"] == pytest.approx(1, abs=0.1)
@@ -324,8 +325,8 @@ def test_misses_are_within_the_error_budget_when_both_shares_are(missed, predict
 @pytest.mark.parametrize(
     ("missed", "predicted", "sentence"),
     [
-        (NAN, 0.004, "0.4% of requests are predicted to miss, 1% may, and none is judged yet"),
-        (0.004, NAN, "0.4% of requests missed in 2.5 h of traffic, 1% may, and no prediction is known yet"),
+        (NAN, 0.004, "its strategy is predicted to miss 0.4% of requests, 1% may, and no real misses are known yet"),
+        (0.004, NAN, "0.4% of requests missed in 2.5 h of traffic, 1% may, and nothing is predicted yet"),
         (NAN, NAN, "the planner recommends 2 for a load of 1.5 busy replicas (metrics"),
     ],
 )
@@ -340,21 +341,20 @@ def test_the_error_budget_is_not_called_kept_when_a_share_is_unknown(missed, pre
     [
         (
             {"missed_fraction": 0.0168, "shadow_missed_fraction": 0.004, "allowed_fraction": 0.006},
-            "1.68% of requests missed in 2.5 h of traffic, more than the error budget of 1%, "
-            "so the planner now allows 0.6%",
+            "1.68% of requests missed in 2.5 h of traffic, more than the error budget of 1%, so it now allows 0.6%",
         ),
         (
             {"missed_fraction": 0.0168, "shadow_missed_fraction": 0.0, "allowed_fraction": 0.001, "observed_s": 2e5},
-            "1.68% of requests missed in about a day, more than the error budget of 1%, so the planner now allows 0.1%",
+            "1.68% of requests missed in about a day, more than the error budget of 1%, so it now allows 0.1%",
         ),
         (
             {"missed_fraction": 0.05, "unavoidable_fraction": 0.03},
-            "5% of requests missed in 2.5 h of traffic, more than the error budget of 1%: "
-            "3% miss at any number of replicas",
+            "5% of requests missed in 2.5 h of traffic, more than the error budget of 1%, "
+            "and 3% miss at any number of replicas",
         ),
         (
             {"missed_fraction": 0.004, "shadow_missed_fraction": 0.008, "unavoidable_fraction": 0.004},
-            "1.2% of requests are predicted to miss, more than the error budget of 1%, "
+            "its strategy is predicted to miss 1.2% of requests, more than the error budget of 1%, "
             "and each miss beyond it is priced into the choice of strategy",
         ),
     ],
@@ -371,26 +371,27 @@ CONSTANT_8 = float(BY_MARGIN + COUNTS[:, 0].tolist().index(8.0))
 @pytest.mark.parametrize(
     ("recommended", "plan", "why"),
     [
-        (8.0, {"strategy": CONSTANT_8}, "a constant 8 has cost least so far, with misses priced in"),
-        (9.0, {"strategy": CONSTANT_8, "peak_expires_in_s": 90.0}, "a peak is held for 90 s more"),
+        (8.0, {"strategy": CONSTANT_8}, "because a constant count of 8 has cost least so far, misses included"),
+        (9.0, {"strategy": CONSTANT_8, "peak_expires_in_s": 90.0}, "because a peak is held for 90 s more"),
         (
             9.0,
             {"strategy": CONSTANT_8, "peak_expires_in_s": NAN},
-            "its average over 4 min has just peaked, and peaks are held for 10 cold starts",
+            "because the load average over 4 min has just peaked, and peaks are held for 10 cold starts",
         ),
-        (4.0, {"strategy_replicas": 3.0}, "no replica is removed while requests wait too long"),
+        (4.0, {"strategy_replicas": 3.0}, "because no replica is removed while requests wait too long"),
         (
             4.0,
             {"strategy_replicas": 6.0},
-            "no headroom is added to the initial fleet in steady traffic (the strategy alone would recommend 6)",
+            "because no headroom is added to the initial fleet in steady traffic "
+            "(the strategy alone would recommend 6)",
         ),
-        (2.0, {"strategy": 0.0, "demand": 2.5}, "its average over 20 s is lower"),
+        (2.0, {"strategy": 0.0, "demand": 2.5}, "because the load average over 20 s is lower"),
     ],
 )
 def test_the_planner_says_why_it_recommends_so_many(recommended, plan, why):
     case = planned(recommended, **{"base_replicas": 1.0, "demand": 0.5, **plan})
     assert f"the planner recommends {recommended:g} for a load of " in case.sentence
-    assert f" busy replicas, because {why}" in case.sentence
+    assert f" busy replicas, {why}" in case.sentence
 
 
 @pytest.mark.slow

@@ -1,0 +1,907 @@
+"""Check each claim of a sentence against the columns of its decision, by a reading of its own.
+
+A grammar takes the sentence apart. Each clause must match one pattern, whose check compares every number and reason in
+it with the input and the decision. Nothing of `autoscaler.core.explain` is used.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from autoscaler.core.model.fleet import Blocked
+from autoscaler.core.model.types import Decision, Recommender, Signal, Stage, TickInput
+from autoscaler.core.planner.strategies import BY_MARGIN, COUNTS, describe
+
+NUMBER = r"(-?\d+(?:\.\d+)?)"
+TIME = r"(\d+(?:\.\d+)? (?:ms|s|min|h))"
+SHARE = r"(\d+(?:\.\d+)?)%"
+SECONDS = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0}
+MOST_BUSY, ROUNDING = 0.93, 0.02  # of a replica, in the planner
+FOLLOWER = "This replica of the daemon does not hold the lease and does not act. It would "
+PENDING = {
+    "pending (unschedulable)": Blocked.UNSCHEDULABLE,
+    "pending (scheduling gate)": Blocked.GATED,
+    "pending (image cannot be pulled)": Blocked.IMAGE,
+    "pending (container configuration is invalid)": Blocked.MISCONFIGURED,
+    "not ready (crash loop)": Blocked.CRASHING,
+}
+
+
+class Row(NamedTuple):
+    """One workload of one tick."""
+
+    inp: TickInput
+    decision: Decision
+    row: int
+
+    def seen(self, name: str) -> float:
+        return float(getattr(self.decision.observation, name)[self.row])
+
+    def spec(self, name: str) -> float:
+        return float(getattr(self.inp.spec, name)[self.row])
+
+    def capacity(self, name: str) -> float:
+        return float(getattr(self.decision.capacity, name)[self.row])
+
+    def plan(self, name: str) -> float:
+        return float(getattr(self.decision.plan, name)[self.row])
+
+    def recommended(self, signal: Signal) -> float:
+        return float(self.decision.recommendations[signal, self.row])
+
+    def stage(self, stage: int) -> float:
+        return float(self.decision.stages[stage, self.row])
+
+    @property
+    def budget(self) -> float:
+        return 1 - self.spec("attainment")
+
+    @property
+    def words(self) -> str:
+        return self.inp.fleet.obstacles.words[self.row]
+
+
+def same(text: str, value: float) -> None:
+    """Assert that a number with three digits stands for a value."""
+    rounding = max(0.0051 * abs(value), 0.51 if abs(value) >= 100 else 0.0, 1.01e-4)
+    assert abs(float(text) - value) <= rounding, f"the sentence says {text}, the column {value}"
+
+
+def same_time(text: str, value: float) -> None:
+    number, unit = text.split()
+    same(number, value / SECONDS[unit])
+
+
+def same_share(text: str, value: float) -> None:
+    same(text, 100 * value)
+
+
+def whole(value: float) -> float:
+    return math.ceil(value - 1e-6) if math.isfinite(value) else value
+
+
+def changed(row: Row, stage: Stage) -> bool:
+    before, after = whole(row.stage(stage - 1)), whole(row.stage(stage))
+    return before != after and not (math.isnan(before) and math.isnan(after))
+
+
+def or_zero(value: float) -> float:
+    return 0.0 if math.isnan(value) else value
+
+
+PRE_WARM = "pre-warm"
+PRE_WARM_STAGES = (Stage.TOLERANCE, Stage.STABILIZATION, Stage.RATE_LIMIT)
+"""Stages that a pre-warm schedule passes."""
+
+SIGNALS = (
+    "concurrency",
+    "no_concurrency",
+    "token_rate",
+    "kv_cache",
+    "latency",
+    "rejections",
+    "schedule",
+    "wake",
+    "stand_in",
+    "planner",
+    "planner_idle",
+)
+"""Kinds of clauses that name the strongest signal."""
+
+Acting = Stage | str | None
+Check = Callable[[Row, "re.Match[str]"], None]
+PATTERNS: list[tuple[str, re.Pattern[str], Check, Acting]] = []
+
+
+def clause(pattern: str, stage: Acting = None) -> Callable[[Check], Check]:
+    """Register the check of each clause that the pattern matches. stage: the one that the clause says acted."""
+
+    def register(check: Check) -> Check:
+        PATTERNS.append((check.__name__, re.compile(pattern), check, stage))
+        return check
+
+    return register
+
+
+def check(inp: TickInput, decision: Decision, at: int, sentence: str, leading: bool = True) -> Counter[str]:
+    """Assert that every claim of a sentence holds. Returns which kinds of clauses it has."""
+    row, kinds = Row(inp, decision, at), Counter[str]()
+    if not leading:
+        assert sentence.startswith(FOLLOWER)
+        sentence = re.sub("^(keep|scale)", lambda verb: verb[0].capitalize() + "s", sentence.removeprefix(FOLLOWER))
+    match = re.fullmatch(
+        rf"(?:(?P<kept>Keeps)|Scales (?P<way>up|down) from (?P<before>\d+) to) (?P<after>\d+) replicas?: "
+        rf"(?P<reasons>.*?)(?: \(metrics up to (?P<age>{TIME[1:-1]}) old\))?\.(?: But (?P<problem>.*)\.)?",
+        sentence,
+    )
+    assert match, f"no such sentence: {sentence}"
+    current, desired = float(inp.fleet.replicas[at]), float(decision.replicas[at])
+    assert float(match["after"]) == desired
+    assert bool(match["kept"]) == (desired == current)
+    if match["before"]:
+        assert float(match["before"]) == current
+        assert match["way"] == ("up" if desired > current else "down")
+    if math.isnan(row.spec("max_replicas")):
+        assert decision.recommender[at] == Recommender.NO_POLICY
+        return Counter({"no policy": 1})
+    _age(row, match["age"])
+    stages: list[Acting] = []
+    reasons = match["reasons"].split("; ") if match["reasons"] else []
+    reasons[:1] = [_without_overruled(row, reason) for reason in reasons[:1]]
+    for reason in reasons:
+        found = [(*one, hit) for one in PATTERNS if (hit := one[1].fullmatch(reason))]
+        assert len(found) == 1, f"{len(found)} patterns match: {reason!r} of {sentence!r}"
+        name, _, test, stage, hit = found[0]
+        test(row, hit)
+        kinds[name] += 1
+        if name in ("refused", "hpa_refused") and changed(row, Stage.OWNER):
+            stage = Stage.OWNER
+        stages += [stage] if stage is not None else []
+    expected = [stage for stage in Stage if stage and changed(row, stage)]
+    assert len(stages) == len(expected), f"the stages of {sentence!r}"
+    for said, did in zip(stages, expected, strict=True):
+        assert said is did or (said is PRE_WARM and did in PRE_WARM_STAGES), f"the stages of {sentence!r}"
+    spoke = [signal for signal in Signal if not math.isnan(row.recommended(signal))]
+    assert sum(kinds[name] for name in SIGNALS) == bool(spoke), f"the signal of {sentence!r}"
+    _complete(row, kinds)
+    return kinds
+
+
+def _without_overruled(row: Row, reason: str) -> str:
+    """Check that the planner is overruled where the reason says so, and return the rest of the reason."""
+    hit = re.fullmatch(rf"(.*), over the planner's {NUMBER}, because the queue outlasts a cold start of {TIME}", reason)
+    weighed = (Signal.CONCURRENCY, Signal.PREFILL, Signal.DECODE, Signal.KV_CACHE, Signal.TTFT)
+    overruled = row.decision.recommender[row.row] == Recommender.OVERRULED_BY_QUEUE and _strongest(row) in weighed
+    assert bool(hit) == overruled
+    if hit is None:
+        return reason
+    same(hit[2], row.recommended(Signal.PLANNER))
+    same_time(hit[3], row.seen("cold_start_s"))
+    assert row.seen("queue_wait_s") > row.seen("cold_start_s")
+    return hit[1]
+
+
+def _age(row: Row, said: str | None) -> None:
+    age_s = row.seen("age_s")
+    if _strongest(row) is Signal.PLANNER:
+        age_s = float(np.fmax(age_s, row.inp.now_s - row.plan("last_updated_s")))
+    if math.isnan(age_s):
+        assert said is None
+    else:
+        assert said is not None
+        same_time(said, max(age_s, 0.0))
+
+
+def _strongest(row: Row) -> Signal | None:
+    known = {signal: row.recommended(signal) for signal in Signal if not math.isnan(row.recommended(signal))}
+    return max(known, key=lambda signal: known[signal]) if known else None
+
+
+def _complete(row: Row, kinds: Counter[str]) -> None:
+    """Assert that every group of pods that does not serve has a clause."""
+    assert bool(kinds["not_running"]) == (row.seen("missing") > 0 or row.seen("blocked") > 0)
+    assert bool(kinds["no_progress"]) == (row.seen("stuck") > 0)
+    assert bool(kinds["queue_apart"]) == (row.seen("apart") > 0)
+    assert bool(kinds["queue_at_gateway"]) == (row.seen("gateway_stuck") > 0)
+
+
+# --- signals
+
+
+def _speaks(row: Row, signal: Signal, said: str) -> None:
+    same(said, row.recommended(signal))
+    others = [row.recommended(other) for other in Signal]
+    assert row.recommended(signal) == np.nanmax(others)
+
+
+def _of_all(row: Row, value: float) -> float:
+    """Scale a sum over the pods that report up to all that serve."""
+    stuck, reporting = or_zero(row.seen("stuck")), row.seen("reporting")
+    if reporting <= stuck:
+        return value if stuck > 0 else math.nan
+    return value * (row.seen("ready") - row.seen("joining") - stuck) / (reporting - stuck)
+
+
+def _adds_up(row: Row, signal: Signal, awake: float) -> None:
+    """Assert that the recommendation is for so many awake replicas, and those that serve nothing on top."""
+    stuck, asleep, replaced = or_zero(row.seen("stuck")), row.seen("asleep"), or_zero(row.seen("replaced"))
+    least = max(awake, 1.0) if replaced > 0 else awake
+    more = awake > row.seen("ready") - asleep - stuck
+    expected = least + (asleep if more else 0.0) + replaced
+    assert math.isclose(row.recommended(signal), expected, rel_tol=1e-6, abs_tol=1e-9)
+
+
+UNREAD = rf"(?: on {NUMBER} of {NUMBER} replicas)?"
+EACH = rf", at (?:(\d+)% of )?(an assumed )?{NUMBER} (?:requests|tokens/s) per replica"
+ON_TOP = rf"(?:, with (?:{NUMBER} asleep)?(?: and )?(?:{NUMBER} stuck)?)?"
+
+
+def _read_from(row: Row, reporting: str | None, ready: str | None) -> None:
+    if reporting is None or ready is None:
+        assert not row.seen("reporting") < row.seen("ready") - row.seen("joining")
+        return
+    same(reporting, row.seen("reporting"))
+    same(ready, row.seen("ready") - row.seen("joining"))
+    assert float(reporting) < float(ready)
+
+
+def _on_top(row: Row, asleep: str | None, stuck: str | None) -> None:
+    same(asleep or "0", row.seen("asleep"))
+    same(stuck or "0", or_zero(row.seen("replaced")))
+
+
+def _each(row: Row, column: str, usage: str | None, assumed: str | None, each: str) -> float:
+    assert abs(float(usage or 100) / 100 - row.spec("target_usage")) <= 0.0051
+    assert bool(assumed) == (column == "concurrency" and row.capacity("confidence") < 0.5)
+    same(each, row.capacity(column))
+    return row.capacity(column) * row.spec("target_usage")
+
+
+@clause(
+    rf"concurrency recommends {NUMBER} for {NUMBER} running(?:,| and) {NUMBER} waiting"
+    rf"(?: \(up to {TIME} in one replica\))?"
+    rf"(?:(?:,| and) {NUMBER} at the gateway)?(?: and {NUMBER} on pods that stop serving)?{UNREAD}{EACH}{ON_TOP}"
+)
+def concurrency(row: Row, match: re.Match[str]) -> None:
+    number, running, waiting, wait, gateway, draining, reporting, ready, usage, assumed, each, *top = match.groups()
+    _speaks(row, Signal.CONCURRENCY, number)
+    same(running, row.seen("running"))
+    same(waiting, row.seen("waiting"))
+    if wait is None:
+        assert not row.seen("queue_wait_s") > 0
+    else:
+        same_time(wait, row.seen("queue_wait_s"))
+    counted = 0.0 if row.seen("gateway_stuck") > 0 else or_zero(row.seen("gateway_waiting"))
+    same(gateway or "0", counted)
+    same(draining or "0", or_zero(row.seen("draining_requests")))
+    _read_from(row, reporting, ready)
+    _on_top(row, *top)
+    capacity = _each(row, "concurrency", usage, assumed, each)
+    requests = (
+        _of_all(row, row.seen("running") + row.seen("waiting")) + or_zero(row.seen("draining_requests")) + counted
+    )
+    _adds_up(row, Signal.CONCURRENCY, requests / capacity)
+
+
+@clause(rf"concurrency recommends (0) because no request is in flight{UNREAD}")
+def no_concurrency(row: Row, match: re.Match[str]) -> None:
+    _speaks(row, Signal.CONCURRENCY, match[1])
+    assert row.seen("running") == row.seen("waiting") == 0
+    assert not row.seen("draining_requests") > 0
+    assert not row.seen("gateway_waiting") > 0 or row.seen("gateway_stuck") > 0
+    _read_from(row, match[2], match[3])
+
+
+@clause(
+    rf"the (prefill|decode) rate recommends {NUMBER} for {NUMBER} (prompt|generated) tokens/s"
+    rf"(?: and {NUMBER} on pods that stop serving)?{UNREAD}{EACH}{ON_TOP}"
+)
+def token_rate(row: Row, match: re.Match[str]) -> None:
+    phase, number, rate, kind, draining, reporting, ready, usage, assumed, each, *top = match.groups()
+    signal, column = {
+        ("prefill", "prompt"): (Signal.PREFILL, "prompt_tokens_per_s"),
+        ("decode", "generated"): (Signal.DECODE, "generation_tokens_per_s"),
+    }[phase, kind]
+    _speaks(row, signal, number)
+    same(rate, row.seen(column))
+    same(draining or "0", or_zero(row.seen(f"draining_{column}")))
+    _read_from(row, reporting, ready)
+    _on_top(row, *top)
+    capacity = _each(row, f"{phase}_tokens_per_s", usage, assumed, each)
+    load = _of_all(row, row.seen(column)) + or_zero(row.seen(f"draining_{column}"))
+    _adds_up(row, signal, load / capacity)
+
+
+@clause(rf"the KV cache recommends {NUMBER} at (\d+)% usage, target (\d+)%{ON_TOP}")
+def kv_cache(row: Row, match: re.Match[str]) -> None:
+    number, usage, target, *top = match.groups()
+    _speaks(row, Signal.KV_CACHE, number)
+    assert abs(float(usage) / 100 - row.seen("kv_usage")) <= 0.0051
+    assert abs(float(target) / 100 - row.spec("kv_target_usage")) <= 0.0051
+    assert row.seen("kv_usage") > row.spec("kv_target_usage")
+    _on_top(row, *top)
+
+
+@clause(rf"(TTFT|ITL) recommends {NUMBER} at a p95 of {TIME}, objective {TIME}{ON_TOP}")
+def latency(row: Row, match: re.Match[str]) -> None:
+    name, number, quantile, objective, *top = match.groups()
+    signal = Signal[name]
+    _speaks(row, signal, number)
+    same_time(quantile, row.seen(f"{name.lower()}_s"))
+    same_time(objective, row.spec(f"{name.lower()}_objective_s"))
+    assert row.seen(f"{name.lower()}_s") > row.spec(f"{name.lower()}_objective_s")
+    _on_top(row, *top)
+
+
+@clause(rf"the rejection rate recommends {NUMBER} for {NUMBER} requests/s refused by the engine{ON_TOP}")
+def rejections(row: Row, match: re.Match[str]) -> None:
+    number, rate, *top = match.groups()
+    _speaks(row, Signal.REJECTIONS, number)
+    same(rate, row.seen("rejections_per_s"))
+    assert row.seen("rejections_per_s") > 0
+    _on_top(row, *top)
+
+
+@clause(rf"the pre-warm schedule recommends {NUMBER} for {TIME} more")
+def schedule(row: Row, match: re.Match[str]) -> None:
+    _speaks(row, Signal.SCHEDULE, match[1])
+    windows, now_s, ends = row.inp.schedule, row.inp.now_s, []
+    columns = (windows.start_s, windows.until_s, windows.replicas, windows.lead_s)
+    for start_s, until_s, replicas, stated_lead_s in zip(*(column[row.row] for column in columns), strict=True):
+        lead_s = row.seen("cold_start_s") if math.isnan(stated_lead_s) else stated_lead_s
+        if start_s - lead_s <= now_s < until_s and replicas == row.recommended(Signal.SCHEDULE):
+            ends.append(until_s - now_s)
+    same_time(match[2], max(ends))
+
+
+@clause(rf"wake-up recommends {NUMBER} because requests (wait|arrive) and no replica is (ready|awake)")
+def wake(row: Row, match: re.Match[str]) -> None:
+    number, comes, serving = match.groups()
+    _speaks(row, Signal.WAKE, number)
+    if comes == "wait":
+        assert row.seen("gateway_waiting") > 0 or row.seen("waiting") > 0
+    else:
+        assert row.seen("gateway_arrivals_per_s") > 0
+    assert (row.seen("ready") if serving == "ready" else row.seen("reporting") - row.seen("asleep")) == 0
+
+
+@clause(rf"wake-up recommends {NUMBER} for {TIME} more, so that one replica serves beside {NUMBER} stuck")
+def stand_in(row: Row, match: re.Match[str]) -> None:
+    number, left, stuck = match.groups()
+    _speaks(row, Signal.WAKE, number)
+    assert float(number) == row.seen("stand_in") == row.seen("stuck") + 1
+    same(stuck, row.seen("stuck"))
+    same_time(left, min(2 * row.seen("cold_start_s") + 120, 1800) - row.seen("stuck_s"))
+
+
+# --- the planner
+
+
+@clause(r"the planner recommends (0) because no request is in flight")
+def planner_idle(row: Row, match: re.Match[str]) -> None:
+    _speaks(row, Signal.PLANNER, match[1])
+    assert or_zero(row.seen("running")) + or_zero(row.seen("waiting")) == 0
+    assert not row.seen("draining_requests") > 0
+
+
+@clause(
+    rf"the planner recommends {NUMBER} for a load of {NUMBER} busy replicas?(?:, with {NUMBER} asleep or stuck)?"
+    r"(?:, (because .*|the m..imum))?"
+)
+def planner(row: Row, match: re.Match[str]) -> None:
+    number, load, idle, why = match.groups()
+    _speaks(row, Signal.PLANNER, number)
+    assert float(number) > 0
+    same(load, row.plan("demand"))
+    same(idle or "0", row.recommended(Signal.PLANNER) - row.plan("replicas"))
+    replicas, busy = row.plan("replicas"), max(row.plan("demand"), 0.0)
+    strategy = describe(int(row.plan("strategy")))
+    if why is None:
+        # Nothing but the load and its rounding up to whole replicas speaks for this count, or it is the least there is.
+        assert replicas == row.plan("strategy_replicas")
+        assert replicas >= busy
+        assert replicas - 1 < busy / MOST_BUSY or replicas <= max(row.spec("min_replicas"), 1.0)
+        return
+    found = [(pattern, hit) for pattern in _WHY if (hit := re.fullmatch(pattern, why))]
+    assert len(found) == 1, why
+    pattern, hit = found[0]
+    _WHY[pattern](row, hit, replicas, busy, strategy.least)
+
+
+def _waits(row: Row, hit: re.Match[str], replicas: float, busy: float, least: float) -> None:
+    assert replicas > row.plan("strategy_replicas")
+
+
+def _no_headroom(row: Row, hit: re.Match[str], replicas: float, busy: float, least: float) -> None:
+    same(hit[1], row.plan("strategy_replicas"))
+    assert replicas < row.plan("strategy_replicas")
+
+
+def _maximum(row: Row, hit: re.Match[str], replicas: float, busy: float, least: float) -> None:
+    assert replicas == row.spec("max_replicas")
+    assert busy > replicas or least > replicas
+
+
+def _lower(row: Row, hit: re.Match[str], replicas: float, busy: float, least: float) -> None:
+    same_time(hit[1], describe(int(row.plan("strategy"))).level_s)
+    assert replicas < busy
+
+
+def _minimum(row: Row, hit: re.Match[str], replicas: float, busy: float, least: float) -> None:
+    assert replicas == row.spec("min_replicas")
+
+
+def _constant(row: Row, hit: re.Match[str], replicas: float, busy: float, least: float) -> None:
+    same(hit[1], replicas)
+    assert row.plan("strategy") >= BY_MARGIN
+    assert replicas <= float(COUNTS[int(row.plan("strategy")) - BY_MARGIN, 0])
+
+
+def _more_than_load(replicas: float, busy: float) -> None:
+    assert replicas - 1 >= busy / MOST_BUSY - ROUNDING - 1e-9
+
+
+def _held(row: Row, hit: re.Match[str], replicas: float, busy: float, least: float) -> None:
+    same_time(hit[1], row.plan("peak_expires_in_s"))
+    assert row.plan("peak_expires_in_s") >= 0
+    _more_than_load(replicas, busy)
+
+
+def _initial(row: Row, hit: re.Match[str], replicas: float, busy: float, least: float) -> None:
+    same_time(hit[1], row.plan("warm_up_s") - row.plan("observed_s"))
+    assert row.plan("observed_s") < row.plan("warm_up_s")
+    _more_than_load(replicas, busy)
+
+
+def _peaked(row: Row, hit: re.Match[str], replicas: float, busy: float, least: float) -> None:
+    strategy = describe(int(row.plan("strategy")))
+    same_time(hit[1], strategy.level_s)
+    same(hit[2], strategy.hold)
+    assert math.isnan(row.plan("peak_expires_in_s"))
+    _more_than_load(replicas, busy)
+
+
+def _headroom(row: Row, hit: re.Match[str], replicas: float, busy: float, least: float) -> None:
+    strategy = describe(int(row.plan("strategy")))
+    if hit[1]:
+        same_share(hit[1], strategy.share)
+    else:
+        same(hit[2], strategy.root)
+    _more_than_load(replicas, busy)
+
+
+_WHY: dict[str, Callable[[Row, re.Match[str], float, float, float], None]] = {
+    "because no replica is removed while requests wait too long": _waits,
+    "because no headroom is added to the initial fleet in steady traffic "
+    rf"\(the strategy alone would recommend {NUMBER}\)": _no_headroom,
+    "the maximum": _maximum,
+    rf"because the load average over {TIME} is lower": _lower,
+    "the minimum": _minimum,
+    rf"because a constant count of {NUMBER} has cost least so far, misses included": _constant,
+    rf"because a peak is held for {TIME} more": _held,
+    rf"because the initial fleet is kept for {TIME} more": _initial,
+    rf"because the load average over {TIME} has just peaked, and peaks are held for {NUMBER} cold starts?": _peaked,
+    rf"because its headroom is (?:{SHARE}|{NUMBER} times the square root of the load)": _headroom,
+}
+
+SINCE = rf"(so far|in about a day|in {TIME} of traffic)"
+
+
+def _missed(row: Row, share: str, since: str, time: str | None) -> None:
+    same_share(share, row.plan("missed_fraction"))
+    observed_s = row.plan("observed_s")
+    if since == "so far":
+        assert not observed_s > 0
+    elif since == "in about a day":
+        assert observed_s >= 86_400
+    else:
+        assert time is not None
+        same_time(time, observed_s)
+
+
+def _predicted(row: Row) -> float:
+    return row.plan("shadow_missed_fraction") + or_zero(row.plan("unavoidable_fraction"))
+
+
+@clause(
+    rf"{SHARE} of requests missed {SINCE} and its strategy is predicted to miss {SHARE}, "
+    rf"within the error budget of {SHARE}"
+)
+def within_budget(row: Row, match: re.Match[str]) -> None:
+    missed, since, time, predicted, budget = match.groups()
+    _missed(row, missed, since, time)
+    same_share(predicted, _predicted(row))
+    same_share(budget, row.budget)
+    assert row.plan("missed_fraction") <= 1.006 * row.budget
+    assert _predicted(row) <= 1.006 * row.budget
+    assert row.plan("replicas") >= row.plan("strategy_replicas")
+
+
+@clause(
+    rf"{SHARE} of requests missed {SINCE}, more than the error budget of {SHARE}"
+    rf"(?:, (so it now|and it still) allows {SHARE}|, and {SHARE} miss at any number of replicas)?"
+)
+def budget_exceeded(row: Row, match: re.Match[str]) -> None:
+    missed, since, time, budget, still, allowed, anyway = match.groups()
+    _missed(row, missed, since, time)
+    same_share(budget, row.budget)
+    assert row.plan("missed_fraction") > row.budget
+    unavoidable = or_zero(row.plan("unavoidable_fraction"))
+    assert bool(anyway) == (unavoidable > row.budget)
+    if anyway:
+        same_share(anyway, unavoidable)
+    elif allowed:
+        same_share(allowed, row.plan("allowed_fraction") + unavoidable)
+        assert (still == "so it now") == (
+            row.plan("allowed_fraction") + unavoidable < row.inp.spec.error_budget[row.row]
+        )
+    else:
+        assert math.isnan(row.plan("allowed_fraction"))
+
+
+@clause(
+    rf"its strategy is predicted to miss {SHARE} of requests, more than the error budget of {SHARE}, "
+    "and each miss beyond it is priced into the choice of strategy"
+)
+def prediction_exceeds_budget(row: Row, match: re.Match[str]) -> None:
+    same_share(match[1], _predicted(row))
+    same_share(match[2], row.budget)
+    assert _predicted(row) > row.budget
+
+
+@clause(rf"{SHARE} of requests missed {SINCE}, {SHARE} may, and nothing is predicted yet")
+def no_prediction(row: Row, match: re.Match[str]) -> None:
+    _missed(row, match[1], match[2], match[3])
+    same_share(match[4], row.budget)
+    assert math.isnan(_predicted(row)) or row.plan("replicas") < row.plan("strategy_replicas")
+
+
+@clause(rf"its strategy is predicted to miss {SHARE} of requests, {SHARE} may, and no real misses are known yet")
+def none_judged(row: Row, match: re.Match[str]) -> None:
+    same_share(match[1], _predicted(row))
+    same_share(match[2], row.budget)
+    assert math.isnan(row.plan("missed_fraction"))
+
+
+# --- stages
+
+
+@clause(rf"(.*), so the count (stays at|goes no further than) {NUMBER}", Stage.UNKNOWN)
+def unknown(row: Row, match: re.Match[str]) -> None:
+    why, verb, number = match.groups()
+    same(number, row.stage(Stage.UNKNOWN))
+    assert (verb == "stays at") == (float(number) == row.seen("replicas"))
+    fleet_age_s = row.inp.now_s - row.inp.fleet.time_s
+    ready, reporting = row.seen("ready"), row.seen("reporting")
+    if hit := re.fullmatch(rf"the planner is not ready yet and no request is known to wait longer than {TIME}", why):
+        same_time(hit[1], row.spec("max_wait_s"))
+        assert row.decision.recommender[row.row] == Recommender.WARMING_UP
+        assert math.isnan(row.recommended(Signal.PLANNER))
+        assert not row.seen("queue_wait_s") > row.spec("max_wait_s")
+        assert row.stage(Stage.UNKNOWN) < row.stage(Stage.DEMAND)
+        return
+    assert not row.stage(Stage.UNKNOWN) < row.stage(Stage.DEMAND)
+    if hit := re.fullmatch(rf"the view of the cluster is {TIME} old", why):
+        same_time(hit[1], fleet_age_s)
+        assert fleet_age_s > min(20.0, row.spec("max_input_age_s"))
+    elif hit := re.fullmatch(rf"a replica without progress may compute a long prompt \(for {TIME} more\)", why):
+        same_time(hit[1], 180.0 - row.seen("stuck_s"))
+    elif hit := re.fullmatch(rf"only {NUMBER} of {NUMBER} ready replicas report", why):
+        same(hit[1], reporting)
+        same(hit[2], ready)
+        assert reporting < ready
+    elif hit := re.fullmatch(rf"its gateway has not reported for {TIME}", why):
+        same_time(hit[1], row.seen("gateway_silent_s"))
+        assert row.seen("gateway_silent_s") > row.spec("max_input_age_s")
+    elif why == "no request is known to wait":
+        assert row.seen("replicas") == 0
+        assert not row.seen("gateway_waiting") > 0
+    elif why == "no replica is ready to report the load":
+        assert ready == 0
+    else:
+        assert why == "no signal knows the load"
+        assert math.isnan(row.recommended(Signal.CONCURRENCY))
+        assert math.isnan(row.recommended(Signal.PLANNER))
+
+
+@clause(
+    rf"a new replica takes {TIME} to start, and requests may queue for {TIME}, "
+    rf"so the queue needs no more than {NUMBER}",
+    Stage.BURST,
+)
+def burst(row: Row, match: re.Match[str]) -> None:
+    same_time(match[1], row.seen("cold_start_s"))
+    same_time(match[2], row.spec("max_wait_s"))
+    same(match[3], row.stage(Stage.BURST))
+    assert row.stage(Stage.BURST) < row.stage(Stage.UNKNOWN)
+    assert row.seen("waiting") > 0 or row.seen("gateway_waiting") > 0
+
+
+@clause(rf"{NUMBER} is within the tolerance of (\d+)% around {NUMBER}", Stage.TOLERANCE)
+def tolerance(row: Row, match: re.Match[str]) -> None:
+    before, share, after = match.groups()
+    same(before, row.stage(Stage.BURST))
+    assert abs(float(share) / 100 - row.spec("tolerance")) <= 0.0051
+    same(after, row.stage(Stage.TOLERANCE))
+    current = row.seen("replicas")
+    assert row.stage(Stage.TOLERANCE) == current
+    assert abs(row.stage(Stage.BURST) - current) <= row.spec("tolerance") * current + 1e-6
+
+
+@clause(rf"scale-down stabilization \(window {TIME}\) keeps {NUMBER}(?: for {TIME} more)?", Stage.STABILIZATION)
+def scale_down_stabilization(row: Row, match: re.Match[str]) -> None:
+    window, number, left = match.groups()
+    same_time(window, row.spec("down_stabilization_s"))
+    same(number, row.stage(Stage.STABILIZATION))
+    assert row.stage(Stage.STABILIZATION) > row.stage(Stage.TOLERANCE)
+    kept_for_s = float(row.decision.kept_for_s[row.row])
+    if left is None:
+        assert not kept_for_s > 0
+    else:
+        same_time(left, kept_for_s)
+
+
+@clause(rf"scale-up stabilization \(window {TIME}\) allows {NUMBER}", Stage.STABILIZATION)
+def scale_up_stabilization(row: Row, match: re.Match[str]) -> None:
+    same_time(match[1], row.spec("up_stabilization_s"))
+    same(match[2], row.stage(Stage.STABILIZATION))
+    assert row.stage(Stage.STABILIZATION) < row.stage(Stage.TOLERANCE)
+
+
+@clause(r"one replica stays(.*)", Stage.IDLE)
+def stays_awake(row: Row, match: re.Match[str]) -> None:
+    why, stated_s = match[1], row.spec("idle_after_s")
+    assert (row.stage(Stage.STABILIZATION), row.stage(Stage.IDLE)) == (0, 1)
+    idle_after_s, idle_s = float(row.decision.idle_after_s[row.row]), float(row.decision.idle_s[row.row])
+    if why == ", because the policy does not scale to zero":
+        assert math.isnan(stated_s)
+        return
+    assert not math.isnan(stated_s)
+    if hit := re.fullmatch(rf" until there has been no work for {TIME}(?:, {TIME} from now)?", why):
+        same_time(hit[1], idle_after_s)
+        if hit[2]:
+            same_time(hit[2], idle_after_s - idle_s)
+        assert not idle_s >= idle_after_s
+    elif hit := re.fullmatch(rf", because its gateway has not reported for {TIME}", why):
+        same_time(hit[1], row.seen("gateway_silent_s"))
+    elif why == ", because no gateway is known to hold requests at zero":
+        assert math.isinf(stated_s)
+        assert math.isnan(row.seen("gateway_waiting"))
+    else:
+        assert why == ", because the error budget is not known to cover the requests that would wait for its return"
+        assert math.isinf(stated_s)
+        assert math.isnan(idle_after_s)
+
+
+@clause(rf"no replica is ready and there was no work for {TIME}, the idle timeout", Stage.IDLE)
+def abandoned(row: Row, match: re.Match[str]) -> None:
+    same_time(match[1], float(row.decision.idle_after_s[row.row]))
+    assert row.decision.idle_s[row.row] >= row.decision.idle_after_s[row.row]
+    assert row.seen("ready") == row.seen("gateway_waiting") == row.stage(Stage.IDLE) == 0
+
+
+@clause(
+    rf"(there was no work|no request waited at the gateway) for {TIME}, the idle timeout "
+    "(of the policy|the shortest that the error budget allows)"
+)
+def idle(row: Row, match: re.Match[str]) -> None:
+    work, time, whose = match.groups()
+    assert (work == "there was no work") == (row.seen("ready") > 0)
+    same_time(time, float(row.decision.idle_after_s[row.row]))
+    assert row.decision.idle_s[row.row] >= row.decision.idle_after_s[row.row]
+    assert (whose == "of the policy") == math.isfinite(row.spec("idle_after_s"))
+    assert row.decision.replicas[row.row] == row.stage(Stage.IDLE) == 0
+
+
+@clause(rf"the scale-(up|down) rate limit \(one step per {TIME}\) allows {NUMBER}", Stage.RATE_LIMIT)
+def rate_limit(row: Row, match: re.Match[str]) -> None:
+    way, period, number = match.groups()
+    same_time(period, row.spec(f"{way}_period_s"))
+    same(number, row.stage(Stage.RATE_LIMIT))
+    assert (way == "up") == (row.stage(Stage.RATE_LIMIT) < row.stage(Stage.IDLE))
+    steps = row.spec(f"{way}_step_fraction"), row.spec(f"{way}_step_replicas")
+    assert not all(map(math.isnan, steps))
+
+
+@clause(rf"the (minimum|maximum) is {NUMBER}", Stage.BOUNDS)
+def bounds(row: Row, match: re.Match[str]) -> None:
+    same(match[2], row.stage(Stage.BOUNDS))
+    assert row.stage(Stage.BOUNDS) == row.spec("min_replicas" if match[1] == "minimum" else "max_replicas")
+
+
+@clause(
+    rf"the maximum is {NUMBER}, but while the load is unknown "
+    rf"the scale-down rate limit \(one step per {TIME}\) allows {NUMBER}",
+    Stage.BOUNDS,
+)
+def bounds_in_steps(row: Row, match: re.Match[str]) -> None:
+    same(match[1], row.spec("max_replicas"))
+    same_time(match[2], row.spec("down_period_s"))
+    same(match[3], row.stage(Stage.BOUNDS))
+    assert row.spec("max_replicas") < row.stage(Stage.BOUNDS) < row.stage(Stage.RATE_LIMIT)
+
+
+@clause(rf"it takes over load from other variants of (\S+) and needs {NUMBER}", Stage.VARIANT)
+def takes_over(row: Row, match: re.Match[str]) -> None:
+    assert match[1] == row.inp.fleet.workloads[row.row].service
+    same(match[2], row.stage(Stage.VARIANT))
+    assert row.stage(Stage.VARIANT) > row.stage(Stage.BOUNDS)
+
+
+@clause(rf"other variants of (\S+) take over load, so {NUMBER} remain", Stage.VARIANT)
+def leaves(row: Row, match: re.Match[str]) -> None:
+    assert match[1] == row.inp.fleet.workloads[row.row].service
+    same(match[2], row.stage(Stage.VARIANT))
+    assert row.stage(Stage.VARIANT) < row.stage(Stage.BOUNDS)
+
+
+@clause(
+    rf"the pool of {NUMBER} (.+?) allocates {NUMBER} of {NUMBER}(?:, because its last pods did not (start)"
+    r"|(, the rest is headroom)?(?:, by today's nodes, although (.+) may get more)?)",
+    Stage.ALLOCATION,
+)
+def allocation(row: Row, match: re.Match[str]) -> None:
+    gpus, names, after, before, unstarted, headroom, grows = match.groups()
+    fleet = row.inp.fleet
+    own = int(fleet.pool[row.row])
+    same(after, row.stage(Stage.ALLOCATION))
+    same(before, row.stage(Stage.VARIANT))
+    assert float(after) < float(before)
+    if not unstarted:
+        assert bool(headroom) == (float(after) >= row.decision.base_replicas[row.row])
+        assert (grows or "") == fleet.pools[own].grows
+    if together := names.removeprefix("GPUs shared by ") if names.startswith("GPUs shared by ") else "":
+        sizes = [joint.gpus for joint in fleet.joint if own in joint.pools]
+        assert float(gpus) in sizes
+        assert "(" not in together or fleet.pools[own].nodes in together
+    else:
+        same(gpus, float(fleet.pool_gpus[own]))
+        assert names.startswith(fleet.pools[own].product or fleet.pools[own].resource)
+        # One replica more would not fit, or it would and is not claimed.
+        allocated = np.nansum((row.decision.replicas * fleet.gpus_per_replica)[fleet.pool == own])
+        assert (allocated + fleet.gpus_per_replica[row.row] > float(gpus)) != bool(unstarted)
+
+
+@clause(
+    rf"the nodes that admit it hold {NUMBER} of {NUMBER}(?:, so it keeps {NUMBER})?"
+    r"(?:, by today's nodes, although (.+) may get more)?",
+    Stage.ALLOCATION,
+)
+def nodes_hold(row: Row, match: re.Match[str]) -> None:
+    fits, before, kept, grows = match.groups()
+    same(fits, float(row.inp.fleet.obstacles.fits[row.row]))
+    same(before, row.stage(Stage.VARIANT))
+    assert float(fits) < float(before)
+    if kept:
+        same(kept, row.stage(Stage.ALLOCATION))
+        assert float(kept) > float(fits)
+    else:
+        assert row.stage(Stage.ALLOCATION) <= float(fits)
+    assert (grows or "") == row.inp.fleet.pools[int(row.inp.fleet.pool[row.row])].grows
+
+
+@clause(rf"no more than {NUMBER} are requested while some of them do not run", Stage.ALLOCATION)
+def halted(row: Row, match: re.Match[str]) -> None:
+    same(match[1], row.stage(Stage.ALLOCATION))
+    assert row.stage(Stage.ALLOCATION) == row.seen("replicas") < row.stage(Stage.VARIANT)
+    assert row.seen("missing") > 0 or row.seen("blocked") > 0
+
+
+@clause(rf"(.+), of which the pool of {NUMBER} .+ allocates {NUMBER}", Stage.ALLOCATION)
+def held_beyond_pool(row: Row, match: re.Match[str]) -> None:
+    held = row.inp.fleet.held
+    assert held is not None
+    assert match[1] == held.reason[row.row]
+    same(match[3], row.stage(Stage.ALLOCATION))
+    assert row.stage(Stage.ALLOCATION) > row.stage(Stage.VARIANT)
+
+
+@clause(rf"the pre-warm schedule needs {NUMBER} at once", PRE_WARM)
+def pre_warm(row: Row, match: re.Match[str]) -> None:
+    same(match[1], row.recommended(Signal.SCHEDULE))
+
+
+@clause(r"scaling is paused", Stage.OWNER)
+def paused(row: Row, match: re.Match[str]) -> None:
+    assert row.inp.fleet.paused[row.row]
+    assert row.decision.replicas[row.row] == row.seen("replicas")
+
+
+@clause(r"(.+) owns the count", Stage.OWNER)
+def other_owner(row: Row, match: re.Match[str]) -> None:
+    assert match[1] == row.inp.fleet.other_owner[row.row]
+    assert row.decision.replicas[row.row] == row.seen("replicas")
+
+
+@clause(rf"(.+), so the count will be {NUMBER}", Stage.OWNER)
+def held(row: Row, match: re.Match[str]) -> None:
+    held = row.inp.fleet.held
+    assert held is not None
+    assert match[1] == held.reason[row.row]
+    same(match[2], row.stage(Stage.OWNER))
+
+
+# --- pods that do not serve
+
+
+@clause(
+    rf"the API server (?:refuses {NUMBER} replicas?, next try in {TIME}|last refused {NUMBER} replicas?)(?:: (.*))?"
+)
+def refused(row: Row, match: re.Match[str]) -> None:
+    now, left, last, words = match.groups()
+    obstacles, left_s = row.inp.fleet.obstacles, row.inp.fleet.obstacles.retry_s[row.row] - row.inp.now_s
+    same(now or last, float(obstacles.refused[row.row]))
+    assert bool(left) == (left_s > 0)
+    if left:
+        same_time(left, left_s)
+    assert (words or "") == row.words
+
+
+@clause(r"its HPA cannot change the count(?:: (.*))?")
+def hpa_refused(row: Row, match: re.Match[str]) -> None:
+    assert math.isinf(row.inp.fleet.obstacles.refused[row.row])
+    assert (match[1] or "") == row.words
+
+
+ABSENT = r"\d+ (?:replicas? (?:has|have) no pod|pods? (?:is|are) (?:pending|not ready) \([^)]*\))"
+
+
+@clause(rf"((?:{ABSENT})(?: and {ABSENT})*)(?:: (.*))?")
+def not_running(row: Row, match: re.Match[str]) -> None:
+    fleet, parts = row.inp.fleet, match[1].split(" and ")
+    pods = (fleet.pod_workload == row.row) & ~fleet.pod_ready & ~fleet.pod_terminating
+    expected = Counter({what: int(np.sum(fleet.pod_blocked[pods] == why)) for what, why in PENDING.items()})
+    expected["no pod"] = round(row.seen("missing"))
+    expected["not ready (starting for too long)"] = round(row.seen("blocked")) - sum(
+        many for what, many in expected.items() if what != "no pod"
+    )
+    found = Counter[str]()
+    for part in parts:
+        many, what = re.fullmatch(r"(\d+) (?:replica|pod)s? (?:is|are|has|have) (.*)", part).groups()
+        found[what] += int(many)
+    assert found == +expected
+    assert (match[2] or "") == row.words
+
+
+@clause(
+    rf"{NUMBER} of {NUMBER} reporting replicas? (?:has|have) made no progress on {NUMBER} requests? for {TIME} "
+    r"\(stuck, or stale metrics\), so (?:its|their) load is not counted and (.*)"
+)
+def no_progress(row: Row, match: re.Match[str]) -> None:
+    stuck, reporting, requests, since, instead = match.groups()
+    same(stuck, row.seen("stuck"))
+    same(reporting, row.seen("reporting"))
+    same(requests, row.seen("stuck_requests"))
+    same_time(since, row.seen("stuck_s"))
+    if instead == "another replica serves for each":
+        assert row.seen("replaced") == row.seen("stuck")
+    elif instead == "one more replica stands in for a while":
+        assert row.seen("stand_in") == row.seen("stuck") + 1
+    else:
+        assert re.fullmatch("nothing replaces (it|them)", instead)
+        assert row.seen("replaced") == 0
+        assert math.isnan(row.seen("stand_in"))
+
+
+@clause(
+    rf"{NUMBER} of {NUMBER} reporting replicas? (?:has|have) a queue that has not shrunk for {TIME} while most others "
+    rf"have none \(a stuck rank, or uneven routing\), so {NUMBER} waiting requests? are not counted"
+)
+def queue_apart(row: Row, match: re.Match[str]) -> None:
+    same(match[1], row.seen("apart"))
+    same(match[2], row.seen("reporting"))
+    same_time(match[3], row.seen("apart_s"))
+    same(match[4], row.seen("apart_requests"))
+    assert row.seen("apart") <= row.seen("reporting") / 2
+
+
+@clause(rf"{NUMBER} requests? at the gateway are not counted, because no engine works: a stuck queue, or stale metrics")
+def queue_at_gateway(row: Row, match: re.Match[str]) -> None:
+    same(match[1], row.seen("gateway_waiting"))
+    assert row.seen("gateway_stuck") == 1
