@@ -4,9 +4,14 @@ import asyncio
 from collections.abc import Generator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.harness import process
 from tests.harness.process import in_ci
+
+# A shared machine may pause for longer than Hypothesis's limits; speed is measured in bench/micro.
+settings.register_profile("no time limits", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("no time limits")
 
 pytest_plugins = ["pytester", "tests.harness.fixtures"]
 

@@ -260,7 +260,7 @@ def test_a_value_that_is_no_count_is_left_out(bad: float) -> None:
     )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.dictionaries(st.sampled_from(sorted({f for g in GATEWAYS.values() for f in g.labels()})), st.text(max_size=80))
 )

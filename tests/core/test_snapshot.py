@@ -182,7 +182,7 @@ names = st.lists(st.integers(0, 20), unique=True, max_size=8)
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(names, names, st.integers(0, 2**32 - 1), st.floats(0, 40_000))
 def test_every_workload_gets_back_what_was_its_own_and_strangers_keep_theirs(before, after, seed, away_s):
     saved = snapshot.take(filled(cluster(before, 2), seed), workloads(before), NOW_S, SAVED_S)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from autoscaler.core.model.fleet import Fleet
@@ -17,7 +17,7 @@ from autoscaler.core.tick import tick
 from tests.core.world import PLAIN_SPEC, Story, fleet, spec, world
 
 NAN = math.nan
-relaxed = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+relaxed = settings(max_examples=50)
 
 
 @dataclass(frozen=True)

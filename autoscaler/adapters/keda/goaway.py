@@ -30,16 +30,16 @@ GOAWAY = b"\0\0\x08" + b"\x07" + b"\0" + b"\0\0\0\0" + b"\0\0\0\0" + b"\0\0\0\0"
 class GoAwayServer:
     """One listening port, from binding it to closing it."""
 
-    def __init__(self, delay_s: float = DELAY_S) -> None:
+    def __init__(self, delay_s: float) -> None:
         self._delay_s = delay_s
         self._stopping = asyncio.Event()
         self._connections: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
 
     @classmethod
-    async def start(cls, host: str, port: int, tls: ssl.SSLContext | None) -> GoAwayServer:
+    async def start(cls, host: str, port: int, tls: ssl.SSLContext | None, delay_s: float = DELAY_S) -> GoAwayServer:
         """Bind and listen. Raises OSError."""
-        server = cls()
+        server = cls(delay_s)
         server._server = await asyncio.start_server(
             server._accept, sock=_listener(host, port), ssl=tls, ssl_handshake_timeout=TLS_S if tls else None
         )

@@ -9,11 +9,11 @@ from datetime import timedelta
 
 import pytest
 
-from autoscaler.adapters.keda.goaway import MAX_CONNECTIONS, GoAwayServer
+from autoscaler.adapters.keda.goaway import DELAY_S, MAX_CONNECTIONS, GoAwayServer
 from autoscaler.adapters.keda.tls import RotatingCertificates
 from autoscaler.config.settings import TlsFiles
 from tests.harness.certificates import Certificates
-from tests.harness.process import free_port
+from tests.harness.process import PATIENCE_S, free_port
 
 HERE = "127.0.0.1"
 HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"  # and SETTINGS
@@ -21,9 +21,11 @@ SETTINGS, GOAWAY = 0x4, 0x7
 
 
 @asynccontextmanager
-async def opened(tls: ssl.SSLContext | None = None) -> AsyncIterator[tuple[GoAwayServer, int]]:
+async def opened(
+    tls: ssl.SSLContext | None = None, delay_s: float = DELAY_S
+) -> AsyncIterator[tuple[GoAwayServer, int]]:
     port = free_port()
-    server = await GoAwayServer.start(HERE, port, tls)
+    server = await GoAwayServer.start(HERE, port, tls, delay_s)
     try:
         yield server, port
     finally:
@@ -33,7 +35,7 @@ async def opened(tls: ssl.SSLContext | None = None) -> AsyncIterator[tuple[GoAwa
 async def sent_away(reader: asyncio.StreamReader) -> bool:
     """Return whether the next frames are SETTINGS, which completes gRPC's connection, and GOAWAY."""
     found = []
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         for _ in range(2):
             header = await reader.readexactly(9)
             found.append(header[3])
@@ -56,16 +58,14 @@ async def test_connection_gets_goaway_after_a_delay():
 
 
 async def test_open_connections_end_when_the_server_stops():
-    async with opened() as (server, port):
+    async with opened(delay_s=2 * PATIENCE_S) as (server, port):
         reader, writer = await asyncio.open_connection(HERE, port)
         writer.write(HELLO)
         await asyncio.sleep(0.05)
-        began_s = now_s()
         stopping = asyncio.create_task(server.stop(0))
         assert await sent_away(reader)
         writer.close()
         await stopping
-        assert now_s() - began_s < 0.4
         with pytest.raises(ConnectionRefusedError):
             await asyncio.open_connection(HERE, port)
 
@@ -80,15 +80,13 @@ async def test_connection_is_closed_when_the_peer_ignores_goaway():
 
 
 async def test_connections_beyond_the_limit_are_closed_at_once():
-    async with opened() as (_, port):
+    async with opened(delay_s=2 * PATIENCE_S) as (_, port):
         with ExitStack() as stack:
             for _ in range(MAX_CONNECTIONS + 1):
                 one = stack.enter_context(socket.socket())
                 one.setblocking(False)
                 await asyncio.get_running_loop().sock_connect(one, (HERE, port))
-            began_s = now_s()
             assert await asyncio.get_running_loop().sock_recv(one, 1) == b""
-            assert now_s() - began_s < 0.4
 
 
 async def test_tls_client_gets_goaway_and_new_certificates(certificates: Certificates):

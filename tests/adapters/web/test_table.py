@@ -42,7 +42,7 @@ def unsettle(tick: TickRecord, random: np.random.Generator) -> TickRecord:
     return replace(tick, decision=replace(tick.decision, observation=Observation(**holes)))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.sets(st.integers(0, 30), max_size=25), min_size=2, max_size=6), st.integers(0, 2**32 - 1))
 def test_applying_all_changes_yields_the_whole_list(fleets: list[set[int]], seed: int) -> None:
     random, everybody = np.random.default_rng(seed), workloads(31)

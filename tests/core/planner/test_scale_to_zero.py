@@ -73,7 +73,7 @@ def plain_waited(arrivals, rest_s):
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, 200), st.integers(1, 5)), max_size=12))
 def test_who_would_have_waited_is_counted_for_each_rest_as_if_it_had_been_in_force(bursts):
     arrivals = [came for pause, came in bursts for came in [0] * pause + [came]]

@@ -94,7 +94,7 @@ def test_calm_for_long_enough_gets_what_the_rule_says():
 
 @pytest.mark.slow
 @given(st.lists(st.floats(0.1, 40.0), min_size=2, max_size=30), st.floats(1.0, 50.0), st.floats(0.0, 0.1))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_the_rule_or_what_was_found_at_most_and_the_rule_or_the_peak_and_one_root_at_least(demands, replicas, late):
     rules = live([5.0] * 5 + demands, replicas=math.ceil(replicas), late=late)
     by_rule = asked_by_rule(rules)

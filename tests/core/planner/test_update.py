@@ -5,7 +5,7 @@ from dataclasses import fields, is_dataclass, replace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoscaler.core.model.types import Plan, Signal
@@ -341,7 +341,7 @@ ABSURD = (NAN, 0.0, -1.0, 1e-320, 7.0, 1e9, 1e15, 1e300, math.inf, -math.inf)
 
 
 @pytest.mark.slow
-@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15)
 @given(st.integers(0, 2**32 - 1))
 def test_absurd_counters_of_one_workload_change_nothing_for_another_and_its_own_count_stays_within_bounds(seed):
     """Warnings are errors in these tests."""

@@ -65,7 +65,7 @@ def plain_share(limit: float, bounds: list[float], counts: list[float]) -> float
     raise AssertionError("the last bound is above every limit")
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(histograms(rows=4), st.floats(0.01, 1.0))
 def test_a_quantile_equals_the_slow_version_in_every_row(
     given: tuple[list[float], list[list[float]]], q: float
@@ -75,7 +75,7 @@ def test_a_quantile_equals_the_slow_version_in_every_row(
     np.testing.assert_allclose(quantile(q, np.array(bounds), np.array(counts)), expected, rtol=1e-12)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(histograms(rows=4), st.floats(0.0, 150.0))
 def test_a_share_equals_the_slow_version_in_every_row(
     given: tuple[list[float], list[list[float]]], limit: float
@@ -86,7 +86,7 @@ def test_a_share_equals_the_slow_version_in_every_row(
     np.testing.assert_allclose(share, expected, rtol=1e-12, atol=1e-300)  # below it floats have few digits
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(histograms(), st.floats(0.01, 1.0), st.floats(0.01, 1.0))
 def test_a_higher_quantile_is_never_smaller(
     given: tuple[list[float], list[list[float]]], one: float, other: float
@@ -96,7 +96,7 @@ def test_a_higher_quantile_is_never_smaller(
     assert not high < low - 1e-9
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(histograms(), st.floats(0.05, 0.95))
 def test_the_share_within_a_quantile_is_that_quantile(given: tuple[list[float], list[list[float]]], q: float) -> None:
     bounds, counts = np.array(given[0]), np.array(given[1][0])
@@ -106,7 +106,7 @@ def test_the_share_within_a_quantile_is_that_quantile(given: tuple[list[float], 
     assert float(fraction_within(value, bounds, counts)) == pytest.approx(q, abs=1e-9)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(histograms(rows=4), st.floats(0.0, 150.0))
 def test_the_count_within_a_limit_is_its_share_of_all_and_grows_with_the_limit(
     given: tuple[list[float], list[list[float]]], limit: float
@@ -165,7 +165,7 @@ def test_a_counter_that_went_back_counts_from_zero_and_unknown_stays_unknown() -
     np.testing.assert_array_equal(increase(before, after), [3.0, 2.0, np.nan, np.nan])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.integers(0, 100), min_size=2, max_size=20))
 def test_increases_add_up_to_everything_counted_whatever_the_resets(values: list[int]) -> None:
     column = np.array(values, dtype=float)
@@ -239,7 +239,7 @@ def test_a_clock_that_stands_still_or_steps_back_begins_a_new_window() -> None:
     assert math.isnan(pooled_quantile(0.5, [window]))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.tuples(st.floats(0.05, 30.0), st.integers(0, 20), st.integers(0, 20)), min_size=2, max_size=200))
 def test_a_window_stays_small_and_reaches_back_as_far_as_asked(steps: list[tuple[float, int, int]]) -> None:
     window, now_s, counts = HistogramWindow(), 0.0, np.zeros(3)

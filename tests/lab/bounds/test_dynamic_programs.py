@@ -42,7 +42,7 @@ def brute(case: Windows, start_s: float, quantum_price_s: float, request_price_s
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_no_schedule_is_cheaper_and_one_is_as_cheap(data: st.DataObject) -> None:
     length = data.draw(st.integers(1, 6))
@@ -100,7 +100,7 @@ def test_a_start_that_costs_less_than_nothing_is_refused() -> None:
         cheapest(windows([1], [0]), -1.0, 1.0, 0.0)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_no_counts_are_cheaper_and_some_are_as_cheap(data: st.DataObject) -> None:
     length, most = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 4))

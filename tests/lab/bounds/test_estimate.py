@@ -77,7 +77,7 @@ def test_a_client_who_leaves_is_not_served() -> None:
     assert served(replace(case, patience_s=0.1)) > served(case)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(st.integers(0, 10_000), st.sampled_from([15.0, 60.0]), st.integers(0, 3))
 def test_more_attainment_never_costs_less(seed: int, cold_start_s: float, replicas: int) -> None:
     case = study(poisson([2.0, 20.0, 5.0], 60.0, seed, prompt=2000), cold_start_s=cold_start_s, start_replicas=replicas)

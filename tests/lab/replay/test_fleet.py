@@ -89,7 +89,7 @@ def test_ours_decides_for_all_in_one_tick_as_it_does_for_each() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     wanted=st.lists(st.lists(st.integers(0, 6), min_size=8, max_size=8), min_size=2, max_size=3),
     gpus=st.sampled_from([1.0, 3.0, 4.5]),

@@ -372,7 +372,7 @@ def test_a_thousand_replicas_find_room() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     wants=st.lists(st.integers(0, 6), min_size=1, max_size=30),
     drain_s=st.sampled_from([0.0, 3.0, 60.0]),

@@ -346,7 +346,7 @@ OPERATION = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(operations=st.lists(OPERATION, max_size=60))
 def test_whatever_happens_no_request_is_lost_twice_served_or_forgotten(operations: list[tuple[object, ...]]) -> None:
     """Slots, KV cache, patience and sleep together, with a cache so small that preemption is common."""

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.adapters.clock import SystemClock
@@ -157,7 +157,6 @@ STEPS = st.lists(
 
 
 @pytest.mark.slow
-@settings(deadline=None)
 @given(STEPS, st.integers(1, 40))
 def test_store_equals_a_plain_dictionary(steps: list[tuple[str, str, str]], churn: int):
     """A pod never changes its owner, so a pod with another owner was deleted and created again."""
