@@ -14,9 +14,9 @@ from autoscaler.config.policy.reload import PolicyFiles
 from autoscaler.config.settings import HttpSettings, Mode, ScrapeSettings, Settings
 from autoscaler.daemon.log import LogRecorder
 from autoscaler.sim.demo.clock import CompressedClock
+from autoscaler.sim.demo.scenario import POLICIES as DEMO_POLICIES
+from autoscaler.sim.demo.scenario import demo_scenario
 from autoscaler.sim.demo.serve import SimulatedFleet
-from autoscaler.sim.demo.world import POLICIES as DEMO_POLICIES
-from autoscaler.sim.demo.world import world
 
 DEMO_PERIOD_S = 15.0
 """Simulated seconds between ticks: a quarter of a real second at the default speed."""
@@ -28,7 +28,7 @@ async def demo(*, duration_s: float | None, speed: float, seed: int, as_json: bo
     policies = PolicyFiles((shipped(), DEMO_POLICIES), SystemClock())
     http = HttpSettings(host="127.0.0.1", port=http_port)
     async with AsyncExitStack() as stack:
-        fleet = await stack.enter_async_context(SimulatedFleet(world(seed), clock))
+        fleet = await stack.enter_async_context(SimulatedFleet(demo_scenario(seed), clock))
         scrape = ScrapeSettings(dcgm=(fleet.dcgm_url,), gateways=(fleet.gateway_url,))
         settings = Settings(mode=Mode.DIRECT, period_s=DEMO_PERIOD_S, scrape=scrape, http=http)
         sources = await open_sources(stack, settings, clock, policies)

@@ -15,7 +15,7 @@ from autoscaler.cli.options import options, refuse_unused
 from autoscaler.cli.param_types import OUT, READABLE_FILE, Duration, Number, WholeNumber
 
 if TYPE_CHECKING:
-    from autoscaler.lab.commands.setup import Setting
+    from autoscaler.lab.commands.options import ExperimentOptions
 
 GREEDY = ("--trace", "--against")
 YEAR_S = 365 * 86_400
@@ -130,8 +130,8 @@ experiment_options = options(
 )
 
 
-def run_experiment(given: dict[str, Any], work: Callable[[Setting], int], gpus: float | None = None) -> None:
-    """Run to the end what takes a setting, that of `experiment_options`."""
+def run_experiment(given: dict[str, Any], work: Callable[[ExperimentOptions], int], gpus: float | None = None) -> None:
+    """Check the values of `experiment_options` and run `work` with them."""
     if not given["profile"]:
         raise click.UsageError("--profile NAME is missing: it says how fast a replica is")
     if not given["against"]:
@@ -144,18 +144,18 @@ def run_experiment(given: dict[str, Any], work: Callable[[Setting], int], gpus: 
 
         fresh, other = map(show_duration, (uncached, cold))
         raise click.UsageError(f"--cold-start-uncached is {fresh}; it must be at least --cold-start, {other}")
-    run_interruptibly(lambda: work(_setting(given, gpus)))
+    run_interruptibly(lambda: work(_make_options(given, gpus)))
 
 
-def _setting(given: dict[str, Any], gpus: float | None) -> Setting:
-    from autoscaler.lab.commands.setup import Setting
+def _make_options(given: dict[str, Any], gpus: float | None) -> ExperimentOptions:
+    from autoscaler.lab.commands.options import ExperimentOptions
 
-    return Setting(
+    return ExperimentOptions(
         profile=given["profile"],
         policies=(given["policy"],) if given["policy"] else (),
         against=given["against"],
         tuned=given["tuned"],
-        planned=given["planned"],
+        offline_plan=given["planned"],
         cold_start_s=given["cold_start"],
         cold_start_uncached_s=math.nan if given["cold_start_uncached"] is None else given["cold_start_uncached"],
         cold_start_spread=given["cold_start_spread"],

@@ -14,7 +14,7 @@ from autoscaler.cli.param_types import READABLE_FILE, Duration, Moment, Workload
 from autoscaler.cli.settings import prometheus_settings
 
 if TYPE_CHECKING:
-    from autoscaler.lab.commands.setup import Setting
+    from autoscaler.lab.commands.options import ExperimentOptions
 
 STEP_S = 15.0  # of history
 
@@ -62,13 +62,13 @@ def replay(
     elif start is None:
         raise click.UsageError("--start is missing: it says where the history to read begins")
 
-    def work(setting: Setting) -> int:
+    def work(options: ExperimentOptions) -> int:
         from autoscaler.lab.commands import replay as lab
 
         if ticks is not None:
-            return lab.replay_ticks(setting, ticks, workload, (start, end))
+            return lab.replay_ticks(options, ticks, workload, (start, end))
         assert prometheus is not None and start is not None
-        return lab.replay(setting, prometheus, workload, (start, end), step or STEP_S)
+        return lab.replay(options, prometheus, workload, (start, end), step or STEP_S)
 
     run_experiment(given, work)
 

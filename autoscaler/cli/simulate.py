@@ -13,7 +13,7 @@ from autoscaler.cli.experiment import YEAR_S, GreedyGroup, experiment_options, r
 from autoscaler.cli.param_types import OUT, READABLE_FILE, Duration, Number, WholeNumber
 
 if TYPE_CHECKING:
-    from autoscaler.lab.commands.setup import Setting
+    from autoscaler.lab.commands.options import ExperimentOptions
 
 
 @click.group(cls=GreedyGroup, invoke_without_command=True, short_help="Try a policy on a trace, against baselines.")
@@ -69,10 +69,10 @@ def simulate(
         started, ended = map(show_duration, interval)
         raise click.UsageError(f"--start is {started}; it must be before --end, {ended}")
 
-    def work(setting: Setting) -> int:
+    def work(options: ExperimentOptions) -> int:
         from autoscaler.lab.commands import simulate as lab
 
-        return lab.simulate(setting, traces, scale, interval)
+        return lab.simulate(options, traces, scale, interval)
 
     run_experiment(given, work, gpus)
 

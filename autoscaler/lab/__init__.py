@@ -1,1 +1,1 @@
-"""The laboratory of `simulate` and `replay`: traces, baselines, bounds, reports. The daemon never imports it."""
+"""The laboratory behind `simulate` and `replay`: traces, baselines, bounds and reports. The daemon never imports it."""

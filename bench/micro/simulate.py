@@ -17,10 +17,11 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from autoscaler.lab.replay.case import Case, Goal, Trace, View
+from autoscaler.lab.replay.inputs.trace_file import load
+from autoscaler.lab.replay.inputs.transform import clip, generate, truncate
 from autoscaler.lab.replay.run import run
-from autoscaler.lab.replay.score import summarize
-from autoscaler.lab.replay.trace import between, cut, generate, load
-from autoscaler.sim.engine.profiles import named
+from autoscaler.lab.replay.score import compute_score
+from autoscaler.sim.engine.profiles import find_profile
 from autoscaler.sim.engine.traffic import DAY_S, Lengths, Shape
 
 OFFICE_DAY = (0.5, 0.4, 0.35, 0.3, 0.3, 0.35, 0.5, 0.7, 1.0, 1.3, 1.5, 1.6, 1.5, 1.5, 1.6, 1.6, 1.5, 1.4, 1.3) + (
@@ -39,19 +40,21 @@ class Backlog:
     period_s: float = 15.0
 
     def decide(self, view: View) -> int:
-        seen = view.seen
+        seen = view.totals
         requests = float(seen.running.sum() + seen.waiting.sum()) + seen.gateway_waiting
         return max(round(requests / self.requests_per_replica + 0.5), 1)
 
 
 def measure(trace: Trace, profile: str) -> dict[str, Any]:
-    offer = named(profile)
-    fitting, shortened = cut(trace, offer.profile.max_model_len)
-    case = Case(fitting, offer.profile, Goal(1.0, 0.05, 0.99), cold_start_s=60.0, gpus_per_replica=offer.gpus)
+    replica_spec = find_profile(profile)
+    fitting, shortened = truncate(trace, replica_spec.profile.max_model_len)
+    case = Case(
+        fitting, replica_spec.profile, Goal(1.0, 0.05, 0.99), cold_start_s=60.0, gpus_per_replica=replica_spec.gpus
+    )
     began = time.perf_counter()
     outcome = run(case, Backlog())
     took_s = time.perf_counter() - began
-    row = summarize(case, outcome)
+    row = compute_score(case, outcome)
     requests = len(fitting.arrival_s)
     return {
         "trace": trace.name,
@@ -76,7 +79,7 @@ def main() -> None:
     else:
         traces = [generate("day", REASONING, DAY_S, seed=1), generate("fortnight", CHAT, 14 * DAY_S, seed=1)]
     began = time.perf_counter()
-    measure(between(traces[0], 0.0, min(60.0, traces[0].duration_s)), args.profile)
+    measure(clip(traces[0], 0.0, min(60.0, traces[0].duration_s)), args.profile)
     result = {
         "compile_or_load_s": round(time.perf_counter() - began, 1),
         "runs": [measure(trace, args.profile) for trace in traces],

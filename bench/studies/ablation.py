@@ -47,12 +47,12 @@ from autoscaler.core.planner import (
 )
 from autoscaler.core.planner.interval import Seen
 from autoscaler.core.table.columns import FloatColumn
-from autoscaler.lab.compare.workload_trace import goal_of, started
-from autoscaler.lab.replay import trace as traces
+from autoscaler.lab.compare.experiment import goal_from_policy, with_start_replicas
 from autoscaler.lab.replay.case import Case
-from autoscaler.lab.replay.product import Ours
+from autoscaler.lab.replay.inputs import transform
+from autoscaler.lab.replay.policy_scaler import PolicyScaler
 from autoscaler.lab.replay.run import run
-from autoscaler.lab.replay.score import summarize
+from autoscaler.lab.replay.score import compute_score
 from autoscaler.sim.engine.profile_file import find
 from bench.studies.cases import anywhere, found, generated, sized
 
@@ -134,21 +134,23 @@ def switched(settings: tuple[tuple[Any, str, Any], ...]) -> Iterator[None]:
 
 
 def cases(folder: Path | None, given: argparse.Namespace) -> Iterator[Case]:
-    _, offer = find(given.profile)
-    goal = goal_of(load_policies().policies["interactive"])
+    _, replica_spec = find(given.profile)
+    goal = goal_from_policy(load_policies().policies["interactive"])
     for models in found(folder) if folder else generated():
         start_s, end_s = given.start * 3600, min(given.end * 3600, models[0].duration_s)
-        within = traces.part(models, start_s, end_s) if start_s < end_s else []
+        within = transform.clip_all(models, start_s, end_s) if start_s < end_s else []
         if len(within) != 1:
             continue
         for seed in given.seeds:
             (model,) = anywhere(within, given.window * 3600, seed)
-            fitting, _ = traces.cut(model, offer.profile.max_model_len)
-            case = Case(fitting, offer.profile, goal, given.cold_start, gpus_per_replica=offer.gpus, seed=seed)
+            fitting, _ = transform.truncate(model, replica_spec.profile.max_model_len)
+            case = Case(
+                fitting, replica_spec.profile, goal, given.cold_start, gpus_per_replica=replica_spec.gpus, seed=seed
+            )
             if given.scale is None:
                 yield sized(fitting, given.size, case, given.max_requests)
             else:
-                yield started(replace(case, trace=traces.scale(fitting, given.scale, seed)))
+                yield with_start_replicas(replace(case, trace=transform.scale(fitting, given.scale, seed)))
 
 
 def in_all(results: Sequence[dict[str, Any]], attainment: float) -> Iterator[str]:
@@ -194,7 +196,7 @@ def main() -> None:
         allowed, whole = 1 - case.goal.attainment, math.nan
         for idea in dict.fromkeys(("nothing", *given.without)):
             with switched(OFF[idea]):
-                row = summarize(case, run(case, Ours(case, policy)))
+                row = compute_score(case, run(case, PolicyScaler(case, policy)))
             at_goal = row.gpu_hours * max((1 - row.attainment) / allowed, 0.01) ** SLOPE
             whole = at_goal if idea == "nothing" else whole
             results.append(
@@ -217,7 +219,7 @@ def main() -> None:
     if given.json:
         print(json.dumps(results))
     else:
-        print(*in_all(results, goal_of(policy).attainment), sep="\n")
+        print(*in_all(results, goal_from_policy(policy).attainment), sep="\n")
 
 
 if __name__ == "__main__":

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from autoscaler.lab.bounds.lower_bound import bound
-from autoscaler.lab.compare.workload_trace import started
-from autoscaler.lab.replay import trace as traces
+from autoscaler.lab.bounds.lower_bound import compute_lower_bound
+from autoscaler.lab.compare.experiment import with_start_replicas
 from autoscaler.lab.replay.case import Case, Trace
+from autoscaler.lab.replay.inputs import trace_file, transform
 from autoscaler.lab.replay.request_cost import request_work_s
 from autoscaler.sim.engine.traffic import Bursts, Lengths, Shape
 
@@ -23,7 +23,7 @@ def generated() -> list[list[Trace]]:
     lengths = Lengths(600, 0.8, 4000), Lengths(120, 0.8, 1000)
     ramp = Shape(2.0, *lengths, day=(1.0, 7.0) + (1.0,) * 22)
     burst = Shape(1.5, *lengths, bursts=(Bursts(6.0, 90.0, 0.6, 5.0),))
-    return [[traces.generate(name, shape, 1800.0, seed=11)] for name, shape in (("ramp", ramp), ("bursts", burst))]
+    return [[transform.generate(name, shape, 1800.0, seed=11)] for name, shape in (("ramp", ramp), ("bursts", burst))]
 
 
 def found(folder: Path) -> Iterator[list[Trace]]:
@@ -33,15 +33,15 @@ def found(folder: Path) -> Iterator[list[Trace]]:
     none = True
     for file in sorted(folder.glob("*.csv*")):
         try:
-            loaded = traces.load(file)
-        except traces.TraceError as error:
+            loaded = trace_file.load(file)
+        except trace_file.TraceError as error:
             if "no column" not in str(error):
                 raise
             continue
         none = False
         yield [replace(each, name=each.name.removesuffix("_requests")) for each in loaded]
     if none:
-        raise ValueError(f"{folder}: no trace in it, a *.csv or *.csv.gz with {','.join(traces.COLUMNS)}")
+        raise ValueError(f"{folder}: no trace in it, a *.csv or *.csv.gz with {','.join(trace_file.COLUMNS)}")
 
 
 def anywhere(models: Sequence[Trace], window_s: float, seed: int) -> Sequence[Trace]:
@@ -54,7 +54,7 @@ def anywhere(models: Sequence[Trace], window_s: float, seed: int) -> Sequence[Tr
     if not len(starts):
         return models
     start_s = float(np.random.default_rng((seed, 2)).choice(starts))
-    return traces.part(models, start_s, min(start_s + window_s, duration_s))
+    return transform.clip_all(models, start_s, min(start_s + window_s, duration_s))
 
 
 def sized(trace: Trace, size: float, case: Case, most_requests: int) -> Case:
@@ -66,10 +66,10 @@ def sized(trace: Trace, size: float, case: Case, most_requests: int) -> Case:
         if len(trace.arrival_s) * factor > most_requests:
             kept = max(int(most_requests / factor), 2)
             end_s = float(trace.arrival_s[min(kept, len(trace.arrival_s) - 1)])
-            part = traces.between(trace, 0.0, max(min(end_s, trace.duration_s), 60.0))
-        scaled = replace(case, trace=traces.scale(part, factor, case.seed))
-        mean = bound(scaled).replica_s / scaled.trace.duration_s
+            part = transform.clip(trace, 0.0, max(min(end_s, trace.duration_s), 60.0))
+        scaled = replace(case, trace=transform.scale(part, factor, case.seed))
+        mean = compute_lower_bound(scaled).replica_s / scaled.trace.duration_s
         if 1 / CLOSE <= mean / size <= CLOSE or mean <= 0:
             break
         factor *= size / mean
-    return started(scaled)
+    return with_start_replicas(scaled)

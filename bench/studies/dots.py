@@ -11,8 +11,8 @@ from typing import NamedTuple
 from autoscaler.lab import report
 from autoscaler.lab.compare.result import OURS
 from autoscaler.lab.report.charts import RIGHT, WIDTH, colours, picture
+from autoscaler.lab.report.format import amount
 from autoscaler.lab.report.svg import Scale, element, text
-from autoscaler.lab.report.words import amount
 
 STYLE = """
 .whisker { stroke: var(--text); stroke-width: 1.5; }

@@ -37,19 +37,19 @@ from rich.console import Console
 
 from autoscaler.config.policy.parse import load as load_policies
 from autoscaler.lab.baselines import BASELINES
-from autoscaler.lab.compare.compare import prove
-from autoscaler.lab.compare.result import OURS, Proof
-from autoscaler.lab.compare.workload_trace import Subject, goal_of, started
-from autoscaler.lab.replay import trace as traces
+from autoscaler.lab.compare.compare import compare
+from autoscaler.lab.compare.experiment import Experiment, goal_from_policy, with_start_replicas
+from autoscaler.lab.compare.result import OURS, Comparison
 from autoscaler.lab.replay.case import Case, Trace
-from autoscaler.lab.replay.shared_gpus import GpuPool
-from autoscaler.lab.report import outputs
+from autoscaler.lab.replay.engine.gpu_pool import GpuPool
+from autoscaler.lab.replay.inputs import transform
+from autoscaler.lab.report import output_files
 from autoscaler.lab.report.charts import frontier
 from autoscaler.lab.report.document import document
 from autoscaler.lab.report.page import page
-from autoscaler.lab.report.progress import Bar
+from autoscaler.lab.report.progress_bar import ProgressBar
 from autoscaler.sim.engine.profile_file import find
-from autoscaler.sim.engine.profiles import Offer
+from autoscaler.sim.engine.profiles import ReplicaSpec
 from bench.studies.cases import anywhere, found, generated, sized
 from bench.studies.dots import standalone
 from bench.studies.tables import picture, table
@@ -71,7 +71,7 @@ class Grid:
     profile: str = "8b-h100"
     against: tuple[str, ...] = tuple(BASELINES)
     gpus: float = math.inf  # that the models of one trace share
-    planned: bool = False  # also the schedule that knows the trace
+    offline_plan: bool = False  # also the schedule that knows the trace
     window_s: float = math.inf  # of each trace, from a moment that the seed draws
     learned: float = 0.0  # share of each case that is only learned from
 
@@ -79,66 +79,78 @@ class Grid:
 QUICK = Grid((3.0,), (60.0,), (1, 2), most_requests=20_000, profile="8b-h100-3g")
 
 
-def subjects(models: Sequence[Trace], grid: Grid) -> Iterator[tuple[str, Callable[[Callable[[float], None]], Subject]]]:
+def experiments(
+    models: Sequence[Trace], grid: Grid
+) -> Iterator[tuple[str, Callable[[Callable[[float], None]], Experiment]]]:
     """Yield the key of every case of one trace file, all that changes its result with the seed last, and its maker.
 
     Making one takes long, and who has its result does not need it.
     """
-    profile, offer = find(grid.profile)
+    profile, replica_spec = find(grid.profile)
     name = models[0].name.partition("/")[0]
-    checksum = content(models, offer)
+    checksum = content(models, replica_spec)
     for cold_start_s in grid.cold_starts_s:
         for size in grid.sizes if len(models) == 1 else (math.nan,):  # a fleet runs as it is
             for seed in grid.seeds:
                 fleet = f"fleet on {grid.gpus:g} GPUs" if math.isfinite(grid.gpus) else "fleet"
                 beginning = [fleet, None] if math.isnan(size) else [size, grid.most_requests]
                 window_s = grid.window_s if math.isfinite(grid.window_s) else None
-                how = [window_s, grid.learned, grid.planned, grid.against, checksum]
+                how = [window_s, grid.learned, grid.offline_plan, grid.against, checksum]
                 key = json.dumps([name, profile, *beginning, cold_start_s, *how, seed])
                 yield key, partial(prepared, models, grid, size, cold_start_s, seed)
 
 
 def prepared(
-    models: Sequence[Trace], grid: Grid, size: float, cold_start_s: float, seed: int, told: Callable[[float], None]
-) -> Subject:
+    models: Sequence[Trace], grid: Grid, size: float, cold_start_s: float, seed: int, progress: Callable[[float], None]
+) -> Experiment:
     """Return one case, scaled to `size` and begun; of a fleet (NaN) each model as it is."""
-    profile, offer = find(grid.profile)
+    profile, replica_spec = find(grid.profile)
     policy = load_policies().policies["interactive"]
     cases = []
     window = anywhere(models, grid.window_s, seed)
     for model in window:
-        fitting, _ = traces.cut(model, offer.profile.max_model_len)
-        case = Case(fitting, offer.profile, goal_of(policy), cold_start_s, gpus_per_replica=offer.gpus, seed=seed)
+        fitting, _ = transform.truncate(model, replica_spec.profile.max_model_len)
+        case = Case(
+            fitting,
+            replica_spec.profile,
+            goal_from_policy(policy),
+            cold_start_s,
+            gpus_per_replica=replica_spec.gpus,
+            seed=seed,
+        )
         if len(models) > 1 and math.isfinite(grid.gpus):
-            case = replace(case, max_replicas=int(GpuPool.holding([case], grid.gpus).fitting(offer.gpus)))
-        case = started(case) if math.isnan(size) else sized(fitting, size, case, grid.most_requests)
+            case = replace(
+                case, max_replicas=int(GpuPool.for_cases([case], grid.gpus).count_fitting(replica_spec.gpus))
+            )
+        case = with_start_replicas(case) if math.isnan(size) else sized(fitting, size, case, grid.most_requests)
         cases.append(replace(case, counted_from_s=grid.learned * case.trace.duration_s))
-        told(len(cases) / len(window))
+        progress(len(cases) / len(window))
     gpus = grid.gpus if math.isnan(size) else math.inf
-    return Subject(models[0].name.partition("/")[0], profile, tuple(cases), policy, gpus=gpus)
+    return Experiment(models[0].name.partition("/")[0], profile, tuple(cases), policy, gpus=gpus)
 
 
-def content(models: Sequence[Trace], offer: Offer) -> str:
+def content(models: Sequence[Trace], replica_spec: ReplicaSpec) -> str:
     """Return a checksum that tells traces and profiles of one name apart."""
-    checksum = zlib.crc32(repr(offer).encode())
+    # The text is part of the keys of kept results, so it does not follow the name of the class.
+    checksum = zlib.crc32(f"Offer(profile={replica_spec.profile!r}, gpus={replica_spec.gpus!r})".encode())
     for model in models:
         for column in (model.arrival_s, model.prompt_tokens, model.output_tokens):
             checksum = zlib.crc32(column.tobytes(), checksum)
     return f"{checksum:08x}"
 
 
-def summary(proof: Proof, gpus: float) -> dict[str, Any]:
+def summary(comparison: Comparison, gpus: float) -> dict[str, Any]:
     """Return what is kept of a proof: its document, and by policy the excess of whoever met the goal."""
-    kept = document([proof])
+    kept = document([comparison])
     assert isinstance(kept, dict)
-    best = {run.name: run for run in proof.runs if run.name == OURS or run.tuned}
-    kept["excess"] = {name: round(proof.ratio(run.row.gpu_hours) - 1, 4) for name, run in best.items()}
-    kept["meets"] = {name: proof.attains(run) for name, run in best.items()}
-    if before := proof.best_before():
-        excess = round(proof.ratio(before.row.gpu_hours) - 1, 4)
-        kept["before"] = {"name": before.name, "attainment": before.row.attainment, "excess": excess}
-        kept["before"]["meets"] = proof.attains(before)
-    kept["clairvoyant_mean"] = round(proof.clairvoyant_gpu_hours / gpus * 3600 / proof.duration_s, 3)
+    best = {run.name: run for run in comparison.runs if run.name == OURS or run.tuned}
+    kept["excess"] = {name: round(comparison.ratio(run.score.gpu_hours) - 1, 4) for name, run in best.items()}
+    kept["meets"] = {name: comparison.meets_goal(run) for name, run in best.items()}
+    if before := comparison.best_learned_baseline():
+        excess = round(comparison.ratio(before.score.gpu_hours) - 1, 4)
+        kept["before"] = {"name": before.name, "attainment": before.score.attainment, "excess": excess}
+        kept["before"]["meets"] = comparison.meets_goal(before)
+    kept["clairvoyant_mean"] = round(comparison.lower_bound_gpu_hours / gpus * 3600 / comparison.duration_s, 3)
     return kept
 
 
@@ -193,36 +205,48 @@ def run(
     known, results = read_results(file), {}
     console = Console(stderr=True)
     for models in found(folder) if folder else generated():
-        for key, prepare in subjects(models, grid):
+        for key, prepare in experiments(models, grid):
             if key in known and not ours:
                 results[key] = known[key]
                 continue
             out.mkdir(parents=True, exist_ok=True)
             *case, seed = json.loads(key)
             title = "-".join(str(part) for part in case[:5] if part)
-            with Bar(f"preparing {title}", console) as told:
-                subject = prepare(told)
+            with ProgressBar(f"preparing {title}", console) as progress:
+                experiment = prepare(progress)
             console.print(
-                f"{title}, seed {seed}: {sum(len(case.trace.arrival_s) for case in subject.cases):,} requests"
+                f"{title}, seed {seed}: {sum(len(case.trace.arrival_s) for case in experiment.cases):,} requests"
             )
-            against, tuned, planned = ((), False, False) if key in known else (grid.against, True, grid.planned)
-            with Bar(subject.trace, console) as told:
-                proof = prove(subject, against, tuned=tuned, planned=planned, workers=jobs, ray=ray, told=told)
-            found_now = summary(proof, subject.cases[0].gpus_per_replica)
+            against, tuned, offline_plan = (
+                ((), False, False) if key in known else (grid.against, True, grid.offline_plan)
+            )
+            with ProgressBar(experiment.trace, console) as progress:
+                comparison = compare(
+                    experiment,
+                    against,
+                    tuned=tuned,
+                    offline_plan=offline_plan,
+                    workers=jobs,
+                    ray=ray,
+                    progress=progress,
+                )
+            found_now = summary(comparison, experiment.cases[0].gpus_per_replica)
             results[key] = renewed(known[key], found_now) if key in known else found_now
             append(file, {"key": key, "result": results[key]})
             if key in known:
                 draw(results, out)
                 continue
-            texts = {"html": page([proof]), "svg": standalone(frontier(proof))}
-            outputs.write([(out / f"{title}.{kind}", text) for kind, text in texts.items()])  # of all seeds the last
+            texts = {"html": page([comparison]), "svg": standalone(frontier(comparison))}
+            output_files.write(
+                [(out / f"{title}.{kind}", text) for kind, text in texts.items()]
+            )  # of all seeds the last
             draw(results, out)
     draw(results, out)
     return results
 
 
 def draw(results: dict[str, dict[str, Any]], out: Path) -> None:
-    outputs.write([(out / "policies.md", table(results)), (out / "policies.svg", picture(results))])
+    output_files.write([(out / "policies.md", table(results)), (out / "policies.svg", picture(results))])
 
 
 def number(text: str) -> float:
@@ -292,7 +316,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "learned": given.learn,
         "gpus": given.gpus,
         "profile": given.profile,
-        "planned": given.planned,
+        "offline_plan": given.planned,
     }
     grid = replace(grid, **{name: value for name, value in changes.items() if value})
     try:

@@ -25,12 +25,12 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from autoscaler.config.policy.parse import load as load_policies
 from autoscaler.core.table.columns import FloatColumn
 from autoscaler.lab.baselines.static import Static
-from autoscaler.lab.bounds.constant_count import fewest
-from autoscaler.lab.compare.workload_trace import goal_of, started
+from autoscaler.lab.bounds.constant_count import find_fewest_replicas
+from autoscaler.lab.compare.experiment import goal_from_policy, with_start_replicas
 from autoscaler.lab.replay.case import Case, Trace
-from autoscaler.lab.replay.product import Ours
+from autoscaler.lab.replay.policy_scaler import PolicyScaler
 from autoscaler.lab.replay.run import run
-from autoscaler.lab.replay.score import Row, summarize
+from autoscaler.lab.replay.score import Score, compute_score
 from autoscaler.sim.engine.profile_file import find
 
 PROMPT_TOKENS, OUTPUT_TOKENS = (200, 1500), (50, 400)
@@ -84,26 +84,33 @@ def generate(name: str, seed: int, hours: float = math.inf) -> Trace:
     return Trace(name, arrival_s, prompts, outputs, duration_s)
 
 
-def constant(case: Case) -> tuple[int, Row]:
+def constant(case: Case) -> tuple[int, Score]:
     """Return the least constant count that meets the goal, or comes as near as any, and what became of it."""
-    rows: dict[int, Row] = {}
+    rows: dict[int, Score] = {}
 
     def attained(count: int) -> float:
-        rows[count] = summarize(case, run(replace(case, start_replicas=count), Static(count)))
+        rows[count] = compute_score(case, run(replace(case, start_replicas=count), Static(count)))
         return rows[count].attainment
 
-    count = fewest(case, attained, MORE)
+    count = find_fewest_replicas(case, attained, MORE)
     return count, rows[count]
 
 
 def measured(name: str, given: argparse.Namespace) -> dict[str, Any]:
     policy = load_policies().policies["interactive"]
-    _, offer = find(given.profile)
+    _, replica_spec = find(given.profile)
     trace = generate(name, given.seed, given.hours)
-    case = started(
-        Case(trace, offer.profile, goal_of(policy), given.cold_start, gpus_per_replica=offer.gpus, seed=given.seed)
+    case = with_start_replicas(
+        Case(
+            trace,
+            replica_spec.profile,
+            goal_from_policy(policy),
+            given.cold_start,
+            gpus_per_replica=replica_spec.gpus,
+            seed=given.seed,
+        )
     )
-    ours = summarize(case, run(case, Ours(case, policy)))
+    ours = compute_score(case, run(case, PolicyScaler(case, policy)))
     count, least = constant(case)
     return {
         "shape": name,

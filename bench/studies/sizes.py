@@ -25,13 +25,13 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from autoscaler.config.policy.parse import load as load_policies
 from autoscaler.config.policy.schema import Policy
-from autoscaler.lab.compare.workload_trace import goal_of
+from autoscaler.lab.compare.experiment import goal_from_policy
 from autoscaler.lab.replay.case import Case, View
-from autoscaler.lab.replay.product import Ours
+from autoscaler.lab.replay.inputs.transform import generate
+from autoscaler.lab.replay.policy_scaler import PolicyScaler
 from autoscaler.lab.replay.request_cost import request_work_s
 from autoscaler.lab.replay.run import run
-from autoscaler.lab.replay.score import summarize
-from autoscaler.lab.replay.trace import generate
+from autoscaler.lab.replay.score import compute_score
 from autoscaler.sim.engine.profile_file import find
 from autoscaler.sim.engine.traffic import Lengths, Shape
 
@@ -40,29 +40,29 @@ TRIED_S = 900.0  # of one request a second, by which the work of a request is kn
 FOUND = 2.0  # replicas at the start, over the work that nobody can do without
 
 
-class Watched(Ours):
+class Watched(PolicyScaler):
     """Notes what it measured, and what was ready then."""
 
     def __init__(self, case: Case, policy: Policy) -> None:
         super().__init__(case, policy)
-        self.seen: list[tuple[float, float, float]] = []  # time, load, ready replicas
+        self.totals: list[tuple[float, float, float]] = []  # time, load, ready replicas
 
     def decide(self, view: View) -> int:
         count = super().decide(view)
         if self.decision is not None:
-            self.seen.append((view.now_s, float(self.decision.plan.demand[0]), float(view.ready)))
+            self.totals.append((view.now_s, float(self.decision.plan.demand[0]), float(view.ready)))
         return count
 
 
 def measured(size: float, given: argparse.Namespace) -> dict[str, Any]:
     """Run one size: as many requests as are, by the work that the bound counts, so many busy replicas."""
-    _, offer = find(given.profile)
+    _, replica_spec = find(given.profile)
     policy = load_policies().policies["interactive"]
-    goal = goal_of(policy)
+    goal = goal_from_policy(policy)
 
     def case(requests_per_s: float, duration_s: float) -> Case:
         trace = generate("steady", Shape(requests_per_s, PROMPT, OUTPUT), duration_s, seed=3)
-        return Case(trace, offer.profile, goal, given.cold_start, gpus_per_replica=offer.gpus, seed=3)
+        return Case(trace, replica_spec.profile, goal, given.cold_start, gpus_per_replica=replica_spec.gpus, seed=3)
 
     tried = case(1.0, TRIED_S)
     each_s = float(sum(work.sum() for work in request_work_s(tried))) / len(tried.trace.arrival_s)
@@ -70,8 +70,8 @@ def measured(size: float, given: argparse.Namespace) -> dict[str, Any]:
     start = math.ceil(FOUND * size)
     steady = replace(steady, start_replicas=start, max_replicas=10 * start)
     scaler = Watched(steady, policy)
-    row = summarize(steady, run(steady, scaler))
-    _, load, ready = np.array([seen for seen in scaler.seen if seen[0] > steady.trace.duration_s / 2]).T
+    score = compute_score(steady, run(steady, scaler))
+    _, load, ready = np.array([seen for seen in scaler.totals if seen[0] > steady.trace.duration_s / 2]).T
     mean, beyond = float(np.nanmean(load)), float(np.nanmean(ready - load))
     return {
         "requests": len(steady.trace.arrival_s),
@@ -79,9 +79,9 @@ def measured(size: float, given: argparse.Namespace) -> dict[str, Any]:
         "ready": round(float(ready.mean()), 2),
         "headroom": round(beyond / mean, 3),
         "headroom_in_roots": round(beyond / math.sqrt(mean), 2),
-        "attainment": round(row.attainment, 5),
-        "scale_ups": row.scale_ups,
-        "scale_downs": row.scale_downs,
+        "attainment": round(score.attainment, 5),
+        "scale_ups": score.scale_ups,
+        "scale_downs": score.scale_downs,
     }
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from autoscaler.lab.compare.result import OURS
-from autoscaler.lab.report.words import amount, seconds, share
+from autoscaler.lab.report.format import amount, seconds, share
 from bench.studies.dots import Dot, dots, standalone
 
 # 97.5% quantile of Student's t by degrees of freedom; beyond, that of the normal distribution is near enough.

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from autoscaler.sim.engine.profile_file import write
-from autoscaler.sim.engine.profiles import named
+from autoscaler.sim.engine.profiles import find_profile
 from bench.studies import cases, policies, tables
 
 ROOT = Path(__file__).parents[2]
@@ -67,7 +67,7 @@ def test_a_case_whose_result_is_known_is_not_sized_again(traces: Path, tmp_path:
     """To size a case takes as long as to run it; one too large to be sized tells whether it was tried."""
     out = tmp_path / "out"
     too_large = replace(policies.Grid(), sizes=(1e9,), cold_starts_s=(30.0,), seeds=(1,), against=("static",))
-    ((key, prepare),) = policies.subjects(next(cases.found(traces)), too_large)
+    ((key, prepare),) = policies.experiments(next(cases.found(traces)), too_large)
     with pytest.raises(ValueError, match="more than 50,000,000, the limit"):
         prepare(lambda _share: None)
     assert bench(traces, out) == 0
@@ -196,11 +196,11 @@ def test_the_models_of_a_fleet_share_their_window_and_who_is_silent_in_it_is_lef
 @pytest.mark.slow
 def test_another_trace_or_profile_of_the_same_name_is_run(traces: Path, tmp_path: Path) -> None:
     out, profile = tmp_path / "out", tmp_path / "mine.json"
-    profile.write_text(write(named("8b-h100")))
+    profile.write_text(write(find_profile("8b-h100")))
     assert bench(traces, out, "--profile", str(profile)) == 0
     write_trace(traces, every_s=0.4)
     assert bench(traces, out, "--profile", str(profile)) == 0
-    profile.write_text(write(named("8b-a100")))
+    profile.write_text(write(find_profile("8b-a100")))
     assert bench(traces, out, "--profile", str(profile)) == 0
     assert len(kept(out)) == 3
 

@@ -16,7 +16,7 @@ from click.testing import Result
 from autoscaler.adapters.console import JsonLines
 from autoscaler.config.policy.parse import load
 from autoscaler.lab.replay.case import Case, Goal, View
-from autoscaler.lab.replay.product import Ours
+from autoscaler.lab.replay.policy_scaler import PolicyScaler
 from autoscaler.lab.replay.run import run
 from autoscaler.ports import TickRecord
 from tests.adapters.prometheus.backfill import samples, witnessed
@@ -25,7 +25,7 @@ from tests.adapters.prometheus.range.test_history_refusals import serving
 from tests.cli.study import POLICY, PROFILE, invoke
 from tests.cli.test_outputs import COMMAND
 from tests.harness.fixtures import StartPromql
-from tests.lab.replay import small
+from tests.lab.replay import synthetic
 
 START = datetime(2026, 3, 1, 8, tzinfo=UTC)
 BACKWARDS = ("--start", "2026-03-01T09:00:00Z", "--end", "2026-03-01T08:30:00+01:00")
@@ -119,31 +119,39 @@ class Recorder:
     name = "recorder"
     period_s = 15.0
 
-    def __init__(self, ours: Ours) -> None:
+    def __init__(self, ours: PolicyScaler) -> None:
         self._ours = ours
         self.out = StringIO()
         self._lines = JsonLines(self.out)
         self._number = 0
 
     def decide(self, view: View) -> int:
-        wanted = self._ours.decide(view)
-        assert self._ours.inp is not None
+        desired = self._ours.decide(view)
+        assert self._ours.tick_input is not None
         assert self._ours.decision is not None
         self._number += 1
         wall_s = START.timestamp() + view.now_s
         self._lines.record(
             TickRecord(
-                self._number, view.now_s, wall_s, 0.01, self._ours.inp, self._ours.decision, ("interactive",), (), True
+                self._number,
+                view.now_s,
+                wall_s,
+                0.01,
+                self._ours.tick_input,
+                self._ours.decision,
+                ("interactive",),
+                (),
+                True,
             )
         )
-        return wanted
+        return desired
 
 
 @pytest.mark.slow
 def test_recorded_ticks_are_replayed(tmp_path: Path) -> None:
-    trace = small.poisson([4.0, 8.0, 4.0], 600.0, prompt=400, output=60)
-    case = Case(trace, small.llama(), Goal(1.0, 0.1, 0.99), cold_start_s=60.0)
-    recorder = Recorder(Ours(case, load().policies["interactive"]))
+    trace = synthetic.poisson([4.0, 8.0, 4.0], 600.0, prompt=400, output=60)
+    case = Case(trace, synthetic.llama(), Goal(1.0, 0.1, 0.99), cold_start_s=60.0)
+    recorder = Recorder(PolicyScaler(case, load().policies["interactive"]))
     run(case, recorder)
     ticks, out = tmp_path / "ticks.jsonl", tmp_path / "proof.json"
     ticks.write_text(recorder.out.getvalue())
@@ -175,9 +183,9 @@ def test_recorded_ticks_are_replayed(tmp_path: Path) -> None:
 
 
 def test_recorded_run_ignores_the_policy_s_limits(tmp_path: Path) -> None:
-    trace = small.poisson([20.0], 600.0, prompt=800, output=100)
-    case = Case(trace, small.llama(), Goal(1.0, 0.1, 0.99), cold_start_s=60.0, start_replicas=5)
-    recorder = Recorder(Ours(case, load().policies["interactive"]))
+    trace = synthetic.poisson([20.0], 600.0, prompt=800, output=100)
+    case = Case(trace, synthetic.llama(), Goal(1.0, 0.1, 0.99), cold_start_s=60.0, start_replicas=5)
+    recorder = Recorder(PolicyScaler(case, load().policies["interactive"]))
     run(case, recorder)
     ticks, out, one = tmp_path / "ticks.jsonl", tmp_path / "proof.json", tmp_path / "one.yaml"
     ticks.write_text(recorder.out.getvalue())
@@ -212,9 +220,9 @@ def test_a_signal_ends_a_replay_that_waits_for_a_server_at_once() -> None:
 async def test_history_is_replayed_from_a_real_server(
     tmp_path: Path, server: str, victoria_metrics: StartPromql
 ) -> None:
-    trace = small.poisson([4.0, 12.0, 4.0], 600.0, prompt=800, output=120)
-    case = Case(trace, small.llama(), Goal(1.0, 0.1, 0.99), cold_start_s=60.0)
-    witness, _ = witnessed(case, Ours(case, load().policies["interactive"]))
+    trace = synthetic.poisson([4.0, 12.0, 4.0], 600.0, prompt=800, output=120)
+    case = Case(trace, synthetic.llama(), Goal(1.0, 0.1, 0.99), cold_start_s=60.0)
+    witness, _ = witnessed(case, PolicyScaler(case, load().policies["interactive"]))
     begin_s = float(int(datetime.now(UTC).timestamp() - 86_400) // 3600 * 3600)
     told = tuple(samples(witness, begin_s, "team", "llama"))
     out = tmp_path / "proof.json"
@@ -231,9 +239,9 @@ async def test_history_is_replayed_from_a_real_server(
         async with prometheus_with(tmp_path, told) as running:
             result = await replay(running.url)
     else:
-        started = await victoria_metrics()
-        await load_into(started, told)
-        result = await replay(started.url)
+        with_start_replicas = await victoria_metrics()
+        await load_into(with_start_replicas, told)
+        result = await replay(with_start_replicas.url)
     assert result.exit_code == 0, result.output
     written = json.loads(out.read_text())
     by_name = {policy["name"]: policy for policy in written["policies"]}

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from autoscaler.lab.report.progress import Bar
+from autoscaler.lab.report.progress_bar import ProgressBar
 from tests.cli.study import POLICY, PROFILE, invoke, write_trace
 
 
@@ -154,7 +154,7 @@ def test_several_files_make_several_proofs(trace: Path, tmp_path: Path) -> None:
 def test_progress_covers_reading_all_traces(trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shares: dict[str, list[float]] = {}
 
-    class Noted(Bar):
+    class Noted(ProgressBar):
         def __init__(self, title: str, console: Console) -> None:
             super().__init__(title, console)
             self.shares = shares.setdefault(title, [])
@@ -162,7 +162,7 @@ def test_progress_covers_reading_all_traces(trace: Path, tmp_path: Path, monkeyp
         def __call__(self, share: float) -> None:
             self.shares.append(share)
 
-    monkeypatch.setattr("autoscaler.lab.commands.simulate.Bar", Noted)
+    monkeypatch.setattr("autoscaler.lab.commands.simulate.ProgressBar", Noted)
     second = write_trace(tmp_path / "second.csv", ["1,500,80"])
     assert invoke("simulate", "--trace", trace, "--trace", second, *PROFILE).exit_code == 0
     for title in ("reading traces", "preparing"):
@@ -372,7 +372,7 @@ def test_same_named_traces_are_told_apart_by_path(trace: Path, tmp_path: Path) -
     other.parent.mkdir()
     other.write_bytes(trace.read_bytes())
     assert invoke("simulate", "--trace", trace, other, *PROFILE, "--json", out).exit_code == 0
-    names = [proof["trace"] for proof in json.loads(out.read_text())]
+    names = [comparison["trace"] for comparison in json.loads(out.read_text())]
     assert names == [str(file).removesuffix(".csv.gz") for file in (trace, other)]
     result = invoke("simulate", "--trace", trace, other, trace, *PROFILE)
     assert result.output == f"error: --trace {trace}: it was given before, as {trace}; allowed: each file once\n"

@@ -76,10 +76,10 @@ def test_crashes_cost_attainment_and_requests(ran: Ran) -> None:
 
 def test_impatient_clients_leave_when_no_replica_serves(ran: Ran) -> None:
     patient, _ = ran("--start-replicas", 0)
-    leaving, said = ran("--start-replicas", 0, "--patience", "10s")
-    assert leaving["patience_s"] == 10.0
+    terminating, said = ran("--start-replicas", 0, "--patience", "10s")
+    assert terminating["patience_s"] == 10.0
     assert patient["policies"][0]["unfinished"] == 0
-    assert leaving["policies"][0]["unfinished"] > 100
+    assert terminating["policies"][0]["unfinished"] > 100
     assert "clients still waiting after 10 s leave" in said
 
 
@@ -109,7 +109,9 @@ def test_cold_starts_are_drawn_around_their_mean(ran: Ran) -> None:
         for spread in (0, 0.8)
     }
     assert [each["cold_start_spread"] for each in drawn[0.8]] == [0.8] * 3
-    longest = {spread: [each["policies"][0]["ttft_p99_s"] for each in proofs] for spread, proofs in drawn.items()}
+    longest = {
+        spread: [each["policies"][0]["ttft_p99_s"] for each in comparisons] for spread, comparisons in drawn.items()
+    }
     assert np.ptp(longest[0]) < 0.5
     assert np.ptp(longest[0.8]) > 5.0
 

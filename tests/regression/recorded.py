@@ -22,13 +22,13 @@ from autoscaler.config.policy.compile import spec_row
 from autoscaler.config.policy.parse import load, shipped
 from autoscaler.config.policy.schema import Policy
 from autoscaler.core.model.spec import Spec
-from autoscaler.lab.compare.workload_trace import goal_of, started
-from autoscaler.lab.replay import trace as traces
+from autoscaler.lab.compare.experiment import goal_from_policy, with_start_replicas
 from autoscaler.lab.replay.case import Case, Trace, View
-from autoscaler.lab.replay.product import OursTogether
+from autoscaler.lab.replay.engine.gpu_pool import GpuPool
+from autoscaler.lab.replay.inputs import trace_file, transform
+from autoscaler.lab.replay.policy_scaler import PolicyFleetScaler
 from autoscaler.lab.replay.run import run_fleet
-from autoscaler.lab.replay.shared_gpus import GpuPool
-from autoscaler.sim.demo import world
+from autoscaler.sim.demo import scenario
 from autoscaler.sim.engine.profile_file import find
 from bench.studies.shapes import generate
 from tests.core.recordings import replay
@@ -64,7 +64,7 @@ WINDOWS = {
 }
 
 
-class Recorder(OursTogether):
+class Recorder(PolicyFleetScaler):
     """Keeps what is decided."""
 
     def __init__(self, cases: Sequence[Case], policies: Sequence[Policy], gpus: float = np.nan) -> None:
@@ -91,34 +91,36 @@ def of_recording(name: str) -> Counts:
 
 def of_demo() -> Counts:
     """Decide for the workloads of the demo on its shared GPUs, from 8 to 10 o'clock; requests are simulated."""
-    policies = load((shipped(), world.POLICIES)).policies
+    policies = load((shipped(), scenario.POLICIES)).policies
     cases = []
-    for number, workload in enumerate(world.world(1).workloads):
-        day = traces.generate(workload.setup.name, workload.shape, 10 * 3600.0, number)
+    for number, workload in enumerate(scenario.demo_scenario(1).workloads):
+        day = transform.generate(workload.deployment.name, workload.shape, 10 * 3600.0, number)
         cases.append(
             Case(
-                traces.between(day, 8 * 3600.0, 10 * 3600.0),
-                workload.setup.profile,
-                goal_of(policies[workload.policy]),
+                transform.clip(day, 8 * 3600.0, 10 * 3600.0),
+                workload.deployment.profile,
+                goal_from_policy(policies[workload.policy]),
                 cold_start_s=90.0,
-                gpus_per_replica=workload.setup.devices,
-                start_replicas=max(workload.setup.replicas, 1),
+                gpus_per_replica=workload.deployment.devices,
+                start_replicas=max(workload.deployment.replicas, 1),
                 scrape_s=5.0,
                 seed=number,
             )
         )
-    gpus = sum(pool.nodes * pool.devices_per_node for pool in world.POOLS)
-    recorder = Recorder(cases, [policies[workload.policy] for workload in world.world(1).workloads], gpus)
-    run_fleet(cases, recorder, GpuPool.holding(cases, gpus))
+    gpus = sum(pool.nodes * pool.devices_per_node for pool in scenario.POOLS)
+    recorder = Recorder(cases, [policies[workload.policy] for workload in scenario.demo_scenario(1).workloads], gpus)
+    run_fleet(cases, recorder, GpuPool.for_cases(cases, gpus))
     return changes(recorder.counts)
 
 
 def of_trace(trace: Trace) -> Counts:
     """Decide on slices of a GPU under the policy `interactive`; a cold start takes four minutes."""
     policy = load(()).policies["interactive"]
-    _, offer = find("8b-h100-3g")
-    trace, _ = traces.cut(trace, offer.profile.max_model_len)
-    case = started(Case(trace, offer.profile, goal_of(policy), 240.0, gpus_per_replica=offer.gpus))
+    _, replica_spec = find("8b-h100-3g")
+    trace, _ = transform.truncate(trace, replica_spec.profile.max_model_len)
+    case = with_start_replicas(
+        Case(trace, replica_spec.profile, goal_from_policy(policy), 240.0, gpus_per_replica=replica_spec.gpus)
+    )
     recorder = Recorder([case], [policy])
     run_fleet([case], recorder)
     return changes(recorder.counts)
@@ -126,10 +128,10 @@ def of_trace(trace: Trace) -> Counts:
 
 def of_window(window: Window, folder: Path) -> Counts:
     """Decide on a part of a trace file."""
-    (trace,) = traces.load(folder / window.file)
+    (trace,) = trace_file.load(folder / window.file)
     start_s = window.start_h * 3600
-    part = traces.between(trace, start_s, min(start_s + window.hours * 3600, trace.duration_s))
-    return of_trace(traces.scale(part, window.scale, 1))
+    part = transform.clip(trace, start_s, min(start_s + window.hours * 3600, trace.duration_s))
+    return of_trace(transform.scale(part, window.scale, 1))
 
 
 STORIES: Mapping[str, Callable[[], Counts]] = {

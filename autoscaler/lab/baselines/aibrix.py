@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from autoscaler.lab.baselines.base import FLOOR, POSITIVE, Axis, Baseline, Params, concurrencies, number
-from autoscaler.lab.baselines.loadtest import cached_requests
+from autoscaler.lab.baselines.load_test import cached_requests
 from autoscaler.lab.baselines.signals import Highest, inflight
 from autoscaler.lab.replay.case import Case, Scaler, View
 
@@ -20,7 +20,7 @@ DOWN_COOLDOWN_S = 300.0
 SAMPLE_KV_USAGE = 0.5
 
 
-def wanted_replicas(replicas: int, q: float) -> int:
+def desired_replicas(replicas: int, q: float) -> int:
     """Return the wish for a load of `q` times the target: 4 and 1.5 give 6, 4 and 3 give 8, 4 and 0.2 give 2."""
     exact = math.ceil(replicas * q - 1e-9)
     if q > 1 + TOLERANCE:
@@ -45,11 +45,11 @@ class AibrixApa:
         self._highest = Highest(down_s)
 
     def decide(self, view: View) -> int:
-        current = max(view.wanted, 1)
-        wanted = wanted_replicas(current, inflight(view.seen) / (self._target * current))
-        wanted = min(max(wanted, self._least), self._most)
-        recent = self._highest.add(view.now_s, wanted)
-        return wanted if wanted >= current else min(recent, current)
+        current = max(view.desired, 1)
+        desired = desired_replicas(current, inflight(view.totals) / (self._target * current))
+        desired = min(max(desired, self._least), self._most)
+        recent = self._highest.add(view.now_s, desired)
+        return desired if desired >= current else min(recent, current)
 
 
 def _make(case: Case, params: Params) -> Scaler:

@@ -71,7 +71,7 @@ class Baseline:
             raise ValueError(f"settings of {self.name} are {', '.join(sorted(params))}, wanted: {', '.join(names)}")
         return self.make(case, params)
 
-    def begun(self, case: Case, params: Params) -> Case:
+    def starting_case(self, case: Case, params: Params) -> Case:
         """Return the case as it begins under this rule: who has so many at least has had them before."""
         least = int(number(params, FLOOR)) if FLOOR in params else 0
         return replace(case, start_replicas=self.starts(params) if self.starts else max(case.start_replicas, least))

@@ -22,7 +22,7 @@ import numpy as np
 
 from autoscaler.core.table.columns import FloatColumn
 from autoscaler.lab.baselines.base import FLOOR, Axis, Baseline, Params, number
-from autoscaler.lab.baselines.loadtest import engine_rps, steady_itl_s, step_s, ttft_s
+from autoscaler.lab.baselines.load_test import engine_rps, steady_itl_s, step_s, ttft_s
 from autoscaler.lab.baselines.predictors import Series
 from autoscaler.lab.baselines.signals import inflight, mean_itl_s, mean_lengths, rate
 from autoscaler.lab.replay.case import Case, Goal, Scaler, View
@@ -61,18 +61,18 @@ class DynamoThroughput:
                 series.add(length)
         isl, osl = self._isl.next(self.period_s), self._osl.next(self.period_s)
         if isl < 1 or osl < 1:
-            return max(view.wanted, self._least)
+            return max(view.desired, self._least)
         goal = replace(self._goal, itl_s=self._goal.itl_s / self.correction(view)) if self._corrected else self._goal
-        wanted = math.ceil(self._requests.next(self.period_s) / engine_rps(self._profile, goal, isl, osl) - 1e-9)
-        return min(max(wanted, self._least), self._most)
+        desired = math.ceil(self._requests.next(self.period_s) / engine_rps(self._profile, goal, isl, osl) - 1e-9)
+        return min(max(desired, self._least), self._most)
 
     def correction(self, view: View) -> float:
         """Return the ITL of the last interval over what its concurrency and lengths let expect; 1 if not known."""
         (isl, osl), itl_s = mean_lengths(view, self.period_s), mean_itl_s(view, self.period_s)
         if math.isnan(isl + osl + itl_s):
             return 1.0
-        scrapes = [view.ago(ago_s) for ago_s in np.arange(0.0, self.period_s, self._scrape_s)]
-        concurrency = np.mean([inflight(seen) / max(len(seen.running), 1) for seen in scrapes])
+        scrapes = [view.totals_ago(ago_s) for ago_s in np.arange(0.0, self.period_s, self._scrape_s)]
+        concurrency = np.mean([inflight(totals) / max(len(totals.running), 1) for totals in scrapes])
         batch = np.clip([concurrency], 1.0, self._profile.max_num_seqs)
         return itl_s / float(steady_itl_s(self._profile, batch, isl, osl)[0])
 
@@ -89,14 +89,14 @@ class DynamoLoad:
         self._goal = _share_of(case.goal, sla)
 
     def decide(self, view: View) -> int:
-        if view.wanted < self._least:
+        if view.desired < self._least:
             return self._least
-        if view.starting or view.ready != view.wanted:  # a change is under way
-            return view.wanted
+        if view.starting or view.ready != view.desired:  # a change is under way
+            return view.desired
         isl, osl = mean_lengths(view, WINDOW_S)
-        engines = len(view.seen.running)
+        engines = len(view.totals.running)
         if math.isnan(isl) or math.isnan(osl) or not engines:
-            return view.wanted
+            return view.desired
         itl_s = mean_itl_s(view, WINDOW_S)
         steps_per_s = engines / itl_s if itl_s > 0 else math.inf
         prompt_per_step = rate(view, "prompt_tokens", WINDOW_S) / steps_per_s
@@ -104,28 +104,28 @@ class DynamoLoad:
 
     def step(self, view: View, isl: float, osl: float, prompt_per_step: float) -> int:
         """Return one more, one less or the same."""
-        seen, wanted = view.seen, view.wanted
-        queued = seen.waiting * isl
-        kv_tokens = seen.kv_usage * self._profile.kv_capacity_tokens
-        first_s, gap_s = self._latencies(queued, kv_tokens, seen.running, isl, osl, prompt_per_step)
+        totals, desired = view.totals, view.desired
+        queued = totals.waiting * isl
+        kv_tokens = totals.kv_usage * self._profile.kv_capacity_tokens
+        first_s, gap_s = self._latencies(queued, kv_tokens, totals.running, isl, osl, prompt_per_step)
         if (first_s > self._goal.ttft_s).all() or (gap_s > self._goal.itl_s).all():
-            return wanted + 1
-        if wanted < 2:
-            return wanted
+            return desired + 1
+        if desired < 2:
+            return desired
         # One engine less: each of the others takes over its part of queue and cache.
-        more = wanted / (wanted - 1)
+        more = desired / (desired - 1)
         combined = (kv_tokens + queued) * more
-        first_s, _ = self._latencies(queued * more, kv_tokens * more, seen.running * more, isl, osl, prompt_per_step)
-        alone_s, _ = self._latencies(0 * queued, kv_tokens * more, seen.running * more, isl, osl, prompt_per_step)
-        _, gap_s = self._latencies(queued, combined, seen.running * more, isl, osl, prompt_per_step * more)
-        budget_s = (self._goal.ttft_s - alone_s) * self._sensitivity
+        first_s, _ = self._latencies(queued * more, kv_tokens * more, totals.running * more, isl, osl, prompt_per_step)
+        idle_s, _ = self._latencies(0 * queued, kv_tokens * more, totals.running * more, isl, osl, prompt_per_step)
+        _, gap_s = self._latencies(queued, combined, totals.running * more, isl, osl, prompt_per_step * more)
+        budget_s = (self._goal.ttft_s - idle_s) * self._sensitivity
         fits = (
             (budget_s > 0)
-            & (first_s - alone_s < budget_s)
+            & (first_s - idle_s < budget_s)
             & (gap_s < self._goal.itl_s * self._sensitivity)
             & (combined < self._profile.kv_capacity_tokens)
         )
-        return wanted - 1 if fits.all() else wanted
+        return desired - 1 if fits.all() else desired
 
     def _latencies(
         self,

@@ -93,13 +93,13 @@ class Hpa:
         self._proposals.append((now_s, proposal))
         return least if current < least else min(most, current)
 
-    def _limit(self, now_s: float, current: int, wanted: int) -> int:
-        if wanted > current:
+    def _limit(self, now_s: float, current: int, desired: int) -> int:
+        if desired > current:
             most = max(self._reach(now_s, current, policy, 1) for policy in self.up.policies)
-            return min(wanted, max(most, current), self.most)
-        if wanted < current:
+            return min(desired, max(most, current), self.most)
+        if desired < current:
             least = min(self._reach(now_s, current, policy, -1) for policy in self.down.policies)
-            return max(wanted, min(least, current), self.least)
+            return max(desired, min(least, current), self.least)
         return current
 
     def _reach(self, now_s: float, current: int, policy: Policy, sign: int) -> int:
@@ -109,12 +109,12 @@ class Hpa:
             return start + sign * int(policy.value)
         return math.ceil(start * (1 + policy.value / 100)) if sign > 0 else int(start * (1 - policy.value / 100))
 
-    def _record(self, now_s: float, current: int, wanted: int) -> int:
-        if wanted != current:
+    def _record(self, now_s: float, current: int, desired: int) -> int:
+        if desired != current:
             longest_s = max(policy.period_s for policy in (*self.up.policies, *self.down.policies))
             self._changes = [entry for entry in self._changes if now_s - entry[0] < longest_s]
-            self._changes.append((now_s, wanted - current))
-        return wanted
+            self._changes.append((now_s, desired - current))
+        return desired
 
 
 class HpaInflight:
@@ -130,7 +130,7 @@ class HpaInflight:
         self._hpa = Hpa(target, least, case.max_replicas, down=Direction(stabilization_s, DOWN.policies))
 
     def decide(self, view: View) -> int:
-        return self._hpa.sync(view.now_s, max(view.wanted, 1), inflight(view.seen))
+        return self._hpa.sync(view.now_s, max(view.desired, 1), inflight(view.totals))
 
 
 def _make(case: Case, params: Params) -> Scaler:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from autoscaler.lab.baselines.base import FLOOR, POSITIVE, Axis, Baseline, Params, least_replicas, number, request_rates
 from autoscaler.lab.baselines.hpa import DOWN, SYNC_S, Direction, Hpa
-from autoscaler.lab.baselines.loadtest import tested_rps
+from autoscaler.lab.baselines.load_test import tested_rps
 from autoscaler.lab.baselines.signals import rate, waiting
 from autoscaler.lab.replay.case import Case, Scaler, View
 
@@ -48,18 +48,18 @@ class Keda:
         self._polled_s = -POLL_S
 
     def decide(self, view: View) -> int:
-        value, wanted = self._value(view), view.wanted
+        value, desired = self._value(view), view.desired
         if view.now_s - self._polled_s >= POLL_S - 1e-6:
             self._polled_s = view.now_s
             # Defect fixed: a metric of pods that do not exist wakes nothing, so what the gateway holds counts as well.
-            wanted = self._executor.poll(view.now_s, wanted, value > 0 or view.seen.gateway_waiting > 0)
-            if not view.wanted:  # the HPA wakes with its own next sync
-                return wanted
-        return self._hpa.sync(view.now_s, wanted, value)
+            desired = self._executor.poll(view.now_s, desired, value > 0 or view.totals.gateway_waiting > 0)
+            if not view.desired:  # the HPA wakes with its own next sync
+                return desired
+        return self._hpa.sync(view.now_s, desired, value)
 
 
 def _queue(case: Case, params: Params) -> Scaler:
-    return _keda("keda-queue", lambda view: waiting(view.seen), case, params)
+    return _keda("keda-queue", lambda view: waiting(view.totals), case, params)
 
 
 def _requests(case: Case, params: Params) -> Scaler:

@@ -49,26 +49,26 @@ class Knative:
         ready = max(ready, 1)
         highest, lowest = math.ceil(MAX_UP_RATE * ready), math.floor(ready / MAX_DOWN_RATE)
         for_panic = math.ceil(panic / self._target)
-        wanted = min(max(math.ceil(stable / self._target), lowest), highest)
+        desired = min(max(math.ceil(stable / self._target), lowest), highest)
         if for_panic / ready >= PANIC_THRESHOLD:
             self._panic_s = now_s
         elif self._panic_s is not None and now_s - self._panic_s > self._stable_s:
             self._panic_s, self._panic_replicas = None, 0
         if self._panic_s is None:
-            return wanted
-        self._panic_replicas = max(self._panic_replicas, wanted, min(max(for_panic, lowest), highest))
+            return desired
+        self._panic_replicas = max(self._panic_replicas, desired, min(max(for_panic, lowest), highest))
         return self._panic_replicas  # it never shrinks in panic
 
-    def _bound(self, view: View, wanted: int) -> int:
+    def _bound(self, view: View, desired: int) -> int:
         """Keep the last replica through the grace period; the least and the most hold."""
-        if wanted > 0:
+        if desired > 0:
             self._idle_since_s = None
         elif self._idle_since_s is None:
             self._idle_since_s = view.now_s
         graced = self._idle_since_s is not None and view.now_s - self._idle_since_s < GRACE_S
         graced |= view.now_s < self._stable_s  # of a window that lies half before the study nobody knows who came
-        least = max(self._least, 1 if graced and view.wanted > 0 else 0)
-        return min(max(wanted, least), self._most)
+        least = max(self._least, 1 if graced and view.desired > 0 else 0)
+        return min(max(desired, least), self._most)
 
 
 def _make(case: Case, params: Params) -> Scaler:

@@ -33,7 +33,7 @@ def saturation(view: View, goal: Goal) -> float:
     return min(max((ratio for ratio in ratios if not math.isnan(ratio)), default=0.0), MOST_SATURATION)
 
 
-def wanted_replicas(replicas: int, ready: int, s: float, high: float = HIGH, low: float = LOW) -> int:
+def desired_replicas(replicas: int, ready: int, s: float, high: float = HIGH, low: float = LOW) -> int:
     """Return what the law asks for: 4 replicas, all ready, s = 1.1 ask for 8; s = 0.2 for 2; between the bounds 4."""
     if s > high:
         credited = s * (ready or replicas) / replicas  # those that still start will take their part
@@ -52,11 +52,11 @@ class _Law:
 
     def __call__(self, view: View) -> float:
         s = self._mean.add(view.now_s, saturation(view, self._goal))
-        if view.wanted == 0:
+        if view.desired == 0:
             return 0.0
-        wanted = wanted_replicas(view.wanted, view.ready, s, self._high, self._low)
+        desired = desired_replicas(view.desired, view.ready, s, self._high, self._low)
         # Zero is KEDA's to reach, on its activation metric, the requests in the pool.
-        return float(max(wanted, 1 if inflight(view.seen) > 0 else 0))
+        return float(max(desired, 1 if inflight(view.totals) > 0 else 0))
 
 
 def _make(case: Case, params: Params) -> Scaler:

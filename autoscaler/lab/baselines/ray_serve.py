@@ -37,22 +37,22 @@ class RayServe:
         ongoing = view.live_concurrency()
         mean = self._ongoing.add(view.now_s, ongoing)
         if view.ready == 0:  # until one runs the last target stands, or one if there was none
-            return min(max(view.wanted, self._least, 1 if ongoing > 0 else 0), self._most)
-        return self.delay(view.now_s, view.wanted, mean)
+            return min(max(view.desired, self._least, 1 if ongoing > 0 else 0), self._most)
+        return self.delay(view.now_s, view.desired, mean)
 
     def delay(self, now_s: float, current: int, ongoing: float) -> int:
         """Return the count: the wanted one once it was wanted on the same side for the whole delay."""
-        wanted = min(max(math.ceil(ongoing / self._target), self._least), self._most)
+        desired = min(max(math.ceil(ongoing / self._target), self._least), self._most)
         if current > 1:
-            wanted = max(wanted, 1)  # zero is reached from one alone
-        direction = (wanted > current) - (wanted < current)
+            desired = max(desired, 1)  # zero is reached from one alone
+        direction = (desired > current) - (desired < current)
         if direction != self._direction:
             self._direction, self._since_s = direction, now_s
         delay_s = self._up_s if direction > 0 else self._down_s
         if direction == 0 or now_s - self._since_s < delay_s:
             return current
         self._direction = 0
-        return wanted
+        return desired
 
 
 def _make(case: Case, params: Params) -> Scaler:

@@ -17,47 +17,47 @@ GAPS = np.array([*TOKEN_GAP_BOUNDS_S, np.inf])
 Counter = Literal["arrivals", "finished", "first_tokens", "prompt_tokens", "generation_tokens", "itl_sum_s"]
 
 
-def waiting(seen: Totals) -> float:
+def waiting(totals: Totals) -> float:
     """Return the requests that no engine runs: waiting in engines, and in front while nobody serves."""
-    return float(seen.waiting.sum()) + seen.gateway_waiting
+    return float(totals.waiting.sum()) + totals.gateway_waiting
 
 
-def inflight(seen: Totals) -> float:
+def inflight(totals: Totals) -> float:
     """Return the requests that run or wait."""
-    return float(seen.running.sum()) + waiting(seen)
+    return float(totals.running.sum()) + waiting(totals)
 
 
 def rate(view: View, counter: Counter, window_s: float) -> float:
     """Return how fast a counter grew over the window, per second; 0 before two scrapes."""
-    before, now = view.ago(window_s), view.seen
+    before, now = view.totals_ago(window_s), view.totals
     passed_s = now.time_s - before.time_s
     return (getattr(now, counter) - getattr(before, counter)) / passed_s if passed_s > 0 else 0.0
 
 
 def mean_lengths(view: View, window_s: float) -> tuple[float, float]:
     """Return the mean prompt and output tokens of the requests of the window; NaN if none began, or ended."""
-    before, now = view.ago(window_s), view.seen
-    begun, ended = now.first_tokens - before.first_tokens, now.finished - before.finished
-    prompt = (now.prompt_tokens - before.prompt_tokens) / begun if begun > 0 else math.nan
+    before, now = view.totals_ago(window_s), view.totals
+    starting_case, ended = now.first_tokens - before.first_tokens, now.finished - before.finished
+    prompt = (now.prompt_tokens - before.prompt_tokens) / starting_case if starting_case > 0 else math.nan
     output = (now.generation_tokens - before.generation_tokens) / ended if ended > 0 else math.nan
     return prompt, output
 
 
 def mean_itl_s(view: View, window_s: float) -> float:
     """Return the mean gap between two tokens in the window; NaN without any."""
-    before, now = view.ago(window_s), view.seen
+    before, now = view.totals_ago(window_s), view.totals
     gaps = float(now.itl_buckets[-1] - before.itl_buckets[-1])
     return (now.itl_sum_s - before.itl_sum_s) / gaps if gaps > 0 else math.nan
 
 
 def ttft_quantile_s(view: View, q: float, window_s: float) -> float:
     """Return a quantile of the TTFTs of the window; NaN without any."""
-    return float(quantile(q, TTFT, view.seen.ttft_buckets - view.ago(window_s).ttft_buckets))
+    return float(quantile(q, TTFT, view.totals.ttft_buckets - view.totals_ago(window_s).ttft_buckets))
 
 
 def itl_quantile_s(view: View, q: float, window_s: float) -> float:
     """Return a quantile of the gaps between tokens in the window; NaN without any."""
-    return float(quantile(q, GAPS, view.seen.itl_buckets - view.ago(window_s).itl_buckets))
+    return float(quantile(q, GAPS, view.totals.itl_buckets - view.totals_ago(window_s).itl_buckets))
 
 
 class MovingMean:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from autoscaler.lab.baselines.base import FLOOR, POSITIVE, Axis, Baseline, Params, least_replicas, number, request_rates
-from autoscaler.lab.baselines.loadtest import mean_request_s
+from autoscaler.lab.baselines.load_test import mean_request_s
 from autoscaler.lab.baselines.signals import rate
 from autoscaler.lab.replay.case import Case, Scaler, View
 
@@ -36,25 +36,25 @@ class SkyServe:
         self._decided_s = -DECISION_S
 
     def decide(self, view: View) -> int:
-        due_s = self._decided_s + (DECISION_S if view.wanted else EMPTY_DECISION_S)
+        due_s = self._decided_s + (DECISION_S if view.desired else EMPTY_DECISION_S)
         if view.now_s < due_s - 1e-6:
-            return view.wanted
+            return view.desired
         self._decided_s = view.now_s
-        return self.count(view.wanted, rate(view, "arrivals", WINDOW_S))
+        return self.count(view.desired, rate(view, "arrivals", WINDOW_S))
 
     def count(self, current: int, requests_per_s: float) -> int:
         """Return the count after one decision more."""
-        wanted = min(max(math.ceil(requests_per_s / self._target - 1e-9), self._least), self._most)
+        desired = min(max(math.ceil(requests_per_s / self._target - 1e-9), self._least), self._most)
         if current == 0:
             self._counted = 0
-            return wanted
-        direction = (wanted > current) - (wanted < current)
+            return desired
+        direction = (desired > current) - (desired < current)
         self._counted = self._counted + 1 if direction == self._direction else 1
         self._direction = direction
         if direction == 0 or self._counted < self._needed[direction]:
             return current
         self._counted = 0
-        return wanted
+        return desired
 
 
 def _make(case: Case, params: Params) -> Scaler:

@@ -42,18 +42,18 @@ def steady_tokens(profile: Profile, prompt: float, output: float) -> float:
     return sequences * (prompt + output / 2)
 
 
-def balance(wanted: int, ready: int, capacity: float, demand: float, up: float, down: float) -> int:
+def balance(desired: int, ready: int, capacity: float, demand: float, up: float, down: float) -> int:
     """Return the count that brings demand between the thresholds; one is the least.
 
     wanted: ready and pending. Example: capacity 100, demand 500, 4 ready of 4, 0.85: 588 - 400 = 188 short, so 6.
     """
     if capacity <= 0:
-        return wanted
-    required = demand / up - wanted * capacity
+        return desired
+    required = demand / up - desired * capacity
     if required > 0:
-        return wanted + math.ceil(required / capacity - 1e-9)
+        return desired + math.ceil(required / capacity - 1e-9)
     spare = ready * capacity - demand / down
-    return max(wanted - math.floor(spare / capacity + 1e-9), 1) if spare > 0 else wanted
+    return max(desired - math.floor(spare / capacity + 1e-9), 1) if spare > 0 else desired
 
 
 def last_lengths(view: View, before: tuple[float, float]) -> tuple[float, float]:
@@ -78,16 +78,16 @@ class Saturation:
 
     def __call__(self, view: View) -> Analysis | None:
         prompt, output = self._lengths = last_lengths(view, self._lengths)
-        seen = view.seen
-        if math.isnan(prompt) or not len(seen.kv_usage):
+        totals = view.totals
+        if math.isnan(prompt) or not len(totals.kv_usage):
             return None
-        in_use = seen.kv_usage * self._profile.kv_capacity_tokens
-        saturated = (seen.waiting >= QUEUE_THRESHOLD) & (in_use > 0)
+        in_use = totals.kv_usage * self._profile.kv_capacity_tokens
+        saturated = (totals.waiting >= QUEUE_THRESHOLD) & (in_use > 0)
         compute = np.full(len(in_use), self._compute_bound(prompt, output))
         compute[saturated] = in_use[saturated]
         self._observed.extend(in_use[saturated].tolist())
         capacity = np.minimum(compute, KV_THRESHOLD * self._profile.kv_capacity_tokens)
-        return float(np.median(capacity)), float(in_use.sum()) + waiting(seen) * prompt
+        return float(np.median(capacity)), float(in_use.sum()) + waiting(totals) * prompt
 
     def _compute_bound(self, prompt: float, output: float) -> float:
         if self._observed:
@@ -103,17 +103,17 @@ class Throughput:
 
     def __init__(self, profile: Profile, k: float) -> None:
         self._profile, self._k = profile, k
-        self._seen: deque[tuple[float, float]] = deque(maxlen=OBSERVATIONS)
+        self._totals: deque[tuple[float, float]] = deque(maxlen=OBSERVATIONS)
         self._lengths = (math.nan, math.nan)
 
     def __call__(self, view: View) -> Analysis | None:
         prompt, output = self._lengths = last_lengths(view, self._lengths)
         itl_s = mean_itl_s(view, RATE_WINDOW_S)
-        if len(view.seen.kv_usage) and not math.isnan(itl_s):
-            self._seen.append((float(view.seen.kv_usage.mean()), itl_s))
-        if not self._seen or math.isnan(prompt) or math.isnan(output):
+        if len(view.totals.kv_usage) and not math.isnan(itl_s):
+            self._totals.append((float(view.totals.kv_usage.mean()), itl_s))
+        if not self._totals or math.isnan(prompt) or math.isnan(output):
             return None
-        queued = waiting(view.seen) * output / RATE_WINDOW_S  # to be drained within the window
+        queued = waiting(view.totals) * output / RATE_WINDOW_S  # to be drained within the window
         return self.capacity(prompt, output), rate(view, "arrivals", RATE_WINDOW_S) * output + queued
 
     def capacity(self, prompt: float, output: float) -> float:
@@ -122,7 +122,7 @@ class Throughput:
         sequences = min(tokens / (prompt + output / 2), self._profile.max_num_seqs)
         # With few slots the cache never fills so far: ITL is then that of the use they reach.
         k = sequences * (prompt + output / 2) / self._profile.kv_capacity_tokens
-        slope, base_s = fit_line(np.array(self._seen), self._profile.step_s)
+        slope, base_s = fit_line(np.array(self._totals), self._profile.step_s)
         return sequences / max(slope * k + base_s, 1e-6)
 
 
@@ -165,16 +165,16 @@ class Wva:
 
     def decide(self, view: View) -> int:
         analysis = self._analyze(view)
-        if inflight(view.seen) > 0 or rate(view, "arrivals", RATE_WINDOW_S) > 0:
+        if inflight(view.totals) > 0 or rate(view, "arrivals", RATE_WINDOW_S) > 0:
             self._asked_s = view.now_s
-        if view.wanted == 0:  # its scale-from-zero loop looks at the gateway's queue
-            return 1 if view.seen.gateway_waiting > 0 else self._least
+        if view.desired == 0:  # its scale-from-zero loop looks at the gateway's queue
+            return 1 if view.totals.gateway_waiting > 0 else self._least
         if self._least == 0 and view.now_s - self._asked_s >= RETENTION_S:
             return 0
-        wanted = view.wanted
+        desired = view.desired
         if analysis is not None:
-            wanted = balance(view.wanted, view.ready, *analysis, self._up, self._down)
-        return self._hpa.sync(view.now_s, view.wanted, float(wanted))
+            desired = balance(view.desired, view.ready, *analysis, self._up, self._down)
+        return self._hpa.sync(view.now_s, view.desired, float(desired))
 
 
 def _saturation(case: Case, params: Params) -> Scaler:

@@ -1,1 +1,1 @@
-"""Bounds of what any policy can reach on a trace."""
+"""Bounds on what any policy can reach on a trace."""

@@ -1,4 +1,4 @@
-"""The fewest replicas, always there, with which a case meets its goal."""
+"""The smallest constant replica count with which a case meets its goal."""
 
 from __future__ import annotations
 
@@ -10,21 +10,20 @@ from functools import cache
 from autoscaler.lab.replay.case import Case
 from autoscaler.lab.replay.request_cost import request_work_s
 
-MANY = 4.0  # times what its work keeps busy are tried first
+MANY = 4.0  # first largest count, as a multiple of the busy replicas
 
 
-def fewest(case: Case, attained: Callable[[int], float], more: float) -> int:
-    """Return the fewest replicas that meet the goal; where no number does, the fewest that come as near.
+def find_fewest_replicas(case: Case, attained: Callable[[int], float], more: float) -> int:
+    """Return the smallest count that meets the goal; if none does, the smallest that comes as close.
 
-    attained: the share of the requests that so many serve by the goal. Four times what the work of the case keeps busy
-    are tried, and twice as many for as long as that serves `more` of the requests more: bursts need many times their
-    mean.
+    attained: returns the attainment of a constant count, 0..1. Counts up to four times the busy replicas are searched.
+    The limit doubles as long as the attainment rises by `more`, because bursts need many times the mean.
     """
     attained = cache(attained)
     prefill_s, decode_s = request_work_s(case)
     busy = float((prefill_s + decode_s).sum()) / case.trace.duration_s
     many = min(math.ceil(MANY * max(busy, 1.0)), case.max_replicas)
-    while many < case.max_replicas and not case.goal.met_by(attained(many)):
+    while many < case.max_replicas and not case.goal.is_met_by(attained(many)):
         twice = min(2 * many, case.max_replicas)
         if attained(twice) < attained(many) + more:
             break

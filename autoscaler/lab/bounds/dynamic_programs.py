@@ -1,6 +1,6 @@
-"""The dynamic programs behind the clairvoyant bound: the cheapest whole numbers of replicas, window by window.
+"""Dynamic programs behind the bounds: the cheapest whole numbers of replicas, window by window.
 
-Misses come in by a price (a Lagrange multiplier), and `climb` looks for the best one.
+Misses enter with a price (a Lagrange multiplier), and `maximize` searches the best price. J is the number of windows.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscaler.core.table.columns import FloatColumn, IntColumn
-from autoscaler.lab.replay.compiled import compiled
+from autoscaler.lab.replay.engine.compiled import compiled
 
-PRICES = 11  # that a search tries
+PRICES = 11  # prices that a search evaluates
 
 
 @dataclass(frozen=True)
 class Windows:
-    """Time cut into J windows of `window_s`, and work into quanta."""
+    """Time in J windows of `window_s` seconds, and work in quanta."""
 
     window_s: float
-    quanta: int  # that a replica does in a window
+    quanta: int  # work of a replica in a window
     work: IntColumn  # int64[J], quanta that arrive
     slack: IntColumn  # int64[J], quanta that may be undone at the end of the window
     lost_alone: FloatColumn  # float64[J, K], requests lost without a replica in this window and k before it
-    most_replicas: int  # counts as infinitely fast
+    most_replicas: int  # a replica count that serves any work at once
 
     @property
     def quantum_s(self) -> float:
@@ -34,24 +34,24 @@ class Windows:
 
     @property
     def operations(self) -> float:
-        """Cells that one run of the program visits."""
+        """Number of cells that one run of the program visits."""
         rows = self.most_replicas + self.lost_alone.shape[1]
         deepest = int(self.slack.max(initial=0))
         return float(len(self.work) * rows * (deepest + 1))
 
 
-def cheapest(windows: Windows, start_s: float, quantum_price_s: float, request_price_s: float) -> float:
-    """Return the least of: seconds of replicas, `start_s` for each start, and the prices of what is missed.
+def minimize_cost(windows: Windows, start_s: float, quantum_price_s: float, request_price_s: float) -> float:
+    """Return the least cost in seconds: replica-seconds, `start_s` for each start, and the prices of misses.
 
-    Any number is there at the beginning. Their first window is free, for they may end within it. Undone work beyond the
-    slack of a window is missed, at `quantum_price_s` each; requests that came and ended while there was no replica at
-    `request_price_s` each.
-    Raises ValueError if a start costs less than nothing, which no window should be long enough for.
+    The initial count is free to choose, and its first window costs nothing, since these replicas may end within it.
+    Work beyond the slack of a window is missed, at `quantum_price_s` per quantum. A request that arrives and expires
+    while no replica serves is missed, at `request_price_s`.
+    Raises ValueError for a negative `start_s`, that is for windows that are too long.
     """
     if start_s < 0:
         raise ValueError(f"start_s is {start_s:g}; it must be 0 or more: windows may be at most half a cold start")
     return float(
-        _cheapest(
+        _minimize_cost(
             windows.work,
             windows.slack,
             windows.lost_alone,
@@ -65,19 +65,23 @@ def cheapest(windows: Windows, start_s: float, quantum_price_s: float, request_p
     )
 
 
-def cheapest_counts(missed: IntColumn, level: IntColumn, window_s: float, start_s: float, price_s: float) -> float:
-    """Return the least of: seconds of replicas, `start_s` for each start, and `price_s` for each miss.
+def minimize_cost_of_counts(
+    missed: IntColumn, level: IntColumn, window_s: float, start_s: float, price_s: float
+) -> float:
+    """Return the least cost in seconds: replica-seconds, `start_s` for each start, and `price_s` for each miss.
 
-    missed: int64[J, L], misses in a window at each level. level: int64[N + 1], the level of each count of replicas.
-    Any number is there at the beginning. Their first window is free, for they may end within it.
+    missed: int64[J, L], misses in a window at each level. level: int64[N + 1], the level of each replica count.
+    The initial count is free to choose, and its first window costs nothing.
     """
     if start_s < 0:
         raise ValueError(f"start_s is {start_s:g}; it must be 0 or more: windows may be at most half a cold start")
-    return float(_cheapest_counts(missed, level, window_s, start_s, price_s))
+    return float(_minimize_cost_of_counts(missed, level, window_s, start_s, price_s))
 
 
-def climb(value: Callable[[float], float], low: float, high: float) -> float:
-    """Return about where `value`, which has one summit, is highest between `low` and `high`, on a scale of ratios."""
+def maximize(value: Callable[[float], float], low: float, high: float) -> float:
+    """Return approximately where the unimodal `value` is highest between `low` and `high`, by golden-section search on
+    a log scale.
+    """
     ratio = (math.sqrt(5) - 1) / 2
     left, right = math.log(low), math.log(high)
     at = [right - ratio * (right - left), left + ratio * (right - left)]
@@ -95,7 +99,7 @@ def climb(value: Callable[[float], float], low: float, high: float) -> float:
 
 
 @compiled
-def _cheapest(
+def _minimize_cost(
     work: IntColumn,
     slack: IntColumn,
     lost_alone: FloatColumn,
@@ -106,22 +110,24 @@ def _cheapest(
     quantum_price_s: float,
     request_price_s: float,
 ) -> float:
-    """See `cheapest`. A state is the replicas, or the windows without any, and the backlog in quanta.
+    """Compiled part of `minimize_cost`. A state is the replica count, or the windows without replicas, and the backlog
+    in quanta.
 
-    Row `off + n` holds the costs with n replicas; the rows below tell how long there has been none.
+    work, slack: int64[J], quanta. lost_alone: float64[J, K], requests. Row `off + n` of the costs, float64[rows,
+    backlog], holds those with n replicas; the rows below count windows without any.
     """
     off = lost_alone.shape[1]
     width = slack.max() + 1
-    rows = off + most + 1  # row off + 0 stays unused
+    rows = off + most + 1  # row off + 0 is unused
     cost = np.full((rows, width), math.inf)
     after = np.full((rows, width), math.inf)
     cost[off - 1, 0] = 0.0
     for count in range(1, most + 1):
         cost[off + count, 0] = -count * window_s
-    before = 0  # greatest backlog that any state has
+    before = 0  # largest backlog of any state
     for window in range(len(work)):
         if window > 0:
-            _change(cost, off, most, before, start_s)
+            _start_and_stop(cost, off, most, before, start_s)
         room = slack[window]
         after[:, : room + 1] = math.inf
         for row in range(rows):
@@ -148,8 +154,8 @@ def _cheapest(
 
 
 @compiled
-def _change(cost: FloatColumn, off: int, most: int, before: int, start_s: float) -> None:
-    """Let replicas end, for nothing, and start. Rows without any replica grow older by one window."""
+def _start_and_stop(cost: FloatColumn, off: int, most: int, before: int, start_s: float) -> None:
+    """Apply stops, which are free, and starts at `start_s` to the costs. Rows without replicas age by one window."""
     for backlog in range(before + 1):
         idle_s = cost[:off, backlog].min()
         for row in range(off + most - 1, off, -1):
@@ -165,14 +171,16 @@ def _change(cost: FloatColumn, off: int, most: int, before: int, start_s: float)
 
 
 @compiled
-def _cheapest_counts(missed: IntColumn, level: IntColumn, window_s: float, start_s: float, price_s: float) -> float:
-    """See `cheapest_counts`."""
+def _minimize_cost_of_counts(
+    missed: IntColumn, level: IntColumn, window_s: float, start_s: float, price_s: float
+) -> float:
+    """Compiled part of `minimize_cost_of_counts`."""
     most = len(level) - 1
     cost = -window_s * np.arange(most + 1.0)
     for window in range(len(missed)):
         for count in range(most + 1):
             cost[count] += count * window_s + price_s * missed[window, level[count]]
-        for count in range(most - 1, -1, -1):  # replicas end, for nothing, and start
+        for count in range(most - 1, -1, -1):  # stops are free; then starts
             cost[count] = min(cost[count], cost[count + 1])
         for count in range(1, most + 1):
             cost[count] = min(cost[count], cost[count - 1] + start_s)

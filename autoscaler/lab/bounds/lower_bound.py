@@ -1,22 +1,21 @@
-"""The clairvoyant bound: replica-seconds below which nobody meets the goal of a case, whatever they know.
+"""A lower bound: no schedule that meets the goal of a case takes fewer replica-seconds, even if it knows the future.
 
-What is held on to: each request costs an engine the work that `request_work_s` counts, between its arrival and the
-moment at which its objectives are lost; replicas are whole; each start costs the shortest cold start that is ever drawn
-and each second of serving a second. What is relaxed, so that it is a bound for every scheduler and not only for those
-built here:
+The bound keeps these facts. Each request costs the engine time of `request_work_s`, between its arrival and the time at
+which its objectives are lost. Replica counts are whole numbers. Each start costs the shortest cold start that can be
+drawn, and serving costs its time. The bound relaxes the rest, so that it holds for every scheduler:
 
-* inside a moment work is a fluid that any replica takes, in any order, with no interference between requests;
-* a step is shared by as many requests as the scarcest of slots, KV cache and token budget could ever allow, and a
-  request may be decoded in bursts as long as it ends in time: ITL limits when it must have ended, not the batch;
-* the requests that may miss vanish at no cost, and may be any: at most the allowed number, at most the work of the
-  heaviest so many;
-* at the beginning any number of replicas is there, whatever the case says;
-* a replica ends the moment it is not needed, without draining; what may end after the trace is free;
-* a request whose time spans more than `LONGEST_OFF` windows (60 s at the finest) does not ask for a replica in between,
-  so for very long objectives on quiet traffic a start-up is forgotten, and the bound is valid but loose;
-* time is cut into windows, within which work and replicas may move freely; a start is credited with what that gives.
+* Within a window, work is a fluid that any replica serves in any order, without interference between requests.
+* A step is shared by as many requests as the scarcest of slots, KV cache and token budget allows. ITL limits the end of
+  a request, not its batch.
+* Allowed misses cost nothing and may be any requests: at most the allowed number, and at most the work of the heaviest
+  ones.
+* The initial replica count is free to choose.
+* A replica ends without draining as soon as it is not needed. Work that may end after the trace is free.
+* A request that may take longer than `LONGEST_OFF` windows (60 s at the finest) forces no replica. With very long
+  objectives and little traffic the bound then misses a start: it stays valid but is loose.
+* Replicas and work move freely within a window; a start is credited with the time that this can save.
 
-It is solved as a dynamic program over windows, whole replicas and the backlog of work. The price of a miss is a
+The solution is a dynamic program over windows, whole replicas and the backlog of work. The price of a miss is a
 Lagrange multiplier: each price gives a bound, and the best of several is taken.
 """
 
@@ -24,45 +23,48 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from autoscaler.core.table.columns import FloatColumn, IntColumn
-from autoscaler.lab.bounds.dynamic_programs import Windows, cheapest, climb
+from autoscaler.lab.bounds.dynamic_programs import Windows, maximize, minimize_cost
 from autoscaler.lab.replay.case import Case
-from autoscaler.lab.replay.request_cost import request_work_s, servable
-from autoscaler.lab.replay.starts import least_pace
+from autoscaler.lab.replay.engine.cold_starts import least_duration_factor
+from autoscaler.lab.replay.request_cost import find_servable, request_work_s
 
-FINEST_S = 1.875  # window, at the shortest, where a cold start takes a minute or more
-FINEST = 32  # windows in a shorter cold start, at most
-COARSEST = 4  # windows in a cold start, at least: each start is credited with two
-MOST_WINDOWS = 700_000  # a fortnight at the finest; 32 columns of them are some 200 MB
-QUANTA = 16  # of work in a window, at most: below, a single request would not count
-SEARCH_OPERATIONS = 6e7  # cells of a run of the dynamic program that looks for prices; some nanoseconds each
-FINAL_OPERATIONS = 1e9  # of the runs that count
-LONGEST_OFF = 32  # windows without a replica that are told apart: a request with more time than that is not counted
-ROUNDS = 2  # of the search for prices
-NO_MISS = 1e9  # a price that nobody pays
+FINEST_S = 1.875  # shortest window, for cold starts of a minute or more
+FINEST = 32  # most windows in a shorter cold start
+COARSEST = 4  # fewest windows in a cold start; each start is credited with two
+MOST_WINDOWS = 700_000  # two weeks at the finest; 32 columns of them take about 200 MB
+QUANTA = 16  # most quanta of work in a window; with fewer, a single request would not count
+SEARCH_OPERATIONS = 6e7  # cells of a search run of the dynamic program, some nanoseconds each
+FINAL_OPERATIONS = 1e9  # cells of a final run
+LONGEST_OFF = 32  # longest distinguished time without replicas, in windows; requests with more time are not counted
+ROUNDS = 2  # rounds of the price search
+NO_MISS = 1e9  # a price above any worth paying
 FINAL_FACTORS = ((1.0, 1.0), (0.8, 1.0), (1.25, 1.0), (1.0, 0.8), (1.0, 1.25))
 
 
 @dataclass(frozen=True)
-class Bound:
-    """No schedule of replicas that meets the goal costs less than `replica_s`, with whatever luck its starts have."""
+class LowerBound:
+    """The lower bound: no schedule that meets the goal costs less than `replica_s`, whatever its cold starts."""
 
     replica_s: float
     gpu_hours: float
-    work_s: float  # the part of it that is work: all replicas always busy, no starts
-    window_s: float  # NaN: no windows, and starts are not counted
+    work_s: float  # the part for work: replicas always busy, no starts
+    window_s: float  # NaN: no windows, starts are not counted
 
 
 class Demand(NamedTuple):
-    """Requests of a case as work with deadlines, float64[n] each; those that nobody can serve in time are left out."""
+    """The requests of a case as work with deadlines, float64[n] each, seconds. Requests that cannot meet their
+    objectives are left out.
+    """
 
     arrival_s: FloatColumn
-    prefill_s: FloatColumn  # work until the first token
-    prefill_end_s: FloatColumn  # when it must be done
+    prefill_s: FloatColumn  # engine time until the first token
+    prefill_end_s: FloatColumn  # deadline of this work
     decode_s: FloatColumn
     decode_end_s: FloatColumn
 
@@ -71,10 +73,10 @@ class Demand(NamedTuple):
         return self.prefill_s + self.decode_s
 
 
-def demand(case: Case) -> Demand:
-    """Return the work of the requests that can be served in time, with its deadlines."""
+def compute_demand(case: Case) -> Demand:
+    """Return the work and deadlines of the requests that can meet their objectives."""
     trace, goal = case.trace, case.goal
-    keep = servable(case)
+    keep = find_servable(case)
     prefill_s, decode_s = request_work_s(case)
     no_ttft, no_itl = math.isnan(goal.ttft_s), math.isnan(goal.itl_s)
     first_s = trace.arrival_s + (math.inf if no_ttft else goal.ttft_s)
@@ -83,32 +85,32 @@ def demand(case: Case) -> Demand:
     return Demand(*(column[keep] for column in (trace.arrival_s, prefill_s, first_s, decode_s, last_s)))
 
 
-def bound(case: Case, most_windows: int = MOST_WINDOWS) -> Bound:
-    """Compute the bound. Requests that nobody can serve in time are taken as missed, and count as allowed misses.
+def compute_lower_bound(case: Case, most_windows: int = MOST_WINDOWS) -> LowerBound:
+    """Compute the lower bound. Requests that cannot meet their objectives count as allowed misses.
 
-    Where so many windows are too long for the cold start, the bound is the work alone, as if starts cost nothing.
+    If `most_windows` windows are too long for the cold start, the bound is the work alone, without starts.
     """
-    case = replace(case, cold_start_s=case.cold_start_s * least_pace(case.cold_start_spread))
-    wanted = demand(case)
+    case = replace(case, cold_start_s=case.cold_start_s * least_duration_factor(case.cold_start_spread))
+    demand = compute_demand(case)
     count = len(case.trace.arrival_s)
-    allowed = case.goal.may_miss(count)
-    may_miss = max(allowed - (count - len(wanted.arrival_s)), 0)
-    # Who need not end within the trace may be served after it, for free.
+    allowed = case.goal.allowed_misses(count)
+    allowed_misses = max(allowed - (count - len(demand.arrival_s)), 0)
+    # Work that may end after the trace is free.
     ends_s = case.trace.duration_s
-    work = np.where(wanted.prefill_end_s <= ends_s, wanted.prefill_s, 0.0)
-    work += np.where(wanted.decode_end_s <= ends_s, wanted.decode_s, 0.0)
-    heaviest = np.sort(wanted.work_s)[::-1][:may_miss]
+    work = np.where(demand.prefill_end_s <= ends_s, demand.prefill_s, 0.0)
+    work += np.where(demand.decode_end_s <= ends_s, demand.decode_s, 0.0)
+    heaviest = np.sort(demand.work_s)[::-1][:allowed_misses]
     work_s = max(float(work.sum() - heaviest.sum()), 0.0)
     replica_s, window_s = work_s, math.nan
-    if ends_s <= most_windows * case.cold_start_s / COARSEST and len(wanted.arrival_s):
-        misses = _Misses(may_miss, float(heaviest.sum()))
-        prices = _search(case, _windows(case, wanted, SEARCH_OPERATIONS, most_windows), misses)
-        windows = _windows(case, wanted, FINAL_OPERATIONS, most_windows)
+    if ends_s <= most_windows * case.cold_start_s / COARSEST and len(demand.arrival_s):
+        misses = _AllowedMisses(allowed_misses, float(heaviest.sum()))
+        prices = _search_prices(case, _choose_windows(case, demand, SEARCH_OPERATIONS, most_windows), misses)
+        windows = _choose_windows(case, demand, FINAL_OPERATIONS, most_windows)
         window_s = windows.window_s
         for factors in FINAL_FACTORS:
             around = _Prices(prices.work * factors[0], prices.request * factors[1])
-            replica_s = max(replica_s, _priced(case, windows, misses, around))
-    return Bound(
+            replica_s = max(replica_s, _bound_at_prices(case, windows, misses, around))
+    return LowerBound(
         replica_s=replica_s,
         gpu_hours=replica_s * case.gpus_per_replica / 3600,
         work_s=work_s,
@@ -116,54 +118,56 @@ def bound(case: Case, most_windows: int = MOST_WINDOWS) -> Bound:
     )
 
 
-def _windows(case: Case, wanted: Demand, operations: float, most: int) -> Windows:
-    """Cut the trace into windows, as fine as their number and the budget of operations allow."""
+def _choose_windows(case: Case, demand: Demand, operations: float, most: int) -> Windows:
+    """Choose the finest windows that their number and the budget of operations allow."""
     window_s, quanta = max(min(case.cold_start_s / FINEST, FINEST_S), case.trace.duration_s / most), QUANTA
     coarsest_s = case.cold_start_s / COARSEST
-    windows = _cut(case, wanted, window_s, quanta)
+    windows = _cut_windows(case, demand, window_s, quanta)
     while windows.operations > operations and (quanta > 1 or window_s < coarsest_s):
         if quanta > 1:
             quanta //= 2
         else:
             window_s = min(window_s * 1.5, coarsest_s)
-        windows = _cut(case, wanted, window_s, quanta)
+        windows = _cut_windows(case, demand, window_s, quanta)
     return windows
 
 
-def _cut(case: Case, wanted: Demand, window_s: float, quanta: int) -> Windows:
-    """Count work in quanta, `quanta` of which fill a replica for a window; deadlines and arrivals by window.
+def _cut_windows(case: Case, demand: Demand, window_s: float, quanta: int) -> Windows:
+    """Convert work to quanta, `quanta` of which fill a replica for a window, and times to windows.
 
-    What has arrived is rounded up and what is due is rounded down, as sums since the start, so nothing adds up.
+    Cumulative arrivals are rounded up and cumulative deadlines down, so rounding errors do not accumulate.
     """
     count = math.ceil(case.trace.duration_s / window_s)
     quantum_s = window_s / quanta
-    arrived = np.cumsum(_by_window(wanted.arrival_s, wanted.work_s, window_s, count)) / quantum_s
-    due = _by_window(wanted.prefill_end_s, wanted.prefill_s, window_s, count)
-    due += _by_window(wanted.decode_end_s, wanted.decode_s, window_s, count)
+    arrived = np.cumsum(_by_window(demand.arrival_s, demand.work_s, window_s, count)) / quantum_s
+    due = _by_window(demand.prefill_end_s, demand.prefill_s, window_s, count)
+    due += _by_window(demand.decode_end_s, demand.decode_s, window_s, count)
     due = np.cumsum(due) / quantum_s
     arrived_quanta = np.ceil(arrived - 1e-6).astype(np.int64)
-    due_quanta = np.floor(due + 1e-6).astype(np.int64) - 1  # one for misses, which are rounded down too
+    due_quanta = np.floor(due + 1e-6).astype(np.int64) - 1  # one less for misses, which are also rounded down
     slack = np.maximum(arrived_quanta - np.maximum(due_quanta, 0), 0)
     work = np.diff(arrived_quanta, prepend=0)
-    return Windows(window_s, quanta, work, slack, _alone(wanted, window_s, count), _most_replicas(work, slack, quanta))
+    return Windows(
+        window_s, quanta, work, slack, _count_lost(demand, window_s, count), _most_replicas(work, slack, quanta)
+    )
 
 
 def _by_window(time_s: FloatColumn, weight: FloatColumn, window_s: float, count: int) -> FloatColumn:
-    """Sum up `weight` by the window that holds `time_s`; what lies behind the last window is left out."""
+    """Return sums of `weight`, float64[count], by the window of `time_s`; later times are left out."""
     inside = time_s < count * window_s
     place = (time_s[inside] / window_s).astype(np.int64)
     total: FloatColumn = np.bincount(place, weight[inside], minlength=count).astype(np.float64)
     return total
 
 
-def _alone(wanted: Demand, window_s: float, count: int) -> FloatColumn:
-    """Count the requests that are lost if no replica serves in a window and so many before it.
+def _count_lost(demand: Demand, window_s: float, count: int) -> FloatColumn:
+    """Count the requests lost if no replica serves in a window and the windows before it.
 
-    Returns float64[count, K]: row j, column r - 1 for j and the r - 1 windows before it, K for as many or more.
+    Returns float64[count, K]: row j, column r - 1 for window j and the r - 1 windows before it, K for as many or more.
     """
-    last_s = wanted.decode_end_s
+    last_s = demand.decode_end_s
     inside = last_s < count * window_s
-    first = (wanted.arrival_s[inside] / window_s).astype(np.int64)
+    first = (demand.arrival_s[inside] / window_s).astype(np.int64)
     last = (last_s[inside] / window_s).astype(np.int64)
     span = last - first + 1
     longest = int(min(span.max(initial=1), LONGEST_OFF))
@@ -174,7 +178,7 @@ def _alone(wanted: Demand, window_s: float, count: int) -> FloatColumn:
 
 
 def _most_replicas(work: IntColumn, slack: IntColumn, quanta: int) -> int:
-    """Return two more than the least constant count that keeps every deadline. So many count as infinitely fast."""
+    """Return the smallest constant count that keeps every deadline, plus two. That many count as infinitely fast."""
     low, high = 1, max(int(work.max(initial=1)) // quanta + 2, 2)
     while low < high:
         middle = (low + high) // 2
@@ -184,43 +188,50 @@ def _most_replicas(work: IntColumn, slack: IntColumn, quanta: int) -> int:
     return low + 2
 
 
-class _Misses(NamedTuple):
-    """What may be missed: so many requests, and so much work."""
+class _AllowedMisses(NamedTuple):
+    """The allowed misses: number of requests, and their work in seconds."""
 
     requests: int
     work_s: float
 
 
 class _Prices(NamedTuple):
-    """Of what is missed, in replica-seconds: per second of work, and per request that came while nobody served."""
+    """Prices of misses in replica-seconds: per second of work, and per request that meets no serving replica."""
 
     work: float
     request: float
 
 
-def _priced(case: Case, windows: Windows, misses: _Misses, prices: _Prices) -> float:
-    """Return the bound that these prices give."""
+def _bound_at_prices(case: Case, windows: Windows, misses: _AllowedMisses, prices: _Prices) -> float:
+    """Return the bound in replica-seconds that these prices give."""
     # A replica that serves for s seconds touches fewer than s / window_s + 2 windows.
     start_s = case.cold_start_s - 2 * windows.window_s
-    cost_s = cheapest(windows, start_s, prices.work * windows.quantum_s, prices.request)
+    cost_s = minimize_cost(windows, start_s, prices.work * windows.quantum_s, prices.request)
     return cost_s - prices.work * misses.work_s - prices.request * misses.requests
 
 
-def _search(case: Case, windows: Windows, misses: _Misses) -> _Prices:
-    """Find prices with a high bound, one after the other, a few times. The bound is concave in both together."""
+def _search_prices(case: Case, windows: Windows, misses: _AllowedMisses) -> _Prices:
+    """Find prices with a high bound by alternating searches. The bound is concave in both prices together."""
     if not misses.requests:
         return _Prices(NO_MISS, NO_MISS)
     dearest = 4 * (case.cold_start_s + windows.window_s)
     steepest = dearest / windows.quantum_s
+
+    def at_request_price(work: float, request: float) -> float:
+        return _bound_at_prices(case, windows, misses, _Prices(work, request))
+
+    def at_work_price(request: float, work: float) -> float:
+        return at_request_price(work, request)
+
     prices = _Prices(1.0, 0.0)
     best, least = prices, -math.inf
     for _ in range(ROUNDS):
         work, request = prices
         if windows.lost_alone.any():
-            request = climb(lambda price: _priced(case, windows, misses, _Prices(work, price)), 1e-3, dearest)  # noqa: B023
-        work = climb(lambda price: _priced(case, windows, misses, _Prices(price, request)), 0.5, steepest)  # noqa: B023
+            request = maximize(partial(at_request_price, work), 1e-3, dearest)
+        work = maximize(partial(at_work_price, request), 0.5, steepest)
         prices = _Prices(work, request)
-        found = _priced(case, windows, misses, prices)
+        found = _bound_at_prices(case, windows, misses, prices)
         if found > least:
             best, least = prices, found
     return best

@@ -1,15 +1,16 @@
-"""A schedule made with the whole trace in hand: what knowing the future is worth with these engines and this router.
+"""The offline plan: a replica schedule made with the whole trace known, with the engines and the router of the case.
 
-It is an upper estimate of the best there is, as `clairvoyant` is a lower one: between the two lies what is not known.
-Not the best schedule, only the cheapest found that met the goal in the simulator.
+Its cost is an upper estimate of the optimum, as `lower_bound` is a lower one. It is the cheapest schedule found that
+met the goal in the simulator, not the cheapest possible.
 
-A schedule wants the work of the moment, averaged over some time, times a margin; over all of it that is a constant
-count, for who starts no replica swamps none with what the others cannot take. Every average is run with several
-margins over the whole trace, more of them where the goal begins to be met. That tells for each segment of the trace
-what each of these options costs there, and how many requests miss. Then every segment gets its own: the options that
-cost least in all for as many misses as are allowed, by a price per miss that is the same everywhere. What segments do
-to their neighbours is not in that table, so the mix is run, the table corrected by what came out, and a new mix chosen,
-some times over.
+An option is the work averaged over a time, times a margin; averaged over the whole trace it is a constant count.
+Constant counts are useful because a fleet without starts is never swamped by a backlog.
+
+1. Every average runs with several margins over the whole trace, with finer steps where the goal begins to be met. This
+   gives the cost and the misses of each option in each segment.
+2. A mix chooses one option per segment: the cheapest in total for the allowed misses, with one price per miss.
+3. Segments affect their neighbours, which the table does not show. So the mix is run, the table corrected, and a new
+   mix chosen, several times.
 """
 
 from __future__ import annotations
@@ -23,22 +24,22 @@ import numpy as np
 
 from autoscaler.core.table.columns import FloatColumn, IntColumn
 from autoscaler.lab.replay.case import Case, View
+from autoscaler.lab.replay.parallel.search import Call, Search, run_cost
 from autoscaler.lab.replay.request_cost import request_work_s
 from autoscaler.lab.replay.run import run
-from autoscaler.lab.replay.score import Row, summarize, within
-from autoscaler.lab.replay.search import Call, Search, run_cost
+from autoscaler.lab.replay.score import Score, compute_score, meets_objectives
 
 BIN_S = 5.0
-SEGMENT_S = 300.0  # that has one option
-HALVINGS = 3  # of the step between the margins of which one meets the goal and the other does not
-ROUNDS = 12  # of mixing, at most
-WIDER = 1.6  # steps of the margin where no option meets the goal
+SEGMENT_S = 300.0  # length of a segment, which has one option
+HALVINGS = 3  # halvings of the step between a margin that misses the goal and one that meets it
+ROUNDS = 12  # most rounds of mixing
+WIDER = 1.6  # growth of the margin if no option meets the goal
 MOST_MARGIN = 60.0
-DEAREST_MISS_S = 1e6  # replica-seconds that a request within its objectives may cost, at most
+DEAREST_MISS_S = 1e6  # most replica-seconds for one more request within its objectives
 
 
 class Option(NamedTuple):
-    """One way to want replicas: the work averaged over so long around each moment, times a margin."""
+    """One way to derive replicas: the work averaged over `averaged_s` around each time, times a margin."""
 
     averaged_s: float
     margin: float
@@ -47,31 +48,31 @@ class Option(NamedTuple):
 AVERAGED_S = (30.0, 120.0, 480.0, math.inf)
 MARGINS = tuple(np.geomspace(0.7, 4.0, 7).tolist())
 OPTIONS = tuple(Option(averaged_s, margin) for averaged_s in AVERAGED_S for margin in MARGINS)
-RUNS = len(OPTIONS) + len(AVERAGED_S) * HALVINGS + ROUNDS  # for one case, at most where an option meets the goal
+RUNS = len(OPTIONS) + len(AVERAGED_S) * HALVINGS + ROUNDS  # most runs for one case, if an option meets the goal
 
 
 @dataclass(frozen=True)
-class Timetable:
-    """Replicas wanted over time."""
+class Schedule:
+    """Desired replicas over time."""
 
     bin_s: float
-    replicas: IntColumn  # int64[T], from `bin_s` x index on; the last stands until the end
+    replicas: IntColumn  # int64[T], from `bin_s` x index on; the last count holds until the end
 
 
 @dataclass(frozen=True)
-class PlannedRun:
-    """A schedule, and what became of it."""
+class OfflinePlan:
+    """A schedule, and the score of its run."""
 
-    schedule: Timetable
-    row: Row
+    schedule: Schedule
+    score: Score
 
 
-class Planned:
-    """Follows a schedule. Implements `case.Scaler`."""
+class OfflinePlanScaler:
+    """A scaler that follows a schedule. Implements `case.Scaler`."""
 
     name = "planned"
 
-    def __init__(self, schedule: Timetable) -> None:
+    def __init__(self, schedule: Schedule) -> None:
         self.period_s = schedule.bin_s
         self._replicas = schedule.replicas
 
@@ -80,69 +81,69 @@ class Planned:
         return int(self._replicas[min(place, len(self._replicas) - 1)])
 
 
-def planning(cases: Sequence[Case], place: int) -> Search[PlannedRun]:
-    """Search a cheap schedule that meets the goal for one of the cases that the calls share, in about `RUNS` runs.
+def search_offline_plan(cases: Sequence[Case], place: int) -> Search[OfflinePlan]:
+    """Search a cheap schedule that meets the goal for the case at `place` of the shared cases, in about `RUNS` runs.
 
-    It is planned as if it were alone. If no schedule meets the goal, the one with the best attainment is found.
+    The case is planned on its own. If no schedule meets the goal, the result is the one with the best attainment.
     """
     cost = run_cost(cases[place])
 
-    def rounds() -> Generator[list[Call], Any, PlannedRun]:
-        attempts = yield [Call(_uniform, (place, option), cost) for option in range(len(OPTIONS))]
-        (plan,) = yield [Call(_mixed, (place, attempts), cost * (RUNS - len(OPTIONS)))]
-        return cast(PlannedRun, plan)
+    def rounds() -> Generator[list[Call], Any, OfflinePlan]:
+        attempts = yield [Call(_run_uniform, (place, option), cost) for option in range(len(OPTIONS))]
+        (plan,) = yield [Call(_run_mixed, (place, attempts), cost * (RUNS - len(OPTIONS)))]
+        return cast(OfflinePlan, plan)
 
     return Search(rounds(), cost * RUNS)
 
 
 @dataclass(frozen=True)
 class _Attempt:
-    """A run of one option per segment."""
+    """A run with one option per segment."""
 
     choice: IntColumn  # int64[segments], index of the option
     missed: FloatColumn  # float64[segments], requests by arrival
-    wanted_s: FloatColumn  # float64[segments], replica-seconds asked for
-    row: Row
+    desired_s: FloatColumn  # float64[segments], replica-seconds asked for
+    score: Score
 
 
-def _uniform(cases: Sequence[Case], place: int, option: int) -> _Attempt:
-    """Run one option over all of one case: what a worker does first."""
-    search = _Search(cases[place])
+def _run_uniform(cases: Sequence[Case], place: int, option: int) -> _Attempt:
+    """Run one option over a whole case; the first task of a worker."""
+    search = _Planner(cases[place])
     return search.attempt(np.full(search.segments, option))
 
 
-def _mixed(cases: Sequence[Case], place: int, attempts: list[_Attempt]) -> PlannedRun:
-    """Mix the options of one case: what a worker does then."""
+def _run_mixed(cases: Sequence[Case], place: int, attempts: list[_Attempt]) -> OfflinePlan:
+    """Mix the options of a case; the second task of a worker."""
     case = cases[place]
-    search = _Search(case)
-    attempts = [*attempts, *_finer(case, search, attempts)]
+    search = _Planner(case)
+    attempts = [*attempts, *_refine_margins(case, search, attempts)]
     best = attempts[0]
     for attempt in attempts[1:]:
-        best = _better(case, attempt, best)
+        best = _choose_better(case, attempt, best)
     while not _meets(case, best) and search.options[-1].margin * WIDER <= MOST_MARGIN:
         wider = search.everywhere(Option(AVERAGED_S[0], search.options[-1].margin * WIDER))
         attempts.append(wider)
-        best = _better(case, wider, best)
-        if best is not wider:  # still more replicas do not help
+        best = _choose_better(case, wider, best)
+        if best is not wider:  # more replicas do not help
             break
-    missed, wanted_s = (np.array([getattr(each, name) for each in attempts]) for name in ("missed", "wanted_s"))
-    allowed = case.goal.may_miss(len(case.trace.arrival_s))
+    missed, desired_s = (np.array([getattr(each, name) for each in attempts]) for name in ("missed", "desired_s"))
+    allowed = case.goal.allowed_misses(len(case.trace.arrival_s))
     aim, everywhere = float(allowed), np.arange(search.segments)
-    ran: dict[bytes, _Attempt] = {}  # a mix that comes again comes out as it did
+    ran: dict[bytes, _Attempt] = {}  # results by mix, since a repeated mix gives the same result
     for _ in range(ROUNDS):
-        choice = _cheapest(missed, wanted_s, aim)
+        choice = _choose_cheapest(missed, desired_s, aim)
         attempt = ran.get(choice.tobytes()) or search.attempt(choice)
         ran[choice.tobytes()] = attempt
-        best = _better(case, attempt, best)
-        # Half of what was believed stays: what came out is due to the neighbours of this mix too.
-        for believed, found in ((missed, attempt.missed), (wanted_s, attempt.wanted_s)):
+        best = _choose_better(case, attempt, best)
+        # Half of the old estimate stays, because the new values also reflect the neighbours in this mix.
+        for believed, found in ((missed, attempt.missed), (desired_s, attempt.desired_s)):
             believed[attempt.choice, everywhere] = (believed[attempt.choice, everywhere] + found) / 2
         aim *= math.sqrt(min(max(allowed / max(float(attempt.missed.sum()), 1.0), 0.5), 2.0))
-    return PlannedRun(search.schedule(best.choice), best.row)
+    return OfflinePlan(search.schedule(best.choice), best.score)
 
 
-def _finer(case: Case, search: _Search, attempts: Sequence[_Attempt]) -> list[_Attempt]:
-    """Halve for each average the step of the margin at which the goal begins to be met, some times."""
+def _refine_margins(case: Case, search: _Planner, attempts: Sequence[_Attempt]) -> list[_Attempt]:
+    """For each average, halve the margin step at which the goal begins to be met."""
     finer = []
     for place, averaged_s in enumerate(AVERAGED_S):
         meets = [_meets(case, each) for each in attempts[place * len(MARGINS) :][: len(MARGINS)]]
@@ -156,34 +157,35 @@ def _finer(case: Case, search: _Search, attempts: Sequence[_Attempt]) -> list[_A
     return finer
 
 
-def _cheapest(missed: FloatColumn, wanted_s: FloatColumn, may_miss: float) -> IntColumn:
-    """Choose one option per segment: the cheapest in all, up to the last price, with at most so many misses.
+def _choose_cheapest(missed: FloatColumn, desired_s: FloatColumn, allowed_misses: float) -> IntColumn:
+    """Choose one option per segment: the cheapest in total with at most `allowed_misses` misses.
 
-    missed, wanted_s: float64[options, segments]. If there are more misses anyhow, the fewest there can be.
+    missed, desired_s: float64[options, segments], requests and replica-seconds. If the misses cannot be that few,
+    choose the fewest.
     """
     everywhere = np.arange(missed.shape[1])
     low, high = 1 / DEAREST_MISS_S, DEAREST_MISS_S
     for _ in range(50):
         price_s = math.sqrt(low * high)
-        choice = np.argmin(wanted_s + price_s * missed, axis=0)
-        low, high = (low, price_s) if missed[choice, everywhere].sum() <= may_miss else (price_s, high)
-    cheapest: IntColumn = np.argmin(wanted_s + high * missed, axis=0)
+        choice = np.argmin(desired_s + price_s * missed, axis=0)
+        low, high = (low, price_s) if missed[choice, everywhere].sum() <= allowed_misses else (price_s, high)
+    cheapest: IntColumn = np.argmin(desired_s + high * missed, axis=0)
     return cheapest
 
 
 def _meets(case: Case, attempt: _Attempt) -> bool:
-    return case.goal.met_by(attempt.row.attainment)
+    return case.goal.is_met_by(attempt.score.attainment)
 
 
-def _better(case: Case, one: _Attempt, other: _Attempt) -> _Attempt:
-    """Return the cheaper of two that meet the goal, else the one that comes nearer to it."""
+def _choose_better(case: Case, one: _Attempt, other: _Attempt) -> _Attempt:
+    """Return the cheaper of two attempts that meet the goal, else the one that comes closer."""
     if _meets(case, one) and _meets(case, other):
-        return one if one.row.gpu_hours < other.row.gpu_hours else other
-    return one if one.row.attainment > other.row.attainment else other
+        return one if one.score.gpu_hours < other.score.gpu_hours else other
+    return one if one.score.attainment > other.score.attainment else other
 
 
-class _Search:
-    """Makes schedules of one case out of options, and runs them."""
+class _Planner:
+    """Makes and runs schedules of one case."""
 
     def __init__(self, case: Case) -> None:
         self.segments = max(math.ceil(case.trace.duration_s / SEGMENT_S), 1)
@@ -196,61 +198,61 @@ class _Search:
         self._segment_of_bin = self._segments_of(np.arange(self._bins, dtype=np.float64) * BIN_S)
         self._segment_of_request = self._segments_of(case.trace.arrival_s)
 
-    def schedule(self, choice: IntColumn) -> Timetable:
+    def schedule(self, choice: IntColumn) -> Schedule:
         needed = np.zeros(self._bins, np.int64)
         for index in np.unique(choice).tolist():
             averaged_s, margin = self.options[index]
             here = choice[self._segment_of_bin] == index
-            needed[here] = np.ceil(_mean(self._load, averaged_s / BIN_S) * margin - 1e-9)[here]
-        return _in_time(self._case, needed)
+            needed[here] = np.ceil(_windowed_mean(self._load, averaged_s / BIN_S) * margin - 1e-9)[here]
+        return _ask_ahead(self._case, needed)
 
     def everywhere(self, option: Option) -> _Attempt:
-        """Run an option that is none of `OPTIONS` over all of the case; from now on it may be chosen."""
+        """Add an option to `options` and run it over the whole case."""
         self.options.append(option)
         return self.attempt(np.full(self.segments, len(self.options) - 1))
 
     def attempt(self, choice: IntColumn) -> _Attempt:
         schedule = self.schedule(choice)
-        outcome = run(self._case, Planned(schedule))
-        ttft_met, itl_met = within(self._case.goal, outcome.ttft_s, outcome.itl_s)
+        outcome = run(self._case, OfflinePlanScaler(schedule))
+        ttft_met, itl_met = meets_objectives(self._case.goal, outcome.ttft_s, outcome.itl_s)
         missed = np.bincount(self._segment_of_request, ~(ttft_met & itl_met), self.segments).astype(np.float64)
-        wanted_s = np.bincount(self._segment_of_bin, schedule.replicas * BIN_S, self.segments).astype(np.float64)
-        return _Attempt(choice, missed, wanted_s, summarize(self._case, outcome))
+        desired_s = np.bincount(self._segment_of_bin, schedule.replicas * BIN_S, self.segments).astype(np.float64)
+        return _Attempt(choice, missed, desired_s, compute_score(self._case, outcome))
 
     def _segments_of(self, time_s: FloatColumn) -> IntColumn:
         place: IntColumn = np.minimum((time_s / SEGMENT_S).astype(np.int64), self.segments - 1)
         return place
 
 
-def _in_time(case: Case, needed: IntColumn) -> Timetable:
-    """Ask for what is needed early enough, and keep it through short valleys. needed: int64[bins]."""
-    # A start costs as much as a replica that idles for as long: shorter valleys are not worth leaving.
+def _ask_ahead(case: Case, needed: IntColumn) -> Schedule:
+    """Request replicas one lead time ahead, and keep them through short valleys. needed: int64[bins]."""
+    # A start costs as much as a replica that idles for the same time, so shorter valleys are bridged.
     valley = max(round(case.cold_start_s / BIN_S), 1)
-    needed = -_highest(-_highest(needed, 0, valley), valley, 0)
-    wanted = _highest(needed, 0, _lead(case, case.cold_start_s))
+    needed = -_windowed_max(-_windowed_max(needed, 0, valley), valley, 0)
+    desired = _windowed_max(needed, 0, _lead_bins(case, case.cold_start_s))
     if case.cold_start_uncached_s > case.cold_start_s:
-        # More than ever before may need a node that was never used, where a start takes longer.
+        # A new maximum may need a fresh node, whose starts take longer.
         before = np.maximum.accumulate(np.concatenate([[case.start_replicas], needed[:-1]]))
         first = np.where(needed > before, needed, 0)
-        wanted = np.maximum(wanted, _highest(first, 0, _lead(case, case.cold_start_uncached_s)))
-    return Timetable(BIN_S, np.minimum(wanted, case.max_replicas))
+        desired = np.maximum(desired, _windowed_max(first, 0, _lead_bins(case, case.cold_start_uncached_s)))
+    return Schedule(BIN_S, np.minimum(desired, case.max_replicas))
 
 
-def _lead(case: Case, cold_start_s: float) -> int:
-    """Return the bins that a late cold start takes: two standard deviations above the mean."""
+def _lead_bins(case: Case, cold_start_s: float) -> int:
+    """Return the duration of a late cold start in bins: two standard deviations above the mean."""
     return math.ceil(cold_start_s * math.exp(2 * case.cold_start_spread) / BIN_S) + 1
 
 
-def _highest(values: IntColumn, before: int, after: int) -> IntColumn:
-    """Return the highest of each value, `before` ones before it and `after` ones after it."""
+def _windowed_max(values: IntColumn, before: int, after: int) -> IntColumn:
+    """Return the maximum of each value, the `before` values before it and the `after` values after it."""
     padded = np.pad(values, (before, after), mode="edge")
     window = before + after + 1
     highest: IntColumn = np.lib.stride_tricks.sliding_window_view(padded, window).max(axis=1)
     return highest
 
 
-def _mean(values: FloatColumn, bins: float) -> FloatColumn:
-    """Return the mean of each value and its neighbours, about `bins` in all; at the ends of those that exist."""
+def _windowed_mean(values: FloatColumn, bins: float) -> FloatColumn:
+    """Return the mean over about `bins` values around each value; at the ends, over the existing ones."""
     if math.isinf(bins):
         return np.full(len(values), values.mean())
     kernel = np.ones(min(max(round(bins), 1), len(values)))

@@ -8,32 +8,32 @@ from pathlib import Path
 from rich.console import Console
 
 from autoscaler.adapters.console import printing
-from autoscaler.lab.replay.fit import LEAST_BUDGET_TOKENS, MOST_BUDGET_TOKENS, Fitted
-from autoscaler.lab.replay.fit import fit as fit_profile
-from autoscaler.lab.replay.recording import read as read_recording
-from autoscaler.lab.report import outputs
-from autoscaler.lab.report.progress import Bar
+from autoscaler.lab.replay.inputs.fit import LEAST_BUDGET_TOKENS, MOST_BUDGET_TOKENS, Fitted
+from autoscaler.lab.replay.inputs.fit import fit as fit_profile
+from autoscaler.lab.replay.inputs.recording import read as read_recording
+from autoscaler.lab.report import output_files
+from autoscaler.lab.report.progress_bar import ProgressBar
 from autoscaler.sim.engine import profile_file
-from autoscaler.sim.engine.profiles import Offer
+from autoscaler.sim.engine.profiles import ReplicaSpec
 
 
 def fit(file: Path, out: Path | None, max_num_seqs: int | None, max_num_batched_tokens: int | None, gpus: float) -> int:
     """Fit a profile to a recording, print how well it explains it, and write it."""
     if out is not None:
-        outputs.check([out], [file])
+        output_files.check([out], [file])
     console = Console(stderr=True)
-    with Bar(f"reading {file.name}", console) as told:
-        recording = read_recording(file, told)
+    with ProgressBar(f"reading {file.name}", console) as progress:
+        recording = read_recording(file, progress)
     try:
         fitted = fit_profile(recording, max_num_seqs, max_num_batched_tokens)
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from error
-    text = profile_file.write(Offer(fitted.profile, gpus))
+    text = profile_file.write(ReplicaSpec(fitted.profile, gpus))
     if out is None:
         with printing():
             print(text, end="")
     else:
-        outputs.write([(out, text)])
+        output_files.write([(out, text)])
     slots = "" if fitted.slots_known or max_num_seqs else "; max_num_seqs is the largest batch seen, not a known limit"
     budget = "" if max_num_batched_tokens else f"; max_batched_tokens is a guess, {_guess(fitted)}"
     console.print(

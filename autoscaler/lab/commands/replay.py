@@ -14,20 +14,27 @@ from autoscaler.adapters.prometheus.range.history import PrometheusHistory
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.config.values import show_duration
 from autoscaler.core.model.history import Past
-from autoscaler.lab.commands.compare import begun, case_of, check_learned, check_longer, finish, proved
-from autoscaler.lab.commands.setup import Setting, baselines, check_outputs, policy_of
-from autoscaler.lab.compare.result import ACTUAL, RECORDED, Run
-from autoscaler.lab.compare.run_result import play
-from autoscaler.lab.compare.workload_trace import Subject, check_goal
+from autoscaler.lab.commands.comparison import (
+    check_learning,
+    check_longer_than_learning,
+    finish,
+    make_case,
+    run_comparison,
+    set_start_replicas,
+)
+from autoscaler.lab.commands.options import ExperimentOptions, baselines, check_outputs, load_policy
+from autoscaler.lab.compare.experiment import Experiment, check_cases
+from autoscaler.lab.compare.result import ACTUAL, RECORDED, PolicyRun
+from autoscaler.lab.compare.run_result import run_case
 from autoscaler.lab.replay.case import Trace
-from autoscaler.lab.replay.from_history import Recorded, as_row, as_timeline, replicas, to_trace
-from autoscaler.lab.replay.from_ticks import read as read_ticks
-from autoscaler.lab.report.progress import Bar
+from autoscaler.lab.replay.inputs.from_history import RecordedScaler, count_replicas, to_score, to_timeline, to_trace
+from autoscaler.lab.replay.inputs.from_ticks import read as read_ticks
+from autoscaler.lab.report.progress_bar import ProgressBar
 from autoscaler.sim.engine import profile_file
 
 
 def replay(
-    setting: Setting,
+    options: ExperimentOptions,
     settings: PrometheusSettings,
     workload: tuple[str, str],
     interval: tuple[float, float],
@@ -35,80 +42,82 @@ def replay(
 ) -> int:
     """Prove the policy on a workload's own history from Prometheus."""
     tls = settings.tls
-    check_outputs(setting, settings.token_file, settings.password_file, tls.ca, tls.cert, tls.key)
-    _usable(setting)
+    check_outputs(options, settings.token_file, settings.password_file, tls.ca, tls.cert, tls.key)
+    _usable(options)
     namespace, name = workload
     start_s, end_s = interval
-    if setting.learn_s:
-        check_longer(f"{namespace}/{name}", round(end_s - start_s), setting.learn_s)
+    if options.learn_s:
+        check_longer_than_learning(f"{namespace}/{name}", round(end_s - start_s), options.learn_s)
     console = Console(stderr=True)
-    with Bar(f"reading {namespace}/{name}", console) as told:
-        reading = PrometheusHistory(settings).read(namespace, name, start_s, end_s, step_s=step_s, progress=told)
+    with ProgressBar(f"reading {namespace}/{name}", console) as progress:
+        reading = PrometheusHistory(settings).read(namespace, name, start_s, end_s, step_s=step_s, progress=progress)
         past = asyncio.run(reading)  # this alone: within a loop, Ctrl-C would wait for what computes
-    return replay_past(setting, past, f"{namespace}/{name}")
+    return replay_past(options, past, f"{namespace}/{name}")
 
 
-def replay_ticks(setting: Setting, file: Path, workload: tuple[str, str], interval: tuple[float | None, float]) -> int:
+def replay_ticks(
+    options: ExperimentOptions, file: Path, workload: tuple[str, str], interval: tuple[float | None, float]
+) -> int:
     """Prove the policy on a workload's own history from recorded ticks."""
-    check_outputs(setting, file)
-    _usable(setting)
+    check_outputs(options, file)
+    _usable(options)
     name = "/".join(workload)
     start_s, end_s = interval
-    with Bar(f"reading {file.name}", Console(stderr=True)) as told:
-        past = read_ticks(file, name, -math.inf if start_s is None else start_s, end_s, told)
-    return replay_past(setting, past, name)
+    with ProgressBar(f"reading {file.name}", Console(stderr=True)) as progress:
+        past = read_ticks(file, name, -math.inf if start_s is None else start_s, end_s, progress)
+    return replay_past(options, past, name)
 
 
-def replay_past(setting: Setting, past: Past, name: str) -> int:
+def replay_past(options: ExperimentOptions, past: Past, name: str) -> int:
     """Show what happened, and what each policy would have done."""
-    against = baselines(setting.against)
-    profile_name, offer = profile_file.find(setting.profile)
-    policy = policy_of(setting.policies)
+    against = baselines(options.against)
+    profile_name, replica_spec = profile_file.find(options.profile)
+    policy = load_policy(options.policies)
     notes = [f"history: {problem}" for problem in past.problems]
     notes.append(
         "requests are reconstructed from counters: arrivals within each step, lengths around the mean of their time"
     )
-    trace = to_trace(past, name, setting.seed)
-    case, shortened = case_of(setting, offer, policy, trace)
+    trace = to_trace(past, name, options.seed)
+    case, shortened = make_case(options, replica_spec, policy, trace)
     notes += shortened
-    if setting.learn_s:
-        check_learned(name, [case], setting.learn_s)
-    counted = past.since(setting.learn_s)
+    if options.learn_s:
+        check_learning(name, [case], options.learn_s)
+    counted = past.since(options.learn_s)
     if not len(counted.pods):
         raise ValueError(
-            f"{name}: --learn is {show_duration(setting.learn_s)}; it must be a whole step of "
+            f"{name}: --learn is {show_duration(options.learn_s)}; it must be a whole step of "
             f"{show_duration(past.step_s)} shorter than the history, {show_duration(past.duration_s)}"
         )
-    subject = Subject(name, profile_name, (case,), policy, notes=tuple(notes))
+    experiment = Experiment(name, profile_name, (case,), policy, notes=tuple(notes))
     console = Console(stderr=True)
-    with Bar("preparing", console) as told:
-        subject = begun(setting, subject, told)
-    (case,) = subject.cases
-    with Bar(f"replaying {name}", console) as told:
-        proof = proved(setting, subject, against, told)
-        there = replicas(past)  # whatever the policy allows
+    with ProgressBar("preparing", console) as progress:
+        experiment = set_start_replicas(options, experiment, progress)
+    (case,) = experiment.cases
+    with ProgressBar(f"replaying {name}", console) as progress:
+        comparison = run_comparison(options, experiment, against, progress)
+        there = count_replicas(past)  # whatever the policy allows
         same = replace(case, start_replicas=int(there[0]), max_replicas=max(case.max_replicas, int(there.max())))
-        recorded = play(same, Recorded(past, case.cold_start_s))
-    actual = as_row(counted, case.goal, offer.gpus, setting.cold_start_s)
+        recorded = run_case(same, RecordedScaler(past, case.cold_start_s))
+    actual = to_score(counted, case.goal, replica_spec.gpus, options.cold_start_s)
     runs = (
-        *proof.runs,
-        Run(ACTUAL, False, {}, actual, as_timeline(counted)),
-        Run(RECORDED, False, {}, recorded.row, recorded.timeline),
+        *comparison.runs,
+        PolicyRun(ACTUAL, False, {}, actual, to_timeline(counted)),
+        PolicyRun(RECORDED, False, {}, recorded.score, recorded.timeline),
     )
-    proof = replace(proof, runs=runs)
-    finish(setting, [proof])
+    comparison = replace(comparison, runs=runs)
+    finish(options, [comparison])
     return 0
 
 
-def _usable(setting: Setting) -> None:
+def _usable(options: ExperimentOptions) -> None:
     """Look at what needs no history before it is read, which may take minutes: raise what a replay would."""
-    baselines(setting.against)
-    _, offer = profile_file.find(setting.profile)
+    baselines(options.against)
+    _, replica_spec = profile_file.find(options.profile)
     none = np.zeros(0, np.int64)
-    case, _ = case_of(
-        replace(setting, learn_s=0.0),
-        offer,
-        policy_of(setting.policies),
+    case, _ = make_case(
+        replace(options, learn_s=0.0),
+        replica_spec,
+        load_policy(options.policies),
         Trace("nothing", none.astype(np.float64), none, none, 1.0),
     )
-    check_goal(case)
+    check_cases(case)

@@ -10,50 +10,55 @@ from rich.console import Console
 
 from autoscaler.config.policy.schema import Policy
 from autoscaler.config.values import show_duration
-from autoscaler.lab.commands.compare import begun, case_of, check_learned, finish, proved
-from autoscaler.lab.commands.setup import Setting, baselines, check_outputs, policy_of
-from autoscaler.lab.compare.workload_trace import Subject, check_goal
-from autoscaler.lab.replay import trace as traces
+from autoscaler.lab.commands.comparison import check_learning, finish, make_case, run_comparison, set_start_replicas
+from autoscaler.lab.commands.options import ExperimentOptions, baselines, check_outputs, load_policy
+from autoscaler.lab.compare.experiment import Experiment, check_cases
 from autoscaler.lab.replay.case import Trace
-from autoscaler.lab.replay.files import part_of
-from autoscaler.lab.report.progress import Bar
+from autoscaler.lab.replay.inputs import trace_file, transform
+from autoscaler.lab.replay.progress import part_progress
+from autoscaler.lab.report.progress_bar import ProgressBar
 from autoscaler.sim.engine import profile_file
-from autoscaler.sim.engine.profiles import Offer
+from autoscaler.sim.engine.profiles import ReplicaSpec
 
 
-def simulate(setting: Setting, files: Sequence[Path], scale: float, interval: tuple[float, float]) -> int:
+def simulate(options: ExperimentOptions, files: Sequence[Path], scale: float, interval: tuple[float, float]) -> int:
     """Prove the policy on an interval, (0, infinity) for all, of trace files.
 
     Raises ValueError for what cannot be used, before anything runs.
     """
-    check_outputs(setting, *files)
-    against = baselines(setting.against)
-    name, offer = profile_file.find(setting.profile)
-    policy = policy_of(setting.policies)
-    if offer.gpus > setting.gpus:
+    check_outputs(options, *files)
+    against = baselines(options.against)
+    name, replica_spec = profile_file.find(options.profile)
+    policy = load_policy(options.policies)
+    if replica_spec.gpus > options.gpus:
         raise ValueError(
-            f"--gpus is {setting.gpus:g}; allowed: at least the {offer.gpus:g} that one replica of {name} takes"
+            f"--gpus is {options.gpus:g}; allowed: at least the {replica_spec.gpus:g} that one replica of {name} takes"
         )
     console = Console(stderr=True)
-    with Bar("reading traces", console) as told:
-        read = [(file, traces.load(file, part_of(told, number, len(files)))) for number, file in enumerate(files)]
-    with Bar("preparing", console) as told:
+    with ProgressBar("reading traces", console) as progress:
+        read = [
+            (file, trace_file.load(file, part_progress(progress, number, len(files))))
+            for number, file in enumerate(files)
+        ]
+    with ProgressBar("preparing", console) as progress:
         titles = _titles(files)
-        subjects = [
-            _subject(setting, name, offer, policy, file, titles[file], models, scale, interval) for file, models in read
+        experiments = [
+            _make_experiment(options, name, replica_spec, policy, file, titles[file], models, scale, interval)
+            for file, models in read
         ]
-        for subject in subjects:
-            check_goal(*subject.cases)
-        subjects = [
-            begun(setting, subject, part_of(told, number, len(subjects))) for number, subject in enumerate(subjects)
+        for experiment in experiments:
+            check_cases(*experiment.cases)
+        experiments = [
+            set_start_replicas(options, experiment, part_progress(progress, number, len(experiments)))
+            for number, experiment in enumerate(experiments)
         ]
-    proofs = []
-    for subject in subjects:
-        with Bar(f"simulating {subject.trace}", console) as told:
-            proofs.append(proved(setting, subject, against, told))
-        if not setting.outputs:  # then there is nothing to write before it is shown
-            finish(setting, [proofs.pop()])
-    finish(setting, proofs)
+    comparisons = []
+    for experiment in experiments:
+        with ProgressBar(f"simulating {experiment.trace}", console) as progress:
+            comparisons.append(run_comparison(options, experiment, against, progress))
+        if not options.outputs:  # then there is nothing to write before it is shown
+            finish(options, [comparisons.pop()])
+    finish(options, comparisons)
     return 0
 
 
@@ -71,17 +76,17 @@ def _titles(files: Sequence[Path]) -> dict[Path, str]:
     }
 
 
-def _subject(
-    setting: Setting,
+def _make_experiment(
+    options: ExperimentOptions,
     name: str,
-    offer: Offer,
+    replica_spec: ReplicaSpec,
     policy: Policy,
     file: Path,
     title: str,
     models: Sequence[Trace],
     scale: float,
     interval: tuple[float, float],
-) -> Subject:
+) -> Experiment:
     cases, notes = [], []
     if interval != (0.0, math.inf):
         models = _within(file, models, interval)
@@ -89,20 +94,22 @@ def _subject(
         end_s = start_s + models[0].duration_s
         notes.append(f"{title}: only from {show_duration(start_s)} to {show_duration(end_s)}")
     for trace in models:
-        case, shortened = case_of(setting, offer, policy, traces.scale(trace, scale, setting.seed), len(models))
+        case, shortened = make_case(
+            options, replica_spec, policy, transform.scale(trace, scale, options.seed), len(models)
+        )
         cases.append(case)
         notes += shortened
     if not any(len(case.trace.arrival_s) for case in cases):
         raise ValueError(f"{file}: no request is left at a scale of {scale:g}; allowed: a larger scale")
-    if setting.learn_s:
-        check_learned(str(file), cases, setting.learn_s)
+    if options.learn_s:
+        check_learning(str(file), cases, options.learn_s)
     if len(cases) > 1:
         notes.append(f"{len(cases)} models, each with replicas of its own; figures are summed over them")
-    if math.isfinite(setting.gpus):
+    if math.isfinite(options.gpus):
         notes.append(
             "a replica that finds no free GPU waits for one, first come, first served, and costs nothing meanwhile"
         )
-    return Subject(title, name, tuple(cases), policy, scale, tuple(notes), setting.gpus)
+    return Experiment(title, name, tuple(cases), policy, scale, tuple(notes), options.gpus)
 
 
 def _within(file: Path, models: Sequence[Trace], interval: tuple[float, float]) -> list[Trace]:
@@ -120,7 +127,7 @@ def _within(file: Path, models: Sequence[Trace], interval: tuple[float, float]) 
             f"{show_duration(length_s)}"
         )
     end_s = min(end_s, length_s)
-    asked = traces.part(models, start_s, end_s)
+    asked = transform.clip_all(models, start_s, end_s)
     if not asked:
         raise ValueError(f"{file}: no request from {show_duration(start_s)} to {show_duration(end_s)}")
     return asked

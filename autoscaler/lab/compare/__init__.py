@@ -1,1 +1,1 @@
-"""Comparisons: policies beside each other and beside the bound, made from many replays."""
+"""Comparisons of policies with each other and with the bounds, from many replay runs."""

@@ -1,6 +1,4 @@
-"""Makes a proof: the policies to compare, over the workloads of one trace, on all cores. Files and options are not
-known here, nor how a proof is shown.
-"""
+"""Compares policies over the workloads of one trace, on all cores. Files, options and presentation are elsewhere."""
 
 from __future__ import annotations
 
@@ -14,146 +12,157 @@ import numpy as np
 from autoscaler.config.policy.schema import Policy
 from autoscaler.core.table.columns import FloatColumn
 from autoscaler.lab.baselines import BASELINES
-from autoscaler.lab.bounds.estimate import served
-from autoscaler.lab.bounds.lower_bound import bound
-from autoscaler.lab.bounds.offline_plan import Planned, Timetable, planning
-from autoscaler.lab.compare.result import OURS, PLANNED, Before, Params, Point, Proof, Run
-from autoscaler.lab.compare.run_result import Played, add_up, play, play_together
-from autoscaler.lab.compare.tune import tuning
-from autoscaler.lab.compare.workload_trace import Subject, check_goal, parts, started
+from autoscaler.lab.bounds.estimate import estimate_replica_s
+from autoscaler.lab.bounds.lower_bound import compute_lower_bound
+from autoscaler.lab.bounds.offline_plan import OfflinePlanScaler, Schedule, search_offline_plan
+from autoscaler.lab.compare.experiment import Experiment, check_cases, split_learning, with_start_replicas
+from autoscaler.lab.compare.result import OFFLINE_PLAN, OURS, Comparison, LearningResult, Params, Point, PolicyRun
+from autoscaler.lab.compare.run_result import RunResult, run_case, run_cases_together, sum_results
+from autoscaler.lab.compare.tune import search_best_settings
 from autoscaler.lab.replay.case import Case, FleetScaler, Scaler
-from autoscaler.lab.replay.files import Told, untold
-from autoscaler.lab.replay.product import Ours, OursTogether
-from autoscaler.lab.replay.score import Row
-from autoscaler.lab.replay.search import SCRAPE_COST, Call, Search, run_cost, side_by_side
+from autoscaler.lab.replay.parallel.search import SCRAPE_COST, Call, Search, run_cost, run_searches
+from autoscaler.lab.replay.policy_scaler import PolicyFleetScaler, PolicyScaler
+from autoscaler.lab.replay.progress import Progress, no_progress
+from autoscaler.lab.replay.score import Score
 
-OURS_ATTAINMENTS = (0.9, 0.95, 0.98, 0.99, 0.995, 0.999)  # the knob of the shipped policy's own curve
+OURS_ATTAINMENTS = (0.9, 0.95, 0.98, 0.99, 0.995, 0.999)  # attainment goals on the frontier of the shipped policy
 
-OURS_SCRAPE_COST = 1200.0  # as `search.SCRAPE_COST`: a tick takes some 2 ms
-BOUND_RUNS = 15.0  # about, that a bound and its estimate take as long as
+OURS_SCRAPE_COST = 1200.0  # as `search.SCRAPE_COST`; a tick takes about 2 ms
+BOUND_RUNS = 15.0  # cost of a bound and its estimate, in runs
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A policy by name: `ours` as the policy says, a baseline at one setting for each case."""
+class Candidate:
+    """A policy to compare: `ours` with its policy, or a baseline with one setting per case."""
 
     name: str
     policy: Policy
     settings: tuple[Params, ...] = ()
 
-    def begun(self, cases: Sequence[Case], place: int) -> Case:
-        """Return one of the cases as it begins under this policy."""
+    def starting_case(self, cases: Sequence[Case], place: int) -> Case:
+        """Return the case at `place` with the initial replicas of this policy."""
         case = cases[place]
-        return case if self.name == OURS else BASELINES[self.name].begun(case, self.settings[place])
+        return case if self.name == OURS else BASELINES[self.name].starting_case(case, self.settings[place])
 
     def scaler(self, case: Case, place: int) -> Scaler:
-        return Ours(case, self.policy) if self.name == OURS else BASELINES[self.name](case, self.settings[place])
+        return (
+            PolicyScaler(case, self.policy) if self.name == OURS else BASELINES[self.name](case, self.settings[place])
+        )
 
     def scalers(self, cases: Sequence[Case], gpus: float) -> Sequence[Scaler] | FleetScaler:
-        """Return what decides for cases that share GPUs: ours for all in one tick, a baseline for each on its own."""
+        """Return the scalers of cases that share GPUs: one for all for `ours`, one per case for a baseline."""
         if self.name == OURS:
-            return OursTogether(cases, [self.policy] * len(cases), gpus)
+            return PolicyFleetScaler(cases, [self.policy] * len(cases), gpus)
         return [self.scaler(case, place) for place, case in enumerate(cases)]
 
 
-def prove(
-    subject: Subject,
+def compare(
+    experiment: Experiment,
     against: Sequence[str],
     *,
     tuned: bool = False,
-    planned: bool = False,
+    offline_plan: bool = False,
     workers: int | None = None,
     ray: bool = False,
-    told: Told = untold,
-) -> Proof:
-    """Run the policy and the baselines named in `against` over every workload of `subject`, and sum them up.
+    progress: Progress = no_progress,
+) -> Comparison:
+    """Run the policy and the baselines named in `against` over every workload of `experiment`, and sum up the results.
 
-    against: keys of `BASELINES`. tuned: each baseline also at its best setting with hindsight, and the whole frontier
-    of every policy. planned: also a schedule made with the whole trace in hand. Where figures count only from a moment
-    on, each baseline also runs at the setting that was the best until then, and bound and plan are of what counts
-    alone. The bound of several workloads is the sum of what each takes to meet the goal by itself. Who shares GPUs can
-    only do worse than who has them alone, but who misses with one may cost less and meet it over all. The plan is such
-    a sum, too, and may want more than there are.
-    Raises like `check_goal` before anything runs.
+    against: keys of `BASELINES`. tuned: also run each baseline at its best setting in hindsight, and compute the
+    frontier of every policy. offline_plan: also search a schedule with the whole trace known.
+
+    With a learning part, scores, bound and offline plan cover the part after it. Each baseline then also runs at the
+    setting that was best in the learning part.
+
+    The bound of several workloads is the sum of their bounds, each for meeting the goal by itself. Sharing GPUs can
+    only cost more. However, a policy that misses the goal for one workload may meet it over all for less. The offline
+    plan is such a sum, too, and may need more GPUs than there are.
+    Raises like `check_cases` before any run.
     """
-    notes = [*check_goal(*subject.cases)]
-    documented = [name for name in against if BASELINES[name].default]  # a count has none: tuning chooses it
+    notes = [*check_cases(*experiment.cases)]
+    documented = [name for name in against if BASELINES[name].default]  # `static` has none; tuning chooses its count
     notes += [f"{name} (default): {BASELINES[name].derived}" for name in documented if BASELINES[name].derived]
-    learned, counted = parts(subject.cases)
-    if learned and planned:  # only a plan begins there
-        counted = [started(case) for case in counted]
+    learned, counted = split_learning(experiment.cases)
+    if learned and offline_plan:  # only an offline plan starts at the scored part
+        counted = [with_start_replicas(case) for case in counted]
     search = against if tuned else [name for name in against if not (BASELINES[name].default or learned)]
-    usual = [Entry(name, subject.policy, tuple(_default(name, case) for case in subject.cases)) for name in documented]
-    knob = OURS_ATTAINMENTS if tuned else ()
-    promises = dict.fromkeys([subject.policy.spec.objective.attainment, *knob])  # what is promised is run once
-    shared = (*subject.cases, *counted, *learned)
-    places = range(len(subject.cases), len(subject.cases) + len(counted))  # of what counts
-    counts_first = sorted(against, key=lambda name: not BASELINES[name].monotone)
-    stages: list[list[Search[Any]]] = [  # the longest first
-        [_bounding(shared, place) for place in places],
-        [_running(subject, Entry(OURS, with_attainment(subject.policy, promise))) for promise in promises],
-        [_planning(subject, shared, place) for place in places if planned],
-        [_tuning(subject, name) for name in counts_first if name in search],
-        [_tuning_before(subject, name, learned, places.stop) for name in counts_first if learned],
-        [_running(subject, entry) for entry in usual],
+    median_start = [
+        Candidate(name, experiment.policy, tuple(_default(name, case) for case in experiment.cases))
+        for name in documented
     ]
-    found = iter(side_by_side([each for stage in stages for each in stage], shared, workers, ray, told))
+    knob = OURS_ATTAINMENTS if tuned else ()
+    attainments = dict.fromkeys([experiment.policy.spec.objective.attainment, *knob])  # each attainment runs once
+    shared = (*experiment.cases, *counted, *learned)
+    places = range(len(experiment.cases), len(experiment.cases) + len(counted))  # positions of the scored cases
+    counts_first = sorted(against, key=lambda name: not BASELINES[name].monotone)
+    stages: list[list[Search[Any]]] = [  # the longest searches first
+        [_bound_search(shared, place) for place in places],
+        [
+            _run_search(experiment, Candidate(OURS, with_attainment(experiment.policy, attainment)))
+            for attainment in attainments
+        ],
+        [_plan_search(experiment, shared, place) for place in places if offline_plan],
+        [_tuning_search(experiment, name) for name in counts_first if name in search],
+        [_learning_search(experiment, name, learned, places.stop) for name in counts_first if learned],
+        [_run_search(experiment, candidate) for candidate in median_start],
+    ]
+    found = iter(run_searches([each for stage in stages for each in stage], shared, workers, ray, progress))
     bounds, ours, plans, best, before, others = ([next(found) for _ in stage] for stage in stages)
-    if math.isnan(subject.cases[0].goal.ttft_s):
+    if math.isnan(experiment.cases[0].goal.ttft_s):
         notes.append("without a TTFT objective a request may wait for as long as it likes: the bound is 0")
-    runs = [Run(OURS, False, {}, *ours[0])]
-    for entry, (row, timeline) in zip(usual, others, strict=True):
-        runs.append(Run(entry.name, False, _shared(entry.settings), row, timeline, default=True))
+    runs = [PolicyRun(OURS, False, {}, *ours[0])]
+    for candidate, (score, timeline) in zip(median_start, others, strict=True):
+        runs.append(PolicyRun(candidate.name, False, _shared(candidate.settings), score, timeline, default=True))
     frontier = {
-        name: [_point(each.params, each.row) for each in runs if each.name == name] for name in (OURS, *against)
+        name: [_point(each.params, each.score) for each in runs if each.name == name] for name in (OURS, *against)
     }
-    curve = {promise: row for promise, (row, _) in zip(promises, ours, strict=True)}
-    frontier[OURS] += [_point({"attainment": promise}, curve[promise]) for promise in knob]
+    curve = {attainment: score for attainment, (score, _) in zip(attainments, ours, strict=True)}
+    frontier[OURS] += [_point({"attainment": attainment}, curve[attainment]) for attainment in knob]
     for tuned_run, points in sorted(best, key=lambda each: against.index(each[0].name)):
         frontier[tuned_run.name] += points
         runs.append(tuned_run)
     runs += sorted(before, key=lambda run: against.index(run.name))
-    if subject.shared and (search or learned) and len(subject.cases) > 1:
+    if experiment.shared and (search or learned) and len(experiment.cases) > 1:
         notes.append("baselines are tuned model by model, each as if it had all GPUs, and then run together")
-    if subject.shared and planned and len(subject.cases) > 1:
+    if experiment.shared and offline_plan and len(experiment.cases) > 1:
         notes.append("planned: each model is planned as if it had all GPUs; together they may need more than there are")
-    least, goal = sum(bound for bound, _ in bounds), subject.cases[0].goal
-    below = {run.name for run in runs if goal.met_by(run.row.attainment) and run.row.gpu_hours < least}
-    if below and len(subject.cases) > 1:
+    least, goal = sum(bound for bound, _ in bounds), experiment.cases[0].goal
+    below = {run.name for run in runs if goal.is_met_by(run.score.attainment) and run.score.gpu_hours < least}
+    if below and len(experiment.cases) > 1:
         notes.append(
             "the bound is what all models take to meet the goal, each by itself; over all requests it was met for less "
             f"by {', '.join(sorted(below))}"
         )
-    return Proof(
-        trace=subject.trace,
-        profile=subject.profile,
-        seed=subject.cases[0].seed,
+    return Comparison(
+        trace=experiment.trace,
+        profile=experiment.profile,
+        seed=experiment.cases[0].seed,
         goal=goal,
-        cold_start_s=subject.cases[0].cold_start_s,
-        cold_start_uncached_s=subject.cases[0].cold_start_uncached_s,
-        cold_start_spread=subject.cases[0].cold_start_spread,
-        crash_every_s=subject.cases[0].crash_every_s,
-        router=subject.cases[0].router,
-        patience_s=subject.cases[0].patience_s,
-        drain_s=subject.cases[0].drain_s,
-        scrape_s=subject.cases[0].scrape_s,
-        scale=subject.scale,
+        cold_start_s=experiment.cases[0].cold_start_s,
+        cold_start_uncached_s=experiment.cases[0].cold_start_uncached_s,
+        cold_start_spread=experiment.cases[0].cold_start_spread,
+        crash_every_s=experiment.cases[0].crash_every_s,
+        router=experiment.cases[0].router,
+        patience_s=experiment.cases[0].patience_s,
+        drain_s=experiment.cases[0].drain_s,
+        scrape_s=experiment.cases[0].scrape_s,
+        scale=experiment.scale,
         requests=sum(len(case.trace.arrival_s) for case in counted),
         duration_s=max(case.trace.duration_s for case in counted),
         learned_s=max((case.trace.duration_s for case in learned), default=0.0),
-        models=len(subject.cases),
-        gpus=subject.gpus,
-        clairvoyant_gpu_hours=least,
+        models=len(experiment.cases),
+        gpus=experiment.gpus,
+        lower_bound_gpu_hours=least,
         estimate_gpu_hours=sum(estimate for _, estimate in bounds),
         runs=tuple(runs),
         frontier={name: tuple(points) for name, points in frontier.items()},
-        planned=Run(PLANNED, False, {}, *add_up(counted, plans)) if planned else None,
-        notes=(*subject.notes, *notes),
+        offline_plan=PolicyRun(OFFLINE_PLAN, False, {}, *sum_results(counted, plans)) if offline_plan else None,
+        notes=(*experiment.notes, *notes),
     )
 
 
-def _bounding(cases: Sequence[Case], place: int) -> Search[tuple[float, float]]:
-    """Compute the bound of one of the cases that the calls share, and the estimate above it, in GPU-hours."""
+def _bound_search(cases: Sequence[Case], place: int) -> Search[tuple[float, float]]:
+    """Compute lower bound and estimate of the case at `place`, in GPU-hours."""
     call = Call(_bound, (place,), BOUND_RUNS * run_cost(cases[place]))
 
     def steps() -> Generator[list[Call], Any, tuple[float, float]]:
@@ -163,114 +172,118 @@ def _bounding(cases: Sequence[Case], place: int) -> Search[tuple[float, float]]:
     return Search(steps(), call.cost)
 
 
-def _running(subject: Subject, entry: Entry) -> Search[tuple[Row, FloatColumn]]:
-    """Run one policy over all cases; return its row and timeline."""
-    calls = _calls(subject, entry)
+def _run_search(experiment: Experiment, candidate: Candidate) -> Search[tuple[Score, FloatColumn]]:
+    """Run one policy over all cases; return score and timeline."""
+    calls = _calls(experiment, candidate)
 
-    def steps() -> Generator[list[Call], Any, tuple[Row, FloatColumn]]:
-        return _together(subject, (yield calls))
+    def steps() -> Generator[list[Call], Any, tuple[Score, FloatColumn]]:
+        return _sum_calls(experiment, (yield calls))
 
     return Search(steps(), sum(call.cost for call in calls))
 
 
-def _planning(subject: Subject, cases: Sequence[Case], place: int) -> Search[Played]:
-    """Plan one of the cases that the calls share with its whole trace in hand.
+def _plan_search(experiment: Experiment, cases: Sequence[Case], place: int) -> Search[RunResult]:
+    """Search the offline plan of the case at `place`, and run it once more for the comparison."""
+    search, cost = search_offline_plan(cases, place), run_cost(cases[place])
 
-    The plan is run once more, for what a proof needs of it.
-    """
-    search, cost = planning(cases, place), run_cost(cases[place])
-
-    def steps() -> Generator[list[Call], Any, Played]:
+    def steps() -> Generator[list[Call], Any, RunResult]:
         plan = yield from search.steps
-        (played,) = yield [Call(_follow, (place, plan.schedule, len(subject.cases) > 1), cost)]
-        return cast(Played, played)
+        (played,) = yield [Call(_follow, (place, plan.schedule, len(experiment.cases) > 1), cost)]
+        return cast(RunResult, played)
 
     return Search(steps(), search.cost + cost)
 
 
-def _tuning(subject: Subject, name: str) -> Search[tuple[Run, list[Point]]]:
-    """Return a baseline at its best setting on each case and, where there is one case, all that was tried.
+def _tuning_search(experiment: Experiment, name: str) -> Search[tuple[PolicyRun, list[Point]]]:
+    """Find the best setting of a baseline for each case, and run it. With one case, also return all tried settings.
 
-    Where a trace has several models, each is tuned on its own, to meet the goal by itself. The best settings are
-    run once more, for their timelines, and on shared GPUs for what becomes of them there.
+    Models are tuned separately, each to meet the goal by itself. The final run gives their timelines and, on shared
+    GPUs, their joint result.
     """
-    search = tuning(subject.cases, name)
+    search = search_best_settings(experiment.cases, name)
 
-    def steps() -> Generator[list[Call], Any, tuple[Run, list[Point]]]:
+    def steps() -> Generator[list[Call], Any, tuple[PolicyRun, list[Point]]]:
         best = yield from search.steps
-        entry = Entry(name, subject.policy, tuple(each.params for each in best))
-        points = [_point(params, row) for params, row in best[0].found] if len(best) == 1 else []
-        played = yield _calls(subject, entry)
-        return Run(name, True, _shared(entry.settings), *_together(subject, played)), points
+        candidate = Candidate(name, experiment.policy, tuple(each.params for each in best))
+        points = [_point(params, score) for params, score in best[0].found] if len(best) == 1 else []
+        played = yield _calls(experiment, candidate)
+        return PolicyRun(name, True, _shared(candidate.settings), *_sum_calls(experiment, played)), points
 
-    return Search(steps(), search.cost + sum(run_cost(case) for case in subject.cases))
+    return Search(steps(), search.cost + sum(run_cost(case) for case in experiment.cases))
 
 
-def _tuning_before(subject: Subject, name: str, learned: Sequence[Case], first: int) -> Search[Run]:
-    """Return a baseline at the setting that was best before figures count.
+def _learning_search(experiment: Experiment, name: str, learned: Sequence[Case], first: int) -> Search[PolicyRun]:
+    """Find the best setting of a baseline in the learning part, and run it over the whole trace.
 
-    learned: each case until then. first: its place among the cases that the calls share.
+    learned: the learning part of each case. first: their position in the shared cases.
     """
-    search = tuning(learned, name, first)
+    search = search_best_settings(learned, name, first)
 
-    def steps() -> Generator[list[Call], Any, Run]:
+    def steps() -> Generator[list[Call], Any, PolicyRun]:
         best = yield from search.steps
-        entry = Entry(name, subject.policy, tuple(each.params for each in best))
+        candidate = Candidate(name, experiment.policy, tuple(each.params for each in best))
         weights = [len(case.trace.arrival_s) for case in learned]
-        before = Before(
-            float(np.average([each.row.attainment for each in best], weights=weights)),
-            sum(each.row.gpu_hours for each in best),
+        before = LearningResult(
+            float(np.average([each.score.attainment for each in best], weights=weights)),
+            sum(each.score.gpu_hours for each in best),
         )
-        played = yield _calls(subject, entry)
-        return Run(name, False, _shared(entry.settings), *_together(subject, played), before=before)
+        played = yield _calls(experiment, candidate)
+        return PolicyRun(name, False, _shared(candidate.settings), *_sum_calls(experiment, played), before=before)
 
-    return Search(steps(), search.cost + sum(run_cost(case) for case in subject.cases))
-
-
-def _calls(subject: Subject, entry: Entry) -> list[Call]:
-    """Return the runs of all cases under one policy: one for each, or one where they share GPUs."""
-    scrape_cost = OURS_SCRAPE_COST if entry.name == OURS else SCRAPE_COST
-    each = [run_cost(case, scrape_cost) for case in subject.cases]
-    count = len(subject.cases)
-    if subject.shared:
-        return [Call(_play_together, (count, entry, subject.gpus), sum(each), tells=True)]
-    return [Call(_play, (place, entry, count > 1), cost, tells=True) for place, cost in enumerate(each)]
+    return Search(steps(), search.cost + sum(run_cost(case) for case in experiment.cases))
 
 
-def _together(subject: Subject, results: Sequence[list[Played]]) -> tuple[Row, FloatColumn]:
-    return add_up(subject.cases, [played for result in results for played in result])
+def _calls(experiment: Experiment, candidate: Candidate) -> list[Call]:
+    """Return the runs of all cases under one policy: one per case, or one in all if they share GPUs."""
+    scrape_cost = OURS_SCRAPE_COST if candidate.name == OURS else SCRAPE_COST
+    each = [run_cost(case, scrape_cost) for case in experiment.cases]
+    count = len(experiment.cases)
+    if experiment.shared:
+        return [Call(_run_candidate_together, (count, candidate, experiment.gpus), sum(each), reports_progress=True)]
+    return [
+        Call(_run_candidate, (place, candidate, count > 1), cost, reports_progress=True)
+        for place, cost in enumerate(each)
+    ]
 
 
-# What workers do. They share the cases of the subject, first, and parts of these.
+def _sum_calls(experiment: Experiment, results: Sequence[list[RunResult]]) -> tuple[Score, FloatColumn]:
+    return sum_results(experiment.cases, [played for result in results for played in result])
+
+
+# Tasks of workers. The shared value begins with the cases of the experiment, followed by parts of them.
 
 
 def _bound(cases: Sequence[Case], place: int) -> tuple[float, float]:
-    case, least = cases[place], bound(cases[place])
-    return least.gpu_hours, max(least.gpu_hours, served(case) * case.gpus_per_replica / 3600)
+    case, least = cases[place], compute_lower_bound(cases[place])
+    return least.gpu_hours, max(least.gpu_hours, estimate_replica_s(case) * case.gpus_per_replica / 3600)
 
 
-def _play(cases: Sequence[Case], place: int, entry: Entry, keep_ttft: bool, told: Told) -> list[Played]:
-    case = entry.begun(cases, place)
-    return [play(case, entry.scaler(case, place), keep_ttft=keep_ttft, told=told)]
+def _run_candidate(
+    cases: Sequence[Case], place: int, candidate: Candidate, keep_ttft: bool, progress: Progress
+) -> list[RunResult]:
+    case = candidate.starting_case(cases, place)
+    return [run_case(case, candidate.scaler(case, place), keep_ttft=keep_ttft, progress=progress)]
 
 
-def _play_together(cases: Sequence[Case], count: int, entry: Entry, gpus: float, told: Told) -> list[Played]:
-    begun = [entry.begun(cases, place) for place in range(count)]
-    return play_together(begun, entry.scalers(begun, gpus), gpus, told)
+def _run_candidate_together(
+    cases: Sequence[Case], count: int, candidate: Candidate, gpus: float, progress: Progress
+) -> list[RunResult]:
+    starting_case = [candidate.starting_case(cases, place) for place in range(count)]
+    return run_cases_together(starting_case, candidate.scalers(starting_case, gpus), gpus, progress)
 
 
-def _follow(cases: Sequence[Case], place: int, schedule: Timetable, keep_ttft: bool) -> Played:
-    return play(cases[place], Planned(schedule), keep_ttft=keep_ttft)
+def _follow(cases: Sequence[Case], place: int, schedule: Schedule, keep_ttft: bool) -> RunResult:
+    return run_case(cases[place], OfflinePlanScaler(schedule), keep_ttft=keep_ttft)
 
 
 def with_attainment(policy: Policy, attainment: float) -> Policy:
-    """Return the policy with another attainment promised."""
+    """Return the policy with another attainment goal."""
     objective = policy.spec.objective.model_copy(update={"attainment": attainment})
     return policy.model_copy(update={"spec": policy.spec.model_copy(update={"objective": objective})})
 
 
 def _default(name: str, case: Case) -> Params:
-    """Return the documented setting of a baseline, where one would begin without hindsight."""
+    """Return the documented setting of a baseline."""
     default = BASELINES[name].default
     if default is None:
         raise ValueError(f"baseline {name} has no documented default")
@@ -278,9 +291,9 @@ def _default(name: str, case: Case) -> Params:
 
 
 def _shared(params: Sequence[Params]) -> Params:
-    """Return what is the same in the settings of all workloads."""
+    """Return the parameters that all workloads have in common."""
     return {key: value for key, value in params[0].items() if all(each[key] == value for each in params)}
 
 
-def _point(params: Params, row: Row) -> Point:
-    return Point(params, row.attainment, row.gpu_hours)
+def _point(params: Params, score: Score) -> Point:
+    return Point(params, score.attainment, score.gpu_hours)

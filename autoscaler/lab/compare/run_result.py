@@ -11,59 +11,59 @@ import numpy.typing as npt
 
 from autoscaler.core.table.columns import FloatColumn
 from autoscaler.lab.replay.case import Case, FleetScaler, Outcome, Scaler
-from autoscaler.lab.replay.files import Told, untold
+from autoscaler.lab.replay.engine.gpu_pool import GpuPool
+from autoscaler.lab.replay.progress import Progress, no_progress
 from autoscaler.lab.replay.run import run, run_fleet
-from autoscaler.lab.replay.score import Row, summarize, thin
-from autoscaler.lab.replay.shared_gpus import GpuPool
+from autoscaler.lab.replay.score import Score, compute_score, downsample
 
 TIMELINE_ROWS = 1500  # kept of each run
 
 
 @dataclass(frozen=True)
-class Played:
+class RunResult:
     """What is kept of one run."""
 
-    row: Row
+    score: Score
     timeline: FloatColumn
     ttft_s: npt.NDArray[np.float32]  # float32[N]; empty where the trace has one model, whose row has the quantiles
 
 
-def play(case: Case, scaler: Scaler, *, keep_ttft: bool = False, told: Told = untold) -> Played:
+def run_case(case: Case, scaler: Scaler, *, keep_ttft: bool = False, progress: Progress = no_progress) -> RunResult:
     """Make one run and keep what a proof needs of it."""
-    return _played(case, run(case, scaler, told), keep_ttft)
+    return _make_result(case, run(case, scaler, progress), keep_ttft)
 
 
-def play_together(
-    cases: Sequence[Case], scalers: Sequence[Scaler] | FleetScaler, gpus: float, told: Told = untold
-) -> list[Played]:
+def run_cases_together(
+    cases: Sequence[Case], scalers: Sequence[Scaler] | FleetScaler, gpus: float, progress: Progress = no_progress
+) -> list[RunResult]:
     """Make one run of several cases that share GPUs, and keep what a proof needs of each."""
-    outcomes = run_fleet(cases, scalers, GpuPool.holding(cases, gpus), told)
-    return [_played(case, outcome, len(cases) > 1) for case, outcome in zip(cases, outcomes, strict=True)]
+    outcomes = run_fleet(cases, scalers, GpuPool.for_cases(cases, gpus), progress)
+    return [_make_result(case, outcome, len(cases) > 1) for case, outcome in zip(cases, outcomes, strict=True)]
 
 
-def _played(case: Case, outcome: Outcome, keep_ttft: bool) -> Played:
+def _make_result(case: Case, outcome: Outcome, keep_ttft: bool) -> RunResult:
     from_s = case.counted_from_s
     ttft_s = outcome.ttft_s[case.trace.arrival_s >= from_s] if keep_ttft else np.empty(0)
     timeline = outcome.timeline[outcome.timeline[:, 0] >= from_s] - (from_s, 0.0, 0.0, 0.0, 0.0)
-    return Played(summarize(case, outcome), thin(timeline, TIMELINE_ROWS), ttft_s.astype(np.float32))
+    return RunResult(compute_score(case, outcome), downsample(timeline, TIMELINE_ROWS), ttft_s.astype(np.float32))
 
 
-def add_up(cases: Sequence[Case], played: Sequence[Played]) -> tuple[Row, FloatColumn]:
+def sum_results(cases: Sequence[Case], played: Sequence[RunResult]) -> tuple[Score, FloatColumn]:
     """Return several workloads as one: shares weighted by requests, quantiles over all requests, sums of the rest."""
     if len(played) == 1:
-        return played[0].row, played[0].timeline
-    rows = [each.row for each in played]
+        return played[0].score, played[0].timeline
+    rows = [each.score for each in played]
     counts = np.array([(case.trace.arrival_s >= case.counted_from_s).sum() for case in cases], np.float64)
     ttft_s = np.concatenate([each.ttft_s for each in played]).astype(np.float64)
     p50_s, p95_s, p99_s = (float(np.quantile(ttft_s, q, method="inverted_cdf")) for q in (0.5, 0.95, 0.99))
 
     def mean(name: str) -> float:
-        return float(np.average([getattr(row, name) for row in rows], weights=counts))
+        return float(np.average([getattr(score, name) for score in rows], weights=counts))
 
     def total(name: str) -> Any:
-        return sum(getattr(row, name) for row in rows)
+        return sum(getattr(score, name) for score in rows)
 
-    row = Row(
+    score = Score(
         attainment=mean("attainment"),
         attainment_ttft=mean("attainment_ttft"),
         attainment_itl=mean("attainment_itl"),
@@ -79,10 +79,10 @@ def add_up(cases: Sequence[Case], played: Sequence[Played]) -> tuple[Row, FloatC
         ttft_p95_s=p95_s,
         ttft_p99_s=p99_s,
     )
-    return row, _added([each.timeline for each in played])
+    return score, _sum_timelines([each.timeline for each in played])
 
 
-def _added(timelines: Sequence[FloatColumn]) -> FloatColumn:
+def _sum_timelines(timelines: Sequence[FloatColumn]) -> FloatColumn:
     """Add timelines up on the times of the longest; each stays at its last values."""
     longest = max(timelines, key=lambda timeline: float(timeline[-1, 0]))
     total = longest.copy()

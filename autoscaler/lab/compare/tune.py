@@ -11,12 +11,12 @@ from typing import Any
 from autoscaler.lab.baselines import BASELINES, Baseline, Params
 from autoscaler.lab.baselines.base import FLOOR, number
 from autoscaler.lab.baselines.static import REPLICAS, STATIC
-from autoscaler.lab.bounds.constant_count import fewest
+from autoscaler.lab.bounds.constant_count import find_fewest_replicas
 from autoscaler.lab.replay.case import Case
-from autoscaler.lab.replay.request_cost import attainable
+from autoscaler.lab.replay.parallel.search import Call, Search, run_cost
+from autoscaler.lab.replay.request_cost import attainable_share
 from autoscaler.lab.replay.run import run
-from autoscaler.lab.replay.score import Row, summarize
-from autoscaler.lab.replay.search import Call, Search, run_cost
+from autoscaler.lab.replay.score import Score, compute_score
 
 COUNTS = 10.0  # about, that are run to find the least that meets the goal
 STEPS = 8  # at the most, beyond the ends of the grid
@@ -25,28 +25,33 @@ ALWAYS = 1.05  # replicas: one that is always there, and serves its last request
 BEYOND = 2.25  # times the runs of the grid, with those beyond its ends, around its best and with other floors
 
 
-_counted: deque[tuple[Case, list[tuple[Params, Row]]]] = deque(maxlen=32)
+_counted: deque[tuple[Case, list[tuple[Params, Score]]]] = deque(maxlen=32)
 """What `_count` found in this process for the last cases: every rule asks for it."""
 
 
 @dataclass(frozen=True)
-class Tuned:
+class TunedBaseline:
     """The best of the settings that were tried: the cheapest that meets the goal, else the nearest to it."""
 
     name: str
     params: Params
-    row: Row
-    found: tuple[tuple[Params, Row], ...]  # every setting that was tried, with what it came to
+    score: Score
+    found: tuple[tuple[Params, Score], ...]  # every setting that was tried, with what it came to
 
 
-def tuning(cases: Sequence[Case], name: str, first: int = 0) -> Search[list[Tuned]]:
-    """Search the best setting of a baseline on each case. What the calls share has them from place `first` on.
+def search_best_settings(cases: Sequence[Case], name: str, first: int = 0) -> Search[list[TunedBaseline]]:
+    """Search the best setting of a baseline on each case. Among the shared cases, they begin at place `first`.
 
-    The grid is run. It is extended, by `STEPS` steps at the most: where the best setting lies at an end of an axis that
-    has a range, and downward, to more replicas, as long as none meets the goal; if nobody can meet it, only while each
-    step serves one request in a thousand more. Then what lies around the best is run, the best above floors of up to
-    the count that meets the goal alone, and what lies around that. The best is the cheapest that meets the goal, else
-    the one with the highest attainment. `static` is searched as in `fewest`. Raises ValueError for an unknown name.
+    1. Run the grid.
+    2. Extend the grid by up to `STEPS` steps, where the best setting lies at the end of an axis that has a range.
+       While no setting meets the goal, extend it towards more replicas. If no setting can meet the goal, stop as soon
+       as a step serves less than one request in a thousand more.
+    3. Run the settings around the best one.
+    4. Run the best setting with minimum replica counts, up to the count that meets the goal alone, and the settings
+       around the result.
+
+    The best setting is the cheapest that meets the goal, else the one with the highest attainment. `static` is
+    searched as in `find_fewest_replicas`. Raises ValueError for an unknown name.
     """
     if name not in BASELINES:
         raise ValueError(f"baseline is {name!r}; allowed: {', '.join(BASELINES)}")
@@ -57,11 +62,11 @@ def tuning(cases: Sequence[Case], name: str, first: int = 0) -> Search[list[Tune
     )
 
 
-def _rounds(cases: Sequence[Case], name: str, first: int) -> Generator[list[Call], Any, list[Tuned]]:
-    tries = [_Tries(BASELINES[name], case) for case in cases]
+def _rounds(cases: Sequence[Case], name: str, first: int) -> Generator[list[Call], Any, list[TunedBaseline]]:
+    tries = [_CaseTuning(BASELINES[name], case) for case in cases]
     counting = [Call(_count, (place,), COUNTS * run_cost(case)) for place, case in enumerate(cases, first)]
 
-    def run_all(ask: Callable[[_Tries], list[Params]], times: int = 1) -> Generator[list[Call], Any, None]:
+    def run_all(ask: Callable[[_CaseTuning], list[Params]], times: int = 1) -> Generator[list[Call], Any, None]:
         """Run what each case asks for, again with what it asks for then, until none asks for more."""
         for _ in range(times):
             jobs = [(place, params) for place, one in enumerate(tries) for params in ask(one)]
@@ -70,37 +75,37 @@ def _rounds(cases: Sequence[Case], name: str, first: int) -> Generator[list[Call
             rows = yield [
                 Call(_evaluate, (first + place, name, params), run_cost(cases[place])) for place, params in jobs
             ]
-            for (place, params), row in zip(jobs, rows, strict=True):
-                tries[place].found.append((params, row))
+            for (place, params), score in zip(jobs, rows, strict=True):
+                tries[place].found.append((params, score))
 
     if BASELINES[name].monotone:
         for one, found in zip(tries, (yield counting), strict=True):
             one.found += found
     else:
-        yield from run_all(_Tries.grid)
-        yield from run_all(_Tries.beyond, STEPS)
-        yield from run_all(_Tries.around)
-        yield from run_all(_Tries.beside)
+        yield from run_all(_CaseTuning.grid)
+        yield from run_all(_CaseTuning.beyond, STEPS)
+        yield from run_all(_CaseTuning.around)
+        yield from run_all(_CaseTuning.beside)
         for one, found in zip(tries, (yield counting), strict=True):
-            one.enough = int(number(_Tries(STATIC, one.case, found).best[0], REPLICAS))
-        yield from run_all(_Tries.floored)
-        yield from run_all(_Tries.between, STEPS)
-        yield from run_all(_Tries.around_above)
-    return [Tuned(name, *one.best, tuple(one.found)) for one in tries]
+            one.enough = int(number(_CaseTuning(STATIC, one.case, found).best[0], REPLICAS))
+        yield from run_all(_CaseTuning.floored)
+        yield from run_all(_CaseTuning.between, STEPS)
+        yield from run_all(_CaseTuning.around_above)
+    return [TunedBaseline(name, *one.best, tuple(one.found)) for one in tries]
 
 
 @dataclass
-class _Tries:
+class _CaseTuning:
     """What was tried on one case, and what to try next."""
 
     baseline: Baseline
     case: Case
-    found: list[tuple[Params, Row]] = field(default_factory=list)
+    found: list[tuple[Params, Score]] = field(default_factory=list)
     before: float = -math.inf  # the best attainment before the last step
     enough: int = 1  # replicas that meet the goal if they are always there
 
     @property
-    def best(self) -> tuple[Params, Row]:
+    def best(self) -> tuple[Params, Score]:
         """Return the cheapest that meets the goal, else the nearest to it.
 
         Of equals it is the highest setting of the grid, beyond which it may get cheaper. Else it is the first that was
@@ -109,11 +114,11 @@ class _Tries:
         ranged, grid = self.ranged, len(self.grid())
 
         def order(place: int) -> tuple[bool, float, float, bool, list[float]]:
-            params, row = self.found[place]
-            meets = self.case.goal.met_by(row.attainment)
+            params, score = self.found[place]
+            meets = self.case.goal.is_met_by(score.attainment)
             beyond = place >= grid
             downward = [] if beyond else [-float(params[name]) for name in ranged]
-            return (not meets, row.gpu_hours if meets else -row.attainment, row.gpu_hours, beyond, downward)
+            return (not meets, score.gpu_hours if meets else -score.attainment, score.gpu_hours, beyond, downward)
 
         return self.found[min(range(len(self.found)), key=order)]
 
@@ -133,13 +138,13 @@ class _Tries:
 
         Replicas are whole: after a step that changes nothing the next one may, unless there is one replica alone.
         """
-        best, row = self.best
-        if self.case.goal.met_by(row.attainment):
-            from_here = self._laxest(row)
-            if from_here != best and not self._may_cost_less(row):
+        best, score = self.best
+        if self.case.goal.is_met_by(score.attainment):
+            from_here = self._laxest(score)
+            if from_here != best and not self._may_cost_less(score):
                 return []
         else:
-            if not self._comes_nearer(row):
+            if not self._comes_nearer(score):
                 return []
             from_here = {**best, **{name: min(float(each[name]) for each in self.tried) for name in self.ranged}}
         return [params for params in self.baseline.beyond(self.case, from_here) if params not in self.tried]
@@ -166,45 +171,47 @@ class _Tries:
         params, _ = self.best
         return FLOOR in params and number(params, FLOOR) > 1
 
-    def _laxest(self, row: Row) -> Params:
+    def _laxest(self, score: Score) -> Params:
         """Return the highest setting that meets the goal at the same cost."""
-        met = self.case.goal.met_by
-        equals = [params for params, other in self.found if met(other.attainment) and other.gpu_hours == row.gpu_hours]
+        met = self.case.goal.is_met_by
+        equals = [
+            params for params, other in self.found if met(other.attainment) and other.gpu_hours == score.gpu_hours
+        ]
         return max(equals, key=lambda params: [float(params[name]) for name in self.ranged])
 
-    def _may_cost_less(self, row: Row) -> bool:
+    def _may_cost_less(self, score: Score) -> bool:
         """Say whether it costs more than one replica does that is always there."""
         counted_s = self.case.trace.duration_s - self.case.counted_from_s
-        return row.gpu_hours * 3600 > ALWAYS * counted_s * self.case.gpus_per_replica
+        return score.gpu_hours * 3600 > ALWAYS * counted_s * self.case.gpus_per_replica
 
-    def _comes_nearer(self, row: Row) -> bool:
+    def _comes_nearer(self, score: Score) -> bool:
         """Say whether the best serves more by now, or could; where nobody can meet the goal a thousandth more is asked.
 
         row: of the best.
         """
-        before, self.before = self.before, row.attainment
-        return row.attainment >= before + MORE or self.case.goal.met_by(attainable(self.case))
+        before, self.before = self.before, score.attainment
+        return score.attainment >= before + MORE or self.case.goal.is_met_by(attainable_share(self.case))
 
 
-def _count(cases: Sequence[Case], place: int) -> list[tuple[Params, Row]]:
+def _count(cases: Sequence[Case], place: int) -> list[tuple[Params, Score]]:
     """Search the least count that meets the goal, else comes nearest; return all that were run."""
     case = cases[place]
     for known, counts in _counted:
         if known is case:
             return counts
-    found: list[tuple[Params, Row]] = []
+    found: list[tuple[Params, Score]] = []
 
     def attained(count: int) -> float:
         params = {REPLICAS: float(count)}
         found.append((params, _evaluate(cases, place, STATIC.name, params)))
         return found[-1][1].attainment
 
-    fewest(case, attained, MORE)
+    find_fewest_replicas(case, attained, MORE)
     _counted.append((case, found))
     return found
 
 
-def _evaluate(cases: Sequence[Case], place: int, name: str, params: Params) -> Row:
+def _evaluate(cases: Sequence[Case], place: int, name: str, params: Params) -> Score:
     """Run one setting."""
-    case = BASELINES[name].begun(cases[place], params)
-    return summarize(case, run(case, BASELINES[name](case, params)))
+    case = BASELINES[name].starting_case(cases[place], params)
+    return compute_score(case, run(case, BASELINES[name](case, params)))

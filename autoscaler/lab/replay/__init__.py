@@ -1,1 +1,1 @@
-"""Replays: one trace against compiled replicas while a scaler decides. They know no network."""
+"""Replay runs: a scaler decides the replica count while compiled replicas serve one trace. No network is involved."""

@@ -1,4 +1,4 @@
-"""What a case must be before it is run: fields in range, a goal within reach, a trace in order."""
+"""Validation of a case before its run: field ranges, a reachable goal, an ordered trace."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from autoscaler.sim.engine.profiles import Profile
 ROUTERS = ("least-requests", "round-robin")
 
 
-class Unreachable(ValueError):
+class UnreachableGoal(ValueError):
     """An objective that no replica of the profile can meet."""
 
 
-def check(case: Case) -> None:
-    """Raise ValueError, with what is wrong, the value found and what is allowed, if a case cannot be run.
+def check_case(case: Case) -> None:
+    """Raise ValueError if a case cannot be run. The message states the problem, the value found and what is allowed.
 
-    Raises Unreachable, which is one, if no replica of the profile can meet the goal, however many there are.
+    Raises UnreachableGoal, a ValueError, if no number of replicas of the profile can meet the goal.
     """
     least = {"cold_start_s": 0.0, "cold_start_spread": 0.0, "drain_s": 0.0, "gpus_per_replica": 0.0}
     for name, bound in least.items():
@@ -56,12 +56,12 @@ def check(case: Case) -> None:
 
 
 def _check_goal(profile: Profile, goal: Goal) -> None:
-    alone_s = profile.step_s + profile.sequence_s
-    if goal.itl_s < alone_s:
-        raise Unreachable(f"ITL {_time(goal.itl_s)} is below the step time of this profile ({_time(alone_s)})")
+    idle_s = profile.step_s + profile.sequence_s
+    if goal.itl_s < idle_s:
+        raise UnreachableGoal(f"ITL {_time(goal.itl_s)} is below the step time of this profile ({_time(idle_s)})")
     first_s = profile.step_s + profile.prompt_token_s
     if goal.ttft_s < first_s:
-        raise Unreachable(
+        raise UnreachableGoal(
             f"TTFT {_time(goal.ttft_s)} is below the time this profile takes for one token ({_time(first_s)})"
         )
     if not 0 < goal.attainment <= 1:

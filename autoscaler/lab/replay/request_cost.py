@@ -1,4 +1,4 @@
-"""What the requests of a case cost an engine at the least, and which of them anybody could serve in time."""
+"""The least engine time that requests cost, and the requests that can meet their objectives at all."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from autoscaler.lab.replay.case import Case
 
 
 def request_work_s(case: Case) -> tuple[FloatColumn, FloatColumn]:
-    """Return the least engine time that each request costs, until its first token and after it; float64[N] each.
+    """Return the least engine time of each request, in seconds: until its first token, and after it; float64[N] each.
 
-    A step takes `step_s + sequence_s B + kv_token_s K + prompt_token_s C`. All but the first term belong to single
-    requests. The first is shared by those in the batch, and in no step can the batch hold more than `max_num_seqs`
-    requests, the KV cache more than its tokens, or the step more tokens than its budget: so the shares of all requests
-    in one of these, the one that costs most, are paid by any schedule.
+    A step with B sequences, K KV tokens and C prompt tokens takes `step_s + sequence_s B + kv_token_s K +
+    prompt_token_s C`. All terms but the first belong to single requests. The batch shares the first term.
+
+    Every step is limited by three resources: `max_num_seqs`, the KV cache, and the token budget. Any schedule pays at
+    least the shares that all requests take of any one of these. The resource with the largest total gives the tightest
+    figure.
     """
     profile, trace = case.profile, case.trace
     prompt = trace.prompt_tokens.astype(np.float64)
-    later = trace.output_tokens.astype(np.float64) - 1  # tokens after the first: one step each
-    contexts = later * prompt + later * (later + 1) / 2  # KV tokens that these steps read
-    spare = (profile.block_size - 1) / 2  # of a sequence's last block
+    later = trace.output_tokens.astype(np.float64) - 1  # tokens after the first, one step each
+    contexts = later * prompt + later * (later + 1) / 2  # KV tokens read by these steps
+    spare = (profile.block_size - 1) / 2  # empty tokens in a sequence's last block, on average
     shares = (
         (np.full(len(prompt), 1 / profile.max_num_seqs), later / profile.max_num_seqs),
         (prompt / profile.kv_capacity_tokens, (contexts + spare * later) / profile.kv_capacity_tokens),
@@ -32,8 +34,8 @@ def request_work_s(case: Case) -> tuple[FloatColumn, FloatColumn]:
     return prefill_s, decode_s
 
 
-def alone_s(case: Case) -> tuple[FloatColumn, FloatColumn]:
-    """Return TTFT and mean gap of each request on an engine that has nothing else to do, float64[N] each."""
+def idle_latencies_s(case: Case) -> tuple[FloatColumn, FloatColumn]:
+    """Return TTFT and mean gap of each request on an otherwise idle engine, in seconds, float64[N] each."""
     profile, trace = case.profile, case.trace
     prompt = trace.prompt_tokens.astype(np.float64)
     steps = np.ceil(prompt / profile.max_batched_tokens)
@@ -43,13 +45,13 @@ def alone_s(case: Case) -> tuple[FloatColumn, FloatColumn]:
     return ttft_s, itl_s
 
 
-def servable(case: Case) -> BoolColumn:
-    """Return which requests an engine that has nothing else to do serves within the objectives, bool[N]."""
-    (ttft_s, itl_s), goal = alone_s(case), case.goal
-    # An objective that is NaN promises nothing.
+def find_servable(case: Case) -> BoolColumn:
+    """Return the requests that an otherwise idle engine serves within the objectives, bool[N]."""
+    (ttft_s, itl_s), goal = idle_latencies_s(case), case.goal
+    # An objective of NaN is not stated.
     return ~(ttft_s > goal.ttft_s) & ~(itl_s > goal.itl_s)
 
 
-def attainable(case: Case) -> float:
-    """Return the share of the requests that are served within the objectives by who serves each of them alone, 0..1."""
-    return float(servable(case).mean()) if len(case.trace.arrival_s) else 1.0
+def attainable_share(case: Case) -> float:
+    """Return the fraction of requests that meet the objectives if each is served on an idle engine, 0..1."""
+    return float(find_servable(case).mean()) if len(case.trace.arrival_s) else 1.0

@@ -1,4 +1,4 @@
-"""How well a run went: the row of a study's table, and its timeline in few rows."""
+"""The score of a run, and a timeline reduced to few rows."""
 
 from __future__ import annotations
 
@@ -9,42 +9,42 @@ import numpy as np
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 from autoscaler.lab.replay.case import Case, Goal, Outcome
 
-FLAP_S = 600.0  # a change of direction sooner than that after the change before it is a flap
-BREACH_S = 60.0  # attainment is judged minute by minute, by arrival
+FLAP_S = 600.0  # a reversal within this time after the previous change is a flap
+BREACH_S = 60.0  # attainment is computed per minute of arrival
 
 
 @dataclass(frozen=True)
-class Row:
-    """One run in numbers; NaN: not known. Shares are of all requests that count; who was never answered missed."""
+class Score:
+    """Figures of one run; NaN: unknown. Fractions are of all counted requests; an unanswered request is a miss."""
 
-    attainment: float  # share of requests within both objectives
+    attainment: float  # fraction of requests within both objectives, 0..1
     attainment_ttft: float
     attainment_itl: float
-    goodput_rps: float  # requests per second within both
-    goodput_tokens_per_s: float  # generated for those
+    goodput_rps: float  # requests per second within both objectives
+    goodput_tokens_per_s: float  # output tokens per second of these requests
     gpu_hours: float
-    ttft_p50_s: float  # infinity: so many were never answered
+    ttft_p50_s: float  # infinity: fewer requests than the quantile were answered
     ttft_p95_s: float
     ttft_p99_s: float
     scale_ups: int
     scale_downs: int
-    flaps: int  # changes against the direction of a change less than ten minutes before
-    breach_s: float  # in minutes whose requests met the objective less often than promised
-    unfinished: float  # requests lost with a replica, given up, or never answered
+    flaps: int  # reversals within ten minutes after the previous change
+    breach_s: float  # seconds in minutes whose attainment is below the goal
+    unfinished: float  # requests lost with a replica, abandoned, or never answered
 
 
-def summarize(case: Case, outcome: Outcome) -> Row:
-    """Return the row of `outcome`: of the requests that came, and the changes made, since figures count."""
+def compute_score(case: Case, outcome: Outcome) -> Score:
+    """Return the score of `outcome`, over the requests and changes since `counted_from_s`."""
     trace, goal = case.trace, case.goal
     counted = trace.arrival_s >= case.counted_from_s
-    ttft_met, itl_met = (met[counted] for met in within(goal, outcome.ttft_s, outcome.itl_s))
+    ttft_met, itl_met = (met[counted] for met in meets_objectives(goal, outcome.ttft_s, outcome.itl_s))
     met = ttft_met & itl_met
     duration_s = trace.duration_s - case.counted_from_s
     p50_s, p95_s, p99_s = (_quantile(outcome.ttft_s[counted], q) for q in (0.5, 0.95, 0.99))
     late = outcome.change_s >= case.counted_from_s
     steps = np.diff(outcome.change_to, prepend=case.start_replicas)
-    ups, downs, flaps = changes(steps[late], outcome.change_s[late])
-    return Row(
+    ups, downs, flaps = count_changes(steps[late], outcome.change_s[late])
+    return Score(
         attainment=_share(met),
         attainment_ttft=_share(ttft_met),
         attainment_itl=_share(itl_met),
@@ -62,29 +62,29 @@ def summarize(case: Case, outcome: Outcome) -> Row:
     )
 
 
-def changes(steps: IntColumn, changed_s: FloatColumn) -> tuple[int, int, int]:
-    """Count the times the wanted count was raised, was lowered, and turned too soon.
+def count_changes(steps: IntColumn, changed_s: FloatColumn) -> tuple[int, int, int]:
+    """Count scale-ups, scale-downs and flaps.
 
-    steps: int64[C], by how much, never 0. changed_s: float64[C], when.
+    steps: int64[C], changes of the desired count, never 0. changed_s: float64[C], their times in seconds.
     """
     turned = (steps[1:] * steps[:-1] < 0) & (np.diff(changed_s) < FLAP_S)
     return int((steps > 0).sum()), int((steps < 0).sum()), int(turned.sum())
 
 
-def within(goal: Goal, ttft_s: FloatColumn, itl_s: FloatColumn) -> tuple[BoolColumn, BoolColumn]:
-    """Return bool[N] each: who met the TTFT objective, who the ITL objective.
+def meets_objectives(goal: Goal, ttft_s: FloatColumn, itl_s: FloatColumn) -> tuple[BoolColumn, BoolColumn]:
+    """Return the requests that meet the TTFT objective, and those that meet the ITL objective, bool[N] each.
 
-    An objective that is NaN is met by whoever finished (TTFT: by whoever began).
+    A TTFT objective of NaN is met with any first token, an ITL objective of NaN by any finished request.
     """
     ttft_met = ttft_s <= (np.finfo(np.float64).max if np.isnan(goal.ttft_s) else goal.ttft_s)
     itl_met = itl_s <= (np.finfo(np.float64).max if np.isnan(goal.itl_s) else goal.itl_s)
     return ttft_met, itl_met
 
 
-def thin(timeline: FloatColumn, columns: int) -> FloatColumn:
-    """Reduce a timeline, float64[T, K] with time first, to at most `columns` rows; each keeps its largest values.
+def downsample(timeline: FloatColumn, columns: int) -> FloatColumn:
+    """Reduce a timeline, float64[T, K] with time in column 0, to at most `columns` rows.
 
-    Peaks are what a reader looks for, so they survive; the time of a row is that of its first.
+    Each row keeps the largest values of its interval, so peaks survive, and the first time.
     """
     rows = len(timeline)
     if rows <= columns:
@@ -96,7 +96,7 @@ def thin(timeline: FloatColumn, columns: int) -> FloatColumn:
 
 
 def _share(met: BoolColumn) -> float:
-    """Return the share of requests that met an objective; of none, none missed it."""
+    """Return the fraction of requests that met an objective; 1 without requests."""
     return float(met.mean()) if len(met) else 1.0
 
 
@@ -107,5 +107,5 @@ def _breach_s(arrival_s: FloatColumn, met: FloatColumn, attainment: float) -> fl
 
 
 def _quantile(values: FloatColumn, q: float) -> float:
-    """Return the smallest value that at least the share `q` does not exceed; NaN without values."""
+    """Return the smallest value that at least the fraction `q` of values does not exceed; NaN without values."""
     return float(np.quantile(values, q, method="inverted_cdf")) if len(values) else float("nan")

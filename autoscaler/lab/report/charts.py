@@ -1,7 +1,7 @@
 """The pictures of a proof: the frontier of all policies, and what each did over the trace.
 
 Colours and strokes are classes of page.css: `series-0` to `series-14` tell baselines apart, `ours` is the shipped
-policy, `planned` the schedule that knows the trace.
+policy, `offline_plan` the schedule that knows the trace.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from autoscaler.lab.compare.result import OURS, PLANNED, Point, Proof, Run
-from autoscaler.lab.replay.score import thin
+from autoscaler.lab.compare.result import OFFLINE_PLAN, OURS, Comparison, Point, PolicyRun
+from autoscaler.lab.replay.score import downsample
+from autoscaler.lab.report.format import amount, label, share
 from autoscaler.lab.report.svg import Scale, area, element, line_path, nice_ticks, number, step_path, text, time_ticks
-from autoscaler.lab.report.words import amount, label, share
 
 SERIES = 15  # colours of baselines and of what happened; further ones begin anew
 NINES = (0.0, 0.5, 0.9, 0.95, 0.99, 0.999, 0.9999, 1.0)
@@ -27,11 +27,15 @@ NARROW, NARROW_LEFT = 590.0, 86.0  # of a picture that shares the width of the p
 
 def colours(names: Sequence[str]) -> dict[str, str]:
     """Give each policy its class, the same in every picture."""
-    others = [name for name in dict.fromkeys(names) if name not in (OURS, PLANNED)]
-    return {OURS: OURS, PLANNED: PLANNED, **{name: f"series-{index % SERIES}" for index, name in enumerate(others)}}
+    others = [name for name in dict.fromkeys(names) if name not in (OURS, OFFLINE_PLAN)]
+    return {
+        OURS: OURS,
+        OFFLINE_PLAN: OFFLINE_PLAN,
+        **{name: f"series-{index % SERIES}" for index, name in enumerate(others)},
+    }
 
 
-def frontier(proof: Proof) -> str:
+def frontier(comparison: Comparison) -> str:
     """Draw attainment against GPU-hours: a curve through the settings of each policy that no other of its own beats.
 
     Attainment is drawn by nines (90%, 99%, 99.9% are equally far apart), for that is how hard they are to get.
@@ -39,23 +43,27 @@ def frontier(proof: Proof) -> str:
     left out, as are those that cost more than any policy as it ran. Whose attainment is not known is not drawn.
     """
     top, bottom, height = 34.0, 44.0, 450.0
-    runs = [run for run in proof.rows if math.isfinite(run.row.attainment)]
+    runs = [run for run in comparison.rows if math.isfinite(run.score.attainment)]
     if not runs:
         return ""
-    points = {name: list(proof.frontier.get(name, ())) for name in dict.fromkeys(run.name for run in runs)}
+    points = {name: list(comparison.frontier.get(name, ())) for name in dict.fromkeys(run.name for run in runs)}
     for run in runs:
-        points[run.name].append(Point(run.params, run.row.attainment, run.row.gpu_hours))
+        points[run.name].append(Point(run.params, run.score.attainment, run.score.gpu_hours))
     known = [point for each in points.values() for point in each]
     dearest = min(
-        1.15 * max(run.row.gpu_hours for run in runs), MOST_HOURS * max(run.row.gpu_hours for run in _fitting(proof))
+        1.15 * max(run.score.gpu_hours for run in runs),
+        MOST_HOURS * max(run.score.gpu_hours for run in _fitting(comparison)),
     )
-    marks = {"clairvoyant bound": proof.clairvoyant_gpu_hours, "with neighbours, estimated": proof.estimate_gpu_hours}
+    marks = {
+        "clairvoyant bound": comparison.lower_bound_gpu_hours,
+        "with neighbours, estimated": comparison.estimate_gpu_hours,
+    }
     marks = {said: hours for said, hours in marks.items() if hours > 0}  # NaN: not known
     shown = [*(point.gpu_hours for point in known if point.gpu_hours <= dearest), *marks.values()]
     ticks = nice_ticks(min(shown) * 0.95, max(shown) * 1.02, 8)
     x = Scale(ticks[0], ticks[-1], LEFT, WIDTH - RIGHT)
     drawn = [point.attainment for point in known if point.gpu_hours <= dearest]
-    worst = min(proof.goal.attainment, *drawn, *(run.row.attainment for run in runs))
+    worst = min(comparison.goal.attainment, *drawn, *(run.score.attainment for run in runs))
     levels = [nine for nine in NINES if nine >= max((n for n in NINES if n <= worst), default=0.0)]
     y = Scale(_nines(levels[0]), _nines(levels[-1]), height - bottom, top)
 
@@ -63,7 +71,7 @@ def frontier(proof: Proof) -> str:
     parts += [_below(x, tick, height - bottom + 18, amount(tick)) for tick in ticks]
     parts.append(text("GPU-hours", WIDTH - RIGHT, height - 6, class_="label", text_anchor="end"))
     parts.append(text("attainment", 0, 11, class_="label"))
-    goal_y = y(min(max(_nines(proof.goal.attainment), y.low), y.high))
+    goal_y = y(min(max(_nines(comparison.goal.attainment), y.low), y.high))
     parts.append(element("line", class_="limit", x1=LEFT, x2=WIDTH - RIGHT, y1=goal_y, y2=goal_y))
     parts.append(text("goal", x.end_px, goal_y - 5, class_="label limit-label", text_anchor="end"))
     heights = top - 9, height - bottom - 6  # of what is said: the lines may lie side by side
@@ -73,13 +81,13 @@ def frontier(proof: Proof) -> str:
         beside = {} if room else {"text_anchor": "end"}
         parts.append(text(said, x(hours) + (4 if room else -4), said_y, class_="label", **beside))
     chosen = {name: [run for run in runs if run.name == name] for name in points}
-    tints = colours([run.name for run in proof.rows])
+    tints = colours([run.name for run in comparison.rows])
     for name in sorted(points, key=lambda name: name == OURS):  # ours lies on top
         parts.append(_curve(name, tints[name], [p for p in points[name] if p.gpu_hours <= dearest], chosen[name], x, y))
     return picture("Attainment against GPU-hours", height, parts)
 
 
-def _curve(name: str, tint: str, points: list[Point], runs: list[Run], x: Scale, y: Scale) -> str:
+def _curve(name: str, tint: str, points: list[Point], runs: list[PolicyRun], x: Scale, y: Scale) -> str:
     def at(attainment: float) -> float:
         return y(min(max(_nines(attainment), y.low), y.high))
 
@@ -93,34 +101,34 @@ def _curve(name: str, tint: str, points: list[Point], runs: list[Run], x: Scale,
             element("circle", title, class_=f"point {tint}", cx=x(point.gpu_hours), cy=at(point.attainment), r=2.6)
         )
     for run in runs:
-        said = f"{label(run)}: {share(run.row.attainment)} at {amount(run.row.gpu_hours)} GPU-hours"
+        said = f"{label(run)}: {share(run.score.attainment)} at {amount(run.score.gpu_hours)} GPU-hours"
         radius = 7.0 if name == OURS else 5.5
         drawn.append(
             element(
                 "circle",
                 f"<title>{escape(said)}</title>",
                 class_=f"chosen {tint}{' tuned' if run.tuned else ''}",
-                cx=x(min(run.row.gpu_hours, x.high)),
-                cy=at(run.row.attainment),
+                cx=x(min(run.score.gpu_hours, x.high)),
+                cy=at(run.score.attainment),
                 r=radius,
             )
         )
-        if run.row.gpu_hours > x.high:
-            drawn.append(text("→", x.end_px - 9, at(run.row.attainment) + 4, class_="label", text_anchor="end"))
+        if run.score.gpu_hours > x.high:
+            drawn.append(text("→", x.end_px - 9, at(run.score.attainment) + 4, class_="label", text_anchor="end"))
     return element("g", *drawn, class_="curve", data_policy=name)
 
 
-def timeline(proof: Proof, run: Run, most_replicas: float) -> str:
+def timeline(comparison: Comparison, run: PolicyRun, most_replicas: float) -> str:
     """Draw one run over the trace: wanted and ready replicas, and below them the load, running and waiting.
 
     most_replicas: top of the replica axis, shared by all runs, so that their areas compare; what is above is cut off.
     """
-    rows = thin(run.timeline, COLUMNS)
+    rows = downsample(run.timeline, COLUMNS)
     if not len(rows):
         return ""
     tall, low, gap, top, axis = 96.0, 46.0, 18.0, 12.0, 22.0
     height = top + tall + gap + low + axis
-    x = Scale(0.0, max(proof.duration_s, float(rows[-1, 0])), NARROW_LEFT, NARROW - RIGHT)
+    x = Scale(0.0, max(comparison.duration_s, float(rows[-1, 0])), NARROW_LEFT, NARROW - RIGHT)
     at = [x(time_s) for time_s in rows[:, 0].tolist()]
     replicas = Scale(0.0, max(most_replicas, 1.0), top + tall, top)
     load = rows[:, 3] + rows[:, 4]
@@ -143,16 +151,16 @@ def timeline(proof: Proof, run: Run, most_replicas: float) -> str:
     return picture(f"Replicas and load of {label(run)}", height, parts, NARROW)
 
 
-def most_replicas(proof: Proof) -> float:
+def most_replicas(comparison: Comparison) -> float:
     """Return a top for the replica axis, below which all fit that matter; a wild baseline is cut off."""
-    tops = [float(run.timeline[:, 1:3].max()) for run in _fitting(proof) if len(run.timeline)]
+    tops = [float(run.timeline[:, 1:3].max()) for run in _fitting(comparison) if len(run.timeline)]
     return nice_ticks(0.0, max(tops, default=1.0), 4)[-1]
 
 
-def _fitting(proof: Proof) -> list[Run]:
+def _fitting(comparison: Comparison) -> list[PolicyRun]:
     """Return the runs that the axes fit: of the baselines only the best, if one met the goal."""
-    best = proof.best_baseline()
-    return [run for run in proof.rows if run is best or run not in proof.baselines] or list(proof.rows)
+    best = comparison.best_baseline()
+    return [run for run in comparison.rows if run is best or run not in comparison.baselines] or list(comparison.rows)
 
 
 def _axis(x: Scale, y: Scale, unit: str) -> list[str]:

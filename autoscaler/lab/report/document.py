@@ -11,93 +11,93 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from autoscaler.lab.compare.result import Before, Proof, Run
+from autoscaler.lab.compare.result import Comparison, LearningResult, PolicyRun
 
 VERSION = 1
 """Of the keys: changed when one of them is renamed or removed."""
 
 
-def document(proofs: Sequence[Proof]) -> dict[str, Any] | list[dict[str, Any]]:
+def document(comparisons: Sequence[Comparison]) -> dict[str, Any] | list[dict[str, Any]]:
     """Return one mapping for one trace, a list of them for several."""
-    documents = [_proof(proof) for proof in proofs]
+    documents = [_comparison(comparison) for comparison in comparisons]
     return documents[0] if len(documents) == 1 else documents
 
 
-def to_json(proofs: Sequence[Proof]) -> str:
-    return json.dumps(document(proofs), indent=2, allow_nan=False) + "\n"
+def to_json(comparisons: Sequence[Comparison]) -> str:
+    return json.dumps(document(comparisons), indent=2, allow_nan=False) + "\n"
 
 
-def _proof(proof: Proof) -> dict[str, Any]:
-    goal = proof.goal
+def _comparison(comparison: Comparison) -> dict[str, Any]:
+    goal = comparison.goal
     return {
         "version": VERSION,
-        "trace": proof.trace,
-        "profile": proof.profile,
-        "seed": proof.seed,
-        "scale": proof.scale,
-        "models": proof.models,
-        "gpus": _number(proof.gpus),
-        "requests": proof.requests,
-        "duration_s": _number(proof.duration_s),
-        "learned_s": _number(proof.learned_s),
-        "cold_start_s": _number(proof.cold_start_s),
-        "cold_start_uncached_s": _number(proof.cold_start_uncached_s),
-        "cold_start_spread": _number(proof.cold_start_spread),
-        "crash_every_s": _number(proof.crash_every_s),
-        "router": proof.router,
-        "patience_s": _number(proof.patience_s),
-        "drain_s": _number(proof.drain_s),
-        "scrape_s": _number(proof.scrape_s),
+        "trace": comparison.trace,
+        "profile": comparison.profile,
+        "seed": comparison.seed,
+        "scale": comparison.scale,
+        "models": comparison.models,
+        "gpus": _number(comparison.gpus),
+        "requests": comparison.requests,
+        "duration_s": _number(comparison.duration_s),
+        "learned_s": _number(comparison.learned_s),
+        "cold_start_s": _number(comparison.cold_start_s),
+        "cold_start_uncached_s": _number(comparison.cold_start_uncached_s),
+        "cold_start_spread": _number(comparison.cold_start_spread),
+        "crash_every_s": _number(comparison.crash_every_s),
+        "router": comparison.router,
+        "patience_s": _number(comparison.patience_s),
+        "drain_s": _number(comparison.drain_s),
+        "scrape_s": _number(comparison.scrape_s),
         "objective": {
             "ttft_s": _number(goal.ttft_s),
             "itl_s": _number(goal.itl_s),
             "attainment": _number(goal.attainment),
         },
         "clairvoyant": {
-            "gpu_hours": _number(proof.clairvoyant_gpu_hours),
-            "estimate_gpu_hours": _number(proof.estimate_gpu_hours),
+            "gpu_hours": _number(comparison.lower_bound_gpu_hours),
+            "estimate_gpu_hours": _number(comparison.estimate_gpu_hours),
         },
-        "planned": _planned(proof.planned),
-        "policies": [_run(proof, run) for run in proof.runs],
-        "notes": list(proof.notes),
+        "planned": _planned(comparison.offline_plan),
+        "policies": [_run(comparison, run) for run in comparison.runs],
+        "notes": list(comparison.notes),
     }
 
 
-def _planned(run: Run | None) -> dict[str, Any] | None:
+def _planned(run: PolicyRun | None) -> dict[str, Any] | None:
     if run is None:
         return None
-    return {"gpu_hours": _number(run.row.gpu_hours), "attainment": _number(run.row.attainment)}
+    return {"gpu_hours": _number(run.score.gpu_hours), "attainment": _number(run.score.attainment)}
 
 
-def _before(before: Before | None) -> dict[str, Any] | None:
+def _before(before: LearningResult | None) -> dict[str, Any] | None:
     if before is None:
         return None
     return {"attainment": _number(before.attainment), "gpu_hours": _number(before.gpu_hours)}
 
 
-def _run(proof: Proof, run: Run) -> dict[str, Any]:
-    row = run.row
+def _run(comparison: Comparison, run: PolicyRun) -> dict[str, Any]:
+    score = run.score
     return {
         "name": run.name,
         "tuned": run.tuned,
         "default": run.default,
         "before": _before(run.before),
         "params": dict(run.params),
-        "attainment": _number(row.attainment),
-        "attainment_ttft": _number(row.attainment_ttft),
-        "attainment_itl": _number(row.attainment_itl),
-        "goodput_rps": _number(row.goodput_rps),
-        "goodput_tokens_per_s": _number(row.goodput_tokens_per_s),
-        "gpu_hours": _number(row.gpu_hours),
-        "clairvoyant_ratio": _number(proof.ratio(row.gpu_hours)),
-        "ttft_p50_s": _number(row.ttft_p50_s),
-        "ttft_p95_s": _number(row.ttft_p95_s),
-        "ttft_p99_s": _number(row.ttft_p99_s),
-        "scale_ups": row.scale_ups,
-        "scale_downs": row.scale_downs,
-        "flaps": row.flaps,
-        "breach_s": _number(row.breach_s),
-        "unfinished": int(row.unfinished) if math.isfinite(row.unfinished) else None,
+        "attainment": _number(score.attainment),
+        "attainment_ttft": _number(score.attainment_ttft),
+        "attainment_itl": _number(score.attainment_itl),
+        "goodput_rps": _number(score.goodput_rps),
+        "goodput_tokens_per_s": _number(score.goodput_tokens_per_s),
+        "gpu_hours": _number(score.gpu_hours),
+        "clairvoyant_ratio": _number(comparison.ratio(score.gpu_hours)),
+        "ttft_p50_s": _number(score.ttft_p50_s),
+        "ttft_p95_s": _number(score.ttft_p95_s),
+        "ttft_p99_s": _number(score.ttft_p99_s),
+        "scale_ups": score.scale_ups,
+        "scale_downs": score.scale_downs,
+        "flaps": score.flaps,
+        "breach_s": _number(score.breach_s),
+        "unfinished": int(score.unfinished) if math.isfinite(score.unfinished) else None,
     }
 
 

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
 
-from autoscaler.lab.compare.result import OURS, Proof, Run
+from autoscaler.lab.compare.result import OURS, Comparison, PolicyRun
 from autoscaler.lab.report import charts
-from autoscaler.lab.report.words import (
+from autoscaler.lab.report.format import (
     COLUMNS,
     amount,
     cold_start,
@@ -20,23 +20,23 @@ from autoscaler.lab.report.words import (
     fleet,
     in_order,
     label,
+    learned_verdict,
     length,
     objective,
     ratio,
     setting,
     share,
     verdict,
-    verdict_before,
 )
 
 LEGEND = (("wanted", "wanted"), ("ready", "ready"), ("running", "running requests"), ("waiting", "waiting requests"))
 
 
-def page(proofs: Sequence[Proof]) -> str:
+def page(comparisons: Sequence[Comparison]) -> str:
     """Return the document."""
     style, script = (files(__package__).joinpath(name).read_text("utf-8") for name in ("page.css", "page.js"))
-    title = "Proof: " + ", ".join(dict.fromkeys(proof.trace for proof in proofs))
-    body = "\n".join(_proof(proof) for proof in proofs)
+    title = "Proof: " + ", ".join(dict.fromkeys(comparison.trace for comparison in comparisons))
+    body = "\n".join(_article(comparison) for comparison in comparisons)
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -60,31 +60,32 @@ script-src 'unsafe-inline'; img-src data:">
 """
 
 
-def _proof(proof: Proof) -> str:
-    order = in_order(proof)
-    tints = charts.colours([run.name for run in proof.rows])
-    copies = f" × {proof.scale:g}" if proof.scale != 1 else ""
+def _article(comparison: Comparison) -> str:
+    order = in_order(comparison)
+    tints = charts.colours([run.name for run in comparison.rows])
+    copies = f" × {comparison.scale:g}" if comparison.scale != 1 else ""
     facts = (
-        f"{count(proof.requests, 'request')} in {length(proof)}{fleet(proof)} · profile {proof.profile} · "
-        f"{objective(proof.goal)} · {cold_start(proof)} · seed {proof.seed}"
+        f"{count(comparison.requests, 'request')} in {length(comparison)}{fleet(comparison)} · "
+        f"profile {comparison.profile} · {objective(comparison.goal)} · {cold_start(comparison)} · "
+        f"seed {comparison.seed}"
     )
     return f"""<article>
-<header><h1>{escape(proof.trace + copies)}</h1><p class="muted">{escape(facts)}</p></header>
-{_tiles(proof)}
-<p class="card verdict">{escape(" ".join(filter(None, (verdict(proof), verdict_before(proof)))))}</p>
-<section class="card"><h2>Every policy</h2><div class="scroll">{_table(proof, order, tints)}</div></section>
+<header><h1>{escape(comparison.trace + copies)}</h1><p class="muted">{escape(facts)}</p></header>
+{_tiles(comparison)}
+<p class="card verdict">{escape(" ".join(filter(None, (verdict(comparison), learned_verdict(comparison)))))}</p>
+<section class="card"><h2>Every policy</h2><div class="scroll">{_table(comparison, order, tints)}</div></section>
 <section class="card"><h2>The frontier</h2>
 <p class="muted">Up and to the left is better. A ring is a policy as it ran, a dotted ring its best setting with \
 hindsight; dots are the other settings that were tried, and a curve joins those that no other setting of the same \
-policy beats. An arrow marks a policy that costs more than the axis shows.{_of_the_plan(proof)}</p>
-<div class="scroll wide">{charts.frontier(proof)}</div>{_legend(proof, tints)}</section>
-<section class="card"><h2>Over the trace</h2>{_strokes()}{_timelines(proof, order)}</section>
-{_notes(proof)}
+policy beats. An arrow marks a policy that costs more than the axis shows.{_of_the_plan(comparison)}</p>
+<div class="scroll wide">{charts.frontier(comparison)}</div>{_legend(comparison, tints)}</section>
+<section class="card"><h2>Over the trace</h2>{_strokes()}{_timelines(comparison, order)}</section>
+{_notes(comparison)}
 </article>"""
 
 
-def _of_the_plan(proof: Proof) -> str:
-    if proof.planned is None:
+def _of_the_plan(comparison: Comparison) -> str:
+    if comparison.offline_plan is None:
         return ""
     return (
         " The plan was made with the whole trace known in advance: it shows what can be achieved where the bound "
@@ -92,22 +93,22 @@ def _of_the_plan(proof: Proof) -> str:
     )
 
 
-def _tiles(proof: Proof) -> str:
-    ours = next((run for run in proof.runs if run.name == OURS), None)
-    best = proof.best_baseline()
-    tiles = [("GPU-hours, clairvoyant bound", amount(proof.clairvoyant_gpu_hours), "")]
-    if not math.isnan(proof.estimate_gpu_hours):
-        tiles.append(("GPU-hours, bound with neighbours, estimated", amount(proof.estimate_gpu_hours), ""))
-    if proof.planned:
-        state = "missed" if proof.misses(proof.planned) else ""
-        tiles.append(("GPU-hours, planned", amount(proof.planned.row.gpu_hours), state))
+def _tiles(comparison: Comparison) -> str:
+    ours = next((run for run in comparison.runs if run.name == OURS), None)
+    best = comparison.best_baseline()
+    tiles = [("GPU-hours, clairvoyant bound", amount(comparison.lower_bound_gpu_hours), "")]
+    if not math.isnan(comparison.estimate_gpu_hours):
+        tiles.append(("GPU-hours, bound with neighbours, estimated", amount(comparison.estimate_gpu_hours), ""))
+    if comparison.offline_plan:
+        state = "missed" if comparison.misses_goal(comparison.offline_plan) else ""
+        tiles.append(("GPU-hours, planned", amount(comparison.offline_plan.score.gpu_hours), state))
     if ours:
-        state = "missed" if proof.misses(ours) else ""
-        tiles.insert(0, ("attainment, ours", share(ours.row.attainment), state))
-        tiles.insert(1, ("GPU-hours, ours", amount(ours.row.gpu_hours), ""))
-        tiles.append(("times the bound, ours", ratio(proof.ratio(ours.row.gpu_hours)), ""))
+        state = "missed" if comparison.misses_goal(ours) else ""
+        tiles.insert(0, ("attainment, ours", share(ours.score.attainment), state))
+        tiles.insert(1, ("GPU-hours, ours", amount(ours.score.gpu_hours), ""))
+        tiles.append(("times the bound, ours", ratio(comparison.ratio(ours.score.gpu_hours)), ""))
     if best:
-        tiles.append((f"times the bound, {label(best)}", ratio(proof.ratio(best.row.gpu_hours)), ""))
+        tiles.append((f"times the bound, {label(best)}", ratio(comparison.ratio(best.score.gpu_hours)), ""))
     cells = (
         f'<div data-state="{state}"><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>'
         for name, value, state in tiles
@@ -115,7 +116,7 @@ def _tiles(proof: Proof) -> str:
     return f'<dl class="tiles">{"".join(cells)}</dl>'
 
 
-def _table(proof: Proof, order: Sequence[Run], tints: dict[str, str]) -> str:
+def _table(comparison: Comparison, order: Sequence[PolicyRun], tints: dict[str, str]) -> str:
     head = "".join(
         f'<th scope="col"{_number(column.number)} title="{escape(column.explained)}">{escape(column.title)}</th>'
         for column in COLUMNS
@@ -123,14 +124,16 @@ def _table(proof: Proof, order: Sequence[Run], tints: dict[str, str]) -> str:
     rows = []
     for run in order:
         first, *others = COLUMNS
-        name = f'<i class="swatch {tints[run.name]}"></i>{escape(first.write(proof, run))}'
+        name = f'<i class="swatch {tints[run.name]}"></i>{escape(first.write(comparison, run))}'
         params = f'<span class="params">{escape(setting(run))}</span>' if run.params else ""
-        cells = "".join(f"<td{_number(column.number)}>{escape(column.write(proof, run))}</td>" for column in others)
-        kind = ("ours " * (run.name == OURS) + "missed" * proof.misses(run)).strip()
+        cells = "".join(
+            f"<td{_number(column.number)}>{escape(column.write(comparison, run))}</td>" for column in others
+        )
+        kind = ("ours " * (run.name == OURS) + "missed" * comparison.misses_goal(run)).strip()
         rows.append(
             f'<tr class="{kind}" data-policy="{escape(run.name)}"><th scope="row">{name}{params}</th>{cells}</tr>'
         )
-    caption = "Pale rows miss the goal." if any(proof.misses(run) for run in order) else ""
+    caption = "Pale rows miss the goal." if any(comparison.misses_goal(run) for run in order) else ""
     return f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
 
 
@@ -138,13 +141,13 @@ def _number(number: bool) -> str:
     return ' class="number"' if number else ""
 
 
-def _legend(proof: Proof, tints: dict[str, str]) -> str:
-    names = dict.fromkeys([OURS, *sorted(run.name for run in proof.rows)])
+def _legend(comparison: Comparison, tints: dict[str, str]) -> str:
+    names = dict.fromkeys([OURS, *sorted(run.name for run in comparison.rows)])
     chips = (
         f'<button type="button" data-policy="{escape(name)}"><i class="swatch {tints[name]}"></i>'
         f"{escape(name)}</button>"
         for name in names
-        if any(run.name == name for run in proof.rows)
+        if any(run.name == name for run in comparison.rows)
     )
     return f'<p class="legend">{"".join(chips)}</p>'
 
@@ -154,21 +157,22 @@ def _strokes() -> str:
     return f'<p class="legend">{"".join(parts)}</p>'
 
 
-def _timelines(proof: Proof, order: Sequence[Run]) -> str:
+def _timelines(comparison: Comparison, order: Sequence[PolicyRun]) -> str:
     """Draw all alike, two abreast where there is room."""
     shown = [run for run in order if len(run.timeline)]
-    top = charts.most_replicas(proof)
+    top = charts.most_replicas(comparison)
     figures = (
         f'<figure data-policy="{escape(run.name)}"><figcaption><b>{escape(label(run))}</b> '
-        f'<span class="muted">{share(run.row.attainment)}, {amount(run.row.gpu_hours)} GPU-hours</span></figcaption>'
-        f"{charts.timeline(proof, run, top)}</figure>"
+        f'<span class="muted">{share(run.score.attainment)}, {amount(run.score.gpu_hours)} GPU-hours</span>'
+        f"</figcaption>"
+        f"{charts.timeline(comparison, run, top)}</figure>"
         for run in shown
     )
     return f'<div class="timelines">{"".join(figures)}</div>'
 
 
-def _notes(proof: Proof) -> str:
-    if not proof.notes:
+def _notes(comparison: Comparison) -> str:
+    if not comparison.notes:
         return ""
-    items = "".join(f"<li>{escape(note)}</li>" for note in proof.notes)
+    items = "".join(f"<li>{escape(note)}</li>" for note in comparison.notes)
     return f'<section class="card"><h2>Notes</h2><ul>{items}</ul></section>'

@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from autoscaler.lab.compare.result import OURS, PLANNED, Proof
-from autoscaler.lab.report.words import (
+from autoscaler.lab.compare.result import OFFLINE_PLAN, OURS, Comparison
+from autoscaler.lab.report.format import (
     COLUMNS,
     Column,
     amount,
@@ -18,53 +18,55 @@ from autoscaler.lab.report.words import (
     count,
     fleet,
     in_order,
+    learned_verdict,
     length,
     objective,
     printable,
     verdict,
-    verdict_before,
 )
 
 FIRST_TO_GO = ("flaps", "p95", "TTFT p50", "downs", "ups", "ITL met", "TTFT met", "goodput", "in breach", "p99")
 """Columns that a narrow terminal does without, in this order."""
 
 
-def print_proof(proof: Proof, console: Console) -> None:
+def print_comparison(comparison: Comparison, console: Console) -> None:
     """Print the table of one trace: rows that missed the goal are dim. What does not fit the console is left out."""
     columns = list(COLUMNS)
-    table = _table(proof, columns)
+    table = _table(comparison, columns)
     unbounded = console.options.update(width=10_000)
     for title in FIRST_TO_GO:
         if console.measure(table, options=unbounded).maximum <= console.width:
             break
         columns = [column for column in columns if column.title != title]
-        table = _table(proof, columns)
+        table = _table(comparison, columns)
     console.print(table)
     if len(columns) < len(COLUMNS):
         left = ", ".join(column.title for column in COLUMNS if column not in columns)
         console.print(Text(f"left out, as the terminal is narrow: {left}"))
-    for sentence in filter(None, (verdict(proof), verdict_before(proof))):
+    for sentence in filter(None, (verdict(comparison), learned_verdict(comparison))):
         console.print(Text(sentence))
-    for note in proof.notes:
+    for note in comparison.notes:
         console.print(Text(printable(f"note: {note}")))
 
 
-def _with_neighbours(proof: Proof) -> str:
+def _with_neighbours(comparison: Comparison) -> str:
     """Say what the bound, which knows no neighbours, is with them; nothing where that is not known."""
-    if math.isnan(proof.estimate_gpu_hours):
+    if math.isnan(comparison.estimate_gpu_hours):
         return ""
-    return f"; with requests that slow each other down about {amount(proof.estimate_gpu_hours)}"
+    return f"; with requests that slow each other down about {amount(comparison.estimate_gpu_hours)}"
 
 
-def _table(proof: Proof, columns: Sequence[Column]) -> Table:
-    copies = f" × {proof.scale:g}" if proof.scale != 1 else ""
+def _table(comparison: Comparison, columns: Sequence[Column]) -> Table:
+    copies = f" × {comparison.scale:g}" if comparison.scale != 1 else ""
     title = (
-        f"{printable(proof.trace)}{copies}: {count(proof.requests, 'request')} in {length(proof)}{fleet(proof)}, "
-        f"profile {printable(proof.profile)}, {objective(proof.goal)}, {cold_start(proof)}, seed {proof.seed}"
+        f"{printable(comparison.trace)}{copies}: {count(comparison.requests, 'request')} in {length(comparison)}"
+        f"{fleet(comparison)}, profile {printable(comparison.profile)}, {objective(comparison.goal)}, "
+        f"{cold_start(comparison)}, seed {comparison.seed}"
     )
     table = Table(
         title=Text(title),
-        caption=f"clairvoyant bound: {amount(proof.clairvoyant_gpu_hours)} GPU-hours{_with_neighbours(proof)}",
+        caption=f"clairvoyant bound: {amount(comparison.lower_bound_gpu_hours)} GPU-hours"
+        + _with_neighbours(comparison),
         title_justify="left",
         caption_justify="left",
     )
@@ -73,7 +75,7 @@ def _table(proof: Proof, columns: Sequence[Column]) -> Table:
         table.add_column(
             column.title, justify="right" if column.number else "left", no_wrap=column.number, overflow="fold"
         )
-    for run in in_order(proof):
-        style = {OURS: "bold", PLANNED: "italic"}.get(run.name, "") + " dim" * proof.misses(run)
-        table.add_row(*(Text(column.write(proof, run)) for column in columns), style=style)
+    for run in in_order(comparison):
+        style = {OURS: "bold", OFFLINE_PLAN: "italic"}.get(run.name, "") + " dim" * comparison.misses_goal(run)
+        table.add_row(*(Text(column.write(comparison, run)) for column in columns), style=style)
     return table

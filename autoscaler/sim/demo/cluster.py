@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from autoscaler.core.model.fleet import Blocked, Pod, Pool
-from autoscaler.sim.engine.coldstart import ColdStart
+from autoscaler.sim.engine.cold_start import ColdStart
 from autoscaler.sim.engine.profiles import Device, Profile
 from autoscaler.sim.engine.replica import Replica
 from autoscaler.sim.engine.request import Request
@@ -22,8 +22,8 @@ HOST = "127.0.0.1"
 MOST_REPLICAS = 1000  # of one workload; far more than the nodes of any world here can hold
 NODE_IDLE_S = 600.0  # after which an elastic node leaves, and its cached image and weights with it
 RESTART_DELAY_S = 10.0  # the kubelet's first back-off
-LEAST_ENDING_S = 1.0  # even an empty server takes a moment to end
-ENDING_LOOK_S = 1.0  # how often leaving pods are checked for being empty
+SHORTEST_TERMINATION_S = 1.0  # even an empty server takes a moment to end
+TERMINATION_POLL_S = 1.0  # how often leaving pods are checked for being empty
 
 _SUFFIX = tuple("bcdfghjklmnpqrstvwxz2456789")  # letters of Kubernetes' random names
 
@@ -40,7 +40,7 @@ class PoolSetup:
 
 
 @dataclass(frozen=True)
-class Setup:
+class Deployment:
     """What the cluster must know of a workload."""
 
     namespace: str
@@ -84,7 +84,7 @@ class SimPod:
     workload: int
     name: str
     created_s: float
-    setup: Setup
+    deployment: Deployment
     port: int = 0  # where its metrics are served; 0: nobody serves them
     node: Node | None = None
     devices: tuple[int, ...] = ()
@@ -93,19 +93,19 @@ class SimPod:
     serving_s: float = math.nan
     ready_s: float = math.nan
     crash_s: float = math.inf
-    leaving_s: float = math.nan
+    terminating_since_s: float = math.nan
     replica: Replica | None = None  # while the port is open
 
     @property
-    def leaving(self) -> bool:
-        return not math.isnan(self.leaving_s)
+    def terminating(self) -> bool:
+        return not math.isnan(self.terminating_since_s)
 
     def ready(self, now_s: float) -> bool:
         return self.replica is not None and self.ready_s <= now_s
 
     def identity(self) -> Pod:
         node = self.node.name if self.node else ""
-        return Pod(self.setup.namespace, self.name, HOST if self.node else "", self.port, node)
+        return Pod(self.deployment.namespace, self.name, HOST if self.node else "", self.port, node)
 
 
 class Cluster:
@@ -114,24 +114,24 @@ class Cluster:
     def __init__(
         self,
         pools: Sequence[PoolSetup],
-        setups: Sequence[Setup],
+        deployments: Sequence[Deployment],
         seed: int,
         now_s: float,
         new_port: Callable[[], int] = lambda: 0,
     ) -> None:
         """Start with every workload's first pods serving. `new_port` gives each new pod its port."""
         self.pools = tuple(pools)
-        self.setups = tuple(setups)
+        self.deployments = tuple(deployments)
         self.nodes = [node for index, pool in enumerate(pools) for node in _nodes(index, pool)]
         self.pods: list[SimPod] = []  # ascending by number
-        self.wanted = [setup.replicas for setup in setups]
+        self.desired = [deployment.replicas for deployment in deployments]
         self.crashes = 0
-        self.held_devices = np.zeros(len(setups))  # float64[W]
+        self.held_devices = np.zeros(len(deployments))  # float64[W]
         self._rng = np.random.default_rng((seed, 1_000_003))  # apart from the streams of the traffic
         self._new_port = new_port
         self._numbers = 0
-        for workload, setup in enumerate(setups):
-            self._create(workload, setup.replicas, now_s)
+        for workload, deployment in enumerate(deployments):
+            self._create(workload, deployment.replicas, now_s)
         self._schedule(now_s)
         for pod in self.pods:
             if pod.node:  # the world begins in the middle of its life: this start lies behind it
@@ -145,27 +145,29 @@ class Cluster:
 
     def live(self, workload: int) -> list[SimPod]:
         """Return the pods of a workload that are not leaving."""
-        return [pod for pod in self.pods if pod.workload == workload and not pod.leaving]
+        return [pod for pod in self.pods if pod.workload == workload and not pod.terminating]
 
     def scale(self, workload: int, replicas: int, now_s: float) -> None:
         """Want `replicas` pods of a workload from now on."""
         if not 0 <= replicas <= MOST_REPLICAS:
-            raise ValueError(f"replicas of {self.setups[workload].name} is {replicas}; allowed: 0 to {MOST_REPLICAS}")
-        self.wanted[workload] = replicas
+            raise ValueError(
+                f"replicas of {self.deployments[workload].name} is {replicas}; allowed: 0 to {MOST_REPLICAS}"
+            )
+        self.desired[workload] = replicas
         live = self.live(workload)
         self._create(workload, replicas - len(live), now_s)
         # As a ReplicaSet does: those without a node first, then those not ready, then the youngest.
         live.sort(key=lambda pod: (pod.node is not None, pod.ready(now_s), -pod.number))
         for pod in live[: max(len(live) - replicas, 0)]:
-            pod.leaving_s = now_s
+            pod.terminating_since_s = now_s
         self._schedule(now_s)
 
     def next_change_s(self, now_s: float) -> float:
         """Return when a pod changes next, if nobody scales before."""
         moments = [math.inf]
         for pod in self.pods:
-            if pod.leaving:
-                moments.append(now_s + ENDING_LOOK_S)
+            if pod.terminating:
+                moments.append(now_s + TERMINATION_POLL_S)
             elif pod.node:
                 due = (pod.serving_s, pod.ready_s, pod.crash_s)
                 moments += [moment for moment in due if moment > now_s]
@@ -175,15 +177,15 @@ class Cluster:
         """Bring every pod to its state at `now_s`; return the requests lost with a server, beside their workload."""
         lost: list[tuple[int, list[Request]]] = []
         for pod in self.pods:
-            if pod.leaving and self._over(pod, now_s):
+            if pod.terminating and self._is_finished(pod, now_s):
                 lost.append((pod.workload, self._end(pod, now_s)))
             elif pod.crash_s <= now_s:
                 lost.append((pod.workload, self._crash(pod, now_s)))
-            elif pod.replica is None and pod.serving_s <= now_s and not pod.leaving:
-                pod.replica = Replica(pod.setup.profile, now_s)
-                mean_s = pod.setup.crash_every_s
+            elif pod.replica is None and pod.serving_s <= now_s and not pod.terminating:
+                pod.replica = Replica(pod.deployment.profile, now_s)
+                mean_s = pod.deployment.crash_every_s
                 pod.crash_s = now_s + self._rng.exponential(mean_s) if math.isfinite(mean_s) else math.inf
-        self.pods = [pod for pod in self.pods if not (pod.leaving and pod.node is None)]
+        self.pods = [pod for pod in self.pods if not (pod.terminating and pod.node is None)]
         for node in self.nodes:
             if node.elastic and not any(node.holders) and now_s - node.empty_since_s >= NODE_IDLE_S:
                 node.up_s, node.image_s, node.weights_s = math.inf, math.inf, {}
@@ -198,52 +200,56 @@ class Cluster:
         return [sum(len(node.holders) for node in self.nodes if node.pool == index) for index in range(len(self.pools))]
 
     def _create(self, workload: int, count: int, now_s: float) -> None:
-        setup = self.setups[workload]
+        deployment = self.deployments[workload]
         for _ in range(count):
             template = "".join(np.random.default_rng(workload).choice(_SUFFIX, 10))
             suffix = "".join(self._rng.choice(_SUFFIX, 5))
-            name = f"{setup.name}-{template}-{suffix}"
-            self.pods.append(SimPod(self._numbers, workload, name, now_s, setup, self._new_port()))
+            name = f"{deployment.name}-{template}-{suffix}"
+            self.pods.append(SimPod(self._numbers, workload, name, now_s, deployment, self._new_port()))
             self._numbers += 1
 
     def _schedule(self, now_s: float) -> None:
         for pod in self.pods:
-            if pod.node is None and not pod.leaving:
-                room = [node for node in self.nodes if node.pool == pod.setup.pool and node.free >= pod.setup.devices]
+            if pod.node is None and not pod.terminating:
+                room = [
+                    node
+                    for node in self.nodes
+                    if node.pool == pod.deployment.pool and node.free >= pod.deployment.devices
+                ]
                 if room:
                     self._bind(pod, min(room, key=lambda node: self._cost(pod, node)), now_s)
 
     def _cost(self, pod: SimPod, node: Node) -> tuple[bool, bool, int]:
         """Order the nodes: awake, with the weights, and the fullest, so that large pods find room."""
-        return node.asleep, pod.setup.name not in node.weights_s, node.free
+        return node.asleep, pod.deployment.name not in node.weights_s, node.free
 
     def _bind(self, pod: SimPod, node: Node, now_s: float) -> None:
-        setup = pod.setup
-        start = setup.cold_start.draw(
+        deployment = pod.deployment
+        start = deployment.cold_start.draw(
             self._rng,
-            setup.profile.weight_bytes,
-            setup.devices,
+            deployment.profile.weight_bytes,
+            deployment.devices,
             node_asleep=node.asleep,
             image_cached=node.image_s < math.inf,
-            weights_cached=setup.name in node.weights_s,
-        ).after(now_s)
+            weights_cached=deployment.name in node.weights_s,
+        ).shifted(now_s)
         if node.asleep:
             node.up_s, node.image_s = start.scheduled_s, start.started_s
-        start = start.on(node.up_s, node.image_s, node.weights_s.get(setup.name, -math.inf))
-        node.weights_s.setdefault(setup.name, start.serving_s)
+        start = start.delayed_by_node(node.up_s, node.image_s, node.weights_s.get(deployment.name, -math.inf))
+        node.weights_s.setdefault(deployment.name, start.serving_s)
         free = [index for index, holder in enumerate(node.holders) if holder is None]
-        pod.node, pod.devices = node, tuple(free[: setup.devices])
+        pod.node, pod.devices = node, tuple(free[: deployment.devices])
         for index in pod.devices:
             node.holders[index] = pod
         pod.scheduled_s, pod.started_s = start.scheduled_s, start.started_s
         pod.serving_s, pod.ready_s = start.serving_s, start.ready_s
-        self.held_devices[pod.workload] += setup.devices
+        self.held_devices[pod.workload] += deployment.devices
 
-    def _over(self, pod: SimPod, now_s: float) -> bool:
+    def _is_finished(self, pod: SimPod, now_s: float) -> bool:
         """Whether a leaving pod has nothing left to do, or no more time to do it."""
-        ending_s = now_s - pod.leaving_s
+        ending_s = now_s - pod.terminating_since_s
         busy = pod.replica is not None and pod.replica.held > 0
-        return ending_s >= (pod.setup.grace_s if busy else LEAST_ENDING_S)
+        return ending_s >= (pod.deployment.grace_s if busy else SHORTEST_TERMINATION_S)
 
     def _end(self, pod: SimPod, now_s: float) -> list[Request]:
         lost = _lose(pod, now_s)
@@ -252,16 +258,18 @@ class Cluster:
                 pod.node.holders[index] = None
             pod.node.empty_since_s = now_s
             pod.node = None
-            self.held_devices[pod.workload] -= pod.setup.devices
+            self.held_devices[pod.workload] -= pod.deployment.devices
         return lost
 
     def _crash(self, pod: SimPod, now_s: float) -> list[Request]:
         """The engine dies; its container starts again on the same node, with new counters."""
         self.crashes += 1
-        setup = pod.setup
+        deployment = pod.deployment
         pod.started_s = now_s + RESTART_DELAY_S
-        pod.serving_s = pod.started_s + setup.cold_start.restart_s(self._rng, setup.profile.weight_bytes, setup.devices)
-        pod.ready_s = pod.serving_s + setup.cold_start.probe.draw(self._rng)
+        pod.serving_s = pod.started_s + deployment.cold_start.restart_s(
+            self._rng, deployment.profile.weight_bytes, deployment.devices
+        )
+        pod.ready_s = pod.serving_s + deployment.cold_start.probe.draw(self._rng)
         pod.crash_s = math.inf
         return _lose(pod, now_s)
 
@@ -274,10 +282,10 @@ def _lose(pod: SimPod, now_s: float) -> list[Request]:
     return replica.take_ended()
 
 
-def _nodes(index: int, setup: PoolSetup) -> Iterable[Node]:
-    kind = setup.device.mig_profile.replace(".", "-") or "gpu"
-    for number in range(setup.nodes + setup.elastic_nodes):
-        elastic = number >= setup.nodes
-        holders: list[SimPod | None] = [None] * setup.devices_per_node
+def _nodes(index: int, deployment: PoolSetup) -> Iterable[Node]:
+    kind = deployment.device.mig_profile.replace(".", "-") or "gpu"
+    for number in range(deployment.nodes + deployment.elastic_nodes):
+        elastic = number >= deployment.nodes
+        holders: list[SimPod | None] = [None] * deployment.devices_per_node
         since_s = math.inf if elastic else -math.inf
         yield Node(f"{kind}-node-{number + 1}", index, holders, elastic, since_s, since_s)

@@ -107,7 +107,7 @@ def _used_bytes(device: Device, pod: SimPod | None, now_s: float) -> float:
     if pod.replica is not None:
         return device.memory_bytes * ASLEEP_FRACTION if pod.replica.sleep_level else full
     loading_s = max(pod.serving_s - pod.started_s, 1e-9)
-    return min((now_s - pod.started_s) / loading_s, 1.0) * pod.setup.profile.weight_bytes / pod.setup.devices
+    return min((now_s - pod.started_s) / loading_s, 1.0) * pod.deployment.profile.weight_bytes / pod.deployment.devices
 
 
 def _labels(node: Node, index: int, device: Device, pod: SimPod | None) -> dict[str, str]:
@@ -124,5 +124,5 @@ def _labels(node: Node, index: int, device: Device, pod: SimPod | None) -> dict[
         found |= {"GPU_I_PROFILE": device.mig_profile, "GPU_I_ID": str(instance + 1)}
     found |= {"Hostname": node.name, "DCGM_FI_DRIVER_VERSION": DRIVER}
     if pod is not None:
-        found |= {"container": "vllm", "namespace": pod.setup.namespace, "pod": pod.name}
+        found |= {"container": "vllm", "namespace": pod.deployment.namespace, "pod": pod.name}
     return found

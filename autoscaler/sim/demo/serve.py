@@ -20,7 +20,7 @@ from autoscaler.ports import Change, Clock, Outcome
 from autoscaler.sim.demo import dcgm, exposition, gateway
 from autoscaler.sim.demo.cluster import HOST, SimPod
 from autoscaler.sim.demo.exposition import VllmExposition
-from autoscaler.sim.demo.plant import Plant, World
+from autoscaler.sim.demo.simulation import Scenario, Simulation
 from autoscaler.sim.demo.summary import Summary
 from autoscaler.sim.engine.replica import Replica
 
@@ -48,22 +48,22 @@ class SimulatedFleet:
     from run to run.
     """
 
-    def __init__(self, world: World, clock: Clock) -> None:
-        self._world = world
+    def __init__(self, scenario: Scenario, clock: Clock) -> None:
+        self._scenario = scenario
         self._clock = clock
         self._sockets: dict[int, socket.socket] = {}  # by port: reserved, not listening
         self._servers: dict[int, _Server] = {}  # by number of the pod
         self._runners: list[web.AppRunner] = []
-        self._plant: Plant | None = None
+        self._simulation: Simulation | None = None
         self.dcgm_url = ""
         self.gateway_url = ""
 
     async def __aenter__(self) -> Self:
-        plant = self._plant = Plant(self._world, self._clock.now_s(), self._reserve)
-        exporter = dcgm.DcgmExporter(plant.cluster)
+        simulation = self._simulation = Simulation(self._scenario, self._clock.now_s(), self._reserve)
+        exporter = dcgm.DcgmExporter(simulation.cluster)
         try:
-            self.dcgm_url = await self._serve_page(lambda: exporter.render(plant.now_s), dcgm.CONTENT_TYPE)
-            self.gateway_url = await self._serve_page(lambda: gateway.render(plant), gateway.CONTENT_TYPE)
+            self.dcgm_url = await self._serve_page(lambda: exporter.render(simulation.now_s), dcgm.CONTENT_TYPE)
+            self.gateway_url = await self._serve_page(lambda: gateway.render(simulation), gateway.CONTENT_TYPE)
             await self._reconcile()
         except BaseException:
             await self._close()
@@ -76,30 +76,30 @@ class SimulatedFleet:
         await self._close()
 
     @property
-    def plant(self) -> Plant:
-        if self._plant is None:
+    def simulation(self) -> Simulation:
+        if self._simulation is None:
             raise RuntimeError("the simulated fleet is not open: use it as `async with`")
-        return self._plant
+        return self._simulation
 
     @property
     def behind_s(self) -> float:
         """Simulated seconds by which the world lags behind its clock; grows if the machine cannot keep up."""
-        return max(self._clock.now_s() - self.plant.now_s, 0.0)
+        return max(self._clock.now_s() - self.simulation.now_s, 0.0)
 
     def fleet(self) -> Fleet:
-        return self.plant.fleet()
+        return self.simulation.fleet()
 
     async def apply(self, changes: Sequence[Change], deadline_s: float) -> list[Outcome]:
-        return await self.plant.apply(changes, deadline_s)
+        return await self.simulation.apply(changes, deadline_s)
 
     def summary(self) -> Summary:
-        return self.plant.summary()
+        return self.simulation.summary()
 
     async def run(self) -> None:
         """Let the world follow the clock, until cancelled."""
         late = False
         while True:
-            self.plant.advance(min(self._clock.now_s(), self.plant.now_s + MOST_AT_ONCE_S))
+            self.simulation.advance(min(self._clock.now_s(), self.simulation.now_s + MOST_AT_ONCE_S))
             await self._reconcile()
             if late != (self.behind_s > LATE_S):
                 late = not late
@@ -113,7 +113,7 @@ class SimulatedFleet:
 
     async def _reconcile(self) -> None:
         """Open the ports of engines that have started, close those of engines that are gone."""
-        live = {pod.number: pod for pod in self.plant.cluster.pods}
+        live = {pod.number: pod for pod in self.simulation.cluster.pods}
         for number, server in list(self._servers.items()):
             pod = live.get(number)
             if pod is None or pod.replica is not server.replica:
@@ -123,7 +123,7 @@ class SimulatedFleet:
                     pod.port = self._reserve(pod.port)
         # Whoever scaled while a server closed has made new pods, so the list is read again; below, no `await` stands
         # between reading it and closing what nobody in it wants.
-        pods = list(self.plant.cluster.pods)
+        pods = list(self.simulation.cluster.pods)
         for port in self._sockets.keys() - {pod.port for pod in pods}:  # of pods that ended before they served
             self._sockets.pop(port).close()
         for pod in pods:
@@ -171,7 +171,7 @@ class SimulatedFleet:
         wall_at_zero_s = self._clock.wall_s() - self._clock.now_s()
         page = VllmExposition(
             replica,
-            self.plant.lanes[pod.workload].setup.model,
+            self.simulation.sim_workloads[pod.workload].setup.model,
             wall_at_zero_s + pod.started_s,
             wall_at_zero_s + pod.serving_s,
         )
@@ -192,11 +192,11 @@ class SimulatedFleet:
             level = request.query.get("level", "1")
             if level not in ("1", "2"):
                 raise web.HTTPBadRequest(text=f"level is {level[:20]!r}; allowed: 1, 2")
-            replica.sleep(int(level), self.plant.now_s)
+            replica.sleep(int(level), self.simulation.now_s)
             return web.json_response({"status": "sleeping", "level": int(level)})
 
         async def wake_up(request: web.Request) -> web.Response:
-            replica.wake_up(self.plant.now_s)
+            replica.wake_up(self.simulation.now_s)
             return web.json_response({"status": "awake"})
 
         app = web.Application()

@@ -10,7 +10,7 @@ from typing import Any
 
 from autoscaler.config.findings import Finding, shown
 from autoscaler.config.yaml import read_text
-from autoscaler.sim.engine.profiles import NAMES, FieldError, Offer, Profile, named
+from autoscaler.sim.engine.profiles import NAMES, FieldError, Profile, ReplicaSpec, find_profile
 
 MOST_BYTES = 64 << 10
 GPUS = "gpus"
@@ -40,30 +40,30 @@ class ProfileError(ValueError):
     """A profile that cannot be used: says the file or name, what was found, and what is allowed."""
 
 
-def find(name: str) -> tuple[str, Offer]:
+def find(name: str) -> tuple[str, ReplicaSpec]:
     """Return a profile by its name, or from a file, with what it is called in reports. Raises ProfileError."""
     if name.endswith(".json"):
         return Path(name).name.removesuffix(".json"), read(Path(name))
     try:
-        return name, named(name)
+        return name, find_profile(name)
     except ValueError as error:
         known = name in NAMES
         raise ProfileError(str(error) if known else f"{error}, or a file written by `simulate fit` (*.json)") from None
 
 
-def write(offer: Offer) -> str:
+def write(replica_spec: ReplicaSpec) -> str:
     """Return the text of a profile file. Raises ProfileError for a profile that `read` would refuse."""
-    content = {GPUS: offer.gpus, **asdict(offer.profile)}
+    content = {GPUS: replica_spec.gpus, **asdict(replica_spec.profile)}
     try:
         for name, value in content.items():
             _check(name, value)
-        offer.check_weights()
+        replica_spec.check_weights()
     except ValueError as error:
         raise ProfileError(f"the profile: {error}") from error
     return json.dumps(content, indent=2) + "\n"
 
 
-def read(path: Path) -> Offer:
+def read(path: Path) -> ReplicaSpec:
     """Read a profile file. Raises ProfileError."""
     text = read_text(path, MOST_BYTES)
     if isinstance(text, Finding):
@@ -97,11 +97,11 @@ def read(path: Path) -> Offer:
         raise ProfileError(f"{path}: {', '.join(missing)} missing")
     gpus = float(content.pop(GPUS, 1.0))
     try:
-        offer = Offer(Profile(**content), gpus)
-        offer.check_weights()
+        replica_spec = ReplicaSpec(Profile(**content), gpus)
+        replica_spec.check_weights()
     except FieldError as error:
         raise ProfileError(f"{path}, line {lines[error.field]}: {error}") from error
-    return offer
+    return replica_spec
 
 
 def _fields(text: str) -> Iterator[tuple[str, Any, int]]:

@@ -109,7 +109,7 @@ class Profile:
             )
 
 
-def profile(model: Model, device: Device, devices: int = 1, max_num_seqs: int = 256) -> Profile:
+def compute_profile(model: Model, device: Device, devices: int = 1, max_num_seqs: int = 256) -> Profile:
     """Compute the profile of `model` on `devices` devices under tensor parallelism.
 
     Raises ValueError if the model leaves no room for the KV cache of one full request.
@@ -134,7 +134,7 @@ def profile(model: Model, device: Device, devices: int = 1, max_num_seqs: int = 
     )
 
 
-class Offer(NamedTuple):
+class ReplicaSpec(NamedTuple):
     """A profile to choose by name, with what a replica of it occupies."""
 
     profile: Profile
@@ -147,20 +147,20 @@ class Offer(NamedTuple):
             raise FieldError("weight_bytes", self.profile.weight_bytes, f"be at most {most:,.15g}: {why}")
 
 
-def named(name: str) -> Offer:
+def find_profile(name: str) -> ReplicaSpec:
     """Return the profile of that name; ValueError with the names there are."""
-    if name not in _OFFERS:
+    if name not in _NAMED:
         raise ValueError(f"no profile {name!r}; available: {', '.join(NAMES)}")
-    model, device, devices, longest = _OFFERS[name]
-    made = profile(replace(model, max_model_len=longest), device, devices)
+    model, device, devices, longest = _NAMED[name]
+    made = compute_profile(replace(model, max_model_len=longest), device, devices)
     # The server's own defaults (EngineArgs of vLLM): 8192 on 70 GiB and more, but not on an A100; else 2048.
     budget = 8192 if device is H100 else 2048
-    return Offer(replace(made, max_batched_tokens=budget), devices * device.gpu_fraction)
+    return ReplicaSpec(replace(made, max_batched_tokens=budget), devices * device.gpu_fraction)
 
 
 # BF16 weights of an 8B model fit neither a 2g nor a 1g slice of an 80 GB card, so theirs are quantised. `longest` is
 # what the model was trained for, or what the slice's KV cache holds.
-_OFFERS: dict[str, tuple[Model, Device, int, int]] = {
+_NAMED: dict[str, tuple[Model, Device, int, int]] = {
     "8b-h100": (LLAMA_8B, H100, 1, 131_072),
     "8b-a100": (LLAMA_8B, A100, 1, 131_072),
     "8b-h100-3g": (LLAMA_8B, H100_3G, 1, 131_072),
@@ -170,4 +170,4 @@ _OFFERS: dict[str, tuple[Model, Device, int, int]] = {
     "14b-h100": (QWEN_14B, H100, 1, 32_768),
     "70b-4xh100": (LLAMA_70B, H100, 4, 131_072),
 }
-NAMES = tuple(_OFFERS)
+NAMES = tuple(_NAMED)

@@ -42,7 +42,7 @@ class Replica:
         self._steps = 0
         self._decode_tokens = 0  # KV tokens of the decoding requests
         self._prefill_tokens = 0  # KV tokens of those whose prompt is being computed
-        self._quiet_until_s = -math.inf  # until then no request ends or is scheduled
+        self._no_event_before_s = -math.inf  # until then no request ends or is scheduled
         self._step_end_s: float | None = None  # end of the step under way, if its batch is settled
         self._ended: list[Request] = []
 
@@ -78,7 +78,7 @@ class Replica:
             )
         request.submitted_s = now_s
         self._waiting.append(request)
-        self._quiet_until_s = -math.inf
+        self._no_event_before_s = -math.inf
 
     def unanswered(self) -> list[Request]:
         """Return the requests that have no token yet."""
@@ -107,7 +107,7 @@ class Replica:
             self.metrics.wake_up.observe(1.0)
         self.sleep_level = 0
         self.clock_s = now_s
-        self._quiet_until_s = -math.inf
+        self._no_event_before_s = -math.inf
 
     def abort(self, now_s: float) -> None:
         """Lose every request, as a crash or the end of a grace period does."""
@@ -118,14 +118,14 @@ class Replica:
         self._decode_tokens = self._prefill_tokens = 0
         self._step_end_s = None
 
-    def settle(self, to_s: float) -> None:
+    def advance_if_needed(self, to_s: float) -> None:
         """Advance if that could change `held`; else leave the steps to a later call, which costs nothing now."""
-        if to_s >= self._quiet_until_s:
+        if to_s >= self._no_event_before_s:
             self.advance(to_s)
 
     def advance(self, to_s: float) -> None:
         """Do every step that ends by `to_s`."""
-        self._quiet_until_s = -math.inf
+        self._no_event_before_s = -math.inf
         if self.sleep_level:
             self.clock_s = max(self.clock_s, to_s)
         else:
@@ -137,7 +137,7 @@ class Replica:
             if len(self._waiting) < waiting and self._decoding and self._step_end_s is None:
                 self._begin_step()  # it is under way: who stood behind those who left joins at its end
             first = self._waiting[0]
-            self._quiet_until_s = min(self._quiet_until_s, first.arrived_s + first.patience_s)
+            self._no_event_before_s = min(self._no_event_before_s, first.arrived_s + first.patience_s)
 
     # Steps.
 
@@ -151,7 +151,7 @@ class Replica:
             return self._finish_step(to_s)
         if self._decoding:
             return self._decode(to_s)
-        self._quiet_until_s = math.inf
+        self._no_event_before_s = math.inf
         if self._waiting and self._waiting[0].submitted_s <= to_s:  # it came after the last step: the next begins
             self.clock_s = self._waiting[0].submitted_s
             return True
@@ -221,7 +221,7 @@ class Replica:
     def _finish_step(self, to_s: float) -> bool:
         assert self._step_end_s is not None
         if self._step_end_s > to_s:
-            self._quiet_until_s = self._step_end_s
+            self._no_event_before_s = self._step_end_s
             return False
         step_s = self._step_end_s - self.clock_s
         self._step_end_s = None
@@ -268,7 +268,7 @@ class Replica:
         duration_s = _sum_steps(steps, first_s, growth_s)
         complete = self.clock_s + duration_s <= to_s
         if not complete:
-            self._quiet_until_s = self.clock_s + duration_s
+            self._no_event_before_s = self.clock_s + duration_s
             steps = _steps_within(to_s - self.clock_s, first_s, growth_s, steps)
             if steps == 0:
                 return False

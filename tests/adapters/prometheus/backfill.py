@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from autoscaler.lab.replay.case import Case, Outcome, PodRows, Scaler, Totals, View
-from autoscaler.lab.replay.product import Ours
+from autoscaler.lab.replay.engine.state import GAP_BOUNDS, TTFT_BOUNDS
+from autoscaler.lab.replay.policy_scaler import PolicyScaler
 from autoscaler.lab.replay.run import run
-from autoscaler.lab.replay.state import GAP_BOUNDS, TTFT_BOUNDS
 from tests.harness.process import require_binary
 
 SAFE = "bcdfghjklmnpqrstvwxz2456789"
@@ -44,15 +44,15 @@ class Witness:
     period_s: float = 15.0
     name: str = "witness"
     pods: list[PodRows] = field(default_factory=list)
-    seen: list[Totals] = field(default_factory=list)
+    totals: list[Totals] = field(default_factory=list)
 
     def decide(self, view: View) -> int:
         self.pods.append(view.pods)
-        self.seen.append(view.seen)
+        self.totals.append(view.totals)
         return self.other.decide(view)
 
 
-def witnessed(case: Case, scaler: Ours) -> tuple[Witness, Outcome]:
+def witnessed(case: Case, scaler: PolicyScaler) -> tuple[Witness, Outcome]:
     witness = Witness(scaler)
     return witness, run(case, witness)
 
@@ -69,31 +69,31 @@ def request_gaps(
     labels = {"namespace": namespace, "model_name": "llama", "engine": "0", "instance": "10.0.0.1:8000"}
     labels["pod"] = pod_name(workload, 0)
     end_s = case.trace.arrival_s + outcome.e2e_s
-    for seen in witness.seen:
-        gaps_s = outcome.itl_s[end_s <= seen.time_s]
+    for totals in witness.totals:
+        gaps_s = outcome.itl_s[end_s <= totals.time_s]
         for bound in GAP_BOUNDS.tolist():
             le = "+Inf" if bound == np.inf else repr(bound)
             count = float((gaps_s <= bound).sum())
             name = "vllm:request_time_per_output_token_seconds_bucket"
-            yield Sample(name, {**labels, "le": le}, start_s + seen.time_s, count)
+            yield Sample(name, {**labels, "le": le}, start_s + totals.time_s, count)
 
 
 def samples(witness: Witness, start_s: float, namespace: str, workload: str) -> Iterable[Sample]:
     """Yield what was scraped, at the times of scraping; the histograms of all pods stand on the first one."""
     model = {"namespace": namespace, "model_name": "llama", "engine": "0", "instance": "10.0.0.1:8000"}
-    for rows, seen in zip(witness.pods, witness.seen, strict=True):
+    for rows, totals in zip(witness.pods, witness.totals, strict=True):
         for row in np.flatnonzero(~np.isnan(rows.time_s)).tolist():
             labels = {**model, "pod": pod_name(workload, int(rows.id[row]))}
             for column, name in NAMES.items():
                 yield Sample(name, labels, start_s + rows.time_s[row], float(getattr(rows, column)[row]))
         first = {**model, "pod": pod_name(workload, 0)}
         for name, bounds, counts in (
-            ("vllm:time_to_first_token_seconds", TTFT_BOUNDS, seen.ttft_buckets),
-            ("vllm:inter_token_latency_seconds", GAP_BOUNDS, seen.itl_buckets),
+            ("vllm:time_to_first_token_seconds", TTFT_BOUNDS, totals.ttft_buckets),
+            ("vllm:inter_token_latency_seconds", GAP_BOUNDS, totals.itl_buckets),
         ):
             for bound, count in zip(bounds.tolist(), counts.tolist(), strict=True):
                 le = "+Inf" if bound == np.inf else repr(bound)
-                yield Sample(f"{name}_bucket", {**first, "le": le}, start_s + seen.time_s, count)
+                yield Sample(f"{name}_bucket", {**first, "le": le}, start_s + totals.time_s, count)
 
 
 def open_metrics(given: Iterable[Sample]) -> str:
@@ -101,8 +101,8 @@ def open_metrics(given: Iterable[Sample]) -> str:
     families: dict[str, list[str]] = {}
     for sample in given:
         families.setdefault(sample.name, []).append(sample.line(1.0))
-    parts = [f"# TYPE {name} unknown\n" + "\n".join(lines) for name, lines in families.items()]
-    return "\n".join([*parts, "# EOF", ""])
+    split_learning = [f"# TYPE {name} unknown\n" + "\n".join(lines) for name, lines in families.items()]
+    return "\n".join([*split_learning, "# EOF", ""])
 
 
 def blocks(directory: Path, given: Sequence[Sample]) -> Callable[[Path], None]:

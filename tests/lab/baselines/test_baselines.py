@@ -11,8 +11,8 @@ from autoscaler.lab.baselines import BASELINES, Axis
 from autoscaler.lab.baselines.base import FLOOR, concurrencies, least_replicas, request_rates
 from autoscaler.lab.replay.case import Case, Goal
 from autoscaler.lab.replay.run import run
-from autoscaler.lab.replay.score import summarize
-from tests.lab.replay.small import poisson, study, trace
+from autoscaler.lab.replay.score import compute_score
+from tests.lab.replay.synthetic import poisson, study, trace
 
 NAMES = [
     "keda-queue",
@@ -58,7 +58,7 @@ def test_every_baseline_serves_at_its_settings_without_a_numpy_warning(name: str
     for params in (grid[0], grid[len(grid) // 2], grid[-1]):
         scaler = baseline(case, params)
         assert scaler.name == name
-        row = summarize(case, run(case, scaler))
+        row = compute_score(case, run(case, scaler))
         assert 0 <= row.attainment <= 1
         assert row.gpu_hours > 0
 
@@ -66,7 +66,7 @@ def test_every_baseline_serves_at_its_settings_without_a_numpy_warning(name: str
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "static"])
 def test_some_setting_grows_with_the_load_and_shrinks_after_it(name: str, case: Case) -> None:
-    rows = (summarize(case, run(case, BASELINES[name](case, params))) for params in BASELINES[name].grid(case))
+    rows = (compute_score(case, run(case, BASELINES[name](case, params))) for params in BASELINES[name].grid(case))
     assert any(row.scale_ups and row.scale_downs and row.attainment > 0.5 for row in rows)
 
 
@@ -104,8 +104,8 @@ def test_where_documentation_leaves_a_target_to_the_owner_it_is_derived_and_said
     # Half of the cache holds more requests than there are slots only for shorter ones.
     assert targets["aibrix-apa"] == pytest.approx(0.5 * profile.kv_capacity_tokens / context, rel=1e-5)
     gap_s = profile.step_s + profile.sequence_s + profile.kv_token_s * context
-    alone_s = profile.step_s + profile.prompt_token_s * prompt + (output - 1) * gap_s
-    assert targets["skyserve"] == pytest.approx(1 / alone_s, rel=1e-5)
+    idle_latencies_s = profile.step_s + profile.prompt_token_s * prompt + (output - 1) * gap_s
+    assert targets["skyserve"] == pytest.approx(1 / idle_latencies_s, rel=1e-5)
     # A replica that is always full does some 22 such requests a second; one within the objectives less.
     assert targets["skyserve"] < targets["keda-rps"] < 1 / (prompt * profile.prompt_token_s)
     assert set(targets) == {"aibrix-apa", "keda-rps", "skyserve"}
@@ -133,7 +133,7 @@ def test_every_default_is_a_setting_that_serves_also_where_nobody_asks(name: str
     baseline = BASELINES[name]
     assert baseline.default
     for each in (case, study(trace(np.array([1.0]), duration_s=60.0)), study(trace(np.empty(0), duration_s=60.0))):
-        row = summarize(each, run(each, baseline(each, baseline.default(each))))
+        row = compute_score(each, run(each, baseline(each, baseline.default(each))))
         assert row.gpu_hours > 0
 
 
@@ -213,12 +213,12 @@ def test_every_rule_keeps_as_many_as_it_is_told_to_and_has_them_from_the_start(n
     quiet = study(poisson([2.0, 0.0, 2.0], 400.0), start_replicas=1, max_replicas=12)
     assert baseline.default
     params = {**baseline.default(quiet), FLOOR: 5.0}
-    begun = baseline.begun(quiet, params)
-    assert begun.start_replicas == 5
-    assert baseline.begun(study(quiet.trace, start_replicas=7), params).start_replicas == 7
-    outcome = run(begun, baseline(begun, params))
+    starting_case = baseline.starting_case(quiet, params)
+    assert starting_case.start_replicas == 5
+    assert baseline.starting_case(study(quiet.trace, start_replicas=7), params).start_replicas == 7
+    outcome = run(starting_case, baseline(starting_case, params))
     assert outcome.timeline[:, 1].min() == 5
-    assert summarize(begun, outcome).gpu_hours * 3600 >= 5 * quiet.trace.duration_s
+    assert compute_score(starting_case, outcome).gpu_hours * 3600 >= 5 * quiet.trace.duration_s
 
 
 def test_floors_are_shares_of_what_is_enough_with_every_laxer_target_and_all_of_it_with_the_laxest(case: Case) -> None:
@@ -249,6 +249,6 @@ def test_an_objective_that_is_not_promised_keeps_no_rule_from_shrinking(name: st
     falling = replace(study(poisson([30.0, 2.0, 2.0], 400.0), start_replicas=6, max_replicas=12), goal=goal)
     baseline = BASELINES[name]
     assert baseline.default
-    row = summarize(falling, run(falling, baseline(falling, baseline.default(falling))))
+    row = compute_score(falling, run(falling, baseline(falling, baseline.default(falling))))
     assert row.scale_downs > 0
     assert row.gpu_hours * 3600 < 6 * falling.trace.duration_s

@@ -12,7 +12,7 @@ from autoscaler.lab.baselines import BASELINES
 from autoscaler.lab.baselines.hpa import Direction, Hpa, HpaInflight, Policy
 from autoscaler.lab.baselines.keda import Executor
 from autoscaler.lab.replay.case import Scaler
-from tests.lab.replay.small import HandView, poisson, study
+from tests.lab.replay.synthetic import HandView, poisson, study
 
 CASE = study(poisson([5.0], 60.0), max_replicas=50)
 
@@ -93,13 +93,13 @@ def test_down_goes_to_the_highest_wish_of_five_minutes() -> None:
 
 def test_requests_in_flight_are_kept_at_their_target() -> None:
     scaler = HpaInflight(CASE, target=16, stabilization_s=300)
-    view = HandView(wanted=2, ready=2).tell(15.0, running=np.array([40.0, 30.0]), waiting=np.array([5.0, 5.0]))
+    view = HandView(desired=2, ready=2).tell(15.0, running=np.array([40.0, 30.0]), waiting=np.array([5.0, 5.0]))
     assert scaler.decide(view) == 5  # 80 / 16
 
 
 def test_requests_at_the_gateway_count_while_nothing_is_ready() -> None:
     scaler = HpaInflight(CASE, target=10, stabilization_s=300)
-    assert scaler.decide(HandView(wanted=1, ready=0).tell(15.0, gateway_waiting=33.0)) == 4
+    assert scaler.decide(HandView(desired=1, ready=0).tell(15.0, gateway_waiting=33.0)) == 4
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=60), st.sampled_from([0, 1, 2]))
@@ -118,19 +118,19 @@ def keda(name: str = "keda-queue", least: float = 0.0) -> Scaler:
 
 
 def test_a_queue_of_twelve_over_a_threshold_of_five_wants_three() -> None:
-    view = HandView(wanted=1)
+    view = HandView(desired=1)
     scaler = keda()
     assert scaler.decide(view.tell(15.0, running=np.array([256.0]), waiting=np.array([12.0]))) == 3
 
 
 def test_an_empty_queue_goes_straight_to_zero_after_the_cooldown_on_a_poll() -> None:
-    view = HandView(wanted=1)
+    view = HandView(desired=1)
     scaler = keda()
     counts = {}
     for now in range(15, 600, 15):
         queue = 12.0 if now == 15 else 0.0
-        view.wanted = scaler.decide(view.tell(float(now), waiting=np.array([queue])))
-        counts[now] = view.wanted
+        view.desired = scaler.decide(view.tell(float(now), waiting=np.array([queue])))
+        counts[now] = view.desired
     assert counts[15] == 3
     assert counts[300] >= 1
     zero_s = min(now for now, count in counts.items() if count == 0)
@@ -138,18 +138,18 @@ def test_an_empty_queue_goes_straight_to_zero_after_the_cooldown_on_a_poll() -> 
 
 
 def test_from_zero_the_gateway_wakes_one_at_a_poll_and_the_next_sync_the_rest() -> None:
-    view = HandView(wanted=0, ready=0)
+    view = HandView(desired=0, ready=0)
     scaler = keda()
     counts = []
     for now in (15.0, 30.0, 45.0):
-        view.wanted = scaler.decide(view.tell(now, gateway_waiting=40.0))
-        counts.append(view.wanted)
+        view.desired = scaler.decide(view.tell(now, gateway_waiting=40.0))
+        counts.append(view.desired)
     assert counts[0] == 1
     assert counts[1] >= 5
 
 
 def test_requests_per_second_are_those_that_arrive() -> None:
-    view = HandView(wanted=1)
+    view = HandView(desired=1)
     scaler = keda("keda-rps", least=1.0)
     for now in range(15, 91, 15):
         view.tell(float(now), arrivals=7.0 * now, finished=0.0)

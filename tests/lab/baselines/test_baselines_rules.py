@@ -5,10 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from autoscaler.lab.baselines import aibrix, dynamo, knative, llmd, loadtest, predictors, ray_serve, skyserve, static
+from autoscaler.lab.baselines import aibrix, dynamo, knative, llmd, predictors, ray_serve, skyserve, static
+from autoscaler.lab.baselines import load_test as loadtest
 from autoscaler.lab.baselines.signals import GAPS, TTFT, Highest, MovingMean
 from autoscaler.lab.replay.case import Goal
-from tests.lab.replay.small import GOAL, HandView, llama, observed, poisson, study
+from tests.lab.replay.synthetic import GOAL, HandView, llama, observed, poisson, study
 
 CASE = study(poisson([5.0], 60.0), max_replicas=50)
 PROFILE = llama()
@@ -54,17 +55,17 @@ def test_knative_keeps_the_last_replica_for_the_grace_period() -> None:
     counts = {}
     for now in range(2, 200, 2):
         view.now_s, view.concurrency = float(now), 5.0 if now <= 10 else 0.0
-        view.wanted = view.ready = counts[now] = scaler.decide(view)
+        view.desired = view.ready = counts[now] = scaler.decide(view)
     assert min(now for now, count in counts.items() if count == 0) == 10 + 60 + 30
 
 
 def test_knative_gives_nothing_up_before_its_window_is_full() -> None:
     """Who came before the study is not known: the window reaches back beyond its beginning."""
     scaler = knative.Knative(CASE, limit=10, stable_s=60.0, least=0)
-    view, counts = HandView(concurrency=0.0, wanted=1, ready=1), {}
+    view, counts = HandView(concurrency=0.0, desired=1, ready=1), {}
     for now in range(2, 200, 2):
         view.now_s = float(now)
-        view.wanted = view.ready = counts[now] = scaler.decide(view)
+        view.desired = view.ready = counts[now] = scaler.decide(view)
     assert min(now for now, count in counts.items() if count == 0) == 60
 
 
@@ -72,7 +73,7 @@ def test_knative_gives_nothing_up_before_its_window_is_full() -> None:
 
 
 @pytest.mark.parametrize(
-    ("replicas", "ready", "s", "wanted"),
+    ("replicas", "ready", "s", "desired"),
     [
         (4, 4, 1.1, 8),
         (4, 2, 1.1, 4),
@@ -84,8 +85,8 @@ def test_knative_gives_nothing_up_before_its_window_is_full() -> None:
         (3, 3, 0.0, 0),
     ],
 )
-def test_the_slo_law_with_replicas_that_start_credited(replicas: int, ready: int, s: float, wanted: int) -> None:
-    assert llmd.wanted_replicas(replicas, ready, s) == wanted
+def test_the_slo_law_with_replicas_that_start_credited(replicas: int, ready: int, s: float, desired: int) -> None:
+    assert llmd.desired_replicas(replicas, ready, s) == desired
 
 
 def test_saturation_is_the_worse_of_the_latencies_over_their_objectives_cut_at_two() -> None:
@@ -93,7 +94,7 @@ def test_saturation_is_the_worse_of_the_latencies_over_their_objectives_cut_at_t
         60.0, ttft_buckets=observed(TTFT, np.full(100, 0.3)), itl_buckets=observed(GAPS, np.full(99, 0.02))
     )
     assert llmd.saturation(view, GOAL) == pytest.approx(0.25 + 0.9 * 0.25)  # p90 within the bucket 0.25..0.5
-    view.tell(120.0, ttft_buckets=view.seen.ttft_buckets + observed(TTFT, np.full(100, 8.0)))
+    view.tell(120.0, ttft_buckets=view.totals.ttft_buckets + observed(TTFT, np.full(100, 8.0)))
     assert llmd.saturation(view, GOAL) == 2.0
 
 
@@ -103,14 +104,14 @@ def test_saturation_without_traffic_is_zero() -> None:
 
 def test_the_slo_law_waits_thirty_seconds_up_and_one_replica_per_two_minutes_down() -> None:
     scaler = llmd.LLMD_SLO(CASE, {"high": 0.55, "low_share": 0.4 / 0.55, "min_replicas": 1.0})
-    view = HandView(wanted=4, ready=4)
+    view = HandView(desired=4, ready=4)
     slow = np.zeros(len(TTFT))
     counts = {}
     for now in range(15, 800, 15):
         if now <= 90:
             slow = slow + observed(TTFT, np.full(50, 0.9))
-        view.tell(float(now), ttft_buckets=slow, running=np.ones(view.wanted))
-        view.wanted = view.ready = counts[now] = scaler.decide(view)
+        view.tell(float(now), ttft_buckets=slow, running=np.ones(view.desired))
+        view.desired = view.ready = counts[now] = scaler.decide(view)
     assert counts[30] == 4
     grown = max(counts.values())
     assert 4 < grown <= 8 * 2
@@ -124,7 +125,7 @@ def test_the_slo_law_waits_thirty_seconds_up_and_one_replica_per_two_minutes_dow
 
 
 @pytest.mark.parametrize(
-    ("n", "q", "wanted"),
+    ("n", "q", "desired"),
     [
         (4, 1.5, 6),
         (4, 3.0, 8),
@@ -137,25 +138,25 @@ def test_the_slo_law_waits_thirty_seconds_up_and_one_replica_per_two_minutes_dow
         (1, 0.0, 0),
     ],
 )
-def test_apa_keeps_a_band_and_at_most_doubles_or_halves(n: int, q: float, wanted: int) -> None:
-    assert aibrix.wanted_replicas(n, q) == wanted
+def test_apa_keeps_a_band_and_at_most_doubles_or_halves(n: int, q: float, desired: int) -> None:
+    assert aibrix.desired_replicas(n, q) == desired
 
 
 def test_apa_does_not_order_again_for_what_already_starts() -> None:
     scaler = aibrix.AibrixApa(CASE, target=10)
-    view = HandView(wanted=2, ready=2).tell(10.0, running=np.array([15.0, 15.0]))
+    view = HandView(desired=2, ready=2).tell(10.0, running=np.array([15.0, 15.0]))
     assert scaler.decide(view) == 3
-    view.wanted = 3
+    view.desired = 3
     assert scaler.decide(view.tell(20.0)) == 3
 
 
 def test_apa_shrinks_to_the_highest_wish_of_five_minutes() -> None:
     scaler = aibrix.AibrixApa(CASE, target=10)
-    view = HandView(wanted=4, ready=4)
+    view = HandView(desired=4, ready=4)
     counts = {}
     for now in range(10, 700, 10):
         view.tell(float(now), running=np.array([40.0 if now == 10 else 5.0]))
-        view.wanted = counts[now] = scaler.decide(view)
+        view.desired = counts[now] = scaler.decide(view)
     assert counts[310] == 4
     assert counts[320] == 2
     assert counts[690] == 1
@@ -202,7 +203,7 @@ def test_throughput_mode_wants_engines_for_the_requests_of_the_last_interval() -
 
 def test_throughput_mode_without_any_request_keeps_what_there_is() -> None:
     scaler = dynamo.DynamoThroughput(CASE, "constant", 180.0)
-    assert scaler.decide(HandView(wanted=3).tell(180.0)) == 3
+    assert scaler.decide(HandView(desired=3).tell(180.0)) == 3
 
 
 def test_the_correction_asks_for_as_much_less_itl_as_was_observed_above_what_was_expected() -> None:
@@ -214,10 +215,10 @@ def test_the_correction_asks_for_as_much_less_itl_as_was_observed_above_what_was
     )
 
     def decided(observed_s: float, corrected: bool) -> int:
-        view = HandView(wanted=2, ready=2)
+        view = HandView(desired=2, ready=2)
         for now_s in np.arange(15.0, 181.0, 15.0):  # as many requests are in flight at every scrape
-            seen = view.tell(now_s, running=np.array([30.0, 50.0]), waiting=np.array([0.0, 20.0]))
-        seen.tell(
+            totals = view.tell(now_s, running=np.array([30.0, 50.0]), waiting=np.array([0.0, 20.0]))
+        totals.tell(
             180.0,
             arrivals=180_000.0,
             first_tokens=180_000.0,
@@ -239,7 +240,7 @@ def test_the_correction_asks_for_as_much_less_itl_as_was_observed_above_what_was
 
 
 def load_view(queue: float, kv_usage: float, ready: int = 3) -> HandView:
-    view = HandView(wanted=3, ready=ready, starting=3 - ready)
+    view = HandView(desired=3, ready=ready, starting=3 - ready)
     return view.tell(
         60.0,
         first_tokens=600.0,
@@ -352,12 +353,12 @@ def test_ray_serve_starts_over_when_the_wish_changes_sides() -> None:
 
 def test_ray_serve_leaves_zero_at_once_with_one_until_that_runs() -> None:
     scaler = ray_serve.RayServe(CASE, target=2, least=0)
-    view, counts = HandView(wanted=0, ready=0), []
+    view, counts = HandView(desired=0, ready=0), []
     for step in range(50):
         view.concurrency = 10.0 * step
-        view.ready = view.wanted if step > 40 else 0
-        view.wanted = scaler.decide(view.tell(5.0 * step))
-        counts.append(view.wanted)
+        view.ready = view.desired if step > 40 else 0
+        view.desired = scaler.decide(view.tell(5.0 * step))
+        counts.append(view.desired)
     assert counts[:2] == [0, 1]
     assert set(counts[1:47]) == {1}
     assert counts[48] > 40  # wanted for thirty seconds since then
@@ -392,7 +393,7 @@ def test_skyserve_forgets_its_count_when_a_decision_differs() -> None:
 
 def test_skyserve_leaves_zero_at_its_next_decision_which_comes_sooner_there() -> None:
     scaler = skyserve.SkyServe(CASE, target=1.0, least=0)
-    view = HandView(wanted=0)
+    view = HandView(desired=0)
     assert scaler.decide(view.tell(5.0)) == 0
     assert scaler.decide(view.tell(10.0, arrivals=30.0)) == 3
 

@@ -5,17 +5,17 @@ import pytest
 
 from autoscaler.lab.baselines import wva
 from autoscaler.lab.baselines.signals import GAPS
-from tests.lab.replay.small import HandView, llama, poisson, study
+from tests.lab.replay.synthetic import HandView, llama, poisson, study
 
 CASE = study(poisson([5.0], 60.0), max_replicas=50)
 PROFILE = llama()
 
 
 def test_wva_orders_for_what_is_short_above_the_threshold_and_counts_what_is_pending() -> None:
-    assert wva.balance(wanted=4, ready=4, capacity=100, demand=500, up=0.85, down=0.70) == 6  # 588 - 400 = 188
-    assert wva.balance(wanted=6, ready=4, capacity=100, demand=500, up=0.85, down=0.70) == 6
-    assert wva.balance(wanted=6, ready=6, capacity=100, demand=250, up=0.85, down=0.70) == 4  # 600 - 357 = 243
-    assert wva.balance(wanted=2, ready=2, capacity=100, demand=0, up=0.85, down=0.70) == 1
+    assert wva.balance(desired=4, ready=4, capacity=100, demand=500, up=0.85, down=0.70) == 6  # 588 - 400 = 188
+    assert wva.balance(desired=6, ready=4, capacity=100, demand=500, up=0.85, down=0.70) == 6
+    assert wva.balance(desired=6, ready=6, capacity=100, demand=250, up=0.85, down=0.70) == 4  # 600 - 357 = 243
+    assert wva.balance(desired=2, ready=2, capacity=100, demand=0, up=0.85, down=0.70) == 1
 
 
 def test_the_compute_bound_from_the_limits_of_the_engine() -> None:
@@ -53,10 +53,10 @@ def test_saturation_counts_queued_prompts_and_learns_the_compute_bound_from_queu
 def test_saturation_goes_by_the_lengths_of_the_last_requests_while_none_come() -> None:
     """Idle replicas have their capacity and no demand, so they go."""
     scaler = wva.Saturation(PROFILE)
-    served = {"first_tokens": 100.0, "prompt_tokens": 1e5, "finished": 100.0, "generation_tokens": 25e3}
+    estimate_replica_s = {"first_tokens": 100.0, "prompt_tokens": 1e5, "finished": 100.0, "generation_tokens": 25e3}
     view = HandView(now_s=0.0)
-    before = scaler(view.tell(60.0, **served, kv_usage=np.array([0.25, 0.25]), waiting=np.zeros(2)))
-    idle = scaler(view.tell(4000.0, **served, kv_usage=np.zeros(2), waiting=np.zeros(2)))
+    before = scaler(view.tell(60.0, **estimate_replica_s, kv_usage=np.array([0.25, 0.25]), waiting=np.zeros(2)))
+    idle = scaler(view.tell(4000.0, **estimate_replica_s, kv_usage=np.zeros(2), waiting=np.zeros(2)))
     assert before is not None
     assert idle == (before[0], 0.0)
 
@@ -71,7 +71,7 @@ def test_the_line_of_itl_over_kv_use_is_found_and_falls_back_to_one_through_the_
 
 def test_throughput_of_a_replica_is_what_fits_the_cache_over_its_itl() -> None:
     analyze = wva.Throughput(PROFILE, 0.8)
-    view = HandView(wanted=2, ready=2)
+    view = HandView(desired=2, ready=2)
     for step in range(1, 9):
         use = 0.1 * step
         view.tell(
@@ -96,21 +96,21 @@ def test_throughput_of_a_replica_is_what_fits_the_cache_over_its_itl() -> None:
 @pytest.mark.parametrize(("calm_until_s", "grows_s"), [(0.0, 15 + 240), (100.0, 90 + 240)])
 def test_wva_waits_four_minutes_before_it_grows(calm_until_s: float, grows_s: int) -> None:
     scaler = wva.Wva("wva", CASE, lambda view: (100.0, 150.0 if view.now_s < calm_until_s else 500.0))
-    view = HandView(wanted=2, ready=2)
+    view = HandView(desired=2, ready=2)
     counts = {}
     for now in range(15, 400, 15):
-        view.tell(float(now), running=np.ones(view.wanted))
-        view.wanted = view.ready = counts[now] = scaler.decide(view)
+        view.tell(float(now), running=np.ones(view.desired))
+        view.desired = view.ready = counts[now] = scaler.decide(view)
     assert min(now for now, count in counts.items() if count > 2) == grows_s
 
 
 def test_wva_leaves_for_zero_after_ten_minutes_without_requests_and_comes_back_for_a_queue() -> None:
     scaler = wva.Wva("wva", CASE, lambda view: None, least=0)
-    view = HandView(wanted=1)
+    view = HandView(desired=1)
     counts = {}
     for now in range(15, 900, 15):
         view.tell(float(now), gateway_waiting=1.0 if now == 885 else 0.0)
-        view.wanted = counts[now] = scaler.decide(view)
+        view.desired = counts[now] = scaler.decide(view)
     assert counts[585] == 1
     assert counts[600] == 0
     assert counts[870] == 0

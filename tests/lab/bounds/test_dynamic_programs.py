@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoscaler.lab.bounds.dynamic_programs import Windows, cheapest, cheapest_counts, climb
+from autoscaler.lab.bounds.dynamic_programs import Windows, maximize, minimize_cost, minimize_cost_of_counts
 
 
 def windows(work: list[int], slack: list[int], lost: list[list[float]] | None = None, quanta: int = 1) -> Windows:
@@ -58,46 +58,48 @@ def test_no_schedule_is_cheaper_and_one_is_as_cheap(data: st.DataObject) -> None
     prices = data.draw(st.tuples(*(st.sampled_from([0.0, 3.0, 12.0, 40.0, 500.0]) for _ in range(2))))
     start_s = data.draw(st.sampled_from([0.0, 7.0, 45.0]))
     expected = brute(case, start_s, *prices, highest=4)
-    assert cheapest(case, start_s, *prices) == pytest.approx(expected)
+    assert minimize_cost(case, start_s, *prices) == pytest.approx(expected)
 
 
 def test_a_short_valley_is_bridged_and_a_long_one_left() -> None:
     quiet = [0] * 5  # too long to keep who was there at the beginning
-    assert cheapest(windows([*quiet, 1, 0, 0, 0, 1], [0] * 10), 35.0, 1e6, 0.0) == 35 + 50
-    assert cheapest(windows([*quiet, 1, 0, 0, 0, 0, 1], [0] * 11), 35.0, 1e6, 0.0) == 35 + 10 + 35 + 10
+    assert minimize_cost(windows([*quiet, 1, 0, 0, 0, 1], [0] * 10), 35.0, 1e6, 0.0) == 35 + 50
+    assert minimize_cost(windows([*quiet, 1, 0, 0, 0, 0, 1], [0] * 11), 35.0, 1e6, 0.0) == 35 + 10 + 35 + 10
 
 
 def test_those_that_are_there_at_the_beginning_are_free_for_a_window_and_paid_for_from_then_on() -> None:
-    assert cheapest(windows([3, 0, 0], [0] * 3), 35.0, 1e6, 0.0) == 0
-    assert cheapest(windows([0, 2, 0], [0] * 3), 35.0, 1e6, 0.0) == 2 * 10
+    assert minimize_cost(windows([3, 0, 0], [0] * 3), 35.0, 1e6, 0.0) == 0
+    assert minimize_cost(windows([0, 2, 0], [0] * 3), 35.0, 1e6, 0.0) == 2 * 10
 
 
 def test_work_waits_where_it_may() -> None:
-    assert cheapest(windows([0, 0, 4, 0, 0, 0], [0] * 6), 5.0, 1e6, 0.0) == 4 * 15
-    assert cheapest(windows([0, 0, 4, 0, 0, 0], [0, 0, 3, 2, 1, 0]), 5.0, 1e6, 0.0) == 5 + 40
+    assert minimize_cost(windows([0, 0, 4, 0, 0, 0], [0] * 6), 5.0, 1e6, 0.0) == 4 * 15
+    assert minimize_cost(windows([0, 0, 4, 0, 0, 0], [0, 0, 3, 2, 1, 0]), 5.0, 1e6, 0.0) == 5 + 40
 
 
 def test_missing_is_taken_where_it_is_cheaper_than_a_replica() -> None:
     case = windows([1, 1, 5, 1], [0] * 4)
-    assert cheapest(case, 60.0, quantum_price_s=5.0, request_price_s=0.0) == 7 * 5  # of eight: one is there for free
-    assert cheapest(case, 60.0, quantum_price_s=80.0, request_price_s=0.0) == 30 + 4 * 20
+    assert (
+        minimize_cost(case, 60.0, quantum_price_s=5.0, request_price_s=0.0) == 7 * 5
+    )  # of eight: one is there for free
+    assert minimize_cost(case, 60.0, quantum_price_s=80.0, request_price_s=0.0) == 30 + 4 * 20
 
 
 def test_a_request_alone_is_lost_only_if_nobody_serves_all_its_time() -> None:
     """It comes in the third window and ends in the fourth."""
     case = windows([0, 0, 0, 0], [0, 0, 0, 0], [[0, 0], [0, 0], [0, 0], [0, 1]])
-    assert cheapest(case, 5.0, 1e6, request_price_s=100.0) == 15
-    assert cheapest(case, 5.0, 1e6, request_price_s=9.0) == 9
+    assert minimize_cost(case, 5.0, 1e6, request_price_s=100.0) == 15
+    assert minimize_cost(case, 5.0, 1e6, request_price_s=9.0) == 9
 
 
 def test_so_many_replicas_as_could_ever_be_needed_count_as_infinitely_fast() -> None:
     """Which keeps the bound a bound: nobody with more could be cheaper."""
-    assert cheapest(windows([0, 40], [0, 0]), 0.0, 1e6, 0.0) == 9 * 10
+    assert minimize_cost(windows([0, 40], [0, 0]), 0.0, 1e6, 0.0) == 9 * 10
 
 
 def test_a_start_that_costs_less_than_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="start_s is -1; it must be 0 or more"):
-        cheapest(windows([1], [0]), -1.0, 1.0, 0.0)
+        minimize_cost(windows([1], [0]), -1.0, 1.0, 0.0)
 
 
 @settings(max_examples=60)
@@ -115,15 +117,15 @@ def test_no_counts_are_cheaper_and_some_are_as_cheap(data: st.DataObject) -> Non
         return 10.0 * sum(counts[1:]) + start_s * starts + price_s * missing  # the first window is free
 
     expected = min(cost_s(counts) for counts in itertools.product(range(most + 1), repeat=length))
-    assert cheapest_counts(missed, level, 10.0, start_s, price_s) == pytest.approx(expected)
+    assert minimize_cost_of_counts(missed, level, 10.0, start_s, price_s) == pytest.approx(expected)
 
 
 def test_counts_refuse_a_start_that_costs_less_than_nothing() -> None:
     with pytest.raises(ValueError, match="start_s is -1; it must be 0 or more"):
-        cheapest_counts(np.zeros((1, 1), np.int64), np.zeros(2, np.int64), 10.0, -1.0, 1.0)
+        minimize_cost_of_counts(np.zeros((1, 1), np.int64), np.zeros(2, np.int64), 10.0, -1.0, 1.0)
 
 
 @pytest.mark.parametrize("summit", [0.02, 1.0, 300.0])
 def test_climbing_finds_the_summit(summit: float) -> None:
-    found = climb(lambda price: -(math.log(price / summit) ** 2), 1e-3, 1e4)
+    found = maximize(lambda price: -(math.log(price / summit) ** 2), 1e-3, 1e4)
     assert abs(math.log(found / summit)) < 0.25  # eleven prices over seven powers of ten

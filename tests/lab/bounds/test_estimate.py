@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoscaler.lab.baselines.static import Static
-from autoscaler.lab.bounds.estimate import WINDOWS, served
-from autoscaler.lab.bounds.lower_bound import bound
+from autoscaler.lab.bounds.estimate import WINDOWS, estimate_replica_s
+from autoscaler.lab.bounds.lower_bound import compute_lower_bound
 from autoscaler.lab.replay.case import Goal, Trace, View
 from autoscaler.lab.replay.run import run
-from autoscaler.lab.replay.score import summarize
-from tests.lab.replay.small import poisson, study, trace
+from autoscaler.lab.replay.score import compute_score
+from tests.lab.replay.synthetic import poisson, study, trace
 
 
 def test_prompts_that_disturb_short_answers_need_replicas_that_their_work_does_not_fill() -> None:
@@ -23,9 +23,9 @@ def test_prompts_that_disturb_short_answers_need_replicas_that_their_work_does_n
     least = next(
         count
         for count in range(1, 40)
-        if case.goal.met_by(summarize(case, run(replace(case, start_replicas=count), Static(count))).attainment)
+        if case.goal.is_met_by(compute_score(case, run(replace(case, start_replicas=count), Static(count))).attainment)
     )
-    by_service, by_work = served(case) / 240, bound(case).replica_s / 240
+    by_service, by_work = estimate_replica_s(case) / 240, compute_lower_bound(case).replica_s / 240
     assert by_work < 0.6 * by_service
     assert 0.6 * least < by_service <= least
 
@@ -36,30 +36,30 @@ def test_a_window_costs_the_fewest_replicas_that_serve_it_where_nothing_may_be_m
     case = study(together, goal=Goal(0.4, 0.1, 1.0), start_replicas=0)
     alone = study(trace(np.array([300.0]), prompt=4000, output=3, duration_s=600.0), goal=case.goal, start_replicas=0)
     one_s = 60.0 - 60.0 / WINDOWS  # a start, credited with two windows, and the window
-    assert served(alone) == pytest.approx(one_s)
-    assert served(case) == pytest.approx(2 * one_s)
+    assert estimate_replica_s(alone) == pytest.approx(one_s)
+    assert estimate_replica_s(case) == pytest.approx(2 * one_s)
     at_once = replace(case, trace=replace(together, arrival_s=together.arrival_s - 299))
-    assert served(at_once) == 0.0  # who is there at the beginning may end within the window
+    assert estimate_replica_s(at_once) == 0.0  # who is there at the beginning may end within the window
 
 
 def test_who_comes_at_the_end_of_a_window_may_be_answered_in_the_next() -> None:
     late = study(trace(np.array([299.5]), duration_s=600.0), goal=Goal(1.0, 0.1, 1.0), start_replicas=0)
-    assert served(late) == 0.0
-    assert served(replace(late, goal=Goal(0.4, 0.1, 1.0))) > 0
+    assert estimate_replica_s(late) == 0.0
+    assert estimate_replica_s(replace(late, goal=Goal(0.4, 0.1, 1.0))) > 0
 
 
 def test_nothing_is_estimated_where_requests_may_wait_too_long_or_too_short_or_windows_are_too_many() -> None:
     case = study(poisson([10.0] * 3, 60.0))
-    assert served(case) > 0
+    assert estimate_replica_s(case) > 0
     for goal in (Goal(60.0 / WINDOWS, 0.1, 0.99), Goal(math.nan, 0.1, 0.99), Goal(0.01, 0.1, 0.99)):
-        assert served(replace(case, goal=goal)) == 0.0
-    assert served(replace(case, cold_start_s=0.0)) == 0.0
-    assert served(replace(case, cold_start_s=0.001, goal=Goal(1e-4, 0.1, 0.99))) == 0.0
+        assert estimate_replica_s(replace(case, goal=goal)) == 0.0
+    assert estimate_replica_s(replace(case, cold_start_s=0.0)) == 0.0
+    assert estimate_replica_s(replace(case, cold_start_s=0.001, goal=Goal(1e-4, 0.1, 0.99))) == 0.0
 
 
 def test_an_objective_that_is_not_there_is_met_by_whoever_finishes() -> None:
     case = study(poisson([20.0] * 4, 60.0, prompt=3000, output=4), goal=Goal(1.0, 0.03, 0.95))
-    assert 0 < served(replace(case, goal=Goal(1.0, math.nan, 0.95))) < served(case)
+    assert 0 < estimate_replica_s(replace(case, goal=Goal(1.0, math.nan, 0.95))) < estimate_replica_s(case)
 
 
 def test_requests_that_nobody_can_serve_in_time_take_from_what_may_be_missed() -> None:
@@ -68,20 +68,20 @@ def test_requests_that_nobody_can_serve_in_time_take_from_what_may_be_missed() -
     prompt_tokens[::50] = 8000
     hard = replace(case, trace=replace(case.trace, prompt_tokens=prompt_tokens), goal=Goal(0.25, 0.03, 0.95))
     spared = replace(hard, goal=Goal(0.25, 0.03, 0.95 + 0.02))
-    assert served(case) < served(hard) < served(spared)
+    assert estimate_replica_s(case) < estimate_replica_s(hard) < estimate_replica_s(spared)
 
 
 def test_a_client_who_leaves_is_not_served() -> None:
     """Sixty at once keep one replica busy for two seconds; who leaves after a tenth of a second has missed."""
     case = study(trace(np.full(60, 100.0), duration_s=200.0), goal=Goal(5.0, 0.1, 0.99), start_replicas=1)
-    assert served(replace(case, patience_s=0.1)) > served(case)
+    assert estimate_replica_s(replace(case, patience_s=0.1)) > estimate_replica_s(case)
 
 
 @settings(max_examples=12)
 @given(st.integers(0, 10_000), st.sampled_from([15.0, 60.0]), st.integers(0, 3))
 def test_more_attainment_never_costs_less(seed: int, cold_start_s: float, replicas: int) -> None:
     case = study(poisson([2.0, 20.0, 5.0], 60.0, seed, prompt=2000), cold_start_s=cold_start_s, start_replicas=replicas)
-    by_attainment = [served(replace(case, goal=Goal(1.0, 0.05, share))) for share in (0.5, 0.9, 0.99)]
+    by_attainment = [estimate_replica_s(replace(case, goal=Goal(1.0, 0.05, share))) for share in (0.5, 0.9, 0.99)]
     assert by_attainment == sorted(by_attainment)
 
 
@@ -100,9 +100,9 @@ def test_the_least_constant_count_that_meets_the_goal_is_not_below_it_and_someti
         case = study(requests, goal=goal, cold_start_s=float(rng.choice([30.0, 120.0])), router=router)
         for count in range(1, 20):
             ready = replace(case, start_replicas=count)
-            row = summarize(ready, run(ready, Static(count)))
-            if case.goal.met_by(row.attainment):
-                over.append(row.gpu_hours / max(served(ready), bound(ready).replica_s) * 3600)
+            row = compute_score(ready, run(ready, Static(count)))
+            if case.goal.is_met_by(row.attainment):
+                over.append(row.gpu_hours / max(estimate_replica_s(ready), compute_lower_bound(ready).replica_s) * 3600)
                 break
     assert len(over) > 8
     assert 1.0 <= min(over) < 1.15
@@ -125,6 +125,6 @@ def test_it_is_no_bound_a_replica_that_comes_right_after_a_burst_may_cost_less()
     outputs = np.concatenate([np.full(len(light), 10), np.full(40, 2)])[order]
     requests = Trace("burst", np.concatenate([light, burst])[order], prompts, outputs, 600.0)
     case = study(requests, goal=Goal(0.5, 0.05, 0.99), cold_start_s=60.0, start_replicas=1)
-    row = summarize(case, run(case, SecondAfter()))
-    assert case.goal.met_by(row.attainment)
-    assert bound(case).gpu_hours < row.gpu_hours < served(case) / 3600
+    row = compute_score(case, run(case, SecondAfter()))
+    assert case.goal.is_met_by(row.attainment)
+    assert compute_lower_bound(case).gpu_hours < row.gpu_hours < estimate_replica_s(case) / 3600

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from autoscaler.lab.bounds.lower_bound import MOST_WINDOWS, bound, demand
+from autoscaler.lab.bounds.lower_bound import MOST_WINDOWS, compute_demand, compute_lower_bound
 from autoscaler.lab.replay.case import Case, Goal, View
-from autoscaler.lab.replay.request_cost import alone_s, request_work_s, servable
+from autoscaler.lab.replay.request_cost import find_servable, idle_latencies_s, request_work_s
 from autoscaler.lab.replay.run import run
-from autoscaler.lab.replay.score import Row, summarize
-from tests.lab.replay.small import llama, poisson, study, trace
+from autoscaler.lab.replay.score import Score, compute_score
+from tests.lab.replay.synthetic import llama, poisson, study, trace
 
 
 @dataclass
@@ -28,16 +28,16 @@ class Stepped:
         return self.counts[min(round(view.now_s / self.period_s) - 1, len(self.counts) - 1)]
 
 
-def all_schedules(case: Case, period_s: float, highest: int) -> list[Row]:
+def all_schedules(case: Case, period_s: float, highest: int) -> list[Score]:
     """Run every schedule of counts up to `highest` that changes every `period_s`."""
     periods = round(case.trace.duration_s / period_s)
     return [
-        summarize(case, run(case, Stepped(counts, period_s)))
+        compute_score(case, run(case, Stepped(counts, period_s)))
         for counts in itertools.product(range(highest + 1), repeat=periods)
     ]
 
 
-def cheapest_that_meets(case: Case, rows: list[Row]) -> float:
+def cheapest_that_meets(case: Case, rows: list[Score]) -> float:
     return min((row.gpu_hours for row in rows if row.attainment >= case.goal.attainment), default=math.inf)
 
 
@@ -60,7 +60,7 @@ def test_no_schedule_that_meets_the_goal_costs_less(name: str, attainment: float
     rows = all_schedules(case, 60.0, 2)
     best = cheapest_that_meets(case, rows)
     assert math.isfinite(best)
-    assert 0 < bound(case).gpu_hours <= best
+    assert 0 < compute_lower_bound(case).gpu_hours <= best
 
 
 @pytest.mark.parametrize("start_replicas", [0, 1])
@@ -69,9 +69,9 @@ def test_one_request_never_takes_more_than_a_cold_start_or_the_wait_for_it_and_i
     arrival_s: float, start_replicas: int
 ) -> None:
     case = study(trace(np.array([arrival_s]), duration_s=120.0), cold_start_s=30.0, start_replicas=start_replicas)
-    ttft_s, itl_s = (float(each[0]) for each in alone_s(case))
+    ttft_s, itl_s = (float(each[0]) for each in idle_latencies_s(case))
     before_s = min(30.0, arrival_s) if start_replicas else 30.0
-    assert 0 < bound(case).replica_s <= before_s + ttft_s + itl_s * case.trace.output_tokens[0]
+    assert 0 < compute_lower_bound(case).replica_s <= before_s + ttft_s + itl_s * case.trace.output_tokens[0]
 
 
 @pytest.mark.slow
@@ -79,7 +79,7 @@ def test_one_request_never_takes_more_than_a_cold_start_or_the_wait_for_it_and_i
 def test_the_bound_is_not_far_below_the_best_of_coarse_schedules(name: str, share: float) -> None:
     """They change once a minute, a whole cold start later than they should: this much of their cost is certain."""
     case = CASES[name]
-    assert bound(case).gpu_hours >= share * cheapest_that_meets(case, all_schedules(case, 60.0, 2))
+    assert compute_lower_bound(case).gpu_hours >= share * cheapest_that_meets(case, all_schedules(case, 60.0, 2))
 
 
 @pytest.mark.slow
@@ -97,18 +97,18 @@ def test_random_goals_and_traffic_never_get_below_the_bound() -> None:
             start_replicas=int(rng.integers(0, 4)),
             profile=llama(int(rng.choice([16, 256]))),
         )
-        least = bound(case).gpu_hours
+        least = compute_lower_bound(case).gpu_hours
         for counts in rng.integers(0, 6, (20, 12)):
-            row = summarize(case, run(case, Stepped(tuple(counts.tolist()), 20.0)))
+            row = compute_score(case, run(case, Stepped(tuple(counts.tolist()), 20.0)))
             if row.attainment >= case.goal.attainment:
                 met += 1
                 assert row.gpu_hours >= least
         for count in (1, 3, 6):
             ready = replace(case, start_replicas=count)
-            row = summarize(ready, run(ready, Stepped((count,), 60.0)))
+            row = compute_score(ready, run(ready, Stepped((count,), 60.0)))
             if row.attainment >= case.goal.attainment:
                 met += 1
-                assert row.gpu_hours >= bound(ready).gpu_hours
+                assert row.gpu_hours >= compute_lower_bound(ready).gpu_hours
     assert met > 5
 
 
@@ -125,23 +125,23 @@ def test_no_luck_with_starts_gets_below_the_bound() -> None:
             return int(60 <= view.now_s < 95)
 
     base = study(trace(np.array([90.0]), duration_s=120.0), scrape_s=5.0, start_replicas=0, goal=Goal(1.0, 0.1, 1.0))
-    least_h = bound(replace(base, cold_start_spread=0.3)).gpu_hours
+    least_h = compute_lower_bound(replace(base, cold_start_spread=0.3)).gpu_hours
     rows = [
-        summarize(case, run(case, Late()))
+        compute_score(case, run(case, Late()))
         for case in (replace(base, cold_start_spread=0.3, seed=seed) for seed in range(150))
     ]
     lucky = [row.gpu_hours for row in rows if row.attainment == 1.0]
     assert lucky
-    assert 0 < least_h <= min(lucky) < 45 / 3600 < bound(base).gpu_hours
+    assert 0 < least_h <= min(lucky) < 45 / 3600 < compute_lower_bound(base).gpu_hours
 
 
 def test_who_begins_with_more_than_the_case_has_does_not_get_below_the_bound() -> None:
     case = study(poisson([40.0, 40.0, 2.0], 60.0), cold_start_s=60.0, start_replicas=0)
     ready = replace(case, start_replicas=3)
-    row = summarize(ready, run(ready, Stepped((3, 1, 1), 60.0)))
+    row = compute_score(ready, run(ready, Stepped((3, 1, 1), 60.0)))
     assert row.attainment >= case.goal.attainment
-    assert 0 < bound(case).gpu_hours <= row.gpu_hours
-    assert bound(case) == bound(ready)
+    assert 0 < compute_lower_bound(case).gpu_hours <= row.gpu_hours
+    assert compute_lower_bound(case) == compute_lower_bound(ready)
 
 
 def test_work_is_what_an_engine_spends_at_its_fullest() -> None:
@@ -171,54 +171,58 @@ def test_the_scarcest_of_slots_cache_and_budget_says_how_many_share_a_step() -> 
 
 def test_requests_that_nobody_can_serve_in_time_count_as_misses_that_are_allowed() -> None:
     case = study(trace(np.linspace(0, 99, 100), prompt=8000, output=10, duration_s=100.0))
-    assert servable(case).all()
+    assert find_servable(case).all()
     hard = replace(case, goal=Goal(0.2, 0.1, 0.99))  # a prompt of 8,000 tokens takes 0.29 s
-    assert not servable(hard).any()
-    assert bound(hard).gpu_hours == 0.0
-    assert len(demand(hard).arrival_s) == 0
+    assert not find_servable(hard).any()
+    assert compute_lower_bound(hard).gpu_hours == 0.0
+    assert len(compute_demand(hard).arrival_s) == 0
 
 
 def test_an_objective_that_is_not_there_puts_no_deadline() -> None:
     case = study(poisson([10.0] * 3, 60.0), goal=Goal(math.nan, math.nan, 0.99))
-    assert np.isinf(demand(case).decode_end_s).all()
-    assert bound(case).gpu_hours == 0.0  # whoever may wait for ever is served after the trace, for free
+    assert np.isinf(compute_demand(case).decode_end_s).all()
+    assert compute_lower_bound(case).gpu_hours == 0.0  # whoever may wait for ever is served after the trace, for free
 
 
 def test_more_attainment_and_dearer_starts_never_cost_less() -> None:
     base = study(poisson([2.0, 30.0, 2.0, 30.0], 120.0), start_replicas=0)
-    by_attainment = [bound(replace(base, goal=Goal(1.0, 0.1, share))).replica_s for share in (0.5, 0.9, 0.99, 1.0)]
+    by_attainment = [
+        compute_lower_bound(replace(base, goal=Goal(1.0, 0.1, share))).replica_s for share in (0.5, 0.9, 0.99, 1.0)
+    ]
     assert by_attainment == sorted(by_attainment)
     # Where all must be served there is no price to be found, and the bound follows the starts closely.
     must = replace(base, goal=Goal(1.0, 0.1, 1.0))
-    by_start = [bound(replace(must, cold_start_s=start_s)).replica_s for start_s in (15.0, 30.0, 60.0, 120.0)]
+    by_start = [
+        compute_lower_bound(replace(must, cold_start_s=start_s)).replica_s for start_s in (15.0, 30.0, 60.0, 120.0)
+    ]
     assert by_start == sorted(by_start)
     assert by_start[-1] - by_start[0] > 100
 
 
 def test_one_visit_costs_a_start_and_the_time_of_its_work() -> None:
     case = study(trace(np.array([300.0]), duration_s=600.0), start_replicas=0, goal=Goal(1.0, 0.1, 1.0))
-    least_s = bound(case).replica_s
+    least_s = compute_lower_bound(case).replica_s
     assert 0.9 * 60 <= least_s <= 60 + 2
 
 
 def test_visits_that_are_worth_staying_for_are_stayed_for() -> None:
     often = study(trace(np.arange(0.0, 600.0, 30.0), duration_s=600.0), goal=Goal(1.0, 0.1, 1.0), start_replicas=0)
     rarely = study(trace(np.arange(0.0, 3600.0, 400.0), duration_s=3600.0), goal=Goal(1.0, 0.1, 1.0), start_replicas=0)
-    assert 0.9 * 600 <= bound(often).replica_s <= 660
-    assert 8 * 0.9 * 60 <= bound(rarely).replica_s <= 8 * 75  # the first finds somebody there
+    assert 0.9 * 600 <= compute_lower_bound(often).replica_s <= 660
+    assert 8 * 0.9 * 60 <= compute_lower_bound(rarely).replica_s <= 8 * 75  # the first finds somebody there
 
 
 def test_gpus_of_a_replica_and_a_trace_without_requests() -> None:
     case = study(poisson([10.0] * 3, 60.0), gpus_per_replica=4.0)
-    result = bound(case)
+    result = compute_lower_bound(case)
     assert result.gpu_hours == pytest.approx(4 * result.replica_s / 3600)
     nobody = study(trace(np.array([5.0]), duration_s=100.0), goal=Goal(1.0, 0.1, 0.0))
-    assert bound(nobody).gpu_hours == 0.0
+    assert compute_lower_bound(nobody).gpu_hours == 0.0
 
 
 def test_starts_that_cost_nothing_leave_the_work() -> None:
     case = study(poisson([10.0] * 3, 60.0), cold_start_s=0.0)
-    result = bound(case)
+    result = compute_lower_bound(case)
     assert result.replica_s == result.work_s > 0
 
 
@@ -228,7 +232,7 @@ def test_a_short_cold_start_on_a_long_trace_needs_no_more_memory_than_a_long_one
     case = study(trace(np.arange(0.0, 86_400.0, 100.0), duration_s=86_400.0), cold_start_s=cold_start_s)
     tracemalloc.start()
     try:
-        result = bound(case)
+        result = compute_lower_bound(case)
         peak_bytes = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -242,8 +246,8 @@ def test_a_short_cold_start_on_a_long_trace_needs_no_more_memory_than_a_long_one
 
 def test_fewer_windows_make_no_bound_that_is_higher() -> None:
     case = CASES["two visits"]
-    fine = bound(case)
-    coarse = [bound(case, most_windows=most) for most in (80, 40, 39)]
+    fine = compute_lower_bound(case)
+    coarse = [compute_lower_bound(case, most_windows=most) for most in (80, 40, 39)]
     assert [each.window_s for each in coarse] == pytest.approx([3.75, 7.5, math.nan], nan_ok=True)
     replica_s = [each.replica_s for each in (fine, *coarse)]
     assert replica_s == sorted(replica_s, reverse=True)
@@ -255,7 +259,7 @@ def test_half_a_day_of_a_busy_service_takes_seconds() -> None:
     hours = 12
     rates = [20 + 15 * math.sin(hour / 12 * 2 * math.pi) for hour in range(hours)]
     case = study(poisson(rates, 3600.0))
-    result = bound(case)
+    result = compute_lower_bound(case)
     assert len(case.trace.arrival_s) > 800_000
     # Its work keeps one replica busy, and the busy hours need two.
     assert 1.4 * result.work_s < result.replica_s < 2 * 12 * 3600

@@ -6,23 +6,33 @@ import numpy as np
 import pytest
 
 from autoscaler.lab.baselines.static import Static
-from autoscaler.lab.bounds.lower_bound import bound
-from autoscaler.lab.bounds.offline_plan import BIN_S, OPTIONS, Planned, PlannedRun, Timetable, _uniform, planning
+from autoscaler.lab.bounds.lower_bound import compute_lower_bound
+from autoscaler.lab.bounds.offline_plan import (
+    BIN_S,
+    OPTIONS,
+    OfflinePlan,
+    OfflinePlanScaler,
+    Schedule,
+    _run_uniform,
+    search_offline_plan,
+)
 from autoscaler.lab.replay.case import Case, Goal
+from autoscaler.lab.replay.parallel.search import run_searches
 from autoscaler.lab.replay.run import run
-from autoscaler.lab.replay.score import summarize
-from autoscaler.lab.replay.search import side_by_side
-from tests.lab.replay.small import HandView, poisson, study, trace
+from autoscaler.lab.replay.score import compute_score
+from tests.lab.replay.synthetic import HandView, poisson, study, trace
 
 
-def planned(
+def offline_plan(
     cases: Sequence[Case], workers: int, told: Callable[[float], None] = lambda _share: None
-) -> list[PlannedRun]:
-    return side_by_side([planning(cases, place) for place in range(len(cases))], cases, workers, told=told)
+) -> list[OfflinePlan]:
+    return run_searches(
+        [search_offline_plan(cases, place) for place in range(len(cases))], cases, workers, progress=told
+    )
 
 
 def test_a_schedule_is_followed_and_its_last_count_stays() -> None:
-    scaler = Planned(Timetable(5.0, np.array([1, 2, 3])))
+    scaler = OfflinePlanScaler(Schedule(5.0, np.array([1, 2, 3])))
     assert [scaler.decide(HandView(now_s=now)) for now in (5.0, 10.0, 15.0, 500.0)] == [2, 3, 3, 3]
 
 
@@ -30,11 +40,11 @@ def test_a_schedule_is_followed_and_its_last_count_stays() -> None:
 def test_a_plan_meets_the_goal_for_less_than_the_static_peak_and_not_less_than_the_bound() -> None:
     case = study(poisson([10.0, 10.0, 60.0, 60.0, 10.0, 10.0], 300.0), start_replicas=1)
     told: list[float] = []
-    (plan,) = planned([case], 1, told=told.append)
-    assert plan.row.attainment >= case.goal.attainment
-    assert bound(case).gpu_hours <= plan.row.gpu_hours <= 1.35 * bound(case).gpu_hours
-    statics = [summarize(case, run(case, Static(count))) for count in range(1, 6)]
-    assert plan.row.gpu_hours < min(row.gpu_hours for row in statics if row.attainment >= case.goal.attainment)
+    (plan,) = offline_plan([case], 1, progress=told.append)
+    assert plan.score.attainment >= case.goal.attainment
+    assert compute_lower_bound(case).gpu_hours <= plan.score.gpu_hours <= 1.35 * compute_lower_bound(case).gpu_hours
+    statics = [compute_score(case, run(case, Static(count))) for count in range(1, 6)]
+    assert plan.score.gpu_hours < min(row.gpu_hours for row in statics if row.attainment >= case.goal.attainment)
     assert told == sorted(told)
     assert told[-1] == pytest.approx(1.0)
 
@@ -43,82 +53,82 @@ def test_a_plan_meets_the_goal_for_less_than_the_static_peak_and_not_less_than_t
 def test_a_plan_is_no_dearer_than_the_count_that_is_there_where_that_meets_the_goal() -> None:
     """A router that counts requests swamps each new replica: whoever starts none may be better off."""
     case = study(poisson([100.0, 200.0, 200.0, 60.0], 30.0, 2, prompt=1500), start_replicas=15)
-    constant = summarize(case, run(case, Static(15)))
-    assert case.goal.met_by(constant.attainment)
-    (plan,) = planned([case], 1)
-    assert case.goal.met_by(plan.row.attainment)
-    assert plan.row.gpu_hours <= 1.01 * constant.gpu_hours
+    constant = compute_score(case, run(case, Static(15)))
+    assert case.goal.is_met_by(constant.attainment)
+    (plan,) = offline_plan([case], 1)
+    assert case.goal.is_met_by(plan.score.attainment)
+    assert plan.score.gpu_hours <= 1.01 * constant.gpu_hours
 
 
 @pytest.mark.slow
 def test_a_schedule_gives_again_what_the_plan_says_of_it() -> None:
     case = study(poisson([5.0, 30.0, 5.0], 300.0), start_replicas=1)
-    (plan,) = planned([case], 1)
-    assert summarize(case, run(case, Planned(plan.schedule))) == plan.row
+    (plan,) = offline_plan([case], 1)
+    assert compute_score(case, run(case, OfflinePlanScaler(plan.schedule))) == plan.score
 
 
 @pytest.mark.slow
 def test_segments_with_options_of_their_own_cost_less_than_the_best_option_for_all() -> None:
     case = study(poisson([2.0, 40.0, 4.0, 60.0, 3.0], 300.0), start_replicas=1)
-    alone = [_uniform([case], 0, option).row for option in range(len(OPTIONS))]
+    alone = [_run_uniform([case], 0, option).score for option in range(len(OPTIONS))]
     best_gpu_hours = min(row.gpu_hours for row in alone if row.attainment >= case.goal.attainment)
-    (plan,) = planned([case], 1)
-    assert plan.row.attainment >= case.goal.attainment
-    assert plan.row.gpu_hours < 0.98 * best_gpu_hours
+    (plan,) = offline_plan([case], 1)
+    assert plan.score.attainment >= case.goal.attainment
+    assert plan.score.gpu_hours < 0.98 * best_gpu_hours
 
 
 @pytest.mark.slow
 def test_each_case_gets_the_plan_that_it_gets_alone_on_one_core_and_on_two() -> None:
     cases = [study(poisson([5.0, 30.0, 5.0], 200.0, seed), start_replicas=1) for seed in (1, 2)]
-    together = planned(cases, 2)
+    together = offline_plan(cases, 2)
     for case, plan in zip(cases, together, strict=True):
-        (alone,) = planned([case], 1)
-        assert alone.row == plan.row
+        (alone,) = offline_plan([case], 1)
+        assert alone.score == plan.score
         assert np.array_equal(alone.schedule.replicas, plan.schedule.replicas)
 
 
 def test_replicas_are_asked_for_a_cold_start_ahead_and_short_valleys_are_bridged() -> None:
     visits = np.concatenate([np.arange(300.0, 310.0), np.arange(340.0, 350.0), np.arange(800.0, 810.0)])
     case = study(trace(visits, duration_s=900.0), start_replicas=0, cold_start_s=60.0)
-    (plan,) = planned([case], 1)
-    wanted = plan.schedule.replicas
-    assert plan.row.attainment == 1.0
-    assert wanted[int(200 / BIN_S)] == 0
-    assert wanted[int(240 / BIN_S)] == 1
-    assert wanted[int(325 / BIN_S)] == 1
-    assert wanted[int(500 / BIN_S)] == 0
+    (plan,) = offline_plan([case], 1)
+    desired = plan.schedule.replicas
+    assert plan.score.attainment == 1.0
+    assert desired[int(200 / BIN_S)] == 0
+    assert desired[int(240 / BIN_S)] == 1
+    assert desired[int(325 / BIN_S)] == 1
+    assert desired[int(500 / BIN_S)] == 0
 
 
 def test_more_than_ever_before_is_asked_for_as_early_as_a_fresh_node_needs() -> None:
     visits = np.concatenate([np.arange(600.0, 610.0), np.arange(1500.0, 1510.0)])
     case = study(trace(visits, duration_s=1800.0), start_replicas=0, cold_start_s=60.0, cold_start_uncached_s=240.0)
-    (plan,) = planned([case], 1)
-    wanted = plan.schedule.replicas
-    assert plan.row.attainment == 1.0
-    assert wanted[int(360 / BIN_S)] == 1
-    assert wanted[int(1380 / BIN_S)] == 0  # the second time the node is known
-    assert wanted[int(1435 / BIN_S)] == 1
+    (plan,) = offline_plan([case], 1)
+    desired = plan.schedule.replicas
+    assert plan.score.attainment == 1.0
+    assert desired[int(360 / BIN_S)] == 1
+    assert desired[int(1380 / BIN_S)] == 0  # the second time the node is known
+    assert desired[int(1435 / BIN_S)] == 1
 
 
 def test_a_goal_that_nobody_meets_gives_the_plan_with_the_best_attainment() -> None:
     case = study(poisson([10.0] * 2, 60.0), goal=Goal(0.02, 0.1, 0.99))  # a prompt takes 44 ms
-    (plan,) = planned([case], 1)
-    assert plan.row.attainment == 0.0
-    assert math.isfinite(plan.row.gpu_hours)
+    (plan,) = offline_plan([case], 1)
+    assert plan.score.attainment == 0.0
+    assert math.isfinite(plan.score.gpu_hours)
 
 
 @pytest.mark.slow
 def test_an_objective_that_is_not_promised_is_not_missed() -> None:
     case = study(poisson([5.0, 45.0, 5.0], 300.0), goal=Goal(2.0, math.nan, 0.99), start_replicas=1)
     strict = replace(case, goal=Goal(2.0, 0.02, 0.99))
-    loose_plan, strict_plan = planned([case, strict], 1)
-    assert loose_plan.row.attainment >= 0.99
-    assert loose_plan.row.gpu_hours < strict_plan.row.gpu_hours
+    loose_plan, strict_plan = offline_plan([case, strict], 1)
+    assert loose_plan.score.attainment >= 0.99
+    assert loose_plan.score.gpu_hours < strict_plan.score.gpu_hours
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("spread", [0.0, 0.3])
 def test_late_cold_starts_are_allowed_for(spread: float) -> None:
     case = study(poisson([5.0, 45.0, 5.0], 300.0), cold_start_spread=spread, start_replicas=1)
-    (plan,) = planned([case], 1)
-    assert plan.row.attainment >= 0.99
+    (plan,) = offline_plan([case], 1)
+    assert plan.score.attainment >= 0.99

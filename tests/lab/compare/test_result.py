@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 
 from autoscaler.config.policy.parse import load
-from autoscaler.lab.compare.compare import prove
-from autoscaler.lab.compare.result import OURS, Proof
-from autoscaler.lab.compare.workload_trace import Subject, goal_of, started
+from autoscaler.lab.compare.compare import compare
+from autoscaler.lab.compare.experiment import Experiment, goal_from_policy, with_start_replicas
+from autoscaler.lab.compare.result import OURS, Comparison
 from autoscaler.lab.replay.case import Case
-from autoscaler.lab.replay.trace import generate
-from autoscaler.lab.report.words import verdict
+from autoscaler.lab.replay.inputs.transform import generate
+from autoscaler.lab.report.format import verdict
 from autoscaler.sim.engine.profile_file import find
 from autoscaler.sim.engine.traffic import Bursts, Lengths, Shape
 
@@ -32,30 +32,39 @@ MOST_BESIDE_YESTERDAYS_BEST = 1.02  # measured: 0.992; over the baseline that wa
 
 def prove_generated(
     name: str, profile: str, shape: Shape, hours: float, seed: int, against: tuple[str, ...], learned: float = 0.0
-) -> Proof:
+) -> Comparison:
     """Prove one seed of a shape. learned: share of the hours from which everybody only learns."""
-    name_of_profile, offer = find(profile)
+    name_of_profile, replica_spec = find(profile)
     trace = generate(name, shape, hours * 3600, seed=seed)
-    case = Case(trace, offer.profile, goal_of(POLICY), cold_start_s=60.0, gpus_per_replica=offer.gpus, seed=seed)
-    counted = replace(started(case), counted_from_s=learned * trace.duration_s)
-    return prove(Subject(name, name_of_profile, (counted,), POLICY), against, tuned=True)
+    case = Case(
+        trace,
+        replica_spec.profile,
+        goal_from_policy(POLICY),
+        cold_start_s=60.0,
+        gpus_per_replica=replica_spec.gpus,
+        seed=seed,
+    )
+    counted = replace(with_start_replicas(case), counted_from_s=learned * trace.duration_s)
+    return compare(Experiment(name, name_of_profile, (counted,), POLICY), against, tuned=True)
 
 
-def gpu_hours(proofs: list[Proof], name: str = OURS) -> float:
+def gpu_hours(comparisons: list[Comparison], name: str = OURS) -> float:
     """GPU-hours of a policy as it is shipped; infinity where it misses the goal with any seed."""
-    runs = [(next(r for r in proof.runs if r.name == name and not r.tuned), proof) for proof in proofs]
-    return sum(run.row.gpu_hours if proof.attains(run) else math.inf for run, proof in runs)
+    runs = [
+        (next(r for r in comparison.runs if r.name == name and not r.tuned), comparison) for comparison in comparisons
+    ]
+    return sum(run.score.gpu_hours if comparison.meets_goal(run) else math.inf for run, comparison in runs)
 
 
-def tuned_gpu_hours(proofs: list[Proof]) -> float:
+def tuned_gpu_hours(comparisons: list[Comparison]) -> float:
     """GPU-hours of the best that hindsight finds for each seed."""
-    best = [proof.best_baseline() for proof in proofs]
+    best = [comparison.best_baseline() for comparison in comparisons]
     assert all(run is not None and run.tuned for run in best)
-    return sum(run.row.gpu_hours for run in best if run is not None)
+    return sum(run.score.gpu_hours for run in best if run is not None)
 
 
 @pytest.fixture(scope="module")
-def first_hours() -> list[Proof]:
+def first_hours() -> list[Comparison]:
     """Two hours with a ramp from one replica to some four and back, and bursts of two minutes; the seed says when.
 
     Of four seeds that were measured, two with the sum of all: each is half a minute of two cores.
@@ -67,7 +76,7 @@ def first_hours() -> list[Proof]:
 
 
 @pytest.fixture(scope="module")
-def second_days() -> list[Proof]:
+def second_days() -> list[Comparison]:
     """Two office days with bursts of two minutes every other hour; the first one is only learned from, by everybody.
 
     Of the two seeds that were measured the worse: each is some minutes of two cores.
@@ -80,44 +89,44 @@ def second_days() -> list[Proof]:
 
 
 @pytest.mark.timeout(600)
-def test_the_shipped_policy_meets_its_goal_in_the_first_hours(first_hours: list[Proof]) -> None:
-    assert gpu_hours(first_hours) < math.inf, [verdict(proof) for proof in first_hours]
+def test_the_shipped_policy_meets_its_goal_in_the_first_hours(first_hours: list[Comparison]) -> None:
+    assert gpu_hours(first_hours) < math.inf, [verdict(comparison) for comparison in first_hours]
 
 
 @pytest.mark.timeout(600)
-def test_it_is_cheaper_than_every_baseline_that_meets_the_goal_without_hindsight(first_hours: list[Proof]) -> None:
+def test_it_is_cheaper_than_every_baseline_that_meets_the_goal_without_hindsight(first_hours: list[Comparison]) -> None:
     untuned = {run.name: gpu_hours(first_hours, run.name) for run in first_hours[0].baselines if run.default}
     assert sum(hours < math.inf for hours in untuned.values()) >= 2
     assert gpu_hours(first_hours) < 0.8 * min(untuned.values()), untuned
 
 
 @pytest.mark.timeout(600)
-def test_what_not_knowing_costs_in_the_first_hours_is_bounded(first_hours: list[Proof]) -> None:
-    said = [verdict(proof) for proof in first_hours]
+def test_what_not_knowing_costs_in_the_first_hours_is_bounded(first_hours: list[Comparison]) -> None:
+    said = [verdict(comparison) for comparison in first_hours]
     assert gpu_hours(first_hours) <= MOST_IN_FIRST_HOURS * tuned_gpu_hours(first_hours), said
 
 
 @pytest.mark.timeout(600)
-def test_nobody_who_meets_the_goal_is_below_the_bound(first_hours: list[Proof]) -> None:
-    for proof in first_hours:
-        for run in proof.runs:
-            if proof.attains(run):
-                assert run.row.gpu_hours >= proof.clairvoyant_gpu_hours, run.name
+def test_nobody_who_meets_the_goal_is_below_the_bound(first_hours: list[Comparison]) -> None:
+    for comparison in first_hours:
+        for run in comparison.runs:
+            if comparison.meets_goal(run):
+                assert run.score.gpu_hours >= comparison.lower_bound_gpu_hours, run.name
 
 
 @pytest.mark.timeout(1500)
 def test_on_the_second_day_it_meets_its_goal_and_costs_little_more_than_what_hindsight_finds(
-    second_days: list[Proof],
+    second_days: list[Comparison],
 ) -> None:
-    said = [verdict(proof) for proof in second_days]
+    said = [verdict(comparison) for comparison in second_days]
     assert gpu_hours(second_days) <= MOST_ON_SECOND_DAY * tuned_gpu_hours(second_days), said
 
 
 @pytest.mark.timeout(1500)
-def test_on_the_second_day_it_keeps_up_with_what_was_best_on_the_first(second_days: list[Proof]) -> None:
+def test_on_the_second_day_it_keeps_up_with_what_was_best_on_the_first(second_days: list[Comparison]) -> None:
     """Where that meets the goal once more."""
-    chosen = [(proof, proof.best_before()) for proof in second_days]
-    again = [(proof, run) for proof, run in chosen if run is not None and proof.attains(run)]
+    chosen = [(comparison, comparison.best_learned_baseline()) for comparison in second_days]
+    again = [(comparison, run) for comparison, run in chosen if run is not None and comparison.meets_goal(run)]
     assert again, chosen
-    yesterdays = sum(run.row.gpu_hours for _, run in again)
-    assert gpu_hours([proof for proof, _ in again]) <= MOST_BESIDE_YESTERDAYS_BEST * yesterdays, chosen
+    yesterdays = sum(run.score.gpu_hours for _, run in again)
+    assert gpu_hours([comparison for comparison, _ in again]) <= MOST_BESIDE_YESTERDAYS_BEST * yesterdays, chosen

@@ -5,16 +5,16 @@ import pytest
 
 from autoscaler.lab.baselines import BASELINES
 from autoscaler.lab.baselines.base import request_rates
-from autoscaler.lab.compare.tune import MORE, STEPS, Tuned, tuning
+from autoscaler.lab.compare.tune import MORE, STEPS, TunedBaseline, search_best_settings
 from autoscaler.lab.replay.case import Case, Goal
+from autoscaler.lab.replay.parallel.search import run_searches
 from autoscaler.lab.replay.run import run
-from autoscaler.lab.replay.score import summarize
-from autoscaler.lab.replay.search import side_by_side
-from tests.lab.replay.small import poisson, study, trace
+from autoscaler.lab.replay.score import compute_score
+from tests.lab.replay.synthetic import poisson, study, trace
 
 
-def tune(case: Case, *names: str, workers: int = 1) -> list[Tuned]:
-    return [best for (best,) in side_by_side([tuning([case], name) for name in names], [case], workers)]
+def tune(case: Case, *names: str, workers: int = 1) -> list[TunedBaseline]:
+    return [best for (best,) in run_searches([search_best_settings([case], name) for name in names], [case], workers)]
 
 
 @pytest.fixture(scope="module")
@@ -23,26 +23,27 @@ def case() -> Case:
 
 
 @pytest.fixture(scope="module")
-def tuned(case: Case) -> dict[str, Tuned]:
+def tuned(case: Case) -> dict[str, TunedBaseline]:
     return {best.name: best for best in tune(case, "static", "keda-rps", "skyserve")}
 
 
-def test_the_cheapest_setting_that_meets_the_goal_is_kept(case: Case, tuned: dict[str, Tuned]) -> None:
+def test_the_cheapest_setting_that_meets_the_goal_is_kept(case: Case, tuned: dict[str, TunedBaseline]) -> None:
     best = tuned["keda-rps"]
-    assert best.row.attainment >= case.goal.attainment
+    assert best.score.attainment >= case.goal.attainment
     rows = [
-        summarize(case, run(case, BASELINES["keda-rps"](case, params))) for params in BASELINES["keda-rps"].grid(case)
+        compute_score(case, run(case, BASELINES["keda-rps"](case, params)))
+        for params in BASELINES["keda-rps"].grid(case)
     ]
-    assert best.row.gpu_hours <= min(row.gpu_hours for row in rows if row.attainment >= case.goal.attainment)
+    assert best.score.gpu_hours <= min(score.gpu_hours for score in rows if score.attainment >= case.goal.attainment)
     assert len(best.found) > len(rows)
-    assert best.row == summarize(case, run(case, BASELINES["keda-rps"](case, best.params)))
+    assert best.score == compute_score(case, run(case, BASELINES["keda-rps"](case, best.params)))
 
 
-def test_static_is_the_least_count_that_meets_the_goal(case: Case, tuned: dict[str, Tuned]) -> None:
+def test_static_is_the_least_count_that_meets_the_goal(case: Case, tuned: dict[str, TunedBaseline]) -> None:
     count = tuned["static"].params["replicas"]
-    assert tuned["static"].row.attainment >= case.goal.attainment
+    assert tuned["static"].score.attainment >= case.goal.attainment
     fewer = replace(case, start_replicas=int(count) - 1)
-    less = summarize(fewer, run(fewer, BASELINES["static"](fewer, {"replicas": float(count) - 1})))
+    less = compute_score(fewer, run(fewer, BASELINES["static"](fewer, {"replicas": float(count) - 1})))
     assert less.attainment < case.goal.attainment
     assert len(tuned["static"].found) < 12
 
@@ -50,8 +51,8 @@ def test_static_is_the_least_count_that_meets_the_goal(case: Case, tuned: dict[s
 def test_if_no_setting_meets_the_goal_the_nearest_is_kept(case: Case) -> None:
     hard = replace(case, goal=Goal(0.01, 0.1, 0.99))
     (best,) = tune(hard, "hpa-inflight")
-    assert best.row.attainment < hard.goal.attainment
-    assert best.row.attainment == max(row.attainment for _, row in best.found)
+    assert best.score.attainment < hard.goal.attainment
+    assert best.score.attainment == max(score.attainment for _, score in best.found)
 
 
 def test_where_the_best_lies_at_an_end_of_the_grid_the_grid_goes_on_until_it_gets_worse(case: Case) -> None:
@@ -59,21 +60,21 @@ def test_where_the_best_lies_at_an_end_of_the_grid_the_grid_goes_on_until_it_get
     rule = BASELINES["hpa-inflight"]
     calm = replace(case, trace=poisson([25.0, 30.0], 240.0), goal=Goal(60.0, 0.5, 0.99), start_replicas=2)
     (best,) = tune(calm, "hpa-inflight")
-    grid = [summarize(calm, run(calm, rule(calm, params))) for params in rule.grid(calm)]
-    assert best.row.gpu_hours < min(row.gpu_hours for row in grid if calm.goal.met_by(row.attainment))
+    grid = [compute_score(calm, run(calm, rule(calm, params))) for params in rule.grid(calm)]
+    assert best.score.gpu_hours < min(score.gpu_hours for score in grid if calm.goal.is_met_by(score.attainment))
     assert float(best.params["target"]) > 256
 
 
 def test_while_nothing_meets_the_goal_settings_go_on_to_more_replicas(case: Case) -> None:
     rule = BASELINES["wva-saturation"]
     hard = replace(case, goal=Goal(0.1, 0.015, 0.9))
-    grid = [summarize(hard, run(hard, rule(hard, params))) for params in rule.grid(hard)]
-    assert max(row.attainment for row in grid) < 0.6
+    grid = [compute_score(hard, run(hard, rule(hard, params))) for params in rule.grid(hard)]
+    assert max(score.attainment for score in grid) < 0.6
     (best,) = tune(hard, "wva-saturation")
-    assert hard.goal.met_by(best.row.attainment)
+    assert hard.goal.is_met_by(best.score.attainment)
     hopeless = replace(case, goal=Goal(0.03, 0.0085, 0.99))
     (best,) = tune(hopeless, "wva-saturation")
-    assert not hopeless.goal.met_by(best.row.attainment)
+    assert not hopeless.goal.is_met_by(best.score.attainment)
     assert len(best.found) <= len(grid) + 2 * STEPS + 2  # a step with either stabilization, and two around the best
 
 
@@ -89,13 +90,13 @@ def hopeless(case: Case) -> Case:
 def test_where_nobody_can_meet_the_goal_a_step_that_serves_no_more_is_the_last(hopeless: Case, name: str) -> None:
     rule = BASELINES[name]
     (best,) = tune(hopeless, name)
-    assert not hopeless.goal.met_by(best.row.attainment)
+    assert not hopeless.goal.is_met_by(best.score.attainment)
     (axis,) = (axis for axis in rule.axes(hopeless) if axis.within)
     first, second, *_ = (float(value) for value in axis.values)
     lowest = min(float(params[axis.name]) for params, _ in best.found)
     assert first * (first / second) ** (STEPS - 2) < lowest < first
-    at_the_end = [row.attainment for params, row in best.found if float(params[axis.name]) == lowest]
-    before_it = [row.attainment for params, row in best.found if lowest < float(params[axis.name])]
+    at_the_end = [score.attainment for params, score in best.found if float(params[axis.name]) == lowest]
+    before_it = [score.attainment for params, score in best.found if lowest < float(params[axis.name])]
     assert max(at_the_end) < max(before_it) + MORE
 
 
@@ -103,8 +104,8 @@ def test_where_no_count_meets_the_goal_it_is_one_than_which_twice_as_many_serve_
     (best,) = tune(hopeless, "static")
     count = int(float(best.params["replicas"]))
     many = replace(hopeless, start_replicas=400)
-    row = summarize(many, run(many, BASELINES["static"](many, {"replicas": 400.0})))
-    assert row.attainment - MORE < best.row.attainment < 0.96
+    score = compute_score(many, run(many, BASELINES["static"](many, {"replicas": 400.0})))
+    assert score.attainment - MORE < best.score.attainment < 0.96
     assert max(float(params["replicas"]) for params, _ in best.found) <= 2 * count < 400
 
 
@@ -123,11 +124,12 @@ def test_a_step_that_changes_nothing_is_not_the_last_where_there_are_replicas_to
     steady = replace(case, trace=arrivals, goal=Goal(60.0, 0.5, 0.99), start_replicas=3)
     (best,) = tune(steady, "skyserve")
     last, beyond = (
-        summarize(steady, run(steady, rule(steady, {**best.params, "target": share * most}))) for share in (0.85, 1.03)
+        compute_score(steady, run(steady, rule(steady, {**best.params, "target": share * most})))
+        for share in (0.85, 1.03)
     )
     assert last.gpu_hours == beyond.gpu_hours
-    assert best.row.gpu_hours < 0.9 * beyond.gpu_hours
-    assert steady.goal.met_by(best.row.attainment)
+    assert best.score.gpu_hours < 0.9 * beyond.gpu_hours
+    assert steady.goal.is_met_by(best.score.attainment)
 
 
 def test_dynamos_correction_is_tried_beside_the_best_setting_without_it(case: Case) -> None:
@@ -138,34 +140,34 @@ def test_dynamos_correction_is_tried_beside_the_best_setting_without_it(case: Ca
     assert len({(params["predictor"], params["interval_s"]) for params in corrected}) == 1
 
 
-def test_several_processes_find_the_same(case: Case, tuned: dict[str, Tuned]) -> None:
+def test_several_processes_find_the_same(case: Case, tuned: dict[str, TunedBaseline]) -> None:
     static, again = tune(case, "static", "keda-rps", workers=2)
     assert again == tuned["keda-rps"]
     assert static == tuned["static"]
 
 
-def test_each_case_gets_the_setting_that_it_gets_alone(case: Case, tuned: dict[str, Tuned]) -> None:
+def test_each_case_gets_the_setting_that_it_gets_alone(case: Case, tuned: dict[str, TunedBaseline]) -> None:
     quiet = replace(case, trace=poisson([4.0], 300.0))
     cases = [case, quiet]
     for name in ("static", "keda-rps"):
-        (both,) = side_by_side([tuning(cases, name)], cases, workers=1)
+        (both,) = run_searches([search_best_settings(cases, name)], cases, workers=1)
         assert both == [tuned[name], *tune(quiet, name)]
 
 
 def test_an_unknown_baseline_is_named(case: Case) -> None:
     with pytest.raises(ValueError, match="baseline is 'magic'; allowed: keda-queue, "):
-        tuning([case], "magic")
+        search_best_settings([case], "magic")
 
 
 @pytest.mark.parametrize("found", [1, 12])
 def test_static_is_there_from_the_start_however_many_the_case_begins_with(case: Case, found: int) -> None:
     """A service that runs a constant count has run it before: none is started at first, and none is let go."""
     (best,) = tune(replace(case, start_replicas=found), "static")
-    (usual,) = tune(case, "static")
-    assert best == usual
-    assert (best.row.scale_ups, best.row.scale_downs) == (0, 0)
+    (median_start,) = tune(case, "static")
+    assert best == median_start
+    assert (best.score.scale_ups, best.score.scale_downs) == (0, 0)
     duration_s = case.trace.duration_s
-    assert best.row.gpu_hours * 3600 >= float(best.params["replicas"]) * duration_s
+    assert best.score.gpu_hours * 3600 >= float(best.params["replicas"]) * duration_s
 
 
 @pytest.mark.parametrize("name", ["hpa-inflight", "keda-queue", "wva-saturation", "dynamo-throughput"])
@@ -173,9 +175,9 @@ def test_a_rule_costs_no_more_than_the_constant_count_which_its_floor_can_be(cas
     """Load that jumps to five times itself with a cold start too long to follow: nothing but a floor meets the goal."""
     jumps = replace(case, trace=poisson([5.0, 60.0, 5.0, 60.0], 100.0), cold_start_s=200.0)
     static, best = tune(jumps, "static", name)
-    assert jumps.goal.met_by(static.row.attainment)
-    assert jumps.goal.met_by(best.row.attainment)
-    assert best.row.gpu_hours <= static.row.gpu_hours * (1 + 1e-9)
+    assert jumps.goal.is_met_by(static.score.attainment)
+    assert jumps.goal.is_met_by(best.score.attainment)
+    assert best.score.gpu_hours <= static.score.gpu_hours * (1 + 1e-9)
     assert float(best.params["min_replicas"]) > 1
-    grid = [summarize(jumps, run(jumps, BASELINES[name](jumps, params))) for params in BASELINES[name].grid(jumps)]
-    assert not any(jumps.goal.met_by(row.attainment) and row.gpu_hours <= best.row.gpu_hours for row in grid)
+    grid = [compute_score(jumps, run(jumps, BASELINES[name](jumps, params))) for params in BASELINES[name].grid(jumps)]
+    assert not any(jumps.goal.is_met_by(score.attainment) and score.gpu_hours <= best.score.gpu_hours for score in grid)

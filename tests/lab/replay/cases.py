@@ -31,7 +31,7 @@ def trace_of(
     return Trace("small", times, np.ones(len(times), np.int64), outputs, end_s)
 
 
-def case_of(trace: Trace, **changes: object) -> Case:
+def make_case(trace: Trace, **changes: object) -> Case:
     """Make a case whose cold start takes 60 s sharp, unless changed."""
     case = Case(trace, PLAIN, Goal(ttft_s=1.0, itl_s=0.05, attainment=0.99), cold_start_s=60.0, cold_start_spread=0.0)
     return replace(case, **changes)  # type: ignore[arg-type]

@@ -12,11 +12,11 @@ from autoscaler.config.policy.parse import load
 from autoscaler.config.policy.schema import Policy
 from autoscaler.lab.baselines import BASELINES
 from autoscaler.lab.replay.case import Case, Outcome, Scaler, View
-from autoscaler.lab.replay.product import Ours, OursTogether
+from autoscaler.lab.replay.engine.gpu_pool import GpuClaim, GpuPool
+from autoscaler.lab.replay.policy_scaler import PolicyFleetScaler, PolicyScaler
 from autoscaler.lab.replay.run import run, run_fleet
-from autoscaler.lab.replay.shared_gpus import Claim, GpuPool
-from tests.lab.replay import small
-from tests.lab.replay.cases import Fixed, Told, case_of, trace_of
+from tests.lab.replay import synthetic
+from tests.lab.replay.cases import Fixed, Told, make_case, trace_of
 
 INTERACTIVE = load().policies["interactive"]
 
@@ -30,12 +30,14 @@ def assert_equal(one: Outcome, other: Outcome) -> None:
 def fleet(**changes: object) -> list[Case]:
     """Three models: one busy, one that swells and ebbs, one that is mostly silent and longer than the others."""
     traces = [
-        small.poisson([25.0, 25.0, 25.0], 200.0, seed=1),
-        small.poisson([2.0, 60.0, 2.0], 200.0, seed=2),
-        small.poisson([0.0, 0.2, 0.0], 220.0, seed=3, output=2000),
+        synthetic.poisson([25.0, 25.0, 25.0], 200.0, seed=1),
+        synthetic.poisson([2.0, 60.0, 2.0], 200.0, seed=2),
+        synthetic.poisson([0.0, 0.2, 0.0], 220.0, seed=3, output=2000),
     ]
     return [
-        replace(small.study(trace, cold_start_spread=0.3, seed=seed, **changes), trace=replace(trace, name=f"m{seed}"))
+        replace(
+            synthetic.study(trace, cold_start_spread=0.3, seed=seed, **changes), trace=replace(trace, name=f"m{seed}")
+        )
         for seed, trace in enumerate(traces)
     ]
 
@@ -53,12 +55,12 @@ class Watched(GpuPool):
         super().__init__(gpus)
         self.taken: list[float] = []
 
-    def ask(self, claim: Claim, now_s: float) -> None:
+    def request(self, claim: GpuClaim, now_s: float) -> None:
         super().ask(claim, now_s)
         self.taken.append(self.gpus - self.free_gpus)
 
-    def give_back(self, claim: Claim, now_s: float) -> None:
-        super().give_back(claim, now_s)
+    def release_gpus(self, claim: GpuClaim, now_s: float) -> None:
+        super().release_gpus(claim, now_s)
         self.taken.append(self.gpus - self.free_gpus)
 
 
@@ -78,8 +80,8 @@ def test_with_plenty_of_gpus_every_case_goes_as_if_it_were_alone(name: str) -> N
 @pytest.mark.slow
 def test_ours_decides_for_all_in_one_tick_as_it_does_for_each() -> None:
     cases = fleet()
-    together = run_fleet(cases, OursTogether(cases, [INTERACTIVE] * 3, gpus=1000), GpuPool(1000))
-    alone = [run(case, Ours(case, INTERACTIVE)) for case in cases]
+    together = run_fleet(cases, PolicyFleetScaler(cases, [INTERACTIVE] * 3, gpus=1000), GpuPool(1000))
+    alone = [run(case, PolicyScaler(case, INTERACTIVE)) for case in cases]
     # Their rules are judged a few seconds earlier or later, which is two replicas or five after a surge.
     for one, other in zip(together, alone, strict=True):
         assert one.replica_s == pytest.approx(other.replica_s, rel=0.35)
@@ -91,13 +93,13 @@ def test_ours_decides_for_all_in_one_tick_as_it_does_for_each() -> None:
 @pytest.mark.slow
 @settings(max_examples=25)
 @given(
-    wanted=st.lists(st.lists(st.integers(0, 6), min_size=8, max_size=8), min_size=2, max_size=3),
+    desired=st.lists(st.lists(st.integers(0, 6), min_size=8, max_size=8), min_size=2, max_size=3),
     gpus=st.sampled_from([1.0, 3.0, 4.5]),
     each=st.sampled_from([0.5, 1.0]),
     spread=st.sampled_from([0.0, 0.5]),
 )
 def test_never_are_more_gpus_in_use_than_there_are(
-    wanted: list[list[int]], gpus: float, each: float, spread: float
+    desired: list[list[int]], gpus: float, each: float, spread: float
 ) -> None:
     held: list[int] = []  # replicas with GPUs, at each decision
     ends_s: list[float] = []
@@ -109,12 +111,12 @@ def test_never_are_more_gpus_in_use_than_there_are(
         def decide_all(self, views: Sequence[View]) -> Sequence[int]:
             held.append(sum(int((~view.pods.unschedulable).sum()) for view in views))
             ends_s.append(views[0].now_s)
-            return [counts[int(view.now_s // 30) % 8] for view, counts in zip(views, wanted, strict=True)]
+            return [counts[int(view.now_s // 30) % 8] for view, counts in zip(views, desired, strict=True)]
 
     trace = trace_of(np.arange(0.5, 240.0, 1.7).tolist(), 700, duration_s=240.0)
     cases = [
-        case_of(trace, gpus_per_replica=each, cold_start_spread=spread, start_replicas=2, seed=seed, drain_s=20.0)
-        for seed in range(len(wanted))
+        make_case(trace, gpus_per_replica=each, cold_start_spread=spread, start_replicas=2, seed=seed, drain_s=20.0)
+        for seed in range(len(desired))
     ]
     pool = Watched(gpus)
     outcomes = run_fleet(cases, Script(), pool)
@@ -135,8 +137,8 @@ def test_a_replica_waits_for_gpus_and_starts_when_another_one_leaves() -> None:
         seen.append((view.now_s, view.ready, view.starting, waits))
         return 1
 
-    idle = case_of(trace_of([], duration_s=240.0))
-    late = case_of(trace_of([1.0], 10, duration_s=240.0), start_replicas=0)
+    idle = make_case(trace_of([], duration_s=240.0))
+    late = make_case(trace_of([1.0], 10, duration_s=240.0), start_replicas=0)
     outcomes = run_fleet([idle, late], [leaver(45.0), Told(wants_one)], GpuPool(1))
     # Asked for at 15 s, free at 45 s, serving 60 s later.
     assert outcomes[1].ttft_s.tolist() == pytest.approx([104.01])
@@ -148,8 +150,8 @@ def test_a_replica_waits_for_gpus_and_starts_when_another_one_leaves() -> None:
 
 
 def test_gpus_of_a_draining_replica_are_handed_on_once_it_is_empty() -> None:
-    busy = case_of(trace_of([40.0], 1000, duration_s=240.0))  # ten seconds of work, until 50 s
-    late = case_of(trace_of([1.0], 10, duration_s=240.0), start_replicas=0)
+    busy = make_case(trace_of([40.0], 1000, duration_s=240.0))  # ten seconds of work, until 50 s
+    late = make_case(trace_of([1.0], 10, duration_s=240.0), start_replicas=0)
     outcomes = run_fleet([busy, late], [leaver(45.0), Fixed(1)], GpuPool(1))
     assert outcomes[0].e2e_s.tolist() == pytest.approx([10.0])
     assert outcomes[0].replica_s == pytest.approx(50.0)
@@ -159,8 +161,8 @@ def test_gpus_of_a_draining_replica_are_handed_on_once_it_is_empty() -> None:
 
 
 def test_one_who_no_longer_wants_leaves_the_queue_and_has_cost_nothing() -> None:
-    idle = case_of(trace_of([], duration_s=240.0))
-    fickle = case_of(trace_of([], duration_s=240.0), start_replicas=0)
+    idle = make_case(trace_of([], duration_s=240.0))
+    fickle = make_case(trace_of([], duration_s=240.0), start_replicas=0)
     outcomes = run_fleet([idle, fickle, fickle], [leaver(90.0), leaver(60.0), Told(late_one)], GpuPool(1))
     assert [outcome.replica_s for outcome in outcomes] == pytest.approx([90.0, 0.0, 150.0])
 
@@ -176,13 +178,13 @@ def test_replicas_that_wait_go_before_those_that_start_or_serve() -> None:
         counts.append((view.ready, view.starting))
         return 4 if view.now_s < 60 else 2
 
-    run_fleet([case_of(trace_of([], duration_s=120.0))], [Told(rule)], GpuPool(2))
+    run_fleet([make_case(trace_of([], duration_s=120.0))], [Told(rule)], GpuPool(2))
     assert counts[3] == (1, 3)  # one serves, one starts, two wait
     assert counts[4] == (2, 0)
 
 
 def test_replicas_a_study_begins_with_wait_too_if_there_are_not_enough_gpus() -> None:
-    first, second = (case_of(trace_of([1.0], 10, duration_s=240.0), start_replicas=1) for _ in range(2))
+    first, second = (make_case(trace_of([1.0], 10, duration_s=240.0), start_replicas=1) for _ in range(2))
     outcomes = run_fleet([first, second], [leaver(30.0), Fixed(1)], GpuPool(1))
     assert outcomes[0].ttft_s.tolist() == pytest.approx([0.01])
     assert outcomes[1].ttft_s.tolist() == pytest.approx([89.01])  # free at 30 s, a whole cold start later
@@ -191,11 +193,11 @@ def test_replicas_a_study_begins_with_wait_too_if_there_are_not_enough_gpus() ->
 @pytest.mark.slow
 @pytest.mark.parametrize("favoured", [0, 1])
 def test_ours_gives_short_gpus_to_the_workload_of_higher_priority(favoured: int) -> None:
-    trace = small.poisson([200.0], 900.0, output=200)
-    cases = [replace(small.study(trace, seed=1), trace=replace(trace, name=name)) for name in ("a", "b")]
+    trace = synthetic.poisson([200.0], 900.0, output=200)
+    cases = [replace(synthetic.study(trace, seed=1), trace=replace(trace, name=name)) for name in ("a", "b")]
     policies = [with_priority(f"p{number}", 100 if number == favoured else 1) for number in range(2)]
     gpus = 8.0  # either of them could use them all: prompts alone keep seven replicas busy
-    outcomes = run_fleet(cases, OursTogether(cases, policies, gpus), GpuPool(gpus))
+    outcomes = run_fleet(cases, PolicyFleetScaler(cases, policies, gpus), GpuPool(gpus))
     high, low = (outcomes[place].timeline[20:60, 2] for place in (favoured, 1 - favoured))
     assert high.tolist() == [7.0] * 40
     assert low.tolist() == [1.0] * 40  # its floor
@@ -211,7 +213,7 @@ def test_a_node_is_fresh_once_and_everybody_sees_the_phases_as_they_pass() -> No
         rows[view.now_s] = [tuple(not np.isnan(moment) for moment in each) for each in moments]  # type: ignore[misc]
         return 1 + (view.now_s >= 30) + (view.now_s >= 270)
 
-    case = case_of(trace_of([1.0], 10, duration_s=400.0), start_replicas=0, cold_start_uncached_s=240.0)
+    case = make_case(trace_of([1.0], 10, duration_s=400.0), start_replicas=0, cold_start_uncached_s=240.0)
     outcome = run(replace(case, profile=replace(case.profile, weight_bytes=16e9)), Told(rule))
     # The first is asked for at 15 s, on a fresh node: up after 114 s, image after 184 s, serving after 240 s. The
     # second comes at 30 s to the same node and waits for it; the third finds everything there.
@@ -231,26 +233,26 @@ def test_a_ninth_replica_needs_a_second_node() -> None:
         took.append((view.pods.ready_s - view.pods.created_s)[1:].tolist())
         return 10
 
-    case = case_of(trace_of([1.0], 10, duration_s=400.0), start_replicas=1, cold_start_uncached_s=240.0)
+    case = make_case(trace_of([1.0], 10, duration_s=400.0), start_replicas=1, cold_start_uncached_s=240.0)
     run(case, Told(rule))
     assert took[-1] == pytest.approx([60.0] * 7 + [240.0] * 2)  # seven beside the first one, two on a second node
 
 
 def test_a_case_that_is_over_counts_nothing_of_what_comes_after() -> None:
-    short = case_of(trace_of([1.0], 10, duration_s=30.0))
-    long = case_of(trace_of([1.0], 10, duration_s=300.0))
+    has_waiting = make_case(trace_of([1.0], 10, duration_s=30.0))
+    long = make_case(trace_of([1.0], 10, duration_s=300.0))
     grows = Told(lambda view: 1 + int(view.now_s // 60))
-    outcomes = run_fleet([short, long], [grows, Fixed(1)])
+    outcomes = run_fleet([has_waiting, long], [grows, Fixed(1)])
     assert outcomes[0].change_s.tolist() == []
     assert [outcome.replica_s for outcome in outcomes] == pytest.approx([30.0, 300.0])
 
 
 def test_a_replica_larger_than_the_pool_is_refused() -> None:
     with pytest.raises(ValueError, match=r"gpus_per_replica is 4, a node has 2"):
-        run_fleet([case_of(trace_of([1.0]), gpus_per_replica=4.0)], [Fixed(1)], GpuPool(2))
+        run_fleet([make_case(trace_of([1.0]), gpus_per_replica=4.0)], [Fixed(1)], GpuPool(2))
 
 
 def test_each_case_has_a_scaler() -> None:
     scalers: Sequence[Scaler] = [Fixed(1)]
     with pytest.raises(ValueError, match="zip"):
-        run_fleet([case_of(trace_of([1.0]))] * 2, scalers)
+        run_fleet([make_case(trace_of([1.0]))] * 2, scalers)

@@ -16,19 +16,19 @@ from autoscaler.core.table.columns import FloatColumn
 from autoscaler.core.table.histogram import quantile
 from autoscaler.lab.baselines.signals import TTFT
 from autoscaler.lab.replay.case import Goal, Outcome, PodRows, Totals, Trace, View
-from autoscaler.lab.replay.replicas import Replicas
+from autoscaler.lab.replay.engine.gpu_pool import GpuPool
+from autoscaler.lab.replay.engine.replicas import Replicas
+from autoscaler.lab.replay.inputs.transform import generate
 from autoscaler.lab.replay.run import run
-from autoscaler.lab.replay.shared_gpus import GpuPool
-from autoscaler.lab.replay.trace import generate
 from autoscaler.sim.engine.profiles import Profile
 from autoscaler.sim.engine.traffic import Lengths, Shape
-from tests.lab.replay.cases import PLAIN, Fixed, Told, case_of, trace_of
+from tests.lab.replay.cases import PLAIN, Fixed, Told, make_case, trace_of
 
 SHAPE = Shape(4.0, Lengths(200, 0.5, 2000), Lengths(100, 0.5, 1000))
 
 
 def test_a_request_to_a_free_replica_takes_its_tokens() -> None:
-    outcome = run(case_of(trace_of([5.0, 7.0], [101, 1], duration_s=20.0)), Fixed(1))
+    outcome = run(make_case(trace_of([5.0, 7.0], [101, 1], duration_s=20.0)), Fixed(1))
     assert outcome.ttft_s.tolist() == pytest.approx([0.01, 0.01])
     assert outcome.itl_s.tolist() == pytest.approx([0.01, 0.0])
     assert outcome.e2e_s.tolist() == pytest.approx([1.01, 0.01])
@@ -37,22 +37,24 @@ def test_a_request_to_a_free_replica_takes_its_tokens() -> None:
 
 def test_the_timeline_has_every_scrape_so_that_a_burst_within_a_minute_shows_and_nothing_is_blank() -> None:
     arrivals = [*np.linspace(80.0, 81.0, 100).tolist(), 100.0]
-    outcome = run(case_of(trace_of(arrivals, 400, duration_s=240.0)), Told(lambda view: 2 if view.now_s >= 120 else 1))
-    time_s, wanted, _, running, waiting = outcome.timeline.T
+    outcome = run(
+        make_case(trace_of(arrivals, 400, duration_s=240.0)), Told(lambda view: 2 if view.now_s >= 120 else 1)
+    )
+    time_s, desired, _, running, waiting = outcome.timeline.T
     assert time_s.tolist() == [0.0, *np.arange(7.5, 240.0, 15.0).tolist(), 247.5]
     assert (running + waiting)[time_s == 82.5] == 100
-    assert wanted.tolist() == [1.0] * 9 + [2.0] * 9  # decided at 120 s
+    assert desired.tolist() == [1.0] * 9 + [2.0] * 9  # decided at 120 s
 
 
 def test_the_run_goes_on_and_is_paid_for_until_everybody_is_served() -> None:
-    outcome = run(case_of(trace_of([5.0], 2000, duration_s=6.0)), Fixed(1))
+    outcome = run(make_case(trace_of([5.0], 2000, duration_s=6.0)), Fixed(1))
     assert outcome.e2e_s[0] == pytest.approx(20.0)
     assert outcome.replica_s == pytest.approx(25.0)
 
 
 def test_a_run_tells_how_much_of_its_trace_is_over_and_that_all_is_while_it_serves_the_last() -> None:
     shares: list[float] = []
-    run(case_of(trace_of([5.0], 4000, duration_s=20.0)), Fixed(1), shares.append)
+    run(make_case(trace_of([5.0], 4000, duration_s=20.0)), Fixed(1), shares.append)
     assert shares == sorted(shares)
     assert shares[:3] == [0.0, 0.375, 0.75]  # by its scrapes
     assert shares[-2:] == [1.0, 1.0]
@@ -61,11 +63,11 @@ def test_a_run_tells_how_much_of_its_trace_is_over_and_that_all_is_while_it_serv
 def test_without_a_replica_the_gateway_holds_requests_until_the_first_one_serves() -> None:
     seen: list[float] = []
 
-    def wanted(view: View) -> int:
-        seen.append(view.seen.gateway_waiting)
+    def desired(view: View) -> int:
+        seen.append(view.totals.gateway_waiting)
         return 1 if view.now_s >= 30 else 0
 
-    outcome = run(case_of(trace_of([10.0, 20.0], 10, duration_s=120.0), start_replicas=0), Told(wanted))
+    outcome = run(make_case(trace_of([10.0, 20.0], 10, duration_s=120.0), start_replicas=0), Told(desired))
     # Asked for at 30 s, serving 60 s later: both begin, together.
     assert outcome.ttft_s.tolist() == pytest.approx([80.01, 70.01])
     assert outcome.replica_s == pytest.approx(90.0)
@@ -75,7 +77,7 @@ def test_without_a_replica_the_gateway_holds_requests_until_the_first_one_serves
 
 
 def test_nobody_is_served_if_nobody_is_asked_for_and_the_run_ends_all_the_same() -> None:
-    outcome = run(case_of(trace_of([10.0], 10), start_replicas=0), Fixed(0))
+    outcome = run(make_case(trace_of([10.0], 10), start_replicas=0), Fixed(0))
     assert outcome.ttft_s.tolist() == outcome.itl_s.tolist() == outcome.e2e_s.tolist() == [math.inf]
     assert outcome.replica_s == 0.0
 
@@ -83,13 +85,13 @@ def test_nobody_is_served_if_nobody_is_asked_for_and_the_run_ends_all_the_same()
 def test_a_new_replica_costs_from_the_moment_it_is_asked_for_and_serves_after_its_cold_start() -> None:
     states: list[tuple[float, int, int]] = []
 
-    def wanted(view: View) -> int:
+    def desired(view: View) -> int:
         states.append((view.now_s, view.ready, view.starting))
         if view.starting:
             assert view.starting_since_s.tolist() == [30.0]
         return 2 if view.now_s >= 30 else 1
 
-    outcome = run(case_of(trace_of([1.0], 1, duration_s=120.0)), Told(wanted))
+    outcome = run(make_case(trace_of([1.0], 1, duration_s=120.0)), Told(desired))
     assert states == [
         (15.0, 1, 0),
         (30.0, 1, 0),
@@ -107,14 +109,14 @@ def test_who_serves_at_the_beginning_tells_how_long_its_start_took() -> None:
     """As the status of a pod does."""
     told: list[FloatColumn] = []
 
-    def wanted(view: View) -> int:
+    def desired(view: View) -> int:
         told.append(view.pods.ready_s - view.pods.created_s)
         assert (view.pods.scheduled_s <= view.pods.started_s).all()
         assert (view.pods.scheduled_s - view.pods.created_s < told[0] / 2).all()  # it did not wait for a GPU
         return 300
 
-    case = case_of(trace_of([1.0], 1, duration_s=40.0), cold_start_spread=0.5, cold_start_s=60.0, start_replicas=300)
-    run(case, Told(wanted))
+    case = make_case(trace_of([1.0], 1, duration_s=40.0), cold_start_spread=0.5, cold_start_s=60.0, start_replicas=300)
+    run(case, Told(desired))
     assert told[0].mean() == pytest.approx(60.0, rel=0.1)
     assert np.log(told[0]).std() == pytest.approx(0.5, rel=0.15)
 
@@ -122,14 +124,14 @@ def test_who_serves_at_the_beginning_tells_how_long_its_start_took() -> None:
 def test_cold_starts_scatter_around_their_mean_and_follow_the_seed() -> None:
     took: list[FloatColumn] = []
 
-    def wanted(view: View) -> int:
+    def desired(view: View) -> int:
         if view.now_s > 380:
             took.append(view.pods.ready_s - view.pods.created_s)
         return 400
 
-    case = case_of(trace_of([1.0], 1, duration_s=400.0), cold_start_spread=0.5, cold_start_s=60.0, start_replicas=0)
+    case = make_case(trace_of([1.0], 1, duration_s=400.0), cold_start_spread=0.5, cold_start_s=60.0, start_replicas=0)
     for seed in (1, 1, 2):
-        run(replace(case, seed=seed), Told(wanted))
+        run(replace(case, seed=seed), Told(desired))
     first, again, other = took[0], took[len(took) // 3], took[-1]
     assert first.mean() == pytest.approx(60.0, rel=0.1)
     assert np.log(first).std() == pytest.approx(0.5, rel=0.15)
@@ -139,14 +141,14 @@ def test_cold_starts_scatter_around_their_mean_and_follow_the_seed() -> None:
 
 def test_a_leaving_replica_finishes_what_it_has_and_is_paid_for_until_then() -> None:
     # At 15 s one of two goes: the younger, which has the second request, until 10 + 12 s.
-    case = case_of(trace_of([9.0, 10.0], 1200, duration_s=100.0), start_replicas=2, drain_s=30.0)
+    case = make_case(trace_of([9.0, 10.0], 1200, duration_s=100.0), start_replicas=2, drain_s=30.0)
     outcome = run(case, Fixed(1))
     assert outcome.e2e_s.tolist() == pytest.approx([12.0, 12.0])
     assert outcome.replica_s == pytest.approx(100.0 + 22.0)
 
 
 def test_what_a_leaving_replica_has_not_finished_in_time_is_lost() -> None:
-    case = case_of(trace_of([9.0, 10.0], 1200, duration_s=100.0), start_replicas=2, drain_s=3.0)
+    case = make_case(trace_of([9.0, 10.0], 1200, duration_s=100.0), start_replicas=2, drain_s=3.0)
     outcome = run(case, Fixed(1))
     assert outcome.ttft_s.tolist() == pytest.approx([0.01, 0.01])  # it had begun
     assert outcome.itl_s.tolist() == pytest.approx([0.01, math.inf])
@@ -157,12 +159,12 @@ def test_those_who_are_not_ready_go_first_then_the_youngest() -> None:
     rows: list[tuple[float, list[int], list[bool]]] = []
     wants = iter([3, 2, 1, 1])
 
-    def wanted(view: View) -> int:
+    def desired(view: View) -> int:
         rows.append((view.now_s, view.pods.id.tolist(), view.pods.terminating.tolist()))
         return next(wants, 1)
 
-    case = case_of(trace_of([0.5, 0.6], 6500, duration_s=70.0), start_replicas=2)
-    run(case, Told(wanted))
+    case = make_case(trace_of([0.5, 0.6], 6500, duration_s=70.0), start_replicas=2)
+    run(case, Told(desired))
     # 30 s: number 2 starts; 45 s: it is gone at once; 60 s: number 1 leaves, and still has its request.
     assert [row[1:] for row in rows[:4]] == [
         ([0, 1], [False, False]),
@@ -175,13 +177,13 @@ def test_those_who_are_not_ready_go_first_then_the_youngest() -> None:
 def test_a_client_without_patience_leaves_the_queue_and_no_counter_knows() -> None:
     counted: list[Totals] = []
 
-    def wanted(view: View) -> int:
-        counted.append(view.seen)
+    def desired(view: View) -> int:
+        counted.append(view.totals)
         return 1
 
     profile = replace(PLAIN, max_num_seqs=1)
-    case = case_of(trace_of([1.0, 1.1, 1.2], 500, duration_s=60.0), patience_s=7.0)
-    outcome = run(replace(case, profile=profile), Told(wanted))
+    case = make_case(trace_of([1.0, 1.1, 1.2], 500, duration_s=60.0), patience_s=7.0)
+    outcome = run(replace(case, profile=profile), Told(desired))
     assert np.isfinite(outcome.e2e_s).tolist() == [True, True, False]
     assert (counted[-1].arrivals, counted[-1].finished, counted[-1].first_tokens) == (3, 2, 2)
     assert counted[-1].waiting.tolist() == [0.0]
@@ -195,7 +197,7 @@ def test_with_patience_too_it_does_not_matter_how_often_somebody_looks(seed: int
         "made", np.cumsum(rng.exponential(0.15, 1200)), rng.integers(20, 1500, 1200), rng.integers(1, 500, 1200), 200.0
     )
     tight = Profile(0.008, 2e-4, 1.5e-6, 1e-4, kv_capacity_tokens=9000, max_num_seqs=12, max_model_len=4096)
-    case = case_of(trace, profile=tight, start_replicas=4, patience_s=4.0)
+    case = make_case(trace, profile=tight, start_replicas=4, patience_s=4.0)
     rare, often = (run(replace(case, scrape_s=scrape_s), Fixed(4)) for scrape_s in (600.0, 1.0))
     assert 0 < np.isinf(rare.e2e_s).sum() < 600
     for name in ("ttft_s", "itl_s", "e2e_s"):
@@ -206,14 +208,14 @@ def test_a_crash_loses_what_the_engine_held_resets_its_counters_and_starts_it_ag
     pods: list[PodRows] = []
     totals: list[Totals] = []
 
-    def wanted(view: View) -> int:
+    def desired(view: View) -> int:
         pods.append(view.pods)
-        totals.append(view.seen)
+        totals.append(view.totals)
         return 1
 
     trace = generate("made", SHAPE, 3600.0, seed=1)
-    case = case_of(trace, crash_every_s=720.0, cold_start_s=20.0)
-    outcome = run(replace(case, profile=replace(PLAIN, max_num_seqs=64)), Told(wanted))
+    case = make_case(trace, crash_every_s=720.0, cold_start_s=20.0)
+    outcome = run(replace(case, profile=replace(PLAIN, max_num_seqs=64)), Told(desired))
     lost = np.isinf(outcome.e2e_s)
     assert 1 <= lost.sum() < 0.05 * len(lost)
     assert any(np.isnan(rows.ready_s).all() for rows in pods)  # it starts again, under the same number
@@ -228,13 +230,13 @@ def test_a_crash_loses_what_the_engine_held_resets_its_counters_and_starts_it_ag
 def test_what_was_read_of_an_engine_that_crashed_stands_until_the_next_scrape_fails() -> None:
     notes: list[tuple[float, float, bool, float]] = []  # now, the last scrape, ready, tokens
 
-    def wanted(view: View) -> int:
+    def desired(view: View) -> int:
         (ready_s,), (tokens,) = view.pods.ready_s, view.pods.generation_tokens
-        notes.append((view.now_s, view.seen.time_s, not math.isnan(ready_s), float(tokens)))
+        notes.append((view.now_s, view.totals.time_s, not math.isnan(ready_s), float(tokens)))
         return 1
 
-    case = case_of(generate("made", SHAPE, 3600.0, seed=1), crash_every_s=720.0, cold_start_s=40.0)
-    run(replace(case, profile=replace(PLAIN, max_num_seqs=64)), Told(wanted, period_s=1.0))
+    case = make_case(generate("made", SHAPE, 3600.0, seed=1), crash_every_s=720.0, cold_start_s=40.0)
+    run(replace(case, profile=replace(PLAIN, max_num_seqs=64)), Told(desired, period_s=1.0))
     down = [(before, after) for before, after in itertools.pairwise(notes) if before[2] and not after[2]]
     assert len(down) >= 2
     assert any(after[3] == before[3] for before, after in down)
@@ -247,8 +249,8 @@ def test_what_was_read_of_an_engine_that_crashed_stands_until_the_next_scrape_fa
 
 def test_a_container_starts_again_at_once_and_waits_longer_with_every_crash_soon_after() -> None:
     """As the kubelet does: 10, 20, 40 s and so on up to five minutes, and from the beginning after ten minutes."""
-    case = case_of(trace_of([1.0], duration_s=1e6), cold_start_s=60.0, start_replicas=1)
-    replicas = Replicas(case, GpuPool.holding([case]))
+    case = make_case(trace_of([1.0], duration_s=1e6), cold_start_s=60.0, start_replicas=1)
+    replicas = Replicas(case, GpuPool.for_cases([case]))
     (pod,) = replicas.pods
     waits_s, now_s = [], 0.0
     for ran_s in (90.0, 90.0, 90.0, 90.0, 90.0, 90.0, 90.0, 90.0, 599.0, 600.0, 90.0, 700.0):
@@ -264,12 +266,12 @@ def test_a_container_starts_again_at_once_and_waits_longer_with_every_crash_soon
 def test_a_proxy_does_not_count_clients_who_left_while_no_replica_served() -> None:
     counted: list[float] = []
 
-    def wanted(view: View) -> int:
+    def desired(view: View) -> int:
         counted.append(view.live_concurrency())
         return 0
 
-    case = case_of(trace_of([8.0, 12.0], 10, duration_s=30.0), start_replicas=0, patience_s=5.0, scrape_s=120.0)
-    run(case, Told(wanted))
+    case = make_case(trace_of([8.0, 12.0], 10, duration_s=30.0), start_replicas=0, patience_s=5.0, scrape_s=120.0)
+    run(case, Told(desired))
     assert counted[:2] == [1.0, 0.0]
 
 
@@ -277,13 +279,13 @@ def observed(**changes: object) -> tuple[Outcome, list[tuple[float, Totals, PodR
     """Run an hour of traffic under a number of replicas that goes up and down; return what was seen on the way."""
     notes = []
 
-    def wanted(view: View) -> int:
-        notes.append((view.now_s, view.seen, view.pods, view))
+    def desired(view: View) -> int:
+        notes.append((view.now_s, view.totals, view.pods, view))
         return 2 + int(view.now_s // 600) % 3
 
     trace = generate("made", SHAPE, 3600.0, seed=3)
     profile = replace(PLAIN, sequence_s=5e-4, prompt_token_s=1e-4, max_num_seqs=8)
-    return run(replace(case_of(trace, start_replicas=2), profile=profile, **changes), Told(wanted)), notes
+    return run(replace(make_case(trace, start_replicas=2), profile=profile, **changes), Told(desired)), notes
 
 
 @pytest.mark.parametrize("router", ["least-requests", "round-robin"])
@@ -319,9 +321,9 @@ def test_windows_are_differences_of_scrapes_of_the_right_age() -> None:
     _, notes = observed()
     view = notes[-1][3]  # the view lives on: it now shows the end
     for seconds in (0.0, 30.0, 60.0, 300.0):
-        assert seconds <= view.now_s - view.ago(seconds).time_s < seconds + 15.0 + 1e-6
-    assert view.ago(1e9).time_s == 0.0
-    assert view.ago(0.0) is view.seen
+        assert seconds <= view.now_s - view.totals_ago(seconds).time_s < seconds + 15.0 + 1e-6
+    assert view.totals_ago(1e9).time_s == 0.0
+    assert view.totals_ago(0.0) is view.totals
 
 
 def test_latencies_are_the_quantiles_of_the_last_minute_of_all_pods() -> None:
@@ -337,22 +339,22 @@ def test_latencies_are_the_quantiles_of_the_last_minute_of_all_pods() -> None:
 def test_a_proxy_counts_without_a_scrape() -> None:
     counted: list[tuple[float, float]] = []
 
-    def wanted(view: View) -> int:
-        counted.append((view.live_concurrency(), view.seen.running.sum() + view.seen.waiting.sum()))
+    def desired(view: View) -> int:
+        counted.append((view.live_concurrency(), view.totals.running.sum() + view.totals.waiting.sum()))
         return 1
 
-    run(case_of(trace_of(np.arange(8.0, 15.0, 1.0).tolist(), 3000, duration_s=20.0)), Told(wanted))
+    run(make_case(trace_of(np.arange(8.0, 15.0, 1.0).tolist(), 3000, duration_s=20.0)), Told(desired))
     assert counted[0] == (7.0, 0.0)  # the scrape was at 7.5 s
 
 
 def test_decisions_come_at_their_period_and_counts_are_kept_within_bounds() -> None:
     times: list[float] = []
 
-    def wanted(view: View) -> int:
+    def desired(view: View) -> int:
         times.append(view.now_s)
         return 10 if view.now_s < 10 else -3
 
-    outcome = run(case_of(trace_of([1.0], 1, duration_s=20.0), max_replicas=4), Told(wanted, period_s=2.0))
+    outcome = run(make_case(trace_of([1.0], 1, duration_s=20.0), max_replicas=4), Told(desired, period_s=2.0))
     assert times[:4] == [2.0, 4.0, 6.0, 8.0]
     assert outcome.change_to.tolist() == [4, 0]
 
@@ -366,7 +368,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
 
 def test_a_thousand_replicas_find_room() -> None:
     trace = trace_of(np.linspace(0, 50, 3000).tolist(), 400, duration_s=60.0)
-    outcome = run(case_of(trace, start_replicas=1000), Fixed(1000))
+    outcome = run(make_case(trace, start_replicas=1000), Fixed(1000))
     assert np.isfinite(outcome.e2e_s).all()
     assert outcome.replica_s == pytest.approx(60_000, rel=0.02)
 
@@ -386,11 +388,11 @@ def test_whatever_is_wanted_no_request_is_lost_without_a_reason_and_no_second_is
     views: list[tuple[Totals, PodRows]] = []
     left = iter(wants)
 
-    def wanted(view: View) -> int:
-        views.append((view.seen, view.pods))
+    def desired(view: View) -> int:
+        views.append((view.totals, view.pods))
         return next(left, 2)
 
-    case = case_of(
+    case = make_case(
         generate("made", SHAPE, 400.0, seed=2),
         profile=replace(PLAIN, sequence_s=1e-3, prompt_token_s=1e-4, max_num_seqs=8, kv_capacity_tokens=101_000),
         cold_start_s=11.0,
@@ -400,7 +402,7 @@ def test_whatever_is_wanted_no_request_is_lost_without_a_reason_and_no_second_is
         patience_s=patience_s,
         router=router,
     )
-    outcome = run(case, Told(wanted, period_s=7.0))
+    outcome = run(case, Told(desired, period_s=7.0))
     lost = np.isinf(outcome.e2e_s)
     if drain_s == 60.0 and math.isinf(crash_every_s) and math.isinf(patience_s):
         assert not lost.any()
@@ -420,13 +422,13 @@ def test_while_requests_queue_for_slots_the_histograms_lag_and_usage_and_token_g
     """As on the recorded server: the TTFT of those who get their first token now is not that of those who come now."""
     views: list[Totals] = []
 
-    def wanted(view: View) -> int:
-        views.append(view.seen)
+    def desired(view: View) -> int:
+        views.append(view.totals)
         return 1
 
     arrivals = np.concatenate([np.arange(0.0, 100.0, 1.0), np.arange(100.0, 140.0, 0.2), np.arange(140.0, 400.0, 1.0)])
-    case = case_of(trace_of(arrivals.tolist(), 300, duration_s=400.0))
-    outcome = run(case, Told(wanted))
+    case = make_case(trace_of(arrivals.tolist(), 300, duration_s=400.0))
+    outcome = run(case, Told(desired))
     calm, rush, after = (next(seen for seen in views if seen.time_s > at_s) for at_s in (90.0, 130.0, 160.0))
     felt = np.median(outcome.ttft_s[(arrivals > 120) & (arrivals < 140)])
     told = quantile(0.5, TTFT, rush.ttft_buckets - calm.ttft_buckets)
@@ -439,7 +441,7 @@ def test_while_requests_queue_for_slots_the_histograms_lag_and_usage_and_token_g
 
 
 def test_a_trace_without_requests_costs_what_stands_there() -> None:
-    outcome = run(case_of(trace_of([], duration_s=100.0)), Fixed(2))
+    outcome = run(make_case(trace_of([], duration_s=100.0)), Fixed(2))
     assert len(outcome.ttft_s) == 0
     assert outcome.replica_s == pytest.approx(100.0 + 85.0)
 
@@ -478,9 +480,9 @@ def test_the_demo_does_not_need_the_compiler() -> None:
 )
 def test_a_case_that_makes_no_sense_is_refused_by_name(change: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
-        run(replace(case_of(trace_of([1.0])), **change), Fixed(1))  # type: ignore[arg-type]
+        run(replace(make_case(trace_of([1.0])), **change), Fixed(1))  # type: ignore[arg-type]
 
 
 def test_a_scaler_without_a_period_is_refused() -> None:
     with pytest.raises(ValueError, match="period_s of scaler fixed is 0; it must be a number above 0"):
-        run(case_of(trace_of([1.0])), Fixed(1, period_s=0.0))
+        run(make_case(trace_of([1.0])), Fixed(1, period_s=0.0))

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from autoscaler.lab.replay.case import Case, Goal, Outcome
-from autoscaler.lab.replay.score import summarize, thin
-from tests.lab.replay.cases import case_of, trace_of
+from autoscaler.lab.replay.score import compute_score, downsample
+from tests.lab.replay.cases import make_case, trace_of
 
 INF = math.inf
 GOAL = Goal(1.0, 0.05, 0.9)
@@ -27,11 +27,11 @@ def outcome(ttft_s: list[float], itl_s: list[float], changes: list[tuple[float, 
 
 
 def case(arrivals: list[float], goal: Goal = GOAL, **changes: object) -> Case:
-    return case_of(trace_of(arrivals, 10, duration_s=1000.0), goal=goal, **changes)
+    return make_case(trace_of(arrivals, 10, duration_s=1000.0), goal=goal, **changes)
 
 
 def test_a_request_must_meet_both_objectives_and_finish() -> None:
-    row = summarize(case([1, 2, 3, 4]), outcome([0.5, 1.0, 1.5, 0.5], [0.05, 0.06, 0.01, INF]))
+    row = compute_score(case([1, 2, 3, 4]), outcome([0.5, 1.0, 1.5, 0.5], [0.05, 0.06, 0.01, INF]))
     assert (row.attainment, row.attainment_ttft, row.attainment_itl) == (0.25, 0.75, 0.5)
     assert row.goodput_rps == pytest.approx(1 / 1000)
     assert row.goodput_tokens_per_s == pytest.approx(10 / 1000)
@@ -40,49 +40,49 @@ def test_a_request_must_meet_both_objectives_and_finish() -> None:
 
 def test_without_an_objective_it_is_enough_to_be_served() -> None:
     goal = Goal(math.nan, math.nan, 0.9)
-    row = summarize(case([1, 2, 3], goal), outcome([50.0, INF, 5.0], [9.0, INF, INF]))
+    row = compute_score(case([1, 2, 3], goal), outcome([50.0, INF, 5.0], [9.0, INF, INF]))
     assert (row.attainment, row.attainment_ttft, row.attainment_itl) == pytest.approx((1 / 3, 2 / 3, 1 / 3))
 
 
 def test_quantiles_are_values_that_were_felt_and_the_unanswered_count() -> None:
     values = [0.1 * number for number in range(1, 99)] + [INF, INF]
-    row = summarize(case([float(n) for n in range(100)]), outcome(values, [0.0] * 100))
+    row = compute_score(case([float(n) for n in range(100)]), outcome(values, [0.0] * 100))
     assert (row.ttft_p50_s, row.ttft_p95_s, row.ttft_p99_s) == pytest.approx((5.0, 9.5, INF))
 
 
 def test_gpu_hours_count_every_gpu_of_a_replica() -> None:
-    assert summarize(case([1.0], gpus_per_replica=4.0), outcome([0.1], [0.0])).gpu_hours == pytest.approx(8.0)
+    assert compute_score(case([1.0], gpus_per_replica=4.0), outcome([0.1], [0.0])).gpu_hours == pytest.approx(8.0)
 
 
 def test_what_came_before_figures_count_is_in_none_of_them() -> None:
     """The first two requests and the first two changes only taught: a turn that begins among them is one of them."""
     changes = [(0.0, 3), (450.0, 2), (500.0, 4), (600.0, 3)]
     made = outcome([9.0, INF, 0.5, 0.7], [0.01, INF, 0.01, 0.5], changes)
-    row = summarize(case([100, 400, 500, 700], counted_from_s=500.0), made)
+    row = compute_score(case([100, 400, 500, 700], counted_from_s=500.0), made)
     assert (row.attainment, row.attainment_ttft, row.attainment_itl, row.unfinished) == (0.5, 1.0, 0.5, 0)
     assert (row.ttft_p50_s, row.ttft_p99_s) == (0.5, 0.7)
     assert (row.goodput_rps, row.goodput_tokens_per_s) == (1 / 500, 10 / 500)
     assert (row.scale_ups, row.scale_downs, row.flaps) == (1, 1, 1)
     assert row.breach_s == 60.0  # the minute of the last one
-    assert summarize(case([100, 400], counted_from_s=500.0), outcome([9.0, INF], [0.0, INF])).attainment == 1.0
+    assert compute_score(case([100, 400], counted_from_s=500.0), outcome([9.0, INF], [0.0, INF])).attainment == 1.0
 
 
 def test_a_change_back_in_less_than_ten_minutes_is_a_flap() -> None:
     changes = [(0.0, 3), (500.0, 2), (1100.0, 4), (1701.0, 5), (1800.0, 4), (1900.0, 1)]
-    row = summarize(case([1.0]), outcome([0.1], [0.0], changes))
+    row = compute_score(case([1.0]), outcome([0.1], [0.0], changes))
     assert (row.scale_ups, row.scale_downs, row.flaps) == (3, 3, 2)  # 500 s and 1800 s; 1100 s is ten minutes later
-    first = summarize(case([1.0], start_replicas=3), outcome([0.1], [0.0], [(5.0, 1)]))
+    first = compute_score(case([1.0], start_replicas=3), outcome([0.1], [0.0], [(5.0, 1)]))
     assert (first.scale_ups, first.scale_downs) == (0, 1)
 
 
 def test_a_minute_is_in_breach_if_its_requests_met_the_objective_too_rarely() -> None:
     arrivals = [float(n) for n in range(10)] + [70.0, 71.0] + [200.0]
     ttft_s = [0.1] * 9 + [2.0] + [0.1, 2.0] + [0.1]  # 90 %, 50 %, nobody, 100 %
-    assert summarize(case(arrivals), outcome(ttft_s, [0.0] * 13)).breach_s == 60.0
+    assert compute_score(case(arrivals), outcome(ttft_s, [0.0] * 13)).breach_s == 60.0
 
 
 def test_a_trace_without_requests_has_a_row_too() -> None:
-    row = summarize(case([]), outcome([], []))
+    row = compute_score(case([]), outcome([], []))
     assert (row.attainment, row.breach_s) == (1.0, 0.0)
     assert math.isnan(row.ttft_p99_s)
 
@@ -91,7 +91,7 @@ def test_a_thinned_timeline_keeps_its_peaks() -> None:
     rows = np.zeros((10_000, 5))
     rows[:, 0] = np.arange(10_000)
     rows[7777, 1] = 42.0
-    thinned = thin(rows, 100)
+    thinned = downsample(rows, 100)
     assert len(thinned) == 100
     assert thinned[:, 1].max() == 42.0
     assert (np.diff(thinned[:, 0]) > 0).all()
@@ -99,7 +99,7 @@ def test_a_thinned_timeline_keeps_its_peaks() -> None:
 
 def test_a_goal_is_met_by_its_share_up_to_a_rounding_and_never_by_what_is_not_known() -> None:
     goal = Goal(1.0, 0.1, 0.99)
-    assert goal.met_by(0.99)
-    assert goal.met_by(float(np.average([0.985, 0.995], weights=[1.0, 1.0])) - 1e-15)
-    assert not goal.met_by(0.98999)
-    assert not goal.met_by(float("nan"))
+    assert goal.is_met_by(0.99)
+    assert goal.is_met_by(float(np.average([0.985, 0.995], weights=[1.0, 1.0])) - 1e-15)
+    assert not goal.is_met_by(0.98999)
+    assert not goal.is_met_by(float("nan"))

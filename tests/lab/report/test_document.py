@@ -2,9 +2,9 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from autoscaler.lab.compare.result import Before
+from autoscaler.lab.compare.result import LearningResult
 from autoscaler.lab.report.document import document, to_json
-from tests.lab.report.proofs import NEVER, PLAN, UNTOLD, proof, run
+from tests.lab.report.comparisons import NEVER, PLAN, UNTOLD, comparison, run
 
 PROMISED = {
     "name": str,
@@ -24,7 +24,7 @@ PROMISED = {
 
 
 def test_the_promised_keys_are_there_with_their_types() -> None:
-    written = json.loads(to_json([proof()]))
+    written = json.loads(to_json([comparison()]))
     assert {"trace": "office-day", "profile": "8b-h100", "seed": 7}.items() <= written.items()
     assert written["clairvoyant"] == {"gpu_hours": 10.0, "estimate_gpu_hours": 11.5}
     for policy in written["policies"]:
@@ -33,22 +33,22 @@ def test_the_promised_keys_are_there_with_their_types() -> None:
 
 
 def test_a_plan_has_a_key_of_its_own_beside_the_bound_and_is_no_policy() -> None:
-    (without, planned) = (json.loads(to_json([each])) for each in (proof(), proof(planned=PLAN)))
+    (without, offline_plan) = (json.loads(to_json([each])) for each in (comparison(), comparison(offline_plan=PLAN)))
     assert without["planned"] is None
-    assert planned["planned"] == {"gpu_hours": 11.0, "attainment": 0.992}
-    assert planned["policies"] == without["policies"]
+    assert offline_plan["planned"] == {"gpu_hours": 11.0, "attainment": 0.992}
+    assert offline_plan["policies"] == without["policies"]
 
 
 def test_what_a_baseline_came_to_where_it_was_tuned_stands_beside_what_it_came_to() -> None:
-    chosen = replace(run("keda-rps"), before=Before(0.9921234, 7.0))
-    written = json.loads(to_json([proof(run(), chosen, learned_s=3600.0)]))
+    chosen = replace(run("keda-rps"), before=LearningResult(0.9921234, 7.0))
+    written = json.loads(to_json([comparison(run(), chosen, learned_s=3600.0)]))
     assert written["learned_s"] == 3600.0
     assert [policy["before"] for policy in written["policies"]] == [None, {"attainment": 0.992123, "gpu_hours": 7.0}]
     assert not any(policy["tuned"] or policy["default"] for policy in written["policies"])
 
 
 def test_every_key_is_documented() -> None:
-    written = document([proof()])
+    written = document([comparison()])
     assert isinstance(written, dict)
     text = (Path(__file__).parents[3] / "docs" / "reference" / "simulate.md").read_text("utf-8")
     keys = [*written, *written["objective"], *written["policies"][0]]
@@ -56,18 +56,18 @@ def test_every_key_is_documented() -> None:
 
 
 def test_several_traces_make_a_list_in_their_order() -> None:
-    written = document([proof(), proof(trace="night")])
+    written = document([comparison(), comparison(trace="night")])
     assert isinstance(written, list)
     assert [each["trace"] for each in written] == ["office-day", "night"]
 
 
 def test_what_does_not_exist_is_null_and_never_infinity() -> None:
-    text = to_json([proof(run(ttft_p99_s=NEVER, attainment=float("nan")))])
+    text = to_json([comparison(run(ttft_p99_s=NEVER, attainment=float("nan")))])
     (policy,) = json.loads(text)["policies"]
     assert policy["ttft_p99_s"] is None
     assert type(policy["unfinished"]) is int
     assert policy["attainment"] is None
     assert "Infinity" not in text
     assert "NaN" not in text
-    (untold,) = json.loads(to_json([proof(UNTOLD)]))["policies"]
+    (untold,) = json.loads(to_json([comparison(UNTOLD)]))["policies"]
     assert [untold[key] for key in ("goodput_rps", "breach_s", "unfinished")] == [None] * 3

@@ -11,14 +11,14 @@ import pytest
 from playwright.async_api import Browser
 
 from autoscaler.lab.baselines import BASELINES
-from autoscaler.lab.compare.result import ACTUAL, OURS, PLANNED, RECORDED, Proof
+from autoscaler.lab.compare.result import ACTUAL, OFFLINE_PLAN, OURS, RECORDED, Comparison
 from autoscaler.lab.report import charts
 from autoscaler.lab.report.page import page
 from tests.harness.browser import screenshot
-from tests.lab.report.proofs import PLAN, UNTOLD, proof, run
+from tests.lab.report.comparisons import PLAN, UNTOLD, comparison, run
 
 
-def rings(made: Proof) -> dict[str, tuple[float, float]]:
+def rings(made: Comparison) -> dict[str, tuple[float, float]]:
     """Return where the frontier has the ring of each policy, as it ran."""
     space = "{http://www.w3.org/2000/svg}"
     curves = ElementTree.fromstring(charts.frontier(made)).iter(f"{space}g")
@@ -32,17 +32,17 @@ def rings(made: Proof) -> dict[str, tuple[float, float]]:
 
 
 def test_names_from_files_are_text_and_not_markup() -> None:
-    text = page([proof(run(), run('"><img src=x onerror=alert(1)>'), trace="<script>alert(1)</script>")])
+    text = page([comparison(run(), run('"><img src=x onerror=alert(1)>'), trace="<script>alert(1)</script>")])
     assert "<script>alert" not in text
     assert "<img" not in text
 
 
 def test_the_page_names_no_other_address() -> None:
-    assert set(re.findall(r"(?:https?:)?//[\w.]+", page([proof()]))) <= {"http://www.w3.org"}
+    assert set(re.findall(r"(?:https?:)?//[\w.]+", page([comparison()]))) <= {"http://www.w3.org"}
 
 
 def test_every_picture_is_well_formed() -> None:
-    made = proof()
+    made = comparison()
     for picture in (
         charts.frontier(made),
         charts.timeline(made, made.runs[0], charts.most_replicas(made)),
@@ -52,27 +52,27 @@ def test_every_picture_is_well_formed() -> None:
 
 def test_what_is_not_known_is_not_drawn() -> None:
     """Two histograms do not tell `attainment` of what happened; a circle without a place would lie at the top edge."""
-    drawn = charts.frontier(proof(run(), run("hpa"), run("actual", attainment=float("nan"), gpu_hours=40.0)))
+    drawn = charts.frontier(comparison(run(), run("hpa"), run("actual", attainment=float("nan"), gpu_hours=40.0)))
     assert "nan" not in drawn
     assert "actual" not in drawn
     assert "hpa" in drawn
 
 
 def test_what_is_not_known_misses_nothing() -> None:
-    text = page([proof(run(), UNTOLD)])
+    text = page([comparison(run(), UNTOLD)])
     assert "Pale rows" not in text
     assert 'class="missed"' not in text
     assert "–/s" not in text
-    assert "Pale rows" in page([proof(run(), UNTOLD, run("hpa", attainment=0.5))])
+    assert "Pale rows" in page([comparison(run(), UNTOLD, run("hpa", attainment=0.5))])
 
 
 def test_our_row_is_pale_as_well_where_it_misses_the_goal() -> None:
-    assert '<tr class="ours missed"' in page([proof(run(attainment=0.5), run("hpa"))])
-    assert '<tr class="ours"' in page([proof(run(), run("hpa", attainment=0.5))])
+    assert '<tr class="ours missed"' in page([comparison(run(attainment=0.5), run("hpa"))])
+    assert '<tr class="ours"' in page([comparison(run(), run("hpa", attainment=0.5))])
 
 
 def test_where_everybody_meets_the_goal_its_line_is_below_them() -> None:
-    made = proof(run(attainment=1.0), run("hpa", attainment=1.0), frontier={})
+    made = comparison(run(attainment=1.0), run("hpa", attainment=1.0), frontier={})
     (goal,) = re.findall(r'class="limit" x1="[^"]*" x2="[^"]*" y1="([^"]*)"', charts.frontier(made))
     assert float(goal) > rings(made)["ours"][1] + 100
 
@@ -81,7 +81,7 @@ def test_where_everybody_meets_the_goal_its_line_is_below_them() -> None:
 def test_a_wild_baseline_does_not_flatten_the_rest_whether_it_met_the_goal_or_not(attainment: float) -> None:
     wild = run("wild", attainment=attainment, gpu_hours=400.0)
     wild.timeline[50, 1:3] = 900.0
-    made = proof(run(), run("best", gpu_hours=11.0), wild)
+    made = comparison(run(), run("best", gpu_hours=11.0), wild)
     assert charts.most_replicas(made) < 20
     x = {policy: circle[0] for policy, circle in rings(made).items()}
     assert x["best"] + 100 < x["ours"] < x["wild"] == charts.WIDTH - charts.RIGHT  # at the edge, with an arrow
@@ -92,14 +92,20 @@ def test_the_replica_axis_fits_what_happened_and_the_best_baseline() -> None:
     best, actual = run("best", gpu_hours=11.0), run("actual", attainment=float("nan"))
     best.timeline[50, 1:3] = 30.0
     actual.timeline[50, 1:3] = 50.0
-    assert 30 <= charts.most_replicas(proof(run(), best)) < 50 <= charts.most_replicas(proof(run(), best, actual)) < 90
+    assert (
+        30
+        <= charts.most_replicas(comparison(run(), best))
+        < 50
+        <= charts.most_replicas(comparison(run(), best, actual))
+        < 90
+    )
 
 
 def test_every_policy_has_a_colour_of_its_own() -> None:
-    names = [OURS, PLANNED, *BASELINES, ACTUAL, RECORDED]
+    names = [OURS, OFFLINE_PLAN, *BASELINES, ACTUAL, RECORDED]
     tints = charts.colours(names)
     assert len(set(tints.values())) == len(names)
-    style = page([proof()])
+    style = page([comparison()])
     for tint in tints.values():
         assert f".{tint} {{ color:" in style
     values = [re.findall(rf"--s{place}: (#\w+);", style) for place in range(charts.SERIES)]
@@ -109,7 +115,7 @@ def test_every_policy_has_a_colour_of_its_own() -> None:
 
 def test_runs_without_a_timeline_and_proofs_without_a_bound_are_drawn() -> None:
     drawn, lone = run(), replace(run("lone"), timeline=np.empty((0, 5)))
-    text = page([proof(drawn, lone, clairvoyant_gpu_hours=math.nan, estimate_gpu_hours=math.nan, frontier={})])
+    text = page([comparison(drawn, lone, lower_bound_gpu_hours=math.nan, estimate_gpu_hours=math.nan, frontier={})])
     assert text.count("<figure") == 1
     assert text.count("<svg") == 2  # the frontier and one timeline
     assert "clairvoyant bound</text>" not in text
@@ -117,7 +123,7 @@ def test_runs_without_a_timeline_and_proofs_without_a_bound_are_drawn() -> None:
 
 
 def test_labels_of_the_frontier_keep_within_it_and_clear_of_each_other() -> None:
-    made = proof(run(attainment=1.0), clairvoyant_gpu_hours=2e-6, estimate_gpu_hours=2e-6, frontier={})
+    made = comparison(run(attainment=1.0), lower_bound_gpu_hours=2e-6, estimate_gpu_hours=2e-6, frontier={})
     texts = [*ElementTree.fromstring(charts.frontier(made)).iter("{http://www.w3.org/2000/svg}text")]
     at = {str(each.text): (float(each.get("x", "")), each.get("text-anchor")) for each in texts}
     assert max(x for x, anchor in at.values() if anchor == "middle") <= charts.WIDTH - 2 * charts.RIGHT
@@ -125,7 +131,7 @@ def test_labels_of_the_frontier_keep_within_it_and_clear_of_each_other() -> None
 
 
 def test_labels_of_the_bound_stay_within_the_picture_however_far_right_it_lies() -> None:
-    made = proof(run(attainment=1.0), clairvoyant_gpu_hours=980.0, estimate_gpu_hours=980.0, frontier={})
+    made = comparison(run(attainment=1.0), lower_bound_gpu_hours=980.0, estimate_gpu_hours=980.0, frontier={})
     texts = [*ElementTree.fromstring(charts.frontier(made)).iter("{http://www.w3.org/2000/svg}text")]
     labels = [each for each in texts if str(each.text) in ("clairvoyant bound", "with neighbours, estimated")]
     assert len(labels) == 2
@@ -134,15 +140,15 @@ def test_labels_of_the_bound_stay_within_the_picture_however_far_right_it_lies()
 
 
 def test_a_share_of_all_requests_lies_above_every_smaller_one() -> None:
-    heights = rings(proof(run(attainment=1.0), run("hpa", attainment=0.9999), frontier={}))
+    heights = rings(comparison(run(attainment=1.0), run("hpa", attainment=0.9999), frontier={}))
     assert heights["ours"][1] < heights["hpa"][1]
 
 
 def test_a_plan_is_in_the_table_on_the_frontier_and_over_the_trace() -> None:
-    text = page([proof(planned=PLAN)])
+    text = page([comparison(offline_plan=PLAN)])
     assert text.count('data-policy="planned"') == 4  # row, curve, chip, timeline
     assert "planned (knows the trace): 99.20% at 11 GPU-hours" in text
-    assert "planned" not in page([proof()]).partition("</style>")[2]
+    assert "planned" not in page([comparison()]).partition("</style>")[2]
 
 
 @pytest.mark.integration
@@ -151,7 +157,7 @@ async def test_the_page_opens_without_a_request_and_lights_up_one_policy(
     chromium: Browser, tmp_path: Path, scheme: str
 ) -> None:
     file = tmp_path / "proof.html"
-    file.write_text(page([proof(planned=PLAN)]), "utf-8")
+    file.write_text(page([comparison(offline_plan=PLAN)]), "utf-8")
     context = await chromium.new_context(viewport={"width": 1280, "height": 900}, color_scheme=scheme)  # type: ignore[arg-type]
     tab = await context.new_page()
     asked: list[str] = []

@@ -3,36 +3,36 @@ from io import StringIO
 
 from rich.console import Console
 
-from autoscaler.lab.compare.result import Before
-from autoscaler.lab.report.table import print_proof
-from autoscaler.lab.report.words import COLUMNS
-from tests.lab.report.proofs import PLAN, proof, run
+from autoscaler.lab.compare.result import LearningResult
+from autoscaler.lab.report.format import COLUMNS
+from autoscaler.lab.report.table import print_comparison
+from tests.lab.report.comparisons import PLAN, comparison, run
 
 
 def test_the_table_has_every_column_and_tells_its_notes() -> None:
     out = StringIO()
-    print_proof(proof(notes=("3 requests were shortened [bold]",)), Console(file=out, width=200))
+    print_comparison(comparison(notes=("3 requests were shortened [bold]",)), Console(file=out, width=200))
     text = out.getvalue()
     for column in COLUMNS:
         assert column.title in text
     assert "clairvoyant bound: 10 GPU-hours; with requests that slow each other down about 11.5" in text
     assert "note: 3 requests were shortened [bold]" in text  # markup in a note is text
     assert "office-day: 12,345 requests in 2.0 h, profile 8b-h100" in text
-    print_proof(proof(requests=1), Console(file=out, width=200))
+    print_comparison(comparison(requests=1), Console(file=out, width=200))
     assert "office-day: 1 request in 2.0 h" in out.getvalue()
 
 
 def test_our_row_is_dim_as_well_where_it_misses_the_goal() -> None:
     out = StringIO()
-    print_proof(proof(run(attainment=0.5)), Console(file=out, width=200, force_terminal=True))
-    (row,) = (line for line in out.getvalue().splitlines() if "ours" in line and "│" in line)
-    assert "\x1b[1;2mours" in row
+    print_comparison(comparison(run(attainment=0.5)), Console(file=out, width=200, force_terminal=True))
+    (score,) = (line for line in out.getvalue().splitlines() if "ours" in line and "│" in line)
+    assert "\x1b[1;2mours" in score
 
 
 def test_what_is_learned_from_is_told_and_who_was_chosen_by_it() -> None:
     out = StringIO()
-    chosen = replace(run("keda-rps", gpu_hours=11.0), before=Before(0.995, 7.0))
-    print_proof(proof(run(), chosen, learned_s=21_600.0), Console(file=out, width=200))
+    chosen = replace(run("keda-rps", gpu_hours=11.0), before=LearningResult(0.995, 7.0))
+    print_comparison(comparison(run(), chosen, learned_s=21_600.0), Console(file=out, width=200))
     text = out.getvalue()
     assert "12,345 requests in 2.0 h after 6.0 h to learn from, profile" in text
     assert "│ keda-rps (tuned before) │" in text
@@ -42,10 +42,10 @@ def test_what_is_learned_from_is_told_and_who_was_chosen_by_it() -> None:
 
 def test_a_plan_is_a_row_that_says_what_it_knows() -> None:
     out = StringIO()
-    print_proof(proof(planned=PLAN), Console(file=out, width=200))
-    (row,) = (line for line in out.getvalue().splitlines() if "planned (knows the trace)" in line)
-    assert "99.20%" in row
-    assert "1.10×" in row  # over the bound
+    print_comparison(comparison(offline_plan=PLAN), Console(file=out, width=200))
+    (score,) = (line for line in out.getvalue().splitlines() if "planned (knows the trace)" in line)
+    assert "99.20%" in score
+    assert "1.10×" in score  # over the bound
     assert "ours: 99.50% at 12 GPU-hours, 1.09× the plan that knows the trace. No baseline met the goal." in (
         out.getvalue()
     )
@@ -54,7 +54,9 @@ def test_a_plan_is_a_row_that_says_what_it_knows() -> None:
 def test_a_narrow_terminal_shows_fewer_columns_and_says_which_are_left_out() -> None:
     for width in (45, 60, 80, 100, 120):
         out = StringIO()
-        print_proof(proof(trace="a[red]b\x1b"), Console(file=out, width=width, force_terminal=True, color_system=None))
+        print_comparison(
+            comparison(trace="a[red]b\x1b"), Console(file=out, width=width, force_terminal=True, color_system=None)
+        )
         text = out.getvalue()
         assert "…" not in text
         assert max(map(len, text.splitlines())) <= width

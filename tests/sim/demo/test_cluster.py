@@ -3,12 +3,12 @@ from dataclasses import replace
 import pytest
 
 from autoscaler.core.model.fleet import Blocked
-from autoscaler.sim.demo.cluster import NODE_IDLE_S, Cluster, Setup
+from autoscaler.sim.demo.cluster import NODE_IDLE_S, Cluster, Deployment
 from autoscaler.sim.engine.request import Ending, Request
-from tests.sim.demo.worlds import SETUP, WARM_S, pool
+from tests.sim.demo.scenarios import SETUP, WARM_S, pool
 
 
-def a_cluster(*setups: Setup, nodes: int = 1, elastic_nodes: int = 0) -> Cluster:
+def a_cluster(*setups: Deployment, nodes: int = 1, elastic_nodes: int = 0) -> Cluster:
     return Cluster([pool(nodes, elastic_nodes)], setups or (SETUP,), seed=1, now_s=0.0)
 
 
@@ -176,4 +176,4 @@ def test_a_count_out_of_bounds_is_refused_by_name_and_value(replicas: int) -> No
     cluster = a_cluster()
     with pytest.raises(ValueError, match=f"replicas of chat is {replicas}; allowed: 0 to 1000"):
         cluster.scale(0, replicas, 0.0)
-    assert cluster.wanted == [1]
+    assert cluster.desired == [1]

@@ -7,10 +7,10 @@ from autoscaler.catalog import gpus
 from autoscaler.catalog.series import pod_of
 from autoscaler.core.model.fleet import Pool
 from autoscaler.sim.demo.dcgm import COLLECT_S, DcgmExporter
-from autoscaler.sim.demo.plant import Plant
-from autoscaler.sim.demo.world import world
+from autoscaler.sim.demo.scenario import demo_scenario
+from autoscaler.sim.demo.simulation import Simulation
 from autoscaler.sim.engine.profiles import H100_3G
-from tests.sim.demo.worlds import CHAT, a_world, silent
+from tests.sim.demo.scenarios import CHAT, make_scenario, silent
 
 
 def readings(text: str, name: str) -> list[tuple[dict[str, str], float]]:
@@ -27,9 +27,9 @@ def of_pod(text: str, name: str, pod: str) -> list[float]:
 
 
 def test_a_device_that_a_pod_holds_carries_its_name_and_a_free_one_does_not() -> None:
-    plant = Plant(a_world(silent(devices=2)), 0.0)
-    used = readings(DcgmExporter(plant.cluster).render(0.0), gpus.FB_USED)
-    (pod,) = plant.fleet().pods
+    simulation = Simulation(make_scenario(silent(devices=2)), 0.0)
+    used = readings(DcgmExporter(simulation.cluster).render(0.0), gpus.FB_USED)
+    (pod,) = simulation.fleet().pods
     assert [pod_of(labels) for labels, _ in used] == [("models", pod.name)] * 2 + [None] * 2
     assert used[0][1] > 70_000  # MiB: the engine holds the memory though nobody asks
     assert used[2][1] < 10
@@ -38,12 +38,12 @@ def test_a_device_that_a_pod_holds_carries_its_name_and_a_free_one_does_not() ->
 
 
 def test_a_loaded_engine_that_nobody_asks_is_not_active_and_one_that_serves_is() -> None:
-    plant = Plant(a_world(CHAT, silent(replace(CHAT, model="b"), name="b")), 0.0)
-    exporter = DcgmExporter(plant.cluster)
+    simulation = Simulation(make_scenario(CHAT, silent(replace(CHAT, model="b"), name="b")), 0.0)
+    exporter = DcgmExporter(simulation.cluster)
     exporter.render(0.0)
-    plant.advance(120.0)
+    simulation.advance(120.0)
     text = exporter.render(120.0)
-    busy, idle = (pod.name for pod in plant.fleet().pods)
+    busy, idle = (pod.name for pod in simulation.fleet().pods)
     for names in gpus.ACTIVITY.values():
         (name,) = {row.name for row in names} & set(re.findall(r"^# TYPE (\S+)", text, re.MULTILINE)) - {
             "DCGM_FI_PROF_GR_ENGINE_ACTIVE"
@@ -53,36 +53,36 @@ def test_a_loaded_engine_that_nobody_asks_is_not_active_and_one_that_serves_is()
 
 
 def test_values_stand_still_between_two_collections() -> None:
-    plant = Plant(a_world(), 0.0)
-    exporter = DcgmExporter(plant.cluster)
+    simulation = Simulation(make_scenario(), 0.0)
+    exporter = DcgmExporter(simulation.cluster)
     exporter.render(0.0)
-    plant.advance(60.0)
+    simulation.advance(60.0)
     first = exporter.render(60.0)
-    plant.advance(60.0 + COLLECT_S - 1)
+    simulation.advance(60.0 + COLLECT_S - 1)
     assert exporter.render(60.0 + COLLECT_S - 1) == first
-    plant.advance(60.0 + COLLECT_S)
+    simulation.advance(60.0 + COLLECT_S)
     assert exporter.render(60.0 + COLLECT_S) != first
 
 
 def test_memory_fills_while_the_weights_load() -> None:
-    plant = Plant(a_world(silent()), 0.0)
-    plant.cluster.scale(0, 2, 0.0)
-    exporter, name, seen = DcgmExporter(plant.cluster), plant.cluster.pods[1].name, []
+    simulation = Simulation(make_scenario(silent()), 0.0)
+    simulation.cluster.scale(0, 2, 0.0)
+    exporter, name, seen = DcgmExporter(simulation.cluster), simulation.cluster.pods[1].name, []
     for at_s in (0.5, 31.0, 62.0):
-        plant.advance(at_s)
-        seen += of_pod(DcgmExporter(plant.cluster).render(at_s), gpus.FB_USED, name)
+        simulation.advance(at_s)
+        seen += of_pod(DcgmExporter(simulation.cluster).render(at_s), gpus.FB_USED, name)
     assert seen[0] < 10
     assert 5000 < seen[1] < 11_000
     assert seen[2] > 70_000
-    plant.cluster.pods[1].replica.sleep(1, 62.0)  # type: ignore[union-attr]
+    simulation.cluster.pods[1].replica.sleep(1, 62.0)  # type: ignore[union-attr]
     assert of_pod(exporter.render(62.0), gpus.FB_USED, name)[0] < 5000
 
 
 def test_slices_are_told_apart_by_instance_and_have_no_gpu_util() -> None:
-    small = a_world(silent())
+    small = make_scenario(silent())
     pools = (replace(small.pools[0], pool=Pool("nvidia.com/mig-3g.40gb", H100_3G.product), device=H100_3G),)
-    plant = Plant(replace(small, pools=pools), 0.0)
-    text = DcgmExporter(plant.cluster).render(0.0)
+    simulation = Simulation(replace(small, pools=pools), 0.0)
+    text = DcgmExporter(simulation.cluster).render(0.0)
     assert "DCGM_FI_DEV_GPU_UTIL" not in text
     devices = [labels for labels, _ in readings(text, gpus.FB_FREE)]
     assert {labels["GPU_I_PROFILE"] for labels in devices} == {"3g.40gb"}
@@ -91,24 +91,24 @@ def test_slices_are_told_apart_by_instance_and_have_no_gpu_util() -> None:
 
 
 def test_gpu_util_is_there_for_whole_gpus_in_percent() -> None:
-    plant = Plant(a_world(), 0.0)
-    exporter = DcgmExporter(plant.cluster)
+    simulation = Simulation(make_scenario(), 0.0)
+    exporter = DcgmExporter(simulation.cluster)
     exporter.render(0.0)
-    plant.advance(60.0)
+    simulation.advance(60.0)
     found = [value for labels, value in readings(exporter.render(60.0), "DCGM_FI_DEV_GPU_UTIL") if "pod" in labels]
     assert 1 < found[0] <= 100
 
 
 def test_a_node_that_sleeps_has_no_exporter() -> None:
-    plant = Plant(world(1), 0.0)
-    hosts = {labels["Hostname"] for labels, _ in readings(DcgmExporter(plant.cluster).render(0.0), gpus.FB_FREE)}
-    asleep = {node.name for node in plant.cluster.nodes if node.asleep}
+    simulation = Simulation(demo_scenario(1), 0.0)
+    hosts = {labels["Hostname"] for labels, _ in readings(DcgmExporter(simulation.cluster).render(0.0), gpus.FB_FREE)}
+    asleep = {node.name for node in simulation.cluster.nodes if node.asleep}
     assert asleep
-    assert hosts == {node.name for node in plant.cluster.nodes} - asleep
+    assert hosts == {node.name for node in simulation.cluster.nodes} - asleep
 
 
 def test_integers_are_bare_and_ratios_have_six_decimals() -> None:
-    text = DcgmExporter(Plant(a_world(), 0.0).cluster).render(0.0)
+    text = DcgmExporter(Simulation(make_scenario(), 0.0).cluster).render(0.0)
     assert "DCGM_FI_DEV_FB_USED{" in text
     assert "DCGM_FI_PROF_SM_ACTIVE{" in text
     for line in text.splitlines():

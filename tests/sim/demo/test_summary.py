@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from autoscaler.lab.replay.case import Goal
-from autoscaler.lab.replay.score import within
+from autoscaler.lab.replay.score import meets_objectives
 from autoscaler.sim.demo.summary import Objective, Score, Summary, WorkloadSummary
 from autoscaler.sim.engine.request import Ending, Request
 
@@ -48,7 +48,7 @@ def test_a_study_scores_the_same_requests_alike(objective: Objective) -> None:
     score.add([*finished, *lost])
     ttft_s = np.nan_to_num([request.ttft_s for request in [*finished, *lost]], nan=math.inf)
     itl_s = np.array([*np.nan_to_num([request.itl_s for request in finished]), *[math.inf] * 3])
-    ttft_met, itl_met = within(Goal(objective.ttft_s, objective.itl_s, 0.99), ttft_s, itl_s)
+    ttft_met, itl_met = meets_objectives(Goal(objective.ttft_s, objective.itl_s, 0.99), ttft_s, itl_s)
     assert score.met_ttft == ttft_met.sum()
     assert score.met_itl == itl_met.sum()
     assert score.met_both == (ttft_met & itl_met).sum()

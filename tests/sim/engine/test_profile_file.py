@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from autoscaler.sim.engine import profile_file
-from autoscaler.sim.engine.profiles import NAMES, Offer, named
+from autoscaler.sim.engine.profiles import NAMES, ReplicaSpec, find_profile
 
 
 def test_every_named_profile_survives_its_file(tmp_path: Path) -> None:
     for name in NAMES:
         file = tmp_path / f"{name}.json"
-        file.write_text(profile_file.write(named(name)))
-        assert profile_file.find(str(file)) == (name, named(name))
+        file.write_text(profile_file.write(find_profile(name)))
+        assert profile_file.find(str(file)) == (name, find_profile(name))
 
 
 def test_an_unknown_name_lists_those_there_are() -> None:
@@ -35,7 +35,7 @@ TEXT = """{
 
 
 def content(**changes: object) -> dict[str, object]:
-    return {**json.loads(profile_file.write(named("8b-h100"))), **changes}
+    return {**json.loads(profile_file.write(find_profile("8b-h100"))), **changes}
 
 
 @pytest.mark.parametrize(
@@ -122,18 +122,18 @@ def test_what_is_wrong_in_a_file_is_told_with_its_line(tmp_path: Path, old: str,
 def test_numbers_are_read_however_json_writes_them(tmp_path: Path) -> None:
     file = tmp_path / "mine.json"
     file.write_text(TEXT.replace("\n", "\r\n\t"))
-    _, offer = profile_file.find(str(file))
-    assert (offer.profile.sequence_s, offer.profile.prompt_token_s) == (3e-5, 2.9e-4)
+    _, replica_spec = profile_file.find(str(file))
+    assert (replica_spec.profile.sequence_s, replica_spec.profile.prompt_token_s) == (3e-5, 2.9e-4)
 
 
 def test_what_could_not_be_read_is_not_written() -> None:
     for gpus in (math.nan, math.inf, 0.0):
         with pytest.raises(profile_file.ProfileError, match=f"gpus is {gpus}; it must be a number from"):
-            profile_file.write(named("8b-h100")._replace(gpus=gpus))
+            profile_file.write(find_profile("8b-h100")._replace(gpus=gpus))
     with pytest.raises(
         profile_file.ProfileError, match="weight_bytes is 16060000000; it must be at most 5,000,000,000: "
     ):
-        profile_file.write(named("8b-h100")._replace(gpus=0.01))
+        profile_file.write(find_profile("8b-h100")._replace(gpus=0.01))
 
 
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
@@ -145,6 +145,6 @@ def test_what_need_not_be_said_has_the_engines_default(tmp_path: Path) -> None:
     short = {key: value for key, value in content().items() if key not in ("gpus", "block_size", "weight_bytes")}
     file = tmp_path / "mine.json"
     file.write_text(json.dumps(short))
-    _, offer = profile_file.find(str(file))
-    assert isinstance(offer, Offer)
-    assert (offer.gpus, offer.profile.block_size) == (1.0, 16)
+    _, replica_spec = profile_file.find(str(file))
+    assert isinstance(replica_spec, ReplicaSpec)
+    assert (replica_spec.gpus, replica_spec.profile.block_size) == (1.0, 16)

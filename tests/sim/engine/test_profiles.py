@@ -3,30 +3,40 @@ from dataclasses import replace
 
 import pytest
 
-from autoscaler.sim.engine.profiles import H100, H100_1G, H100_2G, H100_3G, LLAMA_8B, LLAMA_70B, NAMES, named, profile
+from autoscaler.sim.engine.profiles import (
+    H100,
+    H100_1G,
+    H100_2G,
+    H100_3G,
+    LLAMA_8B,
+    LLAMA_70B,
+    NAMES,
+    compute_profile,
+    find_profile,
+)
 
 
 def test_one_sequence_decodes_no_faster_than_the_weights_can_be_read() -> None:
     for model, device, devices in ((LLAMA_8B, H100, 1), (LLAMA_70B, H100, 4), (LLAMA_8B, H100_3G, 1)):
-        found = profile(model, device, devices)
+        found = compute_profile(model, device, devices)
         assert found.step_s > model.weight_bytes / (devices * device.bandwidth_bytes_per_s)
         assert found.prompt_token_s > 2 * model.parameters / (devices * device.flops)
 
 
 def test_a_slice_with_half_the_bandwidth_takes_almost_twice_as_long_for_a_step() -> None:
-    whole, half = profile(LLAMA_8B, H100), profile(LLAMA_8B, H100_3G)
+    whole, half = compute_profile(LLAMA_8B, H100), compute_profile(LLAMA_8B, H100_3G)
     assert half.kv_token_s == pytest.approx(2 * whole.kv_token_s)
     assert 1.6 < half.step_s / whole.step_s < 2
     assert half.kv_capacity_tokens < 0.4 * whole.kv_capacity_tokens
 
 
 def test_kv_tokens_are_the_memory_the_weights_leave_over() -> None:
-    assert profile(LLAMA_8B, H100).kv_capacity_tokens == int((85.5e9 * 0.92 - 3e9 - 16.06e9) / 131072)
+    assert compute_profile(LLAMA_8B, H100).kv_capacity_tokens == int((85.5e9 * 0.92 - 3e9 - 16.06e9) / 131072)
 
 
 def test_a_model_that_does_not_fit_is_refused_by_name_with_what_is_missing() -> None:
     with pytest.raises(ValueError, match=r"llama-3.3-70b does not fit on 1 x .*H100.*would hold 0 tokens.* 8192"):
-        profile(LLAMA_70B, H100)
+        compute_profile(LLAMA_70B, H100)
 
 
 @pytest.mark.parametrize(
@@ -47,12 +57,12 @@ def test_a_model_that_does_not_fit_is_refused_by_name_with_what_is_missing() -> 
 )
 def test_a_profile_that_no_engine_could_run_is_refused(field: str, value: int, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
-        replace(profile(LLAMA_8B, H100), **{field: value})
+        replace(compute_profile(LLAMA_8B, H100), **{field: value})
 
 
 def test_every_named_profile_serves_long_requests_and_decodes_at_a_plausible_speed() -> None:
     for name in NAMES:
-        found, gpus = named(name)
+        found, gpus = find_profile(name)
         assert found.kv_capacity_tokens > found.max_model_len >= 4096
         assert 0.1 < gpus <= 4
         alone_tokens_per_s = 1 / (found.step_s + found.sequence_s)
@@ -62,23 +72,25 @@ def test_every_named_profile_serves_long_requests_and_decodes_at_a_plausible_spe
 
 
 def test_faster_and_larger_devices_are_faster_and_larger() -> None:
-    slices = [named(name).profile for name in ("8b-h100", "8b-h100-3g")]
+    slices = [find_profile(name).profile for name in ("8b-h100", "8b-h100-3g")]
     assert slices[0].step_s < slices[1].step_s
-    assert named("8b-h100").profile.step_s < named("8b-a100").profile.step_s
-    assert named("8b-h100").profile.prompt_token_s < 0.5 * named("8b-a100").profile.prompt_token_s
-    shares = [named(name).gpus for name in ("8b-w4-h100-1g", "8b-fp8-h100-1g.20gb", "8b-fp8-h100-2g", "8b-h100-3g")]
+    assert find_profile("8b-h100").profile.step_s < find_profile("8b-a100").profile.step_s
+    assert find_profile("8b-h100").profile.prompt_token_s < 0.5 * find_profile("8b-a100").profile.prompt_token_s
+    shares = [
+        find_profile(name).gpus for name in ("8b-w4-h100-1g", "8b-fp8-h100-1g.20gb", "8b-fp8-h100-2g", "8b-h100-3g")
+    ]
     assert shares == sorted(shares)
-    assert named("70b-4xh100").gpus == 4
-    budgets = [named(name).profile.max_batched_tokens for name in ("70b-4xh100", "8b-a100", "8b-h100-3g")]
+    assert find_profile("70b-4xh100").gpus == 4
+    budgets = [find_profile(name).profile.max_batched_tokens for name in ("70b-4xh100", "8b-a100", "8b-h100-3g")]
     assert budgets == [8192, 2048, 2048]
 
 
 def test_bf16_weights_of_8b_do_not_fit_a_small_slice() -> None:
     for device in (H100_1G, H100_2G):
         with pytest.raises(ValueError, match=r"llama-3\.1-8b does not fit on 1 x .* \dg\.\d0gb"):
-            profile(LLAMA_8B, device)
+            compute_profile(LLAMA_8B, device)
 
 
 def test_an_unknown_name_is_answered_with_those_there_are() -> None:
     with pytest.raises(ValueError, match=r"no profile '8b-tpu'; available: 8b-h100, 8b-a100"):
-        named("8b-tpu")
+        find_profile("8b-tpu")

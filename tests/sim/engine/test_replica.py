@@ -177,7 +177,7 @@ def test_how_often_time_is_advanced_changes_nothing() -> None:
         while at_s < request.arrived_s:
             second.advance(at_s)
             at_s += 0.0037
-        second.settle(request.arrived_s)
+        second.advance_if_needed(request.arrived_s)
         second.submit(request, request.arrived_s)
     second.advance(100.0)
     assert [r.ended_s for r in often] == pytest.approx([r.ended_s for r in once])
@@ -191,7 +191,7 @@ def test_who_waits_behind_one_that_does_not_fit_joins_when_that_one_leaves(every
     requests = [Request(0.0, 6000, 2000, 5.0), Request(0.105, 3000, 10, 5.0), Request(2.005, 100, 10, 5.0)]
     moments = [(float(at_s), None) for at_s in np.arange(0.0, 30.0, every_s)]
     for at_s, request in sorted([*moments, *((each.arrived_s, each) for each in requests)], key=lambda pair: pair[0]):
-        replica.settle(at_s) if request else replica.advance(at_s)
+        replica.advance_if_needed(at_s) if request else replica.advance(at_s)
         if request:
             replica.submit(request, at_s)
     replica.advance(100.0)
@@ -203,7 +203,7 @@ def test_who_waits_behind_one_that_does_not_fit_joins_when_that_one_leaves(every
 def test_a_settled_replica_holds_what_an_advanced_one_holds() -> None:
     lazy, eager = Replica(RICH, 0.0), Replica(RICH, 0.0)
     for request in poisson(8.0, 400, 60, seed=2):
-        lazy.settle(request.arrived_s)
+        lazy.advance_if_needed(request.arrived_s)
         eager.advance(request.arrived_s)
         assert lazy.held == eager.held
         lazy.submit(replace(request), request.arrived_s)

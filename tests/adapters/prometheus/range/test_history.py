@@ -16,12 +16,12 @@ from autoscaler.config.policy.parse import load
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.core.model.history import Past
 from autoscaler.lab.replay.case import Case, Goal
-from autoscaler.lab.replay.from_history import as_row, to_trace
-from autoscaler.lab.replay.product import Ours
-from autoscaler.lab.replay.score import summarize
-from autoscaler.lab.replay.trace import generate
+from autoscaler.lab.replay.inputs.from_history import to_score, to_trace
+from autoscaler.lab.replay.inputs.transform import generate
+from autoscaler.lab.replay.policy_scaler import PolicyScaler
+from autoscaler.lab.replay.score import compute_score
 from autoscaler.ports import Unavailable
-from autoscaler.sim.engine.profiles import H100, LLAMA_8B, profile
+from autoscaler.sim.engine.profiles import H100, LLAMA_8B, compute_profile
 from autoscaler.sim.engine.traffic import Shape
 from tests.adapters.prometheus.backfill import Sample, blocks, import_lines, request_gaps, samples, witnessed
 from tests.harness.fixtures import StartPromql
@@ -41,9 +41,9 @@ class Told:
 
         shape = Shape(3.0, Lengths(400, 0.8, 4000), Lengths(120, 0.7, 1000), day=(1.0, 6.0) + (1.0,) * 22)
         trace = generate("hour", shape, DURATION_S, seed=3)
-        self.case = Case(trace, profile(LLAMA_8B, H100), GOAL, cold_start_s=60.0)
-        witness, self.outcome = witnessed(self.case, Ours(self.case, load().policies["interactive"]))
-        self.row = summarize(self.case, self.outcome)
+        self.case = Case(trace, compute_profile(LLAMA_8B, H100), GOAL, cold_start_s=60.0)
+        witness, self.outcome = witnessed(self.case, PolicyScaler(self.case, load().policies["interactive"]))
+        self.row = compute_score(self.case, self.outcome)
         self.samples = tuple(samples(witness, START_S, "team", "llama"))
         self.of_requests = tuple(request_gaps(witness, self.case, self.outcome, START_S, "team", "llama"))
 
@@ -59,8 +59,8 @@ def prometheus_with(directory: Path, given: tuple[Sample, ...]) -> AbstractAsync
 
     def command(address: str, config: Path, storage: Path) -> list[str | Path]:
         fill(storage)
-        parts = f"--config.file={config}", f"--web.listen-address={address}", f"--storage.tsdb.path={storage}"
-        return [binary, *parts]
+        split_learning = f"--config.file={config}", f"--web.listen-address={address}", f"--storage.tsdb.path={storage}"
+        return [binary, *split_learning]
 
     return running("prometheus", command, directory, (), ready_path="/-/ready")
 
@@ -91,7 +91,7 @@ def assert_tells_the_truth(past: Past, told: Told) -> None:
     assert len(again.arrival_s) == pytest.approx(len(trace.arrival_s), rel=0.01)
     assert again.prompt_tokens.mean() == pytest.approx(trace.prompt_tokens.mean(), rel=0.03)
     assert again.output_tokens.mean() == pytest.approx(trace.output_tokens.mean(), rel=0.03)
-    row = as_row(past, GOAL, 1.0, told.case.cold_start_s)
+    row = to_score(past, GOAL, 1.0, told.case.cold_start_s)
     assert row.attainment_ttft == pytest.approx(told.row.attainment_ttft, abs=0.02)
     assert row.attainment_itl == pytest.approx(told.row.attainment_itl, abs=0.02)
     assert row.gpu_hours == pytest.approx(told.row.gpu_hours, rel=0.05)

@@ -20,10 +20,10 @@ from autoscaler.core.model.recent import Recent
 from autoscaler.core.model.samples import Objectives
 from autoscaler.core.observe.counter_falls import PROCESS_START
 from autoscaler.lab.replay.case import Case, Goal
-from autoscaler.lab.replay.product import Ours
-from autoscaler.lab.replay.trace import generate
+from autoscaler.lab.replay.inputs.transform import generate
+from autoscaler.lab.replay.policy_scaler import PolicyScaler
 from autoscaler.ports import Unavailable
-from autoscaler.sim.engine.profiles import H100, LLAMA_8B, profile
+from autoscaler.sim.engine.profiles import H100, LLAMA_8B, compute_profile
 from autoscaler.sim.engine.traffic import Lengths, Shape
 from tests.adapters.prometheus.backfill import pod_name, samples, witnessed
 from tests.adapters.prometheus.range.test_history import load_into, prometheus_with
@@ -57,8 +57,8 @@ class Told:
     def __init__(self) -> None:
         shape = Shape(3.0, Lengths(400, 0.8, 4000), Lengths(120, 0.7, 1000), day=(1.0, 6.0) + (1.0,) * 22)
         trace = generate("hour", shape, DURATION_S, seed=3)
-        case = Case(trace, profile(LLAMA_8B, H100), Goal(1.0, 0.1, 0.99), cold_start_s=60.0)
-        witness, _ = witnessed(case, Ours(case, load().policies["interactive"]))
+        case = Case(trace, compute_profile(LLAMA_8B, H100), Goal(1.0, 0.1, 0.99), cold_start_s=60.0)
+        witness, _ = witnessed(case, PolicyScaler(case, load().policies["interactive"]))
         told = tuple(samples(witness, START_S, "team", "llama"))
         running = (sample for sample in told if sample.name == "vllm:num_requests_running")
         starts = (replace(sample, name="process_start_time_seconds", value=1.7e9) for sample in running)

@@ -1,0 +1,81 @@
+"""What a test of one replica would tell its owner: how long steps take, and how much it does within the objectives.
+
+Some rules need such a figure to begin with, and their documentation leaves it to a load test. The model of a step is
+the simulator's own.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from autoscaler.core.table.columns import FloatColumn
+from autoscaler.lab.replay.case import Case, Goal
+from autoscaler.lab.replay.request_cost import idle_latencies_s
+from autoscaler.sim.engine.profiles import Profile
+
+
+def step_s(profile: Profile, prompt: FloatColumn, batch: FloatColumn, kv_tokens: FloatColumn) -> FloatColumn:
+    """Return the seconds of a step: `prompt` tokens computed, `batch` sequences of `kv_tokens` in all decoded."""
+    decode_s = profile.sequence_s * batch + profile.kv_token_s * kv_tokens
+    seconds: FloatColumn = profile.step_s + decode_s + profile.prompt_token_s * prompt
+    return seconds
+
+
+def ttft_s(profile: Profile, prompt: FloatColumn, batch: FloatColumn, kv_tokens: FloatColumn) -> FloatColumn:
+    """Return how long `prompt` tokens take in full chunks, each in a step with the same batch."""
+    steps = np.maximum(np.ceil(prompt / profile.max_batched_tokens), 1)
+    seconds: FloatColumn = profile.prompt_token_s * prompt + steps * step_s(profile, 0 * prompt, batch, kv_tokens)
+    return seconds
+
+
+def steady_prompt(profile: Profile, batch: FloatColumn, isl: float, osl: float) -> FloatColumn:
+    """Return the prompt tokens of a step: a batch of b sequences takes in b / osl requests per step."""
+    tokens: FloatColumn = np.minimum(batch * isl / max(osl, 1.0), profile.max_batched_tokens)
+    return tokens
+
+
+def steady_itl_s(profile: Profile, batch: FloatColumn, isl: float, osl: float) -> FloatColumn:
+    """Return how long a step takes with a batch of mean requests that come as fast as they end."""
+    return step_s(profile, steady_prompt(profile, batch, isl, osl), batch, batch * (isl + osl / 2))
+
+
+def engine_rps(profile: Profile, goal: Goal, isl: float, osl: float) -> float:
+    """Return the requests per second of one engine at the largest batch that keeps both objectives.
+
+    If even a batch of one breaks an objective, one it is.
+    """
+    context = isl + osl / 2
+    most = min(profile.max_num_seqs, int(profile.kv_capacity_tokens / max(context, 1.0)))
+    most = min(most, int(osl * profile.max_batched_tokens / (isl + osl)))  # or prompts would pile up
+    batch = np.arange(1, max(most, 1) + 1, dtype=np.float64)
+    itl_s = steady_itl_s(profile, batch, isl, osl)
+    first_s = ttft_s(profile, np.floor(steady_prompt(profile, batch, isl, osl)) + isl, batch, batch * context)
+    broken = (itl_s > goal.itl_s) | (first_s > goal.ttft_s)
+    best = max(int(np.argmax(broken)) if broken.any() else len(batch), 1) - 1
+    return float(batch[best] / (osl * itl_s[best]))
+
+
+def mean_tokens(case: Case) -> tuple[float, float]:
+    """Return the mean prompt and output of the requests of a case, one token at least."""
+    if not len(case.trace.arrival_s):
+        return 1.0, 1.0
+    return float(case.trace.prompt_tokens.mean()), float(case.trace.output_tokens.mean())
+
+
+def tested_rps(case: Case) -> float:
+    """Return the requests per second that one replica takes within the objectives, at the mean lengths of the case."""
+    return engine_rps(case.profile, case.goal, *mean_tokens(case))
+
+
+def cached_requests(case: Case) -> float:
+    """Return how many requests of mean length fill the KV cache of a replica, half of their output written."""
+    prompt, output = mean_tokens(case)
+    return max(case.profile.kv_capacity_tokens / (prompt + output / 2), 1.0)
+
+
+def mean_request_s(case: Case) -> float:
+    """Return how long a request takes on average on a replica that has nothing else to do."""
+    if not len(case.trace.arrival_s):
+        return 1.0
+    ttft_s, itl_s = idle_latencies_s(case)
+    return float((ttft_s + itl_s * (case.trace.output_tokens - 1)).mean())

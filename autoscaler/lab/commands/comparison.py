@@ -1,0 +1,162 @@
+"""From a trace to a proof, and to what is written and shown of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from rich.console import Console
+
+from autoscaler.adapters.console import printing
+from autoscaler.config.policy.schema import Policy
+from autoscaler.config.values import show_duration
+from autoscaler.lab.commands.options import ExperimentOptions
+from autoscaler.lab.compare.compare import compare
+from autoscaler.lab.compare.experiment import Experiment, goal_from_policy, with_start_replicas
+from autoscaler.lab.compare.result import Comparison
+from autoscaler.lab.replay.case import Case, Trace
+from autoscaler.lab.replay.engine.gpu_pool import NODE_GPUS, GpuPool
+from autoscaler.lab.replay.inputs import transform
+from autoscaler.lab.replay.progress import Progress
+from autoscaler.lab.report import output_files
+from autoscaler.lab.report.document import to_json
+from autoscaler.lab.report.format import count, seconds
+from autoscaler.lab.report.page import page
+from autoscaler.lab.report.progress_bar import ProgressBar
+from autoscaler.lab.report.table import print_comparison
+from autoscaler.sim.engine.profiles import ReplicaSpec
+
+MOST_REPLICAS = 1000  # of one model
+TABLE_COLUMNS = 180  # of a terminal that does not say how wide it is
+
+
+def make_case(
+    options: ExperimentOptions, replica_spec: ReplicaSpec, policy: Policy, trace: Trace, models: int = 1
+) -> tuple[Case, list[str]]:
+    """Return the case of one of so many models, with notes. Raises ValueError."""
+    _check_start(options, replica_spec, policy, models)
+    trace, shortened = transform.truncate(trace, replica_spec.profile.max_model_len)
+    longest = f"the {replica_spec.profile.max_model_len:,} tokens that the profile takes"
+    notes = [f"{trace.name}: shortened to {longest}: {count(shortened, 'request')}"] if shortened else []
+    case = Case(
+        trace=trace,
+        profile=replica_spec.profile,
+        goal=goal_from_policy(policy),
+        cold_start_s=options.cold_start_s,
+        cold_start_uncached_s=options.cold_start_uncached_s,
+        cold_start_spread=options.cold_start_spread,
+        crash_every_s=options.crash_every_s,
+        router=options.router,
+        patience_s=options.patience_s,
+        drain_s=options.drain_s,
+        scrape_s=options.scrape_s,
+        gpus_per_replica=replica_spec.gpus,
+        max_replicas=int(min(_fitting(options, replica_spec), _ceiling(options, policy))),
+        seed=options.seed,
+        counted_from_s=options.learn_s,
+    )
+    return case, notes
+
+
+def set_start_replicas(options: ExperimentOptions, experiment: Experiment, progress: Progress) -> Experiment:
+    """Return the subject with the replicas that each of its cases begins with. Without a number given it takes long."""
+    cases = []
+    for case in experiment.cases:
+        if options.start_replicas is None:
+            cases.append(with_start_replicas(case))
+        else:
+            cases.append(replace(case, start_replicas=options.start_replicas))
+        progress(len(cases) / len(experiment.cases))
+    return replace(experiment, cases=tuple(cases))
+
+
+def run_comparison(
+    options: ExperimentOptions, experiment: Experiment, against: Sequence[str], progress: ProgressBar
+) -> Comparison:
+    return compare(
+        replace(experiment, notes=(*experiment.notes, *_unusual(options))),
+        against,
+        tuned=options.tuned,
+        offline_plan=options.offline_plan,
+        workers=options.jobs,
+        ray=options.ray,
+        progress=progress,
+    )
+
+
+def finish(options: ExperimentOptions, comparisons: Sequence[Comparison]) -> None:
+    """Write the files, then show the tables: who reads those may be gone. Raises ValueError."""
+    contents = [(options.json, to_json), (options.html, page)]
+    output_files.write([(path, content(comparisons)) for path, content in contents if path is not None])
+    with printing():
+        console = Console()
+        if not console.is_terminal:
+            console = Console(width=TABLE_COLUMNS)
+        with console.capture() as captured:
+            for comparison in comparisons:
+                print_comparison(comparison, console)
+        print(captured.get(), end="")
+
+
+def _unusual(options: ExperimentOptions) -> list[str]:
+    """Return a note on all that replicas, router and clients do not do by default."""
+    notes = []
+    if options.cold_start_spread != Case.cold_start_spread:
+        notes.append(f"cold starts differ: sigma of their logarithm {options.cold_start_spread:g}")
+    if math.isfinite(options.crash_every_s):
+        every = seconds(options.crash_every_s)
+        notes.append(f"a serving replica crashes every {every} on average and loses the requests it holds")
+    if options.router != Case.router:
+        notes.append("requests go to replicas round robin, however many they hold")
+    if math.isfinite(options.patience_s):
+        notes.append(f"clients still waiting after {seconds(options.patience_s)} leave")
+    if options.drain_s != Case.drain_s:
+        given = f"are given {seconds(options.drain_s)} to finish" if options.drain_s else "abort"
+        notes.append(f"replicas on their way out {given} what they run")
+    if options.scrape_s != Case.scrape_s:
+        notes.append(f"replicas are scraped every {seconds(options.scrape_s)}")
+    return notes
+
+
+def _check_start(options: ExperimentOptions, replica_spec: ReplicaSpec, policy: Policy, models: int) -> None:
+    """Raise ValueError if there is no room for the replicas that are there at the start."""
+    start = options.start_replicas or 0
+    if start > (most := _ceiling(options, policy)):
+        raise ValueError(
+            f"--start-replicas is {start}; allowed: at most replicas.max of {options.policies[0]}, {most:g}"
+        )
+    if start * models > (room := _fitting(options, replica_spec)):
+        each = f" for each of {models} models" if models > 1 else ""
+        raise ValueError(
+            f"--start-replicas is {start}{each}; allowed: at most the {room:g} that fit on --gpus {options.gpus:g}, in "
+            f"nodes of {max(NODE_GPUS, replica_spec.gpus):g} and of what is left"
+        )
+
+
+def check_learning(name: str, cases: Sequence[Case], learn_s: float) -> None:
+    """Raise ValueError if there is nothing to learn from, or nothing that counts."""
+    check_longer_than_learning(name, cases[0].trace.duration_s, learn_s)
+    late = np.concatenate([case.trace.arrival_s >= learn_s for case in cases])
+    if late.all() or not late.any():
+        when = "before" if late.all() else "after"
+        raise ValueError(f"{name}: --learn is {show_duration(learn_s)}; no request arrives {when} that")
+
+
+def check_longer_than_learning(name: str, duration_s: float, learn_s: float) -> None:
+    if learn_s >= duration_s:
+        raise ValueError(
+            f"{name}: --learn is {show_duration(learn_s)}; it must be shorter than the whole, "
+            f"{show_duration(duration_s)}"
+        )
+
+
+def _fitting(options: ExperimentOptions, replica_spec: ReplicaSpec) -> float:
+    """Return how many replicas the GPUs hold."""
+    return GpuPool(options.gpus, max(NODE_GPUS, replica_spec.gpus)).count_fitting(replica_spec.gpus)
+
+
+def _ceiling(options: ExperimentOptions, policy: Policy) -> float:
+    """Return how many replicas anybody may ask for: what a given policy allows, and no limit by the shipped one."""
+    return policy.spec.replicas.max if options.policies else MOST_REPLICAS

@@ -1,0 +1,1 @@
+"""The compiled engine model, and the replicas, GPUs and cold starts around it."""

@@ -1,0 +1,286 @@
+"""The replicas of one case: creation, cold start, serving, termination, crashes, and their scraped metrics.
+
+The engines are rows of `state`, advanced by `kernel`. The desired number is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from autoscaler.core.table.columns import FloatColumn, IntColumn
+from autoscaler.lab.replay.case import Case, Totals
+from autoscaler.lab.replay.engine import kernel
+from autoscaler.lab.replay.engine.cold_starts import ColdStarts, draw_duration_factor
+from autoscaler.lab.replay.engine.gpu_pool import GpuClaim, GpuPool, Placement
+from autoscaler.lab.replay.engine.state import COUNTERS, HISTOGRAM_OFFSETS, EngineParams, EngineState, empty_gateway
+
+FIRST_ROWS = 16
+LEAST_BACK_OFF_S, MOST_BACK_OFF_S = 10.0, 300.0  # restart back-off of the kubelet, seconds
+BACK_OFF_RESET_S = 600.0  # after this uptime, a container restarts at once
+TERMINATION_POLL_S = 1.0  # poll interval of terminating replicas while a claim waits for their GPUs
+
+
+@dataclass(slots=True, eq=False)
+class Pod:
+    """One replica, from creation to termination."""
+
+    id: int
+    created_s: float
+    since_s: float  # begin of the present start: creation, GPU assignment or the last crash
+    duration_factor: float  # duration of its start relative to the mean
+    claim: GpuClaim
+    placed_s: float = math.inf  # time of GPU assignment, where costs begin; infinity: waiting
+    scheduled_s: float = math.inf  # these times lie in the future during a start
+    started_s: float = math.inf
+    ready_s: float = math.inf
+    terminating_since_s: float = math.nan
+    crash_s: float = math.inf
+    back_off_s: float = 0.0  # back-off of the next restart
+    row: int = -1  # row of `EngineState` while the engine runs, else -1
+
+    @property
+    def placed(self) -> bool:
+        return self.placed_s < math.inf
+
+    @property
+    def terminating(self) -> bool:
+        return not math.isnan(self.terminating_since_s)
+
+
+class Scrape(NamedTuple):
+    """Metrics of one scrape: one row per running engine, terminating ones included."""
+
+    time_s: float
+    id: IntColumn  # int64[n], ascending
+    gauges: FloatColumn  # float64[3, n]: running, waiting, KV usage
+    counters: FloatColumn  # float64[6, n], `state.COUNTERS`
+    # int64[n, 85], counts of all histograms, side by side (`state.HISTOGRAM_OFFSETS`), not cumulative
+    counts: IntColumn
+
+
+class Replicas:
+    """All replicas of a case and their requests. `advance` moves time, `scale` changes their number."""
+
+    def __init__(self, case: Case, pool: GpuPool) -> None:
+        self.case = case
+        self.engine = EngineParams.from_profile(case.profile, case.patience_s)
+        self.state = EngineState.create(case.trace, case.profile, FIRST_ROWS)
+        self.gateway = empty_gateway()
+        self.pods: list[Pod] = []  # ascending by id
+        self.spans: list[tuple[float, float]] = []  # GPU time of ended replicas: (assigned, ended) in seconds
+        self.ready = 0  # number that serve and are not terminating
+        self.revision = 0  # incremented with every change of `pods`
+        self._pool = pool
+        self._starts = ColdStarts(case)
+        self._clock_s = 0.0
+        self._next_change_s = math.inf
+        self._rng = np.random.default_rng((case.seed, 271_828))  # a stream of its own
+        self._ids = 0
+        self._next_arrival_s = -math.inf
+        self._free = list(range(FIRST_ROWS))[::-1]
+        self._least_requests = case.router == "least-requests"
+        self._serving = self._answering = self._answering_ids = np.empty(
+            0, np.int64
+        )  # rows of `EngineState`, and ids of pods
+        self._is_serving = np.empty(0, np.bool_)  # bool[n], over `_answering`
+        self._terminating: list[Pod] = []
+        self._ended_counters = np.zeros(len(COUNTERS))  # float64[6], sums over ended engines
+        self._ended_counts = np.zeros(HISTOGRAM_OFFSETS[-1], np.int64)
+        for _ in range(case.start_replicas):  # these replicas serve from the start
+            self._add(0.0, 0.0)
+        # a separate stream, so these draws do not affect later starts
+        before = np.random.default_rng((case.seed, 314_159))
+        for pod in self.pods:
+            if pod.placed:  # set the times of the start that lies in the past
+                began_s = -self._starts.restart_s(draw_duration_factor(before, case.cold_start_spread))
+                pod.created_s = pod.scheduled_s = pod.started_s = began_s
+            else:  # waiting for GPUs
+                pod.duration_factor = self._draw_duration_factor()
+        self._update_pods(0.0)
+
+    # Time and scaling.
+
+    @property
+    def next_event_s(self) -> float:
+        """Time of the next change of a replica, or of the next check for freed GPUs while a claim waits."""
+        if self._terminating and self._pool.has_waiting:
+            return min(self._next_change_s, self._clock_s + TERMINATION_POLL_S)
+        return self._next_change_s
+
+    def advance(self, to_s: float) -> None:
+        """Advance requests, engines and replicas to `to_s`, which is at most `next_event_s`."""
+        self._clock_s = to_s
+        if to_s > self._next_arrival_s:
+            self._next_arrival_s = kernel.arrive(
+                self.state, self.engine, self.gateway, self._serving, to_s, self._least_requests
+            )
+        if to_s >= self._next_change_s or self._terminating:
+            self._update_pods(to_s)
+
+    def scale(self, desired: int, now_s: float) -> None:
+        """Create replicas, or terminate some in the order of a ReplicaSet: unassigned, not ready, most recently ready.
+
+        Source: `ActivePodsWithRanks` in pkg/controller/controller_utils.go of Kubernetes; it does not know the load of
+        a pod. Omitted: among ready pods, the number of siblings on the node, and the logarithmic comparison of ready
+        times.
+        """
+        live = [pod for pod in self.pods if not pod.terminating]
+        for _ in range(desired - len(live)):
+            self._add(now_s, self._draw_duration_factor())
+        live.sort(key=lambda pod: (pod.placed, pod.row >= 0, -pod.ready_s if pod.row >= 0 else 0.0, -pod.id))
+        for pod in live[: max(len(live) - desired, 0)]:
+            pod.terminating_since_s = now_s
+        if desired != len(live):
+            self._update_pods(now_s)
+
+    def count_held(self, now_s: float) -> int:
+        """Return the number of requests in the engines and at the gateway at `now_s`."""
+        self._release(now_s)  # drops gateway requests whose client has left
+        return kernel.count_held(self.state, self.engine, self._answering, now_s) + int(self.gateway["held"][0])
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all requests have arrived and none waits or runs, as of the last `count_held` or `scrape`."""
+        if int(self.gateway["arrived"][0]) < len(self.state.arrival_s) or self.gateway["held"][0]:
+            return False
+        return not self.state.replicas["held"][self._answering].any()
+
+    def paid_s(self, from_s: float, end_s: float) -> float:
+        """Return the replica-seconds between two times, from GPU assignment to termination."""
+        spans = np.array(self.spans + [(pod.placed_s, math.inf) for pod in self.pods]).reshape(-1, 2)
+        return float(np.maximum(np.minimum(spans[:, 1], end_s) - np.maximum(spans[:, 0], from_s), 0.0).sum())
+
+    # Scrapes.
+
+    def scrape(self, now_s: float) -> tuple[Totals, Scrape]:
+        """Read the metrics of every engine."""
+        self._release(now_s)
+        gauges, counters, counts, sums, sum_counts = kernel.read_metrics(
+            self.state, self.engine, self._answering, now_s, self._ended_counters, self._ended_counts
+        )
+        serving = gauges[:, self._is_serving] if self._terminating else gauges
+        gateway = self.gateway[0]
+        prompt_tokens, generation_tokens, finished, first_tokens, _, itl_sum_s = sums.tolist()
+        totals = Totals(
+            time_s=now_s,
+            running=serving[0],
+            waiting=serving[1],
+            kv_usage=serving[2],
+            gateway_waiting=float(gateway["held"]),
+            arrivals=float(gateway["arrived"]),
+            finished=finished,
+            first_tokens=first_tokens,
+            prompt_tokens=prompt_tokens,
+            generation_tokens=generation_tokens,
+            ttft_buckets=sum_counts[: HISTOGRAM_OFFSETS[1]],
+            itl_sum_s=itl_sum_s,
+            itl_buckets=sum_counts[HISTOGRAM_OFFSETS[1] : HISTOGRAM_OFFSETS[2]],
+        )
+        return totals, Scrape(now_s, self._answering_ids, gauges, counters, counts)
+
+    # Pod changes.
+
+    def _draw_duration_factor(self) -> float:
+        return draw_duration_factor(self._rng, self.case.cold_start_spread)
+
+    def _add(self, now_s: float, duration_factor: float) -> None:
+        claim = GpuClaim(
+            self.case.trace.name, self.case.gpus_per_replica, lambda at_s, place: self._place(pod, at_s, place)
+        )
+        pod = Pod(self._ids, now_s, now_s, duration_factor, claim)
+        self._ids += 1
+        self.pods.append(pod)
+        self._pool.request(claim, now_s)
+
+    def _place(self, pod: Pod, now_s: float, place: Placement) -> None:
+        """Start a replica whose GPUs are assigned now."""
+        start = self._starts.begin(place, now_s, pod.duration_factor)
+        pod.placed_s = pod.since_s = now_s
+        pod.scheduled_s, pod.started_s, pod.ready_s = start.scheduled_s, start.started_s, start.ready_s
+        self._next_change_s = min(self._next_change_s, pod.ready_s)
+        self.revision += 1
+
+    def _update_pods(self, now_s: float) -> None:
+        """Update every replica to its state at `now_s`."""
+        for pod in self.pods:
+            if pod.terminating:
+                self._terminate(pod, now_s)
+            elif pod.crash_s <= now_s:
+                self._crash(pod, now_s)
+            elif pod.row < 0 and pod.ready_s <= now_s:
+                self._start_engine(pod, now_s)
+        self.pods = [pod for pod in self.pods if not (pod.terminating and pod.row < 0)]
+        self._terminating = [pod for pod in self.pods if pod.terminating]
+        answering = [pod for pod in self.pods if pod.row >= 0]
+        self._answering = np.array([pod.row for pod in answering], np.int64)
+        self._answering_ids = np.array([pod.id for pod in answering], np.int64)
+        self._is_serving = np.array([not pod.terminating for pod in answering], np.bool_)
+        self._serving = self._answering[self._is_serving]
+        self.ready = len(self._serving)
+        self._next_change_s = min((self._due_s(pod) for pod in self.pods), default=math.inf)
+        self.revision += 1
+        self._release(now_s)
+
+    def _release(self, now_s: float) -> None:
+        if self.gateway["held"][0]:
+            kernel.release(self.state, self.engine, self.gateway, self._serving, now_s, self._least_requests)
+
+    def _due_s(self, pod: Pod) -> float:
+        if pod.terminating:
+            return pod.terminating_since_s + self.case.drain_s
+        return pod.ready_s if pod.row < 0 else pod.crash_s
+
+    def _start_engine(self, pod: Pod, now_s: float) -> None:
+        if not self._free:
+            rows = len(self.state.replicas)
+            self.state = self.state.with_rows(2 * rows)
+            self._free = list(range(rows, 2 * rows))[::-1]
+        pod.row = self._free.pop()
+        self.state.start_replica(pod.row, now_s)
+        mean_s = self.case.crash_every_s
+        pod.crash_s = now_s + self._rng.exponential(mean_s) if math.isfinite(mean_s) else math.inf
+
+    def _crash(self, pod: Pod, now_s: float) -> None:
+        """Crash an engine: its requests are lost, and its container restarts with new counters.
+
+        The first restart is immediate; later ones follow after 10, 20, 40 s and so on.
+        Source: `doBackOff` in pkg/kubelet/kuberuntime/kuberuntime_manager.go of Kubernetes.
+        """
+        kernel.advance(self.state, self.engine, pod.row, now_s)
+        self._stop_engine(pod)
+        pod.since_s, pod.crash_s = now_s, math.inf
+        wait_s = 0.0 if now_s - pod.started_s >= BACK_OFF_RESET_S else pod.back_off_s
+        pod.back_off_s = min(max(2 * wait_s, LEAST_BACK_OFF_S), MOST_BACK_OFF_S)
+        pod.started_s = now_s + wait_s
+        pod.ready_s = pod.started_s + self._starts.restart_s(self._draw_duration_factor())
+
+    def _terminate(self, pod: Pod, now_s: float) -> None:
+        """End a terminating replica once it is empty or its time is over."""
+        end_s = pod.terminating_since_s
+        if pod.row >= 0:
+            latest_s = pod.terminating_since_s + self.case.drain_s
+            kernel.advance(self.state, self.engine, pod.row, min(now_s, latest_s))
+            replica = self.state.replicas[pod.row]
+            if replica["held"] and now_s < latest_s:
+                return
+            end_s = latest_s if replica["held"] else max(float(replica["emptied_s"]), pod.terminating_since_s)
+            self._stop_engine(pod)
+        if pod.placed:
+            self.spans.append((pod.placed_s, end_s))
+        self._pool.release_gpus(pod.claim, now_s)
+
+    def _stop_engine(self, pod: Pod) -> None:
+        """Stop an engine: drop its requests, add its counts to the sums, and free its row."""
+        row = np.array([pod.row])
+        now_s = float(self.state.replicas[pod.row]["clock_s"])
+        *_, self._ended_counters, _ = kernel.read_metrics(
+            self.state, self.engine, row, now_s, self._ended_counters, self._ended_counts
+        )
+        self._ended_counts += np.concatenate([counts[pod.row] for counts in self.state.histograms])
+        kernel.abort(self.state, pod.row)
+        self._free.append(pod.row)
+        pod.row = -1

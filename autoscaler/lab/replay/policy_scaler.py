@@ -1,0 +1,187 @@
+"""The autoscaler's own decision as a scaler of replay runs: `core.tick`, fed from scrapes of the simulated replicas."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from autoscaler.config.policy.compile import compile_specs
+from autoscaler.config.policy.parse import PolicyBook
+from autoscaler.config.policy.schema import Policy
+from autoscaler.core.model.fleet import Blocked, Fleet, Obstacles, Pod, Pool, Workload, WorkloadRef
+from autoscaler.core.model.samples import FrontSamples, PodSamples, Samples
+from autoscaler.core.model.types import Decision, TickInput
+from autoscaler.core.state import Memory
+from autoscaler.core.table.columns import IntColumn, replace
+from autoscaler.core.tick import tick
+from autoscaler.lab.replay.case import Case, PodRows, View
+
+WALL_S = 1_800_000_000.0
+"""Unix time of the start of a trace, for the schedules of a policy."""
+
+_READINGS = {each.name for each in fields(PodRows)} & {each.name for each in fields(PodSamples)}
+_STATUS = {each.name for each in fields(PodRows)} - _READINGS
+_UNREAD = {each.name for each in fields(PodSamples)} - _READINGS - {"asleep"}
+
+
+class PolicyFleetScaler:
+    """Decides for several workloads under their policies, in one tick.
+
+    `decision` and `tick_input` are those of the last tick. gpus: number of GPUs that all replicas share; NaN: unknown,
+    so no workload is limited by them.
+    """
+
+    name = "ours"
+    period_s = 5.0
+
+    def __init__(self, cases: Sequence[Case], policies: Sequence[Policy], gpus: float = math.nan) -> None:
+        self._workloads = tuple(
+            Workload(WorkloadRef("study", case.trace.name), policy=policy.name)
+            for case, policy in zip(cases, policies, strict=True)
+        )
+        book = PolicyBook({policy.name: policy for policy in policies}, policies[0].name)
+        rules = compile_specs(self._workloads, book)
+        # All scalers of a case have the same ceiling: it is a matter of budget, not of the decision.
+        ceiling = np.array([float(case.max_replicas) for case in cases])
+        floor = np.fmin(rules.spec.min_replicas, ceiling)
+        self._rules = replace(rules, spec=replace(rules.spec, min_replicas=floor, max_replicas=ceiling))
+        self._gpus_per_replica = np.array([case.gpus_per_replica for case in cases])
+        self._gpus = np.array([gpus])
+        self._workload_id = np.arange(len(cases))
+        self._memory = Memory.empty()
+        self._observed: _Observed | None = None
+        self._counts: Sequence[int] = ()
+        self.tick_input: TickInput | None = None
+        self.decision: Decision | None = None
+
+    def decide_all(self, views: Sequence[View]) -> Sequence[int]:
+        """Return the desired replicas.
+
+        A tick without new data is skipped; anything it could decide, such as the end of a window, waits for the next
+        tick. No tick is skipped while a replica starts.
+        """
+        now_s = views[0].now_s
+        if self._is_unchanged(views):
+            return self._counts
+        shown = self._observe([view.pods for view in views])
+        front = FrontSamples(
+            time_s=np.array([view.totals.time_s for view in views]),
+            waiting=np.array([view.totals.gateway_waiting for view in views]),
+            arrivals_per_s=np.full(len(views), np.nan),
+        )
+        self.tick_input = TickInput(
+            now_s=now_s,
+            fleet=replace(shown.fleet, time_s=now_s, replicas=np.array([float(view.desired) for view in views])),
+            spec=self._rules.spec,
+            schedule=self._rules.windows.at(WALL_S + now_s, now_s),
+            samples=Samples(shown.samples, front),
+        )
+        self.decision, self._memory = tick(self.tick_input, self._memory)
+        self._counts = self.decision.replicas.astype(np.int64).tolist()
+        return self._counts
+
+    def _is_unchanged(self, views: Sequence[View]) -> bool:
+        if self.tick_input is None or self._observed is None:
+            return False
+        return (
+            all(view.pods is row for view, row in zip(views, self._observed.rows, strict=True))
+            and all(view.desired == count for view, count in zip(views, self._counts, strict=True))
+            and [view.totals.gateway_waiting for view in views] == self.tick_input.samples.front.waiting.tolist()
+        )
+
+    def _observe(self, rows: Sequence[PodRows]) -> _Observed:
+        """Return the pods and samples of each workload. Unchanged parts are reused, since few scrapes find a change of
+        pods.
+        """
+        shown = self._observed
+        if shown is None or any(map(_changed, rows, shown.rows)):
+            pods = _Pods.of(rows)
+            shown = _Observed(rows, pods, self._fleet(rows, pods), _samples(rows, pods))
+        elif any(row is not before for row, before in zip(rows, shown.rows, strict=True)):
+            shown = shown._replace(rows=rows, samples=_samples(rows, shown.pods))
+        self._observed = shown
+        return shown
+
+    def _fleet(self, rows: Sequence[PodRows], pods: _Pods) -> Fleet:
+        """Return the fleet without time and replica counts, which the caller fills in."""
+        ready_s = pods.column(rows, "ready_s")
+        return Fleet(
+            time_s=math.nan,
+            workloads=self._workloads,
+            workload_id=self._workload_id,
+            replicas=np.full(len(self._workloads), np.nan),
+            paused=np.zeros(len(self._workloads), dtype=bool),
+            other_owner=("",) * len(self._workloads),
+            gpus_per_replica=self._gpus_per_replica,
+            pool=np.zeros(len(self._workloads), dtype=np.int64),
+            obstacles=Obstacles.none(len(self._workloads)),
+            pods=tuple(Pod("study", str(number)) for number in pods.id.tolist()),
+            pod_id=pods.id,
+            pod_workload=pods.workload,
+            pod_ready=~np.isnan(ready_s),
+            pod_terminating=pods.column(rows, "terminating"),
+            pod_blocked=np.where(pods.column(rows, "unschedulable"), Blocked.UNSCHEDULABLE, Blocked.NO).astype(
+                np.int64
+            ),
+            pod_created_s=pods.column(rows, "created_s"),
+            pod_scheduled_s=pods.column(rows, "scheduled_s"),
+            pod_started_s=pods.column(rows, "started_s"),
+            pod_ready_s=ready_s,
+            pools=(Pool("nvidia.com/gpu"),),
+            pool_gpus=self._gpus,
+        )
+
+
+class PolicyScaler(PolicyFleetScaler):
+    """Decides for one workload under one policy."""
+
+    def __init__(self, case: Case, policy: Policy) -> None:
+        super().__init__((case,), (policy,))
+
+    def decide(self, view: View) -> int:
+        return self.decide_all((view,))[0]
+
+
+@dataclass(frozen=True)
+class _Pods:
+    """The pods of several workloads as rows of one table, by ascending id."""
+
+    order: IntColumn  # int64[P], index of each row in the concatenation of all workloads
+    id: IntColumn  # int64[P], unique over all workloads
+    workload: IntColumn  # int64[P]
+
+    @classmethod
+    def of(cls, rows: Sequence[PodRows]) -> _Pods:
+        workload = np.repeat(np.arange(len(rows)), [len(each.id) for each in rows])
+        ids = np.concatenate([each.id for each in rows]) * len(rows) + workload
+        order = np.argsort(ids)
+        return cls(order, ids[order], workload[order])
+
+    def column(self, rows: Sequence[PodRows], name: str) -> Any:
+        if len(rows) == 1:
+            return getattr(rows[0], name)  # already by ascending id
+        return np.concatenate([getattr(each, name) for each in rows])[self.order]
+
+
+class _Observed(NamedTuple):
+    """The last status and samples of the pods of several workloads."""
+
+    rows: Sequence[PodRows]  # [W]
+    pods: _Pods
+    fleet: Fleet
+    samples: PodSamples
+
+
+def _changed(row: PodRows, before: PodRows) -> bool:
+    """Return whether the status of a workload's pods changed. An unchanged column is the same object."""
+    return any(getattr(row, name) is not getattr(before, name) for name in _STATUS)
+
+
+def _samples(rows: Sequence[PodRows], pods: _Pods) -> PodSamples:
+    readings = {name: pods.column(rows, name) for name in _READINGS}
+    unknown = dict.fromkeys(_UNREAD, np.full(len(pods.id), np.nan))
+    return PodSamples(**readings, **unknown, asleep=np.zeros(len(pods.id)))

@@ -1,0 +1,109 @@
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoscaler.lab.replay.case import Case
+from autoscaler.lab.replay.engine.cold_starts import ColdStarts
+from autoscaler.lab.replay.engine.gpu_pool import GpuClaim, GpuPool, Node, Placement
+from autoscaler.sim.engine.cold_start import Start
+from tests.lab.replay import synthetic
+
+PLACES = {"warm": (False, True), "shared": (False, False), "fresh": (True, False)}
+
+
+def case(uncached_s: float = float("nan")) -> Case:
+    return synthetic.study(synthetic.poisson([1.0], 60.0), cold_start_s=60.0, cold_start_uncached_s=uncached_s)
+
+
+def begun(of: Case, kind: str, duration_factor: float = 1.0, now_s: float = 0.0, node: Node | None = None) -> Start:
+    fresh, cached = PLACES[kind]
+    return ColdStarts(of).begin(
+        Placement(node or Node(8, models={"small": 0.0}), fresh, cached), now_s, duration_factor
+    )
+
+
+def test_without_a_time_for_fresh_nodes_every_start_takes_the_mean_in_the_phases_of_a_cached_one() -> None:
+    assert begun(case(), "fresh") == begun(case(), "shared") == begun(case(), "warm")
+    start = begun(case(), "warm")
+    assert start.ready_s == 60.0
+    # 0.5 s to schedule, 1 s to start, 12 s boot, 16 GB at 3 GB/s, 18 s warm-up, 3 s probe: 39.9 s.
+    assert start.scheduled_s == pytest.approx(60 * 0.5 / 39.85, rel=1e-3)
+    assert start.started_s == pytest.approx(60 * 1.5 / 39.85, rel=1e-3)
+    assert start.serving_s == pytest.approx(60 * 36.85 / 39.85, rel=1e-3)
+
+
+def test_a_fresh_node_comes_up_pulls_the_image_and_fetches_weights_and_a_used_one_only_fetches() -> None:
+    fresh, shared, warm = (begun(case(uncached_s=240.0), kind) for kind in ("fresh", "shared", "warm"))
+    assert (fresh.ready_s, warm.ready_s) == (240.0, 60.0)
+    # Of node 99.5 s more, image 60 s and weights 16 GB at 1.5 GB/s, 170.2 s in all, the weights are 10.7 s.
+    assert shared.ready_s == pytest.approx(60 + 180 * 10.7 / 170.2, rel=1e-2)
+    assert fresh.scheduled_s == pytest.approx(240 * 100 / 210, rel=0.01)
+    assert fresh.started_s == pytest.approx(240 * 161 / 210, rel=0.01)
+
+
+def test_a_slow_start_is_slow_in_every_phase_and_a_pace_of_zero_serves_at_once() -> None:
+    mean, slow, none = (
+        begun(case(uncached_s=240.0), "fresh", duration_factor, now_s=100.0) for duration_factor in (1.0, 1.5, 0.0)
+    )
+    assert slow.scheduled_s - 100 == pytest.approx(1.5 * (mean.scheduled_s - 100))
+    assert slow.ready_s == 100.0 + 360.0
+    assert none == Start(100.0, 100.0, 100.0, 100.0)
+    assert ColdStarts(case(uncached_s=240.0)).restart_s(1.5) == 90.0
+
+
+def test_who_joins_a_node_that_is_still_fetching_waits_for_it() -> None:
+    node, of = Node(8), case(uncached_s=240.0)
+    node.models["small"] = 0.0  # as a pool notes it when it places the first
+    first = begun(of, "fresh", now_s=10.0, node=node)
+    second = begun(of, "warm", now_s=20.0, node=node)
+    assert (second.scheduled_s, second.started_s, second.ready_s) == (first.scheduled_s, first.started_s, 250.0)
+    late = begun(of, "warm", now_s=220.0, node=node)
+    assert late.ready_s == 280.0
+    assert late.scheduled_s == pytest.approx(220.75, abs=0.01)
+
+
+def test_another_model_on_a_node_that_is_still_coming_up_begins_once_it_is_there() -> None:
+    node, of = Node(8), case(uncached_s=240.0)
+    first = begun(of, "fresh", node=node)
+    other = replace(of, trace=replace(of.trace, name="other"))
+    alone = begun(other, "shared", now_s=1.0)
+    second = begun(other, "shared", now_s=1.0, node=node)
+    assert (second.scheduled_s, second.started_s) == (first.scheduled_s, first.started_s)
+    assert second.ready_s - second.started_s == pytest.approx(alone.ready_s - alone.started_s)
+    third = begun(other, "warm", now_s=2.0, node=node)
+    assert third.ready_s == second.ready_s
+
+
+ASKED = st.tuples(st.sampled_from("abc"), st.floats(0.0, 150.0), st.floats(0.2, 3.0), st.booleans())
+
+
+@given(asked=st.lists(ASKED, min_size=1, max_size=20))
+def test_whoever_comes_when_to_which_node_passes_the_phases_in_order_and_none_before_its_node(
+    asked: list[tuple[str, float, float, bool]],
+) -> None:
+    pool, now_s, begun_on = GpuPool(24), 0.0, []
+    of = case(uncached_s=240.0)
+    starts = {name: ColdStarts(replace(of, trace=replace(of.trace, name=name))) for name in "abc"}
+    for name, later_s, duration_factor, leaves in asked:
+        now_s += later_s
+
+        def on_assigned(
+            at_s: float, place: Placement, name: str = name, duration_factor: float = duration_factor
+        ) -> None:
+            begun_on.append((place.node, starts[name].begin(place, at_s, duration_factor)))
+
+        claim = GpuClaim(name, 1, on_assigned)
+        pool.request(claim, now_s)
+        if leaves:
+            pool.release_gpus(claim, now_s)
+    for node, start in begun_on:
+        assert start.scheduled_s <= start.started_s <= start.serving_s <= start.ready_s
+        assert start.scheduled_s >= node.up_s
+        assert start.started_s >= node.image_s
+
+
+def test_a_profile_of_unknown_weights_has_nothing_to_fetch() -> None:
+    fitted = replace(case(uncached_s=240.0), profile=replace(synthetic.llama(), weight_bytes=0.0))
+    assert begun(fitted, "shared").ready_s == 60.0

@@ -1,0 +1,128 @@
+import math
+
+import pytest
+
+from autoscaler.lab.replay.engine.gpu_pool import GpuClaim, GpuPool, Placement
+
+
+class Asked:
+    """Claims by name, and who was granted when."""
+
+    def __init__(self, gpus: float, node_gpus: float = 8) -> None:
+        self.pool = GpuPool(gpus, node_gpus)
+        self.claims: dict[str, GpuClaim] = {}
+        self.on_assigned: list[tuple[str, float]] = []
+        self.places: dict[str, Placement] = {}
+
+    def ask(self, name: str, gpus: float, now_s: float, model: str = "") -> None:
+        def on_assigned(at_s: float, place: Placement) -> None:
+            self.on_assigned.append((name, at_s))
+            self.places[name] = place
+
+        self.claims[name] = GpuClaim(model, gpus, on_assigned)
+        self.pool.request(self.claims[name], now_s)
+
+    def found(self, name: str) -> tuple[bool, bool]:
+        return self.places[name].fresh, self.places[name].weights_cached
+
+    def end(self, name: str, now_s: float) -> None:
+        self.pool.release_gpus(self.claims[name], now_s)
+
+
+def test_gpus_are_given_while_there_are_some_and_then_in_the_order_of_asking() -> None:
+    asked = Asked(2)
+    for name in "abcd":
+        asked.ask(name, 1, now_s=1.0)
+    assert asked.on_assigned == [("a", 1.0), ("b", 1.0)]
+    assert asked.pool.has_waiting
+    asked.end("b", now_s=5.0)
+    asked.end("a", now_s=7.0)
+    assert asked.on_assigned[2:] == [("c", 5.0), ("d", 7.0)]
+    assert not asked.pool.has_waiting
+
+
+def test_a_large_replica_at_the_head_is_not_overtaken_by_small_ones() -> None:
+    asked = Asked(4)
+    asked.ask("half", 2, now_s=0.0)
+    asked.ask("large", 4, now_s=1.0)
+    asked.ask("small", 1, now_s=2.0)
+    assert asked.on_assigned == [("half", 0.0)]
+    asked.end("half", now_s=3.0)
+    assert asked.on_assigned[1:] == [("large", 3.0)]
+    asked.end("large", now_s=4.0)
+    assert asked.on_assigned[2:] == [("small", 4.0)]
+
+
+def test_who_gives_up_waiting_lets_the_next_one_in() -> None:
+    asked = Asked(4)
+    asked.ask("half", 2, now_s=0.0)
+    asked.ask("large", 4, now_s=1.0)
+    asked.ask("small", 1, now_s=2.0)
+    asked.end("large", now_s=3.0)
+    assert asked.on_assigned[1:] == [("small", 3.0)]
+    assert asked.pool.free_gpus == 1
+
+
+@pytest.mark.parametrize(("gpus", "places"), [(1 / 7, 56), (2 / 7, 28), (0.25, 32), (0.5, 16)])
+def test_slices_fill_every_gpu_whatever_their_sums_round_to(gpus: float, places: int) -> None:
+    asked = Asked(8)
+    for number in range(places + 1):
+        asked.ask(str(number), gpus, now_s=0.0)
+    assert len(asked.on_assigned) == places
+    for number in range(places):
+        asked.end(str(number), now_s=1.0)
+    assert len(asked.on_assigned) == places + 1
+    assert asked.pool.free_gpus == pytest.approx(8 - gpus)
+
+
+def test_the_first_replica_on_a_node_finds_nothing_and_leaves_image_and_weights() -> None:
+    asked = Asked(16)
+    asked.ask("first", 1, now_s=0.0, model="chat")
+    asked.ask("same", 1, now_s=0.0, model="chat")
+    asked.ask("other", 1, now_s=0.0, model="code")
+    assert [asked.found(name) for name in ("first", "same", "other")] == [(True, False), (False, True), (False, False)]
+    for name in asked.claims:
+        asked.end(name, now_s=1.0)
+    asked.ask("again", 1, now_s=2.0, model="code")
+    assert asked.found("again") == (False, True)
+    assert len(asked.pool.nodes) == 1
+
+
+def test_a_replica_goes_where_its_weights_are_then_to_the_fullest_node_and_last_to_a_new_one() -> None:
+    asked = Asked(24)
+    for number in range(6):
+        asked.ask(f"a{number}", 1, now_s=0.0, model="a")
+    asked.ask("b0", 4, now_s=0.0, model="b")  # two left on the first node
+    assert asked.places["b0"].node is asked.pool.nodes[1]
+    asked.ask("b1", 1, now_s=0.0, model="b")
+    assert asked.places["b1"].node is asked.pool.nodes[1]
+    asked.ask("c0", 1, now_s=0.0, model="c")
+    assert asked.places["c0"].node is asked.pool.nodes[0]
+    asked.ask("d0", 8, now_s=0.0, model="d")
+    assert asked.places["d0"].node is asked.pool.nodes[2]
+    assert asked.pool.free_gpus == 1 + 3 + 0
+
+
+def test_a_replica_fits_into_one_node_or_waits_and_the_last_node_may_be_smaller() -> None:
+    asked = Asked(12)
+    for name in "abc":
+        asked.ask(name, 4, now_s=0.0)
+    asked.ask("d", 4, now_s=1.0)
+    assert [name for name, _ in asked.on_assigned] == ["a", "b", "c"]
+    apart = Asked(12)
+    for name in "abc":
+        apart.ask(name, 5, now_s=0.0)
+    assert [name for name, _ in apart.on_assigned] == ["a"]  # three are left here, four there
+
+
+@pytest.mark.parametrize(
+    ("gpus", "each", "room"),
+    [(8, 1, 8), (12, 6, 1), (14, 6, 2), (14, 4, 3), (10, 16, 0), (32, 16, 2), (3, 3 / 7, 7), (math.inf, 4, math.inf)],
+)
+def test_as_many_replicas_fit_as_can_be_placed(gpus: float, each: float, room: float) -> None:
+    pool = GpuPool(gpus, max(8.0, each))
+    assert pool.count_fitting(each) == room
+    placed = []
+    for name in range(40):
+        pool.request(GpuClaim("", each, lambda _now_s, place: placed.append(place)), float(name))
+    assert len(placed) == min(room, 40)

@@ -1,0 +1,74 @@
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+from autoscaler.lab.replay.parallel import sweep
+from autoscaler.lab.replay.parallel.search import Call, Search, run_searches
+from autoscaler.lab.replay.progress import Progress
+
+
+def multiply(factor: int, number: int) -> int:
+    return factor * number
+
+
+def fail(_shared: int) -> int:
+    raise ValueError("no")
+
+
+def grow(start: int, rounds: int) -> Search[list[int]]:
+    """Ask for two products of what the round before gave, so many times."""
+
+    def steps() -> Generator[list[Call], Any, list[int]]:
+        numbers = [start, start + 1]
+        for _ in range(rounds):
+            numbers = yield [Call(multiply, (number,), 1.0) for number in numbers]
+        return numbers
+
+    return Search(steps(), 2.0 * rounds)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_each_search_goes_on_with_what_its_own_calls_gave_in_their_order(workers: int) -> None:
+    progress: list[float] = []
+    found = run_searches([grow(1, 3), grow(5, 1), grow(7, 2)], 3, workers, progress=progress.append)
+    assert found == [[27, 54], [15, 18], [63, 72]]
+    assert progress == sorted(progress)
+    assert progress[-1] == 1.0
+
+
+def test_a_search_that_costs_more_or_less_than_was_thought_is_done_when_it_has_found() -> None:
+    progress: list[float] = []
+    searches = [grow(1, 3)._replace(cost=1.0), grow(1, 3)._replace(cost=99.0)]
+    run_searches(searches, 3, 1, progress=progress.append)
+    assert progress == sorted(progress)
+    assert progress[5] == pytest.approx(0.01)
+    assert progress[-1] == 1.0
+
+
+def tell(_shared: int, progress: Progress) -> None:
+    progress(0.25)
+    progress(0.75)
+
+
+def test_what_a_call_tells_of_itself_counts_before_it_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    def steps() -> Generator[list[Call], Any, None]:
+        yield [Call(tell, (), 6.0, reports_progress=True)]
+        yield [Call(tell, (), 2.0, reports_progress=True)]
+
+    monkeypatch.setattr(sweep, "PROGRESS_PERIOD_S", 0.0)
+    shares: list[float] = []
+    run_searches([Search(steps(), 7.0), grow(1, 1)], 3, 1, progress=shares.append)
+    assert [share * 9.0 for share in shares] == pytest.approx([1.5, 4.5, 6.0, 6.5, 7.0, 7.0, 8.0, 9.0])
+
+
+def test_a_search_that_asks_for_nothing_has_found_at_once() -> None:
+    assert run_searches([grow(4, 0), grow(1, 1)], 3, 1) == [[4, 5], [3, 6]]
+
+
+def test_the_error_of_a_call_ends_all_searches() -> None:
+    def steps() -> Generator[list[Call], Any, None]:
+        yield [Call(fail, (), 1.0)]
+
+    with pytest.raises(ValueError, match="no"):
+        run_searches([grow(1, 2), Search(steps(), 1.0)], 3, 1)

@@ -1,0 +1,93 @@
+"""Small studies and a view that is filled by hand."""
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from autoscaler.core.table.columns import FloatColumn
+from autoscaler.lab.baselines.signals import GAPS, TTFT
+from autoscaler.lab.replay.case import Case, Goal, PodRows, Totals, Trace
+from autoscaler.sim.engine.profiles import H100, LLAMA_8B, Profile, compute_profile
+
+GOAL = Goal(ttft_s=1.0, itl_s=0.1, attainment=0.99)
+EMPTY = np.empty(0)
+NOTHING = Totals(
+    time_s=0.0,
+    running=EMPTY,
+    waiting=EMPTY,
+    kv_usage=EMPTY,
+    gateway_waiting=0.0,
+    arrivals=0.0,
+    finished=0.0,
+    first_tokens=0.0,
+    prompt_tokens=0.0,
+    generation_tokens=0.0,
+    ttft_buckets=np.zeros(len(TTFT)),
+    itl_sum_s=0.0,
+    itl_buckets=np.zeros(len(GAPS)),
+)
+
+
+def llama(max_num_seqs: int = 256) -> Profile:
+    return compute_profile(LLAMA_8B, H100, max_num_seqs=max_num_seqs)
+
+
+def trace(arrival_s: FloatColumn, prompt: int = 1000, output: int = 100, duration_s: float | None = None) -> Trace:
+    count = len(arrival_s)
+    arrival_s = np.sort(np.asarray(arrival_s, np.float64))
+    end_s = duration_s if duration_s is not None else float(np.ceil(arrival_s[-1])) + 1
+    return Trace("small", arrival_s, np.full(count, prompt), np.full(count, output), end_s)
+
+
+def poisson(rates: list[float], part_s: float, seed: int = 1, prompt: int = 1000, output: int = 100) -> Trace:
+    """Poisson arrivals, each rate for `part_s`."""
+    rng = np.random.default_rng(seed)
+    parts = [
+        np.sort(rng.uniform(number * part_s, (number + 1) * part_s, rng.poisson(rate * part_s)))
+        for number, rate in enumerate(rates)
+    ]
+    return trace(np.concatenate(parts), prompt, output, len(rates) * part_s)
+
+
+def study(of: Trace, **fields: object) -> Case:
+    settings = {"profile": llama(), "goal": GOAL, "cold_start_s": 60.0, "cold_start_spread": 0.0} | fields
+    return Case(trace=of, **settings)  # type: ignore[arg-type]
+
+
+@dataclass
+class HandView:
+    """Implements `case.View`: what `tell` was told last is what is seen, and the past stays."""
+
+    now_s: float = 0.0
+    desired: int = 1
+    ready: int = 1
+    starting: int = 0
+    concurrency: float = 0.0
+    starting_since_s: FloatColumn = field(default_factory=lambda: EMPTY)
+    past: list[Totals] = field(default_factory=lambda: [NOTHING])
+
+    def tell(self, now_s: float, **fields: object) -> "HandView":
+        """Let time pass to `now_s`, when a scrape shows these fields and the rest as before."""
+        self.now_s = now_s
+        self.past.append(replace(self.past[-1], time_s=now_s, **fields))
+        return self
+
+    @property
+    def totals(self) -> Totals:
+        return self.past[-1]
+
+    @property
+    def pods(self) -> PodRows:
+        raise AssertionError("no baseline looks at single pods")
+
+    def totals_ago(self, seconds: float) -> Totals:
+        old = [totals for totals in self.past if totals.time_s <= self.now_s - seconds]
+        return old[-1] if old else self.past[0]
+
+    def live_concurrency(self) -> float:
+        return self.concurrency
+
+
+def observed(bounds: FloatColumn, values: FloatColumn) -> FloatColumn:
+    """Return cumulative counts at `bounds`."""
+    return np.searchsorted(np.sort(values), bounds, side="right").astype(np.float64)

@@ -1,0 +1,76 @@
+"""The shipped policy in studies, where something other than computing is the limit."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from autoscaler.config.policy.parse import load
+from autoscaler.config.policy.schema import Policy
+from autoscaler.lab.compare.experiment import goal_from_policy, with_start_replicas
+from autoscaler.lab.replay.case import Case, Trace, View
+from autoscaler.lab.replay.policy_scaler import PolicyScaler
+from autoscaler.lab.replay.run import run
+from autoscaler.lab.replay.score import compute_score
+from autoscaler.sim.engine.profiles import find_profile
+from tests.lab.replay import synthetic
+
+
+@pytest.mark.slow
+def test_where_slots_are_few_short_gaps_between_tokens_starve_nobody() -> None:
+    """Requests queue for slots while gaps stay short: the replica is full, not idle."""
+    replica_spec = find_profile("8b-h100")
+    few = dataclasses.replace(replica_spec.profile, max_num_seqs=24)
+    rng = np.random.default_rng(1)
+    quiet, rush = np.sort(rng.uniform(0, 2700, 810)), np.sort(rng.uniform(2700, 5400, 32_400))
+    arrival_s = np.concatenate([quiet, rush])
+    prompts, outputs = (np.clip(rng.lognormal(np.log(300), s, len(arrival_s)), 4, 1500).astype(int) for s in (0.8, 0.6))
+    trace = Trace("few-slots", arrival_s, prompts, outputs, 5400.0)
+    policy = load().policies["interactive"]
+    case = with_start_replicas(
+        Case(trace, few, goal_from_policy(policy), cold_start_s=60.0, gpus_per_replica=replica_spec.gpus)
+    )
+    assert compute_score(case, run(case, PolicyScaler(case, policy))).attainment > 0.9
+
+
+class EveryTick(PolicyScaler):
+    """Leaves no tick out."""
+
+    def decide_all(self, views: Sequence[View]) -> Sequence[int]:
+        self._observed = None
+        return super().decide_all(views)
+
+
+class Counting(PolicyScaler):
+    """Knows when it ticked."""
+
+    def __init__(self, case: Case, policy: Policy) -> None:
+        super().__init__(case, policy)
+        self.ticked_s: list[float] = []
+
+    def decide_all(self, views: Sequence[View]) -> Sequence[int]:
+        before, counts = self.tick_input, super().decide_all(views)
+        if self.tick_input is not before:
+            self.ticked_s.append(views[0].now_s)
+        return counts
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cold_start_s", [60.0, 240.0])
+def test_ticks_that_would_read_nothing_new_are_left_out_and_decide_nothing_else(cold_start_s: float) -> None:
+    """A scrape every 15 s: of three ticks two, but while replicas start none."""
+    rates = [4.0, 4.0, 30.0, 60.0, 30.0, 4.0, 4.0, 4.0]
+    case = synthetic.study(synthetic.poisson(rates, 300.0, seed=5), cold_start_s=cold_start_s, start_replicas=2)
+    policy, every = load().policies["interactive"], 5.0
+    counting = Counting(case, policy)
+    few, all_of_them = run(case, counting), run(case, EveryTick(case, policy))
+    assert few.change_to.tolist() == all_of_them.change_to.tolist()
+    assert few.change_s == pytest.approx(all_of_them.change_s, abs=60.0)  # a scrape later, and then another
+    assert len(few.change_to) > 2
+    whole = case.trace.duration_s / every
+    assert whole / 3 <= len(counting.ticked_s) < 0.7 * whole
+    assert few.replica_s == pytest.approx(all_of_them.replica_s, rel=0.02)
+    asked_s = few.change_s[np.argmax(np.diff(few.change_to) > 0) + 1]
+    starting_s = np.arange(asked_s + every, asked_s + 0.5 * cold_start_s, every)
+    assert np.isin(starting_s, counting.ticked_s).all()

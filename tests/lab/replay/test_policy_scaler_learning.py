@@ -1,0 +1,74 @@
+"""Proofs of which only a part counts: what came before is learned from."""
+
+from dataclasses import replace
+
+import pytest
+
+from autoscaler.lab.baselines.static import Static
+from autoscaler.lab.compare.compare import compare
+from autoscaler.lab.compare.run_result import run_case
+from autoscaler.lab.replay.inputs.transform import clip
+from tests.lab.compare.experiments import experiment, rising
+
+
+@pytest.mark.slow
+def test_who_knows_only_what_came_before_may_miss_what_hindsight_meets() -> None:
+    case = rising()
+    comparison = compare(experiment(case), ("static", "keda-rps"), tuned=True, offline_plan=True, workers=1)
+    assert (comparison.learned_s, comparison.duration_s) == (600.0, 600.0)
+    assert comparison.requests == (case.trace.arrival_s >= 600).sum()
+    by = {(run.name, "before" if run.before else "tuned" if run.tuned else ""): run for run in comparison.runs}
+    before, tuned = by["static", "before"], by["static", "tuned"]
+    assert before.before and comparison.goal.is_met_by(before.before.attainment)
+    assert float(before.params["replicas"]) < float(tuned.params["replicas"])
+    assert before.before.gpu_hours * 3600 >= float(before.params["replicas"]) * 600
+    assert comparison.misses_goal(before) and comparison.meets_goal(tuned)
+    first = replace(case, trace=clip(case.trace, 0.0, 600.0), counted_from_s=0)
+    calm = compare(experiment(first), ("static",), workers=1)
+    assert calm.runs[1].params == before.params
+    assert calm.runs[1].score.gpu_hours == before.before.gpu_hours
+    best = comparison.best_learned_baseline()
+    assert best is not None and best.before is not None and comparison.goal.is_met_by(best.before.attainment)
+    assert all(
+        run.score.gpu_hours >= comparison.lower_bound_gpu_hours for run in comparison.rows if comparison.meets_goal(run)
+    )
+    assert comparison.offline_plan and comparison.meets_goal(comparison.offline_plan)
+    assert all(0 <= run.timeline[0, 0] < 15 and run.timeline[-1, 0] >= 600 for run in comparison.rows)
+    assert calm.learned_s == 0 and calm.best_learned_baseline() is None
+
+
+@pytest.mark.slow
+def test_ours_learns_before_figures_count_and_decides_as_if_they_did() -> None:
+    case = rising()
+    whole = run_case(replace(case, counted_from_s=0), Static(3)).score
+    counted = run_case(case, Static(3)).score
+    first = run_case(replace(case, trace=clip(case.trace, 0.0, 600.0), counted_from_s=0), Static(3)).score
+    count, late = len(case.trace.arrival_s), int((case.trace.arrival_s >= 600).sum())
+    met = whole.attainment * count - counted.attainment * late
+    assert met == pytest.approx(first.attainment * (count - late), abs=5)  # who was under way at the cut
+    assert whole.gpu_hours == pytest.approx(first.gpu_hours + counted.gpu_hours, rel=0.01)
+    (ours,) = compare(experiment(case), (), workers=1).runs
+    (all_along,) = compare(experiment(replace(case, counted_from_s=0)), (), workers=1).runs
+    assert ours.timeline[:, 1:].tolist() == all_along.timeline[-len(ours.timeline) :, 1:].tolist()
+
+
+def test_a_bound_that_counts_from_a_moment_is_that_of_what_comes_from_then_on() -> None:
+    """Any number of replicas may be there, paid for before: a count that never starts one is not below it."""
+    case = replace(rising(), cold_start_s=240.0)
+    comparison = compare(experiment(case), ("static",), tuned=True, workers=1)
+    (static,) = (run for run in comparison.runs if run.tuned)
+    assert comparison.meets_goal(static)
+    assert comparison.lower_bound_gpu_hours <= static.score.gpu_hours
+    alone = replace(case, trace=clip(case.trace, 600.0, 1200.0), counted_from_s=0, start_replicas=1)
+    assert comparison.lower_bound_gpu_hours == compare(experiment(alone), (), workers=1).lower_bound_gpu_hours
+
+
+def test_models_of_a_fleet_are_tuned_on_what_each_had_before_if_only_one_had_anything() -> None:
+    late = rising("late")
+    late = replace(late, trace=replace(late.trace, arrival_s=late.trace.arrival_s / 2 + 600))
+    fleet = replace(experiment(rising("a", 1.0), late), gpus=8.0)
+    comparison = compare(fleet, ("static", "keda-rps"), workers=1)
+    assert comparison.requests == sum(int((case.trace.arrival_s >= 600).sum()) for case in fleet.cases)
+    assert [run.name for run in comparison.runs if run.before] == ["static", "keda-rps"]
+    assert any("tuned model by model" in note for note in comparison.notes)
+    assert all(run.before.attainment > 0.9 for run in comparison.runs if run.before)

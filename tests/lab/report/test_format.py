@@ -1,0 +1,131 @@
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from autoscaler.lab.compare.result import LearningResult, PolicyRun
+from autoscaler.lab.replay.case import Goal
+from autoscaler.lab.report import format as words
+from tests.lab.report.comparisons import UNTOLD, comparison, run
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [(1.0, "100%"), (0.99996, "99.996%"), (0.9999999, "99.999%"), (0.98999, "98.99%"), (0.5, "50.0%")],
+)
+def test_a_share_is_never_rounded_up_over_its_goal(value: float, written: str) -> None:
+    assert words.share(value) == written
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        (0.0, "0"),
+        (0.0004, "0.4 ms"),
+        (0.0071, "7 ms"),
+        (0.9996, "1 s"),
+        (12.34, "12.3 s"),
+        (840.0, "14 min"),
+        (36_000, "10.0 h"),
+        (math.inf, "never"),
+    ],
+)
+def test_times_are_written_in_the_unit_one_would_say(value: float, written: str) -> None:
+    assert words.seconds(value) == written
+
+
+def test_a_setting_is_written_without_powers_of_ten() -> None:
+    skyserve = run("skyserve", params={"target": 0.340019, "downscale_delay_s": 1200.0})
+    assert words.setting(skyserve) == "target 0.34, downscale_delay_s 1,200"
+
+
+def test_unknown_is_a_dash() -> None:
+    assert [words.ratio(value) for value in (1.0, 99.5, 2335.14, 32912003.67)] == [
+        "1.00×",
+        "99.50×",
+        "2,335×",
+        "32,912,004×",
+    ]
+    assert words.share(math.nan) == words.seconds(math.nan) == words.ratio(math.nan) == words.UNKNOWN
+
+
+def test_a_goal_names_only_what_is_promised() -> None:
+    assert words.objective(Goal(1.0, 0.1, 0.99)) == "99% within TTFT 1 s and ITL 100 ms"
+    assert words.objective(Goal(30.0, math.nan, 0.9)) == "90% within TTFT 30 s"
+    assert words.objective(Goal(math.nan, math.nan, 0.99)) == "no objective"
+
+
+@pytest.mark.parametrize(
+    ("models", "gpus", "written"),
+    [
+        (1, np.inf, ""),
+        (27, np.inf, ", 27 models"),
+        (1, 8.0, ", on 8 GPUs"),
+        (1, 1.0, ", on 1 GPU"),
+        (27, 3.5, ", 27 models on 3.5 GPUs"),
+    ],
+)
+def test_a_fleet_says_what_it_shares(models: int, gpus: float, written: str) -> None:
+    assert words.fleet(comparison(models=models, gpus=gpus)) == written
+
+
+def test_the_verdict_compares_with_the_cheapest_baseline_that_met_the_goal() -> None:
+    said = words.verdict(
+        comparison(
+            run(),
+            run("cheap", attainment=0.9, gpu_hours=11.0),
+            run("static", tuned=True, gpu_hours=20.0),
+            run("hpa", gpu_hours=16.0),
+        )
+    )
+    assert "Best baseline that met the goal: hpa, 99.50% at 16 GPU-hours" in said
+    assert "0.20 against 0.60" in said
+
+
+def test_the_verdict_hides_no_miss() -> None:
+    said = words.verdict(comparison(run(attainment=0.91), run("hpa", attainment=0.95)))
+    assert "which misses the goal of 99.00%" in said
+    assert "No baseline met the goal" in said
+
+
+def before(name: str, there: LearningResult, **values: float) -> PolicyRun:
+    return replace(run(name, params={"target": 3.0}, **values), before=there)
+
+
+def test_who_chose_before_figures_counted_took_the_cheapest_that_met_the_goal_then_whatever_came_of_it() -> None:
+    dear = before("hpa", LearningResult(0.995, 9.0), gpu_hours=8.0)
+    cheap = before("keda-rps", LearningResult(0.992, 7.0), attainment=0.9, gpu_hours=6.0)
+    tuned = run("static", tuned=True, gpu_hours=5.0)
+    both = comparison(run(), dear, tuned, cheap, learned_s=21_600.0)
+    assert both.best_learned_baseline() == cheap
+    assert words.learned_verdict(both) == (
+        "Judged by the first 6.0 h, the best was keda-rps (target 3): 99.20% at 7 GPU-hours there, 90.00% at 6 "
+        "from then on, which misses the goal of 99.00%."
+    )
+    near, far = before("hpa", LearningResult(0.98, 99.0)), before("keda-rps", LearningResult(0.97, 1.0))
+    assert comparison(run(), far, near, learned_s=60.0).best_learned_baseline() == near
+    assert "misses" not in words.learned_verdict(comparison(run(), dear, learned_s=60.0))
+    assert words.learned_verdict(comparison()) == ""
+    assert [words.label(each) for each in (cheap, tuned)] == ["keda-rps (tuned before)", "static (tuned)"]
+    assert words.length(both) == "2.0 h after 6.0 h to learn from" and words.length(comparison()) == "2.0 h"
+
+
+def test_the_verdict_of_a_replay_takes_what_happened_for_no_baseline() -> None:
+    history = run("actual", attainment=math.nan, gpu_hours=9.0), run("recorded", gpu_hours=9.0)
+    assert words.verdict(comparison(run(), *history)) == "ours: 99.50% at 12 GPU-hours."
+    assert "Best baseline that met the goal: hpa," in words.verdict(
+        comparison(run(), *history, run("hpa", gpu_hours=16.0))
+    )
+    assert "No baseline met the goal." in words.verdict(comparison(run(), *history, run("hpa", attainment=0.5)))
+
+
+def test_rows_that_met_the_goal_come_before_cheaper_ones_that_did_not() -> None:
+    ordered = words.in_order(
+        comparison(UNTOLD, run("cheap", attainment=0.5, gpu_hours=1.0), run("static", gpu_hours=30.0), run())
+    )
+    assert [each.name for each in ordered] == ["ours", "static", "cheap", "actual"]  # nobody knows how near that came
+
+
+def test_beside_a_bound_of_nothing_no_ratio_is_known() -> None:
+    assert math.isnan(comparison(lower_bound_gpu_hours=0.0).ratio(12.0))

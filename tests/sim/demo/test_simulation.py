@@ -1,0 +1,200 @@
+import asyncio
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from autoscaler.core.model.fleet import Blocked, Fleet, WorkloadRef
+from autoscaler.ports import Change, ChangeStatus, Outcome
+from autoscaler.sim.demo.simulation import Simulation
+from autoscaler.sim.engine.traffic import Lengths, Shape
+from tests.sim.demo.scenarios import CHAT, FETCHED_S, STEADY, WARM_S, make_scenario, silent
+
+
+def scale(simulation: Simulation, after: int, name: str = "chat") -> Outcome:
+    before = int(simulation.fleet().replicas[[w.ref.name for w in simulation.fleet().workloads].index(name)])
+    change = Change(WorkloadRef("models", name), "", before, after, "test")
+    return asyncio.run(simulation.apply([change], 1.0))[0]
+
+
+def pods_of(fleet: Fleet) -> list[tuple[bool, bool]]:
+    return list(zip(fleet.pod_ready.tolist(), fleet.pod_terminating.tolist(), strict=True))
+
+
+def test_the_fleet_shows_a_start_moment_by_moment_and_a_moment_to_come_is_unknown() -> None:
+    simulation = Simulation(make_scenario(silent()), 1000.0)
+    assert scale(simulation, 2).status is ChangeStatus.APPLIED
+    fleet = simulation.fleet()
+    assert fleet.time_s == 1000.0
+    assert fleet.replicas.tolist() == [2]
+    assert fleet.pod_created_s[1] == 1000.0
+    assert np.isnan(fleet.pod_scheduled_s[1])
+    simulation.advance(1002.0)
+    fleet = simulation.fleet()
+    assert fleet.pod_scheduled_s[1] == 1000.5
+    assert fleet.pod_started_s[1] == 1001.5
+    assert np.isnan(fleet.pod_ready_s[1])
+    simulation.advance(1000.0 + WARM_S)
+    fleet = simulation.fleet()
+    assert fleet.pod_ready_s[1] == pytest.approx(1000.0 + WARM_S)
+    assert pods_of(fleet) == [(True, False), (True, False)]
+
+
+def test_who_serves_at_the_beginning_tells_of_the_start_that_lies_behind_it() -> None:
+    fleet = Simulation(make_scenario(silent()), 1000.0).fleet()
+    assert fleet.pod_ready_s.tolist() == [1000.0]
+    moments = fleet.pod_created_s[0], fleet.pod_scheduled_s[0], fleet.pod_started_s[0], fleet.pod_ready_s[0]
+    assert moments == tuple(sorted(moments))
+    assert moments[-1] - moments[0] == pytest.approx(FETCHED_S)
+
+
+def test_ids_ascend_and_never_return() -> None:
+    simulation = Simulation(make_scenario(silent()), 0.0)
+    seen: set[int] = set()
+    for round_number in range(4):
+        scale(simulation, 3)
+        ids = simulation.fleet().pod_id.tolist()
+        assert ids == sorted(ids)
+        fresh = set(ids) - seen
+        assert not seen or min(fresh) > max(seen)
+        seen |= fresh
+        scale(simulation, 0)
+        simulation.advance(100.0 * (round_number + 1))
+        assert simulation.fleet().pods == ()
+
+
+def test_a_pod_for_which_there_is_no_gpu_is_shown_as_unschedulable() -> None:
+    simulation = Simulation(make_scenario(silent()), 0.0)
+    scale(simulation, 5)
+    fleet = simulation.fleet()
+    assert fleet.pod_blocked.tolist() == [Blocked.NO] * 4 + [Blocked.UNSCHEDULABLE]
+    assert fleet.pool_gpus.tolist() == [4]
+    assert fleet.pods[4].ip == ""
+
+
+def test_a_leaving_pod_stays_ready_terminates_and_holds_its_gpu_until_it_is_empty() -> None:
+    simulation = Simulation(
+        make_scenario(replace(CHAT, shape=Shape(0.7, Lengths(10, 0, 10), Lengths(1500, 0, 1500)))), 0.0
+    )
+    scale(simulation, 2)
+    simulation.advance(60.0)
+    scale(simulation, 1)
+    simulation.advance(61.5)
+    assert pods_of(simulation.fleet()) == [(True, False), (True, True)]
+    terminating = simulation.cluster.pods[1].replica
+    assert terminating is not None
+    held = terminating.held
+    simulation.advance(70.0)
+    assert 0 < terminating.held < held  # nothing new is sent to it
+    simulation.advance(120.0)
+    assert pods_of(simulation.fleet()) == [(True, False)]
+    assert simulation.summary().workloads[0].failed == 0
+
+
+def test_a_change_of_a_count_that_has_changed_since_is_a_conflict_and_changes_nothing() -> None:
+    simulation = Simulation(make_scenario(silent()), 0.0)
+    stale = Change(WorkloadRef("models", "chat"), "", 7, 2, "test")
+    (outcome,) = asyncio.run(simulation.apply([stale], 1.0))
+    assert (outcome.status, outcome.detail) == (ChangeStatus.CONFLICT, "it has 1 replicas now, not 7")
+    assert simulation.fleet().replicas.tolist() == [1]
+    assert simulation.summary().workloads[0].scale_ups == 0
+
+
+@pytest.mark.parametrize(
+    ("ref", "uid", "detail"),
+    [
+        (WorkloadRef("models", "gone"), "", "models/gone does not exist"),
+        (
+            WorkloadRef("models", "chat"),
+            "of-a-former-one",
+            "models/chat is another object: uid 00000000-0000-4000-8000-000000000000",
+        ),
+    ],
+)
+def test_a_change_of_what_does_not_exist_fails_and_says_so(ref: WorkloadRef, uid: str, detail: str) -> None:
+    simulation = Simulation(make_scenario(silent()), 0.0)
+    (outcome,) = asyncio.run(simulation.apply([Change(ref, uid, 1, 2, "test")], 1.0))
+    assert (outcome.status, outcome.detail) == (ChangeStatus.FAILED, detail)
+    assert simulation.fleet().replicas.tolist() == [1]
+
+
+def test_an_impossible_count_fails_and_the_other_changes_hold() -> None:
+    simulation = Simulation(make_scenario(silent(), silent(replace(CHAT, model="b"), name="b")), 0.0)
+    changes = [Change(WorkloadRef("models", name), "", 1, after, "") for name, after in (("chat", 5000), ("b", 2))]
+    outcomes = asyncio.run(simulation.apply(changes, 1.0))
+    assert [outcome.status for outcome in outcomes] == [ChangeStatus.FAILED, ChangeStatus.APPLIED]
+    assert simulation.fleet().replicas.tolist() == [1, 2]
+
+
+def test_every_request_is_accounted_for_at_any_moment() -> None:
+    crashing = replace(CHAT, deployment=replace(CHAT.deployment, crash_every_s=1080.0), patience_s=5.0)
+    simulation = Simulation(make_scenario(crashing, replace(silent(name="b"), shape=STEADY, model="b")), 0.0)
+    for step in range(1, 120):
+        simulation.advance(step * 15.0)
+        if step % 7 == 0:
+            scale(simulation, (step // 7) % 4)
+        for sim_workload, row in zip(simulation.sim_workloads, simulation.summary().workloads, strict=True):
+            engines = [
+                pod.replica
+                for pod in simulation.cluster.pods
+                if pod.deployment is sim_workload.setup.deployment and pod.replica
+            ]
+            assert row.open == sim_workload.router.held + sum(engine.held for engine in engines)
+            assert row.arrived == row.finished + row.rejected + row.given_up + row.failed + row.open
+    chat = simulation.summary().workloads[0]
+    assert min(chat.finished, chat.given_up, chat.failed) > 0
+    assert simulation.summary().crashes > 0
+
+
+def test_how_far_one_call_advances_changes_nothing_about_the_requests() -> None:
+    far, near = Simulation(make_scenario(), 0.0), Simulation(make_scenario(), 0.0)
+    far.advance(600.0)
+    for step in range(1, 801):
+        near.advance(step * 0.75)
+    one, other = far.summary().workloads[0], near.summary().workloads[0]
+    assert one.arrived == other.arrived > 1000
+    assert one.attainment == pytest.approx(other.attainment)
+    assert one.gpu_hours == pytest.approx(other.gpu_hours)
+
+
+def test_time_never_goes_back() -> None:
+    simulation = Simulation(make_scenario(), 100.0)
+    simulation.advance(200.0)
+    before = simulation.summary()
+    simulation.advance(150.0)
+    assert simulation.now_s == 200.0
+    assert simulation.summary() == before
+
+
+def test_a_workload_at_zero_holds_requests_in_front_and_they_are_served_after_the_cold_start() -> None:
+    simulation = Simulation(
+        make_scenario(replace(CHAT, deployment=replace(CHAT.deployment, replicas=0), patience_s=300.0)), 0.0
+    )
+    simulation.advance(10.0)
+    assert simulation.sim_workloads[0].router.held > 5
+    scale(simulation, 1)
+    simulation.advance(200.0)
+    row = simulation.summary().workloads[0]
+    assert simulation.sim_workloads[0].router.held == 0
+    assert row.given_up == row.rejected == 0
+    assert row.attainment_ttft is not None
+    assert 0.5 < row.attainment_ttft < 0.95  # those who waited for the start missed theirs
+
+
+def test_gpu_hours_run_from_the_binding_of_a_pod_to_its_end_and_static_ones_at_the_peak_all_the_time() -> None:
+    simulation = Simulation(make_scenario(silent(devices=2)), 0.0)
+    simulation.advance(1800.0)
+    scale(simulation, 2)
+    simulation.advance(2700.0)
+    scale(simulation, 1)
+    simulation.advance(3600.0)
+    row = simulation.summary().workloads[0]
+    assert row.gpu_hours == pytest.approx(2 * 1.0 + 2 * 901 / 3600, rel=1e-3)
+    assert row.static_gpu_hours == pytest.approx(4.0)
+    assert (row.scale_ups, row.scale_downs) == (1, 1)
+
+
+def test_requests_longer_than_the_profile_allows_are_refused_before_anything_starts() -> None:
+    long = replace(CHAT, shape=Shape(1.0, Lengths(100, 1, 4000), Lengths(100, 1, 97)))
+    with pytest.raises(ValueError, match="requests of chat may have 4097 tokens, its profile allows 4096"):
+        Simulation(make_scenario(long), 0.0)
