@@ -54,7 +54,7 @@ def simulate(
     gpus: float | None,
     **given: Any,
 ) -> None:
-    """Replay a trace against simulated replicas and compare a policy with baselines and the clairvoyant bound."""
+    """Replay a trace against simulated replicas and compare a policy with baselines and the lower bound."""
     if context.invoked_subcommand is not None:
         for name in context.params:
             if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:

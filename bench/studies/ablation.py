@@ -169,7 +169,7 @@ def main() -> None:
     parser.add_argument("--traces", type=Path, help="folder of traces; default: generated ones")
     parser.add_argument("--start", type=float, default=0.0, metavar="HOURS", help="begin each trace there")
     parser.add_argument("--end", type=float, default=math.inf, metavar="HOURS", help="end each trace there")
-    parser.add_argument("--size", type=float, default=3.0, help="mean replicas of the clairvoyant bound")
+    parser.add_argument("--size", type=float, default=3.0, help="mean replicas of the lower bound")
     parser.add_argument("--scale", type=float, help="copies of each trace, all of it, instead of a size")
     parser.add_argument(
         "--cold-start", type=float, default=60.0, metavar="SECONDS", help="mean cold start of a replica"

@@ -282,7 +282,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--traces", type=Path, help="folder of traces; default: two generated ones, with --quick")
     parser.add_argument("--out", type=Path, default=Path("build/policies"), help="folder for results, table and charts")
     parser.add_argument("--quick", action="store_true", help="one size, one cold start, two seeds, few requests")
-    parser.add_argument("--sizes", type=number, nargs="+", help="mean replicas of the clairvoyant bound")
+    parser.add_argument("--sizes", type=number, nargs="+", help="mean replicas of the lower bound")
     parser.add_argument("--cold-starts", type=number, nargs="+", metavar="SECONDS", help="mean cold starts")
     parser.add_argument("--seeds", type=whole(0), nargs="+", help="random seeds; each is a case of its own")
     parser.add_argument("--max-requests", type=whole(1), help="most requests of a case")

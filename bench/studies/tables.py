@@ -55,7 +55,7 @@ def nearest(results: Sequence[dict[str, Any]]) -> tuple[str, float]:
 
 def table(results: dict[str, dict[str, Any]]) -> str:
     """Return the table as Markdown, and what it comes to."""
-    titles = ["trace", "length", "clairvoyant mean", "cold start", "seeds", "ours: attainment", "ours: excess"]
+    titles = ["trace", "length", "mean of the bound", "cold start", "seeds", "ours: attainment", "ours: excess"]
     titles += ["best tuned baseline", "its attainment", "its excess", "ours / its", "estimate: excess", "plan: excess"]
     learned = any("before" in result for result in results.values())
     titles += ["best baseline, tuned before", "its attainment", "its excess"] if learned else []
@@ -187,7 +187,7 @@ def picture(results: dict[str, dict[str, Any]]) -> str:
             said: _dot(of_seeds, policy) for said, policy in shown.items() if policy and policy in of_seeds[0]["excess"]
         }
     explained = "hollow: misses the goal; whiskers: 95% over seeds; replicas: the bound's mean; seconds: cold start"
-    return standalone(dots("GPU-hours over the clairvoyant bound", rows, f"GPU-hours / clairvoyant bound; {explained}"))
+    return standalone(dots("GPU-hours over the lower bound", rows, f"GPU-hours / lower bound; {explained}"))
 
 
 def _dot(results: Sequence[dict[str, Any]], policy: str) -> Dot:

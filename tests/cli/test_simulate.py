@@ -39,8 +39,8 @@ def test_a_plan_is_shown_beside_the_bound(trace: Path, tmp_path: Path) -> None:
     assert written["planned"]["attainment"] >= 0.99
     assert written["planned"]["gpu_hours"] >= written["clairvoyant"]["gpu_hours"]
     assert [policy["name"] for policy in written["policies"]] == ["ours"]
-    assert "planned (knows the trace)" in result.output
-    assert "planned (knows the trace)" in page.read_text()
+    assert "offline-plan (knows the trace)" in result.output
+    assert "offline-plan (knows the trace)" in page.read_text()
 
 
 def test_the_same_seed_writes_the_same_bytes(trace: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""From a trace to a proof, and to what is written and shown of it."""
+"""Shared steps of `simulate` and `replay`: make cases, compare policies, write and show the results."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from autoscaler.lab.report.progress_bar import ProgressBar
 from autoscaler.lab.report.table import print_comparison
 from autoscaler.sim.engine.profiles import ReplicaSpec
 
-MOST_REPLICAS = 1000  # of one model
-TABLE_COLUMNS = 180  # of a terminal that does not say how wide it is
+MOST_REPLICAS = 1000  # most replicas of one model
+TABLE_COLUMNS = 180  # width of a terminal of unknown width
 
 
 def make_case(
     options: ExperimentOptions, replica_spec: ReplicaSpec, policy: Policy, trace: Trace, models: int = 1
 ) -> tuple[Case, list[str]]:
-    """Return the case of one of so many models, with notes. Raises ValueError."""
+    """Return the case of one of `models` models, with notes. Raises ValueError."""
     _check_start(options, replica_spec, policy, models)
     trace, shortened = transform.truncate(trace, replica_spec.profile.max_model_len)
     longest = f"the {replica_spec.profile.max_model_len:,} tokens that the profile takes"
@@ -61,7 +61,7 @@ def make_case(
 
 
 def set_start_replicas(options: ExperimentOptions, experiment: Experiment, progress: Progress) -> Experiment:
-    """Return the subject with the replicas that each of its cases begins with. Without a number given it takes long."""
+    """Return the experiment with initial replicas. Without a given number, they are searched, which takes long."""
     cases = []
     for case in experiment.cases:
         if options.start_replicas is None:
@@ -87,7 +87,7 @@ def run_comparison(
 
 
 def finish(options: ExperimentOptions, comparisons: Sequence[Comparison]) -> None:
-    """Write the files, then show the tables: who reads those may be gone. Raises ValueError."""
+    """Write the files, then print the tables, since standard output may be closed. Raises ValueError."""
     contents = [(options.json, to_json), (options.html, page)]
     output_files.write([(path, content(comparisons)) for path, content in contents if path is not None])
     with printing():
@@ -101,7 +101,7 @@ def finish(options: ExperimentOptions, comparisons: Sequence[Comparison]) -> Non
 
 
 def _unusual(options: ExperimentOptions) -> list[str]:
-    """Return a note on all that replicas, router and clients do not do by default."""
+    """Return notes on settings of replicas, router and clients that differ from the default."""
     notes = []
     if options.cold_start_spread != Case.cold_start_spread:
         notes.append(f"cold starts differ: sigma of their logarithm {options.cold_start_spread:g}")
@@ -121,7 +121,7 @@ def _unusual(options: ExperimentOptions) -> list[str]:
 
 
 def _check_start(options: ExperimentOptions, replica_spec: ReplicaSpec, policy: Policy, models: int) -> None:
-    """Raise ValueError if there is no room for the replicas that are there at the start."""
+    """Raise ValueError if the initial replicas exceed the policy or the GPUs."""
     start = options.start_replicas or 0
     if start > (most := _ceiling(options, policy)):
         raise ValueError(
@@ -136,7 +136,7 @@ def _check_start(options: ExperimentOptions, replica_spec: ReplicaSpec, policy: 
 
 
 def check_learning(name: str, cases: Sequence[Case], learn_s: float) -> None:
-    """Raise ValueError if there is nothing to learn from, or nothing that counts."""
+    """Raise ValueError if all requests are in the learning part, or none is."""
     check_longer_than_learning(name, cases[0].trace.duration_s, learn_s)
     late = np.concatenate([case.trace.arrival_s >= learn_s for case in cases])
     if late.all() or not late.any():
@@ -153,10 +153,10 @@ def check_longer_than_learning(name: str, duration_s: float, learn_s: float) -> 
 
 
 def _fitting(options: ExperimentOptions, replica_spec: ReplicaSpec) -> float:
-    """Return how many replicas the GPUs hold."""
+    """Return the number of replicas that fit on the GPUs."""
     return GpuPool(options.gpus, max(NODE_GPUS, replica_spec.gpus)).count_fitting(replica_spec.gpus)
 
 
 def _ceiling(options: ExperimentOptions, policy: Policy) -> float:
-    """Return how many replicas anybody may ask for: what a given policy allows, and no limit by the shipped one."""
+    """Return the most replicas of a model: those of a given policy; the shipped policy sets no limit."""
     return policy.spec.replicas.max if options.policies else MOST_REPLICAS

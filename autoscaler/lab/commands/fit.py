@@ -18,7 +18,7 @@ from autoscaler.sim.engine.profiles import ReplicaSpec
 
 
 def fit(file: Path, out: Path | None, max_num_seqs: int | None, max_num_batched_tokens: int | None, gpus: float) -> int:
-    """Fit a profile to a recording, print how well it explains it, and write it."""
+    """Fit a profile to a recording, write it, and print how well it explains the recording."""
     if out is not None:
         output_files.check([out], [file])
     console = Console(stderr=True)
@@ -48,7 +48,7 @@ def fit(file: Path, out: Path | None, max_num_seqs: int | None, max_num_batched_
 
 
 def _guess(fitted: Fitted) -> str:
-    """Say what the budget of a step is and where it comes from."""
+    """Describe the guessed token budget and its origin."""
     within, budget = fitted.steps_within_tokens, fitted.profile.max_batched_tokens
     defaults = {LEAST_BUDGET_TOKENS: "most", MOST_BUDGET_TOKENS: "the largest"}
     default = f" (vLLM's default on {defaults[budget]} GPUs)" if budget in defaults else ""

@@ -1,4 +1,4 @@
-"""What all trials have in common, as it was asked for, and what that names: policy, baselines, files to write."""
+"""Options common to `simulate` and `replay`, and what they name: policy, baselines, output files."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ ALL = "all"
 
 @dataclass(frozen=True)
 class ExperimentOptions:
-    """What all trials have in common."""
+    """Options common to `simulate` and `replay`."""
 
-    profile: str  # by name, or a file
+    profile: str  # name or file
     policies: tuple[Path, ...]  # one policy; none: the shipped `interactive`
     against: tuple[str, ...]
     tuned: bool
-    offline_plan: bool  # also a schedule made with the whole trace in hand
+    offline_plan: bool  # also search a schedule with the whole trace known
     cold_start_s: float
-    cold_start_uncached_s: float  # on a node that was never used; NaN: every node has image and weights
-    cold_start_spread: float  # sigma of the logarithm; 0: all alike
-    crash_every_s: float  # mean, of a replica that serves
+    cold_start_uncached_s: float  # on a fresh node; NaN: every node has image and weights
+    cold_start_spread: float  # sigma of the logarithm; 0: no spread
+    crash_every_s: float  # mean, per serving replica
     router: str  # "least-requests" or "round-robin"
-    patience_s: float  # clients who still wait by then leave
-    drain_s: float  # that a replica on its way out may take to finish what it runs
-    scrape_s: float  # between two scrapes
+    patience_s: float  # clients still waiting after this time leave
+    drain_s: float  # longest time of a terminating replica to finish its requests
+    scrape_s: float  # scrape interval
     seed: int
-    learn_s: float  # of the beginning, that policies may learn from; figures count from then on
-    start_replicas: int | None  # None: the fewest whose first ten minutes meet the goal
-    gpus: float  # that all models of a trace share; infinity: as many as each asks for
+    learn_s: float  # length of the learning part; scores count from its end
+    start_replicas: int | None  # None: the fewest that meet the goal in the first ten minutes
+    gpus: float  # shared by all models of a trace; infinity: no limit
     json: Path | None
     html: Path | None
     ray: bool
@@ -46,7 +46,7 @@ class ExperimentOptions:
 
 
 def baselines(named: Sequence[str]) -> tuple[str, ...]:
-    """Return the baselines meant. Raises ValueError for an unknown one, with those there are."""
+    """Return the selected baselines. Raises ValueError for an unknown name, and lists the known ones."""
     names = [name for each in named for name in each.replace(",", " ").split()]
     unknown = [name for name in names if name not in (ALL, *BASELINES)]
     if unknown or (named and not names):
@@ -66,6 +66,6 @@ def load_policy(paths: tuple[Path, ...]) -> Policy:
 
 
 def check_outputs(options: ExperimentOptions, *inputs: Path | None) -> None:
-    """Look at the outputs before the work: hours of simulation should not end at a folder that is not there."""
+    """Check the output files before hours of simulation. Raises ValueError."""
     profile = Path(options.profile) if options.profile.endswith(".json") else None
     output_files.check(options.outputs, [path for path in (profile, *options.policies, *inputs) if path is not None])

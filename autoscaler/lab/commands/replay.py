@@ -1,4 +1,4 @@
-"""`replay`: a policy proved on a workload's own history, from Prometheus or from recorded ticks."""
+"""`replay`: compare policies on a workload's own history, from Prometheus or from recorded ticks."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def replay(
     interval: tuple[float, float],
     step_s: float,
 ) -> int:
-    """Prove the policy on a workload's own history from Prometheus."""
+    """Compare policies on a workload's history from Prometheus."""
     tls = settings.tls
     check_outputs(options, settings.token_file, settings.password_file, tls.ca, tls.cert, tls.key)
     _usable(options)
@@ -51,14 +51,14 @@ def replay(
     console = Console(stderr=True)
     with ProgressBar(f"reading {namespace}/{name}", console) as progress:
         reading = PrometheusHistory(settings).read(namespace, name, start_s, end_s, step_s=step_s, progress=progress)
-        past = asyncio.run(reading)  # this alone: within a loop, Ctrl-C would wait for what computes
+        past = asyncio.run(reading)  # only the read runs in a loop, so that Ctrl-C interrupts the computation at once
     return replay_past(options, past, f"{namespace}/{name}")
 
 
 def replay_ticks(
     options: ExperimentOptions, file: Path, workload: tuple[str, str], interval: tuple[float | None, float]
 ) -> int:
-    """Prove the policy on a workload's own history from recorded ticks."""
+    """Compare policies on a workload's history from recorded ticks."""
     check_outputs(options, file)
     _usable(options)
     name = "/".join(workload)
@@ -69,7 +69,7 @@ def replay_ticks(
 
 
 def replay_past(options: ExperimentOptions, past: Past, name: str) -> int:
-    """Show what happened, and what each policy would have done."""
+    """Show the actual outcome, and what each policy would have done."""
     against = baselines(options.against)
     profile_name, replica_spec = profile_file.find(options.profile)
     policy = load_policy(options.policies)
@@ -95,7 +95,7 @@ def replay_past(options: ExperimentOptions, past: Past, name: str) -> int:
     (case,) = experiment.cases
     with ProgressBar(f"replaying {name}", console) as progress:
         comparison = run_comparison(options, experiment, against, progress)
-        there = count_replicas(past)  # whatever the policy allows
+        there = count_replicas(past)  # even where the policy allows fewer
         same = replace(case, start_replicas=int(there[0]), max_replicas=max(case.max_replicas, int(there.max())))
         recorded = run_case(same, RecordedScaler(past, case.cold_start_s))
     actual = to_score(counted, case.goal, replica_spec.gpus, options.cold_start_s)
@@ -110,7 +110,7 @@ def replay_past(options: ExperimentOptions, past: Past, name: str) -> int:
 
 
 def _usable(options: ExperimentOptions) -> None:
-    """Look at what needs no history before it is read, which may take minutes: raise what a replay would."""
+    """Check the options that need no history, before a read that may take minutes. Raises as a replay would."""
     baselines(options.against)
     _, replica_spec = profile_file.find(options.profile)
     none = np.zeros(0, np.int64)

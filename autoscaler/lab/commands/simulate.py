@@ -1,4 +1,4 @@
-"""`simulate`: a policy proved on trace files."""
+"""`simulate`: compare policies on trace files."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from autoscaler.sim.engine.profiles import ReplicaSpec
 
 
 def simulate(options: ExperimentOptions, files: Sequence[Path], scale: float, interval: tuple[float, float]) -> int:
-    """Prove the policy on an interval, (0, infinity) for all, of trace files.
+    """Compare policies on trace files, within `interval` in seconds; (0, infinity) is the whole trace.
 
-    Raises ValueError for what cannot be used, before anything runs.
+    Raises ValueError for unusable input, before any run.
     """
     check_outputs(options, *files)
     against = baselines(options.against)
@@ -56,14 +56,14 @@ def simulate(options: ExperimentOptions, files: Sequence[Path], scale: float, in
     for experiment in experiments:
         with ProgressBar(f"simulating {experiment.trace}", console) as progress:
             comparisons.append(run_comparison(options, experiment, against, progress))
-        if not options.outputs:  # then there is nothing to write before it is shown
+        if not options.outputs:  # without files to write, show each trace when it is done
             finish(options, [comparisons.pop()])
     finish(options, comparisons)
     return 0
 
 
 def _titles(files: Sequence[Path]) -> dict[Path, str]:
-    """Return what each trace is called: its name, or its path where several have one name. Raises ValueError."""
+    """Return the title of each trace: its file name, or its path if file names repeat. Raises ValueError."""
     seen: dict[Path, Path] = {}
     for file in files:
         if (other := seen.setdefault(file.resolve(), file)) is not file:
@@ -113,7 +113,7 @@ def _make_experiment(
 
 
 def _within(file: Path, models: Sequence[Trace], interval: tuple[float, float]) -> list[Trace]:
-    """Return what a trace file would give that held this interval and no more. Raises ValueError."""
+    """Return the traces within an interval, as if the file held nothing else. Raises ValueError."""
     start_s, end_s = interval
     length_s = models[0].duration_s
     if start_s >= length_s:

@@ -125,7 +125,9 @@ def compare(
     if experiment.shared and (search or learned) and len(experiment.cases) > 1:
         notes.append("baselines are tuned model by model, each as if it had all GPUs, and then run together")
     if experiment.shared and offline_plan and len(experiment.cases) > 1:
-        notes.append("planned: each model is planned as if it had all GPUs; together they may need more than there are")
+        notes.append(
+            "offline plan: each model is planned as if it had all GPUs; together they may need more than there are"
+        )
     least, goal = sum(bound for bound, _ in bounds), experiment.cases[0].goal
     below = {run.name for run in runs if goal.is_met_by(run.score.attainment) and run.score.gpu_hours < least}
     if below and len(experiment.cases) > 1:

@@ -1,4 +1,4 @@
-"""One run of a proof, what is kept of it, and how several workloads' runs add up."""
+"""The kept result of a run, and the sum of the results of several workloads."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from autoscaler.lab.replay.progress import Progress, no_progress
 from autoscaler.lab.replay.run import run, run_fleet
 from autoscaler.lab.replay.score import Score, compute_score, downsample
 
-TIMELINE_ROWS = 1500  # kept of each run
+TIMELINE_ROWS = 1500  # most rows of a kept timeline
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """What is kept of one run."""
+    """The kept result of one run."""
 
     score: Score
     timeline: FloatColumn
-    ttft_s: npt.NDArray[np.float32]  # float32[N]; empty where the trace has one model, whose row has the quantiles
+    ttft_s: npt.NDArray[np.float32]  # float32[N], seconds; empty for a single model, whose score has the quantiles
 
 
 def run_case(case: Case, scaler: Scaler, *, keep_ttft: bool = False, progress: Progress = no_progress) -> RunResult:
-    """Make one run and keep what a proof needs of it."""
+    """Run one case and keep its result."""
     return _make_result(case, run(case, scaler, progress), keep_ttft)
 
 
 def run_cases_together(
     cases: Sequence[Case], scalers: Sequence[Scaler] | FleetScaler, gpus: float, progress: Progress = no_progress
 ) -> list[RunResult]:
-    """Make one run of several cases that share GPUs, and keep what a proof needs of each."""
+    """Run several cases that share GPUs, and keep the result of each."""
     outcomes = run_fleet(cases, scalers, GpuPool.for_cases(cases, gpus), progress)
     return [_make_result(case, outcome, len(cases) > 1) for case, outcome in zip(cases, outcomes, strict=True)]
 
@@ -49,7 +49,7 @@ def _make_result(case: Case, outcome: Outcome, keep_ttft: bool) -> RunResult:
 
 
 def sum_results(cases: Sequence[Case], played: Sequence[RunResult]) -> tuple[Score, FloatColumn]:
-    """Return several workloads as one: shares weighted by requests, quantiles over all requests, sums of the rest."""
+    """Combine several workloads: fractions weighted by requests, quantiles over all requests, sums of the rest."""
     if len(played) == 1:
         return played[0].score, played[0].timeline
     rows = [each.score for each in played]
@@ -83,7 +83,7 @@ def sum_results(cases: Sequence[Case], played: Sequence[RunResult]) -> tuple[Sco
 
 
 def _sum_timelines(timelines: Sequence[FloatColumn]) -> FloatColumn:
-    """Add timelines up on the times of the longest; each stays at its last values."""
+    """Sum timelines at the times of the longest one; a timeline that ends keeps its last values."""
     longest = max(timelines, key=lambda timeline: float(timeline[-1, 0]))
     total = longest.copy()
     total[:, 1:] = 0.0

@@ -1,4 +1,4 @@
-"""Baselines at their best: for each case, the setting that hindsight would have chosen."""
+"""Tuning of baselines: the best setting for each case in hindsight."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from autoscaler.lab.replay.request_cost import attainable_share
 from autoscaler.lab.replay.run import run
 from autoscaler.lab.replay.score import Score, compute_score
 
-COUNTS = 10.0  # about, that are run to find the least that meets the goal
-STEPS = 8  # at the most, beyond the ends of the grid
-MORE = 0.001  # of the requests: where none meets the goal, a step that serves fewer more comes no nearer to it
-ALWAYS = 1.05  # replicas: one that is always there, and serves its last requests after the trace
-BEYOND = 2.25  # times the runs of the grid, with those beyond its ends, around its best and with other floors
+COUNTS = 10.0  # approximate runs to find the smallest constant count
+STEPS = 8  # most steps beyond the ends of the grid
+MORE = 0.001  # rise of attainment below which a step comes no closer to an unreachable goal
+ALWAYS = 1.05  # cost of one constant replica, which serves its last requests after the trace
+BEYOND = 2.25  # approximate runs in all, as a multiple of the grid
 
 
 _counted: deque[tuple[Case, list[tuple[Params, Score]]]] = deque(maxlen=32)
-"""What `_count` found in this process for the last cases: every rule asks for it."""
+"""Results of `_count` in this process for the last cases, shared by all baselines."""
 
 
 @dataclass(frozen=True)
 class TunedBaseline:
-    """The best of the settings that were tried: the cheapest that meets the goal, else the nearest to it."""
+    """The best of the tried settings: the cheapest that meets the goal, else the closest to it."""
 
     name: str
     params: Params
     score: Score
-    found: tuple[tuple[Params, Score], ...]  # every setting that was tried, with what it came to
+    found: tuple[tuple[Params, Score], ...]  # every tried setting, with its score
 
 
 def search_best_settings(cases: Sequence[Case], name: str, first: int = 0) -> Search[list[TunedBaseline]]:
@@ -67,7 +67,7 @@ def _rounds(cases: Sequence[Case], name: str, first: int) -> Generator[list[Call
     counting = [Call(_count, (place,), COUNTS * run_cost(case)) for place, case in enumerate(cases, first)]
 
     def run_all(ask: Callable[[_CaseTuning], list[Params]], times: int = 1) -> Generator[list[Call], Any, None]:
-        """Run what each case asks for, again with what it asks for then, until none asks for more."""
+        """Run the settings that `ask` returns for each case, up to `times` times, until there are none."""
         for _ in range(times):
             jobs = [(place, params) for place, one in enumerate(tries) for params in ask(one)]
             if not jobs:
@@ -96,20 +96,19 @@ def _rounds(cases: Sequence[Case], name: str, first: int) -> Generator[list[Call
 
 @dataclass
 class _CaseTuning:
-    """What was tried on one case, and what to try next."""
+    """The tried settings of one case, and the next ones to try."""
 
     baseline: Baseline
     case: Case
     found: list[tuple[Params, Score]] = field(default_factory=list)
-    before: float = -math.inf  # the best attainment before the last step
-    enough: int = 1  # replicas that meet the goal if they are always there
+    before: float = -math.inf  # best attainment before the last step
+    enough: int = 1  # constant count that meets the goal
 
     @property
     def best(self) -> tuple[Params, Score]:
-        """Return the cheapest that meets the goal, else the nearest to it.
+        """Return the cheapest setting that meets the goal, else the closest to it.
 
-        Of equals it is the highest setting of the grid, beyond which it may get cheaper. Else it is the first that was
-        run.
+        Among equals, it is the highest setting of the grid, beyond which the cost may fall; else the first that ran.
         """
         ranged, grid = self.ranged, len(self.grid())
 
@@ -134,9 +133,10 @@ class _CaseTuning:
         return self.baseline.grid(self.case)
 
     def beyond(self) -> list[Params]:
-        """Return what lies one step beyond the grid and was not run; nothing, where that was and is worse.
+        """Return untried settings one step beyond the grid, as long as a step can improve the best one.
 
-        Replicas are whole: after a step that changes nothing the next one may, unless there is one replica alone.
+        Replica counts are whole, so a step without effect may be followed by one with effect, unless there is only one
+        replica.
         """
         best, score = self.best
         if self.case.goal.is_met_by(score.attainment):
@@ -156,11 +156,11 @@ class _CaseTuning:
         return self.baseline.beside(self.case, self.best[0])
 
     def floored(self) -> list[Params]:
-        """Return the best above floors."""
+        """Return the best setting with minimum replica counts."""
         return self.baseline.floored(self.case, self.best[0], self.enough)
 
     def between(self) -> list[Params]:
-        """Return the best with floors half-way to those beside it."""
+        """Return the best setting with minimum replica counts between those tried."""
         return self.baseline.between(self.best[0], self.tried) if self._has_floor else []
 
     def around_above(self) -> list[Params]:
@@ -180,21 +180,21 @@ class _CaseTuning:
         return max(equals, key=lambda params: [float(params[name]) for name in self.ranged])
 
     def _may_cost_less(self, score: Score) -> bool:
-        """Say whether it costs more than one replica does that is always there."""
+        """Return whether the cost exceeds that of one constant replica."""
         counted_s = self.case.trace.duration_s - self.case.counted_from_s
         return score.gpu_hours * 3600 > ALWAYS * counted_s * self.case.gpus_per_replica
 
     def _comes_nearer(self, score: Score) -> bool:
-        """Say whether the best serves more by now, or could; where nobody can meet the goal a thousandth more is asked.
+        """Return whether the best attainment rose enough, or the goal is reachable.
 
-        row: of the best.
+        score: of the best setting.
         """
         before, self.before = self.before, score.attainment
         return score.attainment >= before + MORE or self.case.goal.is_met_by(attainable_share(self.case))
 
 
 def _count(cases: Sequence[Case], place: int) -> list[tuple[Params, Score]]:
-    """Search the least count that meets the goal, else comes nearest; return all that were run."""
+    """Search the smallest constant count that meets the goal, else comes closest; return all runs."""
     case = cases[place]
     for known, counts in _counted:
         if known is case:

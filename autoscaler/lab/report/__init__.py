@@ -1,1 +1,1 @@
-"""What a proof looks like to people and programs: the table of the terminal, the JSON document, the HTML page."""
+"""Presentations of a comparison: the table on the terminal, the JSON document, the HTML page."""

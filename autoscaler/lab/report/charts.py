@@ -1,7 +1,7 @@
-"""The pictures of a proof: the frontier of all policies, and what each did over the trace.
+"""Charts of a comparison: the frontier of all policies, and the timeline of each.
 
-Colours and strokes are classes of page.css: `series-0` to `series-14` tell baselines apart, `ours` is the shipped
-policy, `offline_plan` the schedule that knows the trace.
+Colours and strokes are classes of page.css: `series-0` to `series-14` for baselines, `ours` for the shipped policy,
+`offline-plan` for the offline plan.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from autoscaler.lab.replay.score import downsample
 from autoscaler.lab.report.format import amount, label, share
 from autoscaler.lab.report.svg import Scale, area, element, line_path, nice_ticks, number, step_path, text, time_ticks
 
-SERIES = 15  # colours of baselines and of what happened; further ones begin anew
+SERIES = 15  # number of colours for baselines and history; further ones repeat
 NINES = (0.0, 0.5, 0.9, 0.95, 0.99, 0.999, 0.9999, 1.0)
-LEAST_MISS = 1e-5  # shares closer to 1 are drawn as 1, which lies there
-MOST_HOURS = 3.0  # times those of the dearest that matters; what costs more lies at the edge
-COLUMNS = 700  # moments of a timeline that are drawn
+LEAST_MISS = 1e-5  # attainment closer to 1 is drawn as 1
+MOST_HOURS = 3.0  # right end of the axis, as a multiple of the most expensive relevant run
+COLUMNS = 700  # drawn points of a timeline
 WIDTH, LEFT, RIGHT = 960.0, 58.0, 16.0
-LETTER_PX = 6.5  # of a label, about
-NARROW, NARROW_LEFT = 590.0, 86.0  # of a picture that shares the width of the page, and has large text on a phone
+LETTER_PX = 6.5  # approximate width of a letter in a label
+NARROW, NARROW_LEFT = 590.0, 86.0  # for charts side by side, whose text is large on a phone
 
 
 def colours(names: Sequence[str]) -> dict[str, str]:
-    """Give each policy its class, the same in every picture."""
+    """Assign a CSS class to each policy, the same in every chart."""
     others = [name for name in dict.fromkeys(names) if name not in (OURS, OFFLINE_PLAN)]
     return {
         OURS: OURS,
@@ -36,11 +36,11 @@ def colours(names: Sequence[str]) -> dict[str, str]:
 
 
 def frontier(comparison: Comparison) -> str:
-    """Draw attainment against GPU-hours: a curve through the settings of each policy that no other of its own beats.
+    """Draw attainment against GPU-hours, with a curve through the undominated settings of each policy.
 
-    Attainment is drawn by nines (90%, 99%, 99.9% are equally far apart), for that is how hard they are to get.
-    Policies that cost several times what ours and the best baseline do lie at the right edge, and settings that do are
-    left out, as are those that cost more than any policy as it ran. Whose attainment is not known is not drawn.
+    The attainment axis is by nines: 90%, 99% and 99.9% are equally far apart. Runs that cost several times as much as
+    ours and the best baseline lie at the right edge. Settings that do, or that cost more than any run, are left out, as
+    are runs of unknown attainment.
     """
     top, bottom, height = 34.0, 44.0, 450.0
     runs = [run for run in comparison.rows if math.isfinite(run.score.attainment)]
@@ -55,10 +55,10 @@ def frontier(comparison: Comparison) -> str:
         MOST_HOURS * max(run.score.gpu_hours for run in _fitting(comparison)),
     )
     marks = {
-        "clairvoyant bound": comparison.lower_bound_gpu_hours,
-        "with neighbours, estimated": comparison.estimate_gpu_hours,
+        "lower bound": comparison.lower_bound_gpu_hours,
+        "with interference, estimated": comparison.estimate_gpu_hours,
     }
-    marks = {said: hours for said, hours in marks.items() if hours > 0}  # NaN: not known
+    marks = {said: hours for said, hours in marks.items() if hours > 0}  # NaN: unknown
     shown = [*(point.gpu_hours for point in known if point.gpu_hours <= dearest), *marks.values()]
     ticks = nice_ticks(min(shown) * 0.95, max(shown) * 1.02, 8)
     x = Scale(ticks[0], ticks[-1], LEFT, WIDTH - RIGHT)
@@ -74,7 +74,7 @@ def frontier(comparison: Comparison) -> str:
     goal_y = y(min(max(_nines(comparison.goal.attainment), y.low), y.high))
     parts.append(element("line", class_="limit", x1=LEFT, x2=WIDTH - RIGHT, y1=goal_y, y2=goal_y))
     parts.append(text("goal", x.end_px, goal_y - 5, class_="label limit-label", text_anchor="end"))
-    heights = top - 9, height - bottom - 6  # of what is said: the lines may lie side by side
+    heights = top - 9, height - bottom - 6  # heights of the labels, as the lines may lie side by side
     for (said, hours), said_y in zip(marks.items(), heights, strict=False):
         parts.append(element("line", class_="bound", x1=x(hours), x2=x(hours), y1=top, y2=height - bottom))
         room = x(hours) + 4 + LETTER_PX * len(said) <= WIDTH
@@ -82,7 +82,7 @@ def frontier(comparison: Comparison) -> str:
         parts.append(text(said, x(hours) + (4 if room else -4), said_y, class_="label", **beside))
     chosen = {name: [run for run in runs if run.name == name] for name in points}
     tints = colours([run.name for run in comparison.rows])
-    for name in sorted(points, key=lambda name: name == OURS):  # ours lies on top
+    for name in sorted(points, key=lambda name: name == OURS):  # ours on top
         parts.append(_curve(name, tints[name], [p for p in points[name] if p.gpu_hours <= dearest], chosen[name], x, y))
     return picture("Attainment against GPU-hours", height, parts)
 
@@ -119,9 +119,9 @@ def _curve(name: str, tint: str, points: list[Point], runs: list[PolicyRun], x: 
 
 
 def timeline(comparison: Comparison, run: PolicyRun, most_replicas: float) -> str:
-    """Draw one run over the trace: wanted and ready replicas, and below them the load, running and waiting.
+    """Draw one run over time: desired and ready replicas, and below them running and waiting requests.
 
-    most_replicas: top of the replica axis, shared by all runs, so that their areas compare; what is above is cut off.
+    most_replicas: top of the replica axis, shared by all runs so that areas compare; higher values are cut off.
     """
     rows = downsample(run.timeline, COLUMNS)
     if not len(rows):
@@ -139,7 +139,7 @@ def timeline(comparison: Comparison, run: PolicyRun, most_replicas: float) -> st
     wanted = step_path(at, [replicas(min(value, replicas.high)) for value in rows[:, 1].tolist()])
     parts.append(element("path", class_="area ready", d=area(ready, at, replicas(0.0))))
     parts.append(element("path", class_="line ready", d=ready))
-    parts.append(element("path", class_="line wanted", d=wanted))
+    parts.append(element("path", class_="line desired", d=wanted))
     parts += _axis(x, held, "requests")
     running = line_path(at, [held(value) for value in rows[:, 3].tolist()])
     above = [held(value) for value in load.tolist()]
@@ -152,19 +152,19 @@ def timeline(comparison: Comparison, run: PolicyRun, most_replicas: float) -> st
 
 
 def most_replicas(comparison: Comparison) -> float:
-    """Return a top for the replica axis, below which all fit that matter; a wild baseline is cut off."""
+    """Return a top of the replica axis that fits all relevant runs; an extreme baseline is cut off."""
     tops = [float(run.timeline[:, 1:3].max()) for run in _fitting(comparison) if len(run.timeline)]
     return nice_ticks(0.0, max(tops, default=1.0), 4)[-1]
 
 
 def _fitting(comparison: Comparison) -> list[PolicyRun]:
-    """Return the runs that the axes fit: of the baselines only the best, if one met the goal."""
+    """Return the runs that determine the axes: all but baselines, and the best baseline if one met the goal."""
     best = comparison.best_baseline()
     return [run for run in comparison.rows if run is best or run not in comparison.baselines] or list(comparison.rows)
 
 
 def _axis(x: Scale, y: Scale, unit: str) -> list[str]:
-    """Draw the ends of an axis, with the unit below the upper one."""
+    """Draw the ends of an axis, with the unit below the upper end."""
     named = text(unit, x.start_px - 8, y.end_px + 20, class_="label", text_anchor="end")
     return [*(_level(x, y(value), amount(value)) for value in (0.0, y.high)), named]
 
@@ -175,14 +175,14 @@ def _level(x: Scale, at: float, said: str) -> str:
 
 
 def _below(x: Scale, value: float, y: float, said: str) -> str:
-    """Label a moment or a cost; at the right end the text ends with the picture."""
+    """Label a time or a cost; at the right edge, the text ends with the chart."""
     if x(value) > x.end_px - RIGHT:
         return text(said, x.end_px + RIGHT, y, class_="label", text_anchor="end")
     return text(said, x(value), y, class_="label", text_anchor="middle")
 
 
 def picture(title: str, height: float, parts: Sequence[str], width: float = WIDTH) -> str:
-    """Put what was drawn into one picture."""
+    """Combine elements into one SVG."""
     return element(
         "svg",
         *parts,
@@ -199,7 +199,7 @@ def _nines(attainment: float) -> float:
 
 
 def _undominated(points: Sequence[Point]) -> list[Point]:
-    """Return the settings that none other of the same policy beats in both, by GPU-hours."""
+    """Return the settings that no other setting of the policy dominates, by GPU-hours."""
     best: list[Point] = []
     for point in sorted(points, key=lambda point: (point.gpu_hours, -point.attainment)):
         if not best or point.attainment > best[-1].attainment:

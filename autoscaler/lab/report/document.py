@@ -1,7 +1,7 @@
-"""The JSON document of a proof. Its keys are an interface, listed in docs/reference/simulate.md; add, never rename.
+"""The JSON document of a comparison. Its keys are an interface, listed in docs/reference/simulate.md: add, never
+rename.
 
-A number that does not exist (a quantile of requests that were never answered, a share that history cannot tell) is
-null.
+Unknown numbers are null: a quantile of unanswered requests, or a share that history does not show.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any
 from autoscaler.lab.compare.result import Comparison, LearningResult, PolicyRun
 
 VERSION = 1
-"""Of the keys: changed when one of them is renamed or removed."""
+"""Version of the keys; changed when a key is renamed or removed."""
 
 
 def document(comparisons: Sequence[Comparison]) -> dict[str, Any] | list[dict[str, Any]]:
-    """Return one mapping for one trace, a list of them for several."""
+    """Return a mapping for one trace, a list of mappings for several."""
     documents = [_comparison(comparison) for comparison in comparisons]
     return documents[0] if len(documents) == 1 else documents
 
@@ -102,5 +102,5 @@ def _run(comparison: Comparison, run: PolicyRun) -> dict[str, Any]:
 
 
 def _number(value: float) -> float | None:
-    """Round to six digits that mean something; what is not finite is null."""
+    """Round to six significant digits; None for a value that is not finite."""
     return float(f"{value:.6g}") if math.isfinite(value) else None

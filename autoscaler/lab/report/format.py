@@ -1,4 +1,4 @@
-"""How the numbers of a proof are written for people, alike in the terminal and on the page."""
+"""Formatting of the figures of a comparison, for the terminal and the page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ UNKNOWN = "–"
 
 
 def share(value: float) -> str:
-    """Write a share as a percentage, with as many digits as its distance from 100% asks for."""
+    """Format a fraction as a percentage, with more digits close to 100%."""
     if math.isnan(value):
         return UNKNOWN
     if value == 1:
@@ -24,7 +24,7 @@ def share(value: float) -> str:
 
 
 def seconds(value: float) -> str:
-    """Write a latency or a stretch of time."""
+    """Format a duration."""
     if math.isnan(value):
         return UNKNOWN
     if math.isinf(value):
@@ -41,14 +41,14 @@ def seconds(value: float) -> str:
 
 
 def amount(value: float) -> str:
-    """Write a quantity: three digits, never a power of ten."""
+    """Format a quantity with three digits, without exponent."""
     if not math.isfinite(value):
         return UNKNOWN
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def count(value: float, noun: str) -> str:
-    """Write how many there are: `1 request`, `12,345 requests`."""
+    """Format a count: `1 request`, `12,345 requests`."""
     return f"{value:,.10g} {noun}{'' if value == 1 else 's'}"
 
 
@@ -63,7 +63,7 @@ def ratio(value: float) -> str:
 
 
 def label(run: PolicyRun) -> str:
-    """Name a run: `keda-queue (tuned)`, `keda-queue (default)`, `planned (knows the trace)`."""
+    """Return the name of a run: `keda-queue (tuned)`, `keda-queue (default)`, `offline-plan (knows the trace)`."""
     if run.name == OFFLINE_PLAN:
         return f"{run.name} (knows the trace)"
     kinds = {"tuned": run.tuned, "tuned before": run.before, "default": run.default}
@@ -71,7 +71,7 @@ def label(run: PolicyRun) -> str:
 
 
 def setting(run: PolicyRun) -> str:
-    """Write the setting of a run: `threshold 5, window_s 60`."""
+    """Format the setting of a run: `threshold 5, window_s 60`."""
     return ", ".join(
         f"{name} {amount(value)}" if isinstance(value, float) else f"{name} {value}"
         for name, value in run.params.items()
@@ -79,27 +79,27 @@ def setting(run: PolicyRun) -> str:
 
 
 def objective(goal: Goal) -> str:
-    """Write a goal: `99% within TTFT 1 s and ITL 100 ms`, `no objective`."""
+    """Format a goal: `99% within TTFT 1 s and ITL 100 ms`, `no objective`."""
     parts = [f"TTFT {seconds(goal.ttft_s)}"] if math.isfinite(goal.ttft_s) else []
     parts += [f"ITL {seconds(goal.itl_s)}"] if math.isfinite(goal.itl_s) else []
     return f"{goal.attainment * 100:g}% within {' and '.join(parts)}" if parts else "no objective"
 
 
 def fleet(comparison: Comparison) -> str:
-    """Write what runs together, to go on after: `, 27 models on 8 GPUs`; "": one model without a limit."""
+    """Format models and GPUs, as a continuation: `, 27 models on 8 GPUs`; "" for one model without a limit."""
     parts = [f"{comparison.models} models"] if comparison.models > 1 else []
     parts += [f"on {count(comparison.gpus, 'GPU')}"] if math.isfinite(comparison.gpus) else []
     return f", {' '.join(parts)}" if parts else ""
 
 
 def length(comparison: Comparison) -> str:
-    """Write how long the trace is that counts: `6.0 h`, `6.0 h after 6.0 h to learn from`."""
+    """Format the length of the scored part: `6.0 h`, `6.0 h after 6.0 h to learn from`."""
     learned = f" after {seconds(comparison.learned_s)} to learn from" if comparison.learned_s else ""
     return seconds(comparison.duration_s) + learned
 
 
 def cold_start(comparison: Comparison) -> str:
-    """Write how long starts take: `cold start 60 s, 240 s on a fresh node`."""
+    """Format cold starts: `cold start 60 s, 240 s on a fresh node`."""
     fresh = (
         f", {seconds(comparison.cold_start_uncached_s)} on a fresh node" if comparison.cold_start_uncached_s > 0 else ""
     )
@@ -107,7 +107,7 @@ def cold_start(comparison: Comparison) -> str:
 
 
 def printable(text: str) -> str:
-    """Return the text without what would steer a terminal, as names of files may."""
+    """Replace control characters, which file names may contain, by "?"."""
     return "".join(character if character.isprintable() else "?" for character in text)
 
 
@@ -136,7 +136,7 @@ COLUMNS = (
     Column("GPU-hours", "from when a replica has its GPUs until it ends", lambda _, run: amount(run.score.gpu_hours)),
     Column(
         "ratio",
-        "GPU-hours over the clairvoyant bound",
+        "GPU-hours over the lower bound",
         lambda comparison, run: ratio(comparison.ratio(run.score.gpu_hours)),
     ),
     Column(
@@ -156,7 +156,7 @@ COLUMNS = (
 
 
 def in_order(comparison: Comparison) -> list[PolicyRun]:
-    """Return ours first, then who met the goal by GPU-hours, then who missed it by how near, then the rest."""
+    """Return ours first, then runs that met the goal by GPU-hours, then misses by attainment, then unknown ones."""
 
     def place(run: PolicyRun) -> tuple[bool, bool, bool, float]:
         meets, misses_goal = comparison.meets_goal(run), comparison.misses_goal(run)
@@ -171,7 +171,7 @@ def in_order(comparison: Comparison) -> list[PolicyRun]:
 
 
 def verdict(comparison: Comparison) -> str:
-    """Say in one sentence how the shipped policy did beside the best baseline that met the goal; "": it did not run."""
+    """Compare the shipped policy with the best baseline that met the goal, in one sentence; "" if it did not run."""
     ours = next((run for run in comparison.runs if run.name == OURS), None)
     if ours is None:
         return ""
@@ -179,7 +179,7 @@ def verdict(comparison: Comparison) -> str:
     said += "" if comparison.meets_goal(ours) else f", which misses the goal of {share(comparison.goal.attainment)}"
     plan = comparison.offline_plan
     if plan is not None and comparison.meets_goal(plan) and plan.score.gpu_hours > 0:
-        said += f", {ratio(ours.score.gpu_hours / plan.score.gpu_hours)} the plan that knows the trace"
+        said += f", {ratio(ours.score.gpu_hours / plan.score.gpu_hours)} the offline plan"
     if not comparison.baselines:
         return f"{said}."
     best = comparison.best_baseline()
@@ -190,11 +190,11 @@ def verdict(comparison: Comparison) -> str:
     mine, its = (comparison.ratio(run.score.gpu_hours) - 1 for run in (ours, best))
     if math.isnan(mine):
         return f"{said}."
-    return f"{said}. Excess over the clairvoyant bound, the ratio minus one: {mine:.2f} against {its:.2f}."
+    return f"{said}. Excess over the lower bound, the ratio minus one: {mine:.2f} against {its:.2f}."
 
 
 def learned_verdict(comparison: Comparison) -> str:
-    """Say how the baseline did that an owner without hindsight would have chosen; "": none was tuned so."""
+    """Describe the baseline that the learning part suggests, in one sentence; "" if none was tuned on it."""
     best = comparison.best_learned_baseline()
     if best is None or best.before is None:
         return ""

@@ -1,4 +1,4 @@
-"""Files that hours of work end in: looked at before the work begins, written whole or not at all."""
+"""Output files: checked before the simulation, and written completely or not at all."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-NEW_MODE = 0o644  # of a file that was not there
+NEW_MODE = 0o644  # mode of a new file
 
 
 def check(outputs: Sequence[Path], inputs: Sequence[Path] = ()) -> None:
-    """Raise ValueError for an output that cannot be written, or that is an input or another output as well."""
+    """Raise ValueError for an output that cannot be written, or that is also an input or another output."""
     for place, path in enumerate(outputs):
         try:
             _try(path)
@@ -30,12 +30,12 @@ def check(outputs: Sequence[Path], inputs: Sequence[Path] = ()) -> None:
 
 
 def write(contents: Sequence[tuple[Path, str]]) -> None:
-    """Write all files or, where one cannot be written, none. Raises ValueError.
+    """Write all files, or none if one cannot be written. Raises ValueError.
 
-    Of a file a reader sees all or what was there before. A link stays one, and what is there keeps its mode. Devices
-    and pipes, which nothing can replace, are written as they are. What UTF-8 cannot say becomes a question mark.
+    A file is replaced atomically. A link stays a link, and an existing file keeps its mode. Devices and pipes are
+    written directly. Characters that UTF-8 cannot encode become question marks.
     """
-    staged: list[tuple[Path, Path, Path]] = []  # as given, as resolved, and what replaces it
+    staged: list[tuple[Path, Path, Path]] = []  # path as given, resolved path, temporary file
     path = Path()
     try:
         for path, content in contents:
@@ -56,7 +56,7 @@ def write(contents: Sequence[tuple[Path, str]]) -> None:
 
 
 def _try(path: Path) -> None:
-    """Raise ValueError or OSError for what cannot be written. Leaves nothing behind."""
+    """Raise ValueError or OSError if a file cannot be written. Leaves nothing behind."""
     found = _look(path)
     if found is not None and stat.S_ISDIR(found.st_mode):
         raise ValueError(f"{path} is a folder; allowed: a file")
@@ -70,14 +70,16 @@ def _try(path: Path) -> None:
 
 
 def _temporary(target: Path) -> Path:
-    """Make an empty file beside `target`. Its name is short: that of `target` may be as long as names can be."""
+    """Create an empty file beside `target`. Its name is short, since that of `target` may have the longest possible
+    name.
+    """
     descriptor, name = tempfile.mkstemp(prefix=".", suffix=".part", dir=target.parent)
     os.close(descriptor)
     return Path(name)
 
 
 def _fill(temporary: Path, target: Path, content: str) -> None:
-    """Write what will replace `target`, with its mode."""
+    """Write the content of the temporary file, with the mode of `target`."""
     found = _look(target)
     with temporary.open("w", encoding="utf-8", errors="replace") as stream:
         stream.write(content)
@@ -87,7 +89,7 @@ def _fill(temporary: Path, target: Path, content: str) -> None:
 
 
 def _pour(path: Path, content: str) -> None:
-    """Write to a device or pipe, whose reader may have seen enough; to standard output where it stands in its file."""
+    """Write to a device or pipe, whose reader may have closed; to standard output at its position in its file."""
     standard = _standard(path)
     descriptor = os.open(path, os.O_WRONLY) if standard is None else os.dup(standard)
     with suppress(BrokenPipeError), os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as stream:
@@ -95,7 +97,7 @@ def _pour(path: Path, content: str) -> None:
 
 
 def _look(path: Path) -> os.stat_result | None:
-    """Return what is there, behind links; None: nothing. Raises OSError."""
+    """Return the status of a path, following links, or None if it does not exist. Raises OSError."""
     try:
         return path.stat()
     except FileNotFoundError:
@@ -103,13 +105,13 @@ def _look(path: Path) -> os.stat_result | None:
 
 
 def _is_stream(path: Path) -> bool:
-    """Return whether it takes what is written as it comes: a device, a pipe, or where standard output goes."""
+    """Return whether a path is a device, a pipe, or the target of standard output."""
     found = _look(path)
     return found is not None and (not stat.S_ISREG(found.st_mode) or _standard(path) is not None)
 
 
 def _standard(path: Path) -> int | None:
-    """Return the descriptor of standard output or error if `path` is the same."""
+    """Return the descriptor of standard output or error if `path` is the same file, else None."""
     for stream in (sys.__stdout__, sys.__stderr__):
         if stream is not None and os.path.samestat(path.stat(), os.fstat(stream.fileno())):
             return stream.fileno()

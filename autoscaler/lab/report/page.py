@@ -1,6 +1,6 @@
-"""The HTML page of proofs: one file that asks for nothing from anywhere, readable in light and dark.
+"""The HTML page of comparisons: one file without external requests, readable in light and dark mode.
 
-Everything is drawn here; the script of the page only lights up one policy at a time.
+Everything is drawn here; the script only highlights one policy at a time.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from autoscaler.lab.report.format import (
     verdict,
 )
 
-LEGEND = (("wanted", "wanted"), ("ready", "ready"), ("running", "running requests"), ("waiting", "waiting requests"))
+LEGEND = (("desired", "desired"), ("ready", "ready"), ("running", "running requests"), ("waiting", "waiting requests"))
 
 
 def page(comparisons: Sequence[Comparison]) -> str:
-    """Return the document."""
+    """Return the HTML document."""
     style, script = (files(__package__).joinpath(name).read_text("utf-8") for name in ("page.css", "page.js"))
-    title = "Proof: " + ", ".join(dict.fromkeys(comparison.trace for comparison in comparisons))
+    title = "Comparison: " + ", ".join(dict.fromkeys(comparison.trace for comparison in comparisons))
     body = "\n".join(_article(comparison) for comparison in comparisons)
     return f"""<!doctype html>
 <html lang="en">
@@ -88,7 +88,7 @@ def _of_the_plan(comparison: Comparison) -> str:
     if comparison.offline_plan is None:
         return ""
     return (
-        " The plan was made with the whole trace known in advance: it shows what can be achieved where the bound "
+        " The offline plan knows the whole trace in advance: it shows what can be achieved where the bound "
         "is out of reach."
     )
 
@@ -96,12 +96,12 @@ def _of_the_plan(comparison: Comparison) -> str:
 def _tiles(comparison: Comparison) -> str:
     ours = next((run for run in comparison.runs if run.name == OURS), None)
     best = comparison.best_baseline()
-    tiles = [("GPU-hours, clairvoyant bound", amount(comparison.lower_bound_gpu_hours), "")]
+    tiles = [("GPU-hours, lower bound", amount(comparison.lower_bound_gpu_hours), "")]
     if not math.isnan(comparison.estimate_gpu_hours):
-        tiles.append(("GPU-hours, bound with neighbours, estimated", amount(comparison.estimate_gpu_hours), ""))
+        tiles.append(("GPU-hours, lower bound with interference, estimated", amount(comparison.estimate_gpu_hours), ""))
     if comparison.offline_plan:
         state = "missed" if comparison.misses_goal(comparison.offline_plan) else ""
-        tiles.append(("GPU-hours, planned", amount(comparison.offline_plan.score.gpu_hours), state))
+        tiles.append(("GPU-hours, offline plan", amount(comparison.offline_plan.score.gpu_hours), state))
     if ours:
         state = "missed" if comparison.misses_goal(ours) else ""
         tiles.insert(0, ("attainment, ours", share(ours.score.attainment), state))
@@ -158,7 +158,7 @@ def _strokes() -> str:
 
 
 def _timelines(comparison: Comparison, order: Sequence[PolicyRun]) -> str:
-    """Draw all alike, two abreast where there is room."""
+    """Draw all timelines on one scale, side by side where there is room."""
     shown = [run for run in order if len(run.timeline)]
     top = charts.most_replicas(comparison)
     figures = (

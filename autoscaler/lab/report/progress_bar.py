@@ -1,4 +1,4 @@
-"""A progress bar for whatever takes longer than a moment."""
+"""A progress bar on the terminal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from autoscaler.lab.report.format import printable
 
 
 class ProgressBar:
-    """`with Bar("simulating", console) as told: told(0.5)`. Shows itself on a terminal only, from the start."""
+    """A Progress callback: `with ProgressBar("simulating", console) as progress: progress(0.5)`. Visible on terminals
+    only.
+    """
 
     def __init__(self, title: str, console: Console) -> None:
         columns = (
@@ -37,5 +39,5 @@ class ProgressBar:
             self._progress.stop()
 
     def __call__(self, share: float) -> None:
-        """Tell how much is done, 0..1."""
+        """Show the completed fraction, 0..1."""
         self._progress.update(self._task, completed=share)

@@ -1,4 +1,4 @@
-"""Drawing in SVG: elements, scales, ticks, paths. What is drawn, and why, is in `charts`."""
+"""SVG building blocks: elements, scales, ticks, paths."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape, quoteattr
 
-LABEL_PX = 80.0  # that a moment's label takes
+LABEL_PX = 80.0  # width of a time label
 MINUTE_S, HOUR_S, DAY_S = 60.0, 3600.0, 86_400.0
 _TIME_STEPS_S = (10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400, 172_800, 604_800)
 
 
 def element(tag: str, *children: str, **attributes: str | float) -> str:
-    """Return one element. A trailing underscore of an attribute is dropped (`class_`), others become hyphens.
+    """Return one element. Attribute names lose a trailing underscore (`class_`); other underscores become hyphens.
 
-    Children are markup already; text goes through `text` or `escape`. Numbers are written with a tenth of a pixel.
+    Children are markup; text goes through `text` or `escape`. Numbers have a precision of a tenth of a pixel.
     """
     written = "".join(
         f" {name.rstrip('_').replace('_', '-')}={quoteattr(value if isinstance(value, str) else number(value))}"
@@ -25,23 +25,23 @@ def element(tag: str, *children: str, **attributes: str | float) -> str:
 
 
 def text(content: str, x: float, y: float, **attributes: str | float) -> str:
-    """Return a text at a point; `content` is escaped."""
+    """Return a text element; `content` is escaped."""
     return element("text", escape(content), x=x, y=y, **attributes)
 
 
 def number(value: float) -> str:
-    """Write a coordinate: a tenth of a pixel is finer than any screen."""
+    """Format a coordinate with a tenth of a pixel."""
     return f"{value:.1f}".rstrip("0").rstrip(".")
 
 
 @dataclass(frozen=True)
 class Scale:
-    """From values to pixels."""
+    """A linear scale from values to pixels."""
 
     low: float
     high: float
-    start_px: float  # of `low`
-    end_px: float  # of `high`
+    start_px: float  # pixel of `low`
+    end_px: float  # pixel of `high`
 
     def __call__(self, value: float) -> float:
         span = self.high - self.low
@@ -59,14 +59,14 @@ def nice_ticks(low: float, high: float, about: int = 5) -> list[float]:
 
 
 def time_ticks(duration_s: float, width_px: float) -> list[tuple[float, str]]:
-    """Return moments of a trace, seconds since its start, that leave room for their labels."""
+    """Return times of a trace, in seconds since its start, at distances that fit their labels."""
     least_s = duration_s / max(width_px, 1.0) * LABEL_PX
     step_s = next((step for step in _TIME_STEPS_S if step >= least_s), math.ceil(least_s / DAY_S) * DAY_S)
     return [(index * step_s, moment(index * step_s, step_s)) for index in range(int(duration_s // step_s) + 1)]
 
 
 def moment(time_s: float, step_s: float) -> str:
-    """Write a time since the start in the unit of the steps: `3 d`, `6 h`, `30 min`, `20 s`."""
+    """Format a time since the start in the unit of the steps: `3 d`, `6 h`, `30 min`, `20 s`."""
     for unit_s, word in ((DAY_S, "d"), (HOUR_S, "h"), (MINUTE_S, "min")):
         if step_s >= unit_s or (time_s and time_s % unit_s == 0):
             return f"{time_s / unit_s:g} {word}"
@@ -74,7 +74,7 @@ def moment(time_s: float, step_s: float) -> str:
 
 
 def step_path(x: Sequence[float], y: Sequence[float]) -> str:
-    """Outline values that hold until the next one."""
+    """Draw a step function."""
     parts, last = [], None
     for at, (px, py) in enumerate(zip(map(number, x), map(number, y), strict=True)):
         if at == 0:

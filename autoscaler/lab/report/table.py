@@ -1,4 +1,4 @@
-"""A proof on the terminal."""
+"""The table of a comparison on the terminal."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from autoscaler.lab.report.format import (
 )
 
 FIRST_TO_GO = ("flaps", "p95", "TTFT p50", "downs", "ups", "ITL met", "TTFT met", "goodput", "in breach", "p99")
-"""Columns that a narrow terminal does without, in this order."""
+"""Columns that a narrow terminal omits, in this order."""
 
 
 def print_comparison(comparison: Comparison, console: Console) -> None:
-    """Print the table of one trace: rows that missed the goal are dim. What does not fit the console is left out."""
+    """Print the table of one trace. Rows that missed the goal are dim. Columns that do not fit are omitted."""
     columns = list(COLUMNS)
     table = _table(comparison, columns)
     unbounded = console.options.update(width=10_000)
@@ -49,11 +49,11 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
         console.print(Text(printable(f"note: {note}")))
 
 
-def _with_neighbours(comparison: Comparison) -> str:
-    """Say what the bound, which knows no neighbours, is with them; nothing where that is not known."""
+def _with_interference(comparison: Comparison) -> str:
+    """Return the estimate with interference between requests, as a continuation; "" if unknown."""
     if math.isnan(comparison.estimate_gpu_hours):
         return ""
-    return f"; with requests that slow each other down about {amount(comparison.estimate_gpu_hours)}"
+    return f"; with interference between requests about {amount(comparison.estimate_gpu_hours)}"
 
 
 def _table(comparison: Comparison, columns: Sequence[Column]) -> Table:
@@ -65,13 +65,12 @@ def _table(comparison: Comparison, columns: Sequence[Column]) -> Table:
     )
     table = Table(
         title=Text(title),
-        caption=f"clairvoyant bound: {amount(comparison.lower_bound_gpu_hours)} GPU-hours"
-        + _with_neighbours(comparison),
+        caption=f"lower bound: {amount(comparison.lower_bound_gpu_hours)} GPU-hours" + _with_interference(comparison),
         title_justify="left",
         caption_justify="left",
     )
     for column in columns:
-        # Where all else is left out, names are broken into lines, and never figures.
+        # If nothing more can be omitted, names wrap and figures do not.
         table.add_column(
             column.title, justify="right" if column.number else "left", no_wrap=column.number, overflow="fold"
         )

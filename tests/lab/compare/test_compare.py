@@ -88,7 +88,7 @@ def test_a_plan_is_a_row_of_its_own_that_meets_the_goal_and_is_not_below_the_bou
     shares: list[float] = []
     comparison = compare(experiment(), ("keda-queue",), offline_plan=True, workers=1, progress=shares.append)
     assert comparison.offline_plan is not None
-    assert [run.name for run in comparison.rows] == ["ours", "keda-queue", "planned"]
+    assert [run.name for run in comparison.rows] == ["ours", "keda-queue", "offline-plan"]
     assert [run.name for run in comparison.runs] == ["ours", "keda-queue"]
     assert comparison.meets_goal(comparison.offline_plan)
     assert comparison.offline_plan.score.gpu_hours >= comparison.lower_bound_gpu_hours

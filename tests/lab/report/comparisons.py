@@ -41,6 +41,6 @@ def comparison(*runs: PolicyRun, **values: object) -> Comparison:
     return replace(made, **values)  # type: ignore[arg-type]
 
 
-PLAN = run("planned", attainment=0.992, gpu_hours=11.0)
+PLAN = run("offline-plan", attainment=0.992, gpu_hours=11.0)
 NEVER = math.inf
 UNTOLD = run("actual", attainment=math.nan, goodput_rps=math.nan, breach_s=math.nan, unfinished=math.nan)

@@ -118,8 +118,8 @@ def test_runs_without_a_timeline_and_proofs_without_a_bound_are_drawn() -> None:
     text = page([comparison(drawn, lone, lower_bound_gpu_hours=math.nan, estimate_gpu_hours=math.nan, frontier={})])
     assert text.count("<figure") == 1
     assert text.count("<svg") == 2  # the frontier and one timeline
-    assert "clairvoyant bound</text>" not in text
-    assert "with neighbours, estimated</text>" not in text
+    assert "lower bound</text>" not in text
+    assert "with interference, estimated</text>" not in text
 
 
 def test_labels_of_the_frontier_keep_within_it_and_clear_of_each_other() -> None:
@@ -127,13 +127,13 @@ def test_labels_of_the_frontier_keep_within_it_and_clear_of_each_other() -> None
     texts = [*ElementTree.fromstring(charts.frontier(made)).iter("{http://www.w3.org/2000/svg}text")]
     at = {str(each.text): (float(each.get("x", "")), each.get("text-anchor")) for each in texts}
     assert max(x for x, anchor in at.values() if anchor == "middle") <= charts.WIDTH - 2 * charts.RIGHT
-    assert at["goal"][0] > at["with neighbours, estimated"][0] + 700
+    assert at["goal"][0] > at["with interference, estimated"][0] + 700
 
 
 def test_labels_of_the_bound_stay_within_the_picture_however_far_right_it_lies() -> None:
     made = comparison(run(attainment=1.0), lower_bound_gpu_hours=980.0, estimate_gpu_hours=980.0, frontier={})
     texts = [*ElementTree.fromstring(charts.frontier(made)).iter("{http://www.w3.org/2000/svg}text")]
-    labels = [each for each in texts if str(each.text) in ("clairvoyant bound", "with neighbours, estimated")]
+    labels = [each for each in texts if str(each.text) in ("lower bound", "with interference, estimated")]
     assert len(labels) == 2
     assert all(each.get("text-anchor") == "end" for each in labels)
     assert all(float(each.get("x", "")) <= charts.WIDTH for each in labels)
@@ -146,9 +146,9 @@ def test_a_share_of_all_requests_lies_above_every_smaller_one() -> None:
 
 def test_a_plan_is_in_the_table_on_the_frontier_and_over_the_trace() -> None:
     text = page([comparison(offline_plan=PLAN)])
-    assert text.count('data-policy="planned"') == 4  # row, curve, chip, timeline
-    assert "planned (knows the trace): 99.20% at 11 GPU-hours" in text
-    assert "planned" not in page([comparison()]).partition("</style>")[2]
+    assert text.count('data-policy="offline-plan"') == 4  # row, curve, chip, timeline
+    assert "offline-plan (knows the trace): 99.20% at 11 GPU-hours" in text
+    assert "offline-plan" not in page([comparison()]).partition("</style>")[2]
 
 
 @pytest.mark.integration

@@ -15,7 +15,7 @@ def test_the_table_has_every_column_and_tells_its_notes() -> None:
     text = out.getvalue()
     for column in COLUMNS:
         assert column.title in text
-    assert "clairvoyant bound: 10 GPU-hours; with requests that slow each other down about 11.5" in text
+    assert "lower bound: 10 GPU-hours; with interference between requests about 11.5" in text
     assert "note: 3 requests were shortened [bold]" in text  # markup in a note is text
     assert "office-day: 12,345 requests in 2.0 h, profile 8b-h100" in text
     print_comparison(comparison(requests=1), Console(file=out, width=200))
@@ -43,10 +43,10 @@ def test_what_is_learned_from_is_told_and_who_was_chosen_by_it() -> None:
 def test_a_plan_is_a_row_that_says_what_it_knows() -> None:
     out = StringIO()
     print_comparison(comparison(offline_plan=PLAN), Console(file=out, width=200))
-    (score,) = (line for line in out.getvalue().splitlines() if "planned (knows the trace)" in line)
+    (score,) = (line for line in out.getvalue().splitlines() if "offline-plan (knows the trace)" in line)
     assert "99.20%" in score
     assert "1.10×" in score  # over the bound
-    assert "ours: 99.50% at 12 GPU-hours, 1.09× the plan that knows the trace. No baseline met the goal." in (
+    assert "ours: 99.50% at 12 GPU-hours, 1.09× the offline plan. No baseline met the goal." in (
         out.getvalue()
     )
 
