@@ -1,6 +1,6 @@
-"""Other people's rules for the number of replicas, each from its documented formula and with its own timing.
+"""Scaling rules of other projects, each with its documented formula and timing.
 
-`docs/reference/baselines.md` has the formulas, where they are written down, and what was fixed to be fair to them.
+`docs/reference/baselines.md` lists formulas, sources, and the defects that were fixed to be fair.
 """
 
 from collections.abc import Mapping

@@ -1,14 +1,15 @@
 """AIBrix's application pod autoscaler (APA).
 
-Source: vllm-project/aibrix at 4148b7a, pkg/controller/podautoscaler/algorithm/apa.go and context/context.go: sync 10 s,
-tolerance 0.1 both ways, at most twice as many, at least half as many, up at once, down to the highest wish of 300 s.
+Source: vllm-project/aibrix at 4148b7a, pkg/controller/podautoscaler/algorithm/apa.go and context/context.go. Sync every
+10 s, tolerance 0.1 both ways. At most doubling, at most halving. Up at once, down to the highest recommendation of 300
+s.
 """
 
 from __future__ import annotations
 
 import math
 
-from autoscaler.lab.baselines.base import FLOOR, POSITIVE, Axis, Baseline, Params, concurrencies, number
+from autoscaler.lab.baselines.base import MIN_REPLICAS, POSITIVE, Axis, Baseline, Params, concurrencies, number
 from autoscaler.lab.baselines.load_test import cached_requests
 from autoscaler.lab.baselines.signals import Highest, inflight
 from autoscaler.lab.replay.case import Case, Scaler, View
@@ -21,7 +22,7 @@ SAMPLE_KV_USAGE = 0.5
 
 
 def desired_replicas(replicas: int, q: float) -> int:
-    """Return the wish for a load of `q` times the target: 4 and 1.5 give 6, 4 and 3 give 8, 4 and 0.2 give 2."""
+    """Return the recommendation for `q` times the target: 4 and 1.5 give 6, 4 and 3 give 8, 4 and 0.2 give 2."""
     exact = math.ceil(replicas * q - 1e-9)
     if q > 1 + TOLERANCE:
         return min(exact, math.ceil(MAX_RATE * replicas))
@@ -31,10 +32,10 @@ def desired_replicas(replicas: int, q: float) -> int:
 
 
 class AibrixApa:
-    """Requests inside each replica against a target. The least is one or more: scaling to zero is off by default.
+    """Requests per replica against a target. The minimum is 1 or more: scaling to zero is off by default.
 
-    Defect fixed: replicas that start count as idle ones. The mean over those that are ready, times all of them, would
-    double the count every 10 s for as long as a cold start takes.
+    Defect fixed: starting replicas count as idle. The mean over ready replicas, times all replicas, would double the
+    count every 10 s during a cold start.
     """
 
     name = "aibrix-apa"
@@ -53,21 +54,23 @@ class AibrixApa:
 
 
 def _make(case: Case, params: Params) -> Scaler:
-    return AibrixApa(case, number(params, "target"), number(params, "down_cooldown_s"), int(number(params, FLOOR)))
+    return AibrixApa(
+        case, number(params, "target"), number(params, "down_cooldown_s"), int(number(params, MIN_REPLICAS))
+    )
 
 
 def _axes(case: Case) -> tuple[Axis, ...]:
     return (
         Axis("target", concurrencies(case), within=POSITIVE),
         Axis("down_cooldown_s", (60.0, DOWN_COOLDOWN_S)),
-        Axis(FLOOR, (1.0,)),
+        Axis(MIN_REPLICAS, (1.0,)),
     )
 
 
 def _default(case: Case) -> Params:
-    """As in samples/autoscaling/apa.yaml, half of the KV cache, here counted in requests."""
+    """As in samples/autoscaling/apa.yaml: half of the KV cache, here in requests."""
     target = min(SAMPLE_KV_USAGE * cached_requests(case), float(case.profile.max_num_seqs))
-    return {"target": float(f"{max(target, 1.0):.6g}"), "down_cooldown_s": DOWN_COOLDOWN_S, FLOOR: 1.0}
+    return {"target": float(f"{max(target, 1.0):.6g}"), "down_cooldown_s": DOWN_COOLDOWN_S, MIN_REPLICAS: 1.0}
 
 
 AIBRIX_APA = Baseline(

@@ -1,16 +1,20 @@
-"""NVIDIA Dynamo's planner for engines that do prefill and decode together: its throughput and its load mode.
+"""NVIDIA Dynamo's planner for aggregated prefill and decode: its throughput mode and its load mode.
 
 Source: ai-dynamo/dynamo, components/src/dynamo/planner, compared at: core/throughput_scaling.py 0c9050c,
-core/load_scaling.py 0c6da1e, core/perf_model/agg.py 518a702, config/defaults.py 1ca6015. Throughput: every 180 s the
-predicted requests over what one engine does at the largest batch that keeps TTFT and ITL. Load: every 5 s one more if
-all engines are expected to break an objective, one less if the rest stays under 80 % of it, nothing while a change is
-under way.
+core/load_scaling.py 0c6da1e, core/perf_model/agg.py 518a702, config/defaults.py 1ca6015.
 
-Deviations from the published rule. It sizes one aggregate engine (mode `agg`; the default is `disagg`), for every
-replica here does prefill and decode. The correction of its earlier versions (0.8, decode), which the commits above do
-not have, is a setting: the expected ITL times observed over expected ITL of the last interval must keep the objective.
-That for prefill, min(1, observed over expected TTFT), is 1 here: no prompt is cached, so none is quicker than on an
-idle engine. Its load mode reads every forward pass as it happens; here it reads the last scrape, as everybody does.
+Throughput mode: every 180 s, the predicted requests over the capacity of one engine at the largest batch that keeps
+TTFT and ITL. Load mode: every 5 s, one engine more if all are expected to break an objective. One less if the others
+stay below 80 % of it. No change while one is in progress.
+
+Deviations from the source:
+
+* It sizes one aggregated engine (mode `agg`; the default is `disagg`), because every simulated replica does prefill and
+  decode.
+* The ITL correction of earlier versions (0.8, decode), which these commits lack, is a setting: the expected ITL, times
+  observed over expected ITL of the last interval, must keep the objective. The prefill correction, min(1, observed over
+  expected TTFT), is 1 here: without a prompt cache, no prompt is faster than on an idle engine.
+* Its load mode reads every forward pass; here it reads the last scrape, as all scalers do.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ from dataclasses import replace
 import numpy as np
 
 from autoscaler.core.table.columns import FloatColumn
-from autoscaler.lab.baselines.base import FLOOR, Axis, Baseline, Params, number
+from autoscaler.lab.baselines.base import MIN_REPLICAS, Axis, Baseline, Params, number
 from autoscaler.lab.baselines.load_test import engine_rps, steady_itl_s, step_s, ttft_s
 from autoscaler.lab.baselines.predictors import Series
 from autoscaler.lab.baselines.signals import inflight, mean_itl_s, mean_lengths, rate
@@ -30,12 +34,12 @@ from autoscaler.lab.replay.case import Case, Goal, Scaler, View
 INTERVAL_S = 180.0
 LOAD_INTERVAL_S = 5.0
 SENSITIVITY = 0.8
-SLA_SHARES = (0.02, 2.0)  # of the objectives; with much less of them, an engine takes one request at a time
-WINDOW_S = 60.0  # over which the load mode averages lengths and rates
+SLA_SHARES = (0.02, 2.0)  # fractions of the objectives; with much less, an engine takes one request at a time
+WINDOW_S = 60.0  # window of lengths and rates in load mode
 
 
 class DynamoThroughput:
-    """Sees the requests and lengths of each interval, predicts the next ones, and wants engines for them."""
+    """Throughput mode: predicts requests and lengths of the next interval, and sizes engines for them."""
 
     name = "dynamo-throughput"
 
@@ -67,7 +71,7 @@ class DynamoThroughput:
         return min(max(desired, self._least), self._most)
 
     def correction(self, view: View) -> float:
-        """Return the ITL of the last interval over what its concurrency and lengths let expect; 1 if not known."""
+        """Return observed over expected ITL of the last interval; 1 if unknown."""
         (isl, osl), itl_s = mean_lengths(view, self.period_s), mean_itl_s(view, self.period_s)
         if math.isnan(isl + osl + itl_s):
             return 1.0
@@ -78,7 +82,7 @@ class DynamoThroughput:
 
 
 class DynamoLoad:
-    """Expects each engine's next TTFT and ITL from its queue and its KV cache, and takes single steps."""
+    """Load mode: predicts each engine's next TTFT and ITL from its queue and KV cache, and takes single steps."""
 
     name = "dynamo-load"
     period_s = LOAD_INTERVAL_S
@@ -91,7 +95,7 @@ class DynamoLoad:
     def decide(self, view: View) -> int:
         if view.desired < self._least:
             return self._least
-        if view.starting or view.ready != view.desired:  # a change is under way
+        if view.starting or view.ready != view.desired:  # a change is in progress
             return view.desired
         isl, osl = mean_lengths(view, WINDOW_S)
         engines = len(view.totals.running)
@@ -103,7 +107,7 @@ class DynamoLoad:
         return min(max(self.step(view, isl, osl, prompt_per_step), self._least), self._most)
 
     def step(self, view: View, isl: float, osl: float, prompt_per_step: float) -> int:
-        """Return one more, one less or the same."""
+        """Return the present count, or one more, or one less."""
         totals, desired = view.totals, view.desired
         queued = totals.waiting * isl
         kv_tokens = totals.kv_usage * self._profile.kv_capacity_tokens
@@ -112,7 +116,7 @@ class DynamoLoad:
             return desired + 1
         if desired < 2:
             return desired
-        # One engine less: each of the others takes over its part of queue and cache.
+        # With one engine less, each other one takes its part of queue and cache.
         more = desired / (desired - 1)
         combined = (kv_tokens + queued) * more
         first_s, _ = self._latencies(queued * more, kv_tokens * more, totals.running * more, isl, osl, prompt_per_step)
@@ -136,26 +140,28 @@ class DynamoLoad:
         osl: float,
         prompt_per_step: float,
     ) -> tuple[FloatColumn, FloatColumn]:
-        """Return the TTFT and ITL that a new request of mean length would meet on each engine, float64[R] each."""
+        """Return expected TTFT and ITL of a new request of mean length on each engine, in seconds, float64[R] each."""
         first_s = ttft_s(self._profile, queued + isl, batch, kv_tokens)
         gap_s = step_s(self._profile, np.full(len(batch), prompt_per_step), batch + 1, kv_tokens + isl + osl / 2)
         return first_s, gap_s
 
 
 def _share_of(goal: Goal, share: float) -> Goal:
-    """Return the objectives that it is to keep; what is not promised holds however long it takes."""
+    """Return the objectives to keep; an objective that is not stated becomes infinite."""
     ttft_s, itl_s = (share * (math.inf if math.isnan(limit_s) else limit_s) for limit_s in (goal.ttft_s, goal.itl_s))
     return Goal(ttft_s, itl_s, goal.attainment)
 
 
 def _throughput(case: Case, params: Params) -> Scaler:
     interval_s, sla = number(params, "interval_s"), number(params, "sla_share")
-    least, corrected = int(number(params, FLOOR)), params["correction"] == "decode"
+    least, corrected = int(number(params, MIN_REPLICAS)), params["correction"] == "decode"
     return DynamoThroughput(case, str(params["predictor"]), interval_s, sla, least, corrected)
 
 
 def _load(case: Case, params: Params) -> Scaler:
-    return DynamoLoad(case, number(params, "sensitivity"), number(params, "sla_share"), int(number(params, FLOOR)))
+    return DynamoLoad(
+        case, number(params, "sensitivity"), number(params, "sla_share"), int(number(params, MIN_REPLICAS))
+    )
 
 
 def _throughput_axes(case: Case) -> tuple[Axis, ...]:
@@ -163,8 +169,8 @@ def _throughput_axes(case: Case) -> tuple[Axis, ...]:
         Axis("predictor", ("constant", "arima", "kalman", "prophet", "seasonal")),
         Axis("interval_s", (60.0, INTERVAL_S)),
         Axis("sla_share", (0.25, 0.5, 1.0), within=SLA_SHARES),
-        Axis("correction", ("none",), beside=("decode",)),
-        Axis(FLOOR, (1.0,)),  # `min_endpoint`
+        Axis("correction", ("none",), extra_values=("decode",)),
+        Axis(MIN_REPLICAS, (1.0,)),  # `min_endpoint`
     )
 
 
@@ -172,17 +178,17 @@ def _load_axes(case: Case) -> tuple[Axis, ...]:
     return (
         Axis("sensitivity", (0.2, 0.4, SENSITIVITY), within=(0.01, 1.0)),  # a whole percentage
         Axis("sla_share", (0.125, 0.25, 0.5, 1.0), within=SLA_SHARES),
-        Axis(FLOOR, (1.0,)),
+        Axis(MIN_REPLICAS, (1.0,)),
     )
 
 
 def _throughput_default(case: Case) -> Params:
     """As in config/defaults.py."""
-    return {"predictor": "arima", "interval_s": INTERVAL_S, "sla_share": 1.0, "correction": "none", FLOOR: 1.0}
+    return {"predictor": "arima", "interval_s": INTERVAL_S, "sla_share": 1.0, "correction": "none", MIN_REPLICAS: 1.0}
 
 
 def _load_default(case: Case) -> Params:
-    return {"sensitivity": SENSITIVITY, "sla_share": 1.0, FLOOR: 1.0}
+    return {"sensitivity": SENSITIVITY, "sla_share": 1.0, MIN_REPLICAS: 1.0}
 
 
 DYNAMO_THROUGHPUT = Baseline(

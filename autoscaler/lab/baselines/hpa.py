@@ -1,8 +1,8 @@
-"""The HorizontalPodAutoscaler's arithmetic for one metric, and a scaler that feeds it with requests in flight.
+"""The algorithm of the HorizontalPodAutoscaler for one metric, and a scaler on requests in flight.
 
-Source: Kubernetes 1.36, pkg/controller/podautoscaler/horizontal.go and replica_calculator.go; autoscaling/v2.
-Sync every 15 s. Tolerance 0.1 both ways. Up: at most the larger of 4 pods and 100 % per 15 s, no stabilization. Down:
-100 % per 15 s, to the highest proposal of 300 s.
+Source: Kubernetes 1.36, pkg/controller/podautoscaler/horizontal.go and replica_calculator.go; autoscaling/v2. Sync
+every 15 s. Tolerance 0.1 both ways. Up: at most the larger of 4 pods and 100 % per 15 s, no stabilization. Down: 100 %
+per 15 s, to the highest recommendation of 300 s.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from autoscaler.lab.baselines.base import FLOOR, POSITIVE, Axis, Baseline, Params, concurrencies, number
+from autoscaler.lab.baselines.base import MIN_REPLICAS, POSITIVE, Axis, Baseline, Params, concurrencies, number
 from autoscaler.lab.baselines.signals import inflight
 from autoscaler.lab.replay.case import Case, Scaler, View
 
@@ -21,7 +21,7 @@ TOLERANCE = 0.1
 
 @dataclass(frozen=True)
 class Policy:
-    """At most this much per period."""
+    """A scaling policy: at most this much per period."""
 
     kind: Literal["Pods", "Percent"]
     value: float
@@ -30,7 +30,7 @@ class Policy:
 
 @dataclass(frozen=True)
 class Direction:
-    """`behavior.scaleUp` or `behavior.scaleDown`; of several policies the one that allows most counts."""
+    """`behavior.scaleUp` or `behavior.scaleDown`; the policy that allows most applies."""
 
     stabilization_s: float
     policies: tuple[Policy, ...]
@@ -67,7 +67,7 @@ class Hpa:
         return self._record(now_s, current, self._limit(now_s, current, self._stabilize(now_s, current, value)))
 
     def propose(self, current: int, value: float) -> int:
-        """Return what the metric asks for: value 12 and target 5 ask for 3; 10.9 and target 5 keep 2 (ratio 1.09)."""
+        """Return the recommendation: value 12 and target 5 give 3; 10.9 and target 5 keep 2 (ratio 1.09)."""
         milli = int(value * 1000)  # quantities have three decimals
         per_replica = int(self.target * 1000)
         ratio = milli / (per_replica * current)
@@ -76,9 +76,9 @@ class Hpa:
         return math.ceil(milli / per_replica)
 
     def _stabilize(self, now_s: float, current: int, value: float) -> int:
-        """Take the lowest proposal of the upward window if it is above, the highest of the downward one if below.
+        """Return the lowest recommendation of the upward window if above, the highest of the downward one if below.
 
-        The first count that the controller meets counts as its first proposal.
+        The first count is also the first recommendation.
         """
         proposal = self.propose(current, value)
         self._proposals = self._proposals or [(now_s, current)]
@@ -103,7 +103,7 @@ class Hpa:
         return current
 
     def _reach(self, now_s: float, current: int, policy: Policy, sign: int) -> int:
-        """Return how far a policy lets the count go from where it was at the beginning of the policy's period."""
+        """Return the furthest count that a policy allows from the count at the beginning of its period."""
         start = current - sum(change for at_s, change in self._changes if now_s - at_s < policy.period_s)
         if policy.kind == "Pods":
             return start + sign * int(policy.value)
@@ -120,7 +120,7 @@ class Hpa:
 class HpaInflight:
     """Keeps running and waiting requests per replica at a target.
 
-    Defect fixed: requests that a gateway holds while nothing is ready count. It cannot leave zero, so the least is 1.
+    Defect fixed: requests held by a gateway count even without a ready pod. It cannot leave zero, so the minimum is 1.
     """
 
     name = "hpa-inflight"
@@ -134,20 +134,22 @@ class HpaInflight:
 
 
 def _make(case: Case, params: Params) -> Scaler:
-    return HpaInflight(case, number(params, "target"), number(params, "stabilization_s"), int(number(params, FLOOR)))
+    return HpaInflight(
+        case, number(params, "target"), number(params, "stabilization_s"), int(number(params, MIN_REPLICAS))
+    )
 
 
 def _axes(case: Case) -> tuple[Axis, ...]:
     return (
         Axis("target", concurrencies(case), within=POSITIVE),
         Axis("stabilization_s", (60.0, 300.0, 900.0)),
-        Axis(FLOOR, (1.0,)),
+        Axis(MIN_REPLICAS, (1.0,)),
     )
 
 
 def _default(case: Case) -> Params:
     """As in llm-d's guide (guides/workload-autoscaling/keda-epp): 16 running requests per replica."""
-    return {"target": 16.0, "stabilization_s": DOWN.stabilization_s, FLOOR: 1.0}
+    return {"target": 16.0, "stabilization_s": DOWN.stabilization_s, MIN_REPLICAS: 1.0}
 
 
 HPA_INFLIGHT = Baseline(

@@ -1,15 +1,24 @@
-"""Knative's pod autoscaler (KPA): concurrency over a stable window, and over a short one when it panics.
+"""Knative's pod autoscaler (KPA): concurrency over a stable window, and over a short window in panic mode.
 
-Source: knative/serving at 15413ab, pkg/autoscaler/scaling/autoscaler.go, and config-autoscaler: tick 2 s, stable
-window 60 s, panic window 10 % of it, panic at 200 % of what is ready, target 70 % of the limit, up at most 1000-fold,
-down at most by half, scale to zero after the stable window plus at most 30 s of grace.
+Source: knative/serving at 15413ab, pkg/autoscaler/scaling/autoscaler.go, and config-autoscaler. Tick 2 s, stable window
+60 s, panic window 10 % of it. Panic at 200 % of the ready replicas, target 70 % of the limit. Up at most 1000-fold,
+down at most by half. Scale to zero after the stable window and at most 30 s of grace.
 """
 
 from __future__ import annotations
 
 import math
 
-from autoscaler.lab.baselines.base import FLOOR, POSITIVE, Axis, Baseline, Params, concurrencies, least_replicas, number
+from autoscaler.lab.baselines.base import (
+    MIN_REPLICAS,
+    POSITIVE,
+    Axis,
+    Baseline,
+    Params,
+    concurrencies,
+    least_replicas,
+    number,
+)
 from autoscaler.lab.baselines.signals import MovingMean
 from autoscaler.lab.replay.case import Case, Scaler, View
 
@@ -24,7 +33,7 @@ GRACE_S = 30.0
 
 
 class Knative:
-    """Counts requests as its proxies do, without a scrape between. `limit`: requests a replica takes at a time."""
+    """Counts requests as its proxies do, without a scrape. `limit`: concurrent requests of a replica."""
 
     name = "knative-kpa"
     period_s = TICK_S
@@ -34,7 +43,8 @@ class Knative:
         self._least, self._most, self._stable_s = least, case.max_replicas, stable_s
         self._stable = MovingMean(stable_s)
         self._panic = MovingMean(stable_s * PANIC_SHARE)
-        self._panic_s: float | None = 0.0 if case.start_replicas > 1 else None  # a restart with several panics
+        # its autoscaler starts in panic mode with several replicas
+        self._panic_s: float | None = 0.0 if case.start_replicas > 1 else None
         self._panic_replicas = case.start_replicas if case.start_replicas > 1 else 0
         self._idle_since_s: float | None = None
 
@@ -45,7 +55,7 @@ class Knative:
         return self._bound(view, self.scale(view.now_s, view.ready, stable, panic))
 
     def scale(self, now_s: float, ready: int, stable: float, panic: float) -> int:
-        """Return the count for concurrencies averaged over both windows."""
+        """Return the count for the mean concurrency in both windows."""
         ready = max(ready, 1)
         highest, lowest = math.ceil(MAX_UP_RATE * ready), math.floor(ready / MAX_DOWN_RATE)
         for_panic = math.ceil(panic / self._target)
@@ -57,35 +67,35 @@ class Knative:
         if self._panic_s is None:
             return desired
         self._panic_replicas = max(self._panic_replicas, desired, min(max(for_panic, lowest), highest))
-        return self._panic_replicas  # it never shrinks in panic
+        return self._panic_replicas  # no scale-down in panic mode
 
     def _bound(self, view: View, desired: int) -> int:
-        """Keep the last replica through the grace period; the least and the most hold."""
+        """Keep the last replica through the grace period, and clamp the count."""
         if desired > 0:
             self._idle_since_s = None
         elif self._idle_since_s is None:
             self._idle_since_s = view.now_s
         graced = self._idle_since_s is not None and view.now_s - self._idle_since_s < GRACE_S
-        graced |= view.now_s < self._stable_s  # of a window that lies half before the study nobody knows who came
+        graced |= view.now_s < self._stable_s  # part of the window lies before the run
         least = max(self._least, 1 if graced and view.desired > 0 else 0)
         return min(max(desired, least), self._most)
 
 
 def _make(case: Case, params: Params) -> Scaler:
-    return Knative(case, number(params, "limit"), number(params, "stable_s"), int(number(params, FLOOR)))
+    return Knative(case, number(params, "limit"), number(params, "stable_s"), int(number(params, MIN_REPLICAS)))
 
 
 def _axes(case: Case) -> tuple[Axis, ...]:
     return (
         Axis("limit", concurrencies(case), within=POSITIVE),
         Axis("stable_s", (STABLE_S, 300.0)),
-        Axis(FLOOR, least_replicas(case, STABLE_S)),
+        Axis(MIN_REPLICAS, least_replicas(case, STABLE_S)),
     )
 
 
 def _default(case: Case) -> Params:
     """As in config-autoscaler: `container-concurrency-target-default`, `stable-window`, `enable-scale-to-zero`."""
-    return {"limit": 100.0, "stable_s": STABLE_S, FLOOR: 0.0}
+    return {"limit": 100.0, "stable_s": STABLE_S, MIN_REPLICAS: 0.0}
 
 
 KNATIVE_KPA = Baseline("knative-kpa", "Knative Serving, autoscaler.go, concurrency", _make, _axes, _default)

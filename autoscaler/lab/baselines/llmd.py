@@ -1,16 +1,16 @@
-"""llm-d's SLO law: latency over its objective as saturation, kept inside a band by a formula in KEDA.
+"""llm-d's SLO-aware rule: latency over its objective as saturation, kept inside a band by a formula in KEDA.
 
-Source: llm-d/llm-d, guides/workload-autoscaling/README.slo-aware.md, compared at d38c9f0. Every 15 s the worse of p90
-TTFT and p90 TPOT over their objectives, from rates over one minute, cut at 2 and averaged over 45 s; idle reads 0.
-Above 0.55 up, with replicas that are not ready credited, below 0.40 down. HPA behaviour: up at most max(100 %, 4) per
-60 s after 30 s, down one per 120 s after 180 s.
+Source: llm-d/llm-d, guides/workload-autoscaling/README.slo-aware.md, compared at d38c9f0. Every 15 s: the worse of p90
+TTFT and p90 TPOT over their objectives, from rates over one minute, cut at 2, averaged over 45 s; 0 when idle. Up above
+0.55, with credit for starting replicas; down below 0.40. HPA behaviour: up at most max(100 %, 4) per 60 s after 30 s,
+down one per 120 s after 180 s.
 """
 
 from __future__ import annotations
 
 import math
 
-from autoscaler.lab.baselines.base import FLOOR, Axis, Baseline, Params, least_replicas, number
+from autoscaler.lab.baselines.base import MIN_REPLICAS, Axis, Baseline, Params, least_replicas, number
 from autoscaler.lab.baselines.hpa import Direction, Hpa, Policy
 from autoscaler.lab.baselines.keda import COOLDOWN_S, Keda
 from autoscaler.lab.baselines.signals import MovingMean, inflight, itl_quantile_s, ttft_quantile_s
@@ -34,17 +34,17 @@ def saturation(view: View, goal: Goal) -> float:
 
 
 def desired_replicas(replicas: int, ready: int, s: float, high: float = HIGH, low: float = LOW) -> int:
-    """Return what the law asks for: 4 replicas, all ready, s = 1.1 ask for 8; s = 0.2 for 2; between the bounds 4."""
+    """Return the recommendation: 4 replicas, all ready, with s = 1.1 give 8; s = 0.2 gives 2; inside the band 4."""
     if s > high:
-        credited = s * (ready or replicas) / replicas  # those that still start will take their part
+        credited = s * (ready or replicas) / replicas  # starting replicas will take their part
         return replicas + max(math.ceil(replicas * (credited / high - 1) - 1e-9), 0)
     if s < low:
         return replicas - math.floor(replicas * (1 - s / low) + 1e-9)
     return replicas
 
 
-class _Law:
-    """The trigger's value: the count that the law asks for."""
+class _SloRule:
+    """The value of the trigger: the recommended count."""
 
     def __init__(self, case: Case, high: float, low: float) -> None:
         self._goal, self._high, self._low = case.goal, high, low
@@ -55,29 +55,29 @@ class _Law:
         if view.desired == 0:
             return 0.0
         desired = desired_replicas(view.desired, view.ready, s, self._high, self._low)
-        # Zero is KEDA's to reach, on its activation metric, the requests in the pool.
+        # KEDA scales to zero, by its activation metric: the requests in the pool.
         return float(max(desired, 1 if inflight(view.totals) > 0 else 0))
 
 
 def _make(case: Case, params: Params) -> Scaler:
     high = number(params, "high")
-    law = _Law(case, high, high * number(params, "low_share"))
-    least = int(number(params, FLOOR))
-    # Defect fixed: under the HPA's default tolerance 10 replicas never become 11, nor 20 become 19.
-    return Keda("llmd-slo", law, Hpa(1.0, least, case.max_replicas, UP, DOWN, tolerance=0.0), least)
+    rule = _SloRule(case, high, high * number(params, "low_share"))
+    least = int(number(params, MIN_REPLICAS))
+    # Defect fixed: under the HPA's default tolerance, 10 replicas never become 11, nor 20 become 19.
+    return Keda("llmd-slo", rule, Hpa(1.0, least, case.max_replicas, UP, DOWN, tolerance=0.0), least)
 
 
 def _axes(case: Case) -> tuple[Axis, ...]:
     return (
         Axis("high", (0.25, 0.4, HIGH, 0.75, 0.95), within=(0.01, MOST_SATURATION)),
         Axis("low_share", (0.5, LOW / HIGH)),
-        Axis(FLOOR, least_replicas(case, COOLDOWN_S)),
+        Axis(MIN_REPLICAS, least_replicas(case, COOLDOWN_S)),
     )
 
 
 def _default(case: Case) -> Params:
     """As in the guide (guides/workload-autoscaling/README.slo-aware.md), whose bounds are those of its own pool."""
-    return {"high": HIGH, "low_share": LOW / HIGH, FLOOR: 1.0}
+    return {"high": HIGH, "low_share": LOW / HIGH, MIN_REPLICAS: 1.0}
 
 
 LLMD_SLO = Baseline(

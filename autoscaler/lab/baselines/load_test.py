@@ -1,7 +1,7 @@
-"""What a test of one replica would tell its owner: how long steps take, and how much it does within the objectives.
+"""Results of a load test of one replica: step times, and requests per second within the objectives.
 
-Some rules need such a figure to begin with, and their documentation leaves it to a load test. The model of a step is
-the simulator's own.
+Some rules need such a figure, and their documentation leaves it to a load test. The step model is that of the
+simulator.
 """
 
 from __future__ import annotations
@@ -15,38 +15,40 @@ from autoscaler.sim.engine.profiles import Profile
 
 
 def step_s(profile: Profile, prompt: FloatColumn, batch: FloatColumn, kv_tokens: FloatColumn) -> FloatColumn:
-    """Return the seconds of a step: `prompt` tokens computed, `batch` sequences of `kv_tokens` in all decoded."""
+    """Return the duration of a step in seconds: `prompt` tokens of prefill, `batch` decoding sequences with `kv_tokens`
+    in total.
+    """
     decode_s = profile.sequence_s * batch + profile.kv_token_s * kv_tokens
     seconds: FloatColumn = profile.step_s + decode_s + profile.prompt_token_s * prompt
     return seconds
 
 
 def ttft_s(profile: Profile, prompt: FloatColumn, batch: FloatColumn, kv_tokens: FloatColumn) -> FloatColumn:
-    """Return how long `prompt` tokens take in full chunks, each in a step with the same batch."""
+    """Return the TTFT in seconds of `prompt` tokens in full chunks, each in a step with the same batch."""
     steps = np.maximum(np.ceil(prompt / profile.max_batched_tokens), 1)
     seconds: FloatColumn = profile.prompt_token_s * prompt + steps * step_s(profile, 0 * prompt, batch, kv_tokens)
     return seconds
 
 
 def steady_prompt(profile: Profile, batch: FloatColumn, isl: float, osl: float) -> FloatColumn:
-    """Return the prompt tokens of a step: a batch of b sequences takes in b / osl requests per step."""
+    """Return the prompt tokens of a step in steady state: a batch of b sequences admits b / osl requests per step."""
     tokens: FloatColumn = np.minimum(batch * isl / max(osl, 1.0), profile.max_batched_tokens)
     return tokens
 
 
 def steady_itl_s(profile: Profile, batch: FloatColumn, isl: float, osl: float) -> FloatColumn:
-    """Return how long a step takes with a batch of mean requests that come as fast as they end."""
+    """Return the duration in seconds of a steady-state step with a batch of mean requests."""
     return step_s(profile, steady_prompt(profile, batch, isl, osl), batch, batch * (isl + osl / 2))
 
 
 def engine_rps(profile: Profile, goal: Goal, isl: float, osl: float) -> float:
     """Return the requests per second of one engine at the largest batch that keeps both objectives.
 
-    If even a batch of one breaks an objective, one it is.
+    A batch of one is the minimum, even if it breaks an objective.
     """
     context = isl + osl / 2
     most = min(profile.max_num_seqs, int(profile.kv_capacity_tokens / max(context, 1.0)))
-    most = min(most, int(osl * profile.max_batched_tokens / (isl + osl)))  # or prompts would pile up
+    most = min(most, int(osl * profile.max_batched_tokens / (isl + osl)))  # otherwise prompts would pile up
     batch = np.arange(1, max(most, 1) + 1, dtype=np.float64)
     itl_s = steady_itl_s(profile, batch, isl, osl)
     first_s = ttft_s(profile, np.floor(steady_prompt(profile, batch, isl, osl)) + isl, batch, batch * context)
@@ -56,25 +58,25 @@ def engine_rps(profile: Profile, goal: Goal, isl: float, osl: float) -> float:
 
 
 def mean_tokens(case: Case) -> tuple[float, float]:
-    """Return the mean prompt and output of the requests of a case, one token at least."""
+    """Return the mean prompt and output tokens of a case; 1 each without requests."""
     if not len(case.trace.arrival_s):
         return 1.0, 1.0
     return float(case.trace.prompt_tokens.mean()), float(case.trace.output_tokens.mean())
 
 
 def tested_rps(case: Case) -> float:
-    """Return the requests per second that one replica takes within the objectives, at the mean lengths of the case."""
+    """Return the requests per second of one replica within the objectives, at the mean lengths of the case."""
     return engine_rps(case.profile, case.goal, *mean_tokens(case))
 
 
 def cached_requests(case: Case) -> float:
-    """Return how many requests of mean length fill the KV cache of a replica, half of their output written."""
+    """Return the number of requests of mean length, half generated, that fill the KV cache of a replica."""
     prompt, output = mean_tokens(case)
     return max(case.profile.kv_capacity_tokens / (prompt + output / 2), 1.0)
 
 
 def mean_request_s(case: Case) -> float:
-    """Return how long a request takes on average on a replica that has nothing else to do."""
+    """Return the mean duration of a request on an idle replica, in seconds."""
     if not len(case.trace.arrival_s):
         return 1.0
     ttft_s, itl_s = idle_latencies_s(case)

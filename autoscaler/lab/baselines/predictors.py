@@ -1,10 +1,11 @@
-"""Forecasts of the next interval's load, as NVIDIA Dynamo's planner has them.
+"""Load predictors of NVIDIA Dynamo's planner.
 
 Source: ai-dynamo/dynamo, planner/core/load/predictors.py at 260b6ae, config/defaults.py at 1ca6015: constant, arima,
-kalman, prophet; leading zeros are skipped and fewer than five points answer with the last one. Two are libraries there
-and taken for what they amount to at this interval: `arima` (pmdarima's automatic choice) as an autoregression of order
-three on differences, `prophet` (50 points, two and a half hours) as the line it fits with so little history. `seasonal`
-is what prophet would add with days of history: the same time yesterday, at today's level.
+kalman, prophet. Leading zeros are skipped, and with fewer than five points the last one is the answer.
+
+Two of them are libraries and replaced by their effect at this interval. `arima` (pmdarima's automatic choice) is an
+autoregression of order three on differences. `prophet` (50 points, two and a half hours) is the line that it fits to so
+little history. `seasonal` is what prophet would add with days of history: the same time yesterday, at today's level.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from autoscaler.core.table.columns import FloatColumn
 
 LEAST_POINTS = 5
 ORDER = 3
-FITTED_POINTS = 200  # of the autoregression
+FITTED_POINTS = 200  # points used by the autoregression
 LINE_POINTS = 50
 KALMAN_LEVEL, KALMAN_TREND, KALMAN_NOISE = 1.0, 0.1, 10.0
 DAY_S = 86_400.0
@@ -26,7 +27,7 @@ DAY_S = 86_400.0
 
 class Predictor(Protocol):
     def next(self, values: FloatColumn, interval_s: float) -> float:
-        """Return the value that follows `values`, float64[n], n at least 1, one per interval."""
+        """Return the next value after `values`, float64[n] with n of at least 1, one per interval."""
         ...
 
 
@@ -36,7 +37,7 @@ class Constant:
 
 
 class Autoregression:
-    """Differences explained by the three before, by least squares; wild answers are cut at twice the largest seen."""
+    """Least-squares autoregression of differences on the last three; clamped to twice the recent maximum."""
 
     def next(self, values: FloatColumn, interval_s: float) -> float:
         recent = values[-FITTED_POINTS:]
@@ -51,7 +52,7 @@ class Autoregression:
 
 
 class Kalman:
-    """A local linear trend: level and slope, with the planner's noise figures."""
+    """A local linear trend, with the noise figures of the planner."""
 
     def __init__(self) -> None:
         self._state = np.zeros(2)
@@ -83,7 +84,7 @@ class Line:
 
 
 class Seasonal:
-    """What came at the same time yesterday, scaled by the last hour today over the same hour yesterday."""
+    """The value at the same time yesterday, scaled by the last hour today over the same hour yesterday."""
 
     def next(self, values: FloatColumn, interval_s: float) -> float:
         day, hour = round(DAY_S / interval_s), max(round(3600 / interval_s), 1)
@@ -104,7 +105,7 @@ PREDICTORS: dict[str, type[Constant | Autoregression | Kalman | Line | Seasonal]
 
 
 class Series:
-    """Values of past intervals; zeros before the first other value are skipped, what is not finite counts as zero."""
+    """Values of past intervals. Leading zeros are skipped; values that are not finite count as zero."""
 
     def __init__(self, predictor: str) -> None:
         if predictor not in PREDICTORS:
@@ -118,5 +119,5 @@ class Series:
             self._values.append(value)
 
     def next(self, interval_s: float) -> float:
-        """Return the forecast; 0 before any value."""
+        """Return the predicted next value; 0 without values."""
         return self._predictor.next(np.array(self._values), interval_s) if self._values else 0.0

@@ -1,4 +1,4 @@
-"""Ray Serve: ongoing requests over a target, held for a while before it acts.
+"""Ray Serve: ongoing requests over a target, with delays before it acts.
 
 Source: Ray at 00590c4, python/ray/serve/autoscaling_policy.py, and AutoscalingConfig: target_ongoing_requests 2,
 upscale_delay_s 30, downscale_delay_s 600, look_back_period_s 30; from zero at once.
@@ -8,7 +8,16 @@ from __future__ import annotations
 
 import math
 
-from autoscaler.lab.baselines.base import FLOOR, POSITIVE, Axis, Baseline, Params, concurrencies, least_replicas, number
+from autoscaler.lab.baselines.base import (
+    MIN_REPLICAS,
+    POSITIVE,
+    Axis,
+    Baseline,
+    Params,
+    concurrencies,
+    least_replicas,
+    number,
+)
 from autoscaler.lab.baselines.signals import MovingMean
 from autoscaler.lab.replay.case import Case, Scaler, View
 
@@ -30,21 +39,21 @@ class RayServe:
         self._target, self._least, self._most = target, least, case.max_replicas
         self._up_s, self._down_s = up_s, down_s
         self._ongoing = MovingMean(LOOK_BACK_S)
-        self._since_s = 0.0  # since when it has wanted to go in that direction
+        self._since_s = 0.0  # begin of the present direction
         self._direction = 0
 
     def decide(self, view: View) -> int:
         ongoing = view.live_concurrency()
         mean = self._ongoing.add(view.now_s, ongoing)
-        if view.ready == 0:  # until one runs the last target stands, or one if there was none
+        if view.ready == 0:  # without a ready replica the last target stays, at least one with requests
             return min(max(view.desired, self._least, 1 if ongoing > 0 else 0), self._most)
         return self.delay(view.now_s, view.desired, mean)
 
     def delay(self, now_s: float, current: int, ongoing: float) -> int:
-        """Return the count: the wanted one once it was wanted on the same side for the whole delay."""
+        """Return the desired count once it lay on the same side for the whole delay, else the present one."""
         desired = min(max(math.ceil(ongoing / self._target), self._least), self._most)
         if current > 1:
-            desired = max(desired, 1)  # zero is reached from one alone
+            desired = max(desired, 1)  # zero is only reached from one
         direction = (desired > current) - (desired < current)
         if direction != self._direction:
             self._direction, self._since_s = direction, now_s
@@ -56,7 +65,7 @@ class RayServe:
 
 
 def _make(case: Case, params: Params) -> Scaler:
-    least = int(number(params, FLOOR))
+    least = int(number(params, MIN_REPLICAS))
     up_s, down_s = number(params, "upscale_delay_s"), number(params, "downscale_delay_s")
     return RayServe(case, number(params, "target"), up_s, down_s, least)
 
@@ -66,7 +75,7 @@ def _axes(case: Case) -> tuple[Axis, ...]:
         Axis("target", concurrencies(case), within=POSITIVE),
         Axis("upscale_delay_s", (LOOP_S, UP_DELAY_S)),
         Axis("downscale_delay_s", (120.0, DOWN_DELAY_S)),
-        Axis(FLOOR, least_replicas(case, 120.0)),
+        Axis(MIN_REPLICAS, least_replicas(case, 120.0)),
     )
 
 
@@ -76,7 +85,7 @@ def _default(case: Case) -> Params:
         "target": 2.0,
         "upscale_delay_s": UP_DELAY_S,
         "downscale_delay_s": DOWN_DELAY_S,
-        FLOOR: 1.0,
+        MIN_REPLICAS: 1.0,
     }
 
 

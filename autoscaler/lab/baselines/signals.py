@@ -1,4 +1,4 @@
-"""What baselines read from a view: totals, rates and quantiles over windows, as their queries would."""
+"""Signals of baselines: totals, rates and quantiles over windows, as their queries compute them."""
 
 from __future__ import annotations
 
@@ -18,24 +18,26 @@ Counter = Literal["arrivals", "finished", "first_tokens", "prompt_tokens", "gene
 
 
 def waiting(totals: Totals) -> float:
-    """Return the requests that no engine runs: waiting in engines, and in front while nobody serves."""
+    """Return the waiting requests: in engines, and at the gateway."""
     return float(totals.waiting.sum()) + totals.gateway_waiting
 
 
 def inflight(totals: Totals) -> float:
-    """Return the requests that run or wait."""
+    """Return the running and waiting requests."""
     return float(totals.running.sum()) + waiting(totals)
 
 
 def rate(view: View, counter: Counter, window_s: float) -> float:
-    """Return how fast a counter grew over the window, per second; 0 before two scrapes."""
+    """Return the rate of a counter over the window, per second; 0 before two scrapes."""
     before, now = view.totals_ago(window_s), view.totals
     passed_s = now.time_s - before.time_s
     return (getattr(now, counter) - getattr(before, counter)) / passed_s if passed_s > 0 else 0.0
 
 
 def mean_lengths(view: View, window_s: float) -> tuple[float, float]:
-    """Return the mean prompt and output tokens of the requests of the window; NaN if none began, or ended."""
+    """Return mean prompt and output tokens of the requests in the window; NaN without first tokens, or finished
+    requests.
+    """
     before, now = view.totals_ago(window_s), view.totals
     starting_case, ended = now.first_tokens - before.first_tokens, now.finished - before.finished
     prompt = (now.prompt_tokens - before.prompt_tokens) / starting_case if starting_case > 0 else math.nan
@@ -44,24 +46,24 @@ def mean_lengths(view: View, window_s: float) -> tuple[float, float]:
 
 
 def mean_itl_s(view: View, window_s: float) -> float:
-    """Return the mean gap between two tokens in the window; NaN without any."""
+    """Return the mean gap between tokens in the window, in seconds; NaN without gaps."""
     before, now = view.totals_ago(window_s), view.totals
     gaps = float(now.itl_buckets[-1] - before.itl_buckets[-1])
     return (now.itl_sum_s - before.itl_sum_s) / gaps if gaps > 0 else math.nan
 
 
 def ttft_quantile_s(view: View, q: float, window_s: float) -> float:
-    """Return a quantile of the TTFTs of the window; NaN without any."""
+    """Return a quantile of TTFT in the window, in seconds; NaN without requests."""
     return float(quantile(q, TTFT, view.totals.ttft_buckets - view.totals_ago(window_s).ttft_buckets))
 
 
 def itl_quantile_s(view: View, q: float, window_s: float) -> float:
-    """Return a quantile of the gaps between tokens in the window; NaN without any."""
+    """Return a quantile of the gaps between tokens in the window, in seconds; NaN without gaps."""
     return float(quantile(q, GAPS, view.totals.itl_buckets - view.totals_ago(window_s).itl_buckets))
 
 
 class MovingMean:
-    """The mean of what was added within the last `window_s`."""
+    """The mean of the values added within the last `window_s`."""
 
     def __init__(self, window_s: float) -> None:
         self._window_s = window_s
@@ -78,14 +80,14 @@ class MovingMean:
 
 
 class Highest:
-    """The highest of what was added within the last `window_s`; of the last alone if that is 0."""
+    """The maximum of the values added within the last `window_s`; with 0, the last value."""
 
     def __init__(self, window_s: float) -> None:
         self._window_s = window_s
-        self._values: deque[tuple[float, int]] = deque()  # descending: whatever is older and lower never counts again
+        self._values: deque[tuple[float, int]] = deque()  # descending; older and lower values never count again
 
     def add(self, now_s: float, value: int) -> int:
-        """Add a value and return the highest."""
+        """Add a value and return the maximum."""
         while self._values and self._values[-1][1] <= value:
             self._values.pop()
         self._values.append((now_s, value))

@@ -8,7 +8,16 @@ from __future__ import annotations
 
 import math
 
-from autoscaler.lab.baselines.base import FLOOR, POSITIVE, Axis, Baseline, Params, least_replicas, number, request_rates
+from autoscaler.lab.baselines.base import (
+    MIN_REPLICAS,
+    POSITIVE,
+    Axis,
+    Baseline,
+    Params,
+    least_replicas,
+    number,
+    request_rates,
+)
 from autoscaler.lab.baselines.load_test import mean_request_s
 from autoscaler.lab.baselines.signals import rate
 from autoscaler.lab.replay.case import Case, Scaler, View
@@ -21,7 +30,7 @@ DOWN_DELAY_S = 1200.0
 
 
 class SkyServe:
-    """`target`: requests per second of one replica. It is asked every 5 s and mostly decides every 20 s."""
+    """`target`: requests per second of one replica. It is called every 5 s and usually decides every 20 s."""
 
     name = "skyserve"
     period_s = EMPTY_DECISION_S
@@ -43,7 +52,7 @@ class SkyServe:
         return self.count(view.desired, rate(view, "arrivals", WINDOW_S))
 
     def count(self, current: int, requests_per_s: float) -> int:
-        """Return the count after one decision more."""
+        """Return the count after one more decision."""
         desired = min(max(math.ceil(requests_per_s / self._target - 1e-9), self._least), self._most)
         if current == 0:
             self._counted = 0
@@ -59,7 +68,7 @@ class SkyServe:
 
 def _make(case: Case, params: Params) -> Scaler:
     up_s, down_s = number(params, "upscale_delay_s"), number(params, "downscale_delay_s")
-    return SkyServe(case, number(params, "target"), up_s, down_s, int(number(params, FLOOR)))
+    return SkyServe(case, number(params, "target"), up_s, down_s, int(number(params, MIN_REPLICAS)))
 
 
 def _axes(case: Case) -> tuple[Axis, ...]:
@@ -67,17 +76,17 @@ def _axes(case: Case) -> tuple[Axis, ...]:
         Axis("target", request_rates(case), within=POSITIVE),
         Axis("upscale_delay_s", (20.0, UP_DELAY_S)),
         Axis("downscale_delay_s", (300.0, DOWN_DELAY_S)),
-        Axis(FLOOR, least_replicas(case, 300.0)),
+        Axis(MIN_REPLICAS, least_replicas(case, 300.0)),
     )
 
 
 def _default(case: Case) -> Params:
-    """As in docs/source/serving/autoscaling.rst: a request that takes two seconds in one replica asks for 0.5."""
+    """As in docs/source/serving/autoscaling.rst: a request that takes two seconds gives a target of 0.5."""
     return {
         "target": float(f"{1 / mean_request_s(case):.6g}"),
         "upscale_delay_s": UP_DELAY_S,
         "downscale_delay_s": DOWN_DELAY_S,
-        FLOOR: 1.0,
+        MIN_REPLICAS: 1.0,
     }
 
 

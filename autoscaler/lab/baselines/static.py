@@ -1,4 +1,4 @@
-"""A constant number of replicas, there from the start. Tuned, it is the least that meets the goal: that of the peak."""
+"""A constant replica count from the start. Tuned, it is the smallest that meets the goal: that of the peak."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ REPLICAS = "replicas"
 
 
 class Static:
-    """Wants `replicas` at any time."""
+    """Recommends `replicas` at any time."""
 
     name = "static"
     period_s = 60.0

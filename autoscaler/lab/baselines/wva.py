@@ -1,9 +1,11 @@
-"""llm-d's Workload Variant Autoscaler: supply against demand, by saturation (tokens) or by throughput (tokens/s).
+"""llm-d's Workload Variant Autoscaler: supply against demand, by saturation (tokens) or throughput (tokens/s).
 
 Source: llm-d-workload-variant-autoscaler, internal/engines: analyzers/saturation_v2/analyzer.go, compared at b28a4f6,
-and pipeline/cost_aware_optimizer.go, at 74afe4c; for the throughput analyzer issue 1005 and pull request 1250 (version
-not recorded, a later one is 88d6832); for the HPA docs/integrations/hpa-integration.md, at d44975b.
-Cycle 15 s. Its wish goes through an HPA (AverageValue 1): both ways 240 s stabilization and 10 pods per 150 s.
+and pipeline/cost_aware_optimizer.go, at 74afe4c. For the throughput analyzer: issue 1005 and pull request 1250 (version
+not recorded, a later one is 88d6832). For the HPA: docs/integrations/hpa-integration.md, at d44975b.
+
+Cycle 15 s. The recommendation goes through an HPA (AverageValue 1): both ways 240 s stabilization and 10 pods per 150
+s.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from collections.abc import Callable
 import numpy as np
 
 from autoscaler.core.table.columns import FloatColumn
-from autoscaler.lab.baselines.base import FLOOR, POSITIVE, Axis, Baseline, Params, least_replicas, number
+from autoscaler.lab.baselines.base import MIN_REPLICAS, POSITIVE, Axis, Baseline, Params, least_replicas, number
 from autoscaler.lab.baselines.hpa import SYNC_S, Direction, Hpa, Policy
 from autoscaler.lab.baselines.signals import inflight, mean_itl_s, mean_lengths, rate, waiting
 from autoscaler.lab.replay.case import Case, Scaler, View
@@ -26,26 +28,28 @@ KV_THRESHOLD = 0.8
 QUEUE_THRESHOLD = 5
 STABILIZATION_S = 240.0
 POLICIES = (Policy("Pods", 10, 150.0),)
-RETENTION_S = 600.0  # without a request before zero
-LENGTHS_S = 300.0  # over which lengths are averaged
+RETENTION_S = 600.0  # idle time before scaling to zero
+LENGTHS_S = 300.0  # window of mean lengths
 RATE_WINDOW_S = 60.0
-REMEMBERED = 10  # observations of the compute bound
-OBSERVATIONS = 120  # of ITL against KV use: half an hour
-LEAST_SPREAD = 0.05  # of KV use, below which a slope cannot be told
+REMEMBERED = 10  # kept observations of the compute bound
+OBSERVATIONS = 120  # kept observations of ITL and KV usage: half an hour
+LEAST_SPREAD = 0.05  # range of KV usage below which the slope is unknown
 
-Analysis = tuple[float, float]  # capacity of a replica and demand, in the same unit
+Analysis = tuple[float, float]  # capacity of a replica, and demand, in the same unit
 
 
 def steady_tokens(profile: Profile, prompt: float, output: float) -> float:
-    """Return the compute bound k2 from the engine's limits: with 1000 + 250 tokens 1638 sequences, cut at the slots."""
+    """Return the compute bound k2 from the engine's limits: with 1000 + 250 tokens 1638 sequences, clamped to the
+    slots.
+    """
     sequences = min(profile.max_batched_tokens * output / (prompt + output), profile.max_num_seqs)
     return sequences * (prompt + output / 2)
 
 
 def balance(desired: int, ready: int, capacity: float, demand: float, up: float, down: float) -> int:
-    """Return the count that brings demand between the thresholds; one is the least.
+    """Return the count that brings demand between the thresholds, at least 1.
 
-    wanted: ready and pending. Example: capacity 100, demand 500, 4 ready of 4, 0.85: 588 - 400 = 188 short, so 6.
+    desired: ready and pending. Example: capacity 100, demand 500, 4 ready of 4, 0.85: 588 - 400 = 188 short, so 6.
     """
     if capacity <= 0:
         return desired
@@ -57,7 +61,7 @@ def balance(desired: int, ready: int, capacity: float, demand: float, up: float,
 
 
 def last_lengths(view: View, before: tuple[float, float]) -> tuple[float, float]:
-    """Return the mean prompt and output of the requests that came last; `before` where none came lately."""
+    """Return mean prompt and output of the latest requests; `before` without any."""
     prompt, output = (
         old if math.isnan(new) else new for new, old in zip(mean_lengths(view, LENGTHS_S), before, strict=True)
     )
@@ -67,8 +71,8 @@ def last_lengths(view: View, before: tuple[float, float]) -> tuple[float, float]
 class Saturation:
     """Demand: KV tokens in use and queued prompts. Capacity: the smaller of a KV bound and a compute bound.
 
-    The compute bound is what was in use when a replica queued, averaged; before that the engine's limits give it. The
-    KV use is the last scrape's, not the highest of a minute, which would hide the compute bound (its issue 1500).
+    The compute bound is the mean usage while a replica queued; before any queue, it follows from the engine's limits.
+    KV usage is that of the last scrape. The maximum over a minute would hide the compute bound (its issue 1500).
     """
 
     def __init__(self, profile: Profile) -> None:
@@ -96,9 +100,9 @@ class Saturation:
 
 
 class Throughput:
-    """Demand: output tokens per second that arrive. Capacity: N / ITL at a KV use of `k`, ITL = A k + B learned.
+    """Demand: arriving output tokens per second. Capacity: N / ITL at a KV usage of `k`, with a fitted ITL = A k + B.
 
-    Defect fixed: N is cut at the engine's slots, or short requests would promise more than can run.
+    Defect fixed: N is clamped to the engine's slots; otherwise short requests would promise more than can run.
     """
 
     def __init__(self, profile: Profile, k: float) -> None:
@@ -113,14 +117,14 @@ class Throughput:
             self._totals.append((float(view.totals.kv_usage.mean()), itl_s))
         if not self._totals or math.isnan(prompt) or math.isnan(output):
             return None
-        queued = waiting(view.totals) * output / RATE_WINDOW_S  # to be drained within the window
+        queued = waiting(view.totals) * output / RATE_WINDOW_S  # to drain within the window
         return self.capacity(prompt, output), rate(view, "arrivals", RATE_WINDOW_S) * output + queued
 
     def capacity(self, prompt: float, output: float) -> float:
-        """Return tokens per second of a replica at `k`."""
+        """Return the tokens per second of a replica at `k`."""
         tokens = self._k * self._profile.kv_capacity_tokens
         sequences = min(tokens / (prompt + output / 2), self._profile.max_num_seqs)
-        # With few slots the cache never fills so far: ITL is then that of the use they reach.
+        # With few slots the cache never fills up to `k`; ITL is then that of the reachable usage.
         k = sequences * (prompt + output / 2) / self._profile.kv_capacity_tokens
         slope, base_s = fit_line(np.array(self._totals), self._profile.step_s)
         return sequences / max(slope * k + base_s, 1e-6)
@@ -129,7 +133,7 @@ class Throughput:
 def fit_line(points: FloatColumn, base_s: float) -> tuple[float, float]:
     """Return A and B of ITL = A k + B by least squares; through `base_s` if the points lie too close together.
 
-    points: float64[n, 2], KV use and ITL.
+    points: float64[n, 2], KV usage and ITL in seconds.
     """
     k, itl_s = points[:, 0], points[:, 1]
     if len(k) > 2 and k.max() - k.min() >= LEAST_SPREAD:
@@ -159,15 +163,15 @@ class Wva:
         self.name = name
         self._analyze, self._up, self._down, self._least = analyze, up, down, least
         direction = Direction(stabilization_s, POLICIES)
-        # Defect fixed: the HPA's default tolerance would swallow a wish for 11 where there are 10.
+        # Defect fixed: the HPA's default tolerance would ignore a recommendation of 11 with 10 replicas.
         self._hpa = Hpa(1.0, least, case.max_replicas, direction, direction, tolerance=0.0)
-        self._asked_s = 0.0  # when there was a request last
+        self._asked_s = 0.0  # time of the last request
 
     def decide(self, view: View) -> int:
         analysis = self._analyze(view)
         if inflight(view.totals) > 0 or rate(view, "arrivals", RATE_WINDOW_S) > 0:
             self._asked_s = view.now_s
-        if view.desired == 0:  # its scale-from-zero loop looks at the gateway's queue
+        if view.desired == 0:  # its scale-from-zero loop reads the gateway's queue
             return 1 if view.totals.gateway_waiting > 0 else self._least
         if self._least == 0 and view.now_s - self._asked_s >= RETENTION_S:
             return 0
@@ -188,7 +192,7 @@ def _throughput(case: Case, params: Params) -> Scaler:
 def _wva(name: str, case: Case, params: Params, analyze: Callable[[View], Analysis | None]) -> Scaler:
     up = number(params, "scale_up_threshold")
     down = up * DOWN_BOUNDARY / UP_THRESHOLD
-    least = int(number(params, FLOOR))
+    least = int(number(params, MIN_REPLICAS))
     return Wva(name, case, analyze, up, down, number(params, "stabilization_s"), least)
 
 
@@ -196,7 +200,7 @@ def _axes(case: Case) -> tuple[Axis, ...]:
     return (
         Axis("scale_up_threshold", (0.2, 0.35, 0.6, UP_THRESHOLD, 1.2), within=POSITIVE),
         Axis("stabilization_s", (30.0, STABILIZATION_S)),
-        Axis(FLOOR, least_replicas(case, RETENTION_S)),
+        Axis(MIN_REPLICAS, least_replicas(case, RETENTION_S)),
     )
 
 
@@ -206,7 +210,7 @@ def _throughput_axes(case: Case) -> tuple[Axis, ...]:
 
 def _default(case: Case) -> Params:
     """As in its configuration; `scaleToZero` is off."""
-    return {"scale_up_threshold": UP_THRESHOLD, "stabilization_s": STABILIZATION_S, FLOOR: 1.0}
+    return {"scale_up_threshold": UP_THRESHOLD, "stabilization_s": STABILIZATION_S, MIN_REPLICAS: 1.0}
 
 
 def _throughput_default(case: Case) -> Params:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autoscaler.lab.baselines import BASELINES, Baseline, Params
-from autoscaler.lab.baselines.base import FLOOR, number
+from autoscaler.lab.baselines.base import MIN_REPLICAS, number
 from autoscaler.lab.baselines.static import REPLICAS, STATIC
 from autoscaler.lab.bounds.constant_count import find_fewest_replicas
 from autoscaler.lab.replay.case import Case
@@ -85,10 +85,10 @@ def _rounds(cases: Sequence[Case], name: str, first: int) -> Generator[list[Call
         yield from run_all(_CaseTuning.grid)
         yield from run_all(_CaseTuning.beyond, STEPS)
         yield from run_all(_CaseTuning.around)
-        yield from run_all(_CaseTuning.beside)
+        yield from run_all(_CaseTuning.extra_values)
         for one, found in zip(tries, (yield counting), strict=True):
             one.enough = int(number(_CaseTuning(STATIC, one.case, found).best[0], REPLICAS))
-        yield from run_all(_CaseTuning.floored)
+        yield from run_all(_CaseTuning.with_min_replicas)
         yield from run_all(_CaseTuning.between, STEPS)
         yield from run_all(_CaseTuning.around_above)
     return [TunedBaseline(name, *one.best, tuple(one.found)) for one in tries]
@@ -110,13 +110,13 @@ class _CaseTuning:
 
         Among equals, it is the highest setting of the grid, beyond which the cost may fall; else the first that ran.
         """
-        ranged, grid = self.ranged, len(self.grid())
+        ranged_axes, grid = self.ranged_axes, len(self.grid())
 
         def order(place: int) -> tuple[bool, float, float, bool, list[float]]:
             params, score = self.found[place]
             meets = self.case.goal.is_met_by(score.attainment)
             beyond = place >= grid
-            downward = [] if beyond else [-float(params[name]) for name in ranged]
+            downward = [] if beyond else [-float(params[name]) for name in ranged_axes]
             return (not meets, score.gpu_hours if meets else -score.attainment, score.gpu_hours, beyond, downward)
 
         return self.found[min(range(len(self.found)), key=order)]
@@ -126,8 +126,8 @@ class _CaseTuning:
         return [params for params, _ in self.found]
 
     @property
-    def ranged(self) -> list[str]:
-        return self.baseline.ranged(self.case)
+    def ranged_axes(self) -> list[str]:
+        return self.baseline.ranged_axes(self.case)
 
     def grid(self) -> list[Params]:
         return self.baseline.grid(self.case)
@@ -146,30 +146,30 @@ class _CaseTuning:
         else:
             if not self._comes_nearer(score):
                 return []
-            from_here = {**best, **{name: min(float(each[name]) for each in self.tried) for name in self.ranged}}
+            from_here = {**best, **{name: min(float(each[name]) for each in self.tried) for name in self.ranged_axes}}
         return [params for params in self.baseline.beyond(self.case, from_here) if params not in self.tried]
 
     def around(self) -> list[Params]:
         return self.baseline.around(self.case, self.best[0], self.tried)
 
-    def beside(self) -> list[Params]:
-        return self.baseline.beside(self.case, self.best[0])
+    def extra_values(self) -> list[Params]:
+        return self.baseline.extra_values(self.case, self.best[0])
 
-    def floored(self) -> list[Params]:
+    def with_min_replicas(self) -> list[Params]:
         """Return the best setting with minimum replica counts."""
-        return self.baseline.floored(self.case, self.best[0], self.enough)
+        return self.baseline.with_min_replicas(self.case, self.best[0], self.enough)
 
     def between(self) -> list[Params]:
         """Return the best setting with minimum replica counts between those tried."""
-        return self.baseline.between(self.best[0], self.tried) if self._has_floor else []
+        return self.baseline.between(self.best[0], self.tried) if self._has_min_replicas else []
 
     def around_above(self) -> list[Params]:
-        return self.around() if self._has_floor else []
+        return self.around() if self._has_min_replicas else []
 
     @property
-    def _has_floor(self) -> bool:
+    def _has_min_replicas(self) -> bool:
         params, _ = self.best
-        return FLOOR in params and number(params, FLOOR) > 1
+        return MIN_REPLICAS in params and number(params, MIN_REPLICAS) > 1
 
     def _laxest(self, score: Score) -> Params:
         """Return the highest setting that meets the goal at the same cost."""
@@ -177,7 +177,7 @@ class _CaseTuning:
         equals = [
             params for params, other in self.found if met(other.attainment) and other.gpu_hours == score.gpu_hours
         ]
-        return max(equals, key=lambda params: [float(params[name]) for name in self.ranged])
+        return max(equals, key=lambda params: [float(params[name]) for name in self.ranged_axes])
 
     def _may_cost_less(self, score: Score) -> bool:
         """Return whether the cost exceeds that of one constant replica."""

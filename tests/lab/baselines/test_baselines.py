@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from autoscaler.lab.baselines import BASELINES, Axis
-from autoscaler.lab.baselines.base import FLOOR, concurrencies, least_replicas, request_rates
+from autoscaler.lab.baselines.base import MIN_REPLICAS, concurrencies, least_replicas, request_rates
 from autoscaler.lab.replay.case import Case, Goal
 from autoscaler.lab.replay.run import run
 from autoscaler.lab.replay.score import compute_score
@@ -117,10 +117,10 @@ def test_the_default_is_among_the_settings_that_hindsight_tries_and_has_neighbou
     assert baseline.default
     default = baseline.default(case)
     assert baseline.grid(case).count(default) == 1
-    ranged = [axis.name for axis in baseline.axes(case) if axis.within]
+    ranged_axes = [axis.name for axis in baseline.axes(case) if axis.within]
     around = baseline.around(case, default)
-    assert len(around) == 2 * len(ranged)
-    for axis, (below, above) in zip(ranged, zip(around[::2], around[1::2], strict=True), strict=True):
+    assert len(around) == 2 * len(ranged_axes)
+    for axis, (below, above) in zip(ranged_axes, zip(around[::2], around[1::2], strict=True), strict=True):
         assert float(below[axis]) < float(default[axis]) < float(above[axis])
 
 
@@ -157,7 +157,7 @@ def test_a_step_beyond_an_end_goes_by_the_ratio_of_its_values_and_takes_all_of_t
     case: Case,
 ) -> None:
     baseline = BASELINES["hpa-inflight"]
-    here = {"target": 16.0, "stabilization_s": 60.0, FLOOR: 1.0}
+    here = {"target": 16.0, "stabilization_s": 60.0, MIN_REPLICAS: 1.0}
     assert baseline.beyond(case, here) == []
     further = [{**here, "target": 1.0, "stabilization_s": stabilization_s} for stabilization_s in (60.0, 300.0, 900.0)]
     assert baseline.beyond(case, {**here, "target": 2.0}) == further
@@ -166,7 +166,7 @@ def test_a_step_beyond_an_end_goes_by_the_ratio_of_its_values_and_takes_all_of_t
 
 
 def test_at_a_corner_a_step_is_taken_along_both_axes_with_the_setting_that_the_other_has_by_now(case: Case) -> None:
-    further = BASELINES["dynamo-load"].beyond(case, {"sensitivity": 0.05, "sla_share": 0.0625, FLOOR: 1.0})
+    further = BASELINES["dynamo-load"].beyond(case, {"sensitivity": 0.05, "sla_share": 0.0625, MIN_REPLICAS: 1.0})
     lower = {(params["sensitivity"], params["sla_share"]) for params in further}
     shares = (0.03125, 0.0625, 0.125, 0.25, 0.5, 1.0)
     assert lower == {(0.025, share) for share in shares[1:]} | {(each, shares[0]) for each in (0.05, 0.2, 0.4, 0.8)}
@@ -186,7 +186,7 @@ def test_no_step_leaves_what_a_setting_may_be(case: Case) -> None:
 
 def test_neighbours_are_also_what_was_run_beyond_the_grid(case: Case) -> None:
     baseline = BASELINES["hpa-inflight"]
-    tried = [{"target": target, "stabilization_s": 60.0, FLOOR: 1.0} for target in (1.0, 0.5)]
+    tried = [{"target": target, "stabilization_s": 60.0, MIN_REPLICAS: 1.0} for target in (1.0, 0.5)]
     around = baseline.around(case, tried[0], [*tried, {**tried[0], "target": 0.9, "stabilization_s": 300.0}])
     assert [params["target"] for params in around] == [0.707107, 1.41421]
 
@@ -212,7 +212,7 @@ def test_every_rule_keeps_as_many_as_it_is_told_to_and_has_them_from_the_start(n
     baseline = BASELINES[name]
     quiet = study(poisson([2.0, 0.0, 2.0], 400.0), start_replicas=1, max_replicas=12)
     assert baseline.default
-    params = {**baseline.default(quiet), FLOOR: 5.0}
+    params = {**baseline.default(quiet), MIN_REPLICAS: 5.0}
     starting_case = baseline.starting_case(quiet, params)
     assert starting_case.start_replicas == 5
     assert baseline.starting_case(study(quiet.trace, start_replicas=7), params).start_replicas == 7
@@ -223,24 +223,26 @@ def test_every_rule_keeps_as_many_as_it_is_told_to_and_has_them_from_the_start(n
 
 def test_floors_are_shares_of_what_is_enough_with_every_laxer_target_and_all_of_it_with_the_laxest(case: Case) -> None:
     baseline = BASELINES["dynamo-load"]
-    found = baseline.floored(case, {"sensitivity": 0.4, "sla_share": 0.4, FLOOR: 1.0}, enough=10)
-    assert [(params[FLOOR], params["sensitivity"], params["sla_share"]) for params in found] == [
+    found = baseline.with_min_replicas(case, {"sensitivity": 0.4, "sla_share": 0.4, MIN_REPLICAS: 1.0}, enough=10)
+    assert [(params[MIN_REPLICAS], params["sensitivity"], params["sla_share"]) for params in found] == [
         *((floor, lower, share) for floor in (5, 8) for lower in (0.4, 0.8) for share in (0.5, 1)),
         (10, 0.8, 1),
     ]
-    (half, most, enough) = baseline.floored(case, {"sensitivity": 0.9, "sla_share": 2.0, FLOOR: 1.0}, enough=10)
+    (half, most, enough) = baseline.with_min_replicas(
+        case, {"sensitivity": 0.9, "sla_share": 2.0, MIN_REPLICAS: 1.0}, enough=10
+    )
     assert {(params["sensitivity"], params["sla_share"]) for params in (half, most, enough)} == {(0.9, 2.0)}
-    assert baseline.floored(case, found[0], enough=1) == []
-    assert BASELINES["static"].floored(case, {"replicas": 3.0}, enough=10) == []
+    assert baseline.with_min_replicas(case, found[0], enough=1) == []
+    assert BASELINES["static"].with_min_replicas(case, {"replicas": 3.0}, enough=10) == []
 
 
 def test_a_floor_is_halved_in_until_nothing_lies_between() -> None:
     baseline, rule = BASELINES["hpa-inflight"], {"target": 4.0, "stabilization_s": 60.0}
-    tried = [{**rule, FLOOR: floor} for floor in (1.0, 5.0, 8.0)] + [{**rule, "target": 8.0, FLOOR: 6.0}]
-    between = [params[FLOOR] for params in baseline.between(tried[1], tried)]
+    tried = [{**rule, MIN_REPLICAS: floor} for floor in (1.0, 5.0, 8.0)] + [{**rule, "target": 8.0, MIN_REPLICAS: 6.0}]
+    between = [params[MIN_REPLICAS] for params in baseline.between(tried[1], tried)]
     assert between == [3.0, 7.0]
-    assert baseline.between(tried[1], [*tried, *({**rule, FLOOR: floor} for floor in (4.0, 6.0))]) == []
-    assert [params[FLOOR] for params in baseline.between(tried[2], tried)] == [6.0]
+    assert baseline.between(tried[1], [*tried, *({**rule, MIN_REPLICAS: floor} for floor in (4.0, 6.0))]) == []
+    assert [params[MIN_REPLICAS] for params in baseline.between(tried[2], tried)] == [6.0]
 
 
 @pytest.mark.parametrize("name", ["dynamo-load", "dynamo-throughput", "llmd-slo"])

@@ -46,9 +46,7 @@ def test_a_plan_is_a_row_that_says_what_it_knows() -> None:
     (score,) = (line for line in out.getvalue().splitlines() if "offline-plan (knows the trace)" in line)
     assert "99.20%" in score
     assert "1.10×" in score  # over the bound
-    assert "ours: 99.50% at 12 GPU-hours, 1.09× the offline plan. No baseline met the goal." in (
-        out.getvalue()
-    )
+    assert "ours: 99.50% at 12 GPU-hours, 1.09× the offline plan. No baseline met the goal." in (out.getvalue())
 
 
 def test_a_narrow_terminal_shows_fewer_columns_and_says_which_are_left_out() -> None:
