@@ -1,1 +1,1 @@
-"""The world of the demo: a cluster whose replicas serve real metrics over HTTP. It knows no study."""
+"""The demo: a simulated cluster whose replicas serve real metrics over HTTP."""

@@ -1,4 +1,4 @@
-"""Time that runs faster than real time, so that a day fits into minutes."""
+"""A clock faster than real time, so that a day fits into minutes."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import time
 from collections.abc import Callable
 
 DAY_S = 86_400.0
-MONDAY_WALL_S = 1_780_272_000.0  # Monday 2026-06-01 00:00 UTC: schedules and pictures of one seed are the same each run
-MORNING_S = 8.0 * 3600  # a working day is about to begin
+MONDAY_WALL_S = 1_780_272_000.0  # Monday 2026-06-01 00:00 UTC, fixed so that schedules and charts of one seed repeat
+MORNING_S = 8.0 * 3600  # the start of a working day
 
 
 class CompressedClock:
     """Implements `ports.Clock` at `speed` times real time.
 
     `now_s` counts seconds since midnight of the first simulated day and starts at `start_s`, so its remainder by
-    `DAY_S` is the time of day. `real_s` is the real clock behind it, in seconds; it must not go back.
+    `DAY_S` is the time of day. `real_s` returns the real time in seconds; it must not decrease.
     """
 
     def __init__(

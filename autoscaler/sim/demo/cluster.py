@@ -1,7 +1,8 @@
-"""Nodes with GPUs and the pods on them: scheduling, cold starts, crashes and graceful ends. Knows no traffic.
+"""Nodes with GPUs and the pods on them: scheduling, cold starts, crashes and termination. Traffic is elsewhere.
 
-Told simpler than Kubernetes: pods are bound in the order of their creation; a node that sleeps comes up for a pod and
-leaves after a while without any; a leaving pod gets no further requests and ends when it is empty or its grace is over.
+Simpler than Kubernetes: pods are bound in the order of their creation. A sleeping node wakes for a pod, and leaves
+after some time without pods. A terminating pod receives no further requests, and ends when it is empty or its grace
+period is over.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ from autoscaler.sim.engine.replica import Replica
 from autoscaler.sim.engine.request import Request
 
 HOST = "127.0.0.1"
-MOST_REPLICAS = 1000  # of one workload; far more than the nodes of any world here can hold
-NODE_IDLE_S = 600.0  # after which an elastic node leaves, and its cached image and weights with it
+MOST_REPLICAS = 1000  # of one workload; far more than any scenario can hold
+NODE_IDLE_S = 600.0  # idle time after which an elastic node leaves, and loses image and weights
 RESTART_DELAY_S = 10.0  # the kubelet's first back-off
 SHORTEST_TERMINATION_S = 1.0  # even an empty server takes a moment to end
-TERMINATION_POLL_S = 1.0  # how often leaving pods are checked for being empty
+TERMINATION_POLL_S = 1.0  # poll interval of terminating pods
 
-_SUFFIX = tuple("bcdfghjklmnpqrstvwxz2456789")  # letters of Kubernetes' random names
+_SUFFIX = tuple("bcdfghjklmnpqrstvwxz2456789")  # letters of random names in Kubernetes
 
 
 @dataclass(frozen=True)
 class PoolSetup:
-    """GPUs of one kind: nodes that are always there, and elastic ones that come and go."""
+    """GPUs of one kind: permanent nodes, and elastic ones."""
 
     pool: Pool
     device: Device
@@ -41,30 +42,31 @@ class PoolSetup:
 
 @dataclass(frozen=True)
 class Deployment:
-    """What the cluster must know of a workload."""
+    """A workload as the cluster sees it."""
 
     namespace: str
     name: str
     profile: Profile
     pool: int  # index into the pools
-    devices: int = 1  # of one replica
-    replicas: int = 1  # at the start, ready at once
+    devices: int = 1  # devices of one replica
+    replicas: int = 1  # initial replicas, ready at once
     cold_start: ColdStart = field(default_factory=ColdStart)
     grace_s: float = 120.0  # terminationGracePeriodSeconds
-    crash_every_s: float = math.inf  # mean, of a pod that serves
+    crash_every_s: float = math.inf  # mean, per serving pod
 
 
 @dataclass(eq=False)
 class Node:
-    """A machine; `holders` are the pods that hold its devices. Moments of what is still to come lie ahead."""
+    """A machine. `holders` are the pods that hold its devices. Times of pending events lie in the future."""
 
     name: str
     pool: int
     holders: list[SimPod | None]
     elastic: bool
-    up_s: float = -math.inf  # infinity: it sleeps
-    image_s: float = -math.inf  # when it has the image; infinity: nobody fetches it
-    weights_s: dict[str, float] = field(default_factory=dict)  # when the first with these weights serves, by workload
+    up_s: float = -math.inf  # infinity: asleep
+    image_s: float = -math.inf  # time at which it has the image; infinity: not being fetched
+    # time at which the first pod with these weights serves, by workload
+    weights_s: dict[str, float] = field(default_factory=dict)
     empty_since_s: float = 0.0
 
     @property
@@ -78,14 +80,14 @@ class Node:
 
 @dataclass(eq=False)
 class SimPod:
-    """A pod. The moments of its start are known when it is bound; until they come, they lie in the future."""
+    """A pod. The times of its start are known when it is bound, and may lie in the future."""
 
     number: int
     workload: int
     name: str
     created_s: float
     deployment: Deployment
-    port: int = 0  # where its metrics are served; 0: nobody serves them
+    port: int = 0  # port of its metrics; 0: none
     node: Node | None = None
     devices: tuple[int, ...] = ()
     scheduled_s: float = math.nan
@@ -109,7 +111,7 @@ class SimPod:
 
 
 class Cluster:
-    """All pods of all workloads. `scale` says how many there should be, `change` lets time pass."""
+    """All pods of all workloads. `scale` sets their number, `change` advances time."""
 
     def __init__(
         self,
@@ -119,7 +121,7 @@ class Cluster:
         now_s: float,
         new_port: Callable[[], int] = lambda: 0,
     ) -> None:
-        """Start with every workload's first pods serving. `new_port` gives each new pod its port."""
+        """Start with the initial pods of every workload serving. `new_port` returns a port for each new pod."""
         self.pools = tuple(pools)
         self.deployments = tuple(deployments)
         self.nodes = [node for index, pool in enumerate(pools) for node in _nodes(index, pool)]
@@ -127,14 +129,14 @@ class Cluster:
         self.desired = [deployment.replicas for deployment in deployments]
         self.crashes = 0
         self.held_devices = np.zeros(len(deployments))  # float64[W]
-        self._rng = np.random.default_rng((seed, 1_000_003))  # apart from the streams of the traffic
+        self._rng = np.random.default_rng((seed, 1_000_003))  # independent of the traffic
         self._new_port = new_port
         self._numbers = 0
         for workload, deployment in enumerate(deployments):
             self._create(workload, deployment.replicas, now_s)
         self._schedule(now_s)
         for pod in self.pods:
-            if pod.node:  # the world begins in the middle of its life: this start lies behind it
+            if pod.node:  # the initial pods started in the past
                 node = pod.node
                 node.up_s, node.image_s = min(node.up_s, now_s), min(node.image_s, now_s)
                 node.weights_s = dict.fromkeys(node.weights_s, now_s)
@@ -144,11 +146,11 @@ class Cluster:
         self.change(now_s)
 
     def live(self, workload: int) -> list[SimPod]:
-        """Return the pods of a workload that are not leaving."""
+        """Return the pods of a workload that are not terminating."""
         return [pod for pod in self.pods if pod.workload == workload and not pod.terminating]
 
     def scale(self, workload: int, replicas: int, now_s: float) -> None:
-        """Want `replicas` pods of a workload from now on."""
+        """Set the desired replicas of a workload."""
         if not 0 <= replicas <= MOST_REPLICAS:
             raise ValueError(
                 f"replicas of {self.deployments[workload].name} is {replicas}; allowed: 0 to {MOST_REPLICAS}"
@@ -156,14 +158,14 @@ class Cluster:
         self.desired[workload] = replicas
         live = self.live(workload)
         self._create(workload, replicas - len(live), now_s)
-        # As a ReplicaSet does: those without a node first, then those not ready, then the youngest.
+        # In the order of a ReplicaSet: pods without a node, then those not ready, then the youngest.
         live.sort(key=lambda pod: (pod.node is not None, pod.ready(now_s), -pod.number))
         for pod in live[: max(len(live) - replicas, 0)]:
             pod.terminating_since_s = now_s
         self._schedule(now_s)
 
     def next_change_s(self, now_s: float) -> float:
-        """Return when a pod changes next, if nobody scales before."""
+        """Return the time of the next change of a pod, unless the workload is scaled before."""
         moments = [math.inf]
         for pod in self.pods:
             if pod.terminating:
@@ -174,7 +176,7 @@ class Cluster:
         return min(moments)
 
     def change(self, now_s: float) -> list[tuple[int, list[Request]]]:
-        """Bring every pod to its state at `now_s`; return the requests lost with a server, beside their workload."""
+        """Update every pod to its state at `now_s`; return the requests lost with a server, with their workload."""
         lost: list[tuple[int, list[Request]]] = []
         for pod in self.pods:
             if pod.terminating and self._is_finished(pod, now_s):
@@ -196,7 +198,7 @@ class Cluster:
         return Blocked.NO if pod.node else Blocked.UNSCHEDULABLE
 
     def device_counts(self) -> list[int]:
-        """Return the devices of each pool, those of sleeping nodes included: a pod can have them."""
+        """Return the devices of each pool. Devices of sleeping nodes count, since a pod can get them."""
         return [sum(len(node.holders) for node in self.nodes if node.pool == index) for index in range(len(self.pools))]
 
     def _create(self, workload: int, count: int, now_s: float) -> None:
@@ -220,7 +222,7 @@ class Cluster:
                     self._bind(pod, min(room, key=lambda node: self._cost(pod, node)), now_s)
 
     def _cost(self, pod: SimPod, node: Node) -> tuple[bool, bool, int]:
-        """Order the nodes: awake, with the weights, and the fullest, so that large pods find room."""
+        """Sort key of nodes: awake, with the weights, and the fullest, so that large pods find room."""
         return node.asleep, pod.deployment.name not in node.weights_s, node.free
 
     def _bind(self, pod: SimPod, node: Node, now_s: float) -> None:
@@ -246,7 +248,7 @@ class Cluster:
         self.held_devices[pod.workload] += deployment.devices
 
     def _is_finished(self, pod: SimPod, now_s: float) -> bool:
-        """Whether a leaving pod has nothing left to do, or no more time to do it."""
+        """Return whether a terminating pod is empty or its grace period is over."""
         ending_s = now_s - pod.terminating_since_s
         busy = pod.replica is not None and pod.replica.held > 0
         return ending_s >= (pod.deployment.grace_s if busy else SHORTEST_TERMINATION_S)
@@ -262,7 +264,7 @@ class Cluster:
         return lost
 
     def _crash(self, pod: SimPod, now_s: float) -> list[Request]:
-        """The engine dies; its container starts again on the same node, with new counters."""
+        """Crash the engine; its container restarts on the same node with new counters."""
         self.crashes += 1
         deployment = pod.deployment
         pod.started_s = now_s + RESTART_DELAY_S

@@ -1,8 +1,8 @@
-"""What DCGM exporters would say of the simulated nodes, all in one page.
+"""The metrics page of DCGM exporters, for all simulated nodes at once.
 
-Names and labels as in dcgm-exporter 4.5.3 (`Hostname`, integers bare, six decimals); SM_ACTIVE is added, as an
-operator does who asks for it. GPU_UTIL does not exist for slices. Values are collected every 30 s and stand still
-between. Activity is rough: decoding is bound by memory and prefill by the tensor cores.
+Names and labels as in dcgm-exporter 4.5.3 (`Hostname`, integers bare, six decimals), with SM_ACTIVE added as operators
+do. Slices have no GPU_UTIL. Values are collected every 30 s and constant in between. Activity is approximate: decoding
+is bound by memory, prefill by the tensor cores.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ COLLECT_S = 30.0
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 DRIVER = "580.82.07"
 MIB = 1 << 20
-IDLE_MIB = 4  # of a device that nobody holds
-ASLEEP_FRACTION = 0.03  # of the memory, kept by a sleeping engine
+IDLE_MIB = 4  # memory of an idle device
+ASLEEP_FRACTION = 0.03  # fraction of the memory kept by a sleeping engine
 
 _FAMILIES = (
     ("DCGM_FI_DEV_GPU_UTIL", "GPU utilization (in %)."),
@@ -30,7 +30,7 @@ _FAMILIES = (
     ("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "Ratio of cycles the tensor (HMMA) pipe is active."),
     ("DCGM_FI_PROF_DRAM_ACTIVE", "Ratio of cycles the device memory interface is active sending or receiving data."),
 )
-# Share of the time in decode and prefill steps during which each unit works.
+# Fraction of decode and prefill time during which each unit works.
 _ACTIVITY = {
     "DCGM_FI_PROF_GR_ENGINE_ACTIVE": (0.98, 0.98),
     "DCGM_FI_PROF_SM_ACTIVE": (0.8, 0.95),
@@ -40,12 +40,12 @@ _ACTIVITY = {
 
 
 class DcgmExporter:
-    """The page, collected from the cluster now and then."""
+    """The metrics page, collected from the cluster at intervals."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._collected_s = -math.inf
-        self._worked_s: dict[int, tuple[float, float]] = {}  # by pod: decode and prefill at the last collection
+        self._worked_s: dict[int, tuple[float, float]] = {}  # decode and prefill time at the last collection, by pod
         self._page = ""
 
     def render(self, now_s: float) -> str:
@@ -87,7 +87,7 @@ class DcgmExporter:
     ) -> Iterator[tuple[str, str]]:
         decode_s, prefill_s = worked.get(pod.number, (0.0, 0.0)) if pod else (0.0, 0.0)
         decode_before_s, prefill_before_s = self._worked_s.get(pod.number, (0.0, 0.0)) if pod else (0.0, 0.0)
-        if decode_s < decode_before_s:  # the engine is another one since
+        if decode_s < decode_before_s:  # the engine was restarted
             decode_before_s = prefill_before_s = 0.0
         decoding, prefilling = (decode_s - decode_before_s) / window_s, (prefill_s - prefill_before_s) / window_s
         total = int(device.memory_bytes / MIB)
@@ -112,7 +112,7 @@ def _used_bytes(device: Device, pod: SimPod | None, now_s: float) -> float:
 
 def _labels(node: Node, index: int, device: Device, pod: SimPod | None) -> dict[str, str]:
     gpu, instance = divmod(index, 2) if device.mig_profile else (index, 0)
-    number = sum(map(ord, node.name)) * 16 + gpu  # any number that tells the GPUs apart
+    number = sum(map(ord, node.name)) * 16 + gpu  # any number that distinguishes the GPUs
     found = {
         "gpu": str(gpu),
         "UUID": f"GPU-00000000-0000-4000-8000-{number:012x}",

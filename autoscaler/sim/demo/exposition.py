@@ -1,8 +1,8 @@
 """`/metrics` of a simulated replica: names, labels, types, help, bounds and order as recorded from vLLM 0.32.
 
-The constant part of the text is laid out once for each engine process; a rendering fills in the values. It differs
-from the recording in the values of `python_*` and `process_*`, which are constants or rough; in the settings inside
-`cache_config_info`, which are the profile's; and in `http_*`, which count completions and no other endpoint.
+The constant text is laid out once per engine process; a rendering fills in the values. It differs from the recording in
+three places: `python_*` and `process_*` are constants or approximate, `cache_config_info` shows the profile, and
+`http_*` counts completions only.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class VllmExposition:
     """The `/metrics` page of one engine process."""
 
     def __init__(self, replica: Replica, model_name: str, started_wall_s: float, serving_wall_s: float) -> None:
-        """Lay the page out. The times are Unix seconds: the process began, its metrics were born."""
+        """Lay out the page. The times are Unix seconds: start of the process, and of its metrics."""
         self._replica = replica
         self._engine = {"engine": "0", "model_name": model_name}
         self._started_wall_s = started_wall_s
@@ -32,7 +32,7 @@ class VllmExposition:
         self._readers: list[Callable[[list[str]], None]] = []
 
     def render(self) -> str:
-        """Return the page as it stands."""
+        """Return the page with the present values."""
         metrics = self._replica.metrics
         seen = (
             metrics.http_ok > 0,
@@ -74,7 +74,7 @@ class VllmExposition:
             for names, count, total in family.series:
                 lines += [_slot(f"{family.name}_count", names), _slot(f"{family.name}_sum", names)]
                 self._readers += [_one(replica, count), _one(replica, total)]
-        # The recorded server exports no birth time of what the collectors of the Python client itself count.
+        # The recorded server exports no creation time for the collectors of the Python client itself.
         if kind != "gauge" and family.series and not family.name.startswith(("python_", "process_")):
             created = family.name.removesuffix("_total") if kind == "counter" else family.name
             lines.append(_head(f"{created}_created", "gauge", family.help))
@@ -104,7 +104,7 @@ def _one(replica: Replica, value: Value) -> Callable[[list[str]], None]:
 def _buckets(histogram: Histogram) -> Callable[[list[str]], None]:
     def read(values: list[str]) -> None:
         cumulative = list(accumulate(histogram.counts))
-        # Far quicker than `number`, and the same below a million.
+        # Much faster than `number`, and equal below a million.
         values += [f"{count}.0" if count < 1_000_000 else number(count) for count in cumulative]
         values += [number(cumulative[-1]), number(histogram.total)]
 

@@ -1,6 +1,6 @@
-"""The families of vLLM 0.32's `/metrics`, in their order, and where a simulated replica keeps the value of each.
+"""The metric families of vLLM 0.32's `/metrics`, in their order, and the source of each value in a simulated replica.
 
-Names, help texts, labels and order are an interface recorded from the real server; change them only with a recording.
+Names, help texts, labels and order are recorded from the real server; change them only with a new recording.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Value = float | Callable[[Replica], float]
 
 @dataclass(frozen=True)
 class Simple:
-    """A gauge or counter family. A counter has a gauge with the birth time of each series beside it."""
+    """A gauge or counter family. A counter also exports a gauge with the creation time of each series."""
 
     name: str
     kind: str
@@ -28,7 +28,7 @@ class Simple:
 
 @dataclass(frozen=True)
 class Buckets:
-    """A histogram family, with its birth times."""
+    """A histogram family, with its creation times."""
 
     name: str
     help: str
@@ -94,7 +94,7 @@ def process(started_wall_s: float) -> tuple[Family, ...]:
 
 def engine(identity: Labels, profile: Profile) -> tuple[Family, ...]:
     def split(label: str, first: Value, *others: str, of: str) -> tuple[tuple[Labels, Value], ...]:
-        """Return the series of one label: the value `of` has a reading, the `others` stay at 0."""
+        """Return the series of one label: `of` has the value, the `others` stay at 0."""
         return (({**identity, label: of}, first), *(({**identity, label: other}, 0.0) for other in others))
 
     def counter(name: str, text: str, value: Value = 0.0) -> Simple:
@@ -309,7 +309,7 @@ def _cache_config(profile: Profile) -> Labels:
 
 
 def sleep_mode(slept: bool, woken: bool) -> tuple[Family, ...]:
-    """Appears with the first call of a sleep endpoint."""
+    """Return the families of the sleep mode, which appear with the first call of a sleep endpoint."""
     series: list[tuple[Labels, Callable[[EngineMetrics], Histogram]]] = []
     if slept:
         series.append(({"operation": "sleep"}, lambda m: m.sleep))
@@ -329,7 +329,7 @@ def sleep_mode(slept: bool, woken: bool) -> tuple[Family, ...]:
 
 
 def http(answered: bool) -> tuple[Family, ...]:
-    """The middleware's families; those with a handler have no series before its first request."""
+    """Return the families of the HTTP middleware. Those with a handler have no series before its first request."""
     handler = {"handler": "/v1/completions"}
     call = {**handler, "method": "POST"}
     tail = " Only value of header is respected. Otherwise ignored. No percentile calculated. "
@@ -348,7 +348,8 @@ def http(answered: bool) -> tuple[Family, ...]:
         Pair(
             "http_response_size_bytes",
             f"Content length of outgoing responses by handler.{tail}",
-            ((handler, lambda r: r.metrics.http_ok, 0.0),) if answered else (),  # streams have no content length
+            # streamed responses have no content length
+            ((handler, lambda r: r.metrics.http_ok, 0.0),) if answered else (),
         ),
         Buckets(
             "http_request_duration_highr_seconds",

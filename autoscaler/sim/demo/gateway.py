@@ -1,5 +1,6 @@
-"""What llm-d's router (EPP) with flow control would say of the simulated fronts: names of `llm_d_epp_*` and, beside
-them, the older ones it still emits. A series exists from the first request of its model on.
+"""The metrics page of llm-d's router (EPP) with flow control: `llm_d_epp_*` and the older names that it also emits.
+
+A series exists from the first request of its model on.
 """
 
 from __future__ import annotations

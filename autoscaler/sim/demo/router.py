@@ -1,4 +1,4 @@
-"""What stands before the replicas of one workload: a router that holds requests while nobody can take them."""
+"""The router in front of the replicas of one workload. It holds requests while no replica is ready."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from collections.abc import Sequence
 from autoscaler.sim.engine.replica import Replica
 from autoscaler.sim.engine.request import Ending, Request
 
-MOST_HELD = 5000  # requests of one workload, as llm-d's flow control by default
-HOLD_S = 600.0  # how long one is held; the gateway's default of 60 s is shorter than most cold starts
+MOST_HELD = 5000  # requests of one workload, the default of llm-d's flow control
+HOLD_S = 600.0  # longest hold; the gateway's default of 60 s is shorter than most cold starts
 
 
 class Router:
-    """Sends each request to the ready replica that holds the fewest, and holds it while there is none."""
+    """Routes each request to the ready replica with the fewest requests, and holds it while there is none."""
 
     def __init__(self) -> None:
         self.arrived = 0  # requests so far
         self.dispatched = 0
         self.rejected = 0  # for lack of room
-        self.expired = 0  # held for too long
+        self.expired = 0  # held too long
         self.given_up = 0  # the client left
         self._held: deque[Request] = deque()
         self._ended: list[Request] = []
@@ -33,7 +33,7 @@ class Router:
         return tuple(self._held)
 
     def arrive(self, request: Request, replicas: Sequence[Replica], now_s: float) -> None:
-        """Take a request from a client. Replicas must have settled at `now_s`."""
+        """Accept a request from a client. The replicas must be advanced to `now_s`."""
         self.arrived += 1
         if replicas:
             self._dispatch(request, replicas, now_s)
@@ -44,7 +44,7 @@ class Router:
             self._end(request, Ending.REJECTED, now_s)
 
     def release(self, replicas: Sequence[Replica], now_s: float) -> None:
-        """Pass on what is held, once somebody is ready; drop what waited too long."""
+        """Route held requests once a replica is ready; drop those that waited too long."""
         while self._held:
             request = self._held[0]
             if request.arrived_s + request.patience_s <= now_s:

@@ -1,4 +1,4 @@
-"""The world of the demo: six workloads under five policies, and too few GPUs at the peak."""
+"""The scenario of the demo: six workloads under five policies, with too few GPUs at the peak."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from autoscaler.sim.demo.summary import Objective
 from autoscaler.sim.engine.profiles import H100, H100_3G, LLAMA_8B, LLAMA_70B, QWEN_14B, compute_profile
 from autoscaler.sim.engine.traffic import Bursts, Lengths, Shape
 
-POLICIES = Path(__file__).parent / "policies"  # to be loaded beside the shipped ones
+POLICIES = Path(__file__).parent / "policies"  # loaded beside the shipped ones
 
 GPU, SLICE = 0, 1
 POOLS = (
@@ -24,7 +24,7 @@ POOLS = (
 )
 
 NAMESPACE = "models"
-# At each full hour, in percent of the busiest.
+# Traffic at each full hour, in percent of the peak.
 OFFICE_DAY = tuple(
     percent / 100
     for percent in (15, 10, 8, 8, 8, 10, 20, 35, 60, 85, 100, 100, 80, 85, 100, 95, 90, 80, 65, 60, 55, 45, 35, 25)
@@ -34,13 +34,13 @@ EVENING_DAY = tuple(
     for percent in (40, 25, 15, 10, 10, 15, 25, 40, 55, 65, 70, 75, 80, 75, 70, 70, 75, 80, 90, 100, 100, 95, 80, 60)
 )
 
-# Over before any new replica could serve: to be ridden out. And long enough to be worth one.
+# The first is over before a new replica could serve; the second is long enough to need one.
 NOISE = Bursts(per_hour=6, median_s=12, sigma=0.4, height=1.8)
 RUSH = Bursts(per_hour=0.7, median_s=480, sigma=0.4, height=1.7)
 
 
 def demo_scenario(seed: int) -> Scenario:
-    """Make the demo's world. The same seed has the same traffic. Scores follow the policies as shipped."""
+    """Make the scenario of the demo. A seed determines its traffic; objectives are those of the policies."""
     if seed < 0:
         raise ValueError(f"seed is {seed}; it must be 0 or more")
     policies = load((shipped(), POLICIES)).policies
@@ -102,7 +102,7 @@ def _code() -> WorkloadSetup:
 def _summaries() -> WorkloadSetup:
     jobs = Bursts(per_hour=1.0, median_s=1200, sigma=0.5, height=20.0)
     return WorkloadSetup(
-        # A replica may leave with minutes of queued work inside, so its grace period is long.
+        # A terminating replica may have minutes of queued work, so the grace period is long.
         Deployment(NAMESPACE, "summaries-14b", compute_profile(QWEN_14B, H100, max_num_seqs=16), GPU, grace_s=900.0),
         model="Qwen/Qwen2.5-14B-Instruct",
         policy="batch",

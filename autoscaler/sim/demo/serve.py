@@ -1,6 +1,8 @@
-"""The world on the network: every replica answers `/metrics`, `/health` and `/load` on a loopback port of its own,
-and DCGM exporter and gateway on one each. A port is reserved from the creation of its pod but refuses connections until
-the engine has started, as the real server's does.
+"""The simulation on the network: `/metrics`, `/health` and `/load` of every replica, each on a loopback port of its
+own.
+
+DCGM exporter and gateway have one port each. A port is reserved when its pod is created, but refuses connections until
+the engine has started, as with the real server.
 """
 
 from __future__ import annotations
@@ -26,10 +28,10 @@ from autoscaler.sim.engine.replica import Replica
 
 log = structlog.get_logger(__name__)
 
-STEP_S = 2.0  # simulated seconds between two looks at the world
-MOST_AT_ONCE_S = 10.0  # simulated seconds without giving others a turn
-LATE_S = 60.0  # simulated seconds behind its clock at which a world is said not to keep up
-CLOSE_TIMEOUT_S = 0.2  # real seconds that an open scrape may still take when its server goes
+STEP_S = 2.0  # simulated seconds between two updates
+MOST_AT_ONCE_S = 10.0  # most simulated seconds per update, so that other tasks can run
+LATE_S = 60.0  # simulated seconds behind the clock that are logged as too slow
+CLOSE_TIMEOUT_S = 0.2  # real seconds for an open scrape when its server closes
 
 
 @dataclass(eq=False)
@@ -41,18 +43,17 @@ class _Server:
 
 
 class SimulatedFleet:
-    """A world that runs along a clock and can be scraped. Implements `ports.WorkloadSource` and `ports.Actuator`.
+    """A simulation that follows a clock and serves metrics. Implements `ports.WorkloadSource` and `ports.Actuator`.
 
-    Use it as a context manager and keep `run` running inside. Traffic and the draws of cold starts follow from the
-    seed; since the daemon beside it runs in real time, when it acts, and so every figure after that, varies a little
-    from run to run.
+    Use it as a context manager and keep `run` running inside. The seed determines traffic and cold starts. The times of
+    the daemon's decisions, and every figure after them, vary a little between runs, since the daemon runs in real time.
     """
 
     def __init__(self, scenario: Scenario, clock: Clock) -> None:
         self._scenario = scenario
         self._clock = clock
-        self._sockets: dict[int, socket.socket] = {}  # by port: reserved, not listening
-        self._servers: dict[int, _Server] = {}  # by number of the pod
+        self._sockets: dict[int, socket.socket] = {}  # reserved sockets that do not listen, by port
+        self._servers: dict[int, _Server] = {}  # by pod number
         self._runners: list[web.AppRunner] = []
         self._simulation: Simulation | None = None
         self.dcgm_url = ""
@@ -83,7 +84,7 @@ class SimulatedFleet:
 
     @property
     def behind_s(self) -> float:
-        """Simulated seconds by which the world lags behind its clock; grows if the machine cannot keep up."""
+        """Simulated seconds behind the clock; grows if the machine is too slow."""
         return max(self._clock.now_s() - self.simulation.now_s, 0.0)
 
     def fleet(self) -> Fleet:
@@ -96,7 +97,7 @@ class SimulatedFleet:
         return self.simulation.summary()
 
     async def run(self) -> None:
-        """Let the world follow the clock, until cancelled."""
+        """Follow the clock until cancelled."""
         late = False
         while True:
             self.simulation.advance(min(self._clock.now_s(), self.simulation.now_s + MOST_AT_ONCE_S))
@@ -112,17 +113,17 @@ class SimulatedFleet:
     # Servers.
 
     async def _reconcile(self) -> None:
-        """Open the ports of engines that have started, close those of engines that are gone."""
+        """Open the ports of started engines, and close those of ended engines."""
         live = {pod.number: pod for pod in self.simulation.cluster.pods}
         for number, server in list(self._servers.items()):
             pod = live.get(number)
             if pod is None or pod.replica is not server.replica:
                 del self._servers[number]
                 await server.runner.cleanup()
-                if pod is not None:  # it crashed and starts again
+                if pod is not None:  # it crashed and will restart
                     pod.port = self._reserve(pod.port)
-        # Whoever scaled while a server closed has made new pods, so the list is read again; below, no `await` stands
-        # between reading it and closing what nobody in it wants.
+        # A scale call during the close above may have created pods, so the list is read again. No `await` may separate
+        # this read from closing the sockets below.
         pods = list(self.simulation.cluster.pods)
         for port in self._sockets.keys() - {pod.port for pod in pods}:  # of pods that ended before they served
             self._sockets.pop(port).close()
@@ -132,7 +133,7 @@ class SimulatedFleet:
                 self._servers[pod.number] = _Server(pod.replica, runner)
 
     def _reserve(self, port: int = 0) -> int:
-        """Bind a port without listening, so that it refuses connections and nobody else takes it."""
+        """Bind a port without listening, so that it refuses connections and stays reserved."""
         reserved = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -141,7 +142,7 @@ class SimulatedFleet:
             if port == 0:
                 reserved.close()
                 raise
-            reserved.bind((HOST, 0))  # somebody took it in between
+            reserved.bind((HOST, 0))  # the port was taken in the meantime
         found: int = reserved.getsockname()[1]
         self._sockets[found] = reserved
         return found

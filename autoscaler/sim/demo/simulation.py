@@ -1,7 +1,7 @@
-"""The simulated cluster as the daemon sees it: a WorkloadSource and an Actuator, with traffic flowing through it.
+"""The simulated cluster as a WorkloadSource and an Actuator, with traffic.
 
-Time passes only in `advance`, so a test can step it by hand and the live loop along a clock. For one seed, traffic and
-the draws of cold starts are the same each run; when they are drawn depends on when somebody scales.
+Time passes only in `advance`: tests step it by hand, the live loop follows a clock. A seed determines traffic and the
+draws of cold starts; the order of the draws depends on scaling decisions.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from autoscaler.sim.engine.traffic import BLOCK_S, Shape, Traffic
 
 @dataclass(frozen=True)
 class WorkloadSetup:
-    """One workload of a world: what it runs on, who asks it, and what it is promised."""
+    """One workload of a scenario: its deployment, traffic, policy and objectives."""
 
     deployment: Deployment
-    model: str  # name the engine and the gateway report
+    model: str  # name in the metrics of engine and gateway
     policy: str
     shape: Shape
     objective: Objective = field(default_factory=Objective)
     overrides: tuple[tuple[str, str], ...] = ()
-    patience_s: float = 60.0  # a client disconnects after this long without a token
+    patience_s: float = 60.0  # a client disconnects after this time without a token
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """Everything that one run is made of."""
+    """The inputs of one simulation."""
 
     seed: int
     pools: tuple[PoolSetup, ...]
@@ -45,7 +45,7 @@ class Scenario:
 
 
 class SimWorkload:
-    """One workload's way through the world: arrivals, front, score."""
+    """One workload in the simulation: its arrivals, router and score."""
 
     def __init__(self, number: int, setup: WorkloadSetup, seed: int, now_s: float) -> None:
         self.setup = setup
@@ -57,11 +57,11 @@ class SimWorkload:
         self.scale_downs = 0
         self._traffic = Traffic(setup.shape, seed, number)
         self._block = int(now_s // BLOCK_S)
-        self._due: list[Request] = []  # of this block, the next one last
+        self._due: list[Request] = []  # of the present block, next one last
         self._draw_block(after_s=now_s)
 
     def send_arrivals(self, replicas: Sequence[Replica], to_s: float) -> None:
-        """Send what arrives until `to_s` to the replicas."""
+        """Route the requests that arrive until `to_s` to the replicas."""
         while True:
             while self._due and self._due[-1].arrived_s <= to_s:
                 request = self._due.pop()
@@ -83,7 +83,7 @@ class SimWorkload:
 
 
 class Simulation:
-    """The world in motion. Implements `ports.WorkloadSource` and `ports.Actuator`."""
+    """A running simulation. Implements `ports.WorkloadSource` and `ports.Actuator`."""
 
     def __init__(self, scenario: Scenario, now_s: float, new_port: Callable[[], int] = lambda: 0) -> None:
         for workload in scenario.workloads:
@@ -108,7 +108,7 @@ class Simulation:
         self._workloads = tuple(_workload(number, workload) for number, workload in enumerate(scenario.workloads))
         self._row = {workload.ref: row for row, workload in enumerate(self._workloads)}
 
-    # The ports.
+    # Ports.
 
     def fleet(self) -> Fleet:
         """Return the state at the last `advance`."""
@@ -168,10 +168,10 @@ class Simulation:
         sim_workload.scale_downs += change.after < standing
         return Outcome(change, ChangeStatus.APPLIED)
 
-    # The world.
+    # Simulation.
 
     def advance(self, to_s: float) -> None:
-        """Let time pass until `to_s`; a time that has passed already changes nothing."""
+        """Advance to `to_s`; a past time changes nothing."""
         while self.now_s < to_s:
             next_s = min(self.cluster.next_change_s(self.now_s), to_s)
             gpus = self.cluster.held_devices * self._gpu_share
@@ -187,11 +187,11 @@ class Simulation:
                 sim_workload.peak_devices = max(sim_workload.peak_devices, float(self.cluster.held_devices[row]))
 
     def ready_counts(self) -> list[int]:
-        """Return how many pods of each workload the router sends requests to."""
+        """Return the number of routable pods of each workload."""
         return [len(self._routable(row)) for row in range(len(self.sim_workloads))]
 
     def summary(self) -> Summary:
-        """Return what the run came to so far."""
+        """Return the summary of the simulation so far."""
         rows = tuple(self._summarize(row, sim_workload) for row, sim_workload in enumerate(self.sim_workloads))
         return Summary(self.scenario.seed, self.now_s - self._start_s, self.cluster.crashes, rows)
 
@@ -232,11 +232,11 @@ class Simulation:
             sim_workload.score.add(sim_workload.router.take_ended())
 
     def _engines(self, row: int) -> list[tuple[SimPod, Replica]]:
-        """Return the pods of a workload whose engine runs, leaving ones included."""
+        """Return the pods of a workload with a running engine, terminating ones included."""
         return [(pod, pod.replica) for pod in self.cluster.pods if pod.workload == row and pod.replica is not None]
 
     def _routable(self, row: int) -> list[Replica]:
-        """Return the engines behind the router: ready and not leaving."""
+        """Return the routable engines: ready and not terminating."""
         return [replica for pod, replica in self._engines(row) if pod.ready(self.now_s) and not pod.terminating]
 
 

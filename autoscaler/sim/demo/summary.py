@@ -1,4 +1,4 @@
-"""What a run came to: how well requests were served, and at what cost."""
+"""The summary of a demo: how well requests were served, and at what cost."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any
 from autoscaler.sim.engine.request import Ending, Request
 
 VERSION = 1
-"""Of the keys of the JSON summary: changed when one of them is renamed or removed."""
+"""Version of the keys of the JSON summary; changed when a key is renamed or removed."""
 
 
 @dataclass(frozen=True)
 class Objective:
-    """What the requests of a workload are promised; NaN: nothing."""
+    """The objectives of a workload; NaN: not stated."""
 
     ttft_s: float = math.nan
     itl_s: float = math.nan
 
     def meets_ttft(self, ttft_s: float) -> bool:
-        return not ttft_s > self.ttft_s  # NaN promises nothing
+        return not ttft_s > self.ttft_s  # an objective of NaN is always met
 
     def meets_itl(self, itl_s: float) -> bool:
         return not itl_s > self.itl_s
@@ -31,7 +31,8 @@ class Objective:
 class Score:
     """Counts of one workload's requests.
 
-    Who did not finish missed the ITL objective, and that of TTFT unless a first token came in time; as in a study.
+    A request that did not finish missed the ITL objective, and the TTFT objective unless its first token came in time;
+    as in the laboratory.
     """
 
     objective: Objective
@@ -45,7 +46,7 @@ class Score:
         return sum(self.endings.values())
 
     def add(self, requests: Iterable[Request]) -> None:
-        """Count requests that ended."""
+        """Count ended requests."""
         for request in requests:
             assert request.ending is not None
             self.endings[request.ending] += 1
@@ -56,7 +57,7 @@ class Score:
             self.met_both += ttft and itl
 
     def late(self, unanswered: Iterable[Request], now_s: float) -> int:
-        """Return how many of those who still wait for a first token have already missed the objective."""
+        """Return the number of `unanswered` requests that have already missed the TTFT objective."""
         return sum(not self.objective.meets_ttft(now_s - request.arrived_s) for request in unanswered)
 
 
@@ -68,10 +69,10 @@ class WorkloadSummary:
     arrived: int
     finished: int
     rejected: int  # refused by the gateway
-    given_up: int  # the client lost patience
+    given_up: int  # the client left
     failed: int  # lost with a pod
     open: int  # still held, waiting or running
-    attainment: float | None  # share that met every objective; None: nobody asked
+    attainment: float | None  # fraction that met every objective, 0..1; None: no requests
     attainment_ttft: float | None
     attainment_itl: float | None
     gpu_hours: float
@@ -82,7 +83,7 @@ class WorkloadSummary:
 
 @dataclass(frozen=True)
 class Summary:
-    """A whole run. `as_json` documents the keys."""
+    """The whole simulation. `as_json` documents the keys."""
 
     seed: int
     simulated_s: float
@@ -90,17 +91,17 @@ class Summary:
     workloads: tuple[WorkloadSummary, ...]
 
     def as_json(self, errors: int = 0) -> dict[str, Any]:
-        """Return plain values, ready for JSON.
+        """Return the summary as plain values for JSON.
 
         version: of these keys
-        seed, simulated_s: what was run, and for how many simulated seconds
+        seed, simulated_s: seed, and number of simulated seconds
         requests: requests that arrived
-        attainment: share of the decided requests that met every objective of their workload; null without any.
-            Decided is who ended, and who still waits and is late already
-        gpu_hours: of all pods from being bound to a node to their end; a slice counts as its share of the GPU
+        attainment: fraction of the decided requests that met every objective of their workload; null without any.
+            A request is decided when it ended, or when it waits and is already late
+        gpu_hours: of all pods, from binding to a node to their end; a slice counts as its fraction of the GPU
         static_gpu_hours: the same if each workload had kept its largest number of pods all the time
         scale_ups, scale_downs: changes of a replica count
-        errors: requests lost with a pod, and `errors` that others have counted
+        errors: requests lost with a pod, plus `errors`
         crashes: pods that failed
         workloads: by name; arrived = finished + rejected + given_up + failed + open, and the figures above
         """

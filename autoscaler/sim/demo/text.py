@@ -1,4 +1,4 @@
-"""Prometheus text, written: labels and numbers as client libraries print them."""
+"""Prometheus text format: labels and numbers as client libraries print them."""
 
 from __future__ import annotations
 

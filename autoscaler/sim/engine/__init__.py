@@ -1,1 +1,3 @@
-"""What the world and the studies share: one vLLM engine in plain Python, its profiles, its cold starts, its traffic."""
+"""The simulated vLLM engine in plain Python, with profiles, cold starts and traffic; used by the demo and the
+laboratory.
+"""

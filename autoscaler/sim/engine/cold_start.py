@@ -1,7 +1,7 @@
-"""How long a new pod takes until it serves, phase by phase, drawn for each pod.
+"""Cold starts: the time until a new pod serves, drawn phase by phase for each pod.
 
-Medians are in the range of published starts (node 80-120 s and more, image 60-180 s, boot 10-30 s, compile and warm-up
-10-60 s, weights by size and bandwidth); see the cold-start studies of Tensorfuse, KAITO, Bento and the vLLM blog. They
+Medians are in the range of published starts: node 80-120 s and more, image 60-180 s, boot 10-30 s, compile and warm-up
+10-60 s, weights by size and bandwidth. See the cold-start studies of Tensorfuse, KAITO, Bento and the vLLM blog. They
 vary by an order of magnitude between clusters.
 """
 
@@ -26,40 +26,41 @@ class Phase:
 
 @dataclass(frozen=True)
 class Bandwidth:
-    """Bytes per second, lognormal around the median."""
+    """A lognormal bandwidth."""
 
     median_bytes_per_s: float
     sigma: float = 0.25
 
     def draw_s(self, rng: np.random.Generator, size_bytes: float) -> float:
-        """Return how long `size_bytes` take."""
+        """Draw the time to transfer `size_bytes`, in seconds."""
         return size_bytes / (self.median_bytes_per_s * math.exp(rng.normal(0.0, self.sigma)))
 
 
 @dataclass(frozen=True)
 class Start:
-    """Moments of one start, in seconds after the pod was bound to its node, or of a clock."""
+    """The times of one start: seconds after the pod was bound to its node, or seconds of a clock."""
 
     scheduled_s: float  # the node is up
     started_s: float  # the container runs; the port is closed
     serving_s: float  # the port is open
-    ready_s: float  # the probe has seen it
+    ready_s: float  # the probe has succeeded
 
     def stretched_to(self, ready_s: float) -> Start:
-        """Return the same start in another time: every phase keeps its share."""
+        """Return the start scaled to end at `ready_s`; every phase keeps its share."""
         factor = ready_s / self.ready_s
         return Start(self.scheduled_s * factor, self.started_s * factor, self.serving_s * factor, ready_s)
 
     def shifted(self, bound_s: float) -> Start:
-        """Return the same start as moments of the clock on which the pod was bound at `bound_s`."""
+        """Return the start shifted to a clock on which the pod was bound at `bound_s`."""
         return Start(
             bound_s + self.scheduled_s, bound_s + self.started_s, bound_s + self.serving_s, bound_s + self.ready_s
         )
 
     def delayed_by_node(self, up_s: float, image_s: float, weights_s: float = -math.inf) -> Start:
-        """Return the same start on a node that has things no sooner than this: what follows in it waits.
+        """Return the start delayed by its node; later phases wait.
 
-        up_s, image_s: when the node is up and has the image. weights_s: when the one who fetches the weights serves.
+        up_s, image_s: times at which the node is up and has the image. weights_s: time at which the pod that fetches
+        the weights serves.
         """
         scheduled_s = max(self.scheduled_s, up_s)
         started_s = max(self.started_s + (scheduled_s - self.scheduled_s), image_s)
@@ -71,11 +72,11 @@ class Start:
 class ColdStart:
     """The phases of a start."""
 
-    node: Phase = Phase(100.0)  # a node that sleeps comes up, with driver and device plugin
+    node: Phase = Phase(100.0)  # a sleeping node comes up, with driver and device plugin
     image: Phase = Phase(60.0)  # unless the node has the image
     boot: Phase = Phase(12.0)  # process, imports, configuration
     fetch: Bandwidth = Bandwidth(1.5e9)  # weights to the node, unless it has them
-    load: Bandwidth = Bandwidth(3e9)  # weights from the node into one device; devices load their shares in parallel
+    load: Bandwidth = Bandwidth(3e9)  # weights from the node into one device; devices load in parallel
     warm_up: Phase = Phase(18.0)  # compile with a warm cache, CUDA graphs, profiling
     probe: Phase = Phase(3.0)
 
@@ -99,7 +100,7 @@ class ColdStart:
     def median_start(
         self, weight_bytes: float, devices: int, *, node_asleep: bool, image_cached: bool, weights_cached: bool
     ) -> Start:
-        """Return the start in which every phase takes its median."""
+        """Return the start with every phase at its median."""
         calm = replace(self, **{each.name: replace(getattr(self, each.name), sigma=0.0) for each in fields(self)})
         return calm.draw(
             np.random.default_rng(0),
@@ -111,5 +112,5 @@ class ColdStart:
         )
 
     def restart_s(self, rng: np.random.Generator, weight_bytes: float, devices: int) -> float:
-        """Draw how long a container takes from start to open port with everything on its node."""
+        """Draw the time of a container from start to open port, with image and weights on its node, in seconds."""
         return self.boot.draw(rng) + self.load.draw_s(rng, weight_bytes / devices) + self.warm_up.draw(rng)

@@ -1,4 +1,4 @@
-"""What an engine counts: the values behind its `/metrics`, without their names and text."""
+"""The metrics of an engine: the values behind its `/metrics`, without names and text."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ SLEEP_BOUNDS_S = _bounds("0.01 0.1 1 10 30 60 120 300 600")
 
 
 def token_bounds(max_model_len: int) -> tuple[float, ...]:
-    """Return the engine's bounds for token counts: 1, 2 and 5 times powers of ten up to `max_model_len`."""
+    """Return vLLM's bucket bounds for token counts: 1, 2 and 5 times powers of ten up to `max_model_len`."""
     steps = (float(factor * 10**power) for power in range(len(str(max_model_len))) for factor in (1, 2, 5))
     return tuple(bound for bound in steps if bound <= max_model_len)
 
 
 class Histogram:
-    """Observations by bucket; not cumulative, the last bucket is +Inf."""
+    """Counts of observations by bucket, not cumulative; the last bucket is +Inf."""
 
     __slots__ = ("bounds", "counts", "total")
 
@@ -54,17 +54,17 @@ def _seconds() -> Histogram:
 
 @dataclass(slots=True)
 class EngineMetrics:
-    """Counters and histograms of one engine process; all start at zero with it. Times in seconds."""
+    """Counters and histograms of one engine process, which start at zero. Times in seconds."""
 
     max_model_len: int
 
-    prompt_tokens: int = 0  # counted with the first token of the answer
+    prompt_tokens: int = 0  # counted with the first token of the output
     generation_tokens: int = 0  # counted in each step
-    prefix_cache_queries: int = 0  # prompt tokens looked up when a request is scheduled
+    prefix_cache_queries: int = 0  # prompt tokens looked up at scheduling
     preemptions: int = 0
     finished_length: int = 0
     finished_abort: int = 0
-    http_ok: int = 0  # answered with 200, disconnected clients included
+    http_ok: int = 0  # answered with 200, including disconnected clients
 
     ttft: Histogram = field(default_factory=lambda: Histogram(TTFT_BOUNDS_S))
     token_gap: Histogram = field(default_factory=lambda: Histogram(TOKEN_GAP_BOUNDS_S))

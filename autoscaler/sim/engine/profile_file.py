@@ -1,4 +1,4 @@
-"""A profile as a JSON file: what `simulate fit` writes and `--profile FILE` reads."""
+"""Profile files in JSON: written by `simulate fit`, read by `--profile FILE`."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _ALLOWED: dict[str, tuple[float, float]] = {
     "kv_token_s": (0.0, 60.0),
     "prompt_token_s": (0.0, 60.0),
     "kv_capacity_tokens": (1, 10**12),
-    "max_num_seqs": (1, 8191),  # below the usual token budget of a step; memory grows with it, replica by replica
-    "max_model_len": (2, 200_000_000),  # prompt and answer of the longest request that a trace may have
+    "max_num_seqs": (1, 8191),  # below the usual token budget of a step; memory per replica grows with it
+    "max_model_len": (2, 200_000_000),  # prompt and output of the longest request of a trace
     "max_batched_tokens": (2, 200_000_000),
     "block_size": (1, 1_000_000),
     "weight_bytes": (0.0, 1e15),
 }
-"""The least and the greatest value of each field; where these are written as whole numbers it must be one."""
+"""Smallest and largest value of each field; integer bounds require an integer."""
 
 _REQUIRED = {field.name for field in fields(Profile)} - {
     "max_batched_tokens",
@@ -37,11 +37,11 @@ _REQUIRED = {field.name for field in fields(Profile)} - {
 
 
 class ProfileError(ValueError):
-    """A profile that cannot be used: says the file or name, what was found, and what is allowed."""
+    """A profile that cannot be used. The message names the file or profile, the value found, and what is allowed."""
 
 
 def find(name: str) -> tuple[str, ReplicaSpec]:
-    """Return a profile by its name, or from a file, with what it is called in reports. Raises ProfileError."""
+    """Return a profile by name or from a file, with its name in reports. Raises ProfileError."""
     if name.endswith(".json"):
         return Path(name).name.removesuffix(".json"), read(Path(name))
     try:
@@ -68,7 +68,7 @@ def read(path: Path) -> ReplicaSpec:
     text = read_text(path, MOST_BYTES)
     if isinstance(text, Finding):
         raise ProfileError(str(text))
-    # Not read as YAML: there a number without a point, 3e-05, is text, and a tab is an error.
+    # Not parsed as YAML, where 3e-05 is text and a tab is an error.
     try:
         mapping = isinstance(json.loads(text), dict)
     except (ValueError, RecursionError) as error:
@@ -105,7 +105,7 @@ def read(path: Path) -> ReplicaSpec:
 
 
 def _fields(text: str) -> Iterator[tuple[str, Any, int]]:
-    """Give name, value and line of each field of a JSON mapping, also of those given twice; `text` is valid."""
+    """Yield name, value and line of each field of a valid JSON mapping, including repeated fields."""
     decoder = json.JSONDecoder()
     at = _beyond(text, text.index("{") + 1)
     while text[at] != "}":
@@ -117,7 +117,7 @@ def _fields(text: str) -> Iterator[tuple[str, Any, int]]:
 
 
 def _beyond(text: str, at: int) -> int:
-    """Return the place of the next value, or of the end of the mapping."""
+    """Return the position of the next value, or of the end of the mapping."""
     while text[at] in " \t\r\n,:":
         at += 1
     return at

@@ -1,13 +1,16 @@
-"""How fast a model is on a device: the constants of a replica, computed from public figures.
+"""Replica profiles: the speed of a model on a device, computed from public figures.
 
-Bandwidth and dense BF16 of a device are those of its data sheet: "NVIDIA A100 Tensor Core GPU" (SXM, 80 GB) and "NVIDIA
-H100 Tensor Core GPU" (SXM), whose sparse figures are halved. Memory is what `nvidia-smi` shows. A slice has its share
-of bandwidth (NVIDIA "Multi-Instance GPU User Guide", supported MIG profiles: 1g 1/8, 1g with double memory and 2g 2/8,
-3g 4/8), and of the H100's 132 SMs those that `nvidia-smi mig -lgip` lists (16, 26, 32, 60). Links to all, and which
-constants are assumed: docs/explanation/simulator.md, Profiles. Model figures are those of the published configurations.
-Quantised weights are computed: embeddings and head stay at 16 bits (1.05e9 parameters of the 8B model), the rest has 8
-bits, or 4 bits and a 16-bit scale for every 128 weights. Efficiencies and overheads are round numbers that nobody
-measured here; measure before believing a digit, or fit a profile to a recording (`fit`).
+* Bandwidth and dense BF16 performance are from the data sheets "NVIDIA A100 Tensor Core GPU" (SXM, 80 GB) and "NVIDIA
+  H100 Tensor Core GPU" (SXM), whose sparse figures are halved. Memory is from `nvidia-smi`.
+* A slice has its share of bandwidth (NVIDIA "Multi-Instance GPU User Guide", supported MIG profiles): 1g 1/8, 1g with
+  double memory and 2g 2/8, 3g 4/8. It has 16, 26, 32 or 60 of the H100's 132 SMs, as listed by `nvidia-smi mig -lgip`.
+* Model figures are those of the published configurations. Sizes of quantised weights are computed: embeddings and head
+  keep 16 bits (1.05e9 parameters of the 8B model). The rest has 8 bits, or 4 bits and a 16-bit scale for every 128
+  weights.
+* Efficiencies and overheads are assumed round numbers. Measure them before relying on a digit, or fit a profile to a
+  recording (`fit`).
+
+docs/explanation/simulator.md, section Profiles, links the sources and lists the assumed constants.
 """
 
 from __future__ import annotations
@@ -15,20 +18,20 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-# Round numbers, assumed: all but MEMORY_UTILIZATION.
-BANDWIDTH_EFFICIENCY = 0.75  # share of the memory bandwidth that decoding reaches
-COMPUTE_EFFICIENCY = 0.45  # share of the dense peak that prefill reaches
+# Assumed round numbers, except MEMORY_UTILIZATION.
+BANDWIDTH_EFFICIENCY = 0.75  # fraction of the memory bandwidth that decoding reaches
+COMPUTE_EFFICIENCY = 0.45  # fraction of the dense peak that prefill reaches
 STEP_OVERHEAD_S = 0.0015  # scheduling, sampling and kernel launches of one step
 LINK_OVERHEAD_S = 0.0025  # all-reduces of one step under tensor parallelism
 SEQUENCE_S = 30e-6  # sampling and bookkeeping of one sequence in one step
 MEMORY_UTILIZATION = 0.92  # --gpu-memory-utilization, the engine's default since 0.20
 RESERVED_BYTES = 3e9  # activations and CUDA graphs on each device
-MOST_GPU_BYTES = 500e9  # above every GPU on sale: a B300 has 288 GB
+MOST_GPU_BYTES = 500e9  # above any present GPU: a B300 has 288 GB
 
 
 @dataclass(frozen=True)
 class Model:
-    """What an engine loads."""
+    """A language model."""
 
     name: str
     parameters: float
@@ -46,7 +49,7 @@ class Device:
     bandwidth_bytes_per_s: float
     flops: float  # dense BF16
     mig_profile: str = ""  # "": a whole GPU
-    gpu_fraction: float = 1.0  # of a GPU, for cost: the larger of the memory and the compute share
+    gpu_fraction: float = 1.0  # fraction of a GPU, for cost: the larger of its memory and compute shares
 
 
 LLAMA_8B = Model("llama-3.1-8b", 8.03e9, 16.06e9, 2 * 32 * 8 * 128 * 2, 8192)
@@ -64,7 +67,7 @@ H100_1G = Device("NVIDIA-H100-80GB-HBM3", 10.4e9, 0.41875e12, 989e12 * 16 / 132,
 
 
 class FieldError(ValueError):
-    """A field of a profile that does not go with the others: says the value found and what is allowed."""
+    """A field that is inconsistent with the others. The message gives the value and what is allowed."""
 
     def __init__(self, field: str, value: float, must: str) -> None:
         super().__init__(f"{field} is {value:.15g}; it must {must}")
@@ -73,11 +76,11 @@ class FieldError(ValueError):
 
 @dataclass(frozen=True)
 class Profile:
-    """One replica: how long a step takes and what fits.
+    """The constants of one replica: step time and capacity.
 
-    A step that decodes B sequences holding K tokens and computes C prompt tokens takes
-    `step_s + sequence_s x B + kv_token_s x K + prompt_token_s x C`. The sum leaves out that reading and computing
-    overlap, so it errs to the slow side when both are large.
+    A step that decodes B sequences with K tokens in total and computes C prompt tokens takes `step_s + sequence_s x B +
+    kv_token_s x K + prompt_token_s x C` seconds. The sum ignores that reading and computing overlap, so it is too slow
+    when both are large.
     """
 
     step_s: float
@@ -135,31 +138,31 @@ def compute_profile(model: Model, device: Device, devices: int = 1, max_num_seqs
 
 
 class ReplicaSpec(NamedTuple):
-    """A profile to choose by name, with what a replica of it occupies."""
+    """A profile with the GPUs of a replica."""
 
     profile: Profile
-    gpus: float  # GPUs of one replica; a slice is the larger of its shares of memory and compute
+    gpus: float  # GPUs of one replica; a slice counts as the larger of its memory and compute shares
 
     def check_weights(self) -> None:
-        """Raise FieldError for weights that no GPUs of this number hold; how much memory they have is not said."""
+        """Raise FieldError if no such number of GPUs can hold the weights. The memory of the GPUs is not known."""
         if self.profile.weight_bytes > (most := self.gpus * MOST_GPU_BYTES):
             why = f"gpus is {self.gpus:.15g}, and no GPU has more than {MOST_GPU_BYTES:,.15g} bytes"
             raise FieldError("weight_bytes", self.profile.weight_bytes, f"be at most {most:,.15g}: {why}")
 
 
 def find_profile(name: str) -> ReplicaSpec:
-    """Return the profile of that name; ValueError with the names there are."""
+    """Return a profile by name. Raises ValueError with the known names."""
     if name not in _NAMED:
         raise ValueError(f"no profile {name!r}; available: {', '.join(NAMES)}")
     model, device, devices, longest = _NAMED[name]
     made = compute_profile(replace(model, max_model_len=longest), device, devices)
-    # The server's own defaults (EngineArgs of vLLM): 8192 on 70 GiB and more, but not on an A100; else 2048.
+    # Defaults of vLLM's server (EngineArgs): 8192 on 70 GiB and more, but not on an A100; else 2048.
     budget = 8192 if device is H100 else 2048
     return ReplicaSpec(replace(made, max_batched_tokens=budget), devices * device.gpu_fraction)
 
 
-# BF16 weights of an 8B model fit neither a 2g nor a 1g slice of an 80 GB card, so theirs are quantised. `longest` is
-# what the model was trained for, or what the slice's KV cache holds.
+# BF16 weights of an 8B model fit neither a 2g nor a 1g slice of an 80 GB card, so theirs are quantised. The last number
+# is the longest context: that of the training, or that of the slice's KV cache.
 _NAMED: dict[str, tuple[Model, Device, int, int]] = {
     "8b-h100": (LLAMA_8B, H100, 1, 131_072),
     "8b-a100": (LLAMA_8B, A100, 1, 131_072),

@@ -1,12 +1,12 @@
 """One vLLM engine: continuous batching in steps, with chunked prefill, a KV cache and preemption.
 
 Time moves from event to event. Between two events (a request ends, a prompt is to be computed, the KV cache is full)
-all decoding requests gain one token per step and a step lengthens by the same amount each time, so any number of
-steps is summed in closed form. A request therefore costs a few events, however many tokens it has.
+all decoding requests gain one token per step, and each step is longer by the same amount. So any number of steps is
+summed in closed form, and a request costs a few events, however many tokens it has.
 
-What it keeps simple: the KV blocks of a prompt are taken when the request is scheduled rather than chunk by chunk; a
-sequence occupies half a block more than its tokens on average; there is no prefix cache; the attention part of prefill
-is linear. Clients that lose patience do so while their request waits, not once it runs.
+Simplifications: the KV blocks of a prompt are allocated when the request is scheduled, not chunk by chunk. A sequence
+occupies half a block more than its tokens on average. There is no prefix cache. The attention part of prefill is
+linear. Clients leave while their request waits, not once it runs.
 """
 
 from __future__ import annotations
@@ -23,30 +23,31 @@ from autoscaler.sim.engine.request import Ending, Request
 class Replica:
     """An engine that serves from `now_s` on.
 
-    `advance` must be called with times that do not go back, and before `submit` with the same time. Requests that
-    ended are collected by `take_ended`.
+    Times passed to `advance` must not decrease, and `advance` must precede `submit` with the same time. `take_ended`
+    collects ended requests.
     """
 
     def __init__(self, profile: Profile, now_s: float) -> None:
         self.profile = profile
         self.metrics = EngineMetrics(profile.max_model_len)
-        self.clock_s = now_s  # end of the last step; at most one step behind the world
+        self.clock_s = now_s  # end of the last step, at most one step behind the caller
         self.sleep_level = 0  # 0: awake
-        self.decode_s = 0.0  # time spent in steps so far, less the prompt's share of them
-        self.prefill_s = 0.0  # that share
+        self.decode_s = 0.0  # seconds of steps so far, without prefill
+        self.prefill_s = 0.0  # seconds of prefill
         self._waiting: deque[Request] = deque()
         self._preempted: deque[Request] = deque()  # scheduled before the waiting ones
         self._prefilling: deque[Request] = deque()
-        self._decoding: dict[int, Request] = {}  # by identity, in the order of scheduling
-        self._ends: list[tuple[int, int, Request]] = []  # heap of (last_step, identity, request); may hold left ones
+        self._decoding: dict[int, Request] = {}  # by identity, in scheduling order
+        # heap of (last_step, identity, request); may hold requests that have left
+        self._ends: list[tuple[int, int, Request]] = []
         self._steps = 0
         self._decode_tokens = 0  # KV tokens of the decoding requests
-        self._prefill_tokens = 0  # KV tokens of those whose prompt is being computed
-        self._no_event_before_s = -math.inf  # until then no request ends or is scheduled
-        self._step_end_s: float | None = None  # end of the step under way, if its batch is settled
+        self._prefill_tokens = 0  # KV tokens of requests in prefill
+        self._no_event_before_s = -math.inf  # no request ends or is scheduled before this time
+        self._step_end_s: float | None = None  # end of the step in progress, if its batch is fixed
         self._ended: list[Request] = []
 
-    # What /metrics and /load show.
+    # Values of /metrics and /load.
 
     @property
     def running(self) -> int:
@@ -55,22 +56,22 @@ class Replica:
 
     @property
     def waiting(self) -> int:
-        """Requests the scheduler knows of and does not run. A sleeping engine does not step, so it knows of none."""
+        """Requests that the scheduler queues. A sleeping engine does not step, so it queues none."""
         return 0 if self.sleep_level else len(self._waiting) + len(self._preempted)
 
     @property
     def held(self) -> int:
-        """Requests inside the server, those that a sleeping engine hides included."""
+        """Requests inside the server, including those hidden by a sleeping engine."""
         return self.running + len(self._waiting) + len(self._preempted)
 
     @property
     def kv_usage(self) -> float:
         return min(self._kv_tokens(self.running) / self.profile.kv_capacity_tokens, 1.0)
 
-    # What clients and operators do.
+    # Actions of clients and operators.
 
     def submit(self, request: Request, now_s: float) -> None:
-        """Take a request in."""
+        """Accept a request. Raises ValueError if it is too long."""
         if request.prompt_tokens + request.output_tokens > self.profile.max_model_len:
             raise ValueError(
                 f"request has {request.prompt_tokens} + {request.output_tokens} tokens, "
@@ -81,7 +82,7 @@ class Replica:
         self._no_event_before_s = -math.inf
 
     def unanswered(self) -> list[Request]:
-        """Return the requests that have no token yet."""
+        """Return the requests without a first token."""
         return [r for r in (*self._preempted, *self._waiting, *self._prefilling) if math.isnan(r.first_token_s)]
 
     def take_ended(self) -> list[Request]:
@@ -90,7 +91,7 @@ class Replica:
         return ended
 
     def sleep(self, level: int, now_s: float) -> None:
-        """Sleep at level 1 or 2. What is running or waiting is aborted, what comes later is held."""
+        """Sleep at level 1 or 2. Running and waiting requests are aborted, later ones are held."""
         if level not in (1, 2):
             raise ValueError(f"sleep level is {level}; it must be 1 or 2")
         for request in self._decoding.values():
@@ -102,7 +103,7 @@ class Replica:
         self.sleep_level = level
 
     def wake_up(self, now_s: float) -> None:
-        """Serve again, what was held first."""
+        """Wake up, and serve held requests first."""
         if self.sleep_level:
             self.metrics.wake_up.observe(1.0)
         self.sleep_level = 0
@@ -110,7 +111,7 @@ class Replica:
         self._no_event_before_s = -math.inf
 
     def abort(self, now_s: float) -> None:
-        """Lose every request, as a crash or the end of a grace period does."""
+        """Drop every request, as after a crash or at the end of a grace period."""
         for request in (*self._decoding.values(), *self._prefilling, *self._preempted, *self._waiting):
             self._end(request, Ending.FAILED, now_s)
         for requests in (self._decoding, self._prefilling, self._preempted, self._waiting, self._ends):
@@ -119,12 +120,12 @@ class Replica:
         self._step_end_s = None
 
     def advance_if_needed(self, to_s: float) -> None:
-        """Advance if that could change `held`; else leave the steps to a later call, which costs nothing now."""
+        """Advance if that could change `held`; otherwise a later call runs the steps."""
         if to_s >= self._no_event_before_s:
             self.advance(to_s)
 
     def advance(self, to_s: float) -> None:
-        """Do every step that ends by `to_s`."""
+        """Run every step that ends by `to_s`."""
         self._no_event_before_s = -math.inf
         if self.sleep_level:
             self.clock_s = max(self.clock_s, to_s)
@@ -135,14 +136,14 @@ class Replica:
         self._drop_disconnected(to_s)
         if self._waiting:
             if len(self._waiting) < waiting and self._decoding and self._step_end_s is None:
-                self._begin_step()  # it is under way: who stood behind those who left joins at its end
+                self._begin_step()  # a step is in progress; requests behind the dropped ones join at its end
             first = self._waiting[0]
             self._no_event_before_s = min(self._no_event_before_s, first.arrived_s + first.patience_s)
 
     # Steps.
 
     def _next_step(self, to_s: float) -> bool:
-        """Do the next step or steps; False if none ends by `to_s`."""
+        """Run the next step or steps; return False if none ends by `to_s`."""
         if self._step_end_s is None:
             self._schedule()
             if self._prefilling:
@@ -152,16 +153,17 @@ class Replica:
         if self._decoding:
             return self._decode(to_s)
         self._no_event_before_s = math.inf
-        if self._waiting and self._waiting[0].submitted_s <= to_s:  # it came after the last step: the next begins
+        # it arrived after the last step, so the next one begins with it
+        if self._waiting and self._waiting[0].submitted_s <= to_s:
             self.clock_s = self._waiting[0].submitted_s
             return True
         self.clock_s = max(self.clock_s, to_s)
         return False
 
     def _schedule(self) -> None:
-        """Make room for the next token of those who run, then move waiting requests into the batch.
+        """Reserve room for the next token of running requests, then move waiting requests into the batch.
 
-        Only while the step has tokens left: who would compute nothing in it waits.
+        Requests are admitted only while the step has tokens left: a request that would compute nothing in it waits.
         """
         profile = self.profile
         while self.running > 1 and self._kv_tokens(self.running) + len(self._decoding) > profile.kv_capacity_tokens:
@@ -170,7 +172,7 @@ class Replica:
         budget = profile.max_batched_tokens - len(self._decoding) - sum(r.prefill_left for r in self._prefilling)
         while self.running < profile.max_num_seqs and budget > 0:
             queue = self._preempted or self._waiting
-            # A request that came during a step joins at the end of that step, not in the middle of it.
+            # A request that arrives during a step joins at its end.
             if not queue or queue[0].submitted_s > self.clock_s:
                 return
             request = queue[0]
@@ -187,7 +189,7 @@ class Replica:
             self._prefilling.append(request)
 
     def _preempt(self) -> None:
-        """Put the request that was scheduled last back to the head of the queue; its KV blocks are lost."""
+        """Move the most recently scheduled request back to the head of the queue; its KV blocks are lost."""
         if self._prefilling:
             request = self._prefilling.pop()
             self._prefill_tokens -= request.context_tokens
@@ -200,12 +202,12 @@ class Replica:
         self._preempted.appendleft(request)
 
     def _interrupt(self, request: Request) -> None:
-        """Note how far a decoding request has come."""
+        """Record the progress of a decoding request."""
         request.generated = request.output_tokens - (request.last_step - self._steps)
         request.last_token_s = self.clock_s
 
     def _begin_step(self) -> None:
-        """Settle the batch of a step, which spends what the decoding requests leave of the token budget on prompts."""
+        """Fix the batch of a step. The token budget left by decoding requests goes to prompts."""
         budget = chunk = self.profile.max_batched_tokens - len(self._decoding)
         for request in self._prefilling:
             part = min(request.prefill_left, budget)
@@ -233,9 +235,9 @@ class Replica:
         return True
 
     def _start_decoding(self, request: Request) -> None:
-        """The prompt is computed: the next token, mostly the first, appears."""
+        """Produce the next token of a request whose prompt is computed, usually its first."""
         metrics = self.metrics
-        if request.generated:  # it was preempted
+        if request.generated:  # after a preemption
             metrics.token_gap.observe(self.clock_s - request.last_token_s)
         else:
             request.first_token_s = self.clock_s
@@ -252,7 +254,7 @@ class Replica:
         heappush(self._ends, (request.last_step, id(request), request))
 
     def _decode(self, to_s: float) -> bool:
-        """Decode until the next event, or until `to_s`."""
+        """Decode until the next event or until `to_s`; return whether the event was reached."""
         batch = len(self._decoding)
         steps = self._next_end() - self._steps
         free_tokens = self.profile.kv_capacity_tokens - self._kv_tokens(batch)
@@ -260,9 +262,9 @@ class Replica:
         first_s, growth_s = self._step_s(), self.profile.kv_token_s * batch
         if self._waiting and self.running < self.profile.max_num_seqs:
             first = self._waiting[0]
-            if first.submitted_s > self.clock_s:  # it joins at the end of the step during which it came
+            if first.submitted_s > self.clock_s:  # the request joins at the end of the step in which it arrives
                 steps = min(steps, _steps_within(first.submitted_s - self.clock_s, first_s, growth_s, steps) + 1)
-            if math.isfinite(first.patience_s):  # when it leaves, the next one may find room
+            if math.isfinite(first.patience_s):  # when it leaves, the next request may find room
                 left_s = first.arrived_s + first.patience_s - self.clock_s
                 steps = min(steps, _steps_within(left_s, first_s, growth_s, steps) + 1)
         duration_s = _sum_steps(steps, first_s, growth_s)
@@ -279,7 +281,7 @@ class Replica:
         return complete
 
     def _gain_tokens(self, steps: int, duration_s: float) -> None:
-        """Every decoding request gains `steps` tokens in `duration_s`; end those that are complete."""
+        """Add `steps` tokens to every decoding request over `duration_s`, and finish complete requests."""
         self.clock_s += duration_s
         self._steps += steps
         tokens = steps * len(self._decoding)
@@ -295,7 +297,7 @@ class Replica:
             self._finish(request)
 
     def _next_end(self) -> int:
-        """Return the step in which the next decoding request ends; there must be one."""
+        """Return the number of the step in which the next decoding request ends. There must be one."""
         while True:
             last_step, key, request = self._ends[0]
             if self._decoding.get(key) is request and request.last_step == last_step:
@@ -307,7 +309,7 @@ class Replica:
         return profile.step_s + profile.sequence_s * len(self._decoding) + profile.kv_token_s * self._decode_tokens
 
     def _kv_tokens(self, sequences: int) -> float:
-        """Return the tokens that the KV blocks of `sequences` could hold: on average half of the last one is empty."""
+        """Return the capacity in tokens of the KV blocks of `sequences`; half of the last block is empty on average."""
         return self._decode_tokens + self._prefill_tokens + sequences * (self.profile.block_size - 1) / 2
 
     # Ends.
@@ -319,10 +321,10 @@ class Replica:
         self._end(request, Ending.FINISHED, self.clock_s)
 
     def _observe_abort(self, request: Request, now_s: float) -> None:
-        """Count a request that the engine aborts: unlike a client that disconnects, it is in every metric.
+        """Count a request that the engine aborts. Unlike a disconnected client, it appears in every metric.
 
-        The abort comes as a last output: a first token where there was none. Who was never scheduled was so at 0 of the
-        engine's clock, and has its whole age as prefill time. Recorded in `sleeping.prom`.
+        The abort is a last output: a first token if there was none. A request that was never scheduled counts as
+        scheduled at time 0 of the engine's clock, so its whole age is prefill time. Recorded in `sleeping.prom`.
         """
         begun = not math.isnan(request.first_token_s)
         if begun:
@@ -334,7 +336,7 @@ class Replica:
         self._observe_end(request, scheduled_s, request.first_token_s if begun else now_s, now_s)
 
     def _observe_end(self, request: Request, scheduled_s: float, first_token_s: float, now_s: float) -> None:
-        """Count a request in what the server observes at the end of each."""
+        """Count a request in the metrics that the server observes at its end."""
         metrics = self.metrics
         e2e_s, decode_s = now_s - request.submitted_s, now_s - first_token_s
         metrics.http_ok += 1
@@ -352,9 +354,9 @@ class Replica:
         metrics.samples.observe(1)
 
     def _drop_disconnected(self, now_s: float) -> None:
-        """Forget the waiting requests whose clients are gone; the server's HTTP layer alone counts them, as a 200.
+        """Drop the waiting requests whose clients have left. Only the server's HTTP layer counts them, as a 200.
 
-        Patience is the same for all requests of a workload, so those who lose it stand at the head of the queue.
+        All requests of a workload have the same patience, so the requests to drop are at the head of the queue.
         """
         while self._waiting and self._waiting[0].arrived_s + self._waiting[0].patience_s <= now_s:
             request = self._waiting.popleft()
@@ -371,16 +373,16 @@ class Replica:
 
 
 def _sum_steps(steps: int, first_s: float, growth_s: float) -> float:
-    """Return how long `steps` steps take when each takes `growth_s` longer than the one before."""
+    """Return the duration in seconds of `steps` steps, each `growth_s` longer than the one before."""
     return steps * first_s + growth_s * steps * (steps - 1) / 2
 
 
 def _steps_within(duration_s: float, first_s: float, growth_s: float, most: int) -> int:
-    """Return how many such steps end within `duration_s`: the root of `_sum_steps` for `steps`, rounded down."""
+    """Return the number of such steps that end within `duration_s`: the root of `_sum_steps`, rounded down."""
     linear_s = first_s - growth_s / 2
-    # 2c / (b + sqrt(b^2 + 4ac)) rather than the usual form, which cancels when the growth is small.
+    # This form avoids the cancellation of the usual one when the growth is small.
     root = 2 * duration_s / (linear_s + math.sqrt(linear_s**2 + 2 * growth_s * duration_s))
     steps = min(math.floor(root), most)
     while steps > 0 and _sum_steps(steps, first_s, growth_s) > duration_s:
-        steps -= 1  # the root is rounded
+        steps -= 1  # correct the rounding of the root
     return steps

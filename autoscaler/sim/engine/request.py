@@ -1,4 +1,4 @@
-"""One request on its way from the client to its last token."""
+"""One request, from the client to its last token."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ class Ending(Enum):
     """How a request ended."""
 
     FINISHED = "finished"
-    REJECTED = "rejected"  # refused by a full gateway, or nobody took it in time
-    GIVEN_UP = "given up"  # the client disconnected while waiting; no counter of the engine knows
+    REJECTED = "rejected"  # refused by a full gateway, or held too long
+    GIVEN_UP = "given up"  # the client disconnected while waiting; no engine counter shows it
     FAILED = "failed"  # lost with the engine
 
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """One request; what is set later is NaN until then. Times in seconds on the clock of the world."""
+    """One request. Times are seconds on the clock of the simulation; NaN: not yet."""
 
-    arrived_s: float  # at the gateway: what the client experiences counts from here
+    arrived_s: float  # at the gateway, where the latency of the client begins
     prompt_tokens: int
     output_tokens: int
-    patience_s: float = math.inf  # the client gives up if nothing has come after this long
+    patience_s: float = math.inf  # the client leaves after this time without a token
 
     submitted_s: float = math.nan  # at the engine
     scheduled_s: float = math.nan
@@ -32,11 +32,11 @@ class Request:
     ending: Ending | None = None
     preemptions: int = 0
 
-    # The engine's own bookkeeping.
-    generated: int = 0  # tokens at the time of the last prefill
-    last_step: int = 0  # step in which the last token appears, while decoding
-    prefill_left: int = 0  # tokens still to compute before the next one appears
-    last_token_s: float = math.nan  # when a preempted request was interrupted
+    # Bookkeeping of the engine.
+    generated: int = 0  # output tokens at the last prefill
+    last_step: int = 0  # number of the step with the last token, while decoding
+    prefill_left: int = 0  # prompt tokens still to compute
+    last_token_s: float = math.nan  # time of the last token before a preemption
 
     @property
     def context_tokens(self) -> int:

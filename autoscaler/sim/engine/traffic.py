@@ -1,7 +1,7 @@
-"""Who asks what, and when: seeded arrivals with a daily shape, bursts and silence. Knows nothing of who answers.
+"""Seeded request arrivals with a daily shape, bursts and silent times.
 
-Arrivals are a Poisson process whose rate is constant within a second. They are drawn in blocks of one minute, each
-from its own seed, so they do not depend on how far one call advances.
+Arrivals are a Poisson process whose rate is constant within a second. They are drawn in blocks of one minute, each with
+its own seed, so they do not depend on the steps of the caller.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ DAY_S = 86_400
 BLOCK_S = 60
 ALWAYS = (1.0,) * 24
 
-_LENGTHS, _BURSTS = 0, 1  # which stream of random numbers a seed is for
+_LENGTHS, _BURSTS = 0, 1  # random streams of a seed
 
 
 @dataclass(frozen=True)
@@ -36,24 +36,24 @@ class Lengths:
 
 @dataclass(frozen=True)
 class Bursts:
-    """Times of more traffic, begun at random and of lognormal length. They end at midnight at the latest."""
+    """Times of more traffic, with random starts and lognormal lengths. They end at midnight at the latest."""
 
     per_hour: float
     median_s: float
     sigma: float
-    height: float  # the rate is multiplied by this while a burst lasts; of several at once, the highest counts
+    height: float  # factor on the rate during a burst; the highest of concurrent bursts applies
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What the traffic of one workload looks like."""
+    """The traffic pattern of one workload."""
 
-    requests_per_s: float  # where `day` is 1
+    requests_per_s: float  # rate where `day` is 1
     prompt: Lengths
     output: Lengths
-    day: tuple[float, ...] = ALWAYS  # factor at each full hour, straight lines between
+    day: tuple[float, ...] = ALWAYS  # factor at each full hour, interpolated linearly
     bursts: tuple[Bursts, ...] = ()
-    silences: tuple[tuple[float, float], ...] = ()  # (from, until) in hours of the day: nobody asks
+    silences: tuple[tuple[float, float], ...] = ()  # (from, until) in hours of the day without requests
 
     def __post_init__(self) -> None:
         if len(self.day) != 24:
@@ -62,7 +62,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Arrivals:
-    """Requests in order of time, one per row."""
+    """Requests in order of arrival, one per row."""
 
     time_s: FloatColumn  # float64[N], seconds since midnight of the first day
     prompt_tokens: IntColumn  # int64[N]
@@ -70,7 +70,7 @@ class Arrivals:
 
 
 class Traffic:
-    """The requests to one workload. `stream` tells the workloads of one seed apart."""
+    """The requests of one workload. `stream` distinguishes the workloads of one seed."""
 
     def __init__(self, shape: Shape, seed: int, stream: int = 0) -> None:
         self.shape = shape
@@ -95,7 +95,7 @@ class Traffic:
         return rate
 
     def block(self, number: int) -> Arrivals:
-        """Return the arrivals of one minute, the one that begins `number` minutes after the first midnight."""
+        """Return the arrivals of the minute that begins `number` minutes after the first midnight."""
         rng = np.random.default_rng((*self._seed, _LENGTHS, number))
         second_s = np.arange(number * BLOCK_S, (number + 1) * BLOCK_S, dtype=np.float64)
         counts = rng.poisson(self.rate_per_s(second_s))
@@ -114,5 +114,5 @@ class Traffic:
                     (start, min(until, (day + 1) * DAY_S), kind.height)
                     for start, until in zip(start_s, until_s, strict=True)
                 ]
-            self._burst_days = {day: np.array(rows).reshape(-1, 3)}  # time moves on: one day is enough to keep
+            self._burst_days = {day: np.array(rows).reshape(-1, 3)}  # time only moves forward, so one day is kept
         return self._burst_days[day]
