@@ -7,7 +7,7 @@ import pytest
 from bench.studies.dots import Dot, dots, standalone
 
 
-def test_dots_tell_who_missed_and_lie_in_order_of_their_values_on_an_axis_of_powers_of_ten() -> None:
+def test_dots_are_ordered_on_a_log_axis_and_hollow_when_missed() -> None:
     rows = {
         "a": {"ours": Dot(2.0, 1.5, 2.5), "hpa": Dot(20.0), "static": Dot(0.0)},
         "b": {"ours": Dot(200.0, hollow=True), "hpa": Dot(float("inf"))},
@@ -24,7 +24,7 @@ def test_dots_tell_who_missed_and_lie_in_order_of_their_values_on_an_axis_of_pow
     assert len([line for line in drawn.iter(f"{space}line") if line.get("class") == "whisker"]) == 1
 
 
-def test_a_picture_that_stands_alone_is_well_formed_and_has_its_style() -> None:
+def test_standalone_picture_is_well_formed_and_styled() -> None:
     made = standalone(dots("excess", {"a": {"ours": Dot(0.1, 0.05, 0.2), "hpa": Dot(float("nan"))}}, "excess"))
     style = ElementTree.fromstring(made).findtext("{http://www.w3.org/2000/svg}style", default="")
     assert ".dot.hollow" in style

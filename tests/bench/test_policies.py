@@ -43,7 +43,7 @@ def bench(traces: Path, out: Path, *more: str) -> int:
 
 
 @pytest.mark.slow
-def test_a_case_is_run_again_where_an_option_changes_its_result_and_only_then(
+def test_case_reruns_only_when_an_option_changes_its_result(
     traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
@@ -63,7 +63,7 @@ def test_a_case_is_run_again_where_an_option_changes_its_result_and_only_then(
 
 
 @pytest.mark.slow
-def test_a_case_whose_result_is_known_is_not_sized_again(traces: Path, tmp_path: Path) -> None:
+def test_case_is_not_sized_again_when_its_result_is_known(traces: Path, tmp_path: Path) -> None:
     """To size a case takes as long as to run it; one too large to be sized tells whether it was tried."""
     out = tmp_path / "out"
     too_large = replace(policies.Grid(), sizes=(1e9,), cold_starts_s=(30.0,), seeds=(1,), against=("static",))
@@ -77,7 +77,7 @@ def test_a_case_whose_result_is_known_is_not_sized_again(traces: Path, tmp_path:
 
 
 @pytest.mark.slow
-def test_the_shipped_policy_alone_is_run_again_beside_what_is_kept(
+def test_ours_alone_reruns_beside_kept_results(
     traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
@@ -102,7 +102,7 @@ def test_the_shipped_policy_alone_is_run_again_beside_what_is_kept(
 
 
 @pytest.mark.slow
-def test_a_window_begins_at_a_request_that_the_seed_draws(traces: Path, tmp_path: Path) -> None:
+def test_window_begins_at_a_random_request_of_the_seed(traces: Path, tmp_path: Path) -> None:
     (trace,) = next(cases.found(traces))
     windows = [cases.anywhere([trace], 30.0, seed)[0] for seed in range(20)]
     assert all(window.duration_s == pytest.approx(30.0) and window.arrival_s[0] == 0 for window in windows)
@@ -119,7 +119,7 @@ def test_a_window_begins_at_a_request_that_the_seed_draws(traces: Path, tmp_path
 
 
 @pytest.mark.slow
-def test_a_share_of_each_case_may_be_learned_from_and_the_table_says_who_was_chosen_by_it(
+def test_table_names_the_baseline_chosen_in_the_learning_part(
     traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert bench(traces, tmp_path / "out", "--learn", "0.25", "--against", "static", "keda-rps") == 0
@@ -133,7 +133,7 @@ def test_a_share_of_each_case_may_be_learned_from_and_the_table_says_who_was_cho
     assert "- the baseline best before: 1; GPU-hours of ours beside it, where both met" in said
 
 
-def test_what_all_runs_come_to_is_told() -> None:
+def test_summary_counts_all_runs() -> None:
     def result(ours: float, meets: bool, before: float, before_meets: bool) -> dict[str, Any]:
         return {
             "excess": {"ours": ours, "static": 1.0, "hpa": 0.0},
@@ -153,7 +153,7 @@ def test_what_all_runs_come_to_is_told() -> None:
     assert best.startswith("- any tuned baseline: 0;") and best.endswith(": –.")
 
 
-def test_each_baseline_is_told_alone_tuned_and_as_it_comes() -> None:
+def test_each_baseline_has_a_row_tuned_and_by_default() -> None:
     def entry(name: str, gpu_hours: float, attainment: float, default: bool) -> dict[str, Any]:
         tuned = not default and name != "ours"
         return {"name": name, "tuned": tuned, "default": default, "gpu_hours": gpu_hours, "attainment": attainment}
@@ -178,7 +178,7 @@ def test_each_baseline_is_told_alone_tuned_and_as_it_comes() -> None:
     ]
 
 
-def test_the_models_of_a_fleet_share_their_window_and_who_is_silent_in_it_is_left_out(traces: Path) -> None:
+def test_models_share_a_window_and_silent_ones_are_left_out(traces: Path) -> None:
     (trace,) = next(cases.found(traces))
     late = replace(
         trace, arrival_s=np.array([100.0, 119.0]), prompt_tokens=np.ones(2, int), output_tokens=np.ones(2, int)
@@ -194,7 +194,7 @@ def test_the_models_of_a_fleet_share_their_window_and_who_is_silent_in_it_is_lef
 
 
 @pytest.mark.slow
-def test_another_trace_or_profile_of_the_same_name_is_run(traces: Path, tmp_path: Path) -> None:
+def test_case_reruns_when_trace_or_profile_changed(traces: Path, tmp_path: Path) -> None:
     out, profile = tmp_path / "out", tmp_path / "mine.json"
     profile.write_text(write(find_profile("8b-h100")))
     assert bench(traces, out, "--profile", str(profile)) == 0
@@ -206,7 +206,7 @@ def test_another_trace_or_profile_of_the_same_name_is_run(traces: Path, tmp_path
 
 
 @pytest.mark.slow
-def test_a_last_line_that_was_cut_is_run_again_and_kept(traces: Path, tmp_path: Path) -> None:
+def test_truncated_last_line_is_run_again(traces: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert bench(traces, out) == 0
     file = out / "results.jsonl"
@@ -236,7 +236,7 @@ def test_a_last_line_that_was_cut_is_run_again_and_kept(traces: Path, tmp_path: 
         (("--against", "kedda"), "argument --against: invalid choice: 'kedda'"),
     ],
 )
-def test_what_cannot_be_is_refused_with_its_value(
+def test_invalid_option_is_refused_with_its_value(
     traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: tuple[str, ...], said: str
 ) -> None:
     out = tmp_path / "out"
@@ -247,7 +247,7 @@ def test_what_cannot_be_is_refused_with_its_value(
     assert not out.exists()
 
 
-def test_a_folder_without_traces_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_folder_without_traces_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
     with pytest.raises(SystemExit) as ended:
         bench(tmp_path, tmp_path / "out")
@@ -255,7 +255,7 @@ def test_a_folder_without_traces_is_told(tmp_path: Path, capsys: pytest.CaptureF
     assert f"error: {tmp_path}: no trace in it" in capsys.readouterr().err
 
 
-def test_results_that_cannot_be_written_are_told_before_the_run(
+def test_unwritable_results_are_refused_before_the_run(
     traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -267,7 +267,7 @@ def test_results_that_cannot_be_written_are_told_before_the_run(
     assert "240 requests" not in said
 
 
-def test_a_bad_trace_is_one_line(traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_trace_is_one_line_of_error(traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (traces / "bad.csv").write_text("arrival_s,prompt_tokens,output_tokens\n1,-1,10\n")
     with pytest.raises(SystemExit) as ended:
         bench(traces, tmp_path / "out")
@@ -276,7 +276,7 @@ def test_a_bad_trace_is_one_line(traces: Path, tmp_path: Path, capsys: pytest.Ca
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_it_quietly(tmp_path: Path) -> None:
+def test_ctrl_c_ends_the_benchmark_quietly(tmp_path: Path) -> None:
     heard = ("env", "--default-signal=INT")  # who runs the tests may ignore it
     running = subprocess.Popen(
         [*heard, sys.executable, "bench/studies/policies.py", "--out", str(tmp_path / "out"), "--jobs", "1"],
@@ -298,7 +298,7 @@ RUNS = {"beginnings": 48, "fifty": 12, "hours": 10, "learned": 20, "mooncake": 8
 
 
 @pytest.mark.parametrize("file", sorted((ROOT / "bench" / "results").glob("*.jsonl")), ids=lambda file: file.stem)
-def test_the_tables_of_the_documentation_are_what_the_results_beside_it_come_to(file: Path) -> None:
+def test_documented_tables_match_the_kept_results(file: Path) -> None:
     results = policies.read_results(file)
     told = tables.table(results).strip()
     assert len(results) == RUNS[file.stem]

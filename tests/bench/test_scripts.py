@@ -32,14 +32,14 @@ SMALLEST: dict[str, list[object]] = {
 }
 
 
-def test_every_script_of_the_benchmarks_has_a_smallest_run():
+def test_every_benchmark_script_has_a_smallest_run():
     scripts = {path.stem for path in (ROOT / "bench").glob("*/*.py") if "__main__" in path.read_text("utf-8")}
     assert scripts == set(SMALLEST)
 
 
 @pytest.mark.integration
 @pytest.mark.parametrize("script", SMALLEST)
-def test_script_prints_json_when_run_at_its_smallest_size(script: str, tmp_path: Path):
+def test_script_prints_json_at_its_smallest_size(script: str, tmp_path: Path):
     folder = tmp_path / "traces"
     folder.mkdir()
     paths = {TRACE_FOLDER: folder, TRACE_FILE: folder / "requests.csv"}

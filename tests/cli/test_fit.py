@@ -13,7 +13,7 @@ CACHED = "vllm:prompt_tokens_cached_total"
 
 
 @pytest.mark.slow
-def test_a_fitted_profile_can_be_simulated(trace: Path, tmp_path: Path) -> None:
+def test_fitted_profile_can_be_simulated(trace: Path, tmp_path: Path) -> None:
     file = tmp_path / "tiny.json"
     result = invoke("simulate", "fit", RECORDING, "--out", file)
     assert result.exit_code == 0, result.output
@@ -26,7 +26,7 @@ def test_a_fitted_profile_can_be_simulated(trace: Path, tmp_path: Path) -> None:
     assert json.loads(out.read_text())["profile"] == "tiny"
 
 
-def test_the_budget_of_a_step_may_be_given(tmp_path: Path) -> None:
+def test_token_budget_can_be_given(tmp_path: Path) -> None:
     file = tmp_path / "tiny.json"
     result = invoke("simulate", "fit", RECORDING, "--out", file, "--max-num-batched-tokens", 512)
     assert (result.exit_code, "guess" in result.output) == (0, False)
@@ -46,7 +46,7 @@ def test_the_budget_of_a_step_may_be_given(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_how_the_budget_of_a_step_was_guessed_is_told(tmp_path: Path, change: tuple[str, str], said: str) -> None:
+def test_fit_explains_the_guessed_token_budget(tmp_path: Path, change: tuple[str, str], said: str) -> None:
     recording = tmp_path / "run.jsonl"
     recording.write_text(
         gzip.decompress(RECORDING.read_bytes()).decode().replace(*(json.dumps(c)[1:-1] for c in change))
@@ -74,7 +74,7 @@ def test_fit_writes_no_profile_that_cannot_be_simulated(tmp_path: Path, argument
     assert not file.exists()
 
 
-def test_a_load_too_uniform_to_tell_the_step_writes_no_profile(tmp_path: Path) -> None:
+def test_fit_fails_when_the_load_is_too_uniform(tmp_path: Path) -> None:
     recording, file = tmp_path / "uniform.jsonl", tmp_path / "tiny.json"
     recording.write_bytes(b"".join(gzip.decompress(RECORDING.read_bytes()).splitlines(keepends=True)[:22]))
     result = invoke("simulate", "fit", recording, "--out", file)
@@ -83,7 +83,7 @@ def test_a_load_too_uniform_to_tell_the_step_writes_no_profile(tmp_path: Path) -
     assert not file.exists()
 
 
-def test_scrapes_that_lie_too_far_apart_are_warned_of_or_refused(tmp_path: Path) -> None:
+def test_fit_warns_or_fails_when_scrapes_are_far_apart(tmp_path: Path) -> None:
     scrapes = gzip.decompress(RECORDING.read_bytes()).splitlines(keepends=True)
     recording, file = tmp_path / "thin.jsonl", tmp_path / "tiny.json"
     recording.write_bytes(b"".join(scrapes[::10]))
@@ -100,7 +100,7 @@ def test_scrapes_that_lie_too_far_apart_are_warned_of_or_refused(tmp_path: Path)
     assert file.exists()
 
 
-def test_hits_of_the_prefix_cache_are_warned_of(tmp_path: Path) -> None:
+def test_fit_warns_of_prefix_cache_hits(tmp_path: Path) -> None:
     recording, scrapes = tmp_path / "hits.jsonl", []
     for line in gzip.decompress(RECORDING.read_bytes()).splitlines():
         scrape = json.loads(line)
@@ -118,7 +118,7 @@ def _with_half_of_them_cached(found: re.Match[str]) -> str:
     return f"{found[0]}\n{CACHED}{found[1]} {float(found[2]) / 2}"
 
 
-def test_a_bad_recording_writes_no_profile(tmp_path: Path) -> None:
+def test_fit_writes_no_profile_when_the_recording_is_invalid(tmp_path: Path) -> None:
     recording, file = tmp_path / "bad.jsonl", tmp_path / "tiny.json"
     recording.write_text('{"t": 1}\n')
     result = invoke("simulate", "fit", recording, "--out", file)
@@ -127,6 +127,6 @@ def test_a_bad_recording_writes_no_profile(tmp_path: Path) -> None:
     assert not file.exists()
 
 
-def test_options_of_simulate_before_fit_are_refused(tmp_path: Path) -> None:
+def test_simulate_options_before_fit_are_refused(tmp_path: Path) -> None:
     result = invoke("simulate", "--gpus", "3", "fit", RECORDING, "--out", tmp_path / "tiny.json")
     assert (result.exit_code, "--gpus has no effect before fit" in result.output) == (2, True)

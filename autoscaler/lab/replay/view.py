@@ -145,7 +145,7 @@ class RunView:
             if found.all() or scrape is last:
                 break
             if last.time_s - scrape.time_s <= LATENCY_WINDOW_S + 1e-9:
-                place, known = find(last.id, scrape.id)
+                place, known = find_ids(last.id, scrape.id)
                 fresh = known & ~found
                 before[fresh] = scrape.counts[place[fresh]]
                 found |= known

@@ -37,12 +37,12 @@ def case() -> Case:
     return study(poisson([10.0, 50.0, 50.0, 10.0], 300.0), start_replicas=1, max_replicas=12)
 
 
-def test_the_names_of_the_table_are_stable() -> None:
+def test_baseline_names_are_stable() -> None:
     assert list(BASELINES) == NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_settings_are_plain_numbers_and_words_and_always_in_the_same_order(name: str, case: Case) -> None:
+def test_settings_are_numbers_and_words_in_a_fixed_order(name: str, case: Case) -> None:
     grid = BASELINES[name].grid(case)
     assert 4 <= len(grid) <= 40
     assert grid == BASELINES[name].grid(case) == json.loads(json.dumps(grid))
@@ -52,7 +52,7 @@ def test_settings_are_plain_numbers_and_words_and_always_in_the_same_order(name:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_every_baseline_serves_at_its_settings_without_a_numpy_warning(name: str, case: Case) -> None:
+def test_every_baseline_serves_without_numpy_warnings(name: str, case: Case) -> None:
     baseline = BASELINES[name]
     grid = baseline.grid(case)
     for params in (grid[0], grid[len(grid) // 2], grid[-1]):
@@ -65,7 +65,7 @@ def test_every_baseline_serves_at_its_settings_without_a_numpy_warning(name: str
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "static"])
-def test_some_setting_grows_with_the_load_and_shrinks_after_it(name: str, case: Case) -> None:
+def test_some_setting_follows_the_load_up_and_down(name: str, case: Case) -> None:
     rows = (compute_score(case, run(case, BASELINES[name](case, params))) for params in BASELINES[name].grid(case))
     assert any(row.scale_ups and row.scale_downs and row.attainment > 0.5 for row in rows)
 
@@ -96,7 +96,7 @@ def test_defaults_are_those_of_the_documentation(name: str, case: Case) -> None:
     assert default(case) == DOCUMENTED[name]
 
 
-def test_where_documentation_leaves_a_target_to_the_owner_it_is_derived_and_said(case: Case) -> None:
+def test_undocumented_target_is_derived_and_noted(case: Case) -> None:
     derived = {name: baseline for name, baseline in BASELINES.items() if baseline.derived.startswith("target")}
     targets = {name: dict(baseline.default(case))["target"] for name, baseline in derived.items() if baseline.default}
     prompt, output, profile = 1000, 100, case.profile
@@ -112,7 +112,7 @@ def test_where_documentation_leaves_a_target_to_the_owner_it_is_derived_and_said
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "static"])
-def test_the_default_is_among_the_settings_that_hindsight_tries_and_has_neighbours(name: str, case: Case) -> None:
+def test_default_is_in_the_grid_and_has_neighbours(name: str, case: Case) -> None:
     baseline = BASELINES[name]
     assert baseline.default
     default = baseline.default(case)
@@ -129,7 +129,7 @@ def test_only_a_constant_count_has_no_default(case: Case) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "static"])
-def test_every_default_is_a_setting_that_serves_also_where_nobody_asks(name: str, case: Case) -> None:
+def test_every_default_serves_even_without_requests(name: str, case: Case) -> None:
     baseline = BASELINES[name]
     assert baseline.default
     for each in (case, study(trace(np.array([1.0]), duration_s=60.0)), study(trace(np.empty(0), duration_s=60.0))):
@@ -137,7 +137,7 @@ def test_every_default_is_a_setting_that_serves_also_where_nobody_asks(name: str
         assert row.gpu_hours > 0
 
 
-def test_a_wrong_setting_is_named(case: Case) -> None:
+def test_unknown_setting_is_named(case: Case) -> None:
     with pytest.raises(ValueError, match="settings of hpa-inflight are goal, wanted: target, stabilization_s"):
         BASELINES["hpa-inflight"](case, {"goal": 3.0})
 
@@ -153,7 +153,7 @@ def test_refinement_goes_half_way_by_ratio_and_beyond_the_ends(case: Case) -> No
     ]
 
 
-def test_a_step_beyond_an_end_goes_by_the_ratio_of_its_values_and_takes_all_of_the_other_settings(
+def test_step_beyond_an_end_keeps_the_ratio_of_values(
     case: Case,
 ) -> None:
     baseline = BASELINES["hpa-inflight"]
@@ -165,14 +165,14 @@ def test_a_step_beyond_an_end_goes_by_the_ratio_of_its_values_and_takes_all_of_t
     assert {params["target"] for params in baseline.beyond(case, {**here, "target": 256.0})} == {512.0}
 
 
-def test_at_a_corner_a_step_is_taken_along_both_axes_with_the_setting_that_the_other_has_by_now(case: Case) -> None:
+def test_step_from_a_corner_extends_both_axes(case: Case) -> None:
     further = BASELINES["dynamo-load"].beyond(case, {"sensitivity": 0.05, "sla_share": 0.0625, MIN_REPLICAS: 1.0})
     lower = {(params["sensitivity"], params["sla_share"]) for params in further}
     shares = (0.03125, 0.0625, 0.125, 0.25, 0.5, 1.0)
     assert lower == {(0.025, share) for share in shares[1:]} | {(each, shares[0]) for each in (0.05, 0.2, 0.4, 0.8)}
 
 
-def test_no_step_leaves_what_a_setting_may_be(case: Case) -> None:
+def test_no_step_leaves_the_range_of_a_setting(case: Case) -> None:
     axis = Axis("sensitivity", (0.2, 0.4, 0.8), within=(0.01, 1.0))
     assert [axis.beyond(here) for here in (0.8, 1.0, 0.2, 0.015, 0.01)] == [1.0, None, 0.1, 0.01, None]
     for baseline in BASELINES.values():
@@ -184,14 +184,14 @@ def test_no_step_leaves_what_a_setting_may_be(case: Case) -> None:
     assert [params["high"] for params in around] == [1.37840]
 
 
-def test_neighbours_are_also_what_was_run_beyond_the_grid(case: Case) -> None:
+def test_neighbours_include_settings_beyond_the_grid(case: Case) -> None:
     baseline = BASELINES["hpa-inflight"]
     tried = [{"target": target, "stabilization_s": 60.0, MIN_REPLICAS: 1.0} for target in (1.0, 0.5)]
     around = baseline.around(case, tried[0], [*tried, {**tried[0], "target": 0.9, "stabilization_s": 300.0}])
     assert [params["target"] for params in around] == [0.707107, 1.41421]
 
 
-def test_scale_to_zero_is_tried_only_where_somebody_is_idle_for_long() -> None:
+def test_scale_to_zero_is_tried_only_with_long_idle_times() -> None:
     busy = study(trace(np.arange(0.0, 600.0, 5.0)))
     idle = study(trace(np.concatenate([np.arange(0.0, 100.0, 5.0), np.arange(500.0, 600.0, 5.0)])))
     assert least_replicas(busy, 60.0) == (1.0,)
@@ -208,7 +208,7 @@ def test_ranges_follow_the_case() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "static"])
-def test_every_rule_keeps_as_many_as_it_is_told_to_and_has_them_from_the_start(name: str, case: Case) -> None:
+def test_every_rule_keeps_its_minimum_from_the_start(name: str, case: Case) -> None:
     baseline = BASELINES[name]
     quiet = study(poisson([2.0, 0.0, 2.0], 400.0), start_replicas=1, max_replicas=12)
     assert baseline.default
@@ -221,7 +221,7 @@ def test_every_rule_keeps_as_many_as_it_is_told_to_and_has_them_from_the_start(n
     assert compute_score(starting_case, outcome).gpu_hours * 3600 >= 5 * quiet.trace.duration_s
 
 
-def test_floors_are_shares_of_what_is_enough_with_every_laxer_target_and_all_of_it_with_the_laxest(case: Case) -> None:
+def test_minimums_are_fractions_of_the_constant_count(case: Case) -> None:
     baseline = BASELINES["dynamo-load"]
     found = baseline.with_min_replicas(case, {"sensitivity": 0.4, "sla_share": 0.4, MIN_REPLICAS: 1.0}, enough=10)
     assert [(params[MIN_REPLICAS], params["sensitivity"], params["sla_share"]) for params in found] == [
@@ -236,7 +236,7 @@ def test_floors_are_shares_of_what_is_enough_with_every_laxer_target_and_all_of_
     assert BASELINES["static"].with_min_replicas(case, {"replicas": 3.0}, enough=10) == []
 
 
-def test_a_floor_is_halved_in_until_nothing_lies_between() -> None:
+def test_minimum_is_bisected_until_no_count_lies_between() -> None:
     baseline, rule = BASELINES["hpa-inflight"], {"target": 4.0, "stabilization_s": 60.0}
     tried = [{**rule, MIN_REPLICAS: floor} for floor in (1.0, 5.0, 8.0)] + [{**rule, "target": 8.0, MIN_REPLICAS: 6.0}]
     between = [params[MIN_REPLICAS] for params in baseline.between(tried[1], tried)]
@@ -247,7 +247,7 @@ def test_a_floor_is_halved_in_until_nothing_lies_between() -> None:
 
 @pytest.mark.parametrize("name", ["dynamo-load", "dynamo-throughput", "llmd-slo"])
 @pytest.mark.parametrize("goal", [Goal(1.0, math.nan, 0.99), Goal(math.nan, 0.1, 0.99)])
-def test_an_objective_that_is_not_promised_keeps_no_rule_from_shrinking(name: str, goal: Goal) -> None:
+def test_rules_shrink_when_an_objective_is_not_stated(name: str, goal: Goal) -> None:
     falling = replace(study(poisson([30.0, 2.0, 2.0], 400.0), start_replicas=6, max_replicas=12), goal=goal)
     baseline = BASELINES[name]
     assert baseline.default

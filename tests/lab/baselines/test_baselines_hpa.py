@@ -17,7 +17,7 @@ from tests.lab.replay.synthetic import HandView, poisson, study
 CASE = study(poisson([5.0], 60.0), max_replicas=50)
 
 
-def test_the_metric_is_kept_within_the_tolerance_and_else_divided_by_the_target() -> None:
+def test_count_is_kept_within_tolerance_else_value_over_target() -> None:
     hpa = Hpa(target=5, least=1, most=100)
     assert hpa.propose(2, 12.0) == 3
     assert hpa.propose(2, 10.9) == 2  # ratio 1.09
@@ -32,9 +32,7 @@ def test_the_metric_is_kept_within_the_tolerance_and_else_divided_by_the_target(
     st.sampled_from([1, 5, 7.5]),
     st.integers(1, 4),
 )
-def test_any_series_of_metrics_leads_to_the_counts_of_the_second_source(
-    values: list[float], target: float, least: int
-) -> None:
+def test_counts_match_a_second_implementation(values: list[float], target: float, least: int) -> None:
     hpa = Hpa(target, least, 60)
     # The double keeps a proposal that is exactly as old as the window, the controller does not.
     down = double.Direction(299.0, double.DEFAULT_DOWN.policies)
@@ -47,9 +45,7 @@ def test_any_series_of_metrics_leads_to_the_counts_of_the_second_source(
 
 
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=40), st.integers(1, 240), st.integers(1, 240))
-def test_windows_and_policies_of_any_length_agree_with_the_second_source_in_each_direction(
-    wishes: list[int], up_s: int, down_s: int
-) -> None:
+def test_windows_and_policies_match_a_second_implementation(wishes: list[int], up_s: int, down_s: int) -> None:
     """One direction at a time: the double does not count changes of the other one back, the controller does."""
     for series in (sorted(wishes), sorted(wishes, reverse=True)):
         hpa = Hpa(
@@ -77,7 +73,7 @@ def test_the_count_doubles_or_gains_four_at_each_sync() -> None:
     assert counts == [1, 5, 10, 20, 40, 80]
 
 
-def test_down_goes_to_the_highest_wish_of_five_minutes() -> None:
+def test_down_goes_to_the_highest_recommendation_of_five_minutes() -> None:
     hpa = Hpa(1, 1, 100)
     count = hpa.sync(0, 10, 10.0)
     wishes = {15: 8.0, 30: 3.0}
@@ -91,19 +87,19 @@ def test_down_goes_to_the_highest_wish_of_five_minutes() -> None:
     assert history[315] == 3
 
 
-def test_requests_in_flight_are_kept_at_their_target() -> None:
+def test_requests_in_flight_are_kept_at_the_target() -> None:
     scaler = HpaInflight(CASE, target=16, stabilization_s=300)
     view = HandView(desired=2, ready=2).tell(15.0, running=np.array([40.0, 30.0]), waiting=np.array([5.0, 5.0]))
     assert scaler.decide(view) == 5  # 80 / 16
 
 
-def test_requests_at_the_gateway_count_while_nothing_is_ready() -> None:
+def test_gateway_requests_count_when_no_pod_is_ready() -> None:
     scaler = HpaInflight(CASE, target=10, stabilization_s=300)
     assert scaler.decide(HandView(desired=1, ready=0).tell(15.0, gateway_waiting=33.0)) == 4
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=60), st.sampled_from([0, 1, 2]))
-def test_the_edge_of_zero_agrees_with_the_second_source(active: list[bool], least: int) -> None:
+def test_scaling_to_zero_matches_a_second_implementation(active: list[bool], least: int) -> None:
     executor, other = Executor(least), double.Executor(least, 300.0)
     count = expected = 1
     for step, is_active in enumerate(active):
@@ -117,13 +113,13 @@ def keda(name: str = "keda-queue", least: float = 0.0) -> Scaler:
     return BASELINES[name](CASE, {"target": target, "stabilization_s": 300.0, "min_replicas": least})
 
 
-def test_a_queue_of_twelve_over_a_threshold_of_five_wants_three() -> None:
+def test_queue_of_twelve_over_threshold_five_gives_three() -> None:
     view = HandView(desired=1)
     scaler = keda()
     assert scaler.decide(view.tell(15.0, running=np.array([256.0]), waiting=np.array([12.0]))) == 3
 
 
-def test_an_empty_queue_goes_straight_to_zero_after_the_cooldown_on_a_poll() -> None:
+def test_empty_queue_scales_to_zero_after_the_cooldown() -> None:
     view = HandView(desired=1)
     scaler = keda()
     counts = {}
@@ -137,7 +133,7 @@ def test_an_empty_queue_goes_straight_to_zero_after_the_cooldown_on_a_poll() -> 
     assert 315 <= zero_s <= 345  # 300 s after the last activity, seen by a poll every 30 s
 
 
-def test_from_zero_the_gateway_wakes_one_at_a_poll_and_the_next_sync_the_rest() -> None:
+def test_gateway_queue_wakes_one_replica_then_the_hpa_follows() -> None:
     view = HandView(desired=0, ready=0)
     scaler = keda()
     counts = []
@@ -148,7 +144,7 @@ def test_from_zero_the_gateway_wakes_one_at_a_poll_and_the_next_sync_the_rest() 
     assert counts[1] >= 5
 
 
-def test_requests_per_second_are_those_that_arrive() -> None:
+def test_request_rate_counts_arrivals() -> None:
     view = HandView(desired=1)
     scaler = keda("keda-rps", least=1.0)
     for now in range(15, 91, 15):
@@ -157,5 +153,5 @@ def test_requests_per_second_are_those_that_arrive() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 3])
-def test_a_count_outside_of_the_bounds_is_corrected_but_zero_stays(count: int) -> None:
+def test_count_is_clamped_but_zero_stays(count: int) -> None:
     assert Hpa(1, 5, 10).sync(0.0, count, 7.0) == (0 if count == 0 else 5)

@@ -18,12 +18,12 @@ PROFILE = llama()
 # Windows.
 
 
-def test_a_moving_mean_forgets_what_is_older_than_its_window() -> None:
+def test_moving_mean_drops_values_older_than_its_window() -> None:
     mean = MovingMean(6.0)
     assert [mean.add(float(now), float(now)) for now in range(0, 10, 2)] == [0.0, 1.0, 2.0, 4.0, 6.0]
 
 
-def test_the_highest_of_a_window_falls_when_its_highest_is_too_old() -> None:
+def test_moving_maximum_falls_when_the_maximum_is_too_old() -> None:
     highest = Highest(20.0)
     assert [highest.add(now, count) for now, count in ((0, 5), (10, 3), (20, 4), (21, 1), (41, 2))] == [5, 5, 5, 4, 2]
 
@@ -31,7 +31,7 @@ def test_the_highest_of_a_window_falls_when_its_highest_is_too_old() -> None:
 # Knative.
 
 
-def test_knative_divides_concurrency_by_seventy_percent_of_the_limit() -> None:
+def test_knative_divides_concurrency_by_70_percent_of_the_limit() -> None:
     scaler = knative.Knative(CASE, limit=10)
     assert scaler.scale(0.0, ready=4, stable=27.9, panic=27.9) == 4
     assert scaler.scale(2.0, ready=4, stable=28.1, panic=28.1) == 5
@@ -41,7 +41,7 @@ def test_knative_shrinks_by_half_at_most() -> None:
     assert knative.Knative(CASE, limit=10).scale(0.0, ready=8, stable=1.0, panic=1.0) == 4
 
 
-def test_knative_panics_at_twice_what_is_ready_and_shrinks_only_after_a_calm_stable_window() -> None:
+def test_knative_panics_at_200_percent_for_a_stable_window() -> None:
     scaler = knative.Knative(CASE, limit=10)
     assert scaler.scale(0.0, ready=2, stable=7.0, panic=28.0) == 4  # 4 / 2 is the threshold
     assert scaler.scale(30.0, ready=4, stable=7.0, panic=7.0) == 4
@@ -59,7 +59,7 @@ def test_knative_keeps_the_last_replica_for_the_grace_period() -> None:
     assert min(now for now, count in counts.items() if count == 0) == 10 + 60 + 30
 
 
-def test_knative_gives_nothing_up_before_its_window_is_full() -> None:
+def test_knative_keeps_replicas_until_its_window_is_full() -> None:
     """Who came before the study is not known: the window reaches back beyond its beginning."""
     scaler = knative.Knative(CASE, limit=10, stable_s=60.0, least=0)
     view, counts = HandView(concurrency=0.0, desired=1, ready=1), {}
@@ -85,11 +85,11 @@ def test_knative_gives_nothing_up_before_its_window_is_full() -> None:
         (3, 3, 0.0, 0),
     ],
 )
-def test_the_slo_law_with_replicas_that_start_credited(replicas: int, ready: int, s: float, desired: int) -> None:
+def test_slo_rule_credits_starting_replicas(replicas: int, ready: int, s: float, desired: int) -> None:
     assert llmd.desired_replicas(replicas, ready, s) == desired
 
 
-def test_saturation_is_the_worse_of_the_latencies_over_their_objectives_cut_at_two() -> None:
+def test_saturation_is_the_worse_latency_ratio_up_to_two() -> None:
     view = HandView().tell(
         60.0, ttft_buckets=observed(TTFT, np.full(100, 0.3)), itl_buckets=observed(GAPS, np.full(99, 0.02))
     )
@@ -102,7 +102,7 @@ def test_saturation_without_traffic_is_zero() -> None:
     assert llmd.saturation(HandView().tell(60.0), GOAL) == 0.0
 
 
-def test_the_slo_law_waits_thirty_seconds_up_and_one_replica_per_two_minutes_down() -> None:
+def test_slo_rule_has_the_documented_hpa_behaviour() -> None:
     scaler = llmd.LLMD_SLO(CASE, {"high": 0.55, "low_share": 0.4 / 0.55, "min_replicas": 1.0})
     view = HandView(desired=4, ready=4)
     slow = np.zeros(len(TTFT))
@@ -142,7 +142,7 @@ def test_apa_keeps_a_band_and_at_most_doubles_or_halves(n: int, q: float, desire
     assert aibrix.desired_replicas(n, q) == desired
 
 
-def test_apa_does_not_order_again_for_what_already_starts() -> None:
+def test_apa_counts_starting_replicas() -> None:
     scaler = aibrix.AibrixApa(CASE, target=10)
     view = HandView(desired=2, ready=2).tell(10.0, running=np.array([15.0, 15.0]))
     assert scaler.decide(view) == 3
@@ -150,7 +150,7 @@ def test_apa_does_not_order_again_for_what_already_starts() -> None:
     assert scaler.decide(view.tell(20.0)) == 3
 
 
-def test_apa_shrinks_to_the_highest_wish_of_five_minutes() -> None:
+def test_apa_shrinks_to_the_highest_value_of_five_minutes() -> None:
     scaler = aibrix.AibrixApa(CASE, target=10)
     view = HandView(desired=4, ready=4)
     counts = {}
@@ -165,7 +165,7 @@ def test_apa_shrinks_to_the_highest_wish_of_five_minutes() -> None:
 # Dynamo.
 
 
-def test_the_best_rate_of_an_engine_is_at_the_largest_batch_that_keeps_the_objectives() -> None:
+def test_engine_rate_is_at_the_largest_batch_within_objectives() -> None:
     rates = []
     isl, osl = 1000.0, 100.0
     for batch in range(1, 257):  # a slow second source
@@ -187,12 +187,12 @@ def test_the_best_rate_of_an_engine_is_at_the_largest_batch_that_keeps_the_objec
     assert 0 < tight < rates[-1]
 
 
-def test_an_objective_that_even_one_request_breaks_leaves_a_batch_of_one() -> None:
+def test_batch_is_one_when_one_request_breaks_an_objective() -> None:
     step_s = PROFILE.step_s + PROFILE.sequence_s + PROFILE.kv_token_s * 1050 + PROFILE.prompt_token_s * 10
     assert loadtest.engine_rps(PROFILE, Goal(1.0, 0.001, 0.99), 1000, 100) == pytest.approx(1 / (100 * step_s))
 
 
-def test_throughput_mode_wants_engines_for_the_requests_of_the_last_interval() -> None:
+def test_throughput_mode_sizes_for_the_last_interval() -> None:
     scaler = dynamo.DynamoThroughput(CASE, "constant", 180.0)
     view = HandView()
     view.tell(
@@ -201,12 +201,12 @@ def test_throughput_mode_wants_engines_for_the_requests_of_the_last_interval() -
     assert scaler.decide(view) == math.ceil(100 / loadtest.engine_rps(PROFILE, GOAL, 1000, 100))
 
 
-def test_throughput_mode_without_any_request_keeps_what_there_is() -> None:
+def test_throughput_mode_keeps_the_count_without_requests() -> None:
     scaler = dynamo.DynamoThroughput(CASE, "constant", 180.0)
     assert scaler.decide(HandView(desired=3).tell(180.0)) == 3
 
 
-def test_the_correction_asks_for_as_much_less_itl_as_was_observed_above_what_was_expected() -> None:
+def test_correction_tightens_itl_by_observed_over_expected() -> None:
     goal = Goal(1.0, 0.05, 0.99)
     case = study(poisson([5.0], 60.0), max_replicas=5000, goal=goal)
     prompt = 50 * 1000 / 100  # 50 requests of 100 tokens: a prompt begins in every other step
@@ -255,20 +255,20 @@ def load_view(queue: float, kv_usage: float, ready: int = 3) -> HandView:
     )
 
 
-def test_load_mode_takes_one_more_only_if_all_engines_break_an_objective() -> None:
+def test_load_mode_adds_one_only_if_all_engines_break_an_slo() -> None:
     assert dynamo.DynamoLoad(CASE).decide(load_view(queue=30.0, kv_usage=0.2)) == 4  # 31 prompts of 1000 tokens: 1.1 s
     one_free = load_view(queue=30.0, kv_usage=0.2)
     one_free.tell(75.0, waiting=np.array([30.0, 30.0, 0.0]))
     assert dynamo.DynamoLoad(CASE).decide(one_free) == 3
 
 
-def test_load_mode_takes_one_less_if_the_rest_stays_below_eighty_percent() -> None:
+def test_load_mode_removes_one_if_others_stay_below_80_percent() -> None:
     assert dynamo.DynamoLoad(CASE).decide(load_view(queue=0.0, kv_usage=0.1)) == 2
     assert dynamo.DynamoLoad(CASE).decide(load_view(queue=16.0, kv_usage=0.1)) == 3  # 24 prompts: 0.87 s of 0.77 s
     assert dynamo.DynamoLoad(CASE).decide(load_view(queue=0.0, kv_usage=0.7)) == 3  # 1.05 of the cache
 
 
-def test_load_mode_waits_while_a_change_is_under_way() -> None:
+def test_load_mode_waits_while_a_change_is_in_progress() -> None:
     assert dynamo.DynamoLoad(CASE).decide(load_view(queue=30.0, kv_usage=0.2, ready=2)) == 3
 
 
@@ -282,28 +282,28 @@ def forecast(predictor: str, values: np.ndarray, interval_s: float = 180.0) -> f
     return series.next(interval_s)
 
 
-def test_leading_zeros_are_skipped_and_what_is_not_finite_counts_as_zero() -> None:
+def test_leading_zeros_are_skipped_and_nan_counts_as_zero() -> None:
     assert forecast("constant", np.array([0.0, 0.0])) == 0.0
     assert forecast("prophet", np.array([0.0, 0.0, 4.0, 4.0, 4.0, 4.0, 4.0])) == pytest.approx(4.0)
     assert forecast("constant", np.array([3.0, math.inf])) == 0.0
 
 
 @pytest.mark.parametrize("predictor", ["arima", "kalman", "prophet"])
-def test_a_straight_line_is_carried_on(predictor: str) -> None:
+def test_line_predictor_extends_a_straight_line(predictor: str) -> None:
     assert forecast(predictor, np.arange(10.0, 60.0)) == pytest.approx(60.0, rel=0.02)
 
 
 @pytest.mark.parametrize("predictor", ["arima", "kalman", "prophet", "seasonal"])
-def test_fewer_than_five_points_answer_with_the_last_one(predictor: str) -> None:
+def test_last_value_is_predicted_with_fewer_than_five_points(predictor: str) -> None:
     assert forecast(predictor, np.array([5.0, 9.0, 7.0])) == 7.0
 
 
-def test_an_autoregression_finds_an_alternation() -> None:
+def test_autoregression_predicts_an_alternation() -> None:
     values = np.tile([10.0, 20.0], 20)
     assert forecast("arima", values) == pytest.approx(10.0, abs=0.1)
 
 
-def test_seasonal_repeats_yesterday_at_todays_level() -> None:
+def test_seasonal_repeats_yesterday_at_the_level_of_today() -> None:
     interval_s = 3600.0
     day = 50 + 40 * np.sin(np.arange(24) / 24 * 2 * np.pi)
     values = np.concatenate([day, day, 2 * day[:6]])
@@ -322,7 +322,7 @@ def test_kalman_agrees_with_textbook_steps() -> None:
     assert forecast("kalman", values) == pytest.approx(float((step @ state)[0, 0]))
 
 
-def test_an_unknown_predictor_is_named() -> None:
+def test_unknown_predictor_is_named() -> None:
     with pytest.raises(ValueError, match="predictor is 'oracle'; allowed: constant"):
         predictors.Series("oracle")
 
@@ -330,7 +330,7 @@ def test_an_unknown_predictor_is_named() -> None:
 # Ray Serve, SkyServe, static.
 
 
-def test_ray_serve_holds_a_wish_for_thirty_seconds_up_and_ten_minutes_down() -> None:
+def test_ray_serve_delays_30_s_up_and_10_min_down() -> None:
     scaler = ray_serve.RayServe(CASE, target=2)
     count, counts = 1, {}
     for now in range(0, 1000, 5):
@@ -341,7 +341,7 @@ def test_ray_serve_holds_a_wish_for_thirty_seconds_up_and_ten_minutes_down() -> 
     assert counts[800] == 1
 
 
-def test_ray_serve_starts_over_when_the_wish_changes_sides() -> None:
+def test_ray_serve_restarts_the_delay_when_the_direction_changes() -> None:
     scaler = ray_serve.RayServe(CASE, target=2)
     load = dict.fromkeys(range(0, 25, 5), 9.0) | {25: 2.0} | dict.fromkeys(range(30, 100, 5), 9.0)
     count, counts = 1, {}
@@ -351,7 +351,7 @@ def test_ray_serve_starts_over_when_the_wish_changes_sides() -> None:
     assert counts[60] == 5
 
 
-def test_ray_serve_leaves_zero_at_once_with_one_until_that_runs() -> None:
+def test_ray_serve_leaves_zero_at_once_with_one_replica() -> None:
     scaler = ray_serve.RayServe(CASE, target=2, least=0)
     view, counts = HandView(desired=0, ready=0), []
     for step in range(50):
@@ -364,7 +364,7 @@ def test_ray_serve_leaves_zero_at_once_with_one_until_that_runs() -> None:
     assert counts[48] > 40  # wanted for thirty seconds since then
 
 
-def test_ray_serve_reaches_zero_from_one_alone() -> None:
+def test_ray_serve_reaches_zero_only_from_one() -> None:
     scaler = ray_serve.RayServe(CASE, target=2, least=0)
     scaler.delay(5.0, 3, 0.0)
     assert scaler.delay(605.0, 3, 0.0) == 1
@@ -372,7 +372,7 @@ def test_ray_serve_reaches_zero_from_one_alone() -> None:
     assert scaler.delay(1210.0, 1, 0.0) == 0
 
 
-def test_skyserve_wants_fifteen_decisions_up_and_sixty_down() -> None:
+def test_skyserve_needs_15_decisions_up_and_60_down() -> None:
     scaler = skyserve.SkyServe(CASE, target=2.5)
     counts = [1]
     for _ in range(16):
@@ -383,7 +383,7 @@ def test_skyserve_wants_fifteen_decisions_up_and_sixty_down() -> None:
     assert counts[-2] == 5 and counts[-1] == 1
 
 
-def test_skyserve_forgets_its_count_when_a_decision_differs() -> None:
+def test_skyserve_resets_its_counter_when_a_decision_differs() -> None:
     scaler = skyserve.SkyServe(CASE, target=2.5)
     for _ in range(14):
         assert scaler.count(1, 10.0) == 1
@@ -391,12 +391,12 @@ def test_skyserve_forgets_its_count_when_a_decision_differs() -> None:
     assert [scaler.count(1, 10.0) for _ in range(15)][-1] == 4
 
 
-def test_skyserve_leaves_zero_at_its_next_decision_which_comes_sooner_there() -> None:
+def test_skyserve_leaves_zero_at_its_next_decision() -> None:
     scaler = skyserve.SkyServe(CASE, target=1.0, least=0)
     view = HandView(desired=0)
     assert scaler.decide(view.tell(5.0)) == 0
     assert scaler.decide(view.tell(10.0, arrivals=30.0)) == 3
 
 
-def test_static_never_changes() -> None:
+def test_static_count_never_changes() -> None:
     assert static.Static(7).decide(HandView(concurrency=1e6)) == 7

@@ -11,21 +11,21 @@ CASE = study(poisson([5.0], 60.0), max_replicas=50)
 PROFILE = llama()
 
 
-def test_wva_orders_for_what_is_short_above_the_threshold_and_counts_what_is_pending() -> None:
+def test_wva_adds_the_shortfall_and_counts_pending_replicas() -> None:
     assert wva.balance(desired=4, ready=4, capacity=100, demand=500, up=0.85, down=0.70) == 6  # 588 - 400 = 188
     assert wva.balance(desired=6, ready=4, capacity=100, demand=500, up=0.85, down=0.70) == 6
     assert wva.balance(desired=6, ready=6, capacity=100, demand=250, up=0.85, down=0.70) == 4  # 600 - 357 = 243
     assert wva.balance(desired=2, ready=2, capacity=100, demand=0, up=0.85, down=0.70) == 1
 
 
-def test_the_compute_bound_from_the_limits_of_the_engine() -> None:
+def test_compute_bound_follows_from_the_engine_limits() -> None:
     # 8192 x 250 / 1250 = 1638 sequences, cut at 256 slots, of 1125 tokens each.
     assert wva.steady_tokens(PROFILE, 1000, 250) == 256 * 1125
     # 8192 x 10 / 4010 = 20.4 sequences of 4005 tokens.
     assert wva.steady_tokens(PROFILE, 4000, 10) == pytest.approx(8192 * 10 / 4010 * 4005)
 
 
-def test_saturation_counts_queued_prompts_and_learns_the_compute_bound_from_queues() -> None:
+def test_saturation_learns_the_compute_bound_from_queues() -> None:
     analyze = wva.Saturation(PROFILE)
     view = HandView(now_s=0.0).tell(
         60.0,
@@ -50,7 +50,7 @@ def test_saturation_counts_queued_prompts_and_learns_the_compute_bound_from_queu
     assert result[0] == pytest.approx(0.25 * PROFILE.kv_capacity_tokens)  # remembered
 
 
-def test_saturation_goes_by_the_lengths_of_the_last_requests_while_none_come() -> None:
+def test_saturation_keeps_the_last_lengths_without_requests() -> None:
     """Idle replicas have their capacity and no demand, so they go."""
     scaler = wva.Saturation(PROFILE)
     estimate_replica_s = {"first_tokens": 100.0, "prompt_tokens": 1e5, "finished": 100.0, "generation_tokens": 25e3}
@@ -61,7 +61,7 @@ def test_saturation_goes_by_the_lengths_of_the_last_requests_while_none_come() -
     assert idle == (before[0], 0.0)
 
 
-def test_the_line_of_itl_over_kv_use_is_found_and_falls_back_to_one_through_the_empty_step() -> None:
+def test_itl_line_is_fitted_or_goes_through_the_empty_step() -> None:
     k = np.array([0.1, 0.3, 0.5, 0.7])
     assert wva.fit_line(np.column_stack([k, 0.04 * k + 0.008]), 0.005) == pytest.approx((0.04, 0.008))
     slope, base_s = wva.fit_line(np.array([[0.2, 0.016], [0.21, 0.016]]), 0.006)
@@ -69,7 +69,7 @@ def test_the_line_of_itl_over_kv_use_is_found_and_falls_back_to_one_through_the_
     assert slope == pytest.approx(0.01 / 0.205, rel=0.01)
 
 
-def test_throughput_of_a_replica_is_what_fits_the_cache_over_its_itl() -> None:
+def test_throughput_is_the_cached_requests_over_itl() -> None:
     analyze = wva.Throughput(PROFILE, 0.8)
     view = HandView(desired=2, ready=2)
     for step in range(1, 9):
@@ -94,7 +94,7 @@ def test_throughput_of_a_replica_is_what_fits_the_cache_over_its_itl() -> None:
 
 
 @pytest.mark.parametrize(("calm_until_s", "grows_s"), [(0.0, 15 + 240), (100.0, 90 + 240)])
-def test_wva_waits_four_minutes_before_it_grows(calm_until_s: float, grows_s: int) -> None:
+def test_wva_waits_four_minutes_before_scaling_up(calm_until_s: float, grows_s: int) -> None:
     scaler = wva.Wva("wva", CASE, lambda view: (100.0, 150.0 if view.now_s < calm_until_s else 500.0))
     view = HandView(desired=2, ready=2)
     counts = {}
@@ -104,7 +104,7 @@ def test_wva_waits_four_minutes_before_it_grows(calm_until_s: float, grows_s: in
     assert min(now for now, count in counts.items() if count > 2) == grows_s
 
 
-def test_wva_leaves_for_zero_after_ten_minutes_without_requests_and_comes_back_for_a_queue() -> None:
+def test_wva_scales_to_zero_after_ten_idle_minutes() -> None:
     scaler = wva.Wva("wva", CASE, lambda view: None, least=0)
     view = HandView(desired=1)
     counts = {}

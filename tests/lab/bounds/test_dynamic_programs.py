@@ -44,7 +44,7 @@ def brute(case: Windows, start_s: float, quantum_price_s: float, request_price_s
 @pytest.mark.slow
 @settings(max_examples=60)
 @given(st.data())
-def test_no_schedule_is_cheaper_and_one_is_as_cheap(data: st.DataObject) -> None:
+def test_minimum_cost_matches_an_exhaustive_search(data: st.DataObject) -> None:
     length = data.draw(st.integers(1, 6))
     counts = st.integers(0, 4)
     work = data.draw(st.lists(counts, min_size=length, max_size=length))
@@ -61,23 +61,23 @@ def test_no_schedule_is_cheaper_and_one_is_as_cheap(data: st.DataObject) -> None
     assert minimize_cost(case, start_s, *prices) == pytest.approx(expected)
 
 
-def test_a_short_valley_is_bridged_and_a_long_one_left() -> None:
+def test_short_valley_is_bridged_and_a_long_one_is_not() -> None:
     quiet = [0] * 5  # too long to keep who was there at the beginning
     assert minimize_cost(windows([*quiet, 1, 0, 0, 0, 1], [0] * 10), 35.0, 1e6, 0.0) == 35 + 50
     assert minimize_cost(windows([*quiet, 1, 0, 0, 0, 0, 1], [0] * 11), 35.0, 1e6, 0.0) == 35 + 10 + 35 + 10
 
 
-def test_those_that_are_there_at_the_beginning_are_free_for_a_window_and_paid_for_from_then_on() -> None:
+def test_initial_replicas_are_free_for_one_window() -> None:
     assert minimize_cost(windows([3, 0, 0], [0] * 3), 35.0, 1e6, 0.0) == 0
     assert minimize_cost(windows([0, 2, 0], [0] * 3), 35.0, 1e6, 0.0) == 2 * 10
 
 
-def test_work_waits_where_it_may() -> None:
+def test_work_waits_within_its_slack() -> None:
     assert minimize_cost(windows([0, 0, 4, 0, 0, 0], [0] * 6), 5.0, 1e6, 0.0) == 4 * 15
     assert minimize_cost(windows([0, 0, 4, 0, 0, 0], [0, 0, 3, 2, 1, 0]), 5.0, 1e6, 0.0) == 5 + 40
 
 
-def test_missing_is_taken_where_it_is_cheaper_than_a_replica() -> None:
+def test_requests_are_missed_when_a_replica_costs_more() -> None:
     case = windows([1, 1, 5, 1], [0] * 4)
     assert (
         minimize_cost(case, 60.0, quantum_price_s=5.0, request_price_s=0.0) == 7 * 5
@@ -85,26 +85,26 @@ def test_missing_is_taken_where_it_is_cheaper_than_a_replica() -> None:
     assert minimize_cost(case, 60.0, quantum_price_s=80.0, request_price_s=0.0) == 30 + 4 * 20
 
 
-def test_a_request_alone_is_lost_only_if_nobody_serves_all_its_time() -> None:
+def test_lone_request_is_lost_only_without_any_replica() -> None:
     """It comes in the third window and ends in the fourth."""
     case = windows([0, 0, 0, 0], [0, 0, 0, 0], [[0, 0], [0, 0], [0, 0], [0, 1]])
     assert minimize_cost(case, 5.0, 1e6, request_price_s=100.0) == 15
     assert minimize_cost(case, 5.0, 1e6, request_price_s=9.0) == 9
 
 
-def test_so_many_replicas_as_could_ever_be_needed_count_as_infinitely_fast() -> None:
+def test_largest_count_serves_any_work_at_once() -> None:
     """Which keeps the bound a bound: nobody with more could be cheaper."""
     assert minimize_cost(windows([0, 40], [0, 0]), 0.0, 1e6, 0.0) == 9 * 10
 
 
-def test_a_start_that_costs_less_than_nothing_is_refused() -> None:
+def test_negative_start_cost_is_refused() -> None:
     with pytest.raises(ValueError, match="start_s is -1; it must be 0 or more"):
         minimize_cost(windows([1], [0]), -1.0, 1.0, 0.0)
 
 
 @settings(max_examples=60)
 @given(st.data())
-def test_no_counts_are_cheaper_and_some_are_as_cheap(data: st.DataObject) -> None:
+def test_minimum_cost_of_counts_matches_an_exhaustive_search(data: st.DataObject) -> None:
     length, most = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 4))
     level = np.array(sorted(data.draw(st.lists(st.integers(0, 2), min_size=most + 1, max_size=most + 1))))
     row = st.lists(st.integers(0, 9), min_size=3, max_size=3)
@@ -120,12 +120,12 @@ def test_no_counts_are_cheaper_and_some_are_as_cheap(data: st.DataObject) -> Non
     assert minimize_cost_of_counts(missed, level, 10.0, start_s, price_s) == pytest.approx(expected)
 
 
-def test_counts_refuse_a_start_that_costs_less_than_nothing() -> None:
+def test_negative_start_cost_of_counts_is_refused() -> None:
     with pytest.raises(ValueError, match="start_s is -1; it must be 0 or more"):
         minimize_cost_of_counts(np.zeros((1, 1), np.int64), np.zeros(2, np.int64), 10.0, -1.0, 1.0)
 
 
 @pytest.mark.parametrize("summit", [0.02, 1.0, 300.0])
-def test_climbing_finds_the_summit(summit: float) -> None:
+def test_maximize_finds_the_maximum(summit: float) -> None:
     found = maximize(lambda price: -(math.log(price / summit) ** 2), 1e-3, 1e4)
     assert abs(math.log(found / summit)) < 0.25  # eleven prices over seven powers of ten

@@ -17,7 +17,7 @@ from autoscaler.lab.replay.score import compute_score
 from tests.lab.replay.synthetic import poisson, study, trace
 
 
-def test_prompts_that_disturb_short_answers_need_replicas_that_their_work_does_not_fill() -> None:
+def test_interference_of_prompts_raises_the_estimate() -> None:
     """Code completion: 20 prompts of 3,000 tokens a second keep two replicas busy, and three tokens are soon late."""
     case = study(poisson([20.0] * 4, 60.0, prompt=3000, output=4), goal=Goal(1.0, 0.03, 0.95), start_replicas=20)
     least = next(
@@ -30,7 +30,7 @@ def test_prompts_that_disturb_short_answers_need_replicas_that_their_work_does_n
     assert 0.6 * least < by_service <= least
 
 
-def test_a_window_costs_the_fewest_replicas_that_serve_it_where_nothing_may_be_missed() -> None:
+def test_window_costs_the_fewest_replicas_without_misses() -> None:
     """Four at once, three tokens each: one replica makes the last of them late, two do not. A start counts once."""
     together = trace(np.full(4, 300.0), prompt=4000, output=3, duration_s=600.0)
     case = study(together, goal=Goal(0.4, 0.1, 1.0), start_replicas=0)
@@ -42,13 +42,13 @@ def test_a_window_costs_the_fewest_replicas_that_serve_it_where_nothing_may_be_m
     assert estimate_replica_s(at_once) == 0.0  # who is there at the beginning may end within the window
 
 
-def test_who_comes_at_the_end_of_a_window_may_be_answered_in_the_next() -> None:
+def test_late_request_of_a_window_can_be_answered_in_the_next() -> None:
     late = study(trace(np.array([299.5]), duration_s=600.0), goal=Goal(1.0, 0.1, 1.0), start_replicas=0)
     assert estimate_replica_s(late) == 0.0
     assert estimate_replica_s(replace(late, goal=Goal(0.4, 0.1, 1.0))) > 0
 
 
-def test_nothing_is_estimated_where_requests_may_wait_too_long_or_too_short_or_windows_are_too_many() -> None:
+def test_estimate_is_zero_when_windows_do_not_fit() -> None:
     case = study(poisson([10.0] * 3, 60.0))
     assert estimate_replica_s(case) > 0
     for goal in (Goal(60.0 / WINDOWS, 0.1, 0.99), Goal(math.nan, 0.1, 0.99), Goal(0.01, 0.1, 0.99)):
@@ -57,12 +57,12 @@ def test_nothing_is_estimated_where_requests_may_wait_too_long_or_too_short_or_w
     assert estimate_replica_s(replace(case, cold_start_s=0.001, goal=Goal(1e-4, 0.1, 0.99))) == 0.0
 
 
-def test_an_objective_that_is_not_there_is_met_by_whoever_finishes() -> None:
+def test_missing_objective_is_met_by_finished_requests() -> None:
     case = study(poisson([20.0] * 4, 60.0, prompt=3000, output=4), goal=Goal(1.0, 0.03, 0.95))
     assert 0 < estimate_replica_s(replace(case, goal=Goal(1.0, math.nan, 0.95))) < estimate_replica_s(case)
 
 
-def test_requests_that_nobody_can_serve_in_time_take_from_what_may_be_missed() -> None:
+def test_unservable_requests_use_up_allowed_misses() -> None:
     case = study(poisson([20.0] * 4, 60.0, prompt=3000, output=4), goal=Goal(1.0, 0.03, 0.95))
     prompt_tokens = case.trace.prompt_tokens.copy()
     prompt_tokens[::50] = 8000
@@ -71,7 +71,7 @@ def test_requests_that_nobody_can_serve_in_time_take_from_what_may_be_missed() -
     assert estimate_replica_s(case) < estimate_replica_s(hard) < estimate_replica_s(spared)
 
 
-def test_a_client_who_leaves_is_not_served() -> None:
+def test_client_that_leaves_is_a_miss() -> None:
     """Sixty at once keep one replica busy for two seconds; who leaves after a tenth of a second has missed."""
     case = study(trace(np.full(60, 100.0), duration_s=200.0), goal=Goal(5.0, 0.1, 0.99), start_replicas=1)
     assert estimate_replica_s(replace(case, patience_s=0.1)) > estimate_replica_s(case)
@@ -86,7 +86,7 @@ def test_more_attainment_never_costs_less(seed: int, cold_start_s: float, replic
 
 
 @pytest.mark.parametrize("router", ["least-requests", "round-robin"])
-def test_the_least_constant_count_that_meets_the_goal_is_not_below_it_and_sometimes_near(router: str) -> None:
+def test_constant_count_is_not_below_the_estimate(router: str) -> None:
     """It costs no start, and steady traffic needs nothing else."""
     rng = np.random.default_rng(11)
     over = []
@@ -117,7 +117,7 @@ class SecondAfter:
         return 2 if 242 <= view.now_s < 312 else 1
 
 
-def test_it_is_no_bound_a_replica_that_comes_right_after_a_burst_may_cost_less() -> None:
+def test_schedule_around_bursts_can_cost_less_than_the_estimate() -> None:
     """Forty prompts of 8,000 tokens jam the replicas that are there; the one that comes then takes all that follows."""
     light, burst = np.arange(0.05, 600.0, 0.1), 301.0 + np.arange(40) * 0.005
     order = np.argsort(np.concatenate([light, burst]), kind="stable")

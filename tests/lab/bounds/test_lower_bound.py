@@ -65,9 +65,7 @@ def test_no_schedule_that_meets_the_goal_costs_less(name: str, attainment: float
 
 @pytest.mark.parametrize("start_replicas", [0, 1])
 @pytest.mark.parametrize("arrival_s", [5.0, 5.3, 5.6, 90.0, 90.3, 90.6])
-def test_one_request_never_takes_more_than_a_cold_start_or_the_wait_for_it_and_its_answer(
-    arrival_s: float, start_replicas: int
-) -> None:
+def test_bound_of_one_request_is_a_start_and_its_work(arrival_s: float, start_replicas: int) -> None:
     case = study(trace(np.array([arrival_s]), duration_s=120.0), cold_start_s=30.0, start_replicas=start_replicas)
     ttft_s, itl_s = (float(each[0]) for each in idle_latencies_s(case))
     before_s = min(30.0, arrival_s) if start_replicas else 30.0
@@ -113,7 +111,7 @@ def test_random_goals_and_traffic_never_get_below_the_bound() -> None:
 
 
 @pytest.mark.slow
-def test_no_luck_with_starts_gets_below_the_bound() -> None:
+def test_lucky_cold_starts_stay_above_the_bound() -> None:
     """One request, for which a replica is ordered as late as only a quick start allows."""
 
     @dataclass
@@ -135,7 +133,7 @@ def test_no_luck_with_starts_gets_below_the_bound() -> None:
     assert 0 < least_h <= min(lucky) < 45 / 3600 < compute_lower_bound(base).gpu_hours
 
 
-def test_who_begins_with_more_than_the_case_has_does_not_get_below_the_bound() -> None:
+def test_more_start_replicas_stay_above_the_bound() -> None:
     case = study(poisson([40.0, 40.0, 2.0], 60.0), cold_start_s=60.0, start_replicas=0)
     ready = replace(case, start_replicas=3)
     row = compute_score(ready, run(ready, Stepped((3, 1, 1), 60.0)))
@@ -144,7 +142,7 @@ def test_who_begins_with_more_than_the_case_has_does_not_get_below_the_bound() -
     assert compute_lower_bound(case) == compute_lower_bound(ready)
 
 
-def test_work_is_what_an_engine_spends_at_its_fullest() -> None:
+def test_request_work_is_the_engine_time_at_full_load() -> None:
     """A replica with all its slots always taken spends just the work: nobody shares a step better than that."""
     case = study(trace(np.zeros(256 * 4), prompt=50, output=400, duration_s=300.0), goal=Goal(1e4, 1e4, 1.0))
     prefill_s, decode_s = request_work_s(case)
@@ -154,7 +152,7 @@ def test_work_is_what_an_engine_spends_at_its_fullest() -> None:
     assert float((prefill_s + decode_s).sum()) <= spent_s
 
 
-def test_the_scarcest_of_slots_cache_and_budget_says_how_many_share_a_step() -> None:
+def test_scarcest_resource_limits_the_shared_step() -> None:
     profile = llama()
     # 1 + 99 steps of each of 256 slots; at 4,000 tokens the cache holds but 114 sequences.
     short = study(trace(np.zeros(10), prompt=10, output=100), profile=profile)
@@ -169,7 +167,7 @@ def test_the_scarcest_of_slots_cache_and_budget_says_how_many_share_a_step() -> 
     assert prefill_s[0] + decode_s[0] - own_s == pytest.approx(profile.step_s * shared)
 
 
-def test_requests_that_nobody_can_serve_in_time_count_as_misses_that_are_allowed() -> None:
+def test_unservable_requests_count_as_allowed_misses() -> None:
     case = study(trace(np.linspace(0, 99, 100), prompt=8000, output=10, duration_s=100.0))
     assert find_servable(case).all()
     hard = replace(case, goal=Goal(0.2, 0.1, 0.99))  # a prompt of 8,000 tokens takes 0.29 s
@@ -178,13 +176,13 @@ def test_requests_that_nobody_can_serve_in_time_count_as_misses_that_are_allowed
     assert len(compute_demand(hard).arrival_s) == 0
 
 
-def test_an_objective_that_is_not_there_puts_no_deadline() -> None:
+def test_missing_objective_sets_no_deadline() -> None:
     case = study(poisson([10.0] * 3, 60.0), goal=Goal(math.nan, math.nan, 0.99))
     assert np.isinf(compute_demand(case).decode_end_s).all()
     assert compute_lower_bound(case).gpu_hours == 0.0  # whoever may wait for ever is served after the trace, for free
 
 
-def test_more_attainment_and_dearer_starts_never_cost_less() -> None:
+def test_higher_goal_or_longer_starts_never_cost_less() -> None:
     base = study(poisson([2.0, 30.0, 2.0, 30.0], 120.0), start_replicas=0)
     by_attainment = [
         compute_lower_bound(replace(base, goal=Goal(1.0, 0.1, share))).replica_s for share in (0.5, 0.9, 0.99, 1.0)
@@ -205,14 +203,14 @@ def test_one_visit_costs_a_start_and_the_time_of_its_work() -> None:
     assert 0.9 * 60 <= least_s <= 60 + 2
 
 
-def test_visits_that_are_worth_staying_for_are_stayed_for() -> None:
+def test_replica_stays_between_visits_when_a_start_costs_more() -> None:
     often = study(trace(np.arange(0.0, 600.0, 30.0), duration_s=600.0), goal=Goal(1.0, 0.1, 1.0), start_replicas=0)
     rarely = study(trace(np.arange(0.0, 3600.0, 400.0), duration_s=3600.0), goal=Goal(1.0, 0.1, 1.0), start_replicas=0)
     assert 0.9 * 600 <= compute_lower_bound(often).replica_s <= 660
     assert 8 * 0.9 * 60 <= compute_lower_bound(rarely).replica_s <= 8 * 75  # the first finds somebody there
 
 
-def test_gpus_of_a_replica_and_a_trace_without_requests() -> None:
+def test_bound_scales_with_gpus_and_is_zero_without_requests() -> None:
     case = study(poisson([10.0] * 3, 60.0), gpus_per_replica=4.0)
     result = compute_lower_bound(case)
     assert result.gpu_hours == pytest.approx(4 * result.replica_s / 3600)
@@ -220,7 +218,7 @@ def test_gpus_of_a_replica_and_a_trace_without_requests() -> None:
     assert compute_lower_bound(nobody).gpu_hours == 0.0
 
 
-def test_starts_that_cost_nothing_leave_the_work() -> None:
+def test_bound_is_the_work_when_starts_are_free() -> None:
     case = study(poisson([10.0] * 3, 60.0), cold_start_s=0.0)
     result = compute_lower_bound(case)
     assert result.replica_s == result.work_s > 0
@@ -228,7 +226,7 @@ def test_starts_that_cost_nothing_leave_the_work() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cold_start_s", [0.001, 2.0])
-def test_a_short_cold_start_on_a_long_trace_needs_no_more_memory_than_a_long_one(cold_start_s: float) -> None:
+def test_short_cold_start_on_a_long_trace_bounds_memory(cold_start_s: float) -> None:
     case = study(trace(np.arange(0.0, 86_400.0, 100.0), duration_s=86_400.0), cold_start_s=cold_start_s)
     tracemalloc.start()
     try:
@@ -244,7 +242,7 @@ def test_a_short_cold_start_on_a_long_trace_needs_no_more_memory_than_a_long_one
         assert result.replica_s > 2 * result.work_s > 0  # there is a start for each of the rare requests, or idle time
 
 
-def test_fewer_windows_make_no_bound_that_is_higher() -> None:
+def test_fewer_windows_never_raise_the_bound() -> None:
     case = CASES["two visits"]
     fine = compute_lower_bound(case)
     coarse = [compute_lower_bound(case, most_windows=most) for most in (80, 40, 39)]
@@ -255,7 +253,7 @@ def test_fewer_windows_make_no_bound_that_is_higher() -> None:
 
 
 @pytest.mark.slow
-def test_half_a_day_of_a_busy_service_takes_seconds() -> None:
+def test_bound_of_half_a_busy_day_takes_seconds() -> None:
     hours = 12
     rates = [20 + 15 * math.sin(hour / 12 * 2 * math.pi) for hour in range(hours)]
     case = study(poisson(rates, 3600.0))

@@ -31,13 +31,13 @@ def offline_plan(
     )
 
 
-def test_a_schedule_is_followed_and_its_last_count_stays() -> None:
+def test_schedule_is_followed_and_its_last_count_stays() -> None:
     scaler = OfflinePlanScaler(Schedule(5.0, np.array([1, 2, 3])))
     assert [scaler.decide(HandView(now_s=now)) for now in (5.0, 10.0, 15.0, 500.0)] == [2, 3, 3, 3]
 
 
 @pytest.mark.slow
-def test_a_plan_meets_the_goal_for_less_than_the_static_peak_and_not_less_than_the_bound() -> None:
+def test_plan_costs_less_than_static_but_not_than_the_bound() -> None:
     case = study(poisson([10.0, 10.0, 60.0, 60.0, 10.0, 10.0], 300.0), start_replicas=1)
     told: list[float] = []
     (plan,) = offline_plan([case], 1, progress=told.append)
@@ -50,7 +50,7 @@ def test_a_plan_meets_the_goal_for_less_than_the_static_peak_and_not_less_than_t
 
 
 @pytest.mark.slow
-def test_a_plan_is_no_dearer_than_the_count_that_is_there_where_that_meets_the_goal() -> None:
+def test_plan_costs_no_more_than_a_constant_count() -> None:
     """A router that counts requests swamps each new replica: whoever starts none may be better off."""
     case = study(poisson([100.0, 200.0, 200.0, 60.0], 30.0, 2, prompt=1500), start_replicas=15)
     constant = compute_score(case, run(case, Static(15)))
@@ -61,14 +61,14 @@ def test_a_plan_is_no_dearer_than_the_count_that_is_there_where_that_meets_the_g
 
 
 @pytest.mark.slow
-def test_a_schedule_gives_again_what_the_plan_says_of_it() -> None:
+def test_schedule_reproduces_the_score_of_the_plan() -> None:
     case = study(poisson([5.0, 30.0, 5.0], 300.0), start_replicas=1)
     (plan,) = offline_plan([case], 1)
     assert compute_score(case, run(case, OfflinePlanScaler(plan.schedule))) == plan.score
 
 
 @pytest.mark.slow
-def test_segments_with_options_of_their_own_cost_less_than_the_best_option_for_all() -> None:
+def test_mixed_options_cost_less_than_any_single_option() -> None:
     case = study(poisson([2.0, 40.0, 4.0, 60.0, 3.0], 300.0), start_replicas=1)
     alone = [_run_uniform([case], 0, option).score for option in range(len(OPTIONS))]
     best_gpu_hours = min(row.gpu_hours for row in alone if row.attainment >= case.goal.attainment)
@@ -78,7 +78,7 @@ def test_segments_with_options_of_their_own_cost_less_than_the_best_option_for_a
 
 
 @pytest.mark.slow
-def test_each_case_gets_the_plan_that_it_gets_alone_on_one_core_and_on_two() -> None:
+def test_plan_of_a_case_is_the_same_alone_and_in_parallel() -> None:
     cases = [study(poisson([5.0, 30.0, 5.0], 200.0, seed), start_replicas=1) for seed in (1, 2)]
     together = offline_plan(cases, 2)
     for case, plan in zip(cases, together, strict=True):
@@ -87,7 +87,7 @@ def test_each_case_gets_the_plan_that_it_gets_alone_on_one_core_and_on_two() -> 
         assert np.array_equal(alone.schedule.replicas, plan.schedule.replicas)
 
 
-def test_replicas_are_asked_for_a_cold_start_ahead_and_short_valleys_are_bridged() -> None:
+def test_replicas_are_requested_a_cold_start_ahead() -> None:
     visits = np.concatenate([np.arange(300.0, 310.0), np.arange(340.0, 350.0), np.arange(800.0, 810.0)])
     case = study(trace(visits, duration_s=900.0), start_replicas=0, cold_start_s=60.0)
     (plan,) = offline_plan([case], 1)
@@ -99,7 +99,7 @@ def test_replicas_are_asked_for_a_cold_start_ahead_and_short_valleys_are_bridged
     assert desired[int(500 / BIN_S)] == 0
 
 
-def test_more_than_ever_before_is_asked_for_as_early_as_a_fresh_node_needs() -> None:
+def test_new_maximum_is_requested_ahead_by_a_fresh_node_start() -> None:
     visits = np.concatenate([np.arange(600.0, 610.0), np.arange(1500.0, 1510.0)])
     case = study(trace(visits, duration_s=1800.0), start_replicas=0, cold_start_s=60.0, cold_start_uncached_s=240.0)
     (plan,) = offline_plan([case], 1)
@@ -110,7 +110,7 @@ def test_more_than_ever_before_is_asked_for_as_early_as_a_fresh_node_needs() -> 
     assert desired[int(1435 / BIN_S)] == 1
 
 
-def test_a_goal_that_nobody_meets_gives_the_plan_with_the_best_attainment() -> None:
+def test_unreachable_goal_gives_the_best_attainment() -> None:
     case = study(poisson([10.0] * 2, 60.0), goal=Goal(0.02, 0.1, 0.99))  # a prompt takes 44 ms
     (plan,) = offline_plan([case], 1)
     assert plan.score.attainment == 0.0
@@ -118,7 +118,7 @@ def test_a_goal_that_nobody_meets_gives_the_plan_with_the_best_attainment() -> N
 
 
 @pytest.mark.slow
-def test_an_objective_that_is_not_promised_is_not_missed() -> None:
+def test_missing_objective_is_not_missed() -> None:
     case = study(poisson([5.0, 45.0, 5.0], 300.0), goal=Goal(2.0, math.nan, 0.99), start_replicas=1)
     strict = replace(case, goal=Goal(2.0, 0.02, 0.99))
     loose_plan, strict_plan = offline_plan([case, strict], 1)
@@ -128,7 +128,7 @@ def test_an_objective_that_is_not_promised_is_not_missed() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("spread", [0.0, 0.3])
-def test_late_cold_starts_are_allowed_for(spread: float) -> None:
+def test_plan_allows_for_late_cold_starts(spread: float) -> None:
     case = study(poisson([5.0, 45.0, 5.0], 300.0), cold_start_spread=spread, start_replicas=1)
     (plan,) = offline_plan([case], 1)
     assert plan.score.attainment >= 0.99

@@ -14,7 +14,7 @@ from autoscaler.lab.replay.check import UnreachableGoal
 from tests.lab.compare.experiments import INTERACTIVE, busy, experiment
 
 
-def test_an_itl_below_the_step_time_is_refused_before_the_run() -> None:
+def test_itl_below_the_step_time_is_refused_before_the_run() -> None:
     case = replace(busy(), goal=Goal(1.0, 0.005, 0.99))
     with pytest.raises(UnreachableGoal, match=r"^ITL 5 ms is below the step time of this profile \(7\.92 ms\)$"):
         check_cases(case)
@@ -22,7 +22,7 @@ def test_an_itl_below_the_step_time_is_refused_before_the_run() -> None:
         compare(experiment(case), ())
 
 
-def test_a_model_of_which_no_request_can_meet_the_objective_is_told_and_the_others_are_proved() -> None:
+def test_model_without_servable_requests_is_noted() -> None:
     short, long = (replace(busy(name, per_s=0.5), goal=Goal(0.2, 0.1, 0.99)) for name in ("short", "long"))
     long.trace.prompt_tokens[:] = 7000  # 0.3 s alone
     fleet = experiment(short, with_start_replicas(long))
@@ -34,7 +34,7 @@ def test_a_model_of_which_no_request_can_meet_the_objective_is_told_and_the_othe
         compare(experiment(long, replace(long, trace=replace(long.trace, name="longer"))), (), workers=1)
 
 
-def test_a_proof_holds_ours_the_baselines_and_a_bound_below_who_met_the_goal() -> None:
+def test_comparison_holds_ours_baselines_and_a_lower_bound() -> None:
     shares: list[float] = []
     comparison = compare(experiment(), ("keda-queue", "static"), workers=1, progress=shares.append)
     assert [(run.name, run.tuned) for run in comparison.runs] == [
@@ -54,7 +54,7 @@ def test_a_proof_holds_ours_the_baselines_and_a_bound_below_who_met_the_goal() -
     assert comparison.runs[1].params == {"target": 5.0, "stabilization_s": 300.0, "min_replicas": 1.0}
 
 
-def test_what_no_documentation_states_is_told() -> None:
+def test_undocumented_settings_are_noted() -> None:
     notes = compare(experiment(), ("keda-queue", "skyserve"), workers=1).notes
     assert [note for note in notes if "(default)" in note] == [
         "skyserve (default): target: one over the time that one request takes alone in a replica, as its documentation "
@@ -62,14 +62,14 @@ def test_what_no_documentation_states_is_told() -> None:
     ]
 
 
-def test_settings_of_a_fleet_are_shown_where_all_models_have_the_same() -> None:
+def test_common_settings_of_a_fleet_are_shown() -> None:
     long = replace(busy("b"), trace=replace(busy("b").trace, output_tokens=busy("b").trace.output_tokens * 3))
     (_, skyserve) = compare(experiment(busy("a"), long), ("skyserve",), workers=1).runs
     assert skyserve.params == {"upscale_delay_s": 300.0, "downscale_delay_s": 1200.0, "min_replicas": 1.0}
 
 
 @pytest.mark.slow
-def test_a_tuned_proof_has_the_whole_frontier_and_no_worse_baseline() -> None:
+def test_tuned_comparison_has_a_frontier_and_no_worse_baseline() -> None:
     comparison = compare(experiment(), ("keda-rps",), tuned=True, workers=1)
     median_start, best = (run for run in comparison.runs if run.name == "keda-rps")
     assert (median_start.tuned, best.tuned) == (False, True)
@@ -84,7 +84,7 @@ def test_a_tuned_proof_has_the_whole_frontier_and_no_worse_baseline() -> None:
 
 
 @pytest.mark.slow
-def test_a_plan_is_a_row_of_its_own_that_meets_the_goal_and_is_not_below_the_bound() -> None:
+def test_offline_plan_is_a_row_above_the_bound() -> None:
     shares: list[float] = []
     comparison = compare(experiment(), ("keda-queue",), offline_plan=True, workers=1, progress=shares.append)
     assert comparison.offline_plan is not None
@@ -100,13 +100,13 @@ def test_a_plan_is_a_row_of_its_own_that_meets_the_goal_and_is_not_below_the_bou
 
 
 @pytest.mark.slow
-def test_the_same_seed_gives_the_same_proof_on_one_core_and_on_two() -> None:
+def test_seed_gives_the_same_comparison_on_one_core_and_two() -> None:
     one, two = (compare(experiment(), ("keda-queue",), workers=workers) for workers in (1, 2))
     assert [run.score for run in one.runs] == [run.score for run in two.runs]
     assert one.lower_bound_gpu_hours == two.lower_bound_gpu_hours
 
 
-def test_several_workloads_add_up_to_all_their_requests() -> None:
+def test_results_of_workloads_are_weighted_by_requests() -> None:
     cases = busy("a", per_s=2.0), busy("b", per_s=0.5, seed=2)
     played = [run_case(case, Static(1), keep_ttft=True) for case in cases]
     score, timeline = sum_results(cases, played)
@@ -118,7 +118,7 @@ def test_several_workloads_add_up_to_all_their_requests() -> None:
     assert timeline[3, 2] == 2.0  # one replica each
 
 
-def test_who_meets_the_goal_over_all_requests_without_one_model_may_be_below_the_bound_and_it_is_told() -> None:
+def test_run_below_the_bound_of_all_models_is_noted() -> None:
     """Fifteen of 1,800 requests go to a model for which there is no GPU left."""
     light, heavy = busy("light", per_s=3.0), busy("heavy", per_s=0.025, seed=2)
     together = compare(replace(experiment(light, heavy), gpus=1.0), ("static",), workers=1)
@@ -132,7 +132,7 @@ def test_who_meets_the_goal_over_all_requests_without_one_model_may_be_below_the
     assert not [note for note in apart.notes if note.startswith(said)]
 
 
-def test_a_fleet_is_proved_model_by_model() -> None:
+def test_fleet_is_compared_model_by_model() -> None:
     fleet = experiment(busy("a"), busy("b", per_s=0.5, seed=2))
     comparison = compare(fleet, ("static",), offline_plan=True, workers=1)
     alone = [compare(experiment(case), ("static",), offline_plan=True, workers=1) for case in fleet.cases]
@@ -145,7 +145,7 @@ def test_a_fleet_is_proved_model_by_model() -> None:
         assert run.score.gpu_hours == pytest.approx(sum(each.runs[place].score.gpu_hours for each in alone))
 
 
-def test_a_fleet_with_plenty_of_gpus_is_proved_as_one_without_a_limit() -> None:
+def test_fleet_with_plenty_of_gpus_runs_as_without_a_limit() -> None:
     fleet = experiment(busy("a"), busy("b", per_s=0.5, seed=2))
     apart = compare(fleet, ("keda-rps", "static"), workers=1)
     shared = compare(replace(fleet, gpus=500.0), ("keda-rps", "static"), offline_plan=True, workers=1)
@@ -162,7 +162,7 @@ def test_a_fleet_with_plenty_of_gpus_is_proved_as_one_without_a_limit() -> None:
     assert any(note.startswith("planned: each model is planned as if it had all GPUs") for note in shared.notes)
 
 
-def test_on_too_few_gpus_every_policy_stays_within_them() -> None:
+def test_every_policy_stays_within_too_few_gpus() -> None:
     fleet = replace(experiment(*(busy(name, per_s=30.0, seed=seed) for seed, name in enumerate("abc"))), gpus=2.0)
     comparison = compare(fleet, ("keda-rps", "static"), tuned=True, workers=1)
     most_s = 600.0 + 3600.0  # whoever is not served by then never will be
@@ -173,14 +173,14 @@ def test_on_too_few_gpus_every_policy_stays_within_them() -> None:
     assert len(comparison.frontier["ours"]) == 1 + len(OURS_ATTAINMENTS)
 
 
-def test_another_attainment_changes_nothing_else_of_a_policy() -> None:
+def test_with_attainment_changes_nothing_else() -> None:
     changed = with_attainment(INTERACTIVE, 0.9)
     assert changed.spec.objective.attainment == 0.9
     assert changed.spec.objective.ttft == INTERACTIVE.spec.objective.ttft
     assert changed.spec.replicas == INTERACTIVE.spec.replicas
 
 
-def test_a_constant_count_is_there_from_the_start_alone_and_on_shared_gpus() -> None:
+def test_constant_count_serves_from_the_start() -> None:
     fleet = experiment(replace(busy("a", per_s=30.0), cold_start_s=240.0), busy("b", per_s=0.5, seed=2))
     for gpus in (math.inf, 500.0):
         (static,) = (run for run in compare(replace(fleet, gpus=gpus), ("static",), workers=1).runs if run.tuned)

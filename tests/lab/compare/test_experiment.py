@@ -17,29 +17,29 @@ from autoscaler.lab.replay.request_cost import request_work_s
 from tests.lab.compare.experiments import INTERACTIVE, busy
 
 
-def test_the_goal_is_what_the_policy_promises() -> None:
+def test_goal_comes_from_the_policy() -> None:
     assert goal_from_policy(INTERACTIVE) == Goal(1.0, 0.1, 0.99)
     assert np.isnan(goal_from_policy(load().policies["batch"]).itl_s)
 
 
-def test_a_ttft_below_one_step_is_refused() -> None:
+def test_ttft_below_one_step_is_refused() -> None:
     with pytest.raises(UnreachableGoal, match=r"^TTFT 2 ms is below the time this profile takes for one token"):
         check_cases(replace(busy(), goal=Goal(0.002, 0.1, 0.99)))
 
 
-def test_an_objective_that_some_requests_cannot_meet_even_alone_is_told() -> None:
+def test_partly_unreachable_objective_is_noted() -> None:
     case = busy()
     case.trace.prompt_tokens[: len(case.trace.prompt_tokens) // 4] = 7000
     (note,) = check_cases(replace(case, goal=Goal(0.1, 0.1, 0.99)))
     assert "at most 75% of the requests can meet the objective" in note
 
 
-def test_an_objective_that_no_request_can_meet_is_refused() -> None:
+def test_unreachable_objective_is_refused() -> None:
     with pytest.raises(UnreachableGoal, match="no request of busy can meet the objective"):
         check_cases(replace(busy(), goal=Goal(0.03, 0.1, 0.99)))
 
 
-def test_an_objective_that_is_not_promised_is_never_out_of_reach() -> None:
+def test_missing_objective_is_always_reachable() -> None:
     assert check_cases(replace(busy(), goal=Goal(float("nan"), float("nan"), 0.99))) == ()
 
 
@@ -50,7 +50,7 @@ def attained(case: Case, count: int, until_s: float) -> float:
 
 
 @pytest.mark.parametrize(("duration_s", "until_s"), [(50.0, 50.0), (900.0, 600.0)])
-def test_a_study_begins_with_the_fewest_that_serve_its_beginning_by_the_goal(duration_s: float, until_s: float) -> None:
+def test_start_replicas_are_the_fewest_that_meet_the_goal(duration_s: float, until_s: float) -> None:
     """Its first ten minutes; what comes after them is not looked at."""
     case = replace(busy(per_s=40.0, duration_s=duration_s), goal=Goal(0.4, 0.02, 0.99))
     later = case.trace.arrival_s >= until_s
@@ -60,13 +60,13 @@ def test_a_study_begins_with_the_fewest_that_serve_its_beginning_by_the_goal(dur
     assert attained(case, count, until_s) >= case.goal.attainment > attained(case, count - 1, until_s)
 
 
-def test_a_study_whose_beginning_is_empty_begins_with_one() -> None:
+def test_start_replicas_are_one_without_early_requests() -> None:
     case = busy()
     trace = replace(case.trace, arrival_s=600.0 + case.trace.arrival_s, duration_s=1200.0)
     assert with_start_replicas(replace(case, trace=trace, start_replicas=7)).start_replicas == 1
 
 
-def test_a_study_begins_with_what_a_burst_needs_however_idle_it_is_before() -> None:
+def test_start_replicas_cover_an_early_burst() -> None:
     """Twenty seconds of sixty requests a second in ten minutes: their mean keeps two replicas busy, ten are too few."""
     case = replace(busy(per_s=60.0, duration_s=20.0), goal=Goal(0.4, 0.02, 0.99))
     trace = replace(case.trace, arrival_s=500.0 + case.trace.arrival_s, duration_s=600.0)
@@ -78,14 +78,14 @@ def test_a_study_begins_with_what_a_burst_needs_however_idle_it_is_before() -> N
 
 
 @pytest.mark.parametrize("most", [1, 2, 3])
-def test_a_study_whose_goal_is_out_of_reach_begins_with_no_more_than_there_may_be(most: int) -> None:
+def test_start_replicas_stay_within_the_maximum(most: int) -> None:
     few = replace(busy(per_s=60.0), max_replicas=most)
     count = with_start_replicas(few).start_replicas
     assert 1 <= count <= most
     assert attained(few, count, 600.0) == attained(few, most, 600.0) < few.goal.attainment
 
 
-def test_a_study_begins_with_what_its_first_minutes_need() -> None:
+def test_start_replicas_fit_the_first_minutes() -> None:
     assert with_start_replicas(busy(per_s=0.01)).start_replicas == 1
     one, two = (with_start_replicas(busy(per_s=per_s)).start_replicas for per_s in (80.0, 160.0))
     assert one > 2

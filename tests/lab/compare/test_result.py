@@ -89,25 +89,25 @@ def second_days() -> list[Comparison]:
 
 
 @pytest.mark.timeout(600)
-def test_the_shipped_policy_meets_its_goal_in_the_first_hours(first_hours: list[Comparison]) -> None:
+def test_ours_meets_the_goal_in_the_first_hours(first_hours: list[Comparison]) -> None:
     assert gpu_hours(first_hours) < math.inf, [verdict(comparison) for comparison in first_hours]
 
 
 @pytest.mark.timeout(600)
-def test_it_is_cheaper_than_every_baseline_that_meets_the_goal_without_hindsight(first_hours: list[Comparison]) -> None:
+def test_ours_is_cheaper_than_default_baselines(first_hours: list[Comparison]) -> None:
     untuned = {run.name: gpu_hours(first_hours, run.name) for run in first_hours[0].baselines if run.default}
     assert sum(hours < math.inf for hours in untuned.values()) >= 2
     assert gpu_hours(first_hours) < 0.8 * min(untuned.values()), untuned
 
 
 @pytest.mark.timeout(600)
-def test_what_not_knowing_costs_in_the_first_hours_is_bounded(first_hours: list[Comparison]) -> None:
+def test_excess_of_ours_in_the_first_hours_is_bounded(first_hours: list[Comparison]) -> None:
     said = [verdict(comparison) for comparison in first_hours]
     assert gpu_hours(first_hours) <= MOST_IN_FIRST_HOURS * tuned_gpu_hours(first_hours), said
 
 
 @pytest.mark.timeout(600)
-def test_nobody_who_meets_the_goal_is_below_the_bound(first_hours: list[Comparison]) -> None:
+def test_no_run_that_meets_the_goal_is_below_the_bound(first_hours: list[Comparison]) -> None:
     for comparison in first_hours:
         for run in comparison.runs:
             if comparison.meets_goal(run):
@@ -115,7 +115,7 @@ def test_nobody_who_meets_the_goal_is_below_the_bound(first_hours: list[Comparis
 
 
 @pytest.mark.timeout(1500)
-def test_on_the_second_day_it_meets_its_goal_and_costs_little_more_than_what_hindsight_finds(
+def test_ours_is_near_tuned_baselines_on_the_second_day(
     second_days: list[Comparison],
 ) -> None:
     said = [verdict(comparison) for comparison in second_days]
@@ -123,7 +123,7 @@ def test_on_the_second_day_it_meets_its_goal_and_costs_little_more_than_what_hin
 
 
 @pytest.mark.timeout(1500)
-def test_on_the_second_day_it_keeps_up_with_what_was_best_on_the_first(second_days: list[Comparison]) -> None:
+def test_ours_keeps_up_with_learned_baselines_on_day_two(second_days: list[Comparison]) -> None:
     """Where that meets the goal once more."""
     chosen = [(comparison, comparison.best_learned_baseline()) for comparison in second_days]
     again = [(comparison, run) for comparison, run in chosen if run is not None and comparison.meets_goal(run)]

@@ -27,7 +27,7 @@ def tuned(case: Case) -> dict[str, TunedBaseline]:
     return {best.name: best for best in tune(case, "static", "keda-rps", "skyserve")}
 
 
-def test_the_cheapest_setting_that_meets_the_goal_is_kept(case: Case, tuned: dict[str, TunedBaseline]) -> None:
+def test_cheapest_setting_that_meets_the_goal_is_kept(case: Case, tuned: dict[str, TunedBaseline]) -> None:
     best = tuned["keda-rps"]
     assert best.score.attainment >= case.goal.attainment
     rows = [
@@ -39,7 +39,7 @@ def test_the_cheapest_setting_that_meets_the_goal_is_kept(case: Case, tuned: dic
     assert best.score == compute_score(case, run(case, BASELINES["keda-rps"](case, best.params)))
 
 
-def test_static_is_the_least_count_that_meets_the_goal(case: Case, tuned: dict[str, TunedBaseline]) -> None:
+def test_static_is_the_smallest_count_that_meets_the_goal(case: Case, tuned: dict[str, TunedBaseline]) -> None:
     count = tuned["static"].params["replicas"]
     assert tuned["static"].score.attainment >= case.goal.attainment
     fewer = replace(case, start_replicas=int(count) - 1)
@@ -48,14 +48,14 @@ def test_static_is_the_least_count_that_meets_the_goal(case: Case, tuned: dict[s
     assert len(tuned["static"].found) < 12
 
 
-def test_if_no_setting_meets_the_goal_the_nearest_is_kept(case: Case) -> None:
+def test_closest_setting_is_kept_when_none_meets_the_goal(case: Case) -> None:
     hard = replace(case, goal=Goal(0.01, 0.1, 0.99))
     (best,) = tune(hard, "hpa-inflight")
     assert best.score.attainment < hard.goal.attainment
     assert best.score.attainment == max(score.attainment for _, score in best.found)
 
 
-def test_where_the_best_lies_at_an_end_of_the_grid_the_grid_goes_on_until_it_gets_worse(case: Case) -> None:
+def test_grid_is_extended_while_its_end_is_the_best(case: Case) -> None:
     """The goal is loose: the fewer replicas the better, and the highest target of the grid still asks for too many."""
     rule = BASELINES["hpa-inflight"]
     calm = replace(case, trace=poisson([25.0, 30.0], 240.0), goal=Goal(60.0, 0.5, 0.99), start_replicas=2)
@@ -65,7 +65,7 @@ def test_where_the_best_lies_at_an_end_of_the_grid_the_grid_goes_on_until_it_get
     assert float(best.params["target"]) > 256
 
 
-def test_while_nothing_meets_the_goal_settings_go_on_to_more_replicas(case: Case) -> None:
+def test_grid_is_extended_until_a_setting_meets_the_goal(case: Case) -> None:
     rule = BASELINES["wva-saturation"]
     hard = replace(case, goal=Goal(0.1, 0.015, 0.9))
     grid = [compute_score(hard, run(hard, rule(hard, params))) for params in rule.grid(hard)]
@@ -87,7 +87,7 @@ def hopeless(case: Case) -> Case:
 
 
 @pytest.mark.parametrize("name", ["hpa-inflight", "keda-rps", "wva-saturation"])
-def test_where_nobody_can_meet_the_goal_a_step_that_serves_no_more_is_the_last(hopeless: Case, name: str) -> None:
+def test_extension_stops_when_attainment_stops_rising(hopeless: Case, name: str) -> None:
     rule = BASELINES[name]
     (best,) = tune(hopeless, name)
     assert not hopeless.goal.is_met_by(best.score.attainment)
@@ -100,7 +100,7 @@ def test_where_nobody_can_meet_the_goal_a_step_that_serves_no_more_is_the_last(h
     assert max(at_the_end) < max(before_it) + MORE
 
 
-def test_where_no_count_meets_the_goal_it_is_one_than_which_twice_as_many_serve_hardly_more(hopeless: Case) -> None:
+def test_constant_count_stops_growing_without_effect(hopeless: Case) -> None:
     (best,) = tune(hopeless, "static")
     count = int(float(best.params["replicas"]))
     many = replace(hopeless, start_replicas=400)
@@ -109,7 +109,7 @@ def test_where_no_count_meets_the_goal_it_is_one_than_which_twice_as_many_serve_
     assert max(float(params["replicas"]) for params, _ in best.found) <= 2 * count < 400
 
 
-def test_a_step_that_changes_nothing_is_the_last(case: Case) -> None:
+def test_extension_stops_after_a_step_without_effect(case: Case) -> None:
     """One request a second: from some target on, every one asks for a single replica."""
     light = replace(case, trace=poisson([1.0], 300.0), start_replicas=1)
     (best,) = tune(light, "hpa-inflight")
@@ -117,7 +117,7 @@ def test_a_step_that_changes_nothing_is_the_last(case: Case) -> None:
     assert (best.params["target"], targets[-1]) == (256.0, 512.0)
 
 
-def test_a_step_that_changes_nothing_is_not_the_last_where_there_are_replicas_to_give_up(case: Case) -> None:
+def test_extension_continues_while_replicas_can_be_saved(case: Case) -> None:
     """A twentieth more than two replicas can do: the last target of the grid wants three, and so does the next."""
     rule, most = BASELINES["skyserve"], request_rates(case)[-1] / 0.85
     arrivals = trace(np.arange(0, 480, 1 / (2.1 * most)), duration_s=480.0)
@@ -132,7 +132,7 @@ def test_a_step_that_changes_nothing_is_not_the_last_where_there_are_replicas_to
     assert steady.goal.is_met_by(best.score.attainment)
 
 
-def test_dynamos_correction_is_tried_beside_the_best_setting_without_it(case: Case) -> None:
+def test_extra_values_are_tried_with_the_best_setting(case: Case) -> None:
     (best,) = tune(case, "dynamo-throughput")
     corrected = [params for params, _ in best.found if params["correction"] == "decode" and params["min_replicas"] == 1]
     assert len(corrected) == 3
@@ -140,13 +140,13 @@ def test_dynamos_correction_is_tried_beside_the_best_setting_without_it(case: Ca
     assert len({(params["predictor"], params["interval_s"]) for params in corrected}) == 1
 
 
-def test_several_processes_find_the_same(case: Case, tuned: dict[str, TunedBaseline]) -> None:
+def test_tuning_in_processes_gives_the_same_settings(case: Case, tuned: dict[str, TunedBaseline]) -> None:
     static, again = tune(case, "static", "keda-rps", workers=2)
     assert again == tuned["keda-rps"]
     assert static == tuned["static"]
 
 
-def test_each_case_gets_the_setting_that_it_gets_alone(case: Case, tuned: dict[str, TunedBaseline]) -> None:
+def test_each_case_gets_the_same_setting_as_alone(case: Case, tuned: dict[str, TunedBaseline]) -> None:
     quiet = replace(case, trace=poisson([4.0], 300.0))
     cases = [case, quiet]
     for name in ("static", "keda-rps"):
@@ -154,13 +154,13 @@ def test_each_case_gets_the_setting_that_it_gets_alone(case: Case, tuned: dict[s
         assert both == [tuned[name], *tune(quiet, name)]
 
 
-def test_an_unknown_baseline_is_named(case: Case) -> None:
+def test_unknown_baseline_is_named(case: Case) -> None:
     with pytest.raises(ValueError, match="baseline is 'magic'; allowed: keda-queue, "):
         search_best_settings([case], "magic")
 
 
 @pytest.mark.parametrize("found", [1, 12])
-def test_static_is_there_from_the_start_however_many_the_case_begins_with(case: Case, found: int) -> None:
+def test_static_ignores_the_start_replicas_of_the_case(case: Case, found: int) -> None:
     """A service that runs a constant count has run it before: none is started at first, and none is let go."""
     (best,) = tune(replace(case, start_replicas=found), "static")
     (median_start,) = tune(case, "static")
@@ -171,7 +171,7 @@ def test_static_is_there_from_the_start_however_many_the_case_begins_with(case: 
 
 
 @pytest.mark.parametrize("name", ["hpa-inflight", "keda-queue", "wva-saturation", "dynamo-throughput"])
-def test_a_rule_costs_no_more_than_the_constant_count_which_its_floor_can_be(case: Case, name: str) -> None:
+def test_rule_costs_no_more_than_the_constant_count(case: Case, name: str) -> None:
     """Load that jumps to five times itself with a cold start too long to follow: nothing but a floor meets the goal."""
     jumps = replace(case, trace=poisson([5.0, 60.0, 5.0, 60.0], 100.0), cold_start_s=200.0)
     static, best = tune(jumps, "static", name)

@@ -66,7 +66,7 @@ class Watched(GpuPool):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["hpa-inflight", "knative-kpa", "skyserve"])
-def test_with_plenty_of_gpus_every_case_goes_as_if_it_were_alone(name: str) -> None:
+def test_cases_are_independent_with_plenty_of_gpus(name: str) -> None:
     cases = fleet(crash_every_s=360.0)
     baseline = BASELINES[name]
     params = [baseline.grid(case)[0] for case in cases]
@@ -78,7 +78,7 @@ def test_with_plenty_of_gpus_every_case_goes_as_if_it_were_alone(name: str) -> N
 
 
 @pytest.mark.slow
-def test_ours_decides_for_all_in_one_tick_as_it_does_for_each() -> None:
+def test_one_tick_for_all_decides_like_one_for_each() -> None:
     cases = fleet()
     together = run_fleet(cases, PolicyFleetScaler(cases, [INTERACTIVE] * 3, gpus=1000), GpuPool(1000))
     alone = [run(case, PolicyScaler(case, INTERACTIVE)) for case in cases]
@@ -98,9 +98,7 @@ def test_ours_decides_for_all_in_one_tick_as_it_does_for_each() -> None:
     each=st.sampled_from([0.5, 1.0]),
     spread=st.sampled_from([0.0, 0.5]),
 )
-def test_never_are_more_gpus_in_use_than_there_are(
-    desired: list[list[int]], gpus: float, each: float, spread: float
-) -> None:
+def test_gpus_in_use_never_exceed_the_pool(desired: list[list[int]], gpus: float, each: float, spread: float) -> None:
     held: list[int] = []  # replicas with GPUs, at each decision
     ends_s: list[float] = []
 
@@ -129,7 +127,7 @@ def leaver(from_s: float, until_replicas: int = 1, to_replicas: int = 0) -> Told
     return Told(lambda view: until_replicas if view.now_s < from_s else to_replicas)
 
 
-def test_a_replica_waits_for_gpus_and_starts_when_another_one_leaves() -> None:
+def test_replica_waits_for_gpus_and_starts_when_one_ends() -> None:
     seen: list[tuple[float, int, int, bool]] = []
 
     def wants_one(view: View) -> int:
@@ -149,7 +147,7 @@ def test_a_replica_waits_for_gpus_and_starts_when_another_one_leaves() -> None:
     assert by_time[105.0] == [1, 0, False]
 
 
-def test_gpus_of_a_draining_replica_are_handed_on_once_it_is_empty() -> None:
+def test_gpus_are_reassigned_once_a_draining_replica_is_empty() -> None:
     busy = make_case(trace_of([40.0], 1000, duration_s=240.0))  # ten seconds of work, until 50 s
     late = make_case(trace_of([1.0], 10, duration_s=240.0), start_replicas=0)
     outcomes = run_fleet([busy, late], [leaver(45.0), Fixed(1)], GpuPool(1))
@@ -160,7 +158,7 @@ def test_gpus_of_a_draining_replica_are_handed_on_once_it_is_empty() -> None:
     assert outcomes[1].replica_s == pytest.approx(240.0 - (serving_s - 60.0))
 
 
-def test_one_who_no_longer_wants_leaves_the_queue_and_has_cost_nothing() -> None:
+def test_withdrawn_replica_leaves_the_queue_and_costs_nothing() -> None:
     idle = make_case(trace_of([], duration_s=240.0))
     fickle = make_case(trace_of([], duration_s=240.0), start_replicas=0)
     outcomes = run_fleet([idle, fickle, fickle], [leaver(90.0), leaver(60.0), Told(late_one)], GpuPool(1))
@@ -171,7 +169,7 @@ def late_one(view: View) -> int:
     return 1 if view.now_s >= 30 else 0
 
 
-def test_replicas_that_wait_go_before_those_that_start_or_serve() -> None:
+def test_waiting_replicas_are_removed_first() -> None:
     counts: list[tuple[int, int]] = []
 
     def rule(view: View) -> int:
@@ -183,7 +181,7 @@ def test_replicas_that_wait_go_before_those_that_start_or_serve() -> None:
     assert counts[4] == (2, 0)
 
 
-def test_replicas_a_study_begins_with_wait_too_if_there_are_not_enough_gpus() -> None:
+def test_initial_replicas_wait_when_gpus_are_short() -> None:
     first, second = (make_case(trace_of([1.0], 10, duration_s=240.0), start_replicas=1) for _ in range(2))
     outcomes = run_fleet([first, second], [leaver(30.0), Fixed(1)], GpuPool(1))
     assert outcomes[0].ttft_s.tolist() == pytest.approx([0.01])
@@ -192,7 +190,7 @@ def test_replicas_a_study_begins_with_wait_too_if_there_are_not_enough_gpus() ->
 
 @pytest.mark.slow
 @pytest.mark.parametrize("favoured", [0, 1])
-def test_ours_gives_short_gpus_to_the_workload_of_higher_priority(favoured: int) -> None:
+def test_ours_gives_scarce_gpus_to_the_higher_priority(favoured: int) -> None:
     trace = synthetic.poisson([200.0], 900.0, output=200)
     cases = [replace(synthetic.study(trace, seed=1), trace=replace(trace, name=name)) for name in ("a", "b")]
     policies = [with_priority(f"p{number}", 100 if number == favoured else 1) for number in range(2)]
@@ -204,7 +202,7 @@ def test_ours_gives_short_gpus_to_the_workload_of_higher_priority(favoured: int)
     assert np.mean(outcomes[favoured].ttft_s <= 1.0) > np.mean(outcomes[1 - favoured].ttft_s <= 1.0)
 
 
-def test_a_node_is_fresh_once_and_everybody_sees_the_phases_as_they_pass() -> None:
+def test_node_is_fresh_once_and_phases_show_as_they_pass() -> None:
     rows: dict[float, list[tuple[bool, bool, bool]]] = {}
 
     def rule(view: View) -> int:
@@ -226,7 +224,7 @@ def test_a_node_is_fresh_once_and_everybody_sees_the_phases_as_they_pass() -> No
     assert rows[330.0] == [(True, True, True)] * 3
 
 
-def test_a_ninth_replica_needs_a_second_node() -> None:
+def test_ninth_replica_needs_a_second_node() -> None:
     took: list[list[float]] = []
 
     def rule(view: View) -> int:
@@ -238,7 +236,7 @@ def test_a_ninth_replica_needs_a_second_node() -> None:
     assert took[-1] == pytest.approx([60.0] * 7 + [240.0] * 2)  # seven beside the first one, two on a second node
 
 
-def test_a_case_that_is_over_counts_nothing_of_what_comes_after() -> None:
+def test_finished_case_counts_nothing_more() -> None:
     has_waiting = make_case(trace_of([1.0], 10, duration_s=30.0))
     long = make_case(trace_of([1.0], 10, duration_s=300.0))
     grows = Told(lambda view: 1 + int(view.now_s // 60))
@@ -247,7 +245,7 @@ def test_a_case_that_is_over_counts_nothing_of_what_comes_after() -> None:
     assert [outcome.replica_s for outcome in outcomes] == pytest.approx([30.0, 300.0])
 
 
-def test_a_replica_larger_than_the_pool_is_refused() -> None:
+def test_replica_larger_than_the_pool_is_refused() -> None:
     with pytest.raises(ValueError, match=r"gpus_per_replica is 4, a node has 2"):
         run_fleet([make_case(trace_of([1.0]), gpus_per_replica=4.0)], [Fixed(1)], GpuPool(2))
 

@@ -18,7 +18,7 @@ from tests.lab.replay import synthetic
 
 
 @pytest.mark.slow
-def test_where_slots_are_few_short_gaps_between_tokens_starve_nobody() -> None:
+def test_few_slots_with_short_gaps_meet_the_goal() -> None:
     """Requests queue for slots while gaps stay short: the replica is full, not idle."""
     replica_spec = find_profile("8b-h100")
     few = dataclasses.replace(replica_spec.profile, max_num_seqs=24)
@@ -58,7 +58,7 @@ class Counting(PolicyScaler):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cold_start_s", [60.0, 240.0])
-def test_ticks_that_would_read_nothing_new_are_left_out_and_decide_nothing_else(cold_start_s: float) -> None:
+def test_skipped_ticks_change_no_decision(cold_start_s: float) -> None:
     """A scrape every 15 s: of three ticks two, but while replicas start none."""
     rates = [4.0, 4.0, 30.0, 60.0, 30.0, 4.0, 4.0, 4.0]
     case = synthetic.study(synthetic.poisson(rates, 300.0, seed=5), cold_start_s=cold_start_s, start_replicas=2)

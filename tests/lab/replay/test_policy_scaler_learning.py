@@ -12,7 +12,7 @@ from tests.lab.compare.experiments import experiment, rising
 
 
 @pytest.mark.slow
-def test_who_knows_only_what_came_before_may_miss_what_hindsight_meets() -> None:
+def test_learned_setting_can_miss_where_hindsight_meets() -> None:
     case = rising()
     comparison = compare(experiment(case), ("static", "keda-rps"), tuned=True, offline_plan=True, workers=1)
     assert (comparison.learned_s, comparison.duration_s) == (600.0, 600.0)
@@ -38,7 +38,7 @@ def test_who_knows_only_what_came_before_may_miss_what_hindsight_meets() -> None
 
 
 @pytest.mark.slow
-def test_ours_learns_before_figures_count_and_decides_as_if_they_did() -> None:
+def test_ours_decides_the_same_in_the_learning_part() -> None:
     case = rising()
     whole = run_case(replace(case, counted_from_s=0), Static(3)).score
     counted = run_case(case, Static(3)).score
@@ -52,7 +52,7 @@ def test_ours_learns_before_figures_count_and_decides_as_if_they_did() -> None:
     assert ours.timeline[:, 1:].tolist() == all_along.timeline[-len(ours.timeline) :, 1:].tolist()
 
 
-def test_a_bound_that_counts_from_a_moment_is_that_of_what_comes_from_then_on() -> None:
+def test_bound_covers_the_scored_part_only() -> None:
     """Any number of replicas may be there, paid for before: a count that never starts one is not below it."""
     case = replace(rising(), cold_start_s=240.0)
     comparison = compare(experiment(case), ("static",), tuned=True, workers=1)
@@ -63,7 +63,7 @@ def test_a_bound_that_counts_from_a_moment_is_that_of_what_comes_from_then_on() 
     assert comparison.lower_bound_gpu_hours == compare(experiment(alone), (), workers=1).lower_bound_gpu_hours
 
 
-def test_models_of_a_fleet_are_tuned_on_what_each_had_before_if_only_one_had_anything() -> None:
+def test_models_are_tuned_on_their_own_learning_part() -> None:
     late = rising("late")
     late = replace(late, trace=replace(late.trace, arrival_s=late.trace.arrival_s / 2 + 600))
     fleet = replace(experiment(rising("a", 1.0), late), gpus=8.0)

@@ -46,7 +46,7 @@ def erlang_c_wait_s(rate_per_s: float, service_s: float, servers: int) -> float:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("servers", "usage"), [(1, 0.5), (4, 0.8), (16, 0.9)])
-def test_slots_of_a_constant_step_are_the_servers_of_an_m_m_c_queue(servers: int, usage: float) -> None:
+def test_constant_step_is_an_m_m_c_queue(servers: int, usage: float) -> None:
     service_s = 400 * STEP_S
     rate = usage * servers / service_s
     profile = replace(CONSTANT, max_num_seqs=servers)
@@ -56,7 +56,7 @@ def test_slots_of_a_constant_step_are_the_servers_of_an_m_m_c_queue(servers: int
 
 @pytest.mark.slow
 @pytest.mark.parametrize("usage", [0.5, 0.8])
-def test_one_slot_and_equal_requests_are_an_m_d_1_queue(usage: float) -> None:
+def test_one_slot_with_equal_requests_is_an_m_d_1_queue(usage: float) -> None:
     service_s = 400 * STEP_S
     profile, tokens = replace(CONSTANT, max_num_seqs=1), np.full(REQUESTS, 400)
     means = [waits_s(estimate_replica_s(profile, usage / service_s, tokens, seed)) for seed in range(5)]
@@ -66,7 +66,7 @@ def test_one_slot_and_equal_requests_are_an_m_d_1_queue(usage: float) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["equal", "geometric", "two kinds"])
-def test_a_step_that_grows_with_the_batch_shares_the_processor_whatever_the_lengths(kind: str) -> None:
+def test_growing_step_is_processor_sharing(kind: str) -> None:
     """In an M/G/1 queue with processor sharing the mean time depends on the mean length alone (Kleinrock 1967)."""
     usage, mean = 0.7, 1000
     means = []
@@ -81,7 +81,7 @@ def test_a_step_that_grows_with_the_batch_shares_the_processor_whatever_the_leng
     assert np.mean(means) == pytest.approx(mean * STEP_S / (1 - usage), rel=0.06)
 
 
-def test_under_processor_sharing_a_request_of_twice_the_length_takes_twice_the_time() -> None:
+def test_double_length_takes_double_time_when_sharing() -> None:
     tokens = np.where(np.random.default_rng(1).random(REQUESTS) < 0.5, 600, 1200)
     outcome = estimate_replica_s(SHARED, 0.7 / (900 * STEP_S), tokens, seed=1)
     long = tokens[WARM_UP:] == 1200
@@ -89,7 +89,7 @@ def test_under_processor_sharing_a_request_of_twice_the_length_takes_twice_the_t
     assert took_s[long].mean() / took_s[~long].mean() == pytest.approx(2.0, rel=0.03)
 
 
-def test_littles_law_holds_between_what_is_counted_and_what_is_felt() -> None:
+def test_littles_law_holds_between_metrics_and_latencies() -> None:
     rate, service_s = 8.0, 400 * STEP_S
     case = make_case(trace_of(np.cumsum(np.random.default_rng(4).exponential(1 / rate, REQUESTS)).tolist(), 400))
     case = replace(case, profile=replace(CONSTANT, max_num_seqs=4), scrape_s=5.0)

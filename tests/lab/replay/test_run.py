@@ -27,7 +27,7 @@ from tests.lab.replay.cases import PLAIN, Fixed, Told, make_case, trace_of
 SHAPE = Shape(4.0, Lengths(200, 0.5, 2000), Lengths(100, 0.5, 1000))
 
 
-def test_a_request_to_a_free_replica_takes_its_tokens() -> None:
+def test_request_on_a_free_replica_takes_one_step_per_token() -> None:
     outcome = run(make_case(trace_of([5.0, 7.0], [101, 1], duration_s=20.0)), Fixed(1))
     assert outcome.ttft_s.tolist() == pytest.approx([0.01, 0.01])
     assert outcome.itl_s.tolist() == pytest.approx([0.01, 0.0])
@@ -35,7 +35,7 @@ def test_a_request_to_a_free_replica_takes_its_tokens() -> None:
     assert outcome.replica_s == pytest.approx(20.0)
 
 
-def test_the_timeline_has_every_scrape_so_that_a_burst_within_a_minute_shows_and_nothing_is_blank() -> None:
+def test_timeline_has_a_row_for_every_scrape() -> None:
     arrivals = [*np.linspace(80.0, 81.0, 100).tolist(), 100.0]
     outcome = run(
         make_case(trace_of(arrivals, 400, duration_s=240.0)), Told(lambda view: 2 if view.now_s >= 120 else 1)
@@ -46,13 +46,13 @@ def test_the_timeline_has_every_scrape_so_that_a_burst_within_a_minute_shows_and
     assert desired.tolist() == [1.0] * 9 + [2.0] * 9  # decided at 120 s
 
 
-def test_the_run_goes_on_and_is_paid_for_until_everybody_is_served() -> None:
+def test_run_continues_until_all_requests_are_served() -> None:
     outcome = run(make_case(trace_of([5.0], 2000, duration_s=6.0)), Fixed(1))
     assert outcome.e2e_s[0] == pytest.approx(20.0)
     assert outcome.replica_s == pytest.approx(25.0)
 
 
-def test_a_run_tells_how_much_of_its_trace_is_over_and_that_all_is_while_it_serves_the_last() -> None:
+def test_run_reports_the_progress_of_its_trace() -> None:
     shares: list[float] = []
     run(make_case(trace_of([5.0], 4000, duration_s=20.0)), Fixed(1), shares.append)
     assert shares == sorted(shares)
@@ -60,7 +60,7 @@ def test_a_run_tells_how_much_of_its_trace_is_over_and_that_all_is_while_it_serv
     assert shares[-2:] == [1.0, 1.0]
 
 
-def test_without_a_replica_the_gateway_holds_requests_until_the_first_one_serves() -> None:
+def test_gateway_holds_requests_until_a_replica_serves() -> None:
     seen: list[float] = []
 
     def desired(view: View) -> int:
@@ -76,13 +76,13 @@ def test_without_a_replica_the_gateway_holds_requests_until_the_first_one_serves
     assert (outcome.change_s.tolist(), outcome.change_to.tolist()) == ([30.0], [1])
 
 
-def test_nobody_is_served_if_nobody_is_asked_for_and_the_run_ends_all_the_same() -> None:
+def test_run_ends_when_no_replica_is_ever_requested() -> None:
     outcome = run(make_case(trace_of([10.0], 10), start_replicas=0), Fixed(0))
     assert outcome.ttft_s.tolist() == outcome.itl_s.tolist() == outcome.e2e_s.tolist() == [math.inf]
     assert outcome.replica_s == 0.0
 
 
-def test_a_new_replica_costs_from_the_moment_it_is_asked_for_and_serves_after_its_cold_start() -> None:
+def test_new_replica_costs_at_once_and_serves_after_its_start() -> None:
     states: list[tuple[float, int, int]] = []
 
     def desired(view: View) -> int:
@@ -105,7 +105,7 @@ def test_a_new_replica_costs_from_the_moment_it_is_asked_for_and_serves_after_it
     assert outcome.replica_s == pytest.approx(120.0 + 90.0)
 
 
-def test_who_serves_at_the_beginning_tells_how_long_its_start_took() -> None:
+def test_initial_replicas_show_the_length_of_their_start() -> None:
     """As the status of a pod does."""
     told: list[FloatColumn] = []
 
@@ -121,7 +121,7 @@ def test_who_serves_at_the_beginning_tells_how_long_its_start_took() -> None:
     assert np.log(told[0]).std() == pytest.approx(0.5, rel=0.15)
 
 
-def test_cold_starts_scatter_around_their_mean_and_follow_the_seed() -> None:
+def test_cold_starts_vary_around_their_mean_by_seed() -> None:
     took: list[FloatColumn] = []
 
     def desired(view: View) -> int:
@@ -139,7 +139,7 @@ def test_cold_starts_scatter_around_their_mean_and_follow_the_seed() -> None:
     assert not np.array_equal(first[:9], other[:9])
 
 
-def test_a_leaving_replica_finishes_what_it_has_and_is_paid_for_until_then() -> None:
+def test_terminating_replica_finishes_its_requests_and_costs() -> None:
     # At 15 s one of two goes: the younger, which has the second request, until 10 + 12 s.
     case = make_case(trace_of([9.0, 10.0], 1200, duration_s=100.0), start_replicas=2, drain_s=30.0)
     outcome = run(case, Fixed(1))
@@ -147,7 +147,7 @@ def test_a_leaving_replica_finishes_what_it_has_and_is_paid_for_until_then() -> 
     assert outcome.replica_s == pytest.approx(100.0 + 22.0)
 
 
-def test_what_a_leaving_replica_has_not_finished_in_time_is_lost() -> None:
+def test_requests_beyond_the_drain_time_are_lost() -> None:
     case = make_case(trace_of([9.0, 10.0], 1200, duration_s=100.0), start_replicas=2, drain_s=3.0)
     outcome = run(case, Fixed(1))
     assert outcome.ttft_s.tolist() == pytest.approx([0.01, 0.01])  # it had begun
@@ -155,7 +155,7 @@ def test_what_a_leaving_replica_has_not_finished_in_time_is_lost() -> None:
     assert outcome.replica_s == pytest.approx(100.0 + 18.0)
 
 
-def test_those_who_are_not_ready_go_first_then_the_youngest() -> None:
+def test_scale_down_removes_unready_then_youngest_replicas() -> None:
     rows: list[tuple[float, list[int], list[bool]]] = []
     wants = iter([3, 2, 1, 1])
 
@@ -174,7 +174,7 @@ def test_those_who_are_not_ready_go_first_then_the_youngest() -> None:
     ]
 
 
-def test_a_client_without_patience_leaves_the_queue_and_no_counter_knows() -> None:
+def test_impatient_client_leaves_without_a_counter() -> None:
     counted: list[Totals] = []
 
     def desired(view: View) -> int:
@@ -190,7 +190,7 @@ def test_a_client_without_patience_leaves_the_queue_and_no_counter_knows() -> No
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_with_patience_too_it_does_not_matter_how_often_somebody_looks(seed: int) -> None:
+def test_impatient_clients_leave_whatever_the_scrape_interval(seed: int) -> None:
     """A cache that is full and clients who leave: who stands behind one of them joins when he does."""
     rng = np.random.default_rng(seed)
     trace = Trace(
@@ -204,7 +204,7 @@ def test_with_patience_too_it_does_not_matter_how_often_somebody_looks(seed: int
         assert getattr(often, name) == pytest.approx(getattr(rare, name), abs=1e-6)
 
 
-def test_a_crash_loses_what_the_engine_held_resets_its_counters_and_starts_it_again() -> None:
+def test_crash_loses_requests_and_resets_counters() -> None:
     pods: list[PodRows] = []
     totals: list[Totals] = []
 
@@ -227,7 +227,7 @@ def test_a_crash_loses_what_the_engine_held_resets_its_counters_and_starts_it_ag
     assert outcome.replica_s == pytest.approx(3600.0, rel=0.02)  # a crash is no discount
 
 
-def test_what_was_read_of_an_engine_that_crashed_stands_until_the_next_scrape_fails() -> None:
+def test_metrics_of_a_crashed_engine_stay_until_the_next_scrape() -> None:
     notes: list[tuple[float, float, bool, float]] = []  # now, the last scrape, ready, tokens
 
     def desired(view: View) -> int:
@@ -247,7 +247,7 @@ def test_what_was_read_of_an_engine_that_crashed_stands_until_the_next_scrape_fa
                 assert math.isnan(tokens) == (scraped_s > alive_s)
 
 
-def test_a_container_starts_again_at_once_and_waits_longer_with_every_crash_soon_after() -> None:
+def test_restart_back_off_grows_with_repeated_crashes() -> None:
     """As the kubelet does: 10, 20, 40 s and so on up to five minutes, and from the beginning after ten minutes."""
     case = make_case(trace_of([1.0], duration_s=1e6), cold_start_s=60.0, start_replicas=1)
     replicas = Replicas(case, GpuPool.for_cases([case]))
@@ -263,7 +263,7 @@ def test_a_container_starts_again_at_once_and_waits_longer_with_every_crash_soon
     assert waits_s == pytest.approx([0, 10, 20, 40, 80, 160, 300, 300, 300, 0, 10, 0])
 
 
-def test_a_proxy_does_not_count_clients_who_left_while_no_replica_served() -> None:
+def test_proxy_does_not_count_clients_that_left() -> None:
     counted: list[float] = []
 
     def desired(view: View) -> int:
@@ -289,7 +289,7 @@ def observed(**changes: object) -> tuple[Outcome, list[tuple[float, Totals, PodR
 
 
 @pytest.mark.parametrize("router", ["least-requests", "round-robin"])
-def test_what_is_seen_adds_up_at_every_scrape(router: str) -> None:
+def test_totals_add_up_at_every_scrape(router: str) -> None:
     outcome, notes = observed(router=router)
     assert np.isfinite(outcome.e2e_s).all()
     for now_s, seen, pods, _ in notes:
@@ -306,7 +306,7 @@ def test_what_is_seen_adds_up_at_every_scrape(router: str) -> None:
     assert last.generation_tokens >= 0.98 * last.finished * 50
 
 
-def test_a_replica_that_became_ready_is_silent_until_it_is_scraped() -> None:
+def test_ready_replica_has_no_metrics_until_it_is_scraped() -> None:
     _, notes = observed(scrape_s=60.0)
     silent = [(now_s, pods) for now_s, _, pods, _ in notes if (~np.isnan(pods.ready_s) & np.isnan(pods.running)).any()]
     assert silent
@@ -317,7 +317,7 @@ def test_a_replica_that_became_ready_is_silent_until_it_is_scraped() -> None:
         assert np.isnan(pods.ttft_s[row])
 
 
-def test_windows_are_differences_of_scrapes_of_the_right_age() -> None:
+def test_totals_ago_returns_the_scrape_of_the_right_age() -> None:
     _, notes = observed()
     view = notes[-1][3]  # the view lives on: it now shows the end
     for seconds in (0.0, 30.0, 60.0, 300.0):
@@ -326,7 +326,7 @@ def test_windows_are_differences_of_scrapes_of_the_right_age() -> None:
     assert view.totals_ago(0.0) is view.totals
 
 
-def test_latencies_are_the_quantiles_of_the_last_minute_of_all_pods() -> None:
+def test_latencies_are_quantiles_of_the_last_minute() -> None:
     outcome, notes = observed()
     ttfts = [pods.ttft_s[~np.isnan(pods.ttft_s)] for now_s, _, pods, _ in notes if now_s > 300]
     assert max(len(found) for found in ttfts) > 1
@@ -336,7 +336,7 @@ def test_latencies_are_the_quantiles_of_the_last_minute_of_all_pods() -> None:
     assert 0.01 <= np.median(gaps) <= 0.05
 
 
-def test_a_proxy_counts_without_a_scrape() -> None:
+def test_live_concurrency_needs_no_scrape() -> None:
     counted: list[tuple[float, float]] = []
 
     def desired(view: View) -> int:
@@ -347,7 +347,7 @@ def test_a_proxy_counts_without_a_scrape() -> None:
     assert counted[0] == (7.0, 0.0)  # the scrape was at 7.5 s
 
 
-def test_decisions_come_at_their_period_and_counts_are_kept_within_bounds() -> None:
+def test_decisions_are_periodic_and_counts_are_clamped() -> None:
     times: list[float] = []
 
     def desired(view: View) -> int:
@@ -366,7 +366,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
     assert first.replica_s == again.replica_s
 
 
-def test_a_thousand_replicas_find_room() -> None:
+def test_run_has_room_for_a_thousand_replicas() -> None:
     trace = trace_of(np.linspace(0, 50, 3000).tolist(), 400, duration_s=60.0)
     outcome = run(make_case(trace, start_replicas=1000), Fixed(1000))
     assert np.isfinite(outcome.e2e_s).all()
@@ -382,7 +382,7 @@ def test_a_thousand_replicas_find_room() -> None:
     patience_s=st.sampled_from([4.0, math.inf]),
     router=st.sampled_from(["least-requests", "round-robin"]),
 )
-def test_whatever_is_wanted_no_request_is_lost_without_a_reason_and_no_second_is_unpaid(
+def test_no_request_is_lost_and_every_second_is_paid(
     wants: list[int], drain_s: float, crash_every_s: float, patience_s: float, router: str
 ) -> None:
     views: list[tuple[Totals, PodRows]] = []
@@ -418,7 +418,7 @@ def test_whatever_is_wanted_no_request_is_lost_without_a_reason_and_no_second_is
     assert views[-1][0].finished <= (~lost).sum()
 
 
-def test_while_requests_queue_for_slots_the_histograms_lag_and_usage_and_token_gaps_hardly_move() -> None:
+def test_slot_queue_shows_late_in_histograms() -> None:
     """As on the recorded server: the TTFT of those who get their first token now is not that of those who come now."""
     views: list[Totals] = []
 
@@ -440,14 +440,14 @@ def test_while_requests_queue_for_slots_the_histograms_lag_and_usage_and_token_g
     assert gap_after == pytest.approx(gap_before)
 
 
-def test_a_trace_without_requests_costs_what_stands_there() -> None:
+def test_trace_without_requests_costs_its_replicas() -> None:
     outcome = run(make_case(trace_of([], duration_s=100.0)), Fixed(2))
     assert len(outcome.ttft_s) == 0
     assert outcome.replica_s == pytest.approx(100.0 + 85.0)
 
 
 @pytest.mark.slow
-def test_the_demo_does_not_need_the_compiler() -> None:
+def test_demo_does_not_need_the_compiler() -> None:
     demo = "autoscaler.app.demo"
     code = f"import sys, {demo}; sys.exit('numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
@@ -478,11 +478,11 @@ def test_the_demo_does_not_need_the_compiler() -> None:
         ({"profile": replace(PLAIN, kv_token_s=-1.0)}, "kv_token_s of the profile is -1; it must be"),
     ],
 )
-def test_a_case_that_makes_no_sense_is_refused_by_name(change: dict[str, object], message: str) -> None:
+def test_invalid_case_is_refused_by_field(change: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         run(replace(make_case(trace_of([1.0])), **change), Fixed(1))  # type: ignore[arg-type]
 
 
-def test_a_scaler_without_a_period_is_refused() -> None:
+def test_scaler_without_an_interval_is_refused() -> None:
     with pytest.raises(ValueError, match="period_s of scaler fixed is 0; it must be a number above 0"):
         run(make_case(trace_of([1.0])), Fixed(1, period_s=0.0))

@@ -23,7 +23,7 @@ PROMISED = {
 }
 
 
-def test_the_promised_keys_are_there_with_their_types() -> None:
+def test_documented_keys_exist_with_their_types() -> None:
     written = json.loads(to_json([comparison()]))
     assert {"trace": "office-day", "profile": "8b-h100", "seed": 7}.items() <= written.items()
     assert written["clairvoyant"] == {"gpu_hours": 10.0, "estimate_gpu_hours": 11.5}
@@ -32,14 +32,14 @@ def test_the_promised_keys_are_there_with_their_types() -> None:
     assert [policy["name"] for policy in written["policies"]] == ["ours", "keda-queue"]
 
 
-def test_a_plan_has_a_key_of_its_own_beside_the_bound_and_is_no_policy() -> None:
+def test_offline_plan_has_a_key_of_its_own() -> None:
     (without, offline_plan) = (json.loads(to_json([each])) for each in (comparison(), comparison(offline_plan=PLAN)))
     assert without["planned"] is None
     assert offline_plan["planned"] == {"gpu_hours": 11.0, "attainment": 0.992}
     assert offline_plan["policies"] == without["policies"]
 
 
-def test_what_a_baseline_came_to_where_it_was_tuned_stands_beside_what_it_came_to() -> None:
+def test_learning_result_is_beside_the_scored_result() -> None:
     chosen = replace(run("keda-rps"), before=LearningResult(0.9921234, 7.0))
     written = json.loads(to_json([comparison(run(), chosen, learned_s=3600.0)]))
     assert written["learned_s"] == 3600.0
@@ -55,13 +55,13 @@ def test_every_key_is_documented() -> None:
     assert [key for key in keys if f"`{key}`" not in text] == []
 
 
-def test_several_traces_make_a_list_in_their_order() -> None:
+def test_several_traces_make_an_ordered_list() -> None:
     written = document([comparison(), comparison(trace="night")])
     assert isinstance(written, list)
     assert [each["trace"] for each in written] == ["office-day", "night"]
 
 
-def test_what_does_not_exist_is_null_and_never_infinity() -> None:
+def test_unknown_number_is_null() -> None:
     text = to_json([comparison(run(ttft_p99_s=NEVER, attainment=float("nan")))])
     (policy,) = json.loads(text)["policies"]
     assert policy["ttft_p99_s"] is None

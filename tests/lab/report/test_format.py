@@ -14,7 +14,7 @@ from tests.lab.report.comparisons import UNTOLD, comparison, run
     ("value", "written"),
     [(1.0, "100%"), (0.99996, "99.996%"), (0.9999999, "99.999%"), (0.98999, "98.99%"), (0.5, "50.0%")],
 )
-def test_a_share_is_never_rounded_up_over_its_goal(value: float, written: str) -> None:
+def test_fraction_is_never_rounded_up_over_its_goal(value: float, written: str) -> None:
     assert words.share(value) == written
 
 
@@ -31,11 +31,11 @@ def test_a_share_is_never_rounded_up_over_its_goal(value: float, written: str) -
         (math.inf, "never"),
     ],
 )
-def test_times_are_written_in_the_unit_one_would_say(value: float, written: str) -> None:
+def test_durations_are_formatted_in_a_natural_unit(value: float, written: str) -> None:
     assert words.seconds(value) == written
 
 
-def test_a_setting_is_written_without_powers_of_ten() -> None:
+def test_setting_is_formatted_without_exponents() -> None:
     skyserve = run("skyserve", params={"target": 0.340019, "downscale_delay_s": 1200.0})
     assert words.setting(skyserve) == "target 0.34, downscale_delay_s 1,200"
 
@@ -50,7 +50,7 @@ def test_unknown_is_a_dash() -> None:
     assert words.share(math.nan) == words.seconds(math.nan) == words.ratio(math.nan) == words.UNKNOWN
 
 
-def test_a_goal_names_only_what_is_promised() -> None:
+def test_goal_names_only_stated_objectives() -> None:
     assert words.objective(Goal(1.0, 0.1, 0.99)) == "99% within TTFT 1 s and ITL 100 ms"
     assert words.objective(Goal(30.0, math.nan, 0.9)) == "90% within TTFT 30 s"
     assert words.objective(Goal(math.nan, math.nan, 0.99)) == "no objective"
@@ -66,11 +66,11 @@ def test_a_goal_names_only_what_is_promised() -> None:
         (27, 3.5, ", 27 models on 3.5 GPUs"),
     ],
 )
-def test_a_fleet_says_what_it_shares(models: int, gpus: float, written: str) -> None:
+def test_fleet_shows_its_shared_gpus(models: int, gpus: float, written: str) -> None:
     assert words.fleet(comparison(models=models, gpus=gpus)) == written
 
 
-def test_the_verdict_compares_with_the_cheapest_baseline_that_met_the_goal() -> None:
+def test_verdict_compares_with_the_best_baseline() -> None:
     said = words.verdict(
         comparison(
             run(),
@@ -83,7 +83,7 @@ def test_the_verdict_compares_with_the_cheapest_baseline_that_met_the_goal() -> 
     assert "0.20 against 0.60" in said
 
 
-def test_the_verdict_hides_no_miss() -> None:
+def test_verdict_states_a_miss() -> None:
     said = words.verdict(comparison(run(attainment=0.91), run("hpa", attainment=0.95)))
     assert "which misses the goal of 99.00%" in said
     assert "No baseline met the goal" in said
@@ -93,7 +93,7 @@ def before(name: str, there: LearningResult, **values: float) -> PolicyRun:
     return replace(run(name, params={"target": 3.0}, **values), before=there)
 
 
-def test_who_chose_before_figures_counted_took_the_cheapest_that_met_the_goal_then_whatever_came_of_it() -> None:
+def test_learned_verdict_names_the_learned_choice() -> None:
     dear = before("hpa", LearningResult(0.995, 9.0), gpu_hours=8.0)
     cheap = before("keda-rps", LearningResult(0.992, 7.0), attainment=0.9, gpu_hours=6.0)
     tuned = run("static", tuned=True, gpu_hours=5.0)
@@ -111,7 +111,7 @@ def test_who_chose_before_figures_counted_took_the_cheapest_that_met_the_goal_th
     assert words.length(both) == "2.0 h after 6.0 h to learn from" and words.length(comparison()) == "2.0 h"
 
 
-def test_the_verdict_of_a_replay_takes_what_happened_for_no_baseline() -> None:
+def test_verdict_ignores_actual_and_recorded_runs() -> None:
     history = run("actual", attainment=math.nan, gpu_hours=9.0), run("recorded", gpu_hours=9.0)
     assert words.verdict(comparison(run(), *history)) == "ours: 99.50% at 12 GPU-hours."
     assert "Best baseline that met the goal: hpa," in words.verdict(
@@ -120,12 +120,12 @@ def test_the_verdict_of_a_replay_takes_what_happened_for_no_baseline() -> None:
     assert "No baseline met the goal." in words.verdict(comparison(run(), *history, run("hpa", attainment=0.5)))
 
 
-def test_rows_that_met_the_goal_come_before_cheaper_ones_that_did_not() -> None:
+def test_runs_that_met_the_goal_come_first() -> None:
     ordered = words.in_order(
         comparison(UNTOLD, run("cheap", attainment=0.5, gpu_hours=1.0), run("static", gpu_hours=30.0), run())
     )
     assert [each.name for each in ordered] == ["ours", "static", "cheap", "actual"]  # nobody knows how near that came
 
 
-def test_beside_a_bound_of_nothing_no_ratio_is_known() -> None:
+def test_ratio_is_unknown_without_a_bound() -> None:
     assert math.isnan(comparison(lower_bound_gpu_hours=0.0).ratio(12.0))

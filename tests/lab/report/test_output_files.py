@@ -15,7 +15,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_file_is_replaced_whole_and_keeps_its_mode(file: Path) -> None:
+def test_file_is_replaced_atomically_and_keeps_its_mode(file: Path) -> None:
     file.chmod(0o600)
     with file.open() as reader:
         write([(file, "new")])
@@ -25,12 +25,12 @@ def test_a_file_is_replaced_whole_and_keeps_its_mode(file: Path) -> None:
     assert list(file.parent.iterdir()) == [file]
 
 
-def test_a_new_file_can_be_read_by_everybody(tmp_path: Path) -> None:
+def test_new_file_is_world_readable(tmp_path: Path) -> None:
     write([(tmp_path / "new", "new")])
     assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o644
 
 
-def test_a_link_stays_one_and_what_it_leads_to_is_written(file: Path, tmp_path: Path) -> None:
+def test_link_stays_and_its_target_is_written(file: Path, tmp_path: Path) -> None:
     for name, target in (("link", file), ("dangling", tmp_path / "new.json")):
         link = tmp_path / name
         link.symlink_to(target)
@@ -40,7 +40,7 @@ def test_a_link_stays_one_and_what_it_leads_to_is_written(file: Path, tmp_path: 
         assert target.read_text() == "new"
 
 
-def test_a_pipe_is_written_as_it_is(tmp_path: Path) -> None:
+def test_pipe_is_written_directly(tmp_path: Path) -> None:
     pipe, read = tmp_path / "pipe", []
     os.mkfifo(pipe)
     reader = threading.Thread(target=lambda: read.append(pipe.read_text()))
@@ -52,7 +52,7 @@ def test_a_pipe_is_written_as_it_is(tmp_path: Path) -> None:
     assert stat.S_ISFIFO(pipe.stat().st_mode)
 
 
-def test_where_one_file_cannot_be_written_none_is(file: Path, tmp_path: Path) -> None:
+def test_no_file_is_written_when_one_cannot_be(file: Path, tmp_path: Path) -> None:
     socket = tmp_path / "socket"
     os.mknod(socket, stat.S_IFSOCK | 0o600)  # nobody listens
     for wrong in (socket, Path("/proc/proof.html")):
@@ -62,12 +62,12 @@ def test_where_one_file_cannot_be_written_none_is(file: Path, tmp_path: Path) ->
         assert set(tmp_path.iterdir()) == {file, socket}
 
 
-def test_what_utf_8_cannot_say_does_not_lose_the_rest(file: Path) -> None:
+def test_unencodable_character_becomes_a_question_mark(file: Path) -> None:
     write([(file, "of \udcff.csv")])
     assert file.read_text() == "of ?.csv"
 
 
-def test_the_longest_name_can_be_written(tmp_path: Path) -> None:
+def test_file_with_the_longest_name_is_written(tmp_path: Path) -> None:
     path = tmp_path / ("x" * 255)
     check([path])
     assert list(tmp_path.iterdir()) == []
@@ -87,14 +87,14 @@ def test_the_longest_name_can_be_written(tmp_path: Path) -> None:
         ("loop", "cannot be written: Too many levels of symbolic links"),
     ],
 )
-def test_what_cannot_be_written_is_known_before(file: Path, name: str, said: str) -> None:
+def test_unwritable_output_is_found_by_the_check(file: Path, name: str, said: str) -> None:
     (file.parent / "loop").symlink_to("loop")
     with pytest.raises(ValueError, match=said):
         check([file.parent / name])
     assert sorted(file.parent.iterdir()) == [file.parent / "loop", file]
 
 
-def test_an_output_is_no_input_and_no_other_output_by_any_name(file: Path, tmp_path: Path) -> None:
+def test_output_must_differ_from_inputs_and_outputs(file: Path, tmp_path: Path) -> None:
     link, new = tmp_path / "link", tmp_path / "new"
     link.symlink_to(file)
     (tmp_path / "hard").hardlink_to(file)

@@ -31,17 +31,17 @@ def rings(made: Comparison) -> dict[str, tuple[float, float]]:
     return {name: (float(each.get("cx", "")), float(each.get("cy", ""))) for name, each in chosen.items()}
 
 
-def test_names_from_files_are_text_and_not_markup() -> None:
+def test_file_names_are_escaped() -> None:
     text = page([comparison(run(), run('"><img src=x onerror=alert(1)>'), trace="<script>alert(1)</script>")])
     assert "<script>alert" not in text
     assert "<img" not in text
 
 
-def test_the_page_names_no_other_address() -> None:
+def test_page_has_no_external_address() -> None:
     assert set(re.findall(r"(?:https?:)?//[\w.]+", page([comparison()]))) <= {"http://www.w3.org"}
 
 
-def test_every_picture_is_well_formed() -> None:
+def test_every_chart_is_well_formed() -> None:
     made = comparison()
     for picture in (
         charts.frontier(made),
@@ -50,7 +50,7 @@ def test_every_picture_is_well_formed() -> None:
         ElementTree.fromstring(picture)
 
 
-def test_what_is_not_known_is_not_drawn() -> None:
+def test_unknown_values_are_not_drawn() -> None:
     """Two histograms do not tell `attainment` of what happened; a circle without a place would lie at the top edge."""
     drawn = charts.frontier(comparison(run(), run("hpa"), run("actual", attainment=float("nan"), gpu_hours=40.0)))
     assert "nan" not in drawn
@@ -58,7 +58,7 @@ def test_what_is_not_known_is_not_drawn() -> None:
     assert "hpa" in drawn
 
 
-def test_what_is_not_known_misses_nothing() -> None:
+def test_unknown_attainment_is_no_miss() -> None:
     text = page([comparison(run(), UNTOLD)])
     assert "Pale rows" not in text
     assert 'class="missed"' not in text
@@ -66,19 +66,19 @@ def test_what_is_not_known_misses_nothing() -> None:
     assert "Pale rows" in page([comparison(run(), UNTOLD, run("hpa", attainment=0.5))])
 
 
-def test_our_row_is_pale_as_well_where_it_misses_the_goal() -> None:
+def test_our_row_is_pale_when_it_misses_the_goal() -> None:
     assert '<tr class="ours missed"' in page([comparison(run(attainment=0.5), run("hpa"))])
     assert '<tr class="ours"' in page([comparison(run(), run("hpa", attainment=0.5))])
 
 
-def test_where_everybody_meets_the_goal_its_line_is_below_them() -> None:
+def test_goal_line_is_below_runs_that_meet_it() -> None:
     made = comparison(run(attainment=1.0), run("hpa", attainment=1.0), frontier={})
     (goal,) = re.findall(r'class="limit" x1="[^"]*" x2="[^"]*" y1="([^"]*)"', charts.frontier(made))
     assert float(goal) > rings(made)["ours"][1] + 100
 
 
 @pytest.mark.parametrize("attainment", [0.5, 1.0])
-def test_a_wild_baseline_does_not_flatten_the_rest_whether_it_met_the_goal_or_not(attainment: float) -> None:
+def test_extreme_baseline_does_not_flatten_the_chart(attainment: float) -> None:
     wild = run("wild", attainment=attainment, gpu_hours=400.0)
     wild.timeline[50, 1:3] = 900.0
     made = comparison(run(), run("best", gpu_hours=11.0), wild)
@@ -88,7 +88,7 @@ def test_a_wild_baseline_does_not_flatten_the_rest_whether_it_met_the_goal_or_no
     assert charts.frontier(made).count("→") == 1
 
 
-def test_the_replica_axis_fits_what_happened_and_the_best_baseline() -> None:
+def test_replica_axis_fits_history_and_the_best_baseline() -> None:
     best, actual = run("best", gpu_hours=11.0), run("actual", attainment=float("nan"))
     best.timeline[50, 1:3] = 30.0
     actual.timeline[50, 1:3] = 50.0
@@ -101,7 +101,7 @@ def test_the_replica_axis_fits_what_happened_and_the_best_baseline() -> None:
     )
 
 
-def test_every_policy_has_a_colour_of_its_own() -> None:
+def test_every_policy_has_its_own_colour() -> None:
     names = [OURS, OFFLINE_PLAN, *BASELINES, ACTUAL, RECORDED]
     tints = charts.colours(names)
     assert len(set(tints.values())) == len(names)
@@ -113,7 +113,7 @@ def test_every_policy_has_a_colour_of_its_own() -> None:
     assert len(set(map(tuple, values))) == charts.SERIES
 
 
-def test_runs_without_a_timeline_and_proofs_without_a_bound_are_drawn() -> None:
+def test_charts_work_without_timeline_or_bound() -> None:
     drawn, lone = run(), replace(run("lone"), timeline=np.empty((0, 5)))
     text = page([comparison(drawn, lone, lower_bound_gpu_hours=math.nan, estimate_gpu_hours=math.nan, frontier={})])
     assert text.count("<figure") == 1
@@ -122,7 +122,7 @@ def test_runs_without_a_timeline_and_proofs_without_a_bound_are_drawn() -> None:
     assert "with interference, estimated</text>" not in text
 
 
-def test_labels_of_the_frontier_keep_within_it_and_clear_of_each_other() -> None:
+def test_frontier_labels_stay_inside_and_do_not_overlap() -> None:
     made = comparison(run(attainment=1.0), lower_bound_gpu_hours=2e-6, estimate_gpu_hours=2e-6, frontier={})
     texts = [*ElementTree.fromstring(charts.frontier(made)).iter("{http://www.w3.org/2000/svg}text")]
     at = {str(each.text): (float(each.get("x", "")), each.get("text-anchor")) for each in texts}
@@ -130,7 +130,7 @@ def test_labels_of_the_frontier_keep_within_it_and_clear_of_each_other() -> None
     assert at["goal"][0] > at["with interference, estimated"][0] + 700
 
 
-def test_labels_of_the_bound_stay_within_the_picture_however_far_right_it_lies() -> None:
+def test_bound_labels_stay_inside_the_chart() -> None:
     made = comparison(run(attainment=1.0), lower_bound_gpu_hours=980.0, estimate_gpu_hours=980.0, frontier={})
     texts = [*ElementTree.fromstring(charts.frontier(made)).iter("{http://www.w3.org/2000/svg}text")]
     labels = [each for each in texts if str(each.text) in ("lower bound", "with interference, estimated")]
@@ -139,12 +139,12 @@ def test_labels_of_the_bound_stay_within_the_picture_however_far_right_it_lies()
     assert all(float(each.get("x", "")) <= charts.WIDTH for each in labels)
 
 
-def test_a_share_of_all_requests_lies_above_every_smaller_one() -> None:
+def test_full_attainment_lies_above_every_other() -> None:
     heights = rings(comparison(run(attainment=1.0), run("hpa", attainment=0.9999), frontier={}))
     assert heights["ours"][1] < heights["hpa"][1]
 
 
-def test_a_plan_is_in_the_table_on_the_frontier_and_over_the_trace() -> None:
+def test_offline_plan_is_in_table_frontier_and_timelines() -> None:
     text = page([comparison(offline_plan=PLAN)])
     assert text.count('data-policy="offline-plan"') == 4  # row, curve, chip, timeline
     assert "offline-plan (knows the trace): 99.20% at 11 GPU-hours" in text
@@ -153,9 +153,7 @@ def test_a_plan_is_in_the_table_on_the_frontier_and_over_the_trace() -> None:
 
 @pytest.mark.integration
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_the_page_opens_without_a_request_and_lights_up_one_policy(
-    chromium: Browser, tmp_path: Path, scheme: str
-) -> None:
+async def test_page_opens_offline_and_highlights_one_policy(chromium: Browser, tmp_path: Path, scheme: str) -> None:
     file = tmp_path / "proof.html"
     file.write_text(page([comparison(offline_plan=PLAN)]), "utf-8")
     context = await chromium.new_context(viewport={"width": 1280, "height": 900}, color_scheme=scheme)  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ def test_text_and_attributes_are_escaped() -> None:
 
 @example(3e-05, 500_000.0, 1)  # beyond a tick by less than a billionth of a step
 @given(st.floats(0, 1e6), st.floats(0, 1e6), st.integers(1, 12))
-def test_ticks_enclose_what_is_drawn_and_are_few(low: float, extent: float, about: int) -> None:
+def test_ticks_enclose_the_values_and_are_few(low: float, extent: float, about: int) -> None:
     ticks = svg.nice_ticks(low, low + extent, about)
     assert ticks[0] <= low + 1e-6
     assert ticks[-1] >= low + extent - 1e-6
@@ -23,11 +23,11 @@ def test_ticks_enclose_what_is_drawn_and_are_few(low: float, extent: float, abou
 @pytest.mark.parametrize(
     ("duration_s", "last"), [(30.0, "30 s"), (3600.0, "1 h"), (86_400.0, "1 d"), (14 * 86_400.0, "14 d")]
 )
-def test_times_of_a_trace_are_written_in_its_unit(duration_s: float, last: str) -> None:
+def test_times_are_formatted_in_the_unit_of_the_steps(duration_s: float, last: str) -> None:
     ticks = svg.time_ticks(duration_s, 900.0)
     assert ticks[-1][1] == last
     assert len(ticks) <= 12
 
 
-def test_a_step_holds_until_the_next_value() -> None:
+def test_step_path_holds_each_value() -> None:
     assert svg.step_path([0, 10, 20, 30], [5, 5, 1, 1]) == "M0 5H20V1H30"

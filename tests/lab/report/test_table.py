@@ -9,7 +9,7 @@ from autoscaler.lab.report.table import print_comparison
 from tests.lab.report.comparisons import PLAN, comparison, run
 
 
-def test_the_table_has_every_column_and_tells_its_notes() -> None:
+def test_table_has_every_column_and_the_notes() -> None:
     out = StringIO()
     print_comparison(comparison(notes=("3 requests were shortened [bold]",)), Console(file=out, width=200))
     text = out.getvalue()
@@ -22,14 +22,14 @@ def test_the_table_has_every_column_and_tells_its_notes() -> None:
     assert "office-day: 1 request in 2.0 h" in out.getvalue()
 
 
-def test_our_row_is_dim_as_well_where_it_misses_the_goal() -> None:
+def test_our_row_is_dim_when_it_misses_the_goal() -> None:
     out = StringIO()
     print_comparison(comparison(run(attainment=0.5)), Console(file=out, width=200, force_terminal=True))
     (score,) = (line for line in out.getvalue().splitlines() if "ours" in line and "│" in line)
     assert "\x1b[1;2mours" in score
 
 
-def test_what_is_learned_from_is_told_and_who_was_chosen_by_it() -> None:
+def test_learning_part_and_its_choice_are_shown() -> None:
     out = StringIO()
     chosen = replace(run("keda-rps", gpu_hours=11.0), before=LearningResult(0.995, 7.0))
     print_comparison(comparison(run(), chosen, learned_s=21_600.0), Console(file=out, width=200))
@@ -40,7 +40,7 @@ def test_what_is_learned_from_is_told_and_who_was_chosen_by_it() -> None:
     assert "Judged by the first 6.0 h, the best was keda-rps: 99.50% at 7 GPU-hours there" in text
 
 
-def test_a_plan_is_a_row_that_says_what_it_knows() -> None:
+def test_offline_plan_row_says_that_it_knows_the_trace() -> None:
     out = StringIO()
     print_comparison(comparison(offline_plan=PLAN), Console(file=out, width=200))
     (score,) = (line for line in out.getvalue().splitlines() if "offline-plan (knows the trace)" in line)
@@ -49,7 +49,7 @@ def test_a_plan_is_a_row_that_says_what_it_knows() -> None:
     assert "ours: 99.50% at 12 GPU-hours, 1.09× the offline plan. No baseline met the goal." in (out.getvalue())
 
 
-def test_a_narrow_terminal_shows_fewer_columns_and_says_which_are_left_out() -> None:
+def test_narrow_terminal_omits_columns_and_says_so() -> None:
     for width in (45, 60, 80, 100, 120):
         out = StringIO()
         print_comparison(

@@ -5,7 +5,7 @@ import pytest
 from autoscaler.sim.demo.clock import DAY_S, MONDAY_WALL_S, CompressedClock
 
 
-def test_time_runs_speed_times_as_fast_as_the_real_clock_from_the_given_time_of_day() -> None:
+def test_clock_runs_at_the_given_speed_from_the_given_time() -> None:
     real_s = 100.0
     clock = CompressedClock(speed=60, start_s=3600, real_s=lambda: real_s)
     assert clock.now_s() == 3600
@@ -14,7 +14,7 @@ def test_time_runs_speed_times_as_fast_as_the_real_clock_from_the_given_time_of_
     assert clock.wall_s() == MONDAY_WALL_S + 3750
 
 
-def test_the_first_simulated_midnight_is_a_monday_in_utc() -> None:
+def test_first_simulated_midnight_is_a_monday_in_utc() -> None:
     assert MONDAY_WALL_S % DAY_S == 0
     assert (MONDAY_WALL_S / DAY_S + 3) % 7 == 0  # 1970-01-01 was a Thursday
 
@@ -31,6 +31,6 @@ async def test_sleep_takes_simulated_seconds() -> None:
 
 
 @pytest.mark.parametrize("speed", [0, -1, float("nan"), float("inf")])
-def test_a_speed_that_is_no_positive_number_is_refused_by_name_and_value(speed: float) -> None:
+def test_speed_must_be_a_positive_number(speed: float) -> None:
     with pytest.raises(ValueError, match=rf"speed is {speed:g}; it must be"):
         CompressedClock(speed)

@@ -19,13 +19,13 @@ def live_through(cluster: Cluster, from_s: float, to_s: float) -> None:
         cluster.change(from_s)
 
 
-def test_the_first_pods_serve_at_once() -> None:
+def test_initial_pods_serve_at_once() -> None:
     cluster = a_cluster(replace(SETUP, replicas=3))
     assert [pod.ready(0.0) for pod in cluster.pods] == [True] * 3
     assert len({pod.name for pod in cluster.pods}) == 3
 
 
-def test_a_new_pod_passes_its_phases_and_its_port_opens_before_it_is_ready() -> None:
+def test_new_pod_passes_its_phases_in_order() -> None:
     cluster = a_cluster()
     cluster.scale(0, 2, 100.0)
     pod = cluster.pods[1]
@@ -39,7 +39,7 @@ def test_a_new_pod_passes_its_phases_and_its_port_opens_before_it_is_ready() -> 
     assert pod.ready(pod.ready_s)
 
 
-def test_a_pod_without_room_waits_unschedulable_until_a_device_is_free() -> None:
+def test_pod_is_unschedulable_until_a_device_is_free() -> None:
     cluster = a_cluster(replace(SETUP, replicas=4), replace(SETUP, name="other", replicas=0))
     cluster.scale(1, 1, 10.0)
     waiting = cluster.live(1)[0]
@@ -66,7 +66,7 @@ def test_pods_gather_on_the_fullest_node_that_has_their_weights() -> None:
     assert len({pod.node for pod in cluster.pods}) == 1
 
 
-def test_an_elastic_node_comes_up_for_a_pod_and_leaves_when_it_stays_empty() -> None:
+def test_elastic_node_wakes_for_a_pod_and_leaves_when_empty() -> None:
     cluster = a_cluster(replace(SETUP, replicas=4), elastic_nodes=1)
     assert [node.asleep for node in cluster.nodes] == [False, True]
     assert cluster.device_counts() == [8]
@@ -82,7 +82,7 @@ def test_an_elastic_node_comes_up_for_a_pod_and_leaves_when_it_stays_empty() -> 
     assert not cluster.nodes[1].weights_s
 
 
-def test_who_is_bound_to_a_node_that_is_coming_up_waits_for_it_and_for_weights_that_another_fetches() -> None:
+def test_pod_waits_for_its_node_and_for_shared_weights() -> None:
     cluster = a_cluster(replace(SETUP, replicas=0), replace(SETUP, name="other", replicas=0), nodes=0, elastic_nodes=1)
     cluster.scale(0, 2, 0.0)
     cluster.change(10.0)
@@ -101,7 +101,7 @@ def test_who_is_bound_to_a_node_that_is_coming_up_waits_for_it_and_for_weights_t
     assert cluster.pods[0].ready_s == pytest.approx(1193.0)
 
 
-def test_pods_that_begin_on_a_node_that_slept_lie_behind_and_leave_nothing_to_wait_for() -> None:
+def test_initial_pods_leave_no_pending_times_on_their_node() -> None:
     cluster = a_cluster(replace(SETUP, replicas=3), nodes=0, elastic_nodes=1)
     assert [pod.ready(0.0) for pod in cluster.pods] == [True] * 3
     assert all(pod.scheduled_s < pod.started_s < pod.serving_s < pod.ready_s for pod in cluster.pods)
@@ -109,7 +109,7 @@ def test_pods_that_begin_on_a_node_that_slept_lie_behind_and_leave_nothing_to_wa
     assert cluster.pods[3].ready_s == pytest.approx(1.0 + WARM_S)
 
 
-def test_shrinking_takes_pods_without_node_first_then_those_not_ready_then_the_youngest() -> None:
+def test_scale_down_order_matches_a_replicaset() -> None:
     cluster = a_cluster(replace(SETUP, replicas=3))
     cluster.scale(0, 5, 0.0)
     pods = cluster.pods
@@ -121,7 +121,7 @@ def test_shrinking_takes_pods_without_node_first_then_those_not_ready_then_the_y
     assert order == [4, 3, 2, 1]
 
 
-def test_a_leaving_pod_finishes_its_requests_before_it_ends() -> None:
+def test_terminating_pod_finishes_its_requests() -> None:
     cluster = a_cluster(replace(SETUP, replicas=2))
     replica = cluster.pods[1].replica
     assert replica is not None
@@ -140,7 +140,7 @@ def test_a_leaving_pod_finishes_its_requests_before_it_ends() -> None:
     assert request.ending is Ending.FINISHED
 
 
-def test_requests_that_outlast_the_grace_period_are_lost_with_the_pod() -> None:
+def test_requests_beyond_the_grace_period_are_lost() -> None:
     cluster = a_cluster(replace(SETUP, replicas=1, grace_s=5.0))
     replica = cluster.pods[0].replica
     assert replica is not None
@@ -155,7 +155,7 @@ def test_requests_that_outlast_the_grace_period_are_lost_with_the_pod() -> None:
     assert cluster.pods == []
 
 
-def test_a_crash_loses_the_requests_and_the_engine_starts_again_on_its_node_with_new_counters() -> None:
+def test_crash_loses_requests_and_restarts_on_the_same_node() -> None:
     cluster = a_cluster(replace(SETUP, crash_every_s=3600.0))
     pod = cluster.pods[0]
     first, node, crash_s = pod.replica, pod.node, pod.crash_s
@@ -172,7 +172,7 @@ def test_a_crash_loses_the_requests_and_the_engine_starts_again_on_its_node_with
 
 
 @pytest.mark.parametrize("replicas", [-1, 1001])
-def test_a_count_out_of_bounds_is_refused_by_name_and_value(replicas: int) -> None:
+def test_replicas_out_of_bounds_are_refused(replicas: int) -> None:
     cluster = a_cluster()
     with pytest.raises(ValueError, match=f"replicas of chat is {replicas}; allowed: 0 to 1000"):
         cluster.scale(0, replicas, 0.0)

@@ -26,7 +26,7 @@ def of_pod(text: str, name: str, pod: str) -> list[float]:
     return [value for labels, value in readings(text, name) if labels.get("pod") == pod]
 
 
-def test_a_device_that_a_pod_holds_carries_its_name_and_a_free_one_does_not() -> None:
+def test_device_is_labelled_with_the_pod_that_holds_it() -> None:
     simulation = Simulation(make_scenario(silent(devices=2)), 0.0)
     used = readings(DcgmExporter(simulation.cluster).render(0.0), gpus.FB_USED)
     (pod,) = simulation.fleet().pods
@@ -37,7 +37,7 @@ def test_a_device_that_a_pod_holds_carries_its_name_and_a_free_one_does_not() ->
     assert len({gpus.device_of(labels) for labels, _ in used}) == 4
 
 
-def test_a_loaded_engine_that_nobody_asks_is_not_active_and_one_that_serves_is() -> None:
+def test_activity_shows_only_when_requests_are_served() -> None:
     simulation = Simulation(make_scenario(CHAT, silent(replace(CHAT, model="b"), name="b")), 0.0)
     exporter = DcgmExporter(simulation.cluster)
     exporter.render(0.0)
@@ -52,7 +52,7 @@ def test_a_loaded_engine_that_nobody_asks_is_not_active_and_one_that_serves_is()
         assert 0.01 < of_pod(text, name, busy)[0] <= 1.0
 
 
-def test_values_stand_still_between_two_collections() -> None:
+def test_values_are_constant_between_collections() -> None:
     simulation = Simulation(make_scenario(), 0.0)
     exporter = DcgmExporter(simulation.cluster)
     exporter.render(0.0)
@@ -78,7 +78,7 @@ def test_memory_fills_while_the_weights_load() -> None:
     assert of_pod(exporter.render(62.0), gpus.FB_USED, name)[0] < 5000
 
 
-def test_slices_are_told_apart_by_instance_and_have_no_gpu_util() -> None:
+def test_slices_have_an_instance_label_and_no_gpu_util() -> None:
     small = make_scenario(silent())
     pools = (replace(small.pools[0], pool=Pool("nvidia.com/mig-3g.40gb", H100_3G.product), device=H100_3G),)
     simulation = Simulation(replace(small, pools=pools), 0.0)
@@ -90,7 +90,7 @@ def test_slices_are_told_apart_by_instance_and_have_no_gpu_util() -> None:
     assert len({(labels["UUID"], labels["GPU_I_ID"]) for labels in devices}) == 4
 
 
-def test_gpu_util_is_there_for_whole_gpus_in_percent() -> None:
+def test_whole_gpus_have_gpu_util_in_percent() -> None:
     simulation = Simulation(make_scenario(), 0.0)
     exporter = DcgmExporter(simulation.cluster)
     exporter.render(0.0)
@@ -99,7 +99,7 @@ def test_gpu_util_is_there_for_whole_gpus_in_percent() -> None:
     assert 1 < found[0] <= 100
 
 
-def test_a_node_that_sleeps_has_no_exporter() -> None:
+def test_sleeping_node_has_no_metrics() -> None:
     simulation = Simulation(demo_scenario(1), 0.0)
     hosts = {labels["Hostname"] for labels, _ in readings(DcgmExporter(simulation.cluster).render(0.0), gpus.FB_FREE)}
     asleep = {node.name for node in simulation.cluster.nodes if node.asleep}

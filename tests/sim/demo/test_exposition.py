@@ -84,16 +84,16 @@ def assert_same(page_text: str, recording: str) -> None:
         assert one == other
 
 
-def test_an_idle_replica_shows_the_families_types_help_labels_and_bounds_of_the_recording_in_its_order() -> None:
+def test_idle_replica_matches_the_recorded_page() -> None:
     assert_same(page(Replica(PROFILE, 0.0)).render(), "idle.prom")
 
 
 @pytest.mark.parametrize("recording", ["running.prom", "saturated.prom", "drained.prom", "kv-bound.prom"])
-def test_a_replica_that_has_served_shows_those_of_the_recordings_under_load(recording: str) -> None:
+def test_busy_replica_matches_the_recordings_under_load(recording: str) -> None:
     assert_same(page(saturated()).render(), recording)
 
 
-def test_a_replica_that_has_slept_shows_the_sleep_families_of_the_recording() -> None:
+def test_woken_replica_shows_the_recorded_sleep_families() -> None:
     replica = saturated()
     exposition = page(replica)
     exposition.render()
@@ -110,7 +110,7 @@ def test_a_replica_that_has_slept_shows_the_sleep_families_of_the_recording() ->
             assert woken[family.name] == family
 
 
-def test_every_sample_name_of_the_recording_carries_a_number_that_a_parser_of_prometheus_reads() -> None:
+def test_every_recorded_sample_has_a_parsable_value() -> None:
     replica = saturated()
     samples = {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
@@ -133,7 +133,7 @@ def test_every_sample_name_of_the_recording_carries_a_number_that_a_parser_of_pr
     assert samples["vllm:generation_tokens_created", engine] == 1.7952073176441696e9
 
 
-def test_the_scraper_counts_requests_within_an_objective_as_the_replica_did() -> None:
+def test_scraper_and_replica_agree_on_requests_within_a_goal() -> None:
     replica = saturated()
     vllm, metrics = ENGINES["vllm"], replica.metrics
     exposition = parse(page(replica).render().encode(), pod_columns.sample_names(vllm))
@@ -163,7 +163,7 @@ def test_buckets_are_cumulative() -> None:
     assert all(column == sorted(column) for column in counts.values())
 
 
-def test_a_sleeping_replica_shows_no_running_and_no_waiting_requests_as_recorded() -> None:
+def test_sleeping_replica_shows_no_requests() -> None:
     replica = Replica(PROFILE, 0.0)
     replica.sleep(1, 1.0)
     for _ in range(6):
@@ -180,7 +180,7 @@ def test_a_sleeping_replica_shows_no_running_and_no_waiting_requests_as_recorded
 
 
 @pytest.mark.parametrize("name", ["100%s", 'a"b', "back\\slash", "two\nlines"])
-def test_a_hostile_model_name_stays_one_label_value(name: str) -> None:
+def test_hostile_model_name_is_one_label_value(name: str) -> None:
     text = VllmExposition(saturated(), name, 0.0, 0.0).render()
     found = {
         sample.labels["model_name"]

@@ -23,7 +23,7 @@ def router(simulation: Simulation) -> tuple[FloatColumn, FloatColumn]:
     return read_gateways(simulation.fleet(), series, series)
 
 
-def test_requests_held_for_a_workload_at_zero_are_seen_once_though_both_spellings_show_them() -> None:
+def test_held_requests_count_once_under_two_names() -> None:
     simulation = Simulation(make_scenario(AT_ZERO), 0.0)
     simulation.advance(20.0)
     waiting, arrivals = router(simulation)
@@ -32,7 +32,7 @@ def test_requests_held_for_a_workload_at_zero_are_seen_once_though_both_spelling
     assert waiting.tolist() == arrivals.tolist() == [held]
 
 
-def test_each_workload_finds_its_own_queue() -> None:
+def test_each_workload_has_its_own_queue() -> None:
     other = replace(AT_ZERO, model="org/b", deployment=replace(AT_ZERO.deployment, name="b", replicas=1))
     simulation = Simulation(make_scenario(AT_ZERO, other), 0.0)
     simulation.advance(20.0)
@@ -41,7 +41,7 @@ def test_each_workload_finds_its_own_queue() -> None:
     assert arrivals.tolist() == [sim_workload.router.arrived for sim_workload in simulation.sim_workloads]
 
 
-def test_a_model_that_nobody_has_asked_has_no_series() -> None:
+def test_model_without_requests_has_no_series() -> None:
     simulation = Simulation(make_scenario(silent()), 0.0)
     simulation.advance(100.0)
     waiting, arrivals = router(simulation)
@@ -49,7 +49,7 @@ def test_a_model_that_nobody_has_asked_has_no_series() -> None:
     assert np.isnan(arrivals).all()
 
 
-def test_outcomes_and_ready_endpoints_are_told() -> None:
+def test_page_shows_outcomes_and_ready_endpoints() -> None:
     simulation = Simulation(make_scenario(), 0.0)
     simulation.advance(20.0)
     lines = gateway.render(simulation).splitlines()

@@ -4,7 +4,7 @@ from autoscaler.sim.engine.request import Ending, Request
 from tests.sim.demo.scenarios import PROFILE
 
 
-def test_a_request_goes_to_the_replica_that_holds_the_fewest() -> None:
+def test_request_goes_to_the_replica_with_the_fewest() -> None:
     router, replicas = Router(), [Replica(PROFILE, 0.0) for _ in range(3)]
     for number in range(7):
         router.arrive(Request(float(number), 10, 1000), replicas, float(number))
@@ -12,7 +12,7 @@ def test_a_request_goes_to_the_replica_that_holds_the_fewest() -> None:
     assert (router.arrived, router.dispatched, router.held) == (7, 7, 0)
 
 
-def test_requests_are_held_while_nobody_is_ready_and_keep_their_arrival() -> None:
+def test_requests_are_held_when_no_replica_is_ready() -> None:
     router, replica, request = Router(), Replica(PROFILE, 40.0), Request(10.0, 10, 5)
     router.arrive(request, [], 10.0)
     router.release([], 30.0)
@@ -24,7 +24,7 @@ def test_requests_are_held_while_nobody_is_ready_and_keep_their_arrival() -> Non
     assert replica.metrics.ttft.total < 0.1  # what the engine knows of it
 
 
-def test_a_client_that_gives_up_leaves_the_gateway_and_one_that_does_not_is_evicted_in_the_end() -> None:
+def test_held_request_ends_by_patience_or_eviction() -> None:
     router = Router()
     hasty, patient = Request(0.0, 10, 5, patience_s=20.0), Request(0.0, 10, 5)
     router.arrive(hasty, [], 0.0)
@@ -38,7 +38,7 @@ def test_a_client_that_gives_up_leaves_the_gateway_and_one_that_does_not_is_evic
     assert (router.given_up, router.expired, router.held) == (1, 1, 0)
 
 
-def test_a_full_gateway_refuses() -> None:
+def test_full_gateway_rejects_requests() -> None:
     router = Router()
     for _ in range(MOST_HELD + 3):
         router.arrive(Request(0.0, 10, 5), [], 0.0)

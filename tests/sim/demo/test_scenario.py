@@ -41,20 +41,20 @@ def replicas_needed(made: Scenario) -> FloatColumn:
     return np.clip(needed, spec.min_replicas[:, None], spec.max_replicas[:, None])
 
 
-def test_every_workload_is_under_a_policy_that_exists_and_its_overrides_are_good() -> None:
+def test_every_workload_has_a_valid_policy_and_overrides() -> None:
     found = compiled(demo_scenario(1))
     assert found.problems == {}
     assert set(found.names) == {"realtime", "interactive", "batch", "development", "office-hours"}
 
 
-def test_what_the_score_measures_is_what_the_policies_promise() -> None:
+def test_objectives_are_those_of_the_policies() -> None:
     made, spec = demo_scenario(1), compiled(demo_scenario(1)).spec
     for row, workload in enumerate(made.workloads):
         promised = (spec.ttft_objective_s[row], spec.itl_objective_s[row])
         assert (workload.objective.ttft_s, workload.objective.itl_s) == pytest.approx(promised, nan_ok=True)
 
 
-def test_the_pre_warmed_workload_is_asked_from_the_moment_its_window_opens() -> None:
+def test_pre_warmed_workload_has_requests_when_its_window_opens() -> None:
     made = demo_scenario(1)
     (row,) = (row for row, workload in enumerate(made.workloads) if workload.policy == "office-hours")
     (window,) = load((shipped(), POLICIES)).policies["office-hours"].spec.prewarm
@@ -66,7 +66,7 @@ def test_the_pre_warmed_workload_is_asked_from_the_moment_its_window_opens() -> 
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_gpus_are_short_at_some_peaks_but_only_mildly_and_the_slices_suffice(seed: int) -> None:
+def test_gpus_are_slightly_short_at_peaks(seed: int) -> None:
     made = demo_scenario(seed)
     gpus = replicas_needed(made) * np.array([[workload.deployment.devices] for workload in made.workloads])
     full = np.array([workload.deployment.pool == GPU for workload in made.workloads])
@@ -80,7 +80,7 @@ def test_gpus_are_short_at_some_peaks_but_only_mildly_and_the_slices_suffice(see
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
-def test_one_workload_is_silent_for_longer_than_its_policy_waits_before_zero(seed: int) -> None:
+def test_one_workload_is_idle_long_enough_for_zero(seed: int) -> None:
     made = demo_scenario(seed)
     found = compiled(made)
     (row,) = np.flatnonzero(np.isfinite(found.spec.idle_after_s) & (np.array(found.names) == "development"))
@@ -92,7 +92,7 @@ def test_one_workload_is_silent_for_longer_than_its_policy_waits_before_zero(see
     assert made.workloads[row].deployment.replicas == 0
 
 
-def test_with_replicas_enough_every_objective_is_met() -> None:
+def test_every_objective_is_met_with_enough_replicas() -> None:
     made = demo_scenario(1)
     pools = tuple(replace(pool, nodes=pool.nodes + 4) for pool in made.pools)
     plenty = tuple(
@@ -106,6 +106,6 @@ def test_with_replicas_enough_every_objective_is_met() -> None:
     assert min(attainment.values()) > 0.995, attainment
 
 
-def test_a_negative_seed_is_refused() -> None:
+def test_negative_seed_is_refused() -> None:
     with pytest.raises(ValueError, match="seed is -1; it must be 0 or more"):
         demo_scenario(-1)

@@ -90,7 +90,7 @@ async def quiet_stage() -> AsyncIterator[Stage]:
         yield opened
 
 
-async def test_a_ready_replica_answers_metrics_health_and_load_on_its_own_port(stage: Stage) -> None:
+async def test_ready_replica_answers_on_its_own_port(stage: Stage) -> None:
     await stage.until(1030.0)
     (pod,) = stage.pods()
     assert pod.ip == "127.0.0.1"
@@ -106,7 +106,7 @@ async def test_a_ready_replica_answers_metrics_health_and_load_on_its_own_port(s
     assert await stage.get(pod, "/load") == (200, f'{{"server_load": {held.held}}}')
 
 
-async def test_the_port_of_a_loading_pod_is_known_and_closed_until_the_engine_has_started(quiet_stage: Stage) -> None:
+async def test_port_is_closed_until_the_engine_has_started(quiet_stage: Stage) -> None:
     await quiet_stage.scale(2)
     await quiet_stage.until(1020.0)
     loading = quiet_stage.pods()[1]
@@ -120,7 +120,7 @@ async def test_the_port_of_a_loading_pod_is_known_and_closed_until_the_engine_ha
     assert quiet_stage.pods()[1] == loading
 
 
-async def test_a_draining_replica_stays_healthy_until_it_is_empty_and_then_its_port_closes() -> None:
+async def test_draining_replica_is_healthy_until_it_is_empty() -> None:
     async for stage in staged(make_scenario(replace(CHAT, shape=replace(CHAT.shape, requests_per_s=6.0)))):
         await stage.until(1030.0)
         (pod,) = stage.pods()
@@ -134,7 +134,7 @@ async def test_a_draining_replica_stays_healthy_until_it_is_empty_and_then_its_p
             await stage.get(pod, "/health")
 
 
-async def test_a_crashed_replica_refuses_connections_and_comes_back_on_its_port_with_new_counters() -> None:
+async def test_crashed_replica_returns_on_its_port_with_new_counters() -> None:
     crashing = replace(CHAT, deployment=replace(CHAT.deployment, crash_every_s=3600.0))
     async for stage in staged(make_scenario(crashing)):
         crash_s = stage.fleet.simulation.cluster.pods[0].crash_s
@@ -155,7 +155,7 @@ def counter(answer: tuple[int, str]) -> str:
     return next(line for line in answer[1].splitlines() if line.startswith("vllm:generation_tokens_total"))
 
 
-async def test_sleep_and_wake_up_are_calls_as_of_the_real_server(quiet_stage: Stage) -> None:
+async def test_sleep_and_wake_up_work_like_on_the_real_server(quiet_stage: Stage) -> None:
     (pod,) = quiet_stage.pods()
     base = f"http://{pod.ip}:{pod.metrics_port}"
     async with quiet_stage.client.post(f"{base}/sleep?level=1") as answer:
@@ -168,14 +168,14 @@ async def test_sleep_and_wake_up_are_calls_as_of_the_real_server(quiet_stage: St
     assert await quiet_stage.get(pod, "/is_sleeping") == (200, '{"is_sleeping": false}')
 
 
-async def test_a_sleep_level_that_does_not_exist_is_refused_and_changes_nothing(quiet_stage: Stage) -> None:
+async def test_unknown_sleep_level_is_refused(quiet_stage: Stage) -> None:
     (pod,) = quiet_stage.pods()
     async with quiet_stage.client.post(f"http://{pod.ip}:{pod.metrics_port}/sleep?level=9") as answer:
         assert (answer.status, await answer.text()) == (400, "level is '9'; allowed: 1, 2")
     assert await quiet_stage.get(pod, "/is_sleeping") == (200, '{"is_sleeping": false}')
 
 
-async def test_the_exporter_and_the_gateway_answer_on_addresses_of_their_own(stage: Stage) -> None:
+async def test_exporter_and_gateway_have_their_own_addresses(stage: Stage) -> None:
     await stage.until(1030.0)
     async with stage.client.get(stage.fleet.dcgm_url) as answer:
         assert f'pod="{stage.pods()[0].name}"' in await answer.text()
@@ -183,7 +183,7 @@ async def test_the_exporter_and_the_gateway_answer_on_addresses_of_their_own(sta
         assert "llm_d_epp_flow_control_queue_size" in await answer.text()
 
 
-async def test_a_world_that_is_behind_says_so_once_gives_others_a_turn_and_catches_up(quiet_stage: Stage) -> None:
+async def test_slow_simulation_logs_once_yields_and_catches_up(quiet_stage: Stage) -> None:
     with structlog.testing.capture_logs() as logged:
         quiet_stage.clock.at_s += 20 * MOST_AT_ONCE_S
         assert quiet_stage.fleet.behind_s == 20 * MOST_AT_ONCE_S
@@ -197,7 +197,7 @@ async def test_a_world_that_is_behind_says_so_once_gives_others_a_turn_and_catch
     ]
 
 
-async def test_closing_frees_every_port_those_of_loading_pods_included() -> None:
+async def test_closing_frees_every_port() -> None:
     async for stage in staged(make_scenario(silent())):
         await stage.scale(4)
         await stage.until(1005.0)
@@ -209,12 +209,12 @@ async def test_closing_frees_every_port_those_of_loading_pods_included() -> None
         await server.wait_closed()
 
 
-async def test_before_it_is_open_there_is_no_world() -> None:
+async def test_simulation_is_unavailable_before_it_is_opened() -> None:
     with pytest.raises(RuntimeError, match="use it as `async with`"):
         SimulatedFleet(make_scenario(), Hand()).fleet()
 
 
-async def test_it_follows_a_compressed_clock() -> None:
+async def test_simulation_follows_a_compressed_clock() -> None:
     clock = CompressedClock(speed=600.0)
     async with SimulatedFleet(make_scenario(), clock) as fleet:
         task = asyncio.create_task(fleet.run())
@@ -223,7 +223,7 @@ async def test_it_follows_a_compressed_clock() -> None:
         assert fleet.summary().workloads[0].arrived > 60
 
 
-async def test_pods_made_while_another_ones_server_closes_keep_their_ports() -> None:
+async def test_pods_created_during_a_close_keep_their_ports() -> None:
     async for stage in staged(make_scenario(silent(replicas=4), nodes=3)):
         for turn in range(300):
             replicas = stage.fleet.simulation.cluster.desired[0]

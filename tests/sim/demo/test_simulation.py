@@ -21,7 +21,7 @@ def pods_of(fleet: Fleet) -> list[tuple[bool, bool]]:
     return list(zip(fleet.pod_ready.tolist(), fleet.pod_terminating.tolist(), strict=True))
 
 
-def test_the_fleet_shows_a_start_moment_by_moment_and_a_moment_to_come_is_unknown() -> None:
+def test_fleet_hides_start_times_in_the_future() -> None:
     simulation = Simulation(make_scenario(silent()), 1000.0)
     assert scale(simulation, 2).status is ChangeStatus.APPLIED
     fleet = simulation.fleet()
@@ -40,7 +40,7 @@ def test_the_fleet_shows_a_start_moment_by_moment_and_a_moment_to_come_is_unknow
     assert pods_of(fleet) == [(True, False), (True, False)]
 
 
-def test_who_serves_at_the_beginning_tells_of_the_start_that_lies_behind_it() -> None:
+def test_initial_pods_show_their_past_start() -> None:
     fleet = Simulation(make_scenario(silent()), 1000.0).fleet()
     assert fleet.pod_ready_s.tolist() == [1000.0]
     moments = fleet.pod_created_s[0], fleet.pod_scheduled_s[0], fleet.pod_started_s[0], fleet.pod_ready_s[0]
@@ -48,7 +48,7 @@ def test_who_serves_at_the_beginning_tells_of_the_start_that_lies_behind_it() ->
     assert moments[-1] - moments[0] == pytest.approx(FETCHED_S)
 
 
-def test_ids_ascend_and_never_return() -> None:
+def test_pod_ids_ascend_and_are_never_reused() -> None:
     simulation = Simulation(make_scenario(silent()), 0.0)
     seen: set[int] = set()
     for round_number in range(4):
@@ -63,7 +63,7 @@ def test_ids_ascend_and_never_return() -> None:
         assert simulation.fleet().pods == ()
 
 
-def test_a_pod_for_which_there_is_no_gpu_is_shown_as_unschedulable() -> None:
+def test_pod_without_a_gpu_is_unschedulable() -> None:
     simulation = Simulation(make_scenario(silent()), 0.0)
     scale(simulation, 5)
     fleet = simulation.fleet()
@@ -72,7 +72,7 @@ def test_a_pod_for_which_there_is_no_gpu_is_shown_as_unschedulable() -> None:
     assert fleet.pods[4].ip == ""
 
 
-def test_a_leaving_pod_stays_ready_terminates_and_holds_its_gpu_until_it_is_empty() -> None:
+def test_terminating_pod_holds_its_gpu_until_it_is_empty() -> None:
     simulation = Simulation(
         make_scenario(replace(CHAT, shape=Shape(0.7, Lengths(10, 0, 10), Lengths(1500, 0, 1500)))), 0.0
     )
@@ -91,7 +91,7 @@ def test_a_leaving_pod_stays_ready_terminates_and_holds_its_gpu_until_it_is_empt
     assert simulation.summary().workloads[0].failed == 0
 
 
-def test_a_change_of_a_count_that_has_changed_since_is_a_conflict_and_changes_nothing() -> None:
+def test_outdated_change_is_a_conflict() -> None:
     simulation = Simulation(make_scenario(silent()), 0.0)
     stale = Change(WorkloadRef("models", "chat"), "", 7, 2, "test")
     (outcome,) = asyncio.run(simulation.apply([stale], 1.0))
@@ -111,14 +111,14 @@ def test_a_change_of_a_count_that_has_changed_since_is_a_conflict_and_changes_no
         ),
     ],
 )
-def test_a_change_of_what_does_not_exist_fails_and_says_so(ref: WorkloadRef, uid: str, detail: str) -> None:
+def test_change_of_an_unknown_workload_fails(ref: WorkloadRef, uid: str, detail: str) -> None:
     simulation = Simulation(make_scenario(silent()), 0.0)
     (outcome,) = asyncio.run(simulation.apply([Change(ref, uid, 1, 2, "test")], 1.0))
     assert (outcome.status, outcome.detail) == (ChangeStatus.FAILED, detail)
     assert simulation.fleet().replicas.tolist() == [1]
 
 
-def test_an_impossible_count_fails_and_the_other_changes_hold() -> None:
+def test_impossible_count_fails_and_other_changes_apply() -> None:
     simulation = Simulation(make_scenario(silent(), silent(replace(CHAT, model="b"), name="b")), 0.0)
     changes = [Change(WorkloadRef("models", name), "", 1, after, "") for name, after in (("chat", 5000), ("b", 2))]
     outcomes = asyncio.run(simulation.apply(changes, 1.0))
@@ -126,7 +126,7 @@ def test_an_impossible_count_fails_and_the_other_changes_hold() -> None:
     assert simulation.fleet().replicas.tolist() == [1, 2]
 
 
-def test_every_request_is_accounted_for_at_any_moment() -> None:
+def test_every_request_is_accounted_for() -> None:
     crashing = replace(CHAT, deployment=replace(CHAT.deployment, crash_every_s=1080.0), patience_s=5.0)
     simulation = Simulation(make_scenario(crashing, replace(silent(name="b"), shape=STEADY, model="b")), 0.0)
     for step in range(1, 120):
@@ -146,7 +146,7 @@ def test_every_request_is_accounted_for_at_any_moment() -> None:
     assert simulation.summary().crashes > 0
 
 
-def test_how_far_one_call_advances_changes_nothing_about_the_requests() -> None:
+def test_traffic_is_independent_of_the_step_size() -> None:
     far, near = Simulation(make_scenario(), 0.0), Simulation(make_scenario(), 0.0)
     far.advance(600.0)
     for step in range(1, 801):
@@ -157,7 +157,7 @@ def test_how_far_one_call_advances_changes_nothing_about_the_requests() -> None:
     assert one.gpu_hours == pytest.approx(other.gpu_hours)
 
 
-def test_time_never_goes_back() -> None:
+def test_past_time_changes_nothing() -> None:
     simulation = Simulation(make_scenario(), 100.0)
     simulation.advance(200.0)
     before = simulation.summary()
@@ -166,7 +166,7 @@ def test_time_never_goes_back() -> None:
     assert simulation.summary() == before
 
 
-def test_a_workload_at_zero_holds_requests_in_front_and_they_are_served_after_the_cold_start() -> None:
+def test_requests_at_zero_are_served_after_the_cold_start() -> None:
     simulation = Simulation(
         make_scenario(replace(CHAT, deployment=replace(CHAT.deployment, replicas=0), patience_s=300.0)), 0.0
     )
@@ -181,7 +181,7 @@ def test_a_workload_at_zero_holds_requests_in_front_and_they_are_served_after_th
     assert 0.5 < row.attainment_ttft < 0.95  # those who waited for the start missed theirs
 
 
-def test_gpu_hours_run_from_the_binding_of_a_pod_to_its_end_and_static_ones_at_the_peak_all_the_time() -> None:
+def test_gpu_hours_run_from_binding_to_the_end() -> None:
     simulation = Simulation(make_scenario(silent(devices=2)), 0.0)
     simulation.advance(1800.0)
     scale(simulation, 2)
@@ -194,7 +194,7 @@ def test_gpu_hours_run_from_the_binding_of_a_pod_to_its_end_and_static_ones_at_t
     assert (row.scale_ups, row.scale_downs) == (1, 1)
 
 
-def test_requests_longer_than_the_profile_allows_are_refused_before_anything_starts() -> None:
+def test_scenario_with_too_long_requests_is_refused() -> None:
     long = replace(CHAT, shape=Shape(1.0, Lengths(100, 1, 4000), Lengths(100, 1, 97)))
     with pytest.raises(ValueError, match="requests of chat may have 4097 tokens, its profile allows 4096"):
         Simulation(make_scenario(long), 0.0)

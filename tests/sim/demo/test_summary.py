@@ -19,7 +19,7 @@ def ended(ttft_s: float, itl_s: float, ending: Ending = Ending.FINISHED, tokens:
     return request
 
 
-def test_a_request_meets_what_it_was_promised_and_a_single_token_has_no_gap_to_miss() -> None:
+def test_request_is_scored_against_its_objectives() -> None:
     score = Score(Objective(1.0, 0.1))
     score.add([ended(0.5, 0.05), ended(2.0, 0.05), ended(0.5, 0.2), ended(2.0, 0.2), ended(0.5, 0.0, tokens=1)])
     assert (score.met_ttft, score.met_itl, score.met_both) == (3, 3, 2)
@@ -33,14 +33,14 @@ def test_without_an_objective_every_finished_request_meets_it() -> None:
 
 @pytest.mark.parametrize("objective", [Objective(1.0, 0.1), Objective()])
 @pytest.mark.parametrize("ending", [Ending.REJECTED, Ending.GIVEN_UP, Ending.FAILED])
-def test_a_request_that_was_never_answered_meets_nothing(ending: Ending, objective: Objective) -> None:
+def test_unanswered_request_meets_nothing(ending: Ending, objective: Objective) -> None:
     score = Score(objective)
     score.add([ended(math.nan, math.nan, ending)])
     assert (score.ended, score.met_both, score.met_ttft, score.met_itl) == (1, 0, 0, 0)
 
 
 @pytest.mark.parametrize("objective", [Objective(1.0, 0.1), Objective(1.0), Objective(math.nan, 0.1), Objective()])
-def test_a_study_scores_the_same_requests_alike(objective: Objective) -> None:
+def test_demo_and_laboratory_score_requests_alike(objective: Objective) -> None:
     """Two were lost with their engine after a first token, one of them in time; one was before it."""
     finished = [ended(0.5, 0.05), ended(2.0, 0.05), ended(0.5, 0.2), ended(0.5, 0.0, tokens=1)]
     lost = [ended(ttft_s, 0.01, Ending.FAILED) for ttft_s in (0.5, 2.0, math.nan)]
@@ -54,7 +54,7 @@ def test_a_study_scores_the_same_requests_alike(objective: Objective) -> None:
     assert score.met_both == (ttft_met & itl_met).sum()
 
 
-def test_those_who_wait_already_longer_than_promised_count_as_late() -> None:
+def test_waiting_requests_beyond_ttft_count_as_late() -> None:
     score = Score(Objective(1.0))
     assert score.late([Request(at_s, 1, 1) for at_s in (8.0, 8.9, 9.0, 9.5)], now_s=10.0) == 2
 
@@ -63,7 +63,7 @@ def row(name: str, arrived: int, attainment: float | None) -> WorkloadSummary:
     return WorkloadSummary(name, arrived, arrived, 0, 0, 3, 0, attainment, attainment, attainment, 1.5, 2.0, 4, 5)
 
 
-def test_the_json_summary_has_its_documented_keys_and_weighs_workloads_by_their_requests() -> None:
+def test_json_summary_weights_workloads_by_requests() -> None:
     summary = Summary(7, 60.0, 1, (row("a", 900, 1.0), row("b", 100, 0.5), row("c", 0, None)))
     plain = json.loads(json.dumps(summary.as_json(errors=2)))
     workloads = plain.pop("workloads")

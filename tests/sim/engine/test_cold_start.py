@@ -18,13 +18,13 @@ def median_s(drawn: list[Start]) -> float:
     return float(np.median([start.ready_s for start in drawn]))
 
 
-def test_moments_come_in_order_and_differ_from_pod_to_pod() -> None:
+def test_start_times_are_ordered_and_differ_by_pod() -> None:
     drawn = starts(node_asleep=True, image_cached=False, weights_cached=False)
     assert all(0 < start.scheduled_s < start.started_s < start.serving_s < start.ready_s for start in drawn)
     assert len({start.ready_s for start in drawn}) == len(drawn)
 
 
-def test_each_missing_thing_adds_its_own_phase() -> None:
+def test_each_missing_part_adds_its_own_phase() -> None:
     warm_s = median_s(starts())
     assert warm_s == pytest.approx(0.5 + 1 + 12 + 16 / 3 + 18 + 3, rel=0.1)
     assert median_s(starts(weights_cached=False)) - warm_s == pytest.approx(16 / 1.5, rel=0.2)
@@ -32,7 +32,7 @@ def test_each_missing_thing_adds_its_own_phase() -> None:
     assert median_s(starts(node_asleep=True)) - warm_s == pytest.approx(100, rel=0.1)
 
 
-def test_the_usual_start_takes_every_median_and_keeps_its_shares_at_any_length() -> None:
+def test_median_start_takes_every_median() -> None:
     median_start = ColdStart().median_start(16e9, 1, node_asleep=True, image_cached=False, weights_cached=False)
     assert median_start.scheduled_s == 100.0
     assert median_start.started_s == 161.0
@@ -42,7 +42,7 @@ def test_the_usual_start_takes_every_median_and_keeps_its_shares_at_any_length()
     assert twice.serving_s == pytest.approx(2 * median_start.serving_s)
 
 
-def test_four_devices_load_their_shares_side_by_side() -> None:
+def test_four_devices_load_in_parallel() -> None:
     start = ColdStart()
     one = np.mean([start.restart_s(np.random.default_rng(seed), 140e9, 1) for seed in range(200)])
     four = np.mean([start.restart_s(np.random.default_rng(seed), 140e9, 4) for seed in range(200)])

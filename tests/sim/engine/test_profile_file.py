@@ -8,14 +8,14 @@ from autoscaler.sim.engine import profile_file
 from autoscaler.sim.engine.profiles import NAMES, ReplicaSpec, find_profile
 
 
-def test_every_named_profile_survives_its_file(tmp_path: Path) -> None:
+def test_every_named_profile_survives_a_round_trip(tmp_path: Path) -> None:
     for name in NAMES:
         file = tmp_path / f"{name}.json"
         file.write_text(profile_file.write(find_profile(name)))
         assert profile_file.find(str(file)) == (name, find_profile(name))
 
 
-def test_an_unknown_name_lists_those_there_are() -> None:
+def test_unknown_name_lists_the_known_ones() -> None:
     with pytest.raises(profile_file.ProfileError, match=r"no profile '8b-h10'; available: 8b-h100, .*simulate fit"):
         profile_file.find("8b-h10")
 
@@ -69,7 +69,7 @@ def content(**changes: object) -> dict[str, object]:
         (" " * (profile_file.MOST_BYTES + 1), f"more than {profile_file.MOST_BYTES} bytes"),
     ],
 )
-def test_a_bad_file_is_named_with_what_is_wrong(tmp_path: Path, text: str, said: str) -> None:
+def test_invalid_file_is_named_with_its_error(tmp_path: Path, text: str, said: str) -> None:
     file = tmp_path / "mine.json"
     file.write_text(text)
     with pytest.raises(profile_file.ProfileError, match=said) as raised:
@@ -111,7 +111,7 @@ def test_a_bad_file_is_named_with_what_is_wrong(tmp_path: Path, text: str, said:
         ("}", "} }", "line 11: not JSON"),
     ],
 )
-def test_what_is_wrong_in_a_file_is_told_with_its_line(tmp_path: Path, old: str, new: str, said: str) -> None:
+def test_error_in_a_file_is_named_with_its_line(tmp_path: Path, old: str, new: str, said: str) -> None:
     file = tmp_path / "mine.json"
     assert old in TEXT
     file.write_text(TEXT.replace(old, new))
@@ -119,14 +119,14 @@ def test_what_is_wrong_in_a_file_is_told_with_its_line(tmp_path: Path, old: str,
         profile_file.find(str(file))
 
 
-def test_numbers_are_read_however_json_writes_them(tmp_path: Path) -> None:
+def test_numbers_are_read_in_any_json_notation(tmp_path: Path) -> None:
     file = tmp_path / "mine.json"
     file.write_text(TEXT.replace("\n", "\r\n\t"))
     _, replica_spec = profile_file.find(str(file))
     assert (replica_spec.profile.sequence_s, replica_spec.profile.prompt_token_s) == (3e-5, 2.9e-4)
 
 
-def test_what_could_not_be_read_is_not_written() -> None:
+def test_unreadable_profile_is_not_written() -> None:
     for gpus in (math.nan, math.inf, 0.0):
         with pytest.raises(profile_file.ProfileError, match=f"gpus is {gpus}; it must be a number from"):
             profile_file.write(find_profile("8b-h100")._replace(gpus=gpus))
@@ -136,12 +136,12 @@ def test_what_could_not_be_read_is_not_written() -> None:
         profile_file.write(find_profile("8b-h100")._replace(gpus=0.01))
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(profile_file.ProfileError, match="No such file"):
         profile_file.find(str(tmp_path / "mine.json"))
 
 
-def test_what_need_not_be_said_has_the_engines_default(tmp_path: Path) -> None:
+def test_missing_optional_field_has_the_engine_default(tmp_path: Path) -> None:
     short = {key: value for key, value in content().items() if key not in ("gpus", "block_size", "weight_bytes")}
     file = tmp_path / "mine.json"
     file.write_text(json.dumps(short))

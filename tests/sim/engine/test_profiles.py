@@ -16,25 +16,25 @@ from autoscaler.sim.engine.profiles import (
 )
 
 
-def test_one_sequence_decodes_no_faster_than_the_weights_can_be_read() -> None:
+def test_decoding_is_bounded_by_reading_the_weights() -> None:
     for model, device, devices in ((LLAMA_8B, H100, 1), (LLAMA_70B, H100, 4), (LLAMA_8B, H100_3G, 1)):
         found = compute_profile(model, device, devices)
         assert found.step_s > model.weight_bytes / (devices * device.bandwidth_bytes_per_s)
         assert found.prompt_token_s > 2 * model.parameters / (devices * device.flops)
 
 
-def test_a_slice_with_half_the_bandwidth_takes_almost_twice_as_long_for_a_step() -> None:
+def test_half_the_bandwidth_nearly_doubles_the_step() -> None:
     whole, half = compute_profile(LLAMA_8B, H100), compute_profile(LLAMA_8B, H100_3G)
     assert half.kv_token_s == pytest.approx(2 * whole.kv_token_s)
     assert 1.6 < half.step_s / whole.step_s < 2
     assert half.kv_capacity_tokens < 0.4 * whole.kv_capacity_tokens
 
 
-def test_kv_tokens_are_the_memory_the_weights_leave_over() -> None:
+def test_kv_cache_takes_the_memory_left_by_the_weights() -> None:
     assert compute_profile(LLAMA_8B, H100).kv_capacity_tokens == int((85.5e9 * 0.92 - 3e9 - 16.06e9) / 131072)
 
 
-def test_a_model_that_does_not_fit_is_refused_by_name_with_what_is_missing() -> None:
+def test_model_that_does_not_fit_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match=r"llama-3.3-70b does not fit on 1 x .*H100.*would hold 0 tokens.* 8192"):
         compute_profile(LLAMA_70B, H100)
 
@@ -55,12 +55,12 @@ def test_a_model_that_does_not_fit_is_refused_by_name_with_what_is_missing() -> 
         ),
     ],
 )
-def test_a_profile_that_no_engine_could_run_is_refused(field: str, value: int, message: str) -> None:
+def test_impossible_profile_is_refused(field: str, value: int, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         replace(compute_profile(LLAMA_8B, H100), **{field: value})
 
 
-def test_every_named_profile_serves_long_requests_and_decodes_at_a_plausible_speed() -> None:
+def test_every_named_profile_has_a_plausible_speed() -> None:
     for name in NAMES:
         found, gpus = find_profile(name)
         assert found.kv_capacity_tokens > found.max_model_len >= 4096
@@ -91,6 +91,6 @@ def test_bf16_weights_of_8b_do_not_fit_a_small_slice() -> None:
             compute_profile(LLAMA_8B, device)
 
 
-def test_an_unknown_name_is_answered_with_those_there_are() -> None:
+def test_unknown_name_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match=r"no profile '8b-tpu'; available: 8b-h100, 8b-a100"):
         find_profile("8b-tpu")

@@ -93,7 +93,7 @@ def median_error(real: FloatColumn, simulated: FloatColumn) -> float:
     return float(np.median(np.abs(simulated[known] - real[known]) / real[known]))
 
 
-def test_the_model_follows_the_recorded_queue_it_was_fitted_to() -> None:
+def test_model_follows_the_recording_it_was_fitted_to() -> None:
     real, simulated = both("load", FITTED, prompt_tokens=85)
     assert median_error(real.ttft_s, simulated.ttft_s) < 0.08  # measured: 0.036
     assert median_error(real.waiting, simulated.waiting) < 0.05  # measured: 0.0
@@ -104,7 +104,7 @@ def test_the_model_follows_the_recorded_queue_it_was_fitted_to() -> None:
     assert np.median(np.abs(simulated.kv_usage - real.kv_usage)[busy]) < 0.1
 
 
-def test_the_same_profile_follows_a_recording_it_has_not_seen_where_the_kv_cache_is_the_limit() -> None:
+def test_profile_follows_another_recording_bound_by_kv_cache() -> None:
     real, simulated = both("kv-bound", replace(FITTED, max_num_seqs=16), prompt_tokens=340)
     assert median_error(real.ttft_s, simulated.ttft_s) < 0.15  # measured: 0.112
     assert median_error(real.waiting, simulated.waiting) < 0.15  # measured: 0.105
@@ -113,7 +113,7 @@ def test_the_same_profile_follows_a_recording_it_has_not_seen_where_the_kv_cache
     assert real.running.max() <= 8
 
 
-def test_who_is_aborted_by_sleep_is_observed_wherever_the_recorded_server_observed_it() -> None:
+def test_aborts_by_sleep_appear_in_the_recorded_metrics() -> None:
     """Eight requests of 400 tokens, four of them waiting, when the engine is put to sleep in `sleeping.prom`."""
     text = (RECORDED / "sleeping.prom").read_text()
     replica = Replica(FITTED, 0.0)

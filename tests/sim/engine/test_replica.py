@@ -52,7 +52,7 @@ def erlang_c_wait_s(arrivals_per_s: float, service_s: float, servers: int) -> fl
     return last / (sum(terms) + last) * service_s / (servers - load)
 
 
-def test_one_request_takes_its_prefill_step_and_one_step_for_each_further_token() -> None:
+def test_request_takes_a_prefill_step_and_a_step_per_token() -> None:
     request = Request(5.0, 100, 11)
     serve(replace(PLAIN, prompt_token_s=1e-3), [request], 100.0)
     assert request.ttft_s == pytest.approx(0.01 + 0.1)
@@ -60,7 +60,7 @@ def test_one_request_takes_its_prefill_step_and_one_step_for_each_further_token(
     assert request.ended_s == pytest.approx(5.0 + 0.11 + 10 * 0.01)
 
 
-def test_a_step_grows_with_the_batch_and_with_the_kv_tokens_it_reads() -> None:
+def test_step_grows_with_batch_and_kv_tokens() -> None:
     profile = replace(PLAIN, sequence_s=1e-3, kv_token_s=1e-5)
     requests = [Request(0.0, 100, 51) for _ in range(4)]
     replica = Replica(profile, 0.0)
@@ -72,7 +72,7 @@ def test_a_step_grows_with_the_batch_and_with_the_kv_tokens_it_reads() -> None:
     assert requests[0].ended_s - requests[0].first_token_s == pytest.approx(expected_s)
 
 
-def test_a_long_prompt_is_computed_in_chunks_within_the_budget_of_a_step_and_slows_those_who_decode() -> None:
+def test_long_prompt_is_chunked_and_slows_decoding() -> None:
     profile = replace(PLAIN, prompt_token_s=1e-4, max_batched_tokens=101)
     running, long = Request(0.0, 1, 1000), Request(1.0, 350, 2)
     replica = serve(profile, [running, long], 1.0 + 4 * 0.02 + 0.02)
@@ -82,7 +82,7 @@ def test_a_long_prompt_is_computed_in_chunks_within_the_budget_of_a_step_and_slo
     assert replica.metrics.prompt_tokens == 351
 
 
-def test_who_would_compute_nothing_in_a_step_waits_though_slots_are_free() -> None:
+def test_request_waits_when_the_token_budget_is_used_up() -> None:
     """Three prompts of 150 tokens, 100 a step of 0.11 s: each waits until a step has some left for it."""
     replica = Replica(replace(PLAIN, prompt_token_s=1e-3, max_batched_tokens=100), 0.0)
     requests = [Request(0.0, 150, 50) for _ in range(3)]
@@ -98,7 +98,7 @@ def test_who_would_compute_nothing_in_a_step_waits_though_slots_are_free() -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("servers", "usage"), [(1, 0.6), (4, 0.8)])
-def test_waits_are_those_of_an_m_m_c_queue_when_the_step_is_constant(servers: int, usage: float) -> None:
+def test_waits_match_an_m_m_c_queue_with_a_constant_step(servers: int, usage: float) -> None:
     mean_tokens, warm_up = 500, 2000
     profile = replace(PLAIN, step_s=0.001, max_num_seqs=servers)
     service_s = mean_tokens * 0.001
@@ -111,7 +111,7 @@ def test_waits_are_those_of_an_m_m_c_queue_when_the_step_is_constant(servers: in
     assert np.mean(means) == pytest.approx(erlang_c_wait_s(rate, service_s, servers), rel=0.1)
 
 
-def test_more_slots_than_requests_means_that_nobody_waits() -> None:
+def test_no_request_waits_with_more_slots_than_requests() -> None:
     requests = poisson(5.0, 2000, 100, seed=1)
     serve(replace(PLAIN, max_num_seqs=1000), requests, math.inf)
     assert max(request.scheduled_s - request.arrived_s for request in requests) <= 0.01  # the step under way
@@ -152,7 +152,7 @@ def slow(profile: Profile, requests: list[Request], until_s: float) -> tuple[lis
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_jumping_between_events_gives_what_single_steps_give(seed: int) -> None:
+def test_event_jumps_match_single_steps(seed: int) -> None:
     rng = np.random.default_rng(seed)
     times = np.cumsum(rng.exponential(0.12, 150))
     requests = [Request(float(at), int(rng.integers(1, 900)), int(rng.integers(1, 80))) for at in times]
@@ -165,7 +165,7 @@ def test_jumping_between_events_gives_what_single_steps_give(seed: int) -> None:
     assert replica.metrics.step_tokens.total == made - len(requests) + sum(r.prompt_tokens for r in requests)
 
 
-def test_how_often_time_is_advanced_changes_nothing() -> None:
+def test_result_is_independent_of_the_step_size() -> None:
     def requests() -> list[Request]:
         return [Request(r.arrived_s, 50 + r.output_tokens, r.output_tokens) for r in poisson(9.0, 300, 40, seed=5)]
 
@@ -185,7 +185,7 @@ def test_how_often_time_is_advanced_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("every_s", [100.0, 0.1, 0.0037])
-def test_who_waits_behind_one_that_does_not_fit_joins_when_that_one_leaves(every_s: float) -> None:
+def test_request_joins_when_the_one_before_it_leaves(every_s: float) -> None:
     """The second and the third need 9,110 tokens of 9,000 beside the first; the third alone would fit."""
     replica = Replica(replace(PLAIN, kv_capacity_tokens=9000, max_model_len=8192), 0.0)
     requests = [Request(0.0, 6000, 2000, 5.0), Request(0.105, 3000, 10, 5.0), Request(2.005, 100, 10, 5.0)]
@@ -200,7 +200,7 @@ def test_who_waits_behind_one_that_does_not_fit_joins_when_that_one_leaves(every
     assert requests[2].ttft_s == pytest.approx(5.12 - 2.005)
 
 
-def test_a_settled_replica_holds_what_an_advanced_one_holds() -> None:
+def test_advance_if_needed_holds_the_same_requests() -> None:
     lazy, eager = Replica(RICH, 0.0), Replica(RICH, 0.0)
     for request in poisson(8.0, 400, 60, seed=2):
         lazy.advance_if_needed(request.arrived_s)
@@ -210,7 +210,7 @@ def test_a_settled_replica_holds_what_an_advanced_one_holds() -> None:
         eager.submit(replace(request), request.arrived_s)
 
 
-def test_every_request_is_finished_waiting_running_or_given_up_at_any_moment() -> None:
+def test_every_request_has_exactly_one_state() -> None:
     profile = replace(RICH, kv_capacity_tokens=100_100)
     replica, endings = Replica(profile, 0.0), Counter[Ending | None]()
     for sent, request in enumerate(poisson(30.0, 1500, 60, seed=3), start=1):
@@ -231,7 +231,7 @@ def test_every_request_is_finished_waiting_running_or_given_up_at_any_moment() -
 TIGHT = replace(PLAIN, max_num_seqs=16, kv_capacity_tokens=3000, max_model_len=2048, block_size=128)
 
 
-def test_a_full_kv_cache_preempts_and_running_falls_while_slots_are_free() -> None:
+def test_full_kv_cache_preempts_while_slots_are_free() -> None:
     """As in the recording `kv-bound`: usage near 1, preemptions, few of 16 slots running, about 20 waiting."""
     requests = [Request(4.0 + 0.3 * number, 340, 500) for number in range(30)]
     replica = Replica(TIGHT, 0.0)
@@ -261,13 +261,13 @@ def test_a_full_kv_cache_preempts_and_running_falls_while_slots_are_free() -> No
     assert metrics.token_gap.count == 30 * 499
 
 
-def test_kv_usage_does_not_show_a_queue_that_comes_from_the_slots() -> None:
+def test_kv_usage_does_not_show_a_queue_for_slots() -> None:
     replica = serve(PLAIN, [Request(0.0, 100, 400) for _ in range(34)], 2.0)
     assert (replica.running, replica.waiting) == (4, 30)
     assert replica.kv_usage < 0.01
 
 
-def test_ttft_and_queue_time_histograms_lag_the_load_by_the_length_of_the_queue() -> None:
+def test_latency_histograms_lag_the_load_by_the_queue() -> None:
     """Waiting x tokens per request / token rate tells the wait at once; the histograms tell it when it is over."""
     replica = Replica(PLAIN, 0.0)
     burst = [Request(10.0, 10, 400) for _ in range(40)]
@@ -290,7 +290,7 @@ def test_ttft_and_queue_time_histograms_lag_the_load_by_the_length_of_the_queue(
     assert (metrics.queue.total - queued_s) / (metrics.queue.count - queued) > 0.9 * longest_s - 4.0
 
 
-def test_clients_that_give_up_vanish_from_every_counter_of_the_engine() -> None:
+def test_clients_that_leave_appear_in_no_engine_counter() -> None:
     replica = Replica(PLAIN, 0.0)
     for _ in range(20):
         replica.submit(Request(0.0, 10, 1000, patience_s=2.0), 0.0)
@@ -307,7 +307,7 @@ def test_clients_that_give_up_vanish_from_every_counter_of_the_engine() -> None:
     assert Counter(request.ending for request in replica.take_ended()) == {Ending.GIVEN_UP: 16, Ending.FINISHED: 4}
 
 
-def test_a_sleeping_replica_takes_requests_and_hides_them_until_it_wakes() -> None:
+def test_sleeping_replica_accepts_and_hides_requests() -> None:
     replica = Replica(PLAIN, 0.0)
     replica.sleep(1, 5.0)
     for number in range(6):
@@ -333,7 +333,7 @@ def test_going_to_sleep_aborts_what_runs_and_counts_it() -> None:
         replica.sleep(3, 1.0)
 
 
-def test_a_request_longer_than_the_model_allows_is_an_error_that_says_so() -> None:
+def test_request_beyond_max_model_len_is_refused() -> None:
     with pytest.raises(ValueError, match=r"request has 2000 \+ 49 tokens, max_model_len is 2048"):
         Replica(TIGHT, 0.0).submit(Request(0.0, 2000, 49), 0.0)
 
@@ -348,7 +348,7 @@ OPERATION = st.one_of(
 
 @settings(max_examples=150)
 @given(operations=st.lists(OPERATION, max_size=60))
-def test_whatever_happens_no_request_is_lost_twice_served_or_forgotten(operations: list[tuple[object, ...]]) -> None:
+def test_no_request_is_lost_or_served_twice(operations: list[tuple[object, ...]]) -> None:
     """Slots, KV cache, patience and sleep together, with a cache so small that preemption is common."""
     profile = replace(RICH, kv_capacity_tokens=1300, max_model_len=1024, max_batched_tokens=64, block_size=16)
     replica, now_s, sent, ended = Replica(profile, 0.0), 0.0, [], []

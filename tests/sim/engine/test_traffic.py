@@ -13,7 +13,7 @@ def day_of(traffic: Traffic) -> np.ndarray:
     return np.concatenate([traffic.block(number).time_s for number in range(DAY_S // BLOCK_S)])
 
 
-def test_the_same_seed_gives_the_same_requests_in_whatever_order_blocks_are_asked_for() -> None:
+def test_requests_are_independent_of_the_order_of_blocks() -> None:
     one, other = Traffic(STEADY, seed=7, stream=3), Traffic(STEADY, seed=7, stream=3)
     other.block(9)
     first, second = one.block(5), other.block(5)
@@ -23,7 +23,7 @@ def test_the_same_seed_gives_the_same_requests_in_whatever_order_blocks_are_aske
 
 
 @pytest.mark.parametrize(("seed", "stream"), [(8, 3), (7, 4)])
-def test_another_seed_or_stream_gives_other_requests(seed: int, stream: int) -> None:
+def test_seed_and_stream_change_the_requests(seed: int, stream: int) -> None:
     assert not np.array_equal(Traffic(STEADY, 7, 3).block(5).time_s, Traffic(STEADY, seed, stream).block(5).time_s)
 
 
@@ -42,7 +42,7 @@ def test_the_rate_follows_the_day_between_full_hours() -> None:
     assert traffic.rate_per_s(at) == pytest.approx([0.0, 1.0, 2.0, 1.5, 0.0, 2.0])
 
 
-def test_nobody_asks_in_a_silence() -> None:
+def test_no_requests_during_silences() -> None:
     times = day_of(Traffic(replace(STEADY, silences=((9.0, 17.0),)), seed=1))
     hours = times / 3600
     assert not np.any((hours >= 9) & (hours < 17))
@@ -50,7 +50,7 @@ def test_nobody_asks_in_a_silence() -> None:
     assert np.any(hours >= 17)
 
 
-def test_a_burst_multiplies_the_rate_for_its_length_and_overlapping_ones_do_not_pile_up() -> None:
+def test_overlapping_bursts_do_not_multiply() -> None:
     kinds = (Bursts(per_hour=30, median_s=120, sigma=0.3, height=3.0), Bursts(2, 600, 0.3, 5.0))
     rate = Traffic(replace(STEADY, bursts=kinds), seed=1).rate_per_s(np.arange(DAY_S, dtype=np.float64))
     assert set(np.unique(rate)) == {2.0, 6.0, 10.0}
@@ -75,6 +75,6 @@ def test_lengths_are_lognormal_whole_and_bounded() -> None:
     assert inner.std() == pytest.approx(0.5, rel=0.05)
 
 
-def test_a_day_of_other_than_24_hours_is_refused() -> None:
+def test_day_must_have_24_hours() -> None:
     with pytest.raises(ValueError, match="day has 2 factors; it must have 24"):
         replace(STEADY, day=(1.0, 2.0))

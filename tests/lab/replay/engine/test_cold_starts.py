@@ -24,7 +24,7 @@ def begun(of: Case, kind: str, duration_factor: float = 1.0, now_s: float = 0.0,
     )
 
 
-def test_without_a_time_for_fresh_nodes_every_start_takes_the_mean_in_the_phases_of_a_cached_one() -> None:
+def test_every_start_is_cached_without_a_fresh_node_time() -> None:
     assert begun(case(), "fresh") == begun(case(), "shared") == begun(case(), "warm")
     start = begun(case(), "warm")
     assert start.ready_s == 60.0
@@ -34,7 +34,7 @@ def test_without_a_time_for_fresh_nodes_every_start_takes_the_mean_in_the_phases
     assert start.serving_s == pytest.approx(60 * 36.85 / 39.85, rel=1e-3)
 
 
-def test_a_fresh_node_comes_up_pulls_the_image_and_fetches_weights_and_a_used_one_only_fetches() -> None:
+def test_fresh_node_starts_up_and_a_used_one_only_fetches() -> None:
     fresh, shared, warm = (begun(case(uncached_s=240.0), kind) for kind in ("fresh", "shared", "warm"))
     assert (fresh.ready_s, warm.ready_s) == (240.0, 60.0)
     # Of node 99.5 s more, image 60 s and weights 16 GB at 1.5 GB/s, 170.2 s in all, the weights are 10.7 s.
@@ -43,7 +43,7 @@ def test_a_fresh_node_comes_up_pulls_the_image_and_fetches_weights_and_a_used_on
     assert fresh.started_s == pytest.approx(240 * 161 / 210, rel=0.01)
 
 
-def test_a_slow_start_is_slow_in_every_phase_and_a_pace_of_zero_serves_at_once() -> None:
+def test_duration_factor_scales_every_phase() -> None:
     mean, slow, none = (
         begun(case(uncached_s=240.0), "fresh", duration_factor, now_s=100.0) for duration_factor in (1.0, 1.5, 0.0)
     )
@@ -53,7 +53,7 @@ def test_a_slow_start_is_slow_in_every_phase_and_a_pace_of_zero_serves_at_once()
     assert ColdStarts(case(uncached_s=240.0)).restart_s(1.5) == 90.0
 
 
-def test_who_joins_a_node_that_is_still_fetching_waits_for_it() -> None:
+def test_replica_waits_for_weights_that_its_node_fetches() -> None:
     node, of = Node(8), case(uncached_s=240.0)
     node.models["small"] = 0.0  # as a pool notes it when it places the first
     first = begun(of, "fresh", now_s=10.0, node=node)
@@ -64,7 +64,7 @@ def test_who_joins_a_node_that_is_still_fetching_waits_for_it() -> None:
     assert late.scheduled_s == pytest.approx(220.75, abs=0.01)
 
 
-def test_another_model_on_a_node_that_is_still_coming_up_begins_once_it_is_there() -> None:
+def test_second_model_starts_once_its_node_is_up() -> None:
     node, of = Node(8), case(uncached_s=240.0)
     first = begun(of, "fresh", node=node)
     other = replace(of, trace=replace(of.trace, name="other"))
@@ -80,7 +80,7 @@ ASKED = st.tuples(st.sampled_from("abc"), st.floats(0.0, 150.0), st.floats(0.2, 
 
 
 @given(asked=st.lists(ASKED, min_size=1, max_size=20))
-def test_whoever_comes_when_to_which_node_passes_the_phases_in_order_and_none_before_its_node(
+def test_phases_are_in_order_and_never_before_the_node(
     asked: list[tuple[str, float, float, bool]],
 ) -> None:
     pool, now_s, begun_on = GpuPool(24), 0.0, []
@@ -104,6 +104,6 @@ def test_whoever_comes_when_to_which_node_passes_the_phases_in_order_and_none_be
         assert start.started_s >= node.image_s
 
 
-def test_a_profile_of_unknown_weights_has_nothing_to_fetch() -> None:
+def test_profile_without_weights_fetches_nothing() -> None:
     fitted = replace(case(uncached_s=240.0), profile=replace(synthetic.llama(), weight_bytes=0.0))
     assert begun(fitted, "shared").ready_s == 60.0

@@ -29,7 +29,7 @@ class Asked:
         self.pool.release_gpus(self.claims[name], now_s)
 
 
-def test_gpus_are_given_while_there_are_some_and_then_in_the_order_of_asking() -> None:
+def test_gpus_are_assigned_first_come_first_served() -> None:
     asked = Asked(2)
     for name in "abcd":
         asked.ask(name, 1, now_s=1.0)
@@ -41,7 +41,7 @@ def test_gpus_are_given_while_there_are_some_and_then_in_the_order_of_asking() -
     assert not asked.pool.has_waiting
 
 
-def test_a_large_replica_at_the_head_is_not_overtaken_by_small_ones() -> None:
+def test_small_replicas_do_not_overtake_a_large_one() -> None:
     asked = Asked(4)
     asked.ask("half", 2, now_s=0.0)
     asked.ask("large", 4, now_s=1.0)
@@ -53,7 +53,7 @@ def test_a_large_replica_at_the_head_is_not_overtaken_by_small_ones() -> None:
     assert asked.on_assigned[2:] == [("small", 4.0)]
 
 
-def test_who_gives_up_waiting_lets_the_next_one_in() -> None:
+def test_withdrawn_claim_lets_the_next_one_in() -> None:
     asked = Asked(4)
     asked.ask("half", 2, now_s=0.0)
     asked.ask("large", 4, now_s=1.0)
@@ -64,7 +64,7 @@ def test_who_gives_up_waiting_lets_the_next_one_in() -> None:
 
 
 @pytest.mark.parametrize(("gpus", "places"), [(1 / 7, 56), (2 / 7, 28), (0.25, 32), (0.5, 16)])
-def test_slices_fill_every_gpu_whatever_their_sums_round_to(gpus: float, places: int) -> None:
+def test_slices_fill_every_gpu_despite_rounding(gpus: float, places: int) -> None:
     asked = Asked(8)
     for number in range(places + 1):
         asked.ask(str(number), gpus, now_s=0.0)
@@ -75,7 +75,7 @@ def test_slices_fill_every_gpu_whatever_their_sums_round_to(gpus: float, places:
     assert asked.pool.free_gpus == pytest.approx(8 - gpus)
 
 
-def test_the_first_replica_on_a_node_finds_nothing_and_leaves_image_and_weights() -> None:
+def test_first_replica_leaves_image_and_weights_on_its_node() -> None:
     asked = Asked(16)
     asked.ask("first", 1, now_s=0.0, model="chat")
     asked.ask("same", 1, now_s=0.0, model="chat")
@@ -88,7 +88,7 @@ def test_the_first_replica_on_a_node_finds_nothing_and_leaves_image_and_weights(
     assert len(asked.pool.nodes) == 1
 
 
-def test_a_replica_goes_where_its_weights_are_then_to_the_fullest_node_and_last_to_a_new_one() -> None:
+def test_placement_prefers_weights_then_the_fullest_node() -> None:
     asked = Asked(24)
     for number in range(6):
         asked.ask(f"a{number}", 1, now_s=0.0, model="a")
@@ -103,7 +103,7 @@ def test_a_replica_goes_where_its_weights_are_then_to_the_fullest_node_and_last_
     assert asked.pool.free_gpus == 1 + 3 + 0
 
 
-def test_a_replica_fits_into_one_node_or_waits_and_the_last_node_may_be_smaller() -> None:
+def test_replica_fits_into_one_node_or_waits() -> None:
     asked = Asked(12)
     for name in "abc":
         asked.ask(name, 4, now_s=0.0)
@@ -119,7 +119,7 @@ def test_a_replica_fits_into_one_node_or_waits_and_the_last_node_may_be_smaller(
     ("gpus", "each", "room"),
     [(8, 1, 8), (12, 6, 1), (14, 6, 2), (14, 4, 3), (10, 16, 0), (32, 16, 2), (3, 3 / 7, 7), (math.inf, 4, math.inf)],
 )
-def test_as_many_replicas_fit_as_can_be_placed(gpus: float, each: float, room: float) -> None:
+def test_count_fitting_equals_the_possible_placements(gpus: float, each: float, room: float) -> None:
     pool = GpuPool(gpus, max(8.0, each))
     assert pool.count_fitting(each) == room
     placed = []

@@ -97,9 +97,7 @@ def assert_same(state: EngineState, requests: list[Request], servers: list[Repli
 @pytest.mark.parametrize("profile", [ROOMY, TIGHT], ids=["roomy", "tight"])
 @pytest.mark.parametrize("replicas", [1, 3])
 @pytest.mark.parametrize("patience_s", [math.inf, 2.0])
-def test_the_compiled_model_serves_every_request_as_the_plain_one_does(
-    profile: Profile, replicas: int, patience_s: float
-) -> None:
+def test_kernel_serves_every_request_like_the_plain_engine(profile: Profile, replicas: int, patience_s: float) -> None:
     for seed in range(3):
         trace = random_trace(600, 0.12 / replicas, seed)
         end_s = trace.duration_s + 1000
@@ -109,7 +107,7 @@ def test_the_compiled_model_serves_every_request_as_the_plain_one_does(
         assert (profile is ROOMY) == (state.replicas["preemptions"].sum() == 0)
 
 
-def test_round_robin_gives_every_third_request_to_each_of_three() -> None:
+def test_round_robin_alternates_over_three_replicas() -> None:
     trace = random_trace(600, 0.05, seed=8)
     end_s = trace.duration_s + 1000
     state, engine, rows = EngineState.create(trace, TIGHT, 3), EngineParams.from_profile(TIGHT), np.arange(3)
@@ -129,7 +127,7 @@ def test_round_robin_gives_every_third_request_to_each_of_three() -> None:
         assert state.replicas["preemptions"][row] == server.metrics.preemptions > 0
 
 
-def test_in_the_middle_of_a_run_both_show_the_same_queues_and_counters() -> None:
+def test_kernel_and_plain_engine_agree_during_a_run() -> None:
     trace = random_trace(400, 0.1, seed=7)
     middle_s = float(trace.arrival_s[-1]) + 0.003
     requests, servers = plain(TIGHT, trace, 2, math.inf, middle_s)
@@ -139,7 +137,7 @@ def test_in_the_middle_of_a_run_both_show_the_same_queues_and_counters() -> None
 
 @pytest.mark.parametrize("patience_s", [math.inf, 3.0])
 @pytest.mark.parametrize("seed", [5, 6, 7])
-def test_how_often_time_is_advanced_changes_nothing(patience_s: float, seed: int) -> None:
+def test_result_is_independent_of_the_step_size(patience_s: float, seed: int) -> None:
     trace = random_trace(300, 0.1, seed)
     end_s = trace.duration_s + 300
     once = compiled(TIGHT, trace, 2, patience_s, [end_s])
@@ -158,7 +156,9 @@ def test_how_often_time_is_advanced_changes_nothing(patience_s: float, seed: int
     replicas=st.integers(1, 3),
     patience_s=st.sampled_from([0.3, 5.0, math.inf]),
 )
-def test_any_requests_end_alike_in_both(rows: list[tuple[float, int, int]], replicas: int, patience_s: float) -> None:
+def test_kernel_and_plain_engine_agree_on_random_requests(
+    rows: list[tuple[float, int, int]], replicas: int, patience_s: float
+) -> None:
     gaps, prompts, outputs = (np.array(column) for column in zip(*rows, strict=True))
     arrival_s = np.cumsum(gaps)
     trace = Trace("any", arrival_s, prompts, outputs, float(arrival_s[-1]) + 1)
@@ -169,7 +169,7 @@ def test_any_requests_end_alike_in_both(rows: list[tuple[float, int, int]], repl
     assert not state.replicas["decode_tokens"].any()
 
 
-def test_the_gaps_of_a_long_run_of_growing_steps_fall_into_their_buckets_one_by_one() -> None:
+def test_gaps_of_growing_steps_are_counted_one_by_one() -> None:
     """One event in the model, 3,000 steps in the histogram: from 10 to 16 ms and more, over three buckets."""
     profile = replace(ROOMY, step_s=0.008, sequence_s=0.0, kv_token_s=1e-5)
     trace = Trace("one", np.zeros(1), np.array([100]), np.array([3001]), 100.0)
@@ -199,12 +199,12 @@ def estimate_replica_s(least: bool, serving: list[list[int]], arrivals: int) -> 
 
 
 @pytest.mark.parametrize("least", [True, False])
-def test_requests_spread_over_those_who_serve(least: bool) -> None:
+def test_requests_spread_over_serving_replicas(least: bool) -> None:
     state, _ = estimate_replica_s(least, [[0, 1, 3]], arrivals=9)
     assert state.replicas["held"].tolist() == [3, 3, 0, 3]
 
 
-def test_the_gateway_holds_requests_while_nobody_serves_and_forgets_those_who_left() -> None:
+def test_gateway_holds_requests_and_drops_those_that_left() -> None:
     state, gateway = estimate_replica_s(True, [[], []], arrivals=15)
     assert gateway["held"][0] == 15
     state, gateway = estimate_replica_s(True, [[], [], [], [2]], arrivals=15)
@@ -218,7 +218,7 @@ def test_the_gateway_holds_requests_while_nobody_serves_and_forgets_those_who_le
     assert state.requests["since_s"][5:].tolist() == [30.0] * 10
 
 
-def test_where_nothing_can_be_kept_on_disk_code_is_compiled_all_the_same() -> None:
+def test_code_compiles_without_a_writable_cache() -> None:
     names: dict[str, Callable[[int], int]] = {}
     exec("def double(number):\n    return 2 * number", names)  # of no file, so there is no place beside it
     assert compiling(names["double"])(21) == 42

@@ -68,7 +68,7 @@ def usual_step_s(profile: Profile) -> float:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_constants_of_a_known_engine_are_found_from_its_metrics(seed: int) -> None:
+def test_fit_finds_the_constants_of_a_known_engine(seed: int) -> None:
     found = fit(recorded(KNOWN, rate_per_s=2.0, duration_s=300.0, seed=seed))
     assert found.profile.step_s == pytest.approx(KNOWN.step_s, rel=0.1)
     assert found.profile.kv_token_s == pytest.approx(KNOWN.kv_token_s, rel=0.1)
@@ -80,7 +80,7 @@ def test_the_constants_of_a_known_engine_are_found_from_its_metrics(seed: int) -
     assert found.error_fraction < 0.03
 
 
-def test_slots_are_known_only_where_requests_waited_for_them() -> None:
+def test_slots_are_known_only_when_requests_waited() -> None:
     crowded = fit(recorded(KNOWN, rate_per_s=4.0, duration_s=200.0, seed=1))
     assert (crowded.profile.max_num_seqs, crowded.slots_known) == (12, True)
     calm = fit(recorded(KNOWN, rate_per_s=0.9, duration_s=400.0, seed=1))
@@ -101,15 +101,13 @@ def test_slots_are_known_only_where_requests_waited_for_them() -> None:
         (None, 3000, 3001),  # room for a prompt beside a full batch
     ],
 )
-def test_the_budget_of_a_step_is_guessed_from_the_bucket_that_holds_every_step(
-    seen: float | None, slots: int | None, taken: int
-) -> None:
+def test_token_budget_is_the_bucket_that_holds_every_step(seen: float | None, slots: int | None, taken: int) -> None:
     found = fit(replace(recording("load"), steps_within_tokens=seen), slots)
     assert (found.profile.max_batched_tokens, found.steps_within_tokens) == (taken, seen)
     assert fit(recording("load"), 16, max_num_batched_tokens=512).profile.max_batched_tokens == 512
 
 
-def test_a_restart_in_the_middle_costs_one_interval_and_changes_nothing_else() -> None:
+def test_restart_costs_one_interval_only() -> None:
     before, after = recorded(KNOWN, 2.0, 300.0, seed=1), recorded(KNOWN, 2.0, 300.0, seed=2)
     both = replace(
         before, **{name: np.concatenate([value, getattr(after, name)]) for name, value in columns(before).items()}
@@ -121,7 +119,7 @@ def test_a_restart_in_the_middle_costs_one_interval_and_changes_nothing_else() -
     assert found.error_fraction < 0.03
 
 
-def test_the_same_run_again_after_a_restart_gives_the_same_profile() -> None:
+def test_repeated_run_after_a_restart_gives_the_same_profile() -> None:
     """Preempted requests are counted on both sides of it, and nobody came back into the batch over it."""
     once = recording("kv-bound")
     twice = replace(once, **{name: np.concatenate([value, value]) for name, value in columns(once).items()})
@@ -132,13 +130,13 @@ def test_the_same_run_again_after_a_restart_gives_the_same_profile() -> None:
 
 
 @pytest.mark.parametrize("counter", ["finished", "preemptions", "cached_prompt_tokens"])
-def test_a_counter_that_goes_back_tells_a_restart(counter: str) -> None:
+def test_decreasing_counter_is_a_restart(counter: str) -> None:
     load = recording("load")
     fallen = np.where(np.arange(len(load.time_s)) < 40, 1e6, 0.0)
     assert fit(replace(load, **{counter: getattr(load, counter) + fallen})).intervals == fit(load).intervals - 1
 
 
-def test_prompt_tokens_from_the_prefix_cache_are_not_computed_and_are_told() -> None:
+def test_cached_prompt_tokens_are_left_out_and_warned_of() -> None:
     load = recording("load")
     hits = replace(load, prompt_tokens=4 * load.prompt_tokens, cached_prompt_tokens=3 * load.prompt_tokens)
     found = fit(hits)
@@ -148,20 +146,20 @@ def test_prompt_tokens_from_the_prefix_cache_are_not_computed_and_are_told() -> 
     assert fit(load).doubts == []
 
 
-def test_a_recording_that_is_idle_is_no_ground_for_a_profile() -> None:
+def test_idle_recording_is_refused() -> None:
     with pytest.raises(ValueError, match=r"\d intervals are busy from end to end, at least 12 are needed"):
         fit(recorded(KNOWN, rate_per_s=3.0, duration_s=8.0, seed=1))
 
 
 @pytest.mark.parametrize("every", [6, 10, 15])
-def test_scrapes_too_far_apart_are_refused(every: int) -> None:
+def test_distant_scrapes_are_refused(every: int) -> None:
     with pytest.raises(ValueError, match=f"busy scrapes are {every} s apart; allowed: at most 5 s, better 2 s or less"):
         fit(thinned(recorded(KNOWN, 2.0, 1200.0, seed=1), every))
     with pytest.raises(ValueError, match=f"busy scrapes are {every} s apart"):
         fit(thinned(recording("load"), every))  # not: too few intervals, for a longer recording would not help
 
 
-def test_scrapes_further_apart_than_two_seconds_are_doubted() -> None:
+def test_scrapes_beyond_two_seconds_give_a_warning() -> None:
     close, far = (fit(thinned(recorded(KNOWN, 2.0, 1200.0, seed=1), every)) for every in (2, 5))
     assert (close.apart_s, close.doubts) == (2.0, [])
     assert far.doubts == ["busy scrapes are 5 s apart: single constants are unsure; better 2 s or less"]
@@ -170,7 +168,7 @@ def test_scrapes_further_apart_than_two_seconds_are_doubted() -> None:
     assert late.startswith("busy scrapes are 3 s apart")
 
 
-def test_a_constant_that_comes_out_as_zero_is_doubted() -> None:
+def test_constant_of_zero_gives_a_warning() -> None:
     found = fit(thinned(recording("load"), 2, first=1))
     assert found.profile.kv_token_s == 0.0
     assert found.doubts == [
@@ -232,7 +230,7 @@ def compared(expected: Curves, found: Curves) -> dict[str, Errors]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("fitted_to", "replayed"), STATED)
-def test_a_profile_fitted_to_one_recording_of_the_real_server_replays_the_other(fitted_to: str, replayed: str) -> None:
+def test_fitted_profile_replays_another_recording(fitted_to: str, replayed: str) -> None:
     expected, found = real(replayed), simulated(replayed, fit(recording(fitted_to)).profile)
     error = compared(expected, found)
     assert max(error["TTFT"].median, error["waiting"].median) <= GOAL
@@ -246,7 +244,7 @@ def test_a_profile_fitted_to_one_recording_of_the_real_server_replays_the_other(
     assert np.flatnonzero(found.running)[-1] == pytest.approx(np.flatnonzero(busy)[-1], abs=7)  # 64 s for 57 s
 
 
-def test_what_bounds_the_replay_of_the_run_short_of_memory_is_the_prompt_cost_of_the_other_run() -> None:
+def test_replay_error_comes_from_the_prompt_cost() -> None:
     load, kv_bound = fit(recording("load")).profile, fit(recording("kv-bound")).profile
     assert load.prompt_token_s == pytest.approx(1.9 * kv_bound.prompt_token_s, rel=0.1)
     expected = real("kv-bound")
@@ -256,7 +254,7 @@ def test_what_bounds_the_replay_of_the_run_short_of_memory_is_the_prompt_cost_of
     assert error["running, mean of 10 s"].median < 0.1
 
 
-def test_prompts_told_apart_by_scrape_help_all_replays_but_that_with_the_wrong_prompt_cost() -> None:
+def test_prompt_lengths_by_scrape_improve_the_replay() -> None:
     load, kv_bound = fit(recording("load")).profile, fit(recording("kv-bound")).profile
     error = compared(real("kv-bound"), simulated("kv-bound", load, prompts("kv-bound")))
     assert 0.15 < error["TTFT"].median < 0.2  # stated: 17.9 %

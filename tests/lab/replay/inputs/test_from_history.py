@@ -44,7 +44,7 @@ def past(pods: np.ndarray, arrivals: np.ndarray, step_s: float = 15.0) -> Past:
     )
 
 
-def test_a_trace_has_as_many_requests_in_each_step_as_history_counted() -> None:
+def test_trace_has_the_counted_requests_of_each_step() -> None:
     history = past(np.ones(4), column(3, 0, 5, 2))
     trace = to_trace(history, "again", seed=1)
     assert np.bincount((trace.arrival_s // 15).astype(int), minlength=4).tolist() == [3, 0, 5, 2]
@@ -53,22 +53,22 @@ def test_a_trace_has_as_many_requests_in_each_step_as_history_counted() -> None:
 
 
 @pytest.mark.parametrize(("count", "said"), [(5e7, "100,000,000"), (1e300, r"2e\+300")])
-def test_more_requests_than_can_be_held_are_refused(count: float, said: str) -> None:
+def test_too_many_requests_are_refused(count: float, said: str) -> None:
     with pytest.raises(ValueError, match=f"again: {said} requests are more than 50,000,000"):
         to_trace(past(np.ones(2), column(count, count)), "again", seed=1)
 
 
-def test_lengths_beyond_any_request_are_cut_to_the_longest() -> None:
+def test_lengths_are_clamped_to_the_longest_request() -> None:
     history = replace(past(np.ones(2), column(5, 5)), prompt_tokens=column(1e300, 0))
     assert to_trace(history, "again", seed=1).prompt_tokens.max() == MOST_TOKENS
 
 
-def test_fractions_of_requests_are_neither_lost_nor_gained() -> None:
+def test_fractional_requests_add_up() -> None:
     trace = to_trace(past(np.ones(1000), np.full(1000, 0.3)), "again", seed=1)
     assert abs(len(trace.arrival_s) - 300) <= 1
 
 
-def test_lengths_follow_the_mean_of_their_time() -> None:
+def test_lengths_follow_the_mean_over_time() -> None:
     history = past(np.ones(960), np.full(960, 5.0))
     later = np.arange(960) >= 480
     history = replace(history, prompt_tokens=np.where(later, 4000.0, 1000.0))
@@ -81,7 +81,7 @@ def test_lengths_follow_the_mean_of_their_time() -> None:
     assert trace.output_tokens.min() >= 1
 
 
-def test_the_same_seed_gives_the_same_requests_and_another_one_others() -> None:
+def test_seed_determines_the_requests() -> None:
     history = past(np.ones(40), np.full(40, 5.0))
     one, same, other = (to_trace(history, "again", seed) for seed in (1, 1, 2))
     assert np.array_equal(one.arrival_s, same.arrival_s)
@@ -89,18 +89,18 @@ def test_the_same_seed_gives_the_same_requests_and_another_one_others() -> None:
     assert not np.array_equal(one.arrival_s, other.arrival_s)
 
 
-def test_history_in_which_nobody_asked_is_told() -> None:
+def test_history_without_requests_is_refused() -> None:
     with pytest.raises(NoRequests, match="team/model: no request came"):
         to_trace(past(np.ones(4), np.zeros(4)), "team/model", seed=1)
 
 
-def test_a_hole_of_which_nothing_was_told_is_no_replica_and_no_request() -> None:
+def test_gap_without_counters_has_no_replica_and_no_request() -> None:
     history = past(column(1, np.nan, 2, 2), column(1, np.nan, 1, 1))
     assert count_replicas(history).tolist() == [1, 0, 2, 2]
     assert len(to_trace(history, "again", 1).arrival_s) == 3
 
 
-def test_a_hole_over_which_counters_grew_has_as_many_replicas_as_there_were_before_it() -> None:
+def test_gap_with_counters_keeps_the_replicas_before_it() -> None:
     """Ten minutes without a scrape, which begin and end within a step; a third replica comes after it."""
     at_s = np.concatenate([np.arange(7.0, 600.0, 15.0), np.arange(1207.0, 1800.0, 15.0)])
     alike = dict.fromkeys(COUNTERS, 2 * at_s)
@@ -119,7 +119,7 @@ def test_a_hole_over_which_counters_grew_has_as_many_replicas_as_there_were_befo
     assert row.scale_ups == 1
 
 
-def test_what_happened_is_read_from_pods_and_histograms() -> None:
+def test_actual_score_comes_from_pods_and_histograms() -> None:
     history = replace(past(column(1, 2, 2, 1), np.ones(4)), pods_added=column(0, 1, 0, 0))
     row = to_score(history, Goal(1.0, math.nan, 0.99), gpus_per_replica=2.0, cold_start_s=90.0)
     assert row.gpu_hours == pytest.approx(2 * (6 * 15 + 90) / 3600)
@@ -129,7 +129,7 @@ def test_what_happened_is_read_from_pods_and_histograms() -> None:
     assert row.ttft_p50_s == pytest.approx(1 / 3)
 
 
-def test_what_came_later_is_read_as_if_there_had_been_no_more() -> None:
+def test_later_part_is_scored_on_its_own() -> None:
     whole = replace(past(column(1, 1, 1, 1, 2, 3, 3, 3), np.ones(8)), pods_added=column(0, 0, 0, 0, 1, 1, 0, 0))
     late = whole.since(60.0)
     assert (late.start_s, late.duration_s) == (1e9 + 60, 60.0)
@@ -142,7 +142,7 @@ def test_what_came_later_is_read_as_if_there_had_been_no_more() -> None:
     assert repr(to_score(whole.since(0.0), GOAL, 1.0, 90.0)) == repr(to_score(whole, GOAL, 1.0, 90.0))
 
 
-def test_how_many_met_two_objectives_is_not_in_two_histograms() -> None:
+def test_attainment_of_two_objectives_is_unknown() -> None:
     history = past(np.ones(4), np.ones(4))
     itl = Latencies(column(0.05, 0.1, np.inf), np.array([[9.0, 10.0, 10.0]]))
     row = to_score(replace(history, itl=itl), GOAL, 1.0, 60.0)
@@ -158,13 +158,13 @@ def test_without_histograms_shares_are_unknown_and_never_zero() -> None:
     assert math.isnan(row.unfinished)
 
 
-def test_minutes_in_breach_are_unknown_where_one_of_two_objectives_has_no_histogram() -> None:
+def test_breach_time_is_unknown_without_both_histograms() -> None:
     assert math.isnan(to_score(past(np.ones(4), np.ones(4)), GOAL, 1.0, 60.0).breach_s)
     itl = Latencies(column(0.05, 0.1, np.inf), np.array([[10.0, 10.0, 10.0], [9.0, 9.0, 10.0]]))
     assert to_score(replace(past(np.ones(4), np.ones(4)), itl=itl), GOAL, 1.0, 60.0).breach_s == 120.0
 
 
-def test_a_recorded_count_is_ready_when_it_was() -> None:
+def test_recorded_replicas_are_ready_when_they_were() -> None:
     counts = np.repeat([1.0, 3.0, 1.0], 40)
     history = past(counts, np.ones(120))
     case = synthetic.study(synthetic.trace(np.arange(100) * 18.0, duration_s=1800.0))
@@ -174,7 +174,7 @@ def test_a_recorded_count_is_ready_when_it_was() -> None:
     assert ready[(at > 120) & (at < 540)].max() == 1.0
 
 
-def test_the_timeline_of_history_shows_replicas_and_load() -> None:
+def test_timeline_of_history_shows_replicas_and_load() -> None:
     rows = to_timeline(past(column(1, np.nan, 2, 2), column(1, np.nan, 1, 1)))
     assert rows.shape == (4, 5)
     assert rows[:, 2].tolist() == [1, 0, 2, 2]

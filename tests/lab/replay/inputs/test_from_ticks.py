@@ -48,7 +48,7 @@ def test_rates_become_requests_and_tokens(tmp_path: Path) -> None:
     assert past.problems == ()
 
 
-def test_other_workloads_failed_ticks_and_other_times_are_passed_over(tmp_path: Path) -> None:
+def test_other_workloads_failed_ticks_and_times_are_skipped(tmp_path: Path) -> None:
     file = write(
         tmp_path,
         line(0),
@@ -71,7 +71,7 @@ def rated(second: float, per_s: float, **changes: object) -> dict[str, object]:
     return line(second, inputs=inputs | changes)
 
 
-def test_a_pause_of_the_recording_has_no_requests_but_in_the_window_of_the_rate_after_it(tmp_path: Path) -> None:
+def test_pause_has_requests_only_in_the_next_rate_window(tmp_path: Path) -> None:
     before = [rated(5.0 * tick, 0.5) for tick in range(121)]
     after = [rated(36_600 + 5.0 * tick, 10.0) for tick in range(121)]
     past = read(write(tmp_path, *before, *after), "team/llama")
@@ -87,7 +87,7 @@ def test_a_pause_of_the_recording_has_no_requests_but_in_the_window_of_the_rate_
     )
 
 
-def test_a_gap_within_the_window_of_the_rate_is_filled_and_told(tmp_path: Path) -> None:
+def test_gap_within_the_rate_window_is_filled_and_noted(tmp_path: Path) -> None:
     seconds = [*range(0, 40, 2), *range(78, 120, 2)]
     past = read(write(tmp_path, *(line(second) for second in seconds)), "team/llama")
     assert np.nansum(past.arrivals) == pytest.approx(2 * 118)
@@ -95,14 +95,14 @@ def test_a_gap_within_the_window_of_the_rate_is_filled_and_told(tmp_path: Path) 
     assert [problem[:32] for problem in past.problems] == ["for 40 s no tick tells a rate: t"]
 
 
-def test_what_is_held_after_a_gap_is_not_set_against_what_was_held_before(tmp_path: Path) -> None:
+def test_held_requests_are_not_compared_across_a_gap(tmp_path: Path) -> None:
     before = [rated(5.0 * tick, 1.0, running=100.0) for tick in range(13)]
     after = [rated(3600 + 5.0 * tick, 1.0, running=held) for tick, held in enumerate([10.0] * 6 + [15.0] * 7)]
     past = read(write(tmp_path, *before, *after), "team/llama")
     assert np.nansum(past.arrivals) == pytest.approx(60 + 60 + 60 + 5)
 
 
-def test_ticks_that_know_no_rate_are_a_gap(tmp_path: Path) -> None:
+def test_ticks_without_a_rate_are_a_gap(tmp_path: Path) -> None:
     """Nobody could be scraped for an hour; the two replicas were there."""
     lines = [rated(5.0 * tick, 5.0) if not 360 <= tick < 1080 else line(5.0 * tick) for tick in range(1440)]
     for each in lines[360:1080]:
@@ -113,7 +113,7 @@ def test_ticks_that_know_no_rate_are_a_gap(tmp_path: Path) -> None:
     assert [problem[:36] for problem in past.problems] == ["for 3,605 s no tick tells a rate: th"]
 
 
-def test_no_rate_of_no_replica_is_no_request_and_no_gap(tmp_path: Path) -> None:
+def test_missing_rate_without_replicas_is_no_gap(tmp_path: Path) -> None:
     asleep = [line(15.0 * tick, inputs=UNKNOWN, ready=0) for tick in range(11, 21)]
     past = read(write(tmp_path, *(line(15.0 * tick) for tick in range(11)), *asleep), "team/llama")
     assert np.nansum(past.arrivals) == pytest.approx(300)
@@ -122,14 +122,14 @@ def test_no_rate_of_no_replica_is_no_request_and_no_gap(tmp_path: Path) -> None:
     assert past.problems == ()
 
 
-def test_a_file_in_which_no_tick_knows_a_rate_is_refused(tmp_path: Path) -> None:
+def test_file_without_any_rate_is_refused(tmp_path: Path) -> None:
     file = write(tmp_path, *(line(15.0 * tick, inputs=UNKNOWN) for tick in range(20)))
     said = "0 ticks of workload team/llama in the interval, besides 20 that tell no rate, at least 2 are needed"
     with pytest.raises(TicksError, match=said):
         read(file, "team/llama")
 
 
-def test_where_ready_is_unknown_it_is_what_it_was_and_that_is_told(tmp_path: Path) -> None:
+def test_unknown_ready_count_keeps_the_last_one_and_is_noted(tmp_path: Path) -> None:
     known = [None, 3, None, None, 1, None]
     past = read(write(tmp_path, *(line(15.0 * tick, ready=each) for tick, each in enumerate(known))), "team/llama")
     assert past.pods.tolist() == [3, 3, 3, 2, 1]
@@ -143,7 +143,7 @@ def test_lines_of_another_version_are_refused(tmp_path: Path, version: object) -
         read(file, "team/llama")
 
 
-def test_a_file_in_which_no_tick_knows_ready_is_refused(tmp_path: Path) -> None:
+def test_file_without_any_ready_count_is_refused(tmp_path: Path) -> None:
     file = write(tmp_path, *(line(15.0 * tick, ready=None) for tick in range(20)))
     said = r"ticks\.jsonl: `ready` is null in all 20 ticks of workload team/llama; at least one must tell the replicas"
     with pytest.raises(TicksError, match=said):
@@ -159,14 +159,14 @@ def test_two_workloads_of_one_name_are_not_mixed(tmp_path: Path) -> None:
     assert read(file, "team/llama", START_S + 1).duration_s == 15.0
 
 
-def test_a_tick_in_which_a_pod_was_not_read_brings_no_requests(tmp_path: Path) -> None:
+def test_tick_with_a_missed_scrape_adds_no_requests(tmp_path: Path) -> None:
     held = [100.0, 100.0, 50.0, 100.0, 100.0]
     past = read(write(tmp_path, *(rated(5.0 * n, 1.0, running=each) for n, each in enumerate(held))), "team/llama")
     assert np.nansum(past.arrivals) == pytest.approx(20)
 
 
 @pytest.mark.parametrize(("per_s", "tick_s"), [(0.05, 5), (0.3, 5), (1.0, 15)])
-def test_as_many_requests_as_came_are_found_where_few_come(tmp_path: Path, per_s: float, tick_s: int) -> None:
+def test_all_requests_of_a_quiet_service_are_found(tmp_path: Path, per_s: float, tick_s: int) -> None:
     """What is held is of the moment, and the rate of what ended is smeared over the last minute."""
     rng = np.random.default_rng(1)
     lasted_s = 14_400
@@ -181,7 +181,7 @@ def test_as_many_requests_as_came_are_found_where_few_come(tmp_path: Path, per_s
     assert np.nansum(past.arrivals) == pytest.approx((came > 60).sum(), rel=0.01)
 
 
-def test_a_file_that_was_cut_off_is_read_up_to_its_last_whole_line(tmp_path: Path) -> None:
+def test_truncated_file_is_read_up_to_its_last_whole_line(tmp_path: Path) -> None:
     file = write(tmp_path, line(0), line(15))
     file.write_text(file.read_text() + '{"time": "2026-03-01T08:')
     assert read(file, "team/llama").duration_s == 15.0
@@ -216,14 +216,14 @@ def test_a_file_that_was_cut_off_is_read_up_to_its_last_whole_line(tmp_path: Pat
         ),
     ],
 )
-def test_a_bad_line_is_named_with_what_is_wrong(tmp_path: Path, wrong: list[object], said: str) -> None:
+def test_invalid_line_is_named_with_its_error(tmp_path: Path, wrong: list[object], said: str) -> None:
     file = write(tmp_path, line(0), *wrong)
     with pytest.raises(TicksError, match=said) as raised:
         read(file, "team/llama")
     assert str(raised.value).startswith(str(file))
 
 
-def test_ticks_beside_the_interval_are_told_with_when_they_were(tmp_path: Path) -> None:
+def test_ticks_outside_the_interval_are_noted_with_their_times(tmp_path: Path) -> None:
     file = write(tmp_path, *(line(15.0 * tick) for tick in range(20)))
     said = (
         "0 ticks .* at least 2 are needed; beside it from 2026-03-01T08:00:00Z to 2026-03-01T08:04:45Z; other workloads"
@@ -232,7 +232,7 @@ def test_ticks_beside_the_interval_are_told_with_when_they_were(tmp_path: Path) 
         read(file, "team/llama", START_S + 86_400)
 
 
-def test_packed_ticks_are_read_and_where_they_break_off_is_told(tmp_path: Path) -> None:
+def test_compressed_ticks_are_read_and_truncation_is_located(tmp_path: Path) -> None:
     file = write(tmp_path, *(line(15.0 * tick) for tick in range(200)))
     whole, packed = read(file, "team/llama"), tmp_path / "ticks.jsonl.gz"
     packed.write_bytes(gzip.compress(file.read_bytes()))
@@ -242,7 +242,7 @@ def test_packed_ticks_are_read_and_where_they_break_off_is_told(tmp_path: Path) 
         read(packed, "team/llama")
 
 
-def test_a_tick_of_another_century_is_told_with_its_line(tmp_path: Path) -> None:
+def test_tick_of_another_century_is_named_with_its_line(tmp_path: Path) -> None:
     file = write(tmp_path, line(-START_S), *(line(15.0 * tick) for tick in range(20)))
     said = r"line 2: time is 2026-03-01T08:00:00Z and that of the tick before is 1970-01-01T00:00:00Z: .* 118,156,819 s"
     with pytest.raises(TicksError, match=said):
@@ -250,17 +250,17 @@ def test_a_tick_of_another_century_is_told_with_its_line(tmp_path: Path) -> None
     assert read(file, "team/llama", START_S).duration_s == 285.0
 
 
-def test_blank_lines_are_passed_over(tmp_path: Path) -> None:
+def test_blank_lines_are_skipped(tmp_path: Path) -> None:
     assert read(write(tmp_path, line(0), "", line(15), " "), "team/llama").duration_s == 15.0
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TicksError, match="No such file"):
         read(tmp_path / "none", "team/llama")
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_it_is_told_how_far_a_file_was_read(tmp_path: Path, packed: bool) -> None:
+def test_reading_a_file_reports_progress(tmp_path: Path, packed: bool) -> None:
     file = write(tmp_path, *(line(float(second)) for second in range(2500)))
     if packed:
         file.write_bytes(gzip.compress(file.read_bytes()))

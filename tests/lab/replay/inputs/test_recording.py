@@ -44,13 +44,13 @@ def test_the_bucket_that_holds_every_step_is_found() -> None:
         (r"(vllm:iteration_tokens_total_bucket.*\}) .*", r"\1 0.0", None),  # no steps yet
     ],
 )
-def test_steps_may_lie_in_no_bucket(tmp_path: Path, bucket: str, edited: str, expected: float | None) -> None:
+def test_steps_can_lie_beyond_all_buckets(tmp_path: Path, bucket: str, edited: str, expected: float | None) -> None:
     path = tmp_path / "run.jsonl"
     path.write_text(line(1, re.sub(bucket, edited, TEXT)))
     assert read(path).steps_within_tokens == expected
 
 
-def test_plain_and_packed_files_are_read_alike(tmp_path: Path) -> None:
+def test_plain_and_compressed_files_read_alike(tmp_path: Path) -> None:
     plain = tmp_path / "run.jsonl"
     plain.write_text(line(1) + line(2))
     found, again = read(plain), read(packed(tmp_path / "run.jsonl.gz", line(1) + line(2)))
@@ -93,7 +93,7 @@ def test_plain_and_packed_files_are_read_alike(tmp_path: Path) -> None:
         (line(1, TEXT.replace('block_size="128"', 'block_size="9999"')), "vllm:cache_config_info says"),
     ],
 )
-def test_a_recording_that_cannot_be_used_is_refused_by_name(tmp_path: Path, text: str, message: str) -> None:
+def test_unusable_recording_is_refused_by_name(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "run.jsonl"
     path.write_text(text)
     with pytest.raises(RecordingError, match=re.escape(message)) as caught:
@@ -102,7 +102,7 @@ def test_a_recording_that_cannot_be_used_is_refused_by_name(tmp_path: Path, text
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
-def test_a_recording_may_come_through_a_pipe(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+def test_recording_can_come_through_a_pipe(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
     path = tmp_path / "pipe"
     os.mkfifo(path)
     writer = threading.Thread(target=path.write_bytes, args=(pack((line(1) + line(2)).encode()),))
@@ -112,14 +112,14 @@ def test_a_recording_may_come_through_a_pipe(tmp_path: Path, pack: Callable[[byt
     assert found.time_s.tolist() == [1.0, 2.0]
 
 
-def test_it_is_told_how_far_a_recording_was_read() -> None:
+def test_reading_a_recording_reports_progress() -> None:
     shares: list[float] = []
     read(RECORDED / "kv-bound-timeseries.jsonl.gz", shares.append)
     assert len(shares) > 10
     assert shares == sorted(shares) and shares[0] > 0 and shares[-1] == 1
 
 
-def test_blank_lines_are_passed_over(tmp_path: Path) -> None:
+def test_blank_lines_are_skipped(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     path.write_text(line(1) + "\n" + line(2) + "\n")
     assert read(path).time_s.tolist() == [1.0, 2.0]
@@ -128,7 +128,7 @@ def test_blank_lines_are_passed_over(tmp_path: Path) -> None:
         read(path)
 
 
-def test_prompt_tokens_from_the_prefix_cache_are_read_where_the_engine_counts_them(tmp_path: Path) -> None:
+def test_cached_prompt_tokens_are_read(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     series = r"(vllm:prompt_tokens_cached_total\{.*\}) .*\n"
     path.write_text(line(1) + line(2, re.sub(series, r"\1 7.0\n", TEXT)))
@@ -141,9 +141,7 @@ def test_prompt_tokens_from_the_prefix_cache_are_read_where_the_engine_counts_th
     assert read(path).cached_prompt_tokens.tolist() == [14.0]
 
 
-def test_a_small_file_that_unpacks_to_a_large_one_is_read_no_further_than_a_limit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_decompression_stops_at_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit itself is too large to be met in a test."""
     monkeypatch.setattr(recordings, "MOST_BYTES", 3_000_000)
     path = packed(tmp_path / "run.jsonl.gz", line(1) + (" " * 999_999 + "\n") * 9)

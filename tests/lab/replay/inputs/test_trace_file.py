@@ -26,7 +26,7 @@ def written(folder: Path, text: str | bytes, name: str = "day.csv") -> Path:
     return path
 
 
-def test_a_file_becomes_one_trace_that_lasts_until_the_second_after_its_last_arrival(tmp_path: Path) -> None:
+def test_trace_lasts_until_the_second_after_its_last_arrival(tmp_path: Path) -> None:
     (trace,) = load(written(tmp_path, HEADER + "0.5,10,3\n0.5,11,4\r\n7.25,12,5\n\n"))
     assert trace.name == "day"
     assert trace.arrival_s.tolist() == [0.5, 0.5, 7.25]
@@ -36,7 +36,7 @@ def test_a_file_becomes_one_trace_that_lasts_until_the_second_after_its_last_arr
     assert trace.duration_s == 8.0
 
 
-def test_gzip_is_recognised_by_its_content_and_columns_by_their_names(tmp_path: Path) -> None:
+def test_gzip_is_recognised_by_content_and_columns_by_name(tmp_path: Path) -> None:
     text = 'user,"output_tokens",model,"prompt_tokens",arrival_s\nu1,3,b,10,0.5\n"u,2",4,"a",11,1\nu3,5,b,12,2\n'
     first, second = load(written(tmp_path, gzip.compress(text.encode()), "two.csv.gz"))
     assert (first.name, second.name) == ("two/a", "two/b")
@@ -86,16 +86,14 @@ def test_gzip_is_recognised_by_its_content_and_columns_by_their_names(tmp_path: 
         (b"\x1f\x8bnot gzip at all", "the gzip data is damaged, near line 1"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_refused_with_its_name_line_and_rule(
-    tmp_path: Path, text: str | bytes, message: str
-) -> None:
+def test_unusable_file_is_refused_with_name_line_and_rule(tmp_path: Path, text: str | bytes, message: str) -> None:
     path = written(tmp_path, text)
     with pytest.raises(TraceError, match=re.escape(message)) as caught:
         load(path)
     assert str(path) in str(caught.value)
 
 
-def test_a_gzip_that_breaks_off_is_told_with_the_line_that_it_breaks_off_in(tmp_path: Path) -> None:
+def test_truncated_gzip_is_refused_with_its_line(tmp_path: Path) -> None:
     numbers = np.random.default_rng(1).integers(1, 1000, (30_000, 2))
     rows = "".join(f"{at}.{prompt},{prompt},{output}\n" for at, (prompt, output) in enumerate(numbers.tolist()))
     whole = gzip.compress((HEADER + rows).encode())
@@ -109,7 +107,7 @@ def test_a_gzip_that_breaks_off_is_told_with_the_line_that_it_breaks_off_in(tmp_
         assert 24_000 < line < 28_500
 
 
-def test_gzip_that_ends_early_is_refused_even_if_what_is_there_can_be_read(tmp_path: Path) -> None:
+def test_truncated_gzip_of_whole_lines_is_refused(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     rows = "".join(f"{second},{rng.integers(1, 9999)},{rng.integers(1, 9999)}\n" for second in range(50_000))
     whole = gzip.compress((HEADER + rows).encode())
@@ -118,7 +116,7 @@ def test_gzip_that_ends_early_is_refused_even_if_what_is_there_can_be_read(tmp_p
         load(path)
 
 
-def test_a_file_that_grows_without_end_is_stopped_at_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_file_is_stopped_at_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bounds themselves are too large to be met in a test."""
     path = written(tmp_path, gzip.compress(HEADER.encode() + b"1,1,1\n" * 500_000), "bomb.csv.gz")
     assert path.stat().st_size < 20_000
@@ -138,7 +136,7 @@ def test_a_plain_file_of_50_gb_is_refused_before_it_is_read(tmp_path: Path) -> N
         load(path)
 
 
-def test_columns_of_other_names_are_ignored_even_beside_the_model(tmp_path: Path) -> None:
+def test_unknown_columns_are_ignored(tmp_path: Path) -> None:
     header = HEADER.replace("\n", ",model,Model,user,node,model_size\n")
     (trace,) = load(written(tmp_path, header + "1,10,3,a,b,c,d,e\n"))
     assert trace.name == "day/a"
@@ -147,7 +145,7 @@ def test_columns_of_other_names_are_ignored_even_beside_the_model(tmp_path: Path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
-def test_it_is_told_how_far_a_trace_was_read(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+def test_reading_a_trace_reports_progress(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
     numbers = np.random.default_rng(1).integers(1, 9999, (200_000, 2)).tolist()
     rows = "".join(f"{at},{prompt},{output}\n" for at, (prompt, output) in enumerate(numbers))
     shares: list[float] = []
@@ -157,7 +155,7 @@ def test_it_is_told_how_far_a_trace_was_read(tmp_path: Path, pack: Callable[[byt
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
-def test_a_trace_may_come_through_a_pipe(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+def test_trace_can_come_through_a_pipe(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
     path = tmp_path / "pipe"
     os.mkfifo(path)
     writer = threading.Thread(target=path.write_bytes, args=(pack(f"{HEADER}1,10,3\n".encode()),))
@@ -167,12 +165,12 @@ def test_a_trace_may_come_through_a_pipe(tmp_path: Path, pack: Callable[[bytes],
     assert trace.prompt_tokens.tolist() == [10]
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match=r"absent\.csv: No such file"):
         load(tmp_path / "absent.csv")
 
 
-def test_a_generated_trace_follows_its_shape_and_its_seed() -> None:
+def test_generated_trace_follows_its_shape_and_seed() -> None:
     trace = generate("made", SHAPE, 3600.0, seed=1)
     assert len(trace.arrival_s) == pytest.approx(7200, rel=0.05)
     assert trace.arrival_s.max() < trace.duration_s == 3600.0
@@ -180,7 +178,7 @@ def test_a_generated_trace_follows_its_shape_and_its_seed() -> None:
     assert not np.array_equal(trace.arrival_s[:9], generate("made", SHAPE, 3600.0, seed=2).arrival_s[:9])
 
 
-def test_copies_multiply_every_minute_and_smear_what_lies_within_a_second() -> None:
+def test_copies_multiply_minutes_and_smear_seconds() -> None:
     burst = Trace("burst", np.full(200, 300.0), np.ones(200, np.int64), np.ones(200, np.int64), 900.0)
     many = scale(burst, 8, seed=3)
     assert len(many.arrival_s) == 1600
@@ -193,7 +191,7 @@ def test_copies_multiply_every_minute_and_smear_what_lies_within_a_second() -> N
 
 
 @pytest.mark.parametrize("factor", [0.25, 1.0, 2.5])
-def test_a_scaled_trace_has_that_many_times_the_requests_and_the_same_lengths(factor: float) -> None:
+def test_scaled_trace_multiplies_requests_and_keeps_lengths(factor: float) -> None:
     trace = generate("made", SHAPE, 7200.0, seed=4)
     scaled = scale(trace, factor, seed=5)
     assert len(scaled.arrival_s) == pytest.approx(factor * len(trace.arrival_s), rel=0.03)
@@ -203,7 +201,7 @@ def test_a_scaled_trace_has_that_many_times_the_requests_and_the_same_lengths(fa
     assert np.array_equal(scaled.arrival_s, scale(trace, factor, seed=5).arrival_s)
 
 
-def test_a_part_begins_at_zero_and_a_cut_keeps_what_an_engine_takes() -> None:
+def test_clip_begins_at_zero_and_truncate_shortens_requests() -> None:
     trace = Trace("x", np.array([5.0, 15.0, 25.0]), np.array([10, 900, 2000]), np.array([5, 500, 7]), 30.0)
     part = clip(trace, 10.0, 20.0)
     assert (part.arrival_s.tolist(), part.prompt_tokens.tolist(), part.duration_s) == ([5.0], [900], 10.0)
@@ -213,7 +211,7 @@ def test_a_part_begins_at_zero_and_a_cut_keeps_what_an_engine_takes() -> None:
     assert shorter.output_tokens.tolist() == [5, 100, 1]
 
 
-def test_numbers_that_make_no_trace_are_refused() -> None:
+def test_invalid_transformations_are_refused() -> None:
     trace = generate("made", SHAPE, 60.0, seed=1)
     with pytest.raises(ValueError, match="factor is 0; it must be a number above 0"):
         scale(trace, 0.0, seed=1)

@@ -29,7 +29,7 @@ def grow(start: int, rounds: int) -> Search[list[int]]:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_each_search_goes_on_with_what_its_own_calls_gave_in_their_order(workers: int) -> None:
+def test_each_search_continues_with_its_own_results_in_order(workers: int) -> None:
     progress: list[float] = []
     found = run_searches([grow(1, 3), grow(5, 1), grow(7, 2)], 3, workers, progress=progress.append)
     assert found == [[27, 54], [15, 18], [63, 72]]
@@ -37,7 +37,7 @@ def test_each_search_goes_on_with_what_its_own_calls_gave_in_their_order(workers
     assert progress[-1] == 1.0
 
 
-def test_a_search_that_costs_more_or_less_than_was_thought_is_done_when_it_has_found() -> None:
+def test_progress_is_complete_when_the_cost_was_misjudged() -> None:
     progress: list[float] = []
     searches = [grow(1, 3)._replace(cost=1.0), grow(1, 3)._replace(cost=99.0)]
     run_searches(searches, 3, 1, progress=progress.append)
@@ -51,7 +51,7 @@ def tell(_shared: int, progress: Progress) -> None:
     progress(0.75)
 
 
-def test_what_a_call_tells_of_itself_counts_before_it_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_of_a_running_call_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     def steps() -> Generator[list[Call], Any, None]:
         yield [Call(tell, (), 6.0, reports_progress=True)]
         yield [Call(tell, (), 2.0, reports_progress=True)]
@@ -62,11 +62,11 @@ def test_what_a_call_tells_of_itself_counts_before_it_is_done(monkeypatch: pytes
     assert [share * 9.0 for share in shares] == pytest.approx([1.5, 4.5, 6.0, 6.5, 7.0, 7.0, 8.0, 9.0])
 
 
-def test_a_search_that_asks_for_nothing_has_found_at_once() -> None:
+def test_search_without_calls_ends_at_once() -> None:
     assert run_searches([grow(4, 0), grow(1, 1)], 3, 1) == [[4, 5], [3, 6]]
 
 
-def test_the_error_of_a_call_ends_all_searches() -> None:
+def test_error_of_a_call_ends_all_searches() -> None:
     def steps() -> Generator[list[Call], Any, None]:
         yield [Call(fail, (), 1.0)]
 

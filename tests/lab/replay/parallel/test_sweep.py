@@ -57,12 +57,12 @@ def tell_of_itself(pause_s: float, number: int, progress: Progress) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_every_item_is_worked_with_what_is_shared_and_keeps_its_place(workers: int) -> None:
+def test_every_item_is_called_with_the_shared_value(workers: int) -> None:
     assert dict(sweep(multiply, 3, [5, 7, 11], workers)) == {0: 15, 1: 21, 2: 33}
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_what_a_call_tells_of_itself_is_heard_before_its_result(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_of_a_call_arrives_before_its_result(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweep_, "PROGRESS_PERIOD_S", 0.2)  # of this process; a worker waits for half a second
     on_progress: list[tuple[int, float]] = []
     results = sweep(tell_of_itself, 0.6, [1, 1], workers, on_progress=lambda *word: on_progress.append(word))
@@ -71,14 +71,14 @@ def test_what_a_call_tells_of_itself_is_heard_before_its_result(workers: int, mo
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_call_is_not_heard_more_often_than_once_in_a_while(workers: int) -> None:
+def test_progress_is_reported_at_most_once_per_period(workers: int) -> None:
     on_progress: list[tuple[int, float]] = []
     list(sweep(tell_of_itself, 0.0, [1, 1], workers, on_progress=lambda *word: on_progress.append(word)))
     assert on_progress == []
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_what_follows_from_a_result_gets_the_next_places_and_goes_first(workers: int) -> None:
+def test_next_items_run_first_with_the_next_positions(workers: int) -> None:
     def next_items(place: int, result: int) -> list[int]:
         return [result, result + 1] if place == 0 else []
 
@@ -90,13 +90,13 @@ def test_what_follows_from_a_result_gets_the_next_places_and_goes_first(workers:
     assert order.index(12) < order.index(10)
 
 
-def test_several_workers_are_other_processes_and_one_is_this_one() -> None:
+def test_one_worker_runs_in_this_process() -> None:
     assert os.getpid() not in dict(sweep(process, None, [1, 2], 2)).values()
     assert set(dict(sweep(process, None, [1, 2], 1)).values()) == {os.getpid()}
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_the_error_of_an_item_ends_the_sweep_and_leaves_no_process(workers: int) -> None:
+def test_error_of_an_item_ends_the_sweep_and_its_processes(workers: int) -> None:
     with pytest.raises(ValueError, match="two"):
         list(sweep(fail_at_two, None, [0, 1, 2, 3, 4], workers))
     for child in multiprocessing.active_children():
@@ -104,19 +104,19 @@ def test_the_error_of_an_item_ends_the_sweep_and_leaves_no_process(workers: int)
     assert multiprocessing.active_children() == []
 
 
-def test_a_worker_that_dies_is_told() -> None:
+def test_dead_worker_is_an_error() -> None:
     with pytest.raises(RuntimeError, match="a worker process died"):
         list(sweep(die, None, [1, 2], 2))
 
 
-def test_who_wants_no_more_does_not_wait_for_what_still_runs(tmp_path: Path) -> None:
+def test_early_end_does_not_wait_for_running_calls(tmp_path: Path) -> None:
     results = sweep(wait_long, tmp_path, [0, 1], 2)
     assert next(results) == (0, None)
     results.close()  # type: ignore[attr-defined]  (a generator)
     assert multiprocessing.active_children() == []
 
 
-def test_workers_end_with_the_process_they_work_for(tmp_path: Path) -> None:
+def test_workers_end_with_their_parent(tmp_path: Path) -> None:
     program = f"""
 from contextlib import suppress
 from pathlib import Path
@@ -135,7 +135,7 @@ list(sweep(wait_long, Path({str(tmp_path)!r}), [1, 2], 2))
             os.killpg(process.pid, signal.SIGKILL)
 
 
-def test_ray_that_is_not_installed_is_named_with_the_way_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_ray_is_named_with_its_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)  # as where it is not installed
     with pytest.raises(RuntimeError, match=r"pip install 'vllm-autoscaler\[ray\]'"):
         list(sweep(multiply, 3, [1], ray=True))
@@ -146,7 +146,7 @@ def fake_ray(init: Callable[[], None]) -> SimpleNamespace:
     return SimpleNamespace(is_initialized=lambda: False, init=lambda log_to_driver: init())
 
 
-def test_a_ray_cluster_that_does_not_answer_is_named_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_ray_cluster_is_named_after_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     over = threading.Event()
     monkeypatch.setitem(sys.modules, "ray", fake_ray(lambda: over.wait(60) and None))
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
@@ -156,7 +156,7 @@ def test_a_ray_cluster_that_does_not_answer_is_named_after_a_while(monkeypatch: 
     over.set()
 
 
-def test_what_ray_says_against_an_address_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_of_ray_about_an_address_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse() -> None:
         raise ConnectionError("failed to connect") from OSError("it is\ngone")
 
@@ -166,7 +166,7 @@ def test_what_ray_says_against_an_address_is_told(monkeypatch: pytest.MonkeyPatc
         list(sweep(multiply, 3, [1], ray=True))
 
 
-def test_who_asked_for_a_signal_gets_it_whatever_ray_does_on_sigterm(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_signal_handlers_survive_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     came: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, _frame: came.append(number))
@@ -205,7 +205,7 @@ except RuntimeError as error:
     return on_its_own(program, home, LIMIT_S=str(limit_s), **environment)
 
 
-def test_ray_works_every_item_here_and_on_a_cluster(tmp_path: Path) -> None:
+def test_ray_runs_every_item_locally_and_on_a_cluster(tmp_path: Path) -> None:
     every = "[(0, 15), (1, 21), (2, 33), (3, 6)]\n"
     assert run_on_ray(tmp_path).stdout == every
     cluster = """
@@ -219,7 +219,7 @@ print(run_on_ray(sys.argv[1], RAY_ADDRESS=address, RAY_AUTH_MODE="disabled").std
 
 
 @pytest.mark.parametrize("listening", [False, True])
-def test_an_address_where_ray_is_not_ends_the_run_in_time(tmp_path: Path, listening: bool) -> None:
+def test_wrong_ray_address_ends_the_run_in_time(tmp_path: Path, listening: bool) -> None:
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         if listening:
