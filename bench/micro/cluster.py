@@ -1,4 +1,4 @@
-"""A real kube-apiserver with one namespace and a metrics server, for benchmarks of the command itself."""
+"""A real kube-apiserver with one namespace and a metrics server, for benchmarks of the command."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.integration.site import site as tests_site
 
 @asynccontextmanager
 async def site() -> AsyncIterator[Site]:
-    """Start servers and clean up after them. Ends the program with a hint where kube-apiserver or etcd is missing."""
+    """Start the servers, and clean up after them. Exits with a hint if kube-apiserver or etcd is missing."""
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         directory = Path(folder)
         try:

@@ -1,16 +1,16 @@
-"""Measure a tick from raw Prometheus answers: 10,000 workloads x 8 pods, every query of the fixed list answered whole.
+"""Measure a tick from raw Prometheus answers: 10,000 workloads x 8 pods, every query of the fixed list.
 
     python bench/micro/decode.py [--workloads 10000] [--ticks 5] [--json]
 
-A server in another process answers each query over loopback with one series for each pod, or, of quantiles, for each
-workload. Reported are CPU seconds (user and system, `getrusage`) of this process, which plays the daemon:
+A server in another process answers over loopback. Each query gets one series per pod; quantiles get one per workload.
+The figures are CPU seconds (user and system, `getrusage`) of this process, in the role of the daemon:
 
-* `decode_join`: bytes to columns alone, for the queries of every tick; the series of all answers in one order, except
-  those of quantiles, as Prometheus 2.42 answers (VictoriaMetrics keeps the order there too);
-* `decode_join_shuffled`: the same with each answer in an order of its own, the worst case;
-* `slow_queries`: what the queries asked every 30 s (GPUs) add to the tick that asks them;
-* `sample`: the source's whole work, HTTP included; `whole`: sample, observe, decide, and explain what changed;
-* `peak_rss`: the most memory resident, up to the end of the whole ticks.
+* `decode_join`: from bytes to columns, for the queries of every tick. All answers have one order of series, except
+  quantiles, as with Prometheus 2.42. VictoriaMetrics keeps the order there too.
+* `decode_join_shuffled`: the same with each answer in its own order, the worst case.
+* `slow_queries`: the extra cost of the queries asked every 30 s (GPUs), in the tick that asks them.
+* `sample`: the whole source, including HTTP. `whole`: sample, observe, decide, and explain changes.
+* `peak_rss`: the largest resident memory up to the end of the whole ticks.
 """
 
 from __future__ import annotations
@@ -56,9 +56,10 @@ from autoscaler.core.tick import tick
 from bench.micro import fleets
 
 WINDOW_S = 120.0
-BOUNDS = ("0.05", "0.1", "0.25", "1.0", "640.0", "2560.0", "+Inf")  # those around the shipped policies' objectives
-PAIRS = (("namespace", "pod"),)  # labels that name pods
-VERSIONS = 3  # different answers to one query, in turn
+# bounds around the objectives of the shipped policies
+BOUNDS = ("0.05", "0.1", "0.25", "1.0", "640.0", "2560.0", "+Inf")
+PAIRS = (("namespace", "pod"),)  # labels of a pod
+VERSIONS = 3  # alternating answers to one query
 TARGET_CPU_S = 1.0
 TARGET_RSS_MIB = 400.0
 
@@ -68,17 +69,17 @@ def queries() -> list[PodQuery]:
 
 
 def of_pods(fleet: Fleet) -> list[tuple[str, str]]:
-    """Return the namespace of each pod, and the label that names it."""
+    """Return the namespace and name label of each pod."""
     return [(pod.namespace, f'"pod":"{pod.name}"') for pod in fleet.pods]
 
 
 def of_workloads(fleet: Fleet) -> list[tuple[str, str]]:
-    """Return the namespace of each workload, and the label that names the group of its pods."""
+    """Return the namespace of each workload, and the label of the group of its pods."""
     return [(each.ref.namespace, f'"{GROUP}":"{each.ref.name}"') for each in fleet.workloads]
 
 
 def vector(names: list[tuple[str, str]], values: np.ndarray, time_s: float, order: np.ndarray) -> bytes:
-    """Write an answer as Prometheus does: one series for each name."""
+    """Write an answer as Prometheus does, with one series per name."""
     rows = (
         f'{{"metric":{{"namespace":"{names[row][0]}",{names[row][1]}}},"value":[{time_s:.3f},"{values[row]:.10g}"]}}'
         for row in order
@@ -88,13 +89,13 @@ def vector(names: list[tuple[str, str]], values: np.ndarray, time_s: float, orde
 
 
 def answers(inp: TickInput, order: Callable[[], np.ndarray], time_s: float) -> dict[str, bytes]:
-    """Answer every query of the list from one synthetic input. Times are those of the server."""
+    """Answer every query of the list from one synthetic input, with times of the server."""
     made = {}
     names = of_pods(inp.fleet)
     for query in queries():
         values = np.nan_to_num(getattr(inp.samples.pods, query.column), nan=0.0)
         if query.grouped:
-            values = getattr(inp.samples.pods, query.column)[:: fleets.PODS_PER_WORKLOAD]  # NaN: nobody asked
+            values = getattr(inp.samples.pods, query.column)[:: fleets.PODS_PER_WORKLOAD]  # NaN: no request
             made[query.expression] = vector(of_workloads(inp.fleet), values, time_s, np.random.permutation(len(values)))
             continue
         if query.column in ("time_s", "gpu_time_s"):
@@ -104,7 +105,7 @@ def answers(inp: TickInput, order: Callable[[], np.ndarray], time_s: float) -> d
 
 
 def serve(workloads: int, pipe: Connection) -> None:
-    """Answer queries until the pipe closes; send the port."""
+    """Answer queries until the pipe closes; send the port first."""
     fleet = fleets.fleet(workloads)
     order = np.arange(len(fleet.pods))
     versions = [answers(inp, lambda: order, time.time()) for inp in fleets.inputs(fleet, VERSIONS)]
@@ -147,7 +148,9 @@ def cpu_s() -> float:
 
 
 async def whole_ticks(url: str, workloads: int, ticks: int) -> dict[str, float]:
-    """Sample, decide and explain as the daemon does; the first ticks, which meet every series anew, are told apart."""
+    """Sample, decide and explain as the daemon does. The first ticks, in which all series are new, are separate
+    figures.
+    """
     fleet = fleets.fleet(workloads)
     plain = next(fleets.inputs(fleet, 1))
     objectives = Objectives(plain.spec.ttft_objective_s, plain.spec.itl_objective_s)
@@ -174,7 +177,7 @@ async def whole_ticks(url: str, workloads: int, ticks: int) -> dict[str, float]:
 
 
 def decode_and_join(workloads: int, shuffled: bool) -> tuple[float, float]:
-    """Return CPU seconds of decoding and joining: the queries of every tick, and the slow ones. Medians."""
+    """Return median CPU seconds of decoding and joining: the queries of every tick, and the slow ones."""
     fleet = fleets.fleet(workloads)
     random = np.random.default_rng(7)
     pods = len(fleet.pods)

@@ -1,6 +1,6 @@
-"""Large synthetic worlds for benchmarks: many workloads with eight pods each, all values plausible and varied.
+"""Large synthetic fleets for benchmarks: many workloads with eight pods each, with varied, plausible values.
 
-Engines tell all that rules are judged by, so after two minutes most workloads follow one.
+Engines export all metrics that the planner needs, so after two minutes most workloads follow a strategy.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from autoscaler.core.model.spec import Schedule, Spec
 from autoscaler.core.model.types import TickInput
 
 PODS_PER_WORKLOAD = 8
-SUFFIXES = "bcdfghjk"  # of pods' names, which have no vowels
+SUFFIXES = "bcdfghjk"  # letters of pod names, without vowels
 IDLE_GAP_S = 0.01
 REQUEST_TOKENS = 300.0
 
@@ -87,13 +87,13 @@ def fleet(workloads: int) -> Fleet:
 def inputs(
     cluster: Fleet, ticks: int, period_s: float = 5.0, seed: int = 1, overloaded: float = 1.0
 ) -> Iterator[TickInput]:
-    """Make `ticks` consecutive inputs over one cluster: counters grow, one workload in twenty changes its load.
+    """Yield `ticks` consecutive inputs of one cluster: counters grow, one workload in twenty changes its load.
 
-    overloaded: share of those that may get more requests than their pods run at once. Of eight such pods nearly always
-    one has a queue of more than 2 s, so with all of them 70% of the workloads have one after two minutes, and 90%
-    after five. That is the dearest fleet, and no likely one.
+    overloaded: fraction of these that may receive more requests than their pods run at once, 0..1. One of eight such
+    pods nearly always has a queue of more than 2 s. If all workloads are such, 70% have a late queue after two minutes,
+    90% after five. That is the most expensive fleet, and an unlikely one.
 
-    One input at a time, as they are asked for: those of 10,000 workloads take some 20 MB each.
+    Inputs are made one at a time, since those of 10,000 workloads take about 20 MB each.
     """
     random, chance = np.random.default_rng(seed), np.random.default_rng(seed + 1)
     rows, pods = len(cluster.workloads), len(cluster.pods)

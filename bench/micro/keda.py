@@ -1,10 +1,10 @@
-"""GetMetrics with 32 calls in flight, against a servicer that does nothing on the same server. `--json` for figures.
+"""Measure GetMetrics with 32 calls in flight, against a servicer that does nothing on the same server.
 
     python bench/micro/keda.py [--json] [--workloads 1000] [--rounds 41] [--seconds 0.15]
 
-Both servers run in one process of their own with the same options; the client is another process, so that its work is
-not counted. Short rounds alternate between the two, and the ratio is the median of the rounds' ratios: whatever else
-the machine does meets both. Rates are calls per second of wall time, and of the server's CPU time.
+Both servers run in one process with the same options. The client is another process, so its work does not count. Short
+rounds alternate between the two servers, and the ratio is the median over rounds, so other load on the machine affects
+both. Rates are calls per second of wall time, and of the server's CPU time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[2]))  # the checkout, for the tick of the tests
+sys.path.insert(0, str(Path(__file__).parents[2]))  # the repository root, for the tick of the tests
 
 import grpc
 import structlog
@@ -45,7 +45,7 @@ TARGET_RATIO = 0.85
 
 
 class Empty(ExternalScalerServicer):
-    """Answers without looking: what gRPC itself costs."""
+    """Answers without work, to measure the cost of gRPC itself."""
 
     def __init__(self) -> None:
         value = pb.MetricValue(metricName="replicas", metricValue=3, metricValueFloat=3.0)
@@ -65,7 +65,7 @@ class Empty(ExternalScalerServicer):
 
 
 async def serve(workloads: int, pipe: Connection) -> None:
-    """Serve both until the pipe says stop; send their ports, and CPU seconds so far whenever asked."""
+    """Serve both until the pipe says stop. Send the ports, then the CPU seconds so far on request."""
     world = World()
     names = [f"model-{i}" for i in range(workloads)]
     world.answers = Answers(SystemClock(), world.lease)
@@ -89,12 +89,12 @@ async def serve(workloads: int, pipe: Connection) -> None:
 
 
 def serve_in_process(workloads: int, pipe: Connection) -> None:
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))  # figures alone go to the output
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))  # the output holds figures only
     asyncio.run(serve(workloads, pipe))
 
 
 async def load(stub: Any, requests: list[pb.GetMetricsRequest], seconds: float) -> int:
-    """Keep 32 calls in flight for some seconds; return how many were answered."""
+    """Keep 32 calls in flight for some seconds; return the number of answers."""
     end, calls = time.monotonic() + seconds, 0
 
     async def caller(number: int) -> None:
@@ -133,7 +133,7 @@ async def measure(workloads: int, rounds: int, seconds: float) -> dict[str, Any]
     channels = [grpc.aio.insecure_channel(f"127.0.0.1:{port}") for port in ports]
     stubs = dict(zip(per_wall, map(ExternalScalerStub, channels), strict=True))
     for stub in stubs.values():
-        await load(stub, requests, min(seconds, 0.5))  # connections, caches
+        await load(stub, requests, min(seconds, 0.5))  # warm up connections and caches
     for number in range(rounds):
         for name in sorted(stubs, reverse=bool(number % 2)):
             started_s, cpu_before_s = time.monotonic(), cpu_s()

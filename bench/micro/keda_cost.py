@@ -1,17 +1,19 @@
-"""Measure what the daemon costs in KEDA mode: 219 ScaledObjects of one pod each, read directly every five seconds.
+"""Measure the cost of the daemon in KEDA mode: 219 ScaledObjects of one pod each, scraped every five seconds.
 
     python bench/micro/keda_cost.py [--workloads 219] [--seconds 10] [--rounds 3] [--json]
 
 The real loop reads pods that another process serves, decides, and records as in a cluster; the real server answers.
-This process calls as KEDA does where it polls, and the HPA queries, every 15 s: GetMetricSpec, GetMetrics and IsActive,
-in a row, twice in 15 s for each workload. Parts of a round are: no calls, these calls, and the same calls to a servicer
-that does nothing, on the same options in a process of its own. Figures are CPU milliseconds (user and system) of the
-process that answers, per workload and minute, medians of the rounds.
+This process makes the calls of KEDA's poll and of the HPA's query, each every 15 s. That is GetMetricSpec, GetMetrics
+and IsActive in a row, twice in 15 s for each workload.
 
-* `all_ms`: what the daemon uses while it is called; `all_ms_each`: in each round;
-* `ticks_ms`: reading, deciding and recording, without calls;
-* `calls_ms`: what the calls add; `empty_calls_ms`: what they cost the servicer that does nothing;
-* `ratio`: the calls against those, in the same rounds.
+A round has three parts: no calls, these calls, and the same calls to a servicer without work, with the same options in
+its own process. Figures are CPU milliseconds (user and system) of the answering process, per workload and minute,
+medians of the rounds:
+
+* `all_ms`: the daemon while it is called; `all_ms_each`: in each round.
+* `ticks_ms`: reading, deciding and recording, without calls.
+* `calls_ms`: the extra cost of calls; `empty_calls_ms`: their cost in the servicer without work.
+* `ratio`: the former over the latter, in the same rounds.
 """
 
 from __future__ import annotations
@@ -59,11 +61,11 @@ from tests.adapters.keda.world import METADATA, scaled_object
 from tests.adapters.keda.world import Cluster as ScaledObjects
 
 PERIOD_S = 5.0
-EVERY_S = 7.5  # KEDA polls every 15 s, and so does the HPA
+EVERY_S = 7.5  # KEDA polls every 15 s, and the HPA queries every 15 s
 
 
 async def answer_for_cpu(pipe: Connection) -> None:
-    """Send the CPU seconds so far whenever asked, until told to stop."""
+    """Send the CPU seconds so far on each request, until the pipe says stop."""
     loop = asyncio.get_running_loop()
     while await loop.run_in_executor(None, pipe.recv) == "cpu":
         pipe.send(scrape.cpu_s())
@@ -114,7 +116,7 @@ def in_process(pipe: Connection, ports: list[int] | None) -> None:
 
 
 class Called:
-    """A server in a process of its own, and a connection to it."""
+    """A server in its own process, and a connection to it."""
 
     def __init__(self, ports: list[int] | None = None) -> None:
         self._pipe, theirs = multiprocessing.Pipe()
@@ -131,14 +133,14 @@ class Called:
         return used
 
     async def call(self, reference: pb.ScaledObjectRef) -> None:
-        """Ask what KEDA asks at one poll, or for one query of the HPA."""
+        """Make the calls of one poll of KEDA, or of one query of the HPA."""
         await self._stub.GetMetricSpec(reference)
         request = pb.GetMetricsRequest(scaledObjectRef=reference, metricName="replicas")
         await self._stub.GetMetrics(request)
         await self._stub.IsActive(reference)
 
     async def call_all(self, references: list[pb.ScaledObjectRef], seconds: float) -> None:
-        """Call at KEDA's rate for some seconds."""
+        """Make calls at KEDA's rate for some seconds."""
         pause_s = EVERY_S / len(references)
         loop = asyncio.get_running_loop()
         began_s, calls = loop.time(), []
@@ -167,7 +169,7 @@ async def measure(workloads: int, seconds: float, rounds: int) -> dict[str, Any]
         pb.ScaledObjectRef(namespace=found.ref.namespace, name=found.ref.name, scalerMetadata=METADATA)
         for found in fleet.workloads
     ]
-    await asyncio.sleep(seconds)  # connections, caches, the first tick
+    await asyncio.sleep(seconds)  # warm up connections, caches and the first tick
     per_minute = 60_000 / seconds / workloads
     costs: dict[str, list[float]] = {"all_ms": [], "ticks_ms": [], "calls_ms": [], "empty_calls_ms": []}
     for _ in range(rounds):

@@ -1,11 +1,11 @@
-"""Measure the time from the first reading that shows a queue to the decision, where no capacity is stated.
+"""Measure the time from the first scrape that shows a queue to the decision, without a stated capacity.
 
     python bench/micro/queue_seen.py [--every 5] [--policy interactive] [--json]
 
-Real text of a vLLM server with four slots is read every few seconds of virtual time, by the scraper's own parser, and a
-tick follows each reading. Before the queue the server is idle, or serves two clients, for one to fifteen minutes;
-readings begin at each second of their period. The clock starts with the first reading that shows waiting requests, and
-stops with the tick that wants more replicas. What patching takes is measured by `reaction.py`, with a stated capacity.
+The scraper's own parser reads recorded text of a vLLM server with four slots, every few seconds of virtual time. A tick
+follows each scrape. Before the queue the server is idle, or serves two clients, for one to fifteen minutes. Scrapes
+begin at each second of their interval. The clock starts with the first scrape that shows waiting requests, and stops
+with the tick that recommends more replicas. `reaction.py` measures the time of a patch, with a stated capacity.
 """
 
 from __future__ import annotations

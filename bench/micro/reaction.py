@@ -1,11 +1,11 @@
-"""Measure the time from a queue's appearance to the scale patch that a real kube-apiserver has accepted.
+"""Measure the time from a queue's appearance to the scale patch accepted by a real kube-apiserver.
 
     python bench/micro/reaction.py [--workloads 10] [--rounds 20] [--json]
 
-The installed command runs as a process of its own, `run --mode direct --scrape --period 1s`, under the shipped Role.
-Each workload's pod serves a recorded body; at a random moment, independent of the daemon's ticks, the body becomes the
-one recorded while 30 requests were waiting. The clock stops when a watch shows the new count. Then load and count go
-back. One pod a workload, ten workloads at once: this is the reaction, the fan-out is measured by `scrape.py`.
+The installed command runs in its own process, `run --mode direct --scrape --period 1s`, under the shipped Role. Each
+workload's pod serves a recorded body. At a random time, independent of the daemon's ticks, the body becomes the one
+recorded with 30 waiting requests. The clock stops when a watch shows the new count; then load and count go back. With
+one pod per workload and ten workloads this measures the reaction; `scrape.py` measures the fan-out.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from tests.integration.site import Site, recording
 
 TARGET_P99_S = 2.0
 PERIOD_S = 1.0
-WANTED = 4  # what 4 running and 30 waiting ask for, at ten a replica
+WANTED = 4  # replicas for 4 running and 30 waiting requests, at ten per replica
 
 
 class Counts:
-    """The counts of all workloads as a watch shows them."""
+    """The replica counts of all workloads, as a watch shows them."""
 
     def __init__(self) -> None:
         self._now: dict[str, int] = {}
         self._changed = asyncio.Condition()
 
     async def follow(self, where: Site) -> None:
-        """Watch until cancelled; a server whose cache is behind its store refuses now and then."""
+        """Watch until cancelled, and retry when a server's cache is behind its store."""
         while True:
             with suppress(ApiException):
                 await self._follow(where)
@@ -64,12 +64,12 @@ class Counts:
 
 
 async def react(where: Site, counts: Counts, name: str, server: ExpositionServer, rounds: int) -> list[float]:
-    """Let a queue appear so many times; return the seconds until each was answered."""
+    """Let a queue appear several times; return the seconds until each reaction."""
     took = []
     for _ in range(rounds):
         await asyncio.sleep(
             random.uniform(1.5, 1.5 + PERIOD_S)
-        )  # the last round is seen to be over, the phase is random
+        )  # wait until the last round is over; the phase is random
         server.serve("/metrics", recording("saturated"))
         began_s = time.monotonic()
         async with asyncio.timeout(30):

@@ -1,9 +1,9 @@
-"""Measure the direct scrape: 1,000 pods that serve the recorded bodies (some 50 KB each) from another process.
+"""Measure the direct scrape: 1,000 pods that serve recorded bodies (about 50 KB each) from another process.
 
     python bench/micro/scrape.py [--pods 1000] [--rounds 5] [--json]
 
-Reports CPU seconds of the scraping process (user and system, `getrusage`) and the wall time of one reading of all pods,
-and how the CPU divides: getting the bodies, finding the samples in them, folding these into columns.
+Reports CPU seconds of the scraping process (user and system, `getrusage`) and the wall time of one scrape of all pods.
+The CPU time divides into getting the bodies, finding the samples in them, and folding them into columns.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ OBJECTIVES_S = {"ttft_s": 0.15, "itl_s": 0.05}
 
 
 def allow_files(count: int) -> None:
-    """Raise the soft limit of open files to `count`, as far as the hard limit allows."""
+    """Raise the soft limit of open files to `count`, within the hard limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(count, hard), hard))
 
 
 class Pods(asyncio.Protocol):
-    """Answers each request for /metrics with the body of its pod, as cheaply as can be: the scraper is measured."""
+    """Answers each request for /metrics with the body of its pod, at the least cost, since the scraper is measured."""
 
     def __init__(self, answer: bytes) -> None:
         self._answer = answer
@@ -67,7 +67,7 @@ class Pods(asyncio.Protocol):
 
 
 def serve(pods: int, pipe: Connection) -> None:
-    """Serve `pods` endpoints on ports of their own; send the ports; end when the pipe closes."""
+    """Serve `pods` endpoints on their own ports; send the ports; end when the pipe closes."""
     allow_files(4 * pods + 256)
 
     async def run() -> None:
@@ -92,20 +92,20 @@ def serve(pods: int, pipe: Connection) -> None:
 
 
 def fleet_of(ports: list[int]) -> Fleet:
-    """Return a fleet of ready pods on loopback, one for each port."""
+    """Return a fleet of ready pods on loopback, one per port."""
     cluster = fleets.fleet(len(ports) // fleets.PODS_PER_WORKLOAD)
     pods = tuple(pod._replace(ip="127.0.0.1", metrics_port=port) for pod, port in zip(cluster.pods, ports, strict=True))
     return replace(cluster, pods=pods, pod_ready=np.ones(len(pods), dtype=bool))
 
 
 def cpu_s() -> float:
-    """Return the CPU seconds this process has used, user and system."""
+    """Return the CPU seconds of this process, user and system."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
 
 
 async def measure(ports: list[int], rounds: int) -> dict[str, list[float]]:
-    """Read all pods `rounds` times and once more before, which opens the connections; return the costs of each."""
+    """Scrape all pods `rounds` times, and once before to open the connections; return the costs of each round."""
     fleet = fleet_of(ports)
     objectives = Objectives(**{name: np.full(len(fleet.workloads), value) for name, value in OBJECTIVES_S.items()})
     settings = ScrapeSettings(timeout_s=10.0)
@@ -119,12 +119,12 @@ async def measure(ports: list[int], rounds: int) -> dict[str, list[float]]:
             answered = int(np.isfinite(samples.pods.running).sum())
             if answered != len(ports):
                 raise SystemExit(f"only {answered} of {len(ports)} pods answered: {samples.reports[0].problems}")
-            await asyncio.sleep(0.2)  # so that the windows move
+            await asyncio.sleep(0.2)  # so that the rate windows advance
     return costs
 
 
 def share_of(pods: int) -> dict[str, float]:
-    """Return the CPU seconds that parsing and folding alone take for `pods` bodies."""
+    """Return the CPU seconds of parsing and folding alone for `pods` bodies."""
     engine = ENGINES["vllm"]
     wanted = pod_columns.sample_names(engine)
     bodies = [(RECORDINGS / name).read_bytes() for name in BODIES]

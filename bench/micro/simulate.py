@@ -1,7 +1,8 @@
 """Time the simulator on one core: a busy day of long answers, and two quiet weeks.
 
-Without `--trace` two traces are generated, of the size and lengths of a public reasoning service's day and of two weeks
-of a public chat service. Counted is the whole run with a decision every 15 s; compiling, once per machine, is not.
+Without `--trace`, two traces are generated with the size and lengths of public traces: a day of a reasoning service,
+and two weeks of a chat service. The time is that of the whole run with a decision every 15 s, without compilation,
+which happens once per machine.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ CHAT = Shape(1.0, Lengths(600, 0.92, 8_000), Lengths(100, 0.94, 2_000), OFFICE_D
 
 @dataclass
 class Backlog:
-    """A trivial scaler: so many requests inside and in front for each replica."""
+    """A trivial scaler: a fixed number of requests per replica, at engines and gateway."""
 
     requests_per_replica: float = 60.0
     name: str = "backlog"

@@ -1,10 +1,10 @@
-"""Measure how long the command takes to start: `--help`, and from the start of the process to the first decision.
+"""Measure the start of the command: `--help`, and from the start of the process to the first decision.
 
     python bench/micro/start.py [--rounds 9] [--json]
 
-First decisions are waited for over the API, asked every 5 ms: `run` in direct mode with a real kube-apiserver under the
-shipped Role and a pod to scrape (leader election included, the lease given back by the run before), and `demo`. Wall
-seconds, medians; files are in the page cache, as after any earlier start.
+The API is polled every 5 ms for the first decision. `run` is in direct mode with a real kube-apiserver under the
+shipped Role and a pod to scrape; leader election is included, and the run before gave its lease back. `demo` is
+measured too. Figures are median wall seconds; files are in the page cache, as after any earlier start.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def help_s() -> float:
 
 
 async def first_decision_s(start: Callable[[], AbstractAsyncContextManager[Daemon]]) -> float:
-    """Return the seconds from the start of the process to its first tick; end it in good order."""
+    """Return the seconds from the start of the process to its first tick, and end it cleanly."""
     async with start() as running:
         deadline_s = time.monotonic() + 60
         while (await running.json("/api/v1/workloads")).get("tick") is None:

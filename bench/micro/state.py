@@ -1,7 +1,7 @@
-"""Time what a restart costs: saving, loading and restoring what was learned of many workloads.
+"""Time the cost of a restart: save, load and restore the learned state of many workloads.
 
-Wall time, medians, on a real file. Saving and loading run in a thread; `held_ms` is how long the event loop was held
-at most meanwhile, so by how much a tick that falls due would be late. Recalling is part of the first tick.
+Wall time, medians, on a real file. Saving and loading run in a thread. `held_ms` is the longest block of the event loop
+meanwhile, that is, the largest delay of a due tick. Restoring is part of the first tick.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Result = TypeVar("Result")
 
 
 async def timed(work: Callable[[], Awaitable[Result]]) -> tuple[float, float, Result]:
-    """Return how long work took, how long it held the loop at most, and its result; seconds."""
+    """Return the duration of work, the longest block of the loop, and the result; seconds."""
     held_s = [0.0]
 
     async def breathe() -> None:

@@ -1,8 +1,8 @@
 """Time the pure tick (observe, decide, share) over many workloads.
 
-Prints the median over consecutive ticks, each of which judges the rules of a sixth of the workloads, and how it grows
-from a tenth of the workloads to all of them. A workload whose queue begins to last too long is judged out of turn, so
-there are two fleets: one in which most have such a queue, and one in which few have.
+Prints the median over consecutive ticks, each of which evaluates the strategies of a sixth of the workloads. Also
+prints the growth from a tenth of the workloads to all. A workload with a new late queue is evaluated at once. So there
+are two fleets: one in which most workloads have a late queue, and one in which few have.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from autoscaler.core.tick import tick
 from bench.micro import fleets
 
 FEW_OVERLOADED = 0.05
-"""Share of changes of load that may overload, in the fleet with few late queues."""
+"""Fraction of load changes that may overload, in the fleet with few late queues."""
 
 WARM_UP_TICKS = 24
-"""Two minutes, in which engines are read often enough for rules to speak."""
+"""Two minutes, after which the planner has enough readings of engines."""
 
 
 @dataclass(frozen=True)
 class Measured:
     """The ticks of one fleet."""
 
-    tick_s: float  # median CPU seconds: numpy works on one core here, and wall time is the machine's mood
-    following: float  # share of workloads that follow a rule in the end
-    late: float  # mean share of workloads with a queue that lasts longer than it may
-    late_anew: float  # mean number of those a tick that had none in the tick before
+    tick_s: float  # median CPU seconds: numpy uses one core here, and wall time depends on other load
+    following: float  # fraction of workloads that follow a strategy in the end
+    late: float  # mean fraction of workloads with a late queue
+    late_anew: float  # mean number of new late queues per tick
 
 
 def measure(workloads: int, ticks: int, overloaded: float = 1.0) -> Measured:

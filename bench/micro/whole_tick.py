@@ -1,16 +1,18 @@
-"""Measure the daemon's whole tick from raw Prometheus answers: 10,000 workloads x 8 pods, and a tenth of them.
+"""Measure the daemon's whole tick from raw Prometheus answers: 10,000 workloads x 8 pods, and a tenth.
 
     python bench/micro/whole_tick.py [--workloads 10000] [--ticks 9] [--period 5] [--json]
 
-The real loop (`daemon.loop.Loop`) over the real Prometheus source: queries (five of them for the objectives of the
-policies), decode, join, policies and schedule, observe, decide, explain what changes. A server in another process (that
-of `decode.py`) answers over loopback. Each size runs in a process of its own, so that memory is its own too. All
-figures are CPU seconds (user and system) of that process, medians over ticks after the first two, which meet every
-series anew. Ticks come every five seconds, so that each of them judges the rules of a sixth of the workloads:
+The real loop (`daemon.loop.Loop`) runs over the real Prometheus source: queries (five of them for the objectives of the
+policies), decode, join, policies and schedule, observe, decide, explain changes. A server in another process (that of
+`decode.py`) answers over loopback. Each size runs in its own process, so that memory is separate.
 
-* `whole_cpu_s`: the tick, up to the changes handed to a recording actuator; every sixth asks the slow queries as well;
-* `shown_cpu_s`: what the recorders add: metrics, API and page, readiness, log;
-* `peak_rss_mib`: the most memory resident, recorders included (VmHWM).
+All figures are CPU seconds (user and system) of that process, medians over ticks after the first two, in which all
+series are new. Ticks come every five seconds, so that each evaluates the strategies of a sixth of the workloads:
+
+* `whole_cpu_s`: the tick, up to the changes passed to a recording actuator. Every sixth tick asks the slow queries as
+  well.
+* `shown_cpu_s`: the extra cost of the recorders: metrics, API and page, readiness, log.
+* `peak_rss_mib`: the largest resident memory, including recorders (VmHWM).
 """
 
 from __future__ import annotations
@@ -55,10 +57,10 @@ PERIOD_S = 5.0
 
 
 class Cluster:
-    """A WorkloadSource whose view is always fresh, under the policies as shipped."""
+    """A WorkloadSource that is always fresh, under the shipped policies."""
 
     def __init__(self, fleet: Fleet, clock: SystemClock) -> None:
-        names = ("realtime", "interactive", "batch")  # whose ceilings leave eight replicas room
+        names = ("realtime", "interactive", "batch")  # policies that allow eight replicas
         workloads = tuple(
             workload._replace(policy=names[row % len(names)]) for row, workload in enumerate(fleet.workloads)
         )
@@ -110,7 +112,7 @@ async def ticks(url: str, workloads: int, count: int, period_s: float) -> dict[s
 
 
 def peak_rss_mib() -> float:
-    """Return the high-water mark of this process alone; that of getrusage remembers the parent's."""
+    """Return the peak memory of this process alone; that of getrusage includes the parent's."""
     status = Path("/proc/self/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 
@@ -132,7 +134,7 @@ def measure(workloads: int, count: int, period_s: float) -> dict[str, float]:
     server_end.close()
     port = to_server.recv()
     daemon.start()
-    daemon_end.close()  # or its end by a fault would not be seen here
+    daemon_end.close()  # otherwise a crash of the daemon process would not be noticed
     to_daemon.send(f"http://127.0.0.1:{port}")
     try:
         figures: dict[str, float] = to_daemon.recv()

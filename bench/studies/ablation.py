@@ -1,10 +1,10 @@
-"""What each idea of the forecast is worth: the shipped policy with one idea after the other switched off.
+"""Measure the worth of each idea of the planner: the shipped policy with one idea after the other switched off.
 
-An idea that does not pay its way is to be deleted, so this is run before and after each change of one. GPU-hours stand
-beside different attainments; `at the goal` puts both into one number: GPU-hours times (missed / allowed)^0.12, which is
-about what a tenth more or fewer misses cost on these traces. What an idea is worth in hours that begin anywhere
-(`--window`, a different one with each seed) is summed up at the end: how many cases met the goal, by how many points
-the others missed it, and GPU-hours beside those of the whole.
+An idea that does not pay is to be deleted, so this runs before and after each change of one. `at the goal` combines
+GPU-hours and attainment in one number: GPU-hours times (missed / allowed)^0.12. The exponent is the measured cost of a
+tenth more or fewer misses on these traces. With `--window`, a different part of each trace for each seed, the end sums
+up each idea. It shows the cases that met the goal, the points by which others missed it, and GPU-hours over those of
+the whole policy.
 
     python bench/studies/ablation.py --traces FOLDER [--size 3] [--cold-start 60] [--max-requests 300000] [--profile P]
     python bench/studies/ablation.py --traces FOLDER --window 6 --seeds 1 2 3 4
@@ -57,7 +57,7 @@ from autoscaler.sim.engine.profile_file import find
 from bench.studies.cases import anywhere, found, generated, sized
 
 SLOPE = 0.12
-"""Measured over the aims 0.5 to 1 of the error budget."""
+"""Measured with 0.5 to 1 of the error budget as the goal."""
 
 
 def without_room(plain: Callable[..., Any]) -> Callable[..., Any]:
@@ -68,16 +68,16 @@ def without_room(plain: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def any_steepness(missed: FloatColumn, seen: FloatColumn, at_any_load: FloatColumn) -> FloatColumn:
-    """Return the mean curve of all steepnesses, whatever was seen."""
+    """Return the mean miss curve of all steepnesses, whatever was observed."""
     return np.minimum(miss_curve.SHAPES.mean(axis=0)[None, :, None] + at_any_load[:, None], 1.0)
 
 
 ANY_FOLLOWED: tuple[Any, str, Any] = (strategies, "CAREFUL", np.ones(strategies.RULES, bool))
-"""Also by the young."""
+"""Allow all strategies also for new workloads."""
 
 
 def only(followed: Iterable[int]) -> tuple[tuple[Any, str, Any], ...]:
-    """Let no other rules be followed."""
+    """Allow only these strategies."""
     plain, forbidden = select.follow, np.ones((strategies.RULES, 1), bool)
     forbidden[list(followed)] = False
 
@@ -118,7 +118,7 @@ OFF: dict[str, tuple[tuple[Any, str, Any], ...]] = {
         rule for rule, its in enumerate(DESCRIBED) if (its.level_s, its.hold, round(its.share, 2)) == (900, 3, 0.6)
     ),
 }
-"""By what is switched off: module, name and the value it is given for the run."""
+"""By idea: the module, the name, and the value that switches it off."""
 
 
 @contextlib.contextmanager
@@ -154,7 +154,7 @@ def cases(folder: Path | None, given: argparse.Namespace) -> Iterator[Case]:
 
 
 def in_all(results: Sequence[dict[str, Any]], attainment: float) -> Iterator[str]:
-    """Yield a line for each idea over all cases: met of so many, points missed, GPU-hours beside those of the whole."""
+    """Yield a line for each idea over all cases: cases that met the goal, points missed, relative GPU-hours."""
     whole = {(row["trace"], row["seed"]): row["gpu_hours"] for row in results if row["without"] == "nothing"}
     for idea in dict.fromkeys(row["without"] for row in results):
         rows = [row for row in results if row["without"] == idea]

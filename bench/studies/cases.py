@@ -1,4 +1,4 @@
-"""What a benchmark runs: traces of a folder or generated, windows of them, and a trace at the size it is to have."""
+"""Cases of a benchmark: traces of a folder or generated ones, windows of them, scaled to a size."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from autoscaler.lab.replay.inputs import trace_file, transform
 from autoscaler.lab.replay.request_cost import request_work_s
 from autoscaler.sim.engine.traffic import Bursts, Lengths, Shape
 
-CLOSE = 1.15  # a mean count this near to the size is near enough
+CLOSE = 1.15  # accepted ratio of the mean count to the size
 
 
 def generated() -> list[list[Trace]]:
-    """Make half an hour with a ramp, and one with bursts."""
+    """Generate half an hour with a ramp, and one with bursts."""
     lengths = Lengths(600, 0.8, 4000), Lengths(120, 0.8, 1000)
     ramp = Shape(2.0, *lengths, day=(1.0, 7.0) + (1.0,) * 22)
     burst = Shape(1.5, *lengths, bursts=(Bursts(6.0, 90.0, 0.6, 5.0),))
@@ -27,7 +27,7 @@ def generated() -> list[list[Trace]]:
 
 
 def found(folder: Path) -> Iterator[list[Trace]]:
-    """Load every trace of a folder; tables that hold no requests are passed over. Raises ValueError if all do."""
+    """Load every trace of a folder, and skip tables without requests. Raises ValueError if there is no trace."""
     if not folder.is_dir():
         raise ValueError(f"{folder}: no such folder")
     none = True
@@ -45,9 +45,9 @@ def found(folder: Path) -> Iterator[list[Trace]]:
 
 
 def anywhere(models: Sequence[Trace], window_s: float, seed: int) -> Sequence[Trace]:
-    """Cut so much out of the traces of all models, from one of their requests that the seed draws.
+    """Clip the traces of all models to a window that begins at a random request of the seed.
 
-    A model without a request in it is left out; traces that are no longer stay whole.
+    Models without a request in it are left out; shorter traces stay whole.
     """
     duration_s = min(model.duration_s for model in models)
     starts = np.concatenate([model.arrival_s[model.arrival_s <= duration_s - window_s] for model in models])
@@ -58,7 +58,7 @@ def anywhere(models: Sequence[Trace], window_s: float, seed: int) -> Sequence[Tr
 
 
 def sized(trace: Trace, size: float, case: Case, most_requests: int) -> Case:
-    """Scale a trace until the clairvoyant's mean count is about `size`; of too many requests, keep the beginning."""
+    """Scale a trace until the mean count of the lower bound is about `size`; clip it to `most_requests`."""
     prefill_s, decode_s = request_work_s(case)
     factor = size / max(float((prefill_s + decode_s).sum()) / trace.duration_s, 1e-12)
     for _ in range(2):

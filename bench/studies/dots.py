@@ -1,4 +1,4 @@
-"""Pictures of many proofs: rows of dots with their intervals, and any chart of a proof as a file of its own."""
+"""Charts of many comparisons: rows of dots with their intervals; and any chart as a file of its own."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STYLE = """
 
 
 class Dot(NamedTuple):
-    """A value with its interval; NaN: not known. What is `hollow` missed the goal."""
+    """A value with its interval; NaN: unknown. A hollow dot missed the goal."""
 
     value: float
     low: float = math.nan
@@ -31,9 +31,7 @@ class Dot(NamedTuple):
 
 
 def dots(title: str, rows: Mapping[str, Mapping[str, Dot]], unit: str) -> str:
-    """Draw a row of dots for each case on one axis of powers of ten, so that a wild one flattens nobody: {row: {name:
-    dot}}. What is not above zero is not drawn.
-    """
+    """Draw a row of dots for each case on one log axis: {row: {name: dot}}. Only positive values are drawn."""
     line, head, left = 18.0, 30.0, 300.0
     names = list(dict.fromkeys(name for each in rows.values() for name in each))
     tints = colours(names)
@@ -54,7 +52,7 @@ def dots(title: str, rows: Mapping[str, Mapping[str, Dot]], unit: str) -> str:
     for place, (row, each) in enumerate(rows.items()):
         middle = head + line * (place + 0.5)
         parts.append(text(row, left - 12, middle + 4, class_="label", text_anchor="end"))
-        for name, dot in sorted(each.items(), key=lambda entry: entry[0] == OURS):  # ours lies on top
+        for name, dot in sorted(each.items(), key=lambda entry: entry[0] == OURS):  # ours on top
             parts.append(_dot(name, dot, f"{row}, {name}", tints[name], x, middle))
     parts.append(text(unit, WIDTH - RIGHT, foot + 30, class_="label", text_anchor="end"))
     return picture(title, foot + 38, parts)
@@ -74,7 +72,7 @@ def _dot(name: str, dot: Dot, said: str, tint: str, x: Scale, middle: float) -> 
 
 
 def standalone(svg: str) -> str:
-    """Return a picture as a file of its own: with the colours of the page, for light and dark."""
+    """Return a chart as a file of its own, with the colours of the page, for light and dark mode."""
     style = files(report).joinpath("page.css").read_text("utf-8") + STYLE
     head, closed, rest = svg.partition(">")
     return f"{head}{closed}<style>{escape(style, quote=False)}</style>{rest}\n"

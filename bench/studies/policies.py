@@ -1,15 +1,17 @@
-"""Every policy over every trace, at several sizes, cold starts and seeds: the table and the pictures of the README.
+"""Compare every policy on every trace, at several sizes, cold starts and seeds: the tables of the docs.
 
-Each case is one proof: the shipped policy as it is, every baseline at its best setting with hindsight, and the
-clairvoyant bound. *Excess* is GPU-hours over that bound, minus one. `--planned` adds the schedule that is made with the
-whole trace in hand: its excess can be had, by who knows the future. A case that is done is kept in `results.jsonl` and
-not run again with the same options, trace and profile, so a stopped run goes on where it was. That the code has changed
-is not seen. `--ours` runs the shipped policy again in every case that is kept, and leaves baselines, bound and plan as
-they are; where these have changed, take another `--out`. A size is reached by superposing copies until the
-clairvoyant's mean count is about that; of a trace that then has more than `--max-requests` only the beginning is run,
-and the table tells how long that is, in the mean. With `--window` a case begins anywhere, so that policies are compared
-where nobody looked. With `--learn` a share of each case is only learned from, and baselines also run at the setting
-that was the best until then, which is what who knows no future can choose.
+Each case is one comparison: the shipped policy, every baseline at its best setting in hindsight, and the lower bound.
+*Excess* is GPU-hours over that bound, minus one. `--planned` adds the offline plan, whose excess is possible with
+knowledge of the future.
+
+Finished cases are kept in `results.jsonl` and skipped with the same options, trace and profile, so an interrupted run
+continues. Changes of the code are not detected. `--ours` reruns the shipped policy in all kept cases and leaves
+baselines, bound and plan as they are. If these have changed, use another `--out`.
+
+Copies are superposed until the mean count of the bound is about the size. If a trace then has more than
+`--max-requests`, only its beginning runs, and the table gives the mean length. With `--window` a case begins anywhere,
+which avoids hand-picked windows. With `--learn` the first share of each case is for learning. Baselines then also run
+at the setting that was best in it, the best choice without knowledge of the future.
 
     python bench/studies/policies.py --traces FOLDER --out FOLDER [--quick] [--planned]
 
@@ -62,7 +64,7 @@ MOST_REQUESTS = 300_000
 
 @dataclass(frozen=True)
 class Grid:
-    """What is run."""
+    """The cases to run."""
 
     sizes: tuple[float, ...] = SIZES
     cold_starts_s: tuple[float, ...] = COLD_STARTS_S
@@ -70,10 +72,10 @@ class Grid:
     most_requests: int = MOST_REQUESTS
     profile: str = "8b-h100"
     against: tuple[str, ...] = tuple(BASELINES)
-    gpus: float = math.inf  # that the models of one trace share
-    offline_plan: bool = False  # also the schedule that knows the trace
-    window_s: float = math.inf  # of each trace, from a moment that the seed draws
-    learned: float = 0.0  # share of each case that is only learned from
+    gpus: float = math.inf  # shared by the models of one trace
+    offline_plan: bool = False  # also search the offline plan
+    window_s: float = math.inf  # length of the window of each trace, from a random request of the seed
+    learned: float = 0.0  # fraction of each case for learning
 
 
 QUICK = Grid((3.0,), (60.0,), (1, 2), most_requests=20_000, profile="8b-h100-3g")
@@ -82,15 +84,16 @@ QUICK = Grid((3.0,), (60.0,), (1, 2), most_requests=20_000, profile="8b-h100-3g"
 def experiments(
     models: Sequence[Trace], grid: Grid
 ) -> Iterator[tuple[str, Callable[[Callable[[float], None]], Experiment]]]:
-    """Yield the key of every case of one trace file, all that changes its result with the seed last, and its maker.
+    """Yield the key and the maker of every case of a trace file. The key holds all that changes the result, the seed
+    last.
 
-    Making one takes long, and who has its result does not need it.
+    Making an experiment takes long, and cases with a kept result do not need it.
     """
     profile, replica_spec = find(grid.profile)
     name = models[0].name.partition("/")[0]
     checksum = content(models, replica_spec)
     for cold_start_s in grid.cold_starts_s:
-        for size in grid.sizes if len(models) == 1 else (math.nan,):  # a fleet runs as it is
+        for size in grid.sizes if len(models) == 1 else (math.nan,):  # a fleet is not scaled
             for seed in grid.seeds:
                 fleet = f"fleet on {grid.gpus:g} GPUs" if math.isfinite(grid.gpus) else "fleet"
                 beginning = [fleet, None] if math.isnan(size) else [size, grid.most_requests]
@@ -103,7 +106,7 @@ def experiments(
 def prepared(
     models: Sequence[Trace], grid: Grid, size: float, cold_start_s: float, seed: int, progress: Callable[[float], None]
 ) -> Experiment:
-    """Return one case, scaled to `size` and begun; of a fleet (NaN) each model as it is."""
+    """Return one experiment, scaled to `size`; a fleet (NaN) is not scaled."""
     profile, replica_spec = find(grid.profile)
     policy = load_policies().policies["interactive"]
     cases = []
@@ -130,7 +133,7 @@ def prepared(
 
 
 def content(models: Sequence[Trace], replica_spec: ReplicaSpec) -> str:
-    """Return a checksum that tells traces and profiles of one name apart."""
+    """Return a checksum that distinguishes traces and profiles of one name."""
     # The text is part of the keys of kept results, so it does not follow the name of the class.
     checksum = zlib.crc32(f"Offer(profile={replica_spec.profile!r}, gpus={replica_spec.gpus!r})".encode())
     for model in models:
@@ -140,7 +143,7 @@ def content(models: Sequence[Trace], replica_spec: ReplicaSpec) -> str:
 
 
 def summary(comparison: Comparison, gpus: float) -> dict[str, Any]:
-    """Return what is kept of a proof: its document, and by policy the excess of whoever met the goal."""
+    """Return the kept result of a comparison: its document, and excess and success by policy."""
     kept = document([comparison])
     assert isinstance(kept, dict)
     best = {run.name: run for run in comparison.runs if run.name == OURS or run.tuned}
@@ -155,7 +158,7 @@ def summary(comparison: Comparison, gpus: float) -> dict[str, Any]:
 
 
 def renewed(kept: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
-    """Return a kept result with the shipped policy as it was found now; the others and the bound stay."""
+    """Return a kept result with a new run of the shipped policy; the rest stays."""
     (ours,) = (each for each in found["policies"] if each["name"] == OURS)
     ratio = ours["gpu_hours"] / kept["clairvoyant"]["gpu_hours"]
     return {
@@ -170,7 +173,7 @@ def renewed(kept: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_results(file: Path) -> dict[str, dict[str, Any]]:
-    """Return what earlier runs found; a line that was cut off is run again."""
+    """Return the results of earlier runs; a truncated line is skipped."""
     results: dict[str, dict[str, Any]] = {}
     if file.exists():
         for line in file.read_text("utf-8").splitlines():
@@ -183,7 +186,7 @@ def read_results(file: Path) -> dict[str, dict[str, Any]]:
 
 
 def append(file: Path, entry: dict[str, Any]) -> None:
-    """Add a line; one before it that was cut off is ended first."""
+    """Append a line, after ending a truncated one."""
     with file.open("ab+") as stream:
         if stream.tell():
             stream.seek(-1, os.SEEK_END)
@@ -195,10 +198,10 @@ def append(file: Path, entry: dict[str, Any]) -> None:
 def run(
     grid: Grid, folder: Path | None, out: Path, jobs: int | None, ray: bool, ours: bool = False
 ) -> dict[str, dict[str, Any]]:
-    """Run what is missing, and write table and pictures of the grid's cases after each that was run.
+    """Run the missing cases; write table and charts after each.
 
-    ours: in cases that are kept, too, the shipped policy alone.
-    Raises ValueError for traces or a profile that cannot be used, OSError for an `out` that cannot be written.
+    ours: rerun the shipped policy in kept cases.
+    Raises ValueError for unusable traces or profiles, OSError if `out` cannot be written.
     """
     find(grid.profile)
     file = out / "results.jsonl"
@@ -237,9 +240,7 @@ def run(
                 draw(results, out)
                 continue
             texts = {"html": page([comparison]), "svg": standalone(frontier(comparison))}
-            output_files.write(
-                [(out / f"{title}.{kind}", text) for kind, text in texts.items()]
-            )  # of all seeds the last
+            output_files.write([(out / f"{title}.{kind}", text) for kind, text in texts.items()])  # of the last seed
             draw(results, out)
     draw(results, out)
     return results
@@ -266,7 +267,7 @@ def part(text: str) -> float:
 
 
 def whole(least: int) -> Callable[[str], int]:
-    """Return what reads a whole number of `least` or more; it raises argparse.ArgumentTypeError."""
+    """Return a parser of whole numbers of `least` or more; it raises argparse.ArgumentTypeError."""
 
     def read(text: str) -> int:
         with contextlib.suppress(ValueError):

@@ -1,8 +1,9 @@
-"""Plain traffic, on which a constant count is hard to beat: the shipped policy beside the least that meets the goal.
+"""Compare the shipped policy with the smallest sufficient constant count, on simple traffic shapes.
 
-Requests come at random along a rate that is stated, and prompts (200 to 1,500 tokens) and answers (50 to 400) have any
-length alike. Every policy begins with the fewest replicas that serve the first ten minutes; the constant count has its
-count from the start, and was found in hindsight. Shapes are made here from a seed, so the table can be repeated.
+A constant count is hard to beat there. Requests arrive at random at a stated rate. Prompts (200 to 1,500 tokens) and
+outputs (50 to 400) have uniform lengths. Every policy begins with the fewest replicas that serve the first ten minutes.
+The constant count serves from the start and was found in hindsight. A seed determines the shapes, so the table can be
+reproduced.
 
     python bench/studies/shapes.py [--shapes office season] [--seed 1] [--profile NAME] [--cold-start 240] [--json]
 """
@@ -34,24 +35,24 @@ from autoscaler.lab.replay.score import Score, compute_score
 from autoscaler.sim.engine.profile_file import find
 
 PROMPT_TOKENS, OUTPUT_TOKENS = (200, 1500), (50, 400)
-"""Fewest and most of a request."""
+"""Shortest and longest request."""
 
 MORE = 0.01
-"""Share of the requests that twice as many replicas must serve more, for more of them to be tried."""
+"""Rise of attainment for which twice as many replicas are tried."""
 
 
 def by_office_hours(night: float) -> Callable[[FloatColumn], FloatColumn]:
-    """Return a shape that is busy from 9 to 17 h of each day, and so quiet at night."""
+    """Return a shape that is busy from 9 to 17 h of each day, with the given share of that at night."""
     return lambda hour: np.where((hour % 24 >= 9) & (hour % 24 < 17), 1.0, night)
 
 
 @dataclass(frozen=True)
 class Shape:
-    """How the rate of requests runs."""
+    """The request rate over time."""
 
     hours: float
-    busiest_per_s: float  # requests
-    share: Callable[[FloatColumn], FloatColumn]  # of the busiest rate, 0..1, by hour of the trace
+    busiest_per_s: float  # requests per second at the peak
+    share: Callable[[FloatColumn], FloatColumn]  # fraction of the peak rate, 0..1, by hour of the trace
 
 
 SHAPES = {
@@ -67,10 +68,10 @@ SHAPES = {
 
 
 def generate(name: str, seed: int, hours: float = math.inf) -> Trace:
-    """Make the trace of a shape, or so many hours of its beginning.
+    """Generate the trace of a shape, or `hours` of its beginning.
 
-    Requests come one unit of expected requests apart on average, and the rate says how long a unit takes. Within a
-    second the rate is constant.
+    Arrivals have exponential distances in expected requests, which the rate converts to time. The rate is constant
+    within a second.
     """
     shape = SHAPES[name]
     duration_s = 3600 * min(hours, shape.hours)
@@ -85,7 +86,7 @@ def generate(name: str, seed: int, hours: float = math.inf) -> Trace:
 
 
 def constant(case: Case) -> tuple[int, Score]:
-    """Return the least constant count that meets the goal, or comes as near as any, and what became of it."""
+    """Return the smallest constant count that meets the goal, or comes as close as any, and its score."""
     rows: dict[int, Score] = {}
 
     def attained(count: int) -> float:

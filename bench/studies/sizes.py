@@ -1,9 +1,8 @@
-"""How headroom shrinks with the size of a fleet: steady traffic that keeps 1, 10, 100 and 1,000 replicas busy.
+"""Measure how headroom shrinks with the size of a fleet: steady traffic for 1 to 1,000 busy replicas.
 
-Square-root staffing says that the replicas beyond the load grow with the root of it. Requests come at random at a rate
-that does not change, so all that a larger fleet needs more is told by the second half of the time, in which the shipped
-policy has seen what it follows. *Load* is the demand that it measured, in busy replicas; *headroom* what was ready
-beyond that, as a share of the load and in its roots.
+Square-root staffing says that the replicas beyond the load grow with its square root. Requests arrive at random at a
+constant rate. Figures are from the second half of the run, after the planner has learned. *Load* is the measured demand
+in busy replicas. *Headroom* is the ready replicas beyond it, as a share of the load and in square roots of it.
 
     python bench/studies/sizes.py [--sizes 1 10 100 1000] [--hours 2] [--profile 8b-h100] [--cold-start 60] [--json]
 """
@@ -36,16 +35,16 @@ from autoscaler.sim.engine.profile_file import find
 from autoscaler.sim.engine.traffic import Lengths, Shape
 
 PROMPT, OUTPUT = Lengths(1000, 0.8, 8000), Lengths(800, 0.8, 6000)
-TRIED_S = 900.0  # of one request a second, by which the work of a request is known
-FOUND = 2.0  # replicas at the start, over the work that nobody can do without
+TRIED_S = 900.0  # length of a trace at 1 request/s that gives the work of a request
+FOUND = 2.0  # initial replicas, as a multiple of the necessary work
 
 
 class Watched(PolicyScaler):
-    """Notes what it measured, and what was ready then."""
+    """Records the measured load and the ready replicas."""
 
     def __init__(self, case: Case, policy: Policy) -> None:
         super().__init__(case, policy)
-        self.totals: list[tuple[float, float, float]] = []  # time, load, ready replicas
+        self.totals: list[tuple[float, float, float]] = []  # time (s), load (busy replicas), ready replicas
 
     def decide(self, view: View) -> int:
         count = super().decide(view)
@@ -55,7 +54,7 @@ class Watched(PolicyScaler):
 
 
 def measured(size: float, given: argparse.Namespace) -> dict[str, Any]:
-    """Run one size: as many requests as are, by the work that the bound counts, so many busy replicas."""
+    """Run one size: the request rate whose necessary work keeps `size` replicas busy."""
     _, replica_spec = find(given.profile)
     policy = load_policies().policies["interactive"]
     goal = goal_from_policy(policy)

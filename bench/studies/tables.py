@@ -1,4 +1,4 @@
-"""What the results of `bench/studies/policies.py` come to: the table, the sentences and the picture.
+"""The table, the summary and the chart of the results of `bench/studies/policies.py`.
 
 A result is a document of `simulate --json` with, by policy, its excess over the bound and whether it met the goal.
 """
@@ -16,12 +16,12 @@ from autoscaler.lab.compare.result import OURS
 from autoscaler.lab.report.format import amount, seconds, share
 from bench.studies.dots import Dot, dots, standalone
 
-# 97.5% quantile of Student's t by degrees of freedom; beyond, that of the normal distribution is near enough.
+# 97.5% quantile of Student's t by degrees of freedom; beyond, the normal distribution is close enough.
 STUDENT = (math.nan, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
-    """Return mean and half width of the 95% confidence interval over seeds; NaN without a second one."""
+    """Return mean and half width of the 95% confidence interval over seeds; NaN for the width of a single seed."""
     count = len(values)
     if count < 2:
         return (values[0] if values else math.nan), math.nan
@@ -30,7 +30,7 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 def grouped(results: dict[str, dict[str, Any]]) -> Iterator[tuple[str, float, list[dict[str, Any]]]]:
-    """Yield trace, cold start and results of every case, those of all its seeds together."""
+    """Yield trace, cold start and the results of all seeds of every case."""
     groups: dict[str, list[dict[str, Any]]] = {}
     for key, result in results.items():
         groups.setdefault(json.dumps(json.loads(key)[:-1]), []).append(result)
@@ -40,13 +40,13 @@ def grouped(results: dict[str, dict[str, Any]]) -> Iterator[tuple[str, float, li
 
 
 def best_baseline(results: Sequence[dict[str, Any]]) -> str | None:
-    """Return the baseline with the least mean excess among those that met the goal with every seed; None: none did."""
+    """Return the baseline with the least mean excess among those that met the goal with every seed, or None."""
     names = [name for name in results[0]["excess"] if name != OURS and all(each["meets"][name] for each in results)]
     return min(names, key=lambda name: np.mean([each["excess"][name] for each in results]), default=None)
 
 
 def nearest(results: Sequence[dict[str, Any]]) -> tuple[str, float]:
-    """Return the tuned baseline whose worst attainment is the highest, and that attainment."""
+    """Return the tuned baseline with the highest worst attainment, and that attainment."""
     names = [name for name in results[0]["excess"] if name != OURS]
     worst = {name: min(_policy(each, name)["attainment"] for each in results) for name in names}
     best = max(names, key=lambda name: worst[name])
@@ -54,7 +54,7 @@ def nearest(results: Sequence[dict[str, Any]]) -> tuple[str, float]:
 
 
 def table(results: dict[str, dict[str, Any]]) -> str:
-    """Return the table as Markdown, and what it comes to."""
+    """Return the table and the summary as Markdown."""
     titles = ["trace", "length", "mean of the bound", "cold start", "seeds", "ours: attainment", "ours: excess"]
     titles += ["best tuned baseline", "its attainment", "its excess", "ours / its", "estimate: excess", "plan: excess"]
     learned = any("before" in result for result in results.values())
@@ -87,7 +87,7 @@ def table(results: dict[str, dict[str, Any]]) -> str:
 
 
 def _of_before(results: Sequence[dict[str, Any]]) -> list[str]:
-    """Return who would have been chosen before figures counted, with each seed, its worst attainment, its excess."""
+    """Return the baselines chosen in the learning part, their worst attainment, and their excess."""
     chosen = [each["before"] for each in results if "before" in each]
     if len(chosen) < len(results):
         return ["", "", ""]
@@ -98,7 +98,7 @@ def _of_before(results: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def tally(results: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Say in how many runs ours and the best baseline met the goal, and what ours cost beside it where both did."""
+    """Yield the numbers of runs that met the goal, and the relative cost of ours where both did."""
     met = [each for each in results if each["meets"][OURS]]
     yield f"Of {len(results)} runs ours met the goal in {len(met)}."
     best = [(each, best_baseline([each])) for each in results]
@@ -115,10 +115,10 @@ def tally(results: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 
 def singly(results: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Yield a table of each baseline alone, tuned to each run, and as it comes, with one setting for all.
+    """Yield a table of the baselines, each tuned to every run, and with its default setting.
 
-    For both: the runs in which it met the goal, those in which ours did, too, and what ours cost beside it there; as it
-    comes also by how many points it missed the goal in sum.
+    Columns: runs that met the goal, runs in which ours did too, and the relative cost of ours there. For defaults also
+    the sum of points by which the goal was missed.
     """
     beside = "both met | GPU-hours of ours beside it, geometric mean"
     yield f"| baseline | tuned: met of {len(results)} | {beside} | by default: met | points missed | {beside} |"
@@ -131,7 +131,7 @@ def singly(results: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 
 def _by_default(results: Sequence[dict[str, Any]], name: str) -> list[str]:
-    """Return what becomes of a baseline as it comes, as in `singly`; nothing of one that has no default."""
+    """Return the default columns of a baseline, as in `singly`; empty without a default."""
     pairs = [
         (each, entry) for each in results for entry in each["policies"] if entry["name"] == name and entry["default"]
     ]
@@ -148,7 +148,7 @@ def _by_default(results: Sequence[dict[str, Any]], name: str) -> list[str]:
 
 
 def _mean(ratios: Sequence[float]) -> str:
-    """Word the geometric mean, with the 95% interval where there are two or more."""
+    """Format the geometric mean, with the 95% interval of two or more values."""
     if not ratios:
         return "–"
     middle, wide = interval([math.log(ratio) for ratio in ratios])
@@ -157,10 +157,10 @@ def _mean(ratios: Sequence[float]) -> str:
 
 
 def _of_the_plan(results: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the excess of the estimate and that of the plan.
+    """Return the excess of the estimate and of the offline plan; "" if a seed ran without one.
 
-    Where the plan misses the goal with a seed, its attainment then, and no estimate: it is of schedules that meet it.
-    Nothing where a seed ran without one.
+    If the plan misses the goal with a seed, return its attainment instead, and no estimate, which is of schedules that
+    meet it.
     """
     bounds = [each["clairvoyant"]["gpu_hours"] for each in results]
     estimates = [each["clairvoyant"].get("estimate_gpu_hours") for each in results]
@@ -177,7 +177,7 @@ def _excess(gpu_hours: Sequence[float], bounds: Sequence[float]) -> str:
 
 
 def picture(results: dict[str, dict[str, Any]]) -> str:
-    """Draw GPU-hours over the bound for ours, a constant count, and the best baseline of each case that moves."""
+    """Draw GPU-hours over the bound for ours, a constant count, and the best other baseline of each case."""
     rows = {}
     for name, cold_start_s, of_seeds in grouped(results):
         mean = amount(float(np.mean([each["clairvoyant_mean"] for each in of_seeds])))
@@ -196,7 +196,7 @@ def _dot(results: Sequence[dict[str, Any]], policy: str) -> Dot:
 
 
 def _policy(result: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return the tuned entry of a baseline, or that of ours."""
+    """Return the tuned entry of a baseline, or the entry of ours."""
     entries = [each for each in result["policies"] if each["name"] == name and (each["tuned"] or name == OURS)]
     return dict(entries[0])
 

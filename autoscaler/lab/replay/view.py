@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from autoscaler.core.table.columns import FloatColumn, find_ids, or_zero
-from autoscaler.core.table.histogram import bound_above, count_up_to, increase, find_limit, quantile
+from autoscaler.core.table.histogram import bound_above, count_up_to, find_limit, increase, quantile
 from autoscaler.lab.replay.case import PodRows, Totals
 from autoscaler.lab.replay.engine.replicas import Replicas, Scrape
 from autoscaler.lab.replay.engine.state import GAP_BOUNDS, HISTOGRAM_SLICES, PREFILL_BOUNDS, TTFT_BOUNDS
