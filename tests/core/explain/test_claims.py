@@ -18,13 +18,13 @@ from autoscaler.core.model.fleet import Blocked, Held, Joint, Obstacles, Pool
 from autoscaler.core.model.spec import Schedule, Spec
 from autoscaler.core.model.types import Signal
 from autoscaler.core.model.variants import Variants
-from autoscaler.lab.compare.workload_trace import goal_of
-from autoscaler.lab.replay import trace as traces
+from autoscaler.lab.compare.experiment import goal_from_policy
 from autoscaler.lab.replay.case import Case
-from autoscaler.lab.replay.product import OursTogether
+from autoscaler.lab.replay.engine.gpu_pool import GpuPool
+from autoscaler.lab.replay.inputs.transform import clip, generate
+from autoscaler.lab.replay.policy_scaler import PolicyFleetScaler
 from autoscaler.lab.replay.run import run_fleet
-from autoscaler.lab.replay.shared_gpus import GpuPool
-from autoscaler.sim.demo import world as demo
+from autoscaler.sim.demo import scenario as demo
 from tests.core.explain import claims
 from tests.core.explain.stories import CASES, NAN, ExplainedServing, ExplainedStory, played
 from tests.core.recordings import series
@@ -68,7 +68,7 @@ def test_every_claim_holds_in_a_recording(name):
     assert len(sentences.distinct) >= 10
 
 
-class Explained(OursTogether):
+class Explained(PolicyFleetScaler):
     """The product in a simulation, where every sentence is checked."""
 
     def __init__(self, *args):
@@ -79,7 +79,7 @@ class Explained(OursTogether):
         before = self.decision
         counts = super().decide_all(views)
         if self.decision is not before:
-            self.sentences.check(self.inp, self.decision)
+            self.sentences.check(self.tick_input, self.decision)
         return counts
 
 
@@ -87,15 +87,15 @@ class Explained(OursTogether):
 def test_every_claim_holds_in_a_simulated_demo():
     """The workloads of the demo share its GPUs for an hour of the morning."""
     policies = load((shipped(), demo.POLICIES)).policies
-    workloads = demo.world(1).workloads
+    workloads = demo.demo_scenario(1).workloads
     cases = [
         Case(
-            traces.between(traces.generate(each.setup.name, each.shape, 9 * 3600.0, number), 8 * 3600.0, 9 * 3600.0),
-            each.setup.profile,
-            goal_of(policies[each.policy]),
+            clip(generate(each.deployment.name, each.shape, 9 * 3600.0, number), 8 * 3600.0, 9 * 3600.0),
+            each.deployment.profile,
+            goal_from_policy(policies[each.policy]),
             cold_start_s=90.0,
-            gpus_per_replica=each.setup.devices,
-            start_replicas=max(each.setup.replicas, 1),
+            gpus_per_replica=each.deployment.devices,
+            start_replicas=max(each.deployment.replicas, 1),
             scrape_s=5.0,
             seed=number,
         )
@@ -103,7 +103,7 @@ def test_every_claim_holds_in_a_simulated_demo():
     ]
     gpus = sum(pool.nodes * pool.devices_per_node for pool in demo.POOLS)
     product = Explained(cases, [policies[each.policy] for each in workloads], gpus)
-    run_fleet(cases, product, GpuPool.holding(cases, gpus))
+    run_fleet(cases, product, GpuPool.for_cases(cases, gpus))
     assert len(product.sentences.distinct) >= 300
     assert {"planner", "within_budget", "scale_down_stabilization"} <= product.sentences.kinds.keys()
 

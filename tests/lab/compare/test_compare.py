@@ -159,7 +159,7 @@ def test_fleet_with_plenty_of_gpus_runs_as_without_a_limit() -> None:
     assert shared.lower_bound_gpu_hours == apart.lower_bound_gpu_hours
     assert shared.gpus == 500.0
     assert any("tuned model by model" in note for note in shared.notes)
-    assert any(note.startswith("planned: each model is planned as if it had all GPUs") for note in shared.notes)
+    assert any(note.startswith("offline plan: each model is planned as if it had all GPUs") for note in shared.notes)
 
 
 def test_every_policy_stays_within_too_few_gpus() -> None:

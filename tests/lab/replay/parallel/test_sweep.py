@@ -17,7 +17,7 @@ from autoscaler.lab.replay.parallel import sweep as sweep_
 from autoscaler.lab.replay.parallel.sweep import sweep
 from autoscaler.lab.replay.progress import Progress
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 
 def multiply(factor: int, number: int, _progress: Progress) -> int:
@@ -196,9 +196,9 @@ def run_on_ray(home: Path, limit_s: float = 120, **environment: str) -> subproce
 import os
 from autoscaler.lab.replay.parallel import sweep
 from tests.lab.replay.parallel.test_sweep import multiply
-sweep.CONNECT_S = float(os.environ["LIMIT_S"])
+sweep.CONNECT_TIMEOUT_S = float(os.environ["LIMIT_S"])
 try:
-    print(sorted(sweep.sweep(multiply, 3, [5, 7, 11], ray=True, follow=lambda place, _: [2] if place == 0 else [])))
+    print(sorted(sweep.sweep(multiply, 3, [5, 7, 11], ray=True, next_items=lambda place, _: [2] if place == 0 else [])))
 except RuntimeError as error:
     print(error)
 """
