@@ -48,14 +48,14 @@ def recommender(*args, **how):
     return Recommender(int(chosen(*args, **how).recommender[0]))
 
 
-def test_the_planner_speaks_for_the_load_and_signals_beside_it_for_the_rest():
+def test_planner_replaces_the_signals_that_it_weighs():
     choice = chosen(plans=2, schedule=WINDOW)
     assert choice.recommender[0] == Recommender.PLANNER
     assert np.isnan(choice.signals[Signal.CONCURRENCY, 0])
     assert (choice.signals[Signal.PLANNER, 0], choice.signals[Signal.SCHEDULE, 0], choice.replicas[0]) == (2, 3, 3)
 
 
-def test_all_signals_speak_when_a_queue_outlasts_a_cold_start():
+def test_all_signals_count_when_a_queue_outlasts_a_cold_start():
     short, long = (observation(waiting=200, queue_wait_s=wait_s) for wait_s in (50, 70))
     assert recommender(short, plans=2) == Recommender.PLANNER
     choice = chosen(long, plans=2)
@@ -63,17 +63,17 @@ def test_all_signals_speak_when_a_queue_outlasts_a_cold_start():
     assert (choice.signals[Signal.CONCURRENCY, 0], choice.signals[Signal.PLANNER, 0]) == (24, 2)
 
 
-def test_signals_speak_alone_when_the_planner_is_silent_for_long():
+def test_signals_count_alone_when_the_planner_is_silent_for_long():
     choice = chosen(silent_s=PLANNER_DUE_S)
     assert (choice.recommender[0], choice.replicas[0]) == (Recommender.REACTIVE, 4)
 
 
-def test_the_planner_is_awaited_when_it_was_silent_for_a_short_time():
+def test_planner_is_awaited_when_silent_for_a_short_time():
     assert recommender(silent_s=PLANNER_DUE_S - 1) == Recommender.WARMING_UP
 
 
 @pytest.mark.parametrize("why", ["a queue is long", "the queue is unknown and fills slots", "no gaps are counted"])
-def test_the_planner_is_not_awaited_when_requests_wait_or_it_cannot_read(why):
+def test_planner_is_not_awaited_when_requests_wait_or_gaps_lack(why):
     cases = {
         "a queue is long": {"found": observation(waiting=9, queue_wait_s=2.0)},
         "the queue is unknown and fills slots": {"found": observation(waiting=40, queue_wait_s=NAN)},
@@ -107,7 +107,7 @@ def test_the_planner_counts_idle_replicas_on_top_of_those_awake():
         assert chosen(observation(**busy, asleep=asleep), plans=3).signals[Signal.PLANNER, 0] == expected
 
 
-def test_base_replicas_are_those_of_the_present_load_and_of_signals_beside():
+def test_base_replicas_cover_the_present_load_and_other_signals():
     assert chosen(plans=8, base=3).base_replicas[0] == 3
     assert chosen(plans=8, base=2, schedule=WINDOW).base_replicas[0] == 3
     assert chosen(observation(ready=4, asleep=2), plans=8, base=3).base_replicas[0] == 5  # three awake, two asleep
@@ -115,7 +115,7 @@ def test_base_replicas_are_those_of_the_present_load_and_of_signals_beside():
 
 
 @pytest.mark.parametrize("why", ["capacity is stated", "the load is not known"])
-def test_all_replicas_are_base_replicas_when_the_planner_is_silent(why):
+def test_no_replica_is_headroom_when_the_planner_is_silent(why):
     """Then a stabilization window or missing inputs hold what there is, and neither is headroom."""
     stated = why == "capacity is stated"
     found = observation() if stated else observation(ready=0, reporting=0, starting=2, running=NAN)

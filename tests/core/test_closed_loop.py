@@ -54,7 +54,7 @@ def test_constant_load_settles_on_what_it_needs_and_stays_there(name, per_s):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["realtime", "interactive"])
-def test_a_step_is_followed_within_two_cold_starts_and_overshoots_little(name):
+def test_a_step_is_followed_within_two_cold_starts(name):
     rules = shipped(name, concurrency=16.0)
     plant = Plant(rules, replicas=enough(2.0, rules))
     plant.run(lambda _: 2.0, 600)
@@ -80,7 +80,7 @@ def test_a_slow_ramp_is_followed_without_a_wait_and_only_upward():
 
 
 @pytest.mark.slow
-def test_a_short_burst_is_queued_and_nothing_is_ordered_for_its_queue():
+def test_a_short_burst_is_queued_and_orders_nothing():
     """35 extra within five seconds, gone long before a replica could come.
 
     What is ordered, once the queue is gone, is for the full batch that it left behind.
@@ -107,7 +107,7 @@ def test_an_overload_that_lasts_is_no_burst():
 
 
 @pytest.mark.slow
-def test_load_that_falls_to_zero_ends_at_the_floor_or_at_zero_as_the_policy_says():
+def test_fleet_ends_at_the_floor_or_at_zero_when_load_ends():
     stays = Plant(shipped("interactive", concurrency=16.0), replicas=4)
     stays.run(lambda t: 4.0 if t < 600 else 0.0, 3600)
     assert stays.counts[-1] == 1
@@ -166,7 +166,7 @@ def ramped() -> tuple[Plant, Decision]:
 
 
 @pytest.mark.slow
-def test_where_engines_tell_their_gaps_the_forecast_takes_over_settles_and_keeps_nobody_waiting(ramped):
+def test_planner_takes_over_and_settles_when_gaps_are_counted(ramped):
     plant, decision = ramped
     assert decision.recommendations[Signal.PLANNER, 0] == decision.plan.replicas[0]
     assert np.isnan(decision.recommendations[Signal.CONCURRENCY, 0])
@@ -179,7 +179,7 @@ def test_where_engines_tell_their_gaps_the_forecast_takes_over_settles_and_keeps
 
 
 @pytest.mark.slow
-def test_a_queue_that_appears_under_the_forecast_is_worked_off_within_five_cold_starts(ramped):
+def test_planner_drains_a_queue_within_five_cold_starts(ramped):
     plant = deepcopy(ramped[0])
     before = len(plant.waits)
     decision = plant.run(lambda _: 8.0, 3600)
@@ -194,7 +194,7 @@ def test_a_queue_that_appears_under_the_forecast_is_worked_off_within_five_cold_
 
 
 @pytest.mark.slow
-def test_replicas_that_were_never_seen_idle_are_not_given_up_for_it():
+def test_replicas_are_kept_when_no_engine_was_ever_idle():
     """Half of ten are busy from the start, so nobody knows how fast an idle engine is."""
     plant = telling(10)
     decision = plant.run(lambda _: 8.0, 3600)
@@ -205,7 +205,7 @@ def test_replicas_that_were_never_seen_idle_are_not_given_up_for_it():
 
 
 @pytest.mark.slow
-def test_a_wave_is_followed_by_the_forecast_and_hardly_anybody_waits():
+def test_planner_follows_a_wave_and_few_requests_wait():
     plant = telling(4)
     plant.run(lambda _: 0.4, 600)
     decision = plant.run(lambda t: 5 - 4.6 * math.cos(2 * math.pi * t / 7200), 4 * 7200)

@@ -85,7 +85,7 @@ NOT_STORED = {"pods", "work", "early", "plan", "pressure"}
 Strategies that were judged out of turn are stored among the others."""
 
 
-def test_every_lasting_column_of_workloads_has_one_name_in_the_schema():
+def test_every_lasting_column_has_one_name_in_the_schema():
     parts = {field.name for table in (Memory, PlannerState) for field in fields(table)}
     assert snapshot.TABLES.keys() == parts - {"workload_id", "pod_id", "planner"} - NOT_STORED
     lasting = {
@@ -96,7 +96,7 @@ def test_every_lasting_column_of_workloads_has_one_name_in_the_schema():
     assert sorted(snapshot.SCHEMA.values()) == sorted(lasting - {snapshot.QUEUED})
 
 
-def test_a_column_of_seconds_is_declared_a_moment_or_known_as_a_duration():
+def test_a_column_of_seconds_is_a_timestamp_or_a_duration():
     """A new one: declare it a TimestampColumn, or name it among DURATIONS."""
     in_seconds = {place for place in IS_MOMENT if place.endswith("_s")}
     assert {place for place in in_seconds if not IS_MOMENT[place]} == DURATIONS
@@ -144,7 +144,7 @@ def busy_story(start_s: float) -> Story:
     return story
 
 
-def test_columns_that_move_with_the_clock_are_those_declared_as_moments():
+def test_columns_that_move_with_the_clock_are_timestamps():
     shift_s = 192_000.0
     before, after = columns(busy_story(1000.0).memory), columns(busy_story(1000.0 + shift_s).memory)
     shown = set()
@@ -184,7 +184,7 @@ names = st.lists(st.integers(0, 20), unique=True, max_size=8)
 @pytest.mark.slow
 @settings(max_examples=40)
 @given(names, names, st.integers(0, 2**32 - 1), st.floats(0, 40_000))
-def test_every_workload_gets_back_what_was_its_own_and_strangers_keep_theirs(before, after, seed, away_s):
+def test_restore_gives_each_workload_its_own_columns(before, after, seed, away_s):
     saved = snapshot.take(filled(cluster(before, 2), seed), workloads(before), NOW_S, SAVED_S)
     own = filled(cluster(after), seed + 1)
     there, count = snapshot.restore(saved, own, cluster(after), LATER_S, SAVED_S + away_s)
@@ -208,7 +208,7 @@ def test_every_workload_gets_back_what_was_its_own_and_strangers_keep_theirs(bef
 
 
 @pytest.mark.parametrize("lacking", ["another family", "no family", "no paper"])
-def test_paper_about_another_family_of_rules_begins_anew_and_the_rest_is_known_again(lacking):
+def test_strategy_columns_begin_anew_when_strategies_changed(lacking):
     """As after an upgrade that changes the rules; files leave out columns of another shape."""
     saved, own = snapshot.take(filled(cluster([1]), 2), workloads([1]), NOW_S, SAVED_S), filled(cluster([1]), 3)
     columns = dict(saved.columns)
@@ -245,7 +245,7 @@ def test_an_object_made_again_under_its_name_is_a_stranger():
     assert snapshot.restore(what, Memory.empty(), again, LATER_S, SAVED_S)[1] == 0
 
 
-def test_a_wall_clock_that_was_set_back_puts_nothing_into_the_future():
+def test_timestamps_are_not_in_the_future_after_a_clock_reset():
     what = snapshot.take(filled(cluster([1]), 1), workloads([1]), NOW_S, SAVED_S)
     back, known = snapshot.restore(what, Memory.empty(), cluster([1]), LATER_S, SAVED_S - 7200.0)
     assert known
@@ -269,7 +269,7 @@ def on_clock(cluster, moved_s: float):
     return replace(cluster, **{f"pod_{name}_s": getattr(cluster, f"pod_{name}_s") + moved_s for name in times})
 
 
-def test_capacity_and_cold_start_are_the_same_after_a_restart_and_its_first_ticks():
+def test_capacity_and_cold_start_survive_a_restart():
     rules = spec(concurrency=np.nan)
     story = Story(rules)
     story.watch(fleet([1], created_s=600.0), 60.0, running=12.0)
@@ -295,7 +295,7 @@ def test_capacity_and_cold_start_are_the_same_after_a_restart_and_its_first_tick
     assert blank.tick(same, running=12.0).capacity.confidence[0] == 0.0
 
 
-def test_a_pod_that_became_ready_meanwhile_still_teaches_its_cold_start():
+def test_a_cold_start_is_learned_when_it_ended_in_a_restart():
     story = Story(spec())
     story.watch(fleet([1], created_s=900.0), 30.0)
     away_s = 200.0
@@ -307,7 +307,7 @@ def test_a_pod_that_became_ready_meanwhile_still_teaches_its_cold_start():
     assert later.memory.workloads.observe.cold_start.mean_s[0] == pytest.approx(60.0 + 40.0 / 4)
 
 
-def test_nothing_shrinks_for_a_restart_before_a_full_window_was_watched_again():
+def test_nothing_shrinks_for_a_full_window_after_a_restart():
     story = Story(spec(down_stabilization_s=60.0))
     for _ in range(11):  # idle almost long enough to shrink
         assert story.tick(fleet([4]), running=0.0).replicas[0] == 4
@@ -326,7 +326,7 @@ def test_idleness_before_a_restart_does_not_count():
 
 
 @pytest.mark.slow
-def test_rules_ask_for_the_same_again_with_the_second_judgement_after_a_restart():
+def test_planner_recommends_the_same_soon_after_a_restart():
     story, cluster = Serving(spec(**LEARNED)), fleet([2])
     story.serve(cluster, 0.1, 900.0)
     before = story.serve(cluster, 1.2, 3600.0)
@@ -346,7 +346,7 @@ def test_rules_ask_for_the_same_again_with_the_second_judgement_after_a_restart(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("changed", [{}, {"ttft_objective_s": 2.0}, {"itl_objective_s": 0.2}])
-def test_what_was_missed_under_an_objective_that_changed_meanwhile_is_not_that_of_the_new_one(changed):
+def test_misses_are_forgotten_when_the_objective_changed(changed):
     story, cluster = Serving(spec(**LEARNED)), fleet([2])
     story.learn(cluster)
     assert story.serve(cluster, 1.2, 3600.0, late=0.3).plan.missed_fraction[0] > 0.25
@@ -356,7 +356,7 @@ def test_what_was_missed_under_an_objective_that_changed_meanwhile_is_not_that_o
     assert missed == 0 if changed else missed > 0.25
 
 
-def test_pods_are_not_kept_and_give_their_rates_with_the_second_reading():
+def test_pod_counters_are_not_stored():
     story = busy_story(1000.0)
     pods = fleet([2, 1], [0, 1])
     later = restarted(story, pods, 10.0)

@@ -74,7 +74,7 @@ def check(table, blank, row_ids, known):
 
 @pytest.mark.slow
 @given(ids, ids, ids, ids)
-def test_every_row_keeps_its_own_memory_and_new_rows_begin_blank(workloads, pods, later_workloads, later_pods):
+def test_rows_keep_their_memory_and_new_rows_are_blank(workloads, pods, later_workloads, later_pods):
     aligned = state.align(marked(workloads, pods), cluster(later_workloads, later_pods))
     check(aligned.workloads, WorkloadState.blank(len(later_workloads)), later_workloads, set(workloads))
     check(aligned.pods, PodState.blank(len(later_pods)), later_pods, set(pods))
@@ -86,7 +86,7 @@ def test_every_row_keeps_its_own_memory_and_new_rows_begin_blank(workloads, pods
     assert aligned.pod_id.tolist() == later_pods
 
 
-def test_what_is_gone_is_forgotten_and_comes_back_as_a_stranger():
+def test_a_row_is_blank_when_it_comes_back():
     gone = state.align(marked([1, 2], [7]), cluster([2], []))
     back = state.align(gone, cluster([1, 2], [7]))
     assert np.isnan(back.workloads.stabilize.last_busy_s[0])
@@ -96,7 +96,7 @@ def test_what_is_gone_is_forgotten_and_comes_back_as_a_stranger():
 
 @pytest.mark.slow
 @given(ids)
-def test_the_rules_of_all_workloads_come_in_the_order_of_their_rows_and_go_back_to_their_shares(workloads):
+def test_records_are_split_into_groups_and_joined_in_row_order(workloads):
     whole = marked(workloads, []).planner
     together = whole.all_rules()
     np.testing.assert_array_equal(together.traffic.demand, workloads)
@@ -109,7 +109,7 @@ def test_the_rules_of_all_workloads_come_in_the_order_of_their_rows_and_go_back_
             assert column.dtype == other.columns()[place].dtype
 
 
-def test_rules_judged_out_of_turn_stand_until_the_turn_of_their_group():
+def test_early_records_stand_until_the_turn_of_their_group():
     """Of groups 1 and 2, two workloads each."""
     before = replace(PlannerState.empty(), workload_id=np.array([1, 2, 7, 8])).with_rules(
         mark(Rules.blank(4), [1, 2, 7, 8])
@@ -124,7 +124,7 @@ def test_rules_judged_out_of_turn_stand_until_the_turn_of_their_group():
     assert before.all_rules().traffic.demand.tolist() == [1, 2, 7, 8]
 
 
-def test_what_pods_were_read_stays_with_their_ids_whatever_rows_move():
+def test_pod_work_stays_with_pod_ids_when_rows_move():
     """`PodWork` stands on no rows of a fleet."""
     before = marked([1, 2], [7, 9])
     assert state.align(before, cluster([2], [9])).planner.work is before.planner.work
@@ -151,7 +151,7 @@ def test_windows_move_with_their_rows():
     np.testing.assert_array_equal(extremes, [[np.nan, 9], [np.nan, 9]])
 
 
-def test_counters_of_a_pod_survive_the_coming_and_going_of_others():
+def test_counters_of_a_pod_survive_when_other_pods_come_and_go():
     story = Story(spec())
     story.tick(replace(fleet([2]), pod_id=np.array([3, 5])), 10, generation_tokens=np.array([100.0, 5000.0]))
     decision = story.tick(

@@ -31,7 +31,7 @@ def test_load_doubles_and_the_next_tick_orders_what_it_needs():
     assert replicas(story.tick(fleet([4], [4], starting_since_s=story.now_s), 5, running=18.0)) == 8
 
 
-def test_replicas_that_become_ready_before_they_are_read_order_no_others():
+def test_unread_ready_replicas_order_no_others():
     story = Story(spec(concurrency=10.0))
     story.watch(fleet([4]), 120, running=18.0)
     ready_s = np.array([-9_000.0] * 4 + [story.now_s + 5] * 4)
@@ -48,7 +48,7 @@ def test_growth_is_limited_per_period_and_goes_on_in_the_next():
     assert replicas(story.tick(fleet([2], [2]), running=90.0)) == 8
 
 
-def test_refusals_that_are_within_the_tolerance_order_nothing_while_a_rule_steers():
+def test_few_refusals_order_nothing_when_the_planner_speaks():
     """A trickle asks for a little more than there is, however many there are."""
     story, cluster = Serving(spec(tolerance=0.1, **LEARNED)), fleet([6])
     story.learn(cluster)
@@ -62,7 +62,7 @@ def test_refusals_that_are_within_the_tolerance_order_nothing_while_a_rule_steer
 # --- shrinking
 
 
-def test_where_the_forecast_falls_silent_others_shrink_only_after_a_full_window():
+def test_signals_shrink_after_a_window_when_the_planner_stops():
     story, cluster = Serving(spec(down_stabilization_s=300.0, **LEARNED)), fleet([8])
     story.learn(cluster)
     assert replicas(story.serve(cluster, 4.0, 600.0)) >= 8
@@ -80,7 +80,7 @@ def test_where_the_forecast_falls_silent_others_shrink_only_after_a_full_window(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("floor", [1.0, 2.0])
-def test_an_idle_workload_goes_to_zero_from_its_floor_whatever_that_is(floor):
+def test_an_idle_workload_goes_to_zero_from_any_floor(floor):
     rules = spec(min_replicas=floor, max_replicas=8.0, idle_after_s=600.0, **LEARNED)
     story, cluster = Serving(rules), fleet([2])
     story.learn(cluster)
@@ -90,7 +90,7 @@ def test_an_idle_workload_goes_to_zero_from_its_floor_whatever_that_is(floor):
     assert replicas(decision) == 0
 
 
-def test_load_that_ends_is_followed_after_the_window_and_step_by_step():
+def test_fleet_shrinks_in_steps_after_the_window_when_load_ends():
     story = Story(spec(down_stabilization_s=60.0, down_step_fraction=0.25, down_period_s=60.0))
     story.watch(fleet([8]), 120, running=10.0)
     assert replicas(story.watch(fleet([8]), 55, running=1.0)) == 8
@@ -151,7 +151,7 @@ def test_requests_too_short_to_be_seen_running_keep_it_awake():
 
 
 @pytest.mark.slow
-def test_nobody_goes_to_zero_while_a_gateway_that_was_heard_is_silent_and_at_zero_that_is_not_trusted():
+def test_nothing_goes_to_zero_when_its_gateway_is_silent():
     story = Story(spec(**NIGHT))
     story.watch(fleet([1]), 60, running=2.0, front_waiting=0.0)
     decision = story.watch(fleet([1]), 3000)
@@ -166,7 +166,7 @@ def test_nobody_goes_to_zero_while_a_gateway_that_was_heard_is_silent_and_at_zer
 
 
 @pytest.mark.slow
-def test_a_gateway_that_misses_a_reading_or_has_told_nothing_for_a_day_keeps_nobody_awake():
+def test_a_gateway_keeps_nothing_awake_when_silent_for_a_day():
     story = Story(spec(**NIGHT))
     story.watch(fleet([1]), 60, running=2.0, front_waiting=0.0)
     for number in range(118):
@@ -182,7 +182,7 @@ def test_a_gateway_that_misses_a_reading_or_has_told_nothing_for_a_day_keeps_nob
     assert replicas(decision) == 0
 
 
-def test_idleness_counts_from_the_last_request_and_not_from_when_its_rate_has_faded():
+def test_idle_time_begins_with_the_last_request():
     story, done = Story(spec(**NIGHT)), 0.0
     for _ in range(60):
         done += 100.0
@@ -221,7 +221,7 @@ def test_a_floor_above_one_is_left_for_zero_in_one_step():
 
 
 @pytest.mark.slow
-def test_without_scale_to_zero_the_floor_stays_whatever_the_idleness():
+def test_the_floor_stays_when_scale_to_zero_is_off():
     story = Story(spec(min_replicas=2.0, down_stabilization_s=60.0))
     assert replicas(story.watch(fleet([2]), 9000, 30)) == 2
 
@@ -248,7 +248,7 @@ def test_a_workload_whose_pods_never_become_ready_is_held():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("why", list(Blocked))
-def test_a_replica_that_never_serves_goes_back_to_zero_when_nobody_waits(why):
+def test_an_unready_replica_is_removed_when_no_request_waits(why):
     """Woken by one request, whose client gave up: the gateway, which alone can know, says so."""
     story, quiet = Story(spec(**NIGHT)), {"front_waiting": 0.0}
     story.watch(fleet([0]), 60, **quiet)
@@ -260,7 +260,7 @@ def test_a_replica_that_never_serves_goes_back_to_zero_when_nobody_waits(why):
 
 
 @pytest.mark.slow
-def test_replicas_that_never_serve_stay_when_the_gateway_tells_of_arrivals_or_nothing():
+def test_unready_replicas_stay_when_the_gateway_reports_arrivals():
     for front in ({"front_waiting": 0.0, "front_arrivals_per_s": 0.01}, {"front_arrivals_per_s": 0.0}, {}):
         story = Story(spec(**NIGHT))
         stuck = fleet([0], [1], pod_blocked=np.array([Blocked.CRASHING]))
@@ -269,7 +269,7 @@ def test_replicas_that_never_serve_stay_when_the_gateway_tells_of_arrivals_or_no
     assert replicas(without_zero.watch(fleet([0], [3]), 3000, 30, front_waiting=0.0)) == 3
 
 
-def test_a_replica_that_starts_in_time_is_waited_for_though_nobody_waits_any_more():
+def test_a_starting_replica_is_kept_for_one_cold_start():
     """It takes longer than the idle time, and its client may come again: else it would never serve anybody."""
     story, quiet = Story(spec(idle_after_s=30.0, down_stabilization_s=10.0, cold_start_s=300.0)), {"front_waiting": 0.0}
     story.tick(fleet([0]), front_waiting=1.0)
@@ -279,14 +279,14 @@ def test_a_replica_that_starts_in_time_is_waited_for_though_nobody_waits_any_mor
 
 
 @pytest.mark.slow
-def test_one_replica_that_never_starts_keeps_no_idle_workload_awake():
+def test_a_replica_that_never_starts_keeps_nothing_awake():
     story = Story(spec(**NIGHT, min_replicas=0.0))
     story.watch(fleet([1]), 60, running=5.0)
     stuck = fleet([1], [1], starting_since_s=story.now_s)
     assert replicas(story.watch(stuck, 1300)) == 0
 
 
-def test_while_all_replicas_load_a_promise_for_fewer_takes_none_away():
+def test_a_smaller_window_removes_no_loading_replica():
     """Nobody is ready to tell the load: the window asks for two at least, not for two."""
     story = Story(spec(down_stabilization_s=60.0))
     story.schedule = windows(story.now_s - 100, story.now_s + 9000, 2)
@@ -314,7 +314,7 @@ def scheduled(story, cluster, for_s, **columns):
     return decision
 
 
-def test_a_window_is_served_one_cold_start_early_whatever_slows_growth_down():
+def test_a_window_is_served_one_cold_start_early():
     """Slow growth guards against noise; a promise is none, and its lead is not longer than a cold start."""
     story = Story(spec(up_stabilization_s=600.0, up_step_replicas=1.0, up_period_s=60.0, tolerance=0.5))
     story.schedule = windows(story.now_s + 400, story.now_s + 800, 6)
@@ -339,7 +339,7 @@ def test_after_a_window_the_load_decides_again():
 # --- silence and restarts
 
 
-def test_nothing_shrinks_on_a_view_of_the_cluster_that_missed_signs_of_life():
+def test_nothing_shrinks_when_the_cluster_view_is_old():
     """The API server hangs: what would be sent to it now may be applied when the load is back."""
     story = Story(spec(down_stabilization_s=10.0))
     story.watch(fleet([4]), 60, running=10.0)
@@ -349,7 +349,7 @@ def test_nothing_shrinks_on_a_view_of_the_cluster_that_missed_signs_of_life():
         assert decision.trusted.tolist() == [trusted]
 
 
-def test_a_lowered_maximum_is_reached_in_steps_when_pods_are_silent():
+def test_a_lowered_maximum_is_reached_in_steps_without_readings():
     """A ceiling was lowered by mistake, or while nobody can see the load: 20 replicas serve it."""
     steps = {"down_step_fraction": 0.25, "down_step_replicas": 1.0, "down_period_s": 60.0}
     story = Story(spec(max_replicas=20.0, **steps))
@@ -417,7 +417,7 @@ def test_after_a_restart_growth_is_immediate():
 # --- who owns the count
 
 
-def test_a_paused_workload_keeps_its_count_and_shows_what_it_would_have():
+def test_a_paused_workload_keeps_its_count_and_shows_its_target():
     decision = Story(spec()).tick(fleet([2], paused=np.array([True])), running=30.0)
     assert (replicas(decision), decision.stages[Stage.ALLOCATION, 0]) == (2, 6)
 
@@ -474,7 +474,7 @@ def test_what_stands_is_counted_when_something_else_decides_too():
     assert drained(held(shared=True))[:2] == (1, 2)
 
 
-def test_a_workload_without_a_policy_is_left_alone_in_every_weather():
+def test_a_workload_without_a_policy_is_never_changed():
     rules = spec(2, **{name: [NAN, value] for name, value in vars_of(spec()).items()})
     cluster = fleet([3, 3], pool_gpus=np.array([4.0]))
     story = Story(rules)
@@ -508,14 +508,14 @@ def test_what_a_paused_workload_holds_is_not_given_away():
 @pytest.mark.parametrize(
     "theirs", [{"paused": np.array([False, True])}, {"other_owner": ("", "HorizontalPodAutoscaler/b")}]
 )
-def test_a_count_of_another_hand_that_has_no_pods_takes_no_replica_from_a_neighbour(theirs):
+def test_a_foreign_count_without_pods_takes_no_replica(theirs):
     """Whoever writes 100 into a paused Deployment would else take every GPU of its pool from those that serve."""
     cluster = fleet([6, 2], replicas=[6, 100], pool_gpus=np.array([8.0]), **theirs)
     busy = np.where(cluster.pod_workload == 0, 9.0, 0.0)
     assert Story(spec(2)).watch(cluster, for_s=300.0, running=busy).replicas.tolist() == [6, 100]
 
 
-def test_pods_of_another_hand_that_wait_for_gpus_take_no_replica_from_a_neighbour():
+def test_foreign_pods_that_wait_for_gpus_take_no_replica():
     cluster = fleet([6, 0], [0, 9], pool_gpus=np.array([8.0]), paused=np.array([False, True]))
     waiting = np.where(cluster.pod_workload == 1, Blocked.UNSCHEDULABLE, Blocked.NO).astype(np.int64)
     cluster = replace(cluster, pod_blocked=waiting)
@@ -529,14 +529,14 @@ def test_what_a_paused_workload_wants_is_not_kept_for_it():
     assert Story(rules).tick(cluster, running=40.0).replicas.tolist() == [2, 7]
 
 
-def test_in_a_short_pool_silence_keeps_what_it_has_against_any_priority():
+def test_a_silent_workload_keeps_its_replicas_in_a_short_pool():
     rules = spec(2, priority=[10.0, 1000.0])
     cluster = fleet([5, 2], pool_gpus=np.array([8.0]))
     silent = np.where(cluster.pod_workload == 0, NAN, 1005.0)
     assert Story(rules).tick(cluster, running=40.0, time_s=silent).replicas.tolist() == [5, 3]
 
 
-def test_silence_in_a_pool_that_lost_a_node_takes_no_replica_from_a_higher_priority():
+def test_a_silent_workload_takes_no_replica_when_a_node_is_lost():
     """Of six replicas four wait for GPUs, and one more is not heard: for their sake nobody gives up what serves."""
     cluster = fleet([2, 2], [4, 0], pool_gpus=np.array([4.0]))
     waiting = np.where(cluster.pod_ready, Blocked.NO, Blocked.UNSCHEDULABLE).astype(np.int64)
@@ -573,7 +573,7 @@ def test_gpus_held_in_reserve_go_to_who_has_the_work():
 # --- changes of policy
 
 
-def test_a_shorter_window_does_not_forget_what_was_wanted_within_it():
+def test_a_shortened_window_keeps_the_counts_within_it():
     story = Story(spec(down_stabilization_s=300.0))
     story.watch(fleet([4]), 600, running=10.0)
     story.watch(fleet([4]), 30, running=1.0)
@@ -604,7 +604,7 @@ def test_new_bounds_hold_at_the_next_tick_whatever_limits_steps():
 
 
 @pytest.mark.parametrize(("running", "expected"), [(10.5, 1), (11.0, 1), (11.5, 2)])
-def test_the_tolerance_is_relative_so_one_replica_bears_a_tenth_more(running, expected):
+def test_tolerance_is_relative_to_the_count(running, expected):
     assert replicas(Story(spec(tolerance=0.1)).tick(fleet([1]), running=running)) == expected
 
 

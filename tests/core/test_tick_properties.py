@@ -170,7 +170,7 @@ def test_bounds_hold_except_where_the_count_is_not_ours(rows, pool_gpus):
 
 @relaxed
 @given(some_rows)
-def test_what_is_not_trusted_never_shrinks_below_what_the_policy_allows(rows):
+def test_untrusted_workloads_shrink_only_to_the_maximum(rows):
     for decision in live(rows):
         for index, row in enumerate(rows):
             if not decision.trusted[index]:
@@ -224,7 +224,7 @@ def test_more_load_never_asks_for_fewer(rows, running, waiting):
 @relaxed
 @given(st.lists(wild_row, min_size=1, max_size=3))
 @example([a_row(14005520, wild=True)])  # an absurd pace times absurdly many requests
-def test_whatever_arrives_a_decision_comes_of_it_and_warns_of_nothing(rows):
+def test_any_input_gives_a_decision_without_warnings(rows):
     """Warnings are errors in these tests: numpy may not even mutter."""
     for decision in live(rows):
         assert np.isfinite(decision.replicas).all()
@@ -259,7 +259,7 @@ def test_a_count_once_decided_is_kept_while_the_load_stays(current, requests, to
     assert counts[-1] * 10 * (1 + tolerance) + 1e-3 >= requests
 
 
-def test_a_decision_is_a_value_and_memory_is_not_shared_with_the_past():
+def test_a_tick_changes_no_earlier_decision_or_memory():
     """Recorded memory must replay: no tick may write into what an earlier one gave back."""
     story, cluster = Story(spec(concurrency=NAN)), fleet([2])
     story.watch(cluster, 30, running=3.0)

@@ -32,7 +32,7 @@ def test_what_the_policy_states_is_certain():
     assert known == {"concurrency": 12, "prefill_tokens_per_s": 5e3, "decode_tokens_per_s": 1e3, "confidence": 1}
 
 
-def test_before_anything_was_seen_a_usual_replica_is_assumed_without_confidence():
+def test_capacity_is_an_uncertain_prior_before_any_reading():
     known = Engine().run(60, running=3)
     assert known["concurrency"] == PRIOR_CONCURRENCY
     assert known["confidence"] == 0
@@ -43,7 +43,7 @@ def test_slots_that_are_known_bound_what_is_assumed():
     assert Engine().run(5, running=3, max_running=8.0)["concurrency"] == 8
 
 
-def test_a_replica_that_runs_more_at_the_pace_of_the_objective_holds_more():
+def test_capacity_grows_when_more_requests_run_within_objective():
     assert Engine().run(5, running=48, itl_s=0.05)["concurrency"] == 48
 
 
@@ -76,19 +76,19 @@ def test_where_the_cache_binds_the_batch_that_fits_is_learned():
     assert all(3 < slots <= 6 for slots in learned)
 
 
-def test_a_queue_that_waits_for_its_prompts_and_not_for_slots_teaches_nothing():
+def test_nothing_is_learned_when_a_queue_waits_for_prompts():
     """Two wait, five are served each second: gone in less than half a second."""
     engine = Engine()
     engine.run(60, running=10)
     assert engine.run(300, running=10, waiting=2)["concurrency"] == PRIOR_CONCURRENCY
 
 
-def test_a_batch_too_large_for_the_pace_is_made_smaller_by_about_as_much():
+def test_capacity_shrinks_in_proportion_when_gaps_are_too_long():
     known = Engine(itl_objective_s=0.1).run(600, running=30, itl_s=0.15)
     assert known["concurrency"] == pytest.approx(20, rel=0.05)
 
 
-def test_a_slow_batch_that_is_over_does_not_shrink_what_a_few_may_be():
+def test_capacity_stays_when_a_slow_batch_is_over():
     """The ITL quantile speaks of the large batch for as long as its histogram reaches back."""
     engine = Engine(itl_objective_s=0.1)
     engine.run(120, running=30, itl_s=0.08)
@@ -101,7 +101,7 @@ def test_an_objective_that_is_not_stated_makes_nothing_slow():
     assert Engine(itl_objective_s=NAN).run(60, running=40, itl_s=9.0)["concurrency"] == 40
 
 
-def test_the_token_rate_of_full_replicas_is_trusted_only_after_a_while():
+def test_token_rate_is_trusted_after_minutes_of_full_replicas():
     engine = Engine(pods=2)
     engine.run(60, running=4, waiting=30)
     assert math.isnan(engine.run(60, running=4, waiting=30)["decode_tokens_per_s"])
@@ -145,7 +145,7 @@ def test_absurd_slot_counts_bound_nothing(slots):
 
 
 @pytest.mark.slow
-def test_learned_capacity_stays_between_one_request_and_the_slots():
+def test_learned_capacity_is_between_one_request_and_the_slots():
     assert Engine(itl_objective_s=0.001).run(1200, running=3, itl_s=5.0)["concurrency"] == 1
     assert Engine().run(60, running=48, max_running=40.0)["concurrency"] == 40
 

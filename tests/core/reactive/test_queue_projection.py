@@ -34,35 +34,35 @@ def is_noise(found, max_wait_s=1.0, **known):
     return bool(queue_projection.is_noise(inp, found, projected(found, **known))[0])
 
 
-def test_thirty_waiting_are_gone_in_time_where_three_are_served_and_two_arrive():
+def test_a_queue_is_noise_when_it_drains_within_a_cold_start():
     assert projected(observation(waiting=30)).wait_s[0] == 0
     assert is_noise(observation(waiting=30))
 
 
-def test_what_does_not_drain_within_a_cold_start_is_no_noise():
+def test_a_queue_is_no_noise_when_it_outlasts_a_cold_start():
     found = observation(waiting=120)
     assert projected(found).queue[0] == pytest.approx(120 - 60)
     assert projected(found).wait_s[0] == pytest.approx(20)
     assert not is_noise(found)
 
 
-def test_a_tier_that_tolerates_the_wait_calls_it_noise():
+def test_a_queue_is_noise_when_the_policy_tolerates_its_wait():
     assert is_noise(observation(waiting=120), max_wait_s=20.0)
     assert not is_noise(observation(waiting=120), max_wait_s=19.0)
 
 
-def test_a_lasting_overload_is_no_noise_however_short_its_queue():
+def test_a_short_queue_is_no_noise_when_the_overload_lasts():
     assert not is_noise(observation(waiting=1), arrivals_per_s=4.0)
 
 
-def test_replicas_that_are_loading_are_credited_with_the_time_they_will_have():
+def test_loading_replicas_count_for_the_time_they_will_serve():
     """150 wait; a replica ordered 50 s ago serves for 50 of the next 60 s: 150 - 60 - 150 < 0."""
     assert not is_noise(observation(waiting=150))
     assert is_noise(observation(waiting=150, starting=1, pledged_s=50))
     assert not is_noise(observation(waiting=150, starting=1, pledged_s=5))  # ordered only just
 
 
-def test_the_gateway_queue_counts_and_so_do_requests_waiting_nowhere_else():
+def test_a_queue_counts_when_it_waits_at_the_gateway_alone():
     assert not is_noise(observation(waiting=0, gateway_waiting=120))
     assert is_noise(observation(waiting=0, gateway_waiting=30))
 
@@ -98,7 +98,7 @@ def test_no_queue_is_not_called_a_noisy_one():
         {"waiting": 0, "gateway_waiting": 5, "reporting": 0, "ready": 0, "generation_tokens_per_s": NAN},
     ],
 )
-def test_without_a_known_service_rate_nothing_is_called_noise_and_nothing_is_absorbed(unknown):
+def test_nothing_is_absorbed_when_the_service_rate_is_unknown(unknown):
     found = observation(**{"waiting": 5, **unknown})
     assert not is_noise(found)
     needed = queue_projection.replicas_to_drain(world(1000.0, fleet([1]), spec()), found, projected(found))
@@ -115,7 +115,7 @@ def test_arrivals_below_zero_are_none():
     assert projected(observation(waiting=300), arrivals_per_s=-2.0).queue[0] == pytest.approx(300 - 180)
 
 
-def test_a_replica_that_is_said_or_was_seen_to_write_faster_when_full_will_do_so():
+def test_projection_uses_the_stated_or_learned_rate_when_faster():
     """At the start of a burst the token rate is still that of the quiet before it."""
     quiet = observation(waiting=60, generation_tokens_per_s=50)
     assert not is_noise(quiet, arrivals_per_s=0.5)
@@ -123,7 +123,7 @@ def test_a_replica_that_is_said_or_was_seen_to_write_faster_when_full_will_do_so
     assert is_noise(quiet, arrivals_per_s=0.5, stated_tokens_per_s=300.0)
 
 
-def test_what_is_ordered_serves_the_arrivals_and_is_rid_of_the_queue_in_one_more_cold_start():
+def test_ordered_replicas_drain_the_queue_in_one_more_cold_start():
     inp = world(1000.0, fleet([1]), spec(target_usage=0.8))
     projection = queue_projection.Projection(*(np.array([value]) for value in (120.0, 75.0, 4.0, 1.6)))
     assert queue_projection.replicas_to_drain(inp, observation(), projection)[0] == pytest.approx((4 + 2) / 1.28)
@@ -179,7 +179,7 @@ def slow_queue(queue, arrivals_per_s, ready, ages_s, served_each_per_s, cold_sta
     st.lists(st.floats(0, 54), max_size=4),
     st.floats(0.1, 4),
 )
-def test_the_projection_is_the_queue_that_a_simulation_arrives_at(waiting, arrivals_per_s, ready, ages_s, each):
+def test_projection_equals_the_queue_of_a_simulation(waiting, arrivals_per_s, ready, ages_s, each):
     found = observation(
         waiting=waiting,
         ready=ready,

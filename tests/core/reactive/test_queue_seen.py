@@ -17,5 +17,5 @@ def test_a_queue_is_answered_within_ten_seconds(before, before_s, phase_s):
     assert found.seconds <= GOAL_S
 
 
-def test_a_queue_is_answered_with_the_next_reading_when_they_are_rare():
+def test_a_queue_is_answered_with_the_next_reading_when_rare():
     assert react(shipped("interactive"), LIGHT, 300, 15).seconds <= 15

@@ -49,7 +49,7 @@ def test_requests_in_flight_over_what_a_replica_should_hold():
     assert recommended(Signal.CONCURRENCY, found, rules=spec(target_usage=0.8)) == pytest.approx(4)
 
 
-def test_requests_at_the_gateway_count_as_those_in_the_engines_do():
+def test_requests_at_the_gateway_count_like_those_in_engines():
     found = observation(running=40, waiting=24, gateway_waiting=16)
     assert recommended(Signal.CONCURRENCY, found, rules=spec(target_usage=0.8)) == pytest.approx(5)
 
@@ -64,13 +64,13 @@ def test_reporting_pods_speak_for_the_silent_ones():
     assert recommended(Signal.CONCURRENCY, found) == pytest.approx(80 / 20)
 
 
-def test_replicas_that_have_just_become_ready_do_not_multiply_the_load():
+def test_load_is_not_multiplied_when_replicas_just_became_ready():
     """Twenty became forty a moment ago: the load is still that of the twenty that are read."""
     found = observation(replicas=40, ready=40, reporting=20, joining=20, running=400)
     assert recommended(Signal.CONCURRENCY, found) == pytest.approx(20)
 
 
-def test_load_beyond_those_awake_needs_replicas_on_top_of_those_asleep():
+def test_sleeping_replicas_count_on_top_when_more_must_serve():
     assert recommended(Signal.CONCURRENCY, observation(ready=2, asleep=1, running=30)) == pytest.approx(1.5 + 1)
     assert recommended(Signal.CONCURRENCY, observation(ready=2, asleep=1, running=16)) == pytest.approx(0.8)
 
@@ -94,7 +94,7 @@ def test_without_a_known_capacity_token_rates_have_no_opinion():
 # --- KV cache
 
 
-def test_three_replicas_at_nine_tenths_of_their_cache_want_three_and_three_eighths():
+def test_kv_cache_grows_in_proportion_when_usage_is_over_target():
     found = observation(ready=3, reporting=3, kv_usage=0.9)
     assert recommended(Signal.KV_CACHE, found, rules=spec(kv_target_usage=0.8)) == pytest.approx(3.375)
 
@@ -122,7 +122,7 @@ def test_latency_within_the_objective_has_no_opinion(signal):
 
 
 @pytest.mark.parametrize("signal", [Signal.TTFT, Signal.ITL])
-def test_latency_while_nobody_asks_is_no_opinion_and_neither_zero_nor_a_breach(signal):
+def test_latency_has_no_opinion_when_no_requests_arrive(signal):
     assert math.isnan(recommended(signal, observation(ttft_s=NAN, itl_s=NAN)))
 
 
@@ -149,7 +149,7 @@ def test_latency_speaks_of_now_or_not_at_all(waiting, queue_ago_s, speaks):
         assert math.isnan(recommended(signal, found, arrivals=arrivals)) is not speaks
 
 
-def test_after_a_restart_latency_is_not_believed_before_the_histogram_has_forgotten():
+def test_latency_is_ignored_for_one_window_after_a_restart():
     story = Story(spec())
     for _ in range(int(signals.LATENCY_LAG_S / 5)):
         decision = story.tick(fleet([2]), 5, ttft_s=30.0)
@@ -162,7 +162,7 @@ def test_after_a_restart_latency_is_not_believed_before_the_histogram_has_forgot
 REFUSING = {"arrivals": arrived(last_refused_s=NOW_S)}
 
 
-def test_refused_requests_ask_for_replicas_that_the_queue_gauge_hides():
+def test_refusals_add_replicas_when_the_queue_gauge_is_low():
     """Finding 7: ten are refused for every ten served; the gauge stays at 6 waiting."""
     limited = columns((DATA / "admission-limit.prom").read_text())
     assert (limited["waiting"], limited["rejections"]) == (6, 10)
@@ -174,7 +174,7 @@ def test_refusals_where_nothing_is_served_ask_for_double():
     assert recommended(Signal.REJECTIONS, observation(finished_per_s=0, rejections_per_s=5), **REFUSING) == 4
 
 
-def test_refusals_beside_which_it_is_not_known_what_is_served_ask_for_one_more():
+def test_refusals_add_one_when_served_requests_are_unknown():
     """Double, whenever the last ones are ready, would be all there are within minutes."""
     assert recommended(Signal.REJECTIONS, observation(finished_per_s=NAN, rejections_per_s=5), **REFUSING) == 3
 
@@ -186,7 +186,7 @@ def test_no_refusals_are_no_opinion(rejections_per_s):
 
 
 @pytest.mark.parametrize("last_refused_s", [NAN, NOW_S - 31])
-def test_refusals_that_are_over_are_no_opinion_while_their_rate_fades(last_refused_s):
+def test_refusals_have_no_opinion_once_they_are_over(last_refused_s):
     found = observation(finished_per_s=1, rejections_per_s=5)
     assert math.isnan(recommended(Signal.REJECTIONS, found, arrivals=arrived(last_refused_s=last_refused_s)))
 
@@ -215,7 +215,7 @@ class Refusing(Story):
         return counts
 
 
-def test_a_burst_that_was_refused_orders_nothing_more_once_it_is_over():
+def test_a_refused_burst_orders_nothing_once_it_is_over():
     """Half of it was refused: four more are ordered, and these refused nobody and call for no others."""
     story = Refusing(spec(down_stabilization_s=600.0), 4)
     story.receive(8.0, 120)
@@ -248,7 +248,7 @@ def windows(*rows):
         (NAN, NAN, NAN, NAN),
     ],
 )
-def test_a_window_asks_from_one_lead_before_it_opens_until_it_closes(start_s, until_s, lead_s, expected):
+def test_a_window_recommends_from_its_lead_until_it_closes(start_s, until_s, lead_s, expected):
     ask = recommended(Signal.SCHEDULE, observation(cold_start_s=60), schedule=windows((start_s, until_s, 3, lead_s)))
     np.testing.assert_equal(ask, expected)
 
@@ -275,20 +275,20 @@ def test_a_long_queue_wakes_as_many_as_it_needs():
 
 
 @pytest.mark.parametrize("silence", [{}, {"gateway_waiting": 0}, {"gateway_waiting": 0, "gateway_arrivals_per_s": 0}])
-def test_nobody_in_front_wakes_nobody(silence):
+def test_nothing_wakes_when_the_gateway_is_empty(silence):
     assert math.isnan(recommended(Signal.WAKE, asleep(**silence)))
 
 
-def test_where_somebody_serves_nobody_needs_waking():
+def test_nothing_wakes_when_a_replica_serves():
     assert math.isnan(recommended(Signal.WAKE, observation(gateway_waiting=9)))
 
 
-def test_a_sleeping_engine_that_holds_requests_asks_for_one_that_serves():
+def test_wake_up_adds_one_when_a_sleeping_engine_holds_requests():
     found = observation(replicas=1, ready=1, reporting=1, asleep=1, waiting=6)
     assert recommended(Signal.WAKE, found) == 2
 
 
-def test_a_sleeping_engine_with_somebody_in_front_wakes_the_same_way():
+def test_wake_up_adds_one_when_requests_wait_before_a_sleeper():
     found = observation(replicas=1, ready=1, reporting=1, asleep=1, gateway_waiting=1)
     assert recommended(Signal.WAKE, found) == 2
 
@@ -322,7 +322,7 @@ def test_more_running_or_waiting_never_asks_for_fewer(found, running, waiting):
 
 @pytest.mark.slow
 @given(st.floats(0, 1), st.floats(0, 1), st.sampled_from([NAN, 0.0, 0.4]))
-def test_the_framebuffer_never_changes_what_is_asked(before, after, tensor_active):
+def test_the_framebuffer_never_changes_a_recommendation(before, after, tensor_active):
     asks = []
     for usage in (before, after):
         story = Story(spec())

@@ -22,7 +22,7 @@ def test_trusted_demand_may_shrink_but_no_opinion_holds():
     assert stages.hold_unknown(column(2, np.nan), column(5, 5), trusted).tolist() == [2, 5]
 
 
-def test_tolerance_at_twenty_replicas_keeps_eighteen_to_twenty_two():
+def test_tolerance_keeps_eighteen_to_twenty_two_at_twenty():
     wanted = column(17.9, 18, 20.4, 22, 22.1)
     kept = stages.tolerate(wanted, np.full(5, 20.0), np.full(5, 0.1))
     assert kept.tolist() == [18, 20, 20, 20, 23]
@@ -62,13 +62,13 @@ def test_shrinking_waits_until_the_whole_window_wanted_less():
     assert value == 3  # the 8 has left the window, the 3 of 40 s ago has not
 
 
-def test_a_rule_that_holds_its_own_peaks_is_not_held_a_second_time():
+def test_window_remembers_no_peak_when_the_planner_speaks():
     rules = spec(down_stabilization_s=60.0)
     _, window = stabilized(8, 8, 1000.0, rules, planned=True)
     assert stabilized(3, 8, 1030.0, rules, window, planned=True)[0] == 3
 
 
-def test_the_end_of_a_hold_is_when_the_last_higher_wish_leaves_the_window():
+def test_hold_ends_when_the_last_higher_count_leaves_the_window():
     rules = spec(down_stabilization_s=60.0)
     _, window = stabilized(8, 8, 1000.0, rules)
     _, window = stabilized(5, 8, 1020.0, rules, window)
@@ -81,7 +81,7 @@ def test_the_end_of_a_hold_is_when_the_last_higher_wish_leaves_the_window():
     assert np.isnan(stages.kept_for_s(column(3), column(3), rules, window, 1100.0, column(1e9))[0])
 
 
-def test_what_others_wanted_beside_a_rule_is_held_as_ever():
+def test_window_holds_other_signals_when_the_planner_speaks():
     rules = spec(down_stabilization_s=60.0)
     _, window = stabilized(8, 8, 1000.0, rules, planned=True, beside=8)
     value, window = stabilized(3, 8, 1030.0, rules, window, planned=True)
@@ -113,7 +113,7 @@ def test_never_watched_means_never_shrunk():
     assert stabilized(1, 8, 1000.0, spec(), watched_s=np.nan)[0] == 8
 
 
-def test_guesses_of_untrusted_times_do_not_delay_the_shrinking_afterwards():
+def test_untrusted_counts_do_not_delay_later_shrinking():
     rules = spec(down_stabilization_s=60.0)
     _, window = stabilized(8, 8, 1000.0, rules, informed=False)
     assert stabilized(2, 8, 1010.0, rules, window)[0] == 2
@@ -148,7 +148,7 @@ def test_growth_is_the_larger_of_fraction_and_number_per_period():
     assert limited(50, 10, 1000.0, rules)[0] == 20
 
 
-def test_a_second_step_in_the_same_period_is_measured_from_its_beginning():
+def test_a_second_step_is_measured_from_the_start_of_the_period():
     rules = spec(up_step_fraction=1.0, up_period_s=60.0)
     value, window = limited(50, 4, 1000.0, rules)
     assert value == 8
@@ -182,17 +182,17 @@ def test_a_row_without_policy_passes_every_stage_unchanged():
     assert stages.go_idle(column(7), column(7), rules.idle_after_s, column(1e9))[0] == 7
 
 
-def test_the_edge_of_the_tolerance_is_within_it_in_floating_point_too():
+def test_tolerance_includes_its_edge_in_floating_point():
     assert stages.tolerate(column(1.1, 3.3), column(1, 3), column(0.1, 0.1)).tolist() == [1, 3]
 
 
-def test_from_zero_the_first_replica_is_not_put_off_and_the_others_are():
+def test_only_the_first_replica_is_not_put_off_from_zero():
     rules = spec(up_stabilization_s=120.0)
     _, window = stabilized(0, 0, 1000.0, rules)
     assert stabilized(4, 0, 1005.0, rules, window)[0] == 1
 
 
-def test_from_the_floor_to_zero_is_one_step_and_above_the_floor_steps_hold():
+def test_the_way_from_the_floor_to_zero_is_one_step():
     rules = spec(min_replicas=3.0, down_step_replicas=1.0, down_period_s=60.0)
     assert limited(0, 5, 1000.0, rules)[0] == 4
     assert limited(0, 3, 1000.0, rules)[0] == 0

@@ -50,7 +50,7 @@ def watched(cluster):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("with_state", [True, False])
-def test_a_restart_grows_nothing_where_nobody_waits(with_state):
+def test_a_restart_grows_nothing_when_no_request_waits(with_state):
     cluster = fleet([3])
     story = watched(cluster)
     story.restart(cluster, with_state)
@@ -62,7 +62,7 @@ def test_a_restart_grows_nothing_where_nobody_waits(with_state):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("hole_s", [45.0, 65.0, 600.0])
-def test_a_hole_in_the_readings_grows_nothing_where_nobody_waits(hole_s):
+def test_a_gap_in_readings_grows_nothing_when_no_request_waits(hole_s):
     cluster = fleet([3])
     story = watched(cluster)
     story.changes = {"time_s": story.now_s}
@@ -73,7 +73,7 @@ def test_a_hole_in_the_readings_grows_nothing_where_nobody_waits(hole_s):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("queue", [{"waiting": 40.0}, {"front_waiting": 20.0}])
-def test_a_restart_amid_a_queue_that_fills_all_slots_or_at_a_gateway_grows_with_the_first_reading(queue):
+def test_a_long_queue_grows_the_fleet_with_the_first_reading(queue):
     cluster = fleet([3])
     story = watched(cluster)
     story.restart(cluster, True)
@@ -81,7 +81,7 @@ def test_a_restart_amid_a_queue_that_fills_all_slots_or_at_a_gateway_grows_with_
     assert story.serve(cluster, 1.2, 5.0).replicas[0] > 3
 
 
-def test_growth_waits_for_no_turn_after_a_restart_when_a_queue_lasts():
+def test_a_lasting_queue_grows_the_fleet_once_its_wait_is_known():
     """Nothing is known yet: what the load asks for is heard as soon as the wait is told."""
     cluster = fleet([3])
     story = watched(cluster)
@@ -93,7 +93,7 @@ def test_growth_waits_for_no_turn_after_a_restart_when_a_queue_lasts():
     assert decision.replicas[0] > 3
 
 
-def test_forecast_speaks_out_of_turn_after_a_restart_when_a_queue_lasts():
+def test_planner_updates_out_of_turn_when_a_queue_lasts():
     cluster = fleet([3])
     story = watched(cluster)
     story.restart(cluster, True)
@@ -110,20 +110,20 @@ def test_forecast_speaks_out_of_turn_after_a_restart_when_a_queue_lasts():
         ({"ttft_objective_s": NAN, "max_wait_s": NAN}, {}),  # nothing is promised that rules could be judged by
     ],
 )
-def test_where_no_forecast_is_to_come_nobody_waits_for_it(rules, readings):
+def test_planner_is_not_awaited_when_it_cannot_recommend(rules, readings):
     story = Dense(spec(**{**RULES, **rules}))
     story.changes = readings
     assert story.serve(fleet([3]), 1.2, 5.0).replicas[0] > 3
 
 
-def test_a_forecast_that_does_not_come_is_waited_for_no_longer():
+def test_planner_is_awaited_for_a_limited_time():
     story, cluster = Dense(), fleet([3])
     story.changes = {"finished": NAN, "first_tokens": NAN}
     assert story.most(cluster, PLANNER_DUE_S) == 3
     assert story.most(cluster, 10.0) > 3
 
 
-def test_whoever_is_woken_from_zero_grows_at_once():
+def test_a_workload_woken_from_zero_grows_at_once():
     story = Dense(spec(**{**RULES, "min_replicas": 1.0}))
     story.changes = {"front_waiting": 0.0}
     story.serve(fleet([0]), 0.0, 300.0)
@@ -135,7 +135,7 @@ def test_whoever_is_woken_from_zero_grows_at_once():
     assert story.serve(woken, 1.2, 5.0).replicas[0] == 2
 
 
-def test_what_no_rule_weighs_is_not_put_off():
+def test_refused_requests_are_not_put_off_while_warming_up():
     cluster = fleet([3])
     story = watched(cluster)
     story.restart(cluster, True)
@@ -146,7 +146,7 @@ def test_what_no_rule_weighs_is_not_put_off():
     assert story.serve(cluster, 1.2, 5.0).replicas[0] > 3
 
 
-def test_a_window_that_opens_is_not_put_off():
+def test_a_window_is_not_put_off_while_warming_up():
     cluster = fleet([3])
     story = watched(cluster)
     story.restart(cluster, True)
