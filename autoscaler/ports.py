@@ -9,7 +9,7 @@ from math import inf
 from typing import Protocol
 
 from autoscaler.core.model.fleet import Fleet, WorkloadRef
-from autoscaler.core.model.recent import Recent
+from autoscaler.core.model.recent import RecentReadings
 from autoscaler.core.model.samples import Objectives, Samples
 from autoscaler.core.model.types import Decision, TickInput
 from autoscaler.core.snapshot import ManualOverride, Snapshot
@@ -55,7 +55,7 @@ class SampleSource(Protocol):
 class HistorySource(Protocol):
     """Reads what was measured before this process started."""
 
-    async def recent(self, fleet: Fleet, objectives: Objectives, span_s: float, deadline_s: float) -> Recent:
+    async def recent(self, fleet: Fleet, objectives: Objectives, span_s: float, deadline_s: float) -> RecentReadings:
         """Read the last `span_s` seconds within `deadline_s` seconds, the largest workloads first.
 
         objectives: of the workloads of this fleet. Raises Unavailable if nothing can be read.

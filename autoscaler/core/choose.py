@@ -99,7 +99,7 @@ def _choose(
         (~has_policy, Recommender.NO_POLICY),
         (planned & overruled, Recommender.OVERRULED_BY_QUEUE),
         (planned, Recommender.PLANNER),
-        (inp.spec.states_capacity, Recommender.STATED),
+        (inp.spec.has_stated_capacity, Recommender.STATED),
         (due & _is_warming_up(inp, observed), Recommender.WARMING_UP),
     ]
     conditions, recommenders = zip(*cases, strict=True)
@@ -113,7 +113,7 @@ def _is_warming_up(inp: TickInput, observed: Observed) -> BoolColumn:
     replica can do; the size of the running fleet is the better guess.
     """
     observation = observed.observation
-    promises = ~np.isnan(inp.spec.promised_wait_s)
+    promises = ~np.isnan(inp.spec.first_token_limit_s)
     counts_gaps = inp.fleet.pod_ready & ~np.isnan(inp.samples.pods.gaps)
     readable = np.bincount(inp.fleet.pod_workload[counts_gaps], minlength=len(promises)) > 0
     # A first reading has no rate to tell the wait by. Then a queue counts if it fills slots, not for its prompts alone.
@@ -131,4 +131,4 @@ def _update_last_planned(
     """
     observation = observed.observation
     last_planned_s = np.where(np.isnan(observed.last_tick_s) | renews, inp.now_s, before)
-    return np.where(observation.ready - observation.joining > 0, last_planned_s, np.nan)
+    return np.where(observation.ready - observation.newly_ready > 0, last_planned_s, np.nan)

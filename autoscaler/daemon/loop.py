@@ -186,7 +186,7 @@ class Loop:
             *(source.sample(fleet, objectives, budget_s) for source in self._sources), return_exceptions=True
         )
         rows, pods = len(fleet.workloads), len(fleet.pods)
-        read: list[Samples] = [Samples.nothing(rows, pods)]
+        read: list[Samples] = [Samples.unknown(rows, pods)]
         for source, answer in zip(self._sources, answers, strict=True):
             if isinstance(answer, Samples):
                 read.append(answer)
@@ -194,7 +194,7 @@ class Loop:
                 log.error("source failed", source=type(source).__name__, exc_info=answer)
                 problem = f"{type(answer).__name__}: {answer}"[:300]
                 report = SourceReport(type(source).__name__, queries=1, failed=1, problems=(problem,))
-                read.append(Samples.nothing(rows, pods, (report,)))
+                read.append(Samples.unknown(rows, pods, (report,)))
             else:
                 raise answer
         return merge(read)

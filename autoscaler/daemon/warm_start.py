@@ -15,9 +15,9 @@ import structlog
 
 from autoscaler.config.policy.compile import Compiled, compile_specs
 from autoscaler.config.policy.parse import PolicyBook
-from autoscaler.core.model.fleet import Blocked, Fleet, Obstacles, Pod
-from autoscaler.core.model.recent import Recent
-from autoscaler.core.model.samples import FrontSamples, Objectives, PodSamples, Samples
+from autoscaler.core.model.fleet import Fleet, Obstacles, PendingClass, Pod
+from autoscaler.core.model.recent import RecentReadings
+from autoscaler.core.model.samples import GatewaySamples, Objectives, PodSamples, Samples
 from autoscaler.core.model.types import TickInput
 from autoscaler.core.observe import counter_falls
 from autoscaler.core.snapshot import Snapshot, take
@@ -96,12 +96,12 @@ class Past:
     """Recent history on rows of its own: the workloads that it has readings of, and all pods they had. T steps."""
 
     fleet: Fleet  # the present fleet; deleted pods have no times
-    recent: Recent  # on the rows of `fleet`
+    recent: RecentReadings  # on the rows of `fleet`
     reporting: BoolColumn  # bool[T, P], between a pod's first and last reading
     starting: BoolColumn  # bool[T, P], created, and no reading yet
 
 
-def arrange(recent: Recent, fleet: Fleet) -> Past:
+def arrange(recent: RecentReadings, fleet: Fleet) -> Past:
     """Give history a fleet of its own: workloads with readings, their present pods and their deleted pods."""
     recent = _split_reused_names(recent, fleet)
     read = _has_reading(recent)
@@ -134,7 +134,7 @@ def arrange(recent: Recent, fleet: Fleet) -> Past:
         pod_workload=np.searchsorted(rows, workload),
         pod_ready=np.zeros(len(pod), dtype=bool),
         pod_terminating=np.zeros(len(pod), dtype=bool),
-        pod_blocked=np.full(len(pod), Blocked.NO, dtype=np.int64),
+        pod_pending=np.full(len(pod), PendingClass.NONE, dtype=np.int64),
         pod_created_s=of_pod(fleet.pod_created_s),
         pod_scheduled_s=of_pod(fleet.pod_scheduled_s),
         pod_started_s=of_pod(fleet.pod_started_s),
@@ -151,12 +151,12 @@ def arrange(recent: Recent, fleet: Fleet) -> Past:
     return Past(alive, known, reporting, ~begun & (alive.pod_created_s <= recent.time_s[:, None]))
 
 
-def _has_reading(recent: Recent) -> BoolColumn:
+def _has_reading(recent: RecentReadings) -> BoolColumn:
     """Return which pods have a reading at which step; bool[T, P]."""
     return ~np.isnan(recent.columns.get("running", np.full((len(recent.time_s), len(recent.pod)), np.nan)))
 
 
-def _split_reused_names(recent: Recent, fleet: Fleet) -> Recent:
+def _split_reused_names(recent: RecentReadings, fleet: Fleet) -> RecentReadings:
     """Move readings older than a pod to a deleted pod of its own: a StatefulSet reuses pod names."""
     deleted = np.full(1, np.nan)
     created_s = np.concatenate([fleet.pod_created_s, deleted])[recent.pod]  # -1: deleted
@@ -185,7 +185,7 @@ def replay(past: Past, specs: Compiled, offset_s: float) -> Snapshot:
     """
     fleet, recent, memory = past.fleet, past.recent, Memory.empty()
     rows, pods = len(fleet.workloads), len(fleet.pods)
-    front = FrontSamples.filled(rows)
+    front = GatewaySamples.filled(rows)
     names = [field.name for field in fields(PodSamples)]
     unknown, counted = np.full(pods, np.nan), counter_falls.Counted.blank(0)
     now_s = float(recent.time_s[-1])

@@ -11,7 +11,7 @@ from dataclasses import fields, replace
 import numpy as np
 
 from autoscaler.core.model.fleet import Fleet, Obstacles, Pod, Pool, Workload, WorkloadRef
-from autoscaler.core.model.samples import FrontSamples, PodSamples, Samples
+from autoscaler.core.model.samples import GatewaySamples, PodSamples, Samples
 from autoscaler.core.model.spec import Schedule, Spec
 from autoscaler.core.model.types import TickInput
 
@@ -74,7 +74,7 @@ def fleet(workloads: int) -> Fleet:
         pod_workload=np.arange(pods) // PODS_PER_WORKLOAD,
         pod_ready=ready,
         pod_terminating=np.zeros(pods, dtype=bool),
-        pod_blocked=np.zeros(pods, dtype=np.int64),
+        pod_pending=np.zeros(pods, dtype=np.int64),
         pod_created_s=np.where(ready, -10_000.0, -30.0),
         pod_scheduled_s=np.where(ready, -9_990.0, -20.0),
         pod_started_s=np.where(ready, -9_980.0, np.nan),
@@ -145,5 +145,5 @@ def inputs(
             fleet=replace(cluster, time_s=now_s),
             spec=spec,
             schedule=windows,
-            samples=Samples(PodSamples(**table), FrontSamples.filled(rows)),
+            samples=Samples(PodSamples(**table), GatewaySamples.filled(rows)),
         )

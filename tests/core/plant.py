@@ -93,7 +93,7 @@ class Plant:
             readings["gaps"] = finished * TOKENS
             readings["ttft_met"] = np.array([self._met[pod_id] for pod_id in ready_ids] + [np.nan] * starting)
         if self.gateway:
-            readings |= {"front_waiting": np.floor(waiting) if not ready else 0.0, "front_arrivals_per_s": 0.0}
+            readings |= {"gateway_waiting": np.floor(waiting) if not ready else 0.0, "gateway_arrivals_per_s": 0.0}
         cluster = self._fleet(ready_ids, starting)
         each = max(ready, 1)
         decision = self._story.tick(

@@ -21,7 +21,7 @@ WINDOW = Schedule(*(np.array([[value]]) for value in (900.0, 1100.0, 3.0, NAN)))
 
 def observation(**columns):
     """One workload with two replicas that run 40 requests."""
-    busy = {"replicas": 2, "ready": 2, "reporting": 2, "joining": 0, "asleep": 0, "running": 40, "waiting": 0}
+    busy = {"replicas": 2, "ready": 2, "reporting": 2, "newly_ready": 0, "asleep": 0, "running": 40, "waiting": 0}
     busy |= {"starting": 0, "cold_start_s": 60, "queue_wait_s": 0, **columns}
     return replace(Observation.filled(1), **{name: np.array([float(value)]) for name, value in busy.items()})
 

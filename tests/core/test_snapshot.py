@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoscaler.core import snapshot
-from autoscaler.core.model.fleet import Blocked, Fleet, Workload, WorkloadRef
+from autoscaler.core.model.fleet import Fleet, PendingClass, Workload, WorkloadRef
 from autoscaler.core.model.types import Signal
 from autoscaler.core.observe.workloads import PodState
 from autoscaler.core.planner.groups import PlannerState
@@ -126,13 +126,13 @@ def busy_story(start_s: float) -> Story:
             replicas=[3, 2, 3],
             starting_since_s=start_s,
             created_s=start_s - 1000.0,
-            pod_blocked=np.array([Blocked.NO] * 6 + [Blocked.CRASHING]),
+            pod_pending=np.array([PendingClass.NONE] * 6 + [PendingClass.CRASH_LOOP]),
         )
         story.tick(
             pods,
             running=20.0,
             waiting=np.array([waiting, 5.0 + step, 10.0, 5.0, np.nan, waiting, np.nan]),
-            front_waiting=0.0,
+            gateway_waiting=0.0,
             generation_tokens=2000.0 * count,
             first_tokens=10.0 * count,
             finished=10.0 * count,

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autoscaler.core.model.fleet import Blocked, Held
+from autoscaler.core.model.fleet import HpaLimits, PendingClass
 from autoscaler.core.model.spec import Schedule
 from autoscaler.core.model.types import Signal, Stage
 from autoscaler.core.state import Memory
@@ -120,25 +120,25 @@ def test_idle_goes_to_zero_one_request_wakes_it_at_the_next_tick():
     story.watch(fleet([1]), 60, running=2.0)
     assert replicas(story.watch(fleet([1]), 595)) == 1
     assert replicas(story.watch(fleet([1]), 10)) == 0
-    assert replicas(story.watch(fleet([0]), 600, front_waiting=0.0)) == 0
-    decision = story.tick(fleet([0]), front_waiting=1.0)
+    assert replicas(story.watch(fleet([0]), 600, gateway_waiting=0.0)) == 0
+    decision = story.tick(fleet([0]), gateway_waiting=1.0)
     assert replicas(decision) == 1
     assert decision.active[0]
-    assert replicas(story.tick(fleet([0], [1], starting_since_s=story.now_s), front_waiting=1.0)) == 1
+    assert replicas(story.tick(fleet([0], [1], starting_since_s=story.now_s), gateway_waiting=1.0)) == 1
 
 
 def test_so_few_requests_at_the_gateway_as_wake_it_keep_it_awake():
     """One within two minutes is shared by ten variants of a service: each has a rate of 0.0008 a second."""
-    story, trickle = Story(spec(idle_after_s=60.0)), {"front_waiting": 0.0, "front_arrivals_per_s": 1 / 1200}
+    story, trickle = Story(spec(idle_after_s=60.0)), {"gateway_waiting": 0.0, "gateway_arrivals_per_s": 1 / 1200}
     assert replicas(story.tick(fleet([0]), **trickle)) == 1
     assert replicas(story.watch(fleet([1]), 600, **trickle)) == 1
 
 
 def test_a_tier_that_grows_slowly_still_wakes_at_once():
     story = Story(spec(**NIGHT, up_stabilization_s=120.0, up_step_fraction=0.5, up_period_s=60.0))
-    story.watch(fleet([0]), 300, front_waiting=0.0)
-    assert replicas(story.tick(fleet([0]), front_waiting=30.0)) == 1
-    assert replicas(story.watch(fleet([0], [1]), 115, front_waiting=30.0)) == 1
+    story.watch(fleet([0]), 300, gateway_waiting=0.0)
+    assert replicas(story.tick(fleet([0]), gateway_waiting=30.0)) == 1
+    assert replicas(story.watch(fleet([0], [1]), 115, gateway_waiting=30.0)) == 1
 
 
 @pytest.mark.slow
@@ -153,27 +153,27 @@ def test_requests_too_short_to_be_seen_running_keep_it_awake():
 @pytest.mark.slow
 def test_nothing_goes_to_zero_when_its_gateway_is_silent():
     story = Story(spec(**NIGHT))
-    story.watch(fleet([1]), 60, running=2.0, front_waiting=0.0)
+    story.watch(fleet([1]), 60, running=2.0, gateway_waiting=0.0)
     decision = story.watch(fleet([1]), 3000)
     assert replicas(decision) == 1
     assert decision.trusted[0]
     asleep = Story(spec(**NIGHT))
-    assert asleep.watch(fleet([0]), 60, front_waiting=0.0).trusted[0]
+    assert asleep.watch(fleet([0]), 60, gateway_waiting=0.0).trusted[0]
     decision = asleep.watch(fleet([0]), 300)
     assert replicas(decision) == 0
     assert not decision.trusted[0]
-    assert asleep.watch(fleet([0]), 60, front_arrivals_per_s=0.0).trusted[0]
+    assert asleep.watch(fleet([0]), 60, gateway_arrivals_per_s=0.0).trusted[0]
 
 
 @pytest.mark.slow
 def test_a_gateway_keeps_nothing_awake_when_silent_for_a_day():
     story = Story(spec(**NIGHT))
-    story.watch(fleet([1]), 60, running=2.0, front_waiting=0.0)
+    story.watch(fleet([1]), 60, running=2.0, gateway_waiting=0.0)
     for number in range(118):
-        story.tick(fleet([1]), 5, **({} if number % 4 else {"front_waiting": 0.0}))
-    assert replicas(story.watch(fleet([1]), 20, front_waiting=0.0)) == 0
+        story.tick(fleet([1]), 5, **({} if number % 4 else {"gateway_waiting": 0.0}))
+    assert replicas(story.watch(fleet([1]), 20, gateway_waiting=0.0)) == 0
     removed = Story(spec(**NIGHT))
-    removed.watch(fleet([1]), 60, running=2.0, front_waiting=0.0)
+    removed.watch(fleet([1]), 60, running=2.0, gateway_waiting=0.0)
     for _ in range(24 * 60 + 1):
         decision = removed.tick(fleet([1]), 60)
     assert replicas(decision) == 1
@@ -198,8 +198,8 @@ def test_idle_time_begins_with_the_last_request():
     [
         {"running": 1.0},
         {"waiting": 1.0},
-        {"front_waiting": 1.0},
-        {"front_arrivals_per_s": 0.01},
+        {"gateway_waiting": 1.0},
+        {"gateway_arrivals_per_s": 0.01},
         {"gpu_time_s": 1e9, "tensor_active": 0.3},
     ],
 )
@@ -231,7 +231,7 @@ def test_the_floor_stays_when_scale_to_zero_is_off():
 def test_without_scale_to_zero_the_floor_is_no_equals_to_take(idle_after_s, left):
     """One rests, the other has work for two, and there are two GPUs."""
     story = Story(spec(2, idle_after_s=np.array([idle_after_s, math.nan]), down_stabilization_s=60.0))
-    two, quiet = fleet([1, 1], pool_gpus=np.array([2.0])), {"front_waiting": 0.0, "front_arrivals_per_s": 0.0}
+    two, quiet = fleet([1, 1], pool_gpus=np.array([2.0])), {"gateway_waiting": 0.0, "gateway_arrivals_per_s": 0.0}
     story.watch(two, 1200, running=np.array([0.0, 5.0]), **quiet)
     decision = story.watch(two, 60, running=np.array([0.0, 15.0]), **quiet)
     assert decision.stages[Stage.BOUNDS].tolist() == [1, 2]
@@ -240,39 +240,42 @@ def test_without_scale_to_zero_the_floor_is_no_equals_to_take(idle_after_s, left
 
 def test_a_workload_whose_pods_never_become_ready_is_held():
     story = Story(spec(**NIGHT))
-    stuck = fleet([0], [2], pod_blocked=np.full(2, Blocked.UNSCHEDULABLE))
+    stuck = fleet([0], [2], pod_pending=np.full(2, PendingClass.UNSCHEDULABLE))
     decision = story.watch(stuck, 3000, 30)
     assert replicas(decision) == 2
     assert decision.trusted[0]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("why", list(Blocked))
+@pytest.mark.parametrize("why", list(PendingClass))
 def test_an_unready_replica_is_removed_when_no_request_waits(why):
     """Woken by one request, whose client gave up: the gateway, which alone can know, says so."""
-    story, quiet = Story(spec(**NIGHT)), {"front_waiting": 0.0}
+    story, quiet = Story(spec(**NIGHT)), {"gateway_waiting": 0.0}
     story.watch(fleet([0]), 60, **quiet)
-    stuck = fleet([0], [1], pod_blocked=np.array([why]), starting_since_s=story.now_s)
-    assert replicas(story.watch(stuck, 30, front_waiting=1.0)) == 1
+    stuck = fleet([0], [1], pod_pending=np.array([why]), starting_since_s=story.now_s)
+    assert replicas(story.watch(stuck, 30, gateway_waiting=1.0)) == 1
     assert replicas(story.watch(stuck, 590, **quiet)) == 1
     assert replicas(story.watch(stuck, 100, **quiet)) == 0
-    assert replicas(story.tick(stuck, front_waiting=1.0)) == 1
+    assert replicas(story.tick(stuck, gateway_waiting=1.0)) == 1
 
 
 @pytest.mark.slow
 def test_unready_replicas_stay_when_the_gateway_reports_arrivals():
-    for front in ({"front_waiting": 0.0, "front_arrivals_per_s": 0.01}, {"front_arrivals_per_s": 0.0}, {}):
+    for front in ({"gateway_waiting": 0.0, "gateway_arrivals_per_s": 0.01}, {"gateway_arrivals_per_s": 0.0}, {}):
         story = Story(spec(**NIGHT))
-        stuck = fleet([0], [1], pod_blocked=np.array([Blocked.CRASHING]))
+        stuck = fleet([0], [1], pod_pending=np.array([PendingClass.CRASH_LOOP]))
         assert replicas(story.watch(stuck, 3000, 30, **front)) == 1
     without_zero = Story(spec(down_stabilization_s=60.0))
-    assert replicas(without_zero.watch(fleet([0], [3]), 3000, 30, front_waiting=0.0)) == 3
+    assert replicas(without_zero.watch(fleet([0], [3]), 3000, 30, gateway_waiting=0.0)) == 3
 
 
 def test_a_starting_replica_is_kept_for_one_cold_start():
     """It takes longer than the idle time, and its client may come again: else it would never serve anybody."""
-    story, quiet = Story(spec(idle_after_s=30.0, down_stabilization_s=10.0, cold_start_s=300.0)), {"front_waiting": 0.0}
-    story.tick(fleet([0]), front_waiting=1.0)
+    story, quiet = (
+        Story(spec(idle_after_s=30.0, down_stabilization_s=10.0, cold_start_s=300.0)),
+        {"gateway_waiting": 0.0},
+    )
+    story.tick(fleet([0]), gateway_waiting=1.0)
     starting = fleet([0], [1], starting_since_s=story.now_s)
     assert replicas(story.watch(starting, 260, **quiet)) == 1
     assert replicas(story.watch(starting, 60, **quiet)) == 0
@@ -429,7 +432,7 @@ def test_a_rival_is_not_fought():
 
 def held(least=0.0, most=np.inf, to_zero=False, shared=False):
     """What holds the first of two workloads; nothing holds the second."""
-    return Held(
+    return HpaLimits(
         np.array([least, 0.0]),
         np.array([most, np.inf]),
         np.array([to_zero, False]),
@@ -440,10 +443,10 @@ def held(least=0.0, most=np.inf, to_zero=False, shared=False):
 
 def drained(held, idle_after_s=NAN, watch_s=200):
     """Six replicas without work beside one with work for four, of eight GPUs; return both decisions and stages."""
-    cluster = fleet([6, 1], held=held, pool_gpus=np.array([8.0]))
+    cluster = fleet([6, 1], hpa_limits=held, pool_gpus=np.array([8.0]))
     story = Story(spec(2, idle_after_s=[idle_after_s, NAN]))
     load = {"running": np.array([0.0] * 6 + [10.0]), "waiting": np.array([0.0] * 6 + [30.0])}
-    decision = story.watch(cluster, watch_s, 10, **load, front_waiting=0.0)
+    decision = story.watch(cluster, watch_s, 10, **load, gateway_waiting=0.0)
     return replicas(decision, 0), replicas(decision, 1), decision.stages
 
 
@@ -456,7 +459,7 @@ def test_a_count_that_cannot_fall_keeps_its_gpus_from_others():
 
 
 def test_a_count_that_cannot_rise_leaves_its_gpus_to_others():
-    cluster = fleet([2, 1], held=held(most=2.0), pool_gpus=np.array([8.0]))
+    cluster = fleet([2, 1], hpa_limits=held(most=2.0), pool_gpus=np.array([8.0]))
     load = {"running": np.array([10.0, 10.0, 10.0]), "waiting": np.array([30.0, 30.0, 50.0])}
     decision = Story(spec(2)).watch(cluster, 60, 10, **load)
     assert (replicas(decision, 0), replicas(decision, 1)) == (2, 6)
@@ -517,8 +520,8 @@ def test_a_foreign_count_without_pods_takes_no_replica(theirs):
 
 def test_foreign_pods_that_wait_for_gpus_take_no_replica():
     cluster = fleet([6, 0], [0, 9], pool_gpus=np.array([8.0]), paused=np.array([False, True]))
-    waiting = np.where(cluster.pod_workload == 1, Blocked.UNSCHEDULABLE, Blocked.NO).astype(np.int64)
-    cluster = replace(cluster, pod_blocked=waiting)
+    waiting = np.where(cluster.pod_workload == 1, PendingClass.UNSCHEDULABLE, PendingClass.NONE).astype(np.int64)
+    cluster = replace(cluster, pod_pending=waiting)
     busy = np.where(cluster.pod_workload == 0, 9.0, 0.0)
     assert Story(spec(2)).watch(cluster, for_s=300.0, running=busy).replicas.tolist() == [6, 9]
 
@@ -539,8 +542,8 @@ def test_a_silent_workload_keeps_its_replicas_in_a_short_pool():
 def test_a_silent_workload_takes_no_replica_when_a_node_is_lost():
     """Of six replicas four wait for GPUs, and one more is not heard: for their sake nobody gives up what serves."""
     cluster = fleet([2, 2], [4, 0], pool_gpus=np.array([4.0]))
-    waiting = np.where(cluster.pod_ready, Blocked.NO, Blocked.UNSCHEDULABLE).astype(np.int64)
-    cluster = replace(cluster, pod_blocked=waiting)
+    waiting = np.where(cluster.pod_ready, PendingClass.NONE, PendingClass.UNSCHEDULABLE).astype(np.int64)
+    cluster = replace(cluster, pod_pending=waiting)
     story = Story(spec(2, priority=[10.0, 1000.0]))
     deaf = np.where(np.arange(len(cluster.pods)) == 0, NAN, 10.0)
     decision = story.watch(cluster, 120, running=deaf)

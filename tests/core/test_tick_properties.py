@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from autoscaler.core.model.fleet import Fleet
-from autoscaler.core.model.samples import FrontSamples, PodSamples, Samples
+from autoscaler.core.model.samples import GatewaySamples, PodSamples, Samples
 from autoscaler.core.model.spec import Spec
 from autoscaler.core.model.types import Decision, Stage
 from autoscaler.core.state import Memory
@@ -70,7 +70,7 @@ def a_row(seed: int, wild: bool = False) -> Row:
     random = np.random.default_rng(seed)
     ready, starting = int(random.integers(0, 4)), int(random.integers(0, 3))
     gates = ABSURD if wild else (NAN, 0.0, 1.0, 30.0)
-    names = [f.name for f in fields(FrontSamples)]
+    names = [f.name for f in fields(GatewaySamples)]
     return Row(
         {**PLAIN_SPEC, **{name: float(random.choice(values)) for name, values in RULES.items()}},
         ready,
@@ -104,9 +104,9 @@ def read(rows: list[Row], number: int, now_s: float) -> Samples:
     table = {f.name: np.array([pod.get(f.name, NAN) for pod in pods], dtype=float) for f in fields(PodSamples)}
     table["time_s"] = now_s - np.array([pod["age_s"] for pod in pods], dtype=float)
     ahead = [row.front[number] for row in rows]
-    gates = {f.name: np.array([gate.get(f.name, NAN) for gate in ahead], dtype=float) for f in fields(FrontSamples)}
+    gates = {f.name: np.array([gate.get(f.name, NAN) for gate in ahead], dtype=float) for f in fields(GatewaySamples)}
     gates["time_s"] = np.full(len(rows), now_s)
-    return Samples(PodSamples(**table), FrontSamples(**gates))
+    return Samples(PodSamples(**table), GatewaySamples(**gates))
 
 
 def live(rows: list[Row], pool_gpus: float = NAN, period_s: float = 5.0) -> list[Decision]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from autoscaler.core.model.fleet import Fleet, Obstacles, Pod, Pool, Workload, WorkloadRef
-from autoscaler.core.model.samples import FrontSamples, PodSamples, Samples
+from autoscaler.core.model.samples import GatewaySamples, PodSamples, Samples
 from autoscaler.core.model.spec import Schedule, Spec
 from autoscaler.core.model.types import Decision, Observation, TickInput
 from autoscaler.core.model.variants import Variants
@@ -95,7 +95,7 @@ def fleet(
         "pod_workload": pod_workload,
         "pod_ready": is_ready,
         "pod_terminating": np.zeros(pods, dtype=bool),
-        "pod_blocked": np.zeros(pods, dtype=np.int64),
+        "pod_pending": np.zeros(pods, dtype=np.int64),
         "pod_created_s": born,
         "pod_scheduled_s": born,
         "pod_started_s": born,
@@ -109,22 +109,22 @@ def fleet(
 def samples(world: Fleet, now_s: float, **columns: float | FloatColumn) -> Samples:
     """Every ready pod answers now, idle, with zeros; single columns changed, one number or one per pod.
 
-    Columns of `FrontSamples` carry the prefix `front_`.
+    Columns of `GatewaySamples` carry the prefix `gateway_`.
     """
     pods = len(world.pods)
     quiet = dict.fromkeys(
         ("running", "waiting", "kv_usage", "prompt_tokens", "generation_tokens", "finished", "first_tokens"), 0.0
     )
-    readings = {"time_s": now_s, **quiet, **{n: v for n, v in columns.items() if not n.startswith("front_")}}
+    readings = {"time_s": now_s, **quiet, **{n: v for n, v in columns.items() if not n.startswith("gateway_")}}
     table = {name: np.where(world.pod_ready, np.broadcast_to(value, pods), np.nan) for name, value in readings.items()}
-    front = {n.removeprefix("front_"): v for n, v in columns.items() if n.startswith("front_")}
+    front = {n.removeprefix("gateway_"): v for n, v in columns.items() if n.startswith("gateway_")}
     if front:
         front = {"time_s": now_s, **front}
     rows = len(world.workloads)
     return Samples(
         replace(PodSamples.filled(pods), **table),
         replace(
-            FrontSamples.filled(rows), **{n: np.broadcast_to(np.asarray(v, float), rows) for n, v in front.items()}
+            GatewaySamples.filled(rows), **{n: np.broadcast_to(np.asarray(v, float), rows) for n, v in front.items()}
         ),
     )
 

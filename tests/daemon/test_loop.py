@@ -313,7 +313,7 @@ def replace_ref(workload, name):
 
 @pytest.mark.slow
 async def test_counts_are_held_when_all_sources_are_silent():
-    world = World(sources=[MemorySamples(lambda seen: Samples.nothing(len(seen.workloads), len(seen.pods)))])
+    world = World(sources=[MemorySamples(lambda seen: Samples.unknown(len(seen.workloads), len(seen.pods)))])
     async with world.running():
         await asyncio.sleep(3600.0)
     assert world.replicas == 2

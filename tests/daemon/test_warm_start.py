@@ -10,8 +10,8 @@ from autoscaler.adapters.clock import SystemClock
 from autoscaler.config.policy.compile import compile_specs
 from autoscaler.config.policy.parse import load
 from autoscaler.core.model.fleet import Fleet
-from autoscaler.core.model.recent import Recent
-from autoscaler.core.model.samples import FrontSamples, Objectives, PodSamples, Samples
+from autoscaler.core.model.recent import RecentReadings
+from autoscaler.core.model.samples import GatewaySamples, Objectives, PodSamples, Samples
 from autoscaler.core.model.types import TickInput
 from autoscaler.core.snapshot import restore, take
 from autoscaler.core.state import Memory
@@ -26,7 +26,7 @@ NOW_S = 300.0  # a machine that has been up for less than the span: the past is 
 WALL_OFFSET_S = 1_800_000_000.0
 
 
-def course(pods: np.ndarray, present: Fleet, **columns) -> Recent:
+def course(pods: np.ndarray, present: Fleet, **columns) -> RecentReadings:
     """Readings of these rows of pods (-1: gone), with plain values where none are given; float64[T, P] each."""
     workload = columns.pop("workload", present.pod_workload[pods])
     steps = len(columns["running"])
@@ -35,7 +35,7 @@ def course(pods: np.ndarray, present: Fleet, **columns) -> Recent:
     plain = dict.fromkeys(("kv_usage", "waiting"), 0.0)
     made = {name: np.where(there, value, np.nan) for name, value in plain.items()}
     made["time_s"] = np.where(there, time_s[:, None] - 5.0, np.nan)
-    return Recent(time_s, np.asarray(workload, dtype=np.int64), pods, {**made, **columns})
+    return RecentReadings(time_s, np.asarray(workload, dtype=np.int64), pods, {**made, **columns})
 
 
 def busy(steps: int, pods: int) -> dict[str, np.ndarray]:
@@ -51,7 +51,7 @@ def busy(steps: int, pods: int) -> dict[str, np.ndarray]:
     }
 
 
-def learned(recent: Recent, present: Fleet):
+def learned(recent: RecentReadings, present: Fleet):
     past = arrange(recent, present)
     return replay(past, compile_specs(past.fleet.workloads, BOOK), WALL_OFFSET_S)
 
@@ -63,7 +63,7 @@ def test_replay_learns_what_live_ticks_would_have_learned():
     names = PodSamples.__dataclass_fields__
     for step, now_s in enumerate(recent.time_s.tolist()):
         columns = {name: recent.columns.get(name, np.full((60, 3), np.nan))[step] for name in names}
-        samples = Samples(PodSamples(**columns), FrontSamples.filled(1))
+        samples = Samples(PodSamples(**columns), GatewaySamples.filled(1))
         inp = TickInput(now_s, replace(present, time_s=now_s), rules.spec, no_schedule(1), samples)
         _, memory = tick(inp, memory)
     live = take(memory, present.workloads, NOW_S, NOW_S + WALL_OFFSET_S)
@@ -96,7 +96,7 @@ def test_values_missing_in_history_keep_their_present_state():
     present = fleet([3], created_s=-20_000.0)
     snapshot = learned(course(np.arange(3), present, **busy(60, 3)), present)
     story = Story(spec(1, idle_after_s=120.0), now_s=NOW_S)
-    story.watch(present, 20, front_waiting=0.0, front_arrivals_per_s=0.0)
+    story.watch(present, 20, gateway_waiting=0.0, gateway_arrivals_per_s=0.0)
     knew = story.memory.workloads
     story.memory, count = restore(snapshot, story.memory, present, NOW_S, NOW_S + WALL_OFFSET_S)
     knows = story.memory.workloads
@@ -195,7 +195,7 @@ def test_workloads_without_history_are_not_learned():
 
 @pytest.mark.parametrize("present", [fleet([1]), fleet([0]), fleet([])], ids=["a pod", "no pod", "no workload"])
 def test_nothing_is_learned_from_empty_history(present: Fleet):
-    nothing = Recent(np.array([NOW_S - STEP_S, NOW_S]), np.empty(0, np.int64), np.empty(0, np.int64), {})
+    nothing = RecentReadings(np.array([NOW_S - STEP_S, NOW_S]), np.empty(0, np.int64), np.empty(0, np.int64), {})
     assert learned(nothing, present).workloads == ()
 
 
@@ -234,11 +234,11 @@ class Clock(SystemClock):
 class Remembered:
     """A HistorySource that answers from memory."""
 
-    def __init__(self, recent: Recent) -> None:
+    def __init__(self, recent: RecentReadings) -> None:
         self.recent_ = recent
         self.asked: list[tuple[Objectives, float, float]] = []
 
-    async def recent(self, seen: Fleet, objectives: Objectives, span_s: float, deadline_s: float) -> Recent:
+    async def recent(self, seen: Fleet, objectives: Objectives, span_s: float, deadline_s: float) -> RecentReadings:
         self.asked.append((objectives, span_s, deadline_s))
         return self.recent_
 
@@ -265,5 +265,5 @@ async def test_learning_waits_for_the_cluster_and_is_logged():
 
 async def test_nothing_is_learned_when_history_has_other_workloads():
     present = fleet([1])
-    nothing = Recent(np.array([NOW_S]), np.empty(0, np.int64), np.empty(0, np.int64), {})
+    nothing = RecentReadings(np.array([NOW_S]), np.empty(0, np.int64), np.empty(0, np.int64), {})
     assert await WarmStart(Remembered(nothing), Cluster(present), lambda: BOOK, Clock()).learn() is None

@@ -32,7 +32,7 @@ class Site:
         born_s = np.array([NOW_S - 900.0, NOW_S - 100.0])
         ready = {"pod_ready": np.ones(2, dtype=bool), "pod_created_s": born_s, "pod_ready_s": born_s + 70.0}
         flags = {name: np.zeros(2, dtype=bool) for name in ("pod_terminating",)}
-        times = {"pod_scheduled_s": born_s, "pod_started_s": born_s, "pod_blocked": np.zeros(2, dtype=np.int64)}
+        times = {"pod_scheduled_s": born_s, "pod_started_s": born_s, "pod_pending": np.zeros(2, dtype=np.int64)}
         rows = {"paused": np.zeros(2, dtype=bool), "gpus_per_replica": np.ones(2), "pool": np.zeros(2, dtype=np.int64)}
         self.present = cluster([("team", "llama"), ("team", "newcomer")], pods, **ready, **flags, **times, **rows)
 

@@ -223,7 +223,7 @@ def _plain(table: _Table) -> list[_Row]:
 
 def _pods(observation: Observation) -> FloatColumn:
     """Return the pods that are not leaving, float64[W]: `status.replicas`, including those that a roll-out added."""
-    return observation.ready + observation.starting + observation.blocked
+    return observation.ready + observation.starting + observation.pending
 
 
 def _as_of_s(tick: TickRecord) -> FloatColumn:

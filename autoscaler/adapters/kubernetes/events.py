@@ -237,10 +237,12 @@ def _missing_event(ref: WorkloadRef, uid: str, text: str) -> _Event:
 
 def _find_missing(tick: TickRecord) -> dict[int, str]:
     """Return why replicas are missing, by row and without numbers."""
-    observation, words = tick.decision.observation, tick.input.fleet.obstacles.words
+    observation, words = tick.decision.observation, tick.input.fleet.obstacles.messages
     lack = lacking(observation)
-    rows = np.flatnonzero((observation.missing > 0) | (lack > 0)).tolist()
-    return {row: f"{observation.missing[row] > 0} {lack[row] > 0} {re.sub(r'[0-9]+', '', words[row])}" for row in rows}
+    rows = np.flatnonzero((observation.missing_pods > 0) | (lack > 0)).tolist()
+    return {
+        row: f"{observation.missing_pods[row] > 0} {lack[row] > 0} {re.sub(r'[0-9]+', '', words[row])}" for row in rows
+    }
 
 
 def _cut(text: str) -> str:

@@ -44,7 +44,7 @@ from autoscaler.adapters.kubernetes.workloads.targets import (
 from autoscaler.config.annotations import PREFIX
 from autoscaler.config.policy.compile import NO_POLICY
 from autoscaler.config.settings import Mode
-from autoscaler.core.model.fleet import Fleet, Held, Joint, Obstacles, Pool, Workload, WorkloadRef
+from autoscaler.core.model.fleet import Fleet, HpaLimits, Obstacles, Pool, PoolOverlap, Workload, WorkloadRef
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 from autoscaler.ports import Clock, Leadership, ScaledObject, Wakeup
 
@@ -73,7 +73,7 @@ class _WorkloadRows(NamedTuple):
     pool_gpus: FloatColumn
     listed: BoolColumn
     fits: FloatColumn
-    held: Held | None
+    hpa_limits: HpaLimits | None
     hpa_errors: tuple[str, ...]  # why the HPA of each cannot change the count; "": it can, or there is none
 
 
@@ -153,15 +153,15 @@ class KubeFleet:
             pod_workload=self._pod_workload,
             pod_ready=pods.ready,
             pod_terminating=pods.terminating,
-            pod_blocked=pods.blocked,
+            pod_pending=pods.blocked,
             pod_created_s=pods.created_s,
             pod_scheduled_s=pods.scheduled_s,
             pod_started_s=pods.started_s,
             pod_ready_s=pods.ready_s,
             pools=workloads.layout.pools,
             pool_gpus=pool_gpus,
-            joint=joint,
-            held=workloads.held,
+            pool_overlaps=joint,
+            hpa_limits=workloads.hpa_limits,
         )
 
     def scaled_object(self, namespace: str, name: str) -> ScaledObject | None:
@@ -250,7 +250,7 @@ class KubeFleet:
             pool_gpus=np.array(layout.gpus),
             listed=np.ones(len(managed), dtype=bool),
             fits=np.array(layout.fits),
-            held=to_columns([each.limit for each in managed]),
+            hpa_limits=to_columns([each.limit for each in managed]),
             hpa_errors=tuple(each.limit.error for each in managed),
         )
         for limit in self.limits():
@@ -270,7 +270,7 @@ class KubeFleet:
 
     def _add_stray_pods(
         self, workloads: _WorkloadRows, pods: PodRows
-    ) -> tuple[FloatColumn, tuple[Joint, ...], FloatColumn]:
+    ) -> tuple[FloatColumn, tuple[PoolOverlap, ...], FloatColumn]:
         """Return the sizes of pools and joint pools and the replicas that fit, including stray pods.
 
         A stray pod runs on a node that no longer admits it: the node has a new taint, or the template a new selector.

@@ -19,7 +19,7 @@ from autoscaler.adapters.kubernetes.scheduling import (
     find_joints,
 )
 from autoscaler.catalog.accelerators import is_accelerator
-from autoscaler.core.model.fleet import Joint, Pool
+from autoscaler.core.model.fleet import Pool, PoolOverlap
 from autoscaler.ports import Clock
 
 PROVISIONED_LABEL = "karpenter.sh/nodepool"  # nodes that are created on demand: their number is no limit
@@ -55,7 +55,7 @@ class Layout(NamedTuple):
     pools: tuple[Pool, ...]
     gpus: list[float]  # by pool; NaN: no limit is known
     fits: list[float]  # [W], replicas that fit on its nodes; infinity: no limit is known
-    joint: tuple[Joint, ...]
+    joint: tuple[PoolOverlap, ...]
     admitted: list[frozenset[int] | None]  # [W], node groups that admit it; None: all with its resource
 
 
@@ -217,17 +217,19 @@ def _sizes(sets: Sequence[tuple[Pool, frozenset[int]]], groups: Mapping[NodeGrou
     ]
 
 
-def _find_joints(sets: Sequence[tuple[Pool, frozenset[int]]], groups: Mapping[NodeGroup, int]) -> tuple[Joint, ...]:
+def _find_joints(
+    sets: Sequence[tuple[Pool, frozenset[int]]], groups: Mapping[NodeGroup, int]
+) -> tuple[PoolOverlap, ...]:
     """Return the pools that overlap and whose sizes are known."""
     sizes, nodes = _sizes(sets, groups), list(groups.items())
-    joints: list[Joint] = []
+    joints: list[PoolOverlap] = []
     for resource in {pool.resource for pool, _ in sets}:
         shared = [
             place for place, (pool, _) in enumerate(sets) if pool.resource == resource and not math.isnan(sizes[place])
         ]
         devices = {place: float(group.devices_of(resource) * count) for place, (group, count) in enumerate(nodes)}
         overlaps = find_joints([sets[place][1] for place in shared], devices)
-        joints += (Joint(tuple(shared[pool] for pool in joint.pools), joint.gpus) for joint in overlaps)
+        joints += (PoolOverlap(tuple(shared[pool] for pool in joint.pools), joint.gpus) for joint in overlaps)
     return tuple(joints)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from autoscaler.adapters.kubernetes.api.objects import PodSpec
-from autoscaler.core.model.fleet import Joint
+from autoscaler.core.model.fleet import PoolOverlap
 
 EXCLUDING = ("NoSchedule", "NoExecute")
 # Set and removed by the control plane. A node that is cordoned or not ready still holds the pods that run on it.
@@ -121,7 +121,7 @@ def count_fitting(groups: Mapping[NodeGroup, int], needs: Needs) -> float:
     return float(math.floor(usable / needs.total + 1e-9))
 
 
-def find_joints(sets: Sequence[frozenset[int]], sizes: Mapping[int, float]) -> list[Joint]:
+def find_joints(sets: Sequence[frozenset[int]], sizes: Mapping[int, float]) -> list[PoolOverlap]:
     """Return the pools that have node groups in common, and their size together; the smallest first.
 
     sets: the node groups of each pool. sizes: devices by node group. A pool inside another one uses the larger pool's
@@ -141,7 +141,7 @@ def find_joints(sets: Sequence[frozenset[int]], sizes: Mapping[int, float]) -> l
         linked = [each for each in linked if each not in overlapping] + [{pool}.union(*overlapping)]
     for each in linked:
         add(each)
-    joints = (Joint(pools, sum(sizes[group] for group in groups)) for pools, groups in groups_of.items())
+    joints = (PoolOverlap(pools, sum(sizes[group] for group in groups)) for pools, groups in groups_of.items())
     return sorted(joints, key=lambda joint: (len(groups_of[joint.pools]), joint.pools))
 
 

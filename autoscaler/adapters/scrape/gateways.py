@@ -24,7 +24,7 @@ from autoscaler.catalog.gateways import GATEWAYS, metric_names
 from autoscaler.catalog.series import Labels
 from autoscaler.config.settings import ScrapeSettings
 from autoscaler.core.model.fleet import Fleet
-from autoscaler.core.model.samples import FrontSamples, Objectives, PodSamples, Samples
+from autoscaler.core.model.samples import GatewaySamples, Objectives, PodSamples, Samples
 from autoscaler.core.observe import counter_falls
 from autoscaler.core.table.columns import FloatColumn
 from autoscaler.core.table.histogram import increase
@@ -83,7 +83,7 @@ class GatewayScraper:
 
     def _front(
         self, fleet: Fleet, answers: dict[URL, Exposition], now_s: float, builder: ReportBuilder
-    ) -> FrontSamples:
+    ) -> GatewaySamples:
         waiting = np.full(len(fleet.workloads), np.nan)
         arrived = waiting.copy()
         partial = np.zeros(len(fleet.workloads), dtype=bool)
@@ -104,7 +104,7 @@ class GatewayScraper:
         waiting = np.where(partial & (waiting == 0), np.nan, waiting)
         rates = np.where(partial & (rates == 0), np.nan, rates)
         known = ~np.isnan(waiting) | ~np.isnan(rates)
-        return FrontSamples(np.where(known, now_s, np.nan), waiting, rates)
+        return GatewaySamples(np.where(known, now_s, np.nan), waiting, rates)
 
     def _increases(
         self, gateway: _Gateway, exposition: Exposition, now_s: float

@@ -20,7 +20,7 @@ from autoscaler.catalog import gpus
 from autoscaler.catalog.series import Readings, pod_of
 from autoscaler.config.settings import ScrapeSettings
 from autoscaler.core.model.fleet import Fleet
-from autoscaler.core.model.samples import FrontSamples, Objectives, PodSamples, Samples
+from autoscaler.core.model.samples import GatewaySamples, Objectives, PodSamples, Samples
 from autoscaler.core.table.columns import FloatColumn
 from autoscaler.ports import Clock
 
@@ -58,7 +58,7 @@ class DcgmScraper:
             _fill(columns, exposition, row_of, self._clock.now_s())
         self._keep_peaks(fleet, columns)
         report = builder.build("dcgm", self._clock.now_s() - begin_s)
-        return Samples(PodSamples(**columns), FrontSamples.filled(len(fleet.workloads)), (report,))
+        return Samples(PodSamples(**columns), GatewaySamples.filled(len(fleet.workloads)), (report,))
 
     def _keep_peaks(self, fleet: Fleet, columns: dict[str, FloatColumn]) -> None:
         """Replace each activity by its maximum within the window; forget deleted pods."""

@@ -29,7 +29,7 @@ from autoscaler.config.annotations import PREFIX, SCHEMES
 from autoscaler.config.findings import foreign_models
 from autoscaler.config.settings import ScrapeSettings
 from autoscaler.core.model.fleet import Fleet, Pod
-from autoscaler.core.model.samples import FrontSamples, Objectives, PodSamples, Samples
+from autoscaler.core.model.samples import GatewaySamples, Objectives, PodSamples, Samples
 from autoscaler.core.observe import counter_falls
 from autoscaler.core.table.columns import FloatColumn
 from autoscaler.core.table.histogram import Histogram, HistogramWindow, pooled_quantile
@@ -120,7 +120,7 @@ class PodScraper:
             fleet, PodSamples(**{name: table[index] for name, index in _COLUMNS.items()}), builder
         )
         report = builder.build("scrape", self._clock.now_s() - begin_s)
-        return Samples(pods, FrontSamples.filled(len(fleet.workloads)), (report,))
+        return Samples(pods, GatewaySamples.filled(len(fleet.workloads)), (report,))
 
     def _reject_false_falls(self, fleet: Fleet, pods: PodSamples, builder: ReportBuilder) -> PodSamples:
         """Make counters unknown that fell without a restart of their process, and report them."""

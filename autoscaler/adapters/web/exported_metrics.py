@@ -83,12 +83,12 @@ WORKLOADS = (
     _gauge(
         "blocked_replicas",
         "Pods that cannot become ready without a change: no room, no image, crashing.",
-        _of("observation", "blocked"),
+        _of("observation", "pending"),
     ),
     _gauge(
         "missing_replicas",
         "Replicas that should exist, have no pod, and are not being created: a quota, a webhook.",
-        _of("observation", "missing"),
+        _of("observation", "missing_pods"),
     ),
     _gauge(
         "stuck_replicas",
@@ -197,12 +197,12 @@ WORKLOADS = (
     _gauge(
         "gpu_loaded_replicas",
         "Pods whose framebuffer is in use; absent without GPU metrics.",
-        _of("observation", "loaded"),
+        _of("observation", "gpu_loaded"),
     ),
     _gauge(
         "gpu_active_replicas",
         "Pods whose tensor cores are active; absent without GPU metrics.",
-        _of("observation", "active"),
+        _of("observation", "gpu_active"),
     ),
     Family(
         "gpu_loaded_idle_replica_seconds_total",

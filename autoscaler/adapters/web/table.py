@@ -117,7 +117,7 @@ class Table:
             "ttft_objective_s": tick.input.spec.ttft_objective_s,
             "itl_objective_s": tick.input.spec.itl_objective_s,
             "burnt_budgets": _budgets_used(decision.plan.missed_fraction, tick.input.spec.error_budget),
-            "gpu_active": seen.active,
+            "gpu_active": seen.gpu_active,
             "gpus_per_replica": fleet.gpus_per_replica,
         }
         for field in FIELDS.keys() - columns.keys():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from autoscaler.core.allocate import pools, variants
-from autoscaler.core.model.fleet import Blocked, Fleet
+from autoscaler.core.model.fleet import Fleet, PendingClass
 from autoscaler.core.model.types import Capacity, Observation, Stage, TickInput
 from autoscaler.core.observe import arrivals
 from autoscaler.core.observe.pending import lacking
@@ -32,7 +32,7 @@ def share(
     planned_requests = known_capacity.concurrency * inp.spec.target_usage
     resting, standing = rests(inp, observation, target.idle_s), placed(inp.fleet)
     arrivals_per_s = arrivals.recent_per_s(observed.arrivals, observation.cold_start_s)
-    lack = lacking(observation) + observation.missing
+    lack = lacking(observation) + observation.missing_pods
 
     def among(
         wanted: FloatColumn, needed: FloatColumn, vacant: FloatColumn
@@ -70,7 +70,7 @@ def share(
         )
         return chosen, given, unreserved
 
-    vacant = np.where((observation.blocked > 0) | claims.stuck, 0.0, np.inf)
+    vacant = np.where((observation.pending > 0) | claims.stuck, 0.0, np.inf)
     chosen, given, unreserved = among(target.stages[Stage.BOUNDS], target.base_replicas, vacant)
     if inp.variants is not None and (refused := (given < unreserved) & (inp.variants.service >= 0)).any():
         vacant = np.where(refused, np.fmax(given - (inp.fleet.replicas - lack), 0.0), vacant)
@@ -90,10 +90,10 @@ def free(inp: TickInput) -> BoolColumn:
 
 def hold(wanted: FloatColumn, fleet: Fleet) -> FloatColumn:
     """Return what `wanted` comes to where the owner of a count holds it in one direction; float64[W]."""
-    held = fleet.held
+    held = fleet.hpa_limits
     if held is None:
         return wanted
-    return np.where(held.to_zero & (wanted == 0), wanted, np.clip(wanted, held.least, held.most))
+    return np.where(held.to_zero & (wanted == 0), wanted, np.clip(wanted, held.min_replicas, held.max_replicas))
 
 
 def kept(wanted: FloatColumn, fleet: Fleet) -> FloatColumn:
@@ -101,10 +101,10 @@ def kept(wanted: FloatColumn, fleet: Fleet) -> FloatColumn:
 
     Where something else decides as well, all that stand may stay: pools count them until they are gone.
     """
-    held = fleet.held
+    held = fleet.hpa_limits
     if held is None:
         return np.zeros(len(fleet.workloads))
-    least = np.where(held.to_zero & (wanted == 0), 0.0, held.least)
+    least = np.where(held.to_zero & (wanted == 0), 0.0, held.min_replicas)
     return np.where(held.shared, fleet.replicas, np.fmin(least, fleet.replicas))
 
 
@@ -114,13 +114,13 @@ def put_off(inp: TickInput, given: FloatColumn) -> BoolColumn:
     given: float64[W], replicas. A count nearer to the one that stands is another question.
     """
     current, told = inp.fleet.replicas, inp.fleet.obstacles
-    as_far = np.where(told.refused > current, given >= told.refused, given <= told.refused)
-    return np.asarray(as_far & (given != current) & (inp.now_s < told.retry_s))
+    as_far = np.where(told.refused_replicas > current, given >= told.refused_replicas, given <= told.refused_replicas)
+    return np.asarray(as_far & (given != current) & (inp.now_s < told.retry_at_s))
 
 
 def placed(fleet: Fleet) -> FloatColumn:
     """Return how many replicas have GPUs, or will have them in a moment; float64[W]."""
-    waits = (fleet.pod_blocked == Blocked.UNSCHEDULABLE) | (fleet.pod_blocked == Blocked.GATED)
+    waits = (fleet.pod_pending == PendingClass.UNSCHEDULABLE) | (fleet.pod_pending == PendingClass.SCHEDULING_GATED)
     has = ~fleet.pod_terminating & ~waits
     return np.bincount(fleet.pod_workload[has], minlength=len(fleet.workloads)).astype(np.float64)
 

@@ -95,7 +95,7 @@ def _sets(fleet: Fleet) -> Iterator[tuple[BoolColumn, float]]:
     for pool in np.unique(fleet.pool[fleet.pool >= 0]).tolist():
         if not np.isnan(sizes[pool]):
             yield fleet.pool == pool, sizes[pool]
-    for joint in fleet.joint:
+    for joint in fleet.pool_overlaps:
         yield np.isin(fleet.pool, joint.pools), joint.gpus
 
 

@@ -143,7 +143,7 @@ def _why_silent(recommender: Recommender, known: Figures, inp: TickInput, row: i
     spec = inp.spec
     if recommender is Recommender.STATED:
         return "no forecast: the policy states what a replica can do, and that is used instead"
-    if math.isnan(spec.promised_wait_s[row]):
+    if math.isnan(spec.first_token_limit_s[row]):
         return "no forecast: the policy promises no TTFT by which rules could be judged"
     if missing := _missing(inp, row):
         return f"no forecast: {missing}, missing in the metrics of its pods"

@@ -8,16 +8,16 @@ import numpy as np
 
 from autoscaler.core.explain.format import count, number, seconds
 from autoscaler.core.explain.row import Row
-from autoscaler.core.model.fleet import Blocked
+from autoscaler.core.model.fleet import PendingClass
 from autoscaler.core.model.types import Decision, Stage, TickInput
 
-_PENDING: dict[Blocked, str] = {
-    Blocked.UNSCHEDULABLE: "pending (unschedulable)",
-    Blocked.GATED: "pending (scheduling gate)",
-    Blocked.IMAGE: "pending (image cannot be pulled)",
-    Blocked.MISCONFIGURED: "pending (container configuration is invalid)",
-    Blocked.CRASHING: "not ready (crash loop)",
-    Blocked.NO: "not ready (starting for too long)",
+_PENDING: dict[PendingClass, str] = {
+    PendingClass.UNSCHEDULABLE: "pending (unschedulable)",
+    PendingClass.SCHEDULING_GATED: "pending (scheduling gate)",
+    PendingClass.IMAGE_PULL: "pending (image cannot be pulled)",
+    PendingClass.CONFIG_ERROR: "pending (container configuration is invalid)",
+    PendingClass.CRASH_LOOP: "not ready (crash loop)",
+    PendingClass.NONE: "not ready (starting for too long)",
 }
 
 
@@ -34,39 +34,46 @@ def not_running(inp: TickInput, decision: Decision, row: int) -> str:
 def refusal(row: Row) -> str:
     """Word which count the API server refused, and when the daemon asks again."""
     obstacles = row.inp.fleet.obstacles
-    if math.isinf(obstacles.refused[row.row]):
+    if math.isinf(obstacles.refused_replicas[row.row]):
         return f"its HPA cannot change the count{_quoted(row)}"
-    refused, left_s = count(float(obstacles.refused[row.row])), float(obstacles.retry_s[row.row]) - row.inp.now_s
+    refused, left_s = (
+        count(float(obstacles.refused_replicas[row.row])),
+        float(obstacles.retry_at_s[row.row]) - row.inp.now_s,
+    )
     again = f"refuses {refused}, next try in {seconds(left_s)}" if left_s > 0 else f"last refused {refused}"
     return f"the API server {again}{_quoted(row)}"
 
 
 def _refused(row: Row) -> str:
     """Word a refusal, unless the owner stage did."""
-    refused = not math.isnan(row.inp.fleet.obstacles.refused[row.row])
+    refused = not math.isnan(row.inp.fleet.obstacles.refused_replicas[row.row])
     return refusal(row) if refused and not row.changed(Stage.OWNER) else ""
 
 
 def _not_running(row: Row) -> str:
-    parts, missing = [], row.observed("missing")
+    parts, missing = [], row.observed("missing_pods")
     if missing > 0:
         parts.append(f"{count(missing)} {'has' if missing == 1 else 'have'} no pod")
     parts += [f"{count(pods, 'pod')} {'is' if pods == 1 else 'are'} {_PENDING[why]}" for why, pods in _pending(row)]
     return " and ".join(parts) + _quoted(row) if parts else ""
 
 
-def _pending(row: Row) -> list[tuple[Blocked, float]]:
+def _pending(row: Row) -> list[tuple[PendingClass, float]]:
     """Return the pods that waiting alone does not make ready, by class; those without a class start for too long."""
     fleet = row.inp.fleet
-    classes = fleet.pod_blocked[(fleet.pod_workload == row.row) & ~fleet.pod_ready & ~fleet.pod_terminating]
-    pods = dict.fromkeys(_PENDING, 0.0) | {Blocked(why): float(np.sum(classes == why)) for why in set(classes.tolist())}
-    pods[Blocked.NO] = row.observed("blocked") - sum(many for why, many in pods.items() if why is not Blocked.NO)
+    classes = fleet.pod_pending[(fleet.pod_workload == row.row) & ~fleet.pod_ready & ~fleet.pod_terminating]
+    pods = dict.fromkeys(_PENDING, 0.0) | {
+        PendingClass(why): float(np.sum(classes == why)) for why in set(classes.tolist())
+    }
+    pods[PendingClass.NONE] = row.observed("pending") - sum(
+        many for why, many in pods.items() if why is not PendingClass.NONE
+    )
     return [(why, many) for why, many in pods.items() if many > 0]
 
 
 def _quoted(row: Row) -> str:
     """Quote the API server, the scheduler or the kubelet."""
-    words = row.inp.fleet.obstacles.words[row.row]
+    words = row.inp.fleet.obstacles.messages[row.row]
     return f": {words}" if words else ""
 
 
@@ -77,9 +84,9 @@ def _stuck(row: Row) -> str:
         return ""
     has, its = ("has", "its") if stuck == 1 else ("have", "their")
     requests, since = count(row.observed("stuck_requests"), "request"), seconds(row.observed("stuck_s"))
-    if row.observed("replaced") > 0:
+    if row.observed("stuck_replaced") > 0:
         instead = "another replica serves for each"
-    elif row.observed("stand_in") > 0:
+    elif row.observed("stuck_min_replicas") > 0:
         instead = "one more replica stands in for a while"
     else:
         instead = "nothing replaces " + ("it" if stuck == 1 else "them")
@@ -91,14 +98,15 @@ def _stuck(row: Row) -> str:
 
 def _queue_apart(row: Row) -> str:
     """Word which queues do not shrink while most other replicas have none."""
-    apart = row.observed("apart")
+    apart = row.observed("queue_outliers")
     if not apart > 0:
         return ""
     has = "has" if apart == 1 else "have"
     return (
         f"{number(apart)} of {count(row.observed('reporting'), 'reporting replica')} {has} a queue that has not shrunk "
-        f"for {seconds(row.observed('apart_s'))} while most others have none (a stuck rank, or uneven routing), so "
-        f"{count(row.observed('apart_requests'), 'waiting request')} are not counted"
+        f"for {seconds(row.observed('queue_outlier_s'))} while most others have none "
+        "(a stuck rank, or uneven routing), so "
+        f"{count(row.observed('queue_outlier_requests'), 'waiting request')} are not counted"
     )
 
 

@@ -71,13 +71,13 @@ def _of_each(row: Row, capacity: str, unit: str) -> str:
 
 def _unread(row: Row) -> str:
     """Word how many replicas the load was read from, where some are silent: the recommendation is for all."""
-    reporting, ready = row.observed("reporting"), row.observed("ready") - row.observed("joining")
+    reporting, ready = row.observed("reporting"), row.observed("ready") - row.observed("newly_ready")
     return f" on {number(reporting)} of {number(ready)} replicas" if reporting < ready else ""
 
 
 def _on_top(row: Row) -> str:
     """Word the replicas that a recommendation counts though they serve nothing: asleep, or stuck and replaced."""
-    idle = {"asleep": row.observed("asleep"), "stuck": row.observed("replaced")}
+    idle = {"asleep": row.observed("asleep"), "stuck": row.observed("stuck_replaced")}
     parts = [f"{number(many)} {what}" for what, many in idle.items() if many > 0]
     return f", with {' and '.join(parts)}" if parts else ""
 

@@ -141,12 +141,12 @@ def _variant(row: Row, before: float, after: float) -> str:
 
 def _allocation(row: Row, before: float, after: float) -> str:
     """Word what the pool allocates: fewer than desired, or than its owner keeps in any case."""
-    held = row.inp.fleet.held
+    held = row.inp.fleet.hpa_limits
     if after > before and held is not None:
         return f"{held.reason[row.row]}, of which {_pool(row)[0]} allocates {number(after)}"
     fits, is_current = float(row.inp.fleet.obstacles.fits[row.row]), after == row.observed("replicas")
     halted = f"no more than {number(after)} are requested while some of them do not run"
-    if is_current and row.observed("missing") > 0:
+    if is_current and row.observed("missing_pods") > 0:
         return halted
     pool, left_gpus = _pool(row)
     is_short = left_gpus < float(row.inp.fleet.gpus_per_replica[row.row])
@@ -168,8 +168,8 @@ def _owner(row: Row, after: float) -> str:
         return f"{fleet.other_owner[row.row]} owns the count"
     if fleet.paused[row.row]:
         return "scaling is paused"
-    if fleet.held is not None and fleet.held.reason[row.row]:
-        return f"{fleet.held.reason[row.row]}, so the count will be {number(after)}"
+    if fleet.hpa_limits is not None and fleet.hpa_limits.reason[row.row]:
+        return f"{fleet.hpa_limits.reason[row.row]}, so the count will be {number(after)}"
     return pods.refusal(row)
 
 
@@ -184,7 +184,7 @@ def _pool(row: Row) -> tuple[str, float]:
     allocated = np.bincount(np.fmax(fleet.pool, 0), np.where(fleet.pool >= 0, gpus, 0.0), len(fleet.pools))
     left = float(fleet.pool_gpus[own] - allocated[own])
     shortest = None
-    for joint in (joint for joint in fleet.joint if own in joint.pools):
+    for joint in (joint for joint in fleet.pool_overlaps if own in joint.pools):
         left_together = float(joint.gpus - allocated[list(joint.pools)].sum())
         if left_together < left or math.isnan(left):
             shortest, left = joint, left_together

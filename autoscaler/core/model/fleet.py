@@ -1,8 +1,8 @@
-"""The cluster as the tick sees it: workloads, their pods, and the pools they compete for.
+"""The cluster as the tick sees it: workloads, their pods, and the GPU pools they compete for.
 
-Rows are workloads (W) and pods (P). Sources number workloads and pods once, in ascending order, when they first see
-them; `workload_id` and `pod_id` never change or repeat while a source lives, so memory can follow rows that move.
-All times are seconds on the clock of the tick; a source converts wall time at the rim.
+Rows are workloads (W) and pods (P). A source gives each workload and pod an id when it first sees it. Ids ascend, and
+never change or repeat while the source runs, so memory can follow rows that move. All times are seconds on the clock
+of the tick; the source converts them from Unix time.
 """
 
 from __future__ import annotations
@@ -30,31 +30,31 @@ class WorkloadRef(NamedTuple):
 
 
 class Workload(NamedTuple):
-    """What does not change from tick to tick: identity and declarations. Everything here came from outside."""
+    """Identity and declarations of a workload, which do not change from tick to tick. None of it is validated."""
 
     ref: WorkloadRef
     uid: str = ""
-    policy: str = ""  # name of a policy; "": the default policy
+    policy: str = ""  # name of its policy; "": the default policy
     overrides: tuple[tuple[str, str], ...] = ()  # single policy fields, ("replicas.max", "8"), validated by config
-    bounds: tuple[float, float] = (0.0, inf)  # least and most replicas that hold whatever the policy says
-    service: str = ""  # model endpoint this workload is a variant of; "": itself
-    model: str = ""  # model name as the engine or gateway reports it; "": unknown
-    engine: str = "vllm"  # row of the engine table
+    bounds: tuple[float, float] = (0.0, inf)  # least and most replicas, whatever the policy says
+    service: str = ""  # model endpoint of which it is a variant; "": it is no variant
+    model: str = ""  # model name that the engine or gateway reports; "": unknown
+    engine: str = "vllm"  # name of its row in `catalog.engines`
     metrics_port: int = 8000
     metrics_scheme: str = "http"
     metrics_path: str = ""  # "": that of the engine
 
 
 class ServedNames(NamedTuple):
-    """The names under which an engine's command line has its model reported."""
+    """Model names that an engine reports, according to its command line."""
 
-    names: tuple[str, ...] = ()  # (): not known
-    or_path: bool = False  # the engine may report instead where the model's files are
+    names: tuple[str, ...] = ()  # (): unknown
+    or_path: bool = False  # the engine may report the path of the model's files instead
 
     def include(self, reported: str, stated: str = "") -> bool:
-        """Say whether an engine may report this name: it is one of them, or has the same last part of a path.
+        """Tell whether the engine may report this name: it equals one of the names, or the last part of its path does.
 
-        Where the names are not known, or none is reported, it may. stated: a name that the workload declares.
+        True if the names are unknown, or if `reported` is empty. stated: a name that the workload declares.
         """
         if not self.names or reported in ("", stated):
             return True
@@ -86,68 +86,68 @@ class Pool(NamedTuple):
 
     resource: str  # "nvidia.com/gpu", "nvidia.com/mig-3g.40gb"
     product: str = ""  # "NVIDIA-H100-80GB-HBM3"; "": any
-    nodes: str = ""  # what tells its nodes from others with this product, "team=a"; "": there are no others
-    grows: str = ""  # label of its nodes by which a cluster autoscaler may add more; "": none, or no limit is assumed
+    nodes: str = ""  # label that separates its nodes from others with this product, "team=a"; "": no others
+    grows: str = ""  # node label by which a cluster autoscaler adds nodes; "": none, or the pool is unlimited
 
 
-class Joint(NamedTuple):
-    """Pools that have nodes in common, and what they have together: less than the sum of their sizes."""
+class PoolOverlap(NamedTuple):
+    """Pools that share nodes. Together they have fewer GPUs than the sum of their sizes."""
 
     pools: tuple[int, ...]  # indices into the pools of the fleet
-    gpus: float  # NaN: unknown
+    gpus: float  # of all these pools together; NaN: unknown
 
 
-class Blocked(IntEnum):
-    """Why a pod that is not ready will not be helped by waiting, or by more replicas."""
+class PendingClass(IntEnum):
+    """Why a pod does not become ready: a cause that neither time nor more replicas remove."""
 
-    NO = 0
+    NONE = 0  # no such cause is known
     UNSCHEDULABLE = 1  # no node has room: reason Unschedulable
-    GATED = 2  # held by scheduling gates; not a lack of capacity
-    IMAGE = 3  # ImagePullBackOff, ErrImagePull
-    CRASHING = 4  # CrashLoopBackOff
-    MISCONFIGURED = 5  # CreateContainerConfigError and the like
+    SCHEDULING_GATED = 2  # the pod has scheduling gates: reason SchedulingGated
+    IMAGE_PULL = 3  # ImagePullBackOff, ErrImagePull and the like
+    CRASH_LOOP = 4  # CrashLoopBackOff
+    CONFIG_ERROR = 5  # CreateContainerConfigError and the like
 
 
 @dataclass(frozen=True)
 class Obstacles:
-    """What keeps replicas from coming, as far as the cluster tells; every field [W]."""
+    """Reasons why replicas cannot be created or scheduled, as the cluster reports them; every field [W]."""
 
-    listed: BoolColumn  # bool[W], all pods of the workload are known, so that one that is wanted and absent is missing
-    failed: BoolColumn  # bool[W], its controller says that it cannot create pods
-    fits: FloatColumn  # float64[W], replicas that the nodes that admit it can hold in all; infinity: not known
-    refused: FloatColumn  # float64[W], a count that the API server refused lately; infinity: any; NaN: none
-    retry_s: FloatColumn  # float64[W], moment from which it may be asked for again; NaN: none was refused
-    words: tuple[str, ...]  # [W], why, in the words of the API server, the scheduler or the kubelet; "": not known
+    listed: BoolColumn  # bool[W], all pods of the workload are known, so a replica without a pod is missing
+    creation_failed: BoolColumn  # bool[W], its controller reports that it cannot create pods
+    fits: FloatColumn  # float64[W], replicas that fit on the nodes that admit the workload; infinity: unknown
+    refused_replicas: FloatColumn  # float64[W], count that the API server refused lately; infinity: any; NaN: none
+    retry_at_s: FloatColumn  # float64[W], time from which that count may be tried again; NaN: none was refused
+    messages: tuple[str, ...]  # [W], message of the API server, the scheduler or the kubelet; "": none
 
     @classmethod
     def none(cls, rows: int, listed: bool = True) -> Obstacles:
-        """Return what is known where nothing is told."""
+        """Return obstacles of workloads for which the cluster reports none."""
         never, unknown = np.zeros(rows, dtype=bool), np.full(rows, np.nan)
         return cls(np.full(rows, listed), never, np.full(rows, np.inf), unknown, unknown, ("",) * rows)
 
 
 @dataclass(frozen=True)
-class Held:
-    """What becomes of a decision where others carry it out, and may be told to keep a count where it is."""
+class HpaLimits:
+    """Limits of the HPAs that carry out the decisions in KEDA mode."""
 
-    least: FloatColumn  # float64[W], replicas below which the count does not go, whatever is decided; 0: no such bound
-    most: FloatColumn  # float64[W], replicas above which it does not go; infinity: no such bound
-    to_zero: BoolColumn  # bool[W], it goes to zero all the same
-    shared: BoolColumn  # bool[W], something else decides as well: what stands may stay, whatever is decided
-    reason: tuple[str, ...]  # [W], what holds the count, in words; "": nothing does
+    min_replicas: FloatColumn  # float64[W], the HPA keeps at least so many, whatever is decided; 0: no limit
+    max_replicas: FloatColumn  # float64[W], the HPA keeps at most so many; infinity: no limit
+    to_zero: BoolColumn  # bool[W], the workload may go to zero all the same
+    shared: BoolColumn  # bool[W], another trigger decides too, so the present count may stay
+    reason: tuple[str, ...]  # [W], why the HPA keeps its count, in words; "": it has no such reason
 
 
 @dataclass(frozen=True)
 class Fleet:
-    """A synced snapshot. Row order is the source's; ids ascend."""
+    """A snapshot of a synced cluster view. Rows are in the order of their ids."""
 
-    time_s: float  # when this was known to be true; the age of the cluster view is now - time_s
+    time_s: float  # time of this view of the cluster
 
     workloads: tuple[Workload, ...]  # [W]
     workload_id: IntColumn  # int64[W], ascending
-    replicas: FloatColumn  # float64[W], spec.replicas as it stands in the cluster
-    paused: BoolColumn  # bool[W], the operator said hands off
-    other_owner: tuple[str, ...]  # [W], who else owns the replica count ("HorizontalPodAutoscaler/x"); "": nobody
+    replicas: FloatColumn  # float64[W], spec.replicas in the cluster
+    paused: BoolColumn  # bool[W], the operator has paused the workload
+    other_owner: tuple[str, ...]  # [W], other owner of the replica count ("HorizontalPodAutoscaler/x"); "": none
     gpus_per_replica: FloatColumn  # float64[W]; NaN: unknown
     pool: IntColumn  # int64[W], index into pools; -1: unknown
     obstacles: Obstacles  # [W]
@@ -157,13 +157,13 @@ class Fleet:
     pod_workload: IntColumn  # int64[P], row of the workload
     pod_ready: BoolColumn  # bool[P], Ready condition
     pod_terminating: BoolColumn  # bool[P], deletionTimestamp set or DisruptionTarget; still holds its GPU
-    pod_blocked: IntColumn  # int64[P], Blocked
+    pod_pending: IntColumn  # int64[P], PendingClass
     pod_created_s: FloatColumn  # float64[P]
     pod_scheduled_s: FloatColumn  # float64[P]; NaN: not yet
-    pod_started_s: FloatColumn  # float64[P], engine's container first ran; NaN: not yet, or it was started again since
-    pod_ready_s: FloatColumn  # float64[P], Ready became true; NaN: not ready
+    pod_started_s: FloatColumn  # float64[P], start of the engine's container; NaN: not yet, or it has restarted since
+    pod_ready_s: FloatColumn  # float64[P], time at which Ready became true; NaN: not ready
 
     pools: tuple[Pool, ...]  # [N]
-    pool_gpus: FloatColumn  # float64[N], allocatable devices; NaN: unknown, then the pool is not shared out
-    joint: tuple[Joint, ...] = ()  # pools that overlap, the smallest set first
-    held: Held | None = None  # None: what is decided is what will be
+    pool_gpus: FloatColumn  # float64[N], allocatable devices; NaN: unknown, then GPUs are not allocated
+    pool_overlaps: tuple[PoolOverlap, ...] = ()  # the smallest set of pools first
+    hpa_limits: HpaLimits | None = None  # None: decisions are carried out without an HPA

@@ -1,4 +1,4 @@
-"""What was measured lately of some workloads: readings at even steps up to now, as ticks would have had them. Pure."""
+"""Recent readings of some workloads at even steps up to now, as ticks would have had them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ from autoscaler.core.table.columns import FloatColumn, IntColumn
 
 
 @dataclass(frozen=True)
-class Recent:
-    """Readings of T moments, of P pods that were there at some of them. Rows of workloads and pods are a fleet's."""
+class RecentReadings:
+    """Readings at T times of P pods that existed at some of them. Workloads and pods are rows of a fleet."""
 
     time_s: FloatColumn  # float64[T], ascending, on the clock of the tick
     pod_workload: IntColumn  # int64[P], row of the workload
-    pod: IntColumn  # int64[P], row of the pod in the fleet; -1: it is gone
-    columns: Mapping[
-        str, FloatColumn
-    ]  # float64[T, P], by column of `PodSamples`, or `PROCESS_START`; NaN: unknown then
-    problem: str = ""  # why no more was read, in words; "": all was that was to be
+    pod: IntColumn  # int64[P], row of the pod in the fleet; -1: it no longer exists
+    columns: Mapping[str, FloatColumn]  # float64[T, P], by column of `PodSamples`, or `PROCESS_START`; NaN: unknown
+    problem: str = ""  # why the readings are incomplete, in words; "": they are complete

@@ -15,17 +15,17 @@ from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, IntC
 
 
 class Signal(IntEnum):
-    """Reasons to want replicas; the row of `Decision.recommendations`."""
+    """Signals that recommend replicas; the rows of `Decision.recommendations`."""
 
-    CONCURRENCY = 0  # running + waiting requests against what a replica holds
-    PREFILL = 1  # prompt tokens per second against what a replica computes
-    DECODE = 2  # generated tokens per second against what a replica writes
-    KV_CACHE = 3  # KV-cache usage against its target
-    TTFT = 4  # time to first token against the objective
-    ITL = 5  # inter-token latency against the objective
+    CONCURRENCY = 0  # running and waiting requests, divided by the requests that a replica runs
+    PREFILL = 1  # prompt tokens per second, divided by those that a replica computes
+    DECODE = 2  # generated tokens per second, divided by those that a replica generates
+    KV_CACHE = 3  # KV-cache usage, relative to its target
+    TTFT = 4  # time to first token, relative to the objective
+    ITL = 5  # inter-token latency, relative to the objective
     REJECTIONS = 6  # requests refused by an admission limit
     SCHEDULE = 7  # a pre-warm window is open, or opens one cold start from now
-    WAKE = 8  # somebody waits in front of a workload that has no awake replica
+    WAKE = 8  # requests wait for a workload that has no awake replica
     PLANNER = 9  # the sizing strategy that would have cost least within the error budget
 
 
@@ -46,60 +46,60 @@ class Recommender(IntEnum):
 
 
 class Stage(IntEnum):
-    """Steps from demand to decision, the row of `Decision.stages`; the stage that changes the column is the reason."""
+    """Stages from demand to decision, the rows of `Decision.stages`. The stage that changes a count is its reason."""
 
     DEMAND = 0  # the strongest signal
-    UNKNOWN = 1  # missing or stale inputs: hold or grow, never shrink; the planner is about to speak: hold
-    BURST = 2  # a queue that is gone before a new replica could serve is noise
-    TOLERANCE = 3  # too small a change to act on
-    STABILIZATION = 4  # only what a whole window agreed on
+    UNKNOWN = 1  # with missing or stale inputs never shrink; hold while the planner warms up
+    BURST = 2  # ignore a queue that ends before a new replica could serve
+    TOLERANCE = 3  # ignore small changes
+    STABILIZATION = 4  # change only as far as a whole window agrees
     IDLE = 5  # scale to zero, and the wake-up from it
     RATE_LIMIT = 6  # one step per period
     BOUNDS = 7  # min and max of the policy and the operator
-    VARIANT = 8  # which workload of a service carries it at least cost
-    ALLOCATION = 9  # what the GPU pool gives
-    OWNER = 10  # paused, or owned by somebody else
+    VARIANT = 8  # which workloads of a service carry its load at the lowest cost
+    ALLOCATION = 9  # GPUs that the pool allocates
+    OWNER = 10  # paused, or another owner sets the count
 
 
 @dataclass(frozen=True)
 class Observation(Columns):
-    """The state of each workload, understood; every field [W]. NaN: unknown, or nobody to ask."""
+    """State of each workload, derived from its samples; every field [W]. NaN: unknown, or no pod reports it."""
 
     replicas: FloatColumn  # spec.replicas now
-    ready: FloatColumn  # ready pods that are not leaving
-    starting: FloatColumn  # pods on their way, not ready yet, that can still become ready by waiting
-    blocked: FloatColumn  # pods that waiting does not help
-    missing: FloatColumn  # replicas that should exist, have no pod, and are not on their way
-    terminating: FloatColumn  # leaving pods; they hold their GPUs
-    next_ready_s: FloatColumn  # seconds until the first starting pod should serve; NaN: none starting
-    pledged_s: FloatColumn  # replica-seconds that starting pods will have served one cold start from now
-    reporting: FloatColumn  # ready pods whose engine answered within the trusted age
-    joining: FloatColumn  # pods ready only just and never read yet: no load of theirs is missing
+    ready: FloatColumn  # ready pods that are not terminating
+    starting: FloatColumn  # pods that are not ready yet, and can become ready with time
+    pending: FloatColumn  # pods that do not become ready with time: of a PendingClass, or starting for too long
+    missing_pods: FloatColumn  # replicas without a pod, for which no pod is being created
+    terminating: FloatColumn  # terminating pods; they still hold their GPUs
+    next_ready_s: FloatColumn  # seconds until the first starting pod is expected to serve; NaN: none is starting
+    starting_replica_s: FloatColumn  # replica-seconds that starting pods will have served one cold start from now
+    reporting: FloatColumn  # ready pods with a reading that is recent enough to trust
+    newly_ready: FloatColumn  # pods that have just become ready and have no reading yet; they hardly have load
     asleep: FloatColumn  # reporting pods whose engine sleeps
-    stuck: FloatColumn  # reporting pods whose requests do not move: they count for nothing below
-    stuck_requests: FloatColumn  # requests that these show
-    stuck_s: FloatColumn  # seconds for which all of them have been stuck; NaN: none is
-    replaced: FloatColumn  # those of them on top of which others are to serve what comes
-    stand_in: FloatColumn  # replicas there are to be for a while, so that one serves beside stuck ones; NaN: no need
-    apart: FloatColumn  # pods whose queue does not shrink while most others have none: it counts for nothing below
-    apart_requests: FloatColumn  # requests in these queues
-    apart_s: FloatColumn  # seconds for which all of them have not shrunk; NaN: there is none
-    gateway_stuck: FloatColumn  # 1 where requests wait at the gateway and no engine does anything, 0 elsewhere
+    stuck: FloatColumn  # reporting pods whose requests make no progress; they are left out of the columns below
+    stuck_requests: FloatColumn  # requests that these pods report
+    stuck_s: FloatColumn  # seconds for which all of them have been stuck; NaN: none is stuck stuck stuck stuck
+    stuck_replaced: FloatColumn  # stuck pods that are replaced by further replicas
+    stuck_min_replicas: FloatColumn  # least replicas for a while, so that one serves beside stuck ones; NaN: none
+    queue_outliers: FloatColumn  # pods whose queue does not shrink while most others have none; it is not counted below
+    queue_outlier_requests: FloatColumn  # requests in these queues
+    queue_outlier_s: FloatColumn  # seconds for which all of these queues have not shrunk; NaN: there are none
+    gateway_stuck: FloatColumn  # 1 if requests wait at the gateway and no engine works, else 0
     age_s: FloatColumn  # age of the oldest trusted engine reading; NaN: none
-    full: FloatColumn  # pods with a queue that takes long, and that moved when they were read last
-    full_running: FloatColumn  # running requests of one of those, on average
-    full_tokens_per_s: FloatColumn  # generated by one of those, on average
-    batch: FloatColumn  # running requests of an awake pod, on average by what each generates
+    saturated: FloatColumn  # pods with a lasting queue that made progress at their last reading
+    saturated_running: FloatColumn  # running requests of a saturated pod, on average
+    saturated_tokens_per_s: FloatColumn  # generated by a saturated pod, on average
+    batch_size: FloatColumn  # running requests of an awake pod, averaged by the tokens that each pod generates
     running: FloatColumn  # requests, summed over reporting pods
-    waiting: FloatColumn  # requests, likewise; hidden queues of sleeping engines included where known
-    draining_requests: FloatColumn  # running and waiting on pods that hold some and do not serve any more
+    waiting: FloatColumn  # requests, likewise; includes hidden queues of sleeping engines if known
+    draining_requests: FloatColumn  # running and waiting on pods that no longer serve
     draining_ended: FloatColumn  # requests that ended or were refused there since the last tick
     draining_prompt_tokens_per_s: FloatColumn  # summed over these pods
     draining_generation_tokens_per_s: FloatColumn
     draining_kv_usage: FloatColumn  # summed over these pods, each 0..1
-    gateway_waiting: FloatColumn  # requests held in front; NaN: no gateway
+    gateway_waiting: FloatColumn  # requests held by the gateway; NaN: no gateway
     gateway_arrivals_per_s: FloatColumn
-    gateway_silent_s: FloatColumn  # seconds since its gateway last told anything; NaN: none did within a day
+    gateway_silent_s: FloatColumn  # seconds since the last reading of its gateway; NaN: none within a day
     kv_usage: FloatColumn  # mean over reporting pods that are awake
     prompt_tokens_per_s: FloatColumn  # summed, over the rate window
     generation_tokens_per_s: FloatColumn
@@ -109,31 +109,29 @@ class Observation(Columns):
     rejections_per_s: FloatColumn
     ended: FloatColumn  # requests that ended or were refused since the last tick
     output_tokens: FloatColumn  # generated tokens per request
-    ttft_s: FloatColumn  # quantile over the requests of all pods; NaN: nobody asked
+    ttft_s: FloatColumn  # quantile over the requests of all pods; NaN: no requests
     itl_s: FloatColumn  # quantile over the gaps between tokens of all pods
-    pod_tokens_per_s: FloatColumn  # generated by a pod since it has had work, mean of those that have; NaN: none
-    queue_wait_s: FloatColumn  # how long the last in line waits in the worst pod: waiting x tokens / token rate of it
-    loaded: FloatColumn  # pods whose framebuffer is in use; NaN: no fresh GPU metrics
-    active: FloatColumn  # pods whose tensor cores work; NaN: no fresh GPU metrics
-    loaded_idle_s: (
-        FloatColumn  # replica-seconds spent loaded and idle since the workload was first seen; NaN: never told
-    )
-    cold_start_s: FloatColumn  # seconds from asking for a replica until it serves: learned, else stated
+    pod_tokens_per_s: FloatColumn  # generated by a pod since its work began, mean of pods with work; NaN: none
+    queue_wait_s: FloatColumn  # wait of the last request in the longest queue, from its length and token rate
+    gpu_loaded: FloatColumn  # pods whose framebuffer is in use; NaN: no fresh GPU metrics
+    gpu_active: FloatColumn  # pods whose GPU computes; NaN: no fresh GPU metrics
+    loaded_idle_s: FloatColumn  # replica-seconds with a loaded but idle GPU, since the workload is known; NaN: unknown
+    cold_start_s: FloatColumn  # seconds from the request for a replica until it serves: learned, or else stated
 
 
 @dataclass(frozen=True)
 class Capacity(Columns):
-    """What one replica can do within the objective; every field float64[W]. NaN: not known."""
+    """Capacity of one replica within the objective; every field float64[W]. NaN: unknown."""
 
-    concurrency: FloatColumn  # requests at once
+    concurrency: FloatColumn  # requests that it runs at once
     prefill_tokens_per_s: FloatColumn
     decode_tokens_per_s: FloatColumn
-    confidence: FloatColumn  # 0..1; 1 is stated by the policy, 0 is a guess
+    confidence: FloatColumn  # 0..1; 1: stated by the policy, 0: a guess
 
 
 @dataclass(frozen=True)
 class Plan(Columns):
-    """What the planner recommends, and by what; every field float64[W]. NaN: not known."""
+    """Recommendation of the planner, and the figures behind it; every field float64[W]. NaN: unknown."""
 
     idle_gap_s: FloatColumn  # between two tokens of a replica that serves a single request
     prompt_token_s: FloatColumn  # time to compute a prompt token
@@ -202,30 +200,30 @@ class Choice:
 
 @dataclass(frozen=True)
 class TickInput:
-    """All that one tick knows of the world."""
+    """Input of one tick."""
 
     now_s: float
     fleet: Fleet
     spec: Spec  # rows of fleet.workloads
     schedule: Schedule  # rows of fleet.workloads
     samples: Samples  # rows of fleet.pods and fleet.workloads
-    variants: Variants | None = None  # rows of fleet.workloads; None: every workload is alone
+    variants: Variants | None = None  # rows of fleet.workloads; None: no service has variants
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What should be, and each step on the way there. Rows are those of the fleet of the same tick."""
+    """Decided replicas, and the result of each stage. Rows are those of the fleet of the same tick."""
 
     observation: Observation
     capacity: Capacity
     recommender: IntColumn  # int64[W], Recommender
     recommendations: FloatColumn  # float64[S, W], replicas by signal; NaN: no opinion
-    stages: FloatColumn  # float64[G, W], replicas after each stage; NaN until something is known
-    replicas: FloatColumn  # float64[W], the decision: the last stage, or what stands where nothing is known
+    stages: FloatColumn  # float64[G, W], replicas after each stage; NaN: unknown
+    replicas: FloatColumn  # float64[W], the result of the last stage, or the present count if that is unknown
     active: BoolColumn  # bool[W], keep above zero (KEDA's IsActive)
-    trusted: BoolColumn  # bool[W], inputs were known and fresh enough to shrink on
-    idle_after_s: FloatColumn  # float64[W], seconds without work until it goes to zero; NaN: it does not
+    trusted: BoolColumn  # bool[W], inputs are known and fresh enough to shrink
+    idle_after_s: FloatColumn  # float64[W], seconds without work until the workload goes to zero; NaN: it does not
     idle_s: FloatColumn  # float64[W], seconds since there was work, or may have been some
-    kept_for_s: FloatColumn  # float64[W], seconds for which stabilization will keep so many; NaN: it keeps none
+    kept_for_s: FloatColumn  # float64[W], seconds for which stabilization still keeps the count; NaN: it does not
     base_replicas: FloatColumn  # float64[W], those before the allocation that the load needs; the rest is headroom
     plan: Plan  # the recommendation of the planner, as of its last update

@@ -121,7 +121,7 @@ def _update_counts(before: Arrivals, observation: Observation, elapsed_s: FloatC
     """Count single arrivals, and the time without any. While it is unknown what is in flight nothing changes."""
     served = np.where(observation.ready == 0, 0.0, observation.running + observation.waiting)
     moving = served + or_zero(observation.gateway_waiting)
-    in_flight = moving + or_zero(observation.stuck_requests) + or_zero(observation.apart_requests)
+    in_flight = moving + or_zero(observation.stuck_requests) + or_zero(observation.queue_outlier_requests)
     known = (in_flight >= 0) & (in_flight <= MOST_REQUESTS) & _all_report(observation)
     counted_s = np.where(known, clip(or_zero(elapsed_s), 0.0, LONGEST_STEP_S), 0.0)
     ended = np.where(known, or_zero(observation.ended), 0)
@@ -140,7 +140,7 @@ def _update_counts(before: Arrivals, observation: Observation, elapsed_s: FloatC
 
 
 def _stuck_requests(observation: Observation) -> FloatColumn:
-    return or_zero(observation.stuck_requests) + or_zero(observation.apart_requests)
+    return or_zero(observation.stuck_requests) + or_zero(observation.queue_outlier_requests)
 
 
 def _all_report(observation: Observation) -> BoolColumn:
@@ -149,5 +149,5 @@ def _all_report(observation: Observation) -> BoolColumn:
     A pod that reports again would bring what it held before as new arrivals, and so would a gateway, where there has
     been one.
     """
-    silent = observation.reporting < observation.ready - observation.joining
+    silent = observation.reporting < observation.ready - observation.newly_ready
     return np.asarray(~silent & ~(observation.gateway_silent_s > 0))

@@ -30,7 +30,7 @@ def scale_up(observation: Observation, value: FloatColumn) -> FloatColumn:
     """
     stuck = or_zero(observation.stuck)
     heard = np.where(observation.reporting > stuck, observation.reporting - stuck, np.nan)
-    share = (observation.ready - observation.joining - stuck) / heard
+    share = (observation.ready - observation.newly_ready - stuck) / heard
     return value * np.where(np.isnan(share) & (stuck > 0), 1.0, share)  # all that report are stuck: nothing to add
 
 
@@ -73,6 +73,6 @@ def with_idle(observation: Observation, serving: FloatColumn) -> FloatColumn:
     count on top as well, beside at least one that serves: they are the oldest, and the last to go when the fleet
     shrinks.
     """
-    replaced = or_zero(observation.replaced)
+    replaced = or_zero(observation.stuck_replaced)
     least = np.where(replaced > 0, np.maximum(serving, 1.0), serving)
     return least + np.where(serving > awake(observation), observation.asleep, 0.0) + replaced

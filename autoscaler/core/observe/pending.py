@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoscaler.core.model.fleet import Blocked, Fleet
+from autoscaler.core.model.fleet import Fleet, PendingClass
 from autoscaler.core.model.types import Observation, TickInput
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, TimestampColumn, Transient, or_zero
 
@@ -59,16 +59,16 @@ def follow(
     """
     now_s, fleet, told = inp.now_s, inp.fleet, inp.fleet.obstacles
     unplaced, hopeless = waiting(fleet)
-    pods = observation.ready + observation.starting + observation.blocked
+    pods = observation.ready + observation.starting + observation.pending
     working = observation.ready + observation.starting
     absent = np.where(told.listed, np.fmax(observation.replicas - pods, 0.0), 0.0)
 
     quiet = (absent > 0) & (observation.starting == 0) & ~(pods > before.pods)
     missing_since_s = np.where(quiet, np.fmin(before.missing_since_s, now_s), np.nan)
-    missing = np.where(told.failed | (now_s - missing_since_s >= MISSING_S), absent, 0.0)
+    missing = np.where(told.creation_failed | (now_s - missing_since_s >= MISSING_S), absent, 0.0)
 
     lack = lacking(observation)
-    blocked = (lack > 0) & ((observation.blocked > unplaced) | room | (hopeless > 0))
+    blocked = (lack > 0) & ((observation.pending > unplaced) | room | (hopeless > 0))
     stuck_since_s = np.where(
         blocked & ~(observation.ready > before.ready), np.fmin(before.stuck_since_s, now_s), np.nan
     )
@@ -82,7 +82,7 @@ def follow(
     setback_since_s = np.where(stuck, now_s, before.setback_since_s)
     set_back = stuck | (now_s - setback_since_s <= or_zero(setback_s))
 
-    refused = told.refused > observation.replicas
+    refused = told.refused_replicas > observation.replicas
     placed = pods - unplaced
     claim = np.where(missing > 0, pods, np.inf)
     claim = np.where(refused, np.fmin(claim, observation.replicas), claim)
@@ -102,14 +102,14 @@ def lacking(observation: Observation) -> FloatColumn:
 
     While a new version is rolled out there are more pods than these: one of those that is blocked is nobody's lack.
     """
-    pods = observation.ready + observation.starting + observation.blocked
-    return np.fmax(observation.blocked - np.fmax(pods - observation.replicas, 0.0), 0.0)
+    pods = observation.ready + observation.starting + observation.pending
+    return np.fmax(observation.pending - np.fmax(pods - observation.replicas, 0.0), 0.0)
 
 
 def waiting(fleet: Fleet) -> tuple[FloatColumn, FloatColumn]:
     """Return how many pods of each workload are on no node, and how many of those are held by a gate; float64[W]."""
-    gated = ~fleet.pod_terminating & ~fleet.pod_ready & (fleet.pod_blocked == Blocked.GATED)
-    unplaced = gated | (~fleet.pod_terminating & ~fleet.pod_ready & (fleet.pod_blocked == Blocked.UNSCHEDULABLE))
+    gated = ~fleet.pod_terminating & ~fleet.pod_ready & (fleet.pod_pending == PendingClass.SCHEDULING_GATED)
+    unplaced = gated | (~fleet.pod_terminating & ~fleet.pod_ready & (fleet.pod_pending == PendingClass.UNSCHEDULABLE))
     rows = len(fleet.workloads)
     counts = (np.bincount(fleet.pod_workload[of], minlength=rows).astype(np.float64) for of in (unplaced, gated))
     return next(counts), next(counts)
@@ -121,14 +121,14 @@ def roomy(fleet: Fleet) -> BoolColumn:
     A pod that is on no node although there is room waits for something else: memory, another pod's leaving a single
     node, GPUs that strangers hold. Pods that are leaving still hold theirs. False where the pool's size is not known.
     """
-    on_node = (fleet.pod_blocked != Blocked.UNSCHEDULABLE) & (fleet.pod_blocked != Blocked.GATED)
+    on_node = (fleet.pod_pending != PendingClass.UNSCHEDULABLE) & (fleet.pod_pending != PendingClass.SCHEDULING_GATED)
     placed = np.bincount(fleet.pod_workload[on_node], minlength=len(fleet.workloads))
     known = (fleet.pool >= 0) & np.isfinite(fleet.gpus_per_replica)
     if not known.any():
         return known
     held = np.bincount(fleet.pool[known], (placed * fleet.gpus_per_replica)[known], len(fleet.pools))
     together = held.copy()
-    for joint in fleet.joint:  # pods of all these may be on the nodes of any of them
+    for joint in fleet.pool_overlaps:  # pods of all these may be on the nodes of any of them
         together[list(joint.pools)] = np.maximum(together[list(joint.pools)], held[list(joint.pools)].sum())
     left = (fleet.pool_gpus - together)[np.where(known, fleet.pool, 0)]
     return np.asarray(known & (left >= fleet.gpus_per_replica))

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from autoscaler.core.model.samples import FrontSamples, PodSamples
+from autoscaler.core.model.samples import GatewaySamples, PodSamples
 from autoscaler.core.table.columns import Columns, FloatColumn, TimestampColumn, cache_sized_slices, replace, stack_rows
 
 COUNTERS = ("prompt_tokens", "generation_tokens", "finished", "first_tokens", "preemptions", "rejections")
@@ -50,17 +50,17 @@ LARGEST = {"asleep": 1.0, "kv_usage": 1.0, "fb_usage": 1.0, "tensor_active": 1.0
 LARGEST |= dict.fromkeys(("running", "waiting", "held", "max_running", "arrivals_per_s"), 1e6)
 LARGEST |= dict.fromkeys(("ttft_s", "itl_s"), 86_400.0)
 LARGEST |= dict.fromkeys((*COUNTERS, *COUNTED, "steps"), 1e15)
-"""Largest believable reading of each column of `PodSamples` and `FrontSamples`; the least is 0 for all of them."""
+"""Largest believable reading of each column of `PodSamples` and `GatewaySamples`; the least is 0 for all of them."""
 
 TIMES = {"time_s", "gpu_time_s"}
 
 _NAMES = {
-    table: [each.name for each in fields(table) if each.name not in TIMES] for table in (PodSamples, FrontSamples)
+    table: [each.name for each in fields(table) if each.name not in TIMES] for table in (PodSamples, GatewaySamples)
 }
 _LARGEST = {table: np.array([[LARGEST[name]] for name in names]) for table, names in _NAMES.items()}
 """Of each table: the columns that hold no times, and the largest believable reading of each."""
 
-Table = TypeVar("Table", PodSamples, FrontSamples)
+Table = TypeVar("Table", PodSamples, GatewaySamples)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoscaler.core.model.samples import FrontSamples, PodSamples
+from autoscaler.core.model.samples import GatewaySamples, PodSamples
 from autoscaler.core.model.types import TickInput
 from autoscaler.core.observe import progress
 from autoscaler.core.observe.progress import Progress
@@ -32,7 +32,7 @@ class Standstill(Columns):
 def update(
     inp: TickInput,
     samples: PodSamples,
-    front: FrontSamples,
+    front: GatewaySamples,
     pace: Progress,
     reporting: BoolColumn,
     stuck_pods: BoolColumn,
@@ -79,8 +79,8 @@ def update(
         "stuck": stuck,
         "stuck_requests": or_zero(requests),
         "stuck_s": stuck_s,
-        "replaced": np.where(replaces, stuck, 0.0),
-        "stand_in": np.where(waits, stuck + 1, np.nan),
+        "stuck_replaced": np.where(replaces, stuck, 0.0),
+        "stuck_min_replicas": np.where(waits, stuck + 1, np.nan),
         "gateway_stuck": (inp.now_s - last_gateway_moved_s >= GATEWAY_STUCK_S).astype(np.float64),
     }
     return found, Standstill(last_beside_s, last_gateway_moved_s)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoscaler.core.model.fleet import Blocked
+from autoscaler.core.model.fleet import PendingClass
 from autoscaler.core.model.samples import PodSamples
 from autoscaler.core.model.types import Observation, TickInput
 from autoscaler.core.observe import (
@@ -114,10 +114,10 @@ class Pods:
 
     serving: BoolColumn  # ready and staying
     starting: BoolColumn  # will become ready by waiting
-    blocked: BoolColumn  # will not
+    pending: BoolColumn  # will not
     reporting: BoolColumn  # serving, and read lately
     stuck: BoolColumn  # of those, whose requests do not move
-    joining: BoolColumn  # serving only just, and never read: it has hardly any load yet
+    newly_ready: BoolColumn  # serving only just, and never read: it has hardly any load yet
 
 
 def observe(
@@ -130,7 +130,7 @@ def observe(
     elapsed_s = inp.now_s - last_tick_s
     observation, refusing, working, after, pod_state = _read(inp, elapsed_s, before, pods_before)
     missing, claims, struggle = pending.follow(inp, observation, before.struggle, pending.roomy(inp.fleet))
-    observation = replace(observation, missing=missing)
+    observation = replace(observation, missing_pods=missing)
     arrived = arrivals.update(before.arrivals, observation, elapsed_s, inp.now_s, refusing, working)
     trusted, fresh = freshness.update(inp, observation, before.freshness)
     observed = Observed(observation, arrived, pod_state.progress, claims, trusted, fresh.trusted_since_s, last_tick_s)
@@ -146,7 +146,7 @@ def _read(
     bool[W] each.
     """
     fleet = inp.fleet
-    samples, front = readings.believe(inp.samples.pods, inp.now_s), readings.believe(inp.samples.front, inp.now_s)
+    samples, front = readings.believe(inp.samples.pods, inp.now_s), readings.believe(inp.samples.gateways, inp.now_s)
     by_workload = GroupBy(fleet.pod_workload, len(fleet.workloads))
     pace = progress.follow(pods_before.progress, samples)
     stands = progress.stuck(pace, samples)
@@ -206,26 +206,28 @@ def _read(
     gateway_tells = gateway_heard & ~(np.isnan(front.waiting) & np.isnan(front.arrivals_per_s))
     last_gateway_s = np.where(gateway_tells, inp.now_s, before.last_gateway_s)
     gateway_silent_s = inp.now_s - last_gateway_s
-    pledged_s = cold_start.pledged_s(inp, cold_start_s)
-    (all_pledged_s,) = by_workload.sum_known([pledged_s], pods.starting)
+    starting_replica_s = cold_start.pledged_s(inp, cold_start_s)
+    (all_pledged_s,) = by_workload.sum_known([starting_replica_s], pods.starting)
     pod_age_s = np.where(pods.reporting, inp.now_s - samples.time_s, np.nan)
-    ready, starting, blocked, terminating, reporting, joining, sleeping, at_work, refusing, of_full = by_workload.count(
-        [
-            pods.serving,
-            pods.starting,
-            pods.blocked,
-            fleet.pod_terminating,
-            pods.reporting,
-            pods.joining,
-            asleep,
-            pods.serving & worked,
-            pods.serving & (grown["rejections"] > 0),
-            full,
-        ]
+    ready, starting, pending, terminating, reporting, newly_ready, sleeping, at_work, refusing, of_full = (
+        by_workload.count(
+            [
+                pods.serving,
+                pods.starting,
+                pods.pending,
+                fleet.pod_terminating,
+                pods.reporting,
+                pods.newly_ready,
+                asleep,
+                pods.serving & worked,
+                pods.serving & (grown["rejections"] > 0),
+                full,
+            ]
+        )
     )
     awake, by_tokens = np.where(asleep, 0.0, 1.0), _by_rate(rates["generation_tokens"])
     # Of latencies all pods have one quantile, unless a source could not tell that they belong together.
-    kv_usage, ttft_s, itl_s, batch, pod_tokens_per_s, full_running, full_tokens_per_s = by_workload.mean(
+    kv_usage, ttft_s, itl_s, batch, pod_tokens_per_s, saturated_running, saturated_tokens_per_s = by_workload.mean(
         [
             samples.kv_usage,
             samples.ttft_s,
@@ -243,20 +245,22 @@ def _read(
         replicas=fleet.replicas,
         ready=ready,
         starting=starting,
-        blocked=blocked,
-        missing=np.zeros(len(blocked)),  # `pending` finds them, which needs these counts
+        pending=pending,
+        missing_pods=np.zeros(len(pending)),  # `pending` finds them, which needs these counts
         terminating=terminating,
-        next_ready_s=by_workload.min(np.where(pods.starting, cold_start_s[fleet.pod_workload] - pledged_s, np.nan)),
-        pledged_s=or_zero(all_pledged_s),
+        next_ready_s=by_workload.min(
+            np.where(pods.starting, cold_start_s[fleet.pod_workload] - starting_replica_s, np.nan)
+        ),
+        starting_replica_s=or_zero(all_pledged_s),
         reporting=reporting,
-        joining=joining,
+        newly_ready=newly_ready,
         asleep=sleeping,
         **standing,
         **queues_apart,
-        full=of_full,
-        full_running=full_running,
-        full_tokens_per_s=full_tokens_per_s,
-        batch=batch,
+        saturated=of_full,
+        saturated_running=saturated_running,
+        saturated_tokens_per_s=saturated_tokens_per_s,
+        batch_size=batch,
         age_s=by_workload.max(pod_age_s),
         running=running,
         waiting=waiting,
@@ -277,8 +281,8 @@ def _read(
         itl_s=itl_s,
         pod_tokens_per_s=pod_tokens_per_s,
         queue_wait_s=queue_wait_s,
-        loaded=loaded,
-        active=active,
+        gpu_loaded=loaded,
+        gpu_active=active,
         loaded_idle_s=np.where(~np.isnan(idle) | (loaded_idle_s > 0), loaded_idle_s, np.nan),
         cold_start_s=cold_start_s,
     )
@@ -300,7 +304,7 @@ def _classify(inp: TickInput, samples: PodSamples, known: ColdStarts, before: Po
     coming = ~fleet.pod_ready & ~fleet.pod_terminating
     # A pod that has been starting for longer than any cold start is held up, whatever it waits for. One that has served
     # before is being restarted, or misses a probe.
-    held_up = (fleet.pod_blocked != Blocked.NO) | (cold_start.is_endless(inp, known) & (before.seen_ready == 0))
+    held_up = (fleet.pod_pending != PendingClass.NONE) | (cold_start.is_endless(inp, known) & (before.seen_ready == 0))
     max_age_s = inp.spec.max_input_age_s[fleet.pod_workload]
     fresh = inp.now_s - samples.time_s <= max_age_s  # False where the engine did not answer
     reporting = serving & fresh & ~np.isnan(samples.running) & ~np.isnan(samples.waiting)
@@ -308,10 +312,10 @@ def _classify(inp: TickInput, samples: PodSamples, known: ColdStarts, before: Po
     return Pods(
         serving=serving,
         starting=coming & ~held_up,
-        blocked=coming & held_up,
+        pending=coming & held_up,
         reporting=reporting,
         stuck=reporting & stuck,
-        joining=serving & never_read & (inp.now_s - fleet.pod_ready_s <= max_age_s),
+        newly_ready=serving & never_read & (inp.now_s - fleet.pod_ready_s <= max_age_s),
     )
 
 
@@ -326,9 +330,9 @@ def _without_apart(
     apart = counts & progress.apart(pace)
     (pods,), (requests,) = by_workload.count([apart]), by_workload.sum_known([samples.waiting], apart)
     found = {
-        "apart": pods,
-        "apart_requests": or_zero(requests),
-        "apart_s": by_workload.min(np.where(apart, now_s - pace.apart_since_s, np.nan)),
+        "queue_outliers": pods,
+        "queue_outlier_requests": or_zero(requests),
+        "queue_outlier_s": by_workload.min(np.where(apart, now_s - pace.apart_since_s, np.nan)),
     }
     if not apart.any():  # as in most ticks
         return samples, pace, found

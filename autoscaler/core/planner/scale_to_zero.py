@@ -91,7 +91,7 @@ def update(inp: TickInput, observation: Observation, arrivals: Arrivals, zero: Z
 def _waits_too_long(inp: TickInput, observation: Observation) -> BoolColumn:
     """Say where the next replica serves too late for the TTFT of whoever comes now. bool[W]."""
     ready_in_s = np.where(np.isnan(observation.next_ready_s), observation.cold_start_s, observation.next_ready_s)
-    return np.asarray(ready_in_s > inp.spec.promised_wait_s)
+    return np.asarray(ready_in_s > inp.spec.first_token_limit_s)
 
 
 def spent(zero: Zero, attainment: FloatColumn) -> FloatColumn:

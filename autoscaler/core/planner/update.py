@@ -46,7 +46,7 @@ def recommendation(inp: TickInput, observation: Observation, planned: Plan) -> R
     least = np.where(np.isnan(spec.idle_after_s), 1.0, np.fmax(spec.min_replicas, 1.0))
     rests = (load.with_idle(observation, requests) == 0) & (planned.replicas <= least)
     replicas = np.where(rests, 0.0, planned.replicas)
-    replicas = np.where(spec.states_capacity | np.isnan(requests), np.nan, replicas)
+    replicas = np.where(spec.has_stated_capacity | np.isnan(requests), np.nan, replicas)
     signals = np.full((len(Signal), len(replicas)), np.nan)
     signals[Signal.PLANNER] = load.with_idle(observation, replicas)
     return Recommendation(signals, base_replicas=load.with_idle(observation, planned.base_replicas))
@@ -233,11 +233,11 @@ def _seen(
     budget = 1 - spec.attainment - zero.spent(known, spec.attainment)
     return Seen(
         tally=tally,
-        replicas=(observation.ready - observation.joining - observation.asleep - observation.stuck)[rows],
+        replicas=(observation.ready - observation.newly_ready - observation.asleep - observation.stuck)[rows],
         served=_served(inp, some.pods, some.pod_row, last_judged_s),
         waiting=or_zero(observation.waiting[rows]),
         cold_start_s=observation.cold_start_s[rows],
-        ttft_objective_s=spec.promised_wait_s[rows],
+        ttft_objective_s=spec.first_token_limit_s[rows],
         itl_objective_s=spec.itl_objective_s[rows],
         may_miss=budget[rows],
         floor=np.fmin(np.fmax(spec.min_replicas[rows], 1.0), ceiling),

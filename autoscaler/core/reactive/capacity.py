@@ -51,10 +51,10 @@ def learn(inp: TickInput, observed: Observed, before: LearnedCapacity) -> tuple[
     """Return the capacity of one replica of each workload, and the updated table."""
     spec, observation = inp.spec, observed.observation
     elapsed_s = np.fmax(or_zero(observed.elapsed_s(inp.now_s)), 0.0)
-    running = observation.batch
+    running = observation.batch_size
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         slow_by = np.fmax(observation.itl_s / spec.itl_objective_s, 1.0)
-    saturated = observation.full > 0
+    saturated = observation.saturated > 0
     # The quantile still reflects a large batch when few requests run. Those few are not too many.
     batch = ewma.update(before.batch, running, ewma.smoothing_factor(elapsed_s, BATCH_WINDOW_S))
     slow = (slow_by > 1.0) & (running >= 1) & (running >= 0.9 * batch)
@@ -64,13 +64,13 @@ def learn(inp: TickInput, observed: Observed, before: LearnedCapacity) -> tuple[
     slots = _slots(inp, len(spec.concurrency))
     concurrency = np.where(np.isnan(before.concurrency), PRIOR_CONCURRENCY, before.concurrency)
     concurrency = np.where(~(slow_by > 1.0) & (running > concurrency), running, concurrency)
-    concurrency = _toward(concurrency, observation.full_running, gain, saturated & ~slow)
+    concurrency = _toward(concurrency, observation.saturated_running, gain, saturated & ~slow)
     # Too slow at this batch: the batch at which the objective holds is smaller by about as much.
     concurrency = _toward(concurrency, np.fmin(running / slow_by, concurrency), gain, slow)
     concurrency = np.fmin(np.fmax(concurrency, 1.0), slots)
 
     decode = before.decode_tokens_per_s
-    decoding = observation.full_tokens_per_s
+    decoding = observation.saturated_tokens_per_s
     # The rate of a hung engine fades, and is no capacity.
     writing = saturated & (observed.arrivals.last_worked_s == inp.now_s) & (decoding > NOTHING_PER_S)
     decode = np.where(writing & (decoding > decode), decoding, _toward(decode, decoding, gain, writing))

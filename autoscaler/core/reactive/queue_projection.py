@@ -54,7 +54,7 @@ def project(
             observation.waiting
             + at_gateway(observation)
             + (arrivals_per_s - served_per_s) * observation.cold_start_s
-            - served_each_per_s * observation.pledged_s
+            - served_each_per_s * observation.starting_replica_s
         )
         known = served_per_s > NOTHING_PER_S
         queue = np.where(known, np.maximum(left, 0.0), np.nan)

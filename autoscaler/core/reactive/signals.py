@@ -139,7 +139,7 @@ def by_wake_up(inp: TickInput, observation: Observation, capacity: Capacity) -> 
     none_awake = (observation.ready == 0) | ((observation.reporting > 0) & (awake(observation) == 0))
     queue = at_gateway(observation) / (capacity.concurrency * inp.spec.target_usage)
     wakes = requested & none_awake & ~(observation.stuck > 0)
-    return np.where(wakes, observation.asleep + np.fmax(queue, 1.0), observation.stand_in)
+    return np.where(wakes, observation.asleep + np.fmax(queue, 1.0), observation.stuck_min_replicas)
 
 
 def without_queue(inp: TickInput, observation: Observation, capacity: Capacity, signals: FloatColumn) -> FloatColumn:

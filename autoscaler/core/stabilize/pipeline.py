@@ -85,7 +85,7 @@ def stabilize(
     stages[Stage.TOLERANCE] = desired = np.fmax(tolerated, promised)
 
     # The window remembers no load while the planner speaks, so the reactive signals are watched anew after it.
-    unplanned_s = np.where(planned | inp.spec.states_capacity, np.inf, choice.unplanned_s)
+    unplanned_s = np.where(planned | inp.spec.has_stated_capacity, np.inf, choice.unplanned_s)
     watched_s = np.fmin(inp.now_s - observed.trusted_since_s, unplanned_s)
     stable, desired_lately = shape.stabilize(
         desired,
@@ -138,7 +138,9 @@ def _is_ordered(observation: Observation) -> BoolColumn:
     the load. Any start counts while neither shows it.
     """
     unseen = (observation.ready == 0) & np.isnan(observation.gateway_waiting)
-    in_time = observation.pledged_s < (OVERDUE - REPLICA_ROUNDING) * observation.cold_start_s * observation.starting
+    in_time = (
+        observation.starting_replica_s < (OVERDUE - REPLICA_ROUNDING) * observation.cold_start_s * observation.starting
+    )
     return np.asarray((observation.starting > 0) & (in_time | unseen))
 
 
@@ -153,7 +155,7 @@ def _is_working(observation: Observation, choice: Choice) -> BoolColumn:
         | (observation.draining_requests > 0)
         | (observation.gateway_waiting > 0)
         | (observation.gateway_arrivals_per_s > 0)  # any rate wakes it
-        | (observation.active > 0)
+        | (observation.gpu_active > 0)
         | _is_ordered(observation)
         | (choice.signals[Signal.SCHEDULE] > 0)
     )

@@ -13,7 +13,7 @@ from rich.console import Console
 from autoscaler.adapters.prometheus.range.history import PrometheusHistory
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.config.values import show_duration
-from autoscaler.core.model.history import Past
+from autoscaler.core.model.history import WorkloadHistory
 from autoscaler.lab.commands.comparison import (
     check_learning,
     check_longer_than_learning,
@@ -68,7 +68,7 @@ def replay_ticks(
     return replay_past(options, past, name)
 
 
-def replay_past(options: ExperimentOptions, past: Past, name: str) -> int:
+def replay_past(options: ExperimentOptions, past: WorkloadHistory, name: str) -> int:
     """Show the actual outcome, and what each policy would have done."""
     against = baselines(options.against)
     profile_name, replica_spec = profile_file.find(options.profile)

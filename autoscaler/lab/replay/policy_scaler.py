@@ -12,8 +12,8 @@ import numpy as np
 from autoscaler.config.policy.compile import compile_specs
 from autoscaler.config.policy.parse import PolicyBook
 from autoscaler.config.policy.schema import Policy
-from autoscaler.core.model.fleet import Blocked, Fleet, Obstacles, Pod, Pool, Workload, WorkloadRef
-from autoscaler.core.model.samples import FrontSamples, PodSamples, Samples
+from autoscaler.core.model.fleet import Fleet, Obstacles, PendingClass, Pod, Pool, Workload, WorkloadRef
+from autoscaler.core.model.samples import GatewaySamples, PodSamples, Samples
 from autoscaler.core.model.types import Decision, TickInput
 from autoscaler.core.state import Memory
 from autoscaler.core.table.columns import IntColumn, replace
@@ -68,7 +68,7 @@ class PolicyFleetScaler:
         if self._is_unchanged(views):
             return self._counts
         shown = self._observe([view.pods for view in views])
-        front = FrontSamples(
+        front = GatewaySamples(
             time_s=np.array([view.totals.time_s for view in views]),
             waiting=np.array([view.totals.gateway_waiting for view in views]),
             arrivals_per_s=np.full(len(views), np.nan),
@@ -90,7 +90,7 @@ class PolicyFleetScaler:
         return (
             all(view.pods is row for view, row in zip(views, self._observed.rows, strict=True))
             and all(view.desired == count for view, count in zip(views, self._counts, strict=True))
-            and [view.totals.gateway_waiting for view in views] == self.tick_input.samples.front.waiting.tolist()
+            and [view.totals.gateway_waiting for view in views] == self.tick_input.samples.gateways.waiting.tolist()
         )
 
     def _observe(self, rows: Sequence[PodRows]) -> _Observed:
@@ -124,9 +124,9 @@ class PolicyFleetScaler:
             pod_workload=pods.workload,
             pod_ready=~np.isnan(ready_s),
             pod_terminating=pods.column(rows, "terminating"),
-            pod_blocked=np.where(pods.column(rows, "unschedulable"), Blocked.UNSCHEDULABLE, Blocked.NO).astype(
-                np.int64
-            ),
+            pod_pending=np.where(
+                pods.column(rows, "unschedulable"), PendingClass.UNSCHEDULABLE, PendingClass.NONE
+            ).astype(np.int64),
             pod_created_s=pods.column(rows, "created_s"),
             pod_scheduled_s=pods.column(rows, "scheduled_s"),
             pod_started_s=pods.column(rows, "started_s"),

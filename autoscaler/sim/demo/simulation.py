@@ -136,7 +136,7 @@ class Simulation:
             pod_workload=np.array([pod.workload for pod in pods], dtype=np.int64),
             pod_ready=np.array(ready, dtype=bool),
             pod_terminating=np.array([pod.terminating for pod in pods], dtype=bool),
-            pod_blocked=np.array([cluster.blocked(pod) for pod in pods], dtype=np.int64),
+            pod_pending=np.array([cluster.blocked(pod) for pod in pods], dtype=np.int64),
             pod_created_s=np.array([pod.created_s for pod in pods], dtype=np.float64),
             pod_scheduled_s=passed([pod.scheduled_s for pod in pods]),
             pod_started_s=passed([pod.started_s for pod in pods]),

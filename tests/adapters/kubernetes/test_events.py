@@ -10,7 +10,7 @@ import pytest
 from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.kubernetes.api.client import Kube
 from autoscaler.adapters.kubernetes.events import MISSING_AFTER_S, NOTE_LIMIT_BYTES, QUEUE_LIMIT, EventRecorder
-from autoscaler.core.model.fleet import Blocked, Fleet, Obstacles, Workload, WorkloadRef
+from autoscaler.core.model.fleet import Fleet, Obstacles, PendingClass, Workload, WorkloadRef
 from autoscaler.core.model.samples import Samples
 from autoscaler.core.model.spec import Schedule
 from autoscaler.core.model.types import TickInput
@@ -43,7 +43,7 @@ def fleet_of(*workloads: Workload, other_owner: str = "") -> Fleet:
         pod_workload=no_ints,
         pod_ready=no_flags,
         pod_terminating=no_flags,
-        pod_blocked=no_ints,
+        pod_pending=no_ints,
         pod_created_s=no_floats,
         pod_scheduled_s=no_floats,
         pod_started_s=no_floats,
@@ -59,7 +59,7 @@ def record(
     """Return the record of a tick. story: the memory between ticks."""
     rows = len(fleet.workloads)
     nothing = Schedule(*(np.empty((rows, 0)) for _ in range(4)))
-    given = TickInput(now_s, fleet, spec(rows), nothing, Samples.nothing(rows, len(fleet.pods)))
+    given = TickInput(now_s, fleet, spec(rows), nothing, Samples.unknown(rows, len(fleet.pods)))
     decision, memory = tick(given, story.memory if story else Memory.empty())
     if story:
         story.memory = memory
@@ -182,7 +182,7 @@ async def test_missing_replicas_are_reported_once(
     words = "FailedCreate: exceeded quota: gpus, used: {}, limited: 2"
 
     def at(now_s: float, said: str = "", absent: bool = True) -> TickRecord:
-        obstacles = replace(Obstacles.none(1), failed=np.array([absent]), words=(said,))
+        obstacles = replace(Obstacles.none(1), creation_failed=np.array([absent]), messages=(said,))
         return record(replace(fleet_of(workload), obstacles=obstacles), story=story, now_s=now_s)
 
     async with running(recorder):
@@ -203,8 +203,8 @@ async def test_unschedulable_pod_is_reported_after_a_delay(
     kube_api: KubeApi, kube: Kube, clock: SystemClock, workload: Workload
 ):
     recorder, story = EventRecorder(kube, clock), Story(spec())
-    waits = fleet([0], [1], workloads=(workload,), pod_blocked=np.array([Blocked.UNSCHEDULABLE]))
-    waits = replace(waits, obstacles=replace(Obstacles.none(1), words=("0/3 nodes are available",)))
+    waits = fleet([0], [1], workloads=(workload,), pod_pending=np.array([PendingClass.UNSCHEDULABLE]))
+    waits = replace(waits, obstacles=replace(Obstacles.none(1), messages=("0/3 nodes are available",)))
     async with running(recorder):
         for now_s in (0.0, 15.0):
             recorder.record(record(waits, story=story, now_s=now_s))

@@ -13,7 +13,7 @@ from autoscaler.adapters.kubernetes.fleet import KubeFleet
 from autoscaler.adapters.kubernetes.own_writes import OwnWrites
 from autoscaler.adapters.kubernetes.scale import ScaleActuator
 from autoscaler.config.settings import Mode
-from autoscaler.core.model.fleet import Blocked, Fleet, WorkloadRef
+from autoscaler.core.model.fleet import Fleet, PendingClass, WorkloadRef
 from autoscaler.ports import Change, ChangeStatus, Unavailable
 from tests.adapters.kubernetes.conftest import Connect, in_namespace
 from tests.adapters.kubernetes.world import (
@@ -106,20 +106,22 @@ async def test_cold_start_times_are_read_from_pod_conditions(kube: Kube, clock: 
 @pytest.mark.parametrize(
     ("status", "blocked"),
     [
-        ({"conditions": [condition("PodScheduled", "False", reason="Unschedulable")]}, Blocked.UNSCHEDULABLE),
-        ({"conditions": [condition("PodScheduled", "False", reason="SchedulingGated")]}, Blocked.GATED),
-        (waiting_status("ImagePullBackOff"), Blocked.IMAGE),
-        (waiting_status("CrashLoopBackOff"), Blocked.CRASHING),
-        (waiting_status("CreateContainerConfigError"), Blocked.MISCONFIGURED),
-        (waiting_status("ContainerCreating"), Blocked.NO),
+        ({"conditions": [condition("PodScheduled", "False", reason="Unschedulable")]}, PendingClass.UNSCHEDULABLE),
+        ({"conditions": [condition("PodScheduled", "False", reason="SchedulingGated")]}, PendingClass.SCHEDULING_GATED),
+        (waiting_status("ImagePullBackOff"), PendingClass.IMAGE_PULL),
+        (waiting_status("CrashLoopBackOff"), PendingClass.CRASH_LOOP),
+        (waiting_status("CreateContainerConfigError"), PendingClass.CONFIG_ERROR),
+        (waiting_status("ContainerCreating"), PendingClass.NONE),
     ],
 )
-async def test_blocked_pod_has_its_reason(kube: Kube, clock: SystemClock, world: World, status: dict, blocked: Blocked):
+async def test_blocked_pod_has_its_reason(
+    kube: Kube, clock: SystemClock, world: World, status: dict, blocked: PendingClass
+):
     await world.deployment("llama")
     await world.pod("llama", "llama-a", status)
     fleet = direct(kube, clock, world)
     async with running(fleet):
-        assert (await synced(fleet)).pod_blocked.tolist() == [blocked]
+        assert (await synced(fleet)).pod_pending.tolist() == [blocked]
 
 
 async def test_evicted_pod_is_terminating_and_finished_one_gone(kube: Kube, clock: SystemClock, world: World):
@@ -182,11 +184,13 @@ async def test_leader_worker_set_counts_groups(kube: Kube, clock: SystemClock, w
         assert view.replicas.tolist() == [2.0]
         assert view.gpus_per_replica.tolist() == [32.0]
         assert [pod.name for pod in view.pods] == ["deepseek-0"]
-        assert view.pod_blocked.tolist() == [Blocked.NO]
+        assert view.pod_pending.tolist() == [PendingClass.NONE]
         await world.status("deepseek-0-3", waiting_status("CrashLoopBackOff"))
-        await until(fleet, "a crashing worker blocks its group", lambda v: v.pod_blocked.tolist() == [Blocked.CRASHING])
+        await until(
+            fleet, "a crashing worker blocks its group", lambda v: v.pod_pending.tolist() == [PendingClass.CRASH_LOOP]
+        )
         await world.delete("Pod", "deepseek-0-3", "v1")
-        await until(fleet, "its replacement may help", lambda v: v.pod_blocked.tolist() == [Blocked.NO])
+        await until(fleet, "its replacement may help", lambda v: v.pod_pending.tolist() == [PendingClass.NONE])
 
 
 async def test_columns_are_reused_when_nothing_has_changed(kube: Kube, clock: SystemClock, world: World):
@@ -448,12 +452,12 @@ async def test_obstacles_are_read_from_controllers_and_pods(
     fleet = direct(kube, clock, world)
     async with running(fleet):
         view = await synced(fleet)
-    messages = dict(zip(names(view), view.obstacles.words, strict=True))
+    messages = dict(zip(names(view), view.obstacles.messages, strict=True))
     assert messages["quota"] == "FailedCreate: exceeded quota: gpus"
     assert messages["waits"].startswith("Unschedulable: 0/2 nodes are available.")
     assert len(messages["waits"]) == 240
     assert (messages["image"], messages["fine"]) == ("ImagePullBackOff", "")
-    assert view.obstacles.failed.tolist() == [name == "quota" for name in names(view)]
+    assert view.obstacles.creation_failed.tolist() == [name == "quota" for name in names(view)]
     assert {ref.name for ref in fleet.obstructed()} == {"quota", "waits", "image"}
 
 
@@ -464,9 +468,9 @@ async def test_refused_count_is_forgotten_when_the_workload_changes(kube: Kube, 
     fleet = direct(kube, clock, world, writes)
     async with running(fleet):
         view = await synced(fleet)
-        assert (view.obstacles.refused.tolist(), view.obstacles.words) == ([4.0], ("denied",))
+        assert (view.obstacles.refused_replicas.tolist(), view.obstacles.messages) == ([4.0], ("denied",))
         await world.deployment("llama", gpus=2)
-        await until(fleet, "it is forgotten", lambda view: np.isnan(view.obstacles.refused).all())
+        await until(fleet, "it is forgotten", lambda view: np.isnan(view.obstacles.refused_replicas).all())
 
 
 async def test_gpus_are_unknown_without_permission_for_nodes(
@@ -500,7 +504,7 @@ async def test_keda_workloads_are_the_targets_of_triggers(kube: Kube, clock: Sys
     assert (workload.overrides, workload.bounds) == ((("objective.ttft", "200ms"),), (1, 6))
     assert view.other_owner == ("",)
     assert fleet.problems() == {}
-    assert view.held is not None and view.held.least.tolist() == [1]
+    assert view.hpa_limits is not None and view.hpa_limits.min_replicas.tolist() == [1]
     scaled = fleet.scaled_object(world.namespace, "ours")
     assert scaled is not None
     assert (scaled.target, scaled.min_replicas, scaled.max_replicas, scaled.problem) == (workload.ref, 1, 6, "")
@@ -585,16 +589,16 @@ async def test_limits_of_keda_and_its_hpa_are_read(kube: Kube, clock: SystemCloc
     note = "autoscaling.keda.sh/paused-scale-in"
 
     def least(view: Fleet) -> float:
-        return float(view.held.least[row(view, "llama")]) if view.held is not None else 0.0
+        return float(view.hpa_limits.min_replicas[row(view, "llama")]) if view.hpa_limits is not None else 0.0
 
     async with running(fleet):
         view = await synced(fleet)
-        assert (view.held, fleet.problems()) == (None, {})
+        assert (view.hpa_limits, fleet.problems()) == (None, {})
         await world.patch("ScaledObject", "llama", {"metadata": {"annotations": {note: "true"}}})
         view = await until(fleet, "the pause is seen", lambda view: least(view) == 6)
-        assert view.held is not None and view.held.least[row(view, "other")] == 0
+        assert view.hpa_limits is not None and view.hpa_limits.min_replicas[row(view, "other")] == 0
         await world.patch("ScaledObject", "llama", {"metadata": {"annotations": {note: None}}})
-        await until(fleet, "the pause is over", lambda view: view.held is None)
+        await until(fleet, "the pause is over", lambda view: view.hpa_limits is None)
 
         rules = {"spec": {"behavior": {"scaleDown": {"selectPolicy": "Disabled"}}}}
         await world.patch("HorizontalPodAutoscaler", "keda-hpa-llama", rules, "autoscaling/v2")
@@ -608,7 +612,7 @@ async def test_limits_of_keda_and_its_hpa_are_read(kube: Kube, clock: SystemCloc
         view = await until(fleet, "the HPA has no metric of ours", lambda view: bool(fleet.problems()))
         problem = fleet.problems()[WorkloadRef(world.namespace, "llama")]
         assert problem.startswith("HorizontalPodAutoscaler/keda-hpa-llama has no metric s0-replicas")
-        assert view.held is not None and view.held.shared[row(view, "llama")]
+        assert view.hpa_limits is not None and view.hpa_limits.shared[row(view, "llama")]
 
 
 async def test_hpa_that_cannot_scale_is_an_obstacle(kube: Kube, clock: SystemClock, world: World):
@@ -626,17 +630,17 @@ async def test_hpa_that_cannot_scale_is_an_obstacle(kube: Kube, clock: SystemClo
         )
 
     async with running(fleet):
-        assert np.isnan((await synced(fleet)).obstacles.refused).all()
+        assert np.isnan((await synced(fleet)).obstacles.refused_replicas).all()
         await set_conditions(condition)
         view = await until(fleet, "the problem is reported", lambda view: bool(fleet.problems()))
         assert fleet.problems() == {
             WorkloadRef(world.namespace, "llama"): f"HorizontalPodAutoscaler/keda-hpa-llama: {denied}"
         }
-        assert (view.obstacles.refused[0], view.obstacles.words[0]) == (np.inf, denied)
-        assert view.held is not None and view.held.shared[0]
+        assert (view.obstacles.refused_replicas[0], view.obstacles.messages[0]) == (np.inf, denied)
+        assert view.hpa_limits is not None and view.hpa_limits.shared[0]
         await set_conditions({**condition, "status": "True"})
         view = await until(fleet, "it is over", lambda view: not fleet.problems())
-        assert np.isnan(view.obstacles.refused[0])
+        assert np.isnan(view.obstacles.refused_replicas[0])
 
 
 async def test_fleet_is_unavailable_when_keda_is_not_installed(

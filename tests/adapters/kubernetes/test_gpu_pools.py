@@ -7,7 +7,7 @@ from autoscaler.adapters.kubernetes.api.objects import Node
 from autoscaler.adapters.kubernetes.gpu_pools import SHRINK_DELAY_S, NodeStore
 from autoscaler.adapters.kubernetes.pods.template import NO_FACTS, Facts
 from autoscaler.adapters.kubernetes.scheduling import Needs, Toleration
-from autoscaler.core.model.fleet import Joint, Pool
+from autoscaler.core.model.fleet import Pool, PoolOverlap
 from tests.adapters.keda.world import ManualClock
 
 GPU, MIG = "nvidia.com/gpu", "nvidia.com/mig-3g.40gb"
@@ -193,7 +193,7 @@ def test_node_pools_of_one_product_are_separate_pools():
 def test_pool_inside_another_is_joined_with_it():
     layout = nodes(*TEAMS).lay_out_pools([placed_facts(), placed_facts(selector=(("team", "a"),))])
     assert (layout.gpus, layout.fits) == ([12.0, 4.0], [12.0, 4.0])
-    assert layout.joint == (Joint((0, 1), 12.0),)
+    assert layout.joint == (PoolOverlap((0, 1), 12.0),)
 
 
 def test_pool_has_no_limit_when_a_replica_fits_no_node():

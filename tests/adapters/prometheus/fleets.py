@@ -32,7 +32,7 @@ def fleet_of(
         pod_workload=rows,
         pod_ready=np.full(len(names), ready),
         pod_terminating=np.zeros(len(names), dtype=bool),
-        pod_blocked=np.zeros(len(names), dtype=np.int64),
+        pod_pending=np.zeros(len(names), dtype=np.int64),
         pod_created_s=nothing,
         pod_scheduled_s=nothing,
         pod_started_s=nothing,

@@ -143,7 +143,7 @@ async def test_a_gateway_is_read_over_tls_with_its_token(certificates: Certifica
         async with GatewayScraper(asked, SteppedClock()) as scraper:
             samples = await scraper.sample(fleet, objectives(fleet), deadline_s=20.0)
         assert gateway.requests[0].headers["Authorization"] == "Bearer secret"
-    assert samples.front.waiting[0] == 3
+    assert samples.gateways.waiting[0] == 3
 
 
 def test_tokens_are_refused_when_no_certificate_is_verified(tmp_path: Path) -> None:

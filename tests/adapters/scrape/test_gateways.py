@@ -9,7 +9,7 @@ import pytest
 
 from autoscaler.adapters.scrape.gateways import GatewayScraper
 from autoscaler.config.settings import ScrapeSettings
-from autoscaler.core.model.samples import FrontSamples, SourceReport
+from autoscaler.core.model.samples import GatewaySamples, SourceReport
 from tests.adapters.scrape.support import SteppedClock, fleet_of
 from tests.harness.exposition import Answer, ExpositionServer
 from tests.harness.exposition import exposition_server as another_server
@@ -29,12 +29,12 @@ class Watch:
         self._clock = clock
         self.report = SourceReport("")
 
-    async def look(self, after_s: float = 0.0) -> FrontSamples:
+    async def look(self, after_s: float = 0.0) -> GatewaySamples:
         self._clock.time_s += after_s
         samples = await self._scraper.sample(FLEET, objectives(FLEET), deadline_s=20.0)
         (self.report,) = samples.reports
         assert np.isnan(samples.pods.time_s).all()
-        return samples.front
+        return samples.gateways
 
 
 @asynccontextmanager

@@ -75,7 +75,7 @@ async def test_a_recorded_server_fills_the_columns_of_its_pod(exposition_server:
     }
     assert samples.reports[0].source == "scrape"
     assert (samples.reports[0].queries, samples.reports[0].failed, samples.reports[0].problems) == (2, 0, ())
-    assert np.isnan(samples.front.time_s).all()
+    assert np.isnan(samples.gateways.time_s).all()
 
 
 async def test_objectives_are_counted_only_for_workloads_with_one(

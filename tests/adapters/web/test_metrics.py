@@ -197,7 +197,7 @@ def test_sources_past_the_bound_share_one_label() -> None:
     tick = World(1).tick()
     reports = tuple(SourceReport(f"source-{i}", queries=1, failed=1) for i in range(MAX_SOURCES + 5))
     metrics = Metrics()
-    metrics.record(replace(tick, input=replace(tick.input, samples=Samples.nothing(1, 0, reports))))
+    metrics.record(replace(tick, input=replace(tick.input, samples=Samples.unknown(1, 0, reports))))
     assert value(metrics, "source_failures_total", source=OTHERS) == 5
     assert value(metrics, "source_failures_total", source="source-0") == 1
 
@@ -205,7 +205,7 @@ def test_sources_past_the_bound_share_one_label() -> None:
 def test_problems_of_a_source_end_when_it_recovers() -> None:
     metrics, world = Metrics(), World(1)
     tick = world.tick()
-    ill = Samples.nothing(1, 0, (SourceReport("prometheus", 3, 2, ("503", "timed out")),))
+    ill = Samples.unknown(1, 0, (SourceReport("prometheus", 3, 2, ("503", "timed out")),))
     metrics.record(replace(tick, input=replace(tick.input, samples=ill)))
     assert value(metrics, "source_problems", source="prometheus") == 2
     metrics.record(world.tick())

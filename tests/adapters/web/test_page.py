@@ -127,7 +127,7 @@ async def test_list_says_whether_an_idle_workload_goes_to_zero(daemon: Daemon, o
 
 async def test_list_shows_pending_pods_and_stale_inputs(daemon: Daemon, open_page: Open) -> None:
     tick = World(2).tick()
-    seen = replace(tick.decision.observation, blocked=np.array([3.0, 0.0]))
+    seen = replace(tick.decision.observation, pending=np.array([3.0, 0.0]))
     trusted = np.array([True, False])
     daemon.record(replace(tick, decision=replace(tick.decision, observation=seen, trusted=trusted)))
     page = await open_page()
@@ -137,7 +137,7 @@ async def test_list_shows_pending_pods_and_stale_inputs(daemon: Daemon, open_pag
 
 async def test_list_and_chart_show_missing_replicas(daemon: Daemon, open_page: Open) -> None:
     tick = World(2).tick()
-    seen = replace(tick.decision.observation, missing=np.array([6.0, 0.0]), blocked=np.array([1.0, 0.0]))
+    seen = replace(tick.decision.observation, missing_pods=np.array([6.0, 0.0]), pending=np.array([1.0, 0.0]))
     daemon.record(replace(tick, decision=replace(tick.decision, observation=seen)))
     page = await open_page()
     reasons = page.locator("#rows td[data-key=reason]")

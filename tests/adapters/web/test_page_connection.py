@@ -61,7 +61,7 @@ async def test_problems_of_sources_and_policies_show_until_fixed(daemon: Daemon,
     world = World(2)
     tick = world.tick()
     report = SourceReport("prometheus", queries=14, failed=3, duration_s=0.02, problems=("running: HTTP 500",) * 3)
-    daemon.record(replace(tick, input=replace(tick.input, samples=Samples.nothing(2, 0, (report,)))))
+    daemon.record(replace(tick, input=replace(tick.input, samples=Samples.unknown(2, 0, (report,)))))
     daemon.detail["policy_problem"] = "a.yaml:3: spec.weight: 0; allowed: above 0"
     page = await open_page()
     problems = page.locator("#problems")
@@ -81,7 +81,7 @@ async def test_a_pod_that_did_not_answer_once_is_no_problem_to_tell(daemon: Daem
     )
     tick = world.tick()
     report = SourceReport("scrape", queries=9, failed=1, duration_s=0.02, problems=("ns/pod: connection refused",))
-    once = replace(tick, input=replace(tick.input, samples=Samples.nothing(2, 0, (report,))))
+    once = replace(tick, input=replace(tick.input, samples=Samples.unknown(2, 0, (report,))))
     for seen in (once, world.tick(), world.tick()):
         async with page.expect_response("**/readyz"):
             pass

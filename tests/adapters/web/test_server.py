@@ -131,7 +131,7 @@ async def test_invalid_policy_is_reported_and_stays_ready(daemon: Daemon, client
 async def test_source_problems_are_reported_and_bounded(daemon: Daemon, client: aiohttp.ClientSession) -> None:
     tick = World(2).tick()
     report = SourceReport("prometheus", 14, 14, tuple(f"{i}: " + "x" * 1000 for i in range(100)))
-    daemon.record(replace(tick, input=replace(tick.input, samples=Samples.nothing(2, 0, (report,)))))
+    daemon.record(replace(tick, input=replace(tick.input, samples=Samples.unknown(2, 0, (report,)))))
     (source,) = (await get(client, "/readyz"))["sources"]
     assert (source["source"], source["failed"], len(source["problems"])) == ("prometheus", 14, 32)
     assert max(map(len, source["problems"])) == 300

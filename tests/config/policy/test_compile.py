@@ -297,6 +297,6 @@ def test_the_tick_ignores_a_workload_without_a_policy(waiting: float, standing: 
     cluster = fleet([standing, 4])
     for tick in range(120):
         load = {"waiting": waiting, "running": waiting / 10, "generation_tokens": waiting * tick}
-        decision = story.tick(cluster, 5.0, **load, front_waiting=waiting)
+        decision = story.tick(cluster, 5.0, **load, gateway_waiting=waiting)
     assert decision.replicas[0] == standing
     assert decision.replicas[1] != 4, "the other one is idle or overrun just the same, and is scaled"

@@ -46,7 +46,7 @@ def test_a_service_grows_on_a_dearer_variant_where_the_cheaper_one_finds_no_gpu(
             pools=fleet([1]).pools * 2,
             starting_since_s=story.now_s - 600,
         )
-        seen = replace(seen, pod_blocked=np.where(seen.pod_ready, 0, 1).astype(np.int64))
+        seen = replace(seen, pod_pending=np.where(seen.pod_ready, 0, 1).astype(np.int64))
         decision = story.tick(seen, 5, running=min(each, 10.0), waiting=max(each - 10.0, 0.0))
         wanted, dear = (int(count) for count in decision.replicas)
         cheap, waits = min(wanted, 4), max(wanted - 4, 0)
@@ -69,5 +69,5 @@ def test_a_new_version_that_waits_for_a_gpu_moves_nothing_to_another_variant():
     story.variants = Variants(np.array([0, 0]), np.array([1.0, 9.0]))
     assert story.watch(fleet([4, 2]), 120, running=10.0).replicas.tolist() == [4, 2]
     rolled = fleet([4, 2], [1, 0], replicas=[4, 2])
-    rolled = replace(rolled, pod_blocked=np.where(rolled.pod_ready, 0, 1).astype(np.int64))
+    rolled = replace(rolled, pod_pending=np.where(rolled.pod_ready, 0, 1).astype(np.int64))
     assert story.watch(rolled, 120, running=10.0).replicas.tolist() == [4, 2]

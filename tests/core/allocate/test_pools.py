@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.core.allocate import pools
-from autoscaler.core.model.fleet import Joint
+from autoscaler.core.model.fleet import PoolOverlap
 from autoscaler.core.observe.pending import Claims
 from tests.core.world import fleet, spec
 
@@ -117,7 +117,7 @@ def test_pools_that_overlap_share_what_they_have_together():
         pool=np.array([0, 1]),
         pools=fleet([1]).pools * 2,
         pool_gpus=np.array([8.0, 4.0]),
-        joint=(Joint((0, 1), 8.0),),
+        pool_overlaps=(PoolOverlap((0, 1), 8.0),),
     )
     none, many, yes = np.zeros(2), np.full(2, np.inf), np.ones(2, dtype=bool)
     claims = Claims(many, many, many, ~yes, ~yes)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autoscaler.core.model.fleet import Blocked
+from autoscaler.core.model.fleet import PendingClass
 from autoscaler.core.model.types import Decision, Recommender, Signal, Stage, TickInput
 from autoscaler.core.planner.strategies import BY_MARGIN, COUNTS, describe
 
@@ -25,11 +25,11 @@ SECONDS = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0}
 MOST_BUSY, ROUNDING = 0.93, 0.02  # of a replica, in the planner
 FOLLOWER = "This replica of the daemon does not hold the lease and does not act. It would "
 PENDING = {
-    "pending (unschedulable)": Blocked.UNSCHEDULABLE,
-    "pending (scheduling gate)": Blocked.GATED,
-    "pending (image cannot be pulled)": Blocked.IMAGE,
-    "pending (container configuration is invalid)": Blocked.MISCONFIGURED,
-    "not ready (crash loop)": Blocked.CRASHING,
+    "pending (unschedulable)": PendingClass.UNSCHEDULABLE,
+    "pending (scheduling gate)": PendingClass.SCHEDULING_GATED,
+    "pending (image cannot be pulled)": PendingClass.IMAGE_PULL,
+    "pending (container configuration is invalid)": PendingClass.CONFIG_ERROR,
+    "not ready (crash loop)": PendingClass.CRASH_LOOP,
 }
 
 
@@ -64,7 +64,7 @@ class Row(NamedTuple):
 
     @property
     def words(self) -> str:
-        return self.inp.fleet.obstacles.words[self.row]
+        return self.inp.fleet.obstacles.messages[self.row]
 
 
 def same(text: str, value: float) -> None:
@@ -757,7 +757,7 @@ def allocation(row: Row, match: re.Match[str]) -> None:
         assert bool(headroom) == (float(after) >= row.decision.base_replicas[row.row])
         assert (grows or "") == fleet.pools[own].grows
     if together := names.removeprefix("GPUs shared by ") if names.startswith("GPUs shared by ") else "":
-        sizes = [joint.gpus for joint in fleet.joint if own in joint.pools]
+        sizes = [joint.gpus for joint in fleet.pool_overlaps if own in joint.pools]
         assert float(gpus) in sizes
         assert "(" not in together or fleet.pools[own].nodes in together
     else:
@@ -795,7 +795,7 @@ def halted(row: Row, match: re.Match[str]) -> None:
 
 @clause(rf"(.+), of which the pool of {NUMBER} .+ allocates {NUMBER}", Stage.ALLOCATION)
 def held_beyond_pool(row: Row, match: re.Match[str]) -> None:
-    held = row.inp.fleet.held
+    held = row.inp.fleet.hpa_limits
     assert held is not None
     assert match[1] == held.reason[row.row]
     same(match[3], row.stage(Stage.ALLOCATION))
@@ -821,7 +821,7 @@ def other_owner(row: Row, match: re.Match[str]) -> None:
 
 @clause(rf"(.+), so the count will be {NUMBER}", Stage.OWNER)
 def held(row: Row, match: re.Match[str]) -> None:
-    held = row.inp.fleet.held
+    held = row.inp.fleet.hpa_limits
     assert held is not None
     assert match[1] == held.reason[row.row]
     same(match[2], row.stage(Stage.OWNER))
@@ -835,8 +835,8 @@ def held(row: Row, match: re.Match[str]) -> None:
 )
 def refused(row: Row, match: re.Match[str]) -> None:
     now, left, last, words = match.groups()
-    obstacles, left_s = row.inp.fleet.obstacles, row.inp.fleet.obstacles.retry_s[row.row] - row.inp.now_s
-    same(now or last, float(obstacles.refused[row.row]))
+    obstacles, left_s = row.inp.fleet.obstacles, row.inp.fleet.obstacles.retry_at_s[row.row] - row.inp.now_s
+    same(now or last, float(obstacles.refused_replicas[row.row]))
     assert bool(left) == (left_s > 0)
     if left:
         same_time(left, left_s)
@@ -845,7 +845,7 @@ def refused(row: Row, match: re.Match[str]) -> None:
 
 @clause(r"its HPA cannot change the count(?:: (.*))?")
 def hpa_refused(row: Row, match: re.Match[str]) -> None:
-    assert math.isinf(row.inp.fleet.obstacles.refused[row.row])
+    assert math.isinf(row.inp.fleet.obstacles.refused_replicas[row.row])
     assert (match[1] or "") == row.words
 
 
@@ -856,7 +856,7 @@ ABSENT = r"\d+ (?:replicas? (?:has|have) no pod|pods? (?:is|are) (?:pending|not 
 def not_running(row: Row, match: re.Match[str]) -> None:
     fleet, parts = row.inp.fleet, match[1].split(" and ")
     pods = (fleet.pod_workload == row.row) & ~fleet.pod_ready & ~fleet.pod_terminating
-    expected = Counter({what: int(np.sum(fleet.pod_blocked[pods] == why)) for what, why in PENDING.items()})
+    expected = Counter({what: int(np.sum(fleet.pod_pending[pods] == why)) for what, why in PENDING.items()})
     expected["no pod"] = round(row.seen("missing"))
     expected["not ready (starting for too long)"] = round(row.seen("blocked")) - sum(
         many for what, many in expected.items() if what != "no pod"

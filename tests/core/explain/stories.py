@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 
 from autoscaler.core.explain.sentence import Explanation, explain
-from autoscaler.core.model.fleet import Held
+from autoscaler.core.model.fleet import HpaLimits
 from autoscaler.core.model.spec import Schedule
 from autoscaler.core.model.types import Decision
 from autoscaler.core.state import Memory
@@ -65,7 +65,7 @@ def cases() -> dict[str, Callable[[], ExplainedStory]]:
         "planner": planner_story,
         "concurrency": lambda: one_tick(fleet([2]), running=20.0, waiting=24.0),
         "one replica": lambda: one_tick(fleet([1]), running=1.0),
-        "gateway": lambda: one_tick(fleet([1]), running=10.0, front_waiting=15.0),
+        "gateway": lambda: one_tick(fleet([1]), running=10.0, gateway_waiting=15.0),
         "prefill": lambda: rate_story("prompt_tokens", prefill_tokens_per_s=1000.0),
         "decode": lambda: rate_story("generation_tokens", decode_tokens_per_s=1000.0),
         "kv_cache": lambda: one_tick(fleet([3]), kv_usage=0.94, running=9.0),
@@ -73,7 +73,7 @@ def cases() -> dict[str, Callable[[], ExplainedStory]]:
         "itl": lambda: one_tick(fleet([2]), itl_s=0.128, running=2.0, waiting=1.0),
         "rejections": rejections_story,
         "schedule": lambda: one_tick(fleet([1]), schedule=window),
-        "wake": lambda: one_tick(asleep, quiet_night, front_waiting=1.0),
+        "wake": lambda: one_tick(asleep, quiet_night, gateway_waiting=1.0),
         "silent pod": lambda: one_tick(fleet([4]), running=2.0, time_s=np.array([1005.0, 1005.0, 1005.0, NAN])),
         "silent workload": lambda: one_tick(fleet([4]), time_s=NAN),
         "stale cluster": stale_view_story,
@@ -91,12 +91,12 @@ def cases() -> dict[str, Callable[[], ExplainedStory]]:
         "idle soon": lambda: one_tick(fleet([1]), quiet_night, watched_s=300),
         "idle": lambda: one_tick(fleet([1]), quiet_night, watched_s=1000),
         "idle, as the budget bears": lambda: one_tick(
-            fleet([1]), budgeted, watched_s=1000, quiet={"front_waiting": 0.0}, front_waiting=0.0
+            fleet([1]), budgeted, watched_s=1000, quiet={"gateway_waiting": 0.0}, gateway_waiting=0.0
         ),
         "idle without gateway": lambda: one_tick(fleet([1]), budgeted, watched_s=1000),
         "never idle": lambda: one_tick(fleet([1]), watched_s=1000),
         "abandoned": lambda: one_tick(
-            fleet([0], [2]), quiet_night, watched_s=1000, quiet={"front_waiting": 0.0}, front_waiting=0.0
+            fleet([0], [2]), quiet_night, watched_s=1000, quiet={"gateway_waiting": 0.0}, gateway_waiting=0.0
         ),
         "rate up": lambda: one_tick(fleet([2]), spec(up_step_fraction=1.0, up_period_s=30.0), running=90.0),
         "rate down": lambda: one_tick(
@@ -110,7 +110,9 @@ def cases() -> dict[str, Callable[[], ExplainedStory]]:
         "held": lambda: one_tick(
             fleet(
                 [6],
-                held=Held(*map(np.array, ([6.0], [np.inf], [False], [False])), ("KEDA is told to take none away",)),
+                hpa_limits=HpaLimits(
+                    *map(np.array, ([6.0], [np.inf], [False], [False])), ("KEDA is told to take none away",)
+                ),
             ),
             watched_s=200,
         ),

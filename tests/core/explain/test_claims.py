@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from autoscaler.config.policy.compile import spec_row
 from autoscaler.config.policy.parse import load, shipped
 from autoscaler.core.explain.sentence import explain
-from autoscaler.core.model.fleet import Blocked, Held, Joint, Obstacles, Pool
+from autoscaler.core.model.fleet import HpaLimits, Obstacles, PendingClass, Pool, PoolOverlap
 from autoscaler.core.model.spec import Schedule, Spec
 from autoscaler.core.model.types import Signal
 from autoscaler.core.model.variants import Variants
@@ -185,7 +185,7 @@ class Worlds:
                 Pool("nvidia.com/gpu", "H100", "team=b", "karpenter.sh/x"),
             ),
             pool_gpus=np.array([self.some(NAN, 2.0, 5.0), self.some(NAN, 3.0, 6.0)]),
-            joint=self.some((), (Joint((0, 1), 6.0),)),
+            joint=self.some((), (PoolOverlap((0, 1), 6.0),)),
             obstacles=Obstacles(
                 listed=np.array(self.each(True, False)),
                 failed=np.array(self.each(False, True)),
@@ -194,12 +194,12 @@ class Worlds:
                 retry_s=np.where(np.isnan(refused), NAN, self.some(900.0, 9000.0)),
                 words=tuple(self.each("", "exceeded quota: gpus")),
             ),
-            held=self.some(None, Held(least, np.full(self.rows, np.inf), nobody, nobody, reasons)),
+            held=self.some(None, HpaLimits(least, np.full(self.rows, np.inf), nobody, nobody, reasons)),
         )
-        classes = np.array([self.some(Blocked.NO, *Blocked) for _ in cluster.pods], dtype=np.int64)
+        classes = np.array([self.some(PendingClass.NONE, *PendingClass) for _ in cluster.pods], dtype=np.int64)
         return replace(
             cluster,
-            pod_blocked=np.where(cluster.pod_ready, Blocked.NO, classes),
+            pod_pending=np.where(cluster.pod_ready, PendingClass.NONE, classes),
             workloads=tuple(each._replace(service="chat") for each in cluster.workloads),
         )
 
@@ -219,7 +219,7 @@ class Worlds:
             "itl_s": pods(NAN, 0.02, 0.13),
             "rejections": pods(0.0, 0.0, 50.0),
         }
-        gateway = {"front_waiting": self.some(0.0, 5.0), "front_arrivals_per_s": self.some(0.0, 0.2)}
+        gateway = {"gateway_waiting": self.some(0.0, 5.0), "gateway_arrivals_per_s": self.some(0.0, 0.2)}
         return columns | self.some({}, gateway)
 
     def check(self) -> Sentences:

@@ -55,7 +55,7 @@ def made(rules=None, asked=4.0, read=READ, **plan):
     asks = decision.recommendations.copy()
     asks[Signal.PLANNER] = asked
     known = Plan(**{f.name: np.array([(LEARNED | plan)[f.name]]) for f in fields(Plan)})
-    speaks = Recommender.STATED if inp.spec.states_capacity[0] else Recommender.REACTIVE
+    speaks = Recommender.STATED if inp.spec.has_stated_capacity[0] else Recommender.REACTIVE
     speaks = speaks if math.isnan(asked) else Recommender.PLANNER
     return inp, replace(decision, recommender=np.array([speaks]), recommendations=asks, plan=known)
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from autoscaler.core.explain.sentence import Explanation, binding_stages
 from autoscaler.core.model import names
-from autoscaler.core.model.fleet import Blocked
-from autoscaler.core.model.samples import FrontSamples, PodSamples
+from autoscaler.core.model.fleet import PendingClass
+from autoscaler.core.model.samples import GatewaySamples, PodSamples
 from autoscaler.core.model.types import Recommender, Signal, Stage
 from autoscaler.core.planner.strategies import BY_MARGIN, COUNTS
 from autoscaler.core.tick import tick
@@ -209,7 +209,7 @@ def test_the_sentence_says_why_a_workload_does_not_go_to_zero():
 
 def test_a_last_replica_is_not_called_idle_when_the_pool_takes_it():
     rules = spec(2, priority=[0.0, 10.0], idle_after_s=3600.0, down_stabilization_s=10.0)
-    waits = {"pod_blocked": np.array([Blocked.NO, Blocked.UNSCHEDULABLE])}
+    waits = {"pod_pending": np.array([PendingClass.NONE, PendingClass.UNSCHEDULABLE])}
     story, one_gpu = ExplainedStory(rules), fleet([1, 0], [0, 1], pool_gpus=np.array([1.0]), **waits)
     story.watch(one_gpu, 120, running=5.0)
     assert story.explain().sentence == (
@@ -221,7 +221,7 @@ def test_a_last_replica_is_not_called_idle_when_the_pool_takes_it():
 @pytest.mark.parametrize("idle_after_s", [NAN, 900.0, math.inf])
 def test_a_silent_gateway_keeps_a_replica_when_zero_is_allowed(idle_after_s):
     story = ExplainedStory(spec(idle_after_s=idle_after_s, down_stabilization_s=10.0))
-    story.watch(fleet([1]), 60, front_waiting=0.0)
+    story.watch(fleet([1]), 60, gateway_waiting=0.0)
     story.watch(fleet([1]), 200)
     why = "its gateway has not reported for 200 s" if idle_after_s > 0 else "the policy does not scale to zero"
     assert f"; one replica stays, because {why} (metrics" in story.explain().sentence
@@ -421,7 +421,7 @@ wild = st.one_of(st.just(NAN), st.sampled_from([0.0, -1.0, 1e-9, 0.5, 1.0, 1e6, 
 @settings(max_examples=60)
 @given(st.data())
 def test_a_sentence_without_nan_comes_of_any_reading(data):
-    cluster = fleet([2], [1], pod_blocked=np.array([0, 0, data.draw(st.sampled_from(list(Blocked)))]))
+    cluster = fleet([2], [1], pod_pending=np.array([0, 0, data.draw(st.sampled_from(list(PendingClass)))]))
     rules = spec(
         idle_after_s=data.draw(st.sampled_from([600.0, math.inf])), concurrency=data.draw(st.sampled_from([NAN, 8.0]))
     )
@@ -429,10 +429,10 @@ def test_a_sentence_without_nan_comes_of_any_reading(data):
     for _ in range(3):
         story.now_s += 5
         pods = {f.name: np.array(data.draw(st.tuples(wild, wild, wild))) for f in fields(PodSamples)}
-        front = {f.name: np.array([data.draw(wild)]) for f in fields(FrontSamples)}
+        front = {f.name: np.array([data.draw(wild)]) for f in fields(GatewaySamples)}
         inp = world(story.now_s, cluster, rules)
         story.input = replace(
-            inp, samples=replace(samples(cluster, 0.0), pods=PodSamples(**pods), front=FrontSamples(**front))
+            inp, samples=replace(samples(cluster, 0.0), pods=PodSamples(**pods), gateways=GatewaySamples(**front))
         )
         story.decision, story.memory = tick(story.input, story.memory)
         case = story.explain()

@@ -120,13 +120,13 @@ def test_the_next_replica_is_due_when_the_first_starting_one_is():
     cluster = fleet([0], [2], pod_created_s=np.array([960.0, 990.0]))
     found = first(cluster, rules=spec(cold_start_s=100.0))
     assert found["next_ready_s"] == 60
-    assert found["pledged_s"] == 40 + 10  # what both will have served in 100 s
+    assert found["starting_replica_s"] == 40 + 10  # what both will have served in 100 s
 
 
 def test_a_pod_that_waited_for_a_gpu_is_expected_from_when_it_got_one():
     cluster = fleet([0], [1], pod_created_s=np.array([-2000.0]), pod_scheduled_s=np.array([990.0]))
     found = first(cluster, rules=spec(cold_start_s=100.0))
-    assert (found["next_ready_s"], found["pledged_s"]) == (40, 60)  # 10 s and half a cold start of its wait
+    assert (found["next_ready_s"], found["starting_replica_s"]) == (40, 60)  # 10 s and half a cold start of its wait
 
 
 def test_an_overdue_pod_is_expected_but_not_counted_on_for_now():
@@ -137,4 +137,4 @@ def test_an_overdue_pod_is_expected_but_not_counted_on_for_now():
 def test_nothing_starting_is_nothing_to_wait_for():
     found = first(fleet([2]))
     assert math.isnan(found["next_ready_s"])
-    assert found["pledged_s"] == 0
+    assert found["starting_replica_s"] == 0

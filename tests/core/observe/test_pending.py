@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autoscaler.core.model.fleet import Blocked, Joint, Obstacles, Pool
+from autoscaler.core.model.fleet import Obstacles, PendingClass, Pool, PoolOverlap
 from autoscaler.core.model.types import Stage
 from autoscaler.core.model.variants import Variants
 from autoscaler.core.observe import pending
@@ -16,10 +16,10 @@ NAN = np.nan
 RANKS = {"priority": [900.0, 100.0], "down_stabilization_s": 10.0}
 
 
-def two(ready, waiting=(0, 0), why=Blocked.UNSCHEDULABLE, gpus=8.0, replicas=None, **columns):
+def two(ready, waiting=(0, 0), why=PendingClass.UNSCHEDULABLE, gpus=8.0, replicas=None, **columns):
     """The first ranks higher. Of each so many are ready, and so many are blocked."""
     cluster = fleet(list(ready), list(waiting), replicas=replicas, pool_gpus=np.array([gpus]), **columns)
-    return replace(cluster, pod_blocked=np.where(cluster.pod_ready, Blocked.NO, why).astype(np.int64))
+    return replace(cluster, pod_pending=np.where(cluster.pod_ready, PendingClass.NONE, why).astype(np.int64))
 
 
 def told(rows=1, **columns):
@@ -34,19 +34,19 @@ def loads(cluster, *running):
 @pytest.mark.parametrize("failed", [True, False])
 def test_replicas_that_do_not_exist_leave_their_gpus_to_others(failed):
     """A quota allows two of the eight that are asked for, and no pod is waiting."""
-    hindered = told(2, failed=np.array([failed, False]))
+    hindered = told(2, creation_failed=np.array([failed, False]))
     cluster = two([2, 1], replicas=[8, 1], obstacles=hindered)
     story, load = Story(spec(2, **RANKS)), loads(cluster, 40, 60)
     first = story.tick(cluster, **load)
     assert first.replicas.tolist() == ([8, 6] if failed else [7, 1])  # without word of it they may be on their way
     later = story.watch(cluster, pending.MISSING_S, **load)
     assert later.replicas.tolist() == [8, 6]
-    assert later.observation.missing.tolist() == [6, 0]
+    assert later.observation.missing_pods.tolist() == [6, 0]
 
 
 def test_a_count_that_its_hpa_cannot_change_takes_no_gpus():
     """In KEDA mode the HPA is refused, and it does not tell which count it asked for."""
-    hindered = told(2, refused=np.array([np.inf, NAN]), words=("admission webhook denied the request", ""))
+    hindered = told(2, refused_replicas=np.array([np.inf, NAN]), messages=("admission webhook denied the request", ""))
     cluster = two([2, 1], obstacles=hindered)
     story = ExplainedStory(spec(2, **RANKS))
     decision = story.watch(cluster, 60, **loads(cluster, 40, 60))
@@ -58,12 +58,16 @@ def test_the_sentence_names_the_pools_that_are_short_together():
     """Two pools of eight overlap in all their nodes: eight GPUs in all."""
     pools = (Pool("nvidia.com/gpu", "H100", "team=a"), Pool("nvidia.com/gpu", "H100", "team=b"))
     cluster = fleet(
-        [2, 2], pool=np.array([0, 1]), pools=pools, pool_gpus=np.array([8.0, 8.0]), joint=(Joint((0, 1), 8.0),)
+        [2, 2],
+        pool=np.array([0, 1]),
+        pools=pools,
+        pool_gpus=np.array([8.0, 8.0]),
+        pool_overlaps=(PoolOverlap((0, 1), 8.0),),
     )
     story = ExplainedStory(spec(2))
     story.watch(cluster, 60, **loads(cluster, 30, 30))
     assert "the pool of 8 GPUs shared by H100 (team=a) and H100 (team=b) allocates 4 of 6" in story.explain(0).sentence
-    alone = replace(cluster, pool_gpus=np.array([3.0, 8.0]), joint=(Joint((0, 1), 11.0),))
+    alone = replace(cluster, pool_gpus=np.array([3.0, 8.0]), pool_overlaps=(PoolOverlap((0, 1), 11.0),))
     story.watch(alone, 60, **loads(cluster, 30, 30))
     assert "the pool of 3 H100 (team=a) allocates 3 of 6" in story.explain(0).sentence
 
@@ -79,7 +83,7 @@ def test_no_more_replicas_are_ordered_while_some_of_them_do_not_come():
 def test_replicas_are_on_their_way_while_another_starts():
     """A StatefulSet makes its next pod when the one before is ready."""
     cluster = fleet([2], [1], replicas=[8], pool_gpus=np.array([8.0]))
-    assert Story(spec()).watch(cluster, 300, running=10.0).observation.missing.tolist() == [0]
+    assert Story(spec()).watch(cluster, 300, running=10.0).observation.missing_pods.tolist() == [0]
 
 
 def test_a_pod_that_finds_no_node_though_gpus_are_free_claims_none():
@@ -98,21 +102,21 @@ def test_a_pod_that_waits_for_gpus_that_others_hold_gets_them_by_priority():
 
 
 def test_no_serving_replica_is_taken_for_one_whose_pods_crash():
-    cluster = two([1, 3], [2, 0], why=Blocked.CRASHING, gpus=6.0)
+    cluster = two([1, 3], [2, 0], why=PendingClass.CRASH_LOOP, gpus=6.0)
     story, load = Story(spec(2, **RANKS)), loads(cluster, 50, 10)
     story.tick(cluster, **load)
     assert story.watch(cluster, pending.STUCK_S, **load).replicas.tolist() == [1, 3]
 
 
 def test_crashing_replicas_keep_their_gpus_where_nobody_else_needs_them():
-    cluster = two([1, 1], [2, 0], why=Blocked.CRASHING, gpus=8.0)
+    cluster = two([1, 1], [2, 0], why=PendingClass.CRASH_LOOP, gpus=8.0)
     assert Story(spec(2, **RANKS)).watch(cluster, 300, **loads(cluster, 30, 10)).replicas.tolist() == [3, 1]
 
 
 @pytest.mark.slow
 def test_after_a_crash_gpus_are_claimed_again_later_each_time():
     """What crashed was cut, and is wanted again: without a pause the neighbour would lose its replicas each minute."""
-    crashing = two([1, 3], [2, 0], why=Blocked.CRASHING, gpus=6.0)
+    crashing = two([1, 3], [2, 0], why=PendingClass.CRASH_LOOP, gpus=6.0)
     cut = two([1, 5], gpus=6.0)
     story, load = Story(spec(2, **RANKS)), {"running": 50.0}
     story.tick(crashing, **load)
@@ -127,7 +131,7 @@ def test_after_a_crash_gpus_are_claimed_again_later_each_time():
 
 
 def test_a_count_that_was_refused_is_put_off_and_claims_nothing():
-    refused = told(2, refused=np.array([4.0, NAN]), retry_s=np.array([1100.0, NAN]))
+    refused = told(2, refused_replicas=np.array([4.0, NAN]), retry_at_s=np.array([1100.0, NAN]))
     cluster = two([1, 1], gpus=5.0, obstacles=refused)
     story, load = Story(spec(2, **RANKS)), loads(cluster, 50, 60)
     decision = story.tick(cluster, **load)
@@ -137,11 +141,11 @@ def test_a_count_that_was_refused_is_put_off_and_claims_nothing():
 
 
 def test_fewer_than_were_refused_may_be_asked_for_at_once():
-    refused = told(refused=np.array([8.0]), retry_s=np.array([9e9]))
+    refused = told(refused_replicas=np.array([8.0]), retry_at_s=np.array([9e9]))
     story = Story(spec())
     assert story.tick(fleet([1], obstacles=refused), running=40.0).replicas.tolist() == [4]
     assert story.tick(fleet([1], obstacles=refused), running=90.0).replicas.tolist() == [1]
-    shrunk = told(refused=np.array([2.0]), retry_s=np.array([9e9]))
+    shrunk = told(refused_replicas=np.array([2.0]), retry_at_s=np.array([9e9]))
     story = Story(spec(down_stabilization_s=10.0))
     assert story.watch(fleet([4], obstacles=shrunk), 60, running=2.0).replicas.tolist() == [4]
     assert story.watch(fleet([4], obstacles=shrunk), 60, running=7.0).replicas.tolist() == [3]
@@ -150,7 +154,7 @@ def test_fewer_than_were_refused_may_be_asked_for_at_once():
 def test_a_variant_whose_replicas_do_not_come_leaves_the_load_to_others():
     story = Story(spec(2, max_replicas=20.0))
     story.variants = Variants(np.array([0, 0]), np.array([1.0, 9.0]))
-    hindered = told(2, failed=np.array([True, False]))
+    hindered = told(2, creation_failed=np.array([True, False]))
     cluster = fleet([2, 2], replicas=[4, 2], obstacles=hindered)
     assert story.watch(cluster, 60, running=10.0, waiting=10.0).replicas[1] > 2
 
@@ -158,12 +162,12 @@ def test_a_variant_whose_replicas_do_not_come_leaves_the_load_to_others():
 def test_a_pod_that_starts_for_ever_is_blocked_and_one_that_served_is_not():
     story = Story(spec())
     endless = fleet([1], [1], starting_since_s=900.0)
-    assert story.watch(endless, 3400, 60, running=5.0).observation.blocked.tolist() == [0]
-    assert story.watch(endless, 240, 60, running=5.0).observation.blocked.tolist() == [1]
+    assert story.watch(endless, 3400, 60, running=5.0).observation.pending.tolist() == [0]
+    assert story.watch(endless, 240, 60, running=5.0).observation.pending.tolist() == [1]
     served = Story(spec())
     served.watch(fleet([2]), 60, running=5.0)
     flapping = fleet([2], pod_ready=np.array([True, False]))
-    assert served.tick(flapping, running=5.0).observation.blocked.tolist() == [0]
+    assert served.tick(flapping, running=5.0).observation.pending.tolist() == [0]
 
 
 def sentence(cluster, **load):
@@ -173,15 +177,15 @@ def sentence(cluster, **load):
 
 
 def test_the_sentence_says_what_does_not_come_and_why():
-    quota = told(2, failed=np.array([True, False]), words=("FailedCreate: exceeded quota: gpus", ""))
+    quota = told(2, creation_failed=np.array([True, False]), messages=("FailedCreate: exceeded quota: gpus", ""))
     assert "; 6 replicas have no pod: FailedCreate: exceeded quota: gpus (metrics" in sentence(
         two([2, 1], replicas=[8, 1], obstacles=quota), running=30.0
     )
-    unplaced = told(2, words=("0/2 nodes are available", ""))
+    unplaced = told(2, messages=("0/2 nodes are available", ""))
     assert "; 1 pod is pending (unschedulable): 0/2 nodes are available (metrics" in sentence(
         two([2, 1], [1, 0], obstacles=unplaced), running=12.0
     )
-    image = two([2, 1], [2, 0], why=Blocked.IMAGE, obstacles=told(2, words=("ImagePullBackOff", "")))
+    image = two([2, 1], [2, 0], why=PendingClass.IMAGE_PULL, obstacles=told(2, messages=("ImagePullBackOff", "")))
     assert "; 2 pods are pending (image cannot be pulled): ImagePullBackOff (metrics" in sentence(image, running=15.0)
 
 
@@ -193,5 +197,7 @@ def test_the_sentence_says_what_does_not_come_and_why():
     ],
 )
 def test_the_sentence_says_that_a_count_was_refused(retry_s, said):
-    refused = told(2, refused=np.array([4.0, NAN]), retry_s=np.array([retry_s, NAN]), words=("GPU quota", ""))
+    refused = told(
+        2, refused_replicas=np.array([4.0, NAN]), retry_at_s=np.array([retry_s, NAN]), messages=("GPU quota", "")
+    )
     assert said in sentence(two([1, 1], obstacles=refused), running=50.0)

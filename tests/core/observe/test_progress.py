@@ -180,7 +180,7 @@ def test_stuck_pods_teach_nothing():
 def test_a_pod_first_read_with_a_queue_teaches_nothing():
     story = Story(spec(concurrency=NAN))
     decision = story.tick(fleet([1]), running=3.0, waiting=30.0, gaps=50.0, generation_tokens=50.0)
-    assert decision.observation.full[0] == 0
+    assert decision.observation.saturated[0] == 0
 
 
 def test_load_counts_again_when_it_moves():
@@ -288,16 +288,16 @@ def test_a_queue_counts_when_others_have_one_or_when_it_shrinks():
     service = served()
     for step in range(60):
         everywhere = np.full(service.replicas, 10.0 + step)
-        assert service.run(EVERY_S, waiting=everywhere).observation.apart[0] == 0
+        assert service.run(EVERY_S, waiting=everywhere).observation.queue_outliers[0] == 0
     for step in range(60):
-        assert service.run(EVERY_S, **_beside(300.0 - 4 * step, service)).observation.apart[0] == 0
+        assert service.run(EVERY_S, **_beside(300.0 - 4 * step, service)).observation.queue_outliers[0] == 0
 
 
 def test_the_queue_of_a_single_pod_is_never_apart():
     service = single()
     for step in range(60):
         service.replicas = 1
-        assert service.run(EVERY_S, waiting=10.0 + step).observation.apart[0] == 0
+        assert service.run(EVERY_S, waiting=10.0 + step).observation.queue_outliers[0] == 0
 
 
 # --- the queue of a gateway
@@ -307,7 +307,7 @@ def test_the_queue_of_a_single_pod_is_never_apart():
 def test_queue_at_the_gateway_orders_one_replica_when_all_engines_are_stuck():
     service = served()
     before, service.counts = service.replicas, []
-    service.run(3000, per_s=0.0, stuck=before, shows=(13.0, 3.0), front_waiting=200.0)
+    service.run(3000, per_s=0.0, stuck=before, shows=(13.0, 3.0), gateway_waiting=200.0)
     assert max(service.counts) <= before + 1
     assert service.counts[-1] <= 2
 
@@ -316,18 +316,18 @@ def test_the_one_that_stands_in_is_given_up_when_no_request_reached_it():
     """Two cold starts of 180 s and two minutes are its chance; half an hour of a whole fleet would be no better."""
     service = served()
     before, service.counts = service.replicas, []
-    service.run(600, per_s=0.0, stuck=before, shows=(13.0, 3.0), front_waiting=200.0)
+    service.run(600, per_s=0.0, stuck=before, shows=(13.0, 3.0), gateway_waiting=200.0)
     assert max(service.counts) == before + 1
-    service.run(840, per_s=0.0, stuck=before, shows=(13.0, 3.0), front_waiting=200.0)
+    service.run(840, per_s=0.0, stuck=before, shows=(13.0, 3.0), gateway_waiting=200.0)
     assert service.counts[-1] <= 2
 
 
 def test_queue_at_the_gateway_does_not_count_when_idle_engines_never_see_it():
     service = Service(2)
-    service.run(1200, per_s=1.0, front_waiting=0.0)
-    service.run(180, per_s=0.0, front_waiting=0.0)
+    service.run(1200, per_s=1.0, gateway_waiting=0.0)
+    service.run(180, per_s=0.0, gateway_waiting=0.0)
     service.counts.clear()
-    service.run(900, per_s=0.0, front_waiting=200.0)
+    service.run(900, per_s=0.0, gateway_waiting=200.0)
     assert service.decision.observation.gateway_stuck[0] == 1
     assert "200 requests at the gateway are not counted, because no engine works" in service.explained().sentence
     assert service.counts[-1] <= 2
@@ -335,8 +335,8 @@ def test_queue_at_the_gateway_does_not_count_when_idle_engines_never_see_it():
 
 def test_queue_at_the_gateway_counts_when_engines_work():
     service = Service(2)
-    service.run(1200, per_s=1.0, front_waiting=0.0)
-    service.run(600, per_s=4.0, front_waiting=200.0)
+    service.run(1200, per_s=1.0, gateway_waiting=0.0)
+    service.run(600, per_s=4.0, gateway_waiting=200.0)
     assert service.decision.observation.gateway_stuck[0] == 0
     assert service.replicas > 2
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.core.model.samples import FrontSamples, PodSamples
+from autoscaler.core.model.samples import GatewaySamples, PodSamples
 from autoscaler.core.observe import rates as readings
 from autoscaler.core.observe.rates import COUNTERS, RATE_WINDOW_S, TIMES, Counters
 
@@ -129,7 +129,7 @@ def test_growth_since_the_last_reading_is_exact_and_survives_a_restart():
 
 
 @pytest.mark.parametrize("value", [-1.0, -np.inf, np.inf, 1e300])
-@pytest.mark.parametrize("table", [PodSamples, FrontSamples])
+@pytest.mark.parametrize("table", [PodSamples, GatewaySamples])
 def test_what_cannot_be_true_is_unknown(table, value):
     believed = readings.believe(table.filled(2, value), 100.0)
     for field in fields(table):

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from autoscaler.core.model.fleet import Blocked
+from autoscaler.core.model.fleet import PendingClass
 from autoscaler.core.observe.workloads import GATEWAY_REMEMBERED_S, MAX_GPU_AGE_S
 from tests.core.recordings import DATA, clients, columns, replay
 from tests.core.world import Story, first, fleet, seen, spec
@@ -52,15 +52,15 @@ def test_leaving_pods_serve_nothing_and_hold_their_gpus():
     assert (found["ready"], found["terminating"], found["running"]) == (2, 1, 10)
 
 
-@pytest.mark.parametrize("why", [reason for reason in Blocked if reason is not Blocked.NO])
+@pytest.mark.parametrize("why", [reason for reason in PendingClass if reason is not PendingClass.NONE])
 def test_pods_that_waiting_does_not_help_are_not_on_their_way(why):
-    cluster = fleet([1], [2], pod_blocked=np.array([0, 0, why]))
+    cluster = fleet([1], [2], pod_pending=np.array([0, 0, why]))
     found = first(cluster)
-    assert (found["ready"], found["starting"], found["blocked"]) == (1, 1, 1)
+    assert (found["ready"], found["starting"], found["pending"]) == (1, 1, 1)
 
 
 def test_a_ready_pod_that_crashed_before_counts_as_ready():
-    assert first(fleet([1], pod_blocked=np.array([Blocked.CRASHING])))["blocked"] == 0
+    assert first(fleet([1], pod_pending=np.array([PendingClass.CRASH_LOOP])))["pending"] == 0
 
 
 def test_a_pod_just_ready_and_never_read_is_joining_and_an_old_silent_one_is_not():
@@ -68,14 +68,14 @@ def test_a_pod_just_ready_and_never_read_is_joining_and_an_old_silent_one_is_not
     cluster = fleet([3], pod_ready_s=ready_s)
     heard = np.array([1000.0, np.nan, np.nan])
     found = first(cluster, time_s=heard, running=6.0)
-    assert (found["ready"], found["reporting"], found["joining"]) == (3, 1, 1)
+    assert (found["ready"], found["reporting"], found["newly_ready"]) == (3, 1, 1)
 
 
 def test_a_pod_that_was_read_before_it_fell_silent_is_not_joining():
     cluster = fleet([1], pod_ready_s=np.array([990.0]))
     _, memory = seen(cluster, 1000.0)
     observation, _ = seen(cluster, 1005.0, memory, time_s=np.nan)
-    assert observation.joining[0] == 0
+    assert observation.newly_ready[0] == 0
 
 
 # --- sleeping engines
@@ -302,25 +302,25 @@ GPU = {"gpu_time_s": 995.0, "fb_usage": 0.9, "tensor_active": 0.0, "sm_active": 
 
 def test_without_gpu_metrics_nobody_is_loaded_active_or_idle():
     found = first(fleet([2]))
-    assert all(math.isnan(found[name]) for name in ("loaded", "active", "loaded_idle_s"))
+    assert all(math.isnan(found[name]) for name in ("gpu_loaded", "gpu_active", "loaded_idle_s"))
 
 
 def test_the_framebuffer_alone_tells_loaded_and_not_idle():
     found = first(fleet([2]), gpu_time_s=995.0, fb_usage=np.array([0.9, 0.02]))
-    assert found["loaded"] == 1
-    assert math.isnan(found["active"])
+    assert found["gpu_loaded"] == 1
+    assert math.isnan(found["gpu_active"])
     assert math.isnan(found["loaded_idle_s"])
 
 
 @pytest.mark.parametrize("witness", ["tensor_active", "sm_active", "dram_active"])
 def test_any_unit_at_work_is_activity(witness):
-    assert first(fleet([2]), **{**GPU, witness: np.array([0.3, 0.0])})["active"] == 1
+    assert first(fleet([2]), **{**GPU, witness: np.array([0.3, 0.0])})["gpu_active"] == 1
 
 
 def test_an_old_gpu_reading_is_unknown():
     found = first(fleet([1]), **{**GPU, "gpu_time_s": 1000.0 - MAX_GPU_AGE_S - 1})
-    assert math.isnan(found["loaded"])
-    assert math.isnan(found["active"])
+    assert math.isnan(found["gpu_loaded"])
+    assert math.isnan(found["gpu_active"])
 
 
 def idle_seconds(for_s=60.0, every_s=5.0, **columns):
@@ -377,8 +377,8 @@ def test_a_pod_that_nobody_asked_says_nothing_of_latency():
 
 def test_a_gateway_that_fell_silent_is_unknown_and_an_empty_one_is_empty():
     cluster = fleet([0])
-    assert first(cluster, front_waiting=0.0)["gateway_waiting"] == 0
-    assert math.isnan(first(cluster, front_waiting=5.0, front_time_s=900.0)["gateway_waiting"])
+    assert first(cluster, gateway_waiting=0.0)["gateway_waiting"] == 0
+    assert math.isnan(first(cluster, gateway_waiting=5.0, gateway_time_s=900.0)["gateway_waiting"])
     assert math.isnan(first(cluster)["gateway_waiting"])
 
 
@@ -409,7 +409,7 @@ def test_of_a_long_pause_no_more_is_loaded_and_idle_than_a_reading_lasts():
 
 def test_a_gateway_that_told_nothing_for_a_day_is_waited_for_no_longer():
     story = Story(spec())
-    story.tick(fleet([1]), front_waiting=0.0)
+    story.tick(fleet([1]), gateway_waiting=0.0)
     last = story.tick(fleet([1]), GATEWAY_REMEMBERED_S)
     assert last.observation.gateway_silent_s[0] == GATEWAY_REMEMBERED_S
     assert math.isnan(story.tick(fleet([1])).observation.gateway_silent_s[0])

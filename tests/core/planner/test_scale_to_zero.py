@@ -180,7 +180,9 @@ def test_a_workload_stays_when_only_leaving_pods_hold_requests():
     sparse(story, 2)
     for step in range(30):
         tokens = 1e4 + np.array([500.0 * step, 0.0])
-        decision = story.tick(leaving, 20.0, running=answers, generation_tokens=tokens, gaps=tokens, front_waiting=0.0)
+        decision = story.tick(
+            leaving, 20.0, running=answers, generation_tokens=tokens, gaps=tokens, gateway_waiting=0.0
+        )
         assert decision.observation.draining_requests[0] == 3
     assert decision.replicas[0] == 1
     assert story.memory.workloads.observe.arrivals.quiet_s[0] == 0
@@ -274,7 +276,9 @@ def sparse(story, hours):
     served = 0.0
     for _ in range(int(hours * 180)):
         served += 1
-        story.tick(fleet([1]), 20.0, finished=served, first_tokens=served, generation_tokens=served, front_waiting=0.0)
+        story.tick(
+            fleet([1]), 20.0, finished=served, first_tokens=served, generation_tokens=served, gateway_waiting=0.0
+        )
     return served
 
 
@@ -288,15 +292,15 @@ def rested(story, served, minutes, **front):
 def test_a_workload_goes_to_zero_as_its_budget_bears_it():
     story = Story(spec(**BUDGETED, attainment=0.9))
     served = sparse(story, 2)
-    assert rested(story, served, 1, front_waiting=0.0).replicas[0] == 1
-    decision = rested(story, served, 3, front_waiting=0.0)
+    assert rested(story, served, 1, gateway_waiting=0.0).replicas[0] == 1
+    decision = rested(story, served, 3, gateway_waiting=0.0)
     assert decision.replicas[0] == 0
     assert decision.idle_after_s[0] == RESTS_S[0]
 
 
 @pytest.mark.slow
 def test_it_stays_where_the_budget_does_not_bear_it_or_nobody_would_hold_requests():
-    for attainment, front in ((0.9999, {"front_waiting": 0.0}), (0.9, {})):
+    for attainment, front in ((0.9999, {"gateway_waiting": 0.0}), (0.9, {})):
         story = Story(spec(**BUDGETED, attainment=attainment))
         served = sparse(story, 2)
         decision = rested(story, served, 60, **front)
@@ -311,7 +315,7 @@ def test_a_pod_that_is_read_again_brings_no_requests():
         time_s = np.full(4, story.now_s + 5)
         time_s[3] = np.nan if step % 12 >= 6 else time_s[3]
         running = np.where(np.isnan(time_s), np.nan, 10.0)
-        story.tick(four, 5, running=running, time_s=time_s, front_waiting=0.0, front_arrivals_per_s=0.0)
+        story.tick(four, 5, running=running, time_s=time_s, gateway_waiting=0.0, gateway_arrivals_per_s=0.0)
     followed = story.memory.planner.zero
     assert followed.requests[0] == 0
     assert 250 < followed.counted_s[0] < 350  # of six hundred: while all were heard
@@ -322,7 +326,7 @@ def test_a_gateway_that_is_heard_again_brings_no_requests():
     """It holds forty all the time, and is heard for two minutes of every four."""
     story, two = Story(spec(**BUDGETED)), fleet([2])
     for step in range(240):
-        heard = {"front_waiting": 40.0} if step // 24 % 2 == 0 else {}
+        heard = {"gateway_waiting": 40.0} if step // 24 % 2 == 0 else {}
         story.tick(two, 5, running=3.0, **heard)
     assert story.memory.planner.zero.requests[0] == 0
 
@@ -330,11 +334,11 @@ def test_a_gateway_that_is_heard_again_brings_no_requests():
 @pytest.mark.slow
 def test_while_a_gateway_is_silent_nobody_knows_whether_it_is_quiet():
     story, none = Story(spec(**BUDGETED, min_replicas=0.0)), fleet([0], replicas=[0])
-    story.watch(none, 300, front_waiting=0.0, front_arrivals_per_s=0.0)
+    story.watch(none, 300, gateway_waiting=0.0, gateway_arrivals_per_s=0.0)
     before, quiet_s = story.memory.planner.zero, story.memory.workloads.observe.arrivals.quiet_s[0]
     story.watch(none, 600)
     after, longer_s = story.memory.planner.zero, story.memory.workloads.observe.arrivals.quiet_s[0]
     silent_s = float(story.spec.max_input_age_s[0])
     assert after.counted_s[0] - before.counted_s[0] <= longer_s - quiet_s <= silent_s < 600
-    story.watch(none, 300, front_waiting=0.0, front_arrivals_per_s=0.0)
+    story.watch(none, 300, gateway_waiting=0.0, gateway_arrivals_per_s=0.0)
     assert story.memory.workloads.observe.arrivals.quiet_s[0] - longer_s >= 290

@@ -269,8 +269,8 @@ def test_who_came_while_nobody_served_has_missed_whatever_engines_say():
     """They count from when a gateway lets a request through, and are first read when those who waited run."""
     story, cluster = Serving(spec(**LEARNED)), fleet([1])
     assert story.serve(cluster, 0.5, 1800.0).plan.missed_fraction[0] == 0
-    story.tick(fleet([0]), 30.0, front_waiting=54.0)  # four of which ran in the replica that is gone
-    decision = story.tick(fleet([0], [1], starting_since_s=story.now_s), 30.0, front_waiting=54.0)
+    story.tick(fleet([0]), 30.0, gateway_waiting=54.0)  # four of which ran in the replica that is gone
+    decision = story.tick(fleet([0], [1], starting_since_s=story.now_s), 30.0, gateway_waiting=54.0)
     counted = story.memory.planner.rules[0].budget.counted[0]
     assert decision.plan.missed_fraction[0] == pytest.approx(50 / (counted + 50), rel=1e-3)
 

@@ -18,7 +18,15 @@ NAN = math.nan
 
 def observation(**columns):
     """One awake replica that serves 3 requests of 100 tokens a second; a cold start takes a minute."""
-    state = {"replicas": 1, "ready": 1, "reporting": 1, "asleep": 0, "starting": 0, "pledged_s": 0, "running": 10}
+    state = {
+        "replicas": 1,
+        "ready": 1,
+        "reporting": 1,
+        "asleep": 0,
+        "starting": 0,
+        "starting_replica_s": 0,
+        "running": 10,
+    }
     state |= {"waiting": 0, "generation_tokens_per_s": 300, "output_tokens": 100, "cold_start_s": 60, **columns}
     return replace(Observation.filled(1), **{name: np.array([float(value)]) for name, value in state.items()})
 
@@ -58,8 +66,8 @@ def test_a_short_queue_is_no_noise_when_the_overload_lasts():
 def test_loading_replicas_count_for_the_time_they_will_serve():
     """150 wait; a replica ordered 50 s ago serves for 50 of the next 60 s: 150 - 60 - 150 < 0."""
     assert not is_noise(observation(waiting=150))
-    assert is_noise(observation(waiting=150, starting=1, pledged_s=50))
-    assert not is_noise(observation(waiting=150, starting=1, pledged_s=5))  # ordered only just
+    assert is_noise(observation(waiting=150, starting=1, starting_replica_s=50))
+    assert not is_noise(observation(waiting=150, starting=1, starting_replica_s=5))  # ordered only just
 
 
 def test_a_queue_counts_when_it_waits_at_the_gateway_alone():
@@ -185,7 +193,7 @@ def test_projection_equals_the_queue_of_a_simulation(waiting, arrivals_per_s, re
         ready=ready,
         reporting=ready,
         starting=len(ages_s),
-        pledged_s=sum(ages_s),
+        starting_replica_s=sum(ages_s),
         generation_tokens_per_s=ready * each * 100,
     )
     slow = slow_queue(waiting, arrivals_per_s, ready, ages_s, each, 60.0)

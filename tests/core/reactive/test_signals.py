@@ -21,7 +21,7 @@ NAN = math.nan
 
 def observation(**columns):
     """One workload with two replicas that report and do nothing."""
-    quiet = {"replicas": 2, "ready": 2, "reporting": 2, "joining": 0, "asleep": 0, "running": 0, "waiting": 0}
+    quiet = {"replicas": 2, "ready": 2, "reporting": 2, "newly_ready": 0, "asleep": 0, "running": 0, "waiting": 0}
     quiet |= {"starting": 0, "cold_start_s": 60, **columns}
     return replace(Observation.filled(1), **{name: np.array([float(value)]) for name, value in quiet.items()})
 
@@ -66,7 +66,7 @@ def test_reporting_pods_speak_for_the_silent_ones():
 
 def test_load_is_not_multiplied_when_replicas_just_became_ready():
     """Twenty became forty a moment ago: the load is still that of the twenty that are read."""
-    found = observation(replicas=40, ready=40, reporting=20, joining=20, running=400)
+    found = observation(replicas=40, ready=40, reporting=20, newly_ready=20, running=400)
     assert recommended(Signal.CONCURRENCY, found) == pytest.approx(20)
 
 

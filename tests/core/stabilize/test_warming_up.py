@@ -72,7 +72,7 @@ def test_a_gap_in_readings_grows_nothing_when_no_request_waits(hole_s):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("queue", [{"waiting": 40.0}, {"front_waiting": 20.0}])
+@pytest.mark.parametrize("queue", [{"waiting": 40.0}, {"gateway_waiting": 20.0}])
 def test_a_long_queue_grows_the_fleet_with_the_first_reading(queue):
     cluster = fleet([3])
     story = watched(cluster)
@@ -125,7 +125,7 @@ def test_planner_is_awaited_for_a_limited_time():
 
 def test_a_workload_woken_from_zero_grows_at_once():
     story = Dense(spec(**{**RULES, "min_replicas": 1.0}))
-    story.changes = {"front_waiting": 0.0}
+    story.changes = {"gateway_waiting": 0.0}
     story.serve(fleet([0]), 0.0, 300.0)
     story.serve(fleet([0], [1], starting_since_s=story.now_s), 0.0, 60.0)
     woken = fleet([1], created_s=story.now_s - 60.0)

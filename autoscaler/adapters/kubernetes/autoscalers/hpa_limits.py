@@ -10,18 +10,18 @@ import numpy as np
 
 from autoscaler.adapters.kubernetes.autoscalers.hpas import Hpa
 from autoscaler.adapters.kubernetes.autoscalers.scaledobjects import ScaledObjectSpec
-from autoscaler.core.model.fleet import Held
+from autoscaler.core.model.fleet import HpaLimits
 
 
 class HpaLimit(NamedTuple):
-    """One row of `Held`."""
+    """One row of `HpaLimits`."""
 
-    least: float = 0.0
-    most: float = inf
+    min_replicas: float = 0.0
+    max_replicas: float = inf
     to_zero: bool = False
     shared: bool = False
     reason: str = ""
-    error: str = ""  # why the HPA cannot change the count at all; not a column of `Held`, but one of the obstacles
+    error: str = ""  # why the HPA cannot change the count at all; not a column of `HpaLimits`, but one of the obstacles
 
 
 NO_LIMIT = HpaLimit()
@@ -60,8 +60,8 @@ def limit_of(spec: ScaledObjectSpec, hpa: Hpa | None, replicas: int) -> HpaLimit
         reasons.append(f"the minReplicaCount of its ScaledObject is {least:g}")
     has_error = hpa is not None and bool(hpa.error)
     return HpaLimit(
-        least=min(least, most),
-        most=most,
+        min_replicas=min(least, most),
+        max_replicas=most,
         to_zero=down_disabled and spec.scales_to_zero and not (spec.pauses_scale_in or spec.forces_activation),
         shared=bool(spec.other_deciders) or bool(missing_metric(spec, hpa)) or has_error,
         reason=" and ".join(reasons),
@@ -84,13 +84,13 @@ def hpa_error(hpa: Hpa | None) -> str:
     return f"HorizontalPodAutoscaler/{hpa.name}: {hpa.error}" if hpa is not None and hpa.error else ""
 
 
-def to_columns(limits: Sequence[HpaLimit]) -> Held | None:
+def to_columns(limits: Sequence[HpaLimit]) -> HpaLimits | None:
     """Convert the rows to columns; None: no workload has a limit."""
     if not any(limit.reason or limit.shared for limit in limits):
         return None
-    return Held(
-        least=np.array([limit.least for limit in limits]),
-        most=np.array([limit.most for limit in limits]),
+    return HpaLimits(
+        min_replicas=np.array([limit.min_replicas for limit in limits]),
+        max_replicas=np.array([limit.max_replicas for limit in limits]),
         to_zero=np.array([limit.to_zero for limit in limits], dtype=bool),
         shared=np.array([limit.shared for limit in limits], dtype=bool),
         reason=tuple(limit.reason for limit in limits),

@@ -14,7 +14,7 @@ import msgspec
 from autoscaler.adapters.kubernetes.api.objects import Condition, ContainerStatus, Object, Pod, Waiting
 from autoscaler.adapters.kubernetes.api.text import one_line
 from autoscaler.adapters.kubernetes.pods.template import engine_container
-from autoscaler.core.model.fleet import Blocked
+from autoscaler.core.model.fleet import PendingClass
 
 LWS_NAME = "leaderworkerset.sigs.k8s.io/name"
 LWS_GROUP = "leaderworkerset.sigs.k8s.io/group-index"
@@ -24,18 +24,18 @@ LEADER = "0"
 
 FINISHED = ("Succeeded", "Failed")  # phases of a pod that holds no GPU and is replaced by its owner
 WAITING = {
-    "ImagePullBackOff": Blocked.IMAGE,
-    "ErrImagePull": Blocked.IMAGE,
-    "ErrImageNeverPull": Blocked.IMAGE,
-    "InvalidImageName": Blocked.IMAGE,
-    "ImageInspectError": Blocked.IMAGE,
-    "RegistryUnavailable": Blocked.IMAGE,
-    "CrashLoopBackOff": Blocked.CRASHING,
-    "CreateContainerConfigError": Blocked.MISCONFIGURED,
-    "CreateContainerError": Blocked.MISCONFIGURED,
-    "RunContainerError": Blocked.MISCONFIGURED,
+    "ImagePullBackOff": PendingClass.IMAGE_PULL,
+    "ErrImagePull": PendingClass.IMAGE_PULL,
+    "ErrImageNeverPull": PendingClass.IMAGE_PULL,
+    "InvalidImageName": PendingClass.IMAGE_PULL,
+    "ImageInspectError": PendingClass.IMAGE_PULL,
+    "RegistryUnavailable": PendingClass.IMAGE_PULL,
+    "CrashLoopBackOff": PendingClass.CRASH_LOOP,
+    "CreateContainerConfigError": PendingClass.CONFIG_ERROR,
+    "CreateContainerError": PendingClass.CONFIG_ERROR,
+    "RunContainerError": PendingClass.CONFIG_ERROR,
 }
-UNSCHEDULED = {"Unschedulable": Blocked.UNSCHEDULABLE, "SchedulingGated": Blocked.GATED}
+UNSCHEDULED = {"Unschedulable": PendingClass.UNSCHEDULABLE, "SchedulingGated": PendingClass.SCHEDULING_GATED}
 
 Key = tuple[str, str]  # namespace and name
 OwnerKey = Key  # namespace, and the uid of a ReplicaSet or StatefulSet or the name of a LeaderWorkerSet
@@ -85,7 +85,7 @@ def latest_s(moments_s: Sequence[float]) -> float:
     return math.nan if any(map(math.isnan, moments_s)) else max(moments_s)
 
 
-def blocked_by(pod: Pod) -> tuple[Blocked, str]:
+def blocked_by(pod: Pod) -> tuple[PendingClass, str]:
     """Return why a pod does not become ready by waiting, and the cluster's message.
 
     A ready pod is never blocked, even if a sidecar is.
@@ -93,13 +93,13 @@ def blocked_by(pod: Pod) -> tuple[Blocked, str]:
     status = pod.status
     for condition in status.conditions or ():
         if condition.type == "Ready" and condition.status == "True":
-            return Blocked.NO, ""
+            return PendingClass.NONE, ""
         if condition.type == "PodScheduled" and condition.status == "False":
             reason = condition.reason or ""
-            return UNSCHEDULED.get(reason, Blocked.NO), one_line(reason, condition.message)
+            return UNSCHEDULED.get(reason, PendingClass.NONE), one_line(reason, condition.message)
     states = _waiting_states([*(status.init_container_statuses or ()), *(status.container_statuses or ())])
     blocked = [(WAITING[waiting.reason], waiting) for waiting in states if waiting.reason in WAITING]
-    why, waiting = max(blocked, key=lambda found: found[0], default=(Blocked.NO, Waiting()))
+    why, waiting = max(blocked, key=lambda found: found[0], default=(PendingClass.NONE, Waiting()))
     return why, one_line(waiting.reason or "", waiting.message)
 
 

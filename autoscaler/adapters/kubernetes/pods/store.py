@@ -36,7 +36,7 @@ from autoscaler.adapters.kubernetes.pods.status import (
 from autoscaler.adapters.kubernetes.pods.template import served_names
 from autoscaler.adapters.kubernetes.scheduling import CONTROL_PLANE_TAINTS, Toleration
 from autoscaler.catalog.engines import DEFAULT_PORT
-from autoscaler.core.model.fleet import Blocked, Pod
+from autoscaler.core.model.fleet import PendingClass, Pod
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 from autoscaler.ports import Clock
 
@@ -82,7 +82,7 @@ class _Member(NamedTuple):
     """A pod of a LeaderWorkerSet's group."""
 
     key: Key
-    blocked: Blocked
+    blocked: PendingClass
     serves: bool  # ready and not leaving
     ready_s: float
     scheduled_s: float
@@ -128,7 +128,7 @@ class PodStore:
             return
         self._add_tolerations(owner, seen)
         blocked, message = blocked_by(seen)
-        if blocked is Blocked.NO or not message:
+        if blocked is PendingClass.NONE or not message:
             self._messages.pop(key, None)
         else:
             self._messages[key] = message
@@ -207,7 +207,7 @@ class PodStore:
         chosen = table[taken]
         pods = tuple(pod for pod in compress(self._pods, taken) if pod is not None)
         messages: dict[int, str] = {}
-        stuck = (chosen["blocked"] != Blocked.NO) & ~chosen["ready"] & ~chosen["terminating"]
+        stuck = (chosen["blocked"] != PendingClass.NONE) & ~chosen["ready"] & ~chosen["terminating"]
         for row in np.flatnonzero(stuck).tolist():
             message = self._message_of((pods[row].namespace, pods[row].name))
             if message:
@@ -251,7 +251,7 @@ class PodStore:
                 self._pods[row] = pod._replace(**self._endpoint[target_id]._asdict())
             self.version += 1
 
-    def _write(self, key: Key, seen: SeenPod, blocked: Blocked) -> None:
+    def _write(self, key: Key, seen: SeenPod, blocked: PendingClass) -> None:
         row = self._row.get(key)
         target_id = self._target.get(self._owner[key], -1)
         if row is None:
@@ -334,7 +334,9 @@ class PodStore:
         serves = leader.serves and all(worker.serves for worker in workers) and is_complete
         # A leader that is terminating stays ready: its row counts as leaving already.
         line["ready"] = serves or (bool(line["terminating"]) and not math.isnan(leader.ready_s))
-        line["blocked"] = Blocked.NO if serves else max([leader.blocked, *(worker.blocked for worker in workers)])
+        line["blocked"] = (
+            PendingClass.NONE if serves else max([leader.blocked, *(worker.blocked for worker in workers)])
+        )
         line["scheduled_s"] = latest_s([leader.scheduled_s, *(worker.scheduled_s for worker in workers)])
         ready_s = latest_s([float(line["first_ready_s"]), *(worker.ready_s for worker in workers)])
         line["ready_s"] = ready_s if line["ready"] else math.nan

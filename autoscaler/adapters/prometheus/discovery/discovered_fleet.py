@@ -132,7 +132,7 @@ class DiscoveredFleet:
         """Report on the last pass. A failure of the complete server is left to the other sources."""
         report = replace(self._report, problems=() if self._failure else self.problems)
         self._report = replace(self._report, queries=0, failed=0)
-        return Samples.nothing(len(fleet.workloads), len(fleet.pods), (report,))
+        return Samples.unknown(len(fleet.workloads), len(fleet.pods), (report,))
 
     async def refresh(self, deadline_s: float) -> None:
         """Run discovery once, within `deadline_s` seconds. A failed pass keeps the snapshot and sets `problems`."""

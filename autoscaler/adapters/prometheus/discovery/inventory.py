@@ -134,7 +134,7 @@ class Inventory:
             pod_workload=pod_workload,
             pod_ready=ready,
             pod_terminating=np.array([member.facts.terminating for member in members], dtype=bool),
-            pod_blocked=np.array([member.facts.blocked for member in members], dtype=np.int64),
+            pod_pending=np.array([member.facts.blocked for member in members], dtype=np.int64),
             pod_created_s=np.array([tick_s(member.facts.created_s) for member in members], dtype=np.float64),
             pod_scheduled_s=np.array([tick_s(member.facts.scheduled_s) for member in members], dtype=np.float64),
             pod_started_s=np.array([tick_s(member.facts.started_s) for member in members], dtype=np.float64),

@@ -21,7 +21,7 @@ from autoscaler.adapters.prometheus.promql.labels import CLUSTER_LABELS, METRIC
 from autoscaler.catalog.gateways import GATEWAY_NAMESPACES, Key
 from autoscaler.catalog.series import SeriesByName
 from autoscaler.core.model.fleet import Fleet
-from autoscaler.core.model.samples import FrontSamples
+from autoscaler.core.model.samples import GatewaySamples
 from autoscaler.core.table.columns import FloatColumn
 
 MAX_WAKE_UP_QUERIES = 32
@@ -57,7 +57,7 @@ class GatewayReader:
         self._trusted_namespaces = (*GATEWAY_NAMESPACES, *trusted_namespaces)
         self._window_s = window_s
 
-    async def read(self, query_round: QueryRound, at_s: float, fleet: Fleet) -> FrontSamples:
+    async def read(self, query_round: QueryRound, at_s: float, fleet: Fleet) -> GatewaySamples:
         """Return the requests held and arriving for each workload. at_s: Unix time by the server's clock."""
         arrivals_query = gateway_arrivals_query(self._window_s)
         async with asyncio.TaskGroup() as group:
@@ -75,7 +75,7 @@ class GatewayReader:
                 query_round.note("gateways", describe_clusters("metric", clusters))
             held = np.fmax(held, gateway_held)  # a policy's query may read the same gauge, so they are not added
         known = ~np.isnan(held) | ~np.isnan(arrivals_per_s)
-        return FrontSamples(np.where(known, query_round.started_s, np.nan), held, arrivals_per_s)
+        return GatewaySamples(np.where(known, query_round.started_s, np.nan), held, arrivals_per_s)
 
     async def _read_wake_ups(self, query_round: QueryRound, at_s: float, fleet: Fleet) -> FloatColumn:
         """Run the query of each policy that has one."""

@@ -137,7 +137,7 @@ class PrometheusSource:
             await self._update_conventions(query_round)
         if not self._server_clock.known:  # samples could not be dated
             query_round.note(CONVENTIONS, "nothing is read before this query is answered")
-            return Samples.nothing(len(fleet.workloads), len(fleet.pods), (query_round.report(),))
+            return Samples.unknown(len(fleet.workloads), len(fleet.pods), (query_round.report(),))
         self._join.align(fleet)
         at_s = self._server_clock.server_s(query_round.started_s)
         names = [counter_falls.PROCESS_START, *(field.name for field in fields(PodSamples))]

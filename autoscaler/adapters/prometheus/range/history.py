@@ -38,14 +38,14 @@ from autoscaler.config.settings import PrometheusSettings
 from autoscaler.config.values import show_duration
 from autoscaler.core.model.history import (
     COUNTERS,
-    MOST_STEPS,
+    MAX_STEPS,
     EngineSeries,
-    Latencies,
-    Past,
-    filled,
-    gather,
-    seen_late,
-    silence,
+    LatencyHistograms,
+    WorkloadHistory,
+    describe_gaps,
+    describe_late_engines,
+    forward_fill,
+    resample,
 )
 from autoscaler.core.table.columns import FloatColumn
 from autoscaler.core.table.histogram import increase
@@ -83,7 +83,7 @@ class PrometheusHistory:
         step_s: float = 15.0,
         deadline_s: float = 600.0,
         progress: Progress = lambda _share: None,
-    ) -> Past:
+    ) -> WorkloadHistory:
         """Return the history of workload `namespace`/`name` between two Unix times, in steps of `step_s`.
 
         progress: called with the share that has been read, 0..1. Raises Unavailable if the server cannot be reached,
@@ -93,10 +93,10 @@ class PrometheusHistory:
         steps = (end_s - start_s) / step_s
         if step_s < MIN_STEP_S or step_s != round(step_s):
             raise ValueError(f"--step is {show_duration(step_s)}; allowed: whole seconds, at least {MIN_STEP_S:g}s")
-        if not 2 <= steps <= MOST_STEPS:
+        if not 2 <= steps <= MAX_STEPS:
             raise ValueError(
                 f"from --start to --end are {show_duration(end_s - start_s)}, {steps:,.0f} "
-                f"step{'' if round(steps) == 1 else 's'} of {show_duration(step_s)}; allowed: 2 to {MOST_STEPS:,}"
+                f"step{'' if round(steps) == 1 else 's'} of {show_duration(step_s)}; allowed: 2 to {MAX_STEPS:,}"
             )
         reading = RangeReader(self._settings, self._credentials, time.monotonic() + deadline_s)
         try:
@@ -123,7 +123,7 @@ class PrometheusHistory:
         end_s: float,
         step_s: float,
         progress: Progress,
-    ) -> Past:
+    ) -> WorkloadHistory:
         """Read all pieces, one after the other, to spare the server.
 
         pods: their namespace, and regular expressions for their names.
@@ -166,16 +166,16 @@ class PrometheusHistory:
         if not engines:
             asked = reading.ask(neighbours_query(engine_as_spelled, pods[0]), start_s, end_s, look_s)
             raise _NoSeries(tuple(sorted(filter(None, {row["metric"].get(METRIC, "") for row in asked}))))
-        columns = gather(start_s, end_s, step_s, engines)
+        columns = resample(start_s, end_s, step_s, engines)
         ttft, itl, itl_of_tokens = (_latencies(read[name], start_s, window_s, windows) for name in LATENCIES)
         problems = (
             *_problems(engines, columns["pods"], step_s),
-            *seen_late(start_s, engines),
+            *describe_late_engines(start_s, engines),
             *describe_duplicates(duplicates),
         )
         if not len(itl.counts) and len(itl_of_tokens.counts):
             itl, problems = itl_of_tokens, (*problems, "no histogram of ITL per request: shares of ITL are of tokens")
-        return Past(
+        return WorkloadHistory(
             start_s=start_s,
             step_s=step_s,
             window_s=window_s,
@@ -259,7 +259,7 @@ def _subtract(counter: FloatColumn, part: FloatColumn) -> FloatColumn:
     """Subtract from a counter the growth of another counter, which may be ahead of it; both float64[n]."""
     if np.isnan(part).all() or np.isnan(counter).all():
         return counter
-    whole, less = filled(counter), filled(part)
+    whole, less = forward_fill(counter), forward_fill(part)
     grown = np.maximum(increase(whole[:-1], whole[1:]) - increase(less[:-1], less[1:]), 0.0)
     return np.concatenate([[max(whole[0] - less[0], 0.0)], grown]).cumsum()
 
@@ -275,19 +275,19 @@ MAX_AGE_S = 300.0
 """Age up to which a server returns a sample: the lookback delta of Prometheus."""
 
 
-def _latencies(read: Mapping[_Labels, Points], start_s: float, window_s: float, windows: int) -> Latencies:
+def _latencies(read: Mapping[_Labels, Points], start_s: float, window_s: float, windows: int) -> LatencyHistograms:
     """Turn bucket series into one histogram per window; bounds that are not numbers are left out."""
     by_bound = {dict(labels).get("le", ""): points for labels, points in read.items()}
     bounds = sorted((bound, text) for text in by_bound if not math.isnan(bound := _bound(text)))
     if not bounds or not math.isinf(bounds[-1][0]):
-        return Latencies.none()
+        return LatencyHistograms.none()
     counts = np.full((windows, len(bounds)), np.nan)
     for column, (_, text) in enumerate(bounds):
         for at_s, value in by_bound[text].items():
             window = round((at_s - start_s) / window_s) - 1
             if 0 <= window < windows and 0 <= value <= MAX_COUNT:
                 counts[window, column] = value
-    return Latencies(np.array([bound for bound, _ in bounds]), counts)
+    return LatencyHistograms(np.array([bound for bound, _ in bounds]), counts)
 
 
 def _bound(text: str) -> float:
@@ -301,7 +301,7 @@ def _problems(engines: list[EngineSeries], present: FloatColumn, step_s: float) 
     counted = (each.generation_tokens[~np.isnan(each.generation_tokens)] for each in engines)
     resets = sum(int((np.diff(values) < 0).sum()) for values in counted)
     restarts = (f"counters went back {resets} times; each counts as a restart",) if resets else ()
-    return silence(present, step_s, "no pod reported") + restarts
+    return describe_gaps(present, step_s, "no pod reported") + restarts
 
 
 def _when(time_s: float) -> str:

@@ -44,7 +44,7 @@ from autoscaler.catalog.series import POD_LABELS
 from autoscaler.catalog.spellings import Spelling, all_spellings, engines_spelled
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.core.model.fleet import Fleet
-from autoscaler.core.model.recent import Recent
+from autoscaler.core.model.recent import RecentReadings
 from autoscaler.core.model.samples import Objectives
 from autoscaler.core.table.columns import FloatColumn
 from autoscaler.ports import Clock, Unavailable
@@ -77,7 +77,7 @@ class RecentHistory:
         self._credentials = Credentials(settings)
         self._clock = clock
 
-    async def recent(self, fleet: Fleet, objectives: Objectives, span_s: float, deadline_s: float) -> Recent:
+    async def recent(self, fleet: Fleet, objectives: Objectives, span_s: float, deadline_s: float) -> RecentReadings:
         """Return what of the last `span_s` could be read in `deadline_s` seconds. Raises Unavailable if nothing was."""
         reader = RangeReader(self._settings, self._credentials, time.monotonic() + deadline_s)
         offset_s = self._clock.now_s() - self._clock.wall_s()  # converts Unix time to the clock of the tick
@@ -123,7 +123,7 @@ class _RecentReading:
             str, list[tuple[int, FloatColumn]]
         ] = {}  # column of the pod and its values, by name of the reading
 
-    def read(self, offset_s: float) -> Recent:
+    def read(self, offset_s: float) -> RecentReadings:
         """Return what could be read. offset_s: from Unix time to the clock of the tick."""
         problem, failures = "", list[Unavailable]()
         asked = self._reader.ask(convention_query(self._spellings), self._until_s, self._until_s, STEP_S)
@@ -290,7 +290,7 @@ class _RecentReading:
         for column, read in self._columns.items():
             self._columns[column] = [(index, values) for index, values in read if index < before]
 
-    def _recent(self, offset_s: float, problem: str) -> Recent:
+    def _recent(self, offset_s: float, problem: str) -> RecentReadings:
         shape = (self._steps + 1, len(self._pods))
         columns = {}
         for name, read in self._columns.items():
@@ -300,7 +300,7 @@ class _RecentReading:
                 column[:, index] = np.fmax(known, values)  # as in a tick
         if "time_s" in columns:
             columns["time_s"] += offset_s
-        return Recent(
+        return RecentReadings(
             time_s=self._until_s + offset_s + STEP_S * np.arange(-self._steps, 1.0),
             pod_workload=np.array(self._workload, dtype=np.int64),
             pod=np.array([self._pod_of.get(name, -1) for name in self._pods], dtype=np.int64),

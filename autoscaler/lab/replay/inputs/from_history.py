@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from autoscaler.core.model.history import Latencies, Past
+from autoscaler.core.model.history import LatencyHistograms, WorkloadHistory
 from autoscaler.core.table.columns import FloatColumn, IntColumn
 from autoscaler.core.table.histogram import fraction_within, quantile
 from autoscaler.lab.replay.case import Goal, Trace, View
@@ -26,7 +26,7 @@ class NoRequests(ValueError):
     """History without requests."""
 
 
-def to_trace(past: Past, name: str, seed: int) -> Trace:
+def to_trace(past: WorkloadHistory, name: str, seed: int) -> Trace:
     """Return a trace with the counted requests. Raises NoRequests, or ValueError for too many requests."""
     rng = np.random.default_rng((seed, 3))
     came = np.nan_to_num(past.arrivals)
@@ -47,7 +47,7 @@ def to_trace(past: Past, name: str, seed: int) -> Trace:
 
 
 def _lengths(
-    past: Past, tokens: FloatColumn, requests: FloatColumn, step: IntColumn, rng: np.random.Generator
+    past: WorkloadHistory, tokens: FloatColumn, requests: FloatColumn, step: IntColumn, rng: np.random.Generator
 ) -> IntColumn:
     """Draw a length in tokens for each request, int64[N], whose mean follows the tokens per request over time."""
     window = max(round(LENGTH_WINDOW_S / past.step_s), 1)
@@ -70,7 +70,7 @@ def _around(values: FloatColumn, window: int) -> FloatColumn:
     return np.asarray(total[high] - total[low])
 
 
-def to_score(past: Past, goal: Goal, gpus_per_replica: float, cold_start_s: float) -> Score:
+def to_score(past: WorkloadHistory, goal: Goal, gpus_per_replica: float, cold_start_s: float) -> Score:
     """Return the actual score, as far as metrics show it; NaN where they do not.
 
     Two histograms do not show how many requests met both objectives, so attainment is known only if one objective is
@@ -103,12 +103,12 @@ def to_score(past: Past, goal: Goal, gpus_per_replica: float, cold_start_s: floa
     )
 
 
-def count_replicas(past: Past) -> IntColumn:
+def count_replicas(past: WorkloadHistory) -> IntColumn:
     """Return the number of replicas in each step, int64[T]."""
     return np.round(_pods(past)).astype(np.int64)
 
 
-def _pods(past: Past) -> FloatColumn:
+def _pods(past: WorkloadHistory) -> FloatColumn:
     """Return the number of replicas, float64[T]. A gap in the metrics keeps the number before it.
 
     A step belongs to a gap if no pod reported while counters grew, and so do its neighbours, which scrapes cover in
@@ -119,7 +119,7 @@ def _pods(past: Past) -> FloatColumn:
     return np.nan_to_num(past.pods[np.maximum.accumulate(np.where(hole, 0, np.arange(len(hole))))])
 
 
-def to_timeline(past: Past) -> FloatColumn:
+def to_timeline(past: WorkloadHistory) -> FloatColumn:
     """Return time, desired, ready, running and waiting, float64[T, 5]. The ready count replaces the desired one."""
     time_s = np.arange(len(past.pods)) * past.step_s
     ready = count_replicas(past).astype(np.float64)
@@ -132,7 +132,7 @@ class RecordedScaler:
     name = "recorded"
     period_s = 15.0
 
-    def __init__(self, past: Past, cold_start_s: float) -> None:
+    def __init__(self, past: WorkloadHistory, cold_start_s: float) -> None:
         """Replicas are requested one cold start ahead, so that they are ready when they were."""
         self._desired = count_replicas(past)
         self._step_s = past.step_s
@@ -146,19 +146,19 @@ class RecordedScaler:
         return max(now, ahead)
 
 
-def _overall(latencies: Latencies) -> FloatColumn:
+def _overall(latencies: LatencyHistograms) -> FloatColumn:
     return np.asarray(np.nansum(latencies.counts, axis=0))
 
 
-def _met(latencies: Latencies, limit_s: float, counts: FloatColumn) -> float:
+def _met(latencies: LatencyHistograms, limit_s: float, counts: FloatColumn) -> float:
     return math.nan if math.isnan(limit_s) else float(fraction_within(limit_s, latencies.bounds, counts))
 
 
-def _quantile(q: float, latencies: Latencies, counts: FloatColumn) -> float:
+def _quantile(q: float, latencies: LatencyHistograms, counts: FloatColumn) -> float:
     return float(quantile(q, latencies.bounds, counts)) if len(latencies.bounds) > 1 else math.nan
 
 
-def _breach_s(past: Past, goal: Goal) -> float:
+def _breach_s(past: WorkloadHistory, goal: Goal) -> float:
     """Return the seconds of windows that missed the attainment of an objective; NaN without histograms."""
     both = ((past.ttft, goal.ttft_s), (past.itl, goal.itl_s))
     promised = [(latencies, limit_s) for latencies, limit_s in both if not math.isnan(limit_s)]

@@ -19,7 +19,7 @@ import numpy as np
 
 from autoscaler.config.findings import one_of, shown
 from autoscaler.core.explain.format import count
-from autoscaler.core.model.history import COUNTERS, MOST_STEPS, Latencies, Past, filled
+from autoscaler.core.model.history import COUNTERS, MAX_STEPS, LatencyHistograms, WorkloadHistory, forward_fill
 from autoscaler.core.model.names import OBSERVED, VERSION
 from autoscaler.core.observe.rates import RATE_WINDOW_S
 from autoscaler.core.table.columns import BoolColumn, FloatColumn
@@ -46,7 +46,7 @@ class TicksError(ValueError):
 
 def read(
     path: Path, workload: str, start_s: float = -math.inf, end_s: float = math.inf, progress: Progress = no_progress
-) -> Past:
+) -> WorkloadHistory:
     """Return the history of `workload` (`namespace/name`) between two Unix times.
 
     Skips lines of other workloads, failed ticks and problems, and ticks without a rate of existing replicas. Raises
@@ -98,12 +98,12 @@ def read(
         )
     moments_s = np.array(times)
     step_s = max(round(float(np.median(np.diff(moments_s)))), 1.0)
-    if (steps := (times[-1] - times[0]) / step_s) > MOST_STEPS:
+    if (steps := (times[-1] - times[0]) / step_s) > MAX_STEPS:
         after = int(np.argmax(np.diff(moments_s))) + 1
         (_, before), (where, text) = places[after - 1 : after + 1]
         raise TicksError(
             f"{where}: time is {text} and that of the tick before is {before}: the ticks would span "
-            f"{steps:,.0f} steps of {step_s:g} s; allowed: at most {MOST_STEPS:,}"
+            f"{steps:,.0f} steps of {step_s:g} s; allowed: at most {MAX_STEPS:,}"
         )
     columns = np.array(rows).T
     if np.isnan(columns[-1]).all():
@@ -122,7 +122,7 @@ def _inputs(line: dict[str, Any], where: str) -> dict[str, Any]:
     return inputs
 
 
-def _past(time_s: FloatColumn, columns: FloatColumn, step_s: float) -> Past:
+def _past(time_s: FloatColumn, columns: FloatColumn, step_s: float) -> WorkloadHistory:
     """Resample ticks to an even grid. columns: float64[len(HELD) + len(RATES) + 1, n], `ready` last."""
     running, waiting, gateway_waiting, *rates, ready = columns
     waiting = np.nan_to_num(waiting) + np.nan_to_num(gateway_waiting)
@@ -142,7 +142,7 @@ def _past(time_s: FloatColumn, columns: FloatColumn, step_s: float) -> Past:
         return np.diff(np.interp(edges, moments_s, total))
 
     middle_s = (edges[:-1] + edges[1:]) / 2
-    there = filled(ready)
+    there = forward_fill(ready)
     laid = {name: spread(values) for name, values in grown.items()}
     laid |= {
         name: np.interp(middle_s, time_s, values)
@@ -151,13 +151,13 @@ def _past(time_s: FloatColumn, columns: FloatColumn, step_s: float) -> Past:
     known = spread(lasted_s) > 0
     place = np.minimum((time_s[1:] - time_s[0]) // step_s, len(middle_s) - 1).astype(np.int64)
     added = np.bincount(place, np.maximum(np.diff(there), 0.0), len(middle_s))
-    return Past(
+    return WorkloadHistory(
         start_s=float(time_s[0]),
         step_s=step_s,
         pods_added=added.astype(np.float64),
         window_s=LATENCY_WINDOW_S,
-        ttft=Latencies.none(),
-        itl=Latencies.none(),
+        ttft=LatencyHistograms.none(),
+        itl=LatencyHistograms.none(),
         problems=_problems(time_s - before_s, ready, step_s),
         **{name: np.where(known, values, np.nan) for name, values in laid.items()},
     )

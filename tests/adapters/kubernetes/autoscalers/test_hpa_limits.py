@@ -70,40 +70,44 @@ def test_no_limit_when_nothing_limits_the_count():
 )
 def test_count_is_bounded_by_keda_annotations(notes: tuple[str, ...], replicas: int, least: float, most: float):
     found = limit_of(spec_of(*notes), hpa(), replicas)
-    assert (found.least, found.most, found.to_zero, found.shared) == (least, most, False, False)
+    assert (found.min_replicas, found.max_replicas, found.to_zero, found.shared) == (least, most, False, False)
     assert all(note in found.reason for note in notes)
 
 
 def test_hpa_bounds_apply_when_a_direction_is_disabled():
     """An HPA returns to its bounds without a metric, whatever its selectPolicy is."""
-    assert limit_of(spec_of("paused-scale-in", maxReplicaCount=4), hpa(), 6).least == 4
-    assert limit_of(spec_of("paused-scale-out", minReplicaCount=3), hpa(), 1).most == 3
-    assert limit_of(spec_of("force-activation", minReplicaCount=3), hpa(), 0).least == 3
+    assert limit_of(spec_of("paused-scale-in", maxReplicaCount=4), hpa(), 6).min_replicas == 4
+    assert limit_of(spec_of("paused-scale-out", minReplicaCount=3), hpa(), 1).max_replicas == 3
+    assert limit_of(spec_of("force-activation", minReplicaCount=3), hpa(), 0).min_replicas == 3
 
 
 def test_min_replica_count_applies_when_nothing_is_active():
     """KEDA goes below minReplicaCount only to an idleReplicaCount, and the policy may allow zero."""
     found = limit_of(spec_of(minReplicaCount=2), hpa(), 6)
-    assert (found.least, found.most, found.reason) == (2, float("inf"), "the minReplicaCount of its ScaledObject is 2")
+    assert (found.min_replicas, found.max_replicas, found.reason) == (
+        2,
+        float("inf"),
+        "the minReplicaCount of its ScaledObject is 2",
+    )
     assert limit_of(spec_of(minReplicaCount=2, idleReplicaCount=0), hpa(), 6) == NO_LIMIT
     assert limit_of(spec_of("paused-scale-in", minReplicaCount=2), hpa(), 6).reason.count(" and ") == 0
 
 
 def test_keda_leaves_and_reaches_zero_when_hpa_is_disabled():
     down = limit_of(spec_of(), hpa(scaleDown=OFF), 6)
-    assert (down.least, down.most, down.to_zero) == (6, float("inf"), True)
+    assert (down.min_replicas, down.max_replicas, down.to_zero) == (6, float("inf"), True)
     assert not limit_of(spec_of(minReplicaCount=1), hpa(scaleDown=OFF), 6).to_zero
     assert limit_of(spec_of(minReplicaCount=2, idleReplicaCount=0), hpa(scaleDown=OFF), 6).to_zero
     assert not limit_of(spec_of("paused-scale-in"), hpa(scaleDown=OFF), 6).to_zero
     assert not limit_of(spec_of("force-activation"), hpa(scaleDown=OFF), 6).to_zero
-    assert limit_of(spec_of(), hpa(scaleUp=OFF), 0).most == 1
-    assert limit_of(spec_of(minReplicaCount=2), hpa(scaleUp=OFF), 0).most == 2
+    assert limit_of(spec_of(), hpa(scaleUp=OFF), 0).max_replicas == 1
+    assert limit_of(spec_of(minReplicaCount=2), hpa(scaleUp=OFF), 0).max_replicas == 2
 
 
 def test_known_hpa_overrides_the_spec_of_the_scaled_object():
     stated = {"advanced": {"horizontalPodAutoscalerConfig": {"behavior": {"scaleDown": OFF}}}}
-    assert limit_of(spec_of(**stated), None, 6).least == 6
-    assert limit_of(spec_of(**stated), hpa(), 6).least == 0
+    assert limit_of(spec_of(**stated), None, 6).min_replicas == 6
+    assert limit_of(spec_of(**stated), hpa(), 6).min_replicas == 0
 
 
 @pytest.mark.parametrize(
@@ -116,7 +120,7 @@ def test_known_hpa_overrides_the_spec_of_the_scaled_object():
 )
 def test_limit_is_shared_when_other_triggers_decide_too(made: ScaledObjectSpec, shared: bool):
     found = limit_of(made, hpa((made.metric,)), 6)
-    assert (found.shared, found.least) == (shared, 0)
+    assert (found.shared, found.min_replicas) == (shared, 0)
 
 
 @pytest.mark.parametrize(
@@ -161,5 +165,5 @@ def test_limits_never_cross_for_any_combination(
 ):
     rules = {**({"scaleUp": OFF} if up else {}), **({"scaleDown": OFF} if down else {})}
     found = limit_of(spec_of(*notes, minReplicaCount=min(least, most), maxReplicaCount=most), hpa(**rules), replicas)
-    assert 0 <= found.least <= found.most
-    assert found.least <= most
+    assert 0 <= found.min_replicas <= found.max_replicas
+    assert found.min_replicas <= most

@@ -345,14 +345,14 @@ async def test_gpus_count_for_the_pod_and_not_for_the_exporter(scene: Scene):
 
 async def test_a_gateway_queue_counts_once_for_two_names_and_jobs(scene: Scene):
     samples = await sampled(scene)
-    assert samples.front.waiting.tolist() == pytest.approx([np.nan] * 6 + [5], nan_ok=True)
+    assert samples.gateways.waiting.tolist() == pytest.approx([np.nan] * 6 + [5], nan_ok=True)
 
 
 async def test_router_arrivals_are_a_rate_for_the_model(scene: Scene):
     fleet = fleet_of({"llm/empty": []}, model="empty-model")
     async with scene.source() as source:
         samples = await source.sample(fleet, objectives(fleet), 10)
-    assert samples.front.arrivals_per_s[0] > 0
+    assert samples.gateways.arrivals_per_s[0] > 0
 
 
 async def test_a_policys_own_expression_wakes_its_workload(scene: Scene):
@@ -362,7 +362,7 @@ async def test_a_policys_own_expression_wakes_its_workload(scene: Scene):
         True,
     )
     samples = await sampled(scene, query)
-    assert samples.front.waiting[5] == 1
+    assert samples.gateways.waiting[5] == 1
 
 
 async def test_an_invalid_expression_of_one_policy_harms_nothing_else(scene: Scene):

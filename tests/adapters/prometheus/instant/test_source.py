@@ -293,7 +293,7 @@ async def test_gateways_are_read_without_engines_and_gpus():
     queue = {"metric": "llm_d_epp_flow_control_queue_size", "inference_pool": "cold"}
     rules = {"engine/pod": vector(({"metric": "clock"}, 1)), "flow_control_queue_size": vector((queue, 3))}
     samples = await Server(**rules).sample(fleet_of({"llm/cold": []}))
-    assert samples.front.waiting.tolist() == [3]
+    assert samples.gateways.waiting.tolist() == [3]
 
 
 async def test_readings_that_are_kept_follow_their_pods():
@@ -333,16 +333,16 @@ async def test_a_gateway_queue_is_read_without_pods():
     queue = {"metric": "llm_d_epp_flow_control_queue_size", "inference_pool": "cold"}
     server = Server(**{"flow_control_queue_size": vector((queue, 3)), **healthy()})
     samples = await server.sample(fleet_of({"llm/cold": [], "llm/other": []}))
-    assert samples.front.waiting == pytest.approx([3, NAN], nan_ok=True)
-    assert samples.front.time_s == pytest.approx([STARTED_S, NAN], nan_ok=True)
+    assert samples.gateways.waiting == pytest.approx([3, NAN], nan_ok=True)
+    assert samples.gateways.time_s == pytest.approx([STARTED_S, NAN], nan_ok=True)
 
 
 async def test_a_gateway_with_arrivals_only_is_read():
     arrivals = {"metric": "vllm:num_incoming_requests_total", "model": "m"}
     server = Server(**{"rate.vllm:num_incoming": vector((arrivals, 0.5)), **healthy()})
     samples = await server.sample(fleet_of({"llm/cold": []}, model="m"))
-    assert (samples.front.arrivals_per_s.tolist(), samples.front.time_s.tolist()) == ([0.5], [STARTED_S])
-    assert np.isnan(samples.front.waiting).all()
+    assert (samples.gateways.arrivals_per_s.tolist(), samples.gateways.time_s.tolist()) == ([0.5], [STARTED_S])
+    assert np.isnan(samples.gateways.waiting).all()
 
 
 async def test_a_zero_in_a_partial_gateway_answer_is_unknown():
@@ -350,9 +350,9 @@ async def test_a_zero_in_a_partial_gateway_answer_is_unknown():
     fleet = fleet_of({"llm/cold": []})
     whole = await Server(flow_control_queue_size=vector((queue, 0))).sample(fleet)
     partial = await Server(flow_control_queue_size=vector((queue, 0), isPartial=True)).sample(fleet)
-    assert whole.front.waiting.tolist() == [0]
-    assert np.isnan(partial.front.waiting).all()
-    assert np.isnan(partial.front.time_s).all()
+    assert whole.gateways.waiting.tolist() == [0]
+    assert np.isnan(partial.gateways.waiting).all()
+    assert np.isnan(partial.gateways.time_s).all()
 
 
 async def test_a_gateway_and_a_policy_query_are_not_added():
@@ -360,7 +360,7 @@ async def test_a_gateway_and_a_policy_query_are_not_added():
     server = Server(**{"flow_control_queue_size": vector((queue, 3)), "my_queue": vector(({}, 5))})
     async with server.source(queries=lambda: (WakeUpQuery("standard", "my_queue", True),)) as source:
         samples = await source.sample(fleet_of({"llm/cold": []}), objectives(fleet_of({"llm/cold": []})), 5)
-    assert samples.front.waiting.tolist() == [5]
+    assert samples.gateways.waiting.tolist() == [5]
 
 
 async def test_too_many_policy_queries_are_refused_and_reported():
@@ -393,7 +393,7 @@ async def test_needed_labels_are_reported_when_no_series_names_a_pod():
 
 async def test_a_fleet_without_workloads_is_no_reason_to_fail():
     samples = await Server(**healthy()).sample(fleet_of({}))
-    assert len(samples.pods.running) == len(samples.front.waiting) == 0
+    assert len(samples.pods.running) == len(samples.gateways.waiting) == 0
     assert report(samples).failed == 0
 
 

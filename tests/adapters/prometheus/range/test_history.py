@@ -14,7 +14,7 @@ import pytest
 from autoscaler.adapters.prometheus.range.history import PrometheusHistory
 from autoscaler.config.policy.parse import load
 from autoscaler.config.settings import PrometheusSettings
-from autoscaler.core.model.history import Past
+from autoscaler.core.model.history import WorkloadHistory
 from autoscaler.lab.replay.case import Case, Goal
 from autoscaler.lab.replay.inputs.from_history import to_score, to_trace
 from autoscaler.lab.replay.inputs.transform import generate
@@ -71,17 +71,17 @@ async def load_into(server: PromqlServer, given: tuple[Sample, ...]) -> None:
     await server.flush()
 
 
-async def read(server: PromqlServer, **more: float) -> Past:
+async def read(server: PromqlServer, **more: float) -> WorkloadHistory:
     history = PrometheusHistory(PrometheusSettings(url=server.url))
     return await history.read("team", "llama", START_S, START_S + DURATION_S, **more)
 
 
-async def read_with(server: PromqlServer, more: tuple[Sample, ...]) -> Past:
+async def read_with(server: PromqlServer, more: tuple[Sample, ...]) -> WorkloadHistory:
     await load_into(server, more)
     return await read(server)
 
 
-def assert_tells_the_truth(past: Past, told: Told) -> None:
+def assert_tells_the_truth(past: WorkloadHistory, told: Told) -> None:
     trace = told.case.trace
     per_minute = np.nan_to_num(past.arrivals).reshape(60, -1).sum(axis=1)
     real = np.bincount((trace.arrival_s // 60).astype(int), minlength=60)[:60]

@@ -16,7 +16,7 @@ from autoscaler.adapters.prometheus.range.recent import BATCH_PODS, MAX_PODS, ST
 from autoscaler.config.policy.parse import load
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.core.model.fleet import Fleet, Pod, Workload, WorkloadRef
-from autoscaler.core.model.recent import Recent
+from autoscaler.core.model.recent import RecentReadings
 from autoscaler.core.model.samples import Objectives
 from autoscaler.core.observe.counter_falls import PROCESS_START
 from autoscaler.lab.replay.case import Case, Goal
@@ -100,7 +100,7 @@ def aims(seen: Fleet, ttft_s: float = 1.0) -> Objectives:
     return Objectives(np.full(rows, ttft_s), np.full(rows, np.nan))
 
 
-async def read(url: str, seen: Fleet, *, span_s: float = DURATION_S, deadline_s: float = 20.0) -> Recent:
+async def read(url: str, seen: Fleet, *, span_s: float = DURATION_S, deadline_s: float = 20.0) -> RecentReadings:
     history = RecentHistory(PrometheusSettings(url=url, rate_window_s=60.0), Clock())
     return await history.recent(seen, aims(seen), span_s, deadline_s)
 
@@ -283,7 +283,7 @@ async def test_more_pods_than_there_is_room_for_are_not_read():
     assert found.problem == f"no more than {MAX_PODS} pods are read from history"
 
 
-async def refusing(refused: Sequence[str]) -> tuple[Recent, Server]:
+async def refusing(refused: Sequence[str]) -> tuple[RecentReadings, Server]:
     """Read workloads of one query each from a server to which some of them are too much."""
     names = [("team", f"model-{row}") for row in range(4)]
     pods = [("team", f"{name}-{number}", row) for row, (_, name) in enumerate(names) for number in range(BATCH_PODS)]

@@ -4,7 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autoscaler.core.model.history import COUNTERS, EngineSeries, Latencies, Past, gather
+from autoscaler.core.model.history import COUNTERS, EngineSeries, LatencyHistograms, WorkloadHistory, resample
 from autoscaler.lab.replay.case import Goal
 from autoscaler.lab.replay.inputs.from_history import (
     NoRequests,
@@ -25,8 +25,8 @@ def column(*values: float) -> np.ndarray:
     return np.array(values, np.float64)
 
 
-def past(pods: np.ndarray, arrivals: np.ndarray, step_s: float = 15.0) -> Past:
-    return Past(
+def past(pods: np.ndarray, arrivals: np.ndarray, step_s: float = 15.0) -> WorkloadHistory:
+    return WorkloadHistory(
         start_s=1e9,
         step_s=step_s,
         pods=pods,
@@ -39,8 +39,10 @@ def past(pods: np.ndarray, arrivals: np.ndarray, step_s: float = 15.0) -> Past:
         generation_tokens=80.0 * arrivals,
         pods_added=np.zeros(len(pods)),
         window_s=60.0,
-        ttft=Latencies(column(0.5, 1.0, 2.0, np.inf), np.array([[50, 90, 99, 100], [100, 100, 100, 100]], np.float64)),
-        itl=Latencies.none(),
+        ttft=LatencyHistograms(
+            column(0.5, 1.0, 2.0, np.inf), np.array([[50, 90, 99, 100], [100, 100, 100, 100]], np.float64)
+        ),
+        itl=LatencyHistograms.none(),
     )
 
 
@@ -107,7 +109,7 @@ def test_gap_with_counters_keeps_the_replicas_before_it() -> None:
     engines = [EngineSeries(pod, at_s, np.ones(len(at_s)), np.zeros(len(at_s)), **alike) for pod in "ab"]
     late = at_s[at_s > 1500]
     engines.append(EngineSeries("c", late, *np.zeros((6, len(late)))))
-    columns = gather(0.0, 1800.0, 15.0, engines)
+    columns = resample(0.0, 1800.0, 15.0, engines)
     history = replace(past(np.ones(120), np.ones(120)), **columns)
     assert np.isnan(history.pods).sum() * 15.0 > 500
     counts = count_replicas(history)
@@ -144,14 +146,14 @@ def test_later_part_is_scored_on_its_own() -> None:
 
 def test_attainment_of_two_objectives_is_unknown() -> None:
     history = past(np.ones(4), np.ones(4))
-    itl = Latencies(column(0.05, 0.1, np.inf), np.array([[9.0, 10.0, 10.0]]))
+    itl = LatencyHistograms(column(0.05, 0.1, np.inf), np.array([[9.0, 10.0, 10.0]]))
     row = to_score(replace(history, itl=itl), GOAL, 1.0, 60.0)
     assert math.isnan(row.attainment)
     assert row.attainment_itl == 1.0
 
 
 def test_without_histograms_shares_are_unknown_and_never_zero() -> None:
-    row = to_score(replace(past(np.ones(4), np.ones(4)), ttft=Latencies.none()), GOAL, 1.0, 60.0)
+    row = to_score(replace(past(np.ones(4), np.ones(4)), ttft=LatencyHistograms.none()), GOAL, 1.0, 60.0)
     assert math.isnan(row.attainment_ttft)
     assert math.isnan(row.ttft_p99_s)
     assert math.isnan(row.breach_s)
@@ -160,7 +162,7 @@ def test_without_histograms_shares_are_unknown_and_never_zero() -> None:
 
 def test_breach_time_is_unknown_without_both_histograms() -> None:
     assert math.isnan(to_score(past(np.ones(4), np.ones(4)), GOAL, 1.0, 60.0).breach_s)
-    itl = Latencies(column(0.05, 0.1, np.inf), np.array([[10.0, 10.0, 10.0], [9.0, 9.0, 10.0]]))
+    itl = LatencyHistograms(column(0.05, 0.1, np.inf), np.array([[10.0, 10.0, 10.0], [9.0, 9.0, 10.0]]))
     assert to_score(replace(past(np.ones(4), np.ones(4)), itl=itl), GOAL, 1.0, 60.0).breach_s == 120.0
 
 
