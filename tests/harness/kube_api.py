@@ -1,7 +1,7 @@
 """A real kube-apiserver on a real etcd: RBAC on, every request audited. There is no controller and no kubelet.
 
-So nobody makes pods of a Deployment, sets a status, issues the `default` ServiceAccount or empties a namespace: a test
-that needs such a thing does it itself, with `apply` and `set_status`.
+So no pod of a Deployment is created, no status is set, no namespace emptied, and `default` ServiceAccounts are absent.
+A test that needs this does it itself, with `apply` and `set_status`.
 """
 
 import io

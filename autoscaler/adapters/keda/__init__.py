@@ -1,1 +1,1 @@
-"""KEDA: the external scaler that it asks over gRPC, and the check of the ScaledObjects that name it."""
+"""KEDA: the external scaler that it calls over gRPC, and the validation of ScaledObjects that use it."""

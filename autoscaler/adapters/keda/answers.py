@@ -124,7 +124,7 @@ class Answers:
         return publish(replicas, current, tolerance)
 
     def is_swallowed(self, ref: WorkloadRef) -> bool:
-        """Say whether the HPA's tolerance hides the desired count. False until KEDA has asked for its value."""
+        """Return whether the HPA's tolerance hides the desired count. False until KEDA has read the value."""
         try:
             answer = self.answer(ref)
         except NoAnswer:

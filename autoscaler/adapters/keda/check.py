@@ -77,7 +77,7 @@ def _check_keys(document: Document) -> Iterator[Finding]:
 def _check_trigger(document: Document, index: int) -> Iterator[Finding]:
     place: Loc = (*so.TRIGGERS, index)
     if at(document.value, *place, "type") == so.POLL:
-        problem = "is only polled, so that waking from zero waits for the next poll"
+        problem = "is only polled, so waking from zero waits for the next poll"
         yield document.warning((*place, "type"), problem, so.PUSH)
     if at(document.value, *place, "useCachedMetrics") is True:
         problem = "gives the HPA the value of the last poll"
@@ -95,21 +95,21 @@ def _check_others(document: Document, ours: list[int]) -> Iterator[Finding]:
         if index not in ours:
             kind = at(document.value, *so.TRIGGERS, index, "type")
             problem = (
-                "beside ours; the HPA takes the larger of both answers, and this one alone decides where KEDA wrote "
-                "the HPA while the daemon could not be reached"
+                "a second trigger; the HPA uses the larger answer, and this trigger decides alone if KEDA "
+                "wrote the HPA while the daemon was unreachable"
             )
             allowed = "our trigger alone" + ("; `prewarm` of the policy does what cron does" if kind == "cron" else "")
             yield document.warning((*so.TRIGGERS, index), problem, allowed)
     if at(document.value, *so.MODIFIERS):
-        yield document.warning(so.MODIFIERS, "puts a formula in the place of the daemon's answer", "none")
+        yield document.warning(so.MODIFIERS, "replaces the daemon's answer by a formula", "none")
 
 
 _LIMITING = {
-    so.PAUSED: "KEDA changes no count while it stands",
-    so.PAUSED_AT: "KEDA goes to this count and stays there while it stands",
-    so.PAUSED_IN: "KEDA and the HPA take no replica away while it stands",
-    so.PAUSED_OUT: "KEDA and the HPA add no replica while it stands, not even the first",
-    so.FORCED: "KEDA keeps one replica at least while it stands, whatever the daemon decides",
+    so.PAUSED: "KEDA changes no count while it is set",
+    so.PAUSED_AT: "KEDA keeps this count while it is set",
+    so.PAUSED_IN: "KEDA and the HPA remove no replica while it is set",
+    so.PAUSED_OUT: "KEDA and the HPA add no replica while it is set, not even the first",
+    so.FORCED: "KEDA keeps at least one replica while it is set, whatever the daemon decides",
 }
 
 
@@ -130,14 +130,14 @@ def _check_counts(document: Document, policy: PolicySpec | None) -> Iterator[Fin
     if policy.replicas.max > most:
         problem = f"below replicas.max of the policy, which is {policy.replicas.max}"
         if policy.replicas.min > most:
-            problem = f"below replicas.min of the policy, which is {policy.replicas.min}, so that {most} will hold"
+            problem = f"below replicas.min of the policy, which is {policy.replicas.min}, so the count stays at {most}"
         yield document.warning(so.MAX, problem, f"at least {policy.replicas.max}")
     if policy.replicas.max < least:
-        problem = f"above replicas.max of the policy, which is {policy.replicas.max}, so that {least} will hold"
+        problem = f"above replicas.max of the policy, which is {policy.replicas.max}, so the count stays at {least}"
         yield document.warning(so.MIN, problem, f"at most {policy.replicas.max}")
     idles = so.whole(document.value, so.IDLE, so.LEAST) == 0  # then KEDA scales to zero from any count
     if policy.scale_to_zero.enabled and least > 0 and not idles:
-        problem = "keeps the workload above zero, where its policy allows zero"
+        problem = "keeps the workload above zero, although its policy allows zero"
         yield document.warning(so.MIN, problem, "0, or idleReplicaCount: 0 beside it, or scaleToZero.enabled: false")
 
 
@@ -151,7 +151,7 @@ def _check_cooldown(document: Document) -> Iterator[Finding]:
     to_zero = so.whole(document.value, so.MIN, so.LEAST, so.DEFAULT_MIN) == 0
     idles = so.whole(document.value, so.IDLE, so.LEAST) == 0
     if cooldown_s is not None and cooldown_s < so.DEFAULT_COOLDOWN_S and (to_zero or idles):
-        problem = "KEDA 2.20 can take a failed call for an idle workload, and goes to zero where calls fail for longer"
+        problem = "KEDA 2.20 can treat a failed call as an idle workload, and scales to zero if calls fail for longer"
         yield document.warning(so.COOLDOWN, problem, f"at least {so.DEFAULT_COOLDOWN_S}, or minReplicaCount: 1")
 
 
@@ -163,11 +163,11 @@ def _check_fallback(document: Document, policy: PolicySpec | None) -> Iterator[F
         return
     place, current = (*so.FALLBACK, "replicas"), "behavior: currentReplicasIfHigher"
     if replicas == 0:
-        problem = "takes the workload to zero when the scaler cannot be reached"
+        problem = "scales the workload to zero while the scaler is unreachable"
         yield document.warning(place, problem, "at least 1, or no fallback")
     elif behavior in (None, "", "static") and policy is not None and policy.replicas.max > replicas:
         problem = (
-            f"takes replicas away where the load needs more than these: the policy allows {policy.replicas.max}, and "
+            f"removes replicas if the load needs more than these: the policy allows {policy.replicas.max}, and "
             "without a fallback KEDA keeps the count"
         )
         yield document.warning(place, problem, f"{current}, at least {policy.replicas.max}, or no fallback")
@@ -190,7 +190,7 @@ def _check_direction(document: Document, place: Loc, most: int) -> Iterator[Find
         yield document.warning((*place, "selectPolicy"), "the HPA never moves this way", "Max")
     window_place = (*place, "stabilizationWindowSeconds")
     if so.whole(document.value, window_place, so.WINDOW, 0 if up else 300):
-        problem = "the HPA waits on top of the policy's own stabilization"
+        problem = "the HPA waits in addition to the policy's stabilization"
         if rules.get("stabilizationWindowSeconds") is None:
             problem = f"absent, which means 300: {problem}"
         yield document.warning(window_place, problem, "0")
@@ -204,7 +204,7 @@ def _check_direction(document: Document, place: Loc, most: int) -> Iterator[Find
         (kind, value) for kind, value in policies if (value >= most if kind == "Pods" else not up and value >= 100)
     ]
     if policies and (not widest or (select == "Min" and len(widest) < len(policies))):
-        problem = "the HPA goes in steps smaller than the daemon decides"
+        problem = "the HPA scales in smaller steps than the daemon decides"
         allowed = so.EXACT_UP if up else f"{so.EXACT_UP}, or 100 Percent"
         found = shown(", ".join(f"{kind} {value}" for kind, value in policies))
         yield replace(document.warning((*place, "policies"), problem, allowed), value=found)

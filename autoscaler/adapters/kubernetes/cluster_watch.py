@@ -19,7 +19,7 @@ NOT_ALIVE = (401, 429)
 class ClusterWatch:
     """Keeps stores in step with the cluster: `run` it in a task.
 
-    A silent watch does not tell a quiet cluster from a dead server, so the server is asked every few seconds.
+    A silent watch may mean a quiet cluster or a dead server, so a request is sent every few seconds.
     """
 
     def __init__(

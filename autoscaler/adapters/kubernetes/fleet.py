@@ -1,7 +1,7 @@
 """The cluster as one synced `Fleet`: watches update stores, and a tick lays the stores out as columns.
 
 A view shares with the previous one whatever has not changed. While watches are broken the last view stays valid, and
-`Fleet.time_s` tells since when it is old.
+`Fleet.time_s` tells when it was last true.
 """
 
 from __future__ import annotations
@@ -318,12 +318,12 @@ class KubeFleet:
     def _log_problems(self, before: Mapping[WorkloadRef, str], managed: int) -> None:
         """Log new and solved problems, and that no workload is managed."""
         for ref, problem in sorted(self._problems.items() - before.items()):
-            log.warning("what a workload declares has a problem", workload=str(ref), problem=problem)
+            log.warning("declaration of a workload has a problem", workload=str(ref), problem=problem)
         for ref in sorted(before.keys() - self._problems.keys()):
-            log.info("what a workload declares has no problem any more", workload=str(ref))
+            log.info("declaration of a workload has no problem any more", workload=str(ref))
         if not managed and (self._workload_rows is None or self._workload_rows.workloads):
             namespaces = self._watch.namespaces or "all"
-            log.warning("no workload is to be scaled", needed=NEEDED[self._mode], namespaces=namespaces)
+            log.warning("no workload is managed", needed=NEEDED[self._mode], namespaces=namespaces)
 
     def _find_managed(self) -> list[_Managed]:
         """Return the managed workloads in the order of their ids, and note their problems."""
@@ -403,7 +403,7 @@ class KubeFleet:
 def _pool_limit(pool: Pool, size: float) -> str:
     """Say that the present nodes of a pool count as its limit."""
     name = " ".join(part for part in (pool.product or pool.resource, pool.nodes and f"({pool.nodes})") if part)
-    allowed = "to have no limit, take the right to list nodes out of the daemon's role"
+    allowed = "for no limit, remove the permission to list nodes from the daemon's role"
     return f"{name}: the {size:g} GPUs of today's nodes are the limit, although {pool.grows} may get more; {allowed}"
 
 

@@ -144,11 +144,11 @@ class Elector:
         except (ApiError, TimeoutError, msgspec.MsgspecError) as error:
             if not self._failing:
                 reason = str(error) or f"no answer within {2 * self._request_s:g} s"  # a TimeoutError has no text
-                log.warning("lease cannot be held or read", lease=self._path, error=reason)
+                log.warning("lease cannot be renewed or read", lease=self._path, error=reason)
             self._failing = True
         else:
             if self._failing:
-                log.info("lease is held or read again", lease=self._path)
+                log.info("lease is renewed or read again", lease=self._path)
             self._failing = False
 
     async def _renew(self, lease: _Lease) -> None:

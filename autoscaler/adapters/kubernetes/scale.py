@@ -173,6 +173,6 @@ def _status_of(error: ApiError) -> tuple[ChangeStatus, str]:
     if error.status == FORBIDDEN:
         return ChangeStatus.FAILED, f"not allowed: {error.message}"
     if error.status == BUSY:
-        wait = f", it asks to wait {error.retry_after_s:g} s" if error.retry_after_s else ""
+        wait = f", retry after {error.retry_after_s:g} s" if error.retry_after_s else ""
         return ChangeStatus.FAILED, f"the API server is busy{wait}: {error.message}"
     return ChangeStatus.FAILED, str(error)

@@ -212,7 +212,7 @@ async def test_outcome_tells_when_the_hpa_will_not_act(world: World):
     [
         (Row("llama", 4, trusted=False, age_s=nan), 0, False, ChangeStatus.FAILED, "no pod was read yet"),
         (Row("llama", 4, trusted=False, age_s=nan), 0, True, ChangeStatus.PUBLISHED, ""),  # from this very tick on
-        (Row("llama", 4), 30, False, ChangeStatus.PUBLISHED, ""),  # the last decision is still told
+        (Row("llama", 4), 30, False, ChangeStatus.PUBLISHED, ""),  # the last decision is still the answer
         (Row("llama", 4), 61, False, ChangeStatus.FAILED, "its inputs are too old; the policy allows 60 s"),
     ],
 )

@@ -57,13 +57,13 @@ def test_shipped_example_has_no_findings():
         ([("spec.cooldownPeriod", 30), ("spec.minReplicaCount", 2), ("spec.idleReplicaCount", 0)], True),
         ([("spec.cooldownPeriod", 300)], False),
         ([("spec.cooldownPeriod", None)], False),  # which means 300
-        ([("spec.cooldownPeriod", 30), ("spec.minReplicaCount", 1)], False),  # KEDA never goes to zero
+        ([("spec.cooldownPeriod", 30), ("spec.minReplicaCount", 1)], False),  # KEDA never scales to zero
     ],
 )
 def test_warning_when_the_cooldown_is_short(changes: list[tuple[str, object]], warned: bool):
     """KEDA 2.20 can treat a failed call as an idle workload: 4 replicas went to 0."""
     found = [finding for finding in findings(changed(*changes)) if finding.key == "spec.cooldownPeriod"]
-    assert [(finding.severity, "goes to zero" in finding.problem) for finding in found] == [
+    assert [(finding.severity, "scales to zero" in finding.problem) for finding in found] == [
         (Severity.WARNING, True)
     ] * warned
 
@@ -150,12 +150,12 @@ def test_error_is_found_at_its_place(place: str, value: object, key: str, words:
         (f"{METADATA}.scalerAddress", "dns:///vllm-autoscaler-keda:grpc", "scalerAddress", "no port number"),
         ("spec.advanced.scalingModifiers", {"formula": "a"}, "scalingModifiers", "formula"),
         ("spec.maxReplicaCount", 8, "maxReplicaCount", "below replicas.max of the policy, which is 16"),
-        ("spec.fallback", {"failureThreshold": 3, "replicas": 0}, "fallback.replicas", "takes the workload to zero"),
+        ("spec.fallback", {"failureThreshold": 3, "replicas": 0}, "fallback.replicas", "scales the workload to zero"),
         (f"{BEHAVIOR}.scaleUp.stabilizationWindowSeconds", 60, "scaleUp.stabilizationWindowSeconds", "waits"),
         (f"{BEHAVIOR}.scaleDown.stabilizationWindowSeconds", None, "stabilizationWindowSeconds", "which means 300"),
         (f"{BEHAVIOR}.scaleUp.policies", None, "scaleUp.policies", "4 pods or 100%"),
-        (f"{BEHAVIOR}.scaleUp.policies.0.value", 2, "scaleUp.policies", "smaller than the daemon decides"),
-        (f"{BEHAVIOR}.scaleDown.policies.0.value", 2, "scaleDown.policies", "smaller than the daemon decides"),
+        (f"{BEHAVIOR}.scaleUp.policies.0.value", 2, "scaleUp.policies", "smaller steps than the daemon decides"),
+        (f"{BEHAVIOR}.scaleDown.policies.0.value", 2, "scaleDown.policies", "smaller steps than the daemon decides"),
         (f"{BEHAVIOR}.scaleDown.policies.0.value", 2, "scaleDown.policies", "found 'Pods 2'; allowed"),
         ("spec.notInThisVersionOfKeda", 1, "spec.notInThisVersionOfKeda", "unknown key"),
         (f"{BEHAVIOR}.scaleDown.selectPolicy", "Disabled", "selectPolicy", "never moves this way"),
@@ -216,12 +216,12 @@ def test_warning_when_bounds_and_policy_do_not_overlap():
     low = changed((f"{METADATA}.replicas\\.min", "3"), ("spec.maxReplicaCount", 2))
     (finding,) = findings(low)
     assert (finding.severity, finding.key) == (Severity.WARNING, "spec.maxReplicaCount")
-    assert finding.problem == "below replicas.min of the policy, which is 3, so that 2 will hold"
+    assert finding.problem == "below replicas.min of the policy, which is 3, so the count stays at 2"
     assert finding.allowed == "at least 16"
     high = changed((f"{METADATA}.replicas\\.max", "1"), ("spec.minReplicaCount", 2))
     finding, _ = findings(high)  # and that the policy allows zero
     assert (finding.severity, finding.key) == (Severity.WARNING, "spec.minReplicaCount")
-    assert finding.problem == "above replicas.max of the policy, which is 1, so that 2 will hold"
+    assert finding.problem == "above replicas.max of the policy, which is 1, so the count stays at 2"
     assert finding.allowed == "at most 1"
 
 
@@ -250,10 +250,10 @@ def test_no_warning_when_the_idle_count_is_zero():
     [
         ("paused", "true", "changes no count"),
         ("paused", "perhaps", "changes no count"),  # what is no boolean is true to KEDA
-        ("paused-replicas", "0", "goes to this count"),
-        ("paused-scale-in", "true", "take no replica away"),
+        ("paused-replicas", "0", "keeps this count"),
+        ("paused-scale-in", "true", "remove no replica"),
         ("paused-scale-out", "true", "not even the first"),
-        ("force-activation", "1", "one replica at least"),
+        ("force-activation", "1", "at least one replica"),
     ],
 )
 def test_warning_when_an_annotation_limits_the_count(name: str, value: str, words: str):
@@ -287,7 +287,7 @@ def test_warning_when_a_static_fallback_is_low(fallback: dict, words: str):
 def test_warning_offers_prewarm_for_a_cron_trigger():
     ours = yaml.safe_load(EXAMPLE.read_text())["spec"]["triggers"][0]
     (cron,) = findings(changed(("spec.triggers", [ours, {"type": "cron", "metadata": {"desiredReplicas": "4"}}])))
-    assert "could not be reached" in cron.problem and "`prewarm`" in cron.allowed
+    assert "was unreachable" in cron.problem and "`prewarm`" in cron.allowed
     (other,) = findings(changed(("spec.triggers", [ours, {"type": "cpu"}])))
     assert "`prewarm`" not in other.allowed
 
@@ -303,7 +303,7 @@ def test_second_trigger_is_an_error_only_if_it_is_ours():
     (finding,) = findings(changed(("spec.triggers", [ours, ours])))
     assert finding.severity is Severity.ERROR and "second trigger" in finding.problem
     (finding,) = findings(changed(("spec.triggers", [{"type": "cpu"}, ours])))
-    assert finding.severity is Severity.WARNING and "takes the larger" in finding.problem
+    assert finding.severity is Severity.WARNING and "uses the larger" in finding.problem
 
 
 def test_trigger_is_ours_by_its_address():

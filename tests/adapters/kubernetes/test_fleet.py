@@ -290,8 +290,8 @@ async def test_invalid_annotations_are_reported_for_one_workload(kube: Kube, clo
         assert part in problem
     assert view.workloads[row(view, "good")].overrides == (("replicas.max", "3"),)
     assert [(line["event"], line["workload"]) for line in lines] == [
-        ("what a workload declares has a problem", str(workload.ref)),
-        ("what a workload declares has no problem any more", str(workload.ref)),
+        ("declaration of a workload has a problem", str(workload.ref)),
+        ("declaration of a workload has no problem any more", str(workload.ref)),
     ]
 
 
@@ -306,7 +306,7 @@ async def test_log_says_what_is_needed_when_no_workload_is_managed(kube: Kube, c
             await world.deployment("llama", annotations={})
             await until(fleet, "no workload", lambda view: not view.workloads)
     expected = {
-        "event": "no workload is to be scaled",
+        "event": "no workload is managed",
         "needed": "the annotation vllm-autoscaler.io/policy on a Deployment, StatefulSet or LeaderWorkerSet",
         "namespaces": [world.namespace],
         "log_level": "warning",

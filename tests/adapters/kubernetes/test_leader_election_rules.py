@@ -145,8 +145,8 @@ async def test_lease_error_and_its_end_are_logged_once():
             await asyncio.sleep(3.0)
     logged = [(line["event"], line.get("error")) for line in lines if "lease" in line["event"]]
     assert logged == [
-        ("lease cannot be held or read", "no answer within 1.2 s"),
-        ("lease is held or read again", None),
+        ("lease cannot be renewed or read", "no answer within 1.2 s"),
+        ("lease is renewed or read again", None),
     ]
     assert lines[0]["lease"].endswith("/namespaces/vllm-autoscaler/leases/vllm-autoscaler")
 

@@ -99,7 +99,7 @@ async def test_busy_server_is_reported_with_its_retry_time(clock: SystemClock):
     async with serving(busy) as url, Kube.using(Configuration(host=url), 2.0) as kube:
         (outcome,) = await apply(ScaleActuator(kube, OwnWrites(clock)), Change(ref, "uid", 1, 2, ""))
     assert outcome.status is ChangeStatus.FAILED
-    assert outcome.detail == "the API server is busy, it asks to wait 3 s: too many requests"
+    assert outcome.detail == "the API server is busy, retry after 3 s: too many requests"
 
 
 async def test_patch_is_remembered_first_and_ends_before_the_lease(

@@ -315,12 +315,12 @@ class _CredentialsRefresher:
             if certificates != self._certificates:
                 await self._kube.reconnect()
                 self._certificates = certificates
-                log.info("certificates have changed; connected anew", place=place)
+                log.info("certificates have changed; connected again", place=place)
         except Exception as error:  # an exec plug-in may raise anything; the old credentials may still be valid
             if not self._failing:
                 is_known = isinstance(error, _BAD_CONFIGURATION)  # the text of other errors may hold a secret
                 reason = _reason(error) if is_known else type(error).__name__
-                log.warning("credentials cannot be read again; those at hand stay", place=place, error=reason)
+                log.warning("credentials cannot be read again; the old ones are used", place=place, error=reason)
             self._failing = True
         else:
             if self._failing:

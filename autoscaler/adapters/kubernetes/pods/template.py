@@ -94,8 +94,8 @@ def add_tolerations(facts: Facts, of_pods: frozenset[Toleration]) -> Facts:
 def engine_container(spec: PodSpec) -> Container | None:
     """Return the container that runs the engine; None: the pod has no container.
 
-    It is the container with the most devices. Among equals it is one with a probed port or a port named for metrics or
-    http, then one whose command line names a model, then the first.
+    It is the container with the most devices. Among equals it is one with a probed port, or a port named for metrics or
+    http. Then a command line that names a model decides, and then the order.
     """
     running = _running(spec)
     if len(running) < 2:

@@ -192,7 +192,7 @@ async def test_unreadable_kubeconfig_is_logged_once(monkeypatch: pytest.MonkeyPa
                 with pytest.raises(ApiError, match="no answer"):
                     await kube.request("GET", "/version")
     failing, recovered = lines
-    assert failing["event"] == "credentials cannot be read again; those at hand stay"
+    assert failing["event"] == "credentials cannot be read again; the old ones are used"
     assert recovered["event"] == "credentials are read again"
     assert failing["error"].startswith("Invalid kube-config file. Expected key user")
     assert failing["place"] == recovered["place"] == f"the kubeconfig {path}"
@@ -285,7 +285,7 @@ async def test_replaced_token_is_read_again(monkeypatch: pytest.MonkeyPatch, tmp
             await kube.request("GET", "/version")
     assert tokens == ["Bearer first", "Bearer first", "Bearer second"]
     assert [line["event"] for line in lines] == [
-        "credentials cannot be read again; those at hand stay",
+        "credentials cannot be read again; the old ones are used",
         "credentials are read again",
     ]
     assert lines[0]["error"] == "Service token file does not exist."
