@@ -1,4 +1,4 @@
-"""Requests to one API server: address, credentials, and a deadline and size limit for every answer.
+"""Requests to one API server, with a deadline and a size limit for every answer.
 
 kubernetes_asyncio handles configuration, credentials and TLS. It has no time-out of its own and reads answers of any
 size, so every request goes through `Kube`.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
@@ -18,22 +17,21 @@ from urllib.parse import quote
 
 import aiohttp
 import msgspec
-import structlog
-import yaml
 from kubernetes_asyncio.client import ApiClient, Configuration
 from kubernetes_asyncio.client.rest import RESTClientObject
-from kubernetes_asyncio.config import (
-    ConfigException,
-    list_kube_config_contexts,
-    load_incluster_config,
-    load_kube_config,
-)
+from kubernetes_asyncio.config import ConfigException
 from kubernetes_asyncio.config.incluster_config import SERVICE_HOST_ENV_NAME
 
+from autoscaler.adapters.kubernetes.api.credentials import (
+    INVALID_CONFIGURATION,
+    CredentialsRefresher,
+    Kubeconfig,
+    ServiceAccount,
+    describe_error,
+    read_certificates,
+)
 from autoscaler.config.settings import KubeSettings
 from autoscaler.ports import Unavailable
-
-log = structlog.get_logger(__name__)
 
 FIELD_MANAGER = "vllm-autoscaler"  # with the installation, the field manager of replica counts
 MANAGER_LIMIT = 128  # characters, set by the API server
@@ -102,15 +100,15 @@ class Kube:
         """
         in_cluster = settings.context is None and SERVICE_HOST_ENV_NAME in os.environ
         configuration = Configuration()
-        source = _ServiceAccount(account) if in_cluster else _Kubeconfig(settings.context, settings.timeout_s)
+        source = ServiceAccount(account) if in_cluster else Kubeconfig(settings.context, settings.timeout_s)
         try:
             await source.read(configuration)
-            certificates = _certificates(configuration)
+            certificates = read_certificates(configuration)
             kube = cls._opened(configuration, settings.timeout_s, proxies=not in_cluster)
-        except _BAD_CONFIGURATION as error:
+        except INVALID_CONFIGURATION as error:
             context = f" (context {settings.context})" if settings.context else ""
-            raise Unavailable(f"no cluster: {source.place}{context} cannot be used: {_reason(error)}") from error
-        refresher = _CredentialsRefresher(source, certificates, kube, credentials_age_s)
+            raise Unavailable(f"no cluster: {source.place}{context} cannot be used: {describe_error(error)}") from error
+        refresher = CredentialsRefresher(source, certificates, kube.reconnect, credentials_age_s)
         configuration.refresh_api_key_hook = refresher.refresh
         async with aclosing(kube):
             yield kube
@@ -221,7 +219,6 @@ class Kube:
         return response
 
 
-_BAD_CONFIGURATION = (ConfigException, OSError, ValueError, TypeError, LookupError, AttributeError, yaml.YAMLError)
 _NO_ANSWER = (aiohttp.ClientError, TimeoutError, OSError, ConfigException, ValueError)
 
 
@@ -232,106 +229,6 @@ def object_path(root: str, namespace: str, plural: str, name: str = "", subresou
         parts += ["namespaces", quote(namespace, safe="")]
     parts += [plural, *(quote(part, safe="") for part in (name, subresource) if part)]
     return "/".join(parts)
-
-
-def _kubeconfig_files() -> str:
-    """Return the present value of KUBECONFIG; the library reads it only once, at import."""
-    return os.environ.get("KUBECONFIG") or "~/.kube/config"
-
-
-def _any_exists(files: str) -> bool:
-    return any(Path(file).expanduser().exists() for file in files.split(os.pathsep) if file)
-
-
-def _reason(error: Exception) -> str:
-    """Return what is wrong with a kubeconfig. The library's own text may repeat an entry with a token."""
-    if isinstance(error, TimeoutError):
-        return "its plug-in took too long"
-    return " ".join(str(error).partition("{")[0].split())[:MESSAGE_LIMIT]
-
-
-class _ServiceAccount:
-    """The service account of this pod."""
-
-    def __init__(self, account: Path) -> None:
-        self.place = f"this pod's service account in {account}"
-        self._files = {"token_filename": str(account / "token"), "cert_filename": str(account / "ca.crt")}
-
-    async def read(self, configuration: Configuration) -> None:
-        load_incluster_config(configuration, try_refresh_token=False, **self._files)  # type: ignore[no-untyped-call]
-
-
-class _Kubeconfig:
-    """The kubeconfig files."""
-
-    def __init__(self, context: str | None, plugin_s: float) -> None:
-        self._files = _kubeconfig_files()
-        self.place = f"the kubeconfig {self._files}"
-        self._plugin_s = plugin_s
-        self._context = context
-
-    async def read(self, configuration: Configuration) -> None:
-        """Raises TimeoutError if an exec plug-in hangs, for example at a password prompt."""
-        if not _any_exists(self._files):
-            raise ConfigException("it does not exist")  # the library treats a missing file like one without contexts
-        if self._context is not None:
-            self._check_context(self._context)
-        async with asyncio.timeout(self._plugin_s):
-            await load_kube_config(self._files, self._context, configuration, persist_config=False)
-
-    def _check_context(self, context: str) -> None:
-        """Raise ConfigException with the known contexts if `context` is not one of them."""
-        try:
-            contexts, _ = list_kube_config_contexts(self._files)
-        except _BAD_CONFIGURATION:  # loading it raises the same error
-            return
-        names = [str(each["name"]) for each in contexts]
-        if context not in names:
-            raise ConfigException(f"it has no such context; it has {', '.join(names)}")
-
-
-class _CredentialsRefresher:
-    """Reads credentials again every minute: tokens expire, and certificates are replaced."""
-
-    def __init__(
-        self, source: _ServiceAccount | _Kubeconfig, certificates: list[bytes], kube: Kube, age_s: float
-    ) -> None:
-        self._source = source
-        self._kube = kube
-        self._age_s = age_s
-        self._read_s = time.monotonic()
-        self._certificates = certificates  # of the present connections
-        self._failing = False
-
-    async def refresh(self, configuration: Configuration) -> None:
-        """The library's hook before each request."""
-        if time.monotonic() - self._read_s < self._age_s:
-            return
-        self._read_s = time.monotonic()
-        place = self._source.place
-        try:
-            await self._source.read(configuration)
-            certificates = _certificates(configuration)
-            if certificates != self._certificates:
-                await self._kube.reconnect()
-                self._certificates = certificates
-                log.info("certificates have changed; connected again", place=place)
-        except Exception as error:  # an exec plug-in may raise anything; the old credentials may still be valid
-            if not self._failing:
-                is_known = isinstance(error, _BAD_CONFIGURATION)  # the text of other errors may hold a secret
-                reason = _reason(error) if is_known else type(error).__name__
-                log.warning("credentials cannot be read again; the old ones are used", place=place, error=reason)
-            self._failing = True
-        else:
-            if self._failing:
-                log.info("credentials are read again", place=place)
-            self._failing = False
-
-
-def _certificates(configuration: Configuration) -> list[bytes]:
-    """Return the content of the certificate files."""
-    files = (configuration.ssl_ca_cert, configuration.cert_file, configuration.key_file)
-    return [Path(file).read_bytes() for file in files if file]
 
 
 async def _read(request: str, response: aiohttp.ClientResponse, limit_bytes: int) -> bytes:
