@@ -1,6 +1,7 @@
 """Rules for all tests: shared servers, tiers, and no skipped integration tests in CI."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Generator
 
 import pytest
@@ -19,6 +20,16 @@ pytest_plugins = ["pytester", "tests.harness.fixtures"]
 def pytest_configure() -> None:
     """Set no event loop. Otherwise Python 3.11 creates one for pytest-asyncio that is never closed."""
     asyncio.set_event_loop(None)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the files of long tests first: a worker that began one last would go on while all others are done."""
+    tests, long = Counter(item.path for item in items), Counter(item.path for item in items if is_long(item))
+    items.sort(key=lambda item: -long[item.path] / tests[item.path])
+
+
+def is_long(item: pytest.Item) -> bool:
+    return any(item.get_closest_marker(tier) for tier in ("slow", "integration"))
 
 
 @pytest.hookimpl(wrapper=True)

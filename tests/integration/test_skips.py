@@ -1,8 +1,11 @@
-"""A missing server is a skip for a developer and a failure in CI; a test without a marker may use none."""
+"""A missing server is a skip for a developer and a failure in CI; a test without a marker may use none.
+
+Files of long tests come first.
+"""
 
 import pytest
 
-HOOKS = ("make_collect_report", "runtest_makereport", "runtest_protocol", "runtest_setup")
+HOOKS = ("collection_modifyitems", "make_collect_report", "runtest_makereport", "runtest_protocol", "runtest_setup")
 CONFTEST = "from tests.conftest import " + ", ".join(f"pytest_{hook}" for hook in HOOKS)
 MARKED = """
 import pytest
@@ -49,7 +52,7 @@ WHOLE_FILE = "import pytest; pytest.importorskip('no_such_module')"
 
 @pytest.fixture
 def project(pytester: pytest.Pytester) -> pytest.Pytester:
-    pytester.makeini("[pytest]\nasyncio_default_fixture_loop_scope = function\nmarkers = integration")
+    pytester.makeini("[pytest]\nasyncio_default_fixture_loop_scope = function\nmarkers =\n  integration\n  slow")
     pytester.makeconftest(CONFTEST)
     return pytester
 
@@ -84,3 +87,10 @@ def test_a_server_is_refused_to_a_test_without_a_marker(project: pytest.Pytester
             "*this test uses kube_api, so mark it with `@pytest.mark.integration`",
         ]
     )
+
+
+def test_files_of_long_tests_come_first(project: pytest.Pytester):
+    short, long = "def test_short(): pass\n", "import pytest\n\n@pytest.mark.slow\ndef test_long(): pass\n"
+    project.makepyfile(test_a=short, test_b=long + short, test_c=long)
+    lines = project.runpytest_inprocess("--collect-only", "-q").outlines
+    assert [line.partition("::")[0] for line in lines[:4]] == ["test_c.py", "test_b.py", "test_b.py", "test_a.py"]
