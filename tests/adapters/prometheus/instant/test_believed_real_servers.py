@@ -10,7 +10,7 @@ import pytest_asyncio
 from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.prometheus.instant.source import PrometheusSource
 from autoscaler.adapters.scrape.exposition import parse
-from autoscaler.adapters.scrape.pod_columns import gauges_and_counters, wanted
+from autoscaler.adapters.scrape.pod_columns import gauges_and_counters, sample_names
 from autoscaler.catalog.engines import ENGINES
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.core.model.fleet import ServedNames
@@ -124,7 +124,7 @@ async def test_gauge_is_unknown_when_one_engine_shows_a_sentinel(
     fleet = fleet_of({"llm/w": ["sentinel-0", "sentinel-1"]})
     async with source(server) as opened:
         pods = (await opened.sample(fleet, objectives(fleet), 10)).pods
-    exposition = parse(SENTINEL.encode(), wanted(ENGINES["vllm"]))
+    exposition = parse(SENTINEL.encode(), sample_names(ENGINES["vllm"]))
     direct = gauges_and_counters(ENGINES["vllm"], exposition)
     for column in ("running", "waiting", "kv_usage", "generation_tokens"):
         assert getattr(pods, column)[0] == pytest.approx(direct[column], nan_ok=True)

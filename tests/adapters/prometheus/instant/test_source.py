@@ -7,10 +7,9 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from autoscaler.adapters.prometheus.instant.gateways import WakeUpQuery
+from autoscaler.adapters.prometheus.instant.gateways import MAX_WAKE_UP_QUERIES, WakeUpQuery
 from autoscaler.adapters.prometheus.instant.source import (
-    MAX_CARRIED_S,
-    MAX_WAKE_UP_QUERIES,
+    MAX_SLOW_AGE_S,
     SLOW_PERIOD_S,
     PrometheusSource,
 )
@@ -254,7 +253,7 @@ async def test_slow_readings_are_queried_periodically_with_their_time():
         server.rules[SLOTS] = Answer("", status=503)
         clock.time_s += SLOW_PERIOD_S
         assert (await source.sample(TRITON, objectives(TRITON), 5)).pods.max_running[0] == 512
-        clock.time_s += MAX_CARRIED_S
+        clock.time_s += MAX_SLOW_AGE_S
         assert np.isnan((await source.sample(TRITON, objectives(TRITON), 5)).pods.max_running).all()
 
 

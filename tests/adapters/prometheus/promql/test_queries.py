@@ -129,8 +129,8 @@ def test_the_window_of_quantiles_is_that_of_the_settings():
             {"engine/pod": 3, "engine/exported_pod": 1},
             Conventions(pod_labels=(("exported_namespace", "exported_pod"), ("namespace", "pod"))),
         ),
-        ({"engine/pod": 3, "engine/instance": 2}, Conventions((POD, TARGET), nameless=2)),
-        ({"engine/instance": 2}, Conventions((TARGET,), nameless=2)),
+        ({"engine/pod": 3, "engine/instance": 2}, Conventions((POD, TARGET), series_without_pod=2)),
+        ({"engine/instance": 2}, Conventions((TARGET,), series_without_pod=2)),
         ({"gpu/pod": 9}, Conventions(gpus=True)),
         (
             {"engine/pod": 3, "spelled/ray__": 1, "spelled/:": 2},
