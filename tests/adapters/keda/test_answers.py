@@ -29,12 +29,12 @@ def test_no_answer_until_a_pod_was_read(world: World):
 
 
 def test_present_count_is_the_answer_after_a_restart(world: World):
-    told = []
+    answers = []
     for wanted in (3, 0, 9, 7):
         world.decide(Row("llama", wanted, current=5, trusted=False, age_s=15))
-        told.append(world.answers.answer(LLAMA))
-    assert [answer.replicas for answer in told] == [5, 5, 9, 9]
-    assert all(answer.active for answer in told)
+        answers.append(world.answers.answer(LLAMA))
+    assert [answer.replicas for answer in answers] == [5, 5, 9, 9]
+    assert all(answer.active for answer in answers)
 
 
 def test_answer_is_the_trusted_decision(world: World):
@@ -80,12 +80,12 @@ def test_answer_is_not_renewed_when_no_pod_is_read(world: World):
 
 def test_answer_is_renewed_when_some_pods_are_read(world: World):
     world.decide(Row("llama", 5))
-    told = []
+    answers = []
     for wanted in (5, 8, 8, 6, 8, 8, 9):  # one pod hangs for ever, and the load of the others rises
         world.clock.time_s += 20
         world.decide(Row("llama", wanted, trusted=False, age_s=15))
-        told.append(world.answers.answer(LLAMA))
-    assert [(answer.replicas, answer.age_s) for answer in told] == [(count, 15) for count in (5, 8, 8, 8, 8, 8, 9)]
+        answers.append(world.answers.answer(LLAMA))
+    assert [(answer.replicas, answer.age_s) for answer in answers] == [(count, 15) for count in (5, 8, 8, 8, 8, 8, 9)]
     world.decide(Row("llama", 9, trusted=False, age_s=15), view_age_s=61)
     with pytest.raises(NoAnswer, match="61 s old"):
         world.answers.answer(LLAMA)
@@ -93,11 +93,11 @@ def test_answer_is_renewed_when_some_pods_are_read(world: World):
 
 def test_untrusted_decision_only_raises_the_answer(world: World):
     world.decide(Row("llama", 5))
-    told = []
+    answers = []
     for wanted in (8, 6, 0, nan):
         world.decide(Row("llama", wanted, trusted=False))
-        told.append(world.answers.answer(LLAMA).replicas)
-    assert told == [8, 8, 8, 8]
+        answers.append(world.answers.answer(LLAMA).replicas)
+    assert answers == [8, 8, 8, 8]
     world.decide(Row("llama", 4))
     assert world.answers.answer(LLAMA).replicas == 4
 
@@ -208,7 +208,7 @@ async def test_outcome_tells_when_the_hpa_will_not_act(world: World):
 
 
 @pytest.mark.parametrize(
-    ("row", "later_s", "heard", "status", "words"),
+    ("row", "later_s", "has_fresh_input", "status", "words"),
     [
         (Row("llama", 4, trusted=False, age_s=nan), 0, False, ChangeStatus.FAILED, "no pod was read yet"),
         (Row("llama", 4, trusted=False, age_s=nan), 0, True, ChangeStatus.PUBLISHED, ""),  # from this very tick on
@@ -217,18 +217,18 @@ async def test_outcome_tells_when_the_hpa_will_not_act(world: World):
     ],
 )
 async def test_change_fails_when_keda_gets_no_answer(
-    world: World, row: Row, later_s: float, heard: bool, status: ChangeStatus, words: str
+    world: World, row: Row, later_s: float, has_fresh_input: bool, status: ChangeStatus, words: str
 ):
     world.decide(row)
     world.clock.time_s += later_s
-    (outcome,) = await world.publish("llama", 4, heard)
+    (outcome,) = await world.publish("llama", 4, has_fresh_input)
     assert outcome.status is status
     assert words in outcome.detail
 
 
 def test_streams_are_notified_only_of_activity(world: World):
-    heard = []
-    with world.answers.watching(LLAMA, lambda: heard.append(world.clock.time_s)):
+    notified_s = []
+    with world.answers.watching(LLAMA, lambda: notified_s.append(world.clock.time_s)):
         for now_s, row in [
             (1001, Row("llama", 0, trusted=False, age_s=nan)),  # unknown
             (1002, Row("llama", 0)),  # idle
@@ -239,4 +239,4 @@ def test_streams_are_notified_only_of_activity(world: World):
             world.clock.time_s = now_s
             world.decide(row)
     world.decide(Row("llama", 2))
-    assert heard == [1002, 1003, 1005]
+    assert notified_s == [1002, 1003, 1005]

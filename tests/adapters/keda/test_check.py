@@ -234,8 +234,8 @@ def test_error_when_the_idle_count_is_not_below_minimum():
     (finding,) = findings(changed(("spec.idleReplicaCount", 1)))
     assert (finding.key, finding.value, finding.allowed) == ("spec.idleReplicaCount", "'1'", "at most 0")
     assert findings(changed(("spec.idleReplicaCount", 0), ("spec.minReplicaCount", 2))) == []
-    told = findings(changed(("spec.idleReplicaCount", 0), ("spec.minReplicaCount", None)))
-    assert [finding.allowed for finding in told] == ["a minReplicaCount above it"]
+    found = findings(changed(("spec.idleReplicaCount", 0), ("spec.minReplicaCount", None)))
+    assert [finding.allowed for finding in found] == ["a minReplicaCount above it"]
 
 
 def test_no_warning_when_the_idle_count_is_zero():
@@ -294,8 +294,8 @@ def test_warning_offers_prewarm_for_a_cron_trigger():
 
 def test_all_errors_of_a_trigger_are_found():
     wrong = {"policy": "interactiv", "polciy": "x", "objective\\.ttft": "fast", "objective\\.itl": "slow"}
-    told = findings(changed(*((f"{METADATA}.{key}", value) for key, value in wrong.items())))
-    assert {finding.key.partition("metadata.")[2] for finding in told} == {key.replace("\\", "") for key in wrong}
+    found = findings(changed(*((f"{METADATA}.{key}", value) for key, value in wrong.items())))
+    assert {finding.key.partition("metadata.")[2] for finding in found} == {key.replace("\\", "") for key in wrong}
 
 
 def test_second_trigger_is_an_error_only_if_it_is_ours():
@@ -314,8 +314,8 @@ def test_trigger_is_ours_by_its_address():
 @pytest.mark.parametrize("key", ["polcy", "Policy", "objective.ttft"])
 def test_trigger_is_ours_by_a_key_with_a_typo(key: str):
     metadata = {"scalerAddress": "scaler:6000", key: "1s"}
-    told = findings(changed(("spec.triggers.0.metadata", metadata)))
-    assert "missing" in next(finding.problem for finding in told if finding.key.endswith("metadata.policy"))
+    found = findings(changed(("spec.triggers.0.metadata", metadata)))
+    assert "missing" in next(finding.problem for finding in found if finding.key.endswith("metadata.policy"))
 
 
 def test_no_findings_for_triggers_of_other_scalers():

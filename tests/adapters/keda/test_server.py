@@ -227,10 +227,10 @@ async def test_lost_port_is_reported_and_bound_again(world: World):
         with closing(socket.create_server((HERE, serving.port))):
             role(world, has_other_leader=True)
 
-            async def told() -> bool:
+            async def is_reported() -> bool:
                 return "Address already in use" in serving.problem
 
-            await eventually(told, "the loss is told")
+            await eventually(is_reported, "the lost port is reported")
             role(world, leading=True)
 
         await eventually(lambda: serves(serving), "the port is taken back")

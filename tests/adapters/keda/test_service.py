@@ -287,8 +287,8 @@ class TestRefusals:
 
     async def test_unknown_scaled_object_has_no_workload(self, client: Client):
         await self.refuse(client, "mistral")
-        (told,) = client.world.answers.refusals.unknown()
-        assert "ScaledObject prod/mistral: none with a trigger of this scaler is known" in told
+        (refusal,) = client.world.answers.refusals.unknown()
+        assert "ScaledObject prod/mistral: none with a trigger of this scaler is known" in refusal
         client.world.clock.time_s += 601
         assert client.world.answers.refusals.unknown() == []
 
@@ -355,7 +355,7 @@ class TestStreamIsActive:
         stream = client.stub.StreamIsActive(reference(), timeout=PATIENCE_S)
         assert not (await stream.read()).result
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.2):  # four times as long as until `true` would be said again
+            async with asyncio.timeout(0.2):  # four times the repeat interval of `true`
                 await stream.read()
 
     async def test_false_is_not_sent_with_a_second_trigger(self, client: Client):
@@ -366,7 +366,7 @@ class TestStreamIsActive:
         assert (await stream.read()).result
         client.world.decide(Row("llama", 0, current=3))
         reading = asyncio.create_task(stream.read())
-        await asyncio.sleep(0.2)  # four times as long as until `true` would be said again
+        await asyncio.sleep(0.2)  # four times the repeat interval of `true`
         assert not (reading.done() or (await client.stub.IsActive(reference())).result)
         client.world.decide(Row("llama", 1, current=0))
         assert (await reading).result

@@ -83,8 +83,8 @@ async def written(api: KubeApi, namespace: str, count: int) -> list[dict[str, An
 
 @pytest.fixture
 async def workload(world: World) -> Workload:
-    made = await world.deployment("llama")
-    return Workload(WorkloadRef(world.namespace, "llama"), made["metadata"]["uid"])
+    created = await world.deployment("llama")
+    return Workload(WorkloadRef(world.namespace, "llama"), created["metadata"]["uid"])
 
 
 def outcome(workload: Workload, status: ChangeStatus, reason: str = "because", detail: str = "") -> Outcome:

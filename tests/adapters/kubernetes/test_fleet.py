@@ -138,7 +138,7 @@ async def test_evicted_pod_is_terminating_and_finished_one_gone(kube: Kube, cloc
 
 async def test_owner_in_another_namespace_is_ignored(kube: Kube, clock: SystemClock, world: World, kube_api: KubeApi):
     """The API server does not check that an owner exists, so a tenant could add pods to another one's workload."""
-    made = await world.deployment("llama")
+    created = await world.deployment("llama")
     await world.pod("llama", "llama-0")
     mine = await kube_api.get("apps/v1", "ReplicaSet", world.namespace, "llama-1")
     other = World(kube_api, await kube_api.namespace())
@@ -148,7 +148,7 @@ async def test_owner_in_another_namespace_is_ignored(kube: Kube, clock: SystemCl
         return [{"apiVersion": "apps/v1", "kind": kind, "name": name, "uid": uid, "controller": True}]
 
     spec = {"selector": {"matchLabels": {"app": "x"}}, "template": template({"app": "x"})}
-    metadata = {"name": "llama-1", "ownerReferences": owned("Deployment", made)}
+    metadata = {"name": "llama-1", "ownerReferences": owned("Deployment", created)}
     replica_set = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": metadata, "spec": spec}
     (theirs,) = await kube_api.apply(replica_set, namespace=other.namespace)
     for name, owner in (("direct", mine), ("through", theirs)):
@@ -353,13 +353,13 @@ async def test_scaled_object_is_named_instead_of_its_hpa(kube: Kube, clock: Syst
 
 
 async def test_manual_change_after_our_write_is_an_override(kube: Kube, clock: SystemClock, world: World):
-    made = await world.deployment("llama", replicas=2)
+    created = await world.deployment("llama", replicas=2)
     writes = OwnWrites(clock)
     fleet, actuator = direct(kube, clock, world, writes), ScaleActuator(kube, writes)
     ref = WorkloadRef(world.namespace, "llama")
     async with running(fleet):
         await synced(fleet)
-        outcomes = await actuator.apply([Change(ref, made["metadata"]["uid"], 2, 4, "more")], 5)
+        outcomes = await actuator.apply([Change(ref, created["metadata"]["uid"], 2, 4, "more")], 5)
         assert outcomes[0].status is ChangeStatus.APPLIED
         view = await until(fleet, "our change is seen", lambda view: view.replicas.tolist() == [4.0])
         assert view.other_owner == ("",)
@@ -369,10 +369,10 @@ async def test_manual_change_after_our_write_is_an_override(kube: Kube, clock: S
 
 
 async def test_two_installations_respect_each_other(kube: Kube, clock: SystemClock, world: World):
-    made = await world.deployment("llama", replicas=2)
+    created = await world.deployment("llama", replicas=2)
     ours, theirs = (OwnWrites(clock, f"{name}/vllm-autoscaler") for name in ("ours", "theirs"))
     fleet, their_fleet = direct(kube, clock, world, ours), direct(kube, clock, world, theirs)
-    ref, uid = WorkloadRef(world.namespace, "llama"), made["metadata"]["uid"]
+    ref, uid = WorkloadRef(world.namespace, "llama"), created["metadata"]["uid"]
     async with running(fleet, their_fleet):
         await synced(fleet)
         await synced(their_fleet)
@@ -462,9 +462,9 @@ async def test_obstacles_are_read_from_controllers_and_pods(
 
 
 async def test_refused_count_is_forgotten_when_the_workload_changes(kube: Kube, clock: SystemClock, world: World):
-    made = await world.deployment("llama")
+    created = await world.deployment("llama")
     writes = OwnWrites(clock)
-    writes.add_refusal(made["metadata"]["uid"], 4, "denied")
+    writes.add_refusal(created["metadata"]["uid"], 4, "denied")
     fleet = direct(kube, clock, world, writes)
     async with running(fleet):
         view = await synced(fleet)

@@ -34,7 +34,7 @@ async def use_everything(
     fleet = KubeFleet(kube, clock, mode, writes=writes)
     elector = Elector(kube, LeaseSettings(namespace=world.namespace), clock)
     recorder = EventRecorder(kube, clock)
-    made = [await world.deployment("a"), await world.stateful_set("b"), await world.leader_worker_set("c")]
+    created = [await world.deployment("a"), await world.stateful_set("b"), await world.leader_worker_set("c")]
 
     async def watched() -> bool:
         return _watches(granted(*roles)) <= api.used(user)
@@ -45,9 +45,9 @@ async def use_everything(
         actuator = ScaleActuator(kube, writes, elector)
         await eventually(lambda: _leads(elector), "it leads")
         for before, status in ((1, ChangeStatus.APPLIED), (9, ChangeStatus.CONFLICT)) if mode is Mode.DIRECT else ():
-            outcomes = await actuator.apply([_change(each, before) for each in made], 5)
+            outcomes = await actuator.apply([_change(each, before) for each in created], 5)
             assert [outcome.status for outcome in outcomes] == [status] * 3
-        workload = Workload(_change(made[0], 1).ref, made[0]["metadata"]["uid"])
+        workload = Workload(_change(created[0], 1).ref, created[0]["metadata"]["uid"])
         for _ in range(2):
             recorder.record(record(fleet_of(workload), outcome(workload, ChangeStatus.FAILED, detail="again")))
         await eventually(lambda: _told(api, user), "a series of events is written")
@@ -66,9 +66,9 @@ async def _told(api: KubeApi, user: User) -> bool:
     return any(used.resource == "events" and used.verb == "patch" for used in api.used(user))
 
 
-def _change(made: dict, before: int) -> Change:
-    metadata = made["metadata"]
-    ref = WorkloadRef(metadata["namespace"], metadata["name"], made["kind"], made["apiVersion"])
+def _change(created: dict, before: int) -> Change:
+    metadata = created["metadata"]
+    ref = WorkloadRef(metadata["namespace"], metadata["name"], created["kind"], created["apiVersion"])
     return Change(ref, metadata["uid"], before, 3, "because")
 
 
@@ -92,9 +92,9 @@ async def test_missing_verb_of_a_role_is_detected(
     rules = [rule for rule in cluster_role["rules"] if rule["resources"] != ["deployments/scale", "statefulsets/scale"]]
     less = cluster_role | {"metadata": {"name": f"less-{world.namespace}"}, "rules": rules}
     user = await kube_api.service_account(world.namespace, "less", less)
-    made = await world.deployment("a")
+    created = await world.deployment("a")
     actuator = ScaleActuator(await connect(user), OwnWrites(clock))
-    (outcome,) = await actuator.apply([_change(made, 1)], 5)
+    (outcome,) = await actuator.apply([_change(created, 1)], 5)
     assert outcome.status is ChangeStatus.FAILED
     assert {used.resource for used in kube_api.refused(user)} == {"deployments/scale"}
 
@@ -106,7 +106,11 @@ async def test_dry_run_needs_only_a_read_only_role(
     assert {permission.verb for permission in granted(*roles)} == READING
     user = await kube_api.service_account(world.namespace, "reader", *roles)
     fleet = KubeFleet(await connect(user), clock, Mode.DRY_RUN)
-    made = [await world.deployment("a", replicas=2), await world.stateful_set("b"), await world.leader_worker_set("c")]
+    created = [
+        await world.deployment("a", replicas=2),
+        await world.stateful_set("b"),
+        await world.leader_worker_set("c"),
+    ]
     await world.hpa("theirs", "a")
 
     async def watched() -> bool:
@@ -115,7 +119,7 @@ async def test_dry_run_needs_only_a_read_only_role(
     async with running(fleet):
         view = await synced(fleet)
         await eventually(watched, "everything is watched")
-        outcomes = await RecordingActuator().apply([_change(each, 1) for each in made], 5)
+        outcomes = await RecordingActuator().apply([_change(each, 1) for each in created], 5)
     ours = [workload.ref for workload in view.workloads if workload.ref.namespace == world.namespace]
     assert len(ours) == 3
     assert {outcome.status for outcome in outcomes} == {ChangeStatus.RECORDED}

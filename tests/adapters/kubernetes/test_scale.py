@@ -29,9 +29,9 @@ def actuator(kube: Kube, clock: SystemClock) -> ScaleActuator:
     return ScaleActuator(kube, OwnWrites(clock))
 
 
-def change(made: dict, before: int, after: int) -> Change:
-    metadata = made["metadata"]
-    ref = WorkloadRef(metadata["namespace"], metadata["name"], made["kind"], made["apiVersion"])
+def change(created: dict, before: int, after: int) -> Change:
+    metadata = created["metadata"]
+    ref = WorkloadRef(metadata["namespace"], metadata["name"], created["kind"], created["apiVersion"])
     return Change(ref, metadata["uid"], before, after, "because")
 
 
@@ -40,9 +40,9 @@ async def apply(actuator: ScaleActuator, *changes: Change) -> list[Outcome]:
 
 
 async def test_each_kind_is_scaled_up_to_zero_and_back(actuator: ScaleActuator, world: World):
-    made = [await world.deployment("a"), await world.stateful_set("b"), await world.leader_worker_set("c")]
+    created = [await world.deployment("a"), await world.stateful_set("b"), await world.leader_worker_set("c")]
     for before, after in ((1, 3), (3, 0), (0, 2)):
-        outcomes = await apply(actuator, *(change(each, before, after) for each in made))
+        outcomes = await apply(actuator, *(change(each, before, after) for each in created))
         assert [outcome.status for outcome in outcomes] == [ChangeStatus.APPLIED] * 3
         counts = [
             await world.replicas("a"),
@@ -54,9 +54,9 @@ async def test_each_kind_is_scaled_up_to_zero_and_back(actuator: ScaleActuator, 
 
 @pytest.mark.parametrize("before", [2, 0])
 async def test_count_stays_when_it_was_changed_meanwhile(actuator: ScaleActuator, world: World, before: int):
-    made = await world.deployment("llama", replicas=before)
+    created = await world.deployment("llama", replicas=before)
     await world.scale("llama", 6, by="hand")
-    (outcome,) = await apply(actuator, change(made, before, 4))
+    (outcome,) = await apply(actuator, change(created, before, 4))
     assert (outcome.status, outcome.detail) == (ChangeStatus.CONFLICT, f"it has 6 replicas now, not {before}")
     assert await world.replicas("llama") == 6
 
@@ -82,9 +82,9 @@ async def test_missing_permission_is_reported_in_the_servers_words(
     kube_api: KubeApi, namespace: str, connect: Connect, clock: SystemClock, world: World
 ):
     nobody = await kube_api.service_account(namespace, "nobody")
-    made = await world.deployment("llama")
+    created = await world.deployment("llama")
     actuator = ScaleActuator(await connect(nobody), OwnWrites(clock))
-    (outcome,) = await apply(actuator, change(made, 1, 2))
+    (outcome,) = await apply(actuator, change(created, 1, 2))
     assert outcome.status is ChangeStatus.FAILED
     assert 'cannot patch resource "deployments/scale"' in outcome.detail
 
@@ -128,9 +128,9 @@ async def test_unknown_kind_is_refused_by_name(actuator: ScaleActuator):
 
 
 async def test_changes_after_the_deadline_have_failed(kube_api: KubeApi, actuator: ScaleActuator, world: World):
-    made = [await world.deployment(f"d{index}") for index in range(20)]
+    created = [await world.deployment(f"d{index}") for index in range(20)]
     async with kube_api.frozen():
-        outcomes = await actuator.apply([change(each, 1, 2) for each in made], 0.3)
+        outcomes = await actuator.apply([change(each, 1, 2) for each in created], 0.3)
     assert [outcome.status for outcome in outcomes] == [ChangeStatus.FAILED] * 20
     details = {outcome.detail for outcome in outcomes}
     assert details == {
@@ -141,22 +141,22 @@ async def test_changes_after_the_deadline_have_failed(kube_api: KubeApi, actuato
 
 async def test_server_that_hangs_scales_nothing_down_later(kube_api: KubeApi, actuator: ScaleActuator, world: World):
     """A patch that waits in its socket would be applied after the load has returned."""
-    made = [await world.deployment(f"d{index}", replicas=4) for index in range(3)]
+    created = [await world.deployment(f"d{index}", replicas=4) for index in range(3)]
     began_s = time.monotonic()
     async with kube_api.frozen():
-        outcomes = await actuator.apply([change(each, 4, 1) for each in made], 10.0)
+        outcomes = await actuator.apply([change(each, 4, 1) for each in created], 10.0)
     assert time.monotonic() - began_s < WRITE_TIMEOUT_S
     assert {outcome.status for outcome in outcomes} == {ChangeStatus.FAILED}
     await asyncio.sleep(1.0)  # all requests are answered by now
     assert [await world.replicas(f"d{index}") for index in range(3)] == [4, 4, 4]
-    assert [outcome.status for outcome in await apply(actuator, change(made[0], 4, 1))] == [ChangeStatus.APPLIED]
+    assert [outcome.status for outcome in await apply(actuator, change(created[0], 4, 1))] == [ChangeStatus.APPLIED]
 
 
 async def test_scale_down_is_not_sent_when_inputs_are_too_old(
     actuator: ScaleActuator, clock: SystemClock, world: World
 ):
-    made = await world.deployment("llama", replicas=4)
-    late = replace(change(made, 4, 1), scale_down_until_s=clock.now_s())
+    created = await world.deployment("llama", replicas=4)
+    late = replace(change(created, 4, 1), scale_down_until_s=clock.now_s())
     (outcome,) = await apply(actuator, late)
     assert outcome.status is ChangeStatus.FAILED
     assert "too old by now to scale down" in outcome.detail
@@ -168,7 +168,7 @@ async def test_scale_down_applies_only_to_the_version_read(
     kube_api: KubeApi, kube: Kube, clock: SystemClock, world: World
 ):
     """The count is the same, but another client wrote meanwhile, so the decision may be wrong."""
-    made = await world.deployment("llama", replicas=4)
+    created = await world.deployment("llama", replicas=4)
 
     class Slow:
         async def request(self, method: str, path: str, *arguments: Any, **options: Any) -> bytes:
@@ -177,7 +177,7 @@ async def test_scale_down_applies_only_to_the_version_read(
                 await world.scale("llama", 4, by="hand")
             return await kube.request(method, path, *arguments, **options)
 
-    (outcome,) = await apply(ScaleActuator(cast(Kube, Slow()), OwnWrites(clock)), change(made, 4, 1))
+    (outcome,) = await apply(ScaleActuator(cast(Kube, Slow()), OwnWrites(clock)), change(created, 4, 1))
     assert (outcome.status, outcome.detail) == (
         ChangeStatus.CONFLICT,
         "it changed just before it was scaled down",
@@ -189,30 +189,30 @@ async def test_refused_count_is_delayed_longer_each_time(
     kube_api: KubeApi, namespace: str, connect: Connect, world: World
 ):
     nobody = await kube_api.service_account(namespace, "nobody")
-    made, hand = await world.deployment("llama"), ManualClock()
-    writes = OwnWrites(hand)
+    created, clock = await world.deployment("llama"), ManualClock()
+    writes = OwnWrites(clock)
     denied = ScaleActuator(await connect(nobody), writes)
     for wait_s in (5.0, 10.0, 20.0):
-        await apply(denied, change(made, 1, 4))
-        refusal = writes.refusals()[made["metadata"]["uid"]]
-        assert (refusal.replicas, refusal.retry_s) == (4, hand.now_s() + wait_s)
+        await apply(denied, change(created, 1, 4))
+        refusal = writes.refusals()[created["metadata"]["uid"]]
+        assert (refusal.replicas, refusal.retry_s) == (4, clock.now_s() + wait_s)
         assert "cannot patch resource" in refusal.message
     user = await kube_api.service_account(namespace, "daemon", *in_namespace(shipped_roles("direct"), namespace))
-    await apply(ScaleActuator(await connect(user), writes), change(made, 1, 4))
+    await apply(ScaleActuator(await connect(user), writes), change(created, 1, 4))
     assert writes.refusals() == {}
 
 
 async def test_former_leader_writes_nothing(kube: Kube, clock: SystemClock, world: World):
-    class Deposed:
+    class FormerLeader:
         leading = False
 
-    made = await world.deployment("llama")
-    (outcome,) = await apply(ScaleActuator(kube, OwnWrites(clock), Deposed()), change(made, 1, 2))
+    created = await world.deployment("llama")
+    (outcome,) = await apply(ScaleActuator(kube, OwnWrites(clock), FormerLeader()), change(created, 1, 2))
     assert (outcome.status, outcome.detail) == (ChangeStatus.FAILED, "this replica is no longer the leader")
     assert await world.replicas("llama") == 1
 
 
 async def test_hundred_workloads_are_scaled_within_seconds(actuator: ScaleActuator, world: World):
-    made = [await world.deployment(f"d{index}") for index in range(100)]
-    outcomes = await apply(actuator, *(change(each, 1, 2) for each in made))
+    created = [await world.deployment(f"d{index}") for index in range(100)]
+    outcomes = await apply(actuator, *(change(each, 1, 2) for each in created))
     assert {outcome.status for outcome in outcomes} == {ChangeStatus.APPLIED}

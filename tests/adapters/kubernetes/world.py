@@ -112,10 +112,10 @@ class World:
         }
         metadata = {"name": name, "labels": {"app": workload, **(labels or {})}, "ownerReferences": [reference]}
         body = template({}, 1, nodeName="node-1")["spec"]
-        made = await self._apply({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": body})
+        created = await self._apply({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": body})
         if status is not None:
             await self.status(name, status)
-        return made
+        return created
 
     async def status(self, pod: str, status: Mapping[str, Any]) -> None:
         await self.api.set_status("v1", "Pod", self.namespace, pod, status)
@@ -143,13 +143,13 @@ class World:
         await self._apply(hpa)
 
     async def scaled_object(self, name: str, target: str, *triggers: Mapping[str, Any], **spec: Any) -> dict[str, Any]:
-        made = {
+        created = {
             "apiVersion": KEDA,
             "kind": "ScaledObject",
             "metadata": {"name": name},
             "spec": {"scaleTargetRef": {"name": target}, "triggers": list(triggers), **spec},
         }
-        return await self._apply(made)
+        return await self._apply(created)
 
     async def scale(self, name: str, replicas: int, by: str, kind: str = "Deployment", api: str = "apps/v1") -> None:
         """Change a count like another client: `kubectl scale`, `kubectl edit`."""
@@ -180,12 +180,12 @@ class World:
             "template": template(labels, gpus, **spec),
         }
         metadata = {"name": name, "annotations": dict(annotations)}
-        made = await self._apply({"apiVersion": "apps/v1", "kind": kind, "metadata": metadata, "spec": body})
+        created = await self._apply({"apiVersion": "apps/v1", "kind": kind, "metadata": metadata, "spec": body})
         if kind == "Deployment":
-            owner = {"apiVersion": "apps/v1", "kind": kind, "name": name, "uid": made["metadata"]["uid"]}
+            owner = {"apiVersion": "apps/v1", "kind": kind, "name": name, "uid": created["metadata"]["uid"]}
             metadata = {"name": f"{name}-1", "ownerReferences": [owner | {"controller": True}]}
             await self._apply({"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": metadata, "spec": body})
-        return made
+        return created
 
     async def _apply(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
         return (await self.api.apply(manifest, namespace=self.namespace))[0]

@@ -442,7 +442,7 @@ async def test_fleet_is_unchanged_after_an_outage(
     kube_api: KubeApi, kube: Kube, clock: SystemClock, world: World, crash: bool
 ):
     """The outage is longer than every pause and time-out of the watch."""
-    made = await world.deployment("llama", replicas=2)
+    created = await world.deployment("llama", replicas=2)
     for index in range(3):
         await world.pod("llama", f"llama-{index}")
     writes = OwnWrites(clock)
@@ -457,7 +457,7 @@ async def test_fleet_is_unchanged_after_an_outage(
             assert len(during.pods) == 3
             assert during.replicas.tolist() == [2.0]
             assert clock.now_s() - during.time_s > 1.5  # the view tells its age
-            change = Change(during.workloads[0].ref, made["metadata"]["uid"], 2, 5, "more")
+            change = Change(during.workloads[0].ref, created["metadata"]["uid"], 2, 5, "more")
             (outcome,) = await actuator.apply([change], 0.5)
             assert outcome.status is ChangeStatus.FAILED
         await until(fleet, "the view is true again", lambda view: clock.now_s() - view.time_s < 0.5, 20)

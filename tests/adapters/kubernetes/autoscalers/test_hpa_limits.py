@@ -111,15 +111,15 @@ def test_known_hpa_overrides_the_spec_of_the_scaled_object():
 
 
 @pytest.mark.parametrize(
-    ("made", "shared"),
+    ("created", "shared"),
     [
         (spec_of(triggers=(TRIGGER, {"type": "cron"})), True),
         (spec_of(advanced={"scalingModifiers": {"formula": "a"}}), True),
         (spec_of(), False),
     ],
 )
-def test_limit_is_shared_when_other_triggers_decide_too(made: ScaledObjectSpec, shared: bool):
-    found = limit_of(made, hpa((made.metric,)), 6)
+def test_limit_is_shared_when_other_triggers_decide_too(created: ScaledObjectSpec, shared: bool):
+    found = limit_of(created, hpa((created.metric,)), 6)
     assert (found.shared, found.min_replicas) == (shared, 0)
 
 
@@ -142,9 +142,9 @@ def test_missing_metric_is_reported_when_hpa_lacks_ours(triggers: tuple[Any, ...
 
 def test_limit_is_shared_when_hpa_cannot_scale():
     refused = "the HPA controller was unable to update the target scale: admission webhook\n denied the request"
-    made = hpa(error=refused)
-    assert made.error == " ".join(refused.split())
-    assert limit_of(spec_of(), made, 6).shared
+    created = hpa(error=refused)
+    assert created.error == " ".join(refused.split())
+    assert limit_of(spec_of(), created, 6).shared
     assert hpa().error == ""
 
 
