@@ -1,7 +1,7 @@
 """The switch between the two recommenders: which of them speaks for each workload.
 
-The planner weighs the load in its own way. The same load against a learned capacity would only add to it, so while the
-planner speaks the reactive signals that it weighs are left out. A queue that outlasts a cold start shows that the
+The planner weighs the load in its own way, and the same load against a learned capacity would only add to it. So while
+the planner speaks, the reactive signals that it weighs are left out. A queue that outlasts a cold start shows that the
 planner is wrong; then all signals speak.
 """
 

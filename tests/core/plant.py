@@ -31,7 +31,7 @@ class Plant:
     every_s: float = 5.0
     idle_gap_s: float = np.nan  # between tokens of an idle engine; NaN: engines do not tell, nor what met its objective
     full_kv_usage: float = 0.5  # of the KV cache, when all slots are taken
-    gateway: bool = False  # holds requests while nobody serves
+    gateway: bool = False  # holds requests while no replica serves
     now_s: float = 1000.0
     in_flight: float = 0.0
     done: float = 0.0

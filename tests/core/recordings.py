@@ -1,4 +1,4 @@
-"""Replay what a real vLLM server said, second by second, through the project's own reading of metrics text."""
+"""Replay the metrics of a real vLLM server, second by second, through the project's own reading of metrics text."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Moment(NamedTuple):
 
 
 class Client(NamedTuple):
-    """What one client of the recorded run measured."""
+    """Measurements of one client of the recorded run."""
 
     t_s: float
     ttft_s: float

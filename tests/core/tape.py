@@ -1,4 +1,4 @@
-"""What a real vLLM server said, played on as text: some light traffic for as long as one likes, then a queue.
+"""Metrics text of a real vLLM server, played for any time: light traffic, then a queue.
 
 The recorded run has two clients until its 28th second, and from then on more requests than its four slots hold. Parts
 of it are played again and again; counters and histograms go on counting from where the part before ended.
@@ -45,7 +45,7 @@ def _counters(second: int) -> dict[str, float]:
 
 
 def play(before: tuple[int, int], before_s: int, queue_s: int, every_s: int, phase_s: int) -> Iterator[str]:
-    """Yield what the server says every so many seconds: one of LIGHT and IDLE, then a queue, for so long."""
+    """Yield the metrics text every so many seconds: LIGHT or IDLE for `before_s`, then a queue for `queue_s`."""
     order = [before[0] + second % (before[1] - before[0]) for second in range(before_s)]
     queue = list(range(QUEUE_FROM, QUEUE_UNTIL))
     while len(queue) < queue_s:
@@ -92,15 +92,15 @@ class Reader:
 
 
 class Reaction(NamedTuple):
-    """What was decided after the first reading that showed a queue."""
+    """The decision after the first reading that showed a queue."""
 
-    seconds: float  # until more replicas were wanted; infinite: they never were
+    seconds: float  # until more replicas were decided; infinite: they never were
     waiting: float  # requests in that reading
     sentence: str  # of the decision
 
 
 def react(rules: Spec, before: tuple[int, int], before_s: int, every_s: int, phase_s: int = 0) -> Reaction:
-    """Read the tape every so many seconds, and tick with each reading, until more than one replica is wanted.
+    """Read the tape every so many seconds, and tick with each reading, until more than one replica is decided.
 
     phase_s: 0..every_s-1, moment of the first reading.
     """

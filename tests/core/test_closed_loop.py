@@ -34,7 +34,7 @@ def turns(counts: list[int]) -> int:
 
 
 def enough(per_s: float, rules: Spec, slots: int = 16) -> int:
-    """Replicas that Little's law asks for, at the usage the policy plans for."""
+    """Return the replicas by Little's law, at the target usage of the policy."""
     return math.ceil(per_s * SERVICE_S / (slots * rules.target_usage[0]) - 1e-6)
 
 
@@ -83,7 +83,7 @@ def test_a_slow_ramp_is_followed_without_a_wait_and_only_upward():
 def test_a_short_burst_is_queued_and_orders_nothing():
     """35 extra within five seconds, gone long before a replica could come.
 
-    What is ordered, once the queue is gone, is for the full batch that it left behind.
+    Replicas that are ordered once the queue is gone serve the full batch that it left behind.
     """
     rules = spec(max_wait_s=5.0, concurrency=16.0, tolerance=0.1, target_usage=0.8, down_stabilization_s=300.0)
     plant = Plant(rules, replicas=4)
@@ -173,7 +173,7 @@ def test_planner_takes_over_and_settles_when_gaps_are_counted(ramped):
     assert decision.plan.idle_gap_s[0] == pytest.approx(0.01, rel=0.1)
     assert decision.plan.demand[0] == pytest.approx(busy(4.0), rel=0.15)
     last_hour = plant.counts[-240:]
-    assert turns(last_hour) <= 1  # one cheaper rule is tried, and left when it asks for as many
+    assert turns(last_hour) <= 1  # one cheaper strategy is tried, and left when it recommends as many
     assert busy(4.0) < min(last_hour) <= max(last_hour) <= 2 * busy(4.0)
     assert max(plant.waits) == 0
 
@@ -195,7 +195,7 @@ def test_planner_drains_a_queue_within_five_cold_starts(ramped):
 
 @pytest.mark.slow
 def test_replicas_are_kept_when_no_engine_was_ever_idle():
-    """Half of ten are busy from the start, so nobody knows how fast an idle engine is."""
+    """Half of ten are busy from the start, so the speed of an idle engine is unknown."""
     plant = telling(10)
     decision = plant.run(lambda _: 8.0, 3600)
     assert decision.recommendations[Signal.PLANNER, 0] > 0

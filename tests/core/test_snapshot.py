@@ -1,4 +1,4 @@
-"""What outlives a process, and what must not."""
+"""Columns that outlive a process, and those that must not."""
 
 from copy import copy
 from dataclasses import fields, replace
@@ -112,8 +112,8 @@ def test_a_column_says_in_its_name_whether_it_is_a_moment():
 def busy_story(start_s: float) -> Story:
     """A while of load, queue, refusals, growth, rest, on clocks that differ by a multiple of every slot of a window.
 
-    One pod stands still while its queue grows, and one has a queue that others have not. Of the third workload a
-    replica crashes, and another is missing.
+    One pod stands still while its queue grows, and one alone has a queue. A replica of the third workload crashes, and
+    another is missing.
     """
     rules = spec(3, concurrency=np.nan, up_stabilization_s=30.0, down_stabilization_s=60.0)
     story = Story(rules, start_s)
@@ -254,7 +254,7 @@ def test_timestamps_are_not_in_the_future_after_a_clock_reset():
 
 
 def restarted(story: Story, cluster, away_s: float, *, restored_state: bool = True) -> Story:
-    """The same workloads in the hands of a process that starts `away_s` later, with a clock of its own."""
+    """Return the same workloads in a process that starts `away_s` later, with a clock of its own."""
     what = snapshot.take(story.memory, cluster.workloads, story.now_s, SAVED_S)
     later = copy(story)
     later.now_s, later.memory = LATER_S, Memory.empty()

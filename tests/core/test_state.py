@@ -110,7 +110,7 @@ def test_records_are_split_into_groups_and_joined_in_row_order(workloads):
 
 
 def test_early_records_stand_until_the_turn_of_their_group():
-    """Of groups 1 and 2, two workloads each."""
+    """Groups 1 and 2 have two workloads each."""
     before = replace(PlannerState.empty(), workload_id=np.array([1, 2, 7, 8])).with_rules(
         mark(Rules.blank(4), [1, 2, 7, 8])
     )

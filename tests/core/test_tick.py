@@ -49,7 +49,7 @@ def test_growth_is_limited_per_period_and_goes_on_in_the_next():
 
 
 def test_few_refusals_order_nothing_when_the_planner_speaks():
-    """A trickle asks for a little more than there is, however many there are."""
+    """A trickle of refusals recommends a little more than the present count, whatever that is."""
     story, cluster = Serving(spec(tolerance=0.1, **LEARNED)), fleet([6])
     story.learn(cluster)
     for number in range(120):
@@ -270,11 +270,8 @@ def test_unready_replicas_stay_when_the_gateway_reports_arrivals():
 
 
 def test_a_starting_replica_is_kept_for_one_cold_start():
-    """It takes longer than the idle time, and its client may come again: else it would never serve anybody."""
-    story, quiet = (
-        Story(spec(idle_after_s=30.0, down_stabilization_s=10.0, cold_start_s=300.0)),
-        {"gateway_waiting": 0.0},
-    )
+    """It takes longer than the idle time, and its client may come again: otherwise it would never serve."""
+    story, quiet = Story(spec(idle_after_s=30.0, down_stabilization_s=10.0, cold_start_s=300.0)), {"gateway_waiting": 0.0}
     story.tick(fleet([0]), gateway_waiting=1.0)
     starting = fleet([0], [1], starting_since_s=story.now_s)
     assert replicas(story.watch(starting, 260, **quiet)) == 1
@@ -290,7 +287,7 @@ def test_a_replica_that_never_starts_keeps_nothing_awake():
 
 
 def test_a_smaller_window_removes_no_loading_replica():
-    """Nobody is ready to tell the load: the window asks for two at least, not for two."""
+    """No ready replica reports the load: the window recommends at least two, not just two."""
     story = Story(spec(down_stabilization_s=60.0))
     story.schedule = windows(story.now_s - 100, story.now_s + 9000, 2)
     assert replicas(scheduled(story, fleet([0], [5]), 600)) == 5
@@ -353,7 +350,7 @@ def test_nothing_shrinks_when_the_cluster_view_is_old():
 
 
 def test_a_lowered_maximum_is_reached_in_steps_without_readings():
-    """A ceiling was lowered by mistake, or while nobody can see the load: 20 replicas serve it."""
+    """The maximum was lowered by mistake while the load is unknown: 20 replicas serve it."""
     steps = {"down_step_fraction": 0.25, "down_step_replicas": 1.0, "down_period_s": 60.0}
     story = Story(spec(max_replicas=20.0, **steps))
     story.watch(fleet([20]), 120, running=190.0)
@@ -431,7 +428,7 @@ def test_a_rival_is_not_fought():
 
 
 def held(least=0.0, most=np.inf, to_zero=False, shared=False):
-    """What holds the first of two workloads; nothing holds the second."""
+    """Hold the first of two workloads; nothing holds the second."""
     return HpaLimits(
         np.array([least, 0.0]),
         np.array([most, np.inf]),
@@ -473,7 +470,7 @@ def test_zero_is_reached_when_only_the_hpa_is_held():
 
 
 def test_what_stands_is_counted_when_something_else_decides_too():
-    """The decision is told as it is: what the other makes of it shows in the count that stands."""
+    """The decision stays as it is: the other controller shows its own in the current count."""
     assert drained(held(shared=True))[:2] == (1, 2)
 
 
@@ -512,7 +509,7 @@ def test_what_a_paused_workload_holds_is_not_given_away():
     "theirs", [{"paused": np.array([False, True])}, {"other_owner": ("", "HorizontalPodAutoscaler/b")}]
 )
 def test_a_foreign_count_without_pods_takes_no_replica(theirs):
-    """Whoever writes 100 into a paused Deployment would else take every GPU of its pool from those that serve."""
+    """Otherwise a count of 100 in a paused Deployment would take every GPU of its pool from replicas that serve."""
     cluster = fleet([6, 2], replicas=[6, 100], pool_gpus=np.array([8.0]), **theirs)
     busy = np.where(cluster.pod_workload == 0, 9.0, 0.0)
     assert Story(spec(2)).watch(cluster, for_s=300.0, running=busy).replicas.tolist() == [6, 100]
@@ -540,7 +537,7 @@ def test_a_silent_workload_keeps_its_replicas_in_a_short_pool():
 
 
 def test_a_silent_workload_takes_no_replica_when_a_node_is_lost():
-    """Of six replicas four wait for GPUs, and one more is not heard: for their sake nobody gives up what serves."""
+    """Four of six replicas wait for GPUs and one is silent: no other workload gives up a serving replica for them."""
     cluster = fleet([2, 2], [4, 0], pool_gpus=np.array([4.0]))
     waiting = np.where(cluster.pod_ready, PendingClass.NONE, PendingClass.UNSCHEDULABLE).astype(np.int64)
     cluster = replace(cluster, pod_pending=waiting)

@@ -110,7 +110,7 @@ def read(rows: list[Row], number: int, now_s: float) -> Samples:
 
 
 def live(rows: list[Row], pool_gpus: float = NAN, period_s: float = 5.0) -> list[Decision]:
-    """Tick through the history of these rows, on a cluster in which nobody acts."""
+    """Tick through the history of these rows, on a cluster whose counts never change."""
     cluster, policies = lay_out(rows, pool_gpus)
     memory, decisions, now_s = Memory.empty(), [], 1000.0
     for number in range(TICKS):

@@ -178,7 +178,7 @@ def seen(
     rules: Spec | None = None,
     **readings: float | FloatColumn,
 ) -> tuple[Observation, Memory]:
-    """What one look at a world finds, and what is remembered of it."""
+    """Observe a world once; return the observation and the memory after it."""
     rules = rules or spec(len(cluster.workloads))
     before = align(memory or Memory.empty(), cluster)
     tables = before.workloads
@@ -205,6 +205,6 @@ def observed(observation: Observation, arrivals: Arrivals | None = None) -> Obse
 
 
 def first(cluster: Fleet, rules: Spec | None = None, **readings: float | FloatColumn) -> dict[str, Any]:
-    """What the first look at a world finds, one plain number a column."""
+    """Observe a world for the first time; return one plain number a column."""
     observation, _ = seen(cluster, rules=rules, **readings)
     return {name: column[0] for name, column in vars(observation).items()}

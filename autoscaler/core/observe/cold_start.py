@@ -45,11 +45,11 @@ def is_endless(inp: TickInput, known: ColdStarts) -> BoolColumn:
 def learn(inp: TickInput, before: ColdStarts, fresh: BoolColumn, by_workload: GroupBy) -> ColdStarts:
     """Learn the time from created to ready from pods that became ready since the last tick.
 
-    fresh: bool[P], those pods. Mean and mean absolute deviation are kept as TCP keeps its round-trip time (RFC 6298),
-    the mean with a gain of 1/4 instead of 1/8 since cold starts are few, and with half the first deviation. Readiness
-    that flapped can only look slower, so of several new pods the quickest counts. The wait to be scheduled counts for
-    no more than the rest of the start took: a node that is made for a pod is there in minutes, a GPU that others hold
-    when they let go of it. An engine that was started again in its pod has shown no such start.
+    fresh: bool[P], those pods. Mean and mean absolute deviation are kept as TCP keeps its round-trip time (RFC 6298).
+    The gain of the mean is 1/4 instead of 1/8, because cold starts are few, and the first deviation is half as large.
+    Readiness that flapped can only look slower, so the quickest of several new pods counts. The wait to be scheduled
+    counts for no more than the rest of the start took: a node that is created for a pod is there in minutes, but a GPU
+    that other pods hold may take any time. An engine that was restarted in its pod has shown no such start.
     """
     fleet = inp.fleet
     took_s = np.fmin(fleet.pod_ready_s - fleet.pod_created_s, 2 * (fleet.pod_ready_s - fleet.pod_scheduled_s))

@@ -1,4 +1,4 @@
-"""Where enough is known to shrink, and since when."""
+"""Trust in the inputs of a workload: whether enough is known to shrink, and since when."""
 
 from __future__ import annotations
 

@@ -46,10 +46,9 @@ def update(
     working: bool[P], pods that are not stuck and have done something since the last reading. Returns columns of
     `Observation`.
 
-    A stuck pod is replaced where there is something to serve: others of its workload work, or more requests come. A
-    single one with a queue has another beside it for a while without that, and so have those behind a gateway with a
-    queue: it comes, and no request may reach it. Several at once, with nothing else going on, are more likely gauges
-    that nobody has brought up to date since the clients left.
+    A stuck pod is replaced where there is work: other pods of its workload work, or more requests arrive. A single
+    stuck pod with a queue gets a replica beside it for a while without that, and so do pods behind a gateway with a
+    queue. Several stuck pods at once, with no other work, are more likely stale gauges of clients that left.
     """
     heard = inp.now_s - front.time_s <= inp.spec.max_input_age_s
     gateway_waits = heard & (front.waiting > 0)

@@ -28,7 +28,7 @@ of latencies is not a ratio of replicas."""
 def recommend(inp: TickInput, observed: Observed, capacity: Capacity) -> Recommendation:
     """Recommend replicas by the signals of this moment.
 
-    Replicas asleep serve nothing. Where more are needed than are awake, they count on top.
+    Replicas asleep serve nothing. They count on top where more replicas are needed than are awake.
     """
     observation, arrivals = observed.observation, observed.arrivals
     signals = np.full((len(Signal), len(observation.replicas)), np.nan)

@@ -1,4 +1,4 @@
-"""What one replica can do: stated, assumed, or learned from busy replicas."""
+"""The capacity of one replica: stated, assumed, or learned from busy replicas."""
 
 import math
 

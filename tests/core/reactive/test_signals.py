@@ -36,7 +36,7 @@ def arrived(**columns):
 
 
 def recommended(signal, found, *, rules=None, each=None, arrivals=None, schedule=None):
-    """What one signal recommends, in the company of all others."""
+    """Return the recommendation of one signal, computed with all others."""
     inp = world(NOW_S, fleet([2]), rules or spec(), schedule)
     return signals.recommend(inp, observed(found, arrivals), each or capacity()).signals[signal, 0]
 
@@ -216,7 +216,7 @@ class Refusing(Story):
 
 
 def test_a_refused_burst_orders_nothing_once_it_is_over():
-    """Half of it was refused: four more are ordered, and these refused nobody and call for no others."""
+    """Half of it was refused: four more are ordered, and these refuse nothing and call for no others."""
     story = Refusing(spec(down_stabilization_s=600.0), 4)
     story.receive(8.0, 120)
     assert max(story.receive(16.0, 60)) == 8

@@ -1,4 +1,4 @@
-"""What the stages of one workload remember."""
+"""The memory of the stages of one workload."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What a load asks for by itself grows no fleet while the forecast is about to speak, unless somebody waits."""
+"""While the planner warms up the load grows no fleet, unless requests wait."""
 
 import math
 from dataclasses import replace
@@ -21,7 +21,7 @@ RULES = {**LEARNED, "target_usage": 0.8, "min_replicas": 3.0}
 
 
 class Dense(Serving):
-    """Replicas that run many requests, of which a plain count asks for more of them."""
+    """Replicas that run so many requests that their count alone recommends more replicas."""
 
     def __init__(self, rules=None):
         super().__init__(rules or spec(**RULES))
@@ -31,7 +31,7 @@ class Dense(Serving):
         return super().counted(cluster, *args, **how) | {"running": RUNNING * cluster.pod_ready} | self.changes
 
     def most(self, cluster, for_s, demand=1.2):
-        """The most replicas that were wanted meanwhile."""
+        """Return the highest desired count meanwhile."""
         return max(self.serve(cluster, demand, 5.0).replicas[0] for _ in range(round(for_s / 5.0)))
 
     def restart(self, cluster, with_state):
@@ -42,7 +42,7 @@ class Dense(Serving):
 
 
 def watched(cluster):
-    """Half an hour in which the forecast spoke, and three replicas were enough."""
+    """Half an hour in which the planner spoke, and three replicas were enough."""
     story = Dense()
     assert story.serve(cluster, 1.2, 1800.0, 15.0).replicas[0] == 3
     return story
@@ -82,7 +82,7 @@ def test_a_long_queue_grows_the_fleet_with_the_first_reading(queue):
 
 
 def test_a_lasting_queue_grows_the_fleet_once_its_wait_is_known():
-    """Nothing is known yet: what the load asks for is heard as soon as the wait is told."""
+    """Nothing is learned yet: signals count as soon as the wait of the queue is known."""
     cluster = fleet([3])
     story = watched(cluster)
     story.restart(cluster, False)
@@ -105,9 +105,9 @@ def test_planner_updates_out_of_turn_when_a_queue_lasts():
 @pytest.mark.parametrize(
     ("rules", "readings"),
     [
-        ({}, {"gaps": NAN, "gap_s": NAN}),  # the engine does not tell by what a forecast is made
+        ({}, {"gaps": NAN, "gap_s": NAN}),  # the engine reports no gaps, which the planner needs
         ({"concurrency": 20.0}, {}),  # what an operator states stands
-        ({"ttft_objective_s": NAN, "max_wait_s": NAN}, {}),  # nothing is promised that rules could be judged by
+        ({"ttft_objective_s": NAN, "max_wait_s": NAN}, {}),  # there is no objective to plan for
     ],
 )
 def test_planner_is_not_awaited_when_it_cannot_recommend(rules, readings):
