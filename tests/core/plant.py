@@ -123,11 +123,11 @@ class Plant:
             pod_ready_s=np.where(is_ready, born + self.cold_start_s, np.nan),
         )
 
-    def _resize(self, wanted: int, born_s: float) -> None:
+    def _resize(self, desired: int, born_s: float) -> None:
         """Create or delete pods; the youngest go first, as a ReplicaSet deletes those not ready before others."""
-        for pod_id in sorted(self.born_s, reverse=True)[: max(len(self.born_s) - wanted, 0)]:
+        for pod_id in sorted(self.born_s, reverse=True)[: max(len(self.born_s) - desired, 0)]:
             del self.born_s[pod_id], self._counters[pod_id], self._gap_s[pod_id], self._met[pod_id]
-        for _ in range(wanted - len(self.born_s)):
+        for _ in range(desired - len(self.born_s)):
             self.born_s[self._next_id] = born_s
             self._counters[self._next_id] = self._gap_s[self._next_id] = self._met[self._next_id] = 0.0
             self._next_id += 1

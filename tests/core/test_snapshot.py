@@ -207,15 +207,15 @@ def test_restore_gives_each_workload_its_own_columns(before, after, seed, away_s
             assert one.columns()[name].dtype == other.columns()[name].dtype, name
 
 
-@pytest.mark.parametrize("lacking", ["another family", "no family", "no paper"])
+@pytest.mark.parametrize("lacking", ["another set", "no signature", "a column less"])
 def test_strategy_columns_begin_anew_when_strategies_changed(lacking):
     """As after an upgrade that changes the rules; files leave out columns of another shape."""
     saved, own = snapshot.take(filled(cluster([1]), 2), workloads([1]), NOW_S, SAVED_S), filled(cluster([1]), 3)
     columns = dict(saved.columns)
-    if lacking == "another family":
+    if lacking == "another set":
         columns[snapshot.SIGNATURE] = columns[snapshot.SIGNATURE] + 1
     else:
-        del columns[snapshot.SIGNATURE if lacking == "no family" else "shadow_fleets.replica_s"]
+        del columns[snapshot.SIGNATURE if lacking == "no signature" else "shadow_fleets.replica_s"]
     there, count = snapshot.restore(replace(saved, columns=columns), own, cluster([1]), LATER_S, SAVED_S)
     assert count == 1
     for name in marked(Rules, PER_STRATEGY_SET):
@@ -223,7 +223,7 @@ def test_strategy_columns_begin_anew_when_strategies_changed(lacking):
             there.planner.all_rules().columns()[name], own.planner.all_rules().columns()[name], err_msg=name
         )
     np.testing.assert_array_equal(there.planner.all_rules().engine.steps, saved.columns["replica.step_time_sums"])
-    # Or fresh paper would keep replicas of a fleet that was found on another day, for ten cold starts.
+    # Otherwise a new record would keep the initial fleet of another day for ten cold starts.
     np.testing.assert_array_equal(there.planner.all_rules().found, own.planner.all_rules().found)
 
 

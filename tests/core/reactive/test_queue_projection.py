@@ -110,8 +110,8 @@ def test_nothing_is_absorbed_when_the_service_rate_is_unknown(unknown):
     found = observation(**{"waiting": 5, **unknown})
     assert not is_noise(found)
     needed = queue_projection.replicas_to_drain(world(1000.0, fleet([1]), spec()), found, projected(found))
-    wanted = queue_projection.absorb(np.array([9.0]), np.array([1.0]), needed, found, np.array([False]))
-    assert wanted[0] == 9
+    desired = queue_projection.absorb(np.array([9.0]), np.array([1.0]), needed, found, np.array([False]))
+    assert desired[0] == 9
 
 
 def test_unknown_arrivals_are_no_reason_to_wait():
@@ -143,9 +143,9 @@ def test_a_patient_tier_takes_longer_to_be_rid_of_a_queue():
     assert queue_projection.replicas_to_drain(inp, observation(), projection)[0] == pytest.approx((1.6 + 2) / 1.6)
 
 
-def absorbed(wanted, *, lasting=1.0, needed=NAN, quiet=False, **columns):
+def absorbed(desired, *, lasting=1.0, needed=NAN, quiet=False, **columns):
     found = observation(**{"waiting": 50, **columns})
-    columns = (np.array([float(value)]) for value in (wanted, lasting, needed))
+    columns = (np.array([float(value)]) for value in (desired, lasting, needed))
     return queue_projection.absorb(*columns, found, np.array([quiet]))[0]
 
 

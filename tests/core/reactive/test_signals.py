@@ -209,9 +209,9 @@ class Refusing(Story):
             cluster = fleet([len(born_s)], pod_ready=ready, pod_ready_s=np.where(ready, born_s + 60, NAN))
             first = np.arange(len(born_s)) == 0
             shown = {"finished": self.finished * first, "rejections": self.refused * first}
-            wanted = int(self.tick(cluster, 5, running=served / ready.sum(), **shown).replicas[0])
-            self.born_s = self.born_s[:wanted] + [self.now_s] * (wanted - len(born_s))
-            counts.append(wanted)
+            desired = int(self.tick(cluster, 5, running=served / ready.sum(), **shown).replicas[0])
+            self.born_s = self.born_s[:desired] + [self.now_s] * (desired - len(born_s))
+            counts.append(desired)
         return counts
 
 
@@ -265,9 +265,9 @@ def asleep(**columns):
     return observation(**{"replicas": 0, "ready": 0, "reporting": 0, "running": NAN, "waiting": NAN, **columns})
 
 
-@pytest.mark.parametrize("knock", [{"gateway_waiting": 1}, {"gateway_arrivals_per_s": 0.003}])
-def test_one_request_in_front_wakes_a_workload_at_zero(knock):
-    assert recommended(Signal.WAKE, asleep(**knock)) == 1
+@pytest.mark.parametrize("front", [{"gateway_waiting": 1}, {"gateway_arrivals_per_s": 0.003}])
+def test_one_request_at_the_gateway_wakes_a_workload(front):
+    assert recommended(Signal.WAKE, asleep(**front)) == 1
 
 
 def test_a_long_queue_wakes_as_many_as_it_needs():

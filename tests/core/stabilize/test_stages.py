@@ -23,8 +23,8 @@ def test_trusted_demand_may_shrink_but_no_opinion_holds():
 
 
 def test_tolerance_keeps_eighteen_to_twenty_two_at_twenty():
-    wanted = column(17.9, 18, 20.4, 22, 22.1)
-    kept = stages.tolerate(wanted, np.full(5, 20.0), np.full(5, 0.1))
+    desired = column(17.9, 18, 20.4, 22, 22.1)
+    kept = stages.tolerate(desired, np.full(5, 20.0), np.full(5, 0.1))
     assert kept.tolist() == [18, 20, 20, 20, 23]
 
 
@@ -36,9 +36,9 @@ def test_from_zero_any_wish_is_beyond_the_tolerance():
     assert stages.tolerate(column(0.01), column(0), column(0.1)).tolist() == [1]
 
 
-def stabilized(wanted, current, now_s, rules, window=None, watched_s=1e9, informed=True, planned=False, beside=np.nan):
+def stabilized(desired, current, now_s, rules, window=None, watched_s=1e9, informed=True, planned=False, beside=np.nan):
     value, after = stages.stabilize(
-        column(wanted),
+        column(desired),
         column(current),
         rules,
         window or SlidingWindow.blank(1),
@@ -120,7 +120,7 @@ def test_untrusted_counts_do_not_delay_later_shrinking():
 
 
 @pytest.mark.parametrize(
-    ("wanted", "current", "idle_s", "expected"),
+    ("desired", "current", "idle_s", "expected"),
     [
         (0, 3, 10, 1),  # no work yet, but not for long enough
         (0, 3, 900, 0),
@@ -129,16 +129,17 @@ def test_untrusted_counts_do_not_delay_later_shrinking():
         (2, 2, 900, 2),
     ],
 )
-def test_zero_is_reached_by_idleness_and_left_by_a_wish(wanted, current, idle_s, expected):
-    assert stages.go_idle(column(wanted), column(current), column(600.0), column(idle_s))[0] == expected
+def test_zero_is_reached_by_idle_time_and_left_by_a_desired_count(desired, current, idle_s, expected):
+    assert stages.go_idle(column(desired), column(current), column(600.0), column(idle_s))[0] == expected
 
 
 def test_without_scale_to_zero_one_replica_stays():
     assert stages.go_idle(column(0), column(3), column(np.nan), column(1e9))[0] == 1
 
 
-def limited(wanted, current, now_s, rules, window=None):
-    value, _, after = stages.limit_rate(column(wanted), column(current), rules, window or SlidingWindow.blank(1), now_s)
+def limited(desired, current, now_s, rules, window=None):
+    window = window or SlidingWindow.blank(1)
+    value, _, after = stages.limit_rate(column(desired), column(current), rules, window, now_s)
     return value[0], after
 
 
