@@ -271,7 +271,10 @@ def test_unready_replicas_stay_when_the_gateway_reports_arrivals():
 
 def test_a_starting_replica_is_kept_for_one_cold_start():
     """It takes longer than the idle time, and its client may come again: otherwise it would never serve."""
-    story, quiet = Story(spec(idle_after_s=30.0, down_stabilization_s=10.0, cold_start_s=300.0)), {"gateway_waiting": 0.0}
+    story, quiet = (
+        Story(spec(idle_after_s=30.0, down_stabilization_s=10.0, cold_start_s=300.0)),
+        {"gateway_waiting": 0.0},
+    )
     story.tick(fleet([0]), gateway_waiting=1.0)
     starting = fleet([0], [1], starting_since_s=story.now_s)
     assert replicas(story.watch(starting, 260, **quiet)) == 1
