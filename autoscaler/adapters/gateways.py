@@ -1,7 +1,7 @@
 """Maps series of gateways to workloads, for the scraper and the Prometheus adapter alike.
 
-Labels are untrusted. Any scraped pod can claim to be the gateway of another tenant, so a series counts only for
-workloads of the namespace in which it was scraped. Trusted namespaces may report on workloads of all namespaces.
+Labels are untrusted, because any scraped pod can claim to be the gateway of another tenant. So a series counts only
+for workloads of the namespace in which it was scraped. Trusted namespaces may report on workloads of all namespaces.
 """
 
 from __future__ import annotations

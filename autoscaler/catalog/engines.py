@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
 
-from autoscaler.catalog.series import Fold, Readings, Series, counter, first, renamed
+from autoscaler.catalog.series import Aggregation, Readings, Series, counter, first, renamed
 
 # Columns are read in the same way for every engine; those not listed here are read as they are.
 # Gauges can be unknown to a server: a negative one makes the whole reading unknown, because a sum with or without it
@@ -77,8 +77,8 @@ class Engine:
 _ROUTER = ("server", "model_name")
 
 
-def _vllm(*names: str, fold: Fold = Fold.SUM) -> Readings:
-    return tuple(Series(name, fold, foreign=_ROUTER) for name in names)
+def _vllm(*names: str, aggregation: Aggregation = Aggregation.SUM) -> Readings:
+    return tuple(Series(name, aggregation, foreign=_ROUTER) for name in names)
 
 
 def _vllm_counter(name: str) -> Readings:
@@ -117,13 +117,13 @@ VLLM = Engine(
             "asleep": (
                 Series(
                     "vllm:engine_sleep_state",
-                    Fold.MAX,
+                    Aggregation.MAX,
                     where=(("sleep_state", ("awake",)),),
                     foreign=_ROUTER,
                     inverted=True,
                 ),
             ),
-            "kv_usage": _vllm("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", fold=Fold.MAX),
+            "kv_usage": _vllm("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", aggregation=Aggregation.MAX),
             "prompt_tokens": _VLLM_COMPUTED,
             "generation_tokens": _vllm_counter("vllm:generation_tokens"),
             "finished": _vllm_counter("vllm:request_success"),
@@ -146,8 +146,8 @@ VLLM = Engine(
 )
 
 
-def _sglang(*names: str, fold: Fold = Fold.SUM, repeated: tuple[str, ...] = ()) -> Readings:
-    return tuple(Series(f"sglang:{name}", fold, repeated=repeated) for name in names)
+def _sglang(*names: str, aggregation: Aggregation = Aggregation.SUM, repeated: tuple[str, ...] = ()) -> Readings:
+    return tuple(Series(f"sglang:{name}", aggregation, repeated=repeated) for name in names)
 
 
 def _sglang_queue(name: str) -> Series:
@@ -180,7 +180,7 @@ SGLANG = Engine(
                     ),
                 ),
             ),
-            "kv_usage": _sglang("token_usage", fold=Fold.MAX),
+            "kv_usage": _sglang("token_usage", aggregation=Aggregation.MAX),
             "prompt_tokens": tuple(
                 replace(row, minus=(_sglang("cached_tokens_total"),))
                 for row in _sglang("prompt_tokens_total", "prompt_tokens")
@@ -236,7 +236,7 @@ _TRTLLM = Engine(
         {
             "running": first("trtllm_num_requests_running"),
             "waiting": first("trtllm_num_requests_waiting"),
-            "kv_usage": first("trtllm_kv_cache_utilization", fold=Fold.MAX),
+            "kv_usage": first("trtllm_kv_cache_utilization", aggregation=Aggregation.MAX),
             "finished": counter("trtllm_request_success"),
             "first_tokens": first("trtllm_time_to_first_token_seconds_count"),
             "ttft_met": first("trtllm_time_to_first_token_seconds"),
@@ -268,7 +268,7 @@ NIM = Engine(
             "running": (Series("num_requests_running", beside="gpu_cache_usage_perc"),),
             "waiting": first("num_requests_waiting"),
             "max_running": first("num_request_max"),
-            "kv_usage": first("gpu_cache_usage_perc", fold=Fold.MAX),
+            "kv_usage": first("gpu_cache_usage_perc", aggregation=Aggregation.MAX),
             "prompt_tokens": counter("prompt_tokens"),
             "generation_tokens": counter("generation_tokens"),
             "finished": (
@@ -304,7 +304,11 @@ TRITON = Engine(
             ),
             "max_running": (_triton_requests("max"),),
             "kv_usage": (
-                Series("nv_trt_llm_kv_cache_block_metrics", Fold.MAX, where=(("kv_cache_block_type", ("fraction",)),)),
+                Series(
+                    "nv_trt_llm_kv_cache_block_metrics",
+                    Aggregation.MAX,
+                    where=(("kv_cache_block_type", ("fraction",)),),
+                ),
             ),
             "finished": (
                 Series(

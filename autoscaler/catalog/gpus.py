@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from autoscaler.catalog.series import Fold, Readings, Series, first
+from autoscaler.catalog.series import Aggregation, Readings, Series, first
 
 # DCGM has blank values for what it could not read, and exporters pass them on as numbers: 2^47 for ratios, 2^31 - 16
 # and 2^63 - 16 for whole numbers, each with a few above it (`DCGM_FP64_BLANK`, `DCGM_INT32_BLANK`, `DCGM_INT64_BLANK`).
@@ -20,21 +20,23 @@ MAX_MIB = 1 << 21  # framebuffer; GPUs of 2026 have up to 0.3 million
 # Framebuffer in MiB; usage is used / (used + free). DEV_FB_USED_* is used only if these are absent.
 FB_USED = "DCGM_FI_DEV_FB_USED"
 FB_FREE = "DCGM_FI_DEV_FB_FREE"
-FB_RATIO: Readings = first("DCGM_FI_DEV_FB_USED_RATIO", "DCGM_FI_DEV_FB_USED_PERCENT", fold=Fold.MAX)
+FB_RATIO: Readings = first("DCGM_FI_DEV_FB_USED_RATIO", "DCGM_FI_DEV_FB_USED_PERCENT", aggregation=Aggregation.MAX)
 
 # Ratios 0..1 per device. GPU_UTIL is not read: it does not exist with MIG, and one small kernel makes it 100 %.
 ACTIVITY: Mapping[str, Readings] = MappingProxyType(
     {
-        "tensor_active": first("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "DCGM_FI_PROF_TENSOR_UTIL_RATIO", fold=Fold.MAX),
+        "tensor_active": first(
+            "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "DCGM_FI_PROF_TENSOR_UTIL_RATIO", aggregation=Aggregation.MAX
+        ),
         # SM_ACTIVE is not exported by default. GR_ENGINE_ACTIVE is never below it, so a busy GPU cannot look idle.
         "sm_active": first(
             "DCGM_FI_PROF_SM_ACTIVE",
             "DCGM_FI_PROF_SM_UTIL_RATIO",
             "DCGM_FI_PROF_GR_ENGINE_ACTIVE",
             "DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO",
-            fold=Fold.MAX,
+            aggregation=Aggregation.MAX,
         ),
-        "dram_active": first("DCGM_FI_PROF_DRAM_ACTIVE", "DCGM_FI_PROF_DRAM_UTIL_RATIO", fold=Fold.MAX),
+        "dram_active": first("DCGM_FI_PROF_DRAM_ACTIVE", "DCGM_FI_PROF_DRAM_UTIL_RATIO", aggregation=Aggregation.MAX),
     }
 )
 

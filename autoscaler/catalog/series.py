@@ -70,7 +70,7 @@ DISTINCT = (
 )
 
 
-class Fold(StrEnum):
+class Aggregation(StrEnum):
     """How the series of one pod (engines, data-parallel ranks, adapters, reasons) are combined."""
 
     SUM = "sum"
@@ -82,13 +82,13 @@ class Series:
     """One reading: which samples it uses, and how they are combined.
 
     Without `beside` there is no reading. The steps are: keep the series that pass `where` and are not `foreign`; among
-    series equal in their `DISTINCT` labels, without `repeated`, keep the largest; `fold` the rest; add each of `plus`
+    series equal in their `DISTINCT` labels, without `repeated`, keep the largest; aggregate the rest; add each `plus`
     that is present; subtract each of `minus` that is known; then `1 - value` if `inverted`; then multiply by `scale`. A
     reading is present if `name` or one of `plus` is.
     """
 
     name: str  # as exposed, with `_total`, `_sum` or `_count`; for histograms without `_bucket`
-    fold: Fold = Fold.SUM
+    aggregation: Aggregation = Aggregation.SUM
     where: tuple[tuple[str, tuple[str, ...]], ...] = ()  # labels and their allowed values; "" is an absent label
     beside: str = ""  # metric that the pod must also have, for names that several products use
     foreign: tuple[str, str] | None = (
@@ -109,8 +109,8 @@ class Series:
         return all(labels.get(label, "") in allowed for label, allowed in self.where)
 
     @cached_property
-    def apart(self) -> tuple[str, ...]:
-        """The labels that tell series apart before `fold`; series equal in them repeat one number."""
+    def distinct_labels(self) -> tuple[str, ...]:
+        """The labels that tell series apart before aggregation; series equal in them repeat one number."""
         return tuple(label for label in DISTINCT if label.removeprefix(MOVED) not in self.repeated)
 
     def parts(self) -> tuple[Series, ...]:
@@ -132,9 +132,9 @@ class Series:
 Readings = tuple[Series, ...]  # alternatives in order; the first that is present counts
 
 
-def first(*names: str, fold: Fold = Fold.SUM) -> Readings:
+def first(*names: str, aggregation: Aggregation = Aggregation.SUM) -> Readings:
     """Return alternatives that differ only in name."""
-    return tuple(Series(name, fold) for name in names)
+    return tuple(Series(name, aggregation) for name in names)
 
 
 def counter(name: str) -> Readings:

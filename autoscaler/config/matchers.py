@@ -38,7 +38,7 @@ def read_matchers(written: str) -> str:
         if match is None:
             raise ValueError(f"no matcher at {text[at : at + 40].strip()!r}")
         if match["label"] == _SERIES_NAME:
-            raise ValueError(f"{_SERIES_NAME} names metrics, and which are asked for is not for a selector to say")
+            raise ValueError(f"{_SERIES_NAME} names metrics, which a selector cannot choose")
         for escape in _ESCAPE.finditer(match["text"]):
             if escape[1] not in _ESCAPES:
                 raise ValueError(f"a backslash before {escape[1]!r} in the text of {match['label']}; write two")

@@ -1,4 +1,4 @@
-"""Which workload a gateway's series is about, and what is read from it."""
+"""Mapping of gateway series to workloads."""
 
 import math
 from dataclasses import replace
@@ -284,7 +284,7 @@ def test_no_gateway_metric_is_an_engine_queue() -> None:
     assert "vllm:num_requests_waiting" not in metric_names()
 
 
-# Whose word counts.
+# Trusted namespaces.
 
 QUEUE = "llm_d_epp_flow_control_queue_size"
 NEIGHBOURS = fleet(

@@ -1,4 +1,4 @@
-"""The table of engines as data: complete, consistent, renamed whole. What it reads is tested with the scraper."""
+"""The table of engines as data: complete, consistent, renamed whole. The tests of the scraper cover reading."""
 
 from dataclasses import fields
 

@@ -1,4 +1,4 @@
-"""How names of engines' metrics may be spelled, and what is said of those that are read nowhere."""
+"""Spellings of engine metrics, and hints for names that are not read."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Untrusted YAML: what is refused, and where it is said to stand."""
+"""Untrusted YAML: refusals and their places."""
 
 import os
 import string

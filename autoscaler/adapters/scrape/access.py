@@ -1,7 +1,7 @@
 """TLS contexts and tokens for servers that metrics are read from.
 
 Tokens belong to the operator. A token is sent to the pods of the namespace that the operator named for it, or to
-gateways, only over https and only to servers with a verified certificate. Nothing that a tenant writes selects a token.
+gateways. It is sent only over https, and only to servers with a verified certificate. No tenant can select a token.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from autoscaler.catalog.series import Fold, Labels, Readings, Series, SeriesByName
+from autoscaler.catalog.series import Aggregation, Labels, Readings, Series, SeriesByName
 
 PROCESS, RANK = "pid", "tp_rank"
 MOST_PID_DIGITS = 10  # Linux has at most 2**22 processes
@@ -33,7 +33,7 @@ def _read_row(row: Series, series: SeriesByName) -> float | None:
     if not values and not added:
         return None
     numbers = [value for _, value in values] if len(values) < 2 else _merge_repeats(row, values)
-    value = _largest(numbers) if row.fold is Fold.MAX else sum(numbers)
+    value = _largest(numbers) if row.aggregation is Aggregation.MAX else sum(numbers)
     value += sum(added)
     value -= sum(part for readings in row.minus if not math.isnan(part := read(readings, series)))
     if row.inverted:
@@ -45,7 +45,7 @@ def _merge_repeats(row: Series, values: Sequence[tuple[Labels, float]]) -> list[
     """Return the largest value of each group of series that repeat one number."""
     merged: dict[tuple[str, ...], float] = {}
     for labels, value in _drop_dead_processes(values):
-        key = tuple(labels.get(label, "") for label in row.apart)
+        key = tuple(labels.get(label, "") for label in row.distinct_labels)
         merged[key] = _largest((merged.get(key, 0.0), value))
     return list(merged.values())
 

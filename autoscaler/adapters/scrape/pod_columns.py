@@ -106,11 +106,11 @@ def _fold(row: Series, buckets: list[Sample]) -> Histogram | None:
         counts[bound] = count
         if len(counts) > MAX_BUCKETS:
             return None
-    apart = row.apart
+    distinct = row.distinct_labels
     groups: dict[tuple[str, ...], list[Histogram]] = {}
     for key, counts in found.items():
         rest = dict(key)
-        groups.setdefault(tuple(rest.get(label, "") for label in apart), []).append(_histogram(counts))
+        groups.setdefault(tuple(rest.get(label, "") for label in distinct), []).append(_histogram(counts))
     return merge([max(group, key=_total) for group in groups.values()])
 
 

@@ -1,4 +1,4 @@
-"""The metrics of a simulated run as a server would have scraped them, put into a real server after the fact."""
+"""Writes the metrics of a simulated run into a real server, as if it had scraped them."""
 
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -97,7 +97,7 @@ def samples(witness: Witness, start_s: float, namespace: str, workload: str) -> 
 
 
 def open_metrics(given: Iterable[Sample]) -> str:
-    """Return OpenMetrics text: one family's samples together, as the format demands."""
+    """Return OpenMetrics text: all samples of one metric family together, as the format requires."""
     families: dict[str, list[str]] = {}
     for sample in given:
         families.setdefault(sample.name, []).append(sample.line(1.0))

@@ -1,4 +1,4 @@
-"""Small fleets for the tests of this adapter: named workloads with named pods."""
+"""Small fleets of named workloads and pods."""
 
 import numpy as np
 

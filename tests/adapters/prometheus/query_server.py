@@ -1,4 +1,4 @@
-"""A server that answers queries by rules, a clock that stands still, and what both say of one small fleet."""
+"""A query API that answers by rules, a manual clock, and a small fleet for them."""
 
 import asyncio
 import re
@@ -22,7 +22,7 @@ STARTED_S = 1000.0
 
 
 class HandClock:
-    """A clock that stands still until a test moves it; what is slept is not waited for."""
+    """A clock that only a test moves; sleeping takes no time."""
 
     def __init__(self) -> None:
         self.time_s = STARTED_S

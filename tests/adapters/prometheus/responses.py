@@ -1,4 +1,4 @@
-"""Bodies of the query API, made for the tests of this adapter."""
+"""Bodies of query API responses."""
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable

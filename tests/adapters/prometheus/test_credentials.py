@@ -1,4 +1,4 @@
-"""Files that rotate under a running process."""
+"""Credential files that rotate while the process runs."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Instant vectors out of bytes, and what is no instant vector."""
+"""Decoding of instant vectors, and of bodies that are none."""
 
 import json
 

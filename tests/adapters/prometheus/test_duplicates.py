@@ -1,4 +1,4 @@
-"""Pods that one answer shows more than once, and what is said of them."""
+"""Pods with several series in one answer, and their description."""
 
 import numpy as np
 import pytest

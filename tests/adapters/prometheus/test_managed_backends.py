@@ -1,4 +1,4 @@
-"""Advice where a managed backend refuses."""
+"""Advice for refusals of managed backends."""
 
 import pytest
 

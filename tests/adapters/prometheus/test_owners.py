@@ -1,4 +1,4 @@
-"""The scale target behind a pod."""
+"""The scale target of a pod."""
 
 import re
 

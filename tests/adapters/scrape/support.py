@@ -30,7 +30,7 @@ def endpoint(*path: str) -> object:
 
 @dataclass
 class SteppedClock:
-    """A Clock that stands still until a test moves it."""
+    """A Clock that only a test moves."""
 
     time_s: float = 1000.0
 

@@ -1,11 +1,11 @@
-"""What a row of a metric table means, on series given by hand."""
+"""Evaluation of catalog rows on constructed series."""
 
 import math
 
 import pytest
 
 from autoscaler.adapters.scrape.evaluate import read
-from autoscaler.catalog.series import DISTINCT, MOVED, Fold, Series, counter, first, renamed
+from autoscaler.catalog.series import DISTINCT, MOVED, Aggregation, Series, counter, first, renamed
 
 
 def test_the_first_present_alternative_counts_alone() -> None:
@@ -26,8 +26,8 @@ def test_a_counter_is_read_with_its_suffix_or_without() -> None:
 
 def test_series_of_one_pod_are_summed_or_the_largest_is_taken() -> None:
     ranks = {"x": [({"engine": "0"}, 3.0), ({"engine": "1"}, 4.0)]}
-    assert read((Series("x", Fold.SUM),), ranks) == 7.0
-    assert read((Series("x", Fold.MAX),), ranks) == 4.0
+    assert read((Series("x", Aggregation.SUM),), ranks) == 7.0
+    assert read((Series("x", Aggregation.MAX),), ranks) == 4.0
 
 
 def test_a_filter_allows_only_its_values() -> None:
@@ -46,7 +46,7 @@ def test_the_process_that_took_a_rank_over_counts_alone() -> None:
     rank = {"tp_rank": "0", "dp_rank": "1"}
     series = [({**rank, "pid": "912"}, 0.0), ({**rank, "pid": "77"}, 5.0), ({**rank, "dp_rank": "0", "pid": "80"}, 3.0)]
     assert read((Series("x"),), {"x": series}) == 3.0
-    assert read((Series("x", Fold.MAX),), {"x": series[:2]}) == 0.0
+    assert read((Series("x", Aggregation.MAX),), {"x": series[:2]}) == 0.0
 
 
 @pytest.mark.parametrize("pid", ["", "x", "-5", "9" * 5000, "١"])
@@ -75,10 +75,12 @@ def test_moved_labels_of_repeated_queues_are_ignored_too() -> None:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, -1.0])
-@pytest.mark.parametrize("fold", [Fold.SUM, Fold.MAX])
+@pytest.mark.parametrize("aggregation", [Aggregation.SUM, Aggregation.MAX])
 @pytest.mark.parametrize("repeated", [(), ("engine",)])
-def test_one_invalid_value_makes_the_reading_unknown(bad: float, fold: Fold, repeated: tuple[str, ...]) -> None:
-    row = Series("x", fold, repeated=repeated)
+def test_one_invalid_value_makes_the_reading_unknown(
+    bad: float, aggregation: Aggregation, repeated: tuple[str, ...]
+) -> None:
+    row = Series("x", aggregation, repeated=repeated)
     assert math.isnan(read((row,), {"x": [({"engine": "0"}, 5.0), ({"engine": "1"}, bad)]}))
     assert math.isnan(read((row,), {"x": [({"engine": "0"}, bad), ({"engine": "1"}, 5.0)]}))
 

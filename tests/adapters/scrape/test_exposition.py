@@ -53,7 +53,7 @@ def test_recorded_series_are_parsed_as_by_prometheus_client() -> None:
         assert comparable(parse(body.encode(), names(*expected)).series) == expected
 
 
-# What no format allows inside a name is left to the hostile cases below; values and labels may be anything.
+# The hostile cases below cover characters that no format allows in a name; values and labels may be anything.
 label_names = st.from_regex(r"[a-zA-Z_][a-zA-Z0-9_]{0,8}", fullmatch=True).filter(lambda name: name != "__name__")
 label_values = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), max_size=20)
 numbers = st.one_of(

@@ -30,7 +30,7 @@ Conversation = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[
 
 @asynccontextmanager
 async def server(talk: Conversation) -> AsyncIterator[str]:
-    """A server that says what a well-behaved one would not; its URL."""
+    """Serve a badly behaved answer; yield the URL."""
     talks: list[asyncio.Task[None]] = []
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

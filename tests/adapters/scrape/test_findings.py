@@ -1,4 +1,4 @@
-"""What a real vLLM 0.32 server does, finding by finding of `tests/data/vllm/README.md`, as far as reading is concerned.
+"""The behaviour of a real vLLM 0.32 server: one test for each finding of `tests/data/vllm/README.md`.
 
 Every text is recorded. The scraper reads it over HTTP, from a server on loopback that answers what the real one did.
 """
@@ -24,7 +24,7 @@ SETTINGS = ScrapeSettings(timeout_s=10.0, window_s=10.0)
 
 
 async def read(server: ExpositionServer, *steps: tuple[str, int]) -> PodSamples:
-    """Serve text after text, each with what /load said, to one scraper; return its last reading."""
+    """Serve the texts one after the other, each with its /load, to one scraper; return its last reading."""
     clock = SteppedClock()
     async with PodScraper(SETTINGS, clock) as scraper:
         for text, load in steps:

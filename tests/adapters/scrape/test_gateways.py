@@ -1,4 +1,4 @@
-"""Gateways read directly, as real servers on loopback. The texts are made from the names in `config/gateways.py`."""
+"""Gateways read directly, as real servers on loopback. The texts are made from the names in `catalog/gateways.py`."""
 
 import math
 from collections.abc import AsyncIterator
@@ -162,7 +162,7 @@ async def test_zeros_are_unknown_while_a_gateway_replica_is_silent(
         second.serve("/metrics", EPP.format(2))
         assert (await watch.look()).waiting[0] == 2.0
         second.serve("/metrics", Answer(status=503))
-        assert math.isnan((await watch.look()).waiting[0])  # never "nobody waits" by losing who knew
+        assert math.isnan((await watch.look()).waiting[0])  # a lost replica never makes it 0
         assert watch.report.failed == 1
         exposition_server.serve("/metrics", EPP.format(5))
         assert (await watch.look()).waiting[0] == 5.0

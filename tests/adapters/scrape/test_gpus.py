@@ -18,7 +18,7 @@ from tests.harness.exposition import exposition_server as another_server
 from tests.harness.objectives import objectives
 from tests.harness.process import free_port
 
-FLEET = fleet_of("10.0.0.1:8000", "10.0.0.2:8000")  # pods llm/qwen-0 and llm/qwen-1; nobody asks them here
+FLEET = fleet_of("10.0.0.1:8000", "10.0.0.2:8000")  # pods llm/qwen-0 and llm/qwen-1; not read here
 
 
 @asynccontextmanager
@@ -112,7 +112,7 @@ async def test_mig_slices_with_one_uuid_are_separate(
         labels = device(pod, GPU_I_ID=str(index + 1), GPU_I_PROFILE=("3g.40gb", "1g.10gb")[index])
         lines += [f"DCGM_FI_DEV_FB_USED{labels} {used}", f"DCGM_FI_DEV_FB_FREE{labels} {free}"]
         lines += [f"DCGM_FI_PROF_DRAM_ACTIVE{labels} {active}"]
-    lines.append(f"DCGM_FI_DEV_FB_USED{device(pod='', namespace='')} 31000")  # the parent GPU, held by nobody
+    lines.append(f"DCGM_FI_DEV_FB_USED{device(pod='', namespace='')} 31000")  # the parent GPU, of no pod
     pods = await sample(exposition_server, *lines)
     assert pods.fb_usage.tolist() == [0.75, 0.1]
     assert pods.dram_active.tolist() == [0.1, 0.0]

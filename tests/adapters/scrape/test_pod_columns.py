@@ -1,7 +1,7 @@
 """Columns from metrics text, by the table of each engine.
 
 The texts are short and made from the names, labels and types that the engines' own sources have (see
-`config/engines.py`), version by version; vLLM 0.32 is recorded from a real server and read in `test_findings.py`.
+`catalog/engines.py`), version by version; vLLM 0.32 is recorded from a real server and read in `test_findings.py`.
 """
 
 import math
@@ -33,7 +33,7 @@ def parsed(engine: Engine, text: str) -> Exposition:
 
 
 def read(engine: Engine, text: str) -> dict[str, float]:
-    """What is known, NaN left out."""
+    """The known columns, without NaN."""
     values = gauges_and_counters(engine, parsed(engine, text))
     return {column: value for column, value in values.items() if not math.isnan(value)}
 
@@ -244,7 +244,7 @@ def test_sglang_counts_a_group_once_when_a_label_repeats_it(label: str) -> None:
 
 
 def test_sglang_counts_queues_once_and_adds_priorities() -> None:
-    """By priority a queue is told as a whole and for each; requests are counted apart, with and without a stream."""
+    """With priorities, a queue is reported as a whole and per priority; streamed requests are counted separately."""
     text = ""
     for priority, running, queued in (("", 5, 4), ("0", 2, 0), ("7", 3, 4)):
         labels = f'model_name="m",priority="{priority}",tp_rank="0"'

@@ -157,10 +157,10 @@ async def test_a_restarted_pod_needs_two_readings_for_a_quantile(
 
         await ttft_s(text(1, fast=10))
         assert await ttft_s(text(1, fast=110)) == pytest.approx(0.095)
-        # More than before, so only the start time tells that all of them are new, of a time that is not known.
+        # More than before, so only the start time shows that all are new, and their time is unknown.
         assert math.isnan(await ttft_s(text(1, start_s=2e9, slow=500, fast=110)))
         assert await ttft_s(text(1, start_s=2e9, slow=500, fast=210)) == pytest.approx(0.095)
-        # Without a start time, counts that went back tell.
+        # Without a start time, decreasing counts show it.
         assert math.isnan(await ttft_s(text(1, fast=1).partition("\n")[2]))
 
 
@@ -304,7 +304,7 @@ async def test_slow_pods_keep_the_others_waiting_once_and_not_again(exposition_s
         fleet = fleet_of(*[exposition_server.address] * 6, *[good.address] * 3)
         async with scraper(SystemClock(), concurrency=2, timeout_s=0.4) as opened:
             first = await opened.sample(fleet, objectives(fleet), deadline_s=1.0)
-            assert np.isnan(first.pods.running).all()  # two at once, given up after 0.4 s: nobody got further
+            assert np.isnan(first.pods.running).all()  # two at once, abandoned after 0.4 s
             assert any("not reached within the 1 s" in line for line in first.reports[0].problems)
             second = await opened.sample(fleet, objectives(fleet), deadline_s=1.0)
         assert second.pods.running[6:].tolist() == [5.0, 5.0, 5.0]

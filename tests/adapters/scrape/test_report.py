@@ -1,4 +1,4 @@
-"""The report of one reading stays small and printable whatever went wrong."""
+"""The report of one reading."""
 
 from autoscaler.adapters.scrape.report import MAX_CHARACTERS, MAX_LINES, ReportBuilder
 

@@ -1,4 +1,4 @@
-"""Which URLs are accepted, and what is said of them. Reading them is tested with the scrapers that do."""
+"""Accepted URLs, and their form in logs. The tests of the scrapers read them."""
 
 import pytest
 

@@ -291,7 +291,7 @@ def test_only_distinct_policies_are_compiled():
 @pytest.mark.parametrize("waiting", [0.0, 500.0])
 @pytest.mark.parametrize("standing", [0, 1, 3])
 def test_the_tick_ignores_a_workload_without_a_policy(waiting: float, standing: int):
-    """Ten minutes idle, or ten minutes overrun: the count that stands stays, beside a workload that is scaled."""
+    """Ten minutes idle, or ten minutes overrun: the present count stays, beside a workload that is scaled."""
     compiled = compile_specs((workload("nobody"), workload("realtime")), BOOK)
     story = Story(compiled.spec)
     cluster = fleet([standing, 4])

@@ -1,4 +1,4 @@
-"""The reference page is what the code says."""
+"""The reference page matches the code."""
 
 from pathlib import Path
 

@@ -20,7 +20,7 @@ def policy(name: str = "interactive", most: int = 4) -> str:
 
 
 class HandClock:
-    """Moves when it is told to."""
+    """A clock that only a test moves."""
 
     def __init__(self) -> None:
         self.time_s = 1000.0

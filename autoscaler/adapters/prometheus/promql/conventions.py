@@ -70,7 +70,7 @@ def _presence(spelling: Spelling) -> str:
 
 @dataclass(frozen=True)
 class Conventions:
-    """What `convention_query` found about a backend."""
+    """The conventions of a backend, as found by `convention_query`."""
 
     identities: tuple[Identity, ...] = (POD,)  # each gets its own queries; TARGET names scrape targets instead of pods
     pod_labels: tuple[tuple[str, str], ...] = (("namespace", "pod"),)  # pairs of POD_LABELS that name pods of engines

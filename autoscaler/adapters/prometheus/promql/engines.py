@@ -29,7 +29,7 @@ from autoscaler.adapters.prometheus.promql.expressions import (
 )
 from autoscaler.adapters.prometheus.promql.labels import METRIC, NO_POD, PART, POD, TARGET, Identity, Matchers
 from autoscaler.catalog.engines import GAUGES, QUANTILES, START_TIME, WITHIN, Engine
-from autoscaler.catalog.series import MOVED, POD_LABELS, Fold, Readings, Series
+from autoscaler.catalog.series import MOVED, POD_LABELS, Aggregation, Readings, Series
 from autoscaler.core.observe.counter_falls import PROCESS_START
 
 SLOW = frozenset({"max_running"})  # of the engine: set at its start
@@ -187,12 +187,12 @@ def _value(row: Series, names: Sequence[str], identity: Identity) -> str:
     pod = by(*identity)
     series = or_join(_if_beside(row, text, identity) for name in names for text in selectors(row, name))
     one_sum = all(_same_aggregation(part, row) for part in row.plus)
-    if row.fold is Fold.SUM:
+    if row.aggregation is Aggregation.SUM:
         together = (
             keep_all([series, *(or_join(selectors(part, part.name)) for part in row.plus)]) if one_sum else series
         )
         parted = (PART,) if row.plus and one_sum else ()
-        expression = f"sum {pod} (max {by(*identity, *row.apart, *parted)} ({together}))"
+        expression = f"sum {pod} (max {by(*identity, *row.distinct_labels, *parted)} ({together}))"
     else:
         expression = f"max {pod} ({series})"
     if row.minus or not one_sum:
@@ -215,7 +215,7 @@ def _negative(readings: Readings) -> str:
 def _same_aggregation(part: Series, row: Series) -> bool:
     """Return whether one sum can cover the series of a row and of a part that it adds."""
     plain = Series(part.name, where=part.where, foreign=part.foreign, repeated=row.repeated)
-    return row.fold is Fold.SUM and part == plain
+    return row.aggregation is Aggregation.SUM and part == plain
 
 
 def _quantile(row: Series, names: Sequence[str], identity: Identity, quantiles: Quantiles) -> str:

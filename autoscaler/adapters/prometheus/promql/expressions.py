@@ -30,7 +30,7 @@ def in_namespaces(series: str) -> str:
 
 def sum_by_pod(row: Series, series: str, identity: Identity) -> str:
     """Sum the series of each pod; series that repeat one number count once."""
-    return f"sum {by(*identity)} (max {by(*identity, *row.apart)} ({series}))"
+    return f"sum {by(*identity)} (max {by(*identity, *row.distinct_labels)} ({series}))"
 
 
 def keep_all(vectors: Sequence[str]) -> str:

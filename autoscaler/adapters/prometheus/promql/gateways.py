@@ -38,7 +38,7 @@ def _summed(gateway: Gateway, readings: Mapping[str, str]) -> str:
     """
     labels = (METRIC, *gateway.labels(), *NAMESPACE_LABELS, "exported_namespace", *CLUSTER_LABELS)
     series = or_join(f'label_replace({reading}, "{METRIC}", "{name}", "", "")' for name, reading in readings.items())
-    # Targets outside of pods are told apart by address. Jobs may give one pod different addresses.
+    # The address distinguishes targets outside of pods. Jobs may give one pod different addresses.
     placed = f'label_replace({series}, "{PLACE}", "$1", "instance", "(.+)")'
     placed = f'label_replace({placed}, "{PLACE}", "", "pod", ".+")'
     return f"sum {by(*labels)} (max without ({', '.join((*_REPLICA_LABELS, *_JOB_LABELS))}) ({placed}))"

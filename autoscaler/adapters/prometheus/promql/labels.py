@@ -33,4 +33,4 @@ TARGET: Identity = ("job", "instance", *CLUSTER_LABELS)  # for plain scrape conf
 NO_POD: Matchers = tuple((pod, ("",)) for _, pod in POD_LABELS)  # matches series that name no pod
 
 
-PLACE = "place"  # label that tells apart devices without a UUID, and gateways outside of pods
+PLACE = "place"  # label that distinguishes devices without a UUID, and gateways outside of pods

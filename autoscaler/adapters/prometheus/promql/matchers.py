@@ -1,6 +1,6 @@
 """Adds the label matchers of the settings to every selector of a query, also of queries in policies.
 
-The tokenizer only tells selectors from strings, comments, numbers, label lists and functions.
+The tokenizer only distinguishes selectors from strings, comments, numbers, label lists and functions.
 """
 
 from __future__ import annotations

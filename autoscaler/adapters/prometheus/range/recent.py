@@ -252,7 +252,7 @@ class _RecentReading:
         return self._reader.ask(expression, start_s, self._until_s, STEP_S)
 
     def _add(self, column: str, rows: Rows, wanted: set[int]) -> None:
-        """Add the series of pods of the wanted workloads to a column."""
+        """Add the series of pods of the given workloads to a column."""
         for row in rows:
             index = self._pod_column(pod_name(row["metric"]), wanted)
             if index is not None:
@@ -268,7 +268,7 @@ class _RecentReading:
         return values
 
     def _pod_column(self, name: Name, wanted: set[int]) -> int | None:
-        """Return the column of a pod; None if it belongs to none of the wanted workloads."""
+        """Return the column of a pod; None if it belongs to none of the given workloads."""
         if (pod := self._pod_of.get(name)) is not None:
             workload: int | None = int(self._fleet.pod_workload[pod])
         else:

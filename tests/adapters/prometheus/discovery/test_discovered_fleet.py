@@ -1,4 +1,4 @@
-"""Discovery over a server that is down, slow, empty or half there. What it finds on real servers is tried apart."""
+"""Discovery on servers that are down, slow, empty or incomplete. Another file has tests on real servers."""
 
 import asyncio
 import math
@@ -89,7 +89,7 @@ async def test_when_the_server_fails_the_snapshot_stays_and_grows_old(lost: str)
 
 
 async def told(workloads: DiscoveredFleet) -> SourceReport:
-    """Return what discovery tells beside the readings of others, of which it has none."""
+    """Return the report of discovery, which has no readings of its own."""
     fleet = workloads.fleet()
     samples = await workloads.sample(fleet, Objectives(*np.full((2, len(fleet.workloads)), math.nan)), 1)
     assert np.isnan(samples.pods.time_s).all()

@@ -1,4 +1,4 @@
-"""Workloads found through a real Prometheus and a real VictoriaMetrics, with and without kube-state-metrics."""
+"""Discovery on a real Prometheus and a real VictoriaMetrics, with and without kube-state-metrics."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
 
 SATURATED = (Path(__file__).parents[3] / "data/vllm/saturated.prom").read_text()
 LLAMA = ("llama-7d9c5b6f4-x2x8k", "llama-7d9c5b6f4-b4b4b")
-# What kube-state-metrics v2.20 shows, by its own reference: one Deployment of two pods, one of which is on its way,
+# Metrics of kube-state-metrics v2.20, by its reference: one Deployment of two pods, one of which is on its way,
 # a StatefulSet that reports, and a database beside them.
 KUBE_STATE = """\
 kube_pod_owner{namespace="llm",pod="llama-7d9c5b6f4-x2x8k",owner_kind="ReplicaSet",owner_name="llama-7d9c5b6f4",owner_is_controller="true"} 1

@@ -1,4 +1,4 @@
-"""What is remembered of workloads and pods from one look at the metrics to the next."""
+"""Workloads and pods that are kept between discovery passes."""
 
 import math
 from collections import Counter

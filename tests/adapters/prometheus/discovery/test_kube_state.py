@@ -1,4 +1,4 @@
-"""What kube-state-metrics says."""
+"""Facts from kube-state-metrics."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What a real Prometheus and a real VictoriaMetrics show, and is not believed."""
+"""Foreign models on a real Prometheus and a real VictoriaMetrics."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""One server, friendly or not, over real HTTP on loopback."""
+"""The client against well-behaved and hostile servers over HTTP on loopback."""
 
 import asyncio
 import base64
@@ -135,7 +135,7 @@ async def test_the_callers_deadline_shortens_the_time_out(exposition_server: Exp
     async with client(exposition_server.url, timeout_s=60) as prometheus:
         with pytest.raises(QueryFailed) as failed:
             await prometheus.query("up", timeout_s=0.0512345)
-    said = str(failed.value)  # without what was left: it differs from query to query, and nobody has set it
+    said = str(failed.value)  # without the remaining time, which is not a setting
     assert said.endswith("no answer within the time left for all queries, at most 60 s")
 
 

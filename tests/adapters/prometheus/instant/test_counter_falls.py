@@ -1,4 +1,4 @@
-"""Counters that fall, as a server answers that scrapes every 15 s."""
+"""Falling counters, on a server that scrapes every 15 s."""
 
 import numpy as np
 

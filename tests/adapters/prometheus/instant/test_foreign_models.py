@@ -1,4 +1,4 @@
-"""Series of models that their pods do not serve, as a server answers."""
+"""Series of models that their pods do not serve."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Gateways' series by metric, and the policies' own expressions."""
+"""Gateway series by metric, and queries of policies."""
 
 import numpy as np
 import pytest

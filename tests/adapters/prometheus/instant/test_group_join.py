@@ -1,4 +1,4 @@
-"""The quantile of a workload, from the buckets of all its pods, as real servers add them up."""
+"""The quantile of a workload, from the summed buckets of all its pods."""
 
 import asyncio
 import math
@@ -56,7 +56,7 @@ class Scene(NamedTuple):
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=[prometheus, victoria_metrics])
 async def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Scene]:
-    """What two samplings read of pods that answered 50 requests more, each of its own kind."""
+    """Return two readings, between which each pod answered 50 requests of its own kind."""
     async with exposition_server() as endpoints:
         texts: dict[str, bool] = {}
 

@@ -1,4 +1,4 @@
-"""Series brought onto the pods of a fleet."""
+"""Mapping of series to the pods of a fleet."""
 
 from dataclasses import replace
 from itertools import compress

@@ -1,4 +1,4 @@
-"""One round of queries and its report."""
+"""A round of queries and its report."""
 
 from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.prometheus.instant.client import PrometheusClient

@@ -1,4 +1,4 @@
-"""The same tests against a real Prometheus and a real VictoriaMetrics that scrape recorded and constructed texts."""
+"""PrometheusSource on a real Prometheus and a real VictoriaMetrics that scrape recorded and constructed texts."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -46,7 +46,7 @@ vllm:num_requests_swapped{model_name="m"} 1
 vllm:gpu_cache_usage_perc{model_name="m"} 0.25
 vllm:prompt_tokens_total{model_name="m"} 100
 """
-# Pods whose prompt tokens mostly come with the KV cache of others: as told from 0.16 on, and before.
+# Pods whose prompt tokens mostly come with the KV cache of others: as expected_values from 0.16 on, and before.
 DECODE = OLD_VLLM + "".join(
     f'vllm:prompt_tokens_by_source_total{{model_name="m",source="{source}"}} {tokens}\n'
     for source, tokens in (("local_compute", 2), ("local_cache_hit", 8), ("external_kv_transfer", 90))
@@ -68,7 +68,7 @@ BARE_TRTLLM = "".join(
     f'{name}{{model_name="m",engine_type="trtllm"}} {value}\n'
     for name, value in {"num_requests_running": 7, "num_requests_waiting": 1, "kv_cache_utilization": 0.5}.items()
 )
-# SGLang that schedules by priority tells a queue as a whole, too, and counts requests with and without a stream apart.
+# With priorities, SGLang also reports a queue as a whole, and counts streamed requests separately.
 SGLANG = """\
 sglang:num_running_reqs{model_name="m",priority=""} 5
 sglang:num_running_reqs{model_name="m",priority="0"} 2
@@ -84,7 +84,7 @@ SGLANG_RANKS = "".join(
     f'sglang:num_paused_reqs{{model_name="m",pid="{900 + rank}",tp_rank="{rank}"}} 3\n'
     for rank in range(4)
 )
-# What vLLM's production-stack router shows: the engines' names, with a label `server`.
+# Metrics of the vLLM production-stack router: the engines' names, with a label `server`.
 ROUTER = """\
 vllm:num_requests_running{server="http://10.0.0.1:8000"} 400
 vllm:num_requests_waiting{server="http://10.0.0.1:8000"} 500
@@ -95,7 +95,7 @@ llm_d_epp_flow_control_queue_size{fairness_id="a",priority="0",inference_pool="e
 llm_d_epp_flow_control_queue_size{fairness_id="b",priority="0",inference_pool="empty",model_name="empty-model"} 2
 inference_extension_flow_control_queue_size{fairness_id="a",priority="0",inference_pool="empty"} 5
 """
-# One pod with two devices, one pod on a MIG slice, one device that nobody holds.
+# One pod with two devices, one pod on a MIG slice, one unused device.
 DCGM = """\
 DCGM_FI_DEV_FB_USED{gpu="0",UUID="GPU-1",Hostname="n1",namespace="llm",pod="tiny-saturated"} 60000
 DCGM_FI_DEV_FB_FREE{gpu="0",UUID="GPU-1",Hostname="n1",namespace="llm",pod="tiny-saturated"} 20000
@@ -209,9 +209,9 @@ async def sampled(scene: Scene, *queries: WakeUpQuery) -> Samples:
 async def test_every_column_of_a_recorded_engine_reads_as_in_its_text(scene: Scene, pod: str, text: str):
     samples = await sampled(scene)
     columns = [column for column in ENGINES["vllm"].readings if column not in QUANTILES]
-    told = {column: expected(recorded(text), column) for column in columns}
+    expected_values = {column: expected(recorded(text), column) for column in columns}
     found = {column: scene.value(samples, pod, column) for column in columns}
-    assert found == pytest.approx(told, nan_ok=True)
+    assert found == pytest.approx(expected_values, nan_ok=True)
 
 
 async def test_two_prometheus_replicas_that_scrape_one_pod_count_once(scene: Scene):
@@ -243,15 +243,18 @@ async def test_names_with_a_prefix_are_read_when_it_is_known_or_stated(scene: Sc
     there = scene._replace(fleet=fleet_of({"llm/p": ["kserve-0", "ray-0", "stated-0"]}))
     pods, columns = ("kserve-0", "ray-0", "stated-0"), ("running", "waiting", "generation_tokens", "prompt_tokens")
     samples = await sampled(there)
-    told = [expected(recorded("running"), column) for column in columns]
-    assert [[there.value(samples, pod, column) for column in columns] for pod in pods[:2]] == [told, told]
+    expected_values = [expected(recorded("running"), column) for column in columns]
+    assert [[there.value(samples, pod, column) for column in columns] for pod in pods[:2]] == [
+        expected_values,
+        expected_values,
+    ]
     assert np.isnan(there.value(samples, "stated-0", "running"))
     (problem,) = (line for line in samples.reports[0].problems if "metric-prefix" in line)
     assert "found x_vllm:num_requests_running; state the prefix with --metric-prefix x_" in problem
     settings = PrometheusSettings(url=scene.server.url, metric_prefixes=("x_",))
     async with PrometheusSource(settings, SystemClock()) as source:
         samples = await source.sample(there.fleet, objectives(there.fleet), 10)
-    assert [there.value(samples, "stated-0", column) for column in columns] == told
+    assert [there.value(samples, "stated-0", column) for column in columns] == expected_values
     assert not any("metric-prefix" in line for line in samples.reports[0].problems)
 
 
@@ -311,7 +314,7 @@ async def test_the_time_of_a_reading_is_that_of_the_scrape(scene: Scene):
     before_s = clock.now_s()
     samples = await sampled(scene)
     age_s = before_s - scene.value(samples, "tiny-saturated", "time_s")
-    assert -1 < age_s < 4  # scraped every second; VictoriaMetrics says its own time in whole seconds
+    assert -1 < age_s < 4  # scraped every second; the time of VictoriaMetrics is in whole seconds
 
 
 async def test_a_sample_read_twice_has_one_time(scene: Scene):

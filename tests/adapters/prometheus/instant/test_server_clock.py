@@ -1,4 +1,4 @@
-"""The server's clock beside the tick's."""
+"""Conversion between the clocks of the server and of the tick."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Samples out of whatever a server says, over real HTTP on loopback."""
+"""Samples from arbitrary answers of a server, over HTTP on loopback."""
 
 import asyncio
 import re

@@ -1,4 +1,4 @@
-"""How many queries requests within objectives take, and what becomes of those that fail; over real HTTP on loopback."""
+"""The number of queries for objectives, and failures of them, over HTTP on loopback."""
 
 import re
 

@@ -65,7 +65,7 @@ def buckets(name: str, labels: str, total_s: float, **counts: int) -> str:
 def engine_text(
     prefix: str, ttft: str, gap: str, per_request: str, running: str, labels: str = 'model_name="m"'
 ) -> str:
-    """What an engine of another name shows: 8 of 10 first tokens within 1 s, 6 of 9 requests within 40 ms."""
+    """Metrics of another engine: 8 of 10 first tokens within 1 s, 6 of 9 requests within 40 ms."""
     text = f"{prefix}{running}{{{labels}}} 1\n"
     if ttft:
         text += buckets(f"{prefix}{ttft}", labels, 12.5, le_0_5=4, le_1=8, le_4=10, le_inf=10)
@@ -100,7 +100,7 @@ CASES = {
     ),
     "bare-spelling": Case(MADE, 1.0, 0.04, (8, 3.5, 100, 6, 9)),  # le="1" where the recordings have le="1.0"
     "beyond-only": Case(MADE, 60.0, 1.0, (10, 3.5, 100, 6, 9)),  # 3 of 9 may be anything above 40 ms
-    # Of 9 prompts 4 took until 0.3 s, 3 more until 1 s; one between 1 and 1.5 s took longer than 0.75 s for certain.
+    # 9 prompts: 4 took up to 0.3 s, 3 more until 1 s; one between 1 and 1.5 s took longer than 0.75 s for certain.
     "long-prompts": Case(
         MADE + buckets("vllm:request_prefill_time_seconds", 'model_name="m"', 6, le_0_3=4, le_1=7, le_1_5=8, le_inf=9),
         0.75,
@@ -145,7 +145,7 @@ CASES = {
 }
 
 
-# Of a pod in no fleet: far more bounds than any engine has.
+# A pod in no fleet: far more bounds than any engine has.
 FLOOD = "vllm:num_requests_running 1\n" + "".join(
     f'vllm:time_to_first_token_seconds_bucket{{le="{bound + 0.7}"}} 1\n' for bound in range(2 * MAX_BOUNDS)
 )

@@ -1,4 +1,4 @@
-"""Matchers in every selector. That the result is valid PromQL is for promtool to say."""
+"""Matchers in every selector; promtool checks that the result is valid PromQL."""
 
 import subprocess
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Histograms without buckets beside them, read from a real Prometheus that keeps native ones."""
+"""Native histograms, read from a real Prometheus."""
 
 import time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The list of queries: how many there are, and what is in them. What they mean is tried on real servers."""
+"""The number of queries and their content. Tests on real servers check their meaning."""
 
 import re
 from dataclasses import fields

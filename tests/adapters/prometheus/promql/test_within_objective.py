@@ -1,4 +1,4 @@
-"""Which buckets are asked for, and in which query; what the queries mean is tried on real servers."""
+"""The buckets and queries for objectives. Tests on real servers check their meaning."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""History from a real Prometheus and a real VictoriaMetrics, filled with a simulated run whose truth is known."""
+"""History from a real Prometheus and a real VictoriaMetrics, filled with a simulated run of known outcome."""
 
 import math
 import time
@@ -95,7 +95,7 @@ def assert_tells_the_truth(past: WorkloadHistory, told: Told) -> None:
     assert row.attainment_ttft == pytest.approx(told.row.attainment_ttft, abs=0.02)
     assert row.attainment_itl == pytest.approx(told.row.attainment_itl, abs=0.02)
     assert row.gpu_hours == pytest.approx(told.row.gpu_hours, rel=0.05)
-    assert math.isnan(row.attainment)  # two histograms do not tell how many requests met both
+    assert math.isnan(row.attainment)  # two histograms do not show how many requests met both
 
 
 @pytest.mark.integration
@@ -120,7 +120,7 @@ async def test_victoria_metrics_returns_the_same(told: Told, victoria_metrics: S
 async def test_cached_prompt_tokens_are_no_prefill_in_history(
     told: Told, victoria_metrics: StartPromql, by_source: bool
 ):
-    """A quarter is computed; before 0.16 only hits are told."""
+    """A quarter is computed; versions before 0.16 report only hits."""
     server = await victoria_metrics()
     await load_into(server, told.samples)
     computed = np.nansum((await read(server)).prompt_tokens) / 4

@@ -1,4 +1,4 @@
-"""A server that refuses, stalls or talks nonsense when it is asked for history: one sentence, and no secret in it."""
+"""Servers that refuse, stall or return garbage for history: one sentence without secrets."""
 
 import asyncio
 import gzip
@@ -144,7 +144,7 @@ async def test_a_server_that_stalls_ends_at_the_time_out_of_a_query() -> None:
 
 
 def dripping(left: asyncio.Event) -> AbstractAsyncContextManager[str]:
-    """Serve an answer of ten seconds, a byte at a time; `left` is set once nobody listens any more."""
+    """Serve an answer of ten seconds, a byte at a time; `left` is set when the client is gone."""
 
     async def drip(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()

@@ -52,7 +52,7 @@ class Clock:
 
 
 class Told:
-    """What the pods of one workload exposed within the hour."""
+    """The metrics of the pods of one workload within the hour."""
 
     def __init__(self) -> None:
         shape = Shape(3.0, Lengths(400, 0.8, 4000), Lengths(120, 0.7, 1000), day=(1.0, 6.0) + (1.0,) * 22)
@@ -68,7 +68,7 @@ class Told:
         self.recent_output_tokens = float(trace.output_tokens[late].mean())
 
     def at(self, pod: str, name: str, time_s: float) -> float:
-        """What a server shows of a series at a moment: its last sample of five minutes."""
+        """The value of a series on a server at a time: its last sample of five minutes."""
         shown = [
             sample
             for sample in self.samples
@@ -317,7 +317,7 @@ async def test_after_two_failures_in_a_row_the_server_is_left_alone():
 
 
 def names_in(query: str) -> set[str]:
-    """The names of workloads that a query asks for."""
+    """The names of the workloads in a query."""
     _, _, rest = query.partition('pod=~"(')
     return set(rest.partition(")")[0].split("|"))
 
