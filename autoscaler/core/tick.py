@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from autoscaler.core.allocate.allocate import share
+from autoscaler.core.allocate.allocate import allocate
 from autoscaler.core.choose import choose
 from autoscaler.core.model.types import Decision, TickInput
 from autoscaler.core.observe.workloads import observe
@@ -33,7 +33,7 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
     target, stabilize_state = stabilize(
         inp, observed, capacity, learned, choice, planned.idle_after_s, before.stabilize
     )
-    stages, base_replicas = share(inp, observed, capacity, target)
+    stages, base_replicas = allocate(inp, observed, capacity, target)
 
     desired = stages[-1]
     decision = Decision(

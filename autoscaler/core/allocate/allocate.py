@@ -1,4 +1,4 @@
-"""From what each workload wants to what it gets: among the variants of its service, and from the pool of GPUs."""
+"""Allocation: share the load among the variants of a service, and the GPUs of each pool among workloads."""
 
 from __future__ import annotations
 
@@ -13,122 +13,127 @@ from autoscaler.core.observe.workloads import Observed
 from autoscaler.core.stabilize.pipeline import Target
 from autoscaler.core.table.columns import BoolColumn, FloatColumn
 
-RESTING = 10
-"""Cold starts without work after which a replica may serve others of its priority."""
+IDLE_COLD_STARTS = 10
+"""A workload without work for so many cold starts yields its replica to others of its priority."""
 
 
-def share(
+def allocate(
     inp: TickInput, observed: Observed, known_capacity: Capacity, target: Target
 ) -> tuple[FloatColumn, FloatColumn]:
-    """Share what each workload alone is to have among the variants of its service, and pools among all.
+    """Turn the target of each workload into the count that it gets.
 
-    Returns all stages, float64[G, W]: after those of `target` what every variant is to have, what its pool gives, and
-    what stands where the count is not ours to set. And what of it is no reserve, float64[W]. What the load needs and
-    one pool does not give is asked of the other variants, once; a reserve is not.
+    Returns all stages, float64[G, W]: those of `target`, then the count of each variant, what its pool allocates, and
+    the present count where another owner sets it. Also returns the base replicas among these, float64[W].
+    Base replicas that a pool cannot allocate are requested from the other variants of the service, once. Headroom is
+    not.
     """
     observation, claims = observed.observation, observed.claims
-    ours = free(inp)
-    governed = ours & ~np.isnan(inp.spec.max_replicas)  # where no policy is in force, nothing is decided
-    planned_requests = known_capacity.concurrency * inp.spec.target_usage
-    resting, standing = rests(inp, observation, target.idle_s), placed(inp.fleet)
+    ours = is_ours(inp)
+    has_policy = ours & ~np.isnan(inp.spec.max_replicas)
+    requests_each = known_capacity.concurrency * inp.spec.target_usage
+    idle, scheduled = is_idle(inp, observation, target.idle_s), count_scheduled(inp.fleet)
     arrivals_per_s = arrivals.recent_per_s(observed.arrivals, observation.cold_start_s)
-    lack = lacking(observation) + observation.missing_pods
+    not_running = lacking(observation) + observation.missing_pods
 
-    def among(
-        wanted: FloatColumn, needed: FloatColumn, vacant: FloatColumn
+    def share(
+        desired: FloatColumn, base: FloatColumn, vacant: FloatColumn
     ) -> tuple[FloatColumn, FloatColumn, FloatColumn]:
-        """vacant: float64[W], replicas more for which there are GPUs; infinity: not known."""
-        chosen, unreserved = wanted, needed
+        """Return counts by variant, the allocation, and the base replicas.
+
+        vacant: float64[W], further replicas for which there are GPUs; infinity: not known.
+        """
         if inp.variants is not None:
-            chosen, unreserved = (
+            desired, base = (
                 variants.choose(
                     count,
                     inp.fleet.replicas,
-                    lack,
+                    not_running,
                     vacant,
-                    planned_requests,
-                    target.informed & governed,
+                    requests_each,
+                    target.informed & has_policy,
                     inp.variants,
                     inp.spec,
                 )
-                for count in (wanted, needed)
+                for count in (desired, base)
             )
-        # What one variant takes over from another for the load is no reserve there either.
-        unreserved = np.fmin(unreserved, chosen)
-        given = pools.share(
-            hold(chosen, inp.fleet),
-            unreserved,
+        # Load that moves from one variant to another takes base replicas there too.
+        base = np.fmin(base, desired)
+        allocated = pools.share(
+            apply_holds(desired, inp.fleet),
+            base,
             inp.fleet,
             inp.spec,
             claims,
             observed.trusted,
-            governed,
-            resting,
-            standing,
+            has_policy,
+            idle,
+            scheduled,
             arrivals_per_s,
-            kept(chosen, inp.fleet),
+            count_kept(desired, inp.fleet),
         )
-        return chosen, given, unreserved
+        return desired, allocated, base
 
     vacant = np.where((observation.pending > 0) | claims.stuck, 0.0, np.inf)
-    chosen, given, unreserved = among(target.stages[Stage.BOUNDS], target.base_replicas, vacant)
-    if inp.variants is not None and (refused := (given < unreserved) & (inp.variants.service >= 0)).any():
-        vacant = np.where(refused, np.fmax(given - (inp.fleet.replicas - lack), 0.0), vacant)
-        together = np.isin(inp.variants.service, inp.variants.service[refused])
-        chosen, given, unreserved = among(np.where(together, np.fmax(given, unreserved), chosen), unreserved, vacant)
+    desired, allocated, base = share(target.stages[Stage.BOUNDS], target.base_replicas, vacant)
+    if inp.variants is not None and (short := (allocated < base) & (inp.variants.service >= 0)).any():
+        vacant = np.where(short, np.fmax(allocated - (inp.fleet.replicas - not_running), 0.0), vacant)
+        of_service = np.isin(inp.variants.service, inp.variants.service[short])
+        desired, allocated, base = share(np.where(of_service, np.fmax(allocated, base), desired), base, vacant)
     stages = target.stages.copy()
-    pooled = given < hold(chosen, inp.fleet)
-    stages[Stage.VARIANT], stages[Stage.ALLOCATION] = chosen, np.where(pooled, given, chosen)
-    stages[Stage.OWNER] = np.where(ours & ~put_off(inp, given), given, observation.replicas)
-    return stages, unreserved
+    is_cut = allocated < apply_holds(desired, inp.fleet)
+    stages[Stage.VARIANT], stages[Stage.ALLOCATION] = desired, np.where(is_cut, allocated, desired)
+    stages[Stage.OWNER] = np.where(ours & ~is_refused(inp, allocated), allocated, observation.replicas)
+    return stages, base
 
 
-def free(inp: TickInput) -> BoolColumn:
-    """Whose count is ours to set: not paused, and owned by nobody else. bool[W]."""
+def is_ours(inp: TickInput) -> BoolColumn:
+    """Return True where the daemon sets the count: the workload is not paused and has no other owner. bool[W]."""
     return np.asarray(~inp.fleet.paused & np.array([not owner for owner in inp.fleet.other_owner], dtype=bool))
 
 
-def hold(wanted: FloatColumn, fleet: Fleet) -> FloatColumn:
-    """Return what `wanted` comes to where the owner of a count holds it in one direction; float64[W]."""
+def apply_holds(desired: FloatColumn, fleet: Fleet) -> FloatColumn:
+    """Return the counts that follow where KEDA or its HPA holds a count in one direction; float64[W]."""
     held = fleet.hpa_limits
     if held is None:
-        return wanted
-    return np.where(held.to_zero & (wanted == 0), wanted, np.clip(wanted, held.min_replicas, held.max_replicas))
+        return desired
+    return np.where(held.to_zero & (desired == 0), desired, np.clip(desired, held.min_replicas, held.max_replicas))
 
 
-def kept(wanted: FloatColumn, fleet: Fleet) -> FloatColumn:
-    """Return how many of its replicas each workload keeps even where `wanted` is less; float64[W].
+def count_kept(desired: FloatColumn, fleet: Fleet) -> FloatColumn:
+    """Return how many of its replicas each workload keeps even where `desired` is less; float64[W].
 
-    Where something else decides as well, all that stand may stay: pools count them until they are gone.
+    Where another trigger decides as well, all present replicas may stay, so pools count them until they are gone.
     """
     held = fleet.hpa_limits
     if held is None:
         return np.zeros(len(fleet.workloads))
-    least = np.where(held.to_zero & (wanted == 0), 0.0, held.min_replicas)
+    least = np.where(held.to_zero & (desired == 0), 0.0, held.min_replicas)
     return np.where(held.shared, fleet.replicas, np.fmin(least, fleet.replicas))
 
 
-def put_off(inp: TickInput, given: FloatColumn) -> BoolColumn:
-    """Say where the API server refused such a count lately, and it is too early to ask again. bool[W].
+def is_refused(inp: TickInput, desired: FloatColumn) -> BoolColumn:
+    """Return True where the API server refused this count lately, and the next try is not due. bool[W].
 
-    given: float64[W], replicas. A count nearer to the one that stands is another question.
+    desired: float64[W], replicas. A count nearer to the current one is not refused yet.
     """
-    current, told = inp.fleet.replicas, inp.fleet.obstacles
-    as_far = np.where(told.refused_replicas > current, given >= told.refused_replicas, given <= told.refused_replicas)
-    return np.asarray(as_far & (given != current) & (inp.now_s < told.retry_at_s))
+    current, obstacles = inp.fleet.replicas, inp.fleet.obstacles
+    grows = obstacles.refused_replicas > current
+    as_far = np.where(grows, desired >= obstacles.refused_replicas, desired <= obstacles.refused_replicas)
+    return np.asarray(as_far & (desired != current) & (inp.now_s < obstacles.retry_at_s))
 
 
-def placed(fleet: Fleet) -> FloatColumn:
-    """Return how many replicas have GPUs, or will have them in a moment; float64[W]."""
-    waits = (fleet.pod_pending == PendingClass.UNSCHEDULABLE) | (fleet.pod_pending == PendingClass.SCHEDULING_GATED)
-    has = ~fleet.pod_terminating & ~waits
-    return np.bincount(fleet.pod_workload[has], minlength=len(fleet.workloads)).astype(np.float64)
+def count_scheduled(fleet: Fleet) -> FloatColumn:
+    """Return how many replicas have GPUs, or are about to get them; float64[W]."""
+    pending = (fleet.pod_pending == PendingClass.UNSCHEDULABLE) | (fleet.pod_pending == PendingClass.SCHEDULING_GATED)
+    scheduled = ~fleet.pod_terminating & ~pending
+    return np.bincount(fleet.pod_workload[scheduled], minlength=len(fleet.workloads)).astype(np.float64)
 
 
-def rests(inp: TickInput, observation: Observation, idle_s: FloatColumn) -> BoolColumn:
-    """Who had no work for many cold starts, may go to zero, and would be woken: its replica may serve others. bool[W].
+def is_idle(inp: TickInput, observation: Observation, idle_s: FloatColumn) -> BoolColumn:
+    """Return True where a workload had no work for many cold starts, may go to zero, and can be woken. bool[W].
 
-    Whose policy rules zero out keeps its floor, however long it rests.
+    A policy that rules out zero keeps its floor, however long the workload is idle.
     """
-    rested, woken = idle_s >= RESTING * observation.cold_start_s, ~np.isnan(observation.gateway_waiting)
-    return np.asarray(rested & woken & ~np.isnan(inp.spec.idle_after_s))
+    long_idle = idle_s >= IDLE_COLD_STARTS * observation.cold_start_s
+    has_gateway = ~np.isnan(observation.gateway_waiting)
+    return np.asarray(long_idle & has_gateway & ~np.isnan(inp.spec.idle_after_s))

@@ -1,11 +1,11 @@
-"""Workloads together: share pools that are too small. Floors first, then priority, then weights.
+"""Pools of GPUs that are too small for all their workloads: floors first, then base replicas, then headroom.
 
-Before a reserve is held for anybody, everybody has what it needs for the load that is there: GPUs that one holds for
-what may come are of more use to whoever has the work, whatever its priority.
+Within each of these, workloads of a higher priority come first, and weights share what is left among equals. So the
+headroom of one workload never takes the GPUs that another needs for its present load, whatever their priorities.
 
-What the workloads of one priority get goes to those that have work before those that rest. Everybody's first replica
-comes before anybody's second, and where not all can have one, to those to whom most requests come: they would miss
-most. All in GPUs; a replica is granted whole or not at all. A pool whose size is unknown grants everything.
+At equal priority, workloads with work come before idle ones, and every first replica comes before any second. Where
+GPUs do not suffice for all first replicas, the workload with the most requests gets one, for it would miss the most.
+A replica is allocated whole or not at all. A pool of unknown size allocates every replica.
 """
 
 from __future__ import annotations
@@ -19,78 +19,82 @@ from autoscaler.core.model.spec import Spec
 from autoscaler.core.observe.pending import Claims
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn, or_zero
 
-HELD = 30.0
-"""Who has no replica gets that of an equal only where so many times as many requests come to it."""
+RECLAIM_RATIO = 30.0
+"""A peer of equal priority takes over a running replica only if it receives so many times the requests per GPU."""
 
-LEVEL_STEPS = 60
-"""Halvings to the level at which the GPUs of a pool are spent: beyond what a float64 tells apart."""
+FILL_STEPS = 60
+"""Bisections to the fill level at which the GPUs of a pool are spent; more would be below the resolution of float64."""
+
+ROUNDING_GPUS = 1e-9
 
 
 def share(
-    wanted: FloatColumn,
-    needed: FloatColumn,
+    desired: FloatColumn,
+    base: FloatColumn,
     fleet: Fleet,
     spec: Spec,
     claims: Claims,
     trusted: BoolColumn,
-    free: BoolColumn,
-    rests: BoolColumn,
-    standing: FloatColumn,
+    ours: BoolColumn,
+    idle: BoolColumn,
+    scheduled: FloatColumn,
     arrivals_per_s: FloatColumn,
-    staying: FloatColumn,
+    kept: FloatColumn,
 ) -> FloatColumn:
-    """Grant each workload what its pool can give.
+    """Allocate replicas to each workload; float64[W], at most `desired`.
 
-    wanted: float64[W], replicas. needed: float64[W], how many of them are no reserve. claims: how many may take GPUs
-    from the pool; what is wanted beyond that stays in the count and takes none. trusted: bool[W];
-    of what is not trusted nothing is known, so it keeps what it has. free: bool[W]; what is not free to change holds
-    what it has, whatever it wants, and is not granted anything. rests: bool[W]; these have no work, and can be woken.
-    standing: float64[W], replicas that have GPUs: of what is kept only these take any from others.
+    desired: float64[W], replicas. base: float64[W], those of them that the present load needs; the rest is headroom.
+    claims: replicas that count against the pool. Replicas beyond stay in the count and take no GPU.
+    trusted: bool[W]; a workload whose inputs are not trusted keeps its replicas.
+    ours: bool[W]; a workload whose count the daemon does not set keeps its GPUs and is allocated what it desires.
+    idle: bool[W]; these have no work and can be woken.
+    scheduled: float64[W], replicas that have GPUs. Of replicas that stay, only these take GPUs from others.
     arrivals_per_s: float64[W], requests; NaN: not known.
-    staying: float64[W], replicas that stay even where fewer are wanted, so that nobody else gets their GPUs.
-    Returns float64[W], at most `wanted`. What is kept is taken off the pool first; then floors (the policy's minimum),
-    then what is needed, then what is wanted are each served priority by priority, by weight where what is left does not
-    suffice for all of one priority.
+    kept: float64[W], replicas that stay even where fewer are desired, so that their GPUs are not free.
+
+    Kept replicas are subtracted from the pool first. Then floors, base replicas and desired replicas are filled in
+    turn, each by priority, and by weight where the GPUs do not suffice for all of one priority.
     """
     gpus_each = fleet.gpus_per_replica
-    staying = np.fmin(staying, standing)
-    stays = np.where(trusted, np.fmin(fleet.replicas, standing), fleet.replicas)
-    granted = np.minimum(wanted, np.fmax(claims.fits, stays))  # beyond these no node holds another
+    kept = np.fmin(kept, scheduled)
+    present = np.where(trusted, np.fmin(fleet.replicas, scheduled), fleet.replicas)
+    allocated = np.minimum(desired, np.fmax(claims.fits, present))  # no node holds a replica beyond
     if len(fleet.pools) and claims.halted.any():
-        # More than come would be counts that together exceed the pool, and all could come at once.
+        # Counts that grew while replicas do not start could exceed the pool together, and all could start at once.
         sized = (fleet.pool >= 0) & ~np.isnan(fleet.pool_gpus[fleet.pool])
-        granted = np.where(claims.halted & sized, np.minimum(granted, fleet.replicas), granted)
-    for group, size in _sets(fleet):
-        claiming = np.fmax(np.minimum(granted, claims.replicas), staying)
-        held = np.where(free, claiming, np.fmin(fleet.replicas, standing))
-        known = group & (gpus_each > 0) & np.isfinite(gpus_each) & np.isfinite(held)
-        if not float(np.sum((held * gpus_each)[known])) > size:  # only what is short is shared; NaN compares False
+        allocated = np.where(claims.halted & sized, np.minimum(allocated, fleet.replicas), allocated)
+    for members, size in _pools(fleet):
+        claimed = np.where(
+            ours, np.fmax(np.minimum(allocated, claims.replicas), kept), np.fmin(fleet.replicas, scheduled)
+        )
+        known = members & (gpus_each > 0) & np.isfinite(gpus_each) & np.isfinite(claimed)
+        if not float(np.sum((claimed * gpus_each)[known])) > size:  # an unknown size compares False: nothing is cut
             continue
         rows = np.flatnonzero(known)
-        keeps = np.fmin(fleet.replicas, np.where(free, granted, held))[rows]
-        least = np.where(free[rows] & trusted[rows], staying[rows], keeps)
-        kept = np.fmin(least, standing[rows])
-        claimed = np.fmax(np.fmin(held[rows], np.where(free[rows], claims.scarce[rows], np.inf)), kept)
-        shared = kept + _share_pool(
-            np.where(free[rows], claimed - kept, 0.0),
-            or_zero(spec.min_replicas[rows]) - kept,
-            needed[rows] - kept,
+        untouched = np.fmin(fleet.replicas, np.where(ours, allocated, claimed))[rows]
+        least = np.where(ours[rows] & trusted[rows], kept[rows], untouched)
+        reserved = np.fmin(least, scheduled[rows])
+        requested = np.fmax(np.fmin(claimed[rows], np.where(ours[rows], claims.scarce[rows], np.inf)), reserved)
+        shared = reserved + _share_pool(
+            np.where(ours[rows], requested - reserved, 0.0),
+            or_zero(spec.min_replicas[rows]) - reserved,
+            base[rows] - reserved,
             gpus_each[rows],
             or_zero(spec.priority[rows]),
             np.where(spec.weight[rows] > 0, spec.weight[rows], 1.0),
-            rests[rows],
-            np.where(kept > 0, np.nan, _urgency(arrivals_per_s[rows], gpus_each[rows], standing[rows] > 0)),
-            max(size - float(np.sum(kept * gpus_each[rows])), 0.0),
+            idle[rows],
+            np.where(reserved > 0, np.nan, _urgency(arrivals_per_s[rows], gpus_each[rows], scheduled[rows] > 0)),
+            max(size - float(np.sum(reserved * gpus_each[rows])), 0.0),
         )
-        # Replicas that do not come take no GPU, so they stay wanted, as far as an empty pool could hold them.
-        beside = np.fmin(granted[rows], np.fmax(np.floor(size / gpus_each[rows] + 1e-9), shared))
-        unclaimed = (granted[rows] > held[rows]) & (shared >= held[rows])
-        granted[rows] = np.fmax(np.where(unclaimed, beside, shared), least)
-    return np.where(free, np.fmin(granted, wanted), wanted)
+        # Replicas that do not start take no GPU, so they stay in the count, as far as an empty pool could hold them.
+        with_pending = np.fmin(allocated[rows], np.fmax(np.floor(size / gpus_each[rows] + ROUNDING_GPUS), shared))
+        has_pending = (allocated[rows] > claimed[rows]) & (shared >= claimed[rows])
+        allocated[rows] = np.fmax(np.where(has_pending, with_pending, shared), least)
+    return np.where(ours, np.fmin(allocated, desired), desired)
 
 
-def _sets(fleet: Fleet) -> Iterator[tuple[BoolColumn, float]]:
-    """Return which workloads share what number of GPUs: those of each pool, then those of pools that overlap."""
+def _pools(fleet: Fleet) -> Iterator[tuple[BoolColumn, float]]:
+    """Yield the workloads and the GPUs of each pool, and then of each set of pools that overlap."""
     sizes = fleet.pool_gpus.tolist()
     for pool in np.unique(fleet.pool[fleet.pool >= 0]).tolist():
         if not np.isnan(sizes[pool]):
@@ -100,106 +104,104 @@ def _sets(fleet: Fleet) -> Iterator[tuple[BoolColumn, float]]:
 
 
 def _share_pool(
-    wanted: FloatColumn,
+    desired: FloatColumn,
     floor: FloatColumn,
-    needed: FloatColumn,
+    base: FloatColumn,
     gpus_each: FloatColumn,
     priority: FloatColumn,
     weight: FloatColumn,
-    rests: BoolColumn,
+    idle: BoolColumn,
     urgency: FloatColumn,
     gpus: float,
 ) -> FloatColumn:
-    """Share `gpus` among rows of one pool; what is granted is at most `wanted`, and reaches `floor`, then `needed`.
+    """Allocate the GPUs of one pool to its rows: up to `floor`, then up to `base`, then up to `desired`.
 
-    urgency: of a first replica; NaN: there is one, whatever is granted.
+    urgency: of a first replica; NaN: the row has one already.
     """
     levels = [np.flatnonzero(priority == level) for level in np.unique(priority)[::-1]]
-    goals = [np.fmin(floor, wanted), np.fmin(needed, wanted), wanted]
+    goals = [np.fmin(floor, desired), np.fmin(base, desired), desired]
 
     def fill(goals: list[FloatColumn], levels: list[IntColumn], gpus: float) -> FloatColumn:
-        granted = np.zeros(len(wanted))
+        allocated = np.zeros(len(desired))
         for goal in goals:
             for rows in levels:
-                more = np.fmax(goal[rows] - granted[rows], 0.0)
-                # Beyond the first what comes now says nothing: it changes with every tick, and would hand replicas
-                # back and forth.
-                without = (more > 0) & (granted[rows] == 0) & ~np.isnan(urgency[rows])
-                first = _first(without, gpus_each[rows], weight[rows], urgency[rows], gpus)
+                more = np.fmax(goal[rows] - allocated[rows], 0.0)
+                # Urgency changes with every tick. It decides on first replicas only, or others would move to and fro.
+                without = (more > 0) & (allocated[rows] == 0) & ~np.isnan(urgency[rows])
+                first = _share_first(without, gpus_each[rows], weight[rows], urgency[rows], gpus)
                 more = np.where(without & (first == 0), 0.0, more)
-                given = _fill(more, first, gpus_each[rows], weight[rows], gpus)
-                granted[rows] += given
-                gpus = max(gpus - float(np.sum(given * gpus_each[rows])), 0.0)
-        return granted
+                added = _share_by_weight(more, first, gpus_each[rows], weight[rows], gpus)
+                allocated[rows] += added
+                gpus = max(gpus - float(np.sum(added * gpus_each[rows])), 0.0)
+        return allocated
 
-    granted = fill(goals, levels, gpus)
-    working = [np.where(rests, 0.0, goal) for goal in goals[:-1]]  # a floor comes before reserves, whoever rests
-    for rows in levels:  # who rests gives way to its equals, and to nobody else
-        if (rests[rows] & (granted[rows] > 0)).any() and (granted[rows] < wanted[rows]).any():
-            held = float(np.sum(granted[rows] * gpus_each[rows]))
-            granted[rows] = fill([*working, *goals], [rows], held)[rows]
-    return granted
+    allocated = fill(goals, levels, gpus)
+    without_idle = [np.where(idle, 0.0, goal) for goal in goals[:-1]]  # the floor of an idle row comes before headroom
+    for rows in levels:  # an idle row yields to rows of its own priority only
+        if (idle[rows] & (allocated[rows] > 0)).any() and (allocated[rows] < desired[rows]).any():
+            of_level = float(np.sum(allocated[rows] * gpus_each[rows]))
+            allocated[rows] = fill([*without_idle, *goals], [rows], of_level)[rows]
+    return allocated
 
 
-def _urgency(arrivals_per_s: FloatColumn, gpus_each: FloatColumn, holds: BoolColumn) -> FloatColumn:
-    """Return who comes first among equals: by requests that come for each GPU, and who has a replica already.
+def _urgency(arrivals_per_s: FloatColumn, gpus_each: FloatColumn, runs: BoolColumn) -> FloatColumn:
+    """Return the order of first replicas among equals: requests/s per GPU, weighed up for a row that runs a replica.
 
-    To hand one over takes a drained replica on one side and a cold start on the other, so the reason must be clear.
+    Moving a replica takes a drain on one side and a cold start on the other, so the difference must be clear.
     """
     per_gpu = np.fmax(or_zero(arrivals_per_s), 0.0) / gpus_each
-    return np.where(holds, HELD * per_gpu, per_gpu)
+    return np.where(runs, RECLAIM_RATIO * per_gpu, per_gpu)
 
 
-def _first(
+def _share_first(
     without: BoolColumn, gpus_each: FloatColumn, weight: FloatColumn, urgency: FloatColumn, gpus: float
 ) -> FloatColumn:
-    """Give one replica to each of those `without`, the urgent first, by weight; to whom it does not fit, none."""
+    """Allocate one replica to each row `without` one, by urgency and weight, as far as it fits."""
     if float(gpus_each[without].sum()) <= gpus:
         return without.astype(np.float64)
-    given, left, smallest = np.zeros(len(without)), gpus, float(gpus_each.min())
+    allocated, left, smallest = np.zeros(len(without)), gpus, float(gpus_each.min())
     order = np.lexsort((gpus_each, -weight, -urgency * weight))
     for row in order[without[order]]:
-        if gpus_each[row] <= left + 1e-9:
-            given[row] = 1.0
+        if gpus_each[row] <= left + ROUNDING_GPUS:
+            allocated[row] = 1.0
             left -= gpus_each[row]
-        if left < smallest - 1e-9:
+        if left < smallest - ROUNDING_GPUS:
             break
-    return given
+    return allocated
 
 
-def _fill(
+def _share_by_weight(
     replicas: FloatColumn, first: FloatColumn, gpus_each: FloatColumn, weight: FloatColumn, gpus: float
 ) -> FloatColumn:
-    """Give replicas out of `gpus`, in proportion to weight, nobody more than asked: weighted max-min fairness.
+    """Allocate up to `replicas` in proportion to weight: weighted max-min fairness.
 
-    first: replicas that each gets whatever its weight. The water level rises until the GPUs are spent; whole replicas
-    below it are given, and what rounding leaves goes to those cut the most, in order of what they lost: one replica
-    each, and then whatever still fits.
+    first: replicas that each row gets whatever its weight. A fill level rises until the GPUs are spent, and the whole
+    replicas below it are allocated. The GPUs left by rounding go to the rows that rounding cut the most: one replica
+    each, and then as many as still fit.
     """
     need, least = replicas * gpus_each, first * gpus_each
     if need.sum() <= gpus:
         return replicas
     low, high = 0.0, float((need / weight).max())
-    for _ in range(LEVEL_STEPS):
+    for _ in range(FILL_STEPS):
         level = (low + high) / 2
         low, high = (low, level) if np.clip(weight * level, least, need).sum() > gpus else (level, high)
     share_gpus = np.clip(weight * high, least, need)
-    given: FloatColumn = np.maximum(np.floor(share_gpus / gpus_each + 1e-9), first)
-    left = gpus - float(np.sum(given * gpus_each))
-    lost = share_gpus - given * gpus_each
-    hungry = np.argsort(-np.round(lost, 9), kind="stable")
-    hungry = hungry[given[hungry] + 1 <= replicas[hungry]]
-    # One replica each as long as all of them fit, which is nearly all there is to give; then whatever still does.
-    taken = np.cumsum(gpus_each[hungry])
-    count = int(np.searchsorted(taken, left + 1e-9, side="right"))
-    given[hungry[:count]] += 1
+    allocated: FloatColumn = np.maximum(np.floor(share_gpus / gpus_each + ROUNDING_GPUS), first)
+    left = gpus - float(np.sum(allocated * gpus_each))
+    lost = share_gpus - allocated * gpus_each
+    cut = np.argsort(-np.round(lost, 9), kind="stable")
+    cut = cut[allocated[cut] + 1 <= replicas[cut]]
+    taken = np.cumsum(gpus_each[cut])
+    count = int(np.searchsorted(taken, left + ROUNDING_GPUS, side="right"))
+    allocated[cut[:count]] += 1
     left -= float(taken[count - 1]) if count else 0.0
     smallest = float(gpus_each.min())
-    for at_most, rows in ((1.0, hungry[count:]), (np.inf, hungry)):
+    for at_most, rows in ((1.0, cut[count:]), (np.inf, cut)):
         for row in rows:
-            if left < smallest - 1e-9:
-                return given
-            more = min(at_most, np.floor(left / gpus_each[row] + 1e-9), replicas[row] - given[row])
-            given[row] += more
+            if left < smallest - ROUNDING_GPUS:
+                return allocated
+            more = min(at_most, np.floor(left / gpus_each[row] + ROUNDING_GPUS), replicas[row] - allocated[row])
+            allocated[row] += more
             left -= more * gpus_each[row]
-    return given
+    return allocated

@@ -1,9 +1,9 @@
-"""Workloads that serve one service together: grow the cheapest variant, shrink the dearest, move nothing.
+"""Variants of one service: grow the cheapest, shrink the dearest, move no running replica.
 
-A service's variants (a MIG slice, a full GPU, two GPUs) stand behind one router, so what counts is the capacity of all.
-What one variant wants more may be given by another that costs less per request and finds GPUs, and what all want less
-is taken where a request costs most. Replicas that serve are never exchanged for cheaper ones: that would cost a cold
-start.
+The variants of a service (a MIG slice, a full GPU, two GPUs) stand behind one router, so only their total capacity
+counts. A cheaper variant with free GPUs takes over what another one would add. Capacity that the service no longer
+needs is removed where a request costs the most. A running replica is never exchanged for a cheaper one, for that would
+take a cold start.
 """
 
 from __future__ import annotations
@@ -16,59 +16,65 @@ from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 
 
 def choose(
-    wanted: FloatColumn,
+    desired: FloatColumn,
     current: FloatColumn,
-    blocked: FloatColumn,
+    not_running: FloatColumn,
     vacant: FloatColumn,
-    each: FloatColumn,
-    steady: BoolColumn,
+    requests_each: FloatColumn,
+    movable: BoolColumn,
     variants: Variants,
     spec: Spec,
 ) -> FloatColumn:
-    """Share what the variants of each service want among them, by cost.
+    """Share the load of each service among its variants, by cost.
 
-    wanted, current: float64[W], replicas. blocked: float64[W], of the current ones, those that find no GPU: they serve
-    nobody. vacant: float64[W], replicas more for which there are GPUs; infinity: not known. each: float64[W], requests
-    a replica is planned for. steady: bool[W], may be moved to or from; others (no capacity known, inputs not trusted,
-    not ours) keep what they want. What no variant has GPUs for is left to the cheapest: its pool may give it priority.
-    Returns float64[W]: the same capacity as `wanted` or a little more, within each workload's bounds.
+    desired, current: float64[W], replicas. not_running: float64[W], current ones without a pod that can start.
+    vacant: float64[W], further replicas for which there are GPUs; infinity: not known.
+    requests_each: float64[W], requests that one replica is planned for.
+    movable: bool[W], load may move to or from it. Others keep the desired count: those whose capacity is unknown, whose
+    inputs are not trusted, or whose count the daemon does not set.
+    Load for which no variant has GPUs stays with the cheapest, whose pool may give it priority.
+    Returns float64[W]: at least the capacity of `desired`, rounded up to whole replicas, within each workload's bounds.
     """
-    grouped = (variants.service >= 0) & steady & (each > 0) & ~np.isnan(wanted)
-    rows = np.flatnonzero(grouped)
+    shared = (variants.service >= 0) & movable & (requests_each > 0) & ~np.isnan(desired)
+    rows = np.flatnonzero(shared)
     if not len(rows):
-        return wanted
-    per_request = np.nan_to_num(variants.cost[rows] / each[rows], nan=np.inf)
-    chosen = wanted.copy()
-    group = np.unique(variants.service[rows], return_inverse=True)[1]
-    # Zero and the way there and back belong to each workload's own idle stage.
-    awake = (wanted[rows] > 0) & (current[rows] > 0)
-    serving = current[rows] - blocked[rows]
-    kept = np.where(awake, np.clip(serving, spec.min_replicas[rows], spec.max_replicas[rows]), wanted[rows])
-    surplus = np.asarray(np.bincount(group, (wanted[rows] - kept) * each[rows]), dtype=np.float64)[group]
+        return desired
+    each = requests_each[rows]
+    cost = np.nan_to_num(variants.cost[rows] / each, nan=np.inf)
+    chosen = desired.copy()
+    service = np.unique(variants.service[rows], return_inverse=True)[1]
+    # Each workload goes to zero and wakes up by its own idle stage.
+    awake = (desired[rows] > 0) & (current[rows] > 0)
+    serving = current[rows] - not_running[rows]
+    kept = np.where(awake, np.clip(serving, spec.min_replicas[rows], spec.max_replicas[rows]), desired[rows])
+    surplus = np.asarray(np.bincount(service, (desired[rows] - kept) * each), dtype=np.float64)[service]
 
     room = np.where(awake, spec.max_replicas[rows] - kept, 0.0)
-    cheapest = np.lexsort((per_request, group))
-    added = _fill(surplus, np.fmin(room, vacant[rows]), each[rows], group, cheapest, np.ceil)
-    left = surplus - np.asarray(np.bincount(group, added * each[rows]), dtype=np.float64)[group]
-    added += _fill(left, room - added, each[rows], group, cheapest, np.ceil)
+    cheapest = np.lexsort((cost, service))
+    added = _fill(surplus, np.fmin(room, vacant[rows]), each, service, cheapest, np.ceil)
+    left = surplus - np.asarray(np.bincount(service, added * each), dtype=np.float64)[service]
+    added += _fill(left, room - added, each, service, cheapest, np.ceil)
     spare = np.where(awake, kept - np.fmax(spec.min_replicas[rows], 1.0), 0.0)
-    dearest = np.lexsort((-per_request, group))
-    removed = _fill(-surplus, spare, each[rows], group, dearest, np.floor)
+    dearest = np.lexsort((-cost, service))
+    removed = _fill(-surplus, spare, each, service, dearest, np.floor)
     chosen[rows] = kept + added - removed
     return chosen
 
 
 def _fill(
-    requests: FloatColumn, room: FloatColumn, each: FloatColumn, group: IntColumn, order: IntColumn, whole: np.ufunc
+    requests: FloatColumn, room: FloatColumn, each: FloatColumn, service: IntColumn, order: IntColumn, rounds: np.ufunc
 ) -> FloatColumn:
-    """Place each group's requests into its rows in order, as far as they have room; whole replicas."""
+    """Place the requests of each service on its rows in order, as far as they have room; whole replicas.
+
+    rounds: `np.ceil` or `np.floor`.
+    """
     placed = np.zeros(len(requests))
     space = np.fmax(room[order], 0.0) * each[order]
     before = np.cumsum(space) - space
-    first = np.concatenate([[True], np.diff(group[order]) != 0])
+    first = np.concatenate([[True], np.diff(service[order]) != 0])
     before -= np.maximum.accumulate(np.where(first, before, 0.0))
     share = np.clip(requests[order] - before, 0.0, space)
     placed[order] = np.minimum(
-        whole(share / each[order] - np.copysign(1e-6, 1.0 if whole is np.ceil else -1.0)), room[order]
+        rounds(share / each[order] - np.copysign(1e-6, 1.0 if rounds is np.ceil else -1.0)), room[order]
     )
     return np.fmax(placed, 0.0)

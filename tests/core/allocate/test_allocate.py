@@ -1,4 +1,4 @@
-"""Services whose variants share pools with others: what one pool does not give is asked of the next."""
+"""Services whose variants share pools with others: another variant takes what one pool cannot allocate."""
 
 import math
 from dataclasses import replace
@@ -13,8 +13,8 @@ from tests.core.world import Story, fleet, spec
 
 
 @pytest.mark.slow
-def test_what_a_variant_takes_over_for_the_load_is_no_reserve():
-    """The cheaper variant shares a pool with another workload that ranks higher, and holds a reserve there."""
+def test_load_taken_over_from_a_variant_is_no_headroom():
+    """The cheaper variant shares a pool with a workload of higher priority, and holds headroom there."""
     story = Serving(spec(3, priority=[10.0, 10.0, 1000.0], max_replicas=12.0, cold_start_s=60.0, **LEARNED))
     story.variants = Variants(service=np.array([0, 0, -1]), cost=np.array([1.0, 9.0, 1.0]))
     pools = {"pool": np.array([0, 1, 0]), "pools": fleet([1]).pools * 2, "pool_gpus": np.array([8.0, 100.0])}
@@ -25,13 +25,13 @@ def test_what_a_variant_takes_over_for_the_load_is_no_reserve():
     crowded = story.serve(many, np.array([1.9, 1.9, 1.0]), 180)
     assert crowded.plan.base_replicas.tolist() == [4, 4, 2]
     assert crowded.plan.replicas.tolist() == [5, 5, 8]
-    assert crowded.replicas.tolist() == [6, 2, 2]  # eight for the service: none of them is a reserve
+    assert crowded.replicas.tolist() == [6, 2, 2]  # eight for the service, none of them headroom
     assert crowded.base_replicas.tolist() == [6, 2, 2]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pool_gpus", [(4.0, 100.0), (math.nan, math.nan)], ids=["sizes known", "pods wait for GPUs"])
-def test_a_service_grows_on_a_dearer_variant_where_the_cheaper_one_finds_no_gpu(pool_gpus):
+def test_a_dearer_variant_grows_when_a_cheaper_finds_no_gpu(pool_gpus):
     """Eighty requests in flight behind one router, ten for each replica; the cheaper variant has four GPUs."""
     story = Story(spec(2, max_replicas=20.0, down_stabilization_s=60.0))
     story.variants = Variants(np.array([0, 0]), np.array([1.0, 9.0]))
@@ -54,7 +54,7 @@ def test_a_service_grows_on_a_dearer_variant_where_the_cheaper_one_finds_no_gpu(
     assert dear >= 4
 
 
-def test_who_is_alone_is_told_what_its_pool_did_not_give_while_a_service_looks_elsewhere():
+def test_a_pool_limits_others_while_a_service_moves_load():
     story = Story(spec(3, max_replicas=20.0))
     story.variants = Variants(np.array([0, 0, -1]), np.array([1.0, 9.0, 1.0]))
     pools = {"pool": np.array([0, 1, 2]), "pools": fleet([1]).pools * 3, "pool_gpus": np.array([4.0, 100.0, 1.0])}
@@ -63,8 +63,8 @@ def test_who_is_alone_is_told_what_its_pool_did_not_give_while_a_service_looks_e
     assert decision.stages[Stage.VARIANT, 2] > decision.stages[Stage.ALLOCATION, 2] == 1
 
 
-def test_a_new_version_that_waits_for_a_gpu_moves_nothing_to_another_variant():
-    """Rolled out with a pod beyond the count, where GPUs are short: all four of the old version serve."""
+def test_a_pending_pod_of_a_rollout_moves_no_load():
+    """The rollout adds a pod beyond the count while GPUs are short. All four of the old version serve."""
     story = Story(spec(2))
     story.variants = Variants(np.array([0, 0]), np.array([1.0, 9.0]))
     assert story.watch(fleet([4, 2]), 120, running=10.0).replicas.tolist() == [4, 2]
