@@ -19,7 +19,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from autoscaler.core.model.types import Signal
+from autoscaler.core.model.types import Recommender
 from autoscaler.core.state import Memory
 from autoscaler.core.tick import tick
 from bench.micro import fleets
@@ -50,7 +50,7 @@ def measure(workloads: int, ticks: int, overloaded: float = 1.0) -> Measured:
         decision, memory = tick(inp, memory)
         took.append(time.process_time() - began)
         queues.append(decision.observation.queue_wait_s > inp.spec.max_wait_s)
-        following = float(np.mean(~np.isnan(decision.recommendations[Signal.PLANNER])))
+        following = float(np.mean(decision.recommender == Recommender.PLANNER))
     measured = range(1 + WARM_UP_TICKS, len(queues))
     return Measured(
         tick_s=statistics.median(took[WARM_UP_TICKS:]),

@@ -225,6 +225,8 @@ async def test_planner_lines_are_shown_and_exceeded_budget_is_marked(daemon: Dae
     lines = page.locator("table.forecast tr")
     await expect(lines.locator("th")).to_have_text([line.name.capitalize() for line in FORECAST])
     await expect(lines.locator("td")).to_have_text([line.text for line in FORECAST])
+    recommender = page.locator("#detail .tiles div").filter(has_text="Recommended by")
+    await expect(recommender.locator("dd")).to_have_text("Planner")
     tile = page.locator("#detail .tiles div").filter(has_text="Budget used")
     await expect(tile.locator("dd")).to_have_text("250%")
     await expect(tile).to_have_attribute("data-state", "missed")

@@ -10,6 +10,7 @@ import {
   element,
   inputName,
   moment,
+  recommenderName,
   replicas as replicasText,
   setText,
   share,
@@ -194,6 +195,7 @@ function figures(workload, inputs) {
   const gpuHours = workload.loaded_idle_s == null ? null : (workload.loaded_idle_s * (workload.gpus_per_replica ?? 1)) / 3600;
   return [
     ["Desired", count(workload.wanted)],
+    ["Recommended by", recommenderName(workload.recommender)],
     ["Ready", count(workload.ready)],
     ["Starting", [count(workload.starting), workload.blocked && `${count(workload.blocked)} blocked`,
       workload.missing && `${count(workload.missing)} missing`].filter(Boolean).join(", ")],

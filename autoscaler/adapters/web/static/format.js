@@ -15,6 +15,15 @@ const SIGNALS = {
   forecast: "Planner",
 };
 
+const RECOMMENDERS = {
+  no_policy: "No policy",
+  stated: "Stated",
+  warming_up: "Warming up",
+  reactive: "Signals",
+  planner: "Planner",
+  overruled_by_queue: "Both",
+};
+
 const INPUTS = {
   age_s: "Age of the oldest reading",
   kv_usage: "KV cache used",
@@ -39,6 +48,7 @@ const STAGES = {
 };
 
 export const signalName = (signal) => SIGNALS[signal] ?? words(signal);
+export const recommenderName = (recommender) => RECOMMENDERS[recommender] ?? words(recommender);
 export const stageName = (stage) => STAGES[stage]?.[0] ?? words(stage);
 
 /** Name an input; the unit is said with its value. */
