@@ -84,8 +84,8 @@ def test_an_idle_workload_goes_to_zero_from_any_floor(floor):
     rules = spec(min_replicas=floor, max_replicas=8.0, idle_after_s=600.0, **LEARNED)
     story, cluster = Serving(rules), fleet([2])
     story.learn(cluster)
-    for _ in range(480):
-        decision = story.tick(cluster, 5.0, **story.counted(cluster, 0.0, 5.0) | {"running": 0.0})
+    for _ in range(160):
+        decision = story.tick(cluster, 15.0, **story.counted(cluster, 0.0, 15.0) | {"running": 0.0})
     assert decision.recommendations[Signal.PLANNER, 0] == 0
     assert replicas(decision) == 0
 
@@ -206,10 +206,10 @@ def test_idle_time_begins_with_the_last_request():
 def test_any_sign_of_work_keeps_it_awake(sign_of_work):
     story = Story(spec(**NIGHT))
     if "gpu_time_s" in sign_of_work:
-        for _ in range(400):
-            decision = story.tick(fleet([1]), 5, **{**sign_of_work, "gpu_time_s": story.now_s})
+        for _ in range(134):
+            decision = story.tick(fleet([1]), 15, **{**sign_of_work, "gpu_time_s": story.now_s})
     else:
-        decision = story.watch(fleet([1]), 2000, **sign_of_work)
+        decision = story.watch(fleet([1]), 2000, 15, **sign_of_work)
     assert replicas(decision) == 1
 
 

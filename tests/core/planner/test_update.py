@@ -1,7 +1,9 @@
 """When rules are judged, on what, and what they ask for in a whole tick."""
 
 import math
+from copy import deepcopy
 from dataclasses import fields, is_dataclass, replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -83,7 +85,7 @@ def scraped_every(seconds, neighbour):
     story = Serving(spec(1 + neighbour, max_input_age_s=120.0, **LEARNED))
     cluster = replace(fleet([4] * (1 + neighbour)), workload_id=np.array([0, GROUPS][: 1 + neighbour]))
     own, read, spoke = cluster.pod_workload == 0, {}, []
-    for number in range(1440):
+    for number in range(480):
         now = story.counted(cluster, 1.0, 5.0) | {"time_s": story.now_s + 5.0}
         now = {name: np.broadcast_to(column, len(own)).astype(float) for name, column in now.items()}
         read = now if number % (seconds // 5) == 0 else {name: np.where(own, read[name], now[name]) for name in now}
@@ -275,14 +277,19 @@ def test_who_came_while_nobody_served_has_missed_whatever_engines_say():
     assert decision.plan.missed_fraction[0] == pytest.approx(50 / (counted + 50), rel=1e-3)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("place", range(len(COUNTS)))
-def test_no_end_of_a_peak_is_named_when_a_constant_count_asks(place):
-    """A peak of some minutes needs two replicas. A count of one gives way to it, a larger one stays."""
+@cache
+def after_a_peak():
     story = Serving(spec(cold_start_s=60.0, **LEARNED))
     story.learn(fleet([2]))
     story.serve(fleet([2]), 1.7, 600)
     story.serve(fleet([2]), 0.1, 420)
+    return story
+
+
+@pytest.mark.parametrize("place", range(len(COUNTS)))
+def test_no_end_of_a_peak_is_named_when_a_constant_count_asks(place):
+    """A peak of some minutes needs two replicas. A count of one gives way to it, a larger one stays."""
+    story = after_a_peak()
     count = {"rule": np.array([float(BY_MARGIN + place)]), "replicas": np.full(1, max(2.0, COUNTS[place, 0]))}
     held_s = forecast._held_s(story.memory.planner.all_rules().with_columns(count), np.array([60.0]))
     assert (held_s[0] > 0) == (COUNTS[place, 0] == 1)
@@ -322,13 +329,20 @@ def test_a_pod_that_restarts_changes_the_demand_of_nobody():
         assert decision.plan.demand[0] == pytest.approx(2.0, rel=0.05)
 
 
+@cache
+def two_serve():
+    story, two = Serving(spec(**LEARNED)), fleet([2])
+    story.serve(two, 0.1, 600.0)
+    story.serve(two, 1.6, 1800.0)
+    return story
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("moment_s", [5.0, 10.0, 15.0, 20.0, 25.0])
 def test_a_pod_that_came_within_an_interval_does_not_make_demand_larger(moment_s: float):
     """Two serve a demand of 1.6, and from then on a third with them: its share of the load is not a third yet."""
-    story, two = Serving(spec(**LEARNED)), fleet([2])
-    story.serve(two, 0.1, 600.0)
-    story.serve(two, 1.6, 1800.0 + moment_s)
+    story = deepcopy(two_serve())
+    story.serve(fleet([2]), 1.6, moment_s)
     three = fleet([3], pod_ready_s=np.array([0.0, 0.0, story.now_s]))
     for _ in range(12):
         assert story.serve(three, 1.6, 5.0).plan.demand[0] == pytest.approx(1.6, rel=0.1)
@@ -408,16 +422,22 @@ def test_a_tick_writes_into_nothing_it_was_given_and_gives_the_same_again():
             np.testing.assert_array_equal(other.columns()[place], column, err_msg=place)
 
 
+@cache
+def eight_serve():
+    story, cluster = Serving(spec(1, **LEARNED, max_replicas=40.0)), fleet([8])
+    story.learn(cluster)
+    story.serve(cluster, 4.0, 2 * 3600, 15.0)
+    return story
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("gap_s", [60.0, 300.0, 3600.0])
 def test_time_without_a_policy_is_held_against_no_rule(gap_s):
     """Its ceiling is not known either: on paper one replica would have had all the load."""
-    good = spec(1, **LEARNED, max_replicas=40.0)
-    asked = {}
+    asked, known, cluster = {}, eight_serve(), fleet([8])
+    good = known.spec
     for outage_s in (0.0, gap_s):
-        story, cluster = Serving(good), fleet([8])
-        story.learn(cluster)
-        story.serve(cluster, 4.0, 2 * 3600, 15.0)
+        story = deepcopy(known)
         story.spec = replace(good, **{field.name: np.full(1, NAN) for field in fields(good)})
         if outage_s:
             story.serve(cluster, 4.0, outage_s, 15.0)
