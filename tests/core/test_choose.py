@@ -5,6 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from autoscaler.core.choose import PLANNER_DUE_S, ChoiceState, choose, strongest
 from autoscaler.core.model.spec import Schedule
@@ -131,6 +133,25 @@ def test_both_recommenders_give_replicas_headroom_and_a_reason():
     reactive = signals.recommend(inp, observed(found), capacity)
     both = [(each.replicas[0], each.headroom[0], each.reason[0]) for each in (planned, reactive)]
     assert both == [(5, 2, Signal.PLANNER), (4, 0, Signal.CONCURRENCY)]
+
+
+@settings(max_examples=60)
+@given(
+    plans=st.sampled_from([NAN, 0.0, 2.0, 9.0]),
+    queue_wait_s=st.sampled_from([NAN, 0.0, 5.0, 61.0]),
+    silent_s=st.sampled_from([NAN, 5.0, 1000.0]),
+    stated=st.sampled_from([NAN, 10.0]),
+    running=st.sampled_from([NAN, 0.0, 40.0]),
+)
+def test_recommender_agrees_with_the_signals_that_count(plans, queue_wait_s, silent_s, stated, running):
+    """Later stages read the recommender alone, so it must say which signals are there."""
+    found = observation(queue_wait_s=queue_wait_s, running=running)
+    choice = chosen(found, plans=plans, base=1, silent_s=silent_s, rules=spec(concurrency=stated))
+    speaks = Recommender(int(choice.recommender[0]))
+    assert speaks.plans == choice.planned[0] == (not np.isnan(choice.signals[Signal.PLANNER, 0]))
+    assert np.isnan(choice.signals[Signal.CONCURRENCY, 0]) == (speaks is Recommender.PLANNER or np.isnan(running))
+    assert (choice.base_replicas[0] == math.inf) == (not speaks.plans)
+    assert (speaks is Recommender.STATED) == (not np.isnan(stated))
 
 
 def test_the_strongest_recommendation_counts_and_none_is_unknown():
