@@ -187,7 +187,7 @@ def replay(past: Past, specs: Compiled, offset_s: float) -> Snapshot:
     rows, pods = len(fleet.workloads), len(fleet.pods)
     front = GatewaySamples.filled(rows)
     names = [field.name for field in fields(PodSamples)]
-    unknown, counted = np.full(pods, np.nan), counter_falls.Counted.blank(0)
+    unknown, counted = np.full(pods, np.nan), counter_falls.CounterHistory.blank(0)
     now_s = float(recent.time_s[-1])
     for step, now_s in enumerate(recent.time_s.tolist()):
         reporting, starting = past.reporting[step], past.starting[step]
@@ -206,7 +206,7 @@ def replay(past: Past, specs: Compiled, offset_s: float) -> Snapshot:
             if counter_falls.PROCESS_START in recent.columns
             else unknown
         )
-        believed, counted = counter_falls.doubt(counted, PodSamples(**columns), start_s, fleet, WINDOW_S)
+        believed, counted = counter_falls.discard_fallen(counted, PodSamples(**columns), start_s, fleet, WINDOW_S)
         samples = Samples(believed, front)
         inp = TickInput(now_s, fleet_then, specs.spec, specs.windows.at(now_s + offset_s, now_s), samples)
         _, memory = tick(inp, memory)

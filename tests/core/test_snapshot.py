@@ -49,7 +49,7 @@ DURATIONS = {
     "workloads.observe.cold_start.deviation_s",
     "workloads.observe.cold_start.mean_s",
     "workloads.observe.loaded_idle_s",
-    "workloads.observe.struggle.setback_s",
+    "workloads.observe.pending_history.backoff_s",
     "zero.counted_s",
     "zero.rest_s",
     "zero.waking_s",

@@ -21,7 +21,7 @@ from autoscaler.adapters.kubernetes.api.client import ApiError, Kube, object_pat
 from autoscaler.adapters.kubernetes.api.text import micro_time
 from autoscaler.core.explain import pods
 from autoscaler.core.model.fleet import WorkloadRef
-from autoscaler.core.observe.pending import lacking
+from autoscaler.core.observe.pending import count_pending_replicas
 from autoscaler.ports import ChangeStatus, Clock, Outcome, TickRecord
 
 log = structlog.get_logger(__name__)
@@ -238,7 +238,7 @@ def _missing_event(ref: WorkloadRef, uid: str, text: str) -> _Event:
 def _find_missing(tick: TickRecord) -> dict[int, str]:
     """Return why replicas are missing, by row and without numbers."""
     observation, words = tick.decision.observation, tick.input.fleet.obstacles.messages
-    lack = lacking(observation)
+    lack = count_pending_replicas(observation)
     rows = np.flatnonzero((observation.missing_pods > 0) | (lack > 0)).tolist()
     return {
         row: f"{observation.missing_pods[row] > 0} {lack[row] > 0} {re.sub(r'[0-9]+', '', words[row])}" for row in rows

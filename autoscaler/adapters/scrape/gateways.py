@@ -93,8 +93,8 @@ class GatewayScraper:
                 continue
             series = answers[url].series
             increases = self._increases(gateway, answers[url], now_s)
-            if now_s - gateway.fell_s <= counter_falls.TOLD_S:
-                builder.note(loggable(url), counter_falls.WORDS)
+            if now_s - gateway.fell_s <= counter_falls.REPORTED_S:
+                builder.note(loggable(url), counter_falls.PROBLEM)
             own_waiting, own_arrived = read_gateways(fleet, series, increases)
             known = ~np.isnan(own_waiting) | ~np.isnan(own_arrived)
             gateway.workloads = frozenset(fleet.workload_id[known].tolist())

@@ -79,7 +79,7 @@ class PodScraper:
             context=self._access.context,
         )
         self._states: dict[int, _PodState] = {}
-        self._counted = counter_falls.Counted.blank(0)
+        self._counted = counter_falls.CounterHistory.blank(0)
 
     async def __aenter__(self) -> Self:
         await self._fetcher.__aenter__()
@@ -126,9 +126,9 @@ class PodScraper:
         """Make counters unknown that fell without a restart of their process, and report them."""
         states = (self._states.get(pod_id) for pod_id in fleet.pod_id.tolist())
         start_s = np.array([math.nan if each is None else each.start_time_s for each in states])
-        pods, self._counted = counter_falls.doubt(self._counted, pods, start_s, fleet, self._settings.window_s)
-        for row in np.flatnonzero(self._counted.told(self._clock.now_s())):
-            builder.note(_name(fleet.pods[row]), counter_falls.WORDS)
+        pods, self._counted = counter_falls.discard_fallen(self._counted, pods, start_s, fleet, self._settings.window_s)
+        for row in np.flatnonzero(self._counted.fell_recently(self._clock.now_s())):
+            builder.note(_name(fleet.pods[row]), counter_falls.PROBLEM)
         return pods
 
     def _update_states(self, fleet: Fleet, builder: ReportBuilder) -> None:

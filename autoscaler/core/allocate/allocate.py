@@ -8,7 +8,7 @@ from autoscaler.core.allocate import pools, variants
 from autoscaler.core.model.fleet import Fleet, PendingClass
 from autoscaler.core.model.types import Capacity, Observation, Stage, TickInput
 from autoscaler.core.observe import arrivals
-from autoscaler.core.observe.pending import lacking
+from autoscaler.core.observe.pending import count_pending_replicas
 from autoscaler.core.observe.workloads import Observed
 from autoscaler.core.stabilize.pipeline import Target
 from autoscaler.core.table.columns import BoolColumn, FloatColumn
@@ -33,7 +33,7 @@ def allocate(
     requests_each = known_capacity.concurrency * inp.spec.target_usage
     idle, scheduled = is_idle(inp, observation, target.idle_s), count_scheduled(inp.fleet)
     arrivals_per_s = arrivals.recent_per_s(observed.arrivals, observation.cold_start_s)
-    not_running = lacking(observation) + observation.missing_pods
+    not_running = count_pending_replicas(observation) + observation.missing_pods
 
     def share(
         desired: FloatColumn, base: FloatColumn, vacant: FloatColumn
@@ -73,7 +73,7 @@ def allocate(
         )
         return desired, allocated, base
 
-    vacant = np.where((observation.pending > 0) | claims.stuck, 0.0, np.inf)
+    vacant = np.where((observation.pending > 0) | claims.cannot_grow, 0.0, np.inf)
     desired, allocated, base = share(target.stages[Stage.BOUNDS], target.base_replicas, vacant)
     if inp.variants is not None and (short := (allocated < base) & (inp.variants.service >= 0)).any():
         vacant = np.where(short, np.fmax(allocated - (inp.fleet.replicas - not_running), 0.0), vacant)

@@ -59,10 +59,10 @@ def share(
     kept = np.fmin(kept, scheduled)
     present = np.where(trusted, np.fmin(fleet.replicas, scheduled), fleet.replicas)
     allocated = np.minimum(desired, np.fmax(claims.fits, present))  # no node holds a replica beyond
-    if len(fleet.pools) and claims.halted.any():
+    if len(fleet.pools) and claims.must_not_grow.any():
         # Counts that grew while replicas do not start could exceed the pool together, and all could start at once.
         sized = (fleet.pool >= 0) & ~np.isnan(fleet.pool_gpus[fleet.pool])
-        allocated = np.where(claims.halted & sized, np.minimum(allocated, fleet.replicas), allocated)
+        allocated = np.where(claims.must_not_grow & sized, np.minimum(allocated, fleet.replicas), allocated)
     for members, size in _pools(fleet):
         claimed = np.where(
             ours, np.fmax(np.minimum(allocated, claims.replicas), kept), np.fmin(fleet.replicas, scheduled)
@@ -74,7 +74,9 @@ def share(
         untouched = np.fmin(fleet.replicas, np.where(ours, allocated, claimed))[rows]
         least = np.where(ours[rows] & trusted[rows], kept[rows], untouched)
         reserved = np.fmin(least, scheduled[rows])
-        requested = np.fmax(np.fmin(claimed[rows], np.where(ours[rows], claims.scarce[rows], np.inf)), reserved)
+        requested = np.fmax(
+            np.fmin(claimed[rows], np.where(ours[rows], claims.replicas_when_short[rows], np.inf)), reserved
+        )
         shared = reserved + _share_pool(
             np.where(ours[rows], requested - reserved, 0.0),
             or_zero(spec.min_replicas[rows]) - reserved,

@@ -12,8 +12,8 @@ from autoscaler.core.explain.row import Row
 from autoscaler.core.model.fleet import Pool
 from autoscaler.core.model.types import Recommender, Signal, Stage
 from autoscaler.core.observe.freshness import oldest_view_s
-from autoscaler.core.observe.pending import lacking
-from autoscaler.core.observe.progress import GIVEN_UP_S
+from autoscaler.core.observe.pending import count_pending_replicas
+from autoscaler.core.observe.progress import UNTRUSTED_S
 from autoscaler.core.table.columns import or_zero
 
 MOST_POOLS_NAMED = 4
@@ -82,8 +82,8 @@ def _missing_input(row: Row) -> str:
     ready, reporting = row.observed("ready"), row.observed("reporting")
     if not row.view_age_s <= float(oldest_view_s(row.inp)[row.row]):
         return f"the view of the cluster is {seconds(row.view_age_s)} old"
-    if row.observed("stuck_s") < GIVEN_UP_S:
-        left = seconds(GIVEN_UP_S - row.observed("stuck_s"))
+    if row.observed("stuck_s") < UNTRUSTED_S:
+        left = seconds(UNTRUSTED_S - row.observed("stuck_s"))
         return f"a replica without progress may compute a long prompt (for {left} more)"
     if reporting < ready:
         return f"only {number(reporting)} of {number(ready)} ready replicas report"
@@ -153,7 +153,7 @@ def _allocation(row: Row, before: float, after: float) -> str:
     if fits < before and not (is_short and fits > after):
         keeps = "" if fits >= after else f", so it keeps {number(after)}"
         return f"the nodes that admit it hold {number(fits)} of {number(before)}{keeps}{_grows(row)}"
-    if is_current and not is_short and lacking(row.decision.observation)[row.row] > 0:
+    if is_current and not is_short and count_pending_replicas(row.decision.observation)[row.row] > 0:
         return halted
     if left_gpus >= float(row.inp.fleet.gpus_per_replica[row.row]):
         return f"{pool} allocates {number(after)} of {number(before)}, because its last pods did not start"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoscaler.core.observe.rates import NOTHING_PER_S
+from autoscaler.core.observe.rates import MIN_PER_S
 from autoscaler.core.table.columns import Columns, FloatColumn
 
 WINDOW_S = 1200.0
@@ -45,7 +45,7 @@ def update(
     """
     requests_per_s = np.where(np.isnan(finished_per_s), first_tokens_per_s, finished_per_s)
     requests_per_s = (requests_per_s + np.where(np.isnan(first_tokens_per_s), finished_per_s, first_tokens_per_s)) / 2
-    moving = (tokens_per_s > NOTHING_PER_S) & (requests_per_s >= 0) & (elapsed_s > 0)
+    moving = (tokens_per_s > MIN_PER_S) & (requests_per_s >= 0) & (elapsed_s > 0)
     step_s = np.where(moving, elapsed_s, 0.0)
     fade = np.exp(-step_s / WINDOW_S)
     return AnswerLengths(

@@ -1,8 +1,8 @@
-"""Counters that fall although their process has not started again: what they counted meanwhile is unknown.
+"""Counters that fall although their process did not restart: their increase in the meantime is unknown.
 
-A process that starts again counts from zero, and then its start time changes. When that stands still, a fall is a fault
-of what is shown: an answer without some of its series, another server's answer, or a pod that forges its counts. Read
-as a restart, all that the counter shows when it is back would count as requests of one moment.
+A process that restarts counts from zero, and its start time changes. If the start time stays, a fall is a fault of the
+answer: some series are missing, another server answered, or a pod forges its counts. If it were read as a restart, the
+whole count would look like new requests as soon as the counter is back.
 """
 
 from __future__ import annotations
@@ -35,106 +35,106 @@ GROWING = (
     "preemptions",
     "rejections",
 )
-"""Counters that nothing but a restart lowers."""
+"""Counters that only a restart lowers."""
 
 DERIVED = ("prompt_tokens", "ttft_met", "itl_met", "prefill_met")
-"""Differences, and counts within an objective that may be changed: these alone may fall."""
+"""Counters that may also fall otherwise: differences, and counts within an objective that may be changed."""
 
 COUNTERS = (*GROWING, *DERIVED)
 
 PROCESS_START = "process_start_s"
-"""Name in the sources of the Unix time at which a pod's process started; it is no column of `PodSamples`."""
+"""Name that sources use for the Unix time at which a pod's process started; it is no column of `PodSamples`."""
 
 QUANTILES = ("ttft_s", "itl_s")
 
-LATE = 0.5
-"""A fall is a late answer, of another replica of the server, if at least this share is left of the count, and if it had
-grown by as much in the step before."""
+LATE_FRACTION = 0.5
+"""A fall may be a late answer of another replica of the Prometheus server. It is one if at least this fraction of the
+count is left, and if the previous increase was at least as large as the fall."""
 
-TOLD_S = 300.0
-"""How long a fall is told."""
+REPORTED_S = 300.0
+"""How long a fall is reported."""
 
-WINDOWS = 1.25
-"""Quantiles are unknown for so many of their windows after a fall: a window may reach back a little further."""
+UNKNOWN_WINDOWS = 1.25
+"""Quantiles are unknown for so many of their windows after a fall, since a window may reach back a little further."""
 
-WORDS = (
+PROBLEM = (
     "counters fell although the process did not start again (process_start_time_seconds stands still); "
     "what they counted then is unknown"
 )
 
 
 @dataclass(frozen=True)
-class Counted(Columns):
-    """The last believed counters of each pod. It knows its rows by id, and stands on no fleet's rows."""
+class CounterHistory(Columns):
+    """The last valid counters of each pod, by id of the pod and not by row of the fleet."""
 
     pod_id: IntColumn  # int64[P], ascending
     time_s: TimestampColumn  # float64[P], of the reading; NaN: none
-    start_s: FloatColumn  # float64[P], Unix time at which the process started; NaN: it does not tell
+    start_s: FloatColumn  # float64[P], Unix time at which the process started; NaN: unknown
     counter: FloatColumn  # float64[C, P], rows of COUNTERS
-    grown: FloatColumn  # float64[C, P], by how much they had grown since the reading before; NaN: unknown
-    doubted: BoolColumn  # bool[C, P], what that reading showed is not believed
-    last_fell_s: TimestampColumn  # float64[P], the last reading that was not believed; NaN: none
+    grown: FloatColumn  # float64[C, P], their increase since the previous reading; NaN: unknown
+    discarded: BoolColumn  # bool[C, P], the counter fell at that reading
+    last_fell_s: TimestampColumn  # float64[P], the last reading with a fall; NaN: none
 
     @classmethod
-    def blank(cls, rows: int) -> Counted:
+    def blank(cls, rows: int) -> CounterHistory:
         unknown, table = np.full(rows, np.nan), np.full((len(COUNTERS), rows), np.nan)
         return cls(np.arange(rows), unknown, unknown, table, table, np.zeros(table.shape, dtype=bool), unknown)
 
-    def of(self, pod_id: IntColumn) -> Counted:
-        """Return it for these pods, ids ascending; blank for those it does not know."""
+    def for_pods(self, pod_id: IntColumn) -> CounterHistory:
+        """Return the rows of these pods, ids ascending; blank ones for unknown pods."""
         if np.array_equal(self.pod_id, pod_id):
             return self
-        place, known = find_ids(pod_id, self.pod_id)
-        after = replace(Counted.blank(len(pod_id)), pod_id=pod_id)
-        return after.with_rows(np.flatnonzero(known), self.take(place[known]))
+        index, known = find_ids(pod_id, self.pod_id)
+        after = replace(CounterHistory.blank(len(pod_id)), pod_id=pod_id)
+        return after.with_rows(np.flatnonzero(known), self.take(index[known]))
 
-    def told(self, now_s: float) -> BoolColumn:
-        """Say of which pods counters fell lately; bool[P]."""
-        return np.asarray(now_s - self.last_fell_s <= TOLD_S)
+    def fell_recently(self, now_s: float) -> BoolColumn:
+        """Return the pods whose counters fell recently; bool[P]."""
+        return np.asarray(now_s - self.last_fell_s <= REPORTED_S)
 
 
-def doubt(
-    before: Counted, samples: PodSamples, start_s: FloatColumn, fleet: Fleet, window_s: float
-) -> tuple[PodSamples, Counted]:
-    """Make every counter unknown that fell since the last reading while its process did not start again.
+def discard_fallen(
+    before: CounterHistory, samples: PodSamples, start_s: FloatColumn, fleet: Fleet, window_s: float
+) -> tuple[PodSamples, CounterHistory]:
+    """Replace each counter by NaN that fell since the last reading although its process did not restart.
 
-    start_s: float64[P], Unix time at which each process started; where it is NaN, now or before, every fall is a
-    restart. window_s: of the quantiles. They are of all pods of a workload, and unknown while such a fall of one of
-    these is in them.
+    start_s: float64[P], Unix time at which each process started. If it is NaN, now or before, every fall is a restart.
+    window_s: length of the window of the quantiles. These are of all pods of a workload, so they become NaN while the
+    fall of any of its pods is in the window.
 
-    What is below the last believed count in the reading after that as well is counted anew from there.
+    If the next reading is below the last valid count too, the counter is valid again from there on.
     """
-    before = before.of(fleet.pod_id)
+    before = before.for_pods(fleet.pod_id)
     taken = (samples.time_s > before.time_s) | (np.isnan(before.time_s) & ~np.isnan(samples.time_s))
-    counted = _counted(before, samples, start_s, taken) if taken.any() else before
+    history = _update(before, samples, start_s, taken) if taken.any() else before
     unknown: dict[str, FloatColumn] = {}
-    if counted.doubted.any():
-        believed = zip(COUNTERS, ~counted.doubted, strict=True)
-        unknown |= {name: np.where(some, getattr(samples, name), np.nan) for name, some in believed}
-    recent = samples.time_s - counted.last_fell_s <= WINDOWS * window_s
+    if history.discarded.any():
+        valid = zip(COUNTERS, ~history.discarded, strict=True)
+        unknown |= {name: np.where(some, getattr(samples, name), np.nan) for name, some in valid}
+    recent = samples.time_s - history.last_fell_s <= UNKNOWN_WINDOWS * window_s
     if recent.any():
-        spoilt = np.isin(fleet.pod_workload, fleet.pod_workload[recent])
-        unknown |= {name: np.where(spoilt, np.nan, getattr(samples, name)) for name in QUANTILES}
-    return replace(samples, **unknown), counted
+        affected = np.isin(fleet.pod_workload, fleet.pod_workload[recent])
+        unknown |= {name: np.where(affected, np.nan, getattr(samples, name)) for name in QUANTILES}
+    return replace(samples, **unknown), history
 
 
-def _counted(before: Counted, samples: PodSamples, start_s: FloatColumn, taken: BoolColumn) -> Counted:
-    """Return what is believed after a reading. taken: bool[P], which pods were read anew."""
+def _update(before: CounterHistory, samples: PodSamples, start_s: FloatColumn, taken: BoolColumn) -> CounterHistory:
+    """Return the history after a reading. taken: bool[P], pods with a new reading."""
     now = np.array([getattr(samples, name) for name in COUNTERS])
     same = start_s == before.start_s
     with np.errstate(invalid="ignore"):
         rise = now - before.counter
-        late = (-rise <= before.grown) & (now >= LATE * before.counter)
+        late = (-rise <= before.grown) & (now >= LATE_FRACTION * before.counter)
         fell = same & (rise < 0) & ~late
     fell[len(GROWING) :] &= fell[: len(GROWING)].any(axis=0)
-    doubted = np.where(taken, fell & ~before.doubted, before.doubted)
-    new = taken & ~doubted & ~(np.isnan(now) & same)
-    return Counted(
+    discarded = np.where(taken, fell & ~before.discarded, before.discarded)
+    new = taken & ~discarded & ~(np.isnan(now) & same)
+    return CounterHistory(
         pod_id=before.pod_id,
         time_s=np.where(taken, samples.time_s, before.time_s),
         start_s=np.where(taken, start_s, before.start_s),
         counter=np.where(new, now, before.counter),
         grown=np.where(new, np.where(same & (rise >= 0), rise, np.nan), before.grown),
-        doubted=doubted,
-        last_fell_s=np.where(taken & doubted.any(axis=0), samples.time_s, before.last_fell_s),
+        discarded=discarded,
+        last_fell_s=np.where(taken & discarded.any(axis=0), samples.time_s, before.last_fell_s),
     )

@@ -8,7 +8,7 @@ import numpy as np
 
 from autoscaler.core.model.types import Observation, TickInput
 from autoscaler.core.observe import load
-from autoscaler.core.observe.progress import GIVEN_UP_S
+from autoscaler.core.observe.progress import UNTRUSTED_S
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, TimestampColumn, Transient
 
 VIEW_AGE_S = 20.0
@@ -46,7 +46,7 @@ def trust(inp: TickInput, observation: Observation) -> BoolColumn:
     """
     view_age_s = inp.now_s - inp.fleet.time_s
     heard = (observation.reporting >= observation.ready) & (view_age_s <= oldest_view_s(inp))
-    heard &= ~(observation.stuck_s < GIVEN_UP_S)  # True where none is stuck
+    heard &= ~(observation.stuck_s < UNTRUSTED_S)  # True where none is stuck
     return heard & ((observation.ready > 0) | ~load.is_gateway_silent(inp, observation))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from autoscaler.core.model.types import Observation, TickInput
-from autoscaler.core.observe.draining import with_draining
+from autoscaler.core.observe.draining import add_draining
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, or_zero
 
 
@@ -14,7 +14,7 @@ def requests(observation: Observation) -> FloatColumn:
 
     NaN: no pod reports. Requests at the gateway are not among them.
     """
-    return with_draining(observation, scale_up(observation, observation.running + observation.waiting))
+    return add_draining(observation, scale_up(observation, observation.running + observation.waiting))
 
 
 def requests_in_flight(observation: Observation) -> FloatColumn:

@@ -67,7 +67,7 @@ def update(
     (requests,) = by_workload.sum_known([samples.running + samples.waiting], stuck_pods)
     comes = (works > 0) | (growing > 0) | (heard & (front.arrivals_per_s > 0))
     last_beside_s = np.where(stuck > 0, np.where(comes, inp.now_s, before.last_beside_s), np.nan)
-    replaces = inp.now_s - last_beside_s <= progress.REPLACED_S
+    replaces = inp.now_s - last_beside_s <= progress.REPLACEMENT_S
     waits = (stuck_s <= chance_s(cold_start_s)) & (((stuck == 1) & (queueing > 0)) | gateway_waits)
     # From the moment at which all engines are stuck the queue in front of them is, too, until one of them works.
     moved_s = np.where((stuck > 0) & (stuck == serves), inp.now_s - GATEWAY_STUCK_S, inp.now_s)
@@ -87,4 +87,4 @@ def update(
 
 def chance_s(cold_start_s: FloatColumn) -> FloatColumn:
     """Return for how long a replica stands in beside stuck ones without a sign that requests reach it; float64[W]."""
-    return np.fmin(CHANCES * cold_start_s + GATEWAY_STUCK_S, progress.REPLACED_S)
+    return np.fmin(CHANCES * cold_start_s + GATEWAY_STUCK_S, progress.REPLACEMENT_S)

@@ -176,7 +176,7 @@ def _stands(counted: PodWork, pace: Progress, pods: IntColumn) -> BoolColumn:
 
     Gauges that stand still say nothing of what arrives. If they move again, all that came meanwhile is counted then.
     """
-    return np.asarray((pace.still[pods] > 0) & (pace.last_moved_s[pods] <= counted.time_s))
+    return np.asarray((pace.unchanged_readings[pods] > 0) & (pace.last_moved_s[pods] <= counted.time_s))
 
 
 def _count(inp: TickInput, counted: PodWork, some: _Some, stands: BoolColumn) -> tuple[Tally, PodWork]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscaler.core.model.types import Capacity, TickInput
-from autoscaler.core.observe.rates import NOTHING_PER_S
+from autoscaler.core.observe.rates import MIN_PER_S
 from autoscaler.core.observe.workloads import Observed
 from autoscaler.core.table import ewma
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, Transient, or_zero, replace
@@ -72,7 +72,7 @@ def learn(inp: TickInput, observed: Observed, before: LearnedCapacity) -> tuple[
     decode = before.decode_tokens_per_s
     decoding = observation.saturated_tokens_per_s
     # The rate of a hung engine fades, and is no capacity.
-    writing = saturated & (observed.arrivals.last_worked_s == inp.now_s) & (decoding > NOTHING_PER_S)
+    writing = saturated & (observed.arrivals.last_worked_s == inp.now_s) & (decoding > MIN_PER_S)
     decode = np.where(writing & (decoding > decode), decoding, _toward(decode, decoding, gain, writing))
     learned_s = before.learned_s + np.where(saturated | slow, elapsed_s, 0.0)
 

@@ -15,7 +15,7 @@ import numpy as np
 from autoscaler.core.model.types import Capacity, Observation, TickInput
 from autoscaler.core.observe.arrivals import Arrivals
 from autoscaler.core.observe.load import at_gateway, is_queued
-from autoscaler.core.observe.rates import NOTHING_PER_S
+from autoscaler.core.observe.rates import MIN_PER_S
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, or_zero
 
 
@@ -56,7 +56,7 @@ def project(
             + (arrivals_per_s - served_per_s) * observation.cold_start_s
             - served_each_per_s * observation.starting_replica_s
         )
-        known = served_per_s > NOTHING_PER_S
+        known = served_per_s > MIN_PER_S
         queue = np.where(known, np.maximum(left, 0.0), np.nan)
         wait_s = queue / (served_per_s + served_each_per_s * observation.starting)
         # Pods do not share their queues: what is left then in the worst of them waits for it alone.

@@ -10,9 +10,9 @@ import numpy as np
 
 from autoscaler.core.model.types import Capacity, Observation, Recommendation, Signal, TickInput
 from autoscaler.core.observe.arrivals import Arrivals
-from autoscaler.core.observe.draining import with_draining
+from autoscaler.core.observe.draining import add_draining
 from autoscaler.core.observe.load import at_gateway, awake, is_queued, requests_in_flight, scale_up, with_idle
-from autoscaler.core.observe.rates import NOTHING_PER_S, RATE_WINDOW_S
+from autoscaler.core.observe.rates import MIN_PER_S, RATE_WINDOW_S
 from autoscaler.core.observe.workloads import Observed
 from autoscaler.core.table.columns import FloatColumn, or_zero
 
@@ -113,7 +113,7 @@ def by_rejections(inp: TickInput, observation: Observation, arrivals: Arrivals) 
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         offered = (observation.finished_per_s + observation.rejections_per_s) / observation.finished_per_s
     step = np.where(np.isnan(offered), refusing + 1, refusing * np.fmin(offered, LARGEST_STEP))
-    return np.where(refused & (observation.rejections_per_s > NOTHING_PER_S), step, np.nan)
+    return np.where(refused & (observation.rejections_per_s > MIN_PER_S), step, np.nan)
 
 
 def by_schedule(inp: TickInput, observation: Observation) -> FloatColumn:
@@ -149,7 +149,7 @@ def without_queue(inp: TickInput, observation: Observation, capacity: Capacity, 
     """
     load = signals[[Signal.PREFILL, Signal.DECODE, Signal.KV_CACHE, Signal.ITL, Signal.TTFT]]
     load[-1] = np.where(is_queued(observation), np.nan, load[-1])
-    running = with_draining(observation, scale_up(observation, observation.running))
+    running = add_draining(observation, scale_up(observation, observation.running))
     running = running / (capacity.concurrency * inp.spec.target_usage)
     return np.asarray(np.fmax(np.fmax.reduce(load, axis=0), running))
 

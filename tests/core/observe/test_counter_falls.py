@@ -6,7 +6,7 @@ import numpy as np
 
 from autoscaler.core.model.fleet import Fleet
 from autoscaler.core.model.samples import PodSamples
-from autoscaler.core.observe.counter_falls import COUNTERS, TOLD_S, WINDOWS, Counted, doubt
+from autoscaler.core.observe.counter_falls import COUNTERS, REPORTED_S, UNKNOWN_WINDOWS, CounterHistory, discard_fallen
 from autoscaler.core.table.columns import replace
 from tests.core.world import fleet
 
@@ -24,14 +24,14 @@ class Watch:
     """One pod, read every 15 s."""
 
     def __init__(self) -> None:
-        self.counted, self.time_s = Counted.blank(0), 1000.0
+        self.counted, self.time_s = CounterHistory.blank(0), 1000.0
 
     def read(self, start_s: float = STARTED_S, *, step_s: float = 15.0, **columns: float) -> PodSamples:
         self.time_s += step_s
         samples = replace(
             PodSamples.filled(1), time_s=np.array([self.time_s]), **{name: np.array([v]) for name, v in columns.items()}
         )
-        seen, self.counted = doubt(self.counted, samples, np.array([start_s]), pods(7), WINDOW_S)
+        seen, self.counted = discard_fallen(self.counted, samples, np.array([start_s]), pods(7), WINDOW_S)
         return seen
 
     def tokens(self, count: float, start_s: float = STARTED_S, *, step_s: float = 15.0) -> float:
@@ -42,14 +42,14 @@ def test_a_counter_is_unknown_when_it_falls_and_its_process_stands():
     watch = Watch()
     assert watch.tokens(1000) == 1000
     assert math.isnan(watch.tokens(0))
-    assert watch.counted.told(watch.time_s)[0]
-    assert not watch.counted.told(watch.time_s + TOLD_S + 1)[0]
+    assert watch.counted.fell_recently(watch.time_s)[0]
+    assert not watch.counted.fell_recently(watch.time_s + REPORTED_S + 1)[0]
 
 
 def test_a_counter_counts_from_zero_when_its_process_starts_again():
     watch = Watch()
     assert (watch.tokens(1000), watch.tokens(40, STARTED_S + 60)) == (1000, 40)
-    assert not watch.counted.told(watch.time_s)[0]
+    assert not watch.counted.fell_recently(watch.time_s)[0]
 
 
 def test_a_counter_counts_from_zero_when_no_process_start_is_told():
@@ -107,7 +107,7 @@ def test_gauges_stay_and_quantiles_are_unknown_for_the_window():
     assert fallen.running[0] == 3
     assert np.isnan([fallen.ttft_s[0], fallen.itl_s[0]]).all()
     assert np.isnan(watch.read(finished=1001, ttft_s=9).ttft_s[0])
-    later = watch.read(step_s=WINDOWS * WINDOW_S, finished=1002, ttft_s=0.2)
+    later = watch.read(step_s=UNKNOWN_WINDOWS * WINDOW_S, finished=1002, ttft_s=0.2)
     assert later.ttft_s[0] == 0.2
 
 
@@ -123,16 +123,16 @@ def test_pods_keep_their_counts_when_others_come_and_go():
         filled = PodSamples.filled(len(tokens))
         return replace(filled, time_s=np.full(len(tokens), at_s), generation_tokens=np.array(tokens))
 
-    _, counted = doubt(Counted.blank(0), samples(10, 20, at_s=1), np.full(2, 5.0), pods(1, 2), WINDOW_S)
-    seen, _ = doubt(counted, samples(0, 0, at_s=2), np.full(2, 5.0), pods(2, 3), WINDOW_S)
+    _, counted = discard_fallen(CounterHistory.blank(0), samples(10, 20, at_s=1), np.full(2, 5.0), pods(1, 2), WINDOW_S)
+    seen, _ = discard_fallen(counted, samples(0, 0, at_s=2), np.full(2, 5.0), pods(2, 3), WINDOW_S)
     assert np.isnan(seen.generation_tokens).tolist() == [True, False]
 
 
 def test_quantiles_of_a_workload_are_unknown_when_a_counter_of_one_of_its_pods_fell():
-    counted, of_pods = Counted.blank(0), pods(1, 2, 3, workloads=(0, 0, 1))
+    counted, of_pods = CounterHistory.blank(0), pods(1, 2, 3, workloads=(0, 0, 1))
     for at_s, finished in ((15.0, [10.0, 10.0, 10.0]), (30.0, [0.0, 11.0, 11.0])):
         columns = {"time_s": np.full(3, at_s), "finished": np.array(finished), "ttft_s": np.full(3, 9.0)}
         samples = replace(PodSamples.filled(3), **columns)
-        seen, counted = doubt(counted, samples, np.full(3, STARTED_S), of_pods, WINDOW_S)
+        seen, counted = discard_fallen(counted, samples, np.full(3, STARTED_S), of_pods, WINDOW_S)
     assert np.isnan(seen.finished).tolist() == [True, False, False]
     assert np.isnan(seen.ttft_s).tolist() == [True, True, False]

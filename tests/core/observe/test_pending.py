@@ -92,7 +92,7 @@ def test_a_pod_that_finds_no_node_though_gpus_are_free_claims_none():
     story, load = Story(spec(2, **RANKS)), loads(cluster, 20, 40)
     story.tick(cluster, **load)
     assert story.tick(cluster, **load).replicas.tolist() == [2, 1]
-    assert story.watch(cluster, pending.STUCK_S, **load).replicas.tolist() == [2, 3]
+    assert story.watch(cluster, pending.PENDING_S, **load).replicas.tolist() == [2, 3]
 
 
 def test_a_pod_that_waits_for_gpus_that_others_hold_gets_them_by_priority():
@@ -105,7 +105,7 @@ def test_no_serving_replica_is_taken_for_one_whose_pods_crash():
     cluster = two([1, 3], [2, 0], why=PendingClass.CRASH_LOOP, gpus=6.0)
     story, load = Story(spec(2, **RANKS)), loads(cluster, 50, 10)
     story.tick(cluster, **load)
-    assert story.watch(cluster, pending.STUCK_S, **load).replicas.tolist() == [1, 3]
+    assert story.watch(cluster, pending.PENDING_S, **load).replicas.tolist() == [1, 3]
 
 
 def test_crashing_replicas_keep_their_gpus_where_nobody_else_needs_them():
@@ -120,11 +120,11 @@ def test_after_a_crash_gpus_are_claimed_again_later_each_time():
     cut = two([1, 5], gpus=6.0)
     story, load = Story(spec(2, **RANKS)), {"running": 50.0}
     story.tick(crashing, **load)
-    story.watch(crashing, pending.STUCK_S + 5, **load)
-    waits = pending.FIRST_SETBACK_S
+    story.watch(crashing, pending.PENDING_S + 5, **load)
+    waits = pending.FIRST_BACKOFF_S
     assert story.watch(cut, waits - 10, **load).replicas[1] == 5
     assert story.watch(cut, 20, **load).replicas[1] < 5
-    story.watch(crashing, pending.STUCK_S + 5, **load)
+    story.watch(crashing, pending.PENDING_S + 5, **load)
     assert story.watch(cut, 2 * waits - 10, **load).replicas[1] == 5
     recovered = two([2, 4], gpus=6.0)
     assert story.watch(recovered, 10, **load).replicas[1] < 4  # a replica of the first has become ready

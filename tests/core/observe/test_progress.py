@@ -15,7 +15,7 @@ from autoscaler.core.explain.sentence import Explanation, explain
 from autoscaler.core.model.samples import PodSamples
 from autoscaler.core.model.types import Decision
 from autoscaler.core.observe import progress
-from autoscaler.core.observe.progress import GIVEN_UP_S, REPLACED_S, STUCK_S, Progress
+from autoscaler.core.observe.progress import REPLACEMENT_S, STUCK_S, UNTRUSTED_S, Progress
 from autoscaler.core.tick import tick
 from tests.core.world import Story, fleet, samples, spec, world
 
@@ -119,7 +119,7 @@ def test_fleet_never_grows_when_all_its_gauges_stand_still(waiting):
 def test_nothing_shrinks_when_a_pod_may_compute_a_long_prompt():
     service = served()
     before = service.replicas
-    service.run(GIVEN_UP_S - 2 * EVERY_S, stuck=before, shows=(13.0, 3.0))
+    service.run(UNTRUSTED_S - 2 * EVERY_S, stuck=before, shows=(13.0, 3.0))
     assert service.replicas == before
     assert not service.decision.trusted[0]
     assert "may compute a long prompt" in service.explained().sentence
@@ -152,7 +152,7 @@ def test_a_hung_single_pod_is_replaced_for_a_while_only():
     assert service.replicas == 2
     said = service.explained().sentence
     assert "wake-up recommends 2 for 165 s more, so that one replica serves beside 1 stuck" in said
-    service.run(REPLACED_S + 900, per_s=0.0, stuck=1)
+    service.run(REPLACEMENT_S + 900, per_s=0.0, stuck=1)
     assert max(service.counts) == 2
     assert service.replicas == 1
 
@@ -160,7 +160,7 @@ def test_a_hung_single_pod_is_replaced_for_a_while_only():
 @pytest.mark.slow
 def test_replacement_stays_when_it_is_used():
     service = single()
-    service.run(1.5 * REPLACED_S, per_s=0.2, stuck=1)
+    service.run(1.5 * REPLACEMENT_S, per_s=0.2, stuck=1)
     assert service.replicas == 2
 
 
@@ -220,7 +220,7 @@ def test_engines_without_a_counter_of_tokens_are_called_stuck_late(silent):
 
 def test_engines_that_count_nothing_are_never_called_stuck():
     service = Service(2)
-    nothing = dict.fromkeys(progress.COUNTS, NAN)
+    nothing = dict.fromkeys(progress.PROGRESS_COUNTERS, NAN)
     assert service.run(2400, stuck=2, told=False, **nothing).observation.stuck[0] == 0
 
 
@@ -348,7 +348,7 @@ def seen(*readings: dict[str, float]) -> tuple[Progress, PodSamples]:
     pace, cluster = Progress.blank(1), fleet([1])
     for number, columns in enumerate(readings):
         shown = samples(cluster, 1000.0 + 5.0 * number, **columns).pods
-        pace = progress.follow(pace, shown)
+        pace = progress.update(pace, shown)
     return pace, shown
 
 
@@ -383,7 +383,7 @@ def test_a_pod_is_stuck_when_its_last_readings_show_no_progress(moves, every_s):
         counted += 10.0 * moved
         time_s = 1000.0 + every_s * number
         shown = samples(fleet([1]), time_s, running=2.0, gaps=counted, generation_tokens=counted).pods
-        pace = progress.follow(pace, shown)
+        pace = progress.update(pace, shown)
         if number == 0 or moved:
             since_s, still = time_s, 0
         else:

@@ -25,7 +25,7 @@ def read(*steps, column="generation_tokens"):
     """Read one counter at (time, value) after (time, value); return the last rate and the memory."""
     memory, rates = Counters.blank(1), None
     for time_s, value in steps:
-        memory, rates, _ = readings.rates(pod(time_s, **{column: value}), memory)
+        memory, rates, _ = readings.update(pod(time_s, **{column: value}), memory)
     return rates[COUNTERS.index(column), 0], memory
 
 
@@ -56,11 +56,11 @@ def test_a_rate_is_the_fading_mean_whatever_the_spacing_of_readings(steps):
 @given(st.lists(st.floats(0.1, 200), min_size=1, max_size=20), st.floats(0.01, 1e4))
 def test_a_steady_counter_has_its_rate_from_the_second_reading_on(gaps, per_s):
     time_s, memory = 50.0, Counters.blank(1)
-    memory, rates, _ = readings.rates(pod(time_s, finished=7.0), memory)
+    memory, rates, _ = readings.update(pod(time_s, finished=7.0), memory)
     assert np.isnan(rates[FINISHED, 0])
     for gap_s in gaps:
         time_s += gap_s
-        memory, rates, _ = readings.rates(pod(time_s, finished=7.0 + per_s * (time_s - 50.0)), memory)
+        memory, rates, _ = readings.update(pod(time_s, finished=7.0 + per_s * (time_s - 50.0)), memory)
         assert rates[FINISHED, 0] == pytest.approx(per_s, rel=1e-6)
 
 
@@ -72,7 +72,7 @@ def test_after_a_long_gap_the_gap_weighs_as_past_and_not_as_present():
 
 def test_a_reading_that_is_not_new_changes_nothing():
     rate, memory = read((0, 0), (10, 1000))
-    again, rates, grown = readings.rates(pod(10, generation_tokens=1000), memory)
+    again, rates, grown = readings.update(pod(10, generation_tokens=1000), memory)
     assert rates[TOKENS, 0] == rate == pytest.approx(100)
     assert again.covered_s == memory.covered_s
     assert not grown.any()
@@ -81,7 +81,7 @@ def test_a_reading_that_is_not_new_changes_nothing():
 def test_an_older_reading_does_not_count_as_a_reset():
     """Two servers behind one address, of which one lags: its answers are of the past."""
     rate, memory = read((0, 0), (10, 1000))
-    _, rates, _ = readings.rates(pod(8, generation_tokens=800), memory)
+    _, rates, _ = readings.update(pod(8, generation_tokens=800), memory)
     assert rates[TOKENS, 0] == rate
 
 
@@ -98,7 +98,7 @@ def test_a_sum_of_which_one_part_restarted_does_not_count_the_rest_anew():
 def test_an_absent_counter_is_unknown_until_two_readings_in_a_row_and_leaves_the_others_alone():
     memory, seen = Counters.blank(1), []
     for time_s, tokens in ((0, 0), (10, 1000), (20, math.nan), (30, 3000), (40, 4000)):
-        memory, rates, _ = readings.rates(pod(time_s, generation_tokens=tokens, finished=time_s), memory)
+        memory, rates, _ = readings.update(pod(time_s, generation_tokens=tokens, finished=time_s), memory)
         seen.append((rates[TOKENS, 0], rates[FINISHED, 0]))
     tokens, finished = (np.array(column) for column in zip(*seen, strict=True))
     np.testing.assert_allclose(tokens, [np.nan, 100, np.nan, np.nan, 100])
@@ -107,23 +107,23 @@ def test_an_absent_counter_is_unknown_until_two_readings_in_a_row_and_leaves_the
 
 def test_a_pod_that_does_not_answer_keeps_its_memory():
     _, memory = read((0, 0), (10, 1000))
-    memory, rates, _ = readings.rates(pod(math.nan), memory)
+    memory, rates, _ = readings.update(pod(math.nan), memory)
     assert rates[TOKENS, 0] == pytest.approx(100)
-    _, rates, _ = readings.rates(pod(60, generation_tokens=6000), memory)
+    _, rates, _ = readings.update(pod(60, generation_tokens=6000), memory)
     assert rates[TOKENS, 0] == pytest.approx(100)
 
 
 def test_a_jump_that_nothing_could_have_counted_is_unknown():
     rate, memory = read((0, 0), (10, 1e14))
     assert np.isnan(rate)
-    memory, rates, _ = readings.rates(pod(20, generation_tokens=1e14 + 500), memory)
+    memory, rates, _ = readings.update(pod(20, generation_tokens=1e14 + 500), memory)
     assert rates[TOKENS, 0] == pytest.approx(50)
 
 
 def test_growth_since_the_last_reading_is_exact_and_survives_a_restart():
     memory, seen = Counters.blank(1), []
     for time_s, tokens in ((0, 100), (10, 100), (20, 130), (20, 130), (30, 4), (40, math.nan)):
-        memory, _, grown = readings.rates(pod(time_s, generation_tokens=tokens), memory)
+        memory, _, grown = readings.update(pod(time_s, generation_tokens=tokens), memory)
         seen.append(grown[TOKENS, 0])
     np.testing.assert_array_equal(seen, [0, 0, 30, 0, 4, np.nan])
 
@@ -131,7 +131,7 @@ def test_growth_since_the_last_reading_is_exact_and_survives_a_restart():
 @pytest.mark.parametrize("value", [-1.0, -np.inf, np.inf, 1e300])
 @pytest.mark.parametrize("table", [PodSamples, GatewaySamples])
 def test_what_cannot_be_true_is_unknown(table, value):
-    believed = readings.believe(table.filled(2, value), 100.0)
+    believed = readings.discard_implausible(table.filled(2, value), 100.0)
     for field in fields(table):
         if field.name not in TIMES:
             assert np.isnan(getattr(believed, field.name)).all(), field.name
@@ -139,11 +139,11 @@ def test_what_cannot_be_true_is_unknown(table, value):
 
 def test_plausible_readings_pass_unchanged_and_unknown_ones_stay_unknown():
     samples = replace(PodSamples.filled(2, 0.5), waiting=np.array([np.nan, 40.0]))
-    believed = readings.believe(samples, 100.0)
+    believed = readings.discard_implausible(samples, 100.0)
     for field in fields(PodSamples):
         np.testing.assert_array_equal(getattr(believed, field.name), getattr(samples, field.name))
 
 
 def test_a_reading_from_the_future_is_of_now_and_one_without_a_time_is_none():
     samples = replace(PodSamples.filled(3), time_s=np.array([150.0, np.inf, np.nan]))
-    np.testing.assert_array_equal(readings.believe(samples, 100.0).time_s, [100.0, np.nan, np.nan])
+    np.testing.assert_array_equal(readings.discard_implausible(samples, 100.0).time_s, [100.0, np.nan, np.nan])

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from autoscaler.core.model.fleet import PendingClass
-from autoscaler.core.observe.workloads import GATEWAY_REMEMBERED_S, MAX_GPU_AGE_S
+from autoscaler.core.observe.gpu_activity import MAX_GPU_AGE_S
+from autoscaler.core.observe.workloads import GATEWAY_REMEMBERED_S
 from tests.core.recordings import DATA, clients, columns, replay
 from tests.core.world import Story, first, fleet, seen, spec
 

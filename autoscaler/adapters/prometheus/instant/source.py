@@ -118,7 +118,7 @@ class PrometheusSource:
         self._slow_readings: dict[str, _SlowReading] = {}
         self._objective_counts = ObjectiveCounts()
         self._models = ForeignModels()
-        self._counted = counter_falls.Counted.blank(0)
+        self._counted = counter_falls.CounterHistory.blank(0)
 
     async def __aenter__(self) -> Self:
         await self._client.__aenter__()
@@ -186,11 +186,13 @@ class PrometheusSource:
     def _reject_false_falls(self, query_round: QueryRound, fleet: Fleet, columns: dict[str, FloatColumn]) -> PodSamples:
         """Make counters unknown that fell without a restart of their process, and report them."""
         start_s = columns.pop(counter_falls.PROCESS_START)
-        pods, self._counted = counter_falls.doubt(self._counted, PodSamples(**columns), start_s, fleet, self._window_s)
-        if len(rows := np.flatnonzero(self._counted.told(query_round.started_s))):
+        pods, self._counted = counter_falls.discard_fallen(
+            self._counted, PodSamples(**columns), start_s, fleet, self._window_s
+        )
+        if len(rows := np.flatnonzero(self._counted.fell_recently(query_round.started_s))):
             more = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
             pod = fleet.pods[rows[0]]
-            query_round.note("counters", f"pod {clean(f'{pod.namespace}/{pod.name}')}{more}: {counter_falls.WORDS}")
+            query_round.note("counters", f"pod {clean(f'{pod.namespace}/{pod.name}')}{more}: {counter_falls.PROBLEM}")
         return pods
 
     async def _update_conventions(self, query_round: QueryRound) -> None:
