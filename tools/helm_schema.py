@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from autoscaler.config.policy.schema import MAX_PREWARM, PolicySpec, Section, kind_of, section_of
-from autoscaler.config.values import Duration, Kind, Number, Share, StepKind, Switch, Text, Whole
+from autoscaler.config.values import Duration, Integer, Kind, Number, Share, StepKind, Switch, Text
 
 TARGET = Path(__file__).parents[1] / "charts" / "vllm-autoscaler" / "values.schema.json"
 PERCENT = r"^[0-9]{1,6}(\.[0-9]{1,6})?%$"
@@ -52,7 +52,7 @@ def _value(kind: Kind) -> Schema:
         case StepKind():
             bounds = {"minimum": 1, "maximum": kind.most_replicas}
             return {"type": ["integer", "string"], **bounds, "pattern": PERCENT}
-        case Whole():
+        case Integer():
             return {"type": "integer", "minimum": kind.least, "maximum": kind.most}
         case Number():
             return {"type": "number", "minimum": kind.least, "maximum": kind.most}

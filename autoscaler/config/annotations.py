@@ -9,7 +9,7 @@ from typing import Any
 
 from autoscaler.catalog.engines import ENGINES
 from autoscaler.config.policy.schema import OVERRIDES
-from autoscaler.config.values import NAME, Kind, OneOf, Pattern, Text, Whole
+from autoscaler.config.values import NAME, Integer, Kind, OneOf, Pattern, Text
 from autoscaler.config.yaml import read_scalar
 
 PREFIX = "vllm-autoscaler.io/"
@@ -38,7 +38,7 @@ ANNOTATIONS: Mapping[str, Kind] = MappingProxyType(
         "service": Pattern(r"[A-Za-z0-9]([-_./A-Za-z0-9]{0,126}[A-Za-z0-9])?", "1 to 128 letters, digits and - _ . /"),
         "model": MODEL,
         "engine": OneOf(tuple(ENGINES)),
-        "metrics-port": Whole(1, 65_535),
+        "metrics-port": Integer(1, 65_535),
         "metrics-scheme": OneOf(SCHEMES),
         "metrics-path": Pattern(r"/[-._~/A-Za-z0-9]{0,255}", "a path: / and at most 255 letters, digits and - . _ ~ /"),
         "paused": OneOf(("true", "false")),
@@ -74,4 +74,4 @@ def override_path(name: str) -> str:
 def read(name: str, text: str) -> Any:
     """Read the value of one of `ANNOTATIONS`. Raises ValueError with the problem only."""
     kind = ANNOTATIONS[name]
-    return kind.read(read_scalar(text) if isinstance(kind, Whole) else text)
+    return kind.read(read_scalar(text) if isinstance(kind, Integer) else text)

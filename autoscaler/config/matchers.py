@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 
-MOST_CHARACTERS = 1000
-MOST_MATCHERS = 16
+MAX_CHARACTERS = 1000
+MAX_MATCHERS = 16
 ALLOWED = (
     'matchers such as cluster="prod",team!~"test.*": a label, one of = != =~ !~, and a text in double quotes, '
-    f"separated by commas; at most {MOST_MATCHERS} of them and {MOST_CHARACTERS} characters"
+    f"separated by commas; at most {MAX_MATCHERS} of them and {MAX_CHARACTERS} characters"
 )
 
 _MATCHER = re.compile(
@@ -24,7 +24,7 @@ def read_matchers(written: str) -> str:
 
     In quoted text only the escapes of a quote and a backslash are allowed, because regular expressions need no others.
     """
-    if len(written) > MOST_CHARACTERS:
+    if len(written) > MAX_CHARACTERS:
         raise ValueError(f"{len(written)} characters")
     if not written.isprintable():
         raise ValueError("characters that cannot be printed")
@@ -48,6 +48,6 @@ def read_matchers(written: str) -> str:
             if text[at] != ",":
                 raise ValueError(f"no comma at {text[at : at + 40].strip()!r}")
             at += 1
-    if len(matchers) > MOST_MATCHERS:
+    if len(matchers) > MAX_MATCHERS:
         raise ValueError(f"{len(matchers)} matchers")
     return ",".join(matchers)

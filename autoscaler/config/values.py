@@ -189,7 +189,7 @@ class Quantity:
 
 
 @dataclass(frozen=True)
-class Whole(FieldKind):
+class Integer(FieldKind):
     """A whole number."""
 
     least: int

@@ -2,7 +2,7 @@
 
 import pytest
 
-from autoscaler.config.matchers import MOST_CHARACTERS, read_matchers
+from autoscaler.config.matchers import MAX_CHARACTERS, read_matchers
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_valid_matchers_are_normalized(written: str, read: str):
         ('a="b\nc"', "cannot be printed"),
         ('k8s.cluster="x"', "no matcher at"),
         (",".join(f'a{number}="b"' for number in range(17)), "17 matchers"),
-        ('a="' + "x" * MOST_CHARACTERS + '"', "characters"),
+        ('a="' + "x" * MAX_CHARACTERS + '"', "characters"),
     ],
 )
 def test_the_fault_is_named_when_matchers_are_not_valid(written: str, said: str):

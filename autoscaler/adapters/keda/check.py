@@ -45,7 +45,7 @@ def check_scaled_object(document: Document, book: PolicyBook) -> Iterator[Findin
     yield from _check_others(document, ours)
     yield from _check_annotations(document)
     policy = _policy(mapping(at(document.value, *so.TRIGGERS, ours[0], "metadata")), book)
-    most = so.whole(document.value, so.MAX, so.MOST, so.DEFAULT_MAX) or so.DEFAULT_MAX
+    most = so.integer(document.value, so.MAX, so.MOST, so.DEFAULT_MAX) or so.DEFAULT_MAX
     yield from _check_counts(document, policy)
     for direction in (so.UP, so.DOWN):
         yield from _check_direction(document, direction, most)
@@ -123,8 +123,8 @@ def _check_annotations(document: Document) -> Iterator[Finding]:
 
 def _check_counts(document: Document, policy: PolicySpec | None) -> Iterator[Finding]:
     """Compare the bounds of the ScaledObject with those of the policy."""
-    least = so.whole(document.value, so.MIN, so.LEAST, so.DEFAULT_MIN)
-    most = so.whole(document.value, so.MAX, so.MOST, so.DEFAULT_MAX)
+    least = so.integer(document.value, so.MIN, so.LEAST, so.DEFAULT_MIN)
+    most = so.integer(document.value, so.MAX, so.MOST, so.DEFAULT_MAX)
     if least is None or most is None or least > most or policy is None:
         return  # invalid bounds are errors already
     if policy.replicas.max > most:
@@ -135,7 +135,7 @@ def _check_counts(document: Document, policy: PolicySpec | None) -> Iterator[Fin
     if policy.replicas.max < least:
         problem = f"above replicas.max of the policy, which is {policy.replicas.max}, so the count stays at {least}"
         yield document.warning(so.MIN, problem, f"at most {policy.replicas.max}")
-    idles = so.whole(document.value, so.IDLE, so.LEAST) == 0  # then KEDA scales to zero from any count
+    idles = so.integer(document.value, so.IDLE, so.LEAST) == 0  # then KEDA scales to zero from any count
     if policy.scale_to_zero.enabled and least > 0 and not idles:
         problem = "keeps the workload above zero, although its policy allows zero"
         yield document.warning(so.MIN, problem, "0, or idleReplicaCount: 0 beside it, or scaleToZero.enabled: false")
@@ -147,9 +147,9 @@ def _check_cooldown(document: Document) -> Iterator[Finding]:
     KEDA 2.20 closes its cached scaler when a call fails. A poll at the same moment finds it closed, gets no error, and
     treats the workload as idle. Then only the cooldown keeps the replicas.
     """
-    cooldown_s = so.whole(document.value, so.COOLDOWN, so.SECONDS, so.DEFAULT_COOLDOWN_S)
-    to_zero = so.whole(document.value, so.MIN, so.LEAST, so.DEFAULT_MIN) == 0
-    idles = so.whole(document.value, so.IDLE, so.LEAST) == 0
+    cooldown_s = so.integer(document.value, so.COOLDOWN, so.SECONDS, so.DEFAULT_COOLDOWN_S)
+    to_zero = so.integer(document.value, so.MIN, so.LEAST, so.DEFAULT_MIN) == 0
+    idles = so.integer(document.value, so.IDLE, so.LEAST) == 0
     if cooldown_s is not None and cooldown_s < so.DEFAULT_COOLDOWN_S and (to_zero or idles):
         problem = "KEDA 2.20 can treat a failed call as an idle workload, and scales to zero if calls fail for longer"
         yield document.warning(so.COOLDOWN, problem, f"at least {so.DEFAULT_COOLDOWN_S}, or minReplicaCount: 1")
@@ -157,7 +157,7 @@ def _check_cooldown(document: Document) -> Iterator[Finding]:
 
 def _check_fallback(document: Document, policy: PolicySpec | None) -> Iterator[Finding]:
     """Find a fallback that removes replicas while the load is not known."""
-    replicas = so.whole(document.value, (*so.FALLBACK, "replicas"), so.LEAST)
+    replicas = so.integer(document.value, (*so.FALLBACK, "replicas"), so.LEAST)
     behavior = at(document.value, *so.FALLBACK, "behavior")
     if replicas is None:
         return
@@ -189,7 +189,7 @@ def _check_direction(document: Document, place: Loc, most: int) -> Iterator[Find
     if select == so.DISABLED:
         yield document.warning((*place, "selectPolicy"), "the HPA never moves this way", "Max")
     window_place = (*place, "stabilizationWindowSeconds")
-    if so.whole(document.value, window_place, so.WINDOW, 0 if up else 300):
+    if so.integer(document.value, window_place, so.WINDOW, 0 if up else 300):
         problem = "the HPA waits in addition to the policy's stabilization"
         if rules.get("stabilizationWindowSeconds") is None:
             problem = f"absent, which means 300: {problem}"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from autoscaler.catalog.series import Aggregation, Labels, Readings, Series, SeriesByName
 
 PROCESS, RANK = "pid", "tp_rank"
-MOST_PID_DIGITS = 10  # Linux has at most 2**22 processes
+MAX_PID_DIGITS = 10  # Linux has at most 2**22 processes
 
 
 def read(readings: Readings, series: SeriesByName) -> float:
@@ -58,7 +58,7 @@ def _drop_dead_processes(values: Sequence[tuple[Labels, float]]) -> Sequence[tup
     for labels, value in values:
         pid = labels.get(PROCESS, "")
         others = frozenset((name, text) for name, text in labels.items() if name != PROCESS or RANK not in labels)
-        number = int(pid) if pid.isascii() and pid.isdecimal() and len(pid) < MOST_PID_DIGITS else -1
+        number = int(pid) if pid.isascii() and pid.isdecimal() and len(pid) < MAX_PID_DIGITS else -1
         if others not in newest or number > newest[others][0]:
             newest[others] = number, (labels, value)
     return [kept for _, kept in newest.values()]

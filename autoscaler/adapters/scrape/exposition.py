@@ -58,8 +58,8 @@ class Exposition:
     broken: set[str] = field(default_factory=set)  # names left out because one of their lines is malformed
 
 
-def parse(body: bytes, wanted: frozenset[bytes]) -> Exposition:
-    """Return the samples whose names are in `wanted`.
+def parse(body: bytes, sample_names: frozenset[bytes]) -> Exposition:
+    """Return the samples whose names are in `sample_names`.
 
     A name with a malformed line is left out completely, because a sum without that line would be too small.
     Raises Unreadable for a body that is too large, binary or truncated. A truncated body has no final line end, and its
@@ -73,7 +73,7 @@ def parse(body: bytes, wanted: frozenset[bytes]) -> Exposition:
         raise Unreadable("binary, not metrics text")
     if len(body) >= MAX_LINES and body.count(b"\n") >= MAX_LINES:  # counting is not free
         raise Unreadable(f"more than {MAX_LINES} lines")
-    lines: list[tuple[bytes, bytes, bytes, bytes]] = _finder(wanted).findall(b"\n" + body)
+    lines: list[tuple[bytes, bytes, bytes, bytes]] = _finder(sample_names).findall(b"\n" + body)
     if len(body) > MAX_REQUESTED_BYTES and sum(len(part) for line in lines for part in line) > MAX_REQUESTED_BYTES:
         raise Unreadable(f"more than {MAX_REQUESTED_BYTES} bytes of the metrics that are read")
     series: defaultdict[bytes, list[Sample]] = defaultdict(list)
@@ -97,14 +97,14 @@ def parse(body: bytes, wanted: frozenset[bytes]) -> Exposition:
 
 
 @lru_cache(maxsize=64)
-def _finder(wanted: frozenset[bytes]) -> re.Pattern[bytes]:
+def _finder(sample_names: frozenset[bytes]) -> re.Pattern[bytes]:
     """Return a pattern that finds each line of the requested samples, in text with a line end before each line.
 
     Its groups are the name, then labels and value of a line in the common form, else the rest of the line. One regular
     expression is faster than a loop over the lines, most of which are not requested.
     """
     common = rb"(\{[^\n}]{0,500}\})? ([^\s{}#_]{1,40})(?=\n)"
-    return re.compile(rb"\n[ \t\r\f\v]*(%b)(?:%b|(?=[\s{])([^\n]*))" % (_any_of(wanted), common))
+    return re.compile(rb"\n[ \t\r\f\v]*(%b)(?:%b|(?=[\s{])([^\n]*))" % (_any_of(sample_names), common))
 
 
 def _any_of(words: Iterable[bytes]) -> bytes:

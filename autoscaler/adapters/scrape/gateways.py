@@ -32,7 +32,7 @@ from autoscaler.ports import Clock
 
 _SLOTS = 12  # points kept per window
 
-_WANTED = frozenset(name.encode() for name in (START_TIME, *metric_names()))
+_SAMPLE_NAMES = frozenset(name.encode() for name in (START_TIME, *metric_names()))
 _COUNTERS = frozenset(part.name for row in GATEWAYS.values() for one in row.arrivals for part in one.parts())
 
 Key = tuple[str, frozenset[tuple[str, str]]]  # name and labels of a counter
@@ -76,12 +76,12 @@ class GatewayScraper:
         """
         begin_s = self._clock.now_s()
         builder = ReportBuilder()
-        answers = await self._reader.read(_WANTED, deadline_s, builder)
-        front = self._front(fleet, answers, self._clock.now_s(), builder)
+        answers = await self._reader.read(_SAMPLE_NAMES, deadline_s, builder)
+        gateways = self._read_gateways(fleet, answers, self._clock.now_s(), builder)
         report = builder.build("gateway", self._clock.now_s() - begin_s)
-        return Samples(PodSamples.filled(len(fleet.pods)), front, (report,))
+        return Samples(PodSamples.filled(len(fleet.pods)), gateways, (report,))
 
-    def _front(
+    def _read_gateways(
         self, fleet: Fleet, answers: dict[URL, Exposition], now_s: float, builder: ReportBuilder
     ) -> GatewaySamples:
         waiting = np.full(len(fleet.workloads), np.nan)

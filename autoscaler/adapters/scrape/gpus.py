@@ -27,7 +27,7 @@ from autoscaler.ports import Clock
 WINDOW_S = 180.0  # six collections of DCGM
 SLOT_S = 15.0
 
-_WANTED = frozenset(name.encode() for name in gpus.metric_names())
+_SAMPLE_NAMES = frozenset(name.encode() for name in gpus.metric_names())
 _Device = tuple[str, ...]
 
 
@@ -54,7 +54,7 @@ class DcgmScraper:
         row_of = {(pod.namespace, pod.name): row for row, pod in enumerate(fleet.pods)}
         columns = {column.name: np.full(len(fleet.pods), np.nan) for column in fields(PodSamples)}
 
-        for exposition in (await self._reader.read(_WANTED, deadline_s, builder)).values():
+        for exposition in (await self._reader.read(_SAMPLE_NAMES, deadline_s, builder)).values():
             _fill(columns, exposition, row_of, self._clock.now_s())
         self._keep_peaks(fleet, columns)
         report = builder.build("dcgm", self._clock.now_s() - begin_s)

@@ -53,7 +53,7 @@ class _PodState:
     metrics_url: URL
     load_url: URL | None
     model: str = ""  # as declared by the workload
-    asked_s: float = -math.inf  # time of the last request
+    requested_s: float = -math.inf  # time of the last request
     silent: bool = False  # the last request failed
     start_time_s: float = math.nan
     windows: dict[str, HistogramWindow] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class PodScraper:
         self._clock = clock
         self._spellings = all_spellings(settings.metric_prefixes)
         self._engines = engines or engines_spelled(self._spellings)
-        self._wanted = {name: pod_columns.sample_names(engine) for name, engine in self._engines.items()}
+        self._sample_names = {name: pod_columns.sample_names(engine) for name, engine in self._engines.items()}
         self._access = Access(settings)
         self._fetcher = Fetcher(
             concurrency=settings.concurrency,
@@ -100,10 +100,10 @@ class PodScraper:
         self._update_states(fleet, builder)
         rows = [row for row, pod_id in enumerate(fleet.pod_id.tolist()) if pod_id in self._states]
         states = {row: self._states[int(fleet.pod_id[row])] for row in rows}
-        rows.sort(key=lambda row: (states[row].silent, not fleet.pod_ready[row], states[row].asked_s))
+        rows.sort(key=lambda row: (states[row].silent, not fleet.pod_ready[row], states[row].requested_s))
 
         async def visit(row: int) -> None:
-            states[row].asked_s, states[row].silent = self._clock.now_s(), True
+            states[row].requested_s, states[row].silent = self._clock.now_s(), True
             workload = fleet.pod_workload[row]
             limits_s = {name: float(getattr(objectives, name)[workload]) for name in WITHIN.values()}
             problem = await self._read(states[row], limits_s, table[:, row], builder)
@@ -167,12 +167,12 @@ class PodScraper:
     ) -> str:
         """Read one pod into its cells of the table; return the problem, or ""."""
         builder.requests += 1
-        body, problem = await self._ask(state, state.metrics_url)
+        body, problem = await self._get(state, state.metrics_url)
         if body is None:
             return problem + _advice(problem, state)
         now_s = self._clock.now_s()
         try:
-            exposition = parse(body, self._wanted[state.engine.name])
+            exposition = parse(body, self._sample_names[state.engine.name])
         except Unreadable as error:
             return str(error)
         if exposition.broken:
@@ -207,7 +207,7 @@ class PodScraper:
         line = unread_name_hint(found[1].decode(), self._spellings, engine.name) if found else ""
         return f": {line or 'are its statistics off (--disable-log-stats), or not on (--enable-metrics)?'}"
 
-    async def _ask(self, state: _PodState, url: URL) -> Answer:
+    async def _get(self, state: _PodState, url: URL) -> Answer:
         try:
             return await self._fetcher.get(url, self._access.pod_token(state.pod.namespace))
         except CredentialError as error:
@@ -243,7 +243,7 @@ class PodScraper:
         if state.load_url is None or not (asleep or learning):
             return math.nan
         builder.requests += 1
-        load = _server_load((await self._ask(state, state.load_url)).body)
+        load = _server_load((await self._get(state, state.load_url)).body)
         state.tracks_load = state.tracks_load or load > 0
         if learning and not state.tracks_load:
             state.probe_after_s = self._clock.now_s() + LOAD_PROBE_S

@@ -37,7 +37,9 @@ class UrlReader:
     async def __aexit__(self, *_: object) -> None:
         await self._fetcher.__aexit__()
 
-    async def read(self, wanted: frozenset[bytes], deadline_s: float, builder: ReportBuilder) -> dict[URL, Exposition]:
+    async def read(
+        self, sample_names: frozenset[bytes], deadline_s: float, builder: ReportBuilder
+    ) -> dict[URL, Exposition]:
         """Return the answers within `deadline_s` seconds. Failures are added to `builder`."""
         answers: dict[URL, Exposition] = {}
 
@@ -49,7 +51,7 @@ class UrlReader:
                 body, problem = None, str(error)
             if body is not None:
                 try:
-                    answers[url] = parse(body, wanted)
+                    answers[url] = parse(body, sample_names)
                 except Unreadable as error:
                     problem = str(error)
             if problem:

@@ -14,7 +14,7 @@ from autoscaler.config.findings import Finding, one_of
 from autoscaler.config.policy.compile import OverrideError, override, override_value
 from autoscaler.config.policy.parse import PolicyBook
 from autoscaler.config.policy.schema import Policy
-from autoscaler.config.values import Whole
+from autoscaler.config.values import Integer
 from autoscaler.config.yaml import Document, Loc
 
 # Places of the pod templates, by kind.
@@ -29,7 +29,7 @@ TEMPLATES: Mapping[str, tuple[Loc, ...]] = MappingProxyType(
     }
 )
 _GRACE_S = 30.0  # default of Kubernetes
-_GRACE = Whole(0, 10**9)
+_GRACE = Integer(0, 10**9)
 _MARGIN_S = 10.0  # between the end of the drain and the kill
 _SHUTDOWN_TIMEOUT = re.compile(r"""--shutdown-timeout(?![-\w])(?:[ =]["']?(\d{1,6})\b)?""", re.ASCII)
 _SLEEP = re.compile(r"\bsleep (\d{1,6})([smh]?)\b", re.ASCII)

@@ -15,12 +15,12 @@ from autoscaler.config.check import trigger
 from autoscaler.config.check.manifests import at, mapping
 from autoscaler.config.findings import one_of, shown
 from autoscaler.config.policy.parse import PolicyBook
-from autoscaler.config.values import Quantity, Whole
+from autoscaler.config.values import Integer, Quantity
 from autoscaler.config.yaml import Loc, dotted
 
 PUSH, POLL = "external-push", "external"  # types of our trigger
 DEFAULT_MIN, DEFAULT_MAX, DEFAULT_COOLDOWN_S = 0, 100, 300  # defaults of KEDA
-LEAST, MOST = Whole(0, 100_000), Whole(1, 100_000)  # the maximum of an HPA is at least 1
+LEAST, MOST = Integer(0, 100_000), Integer(1, 100_000)  # the maximum of an HPA is at least 1
 TOLERANCE = Quantity(10)
 TARGETS: Mapping[str, str] = MappingProxyType(
     {"Deployment": "apps/v1", "StatefulSet": "apps/v1", "LeaderWorkerSet": "leaderworkerset.x-k8s.io/v1"}
@@ -62,8 +62,8 @@ KEYS: Mapping[Loc, tuple[str, ...]] = MappingProxyType(
     }
 )
 _INT32 = 2**31 - 1
-SECONDS, _FAILURES, _POLLING = Whole(0, _INT32), Whole(0, _INT32), Whole(1, _INT32)
-WINDOW, _STEP, _PERIOD = Whole(0, 3600), Whole(1, _INT32), Whole(1, 1800)
+SECONDS, _FAILURES, _POLLING = Integer(0, _INT32), Integer(0, _INT32), Integer(1, _INT32)
+WINDOW, _STEP, _PERIOD = Integer(0, 3600), Integer(1, _INT32), Integer(1, 1800)
 MAX_STEPS = 64  # policies checked per direction
 _STEP_TYPES, _SELECTS = ("Pods", "Percent"), ("Max", "Min", DISABLED)
 
@@ -108,7 +108,7 @@ def is_set(annotations: Mapping[str, Any], name: str) -> bool:
     return annotations.get(name, "false") not in _FALSE
 
 
-def whole(value: object, place: Loc, kind: Whole, absent: int | None = None) -> int | None:
+def integer(value: object, place: Loc, kind: Integer, absent: int | None = None) -> int | None:
     """Return a whole number; `absent` if it is missing, None if it is invalid."""
     found = at(value, *place)
     try:
@@ -151,15 +151,15 @@ def faults(value: object, ours: Sequence[int], book: PolicyBook | None = None) -
     yield from _counts(value)
     for direction in (UP, DOWN):
         yield from _direction(value, direction)
-    yield from _whole(value, ("spec", "pollingInterval"), _POLLING)
-    yield from _whole(value, COOLDOWN, SECONDS)
-    yield from _whole(value, ("spec", "initialCooldownPeriod"), SECONDS)
+    yield from _check_integer(value, ("spec", "pollingInterval"), _POLLING)
+    yield from _check_integer(value, COOLDOWN, SECONDS)
+    yield from _check_integer(value, ("spec", "initialCooldownPeriod"), SECONDS)
     if at(value, *FALLBACK) is not None:
-        yield from _whole(value, (*FALLBACK, "failureThreshold"), _FAILURES, required=True)
-        yield from _whole(value, (*FALLBACK, "replicas"), LEAST, required=True)
+        yield from _check_integer(value, (*FALLBACK, "failureThreshold"), _FAILURES, required=True)
+        yield from _check_integer(value, (*FALLBACK, "replicas"), LEAST, required=True)
 
 
-def _whole(value: object, place: Loc, kind: Whole, required: bool = False) -> Iterator[Fault]:
+def _check_integer(value: object, place: Loc, kind: Integer, required: bool = False) -> Iterator[Fault]:
     found = at(value, *place)
     if found is None:
         if required:
@@ -209,11 +209,11 @@ def _trigger(value: object, index: int, book: PolicyBook | None) -> Iterator[Fau
 
 
 def _counts(value: object) -> Iterator[Fault]:
-    yield from _whole(value, MIN, LEAST)
-    yield from _whole(value, MAX, MOST)
-    yield from _whole(value, IDLE, LEAST)
-    least, most = whole(value, MIN, LEAST, DEFAULT_MIN), whole(value, MAX, MOST, DEFAULT_MAX)
-    idle = whole(value, IDLE, LEAST)
+    yield from _check_integer(value, MIN, LEAST)
+    yield from _check_integer(value, MAX, MOST)
+    yield from _check_integer(value, IDLE, LEAST)
+    least, most = integer(value, MIN, LEAST, DEFAULT_MIN), integer(value, MAX, MOST, DEFAULT_MAX)
+    idle = integer(value, IDLE, LEAST)
     if least is not None and most is not None and least > most:
         yield Fault(MIN, "above maxReplicaCount", f"at most {most}")
     if least is not None and idle is not None:
@@ -229,7 +229,7 @@ def _direction(value: object, place: Loc) -> Iterator[Fault]:
     select = rules.get("selectPolicy")
     if select is not None and select not in _SELECTS:
         yield Fault((*place, "selectPolicy"), "unknown", one_of(_SELECTS, str(select)))
-    yield from _whole(value, (*place, "stabilizationWindowSeconds"), WINDOW)
+    yield from _check_integer(value, (*place, "stabilizationWindowSeconds"), WINDOW)
     if (stated := rules.get("tolerance")) is not None:
         try:
             TOLERANCE.read(stated)
@@ -246,5 +246,5 @@ def _direction(value: object, place: Loc) -> Iterator[Fault]:
         kind = at(value, *item, "type")
         if kind not in _STEP_TYPES:
             yield Fault((*item, "type"), "missing" if kind is None else "unknown", one_of(_STEP_TYPES, str(kind)))
-        yield from _whole(value, (*item, "value"), _STEP, required=True)
-        yield from _whole(value, (*item, "periodSeconds"), _PERIOD, required=True)
+        yield from _check_integer(value, (*item, "value"), _STEP, required=True)
+        yield from _check_integer(value, (*item, "periodSeconds"), _PERIOD, required=True)

@@ -21,6 +21,7 @@ from autoscaler.config.values import (
     Cron,
     Duration,
     FieldKind,
+    Integer,
     Kind,
     Number,
     OneOf,
@@ -30,7 +31,6 @@ from autoscaler.config.values import (
     Switch,
     Text,
     TimeZone,
-    Whole,
 )
 
 API_VERSION = "vllm-autoscaler.io/v1"
@@ -69,12 +69,12 @@ class Objective(Section):
 class Replicas(Section):
     """Floor and ceiling. Only a pool with too few GPUs gives less than the floor."""
 
-    min: Annotated[int, Whole(0, MAX_REPLICAS)] = Field(
+    min: Annotated[int, Integer(0, MAX_REPLICAS)] = Field(
         default=1,
         description="Floor while the workload is awake; a workload at zero wakes to at least this many. Whether it "
         "goes to zero is decided by `scaleToZero` alone.",
     )
-    max: Annotated[int, Whole(1, MAX_REPLICAS)] = Field(default=16, description="Ceiling, not below `min`.")
+    max: Annotated[int, Integer(1, MAX_REPLICAS)] = Field(default=16, description="Ceiling, not below `min`.")
 
     @model_validator(mode="after")
     def _order(self) -> Self:
@@ -182,7 +182,7 @@ class Prewarm(Section):
         description="Time zone of both. A time that daylight saving skips occurs when the clock jumps; a time that "
         "occurs twice counts the first time.",
     )
-    replicas: Annotated[int, Whole(1, MAX_REPLICAS)] = Field(description="Replicas that must be ready in the window.")
+    replicas: Annotated[int, Integer(1, MAX_REPLICAS)] = Field(description="Replicas that must be ready in the window.")
     lead: Annotated[float | None, Duration(0.0, auto=True)] = Field(
         default=None, description="How long before the start to request them; `auto`: one learned cold start."
     )
@@ -208,7 +208,7 @@ class PolicySpec(Section):
     """The policy itself."""
 
     objective: Objective = Objective()
-    priority: Annotated[int, Whole(-1_000_000, 1_000_000)] = Field(
+    priority: Annotated[int, Integer(-1_000_000, 1_000_000)] = Field(
         default=100,
         description="Higher is served first when GPUs are short. "
         "No workload gets headroom before all have the replicas that their load needs.",

@@ -98,7 +98,7 @@ def test_every_field_of_a_policy_arrives_in_its_column():
 
 @pytest.mark.parametrize("path", list(OVERRIDES))
 def test_every_field_override_changes_only_its_column(path: str):
-    written = {"Share": "33%", "Number": "3.5", "Whole": "3", "StepKind": "3", "Switch": "true"}
+    written = {"Share": "33%", "Number": "3.5", "Integer": "3", "StepKind": "3", "Switch": "true"}
     text = written.get(type(OVERRIDES[path].kind).__name__, "7s")
     base = override(BOOK.policies["realtime"], (("scaleToZero.idleAfter", "9m"),))
     before = spec_row(base.spec)

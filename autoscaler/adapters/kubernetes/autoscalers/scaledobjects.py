@@ -98,8 +98,8 @@ def read_scaled_object(seen: objects.ScaledObject) -> ScaledObjectSpec:
     external = [index for index, one in enumerate(triggers) if _metadata(one) is not None]
     ours = [index for index in external if trigger.POLICY in (_metadata(triggers[index]) or {})]
     metadata = _comparable(_metadata(triggers[ours[0]]) or {}) if ours else {}
-    least = so.whole(value, so.MIN, so.LEAST, so.DEFAULT_MIN) or 0
-    most = so.whole(value, so.MAX, so.MOST, so.DEFAULT_MAX) or so.DEFAULT_MAX
+    least = so.integer(value, so.MIN, so.LEAST, so.DEFAULT_MIN) or 0
+    most = so.integer(value, so.MAX, so.MOST, so.DEFAULT_MAX) or so.DEFAULT_MAX
     target = _target(seen.metadata.namespace, mapping(at(value, "spec", "scaleTargetRef")))
     annotations = seen.metadata.annotations or {}
     return ScaledObjectSpec(
@@ -126,7 +126,7 @@ def read_scaled_object(seen: objects.ScaledObject) -> ScaledObjectSpec:
         pauses_scale_out=so.is_set(annotations, so.PAUSED_OUT),
         forces_activation=so.is_set(annotations, so.FORCED),
         disabled_directions=(_is_disabled(value, so.UP), _is_disabled(value, so.DOWN)),
-        scales_to_zero=least == 0 or so.whole(value, so.IDLE, so.LEAST) == 0,
+        scales_to_zero=least == 0 or so.integer(value, so.IDLE, so.LEAST) == 0,
         metric=COMPOSITE_METRIC if at(value, *so.MODIFIERS) else f"s{ours[0] if ours else 0}-{METRIC_NAME}",
         other_deciders=_other_deciders(value, triggers, seen.status),
     )

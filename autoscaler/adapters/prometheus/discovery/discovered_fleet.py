@@ -174,14 +174,14 @@ class DiscoveredFleet:
 
     async def _query(self, query_round: QueryRound) -> DiscoveryResult | None:
         """Run all queries; None if those for conventions or engines failed."""
-        answer = await query_round.ask(CONVENTIONS, convention_query(self._spellings))
+        answer = await query_round.query(CONVENTIONS, convention_query(self._spellings))
         if answer is None:
             return None
         self._server_clock.update(answer)
         await self._unread_metrics.report(query_round)
         conventions = read_conventions(values_by_metric(answer.vector))
         table = engines_spelled(conventions.spellings).values()
-        engines = await query_round.ask("engines", reporting_pods_query(table))
+        engines = await query_round.query("engines", reporting_pods_query(table))
         if engines is None:
             return None
         found = _read_engines(engines.vector, self._namespaces)
@@ -196,7 +196,7 @@ class DiscoveredFleet:
         if conventions.gpus:
             queries["devices"] = devices_query()
         async with asyncio.TaskGroup() as group:
-            tasks = {name: group.create_task(query_round.ask(name, query)) for name, query in queries.items()}
+            tasks = {name: group.create_task(query_round.query(name, query)) for name, query in queries.items()}
         answers = {name: each.vector for name, task in tasks.items() if (each := task.result()) is not None}
         vectors = answer.vector, engines.vector, *answers.values()
         self._clusters = found.clusters

@@ -152,7 +152,7 @@ class Inventory:
             return model_workload(namespace, model or namespace)
         facts = result.pods.get(name)
         controller = facts.controller if facts else ("", "")
-        ref = owner_of(namespace, pod, model, controller, result.controllers.of_replica_set)
+        ref = owner_of(namespace, pod, model, controller, result.controllers.replica_set_owners)
         if ref.kind == "StatefulSet" and (led := leader_worker_set_of(namespace, pod)) in self._leader_worker_sets:
             return led
         return ref

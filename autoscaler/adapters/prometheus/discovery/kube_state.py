@@ -111,7 +111,7 @@ class _Containers:
 class Controllers:
     """Facts about the controllers of pods."""
 
-    of_replica_set: dict[Name, Name]  # (kind, name) of the owner, by (namespace, ReplicaSet)
+    replica_set_owners: dict[Name, Name]  # (kind, name) of the owner, by (namespace, ReplicaSet)
     replicas: dict[tuple[str, str, str], float]  # spec.replicas, by (namespace, kind, name)
 
 
@@ -178,19 +178,19 @@ def _update_container(
 
 def read_controllers(vector: Vector) -> Controllers:
     """Return the owners of ReplicaSets and the spec.replicas of controllers."""
-    of_replica_set: dict[Name, Name] = {}
+    replica_set_owners: dict[Name, Name] = {}
     replicas: dict[tuple[str, str, str], float] = {}
     for raw, value in zip(vector.labels, vector.values.tolist(), strict=True):
         labels = _own_labels(parse_labels(raw))
         namespace = labels.get("namespace", "")
         if replica_set := labels.get("replicaset"):
             if labels.get("owner_name"):  # "<none>" for ReplicaSets without an owner, which is no known kind
-                of_replica_set[namespace, replica_set] = labels.get("owner_kind", ""), labels["owner_name"]
+                replica_set_owners[namespace, replica_set] = labels.get("owner_kind", ""), labels["owner_name"]
         elif 0 <= value < math.inf:
             for kind, label in (("Deployment", "deployment"), ("StatefulSet", "statefulset")):
                 if name := labels.get(label):
                     replicas[namespace, kind, name] = value
-    return Controllers(of_replica_set, replicas)
+    return Controllers(replica_set_owners, replicas)
 
 
 def _own_labels(labels: dict[str, str]) -> dict[str, str]:

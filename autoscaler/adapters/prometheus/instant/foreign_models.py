@@ -36,7 +36,7 @@ class ForeignModels:
     """Finds the series to exclude."""
 
     def __init__(self) -> None:
-        self._asked_s = -math.inf
+        self._queried_s = -math.inf
         self._pod_ids: IntColumn = np.empty(0, dtype=np.int64)  # pods of the fleet at that time
         self._line = ""
         self._model_of: dict[bytes, str] = {}  # by labels, which are parsed once
@@ -57,7 +57,7 @@ class ForeignModels:
             join.exclude({})
             return
         new = not find_ids(fleet.pod_id, self._pod_ids)[1].all()
-        if new or query_round.started_s - self._asked_s >= PERIOD_S:
+        if new or query_round.started_s - self._queried_s >= PERIOD_S:
             used = sorted({workload.engine for workload in fleet.workloads})
             asked = [engines[name] for name in used if name in engines and engines[name].served_label]
             if len(self._model_of) > MAX_REMEMBERED:
@@ -65,11 +65,11 @@ class ForeignModels:
             findings = _Findings(self._model_of)
             for engine in asked:
                 for identity in identities:
-                    answer = await query_round.ask("models", models_query(engine, identity), at_s)
+                    answer = await query_round.query("models", models_query(engine, identity), at_s)
                     if answer is None:
                         return
                     findings.add(answer.vector, engine.served_label, join, fleet)
-            self._asked_s, self._pod_ids = query_round.started_s, fleet.pod_id
+            self._queried_s, self._pod_ids = query_round.started_s, fleet.pod_id
             self._line, self._own = findings.describe(fleet), findings.own_models(fleet)
             join.exclude(findings.foreign)
         if self._line:

@@ -91,7 +91,7 @@ class GatewayReader:
 
         async def read(query: WakeUpQuery) -> FloatColumn:
             name = f"wakeUp.query of policy {clean(query.policy)}"
-            answer = await query_round.ask(name, query.query, at_s)
+            answer = await query_round.query(name, query.query, at_s)
             if answer is None:
                 return np.full(len(fleet.workloads), np.nan)
             column, problems = read_wake_up(fleet, lookup, query, answer.vector)
@@ -107,7 +107,7 @@ class GatewayReader:
 
 
 async def _query(query_round: QueryRound, at_s: float, name: str, expression: str) -> SeriesByName:
-    answer = await query_round.ask(name, expression, at_s)
+    answer = await query_round.query(name, expression, at_s)
     if answer is None:
         return {}
     if (found := len(answer.vector.labels)) > MAX_GATEWAY_SERIES:

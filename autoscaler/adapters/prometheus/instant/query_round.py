@@ -27,7 +27,7 @@ class QueryRound:
         self.failed = 0  # number of failed queries
         self._problems: dict[str, list[str]] = {}  # problem to the queries that have it
 
-    async def ask(self, name: str, expression: str, at_s: float | None = None) -> Answer | None:
+    async def query(self, name: str, expression: str, at_s: float | None = None) -> Answer | None:
         """Query a vector. name: of the query, for problems. at_s: Unix time by the server's clock."""
         left_s = self._deadline_s - asyncio.get_running_loop().time()
         self._queries += 1
@@ -47,7 +47,7 @@ class QueryRound:
             self.note(name, f"{self._client.name}: remarked: {'; '.join(vector.notes)}")
         return answer
 
-    async def try_ask(self, expression: str) -> Vector:
+    async def try_query(self, expression: str) -> Vector:
         """Run a query that the server may refuse; a refusal is not reported. Raises QueryFailed."""
         left_s = self._deadline_s - asyncio.get_running_loop().time()
         if left_s <= 0:

@@ -201,7 +201,7 @@ class PrometheusSource:
         A partial answer may lack labels, so it counts only until there is a complete one, and the query is repeated at
         the next tick.
         """
-        answer = await query_round.ask(CONVENTIONS, convention_query(self._spellings))
+        answer = await query_round.query(CONVENTIONS, convention_query(self._spellings))
         if answer is None:
             return
         self._server_clock.update(answer)
@@ -275,7 +275,7 @@ class PrometheusSource:
         """
         reading = self._slow_readings.get(query.expression)
         if ask:
-            answer = await query_round.ask(query.column, query.expression, at_s)
+            answer = await query_round.query(query.column, query.expression, at_s)
             if answer is not None:
                 if query.grouped or (query.column == "time_s" and not query.models):
                     answers.append((query, answer.vector))

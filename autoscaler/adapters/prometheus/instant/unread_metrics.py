@@ -45,13 +45,13 @@ class UnreadMetrics:
         self._spellings = spellings
         self._pods = pods
         self.not_searched = ""  # text to append to a report of missing metrics if names were not searched
-        self._asked_s = -math.inf
+        self._queried_s = -math.inf
         self._lines: tuple[str, ...] = ()
 
     async def report(self, query_round: QueryRound) -> None:
         """Add the hints to the problems of a round."""
-        if query_round.started_s - self._asked_s >= PERIOD_S:
-            self._asked_s = query_round.started_s
+        if query_round.started_s - self._queried_s >= PERIOD_S:
+            self._queried_s = query_round.started_s
             unreported = await self._unreported_pods(query_round) if self._pods else ()
             self._lines = (*await self._names(query_round), *unreported)
         for line in self._lines:
@@ -61,7 +61,7 @@ class UnreadMetrics:
         if self.not_searched:
             return ()
         try:
-            found = await query_round.try_ask(NAMES)
+            found = await query_round.try_query(NAMES)
         except QueryFailed as error:
             self.not_searched = NOT_SEARCHED if error.status in REFUSALS else ""
             return ()
@@ -70,7 +70,7 @@ class UnreadMetrics:
 
     async def _unreported_pods(self, query_round: QueryRound) -> tuple[str, ...]:
         try:
-            return _describe_unreported(await query_round.try_ask(unreported_pods_query(self._spellings)))
+            return _describe_unreported(await query_round.try_query(unreported_pods_query(self._spellings)))
         except QueryFailed:
             return ()
 

@@ -60,10 +60,10 @@ class ObjectiveCounts:
         columns = {column: np.full(len(fleet.pods), np.nan) for column in WITHIN}
         natively = dict(columns)
 
-        async def count(into: dict[str, FloatColumn], column: str, expression: str, asks: BoolColumn) -> None:
-            answer = await query_round.ask(column, expression, at_s) if expression else None
+        async def count(into: dict[str, FloatColumn], column: str, expression: str, has_objective: BoolColumn) -> None:
+            answer = await query_round.query(column, expression, at_s) if expression else None
             if answer is not None:
-                counted = np.where(asks[fleet.pod_workload], join.column(answer.vector), np.nan)
+                counted = np.where(has_objective[fleet.pod_workload], join.column(answer.vector), np.nan)
                 into[column] = np.where(np.isnan(counted), into[column], counted)
 
         async with asyncio.TaskGroup() as group:
@@ -89,10 +89,10 @@ class ObjectiveCounts:
 
     async def _read_bounds(self, query_round: QueryRound, at_s: float, column: str, readings: Readings) -> Bounds:
         """Return the bounds of a histogram; query them again after `BOUNDS_PERIOD_S`."""
-        bounds, asked_s = self._bounds.get(readings, (Bounds.none(), -math.inf))
-        if query_round.started_s - asked_s < (BOUNDS_PERIOD_S if len(bounds.values_s) else NO_BOUNDS_PERIOD_S):
+        bounds, queried_s = self._bounds.get(readings, (Bounds.none(), -math.inf))
+        if query_round.started_s - queried_s < (BOUNDS_PERIOD_S if len(bounds.values_s) else NO_BOUNDS_PERIOD_S):
             return bounds
-        answer = await query_round.ask(f"bounds of {column}", bounds_query(readings, MAX_BOUNDS), at_s)
+        answer = await query_round.query(f"bounds of {column}", bounds_query(readings, MAX_BOUNDS), at_s)
         if answer is not None and not (answer.vector.partial and len(bounds.values_s)):
             bounds = read_bounds(answer.vector, readings[0].scale)
         self._bounds[readings] = bounds, query_round.started_s

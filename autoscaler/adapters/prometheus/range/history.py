@@ -130,12 +130,12 @@ class PrometheusHistory:
         """
         window_s = max(LATENCY_WINDOW_S, math.ceil(step_s))
         windows = math.ceil((end_s - start_s) / window_s)
-        look_s = max(math.ceil((end_s - start_s) / PIECE_POINTS), MIN_STEP_S)
+        naming_step_s = max(math.ceil((end_s - start_s) / PIECE_POINTS), MIN_STEP_S)
         moments_s = max(math.ceil((end_s - start_s) / SPELLING_MOMENTS), MIN_STEP_S)
         spelling = spellings_query(all_spellings(self._settings.metric_prefixes))
-        asked = reading.ask(spelling, start_s, end_s, moments_s)
+        asked = reading.query(spelling, start_s, end_s, moments_s)
         engine_as_spelled = spelled(ENGINE, read_spellings(row["metric"].get(METRIC, "") for row in asked))
-        asked = reading.ask(naming_query(engine_as_spelled, *pods), start_s, end_s, look_s)
+        asked = reading.query(naming_query(engine_as_spelled, *pods), start_s, end_s, naming_step_s)
         naming = read_naming(row["metric"] for row in asked)
         plan: list[tuple[str, str, float, float]] = []
         for pair in naming:
@@ -155,7 +155,7 @@ class PrometheusHistory:
             for at_s in np.arange(first_s, end_s + every_s, PIECE_POINTS * every_s).tolist()
         ]
         for number, (name, expression, every_s, from_s, to_s) in enumerate(pieces):
-            for row in reading.ask(expression, from_s, to_s, every_s):
+            for row in reading.query(expression, from_s, to_s, every_s):
                 points = read[name].setdefault(frozenset(row["metric"].items()), {})
                 new = dict(row["values"].tolist())
                 if name in LATENCIES:  # add pods that another pair of labels names
@@ -164,7 +164,7 @@ class PrometheusHistory:
             progress((number + 1) / len(pieces))
         engines, duplicates = _engines(read, start_s, end_s)
         if not engines:
-            asked = reading.ask(neighbours_query(engine_as_spelled, pods[0]), start_s, end_s, look_s)
+            asked = reading.query(neighbours_query(engine_as_spelled, pods[0]), start_s, end_s, naming_step_s)
             raise _NoSeries(tuple(sorted(filter(None, {row["metric"].get(METRIC, "") for row in asked}))))
         columns = resample(start_s, end_s, step_s, engines)
         ttft, itl, itl_of_tokens = (_latencies(read[name], start_s, window_s, windows) for name in LATENCIES)

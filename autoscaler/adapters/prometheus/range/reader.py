@@ -103,7 +103,7 @@ class RangeReader:
             method="POST",
         )
 
-    def ask(self, expression: str, start_s: float, end_s: float, step_s: float) -> Rows:
+    def query(self, expression: str, start_s: float, end_s: float, step_s: float) -> Rows:
         """Return the series of one range query. Raises Unavailable; its message has no secret.
 
         start_s, end_s: Unix times by the server's clock, in whole seconds.

@@ -126,7 +126,7 @@ class _RecentReading:
     def read(self, offset_s: float) -> RecentReadings:
         """Return what could be read. offset_s: from Unix time to the clock of the tick."""
         problem, failures = "", list[Unavailable]()
-        asked = self._reader.ask(convention_query(self._spellings), self._until_s, self._until_s, STEP_S)
+        asked = self._reader.query(convention_query(self._spellings), self._until_s, self._until_s, STEP_S)
         self._conventions = read_conventions(
             {row["metric"].get(METRIC, ""): float(row["values"][-1][1]) for row in asked}
         )
@@ -177,8 +177,8 @@ class _RecentReading:
     def _read_narrowed(self, batch: _Batch, identity: Identity, where: Matchers) -> None:
         engine = engines_spelled(self._conventions.spellings)[batch.engine]
         engine = with_matchers(engine, where, own=identity != TARGET)
-        wanted = set(batch.rows)
-        self._read_columns(engine, identity, wanted)
+        workload_rows = set(batch.rows)
+        self._read_columns(engine, identity, workload_rows)
         for column, aim in WITHIN.items():
             if not (readings := engine.readings.get(column)):
                 continue
@@ -188,9 +188,9 @@ class _RecentReading:
                 bounds = self._bounds_of(batch.engine, column)
                 if expression := count_expression(column, readings, identity, objective_s, bounds):
                     rows = set(np.flatnonzero(limits_s == objective_s).tolist())
-                    self._add(column, self._ask(expression), rows)
+                    self._add(column, self._query(expression), rows)
 
-    def _read_columns(self, engine: Engine, identity: Identity, wanted: set[int]) -> None:
+    def _read_columns(self, engine: Engine, identity: Identity, workload_rows: set[int]) -> None:
         """Read the columns that depend on no objective; quantiles of groups as in `PrometheusSource`."""
         pairs = tuple(pair for pair in POD_LABELS if pair[1] in identity)
         workloads: dict[
@@ -199,14 +199,14 @@ class _RecentReading:
         indices: dict[Group, set[int]] = {}
         start = process_start_query(engine, identity)
         for query in (*engine_queries(engine, identity, Quantiles(self._window_s, pairs)), start):
-            rows = self._ask(query.expression)
+            rows = self._query(query.expression)
             if not query.grouped:
-                self._add(query.column, rows, wanted)
+                self._add(query.column, rows, workload_rows)
             if query.column == "time_s":
                 for row in rows:
                     group, index = (
                         group_of(row["metric"], identity, pairs),
-                        self._pod_column(pod_name(row["metric"]), wanted),
+                        self._pod_column(pod_name(row["metric"]), workload_rows),
                     )
                     workloads.setdefault(group, set()).add(None if index is None else self._workload[index])
                     indices.setdefault(group, set()).update(() if index is None else (index,))
@@ -218,8 +218,8 @@ class _RecentReading:
                         self._columns.setdefault(query.column, []).extend((index, read) for index in indices[group])
         mixed = {group for group, of_group in workloads.items() if len(of_group) > 1}
         for query in quantile_queries(engine, identity, Quantiles(self._window_s)) if mixed else ():
-            rows = self._ask(query.expression)
-            self._add(query.column, [row for row in rows if group_of(row["metric"], identity, pairs) in mixed], wanted)
+            rows = [row for row in self._query(query.expression) if group_of(row["metric"], identity, pairs) in mixed]
+            self._add(query.column, rows, workload_rows)
 
     def _batch_matchers(self, batch: _Batch) -> Iterator[tuple[Identity, Matchers]]:
         """Yield label matchers for a batch, for each pair of labels that may name its pods.
@@ -241,20 +241,20 @@ class _RecentReading:
         """Return the bounds of a histogram over all pods, as ticks use them."""
         if (engine, column) not in self._bounds:
             readings = engines_spelled(self._conventions.spellings)[engine].readings[column]
-            asked = self._reader.ask(bounds_query(readings, MAX_BOUNDS), self._until_s, self._until_s, STEP_S)
+            asked = self._reader.query(bounds_query(readings, MAX_BOUNDS), self._until_s, self._until_s, STEP_S)
             labels = [msgspec.json.encode(row["metric"]) for row in asked]
             counts = np.array([self._values(row["values"])[-1] for row in asked], dtype=np.float64)
             self._bounds[engine, column] = read_bounds(Vector(self._until_s, labels, counts), readings[0].scale)
         return self._bounds[engine, column]
 
-    def _ask(self, expression: str) -> Rows:
+    def _query(self, expression: str) -> Rows:
         start_s = self._until_s - self._steps * STEP_S
-        return self._reader.ask(expression, start_s, self._until_s, STEP_S)
+        return self._reader.query(expression, start_s, self._until_s, STEP_S)
 
-    def _add(self, column: str, rows: Rows, wanted: set[int]) -> None:
+    def _add(self, column: str, rows: Rows, workload_rows: set[int]) -> None:
         """Add the series of pods of the given workloads to a column."""
         for row in rows:
-            index = self._pod_column(pod_name(row["metric"]), wanted)
+            index = self._pod_column(pod_name(row["metric"]), workload_rows)
             if index is not None:
                 self._columns.setdefault(column, []).append((index, self._values(row["values"])))
 
@@ -267,14 +267,14 @@ class _RecentReading:
         values[step[inside].astype(np.int64)] = read[inside]
         return values
 
-    def _pod_column(self, name: Name, wanted: set[int]) -> int | None:
+    def _pod_column(self, name: Name, workload_rows: set[int]) -> int | None:
         """Return the column of a pod; None if it belongs to none of the given workloads."""
         if (pod := self._pod_of.get(name)) is not None:
             workload: int | None = int(self._fleet.pod_workload[pod])
         else:
             ref = owner_of(*name, "", ("", ""), {})
             workload = self._workload_of.get((ref.namespace, ref.name))
-        if workload is None or workload not in wanted:
+        if workload is None or workload not in workload_rows:
             return None
         if name not in self._pods:
             if len(self._pods) >= 2 * MAX_PODS:  # bounds the deleted pods

@@ -100,7 +100,7 @@ def test_owners_of_replica_sets_and_spec_replicas():
         ({"namespace": "llm", "deployment": "broken"}, "NaN"),
     )
     found = read_controllers(decode_vector(answer.encode()))
-    assert found.of_replica_set == {("llm", "a-7d"): ("Deployment", "a")}
+    assert found.replica_set_owners == {("llm", "a-7d"): ("Deployment", "a")}
     assert found.replicas == {("llm", "Deployment", "a"): 3, ("llm", "StatefulSet", "b"): 0}
 
 

@@ -14,7 +14,7 @@ def client() -> PrometheusClient:
 async def test_after_the_deadline_nothing_is_queried():
     async with client() as prometheus:
         query_round = QueryRound(prometheus, SystemClock(), deadline_s=0)
-        assert await query_round.ask("running", "up") is None
+        assert await query_round.query("running", "up") is None
     report = query_round.report()
     assert (report.queries, report.failed) == (1, 1)
     assert report.problems[0].endswith("not asked, the deadline of the tick has passed")
