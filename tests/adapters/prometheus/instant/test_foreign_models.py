@@ -74,7 +74,7 @@ async def test_models_are_queried_periodically_and_for_new_pods():
                     "workload",
                     "ready",
                     "terminating",
-                    "blocked",
+                    "pending",
                     "created_s",
                     "scheduled_s",
                     "started_s",
