@@ -79,20 +79,20 @@ async def test_queue_adds_replicas_and_one_sentence_explains_it(site: Site):
         (event,) = await eventually(lambda: site.events("Scaled"), "an Event")
         (logged,) = daemon.log("scaled")
         (change,) = (await daemon.workload(site.namespace, "llama"))["changes"]
-        assert "4 running, 30 waiting" in change["reason"]
+        assert "4 running and 30 waiting" in change["reason"]
         assert event["note"] == change["reason"]
         assert logged["reason"] == change["reason"]
         assert (change["before"], change["after"], change["fate"]) == (1, 4, "applied")
         assert await daemon.metric("vllm_autoscaler_desired_replicas", workload="llama") == 4
 
         await ticks(daemon, 1)
-        told = await run(site.directory, "explain", f"{site.namespace}/llama", "--url", daemon.url)
+        shown = await run(site.directory, "explain", f"{site.namespace}/llama", "--url", daemon.url)
         explanation = (await daemon.workload(site.namespace, "llama"))["explanation"]
-        assert told.code == 0
+        assert shown.code == 0
         pages = [(await daemon.get(path))[1] for path in ("/readyz", "/metrics", "/api/v1/workloads")]
         assert user.token not in "".join([daemon.err, *pages])
-        assert said(told.out.splitlines()[:1]) == said([explanation["sentence"]])
-        titles = [line.split()[0] for line in told.out.splitlines()[1:]]
+        assert said(shown.out.splitlines()[:1]) == said([explanation["sentence"]])
+        titles = [line.split()[0] for line in shown.out.splitlines()[1:]]
         assert titles == [line["name"] for line in explanation["forecast"]]
     assert writes(site, user) == [("llama", 200)]
     assert site.api.refused(user) == set()
@@ -354,12 +354,12 @@ async def test_policies_reload_on_a_swapped_link_and_survive_errors(site: Site):
         await eventually(lambda: site.has(3), "three replicas")
 
         mounted.write(POLICY.replace("max: 8", "max: 0"))
-        told = await eventually(problem, "a problem")
-        assert "quick.yaml:8" in told
-        assert "replicas.max" in told
+        problem_text = await eventually(problem, "a problem")
+        assert "quick.yaml:8" in problem_text
+        assert "replicas.max" in problem_text
         assert await daemon.metric("vllm_autoscaler_policy_problems") == 1
         (line,) = daemon.log("policies are invalid; the previous ones stay in force")
-        assert line["problem"] == told
+        assert line["problem"] == problem_text
         await ticks(daemon, 3)
         assert await site.has(3)
         assert (await daemon.readyz())["ready"] is True

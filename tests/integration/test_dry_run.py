@@ -52,7 +52,7 @@ async def expect_one_decision(server: PromqlServer, tmp_path: Path, policy: Path
     assert (line["workload"], line["policy"]) == ("llm/llama", "quick")
     assert (line["ready"], line["current"], line["wanted"]) == (2, 2, 7)
     assert line["signal"] == "concurrency"
-    assert "8 running, 60 waiting" in line["reason"]
+    assert "8 running and 60 waiting" in line["reason"]
     assert line["inputs"]["ttft_s"] is None or line["inputs"]["ttft_s"] > 0
 
 
