@@ -151,6 +151,7 @@ def test_nan_is_in_no_range(trace: Path, option: str) -> None:
     assert f"Invalid value for '{option}': nan is not in the range 0<x<=10" in result.output
 
 
+@pytest.mark.slow
 def test_several_files_may_follow_an_equals_sign(trace: Path, tmp_path: Path) -> None:
     out = tmp_path / "proof.json"
     other = tmp_path / "other.csv"

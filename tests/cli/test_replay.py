@@ -182,6 +182,7 @@ def test_recorded_ticks_are_replayed(tmp_path: Path) -> None:
     assert (result.exit_code, "; it must be a whole step of" in result.output) == (2, True)
 
 
+@pytest.mark.slow
 def test_recorded_run_ignores_the_policy_s_limits(tmp_path: Path) -> None:
     trace = synthetic.poisson([20.0], 600.0, prompt=800, output=100)
     case = Case(trace, synthetic.llama(), Goal(1.0, 0.1, 0.99), cold_start_s=60.0, start_replicas=5)

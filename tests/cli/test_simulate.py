@@ -50,6 +50,7 @@ def test_the_same_seed_writes_the_same_bytes(trace: Path, tmp_path: Path) -> Non
     assert files[0].read_bytes() == files[1].read_bytes()
 
 
+@pytest.mark.slow
 def test_a_larger_scale_has_more_requests_and_costs_more(trace: Path, tmp_path: Path) -> None:
     out = tmp_path / "proof.json"
     written = []

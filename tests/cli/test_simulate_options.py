@@ -57,6 +57,7 @@ def test_no_crashes_and_no_impatience_by_default(ran: Ran) -> None:
     assert "note" not in said
 
 
+@pytest.mark.slow
 def test_round_robin_attains_less_with_mixed_lengths(ran: Ran) -> None:
     counted, _ = ran("--start-replicas", 2)
     in_turn, said = ran("--start-replicas", 2, "--router", "round-robin")
@@ -65,6 +66,7 @@ def test_round_robin_attains_less_with_mixed_lengths(ran: Ran) -> None:
     assert "requests go to replicas round robin, however many they hold" in said
 
 
+@pytest.mark.slow
 def test_crashes_cost_attainment_and_requests(ran: Ran) -> None:
     calm, _ = ran("--start-replicas", 2)
     crashing, said = ran("--start-replicas", 2, "--crash-every", "5m")
@@ -74,6 +76,7 @@ def test_crashes_cost_attainment_and_requests(ran: Ran) -> None:
     assert "a serving replica crashes every 5 min on average and loses the requests it holds" in said
 
 
+@pytest.mark.slow
 def test_impatient_clients_leave_when_no_replica_serves(ran: Ran) -> None:
     patient, _ = ran("--start-replicas", 0)
     terminating, said = ran("--start-replicas", 0, "--patience", "10s")
@@ -83,6 +86,7 @@ def test_impatient_clients_leave_when_no_replica_serves(ran: Ran) -> None:
     assert "clients still waiting after 10 s leave" in said
 
 
+@pytest.mark.slow
 def test_a_queue_that_is_read_less_often_is_seen_later(ran: Ran) -> None:
     often, _ = ran("--start-replicas", 1, policy_text=MOVES)
     seldom, said = ran("--start-replicas", 1, "--scrape-every", "60s", policy_text=MOVES)
@@ -91,6 +95,7 @@ def test_a_queue_that_is_read_less_often_is_seen_later(ran: Ran) -> None:
     assert "replicas are scraped every 60 s" in said
 
 
+@pytest.mark.slow
 def test_replica_without_drain_time_aborts_its_requests(ran: Ran) -> None:
     lost = {}
     for drain in ("0s", "30s"):

@@ -118,6 +118,7 @@ def test_fleet_ends_at_the_floor_or_at_zero_when_load_ends():
     assert turns(rests.counts) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["batch", "development"])
 def test_zero_is_left_at_the_next_tick_and_nobody_is_lost(name):
     plant = Plant(shipped(name), replicas=0, gateway=True)

@@ -48,6 +48,7 @@ def test_growth_is_limited_per_period_and_goes_on_in_the_next():
     assert replicas(story.tick(fleet([2], [2]), running=90.0)) == 8
 
 
+@pytest.mark.slow
 def test_few_refusals_order_nothing_when_the_planner_speaks():
     """A trickle of refusals recommends a little more than the present count, whatever that is."""
     story, cluster = Serving(spec(tolerance=0.1, **LEARNED)), fleet([6])
@@ -62,6 +63,7 @@ def test_few_refusals_order_nothing_when_the_planner_speaks():
 # --- shrinking
 
 
+@pytest.mark.slow
 def test_signals_shrink_after_a_window_when_the_planner_stops():
     story, cluster = Serving(spec(down_stabilization_s=300.0, **LEARNED)), fleet([8])
     story.learn(cluster)
@@ -182,6 +184,7 @@ def test_a_gateway_keeps_nothing_awake_when_silent_for_a_day():
     assert replicas(decision) == 0
 
 
+@pytest.mark.slow
 def test_idle_time_begins_with_the_last_request():
     story, done = Story(spec(**NIGHT)), 0.0
     for _ in range(60):
@@ -404,6 +407,7 @@ def test_half_of_the_pods_may_grow_and_not_shrink_the_workload():
         assert replicas(decision) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window_s", [60.0, 300.0])
 def test_after_a_restart_nothing_shrinks_before_a_full_window(window_s):
     story = Story(spec(down_stabilization_s=window_s))
@@ -558,6 +562,7 @@ def test_a_pool_that_lost_a_node_cuts_the_lowest_priority():
     assert decision.replicas.tolist() == [2, 4]
 
 
+@pytest.mark.slow
 def test_gpus_held_in_reserve_go_to_who_has_the_work():
     """The first ranks higher. It needs as many again when its peak comes again, and then has them."""
     story = Serving(spec(2, priority=[1000.0, 10.0], max_replicas=9.0, cold_start_s=60.0, **LEARNED))
@@ -585,6 +590,7 @@ def test_a_shortened_window_keeps_the_counts_within_it():
     assert replicas(story.watch(fleet([4]), 120, running=1.0)) == 1
 
 
+@pytest.mark.slow
 def test_a_longer_window_holds_from_the_next_tick():
     story = Story(spec(down_stabilization_s=60.0))
     story.watch(fleet([4]), 600, running=10.0)
@@ -621,6 +627,7 @@ def test_two_replicas_become_one_only_when_one_suffices():
 # --- the same tick everywhere
 
 
+@pytest.mark.slow
 def test_replaying_recorded_inputs_decides_as_live_did():
     story, recorded, live = Story(spec(2, concurrency=NAN)), [], []
     for number in range(80):

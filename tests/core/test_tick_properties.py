@@ -16,6 +16,7 @@ from autoscaler.core.state import Memory
 from autoscaler.core.tick import tick
 from tests.core.world import PLAIN_SPEC, Story, fleet, spec, world
 
+pytestmark = pytest.mark.slow
 NAN = math.nan
 relaxed = settings(max_examples=50)
 

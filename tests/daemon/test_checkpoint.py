@@ -146,6 +146,7 @@ async def stand(changes, deadline_s):
     return []
 
 
+@pytest.mark.slow
 async def test_first_tick_uses_state_of_the_last_process():
     store = MemoryState()
     before = (await learned(store)).last.decision
@@ -199,6 +200,7 @@ async def test_state_is_saved_periodically_and_at_shutdown():
     assert process.saved == [first, store.saved.wall_s]
 
 
+@pytest.mark.slow
 async def test_old_state_is_kept_when_no_tick_succeeded():
     store = MemoryState()
     await learned(store)
@@ -210,6 +212,7 @@ async def test_old_state_is_kept_when_no_tick_succeeded():
     assert store.saved is before
 
 
+@pytest.mark.slow
 async def test_first_tick_waits_a_bounded_time_when_the_store_is_slow():
     store = MemoryState()
     before = (await learned(store)).last.decision
@@ -223,6 +226,7 @@ async def test_first_tick_waits_a_bounded_time_when_the_store_is_slow():
         assert later.last.decision.capacity.confidence[0] == before.capacity.confidence[0]
 
 
+@pytest.mark.slow
 async def test_state_is_not_overwritten_when_stopped_while_loading():
     store = MemoryState()
     await learned(store)
@@ -257,6 +261,7 @@ async def test_state_is_ignored_with_a_warning_when_too_old(away_s: float):
     assert words == ([] if confident else ["it is 12.1 h old; allowed: at most 12 h"])
 
 
+@pytest.mark.slow
 async def test_restored_state_is_logged_once():
     store = MemoryState()
     await learned(store)

@@ -56,6 +56,7 @@ def learned(recent: RecentReadings, present: Fleet):
     return replay(past, compile_specs(past.fleet.workloads, BOOK), WALL_OFFSET_S)
 
 
+@pytest.mark.slow
 def test_replay_learns_what_live_ticks_would_have_learned():
     present = fleet([3], created_s=-20_000.0)
     recent = course(np.arange(3), present, **busy(60, 3))

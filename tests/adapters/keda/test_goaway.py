@@ -79,6 +79,7 @@ async def test_connection_is_closed_when_the_peer_ignores_goaway():
         writer.close()
 
 
+@pytest.mark.slow
 async def test_connections_beyond_the_limit_are_closed_at_once():
     async with opened(delay_s=2 * PATIENCE_S) as (_, port):
         with ExitStack() as stack:

@@ -38,6 +38,7 @@ def test_every_count_is_reachable_with_tolerance_0():
             assert land(published.value, current, exact) == (wanted if current else 0)  # at 0 the HPA is off
 
 
+@pytest.mark.slow
 def test_unreachable_steps_are_those_no_value_reaches():
     """Every value that rounds up to the desired count is tried in thousandths, with numpy instead of the model."""
     fractions = np.arange(1, 1001)  # N - 1 + 0.001 ... N

@@ -120,6 +120,7 @@ def test_labels_that_no_template_reads_do_not_matter(has, needed, others):
     assert admits(group(read), needed) == admits(group(more), needed)
 
 
+@pytest.mark.slow
 @given(labels, needs)
 def test_fewer_needs_admit_at_least_as_much(has, needed):
     """An additional selector or term, or a larger pod, only excludes nodes."""

@@ -40,6 +40,7 @@ def test_history_is_read_by_tick_when_the_wall_clock_steps_back() -> None:
     assert history.of(0, since=0)["wall_s"] == [first.wall_s - 3600]
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(st.lists(st.sets(st.integers(0, 60), min_size=1, max_size=50), min_size=1, max_size=12))
 def test_workloads_keep_their_history_when_the_fleet_changes(fleets: list[set[int]]) -> None:

@@ -57,6 +57,7 @@ async def test_after_closing_nobody_answers_and_the_port_is_free(daemon: Daemon)
         assert server.port == port
 
 
+@pytest.mark.slow
 async def test_oldest_idle_connection_is_closed_at_the_limit(daemon: Daemon) -> None:
     """Those that never finish asking must not keep the probes of kubelet out."""
     async with aiohttp.ClientSession(daemon.url) as browser, browser.get("/api/v1/stream") as follows:
@@ -99,6 +100,7 @@ async def test_ready_until_the_last_successful_tick_is_too_old(daemon: Daemon, c
     assert detail["reason"] == "the last successful tick is 41.0 s old, more than 40 s"
 
 
+@pytest.mark.slow
 async def test_answer_says_that_the_last_tick_is_old_and_why(daemon: Daemon, client: aiohttp.ClientSession) -> None:
     assert (await get(client, API))["stale"] == "no tick has succeeded yet"
     world = World(1)
@@ -230,6 +232,7 @@ async def test_the_stream_refuses_parameters_as_the_list_does(client: aiohttp.Cl
 # One workload
 
 
+@pytest.mark.slow
 async def test_one_workload_has_its_explanation_history_and_changes(
     daemon: Daemon, client: aiohttp.ClientSession
 ) -> None:
@@ -249,6 +252,7 @@ async def test_one_workload_has_its_explanation_history_and_changes(
     assert [change["reason"] for change in body["changes"]] == [outcome.change.reason for outcome in outcomes]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("leading", [True, False])
 async def test_answers_say_whether_this_process_leads(
     daemon: Daemon, client: aiohttp.ClientSession, leading: bool
@@ -260,6 +264,7 @@ async def test_answers_say_whether_this_process_leads(
     assert (await get(client, f"{API}/{ref.namespace}/{ref.name}"))["leading"] is leading
 
 
+@pytest.mark.slow
 async def test_since_asks_only_for_what_is_new(daemon: Daemon, client: aiohttp.ClientSession) -> None:
     ticks = World(3).ticks(12)
     daemon.record(*ticks)
@@ -269,6 +274,7 @@ async def test_since_asks_only_for_what_is_new(daemon: Daemon, client: aiohttp.C
     assert all(change["tick"] > 9 for change in body["changes"])
 
 
+@pytest.mark.slow
 async def test_two_kinds_of_one_name_are_told_apart(daemon: Daemon, client: aiohttp.ClientSession) -> None:
     members = (Workload(WorkloadRef("a", "x")), Workload(WorkloadRef("a", "x", "StatefulSet")))
     daemon.record(World(members).tick())
@@ -276,6 +282,7 @@ async def test_two_kinds_of_one_name_are_told_apart(daemon: Daemon, client: aioh
     assert (await get(client, f"{API}/a/x?kind=StatefulSet"))["workload"]["id"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["meta/llama 3.1", "<b>bold</b>", "../../etc/passwd", "ü%2F?#"])
 async def test_a_name_with_any_printable_characters_is_found(
     daemon: Daemon, client: aiohttp.ClientSession, name: str

@@ -166,6 +166,7 @@ around_changes = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(crons, crons, around_changes, st.sampled_from([BERLIN, "America/New_York", "Australia/Lord_Howe", "UTC"]))
 def test_windows_agree_with_walking_through_every_minute(begin: str, until: str, now_s: float, zone: str):
     """The second source: an automaton that walks a fortnight minute by minute on the clocks of the zone."""

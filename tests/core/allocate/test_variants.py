@@ -1,6 +1,7 @@
 """Variants of one service: the cheapest grows, the dearest shrinks, no running replica moves."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -103,6 +104,7 @@ rows = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(rows)
 def test_services_keep_capacity_and_workloads_their_bounds(table):
     columns = (np.array(column, float) for column in zip(*table, strict=True))

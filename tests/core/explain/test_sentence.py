@@ -227,6 +227,7 @@ def test_a_silent_gateway_keeps_a_replica_when_zero_is_allowed(idle_after_s):
     assert f"; one replica stays, because {why} (metrics" in story.explain().sentence
 
 
+@pytest.mark.slow
 def test_the_end_of_stabilization_is_named():
     story = ExplainedStory(spec(down_stabilization_s=300.0))
     story.watch(fleet([8]), 600, running=10.0)

@@ -10,6 +10,7 @@ from tests.core.world import Story, fleet, spec
 NAN = math.nan
 
 
+@pytest.mark.slow
 def test_arrivals_average_to_their_rate_though_requests_end_later():
     story, ended = Story(spec(cold_start_s=60.0)), 0.0
     for number in range(200):  # 2 a second come, each takes 20 s
@@ -19,6 +20,7 @@ def test_arrivals_average_to_their_rate_though_requests_end_later():
     assert story.memory.workloads.observe.arrivals.per_s[0] == pytest.approx(2.0, rel=0.02)
 
 
+@pytest.mark.slow
 def test_few_requests_are_not_counted_twice_for_coming_and_going():
     """One a minute, there for one reading: the sample of the reading at which it has ended is below zero."""
     story, ended, rates = Story(spec(cold_start_s=600.0)), 0.0, []
@@ -29,6 +31,7 @@ def test_few_requests_are_not_counted_twice_for_coming_and_going():
     assert np.mean(rates[-120:]) == pytest.approx(1 / 60, rel=0.05)
 
 
+@pytest.mark.slow
 def test_refused_requests_are_arrivals_too():
     story, refused = Story(spec()), 0.0
     for _ in range(200):

@@ -210,6 +210,7 @@ def test_engines_that_do_not_tell_gaps_are_not_called_stuck():
     assert service.run(1200, stuck=2, told=False).observation.stuck[0] == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("silent", ["generation_tokens"])
 def test_engines_without_a_counter_of_tokens_are_called_stuck_late(silent):
     service = Service(2)
@@ -252,6 +253,7 @@ def test_sleeping_engines_are_not_stuck():
     assert service.run(600, stuck=2, asleep=1.0).observation.stuck[0] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("counter", ["prompt_tokens", "first_tokens", "finished", "rejections", "gaps", "steps"])
 def test_any_counter_that_moves_is_progress(counter):
     service = Service(2)
@@ -284,6 +286,7 @@ def test_the_fleet_comes_back_down_when_one_rank_of_a_pod_hangs(grows_per_s):
     assert service.decision.observation.running[0] > 90  # what it runs counts
 
 
+@pytest.mark.slow
 def test_a_queue_counts_when_others_have_one_or_when_it_shrinks():
     service = served()
     for step in range(60):
@@ -293,6 +296,7 @@ def test_a_queue_counts_when_others_have_one_or_when_it_shrinks():
         assert service.run(EVERY_S, **_beside(300.0 - 4 * step, service)).observation.queue_outliers[0] == 0
 
 
+@pytest.mark.slow
 def test_the_queue_of_a_single_pod_is_never_apart():
     service = single()
     for step in range(60):
@@ -322,6 +326,7 @@ def test_the_one_that_stands_in_is_given_up_when_no_request_reached_it():
     assert service.counts[-1] <= 2
 
 
+@pytest.mark.slow
 def test_queue_at_the_gateway_does_not_count_when_idle_engines_never_see_it():
     service = Service(2)
     service.run(1200, per_s=1.0, gateway_waiting=0.0)
@@ -333,6 +338,7 @@ def test_queue_at_the_gateway_does_not_count_when_idle_engines_never_see_it():
     assert service.counts[-1] <= 2
 
 
+@pytest.mark.slow
 def test_queue_at_the_gateway_counts_when_engines_work():
     service = Service(2)
     service.run(1200, per_s=1.0, gateway_waiting=0.0)

@@ -95,6 +95,7 @@ def busy_then_quiet(life, hours, quiet_steps=40, each=5.0):
         life.live([0.0] * quiet_steps)
 
 
+@pytest.mark.slow
 def test_the_shortest_rest_whose_misses_the_budget_bears_is_in_force():
     life = Life()
     busy_then_quiet(life, 6)
@@ -106,6 +107,7 @@ def test_the_shortest_rest_whose_misses_the_budget_bears_is_in_force():
     assert life.rest_s == RESTS_S[0]
 
 
+@pytest.mark.slow
 def test_what_wake_ups_cost_is_known_and_within_their_part_of_the_budget():
     life = Life(attainment=0.9)
     busy_then_quiet(life, 8)
@@ -134,6 +136,7 @@ def test_without_a_gateway_that_holds_requests_nothing_goes_to_zero():
     assert math.isnan(life.step(5.0, gateway=np.nan).rest_s[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stated", [math.nan, 600.0])
 def test_a_policy_that_leaves_nothing_open_spends_none_of_the_budget_on_wake_ups(stated):
     life = Life(attainment=0.9, idle_after_s=stated)

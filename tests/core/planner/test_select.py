@@ -102,6 +102,7 @@ def test_no_other_rule_would_have_cost_less_and_missed_less(lived, name):
     assert not better.any(), [strategies.describe(int(rule)) for rule in np.flatnonzero(better)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["steady", "waves", "bursts", "size 1", "size 10", "size 100"])
 def test_the_rule_in_force_stays_within_the_budget_on_paper_where_that_is_to_be_had(lived, name):
     rules = lived[name]
@@ -304,6 +305,7 @@ def test_prompts_that_are_too_long_are_no_reason_for_more_replicas_from_the_firs
 # --- values and rows
 
 
+@pytest.mark.slow
 def test_rows_do_not_touch_each_other():
     rules, alone, now_s = R.Rules.blank(2), R.Rules.blank(1), 1000.0
     for step in range(200):

@@ -60,6 +60,7 @@ def test_without_an_objective_it_stays_without_one():
     assert judged(before, seen(3.0, itl_objective_s=NAN)).budget.burnt[0] > 0.99 * before.budget.burnt[0]
 
 
+@pytest.mark.slow
 def test_while_no_policy_is_in_force_what_was_counted_stays():
     nothing = {"ttft_objective_s": NAN, "itl_objective_s": NAN, "may_miss": NAN}
     before = strict()

@@ -223,6 +223,7 @@ rates = st.one_of(st.sampled_from([0.0, 1e-12, 1.0, 1e9, 1e12]), st.floats(0, 1e
 readings = st.tuples(st.one_of(st.sampled_from([1e-5, 60.0]), st.floats(1e-5, 60.0)), rates, rates)
 
 
+@pytest.mark.slow
 @given(st.lists(st.lists(readings, min_size=1, max_size=40), min_size=1, max_size=4))
 def test_whatever_engines_count_the_line_is_finite_or_unknown_and_costs_nobody_less_than_no_time(fleets):
     """Within what `work` lets through; of several workloads at once."""

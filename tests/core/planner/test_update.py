@@ -103,6 +103,7 @@ def test_how_often_a_neighbour_is_scraped_changes_nothing(seconds):
     assert beside_s == alone_s
 
 
+@pytest.mark.slow
 def test_a_hole_in_the_readings_does_not_silence_the_forecast_where_counters_still_say_what_came():
     story, cluster = Serving(spec(max_input_age_s=120.0, **LEARNED)), fleet([2])
     story.learn(cluster)
@@ -164,6 +165,7 @@ def test_a_new_queue_of_a_neighbour_teaches_nothing_of_a_workload():
 # --- what
 
 
+@pytest.mark.slow
 def test_the_forecast_says_what_was_found():
     told = of(learned(spec(**LEARNED), fleet([4]), 2.0, late=0.002).plan)
     assert told["idle_gap_s"] == pytest.approx(IDLE_GAP_S, rel=0.05)
@@ -185,6 +187,7 @@ def test_what_a_rule_would_have_missed_is_told_as_it_is_weighed():
     assert told.paper_missed[0] == pytest.approx(on_paper, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_before_the_speed_is_known_other_signals_ask_and_then_the_forecast_alone():
     story, cluster = Serving(spec(**LEARNED)), fleet([2])
     early = story.serve(cluster, 1.0, EVERY_S)
@@ -205,6 +208,7 @@ def test_without_a_promise_no_rule_speaks_and_a_tolerated_wait_is_one():
     assert patient.recommendations[Signal.PLANNER, 0] >= 1
 
 
+@pytest.mark.slow
 def test_without_a_policy_nothing_is_said():
     decision = learned(spec(**dict.fromkeys(vars(spec()), NAN)), fleet([2]), 1.0)
     assert np.isnan(decision.recommendations[:, 0]).all()
@@ -224,6 +228,7 @@ def judged(inp, memory):
     return forecast.update(inp, observed, memory.planner)
 
 
+@pytest.mark.slow
 def test_what_wake_ups_cost_of_the_error_budget_is_not_for_the_rules_to_spend():
     rules, cluster = spec(**LEARNED, idle_after_s=math.inf, attainment=0.9), fleet([2])
     plain, woken = Serving(rules), Serving(rules)

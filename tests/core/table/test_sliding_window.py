@@ -1,6 +1,7 @@
 """The sliding window against a list that forgets nothing."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -66,6 +67,7 @@ changes = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(changes)
 def test_a_changing_length_never_covers_less_than_it_says(steps):
     """A new policy: what was wanted within its window still counts, for up to one window more."""

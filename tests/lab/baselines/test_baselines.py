@@ -128,6 +128,7 @@ def test_only_a_constant_count_has_no_default(case: Case) -> None:
     assert [name for name, baseline in BASELINES.items() if baseline.default is None] == ["static"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "static"])
 def test_every_default_serves_even_without_requests(name: str, case: Case) -> None:
     baseline = BASELINES[name]

@@ -85,6 +85,7 @@ def test_more_attainment_never_costs_less(seed: int, cold_start_s: float, replic
     assert by_attainment == sorted(by_attainment)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("router", ["least-requests", "round-robin"])
 def test_constant_count_is_not_below_the_estimate(router: str) -> None:
     """It costs no start, and steady traffic needs nothing else."""

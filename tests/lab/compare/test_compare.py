@@ -13,6 +13,8 @@ from autoscaler.lab.replay.case import Goal
 from autoscaler.lab.replay.check import UnreachableGoal
 from tests.lab.compare.experiments import INTERACTIVE, busy, experiment
 
+pytestmark = pytest.mark.slow
+
 
 def test_itl_below_the_step_time_is_refused_before_the_run() -> None:
     case = replace(busy(), goal=Goal(1.0, 0.005, 0.99))
@@ -68,7 +70,6 @@ def test_common_settings_of_a_fleet_are_shown() -> None:
     assert skyserve.params == {"upscale_delay_s": 300.0, "downscale_delay_s": 1200.0, "min_replicas": 1.0}
 
 
-@pytest.mark.slow
 def test_tuned_comparison_has_a_frontier_and_no_worse_baseline() -> None:
     comparison = compare(experiment(), ("keda-rps",), tuned=True, workers=1)
     median_start, best = (run for run in comparison.runs if run.name == "keda-rps")
@@ -83,7 +84,6 @@ def test_tuned_comparison_has_a_frontier_and_no_worse_baseline() -> None:
     assert any(point.gpu_hours == best.score.gpu_hours for point in comparison.frontier["keda-rps"])
 
 
-@pytest.mark.slow
 def test_offline_plan_is_a_row_above_the_bound() -> None:
     shares: list[float] = []
     comparison = compare(experiment(), ("keda-queue",), offline_plan=True, workers=1, progress=shares.append)
@@ -99,7 +99,6 @@ def test_offline_plan_is_a_row_above_the_bound() -> None:
     assert compare(experiment(), (), workers=1).offline_plan is None
 
 
-@pytest.mark.slow
 def test_seed_gives_the_same_comparison_on_one_core_and_two() -> None:
     one, two = (compare(experiment(), ("keda-queue",), workers=workers) for workers in (1, 2))
     assert [run.score for run in one.runs] == [run.score for run in two.runs]

@@ -85,6 +85,7 @@ def test_start_replicas_stay_within_the_maximum(most: int) -> None:
     assert attained(few, count, 600.0) == attained(few, most, 600.0) < few.goal.attainment
 
 
+@pytest.mark.slow
 def test_start_replicas_fit_the_first_minutes() -> None:
     assert with_start_replicas(busy(per_s=0.01)).start_replicas == 1
     one, two = (with_start_replicas(busy(per_s=per_s)).start_replicas for per_s in (80.0, 160.0))

@@ -12,6 +12,8 @@ from autoscaler.lab.replay.run import run
 from autoscaler.lab.replay.score import compute_score
 from tests.lab.replay.synthetic import poisson, study, trace
 
+pytestmark = pytest.mark.slow
+
 
 def tune(case: Case, *names: str, workers: int = 1) -> list[TunedBaseline]:
     return [best for (best,) in run_searches([search_best_settings([case], name) for name in names], [case], workers)]

@@ -52,6 +52,7 @@ def test_ours_decides_the_same_in_the_learning_part() -> None:
     assert ours.timeline[:, 1:].tolist() == all_along.timeline[-len(ours.timeline) :, 1:].tolist()
 
 
+@pytest.mark.slow
 def test_bound_covers_the_scored_part_only() -> None:
     """Any number of replicas may be there, paid for before: a count that never starts one is not below it."""
     case = replace(rising(), cold_start_s=240.0)
@@ -63,6 +64,7 @@ def test_bound_covers_the_scored_part_only() -> None:
     assert comparison.lower_bound_gpu_hours == compare(experiment(alone), (), workers=1).lower_bound_gpu_hours
 
 
+@pytest.mark.slow
 def test_models_are_tuned_on_their_own_learning_part() -> None:
     late = rising("late")
     late = replace(late, trace=replace(late.trace, arrival_s=late.trace.arrival_s / 2 + 600))

@@ -92,6 +92,7 @@ def test_one_workload_is_idle_long_enough_for_zero(seed: int) -> None:
     assert made.workloads[row].deployment.replicas == 0
 
 
+@pytest.mark.slow
 def test_every_objective_is_met_with_enough_replicas() -> None:
     made = demo_scenario(1)
     pools = tuple(replace(pool, nodes=pool.nodes + 4) for pool in made.pools)

@@ -134,6 +134,7 @@ async def test_draining_replica_is_healthy_until_it_is_empty() -> None:
             await stage.get(pod, "/health")
 
 
+@pytest.mark.slow
 async def test_crashed_replica_returns_on_its_port_with_new_counters() -> None:
     crashing = replace(CHAT, deployment=replace(CHAT.deployment, crash_every_s=3600.0))
     async for stage in staged(make_scenario(crashing)):

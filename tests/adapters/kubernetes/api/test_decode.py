@@ -27,6 +27,7 @@ def cut(value: Any, depth: int) -> Any:
     return value
 
 
+@pytest.mark.slow
 @given(NESTED, st.integers(1, 4))
 def test_only_deeper_values_become_null(value: Any, depth: int):
     assert json.loads(shallow(json.dumps(value).encode(), depth)) == cut(value, depth)

@@ -54,6 +54,7 @@ def answer_of(result: object) -> str:
     return json.dumps({"status": "success", "data": {"resultType": "matrix", "result": result}})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("status", "text", "said"),
     [

@@ -307,6 +307,7 @@ async def test_a_failing_workload_loses_only_its_own_history():
     assert "too many samples" in found.problem
 
 
+@pytest.mark.slow
 async def test_after_two_failures_in_a_row_the_server_is_left_alone():
     found, server = await refusing(["model-1", "model-2"])
     assert sorted(set(found.pod_workload.tolist())) == [0]
@@ -325,6 +326,7 @@ def names_in(query: str) -> set[str]:
 LABELS = {"namespace": "team", "pod": "llama-0"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "result",
     [

@@ -94,6 +94,7 @@ def assert_same(state: EngineState, requests: list[Request], servers: list[Repli
         assert state.prefill_counts[row].tolist() == its.prefill.counts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("profile", [ROOMY, TIGHT], ids=["roomy", "tight"])
 @pytest.mark.parametrize("replicas", [1, 3])
 @pytest.mark.parametrize("patience_s", [math.inf, 2.0])
@@ -135,6 +136,7 @@ def test_kernel_and_plain_engine_agree_during_a_run() -> None:
     assert sum(server.held for server in servers) > 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("patience_s", [math.inf, 3.0])
 @pytest.mark.parametrize("seed", [5, 6, 7])
 def test_result_is_independent_of_the_step_size(patience_s: float, seed: int) -> None:

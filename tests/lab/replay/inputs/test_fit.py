@@ -151,6 +151,7 @@ def test_idle_recording_is_refused() -> None:
         fit(recorded(KNOWN, rate_per_s=3.0, duration_s=8.0, seed=1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [6, 10, 15])
 def test_distant_scrapes_are_refused(every: int) -> None:
     with pytest.raises(ValueError, match=f"busy scrapes are {every} s apart; allowed: at most 5 s, better 2 s or less"):
@@ -254,6 +255,7 @@ def test_replay_error_comes_from_the_prompt_cost() -> None:
     assert error["running, mean of 10 s"].median < 0.1
 
 
+@pytest.mark.slow
 def test_prompt_lengths_by_scrape_improve_the_replay() -> None:
     load, kv_bound = fit(recording("load")).profile, fit(recording("kv-bound")).profile
     error = compared(real("kv-bound"), simulated("kv-bound", load, prompts("kv-bound")))

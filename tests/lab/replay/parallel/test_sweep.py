@@ -77,6 +77,7 @@ def test_progress_is_reported_at_most_once_per_period(workers: int) -> None:
     assert on_progress == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_next_items_run_first_with_the_next_positions(workers: int) -> None:
     def next_items(place: int, result: int) -> list[int]:
@@ -116,6 +117,7 @@ def test_early_end_does_not_wait_for_running_calls(tmp_path: Path) -> None:
     assert multiprocessing.active_children() == []
 
 
+@pytest.mark.slow
 def test_workers_end_with_their_parent(tmp_path: Path) -> None:
     program = f"""
 from contextlib import suppress
