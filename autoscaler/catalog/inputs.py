@@ -20,7 +20,7 @@ from autoscaler.catalog.series import DISTINCT, POD_LABELS, Readings, names_of
 _LONG_PROMPTS = "prompts too long for the TTFT objective are separated from queues by the load alone, which takes a day"
 _NO_PLANNER = "no planner: it is unknown how busy a replica is"
 
-# By column of `core.samples.PodSamples`: what is lost without a series for it.
+# By column of `core.model.samples.PodSamples`: what is lost without a series for it.
 LOST: Mapping[str, str] = MappingProxyType(
     {
         "running": "such a pod counts as silent, and its workload never shrinks",
@@ -179,7 +179,7 @@ From kube-state-metrics, which is optional; every other mode reads the Kubernete
 |---|---|---|
 | workload of a pod | `kube_pod_owner`, `kube_replicaset_owner` | inferred from the pod's name, else from the model; a Deployment's name is known up to 58 characters. Workers of a LeaderWorkerSet (`ds-0-1` beside `ds-0`) are recognized by their names alone, and are one replica with their leader |
 | requested replicas | `kube_deployment_spec_replicas`, `kube_statefulset_replicas` | assumed to be the ready ones, and zero once no engine reports any more; the source `discovery` says so |
-| whether a pod serves | `kube_pod_status_ready`, `kube_pod_status_phase`, `kube_pod_deletion_timestamp` | a pod whose engine reports counts as ready; others are not seen |
+| whether a pod serves | `kube_pod_status_ready`, `kube_pod_status_phase`, `kube_pod_deletion_timestamp` | a pod whose engine reports counts as ready; others are unknown |
 | cold starts | `kube_pod_created`, `kube_pod_status_scheduled_time`, `kube_pod_container_state_started`, `kube_pod_status_ready_time`, `kube_pod_container_status_restarts_total` | not learned; the policy's `coldStart` is used |
 | why a pod does not start | `kube_pod_status_unschedulable`, `kube_pod_container_status_waiting_reason` | a blocked pod looks as if it were starting |
 | GPUs of a replica | `kube_pod_container_resource_requests`, `kube_pod_init_container_resource_requests` | counted from DCGM, else unknown |

@@ -53,7 +53,7 @@ class Section(BaseModel):
 
 
 class Objective(Section):
-    """The latency that requests are promised."""
+    """Latency objectives of requests."""
 
     ttft: Annotated[float | None, Duration(0.001, HOUR_S)] = Field(
         default=None, description="Longest time to first token of a request. Left out: no objective."
@@ -99,7 +99,7 @@ class Queue(Section):
 
 
 class ScaleUp(Section):
-    """How fast the count may grow."""
+    """Limits on growth of the count."""
 
     max_step: Annotated[Step, StepKind()] = Field(
         default=Step(fraction=1.0), description="Growth per period: a share of the count at its start, or replicas."
@@ -111,7 +111,7 @@ class ScaleUp(Section):
 
 
 class ScaleDown(Section):
-    """How fast the count may shrink."""
+    """Limits on shrinkage of the count."""
 
     max_step: Annotated[Step, StepKind(most_fraction=1.0)] = Field(
         default=Step(fraction=0.25), description="Shrinkage per period: a share of the count at its start, or replicas."
@@ -125,7 +125,7 @@ class ScaleDown(Section):
 
 
 class ScaleToZero(Section):
-    """Whether an idle workload gives up its last replica."""
+    """Scaling of an idle workload to zero replicas."""
 
     enabled: Annotated[bool, Switch()] = Field(
         default=False, description="Go to zero when idle, whatever `replicas.min` is."
@@ -138,7 +138,7 @@ class ScaleToZero(Section):
 
 
 class Capacity(Section):
-    """What one replica can do. Where `concurrency`, `prefillTokensPerSecond` or `decodeTokensPerSecond` is stated, the
+    """Capacity of one replica. If `concurrency`, `prefillTokensPerSecond` or `decodeTokensPerSecond` is stated, the
     planner is off. Fields that are left out are learned from the engine."""
 
     concurrency: Annotated[float | None, Number(0.01, 100_000)] = Field(
@@ -161,7 +161,7 @@ class Capacity(Section):
 
 
 class Inputs(Section):
-    """Which readings are known well enough to act on."""
+    """Requirements for readings to be used."""
 
     max_age: Annotated[float, Duration(1.0, HOUR_S)] = Field(
         default=60.0,
@@ -171,7 +171,7 @@ class Inputs(Section):
 
 
 class Prewarm(Section):
-    """A recurring window before which replicas are made ready. Where windows overlap, the largest count holds."""
+    """A recurring window with replicas ready from its start. If windows overlap, the largest count holds."""
 
     from_: Annotated[str, Cron()] = Field(alias="from", description="Start of the window.")
     until: Annotated[str, Cron()] = Field(
@@ -237,16 +237,16 @@ class PolicySpec(Section):
 
 
 class Metadata(Section):
-    """What the policy is called."""
+    """Name of the policy."""
 
-    name: Annotated[str, NAME] = Field(description="What workloads call it by.")
+    name: Annotated[str, NAME] = Field(description="Name by which workloads select the policy.")
 
 
 class Policy(Section):
     """One document: objectives, limits and schedules for a class of workloads."""
 
     api_version: Annotated[str, OneOf((API_VERSION,))] = Field(description="Version of this format.")
-    kind: Annotated[str, OneOf((KIND,))] = Field(description="What this document is.")
+    kind: Annotated[str, OneOf((KIND,))] = Field(description="Kind of the document.")
     metadata: Metadata
     spec: PolicySpec = PolicySpec()
 
@@ -311,7 +311,7 @@ def to_document(section: Section) -> dict[str, Any]:
     return document
 
 
-# What a single workload may override. A list has no single value, and a wake-up expression is asked once per policy.
+# Fields that a workload may override. A list has no single value, and a wake-up query runs once per policy.
 OVERRIDES: Mapping[str, Leaf] = MappingProxyType(
     {leaf.path: leaf for leaf in leaves() if "[]" not in leaf.path and leaf.path != "wakeUp.query"}
 )
