@@ -15,8 +15,8 @@ from autoscaler.core.model.types import Choice, Recommendation, Recommender, Sig
 from autoscaler.core.observe import load
 from autoscaler.core.observe.progress import QUEUED
 from autoscaler.core.observe.workloads import Observed
-from autoscaler.core.planner.step_time import FEWEST_READINGS
-from autoscaler.core.planner.strategies import EVERY_S
+from autoscaler.core.planner.step_time import MIN_READINGS
+from autoscaler.core.planner.strategies import UPDATE_INTERVAL_S
 from autoscaler.core.table.columns import (
     BoolColumn,
     Columns,
@@ -27,7 +27,7 @@ from autoscaler.core.table.columns import (
     ceil_replicas,
 )
 
-PLANNER_DUE_S = (FEWEST_READINGS + 1) * EVERY_S
+PLANNER_DUE_S = (MIN_READINGS + 1) * UPDATE_INTERVAL_S
 """Within so long the planner recommends for engines that are read and busy, even for a single one that is new."""
 
 WEIGHED = np.array([Signal.CONCURRENCY, Signal.PREFILL, Signal.DECODE, Signal.KV_CACHE, Signal.TTFT])

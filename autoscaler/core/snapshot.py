@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from autoscaler.core.model.fleet import Fleet, Workload
-from autoscaler.core.planner.scale_to_zero import Zero
-from autoscaler.core.planner.select import Rules
+from autoscaler.core.planner.scale_to_zero import IdleTimeouts
+from autoscaler.core.planner.select import StrategyState
 from autoscaler.core.state import Memory, WorkloadState, align
 from autoscaler.core.table.columns import PER_STRATEGY_SET, TIMESTAMP, Columns, replace
 
@@ -35,36 +35,36 @@ SCHEMA: Mapping[str, str] = MappingProxyType(
         "capacity.decode_tokens_per_s": "workloads.capacity.decode_tokens_per_s",
         "capacity.observed_s": "workloads.capacity.learned_s",
         "gpu.loaded_idle_replica_s": "workloads.observe.loaded_idle_s",
-        "scale_to_zero.delayed_requests": "zero.waited",
-        "scale_to_zero.wake_ups": "zero.wakes",
-        "scale_to_zero.arrivals_at_zero": "zero.knocked",
-        "scale_to_zero.late_arrivals_at_zero": "zero.late",
-        "scale_to_zero.requests": "zero.requests",
-        "scale_to_zero.observed_s": "zero.counted_s",
-        "strategies.signature": "rules.family",
-        "strategies.warm_up_s": "rules.kept_s",
-        "objective.ttft_s": "rules.ttft_objective_s",
-        "objective.itl_s": "rules.itl_objective_s",
-        "replica.step_time_sums": "rules.engine.steps",
-        "replica.readings": "rules.engine.readings",
-        "replica.shortest_token_gap_s": "rules.engine.shortest_gap_s",
-        "replica.peak_running": "rules.engine.most_running",
-        "replica.slots": "rules.engine.slots",
-        "offered_load.busy_replica_s": "rules.traffic.work_s",
-        "offered_load.requests": "rules.traffic.requests",
-        "miss_curve.missed": "rules.loads.missed",
-        "miss_curve.judged": "rules.loads.seen",
-        "miss_curve.prefill_judged": "rules.loads.prefill_judged",
-        "miss_curve.prefill_late": "rules.loads.prefill_late",
-        "miss_curve.unavoidable_share": "rules.loads.unavoidable",
-        "error_budget.missed": "rules.budget.burnt",
-        "error_budget.judged": "rules.budget.counted",
-        "error_budget.served": "rules.budget.served",
-        "error_budget.served_s": "rules.budget.served_s",
-        "shadow_fleets.observed_s": "rules.paper.watched_s",
-        "shadow_fleets.replica_s": "rules.paper.cost",
-        "shadow_fleets.missed": "rules.paper.missed",
-        "shadow_fleets.arrived": "rules.paper.arrived",
+        "scale_to_zero.delayed_requests": "idle_timeouts.delayed",
+        "scale_to_zero.wake_ups": "idle_timeouts.wake_ups",
+        "scale_to_zero.arrivals_at_zero": "idle_timeouts.arrivals_at_zero",
+        "scale_to_zero.late_arrivals_at_zero": "idle_timeouts.late_arrivals",
+        "scale_to_zero.requests": "idle_timeouts.requests",
+        "scale_to_zero.observed_s": "idle_timeouts.observed_s",
+        "strategies.signature": "strategies.signature",
+        "strategies.warm_up_s": "strategies.warm_up_s",
+        "objective.ttft_s": "strategies.ttft_objective_s",
+        "objective.itl_s": "strategies.itl_objective_s",
+        "replica.step_time_sums": "strategies.speed.step_sums",
+        "replica.readings": "strategies.speed.readings",
+        "replica.shortest_token_gap_s": "strategies.speed.shortest_gap_s",
+        "replica.peak_running": "strategies.speed.peak_running",
+        "replica.slots": "strategies.speed.slots",
+        "offered_load.busy_replica_s": "strategies.offered_load.busy_s",
+        "offered_load.requests": "strategies.offered_load.requests",
+        "miss_curve.missed": "strategies.miss_counts.missed",
+        "miss_curve.judged": "strategies.miss_counts.counted",
+        "miss_curve.prefill_judged": "strategies.miss_counts.prefill_counted",
+        "miss_curve.prefill_late": "strategies.miss_counts.prefill_late",
+        "miss_curve.unavoidable_share": "strategies.miss_counts.unavoidable",
+        "error_budget.missed": "strategies.budget.missed",
+        "error_budget.judged": "strategies.budget.counted",
+        "error_budget.served": "strategies.budget.served",
+        "error_budget.served_s": "strategies.budget.served_s",
+        "shadow_fleets.observed_s": "strategies.shadow.observed_s",
+        "shadow_fleets.replica_s": "strategies.shadow.cost",
+        "shadow_fleets.missed": "strategies.shadow.missed",
+        "shadow_fleets.arrived": "strategies.shadow.arrived",
     }
 )
 """Name of each column in a snapshot, and its place in memory: a column that is renamed in the code keeps its name here.
@@ -73,10 +73,12 @@ Shapes are those of the columns in memory, [..., W]. Unless a name says otherwis
 stored as its age in seconds.
 """
 
-TABLES: Mapping[str, type[Columns]] = MappingProxyType({"workloads": WorkloadState, "zero": Zero, "rules": Rules})
+TABLES: Mapping[str, type[Columns]] = MappingProxyType(
+    {"workloads": WorkloadState, "idle_timeouts": IdleTimeouts, "strategies": StrategyState}
+)
 """Tables of memory that belong to workloads and may have lasting columns, by the first part of a place."""
 
-QUEUED, MISSED = "rules.paper.queued", "rules.paper.missed"
+QUEUED, MISSED = "strategies.shadow.queue_missed", "strategies.shadow.missed"
 """Misses in queues are one part of what a shadow fleet missed; the other, by load, is many times as large as all else.
 So a snapshot has the sum alone, and after it has been restored all past misses count as misses in queues."""
 
@@ -85,7 +87,8 @@ SIGNATURE, STRATEGIES = (
     tuple(
         name
         for name, place in SCHEMA.items()
-        if place.startswith("rules.") and PER_STRATEGY_SET in Rules.marks()[place.removeprefix("rules.")]
+        if place.startswith("strategies.")
+        and PER_STRATEGY_SET in StrategyState.marks()[place.removeprefix("strategies.")]
     ),
 )
 """Columns about the strategies: they mean something only together, and only with the same strategies."""
@@ -160,12 +163,16 @@ def restore(snapshot: Snapshot, memory: Memory, fleet: Fleet, now_s: float, wall
     learned_from = known[fleet.pod_workload] & (fleet.pod_ready_s <= then_s)
     pods = replace(memory.pods, seen_ready=np.where(learned_from, 1.0, memory.pods.seen_ready))
     tables = {name: table.with_columns(restored, f"{name}.") for name, table in _tables(memory).items()}
-    planner = replace(memory.planner, zero=tables["zero"]).with_rules(tables["rules"])
+    planner = replace(memory.planner, idle_timeouts=tables["idle_timeouts"]).with_strategies(tables["strategies"])
     return replace(memory, pods=pods, workloads=tables["workloads"], planner=planner), int(np.count_nonzero(known))
 
 
 def _tables(memory: Memory) -> dict[str, Any]:
-    return {"workloads": memory.workloads, "zero": memory.planner.zero, "rules": memory.planner.all_rules()}
+    return {
+        "workloads": memory.workloads,
+        "idle_timeouts": memory.planner.idle_timeouts,
+        "strategies": memory.planner.all_strategies(),
+    }
 
 
 def _columns(memory: Memory) -> dict[str, Column]:

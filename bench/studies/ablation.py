@@ -9,7 +9,7 @@ the whole policy.
     python bench/studies/ablation.py --traces FOLDER [--size 3] [--cold-start 60] [--max-requests 300000] [--profile P]
     python bench/studies/ablation.py --traces FOLDER --window 6 --seeds 1 2 3 4
     python bench/studies/ablation.py --traces FOLDER --start 54 --end 66 --scale 30
-    python bench/studies/ablation.py --traces FOLDER --without "doubt of the young" "margins by a share"
+    python bench/studies/ablation.py --traces FOLDER --without "initial fleet kept" "margins by a share"
 
 Without `--traces`, two small traces are generated.
 """
@@ -45,7 +45,7 @@ from autoscaler.core.planner import (
     step_time,
     strategies,
 )
-from autoscaler.core.planner.interval import Seen
+from autoscaler.core.planner.interval import IntervalStats
 from autoscaler.core.table.columns import FloatColumn
 from autoscaler.lab.compare.experiment import goal_from_policy, with_start_replicas
 from autoscaler.lab.replay.case import Case
@@ -61,61 +61,69 @@ SLOPE = 0.12
 
 
 def without_room(plain: Callable[..., Any]) -> Callable[..., Any]:
-    def busy_share(tally: pod_work.Tally, idle_gap_s: Any, slots: Any) -> Any:
-        return plain(replace(tally, cached_per_s=np.zeros_like(tally.gaps)), idle_gap_s, np.full_like(slots, np.nan))
+    def compute_busy_share(totals: pod_work.WorkTotals, idle_gap_s: Any, slots: Any) -> Any:
+        return plain(replace(totals, token_rate_kv=np.zeros_like(totals.gaps)), idle_gap_s, np.full_like(slots, np.nan))
 
-    return busy_share
+    return compute_busy_share
 
 
-def any_steepness(missed: FloatColumn, seen: FloatColumn, at_any_load: FloatColumn) -> FloatColumn:
+def any_steepness(missed: FloatColumn, counted: FloatColumn, unavoidable: FloatColumn) -> FloatColumn:
     """Return the mean miss curve of all steepnesses, whatever was observed."""
-    return np.minimum(miss_curve.SHAPES.mean(axis=0)[None, :, None] + at_any_load[:, None], 1.0)
+    return np.minimum(miss_curve.PRIOR_CURVES.mean(axis=0)[None, :, None] + unavoidable[:, None], 1.0)
 
 
-ANY_FOLLOWED: tuple[Any, str, Any] = (strategies, "CAREFUL", np.ones(strategies.RULES, bool))
-"""Allow all strategies also for new workloads."""
+ANY_STRATEGY: tuple[Any, str, Any] = (strategies, "CONSERVATIVE", np.ones(strategies.STRATEGY_COUNT, bool))
+"""Any strategy may be selected while warming up."""
 
 
-def only(followed: Iterable[int]) -> tuple[tuple[Any, str, Any], ...]:
+def only(allowed: Iterable[int]) -> tuple[tuple[Any, str, Any], ...]:
     """Allow only these strategies."""
-    plain, forbidden = select.follow, np.ones((strategies.RULES, 1), bool)
-    forbidden[list(followed)] = False
+    plain, forbidden = select.select_strategy, np.ones((strategies.STRATEGY_COUNT, 1), bool)
+    forbidden[list(allowed)] = False
 
-    def follow(known: select.Rules, seen: Seen) -> select.Rules:
-        cost = np.where(forbidden, np.float32(np.inf), known.paper.cost)
-        return replace(plain(known.with_columns({"paper.cost": cost}), seen), paper=known.paper)
+    def select_strategy(state: select.StrategyState, stats: IntervalStats) -> select.StrategyState:
+        cost = np.where(forbidden, np.float32(np.inf), state.shadow.cost)
+        return replace(plain(state.with_columns({"shadow.cost": cost}), stats), shadow=state.shadow)
 
-    return (select, "follow", follow), ANY_FOLLOWED
+    return (select, "select_strategy", select_strategy), ANY_STRATEGY
 
 
-DESCRIBED = [strategies.describe(rule) for rule in range(strategies.RULES)]
+DESCRIBED = [strategies.describe(strategy) for strategy in range(strategies.STRATEGY_COUNT)]
 
 OFF: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     "nothing": (),
-    "the whole forecast": ((step_time, "FEWEST_READINGS", math.inf), (choose, "PLANNER_DUE_S", 0.0)),
-    "speed drawn from a line: the shortest gap instead": ((step_time, "SHORTEST_SHARE", 1.0),),
-    "belief about what tokens cost": ((step_time, "DOUBTED", 1000.0), (step_time, "FEWEST_READINGS", 16.0)),
-    "KV cache and slots in the busy share": ((offered_load, "busy_share", without_room(pod_work.busy_share)),),
-    "misses learned by load: the prior instead": ((miss_curve, "PRIOR_REQUESTS", 1e12),),
-    "how steep misses are, learned from all loads": ((miss_curve, "believed", any_steepness),),
-    "prompts that are too long, from their time": ((miss_curve, "FEWEST_PROMPTS", math.inf),),
-    "steering by the error budget": (
-        (error_budget, "STRICTEST", error_budget.AIMED),
-        (error_budget, "LAXEST", error_budget.AIMED),
-        (error_budget, "AIMED_LATER", error_budget.AIMED),
+    "the whole planner": ((step_time, "MIN_READINGS", math.inf), (choose, "PLANNER_DUE_S", 0.0)),
+    "fitted step time: the shortest gap instead": ((step_time, "MIN_IDLE_GAP_SHARE", 1.0),),
+    "prior for the cost of tokens": ((step_time, "PRIOR_DEVIATION", 1000.0), (step_time, "MIN_READINGS", 16.0)),
+    "KV cache and slots in the busy share": (
+        (offered_load, "compute_busy_share", without_room(pod_work.compute_busy_share)),
     ),
-    "aiming at more of the budget with time": ((error_budget, "AIMED_LATER", error_budget.AIMED),),
-    "doubt of the young": ((strategies, "DOUBT", 0.0), ANY_FOLLOWED),
-    "no reserve while traffic is calm": ((load_history, "CALM", 0.0),),
-    "the fleet that is found": ((select, "kept_s", np.zeros_like), (shadow_fleets, "SETTLED_S", 0.0)),
-    "zero within the error budget": ((scale_to_zero, "YOUNG_S", math.inf),),
-    "holds: three cold starts and no longer": only(rule for rule, its in enumerate(DESCRIBED) if its.hold == 3),
-    "margins by the square root": only(rule for rule, its in enumerate(DESCRIBED) if its.share > 0 or its.least > 0),
-    "margins by a share": only(rule for rule, its in enumerate(DESCRIBED) if its.root > 0 or its.least > 0),
-    "constant counts": only(rule for rule, its in enumerate(DESCRIBED) if its.least == 0)[:1],
-    "room of a batch": ((select, "batch_room_s", lambda tally, *_: np.zeros_like(tally.running)),),
-    "choosing among rules: a quarter of an hour, three cold starts, 60% on top": only(
-        rule for rule, its in enumerate(DESCRIBED) if (its.level_s, its.hold, round(its.share, 2)) == (900, 3, 0.6)
+    "learned miss curve: its prior instead": ((miss_curve, "PRIOR_REQUESTS", 1e12),),
+    "steepness of the miss curve, learned from all loads": ((miss_curve, "compute_prior_curve", any_steepness),),
+    "unavoidable misses from prefill times": ((miss_curve, "MIN_PROMPTS", math.inf),),
+    "steering by the error budget": (
+        (error_budget, "MIN_ALLOWED", error_budget.FIRST_AIM),
+        (error_budget, "MAX_ALLOWED", error_budget.FIRST_AIM),
+        (error_budget, "LATER_AIM", error_budget.FIRST_AIM),
+    ),
+    "aiming at more of the budget with time": ((error_budget, "LATER_AIM", error_budget.FIRST_AIM),),
+    "pessimistic prior and conservative first minutes": ((strategies, "PRIOR_MISS_SHARE", 0.0), ANY_STRATEGY),
+    "no headroom while traffic is steady": ((load_history, "STEADY_DEVIATION", 0.0),),
+    "initial fleet kept": ((select, "compute_warm_up_s", np.zeros_like), (shadow_fleets, "REAL_FLEET_S", 0.0)),
+    "scale to zero within the error budget": ((scale_to_zero, "MIN_OBSERVED_S", math.inf),),
+    "peak holds of more than three cold starts": only(row for row, its in enumerate(DESCRIBED) if its.hold == 3),
+    "margins by the square root": only(
+        row for row, its in enumerate(DESCRIBED) if its.margin_share > 0 or its.min_replicas > 0
+    ),
+    "margins by a share": only(
+        row for row, its in enumerate(DESCRIBED) if its.margin_roots > 0 or its.min_replicas > 0
+    ),
+    "constant counts": only(row for row, its in enumerate(DESCRIBED) if its.min_replicas == 0)[:1],
+    "batch room": ((select, "compute_batch_room_s", lambda totals, *_: np.zeros_like(totals.running)),),
+    "selection: always 900 s, three cold starts, 60% on top": only(
+        row
+        for row, its in enumerate(DESCRIBED)
+        if (its.average_s, its.hold, round(its.margin_share, 2)) == (900, 3, 0.6)
     ),
 }
 """By idea: the module, the name, and the value that switches it off."""

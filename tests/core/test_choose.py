@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from autoscaler.core.choose import PLANNER_DUE_S, ChoiceState, choose, strongest
 from autoscaler.core.model.spec import Schedule
 from autoscaler.core.model.types import Capacity, Observation, Plan, Recommender, Signal
-from autoscaler.core.planner.update import recommendation
+from autoscaler.core.planner.update import make_recommendation
 from autoscaler.core.reactive import signals
 from tests.core.world import fleet, observed, spec, world
 
@@ -39,7 +39,7 @@ def chosen(found=None, *, plans=NAN, base=NAN, rules=None, schedule=None, silent
         inp,
         both,
         signals.recommend(inp, both, capacity),
-        recommendation(inp, found, plan),
+        make_recommendation(inp, found, plan),
         np.array([weighs_itl]),
         ChoiceState(np.array([NOW_S - silent_s])),
     )
@@ -128,7 +128,7 @@ def test_no_replica_is_headroom_when_the_planner_is_silent(why):
 def test_both_recommenders_give_replicas_headroom_and_a_reason():
     inp, found = world(NOW_S, fleet([2]), spec(**LEARNS)), observation()
     plan = replace(Plan.filled(1), replicas=np.array([5.0]), base_replicas=np.array([3.0]))
-    planned = recommendation(inp, found, plan)
+    planned = make_recommendation(inp, found, plan)
     capacity = replace(Capacity.filled(1), concurrency=np.array([10.0]))
     reactive = signals.recommend(inp, observed(found), capacity)
     both = [(each.replicas[0], each.headroom[0], each.reason[0]) for each in (planned, reactive)]

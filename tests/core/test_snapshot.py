@@ -13,8 +13,8 @@ from autoscaler.core.model.fleet import Fleet, PendingClass, Workload, WorkloadR
 from autoscaler.core.model.types import Signal
 from autoscaler.core.observe.workloads import PodState
 from autoscaler.core.planner.groups import PlannerState
-from autoscaler.core.planner.select import Rules
-from autoscaler.core.planner.strategies import EVERY_S, SIGNATURE
+from autoscaler.core.planner.select import StrategyState
+from autoscaler.core.planner.strategies import SIGNATURE, UPDATE_INTERVAL_S
 from autoscaler.core.state import Memory, align
 from autoscaler.core.table.columns import PER_STRATEGY_SET, TIMESTAMP, TRANSIENT, Columns
 from tests.core.serving import LEARNED, Serving
@@ -30,14 +30,14 @@ DURATIONS = {
     "plan.work_s",
     "pods.counters.covered_s",
     "pods.progress.worked_s",
-    "rules.budget.served_s",
-    "rules.engine.shortest_gap_s",
-    "rules.itl_objective_s",
-    "rules.kept_s",
-    "rules.levels.level_s",
-    "rules.paper.watched_s",
-    "rules.traffic.work_s",
-    "rules.ttft_objective_s",
+    "strategies.budget.served_s",
+    "strategies.speed.shortest_gap_s",
+    "strategies.itl_objective_s",
+    "strategies.warm_up_s",
+    "strategies.history.observed_s",
+    "strategies.shadow.observed_s",
+    "strategies.offered_load.busy_s",
+    "strategies.ttft_objective_s",
     "workloads.capacity.decode_tokens_per_s",
     "workloads.capacity.learned_s",
     "workloads.observe.arrivals.averaged_s",
@@ -50,9 +50,9 @@ DURATIONS = {
     "workloads.observe.cold_start.mean_s",
     "workloads.observe.loaded_idle_s",
     "workloads.observe.pending_history.backoff_s",
-    "zero.counted_s",
-    "zero.rest_s",
-    "zero.waking_s",
+    "idle_timeouts.observed_s",
+    "idle_timeouts.timeout_s",
+    "idle_timeouts.waking_s",
 }
 """Columns of memory that end in `_s` and are no moments: every other one must be a TimestampColumn."""
 
@@ -76,13 +76,13 @@ def marked(table, mark):
 IS_MOMENT = {
     place: is_moment
     for place, _, is_moment in columns(Memory.empty())
-    if not place.startswith("early.")  # the same columns as of the rules
+    if not place.startswith("out_of_turn.")  # the same columns as of the strategies
 }
 
 
-NOT_STORED = {"pods", "work", "early", "plan", "pressure"}
-"""Readings of pods, and what follows from the strategies as they are judged: both are there again within a minute.
-Strategies that were judged out of turn are stored among the others."""
+NOT_STORED = {"pods", "readings", "out_of_turn", "plan", "late_queues"}
+"""Readings of pods, and what follows from the strategies when they are updated: both are known again within a minute.
+Strategies that were updated out of turn are stored with the others."""
 
 
 def test_every_lasting_column_has_one_name_in_the_schema():
@@ -163,8 +163,10 @@ def filled(seen: Fleet, seed: int) -> Memory:
         return table.with_columns({n: random.random(c.shape).astype(c.dtype) for n, c in table.columns().items()})
 
     memory = align(Memory.empty(), seen)
-    rules = replace(fill(memory.planner.all_rules()), family=np.full(len(seen.workloads), SIGNATURE))
-    planner = replace(memory.planner, zero=fill(memory.planner.zero)).with_rules(rules)
+    signature = np.full(len(seen.workloads), SIGNATURE)
+    strategies = replace(fill(memory.planner.all_strategies()), signature=signature)
+    idle_timeouts = fill(memory.planner.idle_timeouts)
+    planner = replace(memory.planner, idle_timeouts=idle_timeouts).with_strategies(strategies)
     return replace(memory, workloads=fill(memory.workloads), planner=planner)
 
 
@@ -201,42 +203,43 @@ def test_restore_gives_each_workload_its_own_columns(before, after, seed, away_s
                 expected = mine[stored][..., row]
             np.testing.assert_allclose(column[..., row], expected, rtol=1e-6, atol=1e-6, err_msg=place)
         assert column.dtype == snapshot.blank()[stored].dtype, place
-    for one, other in ((there.workloads, own.workloads), (there.planner.all_rules(), own.planner.all_rules())):
+    for one, other in (
+        (there.workloads, own.workloads),
+        (there.planner.all_strategies(), own.planner.all_strategies()),
+    ):
         for name in marked(type(one), TRANSIENT):
             np.testing.assert_array_equal(one.columns()[name], other.columns()[name], err_msg=name)
             assert one.columns()[name].dtype == other.columns()[name].dtype, name
 
 
-@pytest.mark.parametrize("lacking", ["another set", "no signature", "a column less"])
-def test_strategy_columns_begin_anew_when_strategies_changed(lacking):
-    """As after an upgrade that changes the rules; files leave out columns of another shape."""
+@pytest.mark.parametrize("missing", ["", "strategies.signature", "shadow_fleets.replica_s"])
+def test_strategy_columns_begin_anew_when_strategies_changed(missing):
+    """An upgrade changes the strategy set. Files leave out columns of another shape."""
     saved, own = snapshot.take(filled(cluster([1]), 2), workloads([1]), NOW_S, SAVED_S), filled(cluster([1]), 3)
     columns = dict(saved.columns)
-    if lacking == "another set":
-        columns[snapshot.SIGNATURE] = columns[snapshot.SIGNATURE] + 1
+    if missing:
+        del columns[missing]
     else:
-        del columns[snapshot.SIGNATURE if lacking == "no signature" else "shadow_fleets.replica_s"]
+        columns[snapshot.SIGNATURE] = columns[snapshot.SIGNATURE] + 1
     there, count = snapshot.restore(replace(saved, columns=columns), own, cluster([1]), LATER_S, SAVED_S)
     assert count == 1
-    for name in marked(Rules, PER_STRATEGY_SET):
-        np.testing.assert_array_equal(
-            there.planner.all_rules().columns()[name], own.planner.all_rules().columns()[name], err_msg=name
-        )
-    np.testing.assert_array_equal(there.planner.all_rules().engine.steps, saved.columns["replica.step_time_sums"])
-    # Otherwise a new record would keep the initial fleet of another day for ten cold starts.
-    np.testing.assert_array_equal(there.planner.all_rules().found, own.planner.all_rules().found)
+    restored, before = there.planner.all_strategies(), own.planner.all_strategies()
+    for name in marked(StrategyState, PER_STRATEGY_SET):
+        np.testing.assert_array_equal(restored.columns()[name], before.columns()[name], err_msg=name)
+    np.testing.assert_array_equal(restored.speed.step_sums, saved.columns["replica.step_time_sums"])
+    # New shadow fleets would keep the initial fleet of another day for ten cold starts.
+    np.testing.assert_array_equal(restored.initial_fleet, before.initial_fleet)
 
 
 def test_misses_by_load_are_stored_as_one_sum():
     what = filled(cluster([1]), 1)
     saved = snapshot.take(what, workloads([1]), NOW_S, SAVED_S)
     there, _ = snapshot.restore(saved, Memory.empty(), cluster([1]), NOW_S, SAVED_S)
-    for name in ("queued", "missed"):
-        np.testing.assert_array_equal(
-            getattr(there.planner.all_rules().paper, name), what.planner.all_rules().paper.missed
-        )
-    assert (there.planner.all_rules().paper.missed > 0).any()
-    assert not there.planner.all_rules().paper.loaded.any()
+    restored, before = there.planner.all_strategies().shadow, what.planner.all_strategies().shadow
+    for name in ("queue_missed", "missed"):
+        np.testing.assert_array_equal(getattr(restored, name), before.missed)
+    assert (restored.missed > 0).any()
+    assert not restored.by_load.any()
 
 
 def test_an_object_made_again_under_its_name_is_a_stranger():
@@ -332,16 +335,16 @@ def test_planner_recommends_the_same_soon_after_a_restart():
     before = story.serve(cluster, 1.2, 3600.0)
     assert before.recommendations[Signal.PLANNER, 0] > 0
 
-    blank = restarted(story, cluster, 30.0, restored_state=False).serve(cluster, 1.2, EVERY_S)
+    blank = restarted(story, cluster, 30.0, restored_state=False).serve(cluster, 1.2, UPDATE_INTERVAL_S)
     assert np.isnan(blank.recommendations[Signal.PLANNER, 0])
     later = restarted(story, cluster, 30.0)
     assert np.isnan(later.serve(cluster, 1.2, 5.0).recommendations[Signal.PLANNER, 0])
-    after = later.serve(cluster, 1.2, EVERY_S - 5.0)
+    after = later.serve(cluster, 1.2, UPDATE_INTERVAL_S - 5.0)
     for name in ("replicas", "idle_gap_s", "missed_fraction"):  # of rules that are worth the same the first one speaks
         assert getattr(after.plan, name)[0] == pytest.approx(getattr(before.plan, name)[0], rel=0.01), name
     assert after.plan.demand[0] == pytest.approx(1.2, rel=0.05)
     assert after.recommendations[Signal.PLANNER, 0] == before.recommendations[Signal.PLANNER, 0]
-    assert later.serve(cluster, 1.2, EVERY_S).plan.observed_s[0] > before.plan.observed_s[0]
+    assert later.serve(cluster, 1.2, UPDATE_INTERVAL_S).plan.observed_s[0] > before.plan.observed_s[0]
 
 
 @pytest.mark.slow
@@ -352,7 +355,7 @@ def test_misses_are_forgotten_when_the_objective_changed(changed):
     assert story.serve(cluster, 1.2, 3600.0, late=0.3).plan.missed_fraction[0] > 0.25
     later = restarted(story, cluster, 30.0)
     later.spec = spec(**(LEARNED | changed))
-    missed = later.serve(cluster, 1.2, 2 * EVERY_S).plan.missed_fraction[0]
+    missed = later.serve(cluster, 1.2, 2 * UPDATE_INTERVAL_S).plan.missed_fraction[0]
     assert missed == 0 if changed else missed > 0.25
 
 

@@ -8,7 +8,7 @@ from autoscaler.core.explain.format import count, number, percent, seconds
 from autoscaler.core.explain.planner_lines import Figures
 from autoscaler.core.explain.row import Row
 from autoscaler.core.planner.error_budget import BUDGET_S
-from autoscaler.core.planner.strategies import MOST_BUSY, NEARLY
+from autoscaler.core.planner.strategies import MAX_UTILIZATION, ROUNDING_TOLERANCE
 
 TOLERATED = 1.005
 """Misses over the error budget up to which it is called kept: percentages are printed with three digits."""
@@ -93,8 +93,8 @@ def _why_so_many(row: Row) -> str:
     if replicas < load:
         return f"because the load average over {seconds(known.level_s)} is lower"
     with_headroom = load * (1 + known.margin_fraction) + known.margin_roots * math.sqrt(load)
-    if not replicas - 1 >= with_headroom / MOST_BUSY - NEARLY:
-        return _headroom(known) if replicas - 1 >= load / MOST_BUSY - NEARLY else ""
+    if not replicas - 1 >= with_headroom / MAX_UTILIZATION - ROUNDING_TOLERANCE:
+        return _headroom(known) if replicas - 1 >= load / MAX_UTILIZATION - ROUNDING_TOLERANCE else ""
     if replicas <= least:
         return "the minimum" if least > 1 else ""
     if replicas <= known.least_replicas:

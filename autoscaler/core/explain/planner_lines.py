@@ -13,9 +13,9 @@ import numpy as np
 from autoscaler.core.explain.format import count, number, percent, seconds
 from autoscaler.core.model.types import Decision, Recommender, Signal, TickInput
 from autoscaler.core.planner.error_budget import BUDGET_S
-from autoscaler.core.planner.select import YOUNG_S
-from autoscaler.core.planner.step_time import FEWEST_READINGS
-from autoscaler.core.planner.strategies import Described, describe
+from autoscaler.core.planner.select import WARM_UP_S
+from autoscaler.core.planner.step_time import MIN_READINGS
+from autoscaler.core.planner.strategies import Strategy, describe
 
 WORTH_TELLING = 5e-4
 """Share of requests; fewer that miss on any number of replicas are not told."""
@@ -24,7 +24,7 @@ SHORTEST_TOKEN_S = 1e-7
 """No engine computes a token in less: a slope so flat is noise, and no limit."""
 
 
-UNKNOWN = Described(*(math.nan,) * 5)
+UNKNOWN = Strategy(*(math.nan,) * 5)
 """Of no rule."""
 
 
@@ -89,12 +89,12 @@ def read(inp: TickInput, decision: Decision, row: int) -> Figures:
         readings=plan("readings"),
         watched_s=plan("observed_s"),
         kept_s=plan("warm_up_s"),
-        level_s=in_force.level_s,
+        level_s=in_force.average_s,
         held_cold_starts=in_force.hold,
         held_s=plan("peak_expires_in_s"),
-        margin_fraction=in_force.share,
-        margin_roots=in_force.root,
-        least_replicas=in_force.least,
+        margin_fraction=in_force.margin_share,
+        margin_roots=in_force.margin_roots,
+        least_replicas=in_force.min_replicas,
         promised_fraction=promised,
         allowed_fraction=plan("allowed_fraction"),
         paper_missed_fraction=plan("shadow_missed_fraction"),
@@ -147,9 +147,9 @@ def _why_silent(recommender: Recommender, known: Figures, inp: TickInput, row: i
         return "no forecast: the policy promises no TTFT by which rules could be judged"
     if missing := _missing(inp, row):
         return f"no forecast: {missing}, missing in the metrics of its pods"
-    if not known.readings >= FEWEST_READINGS:
+    if not known.readings >= MIN_READINGS:
         readings = _times(known.readings, "reading") if known.readings > 0 else "no reading"
-        needed = f"{number(FEWEST_READINGS)} are needed to know how fast one is"
+        needed = f"{number(MIN_READINGS)} are needed to know how fast one is"
         return f"no forecast yet: {readings} of busy replicas; {needed}"
     return "no forecast: the arrival rate is not known right now"
 
@@ -207,8 +207,8 @@ def _rule(known: Figures, cold_start_s: float) -> str:
     if known.least_replicas > 0:
         sizing = f"keeps {count(known.least_replicas)} at all times, and more while the peak of demand over "
         sizing += f"{seconds(known.level_s)} in the last {cold_starts} needs more"
-    careful = f"; in the first {seconds(YOUNG_S)} only the fastest level with the longest hold is followed"
-    why = careful if known.watched_s < YOUNG_S else ""
+    careful = f"; in the first {seconds(WARM_UP_S)} only the fastest level with the longest hold is followed"
+    why = careful if known.watched_s < WARM_UP_S else ""
     if known.watched_s < known.kept_s:
         why += f"; all replicas it started with are kept for {seconds(known.kept_s)}"
     if 0 < known.asked_replicas < known.rule_replicas:

@@ -1,7 +1,7 @@
-"""The error budget: which share of requests may still be missed.
+"""The error budget: the share of requests that may still miss their objective.
 
-What was really missed steers what the rule in force may miss on paper. All columns float64[W]; counts of requests fade
-over `BUDGET_S`.
+The misses of the real fleet decide what the selected strategy may miss now. All columns are float64[W]. Counts of
+requests fade over `BUDGET_S`.
 """
 
 from __future__ import annotations
@@ -11,78 +11,81 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscaler.core.planner import miss_curve
-from autoscaler.core.planner.interval import Seen, Step
+from autoscaler.core.planner.interval import Interval, IntervalStats
 from autoscaler.core.table.columns import Columns, FloatColumn, PerObjective, clip, or_zero
 
 BUDGET_S = 86_400.0
-"""Time constant of the error budget: of what was missed a day ago 37 % still counts, after three days 5 %. Within so
-long what was missed too often is made up for."""
+"""Time constant of the error budget. A miss counts 37 % after a day and 5 % after three. An overspend is made up for
+within this time."""
 
-SPENT_S = 12 * 3600.0
-"""Within so long what was saved may be spent: the next surge is a matter of hours."""
+SAVINGS_S = 12 * 3600.0
+"""Time within which savings may be spent: the next surge is a matter of hours."""
 
-AIMED, AIMED_LATER = 0.8, 0.95
-"""Share of the error budget that is aimed at, first and when a day of it was counted: what is promised on paper is not
-kept to the digit, and the longer it was counted the less is left to chance."""
+FIRST_AIM, LATER_AIM = 0.8, 0.95
+"""Share of the error budget that is aimed at, at first and once a day was counted.
+Shadow fleets do not match reality exactly, and the longer requests were counted the less is left to chance."""
 
-STRICTEST, LAXEST = 0.1, 1.3
-"""Of the error budget, however much of it was burnt or saved."""
+MIN_ALLOWED, MAX_ALLOWED = 0.1, 1.3
+"""Bounds of what the selected strategy may miss, as shares of the error budget, whatever was spent or saved."""
 
 
 @dataclass(frozen=True)
-class Budget(Columns):
-    """What was missed, fading; requests but for what is stated."""
+class ErrorBudget(Columns):
+    """Requests that missed and that were counted, fading."""
 
-    burnt: PerObjective[FloatColumn]  # that really missed
-    counted: PerObjective[FloatColumn]  # all of which it is known whether they missed
-    served: FloatColumn  # all
-    served_s: FloatColumn  # seconds of that
+    missed: PerObjective[FloatColumn]  # requests that really missed
+    counted: PerObjective[FloatColumn]  # requests of which it is known whether they missed
+    served: FloatColumn  # all requests
+    served_s: FloatColumn  # seconds in which they arrived
 
     @classmethod
-    def blank(cls, rows: int) -> Budget:
+    def blank(cls, rows: int) -> ErrorBudget:
         return cls.filled(rows, 0.0)
 
 
-def count(budget: Budget, seen: Seen, step: Step) -> Budget:
-    """Count what was missed."""
-    missed, judged = miss_curve.told(seen.tally)
+def update_error_budget(budget: ErrorBudget, stats: IntervalStats, interval: Interval) -> ErrorBudget:
+    """Add the requests of an interval, and those of them that missed."""
+    missed, counted = miss_curve.count_by_objective(stats.totals)
     with np.errstate(divide="ignore", invalid="ignore"):
-        share = miss_curve.either(np.where(judged > 0, missed / judged, 0.0))
-    lived = step.lived_s > 0
-    known = lived & (judged.max(axis=0) > 0)
-    fade = np.exp(-step.lived_s / BUDGET_S)
-    return Budget(
-        burnt=budget.burnt * fade + np.where(known, share * step.arrivals, 0.0),
-        counted=budget.counted * fade + np.where(known, step.arrivals, 0.0),
-        served=budget.served * fade + np.where(lived, step.arrivals, 0.0),
-        served_s=budget.served_s * fade + step.lived_s,
+        share = miss_curve.combine_objectives(np.where(counted > 0, missed / counted, 0.0))
+    observed = interval.observed_s > 0
+    known = observed & (counted.max(axis=0) > 0)
+    fade = np.exp(-interval.observed_s / BUDGET_S)
+    return ErrorBudget(
+        missed=budget.missed * fade + np.where(known, share * interval.arrivals, 0.0),
+        counted=budget.counted * fade + np.where(known, interval.arrivals, 0.0),
+        served=budget.served * fade + np.where(observed, interval.arrivals, 0.0),
+        served_s=budget.served_s * fade + interval.observed_s,
     )
 
 
-def served_per_s(budget: Budget) -> FloatColumn:
-    """Return how many requests came a second, of late; NaN: not known."""
+def compute_requests_per_s(budget: ErrorBudget) -> FloatColumn:
+    """Return the mean rate of requests over the time of the budget; NaN: not known."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(budget.served_s > 0, budget.served / budget.served_s, np.nan)
 
 
-def steered(budget: Budget, promised: FloatColumn, unavoidable: FloatColumn) -> FloatColumn:
-    """Return the share of requests that the rule in force may miss, so that in the end the promised share is missed.
+def compute_allowed_share(budget: ErrorBudget, budget_share: FloatColumn, unavoidable: FloatColumn) -> FloatColumn:
+    """Return the share of requests that the selected strategy may miss, so that the budget is kept in the end.
 
-    promised: share that may miss. unavoidable: share that misses on any number of replicas, which is no rule's to miss
-    and left to no chance: what is aimed at is a share of the rest. 1 % promised, 0.95 % aimed at, 0.2 % missed in a
-    day: what was saved may be spent within `SPENT_S`. What was burnt is made up for within `BUDGET_S`: one surge is
-    little of what a day may miss, and soon regained only by fleets that cost twice as much. What nobody counted was
-    neither saved nor burnt. Where more than is promised misses whatever is done, strictness saves no promise: the
-    further out of reach it is, the less strict, until the others have what is aimed at for all.
+    budget_share: share that may miss by the policy. unavoidable: share that misses on any number of replicas. The
+    unavoidable misses are no strategy's, and nothing of them is left to chance: the aim is a share of the rest.
+
+    Example: 1 % may miss, 0.95 % is aimed at, and 0.2 % missed in a day. The savings may be spent within `SAVINGS_S`.
+    An overspend is made up for within `BUDGET_S`: a single surge is a small part of what may miss in a day, and only a
+    fleet that costs twice as much makes up for it soon. Requests that were not counted neither save nor spend.
+
+    Strictness keeps no promise where the unavoidable misses alone exceed the budget. The more they exceed it, the more
+    the others may miss, up to the share that is aimed at for all.
     """
-    came_per_s = served_per_s(budget)
+    requests_per_s = compute_requests_per_s(budget)
     with np.errstate(divide="ignore", invalid="ignore"):
-        known = np.minimum(or_zero(budget.counted / came_per_s) / BUDGET_S, 1.0)
-        aim = AIMED + (AIMED_LATER - AIMED) * known**2
-        aimed = aim * promised + (1 - aim) * np.minimum(unavoidable, promised)
-        saved = aimed * budget.counted - budget.burnt
-        gained = saved / (came_per_s * np.where(saved > 0, SPENT_S, BUDGET_S))
-    share = aimed + gained - unavoidable
+        counted_days = np.minimum(or_zero(budget.counted / requests_per_s) / BUDGET_S, 1.0)
+        aim = FIRST_AIM + (LATER_AIM - FIRST_AIM) * counted_days**2
+        aimed = aim * budget_share + (1 - aim) * np.minimum(unavoidable, budget_share)
+        saved = aimed * budget.counted - budget.missed
+        correction = saved / (requests_per_s * np.where(saved > 0, SAVINGS_S, BUDGET_S))
+    share = aimed + correction - unavoidable
     share = np.where(np.isnan(share), aimed, share)
-    strictest = clip(unavoidable - promised, STRICTEST * promised, AIMED * promised)
-    return clip(share, strictest, LAXEST * promised)
+    least = clip(unavoidable - budget_share, MIN_ALLOWED * budget_share, FIRST_AIM * budget_share)
+    return clip(share, least, MAX_ALLOWED * budget_share)

@@ -1,4 +1,4 @@
-"""What the planner remembers of all workloads, in groups that are judged one after another."""
+"""The state of the planner, in groups of workloads that are updated one after another."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import TypeVar
 import numpy as np
 
 from autoscaler.core.model.types import Plan
-from autoscaler.core.planner.pod_work import PodWork
-from autoscaler.core.planner.replica_speed import Engine
-from autoscaler.core.planner.scale_to_zero import Zero
-from autoscaler.core.planner.select import Rules
+from autoscaler.core.planner.pod_work import PodReadings
+from autoscaler.core.planner.replica_speed import ReplicaSpeed
+from autoscaler.core.planner.scale_to_zero import IdleTimeouts
+from autoscaler.core.planner.select import StrategyState
 from autoscaler.core.table.columns import (
     BoolColumn,
     Columns,
@@ -26,53 +26,71 @@ from autoscaler.core.table.columns import (
 )
 
 GROUPS = 6
-"""Workloads are judged by their rules in so many groups, one after another: that no tick has to judge all."""
+"""Workloads are updated in this many groups, one after another, so that no tick has to update all."""
 
 Table = TypeVar("Table", bound=Columns)
 
 
 @dataclass(frozen=True)
-class Early(Columns):
-    """Rules that were judged out of turn, until the turn of their group: for a few rows no group has to be copied."""
+class OutOfTurn(Columns):
+    """Strategies that were updated out of turn, kept until the turn of their group. So no group has to be copied."""
 
-    workload_id: IntColumn  # int64[n], whose each row is, ascending
-    rules: Rules
+    workload_id: IntColumn  # int64[n], the workload of each row, ascending
+    strategies: StrategyState
 
     @classmethod
-    def blank(cls, rows: int) -> Early:
-        return cls(np.arange(rows), Rules.blank(rows))
+    def blank(cls, rows: int) -> OutOfTurn:
+        return cls(np.arange(rows), StrategyState.blank(rows))
 
 
 @dataclass(frozen=True)
-class Pressure(Columns):
-    """Queues that last longer than they may."""
+class LateQueues(Columns):
+    """Queues that last longer than the policy allows."""
 
-    last_pressed_s: Transient[TimestampColumn]  # float64[W], last moment with such a queue; NaN: never
+    last_late_s: Transient[TimestampColumn]  # float64[W], last moment with such a queue; NaN: never
 
 
 @dataclass(frozen=True)
 class PlannerState:
-    """Everything that the planner carries from tick to tick."""
+    """Everything that the planner remembers from tick to tick."""
 
     workload_id: IntColumn  # int64[W]
-    rules: tuple[Rules, ...]  # [GROUPS], of the workloads whose id is so much modulo GROUPS, in the order of their rows
-    early: Early  # those that were judged since
-    plan: Plan  # the recommendation of the planner, as of its last update
-    work: tuple[PodWork, ...]  # [GROUPS], readings of their pods by then
-    zero: Zero  # what going to zero would have cost
-    pressure: Pressure
+    strategies: tuple[StrategyState, ...]  # [GROUPS], of the workloads with id % GROUPS, in the order of their rows
+    out_of_turn: OutOfTurn  # strategies that were updated since
+    plan: Plan  # the recommendation, as of the last update
+    readings: tuple[PodReadings, ...]  # [GROUPS], readings of their pods at the last update
+    idle_timeouts: IdleTimeouts
+    late_queues: LateQueues
 
     @classmethod
     def empty(cls) -> PlannerState:
-        """Remember nothing, as after a first start."""
+        """Return the state without workloads, as after a first start."""
         return cls(
-            np.empty(0, dtype=np.int64),
-            (Rules.blank(0),) * GROUPS,
-            Early.blank(0),
-            Plan.blank(0),
-            (PodWork.blank(0),) * GROUPS,
-            Zero.blank(0),
-            Pressure.blank(0),
+            workload_id=np.empty(0, dtype=np.int64),
+            strategies=(StrategyState.blank(0),) * GROUPS,
+            out_of_turn=OutOfTurn.blank(0),
+            plan=Plan.blank(0),
+            readings=(PodReadings.blank(0),) * GROUPS,
+            idle_timeouts=IdleTimeouts.blank(0),
+            late_queues=LateQueues.blank(0),
+        )
+
+    def aligned(self, after: IntColumn) -> PlannerState:
+        """Return it on the rows of these workloads, int64[W]. New workloads are blank, removed ones are forgotten."""
+        before = self.workload_id
+        if np.array_equal(before, after):
+            return replace(self, workload_id=after)
+        return PlannerState(
+            workload_id=after,
+            strategies=tuple(
+                moved(strategies, before[before % GROUPS == group], after[after % GROUPS == group])
+                for group, strategies in enumerate(self.strategies)
+            ),
+            out_of_turn=self.out_of_turn.take(np.flatnonzero(np.isin(self.out_of_turn.workload_id, after))),
+            plan=moved(self.plan, before, after),
+            readings=self.readings,
+            idle_timeouts=moved(self.idle_timeouts, before, after),
+            late_queues=moved(self.late_queues, before, after),
         )
 
     @property
@@ -83,93 +101,80 @@ class PlannerState:
     @property
     def idle_after_s(self) -> FloatColumn:
         """Seconds without work after which the error budget allows zero replicas; float64[W], NaN: it does not."""
-        return self.zero.rest_s
+        return self.idle_timeouts.timeout_s
 
-    def aligned(self, after: IntColumn) -> PlannerState:
-        """Return it on the rows of these workloads, int64[W]; new ones are blank, and those that are gone forgotten."""
-        before = self.workload_id
-        if np.array_equal(before, after):
-            return replace(self, workload_id=after)
-        return PlannerState(
-            workload_id=after,
-            rules=tuple(
-                moved(rules, before[before % GROUPS == group], after[after % GROUPS == group])
-                for group, rules in enumerate(self.rules)
-            ),
-            early=self.early.take(np.flatnonzero(np.isin(self.early.workload_id, after))),
-            plan=moved(self.plan, before, after),
-            work=self.work,
-            zero=moved(self.zero, before, after),
-            pressure=moved(self.pressure, before, after),
-        )
+    def group_rows(self, group: int) -> IntColumn:
+        """Return the rows of the workloads of one group."""
+        return np.flatnonzero(self.workload_id % GROUPS == group)
 
-    def group(self, number: int) -> IntColumn:
-        """Return the rows of one group."""
-        return np.flatnonzero(self.workload_id % GROUPS == number)
+    def rows_by_group(self) -> list[IntColumn]:
+        """Return the rows of the workloads of each group."""
+        group_of = self.workload_id % GROUPS
+        return [np.flatnonzero(group_of == group) for group in range(GROUPS)]
 
-    def groups(self) -> list[IntColumn]:
-        """Return the rows of each group."""
-        group = self.workload_id % GROUPS
-        return [np.flatnonzero(group == number) for number in range(GROUPS)]
+    def strategies_of(self, rows: IntColumn) -> StrategyState:
+        """Return the strategies of these workloads."""
+        return self._take(rows, self.strategies, self.out_of_turn.strategies)
 
-    def rules_of(self, rows: IntColumn) -> Rules:
-        """Return the rules of these workloads."""
-        return self._of(rows, self.rules, self.early.rules)
+    def replica_speed_of(self, rows: IntColumn) -> ReplicaSpeed:
+        """Return the replica speed of these workloads, a small part of the strategies."""
+        return self._take(rows, [group.speed for group in self.strategies], self.out_of_turn.strategies.speed)
 
-    def engine_of(self, rows: IntColumn) -> Engine:
-        """Return what was learned of the engines of these workloads: a small part of their rules."""
-        return self._of(rows, [rules.engine for rules in self.rules], self.early.rules.engine)
+    def strategies_of_group(self, group: int) -> StrategyState:
+        """Return the strategies of the workloads of one group."""
+        return self._put_out_of_turn(self.strategies[group], self.group_rows(group), self.out_of_turn.strategies)
 
-    def rules_of_group(self, number: int) -> Rules:
-        """Return the rules of the workloads of one group."""
-        return self._brought_up(self.rules[number], self.group(number), self.early.rules)
+    def all_strategies(self) -> StrategyState:
+        """Return the strategies of all workloads, in the order of their rows."""
+        return self.strategies_of(np.arange(len(self.workload_id)))
 
-    def all_rules(self) -> Rules:
-        """Return the rules of all workloads, in the order of their rows."""
-        return self.rules_of(np.arange(len(self.workload_id)))
-
-    def work_of(self, pod_id: IntColumn) -> PodWork:
-        """Return what these pods showed when they were counted last; ids ascending."""
-        found = replace(PodWork.blank(len(pod_id)), pod_id=pod_id)
-        for work in self.work:
-            place, known = find_ids(pod_id, work.pod_id)
-            found = found.with_rows(np.flatnonzero(known), work.take(place[known]))
+    def readings_of(self, pod_id: IntColumn) -> PodReadings:
+        """Return the last counted readings of these pods; ids ascending."""
+        found = replace(PodReadings.blank(len(pod_id)), pod_id=pod_id)
+        for readings in self.readings:
+            place, known = find_ids(pod_id, readings.pod_id)
+            found = found.with_rows(np.flatnonzero(known), readings.take(place[known]))
         return found
 
-    def with_group(self, number: int, rules: Rules, work: PodWork) -> PlannerState:
-        """Return it with the rules of one group, and with what its pods showed by then."""
+    def with_group(self, group: int, strategies: StrategyState, readings: PodReadings) -> PlannerState:
+        """Return it with the updated strategies of one group, and the readings of its pods."""
+        is_other = self.out_of_turn.workload_id % GROUPS != group
         return replace(
             self,
-            rules=(*self.rules[:number], rules, *self.rules[number + 1 :]),
-            early=self.early.take(np.flatnonzero(self.early.workload_id % GROUPS != number)),
-            work=(*self.work[:number], work, *self.work[number + 1 :]),
+            strategies=(*self.strategies[:group], strategies, *self.strategies[group + 1 :]),
+            out_of_turn=self.out_of_turn.take(np.flatnonzero(is_other)),
+            readings=(*self.readings[:group], readings, *self.readings[group + 1 :]),
         )
 
-    def with_early(self, rows: IntColumn, rules: Rules, work: PodWork) -> PlannerState:
-        """Return it with rules that were judged out of turn, and with what the pods of their workloads showed."""
-        ids = self.workload_id[rows]
-        stay = np.flatnonzero(~np.isin(self.early.workload_id, ids))
-        order = np.append(self.early.workload_id[stay], ids).argsort()
-        place = np.append(stay, len(self.early.workload_id) + np.arange(len(ids)))[order]
+    def with_out_of_turn(self, rows: IntColumn, strategies: StrategyState, readings: PodReadings) -> PlannerState:
+        """Return it with strategies that were updated out of turn, and the readings of their pods."""
+        ids, before = self.workload_id[rows], self.out_of_turn
+        other = np.flatnonzero(~np.isin(before.workload_id, ids))
+        order = np.append(before.workload_id[other], ids).argsort()
+        place = np.append(other, len(before.workload_id) + np.arange(len(ids)))[order]
         return replace(
             self,
-            early=Early.stack([self.early, Early(ids, rules)]).take(place),
-            work=tuple(each.laid(work) for each in self.work),
+            out_of_turn=OutOfTurn.stack([before, OutOfTurn(ids, strategies)]).take(place),
+            readings=tuple(group.update(readings) for group in self.readings),
         )
 
-    def with_rules(self, rules: Rules) -> PlannerState:
-        """Return it with the rules of all workloads, in the order of their rows."""
-        return replace(self, rules=tuple(rules.take(rows) for rows in self.groups()), early=Early.blank(0))
+    def with_strategies(self, strategies: StrategyState) -> PlannerState:
+        """Return it with the strategies of all workloads, in the order of their rows."""
+        by_group = tuple(strategies.take(rows) for rows in self.rows_by_group())
+        return replace(self, strategies=by_group, out_of_turn=OutOfTurn.blank(0))
 
-    def _of(self, rows: IntColumn, by_group: Sequence[Table], early: Table) -> Table:
-        """Return these rows of a table of all workloads. early: its rows that were judged out of turn."""
-        group = self.workload_id[rows] % GROUPS
-        has = [np.flatnonzero(group == number) for number in range(GROUPS)]
-        places = [members.searchsorted(rows[its]) for members, its in zip(self.groups(), has, strict=True)]
-        some = early.stack([table.take(place) for table, place in zip(by_group, places, strict=True)])
-        return self._brought_up(some.take(np.concatenate(has).argsort()), rows, early)
+    def _take(self, rows: IntColumn, by_group: Sequence[Table], out_of_turn: Table) -> Table:
+        """Return these rows of a table of all workloads. out_of_turn: the rows of it that were updated out of turn."""
+        group_of = self.workload_id[rows] % GROUPS
+        places = [np.flatnonzero(group_of == group) for group in range(GROUPS)]
+        taken = [
+            table.take(members.searchsorted(rows[place]))
+            for table, members, place in zip(by_group, self.rows_by_group(), places, strict=True)
+        ]
+        table = out_of_turn.stack(taken).take(np.concatenate(places).argsort())
+        return self._put_out_of_turn(table, rows, out_of_turn)
 
-    def _brought_up(self, table: Table, rows: IntColumn, early: Table) -> Table:
-        """Return a table of these rows with those in it that were judged out of turn."""
-        place, known = find_ids(self.workload_id[rows], self.early.workload_id)
-        return table.with_rows(np.flatnonzero(known), early.take(place[known])) if known.any() else table
+    def _put_out_of_turn(self, table: Table, rows: IntColumn, out_of_turn: Table) -> Table:
+        """Return a table of these rows with those that were updated out of turn."""
+        place, known = find_ids(self.workload_id[rows], self.out_of_turn.workload_id)
+        return table.with_rows(np.flatnonzero(known), out_of_turn.take(place[known])) if known.any() else table

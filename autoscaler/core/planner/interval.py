@@ -1,43 +1,43 @@
-"""What was seen of workloads between two judgements of their rules."""
+"""Interval statistics: what was measured of each workload between two updates of the planner."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from autoscaler.core.planner.pod_work import Tally
+from autoscaler.core.planner.pod_work import WorkTotals
 from autoscaler.core.table.columns import Columns, FloatColumn
 
-TOLERATED = 0.8
-"""Share of the TTFT objective that a wait may take; the prompt takes the rest."""
+MAX_WAIT_SHARE = 0.8
+"""Share of the TTFT objective that a request may wait; its prompt takes the rest."""
 
 
-class Step(NamedTuple):
-    """The time between two judgements, as real fleets and those on paper live through it; float64[W] unless stated."""
+class Interval(NamedTuple):
+    """The time between two updates, as the real fleet and the shadow fleets serve it; float64[W] unless stated."""
 
-    lived_s: FloatColumn  # 0 where nothing is known of it
-    demand: FloatColumn  # replicas that were kept busy
+    observed_s: FloatColumn  # length; 0 where the demand was not known
+    demand: FloatColumn  # offered load, in busy replicas
     arrivals: FloatColumn  # requests
-    likely: FloatColumn  # float64[B, W], share that misses by bin of the load
-    room_s: FloatColumn  # work that the batch of a replica takes up before a request waits
+    miss_curve: FloatColumn  # float64[B, W], share of requests that misses, by bin of load
+    batch_room_s: FloatColumn  # work that the batch of a replica takes in before a request waits
 
 
 @dataclass(frozen=True)
-class Seen(Columns):
-    """What was seen since the rules were judged last; every field but the first float64[W]."""
+class IntervalStats(Columns):
+    """What was measured since the last update; every field but the first float64[W]."""
 
-    tally: Tally
-    replicas: FloatColumn  # that serve
-    served: FloatColumn  # that served in the mean since then: who came half way counts half
+    totals: WorkTotals
+    replicas: FloatColumn  # that serve now
+    mean_replicas: FloatColumn  # that served on average: a pod that became ready half-way counts half
     waiting: FloatColumn  # requests that wait in them
     cold_start_s: FloatColumn
-    ttft_objective_s: FloatColumn  # or as long as a request may wait; NaN: no promise, and no rule speaks
-    itl_objective_s: FloatColumn  # NaN: no promise
-    may_miss: FloatColumn  # share of requests
+    ttft_objective_s: FloatColumn  # or the longest wait allowed; NaN: neither, and the planner has no opinion
+    itl_objective_s: FloatColumn  # NaN: no objective
+    budget_share: FloatColumn  # error budget: share of requests that may miss
     floor: FloatColumn  # replicas
-    ceiling: FloatColumn
+    ceiling: FloatColumn  # replicas
 
     @property
-    def patience_s(self) -> FloatColumn:
-        """For how long a request may wait; who waits longer misses TTFT."""
-        return TOLERATED * self.ttft_objective_s
+    def max_wait_s(self) -> FloatColumn:
+        """The longest wait for which a request still meets TTFT."""
+        return MAX_WAIT_SHARE * self.ttft_objective_s

@@ -1,6 +1,6 @@
-"""How demand ran lately: its level over some times, how far it was off it, and the peaks that rules hold.
+"""The recent history of demand: its load averages, how steady it was, and the peaks that strategies hold.
 
-Which levels and holds there are is in `family`.
+Which load averages and holds there are is in `strategies`. Peaks are stored by span, a quarter of a cold start each.
 """
 
 from __future__ import annotations
@@ -10,154 +10,169 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscaler.core.observe.rates import LONGEST_STEP_S
-from autoscaler.core.planner.strategies import EVERY_S, LEVELS_S, LONGEST_HOLD, OF_LOAD, PREDICTORS, PaperColumn
+from autoscaler.core.planner.strategies import (
+    AVERAGES_S,
+    BASE_PEAK_HOLD,
+    LONGEST_HOLD,
+    PEAK_HOLDS,
+    UPDATE_INTERVAL_S,
+    Float32Column,
+)
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, IntColumn, TimestampColumn, or_zero
 
-STEADY = 2
-"""Of the levels, the one whose level tells how far demand is off it: long beside a reading, short beside a trend."""
+STEADY_AVERAGE = 2
+"""Row of the load average from which deviations are measured: long beside a reading, short beside a trend."""
 
-CALM = 0.4
-"""Share of its level that demand may be off it, as a root mean square, where the young keep to the fleet they found.
-Within its first minutes it is a tenth to a third in traffic that stays smooth, two thirds and more in bursty."""
+STEADY_DEVIATION = 0.4
+"""Root-mean-square deviation from the load average, as a share of it, below which traffic is steady.
+In its first minutes smooth traffic deviates by a tenth to a third, bursty traffic by two thirds and more."""
 
-ENDLESS = 1e9
-"""Replicas, where nothing was predicted yet: more than any fleet has."""
+UNKNOWN_PEAK = 1e9
+"""Replicas, stands in for a peak before demand was known: more than any fleet has."""
 
-SPANS_A_COLD_START = 4
-LOWS = SPANS_A_COLD_START + 2
-PEAKS = LONGEST_HOLD * SPANS_A_COLD_START + 1
+SPANS_PER_COLD_START = 4
+LOW_SPANS = SPANS_PER_COLD_START + 2
+PEAK_SPANS = LONGEST_HOLD * SPANS_PER_COLD_START + 1
 
-_LEVEL_OF, _HOLD_OF = np.array([*PREDICTORS, OF_LOAD]).T
-"""Of each predictor, and of `OF_LOAD`: its level, and for how many cold starts the peak of it is held."""
+_AVERAGE_OF, _HOLD_OF = np.array([*PEAK_HOLDS, BASE_PEAK_HOLD]).T
+"""Load average, and cold starts of hold, of each peak hold; that of base replicas comes last."""
 
 
 @dataclass(frozen=True)
-class Levels(Columns):
-    """Levels and what was predicted, by spans of the past, a quarter of a cold start each. L levels, J predictors."""
+class LoadHistory(Columns):
+    """Load averages and their peaks by span. L load averages, J peak holds."""
 
-    level: FloatColumn  # float64[L, W], of demand over LEVELS_S
-    level_s: FloatColumn  # float64[W], seconds of demand that it is of
-    unrest: FloatColumn  # float64[W], squared share of its level that demand was off it, times seconds
-    span_since_s: TimestampColumn  # float64[W], when the present span of the past began
-    peaks: PaperColumn  # float32[L, PEAKS, W], highest level by span, the present one first
-    lows: PaperColumn  # float32[J, LOWS, W], lowest prediction by span
+    averages: FloatColumn  # float64[L, W], of demand over AVERAGES_S
+    observed_s: FloatColumn  # float64[W], seconds of demand in them
+    squared_deviation: FloatColumn  # float64[W], squared relative deviation from the average, times seconds
+    span_since_s: TimestampColumn  # float64[W], beginning of the present span
+    peaks: Float32Column  # float32[L, PEAK_SPANS, W], highest load average by span, the present span first
+    lows: Float32Column  # float32[J, LOW_SPANS, W], lowest held peak by span
 
     @classmethod
-    def blank(cls, rows: int) -> Levels:
+    def blank(cls, rows: int) -> LoadHistory:
         return cls(
-            level=np.full((len(LEVELS_S), rows), np.nan),
-            level_s=np.zeros(rows),
-            unrest=np.zeros(rows),
+            averages=np.full((len(AVERAGES_S), rows), np.nan),
+            observed_s=np.zeros(rows),
+            squared_deviation=np.zeros(rows),
             span_since_s=np.full(rows, np.nan),
-            peaks=np.zeros((len(LEVELS_S), PEAKS, rows), np.float32),
-            lows=np.full((len(PREDICTORS), LOWS, rows), ENDLESS, np.float32),
+            peaks=np.zeros((len(AVERAGES_S), PEAK_SPANS, rows), np.float32),
+            lows=np.full((len(PEAK_HOLDS), LOW_SPANS, rows), UNKNOWN_PEAK, np.float32),
         )
 
 
-def follow(
-    levels: Levels, demand: FloatColumn, cold_start_s: FloatColumn, step_s: FloatColumn, now_s: float
-) -> tuple[Levels, PaperColumn]:
-    """Follow the levels, hold their peaks, and note what is predicted; unknown demand changes nothing.
+def update_load_history(
+    history: LoadHistory, demand: FloatColumn, cold_start_s: FloatColumn, interval_s: FloatColumn, now_s: float
+) -> tuple[LoadHistory, Float32Column]:
+    """Update load averages and peaks; also return the held peaks, as `hold_peaks` does.
 
-    Also returns what each predictor says now, as `held` does.
+    Unknown demand changes nothing but the spans.
     """
-    weight_s = np.where(np.isnan(demand), 0.0, np.minimum(step_s, LONGEST_STEP_S))
-    level = averaged(levels.level, levels.level_s, demand, weight_s)
-    off = np.where(weight_s > 0, off_level(level, demand), 0.0)
-    long_s = span_s(cold_start_s)
-    turned = ~(now_s - levels.span_since_s < long_s - 1e-6)
-    # The next span begins where this one should have ended: workloads are judged when a tick comes, not at that moment.
-    # After a longer hole it begins now.
-    ended_s = np.where(now_s - levels.span_since_s < 2 * long_s, levels.span_since_s + long_s, now_s)
-    said = level.astype(np.float32)
-    peaks = push(levels.peaks, or_zero(said), turned, np.maximum)
-    predicted = held(said, peaks, spans(cold_start_s))
-    lowest = predicted[: len(PREDICTORS)]
-    lowest = np.where(np.isnan(lowest), np.float32(ENDLESS), lowest)
-    after = Levels(
-        level=level,
-        level_s=levels.level_s + weight_s,
-        unrest=levels.unrest + off**2 * weight_s,
-        span_since_s=np.where(turned, ended_s, levels.span_since_s),
+    weight_s = np.where(np.isnan(demand), 0.0, np.minimum(interval_s, LONGEST_STEP_S))
+    averages = update_averages(history.averages, history.observed_s, demand, weight_s)
+    deviation = np.where(weight_s > 0, compute_deviation(averages, demand), 0.0)
+    span_s = compute_span_s(cold_start_s)
+    is_new_span = ~(now_s - history.span_since_s < span_s - 1e-6)
+    # The next span begins where this one should have ended, since updates come with ticks and not at that moment.
+    # After a longer gap it begins now.
+    next_since_s = np.where(now_s - history.span_since_s < 2 * span_s, history.span_since_s + span_s, now_s)
+    averages32 = averages.astype(np.float32)
+    peaks = push_span(history.peaks, or_zero(averages32), is_new_span, np.maximum)
+    held_peaks = hold_peaks(averages32, peaks, count_spans(cold_start_s))
+    low = held_peaks[: len(PEAK_HOLDS)]
+    low = np.where(np.isnan(low), np.float32(UNKNOWN_PEAK), low)
+    after = LoadHistory(
+        averages=averages,
+        observed_s=history.observed_s + weight_s,
+        squared_deviation=history.squared_deviation + deviation**2 * weight_s,
+        span_since_s=np.where(is_new_span, next_since_s, history.span_since_s),
         peaks=peaks,
-        lows=push(levels.lows, lowest, turned, np.minimum),
+        lows=push_span(history.lows, low, is_new_span, np.minimum),
     )
-    return after, predicted
+    return after, held_peaks
 
 
-def stood(levels: Levels, cold_start_s: FloatColumn) -> PaperColumn:
-    """Return what each predictor said at least for a whole cold start, and so is ready by now; float32[J, W]."""
-    lowest = np.minimum.accumulate(levels.lows, axis=1)  # of so many spans
-    return lowest[:, spans(cold_start_s), np.arange(len(cold_start_s))]
+def compute_ready_peaks(history: LoadHistory, cold_start_s: FloatColumn) -> Float32Column:
+    """Return the lowest held peak of the last cold start; float32[J, W]. Replicas for it are ready by now."""
+    lowest = np.minimum.accumulate(history.lows, axis=1)  # of the last n spans
+    return lowest[:, count_spans(cold_start_s), np.arange(len(cold_start_s))]
 
 
-def is_calm(levels: Levels) -> BoolColumn:
-    """Say where demand has hardly been off its level, and was not nothing; bool[W]."""
-    return np.asarray((levels.level[STEADY] > 0) & (levels.unrest < CALM**2 * levels.level_s))
+def is_steady(history: LoadHistory) -> BoolColumn:
+    """Return whether demand stayed close to its average, and was not zero; bool[W]."""
+    tolerated = STEADY_DEVIATION**2 * history.observed_s
+    return np.asarray((history.averages[STEADY_AVERAGE] > 0) & (history.squared_deviation < tolerated))
 
 
-def averaged(level: FloatColumn, level_s: FloatColumn, demand: FloatColumn, step_s: FloatColumn) -> FloatColumn:
-    """Follow demand with each time constant; float64[L, W]. One that has seen less than that is the plain mean so far.
+def update_averages(
+    averages: FloatColumn, observed_s: FloatColumn, demand: FloatColumn, weight_s: FloatColumn
+) -> FloatColumn:
+    """Return the load averages with one more value of demand; float64[L, W].
 
-    level: float64[L, W]; NaN: nothing yet. level_s: float64[W], what it has seen. step_s: float64[W]; 0: not known.
-    So the first reading, of engines that have yet to fill, does not stand for a whole time constant.
+    averages: float64[L, W]; NaN: none yet. observed_s: float64[W], seconds in them. weight_s: float64[W], seconds of
+    this value; 0: demand is unknown. Until its time constant has passed an average is the plain mean. Thus the first
+    reading, of engines that are still filling, does not count for a whole time constant.
     """
-    known = step_s > 0
-    seen_s = np.where(known, level_s + step_s, 1.0)
-    gain = np.expm1(-step_s / LEVELS_S[:, None]) / np.expm1(-seen_s / LEVELS_S[:, None])
-    before = or_zero(level)
-    return np.asarray(np.where(known, before + gain * (np.where(known, demand, 0.0) - before), level))
+    known = weight_s > 0
+    after_s = np.where(known, observed_s + weight_s, 1.0)
+    gain = np.expm1(-weight_s / AVERAGES_S[:, None]) / np.expm1(-after_s / AVERAGES_S[:, None])
+    before = or_zero(averages)
+    return np.asarray(np.where(known, before + gain * (np.where(known, demand, 0.0) - before), averages))
 
 
-def off_level(level: FloatColumn, demand: FloatColumn) -> FloatColumn:
-    """Return by which share of its steady level demand is off it; float64[W], 0 where there is none.
+def compute_deviation(averages: FloatColumn, demand: FloatColumn) -> FloatColumn:
+    """Return the relative deviation of demand from its average; float64[W], 0 where the average is 0.
 
-    level: float64[L, W]. A share, not a root: bursts of many like callers grow with their number.
+    averages: float64[L, W]. Deviation is relative to the load and not to its square root, because bursts of many
+    similar clients grow with their number.
     """
-    steady = level[STEADY]
-    return np.asarray(np.abs(demand - steady) / np.where(steady > 0, steady, np.inf))
+    average = averages[STEADY_AVERAGE]
+    return np.asarray(np.abs(demand - average) / np.where(average > 0, average, np.inf))
 
 
-def held(level: PaperColumn, peaks: PaperColumn, reach: IntColumn) -> PaperColumn:
-    """Return what each predictor says, a level, held, and after them `OF_LOAD`; float32[J + 1, W], NaN: not known.
+def hold_peaks(averages: Float32Column, peaks: Float32Column, cold_start_spans: IntColumn) -> Float32Column:
+    """Return the held peak of each peak hold, that of base replicas last; float32[J + 1, W], NaN: not known.
 
-    level: float32[L, W]. peaks: float32[L, PEAKS, W], highest level by span. reach: int64[W], spans in a cold start.
+    averages: float32[L, W]. peaks: float32[L, PEAK_SPANS, W]. cold_start_spans: int64[W], spans in a cold start.
     """
-    highest = np.maximum.accumulate(peaks, axis=1)  # of so many spans
-    said = highest[_LEVEL_OF[:, None], _HOLD_OF[:, None] * reach, np.arange(len(reach))]
-    return np.where(np.isnan(level[_LEVEL_OF]), np.float32(np.nan), said)
+    highest = np.maximum.accumulate(peaks, axis=1)  # of the last n spans
+    held = highest[_AVERAGE_OF[:, None], _HOLD_OF[:, None] * cold_start_spans, np.arange(len(cold_start_spans))]
+    return np.where(np.isnan(averages[_AVERAGE_OF]), np.float32(np.nan), held)
 
 
-def held_until_s(levels: Levels, predictor: IntColumn, above: FloatColumn, cold_start_s: FloatColumn) -> FloatColumn:
-    """Return when the last span leaves in which the level was higher than that; float64[W], a moment.
+def find_peak_expiry(
+    history: LoadHistory, peak_hold: IntColumn, load: FloatColumn, cold_start_s: FloatColumn
+) -> FloatColumn:
+    """Return the moment from which no held peak is above this load; float64[W].
 
-    predictor, above: [W], the one that holds it, and that level. NaN where the present one is, or none is.
+    peak_hold: int64[W], row of `PEAK_HOLDS`. load: float64[W]. NaN where the present span is above it, or none is.
     """
-    peaks = levels.peaks[_LEVEL_OF[predictor], :, np.arange(len(predictor))]  # [W, PEAKS]
-    reach = _HOLD_OF[predictor] * spans(cold_start_s)
-    higher = (peaks > above[:, None]) & (np.arange(PEAKS) <= reach[:, None])
-    newest = higher.argmax(axis=1)
-    leaves_s = levels.span_since_s + (reach - newest + 1) * span_s(cold_start_s)
-    return np.where(newest > 0, leaves_s, np.nan)
+    peaks = history.peaks[_AVERAGE_OF[peak_hold], :, np.arange(len(peak_hold))]  # [W, PEAK_SPANS]
+    held_spans = _HOLD_OF[peak_hold] * count_spans(cold_start_s)
+    is_above = (peaks > load[:, None]) & (np.arange(PEAK_SPANS) <= held_spans[:, None])
+    newest = is_above.argmax(axis=1)
+    expires_s = history.span_since_s + (held_spans - newest + 1) * compute_span_s(cold_start_s)
+    return np.where(newest > 0, expires_s, np.nan)
 
 
-def span_s(cold_start_s: FloatColumn) -> FloatColumn:
-    """Return how long a span of the past is; float64[W]."""
-    return np.maximum(cold_start_s / SPANS_A_COLD_START, EVERY_S)
+def compute_span_s(cold_start_s: FloatColumn) -> FloatColumn:
+    """Return the length of a span; float64[W]."""
+    return np.maximum(cold_start_s / SPANS_PER_COLD_START, UPDATE_INTERVAL_S)
 
 
-def spans(cold_start_s: FloatColumn) -> IntColumn:
-    """Return how many spans a cold start takes; int64[W], 1..SPANS_A_COLD_START."""
-    count = np.ceil(cold_start_s / span_s(cold_start_s) - 1e-9)
-    return np.fmin(np.fmax(count, 1.0), SPANS_A_COLD_START).astype(np.int64)  # of an unknown one: 1
+def count_spans(cold_start_s: FloatColumn) -> IntColumn:
+    """Return the number of spans in a cold start; int64[W], 1..SPANS_PER_COLD_START, 1 if it is not known."""
+    count = np.ceil(cold_start_s / compute_span_s(cold_start_s) - 1e-9)
+    return np.fmin(np.fmax(count, 1.0), SPANS_PER_COLD_START).astype(np.int64)
 
 
-def push(past: PaperColumn, value: PaperColumn, turned: BoolColumn, extreme: np.ufunc) -> PaperColumn:
-    """Put a value into the present span, or into a new one where the time of the span is over.
+def push_span(past: Float32Column, value: Float32Column, is_new_span: BoolColumn, extreme: np.ufunc) -> Float32Column:
+    """Return the values by span with one more value, which is put into the present span or begins a new one.
 
-    past: float32[N, spans, W], the present one first. value: float32[N, W]. turned: bool[W], where it is over.
+    past: float32[N, spans, W], the present span first. value: float32[N, W]. is_new_span: bool[W]. extreme: np.maximum
+    or np.minimum, combines values within a span.
     """
     pushed = np.empty_like(past)
-    pushed[:, 0] = np.where(turned, value, extreme(past[:, 0], value))
-    pushed[:, 1:] = np.where(turned, past[:, :-1], past[:, 1:])
+    pushed[:, 0] = np.where(is_new_span, value, extreme(past[:, 0], value))
+    pushed[:, 1:] = np.where(is_new_span, past[:, :-1], past[:, 1:])
     return pushed

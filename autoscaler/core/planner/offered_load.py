@@ -1,4 +1,4 @@
-"""What comes: the work of a request, and how many replicas all of it keeps busy."""
+"""The offered load: the work of a request, and the number of replicas that arriving requests keep busy."""
 
 from __future__ import annotations
 
@@ -6,63 +6,64 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoscaler.core.planner.interval import Seen
-from autoscaler.core.planner.pod_work import busy_share
+from autoscaler.core.planner.interval import IntervalStats
+from autoscaler.core.planner.pod_work import compute_busy_share
 from autoscaler.core.table.columns import Columns, FloatColumn, Transient, or_zero, replace
 
-WORK_WINDOW_S = 600.0
-"""Time constant of the work of a request: lengths drift over tens of minutes."""
+WORK_FADE_S = 600.0
+"""Time constant of the work of a request: lengths change over tens of minutes."""
 
-FEWEST_REQUESTS = 5.0
-"""Before their work is believed."""
+MIN_REQUESTS = 5.0
+"""Requests from which the work of a request is known."""
 
 
 @dataclass(frozen=True)
-class Traffic(Columns):
-    """What requests took, and what comes now; float64[W] each."""
+class OfferedLoad(Columns):
+    """Work of recent requests, and present demand; float64[W] each."""
 
-    work_s: FloatColumn  # busy replica-seconds, fading
-    requests: FloatColumn  # that they served, fading alike
-    demand: Transient[FloatColumn]  # replicas kept busy by what comes; NaN: not known now
+    busy_s: FloatColumn  # busy replica-seconds, fading
+    requests: FloatColumn  # requests served in them, fading alike
+    demand: Transient[FloatColumn]  # replicas that the arriving requests keep busy (erlangs); NaN: not known now
 
     @classmethod
-    def blank(cls, rows: int) -> Traffic:
-        return replace(super().blank(rows), work_s=np.zeros(rows), requests=np.zeros(rows))
+    def blank(cls, rows: int) -> OfferedLoad:
+        return replace(super().blank(rows), busy_s=np.zeros(rows), requests=np.zeros(rows))
 
 
-def measure(
-    traffic: Traffic, seen: Seen, idle_gap_s: FloatColumn, slots: FloatColumn, step_s: FloatColumn
-) -> tuple[Traffic, FloatColumn]:
-    """Turn what was counted into demand; also returns the requests that came on all replicas.
+def update_offered_load(
+    before: OfferedLoad, stats: IntervalStats, idle_gap_s: FloatColumn, slots: FloatColumn, interval_s: FloatColumn
+) -> tuple[OfferedLoad, FloatColumn]:
+    """Measure demand; also return the requests that arrived at all replicas, float64[W].
 
-    Two estimates, each wrong where the other is right, are averaged: arrivals times the work of a request, which a
-    queue does not hide but longer answers do at first; and how busy replicas are, with what was added to their queues
-    and, as far as they are full, to their batches.
+    Demand is the mean of two estimates. Arrivals times the work of a request is right while requests queue, but sees
+    longer answers late. The busy share of the replicas, with the growth of their queues and batches, sees them at once.
+    Growth of a batch counts as far as the replicas are full.
     """
-    tally = seen.tally
-    busy = busy_share(tally, idle_gap_s, slots)
+    totals = stats.totals
+    busy = compute_busy_share(totals, idle_gap_s, slots)
     with np.errstate(divide="ignore", invalid="ignore"):
-        whole = np.where(tally.covered_s > 0, seen.served * step_s / tally.covered_s, np.nan)  # of those counted
-        served = ~np.isnan(busy) & (tally.began > 0) & (whole > 0)
-        fade = np.where(served, np.exp(-step_s / WORK_WINDOW_S), 1.0)
-        work_s = traffic.work_s * fade + np.where(served, busy * seen.served * step_s, 0.0)
-        requests = traffic.requests * fade + np.where(served, tally.began * whole, 0.0)
-        each_s = np.where(requests >= FEWEST_REQUESTS, work_s / requests, np.nan)
-        arrivals = tally.arrived * whole
-        grown = (tally.queue_grown + busy**2 * tally.batch_grown) * whole
-        offered = np.fmax(busy * seen.served + grown * each_s / step_s, 0.0)
-        brought = arrivals * each_s / step_s
-        demand = np.where(np.isnan(busy), brought, (brought + offered) / 2)
-    return Traffic(work_s, requests, np.where(step_s > 0, demand, np.nan)), or_zero(arrivals)
+        # Scales the pods that were read to all that served.
+        scale = np.where(totals.covered_s > 0, stats.mean_replicas * interval_s / totals.covered_s, np.nan)
+        has_served = ~np.isnan(busy) & (totals.first_tokens > 0) & (scale > 0)
+        fade = np.where(has_served, np.exp(-interval_s / WORK_FADE_S), 1.0)
+        busy_s = before.busy_s * fade + np.where(has_served, busy * stats.mean_replicas * interval_s, 0.0)
+        requests = before.requests * fade + np.where(has_served, totals.first_tokens * scale, 0.0)
+        work_s = np.where(requests >= MIN_REQUESTS, busy_s / requests, np.nan)
+        arrivals = totals.arrivals * scale
+        growth = (totals.queue_growth + busy**2 * totals.batch_growth) * scale
+        by_busy_share = np.fmax(busy * stats.mean_replicas + growth * work_s / interval_s, 0.0)
+        by_arrivals = arrivals * work_s / interval_s
+        demand = np.where(np.isnan(busy), by_arrivals, (by_arrivals + by_busy_share) / 2)
+    return OfferedLoad(busy_s, requests, np.where(interval_s > 0, demand, np.nan)), or_zero(arrivals)
 
 
-def request_s(traffic: Traffic) -> FloatColumn:
-    """Return the work of a request, busy replica-seconds; float64[W], NaN: not known."""
+def compute_work_s(load: OfferedLoad) -> FloatColumn:
+    """Return the work of a request, in busy replica-seconds; float64[W], NaN: not known."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(traffic.requests > 0, traffic.work_s / traffic.requests, np.nan)
+        return np.where(load.requests > 0, load.busy_s / load.requests, np.nan)
 
 
-def queued_s(traffic: Traffic, seen: Seen, waiting: FloatColumn) -> FloatColumn:
-    """Return how long those that serve work at so many waiting requests; float64[W], NaN: not known."""
+def compute_queue_s(load: OfferedLoad, stats: IntervalStats, waiting: FloatColumn) -> FloatColumn:
+    """Return how long the serving replicas need for this many waiting requests; float64[W], NaN: not known."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.asarray(waiting * traffic.work_s / traffic.requests / np.maximum(seen.served, 1.0))
+        return np.asarray(waiting * load.busy_s / load.requests / np.maximum(stats.mean_replicas, 1.0))

@@ -1,6 +1,6 @@
-"""What readings teach of an engine: how fast a replica is, and how many requests it can run.
+"""The speed of a replica: its step time, and the number of requests that it can run at once.
 
-The line that is drawn through the readings is in `speed`.
+The fit of the step time itself is in `step_time`.
 """
 
 from __future__ import annotations
@@ -10,67 +10,73 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscaler.core.planner import step_time
-from autoscaler.core.planner.pod_work import Tally
-from autoscaler.core.planner.step_time import Speed
+from autoscaler.core.planner.pod_work import WorkTotals
+from autoscaler.core.planner.step_time import StepTime
 from autoscaler.core.table.columns import Columns, FloatColumn, replace
 
-FULL = 0.9
-"""Of the most requests that were ever seen in a replica: with a queue behind it so many fill it."""
+FULL_SHARE = 0.9
+"""Share of the most requests ever run by a replica from which a replica with a queue is full."""
 
 SLOTS_FADE_S = 50 * 86_400.0
-"""Time constant with which the most requests are forgotten: an engine may be started again with fewer slots."""
+"""Time constant with which the most requests ever run fade: an engine may restart with fewer slots."""
 
-COMPUTING = 0.7
-"""Busy share of its time from which a queue is put down to computing, not to a lack of slots."""
+COMPUTE_BOUND_SHARE = 0.7
+"""Busy share of its time from which a replica has a queue because it computes, not because it lacks slots."""
 
 
 @dataclass(frozen=True)
-class Engine(Columns):
-    """What was learned of those of a workload; float64[W] unless stated."""
+class ReplicaSpeed(Columns):
+    """What was learned of the replicas of each workload; float64[W] unless stated."""
 
-    steps: FloatColumn  # float64[speed.SUMS, W], what readings taught, fading
-    readings: FloatColumn  # of pods, that taught them, not fading
+    step_sums: FloatColumn  # float64[step_time.SUMS, W], sums of the fit of the step time, fading
+    readings: FloatColumn  # readings of pods in them, not fading
     shortest_gap_s: FloatColumn  # between tokens, of any pod; NaN: none seen
-    most_running: FloatColumn  # requests, of the fullest pod ever, fading slowly
-    slots: FloatColumn  # requests that a replica can run; NaN: never seen full
+    peak_running: FloatColumn  # requests, of the fullest pod ever, fading slowly
+    slots: FloatColumn  # requests that a replica can run at once; NaN: never seen full
 
     @classmethod
-    def blank(cls, rows: int) -> Engine:
+    def blank(cls, rows: int) -> ReplicaSpeed:
         none, unknown = np.zeros(rows), np.full(rows, np.nan)
         return cls(np.zeros((step_time.SUMS, rows)), none, unknown, none, unknown)
 
 
-def learn(engine: Engine, tally: Tally, step_s: FloatColumn) -> tuple[Engine, Speed]:
-    """Add what was read since then; also returns how fast replicas are by that."""
-    steps = engine.steps * np.exp(-step_s / step_time.FADE_S) + tally.lessons
-    readings = engine.readings + tally.readings
-    shortest_gap_s = step_time.shortest(engine.shortest_gap_s, tally.shortest_gap_s, step_s)
-    learned = step_time.fit(steps, readings, shortest_gap_s)
-    most_running = np.fmax(engine.most_running * np.exp(-step_s / SLOTS_FADE_S), tally.most_running)
-    slots = _count_slots(engine.slots, most_running, tally, learned.idle_gap_s)
-    return Engine(steps, readings, shortest_gap_s, most_running, slots), learned
+def update_replica_speed(
+    speed: ReplicaSpeed, totals: WorkTotals, interval_s: FloatColumn
+) -> tuple[ReplicaSpeed, StepTime]:
+    """Add the readings of an interval; also return the step time that now fits best."""
+    step_sums = speed.step_sums * np.exp(-interval_s / step_time.FADE_S) + totals.step_sums
+    readings = speed.readings + totals.readings
+    shortest_gap_s = step_time.update_shortest_gap(speed.shortest_gap_s, totals.shortest_gap_s, interval_s)
+    fitted = step_time.fit_step_time(step_sums, readings, shortest_gap_s)
+    peak_running = np.fmax(speed.peak_running * np.exp(-interval_s / SLOTS_FADE_S), totals.peak_running)
+    slots = _estimate_slots(speed.slots, peak_running, totals, fitted.idle_gap_s)
+    return ReplicaSpeed(step_sums, readings, shortest_gap_s, peak_running, slots), fitted
 
 
-def see_slots(engine: Engine, tally: Tally) -> Engine:
-    """Learn slots alone from what was read since, between two lessons."""
-    most_running = np.fmax(engine.most_running, tally.most_running)
-    slots = _count_slots(engine.slots, most_running, tally, speed_of(engine).idle_gap_s)
-    return replace(engine, most_running=most_running, slots=slots)
+def update_slots(speed: ReplicaSpeed, totals: WorkTotals) -> ReplicaSpeed:
+    """Update the slots alone, between two updates of the planner."""
+    peak_running = np.fmax(speed.peak_running, totals.peak_running)
+    slots = _estimate_slots(speed.slots, peak_running, totals, fit_speed(speed).idle_gap_s)
+    return replace(speed, peak_running=peak_running, slots=slots)
 
 
-def speed_of(engine: Engine) -> Speed:
-    """Return how fast replicas are, as far as it is known."""
-    return step_time.fit(engine.steps, engine.readings, engine.shortest_gap_s)
+def fit_speed(speed: ReplicaSpeed) -> StepTime:
+    """Return the step time that fits the readings so far."""
+    return step_time.fit_step_time(speed.step_sums, speed.readings, speed.shortest_gap_s)
 
 
-def _count_slots(slots: FloatColumn, most_running: FloatColumn, tally: Tally, idle_gap_s: FloatColumn) -> FloatColumn:
-    """Learn how many requests a replica can run, from those that had a queue and ran as many as any ever did.
+def _estimate_slots(
+    slots: FloatColumn, peak_running: FloatColumn, totals: WorkTotals, idle_gap_s: FloatColumn
+) -> FloatColumn:
+    """Return the requests that a replica can run at once, where engines do not report it; float64[W].
 
-    A queue alone says little: who computes all the time has one, too, and for a moment one waits for the token budget
-    of a step.
+    A replica shows its slots if it has a queue while it runs about as many requests as any replica ever did. A queue
+    alone says little: a replica that computes all the time has one too, and a request may wait a moment for the token
+    budget of a step.
     """
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        spare = idle_gap_s * tally.gaps / tally.gap_s > 1 - COMPUTING
-    slots = np.where(spare & (tally.full_running >= FULL * most_running), most_running, slots)
-    slots = np.where((slots < FULL * most_running) | (slots < 1), np.nan, slots)  # it ran more without a queue
-    return np.where(np.isnan(tally.slots), slots, tally.slots)
+        spare = idle_gap_s * totals.gaps / totals.gap_s > 1 - COMPUTE_BOUND_SHARE
+    slots = np.where(spare & (totals.running_with_queue >= FULL_SHARE * peak_running), peak_running, slots)
+    # A replica that ran more requests without a queue shows that the estimate was too low.
+    slots = np.where((slots < FULL_SHARE * peak_running) | (slots < 1), np.nan, slots)
+    return np.where(np.isnan(totals.slots), slots, totals.slots)

@@ -1,8 +1,8 @@
-"""Zero within the error budget: after how much rest a workload gives up its last replica, where nobody states it.
+"""Scale to zero within the error budget: the idle timeout where the policy leaves it to the planner.
 
-Whoever comes while there is no replica waits for a cold start, and misses the objective. So for each of some rests it
-is counted on paper how many requests would have waited, had the workload always gone to zero after so long. The
-shortest whose misses the budget bears is in force; none where no gateway would hold those who come.
+A request that arrives at zero replicas waits for a cold start and misses its objective. For each of some idle timeouts
+the planner counts the requests that would have waited, had it applied all the time. It selects the shortest timeout
+whose misses fit the budget; none where no gateway would hold the requests.
 """
 
 from __future__ import annotations
@@ -16,103 +16,117 @@ from autoscaler.core.observe.arrivals import Arrivals
 from autoscaler.core.planner.error_budget import BUDGET_S
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, Transient, or_zero, replace
 
-RESTS_S = 60 * np.array([2.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0, 45.0, 90.0, 180.0, 480.0])
-"""Time without work after which a workload goes to zero; one of these."""
+TIMEOUTS_S = 60 * np.array([2.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0, 45.0, 90.0, 180.0, 480.0])
+"""Idle timeouts to select from, seconds without work."""
 
-SHARE = 0.6
-"""Of the error budget that wake-ups may cost; the rest is for the load."""
+WAKE_UP_SHARE = 0.6
+"""Share of the error budget that wake-ups may use; the rest is for the load."""
 
-YOUNG_S = 3600.0
-"""Before so much was watched nothing goes to zero: nobody knows yet how often it would be woken."""
+MIN_OBSERVED_S = 3600.0
+"""Seconds before which no workload goes to zero, because it is unknown how often it would wake up."""
 
 FADE_S = 7 * 86_400.0
-"""Time constant with which requests and misses are forgotten: a week has its nights and its weekend."""
+"""Time constant with which counts fade: a week has its nights and its weekend."""
 
-LATE_S = 20.0
-"""What a wake-up takes beside the cold start: until a scrape has seen the queue, and a tick the scrape."""
+WAKE_UP_DELAY_S = 20.0
+"""Time that a wake-up takes beside the cold start: until a scrape has seen the queue, and a tick the scrape."""
 
-ASKED_AFTER_S = 60.0
-"""Quiet seconds from which the rest in force is chosen anew; before, the last choice stands."""
+SELECT_AFTER_S = 60.0
+"""Quiet seconds from which the timeout is selected anew. Before, the last selection stands."""
 
 
 @dataclass(frozen=True)
-class Zero(Columns):
-    """What became of each rest on paper; float64[W] unless stated. K rests."""
+class IdleTimeouts(Columns):
+    """What each idle timeout would have cost; float64[W] unless stated. K timeouts."""
 
-    waking_s: Transient[FloatColumn]  # float64[K, W], until the replica on paper serves
-    waited: FloatColumn  # float64[K, W], requests that waited for one, fading
-    wakes: FloatColumn  # float64[K, W], fading
-    knocked: FloatColumn  # requests that in truth came while nobody served, over the error budget's time
-    late: FloatColumn  # those of them that had to wait for longer than TTFT may be
-    requests: FloatColumn  # all of them, fading
-    counted_s: FloatColumn  # seconds in which they came, fading
-    rest_s: Transient[FloatColumn]  # after which it goes to zero; NaN: it does not, or a policy states when
+    waking_s: Transient[FloatColumn]  # float64[K, W], seconds until the replica of a wake-up would serve
+    delayed: FloatColumn  # float64[K, W], requests that would have waited for one, fading
+    wake_ups: FloatColumn  # float64[K, W], fading
+    arrivals_at_zero: FloatColumn  # requests that really arrived while no replica served, fading as the error budget
+    late_arrivals: FloatColumn  # those whose next replica was further away than the TTFT objective, fading alike
+    requests: FloatColumn  # all requests, fading
+    observed_s: FloatColumn  # seconds in which they arrived, fading
+    timeout_s: Transient[FloatColumn]  # the selected timeout; NaN: none, or the policy states one
 
     @classmethod
-    def blank(cls, rows: int) -> Zero:
-        none, by_rest = np.zeros(rows), np.zeros((len(RESTS_S), rows))
-        return cls(by_rest, by_rest, by_rest, none, none, none, none, np.full(rows, np.nan))
+    def blank(cls, rows: int) -> IdleTimeouts:
+        none, by_timeout = np.zeros(rows), np.zeros((len(TIMEOUTS_S), rows))
+        return cls(by_timeout, by_timeout, by_timeout, none, none, none, none, np.full(rows, np.nan))
 
 
-def update(inp: TickInput, observation: Observation, arrivals: Arrivals, zero: Zero) -> Zero:
-    """Let the replicas on paper live through the time since the last tick, and choose the rest that is in force.
+def update_idle_timeouts(
+    inp: TickInput, observation: Observation, arrivals: Arrivals, before: IdleTimeouts
+) -> IdleTimeouts:
+    """Count what each timeout would have cost since the last tick, and select one.
 
-    While it is unknown what arrives nothing moves.
+    Nothing changes while arrivals are unknown.
     """
-    step_s, came = arrivals.counted_s, arrivals.arrived
-    fade = np.exp(-step_s / FADE_S)
-    waking_s, waited, wakes = np.fmax(zero.waking_s - step_s, 0.0), zero.waited * fade, zero.wakes * fade
-    # For all others only time passes. Whoever wakes after a longer rest has woken after the shortest.
-    some = np.flatnonzero((came > 0) & ((arrivals.rested_s >= RESTS_S[0]) | (waking_s[0] > 0)))
-    if len(some):
-        woken = arrivals.rested_s[some] >= RESTS_S[:, None]
-        waking_s[:, some] = np.where(woken, observation.cold_start_s[some] + LATE_S, waking_s[:, some])
-        waited[:, some] += np.where(waking_s[:, some] > 0, came[some], 0.0)
-        wakes[:, some] += woken
-    forgiven, knocked = np.exp(-step_s / BUDGET_S), np.where(observation.ready == 0, came, 0.0)
-    zero = Zero(
-        waking_s=waking_s,
-        waited=waited,
-        wakes=wakes,
-        knocked=zero.knocked * forgiven + knocked,
-        late=zero.late * forgiven + np.where(_waits_too_long(inp, observation), knocked, 0.0),
-        requests=zero.requests * fade + came,
-        counted_s=zero.counted_s * fade + step_s,
-        rest_s=zero.rest_s,
-    )
-    left_open = np.isinf(inp.spec.idle_after_s) & ~np.isnan(observation.gateway_waiting)
-    rest_s = np.where(left_open, zero.rest_s, np.nan)
-    rows = np.flatnonzero(left_open & (arrivals.quiet_s >= ASKED_AFTER_S))
+    interval_s, arrived = arrivals.counted_s, arrivals.arrived
+    fade = np.exp(-interval_s / FADE_S)
+    waking_s = np.fmax(before.waking_s - interval_s, 0.0)
+    delayed, wake_ups = before.delayed * fade, before.wake_ups * fade
+    # For all other rows only time passes. A wake-up from a longer timeout is one from the shortest too.
+    rows = np.flatnonzero((arrived > 0) & ((arrivals.rested_s >= TIMEOUTS_S[0]) | (waking_s[0] > 0)))
     if len(rows):
-        rest_s[rows] = _shortest(zero.take(rows), inp.spec.attainment[rows], observation.cold_start_s[rows])
-    return replace(zero, rest_s=rest_s)
+        wakes_up = arrivals.rested_s[rows] >= TIMEOUTS_S[:, None]
+        waking_s[:, rows] = np.where(wakes_up, observation.cold_start_s[rows] + WAKE_UP_DELAY_S, waking_s[:, rows])
+        delayed[:, rows] += np.where(waking_s[:, rows] > 0, arrived[rows], 0.0)
+        wake_ups[:, rows] += wakes_up
+    budget_fade, at_zero = np.exp(-interval_s / BUDGET_S), np.where(observation.ready == 0, arrived, 0.0)
+    late = np.where(_is_next_replica_late(inp, observation), at_zero, 0.0)
+    after = IdleTimeouts(
+        waking_s=waking_s,
+        delayed=delayed,
+        wake_ups=wake_ups,
+        arrivals_at_zero=before.arrivals_at_zero * budget_fade + at_zero,
+        late_arrivals=before.late_arrivals * budget_fade + late,
+        requests=before.requests * fade + arrived,
+        observed_s=before.observed_s * fade + interval_s,
+        timeout_s=before.timeout_s,
+    )
+    return replace(after, timeout_s=_select_timeout(inp, observation, arrivals, after))
 
 
-def _waits_too_long(inp: TickInput, observation: Observation) -> BoolColumn:
-    """Say where the next replica serves too late for the TTFT of whoever comes now. bool[W]."""
+def _is_next_replica_late(inp: TickInput, observation: Observation) -> BoolColumn:
+    """Return whether the next replica is further away than the TTFT objective; bool[W]."""
     ready_in_s = np.where(np.isnan(observation.next_ready_s), observation.cold_start_s, observation.next_ready_s)
     return np.asarray(ready_in_s > inp.spec.first_token_limit_s)
 
 
-def spent(zero: Zero, attainment: FloatColumn) -> FloatColumn:
-    """Return the share of requests that waits for wake-ups under the rest in force; float64[W], 0 where none is.
+def _select_timeout(
+    inp: TickInput, observation: Observation, arrivals: Arrivals, timeouts: IdleTimeouts
+) -> FloatColumn:
+    """Return the selected timeout; float64[W], NaN: none, or the policy states one."""
+    is_open = np.isinf(inp.spec.idle_after_s) & ~np.isnan(observation.gateway_waiting)
+    timeout_s = np.where(is_open, timeouts.timeout_s, np.nan)
+    rows = np.flatnonzero(is_open & (arrivals.quiet_s >= SELECT_AFTER_S))
+    if len(rows):
+        attainment, cold_start_s = inp.spec.attainment[rows], observation.cold_start_s[rows]
+        timeout_s[rows] = _find_shortest_timeout(timeouts.take(rows), attainment, cold_start_s)
+    return timeout_s
 
-    At most their part of the error budget: a rest that has cost more is given up with the next quiet minute.
+
+def compute_wake_up_share(timeouts: IdleTimeouts, attainment: FloatColumn) -> FloatColumn:
+    """Return the share of requests that wait for wake-ups with the selected timeout; float64[W], 0 without one.
+
+    It is at most their part of the error budget. A timeout that has cost more is given up with the next quiet minute.
     """
-    place = np.searchsorted(RESTS_S, np.where(np.isnan(zero.rest_s), RESTS_S[0], zero.rest_s))
-    waited = zero.waited[place, np.arange(len(place))]
+    selected = np.searchsorted(TIMEOUTS_S, np.where(np.isnan(timeouts.timeout_s), TIMEOUTS_S[0], timeouts.timeout_s))
+    delayed = timeouts.delayed[selected, np.arange(len(selected))]
     with np.errstate(divide="ignore", invalid="ignore"):
-        share = np.minimum(or_zero(waited / zero.requests), SHARE * (1 - attainment))
-    return np.where(np.isnan(zero.rest_s), 0.0, share)
+        share = np.minimum(or_zero(delayed / timeouts.requests), WAKE_UP_SHARE * (1 - attainment))
+    return np.where(np.isnan(timeouts.timeout_s), 0.0, share)
 
 
-def _shortest(zero: Zero, attainment: FloatColumn, cold_start_s: FloatColumn) -> FloatColumn:
-    """Return the shortest rest whose misses, with those of one more wake-up, the budget bears; NaN: none.
+def _find_shortest_timeout(timeouts: IdleTimeouts, attainment: FloatColumn, cold_start_s: FloatColumn) -> FloatColumn:
+    """Return the shortest timeout whose misses, with those of one more wake-up, fit the budget; NaN: none.
 
-    One more costs as much as those on paper did on average, of which one with a request more than usual is assumed.
+    One more wake-up costs as many as the past ones did on average. One past wake-up with the usual requests of a cold
+    start and one more is assumed.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
-        usual = 1 + or_zero(zero.requests / zero.counted_s) * (cold_start_s + LATE_S)
-    expected = zero.waited + (zero.waited + usual) / (zero.wakes + 1)
-    bears = expected <= SHARE * (1 - attainment) * zero.requests
-    return np.where((zero.counted_s >= YOUNG_S) & bears.any(axis=0), RESTS_S[bears.argmax(axis=0)], np.nan)
+        usual = 1 + or_zero(timeouts.requests / timeouts.observed_s) * (cold_start_s + WAKE_UP_DELAY_S)
+    expected = timeouts.delayed + (timeouts.delayed + usual) / (timeouts.wake_ups + 1)
+    fits = expected <= WAKE_UP_SHARE * (1 - attainment) * timeouts.requests
+    is_known = timeouts.observed_s >= MIN_OBSERVED_S
+    return np.where(is_known & fits.any(axis=0), TIMEOUTS_S[fits.argmax(axis=0)], np.nan)

@@ -1,7 +1,7 @@
-"""Follow the rule that would have cost least: every rule of the family has a fleet of its own on paper.
+"""Select the sizing strategy that would have cost least within the error budget (follow-the-leader).
 
-Each has its cost and its misses on this very demand, and the cheapest that stays within the error budget is followed.
-What they are judged by is in tables, one for each idea, beside the functions that bring it up to date.
+Every strategy has a shadow fleet, which has a cost and misses on the demand that was measured. The state that decides
+is in one table for each idea, beside the functions that update it.
 """
 
 from __future__ import annotations
@@ -11,22 +11,26 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscaler.core.observe.rates import LONGEST_STEP_S
-from autoscaler.core.planner import error_budget, miss_curve, step_time
-from autoscaler.core.planner import load_history as levels
-from autoscaler.core.planner import offered_load as traffic
-from autoscaler.core.planner import replica_speed as engine
-from autoscaler.core.planner import shadow_fleets as paper
-from autoscaler.core.planner import strategies as family
-from autoscaler.core.planner.error_budget import Budget
-from autoscaler.core.planner.interval import Seen, Step
-from autoscaler.core.planner.load_history import Levels, is_calm
-from autoscaler.core.planner.miss_curve import Loads
-from autoscaler.core.planner.offered_load import Traffic
-from autoscaler.core.planner.pod_work import batch_room_s
-from autoscaler.core.planner.replica_speed import Engine
-from autoscaler.core.planner.shadow_fleets import Paper
-from autoscaler.core.planner.step_time import Speed
-from autoscaler.core.planner.strategies import PaperColumn
+from autoscaler.core.planner import (
+    error_budget,
+    load_history,
+    miss_curve,
+    offered_load,
+    replica_speed,
+    shadow_fleets,
+    step_time,
+    strategies,
+)
+from autoscaler.core.planner.error_budget import ErrorBudget
+from autoscaler.core.planner.interval import Interval, IntervalStats
+from autoscaler.core.planner.load_history import LoadHistory
+from autoscaler.core.planner.miss_curve import MissCounts
+from autoscaler.core.planner.offered_load import OfferedLoad
+from autoscaler.core.planner.pod_work import compute_batch_room_s
+from autoscaler.core.planner.replica_speed import ReplicaSpeed
+from autoscaler.core.planner.shadow_fleets import ShadowFleets
+from autoscaler.core.planner.step_time import StepTime
+from autoscaler.core.planner.strategies import Float32Column
 from autoscaler.core.table.columns import (
     PER_OBJECTIVE,
     BoolColumn,
@@ -40,187 +44,208 @@ from autoscaler.core.table.columns import (
     replace,
 )
 
-YOUNG_S = 1200.0
-"""Until so much was watched only careful rules are followed: who has seen little follows it and gives nothing up."""
+WARM_UP_S = 1200.0
+"""Seconds of demand for which only conservative strategies are selected, and the initial fleet is kept."""
 
-CALM_S = 7200.0
-"""Until so much was watched no reserve is added to the fleet that was found, as long as traffic is calm."""
+STEADY_S = 7200.0
+"""Seconds of demand for which no headroom is added to the initial fleet, as long as traffic is steady."""
 
-ROOM_S = 7200.0
-"""Until so much was watched batches have no room on paper: it makes small fleets look safe before a surge was seen."""
+BATCH_ROOM_AFTER_S = 7200.0
+"""Seconds of demand from which batches of shadow fleets take in work. Before a surge was seen, this room would make
+small fleets look safe."""
 
-DOUBT_S = 5280.0
-"""Seconds of arrivals for which every rule is believed to miss `family.DOUBT`, less with its margin and its hold."""
+PRIOR_S = 5280.0
+"""Seconds of arrivals for which every strategy is assumed to miss as `strategies.compute_prior_misses` says."""
 
-ADVANCE_S = 440.0
-"""Seconds of arrivals whose share of the error budget may be burnt in calm traffic before reserves are added."""
+BUDGET_ADVANCE_S = 440.0
+"""Seconds of arrivals whose error budget may be used in steady traffic before headroom is added."""
 
 MISS_PRICE = 300.0
-"""Of a request that is missed beyond the budget, in the work of a request. At 99 % a miss less costs 30 to 400; a price
-far above that pays for what could not be avoided, such as a surge that was over before a replica could come."""
+"""Price of a miss beyond the budget, in the work of a request. At 99 % one miss less costs 30 to 400. A far higher
+price would pay for misses that cannot be avoided, such as those of a surge that ends before a replica is ready."""
 
-WORTH = 0.01
-"""A rule is left only for one that saves so much of its cost, fines included, lest two equal ones take turns."""
+MIN_SAVING = 0.01
+"""Share of its cost that leaving the selected strategy must save; otherwise two equal ones would alternate."""
 
 
 @dataclass(frozen=True)
-class Rules(Columns):
-    """What the rules are judged by, and what they ask for; float64[W] but for the tables."""
+class StrategyState(Columns):
+    """What decides on the strategy, and what the selected one requests; float64[W] but for the tables."""
 
-    family: PerStrategySet[FloatColumn]  # `family.SIGNATURE` of the one that the paper is about
-    last_judged_s: Transient[TimestampColumn]  # when this was brought up to date; NaN: never
-    ttft_objective_s: PerObjective[FloatColumn]  # under which was counted what was missed; NaN: none, as in `Seen`
+    signature: PerStrategySet[FloatColumn]  # `strategies.SIGNATURE` of the set that the shadow fleets belong to
+    last_updated_s: Transient[TimestampColumn]  # NaN: never
+    ttft_objective_s: PerObjective[FloatColumn]  # objective that misses were counted against; NaN: none
     itl_objective_s: PerObjective[FloatColumn]  # likewise
 
-    engine: Engine  # how fast a replica is
-    traffic: Traffic  # what comes
-    levels: Transient[Levels]  # how that ran lately
-    loads: PerObjective[Loads]  # what each load makes miss
-    budget: Budget  # what was missed
-    paper: Paper  # what each rule would have cost and missed
+    speed: ReplicaSpeed
+    offered_load: OfferedLoad
+    history: Transient[LoadHistory]
+    miss_counts: PerObjective[MissCounts]
+    budget: ErrorBudget
+    shadow: ShadowFleets
 
-    found: Transient[PerObjective[FloatColumn]]  # replicas that served when demand was first known
-    kept_s: PerStrategySet[
-        FloatColumn
-    ]  # to be watched before one of them is given up; once they were they do not change
-    needed: Transient[FloatColumn]  # replicas that the load needs since; NaN: not known
-    rule: Transient[FloatColumn]  # the one in force; NaN: none yet
-    allowed: Transient[FloatColumn]  # share of requests that it may miss
-    replicas: Transient[FloatColumn]  # what is asked for; NaN: the rules do not speak
+    initial_fleet: Transient[PerObjective[FloatColumn]]  # replicas that served when demand was first known
+    warm_up_s: PerStrategySet[FloatColumn]  # seconds of demand for which they are kept; fixed once these are over
+    base_replicas: Transient[FloatColumn]  # replicas that the present load needs; NaN: not known
+    strategy: Transient[FloatColumn]  # the selected one, its row; NaN: none yet
+    allowed_share: Transient[FloatColumn]  # of requests that it may miss
+    replicas: Transient[FloatColumn]  # that are recommended; NaN: the planner has no opinion
 
     @classmethod
-    def blank(cls, rows: int) -> Rules:
-        return replace(super().blank(rows), family=np.full(rows, family.SIGNATURE))
+    def blank(cls, rows: int) -> StrategyState:
+        return replace(super().blank(rows), signature=np.full(rows, strategies.SIGNATURE))
 
 
-def judge(rules: Rules, seen: Seen, now_s: float) -> Rules:
-    """Bring all that the rules are judged by up to date, and say which is in force and what it asks for."""
-    rules = _of_objective(rules, seen)
-    step_s = now_s - rules.last_judged_s
-    step_s = np.where(step_s > 0, step_s, 0.0)  # NaN: the first time
-    learned, fitted = engine.learn(rules.engine, seen.tally, step_s)
-    measured, arrivals = traffic.measure(rules.traffic, seen, fitted.idle_gap_s, learned.slots, step_s)
-    demand = measured.demand
-    # Without a policy there is no ceiling to live under on paper, nor an objective to miss: nothing is counted.
-    nothing_counts = np.isnan(demand) | np.isnan(seen.ttft_objective_s) | (step_s > LONGEST_STEP_S)
-    lived_s = np.where(nothing_counts, 0.0, step_s)
-    loads, likely = miss_curve.watch(rules.loads, seen, measured, lived_s)
-    stood = levels.stood(rules.levels, seen.cold_start_s)
-    ran, predicted = levels.follow(rules.levels, demand, seen.cold_start_s, step_s, now_s)
-    room_s = np.where(rules.paper.watched_s < ROOM_S, 0.0, _room_s(seen, learned, fitted, measured))
-    step = Step(lived_s, demand, arrivals, likely, room_s)
-    rules = replace(
-        rules,
-        last_judged_s=np.full(len(step_s), now_s),
-        engine=learned,
-        traffic=measured,
-        levels=ran,
-        loads=loads,
-        budget=error_budget.count(rules.budget, seen, step),
-        paper=paper.live(rules.paper, seen, step, stood),
+def update_strategies(before: StrategyState, stats: IntervalStats, now_s: float) -> StrategyState:
+    """Let all shadow fleets serve the interval since the last update, and select a strategy."""
+    before = _reset_changed_objectives(before, stats)
+    interval_s = now_s - before.last_updated_s
+    interval_s = np.where(interval_s > 0, interval_s, 0.0)  # NaN: there was no update before
+    speed, fitted = replica_speed.update_replica_speed(before.speed, stats.totals, interval_s)
+    load, arrivals = offered_load.update_offered_load(
+        before.offered_load, stats, fitted.idle_gap_s, speed.slots, interval_s
     )
-    return follow(_ask(rules, seen, predicted), seen)
+    # Nothing is counted without a policy: there is no ceiling for a shadow fleet, and no objective to miss.
+    is_unobserved = np.isnan(load.demand) | np.isnan(stats.ttft_objective_s) | (interval_s > LONGEST_STEP_S)
+    observed_s = np.where(is_unobserved, 0.0, interval_s)
+    miss_counts, curve = miss_curve.update_miss_counts(before.miss_counts, stats, load, observed_s)
+    ready_peaks = load_history.compute_ready_peaks(before.history, stats.cold_start_s)
+    history, held_peaks = load_history.update_load_history(
+        before.history, load.demand, stats.cold_start_s, interval_s, now_s
+    )
+    has_room = before.shadow.observed_s >= BATCH_ROOM_AFTER_S
+    batch_room_s = np.where(has_room, _compute_batch_room_s(stats, speed, fitted, load), 0.0)
+    interval = Interval(observed_s, load.demand, arrivals, curve, batch_room_s)
+    state = replace(
+        before,
+        last_updated_s=np.full(len(interval_s), now_s),
+        speed=speed,
+        offered_load=load,
+        history=history,
+        miss_counts=miss_counts,
+        budget=error_budget.update_error_budget(before.budget, stats, interval),
+        shadow=shadow_fleets.update_shadow_fleets(before.shadow, stats, interval, ready_peaks),
+    )
+    return select_strategy(_size_fleets(state, stats, held_peaks), stats)
 
 
-def _room_s(seen: Seen, learned: Engine, fitted: Speed, measured: Traffic) -> FloatColumn:
-    """Return the work of a surge that the batch of a replica takes up; float64[W], 0 where not known."""
-    share, most = step_time.prompt_share(learned.steps), step_time.running_at(seen.itl_objective_s, fitted)
-    return batch_room_s(seen.tally, traffic.request_s(measured), share, learned.slots, most)
+def _compute_batch_room_s(
+    stats: IntervalStats, speed: ReplicaSpeed, fitted: StepTime, load: OfferedLoad
+) -> FloatColumn:
+    """Return the work of a surge that the batch of a replica takes in; float64[W], 0 where not known."""
+    prompt_share = step_time.compute_prompt_share(speed.step_sums)
+    max_running = step_time.compute_running_at(stats.itl_objective_s, fitted)
+    work_s = offered_load.compute_work_s(load)
+    return compute_batch_room_s(stats.totals, work_s, prompt_share, speed.slots, max_running)
 
 
-def _of_objective(rules: Rules, seen: Seen) -> Rules:
-    """Begin anew with all that was counted under other objectives than are in force now, here or before a restart.
+def _reset_changed_objectives(state: StrategyState, stats: IntervalStats) -> StrategyState:
+    """Begin anew with all that was counted under other objectives than the present ones, also before a restart.
 
-    Where no policy is in force none are, and what was counted is kept for its return.
+    Without a policy there are no objectives, and the counts are kept until it is back.
     """
-    objectives = {name: getattr(seen, name) for name in ("ttft_objective_s", "itl_objective_s")}
-    same = [_is_close(getattr(rules, name), now_s) for name, now_s in objectives.items()]
-    anew = ~(same[0] & same[1]) & ~np.isnan(seen.may_miss)
-    if not anew.any():
-        return rules
-    blank = replace(Rules.blank(len(anew)), **objectives).columns()
-    columns, marks = rules.columns(), Rules.marks()
-    return rules.with_columns({n: np.where(anew, blank[n], columns[n]) for n in columns if PER_OBJECTIVE in marks[n]})
+    objectives = {name: getattr(stats, name) for name in ("ttft_objective_s", "itl_objective_s")}
+    is_same = [_is_close(getattr(state, name), now_s) for name, now_s in objectives.items()]
+    has_changed = ~(is_same[0] & is_same[1]) & ~np.isnan(stats.budget_share)
+    if not has_changed.any():
+        return state
+    blank = replace(StrategyState.blank(len(has_changed)), **objectives).columns()
+    columns, marks = state.columns(), StrategyState.marks()
+    names = [name for name in columns if PER_OBJECTIVE in marks[name]]
+    return state.with_columns({name: np.where(has_changed, blank[name], columns[name]) for name in names})
 
 
-def _is_close(then_s: FloatColumn, now_s: FloatColumn) -> BoolColumn:
-    """Say where an objective is as it was, but for a rounding; bool[W]. None is as none."""
+def _is_close(before_s: FloatColumn, now_s: FloatColumn) -> BoolColumn:
+    """Return whether two objectives are equal, but for rounding; bool[W]. NaN equals NaN."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        near = np.abs(then_s / now_s - 1) <= 1e-6  # `np.isclose` takes ten times as long on few rows
-    return np.asarray(near | (then_s == now_s) | (np.isnan(then_s) & np.isnan(now_s)))
+        is_near = np.abs(before_s / now_s - 1) <= 1e-6  # `np.isclose` takes ten times as long on few rows
+    return np.asarray(is_near | (before_s == now_s) | (np.isnan(before_s) & np.isnan(now_s)))
 
 
-def _ask(rules: Rules, seen: Seen, predicted: PaperColumn) -> Rules:
-    """Say what every rule asks for, and what the load needs. predicted: as of `levels.held`."""
-    found = np.where(np.isnan(rules.found) & ~np.isnan(rules.levels.level[0]), seen.replicas, rules.found)
-    watched_s = rules.paper.watched_s
-    # Or one slow start, hours later, would bring back the fleet of another day.
-    until_s = np.where(watched_s >= rules.kept_s, rules.kept_s, kept_s(seen.cold_start_s))
-    floor = np.fmax(seen.floor, np.where(watched_s < until_s, found, np.nan))
-    by_load = family.fleets(predicted[-1:], floor, seen.ceiling)[0]
+def _size_fleets(state: StrategyState, stats: IntervalStats, held_peaks: Float32Column) -> StrategyState:
+    """Compute what every strategy requests, and the base replicas. held_peaks: of `load_history.hold_peaks`."""
+    is_first = np.isnan(state.initial_fleet) & ~np.isnan(state.history.averages[0])
+    initial_fleet = np.where(is_first, stats.replicas, state.initial_fleet)
+    observed_s = state.shadow.observed_s
+    # Fixed once it is over. Otherwise one slow start, hours later, would bring the initial fleet back.
+    is_over = observed_s >= state.warm_up_s
+    warm_up_s = np.where(is_over, state.warm_up_s, compute_warm_up_s(stats.cold_start_s))
+    floor = np.fmax(stats.floor, np.where(observed_s < warm_up_s, initial_fleet, np.nan))
+    base = strategies.add_margins(held_peaks[-1:], floor, stats.ceiling)[0]
+    requested = strategies.compute_replicas(held_peaks[:-1], floor, stats.ceiling)
     return replace(
-        rules,
-        found=found,
-        kept_s=until_s,
-        paper=replace(rules.paper, asked=family.asked(predicted[:-1], floor, seen.ceiling)),
-        needed=by_load[family.ONE_ROOT].astype(np.float64),
+        state,
+        initial_fleet=initial_fleet,
+        warm_up_s=warm_up_s,
+        shadow=replace(state.shadow, requested=requested),
+        base_replicas=base[strategies.ONE_ROOT_MARGIN].astype(np.float64),
     )
 
 
-def follow(rules: Rules, seen: Seen) -> Rules:
-    """Take the cheapest rule, where each request that is missed beyond the budget has a price as well.
+def select_strategy(state: StrategyState, stats: IntervalStats) -> StrategyState:
+    """Select the cheapest strategy, where each miss beyond the budget has a price, and recommend its replicas.
 
-    While requests wait for too long nothing is given up, least of all what still loads: another rule that asks for less
-    was chosen by what came before, and clients who leave take what they asked for out of all counts.
+    No replica is given up while requests wait for too long, least of all one that still loads. Another strategy that
+    requests fewer was chosen by the demand before, and clients that leave the queue are in no count.
     """
-    rows, lived = np.arange(len(rules.rule)), rules.paper
-    allowed = error_budget.steered(rules.budget, seen.may_miss, rules.loads.unavoidable)
-    came_per_s = or_zero(error_budget.served_per_s(rules.budget))
-    # Belief saves nothing: a rule that is believed to miss less than it may has no more left for what really comes.
-    beyond = np.maximum(family.doubted(rules.levels.level[-1]) - allowed, 0.0)
-    believed = (came_per_s * DOUBT_S * beyond).astype(np.float32)
-    missed = lived.missed + believed
-    fine = MISS_PRICE * or_zero(traffic.request_s(rules.traffic))
-    missed -= (allowed * lived.arrived).astype(np.float32)
-    np.maximum(missed, np.float32(0), out=missed)
-    missed *= fine.astype(np.float32)
-    price = missed + lived.cost
-    np.copyto(price, np.inf, where=~family.CAREFUL[:, None] & (lived.watched_s < YOUNG_S))
+    rows, shadow = np.arange(len(state.strategy)), state.shadow
+    allowed_share = error_budget.compute_allowed_share(state.budget, stats.budget_share, state.miss_counts.unavoidable)
+    requests_per_s = or_zero(error_budget.compute_requests_per_s(state.budget))
+    price = _compute_prices(state, allowed_share, requests_per_s)
     cheapest = price.argmin(axis=0)
-    before = or_zero(rules.rule).astype(np.int64)
-    gain = price[before, rows] - price[cheapest, rows]
-    stays = ~np.isnan(rules.rule) & (gain <= WORTH * lived.cost[before, rows])
-    rule = np.where(stays, before, cheapest)
-    replicas = np.fmin(lived.asked[rule, rows], _enough(rules, seen, came_per_s))
-    late = traffic.queued_s(rules.traffic, seen, seen.waiting) > seen.patience_s
-    replicas = np.where(late, np.fmax(replicas, np.minimum(rules.replicas, seen.ceiling)), replicas)
-    speaks = ~np.isnan(rules.traffic.demand) & ~np.isnan(seen.ttft_objective_s)
+    before = or_zero(state.strategy).astype(np.int64)
+    saving = price[before, rows] - price[cheapest, rows]
+    stays = ~np.isnan(state.strategy) & (saving <= MIN_SAVING * shadow.cost[before, rows])
+    strategy = np.where(stays, before, cheapest)
+    replicas = np.fmin(shadow.requested[strategy, rows], _limit_in_steady_traffic(state, stats, requests_per_s))
+    is_late = offered_load.compute_queue_s(state.offered_load, stats, stats.waiting) > stats.max_wait_s
+    replicas = np.where(is_late, np.fmax(replicas, np.minimum(state.replicas, stats.ceiling)), replicas)
+    has_opinion = ~np.isnan(state.offered_load.demand) & ~np.isnan(stats.ttft_objective_s)
     return replace(
-        rules,
-        rule=np.where(speaks, rule.astype(np.float64), rules.rule),
-        allowed=allowed,
-        replicas=np.where(speaks, replicas, np.nan),
+        state,
+        strategy=np.where(has_opinion, strategy.astype(np.float64), state.strategy),
+        allowed_share=allowed_share,
+        replicas=np.where(has_opinion, replicas, np.nan),
     )
 
 
-def kept_s(cold_start_s: FloatColumn) -> FloatColumn:
-    """Return for how long all of the fleet that was found is kept, where that is not over yet; float64[W].
+def _compute_prices(state: StrategyState, allowed_share: FloatColumn, requests_per_s: FloatColumn) -> Float32Column:
+    """Return the cost of each strategy plus the price of its misses beyond the budget; float32[M, W].
 
-    Whoever sized it had a reason. As long as any peak is held, and as long as only careful rules are followed: what was
-    given up before the second surge was seen is missing in it.
+    Infinite for a strategy that may not be selected while warming up. The prior only adds misses. It never frees
+    budget, even for a strategy with a prior below what it may miss.
     """
-    return np.asarray(np.maximum(YOUNG_S, family.LONGEST_HOLD * cold_start_s))
+    shadow = state.shadow
+    excess = np.maximum(strategies.compute_prior_misses(state.history.averages[-1]) - allowed_share, 0.0)
+    missed = shadow.missed + (requests_per_s * PRIOR_S * excess).astype(np.float32)
+    missed -= (allowed_share * shadow.arrived).astype(np.float32)
+    np.maximum(missed, np.float32(0), out=missed)
+    miss_price = MISS_PRICE * or_zero(offered_load.compute_work_s(state.offered_load))
+    missed *= miss_price.astype(np.float32)
+    price = missed + shadow.cost
+    np.copyto(price, np.inf, where=~strategies.CONSERVATIVE[:, None] & (shadow.observed_s < WARM_UP_S))
+    return price
 
 
-def _enough(rules: Rules, seen: Seen, came_per_s: FloatColumn) -> FloatColumn:
-    """Return the most that may be asked for in a workload's first time, float64[W]; NaN: no limit.
+def compute_warm_up_s(cold_start_s: FloatColumn) -> FloatColumn:
+    """Return for how many seconds of demand the initial fleet is kept; float64[W].
 
-    Whoever sized the fleet that was found had a reason, and in traffic that is calm nothing was seen yet that speaks
-    against it: so no reserve is added to it, unless too many missed. came_per_s: float64[W], requests.
+    It was presumably sized on purpose. It is kept as long as the longest peak hold, and as long as only conservative
+    strategies are selected. Replicas given up before the second surge would be missing in it.
     """
-    watched_s = rules.paper.watched_s
-    enough = is_calm(rules.levels) & (watched_s < CALM_S)
-    enough &= rules.levels.level_s >= watched_s  # or there was a restart, and before it may have been no calm
-    enough &= rules.budget.burnt <= seen.may_miss * (rules.budget.counted + came_per_s * ADVANCE_S)
-    most = np.fmax(np.minimum(rules.found, seen.ceiling), rules.paper.asked[family.ENOUGH])
-    return np.where(enough, most, np.nan)
+    return np.asarray(np.maximum(WARM_UP_S, strategies.LONGEST_HOLD * cold_start_s))
+
+
+def _limit_in_steady_traffic(state: StrategyState, stats: IntervalStats, requests_per_s: FloatColumn) -> FloatColumn:
+    """Return the most that is recommended in steady traffic in the first hours; float64[W], NaN: no limit.
+
+    The initial fleet was presumably sized on purpose, and steady traffic shows no reason to add headroom to it, unless
+    too many requests missed. After a restart the limit is gone, as traffic before it may not have been steady.
+    """
+    observed_s = state.shadow.observed_s
+    is_limited = load_history.is_steady(state.history) & (observed_s < STEADY_S)
+    is_limited &= state.history.observed_s >= observed_s  # False after a restart
+    counted = state.budget.counted + requests_per_s * BUDGET_ADVANCE_S
+    is_limited &= state.budget.missed <= stats.budget_share * counted
+    most = np.fmax(np.minimum(state.initial_fleet, stats.ceiling), state.shadow.requested[strategies.STEADY_LIMIT])
+    return np.where(is_limited, most, np.nan)

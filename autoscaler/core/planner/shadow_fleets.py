@@ -1,7 +1,8 @@
-"""The fleets on paper: each rule has one, which lives through the demand that there is, and what became of them.
+"""Shadow fleets: one computed fleet for each strategy, which serves the demand that was measured.
 
-What a rule asks for comes one cold start later on paper as in truth, demand it cannot carry queues, and requests miss
-their objective in that queue or because replicas are too busy. So each has its cost and its misses.
+A replica of a shadow fleet is ready one cold start after the strategy requested it. Demand beyond its capacity queues.
+Requests miss their objective in that queue, or because the replicas are too busy. So each strategy has a cost and
+misses.
 """
 
 from __future__ import annotations
@@ -11,91 +12,99 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscaler.core.planner import miss_curve, strategies
-from autoscaler.core.planner.interval import Seen, Step
-from autoscaler.core.planner.strategies import MOST_BUSY, PaperColumn
-from autoscaler.core.table.columns import Columns, FloatColumn, PerObjective, PerStrategySet, Transient
+from autoscaler.core.planner.interval import Interval, IntervalStats
+from autoscaler.core.planner.strategies import MAX_UTILIZATION, Float32Column
+from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, PerObjective, PerStrategySet, Transient
 
 FADE_S = 2 * 86_400.0
-"""Time constant with which cost and misses of the past are forgotten: a few days."""
+"""Time constant with which cost and misses fade: a few days."""
 
-SETTLED_S = 600.0
-"""Until so much was watched a fleet on paper has at least what really serves, whatever rule sized it."""
+REAL_FLEET_S = 600.0
+"""Seconds of demand for which a shadow fleet has at least as many replicas as really serve."""
 
 
 @dataclass(frozen=True)
-class Paper(Columns):
-    """What became of each rule; float32[M, W] unless stated. M rules, B bins of the load."""
+class ShadowFleets(Columns):
+    """Cost and misses of each strategy; float32[M, W] unless stated. M strategies, B bins of load."""
 
-    watched_s: PerStrategySet[FloatColumn]  # float64[W], seconds of demand that they lived through, not fading
-    asked: Transient[PaperColumn]  # replicas that each asks for since
-    backlog: Transient[PaperColumn]  # replica-seconds of work that wait
-    cost: PerStrategySet[PaperColumn]  # replica-seconds, fading
-    queued: PerStrategySet[PaperColumn]  # requests that missed in a queue, or before this process began, fading
-    loaded: Transient[
-        PerObjective[PaperColumn]
-    ]  # float32[M, B, W], the others, by how busy replicas were, fading alike
-    missed: PerStrategySet[PaperColumn]  # requests that missed, by what is known of loads now
+    observed_s: PerStrategySet[FloatColumn]  # float64[W], seconds of demand that they served, not fading
+    requested: Transient[Float32Column]  # replicas that each strategy requests since the last update
+    backlog: Transient[Float32Column]  # replica-seconds of waiting work
+    cost: PerStrategySet[Float32Column]  # replica-seconds, fading
+    queue_missed: PerStrategySet[Float32Column]  # requests that missed in a queue, or before this process began, fading
+    by_load: Transient[PerObjective[Float32Column]]  # float32[M, B, W], the other requests by bin of load, fading alike
+    missed: PerStrategySet[Float32Column]  # requests that missed, by the present miss curve
     arrived: PerStrategySet[FloatColumn]  # float64[W], all requests, fading alike
 
     @classmethod
-    def blank(cls, rows: int) -> Paper:
-        none, by_rule = np.zeros(rows), np.zeros((strategies.RULES, rows), np.float32)
-        loaded = np.zeros((strategies.RULES, miss_curve.BINS, rows), np.float32)
-        return cls(none, np.full_like(by_rule, np.nan), by_rule, by_rule, by_rule, loaded, by_rule, none)
+    def blank(cls, rows: int) -> ShadowFleets:
+        none, by_strategy = np.zeros(rows), np.zeros((strategies.STRATEGY_COUNT, rows), np.float32)
+        by_load = np.zeros((strategies.STRATEGY_COUNT, miss_curve.BINS, rows), np.float32)
+        unknown = np.full_like(by_strategy, np.nan)
+        return cls(none, unknown, by_strategy, by_strategy, by_strategy, by_load, by_strategy, none)
 
 
-def live(paper: Paper, seen: Seen, step: Step, stood: PaperColumn) -> Paper:
-    """Let every fleet live through the step with what it had asked for.
+def update_shadow_fleets(
+    fleets: ShadowFleets, stats: IntervalStats, interval: Interval, ready_peaks: Float32Column
+) -> ShadowFleets:
+    """Let every shadow fleet serve the demand of an interval.
 
-    stood: float32[J, W], what each predictor said for a whole cold start.
+    ready_peaks: float32[J, W], of `load_history.compute_ready_peaks`.
 
-    A surge fills the batches of the replicas first, in which nobody waits; what is beyond these queues.
-
-    What a load makes miss is judged anew each time: the first hour was lived through with little more than a belief.
+    A surge first fills the batches of the replicas, in which no request waits; only the work beyond them queues.
+    Misses by load are computed anew with each update, so that the first hour is judged by the curve known now.
     """
-    lived = (step.lived_s > 0) & ~np.isnan(paper.asked[0])
-    step_s = np.where(lived, step.lived_s, 0.0)
-    fade = np.exp(-step_s / FADE_S)
-    arrived = np.where(lived, step.arrivals, 0.0)
-    demand = np.where(lived, step.demand, 0.0)
-    column, rules = np.arange(len(step_s)), np.arange(strategies.RULES)[:, None]
-    last_bin = np.float32(miss_curve.BINS - 1)
-    patience_s = np.where(np.isnan(seen.patience_s), np.inf, seen.patience_s)
-    came, most, binned, patience, paper_fade, paper_arrived, paper_step_s = (
-        values.astype(np.float32)
-        for values in (
-            demand * step_s,
-            MOST_BUSY * step_s,
-            demand / miss_curve.WIDTH,
-            patience_s * MOST_BUSY + step.room_s,
-            fade,
-            arrived,
-            step_s,
-        )
+    observed = (interval.observed_s > 0) & ~np.isnan(fleets.requested[0])
+    interval_s = np.where(observed, interval.observed_s, 0.0)
+    fade = np.exp(-interval_s / FADE_S)
+    arrived = np.where(observed, interval.arrivals, 0.0)
+    demand = np.where(observed, interval.demand, 0.0)
+    max_wait_s = np.where(np.isnan(stats.max_wait_s), np.inf, stats.max_wait_s)
+    fade32, arrived32, interval32_s = _to_float32(fade, arrived, interval_s)
+
+    floor = np.where(fleets.observed_s < REAL_FLEET_S, np.maximum(stats.floor, stats.replicas), stats.floor)
+    ready = strategies.compute_replicas(ready_peaks, floor, stats.ceiling)
+    work_s, capacity_s, max_backlog_s, bins = _to_float32(
+        demand * interval_s,
+        MAX_UTILIZATION * interval_s,
+        max_wait_s * MAX_UTILIZATION + interval.batch_room_s,
+        demand / miss_curve.BIN_WIDTH,
     )
-    floor = np.where(paper.watched_s < SETTLED_S, np.maximum(seen.floor, seen.replicas), seen.floor)
-    cost, queued, loaded = paper.cost * paper_fade, paper.queued * paper_fade, paper.loaded * paper_fade
-    ready = strategies.asked(stood, floor, seen.ceiling)
-    backlog = np.maximum(paper.backlog + (came - most * ready), np.float32(0))
-    place = np.minimum(binned / ready, last_bin).astype(np.int32)
-    late = np.where(backlog > patience * ready, paper_arrived, np.float32(0))
-    queued += late
-    loaded[rules, place, column] += paper_arrived - late
-    cost += np.where(lived, paper.asked, np.float32(0)) * paper_step_s
-    if not lived.all():
-        backlog = np.where(lived, backlog, np.float32(0))  # after a hole nobody knows what waits
-    missed = queued.copy()
-    for place, share in enumerate(
-        step.likely.astype(np.float32)
-    ):  # by hand, as in `misses`: alike for any number of rows
-        missed += loaded[:, place] * share
-    return Paper(
-        watched_s=paper.watched_s + step_s,
-        asked=paper.asked,
-        backlog=backlog,
+    backlog = np.maximum(fleets.backlog + (work_s - capacity_s * ready), np.float32(0))
+    late = np.where(backlog > max_backlog_s * ready, arrived32, np.float32(0))
+    queue_missed = fleets.queue_missed * fade32
+    queue_missed += late
+    by_load = fleets.by_load * fade32
+    load_bin = np.minimum(bins / ready, np.float32(miss_curve.BINS - 1)).astype(np.int32)
+    rows, all_strategies = np.arange(len(interval_s)), np.arange(strategies.STRATEGY_COUNT)[:, None]
+    by_load[all_strategies, load_bin, rows] += arrived32 - late
+    cost = fleets.cost * fade32
+    cost += np.where(observed, fleets.requested, np.float32(0)) * interval32_s
+    return ShadowFleets(
+        observed_s=fleets.observed_s + interval_s,
+        requested=fleets.requested,
+        backlog=_drop_unobserved(backlog, observed),
         cost=cost,
-        queued=queued,
-        loaded=loaded,
-        missed=missed,
-        arrived=paper.arrived * fade + arrived,
+        queue_missed=queue_missed,
+        by_load=by_load,
+        missed=_count_misses(queue_missed, by_load, interval.miss_curve),
+        arrived=fleets.arrived * fade + arrived,
     )
+
+
+def _to_float32(*columns: FloatColumn) -> list[Float32Column]:
+    return [column.astype(np.float32) for column in columns]
+
+
+def _drop_unobserved(backlog: Float32Column, observed: BoolColumn) -> Float32Column:
+    """Return the backlog, 0 where demand was not known: nothing is known of a queue after such a gap."""
+    return backlog if observed.all() else np.where(observed, backlog, np.float32(0))
+
+
+def _count_misses(queue_missed: Float32Column, by_load: Float32Column, curve: FloatColumn) -> Float32Column:
+    """Return the requests that missed, in a queue or by the miss curve; float32[M, W]. curve: float64[B, W]."""
+    missed = queue_missed.copy()
+    # Added bin by bin, as in `miss_curve`: a sum of numpy differs in its last digit with the number of rows.
+    for load_bin, share in enumerate(curve.astype(np.float32)):
+        missed += by_load[:, load_bin] * share
+    return missed

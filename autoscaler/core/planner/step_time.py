@@ -1,14 +1,14 @@
-"""How fast a replica is, learned while it serves: its gap between tokens when idle, and what a token costs it.
+"""The step time of an engine: its token gap when idle, and the time of each prompt token and each generated token.
 
-An engine's step takes a fixed time, and more for each prompt token it computes and each token it writes. With P prompt
-tokens and G generated tokens a second a step computes P x gap of the one and writes G x gap of the other, so
+A step takes a fixed time, and more for each token that it computes. An engine that computes P prompt tokens and
+generates G tokens per second handles P x gap and G x gap of them per step, so
 
     gap = idle gap + (P x gap) x time of a prompt token + (G x gap) x time of a generated token.
 
-A least squares over the readings of all pods of a workload finds the three, also of a fleet that is never idle. Tokens
-a step and not a second: who is slow for another reason writes fewer a second, and thousands of readings of one load
-would show that more tokens make an engine no slower. A queue in front of the engine does not show in it. The time of a
-generated token includes reading its context.
+A recursive least-squares fit with forgetting, over the readings of all pods, finds the three constants. The fleet need
+not be idle for that. Tokens are counted per step, not per second: an engine that is slow for another reason generates
+fewer tokens per second, and many such readings would make tokens look free. A queue in front of the engine does not
+affect the fit. The time of a generated token includes reading its context.
 """
 
 from __future__ import annotations
@@ -20,114 +20,117 @@ import numpy as np
 from autoscaler.core.table.columns import FloatColumn
 
 SUMS = 9
-"""Rows of the sums: of readings, of p, g, pp, pg, gg, of gaps, and of gaps times p, g; p and g in units a step."""
+"""Sums of the least-squares fit, in this order: 1, p, g, pp, pg, gg, gap, gap p, gap g.
+p and g are prompt and generated tokens per step, in the units below."""
 
 FADE_S = 6 * 3600.0
-"""Time constant with which readings are forgotten: contexts get longer, engines are upgraded."""
+"""Time constant with which readings fade: contexts get longer, engines are upgraded."""
 
-FEWEST_READINGS = 4.0
-"""Of single pods, before the line is believed."""
+MIN_READINGS = 4.0
+"""Readings of single pods that the fit needs."""
 
 PROMPT_UNIT, OUTPUT_UNIT = 100.0, 10.0
-"""Tokens a step, so that all sums are of one magnitude."""
+"""Tokens per step in one unit of p and g, so that all sums have the same magnitude."""
 
-PROMPT_SHARE, OUTPUT_SHARE = 1 / 160, 1 / 110
-"""What a token is believed to take of the idle gap before much was read, whatever the model and the device: both times
-grow with the weights, one as they are read and one as they are computed with, so their ratio is that of a device's
-arithmetic to its bandwidth. In the profile table a prompt token takes 1/230 to 1/66, a generated one with a context of
-a thousand 1/290 to 1/44."""
+PRIOR_PROMPT_SHARE, PRIOR_OUTPUT_SHARE = 1 / 160, 1 / 110
+"""Prior time of a token as a share of the idle gap, whatever the model and the device.
 
-DOUBTED = 0.5
-"""Share of these by which they may be wrong."""
+The idle gap is the time to read the weights, a token costs one computation with them. So the ratio is that of the
+device's arithmetic to its bandwidth. In the profile table a prompt token takes 1/230 to 1/66, and a generated token
+with a context of a thousand tokens 1/290 to 1/44.
+"""
 
-NOISE = 0.1
-"""Share by which the gap of a single reading is off the line: readings outweigh belief by how much they vary beyond."""
+PRIOR_DEVIATION = 0.5
+"""Relative standard deviation of these prior shares."""
 
-SHORTEST_SHARE = 0.3
-"""The idle gap is at least this share of the shortest gap seen: no line is believed far beyond what was seen."""
+READING_NOISE = 0.1
+"""Relative deviation of a single gap from the fit. Readings outweigh the prior once they vary by more than this."""
+
+MIN_IDLE_GAP_SHARE = 0.3
+"""Lower bound of the idle gap as a share of the shortest gap ever seen: the fit does not extrapolate further."""
 
 IDLE_GAP_DRIFT = 0.02
-"""By how much the shortest gap is let grow in a day, so that an engine that became slower is believed in time."""
+"""Relative growth of the shortest gap per day, so that the estimate follows an engine that became slower."""
 
 DAY_S = 86_400.0
 
 
-class Speed(NamedTuple):
-    """What the line says; float64[W] each, NaN: not known."""
+class StepTime(NamedTuple):
+    """The three constants of the fit; float64[W] each, NaN: not known."""
 
-    idle_gap_s: FloatColumn  # between two tokens of the only request of a replica
-    prompt_token_s: FloatColumn  # time that a prompt token takes from all others
-    output_token_s: FloatColumn  # likewise of a generated one, beyond its share of the fixed time
+    idle_gap_s: FloatColumn  # between two tokens of a replica that serves a single request
+    prompt_token_s: FloatColumn  # by which a prompt token delays all requests of the batch
+    output_token_s: FloatColumn  # likewise for a generated token, beyond its share of the idle gap
 
 
-def lessons(gap_s: FloatColumn, prompt_per_s: FloatColumn, output_per_s: FloatColumn) -> FloatColumn:
-    """Return what one reading of each pod adds to the sums; float64[SUMS, P]."""
+def compute_sums(gap_s: FloatColumn, prompt_per_s: FloatColumn, output_per_s: FloatColumn) -> FloatColumn:
+    """Return what one reading of each pod adds to the sums of the fit; float64[SUMS, P]."""
     prompt, output = gap_s * prompt_per_s / PROMPT_UNIT, gap_s * output_per_s / OUTPUT_UNIT
     products = prompt, output, prompt**2, prompt * output, output**2, gap_s, gap_s * prompt, gap_s * output
     return np.array([np.ones_like(prompt), *products])
 
 
-def shortest(known_s: FloatColumn, seen_s: FloatColumn, step_s: FloatColumn) -> FloatColumn:
-    """Follow the shortest gap there ever was, letting it grow a little; float64[W], NaN: none seen."""
-    drift = 1 + IDLE_GAP_DRIFT * np.minimum(step_s, DAY_S) / DAY_S
-    return np.asarray(np.fmin(known_s * drift, seen_s))
+def update_shortest_gap(before_s: FloatColumn, measured_s: FloatColumn, interval_s: FloatColumn) -> FloatColumn:
+    """Return the shortest gap ever seen, which grows slowly; float64[W], NaN: none seen."""
+    drift = 1 + IDLE_GAP_DRIFT * np.minimum(interval_s, DAY_S) / DAY_S
+    return np.asarray(np.fmin(before_s * drift, measured_s))
 
 
-def fit(sums: FloatColumn, readings: FloatColumn, shortest_gap_s: FloatColumn) -> Speed:
-    """Draw the line through the readings.
+def fit_step_time(sums: FloatColumn, readings: FloatColumn, shortest_gap_s: FloatColumn) -> StepTime:
+    """Fit the three constants to the readings.
 
-    sums: float64[SUMS, W], of `lessons`, fading. readings: float64[W], how many taught them. shortest_gap_s:
-    float64[W], of `shortest`; NaN: none seen.
+    sums: float64[SUMS, W], of `compute_sums`, fading. readings: float64[W], number of readings in them.
+    shortest_gap_s: float64[W], of `update_shortest_gap`.
 
-    Belief counts like readings that say it, of an idle gap as belief alone would have it. Neither token takes less than
-    no time: where a slope comes out that way, the other is drawn alone.
+    The prior counts like readings that agree with it, at the idle gap that follows from the prior alone. Token times
+    are never negative: where one of the two slopes would be, the other is fitted alone.
     """
-    belief = PROMPT_SHARE * PROMPT_UNIT, OUTPUT_SHARE * OUTPUT_UNIT
-    sure = [(NOISE / (DOUBTED * slope)) ** 2 for slope in belief]
+    prior = PRIOR_PROMPT_SHARE * PROMPT_UNIT, PRIOR_OUTPUT_SHARE * OUTPUT_UNIT
+    weight = [(READING_NOISE / (PRIOR_DEVIATION * slope)) ** 2 for slope in prior]
     count, prompt, output, prompt2, cross, output2, gap, gap_prompt, gap_output = sums
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        # Around the means the intercept drops out, and two unknowns are left.
-        guess = gap / (count + belief[0] * prompt + belief[1] * output)
-        prompt2, output2 = prompt2 - prompt**2 / count + sure[0], output2 - output**2 / count + sure[1]
+        # Centered on the means the intercept drops out, and two unknowns are left.
+        prior_gap = gap / (count + prior[0] * prompt + prior[1] * output)
+        prompt2, output2 = prompt2 - prompt**2 / count + weight[0], output2 - output**2 / count + weight[1]
         cross = cross - prompt * output / count
-        rises_prompt = gap_prompt - prompt * gap / count + sure[0] * belief[0] * guess
-        rises_output = gap_output - output * gap / count + sure[1] * belief[1] * guess
+        gap_prompt = gap_prompt - prompt * gap / count + weight[0] * prior[0] * prior_gap
+        gap_output = gap_output - output * gap / count + weight[1] * prior[1] * prior_gap
         determinant = prompt2 * output2 - cross**2
-        by_prompt = (rises_prompt * output2 - rises_output * cross) / determinant
-        by_output = (rises_output * prompt2 - rises_prompt * cross) / determinant
-        alone_prompt, alone_output = np.fmax(rises_prompt / prompt2, 0.0), np.fmax(rises_output / output2, 0.0)
-        by_prompt, by_output = (
-            np.where(by_prompt < 0, 0.0, np.where(by_output < 0, alone_prompt, by_prompt)),
-            np.where(by_output < 0, 0.0, np.where(by_prompt < 0, alone_output, by_output)),
+        prompt_slope = (gap_prompt * output2 - gap_output * cross) / determinant
+        output_slope = (gap_output * prompt2 - gap_prompt * cross) / determinant
+        prompt_alone, output_alone = np.fmax(gap_prompt / prompt2, 0.0), np.fmax(gap_output / output2, 0.0)
+        prompt_slope, output_slope = (
+            np.where(prompt_slope < 0, 0.0, np.where(output_slope < 0, prompt_alone, prompt_slope)),
+            np.where(output_slope < 0, 0.0, np.where(prompt_slope < 0, output_alone, output_slope)),
         )
-        drawn_s = (gap - by_prompt * prompt - by_output * output) / count
-        idle_gap_s = np.fmax(np.fmin(drawn_s, shortest_gap_s), SHORTEST_SHARE * shortest_gap_s)
-        scale = idle_gap_s / np.fmax(drawn_s, idle_gap_s)
-        known = readings >= FEWEST_READINGS
-        return Speed(
+        intercept_s = (gap - prompt_slope * prompt - output_slope * output) / count
+        idle_gap_s = np.fmax(np.fmin(intercept_s, shortest_gap_s), MIN_IDLE_GAP_SHARE * shortest_gap_s)
+        scale = idle_gap_s / np.fmax(intercept_s, idle_gap_s)
+        known = readings >= MIN_READINGS
+        return StepTime(
             idle_gap_s=np.where(known, idle_gap_s, np.nan),
-            prompt_token_s=np.where(known, by_prompt * scale / PROMPT_UNIT, np.nan),
-            output_token_s=np.where(known, by_output * scale / OUTPUT_UNIT, np.nan),
+            prompt_token_s=np.where(known, prompt_slope * scale / PROMPT_UNIT, np.nan),
+            output_token_s=np.where(known, output_slope * scale / OUTPUT_UNIT, np.nan),
         )
 
 
-def prompt_share(sums: FloatColumn) -> FloatColumn:
-    """Return which share of the time that tokens take goes to prompts, by what each is believed to take.
+def compute_prompt_share(sums: FloatColumn) -> FloatColumn:
+    """Return the share of the time for tokens that prompts take, by the prior token times.
 
-    sums: float64[SUMS, W], of `lessons`, fading. Returns float64[W]; NaN: not known. The line is no help: where prompts
-    and outputs grow together it may give all of their time to one of them, and only the sum is right.
+    sums: float64[SUMS, W], of `compute_sums`, fading. Returns float64[W]; NaN: not known. The fit is not used: where
+    prompts and outputs grow together it may give all of the time to either of them, and only the sum is right.
     """
-    prompt, output = PROMPT_SHARE * PROMPT_UNIT * sums[1], OUTPUT_SHARE * OUTPUT_UNIT * sums[2]
+    prompt, output = PRIOR_PROMPT_SHARE * PROMPT_UNIT * sums[1], PRIOR_OUTPUT_SHARE * OUTPUT_UNIT * sums[2]
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(prompt / (prompt + output))
 
 
-def running_at(gap_s: FloatColumn, learned: Speed) -> FloatColumn:
-    """Return how many requests a replica runs where its gaps are so long, without a prompt; float64[W].
+def compute_running_at(gap_s: FloatColumn, fitted: StepTime) -> FloatColumn:
+    """Return the requests that a replica runs at this token gap if it computes no prompt; float64[W].
 
-    Where the line shows no time of a generated token, what is believed of it stands.
+    The prior stands in where the fit shows no time for a generated token.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
-        believed_s = OUTPUT_SHARE * learned.idle_gap_s
-        token_s = np.where(learned.output_token_s > 0, learned.output_token_s, believed_s)
-        return np.asarray((gap_s - learned.idle_gap_s) / token_s)
+        prior_s = PRIOR_OUTPUT_SHARE * fitted.idle_gap_s
+        token_s = np.where(fitted.output_token_s > 0, fitted.output_token_s, prior_s)
+        return np.asarray((gap_s - fitted.idle_gap_s) / token_s)

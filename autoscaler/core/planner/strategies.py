@@ -1,8 +1,7 @@
-"""The family of rules: what each asks for, given the level of demand.
+"""The set of sizing strategies: the replicas that each of them requests for a given load average.
 
-Most rules take the level of demand over some time, hold its peak for some cold starts, and add a margin: a predictor
-and a margin. The others ask for a constant count. Levels and their peaks are in `levels`, what becomes of a rule is in
-`paper`, which is followed in `rules`.
+Most strategies hold the peak of a load average for some cold starts and add a safety margin. The others keep a constant
+count. Load averages and their peaks are in `load_history`, what a strategy would have cost is in `shadow_fleets`.
 """
 
 from __future__ import annotations
@@ -15,157 +14,171 @@ import numpy.typing as npt
 
 from autoscaler.core.table.columns import FloatColumn, IntColumn, or_zero
 
-PaperColumn = npt.NDArray[np.float32]
-"""What is kept for each rule: the large part of it all, for which seven digits are plenty."""
+Float32Column = npt.NDArray[np.float32]
+"""Values per strategy. They take most of the planner's memory, and seven digits are plenty for them."""
 
-LEVELS_S = np.array([20.0, 60.0, 240.0, 900.0])
-"""Time constants of the level of demand."""
+UPDATE_INTERVAL_S = 30.0
+"""Time between two updates: two readings of an engine. More frequent updates cost more and decide no better."""
 
-PREDICTORS = ((0, 10), (2, 10), (3, 3))
-"""Which level, and for how many cold starts its peak is held: ski rental, in which a replica is kept about as long as
-another costs. At least for one: what is given up while it still loads was never of use."""
+AVERAGES_S = np.array([20.0, 60.0, 240.0, 900.0])
+"""Time constants of the load averages (EWMA of demand), seconds."""
 
-OF_LOAD = (1, 3)
-"""Likewise, of what the load that is there needs: with one root on top. What a rule asks for beyond it is a reserve."""
+PEAK_HOLDS = ((0, 10), (2, 10), (3, 3))
+"""Pairs of a load average and the number of cold starts for which its peak is held.
 
-LONGEST_HOLD = max(hold for _, hold in PREDICTORS)
+Holding a peak is ski rental: a replica is kept about as long as starting another one costs. No hold is shorter than a
+cold start, because a replica that is removed while it still loads was never of use.
+"""
 
-MOST_BUSY = 0.93
-"""Share of its time that a replica can serve on paper. How many miss near it, for their queue or for the gaps between
-their tokens, the curve of `misses` says."""
+BASE_PEAK_HOLD = (1, 3)
+"""The same for base replicas, which have a margin of one square root. Replicas beyond them are headroom."""
+
+LONGEST_HOLD = max(hold for _, hold in PEAK_HOLDS)
+"""In cold starts."""
+
+MAX_UTILIZATION = 0.93
+"""Share of its time for which a replica of a shadow fleet can serve. The miss curve says how many requests miss an
+objective close to it."""
 
 SHARE_MARGINS = np.array([0.25, 0.6, 1.1, 2.0], np.float32)[:, None]
-"""Margins on the level that are a share of it."""
+"""Safety margins that are a share of the load average."""
 
 ROOT_MARGINS = np.array([0.0, 0.25, 0.5, 1.0, 1.6, 2.4, 3.3, 4.5], np.float32)[:, None]
-"""Margins of so many times its square root (square-root staffing); none where load is steady."""
+"""Safety margins in square roots of the load average (square-root staffing)."""
 
-BY_SHARE = len(SHARE_MARGINS)
-MARGINS = BY_SHARE + len(ROOT_MARGINS)
-"""So many are by share, and so many in all: the row order of what is kept for each rule."""
+SHARE_MARGIN_COUNT = len(SHARE_MARGINS)
+MARGIN_COUNT = SHARE_MARGIN_COUNT + len(ROOT_MARGINS)
+"""Strategies of one peak hold are in this order: margins by share, then margins by square root."""
 
-COUNTS = np.array([1, 2, 3, 4, 6, 8, 11, 15, 20, 27, 36, 48, 64], np.float32)[:, None]
-"""Constant counts, each about a third more than the one before. No margin covers a morning that goes from a tenth of a
-replica to two without adding far too much to the two."""
+CONSTANT_COUNTS = np.array([1, 2, 3, 4, 6, 8, 11, 15, 20, 27, 36, 48, 64], np.float32)[:, None]
+"""Replicas of the strategies with a constant count, each about a third more than the one before.
 
-BY_MARGIN = len(PREDICTORS) * MARGINS
-RULES = BY_MARGIN + len(COUNTS)
-"""So many rules have a predictor and a margin, and so many there are in all: constant counts come last."""
+A margin that covers a morning on which load rises from 0.1 to 2 replicas would add far too much at 2 replicas.
+"""
 
-STEADY_PREDICTOR = PREDICTORS.index((2, 10))
-STEADY = STEADY_PREDICTOR * MARGINS + BY_SHARE + ROOT_MARGINS.ravel().tolist().index(0.0)
-"""The rule that a constant count gives way to where it asks for more: the level of four minutes, without a margin."""
+PEAK_STRATEGY_COUNT = len(PEAK_HOLDS) * MARGIN_COUNT
+STRATEGY_COUNT = PEAK_STRATEGY_COUNT + len(CONSTANT_COUNTS)
+"""Strategies with a peak hold and a margin come first, those with a constant count last."""
 
-BY_LEVEL = np.where(np.arange(RULES) < BY_MARGIN, np.arange(RULES), STEADY)
-"""int64[RULES], the rule that each is where a level asks for the replicas."""
+_FALLBACK_HOLD = PEAK_HOLDS.index((2, 10))
+FALLBACK = _FALLBACK_HOLD * MARGIN_COUNT + SHARE_MARGIN_COUNT + ROOT_MARGINS.ravel().tolist().index(0.0)
+"""The strategy that replaces a constant count where it requests more: the average over 240 s, without a margin."""
 
-LEAST: FloatColumn = np.append(np.zeros(BY_MARGIN), COUNTS).astype(np.float64)
-"""float64[RULES], replicas that each asks for whatever comes."""
+PEAK_STRATEGY_OF = np.where(np.arange(STRATEGY_COUNT) < PEAK_STRATEGY_COUNT, np.arange(STRATEGY_COUNT), FALLBACK)
+"""int64[STRATEGY_COUNT], the strategy with a peak hold that sizes each strategy by load: itself, or the fallback."""
 
-_MEMBERS = LEVELS_S.tolist(), PREDICTORS, SHARE_MARGINS.tolist(), ROOT_MARGINS.tolist(), COUNTS.tolist(), STEADY
+MIN_REPLICAS: FloatColumn = np.append(np.zeros(PEAK_STRATEGY_COUNT), CONSTANT_COUNTS).astype(np.float64)
+"""float64[STRATEGY_COUNT], replicas that each strategy requests at any load."""
+
+_MEMBERS = (
+    AVERAGES_S.tolist(),
+    PEAK_HOLDS,
+    SHARE_MARGINS.tolist(),
+    ROOT_MARGINS.tolist(),
+    CONSTANT_COUNTS.tolist(),
+    FALLBACK,
+)
 SIGNATURE = float(zlib.crc32(repr(_MEMBERS).encode()))
-"""Of this family: what another version wrote about its rules is not about these."""
+"""Checksum of the strategy set. State that another version stored about its strategies has another one."""
 
-CAREFUL = np.arange(RULES) // MARGINS == PREDICTORS.index((0, LONGEST_HOLD))
-"""Rules on the fastest level with the longest hold."""
+CONSERVATIVE = np.arange(STRATEGY_COUNT) // MARGIN_COUNT == PEAK_HOLDS.index((0, LONGEST_HOLD))
+"""bool[STRATEGY_COUNT], the strategies with the fastest load average and the longest peak hold."""
 
-ONE_ROOT = BY_SHARE + ROOT_MARGINS.ravel().tolist().index(1.0)
-"""Of the margins, once the square root."""
+ONE_ROOT_MARGIN = SHARE_MARGIN_COUNT + ROOT_MARGINS.ravel().tolist().index(1.0)
+"""Row of the margin of one square root."""
 
-ENOUGH = PREDICTORS.index((0, LONGEST_HOLD)) * MARGINS + ONE_ROOT
-"""The careful rule that does for calm traffic: the highest of the last ten cold starts, and one square root more."""
+STEADY_LIMIT = PEAK_HOLDS.index((0, LONGEST_HOLD)) * MARGIN_COUNT + ONE_ROOT_MARGIN
+"""The conservative strategy that is enough for steady traffic: the peak of ten cold starts plus one square root."""
 
-EVERY_S = 30.0
-"""How often rules are judged: two readings of an engine. Oftener costs more and decides no better on the whole."""
+ROUNDING_TOLERANCE = 0.02
+"""Replicas by which a fraction may exceed a whole number: 3.02 are 3."""
 
-NEARLY = 0.02
-"""Replicas that a fraction may lack: 3.02 are 3."""
+PRIOR_MISS_SHARE = 0.2
+PRIOR_MARGIN_DECAY, PRIOR_HOLD_DECAY = 1.2, 0.48
+"""The prior share of misses falls as exp(-decay x): x is the margin in square roots of the load, or √hold."""
 
-DOUBT = 0.2
-DOUBT_MARGIN, DOUBT_HOLD = 1.2, 0.48
-"""Believed misses fall as exp of so much per square root of demand in the margin, and per root of the hold."""
+PRIOR_CONSTANT_HOLD = 1
+"""Cold starts of hold that the prior assumes for a constant count. With ten, a constant count would be selected before
+its shadow fleet has seen a surge."""
 
-COUNT_HOLD = 1
-"""A constant count is believed to miss as much as a rule of its margin that holds a peak for so many cold starts: with
-the belief in a hold of ten it is chosen before it has seen a surge."""
-
-_DOUBT_BY_HOLD = np.exp(-DOUBT_HOLD * np.sqrt([hold for _, hold in PREDICTORS]))[:, None, None]
-_DOUBT_OF_COUNT = float(np.exp(-DOUBT_HOLD * np.sqrt(COUNT_HOLD)))
+_PRIOR_BY_HOLD = np.exp(-PRIOR_HOLD_DECAY * np.sqrt([hold for _, hold in PEAK_HOLDS]))[:, None, None]
+_PRIOR_OF_CONSTANT = float(np.exp(-PRIOR_HOLD_DECAY * np.sqrt(PRIOR_CONSTANT_HOLD)))
 
 
-class Described(NamedTuple):
-    """What a rule is."""
+class Strategy(NamedTuple):
+    """The parameters of one sizing strategy."""
 
-    level_s: float  # time constant of its level
-    hold: float  # cold starts for which it holds the peak of that
-    share: float  # of the level, which it adds
-    root: float  # so many square roots of the level, which it adds
-    least: float  # replicas that it asks for whatever comes; 0: it is no constant count
-
-
-def describe(rule: int) -> Described:
-    """Return what a rule is, by its row."""
-    if rule >= BY_MARGIN:
-        return describe(STEADY)._replace(least=float(COUNTS[rule - BY_MARGIN, 0]))
-    predictor, margin = divmod(rule, MARGINS)
-    level, hold = PREDICTORS[predictor]
-    share = float(SHARE_MARGINS[margin, 0]) if margin < BY_SHARE else 0.0
-    root = 0.0 if margin < BY_SHARE else float(ROOT_MARGINS[margin - BY_SHARE, 0])
-    return Described(float(LEVELS_S[level]), hold, share, root, 0.0)
+    average_s: float  # time constant of the load average
+    hold: float  # cold starts for which its peak is held
+    margin_share: float  # added share of the load average
+    margin_roots: float  # added square roots of the load average
+    min_replicas: float  # the constant count; 0: the strategy has none
 
 
-def level_for(rule: IntColumn, replicas: FloatColumn) -> FloatColumn:
-    """Return the highest level for which a rule asks for no more than so many replicas; float64[W].
+def describe(strategy: int) -> Strategy:
+    """Return the parameters of a strategy, given its row."""
+    if strategy >= PEAK_STRATEGY_COUNT:
+        return describe(FALLBACK)._replace(min_replicas=float(CONSTANT_COUNTS[strategy - PEAK_STRATEGY_COUNT, 0]))
+    peak_hold, margin = divmod(strategy, MARGIN_COUNT)
+    average, hold = PEAK_HOLDS[peak_hold]
+    share = float(SHARE_MARGINS[margin, 0]) if margin < SHARE_MARGIN_COUNT else 0.0
+    roots = 0.0 if margin < SHARE_MARGIN_COUNT else float(ROOT_MARGINS[margin - SHARE_MARGIN_COUNT, 0])
+    return Strategy(float(AVERAGES_S[average]), hold, share, roots, 0.0)
 
-    rule: int64[W], of `BY_LEVEL`. Of level x with a share s and r roots: (1 + s) x + r sqrt(x) = replicas in use.
+
+def find_highest_load(strategy: IntColumn, replicas: FloatColumn) -> FloatColumn:
+    """Return the highest load average for which a strategy requests at most this many replicas; float64[W].
+
+    strategy: int64[W], of `PEAK_STRATEGY_OF`. With load average x, margin share s and r margin roots this solves
+    (1 + s) x + r sqrt(x) = busy replicas.
     """
-    margin = rule % MARGINS
+    margin = strategy % MARGIN_COUNT
     share = np.append(1 + SHARE_MARGINS, np.ones_like(ROOT_MARGINS))[margin].astype(np.float64)
     roots = np.append(np.zeros_like(SHARE_MARGINS), ROOT_MARGINS)[margin].astype(np.float64)
-    busy = np.maximum((replicas + NEARLY) * MOST_BUSY, 0.0)
+    busy = np.maximum((replicas + ROUNDING_TOLERANCE) * MAX_UTILIZATION, 0.0)
     return np.asarray(((np.sqrt(roots**2 + 4 * share * busy) - roots) / (2 * share)) ** 2)
 
 
-def asked(predicted: npt.NDArray[np.floating], floor: FloatColumn, ceiling: FloatColumn) -> PaperColumn:
-    """Return the replicas that each rule asks for; float32[RULES, W], whole.
+def compute_replicas(peaks: npt.NDArray[np.floating], floor: FloatColumn, ceiling: FloatColumn) -> Float32Column:
+    """Return the replicas that each strategy requests; float32[STRATEGY_COUNT, W], whole numbers.
 
-    predicted: [J, W], of each predictor. floor, ceiling: [W], replicas. NaN where nothing is predicted.
+    peaks: [J, W], held peak of each of `PEAK_HOLDS`. floor, ceiling: [W], replicas. NaN where the peak is unknown.
     """
-    by_rule = np.empty((RULES, len(floor)), np.float32)
-    fleets(predicted, floor, ceiling, by_rule[:BY_MARGIN].reshape(len(PREDICTORS), MARGINS, -1))
-    counts = np.maximum(by_rule[STEADY], COUNTS, out=by_rule[BY_MARGIN:])
-    np.minimum(counts, ceiling.astype(np.float32), out=counts)
-    return by_rule
+    replicas = np.empty((STRATEGY_COUNT, len(floor)), np.float32)
+    add_margins(peaks, floor, ceiling, replicas[:PEAK_STRATEGY_COUNT].reshape(len(PEAK_HOLDS), MARGIN_COUNT, -1))
+    constant = np.maximum(replicas[FALLBACK], CONSTANT_COUNTS, out=replicas[PEAK_STRATEGY_COUNT:])
+    np.minimum(constant, ceiling.astype(np.float32), out=constant)
+    return replicas
 
 
-def fleets(
-    predicted: npt.NDArray[np.floating], floor: FloatColumn, ceiling: FloatColumn, out: PaperColumn | None = None
-) -> PaperColumn:
-    """Return the replicas that each margin makes of each prediction; float32[N, MARGINS, W], whole.
+def add_margins(
+    peaks: npt.NDArray[np.floating], floor: FloatColumn, ceiling: FloatColumn, out: Float32Column | None = None
+) -> Float32Column:
+    """Return the replicas for each peak with each margin; float32[N, MARGIN_COUNT, W], whole numbers.
 
-    predicted: [N, W], floor, ceiling: [W], replicas. NaN where nothing is predicted. out: written to where given.
+    peaks: [N, W]. floor, ceiling: [W], replicas. out: array to write to. NaN where the peak is unknown.
     """
-    share = (predicted / MOST_BUSY).astype(np.float32)[:, None]
-    root = (np.sqrt(predicted) / MOST_BUSY).astype(np.float32)[:, None]
-    wanted = np.empty((len(predicted), MARGINS, len(floor)), np.float32) if out is None else out
-    least = share - np.float32(NEARLY)
-    np.add(share * SHARE_MARGINS, least, out=wanted[:, :BY_SHARE])
-    np.add(root * ROOT_MARGINS, least, out=wanted[:, BY_SHARE:])
-    np.ceil(wanted, out=wanted)
-    np.maximum(wanted, floor.astype(np.float32), out=wanted)
-    return np.minimum(wanted, ceiling.astype(np.float32), out=wanted)
+    share = (peaks / MAX_UTILIZATION).astype(np.float32)[:, None]
+    root = (np.sqrt(peaks) / MAX_UTILIZATION).astype(np.float32)[:, None]
+    replicas = np.empty((len(peaks), MARGIN_COUNT, len(floor)), np.float32) if out is None else out
+    without_margin = share - np.float32(ROUNDING_TOLERANCE)
+    np.add(share * SHARE_MARGINS, without_margin, out=replicas[:, :SHARE_MARGIN_COUNT])
+    np.add(root * ROOT_MARGINS, without_margin, out=replicas[:, SHARE_MARGIN_COUNT:])
+    np.ceil(replicas, out=replicas)
+    np.maximum(replicas, floor.astype(np.float32), out=replicas)
+    return np.minimum(replicas, ceiling.astype(np.float32), out=replicas)
 
 
-def doubted(level: FloatColumn) -> FloatColumn:
-    """Return which share of requests each rule is believed to miss before anything was seen; float64[RULES, W].
+def compute_prior_misses(average: FloatColumn) -> FloatColumn:
+    """Return the share of requests that the pessimistic prior assumes to miss; float64[STRATEGY_COUNT, W].
 
-    level: float64[W], replicas. The margin of a constant count is what it has beyond this level.
+    average: float64[W], slowest load average, in replicas. The margin of a constant count is its excess over this.
     """
-    level = np.maximum(or_zero(level), 0.05)
-    roots = np.sqrt(level)
-    in_roots = np.empty((MARGINS, len(roots)))
-    in_roots[:BY_SHARE], in_roots[BY_SHARE:] = SHARE_MARGINS * roots, ROOT_MARGINS
-    by_margin = _DOUBT_BY_HOLD * np.exp(-DOUBT_MARGIN * in_roots)
-    beyond = np.maximum(MOST_BUSY * COUNTS - level, 0.0) / roots
-    by_count = _DOUBT_OF_COUNT * np.exp(-DOUBT_MARGIN * beyond)
-    return np.asarray(DOUBT * np.concatenate([by_margin.reshape(BY_MARGIN, -1), by_count]))
+    average = np.maximum(or_zero(average), 0.05)
+    roots = np.sqrt(average)
+    in_roots = np.empty((MARGIN_COUNT, len(roots)))
+    in_roots[:SHARE_MARGIN_COUNT], in_roots[SHARE_MARGIN_COUNT:] = SHARE_MARGINS * roots, ROOT_MARGINS
+    by_margin = _PRIOR_BY_HOLD * np.exp(-PRIOR_MARGIN_DECAY * in_roots)
+    beyond = np.maximum(MAX_UTILIZATION * CONSTANT_COUNTS - average, 0.0) / roots
+    by_count = _PRIOR_OF_CONSTANT * np.exp(-PRIOR_MARGIN_DECAY * beyond)
+    return np.asarray(PRIOR_MISS_SHARE * np.concatenate([by_margin.reshape(PEAK_STRATEGY_COUNT, -1), by_count]))

@@ -16,13 +16,13 @@ import numpy as np
 
 from autoscaler.core.model.fleet import PendingClass
 from autoscaler.core.model.types import Decision, Recommender, Signal, Stage, TickInput
-from autoscaler.core.planner.strategies import BY_MARGIN, COUNTS, describe
+from autoscaler.core.planner.strategies import CONSTANT_COUNTS, PEAK_STRATEGY_COUNT, describe
 
 NUMBER = r"(-?\d+(?:\.\d+)?)"
 TIME = r"(\d+(?:\.\d+)? (?:ms|s|min|h))"
 SHARE = r"(\d+(?:\.\d+)?)%"
 SECONDS = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0}
-MOST_BUSY, ROUNDING = 0.93, 0.02  # of a replica, in the planner
+MAX_UTILIZATION, ROUNDING = 0.93, 0.02  # of a replica, in the planner
 FOLLOWER = "This replica of the daemon does not hold the lease and does not act. It would "
 PENDING = {
     "pending (unschedulable)": PendingClass.UNSCHEDULABLE,
@@ -406,7 +406,7 @@ def planner(row: Row, match: re.Match[str]) -> None:
         # Nothing but the load and its rounding up to whole replicas speaks for this count, or it is the least there is.
         assert replicas == row.plan("strategy_replicas")
         assert replicas >= busy
-        assert replicas - 1 < busy / MOST_BUSY or replicas <= max(row.spec("min_replicas"), 1.0)
+        assert replicas - 1 < busy / MAX_UTILIZATION or replicas <= max(row.spec("min_replicas"), 1.0)
         return
     found = [(pattern, hit) for pattern in _WHY if (hit := re.fullmatch(pattern, why))]
     assert len(found) == 1, why
@@ -439,12 +439,12 @@ def _minimum(row: Row, hit: re.Match[str], replicas: float, busy: float, least: 
 
 def _constant(row: Row, hit: re.Match[str], replicas: float, busy: float, least: float) -> None:
     same(hit[1], replicas)
-    assert row.plan("strategy") >= BY_MARGIN
-    assert replicas <= float(COUNTS[int(row.plan("strategy")) - BY_MARGIN, 0])
+    assert row.plan("strategy") >= PEAK_STRATEGY_COUNT
+    assert replicas <= float(CONSTANT_COUNTS[int(row.plan("strategy")) - PEAK_STRATEGY_COUNT, 0])
 
 
 def _more_than_load(replicas: float, busy: float) -> None:
-    assert replicas - 1 >= busy / MOST_BUSY - ROUNDING - 1e-9
+    assert replicas - 1 >= busy / MAX_UTILIZATION - ROUNDING - 1e-9
 
 
 def _held(row: Row, hit: re.Match[str], replicas: float, busy: float, least: float) -> None:

@@ -10,7 +10,15 @@ import pytest
 from autoscaler.core.explain import planner_lines
 from autoscaler.core.explain.planner_lines import Figures
 from autoscaler.core.model.types import Plan, Recommender, Signal
-from autoscaler.core.planner.strategies import BY_MARGIN, BY_SHARE, COUNTS, MARGINS, PREDICTORS, RULES, SHARE_MARGINS
+from autoscaler.core.planner.strategies import (
+    CONSTANT_COUNTS,
+    MARGIN_COUNT,
+    PEAK_HOLDS,
+    PEAK_STRATEGY_COUNT,
+    SHARE_MARGIN_COUNT,
+    SHARE_MARGINS,
+    STRATEGY_COUNT,
+)
 from autoscaler.core.tick import tick
 from tests.core.world import Story, fleet, spec, world
 
@@ -25,7 +33,9 @@ LEARNED = {
     "demand": 2.31,
     "work_s": 0.134,
     "busy": 0.5775,
-    "strategy": float(PREDICTORS.index((2, 10)) * MARGINS + 1),  # level over 240 s, 10 cold starts, the second share
+    "strategy": float(
+        PEAK_HOLDS.index((2, 10)) * MARGIN_COUNT + 1
+    ),  # level over 240 s, 10 cold starts, the second share
     "observed_s": 7200.0,
     "warm_up_s": 1200.0,
     "allowed_fraction": 0.0065,
@@ -113,10 +123,10 @@ def test_the_figures_are_those_of_the_lines():
 
 @pytest.mark.parametrize(("place", "replicas"), [(0, "1 replica"), (1, "2 replicas"), (5, "8 replicas")])
 def test_a_constant_count_is_said_with_what_it_gives_way_to(place, replicas):
-    said = told(strategy=float(BY_MARGIN + place))["rule"]
+    said = told(strategy=float(PEAK_STRATEGY_COUNT + place))["rule"]
     needs = "while the peak of demand over 4 min in the last 10 cold starts of 90 s needs more"
     assert said == f"keeps {replicas} at all times, and more {needs}"
-    assert planner_lines.read(*made(strategy=float(RULES - 1)), 0).least_replicas == COUNTS[-1, 0]
+    assert planner_lines.read(*made(strategy=float(STRATEGY_COUNT - 1)), 0).least_replicas == CONSTANT_COUNTS[-1, 0]
 
 
 def test_the_limit_of_a_replica_is_that_of_its_slots_when_they_are_few():
@@ -129,7 +139,7 @@ def test_no_headroom_is_told_when_nothing_is_asked_for():
     assert "headroom" not in told(asked=0.0, demand=0.0182, replicas=1.0)
 
 
-@pytest.mark.parametrize("rule", range(BY_MARGIN))
+@pytest.mark.parametrize("rule", range(PEAK_STRATEGY_COUNT))
 def test_every_rule_of_the_family_can_be_said(rule):
     said = told(strategy=float(rule))["rule"]
     assert re.fullmatch(
@@ -137,7 +147,7 @@ def test_every_rule_of_the_family_can_be_said(rule):
         r"adds (\d+%|[\d.]+ square roots? of it)",
         said,
     )
-    assert ("%" in said) == (rule % MARGINS < BY_SHARE)
+    assert ("%" in said) == (rule % MARGIN_COUNT < SHARE_MARGIN_COUNT)
 
 
 def test_who_has_watched_for_little_hears_why_the_hold_is_long_and_why_so_many_are_kept():

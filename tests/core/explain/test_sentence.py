@@ -16,7 +16,7 @@ from autoscaler.core.model import names
 from autoscaler.core.model.fleet import PendingClass
 from autoscaler.core.model.samples import GatewaySamples, PodSamples
 from autoscaler.core.model.types import Recommender, Signal, Stage
-from autoscaler.core.planner.strategies import BY_MARGIN, COUNTS
+from autoscaler.core.planner.strategies import CONSTANT_COUNTS, PEAK_STRATEGY_COUNT
 from autoscaler.core.tick import tick
 from tests.core.explain.stories import CASES, NAN, ExplainedServing, ExplainedStory, explained, played
 from tests.core.serving import LEARNED
@@ -366,7 +366,7 @@ def test_the_sentence_says_what_was_missed_when_the_error_budget_is_exceeded(pla
     assert f"busy replicas; {sentence} (metrics" in case.sentence
 
 
-CONSTANT_8 = float(BY_MARGIN + COUNTS[:, 0].tolist().index(8.0))
+CONSTANT_8 = float(PEAK_STRATEGY_COUNT + CONSTANT_COUNTS[:, 0].tolist().index(8.0))
 
 
 @pytest.mark.parametrize(

@@ -1,53 +1,59 @@
-"""What comes, in replicas that it keeps busy."""
+"""The offered load, in the replicas that arriving requests keep busy."""
 
 import pytest
 
-from autoscaler.core.planner.strategies import EVERY_S
-from tests.core.shown import WORK_S, judged, live, seen
+from autoscaler.core.planner.strategies import UPDATE_INTERVAL_S
+from tests.core.planner.interval_stats import WORK_S, make_stats, run, update
 
 
 def test_demand_is_arrivals_times_the_work_of_a_request():
-    assert live([3.0] * 100).traffic.demand[0] == pytest.approx(3.0, rel=0.01)
+    assert run([3.0] * 100).offered_load.demand[0] == pytest.approx(3.0, rel=0.01)
 
 
-def test_two_estimates_are_averaged_arrivals_times_work_and_how_busy_replicas_are():
-    """Arrivals say 2 replicas, gaps say 3 of 4: 2.5."""
-    known, quiet = live([3.0] * 100), {"began": 0.0, "queue_grown": 0.0}
-    both = judged(known, seen(3.0, replicas=4, busy=0.75, tally={**quiet, "arrived": 2 * EVERY_S / WORK_S}))
-    assert both.traffic.demand[0] == pytest.approx(2.5, rel=0.01)
+def test_demand_is_the_mean_of_two_estimates():
+    """Arrivals say 2 replicas, token gaps say 3 of 4: 2.5."""
+    totals = {"first_tokens": 0.0, "queue_growth": 0.0, "arrivals": 2 * UPDATE_INTERVAL_S / WORK_S}
+    after = update(run([3.0] * 100), make_stats(3.0, replicas=4, busy=0.75, totals=totals))
+    assert after.offered_load.demand[0] == pytest.approx(2.5, rel=0.01)
 
 
-def test_a_queue_that_grows_is_demand_and_a_batch_that_grows_as_far_as_replicas_are_full():
-    known = live([3.0] * 100)
-    arrived = 3 * EVERY_S / WORK_S
-    queue = judged(known, seen(3.0, replicas=4, busy=0.75, tally={"began": 0.0, "queue_grown": 30.0}))
-    assert queue.traffic.demand[0] == pytest.approx((3 + 3 + 30 * WORK_S / EVERY_S) / 2, rel=0.01)
-    batch = {"began": 0.0, "queue_grown": 0.0, "batch_grown": 16.0, "arrived": arrived}
-    full = judged(known, seen(3.0, replicas=4, busy=0.75, tally=batch))
-    assert full.traffic.demand[0] == pytest.approx((3 + 3 + 0.75**2 * 16 * WORK_S / EVERY_S) / 2, rel=0.01)
+def test_growing_queue_is_demand():
+    totals = {"first_tokens": 0.0, "queue_growth": 30.0}
+    after = update(run([3.0] * 100), make_stats(3.0, replicas=4, busy=0.75, totals=totals))
+    assert after.offered_load.demand[0] == pytest.approx((3 + 3 + 30 * WORK_S / UPDATE_INTERVAL_S) / 2, rel=0.01)
 
 
-def test_a_queue_that_is_worked_off_is_no_demand():
-    known = live([3.0] * 100)
-    drained = {"began": 60.0, "arrived": 15.0, "queue_grown": -45.0}
-    after = judged(known, seen(1.0, replicas=4, busy=0.95, tally=drained))
-    assert after.traffic.demand[0] == pytest.approx(1.0, abs=0.15)
+def test_growing_batch_is_demand_as_far_as_replicas_are_busy():
+    arrivals = 3 * UPDATE_INTERVAL_S / WORK_S
+    totals = {"first_tokens": 0.0, "queue_growth": 0.0, "batch_growth": 16.0, "arrivals": arrivals}
+    after = update(run([3.0] * 100), make_stats(3.0, replicas=4, busy=0.75, totals=totals))
+    batch = 0.75**2 * 16 * WORK_S / UPDATE_INTERVAL_S
+    assert after.offered_load.demand[0] == pytest.approx((3 + 3 + batch) / 2, rel=0.01)
 
 
-def test_with_too_few_gaps_arrivals_alone_speak():
-    after = judged(live([3.0] * 100), seen(1.0, tally={"gaps": 5.0, "gap_s": 0.2, "began": 0.0}))
-    assert after.traffic.demand[0] == pytest.approx(1.0, rel=0.01)
+def test_working_off_a_queue_is_no_demand():
+    totals = {"first_tokens": 60.0, "arrivals": 15.0, "queue_growth": -45.0}
+    after = update(run([3.0] * 100), make_stats(1.0, replicas=4, busy=0.95, totals=totals))
+    assert after.offered_load.demand[0] == pytest.approx(1.0, abs=0.15)
 
 
-def test_pods_that_were_counted_speak_for_those_that_were_not():
-    half = {"covered_s": 2 * EVERY_S, "arrived": 1.5 * EVERY_S / WORK_S, "began": 0.0}
-    after = judged(live([3.0] * 100), seen(3.0, replicas=4, busy=0.75, tally=half))
-    assert after.traffic.demand[0] == pytest.approx(3.0, rel=0.01)
-    assert after.budget.served[0] - live([3.0] * 100).budget.served[0] == pytest.approx(45.0, rel=0.1)
+def test_demand_is_measured_by_arrivals_when_gaps_are_too_few():
+    totals = {"gaps": 5.0, "gap_s": 0.2, "first_tokens": 0.0}
+    after = update(run([3.0] * 100), make_stats(1.0, totals=totals))
+    assert after.offered_load.demand[0] == pytest.approx(1.0, rel=0.01)
 
 
-def test_demand_follows_answers_that_become_longer():
-    longer = live([3.0] * 100)
-    for _ in range(60):  # as many requests, each twice the work
-        longer = judged(longer, seen(6.0, tally={"arrived": 45.0, "began": 45.0, "ttft_judged": 0.0}))
-    assert longer.traffic.demand[0] == pytest.approx(6.0, rel=0.05)
+def test_demand_is_scaled_to_pods_that_were_not_read():
+    arrivals = 1.5 * UPDATE_INTERVAL_S / WORK_S
+    totals = {"covered_s": 2 * UPDATE_INTERVAL_S, "arrivals": arrivals, "first_tokens": 0.0}
+    before = run([3.0] * 100)
+    after = update(before, make_stats(3.0, replicas=4, busy=0.75, totals=totals))
+    assert after.offered_load.demand[0] == pytest.approx(3.0, rel=0.01)
+    assert after.budget.served[0] - before.budget.served[0] == pytest.approx(45.0, rel=0.1)
+
+
+def test_demand_follows_when_answers_become_longer():
+    state = run([3.0] * 100)
+    for _ in range(60):  # as many requests, each with twice the work
+        state = update(state, make_stats(6.0, totals={"arrivals": 45.0, "first_tokens": 45.0, "ttft_counted": 0.0}))
+    assert state.offered_load.demand[0] == pytest.approx(6.0, rel=0.05)

@@ -1,4 +1,4 @@
-"""When rules are judged, on what, and what they ask for in a whole tick."""
+"""When workloads are updated, by which pods, and what is recommended in a whole tick."""
 
 import math
 from copy import deepcopy
@@ -10,101 +10,87 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoscaler.core.model.types import Plan, Signal
+from autoscaler.core.model.types import Signal
 from autoscaler.core.observe.workloads import observe
-from autoscaler.core.planner import scale_to_zero
-from autoscaler.core.planner import update as forecast
+from autoscaler.core.planner import update
 from autoscaler.core.planner.groups import GROUPS
-from autoscaler.core.planner.scale_to_zero import RESTS_S
-from autoscaler.core.planner.strategies import BY_MARGIN, COUNTS, EVERY_S
+from autoscaler.core.planner.scale_to_zero import TIMEOUTS_S, compute_wake_up_share
+from autoscaler.core.planner.strategies import UPDATE_INTERVAL_S
 from autoscaler.core.tick import tick
-from tests.core.serving import IDLE_GAP_S, LEARNED, WORK_S, Serving
+from tests.core.planner.planned import decide_after_learning, plan_of
+from tests.core.serving import LEARNED, Serving
 from tests.core.world import fleet, spec, world
 
 NAN = math.nan
 
 
-class Unjudged(Serving):
-    """Engines of which nobody knows how many requests met their objective."""
-
-    def counted(self, *args, **how):
-        return super().counted(*args, **how) | {"ttft_met": NAN}
-
-
-def learned(rules, cluster, demand, story=Serving, **how):
-    """The last decision after the engines were seen almost idle, and then busy for half an hour."""
-    told = story(rules)
-    told.serve(cluster, np.minimum(demand, 0.1), 600.0, 15.0, **how)
-    return told.serve(cluster, demand, 1800.0, 15.0, **how)
-
-
-def of(plan, row=0):
-    return {field.name: float(getattr(plan, field.name)[row]) for field in fields(Plan)}
-
-
 # --- when
 
 
-def test_each_group_of_workloads_is_judged_once_in_so_many_seconds_and_they_take_turns():
+def test_groups_take_turns_and_each_has_one_per_interval():
     story, cluster = Serving(spec(GROUPS, **LEARNED)), fleet([2] * GROUPS)
     story.serve(cluster, 1.0, 60.0)
-    at = []
+    updates = []
     for _ in range(24):
-        before = story.memory.planner.rules
+        before = story.memory.planner.strategies
         story.serve(cluster, 1.0, 5.0)
-        now = story.memory.planner.rules
-        at += [(story.now_s, group) for group, rules in enumerate(now) if rules is not before[group]]
-    assert len(at) == len({now_s for now_s, _ in at}) == 24  # one group a tick
+        after = story.memory.planner.strategies
+        updates += [(story.now_s, group) for group in range(GROUPS) if after[group] is not before[group]]
+    assert len(updates) == len({now_s for now_s, _ in updates}) == 24  # one group per tick
     for group in range(GROUPS):
-        assert set(np.diff([now_s for now_s, judged in at if judged == group])) == {EVERY_S}
+        assert set(np.diff([now_s for now_s, updated in updates if updated == group])) == {UPDATE_INTERVAL_S}
 
 
 @pytest.mark.parametrize("every_s", [30.0, 45.0, 100.0])
-def test_slow_ticks_judge_everybody_every_time(every_s):
+def test_all_groups_are_updated_with_each_tick_when_ticks_are_slow(every_s):
     story, cluster = Serving(spec(GROUPS, **LEARNED)), fleet([2] * GROUPS)
     for _ in range(6):
         story.serve(cluster, 1.0, every_s, every_s)
-        assert {float(rules.last_judged_s[0]) for rules in story.memory.planner.rules} == {story.now_s}
+        assert {float(group.last_updated_s[0]) for group in story.memory.planner.strategies} == {story.now_s}
 
 
-def test_a_group_that_is_due_waits_for_the_next_reading_and_no_longer_than_counters_are_compared():
-    """Read at 1005 and 1035 s, and then no more. The turns are at 1020, 1050, 1080 s and so on."""
+def test_due_group_waits_for_a_reading_but_not_for_ever():
+    """Pods are read at 1005 and 1035 s, and no more. The turns are at 1020, 1050, 1080 s and so on."""
     story, cluster = Serving(spec(**LEARNED)), fleet([2])
-    shown = story.counted(cluster, 1.0, 15.0) | {"time_s": 1005.0}
-    judged_s = set()
+    samples = story.counted(cluster, 1.0, 15.0) | {"time_s": 1005.0}
+    updated_s = set()
     while story.now_s < 1300:
         if story.now_s + 5 == 1035:
-            shown = story.counted(cluster, 1.0, 30.0) | {"time_s": 1035.0}
-        story.tick(cluster, 5.0, **shown)
-        judged_s.add(float(story.memory.planner.rules[0].last_judged_s[0]))
-    assert sorted(judged_s) == [1005.0, 1035.0, 1155.0, 1275.0]
+            samples = story.counted(cluster, 1.0, 30.0) | {"time_s": 1035.0}
+        story.tick(cluster, 5.0, **samples)
+        updated_s.add(float(story.memory.planner.strategies[0].last_updated_s[0]))
+    assert sorted(updated_s) == [1005.0, 1035.0, 1155.0, 1275.0]
 
 
-def scraped_every(seconds, neighbour):
-    """Whether the forecast spoke, by tick, of a workload that is scraped so often; a neighbour, every 5 s."""
-    story = Serving(spec(1 + neighbour, max_input_age_s=120.0, **LEARNED))
-    cluster = replace(fleet([4] * (1 + neighbour)), workload_id=np.array([0, GROUPS][: 1 + neighbour]))
-    own, read, spoke = cluster.pod_workload == 0, {}, []
+def scrape_every(seconds, with_neighbour):
+    """Return whether the planner had an opinion at each tick, and for how long it observed demand.
+
+    The workload is scraped every so many seconds. The neighbour, in the same group, is scraped every 5 s.
+    """
+    rows = 1 + with_neighbour
+    story = Serving(spec(rows, max_input_age_s=120.0, **LEARNED))
+    cluster = replace(fleet([4] * rows), workload_id=np.array([0, GROUPS][:rows]))
+    own, samples, has_opinion = cluster.pod_workload == 0, {}, []
     for number in range(480):
         now = story.counted(cluster, 1.0, 5.0) | {"time_s": story.now_s + 5.0}
         now = {name: np.broadcast_to(column, len(own)).astype(float) for name, column in now.items()}
-        read = now if number % (seconds // 5) == 0 else {name: np.where(own, read[name], now[name]) for name in now}
-        decision = story.tick(cluster, 5.0, **read)
-        spoke.append(not np.isnan(decision.recommendations[Signal.PLANNER, 0]))
-    return spoke, decision.plan.observed_s[0]
+        is_read = number % (seconds // 5) == 0
+        samples = now if is_read else {name: np.where(own, samples[name], now[name]) for name in now}
+        decision = story.tick(cluster, 5.0, **samples)
+        has_opinion.append(not np.isnan(decision.recommendations[Signal.PLANNER, 0]))
+    return has_opinion, decision.plan.observed_s[0]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seconds", [45, 60])
-def test_how_often_a_neighbour_is_scraped_changes_nothing(seconds):
-    (alone, alone_s), (beside, beside_s) = (scraped_every(seconds, neighbour) for neighbour in (False, True))
+def test_scrapes_of_a_neighbour_change_nothing(seconds):
+    (alone, alone_s), (beside, beside_s) = (scrape_every(seconds, neighbour) for neighbour in (False, True))
     assert all(alone[60:])
     assert all(beside[60:])
     assert beside_s == alone_s
 
 
-@pytest.mark.slow
-def test_a_hole_in_the_readings_does_not_silence_the_forecast_where_counters_still_say_what_came():
+def test_planner_keeps_its_opinion_through_a_gap_in_readings():
     story, cluster = Serving(spec(max_input_age_s=120.0, **LEARNED)), fleet([2])
     story.learn(cluster)
     before = story.serve(cluster, 1.2, 1200.0, 15.0).plan
@@ -117,7 +103,7 @@ def test_a_hole_in_the_readings_does_not_silence_the_forecast_where_counters_sti
     assert after.demand[0] == pytest.approx(before.demand[0], rel=0.05)
 
 
-def test_between_two_judgements_the_forecast_stands():
+def test_plan_stays_between_two_updates():
     story, cluster = Serving(spec(**LEARNED)), fleet([2])
     story.serve(cluster, 1.0, 600.0)
     plans = {id(story.memory.planner.plan)}
@@ -129,7 +115,7 @@ def test_between_two_judgements_the_forecast_stands():
 
 
 @pytest.mark.slow
-def test_a_workload_that_joins_a_group_changes_nothing_for_those_in_it():
+def test_workload_that_joins_a_group_changes_no_other():
     alone, joined = Serving(spec(**LEARNED)), Serving(spec(**LEARNED))
     one = fleet([2])
     two = replace(fleet([2, 3]), workload_id=np.array([0, GROUPS]))
@@ -139,58 +125,36 @@ def test_a_workload_that_joins_a_group_changes_nothing_for_those_in_it():
     joined.spec = spec(2, **LEARNED)
     joined.serve(two, np.array([1.2, 0.1]), 300.0)
     decision = joined.serve(two, np.array([1.2, 2.0]), 300.0)
-    assert of(decision.plan) == pytest.approx(of(expected.plan), nan_ok=True)
-    assert of(decision.plan, 1)["demand"] == pytest.approx(2.0, rel=0.05)
+    assert plan_of(decision) == pytest.approx(plan_of(expected), nan_ok=True)
+    assert plan_of(decision, 1)["demand"] == pytest.approx(2.0, rel=0.05)
 
 
 @pytest.mark.slow
-def test_a_new_queue_of_a_neighbour_teaches_nothing_of_a_workload():
-    """Both are of one group. The first has a queue and unknown slots, so each tick looks at it."""
+def test_late_queue_of_a_neighbour_changes_nothing():
+    """Both workloads are in one group. The first has a queue and unknown slots, so each tick considers it."""
     memories = []
     for rows in (1, 2):
         story, cluster = Serving(spec(rows, **LEARNED, max_wait_s=2.0)), fleet([2] * rows)
         cluster = replace(cluster, workload_id=np.array([0, GROUPS][:rows]))
         story.serve(cluster, 1.0, 600.0)
         for number in range(12):
-            counted, own = story.counted(cluster, 1.9, 5.0), cluster.pod_workload == 0
-            waits = own | (number >= 7)
-            counted |= {"waiting": np.where(waits, 9.0, 0.0), "running": np.where(own & (number == 7), 12.0, 4.0)}
-            story.tick(cluster, 5.0, **counted)
+            samples, own = story.counted(cluster, 1.9, 5.0), cluster.pod_workload == 0
+            has_queue = own | (number >= 7)
+            running = np.where(own & (number == 7), 12.0, 4.0)
+            queue = {"waiting": np.where(has_queue, 9.0, 0.0), "running": running}
+            story.tick(cluster, 5.0, **(samples | queue))
         memories.append(story.memory)
-    alone, beside = (memory.planner.all_rules().take(np.array([0])) for memory in memories)
+    alone, beside = (memory.planner.all_strategies().take(np.array([0])) for memory in memories)
     for place, column in alone.columns().items():
         np.testing.assert_array_equal(beside.columns()[place], column, err_msg=place)
 
 
-# --- what
+# --- what is recommended
 
 
-@pytest.mark.slow
-def test_the_forecast_says_what_was_found():
-    told = of(learned(spec(**LEARNED), fleet([4]), 2.0, late=0.002).plan)
-    assert told["idle_gap_s"] == pytest.approx(IDLE_GAP_S, rel=0.05)
-    assert told["demand"] == pytest.approx(2.0, rel=0.05)
-    assert told["work_s"] == pytest.approx(WORK_S, rel=0.05)
-    assert told["missed_fraction"] == pytest.approx(0.002, rel=0.05)
-    assert 0 < told["allowed_fraction"] < 0.02
-    assert 0 < told["shadow_missed_fraction"] < 0.2  # no rule saw it rise so suddenly
-    assert 1800 < told["observed_s"] < 2400 - EVERY_S  # of 2400 s, without those before its speed was known
-
-
-@pytest.mark.slow
-def test_what_a_rule_would_have_missed_is_told_as_it_is_weighed():
-    story, cluster = Serving(spec(**LEARNED)), fleet([4])
-    story.learn(cluster)
-    told = story.serve(cluster, 3.7, 1800.0).plan
-    rules = story.memory.planner.all_rules()
-    on_paper = rules.paper.missed[int(rules.rule[0]), 0] / rules.paper.arrived[0]
-    assert told.paper_missed[0] == pytest.approx(on_paper, rel=1e-5)
-
-
-@pytest.mark.slow
-def test_before_the_speed_is_known_other_signals_ask_and_then_the_forecast_alone():
+def test_planner_replaces_reactive_signals_once_the_speed_is_known():
     story, cluster = Serving(spec(**LEARNED)), fleet([2])
-    early = story.serve(cluster, 1.0, EVERY_S)
+    early = story.serve(cluster, 1.0, UPDATE_INTERVAL_S)
     assert np.isnan(early.recommendations[Signal.PLANNER, 0])
     assert early.recommendations[Signal.CONCURRENCY, 0] > 0
     late = story.serve(cluster, 1.0, 900.0)
@@ -199,131 +163,94 @@ def test_before_the_speed_is_known_other_signals_ask_and_then_the_forecast_alone
 
 
 @pytest.mark.slow
-def test_without_a_promise_no_rule_speaks_and_a_tolerated_wait_is_one():
-    silent = learned(spec(**LEARNED, ttft_objective_s=NAN, max_wait_s=NAN), fleet([2]), 1.0)
-    assert np.isnan(silent.plan.replicas[0])
-    assert np.isnan(silent.recommendations[Signal.PLANNER, 0])
-    assert silent.plan.demand[0] > 0
-    patient = learned(spec(**LEARNED, ttft_objective_s=NAN, max_wait_s=5.0), fleet([2]), 1.0)
-    assert patient.recommendations[Signal.PLANNER, 0] >= 1
+def test_maximum_wait_stands_in_for_a_missing_objective():
+    neither = decide_after_learning(spec(**LEARNED, ttft_objective_s=NAN, max_wait_s=NAN), fleet([2]), 1.0)
+    assert np.isnan(neither.plan.replicas[0])
+    assert np.isnan(neither.recommendations[Signal.PLANNER, 0])
+    assert neither.plan.demand[0] > 0
+    wait = decide_after_learning(spec(**LEARNED, ttft_objective_s=NAN, max_wait_s=5.0), fleet([2]), 1.0)
+    assert wait.recommendations[Signal.PLANNER, 0] >= 1
 
 
-@pytest.mark.slow
-def test_without_a_policy_nothing_is_said():
-    decision = learned(spec(**dict.fromkeys(vars(spec()), NAN)), fleet([2]), 1.0)
+def test_no_signal_has_an_opinion_without_a_policy():
+    decision = decide_after_learning(spec(**dict.fromkeys(vars(spec()), NAN)), fleet([2]), 1.0)
     assert np.isnan(decision.recommendations[:, 0]).all()
     assert decision.replicas[0] == 2
 
 
 @pytest.mark.slow
-def test_floor_and_ceiling_of_the_policy_hold():
-    assert learned(spec(**LEARNED, min_replicas=3.0), fleet([4]), 0.2).plan.replicas[0] == 3
-    assert learned(spec(**LEARNED, max_replicas=2.0), fleet([2]), 1.8).plan.replicas[0] == 2
+def test_plan_stays_within_floor_and_ceiling():
+    assert decide_after_learning(spec(**LEARNED, min_replicas=3.0), fleet([4]), 0.2).plan.replicas[0] == 3
+    assert decide_after_learning(spec(**LEARNED, max_replicas=2.0), fleet([2]), 1.8).plan.replicas[0] == 2
 
 
-def judged(inp, memory):
-    """The planner after one more look at the world."""
-    tables = memory.workloads
-    observed, *_ = observe(inp, tables.last_tick_s, tables.observe, memory.pods)
-    return forecast.update(inp, observed, memory.planner)
+def update_once(story, cluster):
+    """Return the plan after one more update."""
+    samples = story.counted(cluster, 1.0, UPDATE_INTERVAL_S)
+    inp, tables = world(story.now_s + UPDATE_INTERVAL_S, cluster, story.spec, **samples), story.memory.workloads
+    observed, *_ = observe(inp, tables.last_tick_s, tables.observe, story.memory.pods)
+    return update.update_due_workloads(inp, observed, story.memory.planner).plan
 
 
-@pytest.mark.slow
-def test_what_wake_ups_cost_of_the_error_budget_is_not_for_the_rules_to_spend():
-    rules, cluster = spec(**LEARNED, idle_after_s=math.inf, attainment=0.9), fleet([2])
-    plain, woken = Serving(rules), Serving(rules)
-    for story in (plain, woken):
+def delay_requests(story, share):
+    """Let this share of all requests have waited for wake-ups with the shortest timeout, which is selected."""
+    planner = story.memory.planner
+    timeouts = planner.idle_timeouts
+    delayed = np.broadcast_to(share * timeouts.requests, timeouts.delayed.shape).copy()
+    timeouts = replace(timeouts, timeout_s=np.array([TIMEOUTS_S[0]]), delayed=delayed)
+    story.memory = replace(story.memory, planner=replace(planner, idle_timeouts=timeouts))
+
+
+def test_strategies_may_not_spend_the_budget_of_wake_ups():
+    policy, cluster = spec(**LEARNED, idle_after_s=math.inf, attainment=0.9), fleet([2])
+    without, with_wake_ups = Serving(policy), Serving(policy)
+    for story in (without, with_wake_ups):
         story.serve(cluster, 1.0, 900.0, 15.0)
-    lived = woken.memory.planner
-    often = replace(
-        lived.zero,
-        rest_s=np.array([RESTS_S[0]]),
-        waited=np.broadcast_to(0.04 * lived.zero.requests, lived.zero.waited.shape).copy(),
-    )
-    woken.memory = replace(woken.memory, planner=replace(lived, zero=often))
-    before, after = (scale_to_zero.spent(story.memory.planner.zero, rules.attainment)[0] for story in (plain, woken))
-    assert (before, after) == (0.0, pytest.approx(0.04))
-    now = [story.now_s + EVERY_S for story in (plain, woken)]
-    seen = [
-        world(at, cluster, rules, **story.counted(cluster, 1.0, EVERY_S))
-        for at, story in zip(now, (plain, woken), strict=True)
+    delay_requests(with_wake_ups, 0.04)
+    shares = [
+        compute_wake_up_share(story.memory.planner.idle_timeouts, policy.attainment)[0]
+        for story in (without, with_wake_ups)
     ]
-    told = [judged(inp, story.memory).plan for inp, story in zip(seen, (plain, woken), strict=True)]
-    assert told[1].allowed[0] < told[0].allowed[0]
+    assert shares == [0.0, pytest.approx(0.04)]
+    plans = [update_once(story, cluster) for story in (without, with_wake_ups)]
+    assert plans[1].allowed_fraction[0] < plans[0].allowed_fraction[0]
 
 
-def test_however_many_wait_for_wake_ups_the_rules_keep_their_part_of_the_budget():
+def test_strategies_keep_some_budget_when_all_requests_wait():
     story, cluster = Serving(spec(**LEARNED, idle_after_s=math.inf)), fleet([2])
     story.serve(cluster, 1.0, 900.0, 15.0)
-    lived = story.memory.planner
-    every_one = np.broadcast_to(lived.zero.requests, lived.zero.waited.shape).copy()
-    flooded = replace(lived.zero, rest_s=np.array([RESTS_S[0]]), waited=every_one)
-    story.memory = replace(story.memory, planner=replace(lived, zero=flooded))
-    inp = world(story.now_s + EVERY_S, cluster, story.spec, **story.counted(cluster, 1.0, EVERY_S))
-    assert judged(inp, story.memory).plan.allowed_fraction[0] > 0
+    delay_requests(story, 1.0)
+    assert update_once(story, cluster).allowed_fraction[0] > 0
 
 
-@pytest.mark.slow
-def test_requests_that_nobody_counted_are_not_said_to_be_in_time():
-    assert learned(spec(**LEARNED), fleet([2]), 1.0).plan.missed_fraction[0] == 0
-    uncounted = learned(spec(**LEARNED), fleet([2]), 1.0, Unjudged)
-    assert uncounted.recommendations[Signal.PLANNER, 0] >= 1
-    assert np.isnan(uncounted.plan.missed_fraction[0])
+# --- which pods count
 
 
-@pytest.mark.slow
-def test_who_came_while_nobody_served_has_missed_whatever_engines_say():
-    """They count from when a gateway lets a request through, and are first read when those who waited run."""
-    story, cluster = Serving(spec(**LEARNED)), fleet([1])
-    assert story.serve(cluster, 0.5, 1800.0).plan.missed_fraction[0] == 0
-    story.tick(fleet([0]), 30.0, gateway_waiting=54.0)  # four of which ran in the replica that is gone
-    decision = story.tick(fleet([0], [1], starting_since_s=story.now_s), 30.0, gateway_waiting=54.0)
-    counted = story.memory.planner.rules[0].budget.counted[0]
-    assert decision.plan.missed_fraction[0] == pytest.approx(50 / (counted + 50), rel=1e-3)
-
-
-@cache
-def after_a_peak():
-    story = Serving(spec(cold_start_s=60.0, **LEARNED))
-    story.learn(fleet([2]))
-    story.serve(fleet([2]), 1.7, 600)
-    story.serve(fleet([2]), 0.1, 420)
-    return story
-
-
-@pytest.mark.parametrize("place", range(len(COUNTS)))
-def test_no_end_of_a_peak_is_named_when_a_constant_count_asks(place):
-    """A peak of some minutes needs two replicas. A count of one gives way to it, a larger one stays."""
-    story = after_a_peak()
-    count = {"rule": np.array([float(BY_MARGIN + place)]), "replicas": np.full(1, max(2.0, COUNTS[place, 0]))}
-    held_s = forecast._held_s(story.memory.planner.all_rules().with_columns(count), np.array([60.0]))
-    assert (held_s[0] > 0) == (COUNTS[place, 0] == 1)
-
-
-def test_pods_that_start_or_are_given_up_are_not_counted():
+def test_starting_and_surplus_leaving_pods_do_not_count():
     story = Serving(spec(**LEARNED))
     leaves = np.array([False, False, True, False])
     story.serve(fleet([3], [1], replicas=[2], pod_terminating=leaves), 1.0, 60.0)
-    assert story.memory.planner.work[0].pod_id.tolist() == [0, 1]
+    assert story.memory.planner.readings[0].pod_id.tolist() == [0, 1]
 
 
-def test_a_pod_that_leaves_is_counted_while_it_is_missed():
+def test_leaving_pod_counts_while_its_replica_is_missing():
     story = Serving(spec(**LEARNED))
     leaves = np.array([False, False, True, False])
     story.serve(fleet([3], [1], replicas=[3], pod_terminating=leaves), 1.0, 60.0)
-    assert story.memory.planner.work[0].pod_id.tolist() == [0, 1, 2]
+    assert story.memory.planner.readings[0].pod_id.tolist() == [0, 1, 2]
 
 
 @pytest.mark.slow
-def test_sleeping_engines_take_no_part():
-    """Two serve and two sleep: as much work for each request as where there are but the two."""
-    two = of(learned(spec(**LEARNED), fleet([2]), 1.0, late=0.01).plan)
-    four = of(learned(spec(**LEARNED), fleet([4]), 1.0, late=0.01, asleep=np.array([0.0, 0.0, 1.0, 1.0])).plan)
-    assert four == pytest.approx(two, nan_ok=True)
+def test_sleeping_engines_do_not_count():
+    """Two engines serve. The plan is the same with two sleeping engines beside them."""
+    asleep = np.array([0.0, 0.0, 1.0, 1.0])
+    two = decide_after_learning(spec(**LEARNED), fleet([2]), 1.0, late=0.01)
+    four = decide_after_learning(spec(**LEARNED), fleet([4]), 1.0, late=0.01, asleep=asleep)
+    assert plan_of(four) == pytest.approx(plan_of(two), nan_ok=True)
 
 
 @pytest.mark.slow
-def test_a_pod_that_restarts_changes_the_demand_of_nobody():
+def test_restart_of_a_pod_does_not_change_demand():
     story, cluster = Serving(spec(**LEARNED)), fleet([4])
     story.serve(cluster, 0.1, 600.0)
     story.serve(cluster, 2.0, 1800.0)
@@ -335,7 +262,7 @@ def test_a_pod_that_restarts_changes_the_demand_of_nobody():
 
 
 @cache
-def two_serve():
+def story_of_two_pods():
     story, two = Serving(spec(**LEARNED)), fleet([2])
     story.serve(two, 0.1, 600.0)
     story.serve(two, 1.6, 1800.0)
@@ -344,13 +271,20 @@ def two_serve():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("moment_s", [5.0, 10.0, 15.0, 20.0, 25.0])
-def test_a_pod_that_came_within_an_interval_does_not_make_demand_larger(moment_s: float):
-    """Two serve a demand of 1.6, and from then on a third with them: its share of the load is not a third yet."""
-    story = deepcopy(two_serve())
+def test_pod_that_becomes_ready_does_not_raise_demand(moment_s: float):
+    """Two pods serve a demand of 1.6. A third becomes ready within an interval, and has less than a third of it."""
+    story = deepcopy(story_of_two_pods())
     story.serve(fleet([2]), 1.6, moment_s)
     three = fleet([3], pod_ready_s=np.array([0.0, 0.0, story.now_s]))
     for _ in range(12):
         assert story.serve(three, 1.6, 5.0).plan.demand[0] == pytest.approx(1.6, rel=0.1)
+
+
+def test_pod_counts_for_the_share_of_the_interval_it_was_ready():
+    cluster = replace(fleet([3]), pod_ready_s=np.array([-500.0, 985.0, 1000.0]))
+    inp, pods, row = world(1000.0, cluster, spec(1)), np.arange(3), np.zeros(3, int)
+    assert update._compute_mean_replicas(inp, pods, row, np.array([970.0])) == pytest.approx([1.5])
+    assert update._compute_mean_replicas(inp, pods, row, np.array([NAN])) == pytest.approx([3.0])
 
 
 # --- bad input, rows, values
@@ -362,32 +296,33 @@ ABSURD = (NAN, 0.0, -1.0, 1e-320, 7.0, 1e9, 1e15, 1e300, math.inf, -math.inf)
 @pytest.mark.slow
 @settings(max_examples=15)
 @given(st.integers(0, 2**32 - 1))
-def test_absurd_counters_of_one_workload_change_nothing_for_another_and_its_own_count_stays_within_bounds(seed):
+def test_absurd_counters_stay_with_their_workload_and_in_bounds(seed):
     """Warnings are errors in these tests."""
     random = np.random.default_rng(seed)
     alone, together = (Serving(spec(rows, **LEARNED, max_replicas=9.0)) for rows in (1, 2))
     one, two = fleet([2]), replace(fleet([2, 3]), workload_id=np.array([0, GROUPS]))
-    for step in range(40):
-        demand = 0.1 if step < 20 else 1.2
+    for number in range(40):
+        demand = 0.1 if number < 20 else 1.2
         sane = alone.counted(one, demand, 30.0)
         expected = alone.tick(one, 30.0, **sane)
-        columns = {name: np.append(np.broadcast_to(value, 2), np.full(3, 10.0 * step)) for name, value in sane.items()}
+        columns = {
+            name: np.append(np.broadcast_to(value, 2), np.full(3, 10.0 * number)) for name, value in sane.items()
+        }
         for name in NEW:
             mine = columns.get(name, np.full(5, NAN))
             columns[name] = np.append(mine[:2], random.choice(ABSURD, 3))
         decision = together.tick(two, 30.0, **columns)
-        assert of(decision.plan) == pytest.approx(of(expected.plan), nan_ok=True)
-        assert decision.recommendations[Signal.PLANNER, 0] == pytest.approx(
-            expected.recommendations[Signal.PLANNER, 0], nan_ok=True
-        )
+        assert plan_of(decision) == pytest.approx(plan_of(expected), nan_ok=True)
+        planned = expected.recommendations[Signal.PLANNER, 0]
+        assert decision.recommendations[Signal.PLANNER, 0] == pytest.approx(planned, nan_ok=True)
         assert 1 <= decision.replicas[1] <= 9
-        assert not any(math.isinf(value) for value in of(decision.plan, 1).values())
+        assert not any(math.isinf(value) for value in plan_of(decision, 1).values())
     assert expected.recommendations[Signal.PLANNER, 0] >= 1
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("jump", [1e6, -1e6])
-def test_a_new_objective_makes_its_counter_jump_and_nobody_late(jump):
+def test_no_request_is_late_when_an_objective_changes(jump):
     story, cluster = Serving(spec(**LEARNED)), fleet([2])
     story.serve(cluster, 0.1, 600.0)
     story.counters["met"] += 2e6
@@ -395,11 +330,11 @@ def test_a_new_objective_makes_its_counter_jump_and_nobody_late(jump):
     story.counters["met"] += jump
     assert story.serve(cluster, 1.0, 300.0).plan.missed_fraction[0] == 0
     story.serve(cluster, 1.0, 60.0, late=1.0)
-    assert story.serve(cluster, 1.0, 60.0).plan.missed_fraction[0] > 0.01  # it goes on counting
+    assert story.serve(cluster, 1.0, 60.0).plan.missed_fraction[0] > 0.01  # misses are still counted
 
 
 def arrays(value):
-    """Every array in it, however deep."""
+    """Yield every array in a value."""
     if isinstance(value, np.ndarray):
         yield value
     elif isinstance(value, tuple) and not hasattr(value, "_fields"):
@@ -411,24 +346,25 @@ def arrays(value):
 
 
 @pytest.mark.slow
-def test_a_tick_writes_into_nothing_it_was_given_and_gives_the_same_again():
+def test_tick_is_deterministic_and_changes_no_input():
     story, cluster = Serving(spec(3, **LEARNED)), fleet([2, 3, 1])
     story.serve(cluster, 0.5, 1200.0)
     inp = world(story.now_s + 30, cluster, story.spec, **story.counted(cluster, 0.8, 30.0))
     memory = story.memory
     for array in (*arrays(memory), *arrays(inp)):
         array.flags.writeable = False
-    (once, after), (again, too) = tick(inp, memory), tick(inp, memory)
-    np.testing.assert_array_equal(once.replicas, again.replicas)
-    np.testing.assert_array_equal(once.recommendations, again.recommendations)
-    assert after.planner.rules[0] is not memory.planner.rules[0]
-    for one, other in ((once.plan, again.plan), *zip(after.planner.rules, too.planner.rules, strict=True)):
+    (first, first_memory), (second, second_memory) = tick(inp, memory), tick(inp, memory)
+    np.testing.assert_array_equal(first.replicas, second.replicas)
+    np.testing.assert_array_equal(first.recommendations, second.recommendations)
+    groups, groups_again = first_memory.planner.strategies, second_memory.planner.strategies
+    assert groups[0] is not memory.planner.strategies[0]
+    for one, other in ((first.plan, second.plan), *zip(groups, groups_again, strict=True)):
         for place, column in one.columns().items():
             np.testing.assert_array_equal(other.columns()[place], column, err_msg=place)
 
 
 @cache
-def eight_serve():
+def story_of_eight_pods():
     story, cluster = Serving(spec(1, **LEARNED, max_replicas=40.0)), fleet([8])
     story.learn(cluster)
     story.serve(cluster, 4.0, 2 * 3600, 15.0)
@@ -437,24 +373,17 @@ def eight_serve():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("gap_s", [60.0, 300.0, 3600.0])
-def test_time_without_a_policy_is_held_against_no_rule(gap_s):
-    """Its ceiling is not known either: on paper one replica would have had all the load."""
-    asked, known, cluster = {}, eight_serve(), fleet([8])
-    good = known.spec
+def test_time_without_a_policy_is_not_charged_to_strategies(gap_s):
+    """The ceiling is unknown as well, so a shadow fleet of one replica would have had all the load."""
+    recommended, before, cluster = {}, story_of_eight_pods(), fleet([8])
+    policy = before.spec
     for outage_s in (0.0, gap_s):
-        story = deepcopy(known)
-        story.spec = replace(good, **{field.name: np.full(1, NAN) for field in fields(good)})
+        story = deepcopy(before)
+        story.spec = replace(policy, **{field.name: np.full(1, NAN) for field in fields(policy)})
         if outage_s:
             story.serve(cluster, 4.0, outage_s, 15.0)
-        story.spec = good
+        story.spec = policy
         back = story.serve(cluster, 4.0, 300.0, 15.0)
-        asked[outage_s] = back.recommendations[Signal.PLANNER, 0], of(back.plan)["shadow_missed_fraction"]
-    assert asked[gap_s][0] == asked[0.0][0]
-    assert asked[gap_s][1] == pytest.approx(asked[0.0][1], abs=1e-3)
-
-
-def test_a_pod_serves_for_as_long_as_it_was_ready_and_whole_if_nothing_was_ever_judged():
-    cluster = replace(fleet([3]), pod_ready_s=np.array([-500.0, 985.0, 1000.0]))
-    inp, pods, row = world(1000.0, cluster, spec(1)), np.arange(3), np.zeros(3, int)
-    assert forecast._served(inp, pods, row, np.array([970.0])) == pytest.approx([1.5])
-    assert forecast._served(inp, pods, row, np.array([NAN])) == pytest.approx([3.0])
+        recommended[outage_s] = back.recommendations[Signal.PLANNER, 0], plan_of(back)["shadow_missed_fraction"]
+    assert recommended[gap_s][0] == recommended[0.0][0]
+    assert recommended[gap_s][1] == pytest.approx(recommended[0.0][1], abs=1e-3)

@@ -4,7 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autoscaler.core.planner.strategies import EVERY_S
+from autoscaler.core.planner.strategies import UPDATE_INTERVAL_S
 from autoscaler.lab.baselines.static import Static
 from autoscaler.lab.compare.compare import OURS_ATTAINMENTS, compare, with_attainment
 from autoscaler.lab.compare.experiment import check_cases, with_start_replicas
@@ -152,7 +152,7 @@ def test_fleet_with_plenty_of_gpus_runs_as_without_a_limit() -> None:
     assert [run.score for run in others] == [run.score for run in expected]
     assert all(np.array_equal(one.timeline, two.timeline) for one, two in zip(others, expected, strict=True))
     # Of several workloads each has its own turn to be judged, seconds after it would have had it alone.
-    later_s = (ours.score.scale_ups + ours.score.scale_downs) * EVERY_S
+    later_s = (ours.score.scale_ups + ours.score.scale_downs) * UPDATE_INTERVAL_S
     assert ours.score.gpu_hours == pytest.approx(alone.score.gpu_hours, abs=later_s / 3600)
     assert ours.score.attainment == pytest.approx(alone.score.attainment, abs=0.005)
     assert shared.lower_bound_gpu_hours == apart.lower_bound_gpu_hours

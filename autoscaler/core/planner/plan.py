@@ -1,0 +1,60 @@
+"""The plan of each workload: what the planner recommends and by what, from the state of its strategies."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from autoscaler.core.model.types import Plan
+from autoscaler.core.planner.load_history import find_peak_expiry
+from autoscaler.core.planner.offered_load import compute_work_s
+from autoscaler.core.planner.replica_speed import fit_speed
+from autoscaler.core.planner.scale_to_zero import IdleTimeouts
+from autoscaler.core.planner.select import StrategyState
+from autoscaler.core.planner.strategies import MARGIN_COUNT, MIN_REPLICAS, PEAK_STRATEGY_OF, find_highest_load
+from autoscaler.core.table.columns import FloatColumn, or_zero
+
+
+def make_plan(state: StrategyState, timeouts: IdleTimeouts, cold_start_s: FloatColumn) -> Plan:
+    """Make the plan of some workloads; all arguments have their rows.
+
+    Engines report nothing about requests that arrive at zero, so these are added to the missed requests.
+    """
+    selected = or_zero(state.strategy).astype(np.int64), np.arange(len(state.strategy))
+    shadow, budget, fitted = state.shadow, state.budget, fit_speed(state.speed)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        shadow_missed = np.minimum(shadow.missed[selected] / shadow.arrived, 1.0)
+        missed = (budget.missed + timeouts.late_arrivals) / (budget.counted + timeouts.arrivals_at_zero)
+        return Plan(
+            idle_gap_s=fitted.idle_gap_s,
+            prompt_token_s=fitted.prompt_token_s,
+            output_token_s=fitted.output_token_s,
+            slots=state.speed.slots,
+            readings=state.speed.readings,
+            last_updated_s=state.last_updated_s,
+            demand=state.offered_load.demand,
+            work_s=compute_work_s(state.offered_load),
+            strategy=state.strategy,
+            observed_s=shadow.observed_s,
+            warm_up_s=state.warm_up_s,
+            allowed_fraction=state.allowed_share,
+            shadow_missed_fraction=np.where(shadow.arrived > 0, shadow_missed, np.nan),
+            unavoidable_fraction=state.miss_counts.unavoidable,
+            missed_fraction=np.where(budget.counted > 0, missed, np.nan),
+            itl_counted_requests=state.miss_counts.counted[1].sum(axis=0),
+            strategy_replicas=shadow.requested[selected].astype(np.float64),
+            replicas=state.replicas,
+            base_replicas=state.base_replicas,
+            peak_expires_in_s=compute_peak_expiry(state, cold_start_s),
+        )
+
+
+def compute_peak_expiry(state: StrategyState, cold_start_s: FloatColumn) -> FloatColumn:
+    """Return the seconds until the held peak behind the recommendation expires; float64[R].
+
+    NaN where the present span needs as many replicas, or where no peak decides.
+    """
+    selected = or_zero(state.strategy).astype(np.int64)
+    strategy, is_by_load = PEAK_STRATEGY_OF[selected], state.replicas > MIN_REPLICAS[selected]
+    load = find_highest_load(strategy, or_zero(state.replicas) - 1)
+    expires_s = find_peak_expiry(state.history, strategy // MARGIN_COUNT, load, cold_start_s)
+    return np.where((state.replicas >= 1) & is_by_load, expires_s - state.last_updated_s, np.nan)
