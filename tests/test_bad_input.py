@@ -36,7 +36,7 @@ CASES = {
         "test_a_hostile_pod_is_reported_and_harms_no_other",
     ],
     "counters that jump back": [
-        "test_a_counter_that_restarted_counts_what_it_shows_since",
+        "test_reset_counter_counts_its_value_as_increase",
         "test_a_counter_that_was_reset_counts_from_zero",
     ],
     "Prometheus down": [

@@ -1,1 +1,1 @@
-"""What the tick is told and what it says: the fleet, the readings, the policies, the decision."""
+"""The data types of the core: fleet, samples, policies, observation and decision."""

@@ -1,4 +1,4 @@
-"""What one tick finds and decides: the types between the stages."""
+"""The types that pass between the stages of a tick: input, observation, capacity, plan, choice and decision."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Signal(IntEnum):
 
 
 class Recommender(IntEnum):
-    """Where the count of a workload comes from; the rows of `Choice.recommender`."""
+    """Origin of the count of a workload; the values of `Choice.recommender`."""
 
-    NO_POLICY = 0  # no valid policy is in force: nothing is recommended
+    NO_POLICY = 0  # the workload has no valid policy: nothing is recommended
     STATED = 1  # the reactive signals, against the capacity that the policy states
     WARMING_UP = 2  # the planner is about to recommend: until then nothing but what it never weighs adds replicas
     REACTIVE = 3  # the reactive signals, against learned capacity, while the planner has no recommendation
@@ -194,7 +194,7 @@ class Choice:
 
     @property
     def planned(self) -> BoolColumn:
-        """Where the planner speaks, alone or beside all others; bool[W]."""
+        """Workloads for which the planner speaks, alone or beside all others; bool[W]."""
         return np.asarray(self.recommender >= Recommender.PLANNER)
 
 

@@ -1,1 +1,1 @@
-"""From readings to the state of each workload."""
+"""Observation: from samples of pods and gateways to the state of each workload."""

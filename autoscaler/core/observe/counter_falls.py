@@ -49,7 +49,7 @@ QUANTILES = ("ttft_s", "itl_s")
 
 LATE_FRACTION = 0.5
 """A fall may be a late answer of another replica of the Prometheus server. It is one if at least this fraction of the
-count is left, and if the previous increase was at least as large as the fall."""
+count is left, and if the fall is at most the previous increase."""
 
 REPORTED_S = 300.0
 """How long a fall is reported."""

@@ -1,1 +1,1 @@
-"""Columns and what every table of them can do: group, average, slide, count."""
+"""Tables of columns, and operations on them: group by, averages, sliding windows, histograms."""

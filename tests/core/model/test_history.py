@@ -16,52 +16,52 @@ def engine(
     return EngineSeries(pod, np.array(time_s), held, np.zeros(len(time_s)), counter, counter, 10 * counter, 5 * counter)
 
 
-def test_a_counter_is_spread_over_the_time_between_two_scrapes() -> None:
+def test_increase_is_spread_evenly_between_two_scrapes() -> None:
     columns = resample(0, 60, 15, [engine([0, 30, 60], [100, 110, 140])])
     assert columns["finished"].tolist() == [5, 5, 15, 15]
     assert columns["prompt_tokens"].tolist() == [50, 50, 150, 150]
     assert columns["pods"].tolist() == [1, 1, 1, 1]
 
 
-def test_a_counter_that_went_back_counts_from_zero() -> None:
+def test_counter_counts_from_zero_when_it_was_reset() -> None:
     columns = resample(0, 45, 15, [engine([0, 15, 30, 45], [100, 110, 4, 10])])
     assert columns["finished"].tolist() == [10, 4, 6]
 
 
-def test_arrivals_are_what_ended_and_what_was_added_in_flight() -> None:
+def test_arrivals_are_finished_requests_and_growth_in_flight() -> None:
     columns = resample(0, 45, 15, [engine([0, 15, 30, 45], [0, 2, 5, 9], running=[1, 4, 4, 0])])
     assert columns["arrivals"].tolist() == [5, 3, 0]
 
 
-def test_clients_that_left_are_not_taken_back_from_later_arrivals() -> None:
+def test_arrivals_are_never_negative_when_clients_leave() -> None:
     columns = resample(0, 45, 15, [engine([0, 15, 30, 45], [0, 0, 0, 0], running=[10, 10, 0, 3])])
     assert columns["arrivals"].tolist() == [0, 0, 3]
 
 
-def test_what_an_engine_held_when_it_died_is_not_set_against_those_who_came_to_the_next_one() -> None:
-    """30 ran and died; since then 5 ended and 20 run, so 25 came at least."""
+def test_requests_lost_at_a_reset_do_not_lower_later_arrivals() -> None:
+    """30 were lost at the reset. Since then 5 have ended and 20 run, so at least 25 arrived."""
     columns = resample(0, 45, 15, [engine([0, 15, 30, 45], [990, 1000, 5, 7], running=[30, 30, 20, 20])])
     assert columns["arrivals"].tolist() == [10, 25, 2]
 
 
 @pytest.mark.parametrize("counter", ["first_tokens", "generation_tokens"])
-def test_an_engine_that_died_before_anybody_finished_is_known_by_its_other_counters(counter: str) -> None:
-    calm = engine([0, 15, 30], [0, 0, 0], running=[30, 30, 20])
-    died = replace(calm, **{counter: np.array([10.0, 20.0, np.nan]), "waiting": np.array([0.0, 5.0, 5.0])})
+def test_reset_is_found_by_any_counter_when_no_request_finished(counter: str) -> None:
+    running = engine([0, 15, 30], [0, 0, 0], running=[30, 30, 20])
+    died = replace(running, **{counter: np.array([10.0, 20.0, np.nan]), "waiting": np.array([0.0, 5.0, 5.0])})
     assert resample(0, 30, 15, [died])["arrivals"].tolist() == [5, 0]
     died = replace(died, **{counter: np.array([10.0, 20.0, 15.0])})
     assert resample(0, 30, 15, [died])["arrivals"].tolist() == [5, 25]
 
 
-def test_a_pod_that_comes_later_counts_from_zero_and_is_counted() -> None:
+def test_later_pod_counts_from_zero_and_as_added() -> None:
     first = engine([0, 15, 30, 300, 315], [50, 50, 50, 50, 50])
     columns = resample(0, 315, 15, [first, engine([300, 315], [7, 9], pod="b")])
     assert columns["pods_added"].tolist() == [0] * 19 + [0, 1]
     assert np.nansum(columns["finished"]) == 9
 
 
-def test_what_a_pod_that_is_seen_late_served_before_is_no_burst() -> None:
-    """It has run for weeks, and was scraped only from 600 s on."""
+def test_earlier_requests_of_a_late_target_are_not_counted() -> None:
+    """The pod has run for weeks, but is scraped from 600 s on only."""
     seconds = np.arange(0, 3600, 15.0)
     first = engine(seconds.tolist(), (1e6 + seconds).tolist())
     late = engine(seconds[40:].tolist(), (2e6 + seconds[40:]).tolist(), [3.0] * 200, pod="b")
@@ -74,8 +74,8 @@ def test_what_a_pod_that_is_seen_late_served_before_is_no_burst() -> None:
     assert describe_late_engines(0, [first]) == describe_late_engines(0, []) == ()
 
 
-def test_a_pod_that_began_while_nobody_was_scraped_counts_from_zero() -> None:
-    """Without the hour in which nobody was seen, 3,000 would be more than it can have served."""
+def test_pod_counts_from_zero_when_it_began_during_a_gap() -> None:
+    """Without the gap of an hour, 3,000 requests would be more than the pod can have served."""
     seconds = np.concatenate([np.arange(0, 600, 15.0), np.arange(4200, 4800, 15.0)])
     first = engine(seconds.tolist(), seconds.tolist())
     late = engine(seconds[41:].tolist(), (seconds[41:] - 1215).tolist(), pod="b")
@@ -85,27 +85,27 @@ def test_a_pod_that_began_while_nobody_was_scraped_counts_from_zero() -> None:
     assert describe_late_engines(0, [first, late]) == ()
 
 
-def test_several_engines_of_one_pod_are_one_pod() -> None:
+def test_several_engines_of_one_pod_count_as_one_pod() -> None:
     columns = resample(0, 30, 15, [engine([0, 15, 30], [0, 1, 2]), engine([0, 15, 30], [0, 3, 6])])
     assert columns["pods"].tolist() == [1, 1]
     assert columns["finished"].tolist() == [4, 4]
     assert not columns["pods_added"].any()
 
 
-def test_where_nobody_reports_nothing_is_known_and_nothing_is_lost() -> None:
+def test_steps_without_pods_are_nan_and_keep_the_total() -> None:
     columns = resample(0, 900, 15, [engine([0, 15, 600, 615, 900], [0, 0, 585, 600, 600])])
     assert np.isnan(columns["pods"][20])
     assert np.nansum(columns["finished"]) == 600
-    assert columns["finished"][20] == pytest.approx(15)  # spread over the hole
+    assert columns["finished"][20] == pytest.approx(15)  # spread over the gap
 
 
-def test_a_request_that_ended_in_a_hole_is_counted_also_where_none_came() -> None:
+def test_request_that_ended_in_a_gap_is_counted() -> None:
     columns = resample(0, 300, 15, [engine([0, 15, 30, 300], [0, 0, 0, 1], running=[1, 1, 1, 0])])
     assert np.nansum(columns["finished"]) == pytest.approx(1)
     assert np.nansum(columns["arrivals"]) == 0
 
 
-def test_no_engine_at_all_is_all_unknown() -> None:
+def test_columns_are_nan_without_engines() -> None:
     columns = resample(0, 30, 15, [])
     assert not columns.pop("pods_added").any()
     assert all(np.isnan(values).all() for values in columns.values())
@@ -115,9 +115,7 @@ def test_no_engine_at_all_is_all_unknown() -> None:
     st.lists(st.tuples(st.floats(1, 120), st.integers(0, 50), st.integers(0, 20)), min_size=2, max_size=40),
     st.sampled_from([5.0, 15.0, 60.0]),
 )
-def test_nothing_is_counted_twice_or_lost_whatever_the_scrapes(
-    steps: list[tuple[float, int, int]], step_s: float
-) -> None:
+def test_totals_are_exact_for_any_scrape_times(steps: list[tuple[float, int, int]], step_s: float) -> None:
     time_s = np.cumsum([gap for gap, _, _ in steps])
     finished = np.cumsum([grown for _, grown, _ in steps])
     one = engine(time_s.tolist(), finished.tolist(), [float(held) for _, _, held in steps])

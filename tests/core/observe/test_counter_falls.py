@@ -1,4 +1,4 @@
-"""Counters that fall: a restart where the process start moves, unknown where it stands still."""
+"""Counters that fall: a restart if the start time of the process changes, else NaN."""
 
 import math
 
@@ -38,7 +38,7 @@ class Watch:
         return float(self.read(start_s, step_s=step_s, generation_tokens=count).generation_tokens[0])
 
 
-def test_a_counter_is_unknown_when_it_falls_and_its_process_stands():
+def test_counter_is_nan_when_it_falls_without_a_restart():
     watch = Watch()
     assert watch.tokens(1000) == 1000
     assert math.isnan(watch.tokens(0))
@@ -46,13 +46,13 @@ def test_a_counter_is_unknown_when_it_falls_and_its_process_stands():
     assert not watch.counted.fell_recently(watch.time_s + REPORTED_S + 1)[0]
 
 
-def test_a_counter_counts_from_zero_when_its_process_starts_again():
+def test_counter_counts_from_zero_when_its_process_restarts():
     watch = Watch()
     assert (watch.tokens(1000), watch.tokens(40, STARTED_S + 60)) == (1000, 40)
     assert not watch.counted.fell_recently(watch.time_s)[0]
 
 
-def test_a_counter_counts_from_zero_when_no_process_start_is_told():
+def test_counter_counts_from_zero_without_a_process_start():
     for starts in ((math.nan, math.nan), (STARTED_S, math.nan), (math.nan, STARTED_S)):
         watch = Watch()
         assert [watch.tokens(count, start) for count, start in zip((1000, 40), starts, strict=True)] == [1000, 40]
@@ -66,7 +66,7 @@ def test_a_counter_goes_on_when_it_is_back_after_one_reading():
     assert math.isnan(watch.tokens(0))  # and is doubted again
 
 
-def test_a_counter_is_counted_anew_when_two_readings_are_below_it():
+def test_counter_is_valid_again_after_two_lower_readings():
     watch = Watch()
     watch.tokens(1000)
     watch.tokens(0)
@@ -128,7 +128,7 @@ def test_pods_keep_their_counts_when_others_come_and_go():
     assert np.isnan(seen.generation_tokens).tolist() == [True, False]
 
 
-def test_quantiles_of_a_workload_are_unknown_when_a_counter_of_one_of_its_pods_fell():
+def test_quantiles_of_a_workload_are_nan_when_a_counter_fell():
     counted, of_pods = CounterHistory.blank(0), pods(1, 2, 3, workloads=(0, 0, 1))
     for at_s, finished in ((15.0, [10.0, 10.0, 10.0]), (30.0, [0.0, 11.0, 11.0])):
         columns = {"time_s": np.full(3, at_s), "finished": np.array(finished), "ttft_s": np.full(3, 9.0)}

@@ -1,4 +1,4 @@
-"""Requests on pods that leave or are no longer ready: losing pods must not look like losing load."""
+"""Requests on pods that terminate or are no longer ready still count as load."""
 
 import math
 from dataclasses import replace
@@ -29,32 +29,32 @@ def asks(cluster: Fleet, rules: object = None, **columns: object) -> np.ndarray:
     return decision.recommendations[:, 0]
 
 
-def test_requests_on_pods_that_leave_are_told_apart():
+def test_requests_on_draining_pods_have_a_column_of_their_own():
     found = first(lost(), running=9.0, waiting=np.array([0.0, 2.0, 1.0, 0.0]))
     assert (found["running"], found["waiting"], found["draining_requests"]) == (18, 1, 20)
 
 
-def test_pods_that_leave_are_load_and_no_capacity():
+def test_draining_pods_are_load_but_no_capacity():
     assert asks(lost(), running=9.0)[Signal.CONCURRENCY] == pytest.approx(3.6)
 
 
-def test_requests_on_a_pod_that_is_no_longer_ready_are_load():
+def test_requests_are_load_when_their_pod_is_no_longer_ready():
     cluster = replace(fleet([4]), pod_ready=np.array([False, True, True, True]))
     inp = world(1000.0, fleet([4]), spec(), running=9.0)
     decision, _ = tick(replace(inp, fleet=replace(cluster, time_s=1000.0)), Memory.empty())
     assert decision.recommendations[Signal.CONCURRENCY, 0] == pytest.approx(3.6)
 
 
-def test_all_pods_that_leave_at_once_are_still_load():
+def test_load_remains_when_all_pods_drain():
     assert asks(lost(np.full(4, True)), running=9.0)[Signal.CONCURRENCY] == pytest.approx(3.6)
 
 
-def test_a_pod_that_leaves_and_was_not_heard_lately_holds_nothing():
+def test_draining_pod_without_a_recent_reading_is_no_load():
     heard_s = np.array([900.0, math.nan, 1000.0, 1000.0])
     assert first(lost(), time_s=heard_s, running=9.0)["draining_requests"] == 0
 
 
-def test_cache_and_tokens_on_pods_that_leave_are_load():
+def test_cache_and_tokens_of_draining_pods_are_load():
     rules = spec(decode_tokens_per_s=100.0)
     story = Story(rules)
     for second in range(0, 60, 5):
@@ -63,25 +63,25 @@ def test_cache_and_tokens_on_pods_that_leave_are_load():
     assert decision.recommendations[Signal.KV_CACHE, 0] == pytest.approx(4 * 0.9 / 0.8)
 
 
-def test_no_replica_is_taken_away_when_some_are_preempted():
+def test_replicas_stay_when_some_are_preempted():
     story = Story(spec(down_stabilization_s=2.0, down_period_s=5.0))
     for _ in range(4):
         assert story.tick(fleet([4], replicas=[4]), running=9.0).replicas[0] == 4
     for _ in range(15):
         assert story.tick(lost(), running=9.0).replicas[0] == 4
-    for _ in range(15):  # replacements have come, and what drained is gone
+    for _ in range(15):  # the replacements are ready, and the other pods are gone
         assert story.tick(fleet([4], replicas=[4]), running=9.0).replicas[0] == 4
 
 
-def test_no_further_replica_is_taken_away_while_a_shrink_drains():
+def test_scale_down_does_not_repeat_while_pods_drain():
     story = Story(spec(down_stabilization_s=2.0, down_period_s=5.0))
     cluster = fleet([4], replicas=[2], pod_terminating=LEAVES)
     for _ in range(10):
         assert story.tick(cluster, running=4.5).replicas[0] == 2
 
 
-def test_requests_that_end_on_a_pod_that_leaves_are_no_missing_arrivals():
-    """Four pods at a steady load; one leaves and finishes what it has, one request a tick."""
+def test_arrivals_stay_when_requests_end_on_a_draining_pod():
+    """Four pods have a steady load; one of them terminates, and finishes one request per tick."""
     story, finished = Story(spec()), np.zeros(4)
     for _ in range(30):
         finished = finished + 1.0
@@ -99,7 +99,7 @@ def test_requests_that_end_on_a_pod_that_leaves_are_no_missing_arrivals():
     st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40), st.booleans()), min_size=1, max_size=6),
     st.integers(0, 5),
 )
-def test_a_pod_that_begins_to_leave_never_lowers_the_load(pods: list[tuple[int, int, bool]], chosen: int):
+def test_load_never_falls_when_a_pod_begins_to_drain(pods: list[tuple[int, int, bool]], chosen: int):
     running, waiting, leaves = (np.array(column) for column in zip(*pods, strict=True))
     more = leaves.copy()
     more[chosen % len(more)] = True
@@ -115,12 +115,12 @@ def test_a_pod_that_begins_to_leave_never_lowers_the_load(pods: list[tuple[int, 
 
 
 @pytest.mark.parametrize(("replicas", "expected"), [(4, [True, True, False, False]), (2, [False] * 4)])
-def test_the_forecast_counts_pods_that_are_missed_and_not_those_given_up(replicas: int, expected: list[bool]):
+def test_planner_counts_draining_pods_only_if_they_are_lost(replicas: int, expected: list[bool]):
     inp = world(1000.0, fleet([4], replicas=[replicas], pod_terminating=LEAVES), spec(), running=9.0)
     assert draining.are_lost(inp, ~LEAVES, inp.samples.pods).tolist() == expected
 
 
-def test_the_sentence_names_requests_on_pods_that_stop_serving():
+def test_sentence_names_requests_on_draining_pods():
     inp = world(1000.0, lost(), spec(), running=9.0)
     decision, _ = tick(inp, Memory.empty())
     sentence = explain(inp, decision, ["quick"], {}, 0).sentence

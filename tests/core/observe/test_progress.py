@@ -212,7 +212,7 @@ def test_engines_that_do_not_tell_gaps_are_not_called_stuck():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("silent", ["generation_tokens"])
-def test_engines_without_a_counter_of_tokens_are_called_stuck_late(silent):
+def test_engines_without_token_counters_become_stuck_late(silent):
     service = Service(2)
     service.run(60, per_s=1.0, told=False, **{silent: NAN})
     assert service.run(1500, stuck=2, told=False, **{silent: NAN}).observation.stuck[0] == 0
@@ -263,7 +263,7 @@ def test_any_counter_that_moves_is_progress(counter):
     assert decision.observation.stuck[0] == 0
 
 
-# --- a queue that nobody else can take
+# --- a queue that no other pod can take
 
 
 def _beside(queue: float, service: Service) -> dict[str, Any]:
@@ -308,7 +308,7 @@ def test_the_queue_of_a_single_pod_is_never_apart():
 
 
 @pytest.mark.slow
-def test_queue_at_the_gateway_orders_one_replica_when_all_engines_are_stuck():
+def test_gateway_queue_adds_one_replica_when_all_are_stuck():
     service = served()
     before, service.counts = service.replicas, []
     service.run(3000, per_s=0.0, stuck=before, shows=(13.0, 3.0), gateway_waiting=200.0)
@@ -316,7 +316,7 @@ def test_queue_at_the_gateway_orders_one_replica_when_all_engines_are_stuck():
     assert service.counts[-1] <= 2
 
 
-def test_the_one_that_stands_in_is_given_up_when_no_request_reached_it():
+def test_unused_replacement_of_a_stuck_pod_is_given_up():
     """Two cold starts of 180 s and two minutes are its chance; half an hour of a whole fleet would be no better."""
     service = served()
     before, service.counts = service.replicas, []
@@ -327,7 +327,7 @@ def test_the_one_that_stands_in_is_given_up_when_no_request_reached_it():
 
 
 @pytest.mark.slow
-def test_queue_at_the_gateway_does_not_count_when_idle_engines_never_see_it():
+def test_gateway_queue_is_ignored_when_idle_engines_get_nothing():
     service = Service(2)
     service.run(1200, per_s=1.0, gateway_waiting=0.0)
     service.run(180, per_s=0.0, gateway_waiting=0.0)

@@ -1,4 +1,4 @@
-"""What is believed, and counters to rates, against a slow second source."""
+"""Plausible readings, and rates of counters compared with a plain integration."""
 
 import math
 from dataclasses import fields, replace
@@ -22,7 +22,7 @@ def pod(time_s, **columns):
 
 
 def read(*steps, column="generation_tokens"):
-    """Read one counter at (time, value) after (time, value); return the last rate and the memory."""
+    """Read one counter at each (time, value); return the last rate and the state."""
     memory, rates = Counters.blank(1), None
     for time_s, value in steps:
         memory, rates, _ = readings.update(pod(time_s, **{column: value}), memory)
@@ -46,7 +46,7 @@ gaps_and_growth = st.lists(st.tuples(st.floats(0.1, 400), st.floats(0, 1e5)), mi
 
 
 @given(gaps_and_growth)
-def test_a_rate_is_the_fading_mean_whatever_the_spacing_of_readings(steps):
+def test_rate_is_the_weighted_mean_for_any_spacing(steps):
     track = [(1000.0, 500.0)]
     for gap_s, growth in steps:
         track.append((track[-1][0] + gap_s, track[-1][1] + growth))
@@ -54,7 +54,7 @@ def test_a_rate_is_the_fading_mean_whatever_the_spacing_of_readings(steps):
 
 
 @given(st.lists(st.floats(0.1, 200), min_size=1, max_size=20), st.floats(0.01, 1e4))
-def test_a_steady_counter_has_its_rate_from_the_second_reading_on(gaps, per_s):
+def test_steady_counter_has_its_rate_from_the_second_reading(gaps, per_s):
     time_s, memory = 50.0, Counters.blank(1)
     memory, rates, _ = readings.update(pod(time_s, finished=7.0), memory)
     assert np.isnan(rates[FINISHED, 0])
@@ -64,13 +64,13 @@ def test_a_steady_counter_has_its_rate_from_the_second_reading_on(gaps, per_s):
         assert rates[FINISHED, 0] == pytest.approx(per_s, rel=1e-6)
 
 
-def test_after_a_long_gap_the_gap_weighs_as_past_and_not_as_present():
-    # an hour at 100/s unseen, then 60 s at 10/s: after two time constants 1 - e^-2 = 86 % of the weight is new
+def test_long_gap_has_the_weight_of_the_past():
+    # an hour at 100/s without readings, then 60 s at 10/s: after two time constants 86 % of the weight is new
     rate, _ = read((0, 0), (3600, 360_000), (3630, 360_300), (3660, 360_600))
     assert rate == pytest.approx(10 + 90 * math.exp(-2), rel=1e-6)
 
 
-def test_a_reading_that_is_not_new_changes_nothing():
+def test_same_reading_changes_nothing():
     rate, memory = read((0, 0), (10, 1000))
     again, rates, grown = readings.update(pod(10, generation_tokens=1000), memory)
     assert rates[TOKENS, 0] == rate == pytest.approx(100)
@@ -78,24 +78,24 @@ def test_a_reading_that_is_not_new_changes_nothing():
     assert not grown.any()
 
 
-def test_an_older_reading_does_not_count_as_a_reset():
-    """Two servers behind one address, of which one lags: its answers are of the past."""
+def test_older_reading_is_no_reset():
+    """Two servers share one address, and one of them gives older answers."""
     rate, memory = read((0, 0), (10, 1000))
     _, rates, _ = readings.update(pod(8, generation_tokens=800), memory)
     assert rates[TOKENS, 0] == rate
 
 
-def test_a_counter_that_restarted_counts_what_it_shows_since():
+def test_reset_counter_counts_its_value_as_increase():
     rate, _ = read((0, 10_000), (10, 11_000), (20, 50))
     assert rate == pytest.approx(slow_rate([(0, 0), (10, 1000), (20, 1050)]))
 
 
-def test_a_sum_of_which_one_part_restarted_does_not_count_the_rest_anew():
+def test_sum_counts_at_most_its_rate_when_one_part_is_reset():
     rate, _ = read((0, 1_000_000), (10, 1_001_000), (20, 500_000), (30, 501_000))
     assert rate == pytest.approx(100)
 
 
-def test_an_absent_counter_is_unknown_until_two_readings_in_a_row_and_leaves_the_others_alone():
+def test_absent_counter_has_no_rate_until_two_readings_in_a_row():
     memory, seen = Counters.blank(1), []
     for time_s, tokens in ((0, 0), (10, 1000), (20, math.nan), (30, 3000), (40, 4000)):
         memory, rates, _ = readings.update(pod(time_s, generation_tokens=tokens, finished=time_s), memory)
@@ -105,7 +105,7 @@ def test_an_absent_counter_is_unknown_until_two_readings_in_a_row_and_leaves_the
     np.testing.assert_allclose(finished, [np.nan, 1, 1, 1, 1])
 
 
-def test_a_pod_that_does_not_answer_keeps_its_memory():
+def test_state_is_kept_when_a_pod_does_not_answer():
     _, memory = read((0, 0), (10, 1000))
     memory, rates, _ = readings.update(pod(math.nan), memory)
     assert rates[TOKENS, 0] == pytest.approx(100)
@@ -113,14 +113,14 @@ def test_a_pod_that_does_not_answer_keeps_its_memory():
     assert rates[TOKENS, 0] == pytest.approx(100)
 
 
-def test_a_jump_that_nothing_could_have_counted_is_unknown():
+def test_implausible_increase_is_nan():
     rate, memory = read((0, 0), (10, 1e14))
     assert np.isnan(rate)
     memory, rates, _ = readings.update(pod(20, generation_tokens=1e14 + 500), memory)
     assert rates[TOKENS, 0] == pytest.approx(50)
 
 
-def test_growth_since_the_last_reading_is_exact_and_survives_a_restart():
+def test_increase_is_exact_and_survives_a_reset():
     memory, seen = Counters.blank(1), []
     for time_s, tokens in ((0, 100), (10, 100), (20, 130), (20, 130), (30, 4), (40, math.nan)):
         memory, _, grown = readings.update(pod(time_s, generation_tokens=tokens), memory)
@@ -130,20 +130,20 @@ def test_growth_since_the_last_reading_is_exact_and_survives_a_restart():
 
 @pytest.mark.parametrize("value", [-1.0, -np.inf, np.inf, 1e300])
 @pytest.mark.parametrize("table", [PodSamples, GatewaySamples])
-def test_what_cannot_be_true_is_unknown(table, value):
+def test_implausible_readings_are_nan(table, value):
     believed = readings.discard_implausible(table.filled(2, value), 100.0)
     for field in fields(table):
         if field.name not in TIMES:
             assert np.isnan(getattr(believed, field.name)).all(), field.name
 
 
-def test_plausible_readings_pass_unchanged_and_unknown_ones_stay_unknown():
+def test_plausible_readings_and_nan_are_unchanged():
     samples = replace(PodSamples.filled(2, 0.5), waiting=np.array([np.nan, 40.0]))
     believed = readings.discard_implausible(samples, 100.0)
     for field in fields(PodSamples):
         np.testing.assert_array_equal(getattr(believed, field.name), getattr(samples, field.name))
 
 
-def test_a_reading_from_the_future_is_of_now_and_one_without_a_time_is_none():
+def test_future_time_becomes_now_and_nan_stays():
     samples = replace(PodSamples.filled(3), time_s=np.array([150.0, np.inf, np.nan]))
     np.testing.assert_array_equal(readings.discard_implausible(samples, 100.0).time_s, [100.0, np.nan, np.nan])

@@ -1,4 +1,4 @@
-"""From readings to the state of each workload, one statement at a time."""
+"""The observation of each workload, from the samples of its pods."""
 
 import math
 
@@ -20,13 +20,13 @@ def test_requests_are_summed_over_the_pods_of_each_workload():
     np.testing.assert_array_equal(observation.waiting, [1, np.nan, 5])
 
 
-def test_a_silent_pod_is_left_out_of_sums_and_means_and_shows_as_a_gap():
+def test_silent_pod_is_left_out_and_not_reporting():
     found = first(fleet([3]), time_s=np.array([1000.0, np.nan, 1000.0]), running=8.0, kv_usage=0.5)
     assert (found["ready"], found["reporting"]) == (3, 2)
     assert (found["running"], found["kv_usage"]) == (16, 0.5)
 
 
-def test_absent_stale_and_zero_are_three_things():
+def test_absent_stale_and_zero_readings_differ():
     cluster = fleet([1, 1, 1])
     found, _ = seen(cluster, time_s=np.array([np.nan, 930.0, 1000.0]), running=0.0)
     np.testing.assert_array_equal(found.reporting, [0, 0, 1])
@@ -34,37 +34,37 @@ def test_absent_stale_and_zero_are_three_things():
     np.testing.assert_array_equal(found.age_s, [np.nan, np.nan, 0])
 
 
-def test_a_pod_that_was_last_heard_asleep_is_silent_and_not_asleep():
+def test_sleeping_pod_is_not_asleep_when_its_reading_is_stale():
     found = first(fleet([2]), time_s=np.array([1000.0, 900.0]), asleep=np.array([0.0, 1.0]))
     assert (found["reporting"], found["asleep"]) == (1, 0)
 
 
-def test_a_pod_whose_queue_is_not_told_does_not_report():
+def test_pod_does_not_report_when_its_queue_is_unknown():
     assert first(fleet([2]), waiting=np.array([np.nan, 0.0]))["reporting"] == 1
 
 
-def test_the_age_is_that_of_the_oldest_reading_that_counts():
+def test_age_is_that_of_the_oldest_trusted_reading():
     assert first(fleet([3]), time_s=np.array([995.0, 960.0, 900.0]))["age_s"] == 40
 
 
-def test_leaving_pods_serve_nothing_and_hold_their_gpus():
+def test_terminating_pods_do_not_serve():
     cluster = fleet([3], pod_terminating=np.array([False, False, True]))
     found = first(cluster, running=5.0)
     assert (found["ready"], found["terminating"], found["running"]) == (2, 1, 10)
 
 
 @pytest.mark.parametrize("why", [reason for reason in PendingClass if reason is not PendingClass.NONE])
-def test_pods_that_waiting_does_not_help_are_not_on_their_way(why):
+def test_pods_with_a_pending_class_are_not_starting(why):
     cluster = fleet([1], [2], pod_pending=np.array([0, 0, why]))
     found = first(cluster)
     assert (found["ready"], found["starting"], found["pending"]) == (1, 1, 1)
 
 
-def test_a_ready_pod_that_crashed_before_counts_as_ready():
+def test_ready_pod_is_not_pending_when_it_crashed_before():
     assert first(fleet([1], pod_pending=np.array([PendingClass.CRASH_LOOP])))["pending"] == 0
 
 
-def test_a_pod_just_ready_and_never_read_is_joining_and_an_old_silent_one_is_not():
+def test_pod_is_newly_ready_until_its_first_reading():
     ready_s = np.array([500.0, 990.0, 500.0])
     cluster = fleet([3], pod_ready_s=ready_s)
     heard = np.array([1000.0, np.nan, np.nan])
@@ -72,7 +72,7 @@ def test_a_pod_just_ready_and_never_read_is_joining_and_an_old_silent_one_is_not
     assert (found["ready"], found["reporting"], found["newly_ready"]) == (3, 1, 1)
 
 
-def test_a_pod_that_was_read_before_it_fell_silent_is_not_joining():
+def test_silent_pod_is_not_newly_ready_when_it_had_a_reading():
     cluster = fleet([1], pod_ready_s=np.array([990.0]))
     _, memory = seen(cluster, 1000.0)
     observation, _ = seen(cluster, 1005.0, memory, time_s=np.nan)
@@ -82,29 +82,29 @@ def test_a_pod_that_was_read_before_it_fell_silent_is_not_joining():
 # --- sleeping engines
 
 
-def test_a_sleeping_engine_hides_its_queue_and_load_tells_it():
+def test_load_endpoint_shows_the_queue_of_a_sleeping_engine():
     asleep = columns((DATA / "sleeping-queued.prom").read_text())
     assert (asleep["running"], asleep["waiting"], asleep["asleep"]) == (0, 0, 1)
     found = first(fleet([1]), **asleep, held=6.0)
     assert (found["asleep"], found["waiting"]) == (1, 6)
 
 
-def test_load_is_not_added_to_gauges_that_already_show_it():
+def test_load_endpoint_is_not_added_to_gauges():
     found = first(fleet([1]), asleep=1.0, running=4.0, waiting=4.0, held=9.0)
     assert (found["running"], found["waiting"]) == (4, 5)
 
 
-def test_load_of_an_awake_engine_counts_nothing_twice():
-    """/load counts requests that are not yet in the engine, so it may be one or two more."""
+def test_load_endpoint_is_ignored_when_the_engine_is_awake():
+    """/load also counts requests that are not in the engine yet, so it may be higher by one or two."""
     found = first(fleet([1]), asleep=0.0, running=4.0, waiting=30.0, held=36.0)
     assert (found["running"], found["waiting"]) == (4, 30)
 
 
-def test_without_load_a_sleeping_engine_shows_what_it_says():
+def test_gauges_count_when_there_is_no_load_endpoint():
     assert first(fleet([1]), asleep=1.0)["waiting"] == 0
 
 
-def test_the_empty_cache_of_a_sleeping_engine_does_not_hide_the_full_one_of_its_neighbour():
+def test_kv_usage_ignores_sleeping_engines():
     found = first(fleet([2]), asleep=np.array([1.0, 0.0]), kv_usage=np.array([0.0, 0.9]))
     assert found["kv_usage"] == 0.9
 
@@ -112,14 +112,14 @@ def test_the_empty_cache_of_a_sleeping_engine_does_not_hide_the_full_one_of_its_
 # --- rates
 
 
-def test_the_first_tick_knows_no_rates_and_the_second_does():
+def test_rates_are_known_from_the_second_tick():
     cluster = fleet([2])
     _, memory = seen(cluster, 1000.0, generation_tokens=500.0)
     observation, _ = seen(cluster, 1010.0, memory, generation_tokens=np.array([1500.0, 500.0]))
     assert observation.generation_tokens_per_s[0] == pytest.approx(100)
 
 
-def test_rates_are_unknown_where_the_counter_is_absent_and_zero_where_it_stands():
+def test_rate_is_nan_without_a_counter_and_0_when_it_stands():
     cluster = fleet([1])
     _, memory = seen(cluster, 1000.0, preemptions=np.nan)
     observation, _ = seen(cluster, 1010.0, memory, preemptions=np.nan)
@@ -131,7 +131,7 @@ def test_rates_are_unknown_where_the_counter_is_absent_and_zero_where_it_stands(
 
 
 def lengths(load, *, tokens=300.0, every_s=5.0):
-    """Tick through (seconds, requests per second), each of so many tokens; return the last observation."""
+    """Tick through (seconds, requests per second), with so many tokens per request; return the last observation."""
     story, made, ended = Story(spec()), 0.0, 0.0
     for duration_s, per_s in load:
         for _ in range(int(duration_s / every_s)):
@@ -141,11 +141,11 @@ def lengths(load, *, tokens=300.0, every_s=5.0):
     return decision.observation
 
 
-def test_tokens_per_request_are_learned_from_what_is_written_and_what_ends():
+def test_tokens_per_request_are_learned_from_counters():
     assert lengths([(300, 2.0)]).output_tokens[0] == pytest.approx(300)
 
 
-def test_before_a_request_has_ended_nothing_is_known_of_their_length():
+def test_tokens_per_request_are_nan_before_a_request_ended():
     story = Story(spec())
     story.tick(fleet([1]), generation_tokens=0.0)
     decision = story.tick(fleet([1]), generation_tokens=400.0, first_tokens=1.0, running=1.0)
@@ -153,8 +153,8 @@ def test_before_a_request_has_ended_nothing_is_known_of_their_length():
 
 
 @pytest.mark.slow
-def test_an_idle_night_and_the_first_requests_after_it_leave_the_length_alone():
-    """Rates fade towards zero without reaching it: their ratio must not be trusted then."""
+def test_tokens_per_request_stay_after_an_idle_night():
+    """Averaged rates approach zero without reaching it; then their ratio is not used."""
     story, tokens, ended = Story(spec()), 0.0, 0.0
     for _ in range(60):
         tokens, ended = tokens + 3000, ended + 10
@@ -167,7 +167,7 @@ def test_an_idle_night_and_the_first_requests_after_it_leave_the_length_alone():
     assert decision.observation.queue_wait_s[0] < 300
 
 
-def test_an_empty_queue_waits_for_nothing_and_an_unknown_one_is_unknown():
+def test_queue_wait_is_0_when_empty_and_nan_when_unknown():
     story = Story(spec(2))
     cluster = fleet([1, 1])
     story.tick(cluster, generation_tokens=0.0)
@@ -176,8 +176,8 @@ def test_an_empty_queue_waits_for_nothing_and_an_unknown_one_is_unknown():
 
 
 @pytest.mark.slow
-def test_the_wait_of_a_queue_rests_on_the_rate_since_work_began():
-    """27 waiting, 350 tokens/s and 100 tokens a request: 27 x 100 / 350 = 7.7 s, however long nothing was written."""
+def test_queue_wait_uses_the_rate_since_work_began():
+    """27 waiting, 350 tokens/s and 100 tokens per request give 27 x 100 / 350 = 7.7 s, after any idle time."""
     story, cluster = Story(spec(concurrency=np.nan)), fleet([1])
     for step in range(120):  # ten requests of 100 tokens each
         done = 10.0 * step
@@ -188,8 +188,8 @@ def test_the_wait_of_a_queue_rests_on_the_rate_since_work_began():
     assert found.queue_wait_s[0] == pytest.approx(7.7, rel=0.02)
 
 
-def test_the_wait_of_a_queue_is_that_of_the_worst_pod():
-    """8 running and 264 waiting beside 2 and none: 264 x 100 tokens / 267 tokens/s, the other's rate is no help."""
+def test_queue_wait_is_that_of_the_worst_pod():
+    """One pod has 264 waiting requests and generates 267 tokens/s; the rate of the other pod does not help."""
     story, cluster = Story(spec(concurrency=np.nan)), fleet([2])
     each_per_s = np.array([8 / 3, 2 / 3])  # requests of 100 tokens
     for step in range(60):
@@ -200,7 +200,7 @@ def test_the_wait_of_a_queue_is_that_of_the_worst_pod():
     assert found.observation.waiting[0] == 264
 
 
-def test_the_wait_is_unknown_when_the_pod_with_the_queue_writes_nothing():
+def test_queue_wait_is_nan_when_its_pod_generates_nothing():
     story, cluster = Story(spec(concurrency=np.nan)), fleet([2])
     for step in range(60):
         done = np.array([0.0, 5.0 * step])
@@ -210,7 +210,7 @@ def test_the_wait_is_unknown_when_the_pod_with_the_queue_writes_nothing():
 
 
 @pytest.mark.slow
-def test_the_wait_of_a_queue_that_nobody_serves_cannot_be_told():
+def test_queue_wait_is_nan_when_no_pod_serves_the_queue():
     load = lengths([(300, 2.0), (1200, 0.0)])
     assert load.output_tokens[0] == pytest.approx(300)
     story = Story(spec())
@@ -222,12 +222,12 @@ def test_the_wait_of_a_queue_that_nobody_serves_cannot_be_told():
 
 
 def predicted_waits():
-    """queue_wait_s at each second of the recorded run, and the TTFT quantile beside it."""
+    """queue_wait_s and the TTFT quantile at each second of the recorded run."""
     return {round(t): decision.observation for t, decision in replay("load", spec())}
 
 
-def test_the_wait_of_the_queue_predicts_what_the_last_in_line_then_really_waited():
-    """Finding 4: the histogram says 5 s when the last in line is to wait 35."""
+def test_queue_wait_predicts_the_wait_of_the_last_request():
+    """The TTFT histogram shows 5 s when the last request is to wait 35 s."""
     observed = predicted_waits()
     for second in range(30, 76):
         really = max(client.t_s + client.ttft_s - second for client in clients("load") if client.t_s < second - 0.05)
@@ -240,7 +240,7 @@ def test_the_wait_of_the_queue_predicts_what_the_last_in_line_then_really_waited
     assert observed[40].queue_wait_s[0] == pytest.approx(longest, rel=0.2)
 
 
-def test_the_ttft_histogram_lags_and_is_worst_when_the_queue_is_gone():
+def test_ttft_quantile_lags_behind_the_queue():
     observed = predicted_waits()
     assert observed[40].ttft_s[0] < 0.25 * observed[40].queue_wait_s[0]
     assert observed[80].waiting[0] == 0
@@ -248,26 +248,26 @@ def test_the_ttft_histogram_lags_and_is_worst_when_the_queue_is_gone():
     assert observed[80].ttft_s[0] > 30
 
 
-def test_tokens_per_request_of_the_recorded_run_are_those_its_clients_got():
+def test_tokens_per_request_match_those_of_recorded_clients():
     observed = predicted_waits()
     truth = [client.tokens for client in clients("load") if client.t_s + client.e2e_s < 100]
     assert observed[100].output_tokens[0] == pytest.approx(sum(truth) / len(truth), rel=0.1)
 
 
 @pytest.mark.slow
-def test_a_queue_for_slots_leaves_the_cache_low_and_one_for_the_cache_leaves_the_slots_empty():
-    """Finding 5, both ways round."""
+def test_queues_for_slots_and_for_the_cache_look_different():
+    """A queue for slots leaves the cache low; a queue for the cache leaves slots empty."""
     slots = [d.observation for _, d in replay("load", spec()) if d.observation.waiting[0] >= 20]
     assert max(o.kv_usage[0] for o in slots) <= 0.7
     assert {o.running[0] for o in slots} <= {3.0, 4.0}  # 3 for one scrape at a time
     cache = [d.observation for _, d in replay("kv-bound", spec()) if d.observation.waiting[0] >= 15]
     assert np.median([o.kv_usage[0] for o in cache]) > 0.8
     assert max(o.running[0] for o in cache) <= 6  # of 16 slots
-    assert max(o.preemptions_per_s[0] for o in cache) > 0.2  # the only trace of the work lost
+    assert max(o.preemptions_per_s[0] for o in cache) > 0.2  # only preemptions show the lost work
 
 
-def test_arrivals_of_the_recorded_run_are_counted_though_no_counter_tells_them():
-    """Finding 8: what ended and the change of what is in flight are what came, to the request."""
+def test_arrivals_match_the_recorded_run_without_a_counter():
+    """Arrivals equal the ended requests plus the change of those in flight."""
     arrived, in_flight = 0.0, 0.0
     for t, decision in replay("load", spec()):
         found = decision.observation
@@ -278,8 +278,8 @@ def test_arrivals_of_the_recorded_run_are_counted_though_no_counter_tells_them()
     assert arrived == 60
 
 
-def test_requests_that_clients_give_up_leave_the_queue_and_no_trace_in_the_counters():
-    """Finding 6: in flight falls, nothing ends; arrivals must not go up by it."""
+def test_arrivals_do_not_grow_when_clients_give_up():
+    """Requests in flight fall while none ends; arrivals do not grow."""
     story = Story(spec(cold_start_s=60.0))
     story.watch(fleet([1]), 60, running=10.0, waiting=40.0)
     before = story.memory.workloads.observe.arrivals.per_s[0]
@@ -288,8 +288,8 @@ def test_requests_that_clients_give_up_leave_the_queue_and_no_trace_in_the_count
     assert story.memory.workloads.observe.arrivals.per_s[0] <= before
 
 
-def test_data_parallel_ranks_arrive_folded():
-    """Finding 9: running and waiting are sums over engines, KV usage is the largest."""
+def test_data_parallel_ranks_arrive_aggregated():
+    """Running and waiting are sums over engines, KV-cache usage is the largest."""
     found = first(fleet([1]), **columns((DATA / "dp2-saturated.prom").read_text()))
     assert found["running"] + found["waiting"] == 24
     assert 0 < found["kv_usage"] <= 1
@@ -301,12 +301,12 @@ def test_data_parallel_ranks_arrive_folded():
 GPU = {"gpu_time_s": 995.0, "fb_usage": 0.9, "tensor_active": 0.0, "sm_active": 0.0, "dram_active": 0.0}
 
 
-def test_without_gpu_metrics_nobody_is_loaded_active_or_idle():
+def test_gpu_columns_are_nan_without_gpu_metrics():
     found = first(fleet([2]))
     assert all(math.isnan(found[name]) for name in ("gpu_loaded", "gpu_active", "loaded_idle_s"))
 
 
-def test_the_framebuffer_alone_tells_loaded_and_not_idle():
+def test_framebuffer_alone_shows_loaded_but_not_idle():
     found = first(fleet([2]), gpu_time_s=995.0, fb_usage=np.array([0.9, 0.02]))
     assert found["gpu_loaded"] == 1
     assert math.isnan(found["gpu_active"])
@@ -314,11 +314,11 @@ def test_the_framebuffer_alone_tells_loaded_and_not_idle():
 
 
 @pytest.mark.parametrize("witness", ["tensor_active", "sm_active", "dram_active"])
-def test_any_unit_at_work_is_activity(witness):
+def test_gpu_is_active_when_any_unit_works(witness):
     assert first(fleet([2]), **{**GPU, witness: np.array([0.3, 0.0])})["gpu_active"] == 1
 
 
-def test_an_old_gpu_reading_is_unknown():
+def test_old_gpu_reading_is_ignored():
     found = first(fleet([1]), **{**GPU, "gpu_time_s": 1000.0 - MAX_GPU_AGE_S - 1})
     assert math.isnan(found["gpu_loaded"])
     assert math.isnan(found["gpu_active"])
@@ -332,27 +332,27 @@ def idle_seconds(for_s=60.0, every_s=5.0, **columns):
     return story.memory.workloads.observe.loaded_idle_s[0]
 
 
-def test_loaded_and_idle_seconds_add_up_over_replicas_and_time():
+def test_loaded_idle_seconds_add_up_over_replicas_and_time():
     assert idle_seconds() == pytest.approx(120)
 
 
-def test_a_gpu_at_work_or_an_engine_with_requests_is_not_idle():
+def test_pod_is_not_idle_when_its_gpu_or_engine_works():
     assert idle_seconds(tensor_active=np.array([0.2, 0.0])) == pytest.approx(60)
     assert idle_seconds(running=np.array([0.0, 1.0])) == pytest.approx(60)
 
 
-def test_an_engine_that_does_not_answer_is_not_called_idle():
+def test_pod_is_not_idle_when_its_engine_does_not_answer():
     assert idle_seconds(running=np.array([np.nan, 0.0])) == pytest.approx(60)
 
 
-def test_of_a_long_pause_of_the_daemon_no_idleness_is_claimed():
+def test_long_pause_of_the_daemon_adds_no_idle_time():
     assert idle_seconds(for_s=7200.0, every_s=3600.0) <= 2 * 2 * MAX_GPU_AGE_S
 
 
 # --- latency
 
 
-def test_latency_is_weighted_by_what_each_pod_did():
+def test_latency_is_weighted_by_the_rate_of_each_pod():
     story, cluster = Story(spec()), fleet([2])
     story.tick(cluster, 5, first_tokens=0.0, generation_tokens=0.0)
     found = story.tick(
@@ -367,7 +367,7 @@ def test_latency_is_weighted_by_what_each_pod_did():
     assert found.itl_s[0] == pytest.approx(0.04)
 
 
-def test_a_pod_that_nobody_asked_says_nothing_of_latency():
+def test_pod_without_requests_does_not_change_the_latency():
     found = first(fleet([2]), ttft_s=np.array([np.nan, 3.0]))
     assert found["ttft_s"] == pytest.approx(3.0)
     assert math.isnan(first(fleet([2]))["ttft_s"])
@@ -376,7 +376,7 @@ def test_a_pod_that_nobody_asked_says_nothing_of_latency():
 # --- in front
 
 
-def test_a_gateway_that_fell_silent_is_unknown_and_an_empty_one_is_empty():
+def test_gateway_is_nan_when_silent_and_0_when_empty():
     cluster = fleet([0])
     assert first(cluster, gateway_waiting=0.0)["gateway_waiting"] == 0
     assert math.isnan(first(cluster, gateway_waiting=5.0, gateway_time_s=900.0)["gateway_waiting"])
@@ -386,7 +386,7 @@ def test_a_gateway_that_fell_silent_is_unknown_and_an_empty_one_is_empty():
 # --- rows
 
 
-def test_a_hostile_pod_does_not_reach_its_neighbours():
+def test_hostile_pod_does_not_affect_other_workloads():
     cluster = fleet([2, 1])
     wild = {name: np.array([value, 3.0, 5.0]) for name, value in (("running", 1e300), ("waiting", -9.0))}
     found, memory = seen(cluster, generation_tokens=np.array([np.inf, 1.0, 1.0]), **wild)
@@ -395,20 +395,20 @@ def test_a_hostile_pod_does_not_reach_its_neighbours():
     assert np.isfinite(memory.pods.counters.counter[1, 1:]).all()
 
 
-def test_an_empty_cluster_is_an_empty_observation():
+def test_empty_cluster_has_an_empty_observation():
     observation, memory = seen(fleet([]))
     assert len(observation.ready) == 0
     assert len(memory.pods.counters.time_s) == 0
 
 
-def test_of_a_long_pause_no_more_is_loaded_and_idle_than_a_reading_lasts():
+def test_loaded_idle_time_of_a_long_pause_is_limited():
     story = Story(spec())
     for pause_s in (5.0, 3600.0):
         story.tick(fleet([1]), pause_s, **{**GPU, "gpu_time_s": story.now_s + pause_s})
     assert story.memory.workloads.observe.loaded_idle_s[0] == MAX_GPU_AGE_S
 
 
-def test_a_gateway_that_told_nothing_for_a_day_is_waited_for_no_longer():
+def test_gateway_is_forgotten_when_silent_for_a_day():
     story = Story(spec())
     story.tick(fleet([1]), gateway_waiting=0.0)
     last = story.tick(fleet([1]), GATEWAY_REMEMBERED_S)

@@ -1,4 +1,4 @@
-"""What every table of columns can do, and tables in tables."""
+"""Operations of tables of columns, and of tables within tables."""
 
 from __future__ import annotations
 
@@ -56,26 +56,26 @@ def same(one, other):
         np.testing.assert_array_equal(column, other.columns()[place], err_msg=place)
 
 
-def test_columns_of_tables_in_tables_have_the_place_of_their_table_before_their_own():
+def test_path_of_a_column_begins_with_its_table():
     table = outer(1.0, 2.0)
     places = ("plain", "cost", "inner.time_s", "inner.count", "passing.time_s", "passing.count")
     assert tuple(table.columns()) == places
     assert table.columns()["passing.count"] is table.passing.count
 
 
-def test_a_blank_table_knows_nothing_but_for_tables_that_begin_in_their_way():
+def test_blank_tables_are_nan_unless_their_type_says_otherwise():
     blank = Outer.blank(2)
     assert np.isnan(blank.plain).all()
     assert np.isnan(blank.inner.time_s).all()
     assert blank.passing.count.tolist() == [[0.0, 0.0], [0.0, 0.0]]
 
 
-def test_rows_are_taken_and_joined_in_all_tables():
+def test_take_and_stack_include_inner_tables():
     same(outer(1.0, 2.0, 3.0).take(np.array([2, 0])), outer(3.0, 1.0))
     same(Outer.stack([outer(1.0), outer(2.0, 3.0)]), outer(1.0, 2.0, 3.0))
 
 
-def test_columns_that_are_changed_are_those_of_their_place_and_all_else_stays():
+def test_with_columns_replaces_only_the_given_paths():
     before, other = outer(1.0, 2.0), np.array([7.0, 8.0])
     after = before.with_columns({"cost": other, "passing.time_s": other})
     assert after.cost is after.passing.time_s is other
@@ -84,7 +84,7 @@ def test_columns_that_are_changed_are_those_of_their_place_and_all_else_stays():
     assert before.with_columns({"rules.passing.time_s": other}, "rules.").passing.time_s is other
 
 
-def test_a_column_is_marked_as_it_is_itself_and_as_the_table_it_is_in():
+def test_marks_of_a_column_include_those_of_its_table():
     assert Outer.marks() == {
         "plain": set(),
         "cost": {PER_STRATEGY_SET, PER_OBJECTIVE},
@@ -99,20 +99,20 @@ IDS = st.lists(st.integers(0, 20), unique=True)
 
 
 @given(IDS, IDS)
-def test_ids_are_found_where_they_stand_and_nowhere_else(wanted: list[int], among: list[int]):
-    place, known = find_ids(np.array(wanted, np.int64), np.sort(np.array(among, np.int64)))
-    assert known.tolist() == [each in among for each in wanted]
-    assert place.tolist() == [sorted(among).index(each) if each in among else 0 for each in wanted]
+def test_find_ids_returns_index_and_presence(ids: list[int], among: list[int]):
+    index, known = find_ids(np.array(ids, np.int64), np.sort(np.array(among, np.int64)))
+    assert known.tolist() == [each in among for each in ids]
+    assert index.tolist() == [sorted(among).index(each) if each in among else 0 for each in ids]
 
 
-def test_no_replicas_are_none_and_not_less():
+def test_ceil_replicas_rounds_up_but_ignores_rounding_errors():
     filled = ceil_replicas(np.array([0.0, 1e-12, 0.2, 3.2, 4.0000000001, np.nan]))
     assert filled.tolist()[:5] == [0, 0, 1, 4, 4]
     assert not np.signbit(filled[:5]).any()
     assert np.isnan(filled[5])
 
 
-def test_some_fields_are_exchanged_and_the_table_stays_as_it_was():
+def test_replace_copies_the_table_and_shares_other_columns():
     before = Inner(np.zeros(2), np.ones((2, 2)))
     after = replace(before, time_s=np.full(2, 5.0))
     assert type(after) is Inner
@@ -121,6 +121,6 @@ def test_some_fields_are_exchanged_and_the_table_stays_as_it_was():
     assert before.time_s.tolist() == [0, 0]
 
 
-def test_what_is_no_field_cannot_be_exchanged():
+def test_replace_rejects_an_unknown_field():
     with pytest.raises(TypeError, match="Inner has no field tims_s"):
         replace(Inner.blank(1), tims_s=np.zeros(1))

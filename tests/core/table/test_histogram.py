@@ -1,4 +1,4 @@
-"""Quantiles, shares and windows of cumulative buckets; the second source is a slow version in plain Python."""
+"""Quantiles, fractions and windows of cumulative buckets, compared with a slow version in plain Python."""
 
 import itertools
 import math
@@ -67,9 +67,7 @@ def plain_share(limit: float, bounds: list[float], counts: list[float]) -> float
 
 @settings(max_examples=100)
 @given(histograms(rows=4), st.floats(0.01, 1.0))
-def test_a_quantile_equals_the_slow_version_in_every_row(
-    given: tuple[list[float], list[list[float]]], q: float
-) -> None:
+def test_quantile_equals_the_plain_version_in_every_row(given: tuple[list[float], list[list[float]]], q: float) -> None:
     bounds, counts = given
     expected = [plain_quantile(q, bounds, row) for row in counts]
     np.testing.assert_allclose(quantile(q, np.array(bounds), np.array(counts)), expected, rtol=1e-12)
@@ -77,7 +75,7 @@ def test_a_quantile_equals_the_slow_version_in_every_row(
 
 @settings(max_examples=100)
 @given(histograms(rows=4), st.floats(0.0, 150.0))
-def test_a_share_equals_the_slow_version_in_every_row(
+def test_fraction_within_equals_the_plain_version_in_every_row(
     given: tuple[list[float], list[list[float]]], limit: float
 ) -> None:
     bounds, counts = given
@@ -88,7 +86,7 @@ def test_a_share_equals_the_slow_version_in_every_row(
 
 @settings(max_examples=100)
 @given(histograms(), st.floats(0.01, 1.0), st.floats(0.01, 1.0))
-def test_a_higher_quantile_is_never_smaller(
+def test_higher_quantiles_are_never_smaller(
     given: tuple[list[float], list[list[float]]], one: float, other: float
 ) -> None:
     bounds, counts = np.array(given[0]), np.array(given[1][0])
@@ -98,7 +96,7 @@ def test_a_higher_quantile_is_never_smaller(
 
 @settings(max_examples=100)
 @given(histograms(), st.floats(0.05, 0.95))
-def test_the_share_within_a_quantile_is_that_quantile(given: tuple[list[float], list[list[float]]], q: float) -> None:
+def test_fraction_within_a_quantile_is_that_quantile(given: tuple[list[float], list[list[float]]], q: float) -> None:
     bounds, counts = np.array(given[0]), np.array(given[1][0])
     value = float(quantile(q, bounds, counts))
     if math.isnan(value) or value >= bounds[-2]:
@@ -108,7 +106,7 @@ def test_the_share_within_a_quantile_is_that_quantile(given: tuple[list[float], 
 
 @settings(max_examples=100)
 @given(histograms(rows=4), st.floats(0.0, 150.0))
-def test_the_count_within_a_limit_is_its_share_of_all_and_grows_with_the_limit(
+def test_count_within_equals_its_fraction_and_grows_with_limits(
     given: tuple[list[float], list[list[float]]], limit: float
 ) -> None:
     bounds, counts = np.array(given[0]), np.array(given[1])
@@ -118,7 +116,7 @@ def test_the_count_within_a_limit_is_its_share_of_all_and_grows_with_the_limit(
     assert (count <= count_within(limit * 1.5, bounds, counts) + 1e-9).all()
 
 
-def test_a_limit_takes_whole_buckets_and_a_part_of_the_one_it_cuts() -> None:
+def test_limit_includes_whole_buckets_and_part_of_the_last() -> None:
     bounds = np.array([1.0, 2.0, 4.0, INF])
     assert find_limit(3.0, bounds) == LimitPosition(2.0, 4.0, 0.5)
     assert find_limit(0.25, bounds) == LimitPosition(0.0, 1.0, 0.25)
@@ -129,45 +127,45 @@ def test_a_limit_takes_whole_buckets_and_a_part_of_the_one_it_cuts() -> None:
     assert find_limit(math.nan, bounds) is find_limit(1.0, np.array([INF])) is None
 
 
-def test_a_count_within_no_limit_or_without_a_finite_bound_is_unknown() -> None:
+def test_count_is_nan_without_a_limit_or_finite_bound() -> None:
     assert np.isnan(count_within(math.nan, np.array([1.0, INF]), np.array([3.0, 5.0])))
     assert np.isnan(count_within(1.0, np.array([INF]), np.array([5.0])))
 
 
-def test_nobody_asked_is_no_quantile_and_no_share() -> None:
+def test_quantile_and_fraction_are_nan_without_observations() -> None:
     bounds, counts = np.array([1.0, 2.0, INF]), np.zeros((3, 3))
     assert np.isnan(quantile(0.95, bounds, counts)).all()
     assert np.isnan(fraction_within(1.0, bounds, counts)).all()
 
 
-def test_all_beyond_the_last_bound_gives_the_highest_finite_bound_and_no_share() -> None:
+def test_quantile_is_the_highest_finite_bound_when_beyond_it() -> None:
     bounds, counts = np.array([1.0, 2.0, INF]), np.array([0.0, 0.0, 7.0])
     assert quantile(0.5, bounds, counts) == 2.0
     assert fraction_within(100.0, bounds, counts) == 0.0
 
 
-def test_the_example_of_the_docstring_holds() -> None:
+def test_quantile_matches_the_example_of_its_docstring() -> None:
     assert quantile(0.5, np.array([1.0, 2.0, INF]), np.array([4.0, 8.0, 10.0])) == 1.25
 
 
-def test_a_histogram_without_a_finite_bound_or_without_infinity_has_no_quantile() -> None:
+def test_quantile_is_nan_without_a_finite_bound_or_infinity() -> None:
     assert np.isnan(quantile(0.5, np.array([INF]), np.array([5.0])))
     assert np.isnan(quantile(0.5, np.array([1.0, 2.0]), np.array([1.0, 5.0])))
 
 
-def test_a_quantile_outside_of_0_to_1_is_refused_by_its_value() -> None:
+def test_quantile_outside_0_to_1_is_rejected_with_its_value() -> None:
     with pytest.raises(ValueError, match=r"quantile 1\.5"):
         quantile(1.5, np.array([1.0, INF]), np.array([1.0, 1.0]))
 
 
-def test_a_counter_that_went_back_counts_from_zero_and_unknown_stays_unknown() -> None:
+def test_increase_counts_from_zero_after_a_reset_and_keeps_nan() -> None:
     before, after = np.array([5.0, 5.0, np.nan, 1.0]), np.array([8.0, 2.0, 3.0, np.nan])
     np.testing.assert_array_equal(increase(before, after), [3.0, 2.0, np.nan, np.nan])
 
 
 @settings(max_examples=100)
 @given(st.lists(st.integers(0, 100), min_size=2, max_size=20))
-def test_increases_add_up_to_everything_counted_whatever_the_resets(values: list[int]) -> None:
+def test_increases_sum_to_the_total_across_resets(values: list[int]) -> None:
     column = np.array(values, dtype=float)
     total = 0.0
     for before, after in itertools.pairwise(values):
@@ -175,14 +173,14 @@ def test_increases_add_up_to_everything_counted_whatever_the_resets(values: list
     assert increase(column[:-1], column[1:]).sum() == total
 
 
-def test_histograms_of_equal_bounds_are_added() -> None:
+def test_merge_adds_histograms_of_equal_bounds() -> None:
     bounds = np.array([1.0, INF])
     folded = merge([Histogram(bounds, np.array([1.0, 2.0])), Histogram(bounds, np.array([3.0, 5.0]))])
     assert folded is not None
     np.testing.assert_array_equal(folded.counts, [4.0, 7.0])
 
 
-def test_histograms_of_other_bounds_are_added_where_both_are_exact() -> None:
+def test_merge_keeps_only_common_bounds() -> None:
     fine = Histogram(np.array([1.0, 2.0, 4.0, INF]), np.array([1.0, 2.0, 3.0, 4.0]))
     coarse = Histogram(np.array([2.0, 8.0, INF]), np.array([10.0, 20.0, 30.0]))
     folded = merge([fine, coarse])
@@ -205,43 +203,43 @@ def reading(*counts: float, bounds: tuple[float, ...] = (1.0, 2.0, INF)) -> Hist
     return Histogram(np.array(bounds), np.array(counts))
 
 
-def test_a_window_sees_only_what_happened_within_it() -> None:
+def test_window_counts_only_observations_within_it() -> None:
     window = push_all(HistogramWindow(), [(0.0, reading(100, 100, 100)), (10.0, reading(100, 104, 104))])
-    assert pooled_quantile(0.5, [window]) == 1.5  # the first 100 happened before anybody looked
+    assert pooled_quantile(0.5, [window]) == 1.5  # the first 100 came before the window
     window = push_all(window, [(100.0, reading(100, 104, 104)), (150.0, reading(100, 104, 104))])
-    assert math.isnan(pooled_quantile(0.5, [window]))  # nobody asked for a minute
+    assert math.isnan(pooled_quantile(0.5, [window]))  # no request came for a minute
 
 
-def test_one_reading_alone_is_no_window() -> None:
+def test_window_has_no_quantile_with_one_reading() -> None:
     assert math.isnan(pooled_quantile(0.95, [HistogramWindow().push(0.0, reading(5, 5, 5), 60.0)]))
 
 
-def test_a_restart_in_place_begins_a_new_window() -> None:
+def test_window_restarts_when_counts_fall() -> None:
     window = push_all(HistogramWindow(), [(0.0, reading(900, 1000, 1000)), (5.0, reading(0, 1, 1))])
     assert math.isnan(pooled_quantile(0.95, [window]))
     assert pooled_quantile(0.5, [window.push(10.0, reading(10, 11, 11), 60.0)]) == 0.5
 
 
-def test_a_change_of_bounds_begins_a_new_window_and_never_mixes() -> None:
+def test_window_restarts_when_bounds_change() -> None:
     window = push_all(HistogramWindow(), [(0.0, reading(0, 0, 0)), (5.0, reading(5, 9, 9))])
     window = window.push(10.0, reading(5, 9, 20, bounds=(1.0, 3.0, INF)), 60.0)
     assert math.isnan(pooled_quantile(0.95, [window]))
     assert pooled_quantile(0.5, [window.push(15.0, reading(15, 19, 30, bounds=(1.0, 3.0, INF)), 60.0)]) == 0.5
 
 
-def test_a_long_silence_begins_a_new_window() -> None:
+def test_window_restarts_after_a_long_gap() -> None:
     window = push_all(HistogramWindow(), [(0.0, reading(0, 0, 0)), (5.0, reading(0, 4, 4))])
     assert math.isnan(pooled_quantile(0.5, [window.push(500.0, reading(50, 54, 54), 60.0)]))
 
 
-def test_a_clock_that_stands_still_or_steps_back_begins_a_new_window() -> None:
+def test_window_restarts_when_the_clock_does_not_advance() -> None:
     window = push_all(HistogramWindow(), [(5.0, reading(0, 0, 0)), (5.0, reading(0, 4, 4))])
     assert math.isnan(pooled_quantile(0.5, [window]))
 
 
 @settings(max_examples=100)
 @given(st.lists(st.tuples(st.floats(0.05, 30.0), st.integers(0, 20), st.integers(0, 20)), min_size=2, max_size=200))
-def test_a_window_stays_small_and_reaches_back_as_far_as_asked(steps: list[tuple[float, int, int]]) -> None:
+def test_window_stays_small_and_covers_its_length(steps: list[tuple[float, int, int]]) -> None:
     window, now_s, counts = HistogramWindow(), 0.0, np.zeros(3)
     history: list[tuple[float, np.ndarray]] = []
     for pause_s, low, high in steps:
@@ -261,7 +259,7 @@ def test_a_window_stays_small_and_reaches_back_as_far_as_asked(steps: list[tuple
 
 
 def observed(bounds: list[float], values: list[float]) -> Histogram:
-    """The histogram of some values, made one by one."""
+    """The histogram of some values."""
     return Histogram(np.array(bounds), np.array([sum(value <= bound for value in values) for bound in bounds], float))
 
 
@@ -270,7 +268,7 @@ def observed(bounds: list[float], values: list[float]) -> Histogram:
     st.lists(st.floats(0.0, 12.0), max_size=9),
     st.floats(0.01, 1.0),
 )
-def test_windows_together_have_the_quantile_of_one_histogram_of_all_values(
+def test_pooled_quantile_equals_that_of_all_values_together(
     values: list[list[float]], before: list[float], q: float
 ) -> None:
     bounds = [0.5, 1.0, 2.0, 4.0, 8.0, INF]
@@ -286,7 +284,7 @@ def test_windows_together_have_the_quantile_of_one_histogram_of_all_values(
         assert np.nanmin(own) - 1e-9 <= expected <= np.nanmax(own) + 1e-9
 
 
-def test_a_window_in_which_nothing_was_observed_may_have_any_bounds() -> None:
+def test_pooled_quantile_ignores_bounds_of_idle_windows() -> None:
     busy = push_all(HistogramWindow(), [(0.0, reading(0, 0, 0)), (5.0, reading(0, 4, 4))])
     idle = reading(9, 9, 9, bounds=(3.0, 5.0, INF))
     assert pooled_quantile(0.5, [busy, push_all(HistogramWindow(), [(0.0, idle), (5.0, idle)])]) == 1.5

@@ -1,4 +1,4 @@
-"""The sliding window against a list that forgets nothing."""
+"""The sliding window, compared with a list of all values."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ def extremes(kept, now_s, length_s):
 
 
 @given(events, st.floats(0.5, 300.0), st.floats(0.5, 300.0))
-def test_extremes_cover_at_least_their_length_and_at_most_a_fifteenth_more(steps, high_s, low_s):
+def test_extremes_cover_their_length_and_at_most_1_15_more(steps, high_s, low_s):
     now_s, kept, seen = 1000.0, SlidingWindow.blank(1), []
     for gap_s, value in steps:
         now_s += gap_s
@@ -37,17 +37,17 @@ def test_extremes_cover_at_least_their_length_and_at_most_a_fifteenth_more(steps
         assert must <= found <= may
 
 
-def test_nothing_pushed_is_unknown():
+def test_extremes_are_nan_without_values():
     assert np.isnan(extremes(SlidingWindow.blank(3), 5.0, np.full(3, 60.0))).all()
 
 
-def test_unknown_values_leave_no_trace():
+def test_nan_values_are_ignored():
     kept, *_ = pushed(SlidingWindow.blank(1), [7.0], 10.0, np.array([60.0]))
     kept, *found = pushed(kept, [np.nan], 11.0, np.array([60.0]))
     assert np.ravel(found).tolist() == [7.0, 7.0]
 
 
-def test_rows_of_different_length_do_not_disturb_each_other():
+def test_rows_may_differ_in_length():
     length = np.array([10.0, 1000.0])
     kept, *_ = pushed(SlidingWindow.blank(2), [5.0, 5.0], 100.0, length)
     kept, highest, lowest = pushed(kept, [1.0, 7.0], 150.0, length)
@@ -55,7 +55,7 @@ def test_rows_of_different_length_do_not_disturb_each_other():
     assert lowest.tolist() == [1.0, 5.0]
 
 
-def test_a_window_of_length_zero_remembers_only_the_present():
+def test_window_of_length_zero_has_only_the_present_value():
     length = np.array([0.0])
     kept, *_ = pushed(SlidingWindow.blank(1), [5.0], 100.0, length)
     kept, highest, _ = pushed(kept, [1.0], 100.5, length)
@@ -69,8 +69,8 @@ changes = st.lists(
 
 @pytest.mark.slow
 @given(changes)
-def test_a_changing_length_never_covers_less_than_it_says(steps):
-    """A new policy: what was wanted within its window still counts, for up to one window more."""
+def test_window_covers_its_length_when_the_length_changes(steps):
+    """A new policy may change the length; earlier values may count for up to one window more."""
     now_s, kept, seen, last_s = 1000.0, SlidingWindow.blank(1), [], 300.0
     for gap_s, value, length_s in steps:
         now_s, last_s = now_s + gap_s, length_s
@@ -84,7 +84,7 @@ def test_a_changing_length_never_covers_less_than_it_says(steps):
         assert not seen or max(must) <= found <= max(may)
 
 
-def test_a_row_without_a_length_remembers_nothing_and_disturbs_nobody():
+def test_row_without_a_length_has_no_extremes():
     length = np.array([np.nan, 60.0])
     kept, *_ = pushed(SlidingWindow.blank(2), [5.0, 6.0], 100.0, length)
     np.testing.assert_array_equal(extremes(kept, 101.0, length), [[np.nan, 6.0]] * 2)
