@@ -205,9 +205,9 @@ def _strongest(row: Row) -> Signal | None:
 
 def _complete(row: Row, kinds: Counter[str]) -> None:
     """Assert that every group of pods that does not serve has a clause."""
-    assert bool(kinds["not_running"]) == (row.seen("missing") > 0 or row.seen("blocked") > 0)
+    assert bool(kinds["not_running"]) == (row.seen("missing_pods") > 0 or row.seen("pending") > 0)
     assert bool(kinds["no_progress"]) == (row.seen("stuck") > 0)
-    assert bool(kinds["queue_apart"]) == (row.seen("apart") > 0)
+    assert bool(kinds["queue_apart"]) == (row.seen("queue_outliers") > 0)
     assert bool(kinds["queue_at_gateway"]) == (row.seen("gateway_stuck") > 0)
 
 
@@ -225,12 +225,12 @@ def _of_all(row: Row, value: float) -> float:
     stuck, reporting = or_zero(row.seen("stuck")), row.seen("reporting")
     if reporting <= stuck:
         return value if stuck > 0 else math.nan
-    return value * (row.seen("ready") - row.seen("joining") - stuck) / (reporting - stuck)
+    return value * (row.seen("ready") - row.seen("newly_ready") - stuck) / (reporting - stuck)
 
 
 def _adds_up(row: Row, signal: Signal, awake: float) -> None:
     """Assert that the recommendation is for so many awake replicas, and those that serve nothing on top."""
-    stuck, asleep, replaced = or_zero(row.seen("stuck")), row.seen("asleep"), or_zero(row.seen("replaced"))
+    stuck, asleep, replaced = or_zero(row.seen("stuck")), row.seen("asleep"), or_zero(row.seen("stuck_replaced"))
     least = max(awake, 1.0) if replaced > 0 else awake
     more = awake > row.seen("ready") - asleep - stuck
     expected = least + (asleep if more else 0.0) + replaced
@@ -244,16 +244,16 @@ ON_TOP = rf"(?:, with (?:{NUMBER} asleep)?(?: and )?(?:{NUMBER} stuck)?)?"
 
 def _read_from(row: Row, reporting: str | None, ready: str | None) -> None:
     if reporting is None or ready is None:
-        assert not row.seen("reporting") < row.seen("ready") - row.seen("joining")
+        assert not row.seen("reporting") < row.seen("ready") - row.seen("newly_ready")
         return
     same(reporting, row.seen("reporting"))
-    same(ready, row.seen("ready") - row.seen("joining"))
+    same(ready, row.seen("ready") - row.seen("newly_ready"))
     assert float(reporting) < float(ready)
 
 
 def _on_top(row: Row, asleep: str | None, stuck: str | None) -> None:
     same(asleep or "0", row.seen("asleep"))
-    same(stuck or "0", or_zero(row.seen("replaced")))
+    same(stuck or "0", or_zero(row.seen("stuck_replaced")))
 
 
 def _each(row: Row, column: str, usage: str | None, assumed: str | None, each: str) -> float:
@@ -375,7 +375,7 @@ def wake(row: Row, match: re.Match[str]) -> None:
 def stand_in(row: Row, match: re.Match[str]) -> None:
     number, left, stuck = match.groups()
     _speaks(row, Signal.WAKE, number)
-    assert float(number) == row.seen("stand_in") == row.seen("stuck") + 1
+    assert float(number) == row.seen("stuck_min_replicas") == row.seen("stuck") + 1
     same(stuck, row.seen("stuck"))
     same_time(left, min(2 * row.seen("cold_start_s") + 120, 1800) - row.seen("stuck_s"))
 
@@ -790,7 +790,7 @@ def nodes_hold(row: Row, match: re.Match[str]) -> None:
 def halted(row: Row, match: re.Match[str]) -> None:
     same(match[1], row.stage(Stage.ALLOCATION))
     assert row.stage(Stage.ALLOCATION) == row.seen("replicas") < row.stage(Stage.VARIANT)
-    assert row.seen("missing") > 0 or row.seen("blocked") > 0
+    assert row.seen("missing_pods") > 0 or row.seen("pending") > 0
 
 
 @clause(rf"(.+), of which the pool of {NUMBER} .+ allocates {NUMBER}", Stage.ALLOCATION)
@@ -857,8 +857,8 @@ def not_running(row: Row, match: re.Match[str]) -> None:
     fleet, parts = row.inp.fleet, match[1].split(" and ")
     pods = (fleet.pod_workload == row.row) & ~fleet.pod_ready & ~fleet.pod_terminating
     expected = Counter({what: int(np.sum(fleet.pod_pending[pods] == why)) for what, why in PENDING.items()})
-    expected["no pod"] = round(row.seen("missing"))
-    expected["not ready (starting for too long)"] = round(row.seen("blocked")) - sum(
+    expected["no pod"] = round(row.seen("missing_pods"))
+    expected["not ready (starting for too long)"] = round(row.seen("pending")) - sum(
         many for what, many in expected.items() if what != "no pod"
     )
     found = Counter[str]()
@@ -880,13 +880,13 @@ def no_progress(row: Row, match: re.Match[str]) -> None:
     same(requests, row.seen("stuck_requests"))
     same_time(since, row.seen("stuck_s"))
     if instead == "another replica serves for each":
-        assert row.seen("replaced") == row.seen("stuck")
+        assert row.seen("stuck_replaced") == row.seen("stuck")
     elif instead == "one more replica stands in for a while":
-        assert row.seen("stand_in") == row.seen("stuck") + 1
+        assert row.seen("stuck_min_replicas") == row.seen("stuck") + 1
     else:
         assert re.fullmatch("nothing replaces (it|them)", instead)
-        assert row.seen("replaced") == 0
-        assert math.isnan(row.seen("stand_in"))
+        assert row.seen("stuck_replaced") == 0
+        assert math.isnan(row.seen("stuck_min_replicas"))
 
 
 @clause(
@@ -894,11 +894,11 @@ def no_progress(row: Row, match: re.Match[str]) -> None:
     rf"have none \(a stuck rank, or uneven routing\), so {NUMBER} waiting requests? are not counted"
 )
 def queue_apart(row: Row, match: re.Match[str]) -> None:
-    same(match[1], row.seen("apart"))
+    same(match[1], row.seen("queue_outliers"))
     same(match[2], row.seen("reporting"))
-    same_time(match[3], row.seen("apart_s"))
-    same(match[4], row.seen("apart_requests"))
-    assert row.seen("apart") <= row.seen("reporting") / 2
+    same_time(match[3], row.seen("queue_outlier_s"))
+    same(match[4], row.seen("queue_outlier_requests"))
+    assert row.seen("queue_outliers") <= row.seen("reporting") / 2
 
 
 @clause(rf"{NUMBER} requests? at the gateway are not counted, because no engine works: a stuck queue, or stale metrics")
