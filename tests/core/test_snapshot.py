@@ -340,7 +340,7 @@ def test_planner_recommends_the_same_soon_after_a_restart():
     later = restarted(story, cluster, 30.0)
     assert np.isnan(later.serve(cluster, 1.2, 5.0).recommendations[Signal.PLANNER, 0])
     after = later.serve(cluster, 1.2, UPDATE_INTERVAL_S - 5.0)
-    for name in ("replicas", "idle_gap_s", "missed_fraction"):  # of rules that are worth the same the first one speaks
+    for name in ("replicas", "idle_gap_s", "missed_fraction"):
         assert getattr(after.plan, name)[0] == pytest.approx(getattr(before.plan, name)[0], rel=0.01), name
     assert after.plan.demand[0] == pytest.approx(1.2, rel=0.05)
     assert after.recommendations[Signal.PLANNER, 0] == before.recommendations[Signal.PLANNER, 0]

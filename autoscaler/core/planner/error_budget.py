@@ -72,8 +72,8 @@ def compute_allowed_share(budget: ErrorBudget, budget_share: FloatColumn, unavoi
     unavoidable misses are no strategy's, and nothing of them is left to chance: the aim is a share of the rest.
 
     Example: 1 % may miss, 0.95 % is aimed at, and 0.2 % missed in a day. The savings may be spent within `SAVINGS_S`.
-    An overspend is made up for within `BUDGET_S`: a single surge is a small part of what may miss in a day, and only a
-    fleet that costs twice as much makes up for it soon. Requests that were not counted neither save nor spend.
+    An overspend is made up for within `BUDGET_S`, because only a fleet that costs twice as much makes up for a single
+    surge any sooner. Requests that were not counted neither save nor spend.
 
     Strictness keeps no promise where the unavoidable misses alone exceed the budget. The more they exceed it, the more
     the others may miss, up to the share that is aimed at for all.

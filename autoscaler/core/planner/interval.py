@@ -1,4 +1,4 @@
-"""Interval statistics: what was measured of each workload between two updates of the planner."""
+"""Interval statistics: the measurements of each workload between two updates of the planner."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True)
 class IntervalStats(Columns):
-    """What was measured since the last update; every field but the first float64[W]."""
+    """Measurements since the last update; every field but the first float64[W]."""
 
     totals: WorkTotals
     replicas: FloatColumn  # that serve now

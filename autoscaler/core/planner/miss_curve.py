@@ -152,9 +152,9 @@ def fit_curve(missed: FloatColumn, counted: FloatColumn, unavoidable: FloatColum
 
     unavoidable: float64[OBJECTIVES, W], of `estimate_unavoidable`.
 
-    Bins out of order are pooled, weighted by their requests (isotonic regression, by its min-max formula): the value of
-    a bin is the maximum over all first bins up to it of the minimum over all last bins from it of the mean between. An
-    objective without counts, as it is not set or not reported, counts as met.
+    Bins out of order are pooled, weighted by their requests (isotonic regression). The min-max formula computes it. For
+    each first bin up to a given one, take the lowest mean of a pool that ends at the given bin or later. The value is
+    the highest of these. An objective without counts, as it is not set or not reported, counts as met.
     """
     none = np.zeros_like(counted[:, :1])
     weight = np.concatenate([none, np.cumsum(counted + PRIOR_REQUESTS, axis=1)], axis=1)
@@ -200,13 +200,13 @@ def estimate_unavoidable(
     prefill_late, prefill_counted: float64[W], requests whose prompt alone took longer to compute than the TTFT
     objective, and those of which this is known. Their share is known soon, and hardly changes with the load.
 
-    Without them, or for another cause, the share is the intercept of a line through the shares at low loads, where
-    avoidable misses grow in proportion to the load. With 2 % at loads of 0.1 and 0.4 it is 2 %, with 1 % and 4 % it is
-    0. The intercept is believed by degrees:
+    Without them, or for another cause, the share is the intercept of a line through the shares at low loads. There
+    avoidable misses grow in proportion to the load. With 2 % at loads of 0.1 and 0.4 the intercept is 2 %, with 1 % and
+    4 % it is 0. It is believed by degrees:
 
     * `UNLOADED_REQUESTS` without a miss at no load are assumed, so a few misses count only within a day.
     * Once it is two standard errors above zero nearly all of it is believed: within the hour where a tenth misses.
-    * It never exceeds the lowest share of any load. A burst of seconds within an otherwise calm reading bends the line.
+    * It never exceeds the lowest share of any load, because a burst of seconds within a quiet reading bends the line.
     """
     load = _LOADS[:LOW_BINS, None]
     missed, counted = missed[:, :LOW_BINS], counted[:, :LOW_BINS]

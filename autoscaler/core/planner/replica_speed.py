@@ -26,7 +26,7 @@ COMPUTE_BOUND_SHARE = 0.7
 
 @dataclass(frozen=True)
 class ReplicaSpeed(Columns):
-    """What was learned of the replicas of each workload; float64[W] unless stated."""
+    """Step time and slots of the replicas of each workload; float64[W] unless stated."""
 
     step_sums: FloatColumn  # float64[step_time.SUMS, W], sums of the fit of the step time, fading
     readings: FloatColumn  # readings of pods in them, not fading

@@ -37,7 +37,7 @@ SELECT_AFTER_S = 60.0
 
 @dataclass(frozen=True)
 class IdleTimeouts(Columns):
-    """What each idle timeout would have cost; float64[W] unless stated. K timeouts."""
+    """Costs of each idle timeout, had it applied all the time; float64[W] unless stated. K timeouts."""
 
     waking_s: Transient[FloatColumn]  # float64[K, W], seconds until the replica of a wake-up would serve
     delayed: FloatColumn  # float64[K, W], requests that would have waited for one, fading

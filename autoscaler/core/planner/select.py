@@ -70,7 +70,7 @@ MIN_SAVING = 0.01
 
 @dataclass(frozen=True)
 class StrategyState(Columns):
-    """What decides on the strategy, and what the selected one requests; float64[W] but for the tables."""
+    """The state that decides on the strategy, and the selected one; float64[W] but for the tables."""
 
     signature: PerStrategySet[FloatColumn]  # `strategies.SIGNATURE` of the set that the shadow fleets belong to
     last_updated_s: Transient[TimestampColumn]  # NaN: never

@@ -1,7 +1,7 @@
 """The step time of an engine: its token gap when idle, and the time of each prompt token and each generated token.
 
-A step takes a fixed time, and more for each token that it computes. An engine that computes P prompt tokens and
-generates G tokens per second handles P x gap and G x gap of them per step, so
+A step takes a fixed time, and more for each token that it computes. With P prompt tokens and G generated tokens per
+second, a step handles P x gap and G x gap tokens:
 
     gap = idle gap + (P x gap) x time of a prompt token + (G x gap) x time of a generated token.
 

@@ -53,7 +53,7 @@ def test_allowed_share_is_the_first_aim_without_requests(served_s):
 
 @pytest.mark.parametrize("unavoidable", [0.2, 0.5, 0.8])
 def test_aim_is_a_share_of_the_avoidable_budget(unavoidable):
-    """Where unavoidable misses take 0.8 of the budget and 0.8 is aimed at, something may still be missed."""
+    """Unavoidable misses take 0.8 of the budget and 0.8 is aimed at, and still some requests may miss."""
     for counted, aim in ((0.0, FIRST_AIM), (DAY, LATER_AIM)):
         rest = aim * (1 - unavoidable)
         share = allowed((unavoidable + rest) * BUDGET * counted, counted, unavoidable=unavoidable * BUDGET)

@@ -55,7 +55,7 @@ def test_deviation_is_relative_to_the_average_at_any_size(mean, demand, factor):
     assert deviation(factor) == pytest.approx(deviation(1.0), abs=1e-9)
 
 
-def test_deviation_is_zero_without_load_and_unknown_without_average():
+def test_deviation_without_load_is_zero_and_else_unknown():
     assert load_history.compute_deviation(np.zeros((len(AVERAGES_S), 1)), np.zeros(1))[0] == 0
     assert np.isnan(load_history.compute_deviation(np.full((len(AVERAGES_S), 1), NAN), np.full(1, NAN))[0])
 

@@ -318,7 +318,7 @@ def test_misses_are_counted_at_their_load_unless_a_queue_stands():
 
 
 @pytest.mark.parametrize(("waiting", "is_counted"), [(0.6, True), (1.4, False)])
-def test_misses_are_counted_when_a_queue_lasts_under_half_a_second(waiting, is_counted):
+def test_misses_are_counted_when_a_queue_is_very_short(waiting, is_counted):
     """Four replicas work for 0.3 and 0.7 s at these requests."""
     before = run([3.0] * 20, replicas=4)
     after = update(before, make_stats(3.0, replicas=4, late=1.0, waiting=waiting))

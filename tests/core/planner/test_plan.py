@@ -1,4 +1,4 @@
-"""What the plan of a workload says."""
+"""The figures in the plan of a workload."""
 
 from functools import cache
 
@@ -12,6 +12,7 @@ from tests.core.serving import IDLE_GAP_S, LEARNED, WORK_S, Serving
 from tests.core.world import fleet, spec
 
 
+@pytest.mark.slow
 def test_plan_says_what_was_measured():
     plan = plan_of(decide_after_learning(spec(**LEARNED), fleet([4]), 2.0, late=0.002))
     assert plan["idle_gap_s"] == pytest.approx(IDLE_GAP_S, rel=0.05)
@@ -34,7 +35,7 @@ def test_shadow_misses_are_those_that_the_selection_weighs():
 
 
 @pytest.mark.slow
-def test_missed_fraction_is_unknown_when_requests_are_not_counted():
+def test_missed_fraction_is_unknown_when_nothing_is_counted():
     assert decide_after_learning(spec(**LEARNED), fleet([2]), 1.0).plan.missed_fraction[0] == 0
     uncounted = decide_after_learning(spec(**LEARNED), fleet([2]), 1.0, NotCounting)
     assert uncounted.plan.replicas[0] >= 1

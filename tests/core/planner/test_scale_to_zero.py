@@ -115,6 +115,7 @@ def test_delayed_requests_of_each_timeout_equal_a_plain_count(bursts):
     assert (np.diff(workload.timeouts.delayed[:, 0]) <= 1e-9).all()  # a longer timeout never delays more requests
 
 
+@pytest.mark.slow
 def test_shortest_timeout_within_the_budget_is_selected():
     """Some 40 of 1,800 requests wait after each pause of 400 s, more than the budget allows for wake-ups."""
     workload = Workload()
@@ -127,6 +128,7 @@ def test_shortest_timeout_within_the_budget_is_selected():
     assert workload.timeout_s == TIMEOUTS_S[0]
 
 
+@pytest.mark.slow
 def test_wake_up_share_is_within_its_part_of_the_budget():
     workload = Workload(attainment=0.9)
     workload.serve_with_pauses(8)
@@ -162,8 +164,9 @@ def test_no_timeout_is_selected_without_a_gateway():
     assert math.isnan(workload.tick(5.0, gateway=np.nan).timeout_s[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stated", [math.nan, 600.0])
-def test_no_timeout_is_selected_when_the_policy_states_one_or_none(stated):
+def test_no_timeout_is_selected_when_the_policy_is_not_auto(stated):
     workload = Workload(attainment=0.9, idle_after_s=stated)
     workload.serve_with_pauses(6)
     assert math.isnan(workload.timeout_s)
@@ -236,7 +239,7 @@ def test_broken_counter_is_ignored():
 
 
 @pytest.mark.parametrize(("ttft_s", "late"), [(30.0, 3.0), (90.0, 0.0)])
-def test_arrivals_at_zero_are_late_when_the_cold_start_is_too_long(ttft_s, late):
+def test_arrivals_at_zero_are_late_when_the_start_is_long(ttft_s, late):
     workload = Workload(ttft_objective_s=ttft_s)
     workload.tick()
     workload.tick(ready=0.0, gateway=2.0)

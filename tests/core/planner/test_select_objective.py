@@ -58,6 +58,7 @@ def test_counts_stay_when_there_is_still_no_objective():
     assert update(before, make_stats(3.0, itl_objective_s=NAN)).budget.missed[0] > 0.99 * before.budget.missed[0]
 
 
+@pytest.mark.slow
 def test_counts_stay_while_there_is_no_policy():
     no_policy = {"ttft_objective_s": NAN, "itl_objective_s": NAN, "budget_share": NAN}
     before = run_with_misses()

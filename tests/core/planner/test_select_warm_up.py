@@ -85,7 +85,7 @@ def test_strategy_decides_after_a_single_outburst():
     assert after.replicas[0] == requested_by_selected(after) > max(INITIAL_FLEET, requested_by_limit(after))
 
 
-def test_strategy_decides_when_the_budget_and_its_advance_are_used():
+def test_strategy_decides_when_the_budget_is_used_up():
     few, many = (run(STEADY, replicas=INITIAL_FLEET, late=late) for late in (0.02, 0.05))
     assert few.replicas[0] == INITIAL_FLEET
     assert many.replicas[0] == requested_by_selected(many) > INITIAL_FLEET

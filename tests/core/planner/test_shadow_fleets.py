@@ -1,4 +1,4 @@
-"""What shadow fleets cost and miss."""
+"""Cost and misses of shadow fleets."""
 
 import numpy as np
 import pytest

@@ -71,7 +71,7 @@ def test_constants_are_exact_when_busy_readings_have_no_noise():
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_constants_are_within_a_tenth_when_gaps_vary_by_five_percent(seed):
+def test_constants_are_within_a_tenth_when_gaps_have_noise(seed):
     random = np.random.default_rng(seed)
     prompt_per_s, output_per_s = busy_token_rates(random)
     gap_s = compute_gap(prompt_per_s, output_per_s) * random.lognormal(0, 0.05, len(prompt_per_s))
@@ -218,7 +218,7 @@ def test_shortest_gap_grows_slowly():
     assert shortest(0.01, 0.05, 100 * DAY_S) == shortest(0.01, 0.05, DAY_S)  # a pause grows it by one day at most
 
 
-def test_shortest_gap_follows_a_slower_engine_by_two_percent_a_day():
+def test_shortest_gap_follows_a_slower_engine_slowly():
     gap_s = np.array([0.01])
     assert update_shortest_gap(gap_s, np.array([0.005]), np.array([30.0]))[0] == 0.005
     for _ in range(int(10 * DAY_S / 30)):

@@ -46,13 +46,13 @@ def test_strategies_of_one_peak_hold_are_neighbours():
     assert described == [(AVERAGES_S[average], hold) for average, hold in PEAK_HOLDS for _ in range(MARGIN_COUNT)]
 
 
-def test_conservative_are_the_fastest_average_and_the_longest_hold():
+def test_conservative_have_fastest_average_and_longest_hold():
     conservative = {describe(int(strategy))[:2] for strategy in np.flatnonzero(CONSERVATIVE)}
     assert conservative == {(AVERAGES_S[0], LONGEST_HOLD)}
     assert CONSERVATIVE.sum() == MARGIN_COUNT
 
 
-def test_limit_in_steady_traffic_is_the_longest_peak_and_one_root():
+def test_steady_limit_is_the_longest_peak_and_one_root():
     assert describe(STEADY_LIMIT) == (20.0, LONGEST_HOLD, 0.0, 1.0, 0.0)
     assert CONSERVATIVE[STEADY_LIMIT]
 

@@ -42,7 +42,7 @@ def test_groups_take_turns_and_each_has_one_per_interval():
 
 
 @pytest.mark.parametrize("every_s", [30.0, 45.0, 100.0])
-def test_all_groups_are_updated_with_each_tick_when_ticks_are_slow(every_s):
+def test_all_groups_are_updated_when_ticks_are_slow(every_s):
     story, cluster = Serving(spec(GROUPS, **LEARNED)), fleet([2] * GROUPS)
     for _ in range(6):
         story.serve(cluster, 1.0, every_s, every_s)
@@ -90,6 +90,7 @@ def test_scrapes_of_a_neighbour_change_nothing(seconds):
     assert beside_s == alone_s
 
 
+@pytest.mark.slow
 def test_planner_keeps_its_opinion_through_a_gap_in_readings():
     story, cluster = Serving(spec(max_input_age_s=120.0, **LEARNED)), fleet([2])
     story.learn(cluster)
@@ -152,7 +153,8 @@ def test_late_queue_of_a_neighbour_changes_nothing():
 # --- what is recommended
 
 
-def test_planner_replaces_reactive_signals_once_the_speed_is_known():
+@pytest.mark.slow
+def test_planner_replaces_reactive_signals_when_it_has_learned():
     story, cluster = Serving(spec(**LEARNED)), fleet([2])
     early = story.serve(cluster, 1.0, UPDATE_INTERVAL_S)
     assert np.isnan(early.recommendations[Signal.PLANNER, 0])
@@ -172,6 +174,7 @@ def test_maximum_wait_stands_in_for_a_missing_objective():
     assert wait.recommendations[Signal.PLANNER, 0] >= 1
 
 
+@pytest.mark.slow
 def test_no_signal_has_an_opinion_without_a_policy():
     decision = decide_after_learning(spec(**dict.fromkeys(vars(spec()), NAN)), fleet([2]), 1.0)
     assert np.isnan(decision.recommendations[:, 0]).all()
@@ -201,6 +204,7 @@ def delay_requests(story, share):
     story.memory = replace(story.memory, planner=replace(planner, idle_timeouts=timeouts))
 
 
+@pytest.mark.slow
 def test_strategies_may_not_spend_the_budget_of_wake_ups():
     policy, cluster = spec(**LEARNED, idle_after_s=math.inf, attainment=0.9), fleet([2])
     without, with_wake_ups = Serving(policy), Serving(policy)
