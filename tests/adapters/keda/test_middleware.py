@@ -15,6 +15,7 @@ from autoscaler.adapters.keda.proto.externalscaler_pb2_grpc import ExternalScale
 from autoscaler.adapters.keda.server import KedaServer
 from autoscaler.config.settings import KedaSettings
 from tests.adapters.keda.world import Lease
+from tests.harness.process import PATIENCE_S
 
 Code = grpc.StatusCode
 REF = pb.ScaledObjectRef(namespace="prod", name="llama")
@@ -107,7 +108,7 @@ async def test_stream_ends_when_the_client_does_not_read():
     async with serving(service) as (_, stub):
         stream = stub.StreamMetricSpec(REF)
         await stream.read()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await service.left.wait()  # its window is full, and a write waited longer than the deadline
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             while await stream.read() is not grpc.aio.EOF:

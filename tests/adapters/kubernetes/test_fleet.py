@@ -34,6 +34,7 @@ from tests.adapters.kubernetes.world import (
     waiting_status,
 )
 from tests.harness.kube_api import KubeApi
+from tests.harness.process import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
@@ -55,7 +56,7 @@ async def test_loop_is_woken_when_the_cluster_is_known(kube: Kube, clock: System
     woken = asyncio.Event()
     fleet = KubeFleet(kube, clock, Mode.DIRECT, [world.namespace], times=FAST, wakeup=woken)
     async with running(fleet):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             await woken.wait()
         assert fleet.fleet().workloads == ()
 

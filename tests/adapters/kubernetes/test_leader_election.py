@@ -240,7 +240,7 @@ async def test_loop_is_woken_when_this_process_begins_to_lead(kube: Kube, clock:
     wakeup = asyncio.Event()
     elector = Elector(kube, quick(namespace), clock, wakeup)
     async with running(elector):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             await wakeup.wait()
         assert elector.leading
 

@@ -21,7 +21,7 @@ from autoscaler.core.model.samples import Samples, SourceReport
 from autoscaler.ports import Unavailable
 from tests.adapters.web.conftest import MAX_AGE_S, Daemon
 from tests.adapters.web.records import FORECAST, World
-from tests.harness.process import eventually
+from tests.harness.process import PATIENCE_S, eventually
 
 API = "/api/v1/workloads"
 
@@ -445,7 +445,7 @@ async def raw(daemon: Daemon, request: bytes) -> tuple[int, dict[str, str], byte
     """Send bytes as they are; return status, headers by lower-case name, body."""
     reader, writer = await asyncio.open_connection("127.0.0.1", daemon.server.port)
     writer.write(request)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         answer = await reader.read()
     writer.close()
     head, _, body = answer.partition(b"\r\n\r\n")

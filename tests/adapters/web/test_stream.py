@@ -13,7 +13,7 @@ import pytest
 from autoscaler.adapters.web.stream import MAX_CLIENTS
 from tests.adapters.web.conftest import Daemon
 from tests.adapters.web.records import World
-from tests.harness.process import eventually
+from tests.harness.process import PATIENCE_S, eventually
 
 STREAM = "/api/v1/stream"
 
@@ -24,7 +24,7 @@ class Events:
 
     async def next(self) -> tuple[str, Any]:
         """Return the next event's name and data; a comment is named ":"; ("", None) at the end."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             lines = [line async for line in self._until_blank()]
         if not lines:
             return "", None

@@ -14,7 +14,7 @@ from autoscaler.config.settings import PrometheusSettings
 from autoscaler.core.model.samples import Objectives, SourceReport
 from autoscaler.ports import Unavailable
 from tests.adapters.prometheus.responses import pod, serving, vector
-from tests.harness.process import free_port
+from tests.harness.process import PATIENCE_S, free_port
 
 CONVENTIONS = vector(({"metric": "engine/pod"}, 1))
 POD = "llama-7d9c5b6f4-x2x8k"
@@ -168,7 +168,7 @@ async def test_discovery_repeats_until_its_context_ends():
     server = Server(**healthy())
     async with serving(server.answer) as url, DiscoveredFleet(PrometheusSettings(url=url), Impatient()) as workloads:
         before = workloads.fleet()
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(PATIENCE_S):
             await looked.wait()
         assert workloads.fleet().time_s > before.time_s
     assert [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("discovery")] == []

@@ -14,7 +14,7 @@ from autoscaler.adapters.prometheus.range.history import PrometheusHistory
 from autoscaler.adapters.prometheus.range.reader import MAX_BYTES
 from autoscaler.config.settings import PrometheusSettings, TlsFiles
 from autoscaler.ports import Unavailable
-from tests.harness.process import free_port
+from tests.harness.process import PATIENCE_S, free_port
 
 SECRET = "s3cr3t-t0ken"
 START_S = 1_700_000_000.0
@@ -173,7 +173,7 @@ async def test_a_server_that_drips_is_given_up_in_time(deadline_s: float, timeou
 
 async def test_a_server_that_names_an_hour_to_wait_is_not_waited_for() -> None:
     async with answering(429, "busy", {"Retry-After": "3600"}) as url:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             assert "HTTP Status Code 429" in await refusal(url)
 
 
