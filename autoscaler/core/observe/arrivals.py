@@ -11,7 +11,7 @@ import numpy as np
 
 from autoscaler.core.model.types import Observation
 from autoscaler.core.observe import load
-from autoscaler.core.observe.rates import LONGEST_STEP_S
+from autoscaler.core.observe.rates import MAX_INTERVAL_S
 from autoscaler.core.table import ewma
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, TimestampColumn, Transient, clip, or_zero
 
@@ -123,7 +123,7 @@ def _update_counts(before: Arrivals, observation: Observation, elapsed_s: FloatC
     moving = served + or_zero(observation.gateway_waiting)
     in_flight = moving + or_zero(observation.stuck_requests) + or_zero(observation.queue_outlier_requests)
     known = (in_flight >= 0) & (in_flight <= MOST_REQUESTS) & _all_report(observation)
-    counted_s = np.where(known, clip(or_zero(elapsed_s), 0.0, LONGEST_STEP_S), 0.0)
+    counted_s = np.where(known, clip(or_zero(elapsed_s), 0.0, MAX_INTERVAL_S), 0.0)
     ended = np.where(known, or_zero(observation.ended), 0)
     arrived = np.fmax(or_zero(in_flight - before.counted_in_flight) + ended, 0)
     arrived = np.where((counted_s > 0) & (arrived <= MOST_REQUESTS), arrived, 0.0)

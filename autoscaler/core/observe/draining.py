@@ -51,7 +51,7 @@ def sum_load(
     return dict(zip(columns, sums, strict=True))
 
 
-def are_lost(inp: TickInput, serving: BoolColumn, samples: PodSamples) -> BoolColumn:
+def is_lost(inp: TickInput, serving: BoolColumn, samples: PodSamples) -> BoolColumn:
     """Return the draining pods of workloads with fewer serving pods than spec.replicas; bool[P].
 
     Other pods must take over their load. After a scale-down as many pods serve as spec.replicas says, and the load

@@ -20,7 +20,7 @@ STUCK_S, STUCK_READINGS = 30.0, 2
 """After so long without progress, over so many readings in a row, a pod is stuck. The prefill of a request that runs
 alone may take longer: some 10 s for 30,000 tokens, and minutes for a million tokens."""
 
-QUEUED = 0.25
+QUEUED_PER_RUNNING = 0.25
 """A pod has a queue if it has more waiting requests than this per running request. Fewer may wait for one step only."""
 
 UNTRUSTED_S = 180.0
@@ -91,7 +91,7 @@ def update(before: Progress, samples: PodSamples) -> Progress:
     return Progress(**{name: np.where(is_new, column, getattr(before, name)) for name, column in after.items()})
 
 
-def stuck(progress: Progress, samples: PodSamples) -> BoolColumn:
+def is_stuck(progress: Progress, samples: PodSamples) -> BoolColumn:
     """Return the pods whose requests make no progress; bool[P].
 
     If an engine counts neither gaps nor steps, its answer may just be long. An engine without any counter is never

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscaler.core.model.samples import PodSamples
-from autoscaler.core.observe.progress import QUEUED, Progress
+from autoscaler.core.observe.progress import QUEUED_PER_RUNNING, Progress
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, TimestampColumn, or_zero, replace
 from autoscaler.core.table.groupby import GroupBy
 
@@ -31,7 +31,7 @@ def update(
     before: QueueOutliers, progress: Progress, samples: PodSamples, by_workload: GroupBy, active: BoolColumn
 ) -> QueueOutliers:
     """Compare the queue of each pod with those of its workload. active: bool[P], pods that make progress, and awake."""
-    queueing = active & (samples.waiting > QUEUED * samples.running)
+    queueing = active & (samples.waiting > QUEUED_PER_RUNNING * samples.running)
     if not queueing.any() and np.isnan(before.since_s).all():  # as in most ticks
         return before
     queues, pods = by_workload.count([queueing, active])

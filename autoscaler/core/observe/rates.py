@@ -17,7 +17,7 @@ from autoscaler.core.table.columns import Columns, FloatColumn, TimestampColumn,
 COUNTERS = ("prompt_tokens", "generation_tokens", "finished", "first_tokens", "preemptions", "rejections")
 """Counters of `PodSamples` with a rate; the rows of `Counters.counter`."""
 
-COUNTED = (
+PLANNER_COUNTERS = (
     "finished",
     "first_tokens",
     "ttft_met",
@@ -32,7 +32,7 @@ COUNTED = (
 )
 """Counters of `PodSamples` from which the planner learns."""
 
-LONGEST_STEP_S = 120.0
+MAX_INTERVAL_S = 120.0
 """After a longer gap in the readings of a pod its counters start again."""
 
 RATE_WINDOW_S = 30.0
@@ -57,7 +57,7 @@ MAX_PLAUSIBLE = {
 }
 MAX_PLAUSIBLE |= dict.fromkeys(("running", "waiting", "held", "max_running", "arrivals_per_s"), 1e6)
 MAX_PLAUSIBLE |= dict.fromkeys(("ttft_s", "itl_s"), 86_400.0)
-MAX_PLAUSIBLE |= dict.fromkeys((*COUNTERS, *COUNTED, "steps"), 1e15)
+MAX_PLAUSIBLE |= dict.fromkeys((*COUNTERS, *PLANNER_COUNTERS, "steps"), 1e15)
 """Largest plausible reading of each column of `PodSamples` and `GatewaySamples`; the smallest is 0."""
 
 TIMES = {"time_s", "gpu_time_s"}

@@ -146,7 +146,7 @@ def _read(
     gateways = counter_rates.discard_implausible(inp.samples.gateways, inp.now_s)
     by_workload = GroupBy(fleet.pod_workload, len(fleet.workloads))
     pace = progress.update(pods_before.progress, samples)
-    is_stuck = progress.stuck(pace, samples)
+    is_stuck = progress.is_stuck(pace, samples)
     pods = _classify(inp, samples, before.cold_start, pods_before, is_stuck)
     counts = pods.reporting & ~pods.stuck
     outliers = queue_outliers.update(

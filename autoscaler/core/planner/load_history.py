@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoscaler.core.observe.rates import LONGEST_STEP_S
+from autoscaler.core.observe.rates import MAX_INTERVAL_S
 from autoscaler.core.planner.strategies import (
     AVERAGES_S,
     BASE_PEAK_HOLD,
@@ -68,7 +68,7 @@ def update_load_history(
 
     Unknown demand changes nothing but the spans.
     """
-    weight_s = np.where(np.isnan(demand), 0.0, np.minimum(interval_s, LONGEST_STEP_S))
+    weight_s = np.where(np.isnan(demand), 0.0, np.minimum(interval_s, MAX_INTERVAL_S))
     averages = update_averages(history.averages, history.observed_s, demand, weight_s)
     deviation = np.where(weight_s > 0, compute_deviation(averages, demand), 0.0)
     span_s = compute_span_s(cold_start_s)

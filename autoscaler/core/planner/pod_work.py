@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from autoscaler.core.model.samples import PodSamples
-from autoscaler.core.observe.progress import QUEUED
-from autoscaler.core.observe.rates import COUNTED, LONGEST_STEP_S
+from autoscaler.core.observe.progress import QUEUED_PER_RUNNING
+from autoscaler.core.observe.rates import MAX_INTERVAL_S, PLANNER_COUNTERS
 from autoscaler.core.planner import step_time
 from autoscaler.core.table.columns import (
     BoolColumn,
@@ -60,7 +60,7 @@ class PodReadings(Columns):
     @classmethod
     def blank(cls, rows: int) -> PodReadings:
         unknown = np.full(rows, np.nan)
-        return cls(np.arange(rows), unknown, unknown, unknown, np.full((len(COUNTED), rows), np.nan))
+        return cls(np.arange(rows), unknown, unknown, unknown, np.full((len(PLANNER_COUNTERS), rows), np.nan))
 
     def find(self, pod_id: IntColumn) -> PodReadings:
         """Return the readings of these pods, ids ascending; NaN for pods that are not in it."""
@@ -145,7 +145,7 @@ def count_work(
         time_s=np.minimum(samples.time_s[pods], now_s),
         running=samples.running[pods],
         waiting=samples.waiting[pods],
-        counter=np.array([getattr(samples, name)[pods] for name in COUNTED]),
+        counter=np.array([getattr(samples, name)[pods] for name in PLANNER_COUNTERS]),
     )
     is_new = ~np.isnan(now.time_s) & ~is_stalled
     after = PodReadings(
@@ -166,10 +166,10 @@ def _compute_growth(before: PodReadings, now: PodReadings, is_new: BoolColumn) -
     with np.errstate(invalid="ignore", over="ignore"):
         interval_s = now.time_s - before.time_s
         increase = now.counter - before.counter
-        is_counted = is_new & (interval_s >= MIN_INTERVAL_S) & (interval_s <= LONGEST_STEP_S)
+        is_counted = is_new & (interval_s >= MIN_INTERVAL_S) & (interval_s <= MAX_INTERVAL_S)
         increase = np.where(is_counted & (increase >= 0) & (increase <= MAX_INCREASE), increase, np.nan)
         queue, batch = now.waiting - before.waiting, now.running - before.running
-    return _Growth(interval_s, is_counted, dict(zip(COUNTED, increase, strict=True)), queue, batch)
+    return _Growth(interval_s, is_counted, dict(zip(PLANNER_COUNTERS, increase, strict=True)), queue, batch)
 
 
 def _add_up(
@@ -187,7 +187,9 @@ def _add_up(
         mean_gap_s = gap_s / gaps
         is_generating = (gaps >= MIN_GAPS) & (mean_gap_s >= MIN_GAP_S) & (mean_gap_s <= MAX_GAP_S)
         is_idle = (gaps < MIN_GAPS) & ~(running + now.waiting > 0)
-        has_queue = (before.waiting > QUEUED * before.running) & (now.waiting > QUEUED * running)
+        has_queue = (before.waiting > QUEUED_PER_RUNNING * before.running) & (
+            now.waiting > QUEUED_PER_RUNNING * running
+        )
         has_reading = is_generating & (prompt_tokens + output_tokens >= 0)
         step_sums = step_time.compute_sums(
             mean_gap_s, prompt_tokens / growth.interval_s, output_tokens / growth.interval_s

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoscaler.core.observe.rates import LONGEST_STEP_S
+from autoscaler.core.observe.rates import MAX_INTERVAL_S
 from autoscaler.core.planner import (
     error_budget,
     load_history,
@@ -106,7 +106,7 @@ def update_strategies(before: StrategyState, stats: IntervalStats, now_s: float)
         before.offered_load, stats, fitted.idle_gap_s, speed.slots, interval_s
     )
     # Nothing is counted without a policy: there is no ceiling for a shadow fleet, and no objective to miss.
-    is_unobserved = np.isnan(load.demand) | np.isnan(stats.ttft_objective_s) | (interval_s > LONGEST_STEP_S)
+    is_unobserved = np.isnan(load.demand) | np.isnan(stats.ttft_objective_s) | (interval_s > MAX_INTERVAL_S)
     observed_s = np.where(is_unobserved, 0.0, interval_s)
     miss_counts, curve = miss_curve.update_miss_counts(before.miss_counts, stats, load, observed_s)
     ready_peaks = load_history.compute_ready_peaks(before.history, stats.cold_start_s)

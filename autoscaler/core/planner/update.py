@@ -12,8 +12,8 @@ import numpy as np
 
 from autoscaler.core.model.types import Observation, Plan, Recommendation, Signal, TickInput
 from autoscaler.core.observe import draining, load
-from autoscaler.core.observe.progress import Progress, stuck
-from autoscaler.core.observe.rates import LONGEST_STEP_S
+from autoscaler.core.observe.progress import Progress, is_stuck
+from autoscaler.core.observe.rates import MAX_INTERVAL_S
 from autoscaler.core.observe.workloads import Observed
 from autoscaler.core.planner.groups import GROUPS, LateQueues, PlannerState
 from autoscaler.core.planner.interval import IntervalStats
@@ -119,8 +119,8 @@ def _count_turns(group: int, now_s: float, strategies: StrategyState) -> int:
 def _find_serving_pods(inp: TickInput, observed: Observed) -> BoolColumn:
     """Return which pods serve, or have left and still count; bool[P]. Sleeping and stuck pods do not."""
     serving = inp.fleet.pod_ready & ~inp.fleet.pod_terminating & ~(inp.samples.pods.asleep > 0)
-    serving |= draining.are_lost(inp, serving, inp.samples.pods)
-    return serving & ~stuck(observed.progress, inp.samples.pods)
+    serving |= draining.is_lost(inp, serving, inp.samples.pods)
+    return serving & ~is_stuck(observed.progress, inp.samples.pods)
 
 
 def _update_group(inp: TickInput, observed: Observed, state: PlannerState, some: _Subset, group: int) -> PlannerState:
@@ -213,7 +213,7 @@ def _find_unread_workloads(
     has_reading, has_new = (
         np.bincount(some.pod_row, weights=pods, minlength=len(some.rows)) > 0 for pods in (was_read, is_read)
     )
-    return np.asarray(has_reading & ~has_new & (inp.now_s - last_updated_s < LONGEST_STEP_S))
+    return np.asarray(has_reading & ~has_new & (inp.now_s - last_updated_s < MAX_INTERVAL_S))
 
 
 def _count_work(

@@ -117,7 +117,7 @@ def test_load_never_falls_when_a_pod_begins_to_drain(pods: list[tuple[int, int, 
 @pytest.mark.parametrize(("replicas", "expected"), [(4, [True, True, False, False]), (2, [False] * 4)])
 def test_planner_counts_draining_pods_only_if_they_are_lost(replicas: int, expected: list[bool]):
     inp = world(1000.0, fleet([4], replicas=[replicas], pod_terminating=LEAVES), spec(), running=9.0)
-    assert draining.are_lost(inp, ~LEAVES, inp.samples.pods).tolist() == expected
+    assert draining.is_lost(inp, ~LEAVES, inp.samples.pods).tolist() == expected
 
 
 def test_sentence_names_requests_on_draining_pods():

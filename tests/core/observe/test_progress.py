@@ -394,4 +394,4 @@ def test_a_pod_is_stuck_when_its_last_readings_show_no_progress(moves, every_s):
             since_s, still = time_s, 0
         else:
             still += 1
-        assert progress.stuck(pace, shown)[0] == (time_s - since_s >= STUCK_S and still >= 2)
+        assert progress.is_stuck(pace, shown)[0] == (time_s - since_s >= STUCK_S and still >= 2)

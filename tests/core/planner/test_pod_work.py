@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoscaler.core.model.samples import PodSamples
-from autoscaler.core.observe.rates import COUNTED, LONGEST_STEP_S
+from autoscaler.core.observe.rates import MAX_INTERVAL_S, PLANNER_COUNTERS
 from autoscaler.core.planner.pod_work import (
     MAX_INCREASE,
     PodReadings,
@@ -26,7 +26,7 @@ NO_SLOTS = np.array([np.nan])
 
 def read(time_s, pods=1, **columns):
     """Return the samples of pods at a time: every counter is reported, and 0 unless given."""
-    values = {"running": 0.0, "waiting": 0.0, **dict.fromkeys(COUNTED, 0.0), **columns}
+    values = {"running": 0.0, "waiting": 0.0, **dict.fromkeys(PLANNER_COUNTERS, 0.0), **columns}
     table = {name: np.broadcast_to(np.asarray(value, dtype=float), pods).copy() for name, value in values.items()}
     return replace(PodSamples.filled(pods), time_s=np.broadcast_to(np.asarray(time_s, dtype=float), pods), **table)
 
@@ -208,7 +208,7 @@ def test_all_work_of_a_pod_counts_after_a_missed_reading():
 
 
 def test_nothing_is_counted_after_a_long_gap():
-    totals = count(read(100.0), read(100.0 + LONGEST_STEP_S + 1, finished=60.0))
+    totals = count(read(100.0), read(100.0 + MAX_INTERVAL_S + 1, finished=60.0))
     assert (totals.arrivals[0], totals.covered_s[0]) == (0, 0)
 
 
@@ -265,7 +265,7 @@ def test_readings_are_found_by_pod_id():
     found = before.find(np.array([1, 5, 9, 12]))
     assert found.pod_id.tolist() == [1, 5, 9, 12]
     np.testing.assert_array_equal(found.time_s, [NAN, 50.0, 90.0, NAN])
-    assert found.counter.shape == (len(COUNTED), 4)
+    assert found.counter.shape == (len(PLANNER_COUNTERS), 4)
     assert before.find(np.array([2, 5, 9])) is before
     assert np.isnan(PodReadings.blank(0).find(np.array([4])).time_s).all()
     assert len(before.find(np.empty(0, dtype=np.int64)).time_s) == 0

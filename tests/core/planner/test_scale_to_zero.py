@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from autoscaler.core.model.types import Observation
 from autoscaler.core.observe import arrivals
 from autoscaler.core.observe.arrivals import MOST_REQUESTS, Arrivals
-from autoscaler.core.observe.rates import LONGEST_STEP_S
+from autoscaler.core.observe.rates import MAX_INTERVAL_S
 from autoscaler.core.planner.scale_to_zero import (
     MIN_OBSERVED_S,
     TIMEOUTS_S,
@@ -220,8 +220,8 @@ def test_long_gap_between_ticks_counts_for_two_minutes():
     workload = Workload()
     workload.tick()
     workload.tick(tick_s=3600.0)
-    assert workload.arrivals.quiet_s[0] == TICK_S + LONGEST_STEP_S
-    assert workload.timeouts.observed_s[0] == pytest.approx(TICK_S + LONGEST_STEP_S, rel=1e-3)
+    assert workload.arrivals.quiet_s[0] == TICK_S + MAX_INTERVAL_S
+    assert workload.timeouts.observed_s[0] == pytest.approx(TICK_S + MAX_INTERVAL_S, rel=1e-3)
 
 
 def test_broken_counter_is_ignored():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from autoscaler.core.observe.rates import LONGEST_STEP_S
+from autoscaler.core.observe.rates import MAX_INTERVAL_S
 from autoscaler.core.planner import miss_curve, strategies
 from autoscaler.core.planner.offered_load import compute_work_s
 from autoscaler.core.planner.select import BATCH_ROOM_AFTER_S, StrategyState, update_strategies
@@ -67,7 +67,7 @@ def test_replicas_are_ready_one_cold_start_after_the_request():
 def test_queue_is_forgotten_and_nothing_counted_after_a_gap():
     before = run([3.0] * 50 + [60.0] * 3, replicas=6.0)
     assert before.shadow.backlog.max() > 0
-    after = update(before, make_stats(3.0), LONGEST_STEP_S + 1)
+    after = update(before, make_stats(3.0), MAX_INTERVAL_S + 1)
     assert after.shadow.backlog.max() == 0
     np.testing.assert_array_equal(after.shadow.cost, before.shadow.cost)
     np.testing.assert_array_equal(after.shadow.missed, before.shadow.missed)
