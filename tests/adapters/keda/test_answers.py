@@ -30,8 +30,8 @@ def test_no_answer_until_a_pod_was_read(world: World):
 
 def test_present_count_is_the_answer_after_a_restart(world: World):
     answers = []
-    for wanted in (3, 0, 9, 7):
-        world.decide(Row("llama", wanted, current=5, trusted=False, age_s=15))
+    for desired in (3, 0, 9, 7):
+        world.decide(Row("llama", desired, current=5, trusted=False, age_s=15))
         answers.append(world.answers.answer(LLAMA))
     assert [answer.replicas for answer in answers] == [5, 5, 9, 9]
     assert all(answer.active for answer in answers)
@@ -81,9 +81,9 @@ def test_answer_is_not_renewed_when_no_pod_is_read(world: World):
 def test_answer_is_renewed_when_some_pods_are_read(world: World):
     world.decide(Row("llama", 5))
     answers = []
-    for wanted in (5, 8, 8, 6, 8, 8, 9):  # one pod hangs for ever, and the load of the others rises
+    for desired in (5, 8, 8, 6, 8, 8, 9):  # one pod hangs for ever, and the load of the others rises
         world.clock.time_s += 20
-        world.decide(Row("llama", wanted, trusted=False, age_s=15))
+        world.decide(Row("llama", desired, trusted=False, age_s=15))
         answers.append(world.answers.answer(LLAMA))
     assert [(answer.replicas, answer.age_s) for answer in answers] == [(count, 15) for count in (5, 8, 8, 8, 8, 8, 9)]
     world.decide(Row("llama", 9, trusted=False, age_s=15), view_age_s=61)
@@ -94,8 +94,8 @@ def test_answer_is_renewed_when_some_pods_are_read(world: World):
 def test_untrusted_decision_only_raises_the_answer(world: World):
     world.decide(Row("llama", 5))
     answers = []
-    for wanted in (8, 6, 0, nan):
-        world.decide(Row("llama", wanted, trusted=False))
+    for desired in (8, 6, 0, nan):
+        world.decide(Row("llama", desired, trusted=False))
         answers.append(world.answers.answer(LLAMA).replicas)
     assert answers == [8, 8, 8, 8]
     world.decide(Row("llama", 4))

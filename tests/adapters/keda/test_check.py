@@ -178,7 +178,7 @@ def test_target_is_a_deployment_when_kind_is_empty():
 
 def test_warning_names_the_steps_the_tolerance_hides():
     absent = ((f"{BEHAVIOR}.scaleUp.tolerance", None), (f"{BEHAVIOR}.scaleDown.tolerance", None))
-    (up,) = findings(changed(*absent))  # 16 at most; down, a value just above wanted - 1 lands until 19 -> 18
+    (up,) = findings(changed(*absent))  # 16 at most; down, a value just above desired - 1 lands until 19 -> 18
     assert up.key.endswith("scaleUp.tolerance") and up.severity is Severity.WARNING
     first = "the first 10 -> 11, 11 -> 12, 12 -> 13"
     assert up.problem == f"absent, which means 0.1: swallows 6 steps up to maxReplicaCount, {first}"

@@ -34,13 +34,13 @@ class Plant:
     def hpa(self) -> Hpa:
         return self.keda.hpa
 
-    async def step(self, wanted: int | None) -> int:
+    async def step(self, desired: int | None) -> int:
         """Record a decision (None: the daemon decides no more), run KEDA and the HPA, and return the count."""
         self.world.clock.time_s += SYNC_PERIOD_S
         now_s = self.world.clock.time_s
-        if wanted is not None:
-            standing = self.hpa.replicas
-            self.world.decide(Row("llama", wanted, current=standing, pods=standing + self.hpa.surge))
+        if desired is not None:
+            present = self.hpa.replicas
+            self.world.decide(Row("llama", desired, current=present, pods=present + self.hpa.surge))
         if not self.keda.written:
             await self.keda.write_hpa()
         await self.keda.poll(now_s)
@@ -60,7 +60,7 @@ async def plant() -> AsyncIterator[Plant]:
 
 async def test_count_is_reached_in_one_sync_with_shipped_behavior(plant: Plant):
     decisions = [7, 8, 20, 21, 22, 40, 39, 38, 10, 11, 10, 3, 200, 1]
-    assert [await plant.step(wanted) for wanted in decisions] == decisions
+    assert [await plant.step(desired) for desired in decisions] == decisions
 
 
 async def test_scaling_to_zero_and_back(plant: Plant):
@@ -83,23 +83,23 @@ async def test_count_stays_after_a_restart_without_trust(plant: Plant):
 
 
 @pytest.mark.parametrize(
-    ("start", "wanted", "lands"),
+    ("start", "desired", "lands"),
     [(10, 12, 12), (10, 11, 10), (11, 10, 10), (19, 18, 18), (20, 19, 20), (20, 18, 18)],
 )
-async def test_default_tolerance_hides_only_reported_steps(plant: Plant, start: int, wanted: int, lands: int):
+async def test_default_tolerance_hides_only_reported_steps(plant: Plant, start: int, desired: int, lands: int):
     plant.world.cluster.add(scaled_object("llama", tolerance_up=None, tolerance_down=None))
     free = (Policy("Pods", 1000),)
     plant.keda.hpa = Hpa(max_replicas=200, up=Direction(0, free), down=Direction(0, free), replicas=start)
-    assert await plant.step(wanted) == lands
-    assert plant.world.answers.is_swallowed(scaled_object("llama").target) == (lands != wanted)
-    assert await plant.step(wanted) == lands  # and it stays there
+    assert await plant.step(desired) == lands
+    assert plant.world.answers.is_swallowed(scaled_object("llama").target) == (lands != desired)
+    assert await plant.step(desired) == lands  # and it stays there
 
 
-@pytest.mark.parametrize(("wanted", "surge"), [(4, 1), (12, 1), (20, 2), (30, 3), (40, 10)])
-async def test_count_stays_when_a_roll_out_adds_pods(plant: Plant, wanted: int, surge: int):
+@pytest.mark.parametrize(("desired", "surge"), [(4, 1), (12, 1), (20, 2), (30, 3), (40, 10)])
+async def test_count_stays_when_a_roll_out_adds_pods(plant: Plant, desired: int, surge: int):
     plant.world.cluster.add(scaled_object("llama", tolerance_up=None, tolerance_down=None))
-    plant.keda.hpa = Hpa(max_replicas=200, replicas=wanted, surge=surge)
-    assert [await plant.step(wanted) for _ in range(4)] == [wanted] * 4
+    plant.keda.hpa = Hpa(max_replicas=200, replicas=desired, surge=surge)
+    assert [await plant.step(desired) for _ in range(4)] == [desired] * 4
     assert not plant.world.answers.is_swallowed(scaled_object("llama").target)
 
 
@@ -194,7 +194,7 @@ async def test_count_is_limited_by_keda_annotations(plant: Plant, annotation: st
         plant.hpa.down = off
     elif annotation == "paused_out":
         plant.hpa.up = off
-    assert [await plant.step(wanted) for wanted in (3, 5, 0)] == counts
+    assert [await plant.step(desired) for desired in (3, 5, 0)] == counts
 
 
 async def still(replicas: int) -> int:

@@ -157,7 +157,7 @@ async def test_daemon_uses_exactly_the_shipped_role(kube_api: KubeApi, namespace
 
         await world.delete("ScaledObject", "llama-so", KEDA)
         ours = (namespace, "llama")  # other tests' workloads are in view as well
-        await until(fleet, "it is nobody's", lambda view: ours not in {w.ref[:2] for w in view.workloads})
+        await until(fleet, "it is not managed", lambda view: ours not in {w.ref[:2] for w in view.workloads})
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await stub.IsActive(asked, timeout=PATIENCE_S)
         assert caught.value.code() == grpc.StatusCode.NOT_FOUND

@@ -32,10 +32,10 @@ def land(value: float, current: int, tolerance: Tolerance) -> int:
 def test_every_count_is_reachable_with_tolerance_0():
     exact = Tolerance(0, 0)
     for current in range(COUNTS):
-        for wanted in range(COUNTS):
-            published = publish(wanted, current, exact)
-            assert published == Published(wanted, True)
-            assert land(published.value, current, exact) == (wanted if current else 0)  # at 0 the HPA is off
+        for desired in range(COUNTS):
+            published = publish(desired, current, exact)
+            assert published == Published(desired, True)
+            assert land(published.value, current, exact) == (desired if current else 0)  # at 0 the HPA is off
 
 
 @pytest.mark.slow
@@ -44,19 +44,19 @@ def test_unreachable_steps_are_those_no_value_reaches():
     fractions = np.arange(1, 1001)  # N - 1 + 0.001 ... N
     swallowed = 0
     for current in range(1, COUNTS):
-        for wanted in range(COUNTS):
-            milli = (wanted - 1) * 1000 + fractions if wanted else np.zeros(1)
+        for desired in range(COUNTS):
+            milli = (desired - 1) * 1000 + fractions if desired else np.zeros(1)
             ratio = milli / (1000.0 * current)
             seen = (ratio < 1.0 - 0.1) | (ratio > 1.0 + 0.1)
-            published = publish(wanted, current, Tolerance())
-            assert published.reachable == (wanted == current or bool(seen.any())), (current, wanted)
-            assert (land(published.value, current, Tolerance()) == wanted) == published.reachable, (current, wanted)
+            published = publish(desired, current, Tolerance())
+            assert published.reachable == (desired == current or bool(seen.any())), (current, desired)
+            assert (land(published.value, current, Tolerance()) == desired) == published.reachable, (current, desired)
             swallowed += not published.reachable
     assert swallowed == 3466  # of 40,200 steps
 
 
 @pytest.mark.parametrize(
-    ("current", "wanted", "value", "reachable"),
+    ("current", "desired", "value", "reachable"),
     [
         (1, 2, 2.0, True),
         (9, 10, 10.0, True),
@@ -74,40 +74,40 @@ def test_unreachable_steps_are_those_no_value_reaches():
         (7, 7, 7.0, True),
     ],
 )
-def test_known_steps_under_the_default_tolerance(current: int, wanted: int, value: float, reachable: bool):
-    assert publish(wanted, current, Tolerance()) == Published(value, reachable)
+def test_known_steps_under_the_default_tolerance(current: int, desired: int, value: float, reachable: bool):
+    assert publish(desired, current, Tolerance()) == Published(value, reachable)
 
 
 @given(counts, counts, tolerances)
-def test_value_always_rounds_up_to_the_desired_count(current: int, wanted: int, tolerance: Tolerance):
-    assert ceil(keda_value(publish(wanted, current, tolerance).value, 0)) == wanted
+def test_value_always_rounds_up_to_the_desired_count(current: int, desired: int, tolerance: Tolerance):
+    assert ceil(keda_value(publish(desired, current, tolerance).value, 0)) == desired
 
 
 @given(counts, counts, tolerances)
 @example(9, 10, Tolerance())  # 8.001 * 1000 is less than 8001, and so is 32.001 * 1000 less than 32001
 @example(33, 36, Tolerance())
-def test_rounding_and_truncating_give_the_same_value(wanted: int, current: int, tolerance: Tolerance):
-    value = publish(wanted, current, tolerance).value
+def test_rounding_and_truncating_give_the_same_value(desired: int, current: int, tolerance: Tolerance):
+    value = publish(desired, current, tolerance).value
     assert older_keda_value(value) == keda_value(value, 0)
 
 
 @given(counts, counts, tolerances)
-def test_hpa_reaches_the_count_exactly_when_reachable(current: int, wanted: int, tolerance: Tolerance):
-    published = publish(wanted, current, tolerance)
+def test_hpa_reaches_the_count_exactly_when_reachable(current: int, desired: int, tolerance: Tolerance):
+    published = publish(desired, current, tolerance)
     landed = land(published.value, current, tolerance)
     if current == 0:
         assert landed == 0 and published.reachable
     else:
-        assert landed == (wanted if published.reachable else current)
+        assert landed == (desired if published.reachable else current)
 
 
 @given(counts, counts, tolerances)
-def test_finer_values_reach_no_more_counts(current: int, wanted: int, tolerance: Tolerance):
-    if publish(wanted, current, tolerance).reachable:
+def test_finer_values_reach_no_more_counts(current: int, desired: int, tolerance: Tolerance):
+    if publish(desired, current, tolerance).reachable:
         return
-    assert land(wanted, current, tolerance) == current
-    if wanted:
-        assert land(wanted - 1 + 0.0011, current, tolerance) == current
+    assert land(desired, current, tolerance) == current
+    if desired:
+        assert land(desired - 1 + 0.0011, current, tolerance) == current
 
 
 def test_no_value_is_negative():
@@ -135,8 +135,8 @@ class TestTheDouble:
 
     def test_shipped_behavior_reaches_the_count_at_once(self):
         hpa = Hpa(replicas=1, max_replicas=200, up=EXACT, down=EXACT)
-        wanted = [7, 8, 20, 21, 22, 40, 39, 38, 10, 11, 10, 3]  # a run seen on a real cluster
-        assert [hpa.sync(15.0 * i, Decimal(n)) for i, n in enumerate(wanted)] == wanted
+        desired = [7, 8, 20, 21, 22, 40, 39, 38, 10, 11, 10, 3]  # a run seen on a real cluster
+        assert [hpa.sync(15.0 * i, Decimal(n)) for i, n in enumerate(desired)] == desired
 
     def test_bounds_of_the_tolerance_are_inside_it(self):
         assert Hpa(replicas=10, down=EXACT).sync(0, Decimal(11)) == 10

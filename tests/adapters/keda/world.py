@@ -61,13 +61,13 @@ class Row:
     """One workload in a tick: its present state and the decision."""
 
     name: str
-    wanted: float
+    desired: float
     current: float = 1
     id: int = 0
     trusted: bool = True
     age_s: float = 0.0  # NaN: no pods to read
     max_age_s: float = MAX_AGE_S
-    active: bool | None = None  # None: if `wanted` is above zero
+    active: bool | None = None  # None: if `desired` is above zero
     pods: float | None = None  # that are not leaving; None: equal to current
     blocked: float = 0.0  # of those, without a GPU
 
@@ -109,8 +109,8 @@ def tick(rows: Sequence[Row], now_s: float, view_age_s: float = 0.0) -> TickReco
         pools=(),
         pool_gpus=none,
     )
-    wanted = np.array([float(row.wanted) for row in rows])
-    active = np.array([row.wanted > 0 if row.active is None else row.active for row in rows], dtype=bool)
+    desired = np.array([float(row.desired) for row in rows])
+    active = np.array([row.desired > 0 if row.active is None else row.active for row in rows], dtype=bool)
     decision = Decision(
         observation=replace(
             Observation.filled(count),
@@ -124,13 +124,13 @@ def tick(rows: Sequence[Row], now_s: float, view_age_s: float = 0.0) -> TickReco
         recommender=np.full(count, Recommender.REACTIVE),
         recommendations=np.full((len(Signal), count), np.nan),
         stages=np.full((len(Stage), count), np.nan),
-        replicas=wanted,
+        replicas=desired,
         active=active,
         trusted=np.array([row.trusted for row in rows], dtype=bool),
         idle_after_s=np.full(count, np.nan),
         kept_for_s=np.full(count, np.nan),
         idle_s=np.full(count, np.nan),
-        base_replicas=wanted,
+        base_replicas=desired,
         plan=Plan.blank(count),
     )
     spec = replace(Spec.filled(count), max_input_age_s=np.array([row.max_age_s for row in rows]))

@@ -64,8 +64,8 @@ async def test_loop_is_woken_when_the_cluster_is_known(kube: Kube, clock: System
 async def test_missing_permission_is_the_reason(
     kube_api: KubeApi, namespace: str, connect: Connect, clock: SystemClock, world: World
 ):
-    nobody = await kube_api.service_account(namespace, "nobody")
-    fleet = direct(await connect(nobody), clock, world)
+    unprivileged = await kube_api.service_account(namespace, "unprivileged")
+    fleet = direct(await connect(unprivileged), clock, world)
     async with running(fleet):
         await asyncio.sleep(0.3)
         with pytest.raises(Unavailable, match=r"403: deployments.apps is forbidden: User .*cannot list resource"):
@@ -509,7 +509,7 @@ async def test_keda_workloads_are_the_targets_of_triggers(kube: Kube, clock: Sys
     scaled = fleet.scaled_object(world.namespace, "ours")
     assert scaled is not None
     assert (scaled.target, scaled.min_replicas, scaled.max_replicas, scaled.problem) == (workload.ref, 1, 6, "")
-    assert fleet.scaled_object(world.namespace, "nobody") is None
+    assert fleet.scaled_object(world.namespace, "unknown") is None
 
 
 async def test_override_annotations_are_reported_in_keda_mode(kube: Kube, clock: SystemClock, world: World):

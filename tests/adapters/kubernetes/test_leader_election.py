@@ -249,8 +249,8 @@ async def test_loop_is_woken_when_this_process_begins_to_lead(kube: Kube, clock:
 async def test_no_process_leads_without_permission_for_the_lease(
     kube_api: KubeApi, connect: Connect, clock: SystemClock, namespace: str
 ):
-    nobody = await kube_api.service_account(namespace, "nobody")
-    elector = Elector(await connect(nobody), quick(namespace), clock)
+    unprivileged = await kube_api.service_account(namespace, "unprivileged")
+    elector = Elector(await connect(unprivileged), quick(namespace), clock)
     async with running(elector):
         await asyncio.sleep(1.0)
         assert not elector.leading

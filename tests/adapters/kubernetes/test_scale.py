@@ -81,9 +81,9 @@ async def test_recreated_workload_is_not_scaled(actuator: ScaleActuator, world: 
 async def test_missing_permission_is_reported_in_the_servers_words(
     kube_api: KubeApi, namespace: str, connect: Connect, clock: SystemClock, world: World
 ):
-    nobody = await kube_api.service_account(namespace, "nobody")
+    unprivileged = await kube_api.service_account(namespace, "unprivileged")
     created = await world.deployment("llama")
-    actuator = ScaleActuator(await connect(nobody), OwnWrites(clock))
+    actuator = ScaleActuator(await connect(unprivileged), OwnWrites(clock))
     (outcome,) = await apply(actuator, change(created, 1, 2))
     assert outcome.status is ChangeStatus.FAILED
     assert 'cannot patch resource "deployments/scale"' in outcome.detail
@@ -188,10 +188,10 @@ async def test_scale_down_applies_only_to_the_version_read(
 async def test_refused_count_is_delayed_longer_each_time(
     kube_api: KubeApi, namespace: str, connect: Connect, world: World
 ):
-    nobody = await kube_api.service_account(namespace, "nobody")
+    unprivileged = await kube_api.service_account(namespace, "unprivileged")
     created, clock = await world.deployment("llama"), ManualClock()
     writes = OwnWrites(clock)
-    denied = ScaleActuator(await connect(nobody), writes)
+    denied = ScaleActuator(await connect(unprivileged), writes)
     for wait_s in (5.0, 10.0, 20.0):
         await apply(denied, change(created, 1, 4))
         refusal = writes.refusals()[created["metadata"]["uid"]]
