@@ -23,7 +23,7 @@ import numpy as np
 from autoscaler.config.policy.compile import spec_row
 from autoscaler.config.policy.parse import load
 from autoscaler.core.model.spec import Spec
-from tests.core.tape import IDLE, LIGHT, react
+from tests.core.looped_recording import IDLE, LIGHT, measure_reaction
 
 TARGET_S = 10.0
 BEFORE = {"idle": IDLE, "two clients": LIGHT}
@@ -40,7 +40,7 @@ def main() -> int:
     rules = Spec(*(np.array([value]) for value in spec_row(load(()).policies[given.policy].spec)))
     took: dict[str, list[float]] = {
         name: [
-            react(rules, before, before_s, given.every, phase_s).seconds
+            measure_reaction(rules, before, before_s, given.every, phase_s).seconds
             for before_s in BEFORE_S
             if before_s <= given.longest
             for phase_s in range(given.every)

@@ -42,7 +42,7 @@ class Client(NamedTuple):
 
 @cache
 def series(name: str) -> tuple[Moment, ...]:
-    """The recorded series: each second the columns, with latency quantiles over the last minute."""
+    """Return the recorded columns of each second, with latency quantiles over the last minute."""
     moments, windows = [], {"ttft_s": HistogramWindow(), "itl_s": HistogramWindow()}
     with gzip.open(DATA / f"{name}-timeseries.jsonl.gz", "rt") as lines:
         for line in map(json.loads, lines):

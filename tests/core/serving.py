@@ -1,4 +1,4 @@
-"""Workloads that tell all that rules are judged by: the gaps between tokens, and what was late."""
+"""Workloads whose engines count gaps between tokens and late requests, as the planner needs them."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from autoscaler.core.model.types import Decision
 from autoscaler.core.table.columns import FloatColumn
 from tests.core.world import Story
 
-WORK_S, IDLE_GAP_S, TOKENS = 2.0, 0.01, 100.0  # of a request; between its tokens on an idle engine; it writes
-LEARNED = {"concurrency": math.nan}  # what an operator states stands, and no rule speaks
+WORK_S, IDLE_GAP_S, TOKENS = 2.0, 0.01, 100.0  # per request: work, gap between tokens on an idle engine, tokens
+LEARNED = {"concurrency": math.nan}  # with a stated capacity the planner does not run
 
 
 class Serving(Story):
-    """Workloads whose pods share a demand, and count what they did."""
+    """Workloads whose pods share a load, and count their requests and tokens."""
 
     def __init__(self, rules: Spec, now_s: float = 1000.0) -> None:
         super().__init__(rules, now_s)
         self.counters = {name: np.zeros(1000) for name in ("requests", "gap_s", "met")}  # by id of pod
 
     def learn(self, cluster: Fleet) -> None:
-        """Keep a little busy, then more: by that the speed of a replica is learned."""
+        """Serve a rising load, by which the speed of a replica is learned."""
         for demand in (0.4, 0.8, 1.2, 1.6):
             self.serve(cluster, demand, 60)
 
     def serve(
         self, cluster: Fleet, demand: float | FloatColumn, for_s: float, every_s: float = 5.0, **how: Any
     ) -> Decision:
-        """Keep so many replicas busy for a while; returns the last decision."""
+        """Serve a load of so many busy replicas for a while; return the last decision."""
         for _ in range(round(for_s / every_s)):
             decision = self.tick(cluster, every_s, **self.counted(cluster, demand, every_s, **how))
         return decision
@@ -45,7 +45,7 @@ class Serving(Story):
         late: float = 0.0,
         asleep: float | FloatColumn = 0.0,
     ) -> dict[str, Any]:
-        """Readings after so many seconds more. late: share of the requests that miss TTFT. asleep: by pod."""
+        """Return the readings `passed_s` later. late: fraction of requests that miss TTFT. asleep: by pod."""
         awake = cluster.pod_ready & (np.broadcast_to(asleep, len(cluster.pods)) == 0)
         replicas = np.maximum(np.bincount(cluster.pod_workload, awake, len(cluster.workloads)), 1)
         busy = np.where(awake, np.minimum(demand / replicas, 0.95)[cluster.pod_workload], 0.0)

@@ -1,4 +1,4 @@
-"""The tick and a small plant in a closed loop: decisions settle, with the shipped policies and without flapping."""
+"""The tick and a small service in a closed loop: decisions settle, with the shipped policies and without flapping."""
 
 import math
 from copy import deepcopy
@@ -11,7 +11,7 @@ from autoscaler.config.policy.compile import spec_row
 from autoscaler.config.policy.parse import load
 from autoscaler.core.model.spec import Spec
 from autoscaler.core.model.types import Decision, Signal
-from tests.core.plant import SERVICE_S, Plant
+from tests.core.fluid_queue import SERVICE_S, FluidQueue
 from tests.core.world import spec
 
 BOOK = load(())
@@ -43,40 +43,40 @@ def enough(per_s: float, rules: Spec, slots: int = 16) -> int:
 @pytest.mark.parametrize("per_s", [1.0, 2.5, 4.0, 9.0])
 def test_constant_load_settles_on_what_it_needs_and_stays_there(name, per_s):
     rules = shipped(name)
-    plant = Plant(rules, replicas=1)
-    plant.run(lambda _: per_s, 3600)
-    last_half = plant.counts[len(plant.counts) // 2 :]
+    service = FluidQueue(rules, replicas=1)
+    service.run(lambda _: per_s, 3600)
+    last_half = service.counts[len(service.counts) // 2 :]
     assert len(set(last_half)) == 1
     assert enough(per_s / (1 + rules.tolerance[0]), rules) <= last_half[0] <= enough(per_s, rules) + 1
-    assert turns(plant.counts) <= 1  # up, and at most once down again to what is needed
-    assert max(plant.waits[len(plant.waits) // 2 :]) == 0
+    assert turns(service.counts) <= 1  # up, and at most once down again to what is needed
+    assert max(service.waits[len(service.waits) // 2 :]) == 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["realtime", "interactive"])
 def test_a_step_is_followed_within_two_cold_starts(name):
     rules = shipped(name, concurrency=16.0)
-    plant = Plant(rules, replicas=enough(2.0, rules))
-    plant.run(lambda _: 2.0, 600)
-    plant.counts.clear()
-    plant.run(lambda _: 8.0, 1800)
+    service = FluidQueue(rules, replicas=enough(2.0, rules))
+    service.run(lambda _: 2.0, 600)
+    service.counts.clear()
+    service.run(lambda _: 8.0, 1800)
     needed = enough(8.0, rules)
-    reached = next(number for number, count in enumerate(plant.counts) if count >= needed) * plant.every_s
+    reached = next(number for number, count in enumerate(service.counts) if count >= needed) * service.every_s
     assert reached <= 60
-    assert max(plant.counts) <= 1.5 * needed
-    assert plant.counts[-1] <= needed + 1
-    assert turns(plant.counts) <= 1
-    assert max(plant.waits[-240:]) == 0
+    assert max(service.counts) <= 1.5 * needed
+    assert service.counts[-1] <= needed + 1
+    assert turns(service.counts) <= 1
+    assert max(service.waits[-240:]) == 0
 
 
 @pytest.mark.slow
 def test_a_slow_ramp_is_followed_without_a_wait_and_only_upward():
     rules = shipped("interactive", concurrency=16.0)
-    plant = Plant(rules, replicas=1)
-    plant.run(lambda t: 1 + 11 * t / 3600, 3600)
-    assert moves(plant.counts) == sorted(set(plant.counts))
-    assert plant.counts[-1] == pytest.approx(enough(12.0, rules), abs=1)
-    assert np.mean(np.array(plant.waits) > rules.max_wait_s[0]) < 0.01
+    service = FluidQueue(rules, replicas=1)
+    service.run(lambda t: 1 + 11 * t / 3600, 3600)
+    assert moves(service.counts) == sorted(set(service.counts))
+    assert service.counts[-1] == pytest.approx(enough(12.0, rules), abs=1)
+    assert np.mean(np.array(service.waits) > rules.max_wait_s[0]) < 0.01
 
 
 @pytest.mark.slow
@@ -86,12 +86,12 @@ def test_a_short_burst_is_queued_and_orders_nothing():
     Replicas that are ordered once the queue is gone serve the full batch that it left behind.
     """
     rules = spec(max_wait_s=5.0, concurrency=16.0, tolerance=0.1, target_usage=0.8, down_stabilization_s=300.0)
-    plant = Plant(rules, replicas=4)
-    plant.run(lambda _: 9.0, 120)  # it has been full before, so that it is known what it can do
-    plant.run(lambda _: 3.5, 1800)
-    before, began = plant.counts[-1], len(plant.waits)
-    plant.run(lambda t: 11.0 if t < 5 else 3.5, 600)
-    after = list(zip(plant.waits[began:], plant.counts[began:], strict=True))
+    service = FluidQueue(rules, replicas=4)
+    service.run(lambda _: 9.0, 120)  # it has been full before, so that it is known what it can do
+    service.run(lambda _: 3.5, 1800)
+    before, began = service.counts[-1], len(service.waits)
+    service.run(lambda t: 11.0 if t < 5 else 3.5, 600)
+    after = list(zip(service.waits[began:], service.counts[began:], strict=True))
     queued = [count for wait, count in after if wait > 0]
     assert queued
     assert set(queued) == {before}
@@ -100,19 +100,19 @@ def test_a_short_burst_is_queued_and_orders_nothing():
 
 def test_an_overload_that_lasts_is_no_burst():
     rules = spec(max_wait_s=5.0, concurrency=16.0, tolerance=0.1, target_usage=0.8)
-    plant = Plant(rules, replicas=2)
-    plant.run(lambda _: 2.0, 600)
-    plant.run(lambda _: 6.0, 60)
-    assert plant.counts[-1] >= enough(6.0, rules)
+    service = FluidQueue(rules, replicas=2)
+    service.run(lambda _: 2.0, 600)
+    service.run(lambda _: 6.0, 60)
+    assert service.counts[-1] >= enough(6.0, rules)
 
 
 @pytest.mark.slow
 def test_fleet_ends_at_the_floor_or_at_zero_when_load_ends():
-    stays = Plant(shipped("interactive", concurrency=16.0), replicas=4)
+    stays = FluidQueue(shipped("interactive", concurrency=16.0), replicas=4)
     stays.run(lambda t: 4.0 if t < 600 else 0.0, 3600)
     assert stays.counts[-1] == 1
     assert turns(stays.counts) == 0
-    rests = Plant(shipped("batch", concurrency=16.0), replicas=4, gateway=True)
+    rests = FluidQueue(shipped("batch", concurrency=16.0), replicas=4, gateway=True)
     rests.run(lambda t: 4.0 if t < 600 else 0.0, 3600)
     assert rests.counts[-1] == 0
     assert turns(rests.counts) == 0
@@ -121,36 +121,36 @@ def test_fleet_ends_at_the_floor_or_at_zero_when_load_ends():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["batch", "development"])
 def test_zero_is_left_at_the_next_tick_and_nobody_is_lost(name):
-    plant = Plant(shipped(name), replicas=0, gateway=True)
-    plant.run(lambda _: 0.0, 300)
-    plant.run(lambda t: 0.2 if t < 20 else 0.0, 10)
-    assert plant.counts[-1] == 1
-    plant.run(lambda t: 0.2 if t < 20 else 0.0, 200)
-    assert plant.done == pytest.approx(6.0, abs=0.2)
-    assert plant.lost == 0
+    service = FluidQueue(shipped(name), replicas=0, gateway=True)
+    service.run(lambda _: 0.0, 300)
+    service.run(lambda t: 0.2 if t < 20 else 0.0, 10)
+    assert service.counts[-1] == 1
+    service.run(lambda t: 0.2 if t < 20 else 0.0, 200)
+    assert service.done == pytest.approx(6.0, abs=0.2)
+    assert service.lost == 0
 
 
 @pytest.mark.slow
 def test_without_a_stated_capacity_the_slots_are_found():
-    plant = Plant(shipped("interactive"), replicas=1, slots=4)
-    decision = plant.run(lambda _: 2.0, 3600)
+    service = FluidQueue(shipped("interactive"), replicas=1, slots=4)
+    decision = service.run(lambda _: 2.0, 3600)
     assert decision.capacity.concurrency[0] == pytest.approx(4, abs=0.5)
-    assert plant.counts[-1] == pytest.approx(enough(2.0, shipped("interactive"), slots=4), abs=1)
+    assert service.counts[-1] == pytest.approx(enough(2.0, shipped("interactive"), slots=4), abs=1)
 
 
 @pytest.mark.slow
 def test_a_wave_is_followed_with_two_turns_a_period():
     rules = shipped("interactive", concurrency=16.0)
-    plant = Plant(rules, replicas=4, every_s=10.0)
-    plant.run(lambda t: 5 + 4 * math.sin(2 * math.pi * t / 7200), 3 * 7200)
-    plant.counts, plant.waits = plant.counts[-1440:], plant.waits[-1440:]
-    assert turns(plant.counts) <= 4
-    assert np.mean(np.array(plant.waits) > rules.max_wait_s[0]) < 0.01
+    service = FluidQueue(rules, replicas=4, every_s=10.0)
+    service.run(lambda t: 5 + 4 * math.sin(2 * math.pi * t / 7200), 3 * 7200)
+    service.counts, service.waits = service.counts[-1440:], service.waits[-1440:]
+    assert turns(service.counts) <= 4
+    assert np.mean(np.array(service.waits) > rules.max_wait_s[0]) < 0.01
 
 
-def telling(replicas: int) -> Plant:
-    """A plant whose engines tell their gaps, so that a rule comes into force."""
-    return Plant(shipped("interactive"), replicas=replicas, every_s=15.0, idle_gap_s=0.01, full_kv_usage=0.1)
+def with_gaps(replicas: int) -> FluidQueue:
+    """A service whose engines tell their gaps, so that a rule comes into force."""
+    return FluidQueue(shipped("interactive"), replicas=replicas, every_s=15.0, idle_gap_s=0.01, full_kv_usage=0.1)
 
 
 def busy(per_s: float) -> float:
@@ -159,34 +159,34 @@ def busy(per_s: float) -> float:
 
 
 @pytest.fixture(scope="module")
-def ramped() -> tuple[Plant, Decision]:
+def ramped() -> tuple[FluidQueue, Decision]:
     """Ten minutes of little load, an hour in which it grows tenfold, and three in which it stays."""
-    plant = telling(3)
-    plant.run(lambda _: 0.4, 600)
-    return plant, plant.run(lambda t: min(0.4 + t / 1000, 4.0), 4 * 3600)
+    service = with_gaps(3)
+    service.run(lambda _: 0.4, 600)
+    return service, service.run(lambda t: min(0.4 + t / 1000, 4.0), 4 * 3600)
 
 
 @pytest.mark.slow
 def test_planner_takes_over_and_settles_when_gaps_are_counted(ramped):
-    plant, decision = ramped
+    service, decision = ramped
     assert decision.recommendations[Signal.PLANNER, 0] == decision.plan.replicas[0]
     assert np.isnan(decision.recommendations[Signal.CONCURRENCY, 0])
     assert decision.plan.idle_gap_s[0] == pytest.approx(0.01, rel=0.1)
     assert decision.plan.demand[0] == pytest.approx(busy(4.0), rel=0.15)
-    last_hour = plant.counts[-240:]
+    last_hour = service.counts[-240:]
     assert turns(last_hour) <= 1  # one cheaper strategy is tried, and left when it recommends as many
     assert busy(4.0) < min(last_hour) <= max(last_hour) <= 2 * busy(4.0)
-    assert max(plant.waits) == 0
+    assert max(service.waits) == 0
 
 
 @pytest.mark.slow
 def test_planner_drains_a_queue_within_five_cold_starts(ramped):
-    plant = deepcopy(ramped[0])
-    before = len(plant.waits)
-    decision = plant.run(lambda _: 8.0, 3600)
-    waits, counts = plant.waits[before:], plant.counts[before:]
+    service = deepcopy(ramped[0])
+    before = len(service.waits)
+    decision = service.run(lambda _: 8.0, 3600)
+    waits, counts = service.waits[before:], service.counts[before:]
     assert max(waits) > 1
-    assert max(waits[round(5 * plant.cold_start_s / plant.every_s) :]) == 0
+    assert max(waits[round(5 * service.cold_start_s / service.every_s) :]) == 0
     assert decision.recommendations[Signal.PLANNER, 0] > 0
     assert decision.plan.demand[0] == pytest.approx(busy(8.0), rel=0.15)
     assert busy(8.0) < counts[-1] <= 2.5 * busy(8.0)
@@ -197,21 +197,21 @@ def test_planner_drains_a_queue_within_five_cold_starts(ramped):
 @pytest.mark.slow
 def test_replicas_are_kept_when_no_engine_was_ever_idle():
     """Half of ten are busy from the start, so the speed of an idle engine is unknown."""
-    plant = telling(10)
-    decision = plant.run(lambda _: 8.0, 3600)
+    service = with_gaps(10)
+    decision = service.run(lambda _: 8.0, 3600)
     assert decision.recommendations[Signal.PLANNER, 0] > 0
-    assert min(plant.counts) >= busy(8.0)
-    assert plant.counts[-1] <= 2 * busy(8.0)
-    assert max(plant.waits) == 0
+    assert min(service.counts) >= busy(8.0)
+    assert service.counts[-1] <= 2 * busy(8.0)
+    assert max(service.waits) == 0
 
 
 @pytest.mark.slow
 def test_planner_follows_a_wave_and_few_requests_wait():
-    plant = telling(4)
-    plant.run(lambda _: 0.4, 600)
-    decision = plant.run(lambda t: 5 - 4.6 * math.cos(2 * math.pi * t / 7200), 4 * 7200)
+    service = with_gaps(4)
+    service.run(lambda _: 0.4, 600)
+    decision = service.run(lambda t: 5 - 4.6 * math.cos(2 * math.pi * t / 7200), 4 * 7200)
     assert decision.recommendations[Signal.PLANNER, 0] > 0
-    counts, waits = np.array(plant.counts[-960:]), np.array(plant.waits[-960:])
+    counts, waits = np.array(service.counts[-960:]), np.array(service.waits[-960:])
     assert turns(counts.tolist()) <= 30  # at the edge between two counts it may give one up and take it back
     assert np.mean(waits > 1.0) < 0.01
     assert np.mean(counts) <= 2 * busy(5.0)
@@ -221,7 +221,7 @@ def test_planner_follows_a_wave_and_few_requests_wait():
 
 @pytest.mark.slow
 def test_a_stated_capacity_stands_and_no_rule_overrides_it():
-    plant = Plant(shipped("interactive", concurrency=16.0), replicas=3, every_s=15.0, idle_gap_s=0.01)
-    decision = plant.run(lambda _: 4.0, 3600)
+    service = FluidQueue(shipped("interactive", concurrency=16.0), replicas=3, every_s=15.0, idle_gap_s=0.01)
+    decision = service.run(lambda _: 4.0, 3600)
     assert np.isnan(decision.recommendations[Signal.PLANNER, 0])
     assert decision.recommendations[Signal.CONCURRENCY, 0] > 0

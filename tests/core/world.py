@@ -1,4 +1,4 @@
-"""Build small worlds for the tests of `core`: plain numbers in, a TickInput out."""
+"""Builders of tick inputs for the tests of `core`, from plain numbers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ PLAIN_SPEC: dict[str, float] = {
 
 
 def spec(rows: int = 1, **columns: float | list[float]) -> Spec:
-    """A Spec with plain values, single columns changed; every value may be one number or one per row."""
+    """Return a Spec with plain values and the given columns; a value is one number, or one per row."""
     values = {**PLAIN_SPEC, **columns}
     return Spec(
         **{name: np.broadcast_to(np.asarray(value, dtype=float), rows).copy() for name, value in values.items()}
@@ -72,7 +72,7 @@ def fleet(
     starting_since_s: float = 0.0,
     **columns: Any,
 ) -> Fleet:
-    """A fleet with so many ready and starting pods per workload, on one pool without a known size."""
+    """Return a fleet with so many ready and starting pods per workload, on one pool of unknown size."""
     rows = len(ready)
     starting = starting or [0] * rows
     counts = np.array(ready, dtype=np.int64) + np.array(starting, dtype=np.int64)
@@ -107,9 +107,9 @@ def fleet(
 
 
 def samples(world: Fleet, now_s: float, **columns: float | FloatColumn) -> Samples:
-    """Every ready pod answers now, idle, with zeros; single columns changed, one number or one per pod.
+    """Return a current reading of each ready pod: zeros, and the given columns, one number or one per pod.
 
-    Columns of `GatewaySamples` carry the prefix `gateway_`.
+    Columns of `GatewaySamples` have the prefix `gateway_`.
     """
     pods = len(world.pods)
     quiet = dict.fromkeys(
@@ -137,7 +137,7 @@ def world(
     variants: Variants | None = None,
     **columns: Any,
 ) -> TickInput:
-    """A TickInput in which the cluster view is fresh."""
+    """Return a TickInput with a fresh view of the cluster."""
     rows = len(cluster.workloads)
     return TickInput(
         now_s=now_s,
@@ -150,7 +150,7 @@ def world(
 
 
 class Story:
-    """Steps one memory through ticks; the clock moves only by hand."""
+    """Consecutive ticks with one memory; each tick advances the clock."""
 
     variants: Variants | None = None
 
@@ -165,13 +165,13 @@ class Story:
         return decision
 
     def watch(self, cluster: Fleet, for_s: float, every_s: float = 5.0, **columns: Any) -> Decision:
-        """Tick on an unchanged world for a while; return the last decision."""
+        """Tick with the same input for a while; return the last decision."""
         for _ in range(int(for_s / every_s)):
             decision = self.tick(cluster, every_s, **columns)
         return decision
 
 
-def seen(
+def observe_once(
     cluster: Fleet,
     now_s: float = 1000.0,
     memory: Memory | None = None,
@@ -204,7 +204,7 @@ def observed(observation: Observation, arrivals: Arrivals | None = None) -> Obse
     )
 
 
-def first(cluster: Fleet, rules: Spec | None = None, **readings: float | FloatColumn) -> dict[str, Any]:
-    """Observe a world for the first time; return one plain number a column."""
-    observation, _ = seen(cluster, rules=rules, **readings)
+def observe_first(cluster: Fleet, rules: Spec | None = None, **readings: float | FloatColumn) -> dict[str, Any]:
+    """Observe a world for the first time; return one number per column."""
+    observation, _ = observe_once(cluster, rules=rules, **readings)
     return {name: column[0] for name, column in vars(observation).items()}

@@ -14,7 +14,7 @@ import pytest
 
 from autoscaler.config.policy.parse import shipped
 from tests.adapters.kubernetes.world import RUNNING_STATUS, SCHEDULED, condition, shipped_roles
-from tests.core.tape import IDLE, play
+from tests.core.looped_recording import IDLE, loop_recording
 from tests.harness.exposition import Answer
 from tests.harness.fixtures import StartPromql
 from tests.harness.kube_api import User, granted
@@ -103,7 +103,7 @@ async def test_queue_scales_up_at_once_without_stated_capacity(site: Site):
     """The shipped policy and a real server's metrics, second by second: the capacity is not known before the queue."""
     shipped = (SHIPPED_POLICIES / "interactive.yaml").read_text()
     site.policy.write_text(shipped.replace("name: interactive", "name: quick"))
-    texts = play(IDLE, 10, 40, every_s=1, phase_s=0)
+    texts = loop_recording(IDLE, 10, 40, every_s=1, phase_s=0)
     site.metrics.serve("/metrics", next(texts))
     await site.workload()
     async with site.daemon(await site.user(), "direct", "--scrape", period="1s") as daemon:

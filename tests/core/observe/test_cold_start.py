@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from autoscaler.core.observe.cold_start import LONGEST_COLD_START_S
-from tests.core.world import Story, first, fleet, spec
+from tests.core.world import Story, fleet, observe_first, spec
 
 
 def started(story, created_s, ready_s, *, old=1, **columns):
@@ -22,7 +22,7 @@ def started(story, created_s, ready_s, *, old=1, **columns):
 
 
 def test_until_one_was_seen_the_stated_cold_start_holds():
-    assert first(fleet([0], [1]), rules=spec(cold_start_s=90.0))["cold_start_s"] == 90
+    assert observe_first(fleet([0], [1]), rules=spec(cold_start_s=90.0))["cold_start_s"] == 90
 
 
 def test_a_cold_start_is_learned_from_pod_conditions_with_room_for_its_spread():
@@ -113,28 +113,28 @@ def test_a_restarted_daemon_learns_from_the_pods_that_stand():
 
 def test_pods_that_leave_or_wait_teach_nothing():
     cluster = fleet([1], [1], pod_terminating=np.array([True, False]))
-    assert first(cluster, rules=spec(cold_start_s=77.0))["cold_start_s"] == 77
+    assert observe_first(cluster, rules=spec(cold_start_s=77.0))["cold_start_s"] == 77
 
 
 def test_the_next_replica_is_due_when_the_first_starting_one_is():
     cluster = fleet([0], [2], pod_created_s=np.array([960.0, 990.0]))
-    found = first(cluster, rules=spec(cold_start_s=100.0))
+    found = observe_first(cluster, rules=spec(cold_start_s=100.0))
     assert found["next_ready_s"] == 60
     assert found["starting_replica_s"] == 40 + 10  # what both will have served in 100 s
 
 
 def test_a_pod_that_waited_for_a_gpu_is_expected_from_when_it_got_one():
     cluster = fleet([0], [1], pod_created_s=np.array([-2000.0]), pod_scheduled_s=np.array([990.0]))
-    found = first(cluster, rules=spec(cold_start_s=100.0))
+    found = observe_first(cluster, rules=spec(cold_start_s=100.0))
     assert (found["next_ready_s"], found["starting_replica_s"]) == (40, 60)  # 10 s and half a cold start of its wait
 
 
 def test_an_overdue_pod_is_expected_but_not_counted_on_for_now():
-    found = first(fleet([0], [1], pod_created_s=np.array([0.0])), rules=spec(cold_start_s=100.0))
+    found = observe_first(fleet([0], [1], pod_created_s=np.array([0.0])), rules=spec(cold_start_s=100.0))
     assert found["next_ready_s"] == pytest.approx(10)
 
 
 def test_nothing_starting_is_nothing_to_wait_for():
-    found = first(fleet([2]))
+    found = observe_first(fleet([2]))
     assert math.isnan(found["next_ready_s"])
     assert found["starting_replica_s"] == 0

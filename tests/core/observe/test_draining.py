@@ -14,7 +14,7 @@ from autoscaler.core.model.types import Signal
 from autoscaler.core.observe import draining
 from autoscaler.core.state import Memory
 from autoscaler.core.tick import tick
-from tests.core.world import Story, first, fleet, spec, world
+from tests.core.world import Story, fleet, observe_first, spec, world
 
 LEAVES = np.array([True, True, False, False])
 
@@ -30,7 +30,7 @@ def asks(cluster: Fleet, rules: object = None, **columns: object) -> np.ndarray:
 
 
 def test_requests_on_draining_pods_have_a_column_of_their_own():
-    found = first(lost(), running=9.0, waiting=np.array([0.0, 2.0, 1.0, 0.0]))
+    found = observe_first(lost(), running=9.0, waiting=np.array([0.0, 2.0, 1.0, 0.0]))
     assert (found["running"], found["waiting"], found["draining_requests"]) == (18, 1, 20)
 
 
@@ -51,7 +51,7 @@ def test_load_remains_when_all_pods_drain():
 
 def test_draining_pod_without_a_recent_reading_is_no_load():
     heard_s = np.array([900.0, math.nan, 1000.0, 1000.0])
-    assert first(lost(), time_s=heard_s, running=9.0)["draining_requests"] == 0
+    assert observe_first(lost(), time_s=heard_s, running=9.0)["draining_requests"] == 0
 
 
 def test_cache_and_tokens_of_draining_pods_are_load():

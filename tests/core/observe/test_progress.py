@@ -1,4 +1,4 @@
-"""Load that does not move: what stuck pods and stale gauges order, teach and say."""
+"""Load without progress: replicas, learning and explanation with stuck pods and stale gauges."""
 
 import math
 from copy import deepcopy
@@ -35,7 +35,7 @@ LEARNED = {
 
 
 class Service:
-    """A workload whose moving pods share 8 requests/s, and whose other pods stand still with what they show."""
+    """A workload whose active pods share 8 requests/s, and whose other pods are stuck with constant gauges."""
 
     def __init__(self, replicas: int, **rules: float) -> None:
         self.story, self.replicas = Story(spec(**{**LEARNED, **rules})), replicas
@@ -52,7 +52,7 @@ class Service:
         told: bool = True,
         **more: Any,
     ) -> Decision:
-        """Live through a time in which the oldest `stuck` pods do nothing but show so many running and waiting."""
+        """Run while the oldest `stuck` pods make no progress, and show so many running and waiting requests."""
         for _ in range(round(for_s / EVERY_S)):
             stands = np.arange(self.replicas) < stuck
             moving = max(int((~stands).sum()), 1)
@@ -267,7 +267,7 @@ def test_any_counter_that_moves_is_progress(counter):
 
 
 def _beside(queue: float, service: Service) -> dict[str, Any]:
-    """Return what a fleet shows whose first pod serves half, and holds a queue beside."""
+    """Return readings of a fleet whose first pod serves half of the requests and has a queue."""
     first = np.arange(service.replicas) == 0
     return {"waiting": np.where(first, queue, 0.0), "kv_usage": np.where(first, 0.99, 0.3)}
 
@@ -283,7 +283,7 @@ def test_the_fleet_comes_back_down_when_one_rank_of_a_pod_hangs(grows_per_s):
     sentence = service.explained().sentence
     assert "that has not shrunk for" in sentence
     assert "(a stuck rank, or uneven routing)" in sentence
-    assert service.decision.observation.running[0] > 90  # what it runs counts
+    assert service.decision.observation.running[0] > 90  # running requests count
 
 
 @pytest.mark.slow
@@ -317,7 +317,7 @@ def test_gateway_queue_adds_one_replica_when_all_are_stuck():
 
 
 def test_unused_replacement_of_a_stuck_pod_is_given_up():
-    """Two cold starts of 180 s and two minutes are its chance; half an hour of a whole fleet would be no better."""
+    """A replacement gets two cold starts of 180 s and two minutes, but at most half an hour."""
     service = served()
     before, service.counts = service.replicas, []
     service.run(600, per_s=0.0, stuck=before, shows=(13.0, 3.0), gateway_waiting=200.0)

@@ -9,73 +9,75 @@ from autoscaler.core.model.fleet import PendingClass
 from autoscaler.core.observe.gpu_activity import MAX_GPU_AGE_S
 from autoscaler.core.observe.workloads import GATEWAY_REMEMBERED_S
 from tests.core.recordings import DATA, clients, columns, replay
-from tests.core.world import Story, first, fleet, seen, spec
+from tests.core.world import Story, fleet, observe_first, observe_once, spec
 
 # --- which pods count
 
 
 def test_requests_are_summed_over_the_pods_of_each_workload():
-    observation, _ = seen(fleet([2, 0, 1]), running=np.array([3.0, 4.0, 9.0]), waiting=np.array([1.0, 0.0, 5.0]))
+    observation, _ = observe_once(
+        fleet([2, 0, 1]), running=np.array([3.0, 4.0, 9.0]), waiting=np.array([1.0, 0.0, 5.0])
+    )
     np.testing.assert_array_equal(observation.running, [7, np.nan, 9])
     np.testing.assert_array_equal(observation.waiting, [1, np.nan, 5])
 
 
 def test_silent_pod_is_left_out_and_not_reporting():
-    found = first(fleet([3]), time_s=np.array([1000.0, np.nan, 1000.0]), running=8.0, kv_usage=0.5)
+    found = observe_first(fleet([3]), time_s=np.array([1000.0, np.nan, 1000.0]), running=8.0, kv_usage=0.5)
     assert (found["ready"], found["reporting"]) == (3, 2)
     assert (found["running"], found["kv_usage"]) == (16, 0.5)
 
 
 def test_absent_stale_and_zero_readings_differ():
     cluster = fleet([1, 1, 1])
-    found, _ = seen(cluster, time_s=np.array([np.nan, 930.0, 1000.0]), running=0.0)
+    found, _ = observe_once(cluster, time_s=np.array([np.nan, 930.0, 1000.0]), running=0.0)
     np.testing.assert_array_equal(found.reporting, [0, 0, 1])
     np.testing.assert_array_equal(found.running, [np.nan, np.nan, 0])
     np.testing.assert_array_equal(found.age_s, [np.nan, np.nan, 0])
 
 
 def test_sleeping_pod_is_not_asleep_when_its_reading_is_stale():
-    found = first(fleet([2]), time_s=np.array([1000.0, 900.0]), asleep=np.array([0.0, 1.0]))
+    found = observe_first(fleet([2]), time_s=np.array([1000.0, 900.0]), asleep=np.array([0.0, 1.0]))
     assert (found["reporting"], found["asleep"]) == (1, 0)
 
 
 def test_pod_does_not_report_when_its_queue_is_unknown():
-    assert first(fleet([2]), waiting=np.array([np.nan, 0.0]))["reporting"] == 1
+    assert observe_first(fleet([2]), waiting=np.array([np.nan, 0.0]))["reporting"] == 1
 
 
 def test_age_is_that_of_the_oldest_trusted_reading():
-    assert first(fleet([3]), time_s=np.array([995.0, 960.0, 900.0]))["age_s"] == 40
+    assert observe_first(fleet([3]), time_s=np.array([995.0, 960.0, 900.0]))["age_s"] == 40
 
 
 def test_terminating_pods_do_not_serve():
     cluster = fleet([3], pod_terminating=np.array([False, False, True]))
-    found = first(cluster, running=5.0)
+    found = observe_first(cluster, running=5.0)
     assert (found["ready"], found["terminating"], found["running"]) == (2, 1, 10)
 
 
 @pytest.mark.parametrize("why", [reason for reason in PendingClass if reason is not PendingClass.NONE])
 def test_pods_with_a_pending_class_are_not_starting(why):
     cluster = fleet([1], [2], pod_pending=np.array([0, 0, why]))
-    found = first(cluster)
+    found = observe_first(cluster)
     assert (found["ready"], found["starting"], found["pending"]) == (1, 1, 1)
 
 
 def test_ready_pod_is_not_pending_when_it_crashed_before():
-    assert first(fleet([1], pod_pending=np.array([PendingClass.CRASH_LOOP])))["pending"] == 0
+    assert observe_first(fleet([1], pod_pending=np.array([PendingClass.CRASH_LOOP])))["pending"] == 0
 
 
 def test_pod_is_newly_ready_until_its_first_reading():
     ready_s = np.array([500.0, 990.0, 500.0])
     cluster = fleet([3], pod_ready_s=ready_s)
     heard = np.array([1000.0, np.nan, np.nan])
-    found = first(cluster, time_s=heard, running=6.0)
+    found = observe_first(cluster, time_s=heard, running=6.0)
     assert (found["ready"], found["reporting"], found["newly_ready"]) == (3, 1, 1)
 
 
 def test_silent_pod_is_not_newly_ready_when_it_had_a_reading():
     cluster = fleet([1], pod_ready_s=np.array([990.0]))
-    _, memory = seen(cluster, 1000.0)
-    observation, _ = seen(cluster, 1005.0, memory, time_s=np.nan)
+    _, memory = observe_once(cluster, 1000.0)
+    observation, _ = observe_once(cluster, 1005.0, memory, time_s=np.nan)
     assert observation.newly_ready[0] == 0
 
 
@@ -85,27 +87,27 @@ def test_silent_pod_is_not_newly_ready_when_it_had_a_reading():
 def test_load_endpoint_shows_the_queue_of_a_sleeping_engine():
     asleep = columns((DATA / "sleeping-queued.prom").read_text())
     assert (asleep["running"], asleep["waiting"], asleep["asleep"]) == (0, 0, 1)
-    found = first(fleet([1]), **asleep, held=6.0)
+    found = observe_first(fleet([1]), **asleep, held=6.0)
     assert (found["asleep"], found["waiting"]) == (1, 6)
 
 
 def test_load_endpoint_is_not_added_to_gauges():
-    found = first(fleet([1]), asleep=1.0, running=4.0, waiting=4.0, held=9.0)
+    found = observe_first(fleet([1]), asleep=1.0, running=4.0, waiting=4.0, held=9.0)
     assert (found["running"], found["waiting"]) == (4, 5)
 
 
 def test_load_endpoint_is_ignored_when_the_engine_is_awake():
     """/load also counts requests that are not in the engine yet, so it may be higher by one or two."""
-    found = first(fleet([1]), asleep=0.0, running=4.0, waiting=30.0, held=36.0)
+    found = observe_first(fleet([1]), asleep=0.0, running=4.0, waiting=30.0, held=36.0)
     assert (found["running"], found["waiting"]) == (4, 30)
 
 
 def test_gauges_count_when_there_is_no_load_endpoint():
-    assert first(fleet([1]), asleep=1.0)["waiting"] == 0
+    assert observe_first(fleet([1]), asleep=1.0)["waiting"] == 0
 
 
 def test_kv_usage_ignores_sleeping_engines():
-    found = first(fleet([2]), asleep=np.array([1.0, 0.0]), kv_usage=np.array([0.0, 0.9]))
+    found = observe_first(fleet([2]), asleep=np.array([1.0, 0.0]), kv_usage=np.array([0.0, 0.9]))
     assert found["kv_usage"] == 0.9
 
 
@@ -114,15 +116,15 @@ def test_kv_usage_ignores_sleeping_engines():
 
 def test_rates_are_known_from_the_second_tick():
     cluster = fleet([2])
-    _, memory = seen(cluster, 1000.0, generation_tokens=500.0)
-    observation, _ = seen(cluster, 1010.0, memory, generation_tokens=np.array([1500.0, 500.0]))
+    _, memory = observe_once(cluster, 1000.0, generation_tokens=500.0)
+    observation, _ = observe_once(cluster, 1010.0, memory, generation_tokens=np.array([1500.0, 500.0]))
     assert observation.generation_tokens_per_s[0] == pytest.approx(100)
 
 
 def test_rate_is_nan_without_a_counter_and_0_when_it_stands():
     cluster = fleet([1])
-    _, memory = seen(cluster, 1000.0, preemptions=np.nan)
-    observation, _ = seen(cluster, 1010.0, memory, preemptions=np.nan)
+    _, memory = observe_once(cluster, 1000.0, preemptions=np.nan)
+    observation, _ = observe_once(cluster, 1010.0, memory, preemptions=np.nan)
     assert np.isnan(observation.preemptions_per_s[0])
     assert observation.finished_per_s[0] == 0
 
@@ -290,7 +292,7 @@ def test_arrivals_do_not_grow_when_clients_give_up():
 
 def test_data_parallel_ranks_arrive_aggregated():
     """Running and waiting are sums over engines, KV-cache usage is the largest."""
-    found = first(fleet([1]), **columns((DATA / "dp2-saturated.prom").read_text()))
+    found = observe_first(fleet([1]), **columns((DATA / "dp2-saturated.prom").read_text()))
     assert found["running"] + found["waiting"] == 24
     assert 0 < found["kv_usage"] <= 1
 
@@ -302,12 +304,12 @@ GPU = {"gpu_time_s": 995.0, "fb_usage": 0.9, "tensor_active": 0.0, "sm_active": 
 
 
 def test_gpu_columns_are_nan_without_gpu_metrics():
-    found = first(fleet([2]))
+    found = observe_first(fleet([2]))
     assert all(math.isnan(found[name]) for name in ("gpu_loaded", "gpu_active", "loaded_idle_s"))
 
 
 def test_framebuffer_alone_shows_loaded_but_not_idle():
-    found = first(fleet([2]), gpu_time_s=995.0, fb_usage=np.array([0.9, 0.02]))
+    found = observe_first(fleet([2]), gpu_time_s=995.0, fb_usage=np.array([0.9, 0.02]))
     assert found["gpu_loaded"] == 1
     assert math.isnan(found["gpu_active"])
     assert math.isnan(found["loaded_idle_s"])
@@ -315,11 +317,11 @@ def test_framebuffer_alone_shows_loaded_but_not_idle():
 
 @pytest.mark.parametrize("witness", ["tensor_active", "sm_active", "dram_active"])
 def test_gpu_is_active_when_any_unit_works(witness):
-    assert first(fleet([2]), **{**GPU, witness: np.array([0.3, 0.0])})["gpu_active"] == 1
+    assert observe_first(fleet([2]), **{**GPU, witness: np.array([0.3, 0.0])})["gpu_active"] == 1
 
 
 def test_old_gpu_reading_is_ignored():
-    found = first(fleet([1]), **{**GPU, "gpu_time_s": 1000.0 - MAX_GPU_AGE_S - 1})
+    found = observe_first(fleet([1]), **{**GPU, "gpu_time_s": 1000.0 - MAX_GPU_AGE_S - 1})
     assert math.isnan(found["gpu_loaded"])
     assert math.isnan(found["gpu_active"])
 
@@ -368,9 +370,9 @@ def test_latency_is_weighted_by_the_rate_of_each_pod():
 
 
 def test_pod_without_requests_does_not_change_the_latency():
-    found = first(fleet([2]), ttft_s=np.array([np.nan, 3.0]))
+    found = observe_first(fleet([2]), ttft_s=np.array([np.nan, 3.0]))
     assert found["ttft_s"] == pytest.approx(3.0)
-    assert math.isnan(first(fleet([2]))["ttft_s"])
+    assert math.isnan(observe_first(fleet([2]))["ttft_s"])
 
 
 # --- in front
@@ -378,9 +380,9 @@ def test_pod_without_requests_does_not_change_the_latency():
 
 def test_gateway_is_nan_when_silent_and_0_when_empty():
     cluster = fleet([0])
-    assert first(cluster, gateway_waiting=0.0)["gateway_waiting"] == 0
-    assert math.isnan(first(cluster, gateway_waiting=5.0, gateway_time_s=900.0)["gateway_waiting"])
-    assert math.isnan(first(cluster)["gateway_waiting"])
+    assert observe_first(cluster, gateway_waiting=0.0)["gateway_waiting"] == 0
+    assert math.isnan(observe_first(cluster, gateway_waiting=5.0, gateway_time_s=900.0)["gateway_waiting"])
+    assert math.isnan(observe_first(cluster)["gateway_waiting"])
 
 
 # --- rows
@@ -389,14 +391,14 @@ def test_gateway_is_nan_when_silent_and_0_when_empty():
 def test_hostile_pod_does_not_affect_other_workloads():
     cluster = fleet([2, 1])
     wild = {name: np.array([value, 3.0, 5.0]) for name, value in (("running", 1e300), ("waiting", -9.0))}
-    found, memory = seen(cluster, generation_tokens=np.array([np.inf, 1.0, 1.0]), **wild)
+    found, memory = observe_once(cluster, generation_tokens=np.array([np.inf, 1.0, 1.0]), **wild)
     np.testing.assert_array_equal(found.reporting, [1, 1])
     np.testing.assert_array_equal(found.running, [3, 5])
     assert np.isfinite(memory.pods.counters.counter[1, 1:]).all()
 
 
 def test_empty_cluster_has_an_empty_observation():
-    observation, memory = seen(fleet([]))
+    observation, memory = observe_once(fleet([]))
     assert len(observation.ready) == 0
     assert len(memory.pods.counters.time_s) == 0
 

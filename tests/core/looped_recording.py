@@ -26,8 +26,8 @@ from tests.core.world import Story, fleet, world
 LIGHT, IDLE = (
     (10, 26),
     (2, 7),
-)  # seconds of the recording in which two requests run and none waits; in which none is there
-QUEUE_FROM, QUEUE_AGAIN, QUEUE_UNTIL = 28, 40, 66  # four run and up to 32 wait; after the end it begins again inside
+)  # seconds of the recording with two running requests, and without any; none waits
+QUEUE_FROM, QUEUE_AGAIN, QUEUE_UNTIL = 28, 40, 66  # four run and up to 32 wait; it repeats from QUEUE_AGAIN
 
 _COUNTER = re.compile(r"^(\S+(?:_total|_count|_sum|_bucket)(?:\{.*\})?) (\S+)$")
 
@@ -44,7 +44,7 @@ def _counters(second: int) -> dict[str, float]:
     return {match[1]: float(match[2]) for match in found if match}
 
 
-def play(before: tuple[int, int], before_s: int, queue_s: int, every_s: int, phase_s: int) -> Iterator[str]:
+def loop_recording(before: tuple[int, int], before_s: int, queue_s: int, every_s: int, phase_s: int) -> Iterator[str]:
     """Yield the metrics text every so many seconds: LIGHT or IDLE for `before_s`, then a queue for `queue_s`."""
     order = [before[0] + second % (before[1] - before[0]) for second in range(before_s)]
     queue = list(range(QUEUE_FROM, QUEUE_UNTIL))
@@ -55,7 +55,7 @@ def play(before: tuple[int, int], before_s: int, queue_s: int, every_s: int, pha
     last = math.inf
     for number, second in enumerate(order + queue[:queue_s]):
         now = _counters(second)
-        if second != last + 1:  # a part begins, or begins again: with one second of it
+        if second != last + 1:  # a part begins, or begins again
             shown = _counters(second - 1)
         for name, value in now.items():
             counted[name] = counted.get(name, 0.0) + value - shown.get(name, 0.0)
@@ -73,7 +73,7 @@ def _rewritten(text: str, counted: dict[str, float]) -> str:
 
 
 class Reader:
-    """Turns bodies into columns of PodSamples, as the scraper does."""
+    """Convert metrics text to columns of PodSamples, as the scraper does."""
 
     def __init__(self, rules: Spec) -> None:
         self._objectives = {"ttft_s": float(rules.ttft_objective_s[0]), "itl_s": float(rules.itl_objective_s[0])}
@@ -99,14 +99,14 @@ class Reaction(NamedTuple):
     sentence: str  # of the decision
 
 
-def react(rules: Spec, before: tuple[int, int], before_s: int, every_s: int, phase_s: int = 0) -> Reaction:
+def measure_reaction(rules: Spec, before: tuple[int, int], before_s: int, every_s: int, phase_s: int = 0) -> Reaction:
     """Read the tape every so many seconds, and tick with each reading, until more than one replica is decided.
 
     phase_s: 0..every_s-1, moment of the first reading.
     """
     story, reader, cluster = Story(rules), Reader(rules), fleet([1])
     first: Reaction | None = None
-    for number, text in enumerate(play(before, before_s, 60, every_s, phase_s)):
+    for number, text in enumerate(loop_recording(before, before_s, 60, every_s, phase_s)):
         second = number * every_s + phase_s
         columns = reader.read(float(second), text)
         decision = story.tick(cluster, float(every_s), **columns)

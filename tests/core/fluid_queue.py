@@ -1,7 +1,7 @@
-"""A workload of a few lines to close the loop with: a fluid queue, replicas with slots, and cold starts.
+"""A small workload for closed-loop tests: a fluid queue, replicas with slots, and cold starts.
 
-Requests arrive at a rate, are served by awake replicas in proportion to what each has in its slots, and wait in one
-queue. Deterministic, and small on purpose: what it leaves out (prefill, lengths that differ) is in `autoscaler.sim`.
+Requests arrive at a rate, wait in one queue, and are served by ready replicas in proportion to their used slots. It is
+deterministic. `autoscaler.sim` also models prefill and lengths that differ.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TOKENS = 300.0  # of one request
 
 
 @dataclass
-class Plant:
+class FluidQueue:
     """One workload under the real tick."""
 
     rules: Spec
@@ -29,8 +29,8 @@ class Plant:
     slots: int = 16
     cold_start_s: float = 60.0
     every_s: float = 5.0
-    idle_gap_s: float = np.nan  # between tokens of an idle engine; NaN: engines do not tell, nor what met its objective
-    full_kv_usage: float = 0.5  # of the KV cache, when all slots are taken
+    idle_gap_s: float = np.nan  # between tokens of an idle engine; NaN: engines count neither gaps nor met objectives
+    full_kv_usage: float = 0.5  # KV-cache usage when all slots are in use
     gateway: bool = False  # holds requests while no replica serves
     now_s: float = 1000.0
     in_flight: float = 0.0
@@ -39,18 +39,18 @@ class Plant:
     lost: float = 0.0
     born_s: dict[int, float] = field(default_factory=dict)  # pod id to creation
     counts: list[int] = field(default_factory=list)  # decided replicas, tick by tick
-    waits: list[float] = field(default_factory=list)  # seconds the last in line had to wait, tick by tick
+    waits: list[float] = field(default_factory=list)  # wait of the last request in the queue in seconds, tick by tick
 
     def __post_init__(self) -> None:
         self._story = Story(self.rules, self.now_s)
         self._next_id = 0
         self._counters: dict[int, float] = {}
         self._gap_s: dict[int, float] = {}
-        self._met: dict[int, float] = {}  # requests that had not to wait for longer than the TTFT objective
+        self._met: dict[int, float] = {}  # requests that waited for at most the TTFT objective
         self._resize(self.replicas, born_s=self.now_s - 10_000.0)
 
     def run(self, arrivals_per_s: Callable[[float], float], for_s: float) -> Decision:
-        """Live through `for_s` seconds; `arrivals_per_s` is a function of the seconds since the run began."""
+        """Run for `for_s` seconds; `arrivals_per_s` is a function of the seconds since the run began."""
         began_s = self.now_s
         while self.now_s < began_s + for_s:
             self._serve(arrivals_per_s(self.now_s - began_s))
@@ -59,9 +59,9 @@ class Plant:
         return decision
 
     def _serve(self, per_s: float) -> None:
-        """Move the fluid by one period, in small steps."""
+        """Serve requests for one period, in small steps."""
         step_s = 0.25
-        ready_ids = self._ready_ids()  # they are the same for the whole period
+        ready_ids = self._ready_ids()  # the same for the whole period
         room = len(ready_ids) * self.slots
         for _ in range(int(self.every_s / step_s)):
             self.in_flight += per_s * step_s
