@@ -17,15 +17,15 @@ TOLERATED = 1.005
 def reason(row: Row) -> str:
     """Word the recommendation, and what was missed of the error budget."""
     known = row.figures
-    recommended = f"the planner recommends {number(known.asked_replicas)}"
-    if known.asked_replicas == 0:
+    recommended = f"the planner recommends {number(known.recommended_replicas)}"
+    if known.recommended_replicas == 0:
         return f"{recommended} because no request is in flight"
     load = f" for a load of {count(known.demand_replicas, 'busy replica')}"
-    idle = known.asked_replicas - row.planned("replicas")
+    idle = known.recommended_replicas - row.planned("replicas")
     on_top = f", with {number(idle)} asleep or stuck" if idle > 0 else ""
     because = f", {why}" if (why := _why_so_many(row)) else ""
     # What the strategy is predicted to miss says nothing of fewer replicas than it recommends.
-    as_predicted = row.planned("replicas") >= known.rule_replicas
+    as_predicted = row.planned("replicas") >= known.strategy_replicas
     budget = error_budget(known, _predicted(known) if as_predicted else math.nan)
     return "; ".join(filter(None, (f"{recommended}{load}{on_top}{because}", budget)))
 
@@ -36,7 +36,7 @@ def error_budget(known: Figures, predicted: float) -> str:
     predicted: share of requests; NaN: not known. "Within the error budget" is said where both shares are known and
     within it. Returns "" where neither is known.
     """
-    may, missed = known.promised_fraction, known.missed_fraction
+    may, missed = known.budget_fraction, known.missed_fraction
     budget = f"the error budget of {percent(may)}"
     missed_so_far = f"{percent(missed)} of requests missed {_since(known)}"
     if missed > TOLERATED * may:
@@ -59,23 +59,23 @@ def _predicted(known: Figures) -> float:
 
     Shadow fleets leave out what misses at any number of replicas.
     """
-    return known.paper_missed_fraction + max(known.unavoidable_fraction, 0.0)
+    return known.shadow_missed_fraction + max(known.unavoidable_fraction, 0.0)
 
 
 def _since(known: Figures) -> str:
-    if not known.watched_s > 0:
+    if not known.observed_s > 0:
         return "so far"
-    return f"in {seconds(known.watched_s)} of traffic" if known.watched_s < BUDGET_S else "in about a day"
+    return f"in {seconds(known.observed_s)} of traffic" if known.observed_s < BUDGET_S else "in about a day"
 
 
 def _countermeasure(known: Figures) -> str:
     """Word what the planner does about misses beyond the error budget."""
     anyway, allowed = max(known.unavoidable_fraction, 0.0), known.allowed_fraction
-    if anyway > known.promised_fraction:
+    if anyway > known.budget_fraction:
         return f", and {percent(anyway)} miss at any number of replicas"
     if math.isnan(allowed):
         return ""
-    allows = "so it now allows" if allowed + anyway < known.promised_fraction else "and it still allows"
+    allows = "so it now allows" if allowed + anyway < known.budget_fraction else "and it still allows"
     return f", {allows} {percent(allowed + anyway)}"
 
 
@@ -83,29 +83,29 @@ def _why_so_many(row: Row) -> str:
     """Word why the planner recommends another count than the load alone would take; "" where nothing else counts."""
     known, replicas = row.figures, row.planned("replicas")
     load, least, most = max(known.demand_replicas, 0.0), max(row.spec("min_replicas"), 1.0), row.spec("max_replicas")
-    if replicas > known.rule_replicas:
+    if replicas > known.strategy_replicas:
         return "because no replica is removed while requests wait too long"
-    if replicas < known.rule_replicas:
-        alone = f"the strategy alone would recommend {number(known.rule_replicas)}"
+    if replicas < known.strategy_replicas:
+        alone = f"the strategy alone would recommend {number(known.strategy_replicas)}"
         return f"because no headroom is added to the initial fleet in steady traffic ({alone})"
-    if replicas >= most and (replicas < load or replicas < known.least_replicas):
+    if replicas >= most and (replicas < load or replicas < known.constant_replicas):
         return "the maximum"
     if replicas < load:
-        return f"because the load average over {seconds(known.level_s)} is lower"
+        return f"because the load average over {seconds(known.average_s)} is lower"
     with_headroom = load * (1 + known.margin_fraction) + known.margin_roots * math.sqrt(load)
     if not replicas - 1 >= with_headroom / MAX_UTILIZATION - ROUNDING_TOLERANCE:
         return _headroom(known) if replicas - 1 >= load / MAX_UTILIZATION - ROUNDING_TOLERANCE else ""
     if replicas <= least:
         return "the minimum" if least > 1 else ""
-    if replicas <= known.least_replicas:
+    if replicas <= known.constant_replicas:
         return f"because a constant count of {number(replicas)} has cost least so far, misses included"
-    if known.held_s >= 0:
-        return f"because a peak is held for {seconds(known.held_s)} more"
+    if known.peak_expires_in_s >= 0:
+        return f"because a peak is held for {seconds(known.peak_expires_in_s)} more"
     # While the initial fleet is kept, base replicas are no fewer; a count above them has another reason.
-    if known.watched_s < known.kept_s and not known.needed_replicas < replicas:
-        return f"because the initial fleet is kept for {seconds(known.kept_s - known.watched_s)} more"
-    peak = f"because the load average over {seconds(known.level_s)} has just peaked"
-    return f"{peak}, and peaks are held for {count(known.held_cold_starts, 'cold start')}"
+    if known.observed_s < known.warm_up_s and not known.base_replicas < replicas:
+        return f"because the initial fleet is kept for {seconds(known.warm_up_s - known.observed_s)} more"
+    peak = f"because the load average over {seconds(known.average_s)} has just peaked"
+    return f"{peak}, and peaks are held for {count(known.hold_cold_starts, 'cold start')}"
 
 
 def _headroom(known: Figures) -> str:

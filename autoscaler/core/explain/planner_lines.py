@@ -1,6 +1,6 @@
-"""The forecast of one workload for people: its figures, and a named line for each thing one asks of it.
+"""What the planner knows of one workload: its figures, and a line for each question of an operator.
 
-What a forecast is and how it comes about is in `rules` and `forecast`; nothing is decided here.
+The planner decides in `autoscaler.core.planner`; this module only words it.
 """
 
 from __future__ import annotations
@@ -17,20 +17,19 @@ from autoscaler.core.planner.select import WARM_UP_S
 from autoscaler.core.planner.step_time import MIN_READINGS
 from autoscaler.core.planner.strategies import Strategy, describe
 
-WORTH_TELLING = 5e-4
-"""Share of requests; fewer that miss on any number of replicas are not told."""
+NOTEWORTHY = 5e-4
+"""Share of requests that miss at any number of replicas from which a line says so."""
 
 SHORTEST_TOKEN_S = 1e-7
-"""No engine computes a token in less: a slope so flat is noise, and no limit."""
-
+"""No engine computes a token in less time. A smaller value is noise, and no limit."""
 
 UNKNOWN = Strategy(*(math.nan,) * 5)
-"""Of no rule."""
+"""Describes no strategy."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """One thing to know of a forecast."""
+    """One line about the planner."""
 
     name: str  # one of demand, headroom, rule, paper, budget, replica, confidence, silent
     text: str  # without a full stop
@@ -38,95 +37,95 @@ class Line:
 
 @dataclass(frozen=True)
 class Figures:
-    """The forecast in numbers; NaN: not known."""
+    """The planner in numbers; NaN: not known."""
 
-    demand_replicas: float  # replicas that what arrives now keeps busy
-    asked_replicas: float  # replicas that are asked for; NaN: the forecast has no opinion
-    headroom_replicas: float  # those, less the demand
-    rule_replicas: float  # that the rule in force asks for by itself: more where the young are calm
-    needed_replicas: float  # of those asked for, for the load of the last cold starts; the others are a reserve
-    requests_per_s: float  # as they come now, that would keep a replica busy all the time
-    idle_gap_s: float  # between two tokens of the only request of a replica
-    prompt_tokens_per_s: float  # that would do so, by how gaps grow with them; NaN: no growth was seen
+    demand_replicas: float  # the load: replicas that the arriving requests keep busy
+    recommended_replicas: float  # NaN: the planner has no opinion
+    headroom_replicas: float  # recommended replicas minus the load
+    strategy_replicas: float  # that the selected strategy recommends, before any limit of the initial fleet
+    base_replicas: float  # of the recommended ones, for the load of the last cold starts; the others are headroom
+    requests_per_s: float  # requests like the present ones that keep one replica busy
+    idle_gap_s: float  # between two tokens of a replica that serves a single request
+    prompt_tokens_per_s: float  # that keep one replica busy; NaN: they do not show in the gaps between tokens
     generation_tokens_per_s: float  # likewise
-    readings: float  # of single pods, from which these were learned
-    watched_s: float  # seconds of demand on which rules were judged
-    kept_s: float  # before so many all replicas that were found are kept
-    level_s: float  # of the rule in force: time constant of the level it follows
-    held_cold_starts: float  # for which it holds a peak
-    held_s: float  # for which it will hold the peak that asks for so many; NaN: it is that of now
-    margin_fraction: float  # of the level, which it adds
-    margin_roots: float  # square roots of the level, which it adds
-    least_replicas: float  # that it asks for whatever comes; 0: it is no constant count
-    promised_fraction: float  # of requests may miss their objective by the policy: the error budget
-    allowed_fraction: float  # of requests may miss under the rule in force, after what was burnt or saved
-    paper_missed_fraction: float  # would have missed under the rule in force, on paper
-    unavoidable_fraction: float  # misses however many replicas there are
-    missed_fraction: float  # really missed within about a day; NaN: nobody counted
-    burnt_budgets: float  # that, in error budgets: above 1 the promise is broken
+    readings: float  # of single pods, from which the speed of a replica was learned
+    observed_s: float  # seconds of traffic on which the strategies were compared
+    warm_up_s: float  # seconds of traffic before which the initial fleet is kept
+    average_s: float  # time constant of the load average that the selected strategy follows
+    hold_cold_starts: float  # for which it holds a peak of that average
+    peak_expires_in_s: float  # until it drops the peak that needs so many; NaN: that peak is the present one
+    margin_fraction: float  # of the load average, which the strategy adds
+    margin_roots: float  # times the square root of the load average, which it adds
+    constant_replicas: float  # that it recommends at all times; 0: it follows the load
+    budget_fraction: float  # of requests may miss their objective by the policy: the error budget
+    allowed_fraction: float  # of requests the strategy may miss now, beyond the unavoidable
+    shadow_missed_fraction: float  # of requests the strategy would have missed so far, beyond the unavoidable
+    unavoidable_fraction: float  # of requests miss at any number of replicas
+    missed_fraction: float  # of requests missed within about a day; NaN: not counted
+    used_budgets: float  # that, in error budgets: above 1 the budget is exceeded
 
 
 def read(inp: TickInput, decision: Decision, row: int) -> Figures:
-    """Gather the figures of one row."""
+    """Read the figures of one row."""
 
     def plan(name: str) -> float:
         return float(getattr(decision.plan, name)[row])
 
-    demand, asked = plan("demand"), float(decision.recommendations[Signal.PLANNER, row])
-    rule, missed = plan("strategy"), plan("missed_fraction")
-    promised = float(inp.spec.error_budget[row])
-    in_force = UNKNOWN if math.isnan(rule) else describe(int(rule))
+    load, recommended = plan("demand"), float(decision.recommendations[Signal.PLANNER, row])
+    strategy, missed = plan("strategy"), plan("missed_fraction")
+    budget = float(inp.spec.error_budget[row])
+    selected = UNKNOWN if math.isnan(strategy) else describe(int(strategy))
     return Figures(
-        demand_replicas=demand,
-        asked_replicas=asked,
-        headroom_replicas=asked - demand,
-        rule_replicas=plan("strategy_replicas"),
-        needed_replicas=min(asked, plan("base_replicas")),
+        demand_replicas=load,
+        recommended_replicas=recommended,
+        headroom_replicas=recommended - load,
+        strategy_replicas=plan("strategy_replicas"),
+        base_replicas=min(recommended, plan("base_replicas")),
         requests_per_s=_rate(plan("work_s")),
         idle_gap_s=plan("idle_gap_s"),
         prompt_tokens_per_s=_rate(plan("prompt_token_s")),
         generation_tokens_per_s=_generated_per_s(plan("output_token_s"), plan("idle_gap_s"), plan("slots")),
         readings=plan("readings"),
-        watched_s=plan("observed_s"),
-        kept_s=plan("warm_up_s"),
-        level_s=in_force.average_s,
-        held_cold_starts=in_force.hold,
-        held_s=plan("peak_expires_in_s"),
-        margin_fraction=in_force.margin_share,
-        margin_roots=in_force.margin_roots,
-        least_replicas=in_force.min_replicas,
-        promised_fraction=promised,
+        observed_s=plan("observed_s"),
+        warm_up_s=plan("warm_up_s"),
+        average_s=selected.average_s,
+        hold_cold_starts=selected.hold,
+        peak_expires_in_s=plan("peak_expires_in_s"),
+        margin_fraction=selected.margin_share,
+        margin_roots=selected.margin_roots,
+        constant_replicas=selected.min_replicas,
+        budget_fraction=budget,
         allowed_fraction=plan("allowed_fraction"),
-        paper_missed_fraction=plan("shadow_missed_fraction"),
+        shadow_missed_fraction=plan("shadow_missed_fraction"),
         unavoidable_fraction=plan("unavoidable_fraction"),
         missed_fraction=missed,
-        burnt_budgets=missed / promised if promised > 0 else math.nan,
+        used_budgets=missed / budget if budget > 0 else math.nan,
     )
 
 
 def lines(known: Figures, inp: TickInput, decision: Decision, row: int) -> tuple[Line, ...]:
-    """Say of one row what the forecast goes by and how sure it is; nothing where no policy is in force."""
+    """Word what the planner goes by for one row, and how sure it is; nothing where no policy is in force."""
     spec = inp.spec
     recommender = Recommender(int(decision.recommender[row]))
     speaks = recommender.plans
     if recommender is Recommender.NO_POLICY:
         return ()
     cold_start_s = float(decision.observation.cold_start_s[row])
-    said = {
+    texts = {
         "silent": "" if speaks else _why_silent(recommender, known, inp, row),
         "demand": _demand(known, float(decision.observation.ready[row])),
         "headroom": _headroom(known, float(spec.max_replicas[row])) if speaks else "",
-        "rule": _rule(known, cold_start_s) if speaks else "",
-        "paper": _paper(known) if speaks else "",
+        "rule": _strategy(known, cold_start_s) if speaks else "",
+        "paper": _shadow(known) if speaks else "",
         "budget": _budget(known, inp, decision, row),
         "replica": _replica(known),
         "confidence": _confidence(known),
     }
-    return tuple(Line(name, text) for name, text in said.items() if text)
+    return tuple(Line(name, text) for name, text in texts.items() if text)
 
 
 def _generated_per_s(token_s: float, idle_gap_s: float, slots: float) -> float:
-    """Return generated tokens/s of a busy replica; with all its slots taken, one token of each comes every gap.
+    """Return the generated tokens/s of a busy replica: with all slots taken, each writes one token per gap.
 
     12,500 tokens/s by the slope alone; 4 slots and 10 ms between tokens write 4 / (10 ms + 4 / 12,500) = 388.
     """
@@ -140,33 +139,31 @@ def _rate(token_s: float) -> float:
 
 
 def _why_silent(recommender: Recommender, known: Figures, inp: TickInput, row: int) -> str:
-    spec = inp.spec
     if recommender is Recommender.STATED:
-        return "no forecast: the policy states what a replica can do, and that is used instead"
-    if math.isnan(spec.first_token_limit_s[row]):
-        return "no forecast: the policy promises no TTFT by which rules could be judged"
+        return "no recommendation: the policy states what a replica can do"
+    if math.isnan(inp.spec.first_token_limit_s[row]):
+        return "no recommendation: the policy limits neither TTFT nor the time in the queue"
     if missing := _missing(inp, row):
-        return f"no forecast: {missing}, missing in the metrics of its pods"
+        return f"no recommendation: the metrics of its pods lack {missing}"
     if not known.readings >= MIN_READINGS:
         readings = _times(known.readings, "reading") if known.readings > 0 else "no reading"
-        needed = f"{number(MIN_READINGS)} are needed to know how fast one is"
-        return f"no forecast yet: {readings} of busy replicas; {needed}"
-    return "no forecast: the arrival rate is not known right now"
+        return f"no recommendation yet: {readings} of busy replicas, {number(MIN_READINGS)} show how fast one is"
+    return "no recommendation: the arrival rate is not known right now"
 
 
 _INPUTS = {
     "prompt_tokens": "prompt tokens",
     "generation_tokens": "generated tokens",
-    "finished": "ended requests",
+    "finished": "finished requests",
     "first_tokens": "first tokens",
     "gap_s": "the time between tokens",
-    "gaps": "how many gaps between tokens there were",
+    "gaps": "the number of gaps between tokens",
 }
-"""By column of `PodSamples`, what has to be read so that there is a forecast."""
+"""Columns of `PodSamples` that the planner needs."""
 
 
 def _missing(inp: TickInput, row: int) -> str:
-    """Name the inputs that no pod tells of those that answer; "": none, or nobody answers."""
+    """Name the inputs that every answering pod lacks; "": none, or no pod answers."""
     pods = inp.samples.pods
     answer = (inp.fleet.pod_workload == row) & ~np.isnan(pods.running)
     if not answer.any():
@@ -178,59 +175,61 @@ def _missing(inp: TickInput, row: int) -> str:
 def _demand(known: Figures, ready: float) -> str:
     if math.isnan(known.demand_replicas):
         return ""
-    keeps = "would keep" if known.demand_replicas > ready else "keeps"
-    return f"what arrives now {keeps} {count(known.demand_replicas)} busy"
+    keep = "would keep" if known.demand_replicas > ready else "keep"
+    return f"arriving requests {keep} {count(known.demand_replicas)} busy"
 
 
 def _headroom(known: Figures, most: float) -> str:
     if math.isnan(known.headroom_replicas):
         return ""
-    asked, demand = number(known.asked_replicas), number(known.demand_replicas)
+    recommended, load = number(known.recommended_replicas), number(known.demand_replicas)
     if known.headroom_replicas < 0:
-        if known.asked_replicas == 0:
+        if known.recommended_replicas == 0:
             return ""
-        limit = ", which is the maximum" if known.asked_replicas >= most else ""
-        return f"{count(-known.headroom_replicas)} too few: {asked} asked for{limit}, {demand} would be busy"
-    said = f"{count(known.headroom_replicas)}: {asked} asked for, minus {demand} kept busy"
-    if not known.needed_replicas < known.asked_replicas:
-        return said
-    return f"{said}; the load of the last minutes needs {number(known.needed_replicas)}"
+        limit = ", the maximum," if known.recommended_replicas >= most else ""
+        return f"{count(-known.headroom_replicas)} too few: {recommended} recommended{limit} for a load of {load}"
+    headroom = f"{count(known.headroom_replicas)}: {recommended} recommended for a load of {load}"
+    if not known.base_replicas < known.recommended_replicas:
+        return headroom
+    return f"{headroom}; the load of the last minutes needs {number(known.base_replicas)}"
 
 
-def _rule(known: Figures, cold_start_s: float) -> str:
-    if math.isnan(known.level_s):
+def _strategy(known: Figures, cold_start_s: float) -> str:
+    if math.isnan(known.average_s):
         return ""
-    cold_starts = f"{_times(known.held_cold_starts, 'cold start')} of {seconds(cold_start_s)}"
-    share = f"adds {percent(known.margin_fraction)}"
-    margin = share if known.margin_fraction else f"adds {_times(known.margin_roots, 'square root')} of it"
-    sizing = f"follows demand over {seconds(known.level_s)}, holds its peak for {cold_starts}, {margin}"
-    if known.least_replicas > 0:
-        sizing = f"keeps {count(known.least_replicas)} at all times, and more while the peak of demand over "
-        sizing += f"{seconds(known.level_s)} in the last {cold_starts} needs more"
-    careful = f"; in the first {seconds(WARM_UP_S)} only the fastest level with the longest hold is followed"
-    why = careful if known.watched_s < WARM_UP_S else ""
-    if known.watched_s < known.kept_s:
-        why += f"; all replicas it started with are kept for {seconds(known.kept_s)}"
-    if 0 < known.asked_replicas < known.rule_replicas:
-        by_rule = number(known.rule_replicas)
-        why += f"; that would be {by_rule}, but while traffic is calm no more are asked for than it started "
-        why += "with or its peak needs"
-    return f"{sizing}{why}"
+    cold_starts = f"{_times(known.hold_cold_starts, 'cold start')} of {seconds(cold_start_s)}"
+    average = f"the load average over {seconds(known.average_s)}"
+    roots = f"{number(known.margin_roots)} times its square root"
+    margin = percent(known.margin_fraction) if known.margin_fraction else roots
+    text = f"follows {average}, holds its peaks for {cold_starts}, adds {margin}"
+    if known.constant_replicas > 0:
+        text = f"keeps {count(known.constant_replicas)}, and more while the peak of {average} in the last "
+        text += f"{cold_starts} needs more"
+    if known.observed_s < WARM_UP_S:
+        text += f"; in the first {seconds(WARM_UP_S)} only the fastest average with the longest hold is followed"
+    if known.observed_s < known.warm_up_s:
+        text += f"; the initial fleet is kept for {seconds(known.warm_up_s)}"
+    if 0 < known.recommended_replicas < known.strategy_replicas:
+        alone = number(known.strategy_replicas)
+        text += f"; it would recommend {alone}, but steady traffic adds no headroom to the initial fleet"
+    return text
 
 
-def _paper(known: Figures) -> str:
-    if math.isnan(known.paper_missed_fraction) or math.isnan(known.allowed_fraction):
+def _shadow(known: Figures) -> str:
+    if math.isnan(known.shadow_missed_fraction) or math.isnan(known.allowed_fraction):
         return ""
-    missed, allowed = percent(known.paper_missed_fraction), percent(known.allowed_fraction)
-    return f"that rule would have missed {missed} of requests so far, {allowed} are allowed now"
+    missed, allowed = percent(known.shadow_missed_fraction), percent(known.allowed_fraction)
+    anyway = known.unavoidable_fraction
+    beyond = f", beyond the {percent(anyway)} that always miss" if anyway >= NOTEWORTHY else ""
+    return f"the strategy would have missed {missed} of requests so far and may miss {allowed} now{beyond}"
 
 
-def _uncountable(known: Figures, inp: TickInput, decision: Decision, row: int) -> bool:
-    """Say whether requests end of which nobody can say whether they missed.
+def _is_uncountable(known: Figures, inp: TickInput, decision: Decision, row: int) -> bool:
+    """Return True where requests finish, but metrics do not show whether they missed.
 
-    On paper some arrived; or no engine tells its gaps, without which nothing is put on paper.
+    Shadow fleets served some; or no engine counts gaps between tokens, without which no shadow fleet runs.
     """
-    if not math.isnan(known.paper_missed_fraction):
+    if not math.isnan(known.shadow_missed_fraction):
         return True
     if known.readings > 0 or not decision.observation.finished_per_s[row] > 0:
         return False
@@ -238,38 +237,37 @@ def _uncountable(known: Figures, inp: TickInput, decision: Decision, row: int) -
 
 
 def _budget(known: Figures, inp: TickInput, decision: Decision, row: int) -> str:
-    if math.isnan(known.promised_fraction):
+    if math.isnan(known.budget_fraction):
         return ""
-    promised = f"{percent(known.promised_fraction)} of requests may miss"
+    budget = f"{percent(known.budget_fraction)} of requests may miss"
     if math.isnan(known.missed_fraction):
-        uncountable = _uncountable(known, inp, decision, row)
-        return f"{promised}; {'those that do are not counted' if uncountable else 'no request was counted yet'}"
-    when = "of the last day did" if known.watched_s >= BUDGET_S else "of those counted did"
-    if 0 < known.watched_s < BUDGET_S:
-        when = f"did in {seconds(known.watched_s)} of demand watched"
-    burnt = "" if math.isnan(known.burnt_budgets) else f": {percent(known.burnt_budgets)} of the budget is burnt"
+        uncountable = _is_uncountable(known, inp, decision, row)
+        return f"{budget}; {'misses are not counted' if uncountable else 'no request was counted yet'}"
+    since = "in about a day" if known.observed_s >= BUDGET_S else "so far"
+    if 0 < known.observed_s < BUDGET_S:
+        since = f"in {seconds(known.observed_s)} of traffic"
+    used = "" if math.isnan(known.used_budgets) else f": {percent(known.used_budgets)} of the error budget"
     anyway = known.unavoidable_fraction
-    always = f"; {percent(anyway)} miss on any number of replicas" if anyway >= WORTH_TELLING else ""
-    always += ", more than may: the promise is out of reach" if anyway > known.promised_fraction else ""
-    return f"{promised}, {percent(known.missed_fraction)} {when}{burnt}{always}"
+    always = f"; {percent(anyway)} miss at any number of replicas" if anyway >= NOTEWORTHY else ""
+    always += ", more than may: the objective is out of reach" if anyway > known.budget_fraction else ""
+    return f"{budget}, {percent(known.missed_fraction)} missed {since}{used}{always}"
 
 
 def _replica(known: Figures) -> str:
     if math.isnan(known.idle_gap_s):
         return ""
-    fill = (
-        f"{number(known.requests_per_s)} requests/s, as they come now, fill one; " if known.requests_per_s > 0 else ""
-    )
+    parts = [f"{number(known.requests_per_s)} requests/s keep one busy"] if known.requests_per_s > 0 else []
+    parts.append(f"{seconds(known.idle_gap_s)} between tokens when idle")
     rates = (("prompt", known.prompt_tokens_per_s), ("generated", known.generation_tokens_per_s))
-    full = [f"{number(rate)} {kind}" for kind, rate in rates if not math.isnan(rate)]
-    tokens = f"; its limit is {' or '.join(full)} tokens/s" if full else ""
-    return f"{fill}{seconds(known.idle_gap_s)} between tokens when idle{tokens}"
+    limits = [f"{number(rate)} {kind}" for kind, rate in rates if not math.isnan(rate)]
+    parts += [f"at most {' or '.join(limits)} tokens/s"] if limits else []
+    return "; ".join(parts)
 
 
 def _confidence(known: Figures) -> str:
     readings = f"{_times(known.readings, 'reading')} of busy replicas" if known.readings > 0 else ""
-    watched = f"{seconds(known.watched_s)} of demand watched" if known.watched_s > 0 else ""
-    return ", ".join(part for part in (readings, watched) if part)
+    observed = f"{seconds(known.observed_s)} of traffic observed" if known.observed_s > 0 else ""
+    return ", ".join(part for part in (readings, observed) if part)
 
 
 def _times(value: float, thing: str) -> str:

@@ -1,4 +1,4 @@
-"""The forecast in figures and lines: right, readable, and silent on what is not known."""
+"""The figures and lines of the planner: right, readable, and silent about what is not known."""
 
 import math
 import re
@@ -33,9 +33,7 @@ LEARNED = {
     "demand": 2.31,
     "work_s": 0.134,
     "busy": 0.5775,
-    "strategy": float(
-        PEAK_HOLDS.index((2, 10)) * MARGIN_COUNT + 1
-    ),  # level over 240 s, 10 cold starts, the second share
+    "strategy": float(PEAK_HOLDS.index((2, 10)) * MARGIN_COUNT + 1),  # 240 s, 10 cold starts, the second share
     "observed_s": 7200.0,
     "warm_up_s": 1200.0,
     "allowed_fraction": 0.0065,
@@ -79,15 +77,16 @@ def told(rules=None, asked=4.0, read=READ | {"gaps": 1.0}, **plan) -> dict[str, 
 
 def test_each_question_of_an_operator_has_a_line():
     assert told() == {
-        "demand": "what arrives now keeps 2.31 replicas busy",
-        "headroom": "1.69 replicas: 4 asked for, minus 2.31 kept busy; the load of the last minutes needs 3",
-        "rule": "follows demand over 4 min, holds its peak for 10 cold starts of 90 s, adds 60%",
-        "paper": "that rule would have missed 0.46% of requests so far, 0.65% are allowed now",
-        "budget": "1% of requests may miss, 2.5% did in 2 h of demand watched: 250% of the budget is burnt; "
-        "0.2% miss on any number of replicas",
-        "replica": "7.46 requests/s, as they come now, fill one; 7.8 ms between tokens when idle; "
-        "its limit is 30000 prompt or 12500 generated tokens/s",
-        "confidence": "3210 readings of busy replicas, 2 h of demand watched",
+        "demand": "arriving requests keep 2.31 replicas busy",
+        "headroom": "1.69 replicas: 4 recommended for a load of 2.31; the load of the last minutes needs 3",
+        "rule": "follows the load average over 4 min, holds its peaks for 10 cold starts of 90 s, adds 60%",
+        "paper": "the strategy would have missed 0.46% of requests so far and may miss 0.65% now, "
+        "beyond the 0.2% that always miss",
+        "budget": "1% of requests may miss, 2.5% missed in 2 h of traffic: 250% of the error budget; "
+        "0.2% miss at any number of replicas",
+        "replica": "7.46 requests/s keep one busy; 7.8 ms between tokens when idle; "
+        "at most 30000 prompt or 12500 generated tokens/s",
+        "confidence": "3210 readings of busy replicas, 2 h of traffic observed",
     }
 
 
@@ -95,94 +94,95 @@ def test_the_figures_are_those_of_the_lines():
     figures = planner_lines.read(*made(), 0)
     assert figures == Figures(
         demand_replicas=2.31,
-        asked_replicas=4.0,
+        recommended_replicas=4.0,
         headroom_replicas=pytest.approx(1.69),
-        rule_replicas=4.0,
-        needed_replicas=3.0,
+        strategy_replicas=4.0,
+        base_replicas=3.0,
         requests_per_s=pytest.approx(7.46, abs=0.01),
         idle_gap_s=0.0078,
         prompt_tokens_per_s=pytest.approx(30_000),
         generation_tokens_per_s=pytest.approx(12_500),
         readings=3210.0,
-        watched_s=7200.0,
-        kept_s=1200.0,
-        level_s=240.0,
-        held_cold_starts=10,
+        observed_s=7200.0,
+        warm_up_s=1200.0,
+        average_s=240.0,
+        hold_cold_starts=10,
         margin_fraction=pytest.approx(float(SHARE_MARGINS[1, 0])),
         margin_roots=0.0,
-        least_replicas=0.0,
-        promised_fraction=pytest.approx(0.01),
+        constant_replicas=0.0,
+        budget_fraction=pytest.approx(0.01),
         allowed_fraction=0.0065,
-        paper_missed_fraction=0.0046,
+        shadow_missed_fraction=0.0046,
         unavoidable_fraction=0.002,
         missed_fraction=0.025,
-        burnt_budgets=pytest.approx(2.5),
-        held_s=pytest.approx(NAN, nan_ok=True),
+        used_budgets=pytest.approx(2.5),
+        peak_expires_in_s=pytest.approx(NAN, nan_ok=True),
     )
 
 
 @pytest.mark.parametrize(("place", "replicas"), [(0, "1 replica"), (1, "2 replicas"), (5, "8 replicas")])
-def test_a_constant_count_is_said_with_what_it_gives_way_to(place, replicas):
+def test_a_constant_count_is_named_with_the_peak_it_yields_to(place, replicas):
     said = told(strategy=float(PEAK_STRATEGY_COUNT + place))["rule"]
-    needs = "while the peak of demand over 4 min in the last 10 cold starts of 90 s needs more"
-    assert said == f"keeps {replicas} at all times, and more {needs}"
-    assert planner_lines.read(*made(strategy=float(STRATEGY_COUNT - 1)), 0).least_replicas == CONSTANT_COUNTS[-1, 0]
+    needs = "while the peak of the load average over 4 min in the last 10 cold starts of 90 s needs more"
+    assert said == f"keeps {replicas}, and more {needs}"
+    assert planner_lines.read(*made(strategy=float(STRATEGY_COUNT - 1)), 0).constant_replicas == CONSTANT_COUNTS[-1, 0]
 
 
-def test_the_limit_of_a_replica_is_that_of_its_slots_when_they_are_few():
-    assert told(slots=4.0)["replica"].endswith("its limit is 30000 prompt or 493 generated tokens/s")
+def test_slots_limit_a_replica_when_they_are_few():
+    assert told(slots=4.0)["replica"].endswith("at most 30000 prompt or 493 generated tokens/s")
     assert told(slots=4.0, output_token_s=NAN)["replica"].endswith("or 513 generated tokens/s")
     assert told(slots=1e6)["replica"].endswith("or 12499 generated tokens/s")
 
 
-def test_no_headroom_is_told_when_nothing_is_asked_for():
+def test_no_headroom_is_named_when_zero_is_recommended():
     assert "headroom" not in told(asked=0.0, demand=0.0182, replicas=1.0)
 
 
 @pytest.mark.parametrize("rule", range(PEAK_STRATEGY_COUNT))
-def test_every_rule_of_the_family_can_be_said(rule):
+def test_every_strategy_has_a_line(rule):
     said = told(strategy=float(rule))["rule"]
     assert re.fullmatch(
-        r"follows demand over (20 s|4 min|15 min), holds its peak for (3|10) cold starts of 90 s, "
-        r"adds (\d+%|[\d.]+ square roots? of it)",
+        r"follows the load average over (20 s|4 min|15 min), holds its peaks for (3|10) cold starts of 90 s, "
+        r"adds (\d+%|[\d.]+ times its square root)",
         said,
     )
     assert ("%" in said) == (rule % MARGIN_COUNT < SHARE_MARGIN_COUNT)
 
 
-def test_who_has_watched_for_little_hears_why_the_hold_is_long_and_why_so_many_are_kept():
-    careful = "; in the first 20 min only the fastest level with the longest hold is followed"
-    kept = "; all replicas it started with are kept for 20 min"
+def test_the_warm_up_is_named_until_it_is_over():
+    careful = "; in the first 20 min only the fastest average with the longest hold is followed"
+    kept = "; the initial fleet is kept for 20 min"
     assert told(observed_s=1199.0)["rule"].endswith(f"adds 60%{careful}{kept}")
     assert told(observed_s=1200.0)["rule"].endswith("adds 60%")
 
 
-def test_of_whom_less_is_asked_than_the_rule_says_it_is_told_why():
-    calm = "while traffic is calm no more are asked for than it started with or its peak needs"
-    assert told(strategy_replicas=6.0)["rule"].endswith(f"adds 60%; that would be 6, but {calm}")
+def test_the_initial_fleet_is_named_when_it_limits_a_strategy():
+    assert told(strategy_replicas=6.0)["rule"].endswith(
+        "adds 60%; it would recommend 6, but steady traffic adds no headroom to the initial fleet"
+    )
     assert told(strategy_replicas=3.0)["rule"].endswith("adds 60%")  # the policy has a floor
 
 
 @pytest.mark.parametrize(
     ("rules", "plan", "why"),
     [
-        ({"concurrency": 10.0}, {}, "no forecast: the policy states what a replica can do, and that is used instead"),
+        ({"concurrency": 10.0}, {}, "no recommendation: the policy states what a replica can do"),
         (
             {"ttft_objective_s": NAN, "max_wait_s": NAN},
             {},
-            "no forecast: the policy promises no TTFT by which rules could be judged",
+            "no recommendation: the policy limits neither TTFT nor the time in the queue",
         ),
         (
             {},
             {"readings": 0.0},
-            "no forecast yet: no reading of busy replicas; 4 are needed to know how fast one is",
+            "no recommendation yet: no reading of busy replicas, 4 show how fast one is",
         ),
-        ({}, {"readings": 3.0}, "no forecast yet: 3 readings of busy replicas; 4 are needed to know how fast one is"),
-        ({}, {"readings": 1.0}, "no forecast yet: 1 reading of busy replicas; 4 are needed to know how fast one is"),
-        ({}, {}, "no forecast: the arrival rate is not known right now"),
+        ({}, {"readings": 3.0}, "no recommendation yet: 3 readings of busy replicas, 4 show how fast one is"),
+        ({}, {"readings": 1.0}, "no recommendation yet: 1 reading of busy replicas, 4 show how fast one is"),
+        ({}, {}, "no recommendation: the arrival rate is not known right now"),
     ],
 )
-def test_a_silent_forecast_says_why(rules, plan, why):
+def test_a_planner_without_recommendation_says_why(rules, plan, why):
     said = told(spec(**({"concurrency": NAN} | rules)), asked=NAN, **plan)
     assert said["silent"] == why
     assert not {"headroom", "rule", "paper"} & said.keys()
@@ -191,32 +191,31 @@ def test_a_silent_forecast_says_why(rules, plan, why):
 @pytest.mark.parametrize(
     ("absent", "named"),
     [
-        (("gaps",), "how many gaps between tokens there were"),
-        (("first_tokens", "gap_s", "gaps"), "first tokens, the time between tokens, how many gaps between tokens"),
-        (("finished",), "ended requests"),
+        (("gaps",), "the number of gaps between tokens"),
+        (("first_tokens", "gap_s", "gaps"), "first tokens, the time between tokens, the number of gaps between tokens"),
+        (("finished",), "finished requests"),
     ],
 )
-def test_a_silent_forecast_names_the_inputs_that_are_missing(absent, named):
+def test_the_planner_names_inputs_when_they_are_missing(absent, named):
     read = {"gap_s": 1.0, "gaps": 1.0} | dict.fromkeys(absent, NAN)
     said = told(spec(concurrency=NAN), asked=NAN, read=read, readings=0.0)["silent"]
-    assert said.startswith(f"no forecast: {named}")
-    assert said.endswith(", missing in the metrics of its pods")
+    assert said == f"no recommendation: the metrics of its pods lack {named}"
 
 
-def test_what_nobody_counts_is_not_said_to_be_met():
+def test_the_budget_line_says_when_misses_are_not_counted():
     assert told(unavoidable_fraction=0.031)["budget"].endswith(
-        "; 3.1% miss on any number of replicas, more than may: the promise is out of reach"
+        "; 3.1% miss at any number of replicas, more than may: the objective is out of reach"
     )
-    assert told(missed_fraction=NAN)["budget"] == "1% of requests may miss; those that do are not counted"
+    assert told(missed_fraction=NAN)["budget"] == "1% of requests may miss; misses are not counted"
 
 
-def test_before_the_first_request_it_is_said_that_none_was_counted():
+def test_the_budget_line_says_when_no_request_was_counted():
     nobody = {"missed_fraction": NAN, "shadow_missed_fraction": NAN}
     assert told(**nobody)["budget"] == "1% of requests may miss; no request was counted yet"
 
 
 @pytest.mark.parametrize(("finished_per_s", "said"), [(NAN, "no request was counted yet"), (1.0, "are not counted")])
-def test_of_an_engine_that_tells_no_gaps_requests_are_known_by_their_rate(finished_per_s, said):
+def test_finished_requests_show_that_misses_are_not_counted(finished_per_s, said):
     inp, decision = made(missed_fraction=NAN, shadow_missed_fraction=NAN, readings=0.0)
     observation = replace(decision.observation, finished_per_s=np.array([finished_per_s]))
     decision = replace(decision, observation=observation)
@@ -224,7 +223,7 @@ def test_of_an_engine_that_tells_no_gaps_requests_are_known_by_their_rate(finish
     assert {line.name: line.text for line in lines}["budget"].endswith(said)
 
 
-def test_before_the_first_judgement_of_an_engine_that_tells_gaps_no_request_was_counted_yet():
+def test_no_request_is_counted_before_the_first_plan():
     inp, decision = made(missed_fraction=NAN, shadow_missed_fraction=NAN, readings=0.0)
     observation = replace(decision.observation, finished_per_s=np.array([1.0]))
     gaps = replace(inp.samples.pods, gaps=np.array([NAN, 5.0, NAN, 7.0]))
@@ -234,42 +233,42 @@ def test_before_the_first_judgement_of_an_engine_that_tells_gaps_no_request_was_
     assert {line.name: line.text for line in lines}["budget"].endswith("no request was counted yet")
 
 
-def test_a_slope_too_flat_to_be_true_is_no_limit():
+def test_a_token_time_of_almost_zero_is_no_limit():
     said = told(prompt_token_s=0.0, output_token_s=1e-14)
-    assert said["replica"] == "7.46 requests/s, as they come now, fill one; 7.8 ms between tokens when idle"
+    assert said["replica"] == "7.46 requests/s keep one busy; 7.8 ms between tokens when idle"
 
 
-def test_of_more_demand_than_is_asked_for_it_is_told_how_much_is_missing():
-    assert told(demand=9.0)["demand"] == "what arrives now would keep 9 replicas busy"
-    assert told(demand=9.0, base_replicas=4.0)["headroom"] == "5 replicas too few: 4 asked for, 9 would be busy"
+def test_the_headroom_line_says_how_many_are_too_few():
+    assert told(demand=9.0)["demand"] == "arriving requests would keep 9 replicas busy"
+    assert told(demand=9.0, base_replicas=4.0)["headroom"] == "5 replicas too few: 4 recommended for a load of 9"
     most = told(spec(concurrency=NAN, max_replicas=4.0), demand=5.0)["headroom"]
-    assert most == "1 replica too few: 4 asked for, which is the maximum, 5 would be busy"
+    assert most == "1 replica too few: 4 recommended, the maximum, for a load of 5"
 
 
-def test_misses_are_of_the_last_day_only_where_a_day_was_watched():
-    assert "2.5% of the last day did" in told(observed_s=90_000.0)["budget"]
-    assert "2.5% did in 13.1 min of demand watched" in told(observed_s=786.0)["budget"]
+def test_misses_are_of_a_day_when_a_day_was_observed():
+    assert "2.5% missed in about a day" in told(observed_s=90_000.0)["budget"]
+    assert "2.5% missed in 13.1 min of traffic" in told(observed_s=786.0)["budget"]
 
 
-def test_where_nobody_knows_for_how_long_misses_were_counted_no_time_is_named():
-    """Just learned from history, or counted by another version of the rules."""
-    assert ", 2.5% of those counted did: " in told(observed_s=0.0)["budget"]
+def test_no_time_is_named_when_none_was_observed():
+    """Misses may come from history, or from another set of strategies."""
+    assert ", 2.5% missed so far: " in told(observed_s=0.0)["budget"]
 
 
-def test_what_is_promised_has_no_noise_of_its_own():
-    assert planner_lines.read(*made(spec(attainment=0.9)), 0).promised_fraction == 0.1
+def test_the_error_budget_has_no_rounding_noise():
+    assert planner_lines.read(*made(spec(attainment=0.9)), 0).budget_fraction == 0.1
 
 
-def test_who_asks_for_none_since_nothing_is_in_flight_is_not_said_to_be_young_and_calm():
+def test_the_initial_fleet_is_not_named_when_zero_is_recommended():
     assert told(asked=0.0, strategy_replicas=1.0)["rule"].endswith("adds 60%")
 
 
-def test_of_none_asked_for_none_is_needed():
-    assert planner_lines.read(*made(asked=0.0), 0).needed_replicas == 0
-    assert math.isnan(planner_lines.read(*made(asked=NAN), 0).needed_replicas)
+def test_base_replicas_are_at_most_the_recommendation():
+    assert planner_lines.read(*made(asked=0.0), 0).base_replicas == 0
+    assert math.isnan(planner_lines.read(*made(asked=NAN), 0).base_replicas)
 
 
-def test_without_a_policy_there_is_nothing_to_say():
+def test_there_is_no_line_when_no_policy_is_in_force():
     inp, decision = made()
     decision = replace(decision, recommender=np.array([Recommender.NO_POLICY]))
     assert planner_lines.lines(planner_lines.read(inp, decision, 0), inp, decision, 0) == ()
@@ -278,6 +277,6 @@ def test_without_a_policy_there_is_nothing_to_say():
 @pytest.mark.slow
 @pytest.mark.parametrize("wild", [NAN, math.inf, -math.inf, -1.0, 0.0, 1e18])
 @pytest.mark.parametrize("name", [f.name for f in fields(Plan) if f.name != "strategy"])
-def test_no_line_says_nan_whatever_is_known(name, wild):
+def test_no_line_contains_nan_for_any_value(name, wild):
     for text in told(**{name: wild}).values():
         assert not re.search(r"\bnan\b|\binf\b|\d+e[+-]\d+", text)
