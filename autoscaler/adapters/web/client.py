@@ -14,6 +14,10 @@ TIMEOUT_S = 10.0
 MAX_ANSWER_BYTES = 1 << 20  # an explanation without history has some 10,000
 NO_HISTORY = {"since": 2**53}
 NAME_CHARS = 12  # of the planner's lines
+
+TITLES = {"demand": "load", "rule": "strategy", "paper": "prediction", "silent": "planner"}
+"""By published name of a line about the planner, what `explain` prints instead of it."""
+
 OLD = "What follows may no longer be so: {}."
 
 
@@ -61,7 +65,7 @@ async def explanation(url: str, namespace: str, name: str, timeout_s: float = TI
     if answer.explanation is None:
         what = f"more than {MAX_ANSWER_BYTES} bytes" if body is None else f"HTTP {response.status}"
         raise Unavailable(f"{public} does not answer like the daemon ({what}); is another server running there?")
-    lines = [f"  {line.name:<{NAME_CHARS}}{line.text}" for line in answer.explanation.forecast]
+    lines = [f"  {TITLES.get(line.name, line.name):<{NAME_CHARS}}{line.text}" for line in answer.explanation.forecast]
     first = [OLD.format(answer.stale)] if answer.stale else []
     return [_printable(line) for line in (*first, answer.explanation.sentence, *lines)]
 

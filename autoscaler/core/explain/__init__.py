@@ -1,1 +1,1 @@
-"""Decisions in words."""
+"""Decisions in words: one sentence for each workload, and the lines about its planner."""

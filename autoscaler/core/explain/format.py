@@ -1,4 +1,4 @@
-"""Numbers as people say them. Sentences made of them are in `explain` and `outlook`."""
+"""Numbers, times and shares as text, with their units."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 
 def number(value: float) -> str:
-    """Write a number: three digits, but never as a power of ten; less than a ten thousandth is none."""
+    """Write a number with three digits, never as a power of ten; below 0.0001 it is 0."""
     if not math.isfinite(value):
         return "an unknown number of"
     if abs(value) < 1e-4:
@@ -15,15 +15,16 @@ def number(value: float) -> str:
 
 
 def count(value: float, noun: str = "replica") -> str:
-    said = number(value)
-    return f"{said} {noun}" if said == "1" else f"{said} {noun}s"
+    """Write a number with its noun, in the plural unless it reads as 1."""
+    text = number(value)
+    return f"{text} {noun}" if text == "1" else f"{text} {noun}s"
 
 
 def seconds(value: float) -> str:
-    """Write a time: up to 10 min in seconds unless it is whole minutes, as 132 s and 4 min."""
+    """Write a time in the unit that reads best: below 10 min in seconds, as in 132 s, unless it is whole minutes."""
     if math.isnan(value):
         return "an unknown time"
-    if 0 < value < 0.9995:  # above, three digits make a whole second of it
+    if 0 < value < 0.9995:  # above, three digits round it to a second
         return f"{number(value * 1000)} ms"
     if value < 120 or (value < 600 and value % 60):
         return f"{number(value)} s"
@@ -31,7 +32,7 @@ def seconds(value: float) -> str:
 
 
 def percent(share: float) -> str:
-    """Write a share in percent; less than a millionth is none."""
+    """Write a share in percent; below 0.0001% it is 0%."""
     if math.isnan(share):
         return "an unknown share"
     return f"{number(100 * share)}%" if share >= 1e-6 else "0%"

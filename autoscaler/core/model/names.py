@@ -1,7 +1,7 @@
 """Names under which decisions leave the process: in the HTTP API, in JSON lines, as labels of metrics.
 
-They are an interface with a version of its own. A column that is renamed in the code keeps its name here; a test holds
-each table against the columns that there are, and the names against those that were published.
+They are an interface with a version of its own. A column that is renamed in the code keeps its published name here. A
+test compares each table with the columns of the code, and the names with those published before.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from types import MappingProxyType
 from autoscaler.core.model.types import Recommender, Signal, Stage
 
 VERSION = 1
-"""Version of all names here and of the fields of the HTTP API; it changes when one is renamed or removed."""
+"""Version of the names here and of the fields of the HTTP API. It changes when one of them is renamed or removed."""
 
 SIGNALS: Mapping[Signal, str] = MappingProxyType(
     {
@@ -112,7 +112,7 @@ OBSERVED: Mapping[str, str] = MappingProxyType(
         "cold_start_s": "cold_start_s",
     }
 )
-"""Name of each column of `Observation`."""
+"""Column of `Observation` by published name."""
 
 CAPACITY: Mapping[str, str] = MappingProxyType(
     {
@@ -122,7 +122,7 @@ CAPACITY: Mapping[str, str] = MappingProxyType(
         "capacity_confidence": "confidence",
     }
 )
-"""Name of each column of `Capacity`."""
+"""Column of `Capacity` by published name."""
 
 PLANNER: Mapping[str, str] = MappingProxyType(
     {
@@ -152,4 +152,4 @@ PLANNER: Mapping[str, str] = MappingProxyType(
         "forecast_burnt_budgets": "used_budgets",
     }
 )
-"""Name of each figure of the planner, a field of `planner_lines.Figures`."""
+"""Field of `planner_lines.Figures` by published name."""

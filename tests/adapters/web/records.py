@@ -23,8 +23,8 @@ TEAMS = ("search", "support", "assistants", "documents", "research")
 START_WALL_S = 1_795_000_000.0
 PERIOD_S = 5.0
 FORECAST = (
-    Line("headroom", "1.69 replicas: 4 asked for, minus 2.31 kept busy"),
-    Line("budget", "1% of requests may miss, 2.5% of the last day did: 250% of the budget is burnt"),
+    Line("headroom", "1.69 replicas: 4 recommended for a load of 2.31"),
+    Line("budget", "1% of requests may miss, 2.5% missed in about a day: 250% of the error budget"),
 )
 INPUTS = {
     "kv_usage": float("nan"),
@@ -202,7 +202,7 @@ class World:
 
 def sentence(ref: WorkloadRef, before: int, after: int, demand: int) -> str:
     verb = "Scale up" if after > before else "Scale down"
-    return f"{verb} {ref} from {before} to {after}: concurrency asks for {demand}."
+    return f"{verb} {ref} from {before} to {after}: concurrency recommends {demand}."
 
 
 def explain(

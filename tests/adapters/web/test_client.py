@@ -34,7 +34,7 @@ async def test_sentence_and_planner_lines_have_no_control_characters(
     answer = {"explanation": {"sentence": "Keeps\x1b[2J 4\nreplicas.", "forecast": forecast}, "history": {}}
     exposition_server.serve(f"/prefix{PATH}", json.dumps(answer))
     lines = await explanation(f"{exposition_server.url}/prefix/", "ns", "llama")
-    assert lines == ["Keeps [2J 4 replicas.", "  demand      2.31 replicas", "  rule        a [31m"]
+    assert lines == ["Keeps [2J 4 replicas.", "  load        2.31 replicas", "  strategy    a [31m"]
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ async def test_list_says_why_a_count_stays_when_no_signal_recommends(daemon: Dae
     daemon.record(replace(tick, decision=replace(tick.decision, recommendations=asks, stages=stages, replicas=silent)))
     page = await open_page()
     reasons = page.locator("#rows td[data-key=reason]")
-    await expect(reasons).to_have_text(["At zero: no request is known to wait", "Held: not enough known yet"])
+    await expect(reasons).to_have_text(["At zero: no request is known to wait", "Kept: load not known yet"])
 
 
 async def test_list_sorts_workloads_by_error_budget_used(daemon: Daemon, open_page: Open) -> None:
@@ -132,7 +132,7 @@ async def test_list_shows_pending_pods_and_stale_inputs(daemon: Daemon, open_pag
     daemon.record(replace(tick, decision=replace(tick.decision, observation=seen, trusted=trusted)))
     page = await open_page()
     reasons = page.locator("#rows td[data-key=reason]")
-    await expect(reasons).to_have_text([re.compile("· 3 blocked$"), re.compile("· inputs not trusted$")])
+    await expect(reasons).to_have_text([re.compile("· 3 pending$"), re.compile("· inputs not trusted$")])
 
 
 async def test_list_and_chart_show_missing_replicas(daemon: Daemon, open_page: Open) -> None:
@@ -141,10 +141,10 @@ async def test_list_and_chart_show_missing_replicas(daemon: Daemon, open_page: O
     daemon.record(replace(tick, decision=replace(tick.decision, observation=seen)))
     page = await open_page()
     reasons = page.locator("#rows td[data-key=reason]")
-    await expect(reasons.first).to_have_text(re.compile("· 1 blocked · 6 missing$"))
-    await expect(reasons.last).not_to_have_text(re.compile("missing"))
+    await expect(reasons.first).to_have_text(re.compile("· 1 pending · 6 without pod$"))
+    await expect(reasons.last).not_to_have_text(re.compile("without pod"))
     await page.locator("#rows a").first.click()
-    await expect(page.locator("dl.tiles.small")).to_contain_text(re.compile("Starting.*1 blocked, 6 missing"))
+    await expect(page.locator("dl.tiles.small")).to_contain_text(re.compile("Starting.*1 pending, 6 without pod"))
 
 
 async def test_where_no_queue_is_known_the_sum_is_not_zero(daemon: Daemon, open_page: Open) -> None:
@@ -223,7 +223,7 @@ async def test_planner_lines_are_shown_and_exceeded_budget_is_marked(daemon: Dae
     ref = world.members[0].ref
     page = await open_page(f"/#{ref.namespace}/{ref.name}")
     lines = page.locator("table.forecast tr")
-    await expect(lines.locator("th")).to_have_text([line.name.capitalize() for line in FORECAST])
+    await expect(lines.locator("th")).to_have_text(["Headroom", "Error budget"])
     await expect(lines.locator("td")).to_have_text([line.text for line in FORECAST])
     recommender = page.locator("#detail .tiles div").filter(has_text="Recommended by")
     await expect(recommender.locator("dd")).to_have_text("Planner")

@@ -1,4 +1,4 @@
-"""Numbers as people say them."""
+"""Numbers, times and shares as text."""
 
 import math
 
@@ -8,7 +8,7 @@ from autoscaler.core.explain.format import count, number, percent, seconds
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "text"),
     [
         (0, "0"),
         (2, "2"),
@@ -20,19 +20,19 @@ from autoscaler.core.explain.format import count, number, percent, seconds
         (-5, "-5"),
     ],
 )
-def test_a_number_has_three_digits_and_no_power_of_ten(value, said):
-    assert number(value) == said
+def test_a_number_has_three_digits_and_no_power_of_ten(value, text):
+    assert number(value) == text
 
 
 @pytest.mark.parametrize(
-    ("value", "said"), [(1, "1 replica"), (0.99999, "1 replica"), (0, "0 replicas"), (1.5, "1.5 replicas")]
+    ("value", "text"), [(1, "1 replica"), (0.99999, "1 replica"), (0, "0 replicas"), (1.5, "1.5 replicas")]
 )
-def test_what_reads_as_one_is_one_replica(value, said):
-    assert count(value) == said
+def test_a_noun_is_singular_when_its_number_reads_as_one(value, text):
+    assert count(value) == text
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "text"),
     [
         (0, "0 s"),
         (1e-9, "0 ms"),
@@ -47,17 +47,17 @@ def test_what_reads_as_one_is_one_replica(value, said):
         (math.nan, "an unknown time"),
     ],
 )
-def test_times_have_the_unit_one_would_use(value, said):
-    assert seconds(value) == said
+def test_a_time_has_the_unit_that_reads_best(value, text):
+    assert seconds(value) == text
 
 
 @pytest.mark.parametrize(
-    ("share", "said"), [(0.0, "0%"), (1e-9, "0%"), (0.00272, "0.272%"), (4.5, "450%"), (math.nan, "an unknown share")]
+    ("share", "text"), [(0.0, "0%"), (1e-9, "0%"), (0.00272, "0.272%"), (4.5, "450%"), (math.nan, "an unknown share")]
 )
-def test_shares_are_said_in_percent_and_an_unknown_one_is_not_none(share, said):
-    assert percent(share) == said
+def test_a_share_is_a_percentage_and_an_unknown_one_is_not_0(share, text):
+    assert percent(share) == text
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_what_is_no_number_is_said_to_be_unknown(value):
+def test_a_value_that_is_not_finite_is_unknown(value):
     assert number(value) == "an unknown number of"

@@ -9,6 +9,7 @@ import {
   duration,
   element,
   inputName,
+  lineName,
   moment,
   recommenderName,
   replicas as replicasText,
@@ -16,7 +17,6 @@ import {
   share,
   signalName,
   stageName,
-  words,
 } from "./format.js";
 
 const MAX_TICKS = 720; // as many as the daemon keeps
@@ -197,8 +197,8 @@ function figures(workload, inputs) {
     ["Desired", count(workload.wanted)],
     ["Recommended by", recommenderName(workload.recommender)],
     ["Ready", count(workload.ready)],
-    ["Starting", [count(workload.starting), workload.blocked && `${count(workload.blocked)} blocked`,
-      workload.missing && `${count(workload.missing)} missing`].filter(Boolean).join(", ")],
+    ["Starting", [count(workload.starting), workload.blocked && `${count(workload.blocked)} pending`,
+      workload.missing && `${count(workload.missing)} without pod`].filter(Boolean).join(", ")],
     ["Running / waiting", `${count(workload.running)} / ${count(workload.waiting)}`],
     ...(workload.gateway_waiting == null ? [] : [["At the gateway", count(workload.gateway_waiting)]]),
     ["TTFT p95 / objective", `${duration(workload.ttft_s)} / ${duration(workload.ttft_objective_s)}`, missed && "missed"],
@@ -231,7 +231,7 @@ function askRow([signal, replicas]) {
 }
 
 function forecastRow({ name, text }) {
-  return element("tr", {}, element("th", { scope: "row" }, words(name)), element("td", {}, text));
+  return element("tr", {}, element("th", { scope: "row" }, lineName(name)), element("td", {}, text));
 }
 
 function inputRow([name, value]) {

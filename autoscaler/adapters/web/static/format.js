@@ -35,18 +35,27 @@ const INPUTS = {
 
 const STAGES = {
   demand: ["Recommendation", "as recommended"],
-  unknown: ["Not enough known", "held: not enough known yet"],
-  burst: ["Burst or noise", "burst passes by itself"],
+  unknown: ["Unknown load", "kept: load not known yet"],
+  burst: ["Burst", "the queue drains in time"],
   tolerance: ["Tolerance", "within tolerance"],
   stabilization: ["Stabilization", "stabilizing"],
   idle: ["Idle", "one replica stays"],
   bounds: ["Bounds", "at min or max"],
   rate_limit: ["Rate limit", "rate limited"],
-  variant: ["Variants", "shared with variants"],
-  grant: ["GPU share", "short of GPUs"],
-  owner: ["Owner", "hands off"],
+  variant: ["Variants", "load shared among variants"],
+  grant: ["Allocation", "limited by GPUs or nodes"],
+  owner: ["Owner", "count set elsewhere"],
 };
 
+const LINES = {
+  demand: "Load",
+  rule: "Strategy",
+  paper: "Prediction",
+  budget: "Error budget",
+  silent: "Planner",
+};
+
+export const lineName = (name) => LINES[name] ?? words(name);
 export const signalName = (signal) => SIGNALS[signal] ?? words(signal);
 export const recommenderName = (recommender) => RECOMMENDERS[recommender] ?? words(recommender);
 export const stageName = (stage) => STAGES[stage]?.[0] ?? words(stage);
@@ -62,8 +71,8 @@ export function reason(row) {
   const parts = [
     row.signal && signalName(row.signal),
     row.bound === "idle" && row.wanted === 0 ? "scale to zero" : (STAGES[row.bound]?.[1] ?? words(row.bound)),
-    row.blocked && `${count(row.blocked)} blocked`,
-    row.missing && `${count(row.missing)} missing`,
+    row.blocked && `${count(row.blocked)} pending`,
+    row.missing && `${count(row.missing)} without pod`,
     !row.trusted && row.bound !== "unknown" && "inputs not trusted",
   ];
   return words(parts.filter(Boolean).join(" · "));
