@@ -23,7 +23,7 @@ async def read_twice(start_s: tuple[float | None, float | None], **fallen: float
                 **healthy(**rules),
                 r"^max by .*timestamp\(vllm": time_s - 3,
             }
-            seen.append(await source.sample(FLEET, objectives(FLEET), 5))
+            seen.append(await source.sample(FLEET, objectives(FLEET), 60))
     return seen[0], seen[1]
 
 

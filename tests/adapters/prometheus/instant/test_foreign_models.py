@@ -81,7 +81,7 @@ async def test_models_are_queried_periodically_and_for_new_pods():
                     "ready_s",
                 )
                 some = replace(some, **{f"pod_{name}": getattr(fleet, f"pod_{name}")[:2] for name in columns})
-            samples = await source.sample(some, objectives(some), 5)
+            samples = await source.sample(some, objectives(some), 60)
             assert np.isnan(samples.pods.running).tolist() == [True, False, False][:pods]
             assert any(line.startswith("models") for line in report(samples).problems)
             counts.append(asked())

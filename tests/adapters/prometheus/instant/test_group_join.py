@@ -119,7 +119,7 @@ async def test_own_quantiles_are_queried_only_while_groups_are_mixed():
 
     async def asked(source: PrometheusSource, fleet: Fleet) -> tuple[int, list[float]]:
         server.asked.clear()
-        ttft_s = (await source.sample(fleet, objectives(fleet), 5)).pods.ttft_s.tolist()
+        ttft_s = (await source.sample(fleet, objectives(fleet), 60)).pods.ttft_s.tolist()
         return sum("time_to_first_token_seconds_bucket" in form["query"] for form in server.asked), ttft_s
 
     odd = fleet_of({"llm/a": ["a-0"], "llm/a-too": ["a-1"], "llm/b": ["b-0"]})
@@ -138,7 +138,7 @@ async def test_pods_keep_own_quantiles_when_group_series_are_foreign():
     fleet = serving("a")
     async with Server(**models, **answers).source() as source:
         for _ in range(2):
-            samples = await source.sample(fleet, objectives(fleet), 5)
+            samples = await source.sample(fleet, objectives(fleet), 60)
     assert samples.pods.ttft_s[:2] == pytest.approx([5.0, math.nan], nan_ok=True)
 
 
@@ -146,9 +146,9 @@ async def test_a_pod_that_left_the_fleet_mixes_no_group():
     whole = vector(({"namespace": "llm", "group": "a"}, 9.0))
     server = Server(**{'time_to_first_token.*"group"': whole, **healthy()})
     async with server.source() as source:
-        await source.sample(FLEET, objectives(FLEET), 5)
+        await source.sample(FLEET, objectives(FLEET), 60)
         fewer = fleet_of({"llm/a": ["a-0"]})
-        assert (await source.sample(fewer, objectives(fewer), 5)).pods.ttft_s.tolist() == [9.0]
+        assert (await source.sample(fewer, objectives(fewer), 60)).pods.ttft_s.tolist() == [9.0]
 
 
 NAMES = [

@@ -58,7 +58,7 @@ async def test_each_engine_and_each_policy_query_adds_queries():
     async def asked(fleet: Fleet, *queries: WakeUpQuery) -> int:
         server = Server()
         async with server.source(queries=lambda: queries) as source:
-            await source.sample(fleet, objectives(fleet), 5)
+            await source.sample(fleet, objectives(fleet), 60)
         return len(server.asked)
 
     one = await asked(fleet_of({"llm/a": []}, engine="tgi"))
@@ -79,7 +79,7 @@ async def test_all_queries_of_a_tick_use_one_evaluation_time():
 async def test_prometheus_down_leaves_everything_unknown():
     settings = PrometheusSettings(url=f"http://127.0.0.1:{free_port()}")
     async with PrometheusSource(settings, HandClock()) as source:
-        samples = await source.sample(FLEET, objectives(FLEET), 5)
+        samples = await source.sample(FLEET, objectives(FLEET), 60)
     assert known(samples) == set()
     assert (report(samples).queries, report(samples).failed) == (1, 1)
     assert "no connection" in report(samples).problems[0]
@@ -120,9 +120,9 @@ async def test_a_failure_of_every_query_is_reported_once():
     refused = Answer("", status=503)
     server = Server()
     async with server.source() as source:
-        await source.sample(FLEET, objectives(FLEET), 5)
+        await source.sample(FLEET, objectives(FLEET), 60)
         server.rules = {"": refused}
-        samples = await source.sample(FLEET, objectives(FLEET), 5)
+        samples = await source.sample(FLEET, objectives(FLEET), 60)
     told = report(samples)
     assert told.failed == told.queries > 10
     assert len(told.problems) == 1
@@ -149,9 +149,9 @@ async def test_after_an_outage_readings_are_back():
     server = Server(**{"": Answer("", status=503)})
     server.rules.pop("engine/pod")
     async with server.source() as source:
-        assert known(await source.sample(FLEET, objectives(FLEET), 5)) == set()
+        assert known(await source.sample(FLEET, objectives(FLEET), 60)) == set()
         server.rules = {"engine/pod": vector(({"metric": "engine/pod"}, 1)), **healthy()}
-        assert "running" in known(await source.sample(FLEET, objectives(FLEET), 5))
+        assert "running" in known(await source.sample(FLEET, objectives(FLEET), 60))
 
 
 async def test_deleted_and_duplicate_pods_harm_no_other():
@@ -203,11 +203,11 @@ def by_target(**flags: object) -> dict[str, Answer | str | float]:
 async def test_conventions_are_queried_again_after_a_partial_answer():
     clock, server = HandClock(), Server(**by_target(isPartial=True))
     async with server.source(clock) as source:
-        assert "running" not in known(await source.sample(FLEET, objectives(FLEET), 5))
+        assert "running" not in known(await source.sample(FLEET, objectives(FLEET), 60))
         server.rules = by_target()
         for _ in range(2):  # it is asked beside the readings
             clock.time_s += 5
-            samples = await source.sample(FLEET, objectives(FLEET), 5)
+            samples = await source.sample(FLEET, objectives(FLEET), 60)
     assert samples.pods.running.tolist()[0] == 4
 
 
@@ -221,11 +221,11 @@ async def test_partial_conventions_count_until_there_are_complete_ones():
 async def test_a_partial_answer_keeps_known_conventions():
     clock, server = HandClock(), Server(**by_target())
     async with server.source(clock) as source:
-        await source.sample(FLEET, objectives(FLEET), 5)
+        await source.sample(FLEET, objectives(FLEET), 60)
         server.rules = by_target(isPartial=True)
         for _ in range(2):
             clock.time_s += SLOW_PERIOD_S
-            samples = await source.sample(FLEET, objectives(FLEET), 5)
+            samples = await source.sample(FLEET, objectives(FLEET), 60)
     assert samples.pods.running.tolist()[0] == 4
 
 
@@ -243,18 +243,18 @@ async def test_slow_readings_are_queried_periodically_with_their_time():
 
     async with server.source(clock) as source:
         for _ in range(3):
-            samples = await source.sample(TRITON, objectives(TRITON), 5)
+            samples = await source.sample(TRITON, objectives(TRITON), 60)
             assert samples.pods.max_running[0] == 512
             clock.time_s += 5
         assert times() == 1
         clock.time_s += SLOW_PERIOD_S
-        await source.sample(TRITON, objectives(TRITON), 5)
+        await source.sample(TRITON, objectives(TRITON), 60)
         assert times() == 2
         server.rules[SLOTS] = Answer("", status=503)
         clock.time_s += SLOW_PERIOD_S
-        assert (await source.sample(TRITON, objectives(TRITON), 5)).pods.max_running[0] == 512
+        assert (await source.sample(TRITON, objectives(TRITON), 60)).pods.max_running[0] == 512
         clock.time_s += MAX_SLOW_AGE_S
-        assert np.isnan((await source.sample(TRITON, objectives(TRITON), 5)).pods.max_running).all()
+        assert np.isnan((await source.sample(TRITON, objectives(TRITON), 60)).pods.max_running).all()
 
 
 async def test_slow_readings_are_renewed_a_few_at_a_time():
@@ -264,7 +264,7 @@ async def test_slow_readings_are_renewed_a_few_at_a_time():
     async with server.source(clock) as source:
         for pause_s in (SLOW_PERIOD_S, 5, 5, 5, 5):
             server.asked.clear()
-            await source.sample(TRITON, objectives(TRITON), 5)
+            await source.sample(TRITON, objectives(TRITON), 60)
             slow = [form for form in server.asked if re.search(f"DCGM|{SLOTS}", form["query"])]
             asked.append(len([form for form in slow if "engine/pod" not in form["query"]]))
             clock.time_s += pause_s
@@ -276,14 +276,14 @@ async def test_the_time_of_gpu_readings_is_that_of_the_oldest_in_use():
     rules = {"engine/pod": conventions, r"timestamp\(DCGM": NOW_UNIX_S - 1, "FB_FREE": 0.9}
     clock, server = HandClock(), Server(**rules)
     async with server.source(clock) as source:
-        assert (await source.sample(FLEET, objectives(FLEET), 5)).pods.gpu_time_s == pytest.approx(
+        assert (await source.sample(FLEET, objectives(FLEET), 60)).pods.gpu_time_s == pytest.approx(
             [STARTED_S - 1] * 3, abs=0.01
         )
         server.rules["FB_FREE"] = Answer("", status=503)
         for _ in range(10):
             clock.time_s += 5
             server.rules[r"timestamp\(DCGM"] = NOW_UNIX_S + clock.time_s - STARTED_S
-            samples = await source.sample(FLEET, objectives(FLEET), 5)
+            samples = await source.sample(FLEET, objectives(FLEET), 60)
     assert samples.pods.fb_usage.tolist() == [0.9] * 3
     assert samples.pods.gpu_time_s == pytest.approx([STARTED_S] * 3, abs=0.01)  # when fb_usage was read last
 
@@ -298,9 +298,9 @@ async def test_gateways_are_read_without_engines_and_gpus():
 async def test_readings_that_are_kept_follow_their_pods():
     server = Server(**{SLOTS: vector((pod("b-0"), 512))})
     async with server.source() as source:
-        await source.sample(TRITON, objectives(TRITON), 5)
+        await source.sample(TRITON, objectives(TRITON), 60)
         fewer = fleet_of({"llm/b": ["b-0"], "llm/c": ["c-0"]}, engine="triton", first_pod_id=2)
-        samples = await source.sample(fewer, objectives(fewer), 5)
+        samples = await source.sample(fewer, objectives(fewer), 60)
     assert samples.pods.max_running == pytest.approx([512, NAN], nan_ok=True)
 
 
@@ -366,7 +366,7 @@ async def test_too_many_policy_queries_are_refused_and_reported():
     queries = tuple(WakeUpQuery(f"p{number}", f"up{number}") for number in range(MAX_WAKE_UP_QUERIES + 3))
     server = Server()
     async with server.source(queries=lambda: queries) as source:
-        samples = await source.sample(FLEET, objectives(FLEET), 5)
+        samples = await source.sample(FLEET, objectives(FLEET), 60)
     assert sum(form["query"].startswith("up") for form in server.asked) == MAX_WAKE_UP_QUERIES
     assert f"only the first {MAX_WAKE_UP_QUERIES} count" in " ".join(report(samples).problems)
 
@@ -402,7 +402,7 @@ async def test_every_query_has_the_configured_selector():
     async with server.source(
         queries=lambda: (WakeUpQuery("p", "my_queue", True),), selector='cluster="prod"'
     ) as source:
-        await source.sample(FLEET, objectives(FLEET), 5)
+        await source.sample(FLEET, objectives(FLEET), 60)
     assert any("my_queue" in form["query"] for form in server.asked)
     for form in server.asked:
         selectors = without_texts(form["query"]).count("{")
@@ -428,7 +428,7 @@ async def test_names_are_searched_when_a_pod_is_silent():
     async with server.source(clock := HandClock()) as source:
         for _ in range(2):
             clock.time_s += 400
-            samples = await source.sample(silent, objectives(silent), 5)
+            samples = await source.sample(silent, objectives(silent), 60)
             assert report(samples).failed == 0
             (problem,) = report(samples).problems
             assert problem.endswith(
