@@ -1,4 +1,4 @@
-"""`bench/studies/dots.py`: what the pictures of a benchmark show."""
+"""The charts of `bench/studies/dots.py`."""
 
 from xml.etree import ElementTree
 

@@ -1,4 +1,4 @@
-"""`bench/studies/policies.py` as one runs it: what is kept of a case, when it is run again, and what is refused."""
+"""The command `bench/studies/policies.py`: kept results, reruns, and refused options."""
 
 import json
 import os
@@ -34,7 +34,7 @@ def traces(tmp_path: Path) -> Path:
 
 
 def kept(out: Path) -> list[dict[str, object]]:
-    """Return the keys and results of a folder of results; every line must be whole but those that were cut."""
+    """Return the keys and results of a folder; only truncated lines may be invalid."""
     return [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines() if line.endswith("}")]
 
 
@@ -56,7 +56,7 @@ def test_case_reruns_only_when_an_option_changes_its_result(
         tables.append(capsys.readouterr().out)
         assert tables[-1] == (out / "policies.md").read_text()
     assert len(set(tables)) == len(tables)
-    assert all(table.count("steady") == 1 for table in tables)  # of the cases asked for, not of all that are kept
+    assert all(table.count("steady") == 1 for table in tables)  # of the requested cases only
     assert bench(traces, out, "--against", "keda-rps", "static") == 0
     assert len(kept(out)) == 5
     assert capsys.readouterr().out == tables[2]
@@ -64,7 +64,7 @@ def test_case_reruns_only_when_an_option_changes_its_result(
 
 @pytest.mark.slow
 def test_case_is_not_sized_again_when_its_result_is_known(traces: Path, tmp_path: Path) -> None:
-    """To size a case takes as long as to run it; one too large to be sized tells whether it was tried."""
+    """Sizing takes as long as a run; a case too large to be sized shows whether sizing was tried."""
     out = tmp_path / "out"
     too_large = replace(policies.Grid(), sizes=(1e9,), cold_starts_s=(30.0,), seeds=(1,), against=("static",))
     ((key, prepare),) = policies.experiments(next(cases.found(traces)), too_large)
@@ -188,7 +188,7 @@ def test_models_share_a_window_and_silent_ones_are_left_out(traces: Path) -> Non
         window = cases.anywhere([trace, late], 30.0, seed)
         assert [len(model.arrival_s) for model in window[:1]] == [60]
         seen.add(len(window))
-        if len(window) == 2:  # cut at one moment: at 119 s both have a request
+        if len(window) == 2:  # clipped at one time: both have a request at 119 s
             assert min(abs(window[1].arrival_s[-1] - window[0].arrival_s)) == pytest.approx(0.0, abs=1e-6)
     assert seen == {1, 2}
 
@@ -277,7 +277,7 @@ def test_invalid_trace_is_one_line_of_error(traces: Path, tmp_path: Path, capsys
 
 @pytest.mark.slow
 def test_ctrl_c_ends_the_benchmark_quietly(tmp_path: Path) -> None:
-    heard = ("env", "--default-signal=INT")  # who runs the tests may ignore it
+    heard = ("env", "--default-signal=INT")  # the parent of the tests may ignore it
     running = subprocess.Popen(
         [*heard, sys.executable, "bench/studies/policies.py", "--out", str(tmp_path / "out"), "--jobs", "1"],
         cwd=ROOT,
@@ -286,7 +286,7 @@ def test_ctrl_c_ends_the_benchmark_quietly(tmp_path: Path) -> None:
         env={**os.environ, "COLUMNS": "200"},
     )
     assert running.stderr is not None
-    begun = running.stderr.readline()  # a case runs
+    begun = running.stderr.readline()  # a case is running
     running.send_signal(signal.SIGINT)
     _, said = running.communicate()
     assert "requests" in begun

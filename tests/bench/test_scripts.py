@@ -1,4 +1,4 @@
-"""Every script of `bench/` runs at its smallest size, so that a change of the daemon cannot break one unseen."""
+"""Every script of `bench/` runs at its smallest size, so that a change of the daemon cannot break one unnoticed."""
 
 import json
 import os
@@ -15,7 +15,7 @@ TRACE_FILE, TRACE_FOLDER = object(), object()
 
 SMALLEST: dict[str, list[object]] = {
     "ablation": ["--traces", TRACE_FOLDER, "--scale", 1],
-    "decode": ["--workloads", 40, "--ticks", 2],  # so many that some change
+    "decode": ["--workloads", 40, "--ticks", 2],  # enough for some changes
     "keda": ["--workloads", 2, "--rounds", 1, "--seconds", 0.01],
     "keda_cost": ["--workloads", 16, "--rounds", 1, "--seconds", 1],
     "policies": ["--traces", TRACE_FOLDER, "--sizes", 0.1, "--cold-starts", 60, "--seeds", 1, "--against", "static"],
@@ -56,5 +56,5 @@ def test_script_prints_json_at_its_smallest_size(script: str, tmp_path: Path):
     )
     said = f"{run.stdout[-2000:]}{run.stderr[-4000:]}"
     assert "Traceback" not in run.stderr, said
-    assert run.returncode in (0, 1), said  # 1: a target is missed, which so small a run on a busy machine may
+    assert run.returncode in (0, 1), said  # 1: a target was missed, which is possible at this size on a busy machine
     assert json.loads(run.stdout.splitlines()[-1]), said

@@ -22,7 +22,7 @@ from autoscaler.ports import TickRecord
 from tests.adapters.prometheus.backfill import samples, witnessed
 from tests.adapters.prometheus.range.test_history import load_into, prometheus_with
 from tests.adapters.prometheus.range.test_history_refusals import serving
-from tests.cli.study import POLICY, PROFILE, invoke
+from tests.cli.case_of import POLICY, PROFILE, invoke
 from tests.cli.test_outputs import COMMAND
 from tests.harness.fixtures import StartPromql
 from tests.lab.replay import synthetic
@@ -155,7 +155,7 @@ def test_recorded_ticks_are_replayed(tmp_path: Path) -> None:
     run(case, recorder)
     ticks, out = tmp_path / "ticks.jsonl", tmp_path / "proof.json"
     ticks.write_text(recorder.out.getvalue())
-    result = invoke("replay", "--ticks", ticks, "--workload", "study/small", *PROFILE, "--planned", "--json", out)
+    result = invoke("replay", "--ticks", ticks, "--workload", "replay/small", *PROFILE, "--planned", "--json", out)
     assert result.exit_code == 0, result.output
     written = json.loads(out.read_text())
     assert written["requests"] == pytest.approx(len(trace.arrival_s), rel=0.1)
@@ -165,20 +165,20 @@ def test_recorded_ticks_are_replayed(tmp_path: Path) -> None:
     assert by_name["actual"]["attainment"] is None
     assert by_name["actual"]["gpu_hours"] == pytest.approx(0.5, rel=0.1)
     learned = ("--learn", "10m", "--against", "static", "--json", out)
-    result = invoke("replay", "--ticks", ticks, "--workload", "study/small", *PROFILE, *learned)
+    result = invoke("replay", "--ticks", ticks, "--workload", "replay/small", *PROFILE, *learned)
     assert result.exit_code == 0, result.output
     written = json.loads(out.read_text())
     assert (written["learned_s"], written["duration_s"]) == pytest.approx((600.0, 1200.0), rel=0.03)
     later = {policy["name"]: policy for policy in written["policies"] if not policy["before"]}
     for name in ("actual", "recorded", "ours"):
         assert later[name]["gpu_hours"] == pytest.approx(by_name[name]["gpu_hours"] * 2 / 3, rel=0.1)
-    result = invoke("replay", "--ticks", ticks, "--workload", "study/small", *PROFILE, "--learn", "31m")
+    result = invoke("replay", "--ticks", ticks, "--workload", "replay/small", *PROFILE, "--learn", "31m")
     assert (
         result.exit_code,
-        "study/small: --learn is 31m; it must be shorter than the whole, " in result.output,
+        "replay/small: --learn is 31m; it must be shorter than the whole, " in result.output,
     ) == (2, True)
     lasted_s = written["learned_s"] + written["duration_s"]
-    result = invoke("replay", "--ticks", ticks, "--workload", "study/small", *PROFILE, "--learn", f"{lasted_s - 1:g}s")
+    result = invoke("replay", "--ticks", ticks, "--workload", "replay/small", *PROFILE, "--learn", f"{lasted_s - 1:g}s")
     assert (result.exit_code, "; it must be a whole step of" in result.output) == (2, True)
 
 
@@ -191,7 +191,7 @@ def test_recorded_run_ignores_the_policy_s_limits(tmp_path: Path) -> None:
     ticks, out, one = tmp_path / "ticks.jsonl", tmp_path / "proof.json", tmp_path / "one.yaml"
     ticks.write_text(recorder.out.getvalue())
     one.write_text(POLICY.replace("ITL", "100ms") + "  replicas: {min: 1, max: 1}\n")
-    result = invoke("replay", "--ticks", ticks, "--workload", "study/small", *PROFILE, "--policy", one, "--json", out)
+    result = invoke("replay", "--ticks", ticks, "--workload", "replay/small", *PROFILE, "--policy", one, "--json", out)
     assert result.exit_code == 0, result.output
     by_name = {policy["name"]: policy for policy in json.loads(out.read_text())["policies"]}
     assert by_name["recorded"]["gpu_hours"] == pytest.approx(by_name["actual"]["gpu_hours"], rel=0.1)
@@ -240,9 +240,9 @@ async def test_history_is_replayed_from_a_real_server(
         async with prometheus_with(tmp_path, told) as running:
             result = await replay(running.url)
     else:
-        with_start_replicas = await victoria_metrics()
-        await load_into(with_start_replicas, told)
-        result = await replay(with_start_replicas.url)
+        server = await victoria_metrics()
+        await load_into(server, told)
+        result = await replay(server.url)
     assert result.exit_code == 0, result.output
     written = json.loads(out.read_text())
     by_name = {policy["name"]: policy for policy in written["policies"]}

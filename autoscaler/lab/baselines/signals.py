@@ -39,8 +39,8 @@ def mean_lengths(view: View, window_s: float) -> tuple[float, float]:
     requests.
     """
     before, now = view.totals_ago(window_s), view.totals
-    starting_case, ended = now.first_tokens - before.first_tokens, now.finished - before.finished
-    prompt = (now.prompt_tokens - before.prompt_tokens) / starting_case if starting_case > 0 else math.nan
+    began, ended = now.first_tokens - before.first_tokens, now.finished - before.finished
+    prompt = (now.prompt_tokens - before.prompt_tokens) / began if began > 0 else math.nan
     output = (now.generation_tokens - before.generation_tokens) / ended if ended > 0 else math.nan
     return prompt, output
 

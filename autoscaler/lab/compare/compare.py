@@ -86,7 +86,7 @@ def compare(
     if learned and offline_plan:  # only an offline plan starts at the scored part
         counted = [with_start_replicas(case) for case in counted]
     search = against if tuned else [name for name in against if not (BASELINES[name].default or learned)]
-    median_start = [
+    defaults = [
         Candidate(name, experiment.policy, tuple(_default(name, case) for case in experiment.cases))
         for name in documented
     ]
@@ -104,14 +104,14 @@ def compare(
         [_plan_search(experiment, shared, place) for place in places if offline_plan],
         [_tuning_search(experiment, name) for name in counts_first if name in search],
         [_learning_search(experiment, name, learned, places.stop) for name in counts_first if learned],
-        [_run_search(experiment, candidate) for candidate in median_start],
+        [_run_search(experiment, candidate) for candidate in defaults],
     ]
     found = iter(run_searches([each for stage in stages for each in stage], shared, workers, ray, progress))
     bounds, ours, plans, best, before, others = ([next(found) for _ in stage] for stage in stages)
     if math.isnan(experiment.cases[0].goal.ttft_s):
         notes.append("without a TTFT objective a request may wait for as long as it likes: the bound is 0")
     runs = [PolicyRun(OURS, False, {}, *ours[0])]
-    for candidate, (score, timeline) in zip(median_start, others, strict=True):
+    for candidate, (score, timeline) in zip(defaults, others, strict=True):
         runs.append(PolicyRun(candidate.name, False, _shared(candidate.settings), score, timeline, default=True))
     frontier = {
         name: [_point(each.params, each.score) for each in runs if each.name == name] for name in (OURS, *against)
@@ -270,8 +270,8 @@ def _run_candidate(
 def _run_candidate_together(
     cases: Sequence[Case], count: int, candidate: Candidate, gpus: float, progress: Progress
 ) -> list[RunResult]:
-    starting_case = [candidate.starting_case(cases, place) for place in range(count)]
-    return run_cases_together(starting_case, candidate.scalers(starting_case, gpus), gpus, progress)
+    starting = [candidate.starting_case(cases, place) for place in range(count)]
+    return run_cases_together(starting, candidate.scalers(starting, gpus), gpus, progress)
 
 
 def _follow(cases: Sequence[Case], place: int, schedule: Schedule, keep_ttft: bool) -> RunResult:

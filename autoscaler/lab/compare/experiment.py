@@ -77,8 +77,8 @@ def with_start_replicas(case: Case) -> Case:
         return replace(case, start_replicas=1)
 
     def attained(count: int) -> float:
-        starting_case = replace(beginning, start_replicas=count)
-        return compute_score(starting_case, run(starting_case, Static(count))).attainment
+        constant = replace(beginning, start_replicas=count)
+        return compute_score(constant, run(constant, Static(count))).attainment
 
     return replace(case, start_replicas=find_fewest_replicas(beginning, attained, START_MORE))
 

@@ -40,7 +40,7 @@ class PolicyFleetScaler:
 
     def __init__(self, cases: Sequence[Case], policies: Sequence[Policy], gpus: float = math.nan) -> None:
         self._workloads = tuple(
-            Workload(WorkloadRef("study", case.trace.name), policy=policy.name)
+            Workload(WorkloadRef("replay", case.trace.name), policy=policy.name)
             for case, policy in zip(cases, policies, strict=True)
         )
         book = PolicyBook({policy.name: policy for policy in policies}, policies[0].name)
@@ -119,7 +119,7 @@ class PolicyFleetScaler:
             gpus_per_replica=self._gpus_per_replica,
             pool=np.zeros(len(self._workloads), dtype=np.int64),
             obstacles=Obstacles.none(len(self._workloads)),
-            pods=tuple(Pod("study", str(number)) for number in pods.id.tolist()),
+            pods=tuple(Pod("replay", str(number)) for number in pods.id.tolist()),
             pod_id=pods.id,
             pod_workload=pods.workload,
             pod_ready=~np.isnan(ready_s),

@@ -105,9 +105,9 @@ class SimulatedFleet:
             if late != (self.behind_s > LATE_S):
                 late = not late
                 if late:
-                    log.warning("the simulated world cannot keep up: choose a lower speed", behind_s=self.behind_s)
+                    log.warning("the simulation cannot keep up: choose a lower speed", behind_s=self.behind_s)
                 else:
-                    log.info("the simulated world keeps up again")
+                    log.info("the simulation keeps up again")
             await self._clock.sleep(STEP_S if self.behind_s < STEP_S else 0.0)
 
     # Servers.

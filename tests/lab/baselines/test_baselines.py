@@ -1,4 +1,4 @@
-"""The registry: every baseline runs on a real study, at every setting that it is tuned over."""
+"""The registry of baselines: each runs a real case at every setting of its grid."""
 
 import json
 import math
@@ -12,7 +12,7 @@ from autoscaler.lab.baselines.base import MIN_REPLICAS, concurrencies, least_rep
 from autoscaler.lab.replay.case import Case, Goal
 from autoscaler.lab.replay.run import run
 from autoscaler.lab.replay.score import compute_score
-from tests.lab.replay.synthetic import poisson, study, trace
+from tests.lab.replay.synthetic import case_of, poisson, trace
 
 NAMES = [
     "keda-queue",
@@ -33,8 +33,8 @@ NAMES = [
 
 @pytest.fixture(scope="module")
 def case() -> Case:
-    """Load that doubles and falls: one replica does some 22 such requests a second."""
-    return study(poisson([10.0, 50.0, 50.0, 10.0], 300.0), start_replicas=1, max_replicas=12)
+    """Load that doubles and falls; one replica serves about 22 such requests per second."""
+    return case_of(poisson([10.0, 50.0, 50.0, 10.0], 300.0), start_replicas=1, max_replicas=12)
 
 
 def test_baseline_names_are_stable() -> None:
@@ -101,12 +101,12 @@ def test_undocumented_target_is_derived_and_noted(case: Case) -> None:
     targets = {name: dict(baseline.default(case))["target"] for name, baseline in derived.items() if baseline.default}
     prompt, output, profile = 1000, 100, case.profile
     context = prompt + output / 2
-    # Half of the cache holds more requests than there are slots only for shorter ones.
+    # Half of the cache holds more requests than there are slots only for shorter requests.
     assert targets["aibrix-apa"] == pytest.approx(0.5 * profile.kv_capacity_tokens / context, rel=1e-5)
     gap_s = profile.step_s + profile.sequence_s + profile.kv_token_s * context
-    idle_latencies_s = profile.step_s + profile.prompt_token_s * prompt + (output - 1) * gap_s
-    assert targets["skyserve"] == pytest.approx(1 / idle_latencies_s, rel=1e-5)
-    # A replica that is always full does some 22 such requests a second; one within the objectives less.
+    alone_s = profile.step_s + profile.prompt_token_s * prompt + (output - 1) * gap_s
+    assert targets["skyserve"] == pytest.approx(1 / alone_s, rel=1e-5)
+    # A full replica serves about 22 such requests per second; within the objectives it serves fewer.
     assert targets["skyserve"] < targets["keda-rps"] < 1 / (prompt * profile.prompt_token_s)
     assert set(targets) == {"aibrix-apa", "keda-rps", "skyserve"}
 
@@ -133,7 +133,7 @@ def test_only_a_constant_count_has_no_default(case: Case) -> None:
 def test_every_default_serves_even_without_requests(name: str, case: Case) -> None:
     baseline = BASELINES[name]
     assert baseline.default
-    for each in (case, study(trace(np.array([1.0]), duration_s=60.0)), study(trace(np.empty(0), duration_s=60.0))):
+    for each in (case, case_of(trace(np.array([1.0]), duration_s=60.0)), case_of(trace(np.empty(0), duration_s=60.0))):
         row = compute_score(each, run(each, baseline(each, baseline.default(each))))
         assert row.gpu_hours > 0
 
@@ -193,15 +193,15 @@ def test_neighbours_include_settings_beyond_the_grid(case: Case) -> None:
 
 
 def test_scale_to_zero_is_tried_only_with_long_idle_times() -> None:
-    busy = study(trace(np.arange(0.0, 600.0, 5.0)))
-    idle = study(trace(np.concatenate([np.arange(0.0, 100.0, 5.0), np.arange(500.0, 600.0, 5.0)])))
+    busy = case_of(trace(np.arange(0.0, 600.0, 5.0)))
+    idle = case_of(trace(np.concatenate([np.arange(0.0, 100.0, 5.0), np.arange(500.0, 600.0, 5.0)])))
     assert least_replicas(busy, 60.0) == (1.0,)
     assert least_replicas(idle, 60.0) == (0.0, 1.0)
     assert {params["min_replicas"] for params in BASELINES["knative-kpa"].grid(idle)} == {0.0, 1.0}
 
 
 def test_ranges_follow_the_case() -> None:
-    case = study(poisson([20.0], 600.0))
+    case = case_of(poisson([20.0], 600.0))
     prompt_s = 1000 * case.profile.prompt_token_s
     assert request_rates(case)[-1] < 1 / prompt_s
     assert concurrencies(case)[-1] == 256
@@ -211,15 +211,15 @@ def test_ranges_follow_the_case() -> None:
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "static"])
 def test_every_rule_keeps_its_minimum_from_the_start(name: str, case: Case) -> None:
     baseline = BASELINES[name]
-    quiet = study(poisson([2.0, 0.0, 2.0], 400.0), start_replicas=1, max_replicas=12)
+    quiet = case_of(poisson([2.0, 0.0, 2.0], 400.0), start_replicas=1, max_replicas=12)
     assert baseline.default
     params = {**baseline.default(quiet), MIN_REPLICAS: 5.0}
-    starting_case = baseline.starting_case(quiet, params)
-    assert starting_case.start_replicas == 5
-    assert baseline.starting_case(study(quiet.trace, start_replicas=7), params).start_replicas == 7
-    outcome = run(starting_case, baseline(starting_case, params))
+    started = baseline.starting_case(quiet, params)
+    assert started.start_replicas == 5
+    assert baseline.starting_case(case_of(quiet.trace, start_replicas=7), params).start_replicas == 7
+    outcome = run(started, baseline(started, params))
     assert outcome.timeline[:, 1].min() == 5
-    assert compute_score(starting_case, outcome).gpu_hours * 3600 >= 5 * quiet.trace.duration_s
+    assert compute_score(started, outcome).gpu_hours * 3600 >= 5 * quiet.trace.duration_s
 
 
 def test_minimums_are_fractions_of_the_constant_count(case: Case) -> None:
@@ -249,7 +249,7 @@ def test_minimum_is_bisected_until_no_count_lies_between() -> None:
 @pytest.mark.parametrize("name", ["dynamo-load", "dynamo-throughput", "llmd-slo"])
 @pytest.mark.parametrize("goal", [Goal(1.0, math.nan, 0.99), Goal(math.nan, 0.1, 0.99)])
 def test_rules_shrink_when_an_objective_is_not_stated(name: str, goal: Goal) -> None:
-    falling = replace(study(poisson([30.0, 2.0, 2.0], 400.0), start_replicas=6, max_replicas=12), goal=goal)
+    falling = replace(case_of(poisson([30.0, 2.0, 2.0], 400.0), start_replicas=6, max_replicas=12), goal=goal)
     baseline = BASELINES[name]
     assert baseline.default
     row = compute_score(falling, run(falling, baseline(falling, baseline.default(falling))))

@@ -1,4 +1,4 @@
-"""The HPA's arithmetic and KEDA on top of it, held against the double that the KEDA adapter is tested with."""
+"""The HPA's algorithm and KEDA on top of it, compared with the fake of the KEDA adapter's tests."""
 
 from decimal import Decimal
 
@@ -12,9 +12,9 @@ from autoscaler.lab.baselines import BASELINES
 from autoscaler.lab.baselines.hpa import Direction, Hpa, HpaInflight, Policy
 from autoscaler.lab.baselines.keda import Executor
 from autoscaler.lab.replay.case import Scaler
-from tests.lab.replay.synthetic import HandView, poisson, study
+from tests.lab.replay.synthetic import FakeView, case_of, poisson
 
-CASE = study(poisson([5.0], 60.0), max_replicas=50)
+CASE = case_of(poisson([5.0], 60.0), max_replicas=50)
 
 
 def test_count_is_kept_within_tolerance_else_value_over_target() -> None:
@@ -34,7 +34,7 @@ def test_count_is_kept_within_tolerance_else_value_over_target() -> None:
 )
 def test_counts_match_a_second_implementation(values: list[float], target: float, least: int) -> None:
     hpa = Hpa(target, least, 60)
-    # The double keeps a proposal that is exactly as old as the window, the controller does not.
+    # The fake keeps a recommendation that is exactly as old as the window; the controller does not.
     down = double.Direction(299.0, double.DEFAULT_DOWN.policies)
     other = double.Hpa(min_replicas=least, max_replicas=60, target=Decimal(str(target)), down=down, replicas=1)
     count = 1
@@ -46,7 +46,7 @@ def test_counts_match_a_second_implementation(values: list[float], target: float
 
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=40), st.integers(1, 240), st.integers(1, 240))
 def test_windows_and_policies_match_a_second_implementation(wishes: list[int], up_s: int, down_s: int) -> None:
-    """One direction at a time: the double does not count changes of the other one back, the controller does."""
+    """One direction at a time, because the fake does not undo changes of the other direction."""
     for series in (sorted(wishes), sorted(wishes, reverse=True)):
         hpa = Hpa(
             1, 1, 60, Direction(up_s, (Policy("Pods", 2, 60),)), Direction(down_s, (Policy("Percent", 25, 60),)), 0.0
@@ -82,20 +82,20 @@ def test_down_goes_to_the_highest_recommendation_of_five_minutes() -> None:
     for now in times:
         count = hpa.sync(now, count, wishes.get(now, 3.0))
         history[now] = count
-    assert history[285] == 10  # the wish of time 0 counts until then
+    assert history[285] == 10  # the recommendation of time 0 counts until then
     assert history[300] == 8
     assert history[315] == 3
 
 
 def test_requests_in_flight_are_kept_at_the_target() -> None:
     scaler = HpaInflight(CASE, target=16, stabilization_s=300)
-    view = HandView(desired=2, ready=2).tell(15.0, running=np.array([40.0, 30.0]), waiting=np.array([5.0, 5.0]))
+    view = FakeView(desired=2, ready=2).scrape(15.0, running=np.array([40.0, 30.0]), waiting=np.array([5.0, 5.0]))
     assert scaler.decide(view) == 5  # 80 / 16
 
 
 def test_gateway_requests_count_when_no_pod_is_ready() -> None:
     scaler = HpaInflight(CASE, target=10, stabilization_s=300)
-    assert scaler.decide(HandView(desired=1, ready=0).tell(15.0, gateway_waiting=33.0)) == 4
+    assert scaler.decide(FakeView(desired=1, ready=0).scrape(15.0, gateway_waiting=33.0)) == 4
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=60), st.sampled_from([0, 1, 2]))
@@ -114,18 +114,18 @@ def keda(name: str = "keda-queue", least: float = 0.0) -> Scaler:
 
 
 def test_queue_of_twelve_over_threshold_five_gives_three() -> None:
-    view = HandView(desired=1)
+    view = FakeView(desired=1)
     scaler = keda()
-    assert scaler.decide(view.tell(15.0, running=np.array([256.0]), waiting=np.array([12.0]))) == 3
+    assert scaler.decide(view.scrape(15.0, running=np.array([256.0]), waiting=np.array([12.0]))) == 3
 
 
 def test_empty_queue_scales_to_zero_after_the_cooldown() -> None:
-    view = HandView(desired=1)
+    view = FakeView(desired=1)
     scaler = keda()
     counts = {}
     for now in range(15, 600, 15):
         queue = 12.0 if now == 15 else 0.0
-        view.desired = scaler.decide(view.tell(float(now), waiting=np.array([queue])))
+        view.desired = scaler.decide(view.scrape(float(now), waiting=np.array([queue])))
         counts[now] = view.desired
     assert counts[15] == 3
     assert counts[300] >= 1
@@ -134,21 +134,21 @@ def test_empty_queue_scales_to_zero_after_the_cooldown() -> None:
 
 
 def test_gateway_queue_wakes_one_replica_then_the_hpa_follows() -> None:
-    view = HandView(desired=0, ready=0)
+    view = FakeView(desired=0, ready=0)
     scaler = keda()
     counts = []
     for now in (15.0, 30.0, 45.0):
-        view.desired = scaler.decide(view.tell(now, gateway_waiting=40.0))
+        view.desired = scaler.decide(view.scrape(now, gateway_waiting=40.0))
         counts.append(view.desired)
     assert counts[0] == 1
     assert counts[1] >= 5
 
 
 def test_request_rate_counts_arrivals() -> None:
-    view = HandView(desired=1)
+    view = FakeView(desired=1)
     scaler = keda("keda-rps", least=1.0)
     for now in range(15, 91, 15):
-        view.tell(float(now), arrivals=7.0 * now, finished=0.0)
+        view.scrape(float(now), arrivals=7.0 * now, finished=0.0)
     assert scaler.decide(view) == 4  # 7 per second over 2
 
 

@@ -9,9 +9,9 @@ from autoscaler.lab.baselines import aibrix, dynamo, knative, llmd, predictors, 
 from autoscaler.lab.baselines import load_test as loadtest
 from autoscaler.lab.baselines.signals import GAPS, TTFT, Highest, MovingMean
 from autoscaler.lab.replay.case import Goal
-from tests.lab.replay.synthetic import GOAL, HandView, llama, observed, poisson, study
+from tests.lab.replay.synthetic import GOAL, FakeView, case_of, llama, observed, poisson
 
-CASE = study(poisson([5.0], 60.0), max_replicas=50)
+CASE = case_of(poisson([5.0], 60.0), max_replicas=50)
 PROFILE = llama()
 
 
@@ -51,7 +51,7 @@ def test_knative_panics_at_200_percent_for_a_stable_window() -> None:
 
 def test_knative_keeps_the_last_replica_for_the_grace_period() -> None:
     scaler = knative.Knative(CASE, limit=10, stable_s=60.0, least=0)
-    view = HandView(concurrency=5.0)
+    view = FakeView(concurrency=5.0)
     counts = {}
     for now in range(2, 200, 2):
         view.now_s, view.concurrency = float(now), 5.0 if now <= 10 else 0.0
@@ -60,16 +60,16 @@ def test_knative_keeps_the_last_replica_for_the_grace_period() -> None:
 
 
 def test_knative_keeps_replicas_until_its_window_is_full() -> None:
-    """Who came before the study is not known: the window reaches back beyond its beginning."""
+    """Requests before the run are unknown, but the window reaches back beyond its beginning."""
     scaler = knative.Knative(CASE, limit=10, stable_s=60.0, least=0)
-    view, counts = HandView(concurrency=0.0, desired=1, ready=1), {}
+    view, counts = FakeView(concurrency=0.0, desired=1, ready=1), {}
     for now in range(2, 200, 2):
         view.now_s = float(now)
         view.desired = view.ready = counts[now] = scaler.decide(view)
     assert min(now for now, count in counts.items() if count == 0) == 60
 
 
-# llm-d's SLO law.
+# llm-d's SLO-aware rule.
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_knative_keeps_replicas_until_its_window_is_full() -> None:
     [
         (4, 4, 1.1, 8),
         (4, 2, 1.1, 4),
-        (4, 0, 1.1, 8),  # of which none is ready nothing is credited
+        (4, 0, 1.1, 8),  # without a ready replica there is no credit
         (4, 3, 1.1, 6),
         (4, 4, 0.5, 4),
         (4, 4, 0.2, 2),
@@ -90,27 +90,27 @@ def test_slo_rule_credits_starting_replicas(replicas: int, ready: int, s: float,
 
 
 def test_saturation_is_the_worse_latency_ratio_up_to_two() -> None:
-    view = HandView().tell(
+    view = FakeView().scrape(
         60.0, ttft_buckets=observed(TTFT, np.full(100, 0.3)), itl_buckets=observed(GAPS, np.full(99, 0.02))
     )
     assert llmd.saturation(view, GOAL) == pytest.approx(0.25 + 0.9 * 0.25)  # p90 within the bucket 0.25..0.5
-    view.tell(120.0, ttft_buckets=view.totals.ttft_buckets + observed(TTFT, np.full(100, 8.0)))
+    view.scrape(120.0, ttft_buckets=view.totals.ttft_buckets + observed(TTFT, np.full(100, 8.0)))
     assert llmd.saturation(view, GOAL) == 2.0
 
 
 def test_saturation_without_traffic_is_zero() -> None:
-    assert llmd.saturation(HandView().tell(60.0), GOAL) == 0.0
+    assert llmd.saturation(FakeView().scrape(60.0), GOAL) == 0.0
 
 
 def test_slo_rule_has_the_documented_hpa_behaviour() -> None:
     scaler = llmd.LLMD_SLO(CASE, {"high": 0.55, "low_share": 0.4 / 0.55, "min_replicas": 1.0})
-    view = HandView(desired=4, ready=4)
+    view = FakeView(desired=4, ready=4)
     slow = np.zeros(len(TTFT))
     counts = {}
     for now in range(15, 800, 15):
         if now <= 90:
             slow = slow + observed(TTFT, np.full(50, 0.9))
-        view.tell(float(now), ttft_buckets=slow, running=np.ones(view.desired))
+        view.scrape(float(now), ttft_buckets=slow, running=np.ones(view.desired))
         view.desired = view.ready = counts[now] = scaler.decide(view)
     assert counts[30] == 4
     grown = max(counts.values())
@@ -144,18 +144,18 @@ def test_apa_keeps_a_band_and_at_most_doubles_or_halves(n: int, q: float, desire
 
 def test_apa_counts_starting_replicas() -> None:
     scaler = aibrix.AibrixApa(CASE, target=10)
-    view = HandView(desired=2, ready=2).tell(10.0, running=np.array([15.0, 15.0]))
+    view = FakeView(desired=2, ready=2).scrape(10.0, running=np.array([15.0, 15.0]))
     assert scaler.decide(view) == 3
     view.desired = 3
-    assert scaler.decide(view.tell(20.0)) == 3
+    assert scaler.decide(view.scrape(20.0)) == 3
 
 
 def test_apa_shrinks_to_the_highest_value_of_five_minutes() -> None:
     scaler = aibrix.AibrixApa(CASE, target=10)
-    view = HandView(desired=4, ready=4)
+    view = FakeView(desired=4, ready=4)
     counts = {}
     for now in range(10, 700, 10):
-        view.tell(float(now), running=np.array([40.0 if now == 10 else 5.0]))
+        view.scrape(float(now), running=np.array([40.0 if now == 10 else 5.0]))
         view.desired = counts[now] = scaler.decide(view)
     assert counts[310] == 4
     assert counts[320] == 2
@@ -168,7 +168,7 @@ def test_apa_shrinks_to_the_highest_value_of_five_minutes() -> None:
 def test_engine_rate_is_at_the_largest_batch_within_objectives() -> None:
     rates = []
     isl, osl = 1000.0, 100.0
-    for batch in range(1, 257):  # a slow second source
+    for batch in range(1, 257):  # a slow second implementation
         prompt = batch * isl / osl
         itl_s = (
             PROFILE.step_s
@@ -194,8 +194,8 @@ def test_batch_is_one_when_one_request_breaks_an_objective() -> None:
 
 def test_throughput_mode_sizes_for_the_last_interval() -> None:
     scaler = dynamo.DynamoThroughput(CASE, "constant", 180.0)
-    view = HandView()
-    view.tell(
+    view = FakeView()
+    view.scrape(
         180.0, arrivals=18_000.0, first_tokens=18_000.0, prompt_tokens=18e6, finished=18_000.0, generation_tokens=1.8e6
     )
     assert scaler.decide(view) == math.ceil(100 / loadtest.engine_rps(PROFILE, GOAL, 1000, 100))
@@ -203,22 +203,22 @@ def test_throughput_mode_sizes_for_the_last_interval() -> None:
 
 def test_throughput_mode_keeps_the_count_without_requests() -> None:
     scaler = dynamo.DynamoThroughput(CASE, "constant", 180.0)
-    assert scaler.decide(HandView(desired=3).tell(180.0)) == 3
+    assert scaler.decide(FakeView(desired=3).scrape(180.0)) == 3
 
 
 def test_correction_tightens_itl_by_observed_over_expected() -> None:
     goal = Goal(1.0, 0.05, 0.99)
-    case = study(poisson([5.0], 60.0), max_replicas=5000, goal=goal)
+    case = case_of(poisson([5.0], 60.0), max_replicas=5000, goal=goal)
     prompt = 50 * 1000 / 100  # 50 requests of 100 tokens: a prompt begins in every other step
     expected_s = (
         PROFILE.step_s + 50 * (PROFILE.sequence_s + PROFILE.kv_token_s * 1050) + PROFILE.prompt_token_s * prompt
     )
 
     def decided(observed_s: float, corrected: bool) -> int:
-        view = HandView(desired=2, ready=2)
+        view = FakeView(desired=2, ready=2)
         for now_s in np.arange(15.0, 181.0, 15.0):  # as many requests are in flight at every scrape
-            totals = view.tell(now_s, running=np.array([30.0, 50.0]), waiting=np.array([0.0, 20.0]))
-        totals.tell(
+            totals = view.scrape(now_s, running=np.array([30.0, 50.0]), waiting=np.array([0.0, 20.0]))
+        totals.scrape(
             180.0,
             arrivals=180_000.0,
             first_tokens=180_000.0,
@@ -239,9 +239,9 @@ def test_correction_tightens_itl_by_observed_over_expected() -> None:
     assert decided(math.nan, corrected=True) == decided(1.0, corrected=False)
 
 
-def load_view(queue: float, kv_usage: float, ready: int = 3) -> HandView:
-    view = HandView(desired=3, ready=ready, starting=3 - ready)
-    return view.tell(
+def load_view(queue: float, kv_usage: float, ready: int = 3) -> FakeView:
+    view = FakeView(desired=3, ready=ready, starting=3 - ready)
+    return view.scrape(
         60.0,
         first_tokens=600.0,
         prompt_tokens=600_000.0,
@@ -258,7 +258,7 @@ def load_view(queue: float, kv_usage: float, ready: int = 3) -> HandView:
 def test_load_mode_adds_one_only_if_all_engines_break_an_slo() -> None:
     assert dynamo.DynamoLoad(CASE).decide(load_view(queue=30.0, kv_usage=0.2)) == 4  # 31 prompts of 1000 tokens: 1.1 s
     one_free = load_view(queue=30.0, kv_usage=0.2)
-    one_free.tell(75.0, waiting=np.array([30.0, 30.0, 0.0]))
+    one_free.scrape(75.0, waiting=np.array([30.0, 30.0, 0.0]))
     assert dynamo.DynamoLoad(CASE).decide(one_free) == 3
 
 
@@ -353,15 +353,15 @@ def test_ray_serve_restarts_the_delay_when_the_direction_changes() -> None:
 
 def test_ray_serve_leaves_zero_at_once_with_one_replica() -> None:
     scaler = ray_serve.RayServe(CASE, target=2, least=0)
-    view, counts = HandView(desired=0, ready=0), []
+    view, counts = FakeView(desired=0, ready=0), []
     for step in range(50):
         view.concurrency = 10.0 * step
         view.ready = view.desired if step > 40 else 0
-        view.desired = scaler.decide(view.tell(5.0 * step))
+        view.desired = scaler.decide(view.scrape(5.0 * step))
         counts.append(view.desired)
     assert counts[:2] == [0, 1]
     assert set(counts[1:47]) == {1}
-    assert counts[48] > 40  # wanted for thirty seconds since then
+    assert counts[48] > 40  # desired for thirty seconds since then
 
 
 def test_ray_serve_reaches_zero_only_from_one() -> None:
@@ -393,10 +393,10 @@ def test_skyserve_resets_its_counter_when_a_decision_differs() -> None:
 
 def test_skyserve_leaves_zero_at_its_next_decision() -> None:
     scaler = skyserve.SkyServe(CASE, target=1.0, least=0)
-    view = HandView(desired=0)
-    assert scaler.decide(view.tell(5.0)) == 0
-    assert scaler.decide(view.tell(10.0, arrivals=30.0)) == 3
+    view = FakeView(desired=0)
+    assert scaler.decide(view.scrape(5.0)) == 0
+    assert scaler.decide(view.scrape(10.0, arrivals=30.0)) == 3
 
 
 def test_static_count_never_changes() -> None:
-    assert static.Static(7).decide(HandView(concurrency=1e6)) == 7
+    assert static.Static(7).decide(FakeView(concurrency=1e6)) == 7

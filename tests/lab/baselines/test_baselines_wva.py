@@ -5,9 +5,9 @@ import pytest
 
 from autoscaler.lab.baselines import wva
 from autoscaler.lab.baselines.signals import GAPS
-from tests.lab.replay.synthetic import HandView, llama, poisson, study
+from tests.lab.replay.synthetic import FakeView, case_of, llama, poisson
 
-CASE = study(poisson([5.0], 60.0), max_replicas=50)
+CASE = case_of(poisson([5.0], 60.0), max_replicas=50)
 PROFILE = llama()
 
 
@@ -27,7 +27,7 @@ def test_compute_bound_follows_from_the_engine_limits() -> None:
 
 def test_saturation_learns_the_compute_bound_from_queues() -> None:
     analyze = wva.Saturation(PROFILE)
-    view = HandView(now_s=0.0).tell(
+    view = FakeView(now_s=0.0).scrape(
         60.0,
         first_tokens=100.0,
         prompt_tokens=100_000.0,
@@ -40,23 +40,23 @@ def test_saturation_learns_the_compute_bound_from_queues() -> None:
     assert result is not None
     assert result[0] == 256 * 1125
     assert result[1] == pytest.approx(0.5 * PROFILE.kv_capacity_tokens + 2 * 1000)
-    view.tell(75.0, waiting=np.array([5.0, 7.0]))
+    view.scrape(75.0, waiting=np.array([5.0, 7.0]))
     result = analyze(view)
     assert result is not None
-    assert result[0] == pytest.approx(0.25 * PROFILE.kv_capacity_tokens)  # both queue: this is all they can
-    view.tell(90.0, waiting=np.array([0.0, 0.0]), kv_usage=np.array([0.1, 0.1]))
+    assert result[0] == pytest.approx(0.25 * PROFILE.kv_capacity_tokens)  # both queue, so this is their capacity
+    view.scrape(90.0, waiting=np.array([0.0, 0.0]), kv_usage=np.array([0.1, 0.1]))
     result = analyze(view)
     assert result is not None
     assert result[0] == pytest.approx(0.25 * PROFILE.kv_capacity_tokens)  # remembered
 
 
 def test_saturation_keeps_the_last_lengths_without_requests() -> None:
-    """Idle replicas have their capacity and no demand, so they go."""
+    """Idle replicas have capacity and no demand, so they are removed."""
     scaler = wva.Saturation(PROFILE)
-    estimate_replica_s = {"first_tokens": 100.0, "prompt_tokens": 1e5, "finished": 100.0, "generation_tokens": 25e3}
-    view = HandView(now_s=0.0)
-    before = scaler(view.tell(60.0, **estimate_replica_s, kv_usage=np.array([0.25, 0.25]), waiting=np.zeros(2)))
-    idle = scaler(view.tell(4000.0, **estimate_replica_s, kv_usage=np.zeros(2), waiting=np.zeros(2)))
+    busy_counters = {"first_tokens": 100.0, "prompt_tokens": 1e5, "finished": 100.0, "generation_tokens": 25e3}
+    view = FakeView(now_s=0.0)
+    before = scaler(view.scrape(60.0, **busy_counters, kv_usage=np.array([0.25, 0.25]), waiting=np.zeros(2)))
+    idle = scaler(view.scrape(4000.0, **busy_counters, kv_usage=np.zeros(2), waiting=np.zeros(2)))
     assert before is not None
     assert idle == (before[0], 0.0)
 
@@ -71,10 +71,10 @@ def test_itl_line_is_fitted_or_goes_through_the_empty_step() -> None:
 
 def test_throughput_is_the_cached_requests_over_itl() -> None:
     analyze = wva.Throughput(PROFILE, 0.8)
-    view = HandView(desired=2, ready=2)
+    view = FakeView(desired=2, ready=2)
     for step in range(1, 9):
         use = 0.1 * step
-        view.tell(
+        view.scrape(
             15.0 * step,
             arrivals=30.0 * 15 * step,
             first_tokens=30.0 * 15 * step,
@@ -96,20 +96,20 @@ def test_throughput_is_the_cached_requests_over_itl() -> None:
 @pytest.mark.parametrize(("calm_until_s", "grows_s"), [(0.0, 15 + 240), (100.0, 90 + 240)])
 def test_wva_waits_four_minutes_before_scaling_up(calm_until_s: float, grows_s: int) -> None:
     scaler = wva.Wva("wva", CASE, lambda view: (100.0, 150.0 if view.now_s < calm_until_s else 500.0))
-    view = HandView(desired=2, ready=2)
+    view = FakeView(desired=2, ready=2)
     counts = {}
     for now in range(15, 400, 15):
-        view.tell(float(now), running=np.ones(view.desired))
+        view.scrape(float(now), running=np.ones(view.desired))
         view.desired = view.ready = counts[now] = scaler.decide(view)
     assert min(now for now, count in counts.items() if count > 2) == grows_s
 
 
 def test_wva_scales_to_zero_after_ten_idle_minutes() -> None:
     scaler = wva.Wva("wva", CASE, lambda view: None, least=0)
-    view = HandView(desired=1)
+    view = FakeView(desired=1)
     counts = {}
     for now in range(15, 900, 15):
-        view.tell(float(now), gateway_waiting=1.0 if now == 885 else 0.0)
+        view.scrape(float(now), gateway_waiting=1.0 if now == 885 else 0.0)
         view.desired = counts[now] = scaler.decide(view)
     assert counts[585] == 1
     assert counts[600] == 0

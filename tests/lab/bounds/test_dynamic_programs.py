@@ -1,4 +1,4 @@
-"""The dynamic program against every schedule there is, on small cases."""
+"""The dynamic programs compared with an exhaustive search on small cases."""
 
 import itertools
 import math
@@ -22,8 +22,10 @@ def windows(work: list[int], slack: list[int], lost: list[list[float]] | None = 
     )
 
 
-def brute(case: Windows, start_s: float, quantum_price_s: float, request_price_s: float, highest: int) -> float:
-    """Try all counts up to `highest` in every window. Those of the first one are there, for free."""
+def search_exhaustively(
+    case: Windows, start_s: float, quantum_price_s: float, request_price_s: float, highest: int
+) -> float:
+    """Try all counts up to `highest` in every window. Those of the first window are free."""
     best = math.inf
     for counts in itertools.product(range(highest + 1), repeat=len(case.work)):
         cost, backlog, before, off = -counts[0] * case.window_s, 0, counts[0], case.lost_alone.shape[1]
@@ -57,12 +59,12 @@ def test_minimum_cost_matches_an_exhaustive_search(data: st.DataObject) -> None:
     case = windows(work, slack, lost, data.draw(st.sampled_from([1, 2])))
     prices = data.draw(st.tuples(*(st.sampled_from([0.0, 3.0, 12.0, 40.0, 500.0]) for _ in range(2))))
     start_s = data.draw(st.sampled_from([0.0, 7.0, 45.0]))
-    expected = brute(case, start_s, *prices, highest=4)
+    expected = search_exhaustively(case, start_s, *prices, highest=4)
     assert minimize_cost(case, start_s, *prices) == pytest.approx(expected)
 
 
 def test_short_valley_is_bridged_and_a_long_one_is_not() -> None:
-    quiet = [0] * 5  # too long to keep who was there at the beginning
+    quiet = [0] * 5  # too long to keep the initial replicas
     assert minimize_cost(windows([*quiet, 1, 0, 0, 0, 1], [0] * 10), 35.0, 1e6, 0.0) == 35 + 50
     assert minimize_cost(windows([*quiet, 1, 0, 0, 0, 0, 1], [0] * 11), 35.0, 1e6, 0.0) == 35 + 10 + 35 + 10
 
@@ -81,19 +83,19 @@ def test_requests_are_missed_when_a_replica_costs_more() -> None:
     case = windows([1, 1, 5, 1], [0] * 4)
     assert (
         minimize_cost(case, 60.0, quantum_price_s=5.0, request_price_s=0.0) == 7 * 5
-    )  # of eight: one is there for free
+    )  # of eight, since the initial one is free
     assert minimize_cost(case, 60.0, quantum_price_s=80.0, request_price_s=0.0) == 30 + 4 * 20
 
 
 def test_lone_request_is_lost_only_without_any_replica() -> None:
-    """It comes in the third window and ends in the fourth."""
+    """It arrives in the third window and expires in the fourth."""
     case = windows([0, 0, 0, 0], [0, 0, 0, 0], [[0, 0], [0, 0], [0, 0], [0, 1]])
     assert minimize_cost(case, 5.0, 1e6, request_price_s=100.0) == 15
     assert minimize_cost(case, 5.0, 1e6, request_price_s=9.0) == 9
 
 
 def test_largest_count_serves_any_work_at_once() -> None:
-    """Which keeps the bound a bound: nobody with more could be cheaper."""
+    """More replicas must not be cheaper, or the result would be no bound."""
     assert minimize_cost(windows([0, 40], [0, 0]), 0.0, 1e6, 0.0) == 9 * 10
 
 

@@ -1,4 +1,4 @@
-"""The estimate: windows served by the case's own engines."""
+"""The estimate, from windows served by the engines of the case."""
 
 import math
 from dataclasses import replace
@@ -14,12 +14,12 @@ from autoscaler.lab.bounds.lower_bound import compute_lower_bound
 from autoscaler.lab.replay.case import Goal, Trace, View
 from autoscaler.lab.replay.run import run
 from autoscaler.lab.replay.score import compute_score
-from tests.lab.replay.synthetic import poisson, study, trace
+from tests.lab.replay.synthetic import case_of, poisson, trace
 
 
 def test_interference_of_prompts_raises_the_estimate() -> None:
-    """Code completion: 20 prompts of 3,000 tokens a second keep two replicas busy, and three tokens are soon late."""
-    case = study(poisson([20.0] * 4, 60.0, prompt=3000, output=4), goal=Goal(1.0, 0.03, 0.95), start_replicas=20)
+    """Code completion: 20 prompts of 3,000 tokens per second keep two replicas busy, and three tokens are soon late."""
+    case = case_of(poisson([20.0] * 4, 60.0, prompt=3000, output=4), goal=Goal(1.0, 0.03, 0.95), start_replicas=20)
     least = next(
         count
         for count in range(1, 40)
@@ -31,25 +31,27 @@ def test_interference_of_prompts_raises_the_estimate() -> None:
 
 
 def test_window_costs_the_fewest_replicas_without_misses() -> None:
-    """Four at once, three tokens each: one replica makes the last of them late, two do not. A start counts once."""
+    """Four requests at once with three tokens each: one replica serves the last one late, two do not. A start counts
+    once.
+    """
     together = trace(np.full(4, 300.0), prompt=4000, output=3, duration_s=600.0)
-    case = study(together, goal=Goal(0.4, 0.1, 1.0), start_replicas=0)
-    alone = study(trace(np.array([300.0]), prompt=4000, output=3, duration_s=600.0), goal=case.goal, start_replicas=0)
+    case = case_of(together, goal=Goal(0.4, 0.1, 1.0), start_replicas=0)
+    alone = case_of(trace(np.array([300.0]), prompt=4000, output=3, duration_s=600.0), goal=case.goal, start_replicas=0)
     one_s = 60.0 - 60.0 / WINDOWS  # a start, credited with two windows, and the window
     assert estimate_replica_s(alone) == pytest.approx(one_s)
     assert estimate_replica_s(case) == pytest.approx(2 * one_s)
     at_once = replace(case, trace=replace(together, arrival_s=together.arrival_s - 299))
-    assert estimate_replica_s(at_once) == 0.0  # who is there at the beginning may end within the window
+    assert estimate_replica_s(at_once) == 0.0  # initial replicas may end within the window
 
 
 def test_late_request_of_a_window_can_be_answered_in_the_next() -> None:
-    late = study(trace(np.array([299.5]), duration_s=600.0), goal=Goal(1.0, 0.1, 1.0), start_replicas=0)
+    late = case_of(trace(np.array([299.5]), duration_s=600.0), goal=Goal(1.0, 0.1, 1.0), start_replicas=0)
     assert estimate_replica_s(late) == 0.0
     assert estimate_replica_s(replace(late, goal=Goal(0.4, 0.1, 1.0))) > 0
 
 
 def test_estimate_is_zero_when_windows_do_not_fit() -> None:
-    case = study(poisson([10.0] * 3, 60.0))
+    case = case_of(poisson([10.0] * 3, 60.0))
     assert estimate_replica_s(case) > 0
     for goal in (Goal(60.0 / WINDOWS, 0.1, 0.99), Goal(math.nan, 0.1, 0.99), Goal(0.01, 0.1, 0.99)):
         assert estimate_replica_s(replace(case, goal=goal)) == 0.0
@@ -58,12 +60,12 @@ def test_estimate_is_zero_when_windows_do_not_fit() -> None:
 
 
 def test_missing_objective_is_met_by_finished_requests() -> None:
-    case = study(poisson([20.0] * 4, 60.0, prompt=3000, output=4), goal=Goal(1.0, 0.03, 0.95))
+    case = case_of(poisson([20.0] * 4, 60.0, prompt=3000, output=4), goal=Goal(1.0, 0.03, 0.95))
     assert 0 < estimate_replica_s(replace(case, goal=Goal(1.0, math.nan, 0.95))) < estimate_replica_s(case)
 
 
 def test_unservable_requests_use_up_allowed_misses() -> None:
-    case = study(poisson([20.0] * 4, 60.0, prompt=3000, output=4), goal=Goal(1.0, 0.03, 0.95))
+    case = case_of(poisson([20.0] * 4, 60.0, prompt=3000, output=4), goal=Goal(1.0, 0.03, 0.95))
     prompt_tokens = case.trace.prompt_tokens.copy()
     prompt_tokens[::50] = 8000
     hard = replace(case, trace=replace(case.trace, prompt_tokens=prompt_tokens), goal=Goal(0.25, 0.03, 0.95))
@@ -72,15 +74,17 @@ def test_unservable_requests_use_up_allowed_misses() -> None:
 
 
 def test_client_that_leaves_is_a_miss() -> None:
-    """Sixty at once keep one replica busy for two seconds; who leaves after a tenth of a second has missed."""
-    case = study(trace(np.full(60, 100.0), duration_s=200.0), goal=Goal(5.0, 0.1, 0.99), start_replicas=1)
+    """Sixty requests at once keep one replica busy for two seconds; clients leave after a tenth of a second."""
+    case = case_of(trace(np.full(60, 100.0), duration_s=200.0), goal=Goal(5.0, 0.1, 0.99), start_replicas=1)
     assert estimate_replica_s(replace(case, patience_s=0.1)) > estimate_replica_s(case)
 
 
 @settings(max_examples=12)
 @given(st.integers(0, 10_000), st.sampled_from([15.0, 60.0]), st.integers(0, 3))
 def test_more_attainment_never_costs_less(seed: int, cold_start_s: float, replicas: int) -> None:
-    case = study(poisson([2.0, 20.0, 5.0], 60.0, seed, prompt=2000), cold_start_s=cold_start_s, start_replicas=replicas)
+    case = case_of(
+        poisson([2.0, 20.0, 5.0], 60.0, seed, prompt=2000), cold_start_s=cold_start_s, start_replicas=replicas
+    )
     by_attainment = [estimate_replica_s(replace(case, goal=Goal(1.0, 0.05, share))) for share in (0.5, 0.9, 0.99)]
     assert by_attainment == sorted(by_attainment)
 
@@ -88,7 +92,7 @@ def test_more_attainment_never_costs_less(seed: int, cold_start_s: float, replic
 @pytest.mark.slow
 @pytest.mark.parametrize("router", ["least-requests", "round-robin"])
 def test_constant_count_is_not_below_the_estimate(router: str) -> None:
-    """It costs no start, and steady traffic needs nothing else."""
+    """A constant count has no start, and steady traffic needs none."""
     rng = np.random.default_rng(11)
     over = []
     for seed in range(12):
@@ -98,7 +102,7 @@ def test_constant_count_is_not_below_the_estimate(router: str) -> None:
         paces = rng.lognormal(-0.5, 1.0, len(requests.arrival_s))
         requests = replace(requests, prompt_tokens=np.clip(requests.prompt_tokens * paces, 1, 6000).astype(np.int64))
         goal = Goal(float(rng.choice([0.3, 1.0])), float(rng.choice([0.02, 0.05, 0.1])), float(rng.choice([0.9, 0.99])))
-        case = study(requests, goal=goal, cold_start_s=float(rng.choice([30.0, 120.0])), router=router)
+        case = case_of(requests, goal=goal, cold_start_s=float(rng.choice([30.0, 120.0])), router=router)
         for count in range(1, 20):
             ready = replace(case, start_replicas=count)
             row = compute_score(ready, run(ready, Static(count)))
@@ -110,7 +114,7 @@ def test_constant_count_is_not_below_the_estimate(router: str) -> None:
 
 
 class SecondAfter:
-    """Wants a second replica that is ready just after a burst."""
+    """Recommends a second replica that is ready just after a burst."""
 
     name, period_s = "second after", 1.0
 
@@ -119,13 +123,13 @@ class SecondAfter:
 
 
 def test_schedule_around_bursts_can_cost_less_than_the_estimate() -> None:
-    """Forty prompts of 8,000 tokens jam the replicas that are there; the one that comes then takes all that follows."""
+    """Forty prompts of 8,000 tokens jam the present replicas; a replica that starts then serves all later requests."""
     light, burst = np.arange(0.05, 600.0, 0.1), 301.0 + np.arange(40) * 0.005
     order = np.argsort(np.concatenate([light, burst]), kind="stable")
     prompts = np.concatenate([np.full(len(light), 300), np.full(40, 8000)])[order]
     outputs = np.concatenate([np.full(len(light), 10), np.full(40, 2)])[order]
     requests = Trace("burst", np.concatenate([light, burst])[order], prompts, outputs, 600.0)
-    case = study(requests, goal=Goal(0.5, 0.05, 0.99), cold_start_s=60.0, start_replicas=1)
+    case = case_of(requests, goal=Goal(0.5, 0.05, 0.99), cold_start_s=60.0, start_replicas=1)
     row = compute_score(case, run(case, SecondAfter()))
     assert case.goal.is_met_by(row.attainment)
     assert compute_lower_bound(case).gpu_hours < row.gpu_hours < estimate_replica_s(case) / 3600

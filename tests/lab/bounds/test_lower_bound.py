@@ -1,4 +1,4 @@
-"""The bound holds: no schedule that meets the goal in the simulator is cheaper, and simple ones come near."""
+"""The bound holds: no schedule that meets the goal in the simulator is cheaper, and simple ones come close."""
 
 import itertools
 import math
@@ -13,12 +13,12 @@ from autoscaler.lab.replay.case import Case, Goal, View
 from autoscaler.lab.replay.request_cost import find_servable, idle_latencies_s, request_work_s
 from autoscaler.lab.replay.run import run
 from autoscaler.lab.replay.score import Score, compute_score
-from tests.lab.replay.synthetic import llama, poisson, study, trace
+from tests.lab.replay.synthetic import case_of, llama, poisson, trace
 
 
 @dataclass
 class Stepped:
-    """Wants the n-th count of a list in the n-th period."""
+    """Recommends the n-th count of a list in the n-th interval."""
 
     counts: tuple[int, ...]
     period_s: float
@@ -42,13 +42,13 @@ def cheapest_that_meets(case: Case, rows: list[Score]) -> float:
 
 
 CASES = {
-    "steady": study(poisson([12.0] * 5, 60.0), cold_start_s=30.0),
-    "a burst in the middle": study(poisson([4.0, 4.0, 40.0, 4.0, 4.0], 60.0), cold_start_s=30.0),
-    "two visits": study(
+    "steady": case_of(poisson([12.0] * 5, 60.0), cold_start_s=30.0),
+    "a burst in the middle": case_of(poisson([4.0, 4.0, 40.0, 4.0, 4.0], 60.0), cold_start_s=30.0),
+    "two visits": case_of(
         trace(np.concatenate([np.arange(60.0, 75.0), np.arange(270.0, 280.0)]), duration_s=300.0), cold_start_s=30.0
     ),
-    "nobody there at first": study(poisson([0.0, 0.0, 15.0, 15.0, 0.0], 60.0), cold_start_s=30.0, start_replicas=0),
-    "long answers": study(poisson([3.0, 9.0, 9.0, 3.0, 0.5], 60.0, prompt=200, output=600), cold_start_s=30.0),
+    "nobody there at first": case_of(poisson([0.0, 0.0, 15.0, 15.0, 0.0], 60.0), cold_start_s=30.0, start_replicas=0),
+    "long answers": case_of(poisson([3.0, 9.0, 9.0, 3.0, 0.5], 60.0, prompt=200, output=600), cold_start_s=30.0),
 }
 
 
@@ -66,7 +66,7 @@ def test_no_schedule_that_meets_the_goal_costs_less(name: str, attainment: float
 @pytest.mark.parametrize("start_replicas", [0, 1])
 @pytest.mark.parametrize("arrival_s", [5.0, 5.3, 5.6, 90.0, 90.3, 90.6])
 def test_bound_of_one_request_is_a_start_and_its_work(arrival_s: float, start_replicas: int) -> None:
-    case = study(trace(np.array([arrival_s]), duration_s=120.0), cold_start_s=30.0, start_replicas=start_replicas)
+    case = case_of(trace(np.array([arrival_s]), duration_s=120.0), cold_start_s=30.0, start_replicas=start_replicas)
     ttft_s, itl_s = (float(each[0]) for each in idle_latencies_s(case))
     before_s = min(30.0, arrival_s) if start_replicas else 30.0
     assert 0 < compute_lower_bound(case).replica_s <= before_s + ttft_s + itl_s * case.trace.output_tokens[0]
@@ -75,7 +75,7 @@ def test_bound_of_one_request_is_a_start_and_its_work(arrival_s: float, start_re
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "share"), [("steady", 0.9), ("two visits", 0.25), ("nobody there at first", 0.5)])
 def test_the_bound_is_not_far_below_the_best_of_coarse_schedules(name: str, share: float) -> None:
-    """They change once a minute, a whole cold start later than they should: this much of their cost is certain."""
+    """The schedules change once a minute, a cold start too late, which explains that much of their cost."""
     case = CASES[name]
     assert compute_lower_bound(case).gpu_hours >= share * cheapest_that_meets(case, all_schedules(case, 60.0, 2))
 
@@ -86,7 +86,7 @@ def test_random_goals_and_traffic_never_get_below_the_bound() -> None:
     met = 0
     for seed in range(8):
         rates = [float(rate) for rate in rng.choice([0.2, 5.0, 20.0, 45.0], 6)]
-        case = study(
+        case = case_of(
             poisson(rates, 40.0, seed, prompt=int(rng.integers(100, 3000)), output=int(rng.integers(1, 300))),
             goal=Goal(
                 float(rng.choice([0.5, 1.0, 5.0])), float(rng.choice([0.05, 0.1])), float(rng.choice([0.8, 0.99]))
@@ -112,7 +112,7 @@ def test_random_goals_and_traffic_never_get_below_the_bound() -> None:
 
 @pytest.mark.slow
 def test_lucky_cold_starts_stay_above_the_bound() -> None:
-    """One request, for which a replica is ordered as late as only a quick start allows."""
+    """One request, for which a replica is requested so late that only a quick start is in time."""
 
     @dataclass
     class Late:
@@ -122,7 +122,7 @@ def test_lucky_cold_starts_stay_above_the_bound() -> None:
         def decide(self, view: View) -> int:
             return int(60 <= view.now_s < 95)
 
-    base = study(trace(np.array([90.0]), duration_s=120.0), scrape_s=5.0, start_replicas=0, goal=Goal(1.0, 0.1, 1.0))
+    base = case_of(trace(np.array([90.0]), duration_s=120.0), scrape_s=5.0, start_replicas=0, goal=Goal(1.0, 0.1, 1.0))
     least_h = compute_lower_bound(replace(base, cold_start_spread=0.3)).gpu_hours
     rows = [
         compute_score(case, run(case, Late()))
@@ -134,7 +134,7 @@ def test_lucky_cold_starts_stay_above_the_bound() -> None:
 
 
 def test_more_start_replicas_stay_above_the_bound() -> None:
-    case = study(poisson([40.0, 40.0, 2.0], 60.0), cold_start_s=60.0, start_replicas=0)
+    case = case_of(poisson([40.0, 40.0, 2.0], 60.0), cold_start_s=60.0, start_replicas=0)
     ready = replace(case, start_replicas=3)
     row = compute_score(ready, run(ready, Stepped((3, 1, 1), 60.0)))
     assert row.attainment >= case.goal.attainment
@@ -143,8 +143,8 @@ def test_more_start_replicas_stay_above_the_bound() -> None:
 
 
 def test_request_work_is_the_engine_time_at_full_load() -> None:
-    """A replica with all its slots always taken spends just the work: nobody shares a step better than that."""
-    case = study(trace(np.zeros(256 * 4), prompt=50, output=400, duration_s=300.0), goal=Goal(1e4, 1e4, 1.0))
+    """A replica with all slots taken spends exactly the work; no schedule shares a step better."""
+    case = case_of(trace(np.zeros(256 * 4), prompt=50, output=400, duration_s=300.0), goal=Goal(1e4, 1e4, 1.0))
     prefill_s, decode_s = request_work_s(case)
     outcome = run(case, Stepped((1,), 60.0))
     spent_s = float(np.max(outcome.e2e_s))
@@ -155,11 +155,11 @@ def test_request_work_is_the_engine_time_at_full_load() -> None:
 def test_scarcest_resource_limits_the_shared_step() -> None:
     profile = llama()
     # 1 + 99 steps of each of 256 slots; at 4,000 tokens the cache holds but 114 sequences.
-    short = study(trace(np.zeros(10), prompt=10, output=100), profile=profile)
+    short = case_of(trace(np.zeros(10), prompt=10, output=100), profile=profile)
     prefill_s, decode_s = request_work_s(short)
     own_s = 99 * profile.sequence_s + profile.kv_token_s * (99 * 10 + 99 * 100 / 2) + 10 * profile.prompt_token_s
     assert prefill_s[0] + decode_s[0] - own_s == pytest.approx(100 * profile.step_s / 256)
-    long = study(trace(np.zeros(10), prompt=4000, output=100), profile=profile)
+    long = case_of(trace(np.zeros(10), prompt=4000, output=100), profile=profile)
     prefill_s, decode_s = request_work_s(long)
     tokens = 99 * 4000 + 99 * 100 / 2
     own_s = 99 * profile.sequence_s + profile.kv_token_s * tokens + 4000 * profile.prompt_token_s
@@ -168,7 +168,7 @@ def test_scarcest_resource_limits_the_shared_step() -> None:
 
 
 def test_unservable_requests_count_as_allowed_misses() -> None:
-    case = study(trace(np.linspace(0, 99, 100), prompt=8000, output=10, duration_s=100.0))
+    case = case_of(trace(np.linspace(0, 99, 100), prompt=8000, output=10, duration_s=100.0))
     assert find_servable(case).all()
     hard = replace(case, goal=Goal(0.2, 0.1, 0.99))  # a prompt of 8,000 tokens takes 0.29 s
     assert not find_servable(hard).any()
@@ -177,18 +177,19 @@ def test_unservable_requests_count_as_allowed_misses() -> None:
 
 
 def test_missing_objective_sets_no_deadline() -> None:
-    case = study(poisson([10.0] * 3, 60.0), goal=Goal(math.nan, math.nan, 0.99))
+    case = case_of(poisson([10.0] * 3, 60.0), goal=Goal(math.nan, math.nan, 0.99))
     assert np.isinf(compute_demand(case).decode_end_s).all()
-    assert compute_lower_bound(case).gpu_hours == 0.0  # whoever may wait for ever is served after the trace, for free
+    # a request without an objective is served after the trace, for free
+    assert compute_lower_bound(case).gpu_hours == 0.0
 
 
 def test_higher_goal_or_longer_starts_never_cost_less() -> None:
-    base = study(poisson([2.0, 30.0, 2.0, 30.0], 120.0), start_replicas=0)
+    base = case_of(poisson([2.0, 30.0, 2.0, 30.0], 120.0), start_replicas=0)
     by_attainment = [
         compute_lower_bound(replace(base, goal=Goal(1.0, 0.1, share))).replica_s for share in (0.5, 0.9, 0.99, 1.0)
     ]
     assert by_attainment == sorted(by_attainment)
-    # Where all must be served there is no price to be found, and the bound follows the starts closely.
+    # If no request may be missed, there is no price to search, and the bound follows the starts closely.
     must = replace(base, goal=Goal(1.0, 0.1, 1.0))
     by_start = [
         compute_lower_bound(replace(must, cold_start_s=start_s)).replica_s for start_s in (15.0, 30.0, 60.0, 120.0)
@@ -198,28 +199,30 @@ def test_higher_goal_or_longer_starts_never_cost_less() -> None:
 
 
 def test_one_visit_costs_a_start_and_the_time_of_its_work() -> None:
-    case = study(trace(np.array([300.0]), duration_s=600.0), start_replicas=0, goal=Goal(1.0, 0.1, 1.0))
+    case = case_of(trace(np.array([300.0]), duration_s=600.0), start_replicas=0, goal=Goal(1.0, 0.1, 1.0))
     least_s = compute_lower_bound(case).replica_s
     assert 0.9 * 60 <= least_s <= 60 + 2
 
 
 def test_replica_stays_between_visits_when_a_start_costs_more() -> None:
-    often = study(trace(np.arange(0.0, 600.0, 30.0), duration_s=600.0), goal=Goal(1.0, 0.1, 1.0), start_replicas=0)
-    rarely = study(trace(np.arange(0.0, 3600.0, 400.0), duration_s=3600.0), goal=Goal(1.0, 0.1, 1.0), start_replicas=0)
+    often = case_of(trace(np.arange(0.0, 600.0, 30.0), duration_s=600.0), goal=Goal(1.0, 0.1, 1.0), start_replicas=0)
+    rarely = case_of(
+        trace(np.arange(0.0, 3600.0, 400.0), duration_s=3600.0), goal=Goal(1.0, 0.1, 1.0), start_replicas=0
+    )
     assert 0.9 * 600 <= compute_lower_bound(often).replica_s <= 660
-    assert 8 * 0.9 * 60 <= compute_lower_bound(rarely).replica_s <= 8 * 75  # the first finds somebody there
+    assert 8 * 0.9 * 60 <= compute_lower_bound(rarely).replica_s <= 8 * 75  # the first request finds an initial replica
 
 
 def test_bound_scales_with_gpus_and_is_zero_without_requests() -> None:
-    case = study(poisson([10.0] * 3, 60.0), gpus_per_replica=4.0)
+    case = case_of(poisson([10.0] * 3, 60.0), gpus_per_replica=4.0)
     result = compute_lower_bound(case)
     assert result.gpu_hours == pytest.approx(4 * result.replica_s / 3600)
-    nobody = study(trace(np.array([5.0]), duration_s=100.0), goal=Goal(1.0, 0.1, 0.0))
+    nobody = case_of(trace(np.array([5.0]), duration_s=100.0), goal=Goal(1.0, 0.1, 0.0))
     assert compute_lower_bound(nobody).gpu_hours == 0.0
 
 
 def test_bound_is_the_work_when_starts_are_free() -> None:
-    case = study(poisson([10.0] * 3, 60.0), cold_start_s=0.0)
+    case = case_of(poisson([10.0] * 3, 60.0), cold_start_s=0.0)
     result = compute_lower_bound(case)
     assert result.replica_s == result.work_s > 0
 
@@ -227,7 +230,7 @@ def test_bound_is_the_work_when_starts_are_free() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("cold_start_s", [0.001, 2.0])
 def test_short_cold_start_on_a_long_trace_bounds_memory(cold_start_s: float) -> None:
-    case = study(trace(np.arange(0.0, 86_400.0, 100.0), duration_s=86_400.0), cold_start_s=cold_start_s)
+    case = case_of(trace(np.arange(0.0, 86_400.0, 100.0), duration_s=86_400.0), cold_start_s=cold_start_s)
     tracemalloc.start()
     try:
         result = compute_lower_bound(case)
@@ -256,7 +259,7 @@ def test_fewer_windows_never_raise_the_bound() -> None:
 def test_bound_of_half_a_busy_day_takes_seconds() -> None:
     hours = 12
     rates = [20 + 15 * math.sin(hour / 12 * 2 * math.pi) for hour in range(hours)]
-    case = study(poisson(rates, 3600.0))
+    case = case_of(poisson(rates, 3600.0))
     result = compute_lower_bound(case)
     assert len(case.trace.arrival_s) > 800_000
     # Its work keeps one replica busy, and the busy hours need two.

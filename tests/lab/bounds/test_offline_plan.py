@@ -20,7 +20,7 @@ from autoscaler.lab.replay.case import Case, Goal
 from autoscaler.lab.replay.parallel.search import run_searches
 from autoscaler.lab.replay.run import run
 from autoscaler.lab.replay.score import compute_score
-from tests.lab.replay.synthetic import HandView, poisson, study, trace
+from tests.lab.replay.synthetic import FakeView, case_of, poisson, trace
 
 
 def offline_plan(
@@ -33,12 +33,12 @@ def offline_plan(
 
 def test_schedule_is_followed_and_its_last_count_stays() -> None:
     scaler = OfflinePlanScaler(Schedule(5.0, np.array([1, 2, 3])))
-    assert [scaler.decide(HandView(now_s=now)) for now in (5.0, 10.0, 15.0, 500.0)] == [2, 3, 3, 3]
+    assert [scaler.decide(FakeView(now_s=now)) for now in (5.0, 10.0, 15.0, 500.0)] == [2, 3, 3, 3]
 
 
 @pytest.mark.slow
 def test_plan_costs_less_than_static_but_not_than_the_bound() -> None:
-    case = study(poisson([10.0, 10.0, 60.0, 60.0, 10.0, 10.0], 300.0), start_replicas=1)
+    case = case_of(poisson([10.0, 10.0, 60.0, 60.0, 10.0, 10.0], 300.0), start_replicas=1)
     told: list[float] = []
     (plan,) = offline_plan([case], 1, progress=told.append)
     assert plan.score.attainment >= case.goal.attainment
@@ -51,8 +51,8 @@ def test_plan_costs_less_than_static_but_not_than_the_bound() -> None:
 
 @pytest.mark.slow
 def test_plan_costs_no_more_than_a_constant_count() -> None:
-    """A router that counts requests swamps each new replica: whoever starts none may be better off."""
-    case = study(poisson([100.0, 200.0, 200.0, 60.0], 30.0, 2, prompt=1500), start_replicas=15)
+    """A router that counts requests swamps each new replica, so a constant count can be cheaper."""
+    case = case_of(poisson([100.0, 200.0, 200.0, 60.0], 30.0, 2, prompt=1500), start_replicas=15)
     constant = compute_score(case, run(case, Static(15)))
     assert case.goal.is_met_by(constant.attainment)
     (plan,) = offline_plan([case], 1)
@@ -62,14 +62,14 @@ def test_plan_costs_no_more_than_a_constant_count() -> None:
 
 @pytest.mark.slow
 def test_schedule_reproduces_the_score_of_the_plan() -> None:
-    case = study(poisson([5.0, 30.0, 5.0], 300.0), start_replicas=1)
+    case = case_of(poisson([5.0, 30.0, 5.0], 300.0), start_replicas=1)
     (plan,) = offline_plan([case], 1)
     assert compute_score(case, run(case, OfflinePlanScaler(plan.schedule))) == plan.score
 
 
 @pytest.mark.slow
 def test_mixed_options_cost_less_than_any_single_option() -> None:
-    case = study(poisson([2.0, 40.0, 4.0, 60.0, 3.0], 300.0), start_replicas=1)
+    case = case_of(poisson([2.0, 40.0, 4.0, 60.0, 3.0], 300.0), start_replicas=1)
     alone = [_run_uniform([case], 0, option).score for option in range(len(OPTIONS))]
     best_gpu_hours = min(row.gpu_hours for row in alone if row.attainment >= case.goal.attainment)
     (plan,) = offline_plan([case], 1)
@@ -79,7 +79,7 @@ def test_mixed_options_cost_less_than_any_single_option() -> None:
 
 @pytest.mark.slow
 def test_plan_of_a_case_is_the_same_alone_and_in_parallel() -> None:
-    cases = [study(poisson([5.0, 30.0, 5.0], 200.0, seed), start_replicas=1) for seed in (1, 2)]
+    cases = [case_of(poisson([5.0, 30.0, 5.0], 200.0, seed), start_replicas=1) for seed in (1, 2)]
     together = offline_plan(cases, 2)
     for case, plan in zip(cases, together, strict=True):
         (alone,) = offline_plan([case], 1)
@@ -89,7 +89,7 @@ def test_plan_of_a_case_is_the_same_alone_and_in_parallel() -> None:
 
 def test_replicas_are_requested_a_cold_start_ahead() -> None:
     visits = np.concatenate([np.arange(300.0, 310.0), np.arange(340.0, 350.0), np.arange(800.0, 810.0)])
-    case = study(trace(visits, duration_s=900.0), start_replicas=0, cold_start_s=60.0)
+    case = case_of(trace(visits, duration_s=900.0), start_replicas=0, cold_start_s=60.0)
     (plan,) = offline_plan([case], 1)
     desired = plan.schedule.replicas
     assert plan.score.attainment == 1.0
@@ -101,7 +101,7 @@ def test_replicas_are_requested_a_cold_start_ahead() -> None:
 
 def test_new_maximum_is_requested_ahead_by_a_fresh_node_start() -> None:
     visits = np.concatenate([np.arange(600.0, 610.0), np.arange(1500.0, 1510.0)])
-    case = study(trace(visits, duration_s=1800.0), start_replicas=0, cold_start_s=60.0, cold_start_uncached_s=240.0)
+    case = case_of(trace(visits, duration_s=1800.0), start_replicas=0, cold_start_s=60.0, cold_start_uncached_s=240.0)
     (plan,) = offline_plan([case], 1)
     desired = plan.schedule.replicas
     assert plan.score.attainment == 1.0
@@ -111,7 +111,7 @@ def test_new_maximum_is_requested_ahead_by_a_fresh_node_start() -> None:
 
 
 def test_unreachable_goal_gives_the_best_attainment() -> None:
-    case = study(poisson([10.0] * 2, 60.0), goal=Goal(0.02, 0.1, 0.99))  # a prompt takes 44 ms
+    case = case_of(poisson([10.0] * 2, 60.0), goal=Goal(0.02, 0.1, 0.99))  # a prompt takes 44 ms
     (plan,) = offline_plan([case], 1)
     assert plan.score.attainment == 0.0
     assert math.isfinite(plan.score.gpu_hours)
@@ -119,7 +119,7 @@ def test_unreachable_goal_gives_the_best_attainment() -> None:
 
 @pytest.mark.slow
 def test_missing_objective_is_not_missed() -> None:
-    case = study(poisson([5.0, 45.0, 5.0], 300.0), goal=Goal(2.0, math.nan, 0.99), start_replicas=1)
+    case = case_of(poisson([5.0, 45.0, 5.0], 300.0), goal=Goal(2.0, math.nan, 0.99), start_replicas=1)
     strict = replace(case, goal=Goal(2.0, 0.02, 0.99))
     loose_plan, strict_plan = offline_plan([case, strict], 1)
     assert loose_plan.score.attainment >= 0.99
@@ -129,6 +129,6 @@ def test_missing_objective_is_not_missed() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("spread", [0.0, 0.3])
 def test_plan_allows_for_late_cold_starts(spread: float) -> None:
-    case = study(poisson([5.0, 45.0, 5.0], 300.0), cold_start_spread=spread, start_replicas=1)
+    case = case_of(poisson([5.0, 45.0, 5.0], 300.0), cold_start_spread=spread, start_replicas=1)
     (plan,) = offline_plan([case], 1)
     assert plan.score.attainment >= 0.99

@@ -1,4 +1,4 @@
-"""Cases and subjects of the tests of proofs."""
+"""Cases and experiments for the tests of comparisons."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ def experiment(*cases: Case) -> Experiment:
 
 
 def rising(name: str = "rising", per_s: float = 4.0, seed: int = 1) -> Case:
-    """Twenty minutes of traffic, the second half five times as heavy; figures count from there on."""
+    """Twenty minutes of traffic; the second half is five times as heavy, and scores count from there on."""
     drawn = np.random.default_rng(seed)
     arrival_s = np.concatenate(
         [drawn.uniform(0, 600, int(per_s * 600)), drawn.uniform(600, 1200, int(5 * per_s * 600))]

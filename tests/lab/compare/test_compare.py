@@ -72,13 +72,13 @@ def test_common_settings_of_a_fleet_are_shown() -> None:
 
 def test_tuned_comparison_has_a_frontier_and_no_worse_baseline() -> None:
     comparison = compare(experiment(), ("keda-rps",), tuned=True, workers=1)
-    median_start, best = (run for run in comparison.runs if run.name == "keda-rps")
-    assert (median_start.tuned, best.tuned) == (False, True)
-    if comparison.meets_goal(median_start):
+    default, best = (run for run in comparison.runs if run.name == "keda-rps")
+    assert (default.tuned, best.tuned) == (False, True)
+    if comparison.meets_goal(default):
         assert comparison.meets_goal(best)
-        assert best.score.gpu_hours <= median_start.score.gpu_hours + 1e-9
+        assert best.score.gpu_hours <= default.score.gpu_hours + 1e-9
     else:
-        assert best.score.attainment >= median_start.score.attainment - 1e-9
+        assert best.score.attainment >= default.score.attainment - 1e-9
     assert len(comparison.frontier["keda-rps"]) > 10
     assert len(comparison.frontier["ours"]) == 1 + len(OURS_ATTAINMENTS)
     assert any(point.gpu_hours == best.score.gpu_hours for point in comparison.frontier["keda-rps"])
@@ -118,7 +118,7 @@ def test_results_of_workloads_are_weighted_by_requests() -> None:
 
 
 def test_run_below_the_bound_of_all_models_is_noted() -> None:
-    """Fifteen of 1,800 requests go to a model for which there is no GPU left."""
+    """Fifteen of 1,800 requests go to a model without a free GPU."""
     light, heavy = busy("light", per_s=3.0), busy("heavy", per_s=0.025, seed=2)
     together = compare(replace(experiment(light, heavy), gpus=1.0), ("static",), workers=1)
     apart = compare(experiment(light, heavy), ("static",), workers=1)
@@ -151,7 +151,7 @@ def test_fleet_with_plenty_of_gpus_runs_as_without_a_limit() -> None:
     (ours, *others), (alone, *expected) = shared.runs, apart.runs
     assert [run.score for run in others] == [run.score for run in expected]
     assert all(np.array_equal(one.timeline, two.timeline) for one, two in zip(others, expected, strict=True))
-    # Of several workloads each has its own turn to be judged, seconds after it would have had it alone.
+    # The strategies of several workloads are evaluated in turn, some seconds later than alone.
     later_s = (ours.score.scale_ups + ours.score.scale_downs) * UPDATE_INTERVAL_S
     assert ours.score.gpu_hours == pytest.approx(alone.score.gpu_hours, abs=later_s / 3600)
     assert ours.score.attainment == pytest.approx(alone.score.attainment, abs=0.005)
@@ -164,7 +164,7 @@ def test_fleet_with_plenty_of_gpus_runs_as_without_a_limit() -> None:
 def test_every_policy_stays_within_too_few_gpus() -> None:
     fleet = replace(experiment(*(busy(name, per_s=30.0, seed=seed) for seed, name in enumerate("abc"))), gpus=2.0)
     comparison = compare(fleet, ("keda-rps", "static"), tuned=True, workers=1)
-    most_s = 600.0 + 3600.0  # whoever is not served by then never will be
+    most_s = 600.0 + 3600.0  # requests not served by then are never served
     for run in comparison.runs:
         assert run.score.gpu_hours <= 2.0 * most_s / 3600
         assert run.timeline[:40, 2].max() <= 2.0

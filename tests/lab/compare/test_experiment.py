@@ -1,4 +1,4 @@
-"""What a proof is about: goals within reach, and with how many replicas a trace begins."""
+"""Experiments: reachable goals, and initial replicas."""
 
 from dataclasses import replace
 
@@ -44,14 +44,14 @@ def test_missing_objective_is_always_reachable() -> None:
 
 
 def attained(case: Case, count: int, until_s: float) -> float:
-    """Share of the requests before `until_s` that so many replicas serve by the goal, none of which come or go."""
+    """Return the attainment of a constant count for the requests before `until_s`."""
     beginning = replace(case, trace=clip(case.trace, 0.0, until_s), start_replicas=count)
     return run_case(beginning, Static(count)).score.attainment
 
 
 @pytest.mark.parametrize(("duration_s", "until_s"), [(50.0, 50.0), (900.0, 600.0)])
 def test_start_replicas_are_the_fewest_that_meet_the_goal(duration_s: float, until_s: float) -> None:
-    """Its first ten minutes; what comes after them is not looked at."""
+    """Only the first ten minutes count."""
     case = replace(busy(per_s=40.0, duration_s=duration_s), goal=Goal(0.4, 0.02, 0.99))
     later = case.trace.arrival_s >= until_s
     case.trace.output_tokens[later] = 4000
@@ -67,7 +67,9 @@ def test_start_replicas_are_one_without_early_requests() -> None:
 
 
 def test_start_replicas_cover_an_early_burst() -> None:
-    """Twenty seconds of sixty requests a second in ten minutes: their mean keeps two replicas busy, ten are too few."""
+    """Twenty seconds of sixty requests per second in ten minutes: the mean keeps two replicas busy, the burst needs
+    over ten.
+    """
     case = replace(busy(per_s=60.0, duration_s=20.0), goal=Goal(0.4, 0.02, 0.99))
     trace = replace(case.trace, arrival_s=500.0 + case.trace.arrival_s, duration_s=600.0)
     burst = replace(case, trace=trace)
@@ -90,4 +92,4 @@ def test_start_replicas_fit_the_first_minutes() -> None:
     assert with_start_replicas(busy(per_s=0.01)).start_replicas == 1
     one, two = (with_start_replicas(busy(per_s=per_s)).start_replicas for per_s in (80.0, 160.0))
     assert one > 2
-    assert 1.5 * one <= two <= 2 * one  # many wait for each other less than few do
+    assert 1.5 * one <= two <= 2 * one  # more replicas queue less

@@ -10,7 +10,7 @@ from autoscaler.lab.replay.case import Case, Goal
 from autoscaler.lab.replay.parallel.search import run_searches
 from autoscaler.lab.replay.run import run
 from autoscaler.lab.replay.score import compute_score
-from tests.lab.replay.synthetic import poisson, study, trace
+from tests.lab.replay.synthetic import case_of, poisson, trace
 
 pytestmark = pytest.mark.slow
 
@@ -21,7 +21,7 @@ def tune(case: Case, *names: str, workers: int = 1) -> list[TunedBaseline]:
 
 @pytest.fixture(scope="module")
 def case() -> Case:
-    return study(poisson([10.0, 40.0, 10.0], 200.0), start_replicas=2, max_replicas=12)
+    return case_of(poisson([10.0, 40.0, 10.0], 200.0), start_replicas=2, max_replicas=12)
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def test_closest_setting_is_kept_when_none_meets_the_goal(case: Case) -> None:
 
 
 def test_grid_is_extended_while_its_end_is_the_best(case: Case) -> None:
-    """The goal is loose: the fewer replicas the better, and the highest target of the grid still asks for too many."""
+    """The goal is loose, so fewer replicas are better, and the highest target of the grid still gives too many."""
     rule = BASELINES["hpa-inflight"]
     calm = replace(case, trace=poisson([25.0, 30.0], 240.0), goal=Goal(60.0, 0.5, 0.99), start_replicas=2)
     (best,) = tune(calm, "hpa-inflight")
@@ -82,7 +82,7 @@ def test_grid_is_extended_until_a_setting_meets_the_goal(case: Case) -> None:
 
 @pytest.fixture
 def hopeless(case: Case) -> Case:
-    """Of twenty requests one has a prompt that takes longer than the goal allows, even alone."""
+    """One of twenty requests has a prompt that takes longer than the goal allows, even alone."""
     trace = replace(case.trace, prompt_tokens=case.trace.prompt_tokens.copy())
     trace.prompt_tokens[::20] = 6000
     return replace(case, trace=trace, goal=Goal(0.2, 0.1, 0.99), max_replicas=1000, start_replicas=30)
@@ -112,7 +112,7 @@ def test_constant_count_stops_growing_without_effect(hopeless: Case) -> None:
 
 
 def test_extension_stops_after_a_step_without_effect(case: Case) -> None:
-    """One request a second: from some target on, every one asks for a single replica."""
+    """With one request per second, all targets above some value give one replica."""
     light = replace(case, trace=poisson([1.0], 300.0), start_replicas=1)
     (best,) = tune(light, "hpa-inflight")
     targets = sorted({float(params["target"]) for params, _ in best.found})
@@ -120,7 +120,7 @@ def test_extension_stops_after_a_step_without_effect(case: Case) -> None:
 
 
 def test_extension_continues_while_replicas_can_be_saved(case: Case) -> None:
-    """A twentieth more than two replicas can do: the last target of the grid wants three, and so does the next."""
+    """Slightly more than two replicas can serve: the last target of the grid gives three, and so does the next."""
     rule, most = BASELINES["skyserve"], request_rates(case)[-1] / 0.85
     arrivals = trace(np.arange(0, 480, 1 / (2.1 * most)), duration_s=480.0)
     steady = replace(case, trace=arrivals, goal=Goal(60.0, 0.5, 0.99), start_replicas=3)
@@ -163,10 +163,10 @@ def test_unknown_baseline_is_named(case: Case) -> None:
 
 @pytest.mark.parametrize("found", [1, 12])
 def test_static_ignores_the_start_replicas_of_the_case(case: Case, found: int) -> None:
-    """A service that runs a constant count has run it before: none is started at first, and none is let go."""
+    """A service with a constant count ran it before, so no replica starts or ends."""
     (best,) = tune(replace(case, start_replicas=found), "static")
-    (median_start,) = tune(case, "static")
-    assert best == median_start
+    (tuned,) = tune(case, "static")
+    assert best == tuned
     assert (best.score.scale_ups, best.score.scale_downs) == (0, 0)
     duration_s = case.trace.duration_s
     assert best.score.gpu_hours * 3600 >= float(best.params["replicas"]) * duration_s
@@ -174,7 +174,7 @@ def test_static_ignores_the_start_replicas_of_the_case(case: Case, found: int) -
 
 @pytest.mark.parametrize("name", ["hpa-inflight", "keda-queue", "wva-saturation", "dynamo-throughput"])
 def test_rule_costs_no_more_than_the_constant_count(case: Case, name: str) -> None:
-    """Load that jumps to five times itself with a cold start too long to follow: nothing but a floor meets the goal."""
+    """Load that jumps too fast for a long cold start: only a minimum replica count meets the goal."""
     jumps = replace(case, trace=poisson([5.0, 60.0, 5.0, 60.0], 100.0), cold_start_s=200.0)
     static, best = tune(jumps, "static", name)
     assert jumps.goal.is_met_by(static.score.attainment)

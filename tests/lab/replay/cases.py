@@ -1,4 +1,4 @@
-"""Small cases and scalers for the tests of a study."""
+"""Small cases and scalers for the tests of replay runs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -8,7 +8,7 @@ import numpy as np
 from autoscaler.lab.replay.case import Case, Goal, Trace, View
 from autoscaler.sim.engine.profiles import Profile
 
-# A token takes 10 ms whatever the batch: what happens when can be said by heart.
+# A token takes 10 ms at any batch size, so all times are easy to compute.
 PLAIN = Profile(
     step_s=0.01,
     sequence_s=0.0,
@@ -32,14 +32,14 @@ def trace_of(
 
 
 def make_case(trace: Trace, **changes: object) -> Case:
-    """Make a case whose cold start takes 60 s sharp, unless changed."""
+    """Make a case with a cold start of exactly 60 s, unless changed."""
     case = Case(trace, PLAIN, Goal(ttft_s=1.0, itl_s=0.05, attainment=0.99), cold_start_s=60.0, cold_start_spread=0.0)
     return replace(case, **changes)  # type: ignore[arg-type]
 
 
 @dataclass
-class Fixed:
-    """Always wants the same."""
+class ConstantScaler:
+    """Recommends a constant count."""
 
     replicas: int
     name: str = "fixed"
@@ -50,11 +50,11 @@ class Fixed:
 
 
 @dataclass
-class Told:
-    """Wants what a function of the view says."""
+class FunctionScaler:
+    """Recommends the result of a function of the view."""
 
     rule: Callable[[View], int]
-    name: str = "told"
+    name: str = "function"
     period_s: float = 15.0
 
     def decide(self, view: View) -> int:

@@ -1,4 +1,4 @@
-"""Small studies and a view that is filled by hand."""
+"""Synthetic cases, and a view with values set by a test."""
 
 from dataclasses import dataclass, field, replace
 
@@ -49,14 +49,14 @@ def poisson(rates: list[float], part_s: float, seed: int = 1, prompt: int = 1000
     return trace(np.concatenate(parts), prompt, output, len(rates) * part_s)
 
 
-def study(of: Trace, **fields: object) -> Case:
+def case_of(of: Trace, **fields: object) -> Case:
     settings = {"profile": llama(), "goal": GOAL, "cold_start_s": 60.0, "cold_start_spread": 0.0} | fields
     return Case(trace=of, **settings)  # type: ignore[arg-type]
 
 
 @dataclass
-class HandView:
-    """Implements `case.View`: what `tell` was told last is what is seen, and the past stays."""
+class FakeView:
+    """Implements `case.View`. `scrape` appends the totals of a scrape; earlier ones stay."""
 
     now_s: float = 0.0
     desired: int = 1
@@ -66,8 +66,8 @@ class HandView:
     starting_since_s: FloatColumn = field(default_factory=lambda: EMPTY)
     past: list[Totals] = field(default_factory=lambda: [NOTHING])
 
-    def tell(self, now_s: float, **fields: object) -> "HandView":
-        """Let time pass to `now_s`, when a scrape shows these fields and the rest as before."""
+    def scrape(self, now_s: float, **fields: object) -> "FakeView":
+        """Advance to `now_s` and scrape these fields; the others keep their values."""
         self.now_s = now_s
         self.past.append(replace(self.past[-1], time_s=now_s, **fields))
         return self

@@ -1,4 +1,4 @@
-"""Several cases in one run: apart while GPUs are plenty, and in turn where they are not."""
+"""Several cases in one run, with plenty of GPUs and with too few."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,7 +16,7 @@ from autoscaler.lab.replay.engine.gpu_pool import GpuClaim, GpuPool
 from autoscaler.lab.replay.policy_scaler import PolicyFleetScaler, PolicyScaler
 from autoscaler.lab.replay.run import run, run_fleet
 from tests.lab.replay import synthetic
-from tests.lab.replay.cases import Fixed, Told, make_case, trace_of
+from tests.lab.replay.cases import ConstantScaler, FunctionScaler, make_case, trace_of
 
 INTERACTIVE = load().policies["interactive"]
 
@@ -28,7 +28,7 @@ def assert_equal(one: Outcome, other: Outcome) -> None:
 
 
 def fleet(**changes: object) -> list[Case]:
-    """Three models: one busy, one that swells and ebbs, one that is mostly silent and longer than the others."""
+    """Make three models: a busy one, one with waves, and a longer one that is mostly silent."""
     traces = [
         synthetic.poisson([25.0, 25.0, 25.0], 200.0, seed=1),
         synthetic.poisson([2.0, 60.0, 2.0], 200.0, seed=2),
@@ -36,7 +36,7 @@ def fleet(**changes: object) -> list[Case]:
     ]
     return [
         replace(
-            synthetic.study(trace, cold_start_spread=0.3, seed=seed, **changes), trace=replace(trace, name=f"m{seed}")
+            synthetic.case_of(trace, cold_start_spread=0.3, seed=seed, **changes), trace=replace(trace, name=f"m{seed}")
         )
         for seed, trace in enumerate(traces)
     ]
@@ -48,8 +48,8 @@ def with_priority(name: str, priority: int) -> Policy:
     return INTERACTIVE.model_copy(update={"metadata": metadata, "spec": spec})
 
 
-class Watched(GpuPool):
-    """A pool that writes down how many GPUs are taken after every change."""
+class RecordingPool(GpuPool):
+    """A pool that records the GPUs in use after every change."""
 
     def __init__(self, gpus: float) -> None:
         super().__init__(gpus)
@@ -82,7 +82,7 @@ def test_one_tick_for_all_decides_like_one_for_each() -> None:
     cases = fleet()
     together = run_fleet(cases, PolicyFleetScaler(cases, [INTERACTIVE] * 3, gpus=1000), GpuPool(1000))
     alone = [run(case, PolicyScaler(case, INTERACTIVE)) for case in cases]
-    # Their rules are judged a few seconds earlier or later, which is two replicas or five after a surge.
+    # Strategies are evaluated a few seconds apart, which is two to five replicas after a surge.
     for one, other in zip(together, alone, strict=True):
         assert one.replica_s == pytest.approx(other.replica_s, rel=0.35)
     paid_s, paid_alone_s = (sum(outcome.replica_s for outcome in outcomes) for outcomes in (together, alone))
@@ -116,15 +116,15 @@ def test_gpus_in_use_never_exceed_the_pool(desired: list[list[int]], gpus: float
         make_case(trace, gpus_per_replica=each, cold_start_spread=spread, start_replicas=2, seed=seed, drain_s=20.0)
         for seed in range(len(desired))
     ]
-    pool = Watched(gpus)
+    pool = RecordingPool(gpus)
     outcomes = run_fleet(cases, Script(), pool)
     assert max(pool.taken) <= gpus + 1e-6
     assert max(held) * each <= gpus + 1e-6
     assert sum(outcome.replica_s for outcome in outcomes) * each <= gpus * (ends_s[-1] + 15.0)
 
 
-def leaver(from_s: float, until_replicas: int = 1, to_replicas: int = 0) -> Told:
-    return Told(lambda view: until_replicas if view.now_s < from_s else to_replicas)
+def leaver(from_s: float, until_replicas: int = 1, to_replicas: int = 0) -> FunctionScaler:
+    return FunctionScaler(lambda view: until_replicas if view.now_s < from_s else to_replicas)
 
 
 def test_replica_waits_for_gpus_and_starts_when_one_ends() -> None:
@@ -137,8 +137,8 @@ def test_replica_waits_for_gpus_and_starts_when_one_ends() -> None:
 
     idle = make_case(trace_of([], duration_s=240.0))
     late = make_case(trace_of([1.0], 10, duration_s=240.0), start_replicas=0)
-    outcomes = run_fleet([idle, late], [leaver(45.0), Told(wants_one)], GpuPool(1))
-    # Asked for at 15 s, free at 45 s, serving 60 s later.
+    outcomes = run_fleet([idle, late], [leaver(45.0), FunctionScaler(wants_one)], GpuPool(1))
+    # Requested at 15 s, assigned at 45 s, serving 60 s later.
     assert outcomes[1].ttft_s.tolist() == pytest.approx([104.01])
     assert [outcome.replica_s for outcome in outcomes] == pytest.approx([45.0, 240.0 - 45.0])
     by_time = {now_s: state for now_s, *state in seen}
@@ -150,18 +150,18 @@ def test_replica_waits_for_gpus_and_starts_when_one_ends() -> None:
 def test_gpus_are_reassigned_once_a_draining_replica_is_empty() -> None:
     busy = make_case(trace_of([40.0], 1000, duration_s=240.0))  # ten seconds of work, until 50 s
     late = make_case(trace_of([1.0], 10, duration_s=240.0), start_replicas=0)
-    outcomes = run_fleet([busy, late], [leaver(45.0), Fixed(1)], GpuPool(1))
+    outcomes = run_fleet([busy, late], [leaver(45.0), ConstantScaler(1)], GpuPool(1))
     assert outcomes[0].e2e_s.tolist() == pytest.approx([10.0])
     assert outcomes[0].replica_s == pytest.approx(50.0)
     serving_s = 1.0 + outcomes[1].ttft_s[0] - 0.01
-    assert 110.0 <= serving_s <= 111.0  # it is looked at every second
+    assert 110.0 <= serving_s <= 111.0  # terminating replicas are polled every second
     assert outcomes[1].replica_s == pytest.approx(240.0 - (serving_s - 60.0))
 
 
 def test_withdrawn_replica_leaves_the_queue_and_costs_nothing() -> None:
     idle = make_case(trace_of([], duration_s=240.0))
     fickle = make_case(trace_of([], duration_s=240.0), start_replicas=0)
-    outcomes = run_fleet([idle, fickle, fickle], [leaver(90.0), leaver(60.0), Told(late_one)], GpuPool(1))
+    outcomes = run_fleet([idle, fickle, fickle], [leaver(90.0), leaver(60.0), FunctionScaler(late_one)], GpuPool(1))
     assert [outcome.replica_s for outcome in outcomes] == pytest.approx([90.0, 0.0, 150.0])
 
 
@@ -176,14 +176,14 @@ def test_waiting_replicas_are_removed_first() -> None:
         counts.append((view.ready, view.starting))
         return 4 if view.now_s < 60 else 2
 
-    run_fleet([make_case(trace_of([], duration_s=120.0))], [Told(rule)], GpuPool(2))
+    run_fleet([make_case(trace_of([], duration_s=120.0))], [FunctionScaler(rule)], GpuPool(2))
     assert counts[3] == (1, 3)  # one serves, one starts, two wait
     assert counts[4] == (2, 0)
 
 
 def test_initial_replicas_wait_when_gpus_are_short() -> None:
     first, second = (make_case(trace_of([1.0], 10, duration_s=240.0), start_replicas=1) for _ in range(2))
-    outcomes = run_fleet([first, second], [leaver(30.0), Fixed(1)], GpuPool(1))
+    outcomes = run_fleet([first, second], [leaver(30.0), ConstantScaler(1)], GpuPool(1))
     assert outcomes[0].ttft_s.tolist() == pytest.approx([0.01])
     assert outcomes[1].ttft_s.tolist() == pytest.approx([89.01])  # free at 30 s, a whole cold start later
 
@@ -192,13 +192,13 @@ def test_initial_replicas_wait_when_gpus_are_short() -> None:
 @pytest.mark.parametrize("favoured", [0, 1])
 def test_ours_gives_scarce_gpus_to_the_higher_priority(favoured: int) -> None:
     trace = synthetic.poisson([200.0], 900.0, output=200)
-    cases = [replace(synthetic.study(trace, seed=1), trace=replace(trace, name=name)) for name in ("a", "b")]
+    cases = [replace(synthetic.case_of(trace, seed=1), trace=replace(trace, name=name)) for name in ("a", "b")]
     policies = [with_priority(f"p{number}", 100 if number == favoured else 1) for number in range(2)]
-    gpus = 8.0  # either of them could use them all: prompts alone keep seven replicas busy
+    gpus = 8.0  # each could use all of them: prompts alone keep seven replicas busy
     outcomes = run_fleet(cases, PolicyFleetScaler(cases, policies, gpus), GpuPool(gpus))
     high, low = (outcomes[place].timeline[20:60, 2] for place in (favoured, 1 - favoured))
     assert high.tolist() == [7.0] * 40
-    assert low.tolist() == [1.0] * 40  # its floor
+    assert low.tolist() == [1.0] * 40  # its minimum
     assert np.mean(outcomes[favoured].ttft_s <= 1.0) > np.mean(outcomes[1 - favoured].ttft_s <= 1.0)
 
 
@@ -212,9 +212,9 @@ def test_node_is_fresh_once_and_phases_show_as_they_pass() -> None:
         return 1 + (view.now_s >= 30) + (view.now_s >= 270)
 
     case = make_case(trace_of([1.0], 10, duration_s=400.0), start_replicas=0, cold_start_uncached_s=240.0)
-    outcome = run(replace(case, profile=replace(case.profile, weight_bytes=16e9)), Told(rule))
-    # The first is asked for at 15 s, on a fresh node: up after 114 s, image after 184 s, serving after 240 s. The
-    # second comes at 30 s to the same node and waits for it; the third finds everything there.
+    outcome = run(replace(case, profile=replace(case.profile, weight_bytes=16e9)), FunctionScaler(rule))
+    # The first is requested at 15 s on a fresh node: up after 114 s, image after 184 s, serving after 240 s. The second
+    # comes at 30 s to the same node and waits for it; the third finds image and weights.
     assert outcome.ttft_s.tolist() == pytest.approx([254.01])
     assert rows[120.0] == [(False, False, False)] * 2
     assert rows[135.0] == [(True, False, False)] * 2
@@ -232,25 +232,25 @@ def test_ninth_replica_needs_a_second_node() -> None:
         return 10
 
     case = make_case(trace_of([1.0], 10, duration_s=400.0), start_replicas=1, cold_start_uncached_s=240.0)
-    run(case, Told(rule))
+    run(case, FunctionScaler(rule))
     assert took[-1] == pytest.approx([60.0] * 7 + [240.0] * 2)  # seven beside the first one, two on a second node
 
 
 def test_finished_case_counts_nothing_more() -> None:
-    has_waiting = make_case(trace_of([1.0], 10, duration_s=30.0))
+    short = make_case(trace_of([1.0], 10, duration_s=30.0))
     long = make_case(trace_of([1.0], 10, duration_s=300.0))
-    grows = Told(lambda view: 1 + int(view.now_s // 60))
-    outcomes = run_fleet([has_waiting, long], [grows, Fixed(1)])
+    grows = FunctionScaler(lambda view: 1 + int(view.now_s // 60))
+    outcomes = run_fleet([short, long], [grows, ConstantScaler(1)])
     assert outcomes[0].change_s.tolist() == []
     assert [outcome.replica_s for outcome in outcomes] == pytest.approx([30.0, 300.0])
 
 
 def test_replica_larger_than_the_pool_is_refused() -> None:
     with pytest.raises(ValueError, match=r"gpus_per_replica is 4, a node has 2"):
-        run_fleet([make_case(trace_of([1.0]), gpus_per_replica=4.0)], [Fixed(1)], GpuPool(2))
+        run_fleet([make_case(trace_of([1.0]), gpus_per_replica=4.0)], [ConstantScaler(1)], GpuPool(2))
 
 
 def test_each_case_has_a_scaler() -> None:
-    scalers: Sequence[Scaler] = [Fixed(1)]
+    scalers: Sequence[Scaler] = [ConstantScaler(1)]
     with pytest.raises(ValueError, match="zip"):
         run_fleet([make_case(trace_of([1.0]))] * 2, scalers)

@@ -1,4 +1,4 @@
-"""The shipped policy in studies, where something other than computing is the limit."""
+"""The shipped policy in replay runs, with other limits than computing."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ def test_few_slots_with_short_gaps_meet_the_goal() -> None:
 
 
 class EveryTick(PolicyScaler):
-    """Leaves no tick out."""
+    """Skips no tick."""
 
     def decide_all(self, views: Sequence[View]) -> Sequence[int]:
         self._observed = None
@@ -43,7 +43,7 @@ class EveryTick(PolicyScaler):
 
 
 class Counting(PolicyScaler):
-    """Knows when it ticked."""
+    """Counts its ticks."""
 
     def __init__(self, case: Case, policy: Policy) -> None:
         super().__init__(case, policy)
@@ -59,9 +59,9 @@ class Counting(PolicyScaler):
 @pytest.mark.slow
 @pytest.mark.parametrize("cold_start_s", [60.0, 240.0])
 def test_skipped_ticks_change_no_decision(cold_start_s: float) -> None:
-    """A scrape every 15 s: of three ticks two, but while replicas start none."""
+    """With a scrape every 15 s, two of three ticks are skipped, but none while replicas start."""
     rates = [4.0, 4.0, 30.0, 60.0, 30.0, 4.0, 4.0, 4.0]
-    case = synthetic.study(synthetic.poisson(rates, 300.0, seed=5), cold_start_s=cold_start_s, start_replicas=2)
+    case = synthetic.case_of(synthetic.poisson(rates, 300.0, seed=5), cold_start_s=cold_start_s, start_replicas=2)
     policy, every = load().policies["interactive"], 5.0
     counting = Counting(case, policy)
     few, all_of_them = run(case, counting), run(case, EveryTick(case, policy))

@@ -1,4 +1,4 @@
-"""Proofs of which only a part counts: what came before is learned from."""
+"""Comparisons with a learning part, after which scores count."""
 
 from dataclasses import replace
 
@@ -45,7 +45,7 @@ def test_ours_decides_the_same_in_the_learning_part() -> None:
     first = run_case(replace(case, trace=clip(case.trace, 0.0, 600.0), counted_from_s=0), Static(3)).score
     count, late = len(case.trace.arrival_s), int((case.trace.arrival_s >= 600).sum())
     met = whole.attainment * count - counted.attainment * late
-    assert met == pytest.approx(first.attainment * (count - late), abs=5)  # who was under way at the cut
+    assert met == pytest.approx(first.attainment * (count - late), abs=5)  # requests running at the cut
     assert whole.gpu_hours == pytest.approx(first.gpu_hours + counted.gpu_hours, rel=0.01)
     (ours,) = compare(experiment(case), (), workers=1).runs
     (all_along,) = compare(experiment(replace(case, counted_from_s=0)), (), workers=1).runs
@@ -54,7 +54,7 @@ def test_ours_decides_the_same_in_the_learning_part() -> None:
 
 @pytest.mark.slow
 def test_bound_covers_the_scored_part_only() -> None:
-    """Any number of replicas may be there, paid for before: a count that never starts one is not below it."""
+    """Initial replicas are paid for before the scored part, so a constant count is not below the bound."""
     case = replace(rising(), cold_start_s=240.0)
     comparison = compare(experiment(case), ("static",), tuned=True, workers=1)
     (static,) = (run for run in comparison.runs if run.tuned)

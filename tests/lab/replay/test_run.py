@@ -1,4 +1,4 @@
-"""Runs of a study: when replicas serve, what is paid, what a scaler sees, and the laws of queues."""
+"""Replay runs: start times, costs, the view of a scaler, and laws of queues."""
 
 import itertools
 import math
@@ -22,13 +22,13 @@ from autoscaler.lab.replay.inputs.transform import generate
 from autoscaler.lab.replay.run import run
 from autoscaler.sim.engine.profiles import Profile
 from autoscaler.sim.engine.traffic import Lengths, Shape
-from tests.lab.replay.cases import PLAIN, Fixed, Told, make_case, trace_of
+from tests.lab.replay.cases import PLAIN, ConstantScaler, FunctionScaler, make_case, trace_of
 
 SHAPE = Shape(4.0, Lengths(200, 0.5, 2000), Lengths(100, 0.5, 1000))
 
 
 def test_request_on_a_free_replica_takes_one_step_per_token() -> None:
-    outcome = run(make_case(trace_of([5.0, 7.0], [101, 1], duration_s=20.0)), Fixed(1))
+    outcome = run(make_case(trace_of([5.0, 7.0], [101, 1], duration_s=20.0)), ConstantScaler(1))
     assert outcome.ttft_s.tolist() == pytest.approx([0.01, 0.01])
     assert outcome.itl_s.tolist() == pytest.approx([0.01, 0.0])
     assert outcome.e2e_s.tolist() == pytest.approx([1.01, 0.01])
@@ -38,7 +38,7 @@ def test_request_on_a_free_replica_takes_one_step_per_token() -> None:
 def test_timeline_has_a_row_for_every_scrape() -> None:
     arrivals = [*np.linspace(80.0, 81.0, 100).tolist(), 100.0]
     outcome = run(
-        make_case(trace_of(arrivals, 400, duration_s=240.0)), Told(lambda view: 2 if view.now_s >= 120 else 1)
+        make_case(trace_of(arrivals, 400, duration_s=240.0)), FunctionScaler(lambda view: 2 if view.now_s >= 120 else 1)
     )
     time_s, desired, _, running, waiting = outcome.timeline.T
     assert time_s.tolist() == [0.0, *np.arange(7.5, 240.0, 15.0).tolist(), 247.5]
@@ -47,14 +47,14 @@ def test_timeline_has_a_row_for_every_scrape() -> None:
 
 
 def test_run_continues_until_all_requests_are_served() -> None:
-    outcome = run(make_case(trace_of([5.0], 2000, duration_s=6.0)), Fixed(1))
+    outcome = run(make_case(trace_of([5.0], 2000, duration_s=6.0)), ConstantScaler(1))
     assert outcome.e2e_s[0] == pytest.approx(20.0)
     assert outcome.replica_s == pytest.approx(25.0)
 
 
 def test_run_reports_the_progress_of_its_trace() -> None:
     shares: list[float] = []
-    run(make_case(trace_of([5.0], 4000, duration_s=20.0)), Fixed(1), shares.append)
+    run(make_case(trace_of([5.0], 4000, duration_s=20.0)), ConstantScaler(1), shares.append)
     assert shares == sorted(shares)
     assert shares[:3] == [0.0, 0.375, 0.75]  # by its scrapes
     assert shares[-2:] == [1.0, 1.0]
@@ -67,8 +67,8 @@ def test_gateway_holds_requests_until_a_replica_serves() -> None:
         seen.append(view.totals.gateway_waiting)
         return 1 if view.now_s >= 30 else 0
 
-    outcome = run(make_case(trace_of([10.0, 20.0], 10, duration_s=120.0), start_replicas=0), Told(desired))
-    # Asked for at 30 s, serving 60 s later: both begin, together.
+    outcome = run(make_case(trace_of([10.0, 20.0], 10, duration_s=120.0), start_replicas=0), FunctionScaler(desired))
+    # Requested at 30 s, serving 60 s later: both requests begin together.
     assert outcome.ttft_s.tolist() == pytest.approx([80.01, 70.01])
     assert outcome.replica_s == pytest.approx(90.0)
     assert seen[:3] == [0.0, 2.0, 2.0]  # the first scrape after the start is at 7.5 s
@@ -77,7 +77,7 @@ def test_gateway_holds_requests_until_a_replica_serves() -> None:
 
 
 def test_run_ends_when_no_replica_is_ever_requested() -> None:
-    outcome = run(make_case(trace_of([10.0], 10), start_replicas=0), Fixed(0))
+    outcome = run(make_case(trace_of([10.0], 10), start_replicas=0), ConstantScaler(0))
     assert outcome.ttft_s.tolist() == outcome.itl_s.tolist() == outcome.e2e_s.tolist() == [math.inf]
     assert outcome.replica_s == 0.0
 
@@ -91,7 +91,7 @@ def test_new_replica_costs_at_once_and_serves_after_its_start() -> None:
             assert view.starting_since_s.tolist() == [30.0]
         return 2 if view.now_s >= 30 else 1
 
-    outcome = run(make_case(trace_of([1.0], 1, duration_s=120.0)), Told(desired))
+    outcome = run(make_case(trace_of([1.0], 1, duration_s=120.0)), FunctionScaler(desired))
     assert states == [
         (15.0, 1, 0),
         (30.0, 1, 0),
@@ -106,7 +106,7 @@ def test_new_replica_costs_at_once_and_serves_after_its_start() -> None:
 
 
 def test_initial_replicas_show_the_length_of_their_start() -> None:
-    """As the status of a pod does."""
+    """The status of a pod shows the same."""
     told: list[FloatColumn] = []
 
     def desired(view: View) -> int:
@@ -116,7 +116,7 @@ def test_initial_replicas_show_the_length_of_their_start() -> None:
         return 300
 
     case = make_case(trace_of([1.0], 1, duration_s=40.0), cold_start_spread=0.5, cold_start_s=60.0, start_replicas=300)
-    run(case, Told(desired))
+    run(case, FunctionScaler(desired))
     assert told[0].mean() == pytest.approx(60.0, rel=0.1)
     assert np.log(told[0]).std() == pytest.approx(0.5, rel=0.15)
 
@@ -131,7 +131,7 @@ def test_cold_starts_vary_around_their_mean_by_seed() -> None:
 
     case = make_case(trace_of([1.0], 1, duration_s=400.0), cold_start_spread=0.5, cold_start_s=60.0, start_replicas=0)
     for seed in (1, 1, 2):
-        run(replace(case, seed=seed), Told(desired))
+        run(replace(case, seed=seed), FunctionScaler(desired))
     first, again, other = took[0], took[len(took) // 3], took[-1]
     assert first.mean() == pytest.approx(60.0, rel=0.1)
     assert np.log(first).std() == pytest.approx(0.5, rel=0.15)
@@ -140,16 +140,16 @@ def test_cold_starts_vary_around_their_mean_by_seed() -> None:
 
 
 def test_terminating_replica_finishes_its_requests_and_costs() -> None:
-    # At 15 s one of two goes: the younger, which has the second request, until 10 + 12 s.
+    # At 15 s the younger of two replicas terminates; it serves the second request until 10 + 12 s.
     case = make_case(trace_of([9.0, 10.0], 1200, duration_s=100.0), start_replicas=2, drain_s=30.0)
-    outcome = run(case, Fixed(1))
+    outcome = run(case, ConstantScaler(1))
     assert outcome.e2e_s.tolist() == pytest.approx([12.0, 12.0])
     assert outcome.replica_s == pytest.approx(100.0 + 22.0)
 
 
 def test_requests_beyond_the_drain_time_are_lost() -> None:
     case = make_case(trace_of([9.0, 10.0], 1200, duration_s=100.0), start_replicas=2, drain_s=3.0)
-    outcome = run(case, Fixed(1))
+    outcome = run(case, ConstantScaler(1))
     assert outcome.ttft_s.tolist() == pytest.approx([0.01, 0.01])  # it had begun
     assert outcome.itl_s.tolist() == pytest.approx([0.01, math.inf])
     assert outcome.replica_s == pytest.approx(100.0 + 18.0)
@@ -164,8 +164,8 @@ def test_scale_down_removes_unready_then_youngest_replicas() -> None:
         return next(wants, 1)
 
     case = make_case(trace_of([0.5, 0.6], 6500, duration_s=70.0), start_replicas=2)
-    run(case, Told(desired))
-    # 30 s: number 2 starts; 45 s: it is gone at once; 60 s: number 1 leaves, and still has its request.
+    run(case, FunctionScaler(desired))
+    # 30 s: number 2 starts. 45 s: it is removed at once. 60 s: number 1 terminates, still with its request.
     assert [row[1:] for row in rows[:4]] == [
         ([0, 1], [False, False]),
         ([0, 1, 2], [False, False, False]),
@@ -183,7 +183,7 @@ def test_impatient_client_leaves_without_a_counter() -> None:
 
     profile = replace(PLAIN, max_num_seqs=1)
     case = make_case(trace_of([1.0, 1.1, 1.2], 500, duration_s=60.0), patience_s=7.0)
-    outcome = run(replace(case, profile=profile), Told(desired))
+    outcome = run(replace(case, profile=profile), FunctionScaler(desired))
     assert np.isfinite(outcome.e2e_s).tolist() == [True, True, False]
     assert (counted[-1].arrivals, counted[-1].finished, counted[-1].first_tokens) == (3, 2, 2)
     assert counted[-1].waiting.tolist() == [0.0]
@@ -191,14 +191,14 @@ def test_impatient_client_leaves_without_a_counter() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_impatient_clients_leave_whatever_the_scrape_interval(seed: int) -> None:
-    """A cache that is full and clients who leave: who stands behind one of them joins when he does."""
+    """With a full cache, a request behind a client that leaves joins at that time."""
     rng = np.random.default_rng(seed)
     trace = Trace(
         "made", np.cumsum(rng.exponential(0.15, 1200)), rng.integers(20, 1500, 1200), rng.integers(1, 500, 1200), 200.0
     )
     tight = Profile(0.008, 2e-4, 1.5e-6, 1e-4, kv_capacity_tokens=9000, max_num_seqs=12, max_model_len=4096)
     case = make_case(trace, profile=tight, start_replicas=4, patience_s=4.0)
-    rare, often = (run(replace(case, scrape_s=scrape_s), Fixed(4)) for scrape_s in (600.0, 1.0))
+    rare, often = (run(replace(case, scrape_s=scrape_s), ConstantScaler(4)) for scrape_s in (600.0, 1.0))
     assert 0 < np.isinf(rare.e2e_s).sum() < 600
     for name in ("ttft_s", "itl_s", "e2e_s"):
         assert getattr(often, name) == pytest.approx(getattr(rare, name), abs=1e-6)
@@ -215,7 +215,7 @@ def test_crash_loses_requests_and_resets_counters() -> None:
 
     trace = generate("made", SHAPE, 3600.0, seed=1)
     case = make_case(trace, crash_every_s=720.0, cold_start_s=20.0)
-    outcome = run(replace(case, profile=replace(PLAIN, max_num_seqs=64)), Told(desired))
+    outcome = run(replace(case, profile=replace(PLAIN, max_num_seqs=64)), FunctionScaler(desired))
     lost = np.isinf(outcome.e2e_s)
     assert 1 <= lost.sum() < 0.05 * len(lost)
     assert any(np.isnan(rows.ready_s).all() for rows in pods)  # it starts again, under the same number
@@ -236,7 +236,7 @@ def test_metrics_of_a_crashed_engine_stay_until_the_next_scrape() -> None:
         return 1
 
     case = make_case(generate("made", SHAPE, 3600.0, seed=1), crash_every_s=720.0, cold_start_s=40.0)
-    run(replace(case, profile=replace(PLAIN, max_num_seqs=64)), Told(desired, period_s=1.0))
+    run(replace(case, profile=replace(PLAIN, max_num_seqs=64)), FunctionScaler(desired, period_s=1.0))
     down = [(before, after) for before, after in itertools.pairwise(notes) if before[2] and not after[2]]
     assert len(down) >= 2
     assert any(after[3] == before[3] for before, after in down)
@@ -248,7 +248,7 @@ def test_metrics_of_a_crashed_engine_stay_until_the_next_scrape() -> None:
 
 
 def test_restart_back_off_grows_with_repeated_crashes() -> None:
-    """As the kubelet does: 10, 20, 40 s and so on up to five minutes, and from the beginning after ten minutes."""
+    """The kubelet waits 10, 20, 40 s and so on up to five minutes, and starts over after ten minutes of uptime."""
     case = make_case(trace_of([1.0], duration_s=1e6), cold_start_s=60.0, start_replicas=1)
     replicas = Replicas(case, GpuPool.for_cases([case]))
     (pod,) = replicas.pods
@@ -271,12 +271,12 @@ def test_proxy_does_not_count_clients_that_left() -> None:
         return 0
 
     case = make_case(trace_of([8.0, 12.0], 10, duration_s=30.0), start_replicas=0, patience_s=5.0, scrape_s=120.0)
-    run(case, Told(desired))
+    run(case, FunctionScaler(desired))
     assert counted[:2] == [1.0, 0.0]
 
 
 def observed(**changes: object) -> tuple[Outcome, list[tuple[float, Totals, PodRows, View]]]:
-    """Run an hour of traffic under a number of replicas that goes up and down; return what was seen on the way."""
+    """Run an hour of traffic with a varying replica count; return the outcome and the views."""
     notes = []
 
     def desired(view: View) -> int:
@@ -285,7 +285,7 @@ def observed(**changes: object) -> tuple[Outcome, list[tuple[float, Totals, PodR
 
     trace = generate("made", SHAPE, 3600.0, seed=3)
     profile = replace(PLAIN, sequence_s=5e-4, prompt_token_s=1e-4, max_num_seqs=8)
-    return run(replace(make_case(trace, start_replicas=2), profile=profile, **changes), Told(desired)), notes
+    return run(replace(make_case(trace, start_replicas=2), profile=profile, **changes), FunctionScaler(desired)), notes
 
 
 @pytest.mark.parametrize("router", ["least-requests", "round-robin"])
@@ -319,7 +319,7 @@ def test_ready_replica_has_no_metrics_until_it_is_scraped() -> None:
 
 def test_totals_ago_returns_the_scrape_of_the_right_age() -> None:
     _, notes = observed()
-    view = notes[-1][3]  # the view lives on: it now shows the end
+    view = notes[-1][3]  # the view is mutable and now shows the end
     for seconds in (0.0, 30.0, 60.0, 300.0):
         assert seconds <= view.now_s - view.totals_ago(seconds).time_s < seconds + 15.0 + 1e-6
     assert view.totals_ago(1e9).time_s == 0.0
@@ -343,7 +343,7 @@ def test_live_concurrency_needs_no_scrape() -> None:
         counted.append((view.live_concurrency(), view.totals.running.sum() + view.totals.waiting.sum()))
         return 1
 
-    run(make_case(trace_of(np.arange(8.0, 15.0, 1.0).tolist(), 3000, duration_s=20.0)), Told(desired))
+    run(make_case(trace_of(np.arange(8.0, 15.0, 1.0).tolist(), 3000, duration_s=20.0)), FunctionScaler(desired))
     assert counted[0] == (7.0, 0.0)  # the scrape was at 7.5 s
 
 
@@ -354,7 +354,7 @@ def test_decisions_are_periodic_and_counts_are_clamped() -> None:
         times.append(view.now_s)
         return 10 if view.now_s < 10 else -3
 
-    outcome = run(make_case(trace_of([1.0], 1, duration_s=20.0), max_replicas=4), Told(desired, period_s=2.0))
+    outcome = run(make_case(trace_of([1.0], 1, duration_s=20.0), max_replicas=4), FunctionScaler(desired, period_s=2.0))
     assert times[:4] == [2.0, 4.0, 6.0, 8.0]
     assert outcome.change_to.tolist() == [4, 0]
 
@@ -368,7 +368,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
 
 def test_run_has_room_for_a_thousand_replicas() -> None:
     trace = trace_of(np.linspace(0, 50, 3000).tolist(), 400, duration_s=60.0)
-    outcome = run(make_case(trace, start_replicas=1000), Fixed(1000))
+    outcome = run(make_case(trace, start_replicas=1000), ConstantScaler(1000))
     assert np.isfinite(outcome.e2e_s).all()
     assert outcome.replica_s == pytest.approx(60_000, rel=0.02)
 
@@ -402,14 +402,14 @@ def test_no_request_is_lost_and_every_second_is_paid(
         patience_s=patience_s,
         router=router,
     )
-    outcome = run(case, Told(desired, period_s=7.0))
+    outcome = run(case, FunctionScaler(desired, period_s=7.0))
     lost = np.isinf(outcome.e2e_s)
     if drain_s == 60.0 and math.isinf(crash_every_s) and math.isinf(patience_s):
         assert not lost.any()
     assert (outcome.ttft_s >= 0.01 - 1e-9).all()
     finished = outcome.e2e_s[~lost]
     assert (finished >= outcome.ttft_s[~lost] - 1e-9).all()
-    # A token takes 10 ms at least, eight requests at a time: so much time must have been paid for.
+    # A token takes at least 10 ms with eight requests at a time, which bounds the paid time from below.
     assert outcome.replica_s >= (case.trace.output_tokens[~lost].sum() * 0.01) / 8
     for before, after in itertools.pairwise(views):
         assert after[0].finished >= before[0].finished
@@ -419,7 +419,7 @@ def test_no_request_is_lost_and_every_second_is_paid(
 
 
 def test_slot_queue_shows_late_in_histograms() -> None:
-    """As on the recorded server: the TTFT of those who get their first token now is not that of those who come now."""
+    """As on the recorded server, the TTFT of present first tokens differs from that of present arrivals."""
     views: list[Totals] = []
 
     def desired(view: View) -> int:
@@ -428,7 +428,7 @@ def test_slot_queue_shows_late_in_histograms() -> None:
 
     arrivals = np.concatenate([np.arange(0.0, 100.0, 1.0), np.arange(100.0, 140.0, 0.2), np.arange(140.0, 400.0, 1.0)])
     case = make_case(trace_of(arrivals.tolist(), 300, duration_s=400.0))
-    outcome = run(case, Told(desired))
+    outcome = run(case, FunctionScaler(desired))
     calm, rush, after = (next(seen for seen in views if seen.time_s > at_s) for at_s in (90.0, 130.0, 160.0))
     felt = np.median(outcome.ttft_s[(arrivals > 120) & (arrivals < 140)])
     told = quantile(0.5, TTFT, rush.ttft_buckets - calm.ttft_buckets)
@@ -441,7 +441,7 @@ def test_slot_queue_shows_late_in_histograms() -> None:
 
 
 def test_trace_without_requests_costs_its_replicas() -> None:
-    outcome = run(make_case(trace_of([], duration_s=100.0)), Fixed(2))
+    outcome = run(make_case(trace_of([], duration_s=100.0)), ConstantScaler(2))
     assert len(outcome.ttft_s) == 0
     assert outcome.replica_s == pytest.approx(100.0 + 85.0)
 
@@ -480,9 +480,9 @@ def test_demo_does_not_need_the_compiler() -> None:
 )
 def test_invalid_case_is_refused_by_field(change: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
-        run(replace(make_case(trace_of([1.0])), **change), Fixed(1))  # type: ignore[arg-type]
+        run(replace(make_case(trace_of([1.0])), **change), ConstantScaler(1))  # type: ignore[arg-type]
 
 
 def test_scaler_without_an_interval_is_refused() -> None:
     with pytest.raises(ValueError, match="period_s of scaler fixed is 0; it must be a number above 0"):
-        run(make_case(trace_of([1.0])), Fixed(1, period_s=0.0))
+        run(make_case(trace_of([1.0])), ConstantScaler(1, period_s=0.0))

@@ -1,4 +1,4 @@
-"""The row of a run, counted by hand."""
+"""The score of a run, computed by hand."""
 
 import math
 
@@ -55,7 +55,7 @@ def test_gpu_hours_count_every_gpu_of_a_replica() -> None:
 
 
 def test_learning_part_is_in_no_figure() -> None:
-    """The first two requests and the first two changes only taught: a turn that begins among them is one of them."""
+    """The first two requests and changes are in the learning part. A reversal of such a change counts."""
     changes = [(0.0, 3), (450.0, 2), (500.0, 4), (600.0, 3)]
     made = outcome([9.0, INF, 0.5, 0.7], [0.01, INF, 0.01, 0.5], changes)
     row = compute_score(case([100, 400, 500, 700], counted_from_s=500.0), made)
@@ -77,7 +77,7 @@ def test_reversal_within_ten_minutes_is_a_flap() -> None:
 
 def test_minute_below_the_attainment_is_in_breach() -> None:
     arrivals = [float(n) for n in range(10)] + [70.0, 71.0] + [200.0]
-    ttft_s = [0.1] * 9 + [2.0] + [0.1, 2.0] + [0.1]  # 90 %, 50 %, nobody, 100 %
+    ttft_s = [0.1] * 9 + [2.0] + [0.1, 2.0] + [0.1]  # 90 %, 50 %, none, 100 %
     assert compute_score(case(arrivals), outcome(ttft_s, [0.0] * 13)).breach_s == 60.0
 
 

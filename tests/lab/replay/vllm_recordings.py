@@ -1,4 +1,4 @@
-"""Two recorded runs of the real server, and the compiled engine model doing the same requests at the same moments."""
+"""Two recorded runs of the real server, and the compiled engine model with the same requests."""
 
 import gzip
 import json
@@ -44,7 +44,7 @@ def real(name: str) -> Curves:
 
 
 def simulated(name: str, profile: Profile, prompt_tokens: IntColumn | None = None) -> Curves:
-    """Replay the clients of a recording. Their prompts are not recorded one by one: None gives each the mean."""
+    """Replay the clients of a recording. Single prompt lengths are not recorded; None gives each the mean."""
     profile = replace(profile, max_num_seqs=SLOTS[name])
     seen, clients = recording(name), _clients(name)
     if prompt_tokens is None:
@@ -78,7 +78,7 @@ def simulated(name: str, profile: Profile, prompt_tokens: IntColumn | None = Non
 
 
 def prompts(name: str) -> IntColumn:
-    """Return the prompt of each client: the mean of those who got their first token between the same two scrapes."""
+    """Return the prompt tokens of each client: the mean over clients with a first token between the same scrapes."""
     seen, clients = recording(name), _clients(name)
     order = np.argsort([client["t"] + client["ttft"] for client in clients])
     sizes = np.diff(seen.first_tokens).astype(np.int64)
@@ -89,7 +89,7 @@ def prompts(name: str) -> IntColumn:
 
 
 class Errors(NamedTuple):
-    """Of |replayed - recorded| / recorded, where the recorded value is above 0."""
+    """Statistics of |replayed - recorded| / recorded, where the recorded value is above 0."""
 
     median: float
     mean: float

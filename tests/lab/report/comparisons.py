@@ -1,4 +1,4 @@
-"""Proofs made up for the tests of how they are shown."""
+"""Comparisons with made-up figures, for the tests of their presentation."""
 
 import math
 from dataclasses import replace

@@ -10,7 +10,7 @@ from autoscaler.lab.report.output_files import check, write
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    path = tmp_path / "proof.json"
+    path = tmp_path / "comparison.json"
     path.write_text("what was there")
     return path
 
@@ -54,8 +54,8 @@ def test_pipe_is_written_directly(tmp_path: Path) -> None:
 
 def test_no_file_is_written_when_one_cannot_be(file: Path, tmp_path: Path) -> None:
     socket = tmp_path / "socket"
-    os.mknod(socket, stat.S_IFSOCK | 0o600)  # nobody listens
-    for wrong in (socket, Path("/proc/proof.html")):
+    os.mknod(socket, stat.S_IFSOCK | 0o600)  # without a listener
+    for wrong in (socket, Path("/proc/comparison.html")):
         with pytest.raises(ValueError, match=f"^{wrong} cannot be written: No such "):
             write([(file, "new"), (wrong, "new")])
         assert file.read_text() == "what was there"
@@ -81,7 +81,7 @@ def test_file_with_the_longest_name_is_written(tmp_path: Path) -> None:
         ("x" * 256, "cannot be written: File name too long"),
         ("x/" * 3000, "cannot be written: File name too long"),
         ("/proc/x.json", "/proc/x.json cannot be written: No such file or directory"),
-        ("proof.json/x.json", "proof.json/x.json cannot be written: Not a directory"),
+        ("comparison.json/x.json", "comparison.json/x.json cannot be written: Not a directory"),
         ("nowhere/x.json", "the folder .*/nowhere does not exist"),
         (".", "is a folder; allowed: a file"),
         ("loop", "cannot be written: Too many levels of symbolic links"),
@@ -98,8 +98,8 @@ def test_output_must_differ_from_inputs_and_outputs(file: Path, tmp_path: Path) 
     link, new = tmp_path / "link", tmp_path / "new"
     link.symlink_to(file)
     (tmp_path / "hard").hardlink_to(file)
-    for other in (file, link, tmp_path / "hard", tmp_path / "." / "proof.json"):
-        with pytest.raises(ValueError, match=r"would replace the input .*/proof.json; allowed: a file of its own"):
+    for other in (file, link, tmp_path / "hard", tmp_path / "." / "comparison.json"):
+        with pytest.raises(ValueError, match=r"would replace the input .*/comparison.json; allowed: a file of its own"):
             check([other], [file])
     with pytest.raises(ValueError, match=r"would replace the output .*/new;"):
         check([new, new])

@@ -1,4 +1,4 @@
-"""The page in a real browser, in light and dark, and what it must never do."""
+"""The page in a real browser, in light and dark mode, and its security."""
 
 import math
 import re
@@ -19,7 +19,7 @@ from tests.lab.report.comparisons import PLAN, UNTOLD, comparison, run
 
 
 def rings(made: Comparison) -> dict[str, tuple[float, float]]:
-    """Return where the frontier has the ring of each policy, as it ran."""
+    """Return the position of each policy's ring on the frontier."""
     space = "{http://www.w3.org/2000/svg}"
     curves = ElementTree.fromstring(charts.frontier(made)).iter(f"{space}g")
     chosen = {
@@ -51,7 +51,7 @@ def test_every_chart_is_well_formed() -> None:
 
 
 def test_unknown_values_are_not_drawn() -> None:
-    """Two histograms do not tell `attainment` of what happened; a circle without a place would lie at the top edge."""
+    """Two histograms do not show the actual `attainment`; a circle without a position would appear at the top edge."""
     drawn = charts.frontier(comparison(run(), run("hpa"), run("actual", attainment=float("nan"), gpu_hours=40.0)))
     assert "nan" not in drawn
     assert "actual" not in drawn
@@ -154,7 +154,7 @@ def test_offline_plan_is_in_table_frontier_and_timelines() -> None:
 @pytest.mark.integration
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_page_opens_offline_and_highlights_one_policy(chromium: Browser, tmp_path: Path, scheme: str) -> None:
-    file = tmp_path / "proof.html"
+    file = tmp_path / "comparison.html"
     file.write_text(page([comparison(offline_plan=PLAN)]), "utf-8")
     context = await chromium.new_context(viewport={"width": 1280, "height": 900}, color_scheme=scheme)  # type: ignore[arg-type]
     tab = await context.new_page()
@@ -167,7 +167,7 @@ async def test_page_opens_offline_and_highlights_one_policy(chromium: Browser, t
     await tab.hover('.legend button[data-policy="keda-queue"]')
     assert await tab.locator("article.lit .curve.on").get_attribute("data-policy") == "keda-queue"
     assert await tab.locator(".curve:not(.on)").first.evaluate("(e) => e.matches('.lit *')")
-    await screenshot(tab, f"proof-{scheme}")
+    await screenshot(tab, f"comparison-{scheme}")
     assert await tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
     await tab.set_viewport_size({"width": 1200, "height": 900})
     assert await tab.evaluate("[...document.querySelectorAll('.scroll')].every(e => e.scrollWidth <= e.clientWidth)")

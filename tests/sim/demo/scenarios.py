@@ -1,4 +1,4 @@
-"""A small world for tests: one pool, quick starts whose length is known, one workload or two."""
+"""A small scenario for tests: one pool, quick starts of known length, one or two workloads."""
 
 from dataclasses import replace
 
@@ -32,8 +32,8 @@ START = ColdStart(
     warm_up=Phase(15.0, 0.0),
     probe=Phase(2.0, 0.0),
 )
-WARM_S = 33.5  # of a pod on a node that has image and weights
-FETCHED_S = WARM_S + 20.0  # on one that has the image alone
+WARM_S = 33.5  # start of a pod on a node with image and weights
+FETCHED_S = WARM_S + 20.0  # on a node with the image only
 
 SETUP = Deployment("models", "chat", PROFILE, pool=0, replicas=1, cold_start=START, grace_s=60.0)
 STEADY = Shape(2.0, Lengths(100, 0.5, 1000), Lengths(100, 0.5, 1000))
@@ -49,7 +49,7 @@ def make_scenario(*workloads: WorkloadSetup, nodes: int = 1, elastic_nodes: int 
 
 
 def silent(workload: WorkloadSetup = CHAT, **setup: object) -> WorkloadSetup:
-    """A workload that nobody asks; `setup` replaces fields of its Setup."""
+    """Return a workload without requests; `setup` replaces fields of its Deployment."""
     return replace(
         workload,
         deployment=replace(workload.deployment, **setup),  # type: ignore[arg-type]

@@ -8,31 +8,31 @@ from autoscaler.sim.engine.request import Ending, Request
 from tests.sim.demo.scenarios import SETUP, WARM_S, pool
 
 
-def a_cluster(*setups: Deployment, nodes: int = 1, elastic_nodes: int = 0) -> Cluster:
+def make_cluster(*setups: Deployment, nodes: int = 1, elastic_nodes: int = 0) -> Cluster:
     return Cluster([pool(nodes, elastic_nodes)], setups or (SETUP,), seed=1, now_s=0.0)
 
 
-def live_through(cluster: Cluster, from_s: float, to_s: float) -> None:
-    """Let time pass, one change after the other."""
+def advance_stepwise(cluster: Cluster, from_s: float, to_s: float) -> None:
+    """Advance time, one change after the other."""
     while from_s < to_s:
         from_s = min(cluster.next_change_s(from_s), to_s)
         cluster.change(from_s)
 
 
 def test_initial_pods_serve_at_once() -> None:
-    cluster = a_cluster(replace(SETUP, replicas=3))
+    cluster = make_cluster(replace(SETUP, replicas=3))
     assert [pod.ready(0.0) for pod in cluster.pods] == [True] * 3
     assert len({pod.name for pod in cluster.pods}) == 3
 
 
 def test_new_pod_passes_its_phases_in_order() -> None:
-    cluster = a_cluster()
+    cluster = make_cluster()
     cluster.scale(0, 2, 100.0)
     pod = cluster.pods[1]
     assert (pod.scheduled_s, pod.started_s) == (100.5, 101.5)
-    live_through(cluster, 100.0, pod.serving_s - 0.1)
+    advance_stepwise(cluster, 100.0, pod.serving_s - 0.1)
     assert pod.replica is None
-    live_through(cluster, pod.serving_s - 0.1, pod.serving_s)
+    advance_stepwise(cluster, pod.serving_s - 0.1, pod.serving_s)
     assert pod.replica is not None
     assert not pod.ready(pod.serving_s)
     assert pod.ready_s == pytest.approx(100.0 + WARM_S)
@@ -40,19 +40,19 @@ def test_new_pod_passes_its_phases_in_order() -> None:
 
 
 def test_pod_is_unschedulable_until_a_device_is_free() -> None:
-    cluster = a_cluster(replace(SETUP, replicas=4), replace(SETUP, name="other", replicas=0))
+    cluster = make_cluster(replace(SETUP, replicas=4), replace(SETUP, name="other", replicas=0))
     cluster.scale(1, 1, 10.0)
     waiting = cluster.live(1)[0]
     assert cluster.blocked(waiting) is PendingClass.UNSCHEDULABLE
     assert waiting.node is None
     cluster.scale(0, 3, 20.0)
-    live_through(cluster, 20.0, 30.0)
+    advance_stepwise(cluster, 20.0, 30.0)
     assert cluster.blocked(waiting) is PendingClass.NONE
     assert list(cluster.held_devices) == [3, 1]
 
 
 def test_devices_of_one_pod_come_from_one_node() -> None:
-    cluster = a_cluster(SETUP, replace(SETUP, name="large", replicas=0, devices=4), nodes=2)
+    cluster = make_cluster(SETUP, replace(SETUP, name="large", replicas=0, devices=4), nodes=2)
     cluster.scale(1, 2, 0.0)
     first, second = cluster.live(1)
     assert first.node is not None
@@ -61,13 +61,13 @@ def test_devices_of_one_pod_come_from_one_node() -> None:
 
 
 def test_pods_gather_on_the_fullest_node_that_has_their_weights() -> None:
-    cluster = a_cluster(SETUP, nodes=3)
+    cluster = make_cluster(SETUP, nodes=3)
     cluster.scale(0, 4, 0.0)
     assert len({pod.node for pod in cluster.pods}) == 1
 
 
 def test_elastic_node_wakes_for_a_pod_and_leaves_when_empty() -> None:
-    cluster = a_cluster(replace(SETUP, replicas=4), elastic_nodes=1)
+    cluster = make_cluster(replace(SETUP, replicas=4), elastic_nodes=1)
     assert [node.asleep for node in cluster.nodes] == [False, True]
     assert cluster.device_counts() == [8]
     cluster.scale(0, 5, 0.0)
@@ -75,7 +75,7 @@ def test_elastic_node_wakes_for_a_pod_and_leaves_when_empty() -> None:
     assert pod.scheduled_s == 100.0  # the node
     assert pod.ready_s == pytest.approx(100 + 1 + 40 + 20 + 32)  # image and weights as well
     cluster.scale(0, 4, 500.0)
-    live_through(cluster, 500.0, 501.0 + NODE_IDLE_S - 1)
+    advance_stepwise(cluster, 500.0, 501.0 + NODE_IDLE_S - 1)
     assert not cluster.nodes[1].asleep
     cluster.change(501.0 + NODE_IDLE_S)
     assert cluster.nodes[1].asleep
@@ -83,7 +83,9 @@ def test_elastic_node_wakes_for_a_pod_and_leaves_when_empty() -> None:
 
 
 def test_pod_waits_for_its_node_and_for_shared_weights() -> None:
-    cluster = a_cluster(replace(SETUP, replicas=0), replace(SETUP, name="other", replicas=0), nodes=0, elastic_nodes=1)
+    cluster = make_cluster(
+        replace(SETUP, replicas=0), replace(SETUP, name="other", replicas=0), nodes=0, elastic_nodes=1
+    )
     cluster.scale(0, 2, 0.0)
     cluster.change(10.0)
     cluster.scale(1, 1, 10.0)
@@ -96,13 +98,13 @@ def test_pod_waits_for_its_node_and_for_shared_weights() -> None:
     assert [pod.ready_s for pod in cluster.pods] == pytest.approx([193.0] * 4)
     cluster.scale(0, 0, 300.0)
     cluster.scale(1, 0, 300.0)
-    live_through(cluster, 300.0, 302.0 + NODE_IDLE_S)
+    advance_stepwise(cluster, 300.0, 302.0 + NODE_IDLE_S)
     cluster.scale(0, 1, 1000.0)
     assert cluster.pods[0].ready_s == pytest.approx(1193.0)
 
 
 def test_initial_pods_leave_no_pending_times_on_their_node() -> None:
-    cluster = a_cluster(replace(SETUP, replicas=3), nodes=0, elastic_nodes=1)
+    cluster = make_cluster(replace(SETUP, replicas=3), nodes=0, elastic_nodes=1)
     assert [pod.ready(0.0) for pod in cluster.pods] == [True] * 3
     assert all(pod.scheduled_s < pod.started_s < pod.serving_s < pod.ready_s for pod in cluster.pods)
     cluster.scale(0, 4, 1.0)
@@ -110,7 +112,7 @@ def test_initial_pods_leave_no_pending_times_on_their_node() -> None:
 
 
 def test_scale_down_order_matches_a_replicaset() -> None:
-    cluster = a_cluster(replace(SETUP, replicas=3))
+    cluster = make_cluster(replace(SETUP, replicas=3))
     cluster.scale(0, 5, 0.0)
     pods = cluster.pods
     order = []
@@ -122,7 +124,7 @@ def test_scale_down_order_matches_a_replicaset() -> None:
 
 
 def test_terminating_pod_finishes_its_requests() -> None:
-    cluster = a_cluster(replace(SETUP, replicas=2))
+    cluster = make_cluster(replace(SETUP, replicas=2))
     replica = cluster.pods[1].replica
     assert replica is not None
     request = Request(0.0, 10, 2000)  # 20 s
@@ -141,7 +143,7 @@ def test_terminating_pod_finishes_its_requests() -> None:
 
 
 def test_requests_beyond_the_grace_period_are_lost() -> None:
-    cluster = a_cluster(replace(SETUP, replicas=1, grace_s=5.0))
+    cluster = make_cluster(replace(SETUP, replicas=1, grace_s=5.0))
     replica = cluster.pods[0].replica
     assert replica is not None
     for _ in range(9):
@@ -156,7 +158,7 @@ def test_requests_beyond_the_grace_period_are_lost() -> None:
 
 
 def test_crash_loses_requests_and_restarts_on_the_same_node() -> None:
-    cluster = a_cluster(replace(SETUP, crash_every_s=3600.0))
+    cluster = make_cluster(replace(SETUP, crash_every_s=3600.0))
     pod = cluster.pods[0]
     first, node, crash_s = pod.replica, pod.node, pod.crash_s
     assert first is not None
@@ -164,7 +166,7 @@ def test_crash_loses_requests_and_restarts_on_the_same_node() -> None:
     ((_, lost),) = cluster.change(crash_s)
     assert [request.ending for request in lost] == [Ending.FAILED]
     assert (cluster.crashes, pod.ready(crash_s), pod.node) == (1, False, node)
-    live_through(cluster, crash_s, pod.ready_s)
+    advance_stepwise(cluster, crash_s, pod.ready_s)
     assert pod.ready_s == pytest.approx(crash_s + 10 + 30 + 2)
     assert pod.replica is not None
     assert pod.replica is not first
@@ -173,7 +175,7 @@ def test_crash_loses_requests_and_restarts_on_the_same_node() -> None:
 
 @pytest.mark.parametrize("replicas", [-1, 1001])
 def test_replicas_out_of_bounds_are_refused(replicas: int) -> None:
-    cluster = a_cluster()
+    cluster = make_cluster()
     with pytest.raises(ValueError, match=f"replicas of chat is {replicas}; allowed: 0 to 1000"):
         cluster.scale(0, replicas, 0.0)
     assert cluster.desired == [1]

@@ -31,7 +31,7 @@ def test_device_is_labelled_with_the_pod_that_holds_it() -> None:
     used = readings(DcgmExporter(simulation.cluster).render(0.0), gpus.FB_USED)
     (pod,) = simulation.fleet().pods
     assert [pod_of(labels) for labels, _ in used] == [("models", pod.name)] * 2 + [None] * 2
-    assert used[0][1] > 70_000  # MiB: the engine holds the memory though nobody asks
+    assert used[0][1] > 70_000  # MiB: the engine holds the memory even without requests
     assert used[2][1] < 10
     assert {labels["modelName"] for labels, _ in used} == {"NVIDIA H100 80GB HBM3"}
     assert len({gpus.device_of(labels) for labels, _ in used}) == 4

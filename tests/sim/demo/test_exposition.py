@@ -29,7 +29,7 @@ class Family:
     series: list[tuple[str, tuple[tuple[str, str], ...]]] = field(default_factory=list)  # sample name, labels
 
 
-# Labels whose values are not the model's to know: what was served, its settings, the Python that ran it.
+# Labels whose values depend on the recording: requests, settings, Python version.
 FREE = {"model_name", "implementation", "major", "minor", "patchlevel", "version"}
 
 
@@ -53,7 +53,7 @@ def families(text: str) -> list[Family]:
 
 
 def recorded(name: str) -> list[Family]:
-    """Read a recording without what the simulated page leaves out: the calls of endpoints other than completions."""
+    """Read a recording, and leave out calls of endpoints other than completions."""
     kept = families((RECORDED / name).read_text())
     for family in kept:
         family.series = [

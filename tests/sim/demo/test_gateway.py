@@ -13,8 +13,8 @@ from tests.sim.demo.scenarios import CHAT, make_scenario, silent
 AT_ZERO = replace(CHAT, deployment=replace(CHAT.deployment, replicas=0), patience_s=500.0)
 
 
-def router(simulation: Simulation) -> tuple[FloatColumn, FloatColumn]:
-    """Read the page as the adapters do: by the table of gateways."""
+def read_page(simulation: Simulation) -> tuple[FloatColumn, FloatColumn]:
+    """Read the page by the table of gateways, as the adapters do."""
     series: dict[str, list[tuple[dict[str, str], float]]] = {}
     for family in text_string_to_metric_families(gateway.render(simulation)):
         for sample in family.samples:
@@ -26,7 +26,7 @@ def router(simulation: Simulation) -> tuple[FloatColumn, FloatColumn]:
 def test_held_requests_count_once_under_two_names() -> None:
     simulation = Simulation(make_scenario(AT_ZERO), 0.0)
     simulation.advance(20.0)
-    waiting, arrivals = router(simulation)
+    waiting, arrivals = read_page(simulation)
     held = simulation.sim_workloads[0].router.held
     assert held > 10
     assert waiting.tolist() == arrivals.tolist() == [held]
@@ -36,7 +36,7 @@ def test_each_workload_has_its_own_queue() -> None:
     other = replace(AT_ZERO, model="org/b", deployment=replace(AT_ZERO.deployment, name="b", replicas=1))
     simulation = Simulation(make_scenario(AT_ZERO, other), 0.0)
     simulation.advance(20.0)
-    waiting, arrivals = router(simulation)
+    waiting, arrivals = read_page(simulation)
     assert waiting.tolist() == [simulation.sim_workloads[0].router.held, 0]
     assert arrivals.tolist() == [sim_workload.router.arrived for sim_workload in simulation.sim_workloads]
 
@@ -44,7 +44,7 @@ def test_each_workload_has_its_own_queue() -> None:
 def test_model_without_requests_has_no_series() -> None:
     simulation = Simulation(make_scenario(silent()), 0.0)
     simulation.advance(100.0)
-    waiting, arrivals = router(simulation)
+    waiting, arrivals = read_page(simulation)
     assert np.isnan(waiting).all()
     assert np.isnan(arrivals).all()
 

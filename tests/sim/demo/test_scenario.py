@@ -19,7 +19,7 @@ def compiled(made: Scenario) -> Compiled:
 
 
 def requests_per_s(workload: WorkloadSetup) -> float:
-    """What one full replica serves: a batch of requests takes their decode steps and their prefills."""
+    """Return the requests per second of one full replica, from decode steps and prefills of a batch."""
     profile, shape = workload.deployment.profile, workload.shape
     prompt, output = (lengths.median_tokens * np.exp(lengths.sigma**2 / 2) for lengths in (shape.prompt, shape.output))
     batch = profile.max_num_seqs
@@ -103,7 +103,7 @@ def test_every_objective_is_met_with_enough_replicas() -> None:
     simulation = Simulation(replace(made, pools=pools, workloads=plenty), 10 * 3600.0)
     simulation.advance(10 * 3600.0 + 300)
     attainment = {row.name: row.attainment for row in simulation.summary().workloads}
-    assert attainment.pop("models/playground-8b") is None  # nobody has asked it yet
+    assert attainment.pop("models/playground-8b") is None  # no requests yet
     assert min(attainment.values()) > 0.995, attainment
 
 

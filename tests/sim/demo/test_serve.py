@@ -1,4 +1,4 @@
-"""The world over real HTTP on loopback, with a clock that the test sets."""
+"""The simulation over real HTTP on loopback, with a manual clock."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -17,8 +17,8 @@ from autoscaler.sim.demo.simulation import Scenario
 from tests.sim.demo.scenarios import CHAT, WARM_S, make_scenario, silent
 
 
-class Hand:
-    """A clock that stands until it is set; sleeping lets others run and takes no time."""
+class ManualClock:
+    """A clock that is set by hand; sleeping yields to other tasks and takes no time."""
 
     def __init__(self) -> None:
         self.at_s = 1000.0
@@ -38,17 +38,17 @@ async def eventually(holds: Callable[[], bool]) -> None:
         if holds():
             return
         await asyncio.sleep(0.001)
-    raise TimeoutError("the world does not get there")
+    raise TimeoutError("the simulation does not get there")
 
 
 class Stage:
-    """A running world, its clock, and a client."""
+    """A running simulation, its clock, and a client."""
 
-    def __init__(self, fleet: SimulatedFleet, clock: Hand, client: aiohttp.ClientSession) -> None:
+    def __init__(self, fleet: SimulatedFleet, clock: ManualClock, client: aiohttp.ClientSession) -> None:
         self.fleet, self.clock, self.client = fleet, clock, client
 
     async def until(self, at_s: float) -> None:
-        """Let the world come to `at_s`, ports included."""
+        """Advance the simulation to `at_s`, including its ports."""
         self.clock.at_s = at_s
         await eventually(lambda: self.fleet.simulation.now_s >= at_s)
         await asyncio.sleep(0.01)
@@ -66,14 +66,14 @@ class Stage:
             return answer.status, await answer.text()
 
 
-async def staged(world: Scenario) -> AsyncIterator[Stage]:
-    clock = Hand()
+async def staged(scenario: Scenario) -> AsyncIterator[Stage]:
+    clock = ManualClock()
     async with (
         aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as client,
-        SimulatedFleet(world, clock) as fleet,
+        SimulatedFleet(scenario, clock) as fleet,
         asyncio.TaskGroup() as tasks,
     ):
-        running = tasks.create_task(fleet.run(), name="world")
+        running = tasks.create_task(fleet.run(), name="simulation")
         yield Stage(fleet, clock, client)
         running.cancel()
 
@@ -193,8 +193,8 @@ async def test_slow_simulation_logs_once_yields_and_catches_up(quiet_stage: Stag
         await quiet_stage.until(quiet_stage.clock.at_s)
         assert quiet_stage.fleet.behind_s == 0
     assert [(entry["log_level"], entry["event"]) for entry in logged] == [
-        ("warning", "the simulated world cannot keep up: choose a lower speed"),
-        ("info", "the simulated world keeps up again"),
+        ("warning", "the simulation cannot keep up: choose a lower speed"),
+        ("info", "the simulation keeps up again"),
     ]
 
 
@@ -212,7 +212,7 @@ async def test_closing_frees_every_port() -> None:
 
 async def test_simulation_is_unavailable_before_it_is_opened() -> None:
     with pytest.raises(RuntimeError, match="use it as `async with`"):
-        SimulatedFleet(make_scenario(), Hand()).fleet()
+        SimulatedFleet(make_scenario(), ManualClock()).fleet()
 
 
 async def test_simulation_follows_a_compressed_clock() -> None:

@@ -85,7 +85,7 @@ def test_terminating_pod_holds_its_gpu_until_it_is_empty() -> None:
     assert terminating is not None
     held = terminating.held
     simulation.advance(70.0)
-    assert 0 < terminating.held < held  # nothing new is sent to it
+    assert 0 < terminating.held < held  # it receives no new requests
     simulation.advance(120.0)
     assert pods_of(simulation.fleet()) == [(True, False)]
     assert simulation.summary().workloads[0].failed == 0
@@ -178,7 +178,7 @@ def test_requests_at_zero_are_served_after_the_cold_start() -> None:
     assert simulation.sim_workloads[0].router.held == 0
     assert row.given_up == row.rejected == 0
     assert row.attainment_ttft is not None
-    assert 0.5 < row.attainment_ttft < 0.95  # those who waited for the start missed theirs
+    assert 0.5 < row.attainment_ttft < 0.95  # requests that waited for the start missed it
 
 
 def test_gpu_hours_run_from_binding_to_the_end() -> None:

@@ -41,7 +41,7 @@ def test_unanswered_request_meets_nothing(ending: Ending, objective: Objective) 
 
 @pytest.mark.parametrize("objective", [Objective(1.0, 0.1), Objective(1.0), Objective(math.nan, 0.1), Objective()])
 def test_demo_and_laboratory_score_requests_alike(objective: Objective) -> None:
-    """Two were lost with their engine after a first token, one of them in time; one was before it."""
+    """Two requests were lost with their engine after a first token, one of them in time; one before it."""
     finished = [ended(0.5, 0.05), ended(2.0, 0.05), ended(0.5, 0.2), ended(0.5, 0.0, tokens=1)]
     lost = [ended(ttft_s, 0.01, Ending.FAILED) for ttft_s in (0.5, 2.0, math.nan)]
     score = Score(objective)

@@ -1,7 +1,7 @@
-"""The engine model beside two recorded runs of the real server: the same requests, at the same moments.
+"""The engine model compared with two recorded runs of the real server, with the same requests.
 
-The profile is fitted by hand to one run: two token gaps (9.1 ms with two running, 10.7 ms with four) give the step and
-its growth, the TTFT without a queue gives the prefill. The other run, at four times the slots, then has no free number.
+The profile is fitted by hand to one run. Two token gaps (9.1 ms with two running, 10.7 ms with four) give the step and
+its growth. The TTFT without a queue gives the prefill. The other run, with four times the slots, has no free parameter.
 """
 
 import gzip
@@ -58,7 +58,7 @@ def value(text: str, name: str) -> float:
 
 
 def both(name: str, profile: Profile, prompt_tokens: int) -> tuple[Run, Run]:
-    """Return what the real server did and what the model does with the same requests."""
+    """Return the recorded run, and the simulated run with the same requests."""
     clients = sorted(lines(f"{name}-clients.jsonl"), key=lambda client: float(str(client["t"])))
     scrapes = list(lines(f"{name}-timeseries.jsonl.gz"))
     texts = [str(scrape["text"]) for scrape in scrapes]
@@ -114,7 +114,7 @@ def test_profile_follows_another_recording_bound_by_kv_cache() -> None:
 
 
 def test_aborts_by_sleep_appear_in_the_recorded_metrics() -> None:
-    """Eight requests of 400 tokens, four of them waiting, when the engine is put to sleep in `sleeping.prom`."""
+    """In `sleeping.prom`, eight requests of 400 tokens run or wait (four each) when the engine goes to sleep."""
     text = (RECORDED / "sleeping.prom").read_text()
     replica = Replica(FITTED, 0.0)
     for _ in range(8):
@@ -141,7 +141,7 @@ def test_aborts_by_sleep_appear_in_the_recorded_metrics() -> None:
         assert histogram.total == pytest.approx(value(text, f"{name}_sum"), rel=0.15, abs=0.01), name
     assert its.finished_abort == 8
     assert its.http_ok == its.http.count == its.http_fine.count == 8
-    # The abort comes as one more gap to those who had tokens.
+    # The abort is one more gap for requests with tokens.
     assert its.token_gap.count == its.generation_tokens
     assert value(text, "inter_token_latency_seconds_count") == value(text, "generation_tokens_total")
     assert its.prompt_tokens == pytest.approx(value(text, "prompt_tokens_total"), rel=0.1)

@@ -1,5 +1,4 @@
-"""The engine model against closed forms, against a slow model that takes one step after the other, and against what
-the recorded server did."""
+"""The engine model compared with closed forms, with a slow step-by-step model, and with the recorded server."""
 
 import math
 from collections import Counter
@@ -83,7 +82,7 @@ def test_long_prompt_is_chunked_and_slows_decoding() -> None:
 
 
 def test_request_waits_when_the_token_budget_is_used_up() -> None:
-    """Three prompts of 150 tokens, 100 a step of 0.11 s: each waits until a step has some left for it."""
+    """Three prompts of 150 tokens, 100 per step of 0.11 s: each waits until a step has tokens left."""
     replica = Replica(replace(PLAIN, prompt_token_s=1e-3, max_batched_tokens=100), 0.0)
     requests = [Request(0.0, 150, 50) for _ in range(3)]
     for request in requests:
@@ -118,10 +117,10 @@ def test_no_request_waits_with_more_slots_than_requests() -> None:
 
 
 def slow(profile: Profile, requests: list[Request], until_s: float) -> tuple[list[tuple[float, float]], int]:
-    """The same engine, one step at a time and in the plainest way: (first token, end) of each, tokens made."""
+    """Simulate the same engine one step at a time; return (first token, end) of each request, and the tokens."""
     clock, due, waiting, running, made = 0.0, list(requests), [], [], 0
     left = {id(r): r.prompt_tokens for r in requests}
-    done: dict[int, list[float]] = {id(r): [] for r in requests}  # moment of each token
+    done: dict[int, list[float]] = {id(r): [] for r in requests}  # time of each token
     while clock < until_s:
         while due and due[0].arrived_s <= clock:
             waiting.append(due.pop(0))
@@ -252,7 +251,7 @@ def test_full_kv_cache_preempts_while_slots_are_free() -> None:
     ended = replica.take_ended()
     assert [r.ending for r in ended] == [Ending.FINISHED] * 30
     metrics = replica.metrics
-    # The work that preemption wasted is in no counter: each prompt counts once, each token once.
+    # No counter shows the work wasted by preemption: each prompt and each token counts once.
     assert metrics.prompt_tokens == metrics.prefix_cache_queries == 30 * 340
     assert metrics.generation_tokens == 30 * 500
     assert metrics.ttft.count == 30
@@ -268,7 +267,7 @@ def test_kv_usage_does_not_show_a_queue_for_slots() -> None:
 
 
 def test_latency_histograms_lag_the_load_by_the_queue() -> None:
-    """Waiting x tokens per request / token rate tells the wait at once; the histograms tell it when it is over."""
+    """Waiting x tokens per request / token rate gives the wait at once; histograms show it when it is over."""
     replica = Replica(PLAIN, 0.0)
     burst = [Request(10.0, 10, 400) for _ in range(40)]
     replica.advance(10.0)

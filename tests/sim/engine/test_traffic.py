@@ -32,7 +32,7 @@ def test_arrivals_are_a_poisson_process_of_the_stated_rate() -> None:
     assert np.all(np.diff(times) >= 0)
     assert len(times) == pytest.approx(2.0 * DAY_S, rel=4 / np.sqrt(2.0 * DAY_S))  # within four standard deviations
     counts = np.bincount((times // 10).astype(int), minlength=DAY_S // 10)
-    assert counts.var() / counts.mean() == pytest.approx(1.0, abs=0.06)  # as a Poisson count's
+    assert counts.var() / counts.mean() == pytest.approx(1.0, abs=0.06)  # as for Poisson counts
 
 
 def test_the_rate_follows_the_day_between_full_hours() -> None:

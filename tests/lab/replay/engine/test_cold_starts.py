@@ -14,7 +14,7 @@ PLACES = {"warm": (False, True), "shared": (False, False), "fresh": (True, False
 
 
 def case(uncached_s: float = float("nan")) -> Case:
-    return synthetic.study(synthetic.poisson([1.0], 60.0), cold_start_s=60.0, cold_start_uncached_s=uncached_s)
+    return synthetic.case_of(synthetic.poisson([1.0], 60.0), cold_start_s=60.0, cold_start_uncached_s=uncached_s)
 
 
 def begun(of: Case, kind: str, duration_factor: float = 1.0, now_s: float = 0.0, node: Node | None = None) -> Start:
@@ -37,7 +37,7 @@ def test_every_start_is_cached_without_a_fresh_node_time() -> None:
 def test_fresh_node_starts_up_and_a_used_one_only_fetches() -> None:
     fresh, shared, warm = (begun(case(uncached_s=240.0), kind) for kind in ("fresh", "shared", "warm"))
     assert (fresh.ready_s, warm.ready_s) == (240.0, 60.0)
-    # Of node 99.5 s more, image 60 s and weights 16 GB at 1.5 GB/s, 170.2 s in all, the weights are 10.7 s.
+    # A fresh node adds 170.2 s: node 99.5 s, image 60 s, and 10.7 s for weights of 16 GB at 1.5 GB/s.
     assert shared.ready_s == pytest.approx(60 + 180 * 10.7 / 170.2, rel=1e-2)
     assert fresh.scheduled_s == pytest.approx(240 * 100 / 210, rel=0.01)
     assert fresh.started_s == pytest.approx(240 * 161 / 210, rel=0.01)
@@ -55,7 +55,7 @@ def test_duration_factor_scales_every_phase() -> None:
 
 def test_replica_waits_for_weights_that_its_node_fetches() -> None:
     node, of = Node(8), case(uncached_s=240.0)
-    node.models["small"] = 0.0  # as a pool notes it when it places the first
+    node.models["small"] = 0.0  # as a pool records it for the first placement
     first = begun(of, "fresh", now_s=10.0, node=node)
     second = begun(of, "warm", now_s=20.0, node=node)
     assert (second.scheduled_s, second.started_s, second.ready_s) == (first.scheduled_s, first.started_s, 250.0)

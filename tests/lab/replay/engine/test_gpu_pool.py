@@ -5,8 +5,8 @@ import pytest
 from autoscaler.lab.replay.engine.gpu_pool import GpuClaim, GpuPool, Placement
 
 
-class Asked:
-    """Claims by name, and who was granted when."""
+class Claims:
+    """Claims by name, and the times of their assignments."""
 
     def __init__(self, gpus: float, node_gpus: float = 8) -> None:
         self.pool = GpuPool(gpus, node_gpus)
@@ -30,7 +30,7 @@ class Asked:
 
 
 def test_gpus_are_assigned_first_come_first_served() -> None:
-    asked = Asked(2)
+    asked = Claims(2)
     for name in "abcd":
         asked.ask(name, 1, now_s=1.0)
     assert asked.on_assigned == [("a", 1.0), ("b", 1.0)]
@@ -42,7 +42,7 @@ def test_gpus_are_assigned_first_come_first_served() -> None:
 
 
 def test_small_replicas_do_not_overtake_a_large_one() -> None:
-    asked = Asked(4)
+    asked = Claims(4)
     asked.ask("half", 2, now_s=0.0)
     asked.ask("large", 4, now_s=1.0)
     asked.ask("small", 1, now_s=2.0)
@@ -54,7 +54,7 @@ def test_small_replicas_do_not_overtake_a_large_one() -> None:
 
 
 def test_withdrawn_claim_lets_the_next_one_in() -> None:
-    asked = Asked(4)
+    asked = Claims(4)
     asked.ask("half", 2, now_s=0.0)
     asked.ask("large", 4, now_s=1.0)
     asked.ask("small", 1, now_s=2.0)
@@ -65,7 +65,7 @@ def test_withdrawn_claim_lets_the_next_one_in() -> None:
 
 @pytest.mark.parametrize(("gpus", "places"), [(1 / 7, 56), (2 / 7, 28), (0.25, 32), (0.5, 16)])
 def test_slices_fill_every_gpu_despite_rounding(gpus: float, places: int) -> None:
-    asked = Asked(8)
+    asked = Claims(8)
     for number in range(places + 1):
         asked.ask(str(number), gpus, now_s=0.0)
     assert len(asked.on_assigned) == places
@@ -76,7 +76,7 @@ def test_slices_fill_every_gpu_despite_rounding(gpus: float, places: int) -> Non
 
 
 def test_first_replica_leaves_image_and_weights_on_its_node() -> None:
-    asked = Asked(16)
+    asked = Claims(16)
     asked.ask("first", 1, now_s=0.0, model="chat")
     asked.ask("same", 1, now_s=0.0, model="chat")
     asked.ask("other", 1, now_s=0.0, model="code")
@@ -89,7 +89,7 @@ def test_first_replica_leaves_image_and_weights_on_its_node() -> None:
 
 
 def test_placement_prefers_weights_then_the_fullest_node() -> None:
-    asked = Asked(24)
+    asked = Claims(24)
     for number in range(6):
         asked.ask(f"a{number}", 1, now_s=0.0, model="a")
     asked.ask("b0", 4, now_s=0.0, model="b")  # two left on the first node
@@ -104,12 +104,12 @@ def test_placement_prefers_weights_then_the_fullest_node() -> None:
 
 
 def test_replica_fits_into_one_node_or_waits() -> None:
-    asked = Asked(12)
+    asked = Claims(12)
     for name in "abc":
         asked.ask(name, 4, now_s=0.0)
     asked.ask("d", 4, now_s=1.0)
     assert [name for name, _ in asked.on_assigned] == ["a", "b", "c"]
-    apart = Asked(12)
+    apart = Claims(12)
     for name in "abc":
         apart.ask(name, 5, now_s=0.0)
     assert [name for name, _ in apart.on_assigned] == ["a"]  # three are left here, four there

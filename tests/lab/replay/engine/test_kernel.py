@@ -1,4 +1,4 @@
-"""The compiled engine model beside the plain one of `replica.py`: request by request and counter by counter."""
+"""The compiled engine model compared with `sim.engine.replica`, request by request and counter by counter."""
 
 import math
 from collections.abc import Callable
@@ -57,7 +57,7 @@ def compiled(profile: Profile, trace: Trace, replicas: int, patience_s: float, s
 def plain(
     profile: Profile, trace: Trace, replicas: int, patience_s: float, end_s: float
 ) -> tuple[list[Request], list[Replica]]:
-    """Serve it with the plain model behind the plain router."""
+    """Serve a trace with the plain model behind the plain router."""
     router, servers = Router(), [Replica(profile, 0.0) for _ in range(replicas)]
     requests = [
         Request(float(at_s), int(prompt), int(output), patience_s)
@@ -153,7 +153,7 @@ def test_result_is_independent_of_the_step_size(patience_s: float, seed: int) ->
 
 @settings(max_examples=60)
 @given(
-    # Not at the very same moment: then the second may miss the step that begins, in one model and not in the other.
+    # Never at the same time, where the second request may miss the step that begins, in one of the models.
     rows=st.lists(st.tuples(st.floats(1e-6, 1.0), st.integers(1, 900), st.integers(1, 120)), min_size=1, max_size=60),
     replicas=st.integers(1, 3),
     patience_s=st.sampled_from([0.3, 5.0, math.inf]),
@@ -172,7 +172,7 @@ def test_kernel_and_plain_engine_agree_on_random_requests(
 
 
 def test_gaps_of_growing_steps_are_counted_one_by_one() -> None:
-    """One event in the model, 3,000 steps in the histogram: from 10 to 16 ms and more, over three buckets."""
+    """One event in the model is 3,000 steps in the histogram: from 10 to over 16 ms, in three buckets."""
     profile = replace(ROOMY, step_s=0.008, sequence_s=0.0, kv_token_s=1e-5)
     trace = Trace("one", np.zeros(1), np.array([100]), np.array([3001]), 100.0)
     state = compiled(profile, trace, 1, math.inf, [500.0])
@@ -183,8 +183,8 @@ def test_gaps_of_growing_steps_are_counted_one_by_one() -> None:
     assert state.replicas["itl_sum_s"][0] == pytest.approx(gaps.sum())
 
 
-def estimate_replica_s(least: bool, serving: list[list[int]], arrivals: int) -> tuple[EngineState, Records]:
-    """Let requests come while the given replicas serve, one list after the other, ten seconds each."""
+def serve(least: bool, serving: list[list[int]], arrivals: int) -> tuple[EngineState, Records]:
+    """Serve arrivals with the given lists of replicas, ten seconds each."""
     trace = Trace("t", np.arange(arrivals) + 0.5, np.full(arrivals, 10), np.full(arrivals, 1000), arrivals + 1.0)
     state, engine, gateway = (
         EngineState.create(trace, ROOMY, 4),
@@ -202,14 +202,14 @@ def estimate_replica_s(least: bool, serving: list[list[int]], arrivals: int) -> 
 
 @pytest.mark.parametrize("least", [True, False])
 def test_requests_spread_over_serving_replicas(least: bool) -> None:
-    state, _ = estimate_replica_s(least, [[0, 1, 3]], arrivals=9)
+    state, _ = serve(least, [[0, 1, 3]], arrivals=9)
     assert state.replicas["held"].tolist() == [3, 3, 0, 3]
 
 
 def test_gateway_holds_requests_and_drops_those_that_left() -> None:
-    state, gateway = estimate_replica_s(True, [[], []], arrivals=15)
+    state, gateway = serve(True, [[], []], arrivals=15)
     assert gateway["held"][0] == 15
-    state, gateway = estimate_replica_s(True, [[], [], [], [2]], arrivals=15)
+    state, gateway = serve(True, [[], [], [], [2]], arrivals=15)
     assert gateway["held"][0] == 0
     assert state.replicas["held"].tolist() == [
         0,
@@ -222,5 +222,5 @@ def test_gateway_holds_requests_and_drops_those_that_left() -> None:
 
 def test_code_compiles_without_a_writable_cache() -> None:
     names: dict[str, Callable[[int], int]] = {}
-    exec("def double(number):\n    return 2 * number", names)  # of no file, so there is no place beside it
+    exec("def double(number):\n    return 2 * number", names)  # without a file there is no place for a cache
     assert compiling(names["double"])(21) == 42

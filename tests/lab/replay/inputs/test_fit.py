@@ -1,4 +1,4 @@
-"""Profiles fitted to recordings: of the engine model, whose constants are known, and of the real server."""
+"""Profiles fitted to recordings of the engine model, whose constants are known, and of the real server."""
 
 from dataclasses import replace
 
@@ -73,7 +73,7 @@ def test_fit_finds_the_constants_of_a_known_engine(seed: int) -> None:
     assert found.profile.step_s == pytest.approx(KNOWN.step_s, rel=0.1)
     assert found.profile.kv_token_s == pytest.approx(KNOWN.kv_token_s, rel=0.1)
     assert found.profile.prompt_token_s == pytest.approx(KNOWN.prompt_token_s, rel=0.1)
-    # The share of the batch is small and hard to tell from the rest; a step of the usual batch is what counts.
+    # The term of the batch is small and hard to separate, so the step of a usual batch is compared.
     assert usual_step_s(found.profile) == pytest.approx(usual_step_s(KNOWN), rel=0.03)
     assert found.profile.kv_capacity_tokens == KNOWN.kv_capacity_tokens
     assert found.profile.max_model_len == KNOWN.max_model_len
@@ -93,7 +93,7 @@ def test_slots_are_known_only_when_requests_waited() -> None:
 @pytest.mark.parametrize(
     ("seen", "slots", "taken"),
     [
-        (256, None, 2048),  # short prompts fill no step: the least of vLLM's defaults
+        (256, None, 2048),  # short prompts fill no step: the smaller default of vLLM
         (4096, None, 4096),
         (16_384, None, 8192),  # a prompt counts as a whole in its last step, however many steps computed it
         (float("inf"), None, 8192),
@@ -120,7 +120,7 @@ def test_restart_costs_one_interval_only() -> None:
 
 
 def test_repeated_run_after_a_restart_gives_the_same_profile() -> None:
-    """Preempted requests are counted on both sides of it, and nobody came back into the batch over it."""
+    """Preempted requests count on both sides of the restart, and none re-enters the batch across it."""
     once = recording("kv-bound")
     twice = replace(once, **{name: np.concatenate([value, value]) for name, value in columns(once).items()})
     twice = replace(twice, time_s=np.concatenate([once.time_s, once.time_s + once.time_s[-1] + 10.0]))
@@ -157,14 +157,15 @@ def test_distant_scrapes_are_refused(every: int) -> None:
     with pytest.raises(ValueError, match=f"busy scrapes are {every} s apart; allowed: at most 5 s, better 2 s or less"):
         fit(thinned(recorded(KNOWN, 2.0, 1200.0, seed=1), every))
     with pytest.raises(ValueError, match=f"busy scrapes are {every} s apart"):
-        fit(thinned(recording("load"), every))  # not: too few intervals, for a longer recording would not help
+        # not the error of too few intervals, since a longer recording would not help
+        fit(thinned(recording("load"), every))
 
 
 def test_scrapes_beyond_two_seconds_give_a_warning() -> None:
     close, far = (fit(thinned(recorded(KNOWN, 2.0, 1200.0, seed=1), every)) for every in (2, 5))
     assert (close.apart_s, close.doubts) == (2.0, [])
     assert far.doubts == ["busy scrapes are 5 s apart: single constants are unsure; better 2 s or less"]
-    assert usual_step_s(far.profile) == pytest.approx(usual_step_s(KNOWN), rel=0.05)  # their sum holds
+    assert usual_step_s(far.profile) == pytest.approx(usual_step_s(KNOWN), rel=0.05)  # their sum is right
     (late,) = fit(thinned(recording("load"), 3)).doubts
     assert late.startswith("busy scrapes are 3 s apart")
 

@@ -103,7 +103,7 @@ def test_gap_without_counters_has_no_replica_and_no_request() -> None:
 
 
 def test_gap_with_counters_keeps_the_replicas_before_it() -> None:
-    """Ten minutes without a scrape, which begin and end within a step; a third replica comes after it."""
+    """Ten minutes without a scrape begin and end within a step; a third replica appears after them."""
     at_s = np.concatenate([np.arange(7.0, 600.0, 15.0), np.arange(1207.0, 1800.0, 15.0)])
     alike = dict.fromkeys(COUNTERS, 2 * at_s)
     engines = [EngineSeries(pod, at_s, np.ones(len(at_s)), np.zeros(len(at_s)), **alike) for pod in "ab"]
@@ -169,7 +169,7 @@ def test_breach_time_is_unknown_without_both_histograms() -> None:
 def test_recorded_replicas_are_ready_when_they_were() -> None:
     counts = np.repeat([1.0, 3.0, 1.0], 40)
     history = past(counts, np.ones(120))
-    case = synthetic.study(synthetic.trace(np.arange(100) * 18.0, duration_s=1800.0))
+    case = synthetic.case_of(synthetic.trace(np.arange(100) * 18.0, duration_s=1800.0))
     outcome = run(case, RecordedScaler(history, 60.0))
     at, ready = outcome.timeline[:, 0], outcome.timeline[:, 2]
     assert ready[(at > 660) & (at < 1140)].tolist() == [3.0] * int(((at > 660) & (at < 1140)).sum())

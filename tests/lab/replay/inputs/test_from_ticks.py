@@ -103,7 +103,7 @@ def test_held_requests_are_not_compared_across_a_gap(tmp_path: Path) -> None:
 
 
 def test_ticks_without_a_rate_are_a_gap(tmp_path: Path) -> None:
-    """Nobody could be scraped for an hour; the two replicas were there."""
+    """No pod could be scraped for an hour, but the two replicas existed."""
     lines = [rated(5.0 * tick, 5.0) if not 360 <= tick < 1080 else line(5.0 * tick) for tick in range(1440)]
     for each in lines[360:1080]:
         each["inputs"] = UNKNOWN
@@ -167,7 +167,7 @@ def test_tick_with_a_missed_scrape_adds_no_requests(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("per_s", "tick_s"), [(0.05, 5), (0.3, 5), (1.0, 15)])
 def test_all_requests_of_a_quiet_service_are_found(tmp_path: Path, per_s: float, tick_s: int) -> None:
-    """What is held is of the moment, and the rate of what ended is smeared over the last minute."""
+    """Held requests are instantaneous, while the rate of finished ones is smeared over the last minute."""
     rng = np.random.default_rng(1)
     lasted_s = 14_400
     came = np.sort(rng.random(rng.poisson(per_s * lasted_s)) * lasted_s)

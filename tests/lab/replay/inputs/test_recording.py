@@ -1,4 +1,4 @@
-"""Recordings: what is read of the real ones, and what broken ones get."""
+"""Reading of recordings: real ones, and broken ones."""
 
 import gzip
 import json
@@ -142,7 +142,7 @@ def test_cached_prompt_tokens_are_read(tmp_path: Path) -> None:
 
 
 def test_decompression_stops_at_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The limit itself is too large to be met in a test."""
+    """The real limit is too large for a test."""
     monkeypatch.setattr(recordings, "MOST_BYTES", 3_000_000)
     path = packed(tmp_path / "run.jsonl.gz", line(1) + (" " * 999_999 + "\n") * 9)
     assert path.stat().st_size < 50_000

@@ -1,4 +1,4 @@
-"""Reading and reshaping traces; what hostile files get."""
+"""Reading and transforming traces, and refusing hostile files."""
 
 import gzip
 import os
@@ -117,7 +117,7 @@ def test_truncated_gzip_of_whole_lines_is_refused(tmp_path: Path) -> None:
 
 
 def test_endless_file_is_stopped_at_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bounds themselves are too large to be met in a test."""
+    """The real limits are too large for a test."""
     path = written(tmp_path, gzip.compress(HEADER.encode() + b"1,1,1\n" * 500_000), "bomb.csv.gz")
     assert path.stat().st_size < 20_000
     monkeypatch.setattr(trace_file, "MOST_BYTES", 2_000_000)

@@ -17,7 +17,7 @@ def fail(_shared: int) -> int:
 
 
 def grow(start: int, rounds: int) -> Search[list[int]]:
-    """Ask for two products of what the round before gave, so many times."""
+    """Request two products of the previous results, for several rounds."""
 
     def steps() -> Generator[list[Call], Any, list[int]]:
         numbers = [start, start + 1]

@@ -63,7 +63,7 @@ def test_every_item_is_called_with_the_shared_value(workers: int) -> None:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_progress_of_a_call_arrives_before_its_result(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweep_, "PROGRESS_PERIOD_S", 0.2)  # of this process; a worker waits for half a second
+    monkeypatch.setattr(sweep_, "PROGRESS_PERIOD_S", 0.2)  # in this process; a worker waits for half a second
     on_progress: list[tuple[int, float]] = []
     results = sweep(tell_of_itself, 0.6, [1, 1], workers, on_progress=lambda *word: on_progress.append(word))
     for place, _ in results:
@@ -131,20 +131,20 @@ list(sweep(wait_long, Path({str(tmp_path)!r}), [1, 2], 2))
         while len(list(tmp_path.iterdir())) < 2:
             time.sleep(0.05)
         process.kill()
-        process.communicate(timeout=30)  # until nobody holds its standard error any more
+        process.communicate(timeout=30)  # until no process holds its standard error any more
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
 
 
 def test_missing_ray_is_named_with_its_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)  # as where it is not installed
+    monkeypatch.setitem(sys.modules, "ray", None)  # as if it were not installed
     with pytest.raises(RuntimeError, match=r"pip install 'vllm-autoscaler\[ray\]'"):
         list(sweep(multiply, 3, [1], ray=True))
 
 
 def fake_ray(init: Callable[[], None]) -> SimpleNamespace:
-    """A Ray that is not connected yet, and whose `init` does what it is told to."""
+    """A fake Ray without a connection, whose `init` is the given function."""
     return SimpleNamespace(is_initialized=lambda: False, init=lambda log_to_driver: init())
 
 
