@@ -54,7 +54,7 @@ from autoscaler.lab.replay.policy_scaler import PolicyScaler
 from autoscaler.lab.replay.run import run
 from autoscaler.lab.replay.score import compute_score
 from autoscaler.sim.engine.profile_file import find
-from bench.studies.cases import anywhere, found, generated, sized
+from bench.studies.cases import clip_window, generate_traces, load_traces, scale_to_size
 
 SLOPE = 0.12
 """Measured with 0.5 to 1 of the error budget as the goal."""
@@ -130,7 +130,7 @@ OFF: dict[str, tuple[tuple[Any, str, Any], ...]] = {
 
 
 @contextlib.contextmanager
-def switched(settings: tuple[tuple[Any, str, Any], ...]) -> Iterator[None]:
+def switched_off(settings: tuple[tuple[Any, str, Any], ...]) -> Iterator[None]:
     before = [(module, name, getattr(module, name)) for module, name, _ in settings]
     for module, name, value in settings:
         setattr(module, name, value)
@@ -144,24 +144,24 @@ def switched(settings: tuple[tuple[Any, str, Any], ...]) -> Iterator[None]:
 def cases(folder: Path | None, given: argparse.Namespace) -> Iterator[Case]:
     _, replica_spec = find(given.profile)
     goal = goal_from_policy(load_policies().policies["interactive"])
-    for models in found(folder) if folder else generated():
+    for models in load_traces(folder) if folder else generate_traces():
         start_s, end_s = given.start * 3600, min(given.end * 3600, models[0].duration_s)
         within = transform.clip_all(models, start_s, end_s) if start_s < end_s else []
         if len(within) != 1:
             continue
         for seed in given.seeds:
-            (model,) = anywhere(within, given.window * 3600, seed)
+            (model,) = clip_window(within, given.window * 3600, seed)
             fitting, _ = transform.truncate(model, replica_spec.profile.max_model_len)
             case = Case(
                 fitting, replica_spec.profile, goal, given.cold_start, gpus_per_replica=replica_spec.gpus, seed=seed
             )
             if given.scale is None:
-                yield sized(fitting, given.size, case, given.max_requests)
+                yield scale_to_size(fitting, given.size, case, given.max_requests)
             else:
                 yield with_start_replicas(replace(case, trace=transform.scale(fitting, given.scale, seed)))
 
 
-def in_all(results: Sequence[dict[str, Any]], attainment: float) -> Iterator[str]:
+def summarize_ideas(results: Sequence[dict[str, Any]], attainment: float) -> Iterator[str]:
     """Yield a line for each idea over all cases: cases that met the goal, points missed, relative GPU-hours."""
     whole = {(row["trace"], row["seed"]): row["gpu_hours"] for row in results if row["without"] == "nothing"}
     for idea in dict.fromkeys(row["without"] for row in results):
@@ -203,7 +203,7 @@ def main() -> None:
     for case in cases(given.traces, given):
         allowed, whole = 1 - case.goal.attainment, math.nan
         for idea in dict.fromkeys(("nothing", *given.without)):
-            with switched(OFF[idea]):
+            with switched_off(OFF[idea]):
                 row = compute_score(case, run(case, PolicyScaler(case, policy)))
             at_goal = row.gpu_hours * max((1 - row.attainment) / allowed, 0.01) ** SLOPE
             whole = at_goal if idea == "nothing" else whole
@@ -227,7 +227,7 @@ def main() -> None:
     if given.json:
         print(json.dumps(results))
     else:
-        print(*in_all(results, goal_from_policy(policy).attainment), sep="\n")
+        print(*summarize_ideas(results, goal_from_policy(policy).attainment), sep="\n")
 
 
 if __name__ == "__main__":

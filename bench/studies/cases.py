@@ -18,7 +18,7 @@ from autoscaler.sim.engine.traffic import Bursts, Lengths, Shape
 CLOSE = 1.15  # accepted ratio of the mean count to the size
 
 
-def generated() -> list[list[Trace]]:
+def generate_traces() -> list[list[Trace]]:
     """Generate half an hour with a ramp, and one with bursts."""
     lengths = Lengths(600, 0.8, 4000), Lengths(120, 0.8, 1000)
     ramp = Shape(2.0, *lengths, day=(1.0, 7.0) + (1.0,) * 22)
@@ -26,7 +26,7 @@ def generated() -> list[list[Trace]]:
     return [[transform.generate(name, shape, 1800.0, seed=11)] for name, shape in (("ramp", ramp), ("bursts", burst))]
 
 
-def found(folder: Path) -> Iterator[list[Trace]]:
+def load_traces(folder: Path) -> Iterator[list[Trace]]:
     """Load every trace of a folder, and skip tables without requests. Raises ValueError if there is no trace."""
     if not folder.is_dir():
         raise ValueError(f"{folder}: no such folder")
@@ -44,7 +44,7 @@ def found(folder: Path) -> Iterator[list[Trace]]:
         raise ValueError(f"{folder}: no trace in it, a *.csv or *.csv.gz with {','.join(trace_file.COLUMNS)}")
 
 
-def anywhere(models: Sequence[Trace], window_s: float, seed: int) -> Sequence[Trace]:
+def clip_window(models: Sequence[Trace], window_s: float, seed: int) -> Sequence[Trace]:
     """Clip the traces of all models to a window that begins at a random request of the seed.
 
     Models without a request in it are left out; shorter traces stay whole.
@@ -57,7 +57,7 @@ def anywhere(models: Sequence[Trace], window_s: float, seed: int) -> Sequence[Tr
     return transform.clip_all(models, start_s, min(start_s + window_s, duration_s))
 
 
-def sized(trace: Trace, size: float, case: Case, most_requests: int) -> Case:
+def scale_to_size(trace: Trace, size: float, case: Case, most_requests: int) -> Case:
     """Scale a trace until the mean count of the lower bound is about `size`; clip it to `most_requests`."""
     prefill_s, decode_s = request_work_s(case)
     factor = size / max(float((prefill_s + decode_s).sum()) / trace.duration_s, 1e-12)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from autoscaler.lab import report
 from autoscaler.lab.compare.result import OURS
-from autoscaler.lab.report.charts import RIGHT, WIDTH, colours, picture
+from autoscaler.lab.report.charts import RIGHT, WIDTH, css_classes, picture
 from autoscaler.lab.report.format import amount
 from autoscaler.lab.report.svg import Scale, element, text
 
@@ -34,7 +34,7 @@ def dots(title: str, rows: Mapping[str, Mapping[str, Dot]], unit: str) -> str:
     """Draw a row of dots for each case on one log axis: {row: {name: dot}}. Only positive values are drawn."""
     line, head, left = 18.0, 30.0, 300.0
     names = list(dict.fromkeys(name for each in rows.values() for name in each))
-    tints = colours(names)
+    classes = css_classes(names)
     known = [value for each in rows.values() for dot in each.values() for value in dot[:3] if 0 < value < math.inf]
     low, high = (min(known), max(known)) if known else (1.0, 10.0)
     x = Scale(math.log10(low * 0.95), math.log10(high * 1.05), left, WIDTH - RIGHT)
@@ -46,19 +46,19 @@ def dots(title: str, rows: Mapping[str, Mapping[str, Dot]], unit: str) -> str:
         parts.append(element("line", class_="grid", x1=at, x2=at, y1=head - 6, y2=foot))
         parts.append(text(amount(tick), at, foot + 14, class_="label", text_anchor="middle"))
     for name in names:
-        parts.append(element("circle", class_=f"dot {tints[name]}", cx=legend, cy=10.0, r=5.0))
+        parts.append(element("circle", class_=f"dot {classes[name]}", cx=legend, cy=10.0, r=5.0))
         parts.append(text(name, legend + 9, 14.0, class_="label"))
         legend += 30 + 7.0 * len(name)
     for place, (row, each) in enumerate(rows.items()):
         middle = head + line * (place + 0.5)
         parts.append(text(row, left - 12, middle + 4, class_="label", text_anchor="end"))
         for name, dot in sorted(each.items(), key=lambda entry: entry[0] == OURS):  # ours on top
-            parts.append(_dot(name, dot, f"{row}, {name}", tints[name], x, middle))
+            parts.append(_dot(name, dot, f"{row}, {name}", classes[name], x, middle))
     parts.append(text(unit, WIDTH - RIGHT, foot + 30, class_="label", text_anchor="end"))
     return picture(title, foot + 38, parts)
 
 
-def _dot(name: str, dot: Dot, said: str, tint: str, x: Scale, middle: float) -> str:
+def _dot(name: str, dot: Dot, said: str, css_class: str, x: Scale, middle: float) -> str:
     if not 0 < dot.value < math.inf:
         return ""
     drawn = []
@@ -66,7 +66,7 @@ def _dot(name: str, dot: Dot, said: str, tint: str, x: Scale, middle: float) -> 
         ends = x(math.log10(dot.low)), x(math.log10(dot.high))
         drawn.append(element("line", class_="whisker", x1=ends[0], x2=ends[1], y1=middle, y2=middle))
     title = f"<title>{escape(f'{said}: {dot.value:.2f}')}{', misses the goal' if dot.hollow else ''}</title>"
-    shape = f"dot {tint}{' hollow' if dot.hollow else ''}"
+    shape = f"dot {css_class}{' hollow' if dot.hollow else ''}"
     drawn.append(element("circle", title, class_=shape, cx=x(math.log10(dot.value)), cy=middle, r=5.0))
     return "".join(drawn)
 

@@ -52,7 +52,7 @@ from autoscaler.lab.report.page import page
 from autoscaler.lab.report.progress_bar import ProgressBar
 from autoscaler.sim.engine.profile_file import find
 from autoscaler.sim.engine.profiles import ReplicaSpec
-from bench.studies.cases import anywhere, found, generated, sized
+from bench.studies.cases import clip_window, generate_traces, load_traces, scale_to_size
 from bench.studies.dots import standalone
 from bench.studies.tables import picture, table
 
@@ -91,26 +91,26 @@ def experiments(
     """
     profile, replica_spec = find(grid.profile)
     name = models[0].name.partition("/")[0]
-    checksum = content(models, replica_spec)
+    content = checksum(models, replica_spec)
     for cold_start_s in grid.cold_starts_s:
         for size in grid.sizes if len(models) == 1 else (math.nan,):  # a fleet is not scaled
             for seed in grid.seeds:
                 fleet = f"fleet on {grid.gpus:g} GPUs" if math.isfinite(grid.gpus) else "fleet"
                 beginning = [fleet, None] if math.isnan(size) else [size, grid.most_requests]
                 window_s = grid.window_s if math.isfinite(grid.window_s) else None
-                how = [window_s, grid.learned, grid.offline_plan, grid.against, checksum]
+                how = [window_s, grid.learned, grid.offline_plan, grid.against, content]
                 key = json.dumps([name, profile, *beginning, cold_start_s, *how, seed])
-                yield key, partial(prepared, models, grid, size, cold_start_s, seed)
+                yield key, partial(prepare_experiment, models, grid, size, cold_start_s, seed)
 
 
-def prepared(
+def prepare_experiment(
     models: Sequence[Trace], grid: Grid, size: float, cold_start_s: float, seed: int, progress: Callable[[float], None]
 ) -> Experiment:
     """Return one experiment, scaled to `size`; a fleet (NaN) is not scaled."""
     profile, replica_spec = find(grid.profile)
     policy = load_policies().policies["interactive"]
     cases = []
-    window = anywhere(models, grid.window_s, seed)
+    window = clip_window(models, grid.window_s, seed)
     for model in window:
         fitting, _ = transform.truncate(model, replica_spec.profile.max_model_len)
         case = Case(
@@ -125,14 +125,14 @@ def prepared(
             case = replace(
                 case, max_replicas=int(GpuPool.for_cases([case], grid.gpus).count_fitting(replica_spec.gpus))
             )
-        case = with_start_replicas(case) if math.isnan(size) else sized(fitting, size, case, grid.most_requests)
+        case = with_start_replicas(case) if math.isnan(size) else scale_to_size(fitting, size, case, grid.most_requests)
         cases.append(replace(case, counted_from_s=grid.learned * case.trace.duration_s))
         progress(len(cases) / len(window))
     gpus = grid.gpus if math.isnan(size) else math.inf
     return Experiment(models[0].name.partition("/")[0], profile, tuple(cases), policy, gpus=gpus)
 
 
-def content(models: Sequence[Trace], replica_spec: ReplicaSpec) -> str:
+def checksum(models: Sequence[Trace], replica_spec: ReplicaSpec) -> str:
     """Return a checksum that distinguishes traces and profiles of one name."""
     # The text is part of the keys of kept results, so it does not follow the name of the class.
     checksum = zlib.crc32(f"Offer(profile={replica_spec.profile!r}, gpus={replica_spec.gpus!r})".encode())
@@ -142,7 +142,7 @@ def content(models: Sequence[Trace], replica_spec: ReplicaSpec) -> str:
     return f"{checksum:08x}"
 
 
-def summary(comparison: Comparison, gpus: float) -> dict[str, Any]:
+def kept_result(comparison: Comparison, gpus: float) -> dict[str, Any]:
     """Return the kept result of a comparison: its document, and excess and success by policy."""
     kept = document([comparison])
     assert isinstance(kept, dict)
@@ -157,7 +157,7 @@ def summary(comparison: Comparison, gpus: float) -> dict[str, Any]:
     return kept
 
 
-def renewed(kept: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+def with_new_ours(kept: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
     """Return a kept result with a new run of the shipped policy; the rest stays."""
     (ours,) = (each for each in found["policies"] if each["name"] == OURS)
     ratio = ours["gpu_hours"] / kept["clairvoyant"]["gpu_hours"]
@@ -185,7 +185,7 @@ def read_results(file: Path) -> dict[str, dict[str, Any]]:
     return results
 
 
-def append(file: Path, entry: dict[str, Any]) -> None:
+def append_result(file: Path, entry: dict[str, Any]) -> None:
     """Append a line, after ending a truncated one."""
     with file.open("ab+") as stream:
         if stream.tell():
@@ -207,7 +207,7 @@ def run(
     file = out / "results.jsonl"
     known, results = read_results(file), {}
     console = Console(stderr=True)
-    for models in found(folder) if folder else generated():
+    for models in load_traces(folder) if folder else generate_traces():
         for key, prepare in experiments(models, grid):
             if key in known and not ours:
                 results[key] = known[key]
@@ -233,20 +233,20 @@ def run(
                     ray=ray,
                     progress=progress,
                 )
-            found_now = summary(comparison, experiment.cases[0].gpus_per_replica)
-            results[key] = renewed(known[key], found_now) if key in known else found_now
-            append(file, {"key": key, "result": results[key]})
+            found_now = kept_result(comparison, experiment.cases[0].gpus_per_replica)
+            results[key] = with_new_ours(known[key], found_now) if key in known else found_now
+            append_result(file, {"key": key, "result": results[key]})
             if key in known:
-                draw(results, out)
+                write_tables(results, out)
                 continue
             texts = {"html": page([comparison]), "svg": standalone(frontier(comparison))}
             output_files.write([(out / f"{title}.{kind}", text) for kind, text in texts.items()])  # of the last seed
-            draw(results, out)
-    draw(results, out)
+            write_tables(results, out)
+    write_tables(results, out)
     return results
 
 
-def draw(results: dict[str, dict[str, Any]], out: Path) -> None:
+def write_tables(results: dict[str, dict[str, Any]], out: Path) -> None:
     output_files.write([(out / "policies.md", table(results)), (out / "policies.svg", picture(results))])
 
 
@@ -258,7 +258,7 @@ def number(text: str) -> float:
     raise argparse.ArgumentTypeError(f"{text!r}: must be a number above 0")
 
 
-def part(text: str) -> float:
+def fraction(text: str) -> float:
     """Read a number above 0 and below 1. Raises argparse.ArgumentTypeError."""
     with contextlib.suppress(ValueError):
         if 0 < (value := float(text)) < 1:
@@ -266,7 +266,7 @@ def part(text: str) -> float:
     raise argparse.ArgumentTypeError(f"{text!r}: must be a number above 0 and below 1")
 
 
-def whole(least: int) -> Callable[[str], int]:
+def whole_number(least: int) -> Callable[[str], int]:
     """Return a parser of whole numbers of `least` or more; it raises argparse.ArgumentTypeError."""
 
     def read(text: str) -> int:
@@ -285,13 +285,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="one size, one cold start, two seeds, few requests")
     parser.add_argument("--sizes", type=number, nargs="+", help="mean replicas of the lower bound")
     parser.add_argument("--cold-starts", type=number, nargs="+", metavar="SECONDS", help="mean cold starts")
-    parser.add_argument("--seeds", type=whole(0), nargs="+", help="random seeds; each is a case of its own")
-    parser.add_argument("--max-requests", type=whole(1), help="most requests of a case")
+    parser.add_argument("--seeds", type=whole_number(0), nargs="+", help="random seeds; each is a case of its own")
+    parser.add_argument("--max-requests", type=whole_number(1), help="most requests of a case")
     parser.add_argument(
         "--window", type=number, metavar="HOURS", help="run this much of each trace, from a moment drawn with the seed"
     )
     parser.add_argument(
-        "--learn", type=part, metavar="SHARE", help="learn from this share of each case; figures count from then on"
+        "--learn", type=fraction, metavar="SHARE", help="learn from this share of each case; figures count from then on"
     )
     parser.add_argument("--profile", help="profile of a replica")
     parser.add_argument("--gpus", type=number, help="GPUs shared by the models of a fleet; default: no limit")
@@ -302,7 +302,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--ours", action="store_true", help="also run the shipped policy again in the cases that are kept, and it alone"
     )
-    parser.add_argument("--jobs", type=whole(1), help="number of runs in parallel; default: one per core")
+    parser.add_argument("--jobs", type=whole_number(1), help="number of runs in parallel; default: one per core")
     parser.add_argument("--ray", action="store_true", help="run on a Ray cluster")
     parser.add_argument("--json", action="store_true", help="print the excess of each case as JSON")
     given = parser.parse_args(arguments)

@@ -37,7 +37,7 @@ from autoscaler.sim.engine.profile_file import find
 PROMPT_TOKENS, OUTPUT_TOKENS = (200, 1500), (50, 400)
 """Shortest and longest request."""
 
-MORE = 0.01
+MIN_RISE = 0.01
 """Rise of attainment for which twice as many replicas are tried."""
 
 
@@ -85,7 +85,7 @@ def generate(name: str, seed: int, hours: float = math.inf) -> Trace:
     return Trace(name, arrival_s, prompts, outputs, duration_s)
 
 
-def constant(case: Case) -> tuple[int, Score]:
+def find_constant_count(case: Case) -> tuple[int, Score]:
     """Return the smallest constant count that meets the goal, or comes as close as any, and its score."""
     rows: dict[int, Score] = {}
 
@@ -93,11 +93,11 @@ def constant(case: Case) -> tuple[int, Score]:
         rows[count] = compute_score(case, run(replace(case, start_replicas=count), Static(count)))
         return rows[count].attainment
 
-    count = find_fewest_replicas(case, attained, MORE)
+    count = find_fewest_replicas(case, attained, MIN_RISE)
     return count, rows[count]
 
 
-def measured(name: str, given: argparse.Namespace) -> dict[str, Any]:
+def measure(name: str, given: argparse.Namespace) -> dict[str, Any]:
     policy = load_policies().policies["interactive"]
     _, replica_spec = find(given.profile)
     trace = generate(name, given.seed, given.hours)
@@ -112,7 +112,7 @@ def measured(name: str, given: argparse.Namespace) -> dict[str, Any]:
         )
     )
     ours = compute_score(case, run(case, PolicyScaler(case, policy)))
-    count, least = constant(case)
+    count, least = find_constant_count(case)
     return {
         "shape": name,
         "hours": round(trace.duration_s / 3600, 2),
@@ -131,7 +131,7 @@ def measured(name: str, given: argparse.Namespace) -> dict[str, Any]:
 
 def results(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
     for name in given.shapes:
-        yield measured(name, given)
+        yield measure(name, given)
 
 
 def main() -> None:

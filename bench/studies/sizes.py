@@ -35,11 +35,11 @@ from autoscaler.sim.engine.profile_file import find
 from autoscaler.sim.engine.traffic import Lengths, Shape
 
 PROMPT, OUTPUT = Lengths(1000, 0.8, 8000), Lengths(800, 0.8, 6000)
-TRIED_S = 900.0  # length of a trace at 1 request/s that gives the work of a request
-FOUND = 2.0  # initial replicas, as a multiple of the necessary work
+SAMPLE_S = 900.0  # length of a trace at 1 request/s that gives the work of a request
+START_FACTOR = 2.0  # initial replicas, as a multiple of the necessary work
 
 
-class Watched(PolicyScaler):
+class RecordingScaler(PolicyScaler):
     """Records the measured load and the ready replicas."""
 
     def __init__(self, case: Case, policy: Policy) -> None:
@@ -53,7 +53,7 @@ class Watched(PolicyScaler):
         return count
 
 
-def measured(size: float, given: argparse.Namespace) -> dict[str, Any]:
+def measure(size: float, given: argparse.Namespace) -> dict[str, Any]:
     """Run one size: the request rate whose necessary work keeps `size` replicas busy."""
     _, replica_spec = find(given.profile)
     policy = load_policies().policies["interactive"]
@@ -63,12 +63,12 @@ def measured(size: float, given: argparse.Namespace) -> dict[str, Any]:
         trace = generate("steady", Shape(requests_per_s, PROMPT, OUTPUT), duration_s, seed=3)
         return Case(trace, replica_spec.profile, goal, given.cold_start, gpus_per_replica=replica_spec.gpus, seed=3)
 
-    tried = case(1.0, TRIED_S)
+    tried = case(1.0, SAMPLE_S)
     each_s = float(sum(work.sum() for work in request_work_s(tried))) / len(tried.trace.arrival_s)
     steady = case(size / each_s, given.hours * 3600)
-    start = math.ceil(FOUND * size)
+    start = math.ceil(START_FACTOR * size)
     steady = replace(steady, start_replicas=start, max_replicas=10 * start)
-    scaler = Watched(steady, policy)
+    scaler = RecordingScaler(steady, policy)
     score = compute_score(steady, run(steady, scaler))
     _, load, ready = np.array([seen for seen in scaler.totals if seen[0] > steady.trace.duration_s / 2]).T
     mean, beyond = float(np.nanmean(load)), float(np.nanmean(ready - load))
@@ -86,7 +86,7 @@ def measured(size: float, given: argparse.Namespace) -> dict[str, Any]:
 
 def results(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
     for size in given.sizes:
-        yield measured(size, given)
+        yield measure(size, given)
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ from bench.studies.dots import Dot, dots, standalone
 STUDENT = (math.nan, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
 
 
-def interval(values: Sequence[float]) -> tuple[float, float]:
+def confidence_interval(values: Sequence[float]) -> tuple[float, float]:
     """Return mean and half width of the 95% confidence interval over seeds; NaN for the width of a single seed."""
     count = len(values)
     if count < 2:
@@ -29,7 +29,7 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
     return float(np.mean(values)), float(student * np.std(values, ddof=1) / math.sqrt(count))
 
 
-def grouped(results: dict[str, dict[str, Any]]) -> Iterator[tuple[str, float, list[dict[str, Any]]]]:
+def group_by_case(results: dict[str, dict[str, Any]]) -> Iterator[tuple[str, float, list[dict[str, Any]]]]:
     """Yield trace, cold start and the results of all seeds of every case."""
     groups: dict[str, list[dict[str, Any]]] = {}
     for key, result in results.items():
@@ -45,7 +45,7 @@ def best_baseline(results: Sequence[dict[str, Any]]) -> str | None:
     return min(names, key=lambda name: np.mean([each["excess"][name] for each in results]), default=None)
 
 
-def nearest(results: Sequence[dict[str, Any]]) -> tuple[str, float]:
+def closest_baseline(results: Sequence[dict[str, Any]]) -> tuple[str, float]:
     """Return the tuned baseline with the highest worst attainment, and that attainment."""
     names = [name for name in results[0]["excess"] if name != OURS]
     worst = {name: min(_policy(each, name)["attainment"] for each in results) for name in names}
@@ -60,8 +60,8 @@ def table(results: dict[str, dict[str, Any]]) -> str:
     learned = any("before" in result for result in results.values())
     titles += ["best baseline, tuned before", "its attainment", "its excess"] if learned else []
     lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
-    for name, cold_start_s, of_seeds in grouped(results):
-        ours, wide = interval([each["excess"][OURS] for each in of_seeds])
+    for name, cold_start_s, of_seeds in group_by_case(results):
+        ours, wide = confidence_interval([each["excess"][OURS] for each in of_seeds])
         attained = min(_policy(each, OURS)["attainment"] for each in of_seeds)
         best = best_baseline(of_seeds)
         missed = "" if all(each["meets"][OURS] for each in of_seeds) else " (misses)"
@@ -75,18 +75,20 @@ def table(results: dict[str, dict[str, Any]]) -> str:
             _with_interval(ours, wide),
         ]
         if best is None:
-            near, its_attained = nearest(of_seeds)
+            near, its_attained = closest_baseline(of_seeds)
             row += [f"none met the goal; nearest {near}", share(its_attained), "", ""]
         else:
-            its, its_wide = interval([each["excess"][best] for each in of_seeds])
+            its, its_wide = confidence_interval([each["excess"][best] for each in of_seeds])
             its_attained = min(_policy(each, best)["attainment"] for each in of_seeds)
             row += [best, share(its_attained), _with_interval(its, its_wide), f"{ours / its:.2f}" if its > 0 else "–"]
-        row += _of_the_plan(of_seeds) + (_of_before(of_seeds) if learned else [])
+        row += _plan_columns(of_seeds) + (_learned_columns(of_seeds) if learned else [])
         lines.append(f"| {' | '.join(row)} |")
-    return "\n".join([*lines, "", *tally(list(results.values())), "", *singly(list(results.values())), ""])
+    return "\n".join(
+        [*lines, "", *summarize_runs(list(results.values())), "", *table_by_baseline(list(results.values())), ""]
+    )
 
 
-def _of_before(results: Sequence[dict[str, Any]]) -> list[str]:
+def _learned_columns(results: Sequence[dict[str, Any]]) -> list[str]:
     """Return the baselines chosen in the learning part, their worst attainment, and their excess."""
     chosen = [each["before"] for each in results if "before" in each]
     if len(chosen) < len(results):
@@ -94,10 +96,10 @@ def _of_before(results: Sequence[dict[str, Any]]) -> list[str]:
     missed = "" if all(each["meets"] for each in chosen) else " (misses)"
     names = ", ".join(sorted({each["name"] for each in chosen}))
     attained = share(min(each["attainment"] for each in chosen))
-    return [names, f"{attained}{missed}", _with_interval(*interval([each["excess"] for each in chosen]))]
+    return [names, f"{attained}{missed}", _with_interval(*confidence_interval([each["excess"] for each in chosen]))]
 
 
-def tally(results: Sequence[dict[str, Any]]) -> Iterator[str]:
+def summarize_runs(results: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Yield the numbers of runs that met the goal, and the relative cost of ours where both did."""
     met = [each for each in results if each["meets"][OURS]]
     yield f"Of {len(results)} runs ours met the goal in {len(met)}."
@@ -114,7 +116,7 @@ def tally(results: Sequence[dict[str, Any]]) -> Iterator[str]:
         yield f"- {said}: {len(those)}; {beside}: {_mean(ratios)}."
 
 
-def singly(results: Sequence[dict[str, Any]]) -> Iterator[str]:
+def table_by_baseline(results: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Yield a table of the baselines, each tuned to every run, and with its default setting.
 
     Columns: runs that met the goal, runs in which ours did too, and the relative cost of ours there. For defaults also
@@ -131,7 +133,7 @@ def singly(results: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 
 def _by_default(results: Sequence[dict[str, Any]], name: str) -> list[str]:
-    """Return the default columns of a baseline, as in `singly`; empty without a default."""
+    """Return the default columns of a baseline, as in `table_by_baseline`; empty without a default."""
     pairs = [
         (each, entry) for each in results for entry in each["policies"] if entry["name"] == name and entry["default"]
     ]
@@ -151,12 +153,12 @@ def _mean(ratios: Sequence[float]) -> str:
     """Format the geometric mean, with the 95% interval of two or more values."""
     if not ratios:
         return "–"
-    middle, wide = interval([math.log(ratio) for ratio in ratios])
+    middle, wide = confidence_interval([math.log(ratio) for ratio in ratios])
     likely = "" if math.isnan(wide) else f", 95%: {math.exp(middle - wide):.2f} to {math.exp(middle + wide):.2f}"
     return f"{math.exp(middle):.3f}{likely}"
 
 
-def _of_the_plan(results: Sequence[dict[str, Any]]) -> list[str]:
+def _plan_columns(results: Sequence[dict[str, Any]]) -> list[str]:
     """Return the excess of the estimate and of the offline plan; "" if a seed ran without one.
 
     If the plan misses the goal with a seed, return its attainment instead, and no estimate, which is of schedules that
@@ -173,13 +175,15 @@ def _of_the_plan(results: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _excess(gpu_hours: Sequence[float], bounds: Sequence[float]) -> str:
-    return _with_interval(*interval([each / bound - 1 for each, bound in zip(gpu_hours, bounds, strict=True)]))
+    return _with_interval(
+        *confidence_interval([each / bound - 1 for each, bound in zip(gpu_hours, bounds, strict=True)])
+    )
 
 
 def picture(results: dict[str, dict[str, Any]]) -> str:
     """Draw GPU-hours over the bound for ours, a constant count, and the best other baseline of each case."""
     rows = {}
-    for name, cold_start_s, of_seeds in grouped(results):
+    for name, cold_start_s, of_seeds in group_by_case(results):
         mean = amount(float(np.mean([each["clairvoyant_mean"] for each in of_seeds])))
         moving = [{**each, "excess": {k: v for k, v in each["excess"].items() if k != "static"}} for each in of_seeds]
         shown = {OURS: OURS, "constant count, tuned": "static", "best other baseline, tuned": best_baseline(moving)}
@@ -191,7 +195,7 @@ def picture(results: dict[str, dict[str, Any]]) -> str:
 
 
 def _dot(results: Sequence[dict[str, Any]], policy: str) -> Dot:
-    value, wide = interval([1 + each["excess"][policy] for each in results])
+    value, wide = confidence_interval([1 + each["excess"][policy] for each in results])
     return Dot(value, value - wide, value + wide, hollow=not all(each["meets"][policy] for each in results))
 
 

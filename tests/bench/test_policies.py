@@ -71,7 +71,7 @@ def test_case_is_not_sized_again_when_its_result_is_known(traces: Path, tmp_path
     with pytest.raises(ValueError, match="more than 50,000,000, the limit"):
         prepare(lambda _share: None)
     assert bench(traces, out) == 0
-    policies.append(out / "results.jsonl", {"key": key, "result": kept(out)[0]["result"]})
+    policies.append_result(out / "results.jsonl", {"key": key, "result": kept(out)[0]["result"]})
     assert bench(traces, out, "--sizes", "1e9") == 0
     assert len(kept(out)) == 2
 
@@ -87,7 +87,7 @@ def test_ours_alone_reruns_beside_kept_results(
     other = {"name": "ours", "tuned": False, "gpu_hours": 9.0, "attainment": 0.5}
     static = next(each for each in first["policies"] if each["tuned"])
     changed = {**first, "policies": [other, {**static, "gpu_hours": 2.0}], "meets": {**first["meets"], "ours": False}}
-    policies.append(out / "results.jsonl", {"key": key, "result": changed})
+    policies.append_result(out / "results.jsonl", {"key": key, "result": changed})
     assert bench(traces, out, "--planned") == 0
     assert capsys.readouterr().out != table
     assert bench(traces, out, "--planned", "--ours") == 0
@@ -104,14 +104,14 @@ def test_ours_alone_reruns_beside_kept_results(
 @pytest.mark.slow
 def test_window_begins_at_a_random_request_of_the_seed(traces: Path, tmp_path: Path) -> None:
     (trace,) = next(cases.found(traces))
-    windows = [cases.anywhere([trace], 30.0, seed)[0] for seed in range(20)]
+    windows = [cases.clip_window([trace], 30.0, seed)[0] for seed in range(20)]
     assert all(window.duration_s == pytest.approx(30.0) and window.arrival_s[0] == 0 for window in windows)
     assert all(len(window.arrival_s) == 60 for window in windows)  # two a second
-    assert len({policies.content([window], policies.find("8b-h100")[1]) for window in windows}) == 1  # all alike
+    assert len({policies.checksum([window], policies.find("8b-h100")[1]) for window in windows}) == 1  # all alike
     rising = replace(trace, prompt_tokens=np.arange(1, 241))
-    starts = {int(cases.anywhere([rising], 30.0, seed)[0].prompt_tokens[0]) for seed in range(20)}
+    starts = {int(cases.clip_window([rising], 30.0, seed)[0].prompt_tokens[0]) for seed in range(20)}
     assert len(starts) > 10 and min(starts) < 60 and 120 < max(starts) <= 180
-    assert cases.anywhere([trace], 200.0, 1) == [trace]
+    assert cases.clip_window([trace], 200.0, 1) == [trace]
     out = tmp_path / "out"
     for more in ((), ("--window", "0.01"), ("--window", "0.02"), ("--window", "0.02")):
         assert bench(traces, out, *more) == 0
@@ -141,14 +141,16 @@ def test_summary_counts_all_runs() -> None:
             "before": {"name": "hpa", "excess": before, "meets": before_meets, "attainment": 0.9},
         }
 
-    told = list(tables.tally([result(1.2, True, 1.0, True), result(1.0, True, 1.0, False), result(7, False, 3, True)]))
+    told = list(
+        tables.summarize_runs([result(1.2, True, 1.0, True), result(1.0, True, 1.0, False), result(7, False, 3, True)])
+    )
     assert told == [
         "Of 3 runs ours met the goal in 2.",
         "- any tuned baseline: 3; GPU-hours of ours beside it, where both met, in the geometric mean: 1.049, "
         "95%: 0.57 to 1.92.",
         "- the baseline best before: 2; GPU-hours of ours beside it, where both met, in the geometric mean: 1.100.",
     ]
-    (plain, best) = tables.tally([{"excess": {"ours": 1.0}, "meets": {"ours": False}}])
+    (plain, best) = tables.summarize_runs([{"excess": {"ours": 1.0}, "meets": {"ours": False}}])
     assert plain == "Of 1 runs ours met the goal in 0."
     assert best.startswith("- any tuned baseline: 0;") and best.endswith(": –.")
 
@@ -172,7 +174,7 @@ def test_each_baseline_has_a_row_tuned_and_by_default() -> None:
             "policies": [entry("ours", 2.0, 0.98, False), entry("hpa", 1.5, 0.93, True), entry("hpa", 1.4, 0.9, False)],
         },
     ]
-    assert list(tables.singly(results))[2:] == [
+    assert list(tables.table_by_baseline(results))[2:] == [
         "| static | 2 | 1 | 1.100 |  |  |  |  |",
         "| hpa | 1 | 1 | 1.100 | 1 | 6 | 1 | 0.500 |",
     ]
@@ -185,7 +187,7 @@ def test_models_share_a_window_and_silent_ones_are_left_out(traces: Path) -> Non
     )
     seen = set()
     for seed in range(20):
-        window = cases.anywhere([trace, late], 30.0, seed)
+        window = cases.clip_window([trace, late], 30.0, seed)
         assert [len(model.arrival_s) for model in window[:1]] == [60]
         seen.add(len(window))
         if len(window) == 2:  # clipped at one time: both have a request at 119 s

@@ -22,7 +22,7 @@ from autoscaler.ports import TickRecord
 from tests.adapters.prometheus.backfill import samples, witnessed
 from tests.adapters.prometheus.range.test_history import load_into, prometheus_with
 from tests.adapters.prometheus.range.test_history_refusals import serving
-from tests.cli.case_of import POLICY, PROFILE, invoke
+from tests.cli.study import POLICY, PROFILE, invoke
 from tests.cli.test_outputs import COMMAND
 from tests.harness.fixtures import StartPromql
 from tests.lab.replay import synthetic

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from autoscaler.lab.report.progress_bar import ProgressBar
-from tests.cli.case_of import POLICY, PROFILE, invoke, write_trace
+from tests.cli.study import POLICY, PROFILE, invoke, write_trace
 
 
 def test_simulate_prints_the_table_and_writes_json_and_page(trace: Path, tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 
-from autoscaler.lab.baselines.base import MIN_REPLICAS, POSITIVE, Axis, Baseline, Params, concurrencies, number
+from autoscaler.lab.baselines.base import MIN_REPLICAS, POSITIVE, Axis, Baseline, Params, concurrencies_to_try, number
 from autoscaler.lab.baselines.load_test import cached_requests
-from autoscaler.lab.baselines.signals import Highest, inflight
+from autoscaler.lab.baselines.signals import MovingMax, inflight
 from autoscaler.lab.replay.case import Case, Scaler, View
 
 SYNC_S = 10.0
@@ -43,13 +43,13 @@ class AibrixApa:
 
     def __init__(self, case: Case, target: float, down_s: float = DOWN_COOLDOWN_S, least: int = 1) -> None:
         self._target, self._least, self._most = target, least, case.max_replicas
-        self._highest = Highest(down_s)
+        self._recent_max = MovingMax(down_s)
 
     def decide(self, view: View) -> int:
         current = max(view.desired, 1)
         desired = desired_replicas(current, inflight(view.totals) / (self._target * current))
         desired = min(max(desired, self._least), self._most)
-        recent = self._highest.add(view.now_s, desired)
+        recent = self._recent_max.add(view.now_s, desired)
         return desired if desired >= current else min(recent, current)
 
 
@@ -61,7 +61,7 @@ def _make(case: Case, params: Params) -> Scaler:
 
 def _axes(case: Case) -> tuple[Axis, ...]:
     return (
-        Axis("target", concurrencies(case), within=POSITIVE),
+        Axis("target", concurrencies_to_try(case), within=POSITIVE),
         Axis("down_cooldown_s", (60.0, DOWN_COOLDOWN_S)),
         Axis(MIN_REPLICAS, (1.0,)),
     )

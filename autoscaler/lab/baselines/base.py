@@ -172,20 +172,20 @@ def number(params: Params, name: str) -> float:
 # The tried values depend on the case: a replica of a large model takes fewer requests.
 
 
-def request_rates(case: Case) -> tuple[float, ...]:
+def request_rates_to_try(case: Case) -> tuple[float, ...]:
     """Return requests per second and replica to try: fractions of a replica's capacity."""
     prefill_s, decode_s = request_work_s(case)
     most = 1 / max(float(np.mean(prefill_s + decode_s)), 1e-9) if len(prefill_s) else 1.0
     return tuple(float(f"{share * most:.6g}") for share in (0.25, 0.4, 0.55, 0.7, 0.85))
 
 
-def concurrencies(case: Case) -> tuple[float, ...]:
+def concurrencies_to_try(case: Case) -> tuple[float, ...]:
     """Return requests per replica to try: powers of two up to its slots."""
     most = int(math.log2(case.profile.max_num_seqs))
     return tuple(float(2**power) for power in range(1, most + 1)) or (1.0,)
 
 
-def least_replicas(case: Case, idle_s: float) -> tuple[float, ...]:
+def min_replicas_to_try(case: Case, idle_s: float) -> tuple[float, ...]:
     """Return minimum replica counts to try; 0 only if the trace is ever idle for `idle_s`."""
     times_s = np.concatenate([[0.0], case.trace.arrival_s, [case.trace.duration_s]])
     return (0.0, 1.0) if float(np.diff(times_s).max()) > idle_s else (1.0,)

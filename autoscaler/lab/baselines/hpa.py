@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from autoscaler.lab.baselines.base import MIN_REPLICAS, POSITIVE, Axis, Baseline, Params, concurrencies, number
+from autoscaler.lab.baselines.base import MIN_REPLICAS, POSITIVE, Axis, Baseline, Params, concurrencies_to_try, number
 from autoscaler.lab.baselines.signals import inflight
 from autoscaler.lab.replay.case import Case, Scaler, View
 
@@ -54,7 +54,7 @@ class Hpa:
     ) -> None:
         self.target, self.least, self.most = target, max(least, 1), most
         self.up, self.down, self.tolerance = up, down, tolerance
-        self._proposals: list[tuple[float, int]] = []
+        self._recommendations: list[tuple[float, int]] = []
         self._changes: list[tuple[float, int]] = []
 
     def sync(self, now_s: float, current: int, value: float) -> int:
@@ -66,7 +66,7 @@ class Hpa:
             return self._record(now_s, current, bounded)
         return self._record(now_s, current, self._limit(now_s, current, self._stabilize(now_s, current, value)))
 
-    def propose(self, current: int, value: float) -> int:
+    def recommend(self, current: int, value: float) -> int:
         """Return the recommendation: value 12 and target 5 give 3; 10.9 and target 5 keep 2 (ratio 1.09)."""
         milli = int(value * 1000)  # quantities have three decimals
         per_replica = int(self.target * 1000)
@@ -80,29 +80,29 @@ class Hpa:
 
         The first count is also the first recommendation.
         """
-        proposal = self.propose(current, value)
-        self._proposals = self._proposals or [(now_s, current)]
-        least = most = proposal
-        for at_s, count in self._proposals:
+        recommendation = self.recommend(current, value)
+        self._recommendations = self._recommendations or [(now_s, current)]
+        least = most = recommendation
+        for at_s, count in self._recommendations:
             if now_s - at_s < self.up.stabilization_s:
                 least = min(least, count)
             if now_s - at_s < self.down.stabilization_s:
                 most = max(most, count)
         longest_s = max(self.up.stabilization_s, self.down.stabilization_s)
-        self._proposals = [entry for entry in self._proposals if now_s - entry[0] < longest_s]
-        self._proposals.append((now_s, proposal))
+        self._recommendations = [entry for entry in self._recommendations if now_s - entry[0] < longest_s]
+        self._recommendations.append((now_s, recommendation))
         return least if current < least else min(most, current)
 
     def _limit(self, now_s: float, current: int, desired: int) -> int:
         if desired > current:
-            most = max(self._reach(now_s, current, policy, 1) for policy in self.up.policies)
+            most = max(self._policy_limit(now_s, current, policy, 1) for policy in self.up.policies)
             return min(desired, max(most, current), self.most)
         if desired < current:
-            least = min(self._reach(now_s, current, policy, -1) for policy in self.down.policies)
+            least = min(self._policy_limit(now_s, current, policy, -1) for policy in self.down.policies)
             return max(desired, min(least, current), self.least)
         return current
 
-    def _reach(self, now_s: float, current: int, policy: Policy, sign: int) -> int:
+    def _policy_limit(self, now_s: float, current: int, policy: Policy, sign: int) -> int:
         """Return the furthest count that a policy allows from the count at the beginning of its period."""
         start = current - sum(change for at_s, change in self._changes if now_s - at_s < policy.period_s)
         if policy.kind == "Pods":
@@ -141,7 +141,7 @@ def _make(case: Case, params: Params) -> Scaler:
 
 def _axes(case: Case) -> tuple[Axis, ...]:
     return (
-        Axis("target", concurrencies(case), within=POSITIVE),
+        Axis("target", concurrencies_to_try(case), within=POSITIVE),
         Axis("stabilization_s", (60.0, 300.0, 900.0)),
         Axis(MIN_REPLICAS, (1.0,)),
     )

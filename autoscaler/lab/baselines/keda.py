@@ -14,9 +14,9 @@ from autoscaler.lab.baselines.base import (
     Axis,
     Baseline,
     Params,
-    least_replicas,
+    min_replicas_to_try,
     number,
-    request_rates,
+    request_rates_to_try,
 )
 from autoscaler.lab.baselines.hpa import DOWN, SYNC_S, Direction, Hpa
 from autoscaler.lab.baselines.load_test import tested_rps
@@ -85,15 +85,15 @@ def _queue_axes(case: Case) -> tuple[Axis, ...]:
     return (
         Axis("target", (2.0, 5.0, 12.5), within=POSITIVE),
         Axis("stabilization_s", (300.0, 900.0)),
-        Axis(MIN_REPLICAS, least_replicas(case, COOLDOWN_S)),
+        Axis(MIN_REPLICAS, min_replicas_to_try(case, COOLDOWN_S)),
     )
 
 
 def _request_axes(case: Case) -> tuple[Axis, ...]:
     return (
-        Axis("target", request_rates(case), within=POSITIVE),
+        Axis("target", request_rates_to_try(case), within=POSITIVE),
         Axis("stabilization_s", (60.0, 300.0, 900.0)),
-        Axis(MIN_REPLICAS, least_replicas(case, COOLDOWN_S)),
+        Axis(MIN_REPLICAS, min_replicas_to_try(case, COOLDOWN_S)),
     )
 
 

@@ -15,8 +15,8 @@ from autoscaler.lab.baselines.base import (
     Axis,
     Baseline,
     Params,
-    concurrencies,
-    least_replicas,
+    concurrencies_to_try,
+    min_replicas_to_try,
     number,
 )
 from autoscaler.lab.baselines.signals import MovingMean
@@ -87,9 +87,9 @@ def _make(case: Case, params: Params) -> Scaler:
 
 def _axes(case: Case) -> tuple[Axis, ...]:
     return (
-        Axis("limit", concurrencies(case), within=POSITIVE),
+        Axis("limit", concurrencies_to_try(case), within=POSITIVE),
         Axis("stable_s", (STABLE_S, 300.0)),
-        Axis(MIN_REPLICAS, least_replicas(case, STABLE_S)),
+        Axis(MIN_REPLICAS, min_replicas_to_try(case, STABLE_S)),
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 
-from autoscaler.lab.baselines.base import MIN_REPLICAS, Axis, Baseline, Params, least_replicas, number
+from autoscaler.lab.baselines.base import MIN_REPLICAS, Axis, Baseline, Params, min_replicas_to_try, number
 from autoscaler.lab.baselines.hpa import Direction, Hpa, Policy
 from autoscaler.lab.baselines.keda import COOLDOWN_S, Keda
 from autoscaler.lab.baselines.signals import MovingMean, inflight, itl_quantile_s, ttft_quantile_s
@@ -71,7 +71,7 @@ def _axes(case: Case) -> tuple[Axis, ...]:
     return (
         Axis("high", (0.25, 0.4, HIGH, 0.75, 0.95), within=(0.01, MOST_SATURATION)),
         Axis("low_share", (0.5, LOW / HIGH)),
-        Axis(MIN_REPLICAS, least_replicas(case, COOLDOWN_S)),
+        Axis(MIN_REPLICAS, min_replicas_to_try(case, COOLDOWN_S)),
     )
 
 

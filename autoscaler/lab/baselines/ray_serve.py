@@ -14,8 +14,8 @@ from autoscaler.lab.baselines.base import (
     Axis,
     Baseline,
     Params,
-    concurrencies,
-    least_replicas,
+    concurrencies_to_try,
+    min_replicas_to_try,
     number,
 )
 from autoscaler.lab.baselines.signals import MovingMean
@@ -72,10 +72,10 @@ def _make(case: Case, params: Params) -> Scaler:
 
 def _axes(case: Case) -> tuple[Axis, ...]:
     return (
-        Axis("target", concurrencies(case), within=POSITIVE),
+        Axis("target", concurrencies_to_try(case), within=POSITIVE),
         Axis("upscale_delay_s", (LOOP_S, UP_DELAY_S)),
         Axis("downscale_delay_s", (120.0, DOWN_DELAY_S)),
-        Axis(MIN_REPLICAS, least_replicas(case, 120.0)),
+        Axis(MIN_REPLICAS, min_replicas_to_try(case, 120.0)),
     )
 
 

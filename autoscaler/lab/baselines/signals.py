@@ -79,7 +79,7 @@ class MovingMean:
         return self._sum / len(self._values)
 
 
-class Highest:
+class MovingMax:
     """The maximum of the values added within the last `window_s`; with 0, the last value."""
 
     def __init__(self, window_s: float) -> None:

@@ -14,9 +14,9 @@ from autoscaler.lab.baselines.base import (
     Axis,
     Baseline,
     Params,
-    least_replicas,
+    min_replicas_to_try,
     number,
-    request_rates,
+    request_rates_to_try,
 )
 from autoscaler.lab.baselines.load_test import mean_request_s
 from autoscaler.lab.baselines.signals import rate
@@ -73,10 +73,10 @@ def _make(case: Case, params: Params) -> Scaler:
 
 def _axes(case: Case) -> tuple[Axis, ...]:
     return (
-        Axis("target", request_rates(case), within=POSITIVE),
+        Axis("target", request_rates_to_try(case), within=POSITIVE),
         Axis("upscale_delay_s", (20.0, UP_DELAY_S)),
         Axis("downscale_delay_s", (300.0, DOWN_DELAY_S)),
-        Axis(MIN_REPLICAS, least_replicas(case, 300.0)),
+        Axis(MIN_REPLICAS, min_replicas_to_try(case, 300.0)),
     )
 
 

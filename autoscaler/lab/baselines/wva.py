@@ -17,7 +17,7 @@ from collections.abc import Callable
 import numpy as np
 
 from autoscaler.core.table.columns import FloatColumn
-from autoscaler.lab.baselines.base import MIN_REPLICAS, POSITIVE, Axis, Baseline, Params, least_replicas, number
+from autoscaler.lab.baselines.base import MIN_REPLICAS, POSITIVE, Axis, Baseline, Params, min_replicas_to_try, number
 from autoscaler.lab.baselines.hpa import SYNC_S, Direction, Hpa, Policy
 from autoscaler.lab.baselines.signals import inflight, mean_itl_s, mean_lengths, rate, waiting
 from autoscaler.lab.replay.case import Case, Scaler, View
@@ -31,8 +31,8 @@ POLICIES = (Policy("Pods", 10, 150.0),)
 RETENTION_S = 600.0  # idle time before scaling to zero
 LENGTHS_S = 300.0  # window of mean lengths
 RATE_WINDOW_S = 60.0
-REMEMBERED = 10  # kept observations of the compute bound
-OBSERVATIONS = 120  # kept observations of ITL and KV usage: half an hour
+CAPACITY_OBSERVATIONS = 10  # kept observations of the compute bound
+ITL_OBSERVATIONS = 120  # kept observations of ITL and KV usage: half an hour
 LEAST_SPREAD = 0.05  # range of KV usage below which the slope is unknown
 
 Analysis = tuple[float, float]  # capacity of a replica, and demand, in the same unit
@@ -77,7 +77,7 @@ class Saturation:
 
     def __init__(self, profile: Profile) -> None:
         self._profile = profile
-        self._observed: deque[float] = deque(maxlen=REMEMBERED)
+        self._observed: deque[float] = deque(maxlen=CAPACITY_OBSERVATIONS)
         self._lengths = (math.nan, math.nan)
 
     def __call__(self, view: View) -> Analysis | None:
@@ -107,7 +107,7 @@ class Throughput:
 
     def __init__(self, profile: Profile, k: float) -> None:
         self._profile, self._k = profile, k
-        self._totals: deque[tuple[float, float]] = deque(maxlen=OBSERVATIONS)
+        self._totals: deque[tuple[float, float]] = deque(maxlen=ITL_OBSERVATIONS)
         self._lengths = (math.nan, math.nan)
 
     def __call__(self, view: View) -> Analysis | None:
@@ -200,7 +200,7 @@ def _axes(case: Case) -> tuple[Axis, ...]:
     return (
         Axis("scale_up_threshold", (0.2, 0.35, 0.6, UP_THRESHOLD, 1.2), within=POSITIVE),
         Axis("stabilization_s", (30.0, STABILIZATION_S)),
-        Axis(MIN_REPLICAS, least_replicas(case, RETENTION_S)),
+        Axis(MIN_REPLICAS, min_replicas_to_try(case, RETENTION_S)),
     )
 
 

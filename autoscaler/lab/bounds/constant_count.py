@@ -10,7 +10,7 @@ from functools import cache
 from autoscaler.lab.replay.case import Case
 from autoscaler.lab.replay.request_cost import request_work_s
 
-MANY = 4.0  # first largest count, as a multiple of the busy replicas
+START_FACTOR = 4.0  # first largest count, as a multiple of the busy replicas
 
 
 def find_fewest_replicas(case: Case, attained: Callable[[int], float], more: float) -> int:
@@ -22,7 +22,7 @@ def find_fewest_replicas(case: Case, attained: Callable[[int], float], more: flo
     attained = cache(attained)
     prefill_s, decode_s = request_work_s(case)
     busy = float((prefill_s + decode_s).sum()) / case.trace.duration_s
-    many = min(math.ceil(MANY * max(busy, 1.0)), case.max_replicas)
+    many = min(math.ceil(START_FACTOR * max(busy, 1.0)), case.max_replicas)
     while many < case.max_replicas and not case.goal.is_met_by(attained(many)):
         twice = min(2 * many, case.max_replicas)
         if attained(twice) < attained(many) + more:

@@ -37,9 +37,11 @@ from autoscaler.lab.replay.score import meets_objectives
 WINDOWS = 4  # windows per cold start; longer ones hide starts, shorter ones hide interference
 MOST_WINDOWS = 400_000
 GROWTH = 1.06  # growth of the tried counts, from 34 on
-IDLEST = 0.4  # fraction of the replicas that prefill keeps busy; smaller counts miss nearly all and are not tried
-APART = 20.0  # distance of windows, as a multiple of the serial time of their requests
-NEARLY = 0.05  # fraction of the allowed misses; a window below it is not tried with more replicas
+MIN_PREFILL_FRACTION = (
+    0.4  # fraction of the replicas that prefill keeps busy; smaller counts miss nearly all and are not tried
+)
+DISTANCE_FACTOR = 20.0  # distance of windows, as a multiple of the serial time of their requests
+NEGLIGIBLE_FRACTION = 0.05  # fraction of the allowed misses; a window below it is not tried with more replicas
 
 
 def estimate_replica_s(case: Case) -> float:
@@ -60,18 +62,18 @@ def estimate_replica_s(case: Case) -> float:
     window = np.minimum((case.trace.arrival_s / window_s).astype(np.int64), count - 1)
     end_s = np.minimum((window + 1) * window_s, case.trace.duration_s)
     in_time = case.trace.arrival_s + case.goal.ttft_s <= end_s
-    nearly = NEARLY * allowed_misses / max(requests, 1)
+    nearly = NEGLIGIBLE_FRACTION * allowed_misses / max(requests, 1)
     tried, missed = _count_misses(case, window, in_time & can, count, nearly)
     # An untried count has the misses of the next higher tried one.
     level = np.searchsorted(tried, np.arange(tried[-1] + 2))
     start_s = case.cold_start_s - 2 * window_s
 
-    def priced(price_s: float) -> float:
+    def bound_at_price(price_s: float) -> float:
         least_s = minimize_cost_of_counts(missed, level, window_s, start_s, price_s)
         return least_s - price_s * allowed_misses
 
     dearest_s = 100 * case.cold_start_s
-    return max(priced(maximize(priced, 1e-3, dearest_s)), priced(dearest_s), 0.0)
+    return max(bound_at_price(maximize(bound_at_price, 1e-3, dearest_s)), bound_at_price(dearest_s), 0.0)
 
 
 def _count_misses(
@@ -92,7 +94,7 @@ def _count_misses(
     least, open_ = asked.copy(), asked > 0
     while open_.any() and tried[-1] < case.max_replicas:
         replicas = min(max(tried[-1] + 1, int(tried[-1] * GROWTH)), case.max_replicas)
-        now = open_ & (replicas >= IDLEST * busy)
+        now = open_ & (replicas >= MIN_PREFILL_FRACTION * busy)
         rows = np.flatnonzero(now[window])
         missed = counts[rows] & ~_meets_objectives(
             case, rows, case.trace.arrival_s[rows] + apart_s[window[rows]], replicas
@@ -112,7 +114,7 @@ def _window_offsets_s(case: Case, window: IntColumn, windows: int) -> FloatColum
     ttft_s, itl_s = idle_latencies_s(case)
     one_by_one_s = np.bincount(window, ttft_s + itl_s * case.trace.output_tokens, windows)
     # A multiple, because preempted requests are recomputed.
-    later_s: FloatColumn = np.concatenate([[0.0], np.cumsum(APART * one_by_one_s)[:-1]])
+    later_s: FloatColumn = np.concatenate([[0.0], np.cumsum(DISTANCE_FACTOR * one_by_one_s)[:-1]])
     return later_s
 
 

@@ -34,9 +34,9 @@ from autoscaler.lab.replay.case import Case
 from autoscaler.lab.replay.engine.cold_starts import least_duration_factor
 from autoscaler.lab.replay.request_cost import find_servable, request_work_s
 
-FINEST_S = 1.875  # shortest window, for cold starts of a minute or more
-FINEST = 32  # most windows in a shorter cold start
-COARSEST = 4  # fewest windows in a cold start; each start is credited with two
+SHORTEST_WINDOW_S = 1.875  # shortest window, for cold starts of a minute or more
+MOST_WINDOWS_PER_START = 32  # most windows in a shorter cold start
+FEWEST_WINDOWS_PER_START = 4  # fewest windows in a cold start; each start is credited with two
 MOST_WINDOWS = 700_000  # two weeks at the finest; 32 columns of them take about 200 MB
 QUANTA = 16  # most quanta of work in a window; with fewer, a single request would not count
 SEARCH_OPERATIONS = 6e7  # cells of a search run of the dynamic program, some nanoseconds each
@@ -102,7 +102,7 @@ def compute_lower_bound(case: Case, most_windows: int = MOST_WINDOWS) -> LowerBo
     heaviest = np.sort(demand.work_s)[::-1][:allowed_misses]
     work_s = max(float(work.sum() - heaviest.sum()), 0.0)
     replica_s, window_s = work_s, math.nan
-    if ends_s <= most_windows * case.cold_start_s / COARSEST and len(demand.arrival_s):
+    if ends_s <= most_windows * case.cold_start_s / FEWEST_WINDOWS_PER_START and len(demand.arrival_s):
         misses = _AllowedMisses(allowed_misses, float(heaviest.sum()))
         prices = _search_prices(case, _choose_windows(case, demand, SEARCH_OPERATIONS, most_windows), misses)
         windows = _choose_windows(case, demand, FINAL_OPERATIONS, most_windows)
@@ -120,8 +120,11 @@ def compute_lower_bound(case: Case, most_windows: int = MOST_WINDOWS) -> LowerBo
 
 def _choose_windows(case: Case, demand: Demand, operations: float, most: int) -> Windows:
     """Choose the finest windows that their number and the budget of operations allow."""
-    window_s, quanta = max(min(case.cold_start_s / FINEST, FINEST_S), case.trace.duration_s / most), QUANTA
-    coarsest_s = case.cold_start_s / COARSEST
+    window_s, quanta = (
+        max(min(case.cold_start_s / MOST_WINDOWS_PER_START, SHORTEST_WINDOW_S), case.trace.duration_s / most),
+        QUANTA,
+    )
+    coarsest_s = case.cold_start_s / FEWEST_WINDOWS_PER_START
     windows = _cut_windows(case, demand, window_s, quanta)
     while windows.operations > operations and (quanta > 1 or window_s < coarsest_s):
         if quanta > 1:

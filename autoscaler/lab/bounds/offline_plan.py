@@ -33,7 +33,7 @@ BIN_S = 5.0
 SEGMENT_S = 300.0  # length of a segment, which has one option
 HALVINGS = 3  # halvings of the step between a margin that misses the goal and one that meets it
 ROUNDS = 12  # most rounds of mixing
-WIDER = 1.6  # growth of the margin if no option meets the goal
+MARGIN_GROWTH = 1.6  # growth of the margin if no option meets the goal
 MOST_MARGIN = 60.0
 DEAREST_MISS_S = 1e6  # most replica-seconds for one more request within its objectives
 
@@ -120,8 +120,8 @@ def _run_mixed(cases: Sequence[Case], place: int, attempts: list[_Attempt]) -> O
     best = attempts[0]
     for attempt in attempts[1:]:
         best = _choose_better(case, attempt, best)
-    while not _meets(case, best) and search.options[-1].margin * WIDER <= MOST_MARGIN:
-        wider = search.everywhere(Option(AVERAGED_S[0], search.options[-1].margin * WIDER))
+    while not _meets(case, best) and search.options[-1].margin * MARGIN_GROWTH <= MOST_MARGIN:
+        wider = search.everywhere(Option(AVERAGED_S[0], search.options[-1].margin * MARGIN_GROWTH))
         attempts.append(wider)
         best = _choose_better(case, wider, best)
         if best is not wider:  # more replicas do not help

@@ -53,7 +53,7 @@ def make_case(
         drain_s=options.drain_s,
         scrape_s=options.scrape_s,
         gpus_per_replica=replica_spec.gpus,
-        max_replicas=int(min(_fitting(options, replica_spec), _ceiling(options, policy))),
+        max_replicas=int(min(_count_fitting(options, replica_spec), _max_replicas(options, policy))),
         seed=options.seed,
         counted_from_s=options.learn_s,
     )
@@ -76,7 +76,7 @@ def run_comparison(
     options: ExperimentOptions, experiment: Experiment, against: Sequence[str], progress: ProgressBar
 ) -> Comparison:
     return compare(
-        replace(experiment, notes=(*experiment.notes, *_unusual(options))),
+        replace(experiment, notes=(*experiment.notes, *_note_unusual_options(options))),
         against,
         tuned=options.tuned,
         offline_plan=options.offline_plan,
@@ -86,7 +86,7 @@ def run_comparison(
     )
 
 
-def finish(options: ExperimentOptions, comparisons: Sequence[Comparison]) -> None:
+def write_results(options: ExperimentOptions, comparisons: Sequence[Comparison]) -> None:
     """Write the files, then print the tables, since standard output may be closed. Raises ValueError."""
     contents = [(options.json, to_json), (options.html, page)]
     output_files.write([(path, content(comparisons)) for path, content in contents if path is not None])
@@ -100,7 +100,7 @@ def finish(options: ExperimentOptions, comparisons: Sequence[Comparison]) -> Non
         print(captured.get(), end="")
 
 
-def _unusual(options: ExperimentOptions) -> list[str]:
+def _note_unusual_options(options: ExperimentOptions) -> list[str]:
     """Return notes on settings of replicas, router and clients that differ from the default."""
     notes = []
     if options.cold_start_spread != Case.cold_start_spread:
@@ -123,11 +123,11 @@ def _unusual(options: ExperimentOptions) -> list[str]:
 def _check_start(options: ExperimentOptions, replica_spec: ReplicaSpec, policy: Policy, models: int) -> None:
     """Raise ValueError if the initial replicas exceed the policy or the GPUs."""
     start = options.start_replicas or 0
-    if start > (most := _ceiling(options, policy)):
+    if start > (most := _max_replicas(options, policy)):
         raise ValueError(
             f"--start-replicas is {start}; allowed: at most replicas.max of {options.policies[0]}, {most:g}"
         )
-    if start * models > (room := _fitting(options, replica_spec)):
+    if start * models > (room := _count_fitting(options, replica_spec)):
         each = f" for each of {models} models" if models > 1 else ""
         raise ValueError(
             f"--start-replicas is {start}{each}; allowed: at most the {room:g} that fit on --gpus {options.gpus:g}, in "
@@ -152,11 +152,11 @@ def check_longer_than_learning(name: str, duration_s: float, learn_s: float) -> 
         )
 
 
-def _fitting(options: ExperimentOptions, replica_spec: ReplicaSpec) -> float:
+def _count_fitting(options: ExperimentOptions, replica_spec: ReplicaSpec) -> float:
     """Return the number of replicas that fit on the GPUs."""
     return GpuPool(options.gpus, max(NODE_GPUS, replica_spec.gpus)).count_fitting(replica_spec.gpus)
 
 
-def _ceiling(options: ExperimentOptions, policy: Policy) -> float:
+def _max_replicas(options: ExperimentOptions, policy: Policy) -> float:
     """Return the most replicas of a model: those of a given policy; the shipped policy sets no limit."""
     return policy.spec.replicas.max if options.policies else MOST_REPLICAS

@@ -35,19 +35,19 @@ def fit(file: Path, out: Path | None, max_num_seqs: int | None, max_num_batched_
     else:
         output_files.write([(out, text)])
     slots = "" if fitted.slots_known or max_num_seqs else "; max_num_seqs is the largest batch seen, not a known limit"
-    budget = "" if max_num_batched_tokens else f"; max_batched_tokens is a guess, {_guess(fitted)}"
+    budget = "" if max_num_batched_tokens else f"; max_batched_tokens is a guess, {_describe_budget(fitted)}"
     console.print(
         f"{fitted.intervals} busy intervals; the profile explains them within {fitted.error_fraction:.1%} (median)"
         f"{slots}{budget}",
         highlight=False,
         soft_wrap=True,
     )
-    for doubt in fitted.doubts:
-        console.print(f"warning: {doubt}", highlight=False, soft_wrap=True)
+    for warning in fitted.warnings:
+        console.print(f"warning: {warning}", highlight=False, soft_wrap=True)
     return 0
 
 
-def _guess(fitted: Fitted) -> str:
+def _describe_budget(fitted: Fitted) -> str:
     """Describe the guessed token budget and its origin."""
     within, budget = fitted.steps_within_tokens, fitted.profile.max_batched_tokens
     defaults = {LEAST_BUDGET_TOKENS: "most", MOST_BUDGET_TOKENS: "the largest"}

@@ -45,7 +45,7 @@ class ExperimentOptions:
         return tuple(path for path in (self.json, self.html) if path is not None)
 
 
-def baselines(named: Sequence[str]) -> tuple[str, ...]:
+def select_baselines(named: Sequence[str]) -> tuple[str, ...]:
     """Return the selected baselines. Raises ValueError for an unknown name, and lists the known ones."""
     names = [name for each in named for name in each.replace(",", " ").split()]
     unknown = [name for name in names if name not in (ALL, *BASELINES)]

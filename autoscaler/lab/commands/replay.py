@@ -17,12 +17,12 @@ from autoscaler.core.model.history import WorkloadHistory
 from autoscaler.lab.commands.comparison import (
     check_learning,
     check_longer_than_learning,
-    finish,
     make_case,
     run_comparison,
     set_start_replicas,
+    write_results,
 )
-from autoscaler.lab.commands.options import ExperimentOptions, baselines, check_outputs, load_policy
+from autoscaler.lab.commands.options import ExperimentOptions, check_outputs, load_policy, select_baselines
 from autoscaler.lab.compare.experiment import Experiment, check_cases
 from autoscaler.lab.compare.result import ACTUAL, RECORDED, PolicyRun
 from autoscaler.lab.compare.run_result import run_case
@@ -43,7 +43,7 @@ def replay(
     """Compare policies on a workload's history from Prometheus."""
     tls = settings.tls
     check_outputs(options, settings.token_file, settings.password_file, tls.ca, tls.cert, tls.key)
-    _usable(options)
+    _check_options(options)
     namespace, name = workload
     start_s, end_s = interval
     if options.learn_s:
@@ -60,7 +60,7 @@ def replay_ticks(
 ) -> int:
     """Compare policies on a workload's history from recorded ticks."""
     check_outputs(options, file)
-    _usable(options)
+    _check_options(options)
     name = "/".join(workload)
     start_s, end_s = interval
     with ProgressBar(f"reading {file.name}", Console(stderr=True)) as progress:
@@ -70,7 +70,7 @@ def replay_ticks(
 
 def replay_past(options: ExperimentOptions, past: WorkloadHistory, name: str) -> int:
     """Show the actual outcome, and what each policy would have done."""
-    against = baselines(options.against)
+    against = select_baselines(options.against)
     profile_name, replica_spec = profile_file.find(options.profile)
     policy = load_policy(options.policies)
     notes = [f"history: {problem}" for problem in past.problems]
@@ -105,13 +105,13 @@ def replay_past(options: ExperimentOptions, past: WorkloadHistory, name: str) ->
         PolicyRun(RECORDED, False, {}, recorded.score, recorded.timeline),
     )
     comparison = replace(comparison, runs=runs)
-    finish(options, [comparison])
+    write_results(options, [comparison])
     return 0
 
 
-def _usable(options: ExperimentOptions) -> None:
+def _check_options(options: ExperimentOptions) -> None:
     """Check the options that need no history, before a read that may take minutes. Raises as a replay would."""
-    baselines(options.against)
+    select_baselines(options.against)
     _, replica_spec = profile_file.find(options.profile)
     none = np.zeros(0, np.int64)
     case, _ = make_case(

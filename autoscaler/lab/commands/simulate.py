@@ -10,8 +10,14 @@ from rich.console import Console
 
 from autoscaler.config.policy.schema import Policy
 from autoscaler.config.values import show_duration
-from autoscaler.lab.commands.comparison import check_learning, finish, make_case, run_comparison, set_start_replicas
-from autoscaler.lab.commands.options import ExperimentOptions, baselines, check_outputs, load_policy
+from autoscaler.lab.commands.comparison import (
+    check_learning,
+    make_case,
+    run_comparison,
+    set_start_replicas,
+    write_results,
+)
+from autoscaler.lab.commands.options import ExperimentOptions, check_outputs, load_policy, select_baselines
 from autoscaler.lab.compare.experiment import Experiment, check_cases
 from autoscaler.lab.replay.case import Trace
 from autoscaler.lab.replay.inputs import trace_file, transform
@@ -27,7 +33,7 @@ def simulate(options: ExperimentOptions, files: Sequence[Path], scale: float, in
     Raises ValueError for unusable input, before any run.
     """
     check_outputs(options, *files)
-    against = baselines(options.against)
+    against = select_baselines(options.against)
     name, replica_spec = profile_file.find(options.profile)
     policy = load_policy(options.policies)
     if replica_spec.gpus > options.gpus:
@@ -57,8 +63,8 @@ def simulate(options: ExperimentOptions, files: Sequence[Path], scale: float, in
         with ProgressBar(f"simulating {experiment.trace}", console) as progress:
             comparisons.append(run_comparison(options, experiment, against, progress))
         if not options.outputs:  # without files to write, show each trace when it is done
-            finish(options, [comparisons.pop()])
-    finish(options, comparisons)
+            write_results(options, [comparisons.pop()])
+    write_results(options, comparisons)
     return 0
 
 
@@ -89,7 +95,7 @@ def _make_experiment(
 ) -> Experiment:
     cases, notes = [], []
     if interval != (0.0, math.inf):
-        models = _within(file, models, interval)
+        models = _clip_traces(file, models, interval)
         start_s = interval[0]
         end_s = start_s + models[0].duration_s
         notes.append(f"{title}: only from {show_duration(start_s)} to {show_duration(end_s)}")
@@ -112,7 +118,7 @@ def _make_experiment(
     return Experiment(title, name, tuple(cases), policy, scale, tuple(notes), options.gpus)
 
 
-def _within(file: Path, models: Sequence[Trace], interval: tuple[float, float]) -> list[Trace]:
+def _clip_traces(file: Path, models: Sequence[Trace], interval: tuple[float, float]) -> list[Trace]:
     """Return the traces within an interval, as if the file held nothing else. Raises ValueError."""
     start_s, end_s = interval
     length_s = models[0].duration_s

@@ -165,7 +165,7 @@ def compare(
 
 def _bound_search(cases: Sequence[Case], place: int) -> Search[tuple[float, float]]:
     """Compute lower bound and estimate of the case at `place`, in GPU-hours."""
-    call = Call(_bound, (place,), BOUND_RUNS * run_cost(cases[place]))
+    call = Call(_compute_bounds, (place,), BOUND_RUNS * run_cost(cases[place]))
 
     def steps() -> Generator[list[Call], Any, tuple[float, float]]:
         (found,) = yield [call]
@@ -190,7 +190,7 @@ def _plan_search(experiment: Experiment, cases: Sequence[Case], place: int) -> S
 
     def steps() -> Generator[list[Call], Any, RunResult]:
         plan = yield from search.steps
-        (played,) = yield [Call(_follow, (place, plan.schedule, len(experiment.cases) > 1), cost)]
+        (played,) = yield [Call(_run_schedule, (place, plan.schedule, len(experiment.cases) > 1), cost)]
         return cast(RunResult, played)
 
     return Search(steps(), search.cost + cost)
@@ -255,7 +255,7 @@ def _sum_calls(experiment: Experiment, results: Sequence[list[RunResult]]) -> tu
 # Tasks of workers. The shared value begins with the cases of the experiment, followed by parts of them.
 
 
-def _bound(cases: Sequence[Case], place: int) -> tuple[float, float]:
+def _compute_bounds(cases: Sequence[Case], place: int) -> tuple[float, float]:
     case, least = cases[place], compute_lower_bound(cases[place])
     return least.gpu_hours, max(least.gpu_hours, estimate_replica_s(case) * case.gpus_per_replica / 3600)
 
@@ -274,7 +274,7 @@ def _run_candidate_together(
     return run_cases_together(starting, candidate.scalers(starting, gpus), gpus, progress)
 
 
-def _follow(cases: Sequence[Case], place: int, schedule: Schedule, keep_ttft: bool) -> RunResult:
+def _run_schedule(cases: Sequence[Case], place: int, schedule: Schedule, keep_ttft: bool) -> RunResult:
     return run_case(cases[place], OfflinePlanScaler(schedule), keep_ttft=keep_ttft)
 
 

@@ -17,7 +17,7 @@ from autoscaler.lab.replay.run import run
 from autoscaler.lab.replay.score import compute_score
 
 START_S = 600.0  # length of the beginning of a trace
-START_MORE = 0.01  # rise of attainment for which twice as many replicas are tried
+MIN_RISE = 0.01  # rise of attainment for which twice as many replicas are tried
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def with_start_replicas(case: Case) -> Case:
         constant = replace(beginning, start_replicas=count)
         return compute_score(constant, run(constant, Static(count))).attainment
 
-    return replace(case, start_replicas=find_fewest_replicas(beginning, attained, START_MORE))
+    return replace(case, start_replicas=find_fewest_replicas(beginning, attained, MIN_RISE))
 
 
 def split_learning(cases: Sequence[Case]) -> tuple[list[Case], list[Case]]:

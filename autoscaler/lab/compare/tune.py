@@ -18,15 +18,15 @@ from autoscaler.lab.replay.request_cost import attainable_share
 from autoscaler.lab.replay.run import run
 from autoscaler.lab.replay.score import Score, compute_score
 
-COUNTS = 10.0  # approximate runs to find the smallest constant count
+COUNT_RUNS = 10.0  # approximate runs to find the smallest constant count
 STEPS = 8  # most steps beyond the ends of the grid
-MORE = 0.001  # rise of attainment below which a step comes no closer to an unreachable goal
-ALWAYS = 1.05  # cost of one constant replica, which serves its last requests after the trace
-BEYOND = 2.25  # approximate runs in all, as a multiple of the grid
+MIN_RISE = 0.001  # rise of attainment below which a step comes no closer to an unreachable goal
+CONSTANT_REPLICA_COST = 1.05  # cost of one constant replica, which serves its last requests after the trace
+RUNS_PER_GRID_POINT = 2.25  # approximate runs in all, as a multiple of the grid
 
 
-_counted: deque[tuple[Case, list[tuple[Params, Score]]]] = deque(maxlen=32)
-"""Results of `_count` in this process for the last cases, shared by all baselines."""
+_constant_counts: deque[tuple[Case, list[tuple[Params, Score]]]] = deque(maxlen=32)
+"""Results of `_find_constant_count` in this process for the last cases, shared by all baselines."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def search_best_settings(cases: Sequence[Case], name: str, first: int = 0) -> Se
     if name not in BASELINES:
         raise ValueError(f"baseline is {name!r}; allowed: {', '.join(BASELINES)}")
     baseline = BASELINES[name]
-    runs = [COUNTS if baseline.monotone else BEYOND * len(baseline.grid(case)) for case in cases]
+    runs = [COUNT_RUNS if baseline.monotone else RUNS_PER_GRID_POINT * len(baseline.grid(case)) for case in cases]
     return Search(
         _rounds(cases, name, first), sum(count * run_cost(case) for count, case in zip(runs, cases, strict=True))
     )
@@ -64,7 +64,9 @@ def search_best_settings(cases: Sequence[Case], name: str, first: int = 0) -> Se
 
 def _rounds(cases: Sequence[Case], name: str, first: int) -> Generator[list[Call], Any, list[TunedBaseline]]:
     tries = [_CaseTuning(BASELINES[name], case) for case in cases]
-    counting = [Call(_count, (place,), COUNTS * run_cost(case)) for place, case in enumerate(cases, first)]
+    counting = [
+        Call(_find_constant_count, (place,), COUNT_RUNS * run_cost(case)) for place, case in enumerate(cases, first)
+    ]
 
     def run_all(ask: Callable[[_CaseTuning], list[Params]], times: int = 1) -> Generator[list[Call], Any, None]:
         """Run the settings that `ask` returns for each case, up to `times` times, until there are none."""
@@ -140,7 +142,7 @@ class _CaseTuning:
         """
         best, score = self.best
         if self.case.goal.is_met_by(score.attainment):
-            from_here = self._laxest(score)
+            from_here = self._find_laxest(score)
             if from_here != best and not self._may_cost_less(score):
                 return []
         else:
@@ -171,7 +173,7 @@ class _CaseTuning:
         params, _ = self.best
         return MIN_REPLICAS in params and number(params, MIN_REPLICAS) > 1
 
-    def _laxest(self, score: Score) -> Params:
+    def _find_laxest(self, score: Score) -> Params:
         """Return the highest setting that meets the goal at the same cost."""
         met = self.case.goal.is_met_by
         equals = [
@@ -182,7 +184,7 @@ class _CaseTuning:
     def _may_cost_less(self, score: Score) -> bool:
         """Return whether the cost exceeds that of one constant replica."""
         counted_s = self.case.trace.duration_s - self.case.counted_from_s
-        return score.gpu_hours * 3600 > ALWAYS * counted_s * self.case.gpus_per_replica
+        return score.gpu_hours * 3600 > CONSTANT_REPLICA_COST * counted_s * self.case.gpus_per_replica
 
     def _comes_nearer(self, score: Score) -> bool:
         """Return whether the best attainment rose enough, or the goal is reachable.
@@ -190,13 +192,13 @@ class _CaseTuning:
         score: of the best setting.
         """
         before, self.before = self.before, score.attainment
-        return score.attainment >= before + MORE or self.case.goal.is_met_by(attainable_share(self.case))
+        return score.attainment >= before + MIN_RISE or self.case.goal.is_met_by(attainable_share(self.case))
 
 
-def _count(cases: Sequence[Case], place: int) -> list[tuple[Params, Score]]:
+def _find_constant_count(cases: Sequence[Case], place: int) -> list[tuple[Params, Score]]:
     """Search the smallest constant count that meets the goal, else comes closest; return all runs."""
     case = cases[place]
-    for known, counts in _counted:
+    for known, counts in _constant_counts:
         if known is case:
             return counts
     found: list[tuple[Params, Score]] = []
@@ -206,8 +208,8 @@ def _count(cases: Sequence[Case], place: int) -> list[tuple[Params, Score]]:
         found.append((params, _evaluate(cases, place, STATIC.name, params)))
         return found[-1][1].attainment
 
-    find_fewest_replicas(case, attained, MORE)
-    _counted.append((case, found))
+    find_fewest_replicas(case, attained, MIN_RISE)
+    _constant_counts.append((case, found))
     return found
 
 

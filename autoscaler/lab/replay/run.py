@@ -84,21 +84,24 @@ class Decider:
     """Runs one scaler at its decision interval, for the cases that it controls."""
 
     def __init__(
-        self, scaler: Scaler | FleetScaler, decide: Callable[[Sequence[View]], Sequence[int]], tracks: Sequence[CaseRun]
+        self,
+        scaler: Scaler | FleetScaler,
+        decide: Callable[[Sequence[View]], Sequence[int]],
+        case_runs: Sequence[CaseRun],
     ) -> None:
         if not (math.isfinite(scaler.period_s) and scaler.period_s > 0):
             raise ValueError(f"period_s of scaler {scaler.name} is {scaler.period_s:g}; it must be a number above 0")
-        self.tracks = tuple(tracks)
+        self.case_runs = tuple(case_runs)
         self.due_s = self._period_s = scaler.period_s
-        self._decide = decide
+        self._decide_counts = decide
         self._decisions = 1  # number of the next decision
 
-    def take(self, now_s: float) -> None:
+    def decide(self, now_s: float) -> None:
         self._decisions += 1
         self.due_s = self._decisions * self._period_s
-        counts = self._decide([track.view for track in self.tracks])
-        for track, count in zip(self.tracks, counts, strict=True):
-            track.scale(count, now_s)
+        counts = self._decide_counts([case_run.view for case_run in self.case_runs])
+        for case_run, count in zip(self.case_runs, counts, strict=True):
+            case_run.scale(count, now_s)
 
 
 def run(case: Case, scaler: Scaler, progress: Progress = no_progress) -> Outcome:
@@ -125,34 +128,37 @@ def run_fleet(
         check_case(case)
         if case.gpus_per_replica > pool.largest_gpus:
             raise ValueError(f"gpus_per_replica is {case.gpus_per_replica:g}, a node has {pool.largest_gpus:g}")
-    tracks, turns = _begin(cases, scalers, pool)
+    case_runs, deciders = _start_runs(cases, scalers, pool)
     end_s = max(case.trace.duration_s for case in cases)
     while True:
-        now_s = min(*(track.due_s for track in tracks), *(turn.due_s for turn in turns))
-        deciding = [turn for turn in turns if turn.due_s <= now_s]
-        asked = {id(track) for turn in deciding for track in turn.tracks}
-        for track in tracks:
-            if track.due_s <= now_s or id(track) in asked:
-                track.advance(now_s)
-        for track in tracks:
-            if track.scrape_due_s <= now_s:
-                track.scrape(now_s)
-        outcomes = [track.outcome for track in tracks if track.outcome is not None]
-        if len(outcomes) == len(tracks):
+        now_s = min(*(case_run.due_s for case_run in case_runs), *(decider.due_s for decider in deciders))
+        deciding = [decider for decider in deciders if decider.due_s <= now_s]
+        asked = {id(case_run) for decider in deciding for case_run in decider.case_runs}
+        for case_run in case_runs:
+            if case_run.due_s <= now_s or id(case_run) in asked:
+                case_run.advance(now_s)
+        for case_run in case_runs:
+            if case_run.scrape_due_s <= now_s:
+                case_run.scrape(now_s)
+        outcomes = [case_run.outcome for case_run in case_runs if case_run.outcome is not None]
+        if len(outcomes) == len(case_runs):
             return outcomes
-        for turn in deciding:
-            turn.take(now_s)
+        for decider in deciding:
+            decider.decide(now_s)
         progress(min(now_s / end_s, 1.0))
 
 
-def _begin(
+def _start_runs(
     cases: Sequence[Case], scalers: Sequence[Scaler] | FleetScaler, pool: GpuPool
 ) -> tuple[list[CaseRun], list[Decider]]:
-    tracks = [CaseRun(case, pool) for case in cases]
+    case_runs = [CaseRun(case, pool) for case in cases]
     if isinstance(scalers, Sequence):
-        return tracks, [Decider(scaler, _one(scaler), (track,)) for scaler, track in zip(scalers, tracks, strict=True)]
-    return tracks, [Decider(scalers, scalers.decide_all, tracks)]
+        return case_runs, [
+            Decider(scaler, _decide_one(scaler), (case_run,))
+            for scaler, case_run in zip(scalers, case_runs, strict=True)
+        ]
+    return case_runs, [Decider(scalers, scalers.decide_all, case_runs)]
 
 
-def _one(scaler: Scaler) -> Callable[[Sequence[View]], Sequence[int]]:
+def _decide_one(scaler: Scaler) -> Callable[[Sequence[View]], Sequence[int]]:
     return lambda views: (scaler.decide(views[0]),)

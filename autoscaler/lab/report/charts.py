@@ -25,7 +25,7 @@ LETTER_PX = 6.5  # approximate width of a letter in a label
 NARROW, NARROW_LEFT = 590.0, 86.0  # for charts side by side, whose text is large on a phone
 
 
-def colours(names: Sequence[str]) -> dict[str, str]:
+def css_classes(names: Sequence[str]) -> dict[str, str]:
     """Assign a CSS class to each policy, the same in every chart."""
     others = [name for name in dict.fromkeys(names) if name not in (OURS, OFFLINE_PLAN)]
     return {
@@ -58,7 +58,7 @@ def frontier(comparison: Comparison) -> str:
         "lower bound": comparison.lower_bound_gpu_hours,
         "with interference, estimated": comparison.estimate_gpu_hours,
     }
-    marks = {said: hours for said, hours in marks.items() if hours > 0}  # NaN: unknown
+    marks = {caption: hours for caption, hours in marks.items() if hours > 0}  # NaN: unknown
     shown = [*(point.gpu_hours for point in known if point.gpu_hours <= dearest), *marks.values()]
     ticks = nice_ticks(min(shown) * 0.95, max(shown) * 1.02, 8)
     x = Scale(ticks[0], ticks[-1], LEFT, WIDTH - RIGHT)
@@ -67,47 +67,49 @@ def frontier(comparison: Comparison) -> str:
     levels = [nine for nine in NINES if nine >= max((n for n in NINES if n <= worst), default=0.0)]
     y = Scale(_nines(levels[0]), _nines(levels[-1]), height - bottom, top)
 
-    parts = [_level(x, y(_nines(level)), f"{level * 100:g}%") for level in levels]
-    parts += [_below(x, tick, height - bottom + 18, amount(tick)) for tick in ticks]
+    parts = [_y_line(x, y(_nines(level)), f"{level * 100:g}%") for level in levels]
+    parts += [_x_label(x, tick, height - bottom + 18, amount(tick)) for tick in ticks]
     parts.append(text("GPU-hours", WIDTH - RIGHT, height - 6, class_="label", text_anchor="end"))
     parts.append(text("attainment", 0, 11, class_="label"))
     goal_y = y(min(max(_nines(comparison.goal.attainment), y.low), y.high))
     parts.append(element("line", class_="limit", x1=LEFT, x2=WIDTH - RIGHT, y1=goal_y, y2=goal_y))
     parts.append(text("goal", x.end_px, goal_y - 5, class_="label limit-label", text_anchor="end"))
     heights = top - 9, height - bottom - 6  # heights of the labels, as the lines may lie side by side
-    for (said, hours), said_y in zip(marks.items(), heights, strict=False):
+    for (caption, hours), said_y in zip(marks.items(), heights, strict=False):
         parts.append(element("line", class_="bound", x1=x(hours), x2=x(hours), y1=top, y2=height - bottom))
-        room = x(hours) + 4 + LETTER_PX * len(said) <= WIDTH
+        room = x(hours) + 4 + LETTER_PX * len(caption) <= WIDTH
         beside = {} if room else {"text_anchor": "end"}
-        parts.append(text(said, x(hours) + (4 if room else -4), said_y, class_="label", **beside))
+        parts.append(text(caption, x(hours) + (4 if room else -4), said_y, class_="label", **beside))
     chosen = {name: [run for run in runs if run.name == name] for name in points}
-    tints = colours([run.name for run in comparison.rows])
+    classes = css_classes([run.name for run in comparison.rows])
     for name in sorted(points, key=lambda name: name == OURS):  # ours on top
-        parts.append(_curve(name, tints[name], [p for p in points[name] if p.gpu_hours <= dearest], chosen[name], x, y))
+        parts.append(
+            _curve(name, classes[name], [p for p in points[name] if p.gpu_hours <= dearest], chosen[name], x, y)
+        )
     return picture("Attainment against GPU-hours", height, parts)
 
 
-def _curve(name: str, tint: str, points: list[Point], runs: list[PolicyRun], x: Scale, y: Scale) -> str:
+def _curve(name: str, css_class: str, points: list[Point], runs: list[PolicyRun], x: Scale, y: Scale) -> str:
     def at(attainment: float) -> float:
         return y(min(max(_nines(attainment), y.low), y.high))
 
     best = _undominated(points)
     path = line_path([x(point.gpu_hours) for point in best], [at(point.attainment) for point in best])
-    drawn = [element("path", class_=f"line {tint}", d=path)] if len(best) > 1 else []
+    drawn = [element("path", class_=f"line {css_class}", d=path)] if len(best) > 1 else []
     for point in points:
-        said = f"{name}: {share(point.attainment)} at {amount(point.gpu_hours)} GPU-hours{_params(point.params)}"
-        title = f"<title>{escape(said)}</title>"
+        caption = f"{name}: {share(point.attainment)} at {amount(point.gpu_hours)} GPU-hours{_params(point.params)}"
+        title = f"<title>{escape(caption)}</title>"
         drawn.append(
-            element("circle", title, class_=f"point {tint}", cx=x(point.gpu_hours), cy=at(point.attainment), r=2.6)
+            element("circle", title, class_=f"point {css_class}", cx=x(point.gpu_hours), cy=at(point.attainment), r=2.6)
         )
     for run in runs:
-        said = f"{label(run)}: {share(run.score.attainment)} at {amount(run.score.gpu_hours)} GPU-hours"
+        caption = f"{label(run)}: {share(run.score.attainment)} at {amount(run.score.gpu_hours)} GPU-hours"
         radius = 7.0 if name == OURS else 5.5
         drawn.append(
             element(
                 "circle",
-                f"<title>{escape(said)}</title>",
-                class_=f"chosen {tint}{' tuned' if run.tuned else ''}",
+                f"<title>{escape(caption)}</title>",
+                class_=f"chosen {css_class}{' tuned' if run.tuned else ''}",
                 cx=x(min(run.score.gpu_hours, x.high)),
                 cy=at(run.score.attainment),
                 r=radius,
@@ -146,12 +148,12 @@ def timeline(comparison: Comparison, run: PolicyRun, most_replicas: float) -> st
     back = line_path(at[::-1], [held(value) for value in rows[::-1, 3].tolist()])
     parts.append(element("path", class_="area running", d=area(running, at, held(0.0))))
     parts.append(element("path", class_="area waiting", d=f"{line_path(at, above)}L{back[1:]}Z"))
-    for time_s, said in time_ticks(x.high, x.end_px - x.start_px):
-        parts.append(_below(x, time_s, height - 4, said))
+    for time_s, caption in time_ticks(x.high, x.end_px - x.start_px):
+        parts.append(_x_label(x, time_s, height - 4, caption))
     return picture(f"Replicas and load of {label(run)}", height, parts, NARROW)
 
 
-def most_replicas(comparison: Comparison) -> float:
+def replica_axis_top(comparison: Comparison) -> float:
     """Return a top of the replica axis that fits all relevant runs; an extreme baseline is cut off."""
     tops = [float(run.timeline[:, 1:3].max()) for run in _fitting(comparison) if len(run.timeline)]
     return nice_ticks(0.0, max(tops, default=1.0), 4)[-1]
@@ -166,19 +168,19 @@ def _fitting(comparison: Comparison) -> list[PolicyRun]:
 def _axis(x: Scale, y: Scale, unit: str) -> list[str]:
     """Draw the ends of an axis, with the unit below the upper end."""
     named = text(unit, x.start_px - 8, y.end_px + 20, class_="label", text_anchor="end")
-    return [*(_level(x, y(value), amount(value)) for value in (0.0, y.high)), named]
+    return [*(_y_line(x, y(value), amount(value)) for value in (0.0, y.high)), named]
 
 
-def _level(x: Scale, at: float, said: str) -> str:
+def _y_line(x: Scale, at: float, caption: str) -> str:
     line = element("line", class_="grid", x1=x.start_px, x2=x.end_px, y1=at, y2=at)
-    return line + text(said, x.start_px - 8, at + 4, class_="label", text_anchor="end")
+    return line + text(caption, x.start_px - 8, at + 4, class_="label", text_anchor="end")
 
 
-def _below(x: Scale, value: float, y: float, said: str) -> str:
+def _x_label(x: Scale, value: float, y: float, caption: str) -> str:
     """Label a time or a cost; at the right edge, the text ends with the chart."""
     if x(value) > x.end_px - RIGHT:
-        return text(said, x.end_px + RIGHT, y, class_="label", text_anchor="end")
-    return text(said, x(value), y, class_="label", text_anchor="middle")
+        return text(caption, x.end_px + RIGHT, y, class_="label", text_anchor="end")
+    return text(caption, x(value), y, class_="label", text_anchor="middle")
 
 
 def picture(title: str, height: float, parts: Sequence[str], width: float = WIDTH) -> str:

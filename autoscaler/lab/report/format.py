@@ -155,7 +155,7 @@ COLUMNS = (
 )
 
 
-def in_order(comparison: Comparison) -> list[PolicyRun]:
+def sorted_runs(comparison: Comparison) -> list[PolicyRun]:
     """Return ours first, then runs that met the goal by GPU-hours, then misses by attainment, then unknown ones."""
 
     def place(run: PolicyRun) -> tuple[bool, bool, bool, float]:

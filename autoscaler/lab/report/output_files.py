@@ -18,9 +18,9 @@ def check(outputs: Sequence[Path], inputs: Sequence[Path] = ()) -> None:
     """Raise ValueError for an output that cannot be written, or that is also an input or another output."""
     for place, path in enumerate(outputs):
         try:
-            _try(path)
+            _check_writable(path)
         except OSError as error:
-            raise ValueError(_fault(path, error)) from error
+            raise ValueError(_error_text(path, error)) from error
         if _is_stream(path):
             continue
         for other in (*inputs, *outputs[:place]):
@@ -42,22 +42,22 @@ def write(contents: Sequence[tuple[Path, str]]) -> None:
             if not _is_stream(path):
                 target = Path(os.path.realpath(path))
                 staged.append((path, target, _temporary(target)))
-                _fill(staged[-1][2], target, content)
+                _write_temporary(staged[-1][2], target, content)
         for path, content in contents:
             if _is_stream(path):
-                _pour(path, content)
+                _write_stream(path, content)
         for path, target, temporary in staged:  # noqa: B007  (the error below names it)
             temporary.replace(target)
     except OSError as error:
-        raise ValueError(_fault(path, error)) from error
+        raise ValueError(_error_text(path, error)) from error
     finally:
         for _, _, temporary in staged:
             temporary.unlink(missing_ok=True)
 
 
-def _try(path: Path) -> None:
+def _check_writable(path: Path) -> None:
     """Raise ValueError or OSError if a file cannot be written. Leaves nothing behind."""
-    found = _look(path)
+    found = _stat(path)
     if found is not None and stat.S_ISDIR(found.st_mode):
         raise ValueError(f"{path} is a folder; allowed: a file")
     if _is_stream(path):
@@ -78,9 +78,9 @@ def _temporary(target: Path) -> Path:
     return Path(name)
 
 
-def _fill(temporary: Path, target: Path, content: str) -> None:
+def _write_temporary(temporary: Path, target: Path, content: str) -> None:
     """Write the content of the temporary file, with the mode of `target`."""
-    found = _look(target)
+    found = _stat(target)
     with temporary.open("w", encoding="utf-8", errors="replace") as stream:
         stream.write(content)
         stream.flush()
@@ -88,7 +88,7 @@ def _fill(temporary: Path, target: Path, content: str) -> None:
         os.fsync(stream.fileno())
 
 
-def _pour(path: Path, content: str) -> None:
+def _write_stream(path: Path, content: str) -> None:
     """Write to a device or pipe, whose reader may have closed; to standard output at its position in its file."""
     standard = _standard(path)
     descriptor = os.open(path, os.O_WRONLY) if standard is None else os.dup(standard)
@@ -96,7 +96,7 @@ def _pour(path: Path, content: str) -> None:
         stream.write(content)
 
 
-def _look(path: Path) -> os.stat_result | None:
+def _stat(path: Path) -> os.stat_result | None:
     """Return the status of a path, following links, or None if it does not exist. Raises OSError."""
     try:
         return path.stat()
@@ -106,7 +106,7 @@ def _look(path: Path) -> os.stat_result | None:
 
 def _is_stream(path: Path) -> bool:
     """Return whether a path is a device, a pipe, or the target of standard output."""
-    found = _look(path)
+    found = _stat(path)
     return found is not None and (not stat.S_ISREG(found.st_mode) or _standard(path) is not None)
 
 
@@ -124,5 +124,5 @@ def _is_same(path: Path, other: Path) -> bool:
     return path.exists() and other.exists() and path.samefile(other)
 
 
-def _fault(path: Path, error: OSError) -> str:
+def _error_text(path: Path, error: OSError) -> str:
     return f"{path} cannot be written: {error.strerror or error}"

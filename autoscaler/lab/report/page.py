@@ -18,7 +18,6 @@ from autoscaler.lab.report.format import (
     cold_start,
     count,
     fleet,
-    in_order,
     label,
     learned_verdict,
     length,
@@ -26,6 +25,7 @@ from autoscaler.lab.report.format import (
     ratio,
     setting,
     share,
+    sorted_runs,
     verdict,
 )
 
@@ -61,8 +61,8 @@ script-src 'unsafe-inline'; img-src data:">
 
 
 def _article(comparison: Comparison) -> str:
-    order = in_order(comparison)
-    tints = charts.colours([run.name for run in comparison.rows])
+    order = sorted_runs(comparison)
+    classes = charts.css_classes([run.name for run in comparison.rows])
     copies = f" × {comparison.scale:g}" if comparison.scale != 1 else ""
     facts = (
         f"{count(comparison.requests, 'request')} in {length(comparison)}{fleet(comparison)} · "
@@ -73,18 +73,18 @@ def _article(comparison: Comparison) -> str:
 <header><h1>{escape(comparison.trace + copies)}</h1><p class="muted">{escape(facts)}</p></header>
 {_tiles(comparison)}
 <p class="card verdict">{escape(" ".join(filter(None, (verdict(comparison), learned_verdict(comparison)))))}</p>
-<section class="card"><h2>Every policy</h2><div class="scroll">{_table(comparison, order, tints)}</div></section>
+<section class="card"><h2>Every policy</h2><div class="scroll">{_table(comparison, order, classes)}</div></section>
 <section class="card"><h2>The frontier</h2>
 <p class="muted">Up and to the left is better. A ring is a policy as it ran, a dotted ring its best setting with \
 hindsight; dots are the other settings that were tried, and a curve joins those that no other setting of the same \
-policy beats. An arrow marks a policy that costs more than the axis shows.{_of_the_plan(comparison)}</p>
-<div class="scroll wide">{charts.frontier(comparison)}</div>{_legend(comparison, tints)}</section>
-<section class="card"><h2>Over the trace</h2>{_strokes()}{_timelines(comparison, order)}</section>
+policy beats. An arrow marks a policy that costs more than the axis shows.{_explain_plan(comparison)}</p>
+<div class="scroll wide">{charts.frontier(comparison)}</div>{_legend(comparison, classes)}</section>
+<section class="card"><h2>Over the trace</h2>{_line_legend()}{_timelines(comparison, order)}</section>
 {_notes(comparison)}
 </article>"""
 
 
-def _of_the_plan(comparison: Comparison) -> str:
+def _explain_plan(comparison: Comparison) -> str:
     if comparison.offline_plan is None:
         return ""
     return (
@@ -116,7 +116,7 @@ def _tiles(comparison: Comparison) -> str:
     return f'<dl class="tiles">{"".join(cells)}</dl>'
 
 
-def _table(comparison: Comparison, order: Sequence[PolicyRun], tints: dict[str, str]) -> str:
+def _table(comparison: Comparison, order: Sequence[PolicyRun], classes: dict[str, str]) -> str:
     head = "".join(
         f'<th scope="col"{_number(column.number)} title="{escape(column.explained)}">{escape(column.title)}</th>'
         for column in COLUMNS
@@ -124,7 +124,7 @@ def _table(comparison: Comparison, order: Sequence[PolicyRun], tints: dict[str, 
     rows = []
     for run in order:
         first, *others = COLUMNS
-        name = f'<i class="swatch {tints[run.name]}"></i>{escape(first.write(comparison, run))}'
+        name = f'<i class="swatch {classes[run.name]}"></i>{escape(first.write(comparison, run))}'
         params = f'<span class="params">{escape(setting(run))}</span>' if run.params else ""
         cells = "".join(
             f"<td{_number(column.number)}>{escape(column.write(comparison, run))}</td>" for column in others
@@ -141,10 +141,10 @@ def _number(number: bool) -> str:
     return ' class="number"' if number else ""
 
 
-def _legend(comparison: Comparison, tints: dict[str, str]) -> str:
+def _legend(comparison: Comparison, classes: dict[str, str]) -> str:
     names = dict.fromkeys([OURS, *sorted(run.name for run in comparison.rows)])
     chips = (
-        f'<button type="button" data-policy="{escape(name)}"><i class="swatch {tints[name]}"></i>'
+        f'<button type="button" data-policy="{escape(name)}"><i class="swatch {classes[name]}"></i>'
         f"{escape(name)}</button>"
         for name in names
         if any(run.name == name for run in comparison.rows)
@@ -152,15 +152,15 @@ def _legend(comparison: Comparison, tints: dict[str, str]) -> str:
     return f'<p class="legend">{"".join(chips)}</p>'
 
 
-def _strokes() -> str:
-    parts = (f'<span><i class="swatch {kind}"></i>{escape(said)}</span>' for kind, said in LEGEND)
+def _line_legend() -> str:
+    parts = (f'<span><i class="swatch {kind}"></i>{escape(caption)}</span>' for kind, caption in LEGEND)
     return f'<p class="legend">{"".join(parts)}</p>'
 
 
 def _timelines(comparison: Comparison, order: Sequence[PolicyRun]) -> str:
     """Draw all timelines on one scale, side by side where there is room."""
     shown = [run for run in order if len(run.timeline)]
-    top = charts.most_replicas(comparison)
+    top = charts.replica_axis_top(comparison)
     figures = (
         f'<figure data-policy="{escape(run.name)}"><figcaption><b>{escape(label(run))}</b> '
         f'<span class="muted">{share(run.score.attainment)}, {amount(run.score.gpu_hours)} GPU-hours</span>'

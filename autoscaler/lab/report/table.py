@@ -17,15 +17,15 @@ from autoscaler.lab.report.format import (
     cold_start,
     count,
     fleet,
-    in_order,
     learned_verdict,
     length,
     objective,
     printable,
+    sorted_runs,
     verdict,
 )
 
-FIRST_TO_GO = ("flaps", "p95", "TTFT p50", "downs", "ups", "ITL met", "TTFT met", "goodput", "in breach", "p99")
+OMITTED_FIRST = ("flaps", "p95", "TTFT p50", "downs", "ups", "ITL met", "TTFT met", "goodput", "in breach", "p99")
 """Columns that a narrow terminal omits, in this order."""
 
 
@@ -34,7 +34,7 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
     columns = list(COLUMNS)
     table = _table(comparison, columns)
     unbounded = console.options.update(width=10_000)
-    for title in FIRST_TO_GO:
+    for title in OMITTED_FIRST:
         if console.measure(table, options=unbounded).maximum <= console.width:
             break
         columns = [column for column in columns if column.title != title]
@@ -74,7 +74,7 @@ def _table(comparison: Comparison, columns: Sequence[Column]) -> Table:
         table.add_column(
             column.title, justify="right" if column.number else "left", no_wrap=column.number, overflow="fold"
         )
-    for run in in_order(comparison):
+    for run in sorted_runs(comparison):
         style = {OURS: "bold", OFFLINE_PLAN: "italic"}.get(run.name, "") + " dim" * comparison.misses_goal(run)
         table.add_row(*(Text(column.write(comparison, run)) for column in columns), style=style)
     return table

@@ -117,7 +117,9 @@ def _playground() -> WorkloadSetup:
         Deployment(NAMESPACE, "playground-8b", compute_profile(LLAMA_8B, H100_3G, max_num_seqs=16), SLICE, replicas=0),
         model="meta-llama/Llama-3.1-8B-experiment",
         policy="development",
-        shape=Shape(0.001, Lengths(400, 1.0, 4000), Lengths(300, 0.7, 2000), bursts=(sessions,), silences=((0.0, 6.0),)),
+        shape=Shape(
+            0.001, Lengths(400, 1.0, 4000), Lengths(300, 0.7, 2000), bursts=(sessions,), silences=((0.0, 6.0),)
+        ),
         patience_s=300.0,
     )
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from autoscaler.lab.baselines import BASELINES, Axis
-from autoscaler.lab.baselines.base import MIN_REPLICAS, concurrencies, least_replicas, request_rates
+from autoscaler.lab.baselines.base import MIN_REPLICAS, concurrencies_to_try, min_replicas_to_try, request_rates_to_try
 from autoscaler.lab.replay.case import Case, Goal
 from autoscaler.lab.replay.run import run
 from autoscaler.lab.replay.score import compute_score
@@ -195,17 +195,17 @@ def test_neighbours_include_settings_beyond_the_grid(case: Case) -> None:
 def test_scale_to_zero_is_tried_only_with_long_idle_times() -> None:
     busy = case_of(trace(np.arange(0.0, 600.0, 5.0)))
     idle = case_of(trace(np.concatenate([np.arange(0.0, 100.0, 5.0), np.arange(500.0, 600.0, 5.0)])))
-    assert least_replicas(busy, 60.0) == (1.0,)
-    assert least_replicas(idle, 60.0) == (0.0, 1.0)
+    assert min_replicas_to_try(busy, 60.0) == (1.0,)
+    assert min_replicas_to_try(idle, 60.0) == (0.0, 1.0)
     assert {params["min_replicas"] for params in BASELINES["knative-kpa"].grid(idle)} == {0.0, 1.0}
 
 
 def test_ranges_follow_the_case() -> None:
     case = case_of(poisson([20.0], 600.0))
     prompt_s = 1000 * case.profile.prompt_token_s
-    assert request_rates(case)[-1] < 1 / prompt_s
-    assert concurrencies(case)[-1] == 256
-    assert math.isclose(request_rates(case)[-1] / request_rates(case)[0], 0.85 / 0.25, rel_tol=1e-3)
+    assert request_rates_to_try(case)[-1] < 1 / prompt_s
+    assert concurrencies_to_try(case)[-1] == 256
+    assert math.isclose(request_rates_to_try(case)[-1] / request_rates_to_try(case)[0], 0.85 / 0.25, rel_tol=1e-3)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "static"])

@@ -19,12 +19,12 @@ CASE = case_of(poisson([5.0], 60.0), max_replicas=50)
 
 def test_count_is_kept_within_tolerance_else_value_over_target() -> None:
     hpa = Hpa(target=5, least=1, most=100)
-    assert hpa.propose(2, 12.0) == 3
-    assert hpa.propose(2, 10.9) == 2  # ratio 1.09
-    assert hpa.propose(10, 55.0) == 10  # 1.1 is still within
-    assert hpa.propose(10, 55.1) == 12
-    assert hpa.propose(10, 44.9) == 9
-    assert Hpa(1, 1, 100, tolerance=0.0).propose(10, 11.0) == 11
+    assert hpa.recommend(2, 12.0) == 3
+    assert hpa.recommend(2, 10.9) == 2  # ratio 1.09
+    assert hpa.recommend(10, 55.0) == 10  # 1.1 is still within
+    assert hpa.recommend(10, 55.1) == 12
+    assert hpa.recommend(10, 44.9) == 9
+    assert Hpa(1, 1, 100, tolerance=0.0).recommend(10, 11.0) == 11
 
 
 @given(

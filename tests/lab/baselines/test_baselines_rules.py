@@ -7,7 +7,7 @@ import pytest
 
 from autoscaler.lab.baselines import aibrix, dynamo, knative, llmd, predictors, ray_serve, skyserve, static
 from autoscaler.lab.baselines import load_test as loadtest
-from autoscaler.lab.baselines.signals import GAPS, TTFT, Highest, MovingMean
+from autoscaler.lab.baselines.signals import GAPS, TTFT, MovingMax, MovingMean
 from autoscaler.lab.replay.case import Goal
 from tests.lab.replay.synthetic import GOAL, FakeView, case_of, llama, observed, poisson
 
@@ -24,7 +24,7 @@ def test_moving_mean_drops_values_older_than_its_window() -> None:
 
 
 def test_moving_maximum_falls_when_the_maximum_is_too_old() -> None:
-    highest = Highest(20.0)
+    highest = MovingMax(20.0)
     assert [highest.add(now, count) for now, count in ((0, 5), (10, 3), (20, 4), (21, 1), (41, 2))] == [5, 5, 5, 4, 2]
 
 

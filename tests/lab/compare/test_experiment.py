@@ -7,7 +7,7 @@ import pytest
 
 from autoscaler.config.policy.parse import load
 from autoscaler.lab.baselines.static import Static
-from autoscaler.lab.bounds.constant_count import MANY
+from autoscaler.lab.bounds.constant_count import START_FACTOR
 from autoscaler.lab.compare.experiment import check_cases, goal_from_policy, with_start_replicas
 from autoscaler.lab.compare.run_result import run_case
 from autoscaler.lab.replay.case import Case, Goal
@@ -75,7 +75,7 @@ def test_start_replicas_cover_an_early_burst() -> None:
     burst = replace(case, trace=trace)
     count = with_start_replicas(burst).start_replicas
     prefill_s, decode_s = request_work_s(burst)
-    assert count > MANY * (prefill_s + decode_s).sum() / 600.0
+    assert count > START_FACTOR * (prefill_s + decode_s).sum() / 600.0
     assert attained(burst, count, 600.0) >= 0.99 > attained(burst, count - 1, 600.0)
 
 

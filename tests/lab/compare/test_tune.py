@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from autoscaler.lab.baselines import BASELINES
-from autoscaler.lab.baselines.base import request_rates
-from autoscaler.lab.compare.tune import MORE, STEPS, TunedBaseline, search_best_settings
+from autoscaler.lab.baselines.base import request_rates_to_try
+from autoscaler.lab.compare.tune import MIN_RISE, STEPS, TunedBaseline, search_best_settings
 from autoscaler.lab.replay.case import Case, Goal
 from autoscaler.lab.replay.parallel.search import run_searches
 from autoscaler.lab.replay.run import run
@@ -99,7 +99,7 @@ def test_extension_stops_when_attainment_stops_rising(hopeless: Case, name: str)
     assert first * (first / second) ** (STEPS - 2) < lowest < first
     at_the_end = [score.attainment for params, score in best.found if float(params[axis.name]) == lowest]
     before_it = [score.attainment for params, score in best.found if lowest < float(params[axis.name])]
-    assert max(at_the_end) < max(before_it) + MORE
+    assert max(at_the_end) < max(before_it) + MIN_RISE
 
 
 def test_constant_count_stops_growing_without_effect(hopeless: Case) -> None:
@@ -107,7 +107,7 @@ def test_constant_count_stops_growing_without_effect(hopeless: Case) -> None:
     count = int(float(best.params["replicas"]))
     many = replace(hopeless, start_replicas=400)
     score = compute_score(many, run(many, BASELINES["static"](many, {"replicas": 400.0})))
-    assert score.attainment - MORE < best.score.attainment < 0.96
+    assert score.attainment - MIN_RISE < best.score.attainment < 0.96
     assert max(float(params["replicas"]) for params, _ in best.found) <= 2 * count < 400
 
 
@@ -121,7 +121,7 @@ def test_extension_stops_after_a_step_without_effect(case: Case) -> None:
 
 def test_extension_continues_while_replicas_can_be_saved(case: Case) -> None:
     """Slightly more than two replicas can serve: the last target of the grid gives three, and so does the next."""
-    rule, most = BASELINES["skyserve"], request_rates(case)[-1] / 0.85
+    rule, most = BASELINES["skyserve"], request_rates_to_try(case)[-1] / 0.85
     arrivals = trace(np.arange(0, 480, 1 / (2.1 * most)), duration_s=480.0)
     steady = replace(case, trace=arrivals, goal=Goal(60.0, 0.5, 0.99), start_replicas=3)
     (best,) = tune(steady, "skyserve")

@@ -121,7 +121,7 @@ def test_verdict_ignores_actual_and_recorded_runs() -> None:
 
 
 def test_runs_that_met_the_goal_come_first() -> None:
-    ordered = words.in_order(
+    ordered = words.sorted_runs(
         comparison(UNTOLD, run("cheap", attainment=0.5, gpu_hours=1.0), run("static", gpu_hours=30.0), run())
     )
     # its distance to the goal is unknown

@@ -10,7 +10,7 @@ from autoscaler.lab.report.output_files import check, write
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    path = tmp_path / "comparison.json"
+    path = tmp_path / "result.json"
     path.write_text("what was there")
     return path
 
@@ -81,7 +81,7 @@ def test_file_with_the_longest_name_is_written(tmp_path: Path) -> None:
         ("x" * 256, "cannot be written: File name too long"),
         ("x/" * 3000, "cannot be written: File name too long"),
         ("/proc/x.json", "/proc/x.json cannot be written: No such file or directory"),
-        ("comparison.json/x.json", "comparison.json/x.json cannot be written: Not a directory"),
+        ("result.json/x.json", "result.json/x.json cannot be written: Not a directory"),
         ("nowhere/x.json", "the folder .*/nowhere does not exist"),
         (".", "is a folder; allowed: a file"),
         ("loop", "cannot be written: Too many levels of symbolic links"),
@@ -98,8 +98,8 @@ def test_output_must_differ_from_inputs_and_outputs(file: Path, tmp_path: Path) 
     link, new = tmp_path / "link", tmp_path / "new"
     link.symlink_to(file)
     (tmp_path / "hard").hardlink_to(file)
-    for other in (file, link, tmp_path / "hard", tmp_path / "." / "comparison.json"):
-        with pytest.raises(ValueError, match=r"would replace the input .*/comparison.json; allowed: a file of its own"):
+    for other in (file, link, tmp_path / "hard", tmp_path / "." / "result.json"):
+        with pytest.raises(ValueError, match=r"would replace the input .*/result.json; allowed: a file of its own"):
             check([other], [file])
     with pytest.raises(ValueError, match=r"would replace the output .*/new;"):
         check([new, new])

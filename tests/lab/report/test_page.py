@@ -45,7 +45,7 @@ def test_every_chart_is_well_formed() -> None:
     made = comparison()
     for picture in (
         charts.frontier(made),
-        charts.timeline(made, made.runs[0], charts.most_replicas(made)),
+        charts.timeline(made, made.runs[0], charts.replica_axis_top(made)),
     ):
         ElementTree.fromstring(picture)
 
@@ -82,7 +82,7 @@ def test_extreme_baseline_does_not_flatten_the_chart(attainment: float) -> None:
     wild = run("wild", attainment=attainment, gpu_hours=400.0)
     wild.timeline[50, 1:3] = 900.0
     made = comparison(run(), run("best", gpu_hours=11.0), wild)
-    assert charts.most_replicas(made) < 20
+    assert charts.replica_axis_top(made) < 20
     x = {policy: circle[0] for policy, circle in rings(made).items()}
     assert x["best"] + 100 < x["ours"] < x["wild"] == charts.WIDTH - charts.RIGHT  # at the edge, with an arrow
     assert charts.frontier(made).count("→") == 1
@@ -94,20 +94,20 @@ def test_replica_axis_fits_history_and_the_best_baseline() -> None:
     actual.timeline[50, 1:3] = 50.0
     assert (
         30
-        <= charts.most_replicas(comparison(run(), best))
+        <= charts.replica_axis_top(comparison(run(), best))
         < 50
-        <= charts.most_replicas(comparison(run(), best, actual))
+        <= charts.replica_axis_top(comparison(run(), best, actual))
         < 90
     )
 
 
 def test_every_policy_has_its_own_colour() -> None:
     names = [OURS, OFFLINE_PLAN, *BASELINES, ACTUAL, RECORDED]
-    tints = charts.colours(names)
-    assert len(set(tints.values())) == len(names)
+    classes = charts.css_classes(names)
+    assert len(set(classes.values())) == len(names)
     style = page([comparison()])
-    for tint in tints.values():
-        assert f".{tint} {{ color:" in style
+    for css_class in classes.values():
+        assert f".{css_class} {{ color:" in style
     values = [re.findall(rf"--s{place}: (#\w+);", style) for place in range(charts.SERIES)]
     assert [len(of_schemes) for of_schemes in values] == [2] * charts.SERIES  # light and dark
     assert len(set(map(tuple, values))) == charts.SERIES

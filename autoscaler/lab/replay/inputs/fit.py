@@ -25,11 +25,11 @@ from autoscaler.lab.replay.inputs.recording import Recording
 from autoscaler.sim.engine.profiles import Profile
 
 LEAST_INTERVALS = 12  # busy intervals; fewer equations do not determine four unknowns
-FINE_S = 2.0  # recommended distance of busy scrapes
+GOOD_INTERVAL_S = 2.0  # recommended distance of busy scrapes
 # Measured on the recorded CPU runs, thinned in every way. At 5 s a profile still replays the TTFT of the other run
 # within 33 % (median). At 10 s the step time is 0.2 to 11 ms instead of 8 ms, and TTFT is off by up to four times.
-MOST_S = 5.0
-LATE = 1.1  # tolerated delay of a scrape, as a factor
+MAX_INTERVAL_S = 5.0
+INTERVAL_TOLERANCE = 1.1  # tolerated delay of a scrape, as a factor
 ROUNDS = 20  # rounds of re-weighting; it settles within a few
 TUNING = 1.345  # constant of Huber's weights: 95 % efficiency under normal noise
 LEAST_BUDGET_TOKENS, MOST_BUDGET_TOKENS = 2048, 8192  # defaults of vLLM's server: on most GPUs, and on the largest
@@ -44,29 +44,30 @@ class Fitted:
     steps_within_tokens: float | None  # as recorded; basis of the guessed token budget
     slots_known: bool  # whether the recording shows `max_num_seqs`; else it is given, or the largest batch seen
     intervals: int  # number of equations
-    apart_s: float  # median length of their intervals, seconds
+    interval_s: float  # median length of their intervals, seconds
     error_fraction: float  # median of |seconds explained - seconds| / seconds
     cached_fraction: float  # fraction of prompt tokens from the prefix cache, which the equations leave out
 
     @property
-    def doubts(self) -> list[str]:
+    def warnings(self) -> list[str]:
         """Return reasons to distrust single constants, even where their sum explains the recording."""
-        doubts = []
-        if self.apart_s > FINE_S * LATE:
-            doubts.append(
-                f"busy scrapes are {self.apart_s:.3g} s apart: single constants are unsure; better {FINE_S:g} s or less"
+        warnings = []
+        if self.interval_s > GOOD_INTERVAL_S * INTERVAL_TOLERANCE:
+            warnings.append(
+                f"busy scrapes are {self.interval_s:.3g} s apart: single constants are unsure; "
+                f"better {GOOD_INTERVAL_S:g} s or less"
             )
         if self.cached_fraction > 0:
-            doubts.append(
+            warnings.append(
                 f"{100 * self.cached_fraction:.3g}% of the prompt tokens came from the prefix cache: prompt_token_s is "
                 "that of the computed rest, and the simulator, which has no such cache, computes all"
             )
-        doubts += [
+        warnings += [
             f"{name} is 0: the recording does not tell it from the other constants; more of light and heavy load would"
             for name in ("sequence_s", "kv_token_s", "prompt_token_s")
             if getattr(self.profile, name) == 0
         ]
-        return doubts
+        return warnings
 
 
 def fit(recording: Recording, max_num_seqs: int | None = None, max_num_batched_tokens: int | None = None) -> Fitted:
@@ -84,23 +85,24 @@ def fit(recording: Recording, max_num_seqs: int | None = None, max_num_batched_t
     sequences = np.maximum(recording.running, 1.0)
     tokens = recording.kv_usage * capacity - recording.running * (recording.block_size - 1) / 2
     tokens = np.maximum(tokens, 0.0)
-    reset = _reset(recording)
+    reset = _find_restarts(recording)
     time_s, steps = np.diff(recording.time_s), np.diff(recording.steps)
     busy = (recording.running[1:] > 0) & (recording.running[:-1] > 0) & (steps > 0) & ~reset
-    apart_s = float(np.median(time_s[busy])) if busy.any() else 0.0
-    if apart_s > MOST_S * LATE:
+    interval_s = float(np.median(time_s[busy])) if busy.any() else 0.0
+    if interval_s > MAX_INTERVAL_S * INTERVAL_TOLERANCE:
         raise ValueError(
-            f"busy scrapes are {apart_s:.3g} s apart; allowed: at most {MOST_S:g} s, better {FINE_S:g} s or less"
+            f"busy scrapes are {interval_s:.3g} s apart; allowed: at most {MAX_INTERVAL_S:g} s, "
+            f"better {GOOD_INTERVAL_S:g} s or less"
         )
     if busy.sum() < LEAST_INTERVALS:
         raise ValueError(f"{int(busy.sum())} intervals are busy from end to end, at least {LEAST_INTERVALS} are needed")
     decoded = np.diff(recording.generation_tokens) - np.diff(recording.first_tokens)
     prompts, cached = np.diff(recording.prompt_tokens), np.diff(recording.cached_prompt_tokens)
-    computed = np.maximum(prompts - cached, 0.0) + _recomputed(recording, tokens / sequences, reset)
+    computed = np.maximum(prompts - cached, 0.0) + _estimate_recomputed(recording, tokens / sequences, reset)
     terms = np.stack([steps, decoded, steps * (tokens[1:] + tokens[:-1]) / 2, computed], axis=1)[busy]
     constants = _solve(terms, time_s[busy])
     explained_s = terms @ constants
-    slots = _slots(recording)
+    slots = _find_slots(recording)
     batch = max_num_seqs or slots or most
     step_s, sequence_s, kv_token_s, prompt_token_s = (float(constant) for constant in constants)
     if not step_s > 0:
@@ -112,18 +114,24 @@ def fit(recording: Recording, max_num_seqs: int | None = None, max_num_batched_t
         prompt_token_s=prompt_token_s,
         kv_capacity_tokens=capacity,
         max_num_seqs=batch,
-        max_batched_tokens=max_num_batched_tokens or _budget(recording.steps_within_tokens, batch),
+        max_batched_tokens=max_num_batched_tokens or _guess_budget(recording.steps_within_tokens, batch),
         max_model_len=min(recording.max_model_len, capacity - recording.block_size),
         block_size=recording.block_size,
     )
     error = float(np.median(np.abs(explained_s - time_s[busy]) / time_s[busy]))
     from_cache = float(cached[~reset].sum() / max(prompts[~reset].sum(), 1.0))
     return Fitted(
-        profile, recording.steps_within_tokens, slots is not None, int(busy.sum()), apart_s, error, min(from_cache, 1.0)
+        profile,
+        recording.steps_within_tokens,
+        slots is not None,
+        int(busy.sum()),
+        interval_s,
+        error,
+        min(from_cache, 1.0),
     )
 
 
-def _reset(recording: Recording) -> BoolColumn:
+def _find_restarts(recording: Recording) -> BoolColumn:
     """Return the intervals in which a counter decreased, bool[T-1]: the engine restarted."""
     counters = (
         recording.steps,
@@ -137,7 +145,7 @@ def _reset(recording: Recording) -> BoolColumn:
     return np.asarray(np.any([np.diff(counter) < 0 for counter in counters], axis=0))
 
 
-def _recomputed(recording: Recording, context_tokens: FloatColumn, reset: BoolColumn) -> FloatColumn:
+def _estimate_recomputed(recording: Recording, context_tokens: FloatColumn, reset: BoolColumn) -> FloatColumn:
     """Estimate the tokens recomputed after preemptions, float64[T-1].
 
     A request that enters the batch without a first token was preempted before. In total there are as many as
@@ -155,7 +163,7 @@ def _recomputed(recording: Recording, context_tokens: FloatColumn, reset: BoolCo
     return np.asarray(back * preemptions / back.sum() * context)
 
 
-def _slots(recording: Recording) -> int | None:
+def _find_slots(recording: Recording) -> int | None:
     """Return the number of slots of the engine; None if the recording does not show it.
 
     While requests wait and memory is free, all slots are taken, so the batch is nearly always at its maximum.
@@ -165,7 +173,7 @@ def _slots(recording: Recording) -> int | None:
     return int(largest) if short.any() and float(np.median(recording.running[short])) == largest else None
 
 
-def _budget(steps_within_tokens: float | None, max_num_seqs: int) -> int:
+def _guess_budget(steps_within_tokens: float | None, max_num_seqs: int) -> int:
     """Guess the token budget of a step: the bucket bound that holds every step, clamped to the defaults of vLLM's
     server.
 

@@ -53,7 +53,7 @@ def _lengths(
     window = max(round(LENGTH_WINDOW_S / past.step_s), 1)
     tokens = np.nan_to_num(tokens)
     overall = tokens.sum() / max(requests.sum(), 1.0)
-    near_tokens, near_requests = _around(tokens, window), _around(requests, window)
+    near_tokens, near_requests = _windowed_sum(tokens, window), _windowed_sum(requests, window)
     # The mean of few requests is uncertain, so some of the overall mean is mixed in.
     mean = (near_tokens + 5.0 * overall) / (near_requests + 5.0)
     drawn = np.exp(rng.normal(-(LENGTH_SIGMA**2) / 2, LENGTH_SIGMA, len(step)))
@@ -62,7 +62,7 @@ def _lengths(
     return np.asarray(np.clip(np.round(lengths), 1, MOST_TOKENS), np.int64)
 
 
-def _around(values: FloatColumn, window: int) -> FloatColumn:
+def _windowed_sum(values: FloatColumn, window: int) -> FloatColumn:
     """Return the sum over about `window` steps around each step."""
     total = np.concatenate([[0.0], np.cumsum(values)])
     place = np.arange(len(values))
@@ -77,7 +77,7 @@ def to_score(past: WorkloadHistory, goal: Goal, gpus_per_replica: float, cold_st
     stated. A pod is paid for from one cold start before its first metrics.
     """
     ttft, itl = _overall(past.ttft), _overall(past.itl)
-    met_ttft, met_itl = _met(past.ttft, goal.ttft_s, ttft), _met(past.itl, goal.itl_s, itl)
+    met_ttft, met_itl = _fraction_met(past.ttft, goal.ttft_s, ttft), _fraction_met(past.itl, goal.itl_s, itl)
     both = met_itl if math.isnan(goal.ttft_s) else met_ttft if math.isnan(goal.itl_s) else math.nan
     pods = _pods(past)
     steps = np.diff(count_replicas(past))
@@ -150,7 +150,7 @@ def _overall(latencies: LatencyHistograms) -> FloatColumn:
     return np.asarray(np.nansum(latencies.counts, axis=0))
 
 
-def _met(latencies: LatencyHistograms, limit_s: float, counts: FloatColumn) -> float:
+def _fraction_met(latencies: LatencyHistograms, limit_s: float, counts: FloatColumn) -> float:
     return math.nan if math.isnan(limit_s) else float(fraction_within(limit_s, latencies.bounds, counts))
 
 

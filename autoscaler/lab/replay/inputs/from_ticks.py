@@ -32,8 +32,8 @@ MOST_VALUE = 1e9  # requests, or tokens per second
 MOST_REPLICAS = 1e5
 MOST_OTHERS = 1000  # other workloads kept for the error message
 LATENCY_WINDOW_S = 60.0
-LONGEST_S = 2 * RATE_WINDOW_S  # time that a rate covers: as uncertain as a plain mean over twice its time constant
-USUAL_DISTANCES = 3  # a larger distance, in usual distances, is a gap
+MAX_RATE_AGE_S = 2 * RATE_WINDOW_S  # time that a rate covers: as uncertain as a plain mean over twice its time constant
+GAP_INTERVALS = 3  # a larger distance, in usual distances, is a gap
 NAMES = {column: name for name, column in OBSERVED.items()}
 HELD = tuple(NAMES[column] for column in ("running", "waiting", "gateway_waiting"))
 RATES = tuple(NAMES[f"{counter}_per_s"] for counter in COUNTERS)
@@ -58,7 +58,7 @@ def read(
     others: set[str] = set()
     outside: list[str] = []  # times of the first and the last tick outside the interval
     kind: str | None = None
-    blind = 0  # ticks without a rate
+    without_rate = 0  # ticks without a rate
     for where, line in _lines(path, progress):
         if (name := line.get("workload")) != workload:
             if len(others) < MOST_OTHERS and isinstance(name, str):
@@ -83,18 +83,20 @@ def read(
         ready = _number(line.get("ready"), f"{where}: ready", MOST_REPLICAS)
         # without replicas there is no rate; otherwise the rates were not read
         if ready != 0 and all(map(math.isnan, rates)):
-            blind += 1
+            without_rate += 1
             continue
         rows.append([*held, *rates, ready])
         times.append(time_s)
         places.append((where, line["time"]))
     if len(times) < 2:
         there = f"{count(len(times), 'tick')} of workload {workload} in the interval"
-        rateless = f", besides {blind} that tell{'s' if blind == 1 else ''} no rate" if blind else ""
+        rateless = (
+            f", besides {without_rate} that tell{'s' if without_rate == 1 else ''} no rate" if without_rate else ""
+        )
         beside = f"; beside it from {outside[0]} to {outside[-1]}" if outside else ""
         raise TicksError(
             f"{path}: {there}{rateless}, at least 2 are needed{beside}; "
-            f"other workloads: {one_of(map(_bare, others), workload)}"
+            f"other workloads: {one_of(map(_printable_name, others), workload)}"
         )
     moments_s = np.array(times)
     step_s = max(round(float(np.median(np.diff(moments_s)))), 1.0)
@@ -111,7 +113,7 @@ def read(
             f"{path}: `ready` is null in all {len(times)} ticks of workload {workload}; "
             "at least one must tell the replicas"
         )
-    return _past(moments_s, columns, step_s)
+    return _resample(moments_s, columns, step_s)
 
 
 def _inputs(line: dict[str, Any], where: str) -> dict[str, Any]:
@@ -122,14 +124,14 @@ def _inputs(line: dict[str, Any], where: str) -> dict[str, Any]:
     return inputs
 
 
-def _past(time_s: FloatColumn, columns: FloatColumn, step_s: float) -> WorkloadHistory:
+def _resample(time_s: FloatColumn, columns: FloatColumn, step_s: float) -> WorkloadHistory:
     """Resample ticks to an even grid. columns: float64[len(HELD) + len(RATES) + 1, n], `ready` last."""
     running, waiting, gateway_waiting, *rates, ready = columns
     waiting = np.nan_to_num(waiting) + np.nan_to_num(gateway_waiting)
     running = np.nan_to_num(running)
     before_s = np.concatenate([time_s[:1], time_s[:-1]])
     # begin of the time that each tick covers
-    since_s = np.maximum(before_s, time_s - max(LONGEST_S, USUAL_DISTANCES * step_s))
+    since_s = np.maximum(before_s, time_s - max(MAX_RATE_AGE_S, GAP_INTERVALS * step_s))
     lasted_s = time_s - since_s
     grown = {name: np.nan_to_num(rate) * lasted_s for name, rate in zip(COUNTERS, rates, strict=True)}
     grown["arrivals"] = _arrivals(grown["finished"], running + waiting, since_s > before_s)
@@ -181,10 +183,10 @@ def _arrivals(finished: FloatColumn, held: FloatColumn, after_gap: BoolColumn) -
 def _problems(apart_s: FloatColumn, ready: FloatColumn, step_s: float) -> tuple[str, ...]:
     """Return notes on gaps between ticks and on unknown replica counts."""
     problems = []
-    if gaps_s := float(apart_s[apart_s > USUAL_DISTANCES * step_s].sum()):
+    if gaps_s := float(apart_s[apart_s > GAP_INTERVALS * step_s].sum()):
         problems.append(
             f"for {gaps_s:,.0f} s no tick tells a rate: the rates of the next tick count for the last "
-            f"{max(LONGEST_S, USUAL_DISTANCES * step_s):g} s before it, and earlier in such a gap no request and no "
+            f"{max(MAX_RATE_AGE_S, GAP_INTERVALS * step_s):g} s before it, and earlier in such a gap no request and no "
             "replica is assumed"
         )
     if unknown := int(np.isnan(ready).sum()):
@@ -234,7 +236,7 @@ def _time(text: Any, where: str) -> float:
     return moment.timestamp()
 
 
-def _bare(name: str) -> str:
+def _printable_name(name: str) -> str:
     """Return a name from a file, safe for a terminal."""
     return shown(name)[1:-1]
 

@@ -38,7 +38,7 @@ _SERIES = {  # column: sample name
     "steps": "vllm:iteration_tokens_total_count",
     "cached_prompt_tokens": "vllm:prompt_tokens_cached_total",
 }
-_LATER = {"vllm:prompt_tokens_cached_total"}  # missing in older versions; the cache hits replace it
+_OPTIONAL = {"vllm:prompt_tokens_cached_total"}  # missing in older versions; the cache hits replace it
 _HITS = ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total", "vllm:external_prefix_cache_hits_total")
 _CACHE = "vllm:cache_config_info"
 _BUCKET = "vllm:iteration_tokens_total_bucket"
@@ -140,7 +140,7 @@ def _read_line(line: bytes, where: str) -> tuple[list[float], dict[str, str], fl
             labels = its_labels
         elif name == _BUCKET:
             buckets[_bound(its_labels.get("le", ""), where)] = value
-    missing = [name for name, values in found.items() if not values and name not in _LATER]
+    missing = [name for name, values in found.items() if not values and name not in _OPTIONAL]
     if missing:
         raise RecordingError(f"{where}: the metrics lack {', '.join(missing)}")
     engines = len(found[_SERIES["running"]])  # one sample per engine; other series have several

@@ -54,36 +54,36 @@ def run_searches(
     total = sum(search.cost for search in searches)
     rounds: list[list[Any]] = [[] for _ in searches]  # results of the present round
     missing = [0] * len(searches)  # outstanding calls of the round
-    asked: list[tuple[int, int, float]] = []  # search, position in its round, and cost of every call so far
-    known: dict[int, float] = {}  # cost reported so far, by call
+    calls_made: list[tuple[int, int, float]] = []  # search, position in its round, and cost of every call so far
+    reported_cost: dict[int, float] = {}  # cost reported so far, by call
 
-    def ask(number: int, results: list[Any] | None) -> list[Call]:
+    def next_calls(number: int, results: list[Any] | None) -> list[Call]:
         try:
             calls = searches[number].steps.send(results)
         except StopIteration as end:
             found[number], spent[number] = end.value, searches[number].cost
             return []
         rounds[number], missing[number] = [None] * len(calls), len(calls)
-        asked.extend((number, place, call.cost) for place, call in enumerate(calls))
+        calls_made.extend((number, place, call.cost) for place, call in enumerate(calls))
         return calls
 
     def next_items(at: int, result: Any) -> list[Call]:
-        number, place, cost = asked[at]
+        number, place, cost = calls_made[at]
         rounds[number][place] = result
         missing[number] -= 1
-        spend(at, cost)
-        return [] if missing[number] else ask(number, rounds[number])
+        add_cost(at, cost)
+        return [] if missing[number] else next_calls(number, rounds[number])
 
-    def spend(at: int, cost: float) -> None:
-        number = asked[at][0]
-        spent[number] = min(spent[number] + cost - known.get(at, 0.0), searches[number].cost)
-        known[at] = cost
+    def add_cost(at: int, cost: float) -> None:
+        number = calls_made[at][0]
+        spent[number] = min(spent[number] + cost - reported_cost.get(at, 0.0), searches[number].cost)
+        reported_cost[at] = cost
 
     def on_progress(at: int, share: float) -> None:
-        spend(at, share * asked[at][2])
+        add_cost(at, share * calls_made[at][2])
         progress(sum(spent) / total)
 
-    first = [call for number in range(len(searches)) for call in ask(number, None)]
+    first = [call for number in range(len(searches)) for call in next_calls(number, None)]
     for _ in sweep(_make, shared, first, workers, ray, next_items, on_progress):
         progress(sum(spent) / total)
     return found

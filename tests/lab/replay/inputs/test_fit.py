@@ -141,9 +141,9 @@ def test_cached_prompt_tokens_are_left_out_and_warned_of() -> None:
     hits = replace(load, prompt_tokens=4 * load.prompt_tokens, cached_prompt_tokens=3 * load.prompt_tokens)
     found = fit(hits)
     assert found.profile.prompt_token_s == pytest.approx(fit(load).profile.prompt_token_s)
-    (doubt,) = found.doubts
-    assert doubt.startswith("75% of the prompt tokens came from the prefix cache")
-    assert fit(load).doubts == []
+    (warning,) = found.warnings
+    assert warning.startswith("75% of the prompt tokens came from the prefix cache")
+    assert fit(load).warnings == []
 
 
 def test_idle_recording_is_refused() -> None:
@@ -163,17 +163,17 @@ def test_distant_scrapes_are_refused(every: int) -> None:
 
 def test_scrapes_beyond_two_seconds_give_a_warning() -> None:
     close, far = (fit(thinned(recorded(KNOWN, 2.0, 1200.0, seed=1), every)) for every in (2, 5))
-    assert (close.apart_s, close.doubts) == (2.0, [])
-    assert far.doubts == ["busy scrapes are 5 s apart: single constants are unsure; better 2 s or less"]
+    assert (close.interval_s, close.warnings) == (2.0, [])
+    assert far.warnings == ["busy scrapes are 5 s apart: single constants are unsure; better 2 s or less"]
     assert usual_step_s(far.profile) == pytest.approx(usual_step_s(KNOWN), rel=0.05)  # their sum is right
-    (late,) = fit(thinned(recording("load"), 3)).doubts
+    (late,) = fit(thinned(recording("load"), 3)).warnings
     assert late.startswith("busy scrapes are 3 s apart")
 
 
 def test_constant_of_zero_gives_a_warning() -> None:
     found = fit(thinned(recording("load"), 2, first=1))
     assert found.profile.kv_token_s == 0.0
-    assert found.doubts == [
+    assert found.warnings == [
         "kv_token_s is 0: the recording does not tell it from the other constants; more of light and heavy load would"
     ]
 
