@@ -105,7 +105,7 @@ def test_a_column_of_seconds_is_a_timestamp_or_a_duration():
 def test_a_column_says_in_its_name_whether_it_is_a_moment():
     for place, is_moment in IS_MOMENT.items():
         name = place.rpartition(".")[2]
-        of_moment = name.startswith("last_") or name.endswith("_since_s") or name in {"time_s", "until_s"}
+        of_moment = name.startswith("last_") or name.endswith("_since_s") or name in {"time_s", "until_s", "since_s"}
         assert of_moment == is_moment, place
 
 
