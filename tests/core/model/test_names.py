@@ -26,6 +26,6 @@ def test_every_signal_and_stage_has_a_name_of_its_own():
 
 def test_no_published_name_is_lost():
     """A name may be added to the file; to rename or remove one, raise the version and begin a new file."""
-    said = {*names.RECOMMENDERS.values(), *names.SIGNALS.values(), *names.STAGES.values()}
-    said |= {*names.OBSERVED, *names.CAPACITY, *names.PLANNER}
-    assert said == set(PUBLISHED.read_text().split())
+    published = {*names.RECOMMENDERS.values(), *names.SIGNALS.values(), *names.STAGES.values()}
+    published |= {*names.OBSERVED, *names.CAPACITY, *names.PLANNER}
+    assert published == set(PUBLISHED.read_text().split())

@@ -11,7 +11,7 @@ NAN = math.nan
 
 
 @pytest.mark.slow
-def test_arrivals_average_to_their_rate_though_requests_end_later():
+def test_arrivals_average_to_their_rate_when_requests_are_long():
     story, ended = Story(spec(cold_start_s=60.0)), 0.0
     for number in range(200):  # 2 a second come, each takes 20 s
         ended += 10.0 if number >= 4 else 0.0
@@ -40,7 +40,7 @@ def test_refused_requests_are_arrivals_too():
     assert story.memory.workloads.observe.arrivals.per_s[0] == pytest.approx(3.0, rel=0.02)
 
 
-def test_a_time_of_silence_is_neither_a_drop_nor_a_flood_of_arrivals():
+def test_arrivals_stay_when_readings_are_missing_for_a_while():
     story = Story(spec())
     story.watch(fleet([1]), 300, running=50.0, waiting=100.0)
     before = story.memory.workloads.observe.arrivals.per_s[0]

@@ -25,7 +25,7 @@ def test_until_one_was_seen_the_stated_cold_start_holds():
     assert observe_first(fleet([0], [1]), rules=spec(cold_start_s=90.0))["cold_start_s"] == 90
 
 
-def test_a_cold_start_is_learned_from_pod_conditions_with_room_for_its_spread():
+def test_cold_start_is_learned_from_pod_conditions():
     story = Story(spec(cold_start_s=300.0))
     assert started(story, [900.0], [980.0], old=0) == pytest.approx(80 + 2 * 20)
 
@@ -38,7 +38,7 @@ def test_even_cold_starts_narrow_the_estimate_to_their_length():
     assert 80 <= cold_start_s <= 82
 
 
-def test_of_several_new_pods_the_quickest_teaches_since_flapping_only_looks_slower():
+def test_fastest_of_several_new_pods_counts():
     story = Story(spec())
     assert started(story, [900.0, 900.0], [990.0, 960.0], old=0) == pytest.approx(60 * 1.5)
 
@@ -65,31 +65,31 @@ def waited(story, wait_s, start_s):
     return story.tick(both, wait_s + start_s).observation.cold_start_s[0]
 
 
-def test_a_wait_for_a_gpu_that_others_hold_is_no_part_of_the_start():
+def test_wait_for_a_held_gpu_is_not_part_of_the_cold_start():
     assert waited(Story(spec()), 3000.0, 90.0) <= 200  # 90 s is usual
     assert waited(Story(spec()), 30_000.0, 90.0) == waited(Story(spec()), 3000.0, 90.0)  # however long it was
 
 
-def test_a_wait_for_a_node_that_is_made_for_the_pod_is_part_of_the_start():
+def test_wait_for_a_new_node_is_part_of_the_cold_start():
     """It takes minutes, as the start itself does: an image to pull, weights to load."""
     story = Story(spec())
     waited(story, 80.0, 90.0)
     assert story.memory.workloads.observe.cold_start.mean_s[0] == pytest.approx(90 + 80 / 4)
 
 
-def test_one_start_says_little_however_long_it_took():
+def test_single_long_cold_start_counts_for_three_usual_ones():
     story = Story(spec())
     assert started(story, [900.0], [960.0], old=0) == pytest.approx(90)
     assert started(story, [900.0, 1000.0], [960.0, 4000.0], old=0) < 3 * 90
 
 
-def test_the_first_start_is_believed_up_to_three_times_what_was_stated():
+def test_first_cold_start_counts_up_to_three_stated_ones():
     assert started(Story(spec(cold_start_s=60.0)), [900.0], [3900.0], old=0) == pytest.approx(180 * 1.5)
-    stated = Story(spec(cold_start_s=0.1))  # and nobody starts in that
+    stated = Story(spec(cold_start_s=0.1))  # shorter than any real start
     assert started(stated, [900.0], [940.0], old=0) == pytest.approx(40 * 1.5)
 
 
-def test_starts_that_became_longer_are_believed_within_a_few():
+def test_longer_cold_starts_are_learned_within_a_few():
     story, created, ready = Story(spec()), [900.0], [960.0]
     started(story, created, ready, old=0)
     for number in range(4):
@@ -98,14 +98,14 @@ def test_starts_that_became_longer_are_believed_within_a_few():
     assert cold_start_s > 600
 
 
-def test_an_engine_that_was_started_again_in_its_pod_teaches_nothing():
-    """It crashed 50 min after the pod was made; when it ran first nobody knows any more."""
+def test_nothing_is_learned_when_the_engine_has_restarted():
+    """The engine crashed 50 min after the pod was created; the time of its first start is unknown."""
     story = Story(spec(cold_start_s=77.0))
     cold_start_s = started(story, [900.0], [3900.0], old=0, pod_started_s=np.array([np.nan]))
     assert cold_start_s == 77
 
 
-def test_a_restarted_daemon_learns_from_the_pods_that_stand():
+def test_restarted_daemon_learns_from_ready_pods():
     story = Story(spec(cold_start_s=300.0))
     observation = story.tick(fleet([4])).observation  # each took 60 s, long ago
     assert observation.cold_start_s[0] == pytest.approx(90)
@@ -123,7 +123,7 @@ def test_the_next_replica_is_due_when_the_first_starting_one_is():
     assert found["starting_replica_s"] == 40 + 10  # what both will have served in 100 s
 
 
-def test_a_pod_that_waited_for_a_gpu_is_expected_from_when_it_got_one():
+def test_wait_for_a_gpu_delays_the_expected_start():
     cluster = fleet([0], [1], pod_created_s=np.array([-2000.0]), pod_scheduled_s=np.array([990.0]))
     found = observe_first(cluster, rules=spec(cold_start_s=100.0))
     assert (found["next_ready_s"], found["starting_replica_s"]) == (40, 60)  # 10 s and half a cold start of its wait

@@ -31,8 +31,8 @@ class Watch:
         samples = replace(
             PodSamples.filled(1), time_s=np.array([self.time_s]), **{name: np.array([v]) for name, v in columns.items()}
         )
-        seen, self.counted = discard_fallen(self.counted, samples, np.array([start_s]), pods(7), WINDOW_S)
-        return seen
+        samples_after, self.counted = discard_fallen(self.counted, samples, np.array([start_s]), pods(7), WINDOW_S)
+        return samples_after
 
     def tokens(self, count: float, start_s: float = STARTED_S, *, step_s: float = 15.0) -> float:
         return float(self.read(start_s, step_s=step_s, generation_tokens=count).generation_tokens[0])
@@ -87,8 +87,8 @@ def test_a_fall_by_the_last_step_is_a_late_answer():
 
 def test_a_counter_that_goes_up_and_down_is_doubted():
     watch = Watch()
-    seen = [watch.tokens(count) for count in (0, 1000, 0, 1000, 0)]
-    assert [math.isnan(value) for value in seen] == [False, False, True, False, True]
+    samples_after = [watch.tokens(count) for count in (0, 1000, 0, 1000, 0)]
+    assert [math.isnan(value) for value in samples_after] == [False, False, True, False, True]
 
 
 def test_a_difference_may_fall_alone_and_is_doubted_with_others():
@@ -124,15 +124,15 @@ def test_pods_keep_their_counts_when_others_come_and_go():
         return replace(filled, time_s=np.full(len(tokens), at_s), generation_tokens=np.array(tokens))
 
     _, counted = discard_fallen(CounterHistory.blank(0), samples(10, 20, at_s=1), np.full(2, 5.0), pods(1, 2), WINDOW_S)
-    seen, _ = discard_fallen(counted, samples(0, 0, at_s=2), np.full(2, 5.0), pods(2, 3), WINDOW_S)
-    assert np.isnan(seen.generation_tokens).tolist() == [True, False]
+    samples_after, _ = discard_fallen(counted, samples(0, 0, at_s=2), np.full(2, 5.0), pods(2, 3), WINDOW_S)
+    assert np.isnan(samples_after.generation_tokens).tolist() == [True, False]
 
 
 def test_quantiles_of_a_workload_are_nan_when_a_counter_fell():
-    counted, of_pods = CounterHistory.blank(0), pods(1, 2, 3, workloads=(0, 0, 1))
+    counted, members = CounterHistory.blank(0), pods(1, 2, 3, workloads=(0, 0, 1))
     for at_s, finished in ((15.0, [10.0, 10.0, 10.0]), (30.0, [0.0, 11.0, 11.0])):
         columns = {"time_s": np.full(3, at_s), "finished": np.array(finished), "ttft_s": np.full(3, 9.0)}
         samples = replace(PodSamples.filled(3), **columns)
-        seen, counted = discard_fallen(counted, samples, np.full(3, STARTED_S), of_pods, WINDOW_S)
-    assert np.isnan(seen.finished).tolist() == [True, False, False]
-    assert np.isnan(seen.ttft_s).tolist() == [True, True, False]
+        samples_after, counted = discard_fallen(counted, samples, np.full(3, STARTED_S), members, WINDOW_S)
+    assert np.isnan(samples_after.finished).tolist() == [True, False, False]
+    assert np.isnan(samples_after.ttft_s).tolist() == [True, True, False]

@@ -192,14 +192,14 @@ def test_sentence_says_how_many_pods_are_pending_and_why():
 
 
 @pytest.mark.parametrize(
-    ("retry_s", "said"),
+    ("retry_s", "phrase"),
     [
         (1090.0, "the API server refuses 4 replicas, next try in 30 s: GPU quota (metrics"),
         (1050.0, "the API server last refused 4 replicas: GPU quota (metrics"),
     ],
 )
-def test_sentence_says_that_a_count_was_refused(retry_s, said):
+def test_sentence_says_that_a_count_was_refused(retry_s, phrase):
     refused = report(
         2, refused_replicas=np.array([4.0, NAN]), retry_at_s=np.array([retry_s, NAN]), messages=("GPU quota", "")
     )
-    assert said in sentence(two([1, 1], obstacles=refused), running=50.0)
+    assert phrase in sentence(two([1, 1], obstacles=refused), running=50.0)

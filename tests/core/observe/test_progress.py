@@ -49,7 +49,7 @@ class Service:
         per_s: float = 8.0,
         stuck: int = 0,
         shows: tuple[float, float] = (26.0, 10.0),
-        told: bool = True,
+        counts_gaps: bool = True,
         **more: Any,
     ) -> Decision:
         """Run while the oldest `stuck` pods make no progress, and show so many running and waiting requests."""
@@ -67,7 +67,7 @@ class Service:
                 "ttft_met": done.copy(),
                 "generation_tokens": 200 * done,
                 "prompt_tokens": 1000 * done,
-                **({"gap_s": 4 * done, "gaps": 200 * done} if told else {}),
+                **({"gap_s": 4 * done, "gaps": 200 * done} if counts_gaps else {}),
                 **more,
             }
             self.cluster = fleet([self.replicas])
@@ -138,9 +138,9 @@ def test_one_replica_is_ordered_when_one_pod_hangs(grows_per_s):
 def test_sentence_counts_stuck_pods_and_their_requests():
     service = served()
     service.run(90, stuck=2)
-    said = service.explained().sentence
+    sentence = service.explained().sentence
     reporting = f"2 of {service.replicas} reporting replicas"
-    assert f"{reporting} have made no progress on 72 requests for 90 s (stuck, or stale metrics)" in said
+    assert f"{reporting} have made no progress on 72 requests for 90 s (stuck, or stale metrics)" in sentence
 
 
 @pytest.mark.slow
@@ -150,8 +150,8 @@ def test_a_hung_single_pod_is_replaced_for_a_while_only():
     service.counts.clear()
     service.run(120, per_s=0.0, stuck=1)
     assert service.replicas == 2
-    said = service.explained().sentence
-    assert "wake-up recommends 2 for 165 s more, so that one replica serves beside 1 stuck" in said
+    sentence = service.explained().sentence
+    assert "wake-up recommends 2 for 165 s more, so that one replica serves beside 1 stuck" in sentence
     service.run(REPLACEMENT_S + 900, per_s=0.0, stuck=1)
     assert max(service.counts) == 2
     assert service.replicas == 1
@@ -205,34 +205,34 @@ def test_arrivals_do_not_jump_when_pods_get_stuck_or_move_again():
 @pytest.mark.slow
 def test_engines_that_do_not_tell_gaps_are_not_called_stuck():
     service = Service(2)
-    service.run(600, per_s=1.0, told=False)
-    decision = service.run(900, stuck=2, told=False)
+    service.run(600, per_s=1.0, counts_gaps=False)
+    decision = service.run(900, stuck=2, counts_gaps=False)
     assert decision.observation.stuck[0] == 0
-    assert service.run(1200, stuck=2, told=False).observation.stuck[0] == 2
+    assert service.run(1200, stuck=2, counts_gaps=False).observation.stuck[0] == 2
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("silent", ["generation_tokens"])
 def test_engines_without_token_counters_become_stuck_late(silent):
     service = Service(2)
-    service.run(60, per_s=1.0, told=False, **{silent: NAN})
-    assert service.run(1500, stuck=2, told=False, **{silent: NAN}).observation.stuck[0] == 0
-    assert service.run(600, stuck=2, told=False, **{silent: NAN}).observation.stuck[0] == 2
+    service.run(60, per_s=1.0, counts_gaps=False, **{silent: NAN})
+    assert service.run(1500, stuck=2, counts_gaps=False, **{silent: NAN}).observation.stuck[0] == 0
+    assert service.run(600, stuck=2, counts_gaps=False, **{silent: NAN}).observation.stuck[0] == 2
 
 
 def test_engines_that_count_nothing_are_never_called_stuck():
     service = Service(2)
     nothing = dict.fromkeys(progress.PROGRESS_COUNTERS, NAN)
-    assert service.run(2400, stuck=2, told=False, **nothing).observation.stuck[0] == 0
+    assert service.run(2400, stuck=2, counts_gaps=False, **nothing).observation.stuck[0] == 0
 
 
 def test_engines_that_count_batches_are_called_stuck_at_once():
     """TGI counts tokens when a request ends, and every batch that it computes."""
     service = Service(2)
-    service.run(60, per_s=1.0, told=False, steps=0.0)
+    service.run(60, per_s=1.0, counts_gaps=False, steps=0.0)
     for step in range(10):
-        assert service.run(EVERY_S, stuck=2, told=False, steps=float(step)).observation.stuck[0] == 0
-    assert service.run(60, stuck=2, told=False, steps=9.0).observation.stuck[0] == 2
+        assert service.run(EVERY_S, stuck=2, counts_gaps=False, steps=float(step)).observation.stuck[0] == 0
+    assert service.run(60, stuck=2, counts_gaps=False, steps=9.0).observation.stuck[0] == 2
 
 
 def test_stuck_requests_on_pods_that_stop_serving_are_no_load():
@@ -241,9 +241,9 @@ def test_stuck_requests_on_pods_that_stop_serving_are_no_load():
     for step in range(12):
         inp = world(story.now_s + 5.0, cluster, story.spec, running=0.0, gaps=7.0, generation_tokens=7.0)
         pods = inp.samples.pods
-        told = {"time_s": np.full(2, inp.now_s), "running": np.array([0.0, 26.0]), "waiting": np.array([0.0, 10.0])}
-        counted = {"gaps": np.full(2, 7.0), "generation_tokens": np.full(2, 7.0), "finished": np.zeros(2)}
-        inp = replace(inp, samples=replace(inp.samples, pods=replace(pods, **told, **counted)))
+        gauges = {"time_s": np.full(2, inp.now_s), "running": np.array([0.0, 26.0]), "waiting": np.array([0.0, 10.0])}
+        counters = {"gaps": np.full(2, 7.0), "generation_tokens": np.full(2, 7.0), "finished": np.zeros(2)}
+        inp = replace(inp, samples=replace(inp.samples, pods=replace(pods, **gauges, **counters)))
         decision, story.memory = tick(inp, story.memory)
         story.now_s = inp.now_s
         assert decision.observation.draining_requests[0] == (36 if step < 6 else 0)
@@ -351,7 +351,7 @@ def test_queue_at_the_gateway_counts_when_engines_work():
 # --- one pod
 
 
-def seen(*readings: dict[str, float]) -> tuple[Progress, PodSamples]:
+def progress_after(*readings: dict[str, float]) -> tuple[Progress, PodSamples]:
     pace, cluster = Progress.blank(1), fleet([1])
     for number, columns in enumerate(readings):
         shown = samples(cluster, 1000.0 + 5.0 * number, **columns).pods
@@ -365,18 +365,18 @@ QUIET = {"running": 0.0, "waiting": 0.0, "generation_tokens": 1000.0, "gaps": 10
 def test_rate_begins_with_the_work():
     """350 tokens/s for 5 s after a quiet night are 350, not a mean over the night."""
     busy = {**QUIET, "running": 4.0, "waiting": 27.0, "generation_tokens": 2750.0, "gaps": 2750.0}
-    assert progress.tokens_per_s(seen(*[QUIET] * 100, busy)[0])[0] == pytest.approx(350)
+    assert progress.tokens_per_s(progress_after(*[QUIET] * 100, busy)[0])[0] == pytest.approx(350)
 
 
 def test_first_part_of_an_interval_does_not_lower_the_rate():
     """Work began in the last second before a reading: what was written by then says little of the rate."""
     began = {**QUIET, "running": 4.0, "generation_tokens": 1100.0, "gaps": 1100.0}
     then = {**QUIET, "running": 4.0, "generation_tokens": 2850.0, "gaps": 2850.0}
-    assert progress.tokens_per_s(seen(QUIET, began, then)[0])[0] == pytest.approx(350)
+    assert progress.tokens_per_s(progress_after(QUIET, began, then)[0])[0] == pytest.approx(350)
 
 
 def test_idle_pods_have_no_rate():
-    assert np.isnan(progress.tokens_per_s(seen(QUIET, QUIET)[0])[0])
+    assert np.isnan(progress.tokens_per_s(progress_after(QUIET, QUIET)[0])[0])
 
 
 @settings(max_examples=50)

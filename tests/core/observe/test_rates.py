@@ -96,11 +96,11 @@ def test_sum_counts_at_most_its_rate_when_one_part_is_reset():
 
 
 def test_absent_counter_has_no_rate_until_two_readings_in_a_row():
-    memory, seen = Counters.blank(1), []
+    memory, results = Counters.blank(1), []
     for time_s, tokens in ((0, 0), (10, 1000), (20, math.nan), (30, 3000), (40, 4000)):
         memory, rates, _ = readings.update(pod(time_s, generation_tokens=tokens, finished=time_s), memory)
-        seen.append((rates[TOKENS, 0], rates[FINISHED, 0]))
-    tokens, finished = (np.array(column) for column in zip(*seen, strict=True))
+        results.append((rates[TOKENS, 0], rates[FINISHED, 0]))
+    tokens, finished = (np.array(column) for column in zip(*results, strict=True))
     np.testing.assert_allclose(tokens, [np.nan, 100, np.nan, np.nan, 100])
     np.testing.assert_allclose(finished, [np.nan, 1, 1, 1, 1])
 
@@ -121,11 +121,11 @@ def test_implausible_increase_is_nan():
 
 
 def test_increase_is_exact_and_survives_a_reset():
-    memory, seen = Counters.blank(1), []
+    memory, results = Counters.blank(1), []
     for time_s, tokens in ((0, 100), (10, 100), (20, 130), (20, 130), (30, 4), (40, math.nan)):
         memory, _, grown = readings.update(pod(time_s, generation_tokens=tokens), memory)
-        seen.append(grown[TOKENS, 0])
-    np.testing.assert_array_equal(seen, [0, 0, 30, 0, 4, np.nan])
+        results.append(grown[TOKENS, 0])
+    np.testing.assert_array_equal(results, [0, 0, 30, 0, 4, np.nan])
 
 
 @pytest.mark.parametrize("value", [-1.0, -np.inf, np.inf, 1e300])

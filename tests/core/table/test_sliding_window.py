@@ -23,17 +23,17 @@ def extremes(kept, now_s, length_s):
 
 @given(events, st.floats(0.5, 300.0), st.floats(0.5, 300.0))
 def test_extremes_cover_their_length_and_at_most_1_15_more(steps, high_s, low_s):
-    now_s, kept, seen = 1000.0, SlidingWindow.blank(1), []
+    now_s, kept, values_so_far = 1000.0, SlidingWindow.blank(1), []
     for gap_s, value in steps:
         now_s += gap_s
         column = np.array([value])
         kept, highest, lowest = sliding_window.update(
             kept, column, column, now_s, np.array([high_s]), np.array([low_s])
         )
-        seen.append((now_s, value))
+        values_so_far.append((now_s, value))
     for found, sign, length_s in ((highest[0], 1, high_s), (-lowest[0], -1, low_s)):
-        must = max(v * sign for t, v in seen if now_s - t <= length_s * (1 - 1e-9))
-        may = max(v * sign for t, v in seen if now_s - t <= length_s * SLOTS / (SLOTS - 1) + 1e-6)
+        must = max(v * sign for t, v in values_so_far if now_s - t <= length_s * (1 - 1e-9))
+        may = max(v * sign for t, v in values_so_far if now_s - t <= length_s * SLOTS / (SLOTS - 1) + 1e-6)
         assert must <= found <= may
 
 
@@ -71,17 +71,17 @@ changes = st.lists(
 @given(changes)
 def test_window_covers_its_length_when_the_length_changes(steps):
     """A new policy may change the length; earlier values may count for up to one window more."""
-    now_s, kept, seen, last_s = 1000.0, SlidingWindow.blank(1), [], 300.0
+    now_s, kept, values_so_far, last_s = 1000.0, SlidingWindow.blank(1), [], 300.0
     for gap_s, value, length_s in steps:
         now_s, last_s = now_s + gap_s, length_s
         kept, *_ = pushed(kept, [value], now_s, np.array([length_s]))
-        seen.append((now_s, value, length_s))
+        values_so_far.append((now_s, value, length_s))
     highest, lowest = extremes(kept, now_s, np.array([last_s]))[:, 0]
-    shortest = min((length for _, _, length in seen), default=0.0)
+    shortest = min((length for _, _, length in values_so_far), default=0.0)
     for found, sign in ((highest, 1), (-lowest, -1)):
-        must = [value * sign for t, value, _ in seen if now_s - t <= shortest * (1 - 1e-9)]
-        may = [value * sign for _, value, _ in seen]
-        assert not seen or max(must) <= found <= max(may)
+        must = [value * sign for t, value, _ in values_so_far if now_s - t <= shortest * (1 - 1e-9)]
+        may = [value * sign for _, value, _ in values_so_far]
+        assert not values_so_far or max(must) <= found <= max(may)
 
 
 def test_row_without_a_length_has_no_extremes():
