@@ -102,7 +102,7 @@ def apply_holds(desired: FloatColumn, fleet: Fleet) -> FloatColumn:
 def count_kept(desired: FloatColumn, fleet: Fleet) -> FloatColumn:
     """Return how many of its replicas each workload keeps even where `desired` is less; float64[W].
 
-    Where another trigger decides as well, all present replicas may stay, so pools count them until they are gone.
+    All present replicas may stay where another trigger decides as well, so pools count them until they are gone.
     """
     held = fleet.hpa_limits
     if held is None:

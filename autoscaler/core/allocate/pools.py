@@ -3,8 +3,8 @@
 Within each of these, workloads of a higher priority come first, and weights share what is left among equals. So the
 headroom of one workload never takes the GPUs that another needs for its present load, whatever their priorities.
 
-At equal priority, workloads with work come before idle ones, and every first replica comes before any second. Where
-GPUs do not suffice for all first replicas, the workload with the most requests gets one, for it would miss the most.
+At equal priority, workloads with work come before idle ones, and every first replica comes before any second. If the
+GPUs do not suffice for all first replicas, the workloads with the most requests get one: they would miss the most.
 A replica is allocated whole or not at all. A pool of unknown size allocates every replica.
 """
 
@@ -48,12 +48,12 @@ def share(
     trusted: bool[W]; a workload whose inputs are not trusted keeps its replicas.
     ours: bool[W]; a workload whose count the daemon does not set keeps its GPUs and is allocated what it desires.
     idle: bool[W]; these have no work and can be woken.
-    scheduled: float64[W], replicas that have GPUs. Of replicas that stay, only these take GPUs from others.
+    scheduled: float64[W], replicas that have GPUs. A replica that stays without GPUs takes none from others.
     arrivals_per_s: float64[W], requests; NaN: not known.
     kept: float64[W], replicas that stay even where fewer are desired, so that their GPUs are not free.
 
     Kept replicas are subtracted from the pool first. Then floors, base replicas and desired replicas are filled in
-    turn, each by priority, and by weight where the GPUs do not suffice for all of one priority.
+    turn, each by priority. Weights decide where the GPUs do not suffice for all of one priority.
     """
     gpus_each = fleet.gpus_per_replica
     kept = np.fmin(kept, scheduled)

@@ -1,4 +1,4 @@
-"""What the planner recommends, in words: the load, why it takes so many replicas, and the error budget."""
+"""The planner's recommendation in words: the load, why it takes so many replicas, and the error budget."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def reason(row: Row) -> str:
     idle = known.recommended_replicas - row.planned("replicas")
     on_top = f", with {number(idle)} asleep or stuck" if idle > 0 else ""
     because = f", {why}" if (why := _why_so_many(row)) else ""
-    # What the strategy is predicted to miss says nothing of fewer replicas than it recommends.
+    # The prediction is for the replicas of the strategy. It says nothing about fewer.
     as_predicted = row.planned("replicas") >= known.strategy_replicas
     budget = error_budget(known, _predicted(known) if as_predicted else math.nan)
     return "; ".join(filter(None, (f"{recommended}{load}{on_top}{because}", budget)))

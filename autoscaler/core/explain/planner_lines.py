@@ -1,4 +1,4 @@
-"""What the planner knows of one workload: its figures, and a line for each question of an operator.
+"""The planner's knowledge of one workload: its figures, and a line for each question of an operator.
 
 The planner decides in `autoscaler.core.planner`; this module only words it.
 """
@@ -104,7 +104,7 @@ def read(inp: TickInput, decision: Decision, row: int) -> Figures:
 
 
 def lines(known: Figures, inp: TickInput, decision: Decision, row: int) -> tuple[Line, ...]:
-    """Word what the planner goes by for one row, and how sure it is; nothing where no policy is in force."""
+    """Word the basis of the planner's recommendation for one row, and how sure it is; no line without a policy."""
     spec = inp.spec
     recommender = Recommender(int(decision.recommender[row]))
     speaks = recommender.plans

@@ -61,7 +61,7 @@ def explain(
 ) -> Explanation:
     """Put one row of a decision into words.
 
-    policies: [W], name of the policy in force. problems: by row, why there is none, or what else is wrong with its
+    policies: [W], name of each workload's policy. problems: by row, why there is none, or what else is wrong with its
     declarations. leading: False where this process does not hold the lease, so that it acts on nothing. Costs some
     100 us, so it is made for rows that changed or were asked for.
     """

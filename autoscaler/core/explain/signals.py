@@ -1,4 +1,4 @@
-"""What the strongest signal recommends, in words: the signal, the number, and the load or the promise it comes from."""
+"""The strongest recommendation in words: the signal, the number, and the load or the objective behind it."""
 
 from __future__ import annotations
 

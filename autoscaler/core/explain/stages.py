@@ -1,4 +1,4 @@
-"""What each stage did to the count, in words: the limit that it applied, and for how long."""
+"""The effect of each stage on the count in words: the limit that it applied, and for how long."""
 
 from __future__ import annotations
 

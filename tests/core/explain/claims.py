@@ -411,7 +411,7 @@ def planner(row: Row, match: re.Match[str]) -> None:
     found = [(pattern, hit) for pattern in _WHY if (hit := re.fullmatch(pattern, why))]
     assert len(found) == 1, why
     pattern, hit = found[0]
-    _WHY[pattern](row, hit, replicas, busy, strategy.least)
+    _WHY[pattern](row, hit, replicas, busy, strategy.min_replicas)
 
 
 def _waits(row: Row, hit: re.Match[str], replicas: float, busy: float, least: float) -> None:
@@ -429,7 +429,7 @@ def _maximum(row: Row, hit: re.Match[str], replicas: float, busy: float, least: 
 
 
 def _lower(row: Row, hit: re.Match[str], replicas: float, busy: float, least: float) -> None:
-    same_time(hit[1], describe(int(row.plan("strategy"))).level_s)
+    same_time(hit[1], describe(int(row.plan("strategy"))).average_s)
     assert replicas < busy
 
 
@@ -461,7 +461,7 @@ def _initial(row: Row, hit: re.Match[str], replicas: float, busy: float, least: 
 
 def _peaked(row: Row, hit: re.Match[str], replicas: float, busy: float, least: float) -> None:
     strategy = describe(int(row.plan("strategy")))
-    same_time(hit[1], strategy.level_s)
+    same_time(hit[1], strategy.average_s)
     same(hit[2], strategy.hold)
     assert math.isnan(row.plan("peak_expires_in_s"))
     _more_than_load(replicas, busy)
@@ -470,9 +470,9 @@ def _peaked(row: Row, hit: re.Match[str], replicas: float, busy: float, least: f
 def _headroom(row: Row, hit: re.Match[str], replicas: float, busy: float, least: float) -> None:
     strategy = describe(int(row.plan("strategy")))
     if hit[1]:
-        same_share(hit[1], strategy.share)
+        same_share(hit[1], strategy.margin_share)
     else:
-        same(hit[2], strategy.root)
+        same(hit[2], strategy.margin_roots)
     _more_than_load(replicas, busy)
 
 

@@ -185,16 +185,16 @@ class Worlds:
                 Pool("nvidia.com/gpu", "H100", "team=b", "karpenter.sh/x"),
             ),
             pool_gpus=np.array([self.some(NAN, 2.0, 5.0), self.some(NAN, 3.0, 6.0)]),
-            joint=self.some((), (PoolOverlap((0, 1), 6.0),)),
+            pool_overlaps=self.some((), (PoolOverlap((0, 1), 6.0),)),
             obstacles=Obstacles(
                 listed=np.array(self.each(True, False)),
-                failed=np.array(self.each(False, True)),
+                creation_failed=np.array(self.each(False, True)),
                 fits=np.array(self.each(np.inf, 3.0)),
-                refused=refused,
-                retry_s=np.where(np.isnan(refused), NAN, self.some(900.0, 9000.0)),
-                words=tuple(self.each("", "exceeded quota: gpus")),
+                refused_replicas=refused,
+                retry_at_s=np.where(np.isnan(refused), NAN, self.some(900.0, 9000.0)),
+                messages=tuple(self.each("", "exceeded quota: gpus")),
             ),
-            held=self.some(None, HpaLimits(least, np.full(self.rows, np.inf), nobody, nobody, reasons)),
+            hpa_limits=self.some(None, HpaLimits(least, np.full(self.rows, np.inf), nobody, nobody, reasons)),
         )
         classes = np.array([self.some(PendingClass.NONE, *PendingClass) for _ in cluster.pods], dtype=np.int64)
         return replace(

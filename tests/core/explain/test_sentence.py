@@ -138,7 +138,7 @@ def with_recommendation(story: ExplainedStory, replicas: float) -> ExplainedStor
     return story
 
 
-def test_the_planner_recommends_zero_because_no_request_is_in_flight():
+def test_the_planner_recommends_zero_without_requests():
     story = ExplainedStory(spec(concurrency=NAN))
     story.tick(fleet([1]))
     sentence = with_recommendation(story, 0.0).explain().sentence
@@ -207,7 +207,7 @@ def test_the_sentence_says_why_a_workload_does_not_go_to_zero():
     assert "gateway" not in explained("idle soon").sentence
 
 
-def test_a_last_replica_is_not_called_idle_when_the_pool_takes_it():
+def test_a_replica_is_not_called_idle_when_the_pool_takes_it():
     rules = spec(2, priority=[0.0, 10.0], idle_after_s=3600.0, down_stabilization_s=10.0)
     waits = {"pod_pending": np.array([PendingClass.NONE, PendingClass.UNSCHEDULABLE])}
     story, one_gpu = ExplainedStory(rules), fleet([1, 0], [0, 1], pool_gpus=np.array([1.0]), **waits)
@@ -241,7 +241,7 @@ def test_the_end_of_stabilization_is_named():
     assert -5 <= left_s <= 5
 
 
-def test_the_end_of_stabilization_is_named_when_its_window_is_not_full():
+def test_the_end_is_named_when_a_window_is_not_full():
     story = ExplainedStory(spec(down_stabilization_s=300.0))
     story.watch(fleet([8]), 65, running=1.0)
     assert "stabilization (window 5 min) keeps 8 for 4 min more" in story.explain().sentence
@@ -331,7 +331,7 @@ def test_misses_are_within_the_error_budget_when_both_shares_are(missed, predict
         (NAN, NAN, "the planner recommends 2 for a load of 1.5 busy replicas (metrics"),
     ],
 )
-def test_the_error_budget_is_not_called_kept_when_a_share_is_unknown(missed, predicted, sentence):
+def test_no_budget_is_called_kept_when_a_share_is_unknown(missed, predicted, sentence):
     case = planned(missed_fraction=missed, shadow_missed_fraction=predicted)
     assert "within the error budget" not in case.sentence
     assert sentence in case.sentence
@@ -360,7 +360,7 @@ def test_the_error_budget_is_not_called_kept_when_a_share_is_unknown(missed, pre
         ),
     ],
 )
-def test_the_sentence_says_what_was_missed_when_the_error_budget_is_exceeded(plan, sentence):
+def test_the_sentence_says_what_was_missed_beyond_the_budget(plan, sentence):
     case = planned(**plan)
     assert "within the error budget" not in case.sentence
     assert f"busy replicas; {sentence} (metrics" in case.sentence
