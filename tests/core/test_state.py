@@ -111,7 +111,7 @@ def test_records_are_split_into_groups_and_joined_in_row_order(workloads):
             assert column.dtype == other.columns()[place].dtype
 
 
-def test_out_of_turn_strategies_stay_until_the_turn_of_their_group():
+def test_out_of_turn_strategies_stay_until_the_groups_turn():
     """Groups 1 and 2 have two workloads each."""
     before = replace(PlannerState.empty(), workload_id=np.array([1, 2, 7, 8])).with_strategies(
         mark(StrategyState.blank(4), [1, 2, 7, 8])

@@ -47,7 +47,7 @@ def update(
     `Observation`.
 
     A stuck pod is replaced where there is work: other pods of its workload work, or more requests arrive. A single
-    stuck pod with a queue gets a replica beside it for a while without that, and so do pods behind a gateway with a
+    stuck pod with a queue gets a replica beside it for a while even without that. So do pods behind a gateway with a
     queue. Several stuck pods at once, with no other work, are more likely stale gauges of clients that left.
     """
     heard = inp.now_s - front.time_s <= inp.spec.max_input_age_s
