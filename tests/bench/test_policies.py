@@ -67,7 +67,7 @@ def test_case_is_not_sized_again_when_its_result_is_known(traces: Path, tmp_path
     """Sizing takes as long as a run; a case too large to be sized shows whether sizing was tried."""
     out = tmp_path / "out"
     too_large = replace(policies.Grid(), sizes=(1e9,), cold_starts_s=(30.0,), seeds=(1,), against=("static",))
-    ((key, prepare),) = policies.experiments(next(cases.found(traces)), too_large)
+    ((key, prepare),) = policies.experiments(next(cases.load_traces(traces)), too_large)
     with pytest.raises(ValueError, match="more than 50,000,000, the limit"):
         prepare(lambda _share: None)
     assert bench(traces, out) == 0
@@ -103,7 +103,7 @@ def test_ours_alone_reruns_beside_kept_results(
 
 @pytest.mark.slow
 def test_window_begins_at_a_random_request_of_the_seed(traces: Path, tmp_path: Path) -> None:
-    (trace,) = next(cases.found(traces))
+    (trace,) = next(cases.load_traces(traces))
     windows = [cases.clip_window([trace], 30.0, seed)[0] for seed in range(20)]
     assert all(window.duration_s == pytest.approx(30.0) and window.arrival_s[0] == 0 for window in windows)
     assert all(len(window.arrival_s) == 60 for window in windows)  # two a second
@@ -181,7 +181,7 @@ def test_each_baseline_has_a_row_tuned_and_by_default() -> None:
 
 
 def test_models_share_a_window_and_silent_ones_are_left_out(traces: Path) -> None:
-    (trace,) = next(cases.found(traces))
+    (trace,) = next(cases.load_traces(traces))
     late = replace(
         trace, arrival_s=np.array([100.0, 119.0]), prompt_tokens=np.ones(2, int), output_tokens=np.ones(2, int)
     )

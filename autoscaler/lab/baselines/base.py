@@ -133,7 +133,7 @@ class Baseline:
         """Return `params` with minimum replica counts: fractions of `enough` with laxer values, and `enough` itself
         with the laxest.
 
-        enough: constant count that meets the goal. With a minimum, settings that ask for more replicas than `params`
+        enough: constant count that meets the goal. With a minimum, settings that give more replicas than `params`
         are no cheaper.
         """
         if MIN_REPLICAS not in params:

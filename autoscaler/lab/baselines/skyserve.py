@@ -1,7 +1,7 @@
 """SkyServe: requests per second of the last minute over a target, with hysteresis counted in decisions.
 
 Source: SkyPilot at 4b81f5d, sky/serve/autoscalers.py and constants.py: window 60 s, decision every 20 s (5 s while
-there is no replica), upscale delay 300 s (15 decisions), downscale delay 1200 s (60 decisions).
+there is no replica). Upscale delay 300 s (15 decisions), downscale delay 1200 s (60 decisions).
 """
 
 from __future__ import annotations

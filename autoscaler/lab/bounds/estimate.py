@@ -7,7 +7,7 @@ errs to the cheap side:
 
 * Every window starts with idle engines and has no later requests. A replica that serves in part of a window serves all
   of it.
-* A request near the end of a window, or of the trace, does not count as missed if it could still be answered in time.
+* A request near the end of a window or of the trace is no miss if it could still be answered in time.
 * A replica ends as soon as it is not needed. Starts take the mean time, and each is credited with two windows, since a
   replica touches two of its windows in part.
 * The misses at a count are the least over that count and all smaller ones. An untried count has the misses of the next

@@ -1,8 +1,8 @@
 """One vLLM engine: continuous batching in steps, with chunked prefill, a KV cache and preemption.
 
-Time moves from event to event. Between two events (a request ends, a prompt is to be computed, the KV cache is full)
-all decoding requests gain one token per step, and each step is longer by the same amount. So any number of steps is
-summed in closed form, and a request costs a few events, however many tokens it has.
+Time moves from event to event: a request ends, a prompt is to be computed, or the KV cache is full. In between, all
+decoding requests gain one token per step, and each step is longer by the same amount. So any number of steps is summed
+in closed form, and a request costs a few events, however many tokens it has.
 
 Simplifications: the KV blocks of a prompt are allocated when the request is scheduled, not chunk by chunk. A sequence
 occupies half a block more than its tokens on average. There is no prefix cache. The attention part of prefill is
