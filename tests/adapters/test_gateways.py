@@ -158,8 +158,8 @@ def test_istio_requests_of_any_reporter_count(reporter: str) -> None:
 
 def test_istio_requests_of_several_reporters_count_once() -> None:
     service = {"destination_service_name": "qwen", "destination_service_namespace": "llm"}
-    told = {"source": 0.0, "waypoint": 3.0, "destination": 2.0, "ztunnel": 9.0}
-    series = [({**service, "reporter": reporter}, rate) for reporter, rate in told.items()]
+    read_trusting = {"source": 0.0, "waypoint": 3.0, "destination": 2.0, "ztunnel": 9.0}
+    series = [({**service, "reporter": reporter}, rate) for reporter, rate in read_trusting.items()]
     assert same(arrivals(fleet(*TWO), "istio_requests_total", *series), [3.0, NAN])
 
 
@@ -294,20 +294,20 @@ NEIGHBOURS = fleet(
 )
 
 
-def told(series: tuple[dict[str, str], float], *believed: str) -> tuple[list[float], str]:
-    trusted = TrustedNamespaces((*GATEWAY_NAMESPACES, *believed))
+def read_trusting(series: tuple[dict[str, str], float], *trusted_too: str) -> tuple[list[float], str]:
+    trusted = TrustedNamespaces((*GATEWAY_NAMESPACES, *trusted_too))
     return read_gateways(NEIGHBOURS, {QUEUE: [series]}, {}, trusted)[0].tolist(), trusted.problem()
 
 
 def test_a_neighbour_takes_nothing_when_it_is_named_like_a_pool() -> None:
     series = {"inference_pool": "chat", "model_name": "m", "namespace": "victim", "pod": "epp-0"}
-    found, problem = told((series, 6.0))
+    found, problem = read_trusting((series, 6.0))
     assert same(found, [6.0, NAN, NAN])
     assert problem == ""
 
 
 def test_an_untrusted_gateway_affects_no_other_namespace() -> None:
-    found, problem = told(({"model_name": "m", "namespace": "attacker", "pod": "x"}, 500.0))
+    found, problem = read_trusting(({"model_name": "m", "namespace": "attacker", "pod": "x"}, 500.0))
     assert same(found, [NAN, NAN, NAN])
     assert problem == (
         "series from namespace attacker are about workloads of other namespaces, such as victim/decode, and do not "
@@ -317,25 +317,27 @@ def test_an_untrusted_gateway_affects_no_other_namespace() -> None:
 
 @pytest.mark.parametrize("home", ["istio-system", "kgateway-system", "shared"])
 def test_namespaces_are_resolved_apart_for_trusted_gateways(home: str) -> None:
-    found, problem = told(({"inference_pool": "chat", "model_name": "m", "namespace": home}, 6.0), "shared")
+    found, problem = read_trusting(({"inference_pool": "chat", "model_name": "m", "namespace": home}, 6.0), "shared")
     assert same(found, [6.0, 3.0, 3.0])
     assert problem == ""
 
 
 def test_all_namespaces_are_trusted_when_configured() -> None:
-    assert same(told(({"model_name": "m", "namespace": "attacker"}, 5.0), "*")[0], [5.0, NAN, NAN])
+    assert same(read_trusting(({"model_name": "m", "namespace": "attacker"}, 5.0), "*")[0], [5.0, NAN, NAN])
 
 
 def test_a_series_of_a_listed_target_is_trusted() -> None:
-    assert same(told(({"model_name": "m", "job": "epp"}, 5.0))[0], [5.0, NAN, NAN])
+    assert same(read_trusting(({"model_name": "m", "job": "epp"}, 5.0))[0], [5.0, NAN, NAN])
 
 
 @pytest.mark.parametrize("label", ["kubernetes_namespace", "k8s_namespace_name"])
 def test_a_target_cannot_set_its_namespace(label: str) -> None:
     for spoofed in ("victim", "istio-system"):
-        assert same(told(({"model_name": "m", "namespace": "attacker", label: spoofed}, 5.0))[0], [NAN, NAN, NAN])
+        assert same(
+            read_trusting(({"model_name": "m", "namespace": "attacker", label: spoofed}, 5.0))[0], [NAN, NAN, NAN]
+        )
     moved = {"model_name": "m", "namespace": "attacker", "exported_namespace": "victim"}
-    assert same(told((moved, 5.0))[0], [NAN, NAN, NAN])
+    assert same(read_trusting((moved, 5.0))[0], [NAN, NAN, NAN])
 
 
 def test_a_namespace_key_counts_in_that_namespace_if_trusted() -> None:

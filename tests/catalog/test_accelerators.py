@@ -37,7 +37,7 @@ def test_an_accelerator_is_known_by_its_name_and_its_label(resource: str):
 
 
 @pytest.mark.parametrize(
-    ("resource", "sort"),
+    ("resource", "kind"),
     [
         ("cpu", ResourceKind.OTHER),
         ("hugepages-1Gi", ResourceKind.OTHER),
@@ -52,8 +52,8 @@ def test_an_accelerator_is_known_by_its_name_and_its_label(resource: str):
         ("koordinator.sh/gpu", ResourceKind.UNKNOWN),
     ],
 )
-def test_other_and_unknown_resources_are_distinguished(resource: str, sort: ResourceKind):
-    assert resource_kind(resource) is sort
+def test_other_and_unknown_resources_are_distinguished(resource: str, kind: ResourceKind):
+    assert resource_kind(resource) is kind
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,8 @@ def test_every_engine_metric_and_loss_is_on_the_page() -> None:
 
 
 def test_every_kube_state_metric_is_on_the_page() -> None:
-    asked = pods_query("up") + controllers_query("up")
-    assert set(re.findall(r"kube_\w+", asked)) == set(re.findall(r"`(kube_\w+)`", markdown()))
+    queried = pods_query("up") + controllers_query("up")
+    assert set(re.findall(r"kube_\w+", queried)) == set(re.findall(r"`(kube_\w+)`", markdown()))
 
 
 def test_names_that_are_subtracted_are_marked() -> None:

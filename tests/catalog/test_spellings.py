@@ -31,7 +31,7 @@ def test_every_name_follows_its_spelling(spelling: Spelling, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "hint"),
     [
         ("x_vllm:num_requests_running", "found x_vllm:num_requests_running; state the prefix with --metric-prefix x_"),
         ("x_vllm_num_requests_running", "found x_vllm_num_requests_running; state the prefix with --metric-prefix x_"),
@@ -46,8 +46,8 @@ def test_every_name_follows_its_spelling(spelling: Spelling, name: str) -> None:
         ("x" * 300 + "vllm:num_requests_running", ""),
     ],
 )
-def test_a_name_that_is_almost_read_gets_a_hint(name: str, said: str) -> None:
-    assert unread_name_hint(name, all_spellings()) == said
+def test_a_name_that_is_almost_read_gets_a_hint(name: str, hint: str) -> None:
+    assert unread_name_hint(name, all_spellings()) == hint
     assert unread_name_hint(name, all_spellings(("x_", "t:"))) == ""
 
 

@@ -21,7 +21,7 @@ def test_valid_matchers_are_normalized(written: str, read: str):
 
 
 @pytest.mark.parametrize(
-    ("written", "said"),
+    ("written", "message"),
     [
         ("prod", "no matcher at 'prod'"),
         ("cluster=prod", "no matcher at"),
@@ -39,6 +39,6 @@ def test_valid_matchers_are_normalized(written: str, read: str):
         ('a="' + "x" * MAX_CHARACTERS + '"', "characters"),
     ],
 )
-def test_the_fault_is_named_when_matchers_are_not_valid(written: str, said: str):
-    with pytest.raises(ValueError, match=said):
+def test_the_fault_is_named_when_matchers_are_not_valid(written: str, message: str):
+    with pytest.raises(ValueError, match=message):
         read_matchers(written)

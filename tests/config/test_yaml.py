@@ -231,13 +231,13 @@ def test_unreadable_files_are_reported_without_waiting(tmp_path: Path):
     (tmp_path / "large.yaml").write_bytes(b"#" * 101)
     (tmp_path / "latin.yaml").write_bytes(b"a: 1\nb: \xe9\n")
     os.mkfifo(tmp_path / "pipe.yaml")
-    told = {}
+    reported = {}
     for name in ("large.yaml", "latin.yaml", "pipe.yaml", "missing.yaml", "nul\0.yaml", "."):
         finding = read_text(tmp_path / name, max_bytes=100)
         assert isinstance(finding, Finding)
         assert finding.allowed == "a readable text file in UTF-8 of at most 100 bytes"
-        told[name] = (finding.line, finding.problem, finding.value)
-    assert told == {
+        reported[name] = (finding.line, finding.problem, finding.value)
+    assert reported == {
         "large.yaml": (0, "more than 100 bytes", ""),
         "latin.yaml": (2, "not UTF-8", "byte 0xe9"),
         "pipe.yaml": (0, "not a regular file", ""),

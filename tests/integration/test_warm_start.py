@@ -16,7 +16,7 @@ from autoscaler.daemon.checkpoint import Checkpointer
 from autoscaler.daemon.loop import Loop
 from autoscaler.daemon.warm_start import WarmStart
 from tests.adapters.prometheus.range.test_history import prometheus_with
-from tests.adapters.prometheus.range.test_recent import NOW_S, Clock, Told, cluster
+from tests.adapters.prometheus.range.test_recent import NOW_S, Backfilled, Clock, cluster
 from tests.core.world import samples
 from tests.harness.process import eventually
 
@@ -27,7 +27,7 @@ BOOK = load(())
 class Site:
     """The last pod of the simulated hour, and a workload without history."""
 
-    def __init__(self, told: Told) -> None:
+    def __init__(self, told: Backfilled) -> None:
         pods = [("team", told.pods[-1], 0), ("team", "newcomer-0", 1)]
         born_s = np.array([NOW_S - 900.0, NOW_S - 100.0])
         ready = {"pod_ready": np.ones(2, dtype=bool), "pod_created_s": born_s, "pod_ready_s": born_s + 70.0}
@@ -41,7 +41,7 @@ class Site:
 
 
 async def test_fresh_daemon_learns_from_history_beside_its_ticks(tmp_path: Path):
-    told, clock = Told(), Clock()
+    told, clock = Backfilled(), Clock()
     site, recorder, state = Site(told), MemoryRecorder(), MemoryState()
     async with prometheus_with(tmp_path, told.samples) as server:
         history = RecentHistory(PrometheusSettings(url=server.url), clock)

@@ -45,17 +45,17 @@ class Server:
 
     def __init__(self, **rules: Answer | str | float) -> None:
         self.rules: dict[str, Answer | str | float] = {"engine/pod": vector(({"metric": "engine/pod"}, 1)), **rules}
-        self.asked: list[dict[str, str]] = []
+        self.queried: list[dict[str, str]] = []
 
     async def answer(self, request: web.Request) -> web.Response:
         form = {name: str(value) for name, value in (await request.post()).items()}
-        self.asked.append(form)
+        self.queried.append(form)
         for pattern, rule in self.rules.items():
             if re.search(pattern, form["query"]):
-                return await self._say(rule)
+                return await self._respond(rule)
         return web.Response(text=vector())
 
-    async def _say(self, rule: Answer | str | float) -> web.Response:
+    async def _respond(self, rule: Answer | str | float) -> web.Response:
         if isinstance(rule, float):
             return web.Response(text=vector(*[(pod(f"{name}"), rule) for name in ("a-0", "a-1", "b-0")]))
         if isinstance(rule, str):

@@ -13,7 +13,7 @@ from tests.adapters.prometheus.responses import pod, vector
 FLEET = fleet_of({"llm/a": ["a-0", "a-1"], "llm/b": ["b-0"]})
 
 
-def told(*labels: dict[str, str]) -> tuple[str, ...]:
+def described(*labels: dict[str, str]) -> tuple[str, ...]:
     answer = decode_vector(vector(*((each, 1) for each in labels)).encode())
     join = PodJoin()
     join.align(FLEET)
@@ -21,35 +21,35 @@ def told(*labels: dict[str, str]) -> tuple[str, ...]:
 
 
 def test_nothing_is_reported_when_each_pod_has_one_series():
-    assert told({**pod("a-0"), "job": "x"}, {**pod("a-1"), "job": "y"}, {**pod("z-9"), "job": "x"}) == ()
+    assert described({**pod("a-0"), "job": "x"}, {**pod("a-1"), "job": "y"}, {**pod("z-9"), "job": "x"}) == ()
 
 
 def test_jobs_are_named_when_two_read_one_pod():
     twice = [{**pod(name), "job": job} for name in ("a-0", "b-0") for job in ("podmonitor", "auto")]
-    assert told(*twice, {**pod("a-1"), "job": "auto"}) == (
+    assert described(*twice, {**pod("a-1"), "job": "auto"}) == (
         "pod llm/a-0 and 1 more is read by 2 scrape jobs (auto, podmonitor); it counts once, with the largest reading",
     )
 
 
 def test_original_jobs_are_named_when_federation_moved_them():
     twice = [{**pod("a-0"), "job": "federate", "exported_job": job} for job in ("x", "y")]
-    assert "2 scrape jobs (x, y)" in told(*twice)[0]
+    assert "2 scrape jobs (x, y)" in described(*twice)[0]
 
 
 @pytest.mark.parametrize("label", CLUSTER_LABELS)
 def test_clusters_are_named_when_both_have_the_pod(label: str):
-    (line,) = told(*({**pod("a-0"), label: name, "job": name} for name in ("stage", "prod")))
+    (line,) = described(*({**pod("a-0"), label: name, "job": name} for name in ("stage", "prod")))
     assert line.startswith("pod llm/a-0 has series of 2 clusters (prod, stage), which count as one; ")
     assert line.endswith(f"--prometheus-selector '{label}=\"prod\"'")
 
 
 def test_pod_labels_are_named_when_series_of_a_job_differ():
-    (line,) = told(pod("a-0"), {"exported_namespace": "llm", "exported_pod": "a-0", **pod("prometheus-0", "x")})
+    (line,) = described(pod("a-0"), {"exported_namespace": "llm", "exported_pod": "a-0", **pod("prometheus-0", "x")})
     assert line == "pod llm/a-0 is named by the labels exported_pod, pod of different series; it counts once"
 
 
 def test_hostile_labels_stay_one_short_line():
-    (line,) = told(*({**pod("a-0"), "job": f"{number}\n" + "x" * 10_000} for number in range(50)))
+    (line,) = described(*({**pod("a-0"), "job": f"{number}\n" + "x" * 10_000} for number in range(50)))
     assert len(line) < 1500
     assert "\n" not in line
     assert describe_clusters("pod", {("n", "p"): {Cluster("a\"'; rm", "cluster"), Cluster("b", "cluster")}}).endswith(

@@ -28,27 +28,27 @@ def text(tokens: int, start_s: float | None, slow: int = 0) -> str:
 
 
 async def read(server: ExpositionServer, *texts: str, step_s: float = 5.0) -> list[Samples]:
-    clock, fleet, seen = SteppedClock(), fleet_of(server.address), []
+    clock, fleet, readings = SteppedClock(), fleet_of(server.address), []
     server.serve("/load", '{"server_load":0}')
     async with PodScraper(ScrapeSettings(timeout_s=10.0, window_s=30.0), clock) as scraper:
         for each in texts:
             clock.time_s += step_s
             server.serve("/metrics", each)
-            seen.append(await scraper.sample(fleet, objectives(fleet, ttft_s=0.1), 20.0))
-    return seen
+            readings.append(await scraper.sample(fleet, objectives(fleet, ttft_s=0.1), 20.0))
+    return readings
 
 
 async def test_falling_counters_are_unknown_without_a_restart(exposition_server: ExpositionServer) -> None:
-    seen = await read(exposition_server, text(1000, 1e9), text(0, 1e9), text(1100, 1e9, slow=90))
+    readings = await read(exposition_server, text(1000, 1e9), text(0, 1e9), text(1100, 1e9, slow=90))
     tokens, finished, met = (
-        [getattr(each.pods, name)[0] for each in seen] for name in ("generation_tokens", "finished", "ttft_met")
+        [getattr(each.pods, name)[0] for each in readings] for name in ("generation_tokens", "finished", "ttft_met")
     )
     assert np.isnan([tokens[1], finished[1], met[1]]).all()
     assert (tokens[2], finished[2]) == (1100, 110)
-    assert [each.pods.running[0] for each in seen] == [2, 2, 2]
-    assert np.isnan(seen[2].pods.ttft_s[0])  # the buckets of an hour would count as those of the window
-    assert seen[0].reports[0].problems == ()
-    for each in seen[1:]:
+    assert [each.pods.running[0] for each in readings] == [2, 2, 2]
+    assert np.isnan(readings[2].pods.ttft_s[0])  # the buckets of an hour would count as those of the window
+    assert readings[0].reports[0].problems == ()
+    for each in readings[1:]:
         (line,) = each.reports[0].problems
         assert line.startswith("llm/qwen-0: counters fell although the process did not start again")
 

@@ -131,7 +131,7 @@ def test_a_missing_policy_is_reported_and_nothing_is_scaled():
 
 
 @pytest.mark.parametrize(
-    ("overrides", "told"),
+    ("overrides", "reported"),
     [
         ((("replicas.min", "9"),), ["replicas.min", "above max", "'9'", "which is 8"]),
         ((("replicas.max", "0"),), ["replicas.max", "too small", "'0'", "from 1 to 10,000"]),
@@ -148,12 +148,14 @@ def test_a_missing_policy_is_reported_and_nothing_is_scaled():
         (tuple((f"field{number}", "1") for number in range(100)), ["too many", "100", "64 at most"]),
     ],
 )
-def test_invalid_overrides_are_reported_and_nothing_is_scaled(overrides: tuple[tuple[str, str], ...], told: list[str]):
+def test_invalid_overrides_are_reported_and_nothing_is_scaled(
+    overrides: tuple[tuple[str, str], ...], reported: list[str]
+):
     compiled = compile_specs((workload("batch", *overrides), workload("batch")), BOOK)
     assert compiled.names == ("", "batch")
     assert set(compiled.problems) == {0}
     assert compiled.problems[0].startswith("overrides cannot be used, so the workload is not scaled: ")
-    assert all(words in compiled.problems[0] for words in told), compiled.problems[0]
+    assert all(words in compiled.problems[0] for words in reported), compiled.problems[0]
     assert len(compiled.problems[0]) < 1200
     assert np.isnan(compiled.spec.max_replicas).tolist() == [True, False]
 
@@ -184,8 +186,8 @@ def test_fixed_bounds_take_precedence_over_the_policy(
 ):
     book = with_policies(base={}, bounded={"replicas": {"min": replicas[0], "max": replicas[1]}})
     overrides = (("replicas.max", str(replicas[1])), ("replicas.min", str(replicas[0])))
-    asks = (workload("bounded"), workload("base", *overrides), workload("bounded"))
-    compiled = compile_specs((*(ask._replace(bounds=bounds) for ask in asks[:2]), asks[2]), book)
+    requests = (workload("bounded"), workload("base", *overrides), workload("bounded"))
+    compiled = compile_specs((*(request._replace(bounds=bounds) for request in requests[:2]), requests[2]), book)
     assert not compiled.problems
     assert compiled.spec.min_replicas.tolist() == [held[0], held[0], replicas[0]]
     assert compiled.spec.max_replicas.tolist() == [held[1], held[1], replicas[1]]
@@ -227,7 +229,7 @@ def test_no_workloads_are_no_rows():
     assert compiled.windows.at(NOON_S, 0.0).start_s.shape[0] == 0
 
 
-asks = st.builds(
+requests = st.builds(
     workload,
     st.sampled_from(["", "realtime", "batch", "development", "nobody", "x" * 300]),
     *[
@@ -240,7 +242,7 @@ asks = st.builds(
 )
 
 
-@given(st.lists(asks, max_size=12))
+@given(st.lists(requests, max_size=12))
 def test_compiling_many_workloads_equals_compiling_each_alone(workloads: list[Workload]):
     together = compile_specs(tuple(workloads), BOOK)
     alone = [compile_specs((each,), BOOK) for each in workloads]
@@ -250,7 +252,7 @@ def test_compiling_many_workloads_equals_compiling_each_alone(workloads: list[Wo
         assert same(together.spec, Spec.stack([one.spec for one in alone]))
 
 
-@given(st.lists(asks, min_size=1, max_size=8), st.lists(asks, min_size=1, max_size=8))
+@given(st.lists(requests, min_size=1, max_size=8), st.lists(requests, min_size=1, max_size=8))
 def test_a_compiler_that_remembers_answers_as_one_that_does_not(before: list[Workload], after: list[Workload]):
     compiler = Compiler()
     compiler.compile(tuple(before), BOOK)

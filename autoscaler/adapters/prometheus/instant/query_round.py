@@ -32,7 +32,7 @@ class QueryRound:
         left_s = self._deadline_s - asyncio.get_running_loop().time()
         self._queries += 1
         if left_s <= 0:
-            self._fail(name, f"{self._client.name}: not asked, the deadline of the tick has passed")
+            self._fail(name, f"{self._client.name}: not queried, the deadline of the tick has passed")
             return None
         try:
             answer = await self._client.query(expression, at_s, left_s)

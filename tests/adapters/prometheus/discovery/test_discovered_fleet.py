@@ -88,7 +88,7 @@ async def test_when_the_server_fails_the_snapshot_stays_and_grows_old(lost: str)
         assert workloads.problems == ()
 
 
-async def told(workloads: DiscoveredFleet) -> SourceReport:
+async def reported(workloads: DiscoveredFleet) -> SourceReport:
     """Return the report of discovery, which has no readings of its own."""
     fleet = workloads.fleet()
     samples = await workloads.sample(fleet, Objectives(*np.full((2, len(fleet.workloads)), math.nan)), 1)
@@ -101,14 +101,14 @@ async def test_pods_are_kept_when_kube_state_metrics_is_briefly_absent():
     server = Server(**healthy())
     async with serving(server.answer) as url, DiscoveredFleet(PrometheusSettings(url=url), SystemClock()) as workloads:
         before = names(workloads)
-        assert (await told(workloads)).problems == ()
+        assert (await reported(workloads)).problems == ()
         server.rules["kube_pod_created"] = 503
         await workloads.refresh(1)
         assert names(workloads) == before
-        report = await told(workloads)
+        report = await reported(workloads)
         assert (report.source, report.failed) == ("discovery", 1)
         assert report.problems[0].startswith(f"pods: {url}/api/v1/query: HTTP 503")
-        again = await told(workloads)
+        again = await reported(workloads)
         assert (again.queries, again.failed) == (0, 0), "each query is counted once"
         assert again.problems == report.problems
 
@@ -118,7 +118,7 @@ async def test_discovery_does_not_repeat_failures_of_the_server():
     async with serving(server.answer) as url, DiscoveredFleet(PrometheusSettings(url=url), SystemClock()) as workloads:
         server.rules = {"": 503}
         await workloads.refresh(1)
-        assert (await told(workloads)).problems == ()
+        assert (await reported(workloads)).problems == ()
 
 
 async def test_targets_are_reported_as_pods_when_metrics_name_none():
@@ -129,7 +129,7 @@ async def test_targets_are_reported_as_pods_when_metrics_name_none():
         DiscoveredFleet(PrometheusSettings(url=url), SystemClock()) as workloads,
     ):
         assert [str(each.ref) for each in workloads.fleet().workloads] == ["inference/llama"]
-        assert (await told(workloads)).problems == (
+        assert (await reported(workloads)).problems == (
             "labels that name pods: series of engines have none, so each scrape target counts as a pod, and all "
             "targets of one job with one model as a workload; add the labels namespace and pod to tell more apart",
         )
@@ -154,7 +154,7 @@ async def test_a_workload_is_at_zero_when_its_last_pod_is_deleted():
 
 
 async def test_discovery_repeats_until_its_context_ends():
-    looked = asyncio.Event()
+    discovered = asyncio.Event()
 
     class Impatient(SystemClock):
         slept = 0
@@ -162,14 +162,14 @@ async def test_discovery_repeats_until_its_context_ends():
         async def sleep(self, duration_s: float) -> None:
             self.slept += 1
             if self.slept == 4:
-                looked.set()
+                discovered.set()
             await asyncio.sleep(min(duration_s, 0.01))
 
     server = Server(**healthy())
     async with serving(server.answer) as url, DiscoveredFleet(PrometheusSettings(url=url), Impatient()) as workloads:
         before = workloads.fleet()
         async with asyncio.timeout(PATIENCE_S):
-            await looked.wait()
+            await discovered.wait()
         assert workloads.fleet().time_s > before.time_s
     assert [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("discovery")] == []
 

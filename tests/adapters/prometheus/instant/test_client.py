@@ -104,15 +104,15 @@ async def test_an_unfit_token_file_is_named_and_its_content_is_not(
 ):
     token = tmp_path / "token"
     token.write_text(content)
-    said = await refusal(exposition_server, vector(), token_file=token)
-    assert f"not queried: {token}: " in said
-    assert why in said
+    message = await refusal(exposition_server, vector(), token_file=token)
+    assert f"not queried: {token}: " in message
+    assert why in message
     assert exposition_server.requests == []
 
 
 async def test_a_missing_token_file_is_named(exposition_server: ExpositionServer, tmp_path: Path):
-    said = await refusal(exposition_server, vector(), token_file=tmp_path / "absent")
-    assert f"{tmp_path}/absent: No such file or directory" in said
+    message = await refusal(exposition_server, vector(), token_file=tmp_path / "absent")
+    assert f"{tmp_path}/absent: No such file or directory" in message
 
 
 async def test_prometheus_down_is_reported_with_its_address():
@@ -125,8 +125,8 @@ async def test_prometheus_down_is_reported_with_its_address():
 
 async def test_a_slow_server_costs_the_time_out_and_no_more(exposition_server: ExpositionServer):
     before_s = asyncio.get_running_loop().time()
-    said = await refusal(exposition_server, Answer(vector(), delay_s=1), timeout_s=0.1)
-    assert said.endswith("no answer within 0.1 s")
+    message = await refusal(exposition_server, Answer(vector(), delay_s=1), timeout_s=0.1)
+    assert message.endswith("no answer within 0.1 s")
     assert asyncio.get_running_loop().time() - before_s < 0.8
 
 
@@ -135,8 +135,8 @@ async def test_the_callers_deadline_shortens_the_time_out(exposition_server: Exp
     async with client(exposition_server.url, timeout_s=60) as prometheus:
         with pytest.raises(QueryFailed) as failed:
             await prometheus.query("up", timeout_s=0.0512345)
-    said = str(failed.value)  # without the remaining time, which is not a setting
-    assert said.endswith("no answer within the time left for all queries, at most 60 s")
+    message = str(failed.value)  # without the remaining time, which is not a setting
+    assert message.endswith("no answer within the time left for all queries, at most 60 s")
 
 
 async def test_a_body_with_an_error_under_status_200_is_an_error(exposition_server: ExpositionServer):
@@ -151,16 +151,16 @@ async def test_a_refusal_is_reported_with_status_and_reason(
     exposition_server: ExpositionServer, status: int, kind: str
 ):
     body = json.dumps({"status": "error", "errorType": kind, "error": "no\nway"})
-    said = await refusal(exposition_server, Answer(body, status=status))
-    assert f"HTTP {status} " in said
-    assert said.endswith(f"{kind}: no way")
+    message = await refusal(exposition_server, Answer(body, status=status))
+    assert f"HTTP {status} " in message
+    assert message.endswith(f"{kind}: no way")
 
 
 async def test_401_is_reported_without_the_token(exposition_server: ExpositionServer, tmp_path: Path):
     token = tmp_path / "token"
     token.write_text(SECRET)
-    said = await refusal(exposition_server, Answer(f"bad token {SECRET}", status=401), token_file=token)
-    assert said.endswith("HTTP 401 Unauthorized: bad token ***")
+    message = await refusal(exposition_server, Answer(f"bad token {SECRET}", status=401), token_file=token)
+    assert message.endswith("HTTP 401 Unauthorized: bad token ***")
 
 
 async def test_a_password_in_the_url_is_used_and_never_shown():
@@ -186,17 +186,17 @@ async def test_a_non_http_server_is_named_without_the_url_key():
 
 @pytest.mark.parametrize("status", [200, 502])
 async def test_an_html_page_is_reported_as_text(exposition_server: ExpositionServer, status: int):
-    said = await refusal(exposition_server, html(status))
-    assert f"HTTP {status}" in said
-    assert "<" not in said
-    assert said.endswith("not an answer of the query API: Oops Bad gateway nginx" if status == 200 else "nginx")
+    message = await refusal(exposition_server, html(status))
+    assert f"HTTP {status}" in message
+    assert "<" not in message
+    assert message.endswith("not an answer of the query API: Oops Bad gateway nginx" if status == 200 else "nginx")
 
 
 async def test_a_page_with_the_token_is_reported_without_it(exposition_server: ExpositionServer, tmp_path: Path):
     token = tmp_path / "token"
     token.write_text(SECRET)
-    said = await refusal(exposition_server, f"<html>who is {SECRET}?</html>", token_file=token)
-    assert said.endswith("not an answer of the query API: who is ***?")
+    message = await refusal(exposition_server, f"<html>who is {SECRET}?</html>", token_file=token)
+    assert message.endswith("not an answer of the query API: who is ***?")
 
 
 @pytest.mark.parametrize("body", ["", " \n", "<html></html>"])
@@ -214,13 +214,13 @@ async def test_a_huge_answer_is_refused_at_the_bound(exposition_server: Expositi
 
 
 async def test_a_huge_refusal_is_reported_in_one_line(exposition_server: ExpositionServer):
-    said = await refusal(exposition_server, Answer("no " * 1_000_000, status=503))
-    assert len(said) < 600
+    message = await refusal(exposition_server, Answer("no " * 1_000_000, status=503))
+    assert len(message) < 600
 
 
 async def test_a_truncated_response_is_no_answer(exposition_server: ExpositionServer):
-    said = await refusal(exposition_server, Answer(vector((pod("a"), 1)), truncate_at=20))
-    assert "closed the connection in the middle of the answer" in said
+    message = await refusal(exposition_server, Answer(vector((pod("a"), 1)), truncate_at=20))
+    assert "closed the connection in the middle of the answer" in message
 
 
 async def test_json_cut_off_is_no_answer(exposition_server: ExpositionServer):
@@ -233,8 +233,8 @@ async def test_a_closed_connection_is_reported(exposition_server: ExpositionServ
 
 async def test_a_redirect_is_not_followed(exposition_server: ExpositionServer):
     moved = Answer("", status=307, headers={"Location": "http://elsewhere.example/?key=1"})
-    said = await refusal(exposition_server, moved)
-    assert said.endswith("redirects are not followed; it points to http://elsewhere.example/")
+    message = await refusal(exposition_server, moved)
+    assert message.endswith("redirects are not followed; it points to http://elsewhere.example/")
     assert exposition_server.asked(PATH) == 1
 
 
@@ -270,9 +270,9 @@ async def test_a_timeout_names_the_wait_for_earlier_queries(
     exposition_server.serve(PATH, Answer(vector(), delay_s=0.3))
     async with client(exposition_server.url, timeout_s=0.5) as prometheus:
         failed = await asyncio.gather(*(prometheus.query("up") for _ in range(3 * IN_FLIGHT)), return_exceptions=True)
-    told = [str(each) for each in failed if isinstance(each, QueryFailed)]
-    assert len(told) == 2 * IN_FLIGHT
-    assert {each.partition(": ")[2] for each in told} == {
+    reported = [str(each) for each in failed if isinstance(each, QueryFailed)]
+    assert len(reported) == 2 * IN_FLIGHT
+    assert {each.partition(": ")[2] for each in reported} == {
         "no answer within 0.5 s, in which it also waited for earlier queries"
     }
 
@@ -316,9 +316,9 @@ async def test_an_authority_that_is_not_known_is_not_trusted(certificates: Certi
 async def test_an_expired_certificate_is_not_trusted(certificates: Certificates):
     expired = certificates.issue("127.0.0.1", valid_for=timedelta(days=-1))
     async with exposition_server(mutual(expired, None)) as endpoints:
-        said = await refusal(endpoints, vector(), tls=TlsFiles(ca=certificates.ca))
-    assert "certificate is not trusted" in said
-    assert "expired" in said
+        message = await refusal(endpoints, vector(), tls=TlsFiles(ca=certificates.ca))
+    assert "certificate is not trusted" in message
+    assert "expired" in message
 
 
 async def test_an_encrypted_key_is_refused_without_a_prompt(certificates: Certificates, tmp_path: Path):
@@ -332,9 +332,11 @@ async def test_an_encrypted_key_is_refused_without_a_prompt(certificates: Certif
         )
     )
     async with exposition_server(mutual(pair, None)) as endpoints:
-        said = await refusal(endpoints, vector(), tls=TlsFiles(ca=certificates.ca, cert=pair.certificate, key=locked))
-    assert "not queried" in said
-    assert "the key is encrypted; allowed: a key without a password" in said
+        message = await refusal(
+            endpoints, vector(), tls=TlsFiles(ca=certificates.ca, cert=pair.certificate, key=locked)
+        )
+    assert "not queried" in message
+    assert "the key is encrypted; allowed: a key without a password" in message
 
 
 async def test_certificates_that_rotate_are_read_again(certificates: Certificates, tmp_path: Path):

@@ -11,7 +11,7 @@ from tests.harness.objectives import objectives
 async def read_twice(start_s: tuple[float | None, float | None], **fallen: float) -> tuple[Samples, Samples]:
     """Sample twice, 15 s apart; in the second one every pod has the given counters."""
     server, clock = Server(), HandClock()
-    seen = []
+    readings = []
     async with server.source(clock) as source:
         for step, rules in enumerate(({"generation_tokens": 1000.0}, fallen)):
             clock.time_s += 15.0 * step
@@ -23,8 +23,8 @@ async def read_twice(start_s: tuple[float | None, float | None], **fallen: float
                 **healthy(**rules),
                 r"^max by .*timestamp\(vllm": time_s - 3,
             }
-            seen.append(await source.sample(FLEET, objectives(FLEET), 60))
-    return seen[0], seen[1]
+            readings.append(await source.sample(FLEET, objectives(FLEET), 60))
+    return readings[0], readings[1]
 
 
 async def test_falling_counters_are_unknown_without_a_restart():

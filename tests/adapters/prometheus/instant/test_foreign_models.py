@@ -47,7 +47,7 @@ async def test_all_series_count_when_no_served_name_is_known():
         samples = await server.sample(fleet)
         assert samples.pods.running.tolist() == [4] * 3
         assert report(samples).problems == ()
-    assert not any("count by (exported" in form["query"] for form in server.asked)
+    assert not any("count by (exported" in form["query"] for form in server.queried)
 
 
 async def test_all_series_count_when_the_query_for_models_fails():
@@ -60,8 +60,8 @@ async def test_all_series_count_when_the_query_for_models_fails():
 async def test_models_are_queried_periodically_and_for_new_pods():
     server, clock = Server(**{MODELS: reported(a_0="b"), **healthy()}), HandClock()
 
-    def asked() -> int:
-        return sum("model_name)" in form["query"].partition("(vllm")[0] for form in server.asked)
+    def queried() -> int:
+        return sum("model_name)" in form["query"].partition("(vllm")[0] for form in server.queried)
 
     fleet = serving("a")
     async with server.source(clock) as source:
@@ -84,5 +84,5 @@ async def test_models_are_queried_periodically_and_for_new_pods():
             samples = await source.sample(some, objectives(some), 60)
             assert np.isnan(samples.pods.running).tolist() == [True, False, False][:pods]
             assert any(line.startswith("models") for line in report(samples).problems)
-            counts.append(asked())
+            counts.append(queried())
     assert counts == [1, 1, 1, 2, 3]

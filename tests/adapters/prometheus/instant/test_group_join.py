@@ -117,18 +117,18 @@ async def test_own_quantiles_are_queried_only_while_groups_are_mixed():
     whole = vector(*(({"namespace": "llm", "group": name}, 9.0) for name in "ab"))
     server = Server(**{'time_to_first_token.*"group"': whole, "time_to_first_token_seconds_bucket": 5.0, **healthy()})
 
-    async def asked(source: PrometheusSource, fleet: Fleet) -> tuple[int, list[float]]:
-        server.asked.clear()
+    async def queried(source: PrometheusSource, fleet: Fleet) -> tuple[int, list[float]]:
+        server.queried.clear()
         ttft_s = (await source.sample(fleet, objectives(fleet), 60)).pods.ttft_s.tolist()
-        return sum("time_to_first_token_seconds_bucket" in form["query"] for form in server.asked), ttft_s
+        return sum("time_to_first_token_seconds_bucket" in form["query"] for form in server.queried), ttft_s
 
     odd = fleet_of({"llm/a": ["a-0"], "llm/a-too": ["a-1"], "llm/b": ["b-0"]})
     async with server.source() as source:
-        assert await asked(source, FLEET) == (1, [9.0, 9.0, 9.0])
-        assert await asked(source, odd) == (1, pytest.approx([math.nan, math.nan, 9.0], nan_ok=True))
-        assert await asked(source, odd) == (2, [5.0, 5.0, 9.0])
-        await asked(source, FLEET)
-        assert await asked(source, FLEET) == (1, [9.0, 9.0, 9.0])
+        assert await queried(source, FLEET) == (1, [9.0, 9.0, 9.0])
+        assert await queried(source, odd) == (1, pytest.approx([math.nan, math.nan, 9.0], nan_ok=True))
+        assert await queried(source, odd) == (2, [5.0, 5.0, 9.0])
+        await queried(source, FLEET)
+        assert await queried(source, FLEET) == (1, [9.0, 9.0, 9.0])
 
 
 async def test_pods_keep_own_quantiles_when_group_series_are_foreign():
@@ -172,9 +172,9 @@ def test_pods_are_grouped_without_controller_suffixes(pod: str, group: str):
 
 
 def test_groups_are_separated_by_all_labels_but_the_pod():
-    ours = {"namespace": "llm", "pod": "a-0", "job": "x"}
-    told = [{**ours, label: "other"} for label in ("namespace", "job", "cluster", "exported_namespace")]
-    groups = {group_of(labels, POD, POD_LABELS) for labels in (ours, {**ours, "pod": "a-1"}, *told)}
+    own_pods = {"namespace": "llm", "pod": "a-0", "job": "x"}
+    other_groups = [{**own_pods, label: "other"} for label in ("namespace", "job", "cluster", "exported_namespace")]
+    groups = {group_of(labels, POD, POD_LABELS) for labels in (own_pods, {**own_pods, "pod": "a-1"}, *other_groups)}
     assert len(groups) == 5
     moved = {"namespace": "llm", "pod": "collector-0", "exported_namespace": "llm", "exported_pod": "a-0"}
     assert group_of(moved, POD, POD_LABELS)[0] == "a"

@@ -115,9 +115,9 @@ def test_the_order_of_series_does_not_matter(order: list[int], names: list[int])
     join = PodJoin()
     join.align(fleet)
     largest = {name: float(value) for value, name in enumerate(names)}
-    told = [largest.get(number, np.nan) for number in order]
-    assert join.column(found(*series)).tolist() == pytest.approx(told, nan_ok=True)
-    assert join.column(found(*reversed(series))).tolist() == pytest.approx(told, nan_ok=True)
+    reported = [largest.get(number, np.nan) for number in order]
+    assert join.column(found(*series)).tolist() == pytest.approx(reported, nan_ok=True)
+    assert join.column(found(*reversed(series))).tolist() == pytest.approx(reported, nan_ok=True)
 
 
 @pytest.mark.parametrize(

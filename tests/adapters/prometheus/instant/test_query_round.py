@@ -17,7 +17,7 @@ async def test_after_the_deadline_nothing_is_queried():
         assert await query_round.query("running", "up") is None
     report = query_round.report()
     assert (report.queries, report.failed) == (1, 1)
-    assert report.problems[0].endswith("not asked, the deadline of the tick has passed")
+    assert report.problems[0].endswith("not queried, the deadline of the tick has passed")
 
 
 async def test_one_problem_of_many_queries_is_one_line_that_names_two():

@@ -190,8 +190,8 @@ def recorded(name: str) -> str:
 def expected(text: str, column: str) -> float:
     """Read a column by the table straight from the text: the second source, without any server."""
     series: dict[str, list[tuple[dict[str, str], float]]] = {}
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
+    for metric in text_string_to_metric_families(text):
+        for sample in metric.samples:
             series.setdefault(sample.name, []).append((sample.labels, sample.value))
     return read(ENGINES["vllm"].readings[column], series)
 
@@ -319,17 +319,17 @@ async def test_the_time_of_a_reading_is_that_of_the_scrape(scene: Scene):
 
 async def test_a_sample_read_twice_has_one_time(scene: Scene):
     async with scene.source() as source:
-        seen = {}
+        readings = {}
         for _ in range(4):
             samples = await source.sample(scene.fleet, objectives(scene.fleet), 10)
             generation, time_s = (
                 scene.value(samples, "tiny-saturated", name) for name in ("generation_tokens", "time_s")
             )
-            seen[round(time_s, 1)] = (time_s, generation)
+            readings[round(time_s, 1)] = (time_s, generation)
             again = await source.sample(scene.fleet, objectives(scene.fleet), 10)
             if abs(scene.value(again, "tiny-saturated", "time_s") - time_s) < 0.5:
                 assert scene.value(again, "tiny-saturated", "time_s") == pytest.approx(time_s, abs=1e-6)
-    assert seen
+    assert readings
 
 
 async def test_gpus_count_for_the_pod_and_not_for_the_exporter(scene: Scene):

@@ -104,7 +104,7 @@ async def test_series_of_a_model_not_served_are_left_out(scene: tuple[PromqlServ
     )
     async with source(server) as opened:
         samples = await opened.sample(replace(fleet, pods=named), objectives(fleet), 10)
-        believed = await opened.sample(fleet, objectives(fleet), 10)
+        accepted = await opened.sample(fleet, objectives(fleet), 10)
     (report,) = samples.reports
     assert report.failed == 0
     assert samples.pods.running.tolist() == pytest.approx([2, np.nan, 2, 2], nan_ok=True)
@@ -114,7 +114,7 @@ async def test_series_of_a_model_not_served_are_left_out(scene: tuple[PromqlServ
     assert line == (
         "models: pod llm/foreign-0 and 2 more: series of the model 'b' are left out: the pod's command line serves 'a'"
     )
-    assert believed.pods.running.tolist() == [2, 2, 9, 2]
+    assert accepted.pods.running.tolist() == [2, 2, 9, 2]
 
 
 async def test_gauge_is_unknown_when_one_engine_shows_a_sentinel(

@@ -49,28 +49,28 @@ async def test_the_number_of_queries_is_independent_of_workloads():
     for workloads in (1, 1000):
         server = Server(**healthy())
         samples = await server.sample(fleet_of({f"llm/w{number}": [f"w{number}-0"] for number in range(workloads)}))
-        counts.append(len(server.asked))
-        assert report(samples).queries == len(server.asked)
+        counts.append(len(server.queried))
+        assert report(samples).queries == len(server.queried)
     assert counts[0] == counts[1] < 25
 
 
 async def test_each_engine_and_each_policy_query_adds_queries():
-    async def asked(fleet: Fleet, *queries: WakeUpQuery) -> int:
+    async def queried(fleet: Fleet, *queries: WakeUpQuery) -> int:
         server = Server()
         async with server.source(queries=lambda: queries) as source:
             await source.sample(fleet, objectives(fleet), 60)
-        return len(server.asked)
+        return len(server.queried)
 
-    one = await asked(fleet_of({"llm/a": []}, engine="tgi"))
-    assert await asked(fleet_of({"llm/a": [], "llm/b": []}, engine="tgi")) == one
-    assert await asked(fleet_of({"llm/a": []}, engine="tgi"), WakeUpQuery("x", "up")) == one + 1
-    assert await asked(fleet_of({"llm/a": []}, engine="vllm")) > one
+    one = await queried(fleet_of({"llm/a": []}, engine="tgi"))
+    assert await queried(fleet_of({"llm/a": [], "llm/b": []}, engine="tgi")) == one
+    assert await queried(fleet_of({"llm/a": []}, engine="tgi"), WakeUpQuery("x", "up")) == one + 1
+    assert await queried(fleet_of({"llm/a": []}, engine="vllm")) > one
 
 
 async def test_all_queries_of_a_tick_use_one_evaluation_time():
     server = Server(**healthy())
     await server.sample()
-    instants = {form.get("time") for form in server.asked}
+    instants = {form.get("time") for form in server.queried}
     instants.discard(None)  # the first question hears the server's clock
     assert len(instants) == 1
     assert float(instants.pop()) == pytest.approx(NOW_UNIX_S, abs=0.01)
@@ -109,11 +109,11 @@ async def test_a_failing_server_gives_unknown_values_and_one_problem(answer: Ans
 
 
 async def test_a_failed_convention_query_is_reported():
-    told = report(await Server(**{"engine/pod": Answer("", status=503)}).sample()).problems
-    assert [line.partition(": ")[0] for line in told] == ["labels that name pods"] * 2
-    assert told[1] == "labels that name pods: nothing is read before this query is answered"
+    reported = report(await Server(**{"engine/pod": Answer("", status=503)}).sample()).problems
+    assert [line.partition(": ")[0] for line in reported] == ["labels that name pods"] * 2
+    assert reported[1] == "labels that name pods: nothing is read before this query is answered"
     undated = report(await Server(**{"engine/pod": vector()}).sample())
-    assert (undated.failed, undated.problems) == (0, told[1:])
+    assert (undated.failed, undated.problems) == (0, reported[1:])
 
 
 async def test_a_failure_of_every_query_is_reported_once():
@@ -123,10 +123,10 @@ async def test_a_failure_of_every_query_is_reported_once():
         await source.sample(FLEET, objectives(FLEET), 60)
         server.rules = {"": refused}
         samples = await source.sample(FLEET, objectives(FLEET), 60)
-    told = report(samples)
-    assert told.failed == told.queries > 10
-    assert len(told.problems) == 1
-    assert re.match(r"\w+, \w+ and \d+ more: http://127\.0\.0\.1:\d+/api/v1/query: HTTP 503", told.problems[0])
+    reported = report(samples)
+    assert reported.failed == reported.queries > 10
+    assert len(reported.problems) == 1
+    assert re.match(r"\w+, \w+ and \d+ more: http://127\.0\.0\.1:\d+/api/v1/query: HTTP 503", reported.problems[0])
 
 
 async def test_one_query_that_fails_costs_its_own_column_only():
@@ -205,7 +205,7 @@ async def test_conventions_are_queried_again_after_a_partial_answer():
     async with server.source(clock) as source:
         assert "running" not in known(await source.sample(FLEET, objectives(FLEET), 60))
         server.rules = by_target()
-        for _ in range(2):  # it is asked beside the readings
+        for _ in range(2):  # it is queried beside the readings
             clock.time_s += 5
             samples = await source.sample(FLEET, objectives(FLEET), 60)
     assert samples.pods.running.tolist()[0] == 4
@@ -239,7 +239,7 @@ async def test_slow_readings_are_queried_periodically_with_their_time():
     server = Server(**{SLOTS: vector((pod("a-0"), 512))})
 
     def times() -> int:
-        return sum(SLOTS in form["query"] for form in server.asked)
+        return sum(SLOTS in form["query"] for form in server.queried)
 
     async with server.source(clock) as source:
         for _ in range(3):
@@ -260,15 +260,15 @@ async def test_slow_readings_are_queried_periodically_with_their_time():
 async def test_slow_readings_are_renewed_a_few_at_a_time():
     conventions = vector(({"metric": "engine/pod"}, 1), ({"metric": "gpu/pod"}, 1))
     clock, server = HandClock(), Server(**{"engine/pod": conventions})
-    asked = []
+    queried = []
     async with server.source(clock) as source:
         for pause_s in (SLOW_PERIOD_S, 5, 5, 5, 5):
-            server.asked.clear()
+            server.queried.clear()
             await source.sample(TRITON, objectives(TRITON), 60)
-            slow = [form for form in server.asked if re.search(f"DCGM|{SLOTS}", form["query"])]
-            asked.append(len([form for form in slow if "engine/pod" not in form["query"]]))
+            slow = [form for form in server.queried if re.search(f"DCGM|{SLOTS}", form["query"])]
+            queried.append(len([form for form in slow if "engine/pod" not in form["query"]]))
             clock.time_s += pause_s
-    assert asked == [6, 2, 2, 2, 0]
+    assert queried == [6, 2, 2, 2, 0]
 
 
 async def test_the_time_of_gpu_readings_is_that_of_the_oldest_in_use():
@@ -313,7 +313,7 @@ async def test_gpus_are_queried_only_if_there_are_gpu_metrics():
     assert samples.pods.fb_usage == pytest.approx([0.9, NAN, NAN], nan_ok=True)
     without = Server(**healthy())
     await without.sample()
-    assert not any("DCGM" in form["query"] for form in without.asked if "engine/pod" not in form["query"])
+    assert not any("DCGM" in form["query"] for form in without.queried if "engine/pod" not in form["query"])
 
 
 async def test_an_unknown_engine_is_reported_and_harms_no_other():
@@ -367,15 +367,15 @@ async def test_too_many_policy_queries_are_refused_and_reported():
     server = Server()
     async with server.source(queries=lambda: queries) as source:
         samples = await source.sample(FLEET, objectives(FLEET), 60)
-    assert sum(form["query"].startswith("up") for form in server.asked) == MAX_WAKE_UP_QUERIES
+    assert sum(form["query"].startswith("up") for form in server.queried) == MAX_WAKE_UP_QUERIES
     assert f"only the first {MAX_WAKE_UP_QUERIES} count" in " ".join(report(samples).problems)
 
 
 @pytest.mark.parametrize("series", [[(pod("stranger-0"), 4)], []])
 async def test_metrics_that_match_no_pod_are_reported(series: list):
     samples = await Server(**healthy(num_requests_running=vector(*series))).sample()
-    told = "running: no series has labels namespace and pod that name a ready pod of the fleet"
-    assert (report(samples).failed, report(samples).problems) == (0, (told,))
+    reported = "running: no series has labels namespace and pod that name a ready pod of the fleet"
+    assert (report(samples).failed, report(samples).problems) == (0, (reported,))
     at_zero = await Server(**healthy(num_requests_running=vector(*series))).sample(fleet_of({"llm/a": []}))
     assert report(at_zero).problems == ()
 
@@ -403,27 +403,27 @@ async def test_every_query_has_the_configured_selector():
         queries=lambda: (WakeUpQuery("p", "my_queue", True),), selector='cluster="prod"'
     ) as source:
         await source.sample(FLEET, objectives(FLEET), 60)
-    assert any("my_queue" in form["query"] for form in server.asked)
-    for form in server.asked:
+    assert any("my_queue" in form["query"] for form in server.queried)
+    for form in server.queried:
         selectors = without_texts(form["query"]).count("{")
         assert selectors == form["query"].count('cluster="prod"}') > 0
 
 
 async def test_a_workload_is_named_when_none_of_its_pods_reports():
     """llm/b is silent, and llm/a is not."""
-    heard = vector((pod("a-0"), 1), (pod("a-1"), 2))
-    samples = await Server(**healthy(num_requests_running=heard)).sample()
+    received = vector((pod("a-0"), 1), (pod("a-1"), 2))
+    samples = await Server(**healthy(num_requests_running=received)).sample()
     (problem,) = (line for line in report(samples).problems if "no ready pod" in line)
     assert problem.startswith("running: no ready pod of llm/b reports a metric of vllm: is it scraped")
     assert "--disable-log-stats" in problem
 
 
 async def test_names_are_searched_when_a_pod_is_silent():
-    """Managed backends refuse an expression on names: where nothing is missing they are not asked."""
+    """Managed backends refuse an expression on names: where nothing is missing they are not queried."""
     refused = Answer('{"status":"error","errorType":"bad_data","error":"unsupported matchtype"}', status=400)
     server = Server(__name__=refused, **healthy())
     assert report(await server.sample()).problems == ()
-    assert not any("__name__" in form["query"] for form in server.asked)
+    assert not any("__name__" in form["query"] for form in server.queried)
     silent = fleet_of({"llm/a": ["a-0"], "llm/z": ["z-0"]})
     async with server.source(clock := HandClock()) as source:
         for _ in range(2):
@@ -434,4 +434,4 @@ async def test_names_are_searched_when_a_pod_is_silent():
             assert problem.endswith(
                 "the server refuses to look for names with an unknown prefix, which --metric-prefix states"
             )
-    assert sum("__name__" in form["query"] for form in server.asked) == 1
+    assert sum("__name__" in form["query"] for form in server.queried) == 1

@@ -17,22 +17,22 @@ NAN = float("nan")
 TTFT, PER_REQUEST = "time_to_first_token_seconds_bucket", "request_time_per_output_token_seconds_bucket"
 PROMPT = "request_prefill_time_seconds_bucket"
 BOUNDS = vector(*(({"le": le}, 3) for le in ("0.1", "0.25", "0.5", "1.0", "+Inf")))
-ASKS_BOUNDS = f"^topk.*{TTFT}"
+BOUNDS_QUERY = f"^topk.*{TTFT}"
 
 
 def counted(**more: Answer | str | float) -> dict[str, Answer | str | float]:
     """Rules of a server with TTFT histograms, and a rule by the text of each query to its buckets."""
-    return {ASKS_BOUNDS: BOUNDS, **more, **healthy(request_success=100.0)}
+    return {BOUNDS_QUERY: BOUNDS, **more, **healthy(request_success=100.0)}
 
 
 def buckets(server: Server, histogram: str = TTFT) -> list[str]:
     """The queries that read single buckets; those of quantiles take all."""
-    queries = [form["query"] for form in server.asked if histogram in form["query"] and "rate(" not in form["query"]]
+    queries = [form["query"] for form in server.queried if histogram in form["query"] and "rate(" not in form["query"]]
     return [query for query in queries if not query.startswith("topk")]
 
 
-def bounds_asked(server: Server) -> int:
-    return sum(re.search(ASKS_BOUNDS, form["query"]) is not None for form in server.asked)
+def bounds_queries(server: Server) -> int:
+    return sum(re.search(BOUNDS_QUERY, form["query"]) is not None for form in server.queried)
 
 
 async def test_each_objective_takes_one_query():
@@ -42,8 +42,8 @@ async def test_each_objective_takes_one_query():
         server = Server(**counted())
         samples = await server.sample(fleet, promised=promised)
         assert len(buckets(server)) == 2
-        assert bounds_asked(server) == 1
-        assert report(samples).queries == len(server.asked)
+        assert bounds_queries(server) == 1
+        assert report(samples).queries == len(server.queried)
         assert report(samples).failed == 0
 
 
@@ -51,7 +51,7 @@ async def test_without_objectives_nothing_is_queried():
     server = Server(**counted())
     await server.sample()
     assert buckets(server) == buckets(server, PER_REQUEST) == []
-    assert bounds_asked(server) == 0
+    assert bounds_queries(server) == 0
 
 
 async def test_each_workload_is_counted_by_its_own_objective():
@@ -104,17 +104,17 @@ async def test_bounds_are_queried_periodically_and_sooner_if_unknown():
     clock, server = HandClock(), Server(**counted(**{"le=": 5.0}))
     promised = objectives(FLEET, ttft_s=1.0)
     async with server.source(clock) as source:
-        for pause_s, asked in ((5, 1), (NO_BOUNDS_PERIOD_S, 1), (BOUNDS_PERIOD_S, 1), (0, 2)):
+        for pause_s, queried in ((5, 1), (NO_BOUNDS_PERIOD_S, 1), (BOUNDS_PERIOD_S, 1), (0, 2)):
             await source.sample(FLEET, promised, 5)
-            assert bounds_asked(server) == asked
+            assert bounds_queries(server) == queried
             clock.time_s += pause_s
-    server.rules[ASKS_BOUNDS] = vector()
-    server.asked.clear()
+    server.rules[BOUNDS_QUERY] = vector()
+    server.queried.clear()
     async with server.source(clock) as source:
-        for pause_s, asked in ((5, 1), (NO_BOUNDS_PERIOD_S, 1), (0, 2)):
+        for pause_s, queried in ((5, 1), (NO_BOUNDS_PERIOD_S, 1), (0, 2)):
             samples = await source.sample(FLEET, promised, 5)
             assert np.isnan(samples.pods.ttft_met).all()
-            assert bounds_asked(server) == asked
+            assert bounds_queries(server) == queried
             clock.time_s += pause_s
 
 
@@ -124,7 +124,7 @@ async def test_known_bounds_stay_after_a_partial_answer(answer: Answer | str):
     promised = objectives(FLEET, ttft_s=1.0)
     async with server.source(clock) as source:
         await source.sample(FLEET, promised, 5)
-        server.rules[ASKS_BOUNDS] = answer
+        server.rules[BOUNDS_QUERY] = answer
         clock.time_s += BOUNDS_PERIOD_S
         assert (await source.sample(FLEET, promised, 5)).pods.ttft_met.tolist() == [5, 5, 5]
     assert len(set(buckets(server))) == 1

@@ -166,7 +166,7 @@ class Scene(NamedTuple):
         async with PodScraper(ScrapeSettings(timeout_s=10), SystemClock(), engines) as scraper:
             return await scraper.sample(self.fleet, self.promised, 20)
 
-    def told(self, samples: Samples, name: str) -> tuple[float, ...]:
+    def reported(self, samples: Samples, name: str) -> tuple[float, ...]:
         row = list(CASES).index(name)
         return tuple(float(getattr(samples.pods, column)[row]) for column in COLUMNS)
 
@@ -214,7 +214,7 @@ def _promised() -> Objectives:
 async def test_requests_within_the_objective_are_counted_as_by_hand(scene: Scene, name: str):
     samples = await scene.prometheus()
     assert samples.reports[0].failed == 0, samples.reports
-    assert scene.told(samples, name) == pytest.approx(CASES[name].expected, nan_ok=True, rel=1e-9)
+    assert scene.reported(samples, name) == pytest.approx(CASES[name].expected, nan_ok=True, rel=1e-9)
 
 
 async def test_a_pod_with_many_bounds_does_not_affect_others(scene: Scene):
@@ -226,10 +226,12 @@ async def test_a_pod_with_many_bounds_does_not_affect_others(scene: Scene):
 
 
 async def test_both_sources_agree_about_every_pod(scene: Scene):
-    scraped, asked = await scene.scraped(), await scene.prometheus()
+    scraped, queried = await scene.scraped(), await scene.prometheus()
     assert scraped.reports[0].failed == 0, scraped.reports
     for name in CASES:
-        assert scene.told(asked, name) == pytest.approx(scene.told(scraped, name), nan_ok=True, rel=1e-9), name
+        assert scene.reported(queried, name) == pytest.approx(scene.reported(scraped, name), nan_ok=True, rel=1e-9), (
+            name
+        )
 
 
 async def test_a_counter_that_went_back_is_passed_on_as_it_is(scene: Scene):
@@ -237,11 +239,11 @@ async def test_a_counter_that_went_back_is_passed_on_as_it_is(scene: Scene):
     name = "on-a-bound"
     scene.pods[name].serve("/metrics", recorded("running"))
 
-    async def told() -> bool:
+    async def reported() -> bool:
         await scene.server.flush()
-        return scene.told(await scene.prometheus(), name)[0] != CASES[name].expected[0]
+        return scene.reported(await scene.prometheus(), name)[0] != CASES[name].expected[0]
 
-    await eventually(told, "the restarted engine", 20, every_s=0.2)
-    scraped, asked = await scene.scraped(), await scene.prometheus()
-    assert scene.told(asked, name) == pytest.approx(scene.told(scraped, name), rel=1e-9)
-    assert scene.told(asked, name)[0] == 12 < CASES[name].expected[0]
+    await eventually(reported, "the restarted engine", 20, every_s=0.2)
+    scraped, queried = await scene.scraped(), await scene.prometheus()
+    assert scene.reported(queried, name) == pytest.approx(scene.reported(scraped, name), rel=1e-9)
+    assert scene.reported(queried, name)[0] == 12 < CASES[name].expected[0]

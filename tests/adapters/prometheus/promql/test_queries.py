@@ -71,7 +71,7 @@ def test_every_name_of_gateways_and_gpus_is_queried():
 
 
 def every_query() -> list[str]:
-    """Return the text of each kind of query that is ever asked."""
+    """Return the text of each kind of query that is ever queried."""
     spellings = Spelling("kserve_"), Spelling("ray_", "_"), PLAIN  # more than one backend has
     engines, pods = engines_spelled(spellings).values(), ("a-[0-9]+", "a-[a-z]+")
     texts = [

@@ -28,7 +28,7 @@ def bounds_of(*series: tuple[str, object], scale: float = 1.0) -> Bounds:
     return read_bounds(decode_vector(vector(*(({"le": le}, count) for le, count in series)).encode()), scale)
 
 
-def asked(expression: str) -> set[str]:
+def queried(expression: str) -> set[str]:
     """The bounds that occur in an expression, as regular expressions or plainly."""
     found = re.findall(r'le=~?"([^"]*)"', expression)
     return {text.replace("[.]", ".").replace("[+]", "+") for each in found for text in each.split("|")}
@@ -46,7 +46,7 @@ def test_bounds_come_in_order_with_every_spelling_that_may_occur():
 def test_a_bound_that_is_no_number_never_gets_into_a_query(le: str):
     bounds = bounds_of(("+Inf", 9), ("1.0", 9), (le, 3))
     assert bounds.values_s.tolist() == [1.0]
-    assert asked(within_expression(TTFT, POD, 2.0, bounds)) == {"1", "1.0"}
+    assert queried(within_expression(TTFT, POD, 2.0, bounds)) == {"1", "1.0"}
 
 
 def test_bounds_in_milliseconds_become_seconds():
@@ -71,20 +71,20 @@ def test_an_answer_without_bounds_leaves_nothing_to_ask():
 )
 def test_only_buckets_around_an_objective_are_queried(objective_s: float, wanted: set[str]):
     bounds = bounds_of(("0.5", 3), ("1.0", 3), ("2.5", 3), ("+Inf", 3))
-    assert asked(within_expression(TTFT, POD, objective_s, bounds)) == wanted
+    assert queried(within_expression(TTFT, POD, objective_s, bounds)) == wanted
 
 
 @pytest.mark.parametrize(("objective_s", "wanted"), [(0.2, "0.3"), (0.3, "0.3"), (1.2, "1.5"), (9.0, ""), (NAN, "")])
 def test_rounded_up_counts_to_the_next_bound(objective_s: float, wanted: str):
     bounds = bounds_of(("0.3", 3), ("1.0", 3), ("1.5", 3), ("+Inf", 3))
-    assert asked(rounded_up_expression(TTFT, POD, objective_s, bounds)) == set(filter(None, [wanted]))
+    assert queried(rounded_up_expression(TTFT, POD, objective_s, bounds)) == set(filter(None, [wanted]))
 
 
 def test_rounded_up_uses_the_next_bound_of_each_pod():
     bounds = bounds_of(("0.3", 3), ("0.8", 2), ("1.0", 3), *((str(bound), 1) for bound in range(2, 200)), ("+Inf", 3))
     expression = rounded_up_expression(TTFT, POD, 0.75, bounds)
     assert expression.index('le="0.8"') < expression.index('1[.]0"')
-    assert asked(expression) == {"0.8", "1", "1.0", "2", "2.0"}
+    assert queried(expression) == {"0.8", "1", "1.0", "2", "2.0"}
 
 
 def test_a_pod_with_other_bounds_does_not_affect_others():

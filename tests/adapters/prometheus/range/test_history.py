@@ -33,7 +33,7 @@ START_S = float(int(time.time() - 2 * 86_400) // 3600 * 3600)  # within every se
 GOAL = Goal(1.0, 0.1, 0.99)
 
 
-class Told:
+class Backfilled:
     """One simulated hour, what its pods exposed, and what really happened in it."""
 
     def __init__(self) -> None:
@@ -49,8 +49,8 @@ class Told:
 
 
 @pytest.fixture(scope="module")
-def told() -> Told:
-    return Told()
+def backfilled() -> Backfilled:
+    return Backfilled()
 
 
 def prometheus_with(directory: Path, given: tuple[Sample, ...]) -> AbstractAsyncContextManager[PromqlServer]:
@@ -81,8 +81,8 @@ async def read_with(server: PromqlServer, more: tuple[Sample, ...]) -> WorkloadH
     return await read(server)
 
 
-def assert_tells_the_truth(past: WorkloadHistory, told: Told) -> None:
-    trace = told.case.trace
+def assert_tells_the_truth(past: WorkloadHistory, backfilled: Backfilled) -> None:
+    trace = backfilled.case.trace
     per_minute = np.nan_to_num(past.arrivals).reshape(60, -1).sum(axis=1)
     real = np.bincount((trace.arrival_s // 60).astype(int), minlength=60)[:60]
     assert abs(per_minute.sum() - real.sum()) < 0.01 * real.sum()
@@ -91,40 +91,40 @@ def assert_tells_the_truth(past: WorkloadHistory, told: Told) -> None:
     assert len(again.arrival_s) == pytest.approx(len(trace.arrival_s), rel=0.01)
     assert again.prompt_tokens.mean() == pytest.approx(trace.prompt_tokens.mean(), rel=0.03)
     assert again.output_tokens.mean() == pytest.approx(trace.output_tokens.mean(), rel=0.03)
-    row = to_score(past, GOAL, 1.0, told.case.cold_start_s)
-    assert row.attainment_ttft == pytest.approx(told.row.attainment_ttft, abs=0.02)
-    assert row.attainment_itl == pytest.approx(told.row.attainment_itl, abs=0.02)
-    assert row.gpu_hours == pytest.approx(told.row.gpu_hours, rel=0.05)
+    row = to_score(past, GOAL, 1.0, backfilled.case.cold_start_s)
+    assert row.attainment_ttft == pytest.approx(backfilled.row.attainment_ttft, abs=0.02)
+    assert row.attainment_itl == pytest.approx(backfilled.row.attainment_itl, abs=0.02)
+    assert row.gpu_hours == pytest.approx(backfilled.row.gpu_hours, rel=0.05)
     assert math.isnan(row.attainment)  # two histograms do not show how many requests met both
 
 
 @pytest.mark.integration
-async def test_prometheus_returns_the_simulated_history(told: Told, tmp_path: Path):
-    async with prometheus_with(tmp_path, (*told.samples, *told.of_requests)) as server:
+async def test_prometheus_returns_the_simulated_history(backfilled: Backfilled, tmp_path: Path):
+    async with prometheus_with(tmp_path, (*backfilled.samples, *backfilled.of_requests)) as server:
         past = await read(server)
-    assert_tells_the_truth(past, told)
+    assert_tells_the_truth(past, backfilled)
     assert past.problems == ()
 
 
 @pytest.mark.integration
-async def test_victoria_metrics_returns_the_same(told: Told, victoria_metrics: StartPromql):
+async def test_victoria_metrics_returns_the_same(backfilled: Backfilled, victoria_metrics: StartPromql):
     server = await victoria_metrics()
-    await load_into(server, (*told.samples, *told.of_requests))
+    await load_into(server, (*backfilled.samples, *backfilled.of_requests))
     past = await read(server)
-    assert_tells_the_truth(past, told)
+    assert_tells_the_truth(past, backfilled)
     assert past.problems == ()
 
 
 @pytest.mark.integration
 @pytest.mark.parametrize("by_source", [True, False])
 async def test_cached_prompt_tokens_are_no_prefill_in_history(
-    told: Told, victoria_metrics: StartPromql, by_source: bool
+    backfilled: Backfilled, victoria_metrics: StartPromql, by_source: bool
 ):
     """A quarter is computed; versions before 0.16 report only hits."""
     server = await victoria_metrics()
-    await load_into(server, told.samples)
+    await load_into(server, backfilled.samples)
     computed = np.nansum((await read(server)).prompt_tokens) / 4
-    prompts = [sample for sample in told.samples if sample.name == "vllm:prompt_tokens_total"]
+    prompts = [sample for sample in backfilled.samples if sample.name == "vllm:prompt_tokens_total"]
     more = []
     for prompt in prompts:
         if by_source:
@@ -142,35 +142,37 @@ async def test_cached_prompt_tokens_are_no_prefill_in_history(
 
 
 @pytest.mark.integration
-async def test_token_gaps_count_when_request_gaps_are_absent(told: Told, victoria_metrics: StartPromql):
+async def test_token_gaps_count_when_request_gaps_are_absent(backfilled: Backfilled, victoria_metrics: StartPromql):
     server = await victoria_metrics()
-    await load_into(server, told.samples)
+    await load_into(server, backfilled.samples)
     past = await read(server)
     assert past.problems == ("no histogram of ITL per request: shares of ITL are of tokens",)
-    tokens = told.case.trace.output_tokens
+    tokens = backfilled.case.trace.output_tokens
     assert past.itl.counts[:, -1].sum() == pytest.approx((tokens - 1).sum(), rel=0.05)
-    assert (await read_with(server, told.of_requests)).itl.counts[:, -1].sum() == pytest.approx(len(tokens), rel=0.05)
+    assert (await read_with(server, backfilled.of_requests)).itl.counts[:, -1].sum() == pytest.approx(
+        len(tokens), rel=0.05
+    )
 
 
 @pytest.mark.integration
-async def test_pods_that_two_jobs_scrape_count_once(told: Told, tmp_path: Path):
+async def test_pods_that_two_jobs_scrape_count_once(backfilled: Backfilled, tmp_path: Path):
     twice = [
         replace(sample, time_s=sample.time_s + late_s, labels={**sample.labels, "job": job, "endpoint": job})
-        for sample in (*told.samples, *told.of_requests)
+        for sample in (*backfilled.samples, *backfilled.of_requests)
         for job, late_s in (("team/pods", 0.0), ("services", 4.0))
     ]
     async with prometheus_with(tmp_path, tuple(twice)) as server:
         past = await read(server)
-    assert_tells_the_truth(past, told)
+    assert_tells_the_truth(past, backfilled)
 
 
 @pytest.mark.integration
-async def test_a_gap_loses_no_request_and_is_reported(told: Told, tmp_path: Path):
+async def test_a_gap_loses_no_request_and_is_reported(backfilled: Backfilled, tmp_path: Path):
     hole = (START_S + 900.0, START_S + 1620.0)
-    kept = tuple(sample for sample in told.samples if not hole[0] < sample.time_s < hole[1])
+    kept = tuple(sample for sample in backfilled.samples if not hole[0] < sample.time_s < hole[1])
     async with prometheus_with(tmp_path, kept) as server:
         past = await read(server)
-    real = len(told.case.trace.arrival_s)
+    real = len(backfilled.case.trace.arrival_s)
     assert np.nansum(past.arrivals) == pytest.approx(real, rel=0.02)
     assert any("no pod reported" in problem for problem in past.problems)
     inside = np.nan_to_num(past.arrivals)[60:108]
@@ -178,11 +180,11 @@ async def test_a_gap_loses_no_request_and_is_reported(told: Told, tmp_path: Path
 
 
 @pytest.mark.integration
-async def test_resets_and_label_changes_count_nothing_twice(told: Told, tmp_path: Path):
+async def test_resets_and_label_changes_count_nothing_twice(backfilled: Backfilled, tmp_path: Path):
     turn_s = START_S + 1800.0
     from_zero: dict[tuple[str, str], float] = {}
     changed = []
-    for sample in told.samples:
+    for sample in backfilled.samples:
         if sample.time_s < turn_s:
             changed.append(sample)
             continue
@@ -193,21 +195,21 @@ async def test_resets_and_label_changes_count_nothing_twice(told: Told, tmp_path
         changed.append(replace(sample, value=value, labels={**sample.labels, "model_name": "llama-v2"}))
     async with prometheus_with(tmp_path, tuple(changed)) as server:
         past = await read(server)
-    assert np.nansum(past.arrivals) == pytest.approx(len(told.case.trace.arrival_s), rel=0.02)
+    assert np.nansum(past.arrivals) == pytest.approx(len(backfilled.case.trace.arrival_s), rel=0.02)
     assert any("counters went back" in problem for problem in past.problems)
 
 
 @pytest.mark.integration
-async def test_a_pod_scraped_late_adds_no_earlier_requests(told: Told, tmp_path: Path):
-    late = max({sample.labels["pod"] for sample in told.samples})  # it comes after half an hour
-    assert all(sample.time_s > START_S + 1800 for sample in told.samples if sample.labels["pod"] == late)
+async def test_a_pod_scraped_late_adds_no_earlier_requests(backfilled: Backfilled, tmp_path: Path):
+    late = max({sample.labels["pod"] for sample in backfilled.samples})  # it comes after half an hour
+    assert all(sample.time_s > START_S + 1800 for sample in backfilled.samples if sample.labels["pod"] == late)
     old = [
         replace(sample, value=sample.value + 2e6 * (sample.labels["pod"] == late and not is_gauge(sample.name)))
-        for sample in told.samples
+        for sample in backfilled.samples
     ]
     async with prometheus_with(tmp_path, tuple(old)) as server:
         past = await read(server)
-    assert np.nansum(past.arrivals) == pytest.approx(len(told.case.trace.arrival_s), rel=0.05)
+    assert np.nansum(past.arrivals) == pytest.approx(len(backfilled.case.trace.arrival_s), rel=0.05)
     assert any("1 engine, seen later than others, had served long before" in problem for problem in past.problems)
 
 
@@ -216,9 +218,9 @@ def is_gauge(name: str) -> bool:
 
 
 @pytest.mark.integration
-async def test_an_unknown_workload_is_reported_with_the_query(told: Told, victoria_metrics: StartPromql):
+async def test_an_unknown_workload_is_reported_with_the_query(backfilled: Backfilled, victoria_metrics: StartPromql):
     server = await victoria_metrics()
-    await load_into(server, told.samples)
+    await load_into(server, backfilled.samples)
     history = PrometheusHistory(PrometheusSettings(url=server.url))
     there = r"found there: pod llama-\S+ of workload team/llama"
     with pytest.raises(Unavailable, match=rf"no series of vllm for workload team/lama .*pods of 'lama'; {there}"):

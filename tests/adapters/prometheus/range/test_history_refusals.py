@@ -56,7 +56,7 @@ def answer_of(result: object) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("status", "text", "said"),
+    ("status", "text", "message"),
     [
         (401, "no token", "HTTP Status Code 401 (no token)"),
         (400, '{"status":"error","error":"parse error"}', "parse error"),
@@ -88,11 +88,11 @@ def answer_of(result: object) -> str:
         (200, answer_of([]), "no series of vllm for workload team/llama between 2023-11-14T22:13:20Z"),
     ],
 )
-async def test_a_refusal_is_worded_with_the_servers_name(status: int, text: str, said: str) -> None:
+async def test_a_refusal_is_worded_with_the_servers_name(status: int, text: str, message: str) -> None:
     async with answering(status, text) as url:
-        message = await refusal(url)
-    assert message.startswith(f"{url}: ")
-    assert said in message
+        refused = await refusal(url)
+    assert refused.startswith(f"{url}: ")
+    assert message in refused
 
 
 async def test_a_header_that_cannot_be_sent_is_not_repeated() -> None:
@@ -122,15 +122,15 @@ async def test_redirects_are_not_followed_with_a_token(tmp_path: Path) -> None:
 async def test_the_token_is_sent_and_never_repeated(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text(SECRET)
-    seen: list[str] = []
+    requests: list[str] = []
 
     async def echo(request: web.Request) -> web.Response:
-        seen.append(request.headers.get("Authorization", ""))
+        requests.append(request.headers.get("Authorization", ""))
         return web.Response(status=403, text=f"bad {request.headers.get('Authorization')}")
 
     async with serving(echo) as url:
         message = await refusal(url, token_file=token, headers=(("X-Scope-OrgID", "a"),))
-    assert seen == [f"Bearer {SECRET}"]
+    assert requests == [f"Bearer {SECRET}"]
     assert SECRET not in message
     assert "403" in message
 
@@ -167,7 +167,7 @@ async def test_a_server_that_drips_is_given_up_in_time(deadline_s: float, timeou
     left = asyncio.Event()
     async with dripping(left) as url:
         assert "within" in await refusal(url, deadline_s=deadline_s, timeout_s=timeout_s)
-        async with asyncio.timeout(2):  # nor does the thread that asked wait for the rest
+        async with asyncio.timeout(2):  # nor does the thread that queried wait for the rest
             await left.wait()
 
 
@@ -213,12 +213,12 @@ async def test_a_password_without_a_user_is_refused_at_once(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("end_s", "step_s", "said"),
+    ("end_s", "step_s", "message"),
     [(START_S, 15.0, "0 steps of 15s"), (START_S + 1e9, 15.0, "allowed: 2 to"), (START_S + 60, 0.5, "at least 1s")],
 )
-async def test_an_interval_that_makes_no_sense_is_refused(end_s: float, step_s: float, said: str) -> None:
+async def test_an_interval_that_makes_no_sense_is_refused(end_s: float, step_s: float, message: str) -> None:
     history = PrometheusHistory(PrometheusSettings(url="http://127.0.0.1:9"))
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         await history.read("team", "llama", START_S, end_s, step_s=step_s)
 
 

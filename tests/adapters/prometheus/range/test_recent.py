@@ -51,7 +51,7 @@ class Clock:
         await asyncio.sleep(duration_s)
 
 
-class Told:
+class Backfilled:
     """The metrics of the pods of one workload within the hour."""
 
     def __init__(self) -> None:
@@ -59,10 +59,10 @@ class Told:
         trace = generate("hour", shape, DURATION_S, seed=3)
         case = Case(trace, compute_profile(LLAMA_8B, H100), Goal(1.0, 0.1, 0.99), cold_start_s=60.0)
         witness, _ = witnessed(case, PolicyScaler(case, load().policies["interactive"]))
-        told = tuple(samples(witness, START_S, "team", "llama"))
-        running = (sample for sample in told if sample.name == "vllm:num_requests_running")
+        backfilled = tuple(samples(witness, START_S, "team", "llama"))
+        running = (sample for sample in backfilled if sample.name == "vllm:num_requests_running")
         starts = (replace(sample, name="process_start_time_seconds", value=1.7e9) for sample in running)
-        self.samples = (*told, *starts)
+        self.samples = (*backfilled, *starts)
         self.pods = sorted({sample.labels["pod"] for sample in self.samples})
         late = trace.arrival_s > DURATION_S - 1800
         self.recent_output_tokens = float(trace.output_tokens[late].mean())
@@ -78,8 +78,8 @@ class Told:
 
 
 @pytest.fixture(scope="module")
-def told() -> Told:
-    return Told()
+def backfilled() -> Backfilled:
+    return Backfilled()
 
 
 def cluster(names: Sequence[tuple[str, str]], pods: Sequence[tuple[str, str, int]] = (), **columns) -> Fleet:
@@ -95,29 +95,29 @@ def cluster(names: Sequence[tuple[str, str]], pods: Sequence[tuple[str, str, int
     )
 
 
-def aims(seen: Fleet, ttft_s: float = 1.0) -> Objectives:
-    rows = len(seen.workloads)
+def aims(readings: Fleet, ttft_s: float = 1.0) -> Objectives:
+    rows = len(readings.workloads)
     return Objectives(np.full(rows, ttft_s), np.full(rows, np.nan))
 
 
-async def read(url: str, seen: Fleet, *, span_s: float = DURATION_S, deadline_s: float = 20.0) -> RecentReadings:
+async def read(url: str, readings: Fleet, *, span_s: float = DURATION_S, deadline_s: float = 20.0) -> RecentReadings:
     history = RecentHistory(PrometheusSettings(url=url, rate_window_s=60.0), Clock())
-    return await history.recent(seen, aims(seen), span_s, deadline_s)
+    return await history.recent(readings, aims(readings), span_s, deadline_s)
 
 
-async def tells_the_truth(server: PromqlServer, told: Told) -> None:
-    here = told.pods[-1]
-    seen = cluster([("other", "mistral"), ("team", "llama")], [("team", here, 1)])
-    found = await read(server.url, seen)
+async def tells_the_truth(server: PromqlServer, backfilled: Backfilled) -> None:
+    here = backfilled.pods[-1]
+    readings = cluster([("other", "mistral"), ("team", "llama")], [("team", here, 1)])
+    found = await read(server.url, readings)
     assert found.problem == ""
     assert found.time_s[-1] == pytest.approx(NOW_S, abs=1.0)
     assert len(found.time_s) == 61
     assert np.diff(found.time_s).tolist() == [STEP_S] * 60
-    assert found.pod_workload.tolist() == [1] * len(told.pods)
-    assert sorted(found.pod.tolist()) == [-1] * (len(told.pods) - 1) + [0]
+    assert found.pod_workload.tolist() == [1] * len(backfilled.pods)
+    assert sorted(found.pod.tolist()) == [-1] * (len(backfilled.pods) - 1) + [0]
     place = found.pod.tolist().index(0)
     for name, column in (("num_requests_running", "running"), ("generation_tokens_total", "generation_tokens")):
-        truth = [told.at(here, f"vllm:{name}", START_S + STEP_S * step) for step in range(61)]
+        truth = [backfilled.at(here, f"vllm:{name}", START_S + STEP_S * step) for step in range(61)]
         np.testing.assert_allclose(found.columns[column][:, place], truth, err_msg=column)
     read_then = ~np.isnan(found.columns["running"])
     assert (found.columns[PROCESS_START][read_then] == 1.7e9).all()
@@ -132,20 +132,20 @@ async def tells_the_truth(server: PromqlServer, told: Told) -> None:
 
 
 @pytest.mark.integration
-async def test_prometheus_returns_the_readings_of_ticks(told: Told, tmp_path: Path):
-    async with prometheus_with(tmp_path, told.samples) as server:
-        await tells_the_truth(server, told)
+async def test_prometheus_returns_the_readings_of_ticks(backfilled: Backfilled, tmp_path: Path):
+    async with prometheus_with(tmp_path, backfilled.samples) as server:
+        await tells_the_truth(server, backfilled)
 
 
 @pytest.mark.integration
-async def test_victoria_metrics_returns_the_same(told: Told, victoria_metrics: StartPromql):
+async def test_victoria_metrics_returns_the_same(backfilled: Backfilled, victoria_metrics: StartPromql):
     server = await victoria_metrics()
-    await load_into(server, told.samples)
-    await tells_the_truth(server, told)
+    await load_into(server, backfilled.samples)
+    await tells_the_truth(server, backfilled)
 
 
 class Server:
-    """Answers range queries with one series for each of some pods, and remembers what was asked."""
+    """Answers range queries with one series for each of some pods, and remembers what was queried."""
 
     def __init__(self, pods: Sequence[tuple[str, str]] = (), *, takes_s: float = 0.0) -> None:
         self.pods, self.takes_s = pods, takes_s
@@ -167,7 +167,7 @@ class Server:
             ]
         )
 
-    def asked_for(self, name: str) -> bool:
+    def names_queried(self, name: str) -> bool:
         return any(name in query for query in self.queries)
 
 
@@ -224,7 +224,7 @@ async def test_invalid_names_get_into_no_query():
     names = [('te"am', "x"), ("team", 'x"} or up{a="'), ("team", "a\\b"), ("team", "llama.v2")]
     async with serving(server.answer) as url:
         await read(url, cluster(names))
-    assert server.asked_for("llama[.]v2")
+    assert server.names_queried("llama[.]v2")
     assert not any("up{" in query or "te" + '"am' in query or "\\" in query for query in server.queries)
 
 
@@ -232,8 +232,8 @@ async def test_every_query_has_the_configured_selector():
     server = Server()
     async with serving(server.answer) as url:
         history = RecentHistory(PrometheusSettings(url=url, selector='cluster="prod"'), Clock())
-        seen = cluster([("team", "llama")])
-        await history.recent(seen, aims(seen), 3600, 20)
+        readings = cluster([("team", "llama")])
+        await history.recent(readings, aims(readings), 3600, 20)
     assert len(server.queries) > 10
     for query in server.queries:
         assert len(re.findall(r"\w\{", query)) == query.count('cluster="prod"}') > 0
@@ -247,7 +247,7 @@ async def test_no_query_is_longer_than_a_proxy_takes_in_a_url():
     ]
     async with serving(server.answer) as url:
         await read(url, cluster(names))
-    assert all(server.asked_for(name) for _, name in names)
+    assert all(server.names_queried(name) for _, name in names)
     assert max(server.lengths) < 8000
 
 
@@ -312,7 +312,7 @@ async def test_after_two_failures_in_a_row_the_server_is_left_alone():
     found, server = await refusing(["model-1", "model-2"])
     assert sorted(set(found.pod_workload.tolist())) == [0]
     assert "too many samples" in found.problem
-    assert not server.asked_for("model-3")
+    assert not server.names_queried("model-3")
     with pytest.raises(Unavailable, match="too many samples"):
         await refusing(["model-0", "model-1"])
 
