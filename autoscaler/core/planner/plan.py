@@ -11,11 +11,13 @@ from autoscaler.core.planner.replica_speed import fit_speed
 from autoscaler.core.planner.scale_to_zero import IdleTimeouts
 from autoscaler.core.planner.select import StrategyState
 from autoscaler.core.planner.strategies import MARGIN_COUNT, MIN_REPLICAS, PEAK_STRATEGY_OF, find_highest_load
-from autoscaler.core.table.columns import FloatColumn, or_zero
+from autoscaler.core.table.columns import FloatColumn, IntColumn, or_zero
 
 
-def make_plan(state: StrategyState, timeouts: IdleTimeouts, cold_start_s: FloatColumn) -> Plan:
-    """Make the plan of some workloads; all arguments have their rows.
+def make_plan(state: StrategyState, timeouts: IdleTimeouts, rows: IntColumn, cold_start_s: FloatColumn) -> Plan:
+    """Make the plan of some workloads.
+
+    timeouts: of all workloads. rows: int64[R], those that `state` and `cold_start_s` are about.
 
     Engines report nothing about requests that arrive at zero, so these are added to the missed requests.
     """
@@ -23,7 +25,7 @@ def make_plan(state: StrategyState, timeouts: IdleTimeouts, cold_start_s: FloatC
     shadow, budget, fitted = state.shadow, state.budget, fit_speed(state.speed)
     with np.errstate(divide="ignore", invalid="ignore"):
         shadow_missed = np.minimum(shadow.missed[selected] / shadow.arrived, 1.0)
-        missed = (budget.missed + timeouts.late_arrivals) / (budget.counted + timeouts.arrivals_at_zero)
+        missed = (budget.missed + timeouts.late_arrivals[rows]) / (budget.counted + timeouts.arrivals_at_zero[rows])
         return Plan(
             idle_gap_s=fitted.idle_gap_s,
             prompt_token_s=fitted.prompt_token_s,

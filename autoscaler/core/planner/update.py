@@ -171,7 +171,7 @@ def _with_plan(
     observation: Observation, state: PlannerState, rows: IntColumn, strategies: StrategyState
 ) -> PlannerState:
     """Return the state with new plans of these workloads."""
-    plan = make_plan(strategies, state.idle_timeouts.take(rows), observation.cold_start_s[rows])
+    plan = make_plan(strategies, state.idle_timeouts, rows, observation.cold_start_s[rows])
     return replace(state, plan=state.plan.with_rows(rows, plan))
 
 
