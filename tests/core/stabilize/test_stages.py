@@ -129,7 +129,7 @@ def test_untrusted_counts_do_not_delay_later_shrinking():
         (2, 2, 900, 2),
     ],
 )
-def test_zero_is_reached_by_idle_time_and_left_by_a_desired_count(desired, current, idle_s, expected):
+def test_zero_is_reached_by_idle_time_and_left_on_demand(desired, current, idle_s, expected):
     assert stages.go_idle(column(desired), column(current), column(600.0), column(idle_s))[0] == expected
 
 
