@@ -65,14 +65,14 @@ async def test_planner_learns_from_the_replicas_and_explain_shows_it(tmp_path: P
             explanation = (await demo.workload("models", "chat-8b"))["explanation"]
             return explanation["signal"] == "forecast" and "rule" in {line["name"] for line in explanation["forecast"]}
 
-        await eventually(learned, "a forecast in force", every_s=0.2)
+        await eventually(learned, "a recommendation of the planner", every_s=0.2)
         inputs = (await demo.workload("models", "chat-8b"))["explanation"]["inputs"]
         assert 0.004 < inputs["forecast_idle_gap_s"] < 0.02, "an 8B model on an H100"
-        assert 0 <= inputs["forecast_missed_fraction"] < 1, "somebody counts"
+        assert 0 <= inputs["forecast_missed_fraction"] < 1, "misses are counted"
         told = await run(tmp_path, "explain", "models/chat-8b", "--url", demo.url)
         assert told.code == 0
         assert re.search(
-            r"^  replica     \S+ requests/s, as they come now, fill one; \S+ ms between tokens", told.out, re.M
+            r"^  replica     \S+ requests/s keep one busy; \S+ ms between tokens when idle", told.out, re.M
         )
 
 
