@@ -271,12 +271,12 @@ def test_a_tick_changes_no_earlier_decision_or_memory():
         for f in fields(getattr(before, table))
         if isinstance(getattr(getattr(before, table), f.name), np.ndarray)
     }
-    windows = np.copy(before.workloads.wanted_lately.value)
+    windows = np.copy(before.workloads.stabilize.desired_lately.value)
     story.watch(cluster, 60, running=30.0, waiting=9.0)
     for name, column in frozen.items():
         table, field = name.split(".")
         np.testing.assert_array_equal(getattr(getattr(before, table), field), column)
-    np.testing.assert_array_equal(before.workloads.wanted_lately.value, windows)
+    np.testing.assert_array_equal(before.workloads.stabilize.desired_lately.value, windows)
 
 
 @pytest.mark.parametrize("stage", list(Stage))

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from autoscaler.adapters.web.client import TITLES
 from autoscaler.config.policy.parse import shipped
 from tests.adapters.kubernetes.world import RUNNING_STATUS, SCHEDULED, condition, shipped_roles
 from tests.core.looped_recording import IDLE, loop_recording
@@ -93,7 +94,7 @@ async def test_queue_adds_replicas_and_one_sentence_explains_it(site: Site):
         assert user.token not in "".join([daemon.err, *pages])
         assert said(shown.out.splitlines()[:1]) == said([explanation["sentence"]])
         titles = [line.split()[0] for line in shown.out.splitlines()[1:]]
-        assert titles == [line["name"] for line in explanation["forecast"]]
+        assert titles == [TITLES.get(line["name"], line["name"]) for line in explanation["forecast"]]
     assert writes(site, user) == [("llama", 200)]
     assert site.api.refused(user) == set()
     assert site.api.used(user) <= granted(*shipped_roles("direct"))

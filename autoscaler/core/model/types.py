@@ -78,7 +78,7 @@ class Observation(Columns):
     asleep: FloatColumn  # reporting pods whose engine sleeps
     stuck: FloatColumn  # reporting pods whose requests make no progress; they are left out of the columns below
     stuck_requests: FloatColumn  # requests that these pods report
-    stuck_s: FloatColumn  # seconds for which all of them have been stuck; NaN: none is stuck stuck stuck stuck
+    stuck_s: FloatColumn  # seconds for which all of them have been stuck; NaN: none is stuck
     stuck_replaced: FloatColumn  # stuck pods that are replaced by further replicas
     stuck_min_replicas: FloatColumn  # least replicas for a while, so that one serves beside stuck ones; NaN: none
     queue_outliers: FloatColumn  # pods whose queue does not shrink while most others have none; it is not counted below

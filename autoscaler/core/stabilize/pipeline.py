@@ -16,7 +16,7 @@ from autoscaler.core.observe.cold_start import OVERDUE
 from autoscaler.core.observe.workloads import Observed
 from autoscaler.core.reactive import queue_projection, signals
 from autoscaler.core.reactive.capacity import LearnedCapacity
-from autoscaler.core.stabilize import stages as shape
+from autoscaler.core.stabilize import stages as stage_functions
 from autoscaler.core.table import ewma
 from autoscaler.core.table.columns import REPLICA_ROUNDING, BoolColumn, Columns, FloatColumn, TimestampColumn, Transient
 from autoscaler.core.table.sliding_window import SlidingWindow
@@ -68,8 +68,8 @@ def stabilize(
 
     informed = observed.trusted & choice.load_known
     warming_up = choice.recommender == Recommender.WARMING_UP
-    desired = shape.await_planner(desired, current, choice.unweighed, warming_up)
-    stages[Stage.UNKNOWN] = desired = shape.hold_unknown(desired, current, informed)
+    desired = stage_functions.await_planner(desired, current, choice.unweighed, warming_up)
+    stages[Stage.UNKNOWN] = desired = stage_functions.hold_unknown(desired, current, informed)
 
     unqueued = signals.without_queue(inp, observation, capacity, choice.signals)
     lasting = ewma.update(before.lasting, unqueued, ewma.smoothing_factor(elapsed_s, averaging_s(observation)))
@@ -81,13 +81,13 @@ def stabilize(
 
     # A strategy recommends whole replicas by design, so no change that it wants is too small.
     by_strategy = planned & (choice.signals[Signal.PLANNER] >= stages[Stage.DEMAND])
-    tolerated = shape.tolerate(desired, current, np.where(by_strategy, 0.0, inp.spec.tolerance))
+    tolerated = stage_functions.tolerate(desired, current, np.where(by_strategy, 0.0, inp.spec.tolerance))
     stages[Stage.TOLERANCE] = desired = np.fmax(tolerated, promised)
 
     # The window remembers no load while the planner speaks, so the reactive signals are watched anew after it.
     unplanned_s = np.where(planned | inp.spec.has_stated_capacity, np.inf, choice.unplanned_s)
     watched_s = np.fmin(inp.now_s - observed.trusted_since_s, unplanned_s)
-    stable, desired_lately = shape.stabilize(
+    stable, desired_lately = stage_functions.stabilize(
         desired,
         current,
         inp.spec,
@@ -98,19 +98,21 @@ def stabilize(
         planned=planned,
         beside=choice.beside,
     )
-    kept_for_s = shape.kept_for_s(stable, desired, inp.spec, desired_lately, inp.now_s, watched_s)
+    kept_for_s = stage_functions.kept_for_s(stable, desired, inp.spec, desired_lately, inp.now_s, watched_s)
     stages[Stage.STABILIZATION] = desired = np.fmax(stable, promised)
 
     last_busy_s = _update_last_busy(inp, observed, choice, before.last_busy_s)
     idle_s = inp.now_s - last_busy_s
     idle_after_s = np.where(np.isinf(inp.spec.idle_after_s), planned_idle_s, inp.spec.idle_after_s)
     desired = np.where(load.is_abandoned(observation) & (idle_s >= idle_after_s), 0.0, desired)
-    stages[Stage.IDLE] = desired = shape.go_idle(desired, current, idle_after_s, idle_s)
+    stages[Stage.IDLE] = desired = stage_functions.go_idle(desired, current, idle_after_s, idle_s)
 
-    limited, least, counts_lately = shape.limit_rate(desired, current, inp.spec, before.counts_lately, inp.now_s)
+    limited, least, counts_lately = stage_functions.limit_rate(
+        desired, current, inp.spec, before.counts_lately, inp.now_s
+    )
     stages[Stage.RATE_LIMIT] = desired = np.fmax(limited, promised)
 
-    stages[Stage.BOUNDS] = desired = shape.bound(desired, inp.spec, informed, least)
+    stages[Stage.BOUNDS] = desired = stage_functions.bound(desired, inp.spec, informed, least)
 
     target = Target(
         stages=stages,

@@ -24,10 +24,10 @@ from tests.lab.replay.synthetic import FakeView, case_of, poisson, trace
 
 
 def offline_plan(
-    cases: Sequence[Case], workers: int, told: Callable[[float], None] = lambda _share: None
+    cases: Sequence[Case], workers: int, progress: Callable[[float], None] = lambda _share: None
 ) -> list[OfflinePlan]:
     return run_searches(
-        [search_offline_plan(cases, place) for place in range(len(cases))], cases, workers, progress=told
+        [search_offline_plan(cases, place) for place in range(len(cases))], cases, workers, progress=progress
     )
 
 

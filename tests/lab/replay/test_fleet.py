@@ -56,7 +56,7 @@ class RecordingPool(GpuPool):
         self.taken: list[float] = []
 
     def request(self, claim: GpuClaim, now_s: float) -> None:
-        super().ask(claim, now_s)
+        super().request(claim, now_s)
         self.taken.append(self.gpus - self.free_gpus)
 
     def release_gpus(self, claim: GpuClaim, now_s: float) -> None:

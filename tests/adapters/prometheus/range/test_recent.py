@@ -100,7 +100,7 @@ def aims(readings: Fleet, ttft_s: float = 1.0) -> Objectives:
     return Objectives(np.full(rows, ttft_s), np.full(rows, np.nan))
 
 
-async def read(url: str, readings: Fleet, *, span_s: float = DURATION_S, deadline_s: float = 20.0) -> RecentReadings:
+async def read(url: str, readings: Fleet, *, span_s: float = DURATION_S, deadline_s: float = 120.0) -> RecentReadings:
     history = RecentHistory(PrometheusSettings(url=url, rate_window_s=60.0), Clock())
     return await history.recent(readings, aims(readings), span_s, deadline_s)
 
