@@ -91,8 +91,8 @@ class Keda:
                     if message.result:
                         call.cancel()
                         return
-            except grpc.aio.AioRpcError as error:  # the port is opened again when the daemon begins to lead
-                assert error.code() is grpc.StatusCode.UNAVAILABLE
+            except grpc.aio.AioRpcError as error:  # the daemon closes old connections when it begins to lead
+                assert error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
             await asyncio.sleep(0.1)
 
 
