@@ -103,6 +103,7 @@ async def test_call_that_hangs_ends_at_the_deadline(method: str, request_: Any):
     assert calls.counts == {(method, "DEADLINE_EXCEEDED"): 1}
 
 
+@pytest.mark.slow
 async def test_stream_ends_when_the_client_does_not_read():
     service = Stuck()
     async with serving(service) as (_, stub):

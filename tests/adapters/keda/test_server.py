@@ -110,6 +110,7 @@ async def sends_away(port: int) -> bool:
     return False
 
 
+@pytest.mark.slow
 async def test_calls_go_to_the_leader_when_followers_share_its_name(world: World):
     other = World()
     role(other, has_other_leader=True)
@@ -122,6 +123,7 @@ async def test_calls_go_to_the_leader_when_followers_share_its_name(world: World
             await asyncio.sleep(0.02)
 
 
+@pytest.mark.slow
 async def test_call_waits_for_the_new_leader_when_another_led(world: World):
     role(world, has_other_leader=True)
     async with server(world) as serving, channel(serving.port) as connection:
@@ -165,6 +167,7 @@ async def test_connection_ends_soon_when_no_process_leads(world: World):
         await writer.wait_closed()
 
 
+@pytest.mark.slow
 async def test_port_is_never_closed_for_long_when_the_leader_changes(world: World):
     async with server(world) as serving:
         for leading, has_other_leader in [(False, True), (True, False), (False, False), (False, True), (True, False)]:
@@ -199,6 +202,7 @@ def be_busy() -> None:
     time.sleep(0.003)
 
 
+@pytest.mark.slow
 async def test_follower_can_be_stopped_at_any_moment(world: World):
     """A daemon that stops releases its lease first, so the port is often closing already when the rest ends."""
     for steps in range(48):
@@ -312,6 +316,7 @@ async def test_peer_is_disconnected_when_it_answers_no_ping(world: World):
     assert 0x6 in kinds  # PING; the connection ended without an answer to it
 
 
+@pytest.mark.slow
 async def test_silent_stream_stays_when_pings_are_answered(world: World):
     settings = KedaSettings(host=HERE, port=0)
     async with (

@@ -62,6 +62,7 @@ def test_every_item_is_called_with_the_shared_value(workers: int) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.slow
 def test_progress_of_a_call_arrives_before_its_result(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweep_, "PROGRESS_PERIOD_S", 0.2)  # in this process; a worker waits for half a second
     on_progress: list[tuple[int, float]] = []
@@ -207,6 +208,7 @@ except RuntimeError as error:
     return on_its_own(program, home, LIMIT_S=str(limit_s), **environment)
 
 
+@pytest.mark.slow
 def test_ray_runs_every_item_locally_and_on_a_cluster(tmp_path: Path) -> None:
     every = "[(0, 15), (1, 21), (2, 33), (3, 6)]\n"
     assert run_on_ray(tmp_path).stdout == every
@@ -221,6 +223,7 @@ print(run_on_ray(sys.argv[1], RAY_ADDRESS=address, RAY_AUTH_MODE="disabled").std
 
 
 @pytest.mark.parametrize("listening", [False, True])
+@pytest.mark.slow
 def test_wrong_ray_address_ends_the_run_in_time(tmp_path: Path, listening: bool) -> None:
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
