@@ -28,7 +28,8 @@ from autoscaler.adapters.kubernetes.autoscalers.hpa_limits import (
 from autoscaler.adapters.kubernetes.autoscalers.hpas import HpaStore
 from autoscaler.adapters.kubernetes.autoscalers.scaledobjects import ScaledObjectSpec, ScaledObjectStore
 from autoscaler.adapters.kubernetes.cluster_watch import HEARTBEAT_S, ClusterWatch
-from autoscaler.adapters.kubernetes.gpu_pools import Layout, NodeStore
+from autoscaler.adapters.kubernetes.inventory.nodes import NodeStore
+from autoscaler.adapters.kubernetes.inventory.pools import Layout, lay_out_pools
 from autoscaler.adapters.kubernetes.manual_overrides import OverrideTracker
 from autoscaler.adapters.kubernetes.own_writes import OwnWrites
 from autoscaler.adapters.kubernetes.pods.store import PodRows, PodStore
@@ -231,8 +232,9 @@ class KubeFleet:
         managed = self._find_managed()
         self._log_problems(problems_before, len(managed))
         tolerations = self._pods.tolerations()
-        layout = self._nodes.lay_out_pools(
-            [add_tolerations(each.target.facts, tolerations.get(each.target_id, frozenset())) for each in managed]
+        layout = lay_out_pools(
+            self._nodes.nodes,
+            [add_tolerations(each.target.facts, tolerations.get(each.target_id, frozenset())) for each in managed],
         )
         workload_id = np.array([each.target_id for each in managed], dtype=np.int64)
         if before is not None and np.array_equal(before.workload_id, workload_id):
@@ -281,7 +283,7 @@ class KubeFleet:
         if any(restricted):
             for pod in np.flatnonzero(np.array(restricted)[self._pod_workload]).tolist():
                 row = int(self._pod_workload[pod])
-                group, admitted = self._nodes.group(pods.pods[pod].node), layout.admitted[row]
+                group, admitted = layout.group_of.get(pods.pods[pod].node, -1), layout.admitted[row]
                 strays[row] += admitted is not None and group >= 0 and group not in admitted
         if not strays.any():
             return workloads.pool_gpus, layout.joint, workloads.fits

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autoscaler.adapters.kubernetes.api.objects import Pod as SeenPod
+from autoscaler.adapters.kubernetes.pods.needs import CONTROL_PLANE_TAINTS, Toleration
 from autoscaler.adapters.kubernetes.pods.status import (
     FINISHED,
     LEADER,
@@ -34,7 +35,6 @@ from autoscaler.adapters.kubernetes.pods.status import (
     true_conditions,
 )
 from autoscaler.adapters.kubernetes.pods.template import served_names
-from autoscaler.adapters.kubernetes.scheduling import CONTROL_PLANE_TAINTS, Toleration
 from autoscaler.catalog.engines import DEFAULT_PORT
 from autoscaler.core.model.fleet import PendingClass, Pod
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn

@@ -18,7 +18,7 @@ from autoscaler.adapters.kubernetes.pods.command_line import (
     read_served_names,
     states_model,
 )
-from autoscaler.adapters.kubernetes.scheduling import Needs, Toleration, read_needs
+from autoscaler.adapters.kubernetes.pods.needs import Needs, Toleration, read_needs
 from autoscaler.catalog.accelerators import BY_CLASS, ResourceKind, resource_kind
 from autoscaler.catalog.engines import DEFAULT_ENGINE, DEFAULT_PORT, ENGINES
 from autoscaler.config.findings import shown

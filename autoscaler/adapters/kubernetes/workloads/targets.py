@@ -20,8 +20,8 @@ from autoscaler.adapters.kubernetes.api.objects import (
     TargetMetadata,
 )
 from autoscaler.adapters.kubernetes.autoscalers.by_target import TargetKey, target_key
+from autoscaler.adapters.kubernetes.pods.needs import Needs, group_needs
 from autoscaler.adapters.kubernetes.pods.template import NO_FACTS, Facts, read_template
-from autoscaler.adapters.kubernetes.scheduling import Needs, group_needs
 from autoscaler.adapters.kubernetes.workloads.annotations import Declared, read_annotations
 from autoscaler.catalog.engines import DEFAULT_ENGINE, ENGINES
 from autoscaler.config.annotations import SCHEMES, read_prometheus_annotations

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.kubernetes.api import objects
+from autoscaler.adapters.kubernetes.pods.needs import Toleration
 from autoscaler.adapters.kubernetes.pods.status import LWS_GROUP, LWS_NAME, LWS_SIZE, LWS_WORKER
 from autoscaler.adapters.kubernetes.pods.store import Endpoint, PodRows, PodStore
 from autoscaler.adapters.kubernetes.pods.template import NO_FACTS, add_tolerations
-from autoscaler.adapters.kubernetes.scheduling import Toleration
 from autoscaler.core.model.fleet import PendingClass
 from tests.harness.calls import counted_calls
 

@@ -8,26 +8,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.adapters.kubernetes.api.objects import LeaderWorkerSet, PodSpec
+from autoscaler.adapters.kubernetes.inventory.fit import admits, count_fitting
+from autoscaler.adapters.kubernetes.inventory.groups import GroupKey
+from autoscaler.adapters.kubernetes.inventory.nodes import Taint
+from autoscaler.adapters.kubernetes.inventory.pools import find_joints
+from autoscaler.adapters.kubernetes.pods.needs import Expression, Needs, Toleration
 from autoscaler.adapters.kubernetes.pods.template import read_template
-from autoscaler.adapters.kubernetes.scheduling import (
-    Expression,
-    Needs,
-    NodeGroup,
-    Taint,
-    Toleration,
-    admits,
-    count_fitting,
-    find_joints,
-)
 from autoscaler.adapters.kubernetes.workloads.targets import read_leader_worker_set
 
 GPU = "nvidia.com/gpu"
 ONE = Needs(GPU, 1.0, 1.0, 1.0)
 
 
-def group(labels=None, taints=(), gpus=4) -> NodeGroup:
+def group(labels=None, taints=(), gpus=4) -> GroupKey:
     devices = ((GPU, gpus),) if gpus else ()
-    return NodeGroup(tuple(sorted((labels or {}).items())), frozenset(taints), devices, "L4", False)
+    return GroupKey(tuple(sorted((labels or {}).items())), frozenset(taints), devices, "L4", False)
 
 
 def affinity(*terms) -> Needs:
@@ -132,7 +127,7 @@ def test_fewer_needs_admit_at_least_as_much(has, needed):
 
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 4)), min_size=1, max_size=4), st.integers(1, 9))
 def test_fitting_replicas_equal_a_plain_count(nodes, size):
-    groups: dict[NodeGroup, int] = {}
+    groups: dict[GroupKey, int] = {}
     for gpus, count in nodes:
         groups[group(gpus=gpus)] = groups.get(group(gpus=gpus), 0) + count
     needed = Needs(GPU, float(size), float(size), float(size))

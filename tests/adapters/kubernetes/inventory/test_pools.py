@@ -1,12 +1,14 @@
 import math
+from collections.abc import Sequence
 
 import msgspec
 import pytest
 
 from autoscaler.adapters.kubernetes.api.objects import Node
-from autoscaler.adapters.kubernetes.gpu_pools import SHRINK_DELAY_S, NodeStore
+from autoscaler.adapters.kubernetes.inventory.nodes import SHRINK_DELAY_S, NodeStore
+from autoscaler.adapters.kubernetes.inventory.pools import Layout, lay_out_pools
+from autoscaler.adapters.kubernetes.pods.needs import Needs, Toleration
 from autoscaler.adapters.kubernetes.pods.template import NO_FACTS, Facts
-from autoscaler.adapters.kubernetes.scheduling import Needs, Toleration
 from autoscaler.core.model.fleet import Pool, PoolOverlap
 from tests.adapters.keda.world import ManualClock
 
@@ -28,6 +30,10 @@ def nodes(*given: tuple[dict[str, str], dict[str, str]], clock: ManualClock | No
     return store
 
 
+def lay_out(store: NodeStore, workloads: Sequence[Facts]) -> Layout:
+    return lay_out_pools(store.nodes, workloads)
+
+
 def facts(resource: str = GPU, product: tuple[str, str] | None = None) -> Facts:
     return NO_FACTS._replace(resource=resource, product=product)
 
@@ -39,8 +45,8 @@ def test_devices_are_summed_by_resource_and_product():
         ({PRODUCT: "L4"}, {GPU: "2"}),
         ({PRODUCT: "H100-MIG"}, {MIG: "2"}),
     )
-    rows, pools, gpus, *_ = store.lay_out_pools(
-        [facts(product=(PRODUCT, "H100")), facts(MIG), facts(product=(PRODUCT, "L4"))]
+    rows, pools, gpus, *_ = lay_out(
+        store, [facts(product=(PRODUCT, "H100")), facts(MIG), facts(product=(PRODUCT, "L4"))]
     )
     assert rows == [0, 1, 2]
     assert pools == (Pool(GPU, "H100"), Pool(MIG, "H100-MIG"), Pool(GPU, "L4"))
@@ -48,9 +54,7 @@ def test_devices_are_summed_by_resource_and_product():
 
 
 def test_template_without_product_has_the_only_product():
-    rows, pools, gpus, *_ = nodes(({PRODUCT: "H100"}, {GPU: "8"})).lay_out_pools(
-        [facts(), facts(product=(PRODUCT, "H100"))]
-    )
+    rows, pools, gpus, *_ = lay_out(nodes(({PRODUCT: "H100"}, {GPU: "8"})), [facts(), facts(product=(PRODUCT, "H100"))])
     assert rows == [0, 0]
     assert (pools, gpus) == ((Pool(GPU, "H100"),), [8.0])
 
@@ -66,37 +70,37 @@ def test_template_without_product_has_the_only_product():
 )
 def test_devices_of_every_vendor_form_a_pool(resource: str, label: str):
     labels = {label: "X"} if label else {}
-    rows, pools, gpus, *_ = nodes((labels, {resource: "4", "example.com/nic": "2"})).lay_out_pools([facts(resource)])
+    rows, pools, gpus, *_ = lay_out(nodes((labels, {resource: "4", "example.com/nic": "2"})), [facts(resource)])
     assert (rows, pools, gpus) == ([0], (Pool(resource, "X" if label else ""),), [4.0])
 
 
 def test_nodes_without_product_form_one_pool():
-    rows, pools, gpus, *_ = nodes(({}, {GPU: "8"}), ({}, {GPU: "4"})).lay_out_pools([facts()])
+    rows, pools, gpus, *_ = lay_out(nodes(({}, {GPU: "8"}), ({}, {GPU: "4"})), [facts()])
     assert (rows, pools, gpus) == ([0], (Pool(GPU, ""),), [12.0])
 
 
 def test_pools_have_no_limit_when_a_template_fits_several():
     store = nodes(({PRODUCT: "H100"}, {GPU: "8"}), ({PRODUCT: "L4"}, {GPU: "2"}))
-    _, pools, gpus, *_ = store.lay_out_pools([facts(), facts(product=(PRODUCT, "H100"))])
+    _, pools, gpus, *_ = lay_out(store, [facts(), facts(product=(PRODUCT, "H100"))])
     assert pools == (Pool(GPU, ""), Pool(GPU, "H100"))
     assert all(math.isnan(count) for count in gpus)
 
 
 def test_two_labels_of_one_product_form_one_pool():
     store = nodes(({PRODUCT: "NVIDIA-L4", GKE: "nvidia-l4"}, {GPU: "2"}))
-    rows, pools, *_ = store.lay_out_pools([facts(product=(GKE, "nvidia-l4")), facts(product=(PRODUCT, "NVIDIA-L4"))])
+    rows, pools, *_ = lay_out(store, [facts(product=(GKE, "nvidia-l4")), facts(product=(PRODUCT, "NVIDIA-L4"))])
     assert rows == [0, 0]
     assert pools == (Pool(GPU, "NVIDIA-L4"),)
 
 
 def test_nodes_created_on_demand_are_no_limit():
     karpenter = {PRODUCT: "H100", "karpenter.sh/nodepool": "gpu"}
-    _, _, gpus, *_ = nodes((karpenter, {GPU: "8"}), ({PRODUCT: "H100"}, {GPU: "8"})).lay_out_pools([facts()])
+    _, _, gpus, *_ = lay_out(nodes((karpenter, {GPU: "8"}), ({PRODUCT: "H100"}, {GPU: "8"})), [facts()])
     assert math.isnan(gpus[0])
 
 
 def test_pool_without_nodes_has_no_limit():
-    rows, pools, gpus, *_ = nodes().lay_out_pools([facts(product=(PRODUCT, "B200")), NO_FACTS])
+    rows, pools, gpus, *_ = lay_out(nodes(), [facts(product=(PRODUCT, "B200")), NO_FACTS])
     assert rows == [0, -1]
     assert pools == (Pool(GPU, "B200"),)
     assert math.isnan(gpus[0])
@@ -107,7 +111,7 @@ def test_pool_shrinks_when_a_node_is_deleted():
     version = store.update()
     store.remove("", "n1")
     assert store.update() > version
-    assert store.lay_out_pools([facts()])[2] == [8.0]
+    assert lay_out(store, [facts()])[2] == [8.0]
 
 
 @pytest.mark.parametrize(
@@ -126,12 +130,12 @@ def test_pool_shrinks_late_and_grows_at_once(labels, status):
     version = store.update()
     clock.time_s += SHRINK_DELAY_S - 1
     store.put(node("n1", labels, **status))  # a heartbeat does not restart the delay
-    assert (store.update(), store.lay_out_pools([facts()])[2]) == (version, [16.0])
+    assert (store.update(), lay_out(store, [facts()])[2]) == (version, [16.0])
     clock.time_s += 1
     assert store.update() > version
-    assert store.lay_out_pools([facts()])[2] == [8.0 + int(status["allocatable"].get(GPU, "0"))]
+    assert lay_out(store, [facts()])[2] == [8.0 + int(status["allocatable"].get(GPU, "0"))]
     store.put(node("n1", {PRODUCT: "H100"}, allocatable={GPU: "8"}))
-    assert store.lay_out_pools([facts()])[2] == [16.0]
+    assert lay_out(store, [facts()])[2] == [16.0]
 
 
 def test_pool_stays_when_a_node_recovers_in_time():
@@ -142,7 +146,7 @@ def test_pool_stays_when_a_node_recovers_in_time():
     store.put(node("n0", {PRODUCT: "H100"}, allocatable={GPU: "8"}))
     clock.time_s += SHRINK_DELAY_S
     store.update()
-    assert store.lay_out_pools([facts()])[2] == [8.0]
+    assert lay_out(store, [facts()])[2] == [8.0]
 
 
 def test_deleted_node_stays_deleted_after_the_delay():
@@ -152,7 +156,7 @@ def test_deleted_node_stays_deleted_after_the_delay():
     store.remove("", "n0")
     clock.time_s += SHRINK_DELAY_S
     store.update()
-    assert store.lay_out_pools([facts()])[2] == [8.0]
+    assert lay_out(store, [facts()])[2] == [8.0]
 
 
 def test_last_offer_counts_when_a_node_shrinks_twice():
@@ -162,17 +166,17 @@ def test_last_offer_counts_when_a_node_shrinks_twice():
         store.put(node("n0", {}, allocatable={GPU: left}))
     clock.time_s += SHRINK_DELAY_S
     store.update()
-    assert store.lay_out_pools([facts()])[2] == [2.0]
+    assert lay_out(store, [facts()])[2] == [2.0]
 
 
 def test_new_node_counts_its_capacity_until_the_delay():
     clock = ManualClock()
     store = NodeStore(clock)
     store.put(node("n0", {PRODUCT: "H100"}, allocatable={GPU: "2"}, capacity={GPU: "8"}))
-    assert store.lay_out_pools([facts()])[2] == [8.0]
+    assert lay_out(store, [facts()])[2] == [8.0]
     clock.time_s += SHRINK_DELAY_S
     store.update()
-    assert store.lay_out_pools([facts()])[2] == [2.0]
+    assert lay_out(store, [facts()])[2] == [2.0]
 
 
 TEAMS = (({PRODUCT: "L4", "team": "a"}, {GPU: "4"}), ({PRODUCT: "L4", "team": "b"}, {GPU: "8"}))
@@ -184,28 +188,28 @@ def placed_facts(gpus: float = 1.0, **needs) -> Facts:
 
 
 def test_node_pools_of_one_product_are_separate_pools():
-    layout = nodes(*TEAMS).lay_out_pools([placed_facts(selector=(("team", name),)) for name in "ab"])
+    layout = lay_out(nodes(*TEAMS), [placed_facts(selector=(("team", name),)) for name in "ab"])
     assert layout.rows == [0, 1]
     assert layout.pools == (Pool(GPU, "L4", "team=a"), Pool(GPU, "L4", "team=b"))
     assert (layout.gpus, layout.fits, layout.joint) == ([4.0, 8.0], [4.0, 8.0], ())
 
 
 def test_pool_inside_another_is_joined_with_it():
-    layout = nodes(*TEAMS).lay_out_pools([placed_facts(), placed_facts(selector=(("team", "a"),))])
+    layout = lay_out(nodes(*TEAMS), [placed_facts(), placed_facts(selector=(("team", "a"),))])
     assert (layout.gpus, layout.fits) == ([12.0, 4.0], [12.0, 4.0])
     assert layout.joint == (PoolOverlap((0, 1), 12.0),)
 
 
 def test_pool_has_no_limit_when_a_replica_fits_no_node():
     """Its node may still be created. Until then it uses no GPU of the replicas that fit."""
-    layout = nodes(*TEAMS).lay_out_pools([placed_facts(16.0), placed_facts()])
+    layout = lay_out(nodes(*TEAMS), [placed_facts(16.0), placed_facts()])
     assert layout.rows == [0, 1]
     assert [math.isnan(size) for size in layout.gpus] == [True, False]
     assert layout.fits == [math.inf, 12.0]
 
 
 def test_only_whole_replicas_on_one_node_fit():
-    layout = nodes(*TEAMS, ({PRODUCT: "L4"}, {GPU: "2"})).lay_out_pools([placed_facts(3.0)])
+    layout = lay_out(nodes(*TEAMS, ({PRODUCT: "L4"}, {GPU: "2"})), [placed_facts(3.0)])
     assert (layout.gpus, layout.fits) == ([12.0], [3.0])
 
 
@@ -213,13 +217,13 @@ def test_new_taint_counts_late_and_a_removed_one_at_once():
     clock = ManualClock()
     store = nodes(({PRODUCT: "L4"}, {GPU: "4"}), ({PRODUCT: "L4"}, {GPU: "8"}), clock=clock)
     store.put(node("n1", {PRODUCT: "L4"}, [TRAINING], allocatable={GPU: "8"}))
-    assert store.lay_out_pools([placed_facts()]).gpus == [12.0]
+    assert lay_out(store, [placed_facts()]).gpus == [12.0]
     clock.time_s += SHRINK_DELAY_S
     store.update()
-    assert store.lay_out_pools([placed_facts()]).gpus == [4.0]
-    assert store.lay_out_pools([placed_facts(tolerations=(Toleration("dedicated", "Exists"),))]).gpus == [12.0]
+    assert lay_out(store, [placed_facts()]).gpus == [4.0]
+    assert lay_out(store, [placed_facts(tolerations=(Toleration("dedicated", "Exists"),))]).gpus == [12.0]
     store.put(node("n1", {PRODUCT: "L4"}, allocatable={GPU: "8"}))
-    assert store.lay_out_pools([placed_facts()]).gpus == [12.0]
+    assert lay_out(store, [placed_facts()]).gpus == [12.0]
 
 
 def test_volatile_label_changes_nothing():
@@ -235,9 +239,9 @@ def test_volatile_label_changes_nothing():
     ["cloud.google.com/gke-nodepool", "eks.amazonaws.com/nodegroup", "kubernetes.azure.com/agentpool"],
 )
 def test_growing_pool_names_its_label(label):
-    layout = nodes(({PRODUCT: "L4", label: "gpu"}, {GPU: "1"})).lay_out_pools([placed_facts()])
+    layout = lay_out(nodes(({PRODUCT: "L4", label: "gpu"}, {GPU: "1"})), [placed_facts()])
     assert (layout.pools[0].grows, layout.gpus) == (f"{label}=gpu", [1.0])
-    karpenter = nodes(({PRODUCT: "L4", label: "gpu", "karpenter.sh/nodepool": "x"}, {GPU: "1"})).lay_out_pools(
-        [placed_facts()]
+    karpenter = lay_out(
+        nodes(({PRODUCT: "L4", label: "gpu", "karpenter.sh/nodepool": "x"}, {GPU: "1"})), [placed_facts()]
     )
     assert (karpenter.pools[0].grows, math.isnan(karpenter.gpus[0])) == ("", True)

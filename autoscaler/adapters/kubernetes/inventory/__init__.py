@@ -1,0 +1,1 @@
+"""The accelerators of the cluster by node group: what there is, and what fits where."""

@@ -1,0 +1,83 @@
+"""The requirements of a replica on nodes: devices, node selector, required node affinity and tolerations.
+
+Which nodes meet them is found in `inventory.fit`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from autoscaler.adapters.kubernetes.api.objects import PodSpec
+
+# Set and removed by the control plane. A node that is cordoned or not ready still holds the pods that run on it.
+CONTROL_PLANE_TAINTS = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
+
+
+class Toleration(NamedTuple):
+    key: str = ""  # "": every key
+    operator: str = ""  # "": Equal
+    value: str = ""
+    effect: str = ""  # "": every effect
+
+
+class Expression(NamedTuple):
+    key: str
+    operator: str
+    values: tuple[str, ...] = ()
+
+
+class Needs(NamedTuple):
+    """The requirements of one replica on nodes."""
+
+    resource: str = ""
+    largest: float = math.nan  # devices of its largest pod, which must fit on one node
+    smallest: float = math.nan  # devices of its smallest pod with devices
+    total: float = math.nan  # devices of all its pods together
+    selector: tuple[tuple[str, str], ...] = ()
+    terms: tuple[tuple[Expression, ...], ...] | None = None  # of the required node affinity; one must match
+    tolerations: tuple[Toleration, ...] = ()
+
+    def label_keys(self) -> set[str]:
+        """Return the keys of node labels that it reads."""
+        return {key for key, _ in self.selector} | {each.key for term in self.terms or () for each in term}
+
+
+def read_needs(spec: PodSpec, devices: float) -> Needs:
+    """Return the needs of a replica with one pod. devices: of the pod; NaN: not known."""
+    return Needs(
+        largest=devices,
+        smallest=devices,
+        total=devices,
+        selector=tuple(sorted((spec.node_selector or {}).items())),
+        terms=_terms(spec),
+        tolerations=tuple(
+            Toleration(each.key, each.operator, each.value, each.effect) for each in spec.tolerations or ()
+        ),
+    )
+
+
+def group_needs(leader: Needs, worker: Needs, workers: int) -> Needs:
+    """Return the needs of a LeaderWorkerSet's group. Workers with GPUs decide, because most pods are workers."""
+    pods = [each for each in (leader.total, worker.total if workers else 0.0) if each != 0]
+    deciding = worker if workers and worker.total != 0 else leader
+    return deciding._replace(
+        largest=max(pods, default=0.0),
+        smallest=min(pods, default=0.0),
+        total=leader.total + (workers * worker.total if workers else 0.0),
+    )
+
+
+def _terms(spec: PodSpec) -> tuple[tuple[Expression, ...], ...] | None:
+    """Return the terms of the required node affinity; None: it excludes no node.
+
+    A term with only matchFields names single nodes. It is not evaluated, and excludes no node.
+    """
+    affinity = spec.affinity.node_affinity if spec.affinity else None
+    terms = (affinity.required.node_selector_terms if affinity and affinity.required else None) or ()
+    if not terms or not all(term.match_expressions for term in terms):
+        return None
+    return tuple(
+        tuple(Expression(each.key, each.operator, tuple(each.values or ())) for each in term.match_expressions or ())
+        for term in terms
+    )
