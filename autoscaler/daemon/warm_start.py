@@ -15,7 +15,7 @@ import structlog
 
 from autoscaler.config.policy.compile import Compiled, compile_specs
 from autoscaler.config.policy.parse import PolicyBook
-from autoscaler.core.model.fleet import Fleet, Obstacles, PendingClass, Pod
+from autoscaler.core.model.fleet import Fleet, NodeGroups, Obstacles, PendingClass, Pod
 from autoscaler.core.model.recent import RecentReadings
 from autoscaler.core.model.samples import GatewaySamples, Objectives, PodSamples, Samples
 from autoscaler.core.model.types import TickInput
@@ -140,7 +140,7 @@ def arrange(recent: RecentReadings, fleet: Fleet) -> Past:
         pod_started_s=of_pod(fleet.pod_started_s),
         pod_ready_s=np.where(is_first_start, ready_s, np.nan),
         pools=(),
-        pool_gpus=np.empty(0),
+        groups=NodeGroups.of_pools((), np.empty(0)),
     )
     known = replace(
         recent,

@@ -10,7 +10,7 @@ from dataclasses import fields, replace
 
 import numpy as np
 
-from autoscaler.core.model.fleet import Fleet, Obstacles, Pod, Pool, Workload, WorkloadRef
+from autoscaler.core.model.fleet import Fleet, NodeGroups, Obstacles, Pod, Pool, Workload, WorkloadRef
 from autoscaler.core.model.samples import GatewaySamples, PodSamples, Samples
 from autoscaler.core.model.spec import Schedule, Spec
 from autoscaler.core.model.types import TickInput
@@ -19,6 +19,8 @@ PODS_PER_WORKLOAD = 8
 SUFFIXES = "bcdfghjk"  # letters of pod names, without vowels
 IDLE_GAP_S = 0.01
 REQUEST_TOKENS = 300.0
+
+POOLS = tuple(Pool("nvidia.com/gpu", product) for product in ("H100", "A100", "L4", "H200"))
 
 SPEC = {
     "ttft_objective_s": 1.0,
@@ -79,8 +81,8 @@ def fleet(workloads: int) -> Fleet:
         pod_scheduled_s=np.where(ready, -9_990.0, -20.0),
         pod_started_s=np.where(ready, -9_980.0, np.nan),
         pod_ready_s=np.where(ready, -9_900.0, np.nan),
-        pools=tuple(Pool("nvidia.com/gpu", product) for product in ("H100", "A100", "L4", "H200")),
-        pool_gpus=np.full(4, workloads * 3.0),
+        pools=POOLS,
+        groups=NodeGroups.of_pools(POOLS, np.full(4, workloads * 3.0)),
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from autoscaler.core.model.fleet import Fleet, Obstacles, Pod, Pool, Workload, WorkloadRef
+from autoscaler.core.model.fleet import Fleet, NodeGroups, Obstacles, Pod, Pool, Workload, WorkloadRef
 from autoscaler.core.model.samples import GatewaySamples, PodSamples, Samples
 from autoscaler.core.model.spec import Schedule, Spec
 from autoscaler.core.model.types import Decision, Observation, TickInput
@@ -70,9 +70,14 @@ def fleet(
     replicas: list[int] | None = None,
     created_s: float = -10_000.0,
     starting_since_s: float = 0.0,
+    pool_gpus: FloatColumn | list[float] | None = None,
+    groups: NodeGroups | None = None,
     **columns: Any,
 ) -> Fleet:
-    """Return a fleet with so many ready and starting pods per workload, on one pool of unknown size."""
+    """Return a fleet with so many ready and starting pods per workload, on one pool of unknown size.
+
+    pool_gpus: of pools that share no nodes. groups: those of pools that do.
+    """
     rows = len(ready)
     starting = starting or [0] * rows
     counts = np.array(ready, dtype=np.int64) + np.array(starting, dtype=np.int64)
@@ -101,9 +106,18 @@ def fleet(
         "pod_started_s": born,
         "pod_ready_s": np.where(is_ready, born + 60.0, np.nan),
         "pools": (Pool("nvidia.com/gpu", "NVIDIA-H100-80GB-HBM3"),),
-        "pool_gpus": np.array([np.nan]),
     }
-    return Fleet(**{**values, **columns})
+    values |= columns
+    pools = values["pools"]
+    sizes = np.full(len(pools), np.nan) if pool_gpus is None else np.array(pool_gpus, dtype=float)
+    return Fleet(**values, groups=groups or NodeGroups.of_pools(pools, sizes))
+
+
+def node_groups(gpus: list[float], *admitted: list[int]) -> NodeGroups:
+    """Return groups of so many GPUs each, and those of each pool by their places."""
+    pools = [Pool("nvidia.com/gpu", "H100", f"pool={place}") for place in range(len(gpus))]
+    fixed = NodeGroups.of_pools(pools, np.array(gpus, dtype=float))
+    return replace(fixed, admitted=np.array([[place in each for place in range(len(gpus))] for each in admitted]))
 
 
 def samples(world: Fleet, now_s: float, **columns: float | FloatColumn) -> Samples:

@@ -45,7 +45,7 @@ from autoscaler.adapters.kubernetes.workloads.targets import (
 from autoscaler.config.annotations import PREFIX
 from autoscaler.config.policy.compile import NO_POLICY
 from autoscaler.config.settings import Mode
-from autoscaler.core.model.fleet import Fleet, HpaLimits, Obstacles, Pool, PoolOverlap, Workload, WorkloadRef
+from autoscaler.core.model.fleet import Fleet, HpaLimits, NodeGroups, Obstacles, Pool, Workload, WorkloadRef
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 from autoscaler.ports import Clock, Leadership, ScaledObject, Wakeup
 
@@ -71,7 +71,6 @@ class _WorkloadRows(NamedTuple):
     gpus_per_replica: FloatColumn
     pool: IntColumn
     layout: Layout
-    pool_gpus: FloatColumn
     listed: BoolColumn
     fits: FloatColumn
     hpa_limits: HpaLimits | None
@@ -138,7 +137,7 @@ class KubeFleet:
         self._watch.require_sync()
         workloads = self._lay_out_workloads()
         pods = self._lay_out_pods(workloads)
-        pool_gpus, joint, fits = self._add_stray_pods(workloads, pods)
+        groups, fits = self._add_stray_pods(workloads, pods)
         return Fleet(
             time_s=self._watch.true_s,
             workloads=workloads.workloads,
@@ -160,8 +159,7 @@ class KubeFleet:
             pod_started_s=pods.started_s,
             pod_ready_s=pods.ready_s,
             pools=workloads.layout.pools,
-            pool_gpus=pool_gpus,
-            pool_overlaps=joint,
+            groups=groups,
             hpa_limits=workloads.hpa_limits,
         )
 
@@ -249,7 +247,6 @@ class KubeFleet:
             gpus_per_replica=np.array([each.target.facts.gpus for each in managed]),
             pool=np.array(layout.rows, dtype=np.int64),
             layout=layout,
-            pool_gpus=np.array(layout.gpus),
             listed=np.ones(len(managed), dtype=bool),
             fits=np.array(layout.fits),
             hpa_limits=to_columns([each.limit for each in managed]),
@@ -270,10 +267,8 @@ class KubeFleet:
             self._pod_workload = np.searchsorted(ids, rows.target_id).astype(np.int64)
         return rows
 
-    def _add_stray_pods(
-        self, workloads: _WorkloadRows, pods: PodRows
-    ) -> tuple[FloatColumn, tuple[PoolOverlap, ...], FloatColumn]:
-        """Return the sizes of pools and joint pools and the replicas that fit, including stray pods.
+    def _add_stray_pods(self, workloads: _WorkloadRows, pods: PodRows) -> tuple[NodeGroups, FloatColumn]:
+        """Return the node groups and the replicas that fit, including stray pods: these form a group for each pool.
 
         A stray pod runs on a node that no longer admits it: the node has a new taint, or the template a new selector.
         It keeps serving, and its GPUs are not available to others.
@@ -286,11 +281,10 @@ class KubeFleet:
                 group, admitted = layout.group_of.get(pods.pods[pod].node, -1), layout.admitted[row]
                 strays[row] += admitted is not None and group >= 0 and group not in admitted
         if not strays.any():
-            return workloads.pool_gpus, layout.joint, workloads.fits
+            return layout.groups, workloads.fits
         gpus = np.where((workloads.pool >= 0) & (strays > 0), strays * workloads.gpus_per_replica, 0.0)
-        more = np.bincount(np.fmax(workloads.pool, 0), gpus, len(layout.pools))
-        joint = tuple(each._replace(gpus=each.gpus + float(more[list(each.pools)].sum())) for each in layout.joint)
-        return workloads.pool_gpus + more, joint, workloads.fits + strays
+        more = np.bincount(np.fmax(workloads.pool, 0), gpus, len(layout.pools)).astype(np.float64)
+        return layout.groups.add_to_pools(layout.pools, more), workloads.fits + strays
 
     def _find_obstacles(self, workloads: _WorkloadRows, pods: PodRows, fits: FloatColumn) -> Obstacles:
         """Return why replicas are missing, as controllers, scheduler, kubelet and API server say."""

@@ -101,7 +101,7 @@ def _pools(fleet: Fleet) -> Iterator[tuple[BoolColumn, float]]:
     for pool in np.unique(fleet.pool[fleet.pool >= 0]).tolist():
         if not np.isnan(sizes[pool]):
             yield fleet.pool == pool, sizes[pool]
-    for joint in fleet.pool_overlaps:
+    for joint in fleet.groups.overlaps:
         yield np.isin(fleet.pool, joint.pools), joint.gpus
 
 

@@ -184,7 +184,7 @@ def _pool(row: Row) -> tuple[str, float]:
     allocated = np.bincount(np.fmax(fleet.pool, 0), np.where(fleet.pool >= 0, gpus, 0.0), len(fleet.pools))
     left = float(fleet.pool_gpus[own] - allocated[own])
     shortest = None
-    for joint in (joint for joint in fleet.pool_overlaps if own in joint.pools):
+    for joint in (joint for joint in fleet.groups.overlaps if own in joint.pools):
         left_together = float(joint.gpus - allocated[list(joint.pools)].sum())
         if left_together < left or math.isnan(left):
             shortest, left = joint, left_together

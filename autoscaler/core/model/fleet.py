@@ -7,8 +7,10 @@ of the tick; the source converts them from Unix time.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
 from math import inf
 from typing import NamedTuple
 
@@ -90,11 +92,105 @@ class Pool(NamedTuple):
     grows: str = ""  # node label by which a cluster autoscaler adds nodes; "": none, or the pool is unlimited
 
 
+class NodeGroup(NamedTuple):
+    """Devices of one resource on nodes that a scheduler sees alike."""
+
+    resource: str
+    product: str = ""  # "": unknown
+    nodes: str = ""  # labels that set its nodes apart, "team=a"; "": none
+    zone: str = ""
+    capacity_type: str = ""  # "spot", "on-demand"; "": unknown
+    sharing: str = ""  # "time-slicing", "mps"; "": a replica has its devices to itself
+    grows: str = ""  # label or name of the group that a cluster autoscaler enlarges; "": its nodes are fixed
+
+
 class PoolOverlap(NamedTuple):
     """Pools that share nodes. Together they have fewer GPUs than the sum of their sizes."""
 
     pools: tuple[int, ...]  # indices into the pools of the fleet
-    gpus: float  # of all these pools together; NaN: unknown
+    gpus: float  # of all these pools together
+
+
+@dataclass(frozen=True)
+class NodeGroups:
+    """The devices that there are, by node group, and the groups that admit the replicas of each pool.
+
+    A group may be in several pools. A limit that several groups share is a row of its own, without devices.
+    """
+
+    groups: tuple[NodeGroup, ...]  # [G], one for each node group and resource
+    allocatable: FloatColumn  # float64[G], devices; NaN: unknown
+    used_by_others: FloatColumn  # float64[G], devices held by pods of no managed workload
+    used: FloatColumn  # float64[G], devices held by pods of managed workloads; NaN: unknown
+    can_add: FloatColumn  # float64[G], devices that a cluster autoscaler may still add; infinity: no limit is known
+    closed: BoolColumn  # bool[G], its nodes accept no new pod: they are cordoned or being reconfigured
+    admitted: BoolColumn  # bool[N, G], node groups of each pool
+
+    @classmethod
+    def of_pools(cls, pools: Sequence[Pool], gpus: FloatColumn) -> NodeGroups:
+        """Return one fixed group for each pool. gpus: float64[N]; NaN: unknown."""
+        none, count = np.zeros(len(pools)), len(pools)
+        groups = tuple(NodeGroup(pool.resource, pool.product, pool.nodes, grows=pool.grows) for pool in pools)
+        return cls(
+            groups, np.array(gpus), none, np.full(count, np.nan), none, none.astype(bool), np.eye(count, dtype=bool)
+        )
+
+    def add_to_pools(self, pools: Sequence[Pool], gpus: FloatColumn) -> NodeGroups:
+        """Return these groups, and one more for each pool that has other GPUs to itself. gpus: float64[N]."""
+        grown = np.flatnonzero(gpus != 0)
+        more = NodeGroups.of_pools([pools[pool] for pool in grown.tolist()], gpus[grown])
+        own = np.zeros((len(pools), len(grown)), dtype=bool)
+        own[grown, np.arange(len(grown))] = True
+        return NodeGroups(
+            groups=self.groups + more.groups,
+            allocatable=np.concatenate([self.allocatable, more.allocatable]),
+            used_by_others=np.concatenate([self.used_by_others, more.used_by_others]),
+            used=np.concatenate([self.used, more.used]),
+            can_add=np.concatenate([self.can_add, more.can_add]),
+            closed=np.concatenate([self.closed, more.closed]),
+            admitted=np.hstack([self.admitted, own]),
+        )
+
+    @cached_property
+    def gpus(self) -> FloatColumn:
+        """Devices that managed workloads may share, float64[G]; infinity: no limit is known; NaN: unknown."""
+        shared = np.maximum(self.allocatable - self.used_by_others, 0.0) + self.can_add
+        return np.where(self.closed, self.used, shared)
+
+    @cached_property
+    def pool_gpus(self) -> FloatColumn:
+        """Devices of each pool, float64[N]; NaN: unknown or without limit. Pools that overlap count some twice."""
+        limited = np.isfinite(self.gpus)
+        known = self.admitted.any(axis=1) & ~self.admitted[:, ~limited].any(axis=1)
+        return np.where(known, self.admitted @ np.where(limited, self.gpus, 0.0), np.nan)
+
+    @cached_property
+    def overlaps(self) -> list[PoolOverlap]:
+        """Return the pools of known size that have node groups in common, and their size together; the smallest first.
+
+        A pool inside another one uses the larger pool's nodes. Pools that overlap otherwise form one joint pool with
+        all pools that are linked by overlaps.
+        """
+        of_pool = {
+            pool: frozenset(np.flatnonzero(self.admitted[pool]).tolist())
+            for pool in np.flatnonzero(~np.isnan(self.pool_gpus)).tolist()
+        }
+        groups_of: dict[tuple[int, ...], frozenset[int]] = {}
+
+        def add(members: Iterable[int]) -> None:
+            pools = tuple(sorted(set(members)))
+            if len(pools) > 1:
+                groups_of[pools] = frozenset().union(*(of_pool[pool] for pool in pools))
+
+        linked: list[set[int]] = []
+        for pool, own in of_pool.items():
+            add(other for other, groups in of_pool.items() if groups <= own)
+            overlapping = [each for each in linked if any(of_pool[other] & own for other in each)]
+            linked = [each for each in linked if each not in overlapping] + [{pool}.union(*overlapping)]
+        for each in linked:
+            add(each)
+        joints = (PoolOverlap(pools, float(self.gpus[list(groups)].sum())) for pools, groups in groups_of.items())
+        return sorted(joints, key=lambda joint: (len(groups_of[joint.pools]), joint.pools))
 
 
 class PendingClass(IntEnum):
@@ -164,6 +260,10 @@ class Fleet:
     pod_ready_s: FloatColumn  # float64[P], time at which Ready became true; NaN: not ready
 
     pools: tuple[Pool, ...]  # [N]
-    pool_gpus: FloatColumn  # float64[N], allocatable devices; NaN: unknown, then GPUs are not allocated
-    pool_overlaps: tuple[PoolOverlap, ...] = ()  # the smallest set of pools first
+    groups: NodeGroups  # of these pools
     hpa_limits: HpaLimits | None = None  # None: decisions are carried out without an HPA
+
+    @property
+    def pool_gpus(self) -> FloatColumn:
+        """Devices of each pool, float64[N]; NaN: unknown, then its GPUs are not allocated."""
+        return self.groups.pool_gpus

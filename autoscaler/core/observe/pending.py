@@ -131,7 +131,7 @@ def has_free_gpus(fleet: Fleet) -> BoolColumn:
         return known
     held = np.bincount(fleet.pool[known], (scheduled * fleet.gpus_per_replica)[known], len(fleet.pools))
     together = held.copy()
-    for overlap in fleet.pool_overlaps:  # pods of all these pools may be on the nodes of any of them
+    for overlap in fleet.groups.overlaps:  # pods of all these pools may be on the nodes of any of them
         pools = list(overlap.pools)
         together[pools] = np.maximum(together[pools], held[pools].sum())
     left = (fleet.pool_gpus - together)[np.where(known, fleet.pool, 0)]

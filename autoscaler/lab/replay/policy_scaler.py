@@ -12,7 +12,7 @@ import numpy as np
 from autoscaler.config.policy.compile import compile_specs
 from autoscaler.config.policy.parse import PolicyBook
 from autoscaler.config.policy.schema import Policy
-from autoscaler.core.model.fleet import Fleet, Obstacles, PendingClass, Pod, Pool, Workload, WorkloadRef
+from autoscaler.core.model.fleet import Fleet, NodeGroups, Obstacles, PendingClass, Pod, Pool, Workload, WorkloadRef
 from autoscaler.core.model.samples import GatewaySamples, PodSamples, Samples
 from autoscaler.core.model.types import Decision, TickInput
 from autoscaler.core.state import Memory
@@ -50,7 +50,8 @@ class PolicyFleetScaler:
         floor = np.fmin(rules.spec.min_replicas, ceiling)
         self._rules = replace(rules, spec=replace(rules.spec, min_replicas=floor, max_replicas=ceiling))
         self._gpus_per_replica = np.array([case.gpus_per_replica for case in cases])
-        self._gpus = np.array([gpus])
+        self._pools = (Pool("nvidia.com/gpu"),)
+        self._groups = NodeGroups.of_pools(self._pools, np.array([gpus]))
         self._workload_id = np.arange(len(cases))
         self._memory = Memory.empty()
         self._observed: _Observed | None = None
@@ -131,8 +132,8 @@ class PolicyFleetScaler:
             pod_scheduled_s=pods.column(rows, "scheduled_s"),
             pod_started_s=pods.column(rows, "started_s"),
             pod_ready_s=ready_s,
-            pools=(Pool("nvidia.com/gpu"),),
-            pool_gpus=self._gpus,
+            pools=self._pools,
+            groups=self._groups,
         )
 
 

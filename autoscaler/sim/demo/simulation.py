@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from autoscaler.core.model.fleet import Fleet, Obstacles, Workload, WorkloadRef
+from autoscaler.core.model.fleet import Fleet, NodeGroups, Obstacles, Workload, WorkloadRef
 from autoscaler.core.table.columns import FloatColumn
 from autoscaler.ports import Change, ChangeStatus, Outcome
 from autoscaler.sim.demo.cluster import Cluster, Deployment, PoolSetup, SimPod
@@ -121,6 +121,7 @@ class Simulation:
             return np.where(column <= now_s, column, np.nan)
 
         ready = [pod.ready(now_s) for pod in pods]
+        pools = tuple(pool.pool for pool in cluster.pools)
         return Fleet(
             time_s=now_s,
             workloads=self._workloads,
@@ -141,8 +142,8 @@ class Simulation:
             pod_scheduled_s=passed([pod.scheduled_s for pod in pods]),
             pod_started_s=passed([pod.started_s for pod in pods]),
             pod_ready_s=np.where(ready, passed([pod.ready_s for pod in pods]), np.nan),
-            pools=tuple(pool.pool for pool in cluster.pools),
-            pool_gpus=np.array(cluster.device_counts(), dtype=np.float64),
+            pools=pools,
+            groups=NodeGroups.of_pools(pools, np.array(cluster.device_counts(), dtype=np.float64)),
         )
 
     async def apply(self, changes: Sequence[Change], deadline_s: float) -> list[Outcome]:

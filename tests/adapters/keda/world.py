@@ -8,7 +8,7 @@ import numpy as np
 from autoscaler.adapters.keda.answers import Answers
 from autoscaler.adapters.keda.service import KedaService
 from autoscaler.config.policy.parse import load
-from autoscaler.core.model.fleet import Fleet, Obstacles, Workload, WorkloadRef
+from autoscaler.core.model.fleet import Fleet, NodeGroups, Obstacles, Workload, WorkloadRef
 from autoscaler.core.model.samples import Samples
 from autoscaler.core.model.spec import Schedule, Spec
 from autoscaler.core.model.types import Capacity, Decision, Observation, Plan, Recommender, Signal, Stage, TickInput
@@ -107,7 +107,7 @@ def tick(rows: Sequence[Row], now_s: float, view_age_s: float = 0.0) -> TickReco
         pod_started_s=none,
         pod_ready_s=none,
         pools=(),
-        pool_gpus=none,
+        groups=NodeGroups.of_pools((), none),
     )
     desired = np.array([float(row.desired) for row in rows])
     active = np.array([row.desired > 0 if row.active is None else row.active for row in rows], dtype=bool)

@@ -10,7 +10,7 @@ import pytest
 from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.kubernetes.api.client import Kube
 from autoscaler.adapters.kubernetes.events import MISSING_AFTER_S, NOTE_LIMIT_BYTES, QUEUE_LIMIT, EventRecorder
-from autoscaler.core.model.fleet import Fleet, Obstacles, PendingClass, Workload, WorkloadRef
+from autoscaler.core.model.fleet import Fleet, NodeGroups, Obstacles, PendingClass, Workload, WorkloadRef
 from autoscaler.core.model.samples import Samples
 from autoscaler.core.model.spec import Schedule
 from autoscaler.core.model.types import TickInput
@@ -49,7 +49,7 @@ def fleet_of(*workloads: Workload, other_owner: str = "") -> Fleet:
         pod_started_s=no_floats,
         pod_ready_s=no_floats,
         pools=(),
-        pool_gpus=no_floats,
+        groups=NodeGroups.of_pools((), no_floats),
     )
 
 

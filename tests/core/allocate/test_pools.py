@@ -6,9 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.core.allocate import pools
-from autoscaler.core.model.fleet import PoolOverlap
 from autoscaler.core.observe.pending import Claims
-from tests.core.world import fleet, spec
+from tests.core.world import fleet, node_groups, spec
 
 
 def shared(
@@ -118,8 +117,7 @@ def test_pools_that_overlap_share_their_gpus():
         replicas=[0, 0],
         pool=np.array([0, 1]),
         pools=fleet([1]).pools * 2,
-        pool_gpus=np.array([8.0, 4.0]),
-        pool_overlaps=(PoolOverlap((0, 1), 8.0),),
+        groups=node_groups([4.0, 4.0], [0, 1], [1]),
     )
     none, many, yes = np.zeros(2), np.full(2, np.inf), np.ones(2, dtype=bool)
     claims = Claims(many, many, many, ~yes, ~yes)

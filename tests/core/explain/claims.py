@@ -757,7 +757,7 @@ def allocation(row: Row, match: re.Match[str]) -> None:
         assert bool(headroom) == (float(after) >= row.decision.base_replicas[row.row])
         assert (grows or "") == fleet.pools[own].grows
     if together := names.removeprefix("GPUs shared by ") if names.startswith("GPUs shared by ") else "":
-        sizes = [joint.gpus for joint in fleet.pool_overlaps if own in joint.pools]
+        sizes = [joint.gpus for joint in fleet.groups.overlaps if own in joint.pools]
         assert float(gpus) in sizes
         assert "(" not in together or fleet.pools[own].nodes in together
     else:

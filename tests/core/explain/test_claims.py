@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from autoscaler.config.policy.compile import spec_row
 from autoscaler.config.policy.parse import load, shipped
 from autoscaler.core.explain.sentence import explain
-from autoscaler.core.model.fleet import HpaLimits, Obstacles, PendingClass, Pool, PoolOverlap
+from autoscaler.core.model.fleet import HpaLimits, Obstacles, PendingClass, Pool
 from autoscaler.core.model.spec import Schedule, Spec
 from autoscaler.core.model.types import Signal
 from autoscaler.core.model.variants import Variants
@@ -29,7 +29,7 @@ from tests.core.explain import claims
 from tests.core.explain.stories import CASES, NAN, ExplainedServing, ExplainedStory, played
 from tests.core.recordings import series
 from tests.core.serving import LEARNED
-from tests.core.world import fleet, spec
+from tests.core.world import fleet, node_groups, spec
 
 
 class Sentences:
@@ -184,8 +184,10 @@ class Worlds:
                 Pool("nvidia.com/gpu", "H100", "team=a"),
                 Pool("nvidia.com/gpu", "H100", "team=b", "karpenter.sh/x"),
             ),
-            pool_gpus=np.array([self.some(NAN, 2.0, 5.0), self.some(NAN, 3.0, 6.0)]),
-            pool_overlaps=self.some((), (PoolOverlap((0, 1), 6.0),)),
+            groups=node_groups(
+                [self.some(NAN, 2.0, 5.0), self.some(NAN, 3.0, 6.0), 2.0],
+                *self.some(([0], [1]), ([0, 2], [1, 2]), ([0], [0, 1])),
+            ),
             obstacles=Obstacles(
                 listed=np.array(self.each(True, False)),
                 creation_failed=np.array(self.each(False, True)),

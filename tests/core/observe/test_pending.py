@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autoscaler.core.model.fleet import Obstacles, PendingClass, Pool, PoolOverlap
+from autoscaler.core.model.fleet import NodeGroups, Obstacles, PendingClass, Pool
 from autoscaler.core.model.types import Stage
 from autoscaler.core.model.variants import Variants
 from autoscaler.core.observe import pending
 from tests.core.explain.stories import ExplainedStory
-from tests.core.world import Story, fleet, spec
+from tests.core.world import Story, fleet, node_groups, spec
 
 NAN = np.nan
 RANKS = {"priority": [900.0, 100.0], "down_stabilization_s": 10.0}
@@ -63,13 +63,12 @@ def test_sentence_names_overlapping_pools_when_they_are_short():
         [2, 2],
         pool=np.array([0, 1]),
         pools=pools,
-        pool_gpus=np.array([8.0, 8.0]),
-        pool_overlaps=(PoolOverlap((0, 1), 8.0),),
+        groups=node_groups([8.0], [0], [0]),
     )
     story = ExplainedStory(spec(2))
     story.watch(cluster, 60, **loads(cluster, 30, 30))
     assert "the pool of 8 GPUs shared by H100 (team=a) and H100 (team=b) allocates 4 of 6" in story.explain(0).sentence
-    alone = replace(cluster, pool_gpus=np.array([3.0, 8.0]), pool_overlaps=(PoolOverlap((0, 1), 11.0),))
+    alone = replace(cluster, groups=NodeGroups.of_pools(pools, np.array([3.0, 8.0])))
     story.watch(alone, 60, **loads(cluster, 30, 30))
     assert "the pool of 3 H100 (team=a) allocates 3 of 6" in story.explain(0).sentence
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
+
+import numpy as np
 
 from autoscaler.adapters.kubernetes.inventory.fit import admits, count_fitting
 from autoscaler.adapters.kubernetes.inventory.groups import PRODUCT_LIMIT, GroupKey, group_nodes
 from autoscaler.adapters.kubernetes.inventory.nodes import Node
 from autoscaler.adapters.kubernetes.pods.needs import Needs
 from autoscaler.adapters.kubernetes.pods.template import Facts
-from autoscaler.core.model.fleet import Pool, PoolOverlap
+from autoscaler.core.model.fleet import NodeGroup, NodeGroups, Pool
 
 GROWING_LABELS = (  # of node pools that a cluster autoscaler may enlarge; whether it does is not known
     "cloud.google.com/gke-nodepool",
@@ -27,11 +29,16 @@ class Layout(NamedTuple):
 
     rows: list[int]  # [W], pool of each workload; -1: unknown
     pools: tuple[Pool, ...]
-    gpus: list[float]  # by pool; NaN: no limit is known
+    groups: NodeGroups  # of these pools
     fits: list[float]  # [W], replicas that fit on its nodes; infinity: no limit is known
-    joint: tuple[PoolOverlap, ...]
     admitted: list[frozenset[int] | None]  # [W], node groups that admit it; None: all with its resource
     group_of: Mapping[str, int]  # node group by node
+
+    @property
+    def gpus(self) -> list[float]:
+        """Return the devices of each pool; NaN: no limit is known."""
+        sizes: list[float] = self.groups.pool_gpus.tolist()
+        return sizes
 
 
 def lay_out_pools(nodes: Mapping[str, Node], workloads: Sequence[Facts]) -> Layout:
@@ -47,31 +54,30 @@ def lay_out_pools(nodes: Mapping[str, Node], workloads: Sequence[Facts]) -> Layo
     offered = list(groups)
     found: dict[tuple[str, tuple[str, str] | None, Needs], tuple[Pool, frozenset[int], float]] = {}
     places: dict[tuple[Pool, frozenset[int]], int] = {}
-    layout = Layout([], (), [], [], (), [], group_of)
+    rows: list[int] = []
+    fitting: list[float] = []
+    admitting: list[frozenset[int] | None] = []
     for facts in workloads:
         if not facts.resource:
-            layout.rows.append(-1)
-            layout.fits.append(math.inf)
-            layout.admitted.append(None)
+            rows.append(-1)
+            fitting.append(math.inf)
+            admitting.append(None)
             continue
         key = facts.resource, facts.product, facts.needs
         if key not in found:
             found[key] = _find_pool(groups, *key)
         pool, admitted, fits = found[key]
-        layout.rows.append(places.setdefault((pool, admitted), len(places)))
-        layout.fits.append(fits)
+        rows.append(places.setdefault((pool, admitted), len(places)))
+        fitting.append(fits)
         others = {place for place, group in enumerate(offered) if group.devices_of(facts.resource)} - admitted
-        layout.admitted.append(admitted if admitted and others else None)
+        admitting.append(admitted if admitted and others else None)
     sets = list(places)
-    sizes = _sizes(sets, groups)
-    return layout._replace(
-        pools=tuple(
-            pool if math.isnan(size) else pool._replace(grows=_growing_label(nodes, group_of, admitted))
-            for (pool, admitted), size in zip(sets, sizes, strict=True)
-        ),
-        gpus=sizes,
-        joint=_find_joints(sets, groups),
+    node_groups = _node_groups(sets, groups)
+    pools = tuple(
+        pool if math.isnan(size) else pool._replace(grows=_growing_label(nodes, group_of, admitted))
+        for (pool, admitted), size in zip(sets, node_groups.pool_gpus.tolist(), strict=True)
     )
+    return Layout(rows, pools, node_groups, fitting, admitting, group_of)
 
 
 def _find_pool(
@@ -98,61 +104,38 @@ def _find_pool(
     return pool, frozenset(admitted), fits
 
 
-def _sizes(sets: Sequence[tuple[Pool, frozenset[int]]], groups: Mapping[GroupKey, int]) -> list[float]:
-    """Return the devices of each pool; NaN: no limit is known."""
-    nodes = list(groups.items())
+def _node_groups(sets: Sequence[tuple[Pool, frozenset[int]]], groups: Mapping[GroupKey, int]) -> NodeGroups:
+    """Return the devices of the node groups, and the groups of each pool."""
+    keys = list(groups)
     mixed = {  # groups, by resource, that a workload without a product may use beside others
         (pool.resource, place)
         for pool, admitted in sets
-        if len({nodes[place][0].product for place in admitted}) > 1
+        if len({keys[each].product for each in admitted}) > 1
         for place in admitted
     }
-    return [
-        math.nan
-        if not admitted or any((pool.resource, place) in mixed or nodes[place][0].provisioned for place in admitted)
-        else float(sum(nodes[place][0].devices_of(pool.resource) * nodes[place][1] for place in admitted))
-        for pool, admitted in sets
+    rows = [
+        (NodeGroup(resource, key.product), place, float(devices * nodes), key.provisioned)
+        for place, (key, nodes) in enumerate(groups.items())
+        for resource, devices in key.devices
     ]
-
-
-def _find_joints(
-    sets: Sequence[tuple[Pool, frozenset[int]]], groups: Mapping[GroupKey, int]
-) -> tuple[PoolOverlap, ...]:
-    """Return the pools that overlap and whose sizes are known."""
-    sizes, nodes = _sizes(sets, groups), list(groups.items())
-    joints: list[PoolOverlap] = []
-    for resource in {pool.resource for pool, _ in sets}:
-        shared = [
-            place for place, (pool, _) in enumerate(sets) if pool.resource == resource and not math.isnan(sizes[place])
-        ]
-        devices = {place: float(group.devices_of(resource) * count) for place, (group, count) in enumerate(nodes)}
-        overlaps = find_joints([sets[place][1] for place in shared], devices)
-        joints += (PoolOverlap(tuple(shared[pool] for pool in joint.pools), joint.gpus) for joint in overlaps)
-    return tuple(joints)
-
-
-def find_joints(sets: Sequence[frozenset[int]], sizes: Mapping[int, float]) -> list[PoolOverlap]:
-    """Return the pools that have node groups in common, and their size together; the smallest first.
-
-    sets: the node groups of each pool. sizes: devices by node group. A pool inside another one uses the larger pool's
-    nodes. Pools that overlap otherwise form one joint pool with all pools that are linked by overlaps.
-    """
-    groups_of: dict[tuple[int, ...], frozenset[int]] = {}
-
-    def add(members: Iterable[int]) -> None:
-        pools = tuple(sorted(set(members)))
-        if len(pools) > 1:
-            groups_of[pools] = frozenset().union(*(sets[pool] for pool in pools))
-
-    linked: list[set[int]] = []
-    for pool, own in enumerate(sets):
-        add(other for other, groups in enumerate(sets) if groups and groups <= own)
-        overlapping = [each for each in linked if any(sets[other] & own for other in each)]
-        linked = [each for each in linked if each not in overlapping] + [{pool}.union(*overlapping)]
-    for each in linked:
-        add(each)
-    joints = (PoolOverlap(pools, sum(sizes[group] for group in groups)) for pools, groups in groups_of.items())
-    return sorted(joints, key=lambda joint: (len(groups_of[joint.pools]), joint.pools))
+    none = np.zeros(len(rows))
+    return NodeGroups(
+        groups=tuple(group for group, *_ in rows),
+        allocatable=np.array(
+            [math.nan if (group.resource, place) in mixed else devices for group, place, devices, _ in rows]
+        ),
+        used_by_others=none,
+        used=np.full(len(rows), math.nan),
+        can_add=np.array([math.inf if provisioned else 0.0 for *_, provisioned in rows]),
+        closed=none.astype(bool),
+        admitted=np.array(
+            [
+                [group.resource == pool.resource and place in admitted for group, place, *_ in rows]
+                for pool, admitted in sets
+            ],
+            dtype=bool,
+        ).reshape(len(sets), len(rows)),
+    )
 
 
 def describe(needs: Needs) -> str:

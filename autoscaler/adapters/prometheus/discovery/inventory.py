@@ -14,7 +14,7 @@ import numpy as np
 
 from autoscaler.adapters.prometheus.discovery.kube_state import Controllers, Name, PodFacts
 from autoscaler.adapters.prometheus.owners import leader_worker_set_of, leaders_of, model_workload, owner_of
-from autoscaler.core.model.fleet import Fleet, Obstacles, Pod, Pool, Workload, WorkloadRef
+from autoscaler.core.model.fleet import Fleet, NodeGroups, Obstacles, Pod, Pool, Workload, WorkloadRef
 
 FORGET_S = 3600.0  # a workload without any sign for this long is forgotten
 MISSED_S = 300.0  # a pod missing from incomplete passes is kept this long
@@ -143,7 +143,7 @@ class Inventory:
                 dtype=np.float64,
             ),
             pools=tuple(self._pools),
-            pool_gpus=np.full(len(self._pools), np.nan),
+            groups=NodeGroups.of_pools(tuple(self._pools), np.full(len(self._pools), np.nan)),
         )
 
     def _ref(self, name: Name, model: str, result: DiscoveryResult) -> WorkloadRef:

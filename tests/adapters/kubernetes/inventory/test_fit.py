@@ -11,7 +11,6 @@ from autoscaler.adapters.kubernetes.api.objects import LeaderWorkerSet, PodSpec
 from autoscaler.adapters.kubernetes.inventory.fit import admits, count_fitting
 from autoscaler.adapters.kubernetes.inventory.groups import GroupKey
 from autoscaler.adapters.kubernetes.inventory.nodes import Taint
-from autoscaler.adapters.kubernetes.inventory.pools import find_joints
 from autoscaler.adapters.kubernetes.pods.needs import Expression, Needs, Toleration
 from autoscaler.adapters.kubernetes.pods.template import read_template
 from autoscaler.adapters.kubernetes.workloads.targets import read_leader_worker_set
@@ -139,21 +138,6 @@ def test_pods_of_a_group_may_use_several_nodes():
     assert count_fitting({group(gpus=8): 9}, four_of_eight) == 2
     assert count_fitting({group(gpus=4): 9}, four_of_eight) == 0
     assert count_fitting({group(gpus=8): 9}, Needs(GPU)) == math.inf
-
-
-@given(st.lists(st.frozensets(st.integers(0, 4), min_size=1), min_size=1, max_size=5))
-def test_only_overlapping_pools_are_joined(sets):
-    found = find_joints(sets, {place: 2.0**place for place in range(5)})
-    for joint in found:
-        held = frozenset().union(*(sets[pool] for pool in joint.pools))
-        assert joint.gpus == sum(2.0**place for place in held)
-        assert len(joint.pools) > 1
-    for one, first in enumerate(sets):
-        for other, second in enumerate(sets):
-            if one != other:
-                together = any({one, other} <= set(joint.pools) for joint in found)
-                assert together or not first & second
-    assert len({joint.pools for joint in found}) == len(found)
 
 
 def template(**spec) -> PodSpec:

@@ -45,18 +45,16 @@ def test_devices_are_summed_by_resource_and_product():
         ({PRODUCT: "L4"}, {GPU: "2"}),
         ({PRODUCT: "H100-MIG"}, {MIG: "2"}),
     )
-    rows, pools, gpus, *_ = lay_out(
-        store, [facts(product=(PRODUCT, "H100")), facts(MIG), facts(product=(PRODUCT, "L4"))]
-    )
-    assert rows == [0, 1, 2]
-    assert pools == (Pool(GPU, "H100"), Pool(MIG, "H100-MIG"), Pool(GPU, "L4"))
-    assert gpus == [12.0, 2.0, 2.0]
+    layout = lay_out(store, [facts(product=(PRODUCT, "H100")), facts(MIG), facts(product=(PRODUCT, "L4"))])
+    assert layout.rows == [0, 1, 2]
+    assert layout.pools == (Pool(GPU, "H100"), Pool(MIG, "H100-MIG"), Pool(GPU, "L4"))
+    assert layout.gpus == [12.0, 2.0, 2.0]
 
 
 def test_template_without_product_has_the_only_product():
-    rows, pools, gpus, *_ = lay_out(nodes(({PRODUCT: "H100"}, {GPU: "8"})), [facts(), facts(product=(PRODUCT, "H100"))])
-    assert rows == [0, 0]
-    assert (pools, gpus) == ((Pool(GPU, "H100"),), [8.0])
+    layout = lay_out(nodes(({PRODUCT: "H100"}, {GPU: "8"})), [facts(), facts(product=(PRODUCT, "H100"))])
+    assert layout.rows == [0, 0]
+    assert (layout.pools, layout.gpus) == ((Pool(GPU, "H100"),), [8.0])
 
 
 @pytest.mark.parametrize(
@@ -70,40 +68,40 @@ def test_template_without_product_has_the_only_product():
 )
 def test_devices_of_every_vendor_form_a_pool(resource: str, label: str):
     labels = {label: "X"} if label else {}
-    rows, pools, gpus, *_ = lay_out(nodes((labels, {resource: "4", "example.com/nic": "2"})), [facts(resource)])
-    assert (rows, pools, gpus) == ([0], (Pool(resource, "X" if label else ""),), [4.0])
+    layout = lay_out(nodes((labels, {resource: "4", "example.com/nic": "2"})), [facts(resource)])
+    assert (layout.rows, layout.pools, layout.gpus) == ([0], (Pool(resource, "X" if label else ""),), [4.0])
 
 
 def test_nodes_without_product_form_one_pool():
-    rows, pools, gpus, *_ = lay_out(nodes(({}, {GPU: "8"}), ({}, {GPU: "4"})), [facts()])
-    assert (rows, pools, gpus) == ([0], (Pool(GPU, ""),), [12.0])
+    layout = lay_out(nodes(({}, {GPU: "8"}), ({}, {GPU: "4"})), [facts()])
+    assert (layout.rows, layout.pools, layout.gpus) == ([0], (Pool(GPU, ""),), [12.0])
 
 
 def test_pools_have_no_limit_when_a_template_fits_several():
     store = nodes(({PRODUCT: "H100"}, {GPU: "8"}), ({PRODUCT: "L4"}, {GPU: "2"}))
-    _, pools, gpus, *_ = lay_out(store, [facts(), facts(product=(PRODUCT, "H100"))])
-    assert pools == (Pool(GPU, ""), Pool(GPU, "H100"))
-    assert all(math.isnan(count) for count in gpus)
+    layout = lay_out(store, [facts(), facts(product=(PRODUCT, "H100"))])
+    assert layout.pools == (Pool(GPU, ""), Pool(GPU, "H100"))
+    assert all(math.isnan(count) for count in layout.gpus)
 
 
 def test_two_labels_of_one_product_form_one_pool():
     store = nodes(({PRODUCT: "NVIDIA-L4", GKE: "nvidia-l4"}, {GPU: "2"}))
-    rows, pools, *_ = lay_out(store, [facts(product=(GKE, "nvidia-l4")), facts(product=(PRODUCT, "NVIDIA-L4"))])
-    assert rows == [0, 0]
-    assert pools == (Pool(GPU, "NVIDIA-L4"),)
+    layout = lay_out(store, [facts(product=(GKE, "nvidia-l4")), facts(product=(PRODUCT, "NVIDIA-L4"))])
+    assert layout.rows == [0, 0]
+    assert layout.pools == (Pool(GPU, "NVIDIA-L4"),)
 
 
 def test_nodes_created_on_demand_are_no_limit():
     karpenter = {PRODUCT: "H100", "karpenter.sh/nodepool": "gpu"}
-    _, _, gpus, *_ = lay_out(nodes((karpenter, {GPU: "8"}), ({PRODUCT: "H100"}, {GPU: "8"})), [facts()])
-    assert math.isnan(gpus[0])
+    layout = lay_out(nodes((karpenter, {GPU: "8"}), ({PRODUCT: "H100"}, {GPU: "8"})), [facts()])
+    assert math.isnan(layout.gpus[0])
 
 
 def test_pool_without_nodes_has_no_limit():
-    rows, pools, gpus, *_ = lay_out(nodes(), [facts(product=(PRODUCT, "B200")), NO_FACTS])
-    assert rows == [0, -1]
-    assert pools == (Pool(GPU, "B200"),)
-    assert math.isnan(gpus[0])
+    layout = lay_out(nodes(), [facts(product=(PRODUCT, "B200")), NO_FACTS])
+    assert layout.rows == [0, -1]
+    assert layout.pools == (Pool(GPU, "B200"),)
+    assert math.isnan(layout.gpus[0])
 
 
 def test_pool_shrinks_when_a_node_is_deleted():
@@ -111,7 +109,7 @@ def test_pool_shrinks_when_a_node_is_deleted():
     version = store.update()
     store.remove("", "n1")
     assert store.update() > version
-    assert lay_out(store, [facts()])[2] == [8.0]
+    assert lay_out(store, [facts()]).gpus == [8.0]
 
 
 @pytest.mark.parametrize(
@@ -130,12 +128,12 @@ def test_pool_shrinks_late_and_grows_at_once(labels, status):
     version = store.update()
     clock.time_s += SHRINK_DELAY_S - 1
     store.put(node("n1", labels, **status))  # a heartbeat does not restart the delay
-    assert (store.update(), lay_out(store, [facts()])[2]) == (version, [16.0])
+    assert (store.update(), lay_out(store, [facts()]).gpus) == (version, [16.0])
     clock.time_s += 1
     assert store.update() > version
-    assert lay_out(store, [facts()])[2] == [8.0 + int(status["allocatable"].get(GPU, "0"))]
+    assert lay_out(store, [facts()]).gpus == [8.0 + int(status["allocatable"].get(GPU, "0"))]
     store.put(node("n1", {PRODUCT: "H100"}, allocatable={GPU: "8"}))
-    assert lay_out(store, [facts()])[2] == [16.0]
+    assert lay_out(store, [facts()]).gpus == [16.0]
 
 
 def test_pool_stays_when_a_node_recovers_in_time():
@@ -146,7 +144,7 @@ def test_pool_stays_when_a_node_recovers_in_time():
     store.put(node("n0", {PRODUCT: "H100"}, allocatable={GPU: "8"}))
     clock.time_s += SHRINK_DELAY_S
     store.update()
-    assert lay_out(store, [facts()])[2] == [8.0]
+    assert lay_out(store, [facts()]).gpus == [8.0]
 
 
 def test_deleted_node_stays_deleted_after_the_delay():
@@ -156,7 +154,7 @@ def test_deleted_node_stays_deleted_after_the_delay():
     store.remove("", "n0")
     clock.time_s += SHRINK_DELAY_S
     store.update()
-    assert lay_out(store, [facts()])[2] == [8.0]
+    assert lay_out(store, [facts()]).gpus == [8.0]
 
 
 def test_last_offer_counts_when_a_node_shrinks_twice():
@@ -166,17 +164,17 @@ def test_last_offer_counts_when_a_node_shrinks_twice():
         store.put(node("n0", {}, allocatable={GPU: left}))
     clock.time_s += SHRINK_DELAY_S
     store.update()
-    assert lay_out(store, [facts()])[2] == [2.0]
+    assert lay_out(store, [facts()]).gpus == [2.0]
 
 
 def test_new_node_counts_its_capacity_until_the_delay():
     clock = ManualClock()
     store = NodeStore(clock)
     store.put(node("n0", {PRODUCT: "H100"}, allocatable={GPU: "2"}, capacity={GPU: "8"}))
-    assert lay_out(store, [facts()])[2] == [8.0]
+    assert lay_out(store, [facts()]).gpus == [8.0]
     clock.time_s += SHRINK_DELAY_S
     store.update()
-    assert lay_out(store, [facts()])[2] == [2.0]
+    assert lay_out(store, [facts()]).gpus == [2.0]
 
 
 TEAMS = (({PRODUCT: "L4", "team": "a"}, {GPU: "4"}), ({PRODUCT: "L4", "team": "b"}, {GPU: "8"}))
@@ -191,13 +189,13 @@ def test_node_pools_of_one_product_are_separate_pools():
     layout = lay_out(nodes(*TEAMS), [placed_facts(selector=(("team", name),)) for name in "ab"])
     assert layout.rows == [0, 1]
     assert layout.pools == (Pool(GPU, "L4", "team=a"), Pool(GPU, "L4", "team=b"))
-    assert (layout.gpus, layout.fits, layout.joint) == ([4.0, 8.0], [4.0, 8.0], ())
+    assert (layout.gpus, layout.fits, layout.groups.overlaps) == ([4.0, 8.0], [4.0, 8.0], [])
 
 
 def test_pool_inside_another_is_joined_with_it():
     layout = lay_out(nodes(*TEAMS), [placed_facts(), placed_facts(selector=(("team", "a"),))])
     assert (layout.gpus, layout.fits) == ([12.0, 4.0], [12.0, 4.0])
-    assert layout.joint == (PoolOverlap((0, 1), 12.0),)
+    assert layout.groups.overlaps == [PoolOverlap((0, 1), 12.0)]
 
 
 def test_pool_has_no_limit_when_a_replica_fits_no_node():
