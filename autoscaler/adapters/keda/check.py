@@ -40,6 +40,7 @@ def check_scaled_object(document: Document, book: PolicyBook) -> Iterator[Findin
     for fault in so.faults(document.value, ours, book):
         finding = document.finding(fault.place, fault.problem, fault.allowed)
         yield finding if fault.shows else replace(finding, value="")
+    yield from _check_target(document)
     yield from _check_keys(document)
     yield from _check_trigger(document, ours[0])
     yield from _check_others(document, ours)
@@ -64,6 +65,18 @@ def _is_ours(trigger: object) -> bool:
 
 def _is_key_of_ours(key: str) -> bool:
     return ("." in key and key in OVERRIDES) or bool(get_close_matches(key[:100], [POLICY], cutoff=0.8))
+
+
+def _check_target(document: Document) -> Iterator[Finding]:
+    """Warn about a custom kind that is not known: the cluster and a setting decide whether it is scaled."""
+    place: Loc = ("spec", "scaleTargetRef")
+    kind, api_version = (at(document.value, *place, key) for key in ("kind", "apiVersion"))
+    if so.is_other_kind(kind, api_version):
+        group = str(api_version).partition("/")[0]
+        problem = "not a known kind, so it is scaled only if the daemon's --target-kind names it"
+        yield document.warning(
+            (*place, "kind"), problem, f"--target-kind=<plural>.{group}, or one of {one_of(so.TARGETS)}"
+        )
 
 
 def _check_keys(document: Document) -> Iterator[Finding]:

@@ -14,6 +14,7 @@ import structlog
 
 from autoscaler.adapters.kubernetes.api import objects
 from autoscaler.adapters.kubernetes.api.client import Kube
+from autoscaler.adapters.kubernetes.api.discovery import ServedKind
 from autoscaler.adapters.kubernetes.api.reflector import Resource, Store, WatchTimes
 from autoscaler.adapters.kubernetes.api.text import join_problems
 from autoscaler.adapters.kubernetes.autoscalers.by_target import TargetKey
@@ -34,14 +35,9 @@ from autoscaler.adapters.kubernetes.manual_overrides import OverrideTracker
 from autoscaler.adapters.kubernetes.own_writes import OwnWrites
 from autoscaler.adapters.kubernetes.pods.store import PodRows, PodStore
 from autoscaler.adapters.kubernetes.pods.template import add_tolerations
+from autoscaler.adapters.kubernetes.workloads.kinds import TargetKinds
 from autoscaler.adapters.kubernetes.workloads.store import ReplicaSetStore, TargetKindStore, TargetStore
-from autoscaler.adapters.kubernetes.workloads.targets import (
-    DEPLOYMENT,
-    KINDS,
-    LEADER_WORKER_SET,
-    STATEFUL_SET,
-    Target,
-)
+from autoscaler.adapters.kubernetes.workloads.targets import DEPLOYMENT, LEADER_WORKER_SET, STATEFUL_SET, Target
 from autoscaler.config.annotations import PREFIX
 from autoscaler.config.policy.compile import NO_POLICY
 from autoscaler.config.settings import Mode
@@ -51,7 +47,7 @@ from autoscaler.ports import Clock, Leadership, ScaledObject, Wakeup
 
 log = structlog.get_logger(__name__)
 
-_ANNOTATED = f"the annotation {PREFIX}policy on a Deployment, StatefulSet or LeaderWorkerSet"
+_ANNOTATED = f"the annotation {PREFIX}policy on a Deployment, StatefulSet or another scale target"
 NEEDED = {
     Mode.DIRECT: _ANNOTATED,
     Mode.DRY_RUN: _ANNOTATED,
@@ -107,8 +103,11 @@ class KubeFleet:
         heartbeat_s: float = HEARTBEAT_S,
         wakeup: Wakeup | None = None,
         leadership: Leadership | None = None,
+        target_kinds: Sequence[str] = (),
     ) -> None:
-        """`writes` and `leadership` are those of the actuator; `wakeup` is set when the cluster is first known."""
+        """target_kinds: custom kinds that may be scaled ("rollouts.argoproj.io"); (): all that are known.
+
+        `writes` and `leadership` are those of the actuator; `wakeup` is set when the cluster is first known."""
         self._mode = mode
         self._writes = writes = writes or OwnWrites(clock)
         self._pods = PodStore(clock)
@@ -117,8 +116,19 @@ class KubeFleet:
         self._hpas = HpaStore()
         self._scaled_objects = ScaledObjectStore(self._hpas)
         self._targets = TargetStore(self._pods, self.manual_overrides, writes, self._find_autoscaler)
+        self.kinds = TargetKinds(target_kinds)
         on_sync = wakeup.set if wakeup is not None else None
-        self._watch = ClusterWatch(kube, clock, self._stores(), namespaces, times, heartbeat_s, on_sync)
+        self._watch = ClusterWatch(
+            kube,
+            clock,
+            self._stores(),
+            namespaces,
+            times,
+            heartbeat_s,
+            on_sync,
+            self.kinds.preferred,
+            self._open_kind,
+        )
         self._problems: dict[WorkloadRef, str] = {}
         self._obstructed: dict[WorkloadRef, str] = {}  # as of the last fleet
         self._workload_rows: _WorkloadRows | None = None
@@ -166,7 +176,7 @@ class KubeFleet:
     def scaled_object(self, namespace: str, name: str) -> ScaledObject | None:
         """Return a ScaledObject with an external trigger. Raises Unavailable until the first sync."""
         self._watch.require_sync()
-        return self._scaled_objects.get(namespace, name)
+        return self._scaled_objects.get(namespace, name, self._find_ref)
 
     def problems(self) -> dict[WorkloadRef, str]:
         """Return what is wrong with the declarations of workloads, as of the last `fleet()`."""
@@ -183,20 +193,20 @@ class KubeFleet:
         layout = self._workload_rows.layout
         return [_pool_limit(pool, size) for pool, size in zip(layout.pools, layout.gpus, strict=True) if pool.grows]
 
+    def unlisted_kinds(self) -> dict[str, str]:
+        """Return why objects of custom kinds that the API server serves cannot be listed, by resource."""
+        return self._watch.unlisted()
+
     def watch_problems(self) -> list[str]:
         """Return why watches do not work now, one line each."""
         return self._watch.problems()
 
     def _stores(self) -> list[tuple[Resource[Any], Store[Any]]]:
         """Return the kinds to watch. A kind that the mode does not need is not watched, and needs no permission."""
-        apps, keda = DEPLOYMENT.root, "/apis/keda.sh/v1alpha1"
+        apps, keda = "/apis/apps/v1", "/apis/keda.sh/v1alpha1"
         stores: list[tuple[Resource[Any], Store[Any]]] = [
             (Resource(apps, "deployments", objects.Target), TargetKindStore(self._targets, DEPLOYMENT)),
             (Resource(apps, "statefulsets", objects.Target), TargetKindStore(self._targets, STATEFUL_SET)),
-            (
-                Resource(LEADER_WORKER_SET.root, LEADER_WORKER_SET.plural, objects.LeaderWorkerSet, optional=True),
-                TargetKindStore(self._targets, LEADER_WORKER_SET),
-            ),
             (Resource(apps, "replicasets", objects.Object, metadata_only=True), ReplicaSetStore(self._targets)),
             (Resource("/api/v1", "pods", objects.Pod), self._pods),
             (Resource("/api/v1", "nodes", objects.Node, namespaced=False, optional=True), self._nodes),
@@ -212,12 +222,23 @@ class KubeFleet:
             ]
         return stores
 
+    def _open_kind(self, served: ServedKind) -> tuple[Resource[Any], TargetKindStore]:
+        """Return the watch of a custom kind and its store. Of a kind that cannot be scaled only metadata are read."""
+        row, refusal = self.kinds.serve(served)
+        kind: type[objects.Object] = objects.LeaderWorkerSet if row is LEADER_WORKER_SET else objects.CustomTarget
+        if refusal:
+            kind = objects.AnnotatedObject
+        root = f"/apis/{row.group}/{served.version}"
+        resource = Resource(root, row.plural, kind, optional=True, metadata_only=bool(refusal))
+        return resource, TargetKindStore(self._targets, row, refusal)
+
     def _lay_out_workloads(self) -> _WorkloadRows:
         """Return the columns of the managed workloads: the previous ones if nothing has changed."""
         versions = (
             self._targets.version,
             self._pods.unowned_version,
             self._pods.tolerations_version,
+            self._pods.facts_version,
             self._hpas.version,
             self._scaled_objects.version,
             self._nodes.update(),
@@ -227,7 +248,11 @@ class KubeFleet:
         if before is not None and versions == self._workload_versions:
             return before
         problems_before, limits_before = self._problems, self.limits()
-        managed = self._find_managed()
+        managed, known = self._find_managed(), self._targets.version
+        self._targets.select_pods([each.target_id for each in managed])
+        if self._targets.version != known:  # pods show what no template states
+            managed = self._find_managed()
+        self._note_overlaps(managed)
         self._log_problems(problems_before, len(managed))
         tolerations = self._pods.tolerations()
         layout = lay_out_pools(
@@ -247,7 +272,7 @@ class KubeFleet:
             gpus_per_replica=np.array([each.target.facts.gpus for each in managed]),
             pool=np.array(layout.rows, dtype=np.int64),
             layout=layout,
-            listed=np.ones(len(managed), dtype=bool),
+            listed=np.array([each.target.pod_selector != () for each in managed], dtype=bool),
             fits=np.array(layout.fits),
             hpa_limits=to_columns([each.limit for each in managed]),
             hpa_errors=tuple(each.limit.error for each in managed),
@@ -335,10 +360,18 @@ class KubeFleet:
         declared = target.declared
         if declared.policy is None:
             return None
-        if problem := join_problems((declared.problem, target.facts.unclear)):
+        if target.refusal:
+            self._problems[target.ref] = _refusal(target)
+            return None
+        if problem := join_problems((declared.problem, target.facts.unclear, _unselected(target))):
             self._problems[target.ref] = problem
         other_owner = "" if self._mode is Mode.DRY_RUN else self._find_other_owner(target)
         return _Managed(target_id, target, target.workload, declared.paused, other_owner)
+
+    def _find_ref(self, key: TargetKey) -> WorkloadRef | None:
+        """Return a target as the fleet names it: a ScaledObject may state another version of its kind."""
+        target = self._targets.find(key)
+        return target.ref if target is not None else None
 
     def _find_other_owner(self, target: Target) -> str:
         return (
@@ -358,6 +391,9 @@ class KubeFleet:
         ours = next((spec for spec in specs if spec.is_ours), None)
         if ours is None:
             return None
+        if target.refusal:
+            self._problems[target.ref] = _refusal(target)
+            return None
         name, declared = ours.scaled_object.name, target.declared
         hpa = self._hpas.of_scaled_object(name, target.key)
         problem = join_problems(
@@ -368,6 +404,7 @@ class KubeFleet:
                 declared.problem,
                 _ignored_overrides(target, ours),
                 target.facts.unclear,
+                _unselected(target),
             )
         )
         if problem:
@@ -385,13 +422,20 @@ class KubeFleet:
             limit_of(ours, hpa, target.replicas),
         )
 
+    def _note_overlaps(self, managed: Sequence[_Managed]) -> None:
+        """Note the problem of targets whose selectors match the same pods."""
+        for each in managed:
+            if each.target.pod_selector and (problem := self._targets.describe_overlap(each.target_id)):
+                known = self._problems.get(each.target.ref, "")
+                self._problems[each.target.ref] = join_problems((known, problem))
+
     def _note_missing_targets(self) -> None:
         """Note the problem of ScaledObjects whose target does not exist."""
         present = {target.key for target in self._targets.targets.values()}
         for spec in self._scaled_objects.all():
             if spec.is_ours and spec.target not in present:
                 ref = spec.scaled_object.target
-                absent = "the target does not exist" if spec.target.kind in KINDS else ""  # others are not watched
+                absent = self.kinds.describe_absence(ref, spec.target, self._watch.unlisted())
                 known = self._problems.get(ref, "")  # several ScaledObjects may name one target
                 self._problems[ref] = join_problems((known, _scaled_object_problem(spec), absent))
 
@@ -401,6 +445,17 @@ def _pool_limit(pool: Pool, size: float) -> str:
     name = " ".join(part for part in (pool.product or pool.resource, pool.nodes and f"({pool.nodes})") if part)
     allowed = "for no limit, remove the permission to list nodes from the daemon's role"
     return f"{name}: the {size:g} GPUs of today's nodes are the limit, although {pool.grows} may get more; {allowed}"
+
+
+def _refusal(target: Target) -> str:
+    return f"{target.ref.kind} cannot be scaled: {target.refusal}"
+
+
+def _unselected(target: Target) -> str:
+    """Say that the controller of a target has not stated which pods belong to it."""
+    if target.pod_selector != () or not target.replicas:
+        return ""
+    return f"the status of the {target.ref.kind} has no label selector yet, so its pods are not known"
 
 
 def _scaled_object_problem(spec: ScaledObjectSpec) -> str:

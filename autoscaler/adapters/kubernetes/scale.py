@@ -14,7 +14,8 @@ import structlog
 from autoscaler.adapters.kubernetes.api.client import ApiError, Kube, object_path
 from autoscaler.adapters.kubernetes.api.text import one_line
 from autoscaler.adapters.kubernetes.own_writes import OwnWrites
-from autoscaler.adapters.kubernetes.workloads.targets import KINDS
+from autoscaler.adapters.kubernetes.workloads.kinds import TargetKinds
+from autoscaler.catalog.scale_targets import SCALED
 from autoscaler.ports import Change, ChangeStatus, Leadership, Outcome
 
 log = structlog.get_logger(__name__)
@@ -50,8 +51,16 @@ class _Scale(msgspec.Struct):
 class ScaleActuator:
     """Sets replica counts. `leadership` is checked again right before each patch."""
 
-    def __init__(self, kube: Kube, writes: OwnWrites, leadership: Leadership | None = None) -> None:
+    def __init__(
+        self,
+        kube: Kube,
+        writes: OwnWrites,
+        leadership: Leadership | None = None,
+        kinds: TargetKinds | None = None,
+    ) -> None:
+        """kinds: how custom kinds are served; None: as the table of known kinds says."""
         self._kube = kube
+        self._kinds = kinds or TargetKinds()
         self._writes = writes
         self._leadership = leadership
         self._slots = asyncio.Semaphore(CONCURRENCY)
@@ -76,13 +85,14 @@ class ScaleActuator:
         return outcomes
 
     async def _patch(self, change: Change) -> Outcome:
-        kind = KINDS.get(change.ref.kind)
-        if kind is None:
-            allowed = ", ".join(KINDS)
+        located = self._kinds.locate(change.ref)
+        if located is None:
+            allowed = ", ".join(SCALED)
             return Outcome(change, ChangeStatus.FAILED, f"{change.ref.kind} cannot be scaled; allowed: {allowed}")
         if self._leadership is not None and not self._leadership.leading:
             return Outcome(change, ChangeStatus.FAILED, "this replica is no longer the leader")
-        path = object_path(kind.root, change.ref.namespace, kind.plural, change.ref.name, "scale")
+        root, plural = located
+        path = object_path(root, change.ref.namespace, plural, change.ref.name, "scale")
         version = ""
         if change.after < change.before:
             scale = await self._read(change, path, READ_TIMEOUT_S)

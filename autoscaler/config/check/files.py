@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
 
-from autoscaler.config.check.manifests import TEMPLATES, at, check_unscaled, check_workload, mapping
+from autoscaler.config.check.manifests import at, check_unscaled, check_workload, known_kind, mapping
 from autoscaler.config.findings import Finding, PolicyError, Severity, shown
 from autoscaler.config.policy.parse import MAX_FILES, PolicyBook, assemble, is_policy_file, read_policy
 from autoscaler.config.policy.schema import API_VERSION, KIND, Policy
@@ -75,7 +75,7 @@ def check(
         kind = _kind(document)
         if kind == KIND:
             checked[kind] += 1
-        elif kind in TEMPLATES:
+        elif (row := known_kind(document.value)) is not None and not row.refusal:
             findings.extend(check_workload(document, book))
             checked[kind] += 1
         elif kind in extra:

@@ -7,27 +7,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from math import nan
-from types import MappingProxyType
 
+from autoscaler.catalog.scale_targets import BY_KIND, EACH, SCALED, Place, ScaleTarget
 from autoscaler.config.annotations import ANNOTATIONS, PREFIX, names, override_path, read
 from autoscaler.config.findings import Finding, one_of
 from autoscaler.config.policy.compile import OverrideError, override, override_value
 from autoscaler.config.policy.parse import PolicyBook
 from autoscaler.config.policy.schema import Policy
 from autoscaler.config.values import Integer
-from autoscaler.config.yaml import Document, Loc
+from autoscaler.config.yaml import Document, Loc, dotted
 
-# Places of the pod templates, by kind.
-TEMPLATES: Mapping[str, tuple[Loc, ...]] = MappingProxyType(
-    {
-        "Deployment": (("spec", "template"),),
-        "StatefulSet": (("spec", "template"),),
-        "LeaderWorkerSet": (
-            ("spec", "leaderWorkerTemplate", "leaderTemplate"),
-            ("spec", "leaderWorkerTemplate", "workerTemplate"),
-        ),
-    }
-)
 _GRACE_S = 30.0  # default of Kubernetes
 _GRACE = Integer(0, 10**9)
 _MARGIN_S = 10.0  # between the end of the drain and the kill
@@ -47,7 +36,9 @@ def check_workload(document: Document, book: PolicyBook) -> Iterator[Finding]:
     ours = _our_annotations(document)
     yield from _annotations(document, ours, book)
     yield from _misplaced(document)
-    for template in TEMPLATES[str(at(document.value, "kind"))]:
+    row = known_kind(document.value)
+    parts = row.pods if row is not None else ()
+    for template in (template for part in parts if not part.bare for template in items(document.value, part.place)):
         loc = (*template, "metadata", "annotations")
         for key in mapping(at(document.value, *loc)):
             if key.startswith(PREFIX):
@@ -59,11 +50,16 @@ def check_workload(document: Document, book: PolicyBook) -> Iterator[Finding]:
         problem = "no annotation names a policy, so only a ScaledObject could"
         yield document.warning(("metadata", "annotations"), problem, f"{PREFIX}policy as well")
         return
-    if at(document.value, "spec", "replicas") is not None:
+    count = row.replicas if row is not None else ("spec", "replicas")
+    if at(document.value, *count) is not None:
         problem = "sets the count back at every apply"
-        yield document.warning(("spec", "replicas"), problem, "no replicas in the manifest")
-    for template in TEMPLATES[str(at(document.value, "kind"))]:
-        yield from _drain(document, (*template, "spec"))
+        yield document.warning(count, problem, "no replicas in the manifest")
+    for part in parts:
+        for template in items(document.value, part.place):
+            yield from _drain(document, template if part.bare else (*template, "spec"))
+    if row is not None and (problem := impossible(row, document.value)):
+        why, _, allowed = problem.partition("; allowed: ")
+        yield document.finding(("spec",), f"cannot be scaled: {why}", allowed)
 
 
 def check_unscaled(document: Document) -> Iterator[Finding]:
@@ -74,9 +70,15 @@ def check_unscaled(document: Document) -> Iterator[Finding]:
     """
     if not _our_annotations(document) or at(document.value, "metadata", "ownerReferences"):
         return
-    kind = str(at(document.value, "kind"))
-    allowed = one_of(TEMPLATES, kind)
-    if at(document.value, "spec", "template") is not None or kind.lower() in map(str.lower, TEMPLATES):
+    kind, row = str(at(document.value, "kind")), known_kind(document.value)
+    allowed = one_of(SCALED, kind)
+    if row is not None and row.refusal:
+        why, allowed = row.why_refused
+        if row.passes_on:
+            yield document.warning(("kind",), f"is not scaled: {why}; it passes its annotations on", allowed)
+        else:
+            yield document.finding(("kind",), f"is not scaled: {why}", allowed)
+    elif at(document.value, "spec", "template") is not None or kind.lower() in map(str.lower, SCALED):
         yield document.finding(("kind",), "is not scaled", allowed)
     else:
         yield document.warning(("kind",), "is not scaled, unless it passes its annotations on to one that is", allowed)
@@ -109,6 +111,38 @@ def at(value: object, *loc: str | int) -> object:
         else:
             return None
     return value
+
+
+def known_kind(value: object) -> ScaleTarget | None:
+    """Return the row of an object's kind; None: a kind that is not known, or of another API group."""
+    row, api_version = BY_KIND.get(str(at(value, "kind"))), at(value, "apiVersion")
+    is_foreign = row is not None and isinstance(api_version, str) and api_version.rpartition("/")[0] != row.group
+    return None if is_foreign else row
+
+
+def impossible(row: ScaleTarget, value: object) -> str:
+    """Return why an object cannot be scaled by its replicas, and what is allowed; "": it can."""
+    for condition in row.conditions:
+        if at(value, *condition.place) in condition.values:
+            return condition.words
+    roles = at(value, *row.roles) if row.roles else None
+    if not isinstance(roles, list) or (len(roles) == 1 and at(roles[0], "replicas") in (None, 1)):
+        return ""
+    place = dotted(row.roles)
+    return f"{place} has several engines, which have no speed in common; allowed: one role with 1 replica"
+
+
+def items(value: object, place: Place) -> list[Loc]:
+    """Return the places that a place with "*" stands for."""
+    if EACH not in place:
+        return [place]
+    index = place.index(EACH)
+    found = at(value, *place[:index])
+    return [
+        (*place[:index], number, *rest)
+        for number in range(len(found) if isinstance(found, list) else 0)
+        for rest in items(at(found, number), place[index + 1 :])
+    ]
 
 
 def mapping(value: object) -> dict[str, object]:

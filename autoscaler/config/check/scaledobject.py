@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from autoscaler.catalog.scale_targets import BY_KIND, GROUPS, SCALED
 from autoscaler.config.check import trigger
 from autoscaler.config.check.manifests import at, mapping
 from autoscaler.config.findings import one_of, shown
@@ -22,9 +23,7 @@ PUSH, POLL = "external-push", "external"  # types of our trigger
 DEFAULT_MIN, DEFAULT_MAX, DEFAULT_COOLDOWN_S = 0, 100, 300  # defaults of KEDA
 LEAST, MOST = Integer(0, 100_000), Integer(1, 100_000)  # the maximum of an HPA is at least 1
 TOLERANCE = Quantity(10)
-TARGETS: Mapping[str, str] = MappingProxyType(
-    {"Deployment": "apps/v1", "StatefulSet": "apps/v1", "LeaderWorkerSet": "leaderworkerset.x-k8s.io/v1"}
-)
+TARGETS: Mapping[str, str] = MappingProxyType({kind: row.api_version for kind, row in SCALED.items()})
 """Kinds that can be scaled, each with its apiVersion. Other versions of the group are allowed."""
 
 MIN, MAX, IDLE = ("spec", "minReplicaCount"), ("spec", "maxReplicaCount"), ("spec", "idleReplicaCount")
@@ -97,10 +96,18 @@ def with_defaults(kind: Any, api_version: Any) -> tuple[Any, Any]:
 
 
 def is_target(kind: Any, api_version: Any) -> bool:
-    """Return whether a target of this kind and apiVersion can be scaled."""
-    if not (isinstance(kind, str) and isinstance(api_version, str)) or kind not in TARGETS:
-        return False
-    return api_version.rpartition("/")[0] == TARGETS[kind].rpartition("/")[0]
+    """Return whether a target of this kind and apiVersion is a known kind that can be scaled."""
+    return isinstance(kind, str) and kind in SCALED and _group(api_version) == SCALED[kind].group
+
+
+def is_other_kind(kind: Any, api_version: Any) -> bool:
+    """Return whether a target is of a custom kind that is not known. Only the API server can tell whether it scales."""
+    group = _group(api_version)
+    return isinstance(kind, str) and bool(kind) and "." in group and group not in GROUPS
+
+
+def _group(api_version: Any) -> str:
+    return api_version.rpartition("/")[0] if isinstance(api_version, str) else ""
 
 
 def is_set(annotations: Mapping[str, Any], name: str) -> bool:
@@ -175,7 +182,12 @@ def _target(value: object) -> Iterator[Fault]:
     place: Loc = ("spec", "scaleTargetRef")
     stated = at(value, *place, "apiVersion")
     kind, api_version = with_defaults(at(value, *place, "kind"), stated)
-    if kind not in tuple(TARGETS):
+    if is_other_kind(kind, api_version):
+        pass
+    elif isinstance(kind, str) and kind in BY_KIND and BY_KIND[kind].refusal:
+        why, allowed = BY_KIND[kind].why_refused
+        yield Fault((*place, "kind"), f"cannot be scaled: {why}", allowed)
+    elif kind not in tuple(TARGETS):
         yield Fault((*place, "kind"), "cannot be scaled", one_of(TARGETS, str(kind)))
     elif not is_target(kind, api_version):
         problem = f"has no {kind}" if api_version == stated else f"absent, which means {api_version}"

@@ -308,7 +308,7 @@ async def test_log_says_what_is_needed_when_no_workload_is_managed(kube: Kube, c
             await until(fleet, "no workload", lambda view: not view.workloads)
     expected = {
         "event": "no workload is managed",
-        "needed": "the annotation vllm-autoscaler.io/policy on a Deployment, StatefulSet or LeaderWorkerSet",
+        "needed": "the annotation vllm-autoscaler.io/policy on a Deployment, StatefulSet or another scale target",
         "namespaces": [world.namespace],
         "log_level": "warning",
     }
@@ -552,7 +552,7 @@ async def test_invalid_scaled_object_is_reported(kube: Kube, clock: SystemClock,
     assert "minReplicaCount: above maxReplicaCount, found 9; allowed: at most 2" in missing
     assert "the target does not exist" in missing
     (other,) = (problem for ref, problem in fleet.problems().items() if ref.name == "unknown")
-    assert "kind: cannot be scaled, found 'Rollout'" in other
+    assert other == "the API server does not serve rollouts.argoproj.io"
     assert "does not exist" not in other, "a kind that is not watched may well exist"
     no_policy = fleet.scaled_object(world.namespace, "no-policy")
     assert no_policy is not None

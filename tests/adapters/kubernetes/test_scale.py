@@ -13,6 +13,7 @@ from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.kubernetes.api.client import Kube
 from autoscaler.adapters.kubernetes.own_writes import OwnWrites
 from autoscaler.adapters.kubernetes.scale import WRITE_TIMEOUT_S, ScaleActuator
+from autoscaler.catalog.scale_targets import SCALED
 from autoscaler.core.model.fleet import WorkloadRef
 from autoscaler.ports import Change, ChangeStatus, Outcome
 from tests.adapters.keda.world import ManualClock
@@ -124,7 +125,7 @@ async def test_unknown_kind_is_refused_by_name(actuator: ScaleActuator):
     ref = WorkloadRef("ns", "x", "InferenceService", "serving.kserve.io/v1")
     (outcome,) = await apply(actuator, Change(ref, "uid", 1, 2, ""))
     assert outcome.status is ChangeStatus.FAILED
-    assert outcome.detail == ("InferenceService cannot be scaled; allowed: Deployment, StatefulSet, LeaderWorkerSet")
+    assert outcome.detail == (f"InferenceService cannot be scaled; allowed: {', '.join(SCALED)}")
 
 
 async def test_changes_after_the_deadline_have_failed(kube_api: KubeApi, actuator: ScaleActuator, world: World):

@@ -233,10 +233,9 @@ def test_repeated_texts_of_config_maps_are_bounded(tmp_path: Path, monkeypatch: 
 @pytest.mark.parametrize(
     ("kind", "spec", "severity"),
     [
-        ("Rollout", "template: {}", Severity.ERROR),
         ("ReplicaSet", "template: {}", Severity.ERROR),
         ("deployment", "", Severity.ERROR),
-        ("InferenceService", "predictor: {}", Severity.WARNING),
+        ("ModelSet", "predictor: {}", Severity.WARNING),
     ],
 )
 def test_annotations_on_unscaled_kinds_are_reported(tmp_path: Path, kind: str, spec: str, severity: Severity):
@@ -244,7 +243,7 @@ def test_annotations_on_unscaled_kinds_are_reported(tmp_path: Path, kind: str, s
     (finding,) = checked(tmp_path, a=text).findings
     assert (finding.line, finding.key, finding.value, finding.severity) == (2, "kind", f"'{kind}'", severity)
     assert "not scaled" in finding.problem
-    assert finding.allowed.startswith("Deployment, LeaderWorkerSet, StatefulSet")
+    assert finding.allowed.startswith("Deployment, DisaggregatedSetRoleScaler, Dynamo")
 
 
 def test_annotations_that_an_owner_handed_on_are_no_error(tmp_path: Path):

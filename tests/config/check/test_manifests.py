@@ -3,8 +3,9 @@
 import pytest
 
 from autoscaler.adapters.kubernetes.workloads.annotations import read_annotations
+from autoscaler.catalog.scale_targets import SCALED
 from autoscaler.config.annotations import ANNOTATIONS, PREFIX, SHORT_OVERRIDES, names, override_path
-from autoscaler.config.check.manifests import TEMPLATES, check_workload
+from autoscaler.config.check.manifests import check_workload
 from autoscaler.config.findings import Finding, Severity
 from autoscaler.config.policy.compile import compile_specs
 from autoscaler.config.policy.parse import load
@@ -249,7 +250,7 @@ def test_groups_of_pods_are_checked_in_leader_and_worker():
     assert [finding.line for finding in check_workload(document, BOOK)] == [5, 6]
 
 
-@pytest.mark.parametrize("kind", list(TEMPLATES))
+@pytest.mark.parametrize("kind", list(SCALED))
 @pytest.mark.parametrize("rest", ["metadata: 5", "metadata: {annotations: }", "spec: []", "metadata:", "a: b"])
 def test_a_manifest_of_the_wrong_shape_is_no_error_of_ours(kind: str, rest: str):
     (document,), _ = read_documents("m.yaml", f"kind: {kind}\n{rest}\n")

@@ -231,6 +231,20 @@ class LeaderWorkerSet(Object, frozen=True):
     status: TargetStatus = TargetStatus()
 
 
+class CustomTarget(Object, frozen=True):
+    """A scale target of any other kind. Its schema is the one installed in the cluster."""
+
+    metadata: TargetMetadata = TargetMetadata()
+    spec: Any = None
+    status: Any = None
+
+
+class AnnotatedObject(Object, frozen=True):
+    """An object of which only metadata are read."""
+
+    metadata: TargetMetadata = TargetMetadata()
+
+
 class TargetReference(Fields, frozen=True):
     api_version: str = ""
     kind: str = ""
@@ -329,13 +343,3 @@ class StatusObject(Fields, frozen=True):
     code: int = 0
     reason: str = ""
     message: str = ""
-
-
-class OwnedSpec(msgspec.Struct, frozen=True):
-    replicas: msgspec.Raw | msgspec.UnsetType = msgspec.field(default=msgspec.UNSET, name="f:replicas")
-
-
-class OwnedFields(msgspec.Struct, frozen=True):
-    """The part of a managedFields entry that tells whether it owns spec.replicas."""
-
-    spec: OwnedSpec = msgspec.field(default=OwnedSpec(), name="f:spec")

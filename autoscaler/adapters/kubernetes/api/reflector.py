@@ -95,6 +95,7 @@ class Reflector(Generic[Kind]):
         self.synced = False
         self.live = False  # the stream is open, or ended normally
         self.absent = False  # the kind is optional, and missing or forbidden
+        self.absent_reason = ""  # in the words of the API server
         self.problem = ""  # why it is not live
         self.unreadable = 0  # objects that could not be decoded, since the start
         self._kube = kube
@@ -281,7 +282,7 @@ class Reflector(Generic[Kind]):
 
     def _recover(self) -> None:
         self.live = True
-        self.absent = False
+        self.absent, self.absent_reason = False, ""
         self._refused_s = None
         if self.problem:
             log.info("watch has recovered", path=self._path)
@@ -296,6 +297,7 @@ class Reflector(Generic[Kind]):
             if not self.absent:
                 log.info("optional resource is not available", path=self._path, error=str(error))
             self.absent = self.live = True
+            self.absent_reason = str(error)
             self._sync()
             self.problem = ""
             await self._clock.sleep(self._times.absent_s * random.uniform(1.0, 1.2))

@@ -7,7 +7,7 @@ become `problem`. The answers to KEDA's calls are in `adapters.keda`.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import islice
 from typing import Any, NamedTuple
@@ -69,8 +69,12 @@ class ScaledObjectStore(AutoscalerStore[ScaledObjectSpec]):
         super().remove(namespace, name)
         self._returned.pop((namespace, name), None)
 
-    def get(self, namespace: str, name: str) -> ScaledObject | None:
+    def get(
+        self, namespace: str, name: str, find_ref: Callable[[TargetKey], WorkloadRef | None] = lambda key: None
+    ) -> ScaledObject | None:
         """Return a ScaledObject with an external trigger, and the tolerance of its HPA.
+
+        find_ref: names a target that exists; its kind may be served in another version than the ScaledObject states.
 
         The same object is returned until it changes. An API server before 1.35 drops the tolerance from the HPA, even
         if the ScaledObject states one.
@@ -80,6 +84,8 @@ class ScaledObjectStore(AutoscalerStore[ScaledObjectSpec]):
         if spec is None or not spec.has_external_trigger:
             return None
         scaled_object, hpa = spec.scaled_object, self._hpas.of_scaled_object(name, spec.target)
+        if (ref := find_ref(spec.target)) is not None and ref != scaled_object.target:
+            scaled_object = replace(scaled_object, target=ref)
         if hpa is not None:
             scaled_object = replace(scaled_object, tolerance_up=hpa.tolerance_up, tolerance_down=hpa.tolerance_down)
         if self._returned.get(key) != scaled_object:

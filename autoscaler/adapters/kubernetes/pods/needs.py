@@ -6,6 +6,7 @@ Which nodes meet them is found in `inventory.fit`.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from autoscaler.adapters.kubernetes.api.objects import PodSpec
@@ -57,14 +58,21 @@ def read_needs(spec: PodSpec, devices: float) -> Needs:
     )
 
 
-def group_needs(leader: Needs, worker: Needs, workers: int) -> Needs:
-    """Return the needs of a LeaderWorkerSet's group. Workers with GPUs decide, because most pods are workers."""
-    pods = [each for each in (leader.total, worker.total if workers else 0.0) if each != 0]
-    deciding = worker if workers and worker.total != 0 else leader
+def group_needs(leader: Needs, workers: Sequence[tuple[Needs, int]]) -> Needs:
+    """Return the needs of a group of pods. Workers with GPUs decide, because most pods are workers.
+
+    workers: with the number of pods of each, which is above 0.
+    """
+    pods = [each for each in (leader.total, *(worker.total for worker, _ in workers)) if each != 0]
+    deciding = max(
+        ((worker, count) for worker, count in workers if worker.total != 0),
+        key=lambda found: found[1],
+        default=(leader, 1),
+    )[0]
     return deciding._replace(
         largest=max(pods, default=0.0),
         smallest=min(pods, default=0.0),
-        total=leader.total + (workers * worker.total if workers else 0.0),
+        total=leader.total + sum(count * worker.total for worker, count in workers),
     )
 
 

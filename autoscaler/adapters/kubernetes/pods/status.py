@@ -6,6 +6,7 @@ Pure functions of a pod object. `offset_s` converts Unix times to the clock of t
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
@@ -14,13 +15,12 @@ import msgspec
 from autoscaler.adapters.kubernetes.api.objects import Condition, ContainerStatus, Object, Pod, Waiting
 from autoscaler.adapters.kubernetes.api.text import one_line
 from autoscaler.adapters.kubernetes.pods.template import engine_container
+from autoscaler.catalog.scale_targets import LWS_NAME, POD_GROUPS
 from autoscaler.core.model.fleet import PendingClass
 
-LWS_NAME = "leaderworkerset.sigs.k8s.io/name"
-LWS_GROUP = "leaderworkerset.sigs.k8s.io/group-index"
-LWS_WORKER = "leaderworkerset.sigs.k8s.io/worker-index"
 LWS_SIZE = "leaderworkerset.sigs.k8s.io/size"  # annotation: number of pods of the group
-LEADER = "0"
+WITHOUT_REPLICAS = ("DaemonSet", "Job", "Node")  # controllers of pods that no scale target creates
+_GROUPS = tuple((scheme, re.compile(scheme.leads), re.compile(scheme.member)) for scheme in POD_GROUPS)
 
 FINISHED = ("Succeeded", "Failed")  # phases of a pod that holds no GPU and is replaced by its owner
 WAITING = {
@@ -38,7 +38,8 @@ WAITING = {
 UNSCHEDULED = {"Unschedulable": PendingClass.UNSCHEDULABLE, "SchedulingGated": PendingClass.SCHEDULING_GATED}
 
 Key = tuple[str, str]  # namespace and name
-OwnerKey = Key  # namespace, and the uid of a ReplicaSet or StatefulSet or the name of a LeaderWorkerSet
+OwnerKey = Key  # namespace, and the uid of a controller or the name of a LeaderWorkerSet
+Group = tuple[str, ...]  # namespace, and the values of the labels that the pods of a replica have in common
 
 
 def owner_of(pod: Object) -> OwnerKey | None:
@@ -51,9 +52,18 @@ def owner_of(pod: Object) -> OwnerKey | None:
     if labels.get(LWS_NAME):
         return pod.metadata.namespace, labels[LWS_NAME]
     controller = pod.metadata.controller()
-    if controller is None or controller.kind not in ("ReplicaSet", "StatefulSet"):
+    if controller is None or controller.kind in WITHOUT_REPLICAS:
         return None
     return pod.metadata.namespace, controller.uid
+
+
+def group_of(namespace: str, labels: Mapping[str, str]) -> tuple[Group, bool] | None:
+    """Return the group of pods that serve as one replica, and whether this pod leads it; None: it serves alone."""
+    for scheme, leads, member in _GROUPS:
+        if all(labels.get(label) for label in scheme.same) and member.fullmatch(labels.get(scheme.leader, "")):
+            is_leader = leads.fullmatch(labels.get(scheme.leader, "")) is not None
+            return (namespace, *(labels[label] for label in scheme.same)), is_leader
+    return None
 
 
 def group_size(pod: Pod) -> int:

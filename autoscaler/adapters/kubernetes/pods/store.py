@@ -1,13 +1,14 @@
 """Pods as columns that change in place: a watch event updates one row, and a view copies the rows of live pods.
 
 A tick must not loop over 80,000 pods in Python. Rows are in the order in which pods were first seen, so ids ascend. The
-target of a pod is set when its owner is known; pods and owners may arrive in any order.
+target of a pod is set when its owner is known, or a selector matches its labels; pods, owners and selectors may arrive
+in any order.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import compress
 from typing import NamedTuple
 
@@ -16,17 +17,16 @@ import numpy.typing as npt
 
 from autoscaler.adapters.kubernetes.api.objects import Pod as SeenPod
 from autoscaler.adapters.kubernetes.pods.needs import CONTROL_PLANE_TAINTS, Toleration
+from autoscaler.adapters.kubernetes.pods.selector import Selector, selects
 from autoscaler.adapters.kubernetes.pods.status import (
     FINISHED,
-    LEADER,
-    LWS_GROUP,
-    LWS_NAME,
-    LWS_WORKER,
+    Group,
     Key,
     OwnerKey,
     at_s,
     blocked_by,
     engine_start,
+    group_of,
     group_size,
     is_leaving,
     latest_s,
@@ -34,7 +34,7 @@ from autoscaler.adapters.kubernetes.pods.status import (
     since_s,
     true_conditions,
 )
-from autoscaler.adapters.kubernetes.pods.template import served_names
+from autoscaler.adapters.kubernetes.pods.template import Facts, group_facts, read_template, served_names
 from autoscaler.catalog.engines import DEFAULT_PORT
 from autoscaler.core.model.fleet import PendingClass, Pod
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
@@ -43,7 +43,9 @@ from autoscaler.ports import Clock
 FIRST_ROWS = 64
 MAX_TOLERATIONS = 64  # of the pods of one owner
 
-Group = tuple[str, str, str]  # namespace, LeaderWorkerSet, index
+SETS = ("ReplicaSet", "StatefulSet")  # controllers of pods whose labels may show what serves in place of a target
+# Labels with a value of their own for each pod. No scale target selects by them.
+UNIQUE_LABELS = frozenset({"statefulset.kubernetes.io/pod-name", "apps.kubernetes.io/pod-index"})
 
 _ROW = np.dtype(
     [
@@ -89,6 +91,26 @@ class _Member(NamedTuple):
     group_size: int
 
 
+class PodQuery(NamedTuple):
+    """How the pods of a target are found by their labels."""
+
+    namespace: str
+    selector: Selector
+    pods_per_replica: int = 1
+    learns: bool = False  # its pods show what a replica needs
+
+
+class _LabelSet:
+    """The pods of a namespace that have the same labels."""
+
+    def __init__(self, namespace: str, labels: dict[str, str], facts: Facts) -> None:
+        self.namespace = namespace
+        self.labels = labels
+        self.facts = facts  # of the first of them
+        self.pods: set[Key] = set()
+        self.targets: tuple[int, ...] = ()  # those that select them; the first has them
+
+
 class Endpoint(NamedTuple):
     """The metrics endpoint of a target's pods. The fields are those of `core.model.fleet.Pod`."""
 
@@ -98,10 +120,11 @@ class Endpoint(NamedTuple):
 
 
 class PodStore:
-    """The pods of the cluster; `set_target` tells which target the pods of an owner belong to."""
+    """The pods of the cluster. `set_target` and `select` tell which target they belong to."""
 
     def __init__(self, clock: Clock) -> None:
         self.version = 0
+        self.facts_version = 0  # grows when the pods of a target without template may show something new
         self.unowned_version = 0  # grows when an owner without a target is first seen
         self.tolerations_version = 0  # grows when pods have a new toleration
         self._clock = clock
@@ -114,6 +137,9 @@ class PodStore:
         self._target: dict[OwnerKey, int] = {}
         self._labels: dict[OwnerKey, Mapping[str, str]] = {}  # of pods whose owner has no target
         self._endpoint: dict[int, Endpoint] = {}
+        self._label_sets: dict[tuple[str, frozenset[tuple[str, str]]], _LabelSet] = {}
+        self._label_set: dict[Key, _LabelSet] = {}
+        self._queries: dict[int, PodQuery] = {}  # by target id
         self._workers: dict[Group, dict[Key, _Member]] = {}
         self._leader: dict[Group, _Member] = {}
         self._group: dict[Key, Group] = {}
@@ -133,14 +159,19 @@ class PodStore:
         else:
             self._messages[key] = message
         labels = seen.metadata.labels or {}
-        group = (*owner, labels.get(LWS_GROUP, "")) if labels.get(LWS_NAME) else None
+        self._set_labels(key, labels, seen)
+        group, leads = group_of(key[0], labels) or (None, True)
         if group is not None:
             self._group[key] = group
-            if labels.get(LWS_WORKER) != LEADER:
-                self._workers.setdefault(group, {})[key] = self._read_member(key, seen)
-                self._update_group(group)
+            if not leads:
+                workers = self._workers.setdefault(group, {})
+                is_new = key not in workers
+                workers[key] = self._read_member(key, seen)
+                self._update_group(group, is_new)
                 return
-        if owner not in self._target and owner not in self._labels:
+        controller = seen.metadata.controller()
+        is_of_set = controller is not None and controller.kind in SETS
+        if is_of_set and owner not in self._target and owner not in self._labels:
             self._labels[owner] = labels
             self.unowned_version += 1
         self._set_owner(key, owner)
@@ -149,9 +180,55 @@ class PodStore:
             self._leader[group] = self._read_member(key, seen)
             self._update_group(group)
 
+    def select(self, queries: Mapping[int, PodQuery]) -> None:
+        """Set the targets whose pods are found by selectors. They have precedence over the owners of pods."""
+        if queries == self._queries:
+            return
+        before, self._queries = self._queries, dict(sorted(queries.items()))
+        changed = {
+            query.namespace
+            for target_id in queries.keys() | before.keys()
+            for query in (before.get(target_id), queries.get(target_id))
+            if query is not None and before.get(target_id) != queries.get(target_id)
+        }
+        by_namespace: dict[str, list[int]] = {}
+        for target_id, query in self._queries.items():
+            by_namespace.setdefault(query.namespace, []).append(target_id)
+        for label_set in self._label_sets.values():
+            if label_set.namespace in changed:
+                self._select(label_set, by_namespace.get(label_set.namespace, ()))
+        for group in [group for group in self._leader if group[0] in changed]:
+            self._update_group(group)
+
+    def facts(self, target_id: int) -> Facts | None:
+        """Return what the newest replica of a target shows about all of them; None: it has no pod."""
+        count = len(self._pods)
+        rows = np.flatnonzero(self._rows["alive"][:count] & (self._rows["target_id"][:count] == target_id))
+        pod = self._pods[rows[-1]] if len(rows) else None
+        if pod is None:
+            return None
+        key = pod.namespace, pod.name
+        leader, group = self._label_set[key].facts, self._group.get(key)
+        if group is None:
+            return leader
+        workers = [self._label_set[worker].facts for worker in self._workers.get(group, {})]
+        absent = self._group_size(group) - 1 - len(workers)
+        return group_facts(leader, [*((worker, 1) for worker in workers), ((workers or [leader])[0], absent)])
+
+    def overlaps(self, target_id: int) -> list[int]:
+        """Return other targets whose selectors match pods that this target's selector matches too."""
+        found = {
+            other
+            for label_set in self._label_sets.values()
+            if len(label_set.targets) > 1 and target_id in label_set.targets
+            for other in label_set.targets
+        }
+        return sorted(found - {target_id})
+
     def remove(self, namespace: str, name: str, /) -> None:
         key = namespace, name
         self._messages.pop(key, None)
+        self._forget_labels(key)
         owner = self._owner.pop(key, None)
         if owner is not None:
             self._owned[owner].discard(key)
@@ -175,6 +252,11 @@ class PodStore:
         self._labels.pop(owner, None)
         for key in self._owned.get(owner, ()):
             self._set_owner(key, owner)
+
+    def target_of(self, key: Key) -> int:
+        """Return the target of a pod, which may be a worker of a group; -1: none is known."""
+        leader = self._leader.get(self._group[key]) if key in self._group else None
+        return self._target_of(leader.key if leader is not None else key)
 
     def labels(self, owner: OwnerKey) -> Mapping[str, str]:
         """Return the labels of a pod of an owner without a target; empty: no pod is known."""
@@ -219,7 +301,8 @@ class PodStore:
         """Return the tolerations of each target's pods. An admission plugin may add some that the template lacks."""
         by_target: dict[int, frozenset[Toleration]] = {}
         for owner, tolerations in self._tolerations.items():
-            target_id = self._target.get(owner, -1)
+            pod = next(iter(self._owned.get(owner, ())), None)
+            target_id = self._target_of(pod) if pod is not None else self._target.get(owner, -1)
             by_target[target_id] = by_target.get(target_id, frozenset()) | tolerations
         return by_target
 
@@ -242,18 +325,57 @@ class PodStore:
     def _set_owner(self, key: Key, owner: OwnerKey) -> None:
         self._owner[key] = owner
         self._owned.setdefault(owner, set()).add(key)
+        self._assign(key)
+
+    def _assign(self, key: Key) -> None:
+        """Set the target of a pod's row."""
         row = self._row.get(key)
         if row is not None:
-            target_id = self._target.get(owner, -1)
+            target_id = self._target_of(key)
             self._rows["target_id"][row] = target_id
             pod = self._pods[row]
             if pod is not None and target_id in self._endpoint:
                 self._pods[row] = pod._replace(**self._endpoint[target_id]._asdict())
             self.version += 1
 
+    def _target_of(self, key: Key) -> int:
+        """Return the target that selects a pod, else that of its owner; -1: none is known."""
+        selecting = self._label_set[key].targets if key in self._label_set else ()
+        return selecting[0] if selecting else self._target.get(self._owner.get(key, key), -1)
+
+    def _set_labels(self, key: Key, labels: Mapping[str, str], seen: SeenPod) -> None:
+        same = frozenset(item for item in labels.items() if item[0] not in UNIQUE_LABELS)
+        identity = key[0], same
+        label_set = self._label_sets.get(identity)
+        if label_set is None:
+            label_set = self._label_sets[identity] = _LabelSet(key[0], dict(same), read_template(seen.spec))
+            self._select(label_set, [each for each, query in self._queries.items() if query.namespace == key[0]])
+        if self._label_set.get(key) is label_set:
+            return
+        self._forget_labels(key)
+        self._label_set[key] = label_set
+        label_set.pods.add(key)
+
+    def _forget_labels(self, key: Key) -> None:
+        label_set = self._label_set.pop(key, None)
+        if label_set is not None:
+            label_set.pods.discard(key)
+            if not label_set.pods:
+                del self._label_sets[label_set.namespace, frozenset(label_set.labels.items())]
+
+    def _select(self, label_set: _LabelSet, target_ids: Iterable[int]) -> None:
+        """Find the targets that select some pods. target_ids: of the same namespace, ascending."""
+        targets = tuple(each for each in target_ids if selects(self._queries[each].selector, label_set.labels))
+        if any(self._queries[each].learns for each in targets):
+            self.facts_version += 1
+        if targets != label_set.targets:
+            label_set.targets = targets
+            for key in label_set.pods:
+                self._assign(key)
+
     def _write(self, key: Key, seen: SeenPod, blocked: PendingClass) -> None:
         row = self._row.get(key)
-        target_id = self._target.get(self._owner[key], -1)
+        target_id = self._target_of(key)
         if row is None:
             row = self._row[key] = self._append_row()
             self._rows["target_id"][row] = target_id
@@ -323,14 +445,22 @@ class PodStore:
         self._pods = list(compress(self._pods, alive))
         self._row = {key: int(new_row[row]) for key, row in self._row.items()}
 
-    def _update_group(self, group: Group) -> None:
+    def _group_size(self, group: Group) -> int:
+        """Return the number of pods of a complete group, as its pods or the template of its target state."""
+        leader = self._leader[group]
+        query = self._queries.get(self._target_of(leader.key))
+        return max(leader.group_size, query.pods_per_replica if query is not None else 1)
+
+    def _update_group(self, group: Group, has_new_worker: bool = False) -> None:
         """Update the leader's row. A group serves only as a whole: it is as ready and as blocked as its worst pod."""
         leader = self._leader.get(group)
         row = self._row.get(leader.key) if leader is not None else None
         if leader is None or row is None:
             return
         line, workers = self._rows[row], self._workers.get(group, {}).values()
-        is_complete = len(workers) + 1 >= leader.group_size
+        if has_new_worker and int(line["target_id"]) in self._queries:
+            self.facts_version += 1
+        is_complete = len(workers) + 1 >= self._group_size(group)
         serves = leader.serves and all(worker.serves for worker in workers) and is_complete
         # A leader that is terminating stays ready: its row counts as leaving already.
         line["ready"] = serves or (bool(line["terminating"]) and not math.isnan(leader.ready_s))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from autoscaler.adapters.kubernetes.pods.command_line import (
     read_served_names,
     states_model,
 )
-from autoscaler.adapters.kubernetes.pods.needs import Needs, Toleration, read_needs
+from autoscaler.adapters.kubernetes.pods.needs import Needs, Toleration, group_needs, read_needs
 from autoscaler.catalog.accelerators import BY_CLASS, ResourceKind, resource_kind
 from autoscaler.catalog.engines import DEFAULT_ENGINE, DEFAULT_PORT, ENGINES
 from autoscaler.config.findings import shown
@@ -80,6 +80,22 @@ def read_template(spec: PodSpec) -> Facts:
         unclear=unclear,
         engine=stated.engine,
         states_port=port > 0,
+    )
+
+
+def group_facts(leader: Facts, workers: Sequence[tuple[Facts, int]]) -> Facts:
+    """Return the facts of a replica that consists of a leader and workers. workers: with the number of pods of each."""
+    present = [(worker, count) for worker, count in workers if count > 0]
+    if not present:
+        return leader
+    resources = {each.resource for each in (leader, *(worker for worker, _ in present)) if each.resource}
+    needs = group_needs(leader.needs, [(worker.needs, count) for worker, count in present])
+    return leader._replace(
+        needs=needs if len(resources) <= 1 else Needs(),
+        gpus=leader.gpus + sum(count * worker.gpus for worker, count in present),
+        resource=next(iter(resources)) if len(resources) == 1 else "",
+        product=leader.product or next((worker.product for worker, _ in present if worker.product), None),
+        unclear=leader.unclear or next((worker.unclear for worker, _ in present if worker.unclear), ""),
     )
 
 

@@ -1,14 +1,16 @@
 """Scale targets by number, and the owners of pods: pod to ReplicaSet to Deployment.
 
 Objects arrive in any order. So a target gets its number when its uid is first mentioned, by itself or by an object that
-it owns.
+it owns. The pods of custom kinds are found by label selectors, because their owners differ from kind to kind.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
 
 from autoscaler.adapters.kubernetes.api import objects
 from autoscaler.adapters.kubernetes.api.text import one_line
@@ -16,18 +18,22 @@ from autoscaler.adapters.kubernetes.autoscalers.by_target import TargetKey
 from autoscaler.adapters.kubernetes.manual_overrides import OverrideTracker
 from autoscaler.adapters.kubernetes.own_writes import OwnWrites
 from autoscaler.adapters.kubernetes.pods.status import Key
-from autoscaler.adapters.kubernetes.pods.store import Endpoint, PodStore
+from autoscaler.adapters.kubernetes.pods.store import Endpoint, PodQuery, PodStore
 from autoscaler.adapters.kubernetes.workloads.targets import (
     DEPLOYMENT,
     LEADER_WORKER_SET,
     STATEFUL_SET,
-    ScaleKind,
     Target,
     controller_name,
+    read_custom,
     read_leader_worker_set,
+    read_refused,
     read_target,
+    with_facts,
 )
+from autoscaler.catalog.scale_targets import BY_KIND, ScaleTarget
 
+MAX_CONDITIONS = 100  # of one object that are read
 PRIMARY_SUFFIX = "-primary"  # Flagger serves from a copy with this suffix, and keeps the original at zero
 
 
@@ -59,7 +65,10 @@ class TargetStore:
         self._find_autoscaler = find_autoscaler
         self._next_id = 0
         self._ids: dict[Key, int] = {}  # by namespace and uid: an owner is in the namespace of its dependents
-        self._uids: dict[tuple[str, str, str], str] = {}  # by kind, namespace, name
+        self._uids: dict[TargetKey, str] = {}
+        self._users: dict[
+            TargetKey, dict[str, str]
+        ] = {}  # by target: "Kind/name" of those that use its template, by uid
         self._replica_sets: dict[Key, tuple[str, str]] = {}  # by namespace and name: own uid, Deployment's uid
         self._replica_set_counts: Counter[Key] = Counter()  # by namespace and Deployment's uid
         self._foreign_replica_sets: dict[str, dict[str, _ForeignReplicaSet]] = {}  # by namespace, name
@@ -69,9 +78,12 @@ class TargetStore:
         owner = ref.namespace, uid
         target_id = self._id_of(owner)
         before = self.targets.get(target_id)
+        if before is not None and not target.states_pods:
+            target = with_facts(target, before.facts)
         if before == target:
             return
-        self._uids[ref.kind, ref.namespace, ref.name] = uid
+        self._uids[target.key] = uid
+        self._set_user(before, target)
         if before is None:
             self._manual_overrides.observe_new(uid, target.writer)
         else:
@@ -84,11 +96,59 @@ class TargetStore:
             self._pods.set_target(owner, target_id)
         elif ref.kind == LEADER_WORKER_SET.kind:
             self._pods.set_target((ref.namespace, ref.name), target_id)
-        workload = target.workload
-        self._pods.set_endpoint(
-            target_id, Endpoint(workload.metrics_port, workload.metrics_scheme, workload.metrics_path)
-        )
+        self._set_endpoint(target_id, target)
         self.version += 1
+
+    def select_pods(self, managed: Iterable[int]) -> None:
+        """Find the pods of managed targets by their selectors, and read from them what no template states.
+
+        A pod that a managed target selects belongs to it, even if it has an owner that is a target too.
+        """
+        queries = {}
+        for target_id in managed:
+            target = self.targets[target_id]
+            if target.pod_selector is not None:
+                learns = not target.states_pods
+                queries[target_id] = PodQuery(
+                    target.ref.namespace, target.pod_selector, target.pods_per_replica, learns
+                )
+        self._pods.select(queries)
+        for target_id, query in queries.items():
+            target = self.targets[target_id]
+            facts = self._pods.facts(target_id) if query.learns else None
+            if target.template_of is not None and (template := self.find(target.template_of)) is not None:
+                facts = template.facts
+            if facts is not None and facts != target.facts:
+                self.targets[target_id] = with_facts(target, facts)
+                self._set_endpoint(target_id, self.targets[target_id])
+                self.version += 1
+
+    def find(self, key: TargetKey) -> Target | None:
+        return self.targets.get(self._ids.get((key.namespace, self._uids.get(key, "")), -1))
+
+    def describe_overlap(self, target_id: int) -> str:
+        """Return a message if another managed target selects the same pods; "": none does."""
+        others = [self.targets[other].ref for other in self._pods.overlaps(target_id) if other in self.targets]
+        if not others:
+            return ""
+        named = ", ".join(f"{ref.kind}/{ref.name}" for ref in others[:3])
+        return f"its label selector matches pods of {named} as well; allowed: pods of its own"
+
+    def _set_endpoint(self, target_id: int, target: Target) -> None:
+        workload = target.workload
+        endpoint = Endpoint(workload.metrics_port, workload.metrics_scheme, workload.metrics_path)
+        self._pods.set_endpoint(target_id, endpoint)
+
+    def _set_user(self, before: Target | None, target: Target | None) -> None:
+        """Note that a target uses the template of another one, and no longer that of before."""
+        if before is not None and before.template_of is not None:
+            users = self._users.get(before.template_of, {})
+            users.pop(before.uid, None)
+            if not users:
+                self._users.pop(before.template_of, None)
+        if target is not None and target.template_of is not None:
+            users = self._users.setdefault(target.template_of, {})
+            users[target.uid] = f"{target.ref.kind}/{target.ref.name}"
 
     def set_failure(self, target: Target, message: str) -> None:
         """Note why the controller of a target cannot create pods; "": it can."""
@@ -98,15 +158,16 @@ class TargetStore:
         else:
             self.failures.pop(target_id, None)
 
-    def remove(self, kind: str, namespace: str, name: str) -> None:
-        uid = self._uids.pop((kind, namespace, name), None)
+    def remove(self, key: TargetKey) -> None:
+        uid = self._uids.pop(key, None)
         if uid is None:
             return
+        namespace = key.namespace
         target_id = self._ids.pop((namespace, uid))
-        del self.targets[target_id]
+        self._set_user(self.targets.pop(target_id), None)
         self.failures.pop(target_id, None)
         self._pods.forget_target(target_id)
-        self._pods.forget_owner((namespace, name if kind == LEADER_WORKER_SET.kind else uid))
+        self._pods.forget_owner((namespace, key.name if key.kind == LEADER_WORKER_SET.kind else uid))
         self._manual_overrides.forget(uid)
         self._writes.forget(uid)
         self.version += 1
@@ -125,11 +186,17 @@ class TargetStore:
         self._pods.set_target((namespace, uid), self._id_of(deployment))
 
     def find_replacement(self, target: Target) -> str:
-        """Return the controller whose pods serve in place of a target at zero replicas; "": none.
+        """Return the object that decides about a target or serves in place of it; "": none.
 
-        Argo Rollouts uses a Deployment as template (`workloadRef`), and Flagger as canary. Both keep it at zero. Pods
-        that match its selector, or those of its copy, then belong to another controller.
+        An Argo Rollout that refers to a Deployment (`workloadRef`) uses it as template, and keeps its count or takes it
+        to zero. A custom kind that can be scaled sets the count of the objects it creates. Flagger keeps a canary at
+        zero, as does Argo: pods that match its selector, or those of its copy, then belong to another controller.
         """
+        if target.key in self._users:
+            return min(self._users[target.key].values())
+        kind = target.controller.partition("/")[0]
+        if kind in BY_KIND and not BY_KIND[kind].refusal and kind != target.ref.kind:
+            return target.controller
         if target.replicas or not target.selector:
             return ""
         namespace = target.ref.namespace
@@ -137,8 +204,7 @@ class TargetStore:
             labels = {**replica_set.labels, **self._pods.labels((namespace, replica_set.uid))}
             if all(labels.get(name) == value for name, value in target.selector):
                 return replica_set.controller
-        uid = self._uids.get((target.ref.kind, namespace, target.ref.name + PRIMARY_SUFFIX), "")
-        copy = self.targets.get(self._ids.get((namespace, uid), -1))
+        copy = self.find(target.key._replace(name=target.ref.name + PRIMARY_SUFFIX))
         return copy.controller if copy is not None and copy.controller.startswith("Canary/") else ""
 
     def _put_foreign_replica_set(self, seen: objects.Object, controller: str) -> None:
@@ -175,23 +241,38 @@ class TargetStore:
 class TargetKindStore:
     """Receives one kind of target. A target that is being deleted is removed: its controller creates no more pods."""
 
-    def __init__(self, store: TargetStore, kind: ScaleKind) -> None:
+    def __init__(self, store: TargetStore, kind: ScaleTarget, refusal: str = "") -> None:
+        """refusal: why objects of this kind cannot be scaled in this cluster; "": they can."""
         self._store = store
         self._kind = kind
+        self._refusal = refusal or kind.refusal
+        self._seen: set[tuple[str, str]] = set()
 
-    def put(self, seen: objects.Target | objects.LeaderWorkerSet, /) -> None:
-        if seen.metadata.deletion_timestamp is not None:
-            self.remove(seen.metadata.namespace, seen.metadata.name)
+    def put(self, seen: Any, /) -> None:
+        metadata = seen.metadata
+        if metadata.deletion_timestamp is not None:
+            self.remove(metadata.namespace, metadata.name)
             return
-        if isinstance(seen, objects.LeaderWorkerSet):
+        if self._refusal:
+            target = read_refused(self._kind, metadata, self._refusal)
+        elif isinstance(seen, objects.LeaderWorkerSet):
             target = read_leader_worker_set(seen)
+        elif isinstance(seen, objects.CustomTarget):
+            target = read_custom(self._kind, seen)
         else:
             target = read_target(self._kind, seen)
+        self._seen.add((metadata.namespace, metadata.name))
         self._store.put(target)
-        self._store.set_failure(target, _replica_failure(seen.status))
+        self._store.set_failure(target, "" if self._refusal else _replica_failure(seen.status))
 
     def remove(self, namespace: str, name: str, /) -> None:
-        self._store.remove(self._kind.kind, namespace, name)
+        self._seen.discard((namespace, name))
+        self._store.remove(TargetKey(namespace, self._kind.group, self._kind.kind, name))
+
+    def clear(self) -> None:
+        """Remove all targets: the API server does not serve the kind any more."""
+        for namespace, name in list(self._seen):
+            self.remove(namespace, name)
 
 
 class ReplicaSetStore:
@@ -207,9 +288,13 @@ class ReplicaSetStore:
         self._store.remove_replica_set(namespace, name)
 
 
-def _replica_failure(status: objects.TargetStatus) -> str:
+def _replica_failure(stated: object) -> str:
     """Return the controller's message if it cannot create pods; "": it can, or has no such condition."""
-    for condition in status.conditions or ():
+    try:
+        status = stated if isinstance(stated, objects.TargetStatus) else msgspec.convert(stated, objects.TargetStatus)
+    except msgspec.ValidationError:
+        return ""  # a custom kind with other conditions
+    for condition in (status.conditions or ())[:MAX_CONDITIONS]:
         if condition.type == "ReplicaFailure" and condition.status == "True":
             return one_line(condition.reason or "", condition.message)
     return ""

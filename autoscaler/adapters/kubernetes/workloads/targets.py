@@ -1,12 +1,13 @@
-"""Deployments, StatefulSets and LeaderWorkerSets: their counts, annotations and pod templates.
+"""Scale targets of all kinds: their counts, annotations, label selectors and pod templates.
 
 Nothing here depends on other objects, such as pods, nodes or other autoscalers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -14,41 +15,25 @@ from autoscaler.adapters.kubernetes.api import objects
 from autoscaler.adapters.kubernetes.api.objects import (
     LeaderWorkerSet,
     Metadata,
-    OwnedFields,
     PodSpec,
     PodTemplate,
     TargetMetadata,
 )
-from autoscaler.adapters.kubernetes.autoscalers.by_target import TargetKey, target_key
-from autoscaler.adapters.kubernetes.pods.needs import Needs, group_needs
-from autoscaler.adapters.kubernetes.pods.template import NO_FACTS, Facts, read_template
+from autoscaler.adapters.kubernetes.autoscalers.by_target import TargetKey, api_group, target_key
+from autoscaler.adapters.kubernetes.pods.selector import Selector, read_selector
+from autoscaler.adapters.kubernetes.pods.template import NO_FACTS, Facts, group_facts, read_template
 from autoscaler.adapters.kubernetes.workloads.annotations import Declared, read_annotations
 from autoscaler.catalog.engines import DEFAULT_ENGINE, ENGINES
+from autoscaler.catalog.scale_targets import BY_KIND, OTHER_SELECTORS, PodPart, ScaleTarget
 from autoscaler.config.annotations import SCHEMES, read_prometheus_annotations
-from autoscaler.config.check.scaledobject import TARGETS
+from autoscaler.config.check.manifests import at, impossible, items
 from autoscaler.core.model.fleet import Workload, WorkloadRef
 
-
-class ScaleKind(NamedTuple):
-    """A kind with a scale subresource, and its API path."""
-
-    kind: str
-    api_version: str
-    plural: str
-
-    @property
-    def root(self) -> str:
-        return f"/apis/{self.api_version}"
-
-    @property
-    def group(self) -> str:
-        return self.api_version.partition("/")[0]
-
-
 DEPLOYMENT, STATEFUL_SET, LEADER_WORKER_SET = (
-    ScaleKind(kind, api_version, f"{kind.lower()}s") for kind, api_version in TARGETS.items()
+    BY_KIND[kind] for kind in ("Deployment", "StatefulSet", "LeaderWorkerSet")
 )
-KINDS: Mapping[str, ScaleKind] = {kind.kind: kind for kind in (DEPLOYMENT, STATEFUL_SET, LEADER_WORKER_SET)}
+MOST_REPLICAS = 2**31 - 1
+MAX_PARTS = 64  # of the templates of one replica that are read
 
 
 class Target(NamedTuple):
@@ -64,9 +49,15 @@ class Target(NamedTuple):
     writer: str  # field manager of the count; "": the API server does not know
     selector: tuple[tuple[str, str], ...] = ()  # labels of its pods
     controller: str = ""  # "Kind/name" of the object that controls it
+    pod_selector: Selector | None = None  # by which its pods are found; None: by their owners
+    states_pods: bool = True  # False: only its pods show what a replica needs
+    pods_per_replica: int = 1
+    template_of: TargetKey | None = None  # the target whose template it uses
+    stated: Mapping[str, str] = {}
+    refusal: str = ""  # why it cannot be scaled, and what can
 
 
-def read_target(kind: ScaleKind, seen: objects.Target) -> Target:
+def read_target(kind: ScaleTarget, seen: objects.Target) -> Target:
     template = seen.spec.template or PodTemplate()
     labels = seen.spec.selector.match_labels if seen.spec.selector else None
     target = _read(kind, seen.metadata, seen.spec.replicas, read_template(template.spec), template)
@@ -81,49 +72,122 @@ def read_leader_worker_set(seen: LeaderWorkerSet) -> Target:
         serving = template.leader_template or template.worker_template or serving
         worker = read_template(template.worker_template.spec if template.worker_template else PodSpec())
         leader = read_template(template.leader_template.spec) if template.leader_template else worker
-        workers = max(0, (template.size or 1) - 1)
-        one_resource = not workers or not worker.resource or not leader.resource or worker.resource == leader.resource
-        facts = leader._replace(
-            needs=group_needs(leader.needs, worker.needs, workers) if one_resource else Needs(),
-            gpus=leader.gpus + (workers * worker.gpus if workers else 0.0),
-            resource=(leader.resource or (worker.resource if workers else "")) if one_resource else "",
-            product=leader.product or worker.product,
-            unclear=leader.unclear or (worker.unclear if workers else ""),
-        )
+        facts = group_facts(leader, [(worker, (template.size or 1) - 1)])
     return _read(LEADER_WORKER_SET, seen.metadata, seen.spec.replicas, facts, serving)
 
 
+def read_custom(kind: ScaleTarget, seen: objects.CustomTarget) -> Target:
+    """Read a target of any other kind. Never raises, whatever the object holds: its schema is the cluster's."""
+    value = {"spec": seen.spec, "status": seen.status}
+    replicas = at(value, *kind.replicas)
+    refusal = impossible(kind, value)
+    if not refusal and not (replicas is None or (type(replicas) is int and 0 <= replicas <= MOST_REPLICAS)):
+        refusal = f"{'.'.join(kind.replicas)} is no count of replicas; allowed: a whole number"
+    parts = _read_parts(kind.pods, value)
+    facts, serving, pods = NO_FACTS, PodTemplate(), 1
+    if parts:
+        (leader, serving, count), *others = parts
+        pods = max(1, count + sum(each.pods for each in others))
+        facts = group_facts(leader, [(leader, count - 1), *((each.facts, each.pods) for each in others)])
+    target = _read(kind, seen.metadata, replicas if type(replicas) is int else None, facts, serving)
+    reference = at(value, "spec", "workloadRef")
+    return target._replace(
+        pod_selector=_pod_selector(kind, value),
+        states_pods=bool(parts),
+        pods_per_replica=pods,
+        template_of=_reference(seen.metadata.namespace, reference) if reference else None,
+        refusal=refusal,
+    )
+
+
+def read_refused(kind: ScaleTarget, metadata: TargetMetadata, refusal: str) -> Target:
+    """Read a target of a kind that cannot be scaled."""
+    return _read(kind, metadata, 0, NO_FACTS, PodTemplate())._replace(refusal=refusal)
+
+
+def with_facts(target: Target, facts: Facts) -> Target:
+    """Return the target with facts that its pods, or the template of another target, show."""
+    declared, workload = target.declared, target.workload
+    return target._replace(facts=facts, workload=_workload(workload.ref, workload.uid, declared, facts, target.stated))
+
+
 def _read(
-    kind: ScaleKind, metadata: TargetMetadata, replicas: int | None, facts: Facts, template: PodTemplate
+    kind: ScaleTarget, metadata: TargetMetadata, replicas: int | None, facts: Facts, template: PodTemplate
 ) -> Target:
     """template: of the pods that serve metrics."""
     ref = WorkloadRef(metadata.namespace, metadata.name, kind.kind, kind.api_version)
     declared = read_annotations(metadata.annotations)
-    engine = declared.engine or facts.engine or DEFAULT_ENGINE
-    port = facts.port if facts.states_port else ENGINES[engine].port
-    found = read_prometheus_annotations({**(metadata.annotations or {}), **(template.metadata.annotations or {})})
+    stated = read_prometheus_annotations({**(metadata.annotations or {}), **(template.metadata.annotations or {})})
     return Target(
         ref=ref,
         key=target_key(ref),
         uid=metadata.uid,
-        workload=Workload(
-            ref=ref,
-            uid=metadata.uid,
-            policy=declared.policy or "",
-            overrides=declared.overrides,
-            service=declared.service,
-            model=declared.model or facts.model,
-            engine=engine,
-            metrics_port=declared.metrics_port or found.get("metrics-port") or port,
-            metrics_scheme=declared.metrics_scheme or found.get("metrics-scheme") or SCHEMES[0],
-            metrics_path=declared.metrics_path or found.get("metrics-path") or "",
-        ),
-        replicas=1 if replicas is None else max(0, replicas),
+        workload=_workload(ref, metadata.uid, declared, facts, stated),
+        replicas=kind.unset if replicas is None else max(0, replicas),
         declared=declared,
         facts=facts,
-        writer=_writer(metadata),
+        writer=_writer(metadata, kind),
         controller=controller_name(metadata),
+        stated=stated,
     )
+
+
+def _workload(ref: WorkloadRef, uid: str, declared: Declared, facts: Facts, stated: Mapping[str, Any]) -> Workload:
+    engine = declared.engine or facts.engine or DEFAULT_ENGINE
+    port = facts.port if facts.states_port else ENGINES[engine].port
+    return Workload(
+        ref=ref,
+        uid=uid,
+        policy=declared.policy or "",
+        overrides=declared.overrides,
+        service=declared.service,
+        model=declared.model or facts.model,
+        engine=engine,
+        metrics_port=declared.metrics_port or stated.get("metrics-port") or port,
+        metrics_scheme=declared.metrics_scheme or stated.get("metrics-scheme") or SCHEMES[0],
+        metrics_path=declared.metrics_path or stated.get("metrics-path") or "",
+    )
+
+
+class _Part(NamedTuple):
+    """Some pods of a replica."""
+
+    facts: Facts
+    template: PodTemplate
+    pods: int
+
+
+def _read_parts(parts: Sequence[PodPart], value: object) -> list[_Part]:
+    """Return the pods of a replica, those that serve first. Templates that are missing are left out."""
+    found = []
+    for part in parts:
+        for place in items(value, part.place)[:MAX_PARTS]:
+            template = _template({"spec": at(value, *place)} if part.bare else at(value, *place))
+            if template is not None:
+                counts = [at(value, *place[:-1], count) for count in part.counts]
+                pods = math.prod(max(0, count) if type(count) is int else 1 for count in counts)
+                found.append(_Part(read_template(template.spec), template, min(pods, MOST_REPLICAS)))
+    return found
+
+
+def _template(value: object) -> PodTemplate | None:
+    """Decode a pod template; None: it is missing, or has another form."""
+    try:
+        return msgspec.json.decode(msgspec.json.encode(value), type=PodTemplate) if at(value, "spec") else None
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+
+
+def _pod_selector(kind: ScaleTarget, value: object) -> Selector:
+    """Return the selector of its pods; (): its controller has not stated one yet."""
+    places = (kind.selector, *(OTHER_SELECTORS if not kind.source else ()))
+    stated = next((text for place in places if isinstance(text := at(value, *place), str) and text), "")
+    return read_selector(stated)
+
+
+def _reference(namespace: str, stated: object) -> TargetKey:
+    api_version, kind, name = (str(at(stated, key) or "")[:253] for key in ("apiVersion", "kind", "name"))
+    return TargetKey(namespace, api_group(api_version), kind, name)
 
 
 def controller_name(metadata: Metadata) -> str:
@@ -132,15 +196,16 @@ def controller_name(metadata: Metadata) -> str:
     return f"{owner.kind}/{owner.name}" if owner is not None else ""
 
 
-def _writer(metadata: TargetMetadata) -> str:
-    """Return the field manager of spec.replicas; "": unknown, as for a count that was set to zero."""
+def _writer(metadata: TargetMetadata, kind: ScaleTarget) -> str:
+    """Return the field manager of the count; "": unknown, as for a count that was set to zero."""
+    name = f'"f:{kind.replicas[-1]}"'.encode()
     for entry in metadata.managed_fields or ():
-        if b'"f:replicas"' not in memoryview(entry.fields_v1).tobytes():
+        if name not in memoryview(entry.fields_v1).tobytes():
             continue
         try:
-            owned = msgspec.json.decode(entry.fields_v1, type=OwnedFields)
+            owned = msgspec.json.decode(entry.fields_v1)
         except msgspec.MsgspecError:
             continue
-        if owned.spec.replicas is not msgspec.UNSET:
+        if at(owned, *(f"f:{key}" for key in kind.replicas)) is not None:
             return "".join(letter for letter in entry.manager[:128] if letter.isprintable())
     return ""

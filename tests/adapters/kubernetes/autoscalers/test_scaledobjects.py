@@ -153,7 +153,7 @@ class TestToleranceOfTheHpa:
         ),
         (
             {"scaleTargetRef": {"name": "x", "kind": "DaemonSet"}},
-            "kind: cannot be scaled, found 'DaemonSet'; allowed: Deployment, LeaderWorkerSet, StatefulSet",
+            "kind: cannot be scaled, found 'DaemonSet'; allowed: Deployment, DisaggregatedSetRoleScaler, ",
         ),
         (
             {"scaleTargetRef": {"name": "x", "kind": "LeaderWorkerSet"}},
