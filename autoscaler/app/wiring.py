@@ -120,7 +120,16 @@ async def connect_cluster(
     woken = asyncio.Event()
     elected = settings.lease.enabled and settings.mode is not Mode.DRY_RUN
     elector = Elector(kube, settings.lease, clock, woken, _watches(settings)) if elected else None
-    fleet = KubeFleet(kube, clock, settings.mode, settings.namespaces, writes, wakeup=woken, leadership=elector)
+    fleet = KubeFleet(
+        kube,
+        clock,
+        settings.mode,
+        settings.namespaces,
+        writes,
+        wakeup=woken,
+        leadership=elector,
+        target_kinds=settings.target_kinds,
+    )
     parts = Parts(
         clock, fleet, sources, RecordingActuator(), policies, background=[("cluster", fleet.run)], woken=woken
     )
@@ -136,7 +145,7 @@ async def connect_cluster(
     parts.recorders.append(events)
     parts.background.append(("events", events.run))
     if settings.mode is Mode.DIRECT:
-        parts.actuator = ScaleActuator(kube, writes, parts.leadership)
+        parts.actuator = ScaleActuator(kube, writes, parts.leadership, fleet.kinds)
         parts.manual_overrides = fleet.manual_overrides
         return parts
 
@@ -174,6 +183,7 @@ def _cluster_detail(fleet: KubeFleet, elector: Elector | None, problems: Mapping
         "workload_problems": by_name(problems, MAX_PROBLEMS),
         "obstructed_workloads": by_name(fleet.obstructed(), MAX_PROBLEMS),
         "pool_limits": fleet.limits()[:MAX_PROBLEMS],
+        "unlisted_kinds": fleet.unlisted_kinds(),
     }
 
 

@@ -275,6 +275,7 @@ BY_KIND: Mapping[str, ScaleTarget] = MappingProxyType({row.kind: row for row in 
 BY_RESOURCE: Mapping[str, ScaleTarget] = MappingProxyType({row.resource: row for row in TARGETS})
 SCALED: Mapping[str, ScaleTarget] = MappingProxyType({row.kind: row for row in TARGETS if not row.refusal})
 GROUPS = frozenset(row.group for row in TARGETS)
+NO_KINDS = "none"  # in place of names of kinds: only Deployments and StatefulSets
 RESOURCE_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)+")
 
 OTHER_SELECTORS: tuple[Place, ...] = (

@@ -20,6 +20,7 @@ from autoscaler.cli.param_types import (
     NamespaceFile,
     ObjectName,
     Price,
+    TargetKind,
     WholeNumber,
 )
 
@@ -146,6 +147,13 @@ cluster_options = options(
         type=ObjectName(),
         multiple=True,
         help="Namespace of workloads, may be repeated; default: all.",
+    ),
+    click.option(
+        "--target-kind",
+        type=TargetKind(),
+        multiple=True,
+        help="Custom kind that may be scaled, such as rollouts.argoproj.io, may be repeated; none: Deployments and "
+        "StatefulSets only; default: all known kinds that the cluster serves and the daemon may list.",
     ),
     click.option(
         "--context", help="Context of the kubeconfig; default: the pod's own cluster, else the current context."

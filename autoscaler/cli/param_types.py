@@ -126,6 +126,20 @@ class GatewayNamespace(ObjectName):
         return "*" if value == "*" else super().convert(value, param, ctx)
 
 
+class TargetKind(click.ParamType):  # type: ignore[type-arg]
+    """`PLURAL.GROUP`, or none."""
+
+    name = "plural.group"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from autoscaler.catalog.scale_targets import NO_KINDS, RESOURCE_NAME
+
+        if value != NO_KINDS and not RESOURCE_NAME.fullmatch(value):
+            allowed = f"<plural>.<group> of `kubectl api-resources`, such as rollouts.argoproj.io, or {NO_KINDS}"
+            self.fail(f"not a kind, found {value[:100]!r}; allowed: {allowed}", param, ctx)
+        return str(value)
+
+
 class OwnFile(click.ParamType):  # type: ignore[type-arg]
     """File that is written, and may be there already."""
 

@@ -46,6 +46,7 @@ def daemon_settings(given: dict[str, Any]) -> Settings:
             default_policy=given["default_policy"],
             gateway_namespaces=given["gateway_namespace"],
             namespaces=given["namespace"],
+            target_kinds=given["target_kind"],
             prices=given["price"],
             history=given["history"],
             state=given.get("state"),

@@ -162,6 +162,7 @@ class Settings(Frozen):
     default_policy: str = "interactive"
     gateway_namespaces: tuple[str, ...] = ()  # whose gateways are trusted about all workloads, beside the usual ones
     namespaces: tuple[str, ...] = ()  # the only ones that are read; () for all
+    target_kinds: tuple[str, ...] = ()  # custom kinds that may be scaled ("rollouts.argoproj.io"); () for all known
     prometheus: PrometheusSettings | None = None
     scrape: ScrapeSettings | None = None
     kube: KubeSettings | None = None

@@ -145,6 +145,7 @@ BAD_OPTIONS = {
     "namespace": ((*DIRECT, "--namespace", "../kube-system"), ["--namespace", "'../kube-system'", "a-z, 0-9"]),
     "empty namespace": ((*DIRECT, "--namespace", ""), ["--namespace", "''"]),
     "lease": ((*DIRECT, "--lease-name", "Lease!"), ["--lease-name", "'Lease!'"]),
+    "target kind": ((*DIRECT, "--target-kind", "Rollout"), ["--target-kind", "'Rollout'", "rollouts.argoproj.io"]),
     "lease namespace": ((*DIRECT, "--lease-namespace", "a/b"), ["--lease-namespace", "'a/b'"]),
     "http port": ((*DIRECT, "--http-port", "70000"), ["--http-port", "70000", "65535"]),
     "no http port": (("demo", "--http-port", "abc"), ["--http-port", "not a whole number, found 'abc'", "0<=x<=65535"]),

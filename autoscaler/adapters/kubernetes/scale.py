@@ -31,6 +31,11 @@ when it recovers. The load may have returned by then."""
 JSON_PATCH = "application/json-patch+json"  # the type that both built-in kinds and custom resources accept
 CONFLICT, INVALID, NOT_FOUND, FORBIDDEN, BUSY = 409, 422, 404, 403, 429
 REFUSING = (400, 403, 405, 422)  # the object or the permission is wrong, so the next tick would be refused as well
+NO_COUNT = "replicas field"  # "the spec replicas field ".spec.replicas" does not exist", if a custom resource has none
+UNSET_COUNT = -(2**31)
+"""The count of a custom resource without one, while the API server applies a patch to its scale.
+Source: k8s.io/apiextensions-apiserver pkg/registry/customresource (`scaleUpdatedObjectInfo`)."""
+
 INTERNAL_ERROR, WEBHOOK = 500, "webhook"  # likewise an admission webhook that cannot be called
 
 
@@ -46,6 +51,11 @@ class _ScaleSpec(msgspec.Struct):
 class _Scale(msgspec.Struct):
     metadata: _ScaleMetadata
     spec: _ScaleSpec = msgspec.field(default_factory=_ScaleSpec)
+
+    @property
+    def is_unset(self) -> bool:
+        """Whether the object states no count: its controller waits for the first, or has a default."""
+        return self.spec.replicas == UNSET_COUNT
 
 
 class ScaleActuator:
@@ -93,22 +103,26 @@ class ScaleActuator:
             return Outcome(change, ChangeStatus.FAILED, "this replica is no longer the leader")
         root, plural = located
         path = object_path(root, change.ref.namespace, plural, change.ref.name, "scale")
-        version = ""
+        version, is_unset = "", False
         if change.after < change.before:
             scale = await self._read(change, path, READ_TIMEOUT_S)
             if isinstance(scale, Outcome):
                 return scale
             if problem := _difference(change, scale):
                 return Outcome(change, ChangeStatus.CONFLICT, problem)
-            version = scale.metadata.resource_version
+            version, is_unset = scale.metadata.resource_version, scale.is_unset
             if not self._writes.clock.now_s() < change.scale_down_until_s:
                 return Outcome(change, ChangeStatus.FAILED, "not sent: its inputs are too old by now to scale down")
+        return await self._write(change, path, version, is_unset)
+
+    async def _write(self, change: Change, path: str, version: str, is_unset: bool) -> Outcome:
+        """Send the patch. If it is refused because the object states no count yet, send it once more."""
         self._writes.add(change.uid, change.after)
         try:
             await self._kube.request(
                 "PATCH",
                 path,
-                _compare_and_set(change, version),
+                _compare_and_set(change, version, is_unset),
                 query=[("fieldManager", self._writes.manager)],
                 content_type=JSON_PATCH,
                 timeout_s=WRITE_TIMEOUT_S,
@@ -116,7 +130,10 @@ class ScaleActuator:
         except ApiError as error:
             outcome = Outcome(change, *_status_of(error))
             if error.status == INVALID:
-                outcome = await self._find_conflict(change, path, version, error)
+                scale = await self._read(change, path, WRITE_TIMEOUT_S)
+                if not is_unset and isinstance(scale, _Scale) and scale.is_unset:
+                    return await self._write(change, path, version, is_unset=True)
+                outcome = _find_conflict(change, scale, version, error)
             if outcome.status is ChangeStatus.FAILED and _is_refusal(error) and error.message in outcome.detail:
                 self._writes.add_refusal(change.uid, change.after, one_line("", error.message))
             return outcome
@@ -128,44 +145,45 @@ class ScaleActuator:
         try:
             return msgspec.json.decode(await self._kube.request("GET", path, timeout_s=timeout_s), type=_Scale)
         except ApiError as error:
+            if error.status == INTERNAL_ERROR and NO_COUNT in error.message:
+                return _Scale(_ScaleMetadata(uid=change.uid), _ScaleSpec(UNSET_COUNT))
             return Outcome(change, *_status_of(error))
         except msgspec.MsgspecError as error:
             return Outcome(change, ChangeStatus.FAILED, f"its scale cannot be read: {error}")
 
-    async def _find_conflict(self, change: Change, path: str, version: str, refusal: ApiError) -> Outcome:
-        """Read the scale to find out which test of the patch failed. The API server does not tell."""
-        scale = await self._read(change, path, WRITE_TIMEOUT_S)
-        if isinstance(scale, Outcome):
-            return scale
-        problem = _difference(change, scale)
-        if not problem and version not in ("", scale.metadata.resource_version):
-            problem = "it changed just before it was scaled down"
-        return (
-            Outcome(change, ChangeStatus.CONFLICT, problem)
-            if problem
-            else Outcome(change, ChangeStatus.FAILED, refusal.message)
-        )
+
+def _find_conflict(change: Change, scale: _Scale | Outcome, version: str, refusal: ApiError) -> Outcome:
+    """Return which test of the patch failed, by the present scale. The API server does not tell."""
+    if isinstance(scale, Outcome):
+        return scale
+    problem = _difference(change, scale)
+    if not problem and version not in ("", scale.metadata.resource_version):
+        problem = "it changed just before it was scaled down"
+    status = ChangeStatus.CONFLICT if problem else ChangeStatus.FAILED
+    return Outcome(change, status, problem or refusal.message)
 
 
 def _difference(change: Change, scale: _Scale) -> str:
     """Return how the scale differs from the one that the change was decided for; "": it does not."""
     if scale.metadata.uid != change.uid:
         return "it was deleted and created again"
-    if scale.spec.replicas != change.before:
+    if scale.spec.replicas != change.before and not scale.is_unset:
         return f"it has {scale.spec.replicas} replicas now, not {change.before}"
     return ""
 
 
-def _compare_and_set(change: Change, version: str) -> list[dict[str, object]]:
+def _compare_and_set(change: Change, version: str, is_unset: bool) -> list[dict[str, object]]:
     """Return a JSON patch that applies only to the same object with the old count.
 
-    version: the only resourceVersion it applies to; "": any. A Scale omits a count of 0, which a test for null matches.
+    version: the only resourceVersion it applies to; "": any. is_unset: the object states no count yet. A Scale omits a
+    count of 0, which a test for null matches.
     """
+    before = UNSET_COUNT if is_unset else change.before or None
     unchanged: dict[str, object] = {"op": "test", "path": "/metadata/resourceVersion", "value": version}
     return [
         *([unchanged] if version else []),
         {"op": "test", "path": "/metadata/uid", "value": change.uid},
-        {"op": "test", "path": "/spec/replicas", "value": change.before or None},
+        {"op": "test", "path": "/spec/replicas", "value": before},
         {"op": "add", "path": "/spec/replicas", "value": change.after},
     ]
 

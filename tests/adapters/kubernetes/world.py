@@ -1,12 +1,14 @@
 """Objects in the real API server, which tests create in place of controllers, scheduler and kubelet."""
 
 import asyncio
+import zlib
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from autoscaler.adapters.kubernetes.fleet import KubeFleet
+from autoscaler.catalog.scale_targets import BY_KIND
 from autoscaler.core.model.fleet import Fleet
 from autoscaler.ports import Unavailable
 from tests.harness.kube_api import KubeApi, load_manifests
@@ -25,6 +27,12 @@ def shipped_roles(overlay: str) -> list[dict[str, Any]]:
     if overlay != "dry-run":
         paths.append(MANIFESTS / "lease" / "role.yaml")
     return [document for document in load_manifests(*paths) if document["kind"] in ("Role", "ClusterRole")]
+
+
+def shipped_target_roles() -> list[dict[str, Any]]:
+    """Return the ClusterRoles for further kinds of scale targets."""
+    paths = (MANIFESTS / "targets" / "read.yaml", MANIFESTS / "targets" / "scale.yaml")
+    return [document for document in load_manifests(*paths) if document["kind"] == "ClusterRole"]
 
 
 def annotated(**annotations: str) -> dict[str, str]:
@@ -89,6 +97,38 @@ class World:
         metadata = {"name": name, "annotations": annotated(policy="realtime")}
         spec = {"replicas": replicas, "leaderWorkerTemplate": {"size": size, "workerTemplate": template({}, gpus)}}
         return await self._apply({"apiVersion": LWS, "kind": "LeaderWorkerSet", "metadata": metadata, "spec": spec})
+
+    async def target(
+        self,
+        kind: str,
+        name: str,
+        spec: Mapping[str, Any],
+        selector: str = "",
+        annotations: Mapping[str, str] | None = None,
+    ) -> dict[str, Any]:
+        """Create a custom scale target and its status, like its controller; by default with the policy `realtime`."""
+        row = BY_KIND[kind]
+        annotations = annotated(policy="realtime") if annotations is None else annotations
+        metadata = {"name": name, "annotations": dict(annotations)}
+        body = {"apiVersion": row.api_version, "kind": kind, "metadata": metadata, "spec": dict(spec)}
+        created = await self._apply(body)
+        if selector:
+            status = {row.selector[-1]: selector, "replicas": 1}
+            await self.api.set_status(row.api_version, kind, self.namespace, name, status)
+        return created
+
+    async def owned_pod(
+        self, name: str, owner: str, labels: Mapping[str, str], status: Mapping[str, Any] | None = None, gpus: int = 1
+    ) -> None:
+        """Create a pod of any controller. owner: "Kind/name", of which nothing needs to exist."""
+        kind, _, of = owner.partition("/")
+        uid = f"{zlib.crc32(owner.encode()):08x}-0000-4000-8000-000000000000"
+        reference = {"apiVersion": "example.com/v1", "kind": kind, "name": of, "uid": uid, "controller": True}
+        metadata = {"name": name, "labels": dict(labels), "ownerReferences": [reference]}
+        body = template({}, gpus, nodeName="node-1")["spec"]
+        await self._apply({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": body})
+        if status is not None:
+            await self.status(name, status)
 
     async def pod(
         self,
