@@ -104,6 +104,18 @@ def test_finding_has_line_key_value_and_allowed_values():
             "apiVersion",
             "has no Deployment, found 'batch/v1'; allowed: apps/v1",
         ),
+        (
+            "spec.scaleTargetRef",
+            {"apiVersion": "ray.io/v1", "kind": "RayService", "name": "x"},
+            "scaleTargetRef.kind",
+            "no scale subresource, found 'RayService'; allowed: a RayClusterFleet",
+        ),
+        (
+            "spec.scaleTargetRef",
+            {"apiVersion": "argoproj.io/v1alpha1", "kind": "Rolout", "name": "x"},
+            "scaleTargetRef.kind",
+            "did you mean Rollout?",
+        ),
         ("spec.minReplicaCount", 17, "spec.minReplicaCount", "above maxReplicaCount"),
         ("spec.maxReplicaCount", "many", "spec.maxReplicaCount", "not a whole number"),
         ("spec.maxReplicaCount", 0, "spec.maxReplicaCount", "too small"),
@@ -374,3 +386,11 @@ def test_no_exception_for_any_value_at_any_place(place: str, value: object):
     inside[last] = value
     for finding in check_scaled_object(Document("so.yaml", 1, document), BOOK):
         assert finding.problem
+
+
+def test_custom_kind_that_is_not_known_is_a_warning():
+    target = {"apiVersion": "example.com/v1", "kind": "Model", "name": "x"}
+    (finding,) = findings(changed(("spec.scaleTargetRef", target)))
+    assert (finding.severity, finding.key) == (Severity.WARNING, "spec.scaleTargetRef.kind")
+    assert finding.problem == "not a known kind, so it is scaled only if the daemon's --target-kind names it"
+    assert finding.allowed.startswith("--target-kind=<plural>.example.com")

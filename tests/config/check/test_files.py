@@ -246,6 +246,48 @@ def test_annotations_on_unscaled_kinds_are_reported(tmp_path: Path, kind: str, s
     assert finding.allowed.startswith("Deployment, DisaggregatedSetRoleScaler, Dynamo")
 
 
+def of_kind(kind: str, api_version: str) -> str:
+    """Return an annotated manifest of another kind, without a spec."""
+    return DEPLOYMENT.replace("Deployment", kind).replace("apps/v1", api_version).replace("mine", "batch")
+
+
+@pytest.mark.parametrize(
+    ("api_version", "kind", "severity", "allowed"),
+    [
+        ("ray.io/v1", "RayService", Severity.ERROR, "a RayClusterFleet of AIBrix"),
+        (
+            "disaggregatedset.x-k8s.io/v1",
+            "DisaggregatedSet",
+            Severity.ERROR,
+            "the DisaggregatedSetRoleScaler of each role",
+        ),
+        ("serving.kserve.io/v1alpha1", "LLMInferenceService", Severity.WARNING, "the Deployment or LeaderWorkerSet"),
+        ("inference.example.com/v1", "InferenceService", Severity.WARNING, "Deployment, Disaggregated"),
+    ],
+)
+def test_kind_without_scale_names_what_to_scale(
+    tmp_path: Path, api_version: str, kind: str, severity: Severity, allowed: str
+):
+    (finding,) = checked(tmp_path, a=f"{of_kind(kind, api_version)}spec: {{}}\n").findings
+    assert (finding.key, finding.severity) == ("kind", severity)
+    assert finding.allowed.startswith(allowed)
+
+
+def test_count_of_a_custom_kind_is_checked_where_the_kind_has_it(tmp_path: Path):
+    text = of_kind("VLLMRuntime", "production-stack.vllm.ai/v1alpha1")
+    result = checked(tmp_path, a=f"{text}spec: {{deploymentConfig: {{replicas: 2}}, replicas: 3}}\n")
+    assert [finding.key for finding in result.findings] == ["spec.deploymentConfig.replicas"]
+
+
+def test_object_that_its_replicas_do_not_scale_is_an_error(tmp_path: Path):
+    text = of_kind("NodeSet", "slinky.slurm.net/v1beta1")
+    (finding,) = checked(tmp_path, a=f"{text}spec: {{scalingMode: DaemonSet}}\n").findings
+    assert (finding.problem, finding.allowed) == (
+        "cannot be scaled: spec.scalingMode is DaemonSet, which ignores spec.replicas",
+        "StatefulSet",
+    )
+
+
 def test_annotations_that_an_owner_handed_on_are_no_error(tmp_path: Path):
     owned = DEPLOYMENT.replace("Deployment", "ReplicaSet") + "  ownerReferences: [{kind: Deployment, name: chat}]\n"
     assert not checked(tmp_path, a=f"{owned}spec: {{template: {{}}}}\n").findings

@@ -250,6 +250,17 @@ def test_groups_of_pods_are_checked_in_leader_and_worker():
     assert [finding.line for finding in check_workload(document, BOOK)] == [5, 6]
 
 
+def test_templates_in_a_list_are_checked_one_by_one():
+    text = (
+        f"kind: RayClusterFleet\nmetadata: {{annotations: {{{PREFIX}policy: batch}}}}\nspec:\n  template:\n    spec:\n"
+        "      workerGroupSpecs:\n"
+        "        - {template: {spec: {containers: [{image: vllm}]}}}\n"
+        "        - {template: {spec: {containers: [{image: vllm}]}}}\n"
+    )
+    (document,), _ = read_documents("m.yaml", text)
+    assert [finding.line for finding in check_workload(document, BOOK)] == [7, 8]
+
+
 @pytest.mark.parametrize("kind", list(SCALED))
 @pytest.mark.parametrize("rest", ["metadata: 5", "metadata: {annotations: }", "spec: []", "metadata:", "a: b"])
 def test_a_manifest_of_the_wrong_shape_is_no_error_of_ours(kind: str, rest: str):
