@@ -43,6 +43,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "some namespaces": {"namespaces": ["@", "default"]},
     "some namespaces without nodes": {"namespaces": ["@"], "rbac": {"nodes": False}},
     "all namespaces without nodes": {"rbac": {"nodes": False}},
+    "further kinds of targets": {"targetKinds": ["rollouts.argoproj.io", "nodesets.slinky.slurm.net"]},
+    "further kinds in a namespace": {"namespaces": ["@"], "targetKinds": ["rollouts.argoproj.io"]},
     "dry-run in a namespace": {"mode": "dry-run", "namespaces": ["@"]},
     "KEDA over TLS": {
         "mode": "keda",
@@ -106,6 +108,7 @@ BAD_VALUES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "a digest that is cut": ({"image": {"digest": "sha256:00"}}, ["/image/digest", "does not match pattern"]),
     "a URL without a scheme": ({"prometheus": {"url": "prometheus:9090"}}, ["/prometheus/url", "does not match"]),
     "a namespace that is no name": ({"namespaces": ["Team A"]}, ["/namespaces/0", "'Team A' does not match"]),
+    "a kind of target without a group": ({"targetKinds": ["rollouts"]}, ["/targetKinds/0", "does not match"]),
     "a namespace twice": ({"namespaces": ["a", "a"]}, ["/namespaces", "equal"]),
     "a memory limit in MB": ({"resources": {"limits": {"memory": "1 MB"}}}, ["/resources/limits/memory", "match"]),
     "a switch as text": ({"rbac": {"create": "yes"}}, ["/rbac/create", "got string, want boolean"]),
@@ -325,6 +328,21 @@ def test_an_override_of_the_name_names_every_object():
     names = {each["metadata"]["name"] for each in documents}
     parts = {"", "-keda", "-lease", "-policies", "-dashboard"}
     assert names == {f"scaler{part}" for part in parts} | {"vllm-autoscaler-scaler-nodes"}
+
+
+@pytest.mark.parametrize(
+    ("mode", "verbs"), [("direct", {"list", "watch", "get", "patch"}), ("keda", {"list", "watch"})]
+)
+def test_further_kinds_get_the_rights_of_the_mode(mode: str, verbs: set[str]):
+    documents = template({"mode": mode, "targetKinds": ["rollouts.argoproj.io"]})
+    role = next(each for each in documents if each["kind"] == "ClusterRole")
+    rules = [rule for rule in role["rules"] if rule["apiGroups"] == ["argoproj.io"]]
+    assert {verb for rule in rules for verb in rule["verbs"]} == verbs
+    assert {name for rule in rules for name in rule["resources"]} <= {"rollouts", "rollouts/scale"}
+    kinds = [each for each in container(documents)["args"] if each.startswith("--target-kind")]
+    assert kinds == [
+        f"--target-kind={name}" for name in ("leaderworkersets.leaderworkerset.x-k8s.io", "rollouts.argoproj.io")
+    ]
 
 
 def test_with_some_namespaces_only_nodes_are_read_cluster_wide():

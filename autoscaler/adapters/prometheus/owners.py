@@ -5,15 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Set
 
+from autoscaler.catalog.scale_targets import SCALED
 from autoscaler.core.model.fleet import WorkloadRef
 
-API_VERSIONS = {
-    "Deployment": "apps/v1",
-    "ReplicaSet": "apps/v1",
-    "StatefulSet": "apps/v1",
-    "LeaderWorkerSet": "leaderworkerset.x-k8s.io/v1",
-    "Rollout": "argoproj.io/v1alpha1",
-}
+API_VERSIONS = {**{kind: row.api_version for kind, row in SCALED.items()}, "ReplicaSet": "apps/v1"}
 # Kubernetes uses only these characters in hashes and suffixes, so a word at the end of a name does not match.
 # Source: k8s.io/apimachinery/pkg/util/rand.
 _SAFE = "bcdfghjklmnpqrstvwxz2456789"

@@ -22,6 +22,7 @@ from tests.adapters.kubernetes.world import (
     READY_STATUS,
     RUNNING_STATUS,
     World,
+    annotated,
     names,
     row,
     running,
@@ -31,7 +32,8 @@ from tests.adapters.kubernetes.world import (
     template,
     until,
 )
-from tests.harness.kube_api import CRDS, KubeApi
+from tests.harness.kube_api import CRDS, ApiError, KubeApi, load_manifests
+from tests.harness.process import eventually
 
 pytestmark = pytest.mark.integration
 
@@ -347,3 +349,38 @@ async def test_keda_scales_custom_kinds_by_reference(kube: Kube, clock: SystemCl
     assert "cannot be scaled: it has no scale subresource, found 'RayService'; allowed: a RayCluster" in problems["ray"]
     assert problems["absent"] == "the target does not exist"
     assert problems["unknown"] == "Model of example.com is not watched; allowed: --target-kind=<plural>.example.com"
+
+
+async def test_kind_that_no_table_knows_is_scaled_if_named(
+    kube_api: KubeApi, namespace: str, connect: Connect, clock: SystemClock, world: World
+):
+    (crd,) = load_manifests(CRDS / "targets" / "nodesets.yaml")
+    crd["metadata"]["name"], crd["spec"]["group"] = "models.example.com", "example.com"
+    crd["spec"]["names"] = {"kind": "Model", "listKind": "ModelList", "plural": "models", "singular": "model"}
+    rule = {"apiGroups": ["example.com"], "resources": ["models", "models/scale"], "verbs": ["list", "watch", "get"]}
+    role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": f"m-{namespace}"}}
+    role |= {"rules": [rule | {"verbs": [*rule["verbs"], "patch"]}]}
+    roles = [*in_namespace(shipped_roles("direct"), namespace), role]
+    kube = await connect(await kube_api.service_account(namespace, "wide", *roles))
+    fleet = watching(kube, clock, world, Mode.DIRECT, "models.example.com")
+    async with running(fleet):
+        await synced(fleet)
+        await kube_api.apply(crd)
+        made = {"apiVersion": "example.com/v1beta1", "kind": "Model", "spec": {"replicas": 1}}
+        made |= {"metadata": {"name": "x", "annotations": annotated(policy="realtime")}}
+
+        async def apply() -> bool:
+            try:
+                await kube_api.apply(made, namespace=namespace)
+            except (ApiError, KeyError):
+                return False
+            return True
+
+        await eventually(apply, "the kind is served")
+        await kube_api.set_status("example.com/v1beta1", "Model", namespace, "x", {"selector": "app=x"})
+        await world.owned_pod("serving", "Thing/x", {"app": "x"}, READY_STATUS, gpus=4)
+        view = await until(fleet, "its pod is seen", lambda view: len(view.pods) == 1)
+        view = await until(fleet, "its GPUs are known", lambda view: view.gpus_per_replica.tolist() == [4.0])
+        (outcome,) = await ScaleActuator(kube, OwnWrites(clock), kinds=fleet.kinds).apply([change(view, "x", 2)], 5)
+        assert outcome.status is ChangeStatus.APPLIED, outcome.detail
+    await kube_api.delete("apiextensions.k8s.io/v1", "CustomResourceDefinition", None, "models.example.com")
