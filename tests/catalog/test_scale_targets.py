@@ -1,13 +1,16 @@
 """The table of scale targets against resource definitions, rights, and documentation."""
 
+from pathlib import Path
+
 import pytest
 import yaml
 
-from autoscaler.catalog.scale_targets import BY_KIND, SCALED, TARGETS
+from autoscaler.catalog.scale_targets import BY_KIND, SCALED, TARGETS, ScaleTarget
 from tests.adapters.kubernetes.test_target_kinds import SPECS
 from tests.adapters.kubernetes.world import shipped_target_roles
 from tests.harness.kube_api import CRDS
 
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "scale-targets.md").read_text()
 CUSTOM = sorted(kind for kind, each in SCALED.items() if each.group not in ("apps", "leaderworkerset.x-k8s.io"))
 
 
@@ -31,3 +34,14 @@ def test_rights_name_every_custom_kind():
     assert listed == {each.resource for each in custom}
     scaled = {f"{name}.{group}" for rule in scale["rules"] for group in rule["apiGroups"] for name in rule["resources"]}
     assert scaled == {f"{each.plural}/scale.{each.group}" for each in custom if not each.refusal}
+
+
+@pytest.mark.parametrize("row", TARGETS, ids=lambda row: row.kind)
+def test_page_of_scale_targets_has_every_kind(row: ScaleTarget):
+    (line,) = (each for each in PAGE.splitlines() if each.startswith(f"| {row.kind}, `{row.resource}` |"))
+    if row.refusal:
+        assert line.endswith(f"{row.why_refused[0]}; scale {row.why_refused[1]} |")
+    else:
+        assert f"| {row.unit} | `.{'.'.join(row.replicas)}` |" in line
+        assert not row.selector or f"`.{'.'.join(row.selector)}`" in line
+    assert row.group == "apps" or f"{row.kind}: {row.source}" in PAGE
