@@ -348,7 +348,12 @@ def test_further_kinds_get_the_rights_of_the_mode(mode: str, verbs: set[str]):
 def test_with_some_namespaces_only_nodes_are_read_cluster_wide():
     documents = template({"namespaces": ["a", "b"]})
     (role,) = [each for each in documents if each["kind"] == "ClusterRole"]
-    assert role["rules"] == [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["list", "watch"]}]
+    status = {"resourceNames": ["cluster-autoscaler-status"]}
+    assert role["rules"] == [
+        {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list", "watch"]},
+        {"apiGroups": ["karpenter.sh"], "resources": ["nodepools"], "verbs": ["list", "watch"]},
+        {"apiGroups": [""], "resources": ["configmaps"], **status, "verbs": ["list", "watch"]},
+    ]
     bound = [each for each in documents if each["kind"] == "RoleBinding" and "lease" not in each["metadata"]["name"]]
     assert [each["metadata"]["namespace"] for each in bound] == ["a", "b"]
     assert all(each["roleRef"]["kind"] == "Role" for each in bound)

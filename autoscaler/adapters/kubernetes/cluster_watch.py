@@ -75,7 +75,7 @@ class ClusterWatch:
         self._reflectors = [
             Reflector(kube, resource, store, clock, namespace, times, self._note_sync)
             for resource, store in stores
-            for namespace in (self._namespaces if resource.namespaced else ("",))
+            for namespace in self._namespaces_of(resource)
         ]
         self._kinds = dict(kinds or {})
         self._open_kind = open_kind
@@ -179,6 +179,11 @@ class ClusterWatch:
         for task in running.tasks:
             task.cancel()
         running.store.clear()
+
+    def _namespaces_of(self, resource: Resource[Any]) -> Sequence[str]:
+        if resource.only is not None:
+            return resource.only[:1]
+        return self._namespaces if resource.namespaced else ("",)
 
     async def _send_heartbeats(self) -> None:
         missed = False

@@ -29,8 +29,10 @@ from autoscaler.adapters.kubernetes.autoscalers.hpa_limits import (
 from autoscaler.adapters.kubernetes.autoscalers.hpas import HpaStore
 from autoscaler.adapters.kubernetes.autoscalers.scaledobjects import ScaledObjectSpec, ScaledObjectStore
 from autoscaler.adapters.kubernetes.cluster_watch import HEARTBEAT_S, ClusterWatch
+from autoscaler.adapters.kubernetes.inventory.elastic import STATUS_NAME, STATUS_NAMESPACE, Elastic
 from autoscaler.adapters.kubernetes.inventory.nodes import NodeStore
 from autoscaler.adapters.kubernetes.inventory.pools import Layout, lay_out_pools
+from autoscaler.adapters.kubernetes.inventory.usage import Usage, count_usage
 from autoscaler.adapters.kubernetes.manual_overrides import OverrideTracker
 from autoscaler.adapters.kubernetes.own_writes import OwnWrites
 from autoscaler.adapters.kubernetes.pods.store import PodRows, PodStore
@@ -41,7 +43,7 @@ from autoscaler.adapters.kubernetes.workloads.targets import DEPLOYMENT, LEADER_
 from autoscaler.config.annotations import PREFIX
 from autoscaler.config.policy.compile import NO_POLICY
 from autoscaler.config.settings import Mode
-from autoscaler.core.model.fleet import Fleet, HpaLimits, NodeGroups, Obstacles, Pool, Workload, WorkloadRef
+from autoscaler.core.model.fleet import Fleet, HpaLimits, Obstacles, Pool, Workload, WorkloadRef
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 from autoscaler.ports import Clock, Leadership, ScaledObject, Wakeup
 
@@ -54,6 +56,10 @@ NEEDED = {
     Mode.KEDA: "a ScaledObject with an external trigger that names a policy",
 }
 """The declaration that makes a workload managed, by mode."""
+
+OTHERS_UNKNOWN = (
+    "GPUs held by pods of other namespaces are not known and count as free, because only some namespaces are watched"
+)
 
 
 class _WorkloadRows(NamedTuple):
@@ -68,7 +74,6 @@ class _WorkloadRows(NamedTuple):
     pool: IntColumn
     layout: Layout
     listed: BoolColumn
-    fits: FloatColumn
     hpa_limits: HpaLimits | None
     hpa_errors: tuple[str, ...]  # why the HPA of each cannot change the count; "": it can, or there is none
 
@@ -104,15 +109,19 @@ class KubeFleet:
         wakeup: Wakeup | None = None,
         leadership: Leadership | None = None,
         target_kinds: Sequence[str] = (),
+        node_group_max: Mapping[str, int] | None = None,
     ) -> None:
-        """target_kinds: custom kinds that may be scaled ("rollouts.argoproj.io"); (): all that are known.
+        """`writes` and `leadership` are those of the actuator; `wakeup` is set when the cluster is first known.
 
-        `writes` and `leadership` are those of the actuator; `wakeup` is set when the cluster is first known."""
+        target_kinds: custom kinds that may be scaled ("rollouts.argoproj.io"); (): all that are known.
+        node_group_max: the largest number of nodes with a label, "key=value", which an autoscaler may create.
+        """
         self._mode = mode
         self._writes = writes = writes or OwnWrites(clock)
         self._pods = PodStore(clock)
         self.manual_overrides = OverrideTracker(clock, writes, leadership)
         self._nodes = NodeStore(clock)
+        self._elastic = Elastic(node_group_max)
         self._hpas = HpaStore()
         self._scaled_objects = ScaledObjectStore(self._hpas)
         self._targets = TargetStore(self._pods, self.manual_overrides, writes, self._find_autoscaler)
@@ -133,6 +142,9 @@ class KubeFleet:
         self._obstructed: dict[WorkloadRef, str] = {}  # as of the last fleet
         self._workload_rows: _WorkloadRows | None = None
         self._workload_versions: object = None
+        self._usage: Usage | None = None
+        self._usage_versions: object = None
+        self._usage_layout: Layout | None = None
         self._pod_rows: PodRows | None = None
         self._pod_workload: IntColumn = np.empty(0, dtype=np.int64)
         self._pod_version = -1
@@ -147,7 +159,7 @@ class KubeFleet:
         self._watch.require_sync()
         workloads = self._lay_out_workloads()
         pods = self._lay_out_pods(workloads)
-        groups, fits = self._add_stray_pods(workloads, pods)
+        usage = self._count_usage(workloads)
         return Fleet(
             time_s=self._watch.true_s,
             workloads=workloads.workloads,
@@ -157,7 +169,7 @@ class KubeFleet:
             other_owner=workloads.other_owner,
             gpus_per_replica=workloads.gpus_per_replica,
             pool=workloads.pool,
-            obstacles=self._find_obstacles(workloads, pods, fits),
+            obstacles=self._find_obstacles(workloads, pods, usage),
             pods=pods.pods,
             pod_id=pods.pod_id,
             pod_workload=self._pod_workload,
@@ -169,7 +181,7 @@ class KubeFleet:
             pod_started_s=pods.started_s,
             pod_ready_s=pods.ready_s,
             pools=workloads.layout.pools,
-            groups=groups,
+            groups=usage.groups,
             hpa_limits=workloads.hpa_limits,
         )
 
@@ -187,11 +199,16 @@ class KubeFleet:
         return dict(self._obstructed)
 
     def limits(self) -> list[str]:
-        """Return a line for each pool whose present size counts as its limit, although it may grow."""
+        """Return how the counts of replicas are capped by the nodes, one line each."""
         if self._workload_rows is None:
             return []
-        layout = self._workload_rows.layout
-        return [_pool_limit(pool, size) for pool, size in zip(layout.pools, layout.gpus, strict=True) if pool.grows]
+        groups = self._count_usage(self._workload_rows).groups
+        pools = zip(self._workload_rows.layout.pools, groups.pool_gpus.tolist(), strict=True)
+        lines = [_pool_limit(pool, size) for pool, size in pools if pool.grows]
+        lines += self._elastic.describe(groups)
+        if self._watch.namespaces and groups.groups:
+            lines.append(OTHERS_UNKNOWN)
+        return lines
 
     def unlisted_kinds(self) -> dict[str, str]:
         """Return why objects of custom kinds that the API server serves cannot be listed, by resource."""
@@ -199,7 +216,8 @@ class KubeFleet:
 
     def watch_problems(self) -> list[str]:
         """Return why watches do not work now, one line each."""
-        return self._watch.problems()
+        nodes = [f"node {name}: {problem}" for name, problem in sorted(self._nodes.problems.items())]
+        return [*self._watch.problems(), *nodes]
 
     def _stores(self) -> list[tuple[Resource[Any], Store[Any]]]:
         """Return the kinds to watch. A kind that the mode does not need is not watched, and needs no permission."""
@@ -210,6 +228,20 @@ class KubeFleet:
             (Resource(apps, "replicasets", objects.Object, metadata_only=True), ReplicaSetStore(self._targets)),
             (Resource("/api/v1", "pods", objects.Pod), self._pods),
             (Resource("/api/v1", "nodes", objects.Node, namespaced=False, optional=True), self._nodes),
+            (
+                Resource("/apis/karpenter.sh/v1", "nodepools", objects.NodePool, namespaced=False, optional=True),
+                self._elastic.node_pools,
+            ),
+            (
+                Resource(
+                    "/api/v1",
+                    "configmaps",
+                    objects.ConfigMap,
+                    optional=True,
+                    only=(STATUS_NAMESPACE, STATUS_NAME),
+                ),
+                self._elastic.status,
+            ),
         ]
         if self._mode is not Mode.DRY_RUN:
             is_optional = self._mode is not Mode.KEDA
@@ -242,6 +274,7 @@ class KubeFleet:
             self._hpas.version,
             self._scaled_objects.version,
             self._nodes.update(),
+            self._elastic.version,
             self.manual_overrides.active(),
         )
         before = self._workload_rows
@@ -258,6 +291,7 @@ class KubeFleet:
         layout = lay_out_pools(
             self._nodes.nodes,
             [add_tolerations(each.target.facts, tolerations.get(each.target_id, frozenset())) for each in managed],
+            self._elastic,
         )
         workload_id = np.array([each.target_id for each in managed], dtype=np.int64)
         if before is not None and np.array_equal(before.workload_id, workload_id):
@@ -273,7 +307,6 @@ class KubeFleet:
             pool=np.array(layout.rows, dtype=np.int64),
             layout=layout,
             listed=np.array([each.target.pod_selector != () for each in managed], dtype=bool),
-            fits=np.array(layout.fits),
             hpa_limits=to_columns([each.limit for each in managed]),
             hpa_errors=tuple(each.limit.error for each in managed),
         )
@@ -292,26 +325,16 @@ class KubeFleet:
             self._pod_workload = np.searchsorted(ids, rows.target_id).astype(np.int64)
         return rows
 
-    def _add_stray_pods(self, workloads: _WorkloadRows, pods: PodRows) -> tuple[NodeGroups, FloatColumn]:
-        """Return the node groups and the replicas that fit, including stray pods: these form a group for each pool.
+    def _count_usage(self, workloads: _WorkloadRows) -> Usage:
+        """Return what pods hold on the nodes: the previous counts if nothing has changed."""
+        versions = self._pods.holdings.version
+        if self._usage is None or self._usage_versions != versions or self._usage_layout is not workloads.layout:
+            known = not self._watch.namespaces
+            self._usage = count_usage(workloads.layout, self._pods.held(), workloads.workload_id, others_known=known)
+            self._usage_versions, self._usage_layout = versions, workloads.layout
+        return self._usage
 
-        A stray pod runs on a node that no longer admits it: the node has a new taint, or the template a new selector.
-        It keeps serving, and its GPUs are not available to others.
-        """
-        layout, strays = workloads.layout, np.zeros(len(workloads.workloads))
-        restricted = [admitted is not None for admitted in layout.admitted]
-        if any(restricted):
-            for pod in np.flatnonzero(np.array(restricted)[self._pod_workload]).tolist():
-                row = int(self._pod_workload[pod])
-                group, admitted = layout.group_of.get(pods.pods[pod].node, -1), layout.admitted[row]
-                strays[row] += admitted is not None and group >= 0 and group not in admitted
-        if not strays.any():
-            return layout.groups, workloads.fits
-        gpus = np.where((workloads.pool >= 0) & (strays > 0), strays * workloads.gpus_per_replica, 0.0)
-        more = np.bincount(np.fmax(workloads.pool, 0), gpus, len(layout.pools)).astype(np.float64)
-        return layout.groups.add_to_pools(layout.pools, more), workloads.fits + strays
-
-    def _find_obstacles(self, workloads: _WorkloadRows, pods: PodRows, fits: FloatColumn) -> Obstacles:
+    def _find_obstacles(self, workloads: _WorkloadRows, pods: PodRows, usage: Usage) -> Obstacles:
         """Return why replicas are missing, as controllers, scheduler, kubelet and API server say."""
         count = len(workloads.workloads)
         failed, messages = np.zeros(count, dtype=bool), [""] * count
@@ -334,7 +357,7 @@ class KubeFleet:
         self._obstructed = {
             each.ref: message for each, message in zip(workloads.workloads, messages, strict=True) if message
         }
-        return Obstacles(workloads.listed, failed, fits, refused, retry_s, tuple(messages))
+        return Obstacles(workloads.listed, failed, usage.fits, refused, retry_s, tuple(messages), usage.room)
 
     def _log_problems(self, before: Mapping[WorkloadRef, str], managed: int) -> None:
         """Log new and solved problems, and that no workload is managed."""
@@ -443,7 +466,7 @@ class KubeFleet:
 def _pool_limit(pool: Pool, size: float) -> str:
     """Say that the present nodes of a pool count as its limit."""
     name = " ".join(part for part in (pool.product or pool.resource, pool.nodes and f"({pool.nodes})") if part)
-    allowed = "for no limit, remove the permission to list nodes from the daemon's role"
+    allowed = f"state the most nodes with --node-group-max {pool.grows}:NODES"
     return f"{name}: the {size:g} GPUs of today's nodes are the limit, although {pool.grows} may get more; {allowed}"
 
 

@@ -99,7 +99,7 @@ class NodeGroup(NamedTuple):
     product: str = ""  # "": unknown
     nodes: str = ""  # labels that set its nodes apart, "team=a"; "": none
     zone: str = ""
-    capacity_type: str = ""  # "spot", "on-demand"; "": unknown
+    capacity_type: str = ""  # "spot", "on-demand", "reserved"; "": unknown
     sharing: str = ""  # "time-slicing", "mps"; "": a replica has its devices to itself
     grows: str = ""  # label or name of the group that a cluster autoscaler enlarges; "": its nodes are fixed
 
@@ -120,7 +120,7 @@ class NodeGroups:
 
     groups: tuple[NodeGroup, ...]  # [G], one for each node group and resource
     allocatable: FloatColumn  # float64[G], devices; NaN: unknown
-    used_by_others: FloatColumn  # float64[G], devices held by pods of no managed workload
+    used_by_others: FloatColumn  # float64[G], devices held by pods of no managed workload; NaN: unknown, counts as 0
     used: FloatColumn  # float64[G], devices held by pods of managed workloads; NaN: unknown
     can_add: FloatColumn  # float64[G], devices that a cluster autoscaler may still add; infinity: no limit is known
     closed: BoolColumn  # bool[G], its nodes accept no new pod: they are cordoned or being reconfigured
@@ -154,7 +154,7 @@ class NodeGroups:
     @cached_property
     def gpus(self) -> FloatColumn:
         """Devices that managed workloads may share, float64[G]; infinity: no limit is known; NaN: unknown."""
-        shared = np.maximum(self.allocatable - self.used_by_others, 0.0) + self.can_add
+        shared = np.maximum(self.allocatable - np.nan_to_num(self.used_by_others), 0.0) + self.can_add
         return np.where(self.closed, self.used, shared)
 
     @cached_property
@@ -214,6 +214,7 @@ class Obstacles:
     refused_replicas: FloatColumn  # float64[W], count that the API server refused lately; infinity: any; NaN: none
     retry_at_s: FloatColumn  # float64[W], time from which that count may be tried again; NaN: none was refused
     messages: tuple[str, ...]  # [W], message of the API server, the scheduler or the kubelet; "": none
+    room: FloatColumn | None = None  # float64[W], replicas that fit beside all pods of now; None, NaN: unknown
 
     @classmethod
     def none(cls, rows: int, listed: bool = True) -> Obstacles:

@@ -123,6 +123,7 @@ class Expression(Fields, frozen=True):
 
 class NodeTerm(Fields, frozen=True):
     match_expressions: list[Expression] | None = None
+    match_fields: list[Expression] | None = None
 
 
 class NodeSelector(Fields, frozen=True):
@@ -149,6 +150,8 @@ class PodSpec(Fields, frozen=True):
     containers: list[Container] | None = None
     init_containers: list[Container] | None = None
     overhead: dict[str, str | int | float] | None = None
+    resources: Resources | None = None  # of the pod as a whole
+    priority: int | None = None
     node_selector: dict[str, str] | None = None
     affinity: Affinity | None = None
     tolerations: list[Toleration] | None = None
@@ -301,6 +304,7 @@ class ScaledObject(Object, frozen=True):
 class NodeStatus(Fields, frozen=True):
     allocatable: dict[str, str | int | float] | None = None
     capacity: dict[str, str | int | float] | None = None
+    conditions: list[Condition] | None = None
 
 
 class Taint(Fields, frozen=True):
@@ -311,11 +315,32 @@ class Taint(Fields, frozen=True):
 
 class NodeSpec(Fields, frozen=True):
     taints: list[Taint] | None = None
+    unschedulable: bool | None = None
 
 
 class Node(Object, frozen=True):
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
+
+
+class NodePoolSpec(Fields, frozen=True):
+    limits: dict[str, str | int | float] | None = None
+
+
+class NodePoolStatus(Fields, frozen=True):
+    resources: dict[str, str | int | float] | None = None
+    nodes: int | None = None
+
+
+class NodePool(Object, frozen=True):
+    """A NodePool of Karpenter."""
+
+    spec: NodePoolSpec = NodePoolSpec()
+    status: NodePoolStatus = NodePoolStatus()
+
+
+class ConfigMap(Object, frozen=True):
+    data: dict[str, str] | None = None
 
 
 class ListMetadata(Fields, frozen=True):

@@ -60,6 +60,7 @@ class Resource(Generic[Kind]):
     namespaced: bool = True
     optional: bool = False  # 403 and 404 are no errors: the kind is listed again later
     metadata_only: bool = False  # the server sends nothing else
+    only: tuple[str, str] | None = None  # namespace and name of the only object that is watched
 
 
 class Store(Protocol[Kind_contra]):
@@ -104,6 +105,7 @@ class Reflector(Generic[Kind]):
         self._times = times or WatchTimes()
         self._on_sync = on_sync
         self._path = object_path(resource.root, self.namespace, resource.plural)
+        self._selector = [("fieldSelector", f"metadata.name={resource.only[1]}")] if resource.only else []
         self._decoder = msgspec.json.Decoder(resource.type)
         self._known: dict[tuple[str, str], tuple[str, str]] = {}  # (namespace, name) to (uid, resourceVersion)
         self._version = ""  # resume from here; "": list first
@@ -151,7 +153,7 @@ class Reflector(Generic[Kind]):
         seen: set[tuple[str, str]] = set()
         limit, token = PAGE_OBJECTS, ""
         while True:
-            query = [("limit", str(limit))]
+            query = [("limit", str(limit)), *self._selector]
             try:
                 body = await self._kube.request(
                     "GET",
@@ -190,6 +192,7 @@ class Reflector(Generic[Kind]):
         """Handle the events of one stream until it ends normally."""
         lifetime_s = self._times.lifetime_s * random.uniform(1.0, 1.2)
         query = [
+            *self._selector,
             ("watch", "1"),
             ("allowWatchBookmarks", "true"),
             ("resourceVersion", self._version),

@@ -1,47 +1,50 @@
-"""The nodes that admit a pod template, by the scheduler's rules: node selector, required node affinity, taints.
+"""The scheduler's rules: which nodes admit a pod, and how many pods a node holds.
 
-Pure functions. Only the capacity of nodes counts here, not what is free on them now.
+Pure functions. Pod affinity, topology spread and the number of pods of a node are not evaluated.
 Source: Kubernetes, "Assigning Pods to Nodes", "Taints and Tolerations".
 """
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from autoscaler.adapters.kubernetes.inventory.groups import GroupKey
+import numpy as np
+
 from autoscaler.adapters.kubernetes.inventory.nodes import Taint
-from autoscaler.adapters.kubernetes.pods.needs import CONTROL_PLANE_TAINTS, Expression, Needs, Toleration
+from autoscaler.adapters.kubernetes.pods.needs import Expression, Needs, Toleration
+from autoscaler.core.table.columns import FloatColumn
 
 EXCLUDING = ("NoSchedule", "NoExecute")
+CLOSE = 1e-9  # relative; for sums of CPU quantities
 
 Labels = Mapping[str, str]
 
 
-def admits(group: GroupKey, needs: Needs) -> bool:
-    """Return whether an empty node of this group could run a pod with these needs."""
-    labels = dict(group.labels)
+def admits(labels: Labels, taints: Iterable[Taint], needs: Needs) -> bool:
+    """Return whether the labels and taints of a node admit a pod. labels: with the node's name as `NAME_FIELD`."""
     return (
-        0 < group.devices_of(needs.resource) >= (1.0 if math.isnan(needs.largest) else needs.largest)
-        and all(labels.get(key) == value for key, value in needs.selector)
+        all(labels.get(key) == value for key, value in needs.selector)
         and (needs.terms is None or any(_matches_term(term, labels) for term in needs.terms))
-        and all(_is_tolerated(taint, needs) for taint in group.taints)
+        and all(_is_tolerated(taint, needs) for taint in taints)
     )
 
 
-def count_fitting(groups: Mapping[GroupKey, int], needs: Needs) -> float:
-    """Return how many replicas fit on the empty nodes of some groups; infinity: no limit is known.
+def count_pods(devices: FloatColumn, cpu: FloatColumn, memory: FloatColumn, needs: Needs) -> FloatColumn:
+    """Return how many of the smallest pods with devices each node holds. The needs of devices must be known.
 
-    groups: with the number of nodes of each. The pods of a replica may be on different nodes.
+    devices, cpu, memory: float64[nodes], what is free, or what the nodes have.
     """
-    if not needs.total > 0 or not needs.smallest > 0:
-        return math.inf
-    usable = sum(
-        nodes * math.floor(group.devices_of(needs.resource) / needs.smallest) * needs.smallest
-        for group, nodes in groups.items()
-    )
-    return float(math.floor(usable / needs.total + 1e-9))
+    pods = np.floor(devices / needs.smallest + CLOSE)
+    for free, need in ((cpu, needs.cpu), (memory, needs.memory)):
+        if need > 0:
+            pods = np.minimum(pods, np.floor(free / need + CLOSE))
+    return np.maximum(pods, 0.0)
+
+
+def count_replicas(pods: float, needs: Needs) -> float:
+    """Return how many replicas so many of the smallest pods make. The pods of a replica may be on different nodes."""
+    return float(np.floor(pods * needs.smallest / needs.total + CLOSE))
 
 
 def _matches_term(term: tuple[Expression, ...], labels: Labels) -> bool:
@@ -78,7 +81,7 @@ def _is_tolerated(taint: Taint, needs: Needs) -> bool:
     If GPU nodes are tainted with the name of the resource, an admission plugin adds the toleration
     (`ExtendedResourceToleration`), and the template does not show it.
     """
-    if taint.effect not in EXCLUDING or taint.key.startswith(CONTROL_PLANE_TAINTS) or taint.key == needs.resource:
+    if taint.effect not in EXCLUDING or taint.key == needs.resource:
         return True
     return any(_tolerates(each, taint) for each in needs.tolerations)
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from sys import intern
 from typing import NamedTuple
 
 from autoscaler.adapters.kubernetes.api.objects import Node as SeenNode
+from autoscaler.adapters.kubernetes.pods.needs import CONTROL_PLANE_TAINTS
+from autoscaler.adapters.kubernetes.pods.requests import CPU, MEMORY, Quantity, read_quantity
 from autoscaler.catalog.accelerators import is_accelerator
+from autoscaler.catalog.node_labels import REMOVAL_TAINTS, VOLATILE_LABELS, is_startup_taint, mig_problem
+from autoscaler.config.findings import shown
 from autoscaler.ports import Clock
 
-VOLATILE_LABELS = ("nvidia.com/gfd.timestamp",)  # rewritten every minute, and read by no template
+PASSING_TAINTS = (*CONTROL_PLANE_TAINTS, *REMOVAL_TAINTS)  # a node with such a taint is closed
+MAX_NODE_DEVICES = 65_536  # 16 GPUs, each shared by 4,096 pods
 
 SHRINK_DELAY_S = 600.0
 """A node that offers less than before is believed after this time. While its kubelet or device plugin restarts, it
@@ -27,22 +34,31 @@ class Node(NamedTuple):
 
     gpus: dict[str, int]  # by resource
     labels: dict[str, str]
-    taints: frozenset[Taint] = frozenset()
+    taints: frozenset[Taint] = frozenset()  # without those of the control plane and of new nodes
+    cpu: float = math.inf  # cores; infinity: unknown
+    memory: float = math.inf  # bytes
+    closed: str = ""  # why it takes no new pod, "cordoned"; "": it takes pods
 
     def at_least(self, other: Node) -> Node:
         """Return this node with everything that the other node offers beyond it."""
-        gpus = {name: max(self.gpus.get(name, 0), other.gpus.get(name, 0)) for name in self.gpus | other.gpus}
-        return Node(gpus, other.labels | self.labels, self.taints & other.taints)
+        return self._replace(
+            gpus={name: max(self.gpus.get(name, 0), other.gpus.get(name, 0)) for name in self.gpus | other.gpus},
+            labels=other.labels | self.labels,
+            taints=self.taints & other.taints,
+            cpu=max(self.cpu, other.cpu),
+            memory=max(self.memory, other.memory),
+        )
 
 
 class NodeStore:
-    """The nodes of the cluster. Cordoned and not-ready nodes count as well, because their pods still hold GPUs.
+    """The nodes of the cluster. Those that take no new pod are closed: they count as far as pods are on them.
 
     So a control plane that loses contact with nodes scales no workload down.
     """
 
     def __init__(self, clock: Clock) -> None:
         self.nodes: dict[str, Node] = {}
+        self.problems: dict[str, str] = {}  # by node: a number of devices that cannot be
         self._clock = clock
         self._version = 0
         self._shrunk: dict[str, tuple[float, Node]] = {}  # nodes that offer less than before: since when, and what
@@ -58,13 +74,15 @@ class NodeStore:
 
     def put(self, seen: SeenNode, /) -> None:
         name = seen.metadata.name
-        labels = {key: value for key, value in (seen.metadata.labels or {}).items() if key not in VOLATILE_LABELS}
-        taints = frozenset(Taint(taint.key, taint.value, taint.effect) for taint in seen.spec.taints or ())
-        node = Node(_gpus(seen.status.allocatable), labels, taints)
-        before = self.nodes.get(name, node._replace(gpus=_gpus(seen.status.capacity)))
+        node, problem = _read(seen)
+        if problem:
+            self.problems[name] = problem
+        else:
+            self.problems.pop(name, None)
+        before = self.nodes.get(name, node._replace(gpus=_gpus(seen.status.capacity)[0]))
         if not (node.gpus or before.gpus):  # no workload can run there, so changes of its labels do not matter
             node = before = Node({}, {})
-        offered = node.at_least(before)
+        offered = node if _has_new_layout(before, node) else node.at_least(before)
         if offered == node:
             self._shrunk.pop(name, None)
         else:
@@ -74,6 +92,7 @@ class NodeStore:
 
     def remove(self, namespace: str, name: str, /) -> None:
         self._shrunk.pop(name, None)
+        self.problems.pop(name, None)
         if self.nodes.pop(name, None) is not None:
             self._version += 1
 
@@ -83,9 +102,50 @@ class NodeStore:
             self._version += 1
 
 
-def _gpus(offered: Mapping[str, str | int | float] | None) -> dict[str, int]:
-    return {
-        name: int(count)
-        for name, count in (offered or {}).items()
-        if is_accelerator(name) and str(count).isascii() and str(count).isdigit() and len(str(count)) < 9
+def _read(seen: SeenNode) -> tuple[Node, str]:
+    """Return what a node offers, and what is wrong with it."""
+    labels = {
+        intern(key): intern(value) for key, value in (seen.metadata.labels or {}).items() if key not in VOLATILE_LABELS
     }
+    taints = frozenset(
+        Taint(taint.key, taint.value, taint.effect)
+        for taint in seen.spec.taints or ()
+        if not (
+            taint.key.startswith(CONTROL_PLANE_TAINTS) or taint.key in REMOVAL_TAINTS or is_startup_taint(taint.key)
+        )
+    )
+    gpus, problem = _gpus(seen.status.allocatable)
+    cpu, memory = (_capacity(seen, name) for name in (CPU, MEMORY))
+    return Node(gpus, labels, taints, cpu, memory, _closed(seen, labels)), problem
+
+
+def _closed(seen: SeenNode, labels: Mapping[str, str]) -> str:
+    """Return why a node takes no new pod; "": it takes pods."""
+    removed = any(taint.key in REMOVAL_TAINTS for taint in seen.spec.taints or ())
+    if removed or seen.metadata.deletion_timestamp is not None:
+        return "being removed"
+    if seen.spec.unschedulable:
+        return "cordoned"
+    if any(each.type == "Ready" and each.status != "True" for each in seen.status.conditions or ()):
+        return "not ready"
+    return mig_problem(labels)
+
+
+def _has_new_layout(before: Node, node: Node) -> bool:
+    """Return whether the MIG manager has just cut the GPUs of a node anew, so that the old slices are gone for good."""
+    return bool(mig_problem(before.labels)) and not mig_problem(node.labels)
+
+
+def _gpus(offered: Mapping[str, Quantity] | None) -> tuple[dict[str, int], str]:
+    """Return the devices that a node offers, and what is wrong with their numbers."""
+    counts = {name: read_quantity(count) for name, count in (offered or {}).items() if is_accelerator(name)}
+    possible = {
+        name: int(count) for name, count in counts.items() if count.is_integer() and 0 <= count <= MAX_NODE_DEVICES
+    }
+    wrong = next((f"{name}: {shown(str(offered[name]))}" for name in counts.keys() - possible if offered), "")
+    return possible, f"{wrong} devices are not believed; allowed: up to {MAX_NODE_DEVICES}" if wrong else ""
+
+
+def _capacity(seen: SeenNode, resource: str) -> float:
+    amount = read_quantity((seen.status.allocatable or {}).get(resource, ""))
+    return math.inf if math.isnan(amount) else max(amount, 0.0)

@@ -1,4 +1,7 @@
-"""GPU pools: accelerators by resource, product and nodes; their sizes, and the pool of each workload."""
+"""GPU pools: the node groups that admit the replicas of a workload, and what autoscalers may add to them.
+
+Nothing here depends on pods; `usage` counts what they hold.
+"""
 
 from __future__ import annotations
 
@@ -8,145 +11,198 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autoscaler.adapters.kubernetes.inventory.fit import admits, count_fitting
-from autoscaler.adapters.kubernetes.inventory.groups import PRODUCT_LIMIT, GroupKey, group_nodes
+from autoscaler.adapters.kubernetes.inventory.elastic import Elastic
+from autoscaler.adapters.kubernetes.inventory.groups import TEXT_LIMIT, Group, describe, group_nodes
 from autoscaler.adapters.kubernetes.inventory.nodes import Node
 from autoscaler.adapters.kubernetes.pods.needs import Needs
 from autoscaler.adapters.kubernetes.pods.template import Facts
 from autoscaler.core.model.fleet import NodeGroup, NodeGroups, Pool
+from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 
-GROWING_LABELS = (  # of node pools that a cluster autoscaler may enlarge; whether it does is not known
-    "cloud.google.com/gke-nodepool",
-    "eks.amazonaws.com/nodegroup",
-    "kubernetes.azure.com/agentpool",
-    "agentpool",
-)
-WORDS_LIMIT = 128  # characters that describe the nodes of a pool
+NO_GROUP = -1
+TO_COME = "nodes to come"
+
+
+class Line(NamedTuple):
+    """One row of `NodeGroups`: devices of one resource on a node group, or those that are still to come."""
+
+    group: int  # -1: to come
+    resource: int
+    node: NodeGroup
+    allocatable: float
+    can_add: float  # NaN: it may grow, and its limit is not known
+    closed: bool
+    label: str  # of the node pool that an autoscaler may enlarge; "": none
 
 
 class Layout(NamedTuple):
-    """The pools, and the pool of each workload."""
+    """The pool of each workload, the node groups, and the nodes as columns."""
 
     rows: list[int]  # [W], pool of each workload; -1: unknown
     pools: tuple[Pool, ...]
-    groups: NodeGroups  # of these pools
-    fits: list[float]  # [W], replicas that fit on its nodes; infinity: no limit is known
-    admitted: list[frozenset[int] | None]  # [W], node groups that admit it; None: all with its resource
-    group_of: Mapping[str, int]  # node group by node
+    templates: list[Needs]  # [T]
+    template: list[int]  # [W], template of each workload; -1: unknown
+    admitted: BoolColumn  # bool[T, groups]
+    groups: list[Group]
+    lines: list[Line]
+    node_groups: NodeGroups  # as if no pod held a device
+    resources: list[str]
+    place: Mapping[str, int]  # by node: its row in the columns below
+    group: IntColumn  # int64[nodes]
+    devices: FloatColumn  # float64[nodes, resources]
+    cpu: FloatColumn  # float64[nodes]
+    memory: FloatColumn  # float64[nodes]
+    unknown_limits: tuple[str, ...]  # labels of node pools that count with their present nodes, although they may grow
 
-    @property
-    def gpus(self) -> list[float]:
-        """Return the devices of each pool; NaN: no limit is known."""
-        sizes: list[float] = self.groups.pool_gpus.tolist()
-        return sizes
 
+def lay_out_pools(nodes: Mapping[str, Node], workloads: Sequence[Facts], elastic: Elastic | None = None) -> Layout:
+    """Return the pool of each workload, and the node groups.
 
-def lay_out_pools(nodes: Mapping[str, Node], workloads: Sequence[Facts]) -> Layout:
-    """Return the pool of each workload, and the sizes of the pools.
-
-    Workloads that the same nodes admit share a pool. A template without a product may run on any product. If nodes
-    offer several, its use of each is not known, so pools with these nodes have no limit. Pools without a node have
-    no limit either, because their nodes may still be created.
+    Workloads that the same groups admit share a pool. A pool without a node has no limit, because its nodes may still
+    be created.
     """
-    members = group_nodes(nodes, {facts.needs for facts in workloads})
-    groups = {group: len(names) for group, names in members.items()}
-    group_of = {name: place for place, names in enumerate(members.values()) for name in names}
-    offered = list(groups)
-    found: dict[tuple[str, tuple[str, str] | None, Needs], tuple[Pool, frozenset[int], float]] = {}
-    places: dict[tuple[Pool, frozenset[int]], int] = {}
-    rows: list[int] = []
-    fitting: list[float] = []
-    admitting: list[frozenset[int] | None] = []
-    for facts in workloads:
-        if not facts.resource:
-            rows.append(-1)
-            fitting.append(math.inf)
-            admitting.append(None)
-            continue
-        key = facts.resource, facts.product, facts.needs
-        if key not in found:
-            found[key] = _find_pool(groups, *key)
-        pool, admitted, fits = found[key]
-        rows.append(places.setdefault((pool, admitted), len(places)))
-        fitting.append(fits)
-        others = {place for place, group in enumerate(offered) if group.devices_of(facts.resource)} - admitted
-        admitting.append(admitted if admitted and others else None)
-    sets = list(places)
-    node_groups = _node_groups(sets, groups)
-    pools = tuple(
-        pool if math.isnan(size) else pool._replace(grows=_growing_label(nodes, group_of, admitted))
-        for (pool, admitted), size in zip(sets, node_groups.pool_gpus.tolist(), strict=True)
-    )
-    return Layout(rows, pools, node_groups, fitting, admitting, group_of)
-
-
-def _find_pool(
-    groups: Mapping[GroupKey, int], resource: str, product_label: tuple[str, str] | None, needs: Needs
-) -> tuple[Pool, frozenset[int], float]:
-    """Return the pool of such templates, the node groups that admit them, and how many replicas fit."""
-    needs = needs._replace(resource=resource)
-    offering = {
-        place: group
-        for place, group in enumerate(groups)
-        if group.devices_of(resource) and (product_label is None or product_label in group.labels)
-    }
-    admitted = {place: group for place, group in offering.items() if admits(group, needs)}
-    products = {group.product for group in (admitted or offering).values()}
-    product = products.pop() if len(products) == 1 else product_label[1][:PRODUCT_LIMIT] if product_label else ""
-    same_product = {
-        place for place, group in enumerate(groups) if group.devices_of(resource) and group.product == product
-    }
-    others = same_product if product else set(offering)
-    pool = Pool(resource, product, describe(needs) if admitted and set(admitted) != others else "")
-    mixed = len({group.product for group in admitted.values()}) > 1
-    limited = admitted and not mixed and not any(group.provisioned for group in admitted.values())
-    fits = count_fitting({group: groups[group] for group in admitted.values()}, needs) if limited else math.inf
-    return pool, frozenset(admitted), fits
-
-
-def _node_groups(sets: Sequence[tuple[Pool, frozenset[int]]], groups: Mapping[GroupKey, int]) -> NodeGroups:
-    """Return the devices of the node groups, and the groups of each pool."""
-    keys = list(groups)
-    mixed = {  # groups, by resource, that a workload without a product may use beside others
-        (pool.resource, place)
-        for pool, admitted in sets
-        if len({keys[each].product for each in admitted}) > 1
-        for place in admitted
-    }
-    rows = [
-        (NodeGroup(resource, key.product), place, float(devices * nodes), key.provisioned)
-        for place, (key, nodes) in enumerate(groups.items())
-        for resource, devices in key.devices
-    ]
-    none = np.zeros(len(rows))
-    return NodeGroups(
-        groups=tuple(group for group, *_ in rows),
-        allocatable=np.array(
-            [math.nan if (group.resource, place) in mixed else devices for group, place, devices, _ in rows]
+    places: dict[Needs, int] = {}
+    template = [places.setdefault(_requirement(each), len(places)) if each.resource else -1 for each in workloads]
+    templates = list(places)
+    groups = group_nodes(nodes, templates)
+    resources = sorted({resource for group in groups for resource, _ in group.key.devices})
+    lines = _lines(nodes, groups, resources, elastic or Elastic())
+    admitted = np.array(
+        [[_admits(group, place, needs) for group in groups] for place, needs in enumerate(templates)], dtype=bool
+    ).reshape(len(templates), len(groups))
+    grows = {line.group: line.label for line in lines if math.isnan(line.can_add)}
+    product = {place: each.product for place, each in zip(template, workloads, strict=True)}
+    found: dict[tuple[Pool, bytes], int] = {}
+    pool_of = []
+    for place, needs in enumerate(templates):
+        pool = _pool(needs, product[place], groups, admitted[place], grows)
+        pool_of.append(found.setdefault((pool, admitted[place].tobytes()), len(found)))
+    pools = [pool for pool, _ in found]
+    sets = [admitted[pool_of.index(pool)] for pool in range(len(pools))]
+    members = [(name, place) for place, group in enumerate(groups) for name in group.nodes]
+    seen = [nodes[name] for name, _ in members]
+    return Layout(
+        rows=[pool_of[place] if place >= 0 else -1 for place in template],
+        pools=tuple(pools),
+        templates=templates,
+        template=template,
+        admitted=admitted,
+        groups=groups,
+        lines=lines,
+        node_groups=_node_groups(lines, pools, sets, groups, resources),
+        resources=resources,
+        place={name: row for row, (name, _) in enumerate(members)},
+        group=np.array([place for _, place in members], dtype=np.int64),
+        devices=np.array([[node.gpus.get(each, 0) for each in resources] for node in seen], dtype=np.float64).reshape(
+            len(seen), len(resources)
         ),
-        used_by_others=none,
-        used=np.full(len(rows), math.nan),
-        can_add=np.array([math.inf if provisioned else 0.0 for *_, provisioned in rows]),
-        closed=none.astype(bool),
-        admitted=np.array(
-            [
-                [group.resource == pool.resource and place in admitted for group, place, *_ in rows]
-                for pool, admitted in sets
-            ],
-            dtype=bool,
-        ).reshape(len(sets), len(rows)),
+        cpu=np.array([node.cpu for node in seen], dtype=np.float64),
+        memory=np.array([node.memory for node in seen], dtype=np.float64),
+        unknown_limits=tuple(sorted({line.label for line in lines if math.isnan(line.can_add)})),
     )
 
 
-def describe(needs: Needs) -> str:
+def _requirement(facts: Facts) -> Needs:
+    """Return the needs of a workload with its resource, and with the product that its template requires."""
+    selector = {*facts.needs.selector, *([facts.product] if facts.product else [])}
+    return facts.needs._replace(resource=facts.resource, selector=tuple(sorted(selector)))
+
+
+def _admits(group: Group, template: int, needs: Needs) -> bool:
+    """Return whether an empty node of a group could run the largest pod of a template."""
+    devices = group.key.devices_of(needs.resource)
+    return group.key.admits(template) and 0 < devices >= (1.0 if math.isnan(needs.largest) else needs.largest)
+
+
+def _pool(
+    needs: Needs, label: tuple[str, str] | None, groups: Sequence[Group], admitted: BoolColumn, grows: Mapping[int, str]
+) -> Pool:
+    """Return the pool of a template. label: the product that it requires. grows: node pools with unknown limits."""
+    own = [place for place in range(len(groups)) if admitted[place]]
+    offering = [place for place, group in enumerate(groups) if group.key.devices_of(needs.resource)]
+    products = {groups[place].key.product for place in own or (offering if label is None else ())}
+    product = products.pop() if len(products) == 1 else label[1][:TEXT_LIMIT] if label else ""
+    others = [place for place in offering if product in ("", groups[place].key.product)]
+    growing = min((grows[place] for place in own if place in grows), default="")
+    return Pool(needs.resource, product, _words(needs) if own and own != others else "", growing[:TEXT_LIMIT])
+
+
+def _words(needs: Needs) -> str:
     """Describe the nodes that a template requires."""
     words = [f"{key}={value}" for key, value in needs.selector]
     words += ["a required node affinity"] * (needs.terms is not None)
-    return (", ".join(words) or "those it tolerates and fits on")[:WORDS_LIMIT]
+    return (", ".join(words) or "those it tolerates and fits on")[:TEXT_LIMIT]
 
 
-def _growing_label(nodes: Mapping[str, Node], group_of: Mapping[str, int], admitted: frozenset[int]) -> str:
-    """Return the label of a node pool that a cluster autoscaler may enlarge; "": these nodes have none."""
-    labels = (nodes[name].labels for name, group in group_of.items() if group in admitted)
-    found = {f"{key}={each[key]}"[:PRODUCT_LIMIT] for each in labels for key in GROWING_LABELS if each.get(key)}
-    return min(found, default="")
+def _lines(
+    nodes: Mapping[str, Node], groups: Sequence[Group], resources: Sequence[str], elastic: Elastic
+) -> list[Line]:
+    """Return the rows of `NodeGroups`.
+
+    The groups of a node pool share its limit, so what may come is a row of its own.
+    """
+    node_pools: dict[str, dict[str, Node]] = {}
+    for group in groups:
+        node_pools.setdefault(group.key.node_pool, {}).update((name, nodes[name]) for name in group.nodes)
+    offered = {(group.key.node_pool, resource): group for group in groups for resource, _ in group.key.devices}
+    to_come = {
+        (label, resource): elastic.can_add(label, node_pools[label], resource) if label else 0.0
+        for label, resource in offered
+    }
+    lines = [
+        Line(
+            place,
+            resources.index(resource),
+            NodeGroup(
+                resource=resource,
+                product=group.key.product,
+                nodes=describe(group),
+                zone=group.key.zone[:TEXT_LIMIT],
+                capacity_type=group.key.capacity_type,
+                sharing=sharing,
+                grows=group.key.node_pool[:TEXT_LIMIT],
+            ),
+            allocatable=float(devices * len(group.nodes)),
+            can_add=math.nan if math.isnan(to_come[group.key.node_pool, resource]) else 0.0,
+            closed=bool(group.key.closed),
+            label=group.key.node_pool,
+        )
+        for place, group in enumerate(groups)
+        for (resource, devices), sharing in zip(group.key.devices, group.key.sharing, strict=True)
+    ]
+    for (label, resource), devices in to_come.items():
+        if devices > 0:
+            node = NodeGroup(resource, offered[label, resource].key.product, TO_COME, grows=label[:TEXT_LIMIT])
+            lines.append(Line(NO_GROUP, resources.index(resource), node, 0.0, devices, False, label))
+    return lines
+
+
+def _node_groups(
+    lines: Sequence[Line],
+    pools: Sequence[Pool],
+    admitted: Sequence[BoolColumn],
+    groups: Sequence[Group],
+    resources: Sequence[str],
+) -> NodeGroups:
+    """Return the node groups of the pools, as if no pod held a device. admitted: groups of each pool."""
+    labels = [{group.key.node_pool for group, own in zip(groups, each, strict=True) if own} for each in admitted]
+    none = np.zeros(len(lines))
+    return NodeGroups(
+        groups=tuple(line.node for line in lines),
+        allocatable=np.array([line.allocatable for line in lines], dtype=np.float64),
+        used_by_others=none,
+        used=none,
+        can_add=np.array([0.0 if math.isnan(line.can_add) else line.can_add for line in lines], dtype=np.float64),
+        closed=np.array([line.closed for line in lines], dtype=bool),
+        admitted=np.array(
+            [
+                [
+                    resources[line.resource] == pool.resource
+                    and (bool(own[line.group]) if line.group != NO_GROUP else line.label in names)
+                    for line in lines
+                ]
+                for pool, own, names in zip(pools, admitted, labels, strict=True)
+            ],
+            dtype=bool,
+        ).reshape(len(pools), len(lines)),
+    )

@@ -6,10 +6,11 @@ Which nodes meet them is found in `inventory.fit`.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from autoscaler.adapters.kubernetes.api.objects import PodSpec
+from autoscaler.adapters.kubernetes.api.objects import NodeTerm, PodSpec
+from autoscaler.adapters.kubernetes.pods.requests import requested_capacity
 
 # Set and removed by the control plane. A node that is cordoned or not ready still holds the pods that run on it.
 CONTROL_PLANE_TAINTS = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
@@ -28,6 +29,10 @@ class Expression(NamedTuple):
     values: tuple[str, ...] = ()
 
 
+NAME_FIELD = "field:metadata.name"
+"""The key of an expression about the name of the node. No label has it, because a key has no colon."""
+
+
 class Needs(NamedTuple):
     """The requirements of one replica on nodes."""
 
@@ -38,15 +43,20 @@ class Needs(NamedTuple):
     selector: tuple[tuple[str, str], ...] = ()
     terms: tuple[tuple[Expression, ...], ...] | None = None  # of the required node affinity; one must match
     tolerations: tuple[Toleration, ...] = ()
+    cpu: float = 0.0  # cores of one pod with devices; 0: no request
+    memory: float = 0.0  # bytes
 
-    def label_keys(self) -> set[str]:
-        """Return the keys of node labels that it reads."""
-        return {key for key, _ in self.selector} | {each.key for term in self.terms or () for each in term}
+    def label_keys(self) -> frozenset[str]:
+        """Return the keys of node labels that it reads, and `NAME_FIELD` if it reads the name of the node."""
+        return frozenset([key for key, _ in self.selector] + [each.key for term in self.terms or () for each in term])
 
 
 def read_needs(spec: PodSpec, devices: float) -> Needs:
     """Return the needs of a replica with one pod. devices: of the pod; NaN: not known."""
+    cpu, memory = requested_capacity(spec)
     return Needs(
+        cpu=cpu,
+        memory=memory,
         largest=devices,
         smallest=devices,
         total=devices,
@@ -77,15 +87,16 @@ def group_needs(leader: Needs, workers: Sequence[tuple[Needs, int]]) -> Needs:
 
 
 def _terms(spec: PodSpec) -> tuple[tuple[Expression, ...], ...] | None:
-    """Return the terms of the required node affinity; None: it excludes no node.
-
-    A term with only matchFields names single nodes. It is not evaluated, and excludes no node.
-    """
+    """Return the terms of the required node affinity; None: it excludes no node."""
     affinity = spec.affinity.node_affinity if spec.affinity else None
     terms = (affinity.required.node_selector_terms if affinity and affinity.required else None) or ()
-    if not terms or not all(term.match_expressions for term in terms):
-        return None
-    return tuple(
-        tuple(Expression(each.key, each.operator, tuple(each.values or ())) for each in term.match_expressions or ())
-        for term in terms
-    )
+    return tuple(tuple(_expressions(term)) for term in terms) or None
+
+
+def _expressions(term: NodeTerm) -> Iterator[Expression]:
+    """Return the expressions of a term about labels and about the name of the node."""
+    for each in term.match_expressions or ():
+        yield Expression(each.key, each.operator, tuple(each.values or ()))
+    for each in term.match_fields or ():
+        if each.key == "metadata.name":  # there is no other field yet
+            yield Expression(NAME_FIELD, each.operator, tuple(each.values or ()))

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autoscaler.adapters.kubernetes.api.objects import Pod as SeenPod
+from autoscaler.adapters.kubernetes.pods.holdings import Held, Holdings
 from autoscaler.adapters.kubernetes.pods.needs import CONTROL_PLANE_TAINTS, Toleration
 from autoscaler.adapters.kubernetes.pods.selector import Selector, selects
 from autoscaler.adapters.kubernetes.pods.status import (
@@ -127,6 +128,7 @@ class PodStore:
         self.facts_version = 0  # grows when the pods of a target without template may show something new
         self.unowned_version = 0  # grows when an owner without a target is first seen
         self.tolerations_version = 0  # grows when pods have a new toleration
+        self.holdings = Holdings()  # of all pods, also those without an owner that can be scaled
         self._clock = clock
         self._rows = np.zeros(FIRST_ROWS, dtype=_ROW)
         self._pods: list[Pod | None] = []  # by row; None: deleted
@@ -149,8 +151,9 @@ class PodStore:
     def put(self, seen: SeenPod, /) -> None:
         key = seen.metadata.namespace, seen.metadata.name
         owner = owner_of(seen)
+        self.holdings.put(key, seen)
         if owner is None or seen.status.phase in FINISHED:
-            self.remove(*key)
+            self._remove(key)
             return
         self._add_tolerations(owner, seen)
         blocked, message = blocked_by(seen)
@@ -226,23 +229,8 @@ class PodStore:
         return sorted(found - {target_id})
 
     def remove(self, namespace: str, name: str, /) -> None:
-        key = namespace, name
-        self._messages.pop(key, None)
-        self._forget_labels(key)
-        owner = self._owner.pop(key, None)
-        if owner is not None:
-            self._owned[owner].discard(key)
-            if not self._owned[owner]:
-                del self._owned[owner]
-                self._labels.pop(owner, None)
-        group = self._group.pop(key, None)
-        if group is not None:
-            self._remove_from_group(key, group)
-        row = self._row.pop(key, None)
-        if row is not None:
-            self._rows["alive"][row] = False
-            self._pods[row] = None
-            self.version += 1
+        self.holdings.remove((namespace, name))
+        self._remove((namespace, name))
 
     def set_target(self, owner: OwnerKey, target_id: int) -> None:
         """Set the target of an owner's pods, present and future."""
@@ -257,6 +245,10 @@ class PodStore:
         """Return the target of a pod, which may be a worker of a group; -1: none is known."""
         leader = self._leader.get(self._group[key]) if key in self._group else None
         return self._target_of(leader.key if leader is not None else key)
+
+    def held(self) -> Held:
+        """Return what all pods hold on nodes, with their targets."""
+        return self.holdings.held(self.target_of)
 
     def labels(self, owner: OwnerKey) -> Mapping[str, str]:
         """Return the labels of a pod of an owner without a target; empty: no pod is known."""
@@ -306,6 +298,24 @@ class PodStore:
             by_target[target_id] = by_target.get(target_id, frozenset()) | tolerations
         return by_target
 
+    def _remove(self, key: Key) -> None:
+        self._messages.pop(key, None)
+        self._forget_labels(key)
+        owner = self._owner.pop(key, None)
+        if owner is not None:
+            self._owned[owner].discard(key)
+            if not self._owned[owner]:
+                del self._owned[owner]
+                self._labels.pop(owner, None)
+        group = self._group.pop(key, None)
+        if group is not None:
+            self._remove_from_group(key, group)
+        row = self._row.pop(key, None)
+        if row is not None:
+            self._rows["alive"][row] = False
+            self._pods[row] = None
+            self.version += 1
+
     def _add_tolerations(self, owner: OwnerKey, seen: SeenPod) -> None:
         known = self._tolerations.get(owner, frozenset())
         tolerations = known.union(
@@ -329,6 +339,7 @@ class PodStore:
 
     def _assign(self, key: Key) -> None:
         """Set the target of a pod's row."""
+        self.holdings.mark(key, *(self._workers.get(self._group[key], ()) if key in self._group else ()))
         row = self._row.get(key)
         if row is not None:
             target_id = self._target_of(key)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -19,30 +19,16 @@ from autoscaler.adapters.kubernetes.pods.command_line import (
     states_model,
 )
 from autoscaler.adapters.kubernetes.pods.needs import Needs, Toleration, group_needs, read_needs
+from autoscaler.adapters.kubernetes.pods.requests import ALWAYS, MAX_DEVICES, Requests, read_devices, requested_devices
 from autoscaler.catalog.accelerators import BY_CLASS, ResourceKind, resource_kind
 from autoscaler.catalog.engines import DEFAULT_ENGINE, DEFAULT_PORT, ENGINES
+from autoscaler.catalog.node_labels import PRODUCT_LABELS
 from autoscaler.config.findings import shown
 from autoscaler.core.model.fleet import ServedNames
 
-MAX_DEVICES = 1024  # of one container; no node has more
 MAX_NAMED = 3  # unknown resources that a message names
-ALWAYS = "Always"  # restartPolicy of a native sidecar: an init container that keeps running
-# Node labels that name the accelerator: the vendors' labels first, then those of clouds and provisioners.
-PRODUCT_LABELS = (
-    "nvidia.com/gpu.product",
-    "amd.com/gpu.product-name",
-    "beta.amd.com/gpu.product-name",
-    "cloud.google.com/gke-accelerator",
-    "cloud.google.com/gke-tpu-accelerator",
-    "karpenter.k8s.aws/instance-gpu-name",
-    "karpenter.k8s.aws/instance-accelerator-name",
-    "eks.amazonaws.com/instance-gpu-name",
-    "karpenter.azure.com/sku-gpu-name",
-)
-
 COMMAND_LIMIT = 16_384  # characters; names are not read from a longer command line with its environment
 CommandLine = tuple[tuple[str, ...], bytes]  # words and the environment as JSON
-Resources = dict[str, float]  # devices by resource; NaN: an invalid number
 
 
 class Facts(NamedTuple):
@@ -63,7 +49,7 @@ NO_FACTS = Facts(math.nan, "", None, "", DEFAULT_PORT)
 
 
 def read_template(spec: PodSpec) -> Facts:
-    needs = _needs(spec)
+    needs = requested_devices(spec)
     counts = {name: count for name, count in needs.items() if resource_kind(name) is ResourceKind.ACCELERATOR}
     unclear = _unclear(spec, counts, sorted(needs.keys() - counts.keys()))
     engine = engine_container(spec)
@@ -164,7 +150,7 @@ def _device_rank(container: Container) -> tuple[float, bool]:
         sort = resource_kind(name)
         if sort is not ResourceKind.OTHER and count != "0":
             others = True
-            known += _count(count) if sort is ResourceKind.ACCELERATOR and _count(count) > 0 else 0.0
+            known += read_devices(count) if sort is ResourceKind.ACCELERATOR and read_devices(count) > 0 else 0.0
     return known, others
 
 
@@ -187,59 +173,7 @@ def _probed(probe: Probe, named: Mapping[str, int]) -> int:
     return (as_port(action.port) or named.get(str(action.port), 0)) if action is not None else 0
 
 
-def _requests(container: Container) -> Resources:
-    """Return the possible accelerators that a container requests. A limit without a request is a request."""
-    resources = container.resources
-    if resources is None:
-        return {}
-    return _devices({**(resources.limits or {}), **(resources.requests or {})})
-
-
-def _devices(stated: Mapping[str, str | int | float]) -> Resources:
-    found = {name: _count(count) for name, count in stated.items() if resource_kind(name) is not ResourceKind.OTHER}
-    return {name: count for name, count in found.items() if count != 0}
-
-
-def _count(stated: str | int | float) -> float:
-    """Parse a number of devices; NaN: not a whole number, which extended resources are."""
-    text = str(int(stated)) if isinstance(stated, float) and stated.is_integer() else str(stated)
-    whole = text.isascii() and text.isdigit() and len(text) < 6
-    return float(text) if whole and int(text) <= MAX_DEVICES else math.nan
-
-
-def _needs(spec: PodSpec) -> Resources:
-    """Return the devices that the scheduler reserves for a pod: its effective request.
-
-    Containers and native sidecars run together. Before them each init container runs beside the sidecars above it.
-    Source: Kubernetes' `PodRequests` (component-helpers).
-    """
-    sidecars: Resources = {}
-    start: Resources = {}
-    for container in spec.init_containers or ():
-        need = _requests(container)
-        if container.restart_policy == ALWAYS:
-            sidecars = need = _sum((sidecars, need))
-        else:
-            need = _sum((sidecars, need))
-        start = {name: _larger(start.get(name, 0.0), need.get(name, 0.0)) for name in start | need}
-    together = _sum((sidecars, *(_requests(container) for container in spec.containers or ())))
-    needs = {name: _larger(together.get(name, 0.0), start.get(name, 0.0)) for name in together | start}
-    return _sum((needs, _devices(spec.overhead or {})))
-
-
-def _sum(parts: Iterable[Resources]) -> Resources:
-    total: Resources = {}
-    for part in parts:
-        for name, count in part.items():
-            total[name] = total.get(name, 0.0) + count
-    return total
-
-
-def _larger(one: float, other: float) -> float:
-    return math.nan if math.isnan(one) or math.isnan(other) else max(one, other)
-
-
-def _unclear(spec: PodSpec, counts: Resources, unknown: list[str]) -> str:
+def _unclear(spec: PodSpec, counts: Requests, unknown: list[str]) -> str:
     """Return why the number of devices is not known; "": it is known.
 
     An unknown resource beside a known accelerator is a network card or a share of the same device, so it is ignored.

@@ -1,41 +1,10 @@
 import math
-from collections.abc import Sequence
 
-import msgspec
 import pytest
 
-from autoscaler.adapters.kubernetes.api.objects import Node
-from autoscaler.adapters.kubernetes.inventory.nodes import SHRINK_DELAY_S, NodeStore
-from autoscaler.adapters.kubernetes.inventory.pools import Layout, lay_out_pools
-from autoscaler.adapters.kubernetes.pods.needs import Needs, Toleration
-from autoscaler.adapters.kubernetes.pods.template import NO_FACTS, Facts
+from autoscaler.adapters.kubernetes.pods.template import NO_FACTS
 from autoscaler.core.model.fleet import Pool, PoolOverlap
-from tests.adapters.keda.world import ManualClock
-
-GPU, MIG = "nvidia.com/gpu", "nvidia.com/mig-3g.40gb"
-PRODUCT, GKE = "nvidia.com/gpu.product", "cloud.google.com/gke-accelerator"
-
-
-def node(
-    name: str, labels: dict[str, str], taints: list[dict[str, str]] | None = None, **status: dict[str, str]
-) -> Node:
-    spec = {"taints": taints or []}
-    return msgspec.convert({"metadata": {"name": name, "labels": labels}, "spec": spec, "status": status}, Node)
-
-
-def nodes(*given: tuple[dict[str, str], dict[str, str]], clock: ManualClock | None = None) -> NodeStore:
-    store = NodeStore(clock or ManualClock())
-    for index, (labels, allocatable) in enumerate(given):
-        store.put(node(f"n{index}", labels, allocatable=allocatable))
-    return store
-
-
-def lay_out(store: NodeStore, workloads: Sequence[Facts]) -> Layout:
-    return lay_out_pools(store.nodes, workloads)
-
-
-def facts(resource: str = GPU, product: tuple[str, str] | None = None) -> Facts:
-    return NO_FACTS._replace(resource=resource, product=product)
+from tests.adapters.kubernetes.inventory.world import GKE, GPU, MIG, PRODUCT, facts, lay_out, nodes, placed_facts
 
 
 def test_devices_are_summed_by_resource_and_product():
@@ -77,11 +46,12 @@ def test_nodes_without_product_form_one_pool():
     assert (layout.rows, layout.pools, layout.gpus) == ([0], (Pool(GPU, ""),), [12.0])
 
 
-def test_pools_have_no_limit_when_a_template_fits_several():
+def test_template_of_any_product_shares_the_groups_of_all():
     store = nodes(({PRODUCT: "H100"}, {GPU: "8"}), ({PRODUCT: "L4"}, {GPU: "2"}))
     layout = lay_out(store, [facts(), facts(product=(PRODUCT, "H100"))])
     assert layout.pools == (Pool(GPU, ""), Pool(GPU, "H100"))
-    assert all(math.isnan(count) for count in layout.gpus)
+    assert layout.gpus == [10.0, 8.0]
+    assert layout.groups.overlaps == [PoolOverlap((0, 1), 10.0)]
 
 
 def test_two_labels_of_one_product_form_one_pool():
@@ -104,85 +74,7 @@ def test_pool_without_nodes_has_no_limit():
     assert math.isnan(layout.gpus[0])
 
 
-def test_pool_shrinks_when_a_node_is_deleted():
-    store = nodes(({PRODUCT: "H100"}, {GPU: "8"}), ({PRODUCT: "H100"}, {GPU: "4"}))
-    version = store.update()
-    store.remove("", "n1")
-    assert store.update() > version
-    assert lay_out(store, [facts()]).gpus == [8.0]
-
-
-@pytest.mark.parametrize(
-    ("labels", "status"),
-    [
-        ({PRODUCT: "H100"}, {"allocatable": {GPU: "0"}, "capacity": {GPU: "8"}}),
-        ({PRODUCT: "H100"}, {"allocatable": {GPU: "6"}}),
-        ({}, {"allocatable": {}}),
-    ],
-    ids=["device plugin", "two fail", "operator"],
-)
-def test_pool_shrinks_late_and_grows_at_once(labels, status):
-    clock = ManualClock()
-    store = nodes(({PRODUCT: "H100"}, {GPU: "8"}), ({PRODUCT: "H100"}, {GPU: "8"}), clock=clock)
-    store.put(node("n1", labels, **status))
-    version = store.update()
-    clock.time_s += SHRINK_DELAY_S - 1
-    store.put(node("n1", labels, **status))  # a heartbeat does not restart the delay
-    assert (store.update(), lay_out(store, [facts()]).gpus) == (version, [16.0])
-    clock.time_s += 1
-    assert store.update() > version
-    assert lay_out(store, [facts()]).gpus == [8.0 + int(status["allocatable"].get(GPU, "0"))]
-    store.put(node("n1", {PRODUCT: "H100"}, allocatable={GPU: "8"}))
-    assert lay_out(store, [facts()]).gpus == [16.0]
-
-
-def test_pool_stays_when_a_node_recovers_in_time():
-    clock = ManualClock()
-    store = nodes(({PRODUCT: "H100"}, {GPU: "8"}), clock=clock)
-    store.put(node("n0", {PRODUCT: "H100"}, allocatable={GPU: "0"}))
-    clock.time_s += SHRINK_DELAY_S / 2
-    store.put(node("n0", {PRODUCT: "H100"}, allocatable={GPU: "8"}))
-    clock.time_s += SHRINK_DELAY_S
-    store.update()
-    assert lay_out(store, [facts()]).gpus == [8.0]
-
-
-def test_deleted_node_stays_deleted_after_the_delay():
-    clock = ManualClock()
-    store = nodes(({}, {GPU: "8"}), ({}, {GPU: "8"}), clock=clock)
-    store.put(node("n0", {}, allocatable={GPU: "4"}))
-    store.remove("", "n0")
-    clock.time_s += SHRINK_DELAY_S
-    store.update()
-    assert lay_out(store, [facts()]).gpus == [8.0]
-
-
-def test_last_offer_counts_when_a_node_shrinks_twice():
-    clock = ManualClock()
-    store = nodes(({}, {GPU: "8"}), clock=clock)
-    for left in ("4", "2"):
-        store.put(node("n0", {}, allocatable={GPU: left}))
-    clock.time_s += SHRINK_DELAY_S
-    store.update()
-    assert lay_out(store, [facts()]).gpus == [2.0]
-
-
-def test_new_node_counts_its_capacity_until_the_delay():
-    clock = ManualClock()
-    store = NodeStore(clock)
-    store.put(node("n0", {PRODUCT: "H100"}, allocatable={GPU: "2"}, capacity={GPU: "8"}))
-    assert lay_out(store, [facts()]).gpus == [8.0]
-    clock.time_s += SHRINK_DELAY_S
-    store.update()
-    assert lay_out(store, [facts()]).gpus == [2.0]
-
-
 TEAMS = (({PRODUCT: "L4", "team": "a"}, {GPU: "4"}), ({PRODUCT: "L4", "team": "b"}, {GPU: "8"}))
-TRAINING = {"key": "dedicated", "value": "training", "effect": "NoSchedule"}
-
-
-def placed_facts(gpus: float = 1.0, **needs) -> Facts:
-    return facts()._replace(gpus=gpus, needs=Needs(GPU, gpus, gpus, gpus, **needs))
 
 
 def test_node_pools_of_one_product_are_separate_pools():
@@ -209,27 +101,6 @@ def test_pool_has_no_limit_when_a_replica_fits_no_node():
 def test_only_whole_replicas_on_one_node_fit():
     layout = lay_out(nodes(*TEAMS, ({PRODUCT: "L4"}, {GPU: "2"})), [placed_facts(3.0)])
     assert (layout.gpus, layout.fits) == ([12.0], [3.0])
-
-
-def test_new_taint_counts_late_and_a_removed_one_at_once():
-    clock = ManualClock()
-    store = nodes(({PRODUCT: "L4"}, {GPU: "4"}), ({PRODUCT: "L4"}, {GPU: "8"}), clock=clock)
-    store.put(node("n1", {PRODUCT: "L4"}, [TRAINING], allocatable={GPU: "8"}))
-    assert lay_out(store, [placed_facts()]).gpus == [12.0]
-    clock.time_s += SHRINK_DELAY_S
-    store.update()
-    assert lay_out(store, [placed_facts()]).gpus == [4.0]
-    assert lay_out(store, [placed_facts(tolerations=(Toleration("dedicated", "Exists"),))]).gpus == [12.0]
-    store.put(node("n1", {PRODUCT: "L4"}, allocatable={GPU: "8"}))
-    assert lay_out(store, [placed_facts()]).gpus == [12.0]
-
-
-def test_volatile_label_changes_nothing():
-    store = nodes(({PRODUCT: "L4", "nvidia.com/gfd.timestamp": "1"}, {GPU: "4"}), ({}, {"cpu": "4"}))
-    version = store.update()
-    store.put(node("n0", {PRODUCT: "L4", "nvidia.com/gfd.timestamp": "2"}, allocatable={GPU: "4"}))
-    store.put(node("n1", {"any": "label"}, allocatable={"cpu": "4"}))
-    assert store.update() == version
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,194 @@
+"""What pods hold on the node groups, and how many replicas of each template fit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from autoscaler.adapters.kubernetes.inventory.fit import CLOSE, count_pods, count_replicas
+from autoscaler.adapters.kubernetes.inventory.pools import NO_GROUP, Layout
+from autoscaler.adapters.kubernetes.pods.holdings import Held
+from autoscaler.adapters.kubernetes.pods.needs import Needs
+from autoscaler.core.model.fleet import NodeGroups
+from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
+
+
+class Usage(NamedTuple):
+    """The node groups with what pods hold, and the replicas that fit."""
+
+    groups: NodeGroups
+    fits: FloatColumn  # float64[W], replicas that fit if all devices of managed workloads were free; infinity: no limit
+    room: FloatColumn  # float64[W], replicas that fit beside all pods of now; NaN: not known
+
+
+class _Nodes(NamedTuple):
+    """Devices, CPU and memory of each node that some pods hold."""
+
+    devices: FloatColumn  # float64[nodes, resources]
+    cpu: FloatColumn
+    memory: FloatColumn
+
+    def plus(self, other: _Nodes) -> _Nodes:
+        return _Nodes(self.devices + other.devices, self.cpu + other.cpu, self.memory + other.memory)
+
+
+def count_usage(layout: Layout, held: Held, workload_id: IntColumn, others_known: bool) -> Usage:
+    """Count what pods hold.
+
+    workload_id: int64[W], ascending: the targets that are managed. others_known: False where the pods of some
+    namespaces are not read. What others hold is then unknown, and counts as 0.
+    """
+    place = np.array([layout.place.get(name, -1) for name in held.nodes], dtype=np.int64)[held.node]
+    by_resource = {resource: index for index, resource in enumerate(layout.resources)}
+    resource = np.array([by_resource.get(name, -1) for name in held.resources], dtype=np.int64)[held.resource]
+    row = _rows_of(held.target, workload_id)
+    on_node = place >= 0
+    others = on_node & (row < 0) & ~held.yields
+    by_others = _sum(layout, held, place, resource, others if others_known else np.zeros_like(others))
+    by_ours = _sum(layout, held, place, resource, on_node & (row >= 0))
+
+    groups = replace(
+        layout.node_groups,
+        used=_by_line(layout, by_ours.devices),
+        used_by_others=_by_line(layout, by_others.devices) if others_known else np.full(len(layout.lines), np.nan),
+    )
+    is_stray = _find_strays(layout, place, resource, row)
+    strays = _sum(layout, held, place, resource, is_stray)
+    to_come = _pods_to_come(layout)
+    return Usage(
+        _move_strays(layout, groups, held, row, is_stray, strays),
+        _count_fitting(layout, by_others.plus(strays), to_come)
+        + _count_kept(layout, held, place, resource, row, is_stray),
+        _count_fitting(layout, by_others.plus(by_ours), np.zeros_like(to_come)),
+    )
+
+
+def _rows_of(target: IntColumn, workload_id: IntColumn) -> IntColumn:
+    """Return the row of the workload that is each target; -1: it is not managed."""
+    if not len(workload_id):
+        return np.full(len(target), -1)
+    row = np.minimum(np.searchsorted(workload_id, target), len(workload_id) - 1)
+    return np.where(workload_id[row] == target, row, -1)
+
+
+def _sum(layout: Layout, held: Held, place: IntColumn, resource: IntColumn, counted: BoolColumn) -> _Nodes:
+    """Return what the counted rows hold on each node."""
+    nodes, resources = layout.devices.shape
+    known = counted & (resource >= 0)
+    cells = place[known] * resources + resource[known]
+    return _Nodes(
+        _bincount(cells, held.devices[known], nodes * resources).reshape(nodes, resources),
+        _bincount(place[counted], held.cpu[counted], nodes),
+        _bincount(place[counted], held.memory[counted], nodes),
+    )
+
+
+def _by_line(layout: Layout, devices: FloatColumn) -> FloatColumn:
+    """Sum devices of nodes over the node groups. devices: float64[nodes, resources]. Returns float64[G]."""
+    by_group = np.zeros((len(layout.groups), len(layout.resources)))
+    np.add.at(by_group, layout.group, devices)
+    return np.array(
+        [0.0 if line.group == NO_GROUP else by_group[line.group, line.resource] for line in layout.lines],
+        dtype=np.float64,
+    )
+
+
+def _find_strays(layout: Layout, place: IntColumn, resource: IntColumn, row: IntColumn) -> BoolColumn:
+    """Return the rows of stray pods: they are on a node that no longer admits them.
+
+    The node has a new taint, or the template a new selector. They keep serving, and their devices are not available to
+    others.
+    """
+    places = {resource: index for index, resource in enumerate(layout.resources)}
+    wanted = [places.get(each.resource, -1) for each in layout.templates]
+    has_nodes = np.array(layout.admitted.any(axis=1), dtype=bool)
+    strays = np.zeros(len(place), dtype=bool)
+    ours = np.flatnonzero((place >= 0) & (row >= 0) & (resource >= 0))
+    template = np.array(layout.template, dtype=np.int64)[row[ours]]
+    ours, template = ours[template >= 0], template[template >= 0]
+    is_own = resource[ours] == np.array(wanted, dtype=np.int64)[template]  # not of an earlier template
+    strays[ours] = is_own & has_nodes[template] & ~layout.admitted[template, layout.group[place[ours]]]
+    return strays
+
+
+def _move_strays(
+    layout: Layout,
+    groups: NodeGroups,
+    held: Held,
+    row: IntColumn,
+    is_stray: BoolColumn,
+    strays: _Nodes,
+) -> NodeGroups:
+    """Return the node groups with the devices of strays in groups of their own, which only their pools have."""
+    if not is_stray.any():
+        return groups
+    moved = _by_line(layout, strays.devices)
+    pools = _bincount(np.array(layout.rows)[row[is_stray]], held.devices[is_stray], len(layout.pools))
+    left = replace(
+        groups, allocatable=np.maximum(groups.allocatable - moved, 0.0), used=np.maximum(groups.used - moved, 0.0)
+    )
+    return left.add_to_pools(layout.pools, pools)
+
+
+def _count_kept(
+    layout: Layout, held: Held, place: IntColumn, resource: IntColumn, row: IntColumn, is_stray: BoolColumn
+) -> FloatColumn:
+    """Return how many replicas of each workload are on nodes that take no more of them. float64[W]."""
+    is_closed = np.array([bool(group.key.closed) for group in layout.groups], dtype=bool)
+    ours = np.flatnonzero((place >= 0) & (row >= 0) & (resource >= 0))
+    ours = ours[is_stray[ours] | is_closed[layout.group[place[ours]]]]
+    devices = _bincount(row[ours], held.devices[ours], len(layout.rows))
+    total = np.array([layout.templates[place].total if place >= 0 else np.nan for place in layout.template])
+    kept: FloatColumn = np.divide(devices, total, out=np.zeros(len(total)), where=total > 0)
+    return np.floor(kept + CLOSE)
+
+
+def _pods_to_come(layout: Layout) -> FloatColumn:
+    """Return how many of the smallest pods of each template fit on nodes to come, float64[T]; infinity: no limit."""
+    pods = np.zeros(len(layout.templates))
+    by_label = {(line.label, line.resource): line.can_add for line in layout.lines if line.can_add > 0}
+    for place, needs in enumerate(layout.templates):
+        own = [group for group, is_own in zip(layout.groups, layout.admitted[place], strict=True) if is_own]
+        if not own:
+            pods[place] = np.inf  # their nodes may still be created
+        for label in {group.key.node_pool for group in own} if needs.smallest > 0 else ():
+            devices = by_label.get((label, layout.resources.index(needs.resource)), 0.0)
+            each = max(group.key.devices_of(needs.resource) for group in own if group.key.node_pool == label)
+            if devices == np.inf:
+                pods[place] = np.inf
+            else:
+                full, rest = divmod(devices, each)
+                pods[place] += full * (each // needs.smallest) + rest // needs.smallest
+    return pods
+
+
+def _count_fitting(layout: Layout, held: _Nodes, pods_to_come: FloatColumn) -> FloatColumn:
+    """Return how many replicas of each workload fit beside what pods hold; infinity: no limit is known. float64[W]."""
+    by_size: dict[tuple[str, float, float, float], FloatColumn] = {}
+    is_open = np.array([not group.key.closed for group in layout.groups], dtype=bool)
+    fits = np.full(len(layout.templates) + 1, np.inf)  # the last: of workloads without a template
+    for place, needs in enumerate(layout.templates):
+        if needs.smallest > 0 and needs.total > 0 and pods_to_come[place] < np.inf:
+            size = needs.resource, needs.smallest, needs.cpu, needs.memory
+            if size not in by_size:
+                by_size[size] = _count_by_group(layout, held, needs)
+            pods = by_size[size][layout.admitted[place] & is_open].sum()
+            fits[place] = count_replicas(float(pods + pods_to_come[place]), needs)
+    return fits[np.array(layout.template, dtype=np.int64)] if layout.template else np.zeros(0)
+
+
+def _count_by_group(layout: Layout, held: _Nodes, needs: Needs) -> FloatColumn:
+    """Return how many of the smallest pods of a template the nodes of each group hold, if they admit it."""
+    if needs.resource not in layout.resources:
+        return np.zeros(len(layout.groups))
+    resource = layout.resources.index(needs.resource)
+    free = layout.devices[:, resource] - held.devices[:, resource]
+    pods = count_pods(free, layout.cpu - held.cpu, layout.memory - held.memory, needs)
+    return _bincount(layout.group, pods, len(layout.groups))
+
+
+def _bincount(places: IntColumn, amounts: FloatColumn, length: int) -> FloatColumn:
+    """Sum amounts by place. Without any, numpy would return integers."""
+    return np.bincount(places, amounts, length).astype(np.float64)

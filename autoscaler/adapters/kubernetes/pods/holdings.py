@@ -1,0 +1,153 @@
+"""What pods hold on nodes: devices, CPU and memory, as columns that change in place.
+
+Pods of all owners count, also those of no workload, from the moment at which they are bound to a node until they end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from autoscaler.adapters.kubernetes.api.objects import Pod
+from autoscaler.adapters.kubernetes.pods.requests import requested_capacity, requested_devices
+from autoscaler.adapters.kubernetes.pods.status import FINISHED, Key
+from autoscaler.catalog.accelerators import is_accelerator
+from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
+
+FIRST_ROWS = 64
+FREE = -1
+NO_TARGET = -1
+NO_DEVICE = ("", 0.0)
+_ROW = np.dtype(
+    [
+        ("node", np.int64),
+        ("target", np.int64),  # -1: none is known
+        ("resource", np.int64),
+        ("yields", np.bool_),
+        ("devices", np.float64),
+        ("cpu", np.float64),
+        ("memory", np.float64),
+    ]
+)
+
+
+class Held(NamedTuple):
+    """Rows of pods on nodes. A pod has one row for each kind of device, and its CPU and memory are in the first."""
+
+    node: IntColumn  # places in `nodes`
+    target: IntColumn  # ids of scale targets; -1: none is known
+    resource: IntColumn  # places in `resources`
+    yields: BoolColumn  # the scheduler evicts the pod for one of the default priority
+    devices: FloatColumn
+    cpu: FloatColumn  # cores
+    memory: FloatColumn  # bytes
+    nodes: list[str]
+    resources: list[str]
+
+
+class _Pod(NamedTuple):
+    """What the rows of a pod are made of."""
+
+    node: str
+    yields: bool
+    cpu: float
+    memory: float
+    devices: tuple[tuple[str, float], ...]
+
+
+class Holdings:
+    """What all pods hold on nodes."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self._nodes, self._resources = _Numbers(), _Numbers()
+        self._rows = np.zeros(0, dtype=_ROW)
+        self._free: list[int] = []
+        self._pods: dict[Key, tuple[_Pod, tuple[int, ...]]] = {}  # with its rows
+        self._marked: set[Key] = set()  # pods whose target must be looked up
+
+    def put(self, key: Key, seen: Pod) -> None:
+        if not seen.spec.node_name or seen.status.phase in FINISHED:
+            self.remove(key)
+            return
+        devices = {name: count for name, count in requested_devices(seen.spec).items() if is_accelerator(name)}
+        cpu, memory = requested_capacity(seen.spec)
+        yields = (seen.spec.priority or 0) < 0
+        known = tuple((name, count) for name, count in sorted(devices.items()) if count > 0)
+        pod = _Pod(seen.spec.node_name, yields, cpu, memory, known or (NO_DEVICE,))
+        before = self._pods.get(key)
+        if before is not None and before[0] == pod:
+            return
+        self.remove(key)
+        self._pods[key] = pod, tuple(self._add_row(pod, place) for place in range(len(pod.devices)))
+        self._marked.add(key)
+        self.version += 1
+
+    def mark(self, *keys: Key) -> None:
+        """Note that pods may have another target."""
+        self._marked.update(keys)
+        self.version += 1
+
+    def remove(self, key: Key) -> None:
+        pod, rows = self._pods.pop(key, (None, ()))
+        for row in rows:
+            line = self._rows[row]
+            self._nodes.drop(int(line["node"]))
+            self._resources.drop(int(line["resource"]))
+            line["node"] = FREE
+            self._free.append(row)
+        self.version += pod is not None
+
+    def held(self, target_of: Callable[[Key], int]) -> Held:
+        """Copy the rows of all pods on nodes. target_of: returns the target of a pod."""
+        for key in self._marked & self._pods.keys():
+            self._rows["target"][list(self._pods[key][1])] = target_of(key)
+        self._marked.clear()
+        rows = self._rows[self._rows["node"] != FREE]
+        columns = {name: np.ascontiguousarray(rows[name]) for name in _ROW.names or ()}
+        return Held(**columns, nodes=self._nodes.names, resources=self._resources.names)
+
+    def _add_row(self, pod: _Pod, place: int) -> int:
+        if not self._free:
+            count = len(self._rows)
+            more = np.zeros(max(count, FIRST_ROWS), dtype=_ROW)
+            more["node"] = FREE
+            self._rows = np.concatenate([self._rows, more])
+            self._free = list(range(count, len(self._rows)))
+        row = self._free.pop()
+        resource, devices = pod.devices[place]
+        capacity = (pod.cpu, pod.memory) if place == 0 else (0.0, 0.0)
+        node, number = self._nodes.take(pod.node), self._resources.take(resource)
+        self._rows[row] = (node, NO_TARGET, number, pod.yields, devices, *capacity)
+        return row
+
+
+class _Numbers:
+    """Small numbers for names that rows use. A number is used again when no row has it any more."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []  # by number; "": no row has it
+        self._numbers: dict[str, int] = {}
+        self._rows: list[int] = []  # by number
+        self._free: list[int] = []
+
+    def take(self, name: str) -> int:
+        number = self._numbers.get(name)
+        if number is None:
+            if not self._free:
+                self._free.append(len(self.names))
+                self.names.append("")
+                self._rows.append(0)
+            number = self._numbers[name] = self._free.pop()
+            self.names[number] = name
+        self._rows[number] += 1
+        return number
+
+    def drop(self, number: int) -> None:
+        self._rows[number] -= 1
+        if not self._rows[number]:
+            del self._numbers[self.names[number]]
+            self.names[number] = ""
+            self._free.append(number)

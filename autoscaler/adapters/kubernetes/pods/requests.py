@@ -1,0 +1,106 @@
+"""What the scheduler reserves for a pod: its effective request of devices, CPU and memory.
+
+Source: Kubernetes' `PodRequests` (component-helpers), and "Resource units in Kubernetes" for quantities.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
+
+from autoscaler.adapters.kubernetes.api.objects import PodSpec
+from autoscaler.adapters.kubernetes.api.objects import Resources as Stated
+from autoscaler.catalog.accelerators import ResourceKind, resource_kind
+
+MAX_DEVICES = 1024  # of one container; no node has more
+ALWAYS = "Always"  # restartPolicy of a native sidecar: an init container that keeps running
+CPU, MEMORY = "cpu", "memory"  # cores, bytes
+
+Requests = dict[str, float]  # by resource; NaN: an invalid number
+Quantity = str | int | float
+
+_QUANTITY = re.compile(
+    r"([+-]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30}))(?:[eE]([+-]?\d{1,2})|([numkMGTPE]|[KMGTPE]i)?)", re.ASCII
+)
+_SUFFIXES = {"n": 1e-9, "u": 1e-6, "m": 1e-3, None: 1.0}
+_SUFFIXES |= {letter: 1000.0**power for power, letter in enumerate("kMGTPE", 1)}
+_SUFFIXES |= {f"{letter}i": 1024.0**power for power, letter in enumerate("KMGTPE", 1)}
+
+
+def requested_devices(spec: PodSpec) -> Requests:
+    """Return the devices of a pod that may be accelerators; NaN: an invalid number."""
+    return _effective(spec, _devices)
+
+
+def requested_capacity(spec: PodSpec) -> tuple[float, float]:
+    """Return the CPU cores and bytes of memory of a pod. An invalid number counts as 0."""
+    found = _effective(spec, _capacity)
+    if spec.resources is not None:  # of the pod as a whole, which then count instead of the sum of its containers
+        found |= _capacity({**(spec.resources.limits or {}), **(spec.resources.requests or {})})
+    return found.get(CPU, 0.0), found.get(MEMORY, 0.0)
+
+
+def read_devices(stated: Quantity) -> float:
+    """Parse the devices of one container; NaN: not a whole number that is possible."""
+    count = read_quantity(stated)
+    return count if count.is_integer() and 0 <= count <= MAX_DEVICES else math.nan
+
+
+@lru_cache(maxsize=4096)
+def read_quantity(stated: Quantity) -> float:
+    """Parse a quantity: 2, 500m, 64Gi, 1e3; NaN: it is none."""
+    match = _QUANTITY.fullmatch(str(stated))
+    if match is None:
+        return math.nan
+    number, exponent, suffix = match.groups()
+    return float(number) * (10.0 ** int(exponent) if exponent else _SUFFIXES[suffix])
+
+
+def _effective(spec: PodSpec, read: Callable[[Mapping[str, Quantity]], Requests]) -> Requests:
+    """Return the request of a pod.
+
+    Containers and native sidecars run together. Before them each init container runs beside the sidecars above it.
+    """
+    sidecars: Requests = {}
+    start: Requests = {}
+    for container in spec.init_containers or ():
+        need = _of_container(container.resources, read)
+        if container.restart_policy == ALWAYS:
+            sidecars = need = _sum((sidecars, need))
+        else:
+            need = _sum((sidecars, need))
+        start = {name: _larger(start.get(name, 0.0), need.get(name, 0.0)) for name in start | need}
+    together = _sum((sidecars, *(_of_container(each.resources, read) for each in spec.containers or ())))
+    needs = {name: _larger(together.get(name, 0.0), start.get(name, 0.0)) for name in together | start}
+    return _sum((needs, read(spec.overhead or {})))
+
+
+def _of_container(resources: Stated | None, read: Callable[[Mapping[str, Quantity]], Requests]) -> Requests:
+    """Return what a container requests. A limit without a request is a request."""
+    return {} if resources is None else read({**(resources.limits or {}), **(resources.requests or {})})
+
+
+def _devices(stated: Mapping[str, Quantity]) -> Requests:
+    found = {
+        name: read_devices(count) for name, count in stated.items() if resource_kind(name) is not ResourceKind.OTHER
+    }
+    return {name: count for name, count in found.items() if count != 0}
+
+
+def _capacity(stated: Mapping[str, Quantity]) -> Requests:
+    found = {name: read_quantity(stated[name]) for name in (CPU, MEMORY) if name in stated}
+    return {name: amount for name, amount in found.items() if amount > 0}
+
+
+def _sum(parts: Iterable[Requests]) -> Requests:
+    total: Requests = {}
+    for part in parts:
+        for name, count in part.items():
+            total[name] = total.get(name, 0.0) + count
+    return total
+
+
+def _larger(one: float, other: float) -> float:
+    return math.nan if math.isnan(one) or math.isnan(other) else max(one, other)

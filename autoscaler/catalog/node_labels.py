@@ -1,0 +1,127 @@
+"""Labels by which clouds, provisioners and device plugins describe a node.
+
+Sources: NVIDIA GPU feature discovery and MIG manager, the AMD labeller, GKE, EKS, AKS, Karpenter and its providers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+Labels = Mapping[str, str]
+
+# The accelerator: the vendors' labels first, then those of clouds and provisioners.
+PRODUCT_LABELS = (
+    "nvidia.com/gpu.product",
+    "amd.com/gpu.product-name",
+    "beta.amd.com/gpu.product-name",
+    "cloud.google.com/gke-accelerator",
+    "cloud.google.com/gke-tpu-accelerator",
+    "karpenter.k8s.aws/instance-gpu-name",
+    "karpenter.k8s.aws/instance-accelerator-name",
+    "eks.amazonaws.com/instance-gpu-name",
+    "karpenter.azure.com/sku-gpu-name",
+)
+MEMORY_LABELS = ("nvidia.com/gpu.memory", "amd.com/gpu.vram", "karpenter.k8s.aws/instance-gpu-memory")
+ZONE_LABELS = ("topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone")
+MIG_STRATEGY_LABEL = "nvidia.com/mig.strategy"
+MIG_LAYOUT_LABEL = "nvidia.com/mig.config"  # the layout that is wanted
+MIG_STATE_LABEL = "nvidia.com/mig.config.state"
+MIG_NOT_READY = ("pending", "rebooting", "failed")  # states in which the devices of a node change, or could not
+VOLATILE_LABELS = ("nvidia.com/gfd.timestamp",)  # rewritten every minute, and read by no template
+
+KARPENTER_LABEL = "karpenter.sh/nodepool"
+NODE_POOL_LABELS = (  # of node pools that an autoscaler may enlarge
+    KARPENTER_LABEL,
+    "cloud.google.com/gke-nodepool",
+    "eks.amazonaws.com/nodegroup",
+    "kubernetes.azure.com/agentpool",
+    "agentpool",
+)
+
+REMOVAL_TAINTS = ("ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted", "karpenter.sh/disruption")
+# Taints of nodes that are about to accept pods: prefixes, and the end of the names that agents use.
+STARTUP_TAINTS = (
+    "karpenter.sh/unregistered",
+    "startup-taint.cluster-autoscaler.kubernetes.io/",
+    "ignore-taint.cluster-autoscaler.kubernetes.io/",
+)
+STARTUP_SUFFIX = "agent-not-ready"
+
+SPOT, ON_DEMAND, RESERVED = "spot", "on-demand", "reserved"
+CAPACITY_TYPES: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {
+        "karpenter.sh/capacity-type": {"spot": SPOT, "on-demand": ON_DEMAND, "reserved": RESERVED},
+        "eks.amazonaws.com/capacityType": {"SPOT": SPOT, "ON_DEMAND": ON_DEMAND, "CAPACITY_BLOCK": RESERVED},
+        "cloud.google.com/gke-spot": {"true": SPOT},
+        "cloud.google.com/gke-preemptible": {"true": SPOT},
+        "kubernetes.azure.com/scalesetpriority": {"spot": SPOT, "regular": ON_DEMAND},
+        "node.kubernetes.io/lifecycle": {"spot": SPOT, "normal": ON_DEMAND},
+    }
+)
+"""What the values of a label say about how a node is paid for."""
+# On nodes with these labels the absence of a label above means on demand.
+ON_DEMAND_UNLESS_STATED = (
+    "cloud.google.com/gke-nodepool",
+    "kubernetes.azure.com/agentpool",
+    "kubernetes.azure.com/cluster",
+)
+
+SHARING_LABELS = ("nvidia.com/gpu.sharing-strategy", "cloud.google.com/gke-gpu-sharing-strategy")
+SHARING: Mapping[str, str] = MappingProxyType(
+    {"time-slicing": "time-slicing", "time-sharing": "time-slicing", "mps": "mps"}
+)
+
+
+def product(labels: Labels) -> str:
+    return _first(labels, PRODUCT_LABELS)
+
+
+def memory(labels: Labels) -> str:
+    """Return the memory of a device as its label states it."""
+    return _first(labels, MEMORY_LABELS)
+
+
+def zone(labels: Labels) -> str:
+    return _first(labels, ZONE_LABELS)
+
+
+def node_pool(labels: Labels) -> str:
+    """Return the label of the node pool that an autoscaler may enlarge, "key=value"; "": there is none."""
+    return next((f"{key}={labels[key]}" for key in NODE_POOL_LABELS if labels.get(key)), "")
+
+
+def capacity_type(labels: Labels) -> str:
+    """Return how a node is paid for: "spot", "on-demand", "reserved"; "": unknown."""
+    for key, meanings in CAPACITY_TYPES.items():
+        if found := meanings.get(labels.get(key, ""), ""):
+            return found
+    return ON_DEMAND if any(key in labels for key in ON_DEMAND_UNLESS_STATED) else ""
+
+
+def sharing(labels: Labels, resource: str) -> str:
+    """Return how pods share a device of a node: "time-slicing", "mps"; "": a pod has its devices to itself.
+
+    Without a label, a name that says "shared" means time-slicing, which is the older of the two.
+    """
+    own = f"{resource.removesuffix('.shared')}.sharing-strategy"  # of a MIG profile
+    for key in (own, *SHARING_LABELS):
+        if key in labels:
+            return SHARING.get(labels[key], "")
+    is_shared = resource.endswith(".shared") or labels.get(PRODUCT_LABELS[0], "").endswith("-SHARED")
+    return SHARING["time-slicing"] if is_shared else ""
+
+
+def is_startup_taint(key: str) -> bool:
+    """Return whether a taint is taken away as soon as its new node is complete."""
+    return key.startswith(STARTUP_TAINTS) or key.endswith(STARTUP_SUFFIX)
+
+
+def mig_problem(labels: Labels) -> str:
+    """Return why a node takes no pod although it is ready: its MIG layout changes; "": it does not."""
+    state = labels.get(MIG_STATE_LABEL, "")
+    return f"MIG layout {state}" if state in MIG_NOT_READY else ""
+
+
+def _first(labels: Labels, keys: tuple[str, ...]) -> str:
+    return next((labels[key] for key in keys if labels.get(key)), "")

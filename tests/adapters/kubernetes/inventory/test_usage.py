@@ -1,0 +1,201 @@
+"""What pods hold and what fits, against a plain count."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoscaler.adapters.kubernetes.inventory.elastic import Elastic
+from autoscaler.adapters.kubernetes.inventory.nodes import NodeStore
+from autoscaler.adapters.kubernetes.pods.needs import NAME_FIELD, Expression, Toleration
+from tests.adapters.keda.world import ManualClock
+from tests.adapters.kubernetes.inventory.world import GPU, MIG, PRODUCT, lay_out, node, nodes, placed_facts, pod
+
+L4 = {PRODUCT: "L4"}
+CORDON = {"unschedulable": True}
+
+
+def test_devices_are_counted_by_who_holds_them():
+    store = nodes((L4, {GPU: "8"}), (L4, {GPU: "8"}))
+    pods = [pod("ours-0.a", "n0", {GPU: "2"}), pod("theirs-x.a", "n0", {GPU: "3"}), pod("theirs-x.b", "n1", {})]
+    seen = lay_out(store, [placed_facts(4.0)], pods)
+    assert seen.groups.allocatable.tolist() == [16.0]
+    assert seen.groups.used.tolist() == [2.0]
+    assert seen.groups.used_by_others.tolist() == [3.0]
+    assert seen.gpus == [13.0]
+    assert seen.fits == [3.0]  # 5 and 8 devices are not theirs
+    assert seen.room == [2.0]  # 3 and 8 devices are free
+
+
+def test_others_count_as_free_where_they_are_not_known():
+    seen = lay_out(nodes((L4, {GPU: "8"})), [placed_facts()], [pod("theirs-x.a", "n0", {GPU: "3"})], others_known=False)
+    assert math.isnan(seen.groups.used_by_others[0])
+    assert (seen.gpus, seen.fits) == ([8.0], [8.0])
+
+
+def test_placeholder_pods_of_others_yield():
+    """Pods with a priority below 0 keep warm nodes, and the scheduler evicts them for any other pod."""
+    balloon = pod("theirs-x.a", "n0", {GPU: "3"}, priority=-10)
+    seen = lay_out(nodes((L4, {GPU: "8"})), [placed_facts()], [balloon])
+    assert (seen.gpus, seen.fits) == ([8.0], [8.0])
+
+
+def test_effective_request_of_a_pod_counts():
+    sidecar = {"name": "s", "restartPolicy": "Always", "resources": {"limits": {GPU: "1"}}}
+    start = {"name": "i", "resources": {"limits": {GPU: "4"}}}
+    theirs = pod("theirs-x.a", "n0", {GPU: "2"}, initContainers=[sidecar, start], overhead={GPU: "1"})
+    seen = lay_out(nodes((L4, {GPU: "8"})), [placed_facts()], [theirs])
+    assert seen.groups.used_by_others.tolist() == [6.0]
+
+
+def test_pods_that_have_ended_or_have_no_node_hold_nothing():
+    done = pod("theirs-x.a", "n0", {GPU: "2"})
+    waiting = pod("theirs-x.b", "", {GPU: "2"})
+    seen = lay_out(
+        nodes((L4, {GPU: "8"})),
+        [placed_facts()],
+        [type(done)(metadata=done.metadata, spec=done.spec, status=type(done.status)(phase="Succeeded")), waiting],
+    )
+    assert seen.groups.used_by_others.tolist() == [0.0]
+
+
+@pytest.mark.parametrize(
+    ("spec", "labels", "conditions", "word"),
+    [
+        (CORDON, {}, [], "cordoned"),
+        ({}, {}, [{"type": "Ready", "status": "Unknown"}], "not ready"),
+        ({}, {"nvidia.com/mig.config.state": "pending"}, [], "MIG layout pending"),
+        ({}, {"nvidia.com/mig.config.state": "rebooting"}, [], "MIG layout rebooting"),
+        ({}, {"nvidia.com/mig.config.state": "failed"}, [], "MIG layout failed"),
+        (
+            {"taints": [{"key": "karpenter.sh/disrupted", "value": "", "effect": "NoSchedule"}]},
+            {},
+            [],
+            "being removed",
+        ),
+    ],
+)
+def test_closed_nodes_keep_their_pods_and_take_no_more(spec, labels, conditions, word):
+    store = nodes((L4, {GPU: "8"}))
+    closed = node("n1", L4 | labels, spec=spec, allocatable={GPU: "8"}, conditions=conditions)
+    store.put(closed)
+    seen = lay_out(store, [placed_facts()], [pod("ours-0.a", "n1", {GPU: "1"}), pod("ours-0.b", "n1", {GPU: "1"})])
+    assert seen.groups.closed.tolist() == [False, True]
+    assert seen.groups.groups[1].nodes == word
+    assert (seen.gpus, seen.fits, seen.room) == ([10.0], [10.0], [8.0])
+
+
+def test_stray_pods_keep_their_devices_and_others_do_not_count_them():
+    """A pod of team a's workload is on team b's node."""
+    store = nodes((L4 | {"team": "a"}, {GPU: "4"}), (L4 | {"team": "b"}, {GPU: "8"}))
+    workloads = [placed_facts(selector=(("team", name),)) for name in "ab"]
+    seen = lay_out(store, workloads, [pod("ours-0.a", "n1", {GPU: "1"})])
+    assert seen.gpus == [5.0, 7.0]
+    assert seen.fits == [5.0, 7.0]
+
+
+def test_stray_pods_give_no_limit_to_a_pool_without_nodes():
+    seen = lay_out(nodes((L4, {GPU: "4"})), [placed_facts(8.0)], [pod("ours-0.a", "n0", {GPU: "4"})])
+    assert math.isnan(seen.gpus[0])
+    assert seen.fits == [math.inf]
+
+
+def test_cpu_and_memory_limit_what_fits():
+    store = nodes((L4, {GPU: "8", "cpu": "30", "memory": "64Gi"}))
+    theirs = [pod("theirs-x.a", "n0", {"cpu": "1500m", "memory": "8Gi"})]
+    assert lay_out(store, [placed_facts(cpu=8.0)], theirs).fits == [3.0]
+    assert lay_out(store, [placed_facts(memory=28.0 * 2**30)], theirs).fits == [2.0]
+    assert lay_out(store, [placed_facts(cpu=64.0)], theirs).fits == [0.0]
+
+
+def test_node_named_by_a_template_makes_two_groups():
+    store = nodes(*[(L4, {GPU: "4"})] * 9)
+    named = placed_facts(terms=((Expression(NAME_FIELD, "In", ("n3",)),),))
+    seen = lay_out(store, [placed_facts(), named])
+    assert sorted(seen.groups.allocatable.tolist()) == [4.0, 32.0]
+    assert (seen.gpus, seen.fits) == ([36.0, 4.0], [36.0, 4.0])
+
+
+def test_zones_and_capacity_types_are_groups_of_one_pool():
+    store = nodes(
+        *(
+            (L4 | {"topology.kubernetes.io/zone": zone, "karpenter.sh/capacity-type": kind}, {GPU: "4"})
+            for zone, kind in (("a", "spot"), ("a", "on-demand"), ("b", "spot"))
+        )
+    )
+    seen = lay_out(store, [placed_facts()])
+    found = [(group.zone, group.capacity_type) for group in seen.groups.groups]
+    assert found == [("a", "spot"), ("a", "on-demand"), ("b", "spot")]
+    assert seen.gpus == [12.0]
+
+
+def test_mixed_mig_node_has_a_group_for_each_resource():
+    labels = {PRODUCT: "H100", "nvidia.com/mig.strategy": "mixed"}
+    store = nodes((labels, {GPU: "4", MIG: "2", "nvidia.com/mig-1g.10gb": "7", "example.com/nic": "3"}))
+    seen = lay_out(store, [placed_facts(resource=MIG), placed_facts(resource="nvidia.com/mig-1g.10gb")])
+    assert [group.resource for group in seen.groups.groups] == [GPU, "nvidia.com/mig-1g.10gb", MIG]
+    assert seen.gpus == [2.0, 7.0]
+
+
+def test_group_that_vanishes_leaves_its_pods_nowhere():
+    store = nodes((L4, {GPU: "4"}), ({PRODUCT: "H100"}, {GPU: "8"}))
+    layout_before = lay_out(store, [placed_facts()])
+    store.remove("", "n1")
+    seen = lay_out(store, [placed_facts()], [pod("ours-0.a", "n1", {GPU: "8"})])
+    assert layout_before.gpus == [12.0]
+    assert (seen.gpus, seen.fits) == ([4.0], [4.0])
+
+
+def test_nodes_to_come_fit_whole_replicas():
+    label = "cloud.google.com/gke-nodepool"
+    store = nodes((L4 | {label: "gpu"}, {GPU: "8"}))
+    seen = lay_out(store, [placed_facts(3.0)], elastic=Elastic({f"{label}=gpu": 3}))
+    assert (seen.gpus, seen.fits, seen.room) == ([24.0], [6.0], [2.0])
+
+
+words = st.sampled_from(["a", "b"])
+labels = st.dictionaries(st.sampled_from(["team", "zone"]), words)
+machines = st.tuples(labels, st.integers(0, 8), st.integers(0, 16), st.booleans(), st.booleans())
+held_pods = st.tuples(st.booleans(), st.integers(0, 4), st.integers(0, 4), st.integers(0, 3))
+
+
+@given(
+    st.lists(machines, min_size=1, max_size=5),
+    st.lists(held_pods, max_size=6),
+    st.integers(1, 4),
+    st.integers(0, 5),
+    labels,
+    st.booleans(),
+)
+def test_fitting_replicas_equal_a_plain_count(given_nodes, given_pods, size, cpu, selector, tolerates):
+    """Replicas of one pod each, on nodes that differ in labels, devices, cores, taints and cordons."""
+    store = NodeStore(ManualClock())
+    for index, (has, gpus, cores, tainted, cordoned) in enumerate(given_nodes):
+        taints = [{"key": "t", "value": "", "effect": "NoSchedule"}] * tainted
+        spec = {"unschedulable": cordoned, "taints": taints}
+        store.put(node(f"n{index}", has, spec=spec, allocatable={GPU: str(gpus), "cpu": str(cores)}))
+    pods = [
+        pod(f"{'ours-0' if ours else 'theirs-x'}.{index}", f"n{place}", {GPU: str(gpus), "cpu": str(cores)})
+        for index, (ours, place, gpus, cores) in enumerate(given_pods)
+    ]
+    tolerations = (Toleration("t", "Exists"),) * tolerates
+    template = placed_facts(
+        float(size), cpu=float(cpu), selector=tuple(sorted(selector.items())), tolerations=tolerations
+    )
+    seen = lay_out(store, [template], pods)
+
+    fits, room, kept, is_known = 0, 0, 0.0, False
+    for index, (has, gpus, cores, tainted, cordoned) in enumerate(given_nodes):
+        here = [(ours, devices, used) for ours, place, devices, used in given_pods if place == index]
+        admits = all(has.get(key) == value for key, value in selector.items()) and (tolerates or not tainted)
+        is_known |= admits and gpus >= size
+        if admits and gpus >= size and not cordoned:
+            free = [gpus - sum(d for ours, d, _ in here if not ours), cores - sum(c for ours, _, c in here if not ours)]
+            now = [gpus - sum(d for _, d, _ in here), cores - sum(c for _, _, c in here)]
+            fits += max(min(free[0] // size, free[1] // cpu if cpu else 99), 0)
+            room += max(min(now[0] // size, now[1] // cpu if cpu else 99), 0)
+        elif gpus:
+            kept += sum(devices for ours, devices, _ in here if ours)
+    assert seen.room == [room]
+    assert seen.fits == [fits + kept // size if is_known else math.inf]
