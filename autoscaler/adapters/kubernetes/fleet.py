@@ -447,10 +447,11 @@ class KubeFleet:
 
     def _note_overlaps(self, managed: Sequence[_Managed]) -> None:
         """Note the problem of targets whose selectors match the same pods."""
-        for each in managed:
-            if each.target.pod_selector and (problem := self._targets.describe_overlap(each.target_id)):
+        overlaps = self._targets.describe_overlaps()
+        for each in managed if overlaps else ():
+            if each.target_id in overlaps:
                 known = self._problems.get(each.target.ref, "")
-                self._problems[each.target.ref] = join_problems((known, problem))
+                self._problems[each.target.ref] = join_problems((known, overlaps[each.target_id]))
 
     def _note_missing_targets(self) -> None:
         """Note the problem of ScaledObjects whose target does not exist."""

@@ -51,10 +51,12 @@ async def served(kube_api: KubeApi) -> AsyncIterator[None]:
 
 
 @pytest_asyncio.fixture
-async def kube(kube_api: KubeApi, namespace: str, connect: Connect, served: None) -> Kube:
-    """The daemon's connection, with the rights for all kinds."""
+async def kube(kube_api: KubeApi, namespace: str, connect: Connect, served: None) -> AsyncIterator[Kube]:
+    """The daemon's connection, with exactly the shipped rights for all kinds, which suffice."""
     roles = [*in_namespace(shipped_roles("direct"), namespace), *shipped_target_roles()]
-    return await connect(await kube_api.service_account(namespace, "wide", *roles))
+    user = await kube_api.service_account(namespace, "wide", *roles)
+    yield await connect(user)
+    assert kube_api.refused(user) == set()
 
 
 def watching(kube: Kube, clock: SystemClock, world: World, mode: Mode = Mode.DIRECT, *kinds: str) -> KubeFleet:

@@ -8,7 +8,7 @@ in any order.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from itertools import compress
 from typing import NamedTuple
 
@@ -44,6 +44,7 @@ from autoscaler.ports import Clock
 FIRST_ROWS = 64
 MAX_TOLERATIONS = 64  # of the pods of one owner
 
+Item = tuple[str, str]  # name and value of a label
 SETS = ("ReplicaSet", "StatefulSet")  # controllers of pods whose labels may show what serves in place of a target
 # Labels with a value of their own for each pod. No scale target selects by them.
 UNIQUE_LABELS = frozenset({"statefulset.kubernetes.io/pod-name", "apps.kubernetes.io/pod-index"})
@@ -112,6 +113,12 @@ class _LabelSet:
         self.targets: tuple[int, ...] = ()  # those that select them; the first has them
 
 
+def _anchor(selector: Selector) -> Item | None:
+    """Return a label that all pods of a selector have; None: it requires none."""
+    exact = (term for term in selector if term.values is not None and len(term.values) == 1 and not term.negated)
+    return next(((term.key, value) for term in exact for value in term.values or ()), None)
+
+
 class Endpoint(NamedTuple):
     """The metrics endpoint of a target's pods. The fields are those of `core.model.fleet.Pod`."""
 
@@ -142,6 +149,7 @@ class PodStore:
         self._label_sets: dict[tuple[str, frozenset[tuple[str, str]]], _LabelSet] = {}
         self._label_set: dict[Key, _LabelSet] = {}
         self._queries: dict[int, PodQuery] = {}  # by target id
+        self._index: dict[tuple[str, Item | None], list[int]] = {}  # target ids by namespace and a label they require
         self._workers: dict[Group, dict[Key, _Member]] = {}
         self._leader: dict[Group, _Member] = {}
         self._group: dict[Key, Group] = {}
@@ -194,12 +202,12 @@ class PodStore:
             for query in (before.get(target_id), queries.get(target_id))
             if query is not None and before.get(target_id) != queries.get(target_id)
         }
-        by_namespace: dict[str, list[int]] = {}
+        self._index = {}
         for target_id, query in self._queries.items():
-            by_namespace.setdefault(query.namespace, []).append(target_id)
+            self._index.setdefault((query.namespace, _anchor(query.selector)), []).append(target_id)
         for label_set in self._label_sets.values():
             if label_set.namespace in changed:
-                self._select(label_set, by_namespace.get(label_set.namespace, ()))
+                self._select(label_set)
         for group in [group for group in self._leader if group[0] in changed]:
             self._update_group(group)
 
@@ -218,15 +226,13 @@ class PodStore:
         absent = self._group_size(group) - 1 - len(workers)
         return group_facts(leader, [*((worker, 1) for worker in workers), ((workers or [leader])[0], absent)])
 
-    def overlaps(self, target_id: int) -> list[int]:
-        """Return other targets whose selectors match pods that this target's selector matches too."""
-        found = {
-            other
-            for label_set in self._label_sets.values()
-            if len(label_set.targets) > 1 and target_id in label_set.targets
-            for other in label_set.targets
-        }
-        return sorted(found - {target_id})
+    def overlaps(self) -> dict[int, set[int]]:
+        """Return by target the others whose selectors match some of its pods."""
+        found: dict[int, set[int]] = {}
+        for label_set in self._label_sets.values():
+            for target_id in label_set.targets if len(label_set.targets) > 1 else ():
+                found.setdefault(target_id, set()).update(set(label_set.targets) - {target_id})
+        return found
 
     def remove(self, namespace: str, name: str, /) -> None:
         self.holdings.remove((namespace, name))
@@ -360,7 +366,7 @@ class PodStore:
         label_set = self._label_sets.get(identity)
         if label_set is None:
             label_set = self._label_sets[identity] = _LabelSet(key[0], dict(same), read_template(seen.spec))
-            self._select(label_set, [each for each, query in self._queries.items() if query.namespace == key[0]])
+            self._select(label_set)
         if self._label_set.get(key) is label_set:
             return
         self._forget_labels(key)
@@ -374,12 +380,14 @@ class PodStore:
             if not label_set.pods:
                 del self._label_sets[label_set.namespace, frozenset(label_set.labels.items())]
 
-    def _select(self, label_set: _LabelSet, target_ids: Iterable[int]) -> None:
-        """Find the targets that select some pods. target_ids: of the same namespace, ascending."""
-        targets = tuple(each for each in target_ids if selects(self._queries[each].selector, label_set.labels))
-        if any(self._queries[each].learns for each in targets):
-            self.facts_version += 1
+    def _select(self, label_set: _LabelSet) -> None:
+        """Find the targets that select some pods."""
+        anchors = (None, *label_set.labels.items())
+        likely = sorted(each for anchor in anchors for each in self._index.get((label_set.namespace, anchor), ()))
+        targets = tuple(each for each in likely if selects(self._queries[each].selector, label_set.labels))
         if targets != label_set.targets:
+            if any(self._queries[each].learns for each in targets):
+                self.facts_version += 1
             label_set.targets = targets
             for key in label_set.pods:
                 self._assign(key)

@@ -63,6 +63,7 @@ class TargetStore:
         self._manual_overrides = manual_overrides
         self._writes = writes
         self._find_autoscaler = find_autoscaler
+        self._learned_version = -1  # of the facts that pods show
         self._next_id = 0
         self._ids: dict[Key, int] = {}  # by namespace and uid: an owner is in the namespace of its dependents
         self._uids: dict[TargetKey, str] = {}
@@ -113,9 +114,11 @@ class TargetStore:
                     target.ref.namespace, target.pod_selector, target.pods_per_replica, learns
                 )
         self._pods.select(queries)
+        is_new = self._learned_version != self._pods.facts_version
+        self._learned_version = self._pods.facts_version
         for target_id, query in queries.items():
             target = self.targets[target_id]
-            facts = self._pods.facts(target_id) if query.learns else None
+            facts = self._pods.facts(target_id) if query.learns and is_new else None
             if target.template_of is not None and (template := self.find(target.template_of)) is not None:
                 facts = template.facts
             if facts is not None and facts != target.facts:
@@ -126,13 +129,14 @@ class TargetStore:
     def find(self, key: TargetKey) -> Target | None:
         return self.targets.get(self._ids.get((key.namespace, self._uids.get(key, "")), -1))
 
-    def describe_overlap(self, target_id: int) -> str:
-        """Return a message if another managed target selects the same pods; "": none does."""
-        others = [self.targets[other].ref for other in self._pods.overlaps(target_id) if other in self.targets]
-        if not others:
-            return ""
-        named = ", ".join(f"{ref.kind}/{ref.name}" for ref in others[:3])
-        return f"its label selector matches pods of {named} as well; allowed: pods of its own"
+    def describe_overlaps(self) -> dict[int, str]:
+        """Return a message for each managed target whose pods another one selects as well, by target id."""
+        found = {}
+        for target_id, others in self._pods.overlaps().items():
+            refs = [self.targets[other].ref for other in sorted(others)[:3] if other in self.targets]
+            named = ", ".join(f"{ref.kind}/{ref.name}" for ref in refs)
+            found[target_id] = f"its label selector matches pods of {named} as well; allowed: pods of its own"
+        return found
 
     def _set_endpoint(self, target_id: int, target: Target) -> None:
         workload = target.workload

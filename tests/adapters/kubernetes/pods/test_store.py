@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.kubernetes.api import objects
 from autoscaler.adapters.kubernetes.pods.needs import Toleration
+from autoscaler.adapters.kubernetes.pods.selector import read_selector, selects
 from autoscaler.adapters.kubernetes.pods.status import LWS_SIZE
-from autoscaler.adapters.kubernetes.pods.store import Endpoint, PodRows, PodStore
+from autoscaler.adapters.kubernetes.pods.store import Endpoint, PodQuery, PodRows, PodStore
 from autoscaler.adapters.kubernetes.pods.template import NO_FACTS, add_tolerations
 from autoscaler.catalog.scale_targets import POD_GROUPS
 from autoscaler.core.model.fleet import PendingClass
@@ -304,3 +305,84 @@ def test_pod_has_the_model_names_of_its_command_line():
         store.put(pod(name, spec={"containers": [{"name": "vllm", "args": args}]}))
     store.put(pod("plain"))
     assert [found.served.names for found in store.rows(ids(7)).pods] == [("old",), ("new",), ()]
+
+
+def labelled(name: str, labels: dict[str, str], gpus: int = 1, owner: str = "rs-1") -> objects.Pod:
+    container = {"name": "v", "resources": {"limits": {"nvidia.com/gpu": str(gpus)}}}
+    owners = [{"kind": "ReplicaSet", "name": owner, "uid": owner, "controller": True}]
+    metadata = {"name": name, "namespace": "ns", "uid": name, "labels": labels, "ownerReferences": owners}
+    body = {"metadata": metadata, "spec": {"containers": [container]}, "status": {}}
+    return msgspec.json.decode(msgspec.json.encode(body), type=objects.Pod)
+
+
+def query(text: str, **rest: Any) -> PodQuery:
+    return PodQuery("ns", read_selector(text), **rest)
+
+
+def test_selecting_target_has_precedence_over_the_owner():
+    store = PodStore(FixedClock())
+    store.set_target(("ns", "rs-1"), 0)
+    store.put(labelled("a", {"app": "x"}))
+    store.put(labelled("b", {"app": "y"}))
+    store.select({7: query("app=x")})
+    assert store.rows(ids(0, 7)).target_id.tolist() == [7, 0]
+    store.put(labelled("c", {"app": "x"}))
+    assert store.target_of(("ns", "c")) == 7
+    store.select({})
+    assert store.rows(ids(0, 7)).target_id.tolist() == [0, 0, 0]
+
+
+def test_pod_whose_labels_change_changes_its_target():
+    store = PodStore(FixedClock())
+    store.select({1: query("app=x"), 2: query("app in (y,z)")})
+    store.put(labelled("a", {"app": "x"}))
+    store.put(labelled("a", {"app": "z"}))
+    assert store.target_of(("ns", "a")) == 2
+    store.put(labelled("a", {"app": "none"}))
+    assert store.target_of(("ns", "a")) == -1
+
+
+def test_targets_that_select_the_same_pods_overlap():
+    store = PodStore(FixedClock())
+    store.put(labelled("a", {"app": "x", "role": "decode"}))
+    store.select({1: query("app=x"), 2: query("role=decode"), 3: query("role=prefill")})
+    assert store.overlaps() == {1: {2}, 2: {1}}
+    assert store.target_of(("ns", "a")) == 1
+
+
+def test_facts_are_those_of_the_newest_replica():
+    store = PodStore(FixedClock())
+    store.select({1: query("app=x", learns=True)})
+    assert store.facts(1) is None
+    store.put(labelled("a", {"app": "x", "hash": "1"}, gpus=1))
+    version = store.facts_version
+    store.put(labelled("b", {"app": "x", "hash": "2"}, gpus=4))
+    assert store.facts_version > version
+    found = store.facts(1)
+    assert found is not None
+    assert found.gpus == 4.0
+    store.remove("ns", "b")
+    found = store.facts(1)
+    assert found is not None
+    assert found.gpus == 1.0
+
+
+@given(
+    st.lists(st.dictionaries(st.sampled_from("abc"), st.sampled_from("xyz")), max_size=12),
+    st.lists(
+        st.sampled_from(["a=x", "a=y,b=x", "b in (x,z)", "!c", "c!=x", "a", "", "a in (x)"]), min_size=1, max_size=5
+    ),
+    st.booleans(),
+)
+def test_targets_are_those_that_each_pod_alone_would_have(labels: list[dict], selectors: list[str], first: bool):
+    """A slow model: the first target, by its number, whose selector matches."""
+    store = PodStore(FixedClock())
+    queries = {number: query(text) for number, text in enumerate(selectors)}
+    if first:
+        store.select(queries)
+    for index, each in enumerate(labels):
+        store.put(labelled(f"p{index}", each))
+    store.select(queries)
+    for index, each in enumerate(labels):
+        expected = [number for number, one in queries.items() if selects(one.selector, each)]
+        assert store.target_of(("ns", f"p{index}")) == min(expected, default=-1)
