@@ -129,6 +129,7 @@ async def connect_cluster(
         wakeup=woken,
         leadership=elector,
         target_kinds=settings.target_kinds,
+        node_group_max=dict(settings.node_group_max),
     )
     parts = Parts(
         clock, fleet, sources, RecordingActuator(), policies, background=[("cluster", fleet.run)], woken=woken

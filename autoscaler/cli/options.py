@@ -18,6 +18,7 @@ from autoscaler.cli.param_types import (
     Matchers,
     MetricName,
     NamespaceFile,
+    NodeGroupMax,
     ObjectName,
     Price,
     TargetKind,
@@ -154,6 +155,13 @@ cluster_options = options(
         multiple=True,
         help="Custom kind that may be scaled, such as rollouts.argoproj.io, may be repeated; none: Deployments and "
         "StatefulSets only; default: all known kinds that the cluster serves and the daemon may list.",
+    ),
+    click.option(
+        "--node-group-max",
+        type=NodeGroupMax(),
+        multiple=True,
+        help="Most nodes with a label that an autoscaler may create, such as cloud.google.com/gke-nodepool=l4:12, may "
+        "be repeated; default: as Karpenter and cluster-autoscaler say, else today's nodes.",
     ),
     click.option(
         "--context", help="Context of the kubeconfig; default: the pod's own cluster, else the current context."

@@ -140,6 +140,21 @@ class TargetKind(click.ParamType):  # type: ignore[type-arg]
         return str(value)
 
 
+class NodeGroupMax(click.ParamType):  # type: ignore[type-arg]
+    """`LABEL=VALUE:NODES`."""
+
+    name = "label=value:nodes"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
+        if isinstance(value, tuple):
+            return value
+        match = re.fullmatch(r"([-./\w]{1,317}=[-.\w]{1,63}):(\d{1,6})", value, re.ASCII)
+        if match is None:
+            allowed = "LABEL=VALUE:NODES, for example cloud.google.com/gke-nodepool=l4:12"
+            self.fail(f"not the largest size of a node group, found {value[:100]!r}; allowed: {allowed}", param, ctx)
+        return match[1], int(match[2])
+
+
 class OwnFile(click.ParamType):  # type: ignore[type-arg]
     """File that is written, and may be there already."""
 

@@ -47,6 +47,7 @@ def daemon_settings(given: dict[str, Any]) -> Settings:
             gateway_namespaces=given["gateway_namespace"],
             namespaces=given["namespace"],
             target_kinds=given["target_kind"],
+            node_group_max=given["node_group_max"],
             prices=given["price"],
             history=given["history"],
             state=given.get("state"),

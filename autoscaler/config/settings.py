@@ -163,6 +163,7 @@ class Settings(Frozen):
     gateway_namespaces: tuple[str, ...] = ()  # whose gateways are trusted about all workloads, beside the usual ones
     namespaces: tuple[str, ...] = ()  # the only ones that are read; () for all
     target_kinds: tuple[str, ...] = ()  # custom kinds that may be scaled ("rollouts.argoproj.io"); () for all known
+    node_group_max: tuple[tuple[str, int], ...] = ()  # most nodes with a label, "key=value", that may be created
     prometheus: PrometheusSettings | None = None
     scrape: ScrapeSettings | None = None
     kube: KubeSettings | None = None

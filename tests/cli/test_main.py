@@ -146,6 +146,11 @@ BAD_OPTIONS = {
     "empty namespace": ((*DIRECT, "--namespace", ""), ["--namespace", "''"]),
     "lease": ((*DIRECT, "--lease-name", "Lease!"), ["--lease-name", "'Lease!'"]),
     "target kind": ((*DIRECT, "--target-kind", "Rollout"), ["--target-kind", "'Rollout'", "rollouts.argoproj.io"]),
+    "node group": (
+        (*DIRECT, "--node-group-max", "l4:12"),
+        ["--node-group-max", "'l4:12'", "cloud.google.com/gke-nodepool=l4:12"],
+    ),
+    "negative nodes": ((*DIRECT, "--node-group-max", "a=b:-1"), ["--node-group-max", "'a=b:-1'"]),
     "lease namespace": ((*DIRECT, "--lease-namespace", "a/b"), ["--lease-namespace", "'a/b'"]),
     "http port": ((*DIRECT, "--http-port", "70000"), ["--http-port", "70000", "65535"]),
     "no http port": (("demo", "--http-port", "abc"), ["--http-port", "not a whole number, found 'abc'", "0<=x<=65535"]),
