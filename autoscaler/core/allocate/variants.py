@@ -1,80 +1,190 @@
-"""Variants of one service: grow the cheapest, shrink the dearest, move no running replica.
+"""Variants of one service: the needed capacity at least cost, without moving replicas for a small saving.
 
 The variants of a service (a MIG slice, a full GPU, two GPUs) stand behind one router, so only their total capacity
-counts. A cheaper variant with free GPUs takes over what another one would add. Capacity that the service no longer
-needs is removed where a request costs the most. A running replica is never exchanged for a cheaper one, for that would
-take a cold start.
+counts. What the service needs beyond its running replicas is added at least cost, within floors, ceilings and free
+GPUs. Capacity that it no longer needs is removed where that saves the most.
+
+Running replicas are exchanged for cheaper ones only after the dearer mix has cost as much as the cold starts of the
+exchange would: the rule of ski rental (Karlin et al., "Competitive snoopy caching", 1988), which costs at most twice as
+much as knowing the future. The old replicas leave when the new ones serve.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
+from autoscaler.core.allocate.least_cost import cover, shed
 from autoscaler.core.model.spec import Spec
 from autoscaler.core.model.variants import Variants
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 
+SECONDS_PER_HOUR = 3600.0
+UNKNOWN_COST = 1e6
+"""A request on a variant of unknown cost counts so many times the dearest known one: such a variant grows last."""
+
+
+class Running(NamedTuple):
+    """Replicas of each workload; float64[W]."""
+
+    current: FloatColumn  # spec.replicas
+    not_running: FloatColumn  # those of them without a pod that can start
+    starting: FloatColumn  # those of them that will serve soon
+    vacant: FloatColumn  # further replicas for which there are GPUs; infinity: not known
+
 
 def choose(
     desired: FloatColumn,
-    current: FloatColumn,
-    not_running: FloatColumn,
-    vacant: FloatColumn,
+    running: Running,
     requests_each: FloatColumn,
     movable: BoolColumn,
     variants: Variants,
     spec: Spec,
 ) -> FloatColumn:
-    """Share the load of each service among its variants, by cost.
+    """Share the load of each service among its variants, by cost; float64[W].
 
-    desired, current: float64[W], replicas. not_running: float64[W], current ones without a pod that can start.
-    vacant: float64[W], further replicas for which there are GPUs; infinity: not known.
-    requests_each: float64[W], requests that one replica is planned for.
+    desired: float64[W], replicas. requests_each: float64[W], requests that one replica is planned for.
     movable: bool[W], load may move to or from it. Others keep the desired count: those whose capacity is unknown, whose
     inputs are not trusted, or whose count the daemon does not set.
     Load for which no variant has GPUs stays with the cheapest, whose pool may give it priority.
-    Returns float64[W]: at least the capacity of `desired`, rounded up to whole replicas, within each workload's bounds.
+    The result has at least the capacity of `desired`, in whole replicas, within each workload's bounds.
     """
-    shared = (variants.service >= 0) & movable & (requests_each > 0) & ~np.isnan(desired)
-    rows = np.flatnonzero(shared)
-    if not len(rows):
-        return desired
-    each = requests_each[rows]
-    cost = np.nan_to_num(variants.cost[rows] / each, nan=np.inf)
-    chosen = desired.copy()
-    service = np.unique(variants.service[rows], return_inverse=True)[1]
-    # Each workload goes to zero and wakes up by its own idle stage.
-    awake = (desired[rows] > 0) & (current[rows] > 0)
-    serving = current[rows] - not_running[rows]
-    kept = np.where(awake, np.clip(serving, spec.min_replicas[rows], spec.max_replicas[rows]), desired[rows])
-    surplus = np.asarray(np.bincount(service, (desired[rows] - kept) * each), dtype=np.float64)[service]
-
-    room = np.where(awake, spec.max_replicas[rows] - kept, 0.0)
-    cheapest = np.lexsort((cost, service))
-    added = _fill(surplus, np.fmin(room, vacant[rows]), each, service, cheapest, np.ceil)
-    left = surplus - np.asarray(np.bincount(service, added * each), dtype=np.float64)[service]
-    added += _fill(left, room - added, each, service, cheapest, np.ceil)
-    spare = np.where(awake, kept - np.fmax(spec.min_replicas[rows], 1.0), 0.0)
-    dearest = np.lexsort((-cost, service))
-    removed = _fill(-surplus, spare, each, service, dearest, np.floor)
-    chosen[rows] = kept + added - removed
-    return chosen
+    services = _Services.of(desired, running, requests_each, movable, variants, spec)
+    return desired if services is None else services.write(desired, services.chosen())
 
 
-def _fill(
-    requests: FloatColumn, room: FloatColumn, each: FloatColumn, service: IntColumn, order: IntColumn, rounds: np.ufunc
-) -> FloatColumn:
-    """Place the requests of each service on its rows in order, as far as they have room; whole replicas.
+def exchange(
+    desired: FloatColumn,
+    chosen: FloatColumn,
+    running: Running,
+    requests_each: FloatColumn,
+    movable: BoolColumn,
+    variants: Variants,
+    spec: Spec,
+    cold_start_s: FloatColumn,
+    elapsed_s: FloatColumn,
+    overpaid: FloatColumn,
+) -> tuple[FloatColumn, FloatColumn]:
+    """Return `chosen` with the replicas of cheaper mixes that pay, and what the present mixes have overpaid so far.
 
-    rounds: `np.ceil` or `np.floor`.
+    chosen: float64[W], result of `choose`. cold_start_s: float64[W]. elapsed_s: float64[W], since the last tick.
+    overpaid: float64[W], by service, in the currency of `variants`; NaN: nothing. An exchange begins when the service
+    has overpaid the cold starts that it takes.
     """
-    placed = np.zeros(len(requests))
-    space = np.fmax(room[order], 0.0) * each[order]
-    before = np.cumsum(space) - space
-    first = np.concatenate([[True], np.diff(service[order]) != 0])
-    before -= np.maximum.accumulate(np.where(first, before, 0.0))
-    share = np.clip(requests[order] - before, 0.0, space)
-    placed[order] = np.minimum(
-        rounds(share / each[order] - np.copysign(1e-6, 1.0 if rounds is np.ceil else -1.0)), room[order]
-    )
-    return np.fmax(placed, 0.0)
+    services = _Services.of(desired, running, requests_each, movable, variants, spec)
+    if services is None:
+        return chosen, np.full(len(chosen), np.nan)
+    present, ideal, cost = services.matrix(chosen), services.ideal, services.cost
+    saved_per_hour = np.where(services.is_carried(ideal), np.sum((present - ideal) * cost, axis=1), 0.0)
+    joining = np.where(services.room > 0, np.fmax(ideal - present, 0.0), 0.0)
+    start_cost = np.sum(joining * cost * services.matrix(cold_start_s) / SECONDS_PER_HOUR, axis=1)
+    before = np.fmax(np.nan_to_num(services.matrix(overpaid)).max(axis=1), 0.0)
+    hours = np.nan_to_num(services.matrix(elapsed_s)).max(axis=1) / SECONDS_PER_HOUR
+    total = np.where(saved_per_hour > 0, before + saved_per_hour * hours, 0.0)
+    pays = (saved_per_hour > 0) & (total >= start_cost)
+    exchanged = present + np.where(pays[:, None], joining, 0.0)
+    return services.write(chosen, exchanged), services.write(np.full(len(chosen), np.nan), total[:, None] + 0 * ideal)
+
+
+class _Services(NamedTuple):
+    """The services with movable load: matrices with a row per service (S) and a column per variant (V)."""
+
+    rows: IntColumn  # int64[N], workloads, by service
+    place: tuple[IntColumn, IntColumn]  # row and column of each in the matrices
+    needed: FloatColumn  # float64[S], requests
+    kept: FloatColumn  # float64[S, V], running replicas within bounds; those that the load cannot use stay as desired
+    starting: FloatColumn  # float64[S, V], those of them that do not serve yet
+    floor: FloatColumn  # float64[S, V], replicas that stay
+    room: FloatColumn  # float64[S, V], replicas that may be added to `kept`
+    vacant: FloatColumn  # float64[S, V], those of them for which there are GPUs
+    each: FloatColumn  # float64[S, V], requests of one replica
+    cost: FloatColumn  # float64[S, V], of one replica
+
+    @classmethod
+    def of(
+        cls,
+        desired: FloatColumn,
+        running: Running,
+        requests_each: FloatColumn,
+        movable: BoolColumn,
+        variants: Variants,
+        spec: Spec,
+    ) -> _Services | None:
+        """Return None if no service has movable load."""
+        shared = (variants.service >= 0) & movable & (requests_each > 0) & ~np.isnan(desired)
+        rows = np.flatnonzero(shared)
+        if not len(rows):
+            return None
+        rows = rows[np.argsort(variants.service[rows], kind="stable")]
+        _, service, counts = np.unique(variants.service[rows], return_inverse=True, return_counts=True)
+        place = service, np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+
+        def matrix(column: FloatColumn, missing: float = 0.0) -> FloatColumn:
+            laid_out = np.full((len(counts), counts.max()), missing)
+            laid_out[place] = column
+            return laid_out
+
+        each, current, wanted = requests_each[rows], running.current[rows], desired[rows]
+        known = variants.cost[rows] / each
+        unknown = UNKNOWN_COST * max(float(known[np.isfinite(known)].max(initial=0.0)), 1.0)
+        cost = np.where(np.isfinite(known), variants.cost[rows], unknown * each)
+        awake = (wanted > 0) & (current > 0)  # each workload goes to zero and wakes up by its own idle stage
+        most = spec.max_replicas[rows]
+        kept = np.where(awake, np.clip(current - running.not_running[rows], spec.min_replicas[rows], most), wanted)
+        room = np.where(awake, np.fmax(most - kept, 0.0), 0.0)
+        return cls(
+            rows=rows,
+            place=place,
+            needed=np.asarray(np.bincount(service, wanted * each), dtype=np.float64),
+            kept=matrix(kept),
+            starting=matrix(np.where(awake, np.clip(running.starting[rows], 0.0, kept), 0.0)),
+            floor=matrix(np.where(awake, np.fmin(np.fmax(spec.min_replicas[rows], 1.0), kept), kept)),
+            room=matrix(room),
+            vacant=matrix(np.fmin(room, np.fmax(running.vacant[rows], 0.0))),
+            each=matrix(each, 1.0),
+            cost=matrix(cost, 1.0),
+        )
+
+    def matrix(self, column: FloatColumn) -> FloatColumn:
+        laid_out = np.zeros_like(self.kept)
+        laid_out[self.place] = column[self.rows]
+        return laid_out
+
+    def write(self, column: FloatColumn, values: FloatColumn) -> FloatColumn:
+        """Return the column with the values of these services."""
+        written = column.copy()
+        written[self.rows] = values[self.place]
+        return written
+
+    def requests(self, replicas: FloatColumn) -> FloatColumn:
+        """Return the requests that these replicas are planned for, float64[S]."""
+        return np.asarray(np.sum(replicas * self.each, axis=1))
+
+    def is_carried(self, replicas: FloatColumn) -> BoolColumn:
+        return np.asarray(self.requests(replicas) >= self.needed * (1 - 1e-9))
+
+    @property
+    def ideal(self) -> FloatColumn:
+        """The mix of least cost if every replica could be exchanged at once; float64[S, V]."""
+        most = self.kept + self.vacant - self.floor
+        return self.floor + cover(np.fmax(self.needed - self.requests(self.floor), 0.0), most, self.each, self.cost)
+
+    def chosen(self) -> FloatColumn:
+        """Return the counts without any exchange; float64[S, V]."""
+        missing = np.fmax(self.needed - self.requests(self.kept), 0.0)
+        added = cover(missing, self.vacant, self.each, self.cost)
+        left = np.fmax(missing - self.requests(added), 0.0)
+        added += cover(left, self.room - added, self.each, self.cost)
+
+        # Replicas that start are cancelled only where the ideal mix has no use for them, and those that serve leave
+        # only as far as the others carry the load by themselves. A controller removes its unready replicas first.
+        surplus = np.fmax(self.requests(self.kept) - self.needed, 0.0)
+        unused = np.fmax(self.kept - np.fmax(self.ideal, self.floor), 0.0)
+        cancelled = shed(surplus, np.fmin(self.starting, unused), self.each, self.cost)
+        serving = self.kept - self.starting
+        surplus = np.fmin(
+            surplus - self.requests(cancelled), np.fmax(self.requests(serving) - self.needed, 0.0)
+        )
+        spare = np.where(self.starting > cancelled, 0.0, np.fmin(serving, self.kept - cancelled - self.floor))
+        return self.kept + added - cancelled - shed(surplus, np.fmax(spare, 0.0), self.each, self.cost)

@@ -1,11 +1,11 @@
-"""Variants of one service: the cheapest grows, the dearest shrinks, no running replica moves."""
+"""Variants of one service: least cost, within bounds and GPUs, and exchanges only where they pay."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.core.allocate.variants import choose
+from autoscaler.core.allocate.variants import Running, choose, exchange
 from autoscaler.core.model.variants import Variants
 from tests.core.world import spec
 
@@ -17,6 +17,7 @@ def chosen(
     current,
     *,
     not_running=(0, 0),
+    starting=(0, 0),
     vacant=(np.inf, np.inf),
     service=(0, 0),
     cost=(7.0, 3.0),
@@ -27,9 +28,7 @@ def chosen(
     rows = len(desired)
     return choose(
         np.array(desired, float),
-        np.array(current, float),
-        np.array(not_running, float),
-        np.array(vacant, float),
+        Running(*(np.array(column, float) for column in (current, not_running, starting, vacant))),
         np.array(each, float),
         np.array(movable),
         Variants(np.array(service), np.array(cost, float)),
@@ -37,18 +36,19 @@ def chosen(
     ).tolist()
 
 
-def test_the_variant_with_the_cheapest_request_grows():
+def test_the_variants_grow_at_least_cost():
     # a request costs 3 / 10 on the slice and 7 / 40 on the full GPU
-    assert chosen([2, 6], [2, 4]) == [3, 4]
+    assert chosen([2, 8], [2, 4]) == [3, 4]
+    assert chosen([2, 6], [2, 4]) == [2, 6]  # two slices cost less than half of a full GPU would
 
 
 def test_another_variant_grows_when_the_cheapest_is_at_maximum():
-    assert chosen([2, 6], [2, 4], max_replicas=[2.0, 10.0]) == [2, 6]
+    assert chosen([2, 8], [2, 4], max_replicas=[2.0, 10.0]) == [2, 8]
 
 
 def test_another_variant_grows_when_the_cheapest_has_no_gpu():
-    assert chosen([2, 9], [2, 4], vacant=(1.0, np.inf)) == [3, 5]
-    assert chosen([2, 6], [2, 4], vacant=(0.0, 0.0)) == [3, 4]
+    assert chosen([2, 13], [2, 4], vacant=(1.0, np.inf)) == [3, 9]
+    assert chosen([2, 8], [2, 4], vacant=(0.0, 0.0)) == [3, 4]
 
 
 def test_pending_replicas_move_to_a_variant_with_gpus():
@@ -65,6 +65,51 @@ def test_running_replicas_do_not_move_to_a_cheaper_variant():
     assert chosen([2, 4], [2, 4]) == [2, 4]
 
 
+def test_serving_replicas_stay_until_others_serve():
+    assert chosen([2, 4], [3, 4], starting=(1, 0)) == [3, 4]  # the new full GPU will replace three slices
+    assert chosen([2, 4], [3, 4]) == [3, 1]
+
+
+def test_a_starting_replica_without_a_use_is_cancelled():
+    assert chosen([2, 2], [3, 2], starting=(1, 0)) == [2, 2]
+
+
+def exchanged(desired, current, overpaid, elapsed_s=3600.0, *, starting=(0, 0), vacant=(np.inf, np.inf), **columns):
+    """Return the counts, and what the service has overpaid, with cold starts of six minutes."""
+    rows = len(desired)
+    running = Running(np.array(current, float), np.zeros(rows), np.array(starting, float), np.array(vacant, float))
+    each, movable, rules = np.array([40.0, 10.0]), np.ones(rows, bool), spec(rows, **columns)
+    variants = Variants(np.zeros(rows, int), np.array([7.0, 3.0]))
+    wanted = np.array(desired, float)
+    picked = choose(wanted, running, each, movable, variants, rules)
+    cold_start_s, elapsed = np.full(rows, 360.0), np.full(rows, elapsed_s)
+    counts, paid = exchange(
+        wanted, picked, running, each, movable, variants, rules, cold_start_s, elapsed, np.full(rows, overpaid)
+    )
+    return counts.tolist(), paid.tolist()
+
+
+def test_an_exchange_waits_until_its_cold_starts_are_overpaid():
+    counts, paid = exchanged([1, 5], [1, 5], np.nan, elapsed_s=60.0)
+    assert counts == [1, 5]
+    assert paid == pytest.approx([5 / 60, 5 / 60])  # a full GPU in the place of four slices saves 5 per hour
+    assert exchanged([1, 5], [1, 5], 0.7, elapsed_s=60.0)[0] == [2, 5]
+
+
+def test_an_exchange_goes_on_until_the_new_replicas_serve():
+    assert exchanged([1, 5], [2, 5], 0.8, starting=(1, 0))[0] == [2, 5]
+    assert exchanged([1, 5], [2, 5], 0.8) == ([2, 1], [0.0, 0.0])
+
+
+def test_an_exchange_needs_free_gpus():
+    assert exchanged([1, 5], [1, 5], 100.0, vacant=(0.0, np.inf))[0] == [1, 5]
+    assert exchanged([1, 5], [1, 5], 100.0, max_replicas=[1.0, 8.0])[0] == [1, 5]
+
+
+def test_the_best_mix_overpays_nothing():
+    assert exchanged([2, 1], [2, 1], 0.5) == ([2, 1], [0.0, 0.0])
+
+
 def test_a_workload_without_variants_or_trust_keeps_its_count():
     assert chosen([2, 6], [2, 4], service=(-1, -1)) == [2, 6]
     assert chosen([2, 6], [2, 4], movable=(True, False)) == [2, 6]
@@ -77,7 +122,8 @@ def test_a_variant_at_zero_or_waking_up_takes_no_load():
 
 
 def test_less_load_takes_no_variant_to_zero():
-    assert chosen([1, 2], [2, 4], min_replicas=0.0) == [2, 1]
+    assert chosen([1, 2], [2, 4], min_replicas=0.0) == [1, 2]
+    assert chosen([1, 1], [2, 4], min_replicas=0.0) == [1, 1]
 
 
 def test_a_variant_of_unknown_capacity_takes_no_load():
@@ -113,7 +159,8 @@ def test_services_keep_capacity_and_workloads_their_bounds(table):
     rules = spec(len(desired), min_replicas=1.0, max_replicas=8.0)
     all_rows, variants = np.ones(len(desired), bool), Variants(service.astype(int), cost)
     not_running = np.minimum(not_running, current)
-    result = choose(desired, current, not_running, vacant, each, all_rows, variants, rules)
+    running = Running(current, not_running, np.zeros(len(desired)), vacant)
+    result = choose(desired, running, each, all_rows, variants, rules)
     assert (result == np.floor(result)).all()
     assert (result <= 8).all()
     assert (result[desired > 0] >= 1).all()
