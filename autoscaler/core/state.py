@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from autoscaler.core.allocate.allocate import AllocateState
 from autoscaler.core.choose import ChoiceState
 from autoscaler.core.model.fleet import Fleet
 from autoscaler.core.observe.workloads import ObserveState, PodState
@@ -27,6 +28,7 @@ class WorkloadState(Columns):
     capacity: LearnedCapacity
     choice: ChoiceState
     stabilize: StabilizeState
+    allocate: AllocateState
 
 
 @dataclass(frozen=True)

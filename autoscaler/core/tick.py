@@ -33,7 +33,7 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
     target, stabilize_state = stabilize(
         inp, observed, capacity, learned, choice, planned.idle_after_s, before.stabilize
     )
-    stages, base_replicas = allocate(inp, observed, capacity, target)
+    stages, base_replicas, allocate_state = allocate(inp, observed, capacity, target, before.allocate)
 
     desired = stages[-1]
     decision = Decision(
@@ -52,5 +52,5 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
         plan=planned.plan,
     )
     now_s = np.full(len(desired), inp.now_s)
-    workloads = WorkloadState(now_s, observe_state, learned, choice_state, stabilize_state)
+    workloads = WorkloadState(now_s, observe_state, learned, choice_state, stabilize_state, allocate_state)
     return decision, Memory(memory.workload_id, memory.pod_id, workloads, pods, planned)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from autoscaler.core.allocate import pools, variants
@@ -11,21 +13,34 @@ from autoscaler.core.observe import arrivals
 from autoscaler.core.observe.pending import count_pending_replicas
 from autoscaler.core.observe.workloads import Observed
 from autoscaler.core.stabilize.pipeline import Target
-from autoscaler.core.table.columns import BoolColumn, FloatColumn
+from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, Transient
 
 IDLE_COLD_STARTS = 10
 """A workload without work for so many cold starts yields its replica to others of its priority."""
 
 
+MAX_INTERVAL_S = 60.0
+"""A mix of variants is known to have been too dear for at most so long between two ticks."""
+
+
+@dataclass(frozen=True)
+class AllocateState(Columns):
+    """The table of this stage; float64[W]."""
+
+    overpaid: Transient[
+        FloatColumn
+    ]  # by its service, beyond the cheapest mix of variants, in their currency; NaN: none
+
+
 def allocate(
-    inp: TickInput, observed: Observed, known_capacity: Capacity, target: Target
-) -> tuple[FloatColumn, FloatColumn]:
+    inp: TickInput, observed: Observed, known_capacity: Capacity, target: Target, before: AllocateState
+) -> tuple[FloatColumn, FloatColumn, AllocateState]:
     """Turn the target of each workload into the count that it gets.
 
-    Returns all stages, float64[G, W]: those of `target`, then the count of each variant, what its pool allocates, and
-    the present count where another owner sets it. Also returns the base replicas among these, float64[W].
-    Base replicas that a pool cannot allocate are requested from the other variants of the service, once. Headroom is
-    not.
+    Returns all stages, float64[G, W]: those of `target`, then the count of each variant, without and with exchanges,
+    what its pool allocates, and the present count where another owner sets it. Also returns the base replicas among
+    these, float64[W]. Base replicas that a pool cannot allocate are requested from the other variants of the service,
+    once. Headroom and exchanges are not.
     """
     observation, claims = observed.observation, observed.claims
     ours = is_ours(inp)
@@ -34,31 +49,27 @@ def allocate(
     idle, scheduled = is_idle(inp, observation, target.idle_s), count_scheduled(inp.fleet)
     arrivals_per_s = arrivals.recent_per_s(observed.arrivals, observation.cold_start_s)
     not_running = count_pending_replicas(observation) + observation.missing_pods
+    movable = target.informed & has_policy
 
-    def share(
+    def choose(
         desired: FloatColumn, base: FloatColumn, vacant: FloatColumn
     ) -> tuple[FloatColumn, FloatColumn, FloatColumn]:
-        """Return counts by variant, the allocation, and the base replicas.
+        """Return counts by variant, the base replicas among them, and the allocation.
 
         vacant: float64[W], further replicas for which there are GPUs; infinity: not known.
         """
         if inp.variants is not None:
+            running = variants.Running(inp.fleet.replicas, not_running, observation.starting, vacant)
             desired, base = (
-                variants.choose(
-                    count,
-                    inp.fleet.replicas,
-                    not_running,
-                    vacant,
-                    requests_each,
-                    target.informed & has_policy,
-                    inp.variants,
-                    inp.spec,
-                )
+                variants.choose(count, running, requests_each, movable, inp.variants, inp.spec)
                 for count in (desired, base)
             )
         # Load that moves from one variant to another takes base replicas there too.
         base = np.fmin(base, desired)
-        allocated = pools.share(
+        return desired, base, share(desired, base)
+
+    def share(desired: FloatColumn, base: FloatColumn) -> FloatColumn:
+        return pools.share(
             apply_holds(desired, inp.fleet),
             base,
             inp.fleet,
@@ -71,19 +82,53 @@ def allocate(
             arrivals_per_s,
             count_kept(desired, inp.fleet),
         )
-        return desired, allocated, base
 
     vacant = np.where((observation.pending > 0) | claims.cannot_grow, 0.0, np.inf)
-    desired, allocated, base = share(target.stages[Stage.BOUNDS], target.base_replicas, vacant)
+    required = target.stages[Stage.BOUNDS]
+    desired, base, allocated = choose(required, target.base_replicas, vacant)
     if inp.variants is not None and (short := (allocated < base) & (inp.variants.service >= 0)).any():
         vacant = np.where(short, np.fmax(allocated - (inp.fleet.replicas - not_running), 0.0), vacant)
         of_service = np.isin(inp.variants.service, inp.variants.service[short])
-        desired, allocated, base = share(np.where(of_service, np.fmax(allocated, base), desired), base, vacant)
+        required = np.where(of_service, np.fmax(allocated, base), desired)
+        desired, base, allocated = choose(required, base, vacant)
+    exchanged, overpaid = desired, before.overpaid
+    if inp.variants is not None:
+        exchanged, overpaid = variants.exchange(
+            required,
+            desired,
+            variants.Running(
+                inp.fleet.replicas,
+                not_running,
+                observation.starting,
+                np.fmin(vacant, _count_free(inp.fleet, allocated)),
+            ),
+            requests_each,
+            movable & (allocated >= desired),
+            inp.variants,
+            inp.spec,
+            observation.cold_start_s,
+            np.minimum(observed.elapsed_s(inp.now_s), MAX_INTERVAL_S),
+            before.overpaid,
+        )
+        if (exchanged > desired).any():
+            allocated = share(exchanged, base)
     stages = target.stages.copy()
-    is_cut = allocated < apply_holds(desired, inp.fleet)
-    stages[Stage.VARIANT], stages[Stage.ALLOCATION] = desired, np.where(is_cut, allocated, desired)
+    is_cut = allocated < apply_holds(exchanged, inp.fleet)
+    stages[Stage.VARIANT], stages[Stage.EXCHANGE] = desired, exchanged
+    stages[Stage.ALLOCATION] = np.where(is_cut, allocated, exchanged)
     stages[Stage.OWNER] = np.where(ours & ~is_refused(inp, allocated), allocated, observation.replicas)
-    return stages, base
+    return stages, base, AllocateState(overpaid)
+
+
+def _count_free(fleet: Fleet, allocated: FloatColumn) -> FloatColumn:
+    """Return the further replicas for which each workload's pool has free GPUs; float64[W], infinity: not known."""
+    known = (fleet.pool >= 0) & (fleet.gpus_per_replica > 0)
+    if not known.any():
+        return np.full(len(allocated), np.inf)
+    gpus = np.where(known, np.fmax(allocated, fleet.replicas) * fleet.gpus_per_replica, 0.0)
+    left = fleet.pool_gpus - np.bincount(np.fmax(fleet.pool, 0), gpus, len(fleet.pools))
+    free = np.floor(np.fmax(left, 0.0)[np.fmax(fleet.pool, 0)] / np.where(known, fleet.gpus_per_replica, 1.0))
+    return np.where(known & ~np.isnan(free), free, np.inf)
 
 
 def is_ours(inp: TickInput) -> BoolColumn:

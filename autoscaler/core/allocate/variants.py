@@ -183,8 +183,6 @@ class _Services(NamedTuple):
         unused = np.fmax(self.kept - np.fmax(self.ideal, self.floor), 0.0)
         cancelled = shed(surplus, np.fmin(self.starting, unused), self.each, self.cost)
         serving = self.kept - self.starting
-        surplus = np.fmin(
-            surplus - self.requests(cancelled), np.fmax(self.requests(serving) - self.needed, 0.0)
-        )
+        surplus = np.fmin(surplus - self.requests(cancelled), np.fmax(self.requests(serving) - self.needed, 0.0))
         spare = np.where(self.starting > cancelled, 0.0, np.fmin(serving, self.kept - cancelled - self.floor))
         return self.kept + added - cancelled - shed(surplus, np.fmax(spare, 0.0), self.each, self.cost)

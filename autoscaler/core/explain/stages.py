@@ -52,6 +52,8 @@ def reason(stage: Stage, row: Row) -> str:
             return f"the {'minimum' if after > row.before(stage) else 'maximum'} is {number(after)}"
         case Stage.VARIANT:
             return _variant(row, row.before(stage), after)
+        case Stage.EXCHANGE:
+            return _exchange(row, after)
         case Stage.ALLOCATION:
             return _allocation(row, row.before(stage), after)
         case Stage.OWNER:
@@ -137,6 +139,11 @@ def _variant(row: Row, before: float, after: float) -> str:
     if after > before:
         return f"it takes over load from other variants of {service} and needs {number(after)}"
     return f"other variants of {service} take over load, so {number(after)} remain"
+
+
+def _exchange(row: Row, after: float) -> str:
+    service = row.inp.fleet.workloads[row.row].service
+    return f"it will replace dearer variants of {service} and needs {number(after)}"
 
 
 def _allocation(row: Row, before: float, after: float) -> str:

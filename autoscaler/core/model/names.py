@@ -51,6 +51,7 @@ STAGES: Mapping[Stage, str] = MappingProxyType(
         Stage.RATE_LIMIT: "rate_limit",
         Stage.BOUNDS: "bounds",
         Stage.VARIANT: "variant",
+        Stage.EXCHANGE: "exchange",
         Stage.ALLOCATION: "grant",
         Stage.OWNER: "owner",
     }

@@ -57,8 +57,9 @@ class Stage(IntEnum):
     RATE_LIMIT = 6  # one step per period
     BOUNDS = 7  # min and max of the policy and the operator
     VARIANT = 8  # which workloads of a service carry its load at the lowest cost
-    ALLOCATION = 9  # GPUs that the pool allocates
-    OWNER = 10  # paused, or another owner sets the count
+    EXCHANGE = 9  # replicas that will replace those of dearer variants
+    ALLOCATION = 10  # GPUs that the pool allocates
+    OWNER = 11  # paused, or another owner sets the count
 
 
 @dataclass(frozen=True)

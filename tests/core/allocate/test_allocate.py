@@ -71,3 +71,30 @@ def test_a_pending_pod_of_a_rollout_moves_no_load():
     rolled = fleet([4, 2], [1, 0], replicas=[4, 2])
     rolled = replace(rolled, pod_pending=np.where(rolled.pod_ready, 0, 1).astype(np.int64))
     assert story.watch(rolled, 120, running=10.0).replicas.tolist() == [4, 2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("cheap_gpus", "settled"), [(8.0, (6, 1)), (4.0, (4, 2))], ids=["free GPUs", "none"])
+def test_a_dear_replica_is_replaced_when_it_has_overpaid(cheap_gpus, settled):
+    """Sixty requests, ten for each replica. A dear one costs 9 times a cheap one, which takes 60 s to start.
+
+    The count of each variant is rounded up, so both together keep one replica more than six.
+    """
+    story = Story(spec(2, min_replicas=1.0, max_replicas=20.0))
+    story.variants = Variants(np.array([0, 0]), np.array([1.0, 9.0]))
+    pools = {"pool": np.array([0, 1]), "pools": fleet([1]).pools * 2, "pool_gpus": np.array([cheap_gpus, 100.0])}
+    cheap, starting, since_s, dear, exchanges = 4, 0, 0.0, 2, []
+    for _ in range(60):
+        if starting and story.now_s - since_s >= 60:
+            cheap, starting = cheap + starting, 0
+        present = fleet([cheap, dear], [starting, 0], starting_since_s=since_s, **pools)
+        decision = story.tick(present, 15, running=60 / (cheap + dear))
+        exchanges.append(decision.stages[Stage.EXCHANGE, 0] > decision.stages[Stage.VARIANT, 0])
+        wanted, dear = (int(count) for count in decision.replicas)
+        if wanted > cheap and not starting:
+            since_s = story.now_s
+        starting, cheap = max(wanted - cheap, 0), min(wanted, cheap)
+        assert (cheap + dear) * 10 >= 60
+    assert (cheap, dear) == settled
+    assert not exchanges[0]
+    assert any(exchanges) == (settled != (4, 2))

@@ -741,6 +741,13 @@ def leaves(row: Row, match: re.Match[str]) -> None:
     assert row.stage(Stage.VARIANT) < row.stage(Stage.BOUNDS)
 
 
+@clause(rf"it will replace dearer variants of (\S+) and needs {NUMBER}", Stage.EXCHANGE)
+def replaces(row: Row, match: re.Match[str]) -> None:
+    assert match[1] == row.inp.fleet.workloads[row.row].service
+    same(match[2], row.stage(Stage.EXCHANGE))
+    assert row.stage(Stage.EXCHANGE) > row.stage(Stage.VARIANT)
+
+
 @clause(
     rf"the pool of {NUMBER} (.+?) allocates {NUMBER} of {NUMBER}(?:, because its last pods did not (start)"
     r"|(, the rest is headroom)?(?:, by today's nodes, although (.+) may get more)?)",
@@ -751,7 +758,7 @@ def allocation(row: Row, match: re.Match[str]) -> None:
     fleet = row.inp.fleet
     own = int(fleet.pool[row.row])
     same(after, row.stage(Stage.ALLOCATION))
-    same(before, row.stage(Stage.VARIANT))
+    same(before, row.stage(Stage.EXCHANGE))
     assert float(after) < float(before)
     if not unstarted:
         assert bool(headroom) == (float(after) >= row.decision.base_replicas[row.row])
