@@ -34,7 +34,7 @@ from aiohttp import web
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from autoscaler.adapters.clock import SystemClock
-from autoscaler.adapters.prometheus.decode import decode_vector
+from autoscaler.adapters.prometheus.decode import LabelLists, decode_vector
 from autoscaler.adapters.prometheus.instant.group_join import GroupJoin
 from autoscaler.adapters.prometheus.instant.pod_join import PodJoin
 from autoscaler.adapters.prometheus.instant.source import PrometheusSource
@@ -183,7 +183,7 @@ def decode_and_join(workloads: int, shuffled: bool) -> tuple[float, float]:
     pods = len(fleet.pods)
     order = (lambda: random.permutation(pods)) if shuffled else (lambda: np.arange(pods))
     versions = [answers(inp, order, 1_800_000_000.123) for inp in fleets.inputs(fleet, VERSIONS)]
-    join = PodJoin()
+    join, lists = PodJoin(), LabelLists()
     join.align(fleet)
     groups = GroupJoin(join, POD, PAIRS)
     took: dict[bool, list[float]] = {False: [], True: []}
@@ -192,7 +192,7 @@ def decode_and_join(workloads: int, shuffled: bool) -> tuple[float, float]:
             began = cpu_s()
             for query in queries():
                 if query.slow is slow:
-                    found = decode_vector(versions[number % VERSIONS][query.expression])
+                    found = decode_vector(versions[number % VERSIONS][query.expression], lists)
                     if query.column == "time_s":
                         groups.update(found.labels, fleet)
                     groups.column(found) if query.grouped else join.column(found)

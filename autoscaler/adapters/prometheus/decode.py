@@ -1,7 +1,8 @@
 """Decodes the body of a response to an instant query into a vector. HTTP and the meaning of labels are elsewhere.
 
 A response of 80,000 series is 8 MB. Its labels are the same at every tick, so they are not parsed here. Each series
-keeps its `metric` object as raw bytes, and the code that joins it to pods caches what the bytes mean.
+keeps its `metric` object as raw bytes, and the code that joins it to pods caches what the bytes mean. Responses with
+the same series in the same order share one list of these bytes.
 Source: Prometheus HTTP API, "Instant queries" and "Expression query result formats".
 """
 
@@ -17,6 +18,8 @@ from autoscaler.core.table.columns import FloatColumn
 MAX_NOTES = 8  # warnings and infos kept of one response
 MAX_NOTE_CHARACTERS = 300
 MAX_PAGE_BYTES = 8 << 10  # of a body that is not JSON; its first words are reported
+MIN_SHARED = 1_000  # series; the labels of a smaller response are copied quickly
+ORDERS = 3  # orders of series whose labels are kept; only quantiles of Prometheus change their order
 
 
 class UnreadableAnswer(Exception):
@@ -28,7 +31,7 @@ class Vector:
     """One instant vector."""
 
     time_s: float  # Unix time of the evaluation by the server's clock; NaN if there is no series
-    labels: list[bytes]  # [N], the labels of each series as the JSON object received
+    labels: list[bytes]  # [N], the labels of each series as the JSON object received; not to be changed
     values: FloatColumn  # float64[N]
     partial: bool = False  # the server reported missing data: an absent series is unknown, a sum may be too low
     notes: tuple[str, ...] = ()  # remarks of the server: warnings first, then infos
@@ -75,8 +78,33 @@ _LABELS = msgspec.json.Decoder(dict[str, str])
 _INFINITE = b',"+Inf"]'  # as the API writes it; the decoder accepts only "Infinity"
 
 
-def decode_vector(body: bytes) -> Vector:
+class LabelLists:
+    """The labels of recent responses, which later responses share.
+
+    Copying the labels of 80,000 series one by one takes 11 ms and 9 MiB, and comparing them at once takes 2 ms.
+    """
+
+    def __init__(self) -> None:
+        self._known: list[tuple[bytes, list[bytes]]] = []  # joined labels, and their list; least recently used first
+
+    def share(self, labels: list[msgspec.Raw]) -> list[bytes]:
+        """Return these labels as bytes: the list of an earlier response, if that had the same ones in this order."""
+        if len(labels) < MIN_SHARED:
+            return [bytes(each) for each in labels]
+        joined = b"\n".join(labels)  # unambiguous, because each is one JSON value
+        for place, (known, shared) in enumerate(self._known):
+            if known == joined:
+                self._known.append(self._known.pop(place))  # move to the end
+                return shared
+        copied = [bytes(each) for each in labels]
+        self._known = [*self._known, (joined, copied)][-ORDERS:]
+        return copied
+
+
+def decode_vector(body: bytes, lists: LabelLists | None = None) -> Vector:
     """Decode the response to an instant query. Raises UnreadableAnswer if it is not a vector.
+
+    lists: the labels of earlier responses of the same server.
 
     Samples of native histograms are left out, since they are not single numbers. A response with `warnings` counts as
     partial, because Thanos reports missing stores only there.
@@ -88,14 +116,14 @@ def decode_vector(body: bytes) -> Vector:
     if answer.status != "success" or answer.data.result_type != "vector":
         raise UnreadableAnswer(_explain(body, None))
     series = answer.data.result
-    samples = [each.value for each in series if each.value is not None]
-    if len(samples) < len(series):
+    values = [each.value.value for each in series if each.value is not None]
+    if len(values) < len(series):
         series = [each for each in series if each.value is not None]
     warnings = answer.warnings or []
     return Vector(
-        time_s=samples[0].time_s if samples else np.nan,
-        labels=[bytes(each.metric) for each in series],
-        values=np.fromiter([sample.value for sample in samples], np.float64, len(samples)),
+        time_s=next((each.value.time_s for each in series if each.value is not None), np.nan),
+        labels=(lists or LabelLists()).share([each.metric for each in series]),
+        values=np.fromiter(values, np.float64, len(values)),
         partial=answer.is_partial or bool(warnings),
         notes=tuple(clean(note) for note in [*warnings, *(answer.infos or [])][:MAX_NOTES]),
     )

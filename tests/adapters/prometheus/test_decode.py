@@ -9,6 +9,9 @@ from hypothesis import strategies as st
 
 from autoscaler.adapters.prometheus.decode import (
     MAX_NOTE_CHARACTERS,
+    MIN_SHARED,
+    ORDERS,
+    LabelLists,
     UnreadableAnswer,
     clean,
     decode_error,
@@ -44,6 +47,35 @@ def test_native_histogram_samples_are_left_out():
     body = {"status": "success", "data": {"resultType": "vector", "result": [histogram]}}
     body["data"]["result"].append({"metric": pod("a"), "value": [1, "2"]})
     assert decode_vector(json.dumps(body).encode()).values.tolist() == [2]
+
+
+def many(*, first: int = 0, value: float = 1.0) -> bytes:
+    return vector(*((pod(f"p-{number}"), value) for number in range(first, first + MIN_SHARED))).encode()
+
+
+def test_answers_of_the_same_series_share_their_labels():
+    lists = LabelLists()
+    before, after = (decode_vector(many(value=value), lists) for value in (1.0, 2.0))
+    assert after.labels is before.labels
+    assert [parse_labels(raw) for raw in before.labels] == [pod(f"p-{number}") for number in range(MIN_SHARED)]
+    assert after.values.tolist() == [2.0] * MIN_SHARED
+
+
+def test_another_order_of_series_has_labels_of_its_own():
+    lists = LabelLists()
+    decode_vector(many(), lists)
+    shifted = decode_vector(many(first=1), lists)
+    assert parse_labels(shifted.labels[0]) == pod("p-1")
+
+
+def test_labels_are_forgotten_after_other_orders():
+    lists = LabelLists()
+    before = decode_vector(many(), lists).labels
+    for first in range(1, ORDERS + 1):
+        decode_vector(many(first=first), lists)
+    after = decode_vector(many(), lists).labels
+    assert after is not before
+    assert after == before
 
 
 @pytest.mark.parametrize(

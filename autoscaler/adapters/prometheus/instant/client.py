@@ -16,7 +16,14 @@ import aiohttp
 from yarl import URL
 
 from autoscaler.adapters.prometheus.credentials import CredentialError, Credentials
-from autoscaler.adapters.prometheus.decode import UnreadableAnswer, Vector, clean, decode_error, decode_vector
+from autoscaler.adapters.prometheus.decode import (
+    LabelLists,
+    UnreadableAnswer,
+    Vector,
+    clean,
+    decode_error,
+    decode_vector,
+)
 from autoscaler.adapters.prometheus.managed_backends import advice
 from autoscaler.adapters.prometheus.promql.matchers import add_matchers
 from autoscaler.config.settings import PrometheusSettings
@@ -68,6 +75,7 @@ class PrometheusClient:
         self._max_answer_bytes = max_answer_bytes
         self._clock = clock
         self._slots = asyncio.Semaphore(IN_FLIGHT)
+        self._labels = LabelLists()
         self._secrets = tuple(filter(None, [url.password]))  # secrets that a response may repeat
         self._session: aiohttp.ClientSession | None = None
 
@@ -111,7 +119,7 @@ class PrometheusClient:
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise QueryFailed(f"{self.name}: {self._describe_error(error)}") from error
         try:
-            return Answer(decode_vector(body), sent_s, received_s)
+            return Answer(decode_vector(body, self._labels), sent_s, received_s)
         except UnreadableAnswer as error:
             raise QueryFailed(f"{self.name}: HTTP 200, but {self._hide(str(error))}", HTTPStatus.OK) from error
 

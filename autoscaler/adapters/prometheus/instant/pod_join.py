@@ -1,8 +1,8 @@
 """Maps series to pods of the fleet. Labels are parsed once per series; later their bytes are looked up.
 
 The lookup has three cached steps: from labels to a slot, from slot to the pod id, from id to the row in the fleet.
-A slot is a pod name, whether or not such a pod exists, and whether moved labels hold the name. A pod that comes or goes
-therefore costs nothing for the others.
+Each pod name has two slots, whether or not such a pod exists: an even one for series that name it, and the odd one
+after it for series whose moved labels do. A pod that comes or goes therefore costs nothing for the others.
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ from itertools import repeat
 
 import numpy as np
 
-from autoscaler.adapters.prometheus.decode import Vector, parse_labels
+from autoscaler.adapters.prometheus.decode import ORDERS, Vector, parse_labels
 from autoscaler.adapters.prometheus.pod_labels import Name, pod_name
 from autoscaler.catalog.series import Labels, is_moved
 from autoscaler.core.model.fleet import Fleet
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn, find_ids
 
 MAX_REMEMBERED = 1_000_000  # label sets cached; beyond it the cache is cleared, so hostile labels cost time, not memory
-ORDERS = 3  # orders of series cached as a include_excluded; only quantiles of Prometheus change their order
 
 LabelSet = frozenset[tuple[str, str]]
 
@@ -58,10 +57,9 @@ class PodJoin:
 
     def _forget(self) -> None:
         self._labels = LabelSlots(lambda labels: self._slot(pod_name(labels), is_moved(labels)))
-        self._slot_of_name: dict[tuple[Name, bool], int] = {}
+        self._slot_of_name: dict[Name, int] = {}  # the even ones
         self._id_of_slot = np.full(1024, -1, dtype=np.int64)  # grows by doubling; -1 if there never was such a pod
         self._row_of_slot = self._id_of_slot
-        self._moved = np.zeros(1024, dtype=bool)  # whether moved labels hold the name of the slot
         self._pod_ids = np.empty(0, dtype=np.int64)
 
     def align(self, fleet: Fleet) -> None:
@@ -71,9 +69,8 @@ class PodJoin:
         _, known = find_ids(fleet.pod_id, self._pod_ids)  # a workload that joins the fleet has older pods
         for row in np.flatnonzero(~known):
             pod = fleet.pods[row]
-            for moved in (False, True):
-                slot = self._slot((pod.namespace, pod.name), moved)
-                self._id_of_slot[slot] = fleet.pod_id[row]
+            slot = self._slot((pod.namespace, pod.name), False)
+            self._id_of_slot[slot : slot + 2] = fleet.pod_id[row]
         self._pod_ids = fleet.pod_id
         self._update_rows()
 
@@ -102,7 +99,7 @@ class PodJoin:
         rows = self._row_of_slot[slots]
         if not include_excluded:
             rows = self._drop_excluded(vector.labels, rows)
-        known, moved = rows >= 0, self._moved[slots]
+        known, moved = rows >= 0, slots % 2 == 1
         column = np.full(len(self._pod_ids), np.nan)
         np.fmax.at(column, rows[known & ~moved], vector.values[known & ~moved])
         if (known & moved).any():
@@ -129,12 +126,10 @@ class PodJoin:
         return slots
 
     def _slot(self, name: Name, moved: bool) -> int:
-        slot = self._slot_of_name.setdefault((name, moved), len(self._slot_of_name))
+        slot = self._slot_of_name.setdefault(name, 2 * len(self._slot_of_name))
         if slot >= len(self._id_of_slot):
             self._id_of_slot = np.concatenate([self._id_of_slot, np.full(len(self._id_of_slot), -1)])
-            self._moved = np.concatenate([self._moved, np.zeros(len(self._moved), dtype=bool)])
-        self._moved[slot] = moved
-        return slot
+        return slot + moved
 
     def _update_rows(self) -> None:
         rows, known = find_ids(self._id_of_slot, self._pod_ids)
