@@ -13,9 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import TypeVar
 
-import numpy as np
-
-from autoscaler.core.table.columns import Columns, FloatColumn
+from autoscaler.core.table.columns import Columns, FloatColumn, fill_unknown
 
 Table = TypeVar("Table", "PodSamples", "GatewaySamples")
 
@@ -110,6 +108,6 @@ def _first_known(tables: list[Table]) -> Table:
     for column in fields(tables[0]):
         known = getattr(tables[0], column.name)
         for table in tables[1:]:
-            known = np.where(np.isnan(known), getattr(table, column.name), known)
+            known = fill_unknown(known, getattr(table, column.name))
         columns[column.name] = known
     return type(tables[0])(**columns)

@@ -19,8 +19,10 @@ from autoscaler.core.table.columns import (
     FloatColumn,
     IntColumn,
     TimestampColumn,
+    cache_sized_slices,
     find_ids,
     replace,
+    stack_rows,
 )
 
 GROWING = (
@@ -120,21 +122,27 @@ def discard_fallen(
 
 def _update(before: CounterHistory, samples: PodSamples, start_s: FloatColumn, taken: BoolColumn) -> CounterHistory:
     """Return the history after a reading. taken: bool[P], pods with a new reading."""
-    now = np.array([getattr(samples, name) for name in COUNTERS])
     same = start_s == before.start_s
+    fell, counter, grown = np.empty_like(before.discarded), np.empty_like(before.counter), np.empty_like(before.grown)
+    slices = list(cache_sized_slices(len(COUNTERS), len(same)))
     with np.errstate(invalid="ignore"):
-        rise = now - before.counter
-        late = (-rise <= before.grown) & (now >= LATE_FRACTION * before.counter)
-        fell = same & (rise < 0) & ~late
-    fell[len(GROWING) :] &= fell[: len(GROWING)].any(axis=0)
-    discarded = np.where(taken, fell & ~before.discarded, before.discarded)
-    new = taken & ~discarded & ~(np.isnan(now) & same)
+        for rows in slices:
+            now, last = stack_rows([getattr(samples, name) for name in COUNTERS[rows]]), before.counter[rows]
+            late = (last - now <= before.grown[rows]) & (now >= LATE_FRACTION * last)
+            fell[rows] = same & (now < last) & ~late
+        fell[len(GROWING) :] &= fell[: len(GROWING)].any(axis=0)
+        discarded = np.where(taken, fell & ~before.discarded, before.discarded)
+        for rows in slices:
+            now, last = stack_rows([getattr(samples, name) for name in COUNTERS[rows]]), before.counter[rows]
+            new = taken & ~discarded[rows] & ~(np.isnan(now) & same)
+            rise = np.where(same & (now >= last), now - last, np.nan)
+            counter[rows], grown[rows] = np.where(new, now, last), np.where(new, rise, before.grown[rows])
     return CounterHistory(
         pod_id=before.pod_id,
         time_s=np.where(taken, samples.time_s, before.time_s),
         start_s=np.where(taken, start_s, before.start_s),
-        counter=np.where(new, now, before.counter),
-        grown=np.where(new, np.where(same & (rise >= 0), rise, np.nan), before.grown),
+        counter=counter,
+        grown=grown,
         discarded=discarded,
         last_fell_s=np.where(taken & discarded.any(axis=0), samples.time_s, before.last_fell_s),
     )

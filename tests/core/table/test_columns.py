@@ -21,6 +21,7 @@ from autoscaler.core.table.columns import (
     TimestampColumn,
     Transient,
     ceil_replicas,
+    fill_unknown,
     find_ids,
     replace,
 )
@@ -110,6 +111,17 @@ def test_ceil_replicas_rounds_up_but_ignores_rounding_errors():
     assert filled.tolist()[:5] == [0, 0, 1, 4, 4]
     assert not np.signbit(filled[:5]).any()
     assert np.isnan(filled[5])
+
+
+def test_fill_unknown_takes_the_other_value_for_nan():
+    known, other = np.array([1.0, np.nan, np.nan]), np.array([5.0, 6.0, np.nan])
+    np.testing.assert_array_equal(fill_unknown(known, other), [1.0, 6.0, np.nan])
+
+
+def test_fill_unknown_copies_no_column_that_it_needs_alone():
+    unknown, known = np.full(2, np.nan), np.array([1.0, 2.0])
+    assert fill_unknown(unknown, known) is known
+    assert fill_unknown(known, unknown) is known
 
 
 def test_replace_copies_the_table_and_shares_other_columns():

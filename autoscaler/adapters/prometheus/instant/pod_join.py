@@ -16,7 +16,7 @@ from autoscaler.adapters.prometheus.decode import ORDERS, Vector, parse_labels
 from autoscaler.adapters.prometheus.pod_labels import Name, pod_name
 from autoscaler.catalog.series import Labels, is_moved
 from autoscaler.core.model.fleet import Fleet
-from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn, find_ids
+from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn, fill_unknown, find_ids
 
 MAX_REMEMBERED = 1_000_000  # label sets cached; beyond it the cache is cleared, so hostile labels cost time, not memory
 
@@ -105,7 +105,7 @@ class PodJoin:
         if (known & moved).any():
             others = np.full(len(self._pod_ids), np.nan)
             np.fmax.at(others, rows[known & moved], vector.values[known & moved])
-            column = np.where(np.isnan(column), others, column)
+            column = fill_unknown(column, others)
         return column
 
     def _drop_excluded(self, labels: list[bytes], rows: IntColumn) -> IntColumn:

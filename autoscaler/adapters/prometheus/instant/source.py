@@ -53,7 +53,7 @@ from autoscaler.config.settings import PrometheusSettings
 from autoscaler.core.model.fleet import Fleet
 from autoscaler.core.model.samples import Objectives, PodSamples, Samples
 from autoscaler.core.observe import counter_falls
-from autoscaler.core.table.columns import FloatColumn, IntColumn, find_ids
+from autoscaler.core.table.columns import FloatColumn, IntColumn, fill_unknown, find_ids
 from autoscaler.core.table.groupby import GroupBy
 from autoscaler.ports import Clock
 
@@ -78,6 +78,8 @@ class _SlowReading:
 
     def for_fleet(self, fleet: Fleet) -> FloatColumn:
         """Return the column for the pods of a fleet; NaN for pods that are new since."""
+        if self.pod_id is fleet.pod_id:
+            return self.column
         if not len(self.pod_id):
             return np.full(len(fleet.pods), np.nan)
         rows, known = find_ids(fleet.pod_id, self.pod_id)
@@ -141,7 +143,7 @@ class PrometheusSource:
         self._join.align(fleet)
         at_s = self._server_clock.server_s(query_round.started_s)
         names = [counter_falls.PROCESS_START, *(field.name for field in fields(PodSamples))]
-        columns = {name: np.full(len(fleet.pods), np.nan) for name in names}
+        columns = dict.fromkeys(names, np.full(len(fleet.pods), np.nan))
         answers: list[tuple[PodQuery, Vector]] = []
         if self._groups.pairs != self._conventions.pod_labels:
             self._groups = GroupJoin(self._join, POD, self._conventions.pod_labels)
@@ -294,8 +296,7 @@ class PrometheusSource:
                 if query.slow:
                     self._slow_readings[query.expression] = reading
         if reading is not None and query_round.started_s - reading.read_s < MAX_SLOW_AGE_S:
-            known = columns[query.column]
-            columns[query.column] = np.where(np.isnan(known), reading.for_fleet(fleet), known)
+            columns[query.column] = fill_unknown(columns[query.column], reading.for_fleet(fleet))
 
     def _read_groups(
         self,
@@ -317,11 +318,11 @@ class PrometheusSource:
             if query.grouped:
                 series += len(vector.labels)
                 found = self._drop_impossible(query.column, self._groups.column(vector), query_round.started_s)
-                grouped[query.column] = np.where(np.isnan(grouped[query.column]), found, grouped[query.column])
+                grouped[query.column] = fill_unknown(grouped[query.column], found)
         self._query_each_pod = bool(mixed.any()) or (self._conventions.native and series == 0)
         by_workload = GroupBy(fleet.pod_workload, len(fleet.workloads))
         for column, values in grouped.items():
-            columns[column] = np.where(np.isnan(values), columns[column], values)
+            columns[column] = fill_unknown(values, columns[column])
             several = np.flatnonzero(by_workload.min(columns[column]) < by_workload.max(columns[column]))
             if len(several):
                 more = f" and {len(several) - 1} more" if len(several) > 1 else ""

@@ -28,7 +28,7 @@ from autoscaler.catalog.engines import UNCOUNTED, WITHIN, Engine
 from autoscaler.catalog.series import Readings
 from autoscaler.core.model.fleet import Fleet
 from autoscaler.core.model.samples import Objectives
-from autoscaler.core.table.columns import BoolColumn, FloatColumn
+from autoscaler.core.table.columns import BoolColumn, FloatColumn, fill_unknown
 
 BOUNDS_PERIOD_S = 300.0  # bounds change when an engine is upgraded or reconfigured
 NO_BOUNDS_PERIOD_S = 30.0  # until the first pods report
@@ -64,7 +64,7 @@ class ObjectiveCounts:
             answer = await query_round.query(column, expression, at_s) if expression else None
             if answer is not None:
                 counted = np.where(has_objective[fleet.pod_workload], join.column(answer.vector), np.nan)
-                into[column] = np.where(np.isnan(counted), into[column], counted)
+                into[column] = fill_unknown(counted, into[column])
 
         async with asyncio.TaskGroup() as group:
             for name, column in ((name, column) for name in sorted(set(named)) for column in WITHIN):
@@ -85,7 +85,7 @@ class ObjectiveCounts:
                     if native:
                         expression = native_count(column, rows, identity, objective_s)
                         group.create_task(count(natively, column, expression, limits_s == objective_s))
-        return {name: np.where(np.isnan(column), natively[name], column) for name, column in columns.items()}
+        return {name: fill_unknown(column, natively[name]) for name, column in columns.items()}
 
     async def _read_bounds(self, query_round: QueryRound, at_s: float, column: str, readings: Readings) -> Bounds:
         """Return the bounds of a histogram; query them again after `BOUNDS_PERIOD_S`."""
