@@ -20,6 +20,7 @@ log = structlog.get_logger(__name__)
 HEARTBEAT_S = 5.0
 HEARTBEAT_PATH = "/version"  # every authenticated client may read it, so no role needs to name it
 NOT_ALIVE = (401, 429)
+FORBIDDEN = 403
 
 
 class KindStore(Store[Any], Protocol):
@@ -138,6 +139,9 @@ class ClusterWatch:
                 if not self._discovery_problem:
                     log.warning("kinds cannot be looked up", error=str(error))
                 self._discovery_problem = str(error)
+                if error.status == FORBIDDEN:  # without discovery there are only the kinds of every cluster
+                    self._discovered = True
+                    self._note_sync()
                 pause_s = min(self._times.backoff_s * 2.0**failures, self._times.backoff_cap_s)
                 failures = min(failures + 1, 16)
             else:

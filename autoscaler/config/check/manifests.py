@@ -8,7 +8,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 from math import nan
 
-from autoscaler.catalog.scale_targets import BY_KIND, EACH, SCALED, Place, ScaleTarget
+from autoscaler.catalog.scale_targets import BY_KIND, EACH, GROUPS, SCALED, Place, ScaleTarget
 from autoscaler.config.annotations import ANNOTATIONS, PREFIX, names, override_path, read
 from autoscaler.config.findings import Finding, one_of
 from autoscaler.config.policy.compile import OverrideError, override, override_value
@@ -17,6 +17,7 @@ from autoscaler.config.policy.schema import Policy
 from autoscaler.config.values import Integer
 from autoscaler.config.yaml import Document, Loc, dotted
 
+BUILT_IN = ".k8s.io"  # ends the groups of Kubernetes itself: networking.k8s.io
 _GRACE_S = 30.0  # default of Kubernetes
 _GRACE = Integer(0, 10**9)
 _MARGIN_S = 10.0  # between the end of the drain and the kill
@@ -78,6 +79,10 @@ def check_unscaled(document: Document) -> Iterator[Finding]:
             yield document.warning(("kind",), f"is not scaled: {why}; it passes its annotations on", allowed)
         else:
             yield document.finding(("kind",), f"is not scaled: {why}", allowed)
+    elif is_other_group(at(document.value, "apiVersion")):
+        problem = "is scaled only if the daemon's --target-kind names its kind, or if it passes its annotations on"
+        group = api_group(at(document.value, "apiVersion"))
+        yield document.warning(("kind",), problem, f"--target-kind=<plural>.{group}, or one of {allowed}")
     elif at(document.value, "spec", "template") is not None or kind.lower() in map(str.lower, SCALED):
         yield document.finding(("kind",), "is not scaled", allowed)
     else:
@@ -113,10 +118,21 @@ def at(value: object, *loc: str | int) -> object:
     return value
 
 
+def api_group(api_version: object) -> str:
+    """Return the API group of an apiVersion, "apps" of "apps/v1"; "" for the core group and for anything but text."""
+    return api_version.rpartition("/")[0] if isinstance(api_version, str) else ""
+
+
+def is_other_group(api_version: object) -> bool:
+    """Return whether an API group is that of custom kinds that are not known. Only the API server can tell them."""
+    group = api_group(api_version)
+    return "." in group and not group.endswith(BUILT_IN) and group not in GROUPS
+
+
 def known_kind(value: object) -> ScaleTarget | None:
     """Return the row of an object's kind; None: a kind that is not known, or of another API group."""
     row, api_version = BY_KIND.get(str(at(value, "kind"))), at(value, "apiVersion")
-    is_foreign = row is not None and isinstance(api_version, str) and api_version.rpartition("/")[0] != row.group
+    is_foreign = row is not None and isinstance(api_version, str) and api_group(api_version) != row.group
     return None if is_foreign else row
 
 

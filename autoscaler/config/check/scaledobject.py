@@ -11,9 +11,9 @@ from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from autoscaler.catalog.scale_targets import BY_KIND, GROUPS, SCALED
+from autoscaler.catalog.scale_targets import BY_KIND, SCALED
 from autoscaler.config.check import trigger
-from autoscaler.config.check.manifests import at, mapping
+from autoscaler.config.check.manifests import api_group, at, is_other_group, mapping
 from autoscaler.config.findings import one_of, shown
 from autoscaler.config.policy.parse import PolicyBook
 from autoscaler.config.values import Integer, Quantity
@@ -97,17 +97,12 @@ def with_defaults(kind: Any, api_version: Any) -> tuple[Any, Any]:
 
 def is_target(kind: Any, api_version: Any) -> bool:
     """Return whether a target of this kind and apiVersion is a known kind that can be scaled."""
-    return isinstance(kind, str) and kind in SCALED and _group(api_version) == SCALED[kind].group
+    return isinstance(kind, str) and kind in SCALED and api_group(api_version) == SCALED[kind].group
 
 
 def is_other_kind(kind: Any, api_version: Any) -> bool:
     """Return whether a target is of a custom kind that is not known. Only the API server can tell whether it scales."""
-    group = _group(api_version)
-    return isinstance(kind, str) and bool(kind) and "." in group and group not in GROUPS
-
-
-def _group(api_version: Any) -> str:
-    return api_version.rpartition("/")[0] if isinstance(api_version, str) else ""
+    return isinstance(kind, str) and bool(kind) and is_other_group(api_version)
 
 
 def is_set(annotations: Mapping[str, Any], name: str) -> bool:

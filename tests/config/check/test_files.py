@@ -262,7 +262,9 @@ def of_kind(kind: str, api_version: str) -> str:
             "the DisaggregatedSetRoleScaler of each role",
         ),
         ("serving.kserve.io/v1alpha1", "LLMInferenceService", Severity.WARNING, "the Deployment or LeaderWorkerSet"),
-        ("inference.example.com/v1", "InferenceService", Severity.WARNING, "Deployment, Disaggregated"),
+        ("inference.example.com/v1", "InferenceService", Severity.WARNING, "--target-kind=<plural>.inference.example"),
+        ("apps.kruise.io/v1alpha1", "CloneSet", Severity.WARNING, "--target-kind=<plural>.apps.kruise.io, or one of"),
+        ("networking.k8s.io/v1", "Ingress", Severity.WARNING, "Deployment, Disaggregated"),
     ],
 )
 def test_kind_without_scale_names_what_to_scale(

@@ -13,7 +13,7 @@ import msgspec
 from autoscaler.adapters.kubernetes.api.client import ApiError, Kube
 
 ROOT = "/apis"
-ABSENT = (403, 404)
+NOT_FOUND = 404
 
 
 class ServedKind(NamedTuple):
@@ -55,7 +55,7 @@ Read = Callable[[str], Awaitable[dict[str, _Resource]]]
 
 
 async def discover(kube: Kube, preferred: Mapping[str, str]) -> dict[str, ServedKind | None]:
-    """Return how some kinds are served; None: the API server does not serve them. Raises ApiError without an answer.
+    """Return how some kinds are served; None: not at all. Raises ApiError if the server refuses or does not answer.
 
     preferred: the version to use where it is served, by resource ("rollouts.argoproj.io"). A group whose versions
     cannot be read, as that of an aggregated server that is down, is left out of the result.
@@ -95,11 +95,11 @@ async def _find(read: Read, group: _Group, resource: str, preferred: str) -> Ser
 
 
 async def _get(kube: Kube, path: str, decoder: msgspec.json.Decoder[Decoded]) -> Decoded | None:
-    """Return a description of the API; None: it is missing or forbidden."""
+    """Return a description of the API; None: it does not exist."""
     try:
         return decoder.decode(await kube.request("GET", path))
     except ApiError as error:
-        if error.status in ABSENT:
+        if error.status == NOT_FOUND:
             return None
         raise
     except msgspec.MsgspecError as error:

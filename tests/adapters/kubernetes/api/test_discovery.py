@@ -74,7 +74,6 @@ async def test_kind_is_looked_for_in_every_version():
         {"/apis": groups(example_com=["v1"]), "/apis/example.com/v1": resources("others")},
         {"/apis": groups(example_com=["v1"]), "/apis/example.com/v1": resources("things", namespaced=False)},
         {"/apis": groups(example_com=["v1"])},
-        {"/apis": 403},
     ],
 )
 async def test_kind_that_is_not_served_is_none(answers: Mapping[str, Any]):
@@ -88,7 +87,7 @@ async def test_group_that_does_not_answer_is_left_out():
     assert found == {"jobs.fine.com": ServedKind("jobs.fine.com", "Thing", "v1", scalable=True)}
 
 
-@pytest.mark.parametrize("answer", [500, b"<html>", {"groups": 5}, {}])
+@pytest.mark.parametrize("answer", [403, 500, b"<html>", {"groups": 5}, {}])
 async def test_server_without_an_answer_is_an_error(answer: object):
     with pytest.raises(ApiError):
         await find({"/apis": answer})
