@@ -40,6 +40,7 @@ from autoscaler.adapters.kubernetes.pods.template import add_tolerations
 from autoscaler.adapters.kubernetes.workloads.kinds import TargetKinds
 from autoscaler.adapters.kubernetes.workloads.store import ReplicaSetStore, TargetKindStore, TargetStore
 from autoscaler.adapters.kubernetes.workloads.targets import DEPLOYMENT, LEADER_WORKER_SET, STATEFUL_SET, Target
+from autoscaler.catalog.scale_targets import SCALED
 from autoscaler.config.annotations import PREFIX
 from autoscaler.config.policy.compile import NO_POLICY
 from autoscaler.config.settings import Mode
@@ -376,7 +377,9 @@ class KubeFleet:
         found = [read(target_id, target) for target_id, target in sorted(self._targets.targets.items())]
         if self._mode is Mode.KEDA:
             self._note_missing_targets()
-        return [each for each in found if each is not None]
+        managed = [each for each in found if each is not None]
+        self._note_unmanaged_owners(managed)
+        return managed
 
     def _read_annotated(self, target_id: int, target: Target) -> _Managed | None:
         """Return a managed workload if the annotation of the target names a policy."""
@@ -452,6 +455,15 @@ class KubeFleet:
             if each.target_id in overlaps:
                 known = self._problems.get(each.target.ref, "")
                 self._problems[each.target.ref] = join_problems((known, overlaps[each.target_id]))
+
+    def _note_unmanaged_owners(self, managed: Sequence[_Managed]) -> None:
+        """Note the problem of targets that another scale target decides about, which is not managed itself."""
+        names = {(each.target.ref.namespace, f"{each.target.ref.kind}/{each.target.ref.name}") for each in managed}
+        for each in managed:
+            ref, owner = each.target.ref, each.other_owner
+            if owner.partition("/")[0] in SCALED and (ref.namespace, owner) not in names:
+                problem = f"{owner} sets its count; allowed: the policy on {owner}"
+                self._problems[ref] = join_problems((self._problems.get(ref, ""), problem))
 
     def _note_missing_targets(self) -> None:
         """Note the problem of ScaledObjects whose target does not exist."""

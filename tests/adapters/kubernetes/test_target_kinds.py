@@ -171,6 +171,12 @@ async def test_template_of_a_rollout_is_left_alone(kube: Kube, clock: SystemCloc
         assert view.other_owner[row(view, "llama")] == ""
         assert view.gpus_per_replica[row(view, "llama")] == 4.0
         assert [view.workloads[each].ref.name for each in view.pod_workload] == ["llama"]
+        assert fleet.problems() == {}
+        off = {"metadata": {"annotations": {"vllm-autoscaler.io/policy": None}}}
+        await world.patch("Rollout", "llama", off, "argoproj.io/v1alpha1")
+        view = await until(fleet, "the Rollout is not managed", lambda view: names(view) == ["template"])
+        problem = fleet.problems()[view.workloads[0].ref]
+        assert problem == "Rollout/llama sets its count; allowed: the policy on Rollout/llama"
         await world.delete("Rollout", "llama", "argoproj.io/v1alpha1")
         await until(fleet, "the Deployment is free", lambda view: view.other_owner == ("",))
 

@@ -79,6 +79,8 @@ def group_needs(leader: Needs, workers: Sequence[tuple[Needs, int]]) -> Needs:
         key=lambda found: found[1],
         default=(leader, 1),
     )[0]
+    if any(map(math.isnan, pods)):  # the same object, so that equal needs compare as equal
+        return deciding._replace(largest=math.nan, smallest=math.nan, total=math.nan)
     return deciding._replace(
         largest=max(pods, default=0.0),
         smallest=min(pods, default=0.0),

@@ -76,9 +76,10 @@ def group_facts(leader: Facts, workers: Sequence[tuple[Facts, int]]) -> Facts:
         return leader
     resources = {each.resource for each in (leader, *(worker for worker, _ in present)) if each.resource}
     needs = group_needs(leader.needs, [(worker.needs, count) for worker, count in present])
+    gpus = leader.gpus + sum(count * worker.gpus for worker, count in present)
     return leader._replace(
         needs=needs if len(resources) <= 1 else Needs(),
-        gpus=leader.gpus + sum(count * worker.gpus for worker, count in present),
+        gpus=math.nan if math.isnan(gpus) else gpus,  # the same object, so that equal facts compare as equal
         resource=next(iter(resources)) if len(resources) == 1 else "",
         product=leader.product or next((worker.product for worker, _ in present if worker.product), None),
         unclear=leader.unclear or next((worker.unclear for worker, _ in present if worker.unclear), ""),

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.adapters.kubernetes.api.objects import CustomTarget
-from autoscaler.adapters.kubernetes.workloads.targets import MOST_REPLICAS, read_custom
+from autoscaler.adapters.kubernetes.api.objects import CustomTarget, LeaderWorkerSet
+from autoscaler.adapters.kubernetes.workloads.targets import MOST_REPLICAS, read_custom, read_leader_worker_set
 from autoscaler.catalog.scale_targets import BY_KIND, SCALED, ScaleTarget, other_kind
 
 CUSTOM = [row for row in SCALED.values() if row.selector]
@@ -86,3 +86,15 @@ def test_kind_that_is_not_known_has_its_selector_at_a_usual_place(place: str):
     target = read_custom(row, seen({"replicas": 2}, {place: "app=x"}))
     assert target.ref.api_version == "example.com/v1"
     assert target.pod_selector == read_custom(BY_KIND["Rollout"], seen({}, {"selector": "app=x"})).pod_selector != ()
+
+
+@pytest.mark.parametrize("worker", [pod(8), {"spec": {"containers": [{"resources": {"limits": {"x.com/npu": "8"}}}]}}])
+def test_object_that_has_not_changed_is_read_as_the_same_target(worker: dict[str, Any]):
+    """Also with an unknown number of GPUs: otherwise each event of its status would count as another template."""
+    groups = [{"replicas": 2, "template": worker}]
+    spec = {"template": {"spec": {"headGroupSpec": {"template": pod(1)}, "workerGroupSpecs": groups}}}
+    body = seen(spec)
+    assert read_custom(BY_KIND["RayClusterFleet"], body) == read_custom(BY_KIND["RayClusterFleet"], body)
+    group = {"leaderWorkerTemplate": {"size": 3, "leaderTemplate": pod(1), "workerTemplate": worker}}
+    leader_worker_set = msgspec.convert({"metadata": {"name": "x"}, "spec": group}, LeaderWorkerSet)
+    assert read_leader_worker_set(leader_worker_set) == read_leader_worker_set(leader_worker_set)
