@@ -1,1 +1,1 @@
-"""Scale targets: Deployments, StatefulSets and LeaderWorkerSets, and the owners of pods."""
+"""Scale targets: the kinds that are served, their objects, and the owners of pods."""
