@@ -17,6 +17,7 @@ from autoscaler.adapters.web.history import History
 from autoscaler.adapters.web.table import Table
 from autoscaler.adapters.web.tick_values import NewChanges, bounded
 from autoscaler.core.explain.sentence import Explanation
+from autoscaler.core.model.fleet import NodeGroups
 from autoscaler.core.model.types import Decision, TickInput
 from autoscaler.ports import ChangeStatus, Outcome, TickRecord
 
@@ -78,6 +79,10 @@ class Dashboard:
             self._table = Table.of(self._tick, self._table)
             self._table_is_current = True
         return self._table
+
+    def node_groups(self) -> NodeGroups | None:
+        """Return the node groups of the last tick; None before the first."""
+        return self._tick.input.fleet.groups if self._tick is not None else None
 
     def workload(self, row: int, since: int = -1) -> dict[str, Any]:
         """Return row, explanation, history and changes of one row of `table()`, the latter two after tick `since`.

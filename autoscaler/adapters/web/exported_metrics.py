@@ -14,6 +14,7 @@ from typing import Literal
 
 import numpy as np
 
+from autoscaler.adapters.web.node_groups import LABELS
 from autoscaler.core.model.types import Decision, Signal, Stage
 from autoscaler.core.table.columns import BoolColumn, FloatColumn
 from autoscaler.ports import TickRecord
@@ -232,6 +233,23 @@ POOLS = (
     ),
 )
 
+NODE_GROUPS = (
+    Family("node_group_gpus", "gauge", "Allocatable GPUs of a node group; absent where unknown.", LABELS),
+    Family("node_group_used_gpus", "gauge", "GPUs held by pods of managed workloads; absent where unknown.", LABELS),
+    Family(
+        "node_group_others_gpus",
+        "gauge",
+        "GPUs held by other pods, without those of negative priority; absent where unknown.",
+        LABELS,
+    ),
+    Family(
+        "node_group_addable_gpus",
+        "gauge",
+        "GPUs that an autoscaler of nodes may still add; absent where no limit is known.",
+        LABELS,
+    ),
+)
+
 PROCESS = (
     Family("info", "gauge", "Always 1; version and mode of the daemon.", ("version", "mode")),
     Family(
@@ -263,7 +281,7 @@ PROCESS = (
     Family("stream_clients", "gauge", "Clients that follow the stream of the page."),
 )
 
-FAMILIES = PROCESS + POOLS + WORKLOADS
+FAMILIES = PROCESS + POOLS + NODE_GROUPS + WORKLOADS
 
 # Exported by adapters/keda and only listed here; a test compares the two.
 KEDA = (
@@ -304,11 +322,17 @@ def markdown() -> str:
         f"**Number of series.** A workload has at most {series} series, one more for each signal with an opinion (at",
         f"most {len(Signal)}), and one each for its policy, its recommender, the stage that changed its count and",
         f"another owner; in practice about 30. The first {MAX_WORKLOADS:,} workloads have them;",
-        f"`{PREFIX}unlisted_workloads` counts the rest. At most {MAX_SOURCES} sources and {MAX_POOLS} pools have their",
-        "own series. The Prometheus client adds",
+        f"`{PREFIX}unlisted_workloads` counts the rest. At most {MAX_SOURCES} sources, {MAX_POOLS} pools and",
+        f"{MAX_POOLS} node groups have their own series. The Prometheus client adds",
         "`process_*` and, beside every counter and histogram of the daemon itself, a `_created` time.",
     ]
-    chapters = (("Daemon", PROCESS), ("GPU pools", POOLS), ("Workloads", WORKLOADS), ("KEDA mode only", KEDA))
+    chapters = (
+        ("Daemon", PROCESS),
+        ("GPU pools", POOLS),
+        ("Node groups", NODE_GROUPS),
+        ("Workloads", WORKLOADS),
+        ("KEDA mode only", KEDA),
+    )
     for title, families in chapters:
         parts += ["", f"## {title}", "", "| metric | type | labels | meaning |", "|---|---|---|---|"]
         for family in families:

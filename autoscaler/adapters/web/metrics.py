@@ -19,8 +19,9 @@ from prometheus_client.registry import Collector
 
 from autoscaler.adapters.web import exported_metrics
 from autoscaler.adapters.web.exported_metrics import BY_NAME, MAX_POOLS, MAX_SOURCES, MAX_WORKLOADS, Family
+from autoscaler.adapters.web.node_groups import LABELS, by_labels
 from autoscaler.adapters.web.tick_values import NONE, RECOMMENDERS, SIGNALS, STAGES, NewChanges, binding_stage, bounded
-from autoscaler.core.model.fleet import Workload
+from autoscaler.core.model.fleet import NodeGroups, Workload
 from autoscaler.ports import Outcome, TickRecord
 
 TICK_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -148,6 +149,7 @@ class _TickCollector(Collector):
         yield _family("pods", [({}, float(len(tick.input.fleet.pods)))])
         yield _family("source_problems", _source_problems(tick))
         yield from _pools(tick)
+        yield from _node_groups(tick.input.fleet.groups)
         yield _family("workload_info", _infos(tick, rows, labels))
         yield _family("signal_recommended_replicas", _recommendations(tick, rows, labels))
         yield _family("recommender", _recommenders(tick, rows, labels))
@@ -222,6 +224,19 @@ def _pools(tick: TickRecord) -> Iterator[Metric]:
     desired = np.bincount(fleet.pool[counted], weights=gpus[counted], minlength=len(fleet.pools))
     for name, column in (("pool_gpus", fleet.pool_gpus), ("pool_desired_gpus", desired)):
         yield _family(name, zip(labels, column[list(named.values())].tolist(), strict=True))
+
+
+def _node_groups(groups: NodeGroups) -> Iterator[Metric]:
+    found = by_labels(groups, MAX_POOLS)
+    labels = [dict(zip(LABELS, names, strict=True)) for names in found]
+    columns = {
+        "node_group_gpus": groups.allocatable,
+        "node_group_used_gpus": groups.used,
+        "node_group_others_gpus": groups.used_by_others,
+        "node_group_addable_gpus": np.where(np.isinf(groups.can_add), np.nan, groups.can_add),
+    }
+    for name, column in columns.items():
+        yield _family(name, zip(labels, (float(column[rows].sum()) for rows in found.values()), strict=True))
 
 
 def _family(name: str, samples: Iterable[tuple[Labels, float]]) -> Metric:

@@ -6,6 +6,7 @@
 /metrics                           Prometheus or OpenMetrics text
 /api/v1/workloads                  list: ?q= ?sort= ?limit= ?offset=
 /api/v1/workloads/NAMESPACE/NAME   explanation and recent history: ?kind= ?since=
+/api/v1/node-groups                the accelerators that there are, and who holds them
 /api/v1/stream                     server-sent events, see `stream`
 """
 
@@ -26,6 +27,7 @@ from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 
 from autoscaler.adapters.web.dashboard import Dashboard
 from autoscaler.adapters.web.metrics import Metrics
+from autoscaler.adapters.web.node_groups import rows
 from autoscaler.adapters.web.readiness import Readiness
 from autoscaler.adapters.web.response_cache import Body, Busy, ResponseCache
 from autoscaler.adapters.web.stream import Stream, write
@@ -63,6 +65,7 @@ FILES = {
     "/static/chart.js": ("chart.js", "text/javascript"),
     "/static/detail.js": ("detail.js", "text/javascript"),
     "/static/format.js": ("format.js", "text/javascript"),
+    "/static/groups.js": ("groups.js", "text/javascript"),
     "/static/list.js": ("list.js", "text/javascript"),
     "/static/style.css": ("style.css", "text/css"),
     "/static/icon.svg": ("icon.svg", "image/svg+xml"),
@@ -227,6 +230,7 @@ class HttpServer:
         app.router.add_get("/metrics", self._metrics_text)
         app.router.add_get("/api/v1/workloads", self._workloads)
         app.router.add_get("/api/v1/workloads/{namespace}/{name:.+}", self._workload)
+        app.router.add_get("/api/v1/node-groups", self._node_groups)
         app.router.add_get(STREAM, self._follow, allow_head=False)
         return app
 
@@ -304,6 +308,16 @@ class HttpServer:
     def _detail(self, namespace: str, name: str, kind: str, since: int) -> bytes:
         table, row = self._row(namespace, name, kind)
         return msgspec.json.encode(self._head(table) | self._dashboard.workload(row, since))
+
+    async def _node_groups(self, request: web.Request) -> web.StreamResponse:
+        _Query(request, ())
+        return await self._shared_json(request, "node groups", self._list_node_groups)
+
+    def _list_node_groups(self) -> bytes:
+        table, groups = self._dashboard.table(), self._dashboard.node_groups()
+        listed = rows(groups, MAX_LIMIT) if groups is not None else []
+        body = {"total": len(groups.groups) if groups is not None else 0, "node_groups": listed}
+        return msgspec.json.encode(self._head(table) | body)
 
     def _row(self, namespace: str, name: str, kind: str) -> tuple[Table, int]:
         """Find a workload in the last tick. Raises web.HTTPNotFound."""

@@ -54,6 +54,8 @@ FIELDS = {
     "gpu_active": "replicas whose tensor cores work",
     "loaded_idle_s": "replica-seconds loaded and idle since the workload was first seen",
     "gpus_per_replica": "GPUs of one replica; null: unknown",
+    "fits": "replicas that fit on the nodes that admit it, beside pods of others; null: no limit is known",
+    "room": "further replicas for which these nodes have room now; null: unknown",
     "age_s": "age of the oldest trusted engine reading, seconds",
 }
 SORTABLE = tuple(FIELDS)
@@ -119,6 +121,8 @@ class Table:
             "burnt_budgets": _budgets_used(decision.plan.missed_fraction, tick.input.spec.error_budget),
             "gpu_active": seen.gpu_active,
             "gpus_per_replica": fleet.gpus_per_replica,
+            "fits": fleet.obstacles.fits,
+            "room": np.full(len(fleet.workloads), np.nan) if fleet.obstacles.room is None else fleet.obstacles.room,
         }
         for field in FIELDS.keys() - columns.keys():
             columns[field] = getattr(seen, OBSERVED[field])

@@ -2,7 +2,9 @@
 
 import numpy as np
 
-from autoscaler.core.model.fleet import Fleet, Obstacles, Pod, Pool, Workload, WorkloadRef
+from autoscaler.core.model.fleet import Fleet, NodeGroups, Obstacles, Pod, Pool, Workload, WorkloadRef
+
+POOLS = (Pool("nvidia.com/gpu"),)
 
 
 def fleet_of(
@@ -37,6 +39,6 @@ def fleet_of(
         pod_scheduled_s=nothing,
         pod_started_s=nothing,
         pod_ready_s=nothing,
-        pools=(Pool("nvidia.com/gpu"),),
-        pool_gpus=np.array([np.nan]),
+        pools=POOLS,
+        groups=NodeGroups.of_pools(POOLS, np.array([np.nan])),
     )

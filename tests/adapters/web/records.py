@@ -9,7 +9,7 @@ import numpy as np
 
 from autoscaler.core.explain.planner_lines import Line
 from autoscaler.core.explain.sentence import Explanation, Step
-from autoscaler.core.model.fleet import Fleet, Obstacles, Pool, Workload, WorkloadRef
+from autoscaler.core.model.fleet import Fleet, NodeGroups, Obstacles, Pool, Workload, WorkloadRef
 from autoscaler.core.model.names import STAGES
 from autoscaler.core.model.samples import Samples, SourceReport
 from autoscaler.core.model.spec import Schedule, Spec
@@ -17,6 +17,7 @@ from autoscaler.core.model.types import Capacity, Decision, Observation, Plan, R
 from autoscaler.ports import Change, ChangeStatus, Outcome, TickRecord
 
 POLICIES = ("realtime", "interactive", "batch", "development")
+POOLS = (Pool("nvidia.com/gpu", "NVIDIA-H100-80GB-HBM3"),)
 TTFT_OBJECTIVES_S = (0.15, 1.0, 30.0, 5.0)
 MODELS = ("llama-3.1-8b", "llama-3.3-70b", "qwen2.5-32b", "mistral-small", "gemma-3-27b", "deepseek-r1-distill")
 TEAMS = ("search", "support", "assistants", "documents", "research")
@@ -75,8 +76,8 @@ def fleet(members: tuple[Workload, ...], replicas: np.ndarray, ids: np.ndarray |
         pod_scheduled_s=none,
         pod_started_s=none,
         pod_ready_s=none,
-        pools=(Pool("nvidia.com/gpu", "NVIDIA-H100-80GB-HBM3"),),
-        pool_gpus=np.array([4.0 * count]),
+        pools=POOLS,
+        groups=replace(NodeGroups.of_pools(POOLS, np.array([4.0 * count])), used=np.array([1.0 * count])),
     )
 
 

@@ -497,3 +497,13 @@ async def faintest_text(page: Page) -> float:
         }"""
     )
     return least
+
+
+async def test_node_groups_show_who_holds_the_devices(daemon: Daemon, open_page: Open) -> None:
+    daemon.record(World(2).tick())
+    page = await open_page()
+    box = page.locator("#groups")
+    await expect(box.locator("summary")).to_have_text("Node groups: 6 of 8 devices are free")
+    await box.locator("summary").click()
+    await expect(box.locator("tbody td").first).to_have_text("NVIDIA-H100-80GB-HBM3")
+    await expect(box.locator("tbody tr")).to_have_count(1)

@@ -6,17 +6,19 @@ import re
 import socket
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import numpy as np
 import pytest
 
+from autoscaler.adapters.web.node_groups import FIELDS as NODE_GROUP_FIELDS
 from autoscaler.adapters.web.server import MAX_ANSWERS, MAX_CONNECTIONS, CannotListen, HttpServer
 from autoscaler.adapters.web.table import FIELDS
 from autoscaler.adapters.web.tick_values import SIGNALS, STAGES
 from autoscaler.config.settings import HttpSettings
-from autoscaler.core.model.fleet import Workload, WorkloadRef
+from autoscaler.core.model.fleet import NodeGroup, NodeGroups, Workload, WorkloadRef
 from autoscaler.core.model.samples import Samples, SourceReport
 from autoscaler.ports import Unavailable
 from tests.adapters.web.conftest import MAX_AGE_S, Daemon
@@ -491,3 +493,60 @@ async def test_the_page_has_words_for_every_signal_and_stage(client: aiohttp.Cli
     async with client.get("/static/format.js") as response:
         words = await response.text()
     assert [name for name in (*SIGNALS, *STAGES) if f"\n  {name}: " not in words] == []
+
+
+async def test_node_groups_are_listed_with_what_is_not_known_as_null(daemon: Daemon) -> None:
+    tick = World(2).tick()
+    groups = NodeGroups(
+        groups=(
+            NodeGroup("nvidia.com/gpu", "H100", "team=a", "zone-1", "spot", "", "karpenter.sh/nodepool=gpu"),
+            NodeGroup("nvidia.com/gpu", "H100", "cordoned"),
+            NodeGroup("nvidia.com/gpu", "H100", "nodes to come", grows="karpenter.sh/nodepool=gpu"),
+        ),
+        allocatable=np.array([16.0, 8.0, 0.0]),
+        used=np.array([4.0, 2.0, 0.0]),
+        used_by_others=np.array([3.0, np.nan, 0.0]),
+        can_add=np.array([0.0, 0.0, np.inf]),
+        closed=np.array([False, True, False]),
+        admitted=np.ones((1, 3), dtype=bool),
+    )
+    daemon.record(replace(tick, input=replace(tick.input, fleet=replace(tick.input.fleet, groups=groups))))
+    async with aiohttp.ClientSession(daemon.url) as client:
+        body = await get(client, "/api/v1/node-groups")
+        refused = await get(client, "/api/v1/node-groups?zone=a", 400)
+        text = await (await client.get("/metrics")).text()
+    assert (body["total"], body["tick"], body["stale"]) == (3, 0, "")
+    first, closed, coming = body["node_groups"]
+    assert list(first) == list(NODE_GROUP_FIELDS)
+    assert (first["zone"], first["capacity_type"], first["node_pool"]) == (
+        "zone-1",
+        "spot",
+        "karpenter.sh/nodepool=gpu",
+    )
+    assert [first[field] for field in ("allocatable", "ours", "others", "free", "can_add")] == [
+        16.0,
+        4.0,
+        3.0,
+        9.0,
+        0.0,
+    ]
+    assert (closed["closed"], closed["others"], closed["free"]) == (True, None, 0.0)
+    assert coming["can_add"] is None
+    assert refused["error"] == "unknown parameter 'zone'; allowed: none"
+    labels = 'capacity_type="spot",nodes="team=a",product="H100",resource="nvidia.com/gpu",zone="zone-1"'
+    found = {line for line in text.splitlines() if line.startswith("vllm_autoscaler_node_group")}
+    series = {"".join(sorted(line.partition("{")[2].partition("}")[0])) for line in found}
+    assert "".join(sorted(labels)) in series
+    assert len([line for line in found if "_others_gpus{" in line]) == 2
+    assert len([line for line in found if "_addable_gpus{" in line]) == 2
+
+
+async def test_node_groups_are_none_before_the_first_tick(daemon: Daemon) -> None:
+    async with aiohttp.ClientSession(daemon.url) as client:
+        body = await get(client, "/api/v1/node-groups")
+    assert (body["tick"], body["total"], body["node_groups"]) == (None, 0, [])
+
+
+def test_fields_of_node_groups_are_documented() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "api.md").read_text()
+    assert "".join(f"| `{name}` | {meaning} |\n" for name, meaning in NODE_GROUP_FIELDS.items()) in page

@@ -3,6 +3,7 @@
 import { ask } from "./ask.js";
 import { Detail } from "./detail.js";
 import { clock, day, setText } from "./format.js";
+import { Groups } from "./groups.js";
 import { List } from "./list.js";
 
 const PAGE = 1000; // workloads in one answer of the API
@@ -13,6 +14,7 @@ const byId = (id) => document.getElementById(id);
 const workloads = new Map(); // id to row, as the API gives it, and the tick it was last told of
 const list = new List(workloads);
 const detail = new Detail(byId("detail"));
+const groups = new Groups(byId("groups"));
 
 let source = null; // the stream; none while the tab is hidden
 let retry = 0; // timer of the next attempt to follow
@@ -70,6 +72,7 @@ async function load() {
     heard(page, !page.stale);
     list.refresh();
     detail.restart();
+    groups.load();
     pending.forEach(apply);
   } catch {
     if (mine !== loads) return;
