@@ -13,7 +13,6 @@ import numpy as np
 
 from autoscaler.core.model.types import Choice, Recommendation, Recommender, Signal, TickInput
 from autoscaler.core.observe import load
-from autoscaler.core.observe.progress import QUEUED_PER_RUNNING
 from autoscaler.core.observe.workloads import Observed
 from autoscaler.core.planner.step_time import MIN_READINGS
 from autoscaler.core.planner.strategies import UPDATE_INTERVAL_S
@@ -114,11 +113,11 @@ def _is_warming_up(inp: TickInput, observed: Observed) -> BoolColumn:
     """
     observation = observed.observation
     promises = ~np.isnan(inp.spec.first_token_limit_s)
-    counts_gaps = inp.fleet.pod_ready & ~np.isnan(inp.samples.pods.gaps)
+    counts_gaps = inp.fleet.pod_ready & ~np.isnan(observed.pods.samples.gaps)
     readable = np.bincount(inp.fleet.pod_workload[counts_gaps], minlength=len(promises)) > 0
     # A first reading has no rate to tell the wait by. Then a queue counts if it fills slots, not for its prompts alone.
-    full = np.isnan(observation.queue_wait_s) & (observation.waiting > QUEUED_PER_RUNNING * observation.running)
-    pressed = full | (observation.queue_wait_s > inp.spec.max_wait_s) | (load.at_gateway(observation) > 0)
+    full = np.isnan(observation.queue_wait_s) & load.has_queue(observation.running, observation.waiting)
+    pressed = full | load.has_late_queue(inp, observation) | (load.at_gateway(observation) > 0)
     return np.asarray(promises & readable & ~pressed)
 
 

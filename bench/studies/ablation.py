@@ -38,14 +38,13 @@ from autoscaler.core.planner import (
     load_history,
     miss_curve,
     offered_load,
-    pod_work,
     scale_to_zero,
     select,
     shadow_fleets,
     step_time,
     strategies,
 )
-from autoscaler.core.planner.interval import IntervalStats
+from autoscaler.core.planner.interval import IntervalStats, WorkTotals
 from autoscaler.core.table.columns import FloatColumn
 from autoscaler.lab.compare.experiment import goal_from_policy, with_start_replicas
 from autoscaler.lab.replay.case import Case
@@ -61,7 +60,7 @@ SLOPE = 0.12
 
 
 def without_room(plain: Callable[..., Any]) -> Callable[..., Any]:
-    def compute_busy_share(totals: pod_work.WorkTotals, idle_gap_s: Any, slots: Any) -> Any:
+    def compute_busy_share(totals: WorkTotals, idle_gap_s: Any, slots: Any) -> Any:
         return plain(replace(totals, token_rate_kv=np.zeros_like(totals.gaps)), idle_gap_s, np.full_like(slots, np.nan))
 
     return compute_busy_share
@@ -96,7 +95,7 @@ OFF: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     "fitted step time: the shortest gap instead": ((step_time, "MIN_IDLE_GAP_SHARE", 1.0),),
     "prior for the cost of tokens": ((step_time, "PRIOR_DEVIATION", 1000.0), (step_time, "MIN_READINGS", 16.0)),
     "KV cache and slots in the busy share": (
-        (offered_load, "compute_busy_share", without_room(pod_work.compute_busy_share)),
+        (offered_load, "compute_busy_share", without_room(offered_load.compute_busy_share)),
     ),
     "learned miss curve: its prior instead": ((miss_curve, "PRIOR_REQUESTS", 1e12),),
     "steepness of the miss curve, learned from all loads": ((miss_curve, "compute_prior_curve", any_steepness),),

@@ -34,7 +34,7 @@ def chosen(found=None, *, plans=NAN, base=NAN, rules=None, schedule=None, silent
     inp = world(NOW_S, fleet([2]), rules or spec(**LEARNS), schedule, gaps=gaps)
     capacity = replace(Capacity.filled(1), concurrency=np.array([10.0]))
     plan = replace(Plan.filled(1), replicas=np.array([float(plans)]), base_replicas=np.array([float(base)]))
-    both = replace(observed(found), last_tick_s=np.array([NOW_S - 5]))
+    both = replace(observed(found, pods=inp.samples.pods), last_tick_s=np.array([NOW_S - 5]))
     choice, _ = choose(
         inp,
         both,

@@ -28,7 +28,7 @@ DURATIONS = {
     "plan.prompt_token_s",
     "plan.warm_up_s",
     "plan.work_s",
-    "pods.counters.covered_s",
+    "pods.rates.covered_s",
     "pods.progress.worked_s",
     "strategies.budget.served_s",
     "strategies.speed.shortest_gap_s",
@@ -80,7 +80,7 @@ IS_MOMENT = {
 }
 
 
-NOT_STORED = {"pods", "readings", "out_of_turn", "plan", "late_queues"}
+NOT_STORED = {"pods", "counted", "out_of_turn", "plan", "late_queues"}
 """Readings of pods, and what follows from the strategies when they are updated: both are known again within a minute.
 Strategies that were updated out of turn are stored with the others."""
 
@@ -364,5 +364,5 @@ def test_pod_counters_are_not_stored():
     pods = fleet([2, 1], [0, 1])
     later = restarted(story, pods, 10.0)
     untouched = PodState.blank(len(pods.pods))
-    np.testing.assert_array_equal(later.memory.pods.counters.counter, untouched.counters.counter)
-    np.testing.assert_array_equal(later.memory.pods.counters.time_s, untouched.counters.time_s)
+    np.testing.assert_array_equal(later.memory.pods.readings.counter, untouched.readings.counter)
+    np.testing.assert_array_equal(later.memory.pods.readings.time_s, untouched.readings.time_s)

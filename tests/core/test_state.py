@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from autoscaler.core import state
 from autoscaler.core.model.types import Plan
 from autoscaler.core.observe.workloads import PodState
-from autoscaler.core.planner.groups import GROUPS, LateQueues, OutOfTurn, PlannerState
-from autoscaler.core.planner.pod_work import PodReadings
+from autoscaler.core.planner.groups import GROUPS, CountedReadings, LateQueues, OutOfTurn, PlannerState
 from autoscaler.core.planner.scale_to_zero import IdleTimeouts
 from autoscaler.core.planner.select import StrategyState
 from autoscaler.core.state import Memory, WorkloadState
@@ -39,7 +38,8 @@ def marked(workload_ids, pod_ids):
         OutOfTurn(np.array(late, dtype=np.int64), mark(StrategyState.blank(len(late)), late)),
         mark(Plan.blank(rows), workload_ids),
         tuple(
-            replace(PodReadings.blank(len(pod_ids)), pod_id=np.array(pod_ids, dtype=np.int64)) for _ in range(GROUPS)
+            replace(CountedReadings.blank(len(pod_ids)), pod_id=np.array(pod_ids, dtype=np.int64))
+            for _ in range(GROUPS)
         ),
         mark(IdleTimeouts.blank(rows), workload_ids),
         mark(LateQueues.blank(rows), workload_ids),
@@ -93,7 +93,7 @@ def test_a_row_is_blank_when_it_comes_back():
     back = state.align(gone, cluster([1, 2], [7]))
     assert np.isnan(back.workloads.stabilize.last_busy_s[0])
     assert back.workloads.stabilize.last_busy_s[1] == 2
-    assert np.isnan(back.pods.counters.time_s[0])
+    assert np.isnan(back.pods.readings.time_s[0])
 
 
 @pytest.mark.slow
@@ -116,20 +116,20 @@ def test_out_of_turn_strategies_stay_until_the_groups_turn():
     before = replace(PlannerState.empty(), workload_id=np.array([1, 2, 7, 8])).with_strategies(
         mark(StrategyState.blank(4), [1, 2, 7, 8])
     )
-    once = before.with_out_of_turn(np.array([1, 2]), mark(StrategyState.blank(2), [20, 70]), PodReadings.blank(0))
+    once = before.with_out_of_turn(np.array([1, 2]), mark(StrategyState.blank(2), [20, 70]), CountedReadings.blank(0))
     assert once.all_strategies().offered_load.demand.tolist() == [1, 20, 70, 8]
     assert once.replica_speed_of(np.array([2, 3])).step_sums[0].tolist() == [70, 8]
-    twice = once.with_out_of_turn(np.array([0, 1]), mark(StrategyState.blank(2), [10, 21]), PodReadings.blank(0))
+    twice = once.with_out_of_turn(np.array([0, 1]), mark(StrategyState.blank(2), [10, 21]), CountedReadings.blank(0))
     assert twice.all_strategies().offered_load.demand.tolist() == [10, 21, 70, 8]
-    after = twice.with_group(1, mark(StrategyState.blank(2), [11, 71]), PodReadings.blank(0))
+    after = twice.with_group(1, mark(StrategyState.blank(2), [11, 71]), CountedReadings.blank(0))
     assert after.all_strategies().offered_load.demand.tolist() == [11, 21, 71, 8]
     assert before.all_strategies().offered_load.demand.tolist() == [1, 2, 7, 8]
 
 
-def test_readings_stay_with_pod_ids_when_rows_move():
-    """Rows of `PodReadings` are found by the id of the pod."""
+def test_counted_readings_stay_with_pod_ids_when_rows_move():
+    """Rows of `CountedReadings` are found by the id of the pod."""
     before = marked([1, 2], [7, 9])
-    assert state.align(before, cluster([2], [9])).planner.readings is before.planner.readings
+    assert state.align(before, cluster([2], [9])).planner.counted is before.planner.counted
 
 
 def test_nothing_is_copied_while_nothing_moves():

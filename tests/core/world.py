@@ -14,8 +14,7 @@ from autoscaler.core.model.types import Decision, Observation, TickInput
 from autoscaler.core.model.variants import Variants
 from autoscaler.core.observe.arrivals import Arrivals
 from autoscaler.core.observe.pending import Claims
-from autoscaler.core.observe.progress import Progress
-from autoscaler.core.observe.workloads import Observed, observe
+from autoscaler.core.observe.workloads import Observed, PodState, measure_pods, observe
 from autoscaler.core.state import Memory, align
 from autoscaler.core.table.columns import FloatColumn
 from autoscaler.core.tick import tick
@@ -203,14 +202,15 @@ def observe_once(
     return observed.observation, replace(before, workloads=replace(tables, last_tick_s=now, observe=after), pods=pods)
 
 
-def observed(observation: Observation, arrivals: Arrivals | None = None) -> Observed:
-    """Wrap a plain observation of pods that make progress, trusted for long."""
+def observed(observation: Observation, arrivals: Arrivals | None = None, pods: PodSamples | None = None) -> Observed:
+    """Wrap a plain observation of pods that make progress, trusted for long; without pods unless given."""
+    pods = PodSamples.filled(0) if pods is None else pods
     rows = len(observation.replicas)
     unlimited, no = np.full(rows, np.inf), np.zeros(rows, dtype=bool)
     return Observed(
         observation=observation,
         arrivals=arrivals or Arrivals.blank(rows),
-        progress=Progress.blank(0),
+        pods=measure_pods(pods, 0.0, PodState.blank(len(pods.time_s)))[0],
         claims=Claims(unlimited, unlimited, unlimited, no, no),
         trusted=~no,
         trusted_since_s=np.full(rows, -np.inf),

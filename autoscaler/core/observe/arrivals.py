@@ -1,6 +1,7 @@
-"""Requests that arrive at each workload, counted once for all stages, and the times of its last queue and refusal.
+"""Requests that arrive at each workload from tick to tick, and the times of its last queue and refusal.
 
 vLLM counts no arrivals. Requests that arrived are those that ended or were refused, plus the change of those in flight.
+`pod_deltas` counts the arrivals at a single pod, between two of its readings.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import numpy as np
 
 from autoscaler.core.model.types import Observation
 from autoscaler.core.observe import load
-from autoscaler.core.observe.rates import MAX_INTERVAL_S
+from autoscaler.core.observe.pod_deltas import MAX_INTERVAL_S
 from autoscaler.core.table import ewma
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, TimestampColumn, Transient, clip, or_zero
 
@@ -121,7 +122,7 @@ def _update_counts(before: Arrivals, observation: Observation, elapsed_s: FloatC
     """Count single arrivals, and the time without any. While it is unknown what is in flight nothing changes."""
     served = np.where(observation.ready == 0, 0.0, observation.running + observation.waiting)
     moving = served + or_zero(observation.gateway_waiting)
-    in_flight = moving + or_zero(observation.stuck_requests) + or_zero(observation.queue_outlier_requests)
+    in_flight = moving + _stuck_requests(observation)
     known = (in_flight >= 0) & (in_flight <= MOST_REQUESTS) & _all_report(observation)
     counted_s = np.where(known, clip(or_zero(elapsed_s), 0.0, MAX_INTERVAL_S), 0.0)
     ended = np.where(known, or_zero(observation.ended), 0)
@@ -140,6 +141,7 @@ def _update_counts(before: Arrivals, observation: Observation, elapsed_s: FloatC
 
 
 def _stuck_requests(observation: Observation) -> FloatColumn:
+    """Return the requests that are no load: of stuck pods, and in queues of outliers. float64[W]."""
     return or_zero(observation.stuck_requests) + or_zero(observation.queue_outlier_requests)
 
 

@@ -8,6 +8,9 @@ from autoscaler.core.model.types import Observation, TickInput
 from autoscaler.core.observe.draining import add_draining
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, or_zero
 
+QUEUED_PER_RUNNING = 0.25
+"""A pod has a queue if it has more waiting requests than this per running request. Fewer may wait for one step only."""
+
 
 def requests(observation: Observation) -> FloatColumn:
     """Return the requests in the engines, with those of silent pods and of pods that drain; float64[W].
@@ -34,9 +37,19 @@ def scale_up(observation: Observation, value: FloatColumn) -> FloatColumn:
     return value * np.where(np.isnan(share) & (stuck > 0), 1.0, share)  # all that report are stuck: nothing to add
 
 
+def has_queue(running: FloatColumn, waiting: FloatColumn) -> BoolColumn:
+    """Say which pods, or workloads, have more waiting requests than those that wait for one step only."""
+    return np.asarray(waiting > QUEUED_PER_RUNNING * running)
+
+
 def is_queued(observation: Observation) -> BoolColumn:
     """Say where requests wait. bool[W]."""
     return np.asarray((observation.waiting > 0) | (at_gateway(observation) > 0))
+
+
+def has_late_queue(inp: TickInput, observation: Observation) -> BoolColumn:
+    """Say where the last request in the longest queue waits for longer than the policy allows. bool[W]."""
+    return np.asarray(observation.queue_wait_s > inp.spec.max_wait_s)  # False for NaN
 
 
 def at_gateway(observation: Observation) -> FloatColumn:

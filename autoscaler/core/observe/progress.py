@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscaler.core.model.samples import PodSamples
+from autoscaler.core.observe.pod_deltas import PodDeltas, PodReadings
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, TimestampColumn, or_zero, replace
 
 PROGRESS_COUNTERS = ("gaps", "generation_tokens", "steps", "first_tokens", "finished", "prompt_tokens", "rejections")
@@ -19,9 +20,6 @@ PROGRESS_COUNTERS = ("gaps", "generation_tokens", "steps", "first_tokens", "fini
 STUCK_S, STUCK_READINGS = 30.0, 2
 """After so long without progress, over so many readings in a row, a pod is stuck. The prefill of a request that runs
 alone may take longer: some 10 s for 30,000 tokens, and minutes for a million tokens."""
-
-QUEUED_PER_RUNNING = 0.25
-"""A pod has a queue if it has more waiting requests than this per running request. Fewer may wait for one step only."""
 
 UNTRUSTED_S = 180.0
 """A workload does not shrink before a pod has been stuck for so long: the prefill of a million tokens takes 125 s at
@@ -43,15 +41,12 @@ RATE_WINDOW_S = 30.0
 
 @dataclass(frozen=True)
 class Progress(Columns):
-    """Last reading of each pod, and the time of its last progress; float64[P]."""
+    """The last progress of each pod, and its token rate; float64[P]."""
 
-    last_read_s: TimestampColumn  # time of that reading; NaN: none
-    counter_sum: FloatColumn  # sum of its counters
-    requests: FloatColumn  # running and waiting
+    counter_sum: FloatColumn  # sum of the counters at the last reading; NaN: none
     unchanged_readings: FloatColumn  # readings in a row without progress
     last_moved_s: TimestampColumn  # the last reading with progress, or without requests; NaN: none
     last_grown_s: TimestampColumn  # the last reading without progress at which requests increased; NaN: none
-    tokens: FloatColumn  # counter, generated tokens
     generated: FloatColumn  # tokens since work began, weighted less the older they are
     worked_s: FloatColumn  # seconds in which these were generated, weighted likewise
     began: FloatColumn  # 1 if work began between the two readings before and after these seconds
@@ -62,28 +57,25 @@ class Progress(Columns):
         return replace(super().blank(rows), unchanged_readings=none, generated=none, worked_s=none, began=none)
 
 
-def update(before: Progress, samples: PodSamples) -> Progress:
-    """Compare each pod with its last reading.
+def update(before: Progress, samples: PodSamples, deltas: PodDeltas) -> Progress:
+    """Compare each pod with its last reading. deltas: of `pod_deltas.read`.
 
     A counter that falls is progress too: the engine has restarted. A sleeping engine holds requests without a fault.
     """
-    is_new = (samples.time_s > before.last_read_s) | (np.isnan(before.last_read_s) & ~np.isnan(samples.time_s))
+    is_new = deltas.is_new
     if not is_new.any():  # as in most ticks
         return before
-    counter_sum, requests = np.zeros(len(is_new)), samples.running + samples.waiting
+    counter_sum, requests = np.zeros(len(is_new)), deltas.now.requests
     for name in PROGRESS_COUNTERS:
         counter_sum += or_zero(getattr(samples, name))
     unchanged = (requests > 0) & (counter_sum == before.counter_sum) & ~(samples.asleep > 0)
-    grew = unchanged & (before.unchanged_readings > 0) & (requests > before.requests)
-    generated, worked_s, began = _update_generated(before, samples, requests)
+    grew = unchanged & (before.unchanged_readings > 0) & (requests > deltas.before.requests)
+    generated, worked_s, began = _update_generated(before, deltas)
     after = {
-        "last_read_s": samples.time_s,
         "counter_sum": counter_sum,
-        "requests": requests,
         "unchanged_readings": np.where(unchanged, before.unchanged_readings + 1, 0.0),
         "last_moved_s": np.where(unchanged, before.last_moved_s, samples.time_s),
         "last_grown_s": np.where(grew, samples.time_s, np.where(unchanged, before.last_grown_s, np.nan)),
-        "tokens": samples.generation_tokens,
         "generated": generated,
         "worked_s": worked_s,
         "began": began,
@@ -91,7 +83,7 @@ def update(before: Progress, samples: PodSamples) -> Progress:
     return Progress(**{name: np.where(is_new, column, getattr(before, name)) for name, column in after.items()})
 
 
-def is_stuck(progress: Progress, samples: PodSamples) -> BoolColumn:
+def is_stuck(progress: Progress, readings: PodReadings, samples: PodSamples) -> BoolColumn:
     """Return the pods whose requests make no progress; bool[P].
 
     If an engine counts neither gaps nor steps, its answer may just be long. An engine without any counter is never
@@ -100,31 +92,29 @@ def is_stuck(progress: Progress, samples: PodSamples) -> BoolColumn:
     counts_late = np.isnan(samples.gaps) & np.isnan(samples.steps)
     counts_nothing = np.all([np.isnan(getattr(samples, name)) for name in PROGRESS_COUNTERS], axis=0)
     stuck_after_s = np.where(counts_late, LONGEST_ANSWER_S, STUCK_S)
-    long = progress.last_read_s - progress.last_moved_s >= stuck_after_s
+    long = readings.time_s - progress.last_moved_s >= stuck_after_s
     return np.asarray(long & (progress.unchanged_readings >= STUCK_READINGS) & ~counts_nothing)
 
 
-def tokens_per_s(progress: Progress) -> FloatColumn:
+def tokens_per_s(progress: Progress, readings: PodReadings) -> FloatColumn:
     """Return the rate of generated tokens since each pod has had work; float64[P], NaN: no work or no progress now.
 
     350 tokens/s in the 5 s since work began are 350, however long the pod was idle before.
     """
-    working = (progress.worked_s > 0) & (progress.requests > 0) & (progress.unchanged_readings == 0)
+    working = (progress.worked_s > 0) & (readings.requests > 0) & (progress.unchanged_readings == 0)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(working, progress.generated / progress.worked_s, np.nan)
 
 
-def _update_generated(
-    before: Progress, samples: PodSamples, requests: FloatColumn
-) -> tuple[FloatColumn, FloatColumn, FloatColumn]:
+def _update_generated(before: Progress, deltas: PodDeltas) -> tuple[FloatColumn, FloatColumn, FloatColumn]:
     """Add the tokens generated since the last reading, and their time; float64[P] each.
 
     Work that began between two readings may have begun at any time between them, so these tokens give a lower bound of
     the rate only. They are dropped as soon as the next reading gives a better value.
     """
-    step_s, grown = samples.time_s - before.last_read_s, samples.generation_tokens - before.tokens
+    step_s, grown, requests = deltas.interval_s, deltas.growth("generation_tokens"), deltas.now.requests
     known = (step_s > 0) & (grown >= 0)
-    begins = ~(before.requests > 0)
+    begins = ~(deltas.before.requests > 0)
     fade = np.where(known & ~begins & (before.began == 0), np.exp(-np.fmin(or_zero(step_s), 1e3) / RATE_WINDOW_S), 0.0)
     weight_s = np.where(known, RATE_WINDOW_S * -np.expm1(-step_s / RATE_WINDOW_S), 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):

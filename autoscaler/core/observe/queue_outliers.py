@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscaler.core.model.samples import PodSamples
-from autoscaler.core.observe.progress import QUEUED_PER_RUNNING, Progress
+from autoscaler.core.observe.load import has_queue
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, TimestampColumn, or_zero, replace
 from autoscaler.core.table.groupby import GroupBy
 
@@ -28,17 +28,20 @@ class QueueOutliers(Columns):
 
 
 def update(
-    before: QueueOutliers, progress: Progress, samples: PodSamples, by_workload: GroupBy, active: BoolColumn
+    before: QueueOutliers, last_read_s: FloatColumn, samples: PodSamples, by_workload: GroupBy, active: BoolColumn
 ) -> QueueOutliers:
-    """Compare the queue of each pod with those of its workload. active: bool[P], pods that make progress, and awake."""
-    queueing = active & (samples.waiting > QUEUED_PER_RUNNING * samples.running)
+    """Compare the queue of each pod with those of its workload.
+
+    last_read_s: float64[P], time of its last reading. active: bool[P], pods that make progress, and awake.
+    """
+    queueing = active & has_queue(samples.running, samples.waiting)
     if not queueing.any() and np.isnan(before.since_s).all():  # as in most ticks
         return before
     queues, pods = by_workload.count([queueing, active])
     is_rare = queueing & (2 * queues <= pods)[by_workload.pod_workload]
     lasts = is_rare & (samples.waiting >= before.waiting)
     return QueueOutliers(
-        np.where(lasts, before.since_s, np.where(is_rare, progress.last_read_s, np.nan)),
+        np.where(lasts, before.since_s, np.where(is_rare, last_read_s, np.nan)),
         np.where(lasts, before.waiting, np.where(is_rare, samples.waiting, np.nan)),
     )
 
@@ -46,16 +49,16 @@ def update(
 def remove(
     now_s: float,
     samples: PodSamples,
-    progress: Progress,
+    last_read_s: FloatColumn,
     outliers: QueueOutliers,
     by_workload: GroupBy,
     active: BoolColumn,
 ) -> tuple[PodSamples, dict[str, FloatColumn]]:
     """Remove the queues and the KV-cache usage of outliers from the samples; also return columns of `Observation`.
 
-    active: bool[P], pods that report and make progress.
+    last_read_s, active: as in `update`; here with sleeping pods.
     """
-    is_outlier = active & (progress.last_read_s - outliers.since_s >= OUTLIER_S)
+    is_outlier = active & (last_read_s - outliers.since_s >= OUTLIER_S)
     (pods,), (requests,) = by_workload.count([is_outlier]), by_workload.sum_known([samples.waiting], is_outlier)
     columns = {
         "queue_outliers": pods,

@@ -1,7 +1,6 @@
 """Plausibility of readings, and rates of counters.
 
-Metrics may hold any number. An implausible one becomes NaN here, so the rest of `observe` reads no infinite, negative
-or absurd number. `planner.pod_work` and `reactive.capacity` read the samples as they came, and check them themselves.
+Metrics may hold any number. An implausible one becomes NaN here, so no stage reads an infinite, negative or absurd one.
 """
 
 from __future__ import annotations
@@ -12,28 +11,8 @@ from typing import TypeVar
 import numpy as np
 
 from autoscaler.core.model.samples import GatewaySamples, PodSamples
-from autoscaler.core.table.columns import Columns, FloatColumn, TimestampColumn, cache_sized_slices, replace, stack_rows
-
-COUNTERS = ("prompt_tokens", "generation_tokens", "finished", "first_tokens", "preemptions", "rejections")
-"""Counters of `PodSamples` with a rate; the rows of `Counters.counter`."""
-
-PLANNER_COUNTERS = (
-    "finished",
-    "first_tokens",
-    "ttft_met",
-    "gap_s",
-    "gaps",
-    "itl_judged",
-    "itl_met",
-    "prefill_judged",
-    "prefill_met",
-    "prompt_tokens",
-    "generation_tokens",
-)
-"""Counters of `PodSamples` from which the planner learns."""
-
-MAX_INTERVAL_S = 120.0
-"""After a longer gap in the readings of a pod its counters start again."""
+from autoscaler.core.observe.pod_deltas import COUNTERS, RATED, PodDeltas
+from autoscaler.core.table.columns import Columns, FloatColumn, cache_sized_slices, replace, stack_rows
 
 RATE_WINDOW_S = 30.0
 """Time constant of rates: long enough for two scrapes at the usual 15 s, short compared to a cold start."""
@@ -57,7 +36,7 @@ MAX_PLAUSIBLE = {
 }
 MAX_PLAUSIBLE |= dict.fromkeys(("running", "waiting", "held", "max_running", "arrivals_per_s"), 1e6)
 MAX_PLAUSIBLE |= dict.fromkeys(("ttft_s", "itl_s"), 86_400.0)
-MAX_PLAUSIBLE |= dict.fromkeys((*COUNTERS, *PLANNER_COUNTERS, "steps"), 1e15)
+MAX_PLAUSIBLE |= dict.fromkeys((*COUNTERS, "steps"), 1e15)
 """Largest plausible reading of each column of `PodSamples` and `GatewaySamples`; the smallest is 0."""
 
 TIMES = {"time_s", "gpu_time_s"}
@@ -72,18 +51,15 @@ Table = TypeVar("Table", PodSamples, GatewaySamples)
 
 
 @dataclass(frozen=True)
-class Counters(Columns):
-    """The last reading of the counters of each pod, and their recent increases."""
+class Rates(Columns):
+    """Recent increases of the counters of each pod."""
 
-    time_s: TimestampColumn  # float64[P], time of the last reading
-    counter: FloatColumn  # float64[C, P], the last reading
-    increase: FloatColumn  # float64[C, P], increases, weighted less the older they are; NaN: no two readings in a row
+    increase: FloatColumn  # float64[C, P], rows of RATED, weighted less the older; NaN: no two readings in a row
     covered_s: FloatColumn  # float64[P], seconds of these increases, weighted likewise
 
     @classmethod
-    def blank(cls, rows: int) -> Counters:
-        unknown = np.full((len(COUNTERS), rows), np.nan)
-        return cls(np.full(rows, np.nan), unknown, unknown, np.zeros(rows))
+    def blank(cls, rows: int) -> Rates:
+        return cls(np.full((len(RATED), rows), np.nan), np.zeros(rows))
 
 
 def discard_implausible(samples: Table, now_s: float) -> Table:
@@ -101,41 +77,35 @@ def discard_implausible(samples: Table, now_s: float) -> Table:
     return replace(samples, **changed)
 
 
-def update(samples: PodSamples, before: Counters) -> tuple[Counters, FloatColumn, FloatColumn]:
+def update(before: Rates, deltas: PodDeltas) -> tuple[Rates, FloatColumn, FloatColumn]:
     """Return rates per second, float64[C, P], NaN before two readings in a row; and increases since the last reading.
 
     A rate is an exponentially weighted mean of time constant RATE_WINDOW_S, for any spacing of readings. A counter that
     fell was reset, and its value has been counted since. But it may be a sum of which one part was reset, so at most
     the usual rate counts. An increase, float64[C, P], is 0 without a new reading, and NaN if it is unknown.
     """
-    step_s = samples.time_s - before.time_s
-    has_step = step_s > 0
-    is_new = has_step | np.isnan(before.time_s)
-    if not is_new.any():  # as in most ticks, which come more often than readings
+    if not deltas.is_new.any():  # as in most ticks, which come more often than readings
         with np.errstate(divide="ignore", invalid="ignore"):
             return before, before.increase / before.covered_s, np.zeros_like(before.increase)
-    step_s = np.where(has_step, step_s, np.nan)
-    fade = np.where(has_step, np.exp(-np.fmin(step_s, 1e3 * RATE_WINDOW_S) / RATE_WINDOW_S), 1.0)
+    interval_s, has_interval = deltas.interval_s, ~np.isnan(deltas.interval_s)
+    fade = np.where(has_interval, np.exp(-np.fmin(interval_s, 1e3 * RATE_WINDOW_S) / RATE_WINDOW_S), 1.0)
     weight_s = RATE_WINDOW_S * (1 - fade)
     covered_s = before.covered_s * fade + weight_s
 
-    counter, increase, mean, grown = (np.empty_like(before.increase) for _ in range(4))
+    increase, mean, grown = (np.empty_like(before.increase) for _ in range(3))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        most, share, whole = MAX_PER_S * step_s, weight_s / step_s, covered_s / step_s
-        for row in cache_sized_slices(len(COUNTERS), len(step_s)):
-            now = stack_rows([getattr(samples, name) for name in COUNTERS[row]])
-            last, past = before.counter[row], before.increase[row]
-            delta = now - last
+        most, share, whole = MAX_PER_S * interval_s, weight_s / interval_s, covered_s / interval_s
+        for row in cache_sized_slices(len(RATED), len(interval_s)):
+            now, last = (each.counter[: len(RATED)][row] for each in (deltas.now, deltas.before))
+            delta, past = now - last, before.increase[row]
             fell = delta < 0
             if fell.any():
-                delta = np.where(fell, np.fmin(now, past / before.covered_s * step_s), delta)
+                delta = np.where(fell, np.fmin(now, past / before.covered_s * interval_s), delta)
             implausible = delta > most
             if implausible.any():
                 delta = np.where(implausible, np.nan, delta)
             later = np.where(np.isnan(past), delta * whole, past * fade + delta * share)
-            counter[row] = np.where(is_new, now, last)
-            increase[row] = np.where(has_step, later, past)
+            increase[row] = np.where(has_interval, later, past)
             mean[row] = increase[row] / covered_s
-            grown[row] = np.where(has_step, delta, 0.0)
-    time_s = np.where(is_new, samples.time_s, before.time_s)
-    return Counters(time_s, counter, increase, covered_s), mean, grown
+            grown[row] = np.where(has_interval, delta, 0.0)
+    return Rates(increase, covered_s), mean, grown

@@ -22,6 +22,7 @@ from autoscaler.core.observe import (
     freshness,
     gpu_activity,
     pending,
+    pod_deltas,
     progress,
     queue_outliers,
     standstill,
@@ -32,9 +33,10 @@ from autoscaler.core.observe.arrivals import Arrivals
 from autoscaler.core.observe.cold_start import ColdStarts
 from autoscaler.core.observe.freshness import Freshness
 from autoscaler.core.observe.pending import Claims, PendingHistory
+from autoscaler.core.observe.pod_deltas import RATED, PodDeltas, PodReadings
 from autoscaler.core.observe.progress import Progress
 from autoscaler.core.observe.queue_outliers import QueueOutliers
-from autoscaler.core.observe.rates import COUNTERS, Counters
+from autoscaler.core.observe.rates import Rates
 from autoscaler.core.observe.standstill import Standstill
 from autoscaler.core.table.columns import (
     BoolColumn,
@@ -58,14 +60,15 @@ LASTING_WAIT_S = 1.0
 class PodState(Columns):
     """State of each pod, kept between ticks; [P]."""
 
-    counters: Counters
+    readings: PodReadings
+    rates: Rates
     progress: Progress
     queue_outliers: QueueOutliers
     seen_ready: FloatColumn  # 1 if it has been ready
 
     @classmethod
     def blank(cls, rows: int) -> PodState:
-        return cls(Counters.blank(rows), Progress.blank(rows), QueueOutliers.blank(rows), np.zeros(rows))
+        return replace(super().blank(rows), seen_ready=np.zeros(rows))
 
 
 @dataclass(frozen=True)
@@ -87,12 +90,22 @@ class ObserveState(Columns):
 
 
 @dataclass(frozen=True)
+class PodMeasurements:
+    """Measurements of each pod, for the stages that read single pods; [P]."""
+
+    samples: PodSamples  # the plausible ones of this tick; times are not in the future
+    readings: PodReadings  # the last reading, also of a pod that did not answer now
+    progress: Progress
+    is_stuck: BoolColumn  # bool[P], its requests make no progress
+
+
+@dataclass(frozen=True)
 class Observed:
     """Result of one observation, for the stages that decide."""
 
     observation: Observation
     arrivals: Arrivals
-    progress: Progress  # [P]
+    pods: PodMeasurements
     claims: Claims  # GPUs that each workload may claim of its pool
     trusted: BoolColumn  # bool[W], inputs are known and fresh enough to shrink
     trusted_since_s: FloatColumn  # float64[W], start of the present time without a long gap in trust
@@ -123,39 +136,50 @@ def observe(
     last_tick_s: float64[W], time of the previous tick; NaN: there was none.
     """
     elapsed_s = inp.now_s - last_tick_s
-    observation, refusing, working, after, pod_state = _read(inp, elapsed_s, before, pods_before)
+    pods, deltas = measure_pods(inp.samples.pods, inp.now_s, pods_before)
+    observation, refusing, working, after, pod_state = _sum_up(inp, elapsed_s, pods, deltas, before, pods_before)
     missing, claims, pending_history = pending.update(
         inp, observation, before.pending_history, pending.has_free_gpus(inp.fleet)
     )
     observation = replace(observation, missing_pods=missing)
     arrived = arrivals.update(before.arrivals, observation, elapsed_s, inp.now_s, refusing, working)
     trusted, fresh = freshness.update(inp, observation, before.freshness)
-    observed = Observed(observation, arrived, pod_state.progress, claims, trusted, fresh.trusted_since_s, last_tick_s)
+    observed = Observed(observation, arrived, pods, claims, trusted, fresh.trusted_since_s, last_tick_s)
     return observed, replace(after, pending_history=pending_history, arrivals=arrived, freshness=fresh), pod_state
 
 
-def _read(
-    inp: TickInput, elapsed_s: FloatColumn, before: ObserveState, pods_before: PodState
+def measure_pods(samples: PodSamples, now_s: float, before: PodState) -> tuple[PodMeasurements, PodDeltas]:
+    """Return the measurements of each pod, and their growth since its last reading."""
+    samples = counter_rates.discard_implausible(samples, now_s)
+    deltas = pod_deltas.read(samples, before.readings)
+    pace = progress.update(before.progress, samples, deltas)
+    return PodMeasurements(samples, deltas.now, pace, progress.is_stuck(pace, deltas.now, samples)), deltas
+
+
+def _sum_up(
+    inp: TickInput,
+    elapsed_s: FloatColumn,
+    measured: PodMeasurements,
+    deltas: PodDeltas,
+    before: ObserveState,
+    pods_before: PodState,
 ) -> tuple[Observation, BoolColumn, BoolColumn, ObserveState, PodState]:
-    """Aggregate the samples of pods per workload.
+    """Aggregate the measurements of pods per workload.
 
     Also return the workloads of which a pod has refused requests, or has done work, since its last reading; bool[W].
     """
-    fleet = inp.fleet
-    samples = counter_rates.discard_implausible(inp.samples.pods, inp.now_s)
+    fleet, samples, readings, pace = inp.fleet, measured.samples, measured.readings, measured.progress
     gateways = counter_rates.discard_implausible(inp.samples.gateways, inp.now_s)
     by_workload = GroupBy(fleet.pod_workload, len(fleet.workloads))
-    pace = progress.update(pods_before.progress, samples)
-    is_stuck = progress.is_stuck(pace, samples)
-    pods = _classify(inp, samples, before.cold_start, pods_before, is_stuck)
+    pods = _classify(inp, samples, before.cold_start, pods_before, measured.is_stuck)
     counts = pods.reporting & ~pods.stuck
     outliers = queue_outliers.update(
-        pods_before.queue_outliers, pace, samples, by_workload, counts & ~(samples.asleep > 0)
+        pods_before.queue_outliers, readings.time_s, samples, by_workload, counts & ~(samples.asleep > 0)
     )
-    samples, of_outliers = queue_outliers.remove(inp.now_s, samples, pace, outliers, by_workload, counts)
+    samples, of_outliers = queue_outliers.remove(inp.now_s, samples, readings.time_s, outliers, by_workload, counts)
 
-    counters, *counted = counter_rates.update(samples, pods_before.counters)
-    rates, grown = (dict(zip(COUNTERS, each, strict=True)) for each in counted)
+    averages, *counted = counter_rates.update(pods_before.rates, deltas)
+    rates, grown = (dict(zip(RATED, each, strict=True)) for each in counted)
     ended = grown["finished"] + or_zero(grown["rejections"])
     worked = (grown["generation_tokens"] > 0) | (ended > 0)
 
@@ -183,7 +207,7 @@ def _read(
     )
     none_moves = (of_stuck["stuck"] > 0) & np.isnan(running)
     running, waiting = np.where(none_moves, 0.0, running), np.where(none_moves, 0.0, waiting)
-    per_s = dict(zip(COUNTERS, of_counters, strict=True))
+    per_s = dict(zip(RATED, of_counters, strict=True))
     generation_tokens_per_s = per_s["generation_tokens"]
 
     lengths = answer_lengths.update(
@@ -191,7 +215,7 @@ def _read(
     )
     output_tokens = lengths.output_tokens
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        pod_per_s = np.where(counts & ~asleep, progress.tokens_per_s(pace), np.nan)
+        pod_per_s = np.where(counts & ~asleep, progress.tokens_per_s(pace, readings), np.nan)
         writes = (samples.waiting > 0) & (pod_per_s > counter_rates.MIN_PER_S)
         pod_wait_s = np.where(writes, samples.waiting * output_tokens[fleet.pod_workload] / pod_per_s, np.nan)
     queue_wait_s = np.where(waiting > 0, by_workload.max(pod_wait_s), waiting)  # no queue: 0; NaN stays
@@ -264,7 +288,9 @@ def _read(
         age_s=by_workload.max(pod_age_s),
         running=running,
         waiting=waiting,
-        **draining.sum_load(draining.is_draining(inp, samples) & ~is_stuck, samples, rates, ended, by_workload),
+        **draining.sum_load(
+            draining.is_draining(inp, samples) & ~measured.is_stuck, samples, rates, ended, by_workload
+        ),
         gateway_waiting=np.where(gateway_fresh, gateways.waiting, np.nan),
         gateway_arrivals_per_s=np.where(gateway_fresh, gateways.arrivals_per_s, np.nan),
         gateway_silent_s=np.where(gateway_silent_s <= GATEWAY_REMEMBERED_S, gateway_silent_s, np.nan),
@@ -295,7 +321,7 @@ def _read(
         loaded_idle_s=loaded_idle_s,
     )
     seen_ready = np.where(pods.serving, 1.0, pods_before.seen_ready)
-    return observation, refusing > 0, at_work > 0, after, PodState(counters, pace, outliers, seen_ready)
+    return observation, refusing > 0, at_work > 0, after, PodState(readings, averages, pace, outliers, seen_ready)
 
 
 def _classify(inp: TickInput, samples: PodSamples, known: ColdStarts, before: PodState, stuck: BoolColumn) -> Pods:
@@ -310,7 +336,7 @@ def _classify(inp: TickInput, samples: PodSamples, known: ColdStarts, before: Po
     max_age_s = inp.spec.max_input_age_s[fleet.pod_workload]
     fresh = inp.now_s - samples.time_s <= max_age_s  # False if the engine did not answer
     reporting = serving & fresh & ~np.isnan(samples.running) & ~np.isnan(samples.waiting)
-    never_read = np.isnan(samples.time_s) & np.isnan(before.counters.time_s)
+    never_read = np.isnan(samples.time_s) & np.isnan(before.readings.time_s)
     return Pods(
         serving=serving,
         starting=not_ready & ~is_pending,

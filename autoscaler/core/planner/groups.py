@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 
 from autoscaler.core.model.types import Plan
-from autoscaler.core.planner.pod_work import PodReadings
+from autoscaler.core.observe.pod_deltas import PodReadings
 from autoscaler.core.planner.replica_speed import ReplicaSpeed
 from autoscaler.core.planner.scale_to_zero import IdleTimeouts
 from autoscaler.core.planner.select import StrategyState
@@ -29,6 +29,27 @@ GROUPS = 6
 """Workloads are updated in this many groups, one after another, so that no tick has to update all."""
 
 Table = TypeVar("Table", bound=Columns)
+
+
+@dataclass(frozen=True)
+class CountedReadings(Columns):
+    """Readings up to which the work of pods is counted. Rows are found by the id of the pod: not those of a fleet."""
+
+    pod_id: IntColumn  # int64[P], ascending
+    readings: PodReadings
+
+    @classmethod
+    def blank(cls, rows: int) -> CountedReadings:
+        return cls(np.arange(rows), PodReadings.blank(rows))
+
+    def find(self, pod_id: IntColumn) -> CountedReadings:
+        """Return the readings of these pods, ids ascending; NaN for pods that are not in it."""
+        return CountedReadings(pod_id, moved(self.readings, self.pod_id, pod_id))
+
+    def update(self, newer: CountedReadings) -> CountedReadings:
+        """Return it with newer readings of the pods that are in it; others are ignored."""
+        place, known = find_ids(newer.pod_id, self.pod_id)
+        return self.with_rows(place[known], newer.take(np.flatnonzero(known))) if known.any() else self
 
 
 @dataclass(frozen=True)
@@ -58,7 +79,7 @@ class PlannerState:
     strategies: tuple[StrategyState, ...]  # [GROUPS], of the workloads with id % GROUPS, in the order of their rows
     out_of_turn: OutOfTurn  # strategies that were updated since
     plan: Plan  # the recommendation, as of the last update
-    readings: tuple[PodReadings, ...]  # [GROUPS], readings of their pods at the last update
+    counted: tuple[CountedReadings, ...]  # [GROUPS], of their pods, as of the last update
     idle_timeouts: IdleTimeouts
     late_queues: LateQueues
 
@@ -70,7 +91,7 @@ class PlannerState:
             strategies=(StrategyState.blank(0),) * GROUPS,
             out_of_turn=OutOfTurn.blank(0),
             plan=Plan.blank(0),
-            readings=(PodReadings.blank(0),) * GROUPS,
+            counted=(CountedReadings.blank(0),) * GROUPS,
             idle_timeouts=IdleTimeouts.blank(0),
             late_queues=LateQueues.blank(0),
         )
@@ -88,7 +109,7 @@ class PlannerState:
             ),
             out_of_turn=self.out_of_turn.take(np.flatnonzero(np.isin(self.out_of_turn.workload_id, after))),
             plan=moved(self.plan, before, after),
-            readings=self.readings,
+            counted=self.counted,
             idle_timeouts=moved(self.idle_timeouts, before, after),
             late_queues=moved(self.late_queues, before, after),
         )
@@ -128,26 +149,26 @@ class PlannerState:
         """Return the strategies of all workloads, in the order of their rows."""
         return self.strategies_of(np.arange(len(self.workload_id)))
 
-    def readings_of(self, pod_id: IntColumn) -> PodReadings:
-        """Return the last counted readings of these pods; ids ascending."""
-        found = replace(PodReadings.blank(len(pod_id)), pod_id=pod_id)
-        for readings in self.readings:
-            place, known = find_ids(pod_id, readings.pod_id)
-            found = found.with_rows(np.flatnonzero(known), readings.take(place[known]))
+    def counted_of(self, pod_id: IntColumn) -> CountedReadings:
+        """Return the counted readings of these pods; ids ascending."""
+        found = CountedReadings(pod_id, PodReadings.blank(len(pod_id)))
+        for group in self.counted:
+            place, known = find_ids(pod_id, group.pod_id)
+            found = found.with_rows(np.flatnonzero(known), group.take(place[known]))
         return found
 
-    def with_group(self, group: int, strategies: StrategyState, readings: PodReadings) -> PlannerState:
-        """Return it with the updated strategies of one group, and the readings of its pods."""
+    def with_group(self, group: int, strategies: StrategyState, counted: CountedReadings) -> PlannerState:
+        """Return it with the updated strategies of one group, and the counted readings of its pods."""
         is_other = self.out_of_turn.workload_id % GROUPS != group
         return replace(
             self,
             strategies=(*self.strategies[:group], strategies, *self.strategies[group + 1 :]),
             out_of_turn=self.out_of_turn.take(np.flatnonzero(is_other)),
-            readings=(*self.readings[:group], readings, *self.readings[group + 1 :]),
+            counted=(*self.counted[:group], counted, *self.counted[group + 1 :]),
         )
 
-    def with_out_of_turn(self, rows: IntColumn, strategies: StrategyState, readings: PodReadings) -> PlannerState:
-        """Return it with strategies that were updated out of turn, and the readings of their pods."""
+    def with_out_of_turn(self, rows: IntColumn, strategies: StrategyState, counted: CountedReadings) -> PlannerState:
+        """Return it with strategies that were updated out of turn, and the counted readings of their pods."""
         ids, before = self.workload_id[rows], self.out_of_turn
         other = np.flatnonzero(~np.isin(before.workload_id, ids))
         order = np.append(before.workload_id[other], ids).argsort()
@@ -155,7 +176,7 @@ class PlannerState:
         return replace(
             self,
             out_of_turn=OutOfTurn.stack([before, OutOfTurn(ids, strategies)]).take(place),
-            readings=tuple(group.update(readings) for group in self.readings),
+            counted=tuple(group.update(counted) for group in self.counted),
         )
 
     def with_strategies(self, strategies: StrategyState) -> PlannerState:

@@ -1,15 +1,32 @@
-"""Interval statistics: the measurements of each workload between two updates of the planner."""
+"""Interval statistics: the measurements of each workload between two updates of the planner.
+
+They begin with the work of its pods, whose readings `observe` compares. Work is measured in the replicas that it keeps
+busy, whether it consists of prompts, long contexts or large batches. `step_time` explains how the gaps between tokens
+show it.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from autoscaler.core.planner.pod_work import WorkTotals
-from autoscaler.core.table.columns import Columns, FloatColumn
+import numpy as np
+
+from autoscaler.core.observe import load
+from autoscaler.core.observe.pod_deltas import PodDeltas, PodReadings
+from autoscaler.core.observe.workloads import PodMeasurements
+from autoscaler.core.planner import step_time
+from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, IntColumn, or_zero
+from autoscaler.core.table.groupby import GroupBy
 
 MAX_WAIT_SHARE = 0.8
 """Share of the TTFT objective that a request may wait; its prompt takes the rest."""
+
+MIN_GAPS = 20.0
+"""Token gaps that a mean needs: with fewer, a single prompt beside them decides it."""
+
+MIN_GAP_S, MAX_GAP_S = 1e-5, 60.0
+"""Bounds of a token gap; a counter that shows another one is broken."""
 
 
 class Interval(NamedTuple):
@@ -20,6 +37,38 @@ class Interval(NamedTuple):
     arrivals: FloatColumn  # requests
     miss_curve: FloatColumn  # float64[B, W], share of requests that misses, by bin of load
     batch_room_s: FloatColumn  # work that the batch of a replica takes in before a request waits
+
+
+@dataclass(frozen=True)
+class WorkTotals(Columns):
+    """Work of the pods of each workload between their last two readings, added up; float64[W] unless stated."""
+
+    covered_s: FloatColumn  # pod-seconds between the readings
+    arrivals: FloatColumn  # requests that arrived in them
+    queue_growth: FloatColumn  # waiting requests, now minus before
+    batch_growth: FloatColumn  # running requests, now minus before
+    first_tokens: FloatColumn  # requests that got their first token
+    ttft_counted: FloatColumn  # requests of which it is known whether they met TTFT
+    ttft_missed: FloatColumn  # those that missed it
+    itl_counted: FloatColumn  # ended requests of which it is known whether they met ITL
+    itl_missed: FloatColumn  # those that missed it
+    prefill_counted: FloatColumn  # ended requests whose time to compute the prompt is known
+    prefill_late: FloatColumn  # those for which it exceeds the TTFT objective
+    gap_s: FloatColumn  # sum of token gaps
+    gaps: FloatColumn  # number of token gaps
+    shortest_gap_s: FloatColumn  # shortest mean gap of a pod; NaN: no pod has generated enough
+    generating_pods: FloatColumn  # pods with enough token gaps for a mean
+    idle_pods: FloatColumn  # pods with fewer, and without a request
+    token_rate: FloatColumn  # 1 / mean gap, summed over generating pods, per second
+    token_rate_kv: FloatColumn  # likewise, each pod's times its KV cache usage, 0..1
+    token_rate_running: FloatColumn  # likewise, each pod's times its running requests
+    kv_usage: FloatColumn  # 0..1, mean of the pods; 0 where none reports it
+    running: FloatColumn  # requests, mean of the pods
+    peak_running: FloatColumn  # requests, of the fullest pod; 0: none
+    running_with_queue: FloatColumn  # requests, of the fullest pod with a queue in both readings; NaN: no such pod
+    slots: FloatColumn  # requests that a pod can run at once, where engines report it; NaN: none does
+    readings: FloatColumn  # readings of pods in the sums of the step time
+    step_sums: FloatColumn  # float64[step_time.SUMS, W], what these readings add to the sums
 
 
 @dataclass(frozen=True)
@@ -41,3 +90,103 @@ class IntervalStats(Columns):
     def max_wait_s(self) -> FloatColumn:
         """The longest wait for which a request still meets TTFT."""
         return MAX_WAIT_SHARE * self.ttft_objective_s
+
+
+def find_new_readings(measured: PodMeasurements, counted: PodReadings, pods: IntColumn) -> BoolColumn:
+    """Return which of these pods answer now, and were read since they were counted; bool[n].
+
+    A pod that has held requests without progress since then is left out, because gauges that stand still say nothing
+    about arrivals. If they move again, all that arrived meanwhile is counted then.
+    """
+    progress, time_s = measured.progress, measured.samples.time_s[pods]
+    is_stalled = (progress.unchanged_readings[pods] > 0) & (progress.last_moved_s[pods] <= counted.time_s)
+    return np.asarray(~np.isnan(time_s) & ~(time_s <= counted.time_s) & ~is_stalled)
+
+
+def count_work(
+    measured: PodMeasurements, counted: PodReadings, pods: IntColumn, is_new: BoolColumn, by_workload: GroupBy
+) -> tuple[WorkTotals, PodReadings]:
+    """Add up the work of some pods since it was counted, by workload; also return the readings that are counted now.
+
+    measured: of all pods, [P]. pods: int64[n], those to count. counted: [n], their readings that were counted last.
+    is_new: bool[n], of `find_new_readings`. by_workload: groups these pods.
+
+    A pod is left out if its counters fell or if it has no new reading. The other pods stand for it.
+    """
+    deltas, samples = PodDeltas(counted, measured.readings.take(pods), is_new), measured.samples
+    running, kv_usage, slots = (each[pods] for each in (samples.running, samples.kv_usage, samples.max_running))
+    return _add_up(deltas, running, kv_usage, slots, by_workload), counted.update(deltas.now, is_new)
+
+
+def _add_up(
+    deltas: PodDeltas, running: FloatColumn, kv_usage: FloatColumn, slots: FloatColumn, by_workload: GroupBy
+) -> WorkTotals:
+    """Add up the work of pods by workload.
+
+    running, kv_usage, slots: float64[n], at this tick; NaN: not reported, or the pod did not answer.
+    """
+    gap_s, gaps = deltas.valid("gap_s"), deltas.valid("gaps")
+    prompt_tokens, output_tokens = deltas.valid("prompt_tokens"), deltas.valid("generation_tokens")
+    had_queue, has_queue = (load.has_queue(each.running, each.waiting) for each in (deltas.before, deltas.now))
+    has_running, has_slots, has_kv_usage = ~np.isnan(running), slots >= 1, ~np.isnan(kv_usage)
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        mean_gap_s = gap_s / gaps
+        is_generating = (gaps >= MIN_GAPS) & (mean_gap_s >= MIN_GAP_S) & (mean_gap_s <= MAX_GAP_S)
+        is_idle = (gaps < MIN_GAPS) & ~(deltas.now.requests > 0)
+        has_reading = is_generating & (prompt_tokens + output_tokens >= 0)
+        step_sums = step_time.compute_sums(
+            mean_gap_s, prompt_tokens / deltas.interval_s, output_tokens / deltas.interval_s
+        )
+        token_rate = 1 / np.where(is_generating, mean_gap_s, np.nan)
+        token_rate_running = token_rate * np.fmin(running, np.where(has_slots, slots, np.inf))
+    generating_pods, idle_pods, readings, kv_usage_pods, running_pods = by_workload.count(
+        [is_generating, is_idle, has_reading, has_kv_usage, has_running]
+    )
+    columns = _request_columns(deltas) | {
+        "gap_s": (gap_s, is_generating),
+        "gaps": (gaps, is_generating),
+        "token_rate": (token_rate, is_generating),
+        "token_rate_kv": (token_rate * kv_usage, is_generating & has_kv_usage),
+        "token_rate_running": (token_rate_running, is_generating & has_running),
+        "kv_usage": (kv_usage, has_kv_usage),
+        "running": (running, has_running),
+    }
+    added = list(by_workload.sum([*columns.values(), *((each, has_reading) for each in step_sums)]))
+    sums = dict(zip(columns, added, strict=False))
+    sums["arrivals"] = np.maximum(sums["arrivals"], 0.0)
+    sums["kv_usage"] = sums["kv_usage"] / np.maximum(kv_usage_pods, 1.0)
+    sums["running"] = sums["running"] / np.maximum(running_pods, 1.0)
+    return WorkTotals(
+        **sums,
+        generating_pods=generating_pods,
+        idle_pods=idle_pods,
+        shortest_gap_s=by_workload.min(np.where(is_generating, mean_gap_s, np.nan)),
+        peak_running=or_zero(by_workload.max(running)),
+        running_with_queue=by_workload.max(np.where(deltas.is_valid & had_queue & has_queue, running, np.nan)),
+        slots=by_workload.max(np.where(has_slots, slots, np.nan)),
+        readings=readings,
+        step_sums=np.array(added[len(columns) :]),
+    )
+
+
+def _request_columns(deltas: PodDeltas) -> dict[str, tuple[FloatColumn, BoolColumn]]:
+    """Return the requests of each pod, by field of `WorkTotals`, and in which pods they are known."""
+    arrivals, first_tokens = deltas.arrivals, deltas.valid("first_tokens")
+    itl, prefill = deltas.valid("itl_judged"), deltas.valid("prefill_judged")
+    has_arrivals = ~np.isnan(arrivals)
+    ttft_missed = first_tokens - np.minimum(deltas.valid("ttft_met"), first_tokens)
+    itl_missed = itl - np.minimum(deltas.valid("itl_met"), itl)
+    prefill_late = prefill - np.minimum(deltas.valid("prefill_met"), prefill)
+    return {
+        "covered_s": (deltas.interval_s, has_arrivals),
+        "arrivals": (arrivals, has_arrivals),
+        "queue_growth": (deltas.waiting, has_arrivals),
+        "batch_growth": (deltas.running, has_arrivals),
+        "first_tokens": (first_tokens, first_tokens >= 0),
+        "ttft_counted": (first_tokens, ttft_missed >= 0),
+        "ttft_missed": (ttft_missed, ttft_missed >= 0),
+        "itl_counted": (itl, itl_missed >= 0),
+        "itl_missed": (itl_missed, itl_missed >= 0),
+        "prefill_counted": (prefill, prefill_late >= 0),
+        "prefill_late": (prefill_late, prefill_late >= 0),
+    }

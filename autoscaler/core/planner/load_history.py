@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoscaler.core.observe.rates import MAX_INTERVAL_S
+from autoscaler.core.observe.pod_deltas import MAX_INTERVAL_S
 from autoscaler.core.planner.strategies import (
     AVERAGES_S,
     BASE_PEAK_HOLD,

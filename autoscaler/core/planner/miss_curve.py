@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoscaler.core.planner.interval import IntervalStats
+from autoscaler.core.planner.interval import IntervalStats, WorkTotals
 from autoscaler.core.planner.offered_load import OfferedLoad, compute_queue_s
-from autoscaler.core.planner.pod_work import WorkTotals
 from autoscaler.core.table.columns import Columns, FloatColumn, cache_sized_slices, clip, or_zero
 
 BINS = 16

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscaler.core.planner import step_time
-from autoscaler.core.planner.pod_work import WorkTotals
+from autoscaler.core.planner.interval import WorkTotals
 from autoscaler.core.planner.step_time import StepTime
 from autoscaler.core.table.columns import Columns, FloatColumn, replace
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoscaler.core.observe.rates import MAX_INTERVAL_S
+from autoscaler.core.observe.pod_deltas import MAX_INTERVAL_S
 from autoscaler.core.planner import (
     error_budget,
     load_history,
@@ -26,9 +26,8 @@ from autoscaler.core.planner.interval import Interval, IntervalStats
 from autoscaler.core.planner.load_history import LoadHistory
 from autoscaler.core.planner.miss_curve import MissCounts
 from autoscaler.core.planner.offered_load import OfferedLoad
-from autoscaler.core.planner.pod_work import compute_batch_room_s
 from autoscaler.core.planner.replica_speed import ReplicaSpeed
-from autoscaler.core.planner.shadow_fleets import ShadowFleets
+from autoscaler.core.planner.shadow_fleets import ShadowFleets, compute_batch_room_s
 from autoscaler.core.planner.step_time import StepTime
 from autoscaler.core.planner.strategies import Float32Column
 from autoscaler.core.table.columns import (

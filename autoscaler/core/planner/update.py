@@ -12,18 +12,17 @@ import numpy as np
 
 from autoscaler.core.model.types import Observation, Plan, Recommendation, Signal, TickInput
 from autoscaler.core.observe import draining, load
-from autoscaler.core.observe.progress import Progress, is_stuck
-from autoscaler.core.observe.rates import MAX_INTERVAL_S
+from autoscaler.core.observe.pod_deltas import MAX_INTERVAL_S, PodReadings
 from autoscaler.core.observe.workloads import Observed
-from autoscaler.core.planner.groups import GROUPS, LateQueues, PlannerState
-from autoscaler.core.planner.interval import IntervalStats
+from autoscaler.core.planner.groups import GROUPS, CountedReadings, LateQueues, PlannerState
+from autoscaler.core.planner.interval import IntervalStats, WorkTotals, count_work, find_new_readings
 from autoscaler.core.planner.plan import make_plan
-from autoscaler.core.planner.pod_work import PodReadings, WorkTotals, count_work
 from autoscaler.core.planner.replica_speed import update_slots
 from autoscaler.core.planner.scale_to_zero import IdleTimeouts, compute_wake_up_share, update_idle_timeouts
 from autoscaler.core.planner.select import StrategyState, update_strategies
 from autoscaler.core.planner.strategies import UPDATE_INTERVAL_S
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn, TimestampColumn, or_zero, replace
+from autoscaler.core.table.groupby import GroupBy
 
 
 def recommend(inp: TickInput, observed: Observed, before: PlannerState) -> tuple[Recommendation, PlannerState]:
@@ -59,7 +58,7 @@ def update_due_workloads(inp: TickInput, observed: Observed, state: PlannerState
     """
     observation = observed.observation
     turns = [_count_turns(group, inp.now_s, strategies) for group, strategies in enumerate(state.strategies)]
-    is_late, last_late_s = observation.queue_wait_s > inp.spec.max_wait_s, state.late_queues.last_late_s
+    is_late, last_late_s = load.has_late_queue(inp, observation), state.late_queues.last_late_s
     begins = is_late & ~(inp.now_s - last_late_s <= UPDATE_INTERVAL_S)
     state = replace(state, late_queues=LateQueues(np.where(is_late, inp.now_s, last_late_s)))
     if not any(turns) and not is_late.any():
@@ -118,23 +117,23 @@ def _count_turns(group: int, now_s: float, strategies: StrategyState) -> int:
 
 def _find_serving_pods(inp: TickInput, observed: Observed) -> BoolColumn:
     """Return which pods serve, or have left and still count; bool[P]. Sleeping and stuck pods do not."""
-    serving = inp.fleet.pod_ready & ~inp.fleet.pod_terminating & ~(inp.samples.pods.asleep > 0)
-    serving |= draining.is_lost(inp, serving, inp.samples.pods)
-    return serving & ~is_stuck(observed.progress, inp.samples.pods)
+    serving = inp.fleet.pod_ready & ~inp.fleet.pod_terminating & ~(observed.pods.samples.asleep > 0)
+    serving |= draining.is_lost(inp, serving, observed.pods.samples)
+    return serving & ~observed.pods.is_stuck
 
 
 def _update_group(inp: TickInput, observed: Observed, state: PlannerState, some: _Subset, group: int) -> PlannerState:
     """Update all workloads of a group, but for those without a new reading."""
-    before, readings = state.strategies_of_group(group), state.readings[group].find(inp.fleet.pod_id[some.pods])
-    is_stalled = _find_stalled_pods(readings, observed.progress, some.pods)
-    is_unread = _find_unread_workloads(inp, readings, some, before.last_updated_s, is_stalled)
+    before, counted = state.strategies_of_group(group), state.counted[group].find(inp.fleet.pod_id[some.pods])
+    is_new = find_new_readings(observed.pods, counted.readings, some.pods)
+    is_unread = _find_unread_workloads(inp, counted.readings, some, before.last_updated_s, is_new)
     if is_unread.all():
         return state
-    totals, readings = _count_work(inp, readings, some, is_stalled)
+    totals, counted = _count_work(observed, counted, some, is_new)
     stats = _make_stats(inp, observed.observation, state.idle_timeouts, totals, some, before.last_updated_s)
     after = update_strategies(before, stats, inp.now_s)
     after = _keep_rows(before, after, is_unread) if is_unread.any() else after
-    return _with_plan(observed.observation, state.with_group(group, after, readings), some.rows, after)
+    return _with_plan(observed.observation, state.with_group(group, after, counted), some.rows, after)
 
 
 def _update_out_of_turn(
@@ -147,24 +146,24 @@ def _update_out_of_turn(
     """
     has_new = np.bincount(some.pod_row[_has_new_reading(inp, observed, some.pods)], minlength=len(some.rows)) > 0
     some = some.filter(has_new | (np.bincount(some.pod_row, minlength=len(some.rows)) == 0))
-    readings = state.readings_of(inp.fleet.pod_id[some.pods])
-    is_stalled = _find_stalled_pods(readings, observed.progress, some.pods)
-    is_unread = _find_unread_workloads(inp, readings, some, state.plan.last_updated_s[some.rows], is_stalled)
+    counted = state.counted_of(inp.fleet.pod_id[some.pods])
+    is_new = find_new_readings(observed.pods, counted.readings, some.pods)
+    is_unread = _find_unread_workloads(inp, counted.readings, some, state.plan.last_updated_s[some.rows], is_new)
     if is_unread.all():
         return state
-    totals, readings = _count_work(inp, readings, some, is_stalled)
+    totals, counted = _count_work(observed, counted, some, is_new)
     speed = state.replica_speed_of(some.rows)
     with_slots = update_slots(speed, totals)
     has_new_slots = np.isnan(speed.slots) & ~np.isnan(with_slots.slots)
     is_due = ~is_unread & (begins[some.rows] | has_new_slots)
     if not is_due.any():
         return state
-    due, readings = np.flatnonzero(is_due), readings.take(np.flatnonzero(is_due[some.pod_row]))
+    due, counted = np.flatnonzero(is_due), counted.take(np.flatnonzero(is_due[some.pod_row]))
     some, totals = some.filter(is_due), totals.take(due)
     before = replace(state.strategies_of(some.rows), speed=with_slots.take(due))
     stats = _make_stats(inp, observed.observation, state.idle_timeouts, totals, some, before.last_updated_s)
     after = update_strategies(before, stats, inp.now_s)
-    return _with_plan(observed.observation, state.with_out_of_turn(some.rows, after, readings), some.rows, after)
+    return _with_plan(observed.observation, state.with_out_of_turn(some.rows, after, counted), some.rows, after)
 
 
 def _with_plan(
@@ -188,39 +187,32 @@ def _keep_rows(before: StrategyState, after: StrategyState, kept: BoolColumn) ->
 
 def _has_new_reading(inp: TickInput, observed: Observed, pods: IntColumn) -> BoolColumn:
     """Return which of these pods were read since the last tick; bool[n]."""
-    read_s, last_tick_s = inp.samples.pods.time_s[pods], observed.last_tick_s[inp.fleet.pod_workload[pods]]
+    read_s, last_tick_s = observed.pods.samples.time_s[pods], observed.last_tick_s[inp.fleet.pod_workload[pods]]
     return np.asarray(~np.isnan(read_s) & ~(read_s <= last_tick_s))
 
 
-def _find_stalled_pods(readings: PodReadings, progress: Progress, pods: IntColumn) -> BoolColumn:
-    """Return which pods hold requests and have made no progress since these readings; bool[n].
-
-    Gauges that stand still say nothing about arrivals. If they move again, all that arrived meanwhile is counted then.
-    """
-    return np.asarray((progress.unchanged_readings[pods] > 0) & (progress.last_moved_s[pods] <= readings.time_s))
-
-
 def _find_unread_workloads(
-    inp: TickInput, readings: PodReadings, some: _Subset, last_updated_s: TimestampColumn, is_stalled: BoolColumn
+    inp: TickInput, counted: PodReadings, some: _Subset, last_updated_s: TimestampColumn, is_new: BoolColumn
 ) -> BoolColumn:
-    """Return which workloads have no pod that was read since these readings; bool[R].
+    """Return which workloads have no pod with a new reading; bool[R]. is_new: bool[n].
 
     This happens where other workloads are scraped more often. The update waits for a reading, at most as long as
     counters are compared. A workload whose pods were never read does not wait.
     """
-    was_read, time_s = ~np.isnan(readings.time_s), inp.samples.pods.time_s[some.pods]
-    is_read = ~np.isnan(time_s) & ~(time_s <= readings.time_s) & ~is_stalled
+    was_read = ~np.isnan(counted.time_s)
     has_reading, has_new = (
-        np.bincount(some.pod_row, weights=pods, minlength=len(some.rows)) > 0 for pods in (was_read, is_read)
+        np.bincount(some.pod_row, weights=pods, minlength=len(some.rows)) > 0 for pods in (was_read, is_new)
     )
     return np.asarray(has_reading & ~has_new & (inp.now_s - last_updated_s < MAX_INTERVAL_S))
 
 
 def _count_work(
-    inp: TickInput, readings: PodReadings, some: _Subset, is_stalled: BoolColumn
-) -> tuple[WorkTotals, PodReadings]:
-    pod_id, rows = inp.fleet.pod_id[some.pods], len(some.rows)
-    return count_work(readings, inp.samples.pods, inp.now_s, some.pods, pod_id, some.pod_row, rows, is_stalled)
+    observed: Observed, counted: CountedReadings, some: _Subset, is_new: BoolColumn
+) -> tuple[WorkTotals, CountedReadings]:
+    """Add up the work of some workloads since it was last counted; also return the readings that count now."""
+    by_workload = GroupBy(some.pod_row, len(some.rows))
+    totals, readings = count_work(observed.pods, counted.readings, some.pods, is_new, by_workload)
+    return totals, CountedReadings(counted.pod_id, readings)
 
 
 def _make_stats(

@@ -61,7 +61,7 @@ def learn(inp: TickInput, observed: Observed, before: LearnedCapacity) -> tuple[
 
     learning = before.learned_s < LEARNING_WINDOW_S
     gain = ewma.smoothing_factor(elapsed_s, np.where(learning, FIRST_WINDOW_S, LEARNING_WINDOW_S))
-    slots = _slots(inp, len(spec.concurrency))
+    slots = _slots(inp, observed)
     concurrency = np.where(np.isnan(before.concurrency), PRIOR_CONCURRENCY, before.concurrency)
     concurrency = np.where(~(slow_by > 1.0) & (running > concurrency), running, concurrency)
     concurrency = _toward(concurrency, observation.saturated_running, gain, saturated & ~slow)
@@ -94,9 +94,9 @@ def _toward(value: FloatColumn, sample: FloatColumn, gain: FloatColumn, where: B
     return np.where(where, ewma.update(value, sample, gain), value)
 
 
-def _slots(inp: TickInput, rows: int) -> FloatColumn:
+def _slots(inp: TickInput, observed: Observed) -> FloatColumn:
     """Return the largest known slot count of the workload's engines (max_num_seqs), float64[W]; infinity: unknown."""
-    slots = inp.samples.pods.max_running
+    slots, rows = observed.pods.samples.max_running, len(inp.fleet.workloads)
     known = ~np.isnan(slots)
     if not known.any():
         return np.full(rows, np.inf)

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoscaler.core.explain.sentence import Explanation, explain
-from autoscaler.core.model.samples import PodSamples
 from autoscaler.core.model.types import Decision
 from autoscaler.core.observe import progress
-from autoscaler.core.observe.progress import REPLACEMENT_S, STUCK_S, UNTRUSTED_S, Progress
+from autoscaler.core.observe.progress import REPLACEMENT_S, STUCK_S, UNTRUSTED_S
+from autoscaler.core.observe.workloads import PodMeasurements, PodState, measure_pods
 from autoscaler.core.tick import tick
 from tests.core.world import Story, fleet, samples, spec, world
 
@@ -351,12 +351,23 @@ def test_queue_at_the_gateway_counts_when_engines_work():
 # --- one pod
 
 
-def progress_after(*readings: dict[str, float]) -> tuple[Progress, PodSamples]:
-    pace, cluster = Progress.blank(1), fleet([1])
-    for number, columns in enumerate(readings):
-        shown = samples(cluster, 1000.0 + 5.0 * number, **columns).pods
-        pace = progress.update(pace, shown)
-    return pace, shown
+class OnePod:
+    """Reads one pod again and again."""
+
+    def __init__(self) -> None:
+        self.state = PodState.blank(1)
+
+    def read(self, time_s: float, **columns: float) -> PodMeasurements:
+        measured, _ = measure_pods(samples(fleet([1]), time_s, **columns).pods, time_s, self.state)
+        self.state = replace(self.state, readings=measured.readings, progress=measured.progress)
+        return measured
+
+
+def tokens_per_s_after(*readings: dict[str, float]) -> float:
+    """Return the token rate after the last of these readings."""
+    pod = OnePod()
+    measured = [pod.read(1000.0 + 5.0 * number, **columns) for number, columns in enumerate(readings)][-1]
+    return float(progress.tokens_per_s(measured.progress, measured.readings)[0])
 
 
 QUIET = {"running": 0.0, "waiting": 0.0, "generation_tokens": 1000.0, "gaps": 1000.0}
@@ -365,18 +376,18 @@ QUIET = {"running": 0.0, "waiting": 0.0, "generation_tokens": 1000.0, "gaps": 10
 def test_rate_begins_with_the_work():
     """350 tokens/s for 5 s after a quiet night are 350, not a mean over the night."""
     busy = {**QUIET, "running": 4.0, "waiting": 27.0, "generation_tokens": 2750.0, "gaps": 2750.0}
-    assert progress.tokens_per_s(progress_after(*[QUIET] * 100, busy)[0])[0] == pytest.approx(350)
+    assert tokens_per_s_after(*[QUIET] * 100, busy) == pytest.approx(350)
 
 
 def test_first_part_of_an_interval_does_not_lower_the_rate():
     """Work began in the last second before a reading: what was written by then says little of the rate."""
     began = {**QUIET, "running": 4.0, "generation_tokens": 1100.0, "gaps": 1100.0}
     then = {**QUIET, "running": 4.0, "generation_tokens": 2850.0, "gaps": 2850.0}
-    assert progress.tokens_per_s(progress_after(QUIET, began, then)[0])[0] == pytest.approx(350)
+    assert tokens_per_s_after(QUIET, began, then) == pytest.approx(350)
 
 
 def test_idle_pods_have_no_rate():
-    assert np.isnan(progress.tokens_per_s(progress_after(QUIET, QUIET)[0])[0])
+    assert np.isnan(tokens_per_s_after(QUIET, QUIET))
 
 
 @settings(max_examples=50)
@@ -385,14 +396,13 @@ def test_idle_pods_have_no_rate():
     every_s=st.sampled_from([1.0, 5.0, 15.0, 60.0]),
 )
 def test_a_pod_is_stuck_when_its_last_readings_show_no_progress(moves, every_s):
-    pace, counted, since_s, still = Progress.blank(1), 0.0, 0.0, 0
+    pod, counted, since_s, still = OnePod(), 0.0, 0.0, 0
     for number, moved in enumerate(moves):
         counted += 10.0 * moved
         time_s = 1000.0 + every_s * number
-        shown = samples(fleet([1]), time_s, running=2.0, gaps=counted, generation_tokens=counted).pods
-        pace = progress.update(pace, shown)
+        measured = pod.read(time_s, running=2.0, gaps=counted, generation_tokens=counted)
         if number == 0 or moved:
             since_s, still = time_s, 0
         else:
             still += 1
-        assert progress.is_stuck(pace, shown)[0] == (time_s - since_s >= STUCK_S and still >= 2)
+        assert measured.is_stuck[0] == (time_s - since_s >= STUCK_S and still >= 2)

@@ -10,10 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.core.model.samples import GatewaySamples, PodSamples
+from autoscaler.core.observe import pod_deltas
 from autoscaler.core.observe import rates as readings
-from autoscaler.core.observe.rates import COUNTERS, RATE_WINDOW_S, TIMES, Counters
+from autoscaler.core.observe.pod_deltas import RATED, PodReadings
+from autoscaler.core.observe.rates import RATE_WINDOW_S, TIMES, Rates
 
-TOKENS, FINISHED = COUNTERS.index("generation_tokens"), COUNTERS.index("finished")
+TOKENS, FINISHED = RATED.index("generation_tokens"), RATED.index("finished")
 
 
 def pod(time_s, **columns):
@@ -21,12 +23,26 @@ def pod(time_s, **columns):
     return replace(PodSamples.filled(1), **{name: np.array([float(value)]) for name, value in row.items()})
 
 
+class Pod:
+    """Reads the counters of one pod again and again."""
+
+    def __init__(self):
+        self.last, self.rates = PodReadings.blank(1), Rates.blank(1)
+
+    def read(self, samples):
+        """Return the rates, and the increases since the last reading."""
+        deltas = pod_deltas.read(samples, self.last)
+        self.last = deltas.now
+        self.rates, rates, grown = readings.update(self.rates, deltas)
+        return rates, grown
+
+
 def read(*steps, column="generation_tokens"):
-    """Read one counter at each (time, value); return the last rate and the state."""
-    memory, rates = Counters.blank(1), None
+    """Read one counter at each (time, value); return the last rate and the pod."""
+    engine, rates = Pod(), None
     for time_s, value in steps:
-        memory, rates, _ = readings.update(pod(time_s, **{column: value}), memory)
-    return rates[COUNTERS.index(column), 0], memory
+        rates, _ = engine.read(pod(time_s, **{column: value}))
+    return rates[RATED.index(column), 0], engine
 
 
 def slow_rate(steps):
@@ -55,12 +71,12 @@ def test_rate_is_the_weighted_mean_for_any_spacing(steps):
 
 @given(st.lists(st.floats(0.1, 200), min_size=1, max_size=20), st.floats(0.01, 1e4))
 def test_steady_counter_has_its_rate_from_the_second_reading(gaps, per_s):
-    time_s, memory = 50.0, Counters.blank(1)
-    memory, rates, _ = readings.update(pod(time_s, finished=7.0), memory)
+    time_s, engine = 50.0, Pod()
+    rates, _ = engine.read(pod(time_s, finished=7.0))
     assert np.isnan(rates[FINISHED, 0])
     for gap_s in gaps:
         time_s += gap_s
-        memory, rates, _ = readings.update(pod(time_s, finished=7.0 + per_s * (time_s - 50.0)), memory)
+        rates, _ = engine.read(pod(time_s, finished=7.0 + per_s * (time_s - 50.0)))
         assert rates[FINISHED, 0] == pytest.approx(per_s, rel=1e-6)
 
 
@@ -71,17 +87,18 @@ def test_long_gap_has_the_weight_of_the_past():
 
 
 def test_same_reading_changes_nothing():
-    rate, memory = read((0, 0), (10, 1000))
-    again, rates, grown = readings.update(pod(10, generation_tokens=1000), memory)
+    rate, engine = read((0, 0), (10, 1000))
+    before = engine.rates
+    rates, grown = engine.read(pod(10, generation_tokens=1000))
     assert rates[TOKENS, 0] == rate == pytest.approx(100)
-    assert again.covered_s == memory.covered_s
+    assert engine.rates is before
     assert not grown.any()
 
 
 def test_older_reading_is_no_reset():
     """Two servers share one address, and one of them gives older answers."""
-    rate, memory = read((0, 0), (10, 1000))
-    _, rates, _ = readings.update(pod(8, generation_tokens=800), memory)
+    rate, engine = read((0, 0), (10, 1000))
+    rates, _ = engine.read(pod(8, generation_tokens=800))
     assert rates[TOKENS, 0] == rate
 
 
@@ -96,9 +113,9 @@ def test_sum_counts_at_most_its_rate_when_one_part_is_reset():
 
 
 def test_absent_counter_has_no_rate_until_two_readings_in_a_row():
-    memory, results = Counters.blank(1), []
+    engine, results = Pod(), []
     for time_s, tokens in ((0, 0), (10, 1000), (20, math.nan), (30, 3000), (40, 4000)):
-        memory, rates, _ = readings.update(pod(time_s, generation_tokens=tokens, finished=time_s), memory)
+        rates, _ = engine.read(pod(time_s, generation_tokens=tokens, finished=time_s))
         results.append((rates[TOKENS, 0], rates[FINISHED, 0]))
     tokens, finished = (np.array(column) for column in zip(*results, strict=True))
     np.testing.assert_allclose(tokens, [np.nan, 100, np.nan, np.nan, 100])
@@ -106,24 +123,24 @@ def test_absent_counter_has_no_rate_until_two_readings_in_a_row():
 
 
 def test_state_is_kept_when_a_pod_does_not_answer():
-    _, memory = read((0, 0), (10, 1000))
-    memory, rates, _ = readings.update(pod(math.nan), memory)
+    _, engine = read((0, 0), (10, 1000))
+    rates, _ = engine.read(pod(math.nan))
     assert rates[TOKENS, 0] == pytest.approx(100)
-    _, rates, _ = readings.update(pod(60, generation_tokens=6000), memory)
+    rates, _ = engine.read(pod(60, generation_tokens=6000))
     assert rates[TOKENS, 0] == pytest.approx(100)
 
 
 def test_implausible_increase_is_nan():
-    rate, memory = read((0, 0), (10, 1e14))
+    rate, engine = read((0, 0), (10, 1e14))
     assert np.isnan(rate)
-    memory, rates, _ = readings.update(pod(20, generation_tokens=1e14 + 500), memory)
+    rates, _ = engine.read(pod(20, generation_tokens=1e14 + 500))
     assert rates[TOKENS, 0] == pytest.approx(50)
 
 
 def test_increase_is_exact_and_survives_a_reset():
-    memory, results = Counters.blank(1), []
+    engine, results = Pod(), []
     for time_s, tokens in ((0, 100), (10, 100), (20, 130), (20, 130), (30, 4), (40, math.nan)):
-        memory, _, grown = readings.update(pod(time_s, generation_tokens=tokens), memory)
+        _, grown = engine.read(pod(time_s, generation_tokens=tokens))
         results.append(grown[TOKENS, 0])
     np.testing.assert_array_equal(results, [0, 0, 30, 0, 4, np.nan])
 

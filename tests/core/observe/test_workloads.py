@@ -339,13 +339,13 @@ def test_hostile_pod_does_not_affect_other_workloads():
     found, memory = observe_once(cluster, generation_tokens=np.array([np.inf, 1.0, 1.0]), **wild)
     np.testing.assert_array_equal(found.reporting, [1, 1])
     np.testing.assert_array_equal(found.running, [3, 5])
-    assert np.isfinite(memory.pods.counters.counter[1, 1:]).all()
+    assert np.isfinite(memory.pods.readings.counter[1, 1:]).all()
 
 
 def test_empty_cluster_has_an_empty_observation():
     observation, memory = observe_once(fleet([]))
     assert len(observation.ready) == 0
-    assert len(memory.pods.counters.time_s) == 0
+    assert len(memory.pods.readings.time_s) == 0
 
 
 def test_gateway_is_forgotten_when_silent_for_a_day():

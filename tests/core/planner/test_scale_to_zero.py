@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from autoscaler.core.model.types import Observation
 from autoscaler.core.observe import arrivals
 from autoscaler.core.observe.arrivals import MOST_REQUESTS, Arrivals
-from autoscaler.core.observe.rates import MAX_INTERVAL_S
+from autoscaler.core.observe.pod_deltas import MAX_INTERVAL_S
 from autoscaler.core.planner.scale_to_zero import (
     MIN_OBSERVED_S,
     TIMEOUTS_S,

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autoscaler.core.observe.pod_deltas import MIN_INTERVAL_S
 from autoscaler.core.planner import error_budget, step_time, strategies
 from autoscaler.core.planner.interval import IntervalStats
-from autoscaler.core.planner.pod_work import MIN_INTERVAL_S
 from autoscaler.core.planner.select import (
     MIN_SAVING,
     MISS_PRICE,
@@ -354,7 +354,7 @@ shares = st.floats(0, 1)
 
 @st.composite
 def any_totals(draw):
-    """Draw any totals that `pod_work.count_work` may return."""
+    """Draw any totals that `interval.count_work` may return."""
     gaps = draw(st.one_of(st.just(0.0), st.floats(20, 1e9)))
     counted = {objective: draw(amounts) for objective in ("ttft", "itl")}
     return {

@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 
-from autoscaler.core.observe.rates import MAX_INTERVAL_S
+from autoscaler.core.observe.pod_deltas import MAX_INTERVAL_S
 from autoscaler.core.planner import miss_curve, strategies
 from autoscaler.core.planner.offered_load import compute_work_s
 from autoscaler.core.planner.select import BATCH_ROOM_AFTER_S, StrategyState, update_strategies
-from autoscaler.core.planner.shadow_fleets import REAL_FLEET_S
+from autoscaler.core.planner.shadow_fleets import REAL_FLEET_S, compute_batch_room_s
 from autoscaler.core.planner.step_time import compute_prompt_share
 from autoscaler.core.planner.strategies import CONSTANT_COUNTS, PEAK_STRATEGY_COUNT, UPDATE_INTERVAL_S
+from tests.core.planner.counted_work import count, read
 from tests.core.planner.interval_stats import NAN, make_silent_stats, make_stats, run, update
 from tests.core.planner.plain_shadow_fleet import PlainShadowFleet
 
@@ -123,3 +124,31 @@ def test_columns_by_strategy_have_single_precision():
     for name in ("requested", "backlog", "cost", "queue_missed", "by_load", "missed"):
         assert getattr(state.shadow, name).dtype == np.float32, name
     assert state.history.peaks.dtype == state.history.lows.dtype == np.float32
+
+
+# --- the room in batches
+
+
+def test_batch_room_is_limited_by_slots_cache_and_gaps():
+    """The cache fits 96 requests of 2 s. A third of each is the prompt, and half of the rest is still to come."""
+    totals = count(read(100.0), read(130.0, running=24.0, kv_usage=0.25))
+    work_s, third = np.array([2.0]), np.array([1 / 3])
+
+    def room_s(slots, max_running):
+        return compute_batch_room_s(totals, work_s, third, np.array([slots]), np.array([max_running]))[0]
+
+    assert room_s(NAN, NAN) == pytest.approx(96 * 2 / 3)
+    assert room_s(48.0, NAN) == pytest.approx(48 * 2 / 3)
+    assert room_s(48.0, 30.0) == pytest.approx(30 * 2 / 3)
+    assert room_s(48.0, -5.0) == 0  # the gaps exceed the objective even for a single request
+
+
+def test_batch_room_is_zero_when_slots_and_cache_are_unknown():
+    totals = count(read(100.0), read(130.0, running=24.0, kv_usage=NAN))
+    room_s = compute_batch_room_s(totals, np.array([2.0]), np.array([0.3]), np.array([NAN]), np.array([50.0]))
+    assert room_s[0] == 0
+    for work_s, prompts in ((NAN, 0.3), (2.0, NAN)):
+        room_s = compute_batch_room_s(
+            totals, np.array([work_s]), np.array([prompts]), np.array([24.0]), np.array([NAN])
+        )
+        assert room_s[0] == 0

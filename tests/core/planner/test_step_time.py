@@ -233,7 +233,7 @@ readings = st.tuples(st.one_of(st.sampled_from([1e-5, 60.0]), st.floats(1e-5, 60
 @pytest.mark.slow
 @given(st.lists(st.lists(readings, min_size=1, max_size=40), min_size=1, max_size=4))
 def test_fit_is_unknown_or_finite_and_not_negative(fleets):
-    """Any readings that `pod_work` lets through, of several workloads at once."""
+    """Any readings that `interval` lets through, of several workloads at once."""
     columns = [np.array(fleet).T for fleet in fleets]
     sums = np.stack([compute_sums(*column).sum(axis=1) for column in columns], axis=1)
     assert sums.shape == (SUMS, len(fleets))

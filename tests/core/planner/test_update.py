@@ -234,14 +234,14 @@ def test_starting_and_surplus_leaving_pods_do_not_count():
     story = Serving(spec(**LEARNED))
     leaves = np.array([False, False, True, False])
     story.serve(fleet([3], [1], replicas=[2], pod_terminating=leaves), 1.0, 60.0)
-    assert story.memory.planner.readings[0].pod_id.tolist() == [0, 1]
+    assert story.memory.planner.counted[0].pod_id.tolist() == [0, 1]
 
 
 def test_leaving_pod_counts_while_its_replica_is_missing():
     story = Serving(spec(**LEARNED))
     leaves = np.array([False, False, True, False])
     story.serve(fleet([3], [1], replicas=[3], pod_terminating=leaves), 1.0, 60.0)
-    assert story.memory.planner.readings[0].pod_id.tolist() == [0, 1, 2]
+    assert story.memory.planner.counted[0].pod_id.tolist() == [0, 1, 2]
 
 
 @pytest.mark.slow
