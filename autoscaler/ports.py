@@ -8,7 +8,7 @@ from enum import Enum
 from math import inf
 from typing import Protocol
 
-from autoscaler.core.model.fleet import Fleet, WorkloadRef
+from autoscaler.core.model.fleet import Fleet, Pod, WorkloadRef
 from autoscaler.core.model.recent import RecentReadings
 from autoscaler.core.model.samples import Objectives, Samples
 from autoscaler.core.model.types import Decision, TickInput
@@ -98,6 +98,7 @@ class Change:
     reason: str  # the sentence of the explanation
     scale_down_until_s: float = inf  # after this moment its inputs are too old to scale down
     has_fresh_input: bool = True  # at least some pods were read lately
+    victims: tuple[Pod, ...] = ()  # serving pods in the order in which they should leave; (): it does not shrink
 
 
 class ChangeStatus(Enum):

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from autoscaler.catalog.prices import LIST_PRICES
-from autoscaler.core.model.fleet import Fleet, Pool
+from autoscaler.core.model.fleet import Fleet, NodeGroup, Pool
 from autoscaler.core.model.variants import Variants
 from autoscaler.core.table.columns import FloatColumn
 
@@ -55,6 +55,10 @@ class Prices:
         if len(self._inputs) != len(inputs) or any(a is not b for a, b in zip(self._inputs, inputs, strict=True)):
             self._inputs, self._variants = inputs, self._group(fleet)
         return self._variants
+
+    def of_groups(self, groups: Sequence[NodeGroup]) -> FloatColumn:
+        """Return the price of a device of each node group per hour, float64[G]; NaN: unknown."""
+        return np.array([price_per_hour(Pool(each.resource, each.product), self._stated) for each in groups])
 
     def _group(self, fleet: Fleet) -> Variants:
         names = [(w.ref.namespace, w.service) if w.service else None for w in fleet.workloads]

@@ -11,13 +11,15 @@ import structlog
 from autoscaler.config.policy.compile import Compiler
 from autoscaler.config.policy.parse import PolicyBook
 from autoscaler.config.prices import Prices
+from autoscaler.core.allocate.victims import find_victims
 from autoscaler.core.explain.sentence import explain
-from autoscaler.core.model.fleet import Fleet, Workload, WorkloadRef
+from autoscaler.core.model.fleet import Fleet, NodeGroup, Pod, Workload, WorkloadRef
 from autoscaler.core.model.samples import Objectives, Samples, SourceReport, merge
 from autoscaler.core.model.types import Decision, TickInput
 from autoscaler.core.observe import freshness
 from autoscaler.core.snapshot import Snapshot, restore, take
 from autoscaler.core.state import Memory
+from autoscaler.core.table.columns import FloatColumn
 from autoscaler.core.tick import tick
 from autoscaler.ports import (
     Actuator,
@@ -142,7 +144,7 @@ class Loop:
 
         leading = self._leadership.leading
         problems = self._merge_problems(fleet, specs.problems)
-        changes = compute_changes(inp, decision, specs.names, problems)
+        changes = compute_changes(inp, decision, specs.names, problems, self._prices.of_groups)
         outcomes = await self._act(changes) if leading else ()
         self._number += 1
         return TickRecord(
@@ -244,10 +246,22 @@ class Loop:
 
 
 def compute_changes(
-    inp: TickInput, decision: Decision, policies: Sequence[str], problems: Mapping[int, str]
+    inp: TickInput,
+    decision: Decision,
+    policies: Sequence[str],
+    problems: Mapping[int, str],
+    prices: Callable[[Sequence[NodeGroup]], FloatColumn],
 ) -> list[Change]:
-    """Return the changes that bring the cluster to the decided replica counts."""
+    """Return the changes that bring the cluster to the decided replica counts.
+
+    prices: of a device of each node group.
+    """
     changed = np.flatnonzero(decision.replicas != inp.fleet.replicas)
+    # At zero no replica stays, so their order does not matter.
+    shrunk = changed[(decision.replicas < inp.fleet.replicas)[changed] & (decision.replicas > 0)[changed]]
+    victims: Mapping[int, tuple[Pod, ...]] = {}
+    if len(shrunk):
+        victims = find_victims(inp, prices(inp.fleet.groups.groups), shrunk.tolist())
     valid_until_s = freshness.until_s(inp, decision.observation)
     heard = decision.trusted | (decision.observation.age_s <= inp.spec.max_input_age_s)
     return [
@@ -259,6 +273,7 @@ def compute_changes(
             reason=explain(inp, decision, policies, problems, int(row)).sentence,
             scale_down_until_s=float(valid_until_s[row]),
             has_fresh_input=bool(heard[row]),
+            victims=victims.get(int(row), ()),
         )
         for row in changed
     ]

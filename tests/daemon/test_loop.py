@@ -364,3 +364,15 @@ async def test_cancellation_at_the_end_of_a_pause_is_not_swallowed(passes: int):
     task.cancel()
     await asyncio.sleep(20.0)
     assert task.cancelled()
+
+
+async def test_a_shrink_names_the_pods_that_should_leave_first():
+    world = World(actuator=RecordingActuator())
+    world.cluster = MemoryCluster(fleet([3]))
+    world.load = {"running": [2.0, 0.0, 1.0], "waiting": 0.0}
+    async with world.running():
+        await asyncio.sleep(1200.0)
+    changes = [outcome.change for tick in world.recorder.ticks for outcome in tick.outcomes]
+    shrinks = [change for change in changes if 0 < change.after < change.before]
+    assert shrinks
+    assert {tuple(pod.name for pod in change.victims) for change in shrinks} == {("p1", "p2", "p0")}

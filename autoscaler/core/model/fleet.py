@@ -7,8 +7,8 @@ of the tick; the source converts them from Unix time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
 from math import inf
@@ -125,6 +125,7 @@ class NodeGroups:
     can_add: FloatColumn  # float64[G], devices that a cluster autoscaler may still add; infinity: no limit is known
     closed: BoolColumn  # bool[G], its nodes accept no new pod: they are cordoned or being reconfigured
     admitted: BoolColumn  # bool[N, G], node groups of each pool
+    of_node: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # rows of each node, by its name
 
     @classmethod
     def of_pools(cls, pools: Sequence[Pool], gpus: FloatColumn) -> NodeGroups:
@@ -149,6 +150,7 @@ class NodeGroups:
             can_add=np.concatenate([self.can_add, more.can_add]),
             closed=np.concatenate([self.closed, more.closed]),
             admitted=np.hstack([self.admitted, own]),
+            of_node=self.of_node,
         )
 
     @cached_property

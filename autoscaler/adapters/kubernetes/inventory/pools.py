@@ -205,4 +205,10 @@ def _node_groups(
             ],
             dtype=bool,
         ).reshape(len(pools), len(lines)),
+        of_node={
+            name: rows
+            for place, group in enumerate(groups)
+            for rows in [tuple(row for row, line in enumerate(lines) if line.group == place)]
+            for name in group.nodes
+        },
     )
