@@ -16,6 +16,7 @@ TRACE_FILE, TRACE_FOLDER = object(), object()
 SMALLEST: dict[str, list[object]] = {
     "ablation": ["--traces", TRACE_FOLDER, "--scale", 1],
     "decode": ["--workloads", 40, "--ticks", 2],  # enough for some changes
+    "inventory": ["--nodes", 4, "--pods", 30, "--events", 20],
     "keda": ["--workloads", 2, "--rounds", 1, "--seconds", 0.01],
     "keda_cost": ["--workloads", 16, "--rounds", 1, "--seconds", 1],
     "policies": ["--traces", TRACE_FOLDER, "--sizes", 0.1, "--cold-starts", 60, "--seeds", 1, "--against", "static"],

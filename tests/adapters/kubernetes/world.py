@@ -137,6 +137,7 @@ class World:
         status: Mapping[str, Any] | None = None,
         kind: str = "Deployment",
         labels: Mapping[str, str] | None = None,
+        node: str = "node-1",
     ) -> dict[str, Any]:
         """Create a pod with its owner, a node unless it is unscheduled, and a status like the kubelet's."""
         owner_kind = {"Deployment": "ReplicaSet"}.get(kind, kind)
@@ -151,7 +152,7 @@ class World:
             "controller": True,
         }
         metadata = {"name": name, "labels": {"app": workload, **(labels or {})}, "ownerReferences": [reference]}
-        body = template({}, 1, nodeName="node-1")["spec"]
+        body = template({}, 1, nodeName=node)["spec"]
         created = await self._apply({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": body})
         if status is not None:
             await self.status(name, status)
