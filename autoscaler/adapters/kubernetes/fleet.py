@@ -200,16 +200,12 @@ class KubeFleet:
         return dict(self._obstructed)
 
     def limits(self) -> list[str]:
-        """Return how the counts of replicas are capped by the nodes, one line each."""
+        """Return how the nodes cap the counts of replicas, one line each."""
         if self._workload_rows is None:
             return []
-        groups = self._count_usage(self._workload_rows).groups
-        pools = zip(self._workload_rows.layout.pools, groups.pool_gpus.tolist(), strict=True)
-        lines = [_pool_limit(pool, size) for pool, size in pools if pool.grows]
-        lines += self._elastic.describe(groups)
-        if self._watch.namespaces and groups.groups:
-            lines.append(OTHERS_UNKNOWN)
-        return lines
+        layout = self._workload_rows.layout
+        lines = [*_pool_limits(layout), *self._elastic.describe(layout.node_groups)]
+        return lines + [OTHERS_UNKNOWN] * bool(self._watch.namespaces and layout.groups)
 
     def unlisted_kinds(self) -> dict[str, str]:
         """Return why objects of custom kinds that the API server serves cannot be listed, by resource."""
@@ -281,7 +277,7 @@ class KubeFleet:
         before = self._workload_rows
         if before is not None and versions == self._workload_versions:
             return before
-        problems_before, limits_before = self._problems, self.limits()
+        problems_before, limits_before = self._problems, _pool_limits(before.layout) if before is not None else []
         managed, known = self._find_managed(), self._targets.version
         self._targets.select_pods([each.target_id for each in managed])
         if self._targets.version != known:  # pods show what no template states
@@ -311,7 +307,7 @@ class KubeFleet:
             hpa_limits=to_columns([each.limit for each in managed]),
             hpa_errors=tuple(each.limit.error for each in managed),
         )
-        for limit in self.limits():
+        for limit in _pool_limits(layout):
             if limit not in limits_before:
                 log.info("today's nodes are the limit of a pool", pool=limit)
         return self._workload_rows
@@ -474,6 +470,15 @@ class KubeFleet:
                 absent = self.kinds.describe_absence(ref, spec.target, self._watch.unlisted())
                 known = self._problems.get(ref, "")  # several ScaledObjects may name one target
                 self._problems[ref] = join_problems((known, _scaled_object_problem(spec), absent))
+
+
+def _pool_limits(layout: Layout) -> list[str]:
+    """Return a line for each pool whose present nodes count as its limit, although it may grow."""
+    return [
+        _pool_limit(pool, size)
+        for pool, size in zip(layout.pools, layout.node_groups.pool_gpus.tolist(), strict=True)
+        if pool.grows
+    ]
 
 
 def _pool_limit(pool: Pool, size: float) -> str:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 from math import nan
 
+from autoscaler.catalog.node_labels import KARPENTER_LABEL, NODE_POOL_LABELS
 from autoscaler.catalog.scale_targets import BY_KIND, EACH, GROUPS, SCALED, Place, ScaleTarget
 from autoscaler.config.annotations import ANNOTATIONS, PREFIX, names, override_path, read
 from autoscaler.config.findings import Finding, one_of
@@ -57,7 +58,9 @@ def check_workload(document: Document, book: PolicyBook) -> Iterator[Finding]:
         yield document.warning(count, problem, "no replicas in the manifest")
     for part in parts:
         for template in items(document.value, part.place):
-            yield from _drain(document, template if part.bare else (*template, "spec"))
+            pod = template if part.bare else (*template, "spec")
+            yield from _drain(document, pod)
+            yield from _node_pool(document, pod)
     if row is not None and (problem := impossible(row, document.value)):
         why, _, allowed = problem.partition("; allowed: ")
         yield document.finding(("spec",), f"cannot be scaled: {why}", allowed)
@@ -211,6 +214,18 @@ def _overrides(
         if error.path in keys:
             loc = (*loc, keys[error.path])
         yield replace(document.finding(loc, error.problem, error.allowed), value=error.found)
+
+
+def _node_pool(document: Document, pod: Loc) -> Iterator[Finding]:
+    """Say that the present nodes of a node pool may be the limit. Karpenter's NodePools state their own."""
+    labels = mapping(at(document.value, *pod, "nodeSelector"))
+    for key in NODE_POOL_LABELS:
+        if key in labels and key != KARPENTER_LABEL:
+            problem = (
+                "today's nodes of this pool cap the count, unless cluster-autoscaler's status shows its largest size"
+            )
+            allowed = f"--node-group-max {key}={labels[key]}:NODES of the daemon, whose /readyz shows each limit"
+            yield document.warning((*pod, "nodeSelector", key), problem, allowed)
 
 
 def _drain(document: Document, pod: Loc) -> Iterator[Finding]:

@@ -276,3 +276,11 @@ def test_every_field_that_can_be_overridden_has_its_annotation():
         "",
         "",
     ]
+
+
+def test_node_pool_that_may_grow_is_a_warning():
+    (finding,) = findings_of(GOOD, "nodeSelector: {eks.amazonaws.com/nodegroup: gpu}")
+    assert (finding.severity, finding.value) == (Severity.WARNING, "'gpu'")
+    assert finding.problem.startswith("today's nodes of this pool cap the count")
+    assert "--node-group-max eks.amazonaws.com/nodegroup=gpu:NODES" in finding.allowed
+    assert findings_of(GOOD, "nodeSelector: {karpenter.sh/nodepool: gpu, team: a}") == []
