@@ -10,22 +10,20 @@ A replica is allocated whole or not at all. A pool of unknown size allocates eve
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
-from autoscaler.core.model.fleet import Fleet
+from autoscaler.core.allocate.placing import ROUNDING_GPUS, place_pools, take
+from autoscaler.core.allocate.slots import Requests, order
+from autoscaler.core.model.fleet import Fleet, NodeGroups
 from autoscaler.core.model.spec import Spec
 from autoscaler.core.observe.pending import Claims
-from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn, or_zero
+from autoscaler.core.table.columns import BoolColumn, FloatColumn, or_zero
 
 RECLAIM_RATIO = 30.0
 """A peer of equal priority takes over a running replica only if it receives so many times the requests per GPU."""
 
-FILL_STEPS = 60
-"""Bisections to the fill level at which the GPUs of a pool are spent; more would be below the resolution of float64."""
-
-ROUNDING_GPUS = 1e-9
+MOST_REPLICAS = 10_000.0
+"""A workload gets at most so many replicas beyond the reserved ones while its pool is short."""
 
 
 def share(
@@ -59,91 +57,59 @@ def share(
     kept = np.fmin(kept, scheduled)
     present = np.where(trusted, np.fmin(fleet.replicas, scheduled), fleet.replicas)
     allocated = np.minimum(desired, np.fmax(claims.fits, present))  # no node holds a replica beyond
-    if len(fleet.pools) and claims.must_not_grow.any():
-        # Counts that grew while replicas do not start could exceed the pool together, and all could start at once.
-        sized = (fleet.pool >= 0) & ~np.isnan(fleet.pool_gpus[fleet.pool])
-        allocated = np.where(claims.must_not_grow & sized, np.minimum(allocated, fleet.replicas), allocated)
-    for members, size in _pools(fleet):
-        claimed = np.where(
-            ours, np.fmax(np.minimum(allocated, claims.replicas), kept), np.fmin(fleet.replicas, scheduled)
-        )
-        known = members & (gpus_each > 0) & np.isfinite(gpus_each) & np.isfinite(claimed)
-        if not float(np.sum((claimed * gpus_each)[known])) > size:  # an unknown size compares False: nothing is cut
-            continue
-        rows = np.flatnonzero(known)
-        untouched = np.fmin(fleet.replicas, np.where(ours, allocated, claimed))[rows]
-        least = np.where(ours[rows] & trusted[rows], kept[rows], untouched)
-        reserved = np.fmin(least, scheduled[rows])
-        requested = np.fmax(
-            np.fmin(claimed[rows], np.where(ours[rows], claims.replicas_when_short[rows], np.inf)), reserved
-        )
-        shared = reserved + _share_pool(
-            np.where(ours[rows], requested - reserved, 0.0),
-            or_zero(spec.min_replicas[rows]) - reserved,
-            base[rows] - reserved,
-            gpus_each[rows],
-            or_zero(spec.priority[rows]),
-            np.where(spec.weight[rows] > 0, spec.weight[rows], 1.0),
-            idle[rows],
-            np.where(reserved > 0, np.nan, _urgency(arrivals_per_s[rows], gpus_each[rows], scheduled[rows] > 0)),
-            max(size - float(np.sum(reserved * gpus_each[rows])), 0.0),
-        )
+    sized = (fleet.pool >= 0) & ~np.isnan(np.append(fleet.pool_gpus, np.nan)[fleet.pool])
+    # Counts that grew while replicas do not start could exceed the pool together, and all could start at once.
+    allocated = np.where(claims.must_not_grow & sized, np.minimum(allocated, fleet.replicas), allocated)
+    claimed = np.where(ours, np.fmax(np.minimum(allocated, claims.replicas), kept), np.fmin(fleet.replicas, scheduled))
+    limited = sized & (gpus_each > 0) & np.isfinite(gpus_each) & np.isfinite(claimed)
+    claimed_gpus = np.bincount(fleet.pool[limited], (claimed * gpus_each)[limited], len(fleet.pools)).astype(np.float64)
+    short = np.flatnonzero(limited & np.append(_short_pools(fleet.groups, claimed_gpus), False)[fleet.pool])
+    if len(short):
+        untouched = np.fmin(fleet.replicas, np.where(ours, allocated, claimed))
+        least = np.where(ours & trusted, kept, untouched)
+        reserved = np.fmin(least, scheduled)
+        requested = np.fmax(np.where(ours, np.fmin(claimed, claims.replicas_when_short), reserved), reserved)
         # Replicas that do not start take no GPU, so they stay in the count, as far as an empty pool could hold them.
-        with_pending = np.fmin(allocated[rows], np.fmax(np.floor(size / gpus_each[rows] + ROUNDING_GPUS), shared))
-        has_pending = (allocated[rows] > claimed[rows]) & (shared >= claimed[rows])
-        allocated[rows] = np.fmax(np.where(has_pending, with_pending, shared), least)
+        whole_pool = np.floor(fleet.pool_gpus[fleet.pool[short]] / gpus_each[short] + ROUNDING_GPUS)
+        requests = Requests(
+            id=fleet.workload_id[short],
+            pool=fleet.pool[short],
+            gpus_each=gpus_each[short],
+            reserved=reserved[short],
+            floor=or_zero(spec.min_replicas[short]),
+            base=base[short],
+            most=np.fmin(requested[short], reserved[short] + MOST_REPLICAS),
+            scheduled=scheduled[short],
+            priority=or_zero(spec.priority[short]),
+            weight=np.where(spec.weight[short] > 0, spec.weight[short], 1.0),
+            urgency=_urgency(arrivals_per_s[short], gpus_each[short], scheduled[short] > 0),
+            idle=idle[short],
+        )
+        shared = np.fmin(_fill(requests, fleet.groups), requested[short])
+        with_pending = np.fmin(allocated[short], np.fmax(whole_pool, shared))
+        has_pending = (allocated[short] > claimed[short]) & (shared >= claimed[short])
+        allocated[short] = np.fmax(np.where(has_pending, with_pending, shared), least[short])
     return np.where(ours, np.fmin(allocated, desired), desired)
 
 
-def _pools(fleet: Fleet) -> Iterator[tuple[BoolColumn, float]]:
-    """Yield the workloads and the GPUs of each pool, and then of each set of pools that overlap."""
-    sizes = fleet.pool_gpus.tolist()
-    for pool in np.unique(fleet.pool[fleet.pool >= 0]).tolist():
-        if not np.isnan(sizes[pool]):
-            yield fleet.pool == pool, sizes[pool]
-    for joint in fleet.groups.overlaps:
-        yield np.isin(fleet.pool, joint.pools), joint.gpus
+def _short_pools(groups: NodeGroups, gpus: FloatColumn) -> BoolColumn:
+    """Return the pools that request more GPUs together than their node groups have; bool[N]. gpus: float64[N]."""
+    gpus = np.where(np.isnan(groups.pool_gpus), 0.0, gpus)
+    return place_pools(groups, range(len(gpus))).place(gpus.tolist())
 
 
-def _share_pool(
-    desired: FloatColumn,
-    floor: FloatColumn,
-    base: FloatColumn,
-    gpus_each: FloatColumn,
-    priority: FloatColumn,
-    weight: FloatColumn,
-    idle: BoolColumn,
-    urgency: FloatColumn,
-    gpus: float,
-) -> FloatColumn:
-    """Allocate the GPUs of one pool to its rows: up to `floor`, then up to `base`, then up to `desired`.
-
-    urgency: of a first replica; NaN: the row has one already.
-    """
-    levels = [np.flatnonzero(priority == level) for level in np.unique(priority)[::-1]]
-    goals = [np.fmin(floor, desired), np.fmin(base, desired), desired]
-
-    def fill(goals: list[FloatColumn], levels: list[IntColumn], gpus: float) -> FloatColumn:
-        allocated = np.zeros(len(desired))
-        for goal in goals:
-            for rows in levels:
-                more = np.fmax(goal[rows] - allocated[rows], 0.0)
-                # Urgency changes with every tick. It decides on first replicas only, or others would move to and fro.
-                without = (more > 0) & (allocated[rows] == 0) & ~np.isnan(urgency[rows])
-                first = _share_first(without, gpus_each[rows], weight[rows], urgency[rows], gpus)
-                more = np.where(without & (first == 0), 0.0, more)
-                added = _share_by_weight(more, first, gpus_each[rows], weight[rows], gpus)
-                allocated[rows] += added
-                gpus = max(gpus - float(np.sum(added * gpus_each[rows])), 0.0)
-        return allocated
-
-    allocated = fill(goals, levels, gpus)
-    without_idle = [np.where(idle, 0.0, goal) for goal in goals[:-1]]  # the floor of an idle row comes before headroom
-    for rows in levels:  # an idle row yields to rows of its own priority only
-        if (idle[rows] & (allocated[rows] > 0)).any() and (allocated[rows] < desired[rows]).any():
-            of_level = float(np.sum(allocated[rows] * gpus_each[rows]))
-            allocated[rows] = fill([*without_idle, *goals], [rows], of_level)[rows]
-    return allocated
+def _fill(requests: Requests, groups: NodeGroups) -> FloatColumn:
+    """Return the replicas that get GPUs: the reserved ones, and others in order as long as all have a place."""
+    slots = order(requests)
+    pools = np.unique(requests.pool)
+    given = requests.reserved.copy()
+    slot_pool = np.searchsorted(pools, requests.pool)[slots.row]
+    reserved = np.bincount(np.searchsorted(pools, requests.pool), requests.reserved * requests.gpus_each, len(pools))
+    placement = place_pools(groups, pools.tolist())
+    placement.place(reserved.tolist())
+    taken = take(slot_pool, slots.gpus, placement)
+    given += np.bincount(slots.row[taken], minlength=len(given))
+    return given
 
 
 def _urgency(arrivals_per_s: FloatColumn, gpus_each: FloatColumn, runs: BoolColumn) -> FloatColumn:
@@ -153,57 +119,3 @@ def _urgency(arrivals_per_s: FloatColumn, gpus_each: FloatColumn, runs: BoolColu
     """
     per_gpu = np.fmax(or_zero(arrivals_per_s), 0.0) / gpus_each
     return np.where(runs, RECLAIM_RATIO * per_gpu, per_gpu)
-
-
-def _share_first(
-    without: BoolColumn, gpus_each: FloatColumn, weight: FloatColumn, urgency: FloatColumn, gpus: float
-) -> FloatColumn:
-    """Allocate one replica to each row `without` one, by urgency and weight, as far as it fits."""
-    if float(gpus_each[without].sum()) <= gpus:
-        return without.astype(np.float64)
-    allocated, left, smallest = np.zeros(len(without)), gpus, float(gpus_each.min())
-    order = np.lexsort((gpus_each, -weight, -urgency * weight))
-    for row in order[without[order]]:
-        if gpus_each[row] <= left + ROUNDING_GPUS:
-            allocated[row] = 1.0
-            left -= gpus_each[row]
-        if left < smallest - ROUNDING_GPUS:
-            break
-    return allocated
-
-
-def _share_by_weight(
-    replicas: FloatColumn, first: FloatColumn, gpus_each: FloatColumn, weight: FloatColumn, gpus: float
-) -> FloatColumn:
-    """Allocate up to `replicas` in proportion to weight: weighted max-min fairness.
-
-    first: replicas that each row gets whatever its weight. A fill level rises until the GPUs are spent, and the whole
-    replicas below it are allocated. The GPUs left by rounding go to the rows that rounding cut the most: one replica
-    each, and then as many as still fit.
-    """
-    need, least = replicas * gpus_each, first * gpus_each
-    if need.sum() <= gpus:
-        return replicas
-    low, high = 0.0, float((need / weight).max())
-    for _ in range(FILL_STEPS):
-        level = (low + high) / 2
-        low, high = (low, level) if np.clip(weight * level, least, need).sum() > gpus else (level, high)
-    share_gpus = np.clip(weight * high, least, need)
-    allocated: FloatColumn = np.maximum(np.floor(share_gpus / gpus_each + ROUNDING_GPUS), first)
-    left = gpus - float(np.sum(allocated * gpus_each))
-    lost = share_gpus - allocated * gpus_each
-    cut = np.argsort(-np.round(lost, 9), kind="stable")
-    cut = cut[allocated[cut] + 1 <= replicas[cut]]
-    taken = np.cumsum(gpus_each[cut])
-    count = int(np.searchsorted(taken, left + ROUNDING_GPUS, side="right"))
-    allocated[cut[:count]] += 1
-    left -= float(taken[count - 1]) if count else 0.0
-    smallest = float(gpus_each.min())
-    for at_most, rows in ((1.0, cut[count:]), (np.inf, cut)):
-        for row in rows:
-            if left < smallest - ROUNDING_GPUS:
-                return allocated
-            more = min(at_most, np.floor(left / gpus_each[row] + ROUNDING_GPUS), replicas[row] - allocated[row])
-            allocated[row] += more
-            left -= more * gpus_each[row]
-    return allocated

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from autoscaler.core.allocate.placing import place_pools
 from autoscaler.core.explain import pods
 from autoscaler.core.explain.format import number, seconds
 from autoscaler.core.explain.row import Row
@@ -155,14 +156,13 @@ def _allocation(row: Row, before: float, after: float) -> str:
     halted = f"no more than {number(after)} are requested while some of them do not run"
     if is_current and row.observed("missing_pods") > 0:
         return halted
-    pool, left_gpus = _pool(row)
-    is_short = left_gpus < float(row.inp.fleet.gpus_per_replica[row.row])
+    pool, is_short = _pool(row)
     if fits < before and not (is_short and fits > after):
         keeps = "" if fits >= after else f", so it keeps {number(after)}"
         return f"the nodes that admit it hold {number(fits)} of {number(before)}{keeps}{_grows(row)}"
     if is_current and not is_short and count_pending_replicas(row.decision.observation)[row.row] > 0:
         return halted
-    if left_gpus >= float(row.inp.fleet.gpus_per_replica[row.row]):
+    if not is_short:
         return f"{pool} allocates {number(after)} of {number(before)}, because its last pods did not start"
     headroom = ", the rest is headroom" if after >= row.decision.base_replicas[row.row] else ""
     return f"{pool} allocates {number(after)} of {number(before)}{headroom}{_grows(row)}"
@@ -180,26 +180,26 @@ def _owner(row: Row, after: float) -> str:
     return pods.refusal(row)
 
 
-def _pool(row: Row) -> tuple[str, float]:
-    """Name the GPUs that are too few, and return how many are left; NaN: not known.
+def _pool(row: Row) -> tuple[str, bool]:
+    """Name the GPUs that the workload competes for, and return whether they are too few for one more replica.
 
-    They are those of the workload's pool, or of several pools that overlap.
+    They are those of its pool, or of several pools on the same node groups.
     """
     fleet = row.inp.fleet
-    own = int(fleet.pool[row.row])
-    gpus = or_zero(row.decision.stages[Stage.OWNER] * fleet.gpus_per_replica)
-    allocated = np.bincount(np.fmax(fleet.pool, 0), np.where(fleet.pool >= 0, gpus, 0.0), len(fleet.pools))
-    left = float(fleet.pool_gpus[own] - allocated[own])
-    shortest = None
-    for joint in (joint for joint in fleet.groups.overlaps if own in joint.pools):
-        left_together = float(joint.gpus - allocated[list(joint.pools)].sum())
-        if left_together < left or math.isnan(left):
-            shortest, left = joint, left_together
-    if shortest is None:
-        return f"the pool of {number(float(fleet.pool_gpus[own]))} {_name(fleet.pools[own])}", left
-    names = [_name(fleet.pools[index]) for index in shortest.pools[:MOST_POOLS_NAMED]]
-    names += [f"{len(shortest.pools) - len(names)} others"] if len(shortest.pools) > len(names) else []
-    return f"the pool of {number(shortest.gpus)} GPUs shared by {', '.join(names[:-1])} and {names[-1]}", left
+    own, sizes = int(fleet.pool[row.row]), fleet.pool_gpus
+    allocated = or_zero(row.decision.stages[Stage.OWNER] * fleet.gpus_per_replica)
+    limited = (fleet.pool >= 0) & ~np.isnan(np.append(sizes, np.nan)[fleet.pool])
+    placement = place_pools(fleet.groups, range(len(sizes)))
+    placement.place(np.bincount(fleet.pool[limited], allocated[limited], len(sizes)).tolist())
+    one_more = np.where(np.arange(len(sizes)) == own, or_zero(fleet.gpus_per_replica[row.row]), 0.0)
+    short = placement.place(np.where(np.isnan(sizes), 0.0, one_more).tolist())
+    if np.count_nonzero(short) <= 1:
+        return f"the pool of {number(float(sizes[own]))} {_name(fleet.pools[own])}", bool(short.any())
+    members = np.flatnonzero(short).tolist()
+    names = [_name(fleet.pools[index]) for index in members[:MOST_POOLS_NAMED]]
+    names += [f"{len(members) - len(names)} others"] if len(members) > len(names) else []
+    gpus = number(placement.size(short))
+    return f"the pool of {gpus} GPUs on the node groups of {', '.join(names[:-1])} and {names[-1]}", True
 
 
 def _name(pool: Pool) -> str:

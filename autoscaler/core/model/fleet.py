@@ -7,7 +7,7 @@ of the tick; the source converts them from Unix time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
@@ -104,13 +104,6 @@ class NodeGroup(NamedTuple):
     grows: str = ""  # label or name of the group that a cluster autoscaler enlarges; "": its nodes are fixed
 
 
-class PoolOverlap(NamedTuple):
-    """Pools that share nodes. Together they have fewer GPUs than the sum of their sizes."""
-
-    pools: tuple[int, ...]  # indices into the pools of the fleet
-    gpus: float  # of all these pools together
-
-
 @dataclass(frozen=True)
 class NodeGroups:
     """The devices that there are, by node group, and the groups that admit the replicas of each pool.
@@ -165,34 +158,6 @@ class NodeGroups:
         limited = np.isfinite(self.gpus)
         known = self.admitted.any(axis=1) & ~self.admitted[:, ~limited].any(axis=1)
         return np.where(known, self.admitted @ np.where(limited, self.gpus, 0.0), np.nan)
-
-    @cached_property
-    def overlaps(self) -> list[PoolOverlap]:
-        """Return the pools of known size that have node groups in common, and their size together; the smallest first.
-
-        A pool inside another one uses the larger pool's nodes. Pools that overlap otherwise form one joint pool with
-        all pools that are linked by overlaps.
-        """
-        of_pool = {
-            pool: frozenset(np.flatnonzero(self.admitted[pool]).tolist())
-            for pool in np.flatnonzero(~np.isnan(self.pool_gpus)).tolist()
-        }
-        groups_of: dict[tuple[int, ...], frozenset[int]] = {}
-
-        def add(members: Iterable[int]) -> None:
-            pools = tuple(sorted(set(members)))
-            if len(pools) > 1:
-                groups_of[pools] = frozenset().union(*(of_pool[pool] for pool in pools))
-
-        linked: list[set[int]] = []
-        for pool, own in of_pool.items():
-            add(other for other, groups in of_pool.items() if groups <= own)
-            overlapping = [each for each in linked if any(of_pool[other] & own for other in each)]
-            linked = [each for each in linked if each not in overlapping] + [{pool}.union(*overlapping)]
-        for each in linked:
-            add(each)
-        joints = (PoolOverlap(pools, float(self.gpus[list(groups)].sum())) for pools, groups in groups_of.items())
-        return sorted(joints, key=lambda joint: (len(groups_of[joint.pools]), joint.pools))
 
 
 class PendingClass(IntEnum):

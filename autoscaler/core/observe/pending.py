@@ -129,10 +129,11 @@ def has_free_gpus(fleet: Fleet) -> BoolColumn:
     known = (fleet.pool >= 0) & np.isfinite(fleet.gpus_per_replica)
     if not known.any():
         return known
+    groups = fleet.groups
     held = np.bincount(fleet.pool[known], (scheduled * fleet.gpus_per_replica)[known], len(fleet.pools))
-    together = held.copy()
-    for overlap in fleet.groups.overlaps:  # pods of all these pools may be on the nodes of any of them
-        pools = list(overlap.pools)
-        together[pools] = np.maximum(together[pools], held[pools].sum())
-    left = (fleet.pool_gpus - together)[np.where(known, fleet.pool, 0)]
-    return np.asarray(known & (left >= fleet.gpus_per_replica))
+    overlap = groups.admitted.astype(np.float64) @ groups.admitted.T > 0
+    left = fleet.pool_gpus - overlap @ held  # pods of all these pools may be on the nodes of any of them
+    unknown = (groups.admitted & np.isnan(groups.used)).any(axis=1)
+    free = np.where(np.isfinite(groups.gpus - groups.used), np.fmax(groups.gpus - groups.used, 0.0), 0.0)
+    left = np.where(unknown | np.isnan(left), left, groups.admitted @ free)
+    return np.asarray(known & (left[np.where(known, fleet.pool, 0)] >= fleet.gpus_per_replica))

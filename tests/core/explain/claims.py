@@ -763,10 +763,10 @@ def allocation(row: Row, match: re.Match[str]) -> None:
     if not unstarted:
         assert bool(headroom) == (float(after) >= row.decision.base_replicas[row.row])
         assert (grows or "") == fleet.pools[own].grows
-    if together := names.removeprefix("GPUs shared by ") if names.startswith("GPUs shared by ") else "":
-        sizes = [joint.gpus for joint in fleet.groups.overlaps if own in joint.pools]
-        assert float(gpus) in sizes
-        assert "(" not in together or fleet.pools[own].nodes in together
+    if names.startswith(shared := "GPUs on the node groups of "):
+        of_short = [number for number, pool in enumerate(fleet.pools) if pool.nodes in names.removeprefix(shared)]
+        assert own in of_short
+        same(gpus, float(fleet.groups.gpus[fleet.groups.admitted[of_short].any(axis=0)].sum()))
     else:
         same(gpus, float(fleet.pool_gpus[own]))
         assert names.startswith(fleet.pools[own].product or fleet.pools[own].resource)

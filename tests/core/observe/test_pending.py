@@ -67,7 +67,10 @@ def test_sentence_names_overlapping_pools_when_they_are_short():
     )
     story = ExplainedStory(spec(2))
     story.watch(cluster, 60, **loads(cluster, 30, 30))
-    assert "the pool of 8 GPUs shared by H100 (team=a) and H100 (team=b) allocates 4 of 6" in story.explain(0).sentence
+    assert (
+        "the pool of 8 GPUs on the node groups of H100 (team=a) and H100 (team=b) allocates 4 of 6"
+        in story.explain(0).sentence
+    )
     alone = replace(cluster, groups=NodeGroups.of_pools(pools, np.array([3.0, 8.0])))
     story.watch(alone, 60, **loads(cluster, 30, 30))
     assert "the pool of 3 H100 (team=a) allocates 3 of 6" in story.explain(0).sentence

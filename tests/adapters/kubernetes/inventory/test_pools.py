@@ -3,7 +3,7 @@ import math
 import pytest
 
 from autoscaler.adapters.kubernetes.pods.template import NO_FACTS
-from autoscaler.core.model.fleet import Pool, PoolOverlap
+from autoscaler.core.model.fleet import Pool
 from tests.adapters.kubernetes.inventory.world import GKE, GPU, MIG, PRODUCT, facts, lay_out, nodes, placed_facts
 
 
@@ -51,7 +51,7 @@ def test_template_of_any_product_shares_the_groups_of_all():
     layout = lay_out(store, [facts(), facts(product=(PRODUCT, "H100"))])
     assert layout.pools == (Pool(GPU, ""), Pool(GPU, "H100"))
     assert layout.gpus == [10.0, 8.0]
-    assert layout.groups.overlaps == [PoolOverlap((0, 1), 10.0)]
+    assert layout.groups.admitted.tolist() == [[True, True], [True, False]]
 
 
 def test_two_labels_of_one_product_form_one_pool():
@@ -81,13 +81,13 @@ def test_node_pools_of_one_product_are_separate_pools():
     layout = lay_out(nodes(*TEAMS), [placed_facts(selector=(("team", name),)) for name in "ab"])
     assert layout.rows == [0, 1]
     assert layout.pools == (Pool(GPU, "L4", "team=a"), Pool(GPU, "L4", "team=b"))
-    assert (layout.gpus, layout.fits, layout.groups.overlaps) == ([4.0, 8.0], [4.0, 8.0], [])
+    assert (layout.gpus, layout.fits) == ([4.0, 8.0], [4.0, 8.0])
 
 
 def test_pool_inside_another_is_joined_with_it():
     layout = lay_out(nodes(*TEAMS), [placed_facts(), placed_facts(selector=(("team", "a"),))])
     assert (layout.gpus, layout.fits) == ([12.0, 4.0], [12.0, 4.0])
-    assert layout.groups.overlaps == [PoolOverlap((0, 1), 12.0)]
+    assert layout.groups.admitted.tolist() == [[True, True], [True, False]]
 
 
 def test_pool_has_no_limit_when_a_replica_fits_no_node():

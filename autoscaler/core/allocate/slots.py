@@ -1,0 +1,107 @@
+"""The order in which single replicas get GPUs. It does not depend on how many GPUs there are.
+
+Floors come first, then base replicas, then headroom. Within each of these, higher priorities come first. At equal
+priority the workload comes first whose GPUs are the fewest for its weight, so each first replica comes before any
+second (Adams' divisor method). First replicas go to the workloads with the most requests: they would miss the most.
+Other ties are won by a replica that has GPUs, and then by what does not change from tick to tick.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from autoscaler.core.allocate.placing import ROUNDING_GPUS
+from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
+
+HEADROOM = 2
+"""The stage after floors and base replicas."""
+
+
+@dataclass(frozen=True)
+class Requests:
+    """What workloads request of pools that are short, by workload; every field [W]."""
+
+    id: IntColumn  # int64[W], unique and stable
+    pool: IntColumn  # int64[W]
+    gpus_each: FloatColumn  # float64[W], of one replica, above 0
+    reserved: FloatColumn  # float64[W], replicas that stay in any case
+    floor: FloatColumn  # float64[W], replicas that the policy states
+    base: FloatColumn  # float64[W], replicas for the present load; the rest is headroom
+    most: FloatColumn  # float64[W], replicas requested
+    scheduled: FloatColumn  # float64[W], replicas that have GPUs
+    priority: FloatColumn  # float64[W]
+    weight: FloatColumn  # float64[W], above 0
+    urgency: FloatColumn  # float64[W], of a first replica
+    idle: BoolColumn  # bool[W], yields to workloads of its pool and priority
+
+
+class Slots(NamedTuple):
+    """Single replicas in the order in which they get GPUs; int64[L] and float64[L]."""
+
+    row: IntColumn  # of the workload
+    gpus: FloatColumn
+
+
+def order(requests: Requests) -> Slots:
+    """Return all requested replicas beyond the reserved ones, in order. Those of one workload keep their order."""
+    row, number = _list_replicas(requests)
+    stage = (number >= requests.floor[row]).astype(np.int64)
+    stage += number >= np.fmax(requests.base, requests.floor)[row]
+    levels, level = np.unique(-requests.priority, return_inverse=True)
+    share = np.where(number > 0, number * (requests.gpus_each / requests.weight)[row], _rank_first(requests)[row])
+    # The last key comes first. The rows are in an order that breaks ties, and a stable sort keeps it.
+    place = np.argsort(number >= requests.scheduled[row], kind="stable")
+    place = place[np.argsort(share[place], kind="stable")]
+    place = place[np.argsort((stage * len(levels) + level[row])[place], kind="stable")]
+    slots = Slots(row[place], requests.gpus_each[row[place]])
+    return _let_idle_yield(requests, slots, stage[place], level[slots.row]) if requests.idle.any() else slots
+
+
+def _list_replicas(requests: Requests) -> tuple[IntColumn, FloatColumn]:
+    """Return the workload of each replica, and how many replicas it has before this one; int64[L] and float64[L].
+
+    Workloads that tie are in a stable order: by weight, by size, and by id.
+    """
+    count = np.ceil(np.fmax(requests.most - requests.reserved, 0.0)).astype(np.int64)
+    tied = np.lexsort((requests.id, requests.gpus_each, -requests.weight))
+    row, before = np.repeat(tied, count[tied]), np.cumsum(count[tied]) - count[tied]
+    return row, requests.reserved[row] + np.arange(len(row)) - np.repeat(before, count[tied])
+
+
+def _rank_first(requests: Requests) -> FloatColumn:
+    """Return the order of first replicas as numbers below 0; float64[W].
+
+    Requests per GPU change with every tick. They decide on first replicas only, or others would move to and fro.
+    """
+    most_urgent = np.lexsort(
+        (
+            requests.id,
+            requests.gpus_each,
+            -requests.weight,
+            requests.scheduled == 0,
+            -requests.urgency * requests.weight,
+        )
+    )
+    rank = np.empty(len(most_urgent))
+    rank[most_urgent] = np.arange(-len(most_urgent), 0)
+    return rank
+
+
+def _let_idle_yield(requests: Requests, slots: Slots, stage: IntColumn, level: IntColumn) -> Slots:
+    """Return the slots with floors and base replicas of idle workloads after those of others with their priority.
+
+    They only change places with replicas of the same pool. So no other pool and no other priority gets a GPU by this.
+    """
+    among = requests.pool[slots.row] * (1 + level.max(initial=0)) + level
+    idle = requests.idle[slots.row] & (stage < HEADROOM)
+    before = np.argsort(among, kind="stable")
+    after = np.lexsort((2 * (stage == HEADROOM) + idle, among))
+    # A replica takes the place at which its pool and priority have had GPUs for it and for all those before it.
+    ends = np.cumsum(slots.gpus[before])
+    covering = np.searchsorted(ends, np.cumsum(slots.gpus[after]) - ROUNDING_GPUS)
+    place = before[np.fmin(covering, len(before) - 1)]
+    moved = after[np.argsort(place, kind="stable")]
+    return Slots(slots.row[moved], slots.gpus[moved])
