@@ -36,7 +36,7 @@ from autoscaler.adapters.kubernetes.inventory.usage import Usage, count_usage
 from autoscaler.adapters.kubernetes.manual_overrides import OverrideTracker
 from autoscaler.adapters.kubernetes.own_writes import OwnWrites
 from autoscaler.adapters.kubernetes.pods.store import PodRows, PodStore
-from autoscaler.adapters.kubernetes.pods.template import add_tolerations
+from autoscaler.adapters.kubernetes.pods.template import Facts, add_tolerations
 from autoscaler.adapters.kubernetes.workloads.kinds import TargetKinds
 from autoscaler.adapters.kubernetes.workloads.store import ReplicaSetStore, TargetKindStore, TargetStore
 from autoscaler.adapters.kubernetes.workloads.targets import DEPLOYMENT, LEADER_WORKER_SET, STATEFUL_SET, Target
@@ -143,6 +143,8 @@ class KubeFleet:
         self._obstructed: dict[WorkloadRef, str] = {}  # as of the last fleet
         self._workload_rows: _WorkloadRows | None = None
         self._workload_versions: object = None
+        self._inventory: object = None  # versions of nodes and autoscalers as of the last layout
+        self._facts: list[Facts] = []
         self._usage: Usage | None = None
         self._usage_versions: object = None
         self._usage_layout: Layout | None = None
@@ -285,11 +287,13 @@ class KubeFleet:
         self._note_overlaps(managed)
         self._log_problems(problems_before, len(managed))
         tolerations = self._pods.tolerations()
-        layout = lay_out_pools(
-            self._nodes.nodes,
-            [add_tolerations(each.target.facts, tolerations.get(each.target_id, frozenset())) for each in managed],
-            self._elastic,
-        )
+        facts = [add_tolerations(each.target.facts, tolerations.get(each.target_id, frozenset())) for each in managed]
+        inventory = self._nodes.update(), self._elastic.version
+        if before is not None and (inventory, facts) == (self._inventory, self._facts):  # only counts have changed
+            layout = before.layout
+        else:
+            layout = lay_out_pools(self._nodes.nodes, facts, self._elastic)
+        self._inventory, self._facts = inventory, facts
         workload_id = np.array([each.target_id for each in managed], dtype=np.int64)
         if before is not None and np.array_equal(before.workload_id, workload_id):
             workload_id = before.workload_id  # with the same object the rows of pods can be reused

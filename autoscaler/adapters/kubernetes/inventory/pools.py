@@ -52,7 +52,6 @@ class Layout(NamedTuple):
     devices: FloatColumn  # float64[nodes, resources]
     cpu: FloatColumn  # float64[nodes]
     memory: FloatColumn  # float64[nodes]
-    unknown_limits: tuple[str, ...]  # labels of node pools that count with their present nodes, although they may grow
 
 
 def lay_out_pools(nodes: Mapping[str, Node], workloads: Sequence[Facts], elastic: Elastic | None = None) -> Layout:
@@ -98,7 +97,6 @@ def lay_out_pools(nodes: Mapping[str, Node], workloads: Sequence[Facts], elastic
         ),
         cpu=np.array([node.cpu for node in seen], dtype=np.float64),
         memory=np.array([node.memory for node in seen], dtype=np.float64),
-        unknown_limits=tuple(sorted({line.label for line in lines if math.isnan(line.can_add)})),
     )
 
 

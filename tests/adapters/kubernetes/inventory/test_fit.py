@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.adapters.kubernetes.inventory.fit import admits
-from autoscaler.adapters.kubernetes.inventory.nodes import Taint
+from autoscaler.adapters.kubernetes.inventory.groups import group_nodes
+from autoscaler.adapters.kubernetes.inventory.nodes import Node, Taint
 from autoscaler.adapters.kubernetes.pods.needs import Expression, Needs, Toleration
 
 GPU = "nvidia.com/gpu"
@@ -104,3 +105,12 @@ def test_fewer_needs_admit_at_least_as_much(has, needed):
     if admits(has, (), needed):
         assert admits(has, (), needed._replace(selector=()))
         assert admits(has, (), needed._replace(terms=None))
+
+
+@given(st.lists(labels, min_size=1, max_size=6), st.lists(needs, min_size=1, max_size=4))
+def test_groups_admit_what_their_nodes_admit(has, needed):
+    given_nodes = {f"n{index}": Node({GPU: 8}, each) for index, each in enumerate(has)}
+    for group in group_nodes(given_nodes, needed):
+        for name in group.nodes:
+            found = [group.key.admits(place) for place in range(len(needed))]
+            assert found == [admits(given_nodes[name].labels, (), each) for each in needed]

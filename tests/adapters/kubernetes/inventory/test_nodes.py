@@ -1,9 +1,11 @@
+import math
+
 import pytest
 
 from autoscaler.adapters.kubernetes.inventory.nodes import SHRINK_DELAY_S, NodeStore
 from autoscaler.adapters.kubernetes.pods.needs import Toleration
 from tests.adapters.keda.world import ManualClock
-from tests.adapters.kubernetes.inventory.world import GPU, PRODUCT, facts, lay_out, node, nodes, placed_facts
+from tests.adapters.kubernetes.inventory.world import GPU, MIG, PRODUCT, facts, lay_out, node, nodes, placed_facts
 
 TRAINING = {"key": "dedicated", "value": "training", "effect": "NoSchedule"}
 
@@ -100,3 +102,49 @@ def test_volatile_label_changes_nothing():
     store.put(node("n0", {PRODUCT: "L4", "nvidia.com/gfd.timestamp": "2"}, allocatable={GPU: "4"}))
     store.put(node("n1", {"any": "label"}, allocatable={"cpu": "4"}))
     assert store.update() == version
+
+
+@pytest.mark.parametrize(
+    "taint",
+    [
+        "node.kubernetes.io/unschedulable",
+        "node.kubernetes.io/unreachable",
+        "karpenter.sh/unregistered",
+        "node.cilium.io/agent-not-ready",
+        "startup-taint.cluster-autoscaler.kubernetes.io/gpu",
+    ],
+)
+def test_taints_that_pass_exclude_no_pod(taint):
+    store = NodeStore(ManualClock())
+    store.put(node("n0", {PRODUCT: "L4"}, [{"key": taint, "effect": "NoSchedule"}], allocatable={GPU: "4"}))
+    assert lay_out(store, [placed_facts()]).gpus == [4.0]
+
+
+@pytest.mark.parametrize("taint", ["ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted"])
+def test_node_that_is_removed_is_closed_at_once(taint):
+    store = nodes(({PRODUCT: "L4"}, {GPU: "4"}), ({PRODUCT: "L4"}, {GPU: "8"}))
+    store.put(node("n1", {PRODUCT: "L4"}, [{"key": taint, "effect": "NoSchedule"}], allocatable={GPU: "8"}))
+    assert lay_out(store, [placed_facts()]).gpus == [4.0]
+
+
+def test_old_slices_are_gone_when_the_layout_is_new():
+    state = "nvidia.com/mig.config.state"
+    store = nodes(({state: "success"}, {MIG: "2"}))
+    store.put(node("n0", {state: "pending"}, allocatable={MIG: "0"}))
+    assert lay_out(store, [placed_facts(resource=MIG)]).gpus == [0.0]
+    store.put(node("n0", {state: "success"}, allocatable={MIG: "0", "nvidia.com/mig-1g.10gb": "7"}))
+    seen = lay_out(store, [placed_facts(resource=MIG), placed_facts(resource="nvidia.com/mig-1g.10gb")])
+    assert (math.isnan(seen.gpus[0]), seen.gpus[1]) == (True, 7.0)
+
+
+@pytest.mark.parametrize("count", ["-4", "1.5", "1e9", "many", "999999999999999999999"])
+def test_impossible_numbers_of_devices_are_told_and_not_believed(count):
+    store = NodeStore(ManualClock())
+    store.put(node("bad", {}, allocatable={GPU: count, MIG: "2"}))
+    store.put(node("good", {}, allocatable={GPU: "4"}))
+    assert lay_out(store, [placed_facts(), placed_facts(resource=MIG)]).gpus == [4.0, 2.0]
+    assert store.problems == {"bad": f"{GPU}: '{count}' devices are not believed; allowed: up to 65536"}
+    store.put(node("bad", {}, allocatable={GPU: "1k"}))
+    assert store.problems == {}
+    store.remove("", "bad")
+    assert lay_out(store, [placed_facts()]).gpus == [4.0]
