@@ -345,6 +345,20 @@ def test_further_kinds_get_the_rights_of_the_mode(mode: str, verbs: set[str]):
     ]
 
 
+@pytest.mark.parametrize(("mode", "granted"), [("direct", True), ("keda", True), ("dry-run", False)])
+@pytest.mark.parametrize("namespaces", [[], ["a"]])
+def test_pods_are_patched_only_with_the_value_for_it(mode: str, granted: bool, namespaces: list[str]):
+    def patched(**rbac: bool) -> bool:
+        documents = template({"mode": mode, "namespaces": namespaces, "rbac": rbac})
+        kind = "Role" if namespaces else "ClusterRole"
+        roles = [each for each in documents if each["kind"] == kind and "lease" not in each["metadata"]["name"]]
+        rules = [rule for role in roles for rule in role["rules"] if "pods" in rule["resources"]]
+        return any("patch" in rule["verbs"] for rule in rules)
+
+    assert patched(podDeletionCost=True) == granted
+    assert not patched()
+
+
 def test_with_some_namespaces_only_nodes_are_read_cluster_wide():
     documents = template({"namespaces": ["a", "b"]})
     (role,) = [each for each in documents if each["kind"] == "ClusterRole"]

@@ -16,6 +16,7 @@ from autoscaler.adapters.keda.metrics import Calls, KedaCollector
 from autoscaler.adapters.keda.server import KedaServer
 from autoscaler.adapters.keda.service import KedaService
 from autoscaler.adapters.kubernetes.api.client import Kube
+from autoscaler.adapters.kubernetes.deletion_costs import CostsBefore, DeletionCosts
 from autoscaler.adapters.kubernetes.events import EventRecorder
 from autoscaler.adapters.kubernetes.fleet import KubeFleet
 from autoscaler.adapters.kubernetes.leader_election import Elector
@@ -145,14 +146,18 @@ async def connect_cluster(
     events = EventRecorder(kube, clock)
     parts.recorders.append(events)
     parts.background.append(("events", events.run))
+    costs = None
+    if settings.deletion_cost:
+        count = metrics.count_deletion_cost
+        costs = DeletionCosts(kube, clock, fleet.deletion_cost, parts.leadership, writes.manager, count)
     if settings.mode is Mode.DIRECT:
-        parts.actuator = ScaleActuator(kube, writes, parts.leadership, fleet.kinds)
+        parts.actuator = ScaleActuator(kube, writes, parts.leadership, fleet.kinds, costs)
         parts.manual_overrides = fleet.manual_overrides
         return parts
 
     assert settings.keda
     answers, calls = Answers(clock, parts.leadership), Calls()
-    parts.actuator = answers
+    parts.actuator = CostsBefore(answers, costs, clock) if costs is not None else answers
     parts.recorders.append(answers)
     metrics.registry.register(KedaCollector(answers, calls))
     service = KedaService(answers, fleet, lambda: policies.book)

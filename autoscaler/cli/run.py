@@ -49,6 +49,13 @@ from autoscaler.cli.settings import daemon_settings
     show_default=True,
     help="Namespace of the Lease object.",
 )
+@click.option(
+    "--deletion-cost/--no-deletion-cost",
+    default=True,
+    show_default=True,
+    help="Annotate pods before a shrink, so that their ReplicaSet removes those with the fewest requests; "
+    "needs manifests/shrink/rbac.yaml.",
+)
 @history_option
 @click.option(
     "--state", type=OwnFile(), help="File that keeps what was learned across restarts; one file for each process."

@@ -35,6 +35,7 @@ from autoscaler.adapters.kubernetes.inventory.pools import Layout, lay_out_pools
 from autoscaler.adapters.kubernetes.inventory.usage import Usage, count_usage
 from autoscaler.adapters.kubernetes.manual_overrides import OverrideTracker
 from autoscaler.adapters.kubernetes.own_writes import OwnWrites
+from autoscaler.adapters.kubernetes.pods.status import Key
 from autoscaler.adapters.kubernetes.pods.store import PodRows, PodStore
 from autoscaler.adapters.kubernetes.pods.template import Facts, add_tolerations
 from autoscaler.adapters.kubernetes.workloads.kinds import TargetKinds
@@ -192,6 +193,10 @@ class KubeFleet:
         """Return a ScaledObject with an external trigger. Raises Unavailable until the first sync."""
         self._watch.require_sync()
         return self._scaled_objects.get(namespace, name, self._find_ref)
+
+    def deletion_cost(self, pod: Key) -> float | None:
+        """Return the deletion cost of a pod; None: it is gone, or no ReplicaSet controls it."""
+        return self._pods.deletion_cost(pod)
 
     def problems(self) -> dict[WorkloadRef, str]:
         """Return what is wrong with the declarations of workloads, as of the last `fleet()`."""

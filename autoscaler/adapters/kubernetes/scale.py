@@ -13,6 +13,7 @@ import structlog
 
 from autoscaler.adapters.kubernetes.api.client import ApiError, Kube, object_path
 from autoscaler.adapters.kubernetes.api.text import one_line
+from autoscaler.adapters.kubernetes.deletion_costs import DeletionCosts
 from autoscaler.adapters.kubernetes.own_writes import OwnWrites
 from autoscaler.adapters.kubernetes.workloads.kinds import TargetKinds
 from autoscaler.catalog.scale_targets import SCALED
@@ -67,11 +68,16 @@ class ScaleActuator:
         writes: OwnWrites,
         leadership: Leadership | None = None,
         kinds: TargetKinds | None = None,
+        deletion_costs: DeletionCosts | None = None,
     ) -> None:
-        """kinds: how custom kinds are served; None: as the table of known kinds says."""
+        """kinds: how custom kinds are served; None: as the table of known kinds says.
+
+        deletion_costs: writes which pods should leave before each scale-down; None: they are not written.
+        """
         self._kube = kube
         self._kinds = kinds or TargetKinds()
         self._writes = writes
+        self._deletion_costs = deletion_costs
         self._leadership = leadership
         self._slots = asyncio.Semaphore(CONCURRENCY)
 
@@ -111,6 +117,8 @@ class ScaleActuator:
             if problem := _difference(change, scale):
                 return Outcome(change, ChangeStatus.CONFLICT, problem)
             version, is_unset = scale.metadata.resource_version, scale.is_unset
+            if self._deletion_costs is not None:
+                await self._deletion_costs.write(change)
             if not self._writes.clock.now_s() < change.scale_down_until_s:
                 return Outcome(change, ChangeStatus.FAILED, "not sent: its inputs are too old by now to scale down")
         return await self._write(change, path, version, is_unset)

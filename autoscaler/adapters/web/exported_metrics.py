@@ -273,6 +273,12 @@ PROCESS = (
     Family("source_problems", "gauge", "Problems a source reported in the last tick.", ("source",)),
     Family("changes_total", "counter", "Scale changes by outcome and direction.", ("outcome", "direction")),
     Family(
+        "deletion_cost_patches_total",
+        "counter",
+        "Patches of pods before a shrink by outcome: written, failed, forbidden.",
+        ("outcome",),
+    ),
+    Family(
         "policy_problems", "gauge", "Problems in changed policy files, which are not in force until fixed; 0: none."
     ),
     Family(

@@ -51,6 +51,9 @@ class Metrics:
         self._failures = self._counter("source_failures_total")
         self._source_duration = self._histogram("source_duration_seconds")
         self._changes = self._counter("changes_total")
+        self._deletion_costs = self._counter("deletion_cost_patches_total")
+        for outcome in ("written", "failed", "forbidden"):
+            self._deletion_costs.labels(outcome)
         self._policy_problems = self._gauge("policy_problems")
         self._stream_clients = self._gauge("stream_clients")
         self._state_saved_s = math.nan
@@ -75,6 +78,10 @@ class Metrics:
     def failed(self, wall_s: float, error: BaseException) -> None:
         self.ticks += 1
         self._ticks.labels("failed").inc()
+
+    def count_deletion_cost(self, outcome: str) -> None:
+        """Count one patch of a pod's deletion cost."""
+        self._deletion_costs.labels(outcome).inc()
 
     def set_policy_problems(self, count: int) -> None:
         """Set the number of errors in changed policy files; 0: none."""

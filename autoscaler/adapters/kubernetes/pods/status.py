@@ -19,7 +19,9 @@ from autoscaler.catalog.scale_targets import LWS_NAME, POD_GROUPS
 from autoscaler.core.model.fleet import PendingClass
 
 LWS_SIZE = "leaderworkerset.sigs.k8s.io/size"  # annotation: number of pods of the group
+DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"  # annotation, read by ReplicaSets alone
 WITHOUT_REPLICAS = ("DaemonSet", "Job", "Node")  # controllers of pods that no scale target creates
+_COST = re.compile(r"[+-]?[0-9]{1,10}")
 _GROUPS = tuple((scheme, re.compile(scheme.leads), re.compile(scheme.member)) for scheme in POD_GROUPS)
 
 FINISHED = ("Succeeded", "Failed")  # phases of a pod that holds no GPU and is replaced by its owner
@@ -74,6 +76,21 @@ def group_size(pod: Pod) -> int:
         return 1
     size = annotations.get(LWS_SIZE, "")
     return int(size) if size.isascii() and size.isdigit() and len(size) < 6 else 1
+
+
+def deletion_cost(pod: Pod) -> float:
+    """Return the cost by which a ReplicaSet chooses the pods that it removes; NaN: no ReplicaSet controls the pod."""
+    controller = pod.metadata.controller()
+    if controller is None or controller.kind != "ReplicaSet":
+        return math.nan
+    stated = bytes(pod.metadata.annotations)
+    if DELETION_COST.encode() not in stated:
+        return 0.0
+    try:
+        cost = (msgspec.json.decode(stated, type=dict[str, str] | None) or {}).get(DELETION_COST, "")
+    except msgspec.MsgspecError:
+        return 0.0
+    return float(cost) if _COST.fullmatch(cost) else 0.0  # an invalid cost counts as none, as for the ReplicaSet
 
 
 def true_conditions(pod: Pod) -> dict[str, Condition]:

@@ -26,6 +26,7 @@ from autoscaler.adapters.kubernetes.pods.status import (
     OwnerKey,
     at_s,
     blocked_by,
+    deletion_cost,
     engine_start,
     group_of,
     group_size,
@@ -62,6 +63,7 @@ _ROW = np.dtype(
         ("started_s", np.float64),
         ("ready_s", np.float64),
         ("first_ready_s", np.float64),  # since the engine's last start
+        ("deletion_cost", np.float64),  # NaN: of no ReplicaSet
     ]
 )
 
@@ -252,6 +254,12 @@ class PodStore:
         leader = self._leader.get(self._group[key]) if key in self._group else None
         return self._target_of(leader.key if leader is not None else key)
 
+    def deletion_cost(self, key: Key) -> float | None:
+        """Return the deletion cost of a pod; None: it is gone, or no ReplicaSet controls it."""
+        row = self._row.get(key)
+        cost = math.nan if row is None else float(self._rows["deletion_cost"][row])
+        return None if math.isnan(cost) else cost
+
     def held(self) -> Held:
         """Return what all pods hold on nodes, with their targets."""
         return self.holdings.held(self.target_of)
@@ -419,6 +427,7 @@ class PodStore:
         line["ready"] = ready
         line["terminating"] = is_leaving(seen, conditions)
         line["blocked"] = blocked
+        line["deletion_cost"] = deletion_cost(seen)
         line["created_s"] = at_s(seen.metadata.creation_timestamp, offset_s)
         line["scheduled_s"] = since_s(conditions.get("PodScheduled"), offset_s)
         line["started_s"] = math.nan if was_restarted else started_s
