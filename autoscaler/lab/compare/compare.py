@@ -62,6 +62,7 @@ def compare(
     *,
     tuned: bool = False,
     offline_plan: bool = False,
+    attainments: Sequence[float] = OURS_ATTAINMENTS,
     workers: int | None = None,
     ray: bool = False,
     progress: Progress = no_progress,
@@ -69,7 +70,8 @@ def compare(
     """Run the policy and the baselines named in `against` over every workload of `experiment`, and sum up the results.
 
     against: keys of `BASELINES`. tuned: also run each baseline at its best setting in hindsight, and compute the
-    frontier of every policy. offline_plan: also search a schedule with the whole trace known.
+    frontier of every policy. offline_plan: also search a schedule with the whole trace known. attainments: goals of
+    `ours` on its frontier.
 
     With a learning part, scores, bound and offline plan cover the part after it. Each baseline then also runs at the
     setting that was best in the learning part.
@@ -90,8 +92,8 @@ def compare(
         Candidate(name, experiment.policy, tuple(_default(name, case) for case in experiment.cases))
         for name in documented
     ]
-    knob = OURS_ATTAINMENTS if tuned else ()
-    attainments = dict.fromkeys([experiment.policy.spec.objective.attainment, *knob])  # each attainment runs once
+    knob = attainments if tuned else ()
+    goals = dict.fromkeys([experiment.policy.spec.objective.attainment, *knob])  # each runs once
     shared = (*experiment.cases, *counted, *learned)
     places = range(len(experiment.cases), len(experiment.cases) + len(counted))  # positions of the scored cases
     counts_first = sorted(against, key=lambda name: not BASELINES[name].monotone)
@@ -99,7 +101,7 @@ def compare(
         [_bound_search(shared, place) for place in places],
         [
             _run_search(experiment, Candidate(OURS, with_attainment(experiment.policy, attainment)))
-            for attainment in attainments
+            for attainment in goals
         ],
         [_plan_search(experiment, shared, place) for place in places if offline_plan],
         [_tuning_search(experiment, name) for name in counts_first if name in search],
@@ -116,7 +118,7 @@ def compare(
     frontier = {
         name: [_point(each.params, each.score) for each in runs if each.name == name] for name in (OURS, *against)
     }
-    curve = {attainment: score for attainment, (score, _) in zip(attainments, ours, strict=True)}
+    curve = {attainment: score for attainment, (score, _) in zip(goals, ours, strict=True)}
     frontier[OURS] += [_point({"attainment": attainment}, curve[attainment]) for attainment in knob]
     for tuned_run, points in sorted(best, key=lambda each: against.index(each[0].name)):
         frontier[tuned_run.name] += points

@@ -163,13 +163,13 @@ def test_fleet_with_plenty_of_gpus_runs_as_without_a_limit() -> None:
 
 def test_every_policy_stays_within_too_few_gpus() -> None:
     fleet = replace(experiment(*(busy(name, per_s=30.0, seed=seed) for seed, name in enumerate("abc"))), gpus=2.0)
-    comparison = compare(fleet, ("keda-rps", "static"), tuned=True, workers=1)
+    comparison = compare(fleet, ("keda-rps", "static"), tuned=True, attainments=(0.9,), workers=1)
     most_s = 600.0 + 3600.0  # requests not served by then are never served
     for run in comparison.runs:
         assert run.score.gpu_hours <= 2.0 * most_s / 3600
         assert run.timeline[:40, 2].max() <= 2.0
         assert not comparison.meets_goal(run)
-    assert len(comparison.frontier["ours"]) == 1 + len(OURS_ATTAINMENTS)
+    assert len(comparison.frontier["ours"]) == 2
 
 
 def test_with_attainment_changes_nothing_else() -> None:

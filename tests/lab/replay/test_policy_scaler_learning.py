@@ -14,7 +14,8 @@ from tests.lab.compare.experiments import experiment, rising
 @pytest.mark.slow
 def test_learned_setting_can_miss_where_hindsight_meets() -> None:
     case = rising()
-    comparison = compare(experiment(case), ("static", "keda-rps"), tuned=True, offline_plan=True, workers=1)
+    against = ("static", "keda-rps")
+    comparison = compare(experiment(case), against, tuned=True, offline_plan=True, attainments=(), workers=1)
     assert (comparison.learned_s, comparison.duration_s) == (600.0, 600.0)
     assert comparison.requests == (case.trace.arrival_s >= 600).sum()
     by = {(run.name, "before" if run.before else "tuned" if run.tuned else ""): run for run in comparison.runs}
@@ -56,7 +57,7 @@ def test_ours_decides_the_same_in_the_learning_part() -> None:
 def test_bound_covers_the_scored_part_only() -> None:
     """Initial replicas are paid for before the scored part, so a constant count is not below the bound."""
     case = replace(rising(), cold_start_s=240.0)
-    comparison = compare(experiment(case), ("static",), tuned=True, workers=1)
+    comparison = compare(experiment(case), ("static",), tuned=True, attainments=(), workers=1)
     (static,) = (run for run in comparison.runs if run.tuned)
     assert comparison.meets_goal(static)
     assert comparison.lower_bound_gpu_hours <= static.score.gpu_hours

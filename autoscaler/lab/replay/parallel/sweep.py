@@ -109,11 +109,11 @@ class _Queue(Generic[Item, Result]):
     def __init__(self, items: Sequence[Item], next_items: NextItems[Result, Item]) -> None:
         self.items = deque(enumerate(items))
         self._count = len(items)
-        self._watch_parent = next_items
+        self._next_items = next_items
 
     def done(self, place: int, result: Result) -> tuple[int, Result]:
         """Queue the items after a result at the front, so that long chains end early. Return position and result."""
-        more = self._watch_parent(place, result)
+        more = self._next_items(place, result)
         self.items.extendleft(reversed(list(enumerate(more, self._count))))
         self._count += len(more)
         return place, result
