@@ -7,6 +7,9 @@ TEST_ARGS ?=
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PIP_ROOT_USER_ACTION = ignore
 
+# Half of the start of the tests is the compilation of their files, which are kept for the next start.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-unit test-keda lint types contracts bench envtest keda helm debian clean
@@ -18,7 +21,8 @@ demo: .venv/installed ## run the daemon on a simulated fleet, page at http://127
 	@exec .venv/bin/vllm-autoscaler demo $(DEMO_ARGS)
 
 test-unit: .venv/installed-dev ## run the tests that need no server and no build, in a minute
-	@exec .venv/bin/pytest -m 'not integration and not keda and not slow' --durations 5 $(or $(TEST_ARGS),--numprocesses $$(nproc) --maxprocesses 4 --dist worksteal)
+	@exec .venv/bin/pytest -m 'not integration and not keda and not slow' --durations 5 \
+	  --hypothesis-profile quick $(or $(TEST_ARGS),--numprocesses $$(nproc) --maxprocesses 4 --dist worksteal)
 
 # There is one worker more than cores, because some tests wait for a server or for a lease to expire.
 test: .venv/installed-dev debian envtest helm ## run all tests (TEST_ARGS="tests/core -k burst" for some)

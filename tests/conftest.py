@@ -1,6 +1,7 @@
 """Rules for all tests: shared servers, tiers, and no skipped integration tests in CI."""
 
 import asyncio
+import os
 from collections import Counter
 from collections.abc import Generator
 
@@ -13,6 +14,7 @@ from tests.harness.process import in_ci
 # A shared machine may pause for longer than Hypothesis's limits; speed is measured in bench/micro.
 settings.register_profile("no time limits", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("no time limits")
+settings.register_profile("quick", max_examples=25)  # of `make test-unit`; all other runs have four times as many
 
 pytest_plugins = ["pytester", "tests.harness.fixtures"]
 
@@ -23,9 +25,13 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the files of long tests first: a worker that began one last would go on while all others are done."""
+    """Put the files of long tests first: a worker that began one last would go on while all others are done.
+
+    First of all those that state a time-out of their own, because they take the longest.
+    """
     tests, long = Counter(item.path for item in items), Counter(item.path for item in items if is_long(item))
-    items.sort(key=lambda item: -long[item.path] / tests[item.path])
+    longest = {item.path for item in items if item.get_closest_marker("timeout")}
+    items.sort(key=lambda item: (item.path not in longest, -long[item.path] / tests[item.path], item.path))
 
 
 def is_long(item: pytest.Item) -> bool:
@@ -61,9 +67,17 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """In CI, count a whole file that skips itself as failed: its tests' markers are not known by then."""
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """In CI, count a whole file that skips itself as failed: its tests' markers are not known by then.
+
+    Every other worker collects from the last file to the first. In a new checkout it thus finds half of the files
+    compiled, and compiles the other half for its neighbour. Sorting restores the order.
+    """
     report = yield
     if in_ci() and report.skipped:
         report.outcome, report.longrepr = "failed", f"a test file may not be skipped in CI: {report.longrepr}"
+    if isinstance(collector, pytest.Directory) and os.environ.get("PYTEST_XDIST_WORKER", "gw0")[-1] in "13579":
+        report.result.reverse()
     return report

@@ -11,7 +11,7 @@ from autoscaler.core.model.fleet import Fleet
 from autoscaler.core.model.spec import Spec
 from autoscaler.core.model.types import Decision
 from autoscaler.core.table.columns import FloatColumn
-from tests.core.world import Story
+from tests.core.world import Story, intervals
 
 WORK_S, IDLE_GAP_S, TOKENS = 2.0, 0.01, 100.0  # per request: work, gap between tokens on an idle engine, tokens
 LEARNED = {"concurrency": math.nan}  # with a stated capacity the planner does not run
@@ -30,11 +30,11 @@ class Serving(Story):
             self.serve(cluster, demand, 60)
 
     def serve(
-        self, cluster: Fleet, demand: float | FloatColumn, for_s: float, every_s: float = 5.0, **how: Any
+        self, cluster: Fleet, demand: float | FloatColumn, for_s: float, every_s: float | None = None, **how: Any
     ) -> Decision:
-        """Serve a load of so many busy replicas for a while; return the last decision."""
-        for _ in range(round(for_s / every_s)):
-            decision = self.tick(cluster, every_s, **self.counted(cluster, demand, every_s, **how))
+        """Serve a load of so many busy replicas for a while; return the last decision. every_s: as in `intervals`."""
+        for interval_s in intervals(for_s, every_s):
+            decision = self.tick(cluster, interval_s, **self.counted(cluster, demand, interval_s, **how))
         return decision
 
     def counted(

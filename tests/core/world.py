@@ -162,6 +162,18 @@ def world(
     )
 
 
+def intervals(for_s: float, every_s: float | None = None) -> list[float]:
+    """Return the seconds between ticks over a while.
+
+    Without `every_s` they are 5 s in the first minute and the last, and 15 s between these, where little happens.
+    """
+    if every_s is not None:
+        return [every_s] * int(for_s / every_s)
+    each = [5.0] * int(for_s / 5)
+    between = len(each[12:-12]) // 3
+    return [*each[:12], *[15.0] * between, *each[12 + 3 * between :]]
+
+
 class Story:
     """Consecutive ticks with one memory; each tick advances the clock."""
 
@@ -177,10 +189,10 @@ class Story:
         )
         return decision
 
-    def watch(self, cluster: Fleet, for_s: float, every_s: float = 5.0, **columns: Any) -> Decision:
-        """Tick with the same input for a while; return the last decision."""
-        for _ in range(int(for_s / every_s)):
-            decision = self.tick(cluster, every_s, **columns)
+    def watch(self, cluster: Fleet, for_s: float, every_s: float | None = None, **columns: Any) -> Decision:
+        """Tick with the same input for a while; return the last decision. every_s: None as in `intervals`."""
+        for interval_s in intervals(for_s, every_s):
+            decision = self.tick(cluster, interval_s, **columns)
         return decision
 
 

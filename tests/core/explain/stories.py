@@ -141,11 +141,11 @@ def rejections_story():
 def planner_story():
     """For two hours two replicas are half busy: the gap between tokens is twice that of an idle engine."""
     story, ended, gap_s = ExplainedStory(spec(concurrency=NAN)), 0.0, 0.0
-    for step in range(480):
-        ended += 30.0
-        gap_s += 30.0 * 100 * (0.01 if step < 5 else 0.02)
+    for step in range(240):
+        ended += 60.0
+        gap_s += 60.0 * 100 * (0.01 if step < 3 else 0.02)
         counters = {"finished": ended, "first_tokens": ended, "generation_tokens": 100 * ended, "ttft_met": ended}
-        story.tick(fleet([2]), 15, running=4.0, gap_s=gap_s, gaps=100 * ended, **counters)
+        story.tick(fleet([2]), 30, running=4.0, gap_s=gap_s, gaps=100 * ended, **counters)
     return story
 
 

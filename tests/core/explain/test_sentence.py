@@ -121,7 +121,7 @@ def test_the_planner_is_named_with_its_load_and_the_error_budget():
     case = explained("planner")
     assert re.fullmatch(
         r"Keeps 2 replicas: the planner recommends 2 for a load of \S+ busy replicas?; 0% of requests missed in "
-        r"119 min of traffic and its strategy is predicted to miss \S+%, within the error budget of 1% "
+        r"118 min of traffic and its strategy is predicted to miss \S+%, within the error budget of 1% "
         r"\(metrics up to 0 s old\)\.",
         case.sentence,
     )
@@ -400,7 +400,7 @@ def test_one_replica_is_recommended_in_the_singular():
     story = ExplainedServing(spec(cold_start_s=60.0, **LEARNED))
     story.learn(fleet([1]))
     story.serve(fleet([1]), 0.3, 3600)
-    assert story.explain().sentence.startswith("Keeps 1 replica: the planner recommends 1 for a load of 0.193 busy")
+    assert story.explain().sentence.startswith("Keeps 1 replica: the planner recommends 1 for a load of 0.192 busy")
 
 
 def test_inputs_hold_every_column_and_know_their_age():

@@ -127,10 +127,12 @@ def test_shadow_fleet_of_the_selected_stays_within_the_budget(after_a_day, name)
     assert share <= 1.1 * state.allowed_share[0]
 
 
+@pytest.mark.slow
 def test_steady_demand_needs_little_headroom(after_a_day):
     assert math.ceil(3 / MAX_UTILIZATION) <= after_a_day["steady"].replicas[0] <= 6
 
 
+@pytest.mark.slow
 def test_large_fleets_need_relatively_less_headroom(after_a_day):
     """Demand varies by the square root of its size, as that of independent requests does."""
     ratios = [after_a_day[f"size {size:g}"].replicas[0] / size for size in SIZES]
@@ -138,11 +140,13 @@ def test_large_fleets_need_relatively_less_headroom(after_a_day):
     assert 1 < ratios[2] < 1.5
 
 
+@pytest.mark.slow
 def test_bursty_demand_needs_more_than_steady_demand(after_a_day):
     assert after_a_day["bursts"].offered_load.demand[0] == pytest.approx(3.0, rel=0.02)
     assert after_a_day["bursts"].replicas[0] > after_a_day["steady"].replicas[0]
 
 
+@pytest.mark.slow
 def test_the_dearest_is_not_selected_against_unavoidable_misses(after_a_day):
     """Demand rises once an hour to far more than the largest constant count, for as long as a cold start."""
     state = after_a_day["surges"]
@@ -151,6 +155,7 @@ def test_the_dearest_is_not_selected_against_unavoidable_misses(after_a_day):
     assert cost[int(state.strategy[0])] < 0.7 * cost.max()
 
 
+@pytest.mark.slow
 def test_cheaper_strategy_is_selected_when_all_miss_as_many(after_a_day):
     """After a surge that no strategy met, the prices of any two are equal within a hundredth."""
     state = after_a_day["waves"]
@@ -163,6 +168,7 @@ def test_cheaper_strategy_is_selected_when_all_miss_as_many(after_a_day):
     assert after.shadow.cost[int(after.strategy[0]), 0] < 0.9 * cost[dearest]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("waiting", "is_kept"), [(0.0, False), (3.0, False), (12.0, True)])
 def test_replicas_are_kept_when_requests_wait_too_long(after_a_day, waiting, is_kept):
     """Another strategy became the cheapest. Ten replicas need 0.6 s for three requests, and 2.4 s for twelve."""
@@ -174,6 +180,7 @@ def test_replicas_are_kept_when_requests_wait_too_long(after_a_day, waiting, is_
     assert update(cheap, make_stats(4.0, replicas=10, waiting=waiting, ceiling=7.0)).replicas[0] <= 7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("cost_ratio", "stays"), [(1.005, True), (1.02, False)])
 def test_selected_strategy_stays_when_another_saves_little(after_a_day, cost_ratio, stays):
     state = after_a_day["waves"]
@@ -185,6 +192,7 @@ def test_selected_strategy_stays_when_another_saves_little(after_a_day, cost_rat
     assert (update(before, make_stats(4.0, replicas=10)).strategy[0] == 3) == stays
 
 
+@pytest.mark.slow
 def test_prior_below_the_allowed_share_frees_no_budget(after_a_day):
     """Two strategies have large margins; the cheaper one missed a few more than allowed, or a few less."""
     state = after_a_day["waves"]

@@ -1,5 +1,7 @@
 """Counts begin anew when an objective changes."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 
@@ -13,6 +15,7 @@ KEPT = ("speed.readings", "speed.shortest_gap_s", "budget.served_s", "history.ob
 PREFILL = {"prefill_counted": 45.0, "prefill_late": 12.0}
 
 
+@cache
 def run_with_misses(**columns):
     """Run three hours in which a third of all requests missed, many of them unavoidably."""
     return run([3.0, 12.0, 3.0] * 120, late=0.3, replicas=5.0, totals=PREFILL, **columns)

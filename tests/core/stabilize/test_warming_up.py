@@ -1,7 +1,9 @@
 """While the planner warms up the load grows no fleet, unless requests wait."""
 
+import copy
 import math
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -41,18 +43,23 @@ class Dense(Serving):
             self.memory, _ = snapshot.restore(known, self.memory, cluster, self.now_s, self.now_s)
 
 
-def watched(cluster):
-    """Half an hour in which the planner spoke, and three replicas were enough."""
+@cache
+def played():
     story = Dense()
-    assert story.serve(cluster, 1.2, 1800.0, 15.0).replicas[0] == 3
+    assert story.serve(fleet([3]), 1.2, 1800.0, 15.0).replicas[0] == 3
     return story
+
+
+def watched():
+    """Half an hour in which the planner spoke, and three replicas were enough."""
+    return copy.deepcopy(played())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("with_state", [True, False])
 def test_a_restart_grows_nothing_when_no_request_waits(with_state):
     cluster = fleet([3])
-    story = watched(cluster)
+    story = watched()
     story.restart(cluster, with_state)
     decision = story.serve(cluster, 1.2, 5.0)
     assert decision.recommendations[Signal.CONCURRENCY, 0] > 3 and np.isnan(decision.recommendations[Signal.PLANNER, 0])
@@ -64,7 +71,7 @@ def test_a_restart_grows_nothing_when_no_request_waits(with_state):
 @pytest.mark.parametrize("hole_s", [45.0, 65.0, 600.0])
 def test_a_gap_in_readings_grows_nothing_when_no_request_waits(hole_s):
     cluster = fleet([3])
-    story = watched(cluster)
+    story = watched()
     story.changes = {"time_s": story.now_s}
     assert story.most(cluster, hole_s) == 3
     story.changes = {}
@@ -75,7 +82,7 @@ def test_a_gap_in_readings_grows_nothing_when_no_request_waits(hole_s):
 @pytest.mark.parametrize("queue", [{"waiting": 40.0}, {"gateway_waiting": 20.0}])
 def test_a_long_queue_grows_the_fleet_with_the_first_reading(queue):
     cluster = fleet([3])
-    story = watched(cluster)
+    story = watched()
     story.restart(cluster, True)
     story.changes = queue
     assert story.serve(cluster, 1.2, 5.0).replicas[0] > 3
@@ -84,7 +91,7 @@ def test_a_long_queue_grows_the_fleet_with_the_first_reading(queue):
 def test_a_lasting_queue_grows_the_fleet_once_its_wait_is_known():
     """Nothing is learned yet: signals count as soon as the wait of the queue is known."""
     cluster = fleet([3])
-    story = watched(cluster)
+    story = watched()
     story.restart(cluster, False)
     story.changes = {"waiting": 5.0}  # of 0.2 requests/s each
     assert story.serve(cluster, 1.2, 5.0).replicas[0] == 3
@@ -95,7 +102,7 @@ def test_a_lasting_queue_grows_the_fleet_once_its_wait_is_known():
 
 def test_planner_updates_out_of_turn_when_a_queue_lasts():
     cluster = fleet([3])
-    story = watched(cluster)
+    story = watched()
     story.restart(cluster, True)
     story.changes = {"waiting": 5.0}
     assert np.isnan(story.serve(cluster, 1.2, 5.0).recommendations[Signal.PLANNER, 0])
@@ -137,7 +144,7 @@ def test_a_workload_woken_from_zero_grows_at_once():
 
 def test_refused_requests_are_not_put_off_while_warming_up():
     cluster = fleet([3])
-    story = watched(cluster)
+    story = watched()
     story.restart(cluster, True)
     story.serve(cluster, 1.2, 5.0)
     story.changes = {"rejections": 0.0}
@@ -148,7 +155,7 @@ def test_refused_requests_are_not_put_off_while_warming_up():
 
 def test_a_window_is_not_put_off_while_warming_up():
     cluster = fleet([3])
-    story = watched(cluster)
+    story = watched()
     story.restart(cluster, True)
     story.now_s += 5.0
     inp = world(story.now_s, cluster, story.spec, **story.counted(cluster, 1.2, 5.0))
