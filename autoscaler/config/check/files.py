@@ -45,18 +45,21 @@ class Checked:
 
 
 def check(
-    paths: Sequence[Path], book: PolicyBook, extra: Mapping[str, ManifestChecker] = MappingProxyType({})
+    paths: Sequence[Path],
+    book: PolicyBook,
+    extra: Mapping[str, ManifestChecker] = MappingProxyType({}),
+    most_bytes: int = MAX_MANIFEST_BYTES,
 ) -> Checked:
     """Check files, folders with their subfolders, and standard input if a path is `-`.
 
     book: policies that workloads may name, beside those in the files; its default may be one of those.
-    extra: checkers of further kinds, by kind.
+    extra: checkers of further kinds, by kind. most_bytes: of one file.
     Never raises for the content of files. Raises PolicyError if the only problem is a missing default policy.
     """
     findings: list[Finding] = []
     documents: list[Document] = []
     for path in paths:
-        found, faults = _read(path)
+        found, faults = _read(path, most_bytes)
         if not faults and all(_kind(document) == _UNKNOWN for document in found):
             faults.append(Finding(_name(path), 0, "", "nothing to check", allowed="YAML documents with a kind"))
         documents.extend(found)
@@ -89,23 +92,23 @@ def check(
     return Checked(tuple(findings), checked, skipped)
 
 
-def _read(path: Path) -> tuple[list[Document], list[Finding]]:
+def _read(path: Path, most_bytes: int) -> tuple[list[Document], list[Finding]]:
     """Read a file, a folder with subfolders, or standard input; report policies that the daemon would refuse."""
     documents: list[Document] = []
     findings: list[Finding] = []
     holding: Counter[Path] = Counter()  # number of files with policies, by folder
     for each in yaml_files([path], _manifests_below, "YAML files below", MAX_MANIFESTS, findings):
         if each in STANDARD_INPUT:
-            data = sys.stdin.buffer.read(MAX_MANIFEST_BYTES + 1) if sys.stdin else b""
-            text = decode_text(_name(each), data, MAX_MANIFEST_BYTES)
+            data = sys.stdin.buffer.read(most_bytes + 1) if sys.stdin else b""
+            text = decode_text(_name(each), data, most_bytes)
         else:
-            text = read_text(each, MAX_MANIFEST_BYTES)
+            text = read_text(each, most_bytes)
         if isinstance(text, Finding):
             findings.append(text)
             continue
         found, faults = read_documents(_name(each), text)
         found = [item for document in found for item in document.items()]
-        documents.extend(_unpack(found, findings, holding))
+        documents.extend(_unpack(found, findings, holding, most_bytes))
         findings.extend(faults)
         if any(_kind(document) == KIND for document in found):
             holding[each.parent] += 1
@@ -119,12 +122,14 @@ def _read(path: Path) -> tuple[list[Document], list[Finding]]:
     return documents, findings
 
 
-def _unpack(documents: list[Document], findings: list[Finding], holding: Counter[Path]) -> Iterator[Document]:
+def _unpack(
+    documents: list[Document], findings: list[Finding], holding: Counter[Path], most_bytes: int
+) -> Iterator[Document]:
     """Replace each ConfigMap of policies by its files, as the daemon finds them mounted in one folder.
 
     The total size per manifest is bounded, because aliases can repeat a text many times.
     """
-    left = MAX_MANIFEST_BYTES
+    left = most_bytes
     for document in documents:
         inside: list[Document] = []
         named = at(document.value, "metadata", "name") == CONFIG_MAP
@@ -132,7 +137,7 @@ def _unpack(documents: list[Document], findings: list[Finding], holding: Counter
             data = text.encode("utf-8", "surrogatepass")
             left -= len(data)
             if left < 0:
-                problem = f"more than {MAX_MANIFEST_BYTES} bytes of YAML in ConfigMaps"
+                problem = f"more than {most_bytes} bytes of YAML in ConfigMaps"
                 findings.append(Finding(document.file, document.line, "", problem, allowed="several files"))
                 return
             if not named and not _OUR_API_VERSION.search(text):

@@ -338,15 +338,13 @@ class TestStreamIsActive:
         assert (await stream.read()).result
 
     async def test_change_is_sent_within_its_tick(self):
-        async with talking(World(resend_s=60)) as client:
+        """Not only with the next repetition, which would come after the time-out of the call."""
+        async with talking(World(resend_s=10 * PATIENCE_S)) as client:
             client.world.decide(Row("llama", 0, current=0))
             stream = client.stub.StreamIsActive(reference(), timeout=PATIENCE_S)
             assert not (await stream.read()).result
-            loop = asyncio.get_running_loop()
-            started_s = loop.time()
             client.world.decide(Row("llama", 1, current=0))
             assert (await stream.read()).result
-            assert loop.time() - started_s < 0.5
             client.world.decide(Row("llama", 0))
             assert not (await stream.read()).result
 

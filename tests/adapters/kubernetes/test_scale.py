@@ -1,7 +1,6 @@
 """Patches of the scale subresource of a real API server, with the shipped permissions."""
 
 import asyncio
-import time
 from dataclasses import replace
 from typing import Any, cast
 
@@ -143,11 +142,10 @@ async def test_changes_after_the_deadline_have_failed(kube_api: KubeApi, actuato
 async def test_server_that_hangs_scales_nothing_down_later(kube_api: KubeApi, actuator: ScaleActuator, world: World):
     """A patch that waits in its socket would be applied after the load has returned."""
     created = [await world.deployment(f"d{index}", replicas=4) for index in range(3)]
-    began_s = time.monotonic()
     async with kube_api.frozen():
         outcomes = await actuator.apply([change(each, 4, 1) for each in created], 10.0)
-    assert time.monotonic() - began_s < WRITE_TIMEOUT_S
     assert {outcome.status for outcome in outcomes} == {ChangeStatus.FAILED}
+    assert not [outcome for outcome in outcomes if "it may have been applied" in outcome.detail]  # no patch was sent
     await asyncio.sleep(1.0)  # all requests are answered by now
     assert [await world.replicas(f"d{index}") for index in range(3)] == [4, 4, 4]
     assert [outcome.status for outcome in await apply(actuator, change(created[0], 4, 1))] == [ChangeStatus.APPLIED]

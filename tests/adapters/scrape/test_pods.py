@@ -1,5 +1,6 @@
 """Scraping pods that are real servers on loopback, well-behaved and not."""
 
+import asyncio
 import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,8 +18,9 @@ from autoscaler.ports import Clock
 from tests.adapters.scrape.support import SteppedClock, fleet_of, recorded
 from tests.harness.exposition import Answer, ExpositionServer
 from tests.harness.exposition import exposition_server as another_server
+from tests.harness.loop_time import pass_time
 from tests.harness.objectives import objectives
-from tests.harness.process import free_port
+from tests.harness.process import eventually, free_port
 from tests.harness.ttft import POOLED_S, ttft_text
 
 NAN = math.nan
@@ -297,30 +299,51 @@ async def test_absurd_values_are_unknown(exposition_server: ExpositionServer) ->
         assert np.isnan(column[0])
 
 
+async def asked(server: ExpositionServer, times: int) -> None:
+    """Wait until the server has been asked so many times."""
+
+    async def often() -> bool:
+        return len(server.requests) >= times
+
+    await eventually(often, f"{times} requests", every_s=0.005)
+
+
 async def test_slow_pods_keep_the_others_waiting_once_and_not_again(exposition_server: ExpositionServer) -> None:
-    exposition_server.serve("/metrics", Answer(text(1), delay_s=30))
+    exposition_server.serve("/metrics", Answer(text(1), delay_s=9000))
+
+    async def time_passes() -> None:
+        """Whenever two more slow pods are asked, let the time-out pass, or what is left until the deadline."""
+        for pairs, seconds in enumerate((41, 41, 20) * 2, 1):  # aiohttp rounds long time-outs up
+            await asked(exposition_server, 2 * pairs)
+            pass_time(seconds)
+
     async with another_server() as good:
         good.serve("/metrics", text(5))
         fleet = fleet_of(*[exposition_server.address] * 6, *[good.address] * 3)
-        async with scraper(SystemClock(), concurrency=2, timeout_s=0.4) as opened:
-            first = await opened.sample(fleet, objectives(fleet), deadline_s=1.0)
-            assert np.isnan(first.pods.running).all()  # two at once, abandoned after 0.4 s
-            assert any("not reached within the 1 s" in line for line in first.reports[0].problems)
-            second = await opened.sample(fleet, objectives(fleet), deadline_s=1.0)
+        passing = asyncio.create_task(time_passes())
+        async with scraper(SystemClock(), concurrency=2, timeout_s=40) as opened:
+            first = await opened.sample(fleet, objectives(fleet), deadline_s=100)
+            assert np.isnan(first.pods.running).all()  # two at once, abandoned after 40 s
+            assert any("not reached within the 100 s" in line for line in first.reports[0].problems)
+            second = await opened.sample(fleet, objectives(fleet), deadline_s=100)
+        passing.cancel()
         assert second.pods.running[6:].tolist() == [5.0, 5.0, 5.0]
         assert np.isnan(second.pods.running[:6]).all()
 
 
 async def test_readings_before_the_deadline_are_kept(exposition_server: ExpositionServer) -> None:
-    exposition_server.serve("/metrics", Answer(text(1), delay_s=30))
+    exposition_server.serve("/metrics", Answer(text(1), delay_s=9000))
+
+    async def time_passes() -> None:
+        await asked(exposition_server, 1)  # the other pod has been read by then
+        pass_time(100)
+
     async with another_server() as good:
         good.serve("/metrics", text(5))
-        async with scraper() as opened:
-            samples = await opened.sample(
-                fleet_of(good.address, exposition_server.address),
-                objectives(fleet_of(good.address, exposition_server.address)),
-                deadline_s=0.5,
-            )
+        fleet = fleet_of(good.address, exposition_server.address)
+        async with scraper(concurrency=1, timeout_s=1000) as opened, asyncio.TaskGroup() as group:
+            group.create_task(time_passes())
+            samples = await opened.sample(fleet, objectives(fleet), deadline_s=100)
     assert samples.pods.running[0] == 5.0
     assert np.isnan(samples.pods.running[1])
 

@@ -66,7 +66,7 @@ async def test_oldest_idle_connection_is_closed_at_the_limit(daemon: Daemon) -> 
         opened = [await asyncio.open_connection("127.0.0.1", daemon.server.port) for _ in range(MAX_CONNECTIONS + 8)]
         for _, writer in opened:
             writer.write(b"GET / HTTP/1.1\r\nX-Slow: ")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             for reader, _ in opened[:9]:  # one more than the eight beyond the bound: the browser has one of its places
                 assert await reader.read() == b""
             async with aiohttp.ClientSession(daemon.url) as probe, probe.get("/healthz") as response:

@@ -222,11 +222,11 @@ def test_a_config_map_is_limited_as_in_the_daemon(tmp_path: Path):
     ]
 
 
-def test_repeated_texts_of_config_maps_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("autoscaler.config.check.files.MAX_MANIFEST_BYTES", 3000)
+def test_repeated_texts_of_config_maps_are_bounded(tmp_path: Path):
     text = "kind: ConfigMap\nmetadata: {name: others}\ndata:\n  a.yaml: &a |\n    # " + 600 * "x"
     text += "".join(f"\n  {name}.yaml: *a" for name in "bcdef")
-    (finding,) = checked(tmp_path, a=text).findings
+    (tmp_path / "a.yaml").write_text(text)
+    (finding,) = check([tmp_path], BOOK, most_bytes=3000).findings
     assert finding.problem == "more than 3000 bytes of YAML in ConfigMaps"
 
 

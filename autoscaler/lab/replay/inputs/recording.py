@@ -74,7 +74,7 @@ class Recording:
     steps_within_tokens: float | None  # smallest bucket bound that holds all steps, or infinity; None: no buckets
 
 
-def read(path: Path, progress: Progress = no_progress) -> Recording:
+def read(path: Path, progress: Progress = no_progress, most_bytes: int = MOST_BYTES) -> Recording:
     """Read a recording. Raises RecordingError."""
     rows: list[list[float]] = []
     cache: dict[str, str] = {}
@@ -89,8 +89,8 @@ def read(path: Path, progress: Progress = no_progress) -> Recording:
                 if len(line) > MOST_LINE_BYTES or number > MOST_SCRAPES:
                     raise RecordingError(f"{where}: more than {MOST_LINE_BYTES} bytes, or {MOST_SCRAPES} lines")
                 size += len(line)
-                if size > MOST_BYTES:  # blank lines compress a thousandfold
-                    raise RecordingError(f"{where}: more than {MOST_BYTES:,} bytes, the limit")
+                if size > most_bytes:  # blank lines compress a thousandfold
+                    raise RecordingError(f"{where}: more than {most_bytes:,} bytes, the limit")
                 if line.isspace():
                     continue
                 values, labels, bound = _read_line(line, where)

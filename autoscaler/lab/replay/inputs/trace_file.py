@@ -42,29 +42,31 @@ class TraceError(ValueError):
     """A trace file that cannot be used. The message names the file, the line, the value found and what is allowed."""
 
 
-def load(path: Path, progress: Progress = no_progress) -> tuple[Trace, ...]:
+def load(
+    path: Path, progress: Progress = no_progress, most_bytes: int = MOST_BYTES, most_requests: int = MOST_REQUESTS
+) -> tuple[Trace, ...]:
     """Read a trace file. Return one trace per model, by name; all last as long as the file.
 
-    Raises TraceError. The file is read in pieces, and memory is bounded by `MOST_REQUESTS` and `MOST_BYTES`.
+    Raises TraceError. The file is read in pieces, and memory is bounded by `most_requests` and `most_bytes`.
     """
     name = path.name.removesuffix(".gz").removesuffix(".csv")
-    reader = _Reader(path)
+    reader = _Reader(path, most_requests)
     try:
-        for number, lines in _pieces(path, progress):
+        for number, lines in _pieces(path, progress, most_bytes):
             reader.take(number, lines)
     except OSError as error:
         raise TraceError(f"{path}: {error.strerror or error}") from error
     return reader.traces(name)
 
 
-def _pieces(path: Path, progress: Progress) -> Iterator[tuple[int, list[str]]]:
+def _pieces(path: Path, progress: Progress, most_bytes: int) -> Iterator[tuple[int, list[str]]]:
     """Yield lists of whole lines with the number of the first. Raises TraceError at a limit or where the data breaks
     off.
     """
     number, rest, size = 1, b"", 0
     with open_decompressed(path) as (file, share):
-        if not isinstance(file, gzip.GzipFile) and (known := os.fstat(file.fileno()).st_size) > MOST_BYTES:
-            raise TraceError(f"{path}: {known:,} bytes; allowed: at most {MOST_BYTES:,}")
+        if not isinstance(file, gzip.GzipFile) and (known := os.fstat(file.fileno()).st_size) > most_bytes:
+            raise TraceError(f"{path}: {known:,} bytes; allowed: at most {most_bytes:,}")
         blocks = _blocks(file)
         while True:
             try:
@@ -75,8 +77,8 @@ def _pieces(path: Path, progress: Progress) -> Iterator[tuple[int, list[str]]]:
                 raise TraceError(f"{path}: the gzip data is damaged, near line {number}: {error}") from error
             progress(share())
             size += len(block)
-            if size > MOST_BYTES:
-                raise TraceError(f"{path}, line {number}: more than {MOST_BYTES:,} bytes, the limit")
+            if size > most_bytes:
+                raise TraceError(f"{path}, line {number}: more than {most_bytes:,} bytes, the limit")
             lines = (rest + block).split(b"\n")
             rest = lines.pop() if block else b""
             if number + len(lines) > MOST_LINES:
@@ -117,8 +119,8 @@ def _blocks(file: BinaryIO) -> Iterator[bytes]:
 class _Reader:
     """Collects the columns of one file, piece by piece."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, most_requests: int) -> None:
+        self._path, self._most_requests = path, most_requests
         self._places: tuple[int, ...] = ()  # positions of COLUMNS and, if present, of the model
         self._width = 0
         self._models: dict[str, int] = {}
@@ -140,9 +142,9 @@ class _Reader:
         except (ValueError, csv.Error) as error:
             raise self._fault(filled) from error
         self._check(numbers, columns)
-        if self._count + len(numbers) > MOST_REQUESTS:
-            line = numbers[MOST_REQUESTS - self._count]
-            raise TraceError(f"{self._path}, line {line}: more than {MOST_REQUESTS:,} requests, the limit")
+        if self._count + len(numbers) > self._most_requests:
+            line = numbers[self._most_requests - self._count]
+            raise TraceError(f"{self._path}, line {line}: more than {self._most_requests:,} requests, the limit")
         self._count += len(numbers)
         model = self._number_models(models, numbers) if models else [0] * len(numbers)
         self._parts.append((columns, np.array(model, np.int64)))

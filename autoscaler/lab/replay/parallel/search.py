@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from autoscaler.lab.replay.case import Case
-from autoscaler.lab.replay.parallel.sweep import sweep
+from autoscaler.lab.replay.parallel.sweep import PROGRESS_PERIOD_S, sweep
 from autoscaler.lab.replay.progress import Progress, no_progress
 
 Found = TypeVar("Found")
@@ -44,10 +44,11 @@ def run_searches(
     workers: int | None = None,
     ray: bool = False,
     progress: Progress = no_progress,
+    progress_period_s: float = PROGRESS_PERIOD_S,
 ) -> list[Any]:
     """Run the calls of all searches on all cores, and return the result of each search.
 
-    progress: called with the completed fraction by cost, 0..1. workers, ray, errors: as in `sweep`.
+    progress: called with the completed fraction by cost, 0..1. workers, ray, progress_period_s, errors: as in `sweep`.
     """
     found: list[Any] = [None] * len(searches)
     spent = [0.0] * len(searches)
@@ -84,7 +85,7 @@ def run_searches(
         progress(sum(spent) / total)
 
     first = [call for number in range(len(searches)) for call in next_calls(number, None)]
-    for _ in sweep(_make, shared, first, workers, ray, next_items, on_progress):
+    for _ in sweep(_make, shared, first, workers, ray, next_items, on_progress, progress_period_s):
         progress(sum(spent) / total)
     return found
 

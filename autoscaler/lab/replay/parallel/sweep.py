@@ -30,12 +30,13 @@ PROGRESS_PERIOD_S = 0.5  # interval of progress reports
 
 _shared: Any = None  # shared value of this worker process
 _progress_queue: SimpleQueue[tuple[int, float]] | None = None  # to the parent process
+_progress_period_s = PROGRESS_PERIOD_S
 
 
-def _init_worker(value: Any, messages: SimpleQueue[tuple[int, float]]) -> None:
+def _init_worker(value: Any, messages: SimpleQueue[tuple[int, float]], progress_period_s: float) -> None:
     """Initialize a worker process."""
-    global _shared, _progress_queue  # a pool's initializer can only set globals
-    _shared, _progress_queue = value, messages
+    global _shared, _progress_queue, _progress_period_s  # a pool's initializer can only set globals
+    _shared, _progress_queue, _progress_period_s = value, messages, progress_period_s
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # `_signals_deferred` blocked it until here
     threading.Thread(target=_watch_parent, daemon=True).start()
 
@@ -49,18 +50,18 @@ def _watch_parent() -> None:
 
 def _call(function: Function[Item, Result], item: Item, place: int) -> Result:
     assert _progress_queue is not None
-    return function(_shared, item, _ProgressSender(_progress_queue.put, place))
+    return function(_shared, item, _ProgressSender(_progress_queue.put, place, _progress_period_s))
 
 
 class _ProgressSender:
-    """Sends the progress of one call, at most every `PROGRESS_PERIOD_S`."""
+    """Sends the progress of one call, at most once per period."""
 
-    def __init__(self, tell: Callable[[tuple[int, float]], None], place: int) -> None:
-        self._send, self._place = tell, place
+    def __init__(self, tell: Callable[[tuple[int, float]], None], place: int, period_s: float) -> None:
+        self._send, self._place, self._period_s = tell, place, period_s
         self._sent_s = time.monotonic()
 
     def __call__(self, share: float) -> None:
-        if (now_s := time.monotonic()) >= self._sent_s + PROGRESS_PERIOD_S:
+        if (now_s := time.monotonic()) >= self._sent_s + self._period_s:
             self._sent_s = now_s
             self._send((self._place, share))
 
@@ -81,6 +82,8 @@ def sweep(
     ray: bool = False,
     next_items: NextItems[Result, Item] = _no_next_items,
     on_progress: OnProgress = _ignore_progress,
+    progress_period_s: float = PROGRESS_PERIOD_S,
+    connect_timeout_s: float = CONNECT_TIMEOUT_S,
 ) -> Iterator[tuple[int, Result]]:
     """Call `function(shared, item, progress)` for every item, and yield the position and result of each as it
     completes.
@@ -88,19 +91,21 @@ def sweep(
     `function` must be module-level and everything picklable; `shared` is sent once per worker. workers: number of
     processes; None: one per core; 1: this process.
     next_items: called here with each position and result. The returned items get the next positions and run before the
-    waiting ones. on_progress: receives progress reports of calls, except on Ray. An error in a call ends the sweep.
+    waiting ones. on_progress: receives progress reports of calls, at most one per `progress_period_s` from each call,
+    except on Ray. An error in a call ends the sweep.
     With `ray`, calls are tasks of the cluster that the environment names, else of a local one. Raises RuntimeError if
     the library is missing, the cluster does not answer, or a worker process died.
     """
     queue = _Queue(items, next_items)
     if ray:
-        yield from _on_ray(function, shared, queue)
+        yield from _on_ray(function, shared, queue, connect_timeout_s)
     elif (workers := workers or os.cpu_count() or 1) == 1 or len(items) < 2:
         while queue.items:
             place, item = queue.items.popleft()
-            yield queue.done(place, function(shared, item, _ProgressSender(lambda word: on_progress(*word), place)))
+            sender = _ProgressSender(lambda word: on_progress(*word), place, progress_period_s)
+            yield queue.done(place, function(shared, item, sender))
     else:
-        yield from _on_cores(function, shared, queue, workers, on_progress)
+        yield from _on_cores(function, shared, queue, workers, on_progress, progress_period_s)
 
 
 class _Queue(Generic[Item, Result]):
@@ -120,13 +125,19 @@ class _Queue(Generic[Item, Result]):
 
 
 def _on_cores(
-    function: Function[Item, Result], shared: Any, queue: _Queue[Item, Result], workers: int, on_progress: OnProgress
+    function: Function[Item, Result],
+    shared: Any,
+    queue: _Queue[Item, Result],
+    workers: int,
+    on_progress: OnProgress,
+    progress_period_s: float,
 ) -> Iterator[tuple[int, Result]]:
     """Sweep in processes. No process outlives the sweep, and an early end does not wait for running calls."""
     others = set(active_children())
     context = get_context("spawn")  # compiled code and threads do not survive a fork
     messages: SimpleQueue[tuple[int, float]] = context.SimpleQueue()
-    with ProcessPoolExecutor(workers, context, initializer=_init_worker, initargs=(shared, messages)) as pool:
+    initial = (shared, messages, progress_period_s)
+    with ProcessPoolExecutor(workers, context, initializer=_init_worker, initargs=initial) as pool:
         try:
             futures: dict[Future[Result], int] = {}
             while queue.items or futures:
@@ -134,7 +145,7 @@ def _on_cores(
                     place, item = queue.items.popleft()
                     with _signals_deferred():  # this may start a worker
                         futures[pool.submit(_call, function, item, place)] = place
-                done = wait(futures, PROGRESS_PERIOD_S, FIRST_COMPLETED).done
+                done = wait(futures, progress_period_s, FIRST_COMPLETED).done
                 while not messages.empty():  # all progress of a completed call is in the queue by now
                     on_progress(*messages.get())
                 for future in done:
@@ -192,13 +203,15 @@ def _signal_handlers_restored() -> Iterator[None]:
                 signal.signal(number, handler)
 
 
-def _on_ray(function: Function[Item, Result], shared: Any, queue: _Queue[Item, Result]) -> Iterator[tuple[int, Result]]:
+def _on_ray(
+    function: Function[Item, Result], shared: Any, queue: _Queue[Item, Result], connect_timeout_s: float
+) -> Iterator[tuple[int, Result]]:
     try:
         ray: Any = import_module("ray")  # optional, and slow to import
     except ImportError as error:
         raise RuntimeError("running on Ray needs its library: pip install 'vllm-autoscaler[ray]'") from error
     if not ray.is_initialized():
-        _connect(ray)
+        _connect(ray, connect_timeout_s)
     there = ray.put(shared)
     task = ray.remote(function)
     places: dict[Any, int] = {}
@@ -210,7 +223,7 @@ def _on_ray(function: Function[Item, Result], shared: Any, queue: _Queue[Item, R
         yield queue.done(places.pop(done[0]), ray.get(done[0]))
 
 
-def _connect(ray: Any) -> None:
+def _connect(ray: Any, timeout_s: float) -> None:
     """Connect to the cluster that the environment names, else start one. Raises RuntimeError."""
     address = os.environ.get("RAY_ADDRESS", "")
     if address in ("", "local"):
@@ -231,8 +244,8 @@ def _connect(ray: Any) -> None:
     # Connecting has no timeout of its own; a hanging thread ends with this process.
     threading.Thread(target=connect, name="ray", daemon=True).start()
     trouble = f"RAY_ADDRESS is {address!r}; no Ray cluster there"
-    if not wait([connected], CONNECT_TIMEOUT_S).done:
-        raise RuntimeError(f"{trouble} within {CONNECT_TIMEOUT_S:g} s")
+    if not wait([connected], timeout_s).done:
+        raise RuntimeError(f"{trouble} within {timeout_s:g} s")
     try:
         connected.result()
     except (OSError, ValueError, RuntimeError) as error:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from autoscaler.lab.replay.inputs import recording as recordings
 from autoscaler.lab.replay.inputs.recording import RecordingError, read
 from tests.lab.replay.vllm_recordings import RECORDED, packed, recording
 
@@ -141,13 +140,12 @@ def test_cached_prompt_tokens_are_read(tmp_path: Path) -> None:
     assert read(path).cached_prompt_tokens.tolist() == [14.0]
 
 
-def test_decompression_stops_at_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decompression_stops_at_a_limit(tmp_path: Path) -> None:
     """The real limit is too large for a test."""
-    monkeypatch.setattr(recordings, "MOST_BYTES", 3_000_000)
     path = packed(tmp_path / "run.jsonl.gz", line(1) + (" " * 999_999 + "\n") * 9)
     assert path.stat().st_size < 50_000
     with pytest.raises(RecordingError, match=r"run\.jsonl\.gz, line 4: more than 3,000,000 bytes, the limit"):
-        read(path)
+        read(path, most_bytes=3_000_000)
 
 
 def test_gzip_that_ends_early_is_refused(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from autoscaler.lab.replay.case import Trace
-from autoscaler.lab.replay.inputs import trace_file
 from autoscaler.lab.replay.inputs.trace_file import TraceError, load
 from autoscaler.lab.replay.inputs.transform import clip, generate, scale, thin, truncate
 from autoscaler.sim.engine.traffic import Lengths, Shape
@@ -116,17 +115,14 @@ def test_truncated_gzip_of_whole_lines_is_refused(tmp_path: Path) -> None:
         load(path)
 
 
-def test_endless_file_is_stopped_at_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_file_is_stopped_at_a_limit(tmp_path: Path) -> None:
     """The real limits are too large for a test."""
     path = written(tmp_path, gzip.compress(HEADER.encode() + b"1,1,1\n" * 500_000), "bomb.csv.gz")
     assert path.stat().st_size < 20_000
-    monkeypatch.setattr(trace_file, "MOST_BYTES", 2_000_000)
     with pytest.raises(TraceError, match=r"bomb\.csv\.gz, line \d+: more than 2,000,000 bytes, the limit"):
-        load(path)
-    monkeypatch.setattr(trace_file, "MOST_BYTES", 10_000_000)
-    monkeypatch.setattr(trace_file, "MOST_REQUESTS", 100_000)
+        load(path, most_bytes=2_000_000)
     with pytest.raises(TraceError, match=r"bomb\.csv\.gz, line 100002: more than 100,000 requests, the limit"):
-        load(path)
+        load(path, most_requests=100_000)
 
 
 def test_a_plain_file_of_50_gb_is_refused_before_it_is_read(tmp_path: Path) -> None:

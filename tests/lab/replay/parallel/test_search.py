@@ -3,7 +3,6 @@ from typing import Any
 
 import pytest
 
-from autoscaler.lab.replay.parallel import sweep
 from autoscaler.lab.replay.parallel.search import Call, Search, run_searches
 from autoscaler.lab.replay.progress import Progress
 
@@ -28,7 +27,7 @@ def grow(start: int, rounds: int) -> Search[list[int]]:
     return Search(steps(), 2.0 * rounds)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_each_search_continues_with_its_own_results_in_order(workers: int) -> None:
     progress: list[float] = []
     found = run_searches([grow(1, 3), grow(5, 1), grow(7, 2)], 3, workers, progress=progress.append)
@@ -51,14 +50,13 @@ def tell(_shared: int, progress: Progress) -> None:
     progress(0.75)
 
 
-def test_progress_of_a_running_call_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_of_a_running_call_counts() -> None:
     def steps() -> Generator[list[Call], Any, None]:
         yield [Call(tell, (), 6.0, reports_progress=True)]
         yield [Call(tell, (), 2.0, reports_progress=True)]
 
-    monkeypatch.setattr(sweep, "PROGRESS_PERIOD_S", 0.0)
     shares: list[float] = []
-    run_searches([Search(steps(), 7.0), grow(1, 1)], 3, 1, progress=shares.append)
+    run_searches([Search(steps(), 7.0), grow(1, 1)], 3, 1, progress=shares.append, progress_period_s=0.0)
     assert [share * 9.0 for share in shares] == pytest.approx([1.5, 4.5, 6.0, 6.5, 7.0, 7.0, 8.0, 9.0])
 
 

@@ -20,6 +20,9 @@ from autoscaler.lab.replay.progress import Progress
 ROOT = Path(__file__).parents[4]
 
 
+ONE_AND_TWO = [1, pytest.param(2, marks=pytest.mark.slow)]  # workers; the start of two takes half a second
+
+
 def multiply(factor: int, number: int, _progress: Progress) -> int:
     return factor * number
 
@@ -56,22 +59,28 @@ def tell_of_itself(pause_s: float, number: int, progress: Progress) -> None:
         progress(part * number)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", ONE_AND_TWO)
 def test_every_item_is_called_with_the_shared_value(workers: int) -> None:
     assert dict(sweep(multiply, 3, [5, 7, 11], workers)) == {0: 15, 1: 21, 2: 33}
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.slow
-def test_progress_of_a_call_arrives_before_its_result(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweep_, "PROGRESS_PERIOD_S", 0.2)  # in this process; a worker waits for half a second
+def test_progress_of_a_call_arrives_before_its_result(workers: int) -> None:
     on_progress: list[tuple[int, float]] = []
-    results = sweep(tell_of_itself, 0.6, [1, 1], workers, on_progress=lambda *word: on_progress.append(word))
+    results = sweep(
+        tell_of_itself,
+        0.1,
+        [1, 1],
+        workers,
+        on_progress=lambda *word: on_progress.append(word),
+        progress_period_s=0.05,
+    )
     for place, _ in results:
         assert [share for at, share in on_progress if at == place] == [0.25, 0.5, 0.75]
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", ONE_AND_TWO)
 def test_progress_is_reported_at_most_once_per_period(workers: int) -> None:
     on_progress: list[tuple[int, float]] = []
     list(sweep(tell_of_itself, 0.0, [1, 1], workers, on_progress=lambda *word: on_progress.append(word)))
@@ -79,7 +88,7 @@ def test_progress_is_reported_at_most_once_per_period(workers: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", ONE_AND_TWO)
 def test_next_items_run_first_with_the_next_positions(workers: int) -> None:
     def next_items(place: int, result: int) -> list[int]:
         return [result, result + 1] if place == 0 else []
@@ -92,12 +101,13 @@ def test_next_items_run_first_with_the_next_positions(workers: int) -> None:
     assert order.index(12) < order.index(10)
 
 
+@pytest.mark.slow
 def test_one_worker_runs_in_this_process() -> None:
     assert os.getpid() not in dict(sweep(process, None, [1, 2], 2)).values()
     assert set(dict(sweep(process, None, [1, 2], 1)).values()) == {os.getpid()}
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", ONE_AND_TWO)
 def test_error_of_an_item_ends_the_sweep_and_its_processes(workers: int) -> None:
     with pytest.raises(ValueError, match="two"):
         list(sweep(fail_at_two, None, [0, 1, 2, 3, 4], workers))
@@ -106,11 +116,13 @@ def test_error_of_an_item_ends_the_sweep_and_its_processes(workers: int) -> None
     assert multiprocessing.active_children() == []
 
 
+@pytest.mark.slow
 def test_dead_worker_is_an_error() -> None:
     with pytest.raises(RuntimeError, match="a worker process died"):
         list(sweep(die, None, [1, 2], 2))
 
 
+@pytest.mark.slow
 def test_early_end_does_not_wait_for_running_calls(tmp_path: Path) -> None:
     results = sweep(wait_long, tmp_path, [0, 1], 2)
     assert next(results) == (0, None)
@@ -153,9 +165,8 @@ def test_silent_ray_cluster_is_named_after_a_timeout(monkeypatch: pytest.MonkeyP
     over = threading.Event()
     monkeypatch.setitem(sys.modules, "ray", fake_ray(lambda: over.wait(60) and None))
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
-    monkeypatch.setattr(sweep_, "CONNECT_TIMEOUT_S", 0.05)
     with pytest.raises(RuntimeError, match=r"^RAY_ADDRESS is '10.0.0.1:6379'; no Ray cluster there within 0.05 s$"):
-        list(sweep(multiply, 3, [1], ray=True))
+        list(sweep(multiply, 3, [1], ray=True, connect_timeout_s=0.05))
     over.set()
 
 
@@ -174,7 +185,7 @@ def test_signal_handlers_survive_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     came: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, _frame: came.append(number))
     try:
-        sweep_._connect(fake_ray(lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL) and None))
+        sweep_._connect(fake_ray(lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL) and None), 60.0)
         signal.raise_signal(signal.SIGTERM)
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -197,11 +208,11 @@ def on_its_own(program: str, home: Path, **environment: str) -> subprocess.Compl
 def run_on_ray(home: Path, limit_s: float = 120, **environment: str) -> subprocess.CompletedProcess[str]:
     program = """
 import os
-from autoscaler.lab.replay.parallel import sweep
+from autoscaler.lab.replay.parallel.sweep import sweep
 from tests.lab.replay.parallel.test_sweep import multiply
-sweep.CONNECT_TIMEOUT_S = float(os.environ["LIMIT_S"])
+how = {"next_items": lambda place, _: [2] if place == 0 else [], "connect_timeout_s": float(os.environ["LIMIT_S"])}
 try:
-    print(sorted(sweep.sweep(multiply, 3, [5, 7, 11], ray=True, next_items=lambda place, _: [2] if place == 0 else [])))
+    print(sorted(sweep(multiply, 3, [5, 7, 11], ray=True, **how)))
 except RuntimeError as error:
     print(error)
 """
