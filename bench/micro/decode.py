@@ -17,9 +17,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import multiprocessing
-import platform
 import resource
 import statistics
 import sys
@@ -54,6 +52,7 @@ from autoscaler.core.model.types import TickInput
 from autoscaler.core.state import Memory
 from autoscaler.core.tick import tick
 from bench.micro import fleets
+from bench.micro.result import machine, show
 
 WINDOW_S = 120.0
 # bounds around the objectives of the shipped policies
@@ -229,13 +228,9 @@ def main() -> None:
         "peak_rss_mib": round(peak_rss_mib, 1),
         "target_whole_cpu_s": TARGET_CPU_S,
         "target_rss_mib": TARGET_RSS_MIB,
-        "machine": f"{platform.machine()}, Python {platform.python_version()}",
+        "machine": machine(),
     }
-    if args.json:
-        print(json.dumps(result))
-    else:
-        for name, value in result.items():
-            print(f"{name:28} {value}")
+    show(result, args.json)
 
 
 if __name__ == "__main__":

@@ -37,6 +37,7 @@ from autoscaler.adapters.kubernetes.inventory.pools import lay_out_pools
 from autoscaler.adapters.kubernetes.inventory.usage import count_usage
 from autoscaler.adapters.kubernetes.pods.store import PodStore
 from autoscaler.adapters.kubernetes.pods.template import read_template
+from bench.micro.result import show
 
 GPU = "nvidia.com/gpu"
 PRODUCTS = ("NVIDIA-H100-80GB-HBM3", "NVIDIA-L4", "NVIDIA-A100-SXM4-80GB", "NVIDIA-L40S")
@@ -157,13 +158,9 @@ def main() -> int:
         "layout_s": round(layout_s, 5),
         "peak_rss_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
     }
+    targets = {"target_event_p99_s": TARGET_EVENT_S, "target_rss_mib": TARGET_RSS_MIB}
     met = found["event_p99_s"] <= TARGET_EVENT_S and found["peak_rss_mib"] <= TARGET_RSS_MIB
-    if given.json:
-        print(json.dumps(found | {"met": met}))
-    else:
-        for name, value in found.items():
-            print(f"{name:16} {value}")
-        print(f"{'met' if met else 'NOT MET'}: p99 of {TARGET_EVENT_S} s, {TARGET_RSS_MIB:g} MiB")
+    show({**found, **targets, "met": met}, given.json)
     return 0
 
 

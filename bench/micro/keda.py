@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import multiprocessing
-import platform
 import resource
 import statistics
 import sys
@@ -38,6 +36,7 @@ from autoscaler.adapters.keda.proto.externalscaler_pb2_grpc import (
 from autoscaler.adapters.keda.server import MAX_CALLS, KedaServer, server_options
 from autoscaler.adapters.keda.service import KedaService
 from autoscaler.config.settings import KedaSettings
+from bench.micro.result import machine, show
 from tests.adapters.keda.world import METADATA, Row, World, scaled_object
 
 IN_FLIGHT = 32
@@ -158,8 +157,7 @@ async def measure(workloads: int, rounds: int, seconds: float) -> dict[str, Any]
         "empty_calls_per_cpu_s": round(statistics.median(per_cpu["empty"])),
         "ratio_of_cpu": round(ratio(per_cpu), 3),
         "target_ratio": TARGET_RATIO,
-        "machine": f"{multiprocessing.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}, "
-        f"grpcio {grpc.__version__}",
+        "machine": f"{machine()}, grpcio {grpc.__version__}",
     }
 
 
@@ -171,11 +169,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.15, help="length of a round, for each server")
     options = parser.parse_args()
     result = asyncio.run(measure(options.workloads, options.rounds, options.seconds))
-    if options.json:
-        print(json.dumps(result))
-    else:
-        for key, value in result.items():
-            print(f"{key:24} {value}")
+    show(result, options.json)
 
 
 if __name__ == "__main__":

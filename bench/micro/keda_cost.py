@@ -21,7 +21,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import io
-import json
 import multiprocessing
 import statistics
 import sys
@@ -56,6 +55,7 @@ from autoscaler.core.model.fleet import Fleet
 from autoscaler.daemon.log import LogRecorder
 from autoscaler.daemon.loop import Loop
 from bench.micro import fleets, keda, scrape
+from bench.micro.result import show
 from bench.micro.whole_tick import Cluster
 from tests.adapters.keda.world import METADATA, scaled_object
 from tests.adapters.keda.world import Cluster as ScaledObjects
@@ -208,11 +208,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
     result = asyncio.run(measure(options.workloads, options.seconds, options.rounds))
-    if options.json:
-        print(json.dumps(result))
-    else:
-        for key, value in result.items():
-            print(f"{key:16} {value}")
+    show(result, options.json)
 
 
 if __name__ == "__main__":

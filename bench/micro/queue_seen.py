@@ -11,7 +11,6 @@ with the tick that recommends more replicas. `reaction.py` measures the time of 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 from pathlib import Path
@@ -23,6 +22,7 @@ import numpy as np
 from autoscaler.config.policy.compile import spec_row
 from autoscaler.config.policy.parse import load
 from autoscaler.core.model.spec import Spec
+from bench.micro.result import show
 from tests.core.looped_recording import IDLE, LIGHT, measure_reaction
 
 TARGET_S = 10.0
@@ -56,11 +56,7 @@ def main() -> int:
         "target_s": TARGET_S,
         "met": max(all_s) <= TARGET_S,
     }
-    if given.json:
-        print(json.dumps(result))
-    else:
-        for name, value in result.items():
-            print(f"{name:24} {value}")
+    show(result, given.json)
     return 0 if result["met"] else 1
 
 

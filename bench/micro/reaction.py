@@ -12,9 +12,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
-import os
-import platform
 import random
 import statistics
 import sys
@@ -30,6 +27,7 @@ from kubernetes_asyncio.watch import Watch
 
 from autoscaler.adapters.kubernetes.api.client import FIELD_MANAGER
 from bench.micro.cluster import site
+from bench.micro.result import machine, show
 from tests.harness.exposition import ExpositionServer, exposition_server
 from tests.integration.site import Site, recording
 
@@ -120,13 +118,9 @@ def main() -> int:
         "max_s": round(max(took), 3),
         "target_p99_s": TARGET_P99_S,
         "met": cuts[98] <= TARGET_P99_S,
-        "machine": f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}",
+        "machine": machine(),
     }
-    if given.json:
-        print(json.dumps(result))
-    else:
-        for name, value in result.items():
-            print(f"{name:14} {value}")
+    show(result, given.json)
     return 0 if result["met"] else 1
 
 

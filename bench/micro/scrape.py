@@ -10,10 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import multiprocessing
-import os
-import platform
 import resource
 import statistics
 import sys
@@ -35,6 +32,7 @@ from autoscaler.config.settings import ScrapeSettings
 from autoscaler.core.model.fleet import Fleet
 from autoscaler.core.model.samples import Objectives
 from bench.micro import fleets
+from bench.micro.result import machine, show
 
 RECORDINGS = Path(__file__).resolve().parents[2] / "tests" / "data" / "vllm"
 BODIES = ("running.prom", "saturated.prom", "drained.prom", "kv-bound.prom", "admission-limit.prom")
@@ -161,18 +159,14 @@ def main() -> int:
         "first_cpu_s": costs["cpu_s"][0],
         "cpu_s": cpu,
         "cpu_s_each": costs["cpu_s"][1:],
-        "wall_s": statistics.median(costs["wall_s"][1:]),
+        "wall_s": round(statistics.median(costs["wall_s"][1:]), 3),
         **share_of(pods),
         "target_cpu_s": TARGET_CPU_S,
         "met": cpu <= TARGET_CPU_S,
-        "peak_rss_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-        "machine": f"{os.cpu_count()} CPUs, {platform.machine()}, Python {platform.python_version()}",
+        "peak_rss_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
+        "machine": machine(),
     }
-    if given.json:
-        print(json.dumps(result))
-    else:
-        for key, value in result.items():
-            print(f"{key:>14}  {value:.3f}" if isinstance(value, float) else f"{key:>14}  {value}")
+    show(result, given.json)
     return 0 if result["met"] else 1
 
 

@@ -11,9 +11,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
-import os
-import platform
 import signal
 import statistics
 import subprocess
@@ -27,6 +24,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from bench.micro.cluster import site
+from bench.micro.result import machine, show
 from tests.integration.command import COMMAND, Daemon, daemon
 
 TARGET_HELP_S = 0.5
@@ -81,13 +79,9 @@ def main() -> int:
         "target_help_s": TARGET_HELP_S,
         "target_run_s": TARGET_RUN_S,
         "met": medians["help"] <= TARGET_HELP_S and medians["run"] <= TARGET_RUN_S,
-        "machine": f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}",
+        "machine": machine(),
     }
-    if given.json:
-        print(json.dumps(result))
-    else:
-        for name, value in result.items():
-            print(f"{name:14} {value}")
+    show(result, given.json)
     return 0 if result["met"] else 1
 
 

@@ -20,10 +20,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import io
-import json
 import multiprocessing
-import os
-import platform
 import statistics
 import sys
 from dataclasses import replace
@@ -48,6 +45,7 @@ from autoscaler.core.model.fleet import Fleet
 from autoscaler.daemon.log import LogRecorder
 from autoscaler.daemon.loop import Loop
 from bench.micro import decode, fleets
+from bench.micro.result import machine, show
 
 TARGET_CPU_S = 1.0
 TARGET_RSS_MIB = 400.0
@@ -168,13 +166,9 @@ def main() -> int:
         "met": whole["whole_cpu_s"] <= TARGET_CPU_S
         and whole["peak_rss_mib"] <= TARGET_RSS_MIB
         and growth <= TARGET_GROWTH,
-        "machine": f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}",
+        "machine": machine(),
     }
-    if given.json:
-        print(json.dumps(result))
-    else:
-        for name, value in result.items():
-            print(f"{name:22} {value}")
+    show(result, given.json)
     return 0 if result["met"] or given.workloads != 10_000 else 1
 
 
