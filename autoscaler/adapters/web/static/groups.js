@@ -7,7 +7,7 @@ const PERIOD_MS = 5000;
 const ADDED = "nodes to come";
 
 const COLUMNS = [
-  { title: "Devices", text: (group) => group.product || group.resource, note: (group) => group.resource },
+  { title: "Devices", text: devicesText, note: (group) => group.resource },
   { title: "Nodes", text: nodesText, note: (group) => group.node_pool },
   { title: "Allocatable", number: true, text: (group) => (group.nodes === ADDED ? addedText(group) : count(group.allocatable)) },
   { title: "Ours", number: true, text: (group) => count(group.ours) },
@@ -45,6 +45,12 @@ export class Groups {
 
 function cell({ text, note, number }, group) {
   return element("td", { class: number && "number", title: note?.(group) }, text(group));
+}
+
+/** Name the product, and the slice of it where the resource is not a whole GPU. */
+function devicesText({ product, resource }) {
+  const device = resource.split("/")[1];
+  return product ? [product, device !== "gpu" && device].filter(Boolean).join(" · ") : resource;
 }
 
 function nodesText({ nodes, zone, capacity_type, sharing }) {
