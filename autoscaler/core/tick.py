@@ -6,7 +6,8 @@ import numpy as np
 
 from autoscaler.core.allocate.allocate import allocate
 from autoscaler.core.choose import choose
-from autoscaler.core.model.types import Decision, TickInput
+from autoscaler.core.model.types import Decision, Stage, TickInput
+from autoscaler.core.observe.pending import count_by_class
 from autoscaler.core.observe.workloads import observe
 from autoscaler.core.planner import update as planner
 from autoscaler.core.reactive import signals as reactive
@@ -49,6 +50,7 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
         idle_s=target.idle_s,
         kept_for_s=target.kept_for_s,
         base_replicas=base_replicas,
+        pending_by_class=count_by_class(inp.fleet, observed.observation, stages[Stage.EXCHANGE]),
         plan=planned.plan,
     )
     now_s = np.full(len(desired), inp.now_s)

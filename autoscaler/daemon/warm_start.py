@@ -15,7 +15,7 @@ import structlog
 
 from autoscaler.config.policy.compile import Compiled, compile_specs
 from autoscaler.config.policy.parse import PolicyBook
-from autoscaler.core.model.fleet import Fleet, NodeGroups, Obstacles, PendingClass, Pod
+from autoscaler.core.model.fleet import Fleet, NodeGroups, Obstacles, PendingCause, Pod
 from autoscaler.core.model.recent import RecentReadings
 from autoscaler.core.model.samples import GatewaySamples, Objectives, PodSamples, Samples
 from autoscaler.core.model.types import TickInput
@@ -134,7 +134,7 @@ def arrange(recent: RecentReadings, fleet: Fleet) -> Past:
         pod_workload=np.searchsorted(rows, workload),
         pod_ready=np.zeros(len(pod), dtype=bool),
         pod_terminating=np.zeros(len(pod), dtype=bool),
-        pod_pending=np.full(len(pod), PendingClass.NONE, dtype=np.int64),
+        pod_pending=np.full(len(pod), PendingCause.NONE, dtype=np.int64),
         pod_created_s=of_pod(fleet.pod_created_s),
         pod_scheduled_s=of_pod(fleet.pod_scheduled_s),
         pod_started_s=of_pod(fleet.pod_started_s),

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoscaler.core import snapshot
-from autoscaler.core.model.fleet import Fleet, PendingClass, Workload, WorkloadRef
+from autoscaler.core.model.fleet import Fleet, PendingCause, Workload, WorkloadRef
 from autoscaler.core.model.types import Signal
 from autoscaler.core.observe.workloads import PodState
 from autoscaler.core.planner.groups import PlannerState
@@ -126,7 +126,7 @@ def busy_story(start_s: float) -> Story:
             replicas=[3, 2, 3],
             starting_since_s=start_s,
             created_s=start_s - 1000.0,
-            pod_pending=np.array([PendingClass.NONE] * 6 + [PendingClass.CRASH_LOOP]),
+            pod_pending=np.array([PendingCause.NONE] * 6 + [PendingCause.CRASH_LOOP]),
         )
         story.tick(
             pods,

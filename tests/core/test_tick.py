@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autoscaler.core.model.fleet import HpaLimits, PendingClass
+from autoscaler.core.model.fleet import HpaLimits, PendingCause
 from autoscaler.core.model.spec import Schedule
 from autoscaler.core.model.types import Signal, Stage
 from autoscaler.core.state import Memory
@@ -243,14 +243,14 @@ def test_without_scale_to_zero_the_floor_is_no_equals_to_take(idle_after_s, left
 
 def test_a_workload_whose_pods_never_become_ready_is_held():
     story = Story(spec(**NIGHT))
-    stuck = fleet([0], [2], pod_pending=np.full(2, PendingClass.UNSCHEDULABLE))
+    stuck = fleet([0], [2], pod_pending=np.full(2, PendingCause.UNSCHEDULABLE))
     decision = story.watch(stuck, 3000, 30)
     assert replicas(decision) == 2
     assert decision.trusted[0]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("why", list(PendingClass))
+@pytest.mark.parametrize("why", list(PendingCause))
 def test_an_unready_replica_is_removed_when_no_request_waits(why):
     """Woken by one request, whose client gave up: the gateway, which alone can know, says so."""
     story, quiet = Story(spec(**NIGHT)), {"gateway_waiting": 0.0}
@@ -266,7 +266,7 @@ def test_an_unready_replica_is_removed_when_no_request_waits(why):
 def test_unready_replicas_stay_when_the_gateway_reports_arrivals():
     for front in ({"gateway_waiting": 0.0, "gateway_arrivals_per_s": 0.01}, {"gateway_arrivals_per_s": 0.0}, {}):
         story = Story(spec(**NIGHT))
-        stuck = fleet([0], [1], pod_pending=np.array([PendingClass.CRASH_LOOP]))
+        stuck = fleet([0], [1], pod_pending=np.array([PendingCause.CRASH_LOOP]))
         assert replicas(story.watch(stuck, 3000, 30, **front)) == 1
     without_zero = Story(spec(down_stabilization_s=60.0))
     assert replicas(without_zero.watch(fleet([0], [3]), 3000, 30, gateway_waiting=0.0)) == 3
@@ -524,7 +524,7 @@ def test_a_foreign_count_without_pods_takes_no_replica(theirs):
 
 def test_foreign_pods_that_wait_for_gpus_take_no_replica():
     cluster = fleet([6, 0], [0, 9], pool_gpus=np.array([8.0]), paused=np.array([False, True]))
-    waiting = np.where(cluster.pod_workload == 1, PendingClass.UNSCHEDULABLE, PendingClass.NONE).astype(np.int64)
+    waiting = np.where(cluster.pod_workload == 1, PendingCause.UNSCHEDULABLE, PendingCause.NONE).astype(np.int64)
     cluster = replace(cluster, pod_pending=waiting)
     busy = np.where(cluster.pod_workload == 0, 9.0, 0.0)
     assert Story(spec(2)).watch(cluster, for_s=300.0, running=busy).replicas.tolist() == [6, 9]
@@ -546,7 +546,7 @@ def test_a_silent_workload_keeps_its_replicas_in_a_short_pool():
 def test_a_silent_workload_takes_no_replica_when_a_node_is_lost():
     """Four of six replicas wait for GPUs and one is silent: no other workload gives up a serving replica for them."""
     cluster = fleet([2, 2], [4, 0], pool_gpus=np.array([4.0]))
-    waiting = np.where(cluster.pod_ready, PendingClass.NONE, PendingClass.UNSCHEDULABLE).astype(np.int64)
+    waiting = np.where(cluster.pod_ready, PendingCause.NONE, PendingCause.UNSCHEDULABLE).astype(np.int64)
     cluster = replace(cluster, pod_pending=waiting)
     story = Story(spec(2, priority=[10.0, 1000.0]))
     deaf = np.where(np.arange(len(cluster.pods)) == 0, NAN, 10.0)

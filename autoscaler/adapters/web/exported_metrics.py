@@ -92,6 +92,13 @@ WORKLOADS = (
         _of("observation", "missing_pods"),
     ),
     _gauge(
+        "pending_replicas",
+        "Replicas that are not ready, by class: `starting`, `node_coming`, `queued`, `no_room`, `quota`, `impossible`, "
+        "`crashing` or `stuck_starting`, as in api.md; absent without one.",
+        None,
+        "class",
+    ),
+    _gauge(
         "stuck_replicas",
         "Ready pods that show requests and no progress: stuck, or their gauges are stale. Their load does not count.",
         _of("observation", "stuck"),
@@ -326,10 +333,10 @@ def markdown() -> str:
         "are replaced.",
         "",
         f"**Number of series.** A workload has at most {series} series, one more for each signal with an opinion (at",
-        f"most {len(Signal)}), and one each for its policy, its recommender, the stage that changed its count and",
-        f"another owner; in practice about 30. The first {MAX_WORKLOADS:,} workloads have them;",
-        f"`{PREFIX}unlisted_workloads` counts the rest. At most {MAX_SOURCES} sources, {MAX_POOLS} pools and",
-        f"{MAX_POOLS} node groups have their own series. The Prometheus client adds",
+        f"most {len(Signal)}), one for each class of replicas that are not ready, and one each for its policy, its",
+        "recommender, the stage that changed its count and another owner; in practice about 30. The first",
+        f"{MAX_WORKLOADS:,} workloads have them; `{PREFIX}unlisted_workloads` counts the rest. At most {MAX_SOURCES}",
+        f"sources, {MAX_POOLS} pools and {MAX_POOLS} node groups have their own series. The Prometheus client adds",
         "`process_*` and, beside every counter and histogram of the daemon itself, a `_created` time.",
     ]
     chapters = (

@@ -20,7 +20,16 @@ from prometheus_client.registry import Collector
 from autoscaler.adapters.web import exported_metrics
 from autoscaler.adapters.web.exported_metrics import BY_NAME, MAX_POOLS, MAX_SOURCES, MAX_WORKLOADS, Family
 from autoscaler.adapters.web.node_groups import LABELS, by_labels
-from autoscaler.adapters.web.tick_values import NONE, RECOMMENDERS, SIGNALS, STAGES, NewChanges, binding_stage, bounded
+from autoscaler.adapters.web.tick_values import (
+    NONE,
+    PENDING_CLASSES,
+    RECOMMENDERS,
+    SIGNALS,
+    STAGES,
+    NewChanges,
+    binding_stage,
+    bounded,
+)
 from autoscaler.core.model.fleet import NodeGroups, Workload
 from autoscaler.ports import Outcome, TickRecord
 
@@ -160,6 +169,7 @@ class _TickCollector(Collector):
         yield _family("workload_info", _infos(tick, rows, labels))
         yield _family("signal_recommended_replicas", _recommendations(tick, rows, labels))
         yield _family("recommender", _recommenders(tick, rows, labels))
+        yield _family("pending_replicas", _pending(tick, rows, labels))
         yield _family("limited_by", _bounds(tick, rows, labels))
         yield _family("other_owner", _other_owners(tick, rows, labels))
         for family in exported_metrics.WORKLOADS:
@@ -197,6 +207,13 @@ def _recommendations(tick: TickRecord, rows: Sequence[int], labels: Sequence[Lab
     for signal, column in zip(SIGNALS, tick.decision.recommendations, strict=True):
         for label, value in zip(labels, column[rows].tolist(), strict=True):
             yield {**label, "signal": signal}, value
+
+
+def _pending(tick: TickRecord, rows: Sequence[int], labels: Sequence[Labels]) -> Iterator[tuple[Labels, float]]:
+    for name, column in zip(PENDING_CLASSES, tick.decision.pending_by_class, strict=True):
+        for label, value in zip(labels, column[rows].tolist(), strict=True):
+            if value > 0:
+                yield {**label, "class": name}, value
 
 
 def _bounds(tick: TickRecord, rows: Sequence[int], labels: Sequence[Labels]) -> Iterator[tuple[Labels, float]]:

@@ -11,7 +11,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from autoscaler.adapters.web.tick_values import RECOMMENDERS, SIGNALS, STAGES, binding_stage, bounded, strongest_signal
+from autoscaler.adapters.web.tick_values import (
+    PENDING_CLASSES,
+    RECOMMENDERS,
+    SIGNALS,
+    STAGES,
+    binding_stage,
+    bounded,
+    strongest_signal,
+)
 from autoscaler.core.model.fleet import Workload
 from autoscaler.core.model.names import OBSERVED
 from autoscaler.core.model.types import Stage
@@ -40,6 +48,7 @@ FIELDS = {
     "starting": "pods that are starting",
     "blocked": "pods that cannot become ready without a change",
     "missing": "replicas that should exist, have no pod, and are not being created",
+    "pending_by_class": "replicas that are not ready, by class; classes without one are left out; see below",
     "demand": "replicas that the strongest signal recommends, before any limit",
     "wanted": "desired replicas, as decided",
     "running": "requests in the running batches",
@@ -114,6 +123,7 @@ class Table:
             "signal": _words((*SIGNALS, ""))[strongest_signal(decision.recommendations)],
             "bound": _words((*STAGES, ""))[binding_stage(decision)],
             "current": fleet.replicas,
+            "pending_by_class": _words(_by_class(decision.pending_by_class)),
             "demand": decision.stages[Stage.DEMAND],
             "wanted": decision.replicas,
             "ttft_objective_s": tick.input.spec.ttft_objective_s,
@@ -178,6 +188,14 @@ class Table:
 def _budgets_used(missed: FloatColumn, budget: FloatColumn) -> FloatColumn:
     """Return error budgets used, rounded to whole percent: finer steps would change on every tick."""
     return np.round(missed / np.where(budget > 0, budget, np.nan), 2)
+
+
+def _by_class(counts: FloatColumn) -> list[dict[str, float]]:
+    """Return the classes that a workload has replicas of, with their number. counts: float64[C, W]."""
+    found: list[dict[str, float]] = [{} for _ in range(counts.shape[1])]
+    for each, row in np.argwhere(counts > 0).tolist():
+        found[row][PENDING_CLASSES[each]] = float(counts[each, row])
+    return found
 
 
 def _contains(needle: str, namespace: str, name: str, rest: list[str]) -> bool:

@@ -8,22 +8,27 @@ import numpy as np
 
 from autoscaler.core.explain.format import count, number, seconds
 from autoscaler.core.explain.row import Row
-from autoscaler.core.model.fleet import PendingClass
+from autoscaler.core.model.fleet import WITHOUT_ROOM, PendingCause, PendingClass
 from autoscaler.core.model.types import Decision, Stage, TickInput
 
-_PENDING: dict[PendingClass, str] = {
-    PendingClass.UNSCHEDULABLE: "pending (unschedulable)",
-    PendingClass.SCHEDULING_GATED: "pending (scheduling gate)",
-    PendingClass.IMAGE_PULL: "pending (image cannot be pulled)",
-    PendingClass.CONFIG_ERROR: "pending (container configuration is invalid)",
-    PendingClass.CRASH_LOOP: "not ready (crash loop)",
-    PendingClass.NONE: "not ready (starting for too long)",
+_IMPOSSIBLE = "impossible to schedule (more than the nodes can hold)"
+_PENDING: dict[PendingCause, str] = {
+    PendingCause.UNSCHEDULABLE: "pending (unschedulable)",
+    PendingCause.NO_NODE: "pending (unschedulable, and the cluster autoscaler creates no node)",
+    PendingCause.QUEUED: "queued (waiting for admission)",
+    PendingCause.SCHEDULING_GATED: "queued (scheduling gate)",
+    PendingCause.IMAGE_PULL: "crashing (image cannot be pulled)",
+    PendingCause.CONFIG_ERROR: "crashing (container configuration is invalid)",
+    PendingCause.CRASH_LOOP: "crashing (crash loop)",
+    PendingCause.OUT_OF_MEMORY: "crashing (out of memory)",
+    PendingCause.NONE: "stuck starting (for longer than any cold start)",
 }
 
 
 def reasons(row: Row) -> list[str]:
     """Word each group of replicas that does not serve, with its number; "" for a group that is empty."""
-    return [_not_running(row) or _refused(row), _stuck(row), _queue_apart(row), _queue_at_gateway(row)]
+    not_serving = [_not_running(row) or _refused(row), _node_coming(row), _stuck(row)]
+    return [*not_serving, _queue_apart(row), _queue_at_gateway(row)]
 
 
 def not_running(inp: TickInput, decision: Decision, row: int) -> str:
@@ -54,21 +59,31 @@ def _not_running(row: Row) -> str:
     parts, missing = [], row.observed("missing_pods")
     if missing > 0:
         parts.append(f"{count(missing)} {'has' if missing == 1 else 'have'} no pod")
-    parts += [f"{count(pods, 'pod')} {'is' if pods == 1 else 'are'} {_PENDING[why]}" for why, pods in _pending(row)]
+    parts += [f"{count(pods, 'pod')} {'is' if pods == 1 else 'are'} {words}" for words, pods in _pending(row)]
     return " and ".join(parts) + _quoted(row) if parts else ""
 
 
-def _pending(row: Row) -> list[tuple[PendingClass, float]]:
-    """Return the pods that waiting alone does not make ready, by class; those without a class start for too long."""
+def _pending(row: Row) -> list[tuple[str, float]]:
+    """Return the pods that waiting alone does not make ready, by cause; those without a cause start for too long."""
     fleet = row.inp.fleet
-    classes = fleet.pod_pending[(fleet.pod_workload == row.row) & ~fleet.pod_ready & ~fleet.pod_terminating]
-    pods = dict.fromkeys(_PENDING, 0.0) | {
-        PendingClass(why): float(np.sum(classes == why)) for why in set(classes.tolist())
-    }
-    pods[PendingClass.NONE] = row.observed("pending") - sum(
-        many for why, many in pods.items() if why is not PendingClass.NONE
-    )
-    return [(why, many) for why, many in pods.items() if many > 0]
+    causes = fleet.pod_pending[(fleet.pod_workload == row.row) & ~fleet.pod_ready & ~fleet.pod_terminating]
+    pods = {_PENDING[why]: float(np.sum(causes == why)) for why in _PENDING if why is not PendingCause.NONE}
+    pods[_PENDING[PendingCause.NONE]] = row.observed("pending") - sum(pods.values())
+    all_pods = row.observed("ready") + row.observed("starting") + row.observed("pending")
+    impossible = all_pods - float(fleet.obstacles.fits[row.row])
+    pods[_IMPOSSIBLE] = 0.0
+    for words in (_PENDING[why] for why in WITHOUT_ROOM):
+        moved = min(pods[words], max(impossible - pods[_IMPOSSIBLE], 0.0))
+        pods[words] -= moved
+        pods[_IMPOSSIBLE] += moved
+    return [(words, many) for words, many in pods.items() if many > 0]
+
+
+def _node_coming(row: Row) -> str:
+    """Word how many pods wait for a node that a cluster autoscaler creates."""
+    coming = float(row.decision.pending_by_class[PendingClass.NODE_COMING, row.row])
+    waits = "waits" if coming == 1 else "wait"
+    return f"{count(coming, 'pod')} {waits} for a node that is being created" if coming > 0 else ""
 
 
 def _quoted(row: Row) -> str:

@@ -160,15 +160,42 @@ class NodeGroups:
         return np.where(known, self.admitted @ np.where(limited, self.gpus, 0.0), np.nan)
 
 
-class PendingClass(IntEnum):
-    """Why a pod does not become ready: a cause that neither time nor more replicas remove."""
+class PendingCause(IntEnum):
+    """Why a pod is not ready: a cause that more replicas do not remove, the mildest first."""
 
     NONE = 0  # no such cause is known
-    UNSCHEDULABLE = 1  # no node has room: reason Unschedulable
-    SCHEDULING_GATED = 2  # the pod has scheduling gates: reason SchedulingGated
-    IMAGE_PULL = 3  # ImagePullBackOff, ErrImagePull and the like
-    CRASH_LOOP = 4  # CrashLoopBackOff
-    CONFIG_ERROR = 5  # CreateContainerConfigError and the like
+    NODE_COMING = 1  # a cluster autoscaler creates a node for the pod
+    QUEUED = 2  # a queue admits the pod later: a gate of Kueue or Volcano, a scheduler with queues
+    UNSCHEDULABLE = 3  # no node has room: reason Unschedulable
+    NO_NODE = 4  # no node has room, and the cluster autoscaler creates none
+    SCHEDULING_GATED = 5  # the pod has other scheduling gates: reason SchedulingGated
+    IMAGE_PULL = 6  # ImagePullBackOff, ErrImagePull and the like
+    CRASH_LOOP = 7  # CrashLoopBackOff
+    OUT_OF_MEMORY = 8  # likewise, after the kernel has killed its process: OOMKilled
+    CONFIG_ERROR = 9  # CreateContainerConfigError and the like
+
+
+QUEUED = (PendingCause.QUEUED, PendingCause.SCHEDULING_GATED)
+WITHOUT_ROOM = (PendingCause.UNSCHEDULABLE, PendingCause.NO_NODE)
+CRASHING = (
+    PendingCause.IMAGE_PULL,
+    PendingCause.CRASH_LOOP,
+    PendingCause.OUT_OF_MEMORY,
+    PendingCause.CONFIG_ERROR,
+)
+
+
+class PendingClass(IntEnum):
+    """Why a replica is not ready, by what follows from it."""
+
+    STARTING = 0  # it will be ready after a cold start
+    NODE_COMING = 1  # likewise, after its node has been created
+    QUEUED = 2  # its pod waits for admission by a queue, or for another controller that removes its scheduling gates
+    NO_ROOM = 3  # its pod waits for GPUs or other resources that pods hold
+    QUOTA = 4  # its pod is not created: a quota or an admission policy refuses it, or its controller does nothing
+    IMPOSSIBLE = 5  # the nodes that admit it cannot hold so many, even if they were empty
+    CRASHING = 6  # its container crashes, or cannot be started
+    STUCK_STARTING = 7  # it has been starting for longer than any cold start
 
 
 @dataclass(frozen=True)
@@ -221,7 +248,7 @@ class Fleet:
     pod_workload: IntColumn  # int64[P], row of the workload
     pod_ready: BoolColumn  # bool[P], Ready condition
     pod_terminating: BoolColumn  # bool[P], deletionTimestamp set or DisruptionTarget; still holds its GPU
-    pod_pending: IntColumn  # int64[P], PendingClass
+    pod_pending: IntColumn  # int64[P], PendingCause; NONE: it is starting, or ready
     pod_created_s: FloatColumn  # float64[P]
     pod_scheduled_s: FloatColumn  # float64[P]; NaN: not yet
     pod_started_s: FloatColumn  # float64[P], start of the engine's container; NaN: not yet, or it has restarted since

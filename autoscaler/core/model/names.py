@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from autoscaler.core.model.fleet import PendingClass
 from autoscaler.core.model.types import Recommender, Signal, Stage
 
 VERSION = 1
@@ -54,6 +55,19 @@ STAGES: Mapping[Stage, str] = MappingProxyType(
         Stage.EXCHANGE: "exchange",
         Stage.ALLOCATION: "grant",
         Stage.OWNER: "owner",
+    }
+)
+
+PENDING_CLASSES: Mapping[PendingClass, str] = MappingProxyType(
+    {
+        PendingClass.STARTING: "starting",
+        PendingClass.NODE_COMING: "node_coming",
+        PendingClass.QUEUED: "queued",
+        PendingClass.NO_ROOM: "no_room",
+        PendingClass.QUOTA: "quota",
+        PendingClass.IMPOSSIBLE: "impossible",
+        PendingClass.CRASHING: "crashing",
+        PendingClass.STUCK_STARTING: "stuck_starting",
     }
 )
 

@@ -69,7 +69,7 @@ class Observation(Columns):
     replicas: FloatColumn  # spec.replicas now
     ready: FloatColumn  # ready pods that are not terminating
     starting: FloatColumn  # pods that are not ready yet, and can become ready with time
-    pending: FloatColumn  # pods that do not become ready with time: of a PendingClass, or starting for too long
+    pending: FloatColumn  # pods that do not become ready with time: with a PendingCause, or starting for too long
     missing_pods: FloatColumn  # replicas without a pod, for which no pod is being created
     terminating: FloatColumn  # terminating pods; they still hold their GPUs
     next_ready_s: FloatColumn  # seconds until the first starting pod is expected to serve; NaN: none is starting
@@ -227,4 +227,5 @@ class Decision:
     idle_s: FloatColumn  # float64[W], seconds since there was work, or may have been some
     kept_for_s: FloatColumn  # float64[W], seconds for which stabilization still keeps the count; NaN: it does not
     base_replicas: FloatColumn  # float64[W], those before the allocation that the load needs; the rest is headroom
+    pending_by_class: FloatColumn  # float64[C, W], replicas that are not ready, by PendingClass
     plan: Plan  # the recommendation of the planner, as of its last update

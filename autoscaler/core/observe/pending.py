@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoscaler.core.model.fleet import Fleet, PendingClass
+from autoscaler.core.model.fleet import CRASHING, QUEUED, WITHOUT_ROOM, Fleet, PendingCause, PendingClass
 from autoscaler.core.model.types import Observation, TickInput
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, TimestampColumn, Transient, or_zero
 
@@ -23,6 +23,9 @@ of a pod after another one has left its node."""
 
 FIRST_BACKOFF_S, MAX_BACKOFF_S = 300.0, 3600.0
 """How long a workload has no claim to further GPUs after its replicas were pending; it doubles each time."""
+
+WITHOUT_GPUS = (*QUEUED, *WITHOUT_ROOM)
+"""Causes for which a pod is not scheduled, and none of the GPUs will be its own soon."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,8 @@ def update(
     room: bool[W], result of `has_free_gpus`.
     """
     now_s, fleet, obstacles = inp.now_s, inp.fleet, inp.fleet.obstacles
-    unscheduled, gated = count_unscheduled(fleet)
+    gated = count_pods(fleet, *QUEUED)
+    unscheduled = gated + count_pods(fleet, *WITHOUT_ROOM)
     pods = observation.ready + observation.starting + observation.pending
     working = observation.ready + observation.starting
     absent = np.where(obstacles.listed, np.fmax(observation.replicas - pods, 0.0), 0.0)
@@ -107,15 +111,42 @@ def count_pending_replicas(observation: Observation) -> FloatColumn:
     return np.fmax(observation.pending - np.fmax(pods - observation.replicas, 0.0), 0.0)
 
 
-def count_unscheduled(fleet: Fleet) -> tuple[FloatColumn, FloatColumn]:
-    """Return the pods of each workload that are not scheduled, and those of them with a scheduling gate; float64[W]."""
-    gated = ~fleet.pod_terminating & ~fleet.pod_ready & (fleet.pod_pending == PendingClass.SCHEDULING_GATED)
-    unscheduled = gated | (
-        ~fleet.pod_terminating & ~fleet.pod_ready & (fleet.pod_pending == PendingClass.UNSCHEDULABLE)
+def count_pods(fleet: Fleet, *causes: PendingCause) -> FloatColumn:
+    """Return the pods of each workload that are not ready, for one of these causes; float64[W]."""
+    found = ~fleet.pod_terminating & ~fleet.pod_ready & np.isin(fleet.pod_pending, causes)
+    return np.bincount(fleet.pod_workload[found], minlength=len(fleet.workloads)).astype(np.float64)
+
+
+def count_by_class(fleet: Fleet, observation: Observation, desired: FloatColumn) -> FloatColumn:
+    """Return the replicas of each workload that are not ready, by class; float64[C, W].
+
+    desired: float64[W], replicas before the allocation. Those of them that no node can hold are not requested, and
+    those that the API server refused have no pod; they count all the same.
+    """
+    obstacles, wanted = fleet.obstacles, or_zero(desired)
+    node_coming, queued, crashing = (
+        np.fmin(count_pods(fleet, *causes), most)
+        for causes, most in (
+            ((PendingCause.NODE_COMING,), observation.starting),
+            (QUEUED, observation.pending),
+            (CRASHING, observation.pending),
+        )
     )
-    rows = len(fleet.workloads)
-    counts = (np.bincount(fleet.pod_workload[of], minlength=rows).astype(np.float64) for of in (unscheduled, gated))
-    return next(counts), next(counts)
+    without_room = np.fmin(count_pods(fleet, *WITHOUT_ROOM), observation.pending)
+    pods = observation.ready + observation.starting + observation.pending
+    impossible = np.clip(pods - obstacles.fits, 0.0, without_room)
+    refused = np.minimum(obstacles.refused_replicas, wanted) - observation.replicas
+    absent = np.where(obstacles.listed, np.fmax(observation.replicas - pods, 0.0), 0.0)
+    counts = np.zeros((len(PendingClass), len(fleet.workloads)))
+    counts[PendingClass.STARTING] = observation.starting - node_coming + absent - observation.missing_pods
+    counts[PendingClass.NODE_COMING] = node_coming
+    counts[PendingClass.QUEUED] = queued
+    counts[PendingClass.NO_ROOM] = without_room - impossible
+    counts[PendingClass.QUOTA] = observation.missing_pods + np.fmax(or_zero(refused), 0.0)
+    counts[PendingClass.IMPOSSIBLE] = impossible + np.fmax(wanted - np.fmax(obstacles.fits, observation.replicas), 0.0)
+    counts[PendingClass.CRASHING] = crashing
+    counts[PendingClass.STUCK_STARTING] = np.fmax(observation.pending - queued - without_room - crashing, 0.0)
+    return counts
 
 
 def has_free_gpus(fleet: Fleet) -> BoolColumn:
@@ -124,7 +155,7 @@ def has_free_gpus(fleet: Fleet) -> BoolColumn:
     If a pod is unschedulable all the same, it waits for something else: memory, GPUs on one single node, or GPUs of
     other pods. Terminating pods still hold their GPUs. False if the size of the pool is unknown.
     """
-    on_node = (fleet.pod_pending != PendingClass.UNSCHEDULABLE) & (fleet.pod_pending != PendingClass.SCHEDULING_GATED)
+    on_node = ~np.isin(fleet.pod_pending, WITHOUT_GPUS)
     scheduled = np.bincount(fleet.pod_workload[on_node], minlength=len(fleet.workloads))
     known = (fleet.pool >= 0) & np.isfinite(fleet.gpus_per_replica)
     if not known.any():

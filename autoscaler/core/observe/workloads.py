@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoscaler.core.model.fleet import PendingClass
+from autoscaler.core.model.fleet import PendingCause
 from autoscaler.core.model.samples import PodSamples
 from autoscaler.core.model.types import Observation, TickInput
 from autoscaler.core.observe import (
@@ -330,7 +330,8 @@ def _classify(inp: TickInput, samples: PodSamples, known: ColdStarts, before: Po
     not_ready = ~fleet.pod_ready & ~fleet.pod_terminating
     # A pod that starts for longer than any cold start does not become ready with time. A pod that was ready before has
     # restarted, or fails a probe.
-    is_pending = (fleet.pod_pending != PendingClass.NONE) | (
+    is_coming = fleet.pod_pending == PendingCause.NODE_COMING
+    is_pending = (~is_coming & (fleet.pod_pending != PendingCause.NONE)) | (
         cold_start.is_endless(inp, known) & (before.seen_ready == 0)
     )
     max_age_s = inp.spec.max_input_age_s[fleet.pod_workload]

@@ -12,7 +12,7 @@ import numpy as np
 from autoscaler.config.policy.compile import compile_specs
 from autoscaler.config.policy.parse import PolicyBook
 from autoscaler.config.policy.schema import Policy
-from autoscaler.core.model.fleet import Fleet, NodeGroups, Obstacles, PendingClass, Pod, Pool, Workload, WorkloadRef
+from autoscaler.core.model.fleet import Fleet, NodeGroups, Obstacles, PendingCause, Pod, Pool, Workload, WorkloadRef
 from autoscaler.core.model.samples import GatewaySamples, PodSamples, Samples
 from autoscaler.core.model.types import Decision, TickInput
 from autoscaler.core.state import Memory
@@ -126,7 +126,7 @@ class PolicyFleetScaler:
             pod_ready=~np.isnan(ready_s),
             pod_terminating=pods.column(rows, "terminating"),
             pod_pending=np.where(
-                pods.column(rows, "unschedulable"), PendingClass.UNSCHEDULABLE, PendingClass.NONE
+                pods.column(rows, "unschedulable"), PendingCause.UNSCHEDULABLE, PendingCause.NONE
             ).astype(np.int64),
             pod_created_s=pods.column(rows, "created_s"),
             pod_scheduled_s=pods.column(rows, "scheduled_s"),

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from autoscaler.core.model.fleet import PendingClass, Pod, Pool
+from autoscaler.core.model.fleet import PendingCause, Pod, Pool
 from autoscaler.sim.engine.cold_start import ColdStart
 from autoscaler.sim.engine.profiles import Device, Profile
 from autoscaler.sim.engine.replica import Replica
@@ -194,8 +194,8 @@ class Cluster:
         self._schedule(now_s)
         return lost
 
-    def blocked(self, pod: SimPod) -> PendingClass:
-        return PendingClass.NONE if pod.node else PendingClass.UNSCHEDULABLE
+    def blocked(self, pod: SimPod) -> PendingCause:
+        return PendingCause.NONE if pod.node else PendingCause.UNSCHEDULABLE
 
     def device_counts(self) -> list[int]:
         """Return the devices of each pool. Devices of sleeping nodes count, since a pod can get them."""

@@ -10,7 +10,7 @@ import pytest
 from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.kubernetes.api.client import Kube
 from autoscaler.adapters.kubernetes.events import MISSING_AFTER_S, NOTE_LIMIT_BYTES, QUEUE_LIMIT, EventRecorder
-from autoscaler.core.model.fleet import Fleet, NodeGroups, Obstacles, PendingClass, Workload, WorkloadRef
+from autoscaler.core.model.fleet import Fleet, NodeGroups, Obstacles, PendingCause, Workload, WorkloadRef
 from autoscaler.core.model.samples import Samples
 from autoscaler.core.model.spec import Schedule
 from autoscaler.core.model.types import TickInput
@@ -203,7 +203,7 @@ async def test_unschedulable_pod_is_reported_after_a_delay(
     kube_api: KubeApi, kube: Kube, clock: SystemClock, workload: Workload
 ):
     recorder, story = EventRecorder(kube, clock), Story(spec())
-    waits = fleet([0], [1], workloads=(workload,), pod_pending=np.array([PendingClass.UNSCHEDULABLE]))
+    waits = fleet([0], [1], workloads=(workload,), pod_pending=np.array([PendingCause.UNSCHEDULABLE]))
     waits = replace(waits, obstacles=replace(Obstacles.none(1), messages=("0/3 nodes are available",)))
     async with running(recorder):
         for now_s in (0.0, 15.0):

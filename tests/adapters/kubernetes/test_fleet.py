@@ -13,7 +13,7 @@ from autoscaler.adapters.kubernetes.fleet import KubeFleet
 from autoscaler.adapters.kubernetes.own_writes import OwnWrites
 from autoscaler.adapters.kubernetes.scale import ScaleActuator
 from autoscaler.config.settings import Mode
-from autoscaler.core.model.fleet import Fleet, PendingClass, WorkloadRef
+from autoscaler.core.model.fleet import Fleet, PendingCause, WorkloadRef
 from autoscaler.ports import Change, ChangeStatus, Unavailable
 from tests.adapters.kubernetes.conftest import Connect, in_namespace
 from tests.adapters.kubernetes.world import (
@@ -107,16 +107,16 @@ async def test_cold_start_times_are_read_from_pod_conditions(kube: Kube, clock: 
 @pytest.mark.parametrize(
     ("status", "blocked"),
     [
-        ({"conditions": [condition("PodScheduled", "False", reason="Unschedulable")]}, PendingClass.UNSCHEDULABLE),
-        ({"conditions": [condition("PodScheduled", "False", reason="SchedulingGated")]}, PendingClass.SCHEDULING_GATED),
-        (waiting_status("ImagePullBackOff"), PendingClass.IMAGE_PULL),
-        (waiting_status("CrashLoopBackOff"), PendingClass.CRASH_LOOP),
-        (waiting_status("CreateContainerConfigError"), PendingClass.CONFIG_ERROR),
-        (waiting_status("ContainerCreating"), PendingClass.NONE),
+        ({"conditions": [condition("PodScheduled", "False", reason="Unschedulable")]}, PendingCause.UNSCHEDULABLE),
+        ({"conditions": [condition("PodScheduled", "False", reason="SchedulingGated")]}, PendingCause.SCHEDULING_GATED),
+        (waiting_status("ImagePullBackOff"), PendingCause.IMAGE_PULL),
+        (waiting_status("CrashLoopBackOff"), PendingCause.CRASH_LOOP),
+        (waiting_status("CreateContainerConfigError"), PendingCause.CONFIG_ERROR),
+        (waiting_status("ContainerCreating"), PendingCause.NONE),
     ],
 )
 async def test_blocked_pod_has_its_reason(
-    kube: Kube, clock: SystemClock, world: World, status: dict, blocked: PendingClass
+    kube: Kube, clock: SystemClock, world: World, status: dict, blocked: PendingCause
 ):
     await world.deployment("llama")
     await world.pod("llama", "llama-a", status)
@@ -185,13 +185,13 @@ async def test_leader_worker_set_counts_groups(kube: Kube, clock: SystemClock, w
         assert view.replicas.tolist() == [2.0]
         assert view.gpus_per_replica.tolist() == [32.0]
         assert [pod.name for pod in view.pods] == ["deepseek-0"]
-        assert view.pod_pending.tolist() == [PendingClass.NONE]
+        assert view.pod_pending.tolist() == [PendingCause.NONE]
         await world.status("deepseek-0-3", waiting_status("CrashLoopBackOff"))
         await until(
-            fleet, "a crashing worker blocks its group", lambda v: v.pod_pending.tolist() == [PendingClass.CRASH_LOOP]
+            fleet, "a crashing worker blocks its group", lambda v: v.pod_pending.tolist() == [PendingCause.CRASH_LOOP]
         )
         await world.delete("Pod", "deepseek-0-3", "v1")
-        await until(fleet, "its replacement may help", lambda v: v.pod_pending.tolist() == [PendingClass.NONE])
+        await until(fleet, "its replacement may help", lambda v: v.pod_pending.tolist() == [PendingCause.NONE])
 
 
 async def test_columns_are_reused_when_nothing_has_changed(kube: Kube, clock: SystemClock, world: World):

@@ -9,7 +9,7 @@ import numpy as np
 
 from autoscaler.core.explain.planner_lines import Line
 from autoscaler.core.explain.sentence import Explanation, Step
-from autoscaler.core.model.fleet import Fleet, NodeGroups, Obstacles, Pool, Workload, WorkloadRef
+from autoscaler.core.model.fleet import Fleet, NodeGroups, Obstacles, PendingClass, Pool, Workload, WorkloadRef
 from autoscaler.core.model.names import STAGES
 from autoscaler.core.model.samples import Samples, SourceReport
 from autoscaler.core.model.spec import Schedule, Spec
@@ -151,6 +151,7 @@ class World:
             kept_for_s=np.full(count, np.nan),
             idle_s=np.full(count, np.nan),
             base_replicas=wanted,
+            pending_by_class=np.zeros((len(PendingClass), count)),
             plan=replace(
                 Plan.blank(count),
                 demand=load,

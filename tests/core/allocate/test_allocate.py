@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from autoscaler.core.model.fleet import PendingCause
 from autoscaler.core.model.types import Stage
 from autoscaler.core.model.variants import Variants
 from tests.core.serving import LEARNED, Serving
@@ -46,7 +47,7 @@ def test_a_dearer_variant_grows_when_a_cheaper_finds_no_gpu(pool_gpus):
             pools=fleet([1]).pools * 2,
             starting_since_s=story.now_s - 600,
         )
-        seen = replace(seen, pod_pending=np.where(seen.pod_ready, 0, 1).astype(np.int64))
+        seen = replace(seen, pod_pending=np.where(seen.pod_ready, 0, PendingCause.UNSCHEDULABLE).astype(np.int64))
         decision = story.tick(seen, 5, running=min(each, 10.0), waiting=max(each - 10.0, 0.0))
         wanted, dear = (int(count) for count in decision.replicas)
         cheap, waits = min(wanted, 4), max(wanted - 4, 0)
@@ -69,7 +70,7 @@ def test_a_pending_pod_of_a_rollout_moves_no_load():
     story.variants = Variants(np.array([0, 0]), np.array([1.0, 9.0]))
     assert story.watch(fleet([4, 2]), 120, running=10.0).replicas.tolist() == [4, 2]
     rolled = fleet([4, 2], [1, 0], replicas=[4, 2])
-    rolled = replace(rolled, pod_pending=np.where(rolled.pod_ready, 0, 1).astype(np.int64))
+    rolled = replace(rolled, pod_pending=np.where(rolled.pod_ready, 0, PendingCause.UNSCHEDULABLE).astype(np.int64))
     assert story.watch(rolled, 120, running=10.0).replicas.tolist() == [4, 2]
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autoscaler.core.model.fleet import PendingClass
+from autoscaler.core.model.fleet import PendingCause
 from autoscaler.core.model.types import Decision, Recommender, Signal, Stage, TickInput
 from autoscaler.core.planner.strategies import CONSTANT_COUNTS, PEAK_STRATEGY_COUNT, describe
 
@@ -25,12 +25,17 @@ SECONDS = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0}
 MAX_UTILIZATION, ROUNDING = 0.93, 0.02  # of a replica, in the planner
 FOLLOWER = "This replica of the daemon does not hold the lease and does not act. It would "
 PENDING = {
-    "pending (unschedulable)": PendingClass.UNSCHEDULABLE,
-    "pending (scheduling gate)": PendingClass.SCHEDULING_GATED,
-    "pending (image cannot be pulled)": PendingClass.IMAGE_PULL,
-    "pending (container configuration is invalid)": PendingClass.CONFIG_ERROR,
-    "not ready (crash loop)": PendingClass.CRASH_LOOP,
+    "pending (unschedulable)": PendingCause.UNSCHEDULABLE,
+    "pending (unschedulable, and the cluster autoscaler creates no node)": PendingCause.NO_NODE,
+    "queued (waiting for admission)": PendingCause.QUEUED,
+    "queued (scheduling gate)": PendingCause.SCHEDULING_GATED,
+    "crashing (image cannot be pulled)": PendingCause.IMAGE_PULL,
+    "crashing (container configuration is invalid)": PendingCause.CONFIG_ERROR,
+    "crashing (crash loop)": PendingCause.CRASH_LOOP,
+    "crashing (out of memory)": PendingCause.OUT_OF_MEMORY,
 }
+IMPOSSIBLE = "impossible to schedule (more than the nodes can hold)"
+STUCK_STARTING = "stuck starting (for longer than any cold start)"
 
 
 class Row(NamedTuple):
@@ -206,6 +211,8 @@ def _strongest(row: Row) -> Signal | None:
 def _complete(row: Row, kinds: Counter[str]) -> None:
     """Assert that every group of pods that does not serve has a clause."""
     assert bool(kinds["not_running"]) == (row.seen("missing_pods") > 0 or row.seen("pending") > 0)
+    coming = (row.inp.fleet.pod_workload == row.row) & (row.inp.fleet.pod_pending == PendingCause.NODE_COMING)
+    assert not kinds["node_coming"] or coming.any()
     assert bool(kinds["no_progress"]) == (row.seen("stuck") > 0)
     assert bool(kinds["queue_apart"]) == (row.seen("queue_outliers") > 0)
     assert bool(kinds["queue_at_gateway"]) == (row.seen("gateway_stuck") > 0)
@@ -856,24 +863,39 @@ def hpa_refused(row: Row, match: re.Match[str]) -> None:
     assert (match[1] or "") == row.words
 
 
-ABSENT = r"\d+ (?:replicas? (?:has|have) no pod|pods? (?:is|are) (?:pending|not ready) \([^)]*\))"
+ABSENT = (
+    r"\d+ (?:replicas? (?:has|have) no pod|"
+    r"pods? (?:is|are) (?:pending|queued|crashing|stuck starting|impossible to schedule) \([^)]*\))"
+)
 
 
 @clause(rf"((?:{ABSENT})(?: and {ABSENT})*)(?:: (.*))?")
 def not_running(row: Row, match: re.Match[str]) -> None:
-    fleet, parts = row.inp.fleet, match[1].split(" and ")
+    fleet = row.inp.fleet
+    parts = re.findall(ABSENT, match[1])
     pods = (fleet.pod_workload == row.row) & ~fleet.pod_ready & ~fleet.pod_terminating
     expected = Counter({what: int(np.sum(fleet.pod_pending[pods] == why)) for what, why in PENDING.items()})
+    expected[STUCK_STARTING] = round(row.seen("pending")) - sum(expected.values())
+    serve = int(np.sum(pods)) + row.seen("ready")
+    beyond = max(0.0, serve - float(fleet.obstacles.fits[row.row]))
+    for what in ("pending (unschedulable)", "pending (unschedulable, and the cluster autoscaler creates no node)"):
+        moved = int(min(expected[what], beyond))
+        expected[what], beyond = expected[what] - moved, beyond - moved
+        expected[IMPOSSIBLE] += moved
     expected["no pod"] = round(row.seen("missing_pods"))
-    expected["not ready (starting for too long)"] = round(row.seen("pending")) - sum(
-        many for what, many in expected.items() if what != "no pod"
-    )
     found = Counter[str]()
     for part in parts:
         many, what = re.fullmatch(r"(\d+) (?:replica|pod)s? (?:is|are|has|have) (.*)", part).groups()
         found[what] += int(many)
     assert found == +expected
     assert (match[2] or "") == row.words
+
+
+@clause(rf"{NUMBER} pods? waits? for a node that is being created")
+def node_coming(row: Row, match: re.Match[str]) -> None:
+    fleet = row.inp.fleet
+    pods = (fleet.pod_workload == row.row) & ~fleet.pod_ready & ~fleet.pod_terminating
+    same(match[1], min(float(np.sum(fleet.pod_pending[pods] == PendingCause.NODE_COMING)), row.seen("starting")))
 
 
 @clause(

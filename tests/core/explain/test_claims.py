@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from autoscaler.config.policy.compile import spec_row
 from autoscaler.config.policy.parse import load, shipped
 from autoscaler.core.explain.sentence import explain
-from autoscaler.core.model.fleet import HpaLimits, Obstacles, PendingClass, Pool
+from autoscaler.core.model.fleet import HpaLimits, Obstacles, PendingCause, Pool
 from autoscaler.core.model.spec import Schedule, Spec
 from autoscaler.core.model.types import Signal
 from autoscaler.core.model.variants import Variants
@@ -198,10 +198,10 @@ class Worlds:
             ),
             hpa_limits=self.some(None, HpaLimits(least, np.full(self.rows, np.inf), nobody, nobody, reasons)),
         )
-        classes = np.array([self.some(PendingClass.NONE, *PendingClass) for _ in cluster.pods], dtype=np.int64)
+        classes = np.array([self.some(PendingCause.NONE, *PendingCause) for _ in cluster.pods], dtype=np.int64)
         return replace(
             cluster,
-            pod_pending=np.where(cluster.pod_ready, PendingClass.NONE, classes),
+            pod_pending=np.where(cluster.pod_ready, PendingCause.NONE, classes),
             workloads=tuple(each._replace(service="chat") for each in cluster.workloads),
         )
 

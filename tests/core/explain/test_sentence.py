@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from autoscaler.core.explain.sentence import Explanation, binding_stages
 from autoscaler.core.model import names
-from autoscaler.core.model.fleet import PendingClass
+from autoscaler.core.model.fleet import PendingCause
 from autoscaler.core.model.samples import GatewaySamples, PodSamples
 from autoscaler.core.model.types import Recommender, Signal, Stage
 from autoscaler.core.planner.strategies import CONSTANT_COUNTS, PEAK_STRATEGY_COUNT
@@ -209,7 +209,7 @@ def test_the_sentence_says_why_a_workload_does_not_go_to_zero():
 
 def test_a_replica_is_not_called_idle_when_the_pool_takes_it():
     rules = spec(2, priority=[0.0, 10.0], idle_after_s=3600.0, down_stabilization_s=10.0)
-    waits = {"pod_pending": np.array([PendingClass.NONE, PendingClass.UNSCHEDULABLE])}
+    waits = {"pod_pending": np.array([PendingCause.NONE, PendingCause.UNSCHEDULABLE])}
     story, one_gpu = ExplainedStory(rules), fleet([1, 0], [0, 1], pool_gpus=np.array([1.0]), **waits)
     story.watch(one_gpu, 120, running=5.0)
     assert story.explain().sentence == (
@@ -422,7 +422,7 @@ wild = st.one_of(st.just(NAN), st.sampled_from([0.0, -1.0, 1e-9, 0.5, 1.0, 1e6, 
 @settings(max_examples=60)
 @given(st.data())
 def test_a_sentence_without_nan_comes_of_any_reading(data):
-    cluster = fleet([2], [1], pod_pending=np.array([0, 0, data.draw(st.sampled_from(list(PendingClass)))]))
+    cluster = fleet([2], [1], pod_pending=np.array([0, 0, data.draw(st.sampled_from(list(PendingCause)))]))
     rules = spec(
         idle_after_s=data.draw(st.sampled_from([600.0, math.inf])), concurrency=data.draw(st.sampled_from([NAN, 8.0]))
     )

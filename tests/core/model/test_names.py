@@ -7,6 +7,7 @@ import pytest
 
 from autoscaler.core.explain.planner_lines import Figures
 from autoscaler.core.model import names
+from autoscaler.core.model.fleet import PendingClass
 from autoscaler.core.model.types import Capacity, Observation, Recommender, Signal, Stage
 
 PUBLISHED = Path(__file__).parents[2] / "data" / "api" / f"names-{names.VERSION}.txt"
@@ -19,7 +20,13 @@ def test_every_column_has_one_name(named, table):
 
 
 def test_every_signal_and_stage_has_a_name_of_its_own():
-    for named, members in ((names.RECOMMENDERS, Recommender), (names.SIGNALS, Signal), (names.STAGES, Stage)):
+    enums = (
+        (names.RECOMMENDERS, Recommender),
+        (names.SIGNALS, Signal),
+        (names.STAGES, Stage),
+        (names.PENDING_CLASSES, PendingClass),
+    )
+    for named, members in enums:
         assert named.keys() == set(members)
         assert len(set(named.values())) == len(members)
 
@@ -27,5 +34,5 @@ def test_every_signal_and_stage_has_a_name_of_its_own():
 def test_no_published_name_is_lost():
     """A name may be added to the file; to rename or remove one, raise the version and begin a new file."""
     published = {*names.RECOMMENDERS.values(), *names.SIGNALS.values(), *names.STAGES.values()}
-    published |= {*names.OBSERVED, *names.CAPACITY, *names.PLANNER}
+    published |= {*names.OBSERVED, *names.CAPACITY, *names.PLANNER, *names.PENDING_CLASSES.values()}
     assert published == set(PUBLISHED.read_text().split())

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autoscaler.core.model.fleet import NodeGroups, Obstacles, PendingClass, Pool
+from autoscaler.core.model.fleet import NodeGroups, Obstacles, PendingCause, PendingClass, Pool
 from autoscaler.core.model.types import Stage
 from autoscaler.core.model.variants import Variants
 from autoscaler.core.observe import pending
@@ -16,10 +16,10 @@ NAN = np.nan
 RANKS = {"priority": [900.0, 100.0], "down_stabilization_s": 10.0}
 
 
-def two(ready, waiting=(0, 0), why=PendingClass.UNSCHEDULABLE, gpus=8.0, replicas=None, **columns):
+def two(ready, waiting=(0, 0), why=PendingCause.UNSCHEDULABLE, gpus=8.0, replicas=None, **columns):
     """Two workloads with so many ready and pending pods each; the first has a higher priority."""
     cluster = fleet(list(ready), list(waiting), replicas=replicas, pool_gpus=np.array([gpus]), **columns)
-    return replace(cluster, pod_pending=np.where(cluster.pod_ready, PendingClass.NONE, why).astype(np.int64))
+    return replace(cluster, pod_pending=np.where(cluster.pod_ready, PendingCause.NONE, why).astype(np.int64))
 
 
 def report(rows=1, **columns):
@@ -106,21 +106,21 @@ def test_unschedulable_pod_gets_gpus_of_others_by_priority():
 
 
 def test_crashing_workload_takes_no_serving_replica():
-    cluster = two([1, 3], [2, 0], why=PendingClass.CRASH_LOOP, gpus=6.0)
+    cluster = two([1, 3], [2, 0], why=PendingCause.CRASH_LOOP, gpus=6.0)
     story, load = Story(spec(2, **RANKS)), loads(cluster, 50, 10)
     story.tick(cluster, **load)
     assert story.watch(cluster, pending.PENDING_S, **load).replicas.tolist() == [1, 3]
 
 
 def test_crashing_replicas_keep_gpus_that_others_do_not_need():
-    cluster = two([1, 1], [2, 0], why=PendingClass.CRASH_LOOP, gpus=8.0)
+    cluster = two([1, 1], [2, 0], why=PendingCause.CRASH_LOOP, gpus=8.0)
     assert Story(spec(2, **RANKS)).watch(cluster, 300, **loads(cluster, 30, 10)).replicas.tolist() == [3, 1]
 
 
 @pytest.mark.slow
 def test_backoff_doubles_after_each_crash():
     """A crashed replica is removed and desired again. Without a backoff the other would lose replicas each minute."""
-    crashing = two([1, 3], [2, 0], why=PendingClass.CRASH_LOOP, gpus=6.0)
+    crashing = two([1, 3], [2, 0], why=PendingCause.CRASH_LOOP, gpus=6.0)
     cut = two([1, 5], gpus=6.0)
     story, load = Story(spec(2, **RANKS)), {"running": 50.0}
     story.tick(crashing, **load)
@@ -189,8 +189,8 @@ def test_sentence_says_how_many_pods_are_pending_and_why():
     assert "; 1 pod is pending (unschedulable): 0/2 nodes are available (metrics" in sentence(
         two([2, 1], [1, 0], obstacles=unscheduled), running=12.0
     )
-    image = two([2, 1], [2, 0], why=PendingClass.IMAGE_PULL, obstacles=report(2, messages=("ImagePullBackOff", "")))
-    assert "; 2 pods are pending (image cannot be pulled): ImagePullBackOff (metrics" in sentence(image, running=15.0)
+    image = two([2, 1], [2, 0], why=PendingCause.IMAGE_PULL, obstacles=report(2, messages=("ImagePullBackOff", "")))
+    assert "; 2 pods are crashing (image cannot be pulled): ImagePullBackOff (metrics" in sentence(image, running=15.0)
 
 
 @pytest.mark.parametrize(
@@ -205,3 +205,82 @@ def test_sentence_says_that_a_count_was_refused(retry_s, phrase):
         2, refused_replicas=np.array([4.0, NAN]), retry_at_s=np.array([retry_s, NAN]), messages=("GPU quota", "")
     )
     assert phrase in sentence(two([1, 1], obstacles=refused), running=50.0)
+
+
+def classes(decision, row=0):
+    """Return the classes of replicas that are not ready, without those that are empty."""
+    counts = decision.pending_by_class[:, row]
+    return {each: counts[each] for each in PendingClass if counts[each]}
+
+
+@pytest.mark.parametrize(
+    ("why", "expected"),
+    [
+        (PendingCause.NONE, PendingClass.STARTING),
+        (PendingCause.NODE_COMING, PendingClass.NODE_COMING),
+        (PendingCause.QUEUED, PendingClass.QUEUED),
+        (PendingCause.SCHEDULING_GATED, PendingClass.QUEUED),
+        (PendingCause.UNSCHEDULABLE, PendingClass.NO_ROOM),
+        (PendingCause.NO_NODE, PendingClass.NO_ROOM),
+        (PendingCause.IMAGE_PULL, PendingClass.CRASHING),
+        (PendingCause.CRASH_LOOP, PendingClass.CRASHING),
+        (PendingCause.OUT_OF_MEMORY, PendingClass.CRASHING),
+        (PendingCause.CONFIG_ERROR, PendingClass.CRASHING),
+    ],
+)
+def test_class_of_a_pod_follows_its_cause(why, expected):
+    cluster = two([1, 1], [2, 0], why=why)
+    decision = Story(spec(2, **RANKS)).tick(replace(cluster, pod_created_s=np.full(4, 900.0)), running=12.0)
+    assert classes(decision) == {expected: 2}
+    assert classes(decision, 1) == {}
+
+
+def test_class_of_pods_that_the_nodes_cannot_hold_is_impossible():
+    cluster = two([1, 1], [3, 0], obstacles=report(2, fits=np.array([2.0, np.inf])))
+    decision = Story(spec(2, **RANKS)).tick(cluster, running=12.0)
+    assert classes(decision) == {PendingClass.NO_ROOM: 1, PendingClass.IMPOSSIBLE: 2}
+
+
+def test_replicas_that_no_node_can_hold_count_although_not_requested():
+    cluster = two([1, 1], obstacles=report(2, fits=np.array([1.0, np.inf])))
+    decision = Story(spec(2, **RANKS)).tick(cluster, **loads(cluster, 25, 5))
+    assert decision.replicas[0] == 1
+    assert classes(decision) == {PendingClass.IMPOSSIBLE: 2}
+
+
+def test_class_of_replicas_without_pod_is_starting_and_then_quota():
+    cluster, story = two([2, 1], replicas=[5, 1]), Story(spec(2, **RANKS))
+    assert classes(story.tick(cluster, running=10.0)) == {PendingClass.STARTING: 3}
+    assert classes(story.watch(cluster, 20, running=10.0)) == {PendingClass.QUOTA: 3}
+
+
+def test_class_of_refused_replicas_is_quota():
+    refused = report(2, refused_replicas=np.array([4.0, NAN]), retry_at_s=np.array([9e9, NAN]))
+    cluster = two([1, 1], obstacles=refused)
+    assert classes(Story(spec(2, **RANKS)).tick(cluster, **loads(cluster, 50, 5))) == {PendingClass.QUOTA: 3}
+    by_hpa = replace(cluster, obstacles=report(2, refused_replicas=np.array([np.inf, NAN])))
+    assert classes(Story(spec(2, **RANKS)).tick(by_hpa, **loads(cluster, 50, 5))) == {PendingClass.QUOTA: 4}
+
+
+def test_class_of_a_pod_that_starts_for_too_long_is_stuck_starting():
+    story, endless = Story(spec()), fleet([1], [1], starting_since_s=900.0)
+    assert classes(story.watch(endless, 3400, 60, running=5.0)) == {PendingClass.STARTING: 1}
+    assert classes(story.watch(endless, 240, 60, running=5.0)) == {PendingClass.STUCK_STARTING: 1}
+
+
+@pytest.mark.parametrize(
+    ("why", "fits", "phrase"),
+    [
+        (PendingCause.NODE_COMING, np.inf, "; 2 pods wait for a node that is being created (metrics"),
+        (PendingCause.QUEUED, np.inf, "; 2 pods are queued (waiting for admission) (metrics"),
+        (PendingCause.OUT_OF_MEMORY, np.inf, "; 2 pods are crashing (out of memory) (metrics"),
+        (
+            PendingCause.UNSCHEDULABLE,
+            2.0,
+            "1 pod is pending (unschedulable) and 1 pod is impossible to schedule (more than the nodes can hold)",
+        ),
+    ],
+)
+def test_sentence_names_the_class_of_pods(why, fits, phrase):
+    cluster = two([1, 1], [2, 0], why=why, obstacles=report(2, fits=np.array([fits, np.inf])))
+    assert phrase in sentence(replace(cluster, pod_created_s=np.full(4, 1000.0)), running=10.0)

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from autoscaler.core.model.fleet import PendingClass
+from autoscaler.core.model.fleet import PendingCause
 from autoscaler.core.observe.workloads import GATEWAY_REMEMBERED_S
 from tests.core.recordings import DATA, clients, columns, replay
 from tests.core.world import Story, fleet, observe_first, observe_once, spec
@@ -54,15 +54,15 @@ def test_terminating_pods_do_not_serve():
     assert (found["ready"], found["terminating"], found["running"]) == (2, 1, 10)
 
 
-@pytest.mark.parametrize("why", [reason for reason in PendingClass if reason is not PendingClass.NONE])
-def test_pods_with_a_pending_class_are_not_starting(why):
+@pytest.mark.parametrize("why", [reason for reason in PendingCause if reason > PendingCause.NODE_COMING])
+def test_pods_with_a_pending_cause_are_not_starting(why):
     cluster = fleet([1], [2], pod_pending=np.array([0, 0, why]))
     found = observe_first(cluster)
     assert (found["ready"], found["starting"], found["pending"]) == (1, 1, 1)
 
 
 def test_ready_pod_is_not_pending_when_it_crashed_before():
-    assert observe_first(fleet([1], pod_pending=np.array([PendingClass.CRASH_LOOP])))["pending"] == 0
+    assert observe_first(fleet([1], pod_pending=np.array([PendingCause.CRASH_LOOP])))["pending"] == 0
 
 
 def test_pod_is_newly_ready_until_its_first_reading():

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from autoscaler.core.model.fleet import PendingClass
+from autoscaler.core.model.fleet import PendingCause
 from autoscaler.sim.demo.cluster import NODE_IDLE_S, Cluster, Deployment
 from autoscaler.sim.engine.request import Ending, Request
 from tests.sim.demo.scenarios import SETUP, WARM_S, pool
@@ -43,11 +43,11 @@ def test_pod_is_unschedulable_until_a_device_is_free() -> None:
     cluster = make_cluster(replace(SETUP, replicas=4), replace(SETUP, name="other", replicas=0))
     cluster.scale(1, 1, 10.0)
     waiting = cluster.live(1)[0]
-    assert cluster.blocked(waiting) is PendingClass.UNSCHEDULABLE
+    assert cluster.blocked(waiting) is PendingCause.UNSCHEDULABLE
     assert waiting.node is None
     cluster.scale(0, 3, 20.0)
     advance_stepwise(cluster, 20.0, 30.0)
-    assert cluster.blocked(waiting) is PendingClass.NONE
+    assert cluster.blocked(waiting) is PendingCause.NONE
     assert list(cluster.held_devices) == [3, 1]
 
 

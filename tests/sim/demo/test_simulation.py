@@ -4,7 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autoscaler.core.model.fleet import Fleet, PendingClass, WorkloadRef
+from autoscaler.core.model.fleet import Fleet, PendingCause, WorkloadRef
 from autoscaler.ports import Change, ChangeStatus, Outcome
 from autoscaler.sim.demo.simulation import Simulation
 from autoscaler.sim.engine.traffic import Lengths, Shape
@@ -67,7 +67,7 @@ def test_pod_without_a_gpu_is_unschedulable() -> None:
     simulation = Simulation(make_scenario(silent()), 0.0)
     scale(simulation, 5)
     fleet = simulation.fleet()
-    assert fleet.pod_pending.tolist() == [PendingClass.NONE] * 4 + [PendingClass.UNSCHEDULABLE]
+    assert fleet.pod_pending.tolist() == [PendingCause.NONE] * 4 + [PendingCause.UNSCHEDULABLE]
     assert fleet.pool_gpus.tolist() == [4]
     assert fleet.pods[4].ip == ""
 

@@ -63,14 +63,20 @@ class Waiting(Fields, frozen=True):
     message: str | None = None
 
 
+class Terminated(Fields, frozen=True):
+    reason: str | None = None
+
+
 class ContainerState(Fields, frozen=True):
     running: Running | None = None
     waiting: Waiting | None = None
+    terminated: Terminated | None = None
 
 
 class ContainerStatus(Fields, frozen=True):
     name: str = ""
     state: ContainerState | None = None
+    last_state: ContainerState | None = None
     restart_count: int = 0
 
 
@@ -145,8 +151,14 @@ class Toleration(Fields, frozen=True):
     effect: str = ""
 
 
+class SchedulingGate(Fields, frozen=True):
+    name: str = ""
+
+
 class PodSpec(Fields, frozen=True):
     node_name: str | None = None
+    scheduler_name: str | None = None
+    scheduling_gates: list[SchedulingGate] | None = None
     containers: list[Container] | None = None
     init_containers: list[Container] | None = None
     overhead: dict[str, str | int | float] | None = None

@@ -16,7 +16,7 @@ from autoscaler.adapters.kubernetes.api.objects import Condition, ContainerStatu
 from autoscaler.adapters.kubernetes.api.text import one_line
 from autoscaler.adapters.kubernetes.pods.template import engine_container
 from autoscaler.catalog.scale_targets import LWS_NAME, POD_GROUPS
-from autoscaler.core.model.fleet import PendingClass
+from autoscaler.core.model.fleet import PendingCause
 
 LWS_SIZE = "leaderworkerset.sigs.k8s.io/size"  # annotation: number of pods of the group
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"  # annotation, read by ReplicaSets alone
@@ -26,18 +26,24 @@ _GROUPS = tuple((scheme, re.compile(scheme.leads), re.compile(scheme.member)) fo
 
 FINISHED = ("Succeeded", "Failed")  # phases of a pod that holds no GPU and is replaced by its owner
 WAITING = {
-    "ImagePullBackOff": PendingClass.IMAGE_PULL,
-    "ErrImagePull": PendingClass.IMAGE_PULL,
-    "ErrImageNeverPull": PendingClass.IMAGE_PULL,
-    "InvalidImageName": PendingClass.IMAGE_PULL,
-    "ImageInspectError": PendingClass.IMAGE_PULL,
-    "RegistryUnavailable": PendingClass.IMAGE_PULL,
-    "CrashLoopBackOff": PendingClass.CRASH_LOOP,
-    "CreateContainerConfigError": PendingClass.CONFIG_ERROR,
-    "CreateContainerError": PendingClass.CONFIG_ERROR,
-    "RunContainerError": PendingClass.CONFIG_ERROR,
+    "ImagePullBackOff": PendingCause.IMAGE_PULL,
+    "ErrImagePull": PendingCause.IMAGE_PULL,
+    "ErrImageNeverPull": PendingCause.IMAGE_PULL,
+    "InvalidImageName": PendingCause.IMAGE_PULL,
+    "ImageInspectError": PendingCause.IMAGE_PULL,
+    "RegistryUnavailable": PendingCause.IMAGE_PULL,
+    "CrashLoopBackOff": PendingCause.CRASH_LOOP,
+    "CreateContainerConfigError": PendingCause.CONFIG_ERROR,
+    "CreateContainerError": PendingCause.CONFIG_ERROR,
+    "RunContainerError": PendingCause.CONFIG_ERROR,
 }
-UNSCHEDULED = {"Unschedulable": PendingClass.UNSCHEDULABLE, "SchedulingGated": PendingClass.SCHEDULING_GATED}
+QUEUE_GATES = ("kueue.x-k8s.io/", "scheduling.volcano.sh/", "volcano.sh/", "kai.scheduler/", "yunikorn.apache.org/")
+"""Prefixes of the scheduling gates by which a queue holds pods back."""
+
+QUEUE_SCHEDULERS = ("volcano", "kai-scheduler", "yunikorn")
+_BY_QUEUE = re.compile(r"queue|quota|pod ?group|gang", re.IGNORECASE)  # in their words for a pod that is not admitted
+
+UNSCHEDULED = {"Unschedulable": PendingCause.UNSCHEDULABLE, "SchedulingGated": PendingCause.SCHEDULING_GATED}
 
 Key = tuple[str, str]  # namespace and name
 OwnerKey = Key  # namespace, and the uid of a controller or the name of a LeaderWorkerSet
@@ -112,7 +118,7 @@ def latest_s(moments_s: Sequence[float]) -> float:
     return math.nan if any(map(math.isnan, moments_s)) else max(moments_s)
 
 
-def blocked_by(pod: Pod) -> tuple[PendingClass, str]:
+def blocked_by(pod: Pod) -> tuple[PendingCause, str]:
     """Return why a pod does not become ready by waiting, and the cluster's message.
 
     A ready pod is never blocked, even if a sidecar is.
@@ -120,20 +126,37 @@ def blocked_by(pod: Pod) -> tuple[PendingClass, str]:
     status = pod.status
     for condition in status.conditions or ():
         if condition.type == "Ready" and condition.status == "True":
-            return PendingClass.NONE, ""
+            return PendingCause.NONE, ""
         if condition.type == "PodScheduled" and condition.status == "False":
             reason = condition.reason or ""
-            return UNSCHEDULED.get(reason, PendingClass.NONE), one_line(reason, condition.message)
-    states = _waiting_states([*(status.init_container_statuses or ()), *(status.container_statuses or ())])
-    blocked = [(WAITING[waiting.reason], waiting) for waiting in states if waiting.reason in WAITING]
-    why, waiting = max(blocked, key=lambda found: found[0], default=(PendingClass.NONE, Waiting()))
+            why = UNSCHEDULED.get(reason, PendingCause.NONE)
+            if _is_queued(pod, why, condition.message or ""):
+                why = PendingCause.QUEUED
+            return why, one_line(reason, condition.message)
+    containers = _waiting_containers([*(status.init_container_statuses or ()), *(status.container_statuses or ())])
+    why, waiting = max(containers, key=lambda found: found[0], default=(PendingCause.NONE, Waiting()))
     return why, one_line(waiting.reason or "", waiting.message)
 
 
-def _waiting_states(statuses: Iterable[ContainerStatus]) -> Iterable[Waiting]:
+def _is_queued(pod: Pod, why: PendingCause, message: str) -> bool:
+    """Tell whether a queue will admit a pod that is not scheduled."""
+    if why is PendingCause.SCHEDULING_GATED:
+        return any(gate.name.startswith(QUEUE_GATES) for gate in pod.spec.scheduling_gates or ())
+    is_of_queue = pod.spec.scheduler_name in QUEUE_SCHEDULERS and _BY_QUEUE.search(message) is not None
+    return why is PendingCause.UNSCHEDULABLE and is_of_queue
+
+
+def _waiting_containers(statuses: Iterable[ContainerStatus]) -> Iterable[tuple[PendingCause, Waiting]]:
+    """Yield why containers do not run, where the kubelet names a cause."""
     for status in statuses:
-        if status.state is not None and status.state.waiting is not None:
-            yield status.state.waiting
+        waiting = status.state.waiting if status.state is not None else None
+        if waiting is None or waiting.reason not in WAITING:
+            continue
+        why, last = WAITING[waiting.reason], status.last_state.terminated if status.last_state is not None else None
+        if why is PendingCause.CRASH_LOOP and last is not None and last.reason == "OOMKilled":
+            yield PendingCause.OUT_OF_MEMORY, Waiting(waiting.reason, one_line("OOMKilled", waiting.message))
+        else:
+            yield why, waiting
 
 
 def engine_start(pod: Pod, offset_s: float) -> tuple[float, bool]:

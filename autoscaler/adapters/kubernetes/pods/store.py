@@ -38,7 +38,7 @@ from autoscaler.adapters.kubernetes.pods.status import (
 )
 from autoscaler.adapters.kubernetes.pods.template import Facts, group_facts, read_template, served_names
 from autoscaler.catalog.engines import DEFAULT_PORT
-from autoscaler.core.model.fleet import PendingClass, Pod
+from autoscaler.core.model.fleet import PendingCause, Pod
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 from autoscaler.ports import Clock
 
@@ -88,7 +88,7 @@ class _Member(NamedTuple):
     """A pod of a LeaderWorkerSet's group."""
 
     key: Key
-    blocked: PendingClass
+    blocked: PendingCause
     serves: bool  # ready and not leaving
     ready_s: float
     scheduled_s: float
@@ -167,7 +167,7 @@ class PodStore:
             return
         self._add_tolerations(owner, seen)
         blocked, message = blocked_by(seen)
-        if blocked is PendingClass.NONE or not message:
+        if blocked is PendingCause.NONE or not message:
             self._messages.pop(key, None)
         else:
             self._messages[key] = message
@@ -295,7 +295,7 @@ class PodStore:
         chosen = table[taken]
         pods = tuple(pod for pod in compress(self._pods, taken) if pod is not None)
         messages: dict[int, str] = {}
-        stuck = (chosen["blocked"] != PendingClass.NONE) & ~chosen["ready"] & ~chosen["terminating"]
+        stuck = (chosen["blocked"] != PendingCause.NONE) & ~chosen["ready"] & ~chosen["terminating"]
         for row in np.flatnonzero(stuck).tolist():
             message = self._message_of((pods[row].namespace, pods[row].name))
             if message:
@@ -400,7 +400,7 @@ class PodStore:
             for key in label_set.pods:
                 self._assign(key)
 
-    def _write(self, key: Key, seen: SeenPod, blocked: PendingClass) -> None:
+    def _write(self, key: Key, seen: SeenPod, blocked: PendingCause) -> None:
         row = self._row.get(key)
         target_id = self._target_of(key)
         if row is None:
@@ -493,7 +493,7 @@ class PodStore:
         # A leader that is terminating stays ready: its row counts as leaving already.
         line["ready"] = serves or (bool(line["terminating"]) and not math.isnan(leader.ready_s))
         line["blocked"] = (
-            PendingClass.NONE if serves else max([leader.blocked, *(worker.blocked for worker in workers)])
+            PendingCause.NONE if serves else max([leader.blocked, *(worker.blocked for worker in workers)])
         )
         line["scheduled_s"] = latest_s([leader.scheduled_s, *(worker.scheduled_s for worker in workers)])
         ready_s = latest_s([float(line["first_ready_s"]), *(worker.ready_s for worker in workers)])

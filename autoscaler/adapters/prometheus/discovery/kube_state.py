@@ -16,7 +16,7 @@ from autoscaler.adapters.prometheus.promql.expressions import in_namespaces
 from autoscaler.adapters.prometheus.promql.labels import METRIC
 from autoscaler.catalog.accelerators import from_label
 from autoscaler.catalog.accelerators import labels as accelerator_labels
-from autoscaler.core.model.fleet import PendingClass
+from autoscaler.core.model.fleet import PendingCause
 
 Name = tuple[str, str]  # (namespace, name)
 
@@ -52,13 +52,13 @@ _TIMES = {
     "kube_pod_status_ready_time": "ready_s",
 }
 _BLOCKED = {
-    "ImagePullBackOff": PendingClass.IMAGE_PULL,
-    "ErrImagePull": PendingClass.IMAGE_PULL,
-    "InvalidImageName": PendingClass.IMAGE_PULL,
-    "CrashLoopBackOff": PendingClass.CRASH_LOOP,
-    "CreateContainerConfigError": PendingClass.CONFIG_ERROR,
-    "CreateContainerError": PendingClass.CONFIG_ERROR,
-    "RunContainerError": PendingClass.CONFIG_ERROR,
+    "ImagePullBackOff": PendingCause.IMAGE_PULL,
+    "ErrImagePull": PendingCause.IMAGE_PULL,
+    "InvalidImageName": PendingCause.IMAGE_PULL,
+    "CrashLoopBackOff": PendingCause.CRASH_LOOP,
+    "CreateContainerConfigError": PendingCause.CONFIG_ERROR,
+    "CreateContainerError": PendingCause.CONFIG_ERROR,
+    "RunContainerError": PendingCause.CONFIG_ERROR,
 }
 _PREFIX = "exported_"
 _MOVED = _PREFIX + "namespace"
@@ -73,7 +73,7 @@ class PodFacts:
     ready: bool = False
     ended: bool = False  # Failed or Succeeded; its devices are free
     terminating: bool = False
-    blocked: PendingClass = PendingClass.NONE
+    blocked: PendingCause = PendingCause.NONE
     created_s: float = math.nan
     scheduled_s: float = math.nan
     started_s: float = math.nan
@@ -150,7 +150,7 @@ def read_pods(vector: Vector) -> dict[Name, PodFacts]:
         elif metric == "kube_pod_status_phase":
             pod.ended |= value == 1
         elif metric == "kube_pod_status_unschedulable":
-            pod.blocked = PendingClass.UNSCHEDULABLE if value == 1 else pod.blocked
+            pod.blocked = PendingCause.UNSCHEDULABLE if value == 1 else pod.blocked
         elif metric in _TIMES:
             setattr(pod, _TIMES[metric], value)
     for pod_name, of_pod in containers.items():

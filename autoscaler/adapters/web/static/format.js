@@ -55,6 +55,14 @@ const LINES = {
   silent: "Planner",
 };
 
+/** Classes of replicas that are not ready. */
+const PENDING = {
+  node_coming: "waiting for a node",
+  no_room: "without room",
+  quota: "refused or without pod",
+  stuck_starting: "stuck starting",
+};
+
 export const lineName = (name) => LINES[name] ?? words(name);
 export const signalName = (signal) => SIGNALS[signal] ?? words(signal);
 export const recommenderName = (recommender) => RECOMMENDERS[recommender] ?? words(recommender);
@@ -71,12 +79,17 @@ export function reason(row) {
   const parts = [
     row.signal && signalName(row.signal),
     row.bound === "idle" && row.wanted === 0 ? "scale to zero" : (STAGES[row.bound]?.[1] ?? words(row.bound)),
-    row.blocked && `${count(row.blocked)} pending`,
-    row.missing && `${count(row.missing)} without pod`,
+    ...pendingClasses(row),
     !row.trusted && row.bound !== "unknown" && "inputs not trusted",
   ];
   return words(parts.filter(Boolean).join(" · "));
 }
+
+/** Count the replicas that are not ready, by class; those that start are left out. */
+export const pendingClasses = (row) =>
+  Object.entries(row.pending_by_class ?? {})
+    .filter(([name]) => name !== "starting")
+    .map(([name, replicas]) => `${count(replicas)} ${PENDING[name] ?? name.replaceAll("_", " ")}`);
 
 export const words = (name) => name.charAt(0).toUpperCase() + name.slice(1).replaceAll("_", " ");
 

@@ -19,7 +19,7 @@ from autoscaler.adapters.kubernetes.pods.status import LWS_SIZE
 from autoscaler.adapters.kubernetes.pods.store import Endpoint, PodQuery, PodRows, PodStore
 from autoscaler.adapters.kubernetes.pods.template import NO_FACTS, add_tolerations
 from autoscaler.catalog.scale_targets import POD_GROUPS
-from autoscaler.core.model.fleet import PendingClass
+from autoscaler.core.model.fleet import PendingCause
 from tests.harness.calls import counted_calls
 
 LWS = POD_GROUPS[0]
@@ -214,7 +214,7 @@ def test_cost_of_an_event_is_independent_of_the_pod_count():
     assert last.made == first.made
     assert snapshot.made < 1.1 * pods
     assert len(rows.pods) == pods
-    assert rows.blocked.tolist() == [PendingClass.NONE] * pods
+    assert rows.blocked.tolist() == [PendingCause.NONE] * pods
 
 
 def member(index: int, ready_s: float | None = None, size: int = 3, leaves: bool = False, **more: Any) -> objects.Pod:
@@ -275,7 +275,7 @@ def test_group_is_ready_since_its_last_pod_became_ready():
 def test_group_is_blocked_when_a_worker_is():
     crashing = {"name": "vllm", "state": {"waiting": {"reason": "CrashLoopBackOff"}}}
     stuck = member(1, status={"phase": "Running", "containerStatuses": [crashing]})
-    assert group(member(0, 100, size=2), stuck).blocked.tolist() == [PendingClass.CRASH_LOOP]
+    assert group(member(0, 100, size=2), stuck).blocked.tolist() == [PendingCause.CRASH_LOOP]
 
 
 def test_group_is_terminating_when_its_leader_is():

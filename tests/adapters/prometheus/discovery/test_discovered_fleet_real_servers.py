@@ -13,7 +13,7 @@ from autoscaler.adapters.prometheus.discovery.discovered_fleet import NO_PODS, S
 from autoscaler.adapters.prometheus.instant.source import PrometheusSource
 from autoscaler.adapters.prometheus.promql.conventions import CONVENTIONS
 from autoscaler.config.settings import PrometheusSettings
-from autoscaler.core.model.fleet import Fleet, PendingClass, Pool, WorkloadRef
+from autoscaler.core.model.fleet import Fleet, PendingCause, Pool, WorkloadRef
 from tests.harness.exposition import exposition_server
 from tests.harness.objectives import objectives
 from tests.harness.prometheus import prometheus
@@ -155,7 +155,7 @@ async def test_facts_come_from_kube_state_metrics_when_it_is_scraped(
     by_name = {pod.name: row for row, pod in enumerate(fleet.pods)}
     assert set(by_name) == {*LLAMA, "mixtral-0"}
     assert fleet.pod_ready[[by_name[LLAMA[0]], by_name[LLAMA[1]], by_name["mixtral-0"]]].tolist() == [True, False, True]
-    assert fleet.pod_pending[by_name[LLAMA[1]]] == PendingClass.CRASH_LOOP
+    assert fleet.pod_pending[by_name[LLAMA[1]]] == PendingCause.CRASH_LOOP
     took_s = fleet.pod_ready_s - fleet.pod_created_s
     assert took_s[by_name[LLAMA[0]]] == pytest.approx(60)
     assert np.isnan(took_s[by_name["mixtral-0"]])

@@ -10,7 +10,7 @@ import pytest
 from autoscaler.adapters.prometheus.discovery import inventory as inventory_module
 from autoscaler.adapters.prometheus.discovery.inventory import FORGET_S, MISSED_S, DiscoveryResult, Inventory
 from autoscaler.adapters.prometheus.discovery.kube_state import Controllers, PodFacts
-from autoscaler.core.model.fleet import Fleet, PendingClass, Pool, WorkloadRef
+from autoscaler.core.model.fleet import Fleet, PendingCause, Pool, WorkloadRef
 
 NOTHING = Controllers({}, {})
 A, B = ("llm", "llama-7d9c5b6f4-x2x8k"), ("llm", "llama-7d9c5b6f4-b4b4b")
@@ -96,7 +96,7 @@ def test_numbers_ascend_and_never_come_again():
 def test_starting_pods_count_for_their_owner():
     facts = {
         A: PodFacts(("ReplicaSet", "rs"), ready=True, created_s=1000, scheduled_s=1001, started_s=1002, ready_s=1060),
-        B: PodFacts(("ReplicaSet", "rs"), blocked=PendingClass.UNSCHEDULABLE, created_s=1050),
+        B: PodFacts(("ReplicaSet", "rs"), blocked=PendingCause.UNSCHEDULABLE, created_s=1050),
         ("llm", "postgres-0"): PodFacts(("StatefulSet", "postgres"), ready=True),
     }
     controllers = Controllers({("llm", "rs"): ("Deployment", "chat")}, {("llm", "Deployment", "chat"): 5})
@@ -106,7 +106,7 @@ def test_starting_pods_count_for_their_owner():
     assert [each.ref.name for each in fleet.workloads] == ["chat"]
     assert fleet.replicas.tolist() == [5]
     assert fleet.pod_ready.tolist() == [True, False]
-    assert fleet.pod_pending.tolist() == [PendingClass.NONE, PendingClass.UNSCHEDULABLE]
+    assert fleet.pod_pending.tolist() == [PendingCause.NONE, PendingCause.UNSCHEDULABLE]
     assert fleet.pod_created_s.tolist() == [0, 50]
     assert fleet.pod_ready_s.tolist()[0] == 60
     assert math.isnan(fleet.pod_ready_s[1])

@@ -6,7 +6,7 @@ import pytest
 
 from autoscaler.adapters.prometheus.decode import decode_vector
 from autoscaler.adapters.prometheus.discovery.kube_state import PodFacts, read_controllers, read_pods
-from autoscaler.core.model.fleet import PendingClass
+from autoscaler.core.model.fleet import PendingCause
 from tests.adapters.prometheus.responses import pod, vector
 
 
@@ -38,19 +38,19 @@ def test_start_time_is_unknown_after_a_restart(turned: int):
 @pytest.mark.parametrize(
     ("series", "blocked"),
     [
-        (("kube_pod_status_unschedulable", {}, 1), PendingClass.UNSCHEDULABLE),
-        (("kube_pod_status_unschedulable", {}, 0), PendingClass.NONE),
-        (("kube_pod_container_status_waiting_reason", {"reason": "ImagePullBackOff"}, 1), PendingClass.IMAGE_PULL),
-        (("kube_pod_container_status_waiting_reason", {"reason": "CrashLoopBackOff"}, 1), PendingClass.CRASH_LOOP),
-        (("kube_pod_container_status_waiting_reason", {"reason": "CrashLoopBackOff"}, 0), PendingClass.NONE),
+        (("kube_pod_status_unschedulable", {}, 1), PendingCause.UNSCHEDULABLE),
+        (("kube_pod_status_unschedulable", {}, 0), PendingCause.NONE),
+        (("kube_pod_container_status_waiting_reason", {"reason": "ImagePullBackOff"}, 1), PendingCause.IMAGE_PULL),
+        (("kube_pod_container_status_waiting_reason", {"reason": "CrashLoopBackOff"}, 1), PendingCause.CRASH_LOOP),
+        (("kube_pod_container_status_waiting_reason", {"reason": "CrashLoopBackOff"}, 0), PendingCause.NONE),
         (
             ("kube_pod_container_status_waiting_reason", {"reason": "CreateContainerConfigError"}, 1),
-            PendingClass.CONFIG_ERROR,
+            PendingCause.CONFIG_ERROR,
         ),
-        (("kube_pod_container_status_waiting_reason", {"reason": "ContainerCreating"}, 1), PendingClass.NONE),
+        (("kube_pod_container_status_waiting_reason", {"reason": "ContainerCreating"}, 1), PendingCause.NONE),
     ],
 )
-def test_why_waiting_does_not_help(series: tuple, blocked: PendingClass):
+def test_why_waiting_does_not_help(series: tuple, blocked: PendingCause):
     assert facts(series).blocked is blocked
 
 
