@@ -115,7 +115,7 @@ async def test_cold_start_times_are_read_from_pod_conditions(kube: Kube, clock: 
         (waiting_status("ContainerCreating"), PendingCause.NONE),
     ],
 )
-async def test_blocked_pod_has_its_reason(
+async def test_blocked_pod_has_its_cause(
     kube: Kube, clock: SystemClock, world: World, status: dict, blocked: PendingCause
 ):
     await world.deployment("llama")

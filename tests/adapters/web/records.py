@@ -151,7 +151,7 @@ class World:
             kept_for_s=np.full(count, np.nan),
             idle_s=np.full(count, np.nan),
             base_replicas=wanted,
-            pending_by_class=np.zeros((len(PendingClass), count)),
+            pending_by_class=np.eye(len(PendingClass))[:, [PendingClass.STARTING] * count],
             plan=replace(
                 Plan.blank(count),
                 demand=load,
