@@ -98,7 +98,7 @@ class ClusterWatch:
         """Raise Unavailable, naming the missing kind, until everything was listed once."""
         if not math.isnan(self.true_s):
             return
-        unlisted = [each for each in self._reflectors if not each.synced]
+        unlisted = [each for each in self._reflectors if not _is_settled(each)]
         missing = next(iter(unlisted or [each for each in self._found() if not _is_tried(each)]), None)
         if missing is None:
             reason = self._discovery_problem or "the kinds that it serves are not known yet"
@@ -198,7 +198,7 @@ class ClusterWatch:
                 for reflector in (*self._reflectors, *self._found()):
                     reflector.reconnect()
             missed = not alive
-            if alive and self._is_known() and all(reflector.live for reflector in self._reflectors):
+            if alive and self._is_known() and all(each.live or each.resource.auxiliary for each in self._reflectors):
                 was_known, self.true_s = not math.isnan(self.true_s), sent_s
                 if not was_known and self._on_sync is not None:
                     self._on_sync()
@@ -215,7 +215,7 @@ class ClusterWatch:
         """Return whether everything was listed. A custom kind whose first list fails does not delay the others."""
         if not math.isnan(self.true_s):
             return True
-        is_listed = all(reflector.synced for reflector in self._reflectors)
+        is_listed = all(map(_is_settled, self._reflectors))
         return is_listed and self._discovered and all(map(_is_tried, self._found()))
 
     def _note_sync(self) -> None:
@@ -227,6 +227,11 @@ class ClusterWatch:
 
 def _name(reflector: Reflector[Any]) -> str:
     return f"watch {reflector.resource.plural} {reflector.namespace}".strip()
+
+
+def _is_settled(reflector: Reflector[Any]) -> bool:
+    """Return whether a kind was listed, or the others do not wait for it."""
+    return _is_tried(reflector) if reflector.resource.auxiliary else reflector.synced
 
 
 def _is_tried(reflector: Reflector[Any]) -> bool:

@@ -29,7 +29,7 @@ from autoscaler.adapters.kubernetes.autoscalers.hpa_limits import (
 from autoscaler.adapters.kubernetes.autoscalers.hpas import HpaStore
 from autoscaler.adapters.kubernetes.autoscalers.scaledobjects import ScaledObjectSpec, ScaledObjectStore
 from autoscaler.adapters.kubernetes.cluster_watch import HEARTBEAT_S, ClusterWatch
-from autoscaler.adapters.kubernetes.inventory.elastic import STATUS_NAME, STATUS_NAMESPACE, Elastic
+from autoscaler.adapters.kubernetes.inventory.elastic import STATUS_OBJECT, Elastic
 from autoscaler.adapters.kubernetes.inventory.nodes import NodeStore
 from autoscaler.adapters.kubernetes.inventory.pools import Layout, lay_out_pools
 from autoscaler.adapters.kubernetes.inventory.usage import Usage, count_usage
@@ -59,6 +59,12 @@ NEEDED = {
 }
 """The declaration that makes a workload managed, by mode."""
 
+NODE_POOLS = Resource(
+    "/apis/karpenter.sh/v1", "nodepools", objects.NodePool, namespaced=False, optional=True, auxiliary=True
+)
+AUTOSCALER_STATUS = Resource(
+    "/api/v1", "configmaps", objects.ConfigMap, optional=True, auxiliary=True, only=STATUS_OBJECT
+)
 OTHERS_UNKNOWN = (
     "GPUs held by pods of other namespaces are not known and count as free, because only some namespaces are watched"
 )
@@ -232,20 +238,8 @@ class KubeFleet:
             (Resource(apps, "replicasets", objects.Object, metadata_only=True), ReplicaSetStore(self._targets)),
             (Resource("/api/v1", "pods", objects.Pod), self._pods),
             (Resource("/api/v1", "nodes", objects.Node, namespaced=False, optional=True), self._nodes),
-            (
-                Resource("/apis/karpenter.sh/v1", "nodepools", objects.NodePool, namespaced=False, optional=True),
-                self._elastic.node_pools,
-            ),
-            (
-                Resource(
-                    "/api/v1",
-                    "configmaps",
-                    objects.ConfigMap,
-                    optional=True,
-                    only=(STATUS_NAMESPACE, STATUS_NAME),
-                ),
-                self._elastic.status,
-            ),
+            (NODE_POOLS, self._elastic.node_pools),
+            (AUTOSCALER_STATUS, self._elastic.status),
         ]
         if self._mode is not Mode.DRY_RUN:
             is_optional = self._mode is not Mode.KEDA

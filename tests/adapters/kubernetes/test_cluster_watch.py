@@ -164,3 +164,22 @@ async def test_view_waits_for_a_discovery_that_fails():
         server.answers["/apis"] = groups(example_com=["v1"])
         await eventually(lambda: known(watch), "the cluster is known")
     assert things.names == {"a"}
+
+
+@pytest.mark.parametrize("status", [500, 0])
+async def test_auxiliary_kind_that_fails_makes_no_view_old(status: int):
+    """So a broken webhook of Karpenter does not stop the daemon from scaling."""
+    server, things = Server(), Things()
+    server.answers[LIST] = status
+    aside = Resource("/apis/example.com/v1", "things", CustomTarget, optional=True, auxiliary=True)
+    watch = ClusterWatch(server, SystemClock(), [(aside, things)], ("ns",), TIMES, 0.05)  # type: ignore[arg-type]
+    server.answers["/apis/example.com/v1/namespaces/ns/things"] = status
+    async with running(watch):
+        await eventually(lambda: known(watch), "the cluster is known")
+        since_s = watch.true_s
+
+        async def newer() -> bool:
+            return watch.true_s > since_s
+
+        await eventually(newer, "the view is true again")
+        assert any("things" in problem for problem in watch.problems())

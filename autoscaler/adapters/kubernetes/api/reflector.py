@@ -60,6 +60,7 @@ class Resource(Generic[Kind]):
     namespaced: bool = True
     optional: bool = False  # 403 and 404 are no errors: the kind is listed again later
     metadata_only: bool = False  # the server sends nothing else
+    auxiliary: bool = False  # a failing watch of it neither delays the others nor makes the view old
     only: tuple[str, str] | None = None  # namespace and name of the only object that is watched
 
 

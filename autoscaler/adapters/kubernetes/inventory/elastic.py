@@ -17,7 +17,7 @@ from autoscaler.adapters.kubernetes.pods.requests import CPU, MEMORY, Quantity, 
 from autoscaler.catalog.node_labels import KARPENTER_LABEL
 from autoscaler.core.model.fleet import NodeGroups
 
-STATUS_NAMESPACE, STATUS_NAME = "kube-system", "cluster-autoscaler-status"
+STATUS_OBJECT = "kube-system", "cluster-autoscaler-status"
 MAX_GROUPS = 1000  # of cluster-autoscaler's status
 NODES = "nodes"  # the key of a NodePool's limit on their number
 
@@ -63,11 +63,11 @@ class StatusStore:
         self.max_nodes: dict[str, int] = {}  # by node group
 
     def put(self, seen: objects.ConfigMap, /) -> None:
-        if (seen.metadata.namespace, seen.metadata.name) == (STATUS_NAMESPACE, STATUS_NAME):
+        if (seen.metadata.namespace, seen.metadata.name) == STATUS_OBJECT:
             self._set(dict(_read_status((seen.data or {}).get("status", ""))))
 
     def remove(self, namespace: str, name: str, /) -> None:
-        if (namespace, name) == (STATUS_NAMESPACE, STATUS_NAME):
+        if (namespace, name) == STATUS_OBJECT:
             self._set({})
 
     def _set(self, max_nodes: dict[str, int]) -> None:

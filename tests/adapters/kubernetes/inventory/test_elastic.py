@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from autoscaler.adapters.kubernetes.api.objects import ConfigMap, NodePool
-from autoscaler.adapters.kubernetes.inventory.elastic import STATUS_NAME, STATUS_NAMESPACE, Elastic
+from autoscaler.adapters.kubernetes.inventory.elastic import STATUS_OBJECT, Elastic
 from autoscaler.adapters.kubernetes.inventory.nodes import Node
 from tests.adapters.kubernetes.inventory.world import GPU, PRODUCT, lay_out, nodes, placed_facts, pod
 
@@ -52,6 +52,9 @@ NodeGroups:
   Name:        other
   Health:      Healthy (ready=1 cloudProviderTarget=1 (minSize=1, maxSize=9))
 """
+
+
+STATUS_NAMESPACE, STATUS_NAME = STATUS_OBJECT
 
 
 def status(text: str, namespace: str = STATUS_NAMESPACE) -> ConfigMap:
