@@ -37,7 +37,7 @@ class LabelSlots:
     def of(self, labels: list[bytes]) -> IntColumn:
         """Return the number of each series, int64[N]."""
         for place, (known, slots) in enumerate(self._orders):
-            if known == labels:
+            if known is labels or known == labels:
                 self._orders.append(self._orders.pop(place))  # move to the end
                 return slots
         slots = np.fromiter(map(self._slot_of.get, labels, repeat(-1)), np.int64, len(labels))
