@@ -200,12 +200,17 @@ async def build_loop(
     mode = mode or settings.mode.value
     metrics = metrics or Metrics(mode)
     recorders = list(parts.recorders)
+    prices = Prices(dict(settings.prices))
     if settings.http:
         dashboard = Dashboard(explain_row)
         readiness = Readiness(
             parts.clock,
             2 * settings.period_s + settings.tick_deadline_s,
-            lambda: {"policy_problem": parts.policies.problem, **parts.detail()},
+            lambda: {
+                "policy_problem": parts.policies.problem,
+                "price_problems": prices.problems[:MAX_PROBLEMS],
+                **parts.detail(),
+            },
         )
         recorders += [dashboard, metrics, readiness]
         server = HttpServer(settings.http, dashboard=dashboard, metrics=metrics, readiness=readiness, mode=mode)
@@ -221,7 +226,7 @@ async def build_loop(
         leadership=parts.leadership,
         period_s=settings.period_s,
         deadline_s=settings.tick_deadline_s,
-        prices=Prices(dict(settings.prices)),
+        prices=prices,
         woken=parts.woken,
         problems=parts.problems,
     )

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from autoscaler.catalog.devices import find_instance
+
 Labels = Mapping[str, str]
 
 # The accelerator: the vendors' labels first, then those of clouds and provisioners.
@@ -22,6 +24,8 @@ PRODUCT_LABELS = (
     "eks.amazonaws.com/instance-gpu-name",
     "karpenter.azure.com/sku-gpu-name",
 )
+INSTANCE_LABELS = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
+GKE_SLICE_LABEL = "cloud.google.com/gke-gpu-partition-size"  # "1g.5gb": each device of the node is such a slice
 MEMORY_LABELS = ("nvidia.com/gpu.memory", "amd.com/gpu.vram", "karpenter.k8s.aws/instance-gpu-memory")
 ZONE_LABELS = ("topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone")
 MIG_STRATEGY_LABEL = "nvidia.com/mig.strategy"
@@ -71,10 +75,21 @@ SHARING_LABELS = ("nvidia.com/gpu.sharing-strategy", "cloud.google.com/gke-gpu-s
 SHARING: Mapping[str, str] = MappingProxyType(
     {"time-slicing": "time-slicing", "time-sharing": "time-slicing", "mps": "mps"}
 )
+# Pods that share a device, beside `<resource>.replicas`.
+SHARERS_LABELS = ("nvidia.com/gpu.replicas", "cloud.google.com/gke-max-shared-clients-per-gpu")
+MAX_SHARERS = 4096
 
 
 def product(labels: Labels) -> str:
-    return _first(labels, PRODUCT_LABELS)
+    """Return the product of a node's devices as its labels name it; without such a label, that of its instance type.
+
+    A slice has its profile in the name, as with GPU feature discovery.
+    """
+    found = _first(labels, PRODUCT_LABELS)
+    if not found and (device := find_instance(_first(labels, INSTANCE_LABELS))) is not None:
+        found = device.name
+    profile = labels.get(GKE_SLICE_LABEL, "")
+    return f"{found}-MIG-{profile}" if found and profile and "-MIG-" not in found else found
 
 
 def memory(labels: Labels) -> str:
@@ -110,6 +125,17 @@ def sharing(labels: Labels, resource: str) -> str:
             return SHARING.get(labels[key], "")
     is_shared = resource.endswith(".shared") or labels.get(PRODUCT_LABELS[0], "").endswith("-SHARED")
     return SHARING["time-slicing"] if is_shared else ""
+
+
+def sharers(labels: Labels, resource: str) -> int:
+    """Return how many pods share a device of a node; 1: it is not shared, 0: unknown."""
+    if not sharing(labels, resource):
+        return 1
+    own = f"{resource.removesuffix('.shared')}.replicas"
+    keys = (own,) if "mig-" in resource else (own, *SHARERS_LABELS)
+    written = _first(labels, keys)
+    count = int(written) if written.isascii() and written.isdigit() and len(written) <= len(str(MAX_SHARERS)) else 0
+    return count if count <= MAX_SHARERS else 0
 
 
 def is_startup_taint(key: str) -> bool:

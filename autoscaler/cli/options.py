@@ -134,7 +134,11 @@ gateway_namespace_option = click.option(
     "namespaces; * for all.",
 )
 price_option = click.option(
-    "--price", type=Price(), multiple=True, help="Price of a GPU-hour, used to choose among variants."
+    "--price",
+    type=Price(),
+    multiple=True,
+    help="Price of a GPU-hour, used to choose among variants; PRODUCT is any name of the whole GPU, such as "
+    "NVIDIA-L4, nvidia-l4 or g6.xlarge. Others have list prices of July 2026.",
 )
 history_option = click.option(
     "--history/--no-history",

@@ -6,6 +6,7 @@ from autoscaler.catalog.node_labels import (
     mig_problem,
     node_pool,
     product,
+    sharers,
     sharing,
     zone,
 )
@@ -50,6 +51,47 @@ def test_capacity_type_is_known_by_each_providers_labels(labels, kind):
 )
 def test_sharing_is_known_by_labels_and_names(labels, resource, shared):
     assert sharing(labels, resource) == shared
+
+
+@pytest.mark.parametrize(
+    ("labels", "resource", "pods"),
+    [
+        ({"nvidia.com/gpu.sharing-strategy": "time-slicing", "nvidia.com/gpu.replicas": "4"}, "nvidia.com/gpu", 4),
+        ({"nvidia.com/gpu.replicas": "4"}, "nvidia.com/gpu.shared", 4),
+        (
+            {
+                "cloud.google.com/gke-gpu-sharing-strategy": "mps",
+                "cloud.google.com/gke-max-shared-clients-per-gpu": "8",
+            },
+            "nvidia.com/gpu",
+            8,
+        ),
+        ({"nvidia.com/mig-1g.10gb.replicas": "2"}, "nvidia.com/mig-1g.10gb.shared", 2),
+        ({"nvidia.com/gpu.replicas": "2"}, "nvidia.com/mig-1g.10gb.shared", 0),
+        ({"nvidia.com/gpu.replicas": "1"}, "nvidia.com/gpu", 1),
+        ({}, "nvidia.com/gpu", 1),
+        ({}, "nvidia.com/gpu.shared", 0),
+        ({"nvidia.com/gpu.replicas": "-4"}, "nvidia.com/gpu.shared", 0),
+        ({"nvidia.com/gpu.replicas": "9" * 99}, "nvidia.com/gpu.shared", 0),
+        ({"nvidia.com/gpu.replicas": "4097"}, "nvidia.com/gpu.shared", 0),
+    ],
+)
+def test_the_pods_that_share_a_device_are_known_by_labels(labels, resource, pods):
+    assert sharers(labels, resource) == pods
+
+
+def test_an_instance_type_names_the_product_where_no_label_does():
+    assert product({"node.kubernetes.io/instance-type": "Standard_NC24ads_A100_v4"}) == "A100-80GB"
+    assert product({"node.kubernetes.io/instance-type": "m5.large"}) == ""
+    assert (
+        product(
+            {
+                "cloud.google.com/gke-accelerator": "nvidia-h100-80gb",
+                "cloud.google.com/gke-gpu-partition-size": "3g.40gb",
+            }
+        )
+        == "nvidia-h100-80gb-MIG-3g.40gb"
+    )
 
 
 def test_vendors_labels_name_the_product_before_a_clouds():

@@ -1,8 +1,11 @@
 """List prices, stated prices, and what a slice costs."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from autoscaler.catalog.devices import find_device
 from autoscaler.config.prices import Prices, price_per_hour
 from autoscaler.core.model.fleet import Pool, Workload, WorkloadRef
 from tests.core.world import fleet
@@ -25,6 +28,110 @@ H100 = "NVIDIA-H100-80GB-HBM3"
 )
 def test_list_prices(resource, product, price):
     assert price_per_hour(Pool(resource, product), {}) == pytest.approx(price)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        (
+            H100,
+            "nvidia-h100-80gb",
+            "h100-80gb",
+            "NVIDIA-H100-80GB-HBM3-SHARED",
+            "p5.48xlarge",
+            "Standard_ND96isr_H100_v5",
+        ),
+        (
+            "NVIDIA-A100-SXM4-80GB",
+            "NVIDIA-A100-80GB-PCIe",
+            "nvidia-a100-80gb",
+            "p4de.24xlarge",
+            "Standard_NC24ads_A100_v4",
+        ),
+        ("NVIDIA-A100-SXM4-40GB", "NVIDIA-A100-PCIE-40GB", "nvidia-tesla-a100", "p4d.24xlarge", "a2-highgpu-1g"),
+        ("NVIDIA-L4", "nvidia-l4", "l4", "g6.xlarge", "g2-standard-4"),
+        ("NVIDIA-L40S", "l40s", "g6e.xlarge"),
+        ("Tesla-T4", "nvidia-tesla-t4", "t4", "T4", "g4dn.xlarge", "Standard_NC4as_T4_v3"),
+        ("Tesla-V100-SXM2-16GB", "nvidia-tesla-v100", "p3.2xlarge"),
+        ("NVIDIA-RTX-PRO-6000-Blackwell-Server-Edition", "nvidia-rtx-pro-6000", "g7e.2xlarge"),
+        ("NVIDIA-H200", "nvidia-h200-141gb", "h200", "p5en.48xlarge"),
+    ],
+)
+def test_one_product_is_found_by_all_its_names(names):
+    devices = {find_device(name) for name in names}
+    assert len(devices) == 1 and None not in devices
+    prices = {price_per_hour(Pool("nvidia.com/gpu", name), {names[-1]: 1.25}) for name in names}
+    assert prices == {1.25}
+
+
+@pytest.mark.parametrize(
+    "name", ["", "?" * 300, "A1000", "t40", "H1000-80GB", "L4000", "g6f.large", "m5.large", "-mig-1g.10gb"]
+)
+def test_a_name_that_resembles_a_product_is_unknown(name):
+    assert find_device(name) is None
+
+
+@pytest.mark.parametrize(
+    ("sharers", "resource", "price"),
+    [
+        (4, "nvidia.com/gpu", 0.20),
+        (4, "nvidia.com/gpu.shared", 0.20),
+        (1, "nvidia.com/gpu", 0.80),
+        (0, "nvidia.com/gpu.shared", np.nan),  # no label says how many share it
+    ],
+)
+def test_a_shared_device_costs_its_share(sharers, resource, price):
+    assert price_per_hour(Pool(resource, "NVIDIA-L4"), {}, sharers) == pytest.approx(price, nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("resource", "product"),
+    [
+        ("nvidia.com/mig-9g.80gb", H100),
+        ("nvidia.com/mig-3g.41gb", H100),
+        ("nvidia.com/mig-1g.5gb", H100),  # of the A100 with 40 GB
+        ("nvidia.com/mig-" + "9" * 200, H100),
+        ("nvidia.com/mig-1g.10gb", "NVIDIA-L4"),
+        ("nvidia.com/gpu", "NVIDIA-L4-MIG-1g.6gb"),
+    ],
+)
+def test_a_slice_of_unknown_profile_has_no_price_and_says_so(resource, product):
+    pool = Pool(resource, product)
+    assert np.isnan(price_per_hour(pool, {product: 2.0}))
+    cluster = fleet(
+        [1], workloads=(Workload(WorkloadRef("a", "b"), service="chat"),), pools=(pool,), pool=np.array([0])
+    )
+    prices = Prices({})
+    assert np.isnan(prices.variants(cluster).cost[0])
+    assert "no such MIG profile" in prices.problems[0] and pool.resource in prices.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("resource", "product", "share"),
+    [
+        ("nvidia.com/mig-1g.20gb", H100, 1 / 4),  # double memory
+        ("nvidia.com/mig-1g.10gb.me", H100, 1 / 7),
+        ("nvidia.com/mig-1g.10gb.shared", H100, 1 / 7),
+        ("nvidia_com_mig_1g_10gb", H100, 1 / 7),  # kube-state-metrics
+        ("nvidia.com/mig-4g.47gb", "NVIDIA-H100-NVL", 4 / 7),
+        ("nvidia.com/mig-7g.80gb", H100, 1.0),
+        ("nvidia.com/mig-1g.6gb", "NVIDIA-A30", 1 / 4),
+        ("nvidia.com/mig-2g.12gb", "NVIDIA-A30", 1 / 2),
+        ("nvidia.com/mig-1g.5gb", "nvidia-tesla-a100", 1 / 7),
+        ("nvidia.com/mig-3g.90gb", "NVIDIA-B200", 1 / 2),
+        ("nvidia.com/mig-1g.24gb", "nvidia-rtx-pro-6000", 1 / 4),
+        ("nvidia.com/gpu", "nvidia-h100-80gb-MIG-3g.40gb", 1 / 2),  # GKE
+    ],
+)
+def test_a_slice_costs_its_larger_share(resource, product, share):
+    assert price_per_hour(Pool(resource, product), {product: 7.0}) == pytest.approx(7.0 * share)
+
+
+def test_the_sharers_of_a_pools_nodes_divide_its_price():
+    l4 = Pool("nvidia.com/gpu", "NVIDIA-L4")
+    cluster = fleet([1], workloads=(Workload(WorkloadRef("a", "b"), service="chat"),), pools=(l4,), pool=np.array([0]))
+    groups = replace(cluster.groups, groups=tuple(each._replace(sharers=4) for each in cluster.groups.groups))
+    assert Prices({}).variants(replace(cluster, groups=groups)).cost[0] == pytest.approx(0.2)
 
 
 def test_a_stated_price_goes_before_the_list_and_slices_share_it():

@@ -102,6 +102,7 @@ class NodeGroup(NamedTuple):
     capacity_type: str = ""  # "spot", "on-demand", "reserved"; "": unknown
     sharing: str = ""  # "time-slicing", "mps"; "": a replica has its devices to itself
     grows: str = ""  # label or name of the group that a cluster autoscaler enlarges; "": its nodes are fixed
+    sharers: int = 1  # pods that share a device; 1: it is not shared, 0: unknown
 
 
 @dataclass(frozen=True)

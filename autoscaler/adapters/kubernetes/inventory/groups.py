@@ -22,6 +22,7 @@ class GroupKey(NamedTuple):
     memory: str
     mig_strategy: str
     sharing: tuple[str, ...]  # by resource
+    sharers: tuple[int, ...]  # by resource, pods that share a device; 0: unknown
     zone: str
     capacity_type: str
     node_pool: str  # label of the node pool that an autoscaler may enlarge; "": none
@@ -62,6 +63,7 @@ def group_nodes(nodes: Mapping[str, Node], templates: Sequence[Needs]) -> list[G
                 memory=node_labels.memory(labels),
                 mig_strategy=labels.get(node_labels.MIG_STRATEGY_LABEL, ""),
                 sharing=tuple(node_labels.sharing(labels, resource) for resource, _ in devices),
+                sharers=tuple(node_labels.sharers(labels, resource) for resource, _ in devices),
                 zone=node_labels.zone(labels),
                 capacity_type=node_labels.capacity_type(labels),
                 node_pool=node_labels.node_pool(labels),

@@ -159,6 +159,7 @@ def _lines(
                 capacity_type=group.key.capacity_type,
                 sharing=sharing,
                 grows=group.key.node_pool[:TEXT_LIMIT],
+                sharers=sharers,
             ),
             allocatable=float(devices * len(group.nodes)),
             can_add=math.nan if math.isnan(to_come[group.key.node_pool, resource]) else 0.0,
@@ -166,11 +167,15 @@ def _lines(
             label=group.key.node_pool,
         )
         for place, group in enumerate(groups)
-        for (resource, devices), sharing in zip(group.key.devices, group.key.sharing, strict=True)
+        for (resource, devices), sharing, sharers in zip(
+            group.key.devices, group.key.sharing, group.key.sharers, strict=True
+        )
     ]
     for (label, resource), devices in to_come.items():
         if devices > 0:
-            node = NodeGroup(resource, offered[label, resource].key.product, TO_COME, grows=label[:TEXT_LIMIT])
+            key = offered[label, resource].key
+            sharers = dict(zip(dict(key.devices), key.sharers, strict=True))[resource]
+            node = NodeGroup(resource, key.product, TO_COME, grows=label[:TEXT_LIMIT], sharers=sharers)
             lines.append(Line(NO_GROUP, resources.index(resource), node, 0.0, devices, False, label))
     return lines
 
