@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from autoscaler.core.model.fleet import NodeGroups
+from autoscaler.core.model.fleet import Fleet, NodeGroups
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 
 ROUNDING_GPUS = 1e-9
@@ -126,9 +126,28 @@ class Placement:
             self._pools[group].discard(pool)
 
 
+def count_confined(fleet: Fleet) -> FloatColumn:
+    """Return how many replicas of each workload run on nodes that accept no new pod; float64[W].
+
+    Their GPUs are of use to no other replica, so they need no place.
+    """
+    groups, confined = fleet.groups, np.zeros(len(fleet.workloads))
+    closed = {name: lines for name, lines in groups.of_node.items() if groups.closed[list(lines)].any()}
+    if closed:
+        on_closed = np.array([pod.node in closed for pod in fleet.pods], dtype=bool) & ~fleet.pod_terminating
+        for pod in np.flatnonzero(on_closed).tolist():
+            row = int(fleet.pod_workload[pod])
+            lines = [line for line in closed[fleet.pods[pod].node] if groups.closed[line]]
+            confined[row] += fleet.pool[row] >= 0 and bool(groups.admitted[fleet.pool[row], lines].any())
+    return confined
+
+
 def place_pools(groups: NodeGroups, pools: Sequence[int]) -> Placement:
-    """Return an empty placement of some pools, in this order. A pool of unknown size has no place."""
-    limited = np.isfinite(groups.gpus)
+    """Return an empty placement of some pools, in this order. A pool of unknown size has no place.
+
+    Node groups that accept no new pod have no place either.
+    """
+    limited = np.isfinite(groups.gpus) & ~groups.closed
     return Placement(
         np.where(limited, groups.gpus, 0.0).tolist(),
         [np.flatnonzero(groups.admitted[pool] & limited).tolist() for pool in pools],

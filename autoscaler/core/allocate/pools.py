@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from autoscaler.core.allocate.placing import ROUNDING_GPUS, place_pools, take
+from autoscaler.core.allocate.placing import ROUNDING_GPUS, count_confined, place_pools, take
 from autoscaler.core.allocate.slots import Requests, order
 from autoscaler.core.model.fleet import Fleet, NodeGroups
 from autoscaler.core.model.spec import Spec
@@ -62,7 +62,9 @@ def share(
     allocated = np.where(claims.must_not_grow & sized, np.minimum(allocated, fleet.replicas), allocated)
     claimed = np.where(ours, np.fmax(np.minimum(allocated, claims.replicas), kept), np.fmin(fleet.replicas, scheduled))
     limited = sized & (gpus_each > 0) & np.isfinite(gpus_each) & np.isfinite(claimed)
-    claimed_gpus = np.bincount(fleet.pool[limited], (claimed * gpus_each)[limited], len(fleet.pools)).astype(np.float64)
+    confined = np.fmin(count_confined(fleet), scheduled)
+    to_place = np.where(limited, np.fmax(claimed - confined, 0.0) * gpus_each, 0.0)
+    claimed_gpus = np.bincount(fleet.pool[limited], to_place[limited], len(fleet.pools)).astype(np.float64)
     short = np.flatnonzero(limited & np.append(_short_pools(fleet.groups, claimed_gpus), False)[fleet.pool])
     if len(short):
         untouched = np.fmin(fleet.replicas, np.where(ours, allocated, claimed))
@@ -80,6 +82,7 @@ def share(
             base=base[short],
             most=np.fmin(requested[short], reserved[short] + MOST_REPLICAS),
             scheduled=scheduled[short],
+            confined=confined[short],
             priority=or_zero(spec.priority[short]),
             weight=np.where(spec.weight[short] > 0, spec.weight[short], 1.0),
             urgency=_urgency(arrivals_per_s[short], gpus_each[short], scheduled[short] > 0),
@@ -104,7 +107,8 @@ def _fill(requests: Requests, groups: NodeGroups) -> FloatColumn:
     pools = np.unique(requests.pool)
     given = requests.reserved.copy()
     slot_pool = np.searchsorted(pools, requests.pool)[slots.row]
-    reserved = np.bincount(np.searchsorted(pools, requests.pool), requests.reserved * requests.gpus_each, len(pools))
+    to_place = np.fmax(requests.reserved - requests.confined, 0.0) * requests.gpus_each
+    reserved = np.bincount(np.searchsorted(pools, requests.pool), to_place, len(pools))
     placement = place_pools(groups, pools.tolist())
     placement.place(reserved.tolist())
     taken = take(slot_pool, slots.gpus, placement)

@@ -32,6 +32,7 @@ class Requests:
     base: FloatColumn  # float64[W], replicas for the present load; the rest is headroom
     most: FloatColumn  # float64[W], replicas requested
     scheduled: FloatColumn  # float64[W], replicas that have GPUs
+    confined: FloatColumn  # float64[W], those of them on nodes that accept no new pod
     priority: FloatColumn  # float64[W]
     weight: FloatColumn  # float64[W], above 0
     urgency: FloatColumn  # float64[W], of a first replica
@@ -42,7 +43,7 @@ class Slots(NamedTuple):
     """Single replicas in the order in which they get GPUs; int64[L] and float64[L]."""
 
     row: IntColumn  # of the workload
-    gpus: FloatColumn
+    gpus: FloatColumn  # that need a place; 0 for a replica on a node that accepts no new pod
 
 
 def order(requests: Requests) -> Slots:
@@ -56,7 +57,8 @@ def order(requests: Requests) -> Slots:
     place = np.argsort(number >= requests.scheduled[row], kind="stable")
     place = place[np.argsort(share[place], kind="stable")]
     place = place[np.argsort((stage * len(levels) + level[row])[place], kind="stable")]
-    slots = Slots(row[place], requests.gpus_each[row[place]])
+    gpus = np.where(number < requests.confined[row], 0.0, requests.gpus_each[row])
+    slots = Slots(row[place], gpus[place])
     return _let_idle_yield(requests, slots, stage[place], level[slots.row]) if requests.idle.any() else slots
 
 

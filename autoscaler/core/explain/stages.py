@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from autoscaler.core.allocate.placing import place_pools
+from autoscaler.core.allocate.placing import count_confined, place_pools
 from autoscaler.core.explain import pods
 from autoscaler.core.explain.format import number, seconds
 from autoscaler.core.explain.row import Row
@@ -187,7 +187,8 @@ def _pool(row: Row) -> tuple[str, bool]:
     """
     fleet = row.inp.fleet
     own, sizes = int(fleet.pool[row.row]), fleet.pool_gpus
-    allocated = or_zero(row.decision.stages[Stage.OWNER] * fleet.gpus_per_replica)
+    replicas = np.fmax(row.decision.stages[Stage.OWNER] - count_confined(fleet), 0.0)
+    allocated = or_zero(replicas * fleet.gpus_per_replica)
     limited = (fleet.pool >= 0) & ~np.isnan(np.append(sizes, np.nan)[fleet.pool])
     placement = place_pools(fleet.groups, range(len(sizes)))
     placement.place(np.bincount(fleet.pool[limited], allocated[limited], len(sizes)).tolist())

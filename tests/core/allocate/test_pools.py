@@ -1,5 +1,7 @@
 """Sharing a pool: floors, priority, weight, whole replicas, and never more GPUs than it has."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -123,6 +125,20 @@ def test_pools_that_overlap_share_their_gpus():
     claims = Claims(many, many, many, ~yes, ~yes)
     given = pools.share(desired, desired, cluster, ranks, claims, yes, yes, ~yes, none, none, none)
     assert given.tolist() == [6, 2]
+
+
+def test_replicas_on_a_cordoned_node_stay_and_free_no_gpu():
+    """Two replicas of the second run on a cordoned node. The first may not use their GPUs, whatever its priority."""
+    desired, ranks = np.array([6.0, 3.0]), spec(2, min_replicas=0.0, priority=[900.0, 100.0])
+    cluster = fleet([1, 3], groups=replace(node_groups([4.0, 4.0], [0, 1]), of_node={"open": (0,), "cordoned": (1,)}))
+    nodes = ["open", "open", "cordoned", "cordoned"]
+    groups = replace(cluster.groups, closed=np.array([False, True]), used=np.array([2.0, 2.0]))
+    pods = tuple(pod._replace(node=node) for pod, node in zip(cluster.pods, nodes, strict=True))
+    cluster = replace(cluster, pods=pods, groups=groups)
+    none, many, yes = np.zeros(2), np.full(2, np.inf), np.ones(2, dtype=bool)
+    claims, scheduled = Claims(many, many, many, ~yes, ~yes), np.array([1.0, 3.0])
+    given = pools.share(desired, desired, cluster, ranks, claims, yes, yes, ~yes, scheduled, none, none)
+    assert given.tolist() == [4, 2]
 
 
 def test_base_replicas_come_before_headroom_of_any_priority():

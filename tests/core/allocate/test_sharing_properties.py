@@ -51,6 +51,7 @@ class Case:
             base=np.array(self.base, float),
             most=np.array(self.desired, float),
             scheduled=np.array(self.current, float),
+            confined=np.zeros(len(self.pool)),
             priority=np.array(self.priority),
             weight=np.array(self.weight),
             urgency=np.array(self.arrivals),
