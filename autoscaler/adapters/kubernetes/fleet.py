@@ -83,6 +83,7 @@ class _WorkloadRows(NamedTuple):
     layout: Layout
     listed: BoolColumn
     hpa_limits: HpaLimits | None
+    drain_s: FloatColumn
     hpa_errors: tuple[str, ...]  # why the HPA of each cannot change the count; "": it can, or there is none
 
 
@@ -193,6 +194,7 @@ class KubeFleet:
             pools=workloads.layout.pools,
             groups=usage.groups,
             hpa_limits=workloads.hpa_limits,
+            drain_s=workloads.drain_s,
         )
 
     def scaled_object(self, namespace: str, name: str) -> ScaledObject | None:
@@ -308,6 +310,7 @@ class KubeFleet:
             layout=layout,
             listed=np.array([each.target.pod_selector != () for each in managed], dtype=bool),
             hpa_limits=to_columns([each.limit for each in managed]),
+            drain_s=np.array([each.target.facts.drain_s for each in managed]),
             hpa_errors=tuple(each.limit.error for each in managed),
         )
         for limit in _pool_limits(layout):

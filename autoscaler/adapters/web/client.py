@@ -33,6 +33,7 @@ class _Line(msgspec.Struct):
 class _Explanation(msgspec.Struct):
     sentence: str
     forecast: list[_Line]
+    warnings: list[str] = []
 
 
 class _Answer(msgspec.Struct):
@@ -66,6 +67,7 @@ async def explanation(url: str, namespace: str, name: str, timeout_s: float = TI
         what = f"more than {MAX_ANSWER_BYTES} bytes" if body is None else f"HTTP {response.status}"
         raise Unavailable(f"{public} does not answer like the daemon ({what}); is another server running there?")
     lines = [f"  {TITLES.get(line.name, line.name):<{NAME_CHARS}}{line.text}" for line in answer.explanation.forecast]
+    lines = [*(f"Warning: {warning}." for warning in answer.explanation.warnings), *lines]
     first = [OLD.format(answer.stale)] if answer.stale else []
     return [_printable(line) for line in (*first, answer.explanation.sentence, *lines)]
 

@@ -139,6 +139,7 @@ def _as_json(explanation: Explanation) -> dict[str, Any]:
         "forecast": [{"name": line.name, "text": line.text} for line in explanation.forecast],
         "inputs": explanation.inputs,
         "sentence": explanation.sentence,
+        "warnings": list(explanation.warnings),
     }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
@@ -11,6 +10,7 @@ from math import nan
 from autoscaler.catalog.node_labels import KARPENTER_LABEL, NODE_POOL_LABELS
 from autoscaler.catalog.scale_targets import BY_KIND, EACH, GROUPS, SCALED, Place, ScaleTarget
 from autoscaler.config.annotations import ANNOTATIONS, PREFIX, names, override_path, read
+from autoscaler.config.drain import GRACE_S, is_vllm_image, join_words, pre_stop_s, runs_vllm, shutdown_timeout_s
 from autoscaler.config.findings import Finding, one_of
 from autoscaler.config.policy.compile import OverrideError, override, override_value
 from autoscaler.config.policy.parse import PolicyBook
@@ -19,15 +19,8 @@ from autoscaler.config.values import Integer
 from autoscaler.config.yaml import Document, Loc, dotted
 
 BUILT_IN = ".k8s.io"  # ends the groups of Kubernetes itself: networking.k8s.io
-_GRACE_S = 30.0  # default of Kubernetes
 _GRACE = Integer(0, 10**9)
 _MARGIN_S = 10.0  # between the end of the drain and the kill
-_SHUTDOWN_TIMEOUT = re.compile(r"""--shutdown-timeout(?![-\w])(?:[ =]["']?(\d{1,6})\b)?""", re.ASCII)
-_SLEEP = re.compile(r"\bsleep (\d{1,6})([smh]?)\b", re.ASCII)
-_UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
-_RUNS_VLLM = re.compile(r"\bvllm\s+serve\b|\bvllm\.entrypoints\b")
-# By the last part of the name: vllm/vllm-openai is the engine, my/vllm-exporter is a sidecar.
-_VLLM_IMAGE = re.compile(r"(?:.*/)?vllm(?![^/]*(?:exporter|gateway|metrics|proxy|router|sidecar))[^/]*")
 
 
 def check_workload(document: Document, book: PolicyBook) -> Iterator[Finding]:
@@ -229,17 +222,18 @@ def _node_pool(document: Document, pod: Loc) -> Iterator[Finding]:
 
 
 def _drain(document: Document, pod: Loc) -> Iterator[Finding]:
-    """Compare the termination grace period with the drain time. Source: vLLM's --shutdown-timeout, 0.18."""
+    """Compare the termination grace period with the drain time."""
     place = (*pod, "terminationGracePeriodSeconds")
     grace = at(document.value, *place)
     try:
-        grace_s = _GRACE_S if grace is None else float(_GRACE.read(grace))
+        grace_s = GRACE_S if grace is None else float(_GRACE.read(grace))
     except ValueError as error:
         yield document.finding(place, str(error), _GRACE.allowed)
         grace_s = nan
     containers = at(document.value, *pod, "containers")
     for index, container in _engines(containers if isinstance(containers, list) else []):
-        drain_s = _pre_stop_s(container) + _shutdown_timeout_s(container)  # NaN if unknown, which is not reported
+        hook = at(container, "lifecycle", "preStop")
+        drain_s = pre_stop_s(hook) + shutdown_timeout_s(_command(container))  # NaN if unknown, which is not reported
         if drain_s == 0:
             problem = "running requests are cut off when the count shrinks"
             allowed = "--shutdown-timeout N, or a preStop hook that sleeps"
@@ -252,34 +246,11 @@ def _drain(document: Document, pod: Loc) -> Iterator[Finding]:
 def _engines(containers: list[object]) -> list[tuple[int, object]]:
     """Return the containers that run vLLM, with their index: by command, else by image."""
     numbered = list(enumerate(containers))
-    return [item for item in numbered if _RUNS_VLLM.search(_command(item[1]))] or [
-        item for item in numbered if at(item[1], "command") is None and _VLLM_IMAGE.fullmatch(str(at(item[1], "image")))
+    return [item for item in numbered if runs_vllm(_command(item[1]))] or [
+        item for item in numbered if at(item[1], "command") is None and is_vllm_image(str(at(item[1], "image")))
     ]
 
 
-def _shutdown_timeout_s(container: object) -> float:
-    """Return vLLM's --shutdown-timeout; 0 if absent, NaN if it is not a number."""
-    stated = _SHUTDOWN_TIMEOUT.search(_command(container))
-    if stated is None:
-        return 0.0
-    return float(stated[1]) if stated[1] else nan
-
-
-def _pre_stop_s(container: object) -> float:
-    """Return how long the preStop hook sleeps; 0 without a hook, NaN for another hook."""
-    hook = at(container, "lifecycle", "preStop")
-    if not hook:
-        return 0.0
-    seconds = at(hook, "sleep", "seconds")
-    if isinstance(seconds, int) and 0 <= seconds < 10**9:
-        return float(seconds)
-    slept = _SLEEP.search(_words(at(hook, "exec", "command")))
-    return float(slept[1]) * _UNITS_S[slept[2]] if slept else nan
-
-
 def _command(container: object) -> str:
-    return _words(at(container, "command"), at(container, "args"))
-
-
-def _words(*lists: object) -> str:
-    return " ".join(str(word) for words in lists if isinstance(words, list) for word in words)
+    parts = (at(container, "command"), at(container, "args"))
+    return " ".join(join_words(part) for part in parts if isinstance(part, list))

@@ -15,6 +15,7 @@ import numpy as np
 from autoscaler.core.explain import planner_lines, pods, signals, stages
 from autoscaler.core.explain.format import count, seconds
 from autoscaler.core.explain.row import Row, is_changed
+from autoscaler.core.explain.warnings import warnings
 from autoscaler.core.model import names
 from autoscaler.core.model.types import Decision, Recommender, Signal, Stage, TickInput
 from autoscaler.core.table.columns import FloatColumn
@@ -49,6 +50,7 @@ class Explanation:
     forecast: tuple[planner_lines.Line, ...]  # what the planner goes by; empty: no policy is in force
     inputs: dict[str, float]  # observation, capacity and planner in numbers, NaN where unknown
     sentence: str
+    warnings: tuple[str, ...] = ()  # about the workload, whatever was decided
 
 
 def explain(
@@ -87,6 +89,7 @@ def explain(
         forecast=planner_lines.lines(data.figures, inp, decision, row),
         inputs=_inputs(data),
         sentence=_sentence(data, signal, steps, current, desired, problems.get(row, ""), leading),
+        warnings=warnings(data),
     )
 
 

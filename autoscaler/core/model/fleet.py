@@ -258,6 +258,7 @@ class Fleet:
     pools: tuple[Pool, ...]  # [N]
     groups: NodeGroups  # of these pools
     hpa_limits: HpaLimits | None = None  # None: decisions are carried out without an HPA
+    drain_s: FloatColumn | None = None  # float64[W], time for the requests of a replica that leaves; NaN, None: unknown
 
     @property
     def pool_gpus(self) -> FloatColumn:

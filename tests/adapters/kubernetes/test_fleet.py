@@ -690,3 +690,16 @@ async def test_only_named_namespaces_are_watched(kube: Kube, clock: SystemClock,
     fleet = KubeFleet(kube, clock, Mode.DIRECT, [world.namespace, other.namespace], times=FAST)
     async with running(fleet):
         assert sorted(names(await synced(fleet))) == ["here", "there"]
+
+
+async def test_time_of_a_replica_that_leaves_is_known(kube: Kube, clock: SystemClock, world: World):
+    await world.deployment("llama", terminationGracePeriodSeconds=120)
+    fleet = direct(kube, clock, world)
+    async with running(fleet):
+        view = await synced(fleet)
+        assert view.drain_s is not None
+        assert view.drain_s.tolist() == [0.0]  # vLLM without --shutdown-timeout
+        lifecycle = {"preStop": {"sleep": {"seconds": 5}}}
+        engine = {"name": "vllm", "image": "vllm", "args": ["--shutdown-timeout", "60"], "lifecycle": lifecycle}
+        await world.patch("Deployment", "llama", {"spec": {"template": {"spec": {"containers": [engine]}}}}, "apps/v1")
+        await until(fleet, "the drain", lambda view: view.drain_s is not None and view.drain_s.tolist() == [65.0])

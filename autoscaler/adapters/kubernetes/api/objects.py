@@ -110,6 +110,7 @@ class Variable(Fields, frozen=True):
 
 class Container(Fields, frozen=True):
     name: str = ""
+    image: str = ""
     command: list[str] | None = None
     args: list[str] | None = None
     env: msgspec.Raw = msgspec.field(default=msgspec.Raw(b"null"))  # decoded when needed
@@ -119,6 +120,7 @@ class Container(Fields, frozen=True):
     startup_probe: Probe | None = None
     liveness_probe: Probe | None = None
     restart_policy: str | None = None  # of an init container
+    lifecycle: msgspec.Raw = msgspec.field(default=msgspec.Raw(b"null"))  # decoded when needed
 
 
 class Expression(Fields, frozen=True):
@@ -164,6 +166,7 @@ class PodSpec(Fields, frozen=True):
     overhead: dict[str, str | int | float] | None = None
     resources: Resources | None = None  # of the pod as a whole
     priority: int | None = None
+    termination_grace_period_seconds: int | None = None
     node_selector: dict[str, str] | None = None
     affinity: Affinity | None = None
     tolerations: list[Toleration] | None = None

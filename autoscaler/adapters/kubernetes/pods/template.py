@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -23,6 +23,7 @@ from autoscaler.adapters.kubernetes.pods.requests import ALWAYS, MAX_DEVICES, Re
 from autoscaler.catalog.accelerators import BY_CLASS, ResourceKind, resource_kind
 from autoscaler.catalog.engines import DEFAULT_ENGINE, DEFAULT_PORT, ENGINES
 from autoscaler.catalog.node_labels import PRODUCT_LABELS
+from autoscaler.config.drain import GRACE_S, is_vllm_image, join_words, pre_stop_s, shutdown_timeout_s
 from autoscaler.config.findings import shown
 from autoscaler.core.model.fleet import ServedNames
 
@@ -43,6 +44,7 @@ class Facts(NamedTuple):
     unclear: str = ""  # why the number of GPUs is not known; "": it is known, or there is no template
     engine: str = ""  # found from its program; "": unknown
     states_port: bool = False  # False: `port` is the engine's default
+    drain_s: float = math.nan  # for which the requests of a deleted pod may go on; NaN: unknown
 
 
 NO_FACTS = Facts(math.nan, "", None, "", DEFAULT_PORT)
@@ -66,6 +68,7 @@ def read_template(spec: PodSpec) -> Facts:
         unclear=unclear,
         engine=stated.engine,
         states_port=port > 0,
+        drain_s=_drain_s(spec, engine, stated.engine),
     )
 
 
@@ -111,6 +114,27 @@ def engine_container(spec: PodSpec) -> Container | None:
     if len(likely) > 1:
         likely = [container for container in likely if states_model(container)] or likely
     return likely[0]
+
+
+def _drain_s(spec: PodSpec, engine: Container | None, program: str) -> float:
+    """Return for how long the requests of a deleted pod may go on; NaN: unknown.
+
+    Only vLLM is known to end them before the grace period does. program: that the command line starts.
+    """
+    if engine is None:
+        return math.nan
+    stated = spec.termination_grace_period_seconds
+    grace_s = GRACE_S if stated is None else float(max(stated, 0))
+    is_vllm = program == "vllm" or (not program and not engine.command and is_vllm_image(engine.image))
+    if not is_vllm:
+        return grace_s if program else math.nan
+    try:
+        lifecycle = msgspec.json.decode(engine.lifecycle, type=dict[str, Any] | None) or {}
+    except msgspec.MsgspecError:
+        return math.nan
+    command_line = join_words((*(engine.command or ()), *(engine.args or ())))
+    drain_s = pre_stop_s(lifecycle.get("preStop")) + shutdown_timeout_s(command_line)
+    return math.nan if math.isnan(drain_s) else min(grace_s, drain_s)
 
 
 def _running(spec: PodSpec) -> list[Container]:

@@ -98,6 +98,8 @@ export class Detail {
     parts.known.hidden = false;
     delete parts.sentence.dataset.state;
     setText(parts.sentence, explanation.sentence);
+    replace(parts.warnings, explanation.warnings, (warning) => element("li", {}, `Warning: ${warning}.`));
+    parts.warnings.hidden = explanation.warnings.length === 0;
     replace(parts.badges, badges(workload));
     replace(parts.figures, figures(workload, explanation.inputs));
     replace(parts.steps, explanation.steps, stepRow);
@@ -122,6 +124,7 @@ function skeleton(root, namespace, name) {
   const parts = {
     badges: element("span", { class: "badges" }),
     sentence: element("p", { class: "sentence card" }, "Loading"),
+    warnings: element("ul", { class: "warnings card", hidden: true }),
     figures: element("dl", { class: "tiles small" }),
     chart: element("div", { class: "chart" }),
     steps: element("tbody"),
@@ -137,6 +140,7 @@ function skeleton(root, namespace, name) {
   parts.known = element(
     "div",
     { hidden: true }, // until there is something to show
+    parts.warnings,
     parts.figures,
     element("section", { class: "card", "aria-label": "Recent history" }, parts.chart),
     element(

@@ -265,3 +265,35 @@ def test_product_is_read_from_selector_or_required_affinity():
     assert template(affinity=affinity(term("H100"))).product == (label, "H100")
     assert template(affinity=affinity(term("H100", "A100"))).product is None
     assert template(affinity=affinity(term("H100"), term("A100"))).product is None
+
+
+VLLM = ["vllm", "serve", "m", "--shutdown-timeout"]
+SLEEP = {"preStop": {"sleep": {"seconds": 15}}}
+
+
+@pytest.mark.parametrize(
+    ("container", "grace_s", "drain_s"),
+    [
+        ({"command": ["vllm", "serve", "m"]}, 60, 0.0),
+        ({"command": ["python3", "-m", "vllm.entrypoints.openai.api_server"]}, None, 0.0),
+        ({"image": "vllm/vllm-openai:v0.33.0", "args": ["--model", "m"]}, None, 0.0),
+        ({"image": "vllm/vllm-openai:v0.33.0", "args": ["--shutdown-timeout=20"], "lifecycle": SLEEP}, None, 30.0),
+        ({"command": [*VLLM, "20"], "lifecycle": SLEEP}, 120, 35.0),
+        ({"command": [*VLLM, "120"]}, None, 30.0),
+        ({"command": [*VLLM, "120"]}, 0, 0.0),
+        ({"command": [*VLLM, "$(TIME)"]}, None, math.nan),
+        ({"command": [*VLLM, "20"], "lifecycle": {"preStop": {"httpGet": {"port": 1}}}}, None, math.nan),
+        (
+            {"command": [*VLLM, "20"], "lifecycle": {"preStop": {"exec": {"command": ["sh", "-c", "sleep 1m"]}}}},
+            90,
+            80.0,
+        ),
+        ({"command": ["sglang", "serve", "m"]}, 45, 45.0),
+        ({"image": "my/engine"}, 45, math.nan),
+        ({"image": "my/vllm-proxy"}, 45, math.nan),
+    ],
+)
+def test_time_of_a_pod_that_leaves_is_read(container: dict, grace_s: int | None, drain_s: float):
+    facts = template({"name": "engine", **container}, terminationGracePeriodSeconds=grace_s)
+    assert facts.drain_s == pytest.approx(drain_s, nan_ok=True)
+    assert facts == template({"name": "engine", **container}, terminationGracePeriodSeconds=grace_s)

@@ -1,0 +1,50 @@
+"""Warnings about a workload that hold whatever was decided."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoscaler.core.explain.row import Row
+from autoscaler.core.explain.warnings import LONG, warnings
+from autoscaler.core.state import Memory
+from autoscaler.core.tick import tick
+from tests.core.world import fleet, spec, world
+
+
+def warned(drain_s: float | None, output_tokens: float = np.nan, itl_s: float = np.nan) -> tuple[str, ...]:
+    known = None if drain_s is None else np.array([drain_s])
+    inp = world(1000.0, replace(fleet([1]), drain_s=known), spec())
+    decision, _ = tick(inp, Memory.empty())
+    seen = replace(decision.observation, output_tokens=np.array([output_tokens]), itl_s=np.array([itl_s]))
+    return warnings(Row(inp, replace(decision, observation=seen), 0))
+
+
+def test_requests_that_are_cut_off_at_once_are_warned_of():
+    (warning,) = warned(0.0)
+    assert "--shutdown-timeout is 0" in warning
+
+
+def test_time_is_compared_with_the_generations_seen():
+    (warning,) = warned(30.0, output_tokens=400.0, itl_s=0.05)
+    assert warning.startswith(
+        "the requests of a replica that leaves may go on for 30 s, but an average one takes about 20 s "
+        "and a long one about 60 s;"
+    )
+    assert warned(60.0, output_tokens=400.0, itl_s=0.05) == ()
+
+
+@pytest.mark.parametrize("drain_s", [None, np.nan])
+def test_nothing_is_warned_of_where_the_time_is_not_known(drain_s: float | None):
+    assert warned(drain_s, output_tokens=1e6, itl_s=1.0) == ()
+
+
+@given(st.floats(1, 1e4), st.floats(1, 1e5), st.floats(1e-3, 10))
+def test_a_warning_is_given_exactly_when_a_long_generation_does_not_fit(drain_s: float, tokens: float, gap_s: float):
+    assert bool(warned(drain_s, tokens, gap_s)) == (LONG * tokens * gap_s > drain_s)
+
+
+def test_no_generation_seen_is_no_warning():
+    assert warned(30.0) == ()
