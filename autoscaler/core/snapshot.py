@@ -31,6 +31,7 @@ SCHEMA: Mapping[str, str] = MappingProxyType(
         "answers.requests": "workloads.observe.lengths.served_requests",
         "cold_start.mean_s": "workloads.observe.cold_start.mean_s",
         "cold_start.deviation_s": "workloads.observe.cold_start.deviation_s",
+        "cold_start.node_wait_s": "workloads.observe.cold_start.node_wait_s",
         "capacity.requests_per_replica": "workloads.capacity.concurrency",
         "capacity.decode_tokens_per_s": "workloads.capacity.decode_tokens_per_s",
         "capacity.observed_s": "workloads.capacity.learned_s",

@@ -48,6 +48,7 @@ DURATIONS = {
     "workloads.observe.arrivals.rested_s",
     "workloads.observe.cold_start.deviation_s",
     "workloads.observe.cold_start.mean_s",
+    "workloads.observe.cold_start.node_wait_s",
     "workloads.observe.loaded_idle_s",
     "workloads.observe.pending_history.backoff_s",
     "idle_timeouts.observed_s",

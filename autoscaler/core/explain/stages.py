@@ -154,13 +154,15 @@ def _allocation(row: Row, before: float, after: float) -> str:
         return f"{held.reason[row.row]}, of which {_pool(row)[0]} allocates {number(after)}"
     fits, is_current = float(row.inp.fleet.obstacles.fits[row.row]), after == row.observed("replicas")
     halted = f"no more than {number(after)} are requested while some of them do not run"
-    if is_current and row.observed("missing_pods") > 0:
+    is_pending = bool(count_pending_replicas(row.decision.observation)[row.row] > 0)
+    is_unsized = row.inp.fleet.pool[row.row] < 0 and fits >= before
+    if is_current and (row.observed("missing_pods") > 0 or (is_pending and is_unsized)):
         return halted
     pool, is_short = _pool(row)
     if fits < before and not (is_short and fits > after):
         keeps = "" if fits >= after else f", so it keeps {number(after)}"
         return f"the nodes that admit it hold {number(fits)} of {number(before)}{keeps}{_grows(row)}"
-    if is_current and not is_short and count_pending_replicas(row.decision.observation)[row.row] > 0:
+    if is_current and not is_short and is_pending:
         return halted
     if not is_short:
         return f"{pool} allocates {number(after)} of {number(before)}, because its last pods did not start"

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from autoscaler.core.model.fleet import PendingCause
 from autoscaler.core.model.types import TickInput
-from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn
+from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, or_zero
 from autoscaler.core.table.groupby import GroupBy
 
 LONGEST_COLD_START_S = 3600.0
@@ -19,6 +20,9 @@ OVERDUE = 0.9
 SHORT_S = 60.0
 """Least usual start in that comparison, so that a quick engine does not cut an ordinary one short."""
 
+LONGEST_WHEN_LEARNED_S = 1800.0
+"""The same for a pod of a workload whose cold start is known: a new node may still have to load image and model."""
+
 LONGEST_OF_USUAL = 3.0
 """A cold start counts for at most so many usual ones: a single long one may be a probe that failed for a while."""
 
@@ -29,6 +33,7 @@ class ColdStarts(Columns):
 
     mean_s: FloatColumn  # NaN: none seen
     deviation_s: FloatColumn  # mean absolute deviation
+    node_wait_s: FloatColumn  # mean time until a node that was created for a pod took it; NaN: none seen
 
 
 def usual_s(inp: TickInput, known: ColdStarts) -> FloatColumn:
@@ -38,11 +43,14 @@ def usual_s(inp: TickInput, known: ColdStarts) -> FloatColumn:
 
 def is_endless(inp: TickInput, known: ColdStarts) -> BoolColumn:
     """Say which pods exist for longer than any cold start takes; bool[P]."""
-    usual = usual_s(inp, known)[inp.fleet.pod_workload]
-    return np.asarray(inp.now_s - inp.fleet.pod_created_s > np.fmax(LONGEST_OF_USUAL * usual, LONGEST_COLD_START_S))
+    least_s = np.where(np.isnan(known.mean_s), LONGEST_COLD_START_S, LONGEST_WHEN_LEARNED_S)
+    longest_s = np.fmax(LONGEST_OF_USUAL * usual_s(inp, known), least_s)[inp.fleet.pod_workload]
+    return np.asarray(inp.now_s - inp.fleet.pod_created_s > longest_s)
 
 
-def learn(inp: TickInput, before: ColdStarts, fresh: BoolColumn, by_workload: GroupBy) -> ColdStarts:
+def learn(
+    inp: TickInput, before: ColdStarts, fresh: BoolColumn, by_workload: GroupBy, awaited_node: BoolColumn
+) -> ColdStarts:
     """Learn the time from created to ready from pods that became ready since the last tick.
 
     fresh: bool[P], those pods. Mean and mean absolute deviation are kept as TCP keeps its round-trip time (RFC 6298).
@@ -50,6 +58,7 @@ def learn(inp: TickInput, before: ColdStarts, fresh: BoolColumn, by_workload: Gr
     Readiness that flapped can only look slower, so the quickest of several new pods counts. The wait to be scheduled
     counts for no more than the rest of the start took: a node that is created for a pod is there in minutes, but a GPU
     that other pods hold may take any time. An engine that was restarted in its pod has shown no such start.
+    awaited_node: bool[P], pods for which a node was created. How long they waited for it is learned as well.
     """
     fleet = inp.fleet
     took_s = np.fmin(fleet.pod_ready_s - fleet.pod_created_s, 2 * (fleet.pod_ready_s - fleet.pod_scheduled_s))
@@ -64,9 +73,14 @@ def learn(inp: TickInput, before: ColdStarts, fresh: BoolColumn, by_workload: Gr
     mean_s = np.where(first, sample, before.mean_s + error / 4)
     deviation_s = np.where(first, sample / 4, before.deviation_s + (np.abs(error) - before.deviation_s) / 4)
     nothing = np.isnan(sample)
+    node_wait_s = by_workload.min(np.where(fresh & awaited_node, fleet.pod_scheduled_s - fleet.pod_created_s, np.nan))
+    node_wait_s = np.where(
+        np.isnan(before.node_wait_s), node_wait_s, before.node_wait_s + or_zero(node_wait_s - before.node_wait_s) / 4
+    )
     return ColdStarts(
         mean_s=np.where(nothing, before.mean_s, mean_s),
         deviation_s=np.where(nothing, before.deviation_s, deviation_s),
+        node_wait_s=node_wait_s,
     )
 
 
@@ -74,8 +88,20 @@ def pledged_s(inp: TickInput, cold_start_s: FloatColumn) -> FloatColumn:
     """Return the seconds that each pod, if it is starting, will have served one cold start from now; float64[P].
 
     As many as it is old; its wait to be scheduled counts for half a cold start at most, as in `learn`. A pod that is
-    overdue is expected after another tenth of a cold start: it may still come, but nothing counts on it now.
+    overdue is expected after another tenth of a cold start: it may still come, but nothing counts on it now. A pod
+    whose node is being created has its whole cold start before it.
     """
     usual = cold_start_s[inp.fleet.pod_workload]
     age_s = np.fmin(inp.now_s - inp.fleet.pod_created_s, inp.now_s - inp.fleet.pod_scheduled_s + usual / 2)
+    age_s = np.where(inp.fleet.pod_pending == PendingCause.NODE_COMING, 0.0, age_s)
     return np.minimum(np.maximum(age_s, 0.0), OVERDUE * usual)
+
+
+def node_wait_s(inp: TickInput, known: ColdStarts, cold_start_s: FloatColumn) -> FloatColumn:
+    """Return the seconds until the node of each pod is expected, float64[P]; 0: no node is being created for it.
+
+    Before a node was seen to come, it is expected to take as long as a cold start.
+    """
+    usual = np.where(np.isnan(known.node_wait_s), cold_start_s, known.node_wait_s)[inp.fleet.pod_workload]
+    left_s = np.fmax(usual - (inp.now_s - inp.fleet.pod_created_s), 0.0)
+    return np.where(inp.fleet.pod_pending == PendingCause.NODE_COMING, left_s, 0.0)

@@ -46,7 +46,7 @@ class Claims:
 
     replicas: FloatColumn  # float64[W], most replicas that count against the pool; infinity: the desired ones
     replicas_when_short: FloatColumn  # float64[W], likewise in a pool that is short of GPUs: without pending replicas
-    fits: FloatColumn  # float64[W], replicas that fit on the nodes; infinity: unknown
+    fits: FloatColumn  # float64[W], replicas that fit on the nodes, or all present ones that crash; infinity: unknown
     cannot_grow: BoolColumn  # bool[W], further replicas would not become ready either
     must_not_grow: BoolColumn  # bool[W], likewise, and a further replica would not even show whether that has changed
 
@@ -89,12 +89,16 @@ def update(
     replicas = np.where(missing > 0, pods, np.inf)
     replicas = np.where(refused, np.fmin(replicas, observation.replicas), replicas)
     when_short = np.where(backs_off, np.fmax(working, 1.0), np.inf)
+    # Further replicas would crash too, unless most of them serve: then a node or a single pod may be at fault.
+    crashing = count_pods(fleet, *CRASHING)
+    crashes = stuck & (crashing > 0) & (crashing >= observation.ready)
+    fits = np.where(crashes, np.fmin(obstacles.fits, observation.replicas), obstacles.fits)
     unschedulable = stuck & (unscheduled > 0) & (room | (gated > 0))
     replicas = np.where(unschedulable, np.fmin(replicas, pods - unscheduled), replicas)
     claims = Claims(
         replicas,
         when_short,
-        obstacles.fits,
+        fits,
         cannot_grow=stuck | (missing > 0) | refused,
         must_not_grow=unschedulable | (missing > 0),
     )

@@ -65,10 +65,11 @@ class PodState(Columns):
     progress: Progress
     queue_outliers: QueueOutliers
     seen_ready: FloatColumn  # 1 if it has been ready
+    awaited_node: FloatColumn  # 1 if a node was created for it
 
     @classmethod
     def blank(cls, rows: int) -> PodState:
-        return replace(super().blank(rows), seen_ready=np.zeros(rows))
+        return replace(super().blank(rows), seen_ready=np.zeros(rows), awaited_node=np.zeros(rows))
 
 
 @dataclass(frozen=True)
@@ -189,9 +190,8 @@ def _sum_up(
     running, waiting, *of_counters = by_workload.sum_known(
         [samples.running, samples.waiting + hidden, *rates.values()], counts
     )
-    starts = cold_start.learn(
-        inp, before.cold_start, pods.serving & ~pods.stuck & (pods_before.seen_ready == 0), by_workload
-    )
+    fresh = pods.serving & ~pods.stuck & (pods_before.seen_ready == 0)
+    starts = cold_start.learn(inp, before.cold_start, fresh, by_workload, pods_before.awaited_node > 0)
     cold_start_s = cold_start.usual_s(inp, starts)
     of_stuck, standstill_after = standstill.update(
         inp,
@@ -273,7 +273,13 @@ def _sum_up(
         missing_pods=np.zeros(len(pending)),  # `pending.update` sets it, from the other columns
         terminating=terminating,
         next_ready_s=by_workload.min(
-            np.where(pods.starting, cold_start_s[fleet.pod_workload] - starting_replica_s, np.nan)
+            np.where(
+                pods.starting,
+                cold_start_s[fleet.pod_workload]
+                - starting_replica_s
+                + cold_start.node_wait_s(inp, starts, cold_start_s),
+                np.nan,
+            )
         ),
         starting_replica_s=or_zero(all_pledged_s),
         reporting=reporting,
@@ -321,7 +327,9 @@ def _sum_up(
         loaded_idle_s=loaded_idle_s,
     )
     seen_ready = np.where(pods.serving, 1.0, pods_before.seen_ready)
-    return observation, refusing > 0, at_work > 0, after, PodState(readings, averages, pace, outliers, seen_ready)
+    awaited_node = np.where(fleet.pod_pending == PendingCause.NODE_COMING, 1.0, pods_before.awaited_node)
+    pod_state = PodState(readings, averages, pace, outliers, seen_ready, awaited_node)
+    return observation, refusing > 0, at_work > 0, after, pod_state
 
 
 def _classify(inp: TickInput, samples: PodSamples, known: ColdStarts, before: PodState, stuck: BoolColumn) -> Pods:

@@ -107,9 +107,9 @@ def test_unschedulable_pod_gets_gpus_of_others_by_priority():
 
 def test_crashing_workload_takes_no_serving_replica():
     cluster = two([1, 3], [2, 0], why=PendingCause.CRASH_LOOP, gpus=6.0)
-    story, load = Story(spec(2, **RANKS)), loads(cluster, 50, 10)
+    story, load = Story(spec(2, **RANKS)), loads(cluster, 50, 50)
     story.tick(cluster, **load)
-    assert story.watch(cluster, pending.PENDING_S, **load).replicas.tolist() == [1, 3]
+    assert story.watch(cluster, pending.PENDING_S, **load).replicas.tolist() == [1, 5]
 
 
 def test_crashing_replicas_keep_gpus_that_others_do_not_need():
@@ -166,7 +166,7 @@ def test_other_variant_takes_the_load_when_replicas_are_missing():
 def test_pod_is_pending_when_it_starts_for_too_long():
     story = Story(spec())
     endless = fleet([1], [1], starting_since_s=900.0)
-    assert story.watch(endless, 3400, 60, running=5.0).observation.pending.tolist() == [0]
+    assert story.watch(endless, 1680, 60, running=5.0).observation.pending.tolist() == [0]
     assert story.watch(endless, 240, 60, running=5.0).observation.pending.tolist() == [1]
     served = Story(spec())
     served.watch(fleet([2]), 60, running=5.0)
@@ -263,7 +263,7 @@ def test_class_of_refused_replicas_is_quota():
 
 
 def test_class_of_a_pod_that_starts_for_too_long_is_stuck_starting():
-    story, endless = Story(spec()), fleet([1], [1], starting_since_s=900.0)
+    story, endless = Story(spec()), fleet([0], [1], starting_since_s=900.0)  # no cold start is known yet
     assert classes(story.watch(endless, 3400, 60, running=5.0)) == {PendingClass.STARTING: 1}
     assert classes(story.watch(endless, 240, 60, running=5.0)) == {PendingClass.STUCK_STARTING: 1}
 
@@ -284,3 +284,73 @@ def test_class_of_a_pod_that_starts_for_too_long_is_stuck_starting():
 def test_sentence_names_the_class_of_pods(why, fits, phrase):
     cluster = two([1, 1], [2, 0], why=why, obstacles=report(2, fits=np.array([fits, np.inf])))
     assert phrase in sentence(replace(cluster, pod_created_s=np.full(4, 1000.0)), running=10.0)
+
+
+def test_load_stays_with_a_variant_whose_node_is_being_created():
+    """The same pods without a word of the autoscaler: their load goes to a variant that costs nine times as much."""
+    story = Story(spec(2, max_replicas=20.0))
+    story.variants = Variants(np.array([0, 0]), np.array([1.0, 9.0]))
+    cluster = fleet([2, 1], [3, 0], starting_since_s=1000.0, pod_scheduled_s=np.full(6, NAN))
+    coming = replace(cluster, pod_pending=np.where(cluster.pod_ready, 0, PendingCause.NODE_COMING))
+    decision = story.watch(coming, 300, running=10.0, waiting=6.0)
+    assert decision.replicas[0] >= 5
+    assert decision.replicas[1] == 1
+    waits = replace(cluster, pod_pending=np.where(cluster.pod_ready, 0, PendingCause.NO_NODE))
+    assert story.watch(waits, 60, running=10.0, waiting=6.0).replicas[1] > 1
+
+
+def test_pod_whose_node_is_being_created_keeps_its_gpus_from_others():
+    cluster = two([1, 3], [2, 0], why=PendingCause.NODE_COMING, gpus=6.0)
+    cluster = replace(cluster, pod_created_s=np.full(6, 1000.0))
+    decision = Story(spec(2, **RANKS)).watch(cluster, 300, **loads(cluster, 30, 60))
+    assert decision.replicas.tolist() == [3, 3]
+
+
+GIVE_UP = [why for why in PendingCause if why > PendingCause.NODE_COMING]
+
+
+@pytest.mark.parametrize("why", GIVE_UP)
+def test_no_other_cause_keeps_free_gpus_from_others_for_long(why):
+    """Two of eight GPUs are free by the pods, and the neighbour needs them."""
+    cluster = two([1, 3], [2, 0], why=why, gpus=8.0)
+    story, load = Story(spec(2, **RANKS)), loads(cluster, 30, 60)
+    story.tick(cluster, **load)
+    assert story.watch(cluster, pending.PENDING_S, **load).replicas[1] >= 5
+
+
+def test_time_of_nodes_is_learned_and_delays_the_next_replica():
+    story = Story(spec(cold_start_s=100.0))
+    coming = fleet([1], [1], starting_since_s=1000.0)
+    pod = np.array([0, PendingCause.NODE_COMING])
+    waits = replace(coming, pod_pending=pod, pod_scheduled_s=np.array([-10_000.0, NAN]))
+    decision = story.watch(waits, 40, running=5.0)
+    cold_start_s = decision.observation.cold_start_s[0]
+    assert decision.observation.next_ready_s[0] == (cold_start_s - 40.0) + cold_start_s  # of the node, and of the pod
+    assert decision.observation.starting_replica_s[0] == 0.0
+    ready = fleet([2], pod_id=np.arange(2), created_s=1000.0)
+    ready = replace(ready, pod_scheduled_s=np.array([1000.0, 1240.0]), pod_ready_s=np.array([1060.0, 1300.0]))
+    story.now_s = 1300.0
+    story.tick(ready, running=5.0)
+    assert story.memory.workloads.observe.cold_start.node_wait_s.tolist() == [240.0]
+    story.tick(replace(waits, pod_id=np.array([0, 7]), pod_created_s=np.array([1000.0, story.now_s])), running=5.0)
+    assert story.memory.workloads.observe.cold_start.node_wait_s.tolist() == [240.0]
+
+
+def test_crashing_workload_does_not_grow_unless_most_replicas_serve():
+    for pools in ({"pool": np.array([-1])}, {}, {"pool_gpus": np.array([50.0])}):
+        crashing = fleet([1], [2], pod_pending=np.array([0, *[PendingCause.OUT_OF_MEMORY] * 2]), **pools)
+        story = ExplainedStory(spec())
+        story.tick(crashing, running=10.0, waiting=90.0)
+        decision = story.watch(crashing, 60, running=10.0, waiting=90.0)
+        assert decision.replicas.tolist() == [3]
+        assert "no more than 3 are requested while some of them do not run" in story.explain().sentence
+        one = fleet([3], [1], pod_pending=np.array([0, 0, 0, PendingCause.CRASH_LOOP]), **pools)
+        assert Story(spec()).watch(one, 60, running=10.0, waiting=90.0).replicas[0] > 4
+
+
+def test_pod_is_stuck_starting_sooner_when_the_cold_start_is_known():
+    story = Story(spec())
+    story.watch(fleet([1], created_s=950.0), 60, running=5.0)
+    starting = fleet([1], [1], starting_since_s=story.now_s)
+    assert classes(story.watch(starting, 1740, 60, running=5.0)) == {PendingClass.STARTING: 1}
+    assert classes(story.watch(starting, 120, 60, running=5.0)) == {PendingClass.STUCK_STARTING: 1}
