@@ -1,9 +1,11 @@
 """The manifests that ship: accepted by a real API server, in step with command line, policies and metrics."""
 
+import copy
 import json
 import re
 import shutil
 import subprocess
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,12 @@ METRIC = re.compile(r"\bvllm_autoscaler_[a-z0-9_]+\b")
 
 
 def rendered(overlay: str) -> list[Document]:
-    """Render with kubectl where it is present, else with our own part of kustomize."""
+    """Render with kubectl where it is present, else with our own part of kustomize. A test may change the result."""
+    return copy.deepcopy(rendered_once(overlay))
+
+
+@cache
+def rendered_once(overlay: str) -> list[Document]:
     kubectl = shutil.which("kubectl")
     if kubectl is None:
         return render(MANIFESTS / overlay)

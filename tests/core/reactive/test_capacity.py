@@ -7,7 +7,7 @@ import pytest
 
 from autoscaler.core.reactive.capacity import CONFIDENT_AFTER_S, LEARNING_WINDOW_S, PRIOR_CONCURRENCY
 from tests.core.recordings import replay
-from tests.core.world import Story, fleet, spec
+from tests.core.world import Story, fleet, intervals, spec
 
 NAN = math.nan
 
@@ -19,11 +19,11 @@ class Engine:
         self.story, self.cluster = Story(spec(**{"concurrency": NAN, **rules})), fleet([pods])
         self.tokens = 0.0
 
-    def run(self, for_s, running, waiting=0.0, tokens_per_s=500.0, every_s=5.0, **columns):
-        for _ in range(int(for_s / every_s)):
-            self.tokens += tokens_per_s * every_s
+    def run(self, for_s, running, waiting=0.0, tokens_per_s=500.0, **columns):
+        for interval_s in intervals(for_s):
+            self.tokens += tokens_per_s * interval_s
             counters = {"generation_tokens": self.tokens, "finished": self.tokens / 100}
-            decision = self.story.tick(self.cluster, every_s, running=running, waiting=waiting, **counters, **columns)
+            decision = self.story.tick(self.cluster, interval_s, running=running, waiting=waiting, **counters, **columns)
         return {name: column[0] for name, column in vars(decision.capacity).items()}
 
 
@@ -159,14 +159,14 @@ class Uneven:
         self.tokens = np.zeros(2)
 
     def run(self, for_s, **columns):
-        for _ in range(int(for_s / 5)):
-            self.tokens += np.array([320.0, 80.0]) * 5
+        for interval_s in intervals(for_s):
+            self.tokens += np.array([320.0, 80.0]) * interval_s
             counters = {
                 "generation_tokens": self.tokens,
                 "finished": self.tokens / 100,
                 "first_tokens": self.tokens / 100,
             }
-            decision = self.story.tick(self.cluster, 5.0, **counters, **columns)
+            decision = self.story.tick(self.cluster, interval_s, **counters, **columns)
         return {name: column[0] for name, column in vars(decision.capacity).items()}
 
 
