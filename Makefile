@@ -20,11 +20,11 @@ help: ## list the targets
 demo: .venv/installed ## run the daemon on a simulated fleet, page at http://127.0.0.1:8080/ (DEMO_ARGS="--help")
 	@exec .venv/bin/vllm-autoscaler demo $(DEMO_ARGS)
 
+# There is one worker more than cores, because some tests wait for an answer or for a lease to expire.
 test-unit: .venv/installed-dev ## run the tests that need no server and no build, in a minute
 	@exec .venv/bin/pytest -m 'not integration and not keda and not slow' --durations 5 \
-	  --hypothesis-profile quick $(or $(TEST_ARGS),--numprocesses $$(nproc) --maxprocesses 4 --dist worksteal)
+	  --hypothesis-profile quick $(or $(TEST_ARGS),--numprocesses $$(($$(nproc) + 1)) --maxprocesses 4 --dist worksteal)
 
-# There is one worker more than cores, because some tests wait for a server or for a lease to expire.
 test: .venv/installed-dev debian envtest helm ## run all tests (TEST_ARGS="tests/core -k burst" for some)
 	@exec .venv/bin/pytest $(or $(TEST_ARGS),--numprocesses $$(($$(nproc) + 1)) --maxprocesses 4 \
 	  --dist loadfile --no-loadscope-reorder)

@@ -23,7 +23,8 @@ class Engine:
         for interval_s in intervals(for_s):
             self.tokens += tokens_per_s * interval_s
             counters = {"generation_tokens": self.tokens, "finished": self.tokens / 100}
-            decision = self.story.tick(self.cluster, interval_s, running=running, waiting=waiting, **counters, **columns)
+            readings = {"running": running, "waiting": waiting, **counters, **columns}
+            decision = self.story.tick(self.cluster, interval_s, **readings)
         return {name: column[0] for name, column in vars(decision.capacity).items()}
 
 
