@@ -43,7 +43,7 @@ def enough(per_s: float, rules: Spec, slots: int = 16) -> int:
 @pytest.mark.parametrize("per_s", [1.0, 2.5, 4.0, 9.0])
 def test_constant_load_settles_on_what_it_needs_and_stays_there(name, per_s):
     rules = shipped(name)
-    service = FluidQueue(rules, replicas=1)
+    service = FluidQueue(rules, replicas=1, every_s=10.0)
     service.run(lambda _: per_s, 3600)
     last_half = service.counts[len(service.counts) // 2 :]
     assert len(set(last_half)) == 1
