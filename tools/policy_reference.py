@@ -173,7 +173,10 @@ def _annotations() -> Iterator[str]:
     yield "| annotation | allowed |"
     yield "|---|---|"
     for name, kind in ANNOTATIONS.items():
-        note = " (for the cache of weights; the daemon does not read it)" if name == "weights" else ""
+        note = {
+            "weights": " (for the cache of weights; the daemon does not read it)",
+            "weights-gb": " (10^9 bytes of weights as loaded, for [fit](../how-to/fit-and-prices.md))",
+        }.get(name, "")
         yield f"| `{PREFIX}{name}` | {_cell(kind.allowed)}{note} |"
     for name, path in SHORT_OVERRIDES.items():
         yield f"| `{PREFIX}{name}` | short for `override.{path}` |"

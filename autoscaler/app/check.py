@@ -7,6 +7,7 @@ from pathlib import Path
 
 from autoscaler.adapters.console import printing
 from autoscaler.adapters.keda.check import check_scaled_object
+from autoscaler.app.check_fit import FitCheck
 from autoscaler.app.process import StartError
 from autoscaler.config.check.files import check as check_files
 from autoscaler.config.findings import PolicyError
@@ -16,11 +17,11 @@ from autoscaler.ports import (
 )
 
 
-def check(files: Sequence[Path], policies: Sequence[Path], default_policy: str) -> int:
+def check(files: Sequence[Path], policies: Sequence[Path], default_policy: str, fit: FitCheck | None = None) -> int:
     """Validate policies and manifests and print the findings. Returns 1 if there is an error."""
     try:
         book = PolicyBook(read_policies(policies or (shipped(),)), default_policy)
-        checked = check_files(files, book, {"ScaledObject": check_scaled_object})
+        checked = check_files(files, book, {"ScaledObject": check_scaled_object}, of_workloads=(fit,) if fit else ())
     except PolicyError as error:
         raise StartError(str(error)) from error
     counted, passed = (

@@ -189,6 +189,15 @@ def _plain(name: str) -> str:
     return _SUFFIX.sub("", _VENDOR.sub("", text))
 
 
+def device_memory_gb(resource: str, product: str) -> tuple[float, float]:
+    """Return the least and the most GB of a device, as its name states them; 0 and infinity: unknown."""
+    if is_mig(resource, product):
+        found = _PROFILE.search(_unshared(resource)) or _PROFILE.search(_unshared(product))
+        return (float(found["memory"]), float(found["memory"])) if found else (0.0, math.inf)
+    device = find_device(product)
+    return (device.memory_gb, device.largest_gb) if device is not None else (0.0, math.inf)
+
+
 def markdown() -> str:
     """Return the table of the page about prices."""
     lines = ["| GPU | memory, GB | list price, USD per hour | listed |", "|---|---|---|---|"]

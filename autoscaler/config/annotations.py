@@ -9,7 +9,7 @@ from typing import Any
 
 from autoscaler.catalog.engines import ENGINES
 from autoscaler.config.policy.schema import OVERRIDES
-from autoscaler.config.values import NAME, Integer, Kind, OneOf, Pattern, Text
+from autoscaler.config.values import NAME, Integer, Kind, Number, OneOf, Pattern, Text
 from autoscaler.config.yaml import read_scalar
 
 PREFIX = "vllm-autoscaler.io/"
@@ -43,6 +43,7 @@ ANNOTATIONS: Mapping[str, Kind] = MappingProxyType(
         "metrics-path": Pattern(r"/[-._~/A-Za-z0-9]{0,255}", "a path: / and at most 255 letters, digits and - . _ ~ /"),
         "paused": OneOf(("true", "false")),
         "weights": Text(1024),
+        "weights-gb": Number(0.001, 100_000),
     }
 )
 
@@ -74,4 +75,4 @@ def override_path(name: str) -> str:
 def read(name: str, text: str) -> Any:
     """Read the value of one of `ANNOTATIONS`. Raises ValueError with the problem only."""
     kind = ANNOTATIONS[name]
-    return kind.read(read_scalar(text) if isinstance(kind, Integer) else text)
+    return kind.read(read_scalar(text) if isinstance(kind, Integer | Number) else text)

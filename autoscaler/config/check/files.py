@@ -49,11 +49,12 @@ def check(
     book: PolicyBook,
     extra: Mapping[str, ManifestChecker] = MappingProxyType({}),
     most_bytes: int = MAX_MANIFEST_BYTES,
+    of_workloads: Sequence[ManifestChecker] = (),
 ) -> Checked:
     """Check files, folders with their subfolders, and standard input if a path is `-`.
 
     book: policies that workloads may name, beside those in the files; its default may be one of those.
-    extra: checkers of further kinds, by kind. most_bytes: of one file.
+    extra: checkers of further kinds, by kind. most_bytes: of one file. of_workloads: further checkers of workloads.
     Never raises for the content of files. Raises PolicyError if the only problem is a missing default policy.
     """
     findings: list[Finding] = []
@@ -79,7 +80,8 @@ def check(
         if kind == KIND:
             checked[kind] += 1
         elif (row := known_kind(document.value)) is not None and not row.refusal:
-            findings.extend(check_workload(document, book))
+            for checker in (check_workload, *of_workloads):
+                findings.extend(checker(document, book))
             checked[kind] += 1
         elif kind in extra:
             findings.extend(extra[kind](document, book))

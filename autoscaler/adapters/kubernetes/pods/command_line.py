@@ -9,6 +9,7 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
@@ -25,7 +26,29 @@ VALUE_LIMIT = 256  # characters of a variable that are substituted
 _NAME = "--served-model-name"
 _MODELS = (_NAME, "--model", "--model-path", "--model-id", "serve", "trtllm-serve")  # the first stated option is used
 _SUBCOMMANDS = ("serve", "trtllm-serve")  # a model name may follow
-_OPTIONS = (*_MODELS, "--port")
+# Options of vLLM that decide how much memory it needs, by each of their names.
+MEMORY_OPTIONS: Mapping[str, str] = MappingProxyType(
+    {
+        "--max-model-len": "max-model-len",
+        "--tensor-parallel-size": "tensor-parallel-size",
+        "-tp": "tensor-parallel-size",
+        "--pipeline-parallel-size": "pipeline-parallel-size",
+        "-pp": "pipeline-parallel-size",
+        "--data-parallel-size": "data-parallel-size",
+        "-dp": "data-parallel-size",
+        "--quantization": "quantization",
+        "-q": "quantization",
+        "--dtype": "dtype",
+        "--kv-cache-dtype": "kv-cache-dtype",
+        "--gpu-memory-utilization": "gpu-memory-utilization",
+        "--cpu-offload-gb": "cpu-offload-gb",
+        "--config": "config",
+        "--hf-overrides": "hf-overrides",
+        "--kv-cache-memory-bytes": "kv-cache-memory-bytes",
+    }
+)
+_LOADS = ("--model", "--model-path", "--model-id", "serve", "trtllm-serve")
+_OPTIONS = (*_MODELS, "--port", *MEMORY_OPTIONS)
 _SAYS_MODEL = re.compile(rf"(^|\s)({'|'.join(_MODELS).replace('-', '[-_]')})(=|\s|$)")
 _LOADED = ("--model", "--model-path")  # engines report the name that these options load
 # Options that give names which are not read: of a file, of adapters, and of programs around an engine.
@@ -52,6 +75,8 @@ class CommandFacts(NamedTuple):
     model: str = ""
     port: int = 0
     engine: str = ""
+    loads: str = ""  # model that is loaded, whatever its name when served
+    memory: tuple[tuple[str, str], ...] = ()  # stated options of `MEMORY_OPTIONS`
 
 
 def read_command_line(container: Container) -> CommandFacts:
@@ -63,7 +88,8 @@ def read_command_line(container: Container) -> CommandFacts:
     engine = first.engine or next((each.engine for each in found if each.engine), "")
     if engine == "tgi":  # reads options from the environment too
         port = first.port or as_port(environment.get("PORT", ""))
-        first = CommandFacts(first.model or _model(environment.get("MODEL_ID", "")), port)
+        model = first.model or _model(environment.get("MODEL_ID", ""))
+        first = first._replace(model=model, loads=first.loads or model, port=port)
     return first._replace(engine=engine)
 
 
@@ -105,7 +131,7 @@ def _read_command(words: Iterable[str]) -> CommandFacts:
     options: dict[str, str] = {}
     before, engine = "", ""
     for index, word in enumerate(words):
-        if word.startswith("--") and "=" in word:
+        if word.startswith("-") and "=" in word:
             name, _, value = word.partition("=")
             options[_option(name)] = value
         elif before in _SUBCOMMANDS and word not in _SUBCOMMANDS:
@@ -120,7 +146,11 @@ def _read_command(words: Iterable[str]) -> CommandFacts:
             before = word.rpartition("/")[2] if program else _option(word)
     model = next((options[name] for name in _MODELS if name in options), "")
     engine = engine or ("tgi" if "--model-id" in options else "")
-    return CommandFacts(_model(model), as_port(options.get("--port", "")), engine)
+    loads = next((options[name] for name in _LOADS if name in options), "")
+    memory = {MEMORY_OPTIONS[name]: value[:VALUE_LIMIT] for name, value in options.items() if name in MEMORY_OPTIONS}
+    return CommandFacts(
+        _model(model), as_port(options.get("--port", "")), engine, _model(loads), tuple(sorted(memory.items()))
+    )
 
 
 def _model(name: str) -> str:

@@ -45,6 +45,8 @@ class Facts(NamedTuple):
     engine: str = ""  # found from its program; "": unknown
     states_port: bool = False  # False: `port` is the engine's default
     drain_s: float = math.nan  # for which the requests of a deleted pod may go on; NaN: unknown
+    loads: str = ""  # model that the engine loads
+    memory: tuple[tuple[str, str], ...] = ()  # its options that decide how much memory it needs
 
 
 NO_FACTS = Facts(math.nan, "", None, "", DEFAULT_PORT)
@@ -69,6 +71,8 @@ def read_template(spec: PodSpec) -> Facts:
         engine=stated.engine,
         states_port=port > 0,
         drain_s=_drain_s(spec, engine, stated.engine),
+        loads=stated.loads,
+        memory=stated.memory,
     )
 
 

@@ -34,6 +34,7 @@ class Declared(NamedTuple):
     metrics_scheme: str = ""  # "": likewise
     metrics_path: str = ""
     paused: bool = False
+    weights_gb: float = 0.0  # 0: not declared
     problem: str = ""
 
 
@@ -75,6 +76,7 @@ def read_annotations(annotations: Mapping[str, str] | None) -> Declared:
         metrics_port=found.get("metrics-port") or 0,
         metrics_scheme=found.get("metrics-scheme") or "",
         metrics_path=found.get("metrics-path") or "",
+        weights_gb=found.get("weights-gb") or 0.0,
         paused=found.get("paused", "false") != "false",  # an invalid value pauses too
         problem=join_problems(problems),
     )

@@ -1,0 +1,95 @@
+"""`check --fit`: whether the models of workloads fit on the devices that their pods request."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from autoscaler.adapters.kubernetes.api.objects import PodSpec
+from autoscaler.adapters.kubernetes.pods.template import Facts, read_template
+from autoscaler.adapters.model_files import in_directory, on_hub
+from autoscaler.catalog import node_labels
+from autoscaler.catalog.devices import is_mig
+from autoscaler.catalog.engines import DEFAULT_ENGINE
+from autoscaler.config.annotations import PREFIX, read
+from autoscaler.config.check.fit import STATED, ModelFiles, memory_of, needs_of, parallel_size
+from autoscaler.config.check.manifests import at, items, known_kind, mapping
+from autoscaler.config.findings import Finding, shown
+from autoscaler.config.policy.parse import PolicyBook
+from autoscaler.config.yaml import Document
+from autoscaler.core.model.memory import Range, Verdict, judge
+
+
+class FitCheck:
+    """Checks manifests of workloads. Each model is looked up once."""
+
+    def __init__(self, models: Path | None, hub: str) -> None:
+        """models: a directory with models. hub: URL; "": no hub is asked."""
+        self._models = models
+        self._hub = hub
+        self._found: dict[str, ModelFiles] = {}
+
+    def __call__(self, document: Document, _book: PolicyBook) -> Iterator[Finding]:
+        """Yield an error for a template that cannot hold its model, and a warning where this is not known."""
+        row = known_kind(document.value)
+        for part in row.pods if row is not None else ():
+            for place in items(document.value, part.place):
+                loc = place if part.bare else (*place, "spec")
+                try:
+                    spec = msgspec.json.decode(msgspec.json.encode(at(document.value, *loc)), type=PodSpec)
+                except (msgspec.MsgspecError, TypeError, ValueError):
+                    continue  # the API server refuses it
+                facts = read_template(spec)
+                if facts.gpus == 0 or not (facts.loads or facts.memory or self._stated(document)):
+                    continue
+                verdict, words = self._judge(facts, spec, self._stated(document))
+                if verdict is Verdict.DOES_NOT_FIT:
+                    yield document.finding((*loc, "containers"), f"the model does not fit: {words}")
+                elif verdict is Verdict.UNKNOWN:
+                    yield document.warning((*loc, "containers"), f"it is not certain that the model fits: {words}")
+
+    def _judge(self, facts: Facts, spec: PodSpec, stated_gb: float) -> tuple[Verdict, str]:
+        options = dict(facts.memory)
+        product = _product(facts, spec)
+        tensor = parallel_size(options)
+        if is_mig(facts.resource, product) and tensor > 1:
+            return Verdict.DOES_NOT_FIT, f"--tensor-parallel-size {tensor}, but slices of a GPU cannot work together"
+        files = self._files(facts.loads, stated_gb)
+        load = needs_of(options, files, facts.gpus, is_vllm=facts.engine in ("", DEFAULT_ENGINE))
+        fit = judge(load, memory_of(facts.resource, product))
+        known_at = f" ({files.source})" if files.source else ""
+        return fit.verdict, f"{fit.sentence}{known_at}" + (f"; {files.problem}" if files.problem else "")
+
+    def _stated(self, document: Document) -> float:
+        """Return the stated GB of the weights; 0: none. An invalid value is reported elsewhere."""
+        written = mapping(at(document.value, "metadata", "annotations")).get(f"{PREFIX}weights-gb")
+        try:
+            return float(read("weights-gb", written)) if isinstance(written, str) else 0.0
+        except ValueError:
+            return 0.0
+
+    def _files(self, model: str, stated_gb: float) -> ModelFiles:
+        files = self._look_up(model) if model else ModelFiles(problem="no command line names the model")
+        if stated_gb:
+            return files._replace(weights=Range(stated_gb * 1e9, stated_gb * 1e9), config={}, source=STATED, problem="")
+        return files
+
+    def _look_up(self, model: str) -> ModelFiles:
+        if model not in self._found:
+            found = in_directory(self._models, model) if self._models else None
+            if found is None and self._hub and not model.startswith(("/", ".")):
+                found = asyncio.run(on_hub(model, self._hub))
+            self._found[model] = found or ModelFiles(
+                problem=f"the model {shown(model)} is not there; allowed: --models DIR, or the annotation "
+                f"{PREFIX}weights-gb"
+            )
+        return self._found[model]
+
+
+def _product(facts: Facts, spec: PodSpec) -> str:
+    """Return the product of the nodes that a template requires; "": any."""
+    product = node_labels.product(spec.node_selector or {})
+    return product or (facts.product[1] if facts.product else "")
