@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from autoscaler.core.allocate.placing import ROUNDING_GPUS, count_confined, place_pools, take
+from autoscaler.core.allocate.placing import take
 from autoscaler.core.allocate.slots import Requests, order
 from autoscaler.core.model.fleet import Fleet, NodeGroups
+from autoscaler.core.model.placement import ROUNDING_GPUS, count_confined, place_pools
 from autoscaler.core.model.spec import Spec
 from autoscaler.core.observe.pending import Claims
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, or_zero

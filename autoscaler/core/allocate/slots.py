@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autoscaler.core.allocate.placing import ROUNDING_GPUS
+from autoscaler.core.model.placement import ROUNDING_GPUS
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 
 HEADROOM = 2

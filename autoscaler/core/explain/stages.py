@@ -6,11 +6,11 @@ import math
 
 import numpy as np
 
-from autoscaler.core.allocate.placing import count_confined, place_pools
 from autoscaler.core.explain import pods
 from autoscaler.core.explain.format import number, seconds
 from autoscaler.core.explain.row import Row
 from autoscaler.core.model.fleet import Pool
+from autoscaler.core.model.placement import count_confined, place_pools
 from autoscaler.core.model.types import Recommender, Signal, Stage
 from autoscaler.core.observe.freshness import oldest_view_s
 from autoscaler.core.observe.pending import count_pending_replicas

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscaler.core.model.fleet import CRASHING, QUEUED, WITHOUT_ROOM, Fleet, PendingCause, PendingClass
+from autoscaler.core.model.placement import count_confined, place_pools
 from autoscaler.core.model.types import Observation, TickInput
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, TimestampColumn, Transient, or_zero
 
@@ -154,21 +155,27 @@ def count_by_class(fleet: Fleet, observation: Observation, desired: FloatColumn)
 
 
 def has_free_gpus(fleet: Fleet) -> BoolColumn:
-    """Return the workloads whose pool has free GPUs for one more replica, by the pods of managed workloads; bool[W].
+    """Return the workloads with unscheduled pods whose pool has free GPUs for one more replica; bool[W].
 
-    If a pod is unschedulable all the same, it waits for something else: memory, GPUs on one single node, or GPUs of
-    other pods. Terminating pods still hold their GPUs. False if the size of the pool is unknown.
+    Such a pod waits for something else: memory, GPUs on one single node, GPUs of other pods, or a node group that pods
+    fill which could run elsewhere. Terminating pods still hold their GPUs. False if the size of the pool is unknown.
     """
+    has_free, groups = np.zeros(len(fleet.workloads), dtype=bool), fleet.groups
+    sized = (fleet.pool >= 0) & (fleet.gpus_per_replica > 0) & np.isfinite(fleet.gpus_per_replica)
+    sized &= ~np.isnan(np.append(groups.pool_gpus, np.nan)[fleet.pool])
+    waiting = np.flatnonzero(sized & (count_pods(fleet, *WITHOUT_GPUS) > 0))
+    if not len(waiting):
+        return has_free
     on_node = ~np.isin(fleet.pod_pending, WITHOUT_GPUS)
     scheduled = np.bincount(fleet.pod_workload[on_node], minlength=len(fleet.workloads))
-    known = (fleet.pool >= 0) & np.isfinite(fleet.gpus_per_replica)
-    if not known.any():
-        return known
-    groups = fleet.groups
-    held = np.bincount(fleet.pool[known], (scheduled * fleet.gpus_per_replica)[known], len(fleet.pools))
-    overlap = groups.admitted.astype(np.float64) @ groups.admitted.T > 0
-    left = fleet.pool_gpus - overlap @ held  # pods of all these pools may be on the nodes of any of them
-    unknown = (groups.admitted & np.isnan(groups.used)).any(axis=1)
-    free = np.where(np.isfinite(groups.gpus - groups.used), np.fmax(groups.gpus - groups.used, 0.0), 0.0)
-    left = np.where(unknown | np.isnan(left), left, groups.admitted @ free)
-    return np.asarray(known & (left[np.where(known, fleet.pool, 0)] >= fleet.gpus_per_replica))
+    held = np.fmax(scheduled - count_confined(fleet), 0.0) * fleet.gpus_per_replica
+    placement = place_pools(groups, range(len(fleet.pools)))
+    placement.place(np.bincount(fleet.pool[sized], held[sized], len(fleet.pools)).tolist())
+    found: dict[tuple[int, float], bool] = {}
+    for row in waiting.tolist():
+        pool, gpus = int(fleet.pool[row]), float(fleet.gpus_per_replica[row])
+        if (pool, gpus) not in found:
+            one_more = [gpus if place == pool else 0.0 for place in range(len(fleet.pools))]
+            found[pool, gpus] = not placement.copy().place(one_more).any()
+        has_free[row] = found[pool, gpus]
+    return has_free

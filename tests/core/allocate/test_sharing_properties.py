@@ -12,9 +12,10 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_flow
 
 from autoscaler.core.allocate import pools
-from autoscaler.core.allocate.placing import place_pools, take
+from autoscaler.core.allocate.placing import take
 from autoscaler.core.allocate.slots import Requests, order
 from autoscaler.core.model.fleet import NodeGroups
+from autoscaler.core.model.placement import place_pools
 from autoscaler.core.observe.pending import Claims
 from tests.core.world import fleet, node_groups, spec
 

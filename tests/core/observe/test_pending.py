@@ -99,6 +99,17 @@ def test_unschedulable_pod_claims_no_gpus_when_gpus_are_free():
     assert story.watch(cluster, pending.PENDING_S, **load).replicas.tolist() == [2, 3]
 
 
+def test_pod_claims_no_gpus_that_only_a_move_would_free():
+    """The first fills the only node of the second, and could run on the node of the third. No pod is ever moved."""
+    pools = tuple(Pool("nvidia.com/gpu", "H100", nodes) for nodes in ("", "team=a", "team=b"))
+    groups = replace(node_groups([1.0, 1.0], [0, 1], [0], [1]), used=np.array([1.0, 0.0]))
+    cluster = fleet([1, 0, 0], [0, 1, 0], pool=np.array([0, 1, 2]), pools=pools, groups=groups, replicas=[1, 1, 0])
+    cluster = replace(cluster, pod_pending=np.where(cluster.pod_ready, 0, PendingCause.UNSCHEDULABLE))
+    story = Story(spec(3, priority=[900.0, 500.0, 100.0]))
+    assert story.tick(cluster, running=5.0).replicas.tolist() == [1, 1, 0]
+    assert story.watch(cluster, pending.PENDING_S + 5, running=5.0).replicas.tolist() == [1, 1, 1]
+
+
 def test_unschedulable_pod_gets_gpus_of_others_by_priority():
     cluster = two([1, 4], [1, 0], gpus=5.0)
     story, load = Story(spec(2, **RANKS)), loads(cluster, 20, 10)
