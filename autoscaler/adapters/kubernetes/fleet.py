@@ -30,6 +30,7 @@ from autoscaler.adapters.kubernetes.autoscalers.hpas import HpaStore
 from autoscaler.adapters.kubernetes.autoscalers.scaledobjects import ScaledObjectSpec, ScaledObjectStore
 from autoscaler.adapters.kubernetes.cluster_watch import HEARTBEAT_S, ClusterWatch
 from autoscaler.adapters.kubernetes.inventory.elastic import STATUS_OBJECT, Elastic
+from autoscaler.adapters.kubernetes.inventory.model_fit import misfit
 from autoscaler.adapters.kubernetes.inventory.nodes import NodeStore
 from autoscaler.adapters.kubernetes.inventory.pools import Layout, lay_out_pools
 from autoscaler.adapters.kubernetes.inventory.usage import Usage, count_usage
@@ -286,7 +287,6 @@ class KubeFleet:
         if self._targets.version != known:  # pods show what no template states
             managed = self._find_managed()
         self._note_overlaps(managed)
-        self._log_problems(problems_before, len(managed))
         tolerations = self._pods.tolerations()
         facts = [add_tolerations(each.target.facts, tolerations.get(each.target_id, frozenset())) for each in managed]
         inventory = self._nodes.update(), self._elastic.version
@@ -295,6 +295,8 @@ class KubeFleet:
         else:
             layout = lay_out_pools(self._nodes.nodes, facts, self._elastic)
         self._inventory, self._facts = inventory, facts
+        self._note_misfits(managed, layout)
+        self._log_problems(problems_before, len(managed))
         workload_id = np.array([each.target_id for each in managed], dtype=np.int64)
         if before is not None and np.array_equal(before.workload_id, workload_id):
             workload_id = before.workload_id  # with the same object the rows of pods can be reused
@@ -457,6 +459,13 @@ class KubeFleet:
             if each.target_id in overlaps:
                 known = self._problems.get(each.target.ref, "")
                 self._problems[each.target.ref] = join_problems((known, overlaps[each.target_id]))
+
+    def _note_misfits(self, managed: Sequence[_Managed], layout: Layout) -> None:
+        """Note the problem of targets whose model fits on no device that they may get."""
+        for row, each in enumerate(managed):
+            if problem := misfit(each.target.facts, each.target.declared.weights_gb, layout, row):
+                known = self._problems.get(each.target.ref, "")
+                self._problems[each.target.ref] = join_problems((known, problem))
 
     def _note_unmanaged_owners(self, managed: Sequence[_Managed]) -> None:
         """Note the problem of targets that another scale target decides about, which is not managed itself."""

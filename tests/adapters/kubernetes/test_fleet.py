@@ -644,6 +644,20 @@ async def test_hpa_that_cannot_scale_is_an_obstacle(kube: Kube, clock: SystemClo
         assert np.isnan(view.obstacles.refused_replicas[0])
 
 
+async def test_a_model_that_fits_on_no_device_is_a_problem(kube: Kube, clock: SystemClock, world: World):
+    l4 = {"cloud.google.com/gke-accelerator": "nvidia-l4"}
+    for name, size in {"large": "30", "small": "15"}.items():
+        annotations = annotated(policy="realtime", weights_gb=size)
+        await world.deployment(name, annotations=annotations, nodeSelector=l4)
+    fleet = direct(kube, clock, world)
+    async with running(fleet):
+        await synced(fleet)
+        await until(fleet, "both are managed", lambda view: len(view.workloads) == 2)
+        ((ref, problem),) = fleet.problems().items()
+        assert ref.name == "large"
+        assert "does not fit: needs 27.9 GiB of weights on 24 GiB × 0.92 - 1 GiB: short by 6.9 GiB" in problem
+
+
 async def test_fleet_is_unavailable_when_keda_is_not_installed(
     kube_api: KubeApi, kube: Kube, clock: SystemClock, world: World
 ):
