@@ -36,6 +36,7 @@ from autoscaler.adapters.kubernetes.inventory.pools import Layout, lay_out_pools
 from autoscaler.adapters.kubernetes.inventory.usage import Usage, count_usage
 from autoscaler.adapters.kubernetes.manual_overrides import OverrideTracker
 from autoscaler.adapters.kubernetes.own_writes import OwnWrites
+from autoscaler.adapters.kubernetes.pods.node_events import NodeEvents
 from autoscaler.adapters.kubernetes.pods.status import Key
 from autoscaler.adapters.kubernetes.pods.store import PodRows, PodStore
 from autoscaler.adapters.kubernetes.pods.template import Facts, add_tolerations
@@ -132,6 +133,7 @@ class KubeFleet:
         self.manual_overrides = OverrideTracker(clock, writes, leadership)
         self._nodes = NodeStore(clock)
         self._elastic = Elastic(node_group_max)
+        self._node_events = NodeEvents(clock)
         self._hpas = HpaStore()
         self._scaled_objects = ScaledObjectStore(self._hpas)
         self._targets = TargetStore(self._pods, self.manual_overrides, writes, self._find_autoscaler)
@@ -187,7 +189,7 @@ class KubeFleet:
             pod_workload=self._pod_workload,
             pod_ready=pods.ready,
             pod_terminating=pods.terminating,
-            pod_pending=pods.blocked,
+            pod_pending=self._node_events.causes(pods, self._pods),
             pod_created_s=pods.created_s,
             pod_scheduled_s=pods.scheduled_s,
             pod_started_s=pods.started_s,
@@ -244,6 +246,7 @@ class KubeFleet:
             (NODE_POOLS, self._elastic.node_pools),
             (AUTOSCALER_STATUS, self._elastic.status),
         ]
+        stores += [(resource, self._node_events) for resource in self._node_events.resources()]
         if self._mode is not Mode.DRY_RUN:
             is_optional = self._mode is not Mode.KEDA
             stores += [

@@ -354,6 +354,25 @@ class NodePool(Object, frozen=True):
     status: NodePoolStatus = NodePoolStatus()
 
 
+class ObjectReference(Fields, frozen=True):
+    namespace: str = ""
+    name: str = ""
+
+
+class EventSeries(Fields, frozen=True):
+    last_observed_time: datetime | None = None
+
+
+class PodEvent(Object, frozen=True):
+    """An Event about a pod."""
+
+    involved_object: ObjectReference = ObjectReference()
+    reason: str | None = None
+    last_timestamp: datetime | None = None
+    event_time: datetime | None = None
+    series: EventSeries | None = None
+
+
 class ConfigMap(Object, frozen=True):
     data: dict[str, str] | None = None
 

@@ -62,6 +62,7 @@ class Resource(Generic[Kind]):
     metadata_only: bool = False  # the server sends nothing else
     auxiliary: bool = False  # a failing watch of it neither delays the others nor makes the view old
     only: tuple[str, str] | None = None  # namespace and name of the only object that is watched
+    selector: str = ""  # field selector of the objects that are watched; "": all
 
 
 class Store(Protocol[Kind_contra]):
@@ -106,7 +107,8 @@ class Reflector(Generic[Kind]):
         self._times = times or WatchTimes()
         self._on_sync = on_sync
         self._path = object_path(resource.root, self.namespace, resource.plural)
-        self._selector = [("fieldSelector", f"metadata.name={resource.only[1]}")] if resource.only else []
+        selector = f"metadata.name={resource.only[1]}" if resource.only else resource.selector
+        self._selector = [("fieldSelector", selector)] if selector else []
         self._decoder = msgspec.json.Decoder(resource.type)
         self._known: dict[tuple[str, str], tuple[str, str]] = {}  # (namespace, name) to (uid, resourceVersion)
         self._version = ""  # resume from here; "": list first

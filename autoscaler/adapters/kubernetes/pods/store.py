@@ -260,6 +260,10 @@ class PodStore:
         cost = math.nan if row is None else float(self._rows["deletion_cost"][row])
         return None if math.isnan(cost) else cost
 
+    def members(self, key: Key) -> tuple[Key, ...]:
+        """Return a pod, and the workers of the group that it leads."""
+        return key, *(self._workers.get(self._group[key], ()) if key in self._group else ())
+
     def held(self) -> Held:
         """Return what all pods hold on nodes, with their targets."""
         return self.holdings.held(self.target_of)
@@ -343,8 +347,7 @@ class PodStore:
 
     def _message_of(self, key: Key) -> str:
         """Return why a pod, or a worker of the group that it leads, is blocked."""
-        workers = self._workers.get(self._group[key], {}) if key in self._group else {}
-        return next((self._messages[each] for each in (key, *workers) if each in self._messages), "")
+        return next((self._messages[each] for each in self.members(key) if each in self._messages), "")
 
     def _set_owner(self, key: Key, owner: OwnerKey) -> None:
         self._owner[key] = owner
@@ -353,7 +356,7 @@ class PodStore:
 
     def _assign(self, key: Key) -> None:
         """Set the target of a pod's row."""
-        self.holdings.mark(key, *(self._workers.get(self._group[key], ()) if key in self._group else ()))
+        self.holdings.mark(*self.members(key))
         row = self._row.get(key)
         if row is not None:
             target_id = self._target_of(key)
