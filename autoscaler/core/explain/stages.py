@@ -12,9 +12,11 @@ from autoscaler.core.explain.row import Row
 from autoscaler.core.model.fleet import Pool
 from autoscaler.core.model.placement import count_confined, place_pools
 from autoscaler.core.model.types import Recommender, Signal, Stage
+from autoscaler.core.observe import load
 from autoscaler.core.observe.freshness import oldest_view_s
 from autoscaler.core.observe.pending import count_pending_replicas
 from autoscaler.core.observe.progress import UNTRUSTED_S
+from autoscaler.core.stabilize import carry
 from autoscaler.core.table.columns import or_zero
 
 MOST_POOLS_NAMED = 4
@@ -104,6 +106,8 @@ def _silent_gateway(row: Row) -> str:
 
 
 def _stabilization(row: Row, before: float, after: float) -> str:
+    if after > before and not row.kept_for_s > 0 and after == _replicas_in_use(row):
+        return f"the running requests and their KV cache need {number(after)}"
     if after > before:
         end = f" for {seconds(row.kept_for_s)} more" if row.kept_for_s > 0 else ""
         window = seconds(row.spec("down_stabilization_s"))
@@ -112,6 +116,11 @@ def _stabilization(row: Row, before: float, after: float) -> str:
         return _pre_warm(after)
     window = seconds(row.spec("up_stabilization_s"))
     return f"scale-up stabilization (window {window}) allows {number(after)}"
+
+
+def _replicas_in_use(row: Row) -> float:
+    slots = load.slots(row.inp.fleet, row.inp.samples.pods)
+    return float(carry.replicas_in_use(row.decision.observation, slots)[row.row])
 
 
 def _idle(row: Row, after: float) -> str:

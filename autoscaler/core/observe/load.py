@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from autoscaler.core.model.fleet import Fleet
+from autoscaler.core.model.samples import PodSamples
 from autoscaler.core.model.types import Observation, TickInput
 from autoscaler.core.observe.draining import add_draining
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, or_zero
@@ -89,3 +91,14 @@ def with_idle(observation: Observation, serving: FloatColumn) -> FloatColumn:
     replaced = or_zero(observation.stuck_replaced)
     least = np.where(replaced > 0, np.maximum(serving, 1.0), serving)
     return least + np.where(serving > awake(observation), observation.asleep, 0.0) + replaced
+
+
+def slots(fleet: Fleet, samples: PodSamples) -> FloatColumn:
+    """Return the largest known slot count of the workload's engines (max_num_seqs), float64[W]; infinity: unknown."""
+    count, rows = samples.max_running, len(fleet.workloads)
+    known = ~np.isnan(count)
+    if not known.any():
+        return np.full(rows, np.inf)
+    most = np.zeros(rows)
+    np.maximum.at(most, fleet.pod_workload[known], count[known])
+    return np.where(most >= 1, most, np.inf)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscaler.core.model.types import Capacity, TickInput
+from autoscaler.core.observe.load import slots
 from autoscaler.core.observe.rates import MIN_PER_S
 from autoscaler.core.observe.workloads import Observed
 from autoscaler.core.table import ewma
@@ -61,13 +62,13 @@ def learn(inp: TickInput, observed: Observed, before: LearnedCapacity) -> tuple[
 
     learning = before.learned_s < LEARNING_WINDOW_S
     gain = ewma.smoothing_factor(elapsed_s, np.where(learning, FIRST_WINDOW_S, LEARNING_WINDOW_S))
-    slots = _slots(inp, observed)
+    most_running = slots(inp.fleet, observed.pods.samples)
     concurrency = np.where(np.isnan(before.concurrency), PRIOR_CONCURRENCY, before.concurrency)
     concurrency = np.where(~(slow_by > 1.0) & (running > concurrency), running, concurrency)
     concurrency = _toward(concurrency, observation.saturated_running, gain, saturated & ~slow)
     # Too slow at this batch: the batch at which the objective holds is smaller by about as much.
     concurrency = _toward(concurrency, np.fmin(running / slow_by, concurrency), gain, slow)
-    concurrency = np.fmin(np.fmax(concurrency, 1.0), slots)
+    concurrency = np.fmin(np.fmax(concurrency, 1.0), most_running)
 
     decode = before.decode_tokens_per_s
     decoding = observation.saturated_tokens_per_s
@@ -92,14 +93,3 @@ def learn(inp: TickInput, observed: Observed, before: LearnedCapacity) -> tuple[
 
 def _toward(value: FloatColumn, sample: FloatColumn, gain: FloatColumn, where: BoolColumn) -> FloatColumn:
     return np.where(where, ewma.update(value, sample, gain), value)
-
-
-def _slots(inp: TickInput, observed: Observed) -> FloatColumn:
-    """Return the largest known slot count of the workload's engines (max_num_seqs), float64[W]; infinity: unknown."""
-    slots, rows = observed.pods.samples.max_running, len(inp.fleet.workloads)
-    known = ~np.isnan(slots)
-    if not known.any():
-        return np.full(rows, np.inf)
-    most = np.zeros(rows)
-    np.maximum.at(most, inp.fleet.pod_workload[known], slots[known])
-    return np.where(most >= 1, most, np.inf)

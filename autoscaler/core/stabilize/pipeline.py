@@ -16,6 +16,7 @@ from autoscaler.core.observe.cold_start import OVERDUE
 from autoscaler.core.observe.workloads import Observed
 from autoscaler.core.reactive import queue_projection, signals
 from autoscaler.core.reactive.capacity import LearnedCapacity
+from autoscaler.core.stabilize import carry
 from autoscaler.core.stabilize import stages as stage_functions
 from autoscaler.core.table import ewma
 from autoscaler.core.table.columns import REPLICA_ROUNDING, BoolColumn, Columns, FloatColumn, TimestampColumn, Transient
@@ -99,7 +100,10 @@ def stabilize(
         beside=choice.beside,
     )
     kept_for_s = stage_functions.kept_for_s(stable, desired, inp.spec, desired_lately, inp.now_s, watched_s)
-    stages[Stage.STABILIZATION] = desired = np.fmax(stable, promised)
+    in_use = carry.replicas_in_use(observation, load.slots(inp.fleet, observed.pods.samples))
+    carried = carry.keep(stable, current, in_use)
+    kept_for_s = np.where(carried > stable, np.nan, kept_for_s)  # until these requests end
+    stages[Stage.STABILIZATION] = desired = np.fmax(carried, promised)
 
     last_busy_s = _update_last_busy(inp, observed, choice, before.last_busy_s)
     idle_s = inp.now_s - last_busy_s

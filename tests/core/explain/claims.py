@@ -654,6 +654,14 @@ def scale_down_stabilization(row: Row, match: re.Match[str]) -> None:
         same_time(left, kept_for_s)
 
 
+@clause(rf"the running requests and their KV cache need {NUMBER}", Stage.STABILIZATION)
+def in_use(row: Row, match: re.Match[str]) -> None:
+    same(match[1], row.stage(Stage.STABILIZATION))
+    assert row.stage(Stage.TOLERANCE) < row.stage(Stage.STABILIZATION) <= row.inp.fleet.replicas[row.row]
+    seen = row.decision.observation
+    assert seen.running[row.row] > 0 or seen.draining_requests[row.row] > 0
+
+
 @clause(rf"scale-up stabilization \(window {TIME}\) allows {NUMBER}", Stage.STABILIZATION)
 def scale_up_stabilization(row: Row, match: re.Match[str]) -> None:
     same_time(match[1], row.spec("up_stabilization_s"))
