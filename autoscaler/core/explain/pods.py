@@ -10,6 +10,7 @@ from autoscaler.core.explain.format import count, number, seconds
 from autoscaler.core.explain.row import Row
 from autoscaler.core.model.fleet import WITHOUT_ROOM, PendingCause, PendingClass
 from autoscaler.core.model.types import Decision, Stage, TickInput
+from autoscaler.core.observe.pending import fits_nowhere
 
 _IMPOSSIBLE = "impossible to schedule (more than the nodes can hold)"
 _PENDING: dict[PendingCause, str] = {
@@ -70,7 +71,7 @@ def _pending(row: Row) -> list[tuple[str, float]]:
     pods = {_PENDING[why]: float(np.sum(causes == why)) for why in _PENDING if why is not PendingCause.NONE}
     pods[_PENDING[PendingCause.NONE]] = row.observed("pending") - sum(pods.values())
     all_pods = row.observed("ready") + row.observed("starting") + row.observed("pending")
-    impossible = all_pods - float(fleet.obstacles.fits[row.row])
+    impossible = all_pods - (0.0 if fits_nowhere(fleet)[row.row] else float(fleet.obstacles.fits[row.row]))
     pods[_IMPOSSIBLE] = 0.0
     for words in (_PENDING[why] for why in WITHOUT_ROOM):
         moved = min(pods[words], max(impossible - pods[_IMPOSSIBLE], 0.0))

@@ -14,7 +14,7 @@ from autoscaler.core.model.placement import count_confined, place_pools
 from autoscaler.core.model.types import Recommender, Signal, Stage
 from autoscaler.core.observe import load
 from autoscaler.core.observe.freshness import oldest_view_s
-from autoscaler.core.observe.pending import count_pending_replicas
+from autoscaler.core.observe.pending import count_pending_replicas, fits_nowhere
 from autoscaler.core.observe.progress import UNTRUSTED_S
 from autoscaler.core.stabilize import carry
 from autoscaler.core.table.columns import or_zero
@@ -161,6 +161,8 @@ def _allocation(row: Row, before: float, after: float) -> str:
     held = row.inp.fleet.hpa_limits
     if after > before and held is not None:
         return f"{held.reason[row.row]}, of which {_pool(row)[0]} allocates {number(after)}"
+    if fits_nowhere(row.inp.fleet)[row.row]:
+        return f"no node can hold a replica, so no more than {number(after)} of {number(before)} are requested"
     fits, is_current = float(row.inp.fleet.obstacles.fits[row.row]), after == row.observed("replicas")
     halted = f"no more than {number(after)} are requested while some of them do not run"
     is_pending = bool(count_pending_replicas(row.decision.observation)[row.row] > 0)

@@ -47,7 +47,7 @@ class Claims:
 
     replicas: FloatColumn  # float64[W], most replicas that count against the pool; infinity: the desired ones
     replicas_when_short: FloatColumn  # float64[W], likewise in a pool that is short of GPUs: without pending replicas
-    fits: FloatColumn  # float64[W], replicas that fit on the nodes, or all present ones that crash; infinity: unknown
+    fits: FloatColumn  # float64[W], replicas that may be requested, by what fits and what crashes; infinity: any number
     cannot_grow: BoolColumn  # bool[W], further replicas would not become ready either
     must_not_grow: BoolColumn  # bool[W], likewise, and a further replica would not even show whether that has changed
 
@@ -72,7 +72,8 @@ def update(
 
     # Unschedulable pods of a pool without free GPUs only wait for GPUs.
     is_pending = count_pending_replicas(observation) > 0
-    is_pending &= (observation.pending > unscheduled) | room | (gated > 0)
+    nowhere = fits_nowhere(fleet)
+    is_pending &= (observation.pending > unscheduled) | room | (gated > 0) | nowhere
     pending_since_s = np.where(
         is_pending & ~(observation.ready > before.ready), np.fmin(before.pending_since_s, now_s), np.nan
     )
@@ -94,6 +95,8 @@ def update(
     crashing = count_pods(fleet, *CRASHING)
     crashes = stuck & (crashing > 0) & (crashing >= observation.ready)
     fits = np.where(crashes, np.fmin(obstacles.fits, observation.replicas), obstacles.fits)
+    # One pod stays, so that the daemon and autoscalers of nodes see when it fits.
+    fits = np.where(stuck & nowhere & (unscheduled > 0), np.fmin(fits, working + 1), fits)
     unschedulable = stuck & (unscheduled > 0) & (room | (gated > 0))
     replicas = np.where(unschedulable, np.fmin(replicas, pods - unscheduled), replicas)
     claims = Claims(
@@ -122,6 +125,19 @@ def count_pods(fleet: Fleet, *causes: PendingCause) -> FloatColumn:
     return np.bincount(fleet.pod_workload[found], minlength=len(fleet.workloads)).astype(np.float64)
 
 
+def fits_nowhere(fleet: Fleet) -> BoolColumn:
+    """Return the workloads of which no known node can hold a replica, while none is expected to be created; bool[W].
+
+    Any autoscaler of nodes may still create one, unless it has said that it does not.
+    """
+    groups = fleet.groups
+    if not groups.groups:
+        return np.zeros(len(fleet.workloads), dtype=bool)
+    has_nodes = np.append(groups.admitted.any(axis=1), True)[fleet.pool]
+    creates_none = (count_pods(fleet, PendingCause.NO_NODE) > 0) | ~(groups.can_add > 0).any()
+    return np.asarray(~has_nodes & creates_none)
+
+
 def count_by_class(fleet: Fleet, observation: Observation, desired: FloatColumn) -> FloatColumn:
     """Return the replicas of each workload that are not ready, by class; float64[C, W].
 
@@ -129,6 +145,7 @@ def count_by_class(fleet: Fleet, observation: Observation, desired: FloatColumn)
     those that the API server refused have no pod; they count all the same.
     """
     obstacles, wanted = fleet.obstacles, or_zero(desired)
+    fits = np.where(fits_nowhere(fleet), 0.0, obstacles.fits)
     node_coming, queued, crashing = (
         np.fmin(count_pods(fleet, *causes), most)
         for causes, most in (
@@ -139,7 +156,7 @@ def count_by_class(fleet: Fleet, observation: Observation, desired: FloatColumn)
     )
     without_room = np.fmin(count_pods(fleet, *WITHOUT_ROOM), observation.pending)
     pods = observation.ready + observation.starting + observation.pending
-    impossible = np.clip(pods - obstacles.fits, 0.0, without_room)
+    impossible = np.clip(pods - fits, 0.0, without_room)
     refused = np.minimum(obstacles.refused_replicas, wanted) - observation.replicas
     absent = np.where(obstacles.listed, np.fmax(observation.replicas - pods, 0.0), 0.0)
     counts = np.zeros((len(PendingClass), len(fleet.workloads)))
@@ -148,7 +165,7 @@ def count_by_class(fleet: Fleet, observation: Observation, desired: FloatColumn)
     counts[PendingClass.QUEUED] = queued
     counts[PendingClass.NO_ROOM] = without_room - impossible
     counts[PendingClass.QUOTA] = observation.missing_pods + np.fmax(or_zero(refused), 0.0)
-    counts[PendingClass.IMPOSSIBLE] = impossible + np.fmax(wanted - np.fmax(obstacles.fits, observation.replicas), 0.0)
+    counts[PendingClass.IMPOSSIBLE] = impossible + np.fmax(wanted - np.fmax(fits, observation.replicas), 0.0)
     counts[PendingClass.CRASHING] = crashing
     counts[PendingClass.STUCK_STARTING] = np.fmax(observation.pending - queued - without_room - crashing, 0.0)
     return counts

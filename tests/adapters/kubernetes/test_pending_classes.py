@@ -104,3 +104,21 @@ async def test_gates_quotas_and_crashes_have_their_classes(kube: Kube, clock: Sy
         await world.pod("llama", "llama-b", waiting_status("CrashLoopBackOff"))
         view = await until(fleet, "both pods", lambda v: len(v.pods) == 2 and (v.pod_pending > 0).all())
         assert classes(view, clock) == {PendingClass.QUEUED: 1, PendingClass.CRASHING: 1}
+
+
+async def test_pods_that_fit_no_node_are_impossible(kube: Kube, clock: SystemClock, world: World):
+    """The replica needs eight GPUs, and the node has four."""
+    name = f"four-{world.namespace}"
+    labels = {"for": world.namespace, "nvidia.com/gpu.product": "L4"}
+    await world.api.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}})
+    has = {"nvidia.com/gpu": "4", "cpu": "64", "memory": "512Gi", "pods": "100"}
+    ready = {"type": "Ready", "status": "True", "reason": "r", "message": "m"}
+    status = {"allocatable": has, "capacity": has, "conditions": [ready]}
+    await world.api.set_status("v1", "Node", None, name, status)
+    await world.deployment("llama", gpus=8, nodeSelector={"for": world.namespace})
+    await world.pod("llama", "llama-a", UNSCHEDULABLE)
+    fleet = direct(kube, clock, world)
+    async with running(fleet):
+        await synced(fleet)
+        view = await until(fleet, "the pod", lambda v: len(v.pods) == 1 and len(v.groups.groups) > 0)
+        assert classes(view, clock) == {PendingClass.IMPOSSIBLE: 1}

@@ -808,6 +808,23 @@ def nodes_hold(row: Row, match: re.Match[str]) -> None:
     assert (grows or "") == row.inp.fleet.pools[int(row.inp.fleet.pool[row.row])].grows
 
 
+def nowhere(row: Row) -> bool:
+    """Return whether no group of nodes admits a replica, and no autoscaler is known to create one."""
+    fleet = row.inp.fleet
+    own = int(fleet.pool[row.row])
+    if own < 0 or not fleet.groups.groups or fleet.groups.admitted[own].any():
+        return False
+    causes = fleet.pod_pending[(fleet.pod_workload == row.row) & ~fleet.pod_ready & ~fleet.pod_terminating]
+    return bool((causes == PendingCause.NO_NODE).any()) or not (fleet.groups.can_add > 0).any()
+
+
+@clause(rf"no node can hold a replica, so no more than {NUMBER} of {NUMBER} are requested", Stage.ALLOCATION)
+def fits_nowhere(row: Row, match: re.Match[str]) -> None:
+    assert nowhere(row)
+    same(match[1], row.stage(Stage.ALLOCATION))
+    same(match[2], row.stage(Stage.EXCHANGE))
+
+
 @clause(rf"no more than {NUMBER} are requested while some of them do not run", Stage.ALLOCATION)
 def halted(row: Row, match: re.Match[str]) -> None:
     same(match[1], row.stage(Stage.ALLOCATION))
@@ -885,7 +902,7 @@ def not_running(row: Row, match: re.Match[str]) -> None:
     expected = Counter({what: int(np.sum(fleet.pod_pending[pods] == why)) for what, why in PENDING.items()})
     expected[STUCK_STARTING] = round(row.seen("pending")) - sum(expected.values())
     serve = int(np.sum(pods)) + row.seen("ready")
-    beyond = max(0.0, serve - float(fleet.obstacles.fits[row.row]))
+    beyond = max(0.0, serve - (0.0 if nowhere(row) else float(fleet.obstacles.fits[row.row])))
     for what in ("pending (unschedulable)", "pending (unschedulable, and the cluster autoscaler creates no node)"):
         moved = int(min(expected[what], beyond))
         expected[what], beyond = expected[what] - moved, beyond - moved

@@ -365,3 +365,26 @@ def test_pod_is_stuck_starting_sooner_when_the_cold_start_is_known():
     starting = fleet([1], [1], starting_since_s=story.now_s)
     assert classes(story.watch(starting, 1740, 60, running=5.0)) == {PendingClass.STARTING: 1}
     assert classes(story.watch(starting, 120, 60, running=5.0)) == {PendingClass.STUCK_STARTING: 1}
+
+
+def misfit(why=PendingCause.UNSCHEDULABLE, can_add=0.0, **columns):
+    """One replica serves on a node that was relabelled; no node of today holds another, and two others wait."""
+    groups = node_groups([8.0], [])
+    groups = replace(groups, can_add=np.array([can_add]))
+    waits = np.array([PendingCause.NONE, why, why])
+    return fleet([1], [2], groups=groups, pod_pending=waits, **columns)
+
+
+def test_replicas_that_no_node_can_hold_are_cancelled_but_one():
+    story = ExplainedStory(spec())
+    assert story.tick(misfit(), running=40.0).replicas[0] >= 3
+    decision = story.watch(misfit(), 60, running=40.0)
+    assert decision.replicas.tolist() == [2]
+    assert classes(decision) == {PendingClass.IMPOSSIBLE: 3}
+    assert "no node can hold a replica, so no more than 2 of 4 are requested" in story.explain().sentence
+    assert "2 pods are impossible to schedule" in story.explain().sentence
+
+
+@pytest.mark.parametrize(("why", "replicas"), [(PendingCause.UNSCHEDULABLE, 4), (PendingCause.NO_NODE, 2)])
+def test_an_autoscaler_may_create_the_node_unless_it_says_otherwise(why, replicas):
+    assert Story(spec()).watch(misfit(why, can_add=16.0), 60, running=40.0).replicas.tolist() == [replicas]
