@@ -43,6 +43,7 @@ const STAGES = {
   bounds: ["Bounds", "at min or max"],
   rate_limit: ["Rate limit", "rate limited"],
   variant: ["Variants", "load shared among variants"],
+  exchange: ["Cheaper variants", "replaces dearer variants"],
   grant: ["Allocation", "limited by GPUs or nodes"],
   owner: ["Owner", "count set elsewhere"],
 };
