@@ -253,6 +253,21 @@ async def test_planner_lines_are_hidden_when_it_has_no_readings(daemon: Daemon, 
         await page.close()
 
 
+async def test_warnings_are_shown_where_there_are_some(daemon: Daemon, open_page: Open) -> None:
+    for warnings in (("its time is <b>short</b>",), ()):
+        daemon.dashboard = Dashboard(lambda *tick, warnings=warnings: replace(explain(*tick), warnings=warnings))
+        async with daemon.another(port=0) as server:
+            daemon.server = server
+            world = World(1)
+            daemon.record(world.tick())
+            ref = world.members[0].ref
+            page = await open_page(f"/#{ref.namespace}/{ref.name}")
+            await expect(page.locator("table.steps tbody tr").first).to_be_visible()
+            await expect(page.locator("ul.warnings li")).to_have_text([f"Warning: {each}." for each in warnings])
+            await expect(page.locator("ul.warnings")).to_be_visible(visible=bool(warnings))
+            await page.close()
+
+
 async def test_decisions_are_readable_by_keyboard_alone(daemon: Daemon, open_page: Open) -> None:
     world = World(3)
     ticks = world.ticks(60)
