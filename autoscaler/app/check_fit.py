@@ -15,7 +15,7 @@ from autoscaler.catalog import node_labels
 from autoscaler.catalog.devices import is_mig
 from autoscaler.catalog.engines import DEFAULT_ENGINE
 from autoscaler.config.annotations import PREFIX, read
-from autoscaler.config.check.fit import STATED, ModelFiles, memory_of, needs_of, parallel_size
+from autoscaler.config.check.fit import STATED, ModelFiles, devices_of, memory_of, needs_of, parallel_size
 from autoscaler.config.check.manifests import at, items, known_kind, mapping
 from autoscaler.config.findings import Finding, shown
 from autoscaler.config.policy.parse import PolicyBook
@@ -43,9 +43,16 @@ class FitCheck:
                 except (msgspec.MsgspecError, TypeError, ValueError):
                     continue  # the API server refuses it
                 facts = read_template(spec)
+                engine = mapping(at(document.value, "metadata", "annotations")).get(f"{PREFIX}engine")
+                facts = facts._replace(engine=str(engine or facts.engine))
                 if facts.gpus == 0 or not (facts.loads or facts.memory or self._stated(document)):
                     continue
                 verdict, words = self._judge(facts, spec, self._stated(document))
+                if verdict is Verdict.FITS and row is not None and row.unit == "pod" and _asks_for_more(facts):
+                    verdict, words = (
+                        Verdict.UNKNOWN,
+                        f"its parallel sizes need more than the {facts.gpus:g} GPUs of a pod",
+                    )
                 if verdict is Verdict.DOES_NOT_FIT:
                     yield document.finding((*loc, "containers"), f"the model does not fit: {words}")
                 elif verdict is Verdict.UNKNOWN:
@@ -87,6 +94,11 @@ class FitCheck:
                 f"{PREFIX}weights-gb"
             )
         return self._found[model]
+
+
+def _asks_for_more(facts: Facts) -> bool:
+    """Return whether the engine spreads the model over more devices than its pod requests."""
+    return devices_of(dict(facts.memory)) > facts.gpus
 
 
 def _product(facts: Facts, spec: PodSpec) -> str:

@@ -13,6 +13,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
 
+MAX_NAME = 256  # characters of a name that are read
 LISTED = "on demand, AWS us-east-1, 2026-07-20"
 LISTED_AZURE = "on demand, Azure eastus, 2026-06-18"
 
@@ -132,7 +133,7 @@ _SUFFIX = re.compile(r"(-shared|-mig-.*)+$")
 @lru_cache(maxsize=1024)
 def find_device(name: str) -> Device | None:
     """Return the product with a name of GPU feature discovery, a cloud or Karpenter, or of an instance type."""
-    plain = _plain(name)
+    plain = _plain(name[:MAX_NAME])
     for device in DEVICES:
         if plain == device.name.lower() or re.fullmatch(rf"(?:tesla-)?(?:{device.names})(?:-.*)?", plain):
             return device
@@ -142,13 +143,13 @@ def find_device(name: str) -> Device | None:
 @lru_cache(maxsize=1024)
 def find_instance(kind: str) -> Device | None:
     """Return the product that an instance type of a cloud has."""
-    written = kind.strip().lower()
+    written = kind[:MAX_NAME].strip().lower()
     return next((each for each in DEVICES if each.instances and re.fullmatch(each.instances, written)), None)
 
 
 def is_mig(resource: str, product: str) -> bool:
     """Return whether a device is a slice, by its resource (strategy mixed) or its product (strategy single)."""
-    return bool(_SAYS_MIG.search(resource) or _SAYS_MIG.search(product))
+    return bool(_SAYS_MIG.search(resource[:MAX_NAME]) or _SAYS_MIG.search(product[:MAX_NAME]))
 
 
 def mig_profile(device: Device | None, resource: str, product: str) -> MigProfile | None:
@@ -180,7 +181,7 @@ def _profiles(name: str) -> tuple[tuple[str, int, MigProfile], ...]:
 
 
 def _unshared(name: str) -> str:
-    return re.sub(r"([._-]shared)+$", "", name.strip(), flags=re.IGNORECASE)
+    return re.sub(r"([._-]shared)+$", "", name[:MAX_NAME].strip(), flags=re.IGNORECASE)
 
 
 def _plain(name: str) -> str:

@@ -77,6 +77,19 @@ def test_stated_weights_are_compared_with_the_slice(tmp_path: Path) -> None:
     assert "on 40 GiB × 0.92 - 1 GiB" in result.output
 
 
+def test_more_devices_than_the_pod_requests_are_warned_of(tmp_path: Path, models: Path) -> None:
+    file = manifest(tmp_path, "-tp=8", "--max-model-len=32768", count=4)
+    result = invoke("check", "--fit", "--offline", "--models", models, file)
+    assert result.exit_code == 0
+    assert "need more than the 4 GPUs of a pod" in result.output
+
+
+def test_options_of_another_engine_are_not_vllms(tmp_path: Path) -> None:
+    engine = {"vllm-autoscaler.io/engine": "sglang", "vllm-autoscaler.io/weights-gb": "141"}
+    result = invoke("check", "--fit", "--offline", manifest(tmp_path, annotations=engine))
+    assert (result.exit_code, "does not fit" in result.output) == (0, False)
+
+
 def test_slices_do_not_work_together(tmp_path: Path) -> None:
     file = manifest(tmp_path, "-tp=2", resource="nvidia.com/mig-3g.40gb")
     result = invoke("check", "--fit", "--offline", file)

@@ -65,7 +65,8 @@ def test_one_product_is_found_by_all_its_names(names):
 
 
 @pytest.mark.parametrize(
-    "name", ["", "?" * 300, "A1000", "t40", "H1000-80GB", "L4000", "g6f.large", "m5.large", "-mig-1g.10gb"]
+    "name",
+    ["", "?" * 300, "A1000", "t40", "H1000-80GB", "L4000", "g6f.large", "m5.large", "-mig-1g.10gb"],
 )
 def test_a_name_that_resembles_a_product_is_unknown(name):
     assert find_device(name) is None
@@ -159,3 +160,9 @@ def test_services_are_grouped_within_their_namespace():
     assert variants.cost[:3].tolist() == [13.76, 6.88, 6.88]
     assert np.isnan(variants.cost[3])
     assert prices.variants(cluster) is variants
+
+
+@pytest.mark.parametrize("text", ["a100-", "-mig-", "-shared", ".shared", "mig-1g.10gb", "v100--", "1g.10gb.me"])
+def test_names_of_any_length_are_read_in_part(text):
+    name = text * 200_000 + "x"  # minutes, if a regular expression went over it at each of its places
+    assert np.isnan(price_per_hour(Pool(name, name), {"NVIDIA-L4": 1.0})) or find_device(name) is not None

@@ -466,7 +466,8 @@ class KubeFleet:
     def _note_misfits(self, managed: Sequence[_Managed], layout: Layout) -> None:
         """Note the problem of targets whose model fits on no device that they may get."""
         for row, each in enumerate(managed):
-            if problem := misfit(each.target.facts, each.target.declared.weights_gb, layout, row):
+            facts = each.target.facts._replace(engine=each.workload.engine)
+            if problem := misfit(facts, each.target.declared.weights_gb, layout, row):
                 known = self._problems.get(each.target.ref, "")
                 self._problems[each.target.ref] = join_problems((known, problem))
 

@@ -91,6 +91,11 @@ def memory_of(resource: str, product: str, sharing: str = "") -> Range:
     return Range(0.0 if is_shared else least * REAL_SHARE * GIB, most * GIB)
 
 
+def devices_of(options: Options) -> int:
+    """Return the devices that one copy of the model is spread over."""
+    return parallel_size(options) * _count(options.get("pipeline-parallel-size"))
+
+
 def parallel_size(options: Options) -> int:
     """Return the devices that one copy of the model is spread over by tensor parallelism."""
     return _count(options.get("tensor-parallel-size"))
