@@ -29,7 +29,7 @@ _LOADED_SHARE = {"fp8": 0.5, "bitsandbytes": 0.25}
 
 
 class ModelFiles(NamedTuple):
-    """What the files of a model state."""
+    """Facts that the files of a model state."""
 
     weights: Range = UNKNOWN  # bytes
     config: Mapping[str, object] = MappingProxyType({})

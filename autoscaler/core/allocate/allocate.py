@@ -37,10 +37,10 @@ def allocate(
 ) -> tuple[FloatColumn, FloatColumn, AllocateState]:
     """Turn the target of each workload into the count that it gets.
 
-    Returns all stages, float64[G, W]: those of `target`, then the count of each variant, without and with exchanges,
-    what its pool allocates, and the present count where another owner sets it. Also returns the base replicas among
-    these, float64[W]. Base replicas that a pool cannot allocate are requested from the other variants of the service,
-    once. Headroom and exchanges are not.
+    Returns all stages, float64[G, W], and the base replicas in the last of them, float64[W]. To the stages of `target`
+    it adds the count of each variant, without and with exchanges, and the allocation of its pool. The present count
+    follows where another owner sets it. Base replicas that a pool cannot allocate are requested from the other variants
+    of the service, once. Headroom and exchanges are not.
     """
     observation, claims = observed.observation, observed.claims
     ours = is_ours(inp)

@@ -1,9 +1,9 @@
 """Whole replicas at least cost: an integer covering problem per service, solved for all services at once.
 
 Matrices have a row per service (S) and a column per variant (V). A variant that a service does not have has no room.
-The search is greedy by cost per request, closes what is left with each variant in turn, and then exchanges a few
-replicas of one variant for those of another while that saves cost. `tests/core/allocate/test_least_cost.py` measures
-the gap to an exact solver.
+The search is greedy by cost per request and closes the rest with each variant in turn. Then it exchanges a few replicas
+of one variant for those of another while that saves cost. `tests/core/allocate/test_least_cost.py` measures the gap to
+an exact solver.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The order in which single replicas get GPUs. It does not depend on how many GPUs there are.
 
 Floors come first, then base replicas, then headroom. Within each of these, higher priorities come first. At equal
-priority the workload comes first whose GPUs are the fewest for its weight, so each first replica comes before any
-second (Adams' divisor method). First replicas go to the workloads with the most requests: they would miss the most.
+priority the workload with the fewest GPUs for its weight comes first (Adams' divisor method), so each first replica
+comes before any second. First replicas go to the workloads with the most requests: they would miss the most.
 Other ties are won by a replica that has GPUs, and then by what does not change from tick to tick.
 """
 
@@ -22,7 +22,7 @@ HEADROOM = 2
 
 @dataclass(frozen=True)
 class Requests:
-    """What workloads request of pools that are short, by workload; every field [W]."""
+    """Replicas that workloads request of pools that are short, by workload; every field [W]."""
 
     id: IntColumn  # int64[W], unique and stable
     pool: IntColumn  # int64[W]

@@ -1,8 +1,8 @@
 """Variants of one service: the needed capacity at least cost, without moving replicas for a small saving.
 
 The variants of a service (a MIG slice, a full GPU, two GPUs) stand behind one router, so only their total capacity
-counts. What the service needs beyond its running replicas is added at least cost, within floors, ceilings and free
-GPUs. Capacity that it no longer needs is removed where that saves the most.
+counts. Capacity that its running replicas lack is added at least cost, within floors, ceilings and free GPUs. Capacity
+that it no longer needs is removed where that saves the most.
 
 Running replicas are exchanged for cheaper ones only after the dearer mix has cost as much as the cold starts of the
 exchange would: the rule of ski rental (Karlin et al., "Competitive snoopy caching", 1988), which costs at most twice as

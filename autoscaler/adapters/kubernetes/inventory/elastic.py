@@ -77,7 +77,7 @@ class StatusStore:
 
 
 class Elastic:
-    """What autoscalers may add to node pools.
+    """Devices that autoscalers may add to node pools.
 
     stated: the largest number of nodes with a label, "key=value", as the operator says. It precedes what is found.
     """

@@ -30,7 +30,7 @@ class Taint(NamedTuple):
 
 
 class Node(NamedTuple):
-    """What a node offers."""
+    """Resources that a node offers."""
 
     gpus: dict[str, int]  # by resource
     labels: dict[str, str]

@@ -1,4 +1,4 @@
-"""What pods hold on the node groups, and how many replicas of each template fit."""
+"""Devices that pods hold on the node groups, and how many replicas of each template fit."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def count_usage(layout: Layout, held: Held, workload_id: IntColumn, others_known
     """Count what pods hold.
 
     workload_id: int64[W], ascending: the targets that are managed. others_known: False where the pods of some
-    namespaces are not read. What others hold is then unknown, and counts as 0.
+    namespaces are not read. The devices of others are then unknown, and count as 0.
     """
     place = np.array([layout.place.get(name, -1) for name in held.nodes], dtype=np.int64)[held.node]
     by_resource = {resource: index for index, resource in enumerate(layout.resources)}
