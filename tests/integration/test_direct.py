@@ -93,7 +93,9 @@ async def test_queue_adds_replicas_and_one_sentence_explains_it(site: Site):
         pages = [(await daemon.get(path))[1] for path in ("/readyz", "/metrics", "/api/v1/workloads")]
         assert user.token not in "".join([daemon.err, *pages])
         assert said(shown.out.splitlines()[:1]) == said([explanation["sentence"]])
-        titles = [line.split()[0] for line in shown.out.splitlines()[1:]]
+        warnings = [line for line in shown.out.splitlines() if line.startswith("Warning: ")]
+        assert [f"Warning: {warning}." for warning in explanation["warnings"]] == warnings
+        titles = [line.split()[0] for line in shown.out.splitlines()[1 + len(warnings) :]]
         assert titles == [TITLES.get(line["name"], line["name"]) for line in explanation["forecast"]]
     assert writes(site, user) == [("llama", 200)]
     assert site.api.refused(user) == set()
