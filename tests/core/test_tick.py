@@ -252,12 +252,16 @@ def test_a_workload_whose_pods_never_become_ready_is_held():
 @pytest.mark.slow
 @pytest.mark.parametrize("why", list(PendingCause))
 def test_an_unready_replica_is_removed_when_no_request_waits(why):
-    """Woken by one request, whose client gave up: the gateway, which alone can know, says so."""
+    """Woken by one request, whose client gave up: the gateway, which alone can know, says so.
+
+    A node that is being created is awaited for three cold starts first.
+    """
     story, quiet = Story(spec(**NIGHT)), {"gateway_waiting": 0.0}
+    awaited_s = 180 if why is PendingCause.NODE_COMING else 0
     story.watch(fleet([0]), 60, **quiet)
     stuck = fleet([0], [1], pod_pending=np.array([why]), starting_since_s=story.now_s)
     assert replicas(story.watch(stuck, 30, gateway_waiting=1.0)) == 1
-    assert replicas(story.watch(stuck, 590, **quiet)) == 1
+    assert replicas(story.watch(stuck, 590 + awaited_s, **quiet)) == 1
     assert replicas(story.watch(stuck, 100, **quiet)) == 0
     assert replicas(story.tick(stuck, gateway_waiting=1.0)) == 1
 

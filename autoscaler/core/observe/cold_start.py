@@ -84,24 +84,27 @@ def learn(
     )
 
 
-def pledged_s(inp: TickInput, cold_start_s: FloatColumn) -> FloatColumn:
+def pledged_s(inp: TickInput, known: ColdStarts, cold_start_s: FloatColumn) -> FloatColumn:
     """Return the seconds that each pod, if it is starting, will have served one cold start from now; float64[P].
 
     As many as it is old; its wait to be scheduled counts for half a cold start at most, as in `learn`. A pod that is
     overdue is expected after another tenth of a cold start: it may still come, but nothing counts on it now. A pod
-    whose node is being created has its whole cold start before it.
+    whose node is being created has its whole cold start before it. It grows older only after several usual waits for a
+    node, so that a node that never comes keeps no workload above zero.
     """
     usual = cold_start_s[inp.fleet.pod_workload]
     age_s = np.fmin(inp.now_s - inp.fleet.pod_created_s, inp.now_s - inp.fleet.pod_scheduled_s + usual / 2)
-    age_s = np.where(inp.fleet.pod_pending == PendingCause.NODE_COMING, 0.0, age_s)
+    late_s = inp.now_s - inp.fleet.pod_created_s - LONGEST_OF_USUAL * _usual_wait_s(inp, known, cold_start_s)
+    age_s = np.where(inp.fleet.pod_pending == PendingCause.NODE_COMING, late_s, age_s)
     return np.minimum(np.maximum(age_s, 0.0), OVERDUE * usual)
 
 
 def node_wait_s(inp: TickInput, known: ColdStarts, cold_start_s: FloatColumn) -> FloatColumn:
-    """Return the seconds until the node of each pod is expected, float64[P]; 0: no node is being created for it.
-
-    Before a node was seen to come, it is expected to take as long as a cold start.
-    """
-    usual = np.where(np.isnan(known.node_wait_s), cold_start_s, known.node_wait_s)[inp.fleet.pod_workload]
-    left_s = np.fmax(usual - (inp.now_s - inp.fleet.pod_created_s), 0.0)
+    """Return the seconds until the node of each pod is expected, float64[P]; 0: no node is being created for it."""
+    left_s = np.fmax(_usual_wait_s(inp, known, cold_start_s) - (inp.now_s - inp.fleet.pod_created_s), 0.0)
     return np.where(inp.fleet.pod_pending == PendingCause.NODE_COMING, left_s, 0.0)
+
+
+def _usual_wait_s(inp: TickInput, known: ColdStarts, cold_start_s: FloatColumn) -> FloatColumn:
+    """Return how long a pod usually waits for a new node; float64[P]. Before one was seen: as long as a cold start."""
+    return np.where(np.isnan(known.node_wait_s), cold_start_s, known.node_wait_s)[inp.fleet.pod_workload]

@@ -230,7 +230,7 @@ def _sum_up(
     gateway_reports = gateway_fresh & ~(np.isnan(gateways.waiting) & np.isnan(gateways.arrivals_per_s))
     last_gateway_s = np.where(gateway_reports, inp.now_s, before.last_gateway_s)
     gateway_silent_s = inp.now_s - last_gateway_s
-    starting_replica_s = cold_start.pledged_s(inp, cold_start_s)
+    starting_replica_s = cold_start.pledged_s(inp, starts, cold_start_s)
     (all_pledged_s,) = by_workload.sum_known([starting_replica_s], pods.starting)
     pod_age_s = np.where(pods.reporting, inp.now_s - samples.time_s, np.nan)
     ready, starting, pending, terminating, reporting, newly_ready, sleeping, at_work, refusing, saturated = (

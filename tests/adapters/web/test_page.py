@@ -13,7 +13,7 @@ from playwright.async_api import Browser, Page, expect
 
 from autoscaler.adapters.web.dashboard import Dashboard
 from autoscaler.adapters.web.history import MAX_TICKS
-from autoscaler.core.model.fleet import Workload, WorkloadRef
+from autoscaler.core.model.fleet import PendingClass, Workload, WorkloadRef
 from autoscaler.core.model.types import Signal, Stage
 from tests.adapters.web.conftest import WIDE, Daemon, Open, open_page_quietly, rows
 from tests.adapters.web.records import FORECAST, World, explain
@@ -127,24 +127,29 @@ async def test_list_says_whether_an_idle_workload_goes_to_zero(daemon: Daemon, o
 
 async def test_list_shows_pending_pods_and_stale_inputs(daemon: Daemon, open_page: Open) -> None:
     tick = World(2).tick()
-    seen = replace(tick.decision.observation, pending=np.array([3.0, 0.0]))
+    classes = np.zeros((len(PendingClass), 2))
+    classes[PendingClass.CRASHING, 0], classes[PendingClass.STARTING, 1] = 3.0, 1.0
     trusted = np.array([True, False])
-    daemon.record(replace(tick, decision=replace(tick.decision, observation=seen, trusted=trusted)))
+    daemon.record(replace(tick, decision=replace(tick.decision, pending_by_class=classes, trusted=trusted)))
     page = await open_page()
     reasons = page.locator("#rows td[data-key=reason]")
-    await expect(reasons).to_have_text([re.compile("· 3 pending$"), re.compile("· inputs not trusted$")])
+    await expect(reasons).to_have_text([re.compile("· 3 crashing$"), re.compile("· inputs not trusted$")])
 
 
 async def test_list_and_chart_show_missing_replicas(daemon: Daemon, open_page: Open) -> None:
     tick = World(2).tick()
-    seen = replace(tick.decision.observation, missing_pods=np.array([6.0, 0.0]), pending=np.array([1.0, 0.0]))
-    daemon.record(replace(tick, decision=replace(tick.decision, observation=seen)))
+    classes = np.zeros((len(PendingClass), 2))
+    classes[PendingClass.NODE_COMING, 0], classes[PendingClass.QUOTA, 0] = 1.0, 6.0
+    seen = replace(tick.decision.observation, missing_pods=np.array([6.0, 0.0]))
+    daemon.record(replace(tick, decision=replace(tick.decision, observation=seen, pending_by_class=classes)))
     page = await open_page()
     reasons = page.locator("#rows td[data-key=reason]")
-    await expect(reasons.first).to_have_text(re.compile("· 1 pending · 6 without pod$"))
+    await expect(reasons.first).to_have_text(re.compile("· 1 waiting for a node · 6 refused or without pod$"))
     await expect(reasons.last).not_to_have_text(re.compile("without pod"))
     await page.locator("#rows a").first.click()
-    await expect(page.locator("dl.tiles.small")).to_contain_text(re.compile("Starting.*1 pending, 6 without pod"))
+    await expect(page.locator("dl.tiles.small")).to_contain_text(
+        re.compile("Starting.*1 waiting for a node, 6 refused or without pod")
+    )
 
 
 async def test_where_no_queue_is_known_the_sum_is_not_zero(daemon: Daemon, open_page: Open) -> None:

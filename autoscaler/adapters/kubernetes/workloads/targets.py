@@ -81,7 +81,10 @@ def read_custom(kind: ScaleTarget, seen: objects.CustomTarget) -> Target:
     value = {"spec": seen.spec, "status": seen.status}
     replicas = at(value, *kind.replicas)
     refusal = impossible(kind, value)
-    if not refusal and not (replicas is None or (type(replicas) is int and 0 <= replicas <= MOST_REPLICAS)):
+    counted = None
+    if isinstance(replicas, int) and not isinstance(replicas, bool) and 0 <= replicas <= MOST_REPLICAS:
+        counted = replicas
+    if not refusal and counted is None and replicas is not None:
         refusal = f"{'.'.join(kind.replicas)} is no count of replicas; allowed: a whole number"
     parts = _read_parts(kind.pods, value)
     facts, serving, pods = NO_FACTS, PodTemplate(), 1
@@ -89,7 +92,7 @@ def read_custom(kind: ScaleTarget, seen: objects.CustomTarget) -> Target:
         (leader, serving, count), *others = parts
         pods = max(1, count + sum(each.pods for each in others))
         facts = group_facts(leader, [(leader, count - 1), *((each.facts, each.pods) for each in others)])
-    target = _read(kind, seen.metadata, replicas if type(replicas) is int else None, facts, serving)
+    target = _read(kind, seen.metadata, counted, facts, serving)
     reference = at(value, "spec", "workloadRef")
     return target._replace(
         pod_selector=_pod_selector(kind, value),
