@@ -6,6 +6,7 @@ The slow one takes one replica after the other, and asks SciPy each time whether
 from dataclasses import dataclass, replace
 
 import numpy as np
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
@@ -18,6 +19,8 @@ from autoscaler.core.model.fleet import NodeGroups
 from autoscaler.core.model.placement import place_pools
 from autoscaler.core.observe.pending import Claims
 from tests.core.world import fleet, node_groups, spec
+
+pytestmark = pytest.mark.slow
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ def test_growth_and_the_maximum_are_not_affected():
     assert shrunk(Story(spec(concurrency=1.0, max_replicas=8.0, **FAST)), running=10.0, kv_usage=0.7) == 8
 
 
+@pytest.mark.slow
 @given(
     st.integers(1, 6),
     st.lists(st.tuples(st.integers(0, 40), st.floats(0.0, 1.0), st.booleans()), min_size=6, max_size=6),

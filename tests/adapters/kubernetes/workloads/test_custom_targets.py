@@ -32,6 +32,7 @@ def pod(gpus: int) -> dict[str, Any]:
     return {"spec": {"containers": [{"name": "v", "resources": {"limits": {"nvidia.com/gpu": str(gpus)}}}]}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", CUSTOM, ids=lambda row: row.kind)
 @given(spec=JSON, status=JSON)
 def test_any_object_is_read_without_an_error(row: ScaleTarget, spec: Any, status: Any):
