@@ -63,7 +63,7 @@ CAPACITY_TYPES: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "node.kubernetes.io/lifecycle": {"spot": SPOT, "normal": ON_DEMAND},
     }
 )
-"""What the values of a label say about how a node is paid for."""
+"""Values of labels, and the way of paying for a node that they state."""
 # On nodes with these labels the absence of a label above means on demand.
 ON_DEMAND_UNLESS_STATED = (
     "cloud.google.com/gke-nodepool",

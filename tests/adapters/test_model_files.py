@@ -33,7 +33,9 @@ def test_a_model_is_found_by_its_name(tmp_path, place):
 
 def test_a_path_in_the_pod_is_found_by_its_last_part(tmp_path):
     write(tmp_path / "llama")
-    assert in_directory(tmp_path, "/mnt/models/llama") is not None
+    found = in_directory(tmp_path, "/mnt/models/llama")
+    assert found is not None
+    assert found.weights == Range(16e9, 16e9)
     assert in_directory(tmp_path, "/mnt/models/other") is None
 
 

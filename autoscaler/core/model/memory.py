@@ -26,7 +26,7 @@ UNKNOWN = Range(0.0, math.inf)
 
 
 class Load(NamedTuple):
-    """What an engine puts on the devices of a replica."""
+    """Memory that an engine needs on the devices of a replica."""
 
     weights: Range = UNKNOWN  # bytes
     kv_per_token: Range = UNKNOWN  # bytes on all devices together

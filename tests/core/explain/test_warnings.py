@@ -42,7 +42,7 @@ def test_nothing_is_warned_of_where_the_time_is_not_known(drain_s: float | None)
 
 
 @given(st.floats(1, 1e4), st.floats(1, 1e5), st.floats(1e-3, 10))
-def test_a_warning_is_given_exactly_when_a_long_generation_does_not_fit(drain_s: float, tokens: float, gap_s: float):
+def test_a_warning_is_given_when_a_long_generation_does_not_fit(drain_s: float, tokens: float, gap_s: float):
     assert bool(warned(drain_s, tokens, gap_s)) == (LONG * tokens * gap_s > drain_s)
 
 

@@ -1,4 +1,4 @@
-"""What pods hold on nodes: devices, CPU and memory, as columns that change in place.
+"""Devices, CPU and memory that pods hold on nodes, as columns that change in place.
 
 Pods of all owners count, also those of no workload, from the moment at which they are bound to a node until they end.
 """
@@ -48,7 +48,7 @@ class Held(NamedTuple):
 
 
 class _Pod(NamedTuple):
-    """What the rows of a pod are made of."""
+    """The parts of a pod that its rows are made of."""
 
     node: str
     yields: bool
@@ -58,7 +58,7 @@ class _Pod(NamedTuple):
 
 
 class Holdings:
-    """What all pods hold on nodes."""
+    """The devices, CPU and memory that all pods hold on nodes."""
 
     def __init__(self) -> None:
         self.version = 0

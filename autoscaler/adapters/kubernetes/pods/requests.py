@@ -1,4 +1,4 @@
-"""What the scheduler reserves for a pod: its effective request of devices, CPU and memory.
+"""The effective request of a pod: devices, CPU and memory that the scheduler reserves for it.
 
 Source: Kubernetes' `PodRequests` (component-helpers), and "Resource units in Kubernetes" for quantities.
 """
