@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from autoscaler.core.model.quotas import Quotas
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 
 
@@ -258,6 +259,7 @@ class Fleet:
     pools: tuple[Pool, ...]  # [N]
     groups: NodeGroups  # of these pools
     hpa_limits: HpaLimits | None = None  # None: decisions are carried out without an HPA
+    quotas: tuple[Quotas, ...] = ()  # one for each kind of source
     drain_s: FloatColumn | None = None  # float64[W], time for the requests of a replica that leaves; NaN, None: unknown
 
     @property

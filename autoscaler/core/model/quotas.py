@@ -1,0 +1,37 @@
+"""Quotas of GPUs: how many of a resource each owner may use, and what owners lend to each other.
+
+The words are Kueue's. An owner may use its nominal GPUs at any time. Owners of one cohort lend each other what they do
+not use, each up to its lending limit, and borrow at most up to their borrowing limit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
+
+
+class Quota(NamedTuple):
+    """The GPUs of one resource that one owner may use."""
+
+    source: str  # what states it: "ClusterQueue/research", "ResourceQuota models/gpus", "quota research"
+    resource: str  # "nvidia.com/gpu"
+    flavor: str = ""  # name of the kind of nodes to which it applies; "": all nodes
+    cohort: str = ""  # owners of one cohort lend each other GPUs of one resource and flavor; "": no cohort
+
+
+@dataclass(frozen=True)
+class Quotas:
+    """Quotas from one kind of source. A replica must be within those of every kind.
+
+    A tenant is a set of workloads that the same quotas charge. A replica of it is within one of these quotas.
+    """
+
+    quotas: tuple[Quota, ...]  # [Q]
+    nominal: FloatColumn  # float64[Q], devices
+    borrowing_limit: FloatColumn  # float64[Q], devices beyond the nominal ones; infinity: no limit; without cohort: 0
+    lending_limit: FloatColumn  # float64[Q], at most so many of the nominal devices are lent; without cohort: 0
+    used_by_others: FloatColumn  # float64[Q], devices charged for pods of no managed workload
+    tenant: IntColumn  # int64[W], row of `charged`; -1: no quota applies
+    charged: BoolColumn  # bool[T, Q], quotas of each tenant
