@@ -1,6 +1,9 @@
-"""Place replicas on node groups one after the other, each as long as it and those before it have a place."""
+"""Take replicas one after the other, each as long as it and those before it have a place within every limit."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -8,40 +11,59 @@ from autoscaler.core.model.placement import ROUNDING_GPUS, Placement
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 
 
-def take(pool: IntColumn, gpus: FloatColumn, placement: Placement) -> BoolColumn:
-    """Place replicas in order, each of which is left out if it and those before it have no place together; bool[L].
+class Limit(NamedTuple):
+    """What limits the same replicas in one respect: node groups those of pools, quotas those of tenants."""
 
-    pool: int64[L]. gpus: float64[L], of each replica. placement: of what is placed before.
+    row: IntColumn  # int64[L], of each replica in the placement; -1: this does not limit it
+    gpus: FloatColumn  # float64[L], of each replica, that need a place
+    placement: Placement  # of what is placed before
 
-    Tries all replicas at once. While pools are short, it tries only as many as the node groups of these pools hold.
-    The next replica has no place then, nor has any other of these pools that is as large.
+    def sum_gpus(self, replicas: IntColumn) -> list[float]:
+        """Return the GPUs of these replicas by row of the placement. replicas: indices."""
+        sums = np.bincount(self.row[replicas] + 1, self.gpus[replicas], 1 + self.placement.pools)
+        return list(sums[1:].tolist())
+
+    def is_among(self, replicas: IntColumn, short: BoolColumn) -> BoolColumn:
+        """Return which of these replicas belong to a short row; bool, by replica."""
+        return np.append(short, False)[self.row[replicas]]
+
+    def count_fitting(self, replicas: IntColumn, short: BoolColumn) -> int:
+        """Return how many of these replicas come before the first of a short row that has no place with the others."""
+        ends = np.cumsum(np.where(self.is_among(replicas, short), self.gpus[replicas], 0.0))
+        return int(np.searchsorted(ends, self.placement.left(short) + ROUNDING_GPUS, side="right"))
+
+
+def take(limits: Sequence[Limit]) -> BoolColumn:
+    """Take replicas in order, and leave out each that has no place together with those taken before it; bool[L].
+
+    Tries all replicas at once. While rows of a limit are short, it tries only as many as have a place by their sum. The
+    next replica has no place then, nor has any other of these rows that is as large.
     """
-    taken = np.zeros(len(pool), dtype=bool)
-    waiting = np.arange(len(pool))
-    limits: list[BoolColumn] = []  # pools that limited the last try, bool[N] each
+    taken = np.zeros(len(limits[0].row), dtype=bool)
+    waiting = np.arange(len(taken))
+    limits = list(limits)
+    known: list[tuple[int, BoolColumn]] = []  # limit and its short rows of the last try; they may be short again
     while len(waiting):
         end, found = len(waiting), []
-        for short in limits:  # these are likely to be short again
-            if (held := _count_fitting(pool[waiting[:end]], gpus[waiting[:end]], short, placement)) < end:
+        for which, short in known:
+            if (held := limits[which].count_fitting(waiting[:end], short)) < end:
                 end = held
-                found.append(short)
-        while True:
-            tried = waiting[:end]
-            trial = placement.copy()
-            short = trial.place(np.bincount(pool[tried], gpus[tried], placement.pools).tolist())
-            if not short.any():
-                break
-            end = min(_count_fitting(pool[tried], gpus[tried], short, placement), end - 1)
-            found.append(short)
-        taken[tried] = True
-        waiting, placement, limits = waiting[end + 1 :], trial, found
+                found.append((which, short))
+        trials: list[Limit] = []
+        while len(trials) < len(limits):
+            limit, tried = limits[len(trials)], waiting[:end]
+            trial = limit._replace(placement=limit.placement.copy())
+            short = trial.placement.place(limit.sum_gpus(tried))
+            if short.any():
+                end = min(limit.count_fitting(tried, short), end - 1)
+                found.append((len(trials), short))
+                trials = []
+            else:
+                trials.append(trial)
+        taken[waiting[:end]] = True
+        waiting, limits, known = waiting[end + 1 :], trials, found
         if found:
-            room = placement.left(found[-1]) + ROUNDING_GPUS
-            waiting = waiting[~found[-1][pool[waiting]] | (gpus[waiting] <= room)]
+            which, short = found[-1]
+            room = limits[which].placement.left(short) + ROUNDING_GPUS
+            waiting = waiting[~limits[which].is_among(waiting, short) | (limits[which].gpus[waiting] <= room)]
     return taken
-
-
-def _count_fitting(pool: IntColumn, gpus: FloatColumn, short: BoolColumn, placement: Placement) -> int:
-    """Return how many of the first replicas the groups of some pools hold, as far as replicas of these pools go."""
-    ends = np.cumsum(np.where(short[pool], gpus, 0.0))
-    return int(np.searchsorted(ends, placement.left(short) + ROUNDING_GPUS, side="right"))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from autoscaler.core.allocate.placing import take
+from autoscaler.core.allocate.placing import Limit, take
 from autoscaler.core.allocate.slots import Requests, order
 from autoscaler.core.model.fleet import Fleet, NodeGroups
 from autoscaler.core.model.placement import ROUNDING_GPUS, count_confined, place_pools
@@ -112,7 +112,7 @@ def _fill(requests: Requests, groups: NodeGroups) -> FloatColumn:
     reserved = np.bincount(np.searchsorted(pools, requests.pool), to_place, len(pools))
     placement = place_pools(groups, pools.tolist())
     placement.place(reserved.tolist())
-    taken = take(slot_pool, slots.gpus, placement)
+    taken = take([Limit(slot_pool, slots.gpus, placement)])
     given += np.bincount(slots.row[taken], minlength=len(given))
     return given
 

@@ -13,7 +13,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_flow
 
 from autoscaler.core.allocate import pools
-from autoscaler.core.allocate.placing import take
+from autoscaler.core.allocate.placing import Limit, take
 from autoscaler.core.allocate.slots import Requests, order
 from autoscaler.core.model.fleet import NodeGroups
 from autoscaler.core.model.placement import place_pools
@@ -179,7 +179,8 @@ def test_replicas_are_those_of_a_slow_allocation(case):
         slow[row] += 1
         taken.append(has_place(case, slow))
         slow[row] -= not taken[-1]
-    fast = take(np.array(case.pool)[slots.row], slots.gpus, place_pools(case.groups(), range(len(case.admitted))))
+    placement = place_pools(case.groups(), range(len(case.admitted)))
+    fast = take([Limit(np.array(case.pool)[slots.row], slots.gpus, placement)])
     assert fast.tolist() == taken
 
 
@@ -203,7 +204,7 @@ def test_replicas_are_only_lost_to_earlier_ones_when_sizes_differ(case, data):
     slots = order(case.requests())
     pool = np.array(case.pool)[slots.row]
     before, after = (
-        take(pool, slots.gpus, place_pools(each.groups(), range(len(case.admitted))))
+        take([Limit(pool, slots.gpus, place_pools(each.groups(), range(len(case.admitted))))])
         for each in (case, replace(case, gpus=gpus))
     )
     changed = np.flatnonzero(before != after)
