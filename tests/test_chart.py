@@ -40,6 +40,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "policies": {"gold": {"objective": {"ttft": "300ms", "attainment": 0.995}, "priority": 1000000}},
         "defaultPolicy": "gold",
     },
+    "limits of namespaces": {"namespaceLimits": [{"name": "team-*", "maxPriority": 500, "maxMinReplicas": 2}]},
     "some namespaces": {"namespaces": ["@", "default"]},
     "some namespaces without nodes": {"namespaces": ["@"], "rbac": {"nodes": False}},
     "all namespaces without nodes": {"rbac": {"nodes": False}},
@@ -123,6 +124,10 @@ BAD_VALUES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "a policy's duration without a unit": (
         {"policies": {"gold": {"objective": {"ttft": "300"}}}},
         ["/policies/gold/objective/ttft", "does not match"],
+    ),
+    "a limit of a namespace with a typo": (
+        {"namespaceLimits": [{"name": "team-*", "maxPriorit": 5}]},
+        ["/namespaceLimits/0", "'maxPriorit'"],
     ),
 }  # fmt: skip
 
@@ -279,6 +284,22 @@ def test_check_reads_the_policies_of_a_rendered_release():
     assert result.exit_code == 1
     assert "vllm-autoscaler-policies/batch.yaml:7: error: spec.objective.ttft: too large" in result.output
     assert "gold" not in result.output
+
+
+def test_check_holds_manifests_against_the_limits_of_a_rendered_release():
+    values = {"namespaceLimits": [{"name": "team-*", "maxPriority": 400}]}
+    deployment = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {
+            "name": "chat",
+            "namespace": "team-a",
+            "annotations": {"vllm-autoscaler.io/policy": "realtime"},
+        },
+    }
+    result = CliRunner().invoke(main, ["check", "-"], input=f"{template_text(values)}---\n{yaml.safe_dump(deployment)}")
+    assert result.exit_code == 1
+    assert "found 1000 of the policy realtime; allowed: at most 400" in result.output
 
 
 def test_image_is_named_by_tag_or_digest():

@@ -10,8 +10,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from autoscaler.config.policy.namespace_limits import NamespaceLimit
 from autoscaler.config.policy.schema import MAX_PREWARM, PolicySpec, Section, kind_of, section_of
-from autoscaler.config.values import Duration, Integer, Kind, Number, Share, StepKind, Switch, Text
+from autoscaler.config.values import Duration, Integer, Kind, Number, Pattern, Share, StepKind, Switch, Text
 
 TARGET = Path(__file__).parents[1] / "charts" / "vllm-autoscaler" / "values.schema.json"
 PERCENT = r"^[0-9]{1,6}(\.[0-9]{1,6})?%$"
@@ -24,6 +25,7 @@ def render(text: str) -> str:
     """Return the text of the schema with the policies' part as the models say it."""
     schema = json.loads(text)
     schema["$defs"]["policySpec"] = _section(PolicySpec)
+    schema["$defs"]["namespaceLimit"] = _section(NamespaceLimit)
     return json.dumps(schema, indent=2) + "\n"
 
 
@@ -60,6 +62,8 @@ def _value(kind: Kind) -> Schema:
             return {"type": "boolean"}
         case Text():
             return {"type": "string", "minLength": 1, "maxLength": kind.most_chars}
+        case Pattern():
+            return {"type": "string", "pattern": f"^{kind.expression}$"}
         case _:
             return {"type": "string", "minLength": 1}
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from autoscaler.config.annotations import ANNOTATIONS, PREFIX, SHORT_OVERRIDES
+from autoscaler.config.policy.namespace_limits import LIMITS_KIND, NamespaceLimit
 from autoscaler.config.policy.parse import DEFAULT_POLICY, MAX_FILES, load
 from autoscaler.config.policy.schema import (
     API_VERSION,
@@ -75,6 +76,37 @@ manifests.
 
 Can be overridden: {", ".join(f"`{path}`" for path in OVERRIDES)}.
 
+## Limits by namespace
+
+Whoever may edit a workload or a ScaledObject can choose its policy and override fields. Where tenants do not trust each
+other, one document beside the policies says how much the workloads of a namespace may claim from others:
+
+```yaml
+apiVersion: {API_VERSION}
+kind: {LIMITS_KIND}
+metadata:
+  name: tenants
+spec:
+  namespaces:
+    - {{name: prod-*, maxPriority: 1000, maxMinReplicas: 4}}
+    - {{name: team-*, maxPriority: 500, maxWeight: 1, maxMinReplicas: 2}}
+```
+
+{{limits}}
+
+* The limits hold for the result, whether an override or the chosen policy states it. So a workload of `team-a` under
+  `realtime` has its objectives, and the priority 500.
+* A namespace without an entry may raise nothing: neither above the policy that it chose, nor above the default policy.
+* A value above its limit is capped, and the workload is scaled with all its other values. The explanation, the page,
+  the log and an Event `ProblemDetected` name the value and the limit. `check` reports it as an error, in manifests that
+  state their namespace.
+* KEDA keeps the `minReplicaCount` of a ScaledObject all the same. Replicas beyond the limit rank as others do, and not
+  as a floor.
+* Replicas of pre-warm windows are no floor, and the platform alone writes policies.
+* The document is reloaded with the policies. A file that holds nothing else leaves the shipped policies in force. The
+  chart writes it from `namespaceLimits`.
+* Without such a document nothing is limited.
+
 ## Annotations of a workload
 
 {{annotations}}
@@ -113,7 +145,9 @@ Of a folder, the files `*.yaml` and `*.yml` are read (at most {MAX_FILES}), exce
 def render() -> str:
     """Return the whole page."""
     sections = "\n".join([*_fields(), *_shipped()])
-    return HEAD + "\n" + sections + "\n" + TAIL.replace("{annotations}", "\n".join(_annotations()))
+    limits = "\n".join(_table(list(leaves(NamespaceLimit, "namespaces[]."))))
+    tail = TAIL.replace("{annotations}", "\n".join(_annotations())).replace("{limits}", limits.rstrip("\n"))
+    return HEAD + "\n" + sections + "\n" + tail
 
 
 def _fields() -> Iterator[str]:

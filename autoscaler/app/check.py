@@ -11,7 +11,7 @@ from autoscaler.app.check_fit import FitCheck
 from autoscaler.app.process import StartError
 from autoscaler.config.check.files import check as check_files
 from autoscaler.config.findings import PolicyError
-from autoscaler.config.policy.parse import PolicyBook, read_policies, shipped
+from autoscaler.config.policy.parse import PolicyBook, read_policies
 from autoscaler.ports import (
     Unwritable,
 )
@@ -20,7 +20,8 @@ from autoscaler.ports import (
 def check(files: Sequence[Path], policies: Sequence[Path], default_policy: str, fit: FitCheck | None = None) -> int:
     """Validate policies and manifests and print the findings. Returns 1 if there is an error."""
     try:
-        book = PolicyBook(read_policies(policies or (shipped(),)), default_policy)
+        known = read_policies(policies)
+        book = PolicyBook(known.policies, default_policy, known.limits)
         checked = check_files(files, book, {"ScaledObject": check_scaled_object}, of_workloads=(fit,) if fit else ())
     except PolicyError as error:
         raise StartError(str(error)) from error

@@ -17,8 +17,9 @@ from autoscaler.adapters.in_memory import (
     MemorySamples,
     RecordingActuator,
 )
+from autoscaler.config.policy.namespace_limits import NamespaceLimits
 from autoscaler.config.policy.parse import load
-from autoscaler.core.model.fleet import Fleet, WorkloadRef
+from autoscaler.core.model.fleet import Fleet, Workload, WorkloadRef
 from autoscaler.core.model.samples import Samples, SourceReport
 from autoscaler.daemon.loop import Loop
 from autoscaler.ports import ChangeStatus, Unavailable, Unwritable
@@ -115,6 +116,32 @@ async def test_problems_of_workloads_are_recorded_with_the_tick():
     assert (tick.problems, tick.policy_problems) == ({0: "KEDA is refused: x"}, {})
     assert tick.outcomes[0].change.reason.endswith(" But KEDA is refused: x.")
     assert tick.outcomes[0].change.has_fresh_input
+
+
+async def test_a_priority_above_the_limit_of_a_namespace_takes_no_gpu_from_others():
+    limits = NamespaceLimits.model_validate(
+        {
+            "apiVersion": "vllm-autoscaler.io/v1",
+            "kind": "NamespaceLimits",
+            "metadata": {"name": "tenants"},
+            "spec": {"namespaces": [{"name": "prod", "maxPriority": 1000}, {"name": "*", "maxPriority": 400}]},
+        }
+    )
+    world = World(book=replace(BOOK, limits=limits))
+    workloads = (
+        Workload(WorkloadRef("prod", "chat"), uid="a", policy="interactive"),
+        Workload(WorkloadRef("team-a", "jobs"), uid="b", policy="interactive", overrides=(("priority", "5000"),)),
+    )
+    world.cluster = MemoryCluster(fleet([2, 2], workloads=workloads, pool_gpus=[6.0]))
+    world.actuator = world.cluster
+    world.load = {"running": 200.0, "waiting": 200.0}
+    async with world.running():
+        await asyncio.sleep(0.05)
+    told = "priority: too high for the namespace 'team-a', so 400 counts, found 5000; allowed: at most 400"
+    assert world.recorder.ticks[0].problems == {1: told}
+    assert world.cluster.fleet().replicas.tolist() == [4, 2]
+    outcome = world.recorder.ticks[0].outcomes[0]
+    assert str(outcome.change.ref) == "prod/chat"
 
 
 async def test_load_grows_the_workload_in_the_cluster():

@@ -15,12 +15,12 @@ from difflib import get_close_matches
 from autoscaler.adapters.keda.metric_value import DEFAULT_TOLERANCE, Tolerance, publish
 from autoscaler.config.check import scaledobject as so
 from autoscaler.config.check import trigger as metadata
-from autoscaler.config.check.manifests import at, mapping
+from autoscaler.config.check.manifests import at, find_excess, mapping
 from autoscaler.config.check.trigger import POLICY
 from autoscaler.config.findings import Finding, one_of, shown
 from autoscaler.config.policy.compile import override
 from autoscaler.config.policy.parse import PolicyBook
-from autoscaler.config.policy.schema import OVERRIDES, PolicySpec
+from autoscaler.config.policy.schema import OVERRIDES, Policy, PolicySpec
 from autoscaler.config.yaml import Document, Loc
 
 MAX_REPLICAS_CHECKED = 500  # counts whose steps are compared with the tolerance
@@ -45,7 +45,10 @@ def check_scaled_object(document: Document, book: PolicyBook) -> Iterator[Findin
     yield from _check_trigger(document, ours[0])
     yield from _check_others(document, ours)
     yield from _check_annotations(document)
-    policy = _policy(mapping(at(document.value, *so.TRIGGERS, ours[0], "metadata")), book)
+    chosen = _policy(_stated(document, ours[0]), book)
+    if chosen is not None:
+        yield from _check_limits(document, ours[0], chosen, book)
+    policy = chosen.spec if chosen is not None else None
     most = so.integer(document.value, so.MAX, so.MOST, so.DEFAULT_MAX) or so.DEFAULT_MAX
     yield from _check_counts(document, policy)
     for direction in (so.UP, so.DOWN):
@@ -186,12 +189,27 @@ def _check_fallback(document: Document, policy: PolicySpec | None) -> Iterator[F
         yield document.warning(place, problem, f"{current}, at least {policy.replicas.max}, or no fallback")
 
 
-def _policy(stated: dict[str, object], book: PolicyBook) -> PolicySpec | None:
+def _stated(document: Document, index: int) -> dict[str, str]:
+    """Return the metadata of a trigger, as far as they are text."""
+    stated = mapping(at(document.value, *so.TRIGGERS, index, "metadata"))
+    return {key: value for key, value in stated.items() if isinstance(value, str)}
+
+
+def _policy(stated: dict[str, str], book: PolicyBook) -> Policy | None:
     """Return the policy of a trigger with its overrides; None: they are invalid, which is an error already."""
-    texts = {key: value for key, value in stated.items() if isinstance(value, str)}
-    if metadata.problems(texts, book):
+    if metadata.problems(stated, book):
         return None
-    return override(book.policies[texts[POLICY]], metadata.overrides(texts)).spec
+    return override(book.policies[stated[POLICY]], metadata.overrides(stated))
+
+
+def _check_limits(document: Document, index: int, policy: Policy, book: PolicyBook) -> Iterator[Finding]:
+    """Compare priority, weight and floor with the limits of the namespace. policy: with the trigger's overrides."""
+    stated = _stated(document, index)
+    least = so.integer(document.value, so.MIN, so.LEAST, so.DEFAULT_MIN) or 0
+    for excess in find_excess(document, policy, metadata.overrides(stated), least, book):
+        place = (*so.TRIGGERS, index, "metadata", excess.path if excess.path in stated else POLICY)
+        finding = document.finding(so.MIN if excess.path == so.MIN[-1] else place, excess.problem)
+        yield replace(finding, value=excess.value, allowed=excess.allowed)
 
 
 def _check_direction(document: Document, place: Loc, most: int) -> Iterator[Finding]:

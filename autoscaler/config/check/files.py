@@ -12,8 +12,16 @@ from pathlib import Path
 from types import MappingProxyType
 
 from autoscaler.config.check.manifests import at, check_unscaled, check_workload, known_kind, mapping
-from autoscaler.config.findings import Finding, PolicyError, Severity, shown
-from autoscaler.config.policy.parse import MAX_FILES, PolicyBook, assemble, is_policy_file, read_policy
+from autoscaler.config.findings import Finding, PolicyError, Severity, one_of, shown
+from autoscaler.config.policy.namespace_limits import LIMITS_KIND, NamespaceLimits
+from autoscaler.config.policy.parse import (
+    MAX_FILES,
+    PolicyBook,
+    assemble,
+    is_policy_file,
+    read_limits,
+    read_policy,
+)
 from autoscaler.config.policy.schema import API_VERSION, KIND, Policy
 from autoscaler.config.yaml import MAX_BYTES, SUFFIXES, Document, decode_text, read_documents, read_text, yaml_files
 
@@ -67,17 +75,18 @@ def check(
         findings.extend(faults)
 
     named = _check_policies(documents, findings)
+    limits = _check_limits(documents, findings)
     checked: Counter[str] = Counter()
     skipped: Counter[str] = Counter()
     try:
-        book = assemble(book.policies, book.default, paths, named)
+        book = assemble(book.policies, book.default, paths, named, book.limits if limits is None else limits)
     except PolicyError:
         if not findings:
             raise
         documents = []  # the default policy may be an invalid one, so report these first
     for document in documents:
         kind = _kind(document)
-        if kind == KIND:
+        if kind in (KIND, LIMITS_KIND):
             checked[kind] += 1
         elif (row := known_kind(document.value)) is not None and not row.refusal:
             for checker in (check_workload, *of_workloads):
@@ -187,13 +196,28 @@ def _check_policies(documents: Iterable[Document], findings: list[Finding]) -> d
     return named
 
 
+def _check_limits(documents: Iterable[Document], findings: list[Finding]) -> NamespaceLimits | None:
+    """Return the limits of namespaces that the documents state. A base and its copy may state the same."""
+    first: tuple[NamespaceLimits, Document] | None = None
+    for document in documents:
+        limits = read_limits(document, findings) if _kind(document) == LIMITS_KIND else None
+        if limits is None:
+            continue
+        known, before = first = first or (limits, document)
+        together = document is not before and Path(before.file).parent == Path(document.file).parent
+        if together or known != limits:
+            problem = f"another document of this kind; the first is in {before.file}:{before.line}"
+            findings.append(document.finding(("kind",), problem, "one"))
+    return first[0] if first else None
+
+
 def _misspelt(document: Document) -> Iterator[Finding]:
     """Find documents that are almost policies and would be ignored."""
     version, kind = at(document.value, "apiVersion"), at(document.value, "kind")
     if not (isinstance(version, str) and isinstance(kind, str)):
         return
     if version.partition("/")[0] == GROUP:
-        yield document.finding(("kind",), "unknown kind", KIND)
+        yield document.finding(("kind",), "unknown kind", one_of((KIND, LIMITS_KIND), kind))
     elif kind == KIND and get_close_matches(version.partition("/")[0][:100], [GROUP], cutoff=0.85):
         yield document.finding(("apiVersion",), "unknown version", API_VERSION)
 
@@ -216,8 +240,8 @@ def _policy_warnings(document: Document, policy: Policy) -> Iterator[Finding]:
 def _kind(document: Document) -> str:
     """Return the kind of a document. A policy of another version is a policy, so its version is reported."""
     kind, version = at(document.value, "kind"), at(document.value, "apiVersion")
-    if kind == KIND and isinstance(version, str) and version.partition("/")[0] != GROUP:
-        return f"{KIND} of {shown(version)}"  # a policy of another product
+    if kind in (KIND, LIMITS_KIND) and isinstance(version, str) and version.partition("/")[0] != GROUP:
+        return f"{kind} of {shown(version)}"  # a policy of another product
     return kind if isinstance(kind, str) and kind.isidentifier() and len(kind) <= 63 else _UNKNOWN
 
 

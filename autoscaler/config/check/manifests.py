@@ -12,7 +12,8 @@ from autoscaler.catalog.scale_targets import BY_KIND, EACH, GROUPS, SCALED, Plac
 from autoscaler.config.annotations import ANNOTATIONS, PREFIX, names, override_path, read
 from autoscaler.config.drain import GRACE_S, is_vllm_image, join_words, pre_stop_s, runs_vllm, shutdown_timeout_s
 from autoscaler.config.findings import Finding, one_of
-from autoscaler.config.policy.compile import OverrideError, override, override_value
+from autoscaler.config.policy.compile import OverrideError, limit, override, override_value
+from autoscaler.config.policy.namespace_limits import Excess
 from autoscaler.config.policy.parse import PolicyBook
 from autoscaler.config.policy.schema import Policy
 from autoscaler.config.values import Integer
@@ -194,19 +195,41 @@ def _annotations(document: Document, ours: Mapping[str, object], book: PolicyBoo
                 yield document.finding(loc, "no such policy", one_of(book.policies, value))
             if name == "policy":
                 policy = book.policies.get(value, policy)
-    yield from _overrides(document, policy, tuple(overrides), keys)
+    yield from _overrides(document, policy, tuple(overrides), keys, book)
 
 
 def _overrides(
-    document: Document, policy: Policy, overrides: tuple[tuple[str, str], ...], keys: Mapping[str, str]
+    document: Document,
+    policy: Policy,
+    overrides: tuple[tuple[str, str], ...],
+    keys: Mapping[str, str],
+    book: PolicyBook,
 ) -> Iterator[Finding]:
+    """Check the overrides together, against the policy and the limits of the namespace.
+
+    keys: annotations by the path that they override.
+    """
+    annotations: Loc = ("metadata", "annotations")
     try:
-        override(policy, overrides)
+        policy = override(policy, overrides)
     except OverrideError as error:
-        loc: Loc = ("metadata", "annotations")
-        if error.path in keys:
-            loc = (*loc, keys[error.path])
+        loc = (*annotations, keys[error.path]) if error.path in keys else annotations
         yield replace(document.finding(loc, error.problem, error.allowed), value=error.found)
+        return
+    for excess in find_excess(document, policy, overrides, 0, book):
+        place = document.finding((*annotations, keys.get(excess.path, f"{PREFIX}policy")), excess.problem)
+        yield replace(place, value=excess.value, allowed=excess.allowed)
+
+
+def find_excess(
+    document: Document, policy: Policy, overrides: tuple[tuple[str, str], ...], least: float, book: PolicyBook
+) -> list[Excess]:
+    """Return what a manifest claims above the limits of its namespace; [] if it names no namespace.
+
+    least: fewest replicas that a ScaledObject states, 0 for none.
+    """
+    namespace = at(document.value, "metadata", "namespace")
+    return limit(policy, overrides, least, namespace, book)[2] if isinstance(namespace, str) else []
 
 
 def _node_pool(document: Document, pod: Loc) -> Iterator[Finding]:

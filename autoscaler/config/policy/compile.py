@@ -8,6 +8,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from autoscaler.config.findings import one_of, shown
+from autoscaler.config.policy.namespace_limits import Excess, cap, find_excess
 from autoscaler.config.policy.parse import PolicyBook, describe_errors
 from autoscaler.config.policy.schedule import Windows
 from autoscaler.config.policy.schema import OVERRIDES, Policy, PolicySpec, Prewarm, to_document
@@ -18,7 +19,8 @@ from autoscaler.core.model.spec import Spec
 NO_POLICY = "(invalid)"  # requested for an invalid declaration; no policy has this name
 MAX_OVERRIDES = 64  # per workload; more than there are fields
 _COLUMNS = tuple(field.name for field in fields(Spec))
-_Request = tuple[str, tuple[tuple[str, str], ...], tuple[float, float]]  # name of a policy, overrides, bounds
+_Overrides = tuple[tuple[str, str], ...]
+_Request = tuple[str, _Overrides, tuple[float, float], str]  # name of a policy, overrides, bounds, namespace if limited
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +29,7 @@ class Compiled:
 
     spec: Spec  # [W]; all NaN without a policy, so the workload is not scaled
     names: tuple[str, ...]  # [W], name of the policy; "" for none
-    problems: dict[int, str]  # by row, one sentence: a missing policy or invalid overrides
+    problems: dict[int, str]  # by row, one sentence: a missing policy, invalid overrides, or values that are capped
     windows: Windows  # pre-warm windows; `Windows.at` returns their columns
 
 
@@ -55,7 +57,11 @@ class Compiler:
         if self._compiled is not None and book is self._book and workloads == self._workloads:
             return self._compiled
         known = self._rows if book is self._book else {}
-        requests = [(workload.policy, workload.overrides, workload.bounds) for workload in workloads]
+        limited = book.limits is not None
+        requests = [
+            (workload.policy, workload.overrides, workload.bounds, workload.ref.namespace if limited else "")
+            for workload in workloads
+        ]
         # Unused rows are dropped, so the size of the fleet bounds the cache.
         rows = {request: known.get(request) or _row(request, book) for request in dict.fromkeys(requests)}
         self._workloads, self._book, self._rows = workloads, book, rows
@@ -68,10 +74,13 @@ def compile_specs(workloads: tuple[Workload, ...], book: PolicyBook) -> Compiled
     return Compiler().compile(workloads, book)
 
 
-def spec_row(policy: PolicySpec, bounds: tuple[float, float] = (0.0, np.inf)) -> tuple[float, ...]:
+def spec_row(
+    policy: PolicySpec, bounds: tuple[float, float] = (0.0, np.inf), most_floor: float = np.inf
+) -> tuple[float, ...]:
     """Return one policy as a row, in the order and units of the fields of `Spec`.
 
     bounds: fewest and most replicas, which override the policy: 3 to 8 within 0 to 2 is 2 to 2.
+    most_floor: the highest floor, which `bounds` cannot exceed. Whoever set the bounds may keep more replicas.
     """
     up, down, capacity = policy.scale_up, policy.scale_down, policy.capacity
     to_zero = policy.scale_to_zero
@@ -83,7 +92,7 @@ def spec_row(policy: PolicySpec, bounds: tuple[float, float] = (0.0, np.inf)) ->
         "attainment": policy.objective.attainment,
         "priority": policy.priority,
         "weight": policy.weight,
-        "min_replicas": np.clip(floor, *bounds),
+        "min_replicas": min(np.clip(floor, *bounds), max(most_floor, 1)),
         "max_replicas": np.clip(policy.replicas.max, *bounds),
         "max_wait_s": policy.queue.max_wait,
         "up_step_fraction": up.max_step.fraction,
@@ -128,7 +137,7 @@ def override_value(path: str, text: str) -> object:
     return value
 
 
-def override(policy: Policy, overrides: tuple[tuple[str, str], ...]) -> Policy:
+def override(policy: Policy, overrides: _Overrides) -> Policy:
     """Return the policy with single fields replaced, validated as a whole.
 
     overrides: pairs of a path below `spec` and a value as written in a policy.
@@ -160,8 +169,23 @@ def override(policy: Policy, overrides: tuple[tuple[str, str], ...]) -> Policy:
         raise OverrideError(path, problem, shown(given.get(path, "")), allowed) from None
 
 
+def limit(
+    policy: Policy, overrides: _Overrides, least: float, namespace: str, book: PolicyBook
+) -> tuple[PolicySpec, float, list[Excess]]:
+    """Cap what the limits of a namespace cap. Returns the policy, its highest floor, and the values above the limits.
+
+    policy: as chosen, with its overrides. least: fewest replicas that a ScaledObject states, 0 for none.
+    """
+    if book.limits is None:
+        return policy.spec, np.inf, []
+    chosen = book.policies[policy.name].spec
+    most = book.limits.of(namespace, chosen, book.policies[book.default].spec)
+    excess = list(find_excess(policy, dict(overrides), least, namespace, most))
+    return cap(policy.spec, most), most.get("replicas.min", np.inf), excess
+
+
 def _row(request: _Request, book: PolicyBook) -> _Row:
-    name, overrides, bounds = request
+    name, overrides, bounds, namespace = request
     policy = book.policies.get(name or book.default)
     if name == NO_POLICY:
         return _Row((np.nan,) * len(_COLUMNS), "", "so the workload is not scaled", ())
@@ -176,7 +200,8 @@ def _row(request: _Request, book: PolicyBook) -> _Row:
             # Without the overrides, the bounds of the policy might cut a count that is right.
             problem = f"overrides cannot be used, so the workload is not scaled: {error}"
             return _Row((np.nan,) * len(_COLUMNS), "", problem, ())
-    return _Row(spec_row(policy.spec, bounds), policy.name, "", policy.spec.prewarm)
+    spec, most_floor, excess = limit(policy, overrides, bounds[0], namespace, book)
+    return _Row(spec_row(spec, bounds, most_floor), policy.name, "; ".join(map(str, excess)), spec.prewarm)
 
 
 def _lay_out(requests: list[_Request], rows: dict[_Request, _Row]) -> Compiled:

@@ -7,15 +7,18 @@ from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
+from typing import NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
 from autoscaler.config.findings import Finding, PolicyError, one_of, shown
+from autoscaler.config.policy.namespace_limits import LIMITS_KIND, NamespaceLimits
 from autoscaler.config.policy.schema import API_VERSION, KIND, Policy, Section, kind_of, section_of
 from autoscaler.config.yaml import SUFFIXES, Document, Loc, read_documents, read_text, yaml_files
 
 DEFAULT_POLICY = "interactive"
 MAX_FILES = 256
+Model = TypeVar("Model", bound=Section)
 
 
 @dataclass(frozen=True)
@@ -24,10 +27,18 @@ class PolicyBook:
 
     policies: Mapping[str, Policy]  # by name
     default: str  # name of the policy for workloads that name none
+    limits: NamespaceLimits | None = None  # None: namespaces are not limited
 
     def wakeup_queries(self) -> dict[str, str]:
         """Return the PromQL queries that wake workloads, by name of the policy."""
         return {name: query for name, policy in self.policies.items() if (query := policy.spec.wake_up.query)}
+
+
+class Documents(NamedTuple):
+    """What files of policies hold."""
+
+    policies: dict[str, Policy]  # by name
+    limits: NamespaceLimits | None
 
 
 def shipped() -> Path:
@@ -42,8 +53,8 @@ def load(paths: Sequence[Path] = (), default: str = DEFAULT_POLICY) -> PolicyBoo
     ConfigMap. A single policy is the default one, whatever its name.
     Raises PolicyError with all findings; then nothing is loaded.
     """
-    paths = paths or (shipped(),)
-    return assemble(read_policies(paths), default, paths)
+    found = read_policies(paths)
+    return assemble(found.policies, default, paths, limits=found.limits)
 
 
 def assemble(
@@ -51,6 +62,7 @@ def assemble(
     default: str,
     paths: Sequence[Path],
     more: Mapping[str, Policy] = MappingProxyType({}),
+    limits: NamespaceLimits | None = None,
 ) -> PolicyBook:
     """Combine policies and find the default one. Raises PolicyError, which names the paths.
 
@@ -64,13 +76,18 @@ def assemble(
         raise PolicyError(
             [Finding(where, 0, "--default-policy", "no such policy", shown(default), one_of(every, default))]
         )
-    return PolicyBook(MappingProxyType(every), default)
+    return PolicyBook(MappingProxyType(every), default, limits)
 
 
-def read_policies(paths: Sequence[Path]) -> dict[str, Policy]:
-    """Read policies from files and folders, by name. Raises PolicyError as `load` does."""
+def read_policies(paths: Sequence[Path]) -> Documents:
+    """Read policies and limits from files and folders. Raises PolicyError as `load` does.
+
+    The shipped policies are read if no file is given, or if the files have nothing but limits.
+    """
+    paths = paths or (shipped(),)
     findings: list[Finding] = []
     policies: dict[str, Policy] = {}
+    limits, limits_origin = None, ""
     origin: dict[str, str] = {}  # "file:line" of each, by name
     for path in yaml_files(paths, policies_in, "policy files in", MAX_FILES, findings):
         text = read_text(path)
@@ -82,6 +99,13 @@ def read_policies(paths: Sequence[Path]) -> dict[str, Policy]:
         if not documents and not faults:
             findings.append(Finding(str(path), 0, "", "contains no document", allowed=f"documents of kind {KIND}"))
         for document in documents:
+            if is_limits(document):
+                if limits_origin:
+                    problem = f"another document of this kind; the first is in {limits_origin}"
+                    findings.append(document.finding(("kind",), problem, "one"))
+                limits_origin = limits_origin or f"{path}:{document.line}"
+                limits = read_limits(document, findings)
+                continue
             policy = read_policy(document, findings)
             if policy is None:
                 continue
@@ -93,7 +117,9 @@ def read_policies(paths: Sequence[Path]) -> dict[str, Policy]:
             origin[policy.name] = f"{path}:{document.line}"
     if findings:
         raise PolicyError(findings)
-    return policies
+    if limits is not None and not policies:
+        policies = read_policies((shipped(),)).policies
+    return Documents(policies, limits)
 
 
 def policies_in(folder: Path) -> list[Path]:
@@ -112,10 +138,24 @@ def read_policy(document: Document, findings: list[Finding]) -> Policy | None:
         finding = document.finding((), "not a policy", f"a mapping with apiVersion {API_VERSION}, kind {KIND}")
         findings.append(replace(finding, value=""))  # it may be another file that contains a token
         return None
+    return _read(document, Policy, findings)
+
+
+def is_limits(document: Document) -> bool:
+    """Return whether a document states the limits of namespaces."""
+    return isinstance(document.value, dict) and document.value.get("kind") == LIMITS_KIND
+
+
+def read_limits(document: Document, findings: list[Finding]) -> NamespaceLimits | None:
+    """Parse one document as limits of namespaces. On errors add to `findings` and return None."""
+    return _read(document, NamespaceLimits, findings)
+
+
+def _read(document: Document, model: type[Model], findings: list[Finding]) -> Model | None:
     try:
-        return Policy.model_validate(document.value)
+        return model.model_validate(document.value)
     except ValidationError as error:
-        findings.extend(document.finding(*fault) for fault in describe_errors(error, Policy))
+        findings.extend(document.finding(*fault) for fault in describe_errors(error, model))
         return None
 
 

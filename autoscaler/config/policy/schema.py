@@ -37,6 +37,7 @@ API_VERSION = "vllm-autoscaler.io/v1"
 KIND = "Policy"
 MAX_PREWARM = 16
 MAX_REPLICAS = 10_000
+PRIORITY, WEIGHT = Integer(-1_000_000, 1_000_000), Number(0.001, 1_000_000)
 
 
 class Section(BaseModel):
@@ -208,12 +209,12 @@ class PolicySpec(Section):
     """The policy itself."""
 
     objective: Objective = Objective()
-    priority: Annotated[int, Integer(-1_000_000, 1_000_000)] = Field(
+    priority: Annotated[int, PRIORITY] = Field(
         default=100,
         description="Higher is served first when GPUs are short. "
         "No workload gets headroom before all have the replicas that their load needs.",
     )
-    weight: Annotated[float, Number(0.001, 1_000_000)] = Field(
+    weight: Annotated[float, WEIGHT] = Field(
         default=1.0, description="Share of short GPUs among workloads of one priority."
     )
     replicas: Replicas = Replicas()

@@ -59,7 +59,7 @@ def load_policy(paths: tuple[Path, ...]) -> Policy:
     if not paths:
         book = load(())
         return book.policies[book.default]
-    policies = read_policies(paths)
+    policies = read_policies(paths).policies
     if len(policies) != 1:
         raise ValueError(f"{paths[0]}: {len(policies)} policies: {', '.join(sorted(policies))}; allowed: one")
     return next(iter(policies.values()))

@@ -394,3 +394,24 @@ def test_custom_kind_that_is_not_known_is_a_warning():
     assert (finding.severity, finding.key) == (Severity.WARNING, "spec.scaleTargetRef.kind")
     assert finding.problem == "not a known kind, so it is scaled only if the daemon's --target-kind names it"
     assert finding.allowed.startswith("--target-kind=<plural>.example.com")
+
+
+def test_claims_above_the_limits_of_the_namespace_are_errors(tmp_path: Path):
+    (tmp_path / "limits.yaml").write_text(
+        "apiVersion: vllm-autoscaler.io/v1\nkind: NamespaceLimits\nmetadata: {name: tenants}\n"
+        "spec: {namespaces: [{name: team-a, maxPriority: 400, maxMinReplicas: 2}]}\n"
+    )
+    book = load([tmp_path])
+    text = changed(
+        ("metadata.namespace", "team-a"),
+        ("spec.minReplicaCount", 3),
+        (f"{METADATA}.policy", "interactive"),
+        (f"{METADATA}.replicas\\.min", "5"),
+    )
+    documents, _ = read_documents("so.yaml", text)
+    errors = [found for found in check_scaled_object(documents[0], book) if found.severity is Severity.ERROR]
+    assert {(finding.key, finding.value, finding.allowed) for finding in errors} == {
+        ("spec.triggers[0].metadata.policy", "500 of the policy interactive", "at most 400"),
+        ("spec.triggers[0].metadata.replicas.min", "5", "at most 2"),
+        ("spec.minReplicaCount", "3", "at most 2"),
+    }

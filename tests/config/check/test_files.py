@@ -375,3 +375,57 @@ def test_any_mangled_manifest_is_checked_without_another_error(
         assert finding.file == str(scratch)
         assert finding.line >= 1 or finding.problem == "nothing to check"
         assert "\n" not in str(finding)
+
+
+LIMITS = """\
+apiVersion: vllm-autoscaler.io/v1
+kind: NamespaceLimits
+metadata: {name: tenants}
+spec:
+  namespaces:
+    - {name: team-a, maxPriority: 400, maxMinReplicas: 2}
+"""
+
+
+def claiming(namespace: str, **annotations: str) -> str:
+    lines = (f"    vllm-autoscaler.io/{name.replace('__', '.')}: '{value}'" for name, value in annotations.items())
+    return "\n".join(
+        ["apiVersion: apps/v1", "kind: Deployment", "metadata:", "  name: chat", namespace, "  annotations:", *lines]
+    )
+
+
+def test_claims_above_the_limits_of_the_namespace_are_errors(tmp_path: Path):
+    chat = claiming("  namespace: team-a", policy="realtime", override__replicas__min="5")
+    result = checked(tmp_path, limits=LIMITS, chat=chat)
+    assert dict(result.documents) == {"NamespaceLimits": 1, "Deployment": 1}
+    assert [str(finding).partition("chat.yaml:")[2] for finding in result.findings] == [
+        "7: error: metadata.annotations.vllm-autoscaler.io/policy: too high for the namespace 'team-a', so 400 counts, "
+        "found 1000 of the policy realtime; allowed: at most 400",
+        "8: error: metadata.annotations.vllm-autoscaler.io/override.replicas.min: too high for the namespace 'team-a', "
+        "so 2 counts, found 5; allowed: at most 2",
+    ]
+
+
+def test_the_daemons_limits_hold_for_manifests_that_are_checked_alone(tmp_path: Path):
+    (tmp_path / "policies").mkdir()
+    (tmp_path / "policies" / "limits.yaml").write_text(LIMITS)
+    (tmp_path / "chat.yaml").write_text(claiming("  namespace: team-b", policy="", override__priority="501"))
+    (finding,) = check([tmp_path / "chat.yaml"], load([tmp_path / "policies"])).findings
+    assert (finding.problem, finding.allowed) == ("too high for the namespace 'team-b', so 500 counts", "at most 500")
+
+
+def test_a_manifest_without_a_namespace_is_not_held_against_limits(tmp_path: Path):
+    assert not checked(tmp_path, limits=LIMITS, chat=claiming("  uid: a", policy="realtime")).findings
+
+
+def test_invalid_and_repeated_limits_are_reported(tmp_path: Path):
+    result = checked(tmp_path, a=LIMITS.replace("400", "high"), b=LIMITS, c=LIMITS.replace("400", "500"))
+    assert lines(result) == [
+        "a.yaml:6:spec.namespaces[0].maxPriority: not a whole number",
+        f"c.yaml:2:kind: another document of this kind; the first is in {tmp_path}/b.yaml:1",
+    ]
+
+
+def test_limits_of_another_product_are_not_ours(tmp_path: Path):
+    result = checked(tmp_path, a="apiVersion: example.com/v1\nkind: NamespaceLimits\nspec: 5\n")
+    assert not result.findings and not result.documents

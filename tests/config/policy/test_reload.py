@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from autoscaler.config.findings import PolicyError
+from autoscaler.config.policy.compile import compile_specs
 from autoscaler.config.policy.reload import POLL_S, PolicyFiles, Reload
+from autoscaler.core.model.fleet import Workload, WorkloadRef
 
 _numbers = itertools.count()
 
@@ -225,3 +227,24 @@ def test_without_paths_the_shipped_policies_are_followed(clock: HandClock):
     files = PolicyFiles((), clock)
     assert sorted(files.book.policies) == ["batch", "development", "interactive", "realtime"]
     assert poll(files, clock) is Reload.UNCHANGED
+
+
+def test_limits_of_namespaces_are_reloaded_as_policies_are(tmp_path: Path, clock: HandClock):
+    def limits(priority: object) -> str:
+        head = "apiVersion: vllm-autoscaler.io/v1\nkind: NamespaceLimits\nmetadata: {name: tenants}\n"
+        return f"{head}spec: {{namespaces: [{{name: team-a, maxPriority: {priority}}}]}}\n"
+
+    def priority() -> float:
+        asked = Workload(WorkloadRef("team-a", "chat"), overrides=(("priority", "5000"),))
+        return float(compile_specs((asked,), files.book).spec.priority[0])
+
+    mount = ConfigMapMount(tmp_path / "policies", interactive=policy(), limits=limits(400))
+    files = PolicyFiles([mount.folder], clock)
+    assert priority() == 400
+    mount.write(interactive=policy(), limits=limits(450))
+    assert (poll(files, clock), priority()) == (Reload.LOADED, 450)
+    mount.write(interactive=policy(), limits=limits("high"))
+    assert (poll(files, clock), priority()) == (Reload.BROKEN, 450)
+    assert "maxPriority: not a whole number, found 'high'" in files.problem
+    mount.write(interactive=policy())
+    assert (poll(files, clock), priority()) == (Reload.LOADED, 5000)
