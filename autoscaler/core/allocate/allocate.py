@@ -10,7 +10,7 @@ from autoscaler.core.allocate import pools, variants
 from autoscaler.core.model.fleet import Fleet
 from autoscaler.core.model.types import Capacity, Observation, Stage, TickInput
 from autoscaler.core.observe import arrivals
-from autoscaler.core.observe.pending import WITHOUT_GPUS, count_pending_replicas
+from autoscaler.core.observe.pending import WITHOUT_GPUS, count_pending_replicas, count_undecided
 from autoscaler.core.observe.workloads import Observed
 from autoscaler.core.stabilize.pipeline import Target
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, Transient
@@ -48,7 +48,11 @@ def allocate(
     requests_each = known_capacity.concurrency * inp.spec.target_usage
     idle, scheduled = is_idle(inp, observation, target.idle_s), count_scheduled(inp.fleet)
     arrivals_per_s = arrivals.recent_per_s(observed.arrivals, observation.cold_start_s)
-    not_running = count_pending_replicas(observation) + observation.missing_pods
+    waiting = count_pending_replicas(observation)
+    # A load moves to a dearer variant only once no node comes for the cheaper one.
+    undecided = np.fmin(count_undecided(inp.fleet, inp.now_s), waiting)
+    not_running = waiting - undecided + observation.missing_pods
+    starting = observation.starting + undecided
     movable = target.informed & has_policy
 
     def choose(
@@ -59,7 +63,7 @@ def allocate(
         vacant: float64[W], further replicas for which there are GPUs; infinity: not known.
         """
         if inp.variants is not None:
-            running = variants.Running(inp.fleet.replicas, not_running, observation.starting, vacant)
+            running = variants.Running(inp.fleet.replicas, not_running, starting, vacant)
             desired, base = (
                 variants.choose(count, running, requests_each, movable, inp.variants, inp.spec)
                 for count in (desired, base)
@@ -83,7 +87,7 @@ def allocate(
             count_kept(desired, inp.fleet),
         )
 
-    vacant = np.where((observation.pending > 0) | claims.cannot_grow, 0.0, np.inf)
+    vacant = np.where((observation.pending > undecided) | claims.cannot_grow, 0.0, np.inf)
     required = target.stages[Stage.BOUNDS]
     desired, base, allocated = choose(required, target.base_replicas, vacant)
     if inp.variants is not None and (short := (allocated < base) & (inp.variants.service >= 0)).any():
@@ -99,7 +103,7 @@ def allocate(
             variants.Running(
                 inp.fleet.replicas,
                 not_running,
-                observation.starting,
+                starting,
                 np.fmin(vacant, _count_free(inp.fleet, allocated)),
             ),
             requests_each,

@@ -22,6 +22,9 @@ PENDING_S = 30.0
 """After so long a pending pod has no claim to GPUs. A retried image pull takes less time, and so does the scheduling
 of a pod after another one has left its node."""
 
+AWAITED_S = PENDING_S
+"""Autoscalers of nodes look every ten seconds for pods that need a node, and say so within this time."""
+
 FIRST_BACKOFF_S, MAX_BACKOFF_S = 300.0, 3600.0
 """How long a workload has no claim to further GPUs after its replicas were pending; it doubles each time."""
 
@@ -122,6 +125,14 @@ def count_pending_replicas(observation: Observation) -> FloatColumn:
 def count_pods(fleet: Fleet, *causes: PendingCause) -> FloatColumn:
     """Return the pods of each workload that are not ready, for one of these causes; float64[W]."""
     found = ~fleet.pod_terminating & ~fleet.pod_ready & np.isin(fleet.pod_pending, causes)
+    return np.bincount(fleet.pod_workload[found], minlength=len(fleet.workloads)).astype(np.float64)
+
+
+def count_undecided(fleet: Fleet, now_s: float) -> FloatColumn:
+    """Return the pods of each workload for which an autoscaler may still create a node, or refuse to; float64[W]."""
+    grows = (fleet.groups.admitted & (fleet.groups.can_add > 0)).any(axis=1)
+    found = ~fleet.pod_terminating & ~fleet.pod_ready & (fleet.pod_pending == PendingCause.UNSCHEDULABLE)
+    found &= (now_s - fleet.pod_created_s < AWAITED_S) & np.append(grows, False)[fleet.pool][fleet.pod_workload]
     return np.bincount(fleet.pod_workload[found], minlength=len(fleet.workloads)).astype(np.float64)
 
 

@@ -310,6 +310,30 @@ def test_load_stays_with_a_variant_whose_node_is_being_created():
     assert story.watch(waits, 60, running=10.0, waiting=6.0).replicas[1] > 1
 
 
+def elastic(why=PendingCause.UNSCHEDULABLE, can_add=8.0):
+    """A cheap variant whose new pods do not fit on the nodes of today, and one that costs nine times as much."""
+    groups = replace(node_groups([2.0, 20.0], [0], [1]), can_add=np.array([can_add, 0.0]))
+    pools = tuple(Pool("nvidia.com/gpu", name) for name in ("L4", "H100"))
+    cluster = fleet([2, 1], [3, 0], starting_since_s=1000.0, pools=pools, pool=np.array([0, 1]), groups=groups)
+    return replace(cluster, pod_pending=np.where(cluster.pod_ready, 0, why))
+
+
+def test_load_stays_while_an_autoscaler_may_create_a_node():
+    """Autoscalers say within seconds whether they create a node for a pod; without a word the load moves."""
+    variants = Variants(np.array([0, 0]), np.array([1.0, 9.0]))
+
+    def after(duration_s, cluster):
+        story = Story(spec(2, max_replicas=20.0))
+        story.variants = variants
+        return story.watch(cluster, duration_s, running=10.0, waiting=6.0).replicas
+
+    assert after(20, elastic())[1] == 1
+    assert after(20, elastic())[0] >= 5
+    assert after(60, elastic())[1] > 1
+    assert after(20, elastic(PendingCause.NO_NODE))[1] > 1
+    assert after(20, elastic(can_add=0.0))[1] > 1
+
+
 def test_pod_whose_node_is_being_created_keeps_its_gpus_from_others():
     cluster = two([1, 3], [2, 0], why=PendingCause.NODE_COMING, gpus=6.0)
     cluster = replace(cluster, pod_created_s=np.full(6, 1000.0))
