@@ -1,0 +1,426 @@
+"""A small cluster behind the real API server, and the whole daemon beside it in the test's own process.
+
+The API server stores, admits and refuses. `Cluster.step` does by hand what others would do: it creates and removes pods
+like a ReplicaSet, binds them to nodes like the scheduler, and makes them ready like the kubelet. `Cluster.turn` then
+lets the daemon tick once and sets its clock forward, so that minutes pass within a second.
+"""
+
+import asyncio
+import re
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from autoscaler.adapters.clock import SystemClock
+from autoscaler.adapters.kubernetes.pods.status import DELETION_COST
+from autoscaler.adapters.web.metrics import Metrics
+from autoscaler.app.wiring import build_loop, connect_cluster, open_sources
+from autoscaler.config.policy.reload import PolicyFiles
+from autoscaler.config.settings import KubeSettings, LeaseSettings, Mode, ScrapeSettings, Settings
+from autoscaler.core.explain.sentence import explain
+from autoscaler.core.model.fleet import PendingClass
+from autoscaler.daemon.loop import Loop
+from autoscaler.ports import TickRecord
+from tests.adapters.kubernetes.conftest import in_namespace
+from tests.adapters.kubernetes.world import LATER, MANIFESTS, annotated, condition, shipped_roles, waiting_status
+from tests.harness.kube_api import ApiError, User, load_manifests
+from tests.harness.process import eventually
+from tests.integration.site import Site, recording
+
+GPU, PRODUCT = "nvidia.com/gpu", "nvidia.com/gpu.product"
+MERGE = "application/merge-patch+json"
+BATCH = 10  # requests that an engine runs at once
+TOKENS_PER_S = 20.0  # of each of them
+TURN_S = 5.0  # of the daemon's clock between two ticks
+WATCH_S = 0.05  # real time in which the daemon's watches show what has changed
+STEADY_TURNS, MAX_TURNS = 8, 60
+
+_RUNNING = re.compile(r"(?m)^(vllm:num_requests_running\{.*\}) .*$")
+_WAITING = re.compile(r"(?m)^(vllm:num_requests_waiting\{.*\}) .*$")
+_GENERATED = re.compile(r"(?m)^(vllm:generation_tokens_total\{.*\}) .*$")
+
+
+class LeapingClock(SystemClock):
+    """The clocks of the operating system, which a test sets forward."""
+
+    def __init__(self) -> None:
+        self._leapt_s = 0.0
+        self._leapt = asyncio.Event()
+
+    def leap(self, duration_s: float) -> None:
+        self._leapt_s += duration_s
+        self._leapt.set()
+        self._leapt = asyncio.Event()
+
+    def now_s(self) -> float:
+        return super().now_s() + self._leapt_s
+
+    def wall_s(self) -> float:
+        return super().wall_s() + self._leapt_s
+
+    async def sleep(self, duration_s: float) -> None:
+        end_s = self.now_s() + duration_s
+        while (left_s := end_s - self.now_s()) > 0:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._leapt.wait(), left_s)
+
+
+class Engines:
+    """Answers /metrics of every pod with a recording of vLLM that shows the load of the pod."""
+
+    def __init__(self, clock: LeapingClock) -> None:
+        self._clock = clock
+        self._text = recording("running")
+        self.requests: dict[str, float] = {}  # by IP of the pod
+        self.port = 0
+        self.before_answer: Callable[[], Awaitable[None]] | None = None  # called once
+
+    async def answer(self, request: web.Request) -> web.Response:
+        if (hook := self.before_answer) is not None:
+            self.before_answer = None
+            await hook()
+        load = self.requests.get(request.host.partition(":")[0], 0.0)
+        running = min(load, BATCH)
+        generated = self._clock.now_s() * TOKENS_PER_S * max(running, 1.0)
+        text = self._text
+        for series, value in ((_RUNNING, running), (_WAITING, load - running), (_GENERATED, generated)):
+            text = series.sub(rf"\g<1> {value:.1f}", text)
+        return web.Response(text=text)
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        """Serve on every loopback address, so that each pod has an IP of its own."""
+        application = web.Application()
+        application.router.add_get("/metrics", self.answer)
+        runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, "0.0.0.0", 0).start()
+            self.port = runner.addresses[0][1]
+            yield
+        finally:
+            await runner.cleanup()
+
+
+@dataclass
+class Daemon:
+    """The daemon in this process; `tick` is one tick of it."""
+
+    loop: Loop
+    readiness: Callable[[], dict[str, Any]]
+    last: TickRecord | None = None
+
+    async def tick(self) -> None:
+        self.last = await self.loop.attempt() or self.last
+
+    def row(self, name: str) -> int:
+        assert self.last is not None
+        return [workload.ref.name for workload in self.last.input.fleet.workloads].index(name)
+
+    def sentence(self, name: str) -> str:
+        assert self.last is not None
+        last = self.last
+        return explain(last.input, last.decision, last.policies, last.problems, self.row(name)).sentence
+
+    def classes(self, name: str) -> dict[PendingClass, int]:
+        """Return how many replicas of a workload are not ready, by class."""
+        assert self.last is not None
+        counts = self.last.decision.pending_by_class[:, self.row(name)]
+        return {each: int(counts[each]) for each in PendingClass if counts[each]}
+
+
+class Cluster:
+    """One namespace and its nodes."""
+
+    def __init__(self, site: Site, engines: Engines, clock: LeapingClock) -> None:
+        self.site, self.api, self.namespace = site, site.api, site.namespace
+        self.engines, self.clock = engines, clock
+        self.mark = {"for": site.namespace}
+        self.daemons: list[Daemon] = []
+        self.load: dict[tuple[str, ...], float] = {}  # requests in flight, by the workloads that share them
+        self.load_of_pods: dict[str, float] = {}  # those of single pods instead
+        self.crashing: set[str] = set()  # workloads whose containers crash
+        self.nodes: dict[str, dict[str, Any]] = {}
+        self._ips: dict[str, str] = {}
+        self._counts: dict[str, int] = {}  # as of the last step, like the pods
+        self._pods: list[dict[str, Any]] = []
+        self._created = 0
+
+    async def node(self, name: str, devices: Mapping[str, int], labels: Mapping[str, str] | None = None, **spec: Any):
+        """Add a node. Its label `for` keeps it apart from those of other tests."""
+        full = f"{name}-{self.namespace}"
+        metadata = {"name": full, "labels": {**self.mark, **(labels or {})}}
+        await self.api.apply({"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": spec})
+        allocatable = {"cpu": "64", "memory": "512Gi", "pods": "100"} | {key: str(n) for key, n in devices.items()}
+        status = {"allocatable": allocatable, "capacity": allocatable, "conditions": [condition("Ready", at=LATER)]}
+        await self.api.set_status("v1", "Node", None, full, status)
+        self.nodes[name] = {"name": full, "labels": metadata["labels"], "taints": spec.get("taints", [])} | {
+            "devices": dict(devices)
+        }
+
+    async def remove_node(self, name: str) -> None:
+        await self.api.delete("v1", "Node", None, self.nodes.pop(name)["name"])
+
+    async def workload(
+        self,
+        name: str,
+        replicas: int = 1,
+        devices: int = 1,
+        resource: str = GPU,
+        selector: Mapping[str, str] | None = None,
+        spec: Mapping[str, Any] | None = None,
+        **annotations: str,
+    ) -> None:
+        """Create a Deployment whose pods need devices of nodes with these labels."""
+        notes = annotated(**{"policy": "quick", "metrics_port": str(self.engines.port), **annotations})
+        limits = {"limits": {resource: str(devices)}}
+        containers = [{"name": "vllm", "image": "vllm", "args": ["--model", "m"], "resources": limits}]
+        pod = {"nodeSelector": {**self.mark, **(selector or {})}, **(spec or {}), "containers": containers}
+        await self.site.deployment(name, replicas, notes, 0, **pod)
+
+    async def pods(self, name: str = "") -> list[dict[str, Any]]:
+        """Return the pods of a workload, or all."""
+        found = (await self.api.request("GET", f"/api/v1/namespaces/{self.namespace}/pods"))["items"]
+        return [pod for pod in found if name in ("", pod["metadata"]["labels"]["app"])]
+
+    def pending(self) -> list[str]:
+        """Return the names of the pods without node, as of the last step."""
+        return [pod["metadata"]["name"] for pod in self._pods if not pod["spec"].get("nodeName")]
+
+    async def report(self, pod: str, reporter: str, reason: str) -> None:
+        """Write an Event about a pod like an autoscaler of nodes."""
+        at = datetime.fromtimestamp(self.clock.wall_s(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        uid = (await self.api.get("v1", "Pod", self.namespace, pod))["metadata"]["uid"]
+        about = {"apiVersion": "v1", "kind": "Pod", "namespace": self.namespace, "name": pod, "uid": uid}
+        metadata = {"name": f"{pod}.{reason.lower()}", "namespace": self.namespace}
+        body = {"apiVersion": "v1", "kind": "Event", "metadata": metadata, "involvedObject": about, "reason": reason}
+        body |= {"source": {"component": reporter}, "message": "m", "type": "Normal", "count": 1}
+        await self.api.apply(body | {"firstTimestamp": at, "lastTimestamp": at})
+
+    async def quota(self, hard: Mapping[str, str]) -> str:
+        """Create a ResourceQuota for pods of a priority class, whose name is returned.
+
+        The API server counts and refuses pods; the status is that of the quota's controller.
+        """
+        name = f"scarce-{self.namespace}"
+        about = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}}
+        scope = {"scopeName": "PriorityClass", "operator": "In", "values": [name]}
+        spec = {"hard": dict(hard), "scopeSelector": {"matchExpressions": [scope]}}
+        body = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "gpus"}, "spec": spec}
+        await self.api.apply(about | {"value": 1000}, body, namespace=self.namespace)
+        status = {"hard": dict(hard), "used": dict.fromkeys(hard, "0")}
+        await self.api.set_status("v1", "ResourceQuota", self.namespace, "gpus", status)
+        return name
+
+    async def counts(self, *names: str) -> list[int]:
+        return [await self.site.replicas(name) for name in names]
+
+    async def turn(self, count: int = 1) -> None:
+        """Let the cluster act, then every daemon, and then time pass."""
+        for _ in range(count):
+            await self.step()
+            await asyncio.sleep(WATCH_S)
+            for daemon in self.daemons:
+                await daemon.tick()
+            self.clock.leap(TURN_S)
+
+    async def settle(self) -> None:
+        """Turn until no count and no pod has changed for some turns."""
+        steady, before = 0, None
+        for _ in range(MAX_TURNS):
+            await self.turn()
+            now = self._counts, sorted((pod["metadata"]["name"], is_ready(pod)) for pod in self._pods)
+            steady, before = (steady + 1 if now == before else 0), now
+            if steady == STEADY_TURNS:
+                return
+        raise AssertionError(f"the counts are not steady: {before}")
+
+    async def step(self) -> None:
+        """Act like the controllers, the scheduler and the kubelets, once."""
+        deployments, pods = await self._list("apis/apps/v1", "deployments"), await self.pods()
+        self._counts = {each["metadata"]["name"]: each["spec"]["replicas"] for each in deployments}
+        if any([await self._replicate(deployment, pods) for deployment in deployments]):
+            pods = await self.pods()
+        await self._schedule(pods)
+        new = [pod for pod in pods if pod["spec"].get("nodeName") and not pod["status"].get("containerStatuses")]
+        for pod in new:
+            await self._start(pod)
+        self._pods = await self.pods() if new else pods
+        self._spread_load(self._pods)
+
+    @asynccontextmanager
+    async def daemon(
+        self,
+        environ: Callable[[str, str], None],
+        shrink: bool = False,
+        policy: Path | None = None,
+        installation: str = "",
+    ) -> AsyncIterator[Daemon]:
+        """Run the daemon in direct mode, by its Role. environ: sets a variable of the environment.
+
+        shrink: with the right to name the pods that leave.
+        """
+        settings = Settings(
+            mode=Mode.DIRECT,
+            policies=(policy or self.site.policy,),
+            default_policy="quick",
+            namespaces=(self.namespace,),
+            scrape=ScrapeSettings(),
+            kube=KubeSettings(),
+            lease=LeaseSettings(enabled=False, namespace=installation or self.namespace),
+            http=None,
+        )
+        environ("KUBECONFIG", str(self.api.kubeconfig(await self._user(shrink))))
+        async with AsyncExitStack() as stack:
+            policies = PolicyFiles(settings.policies, self.clock, settings.default_policy)
+            sources = await open_sources(stack, settings, self.clock, policies)
+            metrics = Metrics(settings.mode.value, settings.lease.installation)
+            parts = await connect_cluster(stack, settings, self.clock, policies, sources, metrics)
+            loop = await build_loop(stack, parts, settings, metrics)
+            tasks = [asyncio.create_task(work(), name=name) for name, work in parts.background]
+            running = Daemon(loop, parts.detail)
+
+            async def ticked() -> bool:
+                await running.tick()
+                return running.last is not None
+
+            self.daemons.append(running)
+            try:
+                await eventually(ticked, "the first tick")
+                yield running
+            finally:
+                self.daemons.remove(running)
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _user(self, shrink: bool) -> User:
+        roles = in_namespace(shipped_roles("direct"), self.namespace)
+        if shrink:
+            roles += load_manifests(MANIFESTS / "shrink" / "rbac.yaml")[:1]
+        return await self.api.service_account(self.namespace, "daemon", *roles)
+
+    async def _list(self, root: str, plural: str) -> list[dict[str, Any]]:
+        items: list[dict[str, Any]] = (await self.api.request("GET", f"/{root}/namespaces/{self.namespace}/{plural}"))[
+            "items"
+        ]
+        return items
+
+    async def _replicate(self, deployment: Mapping[str, Any], pods: Iterable[Mapping[str, Any]]) -> bool:
+        """Create missing pods and remove surplus ones, in the order of a ReplicaSet. Return whether any was missing."""
+        name, template = deployment["metadata"]["name"], deployment["spec"]["template"]
+        present = {"", *(node["name"] for node in self.nodes.values())}
+        own = [pod for pod in pods if pod["metadata"]["labels"]["app"] == name]
+        kept = [pod for pod in own if pod["spec"].get("nodeName", "") in present]
+        surplus = len(kept) - deployment["spec"]["replicas"]
+        orphans = [pod for pod in own if pod not in kept]  # removed by the collector of garbage
+        leaving = [*orphans, *sorted(kept, key=_rank)[: max(surplus, 0)]]
+        for pod in leaving:
+            await self.api.delete("v1", "Pod", self.namespace, pod["metadata"]["name"])
+        refused = ""
+        for _ in range(-surplus):
+            refused = refused or await self._create(name, template)
+        if refused or deployment.get("status", {}).get("conditions"):
+            failed = {"type": "ReplicaFailure", "status": "True" if refused else "False", "reason": "FailedCreate"}
+            failed |= {"message": refused, "lastTransitionTime": LATER, "lastUpdateTime": LATER}
+            await self.api.set_status("apps/v1", "Deployment", self.namespace, name, {"conditions": [failed]})
+        return bool(leaving) or surplus < 0
+
+    async def _create(self, name: str, template: Mapping[str, Any]) -> str:
+        """Create one pod. Return the words of the API server if it refuses."""
+        self._created += 1
+        replica_set = await self.api.get("apps/v1", "ReplicaSet", self.namespace, f"{name}-1")
+        owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": f"{name}-1", "controller": True}
+        metadata = {"name": f"{name}-1-{self._created}", "labels": template["metadata"]["labels"]}
+        metadata["ownerReferences"] = [owner | {"uid": replica_set["metadata"]["uid"]}]
+        body = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
+        try:
+            await self.api.request("POST", f"/api/v1/namespaces/{self.namespace}/pods", body)
+        except ApiError as error:
+            assert error.status == 403
+            return str(error)
+        return ""
+
+    async def _schedule(self, pods: Iterable[dict[str, Any]]) -> None:
+        """Bind each pod to the first node that admits it and has its devices left."""
+        held: Counter[tuple[str, str]] = Counter()
+        for pod in pods:
+            for resource, count in _devices(pod).items():
+                held[pod["spec"].get("nodeName", ""), resource] += count
+        for pod in pods:
+            if pod["spec"].get("nodeName"):
+                continue
+            name, needs = pod["metadata"]["name"], _devices(pod)
+            if pod["spec"].get("schedulingGates"):
+                await self._unscheduled(pod, "SchedulingGated")
+                continue
+            for node in self.nodes.values():
+                fits = all(node["devices"].get(key, 0) - held[node["name"], key] >= n for key, n in needs.items())
+                if fits and _admits(node, pod["spec"]):
+                    target = {"apiVersion": "v1", "kind": "Node", "name": node["name"]}
+                    path = f"/api/v1/namespaces/{self.namespace}/pods/{name}/binding"
+                    await self.api.request("POST", path, {"metadata": {"name": name}, "target": target})
+                    pod["spec"]["nodeName"] = node["name"]
+                    held.update({(node["name"], key): n for key, n in needs.items()})
+                    break
+            else:
+                await self._unscheduled(pod, "Unschedulable")
+
+    async def _unscheduled(self, pod: Mapping[str, Any], reason: str) -> None:
+        if not pod["status"].get("conditions"):
+            conditions = [condition("PodScheduled", "False", LATER, reason)]
+            await self.site.status(pod["metadata"]["name"], {"phase": "Pending", "conditions": conditions})
+
+    async def _start(self, pod: Mapping[str, Any]) -> None:
+        name, app = pod["metadata"]["name"], pod["metadata"]["labels"]["app"]
+        if app in self.crashing:
+            await self.site.status(name, waiting_status("CrashLoopBackOff"))
+            return
+        ip = self._ips.setdefault(name, f"127.1.{len(self._ips) // 250}.{len(self._ips) % 250 + 1}")
+        at = datetime.fromtimestamp(self.clock.wall_s(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        running = {"name": "vllm", "image": "i", "imageID": "", "ready": True, "restartCount": 0}
+        running["state"] = {"running": {"startedAt": at}}
+        conditions = [condition("PodScheduled", at=at), condition("Ready", at=at)]
+        status = {"phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}], "conditions": conditions}
+        await self.site.status(name, status | {"containerStatuses": [running]})
+
+    def _spread_load(self, pods: Iterable[Mapping[str, Any]]) -> None:
+        """Share the requests of each service among its ready pods, as a router does."""
+        ready = [(pod["metadata"]["labels"]["app"], pod["status"]["podIP"]) for pod in pods if is_ready(pod)]
+        by_name = {pod["metadata"]["name"]: pod["status"]["podIP"] for pod in pods if is_ready(pod)}
+        self.engines.requests.clear()
+        for names, requests in self.load.items():
+            ips = [ip for app, ip in ready if app in names]
+            self.engines.requests.update(dict.fromkeys(ips, requests / max(len(ips), 1)))
+        self.engines.requests.update({by_name[name]: n for name, n in self.load_of_pods.items() if name in by_name})
+
+
+def is_ready(pod: Mapping[str, Any]) -> bool:
+    conditions = pod.get("status", {}).get("conditions", ())
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+def _rank(pod: Mapping[str, Any]) -> tuple[bool, bool, int, str]:
+    """Return the order in which a ReplicaSet removes pods: unscheduled, not ready, then those that cost least."""
+    cost = int((pod["metadata"].get("annotations") or {}).get(DELETION_COST, "0"))
+    return bool(pod["spec"].get("nodeName")), is_ready(pod), cost, pod["metadata"]["name"]
+
+
+def _devices(pod: Mapping[str, Any]) -> Counter[str]:
+    needs: Counter[str] = Counter()
+    for container in pod["spec"]["containers"]:
+        limits = container.get("resources", {}).get("limits", {})
+        needs.update({resource: int(count) for resource, count in limits.items() if "/" in resource})
+    return needs
+
+
+def _admits(node: Mapping[str, Any], spec: Mapping[str, Any]) -> bool:
+    tolerated = {each.get("key") for each in spec.get("tolerations", ())}
+    selected = spec.get("nodeSelector", {}).items() <= node["labels"].items()
+    return selected and all(taint["key"] in tolerated for taint in node["taints"])
