@@ -2,6 +2,7 @@
 
 Prints the median CPU time of one allocation where GPUs suffice for a part of the replicas, and where they suffice for
 all. A pool consists of one to eight node groups, and one pool in ten of all. Replicas have 1, 2, 4 or 8 GPUs.
+With quotas, each workload belongs to one of 200 tenants, and ten tenants are in one cohort.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from autoscaler.core.allocate.pools import share
 from autoscaler.core.model.fleet import Fleet, NodeGroup, NodeGroups, Obstacles, Pool, Workload, WorkloadRef
+from autoscaler.core.model.quotas import Quota, Quotas
 from autoscaler.core.model.spec import Spec
 from autoscaler.core.observe.pending import Claims
 from bench.micro import fleets
@@ -27,14 +29,28 @@ PRIORITIES, SIZES = (100.0, 500.0, 900.0), (1.0, 1.0, 1.0, 2.0, 4.0, 8.0)
 MOST_GROUPS = 8
 """Node groups of a pool that does not consist of all."""
 
+TENANTS, COHORTS = 200, 20
+
 LARGEST_COUNT = 16
 """Each workload desires up to so many replicas."""
 
+CASES = {
+    "scarce": (0.5, 0.0),
+    "nearly_enough": (0.95, 0.0),
+    "plentiful": (4.0, 0.0),
+    "quotas": (4.0, 0.5),
+    "quotas_and_scarce": (0.5, 0.5),
+    "quotas_that_suffice": (0.5, 4.0),
+}
+"""GPUs of all node groups, and nominal GPUs of all tenants, by GPUs requested; 0: no quotas."""
 
-def measure(workloads: int, groups: int, fraction: float, repeats: int, seed: int = 1) -> tuple[float, float]:
+
+def measure(
+    workloads: int, groups: int, fraction: float, repeats: int, quota: float = 0.0, seed: int = 1
+) -> tuple[float, float]:
     """Return the median CPU seconds of one allocation, and the fraction of GPUs requested that it allocates.
 
-    fraction: GPUs of all node groups by GPUs requested.
+    fraction: GPUs of all node groups by GPUs requested. quota: nominal GPUs of all tenants, likewise; 0: no quotas.
     """
     random = np.random.default_rng(seed)
     pools = 2 * groups
@@ -46,6 +62,19 @@ def measure(workloads: int, groups: int, fraction: float, repeats: int, seed: in
     current = np.floor(desired * random.random(workloads))
     each = random.choice(SIZES, workloads)
     supply = random.dirichlet(np.full(groups, 4.0)) * fraction * float(desired @ each)
+    tenant = random.integers(0, TENANTS, workloads)
+    nominal = np.floor(random.dirichlet(np.full(TENANTS, 4.0)) * quota * float(desired @ each))
+    quotas = Quotas(
+        quotas=tuple(
+            Quota(f"team-{row}", "nvidia.com/gpu", cohort=f"cohort-{row % COHORTS}") for row in range(TENANTS)
+        ),
+        nominal=nominal,
+        borrowing_limit=np.where(np.arange(TENANTS) % 2, nominal, np.inf),
+        lending_limit=np.floor(nominal / 2),
+        used_by_others=np.zeros(TENANTS),
+        tenant=tenant,
+        charged=np.eye(TENANTS, dtype=bool),
+    )
     none, many, yes = np.zeros(workloads), np.full(workloads, np.inf), np.ones(workloads, dtype=bool)
     no_pods = np.zeros(0)
     cluster = Fleet(
@@ -78,6 +107,7 @@ def measure(workloads: int, groups: int, fraction: float, repeats: int, seed: in
             closed=np.zeros(groups, dtype=bool),
             admitted=admitted,
         ),
+        quotas=(quotas,) if quota else (),
     )
     columns = {**fleets.SPEC, "priority": random.choice(PRIORITIES, workloads), "weight": random.choice(3, workloads)}
     spec = Spec(
@@ -103,15 +133,16 @@ def main() -> None:
     options.add_argument("--json", action="store_true", help="print JSON instead of text")
     args = options.parse_args()
     result: dict[str, float] = {"workloads": args.workloads, "groups": args.groups}
-    for name, fraction in (("scarce", 0.5), ("nearly_enough", 0.95), ("plentiful", 4.0)):
-        took_s, part = measure(args.workloads, args.groups, fraction, args.repeats)
+    for name, (fraction, quota) in CASES.items():
+        took_s, part = measure(args.workloads, args.groups, fraction, args.repeats, quota)
         result |= {f"{name}_ms": round(took_s * 1e3, 2), f"{name}_allocated": round(part, 3)}
     if args.json:
         print(json.dumps(result))
         return
     print(f"{args.workloads} workloads over {args.groups} node groups, one allocation:")
-    for name in ("scarce", "nearly_enough", "plentiful"):
-        print(f"{result[f'{name}_ms']} ms, {result[f'{name}_allocated']:.1%} of what is requested")
+    for name in CASES:
+        words = name.replace("_", " ")
+        print(f"{words}: {result[f'{name}_ms']} ms, {result[f'{name}_allocated']:.1%} of what is requested")
 
 
 if __name__ == "__main__":

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from autoscaler.core.model.fleet import Fleet, NodeGroups, Obstacles, Pod, Pool, Workload, WorkloadRef
+from autoscaler.core.model.quotas import Quota, Quotas
 from autoscaler.core.model.samples import GatewaySamples, PodSamples, Samples
 from autoscaler.core.model.spec import Schedule, Spec
 from autoscaler.core.model.types import Decision, Observation, TickInput
@@ -117,6 +119,37 @@ def node_groups(gpus: list[float], *admitted: list[int]) -> NodeGroups:
     pools = [Pool("nvidia.com/gpu", "H100", f"pool={place}") for place in range(len(gpus))]
     fixed = NodeGroups.of_pools(pools, np.array(gpus, dtype=float))
     return replace(fixed, admitted=np.array([[place in each for place in range(len(gpus))] for each in admitted]))
+
+
+def quotas(
+    tenant: Sequence[int],
+    nominal: Sequence[float],
+    borrowing: Sequence[float] | float = np.inf,
+    lending: Sequence[float] | float = np.inf,
+    cohort: Sequence[str] | str = "",
+    others: Sequence[float] | float = 0.0,
+    charged: Sequence[Sequence[int]] | None = None,
+    resource: str = "nvidia.com/gpu",
+) -> Quotas:
+    """Return quotas of so many nominal GPUs. charged: quotas of each tenant; None: one each, in their order."""
+    count = len(nominal)
+    cohorts = [cohort] * count if isinstance(cohort, str) else cohort
+    of_tenant = [[quota] for quota in range(count)] if charged is None else charged
+
+    def column(value: Sequence[float] | float) -> FloatColumn:
+        return np.broadcast_to(np.asarray(value, dtype=float), count).copy()
+
+    return Quotas(
+        quotas=tuple(Quota(f"quota {place}", resource, cohort=each) for place, each in enumerate(cohorts)),
+        nominal=column(nominal),
+        borrowing_limit=column(borrowing),
+        lending_limit=column(lending),
+        used_by_others=column(others),
+        tenant=np.array(tenant, dtype=np.int64),
+        charged=np.array([quota in each for each in of_tenant for quota in range(count)], dtype=bool).reshape(
+            len(of_tenant), count
+        ),
+    )
 
 
 def samples(world: Fleet, now_s: float, **columns: float | FloatColumn) -> Samples:

@@ -23,6 +23,11 @@ class Limit(NamedTuple):
         sums = np.bincount(self.row[replicas] + 1, self.gpus[replicas], 1 + self.placement.pools)
         return list(sums[1:].tolist())
 
+    def copy_with(self, replicas: IntColumn) -> tuple[Limit, BoolColumn]:
+        """Return a copy in which these replicas are placed as well, and the rows that are short then; bool[N]."""
+        placement = self.placement.copy()
+        return self._replace(placement=placement), placement.place(self.sum_gpus(replicas))
+
     def is_among(self, replicas: IntColumn, short: BoolColumn) -> BoolColumn:
         """Return which of these replicas belong to a short row; bool, by replica."""
         return np.append(short, False)[self.row[replicas]]
@@ -41,7 +46,7 @@ def take(limits: Sequence[Limit]) -> BoolColumn:
     """
     taken = np.zeros(len(limits[0].row), dtype=bool)
     waiting = np.arange(len(taken))
-    limits = list(limits)
+    limits = [limit for limit in limits if limit.copy_with(waiting)[1].any()]
     known: list[tuple[int, BoolColumn]] = []  # limit and its short rows of the last try; they may be short again
     while len(waiting):
         end, found = len(waiting), []
@@ -52,8 +57,7 @@ def take(limits: Sequence[Limit]) -> BoolColumn:
         trials: list[Limit] = []
         while len(trials) < len(limits):
             limit, tried = limits[len(trials)], waiting[:end]
-            trial = limit._replace(placement=limit.placement.copy())
-            short = trial.placement.place(limit.sum_gpus(tried))
+            trial, short = limit.copy_with(tried)
             if short.any():
                 end = min(limit.count_fitting(tried, short), end - 1)
                 found.append((len(trials), short))

@@ -1,14 +1,17 @@
-"""Pools of GPUs that are too small for all their workloads: floors first, then base replicas, then headroom.
+"""Pools and quotas of GPUs that are too small for all their workloads: floors first, base replicas, then headroom.
 
 Within each of these, workloads of a higher priority come first, and weights share what is left among equals. So the
 headroom of one workload never takes the GPUs that another needs for its present load, whatever their priorities.
 
 At equal priority, workloads with work come before idle ones, and every first replica comes before any second. If the
 GPUs do not suffice for all first replicas, the workloads with the most requests get one: they would miss the most.
-A replica is allocated whole or not at all. A pool of unknown size allocates every replica.
+A replica is allocated whole or not at all. A pool of unknown size allocates every replica that quotas allow. Quotas
+do not limit a workload if the GPUs of its replicas are unknown.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -17,8 +20,9 @@ from autoscaler.core.allocate.slots import Requests, order
 from autoscaler.core.model.fleet import Fleet, NodeGroups
 from autoscaler.core.model.placement import ROUNDING_GPUS, count_confined, place_pools
 from autoscaler.core.model.spec import Spec
+from autoscaler.core.model.tenants import Nominal, TenantLimit, nominal_gpus, place_tenants
 from autoscaler.core.observe.pending import Claims
-from autoscaler.core.table.columns import BoolColumn, FloatColumn, or_zero
+from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn, or_zero
 
 RECLAIM_RATIO = 30.0
 """A peer of equal priority takes over a running replica only if it receives so many times the requests per GPU."""
@@ -57,42 +61,54 @@ def share(
     gpus_each = fleet.gpus_per_replica
     kept = np.fmin(kept, scheduled)
     present = np.where(trusted, np.fmin(fleet.replicas, scheduled), fleet.replicas)
-    allocated = np.minimum(desired, np.fmax(claims.fits, present))  # no node holds a replica beyond
+    tenants = [limit for quotas in fleet.quotas for limit in place_tenants(quotas)]
+    fits = np.fmin(claims.fits, _fit_quotas(tenants, gpus_each))
+    allocated = np.minimum(desired, np.fmax(fits, present))  # no node and no quota holds a replica beyond
     sized = (fleet.pool >= 0) & ~np.isnan(np.append(fleet.pool_gpus, np.nan)[fleet.pool])
     # Counts that grew while replicas do not start could exceed the pool together, and all could start at once.
     allocated = np.where(claims.must_not_grow & sized, np.minimum(allocated, fleet.replicas), allocated)
     claimed = np.where(ours, np.fmax(np.minimum(allocated, claims.replicas), kept), np.fmin(fleet.replicas, scheduled))
-    limited = sized & (gpus_each > 0) & np.isfinite(gpus_each) & np.isfinite(claimed)
+    counted = (gpus_each > 0) & np.isfinite(gpus_each) & np.isfinite(claimed)
+    limited = sized & counted
     confined = np.fmin(count_confined(fleet), scheduled)
     to_place = np.where(limited, np.fmax(claimed - confined, 0.0) * gpus_each, 0.0)
     claimed_gpus = np.bincount(fleet.pool[limited], to_place[limited], len(fleet.pools)).astype(np.float64)
-    short = np.flatnonzero(limited & np.append(_short_pools(fleet.groups, claimed_gpus), False)[fleet.pool])
-    if len(short):
+    in_short_pool = limited & np.append(_short_pools(fleet.groups, claimed_gpus), False)[fleet.pool]
+    is_short = in_short_pool | (
+        counted & _is_quota_short(tenants, np.where(counted, claimed, 0.0) * np.where(counted, gpus_each, 0.0))
+    )
+    if is_short.any():
+        # Replicas of other workloads of a tenant count as well: they decide which of its replicas borrow.
+        rows = np.flatnonzero(is_short | (counted & _has_quota(tenants, len(desired))))
         untouched = np.fmin(fleet.replicas, np.where(ours, allocated, claimed))
         least = np.where(ours & trusted, kept, untouched)
         reserved = np.fmin(least, scheduled)
         requested = np.fmax(np.where(ours, np.fmin(claimed, claims.replicas_when_short), reserved), reserved)
-        # Replicas that do not start take no GPU, so they stay in the count, as far as an empty pool could hold them.
-        whole_pool = np.floor(fleet.pool_gpus[fleet.pool[short]] / gpus_each[short] + ROUNDING_GPUS)
+        limits = [limit._replace(row=limit.row[rows]) for limit in tenants]
         requests = Requests(
-            id=fleet.workload_id[short],
-            pool=fleet.pool[short],
-            gpus_each=gpus_each[short],
-            reserved=reserved[short],
-            floor=or_zero(spec.min_replicas[short]),
-            base=base[short],
-            most=np.fmin(requested[short], reserved[short] + MOST_REPLICAS),
-            scheduled=scheduled[short],
-            confined=confined[short],
-            priority=or_zero(spec.priority[short]),
-            weight=np.where(spec.weight[short] > 0, spec.weight[short], 1.0),
-            urgency=_urgency(arrivals_per_s[short], gpus_each[short], scheduled[short] > 0),
-            idle=idle[short],
+            id=fleet.workload_id[rows],
+            pool=np.where(in_short_pool, fleet.pool, -1)[rows],
+            gpus_each=gpus_each[rows],
+            reserved=reserved[rows],
+            floor=or_zero(spec.min_replicas[rows]),
+            base=base[rows],
+            most=np.fmin(requested[rows], reserved[rows] + MOST_REPLICAS),
+            scheduled=scheduled[rows],
+            confined=confined[rows],
+            priority=or_zero(spec.priority[rows]),
+            weight=np.where(spec.weight[rows] > 0, spec.weight[rows], 1.0),
+            urgency=_urgency(arrivals_per_s[rows], gpus_each[rows], scheduled[rows] > 0),
+            idle=idle[rows],
+            nominal=_count_left(fleet, rows, reserved[rows] * gpus_each[rows]),
         )
-        shared = np.fmin(_fill(requests, fleet.groups), requested[short])
-        with_pending = np.fmin(allocated[short], np.fmax(whole_pool, shared))
-        has_pending = (allocated[short] > claimed[short]) & (shared >= claimed[short])
-        allocated[short] = np.fmax(np.where(has_pending, with_pending, shared), least[short])
+        shared = np.fmin(_fill(requests, fleet.groups, limits), requested[rows])
+        # Replicas that do not start take no GPU, so they stay in the count, as far as an empty pool could hold them.
+        pool_gpus = np.where(sized, np.append(fleet.pool_gpus, np.inf)[fleet.pool], np.inf)[rows]
+        whole_pool = np.floor(pool_gpus / gpus_each[rows] + ROUNDING_GPUS)
+        with_pending = np.fmin(allocated[rows], np.fmax(whole_pool, shared))
+        has_pending = (allocated[rows] > claimed[rows]) & (shared >= claimed[rows])
+        given = np.fmax(np.where(has_pending, with_pending, shared), least[rows])
+        allocated[rows] = np.where(is_short[rows], given, allocated[rows])
     return np.where(ours, np.fmin(allocated, desired), desired)
 
 
@@ -102,19 +118,62 @@ def _short_pools(groups: NodeGroups, gpus: FloatColumn) -> BoolColumn:
     return place_pools(groups, range(len(gpus))).place(gpus.tolist())
 
 
-def _fill(requests: Requests, groups: NodeGroups) -> FloatColumn:
-    """Return the replicas that get GPUs: the reserved ones, and others in order as long as all have a place."""
+def _fill(requests: Requests, groups: NodeGroups, tenants: Sequence[TenantLimit]) -> FloatColumn:
+    """Return the replicas that get GPUs: the reserved ones, and others in order as long as all have a place.
+
+    tenants: limits of the same workloads. Replicas on nodes that accept no new pod need no place, but count there.
+    """
     slots = order(requests)
-    pools = np.unique(requests.pool)
+    pools = np.unique(requests.pool[requests.pool >= 0])
     given = requests.reserved.copy()
-    slot_pool = np.searchsorted(pools, requests.pool)[slots.row]
+    row = np.where(requests.pool >= 0, np.searchsorted(pools, requests.pool), -1)
     to_place = np.fmax(requests.reserved - requests.confined, 0.0) * requests.gpus_each
-    reserved = np.bincount(np.searchsorted(pools, requests.pool), to_place, len(pools))
-    placement = place_pools(groups, pools.tolist())
-    placement.place(reserved.tolist())
-    taken = take([Limit(slot_pool, slots.gpus, placement)])
+    node_groups = Limit(row[slots.row], slots.gpus, place_pools(groups, pools.tolist()))
+    node_groups.placement.place(np.bincount(row + 1, to_place, 1 + len(pools))[1:].tolist())
+    limits, gpus = [], requests.gpus_each[slots.row]
+    for tenant in tenants:
+        placement = tenant.placement.copy()
+        placement.place(tenant.sum_gpus(requests.reserved * requests.gpus_each))
+        limits.append(Limit(tenant.row[slots.row], gpus, placement))
+    taken = take([*limits, node_groups])
     given += np.bincount(slots.row[taken], minlength=len(given))
     return given
+
+
+def _fit_quotas(tenants: Sequence[TenantLimit], gpus_each: FloatColumn) -> FloatColumn:
+    """Return how many replicas of each workload its quotas allow, if it has them to itself; float64[W]."""
+    fits = np.full(len(gpus_each), np.inf)
+    known = (gpus_each > 0) & np.isfinite(gpus_each)
+    for limit in tenants:
+        whole = np.floor(limit.most() / np.where(known, gpus_each, 1.0) + ROUNDING_GPUS)
+        fits = np.where(known, np.fmin(fits, whole), fits)
+    return fits
+
+
+def _is_quota_short(tenants: Sequence[TenantLimit], gpus: FloatColumn) -> BoolColumn:
+    """Return the workloads whose tenant requests more than its quotas allow, bool[W]. gpus: float64[W]."""
+    is_short = np.zeros(len(gpus), dtype=bool)
+    for limit in tenants:
+        is_short |= limit.is_among(limit.placement.copy().place(limit.sum_gpus(gpus)))
+    return is_short
+
+
+def _has_quota(tenants: Sequence[TenantLimit], rows: int) -> BoolColumn:
+    """Return the workloads that a quota limits; bool[W]."""
+    has_quota = np.zeros(rows, dtype=bool)
+    for limit in tenants:
+        has_quota |= limit.row >= 0
+    return has_quota
+
+
+def _count_left(fleet: Fleet, rows: IntColumn, reserved_gpus: FloatColumn) -> tuple[Nominal, ...]:
+    """Return the nominal GPUs of the owners of some workloads, beyond those that their reserved replicas use."""
+    found = [nominal for quotas in fleet.quotas for nominal in nominal_gpus(quotas)]
+    left = []
+    for owner, gpus in ((nominal.owner[rows], nominal.gpus) for nominal in found):
+        used = np.bincount(owner + 1, reserved_gpus, 1 + len(gpus))[1:]
+        left.append(Nominal(owner, np.fmax(gpus - used, 0.0)))
+    return tuple(left)
 
 
 def _urgency(arrivals_per_s: FloatColumn, gpus_each: FloatColumn, runs: BoolColumn) -> FloatColumn:

@@ -4,6 +4,9 @@ Floors come first, then base replicas, then headroom. Within each of these, high
 priority the workload with the fewest GPUs for its weight comes first (Adams' divisor method), so each first replica
 comes before any second. First replicas go to the workloads with the most requests: they would miss the most.
 Other ties are won by a replica that has GPUs, and then by what does not change from tick to tick.
+
+Where quotas apply, floors and base replicas within the nominal GPUs of their owner come before those that borrow, and
+so it is with headroom. So an owner takes back at once what it needs, but no base replica is taken for its headroom.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from autoscaler.core.model.placement import ROUNDING_GPUS
+from autoscaler.core.model.tenants import Nominal
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 
 HEADROOM = 2
@@ -22,10 +26,10 @@ HEADROOM = 2
 
 @dataclass(frozen=True)
 class Requests:
-    """Replicas that workloads request of pools that are short, by workload; every field [W]."""
+    """Replicas that workloads request of pools or quotas that are short, by workload; every field [W]."""
 
     id: IntColumn  # int64[W], unique and stable
-    pool: IntColumn  # int64[W]
+    pool: IntColumn  # int64[W]; -1: it limits nothing
     gpus_each: FloatColumn  # float64[W], of one replica, above 0
     reserved: FloatColumn  # float64[W], replicas that stay in any case
     floor: FloatColumn  # float64[W], replicas that the policy states
@@ -37,6 +41,7 @@ class Requests:
     weight: FloatColumn  # float64[W], above 0
     urgency: FloatColumn  # float64[W], of a first replica
     idle: BoolColumn  # bool[W], yields to workloads of its pool and priority
+    nominal: tuple[Nominal, ...] = ()  # GPUs that owners may use beyond the reserved replicas, without borrowing
 
 
 class Slots(NamedTuple):
@@ -59,7 +64,9 @@ def order(requests: Requests) -> Slots:
     place = place[np.argsort((stage * len(levels) + level[row])[place], kind="stable")]
     gpus = np.where(number < requests.confined[row], 0.0, requests.gpus_each[row])
     slots = Slots(row[place], gpus[place])
-    return _let_idle_yield(requests, slots, stage[place], level[slots.row]) if requests.idle.any() else slots
+    if requests.idle.any():
+        slots = _let_idle_yield(requests, slots, stage[place], level[slots.row])
+    return _let_borrowers_yield(requests, slots, stage[place]) if requests.nominal else slots
 
 
 def _list_replicas(requests: Requests) -> tuple[IntColumn, FloatColumn]:
@@ -107,3 +114,21 @@ def _let_idle_yield(requests: Requests, slots: Slots, stage: IntColumn, level: I
     place = before[np.fmin(covering, len(before) - 1)]
     moved = after[np.argsort(place, kind="stable")]
     return Slots(slots.row[moved], slots.gpus[moved])
+
+
+def _let_borrowers_yield(requests: Requests, slots: Slots, stage: IntColumn) -> Slots:
+    """Return the slots with replicas that borrow after those within the nominal GPUs of their owner.
+
+    stage: int64[L], of each place in the order. The replicas of an owner keep their order, so whether one borrows
+    depends on no other owner, and not on how many GPUs there are.
+    """
+    gpus, borrows = requests.gpus_each[slots.row], np.zeros(len(slots.row), dtype=bool)
+    for nominal in requests.nominal:
+        owner = nominal.owner[slots.row]
+        together = np.argsort(owner, kind="stable")
+        ends, starts = np.cumsum(gpus[together]), np.searchsorted(owner[together], np.arange(len(nominal.gpus)))
+        before = np.append(0.0, ends)[starts]
+        most = np.append(before + nominal.gpus, np.inf)[owner[together]]
+        borrows[together] |= ends > most + ROUNDING_GPUS
+    place = np.argsort(np.where(stage == HEADROOM, HEADROOM * 2 + borrows, stage + HEADROOM * borrows), kind="stable")
+    return Slots(slots.row[place], slots.gpus[place])

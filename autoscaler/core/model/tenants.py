@@ -1,0 +1,154 @@
+"""Place the GPUs that tenants request within their quotas: a maximum flow from tenants to what each may use.
+
+Two placements limit the tenants of one kind of source, and a replica needs a place in both:
+
+* Within the cohort: a tenant uses what its quotas do not lend, and what all quotas of their cohorts lend together.
+* Within the borrowing limits: a tenant uses the nominal GPUs of its quotas and what these may borrow.
+
+A tenant with several quotas may have its place with one of them here and with another there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from autoscaler.core.model.placement import Placement
+from autoscaler.core.model.quotas import Quotas
+from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
+
+
+class TenantLimit(NamedTuple):
+    """A placement of tenants, in which pods of no managed workload already have their GPUs."""
+
+    row: IntColumn  # int64[W], of each workload's tenant in the placement; -1: this does not limit it
+    placement: Placement
+
+    def sum_gpus(self, gpus: FloatColumn) -> list[float]:
+        """Return the GPUs by row of the placement. gpus: float64[W]."""
+        sums = np.bincount(self.row + 1, gpus, 1 + self.placement.pools)
+        return list(sums[1:].tolist())
+
+    def is_among(self, short: BoolColumn) -> BoolColumn:
+        """Return the workloads of these rows of the placement; bool[W]."""
+        return np.append(short, False)[self.row]
+
+    def most(self) -> FloatColumn:
+        """Return the GPUs that each workload's tenant has at most, if no other uses any; float64[W]."""
+        rows = np.eye(self.placement.pools, dtype=bool)[: 1 + self.row.max(initial=-1)]
+        sizes = [self.placement.size(row) for row in rows]
+        return np.array([*sizes, np.inf])[self.row]
+
+
+class Nominal(NamedTuple):
+    """The nominal GPUs that some workloads have together."""
+
+    owner: IntColumn  # int64[W], of each workload; -1: none
+    gpus: FloatColumn  # float64[O], of each owner, without those that pods of no managed workload use
+
+
+def place_tenants(quotas: Quotas) -> tuple[TenantLimit, ...]:
+    """Return what limits the tenants, with the GPUs in their places that pods of no managed workload use.
+
+    A nominal quota that is unknown (NaN) or infinite limits nothing. Limits of borrowing and lending that are unknown
+    do not limit either. Negative GPUs count as 0, and so does an unknown use by others.
+    """
+    known = _Known.of(quotas)
+    count = len(quotas.quotas)
+    lent: dict[tuple[str, str, str], float] = {}
+    for key, gpus in zip(known.cohort, known.lending.tolist(), strict=True):
+        if key is not None:
+            lent[key] = lent.get(key, 0.0) + gpus
+    bucket = {key: count + place for place, key in enumerate(lent)}
+    shares = [[quota] if key is None else [quota, bucket[key]] for quota, key in enumerate(known.cohort)]
+    limits = [_limit(quotas, known, [*known.kept.tolist(), *lent.values()], shares)]
+    if np.isfinite(known.borrowing[known.in_cohort]).any():
+        most = known.nominal + known.borrowing
+        limits.append(_limit(quotas, known, most.tolist(), [[quota] for quota in range(count)]))
+    return tuple(limits)
+
+
+def nominal_gpus(quotas: Quotas) -> tuple[Nominal, ...]:
+    """Return the nominal GPUs of each tenant, and those of tenants that share quotas.
+
+    A replica is within the nominal GPUs if it is by all of these.
+    """
+    known = _Known.of(quotas)
+    own = np.fmax(known.nominal - known.used_by_others, 0.0)
+    tenants = Nominal(_tenant(quotas), _sum_charged(quotas.charged, own))
+    owner = _link(quotas.charged)
+    if len(np.unique(owner)) == len(owner):
+        return (tenants,)
+    together = np.stack([quotas.charged[owner == each].any(axis=0) for each in range(len(owner))])
+    return tenants, Nominal(np.append(owner, -1)[tenants.owner], _sum_charged(together, own))
+
+
+class _Known(NamedTuple):
+    """The amounts of each quota, without those that are unknown or negative; float64[Q]."""
+
+    nominal: FloatColumn
+    kept: FloatColumn  # nominal GPUs that are not lent
+    lending: FloatColumn
+    borrowing: FloatColumn
+    used_by_others: FloatColumn
+    cohort: list[tuple[str, str, str] | None]  # cohort, resource, flavor
+    in_cohort: BoolColumn
+
+    @classmethod
+    def of(cls, quotas: Quotas) -> _Known:
+        in_cohort = np.array([bool(quota.cohort) for quota in quotas.quotas], dtype=bool)
+        nominal, borrowing, lending = (
+            np.where(np.isnan(gpus), np.inf, np.fmax(gpus, 0.0))
+            for gpus in (quotas.nominal, quotas.borrowing_limit, quotas.lending_limit)
+        )
+        lending = np.where(in_cohort, np.fmin(lending, nominal), 0.0)
+        return cls(
+            nominal=nominal,
+            kept=np.subtract(nominal, lending, out=np.full(len(nominal), np.inf), where=np.isfinite(nominal)),
+            lending=lending,
+            borrowing=np.where(in_cohort, borrowing, 0.0),
+            used_by_others=np.where(np.isfinite(quotas.used_by_others), np.fmax(quotas.used_by_others, 0.0), 0.0),
+            cohort=[(q.cohort, q.resource, q.flavor) if q.cohort else None for q in quotas.quotas],
+            in_cohort=in_cohort,
+        )
+
+
+def _limit(quotas: Quotas, known: _Known, buckets: Sequence[float], of_quota: Sequence[Sequence[int]]) -> TenantLimit:
+    """Return a limit by GPUs in buckets. of_quota: the buckets that each quota opens to its tenants."""
+    limited = np.isfinite(buckets)
+    of_tenant = [
+        sorted({bucket for quota in np.flatnonzero(charged).tolist() for bucket in of_quota[quota]})
+        for charged in quotas.charged
+    ]
+    is_limited = np.array([bool(opened) and bool(limited[opened].all()) for opened in of_tenant], dtype=bool)
+    used = np.flatnonzero(known.used_by_others)
+    of_others = [opened if limited[opened].all() else [] for opened in (of_quota[quota] for quota in used.tolist())]
+    placement = Placement(np.where(limited, buckets, 0.0).tolist(), [*of_tenant, *of_others])
+    placement.place([*[0.0] * len(of_tenant), *known.used_by_others[used].tolist()])
+    tenant = _tenant(quotas)
+    return TenantLimit(np.where(np.append(is_limited, False)[tenant], tenant, -1), placement)
+
+
+def _tenant(quotas: Quotas) -> IntColumn:
+    """Return the tenant of each workload, int64[W]; -1: no quota charges it."""
+    known = (quotas.tenant >= 0) & (quotas.tenant < len(quotas.charged))
+    tenant = np.where(known, quotas.tenant, -1)
+    return np.where(np.append(quotas.charged.any(axis=1), False)[tenant], tenant, -1)
+
+
+def _sum_charged(charged: BoolColumn, gpus: FloatColumn) -> FloatColumn:
+    """Return the sum over the quotas of each row, float64[T]; infinity counts only where it is charged."""
+    return np.asarray(np.where(charged, gpus, 0.0).sum(axis=1))
+
+
+def _link(charged: BoolColumn) -> IntColumn:
+    """Return for each tenant the first one with which quotas link it; int64[T]."""
+    owner = np.arange(len(charged))
+    while True:
+        least = np.where(charged, owner[:, None], len(owner)).min(axis=0, initial=len(owner))
+        linked = np.fmin(owner, np.where(charged, least, len(owner)).min(axis=1, initial=len(owner)))
+        if (linked == owner).all():
+            return owner
+        owner = linked
