@@ -67,9 +67,10 @@ def one_of(names: Iterable[str], found: str = "") -> str:
 
 def foreign_models(reported: Sequence[str], served: Sequence[str]) -> str:
     """Describe series that are left out because their models are not served by the pod."""
-    return f"series of the model {_some(reported)} are left out: the pod's command line serves {_some(served)}"
+    return f"series of the model {name_some(reported)} are left out: the pod's command line serves {name_some(served)}"
 
 
-def _some(names: Sequence[str]) -> str:
+def name_some(names: Sequence[str]) -> str:
+    """List the first few names, and how many more there are."""
     more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
     return ", ".join(shown(name) for name in names[:_MAX_NAMED]) + more

@@ -13,7 +13,7 @@ import numpy as np
 
 from autoscaler.catalog.devices import find_device, is_mig, mig_profile
 from autoscaler.core.model.fleet import Fleet, NodeGroup, Pool
-from autoscaler.core.model.variants import Variants
+from autoscaler.core.model.variants import Variants, models_of_services, service_of
 from autoscaler.core.table.columns import FloatColumn
 
 
@@ -59,7 +59,8 @@ class Prices:
         )
 
     def _group(self, fleet: Fleet) -> Variants:
-        names = [(w.ref.namespace, w.service) if w.service else None for w in fleet.workloads]
+        models = models_of_services(fleet.workloads)
+        names = [service_of(workload, models) for workload in fleet.workloads]
         numbers = {name: number for number, name in enumerate(dict.fromkeys(name for name in names if name))}
         of_pool = [price_per_hour(pool, self._stated, _sharers(fleet, row)) for row, pool in enumerate(fleet.pools)]
         cost: FloatColumn = fleet.gpus_per_replica * np.array([*of_pool, math.nan])[fleet.pool]  # -1: the unknown pool

@@ -162,6 +162,17 @@ def test_services_are_grouped_within_their_namespace():
     assert prices.variants(cluster) is variants
 
 
+def test_variants_of_one_service_serve_one_model():
+    models = ("org/Llama", "llama", "other", "")
+    workloads = tuple(
+        Workload(WorkloadRef("a", f"w{row}"), service="chat", model=model) for row, model in enumerate(models)
+    )
+    cluster = fleet([1] * 4, workloads=workloads)
+    assert Prices({}).variants(cluster).service.tolist() == [0, 0, 1, 2]  # the last one may serve either
+    one_model = replace(cluster, workloads=(*workloads[:2], workloads[3], workloads[3]))
+    assert Prices({}).variants(one_model).service.tolist() == [0, 0, 0, 0]
+
+
 @pytest.mark.parametrize("text", ["a100-", "-mig-", "-shared", ".shared", "mig-1g.10gb", "v100--", "1g.10gb.me"])
 def test_names_of_any_length_are_read_in_part(text):
     name = text * 200_000 + "x"  # minutes, if a regular expression went over it at each of its places

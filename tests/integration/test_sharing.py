@@ -129,6 +129,19 @@ async def test_dear_variant_grows_when_the_cheap_one_fits_no_node(cluster: Clust
         assert cluster.pending() == []
 
 
+async def test_variants_of_different_models_take_no_load_from_each_other(cluster: Cluster, run: Run):
+    await cluster.node("l4", {GPU: 2}, L4)
+    await cluster.node("h100", {GPU: 8}, H100)
+    await cluster.workload("cheap", selector=L4, service="chat", model="llama")
+    await cluster.workload("dear", selector=H100, service="chat", model="mistral")
+    cluster.load = {("cheap",): SATURATED, ("dear",): 4}
+    async with run() as daemon:
+        await cluster.settle()
+        assert await cluster.counts("cheap", "dear") == [2, 1]
+        for name in ("cheap", "dear"):
+            assert "variants of service 'chat' serve different models ('llama', 'mistral')" in daemon.sentence(name)
+
+
 async def test_dear_variant_waits_while_a_node_is_coming(cluster: Cluster, run: Run):
     pool = {**L4, "karpenter.sh/nodepool": "l4", "karpenter.sh/capacity-type": "on-demand"}
     await cluster.node("l4", {GPU: 1}, pool)
@@ -179,13 +192,14 @@ async def test_refused_replicas_leave_their_gpus_to_others(cluster: Cluster, run
 
 
 async def test_gated_replicas_leave_their_gpus_to_others(cluster: Cluster, run: Run):
-    """Kueue holds the pods of the first workload back, in a pool of five."""
+    """Kueue holds the pods of the first workload back, and 49 other gates, in a pool of five GPUs."""
     await cluster.node("a", {GPU: 5}, L4)
     await pressed(cluster, "first", 900)
     await pressed(cluster, "second", 100)
     async with run() as daemon:
         await cluster.turn()
-        gate = {"schedulingGates": [{"name": "kueue.x-k8s.io/admission"}]}
+        others = [{"name": f"example.com/{number}"} for number in range(49)]
+        gate = {"schedulingGates": [*others, {"name": "kueue.x-k8s.io/admission"}]}
         await cluster.site.patch("Deployment", "first", {"spec": {"template": {"spec": gate}}}, "apps/v1")
         await cluster.settle()
         assert daemon.classes("first") == {PendingClass.QUEUED: 3}

@@ -45,9 +45,11 @@ from autoscaler.adapters.kubernetes.workloads.store import ReplicaSetStore, Targ
 from autoscaler.adapters.kubernetes.workloads.targets import DEPLOYMENT, LEADER_WORKER_SET, STATEFUL_SET, Target
 from autoscaler.catalog.scale_targets import SCALED
 from autoscaler.config.annotations import PREFIX
+from autoscaler.config.findings import name_some, shown
 from autoscaler.config.policy.compile import NO_POLICY
 from autoscaler.config.settings import Mode
 from autoscaler.core.model.fleet import Fleet, HpaLimits, Obstacles, Pool, Workload, WorkloadRef
+from autoscaler.core.model.variants import models_of_services
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 from autoscaler.ports import Clock, Leadership, ScaledObject, Wakeup
 
@@ -299,6 +301,7 @@ class KubeFleet:
             layout = lay_out_pools(self._nodes.nodes, facts, self._elastic)
         self._inventory, self._facts = inventory, facts
         self._note_misfits(managed, layout)
+        self._note_models(managed)
         self._log_problems(problems_before, len(managed))
         workload_id = np.array([each.target_id for each in managed], dtype=np.int64)
         if before is not None and np.array_equal(before.workload_id, workload_id):
@@ -470,6 +473,20 @@ class KubeFleet:
             if problem := misfit(facts, each.target.declared.weights_gb, layout, row):
                 known = self._problems.get(each.target.ref, "")
                 self._problems[each.target.ref] = join_problems((known, problem))
+
+    def _note_models(self, managed: Sequence[_Managed]) -> None:
+        """Note the problem of variants of one service that serve different models."""
+        models = models_of_services(each.workload for each in managed)
+        for each in managed:
+            ref, service = each.target.ref, each.workload.service
+            known = models[ref.namespace, service] if service else {}
+            if len(known) > 1:
+                named = name_some(sorted(known.values()))
+                problem = (
+                    f"variants of service {shown(service)} serve different models ({named}), so load moves only "
+                    "among those of one model; allowed: one model, or a service for each"
+                )
+                self._problems[ref] = join_problems((self._problems.get(ref, ""), problem))
 
     def _note_unmanaged_owners(self, managed: Sequence[_Managed]) -> None:
         """Note the problem of targets that another scale target decides about, which is not managed itself."""

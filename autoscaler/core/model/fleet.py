@@ -63,11 +63,12 @@ class ServedNames(NamedTuple):
             return True
         if self.or_path and (reported[0] == "/" or "://" in reported):
             return True
-        last = _last_part(reported)
-        return any(_last_part(name) == last for name in self.names)
+        last = last_part(reported)
+        return any(last_part(name) == last for name in self.names)
 
 
-def _last_part(name: str) -> str:
+def last_part(name: str) -> str:
+    """Return the name of a model without its path, for comparison."""
     return name.casefold().rstrip("/").rpartition("/")[2]
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from autoscaler.core.model.fleet import Workload, last_part
 from autoscaler.core.table.columns import FloatColumn, IntColumn
 
 
@@ -13,3 +15,28 @@ class Variants:
 
     service: IntColumn  # int64[W], equal for the variants of one service; -1: the workload has no other variant
     cost: FloatColumn  # float64[W], of one replica, in any currency per hour; NaN: unknown, such a variant grows last
+
+
+def models_of_services(workloads: Iterable[Workload]) -> dict[tuple[str, str], dict[str, str]]:
+    """Return the known models of each service, by the namespace and name of the service.
+
+    A model is found by its name without path and case, and has the first spelling that was read.
+    """
+    models: dict[tuple[str, str], dict[str, str]] = {}
+    for each in workloads:
+        if each.service:
+            known = models.setdefault((each.ref.namespace, each.service), {})
+            if each.model:
+                known.setdefault(last_part(each.model), each.model)
+    return models
+
+
+def service_of(workload: Workload, models: dict[tuple[str, str], dict[str, str]]) -> tuple[str, str, str] | None:
+    """Return a key that the variants of one service have in common; None: the workload is no variant.
+
+    Where a service names several models, only variants of one model take over load from each other.
+    """
+    if not workload.service:
+        return None
+    name = workload.ref.namespace, workload.service
+    return *name, last_part(workload.model) if len(models[name]) > 1 else ""

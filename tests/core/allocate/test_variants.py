@@ -74,12 +74,22 @@ def test_a_starting_replica_without_a_use_is_cancelled():
     assert chosen([2, 2], [3, 2], starting=(1, 0)) == [2, 2]
 
 
-def exchanged(desired, current, overpaid, elapsed_s=3600.0, *, starting=(0, 0), vacant=(np.inf, np.inf), **columns):
+def exchanged(
+    desired,
+    current,
+    overpaid,
+    elapsed_s=3600.0,
+    *,
+    starting=(0, 0),
+    vacant=(np.inf, np.inf),
+    cost=(7.0, 3.0),
+    **columns,
+):
     """Return the counts, and what the service has overpaid, with cold starts of six minutes."""
     rows = len(desired)
     running = Running(np.array(current, float), np.zeros(rows), np.array(starting, float), np.array(vacant, float))
     each, movable, rules = np.array([40.0, 10.0]), np.ones(rows, bool), spec(rows, **columns)
-    variants = Variants(np.zeros(rows, int), np.array([7.0, 3.0]))
+    variants = Variants(np.zeros(rows, int), np.array(cost))
     wanted = np.array(desired, float)
     picked = choose(wanted, running, each, movable, variants, rules)
     cold_start_s, elapsed = np.full(rows, 360.0), np.full(rows, elapsed_s)
@@ -135,13 +145,20 @@ def test_a_variant_of_unknown_cost_grows_last():
     assert chosen([2, 6], [2, 4], cost=(np.nan, 3.0)) == [2, 6]
 
 
+def test_variants_that_cost_nothing_grow_first():
+    assert chosen([2, 8], [2, 4], cost=(0.0, 3.0)) == [3, 4]
+    assert chosen([2, 8], [2, 4], cost=(7.0, 0.0)) == [2, 8]
+    assert chosen([2, 8], [2, 4], cost=(0.0, 0.0)) in ([3, 4], [2, 8])
+    assert exchanged([1, 5], [1, 5], np.nan, elapsed_s=60.0, cost=(0.0, 0.0))[0] == [1, 5]
+
+
 rows = st.lists(
     st.tuples(
         st.integers(0, 8),
         st.integers(0, 8),
         st.integers(-1, 2),
         st.sampled_from([5.0, 10.0, 40.0]),
-        st.floats(0.5, 9),
+        st.one_of(st.just(0.0), st.floats(0.5, 9)),
         st.integers(0, 8),
         st.sampled_from([0.0, 1.0, 3.0, np.inf]),
     ),
