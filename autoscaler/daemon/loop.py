@@ -261,7 +261,7 @@ def compute_changes(
     shrunk = changed[(decision.replicas < inp.fleet.replicas)[changed] & (decision.replicas > 0)[changed]]
     victims: Mapping[int, tuple[Pod, ...]] = {}
     if len(shrunk):
-        victims = find_victims(inp, prices(inp.fleet.groups.groups), shrunk.tolist())
+        victims = find_victims(inp, prices(inp.fleet.groups.groups), shrunk.tolist(), decision.replicas)
     valid_until_s = freshness.until_s(inp, decision.observation)
     heard = decision.trusted | (decision.observation.age_s <= inp.spec.max_input_age_s)
     return [

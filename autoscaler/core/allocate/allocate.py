@@ -10,7 +10,7 @@ from autoscaler.core.allocate import pools, variants
 from autoscaler.core.model.fleet import Fleet
 from autoscaler.core.model.types import Capacity, Observation, Stage, TickInput
 from autoscaler.core.observe import arrivals
-from autoscaler.core.observe.pending import WITHOUT_GPUS, count_pending_replicas, count_undecided
+from autoscaler.core.observe.pending import count_pending_replicas, count_undecided, has_gpus
 from autoscaler.core.observe.workloads import Observed
 from autoscaler.core.stabilize.pipeline import Target
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, Transient
@@ -173,8 +173,7 @@ def is_refused(inp: TickInput, desired: FloatColumn) -> BoolColumn:
 
 def count_scheduled(fleet: Fleet) -> FloatColumn:
     """Return how many replicas have GPUs, or are about to get them; float64[W]."""
-    scheduled = ~fleet.pod_terminating & ~np.isin(fleet.pod_pending, WITHOUT_GPUS)
-    return np.bincount(fleet.pod_workload[scheduled], minlength=len(fleet.workloads)).astype(np.float64)
+    return np.bincount(fleet.pod_workload[has_gpus(fleet)], minlength=len(fleet.workloads)).astype(np.float64)
 
 
 def is_idle(inp: TickInput, observation: Observation, idle_s: FloatColumn) -> BoolColumn:

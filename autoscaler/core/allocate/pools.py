@@ -16,12 +16,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from autoscaler.core.allocate.placing import Limit, take
-from autoscaler.core.allocate.slots import Requests, order
+from autoscaler.core.allocate.slots import Requests, Slots, order
 from autoscaler.core.model.fleet import Fleet, NodeGroups
-from autoscaler.core.model.placement import ROUNDING_GPUS, count_confined, place_pools
+from autoscaler.core.model.placement import ROUNDING_GPUS, place_pools
+from autoscaler.core.model.running import ANY, Running, count_confined, list_running, sum_gpus
 from autoscaler.core.model.spec import Spec
 from autoscaler.core.model.tenants import Nominal, TenantLimit, nominal_gpus, place_tenants
-from autoscaler.core.observe.pending import Claims
+from autoscaler.core.observe.pending import Claims, has_gpus
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn, or_zero
 
 RECLAIM_RATIO = 30.0
@@ -71,9 +72,8 @@ def share(
     counted = (gpus_each > 0) & np.isfinite(gpus_each) & np.isfinite(claimed)
     limited = sized & counted
     confined = np.fmin(count_confined(fleet), scheduled)
-    to_place = np.where(limited, np.fmax(claimed - confined, 0.0) * gpus_each, 0.0)
-    claimed_gpus = np.bincount(fleet.pool[limited], to_place[limited], len(fleet.pools)).astype(np.float64)
-    in_short_pool = limited & np.append(_short_pools(fleet.groups, claimed_gpus), False)[fleet.pool]
+    running = list_running(fleet, has_gpus(fleet))
+    in_short_pool = limited & _is_short(fleet, running, claimed, limited)
     is_short = in_short_pool | (
         counted & _is_quota_short(tenants, np.where(counted, claimed, 0.0) * np.where(counted, gpus_each, 0.0))
     )
@@ -100,6 +100,7 @@ def share(
             urgency=_urgency(arrivals_per_s[rows], gpus_each[rows], scheduled[rows] > 0),
             idle=idle[rows],
             nominal=_count_left(fleet, rows, reserved[rows] * gpus_each[rows]),
+            running=running.of_rows(rows),
         )
         shared = np.fmin(_fill(requests, fleet.groups, limits), requested[rows])
         # Replicas that do not start take no GPU, so they stay in the count, as far as an empty pool could hold them.
@@ -112,32 +113,69 @@ def share(
     return np.where(ours, np.fmin(allocated, desired), desired)
 
 
-def _short_pools(groups: NodeGroups, gpus: FloatColumn) -> BoolColumn:
-    """Return the pools that request more GPUs together than their node groups have; bool[N]. gpus: float64[N]."""
-    gpus = np.where(np.isnan(groups.pool_gpus), 0.0, gpus)
-    return place_pools(groups, range(len(gpus))).place(gpus.tolist())
+def _is_short(fleet: Fleet, running: Running, replicas: FloatColumn, limited: BoolColumn) -> BoolColumn:
+    """Return the workloads with replicas in pools or on node groups that have too few GPUs together; bool[W]."""
+    pools = len(fleet.pools)
+    short = place_pools(fleet.groups, range(pools)).place(sum_gpus(fleet, running, replicas, limited).tolist())
+    is_short = np.append(short[:pools], False)[fleet.pool]
+    if short[pools:].any():
+        on_short = np.append(short[pools:], False)[running.group] & (running.number < replicas[running.row])
+        is_short[running.row[on_short]] = True
+    return is_short
 
 
 def _fill(requests: Requests, groups: NodeGroups, tenants: Sequence[TenantLimit]) -> FloatColumn:
     """Return the replicas that get GPUs: the reserved ones, and others in order as long as all have a place.
 
+    If one that runs has none, its workload has to shrink first. So those that it requests elsewhere wait.
     tenants: limits of the same workloads. Replicas on nodes that accept no new pod need no place, but count there.
     """
-    slots = order(requests)
-    pools = np.unique(requests.pool[requests.pool >= 0])
-    given = requests.reserved.copy()
-    row = np.where(requests.pool >= 0, np.searchsorted(pools, requests.pool), -1)
-    to_place = np.fmax(requests.reserved - requests.confined, 0.0) * requests.gpus_each
-    node_groups = Limit(row[slots.row], slots.gpus, place_pools(groups, pools.tolist()))
-    node_groups.placement.place(np.bincount(row + 1, to_place, 1 + len(pools))[1:].tolist())
+    slots, running = order(requests), requests.running
     limits, gpus = [], requests.gpus_each[slots.row]
     for tenant in tenants:
         placement = tenant.placement.copy()
         placement.place(tenant.sum_gpus(requests.reserved * requests.gpus_each))
         limits.append(Limit(tenant.row[slots.row], gpus, placement))
-    taken = take([*limits, node_groups])
-    given += np.bincount(slots.row[taken], minlength=len(given))
-    return given
+    taken = take([*limits, _limit_by_groups(requests, slots, running, groups)])
+    if running.is_known:
+        leaving = running.let_leave(_rank_groups(requests, slots, taken, groups))
+        if (leaving.group != running.group).any():
+            other = take([*limits, _limit_by_groups(requests, slots, leaving, groups)])
+            differs = np.flatnonzero(other != taken)
+            taken = other if len(differs) and other[differs[0]] else taken
+        runs = slots.number < running.total[slots.row]
+        yields = np.bincount(slots.row[runs & ~taken], minlength=len(running.total)) > 0
+        taken &= runs | ~yields[slots.row]
+    return requests.reserved + np.bincount(slots.row[taken], minlength=len(running.total))
+
+
+def _limit_by_groups(requests: Requests, slots: Slots, running: Running, groups: NodeGroups) -> Limit:
+    """Return what limits the slots: the node groups of their pools, or the one where they run.
+
+    running: in the order in which replicas should stay. The reserved ones have their places already.
+    """
+    pools = np.unique(requests.pool[requests.pool >= 0])
+    own = np.where(requests.pool >= 0, np.searchsorted(pools, requests.pool), -1)
+
+    def place(row: IntColumn, number: IntColumn) -> IntColumn:
+        group = running.group_of(row, number)
+        return np.where((group == ANY) | (own[row] < 0), own[row], len(pools) + group)
+
+    reserved = np.repeat(np.arange(len(own)), requests.reserved.astype(np.int64))
+    number = np.arange(len(reserved)) - np.searchsorted(reserved, reserved)
+    gpus = np.where(number < requests.confined[reserved], 0.0, requests.gpus_each[reserved])
+    placement = place_pools(groups, pools.tolist())
+    placement.place(np.bincount(1 + place(reserved, number), gpus, 1 + placement.pools)[1:].tolist())
+    return Limit(place(slots.row, slots.number), slots.gpus, placement)
+
+
+def _rank_groups(requests: Requests, slots: Slots, taken: BoolColumn, groups: NodeGroups) -> FloatColumn:
+    """Return the place in the order of the first replica that waits for each node group, float64[G]; infinity: none."""
+    pool = requests.pool[slots.row]
+    waits = np.flatnonzero(~taken & (pool >= 0) & (slots.number >= requests.running.total[slots.row]))
+    first = np.full(len(groups.admitted), np.inf)
+    np.minimum.at(first, pool[waits], waits)
+    return np.asarray(np.where(groups.admitted, first[:, None], np.inf).min(axis=0, initial=np.inf))
 
 
 def _fit_quotas(tenants: Sequence[TenantLimit], gpus_each: FloatColumn) -> FloatColumn:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from autoscaler.core.model.placement import ROUNDING_GPUS
+from autoscaler.core.model.running import Running
 from autoscaler.core.model.tenants import Nominal
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 
@@ -41,14 +42,20 @@ class Requests:
     weight: FloatColumn  # float64[W], above 0
     urgency: FloatColumn  # float64[W], of a first replica
     idle: BoolColumn  # bool[W], yields to workloads of its pool and priority
+    running: Running  # their replicas that run
     nominal: tuple[Nominal, ...] = ()  # GPUs that owners may use beyond the reserved replicas, without borrowing
 
 
 class Slots(NamedTuple):
-    """Single replicas in the order in which they get GPUs; int64[L] and float64[L]."""
+    """Single replicas in the order in which they get GPUs; every field [L]."""
 
-    row: IntColumn  # of the workload
-    gpus: FloatColumn  # that need a place; 0 for a replica on a node that accepts no new pod
+    row: IntColumn  # int64[L], of the workload
+    number: IntColumn  # int64[L], replicas that the workload has before this one
+    gpus: FloatColumn  # float64[L], that need a place; 0 for a replica on a node that accepts no new pod
+
+    def in_order(self, place: IntColumn) -> Slots:
+        """Return the slots in another order."""
+        return Slots(self.row[place], self.number[place], self.gpus[place])
 
 
 def order(requests: Requests) -> Slots:
@@ -63,7 +70,7 @@ def order(requests: Requests) -> Slots:
     place = place[np.argsort(share[place], kind="stable")]
     place = place[np.argsort((stage * len(levels) + level[row])[place], kind="stable")]
     gpus = np.where(number < requests.confined[row], 0.0, requests.gpus_each[row])
-    slots = Slots(row[place], gpus[place])
+    slots = Slots(row, number.astype(np.int64), gpus).in_order(place)
     if requests.idle.any():
         slots = _let_idle_yield(requests, slots, stage[place], level[slots.row])
     return _let_borrowers_yield(requests, slots, stage[place]) if requests.nominal else slots
@@ -113,7 +120,7 @@ def _let_idle_yield(requests: Requests, slots: Slots, stage: IntColumn, level: I
     covering = np.searchsorted(ends, np.cumsum(slots.gpus[after]) - ROUNDING_GPUS)
     place = before[np.fmin(covering, len(before) - 1)]
     moved = after[np.argsort(place, kind="stable")]
-    return Slots(slots.row[moved], slots.gpus[moved])
+    return slots.in_order(moved)
 
 
 def _let_borrowers_yield(requests: Requests, slots: Slots, stage: IntColumn) -> Slots:
@@ -131,4 +138,4 @@ def _let_borrowers_yield(requests: Requests, slots: Slots, stage: IntColumn) -> 
         most = np.append(before + nominal.gpus, np.inf)[owner[together]]
         borrows[together] |= ends > most + ROUNDING_GPUS
     place = np.argsort(np.where(stage == HEADROOM, HEADROOM * 2 + borrows, stage + HEADROOM * borrows), kind="stable")
-    return Slots(slots.row[place], slots.gpus[place])
+    return slots.in_order(place)

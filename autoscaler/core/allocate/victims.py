@@ -3,6 +3,9 @@
 A removed replica cuts its running requests after its grace period, so the replica with the fewest leaves first. Among
 equals it is the one on the emptiest node, which an autoscaler of nodes may then remove, then the dearest, then a spot
 node's. Replicas that are not ready are not in the order: a ReplicaSet removes them before all others.
+
+If a replica of another workload waits for GPUs, one leaves first whose GPUs it can use. No pod is ever moved, so a
+replica that leaves another node group would be lost for nothing.
 """
 
 from __future__ import annotations
@@ -14,11 +17,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autoscaler.core.model.fleet import Fleet, Pod
+from autoscaler.core.model.fleet import QUEUED, Fleet, Pod
+from autoscaler.core.model.placement import place_pools
+from autoscaler.core.model.running import find_groups, list_running, sum_gpus
 from autoscaler.core.model.types import TickInput
+from autoscaler.core.observe.pending import count_pods, has_gpus
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn, or_zero
 
 SPOT = "spot"
+
+MOST_AWAITED = 50
+"""At most so many replicas leave first because others wait for their GPUs; it is as many as get a deletion cost."""
 
 
 class Serving(NamedTuple):
@@ -45,10 +54,13 @@ def order(serving: Serving) -> IntColumn:
     return np.lexsort(keys)
 
 
-def find_victims(inp: TickInput, group_price: FloatColumn, rows: Iterable[int]) -> dict[int, tuple[Pod, ...]]:
+def find_victims(
+    inp: TickInput, group_price: FloatColumn, rows: Iterable[int], replicas: FloatColumn
+) -> dict[int, tuple[Pod, ...]]:
     """Return the serving pods of some workloads in the order in which they should leave, by row.
 
     group_price: float64[G], price of a device; NaN: unknown, which counts as the cheapest.
+    replicas: float64[W], as decided.
     """
     fleet, samples, rows = inp.fleet, inp.samples.pods, list(rows)
     is_serving = fleet.pod_ready & ~fleet.pod_terminating
@@ -57,7 +69,7 @@ def find_victims(inp: TickInput, group_price: FloatColumn, rows: Iterable[int]) 
     # A sleeping engine hides requests that its server still holds.
     requests = np.fmax(samples.running + or_zero(samples.waiting), samples.held)
     is_fresh = inp.now_s - samples.time_s <= inp.spec.max_input_age_s[fleet.pod_workload]  # False without a reading
-    found: dict[int, tuple[Pod, ...]] = {}
+    found: dict[int, list[int]] = {}
     for row in rows:
         pods = of_rows[fleet.pod_workload[of_rows] == row]
         names = [fleet.pods[pod].node for pod in pods]
@@ -71,8 +83,53 @@ def find_victims(inp: TickInput, group_price: FloatColumn, rows: Iterable[int]) 
             is_spot=spots,
             ready_s=or_zero(fleet.pod_ready_s[pods]),
         )
-        found[row] = tuple(fleet.pods[pod] for pod in pods[order(serving)])
-    return found
+        found[row] = pods[order(serving)].tolist()
+    if fleet.groups.of_node:
+        found = _prefer_awaited(fleet, replicas, found)
+    return {row: tuple(fleet.pods[pod] for pod in pods) for row, pods in found.items()}
+
+
+def _prefer_awaited(fleet: Fleet, replicas: FloatColumn, victims: dict[int, list[int]]) -> dict[int, list[int]]:
+    """Return the victims with those first whose GPUs other replicas wait for, as many as these need."""
+    pools, group = len(fleet.pools), find_groups(fleet)
+    running, gpus = list_running(fleet, has_gpus(fleet)), fleet.gpus_per_replica
+    limited = np.isfinite(gpus) & ~np.isnan(np.append(fleet.pool_gpus, np.nan)[fleet.pool])
+    stay = np.fmin(replicas, running.total)
+    stay[list(victims)] = running.total[list(victims)]
+    held = sum_gpus(fleet, running, stay, limited)
+    awaited = sum_gpus(fleet, running, replicas - count_pods(fleet, *QUEUED), limited, since=stay).tolist()
+
+    def find_short() -> set[int]:
+        placement = place_pools(fleet.groups, range(pools))
+        placement.place(held.tolist())
+        return placement.groups(placement.place(awaited))
+
+    def leave(pod: int) -> None:
+        if group[pod] >= 0:
+            held[pools + group[pod]] -= gpus[fleet.pod_workload[pod]]
+
+    present = ~fleet.pod_terminating & np.isin(fleet.pod_workload, list(victims))
+    leaving = {row: int(np.count_nonzero(present & (fleet.pod_workload == row)) - replicas[row]) for row in victims}
+    for pod in np.flatnonzero(present & ~fleet.pod_ready).tolist():
+        row = int(fleet.pod_workload[pod])
+        leaving[row] -= 1
+        if leaving[row] >= 0:
+            leave(pod)
+    short, left = find_short(), MOST_AWAITED
+    preferred: dict[int, list[int]] = {}
+    for row in sorted(victims, key=lambda row: len({int(group[pod]) for pod in victims[row]})):
+        pods = list(victims[row])
+        first: list[int] = []
+        while short and left > 0 and len(first) < leaving[row]:
+            wanted = [pod for pod in pods if int(group[pod]) in short]
+            if not wanted:
+                break
+            pods.remove(wanted[0])
+            first.append(wanted[0])
+            leave(wanted[0])
+            short, left = find_short(), left - 1
+        preferred[row] = first + pods
+    return preferred
 
 
 class _Nodes:

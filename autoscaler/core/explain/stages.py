@@ -10,11 +10,12 @@ from autoscaler.core.explain import pods
 from autoscaler.core.explain.format import number, seconds
 from autoscaler.core.explain.row import Row
 from autoscaler.core.model.fleet import Pool
-from autoscaler.core.model.placement import count_confined, place_pools
+from autoscaler.core.model.placement import place_pools
+from autoscaler.core.model.running import list_running, sum_gpus
 from autoscaler.core.model.types import Recommender, Signal, Stage
 from autoscaler.core.observe import load
 from autoscaler.core.observe.freshness import oldest_view_s
-from autoscaler.core.observe.pending import count_pending_replicas, fits_nowhere
+from autoscaler.core.observe.pending import count_pending_replicas, fits_nowhere, has_gpus
 from autoscaler.core.observe.progress import UNTRUSTED_S
 from autoscaler.core.stabilize import carry
 from autoscaler.core.table.columns import or_zero
@@ -200,13 +201,12 @@ def _pool(row: Row) -> tuple[str, bool]:
     """
     fleet = row.inp.fleet
     own, sizes = int(fleet.pool[row.row]), fleet.pool_gpus
-    replicas = np.fmax(row.decision.stages[Stage.OWNER] - count_confined(fleet), 0.0)
-    allocated = or_zero(replicas * fleet.gpus_per_replica)
-    limited = (fleet.pool >= 0) & ~np.isnan(np.append(sizes, np.nan)[fleet.pool])
+    replicas = or_zero(row.decision.stages[Stage.OWNER])
+    limited = (fleet.pool >= 0) & ~np.isnan(np.append(sizes, np.nan)[fleet.pool]) & np.isfinite(fleet.gpus_per_replica)
     placement = place_pools(fleet.groups, range(len(sizes)))
-    placement.place(np.bincount(fleet.pool[limited], allocated[limited], len(sizes)).tolist())
-    one_more = np.where(np.arange(len(sizes)) == own, or_zero(fleet.gpus_per_replica[row.row]), 0.0)
-    short = placement.place(np.where(np.isnan(sizes), 0.0, one_more).tolist())
+    placement.place(sum_gpus(fleet, list_running(fleet, has_gpus(fleet)), replicas, limited).tolist())
+    one_more = np.where(np.arange(placement.pools) == own, or_zero(fleet.gpus_per_replica[row.row]), 0.0)
+    short = placement.place(one_more.tolist() if not np.isnan(sizes[own]) else [])[: len(sizes)]
     if np.count_nonzero(short) <= 1:
         return f"the pool of {number(float(sizes[own]))} {_name(fleet.pools[own])}", bool(short.any())
     members = np.flatnonzero(short).tolist()

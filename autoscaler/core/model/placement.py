@@ -1,6 +1,7 @@
 """Place the GPUs that pools request on the node groups that admit them: a maximum flow from pools to groups.
 
 Only GPUs are counted, so a replica may be split between groups. `Obstacles.fits` counts what whole nodes hold.
+A node group has a row of its own beside the pools, for the replicas that run in it.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from autoscaler.core.model.fleet import Fleet, NodeGroups
-from autoscaler.core.table.columns import BoolColumn, FloatColumn
+from autoscaler.core.model.fleet import NodeGroups
+from autoscaler.core.table.columns import BoolColumn
 
 ROUNDING_GPUS = 1e-9
 
@@ -62,8 +63,11 @@ class Placement:
 
     def size(self, pools: BoolColumn) -> float:
         """Return the GPUs that all groups of these pools together have. pools: bool[N]."""
-        groups = {group for pool in np.flatnonzero(pools).tolist() for group in self._groups[pool]}
-        return sum(self._gpus[group] for group in groups)
+        return sum(self._gpus[group] for group in self.groups(pools))
+
+    def groups(self, pools: BoolColumn) -> set[int]:
+        """Return the groups that admit any of these pools. pools: bool[N]."""
+        return {group for pool in np.flatnonzero(pools).tolist() for group in self._groups[pool]}
 
     def left(self, pools: BoolColumn) -> float:
         """Return the GPUs that all groups of these pools together have beyond those of the pools. pools: bool[N]."""
@@ -126,29 +130,12 @@ class Placement:
             self._pools[group].discard(pool)
 
 
-def count_confined(fleet: Fleet) -> FloatColumn:
-    """Return how many replicas of each workload run on nodes that accept no new pod; float64[W].
-
-    Their GPUs are of use to no other replica, so they need no place.
-    """
-    groups, confined = fleet.groups, np.zeros(len(fleet.workloads))
-    closed = {name: lines for name, lines in groups.of_node.items() if groups.closed[list(lines)].any()}
-    if closed:
-        on_closed = np.array([pod.node in closed for pod in fleet.pods], dtype=bool) & ~fleet.pod_terminating
-        for pod in np.flatnonzero(on_closed).tolist():
-            row = int(fleet.pod_workload[pod])
-            lines = [line for line in closed[fleet.pods[pod].node] if groups.closed[line]]
-            confined[row] += fleet.pool[row] >= 0 and bool(groups.admitted[fleet.pool[row], lines].any())
-    return confined
-
-
 def place_pools(groups: NodeGroups, pools: Sequence[int]) -> Placement:
-    """Return an empty placement of some pools, in this order. A pool of unknown size has no place.
+    """Return an empty placement of some pools, in this order, and of the replicas that run in each node group.
 
-    Node groups that accept no new pod have no place either.
+    A pool of unknown size has no place. Node groups that accept no new pod have no place either.
     """
     limited = np.isfinite(groups.gpus) & ~groups.closed
-    return Placement(
-        np.where(limited, groups.gpus, 0.0).tolist(),
-        [np.flatnonzero(groups.admitted[pool] & limited).tolist() for pool in pools],
-    )
+    by_pool = [np.flatnonzero(groups.admitted[pool] & limited).tolist() for pool in pools]
+    by_group = [[group] if limited[group] else [] for group in range(len(limited))]
+    return Placement(np.where(limited, groups.gpus, 0.0).tolist(), [*by_pool, *by_group])

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscaler.core.model.fleet import CRASHING, QUEUED, WITHOUT_ROOM, Fleet, PendingCause, PendingClass
-from autoscaler.core.model.placement import count_confined, place_pools
+from autoscaler.core.model.placement import place_pools
+from autoscaler.core.model.running import list_running, sum_gpus
 from autoscaler.core.model.types import Observation, TickInput
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, TimestampColumn, Transient, or_zero
 
@@ -136,6 +137,11 @@ def count_undecided(fleet: Fleet, now_s: float) -> FloatColumn:
     return np.bincount(fleet.pod_workload[found], minlength=len(fleet.workloads)).astype(np.float64)
 
 
+def has_gpus(fleet: Fleet) -> BoolColumn:
+    """Return the pods that have GPUs, or are about to get them, and are not terminating; bool[P]."""
+    return np.asarray(~fleet.pod_terminating & ~np.isin(fleet.pod_pending, WITHOUT_GPUS))
+
+
 def fits_nowhere(fleet: Fleet) -> BoolColumn:
     """Return the workloads of which no known node can hold a replica, while none is expected to be created; bool[W].
 
@@ -185,8 +191,8 @@ def count_by_class(fleet: Fleet, observation: Observation, desired: FloatColumn)
 def has_free_gpus(fleet: Fleet) -> BoolColumn:
     """Return the workloads with unscheduled pods whose pool has free GPUs for one more replica; bool[W].
 
-    Such a pod waits for something else: memory, GPUs on one single node, GPUs of other pods, or a node group that pods
-    fill which could run elsewhere. Terminating pods still hold their GPUs. False if the size of the pool is unknown.
+    Such a pod waits for something else: memory, GPUs on one single node, GPUs of other pods. Terminating pods still
+    hold their GPUs. False if the size of the pool is unknown.
     """
     has_free, groups = np.zeros(len(fleet.workloads), dtype=bool), fleet.groups
     sized = (fleet.pool >= 0) & (fleet.gpus_per_replica > 0) & np.isfinite(fleet.gpus_per_replica)
@@ -194,16 +200,14 @@ def has_free_gpus(fleet: Fleet) -> BoolColumn:
     waiting = np.flatnonzero(sized & (count_pods(fleet, *WITHOUT_GPUS) > 0))
     if not len(waiting):
         return has_free
-    on_node = ~np.isin(fleet.pod_pending, WITHOUT_GPUS)
-    scheduled = np.bincount(fleet.pod_workload[on_node], minlength=len(fleet.workloads))
-    held = np.fmax(scheduled - count_confined(fleet), 0.0) * fleet.gpus_per_replica
+    running = list_running(fleet, has_gpus(fleet) | fleet.pod_terminating)
     placement = place_pools(groups, range(len(fleet.pools)))
-    placement.place(np.bincount(fleet.pool[sized], held[sized], len(fleet.pools)).tolist())
+    placement.place(sum_gpus(fleet, running, running.total.astype(np.float64), sized).tolist())
     found: dict[tuple[int, float], bool] = {}
     for row in waiting.tolist():
         pool, gpus = int(fleet.pool[row]), float(fleet.gpus_per_replica[row])
         if (pool, gpus) not in found:
-            one_more = [gpus if place == pool else 0.0 for place in range(len(fleet.pools))]
+            one_more = [gpus if place == pool else 0.0 for place in range(placement.pools)]
             found[pool, gpus] = not placement.copy().place(one_more).any()
         has_free[row] = found[pool, gpus]
     return has_free

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from autoscaler.core.allocate import pools
 from autoscaler.core.allocate.slots import Requests, order
+from autoscaler.core.model.running import Running
 from autoscaler.core.observe.pending import Claims
 from tests.core.world import fleet, node_groups, quotas, spec
 
@@ -149,6 +150,7 @@ def share_one_by_one(case):
         weight=np.array(case.weight),
         urgency=np.zeros(len(case.tenant)),
         idle=np.zeros(len(case.tenant), dtype=bool),
+        running=Running.none(len(case.tenant)),
     )
     ranked, numbers, used = [], [0] * len(case.tenant), list(case.others)
     for row in order(plain).row.tolist():

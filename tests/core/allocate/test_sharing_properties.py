@@ -17,6 +17,7 @@ from autoscaler.core.allocate.placing import Limit, take
 from autoscaler.core.allocate.slots import Requests, order
 from autoscaler.core.model.fleet import NodeGroups
 from autoscaler.core.model.placement import place_pools
+from autoscaler.core.model.running import Running
 from autoscaler.core.observe.pending import Claims
 from tests.core.world import fleet, node_groups, spec
 
@@ -60,6 +61,7 @@ class Case:
             weight=np.array(self.weight),
             urgency=np.array(self.arrivals),
             idle=np.array(self.idle),
+            running=Running.none(len(self.pool)),
         )
 
     def share(self, rows=None, gpus=None):
