@@ -67,6 +67,35 @@ CASES = {
         "test_deleting_a_workload_during_a_tick_harms_no_other",
         "test_unscalable_workloads_do_not_affect_others",
     ],
+    "labels of nodes missing or absurd": [
+        "test_nodes_without_product_form_one_pool",
+        "test_an_absurd_label_is_not_believed",
+        "test_absurd_labels_and_numbers_of_one_node_harm_no_other",
+    ],
+    "unknown MIG profile": [
+        "test_a_slice_of_unknown_profile_has_no_price_and_says_so",
+        "test_absurd_labels_and_numbers_of_one_node_harm_no_other",
+    ],
+    "negative or huge quantities": [
+        "test_what_is_no_quantity_is_unknown",
+        "test_impossible_numbers_of_devices_are_unknown",
+        "test_impossible_numbers_of_devices_are_told_and_not_believed",
+    ],
+    "two variants on different models": [
+        "test_variants_of_one_service_serve_one_model",
+        "test_variants_of_different_models_take_no_load_from_each_other",
+    ],
+    "a cost of zero": ["test_variants_that_cost_nothing_grow_first"],
+    "a node group that vanishes mid-tick": [
+        "test_group_that_vanishes_in_mid_tick_stops_no_decision",
+        "test_group_that_vanishes_leaves_its_pods_nowhere",
+    ],
+    "50 scheduling gates": ["test_gated_replicas_leave_their_gpus_to_others"],
+    "another installation on the same workload": [
+        "test_installations_leave_a_workload_to_one_of_them",
+        "test_two_installations_write_less_and_less_often",
+        "test_field_manager_names_the_installation",
+    ],
 }
 
 

@@ -8,8 +8,8 @@ lets the daemon tick once and sets its clock forward, so that minutes pass withi
 import asyncio
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,13 +28,23 @@ from autoscaler.core.model.fleet import PendingClass
 from autoscaler.daemon.loop import Loop
 from autoscaler.ports import TickRecord
 from tests.adapters.kubernetes.conftest import in_namespace
-from tests.adapters.kubernetes.world import LATER, MANIFESTS, annotated, condition, shipped_roles, waiting_status
+from tests.adapters.kubernetes.world import (
+    LATER,
+    MANIFESTS,
+    SCHEDULED,
+    annotated,
+    condition,
+    shipped_roles,
+    waiting_status,
+)
 from tests.harness.kube_api import ApiError, User, load_manifests
 from tests.harness.process import eventually
 from tests.integration.site import Site, recording
 
 GPU, PRODUCT = "nvidia.com/gpu", "nvidia.com/gpu.product"
-MERGE = "application/merge-patch+json"
+L4, H100 = {PRODUCT: "NVIDIA-L4"}, {PRODUCT: "NVIDIA-H100-80GB-HBM3"}
+SATURATED = 34  # requests in flight, for which a policy with 10 requests per replica needs four
+ENGINE = ({"name": "vllm", "image": "vllm", "args": ["--model", "m"]},)
 BATCH = 10  # requests that an engine runs at once
 TOKENS_PER_S = 20.0  # of each of them
 TURN_S = 5.0  # of the daemon's clock between two ticks
@@ -135,6 +145,9 @@ class Daemon:
         return {each: int(counts[each]) for each in PendingClass if counts[each]}
 
 
+Run = Callable[..., AbstractAsyncContextManager[Daemon]]  # of `Cluster.daemon`
+
+
 class Cluster:
     """One namespace and its nodes."""
 
@@ -146,6 +159,7 @@ class Cluster:
         self.load: dict[tuple[str, ...], float] = {}  # requests in flight, by the workloads that share them
         self.load_of_pods: dict[str, float] = {}  # those of single pods instead
         self.crashing: set[str] = set()  # workloads whose containers crash
+        self.starting: set[str] = set()  # workloads whose containers never become ready
         self.nodes: dict[str, dict[str, Any]] = {}
         self._ips: dict[str, str] = {}
         self._counts: dict[str, int] = {}  # as of the last step, like the pods
@@ -175,14 +189,21 @@ class Cluster:
         resource: str = GPU,
         selector: Mapping[str, str] | None = None,
         spec: Mapping[str, Any] | None = None,
-        **annotations: str,
+        containers: Sequence[Mapping[str, Any]] = ENGINE,
+        **annotations: str | None,
     ) -> None:
-        """Create a Deployment whose pods need devices of nodes with these labels."""
-        notes = annotated(**{"policy": "quick", "metrics_port": str(self.engines.port), **annotations})
+        """Create a Deployment whose pods need devices of nodes with these labels. The last container has them."""
+        notes = {"policy": "quick", "metrics_port": str(self.engines.port), **annotations}
         limits = {"limits": {resource: str(devices)}}
-        containers = [{"name": "vllm", "image": "vllm", "args": ["--model", "m"], "resources": limits}]
-        pod = {"nodeSelector": {**self.mark, **(selector or {})}, **(spec or {}), "containers": containers}
+        with_devices = [*containers[:-1], {**containers[-1], "resources": limits}]
+        pod = {"nodeSelector": {**self.mark, **(selector or {})}, **(spec or {}), "containers": with_devices}
+        notes = annotated(**{key: value for key, value in notes.items() if value is not None})
         await self.site.deployment(name, replicas, notes, 0, **pod)
+
+    async def pressed(self, name: str, priority: int = 100, **options: Any) -> None:
+        """Create a workload that needs four replicas."""
+        await self.workload(name, **{"override.priority": str(priority)}, **options)
+        self.load[name,] = SATURATED
 
     async def pods(self, name: str = "") -> list[dict[str, Any]]:
         """Return the pods of a workload, or all."""
@@ -192,6 +213,16 @@ class Cluster:
     def pending(self) -> list[str]:
         """Return the names of the pods without node, as of the last step."""
         return [pod["metadata"]["name"] for pod in self._pods if not pod["spec"].get("nodeName")]
+
+    def writes(self) -> list[tuple[str, str]]:
+        """Return resource and name of each patch that a daemon sent."""
+        return [
+            (event.permission.resource, event.name)
+            for event in self.api.audit()
+            if (event.namespace, event.permission.verb) == (self.namespace, "patch")
+            and event.user.startswith(f"system:serviceaccount:{self.namespace}:")
+            and event.permission.group != "events.k8s.io"
+        ]
 
     async def report(self, pod: str, reporter: str, reason: str) -> None:
         """Write an Event about a pod like an autoscaler of nodes."""
@@ -218,13 +249,51 @@ class Cluster:
         await self.api.set_status("v1", "ResourceQuota", self.namespace, "gpus", status)
         return name
 
+    async def deny(self, name: str, most: int) -> None:
+        """Deny more replicas of a workload by an admission policy, and wait until the API server enforces it."""
+        group, policy = "admissionregistration.k8s.io/v1", f"quota-{self.namespace}"
+        rule = {"apiGroups": ["apps"], "apiVersions": ["v1"], "operations": ["UPDATE"]}
+        wanted = "!has(object.spec.replicas) || object.spec.replicas <= {most}"
+        spec = {
+            "failurePolicy": "Fail",
+            "matchConstraints": {"resourceRules": [rule | {"resources": ["deployments/scale"]}]},
+            "matchConditions": [
+                {"name": "here", "expression": f"request.namespace == '{self.namespace}' && request.name == '{name}'"}
+            ],
+            "validations": [
+                {"expression": wanted.format(most=most), "message": f"GPU quota of the team is {most}"},
+            ],
+        }
+        binding = {"policyName": policy, "validationActions": ["Deny"]}
+        await self.api.apply(
+            {"apiVersion": group, "kind": "ValidatingAdmissionPolicy", "metadata": {"name": policy}, "spec": spec},
+            {
+                "apiVersion": group,
+                "kind": "ValidatingAdmissionPolicyBinding",
+                "metadata": {"name": policy},
+                "spec": binding,
+            },
+        )
+
+        async def is_enforced() -> bool:
+            try:
+                await self.site.scale(name, most + 1, by="tests")
+            except ApiError as error:
+                return error.status in {403, 422}
+            return False
+
+        before = (await self.counts(name))[0]
+        await eventually(is_enforced, "the policy is enforced")
+        await self.site.scale(name, before, by=f"vllm-autoscaler/{self.namespace}/vllm-autoscaler")
+
     async def counts(self, *names: str) -> list[int]:
         return [await self.site.replicas(name) for name in names]
 
-    async def turn(self, count: int = 1) -> None:
-        """Let the cluster act, then every daemon, and then time pass."""
+    async def turn(self, count: int = 1, *, step: bool = True) -> None:
+        """Let the cluster act unless told otherwise, then every daemon, and then time pass."""
         for _ in range(count):
-            await self.step()
+            if step:
+                await self.step()
             await asyncio.sleep(WATCH_S)
             for daemon in self.daemons:
                 await daemon.tick()
@@ -259,24 +328,28 @@ class Cluster:
         self,
         environ: Callable[[str, str], None],
         shrink: bool = False,
+        nodes: bool = True,
         policy: Path | None = None,
         installation: str = "",
+        gateways: Sequence[str] = (),
+        node_group_max: Sequence[tuple[str, int]] = (),
     ) -> AsyncIterator[Daemon]:
         """Run the daemon in direct mode, by its Role. environ: sets a variable of the environment.
 
-        shrink: with the right to name the pods that leave.
+        shrink: with the right to name the pods that leave. nodes: with the right to list nodes.
         """
         settings = Settings(
             mode=Mode.DIRECT,
             policies=(policy or self.site.policy,),
             default_policy="quick",
             namespaces=(self.namespace,),
-            scrape=ScrapeSettings(),
+            scrape=ScrapeSettings(gateways=tuple(gateways)),
+            node_group_max=tuple(node_group_max),
             kube=KubeSettings(),
             lease=LeaseSettings(enabled=False, namespace=installation or self.namespace),
             http=None,
         )
-        environ("KUBECONFIG", str(self.api.kubeconfig(await self._user(shrink))))
+        environ("KUBECONFIG", str(self.api.kubeconfig(await self._user(shrink, nodes))))
         async with AsyncExitStack() as stack:
             policies = PolicyFiles(settings.policies, self.clock, settings.default_policy)
             sources = await open_sources(stack, settings, self.clock, policies)
@@ -300,11 +373,20 @@ class Cluster:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _user(self, shrink: bool) -> User:
+    async def _user(self, shrink: bool, nodes: bool) -> User:
+        """Return a user with the shipped rights. Each set of rights has a user of its own."""
         roles = in_namespace(shipped_roles("direct"), self.namespace)
+        name = f"daemon-{shrink:d}{nodes:d}"
         if shrink:
             roles += load_manifests(MANIFESTS / "shrink" / "rbac.yaml")[:1]
-        return await self.api.service_account(self.namespace, "daemon", *roles)
+        if not nodes:
+            roles = [
+                role
+                | {"rules": [rule for rule in role["rules"] if rule["resources"] != ["nodes"]]}
+                | {"metadata": role["metadata"] | {"name": f"{role['metadata']['name']}-{self.namespace}"}}
+                for role in roles
+            ]
+        return await self.api.service_account(self.namespace, name, *roles)
 
     async def _list(self, root: str, plural: str) -> list[dict[str, Any]]:
         items: list[dict[str, Any]] = (await self.api.request("GET", f"/{root}/namespaces/{self.namespace}/{plural}"))[
@@ -379,6 +461,9 @@ class Cluster:
 
     async def _start(self, pod: Mapping[str, Any]) -> None:
         name, app = pod["metadata"]["name"], pod["metadata"]["labels"]["app"]
+        if app in self.starting:
+            await self.site.status(name, {"phase": "Pending", "conditions": [SCHEDULED]})
+            return
         if app in self.crashing:
             await self.site.status(name, waiting_status("CrashLoopBackOff"))
             return

@@ -3,10 +3,12 @@
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import pytest
 import pytest_asyncio
 
 from tests.harness.kube_api import KubeApi
 from tests.integration import site as site_
+from tests.integration.cluster import Cluster, Engines, LeapingClock, Run
 from tests.integration.site import Site
 
 
@@ -15,3 +17,21 @@ async def site(kube_api: KubeApi, tmp_path: Path) -> AsyncIterator[Site]:
     """A namespace of the real API server with a metrics server beside it."""
     async with site_.site(kube_api, tmp_path) as made:
         yield made
+
+
+@pytest_asyncio.fixture
+async def cluster(site: Site) -> AsyncIterator[Cluster]:
+    """Nodes, controllers and engines for that namespace."""
+    clock = LeapingClock()
+    engines = Engines(clock)
+    async with engines.serving():
+        made = Cluster(site, engines, clock)
+        yield made
+        for name in list(made.nodes):
+            await made.remove_node(name)
+
+
+@pytest.fixture
+def run(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run a daemon for the cluster within a block, in this process."""
+    return lambda **settings: cluster.daemon(monkeypatch.setenv, **settings)

@@ -1,51 +1,13 @@
-"""Scarce GPUs end to end: the whole daemon on a real API server, with nodes, pods and metrics of a small cluster."""
-
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from pathlib import Path
-from typing import Any
+"""Scarce GPUs end to end: the whole daemon on a real API server, beside a small cluster."""
 
 import pytest
-import pytest_asyncio
 
 from autoscaler.core.model.fleet import PendingClass
-from tests.harness.kube_api import KubeApi
-from tests.integration.cluster import GPU, PRODUCT, Cluster, Daemon, Engines, LeapingClock
-from tests.integration.site import POLICY, site
+from tests.integration.cluster import GPU, H100, L4, PRODUCT, SATURATED, Cluster, Run
 
 pytestmark = pytest.mark.integration
 
-L4, H100 = {PRODUCT: "NVIDIA-L4"}, {PRODUCT: "NVIDIA-H100-80GB-HBM3"}
-Run = Callable[..., AbstractAsyncContextManager[Daemon]]
-
-
-@pytest_asyncio.fixture
-async def cluster(kube_api: KubeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Cluster]:
-    clock = LeapingClock()
-    engines = Engines(clock)
-    async with AsyncExitStack() as stack:
-        here = await stack.enter_async_context(site(kube_api, tmp_path))
-        await stack.enter_async_context(engines.serving())
-        made = Cluster(here, engines, clock)
-        yield made
-        for name in list(made.nodes):
-            await made.remove_node(name)
-
-
-@pytest.fixture
-def run(cluster: Cluster, monkeypatch: pytest.MonkeyPatch):
-    """Run the daemon within a block."""
-    return lambda **settings: cluster.daemon(monkeypatch.setenv, **settings)
-
-
 MIG_3G, MIG_1G = "nvidia.com/mig-3g.40gb", "nvidia.com/mig-1g.10gb"
-SATURATED = 34  # requests in flight, for which a policy with 10 requests per replica needs four
-
-
-async def pressed(cluster: Cluster, name: str, priority: int = 100, **options: Any) -> None:
-    """Create a workload that needs four replicas."""
-    await cluster.workload(name, **{"override.priority": str(priority)}, **options)
-    cluster.load[name,] = SATURATED
 
 
 async def test_mig_slices_and_gpus_are_shared_apart(cluster: Cluster, run: Run):
@@ -55,10 +17,10 @@ async def test_mig_slices_and_gpus_are_shared_apart(cluster: Cluster, run: Run):
     await cluster.node("single", {GPU: 3}, single)
     await cluster.node("mixed", {MIG_3G: 2, MIG_1G: 4, GPU: 0}, mixed)
     await cluster.node("full", {GPU: 2}, H100)
-    await pressed(cluster, "sliced", selector=single)
-    await pressed(cluster, "large", resource=MIG_3G)
-    await pressed(cluster, "small", resource=MIG_1G)
-    await pressed(cluster, "full", selector=H100)
+    await cluster.pressed("sliced", selector=single)
+    await cluster.pressed("large", resource=MIG_3G)
+    await cluster.pressed("small", resource=MIG_1G)
+    await cluster.pressed("full", selector=H100)
     async with run():
         await cluster.settle()
         assert await cluster.counts("sliced", "large", "small", "full") == [3, 2, 4, 2]
@@ -70,27 +32,41 @@ async def test_selectors_and_taints_keep_workloads_apart(cluster: Cluster, run: 
     await cluster.node("a", {GPU: 3}, {**L4, "team": "a"})
     await cluster.node("b", {GPU: 2}, {**L4, "team": "b"})
     await cluster.node("training", {GPU: 8}, {**L4, "team": "b"}, taints=[taint])
-    await pressed(cluster, "first", 900, selector={"team": "a"})
-    await pressed(cluster, "second", selector={"team": "b"})
+    await cluster.pressed("first", 900, selector={"team": "a"})
+    await cluster.pressed("second", selector={"team": "b"})
     async with run():
         await cluster.settle()
         assert await cluster.counts("first", "second") == [3, 2]
         tolerations = [{"key": "dedicated", "operator": "Exists"}]
-        await pressed(cluster, "third", 900, selector={"team": "b"}, spec={"tolerations": tolerations})
+        await cluster.pressed("third", 900, selector={"team": "b"}, spec={"tolerations": tolerations})
         await cluster.settle()
         assert await cluster.counts("first", "second", "third") == [3, 2, 4]
         assert cluster.pending() == []
 
 
+VENDORS = ("amd.com/gpu", "gpu.intel.com/i915", "habana.ai/gaudi", "google.com/tpu", "aws.amazon.com/neuron")
+
+
+async def test_devices_of_each_vendor_are_shared_by_priority(cluster: Cluster, run: Run):
+    for number, resource in enumerate(VENDORS):
+        await cluster.node(f"n{number}", {resource: 4})
+        await cluster.pressed(f"first{number}", 900, resource=resource)
+        await cluster.pressed(f"second{number}", 100, resource=resource)
+    async with run():
+        await cluster.settle()
+        for number in range(len(VENDORS)):
+            assert await cluster.counts(f"first{number}", f"second{number}") == [3, 1]
+
+
 async def test_tiers_get_scarce_gpus_by_priority(cluster: Cluster, run: Run):
     """Three tiers need four GPUs each, and there are eight. The lowest tier was there first."""
     await cluster.node("a", {GPU: 8}, L4)
-    await pressed(cluster, "bronze", 100)
+    await cluster.pressed("bronze", 100)
     async with run() as daemon:
         await cluster.settle()
         assert await cluster.counts("bronze") == [4]
-        await pressed(cluster, "gold", 900)
-        await pressed(cluster, "silver", 500)
+        await cluster.pressed("gold", 900)
+        await cluster.pressed("silver", 500)
         await cluster.settle()
         assert await cluster.counts("gold", "silver", "bronze") == [4, 3, 1]
         assert cluster.pending() == []
@@ -98,6 +74,52 @@ async def test_tiers_get_scarce_gpus_by_priority(cluster: Cluster, run: Run):
         cluster.load["gold",] = 4
         await cluster.settle()
         assert await cluster.counts("gold", "silver", "bronze") == [1, 4, 3]
+
+
+async def test_gpus_move_with_the_load_and_never_exceed_the_pool(cluster: Cluster, run: Run):
+    await cluster.node("a", {GPU: 4}, L4)
+    await cluster.workload("first", replicas=2)
+    await cluster.workload("second", replicas=2)
+    cluster.load = {("first",): 18, ("second",): 18}
+    async with run():
+        await cluster.turn(3)
+        assert await cluster.counts("first", "second") == [2, 2]
+        cluster.load = {("first",): 0, ("second",): 60}
+        for _ in range(12):
+            await cluster.turn()
+            assert sum(await cluster.counts("first", "second")) <= 4
+        assert await cluster.counts("first", "second") == [1, 3]
+
+
+CLOUDS = (
+    {"cloud.google.com/gke-nodepool": "gpu", "cloud.google.com/gke-accelerator": "nvidia-l4"},
+    {"eks.amazonaws.com/nodegroup": "gpu", "eks.amazonaws.com/capacityType": "SPOT"},
+    {"kubernetes.azure.com/agentpool": "gpu"},
+)
+
+
+async def test_growth_of_a_node_pool_is_stated_or_its_cap_is_named(cluster: Cluster, run: Run):
+    for number, labels in enumerate(CLOUDS):
+        await cluster.node(f"n{number}", {GPU: 1}, labels)
+        await cluster.pressed(f"w{number}", selector=labels)
+    names = [f"w{number}" for number in range(len(CLOUDS))]
+    labels = [next(f"{key}={value}" for key, value in each.items()) for each in CLOUDS]
+    async with run() as daemon:
+        await cluster.turn(3)
+        assert await cluster.counts(*names) == [1, 1, 1]
+        for name, label in zip(names, labels, strict=True):
+            assert f"by today's nodes, although {label} may get more" in daemon.sentence(name)
+    async with run(node_group_max=tuple((label, 4) for label in labels)):
+        await cluster.turn(3)
+        assert await cluster.counts(*names) == [4, 4, 4]
+
+
+async def test_workload_grows_without_the_right_to_list_nodes(cluster: Cluster, run: Run):
+    await cluster.node("a", {GPU: 1}, L4)
+    await cluster.pressed("llama")
+    async with run(nodes=False):
+        await cluster.turn(3)
+        assert await cluster.counts("llama") == [4]
 
 
 async def variants(cluster: Cluster, cheap_devices: int = 1, requests: float = SATURATED) -> None:
@@ -176,51 +198,6 @@ async def test_dear_variant_grows_when_no_node_is_coming(cluster: Cluster, run: 
         assert await cluster.counts("cheap", "dear") == [1, 3]
 
 
-async def test_refused_replicas_leave_their_gpus_to_others(cluster: Cluster, run: Run):
-    """The API server enforces a ResourceQuota of two GPUs on the pods of one namespace of a pool of eight."""
-    await cluster.node("a", {GPU: 8}, L4)
-    limited = await cluster.quota({f"requests.{GPU}": "2"})
-    await pressed(cluster, "first", 900, spec={"priorityClassName": limited})
-    await pressed(cluster, "second", 100)
-    cluster.load["second",] = 64
-    async with run() as daemon:
-        await cluster.settle()
-        assert await cluster.counts("second") == [6]
-        assert len(await cluster.pods("first")) == 2
-        assert daemon.classes("first") == {PendingClass.QUOTA: 2}
-        assert "exceeded quota" in daemon.sentence("first")
-
-
-async def test_gated_replicas_leave_their_gpus_to_others(cluster: Cluster, run: Run):
-    """Kueue holds the pods of the first workload back, and 49 other gates, in a pool of five GPUs."""
-    await cluster.node("a", {GPU: 5}, L4)
-    await pressed(cluster, "first", 900)
-    await pressed(cluster, "second", 100)
-    async with run() as daemon:
-        await cluster.turn()
-        others = [{"name": f"example.com/{number}"} for number in range(49)]
-        gate = {"schedulingGates": [*others, {"name": "kueue.x-k8s.io/admission"}]}
-        await cluster.site.patch("Deployment", "first", {"spec": {"template": {"spec": gate}}}, "apps/v1")
-        await cluster.settle()
-        assert daemon.classes("first") == {PendingClass.QUEUED: 3}
-        assert await cluster.counts("second") == [4]
-
-
-async def test_crashing_replicas_leave_their_gpus_to_others(cluster: Cluster, run: Run):
-    await cluster.node("a", {GPU: 5}, L4)
-    await pressed(cluster, "first", 900)
-    await pressed(cluster, "second", 100)
-    async with run() as daemon:
-        await cluster.turn()
-        cluster.crashing.add("first")
-        await cluster.turn(3)
-        assert daemon.classes("first") == {PendingClass.CRASHING: 3}
-        assert await cluster.counts("first", "second") == [4, 1]
-        await cluster.settle()
-        assert await cluster.counts("first", "second") == [1, 4]
-        assert cluster.pending() == []
-
-
 async def test_load_moves_to_other_gpus_when_spot_is_lost(cluster: Cluster, run: Run):
     await cluster.node("spot", {GPU: 4}, {**L4, "karpenter.sh/capacity-type": "spot"})
     await cluster.node("h100", {GPU: 8}, H100)
@@ -231,61 +208,3 @@ async def test_load_moves_to_other_gpus_when_spot_is_lost(cluster: Cluster, run:
         await cluster.remove_node("spot")
         await cluster.settle()
         assert await cluster.counts("dear") == [4]
-
-
-async def test_replica_that_fits_no_node_takes_none_that_serves(cluster: Cluster, run: Run):
-    """A replica of eight GPUs has priority, and each node has four."""
-    await cluster.node("a", {GPU: 4}, L4)
-    await cluster.node("b", {GPU: 4}, L4)
-    await cluster.workload("large", devices=8, **{"override.priority": "900"})
-    await pressed(cluster, "small", 100)
-    async with run() as daemon:
-        await cluster.settle()
-        assert await cluster.counts("large", "small") == [1, 4]
-        assert daemon.classes("large") == {PendingClass.IMPOSSIBLE: 1}
-
-
-async def test_group_that_vanishes_in_mid_tick_stops_no_decision(cluster: Cluster, run: Run):
-    await cluster.node("a", {GPU: 4}, {**L4, "team": "a"})
-    await cluster.node("b", {GPU: 4}, {**L4, "team": "b"})
-    await pressed(cluster, "first", selector={"team": "a"})
-    await pressed(cluster, "second", selector={"team": "b"})
-    async with run() as daemon:
-        cluster.engines.before_answer = lambda: cluster.remove_node("a")
-        ticks = daemon.last.number
-        await cluster.turn()
-        assert daemon.last.number > ticks
-        await cluster.settle()
-        assert await cluster.counts("second") == [4]
-
-
-async def test_idle_replica_is_named_before_the_shrink_and_leaves(cluster: Cluster, run: Run):
-    """Three replicas are busy and one is idle. Among equals the ReplicaSet would remove another one."""
-    await cluster.node("a", {GPU: 8}, L4)
-    await cluster.workload("llama", replicas=4)
-    async with run(shrink=True):
-        await cluster.turn()
-        *busy, idle = [pod["metadata"]["name"] for pod in await cluster.pods()]
-        cluster.load_of_pods = {idle: 0.0, **dict.fromkeys(busy, 9.0)}
-        await cluster.settle()
-        assert [pod["metadata"]["name"] for pod in await cluster.pods()] == busy
-        assert await cluster.counts("llama") == [3]
-    patched = [
-        (event.permission.resource, event.name)
-        for event in cluster.api.audit()
-        if (event.namespace, event.permission.verb) == (cluster.namespace, "patch")
-        and event.user.startswith("system:serviceaccount:")
-    ]
-    assert patched == [("pods", idle), ("deployments/scale", "llama")]
-
-
-async def test_installations_leave_a_workload_to_one_of_them(cluster: Cluster, run: Run):
-    small = cluster.site.directory / "small.yaml"
-    small.write_text(POLICY.replace("max: 8", "max: 2"))
-    await cluster.node("a", {GPU: 8}, L4)
-    await pressed(cluster, "llama")
-    async with run(installation="team-a") as first, run(installation="team-b", policy=small) as second:
-        await cluster.turn(12)
-        assert await cluster.counts("llama") == [4]
-        assert "another installation, vllm-autoscaler/team-a/vllm-autoscaler owns the count" in second.sentence("llama")
-        assert "owns the count" not in first.sentence("llama")
