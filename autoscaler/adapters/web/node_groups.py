@@ -17,6 +17,7 @@ FIELDS = {
     "zone": "zone; empty: unknown",
     "capacity_type": "`spot`, `on-demand` or `reserved`; empty: unknown",
     "sharing": "`time-slicing` or `mps`: pods share a device; empty: they do not",
+    "sharers": "pods that share a device; 1: it is not shared, null: unknown",
     "node_pool": "label of the node pool that an autoscaler may enlarge; empty: none is known",
     "closed": "the nodes take no new pod: cordoned, not ready, being removed, or their MIG layout changes",
     "allocatable": "devices that the nodes offer; null: unknown",
@@ -49,6 +50,7 @@ def rows(groups: NodeGroups, most: int) -> list[dict[str, Any]]:
             "zone": bounded(group.zone),
             "capacity_type": bounded(group.capacity_type),
             "sharing": bounded(group.sharing),
+            "sharers": group.sharers or None,
             "node_pool": bounded(group.grows),
             **row,
         }

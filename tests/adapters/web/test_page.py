@@ -520,10 +520,15 @@ async def faintest_text(page: Page) -> float:
 
 
 async def test_node_groups_show_who_holds_the_devices(daemon: Daemon, open_page: Open) -> None:
-    daemon.record(World(2).tick())
+    tick = World(2).tick()
+    (group,) = tick.input.fleet.groups.groups
+    shared = (group._replace(nodes="team=a", sharing="mps", sharers=4),)
+    groups = replace(tick.input.fleet.groups, groups=shared)
+    daemon.record(replace(tick, input=replace(tick.input, fleet=replace(tick.input.fleet, groups=groups))))
     page = await open_page()
     box = page.locator("#groups")
     await expect(box.locator("summary")).to_have_text("Node groups: 6 of 8 devices are free")
     await box.locator("summary").click()
     await expect(box.locator("tbody td").first).to_have_text("NVIDIA-H100-80GB-HBM3")
+    await expect(box.locator("tbody td").nth(1)).to_have_text("team=a · mps, 4 pods per device")
     await expect(box.locator("tbody tr")).to_have_count(1)

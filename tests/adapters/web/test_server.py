@@ -500,8 +500,8 @@ async def test_node_groups_are_listed_with_what_is_not_known_as_null(daemon: Dae
     groups = NodeGroups(
         groups=(
             NodeGroup("nvidia.com/gpu", "H100", "team=a", "zone-1", "spot", "", "karpenter.sh/nodepool=gpu"),
-            NodeGroup("nvidia.com/gpu", "H100", "cordoned"),
-            NodeGroup("nvidia.com/gpu", "H100", "nodes to come", grows="karpenter.sh/nodepool=gpu"),
+            NodeGroup("nvidia.com/gpu", "H100", "cordoned", sharing="mps", sharers=4),
+            NodeGroup("nvidia.com/gpu", "H100", "nodes to come", grows="karpenter.sh/nodepool=gpu", sharers=0),
         ),
         allocatable=np.array([16.0, 8.0, 0.0]),
         used=np.array([4.0, 2.0, 0.0]),
@@ -532,6 +532,7 @@ async def test_node_groups_are_listed_with_what_is_not_known_as_null(daemon: Dae
     ]
     assert (closed["closed"], closed["others"], closed["free"]) == (True, None, 0.0)
     assert coming["can_add"] is None
+    assert [each["sharers"] for each in (first, closed, coming)] == [1, 4, None]
     assert refused["error"] == "unknown parameter 'zone'; allowed: none"
     labels = 'capacity_type="spot",nodes="team=a",product="H100",resource="nvidia.com/gpu",zone="zone-1"'
     found = {line for line in text.splitlines() if line.startswith("vllm_autoscaler_node_group")}

@@ -53,8 +53,9 @@ function devicesText({ product, resource }) {
   return product ? [product, device !== "gpu" && device].filter(Boolean).join(" · ") : resource;
 }
 
-function nodesText({ nodes, zone, capacity_type, sharing }) {
-  return [nodes, zone, capacity_type, sharing].filter(Boolean).join(" · ") || UNKNOWN;
+function nodesText({ nodes, zone, capacity_type, sharing, sharers }) {
+  const shared = sharing && (sharers ? `${sharing}, ${sharers} pods per device` : sharing);
+  return [nodes, zone, capacity_type, shared].filter(Boolean).join(" · ") || UNKNOWN;
 }
 
 function addedText({ can_add }) {
