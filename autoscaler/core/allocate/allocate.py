@@ -8,6 +8,7 @@ import numpy as np
 
 from autoscaler.core.allocate import pools, variants
 from autoscaler.core.model.fleet import Fleet
+from autoscaler.core.model.tenants import fit_replicas, place_tenants
 from autoscaler.core.model.types import Capacity, Observation, Stage, TickInput
 from autoscaler.core.observe import arrivals
 from autoscaler.core.observe.pending import count_pending_replicas, count_undecided, has_gpus
@@ -125,14 +126,21 @@ def allocate(
 
 
 def _count_free(fleet: Fleet, allocated: FloatColumn) -> FloatColumn:
-    """Return the further replicas for which each workload's pool has free GPUs; float64[W], infinity: not known."""
-    known = (fleet.pool >= 0) & (fleet.gpus_per_replica > 0)
+    """Return the further replicas for which each workload's pool and quotas have free GPUs; float64[W].
+
+    Infinity: not known.
+    """
+    known = (fleet.gpus_per_replica > 0) & np.isfinite(fleet.gpus_per_replica)
     if not known.any():
         return np.full(len(allocated), np.inf)
     gpus = np.where(known, np.fmax(allocated, fleet.replicas) * fleet.gpus_per_replica, 0.0)
-    left = fleet.pool_gpus - np.bincount(np.fmax(fleet.pool, 0), gpus, len(fleet.pools))
+    in_quotas = fit_replicas(
+        [limit.copy_with(gpus)[0] for limit in place_tenants(fleet.quotas)], fleet.gpus_per_replica
+    )
+    known &= fleet.pool >= 0
+    left = fleet.pool_gpus - np.bincount(fleet.pool[known], gpus[known], len(fleet.pools))
     free = np.floor(np.fmax(left, 0.0)[np.fmax(fleet.pool, 0)] / np.where(known, fleet.gpus_per_replica, 1.0))
-    return np.where(known & ~np.isnan(free), free, np.inf)
+    return np.fmin(in_quotas, np.where(known & ~np.isnan(free), free, np.inf))
 
 
 def is_ours(inp: TickInput) -> BoolColumn:

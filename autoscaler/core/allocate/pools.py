@@ -21,7 +21,7 @@ from autoscaler.core.model.fleet import Fleet, NodeGroups
 from autoscaler.core.model.placement import ROUNDING_GPUS, place_pools
 from autoscaler.core.model.running import ANY, Running, count_confined, list_running, sum_gpus
 from autoscaler.core.model.spec import Spec
-from autoscaler.core.model.tenants import Nominal, TenantLimit, nominal_gpus, place_tenants
+from autoscaler.core.model.tenants import Nominal, TenantLimit, fit_replicas, nominal_gpus, place_tenants
 from autoscaler.core.observe.pending import Claims, has_gpus
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn, or_zero
 
@@ -62,8 +62,8 @@ def share(
     gpus_each = fleet.gpus_per_replica
     kept = np.fmin(kept, scheduled)
     present = np.where(trusted, np.fmin(fleet.replicas, scheduled), fleet.replicas)
-    tenants = [limit for quotas in fleet.quotas for limit in place_tenants(quotas)]
-    fits = np.fmin(claims.fits, _fit_quotas(tenants, gpus_each))
+    tenants = place_tenants(fleet.quotas)
+    fits = np.fmin(claims.fits, fit_replicas(tenants, gpus_each))
     allocated = np.minimum(desired, np.fmax(fits, present))  # no node and no quota holds a replica beyond
     sized = (fleet.pool >= 0) & ~np.isnan(np.append(fleet.pool_gpus, np.nan)[fleet.pool])
     # Counts that grew while replicas do not start could exceed the pool together, and all could start at once.
@@ -74,12 +74,11 @@ def share(
     confined = np.fmin(count_confined(fleet), scheduled)
     running = list_running(fleet, has_gpus(fleet))
     in_short_pool = limited & _is_short(fleet, running, claimed, limited)
-    is_short = in_short_pool | (
-        counted & _is_quota_short(tenants, np.where(counted, claimed, 0.0) * np.where(counted, gpus_each, 0.0))
-    )
+    charged_gpus = np.where(counted, claimed, 0.0) * np.where(counted, gpus_each, 0.0)
+    is_short = in_short_pool | (counted & np.any([limit.copy_with(charged_gpus)[1] for limit in tenants], axis=0))
     if is_short.any():
         # Replicas of other workloads of a tenant count as well: they decide which of its replicas borrow.
-        rows = np.flatnonzero(is_short | (counted & _has_quota(tenants, len(desired))))
+        rows = np.flatnonzero(is_short | (counted & np.any([limit.row >= 0 for limit in tenants], axis=0)))
         untouched = np.fmin(fleet.replicas, np.where(ours, allocated, claimed))
         least = np.where(ours & trusted, kept, untouched)
         reserved = np.fmin(least, scheduled)
@@ -131,11 +130,9 @@ def _fill(requests: Requests, groups: NodeGroups, tenants: Sequence[TenantLimit]
     tenants: limits of the same workloads. Replicas on nodes that accept no new pod need no place, but count there.
     """
     slots, running = order(requests), requests.running
-    limits, gpus = [], requests.gpus_each[slots.row]
-    for tenant in tenants:
-        placement = tenant.placement.copy()
-        placement.place(tenant.sum_gpus(requests.reserved * requests.gpus_each))
-        limits.append(Limit(tenant.row[slots.row], gpus, placement))
+    reserved_gpus = requests.reserved * requests.gpus_each
+    of_tenants = [limit.copy_with(reserved_gpus)[0] for limit in tenants]
+    limits = [Limit(limit.row[slots.row], requests.gpus_each[slots.row], limit.placement) for limit in of_tenants]
     taken = take([*limits, _limit_by_groups(requests, slots, running, groups)])
     if running.is_known:
         leaving = running.let_leave(_rank_groups(requests, slots, taken, groups))
@@ -176,32 +173,6 @@ def _rank_groups(requests: Requests, slots: Slots, taken: BoolColumn, groups: No
     first = np.full(len(groups.admitted), np.inf)
     np.minimum.at(first, pool[waits], waits)
     return np.asarray(np.where(groups.admitted, first[:, None], np.inf).min(axis=0, initial=np.inf))
-
-
-def _fit_quotas(tenants: Sequence[TenantLimit], gpus_each: FloatColumn) -> FloatColumn:
-    """Return how many replicas of each workload its quotas allow, if it has them to itself; float64[W]."""
-    fits = np.full(len(gpus_each), np.inf)
-    known = (gpus_each > 0) & np.isfinite(gpus_each)
-    for limit in tenants:
-        whole = np.floor(limit.most() / np.where(known, gpus_each, 1.0) + ROUNDING_GPUS)
-        fits = np.where(known, np.fmin(fits, whole), fits)
-    return fits
-
-
-def _is_quota_short(tenants: Sequence[TenantLimit], gpus: FloatColumn) -> BoolColumn:
-    """Return the workloads whose tenant requests more than its quotas allow, bool[W]. gpus: float64[W]."""
-    is_short = np.zeros(len(gpus), dtype=bool)
-    for limit in tenants:
-        is_short |= limit.is_among(limit.placement.copy().place(limit.sum_gpus(gpus)))
-    return is_short
-
-
-def _has_quota(tenants: Sequence[TenantLimit], rows: int) -> BoolColumn:
-    """Return the workloads that a quota limits; bool[W]."""
-    has_quota = np.zeros(rows, dtype=bool)
-    for limit in tenants:
-        has_quota |= limit.row >= 0
-    return has_quota
 
 
 def _count_left(fleet: Fleet, rows: IntColumn, reserved_gpus: FloatColumn) -> tuple[Nominal, ...]:

@@ -74,6 +74,10 @@ class Placement:
         placed = sum(sum(self._placed[pool].values()) for pool in np.flatnonzero(pools).tolist())
         return self.size(pools) - placed
 
+    def free(self, pool: int) -> float:
+        """Return the GPUs that the groups of a pool have free while no other pool moves."""
+        return sum(self._free[group] for group in self._groups[pool])
+
     @property
     def pools(self) -> int:
         """Return the number of pools."""

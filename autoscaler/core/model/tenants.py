@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autoscaler.core.model.placement import Placement
+from autoscaler.core.model.placement import ROUNDING_GPUS, Placement
 from autoscaler.core.model.quotas import Quotas
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 
@@ -31,15 +31,19 @@ class TenantLimit(NamedTuple):
         sums = np.bincount(self.row + 1, gpus, 1 + self.placement.pools)
         return list(sums[1:].tolist())
 
-    def is_among(self, short: BoolColumn) -> BoolColumn:
-        """Return the workloads of these rows of the placement; bool[W]."""
-        return np.append(short, False)[self.row]
+    def copy_with(self, gpus: FloatColumn) -> tuple[TenantLimit, BoolColumn]:
+        """Return a copy in which these GPUs have their places, and the workloads of tenants that are short then.
 
-    def most(self) -> FloatColumn:
-        """Return the GPUs that each workload's tenant has at most, if no other uses any; float64[W]."""
-        rows = np.eye(self.placement.pools, dtype=bool)[: 1 + self.row.max(initial=-1)]
-        sizes = [self.placement.size(row) for row in rows]
-        return np.array([*sizes, np.inf])[self.row]
+        gpus: float64[W]. Returns bool[W].
+        """
+        placement = self.placement.copy()
+        short = placement.place(self.sum_gpus(gpus))
+        return self._replace(placement=placement), np.append(short, False)[self.row]
+
+    def free(self) -> FloatColumn:
+        """Return the GPUs that are free for the tenant of each workload, float64[W]; infinity: it is not limited."""
+        tenants = range(1 + int(self.row.max(initial=-1)))
+        return np.array([*(self.placement.free(tenant) for tenant in tenants), np.inf])[self.row]
 
 
 class Nominal(NamedTuple):
@@ -49,12 +53,16 @@ class Nominal(NamedTuple):
     gpus: FloatColumn  # float64[O], of each owner, without those that pods of no managed workload use
 
 
-def place_tenants(quotas: Quotas) -> tuple[TenantLimit, ...]:
-    """Return what limits the tenants, with the GPUs in their places that pods of no managed workload use.
+def place_tenants(kinds: Sequence[Quotas]) -> tuple[TenantLimit, ...]:
+    """Return what limits the tenants of each kind, where pods of no managed workload have their GPUs already.
 
     A nominal quota that is unknown (NaN) or infinite limits nothing. Limits of borrowing and lending that are unknown
     do not limit either. Negative GPUs count as 0, and so does an unknown use by others.
     """
+    return tuple(limit for quotas in kinds for limit in _place_kind(quotas))
+
+
+def _place_kind(quotas: Quotas) -> list[TenantLimit]:
     known = _Known.of(quotas)
     count = len(quotas.quotas)
     lent: dict[tuple[str, str, str], float] = {}
@@ -67,7 +75,17 @@ def place_tenants(quotas: Quotas) -> tuple[TenantLimit, ...]:
     if np.isfinite(known.borrowing[known.in_cohort]).any():
         most = known.nominal + known.borrowing
         limits.append(_limit(quotas, known, most.tolist(), [[quota] for quota in range(count)]))
-    return tuple(limits)
+    return limits
+
+
+def fit_replicas(limits: Sequence[TenantLimit], gpus_each: FloatColumn) -> FloatColumn:
+    """Return for how many more replicas of each workload there are GPUs within the limits; float64[W].
+
+    Infinity: nothing limits it, or the GPUs of its replicas are unknown.
+    """
+    known = (gpus_each > 0) & np.isfinite(gpus_each)
+    free = np.fmin.reduce([limit.free() for limit in limits], axis=0, initial=np.inf)
+    return np.where(known, np.floor(free / np.where(known, gpus_each, 1.0) + ROUNDING_GPUS), np.inf)
 
 
 def nominal_gpus(quotas: Quotas) -> tuple[Nominal, ...]:

@@ -13,6 +13,7 @@ import numpy as np
 from autoscaler.core.model.fleet import CRASHING, QUEUED, WITHOUT_ROOM, Fleet, PendingCause, PendingClass
 from autoscaler.core.model.placement import place_pools
 from autoscaler.core.model.running import list_running, sum_gpus
+from autoscaler.core.model.tenants import place_tenants
 from autoscaler.core.model.types import Observation, TickInput
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, TimestampColumn, Transient, or_zero
 
@@ -74,10 +75,13 @@ def update(
     missing_since_s = np.where(not_created, np.fmin(before.missing_since_s, now_s), np.nan)
     missing = np.where(obstacles.creation_failed | (now_s - missing_since_s >= MISSING_S), absent, 0.0)
 
-    # Unschedulable pods of a pool without free GPUs only wait for GPUs.
+    # Unschedulable pods of a pool without free GPUs only wait for GPUs. Pods that a queue holds and missing ones only
+    # wait for their quota if other pods use it up: those of a borrower drain when the owner needs its GPUs.
+    full = has_full_quota(fleet, (gated > 0) | (missing > 0))
+    obstructed = (room & (unscheduled > gated)) | ((gated > 0) & ~full)
     is_pending = count_pending_replicas(observation) > 0
     nowhere = fits_nowhere(fleet)
-    is_pending &= (observation.pending > unscheduled) | room | (gated > 0) | nowhere
+    is_pending &= (observation.pending > unscheduled) | obstructed | nowhere
     pending_since_s = np.where(
         is_pending & ~(observation.ready > before.ready), np.fmin(before.pending_since_s, now_s), np.nan
     )
@@ -92,7 +96,8 @@ def update(
     backs_off = stuck | (now_s - last_pending_s <= or_zero(backoff_s))
 
     refused = obstacles.refused_replicas > observation.replicas
-    replicas = np.where(missing > 0, pods, np.inf)
+    unclaimed = (missing > 0) & ~full
+    replicas = np.where(unclaimed, pods, np.inf)
     replicas = np.where(refused, np.fmin(replicas, observation.replicas), replicas)
     when_short = np.where(backs_off, np.fmax(working, 1.0), np.inf)
     # Further replicas would crash too, unless most of them serve: then a node or a single pod may be at fault.
@@ -101,14 +106,14 @@ def update(
     fits = np.where(crashes, np.fmin(obstacles.fits, observation.replicas), obstacles.fits)
     # One pod stays, so that the daemon and autoscalers of nodes see when it fits.
     fits = np.where(stuck & nowhere & (unscheduled > 0), np.fmin(fits, working + 1), fits)
-    unschedulable = stuck & (unscheduled > 0) & (room | (gated > 0))
+    unschedulable = stuck & (unscheduled > 0) & obstructed
     replicas = np.where(unschedulable, np.fmin(replicas, pods - unscheduled), replicas)
     claims = Claims(
         replicas,
         when_short,
         fits,
         cannot_grow=stuck | (missing > 0) | refused,
-        must_not_grow=unschedulable | (missing > 0),
+        must_not_grow=unschedulable | unclaimed,
     )
     history = PendingHistory(pods, observation.ready, missing_since_s, pending_since_s, backoff_s, last_pending_s)
     return missing, claims, history
@@ -211,3 +216,27 @@ def has_free_gpus(fleet: Fleet) -> BoolColumn:
             found[pool, gpus] = not placement.copy().place(one_more).any()
         has_free[row] = found[pool, gpus]
     return has_free
+
+
+def has_full_quota(fleet: Fleet, waiting: BoolColumn) -> BoolColumn:
+    """Return which of the waiting workloads have a quota without room for one more replica beside all pods; bool[W].
+
+    Terminating pods still count, and pods that wait for admission do not. waiting: bool[W].
+    """
+    is_full, gpus = np.zeros(len(waiting), dtype=bool), fleet.gpus_per_replica
+    known = (gpus > 0) & np.isfinite(gpus)
+    rows = np.flatnonzero(waiting & known)
+    if not len(rows) or not fleet.quotas:
+        return is_full
+    admitted = np.bincount(fleet.pod_workload[~np.isin(fleet.pod_pending, QUEUED)], minlength=len(waiting))
+    held = admitted.astype(np.float64) * np.where(known, gpus, 0.0)
+    for limit in place_tenants(fleet.quotas):
+        limit.placement.place(limit.sum_gpus(held))
+        found: dict[tuple[int, float], bool] = {}
+        for row in rows[limit.row[rows] >= 0].tolist():
+            tenant, each = int(limit.row[row]), float(gpus[row])
+            if (tenant, each) not in found:
+                one_more = [each if place == tenant else 0.0 for place in range(limit.placement.pools)]
+                found[tenant, each] = bool(limit.placement.copy().place(one_more).any())
+            is_full[row] |= found[tenant, each]
+    return is_full

@@ -10,7 +10,7 @@ from autoscaler.core.model.fleet import PendingCause
 from autoscaler.core.model.types import Stage
 from autoscaler.core.model.variants import Variants
 from tests.core.serving import LEARNED, Serving
-from tests.core.world import Story, fleet, spec
+from tests.core.world import Story, fleet, quotas, spec
 
 
 @pytest.mark.slow
@@ -31,8 +31,17 @@ def test_load_taken_over_from_a_variant_is_no_headroom():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pool_gpus", [(4.0, 100.0), (math.nan, math.nan)], ids=["sizes known", "pods wait for GPUs"])
-def test_a_dearer_variant_grows_when_a_cheaper_finds_no_gpu(pool_gpus):
+@pytest.mark.parametrize(
+    ("pool_gpus", "kinds"),
+    [
+        ((4.0, 100.0), ()),
+        ((math.nan, math.nan), ()),
+        ((100.0, 100.0), (quotas([0, -1], [4]),)),
+        ((math.nan, math.nan), (quotas([0, 1], [4, 20], cohort="all", borrowing=[0, 0]),)),
+    ],
+    ids=["sizes known", "pods wait for GPUs", "quota", "quota of a cohort"],
+)
+def test_a_dearer_variant_grows_when_a_cheaper_finds_no_gpu(pool_gpus, kinds):
     """Eighty requests in flight behind one router, ten for each replica; the cheaper variant has four GPUs."""
     story = Story(spec(2, max_replicas=20.0, down_stabilization_s=60.0))
     story.variants = Variants(np.array([0, 0]), np.array([1.0, 9.0]))
@@ -46,6 +55,7 @@ def test_a_dearer_variant_grows_when_a_cheaper_finds_no_gpu(pool_gpus):
             pool=np.array([0, 1]),
             pools=fleet([1]).pools * 2,
             starting_since_s=story.now_s - 600,
+            quotas=kinds,
         )
         seen = replace(seen, pod_pending=np.where(seen.pod_ready, 0, PendingCause.UNSCHEDULABLE).astype(np.int64))
         decision = story.tick(seen, 5, running=min(each, 10.0), waiting=max(each - 10.0, 0.0))
@@ -75,8 +85,12 @@ def test_a_pending_pod_of_a_rollout_moves_no_load():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("cheap_gpus", "settled"), [(8.0, (6, 1)), (4.0, (4, 2))], ids=["free GPUs", "none"])
-def test_a_dear_replica_is_replaced_when_it_has_overpaid(cheap_gpus, settled):
+@pytest.mark.parametrize(
+    ("cheap_gpus", "quota", "settled"),
+    [(8.0, 9.0, (6, 1)), (4.0, 9.0, (4, 2)), (8.0, 4.0, (4, 2))],
+    ids=["free GPUs", "none", "none within the quota"],
+)
+def test_a_dear_replica_is_replaced_when_it_has_overpaid(cheap_gpus, quota, settled):
     """Sixty requests, ten for each replica. A dear one costs 9 times a cheap one, which takes 60 s to start.
 
     The count of each variant is rounded up, so both together keep one replica more than six.
@@ -84,6 +98,7 @@ def test_a_dear_replica_is_replaced_when_it_has_overpaid(cheap_gpus, settled):
     story = Story(spec(2, min_replicas=1.0, max_replicas=20.0))
     story.variants = Variants(np.array([0, 0]), np.array([1.0, 9.0]))
     pools = {"pool": np.array([0, 1]), "pools": fleet([1]).pools * 2, "pool_gpus": np.array([cheap_gpus, 100.0])}
+    pools["quotas"] = (quotas([0, -1], [quota]),)
     cheap, starting, since_s, dear, exchanges = 4, 0, 0.0, 2, []
     for _ in range(60):
         if starting and story.now_s - since_s >= 60:

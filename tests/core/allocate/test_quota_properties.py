@@ -135,7 +135,16 @@ def cases(draw, sizes=(1.0, 2.0, 4.0), paused=False, others=False, idle=False):
 
 
 def share_one_by_one(case):
-    """Return the allocation of one replica after the other: needed ones first, and among these, nominal ones."""
+    """Return the allocation of one replica after the other: needed ones first, and among these, nominal ones.
+
+    Replicas that a quota does not hold even if it is empty are not requested.
+    """
+
+    def holds(row, count):
+        alone = np.where(np.arange(len(case.tenant)) == row, count, 0)
+        return case.tenant[row] < 0 or case.is_within(alone, case.tenant[row])
+
+    most = [max([0, *(n for n in range(1, want + 1) if holds(row, n))]) for row, want in enumerate(case.desired)]
     plain = Requests(
         id=np.arange(len(case.tenant)),
         pool=np.zeros(len(case.tenant), dtype=np.int64),
@@ -143,7 +152,7 @@ def share_one_by_one(case):
         reserved=np.zeros(len(case.tenant)),
         floor=np.array(case.floor, float),
         base=np.array(case.base, float),
-        most=np.array(case.desired, float),
+        most=np.array(most, float),
         scheduled=np.array(case.current, float),
         confined=np.zeros(len(case.tenant)),
         priority=np.array(case.priority),
