@@ -1,4 +1,4 @@
-"""Reloads policies when their files change, completely or not at all, without restart.
+"""Reloads policies and quotas when their files change, completely or not at all, without restart.
 
 The files are usually a mounted ConfigMap, which kubelet replaces by swapping the `..data` link. Files are polled for
 size and times, so reloading also works without inotify.
@@ -7,11 +7,11 @@ size and times, so reloading also works without inotify.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from itertools import islice
 from pathlib import Path
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from autoscaler.config.findings import PolicyError
 from autoscaler.config.policy.parse import DEFAULT_POLICY, MAX_FILES, PolicyBook, is_policy_file, load, shipped
@@ -25,8 +25,8 @@ class Reload(Enum):
     """The result of a poll. Only changes are logged."""
 
     UNCHANGED = "unchanged"
-    LOADED = "loaded"  # new policies apply, or a problem is resolved
-    BROKEN = "broken"  # the changed files are invalid; the present policies stay
+    LOADED = "loaded"  # new content applies, or a problem is resolved
+    BROKEN = "broken"  # the changed files are invalid; the present content stays
 
 
 class Monotonic(Protocol):
@@ -35,23 +35,26 @@ class Monotonic(Protocol):
     def now_s(self) -> float: ...
 
 
-class PolicyFiles:
-    """Keeps the last valid policies of some files. Only the first load raises."""
+Content = TypeVar("Content")
 
-    def __init__(self, paths: Sequence[Path], clock: Monotonic, default: str = DEFAULT_POLICY) -> None:
-        """Load the policies. Raises PolicyError, which stops the start."""
-        self._paths = tuple(paths) or (shipped(),)
+
+class ReloadedFiles(Generic[Content]):
+    """Keeps the last valid content of some files. Only the first load raises."""
+
+    def __init__(self, paths: Sequence[Path], clock: Monotonic, load: Callable[[], Content]) -> None:
+        """Load the content. `load` raises PolicyError, which stops the start."""
+        self._paths = tuple(paths)
         self._clock = clock
-        self._default = default
+        self._load = load
         self._signature = signature(self._paths)
         self._polled_s = clock.now_s()
-        self._book = load(self._paths, default)
+        self._content = load()
         self._problem = ""
 
     @property
-    def book(self) -> PolicyBook:
-        """The policies that apply."""
-        return self._book
+    def content(self) -> Content:
+        """The content that applies."""
+        return self._content
 
     @property
     def problem(self) -> str:
@@ -68,16 +71,30 @@ class PolicyFiles:
         if before == self._signature:
             return Reload.UNCHANGED
         try:
-            book, problem = load(self._paths, self._default), ""
+            content, problem = self._load(), ""
         except PolicyError as error:
-            book, problem = self._book, str(error)
+            content, problem = self._content, str(error)
         if signature(self._paths) != before:
             return Reload.UNCHANGED  # swapped during the read, so perhaps mixed; the next poll reads it again
         self._signature = before
-        if not problem and not self._problem and book == self._book:
+        if not problem and not self._problem and content == self._content:
             return Reload.UNCHANGED  # the content is the same
-        self._book, self._problem = book, problem
+        self._content, self._problem = content, problem
         return Reload.BROKEN if problem else Reload.LOADED
+
+
+class PolicyFiles(ReloadedFiles[PolicyBook]):
+    """Keeps the last valid policies of some files."""
+
+    def __init__(self, paths: Sequence[Path], clock: Monotonic, default: str = DEFAULT_POLICY) -> None:
+        """Load the policies. Raises PolicyError, which stops the start."""
+        paths = tuple(paths) or (shipped(),)
+        super().__init__(paths, clock, lambda: load(paths, default))
+
+    @property
+    def book(self) -> PolicyBook:
+        """The policies that apply."""
+        return self.content
 
 
 def signature(paths: Sequence[Path]) -> _Signature:
