@@ -9,9 +9,12 @@ from autoscaler.adapters.console import printing
 from autoscaler.adapters.keda.check import check_scaled_object
 from autoscaler.app.check_fit import FitCheck
 from autoscaler.app.process import StartError
+from autoscaler.config.check.files import ManifestChecker
 from autoscaler.config.check.files import check as check_files
 from autoscaler.config.findings import PolicyError
 from autoscaler.config.policy.parse import PolicyBook, read_policies
+from autoscaler.config.quotas import KIND as QUOTAS
+from autoscaler.config.quotas import check_quotas
 from autoscaler.ports import (
     Unwritable,
 )
@@ -22,7 +25,8 @@ def check(files: Sequence[Path], policies: Sequence[Path], default_policy: str, 
     try:
         known = read_policies(policies)
         book = PolicyBook(known.policies, default_policy, known.limits)
-        checked = check_files(files, book, {"ScaledObject": check_scaled_object}, of_workloads=(fit,) if fit else ())
+        kinds: dict[str, ManifestChecker] = {"ScaledObject": check_scaled_object, QUOTAS: check_quotas}
+        checked = check_files(files, book, kinds, of_workloads=(fit,) if fit else ())
     except PolicyError as error:
         raise StartError(str(error)) from error
     counted, passed = (

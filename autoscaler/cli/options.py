@@ -168,6 +168,12 @@ cluster_options = options(
         "be repeated; default: as Karpenter and cluster-autoscaler say, else today's nodes.",
     ),
     click.option(
+        "--quotas",
+        type=READABLE_FILE,
+        help="File with quotas of GPUs, for workloads that no ResourceQuota and no ClusterQueue of Kueue charges; read "
+        "again when it changes.",
+    ),
+    click.option(
         "--context", help="Context of the kubeconfig; default: the pod's own cluster, else the current context."
     ),
 )

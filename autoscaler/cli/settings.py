@@ -48,6 +48,7 @@ def daemon_settings(given: dict[str, Any]) -> Settings:
             namespaces=given["namespace"],
             target_kinds=given["target_kind"],
             node_group_max=given["node_group_max"],
+            quotas=given["quotas"],
             deletion_cost=given.get("deletion_cost", False),
             prices=given["price"],
             history=given["history"],
