@@ -46,6 +46,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "all namespaces without nodes": {"rbac": {"nodes": False}},
     "further kinds of targets": {"targetKinds": ["rollouts.argoproj.io", "nodesets.slinky.slurm.net"]},
     "further kinds in a namespace": {"namespaces": ["@"], "targetKinds": ["rollouts.argoproj.io"]},
+    "quotas of Kueue": {"rbac": {"kueue": True}},
+    "quotas of Kueue without nodes": {"rbac": {"kueue": True, "nodes": False}},
+    "quotas of Kueue in a namespace": {"namespaces": ["@"], "rbac": {"kueue": True}},
+    "quotas of Kueue in a namespace without nodes": {"namespaces": ["@"], "rbac": {"kueue": True, "nodes": False}},
     "dry-run in a namespace": {"mode": "dry-run", "namespaces": ["@"]},
     "KEDA over TLS": {
         "mode": "keda",

@@ -36,6 +36,7 @@ from autoscaler.adapters.web.server import HttpServer
 from autoscaler.config.policy.parse import PolicyBook
 from autoscaler.config.policy.reload import PolicyFiles, Reload
 from autoscaler.config.prices import Prices
+from autoscaler.config.quotas import QuotaFiles, StatedQuota
 from autoscaler.config.settings import Mode, Settings
 from autoscaler.core.explain.sentence import explain as explain_row
 from autoscaler.core.model.fleet import WorkloadRef
@@ -121,6 +122,7 @@ async def connect_cluster(
     woken = asyncio.Event()
     elected = settings.lease.enabled and settings.mode is not Mode.DRY_RUN
     elector = Elector(kube, settings.lease, clock, woken, _watches(settings)) if elected else None
+    quotas = QuotaFiles(settings.quotas, clock) if settings.quotas else None
     fleet = KubeFleet(
         kube,
         clock,
@@ -131,12 +133,13 @@ async def connect_cluster(
         leadership=elector,
         target_kinds=settings.target_kinds,
         node_group_max=dict(settings.node_group_max),
+        stated_quotas=_reloading_quotas(quotas) if quotas is not None else tuple,
     )
     parts = Parts(
         clock, fleet, sources, RecordingActuator(), policies, background=[("cluster", fleet.run)], woken=woken
     )
     parts.problems = fleet.problems
-    parts.detail = lambda: _cluster_detail(fleet, elector, parts.problems())
+    parts.detail = lambda: _cluster_detail(fleet, elector, parts.problems(), quotas)
     if settings.mode is Mode.DRY_RUN:
         return parts
 
@@ -164,7 +167,7 @@ async def connect_cluster(
     server = await stack.enter_async_context(KedaServer(settings.keda, service, parts.leadership, calls))
     parts.problems = lambda: _joined(fleet.problems(), answers.refusals.by_workload())
     parts.detail = lambda: {
-        **_cluster_detail(fleet, elector, parts.problems()),
+        **_cluster_detail(fleet, elector, parts.problems(), quotas),
         "keda_problem": server.problem,
         "keda_refused": answers.refusals.unknown()[:MAX_PROBLEMS],
     }
@@ -182,7 +185,10 @@ def _joined(declared: Mapping[WorkloadRef, str], refused: Mapping[WorkloadRef, s
     return {**declared, **{ref: "; ".join(filter(None, (declared.get(ref), told))) for ref, told in refused.items()}}
 
 
-def _cluster_detail(fleet: KubeFleet, elector: Elector | None, problems: Mapping[WorkloadRef, str]) -> dict[str, Any]:
+def _cluster_detail(
+    fleet: KubeFleet, elector: Elector | None, problems: Mapping[WorkloadRef, str], quotas: QuotaFiles | None
+) -> dict[str, Any]:
+    in_file = quotas.problem.splitlines() if quotas is not None else []
     shared = [elector.problem] if elector is not None and elector.problem else []
     return {
         "cluster_problems": [*shared, *fleet.watch_problems()][:MAX_PROBLEMS],
@@ -190,6 +196,7 @@ def _cluster_detail(fleet: KubeFleet, elector: Elector | None, problems: Mapping
         "obstructed_workloads": by_name(fleet.obstructed(), MAX_PROBLEMS),
         "pool_limits": fleet.limits()[:MAX_PROBLEMS],
         "unlisted_kinds": fleet.unlisted_kinds(),
+        "quota_problems": [*in_file, *fleet.quota_problems()][:MAX_PROBLEMS],
     }
 
 
@@ -262,6 +269,22 @@ def _reloading(files: PolicyFiles, metrics: Metrics) -> Callable[[], PolicyBook]
             case Reload.UNCHANGED:
                 pass
         return files.book
+
+    return current
+
+
+def _reloading_quotas(files: QuotaFiles) -> Callable[[], tuple[StatedQuota, ...]]:
+    """Return a function that returns the present quotas of a file and reloads them when it changes."""
+
+    def current() -> tuple[StatedQuota, ...]:
+        match files.poll():
+            case Reload.LOADED:
+                log.info("quotas reloaded", quotas=[quota.name for quota in files.content][:MAX_PROBLEMS])
+            case Reload.BROKEN:
+                log.error("quotas are invalid; the previous ones stay in force", problem=files.problem)
+            case Reload.UNCHANGED:
+                pass
+        return files.content
 
     return current
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import structlog
@@ -60,10 +60,12 @@ class ClusterWatch:
         on_sync: Callable[[], None] | None = None,
         kinds: Mapping[str, str] | None = None,
         open_kind: OpenKind | None = None,
+        cluster_scoped: Collection[str] = (),
     ) -> None:
         """namespaces: (): all of them. on_sync: called when the whole cluster is known for the first time.
 
         kinds: custom kinds with the version to use where it is served ("rollouts.argoproj.io": "v1alpha1").
+        cluster_scoped: those of them whose objects are in no namespace.
         open_kind: called when one of them is served, or served in another way than before.
         """
         self.true_s = math.nan  # when the view was last known to be true
@@ -80,6 +82,7 @@ class ClusterWatch:
         ]
         self._kinds = dict(kinds or {})
         self._open_kind = open_kind
+        self._cluster_scoped = cluster_scoped
         self._running: dict[str, _Running] = {}  # by resource
         self._missed: set[str] = set()  # resources that were not served when last looked up
         self._discovered = not self._kinds or open_kind is None
@@ -121,6 +124,10 @@ class ClusterWatch:
             if reflector.absent
         }
 
+    def refusals(self, plural: str) -> list[str]:
+        """Return why objects of an optional kind of every cluster cannot be listed."""
+        return [each.absent_reason for each in self._reflectors if each.resource.plural == plural and each.absent]
+
     @property
     def namespaces(self) -> list[str]:
         """The namespaces that are watched; empty: all of them."""
@@ -134,7 +141,7 @@ class ClusterWatch:
         failures = 0
         while True:
             try:
-                found = await discover(self._kube, self._kinds)
+                found = await discover(self._kube, self._kinds, self._cluster_scoped)
             except ApiError as error:
                 if not self._discovery_problem:
                     log.warning("kinds cannot be looked up", error=str(error))
@@ -173,7 +180,7 @@ class ClusterWatch:
         opened, store = open_kind(served)
         reflectors = [
             Reflector(self._kube, opened, store, self._clock, namespace, self._times, self._note_sync)
-            for namespace in self._namespaces
+            for namespace in self._namespaces_of(opened)
         ]
         started = [tasks.create_task(reflector.run(), name=_name(reflector)) for reflector in reflectors]
         self._running[resource] = _Running(served, store, reflectors, started)

@@ -28,7 +28,7 @@ from autoscaler.adapters.kubernetes.autoscalers.hpa_limits import (
 )
 from autoscaler.adapters.kubernetes.autoscalers.hpas import HpaStore
 from autoscaler.adapters.kubernetes.autoscalers.scaledobjects import ScaledObjectSpec, ScaledObjectStore
-from autoscaler.adapters.kubernetes.cluster_watch import HEARTBEAT_S, ClusterWatch
+from autoscaler.adapters.kubernetes.cluster_watch import HEARTBEAT_S, ClusterWatch, KindStore
 from autoscaler.adapters.kubernetes.inventory.elastic import STATUS_OBJECT, Elastic
 from autoscaler.adapters.kubernetes.inventory.model_fit import misfit
 from autoscaler.adapters.kubernetes.inventory.nodes import NodeStore
@@ -40,6 +40,9 @@ from autoscaler.adapters.kubernetes.pods.node_events import NodeEvents
 from autoscaler.adapters.kubernetes.pods.status import Key
 from autoscaler.adapters.kubernetes.pods.store import PodRows, PodStore
 from autoscaler.adapters.kubernetes.pods.template import Facts, add_tolerations
+from autoscaler.adapters.kubernetes.quotas.columns import Applicant
+from autoscaler.adapters.kubernetes.quotas.kueue import CLUSTER_SCOPED, KINDS, VERSION
+from autoscaler.adapters.kubernetes.quotas.view import QuotaView, Stated
 from autoscaler.adapters.kubernetes.workloads.kinds import TargetKinds
 from autoscaler.adapters.kubernetes.workloads.store import ReplicaSetStore, TargetKindStore, TargetStore
 from autoscaler.adapters.kubernetes.workloads.targets import DEPLOYMENT, LEADER_WORKER_SET, STATEFUL_SET, Target
@@ -69,6 +72,7 @@ NODE_POOLS = Resource(
 AUTOSCALER_STATUS = Resource(
     "/api/v1", "configmaps", objects.ConfigMap, optional=True, auxiliary=True, only=STATUS_OBJECT
 )
+RESOURCE_QUOTAS = Resource("/api/v1", "resourcequotas", objects.ResourceQuota, optional=True, auxiliary=True)
 OTHERS_UNKNOWN = (
     "GPUs held by pods of other namespaces are not known and count as free, because only some namespaces are watched"
 )
@@ -89,6 +93,7 @@ class _WorkloadRows(NamedTuple):
     hpa_limits: HpaLimits | None
     drain_s: FloatColumn
     hpa_errors: tuple[str, ...]  # why the HPA of each cannot change the count; "": it can, or there is none
+    applicants: list[Applicant]  # for quotas
 
 
 class _Managed(NamedTuple):
@@ -123,19 +128,23 @@ class KubeFleet:
         leadership: Leadership | None = None,
         target_kinds: Sequence[str] = (),
         node_group_max: Mapping[str, int] | None = None,
+        stated_quotas: Stated = tuple,
     ) -> None:
         """`writes` and `leadership` are those of the actuator; `wakeup` is set when the cluster is first known.
 
         target_kinds: custom kinds that may be scaled ("rollouts.argoproj.io"); (): all that are known.
         node_group_max: the largest number of nodes with a label, "key=value", which an autoscaler may create.
+        stated_quotas: returns the quotas of a file, for workloads that no quota of the cluster charges.
         """
         self._mode = mode
+        self._clock = clock
         self._writes = writes = writes or OwnWrites(clock)
         self._pods = PodStore(clock)
         self.manual_overrides = OverrideTracker(clock, writes, leadership)
         self._nodes = NodeStore(clock)
         self._elastic = Elastic(node_group_max)
         self._node_events = NodeEvents(clock)
+        self._quotas = QuotaView(stated_quotas)
         self._hpas = HpaStore()
         self._scaled_objects = ScaledObjectStore(self._hpas)
         self._targets = TargetStore(self._pods, self.manual_overrides, writes, self._find_autoscaler)
@@ -149,8 +158,9 @@ class KubeFleet:
             times,
             heartbeat_s,
             on_sync,
-            self.kinds.preferred,
+            {**self.kinds.preferred, **dict.fromkeys(KINDS, VERSION)},
             self._open_kind,
+            CLUSTER_SCOPED,
         )
         self._problems: dict[WorkloadRef, str] = {}
         self._obstructed: dict[WorkloadRef, str] = {}  # as of the last fleet
@@ -174,6 +184,7 @@ class KubeFleet:
         """Return the latest view. Raises Unavailable, naming the missing kind, until everything was listed once."""
         self._watch.require_sync()
         workloads = self._lay_out_workloads()
+        self._quotas.update(workloads.applicants)
         pods = self._lay_out_pods(workloads)
         usage = self._count_usage(workloads)
         return Fleet(
@@ -199,6 +210,7 @@ class KubeFleet:
             pools=workloads.layout.pools,
             groups=usage.groups,
             hpa_limits=workloads.hpa_limits,
+            quotas=self._quotas.count(pods, self._pod_workload, workloads.gpus_per_replica, self._clock.now_s()),
             drain_s=workloads.drain_s,
         )
 
@@ -213,7 +225,12 @@ class KubeFleet:
 
     def problems(self) -> dict[WorkloadRef, str]:
         """Return what is wrong with the declarations of workloads, as of the last `fleet()`."""
-        return dict(self._problems)
+        found = dict(self._problems)
+        workloads = self._workload_rows.workloads if self._workload_rows is not None else ()
+        for row, problem in self._quotas.kueue.of_workloads.items():
+            ref = workloads[row].ref
+            found[ref] = join_problems((found.get(ref, ""), problem))
+        return found
 
     def obstructed(self) -> dict[WorkloadRef, str]:
         """Return why replicas of workloads are missing, in the cluster's words, as of the last `fleet()`."""
@@ -226,6 +243,12 @@ class KubeFleet:
         layout = self._workload_rows.layout
         lines = [*_pool_limits(layout), *self._elastic.describe(layout.node_groups)]
         return lines + [OTHERS_UNKNOWN] * bool(self._watch.namespaces and layout.groups)
+
+    def quota_problems(self) -> list[str]:
+        """Return what is not known of the quotas of the cluster, one line each."""
+        refusals = self._watch.refusals(RESOURCE_QUOTAS.plural)[:1]
+        unlisted = [f"resourcequotas are not read, so they are no limit: {refusal}" for refusal in refusals]
+        return unlisted + self._quotas.problems()
 
     def unlisted_kinds(self) -> dict[str, str]:
         """Return why objects of custom kinds that the API server serves cannot be listed, by resource."""
@@ -247,6 +270,7 @@ class KubeFleet:
             (Resource("/api/v1", "nodes", objects.Node, namespaced=False, optional=True), self._nodes),
             (NODE_POOLS, self._elastic.node_pools),
             (AUTOSCALER_STATUS, self._elastic.status),
+            (RESOURCE_QUOTAS, self._quotas.resource_quotas),
         ]
         stores += [(resource, self._node_events) for resource in self._node_events.resources()]
         if self._mode is not Mode.DRY_RUN:
@@ -260,8 +284,14 @@ class KubeFleet:
             ]
         return stores
 
-    def _open_kind(self, served: ServedKind) -> tuple[Resource[Any], TargetKindStore]:
+    def _open_kind(self, served: ServedKind) -> tuple[Resource[Any], KindStore]:
         """Return the watch of a custom kind and its store. Of a kind that cannot be scaled only metadata are read."""
+        if served.resource in KINDS:
+            plural, _, group = served.resource.partition(".")
+            is_namespaced = served.resource not in CLUSTER_SCOPED
+            root = f"/apis/{group}/{served.version}"
+            quotas = Resource(root, plural, objects.Untyped, namespaced=is_namespaced, optional=True)
+            return quotas, self._quotas.kueue.open(served.resource)
         row, refusal = self.kinds.serve(served)
         kind: type[objects.Object] = objects.LeaderWorkerSet if row is LEADER_WORKER_SET else objects.CustomTarget
         if refusal:
@@ -320,6 +350,7 @@ class KubeFleet:
             hpa_limits=to_columns([each.limit for each in managed]),
             drain_s=np.array([each.target.facts.drain_s for each in managed]),
             hpa_errors=tuple(each.limit.error for each in managed),
+            applicants=[_applicant(each.target, each_facts) for each, each_facts in zip(managed, facts, strict=True)],
         )
         for limit in _pool_limits(layout):
             if limit not in limits_before:
@@ -506,6 +537,11 @@ class KubeFleet:
                 absent = self.kinds.describe_absence(ref, spec.target, self._watch.unlisted())
                 known = self._problems.get(ref, "")  # several ScaledObjects may name one target
                 self._problems[ref] = join_problems((known, _scaled_object_problem(spec), absent))
+
+
+def _applicant(target: Target, facts: Facts) -> Applicant:
+    known = facts.resource if facts.gpus > 0 else ""
+    return Applicant(target.ref.namespace, known, facts.needs, target.labels, facts.priority_class)
 
 
 def _pool_limits(layout: Layout) -> list[str]:

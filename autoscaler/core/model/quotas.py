@@ -35,3 +35,4 @@ class Quotas:
     used_by_others: FloatColumn  # float64[Q], devices charged for pods of no managed workload
     tenant: IntColumn  # int64[W], row of `charged`; -1: no quota applies
     charged: BoolColumn  # bool[T, Q], quotas of each tenant
+    used: FloatColumn | None = None  # float64[Q], devices charged for pods of managed workloads; None: unknown

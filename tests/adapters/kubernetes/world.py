@@ -35,6 +35,11 @@ def shipped_target_roles() -> list[dict[str, Any]]:
     return [document for document in load_manifests(*paths) if document["kind"] == "ClusterRole"]
 
 
+def kueue_role() -> dict[str, Any]:
+    """Return the ClusterRole for Kueue's quotas."""
+    return load_manifests(MANIFESTS / "kueue" / "rbac.yaml")[0]
+
+
 def annotated(**annotations: str) -> dict[str, str]:
     """Return annotations with our prefix: `min_replicas="1"`."""
     return {PREFIX + key.replace("_", "-"): value for key, value in annotations.items()}

@@ -5,7 +5,7 @@ Every authenticated client may read this (`system:discovery`), so no role needs 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Container, Mapping
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -54,11 +54,14 @@ Decoded = TypeVar("Decoded")
 Read = Callable[[str], Awaitable[dict[str, _Resource]]]
 
 
-async def discover(kube: Kube, preferred: Mapping[str, str]) -> dict[str, ServedKind | None]:
+async def discover(
+    kube: Kube, preferred: Mapping[str, str], cluster_scoped: Container[str] = ()
+) -> dict[str, ServedKind | None]:
     """Return how some kinds are served; None: not at all. Raises ApiError if the server refuses or does not answer.
 
     preferred: the version to use where it is served, by resource ("rollouts.argoproj.io"). A group whose versions
     cannot be read, as that of an aggregated server that is down, is left out of the result.
+    cluster_scoped: those whose objects are in no namespace.
     """
     documents: dict[str, dict[str, _Resource]] = {}
 
@@ -76,20 +79,20 @@ async def discover(kube: Kube, preferred: Mapping[str, str]) -> dict[str, Served
         if group is None:
             continue
         try:
-            found[resource] = await _find(read, group, resource, version)
+            found[resource] = await _find(read, group, resource, version, resource not in cluster_scoped)
         except ApiError:
             del found[resource]
     return found
 
 
-async def _find(read: Read, group: _Group, resource: str, preferred: str) -> ServedKind | None:
+async def _find(read: Read, group: _Group, resource: str, preferred: str, namespaced: bool) -> ServedKind | None:
     """Return how a kind is served: in the version to use, else in that which the server prefers."""
     versions = [each.version for each in group.versions]
     first = [preferred, group.preferred_version.version if group.preferred_version is not None else ""]
     plural = resource.partition(".")[0]
     for version in dict.fromkeys([each for each in first if each in versions] + versions):
         listed = await read(f"{ROOT}/{group.name}/{version}")
-        if plural in listed and listed[plural].namespaced:
+        if plural in listed and listed[plural].namespaced is namespaced:
             return ServedKind(resource, listed[plural].kind, version, f"{plural}/scale" in listed)
     return None
 

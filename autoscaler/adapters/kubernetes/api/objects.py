@@ -165,6 +165,7 @@ class PodSpec(Fields, frozen=True):
     init_containers: list[Container] | None = None
     overhead: dict[str, str | int | float] | None = None
     resources: Resources | None = None  # of the pod as a whole
+    priority_class_name: str | None = None
     priority: int | None = None
     termination_grace_period_seconds: int | None = None
     node_selector: dict[str, str] | None = None
@@ -203,6 +204,7 @@ class TargetMetadata(Metadata, frozen=True):
 
 class TemplateMetadata(Fields, frozen=True):
     annotations: dict[str, str] | None = None
+    labels: dict[str, str] | None = None
 
 
 class PodTemplate(Fields, frozen=True):
@@ -253,6 +255,13 @@ class CustomTarget(Object, frozen=True):
     """A scale target of any other kind. Its schema is the one installed in the cluster."""
 
     metadata: TargetMetadata = TargetMetadata()
+    spec: Any = None
+    status: Any = None
+
+
+class Untyped(Object, frozen=True):
+    """An object of a custom kind whose schema is the one installed in the cluster."""
+
     spec: Any = None
     status: Any = None
 
@@ -352,6 +361,31 @@ class NodePool(Object, frozen=True):
 
     spec: NodePoolSpec = NodePoolSpec()
     status: NodePoolStatus = NodePoolStatus()
+
+
+class ScopeExpression(Fields, frozen=True):
+    scope_name: str = ""
+    operator: str = ""
+    values: list[str] | None = None
+
+
+class ScopeSelector(Fields, frozen=True):
+    match_expressions: list[ScopeExpression] | None = None
+
+
+class ResourceQuotaSpec(Fields, frozen=True):
+    hard: dict[str, str | int | float] | None = None
+    scopes: list[str] | None = None
+    scope_selector: ScopeSelector | None = None
+
+
+class ResourceQuotaStatus(Fields, frozen=True):
+    used: dict[str, str | int | float] | None = None
+
+
+class ResourceQuota(Object, frozen=True):
+    spec: ResourceQuotaSpec = ResourceQuotaSpec()
+    status: ResourceQuotaStatus = ResourceQuotaStatus()
 
 
 class ObjectReference(Fields, frozen=True):

@@ -47,6 +47,7 @@ class Facts(NamedTuple):
     drain_s: float = math.nan  # for which the requests of a deleted pod may go on; NaN: unknown
     loads: str = ""  # model that the engine loads
     memory: tuple[tuple[str, str], ...] = ()  # its options that decide how much memory it needs
+    priority_class: str = ""  # of Kubernetes; "": the template names none
 
 
 NO_FACTS = Facts(math.nan, "", None, "", DEFAULT_PORT)
@@ -73,6 +74,7 @@ def read_template(spec: PodSpec) -> Facts:
         drain_s=_drain_s(spec, engine, stated.engine),
         loads=stated.loads,
         memory=stated.memory,
+        priority_class=spec.priority_class_name or "",
     )
 
 

@@ -54,6 +54,7 @@ class Target(NamedTuple):
     pods_per_replica: int = 1
     template_of: TargetKey | None = None  # the target whose template it uses
     stated: Mapping[str, str] = {}
+    labels: Mapping[str, str] = {}  # its own, and those of its pods that it lacks
     refusal: str = ""  # why it cannot be scaled, and what can
 
 
@@ -132,6 +133,7 @@ def _read(
         writer=_writer(metadata, kind),
         controller=controller_name(metadata),
         stated=stated,
+        labels={**(template.metadata.labels or {}), **(metadata.labels or {})},
     )
 
 

@@ -1,0 +1,166 @@
+"""ResourceQuotas: how many devices the pods of a namespace may request.
+
+The API server refuses pods beyond a quota. It charges a pod from its creation until it ends, gated or not.
+Source: Kubernetes, "Resource Quotas", 1.36.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import NamedTuple
+
+from autoscaler.adapters.kubernetes.api import objects
+from autoscaler.adapters.kubernetes.pods.requests import read_quantity
+from autoscaler.adapters.kubernetes.quotas.columns import Applicant, Layout, Row, lay_out, read_amount
+from autoscaler.catalog.accelerators import is_accelerator
+from autoscaler.config.findings import shown
+from autoscaler.core.model.quotas import Quota
+
+PREFIX = "requests."
+MAX_LAYERS = 4  # quotas of different scopes for one resource of a namespace that are read, the tightest first
+MAX_SCOPES = 16
+PRIORITY_CLASS = "PriorityClass"
+OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
+# Whether pods match that serve: the API server allows no activeDeadlineSeconds in their templates.
+FIXED = {"Terminating": False, "NotTerminating": True}
+BY_REQUESTS = {"BestEffort": False, "NotBestEffort": True}  # whether pods match that request CPU or memory
+
+
+class _Scope(NamedTuple):
+    name: str
+    operator: str = "Exists"
+    values: tuple[str, ...] = ()
+
+    @property
+    def is_known(self) -> bool:
+        if self.name == PRIORITY_CLASS:
+            return self.operator in OPERATORS
+        return self.name in FIXED | BY_REQUESTS and self.operator == "Exists"
+
+    def matches(self, workload: Applicant) -> bool:
+        """Return whether the pods of a workload are in the scope."""
+        if self.name in FIXED:
+            return FIXED[self.name]
+        if self.name in BY_REQUESTS:
+            requests = workload.needs.cpu > 0 or workload.needs.memory > 0
+            return requests is BY_REQUESTS[self.name]
+        name = workload.priority_class
+        match self.operator:
+            case "In":
+                return name in self.values
+            case "NotIn":
+                return name not in self.values
+            case "DoesNotExist":
+                return not name
+        return bool(name)
+
+
+class _Quota(NamedTuple):
+    hard: Mapping[str, float]  # devices by resource
+    scopes: frozenset[_Scope]
+    problem: str
+
+
+class ResourceQuotaStore:
+    """The ResourceQuotas that limit accelerators."""
+
+    def __init__(self) -> None:
+        self.version = 0  # of all but the use
+        self.used: dict[Hashable, float] = {}  # devices by namespace, name and resource
+        self._quotas: dict[str, dict[str, _Quota]] = {}  # by namespace and name
+
+    def put(self, seen: objects.ResourceQuota, /) -> None:
+        namespace, name = seen.metadata.namespace, seen.metadata.name
+        quota = _read(seen)
+        if not quota.hard and not quota.problem:
+            self.remove(namespace, name)
+            return
+        known = self._quotas.setdefault(namespace, {})
+        if known.get(name) != quota:
+            self._forget_use(namespace, name)
+            known[name] = quota
+            self.version += 1
+        for resource in quota.hard:
+            used = read_quantity((seen.status.used or {}).get(PREFIX + resource, ""))
+            if used >= 0:  # else it is not known yet
+                self.used[namespace, name, resource] = used
+
+    def remove(self, namespace: str, name: str, /) -> None:
+        if name not in self._quotas.get(namespace, {}):
+            return
+        self._forget_use(namespace, name)
+        del self._quotas[namespace][name]
+        if not self._quotas[namespace]:
+            del self._quotas[namespace]
+        self.version += 1
+
+    def _forget_use(self, namespace: str, name: str) -> None:
+        quota = self._quotas[namespace].get(name)
+        for resource in quota.hard if quota is not None else ():
+            self.used.pop((namespace, name, resource), None)
+
+    def lay_out(self, workloads: Sequence[Applicant]) -> list[Layout]:
+        """Return the quotas of the namespaces of workloads.
+
+        A pod must be within all quotas that match it. Of those with equal scopes the tightest counts. Others are in
+        layouts of their own, each with at most one quota for a workload.
+        """
+        rows: list[Row] = []
+        place: dict[tuple[str, str, str], int] = {}
+        charging: list[list[list[int]]] = [[[] for _ in workloads] for _ in range(MAX_LAYERS)]
+        for number, workload in enumerate(workloads):
+            if not workload.resource or workload.namespace not in self._quotas:
+                continue
+            for layer, name in enumerate(self._tightest(workload)[:MAX_LAYERS]):
+                key = workload.namespace, name, workload.resource
+                if key not in place:
+                    place[key] = len(rows)
+                    hard = self._quotas[workload.namespace][name].hard[workload.resource]
+                    source = f"ResourceQuota {workload.namespace}/{name}"
+                    rows.append(Row(Quota(source, workload.resource), hard, key=key))
+                charging[layer][number] = [place[key]]
+        return [layout for layer in charging if (layout := lay_out(rows, layer)) is not None]
+
+    def _tightest(self, workload: Applicant) -> list[str]:
+        """Return the quotas that match a workload, the tightest first: one for each set of scopes."""
+        found: dict[frozenset[_Scope], tuple[float, str]] = {}
+        for name, quota in self._quotas[workload.namespace].items():
+            hard = quota.hard.get(workload.resource)
+            if hard is not None and all(scope.matches(workload) for scope in quota.scopes):
+                found[quota.scopes] = min((hard, name), found.get(quota.scopes, (hard, name)))
+        return [name for _, name in sorted(found.values())]
+
+    def problems(self, namespaces: set[str]) -> list[str]:
+        """Return what is not believed, or not read, of the quotas of some namespaces, one line each."""
+        return [
+            f"ResourceQuota {namespace}/{name}: {quota.problem}"
+            for namespace in sorted(namespaces & self._quotas.keys())
+            for name, quota in sorted(self._quotas[namespace].items())
+            if quota.problem
+        ]
+
+
+def _read(seen: objects.ResourceQuota) -> _Quota:
+    """Read the limits on accelerators. A quota with a scope that is not known is ignored, and named."""
+    selector = seen.spec.scope_selector
+    expressions = (selector.match_expressions if selector is not None else None) or ()
+    scopes = frozenset(
+        [_Scope(name) for name in (seen.spec.scopes or ())[:MAX_SCOPES]]
+        + [
+            _Scope(each.scope_name, each.operator, tuple(sorted(each.values or ())))
+            for each in expressions[:MAX_SCOPES]
+        ]
+    )
+    stated = {
+        name.removeprefix(PREFIX): amount
+        for name, amount in (seen.spec.hard or {}).items()
+        if name.startswith(PREFIX) and is_accelerator(name.removeprefix(PREFIX))
+    }
+    unknown = sorted({scope.name for scope in scopes if not scope.is_known})
+    if stated and (unknown or max(len(seen.spec.scopes or ()), len(expressions)) > MAX_SCOPES):
+        names = ", ".join(shown(name) for name in unknown) or f"more than {MAX_SCOPES}"
+        return _Quota({}, scopes, f"its scopes are not read, so it is no limit here: {names}")
+    amounts = {resource: read_amount(amount, float("inf"), float("inf")) for resource, amount in stated.items()}
+    problem = next((f"{PREFIX}{resource}: {why}" for resource, (_, why) in sorted(amounts.items()) if why), "")
+    hard = {resource: amount for resource, (amount, _) in amounts.items() if amount < float("inf")}
+    return _Quota(hard, scopes, problem)

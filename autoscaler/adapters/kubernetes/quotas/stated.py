@@ -1,0 +1,46 @@
+"""Quotas that the operator states in a file, for workloads without a quota of the cluster."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from autoscaler.adapters.kubernetes.quotas.columns import Applicant, Layout, Row, lay_out
+from autoscaler.config.quotas import StatedQuota
+from autoscaler.core.model.quotas import Quota
+
+
+def lay_out_stated(
+    stated: Sequence[StatedQuota], workloads: Sequence[Applicant], free: Sequence[bool]
+) -> Layout | None:
+    """Return the stated quotas; None: none charges a workload. The first that matches a workload charges it.
+
+    free: whether no quota of the cluster charges the workload. The use of other pods is not counted.
+    """
+    rows: list[Row] = []
+    places: dict[tuple[int, str], int] = {}
+    for number, quota in enumerate(stated):
+        for each in quota.resources:
+            places.setdefault((number, each.name), len(rows))
+            borrowing = 0.0 if not quota.cohort else math.inf if each.borrowing_limit is None else each.borrowing_limit
+            lending = each.nominal if each.lending_limit is None else min(each.lending_limit, each.nominal)
+            rows.append(
+                Row(
+                    Quota(f"quota {quota.name}", each.name, cohort=quota.cohort or ""),
+                    float(each.nominal),
+                    float(borrowing),
+                    float(lending if quota.cohort else 0.0),
+                )
+            )
+    charging = []
+    for workload, is_free in zip(workloads, free, strict=True):
+        found = next(
+            (
+                places[number, workload.resource]
+                for number, quota in enumerate(stated)
+                if (number, workload.resource) in places and quota.matches(workload.namespace, workload.labels)
+            ),
+            None,
+        )
+        charging.append([found] if is_free and found is not None else [])
+    return lay_out(rows, charging)
