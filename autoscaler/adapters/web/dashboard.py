@@ -18,6 +18,7 @@ from autoscaler.adapters.web.table import Table
 from autoscaler.adapters.web.tick_values import NewChanges, bounded
 from autoscaler.core.explain.sentence import Explanation
 from autoscaler.core.model.fleet import NodeGroups
+from autoscaler.core.model.quotas import Quotas
 from autoscaler.core.model.types import Decision, TickInput
 from autoscaler.ports import ChangeStatus, Outcome, TickRecord
 
@@ -83,6 +84,10 @@ class Dashboard:
     def node_groups(self) -> NodeGroups | None:
         """Return the node groups of the last tick; None before the first."""
         return self._tick.input.fleet.groups if self._tick is not None else None
+
+    def quotas(self) -> tuple[Quotas, ...]:
+        """Return the quotas of the last tick; (): there are none, or no tick yet."""
+        return self._tick.input.fleet.quotas if self._tick is not None else ()
 
     def workload(self, row: int, since: int = -1) -> dict[str, Any]:
         """Return row, explanation, history and changes of one row of `table()`, the latter two after tick `since`.

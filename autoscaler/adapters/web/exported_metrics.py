@@ -15,6 +15,7 @@ from typing import Literal
 import numpy as np
 
 from autoscaler.adapters.web.node_groups import LABELS
+from autoscaler.adapters.web.quotas import LABELS as QUOTA_LABELS
 from autoscaler.core.model.types import Decision, Signal, Stage
 from autoscaler.core.table.columns import BoolColumn, FloatColumn
 from autoscaler.ports import TickRecord
@@ -257,6 +258,26 @@ NODE_GROUPS = (
     ),
 )
 
+QUOTAS = (
+    Family("quota_gpus", "gauge", "Nominal GPUs of a quota, which its owner may use at any time.", QUOTA_LABELS),
+    Family(
+        "quota_borrowing_limit_gpus",
+        "gauge",
+        "GPUs that a quota may borrow in its cohort; absent where there is no limit.",
+        QUOTA_LABELS,
+    ),
+    Family("quota_lending_limit_gpus", "gauge", "Nominal GPUs that a quota lends to its cohort.", QUOTA_LABELS),
+    Family(
+        "quota_used_gpus",
+        "gauge",
+        "GPUs of a quota charged for pods of managed workloads; absent where unknown.",
+        QUOTA_LABELS,
+    ),
+    Family("quota_others_gpus", "gauge", "GPUs of a quota charged for other pods.", QUOTA_LABELS),
+    Family("quota_borrowed_gpus", "gauge", "GPUs used beyond the nominal ones; absent where unknown.", QUOTA_LABELS),
+    Family("quota_lent_gpus", "gauge", "GPUs lent to others of the cohort; absent where unknown.", QUOTA_LABELS),
+)
+
 PROCESS = (
     Family("info", "gauge", "Always 1; version and mode of the daemon.", ("version", "mode")),
     Family(
@@ -294,7 +315,7 @@ PROCESS = (
     Family("stream_clients", "gauge", "Clients that follow the stream of the page."),
 )
 
-FAMILIES = PROCESS + POOLS + NODE_GROUPS + WORKLOADS
+FAMILIES = PROCESS + POOLS + NODE_GROUPS + QUOTAS + WORKLOADS
 
 # Exported by adapters/keda and only listed here; a test compares the two.
 KEDA = (
@@ -336,13 +357,14 @@ def markdown() -> str:
         f"most {len(Signal)}), one for each class of replicas that are not ready, and one each for its policy, its",
         "recommender, the stage that changed its count and another owner; in practice about 30. The first",
         f"{MAX_WORKLOADS:,} workloads have them; `{PREFIX}unlisted_workloads` counts the rest. At most {MAX_SOURCES}",
-        f"sources, {MAX_POOLS} pools and {MAX_POOLS} node groups have their own series. The Prometheus client adds",
-        "`process_*` and, beside every counter and histogram of the daemon itself, a `_created` time.",
+        f"sources, and {MAX_POOLS} pools, node groups and quotas each, have their own series. The Prometheus client",
+        "adds `process_*` and, beside every counter and histogram of the daemon itself, a `_created` time.",
     ]
     chapters = (
         ("Daemon", PROCESS),
         ("GPU pools", POOLS),
         ("Node groups", NODE_GROUPS),
+        ("Quotas", QUOTAS),
         ("Workloads", WORKLOADS),
         ("KEDA mode only", KEDA),
     )

@@ -20,6 +20,8 @@ from prometheus_client.registry import Collector
 from autoscaler.adapters.web import exported_metrics
 from autoscaler.adapters.web.exported_metrics import BY_NAME, MAX_POOLS, MAX_SOURCES, MAX_WORKLOADS, Family
 from autoscaler.adapters.web.node_groups import LABELS, by_labels
+from autoscaler.adapters.web.quotas import COLUMNS, series
+from autoscaler.adapters.web.quotas import LABELS as QUOTA_LABELS
 from autoscaler.adapters.web.tick_values import (
     NONE,
     PENDING_CLASSES,
@@ -31,6 +33,7 @@ from autoscaler.adapters.web.tick_values import (
     bounded,
 )
 from autoscaler.core.model.fleet import NodeGroups, Workload
+from autoscaler.core.model.quotas import Quotas
 from autoscaler.ports import Outcome, TickRecord
 
 TICK_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -166,6 +169,7 @@ class _TickCollector(Collector):
         yield _family("source_problems", _source_problems(tick))
         yield from _pools(tick)
         yield from _node_groups(tick.input.fleet.groups)
+        yield from _quotas(tick.input.fleet.quotas)
         yield _family("workload_info", _infos(tick, rows, labels))
         yield _family("signal_recommended_replicas", _recommendations(tick, rows, labels))
         yield _family("recommender", _recommenders(tick, rows, labels))
@@ -261,6 +265,17 @@ def _node_groups(groups: NodeGroups) -> Iterator[Metric]:
     }
     for name, column in columns.items():
         yield _family(name, zip(labels, (float(column[rows].sum()) for rows in found.values()), strict=True))
+
+
+def _quotas(sources: Sequence[Quotas]) -> Iterator[Metric]:
+    found = series(sources, MAX_POOLS)
+    labels = [dict(zip(QUOTA_LABELS, names, strict=True)) for names in found]
+    for column, family in zip(COLUMNS, exported_metrics.QUOTAS, strict=True):
+        amounts = (row[column] for row in found.values())
+        yield _metric(
+            family,
+            ((label, amount) for label, amount in zip(labels, amounts, strict=True) if amount < math.inf),
+        )
 
 
 def _family(name: str, samples: Iterable[tuple[Labels, float]]) -> Metric:

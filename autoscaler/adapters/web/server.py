@@ -7,6 +7,7 @@
 /api/v1/workloads                  list: ?q= ?sort= ?limit= ?offset=
 /api/v1/workloads/NAMESPACE/NAME   explanation and recent history: ?kind= ?since=
 /api/v1/node-groups                the accelerators that there are, and who holds them
+/api/v1/quotas                     quotas of GPUs, and what is borrowed and lent
 /api/v1/stream                     server-sent events, see `stream`
 """
 
@@ -28,6 +29,7 @@ from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 from autoscaler.adapters.web.dashboard import Dashboard
 from autoscaler.adapters.web.metrics import Metrics
 from autoscaler.adapters.web.node_groups import rows
+from autoscaler.adapters.web.quotas import rows as quota_rows
 from autoscaler.adapters.web.readiness import Readiness
 from autoscaler.adapters.web.response_cache import Body, Busy, ResponseCache
 from autoscaler.adapters.web.stream import Stream, write
@@ -65,8 +67,10 @@ FILES = {
     "/static/chart.js": ("chart.js", "text/javascript"),
     "/static/detail.js": ("detail.js", "text/javascript"),
     "/static/format.js": ("format.js", "text/javascript"),
+    "/static/folded.js": ("folded.js", "text/javascript"),
     "/static/groups.js": ("groups.js", "text/javascript"),
     "/static/list.js": ("list.js", "text/javascript"),
+    "/static/quotas.js": ("quotas.js", "text/javascript"),
     "/static/style.css": ("style.css", "text/css"),
     "/static/icon.svg": ("icon.svg", "image/svg+xml"),
 }
@@ -231,6 +235,7 @@ class HttpServer:
         app.router.add_get("/api/v1/workloads", self._workloads)
         app.router.add_get("/api/v1/workloads/{namespace}/{name:.+}", self._workload)
         app.router.add_get("/api/v1/node-groups", self._node_groups)
+        app.router.add_get("/api/v1/quotas", self._quotas)
         app.router.add_get(STREAM, self._follow, allow_head=False)
         return app
 
@@ -318,6 +323,16 @@ class HttpServer:
         listed = rows(groups, MAX_LIMIT) if groups is not None else []
         body = {"total": len(groups.groups) if groups is not None else 0, "node_groups": listed}
         return msgspec.json.encode(self._head(table) | body)
+
+    async def _quotas(self, request: web.Request) -> web.StreamResponse:
+        _Query(request, ())
+        return await self._shared_json(request, "quotas", self._list_quotas)
+
+    def _list_quotas(self) -> bytes:
+        quotas = self._dashboard.quotas()
+        total = sum(len(each.quotas) for each in quotas)
+        body = {"total": total, "quotas": quota_rows(quotas, MAX_LIMIT)}
+        return msgspec.json.encode(self._head(self._dashboard.table()) | body)
 
     def _row(self, namespace: str, name: str, kind: str) -> tuple[Table, int]:
         """Find a workload in the last tick. Raises web.HTTPNotFound."""

@@ -11,6 +11,7 @@ from autoscaler.core.explain.planner_lines import Line
 from autoscaler.core.explain.sentence import Explanation, Step
 from autoscaler.core.model.fleet import Fleet, NodeGroups, Obstacles, PendingClass, Pool, Workload, WorkloadRef
 from autoscaler.core.model.names import STAGES
+from autoscaler.core.model.quotas import Quota, Quotas
 from autoscaler.core.model.samples import Samples, SourceReport
 from autoscaler.core.model.spec import Schedule, Spec
 from autoscaler.core.model.types import Capacity, Decision, Observation, Plan, Recommender, Signal, Stage, TickInput
@@ -242,3 +243,30 @@ def explain(
         inputs=INPUTS,
         sentence=sentence(ref, int(given.fleet.replicas[row]), int(wanted), int(demand)),
     )
+
+
+def with_quotas(tick: TickRecord) -> TickRecord:
+    """Return a tick in which two owners share a cohort, and a namespace has a quota of its own."""
+    names = (("ClusterQueue/prod", "all"), ("ClusterQueue/research", "all"), ("Cohort/all", "all"))
+    rows = len(tick.input.fleet.workloads)
+    kueue = Quotas(
+        quotas=tuple(Quota(name, "nvidia.com/gpu", "h100", cohort) for name, cohort in names),
+        nominal=np.array([8.0, 4.0, 2.0]),
+        borrowing_limit=np.array([np.inf, 3.0, 0.0]),
+        lending_limit=np.array([6.0, 4.0, 2.0]),
+        used_by_others=np.array([1.0, 4.0, 0.0]),
+        tenant=np.zeros(rows, dtype=np.int64),
+        charged=np.array([[True, False, False]]),
+        used=np.array([1.0, 2.0, 0.0]),
+    )
+    namespace = Quotas(
+        quotas=(Quota("ResourceQuota team-a/gpus", "nvidia.com/gpu"),),
+        nominal=np.array([8.0]),
+        borrowing_limit=np.zeros(1),
+        lending_limit=np.zeros(1),
+        used_by_others=np.zeros(1),
+        tenant=np.zeros(rows, dtype=np.int64),
+        charged=np.ones((1, 1), dtype=bool),
+    )
+    fleet = replace(tick.input.fleet, quotas=(kueue, namespace))
+    return replace(tick, input=replace(tick.input, fleet=fleet))

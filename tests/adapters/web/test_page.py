@@ -16,7 +16,7 @@ from autoscaler.adapters.web.history import MAX_TICKS
 from autoscaler.core.model.fleet import PendingClass, Workload, WorkloadRef
 from autoscaler.core.model.types import Signal, Stage
 from tests.adapters.web.conftest import WIDE, Daemon, Open, open_page_quietly, rows
-from tests.adapters.web.records import FORECAST, World, explain
+from tests.adapters.web.records import FORECAST, World, explain, with_quotas
 from tests.harness.browser import screenshot
 
 pytestmark = pytest.mark.integration
@@ -532,3 +532,22 @@ async def test_node_groups_show_who_holds_the_devices(daemon: Daemon, open_page:
     await expect(box.locator("tbody td").first).to_have_text("NVIDIA-H100-80GB-HBM3")
     await expect(box.locator("tbody td").nth(1)).to_have_text("team=a · mps, 4 pods per device")
     await expect(box.locator("tbody tr")).to_have_count(1)
+
+
+async def test_quotas_show_what_is_borrowed_and_lent(daemon: Daemon, open_page: Open) -> None:
+    daemon.record(with_quotas(World(2).tick()))
+    page = await open_page()
+    box = page.locator("#quotas")
+    await expect(box.locator("summary")).to_have_text("Quotas: 4; 2 devices are borrowed")
+    await box.locator("summary").click()
+    await expect(box.locator("tbody tr")).to_have_count(4)
+    borrower = ["ClusterQueue/research · h100", "all", "4", "2", "4", "2", "0"]
+    await expect(box.locator("tbody tr").nth(1).locator("td")).to_have_text(borrower)
+    await expect(box.locator("tbody td[title='borrows at most 3, lends at most 4']")).to_have_count(1)
+
+
+async def test_table_of_quotas_is_hidden_without_quotas(daemon: Daemon, open_page: Open) -> None:
+    daemon.record(World(2).tick())
+    page = await open_page()
+    await expect(page.locator("#groups")).to_be_visible()
+    await expect(page.locator("#quotas")).to_be_hidden()

@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 import socket
+from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 from autoscaler.adapters.web.node_groups import FIELDS as NODE_GROUP_FIELDS
+from autoscaler.adapters.web.quotas import FIELDS as QUOTA_FIELDS
 from autoscaler.adapters.web.server import MAX_ANSWERS, MAX_CONNECTIONS, CannotListen, HttpServer
 from autoscaler.adapters.web.table import FIELDS
 from autoscaler.adapters.web.tick_values import SIGNALS, STAGES
@@ -22,7 +24,7 @@ from autoscaler.core.model.fleet import NodeGroup, NodeGroups, Workload, Workloa
 from autoscaler.core.model.samples import Samples, SourceReport
 from autoscaler.ports import Unavailable
 from tests.adapters.web.conftest import MAX_AGE_S, Daemon
-from tests.adapters.web.records import FORECAST, World
+from tests.adapters.web.records import FORECAST, World, with_quotas
 from tests.harness.process import PATIENCE_S, eventually
 
 API = "/api/v1/workloads"
@@ -551,3 +553,57 @@ async def test_node_groups_are_none_before_the_first_tick(daemon: Daemon) -> Non
 def test_fields_of_node_groups_are_documented() -> None:
     page = (Path(__file__).parents[3] / "docs" / "reference" / "api.md").read_text()
     assert "".join(f"| `{name}` | {meaning} |\n" for name, meaning in NODE_GROUP_FIELDS.items()) in page
+
+
+async def test_quotas_are_listed_with_loans(daemon: Daemon) -> None:
+    daemon.record(with_quotas(World(2).tick()))
+    async with aiohttp.ClientSession(daemon.url) as client:
+        body = await get(client, "/api/v1/quotas")
+        refused = await get(client, "/api/v1/quotas?cohort=all", 400)
+        text = await (await client.get("/metrics")).text()
+    assert (body["total"], body["tick"], body["stale"]) == (4, 0, "")
+    prod, research, cohort, namespace = body["quotas"]
+    assert list(prod) == list(QUOTA_FIELDS)
+    assert prod == {
+        "quota": "ClusterQueue/prod",
+        "resource": "nvidia.com/gpu",
+        "flavor": "h100",
+        "cohort": "all",
+        "nominal": 8.0,
+        "borrowing_limit": None,
+        "lending_limit": 6.0,
+        "ours": 1.0,
+        "others": 1.0,
+        "borrowed": 0.0,
+        "lent": 1.5,
+    }
+    assert (research["borrowed"], research["lent"]) == (2.0, 0.0)
+    assert cohort["lent"] == 0.5
+    assert (namespace["ours"], namespace["borrowed"], namespace["lent"]) == (None, None, 0.0)
+    assert refused["error"] == "unknown parameter 'cohort'; allowed: none"
+    found = [line for line in text.splitlines() if line.startswith("vllm_autoscaler_quota_")]
+    series = Counter(line.partition("{")[0] for line in found)
+    assert series == {
+        "vllm_autoscaler_quota_gpus": 4,
+        "vllm_autoscaler_quota_borrowing_limit_gpus": 3,
+        "vllm_autoscaler_quota_lending_limit_gpus": 4,
+        "vllm_autoscaler_quota_used_gpus": 3,
+        "vllm_autoscaler_quota_others_gpus": 4,
+        "vllm_autoscaler_quota_borrowed_gpus": 3,
+        "vllm_autoscaler_quota_lent_gpus": 4,
+    }
+    assert (
+        'vllm_autoscaler_quota_used_gpus{cohort="all",flavor="h100",quota="ClusterQueue/research",'
+        'resource="nvidia.com/gpu"} 2.0'
+    ) in found
+
+
+async def test_quotas_are_none_before_the_first_tick(daemon: Daemon) -> None:
+    async with aiohttp.ClientSession(daemon.url) as client:
+        body = await get(client, "/api/v1/quotas")
+    assert (body["tick"], body["total"], body["quotas"]) == (None, 0, [])
+
+
+def test_fields_of_quotas_are_documented() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "api.md").read_text()
+    assert "".join(f"| `{name}` | {meaning} |\n" for name, meaning in QUOTA_FIELDS.items()) in page

@@ -3,8 +3,9 @@
 import { ask } from "./ask.js";
 import { Detail } from "./detail.js";
 import { clock, day, setText } from "./format.js";
-import { Groups } from "./groups.js";
+import { groups } from "./groups.js";
 import { List } from "./list.js";
+import { quotas } from "./quotas.js";
 
 const PAGE = 1000; // workloads in one answer of the API
 const RETRY_MS = 3000;
@@ -14,7 +15,7 @@ const byId = (id) => document.getElementById(id);
 const workloads = new Map(); // id to row, as the API gives it, and the tick it was last told of
 const list = new List(workloads);
 const detail = new Detail(byId("detail"));
-const groups = new Groups(byId("groups"));
+const folded = [groups(byId("groups")), quotas(byId("quotas"))];
 
 let source = null; // the stream; none while the tab is hidden
 let retry = 0; // timer of the next attempt to follow
@@ -72,7 +73,7 @@ async function load() {
     heard(page, !page.stale);
     list.refresh();
     detail.restart();
-    groups.load();
+    folded.forEach((table) => table.load());
     pending.forEach(apply);
   } catch {
     if (mine !== loads) return;

@@ -1,9 +1,8 @@
-// The table of node groups: what accelerators there are, and who holds them. It is loaded while it is open.
+// The table of node groups: what accelerators there are, and who holds them.
 
-import { ask } from "./ask.js";
-import { UNKNOWN, count, element, setText } from "./format.js";
+import { Folded } from "./folded.js";
+import { UNKNOWN, count } from "./format.js";
 
-const PERIOD_MS = 5000;
 const ADDED = "nodes to come";
 
 const COLUMNS = [
@@ -15,36 +14,12 @@ const COLUMNS = [
   { title: "Free", number: true, text: (group) => count(group.free) },
 ];
 
-export class Groups {
-  constructor(box) {
-    this.box = box;
-    this.body = box.querySelector("tbody");
-    this.summary = box.querySelector("summary");
-    const heads = COLUMNS.map(({ title, number }) => element("th", { class: number && "number", scope: "col" }, title));
-    box.querySelector("thead tr").append(...heads);
-    box.addEventListener("toggle", () => this.load());
-    setInterval(() => box.open && !document.hidden && this.load(), PERIOD_MS);
-  }
+export const groups = (box) =>
+  new Folded(box, { path: "/api/v1/node-groups", field: "node_groups", columns: COLUMNS, summary });
 
-  async load() {
-    try {
-      const { ok, body } = await ask("/api/v1/node-groups");
-      if (ok) this.#show(body);
-    } catch {
-      // the page already says that the daemon does not answer
-    }
-  }
-
-  #show({ total, node_groups }) {
-    this.box.hidden = total === 0;
-    const sum = (field) => node_groups.reduce((all, group) => all + (group[field] ?? 0), 0);
-    setText(this.summary, `Node groups: ${count(sum("free"))} of ${count(sum("allocatable"))} devices are free`);
-    this.body.replaceChildren(...node_groups.map((group) => element("tr", {}, ...COLUMNS.map((column) => cell(column, group)))));
-  }
-}
-
-function cell({ text, note, number }, group) {
-  return element("td", { class: number && "number", title: note?.(group) }, text(group));
+function summary(rows) {
+  const sum = (field) => rows.reduce((all, group) => all + (group[field] ?? 0), 0);
+  return `Node groups: ${count(sum("free"))} of ${count(sum("allocatable"))} devices are free`;
 }
 
 /** Name the product, and the slice of it where the resource is not a whole GPU. */
