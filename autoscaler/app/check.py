@@ -25,8 +25,8 @@ def check(files: Sequence[Path], policies: Sequence[Path], default_policy: str, 
     try:
         known = read_policies(policies)
         book = PolicyBook(known.policies, default_policy, known.limits)
-        kinds: dict[str, ManifestChecker] = {"ScaledObject": check_scaled_object, QUOTAS: check_quotas}
-        checked = check_files(files, book, kinds, of_workloads=(fit,) if fit else ())
+        checkers: dict[str, ManifestChecker] = {"ScaledObject": check_scaled_object, QUOTAS: check_quotas}
+        checked = check_files(files, book, checkers, of_workloads=(fit,) if fit else ())
     except PolicyError as error:
         raise StartError(str(error)) from error
     counted, passed = (
