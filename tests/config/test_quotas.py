@@ -1,5 +1,6 @@
 """The file of quotas: what is read, what is refused and how it is said, and reloading."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,13 @@ def path(tmp_path: Path) -> Path:
 def write(path: Path, *quotas: Any, **fields: Any) -> Path:
     path.write_text(yaml.safe_dump({**HEAD, "quotas": list(quotas), **fields}, sort_keys=False))
     return path
+
+
+def test_file_of_the_how_to_is_valid(path: Path):
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "share-gpus.md").read_text()
+    (text,) = [block for block in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL) if "kind: Quotas" in block]
+    path.write_text(text)
+    assert [each.name for each in load_quotas(path)] == ["production", "research"]
 
 
 def refusal(path: Path) -> str:
