@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from autoscaler.core.model.fleet import Obstacles, PendingCause
+from tests.core.explain import claims
 from tests.core.explain.stories import ExplainedStory
 from tests.core.world import fleet, quotas, spec
 
@@ -96,6 +97,15 @@ CASES = {
 }
 
 
+def said(lending):
+    """Return what both workloads say, after a check of each claim."""
+    story = lending.story
+    sentences = [story.explain(row).sentence for row in (OWNER, BORROWER)]
+    for row, sentence in enumerate(sentences):
+        claims.check(story.input, story.decision, row, sentence)
+    return sentences
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_an_owner_gets_lent_gpus_after_one_drain(case):
     lending = CASES[case]
@@ -104,8 +114,14 @@ def test_an_owner_gets_lent_gpus_after_one_drain(case):
     at_s = lending.now_s
     first = lending.tick([8.0, 10.0])
     assert first.replicas.tolist() == [8, 4]
+    owner, borrower = said(lending)
+    assert f"; 6 GPUs come back from quota {lending.kind.tenant[BORROWER]} within 2 min as replicas there" in owner
+    assert "allocates 4 of 10" in borrower
+    assert (", cohort all lends no more, 6 go back to quota 0 (" in borrower) == (lending.kind is COHORT)
     while lending.now_s <= at_s + DRAIN_S + EVERY_S:
         assert lending.tick([8.0, 10.0]).replicas.tolist() == [8, 4]
+        said(lending)
     assert lending.starting == 6
     lending.run([8.0, 10.0], 2 * COLD_START_S)
     assert lending.ready == [8, 4]
+    assert "come back" not in said(lending)[OWNER]

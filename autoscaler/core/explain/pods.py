@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from autoscaler.core.explain import quotas
 from autoscaler.core.explain.format import count, number, seconds
 from autoscaler.core.explain.row import Row
 from autoscaler.core.model.fleet import WITHOUT_ROOM, PendingCause, PendingClass
@@ -29,7 +30,7 @@ _PENDING: dict[PendingCause, str] = {
 def reasons(row: Row) -> list[str]:
     """Word each group of replicas that does not serve, with its number; "" for a group that is empty."""
     not_serving = [_not_running(row) or _refused(row), _node_coming(row), _stuck(row)]
-    return [*not_serving, _queue_apart(row), _queue_at_gateway(row)]
+    return [*not_serving, quotas.comes_back(row), _queue_apart(row), _queue_at_gateway(row)]
 
 
 def not_running(inp: TickInput, decision: Decision, row: int) -> str:

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from autoscaler.core.explain import pods
+from autoscaler.core.explain import pods, quotas
 from autoscaler.core.explain.format import number, seconds
 from autoscaler.core.explain.row import Row
 from autoscaler.core.model.fleet import Pool
@@ -158,12 +158,17 @@ def _exchange(row: Row, after: float) -> str:
 
 
 def _allocation(row: Row, before: float, after: float) -> str:
-    """Word what the pool allocates: fewer than desired, or than its owner keeps in any case."""
+    """Word what the pool or a quota allocates: fewer than desired, or than its owner keeps in any case."""
     held = row.inp.fleet.hpa_limits
+    limit = quotas.limit(row)
     if after > before and held is not None:
-        return f"{held.reason[row.row]}, of which {_pool(row)[0]} allocates {number(after)}"
+        name = limit.name if limit else _pool(row)[0]
+        return f"{held.reason[row.row]}, of which {name} allocates {number(after)}"
     if fits_nowhere(row.inp.fleet)[row.row]:
         return f"no node can hold a replica, so no more than {number(after)} of {number(before)} are requested"
+    headroom = ", the rest is headroom" if after >= row.decision.base_replicas[row.row] else ""
+    if limit:
+        return f"{limit.name} allocates {number(after)} of {number(before)}{limit.why}{headroom}"
     fits, is_current = float(row.inp.fleet.obstacles.fits[row.row]), after == row.observed("replicas")
     halted = f"no more than {number(after)} are requested while some of them do not run"
     is_pending = bool(count_pending_replicas(row.decision.observation)[row.row] > 0)
@@ -178,7 +183,6 @@ def _allocation(row: Row, before: float, after: float) -> str:
         return halted
     if not is_short:
         return f"{pool} allocates {number(after)} of {number(before)}, because its last pods did not start"
-    headroom = ", the rest is headroom" if after >= row.decision.base_replicas[row.row] else ""
     return f"{pool} allocates {number(after)} of {number(before)}{headroom}{_grows(row)}"
 
 

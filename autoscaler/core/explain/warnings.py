@@ -1,9 +1,10 @@
-"""Warnings about a workload that hold whatever was decided: what a shrink would cut off."""
+"""Warnings about a workload that hold whatever was decided: what a shrink cuts off, which quotas cannot limit it."""
 
 from __future__ import annotations
 
 import math
 
+from autoscaler.core.explain import quotas
 from autoscaler.core.explain.format import seconds
 from autoscaler.core.explain.row import Row
 
@@ -13,7 +14,7 @@ percentile is three times its mean."""
 
 
 def warnings(row: Row) -> tuple[str, ...]:
-    return tuple(filter(None, (_drain(row),)))
+    return tuple(filter(None, (_drain(row), quotas.not_limited(row))))
 
 
 def _drain(row: Row) -> str:

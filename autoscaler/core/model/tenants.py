@@ -88,6 +88,12 @@ def fit_replicas(limits: Sequence[TenantLimit], gpus_each: FloatColumn) -> Float
     return np.where(known, np.floor(free / np.where(known, gpus_each, 1.0) + ROUNDING_GPUS), np.inf)
 
 
+def is_charged(quotas: Quotas) -> BoolColumn:
+    """Return the workloads that a quota charges; bool[W]."""
+    known = (quotas.tenant >= 0) & (quotas.tenant < len(quotas.charged))
+    return np.asarray(known & np.append(quotas.charged.any(axis=1), False)[np.where(known, quotas.tenant, -1)])
+
+
 def nominal_gpus(quotas: Quotas) -> tuple[Nominal, ...]:
     """Return the nominal GPUs of each tenant, and those of tenants that share quotas.
 
@@ -151,9 +157,7 @@ def _limit(quotas: Quotas, known: _Known, buckets: Sequence[float], of_quota: Se
 
 def _tenant(quotas: Quotas) -> IntColumn:
     """Return the tenant of each workload, int64[W]; -1: no quota charges it."""
-    known = (quotas.tenant >= 0) & (quotas.tenant < len(quotas.charged))
-    tenant = np.where(known, quotas.tenant, -1)
-    return np.where(np.append(quotas.charged.any(axis=1), False)[tenant], tenant, -1)
+    return np.where(is_charged(quotas), quotas.tenant, -1)
 
 
 def _sum_charged(charged: BoolColumn, gpus: FloatColumn) -> FloatColumn:

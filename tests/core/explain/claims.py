@@ -15,8 +15,10 @@ from typing import NamedTuple
 import numpy as np
 
 from autoscaler.core.model.fleet import PendingCause
+from autoscaler.core.model.quotas import Quotas
 from autoscaler.core.model.types import Decision, Recommender, Signal, Stage, TickInput
 from autoscaler.core.planner.strategies import CONSTANT_COUNTS, PEAK_STRATEGY_COUNT, describe
+from autoscaler.core.table.columns import FloatColumn
 
 NUMBER = r"(-?\d+(?:\.\d+)?)"
 TIME = r"(\d+(?:\.\d+)? (?:ms|s|min|h))"
@@ -788,6 +790,96 @@ def allocation(row: Row, match: re.Match[str]) -> None:
         # One replica more would not fit, or it would and is not claimed.
         allocated = np.nansum((row.decision.replicas * fleet.gpus_per_replica)[fleet.pool == own])
         assert (allocated + fleet.gpus_per_replica[row.row] > float(gpus)) != bool(unstarted)
+
+
+def gpus_of(row: Row, tenants: list[int], quotas: Quotas, replicas: FloatColumn) -> float:
+    return float(np.nansum((replicas * row.inp.fleet.gpus_per_replica)[np.isin(quotas.tenant, tenants)]))
+
+
+def find_quota(row: Row, source: str) -> tuple[Quotas, int]:
+    """Return the kind and the number of the only quota with this source. Each tenant has its own quota here."""
+    found = [
+        (quotas, number)
+        for quotas in row.inp.fleet.quotas
+        for number, quota in enumerate(quotas.quotas)
+        if f"{quota.source} {quota.flavor}".strip() == source
+    ]
+    assert len(found) == 1
+    return found[0]
+
+
+QUOTA = rf"the quota of {NUMBER} (\S+) \((.+?)(?:, {NUMBER} of them for pods of others)?\)"
+
+
+@clause(
+    rf"{QUOTA}(?: with {NUMBER} borrowed from cohort (.+?))? allocates {NUMBER} of {NUMBER}"
+    rf"(?:, cohort (.+?) lends no more|, no more than {NUMBER} may be borrowed)?(?:, {NUMBER} go back to (.+?))?"
+    r"(, the rest is headroom)?",
+    Stage.ALLOCATION,
+)
+def quota_allocation(row: Row, match: re.Match[str]) -> None:
+    nominal, resource, source, others, borrowed, lender, after, before, cohort, most, back, taker, headroom = (
+        match.groups()
+    )
+    quotas, own = find_quota(row, source)
+    tenant = int(quotas.tenant[row.row])
+    assert quotas.charged[tenant].nonzero()[0].tolist() == [own]
+    assert resource == quotas.quotas[own].resource
+    assert {lender, cohort} <= {None, quotas.quotas[own].cohort}
+    assert bool(cohort or most) == bool(quotas.quotas[own].cohort)
+    same(nominal, float(quotas.nominal[own]))
+    same(others or "0", float(quotas.used_by_others[own]))
+    same(after, row.stage(Stage.ALLOCATION))
+    same(before, row.stage(Stage.EXCHANGE))
+    assert float(after) < float(before)
+    assert bool(headroom) == (float(after) >= row.decision.base_replicas[row.row])
+    decided, now = (
+        gpus_of(row, [tenant], quotas, replicas) + quotas.used_by_others[own]
+        for replicas in (row.decision.replicas, row.inp.fleet.replicas)
+    )
+    over = max(decided - quotas.nominal[own], 0.0)
+    same(borrowed or "0", over if quotas.quotas[own].cohort else 0.0)
+    one_more = row.inp.fleet.gpus_per_replica[row.row]
+    if most:
+        same(most, float(quotas.borrowing_limit[own]))
+        assert decided + one_more > quotas.nominal[own] + quotas.borrowing_limit[own]
+    if not quotas.quotas[own].cohort:
+        assert decided + one_more > quotas.nominal[own]
+    if back:
+        same(back, max(now - quotas.nominal[own], 0.0) - over)
+        for name in re.split(", | and ", taker):
+            other = int(quotas.charged[:, find_quota(row, name)[1]].argmax())
+            grown, before_it = (
+                gpus_of(row, [other], quotas, replicas) for replicas in (row.decision.replicas, row.inp.fleet.replicas)
+            )
+            assert grown > before_it
+
+
+@clause(rf"(.+), of which {QUOTA}(?: with {NUMBER} borrowed from cohort .+?)? allocates {NUMBER}", Stage.ALLOCATION)
+def held_beyond_quota(row: Row, match: re.Match[str]) -> None:
+    held = row.inp.fleet.hpa_limits
+    assert held is not None
+    assert match[1] == held.reason[row.row]
+    same(match[2], float(find_quota(row, match[4])[0].nominal[find_quota(row, match[4])[1]]))
+    same(match[7], row.stage(Stage.ALLOCATION))
+    assert row.stage(Stage.ALLOCATION) > row.stage(Stage.VARIANT)
+
+
+@clause(rf"{NUMBER} GPUs come back from (.+?)(?: within {TIME})? as replicas there drain")
+def quota_drains(row: Row, match: re.Match[str]) -> None:
+    gpus, sources, within = match.groups()
+    fleet, decided = row.inp.fleet, row.decision.replicas
+    waiting = decided[row.row] - row.seen("ready") - row.seen("starting")
+    leaving = row.decision.observation.terminating + np.fmax(fleet.replicas - decided, 0.0)
+    leaving[row.row] = 0.0
+    quotas, _ = find_quota(row, re.split(", | and ", sources)[0])
+    names = re.split(", | and ", sources)
+    of_sources = [int(quotas.charged[:, find_quota(row, name)[1]].argmax()) for name in names]
+    there = np.isin(quotas.tenant, of_sources) & (leaving > 0)
+    same(gpus, min(gpus_of(row, of_sources, quotas, leaving), waiting * fleet.gpus_per_replica[row.row]))
+    if within:
+        assert fleet.drain_s is not None
+        same_time(within, float(fleet.drain_s[there].max()))
 
 
 @clause(

@@ -14,7 +14,7 @@ from autoscaler.core.model.types import Decision
 from autoscaler.core.state import Memory
 from autoscaler.core.tick import tick
 from tests.core.serving import LEARNED, Serving
-from tests.core.world import Story, fleet, spec, world
+from tests.core.world import Story, fleet, quotas, spec, world
 
 NAN = math.nan
 
@@ -105,6 +105,22 @@ def cases() -> dict[str, Callable[[], ExplainedStory]]:
         "maximum": lambda: one_tick(fleet([2]), spec(max_replicas=4.0), running=90.0),
         "minimum": lambda: one_tick(fleet([2]), spec(min_replicas=2.0, down_stabilization_s=10.0), watched_s=60),
         "grant": lambda: one_tick(fleet([2], **scarce), **busy),
+        "quota": lambda: one_tick(fleet([2], quotas=(quotas([0], [4], others=1),)), **busy),
+        "quota of a cohort": lambda: one_tick(fleet([2, 1], quotas=(quotas([0, 1], [1, 3], cohort="all"),)), **busy),
+        "borrowing limit": lambda: one_tick(
+            fleet([2, 1], quotas=(quotas([0, 1], [1, 5], cohort="all", borrowing=[2.0, 0.0]),)), **busy
+        ),
+        "lent GPUs go back": lambda: one_tick(
+            fleet([6, 2], quotas=(quotas([0, 1], [2, 6], cohort="all"),), drain_s=np.array([120.0, 60.0])), **busy
+        ),
+        "held beyond a quota": lambda: one_tick(
+            fleet(
+                [2],
+                quotas=(quotas([0], [4]),),
+                hpa_limits=HpaLimits(*map(np.array, ([6.0], [np.inf], [False], [False])), ("the HPA keeps six",)),
+            ),
+            watched_s=200,
+        ),
         "reserve": headroom_story,
         "paused": lambda: one_tick(fleet([1], paused=np.array([True])), **busy),
         "held": lambda: one_tick(

@@ -11,7 +11,7 @@ from autoscaler.core.explain.row import Row
 from autoscaler.core.explain.warnings import LONG, warnings
 from autoscaler.core.state import Memory
 from autoscaler.core.tick import tick
-from tests.core.world import fleet, spec, world
+from tests.core.world import fleet, quotas, spec, world
 
 
 def warned(drain_s: float | None, output_tokens: float = np.nan, itl_s: float = np.nan) -> tuple[str, ...]:
@@ -48,3 +48,12 @@ def test_a_warning_is_given_when_a_long_generation_does_not_fit(drain_s: float, 
 
 def test_no_generation_seen_is_no_warning():
     assert warned(30.0) == ()
+
+
+def test_a_quota_that_cannot_limit_is_warned_of():
+    kinds = (quotas([0, 0], [4]),)
+    cluster = fleet([1, 1], gpus_per_replica=np.array([np.nan, 1.0]), quotas=kinds)
+    inp = world(1000.0, cluster, spec(2))
+    decision, _ = tick(inp, Memory.empty())
+    assert warnings(Row(inp, decision, 0)) == ("quota 0 cannot limit it, because the GPUs of a replica are unknown",)
+    assert warnings(Row(inp, decision, 1)) == ()

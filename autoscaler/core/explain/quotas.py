@@ -1,0 +1,159 @@
+"""The quotas of one workload in words: how many GPUs they allow, what is borrowed, and what goes back to whom."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from autoscaler.core.explain.format import number, seconds
+from autoscaler.core.explain.row import Row
+from autoscaler.core.model.quotas import Quotas
+from autoscaler.core.model.tenants import is_charged, place_tenants
+from autoscaler.core.model.types import Stage
+from autoscaler.core.observe.pending import has_full_quota
+from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn, or_zero
+
+MOST_NAMED = 4
+"""The sentence names at most so many quotas."""
+
+
+class _Use(NamedTuple):
+    """The quotas of the workload's tenant, of one kind, and what they are charged for."""
+
+    quotas: Quotas
+    own: IntColumn  # rows of the tenant's quotas
+    now: float  # GPUs that tenants of these quotas use now; NaN: unknown
+    decided: float  # likewise after the decision
+
+    @property
+    def nominal(self) -> float:
+        return float(np.fmax(self.quotas.nominal[self.own], 0.0).sum())
+
+    @property
+    def others(self) -> float:
+        return float(or_zero(np.fmax(self.quotas.used_by_others[self.own], 0.0)).sum())
+
+    @property
+    def borrowed(self) -> float:
+        return float(np.maximum(self.decided + self.others - self.nominal, 0.0))
+
+    @property
+    def given_back(self) -> float:
+        return float(np.maximum(self.now + self.others - self.nominal, 0.0)) - self.borrowed
+
+    @property
+    def cohorts(self) -> list[str]:
+        return list(dict.fromkeys(self.quotas.quotas[quota].cohort for quota in self.own.tolist()))
+
+
+class Limit(NamedTuple):
+    """A quota that has no GPUs for one more replica, in words."""
+
+    name: str
+    why: str  # what is not lent, and what goes back to whom; "" or with a comma in front
+
+
+def limit(row: Row) -> Limit | None:
+    """Name the quota that has no GPUs for one more replica; None if there is none."""
+    fleet = row.inp.fleet
+    gpus = _gpus(row, row.decision.stages[Stage.OWNER])
+    one_more = np.where(np.arange(len(gpus)) == row.row, _gpus(row, np.ones(len(gpus))), 0.0)
+    for quotas in fleet.quotas:
+        for kind, each in enumerate(place_tenants((quotas,))):
+            if each.copy_with(gpus)[0].copy_with(one_more)[1][row.row]:
+                return _limit(row, quotas, kind > 0)
+    return None
+
+
+def _limit(row: Row, quotas: Quotas, by_borrowing: bool) -> Limit:
+    use = _use(row, quotas)
+    resource = quotas.quotas[use.own[0]].resource
+    cohorts = _list([f"cohort {name}" for name in use.cohorts if name])
+    borrowed = f" with {number(use.borrowed)} borrowed from {cohorts}" if cohorts and use.borrowed > 0 else ""
+    others = f", {number(use.others)} of them for pods of others" if use.others > 0 else ""
+    why = f", {cohorts} lends no more" if cohorts else ""
+    if by_borrowing:
+        why = f", no more than {number(float(np.fmax(quotas.borrowing_limit[use.own], 0.0).sum()))} may be borrowed"
+    takers = _sources(quotas, _grows(row, quotas, use.own)) if use.given_back > 0 else ""
+    back = f", {number(use.given_back)} go back to {takers}" if takers else ""
+    name = f"the quota of {number(use.nominal)} {resource} ({_sources(quotas, use.own)}{others}){borrowed}"
+    return Limit(name, why + back)
+
+
+def comes_back(row: Row) -> str:
+    """Word which GPUs come back while replicas wait for their quota, and until when; "" if none waits."""
+    fleet, observed = row.inp.fleet, row.decision.observation
+    waiting = np.fmax(or_zero(row.decision.replicas) - observed.ready - observed.starting, 0.0)
+    if not fleet.quotas or not has_full_quota(fleet, waiting > 0)[row.row]:
+        return ""
+    leaving = observed.terminating + np.fmax(fleet.replicas - or_zero(row.decision.replicas), 0.0)
+    needed, parts = float(_gpus(row, waiting)[row.row]), []
+    for quotas in fleet.quotas:
+        lends = _of_cohort(quotas, row) & (leaving > 0) & (np.arange(len(leaving)) != row.row)
+        gpus = float(_gpus(row, leaving)[lends].sum())
+        if not gpus > 0:
+            continue
+        sources = _sources(quotas, np.flatnonzero(quotas.charged[quotas.tenant[lends]].any(axis=0)))
+        drain_s = float(fleet.drain_s[lends].max()) if fleet.drain_s is not None else math.nan
+        until = f" within {seconds(drain_s)}" if drain_s > 0 else ""
+        parts.append(f"{number(min(gpus, needed))} GPUs come back from {sources}{until} as replicas there drain")
+    return parts[0] if parts else ""
+
+
+def not_limited(row: Row) -> str:
+    """Word that quotas do not limit the workload, because the GPUs of a replica are unknown; "" if they are known."""
+    if not math.isnan(row.inp.fleet.gpus_per_replica[row.row]):
+        return ""
+    sources = [
+        _sources(quotas, np.flatnonzero(quotas.charged[quotas.tenant[row.row]]))
+        for quotas in row.inp.fleet.quotas
+        if is_charged(quotas)[row.row]
+    ]
+    return f"{_list(sources)} cannot limit it, because the GPUs of a replica are unknown" if sources else ""
+
+
+def _use(row: Row, quotas: Quotas) -> _Use:
+    own = quotas.charged[quotas.tenant[row.row]]
+    tenants = is_charged(quotas) & quotas.charged[quotas.tenant][:, own].any(axis=1)
+    if quotas.charged[quotas.tenant[tenants]][:, ~own].any():  # they may use other quotas instead
+        return _Use(quotas, np.flatnonzero(own), math.nan, math.nan)
+    counts = (row.inp.fleet.replicas, row.decision.stages[Stage.OWNER])
+    now, decided = (float(_gpus(row, replicas)[tenants].sum()) for replicas in counts)
+    return _Use(quotas, np.flatnonzero(own), now, decided)
+
+
+def _grows(row: Row, quotas: Quotas, own: IntColumn) -> IntColumn:
+    """Return the other quotas of the cohort whose tenants get more GPUs than they have now."""
+    more = _gpus(row, row.decision.stages[Stage.OWNER]) - _gpus(row, row.inp.fleet.replicas)
+    more = np.where(_of_cohort(quotas, row), more, 0.0)
+    by_tenant = np.bincount(quotas.tenant[is_charged(quotas)], more[is_charged(quotas)], len(quotas.charged))
+    grows = quotas.charged[by_tenant > 0].any(axis=0)
+    return np.array([quota for quota in np.flatnonzero(grows).tolist() if quota not in own], dtype=np.int64)
+
+
+def _of_cohort(quotas: Quotas, row: Row) -> BoolColumn:
+    """Return the workloads whose quotas are those of this one, or in a cohort with one of them; bool[W]."""
+    if not is_charged(quotas)[row.row]:
+        return np.zeros(len(quotas.tenant), dtype=bool)
+    own = np.flatnonzero(quotas.charged[quotas.tenant[row.row]]).tolist()
+    pools = {quotas.quotas[quota][1:] for quota in own if quotas.quotas[quota].cohort}
+    linked = [number in own or quota[1:] in pools for number, quota in enumerate(quotas.quotas)]
+    return np.asarray(is_charged(quotas) & quotas.charged[quotas.tenant][:, linked].any(axis=1))
+
+
+def _gpus(row: Row, replicas: FloatColumn) -> FloatColumn:
+    """Return the GPUs of so many replicas, float64[W]; 0 where unknown."""
+    each = row.inp.fleet.gpus_per_replica
+    return or_zero(replicas) * np.where(np.isfinite(each), each, 0.0)
+
+
+def _sources(quotas: Quotas, rows: IntColumn) -> str:
+    named = [f"{quota.source} {quota.flavor}".rstrip() for quota in (quotas.quotas[place] for place in rows.tolist())]
+    return _list([*named[:MOST_NAMED], *([f"{len(named) - MOST_NAMED} others"] if len(named) > MOST_NAMED else [])])
+
+
+def _list(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)
