@@ -61,6 +61,7 @@ class WorkloadLookup:
         self._by_model: dict[str, list[int]] = {}
         self._by_name: dict[str, list[int]] = {}
         self.namespaces = tuple(workload.ref.namespace for workload in fleet.workloads)
+        self.roles = tuple(workload.role for workload in fleet.workloads)
         for row, workload in enumerate(fleet.workloads):
             if workload.model:
                 self._by_model.setdefault(workload.model, []).append(row)
@@ -126,7 +127,8 @@ def read_gateways(
     trusted: namespaces trusted about all workloads; it records the series that did not count. None: all are trusted.
     scraped_in: returns the namespaces in which a series was scraped, by its labels.
     Returns float64[W] twice: requests held, and arrivals in the unit of the input; NaN for workloads without a series.
-    Variants of a service in one namespace share a series equally, so that their sum is correct. Workloads in several
+    Variants of a service in one namespace share a series equally, so that their sum is correct. Every request passes
+    through both sides of a prefill and decode pair, so each of these gets the whole value. Workloads in several
     namespaces each get the whole value: the owner is ambiguous, and a tenant must not take requests from another by
     naming its model. Several gateways in front of one workload are added; alternatives of one gateway are not.
     """
@@ -175,9 +177,10 @@ def _read(
                 if not (part.accepts(labels) and 0 <= value < math.inf):  # also false for NaN
                     continue
                 found = find(gateway, labels)
-                sharing = Counter(lookup.namespaces[row] for row in found)
+                sharing = Counter((lookup.namespaces[row], lookup.roles[row]) for row in found)
                 for row in found:
-                    sums[row] = sums.get(row, 0.0) + value / sharing[lookup.namespaces[row]]
+                    place = lookup.namespaces[row], lookup.roles[row]
+                    sums[row] = sums.get(row, 0.0) + value / sharing[place]
         read = np.full(len(lookup.namespaces), np.nan)
         read[list(sums)] = list(sums.values())
         result = np.fmax(result, read) if same else np.where(np.isnan(result), read, result)

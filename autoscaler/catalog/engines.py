@@ -20,7 +20,7 @@ from autoscaler.catalog.series import Aggregation, Readings, Series, counter, fi
 # Columns are read in the same way for every engine; those not listed here are read as they are.
 # Gauges can be unknown to a server: a negative one makes the whole reading unknown, because a sum with or without it
 # would be too small.
-GAUGES = frozenset({"running", "waiting", "kv_usage", "max_running"})
+GAUGES = frozenset({"running", "waiting", "deferred", "kv_usage", "max_running"})
 QUANTILES = frozenset({"ttft_s", "itl_s"})  # quantiles of histograms
 # Counts within an objective, from histograms: the column of `core.model.samples.Objectives` with the limit.
 WITHIN: Mapping[str, str] = MappingProxyType({"ttft_met": "ttft_s", "itl_met": "itl_s", "prefill_met": "ttft_s"})
@@ -113,6 +113,10 @@ VLLM = Engine(
             # From 0.20 on this includes the deferred queue; a pod with either must not be removed.
             # 0.6 to 0.9 (V0) count requests swapped out to the CPU separately.
             "waiting": (Series("vllm:num_requests_waiting", foreign=_ROUTER, plus=_vllm("vllm:num_requests_swapped")),),
+            # Where prefill and decode are separate: requests whose KV cache is on its way. From 0.20 on.
+            "deferred": (
+                Series("vllm:num_requests_waiting_by_reason", where=(("reason", ("deferred",)),), foreign=_ROUTER),
+            ),
             # awake = 0 is sleep of any level; level 0 sets no other state.
             "asleep": (
                 Series(
@@ -179,6 +183,10 @@ SGLANG = Engine(
                         )
                     ),
                 ),
+            ),
+            # A server sets the gauge of its own side.
+            "deferred": tuple(
+                _sglang_queue(f"num_{name}_queue_reqs") for name in ("decode_transfer", "prefill_inflight")
             ),
             "kv_usage": _sglang("token_usage", aggregation=Aggregation.MAX),
             "prompt_tokens": tuple(

@@ -25,6 +25,7 @@ LOST: Mapping[str, str] = MappingProxyType(
     {
         "running": "such a pod counts as silent, and its workload never shrinks",
         "waiting": "such a pod counts as silent, and its workload never shrinks",
+        "deferred": "at a workload with a role, requests that wait for a KV transfer look like a queue for a slot",
         "asleep": "a sleeping engine looks awake and idle",
         "kv_usage": "the KV-cache signal has no opinion",
         "prompt_tokens": "no planner; the prefill signal has no opinion",

@@ -11,6 +11,7 @@ from autoscaler.catalog.engines import ENGINES
 from autoscaler.config.policy.schema import OVERRIDES
 from autoscaler.config.values import NAME, Integer, Kind, Number, OneOf, Pattern, Text
 from autoscaler.config.yaml import read_scalar
+from autoscaler.core.model.pairs import ROLES
 
 PREFIX = "vllm-autoscaler.io/"
 OVERRIDE = "override."  # followed by the path of a policy field: vllm-autoscaler.io/override.objective.ttft
@@ -36,6 +37,7 @@ ANNOTATIONS: Mapping[str, Kind] = MappingProxyType(
     {
         "policy": Pattern(rf"({NAME.expression})?", f"{NAME.allowed}; empty: the default policy"),
         "service": Pattern(r"[A-Za-z0-9]([-_./A-Za-z0-9]{0,126}[A-Za-z0-9])?", "1 to 128 letters, digits and - _ . /"),
+        "role": OneOf(ROLES),
         "model": MODEL,
         "engine": OneOf(tuple(ENGINES)),
         "metrics-port": Integer(1, 65_535),

@@ -113,8 +113,12 @@ def _is_warming_up(inp: TickInput, observed: Observed) -> BoolColumn:
     """
     observation = observed.observation
     promises = ~np.isnan(inp.spec.first_token_limit_s)
-    counts_gaps = inp.fleet.pod_ready & ~np.isnan(observed.pods.samples.gaps)
-    readable = np.bincount(inp.fleet.pod_workload[counts_gaps], minlength=len(promises)) > 0
+    samples, pod_workload = observed.pods.samples, inp.fleet.pod_workload
+    work = samples.gaps
+    if inp.pairs is not None:
+        work = np.where(inp.pairs.prefill[pod_workload], samples.prompt_tokens, work)
+    counts_work = inp.fleet.pod_ready & ~np.isnan(work)
+    readable = np.bincount(pod_workload[counts_work], minlength=len(promises)) > 0
     # A first reading has no rate to tell the wait by. Then a queue counts if it fills slots, not for its prompts alone.
     full = np.isnan(observation.queue_wait_s) & load.has_queue(observation.running, observation.waiting)
     pressed = full | load.has_late_queue(inp, observation) | (load.at_gateway(observation) > 0)

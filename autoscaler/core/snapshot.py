@@ -51,6 +51,8 @@ SCHEMA: Mapping[str, str] = MappingProxyType(
         "replica.shortest_token_gap_s": "strategies.speed.shortest_gap_s",
         "replica.peak_running": "strategies.speed.peak_running",
         "replica.slots": "strategies.speed.slots",
+        "replica.prompt_tokens": "strategies.speed.prompt_tokens",
+        "replica.prompt_busy_s": "strategies.speed.prompt_busy_s",
         "offered_load.busy_replica_s": "strategies.offered_load.busy_s",
         "offered_load.requests": "strategies.offered_load.requests",
         "miss_curve.missed": "strategies.miss_counts.missed",

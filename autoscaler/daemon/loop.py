@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import structlog
 
+from autoscaler.config.pairs import PairFinder
 from autoscaler.config.policy.compile import Compiler
 from autoscaler.config.policy.parse import PolicyBook
 from autoscaler.config.prices import Prices
@@ -86,6 +87,7 @@ class Loop:
         self._period_s = period_s
         self._deadline_s = deadline_s
         self._prices = prices or Prices({})
+        self._pairs = PairFinder()
         self._memory = Memory.empty()
         self._last: tuple[tuple[Workload, ...], float, float] | None = None  # workloads, clock, Unix time
         self._to_restore: Snapshot | None = None  # merged into memory by the next tick
@@ -138,12 +140,13 @@ class Loop:
 
         now_s, wall_s = self._clock.now_s(), self._clock.wall_s()
         schedule = specs.windows.at(wall_s, now_s)
-        inp = TickInput(now_s, fleet, specs.spec, schedule, samples, self._prices.variants(fleet))
+        pairs = self._pairs.of(fleet.workloads, specs.spec)
+        inp = TickInput(now_s, fleet, specs.spec, schedule, samples, self._prices.variants(fleet), pairs)
         decision, self._memory = tick(inp, self._restored_memory(fleet, now_s, wall_s))
         self._last, self._to_restore = (fleet.workloads, now_s, wall_s), None
 
         leading = self._leadership.leading
-        problems = self._merge_problems(fleet, specs.problems)
+        problems = self._merge_problems(fleet, specs.problems, pairs.problems)
         changes = compute_changes(inp, decision, specs.names, problems, self._prices.of_groups)
         outcomes = await self._act(changes) if leading else ()
         self._number += 1
@@ -161,15 +164,14 @@ class Loop:
             leading=leading,
         )
 
-    def _merge_problems(self, fleet: Fleet, of_policies: Mapping[int, str]) -> Mapping[int, str]:
-        """Return problems by row: those of workloads first, then those of their policies."""
+    def _merge_problems(self, fleet: Fleet, *of_rows: Mapping[int, str]) -> Mapping[int, str]:
+        """Return problems by row: those of workloads first, then those of their policies and pairs."""
         of_workloads = self._problems()
-        if not of_workloads:
-            return of_policies
-        rows = {workload.ref: row for row, workload in enumerate(fleet.workloads)}
+        rows = {workload.ref: row for row, workload in enumerate(fleet.workloads)} if of_workloads else {}
         merged = {rows[ref]: problem for ref, problem in of_workloads.items() if ref in rows}
-        for row, problem in of_policies.items():
-            merged[row] = f"{merged[row]}; {problem}" if row in merged else problem
+        for problems in of_rows:
+            for row, problem in problems.items():
+                merged[row] = f"{merged[row]}; {problem}" if row in merged else problem
         return merged
 
     def _restored_memory(self, fleet: Fleet, now_s: float, wall_s: float) -> Memory:

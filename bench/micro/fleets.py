@@ -46,6 +46,8 @@ SPEC = {
     "decode_tokens_per_s": np.nan,
     "target_usage": 0.8,
     "kv_target_usage": 0.85,
+    "min_decode_per_prefill": np.nan,
+    "max_decode_per_prefill": np.nan,
     "cold_start_s": 120.0,
     "max_input_age_s": 60.0,
 }

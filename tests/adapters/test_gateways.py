@@ -20,8 +20,8 @@ def fleet(*workloads: Workload, ready: list[int] | None = None) -> Fleet:
     return replace(world.fleet(ready=ready or [0] * len(workloads)), workloads=workloads)
 
 
-def workload(name: str, namespace: str = "llm", model: str = "", service: str = "") -> Workload:
-    return Workload(WorkloadRef(namespace, name), model=model, service=service)
+def workload(name: str, namespace: str = "llm", model: str = "", service: str = "", role: str = "") -> Workload:
+    return Workload(WorkloadRef(namespace, name), model=model, service=service, role=role)
 
 
 TWO = (workload("qwen", model="Qwen/Qwen3-8B"), workload("phi", model="microsoft/phi-4", service="phi-svc"))
@@ -209,6 +209,13 @@ def test_every_row_of_the_table_is_covered_by_a_test_above() -> None:
 
 
 # Joining.
+
+
+def test_both_sides_of_a_pair_have_the_whole_queue_of_their_service() -> None:
+    sides = [workload("p", service="qwen", role="prefill"), workload("d", service="qwen", role="decode")]
+    variants = [workload("qwen-mig", service="qwen"), workload("qwen-full", service="qwen")]
+    series = ({"inference_pool": "qwen"}, 6.0)
+    assert waiting(fleet(*sides, *variants), "llm_d_epp_flow_control_queue_size", series) == [6.0, 6.0, 3.0, 3.0]
 
 
 def test_variants_of_one_service_share_its_queue_equally() -> None:

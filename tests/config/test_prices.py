@@ -177,3 +177,11 @@ def test_variants_of_one_service_serve_one_model():
 def test_names_of_any_length_are_read_in_part(text):
     name = text * 200_000 + "x"  # minutes, if a regular expression went over it at each of its places
     assert np.isnan(price_per_hour(Pool(name, name), {"NVIDIA-L4": 1.0})) or find_device(name) is not None
+
+
+def test_sides_of_a_pair_are_no_variants():
+    sides = tuple(
+        Workload(WorkloadRef("ns", name), service="m", role=role)
+        for name, role in (("p", "prefill"), ("d", "decode"), ("a", ""), ("b", ""))
+    )
+    assert Prices({}).variants(replace(fleet([1] * 4), workloads=sides)).service.tolist() == [-1, -1, 0, 0]

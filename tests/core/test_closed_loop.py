@@ -9,9 +9,11 @@ import pytest
 
 from autoscaler.config.policy.compile import spec_row
 from autoscaler.config.policy.parse import load
+from autoscaler.core.model.pairs import DECODE, PREFILL
 from autoscaler.core.model.spec import Spec
 from autoscaler.core.model.types import Decision, Signal
 from tests.core.fluid_queue import SERVICE_S, FluidQueue
+from tests.core.paired_engines import PairedEngines
 from tests.core.world import spec
 
 BOOK = load(())
@@ -225,3 +227,60 @@ def test_a_stated_capacity_stands_and_no_rule_overrides_it():
     decision = service.run(lambda _: 4.0, 3600)
     assert np.isnan(decision.recommendations[Signal.PLANNER, 0])
     assert decision.recommendations[Signal.CONCURRENCY, 0] > 0
+
+
+def paired(**changes: float) -> Spec:
+    """The policy `interactive`, as it applies to both sides of a pair."""
+    rows = np.array([spec_row(BOOK.policies["interactive"].spec, role=role) for role in (PREFILL, DECODE)]).T
+    return Spec(**{**vars(Spec(*rows)), **{field: np.full(2, float(value)) for field, value in changes.items()}})
+
+
+@pytest.mark.slow
+def test_each_side_of_a_pair_is_sized_by_its_own_work():
+    """15 requests/s of 2,000 prompt tokens are 1.2 busy replicas of prefill; their answers are 0.4 of decode."""
+    pair = PairedEngines(paired(), (4, 2), transfer_s=0.5)
+    pair.run(lambda _: 15.0, 900)
+    pair.prefilled.clear()
+    decision = pair.run(lambda _: 15.0, 2700)
+    assert (decision.recommendations[Signal.PLANNER] > 0).all()
+    assert decision.plan.demand[0] == pytest.approx(15 * 1960 / 25_000, rel=0.25)
+    assert 1 / decision.plan.prompt_token_s[0] == pytest.approx(25_000, rel=0.2)
+    assert decision.plan.demand[1] < 0.6
+    assert np.mean([request.ttft_s > 1.0 for request in pair.prefilled]) < 0.01
+    prefill, decode = zip(*pair.counts[-60:], strict=True)
+    assert 2 <= min(prefill) <= max(prefill) <= 4
+    assert set(decode) == {2}
+
+
+@pytest.mark.slow
+def test_transferred_prompts_are_no_work_of_decode():
+    """Three times the prompts: prefill grows, and decode does not."""
+    pair = PairedEngines(paired(), (2, 2), prompt_tokens=1000)
+    pair.run(lambda _: 15.0, 1200)
+    before = pair.counts[-1]
+    pair.prompt_tokens = 3000
+    decision = pair.run(lambda _: 15.0, 1800)
+    assert pair.counts[-1][0] > before[0]
+    assert pair.counts[-1][1] == before[1]
+    assert decision.plan.demand[0] > 1.25
+    assert decision.plan.demand[1] < 1
+
+
+@pytest.mark.slow
+def test_a_pair_follows_a_wave_within_its_ratio():
+    pair = PairedEngines(paired(min_decode_per_prefill=0.5, max_decode_per_prefill=1.0), (3, 2))
+    pair.run(lambda t: 12 - 9 * math.cos(2 * math.pi * t / 3600), 3600)
+    assert all(0.5 * prefill <= decode <= max(prefill, 1) for prefill, decode in pair.counts)
+    assert len({prefill for prefill, _ in pair.counts}) > 1
+
+
+@pytest.mark.slow
+def test_a_pair_goes_to_zero_and_returns_as_one():
+    pair = PairedEngines(paired(idle_after_s=300.0, max_decode_per_prefill=2.0), (1, 1), gateway=True)
+    pair.run(lambda t: 2.0 if t < 600 else 0.0, 1800)
+    pair.run(lambda t: 2.0 if t < 300 else 0.0, 900)
+    awake = [(prefill > 0, decode > 0) for prefill, decode in pair.counts]
+    assert all(prefill == decode for prefill, decode in awake)
+    assert [both for both, _ in groupby(awake)] == [(True, True), (False, False), (True, True), (False, False)]
+    assert len(pair.prefilled) > 1500
+    assert len(pair.done) >= len(pair.prefilled) - 5  # those that ran in a replica that was removed

@@ -31,6 +31,7 @@ DURATIONS = {
     "pods.rates.covered_s",
     "pods.progress.worked_s",
     "strategies.budget.served_s",
+    "strategies.speed.prompt_busy_s",
     "strategies.speed.shortest_gap_s",
     "strategies.itl_objective_s",
     "strategies.warm_up_s",

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from autoscaler.core.model.fleet import Fleet, NodeGroups, Obstacles, Pod, Pool, Workload, WorkloadRef
+from autoscaler.core.model.pairs import Pairs
 from autoscaler.core.model.quotas import Quota, Quotas
 from autoscaler.core.model.samples import GatewaySamples, PodSamples, Samples
 from autoscaler.core.model.spec import Schedule, Spec
@@ -45,6 +46,8 @@ PLAIN_SPEC: dict[str, float] = {
     "decode_tokens_per_s": np.nan,
     "target_usage": 1.0,
     "kv_target_usage": 0.8,
+    "min_decode_per_prefill": np.nan,
+    "max_decode_per_prefill": np.nan,
     "cold_start_s": 60.0,
     "max_input_age_s": 60.0,
 }
@@ -181,6 +184,7 @@ def world(
     rules: Spec,
     schedule: Schedule | None = None,
     variants: Variants | None = None,
+    pairs: Pairs | None = None,
     **columns: Any,
 ) -> TickInput:
     """Return a TickInput with a fresh view of the cluster."""
@@ -192,6 +196,7 @@ def world(
         schedule=schedule or no_schedule(rows),
         samples=samples(cluster, now_s, **columns),
         variants=variants,
+        pairs=pairs,
     )
 
 
@@ -211,6 +216,7 @@ class Story:
     """Consecutive ticks with one memory; each tick advances the clock."""
 
     variants: Variants | None = None
+    pairs: Pairs | None = None
 
     def __init__(self, rules: Spec, now_s: float = 1000.0) -> None:
         self.spec, self.now_s, self.memory = rules, now_s, Memory.empty()
@@ -218,7 +224,7 @@ class Story:
     def tick(self, cluster: Fleet, after_s: float = 5.0, **columns: Any) -> Decision:
         self.now_s += after_s
         decision, self.memory = tick(
-            world(self.now_s, cluster, self.spec, variants=self.variants, **columns), self.memory
+            world(self.now_s, cluster, self.spec, variants=self.variants, pairs=self.pairs, **columns), self.memory
         )
         return decision
 
@@ -234,6 +240,7 @@ def observe_once(
     now_s: float = 1000.0,
     memory: Memory | None = None,
     rules: Spec | None = None,
+    pairs: Pairs | None = None,
     **readings: float | FloatColumn,
 ) -> tuple[Observation, Memory]:
     """Observe a world once; return the observation and the memory after it."""
@@ -241,7 +248,7 @@ def observe_once(
     before = align(memory or Memory.empty(), cluster)
     tables = before.workloads
     observed, after, pods = observe(
-        world(now_s, cluster, rules, **readings), tables.last_tick_s, tables.observe, before.pods
+        world(now_s, cluster, rules, pairs=pairs, **readings), tables.last_tick_s, tables.observe, before.pods
     )
     now = np.full(len(cluster.workloads), now_s)
     return observed.observation, replace(before, workloads=replace(tables, last_tick_s=now, observe=after), pods=pods)

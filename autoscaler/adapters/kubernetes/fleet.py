@@ -509,7 +509,7 @@ class KubeFleet:
         """Note the problem of variants of one service that serve different models."""
         models = models_of_services(each.workload for each in managed)
         for each in managed:
-            ref, service = each.target.ref, each.workload.service
+            ref, service = each.target.ref, each.workload.service if not each.workload.role else ""
             known = models[ref.namespace, service] if service else {}
             if len(known) > 1:
                 named = name_some(sorted(known.values()))

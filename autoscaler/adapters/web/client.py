@@ -34,6 +34,7 @@ class _Explanation(msgspec.Struct):
     sentence: str
     forecast: list[_Line]
     warnings: list[str] = []
+    pair: str = ""
 
 
 class _Answer(msgspec.Struct):
@@ -67,6 +68,8 @@ async def explanation(url: str, namespace: str, name: str, timeout_s: float = TI
         what = f"more than {MAX_ANSWER_BYTES} bytes" if body is None else f"HTTP {response.status}"
         raise Unavailable(f"{public} does not answer like the daemon ({what}); is another server running there?")
     lines = [f"  {TITLES.get(line.name, line.name):<{NAME_CHARS}}{line.text}" for line in answer.explanation.forecast]
+    if pair := answer.explanation.pair:
+        lines = [f"  {'pair':<{NAME_CHARS}}{pair}", *lines]
     lines = [*(f"Warning: {warning}." for warning in answer.explanation.warnings), *lines]
     first = [OLD.format(answer.stale)] if answer.stale else []
     return [_printable(line) for line in (*first, answer.explanation.sentence, *lines)]

@@ -145,6 +145,7 @@ def _as_json(explanation: Explanation) -> dict[str, Any]:
         "inputs": explanation.inputs,
         "sentence": explanation.sentence,
         "warnings": list(explanation.warnings),
+        "pair": explanation.pair,
     }
 
 

@@ -22,7 +22,7 @@ from autoscaler.adapters.web.tick_values import (
 )
 from autoscaler.core.model.fleet import Workload
 from autoscaler.core.model.names import OBSERVED
-from autoscaler.core.model.types import Stage
+from autoscaler.core.model.types import Stage, TickInput
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 from autoscaler.ports import TickRecord
 
@@ -34,7 +34,9 @@ FIELDS = {
     "namespace": "namespace",
     "name": "name of the scale target",
     "kind": "kind of the scale target",
-    "service": "model endpoint it is a variant of; empty: itself",
+    "service": "model endpoint of which it is a variant, or one side of a pair; empty: itself",
+    "role": "what it does in a prefill and decode pair: prefill, decode; empty: both",
+    "partner": "name of the other workload of its pair; empty: none",
     "model": "model name as engine or gateway report it; empty: unknown",
     "policy": "policy in force",
     "rival": "another owner of the replica count; empty: none",
@@ -87,6 +89,7 @@ class Names:
             "name": _words(bounded(workload.ref.name) for workload in workloads),
             "kind": _words(bounded(workload.ref.kind) for workload in workloads),
             "service": _words(bounded(workload.service) for workload in workloads),
+            "role": _words(bounded(workload.role) for workload in workloads),
             "model": _words(bounded(workload.model) for workload in workloads),
         }
         rows: dict[tuple[str, str], dict[str, int]] = {}
@@ -117,6 +120,7 @@ class Table:
             "id": fleet.workload_id,
             "policy": _words(bounded(policy) for policy in tick.policies),
             "rival": _words(bounded(owner) for owner in fleet.other_owner),
+            "partner": _words(_partners(tick.input)),
             "paused": fleet.paused,
             "trusted": decision.trusted,
             "recommender": _words(RECOMMENDERS)[decision.recommender],
@@ -183,6 +187,14 @@ class Table:
                 changed.setdefault(row, {"id": int(ids[row])})[field] = column[row : row + 1].tolist()[0]
         cells = [changed[row] for row in sorted(changed)]
         return cells + self.rows(np.flatnonzero(~known)), old_ids[~np.isin(old_ids, ids)].tolist()
+
+
+def _partners(inp: TickInput) -> list[str]:
+    """Return the name of the other workload of each pair; "" without one."""
+    workloads = inp.fleet.workloads
+    if inp.pairs is None:
+        return [""] * len(workloads)
+    return [bounded(workloads[row].ref.name) if row >= 0 else "" for row in inp.pairs.partner.tolist()]
 
 
 def _budgets_used(missed: FloatColumn, budget: FloatColumn) -> FloatColumn:

@@ -14,13 +14,23 @@ from autoscaler.config.policy.schedule import Windows
 from autoscaler.config.policy.schema import OVERRIDES, Policy, PolicySpec, Prewarm, to_document
 from autoscaler.config.yaml import dotted, read_scalar
 from autoscaler.core.model.fleet import Workload
+from autoscaler.core.model.pairs import DECODE, PREFILL
 from autoscaler.core.model.spec import Spec
 
 NO_POLICY = "(invalid)"  # requested for an invalid declaration; no policy has this name
 MAX_OVERRIDES = 64  # per workload; more than there are fields
 _COLUMNS = tuple(field.name for field in fields(Spec))
+_NOT_OF_ROLE = {
+    PREFILL: ("itl_objective_s", "concurrency", "decode_tokens_per_s"),
+    DECODE: ("ttft_objective_s", "prefill_tokens_per_s"),
+}
+"""Columns that do not apply to one side of a pair. Requests reach a decode workload with their prompt computed. They
+leave a prefill workload with their first token."""
+
 _Overrides = tuple[tuple[str, str], ...]
-_Request = tuple[str, _Overrides, tuple[float, float], str]  # name of a policy, overrides, bounds, namespace if limited
+_Request = tuple[
+    str, _Overrides, tuple[float, float], str, str
+]  # policy, overrides, bounds, role, namespace if limited
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,8 +69,8 @@ class Compiler:
         known = self._rows if book is self._book else {}
         limited = book.limits is not None
         requests = [
-            (workload.policy, workload.overrides, workload.bounds, workload.ref.namespace if limited else "")
-            for workload in workloads
+            (each.policy, each.overrides, each.bounds, each.role, each.ref.namespace if limited else "")
+            for each in workloads
         ]
         # Unused rows are dropped, so the size of the fleet bounds the cache.
         rows = {request: known.get(request) or _row(request, book) for request in dict.fromkeys(requests)}
@@ -75,12 +85,13 @@ def compile_specs(workloads: tuple[Workload, ...], book: PolicyBook) -> Compiled
 
 
 def spec_row(
-    policy: PolicySpec, bounds: tuple[float, float] = (0.0, np.inf), most_floor: float = np.inf
+    policy: PolicySpec, bounds: tuple[float, float] = (0.0, np.inf), most_floor: float = np.inf, role: str = ""
 ) -> tuple[float, ...]:
     """Return one policy as a row, in the order and units of the fields of `Spec`.
 
     bounds: fewest and most replicas, which override the policy: 3 to 8 within 0 to 2 is 2 to 2.
     most_floor: the highest floor, which `bounds` cannot exceed. Whoever set the bounds may keep more replicas.
+    role: of the workload in a pair; what does not apply to it is left out.
     """
     up, down, capacity = policy.scale_up, policy.scale_down, policy.capacity
     to_zero = policy.scale_to_zero
@@ -110,9 +121,12 @@ def spec_row(
         "decode_tokens_per_s": capacity.decode_tokens_per_second,
         "target_usage": capacity.target_usage,
         "kv_target_usage": capacity.kv_cache_usage,
+        "min_decode_per_prefill": policy.pair.min_decode_per_prefill,
+        "max_decode_per_prefill": policy.pair.max_decode_per_prefill,
         "cold_start_s": policy.cold_start,
         "max_input_age_s": policy.inputs.max_age,
     }
+    row |= dict.fromkeys(_NOT_OF_ROLE.get(role, ()))
     return tuple(np.nan if (value := row[name]) is None else float(value) for name in _COLUMNS)
 
 
@@ -185,7 +199,7 @@ def limit(
 
 
 def _row(request: _Request, book: PolicyBook) -> _Row:
-    name, overrides, bounds, namespace = request
+    name, overrides, bounds, role, namespace = request
     policy = book.policies.get(name or book.default)
     if name == NO_POLICY:
         return _Row((np.nan,) * len(_COLUMNS), "", "so the workload is not scaled", ())
@@ -201,7 +215,7 @@ def _row(request: _Request, book: PolicyBook) -> _Row:
             problem = f"overrides cannot be used, so the workload is not scaled: {error}"
             return _Row((np.nan,) * len(_COLUMNS), "", problem, ())
     spec, most_floor, excess = limit(policy, overrides, bounds[0], namespace, book)
-    return _Row(spec_row(spec, bounds, most_floor), policy.name, "; ".join(map(str, excess)), spec.prewarm)
+    return _Row(spec_row(spec, bounds, most_floor, role), policy.name, "; ".join(map(str, excess)), spec.prewarm)
 
 
 def _lay_out(requests: list[_Request], rows: dict[_Request, _Row]) -> Compiled:

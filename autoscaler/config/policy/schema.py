@@ -161,6 +161,30 @@ class Capacity(Section):
     )
 
 
+class Pair(Section):
+    """Ratio of the two workloads of a prefill and decode pair. If their policies differ, the stricter limit holds.
+
+    Each side is sized by its own work. The side that is then too small for the ratio gets more replicas.
+    """
+
+    min_decode_per_prefill: Annotated[float | None, Number(0.01, 100)] = Field(
+        default=None, description="Fewest decode replicas per prefill replica, rounded up. Left out: no limit."
+    )
+    max_decode_per_prefill: Annotated[float | None, Number(0.01, 100)] = Field(
+        default=None,
+        description="Most decode replicas per prefill replica, not below `minDecodePerPrefill`. Left out: no limit.",
+    )
+
+    @model_validator(mode="after")
+    def _order(self) -> Self:
+        least, most = self.min_decode_per_prefill, self.max_decode_per_prefill
+        if least is not None and most is not None and least > most:
+            raise fault(
+                "minDecodePerPrefill", "above the maximum", f"at most pair.maxDecodePerPrefill, which is {most:g}"
+            )
+        return self
+
+
 class Inputs(Section):
     """Requirements for readings to be used."""
 
@@ -227,6 +251,7 @@ class PolicySpec(Section):
     )
     scale_to_zero: ScaleToZero = ScaleToZero()
     capacity: Capacity = Capacity()
+    pair: Pair = Pair()
     cold_start: Annotated[float, Duration(0.1, HOUR_S * 2)] = Field(
         default=180.0, description="Time from requesting a replica until it serves. Used until it has been learned."
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscaler.core.allocate import pools, variants
+from autoscaler.core.allocate.pairs import PairRows
 from autoscaler.core.model.fleet import Fleet
 from autoscaler.core.model.tenants import fit_replicas, place_tenants
 from autoscaler.core.model.types import Capacity, Observation, Stage, TickInput
@@ -39,7 +40,8 @@ def allocate(
     """Turn the target of each workload into the count that it gets.
 
     Returns all stages, float64[G, W], and the base replicas in the last of them, float64[W]. To the stages of `target`
-    it adds the count of each variant, without and with exchanges, and the allocation of its pool. The present count
+    it adds the count that the other side of a pair needs, the count of each variant, without and with exchanges, the
+    allocation of its pool, and the count that the other side's allocation leaves. The present count
     follows where another owner sets it. Base replicas that a pool cannot allocate are requested from the other variants
     of the service, once. Headroom and exchanges are not.
     """
@@ -47,7 +49,9 @@ def allocate(
     ours = is_ours(inp)
     has_policy = ours & ~np.isnan(inp.spec.max_replicas)
     requests_each = known_capacity.concurrency * inp.spec.target_usage
-    idle, scheduled = is_idle(inp, observation, target.idle_s), count_scheduled(inp.fleet)
+    pairs = PairRows.of(inp, has_policy)
+    idle_s = target.idle_s if pairs is None else pairs.least_of_both(target.idle_s)
+    idle, scheduled = is_idle(inp, observation, idle_s), count_scheduled(inp.fleet)
     arrivals_per_s = arrivals.recent_per_s(observed.arrivals, observation.cold_start_s)
     waiting = count_pending_replicas(observation)
     # A load moves to a dearer variant only once no node comes for the cheaper one.
@@ -89,8 +93,12 @@ def allocate(
         )
 
     vacant = np.where((observation.pending > undecided) | claims.cannot_grow, 0.0, np.inf)
-    required = target.stages[Stage.BOUNDS]
-    desired, base, allocated = choose(required, target.base_replicas, vacant)
+    required, required_base = (
+        each if pairs is None else pairs.raise_smaller(each)
+        for each in (target.stages[Stage.BOUNDS], target.base_replicas)
+    )
+    paired = required
+    desired, base, allocated = choose(required, required_base, vacant)
     if inp.variants is not None and (short := (allocated < base) & (inp.variants.service >= 0)).any():
         vacant = np.where(short, np.fmax(allocated - (inp.fleet.replicas - not_running), 0.0), vacant)
         of_service = np.isin(inp.variants.service, inp.variants.service[short])
@@ -117,10 +125,20 @@ def allocate(
         )
         if (exchanged > desired).any():
             allocated = share(exchanged, base)
+    alone, is_paired = allocated, np.zeros(len(allocated), dtype=bool)
+    if pairs is not None:
+        is_paired[np.append(pairs.prefill, pairs.decode)] = True
+        allocated = pairs.cut_together(
+            exchanged, allocated, observed.trusted, inp.fleet, lambda fewer: share(fewer, np.fmin(base, fewer))
+        )
     stages = target.stages.copy()
-    is_cut = allocated < apply_holds(exchanged, inp.fleet)
-    stages[Stage.VARIANT], stages[Stage.EXCHANGE] = desired, exchanged
-    stages[Stage.ALLOCATION] = np.where(is_cut, allocated, exchanged)
+    stages[Stage.PAIR], stages[Stage.VARIANT], stages[Stage.EXCHANGE] = paired, desired, exchanged
+    for stage, count in (
+        (Stage.ALLOCATION, np.where(is_paired, alone, allocated)),
+        (Stage.PARTNER, allocated),
+    ):
+        is_cut = count < apply_holds(exchanged, inp.fleet)
+        stages[stage] = np.where(is_cut, count, exchanged)
     stages[Stage.OWNER] = np.where(ours & ~is_refused(inp, allocated), allocated, observation.replicas)
     return stages, base, AllocateState(overpaid)
 

@@ -13,6 +13,7 @@ import numpy as np
 from autoscaler.core.explain.format import count, number, percent, seconds
 from autoscaler.core.model.types import Decision, Recommender, Signal, TickInput
 from autoscaler.core.planner.error_budget import BUDGET_S
+from autoscaler.core.planner.replica_speed import MIN_BUSY_S
 from autoscaler.core.planner.select import WARM_UP_S
 from autoscaler.core.planner.step_time import MIN_READINGS
 from autoscaler.core.planner.strategies import Strategy, describe
@@ -145,7 +146,11 @@ def _why_silent(recommender: Recommender, known: Figures, inp: TickInput, row: i
         return "no recommendation: the policy limits neither TTFT nor the time in the queue"
     if missing := _missing(inp, row):
         return f"no recommendation: the metrics of its pods lack {missing}"
-    if not known.readings >= MIN_READINGS:
+    if _is_prefill(inp, row):
+        if math.isnan(known.prompt_tokens_per_s):
+            busy = f"{seconds(MIN_BUSY_S)} of busy replicas"
+            return f"no recommendation yet: {busy} show how many prompt tokens one computes"
+    elif not known.readings >= MIN_READINGS:
         readings = _times(known.readings, "reading") if known.readings > 0 else "no reading"
         return f"no recommendation yet: {readings} of busy replicas, {number(MIN_READINGS)} show how fast one is"
     return "no recommendation: the arrival rate is not known right now"
@@ -162,13 +167,22 @@ _INPUTS = {
 """Columns of `PodSamples` that the planner needs."""
 
 
+_GAPS = ("gap_s", "gaps")
+"""Those of them that the work of a prefill workload does not show in."""
+
+
+def _is_prefill(inp: TickInput, row: int) -> bool:
+    return inp.pairs is not None and bool(inp.pairs.prefill[row])
+
+
 def _missing(inp: TickInput, row: int) -> str:
     """Name the inputs that every answering pod lacks; "": none, or no pod answers."""
     pods = inp.samples.pods
     answer = (inp.fleet.pod_workload == row) & ~np.isnan(pods.running)
     if not answer.any():
         return ""
-    missing = [word for column, word in _INPUTS.items() if np.isnan(getattr(pods, column)[answer]).all()]
+    inputs = {column: word for column, word in _INPUTS.items() if column not in _GAPS or not _is_prefill(inp, row)}
+    missing = [word for column, word in inputs.items() if np.isnan(getattr(pods, column)[answer]).all()]
     return ", ".join(missing)
 
 
@@ -254,10 +268,11 @@ def _budget(known: Figures, inp: TickInput, decision: Decision, row: int) -> str
 
 
 def _replica(known: Figures) -> str:
-    if math.isnan(known.idle_gap_s):
-        return ""
     parts = [f"{number(known.requests_per_s)} requests/s keep one busy"] if known.requests_per_s > 0 else []
-    parts.append(f"{seconds(known.idle_gap_s)} between tokens when idle")
+    if not math.isnan(known.idle_gap_s):
+        parts.append(f"{seconds(known.idle_gap_s)} between tokens when idle")
+    elif math.isnan(known.prompt_tokens_per_s):
+        return ""
     rates = (("prompt", known.prompt_tokens_per_s), ("generated", known.generation_tokens_per_s))
     limits = [f"{number(rate)} {kind}" for kind, rate in rates if not math.isnan(rate)]
     parts += [f"at most {' or '.join(limits)} tokens/s"] if limits else []

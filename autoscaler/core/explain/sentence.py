@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoscaler.core.explain import planner_lines, pods, signals, stages
+from autoscaler.core.explain import pairs, planner_lines, pods, signals, stages
 from autoscaler.core.explain.format import count, seconds
 from autoscaler.core.explain.row import Row, is_changed
 from autoscaler.core.explain.warnings import warnings
@@ -51,6 +51,7 @@ class Explanation:
     inputs: dict[str, float]  # observation, capacity and planner in numbers, NaN where unknown
     sentence: str
     warnings: tuple[str, ...] = ()  # about the workload, whatever was decided
+    pair: str = ""  # its prefill and decode pair, without a full stop; "": none
 
 
 def explain(
@@ -90,6 +91,7 @@ def explain(
         inputs=_inputs(data),
         sentence=_sentence(data, signal, steps, current, desired, problems.get(row, ""), leading),
         warnings=warnings(data),
+        pair=pairs.describe(data),
     )
 
 

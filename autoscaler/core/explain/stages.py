@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from autoscaler.core.explain import pods, quotas
+from autoscaler.core.explain import pairs, pods, quotas
 from autoscaler.core.explain.format import number, seconds
 from autoscaler.core.explain.row import Row
 from autoscaler.core.model.fleet import Pool
@@ -54,6 +54,8 @@ def reason(stage: Stage, row: Row) -> str:
                 step = _step(row, "down", after)
                 return f"the maximum is {number(row.spec('max_replicas'))}, but while the load is unknown {step}"
             return f"the {'minimum' if after > row.before(stage) else 'maximum'} is {number(after)}"
+        case Stage.PAIR | Stage.PARTNER:
+            return pairs.reason(stage, row)
         case Stage.VARIANT:
             return _variant(row, row.before(stage), after)
         case Stage.EXCHANGE:

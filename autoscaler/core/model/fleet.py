@@ -40,7 +40,8 @@ class Workload(NamedTuple):
     policy: str = ""  # name of its policy; "": the default policy
     overrides: tuple[tuple[str, str], ...] = ()  # single policy fields, ("replicas.max", "8"), validated by config
     bounds: tuple[float, float] = (0.0, inf)  # least and most replicas, whatever the policy says
-    service: str = ""  # model endpoint of which it is a variant; "": it is no variant
+    service: str = ""  # model endpoint of which it is a variant, or one side of a pair; "": of none
+    role: str = ""  # one of `pairs.ROLES`; "": it computes prompts and generates
     model: str = ""  # model name that the engine or gateway reports; "": unknown
     engine: str = "vllm"  # name of its row in `catalog.engines`
     metrics_port: int = 8000

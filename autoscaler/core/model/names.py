@@ -51,9 +51,11 @@ STAGES: Mapping[Stage, str] = MappingProxyType(
         Stage.IDLE: "idle",
         Stage.RATE_LIMIT: "rate_limit",
         Stage.BOUNDS: "bounds",
+        Stage.PAIR: "pair",
         Stage.VARIANT: "variant",
         Stage.EXCHANGE: "exchange",
         Stage.ALLOCATION: "grant",
+        Stage.PARTNER: "partner",
         Stage.OWNER: "owner",
     }
 )

@@ -25,6 +25,7 @@ class PodSamples(Columns):
     time_s: FloatColumn  # time of the reading of the engine; NaN: it did not answer
     running: FloatColumn  # requests in the running batch
     waiting: FloatColumn  # requests that the engine holds but does not run
+    deferred: FloatColumn  # those of them that wait for no room, such as for the transfer of their KV cache
     held: FloatColumn  # requests inside the server, from /load; includes those that a sleeping engine hides
     asleep: FloatColumn  # 1 while the engine sleeps, 0 awake
     kv_usage: FloatColumn  # 0..1, used share of KV-cache blocks, the largest of the engines

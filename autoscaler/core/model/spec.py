@@ -47,6 +47,9 @@ class Spec(Columns):
     target_usage: FloatColumn  # 0..1, share of a replica's capacity to plan for
     kv_target_usage: FloatColumn  # 0..1, KV-cache usage to plan for
 
+    min_decode_per_prefill: FloatColumn  # fewest decode replicas per prefill replica of a pair; NaN: no limit
+    max_decode_per_prefill: FloatColumn  # most decode replicas per prefill replica; NaN: no limit
+
     cold_start_s: FloatColumn  # seconds until a new replica serves; used until it is learned
     max_input_age_s: FloatColumn  # older readings are not trusted
 

@@ -8,6 +8,7 @@ from enum import IntEnum
 import numpy as np
 
 from autoscaler.core.model.fleet import Fleet
+from autoscaler.core.model.pairs import Pairs
 from autoscaler.core.model.samples import Samples
 from autoscaler.core.model.spec import Schedule, Spec
 from autoscaler.core.model.variants import Variants
@@ -56,10 +57,12 @@ class Stage(IntEnum):
     IDLE = 5  # scale to zero, and the wake-up from it
     RATE_LIMIT = 6  # one step per period
     BOUNDS = 7  # min and max of the policy and the operator
-    VARIANT = 8  # which workloads of a service carry its load at the lowest cost
-    EXCHANGE = 9  # replicas that will replace those of dearer variants
-    ALLOCATION = 10  # GPUs that the pool allocates
-    OWNER = 11  # paused, or another owner sets the count
+    PAIR = 8  # the other side of a prefill and decode pair needs more replicas here
+    VARIANT = 9  # which workloads of a service carry its load at the lowest cost
+    EXCHANGE = 10  # replicas that will replace those of dearer variants
+    ALLOCATION = 11  # GPUs that the pool allocates
+    PARTNER = 12  # the other side of a pair gets fewer replicas than it needs
+    OWNER = 13  # paused, or another owner sets the count
 
 
 @dataclass(frozen=True)
@@ -209,6 +212,7 @@ class TickInput:
     schedule: Schedule  # rows of fleet.workloads
     samples: Samples  # rows of fleet.pods and fleet.workloads
     variants: Variants | None = None  # rows of fleet.workloads; None: no service has variants
+    pairs: Pairs | None = None  # rows of fleet.workloads; None: no workload has a role
 
 
 @dataclass(frozen=True)

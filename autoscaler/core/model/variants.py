@@ -18,13 +18,13 @@ class Variants:
 
 
 def models_of_services(workloads: Iterable[Workload]) -> dict[tuple[str, str], dict[str, str]]:
-    """Return the known models of each service, by the namespace and name of the service.
+    """Return the known models of each service, by the namespace and name of the service. Sides of pairs are left out.
 
     A model is found by its name without path and case, and has the first spelling that was read.
     """
     models: dict[tuple[str, str], dict[str, str]] = {}
     for each in workloads:
-        if each.service:
+        if each.service and not each.role:
             known = models.setdefault((each.ref.namespace, each.service), {})
             if each.model:
                 known.setdefault(last_part(each.model), each.model)
@@ -34,9 +34,10 @@ def models_of_services(workloads: Iterable[Workload]) -> dict[tuple[str, str], d
 def service_of(workload: Workload, models: dict[tuple[str, str], dict[str, str]]) -> tuple[str, str, str] | None:
     """Return a key that the variants of one service have in common; None: the workload is no variant.
 
-    Where a service names several models, only variants of one model take over load from each other.
+    Where a service names several models, only variants of one model take over load from each other. The sides of a
+    prefill and decode pair do different work, so neither takes over load from the other.
     """
-    if not workload.service:
+    if not workload.service or workload.role:
         return None
     name = workload.ref.namespace, workload.service
     return *name, last_part(workload.model) if len(models[name]) > 1 else ""

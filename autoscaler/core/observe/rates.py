@@ -34,7 +34,7 @@ MAX_PLAUSIBLE = {
     "sm_active": 1.0,
     "dram_active": 1.0,
 }
-MAX_PLAUSIBLE |= dict.fromkeys(("running", "waiting", "held", "max_running", "arrivals_per_s"), 1e6)
+MAX_PLAUSIBLE |= dict.fromkeys(("running", "waiting", "deferred", "held", "max_running", "arrivals_per_s"), 1e6)
 MAX_PLAUSIBLE |= dict.fromkeys(("ttft_s", "itl_s"), 86_400.0)
 MAX_PLAUSIBLE |= dict.fromkeys((*COUNTERS, "steps"), 1e15)
 """Largest plausible reading of each column of `PodSamples` and `GatewaySamples`; the smallest is 0."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscaler.core.model.fleet import PendingCause
-from autoscaler.core.model.samples import PodSamples
+from autoscaler.core.model.samples import GatewaySamples, PodSamples
 from autoscaler.core.model.types import Observation, TickInput
 from autoscaler.core.observe import (
     answer_lengths,
@@ -137,7 +137,7 @@ def observe(
     last_tick_s: float64[W], time of the previous tick; NaN: there was none.
     """
     elapsed_s = inp.now_s - last_tick_s
-    pods, deltas = measure_pods(inp.samples.pods, inp.now_s, pods_before)
+    pods, deltas = measure_pods(_without_transfers(inp), inp.now_s, pods_before)
     observation, refusing, working, after, pod_state = _sum_up(inp, elapsed_s, pods, deltas, before, pods_before)
     missing, claims, pending_history = pending.update(
         inp, observation, before.pending_history, pending.has_free_gpus(inp.fleet)
@@ -170,7 +170,7 @@ def _sum_up(
     Also return the workloads of which a pod has refused requests, or has done work, since its last reading; bool[W].
     """
     fleet, samples, readings, pace = inp.fleet, measured.samples, measured.readings, measured.progress
-    gateways = counter_rates.discard_implausible(inp.samples.gateways, inp.now_s)
+    gateways = _read_gateways(inp)
     by_workload = GroupBy(fleet.pod_workload, len(fleet.workloads))
     pods = _classify(inp, samples, before.cold_start, pods_before, measured.is_stuck)
     counts = pods.reporting & ~pods.stuck
@@ -330,6 +330,26 @@ def _sum_up(
     awaited_node = np.where(fleet.pod_pending == PendingCause.NODE_COMING, 1.0, pods_before.awaited_node)
     pod_state = PodState(readings, averages, pace, outliers, seen_ready, awaited_node)
     return observation, refusing > 0, at_work > 0, after, pod_state
+
+
+def _without_transfers(inp: TickInput) -> PodSamples:
+    """Return the readings of pods, without the requests that wait for a transfer between the sides of a pair.
+
+    More replicas would not shorten this wait, and a pod with free slots is not full because of them.
+    """
+    samples, pairs = inp.samples.pods, inp.pairs
+    if pairs is None or not (has_role := (pairs.prefill | pairs.decode)[inp.fleet.pod_workload]).any():
+        return samples
+    waiting = np.fmax(samples.waiting - or_zero(samples.deferred), 0.0)
+    return replace(samples, waiting=np.where(has_role & ~np.isnan(samples.waiting), waiting, samples.waiting))
+
+
+def _read_gateways(inp: TickInput) -> GatewaySamples:
+    """Return the plausible readings of gateways. Both sides of a pair have the same requests before them."""
+    gateways = counter_rates.discard_implausible(inp.samples.gateways, inp.now_s)
+    if inp.pairs is None:
+        return gateways
+    return GatewaySamples(**{name: inp.pairs.share(column) for name, column in vars(gateways).items()})
 
 
 def _classify(inp: TickInput, samples: PodSamples, known: ColdStarts, before: PodState, stuck: BoolColumn) -> Pods:

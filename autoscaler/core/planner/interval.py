@@ -59,6 +59,9 @@ class WorkTotals(Columns):
     shortest_gap_s: FloatColumn  # shortest mean gap of a pod; NaN: no pod has generated enough
     generating_pods: FloatColumn  # pods with enough token gaps for a mean
     idle_pods: FloatColumn  # pods with fewer, and without a request
+    prompt_tokens: FloatColumn  # prompt tokens that the pods computed
+    prompt_s: FloatColumn  # pod-seconds in which they were counted
+    prompt_busy_s: FloatColumn  # those of them with a request in the engine
     token_rate: FloatColumn  # 1 / mean gap, summed over generating pods, per second
     token_rate_kv: FloatColumn  # likewise, each pod's times its KV cache usage, 0..1
     token_rate_running: FloatColumn  # likewise, each pod's times its running requests
@@ -83,6 +86,7 @@ class IntervalStats(Columns):
     ttft_objective_s: FloatColumn  # or the longest wait allowed; NaN: neither, and the planner has no opinion
     itl_objective_s: FloatColumn  # NaN: no objective
     budget_share: FloatColumn  # error budget: share of requests that may miss
+    prefill: BoolColumn  # bool[W], prefill workloads of pairs: their work is the prompt tokens that they compute
     floor: FloatColumn  # replicas
     ceiling: FloatColumn  # replicas
 
@@ -104,22 +108,33 @@ def find_new_readings(measured: PodMeasurements, counted: PodReadings, pods: Int
 
 
 def count_work(
-    measured: PodMeasurements, counted: PodReadings, pods: IntColumn, is_new: BoolColumn, by_workload: GroupBy
+    measured: PodMeasurements,
+    counted: PodReadings,
+    pods: IntColumn,
+    is_new: BoolColumn,
+    by_workload: GroupBy,
+    decode: BoolColumn | None = None,
 ) -> tuple[WorkTotals, PodReadings]:
     """Add up the work of some pods since it was counted, by workload; also return the readings that are counted now.
 
     measured: of all pods, [P]. pods: int64[n], those to count. counted: [n], their readings that were counted last.
-    is_new: bool[n], of `find_new_readings`. by_workload: groups these pods.
+    is_new: bool[n], of `find_new_readings`. by_workload: groups these pods. decode: bool[n], pods of decode workloads,
+    whose prompts another pod has computed, whatever their counter includes; None: there are none.
 
     A pod is left out if its counters fell or if it has no new reading. The other pods stand for it.
     """
     deltas, samples = PodDeltas(counted, measured.readings.take(pods), is_new), measured.samples
     running, kv_usage, slots = (each[pods] for each in (samples.running, samples.kv_usage, samples.max_running))
-    return _add_up(deltas, running, kv_usage, slots, by_workload), counted.update(deltas.now, is_new)
+    return _add_up(deltas, running, kv_usage, slots, by_workload, decode), counted.update(deltas.now, is_new)
 
 
 def _add_up(
-    deltas: PodDeltas, running: FloatColumn, kv_usage: FloatColumn, slots: FloatColumn, by_workload: GroupBy
+    deltas: PodDeltas,
+    running: FloatColumn,
+    kv_usage: FloatColumn,
+    slots: FloatColumn,
+    by_workload: GroupBy,
+    decode: BoolColumn | None,
 ) -> WorkTotals:
     """Add up the work of pods by workload.
 
@@ -127,6 +142,8 @@ def _add_up(
     """
     gap_s, gaps = deltas.valid("gap_s"), deltas.valid("gaps")
     prompt_tokens, output_tokens = deltas.valid("prompt_tokens"), deltas.valid("generation_tokens")
+    if decode is not None:
+        prompt_tokens = np.where(decode & deltas.is_valid, 0.0, prompt_tokens)
     had_queue, has_queue = (load.has_queue(each.running, each.waiting) for each in (deltas.before, deltas.now))
     has_running, has_slots, has_kv_usage = ~np.isnan(running), slots >= 1, ~np.isnan(kv_usage)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
@@ -145,6 +162,9 @@ def _add_up(
     columns = _request_columns(deltas) | {
         "gap_s": (gap_s, is_generating),
         "gaps": (gaps, is_generating),
+        "prompt_tokens": (prompt_tokens, prompt_tokens >= 0),
+        "prompt_s": (deltas.interval_s, prompt_tokens >= 0),
+        "prompt_busy_s": (_busy_s(deltas), prompt_tokens >= 0),
         "token_rate": (token_rate, is_generating),
         "token_rate_kv": (token_rate * kv_usage, is_generating & has_kv_usage),
         "token_rate_running": (token_rate_running, is_generating & has_running),
@@ -167,6 +187,14 @@ def _add_up(
         readings=readings,
         step_sums=np.array(added[len(columns) :]),
     )
+
+
+def _busy_s(deltas: PodDeltas) -> FloatColumn:
+    """Return for how long each pod had a request, as far as its two readings show: always, half of the time or never.
+
+    A single reading is a coin toss. Over many of them the mean is right, because the gauge follows each step.
+    """
+    return (1.0 * (deltas.before.requests > 0) + 1.0 * (deltas.now.requests > 0)) / 2 * deltas.interval_s
 
 
 def _request_columns(deltas: PodDeltas) -> dict[str, tuple[FloatColumn, BoolColumn]]:

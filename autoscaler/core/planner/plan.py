@@ -11,13 +11,20 @@ from autoscaler.core.planner.replica_speed import fit_speed
 from autoscaler.core.planner.scale_to_zero import IdleTimeouts
 from autoscaler.core.planner.select import StrategyState
 from autoscaler.core.planner.strategies import MARGIN_COUNT, MIN_REPLICAS, PEAK_STRATEGY_OF, find_highest_load
-from autoscaler.core.table.columns import FloatColumn, IntColumn, or_zero
+from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn, or_zero
 
 
-def make_plan(state: StrategyState, timeouts: IdleTimeouts, rows: IntColumn, cold_start_s: FloatColumn) -> Plan:
+def make_plan(
+    state: StrategyState,
+    timeouts: IdleTimeouts,
+    rows: IntColumn,
+    cold_start_s: FloatColumn,
+    prefill: BoolColumn,
+) -> Plan:
     """Make the plan of some workloads.
 
-    timeouts: of all workloads. rows: int64[R], those that `state` and `cold_start_s` are about.
+    timeouts: of all workloads. rows: int64[R], those that `state` and the columns are about. prefill: bool[R], prefill
+    workloads of pairs.
 
     Engines report nothing about requests that arrive at zero, so these are added to the missed requests.
     """
@@ -28,7 +35,7 @@ def make_plan(state: StrategyState, timeouts: IdleTimeouts, rows: IntColumn, col
         missed = (budget.missed + timeouts.late_arrivals[rows]) / (budget.counted + timeouts.arrivals_at_zero[rows])
         return Plan(
             idle_gap_s=fitted.idle_gap_s,
-            prompt_token_s=fitted.prompt_token_s,
+            prompt_token_s=np.where(prefill, 1 / state.speed.prompt_tokens_per_s, fitted.prompt_token_s),
             output_token_s=fitted.output_token_s,
             slots=state.speed.slots,
             readings=state.speed.readings,

@@ -20,6 +20,9 @@ FULL_SHARE = 0.9
 SLOTS_FADE_S = 50 * 86_400.0
 """Time constant with which the most requests ever run fade: an engine may restart with fewer slots."""
 
+MIN_BUSY_S = 60.0
+"""Busy seconds of prefill replicas from which it is known how many prompt tokens they compute per second."""
+
 COMPUTE_BOUND_SHARE = 0.7
 """Busy share of its time from which a replica has a queue because it computes, not because it lacks slots."""
 
@@ -33,11 +36,20 @@ class ReplicaSpeed(Columns):
     shortest_gap_s: FloatColumn  # between tokens, of any pod; NaN: none seen
     peak_running: FloatColumn  # requests, of the fullest pod ever, fading slowly
     slots: FloatColumn  # requests that a replica can run at once; NaN: never seen full
+    prompt_tokens: FloatColumn  # prompt tokens computed, fading
+    prompt_busy_s: FloatColumn  # busy replica-seconds in which they were computed, fading alike
 
     @classmethod
     def blank(cls, rows: int) -> ReplicaSpeed:
         none, unknown = np.zeros(rows), np.full(rows, np.nan)
-        return cls(np.zeros((step_time.SUMS, rows)), none, unknown, none, unknown)
+        return cls(np.zeros((step_time.SUMS, rows)), none, unknown, none, unknown, none, none)
+
+    @property
+    def prompt_tokens_per_s(self) -> FloatColumn:
+        """Prompt tokens that a busy replica computes per second, if it does nothing else; float64[W], NaN: unknown."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            per_s = self.prompt_tokens / self.prompt_busy_s
+        return np.where((self.prompt_busy_s >= MIN_BUSY_S) & (per_s > 0), per_s, np.nan)
 
 
 def update_replica_speed(
@@ -50,7 +62,11 @@ def update_replica_speed(
     fitted = step_time.fit_step_time(step_sums, readings, shortest_gap_s)
     peak_running = np.fmax(speed.peak_running * np.exp(-interval_s / SLOTS_FADE_S), totals.peak_running)
     slots = _estimate_slots(speed.slots, peak_running, totals, fitted.idle_gap_s)
-    return ReplicaSpeed(step_sums, readings, shortest_gap_s, peak_running, slots), fitted
+    fade = np.exp(-interval_s / step_time.FADE_S)
+    prompt_tokens = speed.prompt_tokens * fade + totals.prompt_tokens
+    prompt_busy_s = speed.prompt_busy_s * fade + totals.prompt_busy_s
+    updated = ReplicaSpeed(step_sums, readings, shortest_gap_s, peak_running, slots, prompt_tokens, prompt_busy_s)
+    return updated, fitted
 
 
 def update_slots(speed: ReplicaSpeed, totals: WorkTotals) -> ReplicaSpeed:

@@ -101,9 +101,7 @@ def update_strategies(before: StrategyState, stats: IntervalStats, now_s: float)
     interval_s = now_s - before.last_updated_s
     interval_s = np.where(interval_s > 0, interval_s, 0.0)  # NaN: there was no update before
     speed, fitted = replica_speed.update_replica_speed(before.speed, stats.totals, interval_s)
-    load, arrivals = offered_load.update_offered_load(
-        before.offered_load, stats, fitted.idle_gap_s, speed.slots, interval_s
-    )
+    load, arrivals = offered_load.update_offered_load(before.offered_load, stats, fitted.idle_gap_s, speed, interval_s)
     # Nothing is counted without a policy: there is no ceiling for a shadow fleet, and no objective to miss.
     is_unobserved = np.isnan(load.demand) | np.isnan(stats.ttft_objective_s) | (interval_s > MAX_INTERVAL_S)
     observed_s = np.where(is_unobserved, 0.0, interval_s)

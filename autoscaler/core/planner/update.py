@@ -129,11 +129,11 @@ def _update_group(inp: TickInput, observed: Observed, state: PlannerState, some:
     is_unread = _find_unread_workloads(inp, counted.readings, some, before.last_updated_s, is_new)
     if is_unread.all():
         return state
-    totals, counted = _count_work(observed, counted, some, is_new)
+    totals, counted = _count_work(inp, observed, counted, some, is_new)
     stats = _make_stats(inp, observed.observation, state.idle_timeouts, totals, some, before.last_updated_s)
     after = update_strategies(before, stats, inp.now_s)
     after = _keep_rows(before, after, is_unread) if is_unread.any() else after
-    return _with_plan(observed.observation, state.with_group(group, after, counted), some.rows, after)
+    return _with_plan(inp, observed.observation, state.with_group(group, after, counted), some.rows, after)
 
 
 def _update_out_of_turn(
@@ -151,7 +151,7 @@ def _update_out_of_turn(
     is_unread = _find_unread_workloads(inp, counted.readings, some, state.plan.last_updated_s[some.rows], is_new)
     if is_unread.all():
         return state
-    totals, counted = _count_work(observed, counted, some, is_new)
+    totals, counted = _count_work(inp, observed, counted, some, is_new)
     speed = state.replica_speed_of(some.rows)
     with_slots = update_slots(speed, totals)
     has_new_slots = np.isnan(speed.slots) & ~np.isnan(with_slots.slots)
@@ -163,15 +163,21 @@ def _update_out_of_turn(
     before = replace(state.strategies_of(some.rows), speed=with_slots.take(due))
     stats = _make_stats(inp, observed.observation, state.idle_timeouts, totals, some, before.last_updated_s)
     after = update_strategies(before, stats, inp.now_s)
-    return _with_plan(observed.observation, state.with_out_of_turn(some.rows, after, counted), some.rows, after)
+    return _with_plan(inp, observed.observation, state.with_out_of_turn(some.rows, after, counted), some.rows, after)
 
 
 def _with_plan(
-    observation: Observation, state: PlannerState, rows: IntColumn, strategies: StrategyState
+    inp: TickInput, observation: Observation, state: PlannerState, rows: IntColumn, strategies: StrategyState
 ) -> PlannerState:
     """Return the state with new plans of these workloads."""
-    plan = make_plan(strategies, state.idle_timeouts, rows, observation.cold_start_s[rows])
+    prefill = _is_prefill(inp)[rows]
+    plan = make_plan(strategies, state.idle_timeouts, rows, observation.cold_start_s[rows], prefill)
     return replace(state, plan=state.plan.with_rows(rows, plan))
+
+
+def _is_prefill(inp: TickInput) -> BoolColumn:
+    """Return the prefill workloads; bool[W]."""
+    return inp.pairs.prefill if inp.pairs is not None else np.zeros(len(inp.fleet.workloads), dtype=bool)
 
 
 def _keep_rows(before: StrategyState, after: StrategyState, kept: BoolColumn) -> StrategyState:
@@ -207,11 +213,12 @@ def _find_unread_workloads(
 
 
 def _count_work(
-    observed: Observed, counted: CountedReadings, some: _Subset, is_new: BoolColumn
+    inp: TickInput, observed: Observed, counted: CountedReadings, some: _Subset, is_new: BoolColumn
 ) -> tuple[WorkTotals, CountedReadings]:
     """Add up the work of some workloads since it was last counted; also return the readings that count now."""
     by_workload = GroupBy(some.pod_row, len(some.rows))
-    totals, readings = count_work(observed.pods, counted.readings, some.pods, is_new, by_workload)
+    decode = None if inp.pairs is None else inp.pairs.decode[some.rows][some.pod_row]
+    totals, readings = count_work(observed.pods, counted.readings, some.pods, is_new, by_workload, decode)
     return totals, CountedReadings(counted.pod_id, readings)
 
 
@@ -239,6 +246,7 @@ def _make_stats(
         ttft_objective_s=spec.first_token_limit_s[rows],
         itl_objective_s=spec.itl_objective_s[rows],
         budget_share=budget_share[rows],
+        prefill=_is_prefill(inp)[rows],
         floor=np.fmin(np.fmax(spec.min_replicas[rows], 1.0), ceiling),
         ceiling=ceiling,
     )

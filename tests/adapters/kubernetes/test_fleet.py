@@ -12,6 +12,7 @@ from autoscaler.adapters.kubernetes.api.reflector import WatchTimes
 from autoscaler.adapters.kubernetes.fleet import KubeFleet
 from autoscaler.adapters.kubernetes.own_writes import OwnWrites
 from autoscaler.adapters.kubernetes.scale import ScaleActuator
+from autoscaler.config.pairs import find_pairs
 from autoscaler.config.settings import Mode
 from autoscaler.core.model.fleet import Fleet, PendingCause, WorkloadRef
 from autoscaler.ports import Change, ChangeStatus, Unavailable
@@ -33,6 +34,7 @@ from tests.adapters.kubernetes.world import (
     until,
     waiting_status,
 )
+from tests.core.world import spec
 from tests.harness.kube_api import KubeApi
 from tests.harness.process import PATIENCE_S
 
@@ -488,6 +490,28 @@ async def test_gpus_are_unknown_without_permission_for_nodes(
         view = await synced(fleet)
     assert names(view) == ["llama"]
     assert np.isnan(view.pool_gpus).all()
+
+
+async def test_roles_of_a_pair_are_read_from_annotations(kube: Kube, clock: SystemClock, world: World):
+    await world.deployment("m-prefill", annotations=annotated(policy="", service="m", role="prefill"))
+    await world.deployment("m-decode", annotations=annotated(policy="", service="m", role="decode"))
+    await world.deployment("odd", annotations=annotated(policy="", service="m", role="both"))
+    fleet = direct(kube, clock, world)
+    async with running(fleet):
+        view = await synced(fleet)
+    roles = {workload.ref.name: workload.role for workload in view.workloads}
+    assert roles == {"m-prefill": "prefill", "m-decode": "decode", "odd": ""}
+    pairs = find_pairs(view.workloads, spec(3))
+    assert {
+        (view.workloads[row].role, view.workloads[pairs.partner[row]].role)
+        for row in range(3)
+        if pairs.partner[row] >= 0
+    } == {
+        ("prefill", "decode"),
+        ("decode", "prefill"),
+    }
+    (problem,) = fleet.problems().values()
+    assert "role: unknown, found 'both'; allowed: prefill, decode" in problem
 
 
 async def test_keda_workloads_are_the_targets_of_triggers(kube: Kube, clock: SystemClock, world: World):

@@ -134,13 +134,13 @@ def test_vllm_0_11_2_reports_sleep() -> None:
     assert "asleep" not in read(VLLM, f"vllm:num_requests_running{{{V1}}} 3\n")
 
 
-def test_vllm_0_20_queue_reasons_are_not_added() -> None:
+def test_vllm_0_20_queue_reasons_are_not_added_to_the_queue() -> None:
     text = f"""
 vllm:num_requests_waiting{{{V1}}} 7
 vllm:num_requests_waiting_by_reason{{{V1},reason="capacity"}} 5
 vllm:num_requests_waiting_by_reason{{{V1},reason="deferred"}} 2
 """
-    assert read(VLLM, text) == {"waiting": 7.0}
+    assert read(VLLM, text) == {"waiting": 7.0, "deferred": 2.0}
 
 
 def test_vllm_0_33_counts_rejections_by_reason() -> None:
@@ -243,6 +243,12 @@ def test_sglang_counts_a_group_once_when_a_label_repeats_it(label: str) -> None:
     assert found.counts.tolist() == [5.0, 7.0]
 
 
+@pytest.mark.parametrize("queue", ["decode_transfer", "prefill_inflight"])
+def test_sglang_requests_in_transfer_are_deferred_at_either_side(queue: str) -> None:
+    text = f'sglang:num_queue_reqs{{model_name="m"}} 1\nsglang:num_{queue}_queue_reqs{{model_name="m"}} 3\n'
+    assert read(ENGINES["sglang"], text) == {"waiting": 4.0, "deferred": 3.0}
+
+
 def test_sglang_counts_queues_once_and_adds_priorities() -> None:
     """With priorities, a queue is reported as a whole and per priority; streamed requests are counted separately."""
     text = ""
@@ -253,7 +259,7 @@ def test_sglang_counts_queues_once_and_adds_priorities() -> None:
     for streaming, priority, tokens in (("true", "0", 100), ("false", "0", 50), ("true", "7", 7)):
         labels = f'is_streaming="{streaming}",model_name="m",priority="{priority}"'
         text += f"sglang:generation_tokens_total{{{labels}}} {tokens}\nsglang:num_requests_total{{{labels}}} 1\n"
-    found = {"running": 5.0, "waiting": 8.0, "generation_tokens": 157.0, "finished": 3.0}
+    found = {"running": 5.0, "waiting": 8.0, "deferred": 4.0, "generation_tokens": 157.0, "finished": 3.0}
     assert read(ENGINES["sglang"], text) == found
 
 

@@ -58,6 +58,7 @@ async def test_a_recorded_server_fills_the_columns_of_its_pod(exposition_server:
         "time_s": 1000.0,
         "running": 4.0,
         "waiting": 30.0,
+        "deferred": 0.0,
         "held": 34.0,
         "asleep": 0.0,
         "kv_usage": pytest.approx(0.348, abs=1e-3),

@@ -59,6 +59,7 @@ def test_every_field_of_a_policy_arrives_in_its_column():
                 "targetUsage": 0.7,
                 "kvCacheUsage": "90%",
             },
+            "pair": {"minDecodePerPrefill": 1, "maxDecodePerPrefill": 3.5},
             "coldStart": "90s",
             "inputs": {"maxAge": "45s"},
         }
@@ -89,6 +90,8 @@ def test_every_field_of_a_policy_arrives_in_its_column():
             "decode_tokens_per_s": 1500,
             "target_usage": 0.7,
             "kv_target_usage": 0.9,
+            "min_decode_per_prefill": 1,
+            "max_decode_per_prefill": 3.5,
             "cold_start_s": 90,
             "max_input_age_s": 45,
         },
@@ -197,6 +200,26 @@ def test_fixed_bounds_keep_a_workload_above_zero():
     book = with_policies(idle={"replicas": {"min": 0}, "scaleToZero": {"enabled": True}})
     compiled = compile_specs((workload("idle"), workload("idle")._replace(bounds=(1, 4))), book)
     assert compiled.spec.min_replicas.tolist() == [0, 1]
+
+
+def test_what_does_not_apply_to_a_side_of_a_pair_is_left_out():
+    policy = override(
+        BOOK.policies["realtime"],
+        (
+            ("capacity.concurrency", "9"),
+            ("capacity.prefillTokensPerSecond", "1"),
+            ("capacity.decodeTokensPerSecond", "2"),
+        ),
+    )
+    plain, prefill, decode = (Spec(*np.array(spec_row(policy.spec, role=role))) for role in ("", "prefill", "decode"))
+    absent = {
+        role: {name for name, value in vars(row).items() if np.isnan(value) and not np.isnan(getattr(plain, name))}
+        for role, row in (("prefill", prefill), ("decode", decode))
+    }
+    assert absent == {
+        "prefill": {"itl_objective_s", "concurrency", "decode_tokens_per_s"},
+        "decode": {"ttft_objective_s", "prefill_tokens_per_s"},
+    }
 
 
 def test_overrides_keep_the_windows_of_the_policy():

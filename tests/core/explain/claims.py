@@ -744,6 +744,43 @@ def bounds_in_steps(row: Row, match: re.Match[str]) -> None:
     assert row.spec("max_replicas") < row.stage(Stage.BOUNDS) < row.stage(Stage.RATE_LIMIT)
 
 
+@clause(rf"its (prefill|decode) workload (\S+) needs {NUMBER}, so the pair needs {NUMBER} here(.*)", Stage.PAIR)
+def pair_raised(row: Row, match: re.Match[str]) -> None:
+    role, name, needed, here, ratio = match.groups()
+    other = _partner(row, role, name, ratio)
+    same(needed, other.stage(Stage.PAIR))
+    same(here, row.stage(Stage.PAIR))
+    assert row.stage(Stage.PAIR) > row.stage(Stage.BOUNDS)
+
+
+@clause(
+    rf"its (prefill|decode) workload (\S+) gets {NUMBER}, "
+    rf"(?:so no more than {NUMBER} are of use here(.*)|which leaves GPUs for {NUMBER})",
+    Stage.PARTNER,
+)
+def pair_cut(row: Row, match: re.Match[str]) -> None:
+    role, name, gets, fewer, ratio, more = match.groups()
+    other = _partner(row, role, name, ratio)
+    same(gets, other.stage(Stage.PARTNER))
+    same(fewer or more, row.stage(Stage.PARTNER))
+    assert (row.stage(Stage.PARTNER) < row.stage(Stage.ALLOCATION)) == (fewer is not None)
+
+
+def _partner(row: Row, role: str, name: str, ratio: str | None) -> Row:
+    """Return the other side of a pair, whose role and name are said. ratio: the words about it; None: none are due."""
+    assert row.inp.pairs is not None
+    other = row._replace(row=int(row.inp.pairs.partner[row.row]))
+    workload = row.inp.fleet.workloads[other.row]
+    assert (workload.role, workload.ref.name) == (role, name)
+    for word, column, strictest in (("least", "min", np.fmax), ("most", "max", np.fmin)) if ratio is not None else ():
+        limits = [each.spec(f"{column}_decode_per_prefill") for each in (row, other)]
+        said = re.search(rf"at {word} {NUMBER}", ratio)
+        assert bool(said) == (not np.isnan(limits).all())
+        if said and word == "least":
+            same(said[1], float(strictest.reduce(limits)))
+    return other
+
+
 @clause(rf"it takes over load from other variants of (\S+) and needs {NUMBER}", Stage.VARIANT)
 def takes_over(row: Row, match: re.Match[str]) -> None:
     assert match[1] == row.inp.fleet.workloads[row.row].service

@@ -29,7 +29,7 @@ class ExplainedStory(Story):
 
     def tick(self, cluster, after_s=5.0, **columns):
         self.now_s += after_s
-        self.input = world(self.now_s, cluster, self.spec, self.schedule, self.variants, **columns)
+        self.input = world(self.now_s, cluster, self.spec, self.schedule, self.variants, self.pairs, **columns)
         return self.repeat()
 
     def repeat(self) -> Decision:

@@ -24,10 +24,11 @@ def read(time_s, pods=1, **columns):
 class Counting:
     """Counts the work of some pods with each tick: all pods, of one workload, unless stated."""
 
-    def __init__(self, pods, rows=None, chosen=None):
+    def __init__(self, pods, rows=None, chosen=None, decode=None):
         self.chosen = np.arange(pods) if chosen is None else np.array(chosen)
         rows = np.zeros(len(self.chosen), dtype=np.int64) if rows is None else np.array(rows)
         self.by_workload = GroupBy(rows, max(rows.tolist(), default=0) + 1)
+        self.decode = decode
         self.pods, self.counted = PodState.blank(pods), PodReadings.blank(len(self.chosen))
 
     def tick(self, samples, now_s=None):
@@ -36,11 +37,11 @@ class Counting:
         measured, _ = measure_pods(samples, now_s, self.pods)
         self.pods = replace(self.pods, readings=measured.readings, progress=measured.progress)
         is_new = find_new_readings(measured, self.counted, self.chosen)
-        totals, self.counted = count_work(measured, self.counted, self.chosen, is_new, self.by_workload)
+        totals, self.counted = count_work(measured, self.counted, self.chosen, is_new, self.by_workload, self.decode)
         return totals
 
 
-def count(*samples):
+def count(*samples, decode=None):
     """Return the totals of the last of these samples."""
-    counting = Counting(len(samples[0].time_s))
+    counting = Counting(len(samples[0].time_s), decode=decode)
     return [counting.tick(each) for each in samples][-1]

@@ -16,7 +16,7 @@ IDLE_GAP_S = 0.01
 PROMPT_TOKEN_S, OUTPUT_TOKEN_S = IDLE_GAP_S / 180, IDLE_GAP_S / 100  # close to the prior
 
 
-def make_stats(demand, *, replicas=None, busy=None, late=0.0, totals=None, **columns):
+def make_stats(demand, *, replicas=None, busy=None, late=0.0, totals=None, prefill=False, **columns):
     """Make the statistics of an interval in which arrivals keep `demand` replicas busy; numbers or float64[W].
 
     late: share of the served requests that missed TTFT. totals: columns of `WorkTotals` that differ from it.
@@ -61,7 +61,8 @@ def make_stats(demand, *, replicas=None, busy=None, late=0.0, totals=None, **col
         {name: np.broadcast_to(np.asarray(value, float), (*np.shape(value)[:-1], rows)) for name, value in each.items()}
         for each in (work, stats)
     ]
-    return IntervalStats(WorkTotals(**tables[0]), **tables[1])
+    is_prefill = np.broadcast_to(np.asarray(prefill, bool), rows)
+    return IntervalStats(WorkTotals(**tables[0]), prefill=is_prefill, **tables[1])
 
 
 def make_silent_stats(**columns):

@@ -48,6 +48,19 @@ def test_step_time_is_learned_from_pods_that_report_all_tokens():
     assert totals.step_sums[1, 0] == pytest.approx(0.02 * 60_000 / 30 / 100)
 
 
+def test_prompt_tokens_are_counted_with_the_time_that_their_pods_were_busy():
+    before, busy = read(100.0, pods=3), {"running": [1.0, 0.0, 0.0], "waiting": [0.0, 2.0, 0.0]}
+    totals = count(before, read(110.0, pods=3, prompt_tokens=[9000.0, 4000.0, NAN], **busy))
+    assert (totals.prompt_tokens[0], totals.prompt_s[0], totals.prompt_busy_s[0]) == (13_000, 20, 10)
+
+
+def test_prompt_tokens_of_decode_pods_were_computed_elsewhere():
+    """The counter of older engines includes them. The step time is learned without them."""
+    columns = {"gap_s": 20.0, "gaps": 1000.0, "generation_tokens": 1000.0, "prompt_tokens": 60_000.0}
+    totals = count(read(100.0), read(130.0, **columns), decode=np.array([True]))
+    assert (totals.prompt_tokens[0], totals.readings[0], totals.step_sums[1, 0]) == (0, 1, 0)
+
+
 def test_pod_is_full_when_it_has_a_queue_at_both_readings():
     passing = count(read(100.0, running=24.0), read(115.0, running=24.0, waiting=30.0, finished=1.0))
     short = count(read(100.0, running=24.0, waiting=2.0), read(115.0, running=24.0, waiting=2.0, finished=1.0))

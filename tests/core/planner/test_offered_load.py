@@ -23,6 +23,32 @@ def test_demand_is_the_mean_of_two_estimates():
     assert after.offered_load.demand[0] == pytest.approx(2.5, rel=0.01)
 
 
+def test_prompt_tokens_are_the_demand_of_a_prefill_workload():
+    """No gaps: 2 replicas are busy for half of 100 s and compute 5,000 tokens/s each, so a busy one computes 10,000."""
+
+    def stats(tokens_per_s, busy=1.0):
+        pod_s = 2 * UPDATE_INTERVAL_S
+        totals = {
+            **dict.fromkeys(("generating_pods", "gaps", "gap_s", "token_rate", "readings", "queue_growth"), 0.0),
+            "shortest_gap_s": NAN,
+            "prompt_tokens": tokens_per_s * pod_s,
+            "prompt_s": pod_s,
+            "prompt_busy_s": busy * pod_s,
+            "first_tokens": 60.0,
+            "arrivals": 60.0,
+        }
+        return make_stats(1.0, replicas=2, totals=totals, prefill=True)
+
+    state = update(run([0.0], prefill=True), stats(5000.0, busy=0.5))
+    assert np.isnan(state.replicas), "not known after 30 busy seconds"
+    for _ in range(40):
+        state = update(state, stats(5000.0, busy=0.5))
+    assert state.speed.prompt_tokens_per_s[0] == pytest.approx(10_000)
+    assert state.offered_load.demand[0] == pytest.approx(1.0, rel=0.01)
+    state = update(state, stats(8000.0, busy=0.8))
+    assert state.offered_load.demand[0] > 1.2, "longer prompts show at once"
+
+
 def test_growing_queue_is_demand():
     totals = {"first_tokens": 0.0, "queue_growth": 30.0}
     after = update(run([3.0] * 100), make_stats(3.0, replicas=4, busy=0.75, totals=totals))

@@ -28,6 +28,7 @@ class Declared(NamedTuple):
     policy: str | None = None  # None: not managed; "": the default policy
     overrides: tuple[tuple[str, str], ...] = ()
     service: str = ""
+    role: str = ""
     engine: str = ""
     model: str = ""
     metrics_port: int = 0  # 0: not declared
@@ -71,6 +72,7 @@ def read_annotations(annotations: Mapping[str, str] | None) -> Declared:
         policy=(NO_POLICY if found["policy"] is None else found["policy"]) if "policy" in found else None,
         overrides=tuple(sorted(overrides.items())),
         service=found.get("service") or "",
+        role=found.get("role") or "",
         engine=found.get("engine") or "",
         model=found.get("model") or "",
         metrics_port=found.get("metrics-port") or 0,

@@ -146,6 +146,7 @@ def _workload(ref: WorkloadRef, uid: str, declared: Declared, facts: Facts, stat
         policy=declared.policy or "",
         overrides=declared.overrides,
         service=declared.service,
+        role=declared.role,
         model=declared.model or facts.model,
         engine=engine,
         metrics_port=declared.metrics_port or stated.get("metrics-port") or port,

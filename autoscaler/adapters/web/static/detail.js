@@ -100,6 +100,8 @@ export class Detail {
     setText(parts.sentence, explanation.sentence);
     replace(parts.warnings, explanation.warnings, (warning) => element("li", {}, `Warning: ${warning}.`));
     parts.warnings.hidden = explanation.warnings.length === 0;
+    setText(parts.pair, `Pair ${explanation.pair}.`);
+    parts.pair.hidden = !explanation.pair;
     replace(parts.badges, badges(workload));
     replace(parts.figures, figures(workload, explanation.inputs));
     replace(parts.steps, explanation.steps, stepRow);
@@ -125,6 +127,7 @@ function skeleton(root, namespace, name) {
     badges: element("span", { class: "badges" }),
     sentence: element("p", { class: "sentence card" }, "Loading"),
     warnings: element("ul", { class: "warnings card", hidden: true }),
+    pair: element("p", { class: "pair card", hidden: true }),
     figures: element("dl", { class: "tiles small" }),
     chart: element("div", { class: "chart" }),
     steps: element("tbody"),
@@ -141,6 +144,7 @@ function skeleton(root, namespace, name) {
     "div",
     { hidden: true }, // until there is something to show
     parts.warnings,
+    parts.pair,
     parts.figures,
     element("section", { class: "card", "aria-label": "Recent history" }, parts.chart),
     element(
@@ -189,6 +193,7 @@ function replace(parent, values, make = (value) => value) {
 function badges(workload) {
   const texts = [[workload.policy || "no policy", ""]];
   if (workload.kind !== "Deployment") texts.push([workload.kind, "quiet"]);
+  if (workload.role) texts.push([workload.role, "quiet"]);
   if (workload.paused) texts.push(["paused", "warn"]);
   if (workload.rival) texts.push([`owned by ${workload.rival}`, "warn"]);
   if (!workload.trusted) texts.push(["inputs not trusted", "warn"]);

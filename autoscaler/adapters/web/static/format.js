@@ -42,9 +42,11 @@ const STAGES = {
   idle: ["Idle", "one replica stays"],
   bounds: ["Bounds", "at min or max"],
   rate_limit: ["Rate limit", "rate limited"],
+  pair: ["Pair", "needed by its pair"],
   variant: ["Variants", "load shared among variants"],
   exchange: ["Cheaper variants", "replaces dearer variants"],
   grant: ["Allocation", "limited by GPUs or nodes"],
+  partner: ["Partner", "limited by its pair"],
   owner: ["Owner", "count set elsewhere"],
 };
 

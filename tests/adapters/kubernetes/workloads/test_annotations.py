@@ -18,6 +18,7 @@ def test_every_annotation_is_read():
         annotated(
             policy="batch",
             service="chat",
+            role="prefill",
             min_replicas="1",
             max_replicas="8",
             paused="true",
@@ -32,6 +33,7 @@ def test_every_annotation_is_read():
     assert declared.policy == "batch"
     assert declared.overrides == (("objective.ttft", "200ms"), ("replicas.max", "8"), ("replicas.min", "1"))
     assert (declared.service, declared.engine, declared.model) == ("chat", "sglang", "org/Model-7B:v1")
+    assert declared.role == "prefill"
     assert (declared.metrics_port, declared.paused, declared.problem) == (9000, True, "")
     assert (declared.metrics_scheme, declared.metrics_path) == ("https", "/v1/metrics")
 
@@ -44,6 +46,12 @@ def test_invalid_endpoint_is_dropped_and_reported(name: str, value: str):
     declared = read_annotations({f"{PREFIX}metrics-{name}": value})
     assert (declared.metrics_scheme, declared.metrics_path) == ("", "")
     assert f"metrics-{name}" in declared.problem
+
+
+def test_unknown_role_is_dropped_and_allowed_ones_named():
+    declared = read_annotations(annotated(policy="", service="chat", role="both"))
+    assert (declared.service, declared.role) == ("chat", "")
+    assert "role: unknown, found 'both'; allowed: prefill, decode" in declared.problem
 
 
 def test_empty_policy_is_the_default_and_invalid_is_none():

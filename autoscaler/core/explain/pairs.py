@@ -1,0 +1,77 @@
+"""Prefill and decode pairs in words: the ratio, the larger side, and why a side has another count than alone."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from autoscaler.core.explain.format import number
+from autoscaler.core.explain.row import Row
+from autoscaler.core.model.pairs import DECODE, PREFILL
+from autoscaler.core.model.types import Recommender, Stage
+
+
+def describe(row: Row) -> str:
+    """Word the pair of a workload in one line: the other side, the counts, the ratio and the larger side; "": none."""
+    if not _is_paired(row):
+        return ""
+    other = _other_side(row)
+    beside = f"with the {other.inp.fleet.workloads[other.row].role} workload {_name(other)}"
+    if alone := _why_alone(row) or _why_alone(other):
+        return f"{beside}: {alone}, so each side is sized alone"
+    sides = {_role(side): side for side in (row, other)}
+    counts = (
+        f"{number(sides[PREFILL].after(Stage.OWNER))} prefill and {number(sides[DECODE].after(Stage.OWNER))} decode"
+    )
+    larger = next((_role(_other_side(side)) for side in sides.values() if side.changed(Stage.PAIR)), "")
+    smaller = DECODE if larger == PREFILL else PREFILL
+    sized = f"{larger} is the larger side, so {smaller} gets more than it needs alone"
+    return f"{beside}: {counts} replicas{_ratio(row)}; {sized if larger else 'each side as its own work needs'}"
+
+
+def reason(stage: Stage, row: Row) -> str:
+    """Word that the other side needs more replicas here, or that its allocation leaves fewer of use, or more."""
+    other, after = _other_side(row), number(row.after(stage))
+    name, count_there = f"its {_role(other)} workload {_name(other)}", number(other.after(stage))
+    if stage is Stage.PAIR:
+        return f"{name} needs {count_there}, so the pair needs {after} here{_ratio(row)}"
+    if row.after(stage) > row.before(stage):
+        return f"{name} gets {count_there}, which leaves GPUs for {after}"
+    return f"{name} gets {count_there}, so no more than {after} are of use here{_ratio(row)}"
+
+
+def _is_paired(row: Row) -> bool:
+    return row.inp.pairs is not None and bool(row.inp.pairs.partner[row.row] >= 0)
+
+
+def _other_side(row: Row) -> Row:
+    assert row.inp.pairs is not None
+    return Row(row.inp, row.decision, int(row.inp.pairs.partner[row.row]))
+
+
+def _role(row: Row) -> str:
+    return row.inp.fleet.workloads[row.row].role
+
+
+def _name(row: Row) -> str:
+    return row.inp.fleet.workloads[row.row].ref.name
+
+
+def _why_alone(row: Row) -> str:
+    """Word why the count of a workload is not set with that of its partner; "": it is."""
+    fleet = row.inp.fleet
+    if fleet.other_owner[row.row]:
+        return f"{fleet.other_owner[row.row]} owns the count of {_name(row)}"
+    if fleet.paused[row.row]:
+        return f"{_name(row)} is paused"
+    if row.recommender is Recommender.NO_POLICY:
+        return f"{_name(row)} has no valid policy"
+    return ""
+
+
+def _ratio(row: Row) -> str:
+    """Word the stated ratio of a pair; "" if none is stated."""
+    both = [row.row, _other_side(row).row]
+    least = float(np.fmax.reduce(row.inp.spec.min_decode_per_prefill[both]))
+    most = float(np.fmin.reduce(row.inp.spec.max_decode_per_prefill[both]))
+    limits = [f"at least {least:g}"] * (least > 0) + [f"at most {max(most, least):g}"] * (most > 0)
+    return f" ({' and '.join(limits)} decode per prefill replica)" if limits else ""
