@@ -34,7 +34,7 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
     target, stabilize_state = stabilize(
         inp, observed, capacity, learned, choice, planned.idle_after_s, before.stabilize
     )
-    stages, base_replicas, allocate_state = allocate(inp, observed, capacity, target, before.allocate)
+    stages, base_replicas, unfollowed_s, allocate_state = allocate(inp, observed, capacity, target, before.allocate)
 
     desired = stages[-1]
     decision = Decision(
@@ -50,6 +50,7 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
         idle_s=target.idle_s,
         kept_for_s=target.kept_for_s,
         base_replicas=base_replicas,
+        unfollowed_s=unfollowed_s,
         pending_by_class=count_by_class(inp.fleet, observed.observation, stages[Stage.EXCHANGE]),
         plan=planned.plan,
     )

@@ -20,7 +20,8 @@ from autoscaler.config.values import Integer, Quantity
 from autoscaler.config.yaml import Loc, dotted
 
 PUSH, POLL = "external-push", "external"  # types of our trigger
-DEFAULT_MIN, DEFAULT_MAX, DEFAULT_COOLDOWN_S = 0, 100, 300  # defaults of KEDA
+DEFAULT_MIN, DEFAULT_MAX, DEFAULT_COOLDOWN_S, DEFAULT_POLLING_S = 0, 100, 300, 30  # defaults of KEDA
+DEFAULT_UP_WINDOW_S, DEFAULT_DOWN_WINDOW_S, DEFAULT_PERIOD_S = 0, 300, 15  # defaults of the HPA
 LEAST, MOST = Integer(0, 100_000), Integer(1, 100_000)  # the maximum of an HPA is at least 1
 TOLERANCE = Quantity(10)
 TARGETS: Mapping[str, str] = MappingProxyType({kind: row.api_version for kind, row in SCALED.items()})
@@ -28,6 +29,8 @@ TARGETS: Mapping[str, str] = MappingProxyType({kind: row.api_version for kind, r
 
 MIN, MAX, IDLE = ("spec", "minReplicaCount"), ("spec", "maxReplicaCount"), ("spec", "idleReplicaCount")
 COOLDOWN: Loc = ("spec", "cooldownPeriod")
+INITIAL_COOLDOWN: Loc = ("spec", "initialCooldownPeriod")
+POLLING: Loc = ("spec", "pollingInterval")
 FALLBACK: Loc = ("spec", "fallback")
 TRIGGERS: Loc = ("spec", "triggers")
 MODIFIERS: Loc = ("spec", "advanced", "scalingModifiers")
@@ -61,7 +64,7 @@ KEYS: Mapping[Loc, tuple[str, ...]] = MappingProxyType(
     }
 )
 _INT32 = 2**31 - 1
-SECONDS, _FAILURES, _POLLING = Integer(0, _INT32), Integer(0, _INT32), Integer(1, _INT32)
+SECONDS, _FAILURES, POLL_SECONDS = Integer(0, _INT32), Integer(0, _INT32), Integer(1, _INT32)
 WINDOW, _STEP, _PERIOD = Integer(0, 3600), Integer(1, _INT32), Integer(1, 1800)
 MAX_STEPS = 64  # policies checked per direction
 _STEP_TYPES, _SELECTS = ("Pods", "Percent"), ("Max", "Min", DISABLED)
@@ -128,6 +131,19 @@ def tolerance(value: object, direction: Loc) -> float | None:
         return math.nan
 
 
+def delay_s(value: object, direction: Loc) -> float:
+    """Return how long the HPA may wait before it moves in one direction; the defaults where a field is invalid."""
+    default_s = DEFAULT_UP_WINDOW_S if direction == UP else DEFAULT_DOWN_WINDOW_S
+    window_s = integer(value, (*direction, "stabilizationWindowSeconds"), WINDOW, default_s)
+    steps = at(value, *direction, "policies")
+    places = [
+        (*direction, "policies", index, "periodSeconds")
+        for index in range(len(steps) if isinstance(steps, list) else 0)
+    ]
+    periods_s = [integer(value, place, _PERIOD, DEFAULT_PERIOD_S) or DEFAULT_PERIOD_S for place in places[:MAX_STEPS]]
+    return (default_s if window_s is None else window_s) + max(periods_s, default=DEFAULT_PERIOD_S)
+
+
 def policies(value: object, direction: Loc) -> list[tuple[str, int]]:
     """Return the HPA policies of one direction as (type, value); [] if one is invalid."""
     if any(fault.place[: len(direction) + 1] == (*direction, "policies") for fault in _direction(value, direction)):
@@ -153,9 +169,9 @@ def faults(value: object, ours: Sequence[int], book: PolicyBook | None = None) -
     yield from _counts(value)
     for direction in (UP, DOWN):
         yield from _direction(value, direction)
-    yield from _check_integer(value, ("spec", "pollingInterval"), _POLLING)
+    yield from _check_integer(value, POLLING, POLL_SECONDS)
     yield from _check_integer(value, COOLDOWN, SECONDS)
-    yield from _check_integer(value, ("spec", "initialCooldownPeriod"), SECONDS)
+    yield from _check_integer(value, INITIAL_COOLDOWN, SECONDS)
     if at(value, *FALLBACK) is not None:
         yield from _check_integer(value, (*FALLBACK, "failureThreshold"), _FAILURES, required=True)
         yield from _check_integer(value, (*FALLBACK, "replicas"), LEAST, required=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscaler.core.allocate import pools, variants
+from autoscaler.core.allocate.answers import AnswerState, apply_holds, count_kept, count_taking, judge
 from autoscaler.core.allocate.pairs import PairRows
 from autoscaler.core.model.fleet import Fleet
 from autoscaler.core.model.tenants import fit_replicas, place_tenants
@@ -15,7 +16,7 @@ from autoscaler.core.observe import arrivals
 from autoscaler.core.observe.pending import count_pending_replicas, count_undecided, has_gpus
 from autoscaler.core.observe.workloads import Observed
 from autoscaler.core.stabilize.pipeline import Target
-from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, Transient
+from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, Transient, replace
 
 IDLE_COLD_STARTS = 10
 """A workload without work for so many cold starts yields its replica to others of its priority."""
@@ -32,18 +33,20 @@ class AllocateState(Columns):
     overpaid: Transient[
         FloatColumn
     ]  # by its service, beyond the cheapest mix of variants, in their currency; NaN: none
+    answers: AnswerState
 
 
 def allocate(
     inp: TickInput, observed: Observed, known_capacity: Capacity, target: Target, before: AllocateState
-) -> tuple[FloatColumn, FloatColumn, AllocateState]:
+) -> tuple[FloatColumn, FloatColumn, FloatColumn, AllocateState]:
     """Turn the target of each workload into the count that it gets.
 
-    Returns all stages, float64[G, W], and the base replicas in the last of them, float64[W]. To the stages of `target`
-    it adds the count that the other side of a pair needs, the count of each variant, without and with exchanges, the
-    allocation of its pool, and the count that the other side's allocation leaves. The present count
-    follows where another owner sets it. Base replicas that a pool cannot allocate are requested from the other variants
-    of the service, once. Headroom and exchanges are not.
+    Returns all stages, float64[G, W], the base replicas in the last of them, float64[W], and the seconds for which the
+    HPA has not followed the answer, float64[W]; NaN: it follows. To the stages of `target` it adds the count that the
+    other side of a pair needs, the count of each variant, without and with exchanges, the allocation of its pool, and
+    the count that the other side's allocation leaves. The present count follows where another owner sets it. Base
+    replicas that a pool cannot allocate are requested from the other variants of the service, once. Headroom and
+    exchanges are not.
     """
     observation, claims = observed.observation, observed.claims
     ours = is_ours(inp)
@@ -59,6 +62,7 @@ def allocate(
     not_running = waiting - undecided + observation.missing_pods
     starting = observation.starting + undecided
     movable = target.informed & has_policy
+    standing, answers = judge(inp.fleet, inp.now_s, before.answers)
 
     def choose(
         desired: FloatColumn, base: FloatColumn, vacant: FloatColumn
@@ -78,18 +82,20 @@ def allocate(
         return desired, base, share(desired, base)
 
     def share(desired: FloatColumn, base: FloatColumn) -> FloatColumn:
+        follows = apply_holds(desired, inp.fleet)
+        present, stands = inp.fleet.replicas, standing.holds(follows, inp.fleet)
         return pools.share(
-            apply_holds(desired, inp.fleet),
+            follows,
             base,
             inp.fleet,
             inp.spec,
-            claims,
+            replace(claims, replicas=np.fmin(claims.replicas, np.where(stands, present, np.inf))),
             observed.trusted,
             has_policy,
             idle,
             scheduled,
             arrivals_per_s,
-            count_kept(desired, inp.fleet),
+            np.fmax(np.where(stands & (follows < present), present, 0.0), count_kept(desired, inp.fleet)),
         )
 
     vacant = np.where((observation.pending > undecided) | claims.cannot_grow, 0.0, np.inf)
@@ -113,7 +119,7 @@ def allocate(
                 inp.fleet.replicas,
                 not_running,
                 starting,
-                np.fmin(vacant, _count_free(inp.fleet, allocated)),
+                np.fmin(vacant, _count_free(inp.fleet, count_taking(allocated, standing.for_s, inp.fleet))),
             ),
             requests_each,
             movable & (allocated >= desired),
@@ -140,18 +146,21 @@ def allocate(
         is_cut = count < apply_holds(exchanged, inp.fleet)
         stages[stage] = np.where(is_cut, count, exchanged)
     stages[Stage.OWNER] = np.where(ours & ~is_refused(inp, allocated), allocated, observation.replicas)
-    return stages, base, AllocateState(overpaid)
+    answer = stages[Stage.OWNER]
+    unfollowed_s = np.where(standing.holds(answer, inp.fleet), standing.for_s, np.nan)
+    answers = replace(answers, replicas=np.where(ours, answer, np.nan))
+    return stages, base, unfollowed_s, AllocateState(overpaid, answers)
 
 
-def _count_free(fleet: Fleet, allocated: FloatColumn) -> FloatColumn:
+def _count_free(fleet: Fleet, taken: FloatColumn) -> FloatColumn:
     """Return the further replicas for which each workload's pool and quotas have free GPUs; float64[W].
 
-    Infinity: not known.
+    Infinity: not known. taken: float64[W], replicas that take GPUs.
     """
     known = (fleet.gpus_per_replica > 0) & np.isfinite(fleet.gpus_per_replica)
     if not known.any():
-        return np.full(len(allocated), np.inf)
-    gpus = np.where(known, np.fmax(allocated, fleet.replicas) * fleet.gpus_per_replica, 0.0)
+        return np.full(len(taken), np.inf)
+    gpus = np.where(known, np.fmax(taken, fleet.replicas) * fleet.gpus_per_replica, 0.0)
     in_quotas = fit_replicas(
         [limit.copy_with(gpus)[0] for limit in place_tenants(fleet.quotas)], fleet.gpus_per_replica
     )
@@ -164,26 +173,6 @@ def _count_free(fleet: Fleet, allocated: FloatColumn) -> FloatColumn:
 def is_ours(inp: TickInput) -> BoolColumn:
     """Return True where the daemon sets the count: the workload is not paused and has no other owner. bool[W]."""
     return np.asarray(~inp.fleet.paused & np.array([not owner for owner in inp.fleet.other_owner], dtype=bool))
-
-
-def apply_holds(desired: FloatColumn, fleet: Fleet) -> FloatColumn:
-    """Return the counts that follow where KEDA or its HPA holds a count in one direction; float64[W]."""
-    held = fleet.hpa_limits
-    if held is None:
-        return desired
-    return np.where(held.to_zero & (desired == 0), desired, np.clip(desired, held.min_replicas, held.max_replicas))
-
-
-def count_kept(desired: FloatColumn, fleet: Fleet) -> FloatColumn:
-    """Return how many of its replicas each workload keeps even where `desired` is less; float64[W].
-
-    All present replicas may stay where another trigger decides as well, so pools count them until they are gone.
-    """
-    held = fleet.hpa_limits
-    if held is None:
-        return np.zeros(len(fleet.workloads))
-    least = np.where(held.to_zero & (desired == 0), 0.0, held.min_replicas)
-    return np.where(held.shared, fleet.replicas, np.fmin(least, fleet.replicas))
 
 
 def is_refused(inp: TickInput, desired: FloatColumn) -> BoolColumn:

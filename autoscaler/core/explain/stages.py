@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from autoscaler.core.allocate.answers import count_taking
 from autoscaler.core.explain import pairs, pods, quotas
 from autoscaler.core.explain.format import number, seconds
 from autoscaler.core.explain.row import Row
@@ -207,7 +208,7 @@ def _pool(row: Row) -> tuple[str, bool]:
     """
     fleet = row.inp.fleet
     own, sizes = int(fleet.pool[row.row]), fleet.pool_gpus
-    replicas = or_zero(row.decision.stages[Stage.OWNER])
+    replicas = or_zero(count_taking(row.decision.stages[Stage.OWNER], row.decision.unfollowed_s, fleet))
     limited = (fleet.pool >= 0) & ~np.isnan(np.append(sizes, np.nan)[fleet.pool]) & np.isfinite(fleet.gpus_per_replica)
     placement = place_pools(fleet.groups, range(len(sizes)))
     placement.place(sum_gpus(fleet, list_running(fleet, has_gpus(fleet)), replicas, limited).tolist())

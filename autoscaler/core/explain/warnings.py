@@ -1,12 +1,13 @@
-"""Warnings about a workload that hold whatever was decided: what a shrink cuts off, which quotas cannot limit it."""
+"""Warnings about a workload beside the decision: what a shrink cuts off, what a quota or an HPA does not do."""
 
 from __future__ import annotations
 
 import math
 
 from autoscaler.core.explain import quotas
-from autoscaler.core.explain.format import seconds
+from autoscaler.core.explain.format import count, number, seconds
 from autoscaler.core.explain.row import Row
+from autoscaler.core.model.types import Stage
 
 LONG = 3.0
 """Long generations over the average one. Lengths of answers scatter about like an exponential distribution, whose 95th
@@ -14,7 +15,19 @@ percentile is three times its mean."""
 
 
 def warnings(row: Row) -> tuple[str, ...]:
-    return tuple(filter(None, (_drain(row), quotas.not_limited(row))))
+    return tuple(filter(None, (_drain(row), quotas.not_limited(row), _unfollowed(row))))
+
+
+def _unfollowed(row: Row) -> str:
+    """Say that the HPA does not move towards the answer, and which count holds GPUs."""
+    for_s = float(row.decision.unfollowed_s[row.row])
+    if math.isnan(for_s):
+        return ""
+    answer, present = row.after(Stage.OWNER), row.observed("replicas")
+    kept = f"KEDA's HPA has kept {count(int(present))} for {seconds(for_s)}, although the answer is {number(answer)}"
+    if answer > present:
+        return f"{kept}, so other workloads may take the GPUs of the rest"
+    return f"{kept}, so the GPUs of these are not free"
 
 
 def _drain(row: Row) -> str:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from autoscaler.core.model.quotas import Quotas
-from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
+from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, IntColumn
 
 
 class WorkloadRef(NamedTuple):
@@ -222,6 +222,16 @@ class Obstacles:
 
 
 @dataclass(frozen=True)
+class HpaDelays(Columns):
+    """How long KEDA and an HPA may take to begin to follow a count; every field float64[W], seconds."""
+
+    wake_s: FloatColumn  # from zero: KEDA's polling
+    grow_s: FloatColumn  # its stabilization window, and the period of a policy
+    shrink_s: FloatColumn  # likewise
+    zero_s: FloatColumn  # to zero: KEDA's cooldown and polling
+
+
+@dataclass(frozen=True)
 class HpaLimits:
     """Limits of the HPAs that carry out the decisions in KEDA mode."""
 
@@ -230,6 +240,7 @@ class HpaLimits:
     to_zero: BoolColumn  # bool[W], the workload may go to zero all the same
     shared: BoolColumn  # bool[W], another trigger decides too, so the present count may stay
     reason: tuple[str, ...]  # [W], why the HPA keeps its count, in words; "": it has no such reason
+    delays: HpaDelays | None = None  # None: not known, so that no answer counts as not followed
 
 
 @dataclass(frozen=True)

@@ -231,5 +231,6 @@ class Decision:
     idle_s: FloatColumn  # float64[W], seconds since there was work, or may have been some
     kept_for_s: FloatColumn  # float64[W], seconds for which stabilization still keeps the count; NaN: it does not
     base_replicas: FloatColumn  # float64[W], those before the allocation that the load needs; the rest is headroom
+    unfollowed_s: FloatColumn  # float64[W], seconds for which the HPA has not followed the answer; NaN: it follows
     pending_by_class: FloatColumn  # float64[C, W], replicas that are not ready, by PendingClass
     plan: Plan  # the recommendation of the planner, as of its last update

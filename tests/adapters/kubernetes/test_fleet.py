@@ -614,16 +614,25 @@ async def test_limits_of_keda_and_its_hpa_are_read(kube: Kube, clock: SystemCloc
     note = "autoscaling.keda.sh/paused-scale-in"
 
     def least(view: Fleet) -> float:
-        return float(view.hpa_limits.min_replicas[row(view, "llama")]) if view.hpa_limits is not None else 0.0
+        assert view.hpa_limits is not None
+        return float(view.hpa_limits.min_replicas[row(view, "llama")])
+
+    def shrink_s(view: Fleet) -> float:
+        assert view.hpa_limits is not None and view.hpa_limits.delays is not None
+        return float(view.hpa_limits.delays.shrink_s[row(view, "llama")])
 
     async with running(fleet):
         view = await synced(fleet)
-        assert (view.hpa_limits, fleet.problems()) == (None, {})
+        assert (least(view), shrink_s(view), fleet.problems()) == (0, 315, {})
         await world.patch("ScaledObject", "llama", {"metadata": {"annotations": {note: "true"}}})
         view = await until(fleet, "the pause is seen", lambda view: least(view) == 6)
         assert view.hpa_limits is not None and view.hpa_limits.min_replicas[row(view, "other")] == 0
         await world.patch("ScaledObject", "llama", {"metadata": {"annotations": {note: None}}})
-        await until(fleet, "the pause is over", lambda view: view.hpa_limits is None)
+        await until(fleet, "the pause is over", lambda view: least(view) == 0)
+        steps = {"stabilizationWindowSeconds": 0, "policies": [{"type": "Pods", "value": 1, "periodSeconds": 90}]}
+        rules = {"spec": {"behavior": {"scaleDown": steps}}}
+        await world.patch("HorizontalPodAutoscaler", "keda-hpa-llama", rules, "autoscaling/v2")
+        await until(fleet, "the HPA takes one replica in 90 s", lambda view: shrink_s(view) == 90)
 
         rules = {"spec": {"behavior": {"scaleDown": {"selectPolicy": "Disabled"}}}}
         await world.patch("HorizontalPodAutoscaler", "keda-hpa-llama", rules, "autoscaling/v2")

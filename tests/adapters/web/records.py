@@ -149,6 +149,7 @@ class World:
             active=wanted > 0,
             trusted=np.ones(count, dtype=bool),
             idle_after_s=np.full(count, np.nan),
+            unfollowed_s=np.full(count, np.nan),
             kept_for_s=np.full(count, np.nan),
             idle_s=np.full(count, np.nan),
             base_replicas=wanted,

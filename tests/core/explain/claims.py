@@ -825,7 +825,8 @@ def allocation(row: Row, match: re.Match[str]) -> None:
         same(gpus, float(fleet.pool_gpus[own]))
         assert names.startswith(fleet.pools[own].product or fleet.pools[own].resource)
         # One replica more would not fit, or it would and is not claimed.
-        allocated = np.nansum((row.decision.replicas * fleet.gpus_per_replica)[fleet.pool == own])
+        taking = np.where(np.isnan(row.decision.unfollowed_s), row.decision.replicas, fleet.replicas)
+        allocated = np.nansum((taking * fleet.gpus_per_replica)[fleet.pool == own])
         assert (allocated + fleet.gpus_per_replica[row.row] > float(gpus)) != bool(unstarted)
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from autoscaler.config.policy.compile import spec_row
 from autoscaler.config.policy.parse import load, shipped
 from autoscaler.core.explain.sentence import explain
-from autoscaler.core.model.fleet import HpaLimits, Obstacles, PendingCause, Pool
+from autoscaler.core.model.fleet import HpaDelays, HpaLimits, Obstacles, PendingCause, Pool
 from autoscaler.core.model.spec import Schedule, Spec
 from autoscaler.core.model.types import Signal
 from autoscaler.core.model.variants import Variants
@@ -172,7 +172,7 @@ class Worlds:
         replicas = [max(sum(pods) + self.some(0, 0, 1, -1), 0) for pods in zip(ready, starting, strict=True)]
         refused, least = np.array(self.each(NAN, NAN, NAN, 5.0, np.inf)), np.array(self.each(0.0, 3.0))
         reasons = tuple("KEDA keeps them" if one else "" for one in least)
-        nobody = np.zeros(self.rows, dtype=bool)
+        nobody, at_once = np.zeros(self.rows, dtype=bool), HpaDelays(*np.zeros((4, self.rows)))
         cluster = fleet(
             ready,
             starting,
@@ -196,7 +196,9 @@ class Worlds:
                 retry_at_s=np.where(np.isnan(refused), NAN, self.some(900.0, 9000.0)),
                 messages=tuple(self.each("", "exceeded quota: gpus")),
             ),
-            hpa_limits=self.some(None, HpaLimits(least, np.full(self.rows, np.inf), nobody, nobody, reasons)),
+            hpa_limits=self.some(
+                None, HpaLimits(least, np.full(self.rows, np.inf), nobody, nobody, reasons, self.some(None, at_once))
+            ),
         )
         classes = np.array([self.some(PendingCause.NONE, *PendingCause) for _ in cluster.pods], dtype=np.int64)
         return replace(

@@ -1,4 +1,4 @@
-"""Warnings about a workload that hold whatever was decided."""
+"""Warnings about a workload beside the decision."""
 
 from dataclasses import replace
 
@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from autoscaler.core.explain.row import Row
 from autoscaler.core.explain.warnings import LONG, warnings
+from autoscaler.core.model.types import Stage
 from autoscaler.core.state import Memory
 from autoscaler.core.tick import tick
 from tests.core.world import fleet, quotas, spec, world
@@ -57,3 +58,29 @@ def test_a_quota_that_cannot_limit_is_warned_of():
     decision, _ = tick(inp, Memory.empty())
     assert warnings(Row(inp, decision, 0)) == ("quota 0 cannot limit it, because the GPUs of a replica are unknown",)
     assert warnings(Row(inp, decision, 1)) == ()
+
+
+@pytest.mark.parametrize(
+    ("present", "answer", "told"),
+    [
+        (
+            5,
+            3.0,
+            "KEDA's HPA has kept 5 replicas for 2 min, although the answer is 3, so the GPUs of these are not free",
+        ),
+        (
+            1,
+            3.0,
+            "KEDA's HPA has kept 1 replica for 2 min, although the answer is 3, so other workloads may take the GPUs "
+            "of the rest",
+        ),
+    ],
+)
+def test_an_answer_that_the_hpa_does_not_follow_is_warned_of(present: int, answer: float, told: str):
+    inp = world(1000.0, fleet([present]), spec())
+    decision, _ = tick(inp, Memory.empty())
+    stages = decision.stages.copy()
+    stages[Stage.OWNER] = answer
+    assert warnings(Row(inp, replace(decision, stages=stages), 0)) == ()
+    unfollowed = replace(decision, stages=stages, unfollowed_s=np.array([120.0]))
+    assert warnings(Row(inp, unfollowed, 0)) == (told,)

@@ -278,9 +278,15 @@ class TargetReference(Fields, frozen=True):
     name: str = ""
 
 
+class ScalingPolicy(Fields, frozen=True):
+    period_seconds: int = 0
+
+
 class ScalingRules(Fields, frozen=True):
     select_policy: str | None = None
     tolerance: str | int | float | None = None
+    stabilization_window_seconds: int | None = None
+    policies: list[ScalingPolicy] | None = None
 
 
 class Behavior(Fields, frozen=True):

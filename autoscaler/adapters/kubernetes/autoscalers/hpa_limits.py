@@ -10,7 +10,16 @@ import numpy as np
 
 from autoscaler.adapters.kubernetes.autoscalers.hpas import Hpa
 from autoscaler.adapters.kubernetes.autoscalers.scaledobjects import ScaledObjectSpec
-from autoscaler.core.model.fleet import HpaLimits
+from autoscaler.core.model.fleet import HpaDelays, HpaLimits
+
+
+class Delays(NamedTuple):
+    """One row of `HpaDelays`."""
+
+    wake_s: float = inf
+    grow_s: float = inf
+    shrink_s: float = inf
+    zero_s: float = inf
 
 
 class HpaLimit(NamedTuple):
@@ -22,6 +31,7 @@ class HpaLimit(NamedTuple):
     shared: bool = False
     reason: str = ""
     error: str = ""  # why the HPA cannot change the count at all; not a column of `HpaLimits`, but one of the obstacles
+    delays: Delays = Delays()
 
 
 NO_LIMIT = HpaLimit()
@@ -66,7 +76,18 @@ def limit_of(spec: ScaledObjectSpec, hpa: Hpa | None, replicas: int) -> HpaLimit
         shared=bool(spec.other_deciders) or bool(missing_metric(spec, hpa)) or has_error,
         reason=" and ".join(reasons),
         error=hpa.error if hpa is not None else "",
+        delays=delays_of(spec, hpa),
     )
+
+
+def delays_of(spec: ScaledObjectSpec, hpa: Hpa | None) -> Delays:
+    """Return how long KEDA and its HPA may take to begin to follow an answer.
+
+    The HPA waits for its stabilization window and for the period of its policies. KEDA polls, and goes to zero only
+    after its cooldown.
+    """
+    grow_s, shrink_s = spec.delays_s if hpa is None else hpa.delays_s
+    return Delays(spec.poll_s, grow_s, shrink_s, spec.cooldown_s + spec.poll_s)
 
 
 def missing_metric(spec: ScaledObjectSpec, hpa: Hpa | None) -> str:
@@ -85,8 +106,8 @@ def hpa_error(hpa: Hpa | None) -> str:
 
 
 def to_columns(limits: Sequence[HpaLimit]) -> HpaLimits | None:
-    """Convert the rows to columns; None: no workload has a limit."""
-    if not any(limit.reason or limit.shared for limit in limits):
+    """Convert the rows to columns; None: no HPA carries out the decisions."""
+    if all(limit == NO_LIMIT for limit in limits):
         return None
     return HpaLimits(
         min_replicas=np.array([limit.min_replicas for limit in limits]),
@@ -94,4 +115,5 @@ def to_columns(limits: Sequence[HpaLimit]) -> HpaLimits | None:
         to_zero=np.array([limit.to_zero for limit in limits], dtype=bool),
         shared=np.array([limit.shared for limit in limits], dtype=bool),
         reason=tuple(limit.reason for limit in limits),
+        delays=HpaDelays(*np.array([limit.delays for limit in limits], dtype=np.float64).T),
     )

@@ -12,7 +12,7 @@ from autoscaler.adapters.kubernetes.api.objects import (
 )
 from autoscaler.adapters.kubernetes.api.text import one_line
 from autoscaler.adapters.kubernetes.autoscalers.by_target import AutoscalerStore, TargetKey, api_group
-from autoscaler.config.check.scaledobject import DISABLED, TOLERANCE
+from autoscaler.config.check import scaledobject as so
 
 WRITE_CONFLICT = "the object has been modified"  # the API server's words in the controller's message
 MAX_METRICS, MAX_NAME = 100, 253  # metrics of an HPA that are read, and characters of a name
@@ -26,6 +26,7 @@ class Hpa(NamedTuple):
     tolerance_down: float | None
     scale_up_disabled: bool
     scale_down_disabled: bool
+    delays_s: tuple[float, float]  # until it moves up and down, by its windows and the periods of its policies
     metrics: tuple[str, ...]  # names of its external metrics
     error: str  # why it cannot change the count, in the controller's words; "": it can
 
@@ -47,8 +48,12 @@ class HpaStore(AutoscalerStore[Hpa]):
             owner.name if owner is not None and owner.kind == "ScaledObject" else "",
             _read_tolerance(behavior.scale_up),
             _read_tolerance(behavior.scale_down),
-            behavior.scale_up is not None and behavior.scale_up.select_policy == DISABLED,
-            behavior.scale_down is not None and behavior.scale_down.select_policy == DISABLED,
+            behavior.scale_up is not None and behavior.scale_up.select_policy == so.DISABLED,
+            behavior.scale_down is not None and behavior.scale_down.select_policy == so.DISABLED,
+            (
+                _read_delay_s(behavior.scale_up, so.DEFAULT_UP_WINDOW_S),
+                _read_delay_s(behavior.scale_down, so.DEFAULT_DOWN_WINDOW_S),
+            ),
             tuple(metric.external.metric.name[:MAX_NAME] for metric in metrics if metric.external is not None),
             _read_error(seen.status),
         )
@@ -73,9 +78,17 @@ class HpaStore(AutoscalerStore[Hpa]):
 
 def _read_tolerance(rules: ScalingRules | None) -> float | None:
     try:
-        return TOLERANCE.read(rules.tolerance) if rules is not None and rules.tolerance is not None else None
+        return so.TOLERANCE.read(rules.tolerance) if rules is not None and rules.tolerance is not None else None
     except ValueError:
         return None  # the HPA of a valid ScaledObject never has such a tolerance
+
+
+def _read_delay_s(rules: ScalingRules | None, default_window_s: float) -> float:
+    """Return how long the HPA may wait before it moves: for its window, and after a step for the period of a policy."""
+    rules = rules or ScalingRules()
+    window_s = rules.stabilization_window_seconds
+    periods_s = [policy.period_seconds for policy in (rules.policies or ())[: so.MAX_STEPS]] or [so.DEFAULT_PERIOD_S]
+    return (default_window_s if window_s is None else window_s) + max(periods_s)
 
 
 def _read_error(status: AutoscalerStatus) -> str:

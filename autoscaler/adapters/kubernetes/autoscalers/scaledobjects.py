@@ -45,6 +45,9 @@ class ScaledObjectSpec(NamedTuple):
     pauses_scale_out: bool  # KEDA and the HPA add no replica
     forces_activation: bool  # KEDA keeps the workload above zero
     disabled_directions: tuple[bool, bool]  # up and down, of its HPA
+    delays_s: tuple[float, float]  # until its HPA moves up and down
+    poll_s: float
+    cooldown_s: float  # without activity until KEDA scales to zero
     scales_to_zero: bool  # KEDA goes to zero from any count while no trigger is active
     metric: str  # name of our metric in its HPA
     other_deciders: str  # other triggers or formulas that affect the count, in words
@@ -132,6 +135,12 @@ def read_scaled_object(seen: objects.ScaledObject) -> ScaledObjectSpec:
         pauses_scale_out=so.is_set(annotations, so.PAUSED_OUT),
         forces_activation=so.is_set(annotations, so.FORCED),
         disabled_directions=(_is_disabled(value, so.UP), _is_disabled(value, so.DOWN)),
+        delays_s=(so.delay_s(value, so.UP), so.delay_s(value, so.DOWN)),
+        poll_s=so.integer(value, so.POLLING, so.POLL_SECONDS) or so.DEFAULT_POLLING_S,
+        cooldown_s=max(
+            so.integer(value, so.COOLDOWN, so.SECONDS, so.DEFAULT_COOLDOWN_S) or 0,
+            so.integer(value, so.INITIAL_COOLDOWN, so.SECONDS, 0) or 0,
+        ),
         scales_to_zero=least == 0 or so.integer(value, so.IDLE, so.LEAST) == 0,
         metric=COMPOSITE_METRIC if at(value, *so.MODIFIERS) else f"s{ours[0] if ours else 0}-{METRIC_NAME}",
         other_deciders=_other_deciders(value, triggers, seen.status),

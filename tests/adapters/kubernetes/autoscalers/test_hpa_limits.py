@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.adapters.kubernetes.api import objects
-from autoscaler.adapters.kubernetes.autoscalers.hpa_limits import NO_LIMIT, limit_of, missing_metric, to_columns
+from autoscaler.adapters.kubernetes.autoscalers.hpa_limits import (
+    NO_LIMIT,
+    Delays,
+    HpaLimit,
+    limit_of,
+    missing_metric,
+    to_columns,
+)
 from autoscaler.adapters.kubernetes.autoscalers.hpas import Hpa, HpaStore
 from autoscaler.adapters.kubernetes.autoscalers.scaledobjects import ScaledObjectSpec, read_scaled_object
 
@@ -51,9 +58,54 @@ def hpa(metrics: tuple[str, ...] = ("s0-replicas",), error: str = "", **behavior
     return hpa
 
 
+def limits_nothing(found: HpaLimit) -> bool:
+    return found._replace(delays=NO_LIMIT.delays) == NO_LIMIT
+
+
 def test_no_limit_when_nothing_limits_the_count():
-    assert limit_of(spec_of(), hpa(), 6) == NO_LIMIT
+    assert limits_nothing(limit_of(spec_of(), hpa(), 6))
     assert to_columns([NO_LIMIT, NO_LIMIT]) is None
+
+
+@pytest.mark.parametrize(
+    ("behavior", "grow_s", "shrink_s"),
+    [
+        ({}, 15, 315),  # what Kubernetes does by default
+        ({"scaleDown": {"stabilizationWindowSeconds": 0}}, 15, 15),
+        ({"scaleUp": {"stabilizationWindowSeconds": 60}, "scaleDown": {"selectPolicy": "Min"}}, 75, 315),
+        (
+            {
+                "scaleUp": {"policies": [{"type": "Pods", "value": 1, "periodSeconds": 120}]},
+                "scaleDown": {
+                    "stabilizationWindowSeconds": 30,
+                    "policies": [
+                        {"type": "Pods", "value": 1, "periodSeconds": 15},
+                        {"type": "Percent", "value": 10, "periodSeconds": 600},
+                    ],
+                },
+            },
+            120,
+            630,
+        ),
+    ],
+)
+def test_delays_are_those_of_windows_and_policies(behavior: dict[str, Any], grow_s: float, shrink_s: float):
+    stated = spec_of(advanced={"horizontalPodAutoscalerConfig": {"behavior": behavior}})
+    for created, known in ((spec_of(), hpa(**behavior)), (stated, None)):
+        assert limit_of(created, known, 6).delays == Delays(30, grow_s, shrink_s, 330)
+
+
+def test_keda_waits_for_its_cooldown_and_its_next_poll():
+    delays = limit_of(spec_of(cooldownPeriod=60, initialCooldownPeriod=600, pollingInterval=10), hpa(), 6).delays
+    assert (delays.wake_s, delays.zero_s) == (10, 610)
+    assert limit_of(spec_of(cooldownPeriod="long", pollingInterval=-1), hpa(), 6).delays.zero_s == 30
+
+
+def test_delays_of_all_hpas_are_columns():
+    columns = to_columns([limit_of(spec_of(), hpa(), 6), limit_of(spec_of(cooldownPeriod=60), hpa(), 2)])
+    assert columns is not None and columns.delays is not None
+    assert columns.delays.zero_s.tolist() == [330, 90]
+    assert columns.delays.shrink_s.tolist() == [315, 315]
 
 
 @pytest.mark.parametrize(
@@ -89,7 +141,7 @@ def test_min_replica_count_applies_when_nothing_is_active():
         float("inf"),
         "the minReplicaCount of its ScaledObject is 2",
     )
-    assert limit_of(spec_of(minReplicaCount=2, idleReplicaCount=0), hpa(), 6) == NO_LIMIT
+    assert limits_nothing(limit_of(spec_of(minReplicaCount=2, idleReplicaCount=0), hpa(), 6))
     assert limit_of(spec_of("paused-scale-in", minReplicaCount=2), hpa(), 6).reason.count(" and ") == 0
 
 
