@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 import structlog
 
+from autoscaler.config.pairs import find_pairs
 from autoscaler.config.policy.compile import Compiled, compile_specs
 from autoscaler.config.policy.parse import PolicyBook
 from autoscaler.core.model.fleet import Fleet, NodeGroups, Obstacles, PendingCause, Pod
@@ -185,7 +186,7 @@ def replay(past: Past, specs: Compiled, offset_s: float) -> Snapshot:
     """
     fleet, recent, memory = past.fleet, past.recent, Memory.empty()
     rows, pods = len(fleet.workloads), len(fleet.pods)
-    front = GatewaySamples.filled(rows)
+    front, pairs = GatewaySamples.filled(rows), find_pairs(fleet.workloads, specs.spec)
     names = [field.name for field in fields(PodSamples)]
     unknown, counted = np.full(pods, np.nan), counter_falls.CounterHistory.blank(0)
     now_s = float(recent.time_s[-1])
@@ -208,7 +209,8 @@ def replay(past: Past, specs: Compiled, offset_s: float) -> Snapshot:
         )
         believed, counted = counter_falls.discard_fallen(counted, PodSamples(**columns), start_s, fleet, WINDOW_S)
         samples = Samples(believed, front)
-        inp = TickInput(now_s, fleet_then, specs.spec, specs.windows.at(now_s + offset_s, now_s), samples)
+        schedule = specs.windows.at(now_s + offset_s, now_s)
+        inp = TickInput(now_s, fleet_then, specs.spec, schedule, samples, pairs=pairs)
         _, memory = tick(inp, memory)
     snapshot = take(memory, fleet.workloads, now_s, now_s + offset_s)
     learned = {name: column for name, column in snapshot.columns.items() if name not in NOT_IN_HISTORY}

@@ -5,6 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from autoscaler.core.model.fleet import Workload, WorkloadRef
 from autoscaler.core.model.pairs import DECODE, PREFILL, Pairs
@@ -207,3 +209,39 @@ def test_prompt_tokens_are_no_signal_for_decode():
         decision = story.tick(fleet([1, 1]), 15.0, prompt_tokens=tokens, running=1.0)
     assert decision.recommendations[Signal.PREFILL, 0] > 1
     assert np.isnan(decision.recommendations[Signal.PREFILL, 1])
+
+
+@given(
+    ready=st.tuples(st.integers(0, 4), st.integers(0, 4)),
+    load=st.tuples(st.integers(0, 60), st.integers(0, 60)),
+    at_gateway=st.sampled_from([NAN, 0.0, 3.0]),
+    limits=st.sampled_from([(NAN, NAN), (1.0, 2.0), (0.5, 1.0), (2.0, NAN), (NAN, 1.5), (1.5, 1.5)]),
+    idle_after_s=st.sampled_from([NAN, 5.0, math.inf]),
+    gpus=st.sampled_from([NAN, 0.0, 1.0, 3.0, 7.0, 30.0]),
+    priority=st.sampled_from([[1.0, 1.0], [9.0, 1.0], [1.0, 9.0]]),
+)
+@settings(max_examples=150)
+@pytest.mark.slow
+def test_no_side_is_alone_and_the_ratio_holds(ready, load, at_gateway, limits, idle_after_s, gpus, priority):
+    rules = spec(
+        2,
+        min_decode_per_prefill=limits[0],
+        max_decode_per_prefill=limits[1],
+        idle_after_s=idle_after_s,
+        down_stabilization_s=0.0,
+        priority=priority,
+    )
+    story = Paired(rules)
+    cluster = fleet(list(ready), pool_gpus=[gpus])
+    each = pods(*ready, prefill=load[0] / max(ready[0], 1), decode=load[1] / max(ready[1], 1))
+    for _ in range(4):
+        story.tick(cluster, running=each, gateway_waiting=np.full(2, at_gateway))
+    needed, paired, got = (story.decision.stages[stage] for stage in (Stage.BOUNDS, Stage.PAIR, Stage.PARTNER))
+    assert (paired >= needed).all()
+    for prefill, decode in (paired, got):
+        assert (prefill > 0) == (decode > 0) or not story.decision.trusted.all()
+        if prefill > 1:
+            assert decode >= math.ceil(prefill * np.nan_to_num(limits[0]) - 1e-6)
+        if prefill > 0 and not np.isnan(limits[1]):
+            assert decode <= max(prefill * limits[1], math.ceil(prefill * np.nan_to_num(limits[0])), 1)
+    assert np.isnan(gpus) or not story.decision.trusted.all() or got.sum() <= gpus

@@ -9,7 +9,8 @@ import structlog
 from autoscaler.adapters.clock import SystemClock
 from autoscaler.config.policy.compile import compile_specs
 from autoscaler.config.policy.parse import load
-from autoscaler.core.model.fleet import Fleet
+from autoscaler.core.model.fleet import Fleet, Workload, WorkloadRef
+from autoscaler.core.model.pairs import DECODE, PREFILL
 from autoscaler.core.model.recent import RecentReadings
 from autoscaler.core.model.samples import GatewaySamples, Objectives, PodSamples, Samples
 from autoscaler.core.model.types import TickInput
@@ -75,6 +76,19 @@ def test_replay_learns_what_live_ticks_would_have_learned():
         np.testing.assert_array_equal(column, live.columns[place], err_msg=place)
     assert snapshot.columns["capacity.observed_s"][0] > 3000
     assert snapshot.columns["capacity.requests_per_replica"][0] == pytest.approx(20.0, rel=0.01)
+
+
+def test_history_of_a_pair_is_learned_by_its_roles():
+    """Prefill generates one token per request, so only its role tells how busy it was."""
+    sides = tuple(Workload(WorkloadRef("ns", f"m-{role}"), service="m", role=role) for role in (PREFILL, DECODE))
+    present = replace(fleet([1, 1], created_s=-20_000.0), workloads=sides)
+    load = busy(60, 2)
+    load |= {"gap_s": 600 * load["finished"], "gaps": 60_000 * load["finished"] / 300}
+    load["gap_s"][:, 0] = load["gaps"][:, 0] = 0.0
+    load["generation_tokens"][:, 0] = load["finished"][:, 0]
+    snapshot = learned(course(np.arange(2), present, **load), present)
+    assert snapshot.columns["replica.prompt_tokens"][0] > 0
+    assert snapshot.columns["offered_load.requests"][0] > 1000
 
 
 @pytest.mark.slow

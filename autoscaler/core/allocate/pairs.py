@@ -109,17 +109,20 @@ class PairRows(NamedTuple):
     def _divide_gpus(
         self, desired: FloatColumn, prefill: FloatColumn, decode: FloatColumn, is_broken: BoolColumn, fleet: Fleet
     ) -> tuple[FloatColumn, FloatColumn]:
-        """Divide the GPUs that a pair got in one pool between its sides, in proportion to what they desire."""
+        """Divide the GPUs that a pair got between its sides, in proportion to what they desire.
+
+        That is where its sides compete: in one pool, or within quotas.
+        """
         pool, gpus = fleet.pool, fleet.gpus_per_replica
         each = gpus[self.prefill], gpus[self.decode]
         wanted = desired[self.prefill], desired[self.decode]
         total = prefill * each[0] + decode * each[1]
-        one_pool = (pool[self.prefill] == pool[self.decode]) & (pool[self.prefill] >= 0) & (total >= sum(each))
+        competes = ((pool[self.prefill] == pool[self.decode]) & (pool[self.prefill] >= 0)) | bool(fleet.quotas)
         with np.errstate(divide="ignore", invalid="ignore"):
             part = total / (wanted[0] * each[0] + wanted[1] * each[1])
             most = np.floor((total - each[1]) / each[0])  # one decode replica stays
             of_prefill = np.fmin(np.fmax(np.floor(wanted[0] * part), 1.0), most)
             of_decode = np.fmin(np.floor((total - of_prefill * each[0]) / each[1]), wanted[1])
             of_prefill = np.fmin(np.floor((total - of_decode * each[1]) / each[0]), wanted[0])
-        divides = is_broken & one_pool & np.isfinite(part)
+        divides = is_broken & competes & (total >= sum(each)) & np.isfinite(part)
         return np.where(divides, of_prefill, prefill), np.where(divides, of_decode, decode)

@@ -338,8 +338,9 @@ def _without_transfers(inp: TickInput) -> PodSamples:
     More replicas would not shorten this wait, and a pod with free slots is not full because of them.
     """
     samples, pairs = inp.samples.pods, inp.pairs
-    if pairs is None or not (has_role := (pairs.prefill | pairs.decode)[inp.fleet.pod_workload]).any():
+    if pairs is None or not (with_role := pairs.prefill | pairs.decode).any():
         return samples
+    has_role = with_role[inp.fleet.pod_workload]
     waiting = np.fmax(samples.waiting - or_zero(samples.deferred), 0.0)
     return replace(samples, waiting=np.where(has_role & ~np.isnan(samples.waiting), waiting, samples.waiting))
 
