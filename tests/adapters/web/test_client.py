@@ -31,13 +31,19 @@ async def test_sentence_and_planner_lines_have_no_control_characters(
     exposition_server: ExpositionServer,
 ):
     forecast = [{"name": "demand", "text": "2.31 replicas"}, {"name": "rule", "text": "a\x1b[31m"}]
-    explained = {"sentence": "Keeps\x1b[2J 4\nreplicas.", "forecast": forecast, "warnings": ["its time\x1b[2J is up"]}
+    explained = {
+        "sentence": "Keeps\x1b[2J 4\nreplicas.",
+        "forecast": forecast,
+        "warnings": ["its time\x1b[2J is up"],
+        "pair": "with the decode workload\x1b[2J",
+    }
     answer = {"explanation": explained, "history": {}}
     exposition_server.serve(f"/prefix{PATH}", json.dumps(answer))
     lines = await explanation(f"{exposition_server.url}/prefix/", "ns", "llama")
     assert lines == [
         "Keeps [2J 4 replicas.",
         "Warning: its time [2J is up.",
+        "  pair        with the decode workload [2J",
         "  load        2.31 replicas",
         "  strategy    a [31m",
     ]

@@ -273,6 +273,22 @@ async def test_warnings_are_shown_where_there_are_some(daemon: Daemon, open_page
             await page.close()
 
 
+async def test_a_side_of_a_pair_shows_its_role_and_its_pair(daemon: Daemon, open_page: Open) -> None:
+    world = World((Workload(WorkloadRef("llm", "m-prefill"), service="m", role="prefill"),))
+    for pair in ("with the decode workload <b>m-decode</b>", ""):
+        daemon.dashboard = Dashboard(lambda *tick, pair=pair: replace(explain(*tick), pair=pair))
+        async with daemon.another(port=0) as server:
+            daemon.server = server
+            daemon.record(world.tick())
+            page = await open_page("/#llm/m-prefill")
+            await expect(page.locator("table.steps tbody tr").first).to_be_visible()
+            await expect(page.locator(".badges")).to_contain_text("prefill")
+            await expect(page.locator("p.pair")).to_be_visible(visible=bool(pair))
+            if pair:
+                await expect(page.locator("p.pair")).to_have_text(f"Pair {pair}.")
+            await page.close()
+
+
 async def test_decisions_are_readable_by_keyboard_alone(daemon: Daemon, open_page: Open) -> None:
     world = World(3)
     ticks = world.ticks(60)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from autoscaler.adapters.web.table import FIELDS, QUIET, Table
 from autoscaler.core.model.fleet import Workload, WorkloadRef
+from autoscaler.core.model.pairs import Pairs
 from autoscaler.core.model.types import Observation
 from autoscaler.ports import TickRecord
 from tests.adapters.web.records import World, workloads
@@ -100,6 +101,15 @@ def test_names_from_outside_are_bounded_and_printable() -> None:
     (row,) = as_json(table).values()
     assert row["name"] == "a\N{REPLACEMENT CHARACTER}\N{REPLACEMENT CHARACTER}[31m\N{REPLACEMENT CHARACTER}"
     assert (len(row["namespace"]), len(row["model"])) == (253, 253)  # type: ignore[arg-type]
+
+
+def test_a_pair_shows_its_roles_and_partners() -> None:
+    sides = [Workload(WorkloadRef("llm", f"m-{role}"), service="m", role=role) for role in ("prefill", "decode")]
+    tick = World((*sides, Workload(WorkloadRef("llm", "alone")))).tick()
+    prefill, decode = np.array([True, False, False]), np.array([False, True, False])
+    paired = replace(tick, input=replace(tick.input, pairs=Pairs(prefill, decode, np.array([1, 0, -1]))))
+    shown = [(row["role"], row["partner"]) for row in as_json(Table.of(paired)).values()]
+    assert shown == [("prefill", "m-decode"), ("decode", "m-prefill"), ("", "")]
 
 
 def test_every_field_is_documented_and_filled() -> None:
