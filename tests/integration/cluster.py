@@ -34,6 +34,7 @@ from tests.adapters.kubernetes.world import (
     SCHEDULED,
     annotated,
     condition,
+    kueue_role,
     shipped_roles,
     waiting_status,
 )
@@ -333,10 +334,12 @@ class Cluster:
         installation: str = "",
         gateways: Sequence[str] = (),
         node_group_max: Sequence[tuple[str, int]] = (),
+        quotas: bool = True,
+        quota_file: Path | None = None,
     ) -> AsyncIterator[Daemon]:
         """Run the daemon in direct mode, by its Role. environ: sets a variable of the environment.
 
-        shrink: with the right to name the pods that leave. nodes: with the right to list nodes.
+        shrink: with the right to name the pods that leave. nodes, quotas: with the right to list nodes, and quotas.
         """
         settings = Settings(
             mode=Mode.DIRECT,
@@ -345,11 +348,12 @@ class Cluster:
             namespaces=(self.namespace,),
             scrape=ScrapeSettings(gateways=tuple(gateways)),
             node_group_max=tuple(node_group_max),
+            quotas=quota_file,
             kube=KubeSettings(),
             lease=LeaseSettings(enabled=False, namespace=installation or self.namespace),
             http=None,
         )
-        environ("KUBECONFIG", str(self.api.kubeconfig(await self._user(shrink, nodes))))
+        environ("KUBECONFIG", str(self.api.kubeconfig(await self._user(shrink, nodes, quotas))))
         async with AsyncExitStack() as stack:
             policies = PolicyFiles(settings.policies, self.clock, settings.default_policy)
             sources = await open_sources(stack, settings, self.clock, policies)
@@ -373,16 +377,19 @@ class Cluster:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _user(self, shrink: bool, nodes: bool) -> User:
+    async def _user(self, shrink: bool, nodes: bool, quotas: bool) -> User:
         """Return a user with the shipped rights. Each set of rights has a user of its own."""
-        roles = in_namespace(shipped_roles("direct"), self.namespace)
-        name = f"daemon-{shrink:d}{nodes:d}"
+        roles = [*in_namespace(shipped_roles("direct"), self.namespace)]
+        name = f"daemon-{shrink:d}{nodes:d}{quotas:d}"
         if shrink:
             roles += load_manifests(MANIFESTS / "shrink" / "rbac.yaml")[:1]
-        if not nodes:
+        if quotas:
+            roles.append(kueue_role())
+        lacking = [["nodes"]] * (not nodes) + [["resourcequotas"]] * (not quotas)
+        if lacking:
             roles = [
                 role
-                | {"rules": [rule for rule in role["rules"] if rule["resources"] != ["nodes"]]}
+                | {"rules": [rule for rule in role["rules"] if rule["resources"] not in lacking]}
                 | {"metadata": role["metadata"] | {"name": f"{role['metadata']['name']}-{self.namespace}"}}
                 for role in roles
             ]

@@ -10,19 +10,24 @@ from tests.integration.site import POLICY
 pytestmark = pytest.mark.integration
 
 
-async def test_refused_replicas_leave_their_gpus_to_others(cluster: Cluster, run: Run):
+@pytest.mark.parametrize("is_read", [True, False], ids=["quota is read", "quota is not read"])
+async def test_refused_replicas_leave_their_gpus_to_others(cluster: Cluster, run: Run, is_read: bool):
     """The API server enforces a ResourceQuota of two GPUs on the pods of one namespace of a pool of eight."""
     await cluster.node("a", {GPU: 8}, L4)
     limited = await cluster.quota({f"requests.{GPU}": "2"})
     await cluster.pressed("first", 900, spec={"priorityClassName": limited})
     await cluster.pressed("second", 100)
     cluster.load["second",] = 64
-    async with run() as daemon:
+    async with run(quotas=is_read) as daemon:
         await cluster.settle()
         assert await cluster.counts("second") == [6]
         assert len(await cluster.pods("first")) == 2
-        assert daemon.classes("first") == {PendingClass.QUOTA: 2}
-        assert "exceeded quota" in daemon.sentence("first")
+        if is_read:
+            assert (await cluster.counts("first"), daemon.classes("first")) == ([2], {})
+            assert f"ResourceQuota {cluster.namespace}/gpus" in daemon.sentence("first")
+        else:
+            assert daemon.classes("first") == {PendingClass.QUOTA: 2}
+            assert "exceeded quota" in daemon.sentence("first")
 
 
 async def test_gated_replicas_leave_their_gpus_to_others(cluster: Cluster, run: Run):
