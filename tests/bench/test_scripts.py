@@ -23,6 +23,7 @@ SMALLEST: dict[str, list[object]] = {
     "policies": ["--traces", TRACE_FOLDER, "--sizes", 0.1, "--cold-starts", 60, "--seeds", 1, "--against", "static"],
     "reaction": ["--workloads", 1, "--rounds", 2],
     "queue_seen": ["--longest", 60],
+    "quotas": ["--workloads", 20, "--quotas", 2, "--events", 20],
     "scrape": ["--pods", 8, "--rounds", 1],
     "shapes": ["--shapes", "step", "--hours", 0.2],
     "simulate": ["--trace", TRACE_FILE],
