@@ -10,6 +10,9 @@ import numpy as np
 from autoscaler.core.model.placement import ROUNDING_GPUS, Placement
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 
+AT_ONCE = 4096
+"""Replicas that are tried at once where limits are short, or more."""
+
 
 class Limit(NamedTuple):
     """What limits the same replicas in one respect: node groups those of pools, quotas those of tenants."""
@@ -38,17 +41,24 @@ class Limit(NamedTuple):
         return int(np.searchsorted(ends, self.placement.left(short) + ROUNDING_GPUS, side="right"))
 
 
-def take(limits: Sequence[Limit]) -> BoolColumn:
+def take(limits: Sequence[Limit], least: int = AT_ONCE) -> BoolColumn:
     """Take replicas in order, and leave out each that has no place together with those taken before it; bool[L].
 
-    Tries all replicas at once. While rows of a limit are short, it tries only as many as have a place by their sum. The
-    next replica has no place then, nor has any other of these rows that is as large.
+    least: replicas that it tries at once, or more. While rows of a limit are short, it tries only as many as have a
+    place by their sum. The next replica has no place then, nor has any other of these rows that is as large.
     """
-    taken = np.zeros(len(limits[0].row), dtype=bool)
-    waiting = np.arange(len(taken))
-    limits = [limit for limit in limits if limit.copy_with(waiting)[1].any()]
+    count = len(limits[0].row)
+    limits = [limit for limit in limits if limit.copy_with(np.arange(count))[1].any()]
+    largest = [np.full(1 + limit.placement.pools, np.inf) for limit in limits]  # by row, of a replica with a place
+    taken, listed, at_once = np.zeros(count, dtype=bool), 0, least
+    waiting = np.zeros(0, dtype=np.int64)  # replicas to try, the first of all that follow
     known: list[tuple[int, BoolColumn]] = []  # limit and its short rows of the last try; they may be short again
-    while len(waiting):
+    while len(waiting) or listed < count:
+        more = np.arange(listed, min(listed + max(at_once - len(waiting), 0), count))
+        listed += len(more)
+        for limit, gpus in zip(limits, largest, strict=True):
+            more = more[limit.gpus[more] <= gpus[limit.row[more]]]
+        waiting = np.concatenate([waiting, more])
         end, found = len(waiting), []
         for which, short in known:
             if (held := limits[which].count_fitting(waiting[:end], short)) < end:
@@ -65,9 +75,10 @@ def take(limits: Sequence[Limit]) -> BoolColumn:
             else:
                 trials.append(trial)
         taken[waiting[:end]] = True
-        waiting, limits, known = waiting[end + 1 :], trials, found
+        waiting, limits, known, at_once = waiting[end + 1 :], trials, found, max(least, 2 * end)
         if found:
             which, short = found[-1]
-            room = limits[which].placement.left(short) + ROUNDING_GPUS
-            waiting = waiting[~limits[which].is_among(waiting, short) | (limits[which].gpus[waiting] <= room)]
+            limit = limits[which]
+            largest[which][:-1][short] = limit.placement.left(short) + ROUNDING_GPUS
+            waiting = waiting[limit.gpus[waiting] <= largest[which][limit.row[waiting]]]
     return taken

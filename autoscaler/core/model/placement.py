@@ -26,14 +26,14 @@ class Placement:
         self._groups = groups
         self._placed: list[dict[int, float]] = [{} for _ in groups]  # by pool, then by group
         self._pools: list[set[int]] = [set() for _ in gpus]  # pools with GPUs in each group
+        self._is_copied: tuple[set[int], set[int]] = set(), set()  # pools and groups that share nothing with a copy
 
     def copy(self) -> Placement:
         """Return an independent placement, which is the same now."""
         other = object.__new__(Placement)
         other._gpus, other._groups = self._gpus, self._groups
-        other._free = self._free.copy()
-        other._placed = [placed.copy() for placed in self._placed]
-        other._pools = [pools.copy() for pools in self._pools]
+        other._free, other._placed, other._pools = self._free.copy(), self._placed.copy(), self._pools.copy()
+        self._is_copied, other._is_copied = (set(), set()), (set(), set())
         return other
 
     def place(self, more: Sequence[float]) -> BoolColumn:
@@ -124,6 +124,13 @@ class Placement:
 
     def _move(self, pool: int, group: int, gpus: float) -> None:
         """Add GPUs of a pool to a group, or remove them."""
+        pools, groups = self._is_copied
+        if pool not in pools:
+            self._placed[pool] = self._placed[pool].copy()
+            pools.add(pool)
+        if group not in groups:
+            self._pools[group] = self._pools[group].copy()
+            groups.add(group)
         placed = self._placed[pool]
         placed[group] = placed.get(group, 0.0) + gpus
         self._free[group] -= gpus

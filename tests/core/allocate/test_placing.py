@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_flow
 
-from autoscaler.core.allocate.placing import Limit, take
+from autoscaler.core.allocate.placing import AT_ONCE, Limit, take
 from autoscaler.core.model.placement import Placement
 
 pytestmark = pytest.mark.slow
@@ -50,18 +50,20 @@ def take_one_by_one(gpus, limits):
     return taken
 
 
-def take_all(gpus, limits):
+def take_all(gpus, limits, at_once=AT_ONCE):
     return take(
         [
             Limit(np.array(row), np.array(gpus, float), Placement([float(each) for each in buckets], admitted))
             for buckets, admitted, row in limits
-        ]
+        ],
+        at_once,
     )
 
 
-@given(limited())
-def test_replicas_are_those_that_are_taken_one_by_one(case):
-    assert take_all(*case).tolist() == take_one_by_one(*case).tolist()
+@pytest.mark.parametrize("at_once", [1, 3, AT_ONCE])
+@given(case=limited())
+def test_replicas_are_those_that_are_taken_one_by_one(at_once, case):
+    assert take_all(*case, at_once).tolist() == take_one_by_one(*case).tolist()
 
 
 @given(limited(), st.data())
