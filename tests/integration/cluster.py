@@ -22,8 +22,8 @@ from autoscaler.adapters.kubernetes.pods.status import DELETION_COST
 from autoscaler.adapters.web.metrics import Metrics
 from autoscaler.app.wiring import build_loop, connect_cluster, open_sources
 from autoscaler.config.policy.reload import PolicyFiles
-from autoscaler.config.settings import KubeSettings, LeaseSettings, Mode, ScrapeSettings, Settings
-from autoscaler.core.explain.sentence import explain
+from autoscaler.config.settings import KedaSettings, KubeSettings, LeaseSettings, Mode, ScrapeSettings, Settings
+from autoscaler.core.explain.sentence import Explanation, explain
 from autoscaler.core.model.fleet import PendingClass
 from autoscaler.daemon.loop import Loop
 from autoscaler.ports import TickRecord
@@ -134,10 +134,16 @@ class Daemon:
         assert self.last is not None
         return [workload.ref.name for workload in self.last.input.fleet.workloads].index(name)
 
-    def sentence(self, name: str) -> str:
+    def explain(self, name: str) -> Explanation:
         assert self.last is not None
         last = self.last
-        return explain(last.input, last.decision, last.policies, last.problems, self.row(name)).sentence
+        return explain(last.input, last.decision, last.policies, last.problems, self.row(name))
+
+    def sentence(self, name: str) -> str:
+        return self.explain(name).sentence
+
+    def warnings(self, name: str) -> str:
+        return "; ".join(self.explain(name).warnings)
 
     def classes(self, name: str) -> dict[PendingClass, int]:
         """Return how many replicas of a workload are not ready, by class."""
@@ -336,13 +342,14 @@ class Cluster:
         node_group_max: Sequence[tuple[str, int]] = (),
         quotas: bool = True,
         quota_file: Path | None = None,
+        mode: Mode = Mode.DIRECT,
     ) -> AsyncIterator[Daemon]:
-        """Run the daemon in direct mode, by its Role. environ: sets a variable of the environment.
+        """Run the daemon by the Role of its mode. environ: sets a variable of the environment.
 
         shrink: with the right to name the pods that leave. nodes, quotas: with the right to list nodes, and quotas.
         """
         settings = Settings(
-            mode=Mode.DIRECT,
+            mode=mode,
             policies=(policy or self.site.policy,),
             default_policy="quick",
             namespaces=(self.namespace,),
@@ -352,8 +359,9 @@ class Cluster:
             kube=KubeSettings(),
             lease=LeaseSettings(enabled=False, namespace=installation or self.namespace),
             http=None,
+            keda=KedaSettings(host="127.0.0.1", port=0) if mode is Mode.KEDA else None,
         )
-        environ("KUBECONFIG", str(self.api.kubeconfig(await self._user(shrink, nodes, quotas))))
+        environ("KUBECONFIG", str(self.api.kubeconfig(await self._user(shrink, nodes, quotas, mode))))
         async with AsyncExitStack() as stack:
             policies = PolicyFiles(settings.policies, self.clock, settings.default_policy)
             sources = await open_sources(stack, settings, self.clock, policies)
@@ -377,10 +385,10 @@ class Cluster:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _user(self, shrink: bool, nodes: bool, quotas: bool) -> User:
+    async def _user(self, shrink: bool, nodes: bool, quotas: bool, mode: Mode) -> User:
         """Return a user with the shipped rights. Each set of rights has a user of its own."""
-        roles = [*in_namespace(shipped_roles("direct"), self.namespace)]
-        name = f"daemon-{shrink:d}{nodes:d}{quotas:d}"
+        roles = [*in_namespace(shipped_roles(mode.value), self.namespace)]
+        name = f"daemon-{mode.value}-{shrink:d}{nodes:d}{quotas:d}"
         if shrink:
             roles += load_manifests(MANIFESTS / "shrink" / "rbac.yaml")[:1]
         if quotas:

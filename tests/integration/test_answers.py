@@ -1,0 +1,67 @@
+"""An HPA that does not follow, end to end: the whole daemon in KEDA mode on a real API server.
+
+KEDA and the HPA controller do not run. The tests scale as they would, or not.
+"""
+
+import pytest
+
+from autoscaler.config.settings import Mode
+from tests.integration.cluster import GPU, L4, SATURATED, Cluster, Daemon, Run
+
+pytestmark = pytest.mark.integration
+
+TRIGGER = {"type": "external-push", "metadata": {"scalerAddress": "vllm-autoscaler-keda:6000", "policy": "quick"}}
+AT_ONCE = {"stabilizationWindowSeconds": 0, "policies": [{"type": "Pods", "value": 100, "periodSeconds": 15}]}
+
+
+async def scaled(cluster: Cluster, name: str, replicas: int) -> None:
+    """Create a workload behind a ScaledObject, and the HPA that KEDA makes of it."""
+    await cluster.workload(name, replicas, policy=None)
+    await cluster.site.scaled_object(name, name, TRIGGER)
+    await cluster.site.hpa(f"keda-hpa-{name}", name, scaled_object=name)
+    behavior = {"spec": {"behavior": {"scaleUp": AT_ONCE, "scaleDown": AT_ONCE}}}
+    await cluster.site.patch("HorizontalPodAutoscaler", f"keda-hpa-{name}", behavior, "autoscaling/v2")
+
+
+def answers(daemon: Daemon, *names: str) -> list[int]:
+    assert daemon.last is not None
+    return [int(daemon.last.decision.replicas[daemon.row(name)]) for name in names]
+
+
+async def follow(cluster: Cluster, daemon: Daemon, turns: int, *names: str) -> None:
+    """Pass time while the HPAs of these workloads follow the answers."""
+    for _ in range(turns):
+        await cluster.turn()
+        for name, answer in zip(names, answers(daemon, *names), strict=True):
+            await cluster.site.scale(name, answer, by="kube-controller-manager")
+
+
+async def test_replicas_that_an_hpa_keeps_hold_their_gpus(cluster: Cluster, run: Run):
+    await cluster.node("a", {GPU: 8}, L4)
+    await scaled(cluster, "kept", replicas=6)
+    await scaled(cluster, "busy", replicas=1)
+    cluster.load = {("kept",): 9, ("busy",): 9}
+    async with run(mode=Mode.KEDA) as daemon:
+        await follow(cluster, daemon, 20, "busy")
+        assert (answers(daemon, "kept", "busy"), await cluster.counts("kept")) == ([1, 1], [6])
+        assert "KEDA's HPA has kept 6 replicas for " in daemon.warnings("kept")
+        cluster.load["busy",] = SATURATED
+        await follow(cluster, daemon, 4, "busy")
+        assert answers(daemon, "kept", "busy") == [1, 2]
+        assert "the pool of 8 NVIDIA-L4 allocates 2 of 4" in daemon.sentence("busy")
+        await follow(cluster, daemon, 4, "kept", "busy")
+        assert await cluster.counts("kept", "busy") == [1, 4]
+        assert "HPA" not in daemon.warnings("kept")
+
+
+async def test_replicas_that_an_hpa_does_not_make_withhold_no_gpus(cluster: Cluster, run: Run):
+    await cluster.node("a", {GPU: 5}, L4)
+    await scaled(cluster, "stuck", replicas=1)
+    await scaled(cluster, "busy", replicas=1)
+    cluster.load = {("stuck",): SATURATED, ("busy",): SATURATED}
+    async with run(mode=Mode.KEDA) as daemon:
+        await follow(cluster, daemon, 6, "busy")
+        assert sum(answers(daemon, "stuck", "busy")) == 5
+        await follow(cluster, daemon, 16, "busy")
+        assert await cluster.counts("stuck", "busy") == [1, 4]
+        assert "KEDA's HPA has kept 1 replica for " in daemon.warnings("stuck")
