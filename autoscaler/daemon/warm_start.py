@@ -128,7 +128,7 @@ def arrange(recent: RecentReadings, fleet: Fleet) -> Past:
         paused=fleet.paused[rows],
         other_owner=tuple(fleet.other_owner[row] for row in rows.tolist()),
         gpus_per_replica=fleet.gpus_per_replica[rows],
-        pool=np.full(len(rows), -1, dtype=np.int64),  # the free GPUs of that time are not known
+        pool=np.full(len(rows), -1, dtype=np.int64),  # the free GPUs, quotas and holds of that time are not known
         obstacles=Obstacles.none(len(rows)),
         pods=tuple(fleet.pods[row] if row >= 0 else Pod("", "") for row in pod.tolist()),
         pod_id=np.arange(len(pod), dtype=np.int64),
@@ -142,6 +142,9 @@ def arrange(recent: RecentReadings, fleet: Fleet) -> Past:
         pod_ready_s=np.where(is_first_start, ready_s, np.nan),
         pools=(),
         groups=NodeGroups.of_pools((), np.empty(0)),
+        hpa_limits=None,
+        quotas=(),
+        drain_s=None,
     )
     known = replace(
         recent,

@@ -9,7 +9,7 @@ import structlog
 from autoscaler.adapters.clock import SystemClock
 from autoscaler.config.policy.compile import compile_specs
 from autoscaler.config.policy.parse import load
-from autoscaler.core.model.fleet import Fleet, Workload, WorkloadRef
+from autoscaler.core.model.fleet import Fleet, HpaLimits, Workload, WorkloadRef
 from autoscaler.core.model.pairs import DECODE, PREFILL
 from autoscaler.core.model.recent import RecentReadings
 from autoscaler.core.model.samples import GatewaySamples, Objectives, PodSamples, Samples
@@ -19,7 +19,7 @@ from autoscaler.core.state import Memory
 from autoscaler.core.tick import tick
 from autoscaler.daemon.warm_start import DEADLINE_S, NOT_IN_HISTORY, SPAN_S, WarmStart, arrange, replay
 from autoscaler.ports import Unavailable
-from tests.core.world import Story, fleet, no_schedule, spec
+from tests.core.world import Story, fleet, no_schedule, quotas, spec
 
 BOOK = load(())
 STEP_S = 60.0
@@ -206,6 +206,22 @@ def test_workloads_without_history_are_not_learned():
     load["running"][:, 1] = np.nan
     snapshot = learned(course(np.array([2, 0]), present, **load), present)
     assert [name for _, _, name, _ in snapshot.workloads] == ["w2"]
+
+
+def test_limits_of_the_present_do_not_apply_to_the_past():
+    """The second of three workloads has no history. The quota holds two replicas, and the HPA none."""
+    plain = fleet([1, 1, 1], created_s=-20_000.0)
+    limited = replace(
+        plain,
+        quotas=(quotas([0, 0, 0], [2]),),
+        hpa_limits=HpaLimits(np.zeros(3), np.zeros(3), np.zeros(3, dtype=bool), np.zeros(3, dtype=bool), ("",) * 3),
+        drain_s=np.full(3, 30.0),
+    )
+    recent = course(np.array([0, 2]), plain, **busy(10, 2))
+    expected, found = learned(recent, plain), learned(recent, limited)
+    assert found.workloads == expected.workloads
+    for place, column in expected.columns.items():
+        np.testing.assert_array_equal(found.columns[place], column, err_msg=place)
 
 
 @pytest.mark.parametrize("present", [fleet([1]), fleet([0]), fleet([])], ids=["a pod", "no pod", "no workload"])
