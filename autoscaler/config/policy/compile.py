@@ -103,7 +103,7 @@ def spec_row(
         "attainment": policy.objective.attainment,
         "priority": policy.priority,
         "weight": policy.weight,
-        "min_replicas": min(np.clip(floor, *bounds), max(most_floor, 1)),
+        "min_replicas": min(np.clip(floor, *bounds), most_floor),
         "max_replicas": np.clip(policy.replicas.max, *bounds),
         "max_wait_s": policy.queue.max_wait,
         "up_step_fraction": up.max_step.fraction,

@@ -95,12 +95,13 @@ class NamespaceLimits(Section):
         """Return the most that a workload may have, by path; a path that is absent has no limit.
 
         policy: the one that it chose, without overrides. default: the one that nobody has to choose. A namespace
-        without an entry may raise nothing above either of them.
+        without an entry may raise nothing above either of them, but for a floor of one replica.
         """
         for entry in self.spec.namespaces:
             if fnmatchcase(namespace, entry.name):
                 return {path: most for path, most in _stated(entry).items() if most is not None}
-        return {path: min(value, _values(default)[path]) for path, value in _values(policy).items()}
+        most = {path: min(value, _values(default)[path]) for path, value in _values(policy).items()}
+        return {**most, "replicas.min": max(most["replicas.min"], 1)}
 
 
 def find_excess(
@@ -118,8 +119,8 @@ def find_excess(
         if path in most and value > most[path]:
             yield Excess(namespace, path, value, most[path], "" if path in overridden else policy.name)
     floor = most.get("replicas.min")
-    if floor is not None and least > max(floor, 1):
-        yield Excess(namespace, MIN_REPLICAS, least, max(floor, 1))
+    if floor is not None and least > floor:
+        yield Excess(namespace, MIN_REPLICAS, least, floor)
 
 
 def cap(spec: PolicySpec, most: Mapping[str, float]) -> PolicySpec:

@@ -5,6 +5,8 @@ from math import inf
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from autoscaler.config.findings import PolicyError
 from autoscaler.config.policy.compile import Compiled, compile_specs
@@ -162,3 +164,46 @@ def test_limits_match_no_more_than_their_pattern():
     )
     book = replace(SHIPPED, limits=limits)
     assert row(compile_specs((in_namespace("a-x-b", "", ("priority", "9000")),), book))[0] == 9000
+
+
+NUMBERS = st.integers(1, 2000)
+OVERRIDDEN = st.dictionaries(st.sampled_from(["priority", "weight", "replicas.min"]), NUMBERS.map(str))
+
+
+@given(
+    st.sampled_from(["", *SHIPPED.policies]),
+    OVERRIDDEN,
+    st.integers(0, 50),
+    st.dictionaries(st.sampled_from(["maxPriority", "maxWeight", "maxMinReplicas"]), NUMBERS),
+    st.booleans(),
+)
+def test_nothing_that_a_workload_states_exceeds_its_limits(
+    policy: str, overridden: dict[str, str], least: int, entry: dict[str, int], named: bool
+):
+    document = {
+        "apiVersion": "vllm-autoscaler.io/v1",
+        "kind": "NamespaceLimits",
+        "metadata": {"name": "tenants"},
+        "spec": {"namespaces": [{"name": "team-a" if named else "team-b", **entry}]},
+    }
+    stated = {"replicas.max": "3000", **overridden}
+    asked = in_namespace("team-a", policy, *sorted(stated.items()))._replace(bounds=(float(least), inf))
+    free, limited = (
+        compile_specs((asked,), replace(SHIPPED, limits=limits))
+        for limits in (None, NamespaceLimits.model_validate(document))
+    )
+    default, chosen = SHIPPED.policies[SHIPPED.default].spec, SHIPPED.policies[policy or SHIPPED.default].spec
+    most = (
+        (entry.get("maxPriority", inf), entry.get("maxWeight", inf), entry.get("maxMinReplicas", inf))
+        if named
+        else (
+            min(default.priority, chosen.priority),
+            min(default.weight, chosen.weight),
+            max(min(default.replicas.min, chosen.replicas.min), 1),
+        )
+    )
+    assert row(limited) == tuple(map(min, row(free), most))
+    assert bool(limited.problems) == (row(limited) != row(free))
+    others = [name for name in vars(free.spec) if name not in ("priority", "weight", "min_replicas")]
+    for name in others:
+        assert getattr(free.spec, name).tolist() == pytest.approx(getattr(limited.spec, name).tolist(), nan_ok=True)

@@ -1,10 +1,14 @@
 """Answers that an HPA does not follow, with a model of the HPA, in virtual time."""
 
+from dataclasses import replace
 from decimal import Decimal
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from autoscaler.core.allocate.answers import PATIENCE_S, AnswerState, judge
 from autoscaler.core.explain.sentence import explain
 from autoscaler.core.model.fleet import Fleet, HpaDelays, HpaLimits
 from autoscaler.core.model.types import Decision
@@ -156,3 +160,35 @@ def test_limits_of_unknown_delays_are_not_judged():
     known = HpaLimits(held.min_replicas, held.max_replicas, held.to_zero, held.shared, held.reason)
     decision = Story(spec(2)).watch(fleet([6, 1], hpa_limits=known), 600, 10, running=0.0)
     assert decision.replicas[0] == 1 and np.isnan(decision.unfollowed_s).all()
+
+
+MOVES = st.lists(st.tuples(st.integers(0, 9), st.sampled_from(["still", "towards", "away"])), min_size=1, max_size=40)
+
+
+@given(MOVES, st.sampled_from([0.0, 15.0, 60.0]))
+def test_only_a_count_that_has_not_moved_towards_the_answer_for_long_is_not_followed(
+    moves: list[tuple[int, str]], delay_s: float
+):
+    """Beside plain Python: time runs from the last step towards the answer, or since the answer changed sides."""
+    held = limits(wake_s=delay_s, grow_s=delay_s, shrink_s=delay_s, zero_s=delay_s)
+    count, state, now_s = 4, AnswerState.blank(2), 0.0
+    side, since_s = 0, 0.0
+    answer: int | None = None
+    for asked, move in moves:
+        now_s += 20.0
+        before = count
+        if answer is not None:
+            step = {"still": 0, "towards": 1, "away": -1}[move] * int(np.sign(answer - count))
+            count = max(count + step, 0)
+        seen = replace(fleet([0, 0], replicas=[count, 1]), hpa_limits=held)
+        standing, state = judge(seen, now_s, state)
+        now_side = 0 if answer is None else int(np.sign(answer - count))
+        if now_side != side or (count - before) * now_side > 0:
+            since_s = now_s
+        side = now_side
+        unfollowed = side != 0 and now_s - since_s >= delay_s + PATIENCE_S
+        assert np.isnan(standing.for_s[0]) != unfollowed
+        if unfollowed:
+            assert standing.for_s[0] == now_s - since_s
+        answer = asked
+        state = replace(state, replicas=np.array([float(asked), np.nan]))
