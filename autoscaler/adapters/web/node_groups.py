@@ -19,7 +19,8 @@ FIELDS = {
     "sharing": "`time-slicing` or `mps`: pods share a device; empty: they do not",
     "sharers": "pods that share a device; 1: it is not shared, null: unknown",
     "node_pool": "label of the node pool that an autoscaler may enlarge; empty: none is known",
-    "closed": "the nodes take no new pod: cordoned, not ready, being removed, or their MIG layout changes",
+    "closed": "the nodes take no new pod: cordoned, not ready, being removed, their MIG layout changes, or labels or "
+    "taints no longer admit the pods that hold these devices",
     "allocatable": "devices that the nodes offer; null: unknown",
     "ours": "devices held by pods of managed workloads; null: unknown",
     "others": "devices held by other pods, without those of negative priority; null: unknown, they count as free",

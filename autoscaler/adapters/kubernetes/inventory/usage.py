@@ -58,7 +58,7 @@ def count_usage(layout: Layout, held: Held, workload_id: IntColumn, others_known
     strays = _sum(layout, held, place, resource, is_stray)
     to_come = _pods_to_come(layout)
     return Usage(
-        _move_strays(layout, groups, held, row, is_stray, strays),
+        _move_strays(layout, groups, held, place, row, is_stray, strays),
         _count_fitting(layout, by_others.plus(strays), to_come)
         + _count_kept(layout, held, place, resource, row, is_stray),
         _count_fitting(layout, by_others.plus(by_ours), np.zeros_like(to_come)),
@@ -117,19 +117,32 @@ def _move_strays(
     layout: Layout,
     groups: NodeGroups,
     held: Held,
+    place: IntColumn,
     row: IntColumn,
     is_stray: BoolColumn,
     strays: _Nodes,
 ) -> NodeGroups:
-    """Return the node groups with the devices of strays in groups of their own, which only their pools have."""
+    """Return the node groups with the devices of strays in groups of their own, which only their pools have.
+
+    These groups accept no new pod, so nothing else is promised what strays hold.
+    """
     if not is_stray.any():
         return groups
     moved = _by_line(layout, strays.devices)
-    pools = _bincount(np.array(layout.rows)[row[is_stray]], held.devices[is_stray], len(layout.pools))
+    pool = np.array(layout.rows)[row]
+    pools = _bincount(pool[is_stray], held.devices[is_stray], len(layout.pools))
     left = replace(
         groups, allocatable=np.maximum(groups.allocatable - moved, 0.0), used=np.maximum(groups.used - moved, 0.0)
     )
-    return left.add_to_pools(layout.pools, pools)
+    grown = left.add_to_pools(layout.pools, pools)
+    added = np.arange(len(grown.groups)) >= len(left.groups)
+    line_of = dict(zip(np.flatnonzero(pools).tolist(), np.flatnonzero(added).tolist(), strict=True))
+    names, of_node = list(layout.place), dict(left.of_node)
+    for node, own in sorted(set(zip(place[is_stray].tolist(), pool[is_stray].tolist(), strict=True))):
+        of_node[names[node]] = (*of_node[names[node]], line_of[own])
+    return replace(
+        grown, used=np.where(added, grown.allocatable, grown.used), closed=grown.closed | added, of_node=of_node
+    )
 
 
 def _count_kept(

@@ -93,6 +93,9 @@ def test_stray_pods_keep_their_devices_and_others_do_not_count_them():
     seen = lay_out(store, workloads, [pod("ours-0.a", "n1", {GPU: "1"})])
     assert seen.gpus == [5.0, 7.0]
     assert seen.fits == [5.0, 7.0]
+    assert seen.groups.closed.tolist() == [False, False, True]  # nothing else is promised its device
+    assert seen.groups.of_node == {"n0": (0,), "n1": (1, 2)}
+    assert (seen.groups.used.tolist(), seen.groups.admitted[:, 2].tolist()) == ([0.0, 0.0, 1.0], [True, False])
 
 
 def test_stray_pods_give_no_limit_to_a_pool_without_nodes():
