@@ -3,12 +3,18 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import maximum_flow
 
 from autoscaler.core.allocate import pools
+from autoscaler.core.allocate.victims import find_victims
 from autoscaler.core.model.fleet import Pod
 from autoscaler.core.model.running import list_running
 from autoscaler.core.observe.pending import Claims, has_gpus
-from tests.core.world import fleet, node_groups, spec
+from tests.core.world import fleet, node_groups, spec, world
 
 X, Y = 0, 1
 
@@ -83,3 +89,105 @@ def test_replicas_that_are_not_ready_leave_first():
     running = list_running(seen, has_gpus(seen))
     assert running.group.tolist() == [Y, X, X]
     assert running.let_leave(np.array([np.inf, 5.0])).group.tolist() == [X, X, Y]
+
+
+class World:
+    """A cluster that does what is decided: pods leave one tick later, and start where there is room."""
+
+    def __init__(self, gpus, admitted, pool, runs):
+        self.gpus, self.admitted, self.pool = gpus, admitted, pool
+        self.runs = [list(groups) for groups in runs]
+        self.leaving = [0] * len(gpus)
+        self.given, self.kept = [], self.runs
+
+    def free(self, group):
+        return self.gpus[group] - self.leaving[group] - sum(groups.count(group) for groups in self.runs)
+
+    def step(self, desired, **ranks):
+        """Decide once, and let pods leave and start. Return the replicas that run."""
+        seen = cluster(self.gpus, self.admitted, self.pool, self.runs)
+        counts = share(seen, desired, **ranks)
+        replicas = np.array([len(groups) for groups in self.runs])
+        shrunk = [row for row, count in enumerate(counts) if count < replicas[row]]
+        inp = world(1000.0, replace(seen, replicas=replicas.astype(float)), spec(len(desired)))
+        victims = find_victims(inp, np.ones(len(self.gpus)), shrunk, np.array(counts))
+        self.leaving = [0] * len(self.gpus)
+        node = {pod.name: int(pod.node.rpartition("-")[2]) for pod in seen.pods}
+        for row in shrunk:
+            for pod in victims[row][: int(replicas[row] - counts[row])]:
+                self.runs[row].remove(node[pod.name])
+                self.leaving[node[pod.name]] += 1
+        self.given, self.kept = counts, [list(groups) for groups in self.runs]
+        for row, count in enumerate(counts):
+            for group in self.admitted[self.pool[row]] * int(max(count - len(self.runs[row]), 0)):
+                if self.free(group) > 0 and len(self.runs[row]) < count:
+                    self.runs[row].append(group)
+        return [len(groups) for groups in self.runs]
+
+
+def test_a_move_takes_one_replica_for_two_ticks_and_comes_to_rest():
+    """The first takes the GPU of one replica of the second, which comes back on the other group."""
+    loop = World([1, 3], [[X], [X, Y]], [0, 1], [[], [X, Y]])
+    seen = [loop.step([1, 3], priority=[900.0, 500.0]) for _ in range(6)]
+    assert seen == [[0, 1], [1, 3], [1, 3], [1, 3], [1, 3], [1, 3]]
+    assert loop.runs == [[X], [Y, Y, Y]]
+
+
+@st.composite
+def worlds(draw):
+    """Workloads with replicas of one GPU, as many on each group as it has."""
+    groups = draw(st.integers(1, 3))
+    gpus = draw(st.lists(st.integers(0, 4), min_size=groups, max_size=groups))
+    some = st.lists(st.integers(0, groups - 1), min_size=1, unique=True).map(sorted)
+    admitted = draw(st.lists(some, min_size=1, max_size=3))
+    rows = draw(st.integers(1, 4))
+    pool = draw(st.lists(st.integers(0, len(admitted) - 1), min_size=rows, max_size=rows))
+    runs, free = [[] for _ in range(rows)], list(gpus)
+    for row in draw(st.lists(st.integers(0, rows - 1), max_size=8)):
+        group = draw(st.sampled_from(admitted[pool[row]]))
+        if free[group] > 0:
+            runs[row].append(group)
+            free[group] -= 1
+    return World(gpus, admitted, pool, runs)
+
+
+def column(data, rows, values):
+    return data.draw(st.lists(values, min_size=rows, max_size=rows))
+
+
+@pytest.mark.slow
+@given(worlds(), st.data())
+def test_counts_come_to_rest_when_nothing_changes(loop, data):
+    rows = len(loop.runs)
+    desired = column(data, rows, st.integers(0, 5))
+    ranks = {"priority": column(data, rows, st.sampled_from([0.0, 9.0]))}
+    floors = column(data, rows, st.integers(0, 2))
+    ranks["min_replicas"] = [float(min(floor, want)) for floor, want in zip(floors, desired, strict=True)]
+    seen = [loop.step(desired, **ranks) for _ in range(24)]
+    assert seen[-1] == seen[-2] == seen[-3]
+    assert all(count <= want for count, want in zip(seen[-1], desired, strict=True))
+
+
+@pytest.mark.slow
+@given(worlds(), st.data())
+def test_replicas_that_are_promised_gpus_find_them_free(loop, data):
+    """After those have left that should, no pod has to move for them."""
+    rows = len(loop.runs)
+    desired = column(data, rows, st.integers(0, 5))
+    loop.step(desired, priority=column(data, rows, st.sampled_from([0.0, 9.0])))
+    new = np.array(loop.given) - [len(groups) for groups in loop.kept]
+    left = np.array(loop.gpus) - [sum(groups.count(group) for groups in loop.kept) for group in range(len(loop.gpus))]
+    assert (left >= 0).all()
+    assert have_place(loop, np.fmax(new, 0), left)
+
+
+def have_place(loop, new, left):
+    """Return whether new replicas have a place on what is left of the groups, by SciPy's maximum flow."""
+    rows, groups = len(new), len(left)
+    edges = np.zeros((2 + rows + groups,) * 2, dtype=np.int32)
+    edges[0, 2 : 2 + rows] = new
+    for row in range(rows):
+        for group in loop.admitted[loop.pool[row]]:
+            edges[2 + row, 2 + rows + group] = new[row]
+    edges[2 + rows :, 1] = left
+    return maximum_flow(csr_array(edges), 0, 1).flow_value == new.sum()
