@@ -12,6 +12,7 @@ import json
 import statistics
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from autoscaler.core.allocate.pools import share
-from autoscaler.core.model.fleet import Fleet, NodeGroup, NodeGroups, Obstacles, Pool, Workload, WorkloadRef
+from autoscaler.core.model.fleet import Fleet, NodeGroup, NodeGroups, Obstacles, Pod, Pool, Workload, WorkloadRef
 from autoscaler.core.model.quotas import Quota, Quotas
 from autoscaler.core.model.spec import Spec
 from autoscaler.core.observe.pending import Claims
@@ -34,23 +35,35 @@ TENANTS, COHORTS = 200, 20
 LARGEST_COUNT = 16
 """Each workload desires up to so many replicas."""
 
+NODES = 40
+"""Nodes of each node group."""
+
 CASES = {
-    "scarce": (0.5, 0.0),
-    "nearly_enough": (0.95, 0.0),
-    "plentiful": (4.0, 0.0),
-    "quotas": (4.0, 0.5),
-    "quotas_and_scarce": (0.5, 0.5),
-    "quotas_that_suffice": (0.5, 4.0),
+    "scarce": (0.5, 0.0, False),
+    "nearly_enough": (0.95, 0.0, False),
+    "plentiful": (4.0, 0.0, False),
+    "scarce_on_known_nodes": (0.5, 0.0, True),
+    "nearly_enough_on_known_nodes": (0.95, 0.0, True),
+    "quotas": (4.0, 0.5, False),
+    "quotas_and_scarce": (0.5, 0.5, False),
+    "quotas_that_suffice": (0.5, 4.0, False),
 }
-"""GPUs of all node groups, and nominal GPUs of all tenants, by GPUs requested; 0: no quotas."""
+"""GPUs of node groups and nominal ones of tenants, by GPUs requested; 0: no quotas. Whether the nodes are known."""
 
 
 def measure(
-    workloads: int, groups: int, fraction: float, repeats: int, quota: float = 0.0, seed: int = 1
+    workloads: int,
+    groups: int,
+    fraction: float,
+    repeats: int,
+    quota: float = 0.0,
+    on_nodes: bool = False,
+    seed: int = 1,
 ) -> tuple[float, float]:
     """Return the median CPU seconds of one allocation, and the fraction of GPUs requested that it allocates.
 
     fraction: GPUs of all node groups by GPUs requested. quota: nominal GPUs of all tenants, likewise; 0: no quotas.
+    on_nodes: replicas run where they fit, so their node groups are known.
     """
     random = np.random.default_rng(seed)
     pools = 2 * groups
@@ -109,6 +122,9 @@ def measure(
         ),
         quotas=(quotas,) if quota else (),
     )
+    if on_nodes:
+        cluster = run(cluster, random)
+        current = cluster.replicas
     columns = {**fleets.SPEC, "priority": random.choice(PRIORITIES, workloads), "weight": random.choice(3, workloads)}
     spec = Spec(
         **{name: np.broadcast_to(np.asarray(value, float), workloads).copy() for name, value in columns.items()}
@@ -125,6 +141,37 @@ def measure(
     return statistics.median(took), float(allocated @ each) / float(desired @ each)
 
 
+def run(cluster: Fleet, random: np.random.Generator) -> Fleet:
+    """Return the fleet with the pods of its present replicas on nodes, as far as they fit."""
+    groups, free = cluster.groups, cluster.groups.allocatable.copy()
+    own = [np.flatnonzero(row) for row in groups.admitted]
+    rows, nodes = [], []
+    for row in random.permutation(np.repeat(np.arange(len(cluster.workloads)), cluster.replicas.astype(int))).tolist():
+        group = int(random.choice(own[cluster.pool[row]]))
+        if free[group] >= cluster.gpus_per_replica[row]:
+            free[group] -= cluster.gpus_per_replica[row]
+            rows.append(row)
+            nodes.append(f"node-{group}-{random.integers(NODES)}")
+    yes, times = np.ones(len(rows), dtype=bool), np.zeros(len(rows))
+    return replace(
+        cluster,
+        replicas=np.bincount(rows, minlength=len(cluster.workloads)).astype(float),
+        pods=tuple(Pod("team", f"pod-{place}", node=node) for place, node in enumerate(nodes)),
+        pod_id=np.arange(len(rows)),
+        pod_workload=np.array(rows),
+        pod_ready=yes,
+        pod_terminating=~yes,
+        pod_pending=np.zeros(len(rows), dtype=np.int64),
+        pod_created_s=times,
+        pod_scheduled_s=times,
+        pod_started_s=times,
+        pod_ready_s=times,
+        groups=replace(
+            groups, of_node={f"node-{group}-{n}": (group,) for group in range(len(groups.groups)) for n in range(NODES)}
+        ),
+    )
+
+
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--workloads", type=int, default=10_000, help="number of workloads")
@@ -133,8 +180,8 @@ def main() -> None:
     options.add_argument("--json", action="store_true", help="print JSON instead of text")
     args = options.parse_args()
     result: dict[str, float] = {"workloads": args.workloads, "groups": args.groups}
-    for name, (fraction, quota) in CASES.items():
-        took_s, part = measure(args.workloads, args.groups, fraction, args.repeats, quota)
+    for name, (fraction, quota, on_nodes) in CASES.items():
+        took_s, part = measure(args.workloads, args.groups, fraction, args.repeats, quota, on_nodes)
         result |= {f"{name}_ms": round(took_s * 1e3, 2), f"{name}_allocated": round(part, 3)}
     if args.json:
         print(json.dumps(result))

@@ -133,29 +133,20 @@ def _fill(requests: Requests, groups: NodeGroups, tenants: Sequence[TenantLimit]
     reserved_gpus = requests.reserved * requests.gpus_each
     of_tenants = [limit.copy_with(reserved_gpus)[0] for limit in tenants]
     limits = [Limit(limit.row[slots.row], requests.gpus_each[slots.row], limit.placement) for limit in of_tenants]
-    taken = take([*limits, _limit_by_groups(requests, slots, running, groups)])
-    if running.is_known:
-        leaving = running.let_leave(_rank_groups(requests, slots, taken, groups))
-        if (leaving.group != running.group).any():
-            other = take([*limits, _limit_by_groups(requests, slots, leaving, groups)])
-            differs = np.flatnonzero(other != taken)
-            taken = other if len(differs) and other[differs[0]] else taken
-        runs = slots.number < running.total[slots.row]
-        yields = np.bincount(slots.row[runs & ~taken], minlength=len(running.total)) > 0
-        taken &= runs | ~yields[slots.row]
+    taken = take([*limits, _limit_by_groups(requests, slots, groups)])
+    runs = slots.number < running.total[slots.row]
+    yields = np.bincount(slots.row[runs & ~taken], minlength=len(running.total)) > 0
+    taken &= runs | ~yields[slots.row]
     return requests.reserved + np.bincount(slots.row[taken], minlength=len(running.total))
 
 
-def _limit_by_groups(requests: Requests, slots: Slots, running: Running, groups: NodeGroups) -> Limit:
-    """Return what limits the slots: the node groups of their pools, or the one where they run.
-
-    running: in the order in which replicas should stay. The reserved ones have their places already.
-    """
+def _limit_by_groups(requests: Requests, slots: Slots, groups: NodeGroups) -> Limit:
+    """Return what limits the slots beside reserved replicas: the groups of their pools, or the one where they run."""
     pools = np.unique(requests.pool[requests.pool >= 0])
     own = np.where(requests.pool >= 0, np.searchsorted(pools, requests.pool), -1)
 
     def place(row: IntColumn, number: IntColumn) -> IntColumn:
-        group = running.group_of(row, number)
+        group = requests.running.group_of(row, number)
         return np.where((group == ANY) | (own[row] < 0), own[row], len(pools) + group)
 
     reserved = np.repeat(np.arange(len(own)), requests.reserved.astype(np.int64))
@@ -164,15 +155,6 @@ def _limit_by_groups(requests: Requests, slots: Slots, running: Running, groups:
     placement = place_pools(groups, pools.tolist())
     placement.place(np.bincount(1 + place(reserved, number), gpus, 1 + placement.pools)[1:].tolist())
     return Limit(place(slots.row, slots.number), slots.gpus, placement)
-
-
-def _rank_groups(requests: Requests, slots: Slots, taken: BoolColumn, groups: NodeGroups) -> FloatColumn:
-    """Return the place in the order of the first replica that waits for each node group, float64[G]; infinity: none."""
-    pool = requests.pool[slots.row]
-    waits = np.flatnonzero(~taken & (pool >= 0) & (slots.number >= requests.running.total[slots.row]))
-    first = np.full(len(groups.admitted), np.inf)
-    np.minimum.at(first, pool[waits], waits)
-    return np.asarray(np.where(groups.admitted, first[:, None], np.inf).min(axis=0, initial=np.inf))
 
 
 def _count_left(fleet: Fleet, rows: IntColumn, reserved_gpus: FloatColumn) -> tuple[Nominal, ...]:

@@ -47,23 +47,13 @@ class Running(NamedTuple):
         own = place[self.row] >= 0
         return Running(place[self.row[own]], self.number[own], self.group[own], self.total[rows])
 
-    def let_leave(self, first: FloatColumn) -> Running:
-        """Return the replicas in another order, in which those on some groups leave before others of their workload.
-
-        first: float64[G]; those on groups with the lowest numbers leave first. Replicas without a known group and those
-        on groups with equal numbers keep their order.
-        """
-        stays = np.append(first, np.inf)[self.group]
-        order = np.lexsort((-stays, self.row))
-        return self._replace(group=self.group[order])
-
 
 def list_running(fleet: Fleet, has_gpus: BoolColumn) -> Running:
     """Return the replicas whose pods have GPUs. has_gpus: bool[P].
 
     Those on nodes that accept no new pod stay longest, because their GPUs are of use to no other replica. Those that
-    are not ready leave first, as in a ReplicaSet. The others leave in the reverse order of their ids. Where pods hold
-    more GPUs of a group than it has, their places are not known.
+    are not ready leave first, and then the youngest, as in a ReplicaSet. Where pods hold more GPUs of a group than it
+    has, their places are not known.
     """
     pods = np.flatnonzero(has_gpus)
     row, group = fleet.pod_workload[pods], find_groups(fleet)[pods]
