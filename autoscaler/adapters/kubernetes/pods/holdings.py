@@ -5,7 +5,7 @@ Pods of all owners count, also those of no workload, from the moment at which th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +13,6 @@ import numpy as np
 from autoscaler.adapters.kubernetes.api.objects import Pod
 from autoscaler.adapters.kubernetes.pods.requests import requested_capacity, requested_devices
 from autoscaler.adapters.kubernetes.pods.status import FINISHED, Key
-from autoscaler.catalog.accelerators import is_accelerator
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 
 FIRST_ROWS = 64
@@ -46,6 +45,41 @@ class Held(NamedTuple):
     nodes: list[str]
     resources: list[str]
 
+    def plus(self, claimed: Sequence[ClaimedDevices]) -> Held:
+        """Return the rows with those of claims, whose CPU and memory are in the rows of their pods."""
+        if not claimed:
+            return self
+        nodes, resources = list(self.nodes), list(self.resources)
+        places = [{name: place for place, name in enumerate(names)} for names in (nodes, resources)]
+        for each in claimed:
+            for known, names, name in zip(places, (nodes, resources), (each.node, each.resource), strict=True):
+                if name not in known:
+                    known[name] = len(names)
+                    names.append(name)
+        node, resource = places
+        none = np.zeros(len(claimed))
+        return Held(
+            node=np.concatenate([self.node, [node[each.node] for each in claimed]]),
+            target=np.concatenate([self.target, [each.target for each in claimed]]),
+            resource=np.concatenate([self.resource, [resource[each.resource] for each in claimed]]),
+            yields=np.concatenate([self.yields, [each.yields for each in claimed]]),
+            devices=np.concatenate([self.devices, [each.devices for each in claimed]]),
+            cpu=np.concatenate([self.cpu, none]),
+            memory=np.concatenate([self.memory, none]),
+            nodes=nodes,
+            resources=resources,
+        )
+
+
+class ClaimedDevices(NamedTuple):
+    """Devices of a node that a claim holds."""
+
+    node: str
+    resource: str
+    devices: float
+    target: int  # -1: none is known
+    yields: bool
+
 
 class _Pod(NamedTuple):
     """The parts of a pod that its rows are made of."""
@@ -72,10 +106,10 @@ class Holdings:
         if not seen.spec.node_name or seen.status.phase in FINISHED:
             self.remove(key)
             return
-        devices = {name: count for name, count in requested_devices(seen.spec).items() if is_accelerator(name)}
         cpu, memory = requested_capacity(seen.spec)
         yields = (seen.spec.priority or 0) < 0
-        known = tuple((name, count) for name, count in sorted(devices.items()) if count > 0)
+        # Also those of unknown names, because a DeviceClass may serve them.
+        known = tuple((name, count) for name, count in sorted(requested_devices(seen.spec).items()) if count > 0)
         pod = _Pod(seen.spec.node_name, yields, cpu, memory, known or (NO_DEVICE,))
         before = self._pods.get(key)
         if before is not None and before[0] == pod:
@@ -99,6 +133,11 @@ class Holdings:
             line["node"] = FREE
             self._free.append(row)
         self.version += pod is not None
+
+    def yields(self, key: Key) -> bool:
+        """Return whether the scheduler evicts a pod for one of the default priority."""
+        pod = self._pods.get(key)
+        return pod is not None and pod[0].yields
 
     def held(self, target_of: Callable[[Key], int]) -> Held:
         """Copy the rows of all pods on nodes. target_of: returns the target of a pod."""

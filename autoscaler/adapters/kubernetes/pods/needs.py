@@ -32,6 +32,9 @@ class Expression(NamedTuple):
 NAME_FIELD = "field:metadata.name"
 """The key of an expression about the name of the node. No label has it, because a key has no colon."""
 
+DEVICES_FIELD = "devices:"
+"""The key, with the resource after it, of an expression about the devices that drivers publish on the node (DRA)."""
+
 
 class Needs(NamedTuple):
     """The requirements of one replica on nodes."""
@@ -45,10 +48,12 @@ class Needs(NamedTuple):
     tolerations: tuple[Toleration, ...] = ()
     cpu: float = 0.0  # cores of one pod with devices; 0: no request
     memory: float = 0.0  # bytes
+    devices: tuple[Expression, ...] = ()  # about the devices of the node that its claims select
 
     def label_keys(self) -> frozenset[str]:
-        """Return the keys of node labels that it reads, and `NAME_FIELD` if it reads the name of the node."""
-        return frozenset([key for key, _ in self.selector] + [each.key for term in self.terms or () for each in term])
+        """Return the keys of node labels that it reads, and those of the name and the devices of the node."""
+        expressions = [*self.devices, *(each for term in self.terms or () for each in term)]
+        return frozenset([key for key, _ in self.selector] + [each.key for each in expressions])
 
 
 def read_needs(spec: PodSpec, devices: float) -> Needs:

@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
+from typing import NamedTuple
 
 from autoscaler.adapters.kubernetes.api.objects import PodSpec
 from autoscaler.adapters.kubernetes.api.objects import Resources as Stated
@@ -19,6 +20,15 @@ ALWAYS = "Always"  # restartPolicy of a native sidecar: an init container that k
 CPU, MEMORY = "cpu", "memory"  # cores, bytes
 
 Requests = dict[str, float]  # by resource; NaN: an invalid number
+
+
+class ClaimRef(NamedTuple):
+    """A claim of a pod on devices (DRA)."""
+
+    template: str  # ResourceClaimTemplate of claims that each pod has for itself; "": none
+    shared: str  # ResourceClaim that several pods may use; "": none
+
+
 Quantity = str | int | float
 
 _QUANTITY = re.compile(
@@ -32,6 +42,14 @@ _SUFFIXES |= {f"{letter}i": 1024.0**power for power, letter in enumerate("KMGTPE
 def requested_devices(spec: PodSpec) -> Requests:
     """Return the devices of a pod that may be accelerators; NaN: an invalid number."""
     return _effective(spec, _devices)
+
+
+def referenced_claims(spec: PodSpec) -> tuple[ClaimRef, ...]:
+    """Return the claims of a pod. Which devices they ask for is stated elsewhere."""
+    return tuple(
+        ClaimRef(each.resource_claim_template_name or "", each.resource_claim_name or "")
+        for each in spec.resource_claims or ()
+    )
 
 
 def requested_capacity(spec: PodSpec) -> tuple[float, float]:

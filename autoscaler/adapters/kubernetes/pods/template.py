@@ -18,8 +18,16 @@ from autoscaler.adapters.kubernetes.pods.command_line import (
     read_served_names,
     states_model,
 )
-from autoscaler.adapters.kubernetes.pods.needs import Needs, Toleration, group_needs, read_needs
-from autoscaler.adapters.kubernetes.pods.requests import ALWAYS, MAX_DEVICES, Requests, read_devices, requested_devices
+from autoscaler.adapters.kubernetes.pods.needs import Expression, Needs, Toleration, group_needs, read_needs
+from autoscaler.adapters.kubernetes.pods.requests import (
+    ALWAYS,
+    MAX_DEVICES,
+    ClaimRef,
+    Requests,
+    read_devices,
+    referenced_claims,
+    requested_devices,
+)
 from autoscaler.catalog.accelerators import BY_CLASS, ResourceKind, resource_kind
 from autoscaler.catalog.engines import DEFAULT_ENGINE, DEFAULT_PORT, ENGINES
 from autoscaler.catalog.node_labels import PRODUCT_LABELS
@@ -27,6 +35,7 @@ from autoscaler.config.drain import GRACE_S, is_vllm_image, join_words, pre_stop
 from autoscaler.config.findings import shown
 from autoscaler.core.model.fleet import ServedNames
 
+CLAIMED = "resourceClaims do not say how many"
 MAX_NAMED = 3  # unknown resources that a message names
 COMMAND_LIMIT = 16_384  # characters; names are not read from a longer command line with its environment
 CommandLine = tuple[tuple[str, ...], bytes]  # words and the environment as JSON
@@ -48,33 +57,64 @@ class Facts(NamedTuple):
     loads: str = ""  # model that the engine loads
     memory: tuple[tuple[str, str], ...] = ()  # its options that decide how much memory it needs
     priority_class: str = ""  # of Kubernetes; "": the template names none
+    requests: tuple[tuple[str, float], ...] = ()  # of one pod, by resource: devices that may be accelerators
+    claims: tuple[ClaimRef, ...] = ()  # of one pod
+    members: tuple[tuple[Facts, int], ...] = ()  # leader and workers, with the pods of each, if one has open requests
+
+    @property
+    def has_open_requests(self) -> bool:
+        """Return whether other objects of the cluster tell which devices it requests."""
+        kinds = (resource_kind(name) for name, _ in self.requests)
+        return bool(self.claims or self.members) or any(kind is not ResourceKind.ACCELERATOR for kind in kinds)
 
 
 NO_FACTS = Facts(math.nan, "", None, "", DEFAULT_PORT)
 
 
 def read_template(spec: PodSpec) -> Facts:
-    needs = requested_devices(spec)
-    counts = {name: count for name, count in needs.items() if resource_kind(name) is ResourceKind.ACCELERATOR}
-    unclear = _unclear(spec, counts, sorted(needs.keys() - counts.keys()))
+    requests, claims = requested_devices(spec), referenced_claims(spec)
+    counts = {name: count for name, count in requests.items() if resource_kind(name) is ResourceKind.ACCELERATOR}
     engine = engine_container(spec)
     stated = read_command_line(engine) if engine is not None else CommandFacts()
     port = stated.port or _open_port(engine)
-    gpus = math.nan if unclear else float(sum(counts.values()))
-    return Facts(
-        gpus=gpus,
-        needs=read_needs(spec, gpus),
-        resource=next(iter(counts)) if len(counts) == 1 else "",
+    facts = Facts(
+        gpus=math.nan,
+        needs=read_needs(spec, math.nan),
+        resource="",
         product=_product(spec),
         model=stated.model,
         port=port or ENGINES[stated.engine or DEFAULT_ENGINE].port,
-        unclear=unclear,
         engine=stated.engine,
         states_port=port > 0,
         drain_s=_drain_s(spec, engine, stated.engine),
         loads=stated.loads,
         memory=stated.memory,
         priority_class=spec.priority_class_name or "",
+        requests=tuple(sorted(requests.items())),
+        claims=claims,
+    )
+    return with_devices(facts, counts, sorted(requests.keys() - counts.keys()), CLAIMED if claims else "")
+
+
+def with_devices(
+    facts: Facts,
+    counts: Requests,
+    doubtful: Sequence[str] = (),
+    problem: str = "",
+    devices: tuple[Expression, ...] = (),
+) -> Facts:
+    """Return the facts of a pod with the number of its devices.
+
+    doubtful: names that may be accelerators, or not. problem: why the number is not known. devices: about those of the
+    node.
+    """
+    problem = problem or _unclear(counts, doubtful)
+    gpus = math.nan if problem else float(sum(counts.values()))
+    return facts._replace(
+        gpus=gpus,
+        resource=next(iter(counts)) if len(counts) == 1 else "",
+        needs=facts.needs._replace(largest=gpus, smallest=gpus, total=gpus, devices=devices),
+        unclear=f"the GPUs of a replica are not known: {problem}" if problem else "",
     )
 
 
@@ -83,7 +123,8 @@ def group_facts(leader: Facts, workers: Sequence[tuple[Facts, int]]) -> Facts:
     present = [(worker, count) for worker, count in workers if count > 0]
     if not present:
         return leader
-    resources = {each.resource for each in (leader, *(worker for worker, _ in present)) if each.resource}
+    members = (leader, 1), *present
+    resources = {each.resource for each, _ in members if each.resource}
     needs = group_needs(leader.needs, [(worker.needs, count) for worker, count in present])
     gpus = leader.gpus + sum(count * worker.gpus for worker, count in present)
     return leader._replace(
@@ -91,7 +132,8 @@ def group_facts(leader: Facts, workers: Sequence[tuple[Facts, int]]) -> Facts:
         gpus=math.nan if math.isnan(gpus) else gpus,  # the same object, so that equal facts compare as equal
         resource=next(iter(resources)) if len(resources) == 1 else "",
         product=leader.product or next((worker.product for worker, _ in present if worker.product), None),
-        unclear=leader.unclear or next((worker.unclear for worker, _ in present if worker.unclear), ""),
+        unclear=next((each.unclear for each, _ in members if each.unclear), ""),
+        members=members if any(each.has_open_requests for each, _ in members) else (),
     )
 
 
@@ -204,19 +246,17 @@ def _probed(probe: Probe, named: Mapping[str, int]) -> int:
     return (as_port(action.port) or named.get(str(action.port), 0)) if action is not None else 0
 
 
-def _unclear(spec: PodSpec, counts: Requests, unknown: list[str]) -> str:
+def _unclear(counts: Requests, unknown: Sequence[str]) -> str:
     """Return why the number of devices is not known; "": it is known.
 
     An unknown resource beside a known accelerator is a network card or a share of the same device, so it is ignored.
     """
-    if spec.resource_claims:
-        return "the GPUs of a replica are not known: resourceClaims do not say how many"
     by_class = [name for name in unknown if name.startswith(f"{BY_CLASS}/")]
     if doubtful := by_class or (unknown if not counts else []):
         names = ", ".join(shown(name) for name in doubtful[:MAX_NAMED])
-        return f"the GPUs of a replica are not known: {names} may be an accelerator, or not"
+        return f"{names} may be an accelerator, or not"
     invalid = ", ".join(name for name, count in counts.items() if math.isnan(count))
-    return f"the GPUs of a replica are not known: {invalid} is no whole number up to {MAX_DEVICES}" if invalid else ""
+    return f"{invalid} is no whole number up to {MAX_DEVICES}" if invalid else ""
 
 
 def _product(spec: PodSpec) -> tuple[str, str] | None:
