@@ -204,9 +204,10 @@ annotation `engine`.
 **Accelerators of a replica** are Kubernetes' effective request: containers and native sidecars together, or an init
 container that needs more, and the overhead. Requests that are not stated are the limits. Known are those of
 {domains} (`autoscaler/catalog/accelerators.py`).
-Their number is unknown (`gpus_per_replica` is null, and `/readyz` says why) if the pod has `resourceClaims`, requests
-`{by_class}/...`, or has no known accelerator but an extended resource of another domain. A workload
-whose number is unknown is in no pool.
+Devices that pods get by `resourceClaims`, by `{by_class}/...` or by an extended resource of a DeviceClass
+count as [dra.md](dra.md) says. Their number is unknown (`gpus_per_replica` is null, and `/readyz` says why) if that
+page says so, or if the pod has no known accelerator but an extended resource of another domain. A workload whose number
+is unknown is in no pool.
 """
 
 

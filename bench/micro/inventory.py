@@ -1,6 +1,6 @@
 """Measure the inventory of nodes: memory, and the time of one watch event, with 2,000 nodes and 20,000 pods.
 
-    python bench/micro/inventory.py [--nodes 2000] [--pods 20000] [--events 20000] [--json]
+    python bench/micro/inventory.py [--nodes 2000] [--pods 20000] [--events 20000] [--claims] [--json]
 
 Nodes have eight GPUs and 40 labels, and pods are those of 500 Deployments and of others. The figures are CPU seconds of
 this process, so that other work on the machine does not count:
@@ -9,6 +9,9 @@ this process, so that other work on the machine does not count:
 * `usage`: what pods hold and which replicas fit, once per tick in which a pod changed.
 * `layout`: the groups and pools, after a node or a template changed.
 * `peak_rss`: the largest resident memory, with Python and all imports.
+
+With `--claims` a driver publishes the GPUs, and pods get them by ResourceClaims (DRA). Each GPU can be cut into ten
+slices. Half of the events are then those of claims and slices.
 """
 
 from __future__ import annotations
@@ -32,22 +35,31 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.kubernetes.api import objects
 from autoscaler.adapters.kubernetes.api.decode import decode
+from autoscaler.adapters.kubernetes.inventory.devices.store import DeviceStore
 from autoscaler.adapters.kubernetes.inventory.nodes import NodeStore
-from autoscaler.adapters.kubernetes.inventory.pools import lay_out_pools
-from autoscaler.adapters.kubernetes.inventory.usage import count_usage
+from autoscaler.adapters.kubernetes.inventory.pools import Layout, lay_out_pools
+from autoscaler.adapters.kubernetes.inventory.usage import Usage, count_usage
 from autoscaler.adapters.kubernetes.pods.store import PodStore
 from autoscaler.adapters.kubernetes.pods.template import read_template
 from bench.micro.result import show
 
 GPU = "nvidia.com/gpu"
 PRODUCTS = ("NVIDIA-H100-80GB-HBM3", "NVIDIA-L4", "NVIDIA-A100-SXM4-80GB", "NVIDIA-L40S")
+CUTS = (("", 0, 8), *(("1g.10gb", place, 1) for place in range(8)), ("3g.40gb", 0, 4), ("3g.40gb", 4, 4))
+PARTS = 3  # slices of a node
 TARGETS = 500
 TARGET_EVENT_S = 0.001
 TARGET_RSS_MIB = 150.0
 POD, NODE = msgspec.json.Decoder(objects.Pod), msgspec.json.Decoder(objects.Node)
+SLICE, CLAIM = msgspec.json.Decoder(objects.ResourceSlice), msgspec.json.Decoder(objects.ResourceClaim)
+CLASS, TEMPLATE = msgspec.json.Decoder(objects.DeviceClass), msgspec.json.Decoder(objects.ResourceClaimTemplate)
+DRIVER = "gpu.nvidia.com"
+CHOICE = f"device.driver == '{DRIVER}' && device.attributes['{DRIVER}'].type == 'gpu'"
+DEVICE_CLASS = {"metadata": {"name": DRIVER}, "spec": {"selectors": [{"cel": {"expression": CHOICE}}]}}
+ONE = {"spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": DRIVER}}]}}}
 
 
-def node(number: int, version: int) -> bytes:
+def node(number: int, version: int, gpus: int = 8) -> bytes:
     labels = {f"example.com/label-{index}": f"value-{index}-{number % 7}" for index in range(34)}
     labels |= {
         "nvidia.com/gpu.product": PRODUCTS[number % 4],
@@ -57,7 +69,7 @@ def node(number: int, version: int) -> bytes:
         "karpenter.sh/capacity-type": ("spot", "on-demand")[number % 2],
         "kubernetes.io/hostname": f"node-{number:05d}",
     }
-    capacity = {GPU: "8", "cpu": "192", "memory": "2Ti", "pods": "110"}
+    capacity = {GPU: str(gpus), "cpu": "192", "memory": "2Ti", "pods": "110"}
     status = {
         "allocatable": capacity,
         "capacity": capacity,
@@ -68,8 +80,10 @@ def node(number: int, version: int) -> bytes:
     return json.dumps({"metadata": metadata, "spec": {}, "status": status}).encode()
 
 
-def spec(number: int) -> dict[str, Any]:
-    requests = {GPU: "1", "cpu": "8", "memory": "64Gi"} if number % 10 < 7 else {"cpu": "100m", "memory": "128Mi"}
+def spec(number: int, with_claims: bool = False) -> dict[str, Any]:
+    requests = {"cpu": "8", "memory": "64Gi"} if number % 10 < 7 else {"cpu": "100m", "memory": "128Mi"}
+    if number % 10 < 7 and not with_claims:
+        requests[GPU] = "1"
     container = {
         "name": "vllm",
         "image": "vllm/vllm-openai:v0.10",
@@ -78,10 +92,12 @@ def spec(number: int) -> dict[str, Any]:
         "resources": {"limits": requests},
     }
     product = {"nvidia.com/gpu.product": PRODUCTS[number % TARGETS % 4]}
-    return {"containers": [container, {"name": "proxy", "image": "proxy"}], "nodeSelector": product}
+    claims = [{"name": "gpu", "resourceClaimTemplateName": "one"}] if with_claims and number % 10 < 7 else []
+    containers = [container, {"name": "proxy", "image": "proxy"}]
+    return {"containers": containers, "nodeSelector": product, "resourceClaims": claims}
 
 
-def pod(number: int, nodes: int, version: int) -> bytes:
+def pod(number: int, nodes: int, version: int, with_claims: bool = False) -> bytes:
     owner = {"kind": "ReplicaSet", "name": "x", "uid": f"uid-{number % TARGETS}", "controller": True}
     metadata = {
         "name": f"pod-{number:06d}",
@@ -96,17 +112,70 @@ def pod(number: int, nodes: int, version: int) -> bytes:
         "podIP": "10.0.0.1",
         "conditions": [{"type": "Ready", "status": ("True", "False")[version % 2]}],
     }
-    body = spec(number) | {"nodeName": f"node-{number % nodes:05d}"}
+    body = spec(number, with_claims) | {"nodeName": f"node-{number % nodes:05d}"}
     return json.dumps({"metadata": metadata, "spec": body, "status": status}).encode()
 
 
-def events(nodes: int, pods: int, count: int) -> Iterator[tuple[bytes, bool]]:
-    """Yield changes, nine of pods for each of a node."""
+def slice_of(number: int, part: int, version: int) -> bytes:
+    """Return a part of the devices of a node: the counters of its GPUs, or half of the GPUs with their slices.
+
+    The API server allows 64 devices with counters in one slice, and counters in slices of their own.
+    """
+    name = f"node-{number:05d}"
+    spec: dict[str, Any] = {"driver": DRIVER, "nodeName": name}
+    spec["pool"] = {"name": name, "generation": 1, "resourceSliceCount": PARTS}
+    if part:
+        product = PRODUCTS[number % 4].replace("-", " ")
+        spec["devices"] = [
+            device(f"{number}", gpu, product, *cut) for gpu in range(4 * part - 4, 4 * part) for cut in CUTS
+        ]
+    else:
+        sets = [{f"memory-{place}": {"value": "1"} for place in range(8)} for _ in range(8)]
+        spec["sharedCounters"] = [{"name": f"gpu-{gpu}", "counters": each} for gpu, each in enumerate(sets)]
+    metadata = {"name": f"{name}-{part}", "resourceVersion": str(version)}
+    return json.dumps({"metadata": metadata, "spec": spec}).encode()
+
+
+def device(node_name: str, gpu: int, product: str, profile: str, first: int, length: int) -> dict[str, Any]:
+    """Return a GPU, or a slice of it."""
+    name = f"gpu-{gpu}-{profile}-{first}"
+    attributes = {
+        "type": {"string": "mig" if profile else "gpu"},
+        "productName": {"string": product},
+        "uuid": {"string": f"{node_name}-{name}"},
+        **({"profile": {"string": profile}} if profile else {}),
+    }
+    takes = {f"memory-{place}": {"value": "1"} for place in range(first, first + length)}
+    return {
+        "name": name if profile else f"gpu-{gpu}",
+        "attributes": attributes,
+        "capacity": {"memory": {"value": f"{10 * length}Gi"}},
+        "consumesCounters": [{"counterSet": f"gpu-{gpu}", "counters": takes}],
+    }
+
+
+def claim(number: int, nodes: int, version: int) -> bytes:
+    """Return the claim of a pod, which holds a GPU in every other version."""
+    result = {"driver": DRIVER, "pool": f"node-{number % nodes:05d}", "device": f"gpu-{number // nodes % 8}"}
+    users = [{"resource": "pods", "name": f"pod-{number:06d}"}]
+    status = {"allocation": {"devices": {"results": [result]}}, "reservedFor": users} if version % 2 == 0 else {}
+    metadata = {"name": f"claim-{number:06d}", "namespace": f"team-{number % 20}", "resourceVersion": str(version)}
+    return json.dumps({"metadata": metadata, "status": status}).encode()
+
+
+def changes(nodes: int, pods: int, count: int, with_claims: bool) -> Iterator[tuple[Any, bytes]]:
+    """Yield changes with their kinds: nine of pods, or of pods and their claims, for each of a node."""
     for number in range(count):
+        each = number * 7919
         if number % 10:
-            yield pod(number * 7919 % pods, nodes, number), True
+            if with_claims and number % 2:
+                yield CLAIM, claim(each % pods, nodes, number)
+            else:
+                yield POD, pod(each % pods, nodes, number, with_claims)
+        elif with_claims and number % 20:
+            yield SLICE, slice_of(each % nodes, number // 10 % PARTS, number)
         else:
-            yield node(number * 7919 % nodes, number), False
+            yield NODE, node(each % nodes, number, 0 if with_claims else 8)
 
 
 def main() -> int:
@@ -114,43 +183,65 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, default=2000)
     parser.add_argument("--pods", type=int, default=20_000)
     parser.add_argument("--events", type=int, default=20_000)
+    parser.add_argument("--claims", action="store_true", help="GPUs that a driver publishes, and pods get by claims")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     given = parser.parse_args()
 
-    clock = SystemClock()
-    store, pod_store = NodeStore(clock), PodStore(clock)
+    clock, with_claims = SystemClock(), given.claims
+    devices = DeviceStore(clock)
+    store, pod_store = NodeStore(clock, devices.has_devices), PodStore(clock)
+    stores = {NODE: store, POD: pod_store, SLICE: devices.slices, CLAIM: devices.claims}
+    if with_claims:
+        devices.classes.put(decode(CLASS, json.dumps(DEVICE_CLASS).encode()))
+        for number in range(20):
+            metadata = {"name": "one", "namespace": f"team-{number}"}
+            devices.templates.put(decode(TEMPLATE, json.dumps({"metadata": metadata, "spec": ONE}).encode()))
+        for number in range(given.nodes):
+            for part in range(PARTS):
+                devices.slices.put(decode(SLICE, slice_of(number, part, 0)))
+        for number in range(given.pods):
+            if number % 10 < 7:
+                devices.claims.put(decode(CLAIM, claim(number, given.nodes, 0)))
     for number in range(given.nodes):
-        store.put(decode(NODE, node(number, 0)))
+        store.put(decode(NODE, node(number, 0, 0 if with_claims else 8)))
     for number in range(TARGETS):
         pod_store.set_target((f"team-{number % 20}", f"uid-{number}"), number)
     for number in range(given.pods):
-        pod_store.put(decode(POD, pod(number, given.nodes, 0)))
+        pod_store.put(decode(POD, pod(number, given.nodes, 0, with_claims)))
     templates = msgspec.json.Decoder(objects.PodSpec)
-    facts = [read_template(templates.decode(json.dumps(spec(number)))) for number in range(TARGETS)]
+    facts = [read_template(templates.decode(json.dumps(spec(number, with_claims)))) for number in range(TARGETS)]
+    workloads = [(f"team-{number % 20}", each) for number, each in enumerate(facts)]
     ids = np.arange(TARGETS)
-    layout = lay_out_pools(store.nodes, facts)
-    count_usage(layout, pod_store.held(), ids, others_known=True)
+
+    def lay_out() -> Layout:
+        settled = devices.settle(workloads)
+        return lay_out_pools(devices.add_to(store.nodes), settled)
+
+    def count(layout: Layout) -> Usage:
+        held = devices.add_held(pod_store.held(), pod_store.target_of, pod_store.holdings.yields)
+        return count_usage(layout, held, ids, others_known=True)
+
+    layout = lay_out()
+    count(layout)
 
     gc.collect()
     taken = []
-    for text, is_pod in events(given.nodes, given.pods, given.events):
+    for decoder, text in changes(given.nodes, given.pods, given.events, with_claims):
         begin_s = time.process_time()
-        if is_pod:
-            pod_store.put(decode(POD, text))
-        else:
-            store.put(decode(NODE, text))
+        stores[decoder].put(decode(decoder, text))
         taken.append(time.process_time() - begin_s)
 
     begin_s = time.process_time()
-    usage = count_usage(layout, pod_store.held(), ids, others_known=True)
+    usage = count(layout)
     usage_s = time.process_time() - begin_s
     begin_s = time.process_time()
-    layout = lay_out_pools(store.nodes, facts)
+    layout = lay_out()
     layout_s = time.process_time() - begin_s
 
     found = {
         "nodes": given.nodes,
         "pods": given.pods,
+        "claims": with_claims,
         "groups": len(usage.groups.groups),
         "event_median_s": round(statistics.median(taken), 7),
         "event_p99_s": round(float(np.quantile(taken, 0.99)), 7),

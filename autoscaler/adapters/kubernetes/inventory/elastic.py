@@ -97,8 +97,8 @@ class Elastic:
         label: of the node pool. members: its nodes with accelerators, by name. A node that is on its way, or does not
         offer its devices yet, is to come.
         """
-        offering = {name: node for name, node in members.items() if node.gpus.get(resource)}
-        each = max((node.gpus[resource] for node in offering.values()), default=0)
+        offering = {name: node for name, node in members.items() if node.devices_when_free(resource)}
+        each = max((node.devices_when_free(resource) for node in offering.values()), default=0)
         if label in self.stated:
             return float(max(self.stated[label] - len(offering), 0) * each)
         key, _, value = label.partition("=")
@@ -134,9 +134,10 @@ class Elastic:
 
 def _left(pool: _NodePool, offering: Mapping[str, Node], resource: str) -> float:
     """Return the devices that may still come within the limits of a NodePool."""
-    known = float(sum(node.gpus[resource] for node in offering.values()))
+    known = float(sum(node.devices_when_free(resource) for node in offering.values()))
     started = max(pool.used.get(resource, 0.0), known)
-    largest = max(offering.values(), key=lambda node: node.gpus[resource])
+    largest = max(offering.values(), key=lambda node: node.devices_when_free(resource))
+    each = largest.devices_when_free(resource)
     of_node = {CPU: largest.cpu, MEMORY: largest.memory, NODES: 1.0, **largest.gpus}
     left = math.inf
     for name, limit in pool.limits.items():
@@ -144,7 +145,7 @@ def _left(pool: _NodePool, offering: Mapping[str, Node], resource: str) -> float
         if name == resource:
             left = min(left, free)
         elif 0 < of_node.get(name, 0.0) < math.inf:
-            left = min(left, free // of_node[name] * largest.gpus[resource])
+            left = min(left, free // of_node[name] * each)
     return started - known + left
 
 

@@ -22,9 +22,13 @@ Labels = Mapping[str, str]
 
 
 def admits(labels: Labels, taints: Iterable[Taint], needs: Needs) -> bool:
-    """Return whether the labels and taints of a node admit a pod. labels: with the node's name as `NAME_FIELD`."""
+    """Return whether the labels and taints of a node admit a pod.
+
+    labels: with the node's name as `NAME_FIELD`, and the devices of drivers as `DEVICES_FIELD`.
+    """
     return (
         all(labels.get(key) == value for key, value in needs.selector)
+        and all(_matches_expression(each, labels) for each in needs.devices)
         and (needs.terms is None or any(_matches_term(term, labels) for term in needs.terms))
         and all(_is_tolerated(taint, needs) for taint in taints)
     )
@@ -79,9 +83,9 @@ def _is_tolerated(taint: Taint, needs: Needs) -> bool:
     """Return whether a taint does not exclude such pods.
 
     If GPU nodes are tainted with the name of the resource, an admission plugin adds the toleration
-    (`ExtendedResourceToleration`), and the template does not show it.
+    (`ExtendedResourceToleration`), and the template does not show it. It adds none for claims.
     """
-    if taint.effect not in EXCLUDING or taint.key == needs.resource:
+    if taint.effect not in EXCLUDING or (taint.key == needs.resource and not needs.devices):
         return True
     return any(_tolerates(each, taint) for each in needs.tolerations)
 

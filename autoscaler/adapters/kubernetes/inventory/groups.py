@@ -18,6 +18,7 @@ class GroupKey(NamedTuple):
 
     admitted: int  # bit mask: the templates whose selector, affinity and tolerations admit its nodes
     devices: tuple[tuple[str, int], ...]  # of one node, by resource
+    when_free: tuple[int, ...]  # by resource, devices of a node if no claim holds another cut of them
     product: str
     memory: str
     mig_strategy: str
@@ -31,6 +32,9 @@ class GroupKey(NamedTuple):
 
     def devices_of(self, resource: str) -> int:
         return dict(self.devices).get(resource, 0)
+
+    def devices_when_free(self, resource: str) -> int:
+        return {name: count for (name, _), count in zip(self.devices, self.when_free, strict=True)}.get(resource, 0)
 
     def admits(self, template: int) -> bool:
         """Return whether the labels and taints of its nodes admit a template, given by its place."""
@@ -53,14 +57,15 @@ def group_nodes(nodes: Mapping[str, Node], templates: Sequence[Needs]) -> list[G
     groups: dict[GroupKey, list[str]] = {}
     masks = _Masks(templates)
     for name, node in nodes.items():
-        devices = tuple(sorted((resource, count) for resource, count in node.gpus.items() if count))
+        devices = tuple(sorted(each for each in node.gpus.items() if node.devices_when_free(each[0])))
         if devices:
             labels = node.labels
             key = GroupKey(
                 admitted=masks.of(name, node),
                 devices=devices,
-                product=node_labels.product(labels)[:TEXT_LIMIT],
-                memory=node_labels.memory(labels),
+                when_free=tuple(node.devices_when_free(resource) for resource, _ in devices),
+                product=(node_labels.product(labels) or node.product)[:TEXT_LIMIT],
+                memory=node_labels.memory(labels) or node.device_memory,
                 mig_strategy=labels.get(node_labels.MIG_STRATEGY_LABEL, ""),
                 sharing=tuple(node_labels.sharing(labels, resource) for resource, _ in devices),
                 sharers=tuple(node_labels.sharers(labels, resource) for resource, _ in devices),
@@ -93,7 +98,7 @@ class _Masks:
 
     def of(self, name: str, node: Node) -> int:
         mask = 0
-        labels = {**node.labels, NAME_FIELD: name}
+        labels = {**node.labels, NAME_FIELD: name, **dict(node.device_sets)}
         for keys, templates in self._by_keys.items():
             values = keys, node.taints, tuple(labels.get(key) for key in keys)
             if values not in self._known:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from sys import intern
 from typing import NamedTuple
 
@@ -38,6 +38,14 @@ class Node(NamedTuple):
     cpu: float = math.inf  # cores; infinity: unknown
     memory: float = math.inf  # bytes
     closed: str = ""  # why it takes no new pod, "cordoned"; "": it takes pods
+    device_sets: tuple[tuple[str, str], ...] = ()  # sets of kinds that drivers publish, by `DEVICES_FIELD` and resource
+    when_free: tuple[tuple[str, int], ...] = ()  # devices there would be if no claim held silicon that they need
+    product: str = ""  # of those devices, where no label names one
+    device_memory: str = ""  # MiB
+
+    def devices_when_free(self, resource: str) -> int:
+        """Return the devices that the node offers if no claim holds another cut of them."""
+        return max(self.gpus.get(resource, 0), dict(self.when_free).get(resource, 0))
 
     def at_least(self, other: Node) -> Node:
         """Return this node with everything that the other node offers beyond it."""
@@ -56,10 +64,12 @@ class NodeStore:
     So a control plane that loses contact with nodes scales no workload down.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, has_devices: Callable[[str], bool] = lambda node: False) -> None:
+        """has_devices: returns whether drivers publish devices of a node (DRA)."""
         self.nodes: dict[str, Node] = {}
         self.problems: dict[str, str] = {}  # by node: a number of devices that cannot be
         self._clock = clock
+        self._has_devices = has_devices
         self._version = 0
         self._shrunk: dict[str, tuple[float, Node]] = {}  # nodes that offer less than before: since when, and what
 
@@ -80,8 +90,10 @@ class NodeStore:
         else:
             self.problems.pop(name, None)
         before = self.nodes.get(name, node._replace(gpus=_gpus(seen.status.capacity)[0]))
-        if not (node.gpus or before.gpus):  # no workload can run there, so changes of its labels do not matter
-            node = before = Node({}, {})
+        if not (node.gpus or before.gpus or self._has_devices(name)):
+            self._version += name not in self.nodes
+            self.nodes[name] = node  # no workload can run there yet, so changes of its labels do not matter
+            return
         offered = node if _has_new_layout(before, node) else node.at_least(before)
         if offered == node:
             self._shrunk.pop(name, None)

@@ -108,7 +108,7 @@ def _requirement(facts: Facts) -> Needs:
 
 def _admits(group: Group, template: int, needs: Needs) -> bool:
     """Return whether an empty node of a group could run the largest pod of a template."""
-    devices = group.key.devices_of(needs.resource)
+    devices = group.key.devices_when_free(needs.resource)
     return group.key.admits(template) and 0 < devices >= (1.0 if math.isnan(needs.largest) else needs.largest)
 
 
@@ -117,7 +117,7 @@ def _pool(
 ) -> Pool:
     """Return the pool of a template. label: the product that it requires. grows: node pools with unknown limits."""
     own = [place for place in range(len(groups)) if admitted[place]]
-    offering = [place for place, group in enumerate(groups) if group.key.devices_of(needs.resource)]
+    offering = [place for place, group in enumerate(groups) if group.key.devices_when_free(needs.resource)]
     products = {groups[place].key.product for place in own or (offering if label is None else ())}
     product = products.pop() if len(products) == 1 else label[1][:TEXT_LIMIT] if label else ""
     others = [place for place in offering if product in ("", groups[place].key.product)]

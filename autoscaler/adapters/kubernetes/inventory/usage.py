@@ -168,7 +168,7 @@ def _pods_to_come(layout: Layout) -> FloatColumn:
             pods[place] = np.inf  # their nodes may still be created
         for label in {group.key.node_pool for group in own} if needs.smallest > 0 else ():
             devices = by_label.get((label, layout.resources.index(needs.resource)), 0.0)
-            each = max(group.key.devices_of(needs.resource) for group in own if group.key.node_pool == label)
+            each = max(group.key.devices_when_free(needs.resource) for group in own if group.key.node_pool == label)
             if devices == np.inf:
                 pods[place] = np.inf
             else:

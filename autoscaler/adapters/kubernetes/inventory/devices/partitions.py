@@ -1,0 +1,146 @@
+"""How many devices of a node there are, where devices share silicon: a whole GPU, and the slices it can be cut into.
+
+Pure functions. A device that is held counts for its own kind. What is left counts for the kind that workloads ask for,
+so that nothing counts twice. If they ask for several kinds of the same GPUs, no number is true, and none is given.
+Source: Kubernetes, "Dynamic Resource Allocation", partitionable devices (KEP-4815).
+"""
+
+from __future__ import annotations
+
+from collections import Counter as Count
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from autoscaler.adapters.kubernetes.inventory.devices.kinds import Kind
+from autoscaler.adapters.kubernetes.inventory.devices.slices import Counter, Device, DeviceSet
+
+MAX_STEPS = 20_000  # of the search for the most devices beside each other
+CLOSE = 1e-9  # relative, for sums of decimal quantities
+
+
+class Offer(NamedTuple):
+    """The devices of a node, or of a part of it."""
+
+    counts: dict[Kind, int]  # free and held
+    when_free: dict[Kind, int]  # if no claim held a device, and none were tainted
+    doubtful: Mapping[str, str]  # why the number of devices with a name is not known
+
+
+@lru_cache(maxsize=4096)  # nodes that are alike, with the same devices held, have the same offer
+def count_devices(devices: DeviceSet, held: frozenset[str], wanted: frozenset[Kind]) -> Offer:
+    """Count the devices. held: names of those that claims hold. wanted: kinds that workloads ask for."""
+    counts, doubtful = _count(devices, held, wanted)
+    when_free = _count(devices.when_free, frozenset(), wanted)[0] if devices.depends_on_claims else counts
+    return Offer(counts, when_free, doubtful)
+
+
+def _count(devices: DeviceSet, held: frozenset[str], wanted: frozenset[Kind]) -> tuple[dict[Kind, int], dict[str, str]]:
+    """Return the devices by kind, and why the number of those with a name is not known."""
+    counts: Count[Kind] = Count(
+        device.kind for device in devices.devices if device.name in held or not (device.takes or device.tainted)
+    )
+    doubtful: dict[str, str] = {}
+    totals = dict(devices.counters)
+    for part in _parts([device for device in devices.devices if device.takes]):
+        left = {counter: totals.get(counter, 0.0) for device in part for counter, _ in device.takes}
+        for device in part:
+            if device.name in held:
+                _take(left, device)
+        free = [device for device in part if device.name not in held and not device.tainted and _fits(left, device)]
+        asked = [device for device in free if device.kind in wanted]
+        names = sorted({device.kind.name for device in asked})
+        if len(names) > 1:
+            reason = f"the same GPUs can be cut for {' and '.join(names)}, and workloads ask for both"
+            doubtful.update(dict.fromkeys(names, reason))
+            continue
+        most = _most(asked, left)
+        if most is None:
+            doubtful[names[0]] = f"how many {names[0]} fit beside each other is not known: there are too many ways"
+        else:
+            counts.update(most)
+    return counts, doubtful
+
+
+def _parts(devices: Sequence[Device]) -> list[list[Device]]:
+    """Divide devices into those that share counters, directly or through others. A part is usually one GPU."""
+    parent: dict[str, str] = {}
+
+    def root(name: str) -> str:
+        while parent.setdefault(name, name) != name:
+            parent[name] = parent[parent[name]]
+            name = parent[name]
+        return name
+
+    for device in devices:
+        first, *others = {name for (name, _), _ in device.takes}
+        for other in others:
+            parent[root(other)] = root(first)
+    parts: dict[str, list[Device]] = {}
+    for device in devices:
+        parts.setdefault(root(device.takes[0][0][0]), []).append(device)
+    return list(parts.values())
+
+
+def _most(devices: Sequence[Device], left: Mapping[Counter, float]) -> list[Kind] | None:
+    """Return the kinds of as many devices as fit beside each other; None: the search takes too long.
+
+    Devices that come first in the pool are tried first, so an even cut is found at once.
+    """
+    best: list[Kind] = []
+    steps = 0
+
+    def search(place: int, left: dict[Counter, float], taken: list[Kind]) -> bool:
+        nonlocal best, steps
+        steps += 1
+        if len(taken) > len(best):
+            best = list(taken)
+        if steps > MAX_STEPS:
+            return False
+        rest = [device for device in devices[place:] if _fits(left, device)]
+        if len(taken) + min(len(rest), _bound(rest, left)) <= len(best):
+            return True
+        for index, device in enumerate(devices[place:], place):
+            if _fits(left, device):
+                after = dict(left)
+                _take(after, device)
+                if not search(index + 1, after, [*taken, device.kind]):
+                    return False
+                if len(taken) + min(len(devices) - index - 1, _bound(devices[index + 1 :], left)) <= len(best):
+                    return True
+        return True
+
+    return best if search(0, dict(left), []) else None
+
+
+def _bound(devices: Sequence[Device], left: Mapping[Counter, float]) -> int:
+    """Return a number of devices that is not exceeded, from the counters that all of them take."""
+    least: dict[Counter, float] = {}
+    users: Count[Counter] = Count()
+    for device in devices:
+        for counter, amount in device.takes:
+            least[counter] = min(least.get(counter, amount), amount)
+            users[counter] += 1
+    shared = [counter for counter, count in users.items() if count == len(devices)]
+    return min((int(left[counter] / least[counter] + CLOSE) for counter in shared), default=len(devices))
+
+
+def _fits(left: Mapping[Counter, float], device: Device) -> bool:
+    return all(amount <= left.get(counter, 0.0) * (1 + CLOSE) for counter, amount in device.takes)
+
+
+def _take(left: dict[Counter, float], device: Device) -> None:
+    for counter, amount in device.takes:
+        left[counter] = max(left.get(counter, 0.0) - amount, 0.0)
+
+
+def join(offers: Iterable[Offer]) -> Offer:
+    """Return the devices of several pools of a node."""
+    counts: Count[Kind] = Count()
+    when_free: Count[Kind] = Count()
+    doubtful: dict[str, str] = {}
+    for offer in offers:
+        counts.update(offer.counts)
+        when_free.update(offer.when_free)
+        doubtful.update(offer.doubtful)
+    return Offer(counts, when_free, doubtful)

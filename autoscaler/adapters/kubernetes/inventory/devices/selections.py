@@ -1,0 +1,131 @@
+"""Which devices a request selects, and the names that devices have in the inventory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from autoscaler.adapters.kubernetes.inventory.devices.cel import Fault, matches, required
+from autoscaler.adapters.kubernetes.inventory.devices.claims import ClassStore, Request, Selection
+from autoscaler.adapters.kubernetes.inventory.devices.kinds import Kind
+from autoscaler.catalog.accelerators import is_accelerator
+from autoscaler.catalog.dra import PROFILES, TYPE, is_accelerator_driver, resource_name
+from autoscaler.config.findings import shown
+
+
+class Selected(NamedTuple):
+    """The devices that a request selects."""
+
+    resource: str = ""  # their name in the inventory; "": they are no accelerators
+    kinds: frozenset[Kind] = frozenset()  # that exist
+    problem: str = ""  # why that is not known
+    doubtful: str = ""  # whose devices may be accelerators, or not
+
+
+class Selections:
+    """Answers for one state of the classes and the devices."""
+
+    def __init__(self, classes: ClassStore, kinds: Sequence[Kind], unplaced: Iterable[Kind]) -> None:
+        """unplaced: kinds of devices that several nodes can use."""
+        self._classes = classes
+        self._kinds = kinds
+        self._unplaced = frozenset(unplaced)
+        self._known: dict[Selection, Selected] = {}
+        self._extended = self._served()
+        self.names = self._name_kinds()
+
+    def of_request(self, request: Request) -> Selected:
+        """Return what a request selects."""
+        if request.problem:
+            return Selected(problem=request.problem)
+        found = [self.of(each) for each in request.either]
+        for each in found:
+            if each.problem or each.doubtful:
+                return each
+        resources = sorted({each.resource for each in found})
+        if len(resources) > 1:
+            return Selected(problem=f"its alternatives are devices of {' and '.join(filter(None, resources))}")
+        return Selected(resources[0], frozenset[Kind]().union(*(each.kinds for each in found)))
+
+    def of_extended(self, resource: str) -> Selected | None:
+        """Return the devices by which a DeviceClass serves an extended resource; None: there is no such class."""
+        name = self._classes.serving(resource)
+        return self.of(Selection(name, ())) if name else None
+
+    def of(self, selection: Selection) -> Selected:
+        if selection not in self._known:
+            self._known[selection] = self._select(selection)
+        return self._known[selection]
+
+    def _select(self, selection: Selection) -> Selected:
+        name = selection.device_class
+        device_class = self._classes.classes.get(name)
+        if device_class is None:
+            return Selected(problem=f"DeviceClass {shown(name)} does not exist, or may not be listed")
+        expressions = *device_class.selectors, *selection.selectors
+        found = self._matching(expressions)
+        if isinstance(found, str):
+            return Selected(problem=found)
+        if not expressions:
+            return Selected(doubtful=f"a device of DeviceClass {shown(name)}")
+        if not found:
+            return self._missing(name, expressions)
+        resources = sorted({self.names[kind] for kind in found})
+        if len(resources) > 1:
+            return Selected(problem=f"it may get devices of {' and '.join(resources[:3])}")
+        if any(kind.shared for kind in found):
+            return Selected(problem=f"pods share devices of {resources[0]}")
+        if found & self._unplaced:
+            return Selected(problem=f"several nodes can use the same devices of {resources[0]}")
+        return Selected(resources[0], found)
+
+    def _matching(self, expressions: Sequence[str]) -> frozenset[Kind] | str:
+        """Return the kinds for which all expressions are true; a text: why they are not known.
+
+        An expression is read only for devices for which those before it are true, as the scheduler does.
+        """
+        found = set()
+        for kind in self._kinds:
+            for expression in expressions:
+                value = matches(expression, kind)
+                if isinstance(value, Fault):
+                    return value.reason
+                if not value:
+                    break
+            else:
+                found.add(kind)
+        return frozenset(found)
+
+    def _missing(self, name: str, expressions: Sequence[str]) -> Selected:
+        """Return what a selection without a device is about: the nodes may still be created."""
+        stated: dict[str, str] = {}
+        for expression in expressions:
+            stated.update(required(expression))
+        driver = stated.get("driver", "")
+        is_accelerator_of = is_accelerator_driver(driver) if driver else None
+        if is_accelerator_of is None:
+            return Selected(doubtful=f"a device of DeviceClass {shown(name)}")
+        profile = next((stated[each] for each in PROFILES if each in stated), "")
+        extended = self._classes.classes[name].extended
+        return Selected(extended or resource_name(driver, stated.get(TYPE, ""), profile) if is_accelerator_of else "")
+
+    def _served(self) -> dict[str, frozenset[Kind]]:
+        """Return the kinds that serve extended resources, by resource."""
+        found = {}
+        for resource in {each.extended for each in self._classes.classes.values()} - {""}:
+            name = self._classes.serving(resource)
+            kinds = self._matching(self._classes.classes[name].selectors)
+            if not isinstance(kinds, str):
+                found[resource] = kinds
+        return found
+
+    def _name_kinds(self) -> Mapping[Kind, str]:
+        """Return the names of kinds. Devices that serve an extended resource have its name.
+
+        So pods that ask for it, and pods with claims on the same devices, are in one pool.
+        """
+        names = {kind: kind.name for kind in self._kinds}
+        # The last one counts: names that are known everywhere come before others.
+        for resource in sorted(self._extended, key=lambda each: (is_accelerator(each), each)):
+            names |= dict.fromkeys(self._extended[resource], resource)
+        return names
