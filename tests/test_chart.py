@@ -392,6 +392,8 @@ def test_with_some_namespaces_only_nodes_are_read_cluster_wide():
         {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list", "watch"]},
         {"apiGroups": ["karpenter.sh"], "resources": ["nodepools"], "verbs": ["list", "watch"]},
         {"apiGroups": [""], "resources": ["configmaps"], **status, "verbs": ["list", "watch"]},
+        {"apiGroups": ["resource.k8s.io"], "resources": ["deviceclasses"], "verbs": ["list", "watch"]},
+        {"apiGroups": ["resource.k8s.io"], "resources": ["resourceslices"], "verbs": ["list", "watch"]},
     ]
     bound = [each for each in documents if each["kind"] == "RoleBinding" and "lease" not in each["metadata"]["name"]]
     assert [each["metadata"]["namespace"] for each in bound] == ["a", "b"]

@@ -29,6 +29,7 @@ from autoscaler.adapters.kubernetes.autoscalers.hpa_limits import (
 from autoscaler.adapters.kubernetes.autoscalers.hpas import HpaStore
 from autoscaler.adapters.kubernetes.autoscalers.scaledobjects import ScaledObjectSpec, ScaledObjectStore
 from autoscaler.adapters.kubernetes.cluster_watch import HEARTBEAT_S, ClusterWatch, KindStore
+from autoscaler.adapters.kubernetes.inventory.devices import store as devices
 from autoscaler.adapters.kubernetes.inventory.elastic import STATUS_OBJECT, Elastic
 from autoscaler.adapters.kubernetes.inventory.model_fit import misfit
 from autoscaler.adapters.kubernetes.inventory.nodes import NodeStore
@@ -40,8 +41,8 @@ from autoscaler.adapters.kubernetes.pods.node_events import NodeEvents
 from autoscaler.adapters.kubernetes.pods.status import Key
 from autoscaler.adapters.kubernetes.pods.store import PodRows, PodStore
 from autoscaler.adapters.kubernetes.pods.template import Facts, add_tolerations
+from autoscaler.adapters.kubernetes.quotas import kueue
 from autoscaler.adapters.kubernetes.quotas.columns import Applicant
-from autoscaler.adapters.kubernetes.quotas.kueue import CLUSTER_SCOPED, KINDS, VERSION
 from autoscaler.adapters.kubernetes.quotas.view import QuotaView, Stated
 from autoscaler.adapters.kubernetes.workloads.kinds import TargetKinds
 from autoscaler.adapters.kubernetes.workloads.store import ReplicaSetStore, TargetKindStore, TargetStore
@@ -65,6 +66,10 @@ NEEDED = {
     Mode.KEDA: "a ScaledObject with an external trigger that names a policy",
 }
 """The declaration that makes a workload managed, by mode."""
+
+CUSTOM_KINDS = dict.fromkeys(kueue.KINDS, kueue.VERSION) | dict.fromkeys(devices.KINDS, devices.VERSION)
+"""Kinds that are watched where they are served, beside scale targets, with their versions."""
+CLUSTER_WIDE = frozenset({*kueue.CLUSTER_SCOPED, *devices.CLUSTER_SCOPED})
 
 NODE_POOLS = Resource(
     "/apis/karpenter.sh/v1", "nodepools", objects.NodePool, namespaced=False, optional=True, auxiliary=True
@@ -141,7 +146,8 @@ class KubeFleet:
         self._writes = writes = writes or OwnWrites(clock)
         self._pods = PodStore(clock)
         self.manual_overrides = OverrideTracker(clock, writes, leadership)
-        self._nodes = NodeStore(clock)
+        self._devices = devices.DeviceStore(clock)
+        self._nodes = NodeStore(clock, self._devices.has_devices)
         self._elastic = Elastic(node_group_max)
         self._node_events = NodeEvents(clock)
         self._quotas = QuotaView(stated_quotas)
@@ -158,9 +164,9 @@ class KubeFleet:
             times,
             heartbeat_s,
             on_sync,
-            {**self.kinds.preferred, **dict.fromkeys(KINDS, VERSION)},
+            {**self.kinds.preferred, **CUSTOM_KINDS},
             self._open_kind,
-            CLUSTER_SCOPED,
+            CLUSTER_WIDE,
         )
         self._problems: dict[WorkloadRef, str] = {}
         self._obstructed: dict[WorkloadRef, str] = {}  # as of the last fleet
@@ -257,7 +263,7 @@ class KubeFleet:
     def watch_problems(self) -> list[str]:
         """Return why watches do not work now, one line each."""
         nodes = [f"node {name}: {problem}" for name, problem in sorted(self._nodes.problems.items())]
-        return [*self._watch.problems(), *nodes]
+        return [*self._watch.problems(), *nodes, *self._devices.problems()]
 
     def _stores(self) -> list[tuple[Resource[Any], Store[Any]]]:
         """Return the kinds to watch. A kind that the mode does not need is not watched, and needs no permission."""
@@ -286,12 +292,14 @@ class KubeFleet:
 
     def _open_kind(self, served: ServedKind) -> tuple[Resource[Any], KindStore]:
         """Return the watch of a custom kind and its store. Of a kind that cannot be scaled only metadata are read."""
-        if served.resource in KINDS:
+        if served.resource in CUSTOM_KINDS:
             plural, _, group = served.resource.partition(".")
-            is_namespaced = served.resource not in CLUSTER_SCOPED
             root = f"/apis/{group}/{served.version}"
-            quotas = Resource(root, plural, objects.Untyped, namespaced=is_namespaced, optional=True)
-            return quotas, self._quotas.kueue.open(served.resource)
+            is_namespaced = served.resource not in CLUSTER_WIDE
+            is_device = served.resource in devices.KINDS
+            type_ = devices.KINDS.get(served.resource, objects.Untyped)
+            store = self._devices.store_of(served.resource) if is_device else self._quotas.kueue.open(served.resource)
+            return Resource(root, plural, type_, namespaced=is_namespaced, optional=True), store
         row, refusal = self.kinds.serve(served)
         kind: type[objects.Object] = objects.LeaderWorkerSet if row is LEADER_WORKER_SET else objects.CustomTarget
         if refusal:
@@ -311,6 +319,7 @@ class KubeFleet:
             self._scaled_objects.version,
             self._nodes.update(),
             self._elastic.version,
+            self._devices.update(),
             self.manual_overrides.active(),
         )
         before = self._workload_rows
@@ -322,13 +331,14 @@ class KubeFleet:
         if self._targets.version != known:  # pods show what no template states
             managed = self._find_managed()
         self._note_overlaps(managed)
+        managed = self._settle_devices(managed)
         tolerations = self._pods.tolerations()
         facts = [add_tolerations(each.target.facts, tolerations.get(each.target_id, frozenset())) for each in managed]
-        inventory = self._nodes.update(), self._elastic.version
+        inventory = self._nodes.update(), self._elastic.version, self._devices.update()
         if before is not None and (inventory, facts) == (self._inventory, self._facts):  # only counts have changed
             layout = before.layout
         else:
-            layout = lay_out_pools(self._nodes.nodes, facts, self._elastic)
+            layout = lay_out_pools(self._devices.add_to(self._nodes.nodes), facts, self._elastic)
         self._inventory, self._facts = inventory, facts
         self._note_misfits(managed, layout)
         self._note_models(managed)
@@ -369,10 +379,11 @@ class KubeFleet:
 
     def _count_usage(self, workloads: _WorkloadRows) -> Usage:
         """Return what pods hold on the nodes: the previous counts if nothing has changed."""
-        versions = self._pods.holdings.version
+        versions = self._pods.holdings.version, self._devices.claims.version, self._devices.update()
         if self._usage is None or self._usage_versions != versions or self._usage_layout is not workloads.layout:
             known = not self._watch.namespaces
-            self._usage = count_usage(workloads.layout, self._pods.held(), workloads.workload_id, others_known=known)
+            held = self._devices.add_held(self._pods.held(), self._pods.target_of, self._pods.holdings.yields)
+            self._usage = count_usage(workloads.layout, held, workloads.workload_id, others_known=known)
             self._usage_versions, self._usage_layout = versions, workloads.layout
         return self._usage
 
@@ -430,7 +441,7 @@ class KubeFleet:
         if target.refusal:
             self._problems[target.ref] = _refusal(target)
             return None
-        if problem := join_problems((declared.problem, target.facts.unclear, _unselected(target))):
+        if problem := join_problems((declared.problem, _unselected(target))):
             self._problems[target.ref] = problem
         other_owner = "" if self._mode is Mode.DRY_RUN else self._find_other_owner(target)
         return _Managed(target_id, target, target.workload, declared.paused, other_owner)
@@ -470,7 +481,6 @@ class KubeFleet:
                 hpa_error(hpa),
                 declared.problem,
                 _ignored_overrides(target, ours),
-                target.facts.unclear,
                 _unselected(target),
             )
         )
@@ -496,6 +506,17 @@ class KubeFleet:
             if each.target_id in overlaps:
                 known = self._problems.get(each.target.ref, "")
                 self._problems[each.target.ref] = join_problems((known, overlaps[each.target_id]))
+
+    def _settle_devices(self, managed: Sequence[_Managed]) -> list[_Managed]:
+        """Return the workloads with the devices that they ask for, and note the problem of those that are not known."""
+        settled = []
+        known = [(each.target.ref.namespace, each.target.facts) for each in managed]
+        for each, facts in zip(managed, self._devices.settle(known), strict=True):
+            settled.append(each._replace(target=each.target._replace(facts=facts)))
+            if facts.unclear:
+                ref = each.target.ref
+                self._problems[ref] = join_problems((self._problems.get(ref, ""), facts.unclear))
+        return settled
 
     def _note_misfits(self, managed: Sequence[_Managed], layout: Layout) -> None:
         """Note the problem of targets whose model fits on no device that they may get."""

@@ -29,6 +29,7 @@ KINDS: Mapping[str, type[objects.Object]] = {
     f"resourceclaimtemplates.{GROUP}": objects.ResourceClaimTemplate,
     f"resourceclaims.{GROUP}": objects.ResourceClaim,
 }
+CLUSTER_SCOPED = frozenset({f"deviceclasses.{GROUP}", f"resourceslices.{GROUP}"})  # the others have a namespace
 MIB = 1 << 20
 
 Workloads = Sequence[tuple[str, Facts]]  # with their namespaces
