@@ -561,7 +561,8 @@ class KubeFleet:
 
 
 def _applicant(target: Target, facts: Facts) -> Applicant:
-    known = facts.resource if facts.gpus > 0 else ""
+    is_named = facts.gpus > 0 and not facts.needs.devices  # quotas count the devices of claims by class
+    known = facts.resource if is_named else ""
     return Applicant(target.ref.namespace, known, facts.needs, target.labels, facts.priority_class)
 
 
