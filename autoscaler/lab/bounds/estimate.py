@@ -130,12 +130,12 @@ def _meets_objectives(case: Case, rows: IntColumn, arrival_s: FloatColumn, repli
         prompt_tokens=trace.prompt_tokens[rows],
         output_tokens=trace.output_tokens[rows],
     )
-    state = EngineState.create(part, case.profile, replicas)
+    state = EngineState.create(part, case.profile.max_num_seqs, replicas)
     engine = EngineParams.from_profile(case.profile, case.patience_s)
     for row in range(replicas):
         state.start_replica(row, 0.0)
     serving = np.arange(replicas)
-    kernel.arrive(state, engine, empty_gateway(), serving, math.inf, case.router == "least-requests")
+    kernel.arrive(state, (engine,), empty_gateway(), serving, math.inf, case.router == "least-requests")
     for row in range(replicas):
         kernel.advance(state, engine, row, math.inf)
     ttft_s, itl_s, _ = state.latencies_s()

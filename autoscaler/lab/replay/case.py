@@ -68,6 +68,9 @@ class Case:
     scrape_s: float = 15.0  # scrape interval; a scaler sees the values of the last scrape
     drain_s: float = 30.0  # longest time that a terminating replica takes to finish its requests; it still costs
     router: str = "least-requests"  # or "round-robin"
+    # share of the requests of one replica beside those of other variants; 1: the router knows no difference
+    router_weight: float = 1.0
+    service: str = ""  # service of which it is a variant: such cases serve one trace together; "": it is none
     seed: int = 1
     patience_s: float = math.inf  # clients without a first token leave after this time; no engine counter shows them
     # mean time between crashes of a serving replica; its requests are lost and it restarts

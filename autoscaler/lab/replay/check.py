@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -32,8 +33,9 @@ def check_case(case: Case) -> None:
             f"a cold start takes {uncached_s:g} s on a fresh node; it must be at least the {case.cold_start_s:g} s of "
             "any other"
         )
-    for name in ("scrape_s", "patience_s", "crash_every_s"):
-        if not getattr(case, name) > 0 or (name == "scrape_s" and math.isinf(case.scrape_s)):
+    for name in ("scrape_s", "patience_s", "crash_every_s", "router_weight"):
+        finite = name in ("scrape_s", "router_weight")
+        if not getattr(case, name) > 0 or (finite and math.isinf(getattr(case, name))):
             raise ValueError(f"{name} is {getattr(case, name):g}; it must be above 0")
     if case.router not in ROUTERS:
         raise ValueError(f"router is {case.router!r}; allowed: {', '.join(ROUTERS)}")
@@ -53,6 +55,18 @@ def check_case(case: Case) -> None:
         raise ValueError("step_s and sequence_s of the profile are 0, so that a step takes no time")
     _check_goal(profile, case.goal)
     _check_trace(case)
+
+
+def check_variants(cases: Sequence[Case]) -> None:
+    """Raise ValueError if cases of one service differ in what belongs to its clients or its router."""
+    first = cases[0]
+    for name, differs in {
+        "trace": any(case.trace is not first.trace for case in cases),
+        "patience_s": any(case.patience_s != first.patience_s for case in cases),
+        "router": any(case.router != first.router for case in cases),
+    }.items():
+        if differs:
+            raise ValueError(f"variants of service {first.service} differ in {name}; they serve the same requests")
 
 
 def _check_goal(profile: Profile, goal: Goal) -> None:

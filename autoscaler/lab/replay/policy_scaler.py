@@ -15,8 +15,9 @@ from autoscaler.config.policy.schema import Policy
 from autoscaler.core.model.fleet import Fleet, NodeGroups, Obstacles, PendingCause, Pod, Pool, Workload, WorkloadRef
 from autoscaler.core.model.samples import GatewaySamples, PodSamples, Samples
 from autoscaler.core.model.types import Decision, TickInput
+from autoscaler.core.model.variants import Variants
 from autoscaler.core.state import Memory
-from autoscaler.core.table.columns import IntColumn, replace
+from autoscaler.core.table.columns import FloatColumn, IntColumn, replace
 from autoscaler.core.tick import tick
 from autoscaler.lab.replay.case import Case, PodRows, View
 
@@ -32,16 +33,23 @@ class PolicyFleetScaler:
     """Decides for several workloads under their policies, in one tick.
 
     `decision` and `tick_input` are those of the last tick. gpus: number of GPUs that all replicas share; NaN: unknown,
-    so no workload is limited by them.
+    so no workload is limited by them. prices: of a replica of each case per hour, by which the variants of a service
+    are chosen; by default that of its GPUs.
     """
 
     name = "ours"
     period_s = 5.0
 
-    def __init__(self, cases: Sequence[Case], policies: Sequence[Policy], gpus: float = math.nan) -> None:
+    def __init__(
+        self,
+        cases: Sequence[Case],
+        policies: Sequence[Policy],
+        gpus: float = math.nan,
+        prices: Sequence[float] | None = None,
+    ) -> None:
         self._workloads = tuple(
-            Workload(WorkloadRef("replay", case.trace.name), policy=policy.name)
-            for case, policy in zip(cases, policies, strict=True)
+            Workload(WorkloadRef("replay", _workload_name(case, row)), policy=policy.name, service=case.service)
+            for row, (case, policy) in enumerate(zip(cases, policies, strict=True))
         )
         book = PolicyBook({policy.name: policy for policy in policies}, policies[0].name)
         rules = compile_specs(self._workloads, book)
@@ -53,6 +61,7 @@ class PolicyFleetScaler:
         self._pools = (Pool("nvidia.com/gpu"),)
         self._groups = NodeGroups.of_pools(self._pools, np.array([gpus]))
         self._workload_id = np.arange(len(cases))
+        self._variants = _variants(cases, self._gpus_per_replica if prices is None else np.array(prices))
         self._memory = Memory.empty()
         self._observed: _Observed | None = None
         self._counts: Sequence[int] = ()
@@ -80,6 +89,7 @@ class PolicyFleetScaler:
             spec=self._rules.spec,
             schedule=self._rules.windows.at(WALL_S + now_s, now_s),
             samples=Samples(shown.samples, front),
+            variants=self._variants,
         )
         self.decision, self._memory = tick(self.tick_input, self._memory)
         self._counts = self.decision.replicas.astype(np.int64).tolist()
@@ -145,6 +155,17 @@ class PolicyScaler(PolicyFleetScaler):
 
     def decide(self, view: View) -> int:
         return self.decide_all((view,))[0]
+
+
+def _workload_name(case: Case, row: int) -> str:
+    return f"{case.trace.name}-{row}" if case.service else case.trace.name
+
+
+def _variants(cases: Sequence[Case], cost: FloatColumn) -> Variants | None:
+    """Return which cases are variants of one service; None without any."""
+    services = list(dict.fromkeys(case.service for case in cases if case.service))
+    number = np.array([services.index(case.service) if case.service else -1 for case in cases])
+    return Variants(number, cost) if services else None
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,14 @@ the same interval, so the data of a decision has its average age.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
 
 import numpy as np
 
 from autoscaler.lab.replay.case import Case, FleetScaler, Outcome, Scaler, View
-from autoscaler.lab.replay.check import check_case
+from autoscaler.lab.replay.check import check_case, check_variants
+from autoscaler.lab.replay.engine.front import Front
 from autoscaler.lab.replay.engine.gpu_pool import GpuPool
 from autoscaler.lab.replay.engine.replicas import Replicas
 from autoscaler.lab.replay.progress import Progress, no_progress
@@ -25,9 +27,9 @@ LATEST_END_S = 3600.0  # after the trace; requests unanswered by then count as n
 class CaseRun:
     """One case within a run: its replicas, its view, and the history of its replica count."""
 
-    def __init__(self, case: Case, pool: GpuPool) -> None:
+    def __init__(self, case: Case, pool: GpuPool, front: Front, number: int) -> None:
         self.case = case
-        self.replicas = Replicas(case, pool)
+        self.replicas = Replicas(case, pool, front, number)
         self.view = RunView(self.replicas, case.start_replicas)
         self.scrape_due_s = 0.0  # the first scrape is at time 0
         self.outcome: Outcome | None = None  # set when the case is over
@@ -52,7 +54,7 @@ class CaseRun:
         self.scrape_due_s = (self._scrapes - 0.5) * self.case.scrape_s
         waiting = totals.gateway_waiting + float(totals.waiting.sum())
         self._points.append((now_s, view.desired, view.ready, float(totals.running.sum()), waiting))
-        done = now_s >= duration_s and (self.replicas.is_done or now_s >= duration_s + LATEST_END_S)
+        done = now_s >= duration_s and (self.replicas.front.is_done or now_s >= duration_s + LATEST_END_S)
         if done and self.outcome is None:
             self.outcome = self._outcome(now_s)
 
@@ -65,10 +67,10 @@ class CaseRun:
             self.replicas.scale(desired, now_s)
 
     def _outcome(self, now_s: float) -> Outcome:
-        trace, replicas = self.case.trace, self.replicas
-        ttft_s, itl_s, e2e_s = replicas.state.latencies_s()
-        finished_s = replicas.state.requests["end_s"]
-        last_s = float(finished_s[np.isfinite(finished_s)].max(initial=0.0)) if replicas.is_done else now_s
+        trace, replicas, front = self.case.trace, self.replicas, self.replicas.front
+        ttft_s, itl_s, e2e_s = front.state.latencies_s()
+        finished_s = front.state.requests["end_s"]
+        last_s = float(finished_s[np.isfinite(finished_s)].max(initial=0.0)) if front.is_done else now_s
         return Outcome(
             ttft_s=ttft_s,
             itl_s=itl_s,
@@ -119,6 +121,8 @@ def run_fleet(
 
     scalers: one per case, or one for all. pool: the GPUs shared by all replicas. A replica without a free GPU waits,
     and costs nothing until it has one. Without a pool, cases do not affect each other.
+    Cases of one `service` are variants: their replicas share the requests of one trace, behind one router. The outcome
+    of each tells of all requests, and of its own replicas.
     Desired counts are clamped to 0..`max_replicas`. After the trace, a case continues, and is paid for, until all
     requests are served, for one hour at most.
     Raises ValueError for an invalid case, naming the field, or the request by its row.
@@ -151,13 +155,27 @@ def run_fleet(
 def _start_runs(
     cases: Sequence[Case], scalers: Sequence[Scaler] | FleetScaler, pool: GpuPool
 ) -> tuple[list[CaseRun], list[Decider]]:
-    case_runs = [CaseRun(case, pool) for case in cases]
+    case_runs = [CaseRun(case, pool, front, number) for case, front, number in _share_fronts(cases)]
     if isinstance(scalers, Sequence):
         return case_runs, [
             Decider(scaler, _decide_one(scaler), (case_run,))
             for scaler, case_run in zip(scalers, case_runs, strict=True)
         ]
     return case_runs, [Decider(scalers, scalers.decide_all, case_runs)]
+
+
+def _share_fronts(cases: Sequence[Case]) -> Iterator[tuple[Case, Front, int]]:
+    """Yield each case with the front of its service, and its number there. A case without a service has its own."""
+    services = [case.service or number for number, case in enumerate(cases)]
+    variants = {
+        service: [case for case, its in zip(cases, services, strict=True) if its == service] for service in services
+    }
+    for of_service in variants.values():
+        check_variants(of_service)
+    fronts = {service: (Front(of_service), count()) for service, of_service in variants.items()}
+    for case, service in zip(cases, services, strict=True):
+        front, numbers = fronts[service]
+        yield case, front, next(numbers)
 
 
 def _decide_one(scaler: Scaler) -> Callable[[Sequence[View]], Sequence[int]]:

@@ -16,6 +16,7 @@ from autoscaler.core.table.columns import FloatColumn
 from autoscaler.core.table.histogram import quantile
 from autoscaler.lab.baselines.signals import TTFT
 from autoscaler.lab.replay.case import Goal, Outcome, PodRows, Totals, Trace, View
+from autoscaler.lab.replay.engine.front import Front
 from autoscaler.lab.replay.engine.gpu_pool import GpuPool
 from autoscaler.lab.replay.engine.replicas import Replicas
 from autoscaler.lab.replay.inputs.transform import generate
@@ -250,7 +251,7 @@ def test_metrics_of_a_crashed_engine_stay_until_the_next_scrape() -> None:
 def test_restart_back_off_grows_with_repeated_crashes() -> None:
     """The kubelet waits 10, 20, 40 s and so on up to five minutes, and starts over after ten minutes of uptime."""
     case = make_case(trace_of([1.0], duration_s=1e6), cold_start_s=60.0, start_replicas=1)
-    replicas = Replicas(case, GpuPool.for_cases([case]))
+    replicas = Replicas(case, GpuPool.for_cases([case]), Front([case]))
     (pod,) = replicas.pods
     waits_s, now_s = [], 0.0
     for ran_s in (90.0, 90.0, 90.0, 90.0, 90.0, 90.0, 90.0, 90.0, 599.0, 600.0, 90.0, 700.0):

@@ -57,7 +57,7 @@ def simulated(name: str, profile: Profile, prompt_tokens: IntColumn | None = Non
         float(seen.time_s[-1]) + 1,
     )
     state, engine, gateway, row = (
-        EngineState.create(trace, profile, 1),
+        EngineState.create(trace, profile.max_num_seqs, 1),
         EngineParams.from_profile(profile),
         empty_gateway(),
         np.zeros(1, np.int64),
@@ -65,7 +65,7 @@ def simulated(name: str, profile: Profile, prompt_tokens: IntColumn | None = Non
     state.start_replica(0, 0.0)
     rows = []
     for at_s in seen.time_s:
-        kernel.arrive(state, engine, gateway, row, at_s, True)
+        kernel.arrive(state, (engine,), gateway, row, at_s, True)
         kernel.advance(state, engine, 0, at_s)
         it = state.replicas[0]
         running = it["decoding"] + it["prefilling"]

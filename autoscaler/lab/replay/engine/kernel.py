@@ -30,6 +30,7 @@ from autoscaler.lab.replay.engine.state import (
 )
 
 Record = Any  # a record of one replica or of the gateway; numba knows its fields
+Engines = tuple[EngineParams, ...]  # by the field `engine` of a replica
 
 NEVER = 1 << 62  # a step that never comes
 
@@ -39,12 +40,12 @@ NEVER = 1 << 62  # a step that never comes
 
 @compiled
 def arrive(
-    state: EngineState, engine: EngineParams, gateway: Records, serving: IntColumn, to_s: float, least: bool
+    state: EngineState, engines: Engines, gateway: Records, serving: IntColumn, to_s: float, least: bool
 ) -> float:
     """Route every request that arrives before `to_s`. Return the time of the next arrival, infinity if there is none.
 
     serving: int64[n], rows of the replicas that accept requests, oldest first. least: route to the first replica with
-    the fewest requests, else round robin. Without a serving replica, the gateway holds requests.
+    the fewest requests for its weight, else round robin. Without a serving replica, the gateway holds requests.
     """
     front = gateway[0]
     count = len(state.arrival_s)
@@ -55,26 +56,26 @@ def arrive(
         if len(serving) == 0:
             _hold(state, front, request)
         else:
-            _dispatch(state, engine, front, serving, request, now_s, least)
+            _dispatch(state, engines, front, serving, request, now_s, least)
     return state.arrival_s[front.arrived] if front.arrived < count else math.inf
 
 
 @compiled
 def release(
-    state: EngineState, engine: EngineParams, gateway: Records, serving: IntColumn, now_s: float, least: bool
+    state: EngineState, engines: Engines, gateway: Records, serving: IntColumn, now_s: float, least: bool
 ) -> None:
     """Route the requests held by the gateway to `serving`, int64[n], if any; drop requests whose client has left."""
     front = gateway[0]
     while front.held > 0:
         request = front.head
-        impatient = state.arrival_s[request] + engine.patience_s <= now_s
+        impatient = state.arrival_s[request] + engines[0].patience_s <= now_s
         if not impatient and len(serving) == 0:
             return
         front.head = state.requests[request].next
         front.held -= 1
         state.requests[request].next = -1
         if not impatient:
-            _dispatch(state, engine, front, serving, request, now_s, least)
+            _dispatch(state, engines, front, serving, request, now_s, least)
 
 
 @compiled
@@ -89,19 +90,22 @@ def _hold(state: EngineState, front: Record, request: int) -> None:
 
 @compiled
 def _dispatch(
-    state: EngineState, engine: EngineParams, front: Record, serving: IntColumn, request: int, now_s: float, least: bool
+    state: EngineState, engines: Engines, front: Record, serving: IntColumn, request: int, now_s: float, least: bool
 ) -> None:
     choice = serving[front.turn % len(serving)]
     if least:
-        find_fewest_replicas = NEVER
+        least_load = math.inf
         for row in serving:
-            if state.replicas[row].no_event_before_s <= now_s:
+            replica = state.replicas[row]
+            engine = engines[replica.engine]
+            if replica.no_event_before_s <= now_s:
                 advance(state, engine, row, now_s)
-            if state.replicas[row].held < find_fewest_replicas:
-                find_fewest_replicas, choice = state.replicas[row].held, row
+            load = (replica.held + 1) / engine.router_weight
+            if load < least_load:
+                least_load, choice = load, row
     else:
         front.turn += 1
-    submit(state, engine, choice, request, now_s)
+    submit(state, engines[state.replicas[choice].engine], choice, request, now_s)
 
 
 @compiled
@@ -130,12 +134,12 @@ def submit(state: EngineState, engine: EngineParams, row: int, request: int, now
 
 
 @compiled
-def count_held(state: EngineState, engine: EngineParams, rows: IntColumn, to_s: float) -> int:
+def count_held(state: EngineState, engines: Engines, rows: IntColumn, to_s: float) -> int:
     """Return the number of requests inside the replicas of `rows`, int64[n], at `to_s`."""
     count = 0
     for row in rows:
         if state.replicas[row].no_event_before_s <= to_s:
-            advance(state, engine, row, to_s)
+            advance(state, engines[state.replicas[row].engine], row, to_s)
         count += state.replicas[row].held
     return count
 
@@ -428,7 +432,7 @@ def _drop_disconnected(state: EngineState, engine: EngineParams, replica: Record
 
 @compiled
 def read_metrics(
-    state: EngineState, engine: EngineParams, rows: IntColumn, to_s: float, ended: FloatColumn, ended_counts: IntColumn
+    state: EngineState, engines: Engines, rows: IntColumn, to_s: float, ended: FloatColumn, ended_counts: IntColumn
 ) -> tuple[FloatColumn, FloatColumn, IntColumn, FloatColumn, FloatColumn]:
     """Advance the replicas of `rows`, int64[n], to `to_s`; read their metrics, and the sums including ended replicas.
 
@@ -444,8 +448,9 @@ def read_metrics(
     second = first + state.gap_counts.shape[1]
     third = second + state.mean_gap_counts.shape[1]
     for place, row in enumerate(rows):
-        advance(state, engine, row, to_s)
         replica = state.replicas[row]
+        engine = engines[replica.engine]
+        advance(state, engine, row, to_s)
         running = replica.decoding + replica.prefilling
         gauges[0, place] = running
         gauges[1, place] = replica.waiting + replica.preempted

@@ -1,6 +1,6 @@
 """The replicas of one case: creation, cold start, serving, termination, crashes, and their scraped metrics.
 
-The engines are rows of `state`, advanced by `kernel`. The desired number is decided elsewhere.
+The engines are rows of the state of a `Front`, advanced by `kernel`. The desired number is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from autoscaler.core.table.columns import FloatColumn, IntColumn
 from autoscaler.lab.replay.case import Case, Totals
 from autoscaler.lab.replay.engine import kernel
 from autoscaler.lab.replay.engine.cold_starts import ColdStarts, draw_duration_factor
+from autoscaler.lab.replay.engine.front import Front
 from autoscaler.lab.replay.engine.gpu_pool import GpuClaim, GpuPool, Placement
-from autoscaler.lab.replay.engine.state import COUNTERS, HISTOGRAM_OFFSETS, EngineParams, EngineState, empty_gateway
+from autoscaler.lab.replay.engine.state import COUNTERS, HISTOGRAM_OFFSETS
 
-FIRST_ROWS = 16
 LEAST_BACK_OFF_S, MOST_BACK_OFF_S = 10.0, 300.0  # restart back-off of the kubelet, seconds
 BACK_OFF_RESET_S = 600.0  # after this uptime, a container restarts at once
 TERMINATION_POLL_S = 1.0  # poll interval of terminating replicas while a claim waits for their GPUs
@@ -63,29 +63,27 @@ class Scrape(NamedTuple):
 
 
 class Replicas:
-    """All replicas of a case and their requests. `advance` moves time, `scale` changes their number."""
+    """All replicas of a case. `advance` moves time, `scale` changes their number.
 
-    def __init__(self, case: Case, pool: GpuPool) -> None:
+    front: of the requests that they serve; `number` is the case among those of the front.
+    """
+
+    def __init__(self, case: Case, pool: GpuPool, front: Front, number: int = 0) -> None:
         self.case = case
-        self.engine = EngineParams.from_profile(case.profile, case.patience_s)
-        self.state = EngineState.create(case.trace, case.profile, FIRST_ROWS)
-        self.gateway = empty_gateway()
+        self.front = front
         self.pods: list[Pod] = []  # ascending by id
         self.spans: list[tuple[float, float]] = []  # GPU time of ended replicas: (assigned, ended) in seconds
         self.ready = 0  # number that serve and are not terminating
         self.revision = 0  # incremented with every change of `pods`
         self._pool = pool
+        self._number = number
+        self._engine = front.engines[number]
         self._starts = ColdStarts(case)
         self._clock_s = 0.0
         self._next_change_s = math.inf
         self._rng = np.random.default_rng((case.seed, 271_828))  # a stream of its own
         self._ids = 0
-        self._next_arrival_s = -math.inf
-        self._free = list(range(FIRST_ROWS))[::-1]
-        self._least_requests = case.router == "least-requests"
-        self._serving = self._answering = self._answering_ids = np.empty(
-            0, np.int64
-        )  # rows of `EngineState`, and ids of pods
+        self._answering = self._answering_ids = np.empty(0, np.int64)  # rows of `EngineState`, and ids of pods
         self._is_serving = np.empty(0, np.bool_)  # bool[n], over `_answering`
         self._terminating: list[Pod] = []
         self._ended_counters = np.zeros(len(COUNTERS))  # float64[6], sums over ended engines
@@ -114,10 +112,7 @@ class Replicas:
     def advance(self, to_s: float) -> None:
         """Advance requests, engines and replicas to `to_s`, which is at most `next_event_s`."""
         self._clock_s = to_s
-        if to_s > self._next_arrival_s:
-            self._next_arrival_s = kernel.arrive(
-                self.state, self.engine, self.gateway, self._serving, to_s, self._least_requests
-            )
+        self.front.advance(to_s)
         if to_s >= self._next_change_s or self._terminating:
             self._update_pods(to_s)
 
@@ -139,15 +134,9 @@ class Replicas:
 
     def count_held(self, now_s: float) -> int:
         """Return the number of requests in the engines and at the gateway at `now_s`."""
-        self._release(now_s)  # drops gateway requests whose client has left
-        return kernel.count_held(self.state, self.engine, self._answering, now_s) + int(self.gateway["held"][0])
-
-    @property
-    def is_done(self) -> bool:
-        """Whether all requests have arrived and none waits or runs, as of the last `count_held` or `scrape`."""
-        if int(self.gateway["arrived"][0]) < len(self.state.arrival_s) or self.gateway["held"][0]:
-            return False
-        return not self.state.replicas["held"][self._answering].any()
+        front = self.front
+        front.release(now_s)  # drops gateway requests whose client has left
+        return kernel.count_held(front.state, front.engines, self._answering, now_s) + int(front.gateway["held"][0])
 
     def paid_s(self, from_s: float, end_s: float) -> float:
         """Return the replica-seconds between two times, from GPU assignment to termination."""
@@ -158,12 +147,13 @@ class Replicas:
 
     def scrape(self, now_s: float) -> tuple[Totals, Scrape]:
         """Read the metrics of every engine."""
-        self._release(now_s)
+        front = self.front
+        front.release(now_s)
         gauges, counters, counts, sums, sum_counts = kernel.read_metrics(
-            self.state, self.engine, self._answering, now_s, self._ended_counters, self._ended_counts
+            front.state, front.engines, self._answering, now_s, self._ended_counters, self._ended_counts
         )
         serving = gauges[:, self._is_serving] if self._terminating else gauges
-        gateway = self.gateway[0]
+        gateway = front.gateway[0]
         prompt_tokens, generation_tokens, finished, first_tokens, _, itl_sum_s = sums.tolist()
         totals = Totals(
             time_s=now_s,
@@ -219,15 +209,12 @@ class Replicas:
         self._answering = np.array([pod.row for pod in answering], np.int64)
         self._answering_ids = np.array([pod.id for pod in answering], np.int64)
         self._is_serving = np.array([not pod.terminating for pod in answering], np.bool_)
-        self._serving = self._answering[self._is_serving]
-        self.ready = len(self._serving)
+        serving = self._answering[self._is_serving]
+        self.front.route_to(self._number, serving)
+        self.ready = len(serving)
         self._next_change_s = min((self._due_s(pod) for pod in self.pods), default=math.inf)
         self.revision += 1
-        self._release(now_s)
-
-    def _release(self, now_s: float) -> None:
-        if self.gateway["held"][0]:
-            kernel.release(self.state, self.engine, self.gateway, self._serving, now_s, self._least_requests)
+        self.front.release(now_s)
 
     def _due_s(self, pod: Pod) -> float:
         if pod.terminating:
@@ -235,12 +222,7 @@ class Replicas:
         return pod.ready_s if pod.row < 0 else pod.crash_s
 
     def _start_engine(self, pod: Pod, now_s: float) -> None:
-        if not self._free:
-            rows = len(self.state.replicas)
-            self.state = self.state.with_rows(2 * rows)
-            self._free = list(range(rows, 2 * rows))[::-1]
-        pod.row = self._free.pop()
-        self.state.start_replica(pod.row, now_s)
+        pod.row = self.front.start_engine(self._number, now_s)
         mean_s = self.case.crash_every_s
         pod.crash_s = now_s + self._rng.exponential(mean_s) if math.isfinite(mean_s) else math.inf
 
@@ -250,7 +232,7 @@ class Replicas:
         The first restart is immediate; later ones follow after 10, 20, 40 s and so on.
         Source: `doBackOff` in pkg/kubelet/kuberuntime/kuberuntime_manager.go of Kubernetes.
         """
-        kernel.advance(self.state, self.engine, pod.row, now_s)
+        kernel.advance(self.front.state, self._engine, pod.row, now_s)
         self._stop_engine(pod)
         pod.since_s, pod.crash_s = now_s, math.inf
         wait_s = 0.0 if now_s - pod.started_s >= BACK_OFF_RESET_S else pod.back_off_s
@@ -263,8 +245,8 @@ class Replicas:
         end_s = pod.terminating_since_s
         if pod.row >= 0:
             latest_s = pod.terminating_since_s + self.case.drain_s
-            kernel.advance(self.state, self.engine, pod.row, min(now_s, latest_s))
-            replica = self.state.replicas[pod.row]
+            kernel.advance(self.front.state, self._engine, pod.row, min(now_s, latest_s))
+            replica = self.front.state.replicas[pod.row]
             if replica["held"] and now_s < latest_s:
                 return
             end_s = latest_s if replica["held"] else max(float(replica["emptied_s"]), pod.terminating_since_s)
@@ -275,12 +257,11 @@ class Replicas:
 
     def _stop_engine(self, pod: Pod) -> None:
         """Stop an engine: drop its requests, add its counts to the sums, and free its row."""
-        row = np.array([pod.row])
-        now_s = float(self.state.replicas[pod.row]["clock_s"])
+        front, row = self.front, np.array([pod.row])
+        now_s = float(front.state.replicas[pod.row]["clock_s"])
         *_, self._ended_counters, _ = kernel.read_metrics(
-            self.state, self.engine, row, now_s, self._ended_counters, self._ended_counts
+            front.state, front.engines, row, now_s, self._ended_counters, self._ended_counts
         )
-        self._ended_counts += np.concatenate([counts[pod.row] for counts in self.state.histograms])
-        kernel.abort(self.state, pod.row)
-        self._free.append(pod.row)
+        self._ended_counts += np.concatenate([counts[pod.row] for counts in front.state.histograms])
+        front.stop_engine(pod.row)
         pod.row = -1

@@ -56,6 +56,7 @@ REPLICA = np.dtype(
         ("first_tokens", "i8"),
         ("preemptions", "i8"),
         ("itl_sum_s", "f8"),
+        ("engine", "i8"),  # index of its constants
     ],
     align=True,
 )
@@ -103,9 +104,10 @@ class EngineParams(NamedTuple):
     max_batched_tokens: int
     spare_tokens: float  # empty tokens of a sequence's last KV block, on average
     patience_s: float
+    router_weight: float  # share of the requests beside other replicas
 
     @classmethod
-    def from_profile(cls, profile: Profile, patience_s: float = np.inf) -> EngineParams:
+    def from_profile(cls, profile: Profile, patience_s: float = np.inf, router_weight: float = 1.0) -> EngineParams:
         return cls(
             float(profile.step_s),
             float(profile.sequence_s),
@@ -116,6 +118,7 @@ class EngineParams(NamedTuple):
             profile.max_batched_tokens,
             (profile.block_size - 1) / 2,
             float(patience_s),
+            float(router_weight),
         )
 
 
@@ -142,9 +145,9 @@ class EngineState(NamedTuple):
         return self.ttft_counts, self.gap_counts, self.mean_gap_counts, self.prefill_counts
 
     @classmethod
-    def create(cls, trace: Trace, profile: Profile, rows: int) -> EngineState:
-        """Create the columns for `trace` with `rows` replica rows, none of them serving."""
-        count, slots = len(trace.arrival_s), profile.max_num_seqs
+    def create(cls, trace: Trace, slots: int, rows: int) -> EngineState:
+        """Create the columns for `trace` with `rows` replica rows of `slots` slots, none of them serving."""
+        count = len(trace.arrival_s)
         requests = np.zeros(count, REQUEST)
         requests["first_s"] = requests["end_s"] = np.inf
         requests["next"] = -1
@@ -191,10 +194,11 @@ class EngineState(NamedTuple):
 
         return EngineState(*self[:4], *(wider(column) for column in self[4:]))
 
-    def start_replica(self, row: int, now_s: float) -> None:
-        """Start an empty replica in a free row at `now_s`, with counters at zero."""
+    def start_replica(self, row: int, now_s: float, engine: int = 0) -> None:
+        """Start an empty replica in a free row at `now_s`, with counters at zero and the constants of `engine`."""
         self.replicas[row] = np.zeros((), REPLICA)
         replica = self.replicas[row]
+        replica["engine"] = engine
         replica["clock_s"] = replica["emptied_s"] = now_s
         replica["no_event_before_s"] = np.inf
         replica["step_end_s"] = np.nan

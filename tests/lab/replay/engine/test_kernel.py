@@ -40,7 +40,7 @@ def random_trace(requests: int, gap_s: float, seed: int) -> Trace:
 def compiled(profile: Profile, trace: Trace, replicas: int, patience_s: float, steps_s: list[float]) -> EngineState:
     """Serve a trace with the compiled model, in steps that end at the given moments."""
     state, engine, gateway = (
-        EngineState.create(trace, profile, replicas),
+        EngineState.create(trace, profile.max_num_seqs, replicas),
         EngineParams.from_profile(profile, patience_s),
         empty_gateway(),
     )
@@ -48,7 +48,7 @@ def compiled(profile: Profile, trace: Trace, replicas: int, patience_s: float, s
     for row in rows:
         state.start_replica(row, 0.0)
     for to_s in steps_s:
-        kernel.arrive(state, engine, gateway, rows, to_s, True)
+        kernel.arrive(state, (engine,), gateway, rows, to_s, True)
         for row in rows:
             kernel.advance(state, engine, row, to_s)
     return state
@@ -111,10 +111,14 @@ def test_kernel_serves_every_request_like_the_plain_engine(profile: Profile, rep
 def test_round_robin_alternates_over_three_replicas() -> None:
     trace = random_trace(600, 0.05, seed=8)
     end_s = trace.duration_s + 1000
-    state, engine, rows = EngineState.create(trace, TIGHT, 3), EngineParams.from_profile(TIGHT), np.arange(3)
+    state, engine, rows = (
+        EngineState.create(trace, TIGHT.max_num_seqs, 3),
+        EngineParams.from_profile(TIGHT),
+        np.arange(3),
+    )
     for row in rows:
         state.start_replica(row, 0.0)
-    kernel.arrive(state, engine, empty_gateway(), rows, end_s, False)
+    kernel.arrive(state, (engine,), empty_gateway(), rows, end_s, False)
     for row in rows:
         kernel.advance(state, engine, row, end_s)
         part = replace(
@@ -187,7 +191,7 @@ def serve(least: bool, serving: list[list[int]], arrivals: int) -> tuple[EngineS
     """Serve arrivals with the given lists of replicas, ten seconds each."""
     trace = Trace("t", np.arange(arrivals) + 0.5, np.full(arrivals, 10), np.full(arrivals, 1000), arrivals + 1.0)
     state, engine, gateway = (
-        EngineState.create(trace, ROOMY, 4),
+        EngineState.create(trace, ROOMY.max_num_seqs, 4),
         EngineParams.from_profile(ROOMY, 25.0),
         empty_gateway(),
     )
@@ -195,8 +199,8 @@ def serve(least: bool, serving: list[list[int]], arrivals: int) -> tuple[EngineS
         state.start_replica(row, 0.0)
     for number, rows in enumerate(serving):
         now = np.array(rows, np.int64)
-        kernel.release(state, engine, gateway, now, 10.0 * number, least)
-        kernel.arrive(state, engine, gateway, now, 10.0 * (number + 1), least)
+        kernel.release(state, (engine,), gateway, now, 10.0 * number, least)
+        kernel.arrive(state, (engine,), gateway, now, 10.0 * (number + 1), least)
     return state, gateway
 
 
