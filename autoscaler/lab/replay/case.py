@@ -7,7 +7,7 @@ the start of the trace.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -67,6 +67,7 @@ class Case:
     start_replicas: int = 1
     scrape_s: float = 15.0  # scrape interval; a scaler sees the values of the last scrape
     drain_s: float = 30.0  # longest time that a terminating replica takes to finish its requests; it still costs
+    removal: str = "youngest"  # which replicas leave first; or "replica-set", in every detail of its order
     router: str = "least-requests"  # or "round-robin"
     # share of the requests of one replica beside those of other variants; 1: the router knows no difference
     router_weight: float = 1.0
@@ -175,6 +176,10 @@ class View(Protocol):
         """Return the requests in the engines and at the gateway now, as a proxy in the request path counts them without
         a scrape.
         """
+        ...
+
+    def set_deletion_costs(self, costs: Mapping[int, int]) -> None:
+        """Set the deletion costs of some replicas, by id. All others cost 0; of equals the lowest cost leaves first."""
         ...
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from autoscaler.lab.replay.case import Case, Goal
 from autoscaler.sim.engine.profiles import Profile
 
-ROUTERS = ("least-requests", "round-robin")
+CHOICES = {"router": ("least-requests", "round-robin"), "removal": ("youngest", "replica-set")}
 
 
 class UnreachableGoal(ValueError):
@@ -37,8 +37,9 @@ def check_case(case: Case) -> None:
         finite = name in ("scrape_s", "router_weight")
         if not getattr(case, name) > 0 or (finite and math.isinf(getattr(case, name))):
             raise ValueError(f"{name} is {getattr(case, name):g}; it must be above 0")
-    if case.router not in ROUTERS:
-        raise ValueError(f"router is {case.router!r}; allowed: {', '.join(ROUTERS)}")
+    for name, allowed in CHOICES.items():
+        if getattr(case, name) not in allowed:
+            raise ValueError(f"{name} is {getattr(case, name)!r}; allowed: {', '.join(allowed)}")
     if case.max_replicas < 1:
         raise ValueError(f"max_replicas is {case.max_replicas}; it must be at least 1")
     if not 0 <= case.start_replicas <= case.max_replicas:

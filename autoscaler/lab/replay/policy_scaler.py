@@ -12,6 +12,7 @@ import numpy as np
 from autoscaler.config.policy.compile import compile_specs
 from autoscaler.config.policy.parse import PolicyBook
 from autoscaler.config.policy.schema import Policy
+from autoscaler.core.allocate.victims import find_victims
 from autoscaler.core.model.fleet import Fleet, NodeGroups, Obstacles, PendingCause, Pod, Pool, Workload, WorkloadRef
 from autoscaler.core.model.samples import GatewaySamples, PodSamples, Samples
 from autoscaler.core.model.types import Decision, TickInput
@@ -34,7 +35,7 @@ class PolicyFleetScaler:
 
     `decision` and `tick_input` are those of the last tick. gpus: number of GPUs that all replicas share; NaN: unknown,
     so no workload is limited by them. prices: of a replica of each case per hour, by which the variants of a service
-    are chosen; by default that of its GPUs.
+    are chosen; by default that of its GPUs. names_victims: set deletion costs before a shrink, as the daemon does.
     """
 
     name = "ours"
@@ -46,6 +47,7 @@ class PolicyFleetScaler:
         policies: Sequence[Policy],
         gpus: float = math.nan,
         prices: Sequence[float] | None = None,
+        names_victims: bool = False,
     ) -> None:
         self._workloads = tuple(
             Workload(WorkloadRef("replay", _workload_name(case, row)), policy=policy.name, service=case.service)
@@ -62,6 +64,7 @@ class PolicyFleetScaler:
         self._groups = NodeGroups.of_pools(self._pools, np.array([gpus]))
         self._workload_id = np.arange(len(cases))
         self._variants = _variants(cases, self._gpus_per_replica if prices is None else np.array(prices))
+        self._names_victims = names_victims
         self._memory = Memory.empty()
         self._observed: _Observed | None = None
         self._counts: Sequence[int] = ()
@@ -93,7 +96,19 @@ class PolicyFleetScaler:
         )
         self.decision, self._memory = tick(self.tick_input, self._memory)
         self._counts = self.decision.replicas.astype(np.int64).tolist()
+        if self._names_victims:
+            self._name_victims(views, self.tick_input, self.decision)
         return self._counts
+
+    def _name_victims(self, views: Sequence[View], inp: TickInput, decision: Decision) -> None:
+        """Give the replicas that should leave the lowest deletion costs, the first of them the lowest."""
+        leaving = inp.fleet.replicas - decision.replicas
+        unpriced = np.full(len(inp.fleet.groups.groups), np.nan)
+        victims = find_victims(inp, unpriced, np.flatnonzero(leaving > 0).tolist(), decision.replicas)
+        for row, pods in victims.items():
+            count = int(leaving[row])
+            ids = [int(pod.name) // len(views) for pod in pods[:count]]
+            views[row].set_deletion_costs({pod: place - count for place, pod in enumerate(ids)})
 
     def _is_unchanged(self, views: Sequence[View]) -> bool:
         if self.tick_input is None or self._observed is None:

@@ -7,9 +7,9 @@ the same interval, so the data of a decision has its average age.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from itertools import count
 
 import numpy as np
 
@@ -172,7 +172,7 @@ def _share_fronts(cases: Sequence[Case]) -> Iterator[tuple[Case, Front, int]]:
     }
     for of_service in variants.values():
         check_variants(of_service)
-    fronts = {service: (Front(of_service), count()) for service, of_service in variants.items()}
+    fronts = {service: (Front(of_service), itertools.count()) for service, of_service in variants.items()}
     for case, service in zip(cases, services, strict=True):
         front, numbers = fronts[service]
         yield case, front, next(numbers)

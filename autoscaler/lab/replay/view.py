@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -74,6 +75,10 @@ class RunView:
         if self._pods is None:
             self._pods = PodRows(**self._status, **self._read_metrics())
         return self._pods
+
+    def set_deletion_costs(self, costs: Mapping[int, int]) -> None:
+        for pod in self._replicas.pods:
+            pod.deletion_cost = costs.get(pod.id, 0)
 
     def record_scrape(self, totals: Totals, scrape: Scrape) -> None:
         self._totals.append(totals)

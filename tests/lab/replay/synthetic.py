@@ -1,5 +1,6 @@
 """Synthetic cases, and a view with values set by a test."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -86,6 +87,9 @@ class FakeView:
 
     def live_concurrency(self) -> float:
         return self.concurrency
+
+    def set_deletion_costs(self, costs: Mapping[int, int]) -> None:
+        """No scaler of these tests names the replicas that leave."""
 
 
 def observed(bounds: FloatColumn, values: FloatColumn) -> FloatColumn:

@@ -17,8 +17,8 @@ from autoscaler.core.table.histogram import quantile
 from autoscaler.lab.baselines.signals import TTFT
 from autoscaler.lab.replay.case import Goal, Outcome, PodRows, Totals, Trace, View
 from autoscaler.lab.replay.engine.front import Front
-from autoscaler.lab.replay.engine.gpu_pool import GpuPool
-from autoscaler.lab.replay.engine.replicas import Replicas
+from autoscaler.lab.replay.engine.gpu_pool import GpuClaim, GpuPool, Node
+from autoscaler.lab.replay.engine.replicas import Pod, Replicas, removal_order
 from autoscaler.lab.replay.inputs.transform import generate
 from autoscaler.lab.replay.run import run
 from autoscaler.sim.engine.profiles import Profile
@@ -173,6 +173,46 @@ def test_scale_down_removes_unready_then_youngest_replicas() -> None:
         ([0, 1], [False, False]),
         ([0, 1], [False, True]),
     ]
+
+
+@pytest.mark.parametrize("removal", ["youngest", "replica-set"])
+def test_replica_with_the_lowest_deletion_cost_leaves_first(removal: str) -> None:
+    left: list[list[int]] = []
+
+    def desired(view: View) -> int:
+        left.append(view.pods.id[~view.pods.terminating].tolist())
+        view.set_deletion_costs({0: -2, 2: -1})
+        return {15.0: 3, 30.0: 2}.get(view.now_s, 1)
+
+    run(make_case(trace_of([0.5], duration_s=70.0), start_replicas=4, removal=removal), FunctionScaler(desired))
+    assert left[:4] == [[0, 1, 2, 3], [1, 2, 3], [1, 3], left[3]]
+    assert len(left[3]) == 1
+
+
+def test_replica_set_removes_from_full_nodes_then_the_young() -> None:
+    full, other = Node(0.0), Node(0.0)
+
+    def pod(number: int, node: Node | None, ready_s: float = math.inf, cost: int = 0) -> Pod:
+        claim = GpuClaim("m", 1.0, lambda _now_s, _place: None, node)
+        placed_s = math.inf if node is None else 0.0
+        row = number if ready_s <= 1000.0 else -1
+        return Pod(
+            number, 0.0, 0.0, 1.0, claim, placed_s, started_s=placed_s, ready_s=ready_s, row=row, deletion_cost=cost
+        )
+
+    pods = [
+        pod(0, other, ready_s=990.0),
+        pod(1, full, ready_s=100.0),
+        pod(2, full, ready_s=700.0),
+        pod(3, full, ready_s=600.0),  # as old as pod 2 by the logarithm
+        pod(4, other, ready_s=100.0, cost=-1),
+        pod(5, full),  # starting
+        pod(6, None),
+    ]
+    orders = {
+        tuple(each.id for each in sorted(pods, key=removal_order(pods, seed, now_s=1000.0))) for seed in range(20)
+    }
+    assert orders == {(6, 5, 4, 2, 3, 1, 0), (6, 5, 4, 3, 2, 1, 0)}
 
 
 def test_impatient_client_leaves_without_a_counter() -> None:

@@ -6,8 +6,10 @@ The engines are rows of the state of a `Front`, advanced by `kernel`. The desire
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -40,6 +42,8 @@ class Pod:
     terminating_since_s: float = math.nan
     crash_s: float = math.inf
     back_off_s: float = 0.0  # back-off of the next restart
+    restarts: int = 0
+    deletion_cost: int = 0  # a replica with a lower cost is removed first
     row: int = -1  # row of `EngineState` while the engine runs, else -1
 
     @property
@@ -49,6 +53,45 @@ class Pod:
     @property
     def terminating(self) -> bool:
         return not math.isnan(self.terminating_since_s)
+
+
+def youngest_first(live: Sequence[Pod], seed: int, now_s: float) -> Callable[[Pod], tuple[Any, ...]]:
+    """Return the sort key of a simple order of removal: unassigned, not ready, least cost, most recently ready."""
+    return lambda pod: (
+        pod.placed,
+        pod.row >= 0,
+        pod.deletion_cost,
+        -pod.ready_s if pod.row >= 0 else 0.0,
+        -pod.id,
+    )
+
+
+def removal_order(live: Sequence[Pod], seed: int, now_s: float) -> Callable[[Pod], tuple[Any, ...]]:
+    """Return the sort key of a ReplicaSet's order of removal: the simple one, with siblings on the node before age.
+
+    Ages are compared by the logarithm to the base of 2, and equal ones by the UID, which is random. The order does not
+    know the load of a pod.
+    Source: `ActivePodsWithRanks` in pkg/controller/controller_utils.go of Kubernetes.
+    """
+    siblings = Counter(id(pod.claim.node) for pod in live if pod.placed)
+
+    def bucket(since_s: float) -> int:
+        return int(math.log2(age_ns)) if (age_ns := (now_s - since_s) * 1e9) > 1 else -1
+
+    def key(pod: Pod) -> tuple[Any, ...]:
+        return (
+            pod.placed,
+            pod.started_s <= now_s,  # Pending until its container runs
+            pod.row >= 0,
+            pod.deletion_cost,
+            -siblings[id(pod.claim.node)],
+            bucket(pod.ready_s) if pod.row >= 0 else -1,
+            -pod.restarts,
+            bucket(pod.created_s),
+            np.random.default_rng((seed, pod.id, 577_215)).random(),
+        )
+
+    return key
 
 
 class Scrape(NamedTuple):
@@ -117,16 +160,12 @@ class Replicas:
             self._update_pods(to_s)
 
     def scale(self, desired: int, now_s: float) -> None:
-        """Create replicas, or terminate some in the order of a ReplicaSet: unassigned, not ready, most recently ready.
-
-        Source: `ActivePodsWithRanks` in pkg/controller/controller_utils.go of Kubernetes; it does not know the load of
-        a pod. Omitted: among ready pods, the number of siblings on the node, and the logarithmic comparison of ready
-        times.
-        """
+        """Create replicas, or terminate some in the order of the case's `removal`."""
         live = [pod for pod in self.pods if not pod.terminating]
         for _ in range(desired - len(live)):
             self._add(now_s, self._draw_duration_factor())
-        live.sort(key=lambda pod: (pod.placed, pod.row >= 0, -pod.ready_s if pod.row >= 0 else 0.0, -pod.id))
+        order = removal_order if self.case.removal == "replica-set" else youngest_first
+        live.sort(key=order(live, self.case.seed, now_s))
         for pod in live[: max(len(live) - desired, 0)]:
             pod.terminating_since_s = now_s
         if desired != len(live):
@@ -238,6 +277,7 @@ class Replicas:
         wait_s = 0.0 if now_s - pod.started_s >= BACK_OFF_RESET_S else pod.back_off_s
         pod.back_off_s = min(max(2 * wait_s, LEAST_BACK_OFF_S), MOST_BACK_OFF_S)
         pod.started_s = now_s + wait_s
+        pod.restarts += 1
         pod.ready_s = pod.started_s + self._starts.restart_s(self._draw_duration_factor())
 
     def _terminate(self, pod: Pod, now_s: float) -> None:
