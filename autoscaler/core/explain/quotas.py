@@ -87,7 +87,8 @@ def comes_back(row: Row) -> str:
     """Word which GPUs come back while replicas wait for their quota, and until when; "" if none waits."""
     fleet, observed = row.inp.fleet, row.decision.observation
     waiting = np.fmax(or_zero(row.decision.replicas) - observed.ready - observed.starting, 0.0)
-    if not fleet.quotas or not has_full_quota(fleet, waiting > 0)[row.row]:
+    waiting = np.where(np.arange(len(waiting)) == row.row, waiting, 0.0)
+    if not has_full_quota(fleet, waiting > 0)[row.row]:
         return ""
     leaving = observed.terminating + np.fmax(fleet.replicas - or_zero(row.decision.replicas), 0.0)
     needed, parts = float(_gpus(row, waiting)[row.row]), []

@@ -10,6 +10,7 @@ A tenant with several quotas may have its place with one of them here and with a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -101,12 +102,15 @@ def nominal_gpus(quotas: Quotas) -> tuple[Nominal, ...]:
     """
     known = _Known.of(quotas)
     own = np.fmax(known.nominal - known.used_by_others, 0.0)
-    tenants = Nominal(_tenant(quotas), _sum_charged(quotas.charged, own))
-    owner = _link(quotas.charged)
-    if len(np.unique(owner)) == len(owner):
+    tenant, quota = np.nonzero(quotas.charged)
+    count, of_workload = len(quotas.charged), _tenant(quotas)
+    tenants = Nominal(of_workload, np.bincount(tenant, own[quota], count).astype(np.float64))
+    owner, owner_of_quota = _link(quotas.charged)
+    if (owner == np.arange(count)).all():
         return (tenants,)
-    together = np.stack([quotas.charged[owner == each].any(axis=0) for each in range(len(owner))])
-    return tenants, Nominal(np.append(owner, -1)[tenants.owner], _sum_charged(together, own))
+    charged = np.flatnonzero(owner_of_quota < count)
+    together = np.bincount(owner_of_quota[charged], own[charged], count).astype(np.float64)
+    return tenants, Nominal(np.append(owner, -1)[of_workload], together)
 
 
 class _Known(NamedTuple):
@@ -141,18 +145,19 @@ class _Known(NamedTuple):
 
 def _limit(quotas: Quotas, known: _Known, buckets: Sequence[float], of_quota: Sequence[Sequence[int]]) -> TenantLimit:
     """Return a limit by GPUs in buckets. of_quota: the buckets that each quota opens to its tenants."""
-    limited = np.isfinite(buckets)
-    of_tenant = [
-        sorted({bucket for quota in np.flatnonzero(charged).tolist() for bucket in of_quota[quota]})
-        for charged in quotas.charged
-    ]
-    is_limited = np.array([bool(opened) and bool(limited[opened].all()) for opened in of_tenant], dtype=bool)
+    limited = [math.isfinite(gpus) for gpus in buckets]
+    opened_to: list[set[int]] = [set() for _ in quotas.charged]
+    for tenant, quota in np.argwhere(quotas.charged).tolist():
+        opened_to[tenant].update(of_quota[quota])
+    of_tenant = [sorted(opened) for opened in opened_to]
+    is_limited = [bool(opened) and all(limited[bucket] for bucket in opened) for opened in of_tenant]
     used = np.flatnonzero(known.used_by_others)
-    of_others = [opened if limited[opened].all() else [] for opened in (of_quota[quota] for quota in used.tolist())]
+    opened_to_others = [of_quota[quota] for quota in used.tolist()]
+    of_others = [opened if all(limited[bucket] for bucket in opened) else [] for opened in opened_to_others]
     placement = Placement(np.where(limited, buckets, 0.0).tolist(), [*of_tenant, *of_others])
     placement.place([*[0.0] * len(of_tenant), *known.used_by_others[used].tolist()])
-    tenant = _tenant(quotas)
-    return TenantLimit(np.where(np.append(is_limited, False)[tenant], tenant, -1), placement)
+    of_workload = _tenant(quotas)
+    return TenantLimit(np.where(np.array([*is_limited, False])[of_workload], of_workload, -1), placement)
 
 
 def _tenant(quotas: Quotas) -> IntColumn:
@@ -160,17 +165,17 @@ def _tenant(quotas: Quotas) -> IntColumn:
     return np.where(is_charged(quotas), quotas.tenant, -1)
 
 
-def _sum_charged(charged: BoolColumn, gpus: FloatColumn) -> FloatColumn:
-    """Return the sum over the quotas of each row, float64[T]; infinity counts only where it is charged."""
-    return np.asarray(np.where(charged, gpus, 0.0).sum(axis=1))
+def _link(charged: BoolColumn) -> tuple[IntColumn, IntColumn]:
+    """Return for each tenant and each quota the first tenant with which quotas link it; int64[T] and int64[Q].
 
-
-def _link(charged: BoolColumn) -> IntColumn:
-    """Return for each tenant the first one with which quotas link it; int64[T]."""
+    A quota that no tenant has gets the number of tenants.
+    """
+    tenant, quota = np.nonzero(charged)
     owner = np.arange(len(charged))
     while True:
-        least = np.where(charged, owner[:, None], len(owner)).min(axis=0, initial=len(owner))
-        linked = np.fmin(owner, np.where(charged, least, len(owner)).min(axis=1, initial=len(owner)))
+        of_quota, linked = np.full(charged.shape[1], len(owner)), owner.copy()
+        np.minimum.at(of_quota, quota, owner[tenant])
+        np.minimum.at(linked, tenant, of_quota[quota])
         if (linked == owner).all():
-            return owner
+            return owner, of_quota
         owner = linked
