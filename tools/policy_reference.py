@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from autoscaler.config.annotations import ANNOTATIONS, PREFIX, SHORT_OVERRIDES
-from autoscaler.config.policy.namespace_limits import LIMITS_KIND, NamespaceLimit
+from autoscaler.config.policy.namespace_limits import LIMITS_KIND, MAX_NAMESPACES, NamespaceLimit
 from autoscaler.config.policy.parse import DEFAULT_POLICY, MAX_FILES, load
 from autoscaler.config.policy.schema import (
     API_VERSION,
@@ -103,8 +103,8 @@ spec:
 * KEDA keeps the `minReplicaCount` of a ScaledObject all the same. Replicas beyond the limit rank as others do, and not
   as a floor.
 * Replicas of pre-warm windows are no floor, and the platform alone writes policies.
-* The document is reloaded with the policies. A file that holds nothing else leaves the shipped policies in force. The
-  chart writes it from `namespaceLimits`.
+* There is one such document, with at most {MAX_NAMESPACES:,} entries, and it is reloaded with the policies. A file that
+  holds nothing else leaves the shipped policies in force. The chart writes it from `namespaceLimits`.
 * Without such a document nothing is limited.
 
 ## Annotations of a workload

@@ -148,6 +148,12 @@ def test_an_invalid_entry_is_refused_with_what_is_allowed(tmp_path: Path, entry:
     assert told in str(refused.value)
 
 
+def test_too_many_entries_are_refused(tmp_path: Path):
+    entries = "".join(f"    - {{name: n{number}}}\n" for number in range(1001))
+    with pytest.raises(PolicyError, match=r"spec\.namespaces: too many; allowed: 1000 at most"):
+        limited(tmp_path, LIMITS.partition("    - ")[0] + entries)
+
+
 def test_two_documents_of_limits_are_refused(tmp_path: Path):
     with pytest.raises(PolicyError, match=r"another document of this kind; the first is in .*limits\.yaml:1"):
         limited(tmp_path, f"{LIMITS}---\n{LIMITS}")
