@@ -4,7 +4,7 @@ import pytest
 
 from autoscaler.core.model.fleet import PendingClass
 from tests.adapters.kubernetes.world import LATEST, SCHEDULED, condition
-from tests.integration.cluster import GPU, L4, SATURATED, Cluster, Run
+from tests.integration.cluster import GPU, H100, L4, SATURATED, Cluster, Run
 from tests.integration.site import POLICY
 
 pytestmark = pytest.mark.integration
@@ -210,3 +210,19 @@ async def test_count_that_admission_denies_leaves_its_gpus_to_others(cluster: Cl
         assert "the API server refuses 4 replicas" in daemon.sentence("first")
         assert "GPU quota of the team is 2" in daemon.sentence("first")
     assert 1 <= cluster.writes().count(("deployments/scale", "first")) <= 5
+
+
+async def test_variant_that_crashes_is_tried_less_and_less_often(cluster: Cluster, run: Run):
+    """The cheap variant has free GPUs, but each new replica of it crashes."""
+    await cluster.node("l4", {GPU: 8}, L4)
+    await cluster.node("h100", {GPU: 8}, H100)
+    await cluster.workload("cheap", selector=L4, service="chat")
+    await cluster.workload("dear", selector=H100, service="chat")
+    cluster.load["cheap", "dear"] = SATURATED
+    async with run():
+        await cluster.step()
+        cluster.crashing.add("cheap")
+        await cluster.turn(25)
+        assert await cluster.counts("cheap", "dear") == [1, 3]
+    assert cluster.writes().count(("deployments/scale", "dear")) == 1
+    assert 2 <= cluster.writes().count(("deployments/scale", "cheap")) <= 8

@@ -6,14 +6,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoscaler.core.allocate import pools, variants
+from autoscaler.core.allocate import pools, retries, variants
 from autoscaler.core.allocate.answers import AnswerState, apply_holds, count_kept, count_taking, judge
 from autoscaler.core.allocate.pairs import PairRows
-from autoscaler.core.model.fleet import Fleet
+from autoscaler.core.allocate.retries import Failures
+from autoscaler.core.model.fleet import WITHOUT_ROOM, Fleet
 from autoscaler.core.model.tenants import fit_replicas, place_tenants
 from autoscaler.core.model.types import Capacity, Observation, Stage, TickInput
 from autoscaler.core.observe import arrivals
-from autoscaler.core.observe.pending import count_pending_replicas, count_undecided, has_gpus
+from autoscaler.core.observe.pending import count_pending_replicas, count_pods, count_undecided, has_gpus
 from autoscaler.core.observe.workloads import Observed
 from autoscaler.core.stabilize.pipeline import Target
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, Transient, replace
@@ -34,6 +35,7 @@ class AllocateState(Columns):
         FloatColumn
     ]  # by its service, beyond the cheapest mix of variants, in their currency; NaN: none
     answers: AnswerState
+    failures: Failures
 
 
 def allocate(
@@ -98,7 +100,7 @@ def allocate(
             np.fmax(np.where(stands & (follows < present), present, 0.0), count_kept(desired, inp.fleet)),
         )
 
-    vacant = np.where((observation.pending > undecided) | claims.cannot_grow, 0.0, np.inf)
+    vacant, paused, failures = _find_vacant(inp, observed, waiting, undecided, before.failures)
     required, required_base = (
         each if pairs is None else pairs.raise_smaller(each)
         for each in (target.stages[Stage.BOUNDS], target.base_replicas)
@@ -106,7 +108,7 @@ def allocate(
     paired = required
     desired, base, allocated = choose(required, required_base, vacant)
     if inp.variants is not None and (short := (allocated < base) & (inp.variants.service >= 0)).any():
-        vacant = np.where(short, np.fmax(allocated - (inp.fleet.replicas - not_running), 0.0), vacant)
+        vacant = np.where(short & ~paused, np.fmax(allocated - (inp.fleet.replicas - not_running), 0.0), vacant)
         of_service = np.isin(inp.variants.service, inp.variants.service[short])
         required = np.where(of_service, np.fmax(allocated, base), desired)
         desired, base, allocated = choose(required, base, vacant)
@@ -149,7 +151,22 @@ def allocate(
     answer = stages[Stage.OWNER]
     unfollowed_s = np.where(standing.holds(answer, inp.fleet), standing.for_s, np.nan)
     answers = replace(answers, replicas=np.where(ours, answer, np.nan))
-    return stages, base, unfollowed_s, AllocateState(overpaid, answers)
+    return stages, base, unfollowed_s, AllocateState(overpaid, answers, failures)
+
+
+def _find_vacant(
+    inp: TickInput, observed: Observed, waiting: FloatColumn, undecided: FloatColumn, before: Failures
+) -> tuple[FloatColumn, BoolColumn, Failures]:
+    """Return whether each variant may get further replicas (0 or infinity), and where failed ones forbid it.
+
+    waiting, undecided: float64[W], pending replicas, and those of them for which a node may still come.
+    """
+    observation, cannot_grow = observed.observation, observed.claims.cannot_grow
+    sized = ~np.isnan(np.append(inp.fleet.pool_gpus, np.nan)[inp.fleet.pool])
+    without_room = np.where(sized, count_pods(inp.fleet, *WITHOUT_ROOM), 0.0)  # free GPUs tell when to try again
+    failed = (waiting - undecided > without_room) | cannot_grow
+    paused, failures = retries.update(inp.now_s, failed, observation.ready, before)
+    return np.where((observation.pending > undecided) | cannot_grow | paused, 0.0, np.inf), paused, failures
 
 
 def _count_free(fleet: Fleet, taken: FloatColumn) -> FloatColumn:

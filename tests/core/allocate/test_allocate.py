@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autoscaler.core.model.fleet import PendingCause
+from autoscaler.core.model.fleet import Obstacles, PendingCause
 from autoscaler.core.model.types import Stage
 from autoscaler.core.model.variants import Variants
 from tests.core.serving import LEARNED, Serving
@@ -114,3 +114,33 @@ def test_a_dear_replica_is_replaced_when_it_has_overpaid(cheap_gpus, quota, sett
     assert (cheap, dear) == settled
     assert not exchanges[0]
     assert any(exchanges) == (settled != (4, 2))
+
+
+@pytest.mark.parametrize("obstacle", ["refused", "crashing", "queued"])
+def test_a_variant_whose_replicas_fail_is_tried_less_and_less_often(obstacle):
+    """Fifty requests, ten for each replica. Of the cheap variant only one replica ever runs; its GPUs are free."""
+    story = Story(spec(2, min_replicas=1.0, max_replicas=20.0, down_stabilization_s=10.0, cold_start_s=1.0))
+    story.variants = Variants(np.array([0, 0]), np.array([1.0, 9.0]))
+    pools = {"pool": np.array([0, 1]), "pools": fleet([1]).pools * 2, "pool_gpus": np.array([100.0, 100.0])}
+    why = {"crashing": PendingCause.CRASH_LOOP, "queued": PendingCause.QUEUED}.get(obstacle)
+    wanted, dear, tried = 1, 1, []
+    for _ in range(240):
+        failing = wanted - 1 if why else 0
+        failed = np.array([wanted > 1 and not why, False])
+        present = fleet(
+            [1, dear],
+            [failing, 0],
+            replicas=[wanted, dear],
+            obstacles=replace(Obstacles.none(2), creation_failed=failed),
+            starting_since_s=story.now_s,
+            **pools,
+        )
+        present = replace(present, pod_pending=np.where(present.pod_ready, 0, why or 0).astype(np.int64))
+        before, each = wanted, 50 / (1 + dear)
+        decision = story.tick(present, 15, running=min(each, 10.0), waiting=max(each - 10.0, 0.0))
+        wanted, dear = (int(count) for count in decision.replicas)
+        if wanted > max(before, 1):
+            tried.append(story.now_s)
+    assert dear >= 4
+    assert 3 <= len(tried) <= 9
+    assert tried[-1] - tried[-2] > 900
