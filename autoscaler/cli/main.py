@@ -15,6 +15,7 @@ from autoscaler.cli.explain import explain
 from autoscaler.cli.replay import replay
 from autoscaler.cli.run import run
 from autoscaler.cli.simulate import simulate
+from autoscaler.cli.weights import weights
 
 
 @click.group(context_settings={"auto_envvar_prefix": "VLLM_AUTOSCALER", "help_option_names": ["-h", "--help"]})
@@ -27,5 +28,5 @@ def main() -> None:
     """
 
 
-for command in (run, dry_run, demo, explain, check, simulate, replay):
+for command in (run, dry_run, demo, explain, check, simulate, replay, weights):
     main.add_command(command)

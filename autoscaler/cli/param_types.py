@@ -140,6 +140,20 @@ class TargetKind(click.ParamType):  # type: ignore[type-arg]
         return str(value)
 
 
+class ByteCount(click.ParamType):  # type: ignore[type-arg]
+    """Bytes: `500GB`, `200MB`, `1.5TiB`."""
+
+    name = "bytes"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        match = re.fullmatch(r"(\d{1,15}(?:\.\d{1,15})?)([kMGTP]?)(i?)B?", value, re.ASCII)
+        if match is None or not float(match[1]) or (match[3] and not match[2]):
+            self.fail(f"not a number of bytes, found {value[:100]!r}; allowed: 500GB, 200MB, 1.5TiB", param, ctx)
+        return float(match[1]) * float(1024 if match[3] else 1000) ** " kMGTP".index(match[2] or " ")
+
+
 class NodeGroupMax(click.ParamType):  # type: ignore[type-arg]
     """`LABEL=VALUE:NODES`."""
 

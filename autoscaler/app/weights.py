@@ -1,0 +1,150 @@
+"""`weights`: fetch, list, verify and remove the weights on this machine's disk."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+from autoscaler.app.process import StartError
+from autoscaler.config.findings import shown
+from autoscaler.weights.fetch import Transfer
+from autoscaler.weights.listing import Origin
+from autoscaler.weights.origins.hub import Hub
+from autoscaler.weights.origins.objects import Objects
+from autoscaler.weights.problems import WeightsError
+from autoscaler.weights.rate_limit import RateLimit
+from autoscaler.weights.source import ModelSource, parse
+from autoscaler.weights.store import Model, Store
+
+MAX_TOKEN_BYTES = 4096
+SHOWN_REFRESHES_PER_S = 4
+
+
+class Fetching:
+    """How `pull` fetches, as its options say."""
+
+    def __init__(self, hub: str, token_file: Path | None, pickled: bool, bytes_per_s: float, workers: int) -> None:
+        """bytes_per_s: 0: no limit."""
+        self._hub = hub
+        self._token_file = token_file
+        self._pickled = pickled
+        self.transfer = Transfer(workers, rate=RateLimit(bytes_per_s) if bytes_per_s else None)
+
+    def origin(self, source: ModelSource) -> Origin:
+        """Return the origin of a source. Raises WeightsError and StartError."""
+        if source.scheme != "hf":
+            return Objects(source, self._pickled)
+        return Hub(source, self._hub, self._token(), self._pickled)
+
+    def _token(self) -> str:
+        if self._token_file is None:
+            return os.environ.get("HF_TOKEN", "")
+        try:
+            with self._token_file.open("rb") as opened:
+                token = opened.read(MAX_TOKEN_BYTES + 1).decode("ascii").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise StartError(f"--token-file {shown(str(self._token_file))} cannot be read") from error
+        if len(token) > MAX_TOKEN_BYTES or not token.isprintable():
+            raise StartError(f"--token-file {shown(str(self._token_file))} holds no token")
+        return token
+
+
+async def pull(root: Path, max_bytes: float, sources: Sequence[str], fetching: Fetching) -> int:
+    """Fetch models one after the other, and print where engines load each. Return the exit code."""
+    failed = 0
+    with _expected():
+        parsed = [parse(text) for text in sources]
+        store = Store(root, max_bytes)
+        with store.changing():
+            for source in parsed:
+                try:
+                    origin = fetching.origin(source)
+                    listing = await origin.describe()
+                    with _progress(str(source), listing.size) as advance:
+                        model = await store.pull(origin, fetching.transfer, advance, listing)
+                    print(f"{source}: {model.path}")
+                except WeightsError as error:
+                    print(f"{error.cause}: {error}")
+                    failed += 1
+    return 1 if failed else 0
+
+
+def show(root: Path) -> int:
+    """Print the models that are there. Return the exit code."""
+    with _expected():
+        for model in Store(root).models():
+            print(f"{model.listing.source}  {_gigabytes(model.listing.size)}  {model.path}")
+    return 0
+
+
+def verify(root: Path, sources: Sequence[str]) -> int:
+    """Read models whole and print what is wrong with them. Return the exit code."""
+    failed = 0
+    with _expected():
+        store = Store(root)
+        for model in _named(store, sources) if sources else store.models():
+            with _progress(str(model.listing.source), model.listing.size) as advance:
+                wrong = store.verify(model, advance)
+            failed += bool(wrong)
+            print(
+                "\n".join(
+                    f"{model.listing.source}: {problem}" for problem in wrong or ["complete, all checksums right"]
+                )
+            )
+    return 1 if failed else 0
+
+
+def remove(root: Path, sources: Sequence[str]) -> int:
+    """Remove models. Return the exit code."""
+    with _expected():
+        store = Store(root)
+        with store.changing():
+            for model in _named(store, sources):
+                store.remove(model)
+                print(f"{model.listing.source}: removed, {_gigabytes(model.listing.size)}")
+    return 0
+
+
+def _named(store: Store, sources: Sequence[str]) -> list[Model]:
+    models = []
+    for text in sources:
+        model = store.find(parse(text).key)
+        if model is None:
+            raise StartError(f"{shown(text)} is not in {shown(str(store.root))}")
+        models.append(model)
+    return models
+
+
+@contextmanager
+def _progress(name: str, size: int) -> Iterator[Callable[[int], None]]:
+    """Show a bar on a terminal, and nothing in a file or a pipe."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    console = Console(stderr=True)
+    with Progress(
+        *columns, console=console, disable=not console.is_terminal, refresh_per_second=SHOWN_REFRESHES_PER_S
+    ) as bar:
+        task = bar.add_task(name, total=size)
+        yield lambda count: bar.advance(task, count)
+
+
+@contextmanager
+def _expected() -> Iterator[None]:
+    try:
+        yield
+    except WeightsError as error:
+        raise StartError(str(error)) from error
+
+
+def _gigabytes(size: int) -> str:
+    return f"{size / 1e9:.3g} GB"

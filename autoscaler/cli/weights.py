@@ -1,0 +1,91 @@
+"""`weights`: models on this machine's disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from autoscaler.cli.options import options
+from autoscaler.cli.param_types import READABLE_FILE, ByteCount
+from autoscaler.cli.process import exit_with, run_to_end
+
+root_option = click.option(
+    "--root",
+    type=click.Path(file_okay=False, path_type=Path),
+    required=True,
+    help="Folder for weights on a local disk. Engines use its subfolder hub as HF_HUB_CACHE.",
+)
+sources_argument = click.argument("sources", nargs=-1, required=True)
+
+
+@click.group()
+def weights() -> None:
+    """Fetch, list, verify and remove models on this machine's disk.
+
+    A source is hf://ORGANISATION/NAME@REVISION, s3://, gs://, az:// with bucket and prefix, https:// or file://. Object
+    stores take credentials and endpoints from the environment variables of their own tools.
+    """
+
+
+@weights.command()
+@sources_argument
+@options(
+    root_option,
+    click.option(
+        "--max-bytes", type=ByteCount(), metavar="BYTES", help="Most for all weights: 500GB; default: the disk."
+    ),
+    click.option(
+        "--hub", default="https://huggingface.co", show_default=True, envvar="HF_ENDPOINT", help="URL of the hub."
+    ),
+    click.option("--token-file", type=READABLE_FILE, help="File with the hub's token; default: HF_TOKEN."),
+    click.option("--allow-pickled", is_flag=True, help="Fetch weights that may run code when an engine loads them."),
+    click.option("--rate", type=ByteCount(), metavar="BYTES", help="Most bytes per second: 200MB; default: no limit."),
+    click.option(
+        "--workers", type=click.IntRange(1, 64), default=8, show_default=True, help="Ranges of 16 MiB at a time."
+    ),
+)
+def pull(
+    sources: tuple[str, ...],
+    root: Path,
+    max_bytes: float | None,
+    hub: str,
+    token_file: Path | None,
+    allow_pickled: bool,
+    rate: float | None,
+    workers: int,
+) -> None:
+    """Fetch models, verify every file, and publish each as a whole. What is there is not fetched again."""
+    from autoscaler.app import weights as app
+
+    fetching = app.Fetching(hub, token_file, allow_pickled, rate or 0.0, workers)
+    run_to_end(app.pull(root, max_bytes or float("inf"), sources, fetching), endless=False)
+
+
+@weights.command("ls")
+@root_option
+def show(root: Path) -> None:
+    """List the models that are complete, with size and the path that engines load."""
+    from autoscaler.app import weights as app
+
+    exit_with(lambda: app.show(root))
+
+
+@weights.command()
+@click.argument("sources", nargs=-1)
+@root_option
+def verify(sources: tuple[str, ...], root: Path) -> None:
+    """Read models whole, and compare sizes and checksums; without a source: all."""
+    from autoscaler.app import weights as app
+
+    exit_with(lambda: app.verify(root, sources))
+
+
+@weights.command("rm")
+@sources_argument
+@root_option
+def remove(sources: tuple[str, ...], root: Path) -> None:
+    """Remove models. Do not remove what an engine is loading."""
+    from autoscaler.app import weights as app
+
+    exit_with(lambda: app.remove(root, sources))

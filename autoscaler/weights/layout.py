@@ -1,0 +1,196 @@
+"""Where fetched files are published: the hub's own cache layout for hf://, a plain folder for other sources.
+
+Everything is built aside and renamed into place, the name that readers look up last. So no reader sees half a model.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from autoscaler.weights.listing import Listing, RemoteFile
+from autoscaler.weights.problems import disk_error
+from autoscaler.weights.source import COMMIT, ModelSource
+
+HUB, FOLDERS = "hub", "models"
+"""Folders below the root: HF_HUB_CACHE of the engines, and one folder for each model of another source."""
+
+MAIN = "main"
+
+
+def place(root: Path, listing: Listing) -> Path:
+    """Return the path that engines load: the snapshot of a commit, or the folder of a model."""
+    if listing.source.scheme == "hf":
+        return _repository(root, listing.source) / "snapshots" / listing.commit
+    return root / FOLDERS / folder_name(listing.source)
+
+
+def folder_name(source: ModelSource) -> str:
+    """Return a readable name that is unique: the last part of the source, and its key."""
+    last = re.sub(r"[^A-Za-z0-9._-]+", "-", source.location.rpartition("/")[2]).strip(".-")[:60]
+    return f"{last or 'model'}-{source.key}"
+
+
+def publish(root: Path, listing: Listing, fetched: Sequence[Path]) -> Path:
+    """Link the fetched files to where engines look for them. Return that path. Raises WeightsError.
+
+    fetched: path of each file of the listing, verified, on the disk of `root`. They stay, so that nothing is fetched
+    again if this is cut short.
+    """
+    try:
+        if listing.source.scheme == "hf":
+            return _publish_hub(root, listing, fetched)
+        return _publish_folder(root, listing, fetched)
+    except OSError as error:
+        raise disk_error(error, f"cannot publish {listing.source}") from error
+
+
+def _publish_folder(root: Path, listing: Listing, fetched: Sequence[Path]) -> Path:
+    target = place(root, listing)
+    aside = _empty(target.with_name(f".{target.name}.new"))
+    for file, path in zip(listing.files, fetched, strict=True):
+        name = aside / file.path
+        name.parent.mkdir(parents=True, exist_ok=True)
+        name.hardlink_to(path)
+    _sync_tree(aside)
+    _replace(aside, target)
+    return target
+
+
+def _publish_hub(root: Path, listing: Listing, fetched: Sequence[Path]) -> Path:
+    repository, target = _repository(root, listing.source), place(root, listing)
+    blobs = repository / "blobs"
+    blobs.mkdir(parents=True, exist_ok=True)
+    target.parent.mkdir(exist_ok=True)
+    for file, path in zip(listing.files, fetched, strict=True):
+        aside = blobs / f".{file.digest}.new"
+        aside.unlink(missing_ok=True)
+        aside.hardlink_to(path)
+        aside.rename(blobs / file.digest)
+    aside = _empty(target.with_name(f".{target.name}.new"))
+    for file in listing.files:
+        name = aside / file.path
+        name.parent.mkdir(parents=True, exist_ok=True)
+        name.symlink_to(os.path.relpath(blobs / file.digest, (target / file.path).parent))
+    _sync(blobs)
+    _sync_tree(aside)
+    _replace(aside, target)
+    _write(repository / "trees" / f"{listing.commit}.json", _tree(listing))
+    revision = listing.source.revision
+    if not COMMIT.fullmatch(revision):
+        _write(repository / "refs" / revision, listing.commit.encode())
+    if revision != MAIN and not _is_published(repository, MAIN):
+        _write(repository / "refs" / MAIN, listing.commit.encode())  # engines look it up unless they name a revision
+    return target
+
+
+def blob(root: Path, source: ModelSource, file: RemoteFile) -> Path | None:
+    """Return where a file of a hub is, if its disk has it, whoever has fetched it; None for other sources."""
+    return _repository(root, source) / "blobs" / file.digest if source.scheme == "hf" and file.digest else None
+
+
+def _tree(listing: Listing) -> bytes:
+    files = {
+        file.path: {"size": file.size, "blob_id": file.digest}
+        | ({"lfs_sha256": file.sha256, "lfs_size": file.size} if file.sha256 else {})
+        for file in listing.files
+    }
+    return msgspec.json.encode({"format_version": 1, "files": files})
+
+
+def remove(root: Path, listing: Listing) -> None:
+    """Remove a model, the name that readers look up first. Files that another commit uses stay. Raises WeightsError."""
+    target = place(root, listing)
+    try:
+        if listing.source.scheme == "hf":
+            _remove_refs(_repository(root, listing.source), listing.commit)
+        if target.is_dir():
+            gone = _empty(target.with_name(f".{target.name}.gone"), create=False)
+            target.rename(gone)
+            shutil.rmtree(gone)
+        if listing.source.scheme == "hf":
+            _remove_unused_blobs(_repository(root, listing.source), listing)
+    except OSError as error:
+        raise disk_error(error, f"cannot remove {listing.source}") from error
+
+
+def _remove_refs(repository: Path, commit: str) -> None:
+    refs = repository / "refs"
+    for ref in sorted(refs.rglob("*")) if refs.is_dir() else []:
+        if ref.is_file() and ref.read_bytes()[:41].strip() == commit.encode():
+            ref.unlink()
+    (repository / "trees" / f"{commit}.json").unlink(missing_ok=True)
+
+
+def _remove_unused_blobs(repository: Path, listing: Listing) -> None:
+    snapshots = repository / "snapshots"
+    links = snapshots.rglob("*") if snapshots.is_dir() else ()
+    used = {link.readlink().name for link in links if link.is_symlink()}
+    for file in listing.files:
+        if file.digest not in used:
+            (repository / "blobs" / file.digest).unlink(missing_ok=True)
+    if not used:
+        shutil.rmtree(repository)
+
+
+def _is_published(repository: Path, ref: str) -> bool:
+    try:
+        commit = (repository / "refs" / ref).read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return False
+    return COMMIT.fullmatch(commit) is not None and (repository / "snapshots" / commit).is_dir()
+
+
+def _repository(root: Path, source: ModelSource) -> Path:
+    return root / HUB / f"models--{source.location.replace('/', '--')}"
+
+
+def _empty(folder: Path, create: bool = True) -> Path:
+    """Return a folder beside a published one, without what a crash has left in it."""
+    shutil.rmtree(folder, ignore_errors=True)
+    if create:
+        folder.mkdir(parents=True)
+    return folder
+
+
+def _replace(aside: Path, target: Path) -> None:
+    """Rename a folder into place. One that is there already has other files, and goes."""
+    if target.is_dir():
+        gone = _empty(target.with_name(f".{target.name}.gone"), create=False)
+        target.rename(gone)
+        aside.rename(target)
+        shutil.rmtree(gone)
+    else:
+        aside.rename(target)
+    _sync(target.parent)
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write a small file as a whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.new")
+    with aside.open("wb") as opened:
+        opened.write(content)
+        opened.flush()
+        os.fsync(opened.fileno())
+    aside.rename(path)
+    _sync(path.parent)
+
+
+def _sync_tree(folder: Path) -> None:
+    for parent, _, _ in os.walk(folder):
+        _sync(Path(parent))
+
+
+def _sync(folder: Path) -> None:
+    """Make the names in a folder last."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

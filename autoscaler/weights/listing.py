@@ -1,0 +1,123 @@
+"""The files of a model, as its origin lists them. Names and sizes are untrusted until they are validated here."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+from typing import Any, NamedTuple, Protocol
+
+from autoscaler.config.findings import shown
+from autoscaler.weights.problems import Cause, WeightsError
+from autoscaler.weights.source import COMMIT, ModelSource
+
+MAX_FILES = 20_000
+MAX_PATH_BYTES = 1024
+MAX_PARTS = 16
+MAX_FILE_BYTES = 1 << 44  # 16 TiB
+PICKLED = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
+"""Endings of files that may run code when an engine loads them."""
+
+DUPLICATES = ("original/", "onnx/", "openvino/", "coreml/")
+"""Folders in which repositories keep the same weights once more, for other engines."""
+
+DUPLICATE_ENDINGS = (".gguf", ".onnx", ".onnx_data", ".h5", ".msgpack", ".tflite", ".ot", ".mlmodel")
+_PART = re.compile(r"[^\x00-\x1f\x7f/\\]{1,255}")
+_DIGESTS = re.compile(r"([0-9a-f]{64})?"), re.compile(r"([0-9a-f]{40})?")
+
+
+class RemoteFile(NamedTuple):
+    """One file of a model."""
+
+    path: str  # relative, with "/" between its parts
+    size: int  # bytes
+    sha256: str = ""  # 64 hexadecimal digits; "": not stated
+    git_sha1: str = ""  # 40 hexadecimal digits, of a Git blob; "": not stated
+    version: str = ""  # ETag of an object, which must stay the same while it is fetched; "": not stated
+    address: str = ""  # where the origin has it; "": at its path
+
+    @property
+    def digest(self) -> str:
+        """Checksum that the origin states, in hexadecimal digits; "": none."""
+        return self.sha256 or self.git_sha1
+
+    def new_digest(self) -> Any:
+        """Return a hash of the kind that the origin states, without the content of the file."""
+        return hashlib.sha256() if self.sha256 else hashlib.sha1(b"blob %d\0" % self.size, usedforsecurity=False)
+
+    @property
+    def identity(self) -> str:
+        """What tells one content of this file from another."""
+        return f"{self.size}:{self.digest or self.version}"
+
+
+class Listing(NamedTuple):
+    """All files of a model at one moment."""
+
+    source: ModelSource
+    files: tuple[RemoteFile, ...]
+    commit: str = ""  # of a hub
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(file.size for file in self.files)
+
+
+class Origin(Protocol):
+    """Something that has the files of a model."""
+
+    async def describe(self) -> Listing:
+        """Return the files. Raises WeightsError."""
+        ...
+
+    async def read(self, file: RemoteFile, start: int, length: int) -> memoryview:
+        """Return a range of a file, whole. Raises WeightsError."""
+        ...
+
+
+def check(source: ModelSource, files: Iterable[RemoteFile], commit: str = "", pickled: bool = False) -> Listing:
+    """Validate the files of a model and select those that an engine loads. Raises WeightsError.
+
+    Pickled weights are left out where there are safetensors, and refused otherwise unless `pickled` is set.
+    """
+    if source.scheme == "hf" and not COMMIT.fullmatch(commit):
+        raise WeightsError(Cause.INVALID, f"{source}: {shown(commit)} is no commit")
+    found: dict[str, RemoteFile] = {}
+    for file in files:
+        if len(found) >= MAX_FILES:
+            raise WeightsError(Cause.NOT_ALLOWED, f"{source} has more than {MAX_FILES} files")
+        _check_path(source, file.path)
+        if not 0 <= file.size <= MAX_FILE_BYTES:
+            raise WeightsError(Cause.INVALID, f"{source}: {shown(file.path)} has a size of {file.size} bytes")
+        for digest, form in zip((file.sha256, file.git_sha1), _DIGESTS, strict=True):
+            if not form.fullmatch(digest):
+                raise WeightsError(Cause.INVALID, f"{source}: {shown(file.path)} has the checksum {shown(digest)}")
+        found[file.path] = file
+    for path in found:
+        parents = path.split("/")[:-1]
+        for end in range(1, len(parents) + 1):
+            if (parent := "/".join(parents[:end])) in found:
+                raise WeightsError(Cause.INVALID, f"{source}: {shown(parent)} is a file and a folder")
+    has_safetensors = any(path.endswith(".safetensors") for path in found)
+    chosen = tuple(
+        file
+        for path, file in sorted(found.items())
+        if not path.startswith(DUPLICATES)
+        and not path.endswith(DUPLICATE_ENDINGS)
+        and not (has_safetensors and path.endswith(PICKLED))
+    )
+    if not chosen:
+        raise WeightsError(Cause.NOT_FOUND, f"{source} has no files that an engine loads")
+    unsafe = [file.path for file in chosen if file.path.endswith(PICKLED)]
+    if unsafe and not pickled:
+        text = f"{source}: {shown(unsafe[0])} is pickled and may run code when it is loaded; allowed: safetensors"
+        raise WeightsError(Cause.NOT_ALLOWED, text)
+    return Listing(source, chosen, commit)
+
+
+def _check_path(source: ModelSource, path: str) -> None:
+    parts = path.split("/")
+    valid = len(parts) <= MAX_PARTS and len(path.encode(errors="replace")) <= MAX_PATH_BYTES
+    if not valid or not all(_PART.fullmatch(part) and part not in (".", "..") for part in parts):
+        raise WeightsError(Cause.INVALID, f"{source}: {shown(path)} is no valid path of a file")

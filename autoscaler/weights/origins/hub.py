@@ -1,0 +1,89 @@
+"""Weights on a hub with the API of Hugging Face: listed by huggingface-hub, read in ranges by obstore.
+
+The hub's own library fetches whole files anew after a crash, so only listing and authentication are left to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+from huggingface_hub import HfApi
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+from obstore.store import HTTPStore
+
+from autoscaler.config.findings import shown
+from autoscaler.weights.listing import Listing, RemoteFile, check
+from autoscaler.weights.origins.objects import RETRIES, ObjectReader, client_config
+from autoscaler.weights.problems import Cause, WeightsError
+from autoscaler.weights.source import ModelSource
+
+ENDPOINT = "https://huggingface.co"
+LIST_S = 30.0
+
+
+class Hub(ObjectReader):
+    """One revision of a model on a hub."""
+
+    def __init__(self, source: ModelSource, endpoint: str = ENDPOINT, token: str = "", pickled: bool = False) -> None:
+        """endpoint: URL of the hub or a mirror of it. token: for private and gated models."""
+        url = urlsplit(endpoint)
+        if url.scheme not in ("http", "https") or not url.hostname or url.username or url.query:
+            raise WeightsError(Cause.INVALID, f"{shown(endpoint)} is no URL of a hub; allowed: https://HOST")
+        self._api = HfApi(endpoint=endpoint.rstrip("/"), token=token or False)
+        self._pickled = pickled
+        self._folder = url.path.strip("/")
+        headers = {"accept-encoding": "identity"} | ({"authorization": f"Bearer {token}"} if token else {})
+        store = HTTPStore.from_url(
+            f"{url.scheme}://{url.netloc}",
+            client_options=client_config(headers, http=url.scheme == "http"),
+            retry_config=RETRIES,
+        )
+        super().__init__(source, store)
+
+    async def describe(self) -> Listing:
+        """Return the files of the commit that the revision names now. Raises WeightsError."""
+        try:
+            info = await asyncio.to_thread(
+                self._api.model_info,
+                self._source.location,
+                revision=self._source.revision,
+                files_metadata=True,
+                timeout=LIST_S,
+            )
+        except Exception as error:
+            raise self._explain(error) from error
+        return check(self._source, self._files(info), str(info.sha or ""), self._pickled)
+
+    def _files(self, info: Any) -> Iterator[RemoteFile]:
+        base = "/".join(part for part in (self._folder, self._source.location, "resolve", info.sha) if part)
+        for sibling in info.siblings or ():
+            lfs = sibling.lfs
+            yield RemoteFile(
+                path=str(sibling.rfilename),
+                size=-1 if sibling.size is None else int(sibling.size),
+                sha256=lfs.sha256 if lfs else "",
+                git_sha1="" if lfs else sibling.blob_id or "",
+                address=f"{base}/{sibling.rfilename}",
+            )
+
+    def _explain(self, error: Exception) -> WeightsError:
+        """Return what an error of the library means, without its text: it may hold a token."""
+        status = error.response.status_code if isinstance(error, HfHubHTTPError) and error.response is not None else 0
+        if isinstance(error, GatedRepoError) or status in (401, 403):
+            text = "the hub refuses access: the model is gated or private, or the token is missing or not valid"
+            return WeightsError(Cause.DENIED, f"{self._source}: {text}")
+        if isinstance(error, RepositoryNotFoundError | RevisionNotFoundError) or status == 404:
+            return WeightsError(Cause.NOT_FOUND, f"{self._source}: the hub has no such model or revision")
+        if isinstance(error, HFValidationError):
+            return WeightsError(Cause.INVALID, f"{self._source}: the hub allows no such name")
+        reason = f"HTTP {status}" if status else type(error).__name__
+        return WeightsError(Cause.UNREACHABLE, f"{self._source}: the hub cannot be read ({reason})")

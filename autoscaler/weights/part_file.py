@@ -1,0 +1,137 @@
+"""A file that is being fetched: its bytes, and a journal of the ranges that are there, which survives a crash.
+
+Data that a process has written outlives the process, but not the node. So a journal from before the last boot is void.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+from autoscaler.weights.listing import RemoteFile
+from autoscaler.weights.problems import disk_error
+
+RANGE_BYTES = 16 << 20
+READ_BYTES = 1 << 20
+_DONE = b"1"
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class PartFile:
+    """The part of one file that has been fetched. Its methods may be called from several threads."""
+
+    def __init__(self, file: RemoteFile, data: Path, range_bytes: int = RANGE_BYTES) -> None:
+        """data: path of the file; its journal is beside it. Raises WeightsError."""
+        self.file = file
+        self.data = data
+        self._journal = data.with_name(f"{data.name}.ranges")
+        self._range_bytes = range_bytes
+        self._ranges = -(-file.size // range_bytes)
+        self._lock = threading.Lock()
+        self._hashing = threading.Lock()
+        self._digest = file.new_digest()
+        self._digested = 0  # ranges in the digest, from the first on
+        try:
+            self._done = self._open()
+        except OSError as error:
+            raise disk_error(error, f"cannot open {data.name}") from error
+
+    def _open(self) -> bytearray:
+        header = f"{self.file.identity} {self._range_bytes} {_boot_id()}\n".encode()
+        done = bytearray(self._ranges)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        if self.data.exists() and self.data.stat().st_nlink > 1:
+            self.data.unlink()  # its content is published under another name, and must not change
+        self._data_fd = os.open(self.data, flags, 0o644)
+        self._journal_fd = os.open(self._journal, flags, 0o644)
+        found = os.pread(self._journal_fd, len(header) + self._ranges, 0)
+        if found.startswith(header) and os.fstat(self._data_fd).st_size == self.file.size:
+            for number, mark in enumerate(found[len(header) :]):
+                done[number] = mark == _DONE[0]
+        else:
+            os.ftruncate(self._journal_fd, 0)
+            os.ftruncate(self._data_fd, 0)
+            if self.file.size:
+                os.posix_fallocate(self._data_fd, 0, self.file.size)
+            os.pwrite(self._journal_fd, header, 0)
+        self._marks_at = len(header)
+        return done
+
+    @property
+    def fetched_bytes(self) -> int:
+        """Bytes of the file that are there."""
+        return sum(self.length(number) for number in range(self._ranges) if self._done[number])
+
+    def missing(self) -> list[int]:
+        """Return the ranges that are not there yet, by number."""
+        return [number for number in range(self._ranges) if not self._done[number]]
+
+    def start(self, number: int) -> int:
+        """Return the first byte of a range."""
+        return number * self._range_bytes
+
+    def length(self, number: int) -> int:
+        """Return the bytes of a range."""
+        return min(self._range_bytes, self.file.size - self.start(number))
+
+    def write(self, number: int, content: memoryview) -> None:
+        """Store a range, and add to the checksum what it completes. Raises WeightsError."""
+        try:
+            start = at = self.start(number)
+            while at < start + len(content):
+                at += os.pwrite(self._data_fd, content[at - start :], at)
+            os.pwrite(self._journal_fd, _DONE, self._marks_at + number)
+        except OSError as error:
+            raise disk_error(error, f"cannot write {self.file.path!r}") from error
+        with self._lock:
+            self._done[number] = 1
+        if self._hashing.acquire(blocking=False):  # whoever holds it comes past this range as well, or `digest` does
+            try:
+                self._digest_ranges()
+            finally:
+                self._hashing.release()
+
+    def digest(self) -> str:
+        """Return the checksum of the whole file in hexadecimal digits, once all ranges are there."""
+        with self._hashing:
+            self._digest_ranges()
+            return str(self._digest.hexdigest())
+
+    def sync(self) -> None:
+        """Make the file last on its disk. Raises WeightsError."""
+        try:
+            os.fsync(self._data_fd)
+        except OSError as error:
+            raise disk_error(error, f"cannot write {self.file.path!r}") from error
+
+    def close(self) -> None:
+        """Close the file and its journal. Both stay on the disk."""
+        os.close(self._data_fd)
+        os.close(self._journal_fd)
+
+    def discard_journal(self) -> None:
+        """Forget which ranges are there: the file is complete, or wrong."""
+        self._journal.unlink(missing_ok=True)
+
+    def _digest_ranges(self) -> None:
+        try:
+            while self._digested < self._ranges and self._done[self._digested]:
+                at = self.start(self._digested)
+                end = at + self.length(self._digested)
+                while at < end:
+                    piece = os.pread(self._data_fd, min(READ_BYTES, end - at), at)
+                    if not piece:
+                        raise OSError(5, "the file has become shorter")
+                    self._digest.update(piece)
+                    at += len(piece)
+                self._digested += 1
+        except OSError as error:
+            raise disk_error(error, f"cannot read {self.file.path!r}") from error
+
+
+def _boot_id() -> str:
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,216 @@
+"""The folder of a node that holds weights: what is there, what is used, and one process that changes it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from autoscaler.config.findings import shown
+from autoscaler.weights import layout
+from autoscaler.weights.fetch import Progress, Transfer, check_safetensors, digest_of, fetch
+from autoscaler.weights.listing import Listing, Origin, RemoteFile, check
+from autoscaler.weights.problems import Cause, WeightsError, disk_error
+from autoscaler.weights.source import KEY_CHARS, parse
+
+OWN = ".vllm-autoscaler"
+RECORDS, PARTS, LOCK = "records", "parts", "lock"
+MAX_RECORD_BYTES = 32 << 20
+FREE_SHARE = 0.05
+"""Share of the disk that stays free. The kubelet evicts pods from a disk that is nearly full."""
+
+
+class Model(NamedTuple):
+    """A model that is published."""
+
+    listing: Listing
+    path: Path  # for engines to load
+    used_s: float  # moment at which it was last asked for, Unix time
+
+
+class _File(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One file of a published model, as JSON."""
+
+    path: str
+    size: int
+    sha256: str = ""
+    git_sha1: str = ""
+    version: str = ""
+    address: str = ""
+
+
+class _Record(msgspec.Struct, frozen=True):
+    """What is remembered of a published model, as JSON."""
+
+    source: str
+    commit: str
+    files: list[_File]
+
+
+class Store:
+    """Weights below one root. Readers need no lock; every change is made with `changing`."""
+
+    def __init__(self, root: Path, max_bytes: float = float("inf")) -> None:
+        """max_bytes: share of the disk for weights. Raises WeightsError."""
+        self.root = root
+        self._max_bytes = max_bytes
+        self._own = root / OWN
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Hold the folder alone. Raises WeightsError, also while another process holds it."""
+        try:
+            for folder in (RECORDS, PARTS):
+                (self._own / folder).mkdir(parents=True, exist_ok=True)
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            descriptor = os.open(self._own / LOCK, flags, 0o644)
+        except OSError as error:
+            raise disk_error(error, f"cannot write {shown(str(self.root))}") from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+        except BlockingIOError as error:
+            text = f"another process changes {shown(str(self.root))}; allowed: one at a time"
+            raise WeightsError(Cause.BUSY, text) from error
+        finally:
+            os.close(descriptor)
+
+    def models(self) -> list[Model]:
+        """Return the published models, the least recently used first. What cannot be read is left out."""
+        records = self._own / RECORDS
+        try:
+            paths = sorted(records.iterdir())
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise disk_error(error, f"cannot read {shown(str(self.root))}") from error
+        found = [self._read(path) for path in paths if path.suffix == ".json"]
+        return sorted((model for model in found if model), key=lambda model: model.used_s)
+
+    def find(self, key: str) -> Model | None:
+        """Return a published model by the key of its source."""
+        return self._read(self._own / RECORDS / f"{key}.json")
+
+    async def pull(self, origin: Origin, transfer: Transfer, progress: Progress, listing: Listing) -> Model:
+        """Fetch, verify and publish a model, unless it is there. Needs `changing`. Raises WeightsError."""
+        key = listing.source.key
+        present = self.find(key)
+        if present and present.listing == listing:
+            self.use(key)
+            progress(listing.size)
+            return present
+        parts = self._own / PARTS / key
+        try:
+            parts.mkdir(exist_ok=True)
+        except OSError as error:
+            raise disk_error(error, f"cannot write {shown(str(self.root))}") from error
+        self._check_space(listing, parts)
+        source = listing.source
+        fetched = await fetch(
+            origin, listing, parts, transfer, progress, lambda file: layout.blob(self.root, source, file)
+        )
+        path = layout.publish(self.root, listing, fetched)
+        self._record(listing)
+        if present and present.path != path:
+            layout.remove(self.root, present.listing)
+        shutil.rmtree(parts, ignore_errors=True)
+        return Model(listing, path, time.time())
+
+    def use(self, key: str) -> None:
+        """Note that a model is asked for now."""
+        try:
+            os.utime(self._own / RECORDS / f"{key}.json")
+        except OSError as error:
+            raise disk_error(error, f"cannot write the record {key}") from error
+
+    def remove(self, model: Model) -> None:
+        """Remove a model and what is left of its transfers. Needs `changing`. Raises WeightsError."""
+        key = model.listing.source.key
+        layout.remove(self.root, model.listing)
+        try:
+            (self._own / RECORDS / f"{key}.json").unlink(missing_ok=True)
+        except OSError as error:
+            raise disk_error(error, f"cannot remove the record {key}") from error
+        shutil.rmtree(self._own / PARTS / key, ignore_errors=True)
+
+    def verify(self, model: Model, progress: Progress) -> list[str]:
+        """Read a model whole, and return what is wrong with its files; []: nothing is."""
+        wrong = []
+        for file in model.listing.files:
+            try:
+                problem = _verify_file(file, model.path / file.path, self.root, progress)
+            except OSError as error:
+                problem = error.strerror or type(error).__name__
+            if problem:
+                wrong.append(f"{file.path!r}: {problem}")
+        return wrong
+
+    def _check_space(self, listing: Listing, parts: Path) -> None:
+        """Refuse a model that is too large before its first byte. Raises WeightsError."""
+        held = sum(model.listing.size for model in self.models() if model.listing.source != listing.source)
+        if listing.size + held > self._max_bytes:
+            text = (
+                f"{listing.source} has {listing.size} bytes, others hold {held}; allowed: {self._max_bytes:.0f} in all"
+            )
+            raise WeightsError(Cause.NO_SPACE, text)
+        try:
+            disk = shutil.disk_usage(self.root)
+            there = sum(entry.stat().st_blocks * 512 for entry in os.scandir(parts) if entry.is_file())
+        except OSError as error:
+            raise disk_error(error, f"cannot read {shown(str(self.root))}") from error
+        free = disk.free + there - disk.total * FREE_SHARE
+        if listing.size > free:
+            text = f"{listing.source} has {listing.size} bytes, but {max(free, 0.0):.0f} are free"
+            raise WeightsError(Cause.NO_SPACE, f"{text}, beside the {FREE_SHARE:.0%} of the disk that stay empty")
+
+    def _record(self, listing: Listing) -> None:
+        record = _Record(str(listing.source), listing.commit, [_File(*file) for file in listing.files])
+        path = self._own / RECORDS / f"{listing.source.key}.json"
+        aside = path.with_suffix(".new")
+        try:
+            with aside.open("wb") as opened:
+                opened.write(msgspec.json.encode(record))
+                opened.flush()
+                os.fsync(opened.fileno())
+            aside.rename(path)
+        except OSError as error:
+            raise disk_error(error, f"cannot write {shown(path.name)}") from error
+
+    def _read(self, path: Path) -> Model | None:
+        """Return the model of a record; None: there is none, it is not valid, or its files are gone."""
+        try:
+            with path.open("rb") as opened:
+                content = opened.read(MAX_RECORD_BYTES + 1)
+                used_s = os.fstat(opened.fileno()).st_mtime
+            record = msgspec.json.decode(content, type=_Record) if len(content) <= MAX_RECORD_BYTES else None
+            if record is None:
+                return None
+            files = [RemoteFile(*msgspec.structs.astuple(file)) for file in record.files]
+            listing = check(parse(record.source), files, record.commit, pickled=True)
+        except (OSError, msgspec.DecodeError, RecursionError, WeightsError):
+            return None
+        if path.stem != listing.source.key or len(path.stem) != KEY_CHARS:
+            return None
+        folder = layout.place(self.root, listing)
+        return Model(listing, folder, used_s) if folder.is_dir() else None
+
+
+def _verify_file(file: RemoteFile, path: Path, root: Path, progress: Progress) -> str:
+    """Return what is wrong with a published file; "": nothing is. Raises OSError."""
+    real = path.resolve(strict=True)
+    if not real.is_relative_to(root.resolve()):
+        return "it leads out of the folder"
+    if (size := real.stat().st_size) != file.size:
+        return f"it has {size} bytes; allowed: {file.size}"
+    if not file.digest:
+        progress(file.size)
+        return check_safetensors(real, file.size) if file.path.endswith(".safetensors") else ""
+    found = digest_of(real, file, progress)
+    return "" if found == file.digest else f"its checksum is {found}; allowed: {file.digest}"

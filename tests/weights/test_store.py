@@ -1,0 +1,280 @@
+"""Weights are fetched whole or not at all, verified, and published as engines expect them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from autoscaler.weights import layout
+from autoscaler.weights.fetch import Transfer
+from autoscaler.weights.origins.hub import Hub
+from autoscaler.weights.origins.objects import Objects
+from autoscaler.weights.problems import Cause, WeightsError
+from autoscaler.weights.source import parse
+from autoscaler.weights.store import OWN, PARTS, Model, Store
+from tests.harness.hub import COMMIT, FakeHub, git_sha1, safetensors, serving
+
+SOURCE = "hf://org/model@main"
+RANGE = 64 << 10
+TRANSFER = Transfer(workers=4, range_bytes=RANGE)
+
+
+@pytest.fixture
+def hub() -> Iterator[FakeHub]:
+    files = {
+        "config.json": b'{"hidden_size": 8}',
+        "model-00001-of-00002.safetensors": safetensors(700_000, 1),
+        "model-00002-of-00002.safetensors": safetensors(300_000, 2),
+        "sub/tokenizer.json": b"{}",
+    }
+    with serving(FakeHub(files)) as served:
+        yield served
+
+
+async def pull(root: Path, hub: FakeHub, token: str = "", source: str = SOURCE) -> Model:
+    store, origin = Store(root), Hub(parse(source), hub.url, token)
+    with store.changing():
+        return await store.pull(origin, TRANSFER, lambda _: None, await origin.describe())
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+async def test_model_of_a_hub_lands_in_the_layout_of_its_cache(tmp_path: Path, hub: FakeHub) -> None:
+    model = await pull(tmp_path, hub)
+    repository = tmp_path / "hub" / "models--org--model"
+    assert model.path == repository / "snapshots" / COMMIT
+    assert contents(model.path) == hub.files
+    assert (repository / "refs" / "main").read_text() == COMMIT
+    assert (model.path / "config.json").readlink().name == git_sha1(hub.files["config.json"])
+    tree = json.loads((repository / "trees" / f"{COMMIT}.json").read_text())
+    assert tree["files"].keys() == hub.files.keys()
+    assert not list((tmp_path / OWN / PARTS).iterdir())
+
+
+async def test_library_of_the_hub_finds_the_model_offline(tmp_path: Path, hub: FakeHub) -> None:
+    await pull(tmp_path, hub)
+    code = "import sys; from huggingface_hub import snapshot_download as find; print(find('org/model'))"
+    environment = {**os.environ, "HF_HUB_CACHE": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "1"}
+    found = await asyncio.to_thread(
+        subprocess.run, [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert contents(Path(found.stdout.strip())) == hub.files
+
+
+async def test_commit_as_revision_is_found_by_engines_as_main(tmp_path: Path, hub: FakeHub) -> None:
+    await pull(tmp_path, hub, source=f"hf://org/model@{COMMIT}")
+    refs = tmp_path / "hub" / "models--org--model" / "refs"
+    assert [ref.name for ref in refs.iterdir()] == ["main"]
+
+
+async def test_token_goes_to_the_hub_and_to_no_other_host(tmp_path: Path, hub: FakeHub) -> None:
+    hub.token = "hf_secret"
+    with pytest.raises(WeightsError) as refused:
+        await pull(tmp_path, hub)
+    assert refused.value.cause is Cause.DENIED
+    await pull(tmp_path, hub, "hf_secret")
+    assert not hub.seen_tokens
+
+
+async def test_nothing_is_fetched_again_when_the_model_is_there(tmp_path: Path, hub: FakeHub) -> None:
+    await pull(tmp_path, hub)
+    hub.sent.clear()
+    await pull(tmp_path, hub)
+    assert not hub.sent
+
+
+async def test_new_commit_fetches_only_what_changed(tmp_path: Path, hub: FakeHub) -> None:
+    old = await pull(tmp_path, hub)
+    hub.sent.clear()
+    hub.commit = "f" * 40
+    hub.files["config.json"] = b'{"hidden_size": 16}'
+    new = await pull(tmp_path, hub)
+    assert set(hub.sent) == {"config.json"}
+    assert contents(new.path) == hub.files
+    assert not old.path.exists()
+    assert Store(tmp_path).verify(new, lambda _: None) == []
+
+
+async def test_wrong_checksum_is_fetched_once_more(tmp_path: Path, hub: FakeHub) -> None:
+    hub.damaged["model-00001-of-00002.safetensors"] = 1
+    model = await pull(tmp_path, hub)
+    assert contents(model.path) == hub.files
+
+
+async def test_lasting_wrong_checksum_is_reported_and_kept_aside(tmp_path: Path, hub: FakeHub) -> None:
+    hub.damaged["model-00001-of-00002.safetensors"] = 1_000
+    with pytest.raises(WeightsError, match="was fetched twice, and its checksum is") as raised:
+        await pull(tmp_path, hub)
+    assert raised.value.cause is Cause.CORRUPT
+    assert list((tmp_path / OWN / PARTS).rglob("*.corrupt"))
+    assert Store(tmp_path).models() == []
+    assert not (tmp_path / "hub").exists()
+
+
+@pytest.mark.parametrize(("status", "cause"), [(404, Cause.NOT_FOUND), (403, Cause.DENIED), (401, Cause.DENIED)])
+async def test_answers_of_the_hub_have_a_cause(tmp_path: Path, hub: FakeHub, status: int, cause: Cause) -> None:
+    hub.status = status
+    with pytest.raises(WeightsError) as raised:
+        await pull(tmp_path, hub)
+    assert raised.value.cause is cause
+
+
+async def test_hostile_listing_writes_nothing(tmp_path: Path, hub: FakeHub) -> None:
+    hub.files["../../outside"] = b"x"
+    with pytest.raises(WeightsError, match="is no valid path"):
+        await pull(tmp_path, hub)
+    assert not (tmp_path.parent / "outside").exists()
+    hub.files.pop("../../outside")
+    hub.listed["config.json"] = {"blobId": "../../../outside"}
+    with pytest.raises(WeightsError, match="has the checksum"):
+        await pull(tmp_path, hub)
+
+
+async def test_second_process_is_told_that_the_folder_is_held(tmp_path: Path, hub: FakeHub) -> None:
+    with Store(tmp_path).changing(), pytest.raises(WeightsError) as raised:
+        await pull(tmp_path, hub)
+    assert raised.value.cause is Cause.BUSY
+    await pull(tmp_path, hub)
+
+
+async def test_too_large_model_is_refused_before_its_first_byte(tmp_path: Path, hub: FakeHub) -> None:
+    store, origin = Store(tmp_path, max_bytes=500_000), Hub(parse(SOURCE), hub.url)
+    with store.changing(), pytest.raises(WeightsError, match="allowed: 500000 in all") as raised:
+        await store.pull(origin, TRANSFER, lambda _: None, await origin.describe())
+    assert raised.value.cause is Cause.NO_SPACE
+    assert not hub.sent
+
+
+async def test_removal_leaves_files_of_another_commit(tmp_path: Path, hub: FakeHub) -> None:
+    first = await pull(tmp_path, hub, source=f"hf://org/model@{COMMIT}")
+    hub.commit = "f" * 40
+    hub.files["config.json"] = b'{"hidden_size": 16}'
+    second = await pull(tmp_path, hub, source=f"hf://org/model@{hub.commit}")
+    store = Store(tmp_path)
+    with store.changing():
+        store.remove(first)
+    assert contents(second.path) == hub.files
+    with store.changing():
+        store.remove(second)
+    assert store.models() == []
+    assert not list((tmp_path / "hub").iterdir())
+
+
+async def test_verify_finds_a_changed_byte_and_a_lost_file(tmp_path: Path, hub: FakeHub) -> None:
+    model = await pull(tmp_path, hub)
+    shard = (model.path / "model-00001-of-00002.safetensors").resolve()
+    shard.write_bytes(shard.read_bytes()[:-1] + b"\0")
+    (model.path / "config.json").unlink()
+    wrong = Store(tmp_path).verify(model, lambda _: None)
+    assert len(wrong) == 2
+    assert "No such file" in wrong[0]
+    assert "its checksum is" in wrong[1]
+
+
+async def test_published_file_outlives_a_transfer_of_changed_content(tmp_path: Path, hub: FakeHub) -> None:
+    """Parts are linked to what is published, so that a transfer must not write into them."""
+    origin = Hub(parse(SOURCE), hub.url)
+    store, listing = Store(tmp_path), await origin.describe()
+    with store.changing():
+        model = await store.pull(origin, TRANSFER, lambda _: None, listing)
+        parts = tmp_path / OWN / PARTS / listing.source.key
+        parts.mkdir()
+        from autoscaler.weights.part_file import PartFile
+
+        for number, file in enumerate(listing.files):
+            (parts / str(number)).hardlink_to((model.path / file.path).resolve())
+            PartFile(file._replace(sha256="0" * 64), parts / str(number), RANGE).close()
+    assert contents(model.path) == hub.files
+
+
+PULLER = """
+import asyncio, sys
+from pathlib import Path
+from autoscaler.weights.fetch import Transfer
+from autoscaler.weights.origins.hub import Hub
+from autoscaler.weights.source import parse
+from autoscaler.weights.store import Store
+async def main():
+    root, url = sys.argv[1:]
+    store, origin = Store(Path(root)), Hub(parse("hf://org/model@main"), url)
+    with store.changing():
+        await store.pull(origin, Transfer(2, 65536), lambda _: None, await origin.describe())
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("seed", range(2))
+async def test_killed_transfers_resume_and_publish_the_whole_model(tmp_path: Path, hub: FakeHub, seed: int) -> None:
+    """Each process is killed at a random moment after its first bytes. No range is fetched more often than that."""
+    chance, hub.delay_s = random.Random(seed), 0.01
+    command, kills = [sys.executable, "-c", PULLER, str(tmp_path), hub.url], 0
+    total = sum(map(len, hub.files.values()))
+    published = layout.place(tmp_path, await Hub(parse(SOURCE), hub.url).describe())
+    while kills < 8:
+        sent = sum(hub.sent.values())
+        process = await asyncio.create_subprocess_exec(*command)
+        deadline = time.monotonic() + 60
+        while process.returncode is None and sum(hub.sent.values()) == sent and time.monotonic() < deadline:
+            await asyncio.sleep(0.005)
+            if published.exists():
+                assert contents(published) == hub.files
+        await asyncio.sleep(chance.uniform(0, 0.1))
+        if process.returncode is not None:
+            break
+        process.send_signal(signal.SIGKILL)
+        await process.wait()
+        kills += 1
+        assert not published.exists() or contents(published) == hub.files
+    hub.delay_s = 0
+    model = await pull(tmp_path, hub)
+    assert kills > 0
+    assert contents(model.path) == hub.files
+    assert Store(tmp_path).verify(model, lambda _: None) == []
+    # Two ranges are under way when a process is killed.
+    assert sum(hub.sent.values()) <= total + kills * 2 * RANGE
+
+
+async def test_directory_is_copied_into_a_plain_folder(tmp_path: Path) -> None:
+    there, root = tmp_path / "there", tmp_path / "root"
+    (there / "sub").mkdir(parents=True)
+    files = {"config.json": b"{}", "model.safetensors": safetensors(200_000), "sub/vocab.txt": b"a"}
+    for name, content in files.items():
+        (there / name).write_bytes(content)
+    store, origin = Store(root), Objects(parse(f"file://{there}"))
+    with store.changing():
+        model = await store.pull(origin, TRANSFER, lambda _: None, await origin.describe())
+    assert model.path.parent == root / "models"
+    assert contents(model.path) == files
+
+
+async def test_truncated_shard_is_noticed_without_a_checksum(tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    there.mkdir()
+    (there / "model.safetensors").write_bytes(safetensors(200_000)[:-5])
+    store, origin = Store(tmp_path / "root"), Objects(parse(f"file://{there}"))
+    with store.changing(), pytest.raises(WeightsError, match="its tensors end at byte") as raised:
+        await store.pull(origin, TRANSFER, lambda _: None, await origin.describe())
+    assert raised.value.cause is Cause.CORRUPT
+
+
+async def test_records_are_not_trusted(tmp_path: Path, hub: FakeHub) -> None:
+    model = await pull(tmp_path, hub)
+    record = next((tmp_path / OWN / "records").iterdir())
+    content = record.read_text()
+    for wrong in (content.replace("config.json", "../../x"), content[:-9], "[]", content.replace(COMMIT, "../../..")):
+        record.write_text(wrong)
+        assert Store(tmp_path).models() == []
+    record.write_text(content)
+    assert Store(tmp_path).models()[0].path == model.path
