@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-unit test-keda lint types contracts bench envtest keda helm debian clean
+.PHONY: help demo test test-unit test-keda lint types contracts bench envtest keda helm versitygw debian clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,7 +25,7 @@ test-unit: .venv/installed-dev ## run the tests that need no server and no build
 	@exec .venv/bin/pytest -m 'not integration and not keda and not slow' --durations 5 \
 	  --hypothesis-profile quick $(or $(TEST_ARGS),--numprocesses $$(($$(nproc) + 1)) --maxprocesses 4 --dist worksteal)
 
-test: .venv/installed-dev debian envtest helm ## run all tests (TEST_ARGS="tests/core -k burst" for some)
+test: .venv/installed-dev debian envtest helm versitygw ## run all tests (TEST_ARGS="tests/core -k burst" for some)
 	@exec .venv/bin/pytest $(or $(TEST_ARGS),--numprocesses $$(($$(nproc) + 1)) --maxprocesses 4 \
 	  --dist loadfile --no-loadscope-reorder)
 
@@ -54,6 +54,9 @@ keda: ## build KEDA and kube-controller-manager for the tests, once per machine
 
 helm: ## build helm for the tests of the chart, once per machine
 	@tools/helm.sh >/dev/null
+
+versitygw: ## build an S3 server for the tests of weights, once per machine
+	@tools/versitygw.sh >/dev/null
 
 lock: .venv/installed-dev ## state anew which version of each package is installed
 	@tools/lock.sh
