@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from rich.console import Console
@@ -16,11 +18,12 @@ from autoscaler.weights.fetch import Transfer
 from autoscaler.weights.listing import Origin
 from autoscaler.weights.origins.hub import Hub
 from autoscaler.weights.origins.objects import Objects
-from autoscaler.weights.problems import WeightsError
+from autoscaler.weights.problems import Cause, WeightsError
 from autoscaler.weights.rate_limit import RateLimit
 from autoscaler.weights.source import ModelSource, parse
 from autoscaler.weights.store import Model, Store
 
+LOCK_POLL_S = 0.5
 MAX_TOKEN_BYTES = 4096
 SHOWN_REFRESHES_PER_S = 4
 
@@ -54,13 +57,17 @@ class Fetching:
         return token
 
 
-async def pull(root: Path, max_bytes: float, sources: Sequence[str], fetching: Fetching) -> int:
-    """Fetch models one after the other, and print where engines load each. Return the exit code."""
+async def pull(root: Path, max_bytes: float, sources: Sequence[str], fetching: Fetching, wait_s: float) -> int:
+    """Fetch models one after the other, and print where engines load each. Return the exit code.
+
+    wait_s: for another process that changes the folder.
+    """
     failed = 0
     with _expected():
         parsed = [parse(text) for text in sources]
         store = Store(root, max_bytes)
-        with store.changing():
+        with ExitStack() as stack:
+            await _hold(store, stack, wait_s)
             for source in parsed:
                 try:
                     origin = fetching.origin(source)
@@ -72,6 +79,19 @@ async def pull(root: Path, max_bytes: float, sources: Sequence[str], fetching: F
                     print(f"{error.cause}: {error}")
                     failed += 1
     return 1 if failed else 0
+
+
+async def _hold(store: Store, stack: ExitStack, wait_s: float) -> None:
+    """Hold the folder until the stack ends. Raises WeightsError if another process holds it for longer."""
+    deadline_s = time.monotonic() + wait_s
+    while True:
+        try:
+            stack.enter_context(store.changing())
+            return
+        except WeightsError as error:
+            if error.cause is not Cause.BUSY or time.monotonic() >= deadline_s:
+                raise
+        await asyncio.sleep(min(LOCK_POLL_S, max(deadline_s - time.monotonic(), 0.0)))
 
 
 def show(root: Path) -> int:

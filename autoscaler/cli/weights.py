@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import ModuleType
 
 import click
 
 from autoscaler.cli.options import options
-from autoscaler.cli.param_types import READABLE_FILE, ByteCount
+from autoscaler.cli.param_types import READABLE_FILE, ByteCount, Duration
 from autoscaler.cli.process import exit_with, run_to_end
 
 root_option = click.option(
@@ -17,6 +18,17 @@ root_option = click.option(
     help="Folder for weights on a local disk. Engines use its subfolder hub as HF_HUB_CACHE.",
 )
 sources_argument = click.argument("sources", nargs=-1, required=True)
+
+
+def _app() -> ModuleType:
+    try:
+        from autoscaler.app import weights as app
+    except ImportError as error:
+        if error.name is None or error.name.startswith("autoscaler"):
+            raise
+        message = f"weights need {error.name}, which is not installed: pip install 'vllm-autoscaler[weights]'"
+        raise click.UsageError(message) from error
+    return app
 
 
 @click.group()
@@ -42,6 +54,13 @@ def weights() -> None:
     click.option("--allow-pickled", is_flag=True, help="Fetch weights that may run code when an engine loads them."),
     click.option("--rate", type=ByteCount(), metavar="BYTES", help="Most bytes per second: 200MB; default: no limit."),
     click.option(
+        "--wait",
+        type=Duration(),
+        default="1h",
+        show_default=True,
+        help="Time to wait while another process fetches into the folder.",
+    ),
+    click.option(
         "--workers", type=click.IntRange(1, 64), default=8, show_default=True, help="Ranges of 16 MiB at a time."
     ),
 )
@@ -53,20 +72,21 @@ def pull(
     token_file: Path | None,
     allow_pickled: bool,
     rate: float | None,
+    wait: float,
     workers: int,
 ) -> None:
-    """Fetch models, verify every file, and publish each as a whole. What is there is not fetched again."""
-    from autoscaler.app import weights as app
+    """Fetch models, verify every file, and publish each as a whole. Files that are there are not fetched again."""
+    app = _app()
 
     fetching = app.Fetching(hub, token_file, allow_pickled, rate or 0.0, workers)
-    run_to_end(app.pull(root, max_bytes or float("inf"), sources, fetching), endless=False)
+    run_to_end(app.pull(root, max_bytes or float("inf"), sources, fetching, wait), endless=False)
 
 
 @weights.command("ls")
 @root_option
 def show(root: Path) -> None:
     """List the models that are complete, with size and the path that engines load."""
-    from autoscaler.app import weights as app
+    app = _app()
 
     exit_with(lambda: app.show(root))
 
@@ -76,7 +96,7 @@ def show(root: Path) -> None:
 @root_option
 def verify(sources: tuple[str, ...], root: Path) -> None:
     """Read models whole, and compare sizes and checksums; without a source: all."""
-    from autoscaler.app import weights as app
+    app = _app()
 
     exit_with(lambda: app.verify(root, sources))
 
@@ -86,6 +106,6 @@ def verify(sources: tuple[str, ...], root: Path) -> None:
 @root_option
 def remove(sources: tuple[str, ...], root: Path) -> None:
     """Remove models. Do not remove what an engine is loading."""
-    from autoscaler.app import weights as app
+    app = _app()
 
     exit_with(lambda: app.remove(root, sources))

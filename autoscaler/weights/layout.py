@@ -1,4 +1,4 @@
-"""Where fetched files are published: the hub's own cache layout for hf://, a plain folder for other sources.
+"""Publish fetched files: the hub's own cache layout for hf://, a plain folder for other sources.
 
 Everything is built aside and renamed into place, the name that readers look up last. So no reader sees half a model.
 """
@@ -90,7 +90,7 @@ def _publish_hub(root: Path, listing: Listing, fetched: Sequence[Path]) -> Path:
 
 
 def blob(root: Path, source: ModelSource, file: RemoteFile) -> Path | None:
-    """Return where a file of a hub is, if its disk has it, whoever has fetched it; None for other sources."""
+    """Return where a file of a hub would be, even if another process fetched it; None for other sources."""
     return _repository(root, source) / "blobs" / file.digest if source.scheme == "hf" and file.digest else None
 
 

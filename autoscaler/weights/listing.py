@@ -47,7 +47,7 @@ class RemoteFile(NamedTuple):
 
     @property
     def identity(self) -> str:
-        """What tells one content of this file from another."""
+        """A text that differs when the content of the file does."""
         return f"{self.size}:{self.digest or self.version}"
 
 

@@ -86,7 +86,7 @@ class PartFile:
             raise disk_error(error, f"cannot write {self.file.path!r}") from error
         with self._lock:
             self._done[number] = 1
-        if self._hashing.acquire(blocking=False):  # whoever holds it comes past this range as well, or `digest` does
+        if self._hashing.acquire(blocking=False):  # a thread that holds it adds this range too, or `digest` does
             try:
                 self._digest_ranges()
             finally:

@@ -7,7 +7,7 @@ from errno import EDQUOT, ENOSPC
 
 
 class Cause(StrEnum):
-    """What is wrong, as `weights ls`, metrics and the API show it."""
+    """One word for what is wrong."""
 
     INVALID = "invalid"  # the source or one of its files has no valid name
     NOT_ALLOWED = "not_allowed"  # settings rule it out: its source, its size, or pickled weights

@@ -47,7 +47,7 @@ class _File(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class _Record(msgspec.Struct, frozen=True):
-    """What is remembered of a published model, as JSON."""
+    """The record of a published model, as JSON."""
 
     source: str
     commit: str
@@ -83,7 +83,7 @@ class Store:
             os.close(descriptor)
 
     def models(self) -> list[Model]:
-        """Return the published models, the least recently used first. What cannot be read is left out."""
+        """Return the published models, the least recently used first. Records that cannot be read are left out."""
         records = self._own / RECORDS
         try:
             paths = sorted(records.iterdir())

@@ -1,1 +1,1 @@
-"""Where weights come from: each origin lists the files of a model, and reads ranges of them."""
+"""The origins of weights: each lists the files of a model, and reads ranges of them."""

@@ -1,0 +1,74 @@
+"""`weights pull`, `ls`, `verify` and `rm`, as a user runs them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from autoscaler.weights.store import Store
+from tests.harness.hub import FakeHub, safetensors, serving
+
+SOURCE = "hf://org/model@main"
+
+
+@pytest.fixture
+def hub() -> Iterator[FakeHub]:
+    with serving(FakeHub({"config.json": b"{}", "model.safetensors": safetensors(200_000)})) as served:
+        yield served
+
+
+def weights(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from autoscaler.cli.main import main; main()", "weights", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.mark.slow
+def test_model_is_pulled_listed_verified_and_removed(tmp_path: Path, hub: FakeHub) -> None:
+    root = tmp_path / "ssd"
+    pulled = weights("pull", SOURCE, "--root", root, "--hub", hub.url, "--rate", "50MB")
+    assert (pulled.returncode, pulled.stderr) == (0, "")
+    path = pulled.stdout.strip().removeprefix(f"{SOURCE}: ")
+    assert (Path(path) / "config.json").read_bytes() == b"{}"
+    assert weights("ls", "--root", root).stdout == f"{SOURCE}  0.0002 GB  {path}\n"
+    assert weights("verify", "--root", root).stdout == f"{SOURCE}: complete, all checksums right\n"
+    (Path(path) / "model.safetensors").resolve().write_bytes(b"x")
+    damaged = weights("verify", SOURCE, "--root", root)
+    assert damaged.returncode == 1
+    assert "'model.safetensors': it has 1 bytes; allowed: 200" in damaged.stdout
+    assert weights("rm", SOURCE, "--root", root).stdout == f"{SOURCE}: removed, 0.0002 GB\n"
+    assert weights("ls", "--root", root).stdout == ""
+
+
+@pytest.mark.slow
+def test_one_wrong_source_does_not_keep_the_others_out(tmp_path: Path, hub: FakeHub) -> None:
+    done = weights("pull", "hf://org/other@main", SOURCE, "--root", tmp_path, "--hub", hub.url)
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[0] == "not_found: hf://org/other@main: the hub has no such model or revision"
+    assert done.stdout.splitlines()[1].startswith(f"{SOURCE}: ")
+
+
+@pytest.mark.slow
+def test_pull_waits_while_another_process_holds_the_folder(tmp_path: Path, hub: FakeHub) -> None:
+    with ThreadPoolExecutor() as pool:
+        with Store(tmp_path).changing():
+            refused = weights("pull", SOURCE, "--root", tmp_path, "--hub", hub.url, "--wait", "10ms")
+            assert (refused.returncode, "another process changes" in refused.stderr) == (2, True)
+            waiting = pool.submit(weights, "pull", SOURCE, "--root", tmp_path, "--hub", hub.url)
+            time.sleep(0.5)
+            assert not hub.sent
+        assert waiting.result().returncode == 0
+
+
+@pytest.mark.slow
+def test_invalid_source_is_bad_usage(tmp_path: Path) -> None:
+    done = weights("pull", "hf://org/model", "--root", tmp_path)
+    assert done.returncode == 2
+    assert "error: 'hf://org/model' is no source of weights: its revision is missing" in done.stderr
+    missing = weights("rm", SOURCE, "--root", tmp_path)
+    assert (missing.returncode, "is not in" in missing.stderr) == (2, True)
