@@ -3,9 +3,12 @@
 KEDA and the HPA controller do not run. The tests scale as they would, or not.
 """
 
+from typing import Any
+
 import pytest
 
 from autoscaler.config.settings import Mode
+from tests.adapters.kubernetes.world import KEDA
 from tests.integration.cluster import GPU, L4, SATURATED, Cluster, Daemon, Run
 
 pytestmark = pytest.mark.integration
@@ -65,3 +68,47 @@ async def test_replicas_that_an_hpa_does_not_make_withhold_no_gpus(cluster: Clus
         await follow(cluster, daemon, 16, "busy")
         assert await cluster.counts("stuck", "busy") == [1, 4]
         assert "KEDA's HPA has kept 1 replica for " in daemon.warnings("stuck")
+
+
+NOTE = "autoscaling.keda.sh/"
+OFF = {"scaleDown": {"selectPolicy": "Disabled"}}
+HOLDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "paused": ({"metadata": {"annotations": {f"{NOTE}paused": "true"}}}, {}),
+    "paused at its count": ({"metadata": {"annotations": {f"{NOTE}paused-replicas": "6"}}}, {}),
+    "paused in one direction": ({"metadata": {"annotations": {f"{NOTE}paused-scale-in": "true"}}}, {"behavior": OFF}),
+    "direction disabled": ({}, {"behavior": OFF}),
+    "another trigger": ({"spec": {"triggers": [TRIGGER, {"type": "cron", "metadata": {"desiredReplicas": "6"}}]}}, {}),
+    "a formula": ({"spec": {"advanced": {"scalingModifiers": {"formula": "a * 6", "target": "1"}}}}, {}),
+}
+"""What holds a count in KEDA, by changes of the ScaledObject and of its HPA."""
+
+
+@pytest.mark.parametrize("hold", HOLDS)
+async def test_a_count_that_keda_is_told_to_hold_keeps_its_gpus_from_the_first_tick(
+    cluster: Cluster, run: Run, hold: str
+):
+    scaled_object, hpa = HOLDS[hold]
+    await cluster.node("a", {GPU: 8}, L4)
+    await scaled(cluster, "kept", replicas=6)
+    await scaled(cluster, "busy", replicas=1)
+    await cluster.site.patch("ScaledObject", "kept", scaled_object)
+    await cluster.site.patch("HorizontalPodAutoscaler", "keda-hpa-kept", {"spec": hpa}, "autoscaling/v2")
+    cluster.load = {("kept",): 9, ("busy",): SATURATED}
+    async with run(mode=Mode.KEDA) as daemon:
+        for _ in range(6):
+            await follow(cluster, daemon, 1, "busy")
+            assert answers(daemon, "busy")[0] <= 2
+        assert await cluster.counts("kept", "busy") == [6, 2]
+
+
+async def test_a_count_that_a_fallback_holds_keeps_its_gpus(cluster: Cluster, run: Run):
+    await cluster.node("a", {GPU: 8}, L4)
+    await scaled(cluster, "kept", replicas=6)
+    await scaled(cluster, "busy", replicas=1)
+    condition = {"type": "Fallback", "status": "True", "reason": "FallbackExists", "message": "m"}
+    await cluster.api.set_status(KEDA, "ScaledObject", cluster.namespace, "kept", {"conditions": [condition]})
+    cluster.load = {("kept",): 9, ("busy",): SATURATED}
+    async with run(mode=Mode.KEDA) as daemon:
+        await follow(cluster, daemon, 6, "busy")
+        assert await cluster.counts("kept", "busy") == [6, 2]
+        assert "uses its fallback, because KEDA got no answer" in daemon.sentence("kept")
