@@ -109,9 +109,8 @@ class HeldDevice(NamedTuple):
 class Claim(NamedTuple):
     """A claim with devices."""
 
-    namespace: str
     devices: tuple[HeldDevice, ...]
-    pods: tuple[str, ...]  # that use it; () if none does at the moment
+    pods: tuple[Key, ...]  # that use it; () if none does at the moment
     is_extended: bool  # its pod counts by the extended resource that it requests
 
 
@@ -139,9 +138,9 @@ class ClaimStore:
             if is_accelerator_driver(each.driver) and not each.admin_access and not each.share_id
         )
         users = (seen.status.reserved_for or ())[:MAX_CONSUMERS]
-        pods = tuple(each.name for each in users if each.resource == "pods")
+        pods = tuple((key[0], each.name) for each in users if each.resource == "pods")
         is_extended = (seen.metadata.annotations or {}).get(EXTENDED_CLAIM) == "true"
-        self._set(key, Claim(key[0], devices, pods, is_extended) if devices else None)
+        self._set(key, Claim(devices, pods, is_extended) if devices else None)
 
     def remove(self, namespace: str, name: str, /) -> None:
         self._set((namespace, name), None)

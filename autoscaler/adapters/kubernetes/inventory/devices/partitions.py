@@ -15,7 +15,8 @@ from typing import NamedTuple
 from autoscaler.adapters.kubernetes.inventory.devices.kinds import Kind
 from autoscaler.adapters.kubernetes.inventory.devices.slices import Counter, Device, DeviceSet
 
-MAX_STEPS = 20_000  # of the search for the most devices beside each other
+MAX_SEARCHED = 256  # devices that share silicon
+MAX_STEPS = 100_000  # devices that are looked at in a search
 CLOSE = 1e-9  # relative, for sums of decimal quantities
 
 
@@ -87,30 +88,46 @@ def _most(devices: Sequence[Device], left: Mapping[Counter, float]) -> list[Kind
 
     Devices that come first in the pool are tried first, so an even cut is found at once.
     """
-    best: list[Kind] = []
-    steps = 0
+    best, rest = [], dict(left)
+    for device in devices:
+        if _fits(rest, device):
+            _take(rest, device)
+            best.append(device.kind)
+    if len(best) == min(len(devices), _bound(devices, left)):
+        return best
+    return _Search(devices, best).run(left) if len(devices) <= MAX_SEARCHED else None
 
-    def search(place: int, left: dict[Counter, float], taken: list[Kind]) -> bool:
-        nonlocal best, steps
-        steps += 1
-        if len(taken) > len(best):
-            best = list(taken)
-        if steps > MAX_STEPS:
-            return False
-        rest = [device for device in devices[place:] if _fits(left, device)]
-        if len(taken) + min(len(rest), _bound(rest, left)) <= len(best):
-            return True
-        for index, device in enumerate(devices[place:], place):
+
+class _Search:
+    """Branch and bound over sets of devices."""
+
+    def __init__(self, devices: Sequence[Device], best: list[Kind]) -> None:
+        self._devices = devices
+        self._best = best
+        self._steps = 0
+
+    def run(self, left: Mapping[Counter, float]) -> list[Kind] | None:
+        return self._best if self._extend(0, left, []) else None
+
+    def _extend(self, place: int, left: Mapping[Counter, float], taken: list[Kind]) -> bool:
+        """Try all sets with the taken devices and some of those from a place on; False: it takes too long."""
+        if len(taken) > len(self._best):
+            self._best = taken
+        for index in range(place, len(self._devices)):
+            rest = self._devices[index:]
+            self._steps += len(rest)
+            if self._steps > MAX_STEPS:
+                return False
+            fitting = [device for device in rest if _fits(left, device)]
+            if len(taken) + min(len(fitting), _bound(fitting, left)) <= len(self._best):
+                return True
+            device = self._devices[index]
             if _fits(left, device):
                 after = dict(left)
                 _take(after, device)
-                if not search(index + 1, after, [*taken, device.kind]):
+                if not self._extend(index + 1, after, [*taken, device.kind]):
                     return False
-                if len(taken) + min(len(devices) - index - 1, _bound(devices[index + 1 :], left)) <= len(best):
-                    return True
         return True
-
-    return best if search(0, dict(left), []) else None
 
 
 def _bound(devices: Sequence[Device], left: Mapping[Counter, float]) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter as Count
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from sys import intern
 from typing import NamedTuple
@@ -18,6 +18,8 @@ from autoscaler.config.findings import shown
 from autoscaler.ports import Clock
 
 MAX_POOL_DEVICES = 4096
+MAX_POOL_SLICES = 256
+MAX_DEVICES = 1_000_000  # of pools that differ
 MAX_KINDS = 4096  # of all pools
 MAX_NAME = 253
 MAX_COUNTERS = 64  # that one device takes from
@@ -38,6 +40,7 @@ class Device(NamedTuple):
 
 
 _Content = tuple[tuple[Device, ...], Amounts]
+NO_CONTENT: _Content = ((), ())
 
 
 class DeviceSet:
@@ -99,6 +102,7 @@ class SliceStore:
         self._version = 0
         self._kinds = Kinds()
         self._slices: dict[str, _Slice] = {}  # by name
+        self.size = 0  # devices of slices that differ
         self._contents: dict[_Content, tuple[_Content, int]] = {}  # equal slices share one, with their number
         self._of_pool: dict[PoolKey, set[str]] = {}
         self._gone: dict[PoolKey, float] = {}  # pools that are gone or not complete, since when
@@ -118,9 +122,10 @@ class SliceStore:
         name, spec = seen.metadata.name, seen.spec
         before = self._pop(name)
         if is_accelerator_driver(spec.driver):
-            found = self._read(spec)
+            found = self._limit(self._read(spec))
             content, users = self._contents.get(found.content) or (found.content, 0)
             self._contents[content] = content, users + 1
+            self.size += 0 if users else len(content[0])
             self._slices[name] = found._replace(content=content)
             self._of_pool.setdefault(found.key, set()).add(name)
             self._assemble(found.key)
@@ -135,6 +140,7 @@ class SliceStore:
     def clear(self) -> None:
         """Forget all pools: the API server does not serve slices any more."""
         self._slices, self._contents, self._of_pool, self._gone = {}, {}, {}, {}
+        self.size = 0
         for key in list(self.pools):
             self._set(key, None)
         self.problems = {}
@@ -157,29 +163,36 @@ class SliceStore:
             content, users = self._contents.pop(found.content)
             if users > 1:
                 self._contents[content] = content, users - 1
+            else:
+                self.size -= len(content[0])
         return found
+
+    def _limit(self, found: _Slice) -> _Slice:
+        """Return a slice, without its devices if they are too many."""
+        others = self._of_pool.get(found.key, ())
+        if len(others) >= MAX_POOL_SLICES:
+            problem = f"it has more than {MAX_POOL_SLICES} slices"
+        elif self.size + len(found.content[0]) > MAX_DEVICES:
+            problem = f"there are more than {MAX_DEVICES} devices"
+        else:
+            return found
+        return found._replace(content=NO_CONTENT, problem=found.problem or problem)
 
     def _assemble(self, key: PoolKey) -> None:
         """Put the slices of a pool together, if all slices of its newest generation are there."""
         names = self._of_pool.get(key, set())
-        slices = [self._slices[name] for name in names]
-        if not slices:
+        if not names:
             self._of_pool.pop(key, None)
+        # A pool of too many slices is not believed, so none of them needs a look.
+        slices = [self._slices[name] for name in names] if len(names) <= MAX_POOL_SLICES else []
         newest = max((each.generation for each in slices), default=0)
         slices = [each for each in slices if each.generation == newest]
-        problem = next((each.problem for each in slices if each.problem), "")
-        count = sum(len(each.content[0]) for each in slices)
-        if count > MAX_POOL_DEVICES:
-            problem = f"it has {count} devices; allowed: up to {MAX_POOL_DEVICES}"
-        if len(self._kinds) > MAX_KINDS and key not in self.pools:
-            problem = f"there are more than {MAX_KINDS} kinds of devices"
-        if not problem and slices and len(slices) < slices[0].slices:
-            problem = f"only {len(slices)} of its {slices[0].slices} slices are there"
+        problem = self._problem_of(key, slices) if names else ""
         if problem:
             self.problems[key] = problem
         else:
             self.problems.pop(key, None)
-        if problem or not slices:
+        if problem or not names:
             if key in self.pools:
                 self._gone.setdefault(key, self._clock.now_s())
             return
@@ -188,6 +201,22 @@ class SliceStore:
         devices = sorted((each for one in slices for each in one.content[0]), key=lambda device: device.name)
         counters = sorted(counter for each in slices for counter in each.content[1])
         self._set(key, (tuple(devices), tuple(counters)), nodes.pop() if len(nodes) == 1 else "")
+
+    def _problem_of(self, key: PoolKey, slices: Sequence[_Slice]) -> str:
+        """Return why a pool is not believed; "": it is. slices: of its newest generation; (): there are too many."""
+        if not slices:
+            return f"it has more than {MAX_POOL_SLICES} slices"
+        if problem := next((each.problem for each in slices if each.problem), ""):
+            return problem
+        count = sum(len(each.content[0]) for each in slices)
+        if count > MAX_POOL_DEVICES:
+            return f"it has {count} devices; allowed: up to {MAX_POOL_DEVICES}"
+        if len(self._kinds) > MAX_KINDS and key not in self.pools:
+            return f"there are more than {MAX_KINDS} kinds of devices"
+        if len(slices) < slices[0].slices:
+            return f"only {len(slices)} of its {slices[0].slices} slices are there"
+        is_double = len({device.name for each in slices for device in each.content[0]}) < count
+        return "it has two devices of the same name" if is_double else ""
 
     def _set(self, key: PoolKey, content: _Content | None, node: str = "") -> None:
         before = self.pools.pop(key, None)

@@ -55,6 +55,7 @@ class DeviceStore:
         self._held_version = 0  # grows when a claim changes how many devices there are
         self._selections = Selections(self.classes, (), ())
         self._selections_version: object = None
+        self._placed: dict[Key, tuple[Claim, list[tuple[str, str, float]]]] = {}  # of claims, with where they hold
         self._wanted: frozenset[Kind] = frozenset()
         self._offers: dict[str, Offer] = {}  # by node
         self._offers_version: object = None
@@ -95,11 +96,20 @@ class DeviceStore:
         return {**nodes, **added}
 
     def add_held(self, held: Held, target_of: Callable[[Key], int], yields: Callable[[Key], bool]) -> Held:
-        """Return what pods hold with the devices of claims, and with the names that devices have."""
+        """Return what pods hold with the devices of claims, and with the names that devices have.
+
+        A claim that several pods use counts once.
+        """
         self._select()
+        if len(self._placed) > 2 * len(self.claims.claims):
+            self._placed = {}
         names = [self._name_of(resource) for resource in held.resources]
-        claims = [claim for claim in self.claims.claims.values() if not claim.is_extended]
-        claimed = [row for claim in claims for row in self._rows(claim, target_of, yields)]
+        claimed = []
+        for key, claim in self.claims.claims.items():
+            if not claim.is_extended:
+                target = max(map(target_of, claim.pods), default=-1)
+                leaves = bool(claim.pods) and all(map(yields, claim.pods))
+                claimed += [ClaimedDevices(*each, target, leaves) for each in self._places(key, claim)]
         return held._replace(resources=names).plus(claimed)
 
     def _note_held(self, pool: PoolKey) -> None:
@@ -111,6 +121,7 @@ class DeviceStore:
         if version != self._selections_version:
             self._selections = Selections(self.classes, self.slices.kinds(), self.slices.unplaced())
             self._selections_version = version
+            self._placed = {}
 
     def _settle(self, namespace: str, facts: Facts) -> Facts:
         if facts.members:
@@ -245,21 +256,21 @@ class DeviceStore:
         found: Selected | None = self._selections.of_extended(resource)
         return found.resource if found is not None and found.resource else resource
 
-    def _rows(
-        self, claim: Claim, target_of: Callable[[Key], int], yields: Callable[[Key], bool]
-    ) -> list[ClaimedDevices]:
-        """Return the devices that a claim holds, by node and name. A claim that several pods share counts once."""
-        counts: dict[tuple[str, str], int] = {}
+    def _places(self, key: Key, claim: Claim) -> list[tuple[str, str, float]]:
+        """Return nodes, names and numbers of the devices that a claim holds."""
+        known = self._placed.get(key)
+        if known is not None and known[0] is claim:
+            return known[1]
+        counts: dict[tuple[str, str], float] = {}
         for held in claim.devices:
             pool = self.slices.pools.get(held.pool)
             device = pool.devices.by_name.get(held.device) if pool is not None else None
             if pool is not None and device is not None and (node := device.node or pool.node):
                 place = node, self._selections.names[device.kind]
-                counts[place] = counts.get(place, 0) + 1
-        pods = [(claim.namespace, name) for name in claim.pods]
-        target = max(map(target_of, pods), default=-1)
-        leaves = bool(pods) and all(map(yields, pods))
-        return [ClaimedDevices(node, name, float(count), target, leaves) for (node, name), count in counts.items()]
+                counts[place] = counts.get(place, 0.0) + 1.0
+        found = [(*place, count) for place, count in counts.items()]
+        self._placed[key] = claim, found
+        return found
 
 
 def _mark(kinds: Iterable[Kind]) -> str:

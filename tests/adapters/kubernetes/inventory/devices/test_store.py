@@ -6,10 +6,14 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pytest
 
 from autoscaler.adapters.kubernetes.api import objects
+from autoscaler.adapters.kubernetes.inventory.elastic import Elastic
 from autoscaler.adapters.kubernetes.inventory.nodes import SHRINK_DELAY_S
+from autoscaler.adapters.kubernetes.inventory.pools import TO_COME, lay_out_pools
+from autoscaler.adapters.kubernetes.inventory.usage import count_usage
 from autoscaler.adapters.kubernetes.pods.template import Facts, group_facts
 from autoscaler.config.prices import price_per_hour
 from tests.adapters.kubernetes.inventory.devices.world import (
@@ -404,6 +408,7 @@ def test_old_api_versions_are_read_as_well():
         ([gpu("gpu-0", product="x" * 300)], "more than 256 characters"),
         ([gpu("gpu-0", attributes={f"a{place}": {"int": place} for place in range(99)})], "more than 64 attributes"),
         ([gpu(f"gpu-{place}") for place in range(5000)], "allowed: up to 4096"),
+        ([gpu("gpu-0"), gpu("gpu-0")], "two devices of the same name"),
     ],
 )
 def test_absurd_pool_is_not_counted_and_named(devices: list[dict[str, Any]], reason: str):
@@ -414,6 +419,41 @@ def test_absurd_pool_is_not_counted_and_named(devices: list[dict[str, Any]], rea
     (problem,) = cluster.store.problems()
     assert reason in problem
     assert "pool 'bad'" in problem
+
+
+def test_slices_without_end_are_named_and_not_kept():
+    """A broken driver adds one slice after the other to a pool of a million devices."""
+    cluster = of_eight("a")
+    rows = [gpu(f"gpu-{place}") for place in range(128)]
+    for number in range(400):
+        rows[0]["name"] = f"gpu-of-{number}"
+        cluster.slices(slice_of(f"huge-{number}", rows, "huge", pool="huge", slices=8000))
+    assert "more than 256 slices" in " ".join(cluster.store.problems())
+    assert cluster.store.slices.size <= 257 * 128
+    assert cluster.pools(facts_of("one")) == [(FULL, 8.0, 8.0)]
+
+
+def test_nodes_to_come_have_as_many_devices_as_the_present_one_when_free():
+    """All GPUs of the only node are held in another cut, and the autoscaler may add two such nodes."""
+    cluster = Cluster()
+    cluster.nodes.put(node("a", {"agentpool": "gpu"}, allocatable={"cpu": "64"}))
+    cluster.slices(
+        slice_of("a-devices", cuttable("gpu-0"), "a", pool="a", slices=2),
+        slice_of("a-counters", [], "a", pool="a", slices=2, sharedCounters=[whole("gpu-0")]),
+    )
+    cluster.claim("theirs", [("a", f"gpu-0-1g-{place}") for place in range(7)])
+    cluster.template("large", request("mig.nvidia.com", f"{PROFILE} == '3g.40gb'"))
+    settled = cluster.settle(facts_of("large"))
+    layout = lay_out_pools(cluster.store.add_to(cluster.nodes.nodes), settled, Elastic({"agentpool=gpu": 3}))
+    assert dict(
+        zip([group.nodes for group in layout.node_groups.groups], layout.node_groups.can_add.tolist(), strict=True)
+    ) == {
+        "agentpool=gpu": 0.0,
+        TO_COME: 4.0,
+    }
+    held = cluster.store.add_held(cluster.holdings.held(lambda key: -1), lambda key: -1, lambda key: False)
+    usage = count_usage(layout, held, np.arange(1), others_known=True)
+    assert (usage.fits.tolist(), usage.room.tolist()) == ([4.0], [0.0])
 
 
 def test_device_without_attributes_has_an_unknown_product():
