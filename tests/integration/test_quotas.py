@@ -105,3 +105,34 @@ async def test_borrowing_limit_leaves_gpus_idle(cluster: Cluster, run: Run, serv
     finally:
         for queue in queues:
             await cluster.api.delete(KUEUE, "ClusterQueue", None, queue)
+
+
+async def test_stopped_queue_keeps_its_replicas_until_it_drains(cluster: Cluster, run: Run, served: None):
+    await cluster.node("a", {GPU: 8}, L4)
+    await owned(cluster, "chat", "prod", SATURATED)
+    await owned(cluster, "batch", "research", IDLE)
+    queues = await write_queues(cluster, nominal=4)
+
+    async def stop(policy: str) -> None:
+        path = await cluster.api.path(KUEUE, "ClusterQueue", None, queues[0])
+        patch = {"spec": {"stopPolicy": policy}}
+        await cluster.api.request("PATCH", path, patch, content_type="application/merge-patch+json")
+
+    try:
+        async with run() as daemon:
+            await cluster.settle()
+            assert await cluster.counts("chat") == [4]
+            await stop("Hold")
+            cluster.load["chat",] = 64
+            await cluster.settle()
+            assert await cluster.counts("chat") == [4]
+            assert "its queue is stopped (stopPolicy Hold)" in str(daemon.readiness()["workload_problems"])
+            await stop("HoldAndDrain")
+            await cluster.settle()
+            assert await cluster.counts("chat", "batch") == [0, 1]
+            await stop("None")
+            await cluster.settle()
+            assert await cluster.counts("chat", "batch") == [7, 1]
+    finally:
+        for queue in queues:
+            await cluster.api.delete(KUEUE, "ClusterQueue", None, queue)
