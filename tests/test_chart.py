@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 from autoscaler.cli.main import main
 from autoscaler.cli.run import run
+from autoscaler.config.quotas import load_quotas
 from tests.harness.helm import CHART, HelmFailed, helm, template, template_text
 from tests.harness.kube_api import ApiError, KubeApi
 from tests.kustomize import Document
@@ -46,6 +47,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "all namespaces without nodes": {"rbac": {"nodes": False}},
     "further kinds of targets": {"targetKinds": ["rollouts.argoproj.io", "nodesets.slinky.slurm.net"]},
     "further kinds in a namespace": {"namespaces": ["@"], "targetKinds": ["rollouts.argoproj.io"]},
+    "quotas": {"quotas": [
+        {"name": "research", "namespaces": ["research-*"], "cohort": "all", "label": "team=r"}
+        | {"resources": [{"name": "nvidia.com/gpu", "nominal": 8, "borrowingLimit": 4, "lendingLimit": 2}]}
+    ]},
     "quotas of Kueue": {"rbac": {"kueue": True}},
     "quotas of Kueue without nodes": {"rbac": {"kueue": True, "nodes": False}},
     "quotas of Kueue in a namespace": {"namespaces": ["@"], "rbac": {"kueue": True}},
@@ -120,6 +125,10 @@ BAD_VALUES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "no mode": ({"mode": None}, ["missing property", "'mode'"]),
     "an option that has a value of its own": ({"extraArgs": ["--mode=keda"]}, ["/extraArgs/0", "not"]),
     "an option without dashes": ({"extraArgs": ["log-level=debug"]}, ["/extraArgs/0", "does not match"]),
+    "a quota's field with a typo": (
+        {"quotas": [{"name": "a", "namespaces": ["a"], "resources": [{"name": "nvidia.com/gpu", "nominl": 1}]}]},
+        ["/quotas/0/resources/0", "'nominl'"],
+    ),
     "a policy's field with a typo": ({"policies": {"gold": {"objectiv": {}}}}, ["/policies/gold", "'objectiv'"]),
     "a policy's number out of bounds": (
         {"policies": {"gold": {"replicas": {"max": 0}}}},
@@ -304,6 +313,16 @@ def test_check_holds_manifests_against_the_limits_of_a_rendered_release():
     result = CliRunner().invoke(main, ["check", "-"], input=f"{template_text(values)}---\n{yaml.safe_dump(deployment)}")
     assert result.exit_code == 1
     assert "found 1000 of the policy realtime; allowed: at most 400" in result.output
+
+
+def test_daemon_reads_the_quotas_of_a_rendered_release(tmp_path: Path):
+    values = VARIANTS["quotas"]
+    documents = template(values)
+    text = only(documents, "ConfigMap", "vllm-autoscaler-quotas")["data"]["quotas.yaml"]
+    (tmp_path / "quotas.yaml").write_text(text)
+    assert [quota.name for quota in load_quotas(tmp_path / "quotas.yaml")] == ["research"]
+    (mount,) = [each for each in container(documents)["volumeMounts"] if each["name"] == "quotas"]
+    assert f"--quotas={mount['mountPath']}/quotas.yaml" in container(documents)["args"]
 
 
 def test_image_is_named_by_tag_or_digest():

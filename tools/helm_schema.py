@@ -1,4 +1,4 @@
-"""Writes the policies' part of charts/vllm-autoscaler/values.schema.json: `python -m tools.helm_schema`.
+"""Writes the policies' and quotas' part of charts/vllm-autoscaler/values.schema.json: `python -m tools.helm_schema`.
 
 The rest of that file is written by hand. A bound that JSON Schema cannot state, such as a duration's, is the daemon's
 to check.
@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from autoscaler.config.policy.namespace_limits import NamespaceLimit
-from autoscaler.config.policy.schema import MAX_PREWARM, PolicySpec, Section, kind_of, section_of
-from autoscaler.config.values import Duration, Integer, Kind, Number, Pattern, Share, StepKind, Switch, Text
+from autoscaler.config.policy.schema import PolicySpec, Section, kind_of, section_of
+from autoscaler.config.quotas import MAX_NAMESPACES, Namespaces, StatedQuota
+from autoscaler.config.values import NAMESPACES, Duration, Integer, Kind, Number, Pattern, Share, StepKind, Switch, Text
 
 TARGET = Path(__file__).parents[1] / "charts" / "vllm-autoscaler" / "values.schema.json"
 PERCENT = r"^[0-9]{1,6}(\.[0-9]{1,6})?%$"
@@ -22,10 +23,11 @@ Schema = dict[str, Any]
 
 
 def render(text: str) -> str:
-    """Return the text of the schema with the policies' part as the models say it."""
+    """Return the text of the schema with the policies' and quotas' part as the models say it."""
     schema = json.loads(text)
     schema["$defs"]["policySpec"] = _section(PolicySpec)
     schema["$defs"]["namespaceLimit"] = _section(NamespaceLimit)
+    schema["$defs"]["quota"] = _section(StatedQuota)
     return json.dumps(schema, indent=2) + "\n"
 
 
@@ -38,7 +40,8 @@ def _section(model: type[Section]) -> Schema:
         elif section is not None and info.annotation is section:
             properties[key] = _section(section)
         elif section is not None:
-            properties[key] = {"type": "array", "maxItems": MAX_PREWARM, "items": _section(section)}
+            most = next(item.max_length for item in info.metadata if hasattr(item, "max_length"))
+            properties[key] = {"type": "array", "maxItems": most, "items": _section(section)}
     required = [key for key, info in model.keys().items() if info.is_required()]
     schema: Schema = {"type": "object", "additionalProperties": False, "properties": properties}
     return schema | ({"required": required} if required else {})
@@ -62,6 +65,9 @@ def _value(kind: Kind) -> Schema:
             return {"type": "boolean"}
         case Text():
             return {"type": "string", "minLength": 1, "maxLength": kind.most_chars}
+        case Namespaces():
+            names = {"type": "string", "pattern": f"^{NAMESPACES.expression}$"}
+            return {"type": "array", "minItems": 1, "maxItems": MAX_NAMESPACES, "items": names}
         case Pattern():
             return {"type": "string", "pattern": f"^{kind.expression}$"}
         case _:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated
 
@@ -15,14 +14,13 @@ from autoscaler.config.findings import Finding, PolicyError, shown
 from autoscaler.config.policy.parse import describe_errors
 from autoscaler.config.policy.reload import Monotonic, ReloadedFiles
 from autoscaler.config.policy.schema import API_VERSION, Section, fault
-from autoscaler.config.values import NAME, FieldKind, Integer, OneOf, Pattern
+from autoscaler.config.values import NAME, NAMESPACES, FieldKind, Integer, OneOf, Pattern
 from autoscaler.config.yaml import Document, read_documents, read_text
 
 KIND = "Quotas"
 MAX_QUOTAS, MAX_RESOURCES, MAX_NAMESPACES = 1000, 64, 256
 MAX_DEVICES = 1_000_000
 DEVICES = Integer(0, MAX_DEVICES)
-_GLOB = re.compile(r"[a-z0-9*]([-a-z0-9*]{0,61}[a-z0-9*])?", re.ASCII)
 RESOURCE = Pattern(
     r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?",
     "the full name of a resource, such as nvidia.com/gpu or nvidia.com/mig-1g.10gb",
@@ -48,8 +46,10 @@ class Namespaces(FieldKind):
         if not 0 < len(value) <= MAX_NAMESPACES:
             raise ValueError(f"{len(value)} namespaces")
         for each in value:
-            if not isinstance(each, str) or not _GLOB.fullmatch(each):
-                raise ValueError(f"{shown(each)} is no namespace")
+            try:
+                NAMESPACES.read(each)
+            except ValueError:
+                raise ValueError(f"{shown(each)} is no namespace") from None
         return tuple(value)
 
     def show(self, value: tuple[str, ...]) -> str:
@@ -103,7 +103,7 @@ class StatedQuota(Section):
             key, _, value = self.label.partition("=")
             if labels.get(key) != value:
                 return False
-        return any(_glob(pattern).fullmatch(namespace) for pattern in self.namespaces)
+        return any(fnmatchcase(namespace, pattern) for pattern in self.namespaces)
 
 
 class QuotaFile(Section):
@@ -158,8 +158,3 @@ def check_quotas(document: Document, _book: object = None) -> Iterator[Finding]:
     except ValidationError as error:
         for place in describe_errors(error, QuotaFile):
             yield document.finding(*place)
-
-
-@lru_cache(maxsize=1024)
-def _glob(pattern: str) -> re.Pattern[str]:
-    return re.compile(".*".join(map(re.escape, pattern.split("*"))))

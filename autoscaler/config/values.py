@@ -307,6 +307,9 @@ class Pattern(FieldKind):
 NAME = Pattern(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", "1 to 63 of a-z, 0-9 and -, with a letter or digit at both ends")
 
 
+NAMESPACES = Pattern(r"[a-z0-9*]([-a-z0-9*]{0,61}[a-z0-9*])?", "a namespace, in which * stands for any characters")
+
+
 @dataclass(frozen=True)
 class OneOf(FieldKind):
     """One of several fixed words."""

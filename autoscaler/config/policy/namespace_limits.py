@@ -27,12 +27,10 @@ from autoscaler.config.policy.schema import (
     PolicySpec,
     Section,
 )
-from autoscaler.config.values import Integer, OneOf, Pattern
+from autoscaler.config.values import NAMESPACES, Integer, OneOf
 
 LIMITS_KIND = "NamespaceLimits"
 MAX_NAMESPACES = 1000
-
-_NAMESPACES = Pattern(r"[a-z0-9*]([-a-z0-9*]{0,61}[a-z0-9*])?", "a namespace, in which * stands for any characters")
 
 MIN_REPLICAS = "minReplicaCount"
 """Name of the floor that a ScaledObject states beside the policy."""
@@ -41,7 +39,7 @@ MIN_REPLICAS = "minReplicaCount"
 class NamespaceLimit(Section):
     """The limits of some namespaces. A field that is left out limits nothing."""
 
-    name: Annotated[str, _NAMESPACES] = Field(
+    name: Annotated[str, NAMESPACES] = Field(
         description="The namespace; `*` stands for any characters. The first entry that matches counts."
     )
     max_priority: Annotated[int | None, PRIORITY] = Field(default=None, description="Highest `priority`.")
