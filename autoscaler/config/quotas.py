@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +13,7 @@ from autoscaler.config.findings import Finding, PolicyError, shown
 from autoscaler.config.policy.parse import describe_errors
 from autoscaler.config.policy.reload import Monotonic, ReloadedFiles
 from autoscaler.config.policy.schema import API_VERSION, Section, fault
-from autoscaler.config.values import NAME, NAMESPACES, FieldKind, Integer, OneOf, Pattern
+from autoscaler.config.values import NAME, NAMESPACES, FieldKind, Integer, OneOf, Pattern, namespace_pattern
 from autoscaler.config.yaml import Document, read_documents, read_text
 
 KIND = "Quotas"
@@ -103,7 +102,7 @@ class StatedQuota(Section):
             key, _, value = self.label.partition("=")
             if labels.get(key) != value:
                 return False
-        return any(fnmatchcase(namespace, pattern) for pattern in self.namespaces)
+        return any(namespace_pattern(pattern).match(namespace) for pattern in self.namespaces)
 
 
 class QuotaFile(Section):

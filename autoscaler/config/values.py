@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
+from fnmatch import translate
+from functools import lru_cache
 from typing import Any, Protocol
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
@@ -308,6 +310,12 @@ NAME = Pattern(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", "1 to 63 of a-z, 0-9 and -
 
 
 NAMESPACES = Pattern(r"[a-z0-9*]([-a-z0-9*]{0,61}[a-z0-9*])?", "a namespace, in which * stands for any characters")
+
+
+@lru_cache(maxsize=4096)
+def namespace_pattern(name: str) -> re.Pattern[str]:
+    """Compile `NAMESPACES`. `fnmatch` remembers only 256, and compiles others at each comparison."""
+    return re.compile(translate(name))
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,8 @@ without one nothing is limited.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from fnmatch import translate
-from functools import lru_cache
 from typing import Annotated
 
 from pydantic import Field
@@ -27,7 +24,7 @@ from autoscaler.config.policy.schema import (
     PolicySpec,
     Section,
 )
-from autoscaler.config.values import NAMESPACES, Integer, OneOf
+from autoscaler.config.values import NAMESPACES, Integer, OneOf, namespace_pattern
 
 LIMITS_KIND = "NamespaceLimits"
 MAX_NAMESPACES = 1000
@@ -98,16 +95,10 @@ class NamespaceLimits(Section):
         without an entry may raise nothing above either of them, but for a floor of one replica.
         """
         for entry in self.spec.namespaces:
-            if _pattern(entry.name).match(namespace):
+            if namespace_pattern(entry.name).match(namespace):
                 return {path: most for path, most in _stated(entry).items() if most is not None}
         most = {path: min(value, _values(default)[path]) for path, value in _values(policy).items()}
         return {**most, "replicas.min": max(most["replicas.min"], 1)}
-
-
-@lru_cache(maxsize=MAX_NAMESPACES)
-def _pattern(name: str) -> re.Pattern[str]:
-    """Compile the name of an entry. `fnmatch` remembers only 256, and compiles others at each comparison."""
-    return re.compile(translate(name))
 
 
 def find_excess(

@@ -32,15 +32,16 @@ def lay_out_stated(
                     float(lending if quota.cohort else 0.0),
                 )
             )
-    charging = []
+    keys = {quota.label.partition("=")[0] for quota in stated if quota.label is not None}
+    known: dict[tuple[str, str, tuple[str | None, ...]], list[int]] = {}  # workloads are many, and namespaces few
+    charging: list[list[int]] = []
     for workload, is_free in zip(workloads, free, strict=True):
-        found = next(
-            (
+        question = workload.namespace, workload.resource, tuple(workload.labels.get(key) for key in keys)
+        if question not in known:
+            known[question] = [
                 places[number, workload.resource]
                 for number, quota in enumerate(stated)
                 if (number, workload.resource) in places and quota.matches(workload.namespace, workload.labels)
-            ),
-            None,
-        )
-        charging.append([found] if is_free and found is not None else [])
+            ][:1]
+        charging.append(known[question] if is_free else [])
     return lay_out(rows, charging)
