@@ -46,6 +46,9 @@ def check_workload(document: Document, book: PolicyBook) -> Iterator[Finding]:
         problem = "no annotation names a policy, so only a ScaledObject could"
         yield document.warning(("metadata", "annotations"), problem, f"{PREFIX}policy as well")
         return
+    if f"{PREFIX}role" in ours and f"{PREFIX}service" not in ours:
+        problem = "no service names the other workload of its pair, so it is sized alone"
+        yield document.warning(("metadata", "annotations", f"{PREFIX}role"), problem, f"{PREFIX}service as well")
     count = row.replicas if row is not None else ("spec", "replicas")
     if at(document.value, *count) is not None:
         problem = "sets the count back at every apply"

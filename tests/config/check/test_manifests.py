@@ -142,6 +142,13 @@ def test_annotations_without_a_policy_are_a_warning():
     assert "only a ScaledObject could" in finding.problem
 
 
+def test_a_role_without_a_service_is_a_warning():
+    (finding,) = findings_of({**GOOD, "role": "prefill"})
+    assert (finding.severity, finding.line) == (Severity.WARNING, 8)
+    assert finding.problem == "no service names the other workload of its pair, so it is sized alone"
+    assert findings_of({**GOOD, "role": "decode", "service": "chat"}) == []
+
+
 def test_annotations_of_the_pods_are_a_warning():
     (finding,) = findings_of(GOOD, pod_annotations=f"{{{PREFIX}policy: batch}}")
     assert (finding.severity, finding.problem) == (Severity.WARNING, "no effect on the pods")
