@@ -11,7 +11,7 @@ import numpy as np
 from autoscaler.core.explain.format import number, seconds
 from autoscaler.core.explain.row import Row
 from autoscaler.core.model.quotas import Quotas
-from autoscaler.core.model.tenants import is_charged, place_tenants
+from autoscaler.core.model.tenants import find_tenants, place_tenants
 from autoscaler.core.model.types import Stage
 from autoscaler.core.observe.pending import has_full_quota
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn, or_zero
@@ -97,7 +97,7 @@ def comes_back(row: Row) -> str:
         gpus = float(_gpus(row, leaving)[lends].sum())
         if not gpus > 0:
             continue
-        sources = _sources(quotas, np.flatnonzero(quotas.charged[quotas.tenant[lends]].any(axis=0)))
+        sources = _sources(quotas, np.flatnonzero(quotas.charged[find_tenants(quotas)[lends]].any(axis=0)))
         drain_s = float(fleet.drain_s[lends].max()) if fleet.drain_s is not None else math.nan
         until = f" within {seconds(drain_s)}" if drain_s > 0 else ""
         parts.append(f"{number(min(gpus, needed))} GPUs come back from {sources}{until} as replicas there drain")
@@ -109,20 +109,21 @@ def not_limited(row: Row) -> str:
     if not math.isnan(row.inp.fleet.gpus_per_replica[row.row]):
         return ""
     sources = [
-        _sources(quotas, np.flatnonzero(quotas.charged[quotas.tenant[row.row]]))
+        _sources(quotas, np.flatnonzero(quotas.charged[tenant]))
         for quotas in row.inp.fleet.quotas
-        if is_charged(quotas)[row.row]
+        if (tenant := find_tenants(quotas)[row.row]) >= 0
     ]
     return f"{_list(sources)} cannot limit it, because the GPUs of a replica are unknown" if sources else ""
 
 
 def _use(row: Row, quotas: Quotas) -> _Use:
-    own = quotas.charged[quotas.tenant[row.row]]
-    tenants = is_charged(quotas) & quotas.charged[quotas.tenant][:, own].any(axis=1)
-    if quotas.charged[quotas.tenant[tenants]][:, ~own].any():  # they may use other quotas instead
+    tenant = find_tenants(quotas)
+    own = quotas.charged[tenant[row.row]]
+    linked = quotas.charged[:, own].any(axis=1)
+    if quotas.charged[linked][:, ~own].any():  # they may use other quotas instead
         return _Use(quotas, np.flatnonzero(own), math.nan, math.nan)
     counts = (row.inp.fleet.replicas, row.decision.stages[Stage.OWNER])
-    now, decided = (float(_gpus(row, replicas)[tenants].sum()) for replicas in counts)
+    now, decided = (float(_gpus(row, replicas)[np.append(linked, False)[tenant]].sum()) for replicas in counts)
     return _Use(quotas, np.flatnonzero(own), now, decided)
 
 
@@ -130,19 +131,20 @@ def _grows(row: Row, quotas: Quotas, own: IntColumn) -> IntColumn:
     """Return the other quotas of the cohort whose tenants get more GPUs than they have now."""
     more = _gpus(row, row.decision.stages[Stage.OWNER]) - _gpus(row, row.inp.fleet.replicas)
     more = np.where(_of_cohort(quotas, row), more, 0.0)
-    by_tenant = np.bincount(quotas.tenant[is_charged(quotas)], more[is_charged(quotas)], len(quotas.charged))
+    by_tenant = np.bincount(find_tenants(quotas) + 1, more, 1 + len(quotas.charged))[1:]
     grows = quotas.charged[by_tenant > 0].any(axis=0)
     return np.array([quota for quota in np.flatnonzero(grows).tolist() if quota not in own], dtype=np.int64)
 
 
 def _of_cohort(quotas: Quotas, row: Row) -> BoolColumn:
     """Return the workloads whose quotas are those of this one, or in a cohort with one of them; bool[W]."""
-    if not is_charged(quotas)[row.row]:
-        return np.zeros(len(quotas.tenant), dtype=bool)
-    own = np.flatnonzero(quotas.charged[quotas.tenant[row.row]]).tolist()
+    tenant = find_tenants(quotas)
+    if tenant[row.row] < 0:
+        return np.zeros(len(tenant), dtype=bool)
+    own = np.flatnonzero(quotas.charged[tenant[row.row]]).tolist()
     pools = {quotas.quotas[quota][1:] for quota in own if quotas.quotas[quota].cohort}
     linked = [number in own or quota[1:] in pools for number, quota in enumerate(quotas.quotas)]
-    return np.asarray(is_charged(quotas) & quotas.charged[quotas.tenant][:, linked].any(axis=1))
+    return np.append(quotas.charged[:, linked].any(axis=1), False)[tenant]
 
 
 def _gpus(row: Row, replicas: FloatColumn) -> FloatColumn:

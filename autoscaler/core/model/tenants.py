@@ -89,10 +89,11 @@ def fit_replicas(limits: Sequence[TenantLimit], gpus_each: FloatColumn) -> Float
     return np.where(known, np.floor(free / np.where(known, gpus_each, 1.0) + ROUNDING_GPUS), np.inf)
 
 
-def is_charged(quotas: Quotas) -> BoolColumn:
-    """Return the workloads that a quota charges; bool[W]."""
+def find_tenants(quotas: Quotas) -> IntColumn:
+    """Return the tenant of each workload, int64[W]; -1: no quota charges it."""
     known = (quotas.tenant >= 0) & (quotas.tenant < len(quotas.charged))
-    return np.asarray(known & np.append(quotas.charged.any(axis=1), False)[np.where(known, quotas.tenant, -1)])
+    tenant = np.where(known, quotas.tenant, -1)
+    return np.where(np.append(quotas.charged.any(axis=1), False)[tenant], tenant, -1)
 
 
 def nominal_gpus(quotas: Quotas) -> tuple[Nominal, ...]:
@@ -103,7 +104,7 @@ def nominal_gpus(quotas: Quotas) -> tuple[Nominal, ...]:
     known = _Known.of(quotas)
     own = np.fmax(known.nominal - known.used_by_others, 0.0)
     tenant, quota = np.nonzero(quotas.charged)
-    count, of_workload = len(quotas.charged), _tenant(quotas)
+    count, of_workload = len(quotas.charged), find_tenants(quotas)
     tenants = Nominal(of_workload, np.bincount(tenant, own[quota], count).astype(np.float64))
     owner, owner_of_quota = _link(quotas.charged)
     if (owner == np.arange(count)).all():
@@ -156,13 +157,8 @@ def _limit(quotas: Quotas, known: _Known, buckets: Sequence[float], of_quota: Se
     of_others = [opened if all(limited[bucket] for bucket in opened) else [] for opened in opened_to_others]
     placement = Placement(np.where(limited, buckets, 0.0).tolist(), [*of_tenant, *of_others])
     placement.place([*[0.0] * len(of_tenant), *known.used_by_others[used].tolist()])
-    of_workload = _tenant(quotas)
+    of_workload = find_tenants(quotas)
     return TenantLimit(np.where(np.array([*is_limited, False])[of_workload], of_workload, -1), placement)
-
-
-def _tenant(quotas: Quotas) -> IntColumn:
-    """Return the tenant of each workload, int64[W]; -1: no quota charges it."""
-    return np.where(is_charged(quotas), quotas.tenant, -1)
 
 
 def _link(charged: BoolColumn) -> tuple[IntColumn, IntColumn]:

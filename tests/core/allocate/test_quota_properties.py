@@ -7,13 +7,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoscaler.core.allocate import pools
 from autoscaler.core.allocate.slots import Requests, order
 from autoscaler.core.model.running import Running
+from autoscaler.core.model.tenants import place_tenants
 from autoscaler.core.observe.pending import Claims
+from tests.core.explain.stories import ExplainedStory
 from tests.core.world import fleet, node_groups, quotas, spec
 
 pytestmark = pytest.mark.slow
@@ -281,3 +283,68 @@ def test_limits_that_are_unknown_do_not_limit(case):
     free = replace(case, borrowing=(np.inf,) * count, lending=(np.inf,) * count)
     odd = replace(case, borrowing=(np.nan,) * count, lending=(np.nan,) * count, others=(np.nan,) * count)
     assert odd.share().tolist() == free.share().tolist()
+
+
+AMOUNTS = st.one_of(st.integers(0, 9).map(float), st.sampled_from([np.nan, np.inf, -np.inf, -2.0, 0.5, 1e12]))
+
+
+@st.composite
+def kinds(draw, workloads, amounts):
+    """Return one to three kinds of quotas, whose tenants have several quotas each, or none."""
+    found = []
+    for _ in range(draw(st.integers(1, 3))):
+        count, tenants = draw(st.integers(0, 4)), draw(st.integers(1, 3))
+        charged = [draw(st.lists(st.integers(0, count - 1), unique=True)) if count else [] for _ in range(tenants)]
+
+        def column(values, count=count):
+            return draw(st.lists(values, min_size=count, max_size=count))
+
+        found.append(
+            quotas(
+                draw(st.lists(st.integers(-1, tenants), min_size=workloads, max_size=workloads)),
+                column(amounts),
+                column(amounts),
+                column(amounts),
+                column(st.sampled_from(["", "a", "b"])),
+                column(amounts),
+                charged,
+            )
+        )
+    return tuple(found)
+
+
+def played(data, amounts):
+    """Tick twice on workloads with load and quotas, and return the story."""
+    workloads = data.draw(st.integers(1, 5))
+    column = st.lists(st.integers(0, 4), min_size=workloads, max_size=workloads)
+    cluster = fleet(
+        data.draw(column),
+        data.draw(column),
+        pool_gpus=[data.draw(st.sampled_from([4.0, 12.0, np.nan]))],
+        gpus_per_replica=np.array(data.draw(column), dtype=float),
+        quotas=data.draw(kinds(workloads, amounts)),
+        drain_s=np.full(workloads, 30.0),
+    )
+    story = ExplainedStory(spec(workloads, min_replicas=0.0))
+    for _ in range(2):
+        story.tick(cluster, running=10.0, waiting=data.draw(st.sampled_from([0.0, 5.0, 30.0])))
+    return story
+
+
+@settings(max_examples=40)
+@given(st.data())
+def test_odd_amounts_break_no_tick_and_no_explanation(data):
+    story = played(data, AMOUNTS)
+    assert (story.decision.replicas >= 0).all()
+    for row in range(len(story.spec.weight)):
+        assert story.explain(row).sentence
+
+
+@settings(max_examples=40)
+@given(st.data())
+def test_replicas_beyond_what_stays_keep_within_quotas_of_every_kind(data):
+    """No quota lacks room for what is allocated, unless its tenant only has what stays."""
+    story = played(data, st.integers(0, 9).map(float))
+    cluster, gpus = story.input.fleet, story.decision.replicas * story.input.fleet.gpus_per_replica
+    for limit in place_tenants(cluster.quotas):
+        assert not limit.copy_with(gpus)[1].any()
