@@ -95,7 +95,8 @@ def load_manifests(*paths: Path) -> list[dict[str, Any]]:
 class KubeApi:
     """One API server. `running` starts and stops one; all tests share the fixture `kube_api`."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, runtime_config: str = "") -> None:
+        """runtime_config: API versions to serve beside the usual ones, or not to serve."""
         certificates = Certificates(directory)
         serving = certificates.issue("127.0.0.1", "localhost")
         service_accounts = certificates.issue("service-accounts").key
@@ -141,6 +142,7 @@ class KubeApi:
             "disable-admission-plugins": "ServiceAccount",
             "audit-policy-file": policy,
             "audit-log-path": self.audit_log,
+            "runtime-config": runtime_config,
         }
         self._server = Process(
             "kube-apiserver",
@@ -151,9 +153,9 @@ class KubeApi:
 
     @classmethod
     @asynccontextmanager
-    async def running(cls, directory: Path) -> AsyncIterator["KubeApi"]:
+    async def running(cls, directory: Path, runtime_config: str = "") -> AsyncIterator["KubeApi"]:
         """Start etcd and the API server in `directory`; end both afterwards."""
-        api = cls(directory)
+        api = cls(directory, runtime_config)
         try:
             await api._etcd.start()
             await api.start()

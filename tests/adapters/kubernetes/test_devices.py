@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from tests.harness.process import eventually
 
 pytestmark = pytest.mark.integration
 
-RESOURCE = "resource.k8s.io/v1"
+GROUP = "resource.k8s.io"
 READY = {"conditions": [{"type": "Ready", "status": "True"}]}
 PROFILE = dra.attribute("profile")
 
@@ -30,8 +31,10 @@ PROFILE = dra.attribute("profile")
 class Devices:
     """Devices of one test. Its driver has a name of its own, so that others' devices are in no pool of it."""
 
-    def __init__(self, api: KubeApi, world: World) -> None:
+    def __init__(self, api: KubeApi, world: World, version: str = "v1") -> None:
         self._api = api
+        self._version = f"{GROUP}/{version}"
+        self._is_flat = version == "v1beta1"
         self._world = world
         self.driver = f"gpu.{world.namespace}.example.com"
         self.full = f"{self.driver}/gpu"
@@ -40,7 +43,7 @@ class Devices:
     async def add_class(self, name: str, kind: str, **spec: Any) -> str:
         full = f"{name}.{self._world.namespace}"
         selector = dra.OF_TYPE.format(self.driver, kind)
-        await self._create(RESOURCE, "DeviceClass", dra.device_class(full, selector, **spec))
+        await self._create(self._version, "DeviceClass", dra.device_class(full, selector, **spec))
         return full
 
     async def add_node(self, name: str) -> str:
@@ -50,29 +53,33 @@ class Devices:
         return full
 
     async def publish(self, node: str, devices: Sequence[Mapping[str, Any]], name: str = "", **more: Any) -> None:
+        if self._is_flat:  # a device has its fields in `basic`
+            basic = [{key: value for key, value in each.items() if key != "name"} for each in devices]
+            devices = [{"name": each["name"], "basic": rest} for each, rest in zip(devices, basic, strict=True)]
         value = dra.slice_of(name or node, devices, node, self.driver, pool=node, **more)
-        await self._create(RESOURCE, "ResourceSlice", value)
+        await self._create(self._version, "ResourceSlice", value)
 
     async def template(self, name: str, *requests: Mapping[str, Any]) -> None:
-        value = dra.claim_template(name, *requests)
+        value = dra.claim_template(name, *requests, is_flat=self._is_flat)
         value["metadata"]["namespace"] = self._world.namespace
-        await self._api.apply({"apiVersion": RESOURCE, "kind": "ResourceClaimTemplate", **value})
+        await self._api.apply({"apiVersion": self._version, "kind": "ResourceClaimTemplate", **value})
 
     async def allocate(
         self, name: str, device_class: str, devices: Sequence[tuple[str, str]], pods: Sequence[str], **metadata: Any
     ) -> None:
         """Create a claim, and allocate devices to it as the scheduler does. devices: with their pools."""
         value = dra.claim(name, devices, pods, self.driver)
-        requests = [{"name": "r0", "exactly": {"deviceClassName": device_class, "count": len(devices)}}]
-        claim = {"metadata": {"name": name, **metadata}, "spec": {"devices": {"requests": requests}}}
+        asked = dra.request(device_class, count=len(devices))
+        spec = dra.claim_template(name, asked, is_flat=self._is_flat)["spec"]["spec"]
+        claim = {"metadata": {"name": name, **metadata}, "spec": spec}
         namespace = self._world.namespace
-        await self._api.apply({"apiVersion": RESOURCE, "kind": "ResourceClaim", **claim}, namespace=namespace)
-        await self._api.set_status(RESOURCE, "ResourceClaim", namespace, name, value["status"])
+        await self._api.apply({"apiVersion": self._version, "kind": "ResourceClaim", **claim}, namespace=namespace)
+        await self._api.set_status(self._version, "ResourceClaim", namespace, name, value["status"])
 
     async def release(self, name: str) -> None:
         """Take the devices of a claim back, as its controller does when its last pod is gone."""
         status = {"allocation": None, "reservedFor": None}
-        await self._api.set_status(RESOURCE, "ResourceClaim", self._world.namespace, name, status)
+        await self._api.set_status(self._version, "ResourceClaim", self._world.namespace, name, status)
 
     async def remove(self) -> None:
         for api_version, kind, name in self._made:
@@ -257,3 +264,25 @@ async def test_without_rights_claims_are_unknown_and_all_else_is_served(
 
         await eventually(named, "the kinds are named")
     assert granted(less).isdisjoint({each for each in kube_api.used(user) if each.group == "resource.k8s.io"})
+
+
+@pytest.mark.parametrize("version", ["v1beta1", "v1beta2"])
+async def test_older_versions_count_the_same(tmp_path: Path, clock: SystemClock, version: str):
+    """The API server of an older Kubernetes serves only a beta version of the objects."""
+    others = [each for each in ("v1", "v1beta1", "v1beta2") if each != version]
+    served = ",".join([f"{GROUP}/{version}=true", *(f"{GROUP}/{each}=false" for each in others)])
+    async with KubeApi.running(tmp_path, served) as api, Kube.using(api.configuration(), 5.0) as kube:
+        await api.install_crds()
+        world = World(api, await api.namespace())
+        devices = Devices(api, world, version)
+        node = await devices.add_node("a")
+        device_class = await devices.add_class("full", "gpu")
+        await devices.publish(node, gpus(devices.driver, 4))
+        await devices.template("pair", dra.request(device_class, count=2))
+        await devices.allocate("job", device_class, [(node, "gpu-0")], ["job"])
+        await claiming(world, "llama", "pair")
+        fleet = everywhere(kube, clock)
+        async with running(fleet):
+            view = await synced(fleet)
+            assert gpus_of(world, view, "llama") == 2.0
+            assert pool_of(world, view, "llama") == (3.0, 1.0)

@@ -17,7 +17,7 @@ class Selected(NamedTuple):
     """The devices that a request selects."""
 
     resource: str = ""  # their name in the inventory; "": they are no accelerators
-    kinds: frozenset[Kind] = frozenset()  # that exist
+    either: tuple[frozenset[Kind], ...] = ()  # kinds that exist, by alternative
     problem: str = ""  # why that is not known
     doubtful: str = ""  # whose devices may be accelerators, or not
 
@@ -45,7 +45,7 @@ class Selections:
         resources = sorted({each.resource for each in found})
         if len(resources) > 1:
             return Selected(problem=f"its alternatives are devices of {' and '.join(filter(None, resources))}")
-        return Selected(resources[0], frozenset[Kind]().union(*(each.kinds for each in found)))
+        return Selected(resources[0], tuple(kinds for each in found for kinds in each.either))
 
     def of_extended(self, resource: str) -> Selected | None:
         """Return the devices by which a DeviceClass serves an extended resource; None: there is no such class."""
@@ -77,7 +77,7 @@ class Selections:
             return Selected(problem=f"pods share devices of {resources[0]}")
         if found & self._unplaced:
             return Selected(problem=f"several nodes can use the same devices of {resources[0]}")
-        return Selected(resources[0], found)
+        return Selected(resources[0], (found,))
 
     def _matching(self, expressions: Sequence[str]) -> frozenset[Kind] | str:
         """Return the kinds for which all expressions are true; a text: why they are not known.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 from autoscaler.adapters.kubernetes.api import objects
@@ -35,11 +36,14 @@ MIB = 1 << 20
 Workloads = Sequence[tuple[str, Facts]]  # with their namespaces
 
 
+Either = tuple[frozenset[Kind], ...]  # alternatives
+
+
 class _Need(NamedTuple):
     """The devices that one pod asks for."""
 
     counts: Requests  # by name in the inventory
-    kinds: Mapping[str, frozenset[Kind]]  # by name: those that its claims select
+    kinds: Mapping[str, list[Either]]  # by name: those that its claims select, one for each request
     doubtful: tuple[str, ...]
     problem: str
 
@@ -139,7 +143,7 @@ class DeviceStore:
     def _need(self, namespace: str, facts: Facts) -> _Need:
         """Return the devices that one pod asks for."""
         counts: Requests = {}
-        kinds: dict[str, frozenset[Kind]] = {}
+        kinds: dict[str, list[Either]] = {}
         doubtful: list[str] = []
         problem = ""
         for name, count in facts.requests:
@@ -168,7 +172,7 @@ class DeviceStore:
                     doubtful.append(selected.doubtful)
                 elif name := selected.resource:
                     counts[name] = counts.get(name, 0.0) + request.devices
-                    kinds[name] = kinds.get(name, selected.kinds) & selected.kinds
+                    kinds.setdefault(name, []).append(selected.either)
         return _Need(counts, kinds, tuple(doubtful), problem)
 
     def _wanted_kinds(self, workloads: Workloads) -> Iterator[Kind]:
@@ -179,8 +183,8 @@ class DeviceStore:
                 if each.has_open_requests:
                     need = self._need(namespace, each)
                     names.update(need.counts.keys() - need.kinds.keys())
-                    for kinds in need.kinds.values():
-                        yield from kinds
+                    for either in chain.from_iterable(need.kinds.values()):
+                        yield from chain.from_iterable(either)
                 else:
                     names.add(each.resource)
         for kind, name in self._selections.names.items():
@@ -190,12 +194,12 @@ class DeviceStore:
     def _expressions(self, need: _Need) -> tuple[tuple[Expression, ...], str]:
         """Return the requirements on the devices of nodes, and why they cannot be stated."""
         found = []
-        for name, kinds in sorted(need.kinds.items()):
-            admitted = set()
+        for name, requests in sorted(need.kinds.items()):
+            admitted = []
             for present in self._present.get(name, ()):
-                if present <= kinds:
-                    admitted.add(_mark(present))
-                elif present & kinds:
+                if all(any(present <= kinds for kinds in either) for either in requests):
+                    admitted.append(_mark(present))
+                elif any(present & kinds and not present <= kinds for either in requests for kinds in either):
                     return (), f"of the devices of {name} on one node it may get some, and not others"
             found.append(Expression(DEVICES_FIELD + name, "In", tuple(sorted(admitted))))
         return tuple(found), ""

@@ -254,6 +254,17 @@ def test_first_available_counts_if_the_alternatives_are_alike():
     assert "its alternatives are devices of" in unclear(cluster, facts_of("smaller"))
 
 
+def test_alternatives_are_not_mixed_on_one_node():
+    """Two GPUs of one product or two of the other, and a node with one of each."""
+    cluster = Cluster(["a"])
+    cluster.slices(slice_of("a", [gpu("gpu-0"), gpu("gpu-1", A100)]))
+    products = [request(DRIVER, f"{attribute('productName')} == '{each}'", count=2) for each in (H100, A100)]
+    cluster.template("either", {"firstAvailable": products})
+    cluster.template("both", *[{**each, "count": 1} for each in products])
+    for name in ("either", "both"):
+        assert "it may get some, and not others" in unclear(cluster, facts_of(name))
+
+
 @pytest.mark.parametrize(
     ("asked", "reason"),
     [

@@ -92,10 +92,10 @@ def request(device_class_name: str, *expressions: str, **more: Any) -> dict[str,
     return {"deviceClassName": device_class_name, "selectors": selectors, **more}
 
 
-def claim_template(name: str, *requests: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a ResourceClaimTemplate with requests by `exactly`, or with whole ones."""
+def claim_template(name: str, *requests: Mapping[str, Any], is_flat: bool = False) -> dict[str, Any]:
+    """Return a ResourceClaimTemplate. is_flat: requests have their fields beside their name, as in v1beta1."""
     stated = [
-        {"name": f"r{place}", **(each if "firstAvailable" in each or "exactly" in each else {"exactly": each})}
+        {"name": f"r{place}", **(each if is_flat or "firstAvailable" in each else {"exactly": each})}
         for place, each in enumerate(requests)
     ]
     return {"metadata": {"name": name, "namespace": NAMESPACE}, "spec": {"spec": {"devices": {"requests": stated}}}}
