@@ -29,7 +29,8 @@ CLUSTER_QUEUES, LOCAL_QUEUES, COHORTS, FLAVORS = (
 KINDS = (CLUSTER_QUEUES, LOCAL_QUEUES, COHORTS, FLAVORS)
 CLUSTER_SCOPED = (CLUSTER_QUEUES, COHORTS, FLAVORS)
 QUEUE_LABEL = f"{GROUP}/queue-name"
-HOLD, DRAIN = "Hold", "HoldAndDrain"
+HOLD, DRAIN, INACTIVE = "stopPolicy Hold", "stopPolicy HoldAndDrain", "inactive"
+STOPS = {"Hold": HOLD, "HoldAndDrain": DRAIN}
 MAX_ITEMS = 256  # of one list that is read; Kueue allows no more flavors in one queue
 MAX_PARENTS = 64
 MAX_NAME = 253
@@ -47,7 +48,7 @@ class _Queue(NamedTuple):
     """A ClusterQueue or a Cohort."""
 
     parent: str  # cohort that it belongs to; "": none
-    stop: str  # "Hold", "HoldAndDrain"; "": it admits
+    stop: str  # why it admits nothing: `HOLD`, `DRAIN`, `INACTIVE`; "": it admits
     quotas: Mapping[tuple[str, str], _Limits]  # by resource and flavor, in the order of flavors
     problem: str
 
@@ -71,6 +72,7 @@ class KueueStore:
         self.used: dict[Hashable, float] = {}  # devices by ClusterQueue, resource and flavor
         self.problems: list[str] = []  # as of the last layout, one line each
         self.of_workloads: dict[int, str] = {}  # likewise, by the place of the workload
+        self._used_keys: dict[str, list[Hashable]] = {}  # by ClusterQueue
         self._queues: dict[str, _Queue] = {}
         self._local: dict[tuple[str, str], _LocalQueue] = {}
         self._cohorts: dict[str, _Queue] = {}
@@ -112,7 +114,7 @@ class KueueStore:
             flavors = known[question]
             if stop:
                 charging.append([self._stopped(rows, place, workload.resource, name, stop)])
-                self.of_workloads[number] = f"its queue is stopped (stopPolicy {stop}), so Kueue admits no pod"
+                self.of_workloads[number] = f"its queue is stopped ({stop}), so Kueue admits no pod"
                 continue
             charging.append([place[name, workload.resource, flavor] for flavor in flavors])
             if not flavors:
@@ -137,14 +139,14 @@ class KueueStore:
             self.of_workloads[number] = f"no quota applies: ClusterQueue {shown(local.cluster_queue)} is not known"
             return None
         stops = (local.stop, queue.stop)
-        return local.cluster_queue, DRAIN if DRAIN in stops else HOLD if HOLD in stops else ""
+        return local.cluster_queue, next((stop for stop in (DRAIN, HOLD, INACTIVE) if stop in stops), "")
 
     def _stopped(self, rows: list[Row], place: dict[Hashable, int], resource: str, name: str, stop: str) -> int:
         """Return the place of the quota of a stopped queue. It admits nothing, so its pods keep what they hold."""
         key = name, resource, stop
         if key not in place:
             place[key] = len(rows)
-            rows.append(Row(Quota(f"ClusterQueue/{name} (stopPolicy {stop})", resource), 0.0, keeps=stop == HOLD))
+            rows.append(Row(Quota(f"ClusterQueue/{name} ({stop})", resource), 0.0, keeps=stop != DRAIN))
         return place[key]
 
     def _flavors_for(self, name: str, workload: Applicant) -> tuple[str, ...]:
@@ -226,17 +228,19 @@ class KueueStore:
         """Read a ClusterQueue, and note its use: reserved devices count, because Kueue admits no others on them."""
         name, queue = seen.metadata.name, _read_queue(seen)
         self.forget_use(name)
+        keys = self._used_keys[name] = []
         for flavor in _items(at(seen.status, "flavorsReservation")) or _items(at(seen.status, "flavorsUsage")):
             for each in _items(at(flavor, "resources")):
                 resource, total = _text(at(each, "name")), read_quantity(_text(at(each, "total")))
                 if is_accelerator(resource) and total >= 0:
-                    self.used[name, resource, _text(at(flavor, "name"))] = total
+                    keys.append((name, resource, _text(at(flavor, "name"))))
+                    self.used[keys[-1]] = total
         return queue
 
     def forget_use(self, name: str) -> None:
         """Forget the use of a ClusterQueue."""
-        for key in [key for key in self.used if isinstance(key, tuple) and key[0] == name]:
-            del self.used[key]
+        for key in self._used_keys.pop(name, ()):
+            self.used.pop(key, None)
 
 
 class KueueKindStore:
@@ -295,18 +299,23 @@ def _read_queue(seen: objects.Untyped) -> _Queue:
                     (f"{resource} of {name}: {text}" for text in (why, no_loan, no_lending) if text), ""
                 )
     parents = (at(seen.spec, key) for key in ("cohortName", "cohort", "parentName", "parent"))
-    stop = _text(at(seen.spec, "stopPolicy"))
     return _Queue(
         parent=next((_text(parent) for parent in parents if parent), ""),
-        stop=stop if stop in (HOLD, DRAIN) else "",
+        stop=_stop(seen),
         quotas=quotas,
         problem=problem,
     )
 
 
 def _read_local_queue(seen: objects.Untyped) -> _LocalQueue:
-    stop = _text(at(seen.spec, "stopPolicy"))
-    return _LocalQueue(_text(at(seen.spec, "clusterQueue")), stop if stop in (HOLD, DRAIN) else "")
+    return _LocalQueue(_text(at(seen.spec, "clusterQueue")), _stop(seen))
+
+
+def _stop(seen: objects.Untyped) -> str:
+    """Return why a queue admits nothing; "": it admits. A flavor that is missing makes it inactive, for example."""
+    conditions = [_words(each, "type", "status") for each in _items(at(seen.status, "conditions"))]
+    is_inactive = ["Active", "False"] in conditions
+    return STOPS.get(_text(at(seen.spec, "stopPolicy")), INACTIVE if is_inactive else "")
 
 
 def _read_flavor(seen: objects.Untyped) -> _Flavor:

@@ -8,7 +8,7 @@ import pytest
 from autoscaler.adapters.kubernetes.pods.needs import Expression, Toleration
 from autoscaler.adapters.kubernetes.quotas.columns import Applicant, Layout
 from autoscaler.adapters.kubernetes.quotas.kueue import CLUSTER_QUEUES, COHORTS, FLAVORS, LOCAL_QUEUES
-from tests.adapters.kubernetes.quotas.world import GPU, Kueue, charged, workload
+from tests.adapters.kubernetes.quotas.world import GPU, Kueue, charged, groups, workload
 
 H100, L4 = {"product": "h100"}, {"product": "l4"}
 
@@ -153,6 +153,17 @@ def test_stopped_queue_admits_nothing_and_still_lends(kueue: Kueue, of: str, pol
     assert [row.keeps for row in layout.rows if "stop" in row.quota.source] == [keeps]
     assert amounts(layout)["ClusterQueue/research any"] == ("all", 8.0, math.inf, 8.0)
     assert list(kueue.store.of_workloads) == [0]
+
+
+@pytest.mark.parametrize(("status", "is_stopped"), [("False", True), ("True", False), ("Unknown", False)])
+def test_inactive_queue_keeps_what_its_pods_hold(kueue: Kueue, status: str, is_stopped: bool):
+    """A queue whose flavor does not exist is inactive."""
+    spec = {"resourceGroups": groups({"any": {"nominalQuota": 8}})}
+    condition = {"type": "Active", "status": status, "reason": "FlavorNotFound"}
+    kueue.put(CLUSTER_QUEUES, "research", spec, {"conditions": [condition]})
+    layout = laid_out(kueue)
+    assert charged(layout, 0) == ["ClusterQueue/research " + ("(inactive)" if is_stopped else "any")]
+    assert [row.keeps for row in layout.rows] == [is_stopped]
 
 
 def test_change_of_use_alone_is_no_new_version(kueue: Kueue):
