@@ -221,6 +221,16 @@ class Cluster:
         """Return the names of the pods without node, as of the last step."""
         return [pod["metadata"]["name"] for pod in self._pods if not pod["spec"].get("nodeName")]
 
+    async def revert(self, name: str, by: str, is_left_out: bool) -> None:
+        """Set a count to 1 like its owner. is_left_out: by an update without the count, of which 1 is the default."""
+        path = await self.api.path("apps/v1", "Deployment", self.namespace, name)
+        whole = await self.api.request("GET", path)
+        if is_left_out:
+            del whole["spec"]["replicas"]
+        else:
+            whole["spec"]["replicas"] = 1
+        await self.api.request("PUT", path, whole, fieldManager=by)
+
     def writes(self) -> list[tuple[str, str]]:
         """Return resource and name of each patch that a daemon sent."""
         return [

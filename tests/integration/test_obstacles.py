@@ -138,7 +138,11 @@ async def test_count_stays_while_replicas_start_and_falls_with_the_load(cluster:
         assert await cluster.counts("llama") == [1]
 
 
-async def test_owner_that_reverts_a_count_is_named_and_left_alone(cluster: Cluster, run: Run):
+@pytest.mark.parametrize(("by", "is_left_out"), [("operator", False), ("helm-like", True)])
+async def test_owner_that_reverts_a_count_is_named_and_left_alone(
+    cluster: Cluster, run: Run, by: str, is_left_out: bool
+):
+    """An operator writes its own count after each change, or an update leaves the count out, which makes it 1."""
     await cluster.node("a", {GPU: 8}, L4)
     await cluster.pressed("llama")
     async with run() as daemon:
@@ -146,10 +150,10 @@ async def test_owner_that_reverts_a_count_is_named_and_left_alone(cluster: Clust
         for _ in range(20):
             await cluster.turn()
             if await cluster.counts("llama") != [1]:
-                await cluster.site.patch("Deployment", "llama", {"spec": {"replicas": 1}}, "apps/v1")
+                await cluster.revert("llama", by, is_left_out)
                 reverts += 1
         assert reverts == 1
-        assert "a manual change by" in daemon.sentence("llama")
+        assert f"a manual change by {by} owns the count" in daemon.sentence("llama")
 
 
 ZERO = POLICY + "  scaleToZero: {enabled: true, idleAfter: 4s}\n"

@@ -343,7 +343,8 @@ async def test_keda_scales_custom_kinds_by_reference(kube: Kube, clock: SystemCl
         ("absent", "argoproj.io/v1alpha1", "Rollout"),
         ("unknown", "example.com/v1", "Model"),
     ):
-        target = {"apiVersion": version, "kind": kind, "name": name}
+        # Those that cannot be scaled have one name, and no problem hides another.
+        target = {"apiVersion": version, "kind": kind, "name": "decode" if name == "decode" else "llama"}
         await world.scaled_object(name, name, EXTERNAL, scaleTargetRef=target)
     fleet = watching(kube, clock, world, Mode.KEDA)
     async with running(fleet):
@@ -353,10 +354,11 @@ async def test_keda_scales_custom_kinds_by_reference(kube: Kube, clock: SystemCl
         scaled_object = fleet.scaled_object(world.namespace, "decode")
         assert scaled_object is not None
         assert scaled_object.target == view.workloads[0].ref
-    problems = {ref.name: problem for ref, problem in fleet.problems().items()}
-    assert "cannot be scaled: it has no scale subresource, found 'RayService'; allowed: a RayCluster" in problems["ray"]
-    assert problems["absent"] == "the target does not exist"
-    assert problems["unknown"] == "Model of example.com is not watched; allowed: --target-kind=<plural>.example.com"
+    problems = {ref.kind: problem for ref, problem in fleet.problems().items()}
+    refused = "cannot be scaled: it has no scale subresource, found 'RayService'; allowed: a RayCluster"
+    assert refused in problems["RayService"]
+    assert problems["Rollout"] == "the target does not exist"
+    assert problems["Model"] == "Model of example.com is not watched; allowed: --target-kind=<plural>.example.com"
 
 
 async def test_kind_that_no_table_knows_is_scaled_if_named(
