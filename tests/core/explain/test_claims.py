@@ -29,7 +29,7 @@ from tests.core.explain import claims
 from tests.core.explain.stories import CASES, NAN, ExplainedServing, ExplainedStory, played
 from tests.core.recordings import series
 from tests.core.serving import LEARNED
-from tests.core.world import fleet, node_groups, spec
+from tests.core.world import fleet, node_groups, quotas, spec
 
 
 class Sentences:
@@ -172,6 +172,14 @@ class Worlds:
         replicas = [max(sum(pods) + self.some(0, 0, 1, -1), 0) for pods in zip(ready, starting, strict=True)]
         refused, least = np.array(self.each(NAN, NAN, NAN, 5.0, np.inf)), np.array(self.each(0.0, 3.0))
         reasons = tuple("KEDA keeps them" if one else "" for one in least)
+        owners = quotas(
+            self.each(-1, 0, 0, 1),
+            [self.some(1.0, 3.0), self.some(2.0, 6.0)],
+            [self.some(np.inf, 1.0), self.some(np.inf, 2.0)],
+            self.some(np.inf, 1.0),
+            self.some("", "all"),
+            [self.some(0.0, 1.0), 0.0],
+        )
         nobody, at_once = np.zeros(self.rows, dtype=bool), HpaDelays(*np.zeros((4, self.rows)))
         cluster = fleet(
             ready,
@@ -196,6 +204,8 @@ class Worlds:
                 retry_at_s=np.where(np.isnan(refused), NAN, self.some(900.0, 9000.0)),
                 messages=tuple(self.each("", "exceeded quota: gpus")),
             ),
+            quotas=self.some((), (), (owners,)),
+            drain_s=np.array(self.each(NAN, 30.0)),
             hpa_limits=self.some(
                 None, HpaLimits(least, np.full(self.rows, np.inf), nobody, nobody, reasons, self.some(None, at_once))
             ),
