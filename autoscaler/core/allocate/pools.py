@@ -63,8 +63,9 @@ def share(
     kept = np.fmin(kept, scheduled)
     present = np.where(trusted, np.fmin(fleet.replicas, scheduled), fleet.replicas)
     tenants = place_tenants(fleet.quotas)
-    fits = np.fmin(claims.fits, fit_replicas(tenants, gpus_each))
-    allocated = np.minimum(desired, np.fmax(fits, present))  # no node and no quota holds a replica beyond
+    within_quotas = np.fmax(fit_replicas(tenants, gpus_each), np.where(trusted, kept, fleet.replicas))
+    # No node and no quota holds a replica beyond.
+    allocated = np.minimum(np.minimum(desired, np.fmax(claims.fits, present)), within_quotas)
     sized = (fleet.pool >= 0) & ~np.isnan(np.append(fleet.pool_gpus, np.nan)[fleet.pool])
     # Counts that grew while replicas do not start could exceed the pool together, and all could start at once.
     allocated = np.where(claims.must_not_grow & sized, np.minimum(allocated, fleet.replicas), allocated)

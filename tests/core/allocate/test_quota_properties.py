@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from autoscaler.core.allocate import pools
@@ -136,6 +136,27 @@ def cases(draw, sizes=(1.0, 2.0, 4.0), paused=False, others=False, idle=False):
     )
 
 
+LARGER_THAN_ITS_QUOTA = Case(
+    gpus=1,
+    nominal=(2.0, 1.0),
+    borrowing=(0.0, 0.0),
+    lending=(0.0, 0.0),
+    cohort=("", ""),
+    others=(1.0, 0.0),
+    tenant=(0, 0, 0, 1),
+    each=(1.0, 2.0, 1.0, 1.0),
+    floor=(0, 0, 0, 0),
+    base=(0, 0, 0, 0),
+    desired=(0, 1, 1, 1),
+    priority=(0.0, 0.0, 0.0, 0.0),
+    weight=(1.0, 1.0, 1.0, 1.0),
+    current=(0, 1, 0, 0),
+    reserved=(False,) * 4,
+    idle=(False,) * 4,
+)
+"""The second workload runs a replica of two GPUs, though others leave one."""
+
+
 def share_one_by_one(case):
     """Return the allocation of one replica after the other: needed ones first, and among these, nominal ones.
 
@@ -181,6 +202,7 @@ def share_one_by_one(case):
     return allocated
 
 
+@example(LARGER_THAN_ITS_QUOTA)
 @given(cases(others=True))
 def test_replicas_are_those_of_a_slow_allocation_within_quotas(case):
     assert case.share().tolist() == share_one_by_one(case).tolist()
