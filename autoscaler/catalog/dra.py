@@ -5,6 +5,8 @@ Sources: NVIDIA's `k8s-dra-driver-gpu` 25.12, the drivers of AMD, Intel and Goog
 
 from __future__ import annotations
 
+import re
+
 GROUP = "resource.k8s.io"
 EXTENDED_CLAIM = "resource.kubernetes.io/extended-resource-claim"
 """Annotation of a claim that the scheduler made for a pod whose extended resource a DeviceClass serves."""
@@ -48,11 +50,20 @@ IDENTIFYING = frozenset(
         "pcieBusID",
         "pcieRoot",
         "parentPciAddress",
+        "deviceID",  # AMD: of one device
+        "pciAddr",
+        "parentPciAddr",
+        "uid",
+        "parentUID",
         "placementStart",
         "placementSize",
     }
 )
 """Attributes that differ between devices of one product. They are not kept, so like nodes have equal devices."""
+
+
+IDENTIFYING_VALUE = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-|[0-9a-f]{4}:[0-9a-f]{2}", re.IGNORECASE)
+"""A UUID or a PCI address within the value of an attribute that is not known. It is not kept either."""
 
 
 def is_accelerator_driver(driver: str) -> bool | None:

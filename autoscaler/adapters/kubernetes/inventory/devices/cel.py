@@ -18,7 +18,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 from autoscaler.adapters.kubernetes.inventory.devices.kinds import Kind
 from autoscaler.adapters.kubernetes.pods.requests import read_quantity
-from autoscaler.catalog.dra import IDENTIFYING
 from autoscaler.config.findings import shown
 
 MAX_LENGTH = 10_240  # characters, as the API server allows
@@ -223,7 +222,7 @@ class _Entries(NamedTuple):
     domain: str | None = None
 
     def has(self, name: str) -> bool | Fault:
-        if self.what == "attributes" and name in IDENTIFYING and (self.domain, name) in self.kind.dropped:
+        if self.what == "attributes" and (self.domain, name) in self.kind.dropped:
             return Fault(f"{name} tells single devices of a node apart, and is not read")
         return (self.domain, name) in (self.kind.attributes if self.what == "attributes" else self.kind.capacity)
 

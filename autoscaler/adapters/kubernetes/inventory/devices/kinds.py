@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
-from autoscaler.adapters.kubernetes.api.objects import SeenDevice
+from autoscaler.adapters.kubernetes.api.objects import DeviceAttribute, SeenDevice
 from autoscaler.adapters.kubernetes.pods.requests import read_quantity
-from autoscaler.catalog.dra import IDENTIFYING, MEMORY, PRODUCTS, PROFILES, TYPE, resource_name
+from autoscaler.catalog.dra import IDENTIFYING, IDENTIFYING_VALUE, MEMORY, PRODUCTS, PROFILES, TYPE, resource_name
 
 MAX_ENTRIES = 64  # attributes and capacities of a device; the API server allows 32
 MAX_TEXT = 256  # characters of a name or value
+DESCRIBING = frozenset({TYPE, *PROFILES, *PRODUCTS})
 
 Entry = tuple[str, str]  # domain and name
 Value = str | int | bool | tuple[str, str]  # the last: ("version", text)
@@ -79,7 +80,7 @@ class Kinds:
             driver,
             seen.allow_multiple_allocations,
             tuple(capacity.items()),
-            tuple((name, None if _identifies(name) else value) for name, value in stated.items()),
+            tuple((name, None if _identifies(name, value) else value) for name, value in stated.items()),
         )
         known = self._written.get(written)
         if known is not None:
@@ -96,7 +97,7 @@ class Kinds:
             return f"has more than {MAX_ENTRIES} attributes and capacities"
         for name, value in stated.items():
             entry = _entry(driver, name)
-            if _identifies(name):
+            if _identifies(name, value):
                 dropped.add(entry)
                 continue
             found: Value | None = next(
@@ -124,8 +125,13 @@ class Kinds:
         return kind
 
 
-def _identifies(name: str) -> bool:
-    return name in IDENTIFYING or ("/" in name and name.rpartition("/")[2] in IDENTIFYING)
+def _identifies(name: str, value: DeviceAttribute) -> bool:
+    """Return whether an attribute tells single devices apart."""
+    if name in DESCRIBING:
+        return False
+    if name in IDENTIFYING or ("/" in name and name.rpartition("/")[2] in IDENTIFYING):
+        return True
+    return value.string is not None and IDENTIFYING_VALUE.search(value.string[:MAX_TEXT]) is not None
 
 
 def _entry(driver: str, name: str) -> Entry:

@@ -485,6 +485,18 @@ def test_change_that_matters_has_a_new_version():
     assert cluster.store.update() != before
 
 
+def test_devices_that_are_alike_are_one_kind():
+    """Whatever a driver writes about single devices: thousands of nodes have a few kinds."""
+    cluster = Cluster([f"n{number}" for number in range(50)])
+    for number in range(50):
+        rows = [gpu(f"gpu-{place}") for place in range(8)]
+        for place, each in enumerate(rows):
+            unique = f"{number:04x}:{place:02x}:00.0"
+            each["attributes"] |= {"index": {"int": place}, "bus": {"string": unique}, "uuid": {"string": unique}}
+        cluster.slices(slice_of(f"n{number}", rows))
+    assert len(cluster.store.slices.kinds()) == 1
+
+
 def test_kinds_that_are_not_served_any_more_are_forgotten():
     cluster = of_eight("a")
     cluster.claim("c", [("a", "gpu-0")], ["p"])
