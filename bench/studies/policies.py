@@ -24,7 +24,6 @@ import argparse
 import contextlib
 import json
 import math
-import os
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -54,6 +53,7 @@ from autoscaler.sim.engine.profile_file import find
 from autoscaler.sim.engine.profiles import ReplicaSpec
 from bench.studies.cases import clip_window, generate_traces, load_traces, scale_to_size
 from bench.studies.dots import standalone
+from bench.studies.results import append_result, read_results
 from bench.studies.tables import picture, table
 
 SIZES = (0.3, 3.0, 10.0, 50.0)
@@ -170,29 +170,6 @@ def with_new_ours(kept: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]
         "excess": {**kept["excess"], OURS: round(ratio - 1, 4)},
         "meets": {**kept["meets"], OURS: found["meets"][OURS]},
     }
-
-
-def read_results(file: Path) -> dict[str, dict[str, Any]]:
-    """Return the results of earlier runs; a truncated line is skipped."""
-    results: dict[str, dict[str, Any]] = {}
-    if file.exists():
-        for line in file.read_text("utf-8").splitlines():
-            try:
-                entry = json.loads(line)
-            except ValueError:
-                continue
-            results[entry["key"]] = entry["result"]
-    return results
-
-
-def append_result(file: Path, entry: dict[str, Any]) -> None:
-    """Append a line, after ending a truncated one."""
-    with file.open("ab+") as stream:
-        if stream.tell():
-            stream.seek(-1, os.SEEK_END)
-            if stream.read() != b"\n":
-                stream.write(b"\n")
-        stream.write(json.dumps(entry).encode() + b"\n")
 
 
 def run(
