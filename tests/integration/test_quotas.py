@@ -88,6 +88,13 @@ async def test_lent_gpus_go_back_when_their_owner_needs_them(
             cluster.load["chat",] = IDLE
             await cluster.settle()
             assert await cluster.counts("chat", "batch") == [1, 7], "and again"
+            assert daemon.readiness()["quota_problems"] == []
+            if path is not None:
+                path.write_text("{apiVersion: vllm-autoscaler.io/v1, kind: Quotas, quotas: 8}")
+                await cluster.turn(3)
+                (problem,) = daemon.readiness()["quota_problems"]
+                assert problem.startswith(f"{path}:1: error: quotas: of the wrong type")
+                assert await cluster.counts("chat", "batch") == [1, 7], "the last valid quotas hold"
     finally:
         for queue in queues:
             await cluster.api.delete(KUEUE, "ClusterQueue", None, queue)
