@@ -2,6 +2,7 @@
 
 Prints the median CPU time of one allocation where GPUs suffice for a part of the replicas, and where they suffice for
 all. A pool consists of one to eight node groups, and one pool in ten of all. Replicas have 1, 2, 4 or 8 GPUs.
+On known nodes, present replicas run in one node group each, and nodes have any number of GPUs.
 With quotas, each workload belongs to one of 200 tenants, and ten tenants are in one cohort.
 """
 
@@ -167,8 +168,11 @@ def run(cluster: Fleet, random: np.random.Generator) -> Fleet:
         pod_started_s=times,
         pod_ready_s=times,
         groups=replace(
-            groups, of_node={f"node-{group}-{n}": (group,) for group in range(len(groups.groups)) for n in range(NODES)}
+            groups,
+            of_node={f"node-{group}-{n}": (group,) for group in range(len(groups.groups)) for n in range(NODES)},
+            by_node=tuple(np.floor((gpus + np.arange(NODES)) / NODES) for gpus in groups.allocatable),
         ),
+        gpus_per_pod=cluster.gpus_per_replica,
     )
 
 

@@ -201,6 +201,7 @@ class KubeFleet:
             paused=workloads.paused,
             other_owner=workloads.other_owner,
             gpus_per_replica=workloads.gpus_per_replica,
+            gpus_per_pod=usage.gpus_per_pod,
             pool=workloads.pool,
             obstacles=self._find_obstacles(workloads, pods, usage),
             pods=pods.pods,

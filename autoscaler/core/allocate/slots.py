@@ -43,6 +43,7 @@ class Requests:
     urgency: FloatColumn  # float64[W], of a first replica
     idle: BoolColumn  # bool[W], yields to workloads of its pool and priority
     running: Running  # their replicas that run
+    smallest_block: IntColumn  # int64[W], as in `Blocks`
     nominal: tuple[Nominal, ...] = ()  # GPUs that owners may use beyond the reserved replicas, without borrowing
 
 

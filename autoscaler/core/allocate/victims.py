@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from autoscaler.core.model.fleet import QUEUED, Fleet, Pod
-from autoscaler.core.model.placement import place_pools
+from autoscaler.core.model.placement import divide_groups, place_pools
 from autoscaler.core.model.running import find_groups, list_running, sum_gpus
 from autoscaler.core.model.types import TickInput
 from autoscaler.core.observe.pending import count_pods, has_gpus
@@ -96,17 +96,19 @@ def _prefer_awaited(fleet: Fleet, replicas: FloatColumn, victims: dict[int, list
     limited = np.isfinite(gpus) & ~np.isnan(np.append(fleet.pool_gpus, np.nan)[fleet.pool])
     stay = np.fmin(replicas, running.total)
     stay[list(victims)] = running.total[list(victims)]
-    held = sum_gpus(fleet, running, stay, limited)
-    awaited = sum_gpus(fleet, running, replicas - count_pods(fleet, *QUEUED), limited, since=stay).tolist()
+    blocks, groups = divide_groups(fleet), len(fleet.groups.gpus)
+    held = sum_gpus(fleet, running, stay, limited, blocks)
+    awaited = sum_gpus(fleet, running, replicas - count_pods(fleet, *QUEUED), limited, blocks, since=stay).tolist()
 
     def find_short() -> set[int]:
-        placement = place_pools(fleet.groups, range(pools))
+        placement = place_pools(fleet.groups, range(pools), blocks.gpus)
         placement.place(held.tolist())
-        return placement.groups(placement.place(awaited))
+        return {block % groups for block in placement.groups(placement.place(awaited))}
 
     def leave(pod: int) -> None:
         if group[pod] >= 0:
-            held[pools + group[pod]] -= gpus[fleet.pod_workload[pod]]
+            row = fleet.pod_workload[pod]
+            held[(pools + groups) * blocks.smallest[row] + pools + group[pod]] -= gpus[row]
 
     present = ~fleet.pod_terminating & np.isin(fleet.pod_workload, list(victims))
     leaving = {row: int(np.count_nonzero(present & (fleet.pod_workload == row)) - replicas[row]) for row in victims}

@@ -11,7 +11,7 @@ from autoscaler.core.explain import pairs, pods, quotas
 from autoscaler.core.explain.format import number, seconds
 from autoscaler.core.explain.row import Row
 from autoscaler.core.model.fleet import Pool
-from autoscaler.core.model.placement import place_pools
+from autoscaler.core.model.placement import divide_groups, place_pools
 from autoscaler.core.model.running import list_running, sum_gpus
 from autoscaler.core.model.types import Recommender, Signal, Stage
 from autoscaler.core.observe import load
@@ -210,13 +210,16 @@ def _pool(row: Row) -> tuple[str, bool]:
     own, sizes = int(fleet.pool[row.row]), fleet.pool_gpus
     replicas = or_zero(count_taking(row.decision.stages[Stage.OWNER], row.decision.unfollowed_s, fleet))
     limited = (fleet.pool >= 0) & ~np.isnan(np.append(sizes, np.nan)[fleet.pool]) & np.isfinite(fleet.gpus_per_replica)
-    placement = place_pools(fleet.groups, range(len(sizes)))
-    placement.place(sum_gpus(fleet, list_running(fleet, has_gpus(fleet)), replicas, limited).tolist())
-    one_more = np.where(np.arange(placement.pools) == own, or_zero(fleet.gpus_per_replica[row.row]), 0.0)
-    short = placement.place(one_more.tolist() if not np.isnan(sizes[own]) else [])[: len(sizes)]
-    if np.count_nonzero(short) <= 1:
-        return f"the pool of {number(float(sizes[own]))} {_name(fleet.pools[own])}", bool(short.any())
-    members = np.flatnonzero(short).tolist()
+    blocks = divide_groups(fleet)
+    placement = place_pools(fleet.groups, range(len(sizes)), blocks.gpus)
+    placement.place(sum_gpus(fleet, list_running(fleet, has_gpus(fleet)), replicas, limited, blocks).tolist())
+    one_more = np.zeros((len(blocks.gpus), placement.pools // len(blocks.gpus)))
+    if own >= 0 and not np.isnan(sizes[own]):
+        one_more[blocks.smallest[row.row], own] = or_zero(fleet.gpus_per_replica[row.row])
+    short = placement.place(one_more.ravel().tolist())
+    members = np.flatnonzero(short.reshape(one_more.shape)[:, : len(sizes)].any(axis=0)).tolist()
+    if len(members) <= 1:
+        return f"the pool of {number(float(sizes[own]))} {_name(fleet.pools[own])}", bool(members)
     names = [_name(fleet.pools[index]) for index in members[:MOST_POOLS_NAMED]]
     names += [f"{len(members) - len(names)} others"] if len(members) > len(names) else []
     gpus = number(placement.size(short))

@@ -123,6 +123,7 @@ class NodeGroups:
     closed: BoolColumn  # bool[G], its nodes accept no new pod: they are cordoned or being reconfigured
     admitted: BoolColumn  # bool[N, G], node groups of each pool
     of_node: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # rows of each node, by its name
+    by_node: tuple[FloatColumn, ...] = ()  # [G], devices of each node that managed workloads may share; (): unknown
 
     @classmethod
     def of_pools(cls, pools: Sequence[Pool], gpus: FloatColumn) -> NodeGroups:
@@ -148,6 +149,7 @@ class NodeGroups:
             closed=np.concatenate([self.closed, more.closed]),
             admitted=np.hstack([self.admitted, own]),
             of_node=self.of_node,
+            by_node=(*self.by_node, *[np.zeros(0)] * len(grown)) if self.by_node else (),
         )
 
     @cached_property
@@ -273,6 +275,9 @@ class Fleet:
     groups: NodeGroups  # of these pools
     hpa_limits: HpaLimits | None = None  # None: decisions are carried out without an HPA
     quotas: tuple[Quotas, ...] = ()  # one for each kind of source
+    gpus_per_pod: FloatColumn | None = (
+        None  # float64[W], pods of a replica have so many or a multiple; NaN, None: unknown
+    )
     drain_s: FloatColumn | None = None  # float64[W], time for the requests of a replica that leaves; NaN, None: unknown
 
     @property

@@ -1,19 +1,24 @@
 """Place the GPUs that pools request on the node groups that admit them: a maximum flow from pools to groups.
 
-Only GPUs are counted, so a replica may be split between groups. `Obstacles.fits` counts what whole nodes hold.
-A node group has a row of its own beside the pools, for the replicas that run in it.
+A node group has a row of its own beside the pools, for the replicas that run in it. GPUs of a group are divided into
+blocks that its nodes hold whole, and a replica of several GPUs has its place in blocks of its size or a multiple of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
-from autoscaler.core.model.fleet import NodeGroups
-from autoscaler.core.table.columns import BoolColumn
+from autoscaler.core.model.fleet import Fleet, NodeGroups
+from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 
 ROUNDING_GPUS = 1e-9
+
+MOST_BLOCKS = 60
+"""Node groups are divided for the largest sizes only, where there were more blocks otherwise. It bounds the time."""
 
 
 class Placement:
@@ -141,12 +146,63 @@ class Placement:
             self._pools[group].discard(pool)
 
 
-def place_pools(groups: NodeGroups, pools: Sequence[int]) -> Placement:
-    """Return an empty placement of some pools, in this order, and of the replicas that run in each node group.
+class Blocks(NamedTuple):
+    """The GPUs of node groups, in blocks that a node holds whole; the smallest first."""
 
-    A pool of unknown size has no place. Node groups that accept no new pod have no place either.
+    gpus: FloatColumn  # float64[B, G], without groups of unknown size and those that accept no new pod
+    smallest: IntColumn  # int64[W], the smallest blocks in which a replica of each workload has a place
+
+
+def divide_groups(fleet: Fleet) -> Blocks:
+    """Divide the GPUs of node groups by the sizes of pods, as far as each size divides the next.
+
+    On nodes of 7 GPUs, pods of 1, 2 and 4 GPUs make one block of 4 each, one of 2, and one of 1. So two workloads are
+    not promised more replicas of 4 GPUs together than there are nodes. Other sizes have a place anywhere, and so have
+    all where the nodes are not known.
+    """
+    groups, count = fleet.groups, len(fleet.workloads)
+    sizes = np.zeros(count) if fleet.gpus_per_pod is None else np.nan_to_num(fleet.gpus_per_pod, posinf=0.0)
+    gpus = np.where(np.isfinite(groups.gpus) & ~groups.closed, groups.gpus, 0.0)
+    units, held = _find_units(groups, np.unique(sizes[(fleet.pool >= 0) & (sizes > 1)]), gpus)
+    blocks = np.array([*(all_of - larger for all_of, larger in pairwise(held)), np.zeros(len(gpus))])
+    blocks[-1] = np.fmax(gpus - blocks.sum(axis=0), 0.0)
+    smallest = np.sum([(sizes > 0) & (sizes % unit == 0) for unit in units], axis=0, dtype=np.int64)
+    return Blocks(blocks, np.broadcast_to(smallest, count))
+
+
+def _find_units(groups: NodeGroups, sizes: FloatColumn, gpus: FloatColumn) -> tuple[list[float], list[FloatColumn]]:
+    """Return the sizes of blocks, and the GPUs of groups on nodes, float64[G]: all, and those in blocks of each size.
+
+    sizes: of pods, ascending. gpus: float64[G]. A size is left out if all nodes hold whole blocks of it.
+    """
+    if not groups.by_node:
+        return [], [gpus]
+    nodes, group = np.concatenate(groups.by_node), np.repeat(np.arange(len(gpus)), list(map(len, groups.by_node)))
+    units: list[float] = []
+    held = [np.where(gpus > 0, np.bincount(group, nodes, len(gpus)), 0.0)]
+    for unit in sizes.tolist():
+        whole = np.bincount(group, np.floor(nodes / unit + ROUNDING_GPUS) * unit, len(gpus)) * (gpus > 0)
+        if (not units or unit % units[-1] == 0) and (whole < held[-1]).any():
+            units.append(unit)
+            held.append(whole)
+    first = len(units) - min(len(units), max(MOST_BLOCKS // len(gpus) - 1, 0))
+    return units[first:], [held[0], *held[1 + first :]]
+
+
+def place_pools(groups: NodeGroups, pools: Sequence[int], blocks: FloatColumn | None = None) -> Placement:
+    """Return an empty placement of pools, and of the replicas that run in each node group, by the size of replicas.
+
+    blocks: as in `Blocks`; None: groups are not divided. The rows of replicas that have a place anywhere come first:
+    the pools in this order, and then the groups. Those of replicas that have a place in all blocks but the smallest
+    follow, and so on. A pool of unknown size has no place, and node groups that accept no new pod have none either.
     """
     limited = np.isfinite(groups.gpus) & ~groups.closed
-    by_pool = [np.flatnonzero(groups.admitted[pool] & limited).tolist() for pool in pools]
-    by_group = [[group] if limited[group] else [] for group in range(len(limited))]
-    return Placement(np.where(limited, groups.gpus, 0.0).tolist(), [*by_pool, *by_group])
+    blocks = np.where(limited, groups.gpus, 0.0)[None] if blocks is None else blocks
+    admitted = [np.flatnonzero(groups.admitted[pool] & limited) for pool in pools]
+    admitted += [np.flatnonzero(limited[[group]]) + group for group in range(len(limited))]
+    rows = [
+        (own + len(limited) * np.arange(smallest, len(blocks))[:, None])[blocks[smallest:, own] > 0].tolist()
+        for smallest in range(len(blocks))
+        for own in admitted
+    ]
+    return Placement(blocks.ravel().tolist(), rows)

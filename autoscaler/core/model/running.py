@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from autoscaler.core.model.fleet import Fleet
-from autoscaler.core.model.placement import ROUNDING_GPUS
+from autoscaler.core.model.placement import ROUNDING_GPUS, Blocks
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 
 ANY = -1
@@ -94,21 +94,27 @@ def count_confined(fleet: Fleet) -> FloatColumn:
 
 
 def sum_gpus(
-    fleet: Fleet, running: Running, replicas: FloatColumn, limited: BoolColumn, since: FloatColumn | None = None
+    fleet: Fleet,
+    running: Running,
+    replicas: FloatColumn,
+    limited: BoolColumn,
+    blocks: Blocks,
+    since: FloatColumn | None = None,
 ) -> FloatColumn:
-    """Return the GPUs that replicas need by row of `place_pools` with all pools; float64[N + G].
+    """Return the GPUs that replicas need by row of `place_pools` with all pools; float64[B * (N + G)].
 
     replicas: float64[W], the first ones of each workload. limited: bool[W], the workloads that count.
     since: float64[W], so many of the first ones are left out; None: none.
     """
     groups, pools = fleet.groups, len(fleet.pools)
     each = np.where(limited, fleet.gpus_per_replica, 0.0)
-    pool = np.fmax(fleet.pool, 0)
+    rows = pools + len(groups.gpus)
+    pool = np.fmax(fleet.pool, 0) + rows * blocks.smallest
     before = np.zeros(len(each)) if since is None else since
     counted = (running.number >= before[running.row]) & (running.number < replicas[running.row])
     counted &= ~np.append(groups.closed, False)[running.group]
-    place = np.where(running.group == ANY, pool[running.row], pools + running.group)
-    gpus = np.bincount(place, each[running.row] * counted, pools + len(groups.gpus)).astype(np.float64)
+    in_group = pools + running.group + rows * blocks.smallest[running.row]
+    place = np.where(running.group == ANY, pool[running.row], in_group)
+    gpus = np.bincount(place, each[running.row] * counted, rows * len(blocks.gpus)).astype(np.float64)
     more = np.where(limited, np.fmax(replicas - np.fmax(running.total, before), 0.0), 0.0) * each
-    gpus[:pools] += np.bincount(pool, more, pools)
-    return gpus
+    return np.asarray(gpus + np.bincount(pool, more, len(gpus)))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscaler.core.model.fleet import CRASHING, QUEUED, WITHOUT_ROOM, Fleet, PendingCause, PendingClass
-from autoscaler.core.model.placement import place_pools
+from autoscaler.core.model.placement import divide_groups, place_pools
 from autoscaler.core.model.running import list_running, sum_gpus
 from autoscaler.core.model.tenants import place_tenants
 from autoscaler.core.model.types import Observation, TickInput
@@ -206,14 +206,16 @@ def has_free_gpus(fleet: Fleet) -> BoolColumn:
     if not len(waiting):
         return has_free
     running = list_running(fleet, has_gpus(fleet) | fleet.pod_terminating)
-    placement = place_pools(groups, range(len(fleet.pools)))
-    placement.place(sum_gpus(fleet, running, running.total.astype(np.float64), sized).tolist())
+    blocks = divide_groups(fleet)
+    placement = place_pools(groups, range(len(fleet.pools)), blocks.gpus)
+    placement.place(sum_gpus(fleet, running, running.total.astype(np.float64), sized, blocks).tolist())
+    by_size = np.arange(placement.pools).reshape(len(blocks.gpus), -1)
     found: dict[tuple[int, float], bool] = {}
     for row in waiting.tolist():
         pool, gpus = int(fleet.pool[row]), float(fleet.gpus_per_replica[row])
         if (pool, gpus) not in found:
-            one_more = [gpus if place == pool else 0.0 for place in range(placement.pools)]
-            found[pool, gpus] = not placement.copy().place(one_more).any()
+            one_more = np.where(np.arange(placement.pools) == by_size[blocks.smallest[row], pool], gpus, 0.0)
+            found[pool, gpus] = not placement.copy().place(one_more.tolist()).any()
         has_free[row] = found[pool, gpus]
     return has_free
 

@@ -1,5 +1,6 @@
 """Replicas that run stay where they are: what others are promised, which replica leaves, and that it comes to rest."""
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -196,3 +197,68 @@ def have_place(loop, new, left):
             edges[2 + row, 2 + rows + group] = new[row]
     edges[2 + rows :, 1] = left
     return maximum_flow(csr_array(edges), 0, 1).flow_value == new.sum()
+
+
+def on_nodes(nodes, each, pool=None, admitted=((X,),), runs=None, **columns):
+    """Return workloads on groups with nodes of so many GPUs."""
+    rows, gpus = len(each), [float(sum(group)) for group in nodes]
+    seen = cluster(gpus, admitted, pool or [0] * rows, runs or [[]] * rows, gpus_per_replica=np.array(each), **columns)
+    by_node = tuple(np.array(group, dtype=float) for group in nodes)
+    return replace(seen, groups=replace(seen.groups, by_node=by_node), gpus_per_pod=np.array(each))
+
+
+def test_two_workloads_are_promised_no_replica_that_no_node_holds():
+    """Three nodes of 7 GPUs hold three replicas of 4, and nine of 1 beside them."""
+    assert share(on_nodes([[7, 7, 7]], [4.0, 4.0]), [2, 2], priority=[9.0, 0.0]) == [2, 1]
+    assert share(on_nodes([[7, 7, 7]], [4.0, 4.0, 1.0]), [2, 2, 12], priority=[9.0, 5.0, 0.0]) == [2, 1, 9]
+    assert share(on_nodes([[7, 7, 7]], [4.0, 2.0, 1.0]), [3, 4, 12], priority=[9.0, 5.0, 0.0]) == [3, 3, 3]
+
+
+def test_replicas_of_one_gpu_use_every_gpu():
+    assert share(on_nodes([[7, 7, 7]], [1.0, 1.0]), [20, 20], priority=[9.0, 0.0]) == [20, 1]
+
+
+def test_sizes_that_divide_no_other_have_a_place_anywhere():
+    assert share(on_nodes([[7, 7]], [2.0, 3.0]), [2, 9], priority=[9.0, 0.0]) == [2, 3]
+
+
+def test_groups_that_may_grow_hold_whole_replicas_there():
+    seen = on_nodes([[7, 7]], [4.0, 4.0])
+    seen = replace(seen, groups=replace(seen.groups, can_add=np.array([8.0])))
+    assert share(seen, [3, 3], priority=[9.0, 0.0]) == [3, 1]
+
+
+def test_pods_of_one_replica_may_be_on_several_nodes():
+    """A replica has two pods of 4 GPUs."""
+    seen = replace(on_nodes([[7, 7, 7, 7]], [8.0, 8.0]), gpus_per_pod=np.full(2, 4.0))
+    assert share(seen, [1, 2], priority=[9.0, 0.0]) == [1, 1]
+
+
+def pack(nodes, counts):
+    """Return whether nodes hold so many replicas of each size, the largest first: exact if each divides the next."""
+    left = list(nodes)
+    for size, count in sorted(counts.items(), reverse=True):
+        for _ in range(int(count)):
+            place = next((place for place, free in enumerate(left) if free >= size), None)
+            if place is None:
+                return False
+            left[place] -= size
+    return True
+
+
+@pytest.mark.slow
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=4), st.data())
+def test_replicas_get_gpus_one_by_one_as_long_as_nodes_hold_them(nodes, data):
+    """Against the packing of nodes with decreasing sizes."""
+    sizes = data.draw(st.lists(st.sampled_from([1.0, 2.0, 4.0, 8.0]), min_size=1, max_size=4))
+    desired = column(data, len(sizes), st.integers(0, 4))
+    ranks = {"priority": [float(len(sizes) - row) for row in range(len(sizes))]}
+    given = [0.0] * len(sizes)
+    for row in range(len(sizes)):
+        for _ in range(desired[row]):
+            given[row] += 1
+            counts = Counter()
+            for other, count in zip(sizes, given, strict=True):
+                counts[other] += count
+            given[row] -= not pack(nodes, counts)
+    assert share(on_nodes([nodes], sizes), desired, **ranks) == given

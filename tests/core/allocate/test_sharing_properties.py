@@ -62,6 +62,7 @@ class Case:
             urgency=np.array(self.arrivals),
             idle=np.array(self.idle),
             running=Running.none(len(self.pool)),
+            smallest_block=np.zeros(len(self.pool), dtype=np.int64),
         )
 
     def share(self, rows=None, gpus=None):

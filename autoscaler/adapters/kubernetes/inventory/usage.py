@@ -21,6 +21,7 @@ class Usage(NamedTuple):
     groups: NodeGroups
     fits: FloatColumn  # float64[W], replicas that fit if all devices of managed workloads were free; infinity: no limit
     room: FloatColumn  # float64[W], replicas that fit beside all pods of now; NaN: not known
+    gpus_per_pod: FloatColumn  # float64[W], all pods of a replica have so many devices, or a multiple; NaN: unknown
 
 
 class _Nodes(NamedTuple):
@@ -56,12 +57,14 @@ def count_usage(layout: Layout, held: Held, workload_id: IntColumn, others_known
     )
     is_stray = _find_strays(layout, place, resource, row)
     strays = _sum(layout, held, place, resource, is_stray)
+    groups = replace(groups, by_node=_list_by_node(layout, layout.devices - by_others.devices - strays.devices))
     to_come = _pods_to_come(layout)
     return Usage(
         _move_strays(layout, groups, held, place, row, is_stray, strays),
         _count_fitting(layout, by_others.plus(strays), to_come)
         + _count_kept(layout, held, place, resource, row, is_stray),
         _count_fitting(layout, by_others.plus(by_ours), np.zeros_like(to_come)),
+        _find_pod_sizes(layout),
     )
 
 
@@ -92,6 +95,29 @@ def _by_line(layout: Layout, devices: FloatColumn) -> FloatColumn:
     return np.array(
         [0.0 if line.group == NO_GROUP else by_group[line.group, line.resource] for line in layout.lines],
         dtype=np.float64,
+    )
+
+
+def _find_pod_sizes(layout: Layout) -> FloatColumn:
+    """Return the devices of which each pod of a replica has a multiple, float64[W]; NaN: there is no such number."""
+    sizes = [
+        needs.smallest
+        if needs.smallest > 0 and needs.largest % needs.smallest == 0 == needs.total % needs.smallest
+        else np.nan
+        for needs in layout.templates
+    ]
+    return np.array([*sizes, np.nan])[np.array(layout.template, dtype=np.int64)]
+
+
+def _list_by_node(layout: Layout, devices: FloatColumn) -> tuple[FloatColumn, ...]:
+    """Return the devices of each node, by row of the node groups. devices: float64[nodes, resources]."""
+    order = np.argsort(layout.group, kind="stable")
+    ends = np.searchsorted(layout.group[order], np.arange(len(layout.groups) + 1))
+    nodes = np.maximum(devices, 0.0)[order]
+    none = np.zeros(0)
+    return tuple(
+        none if line.group == NO_GROUP else nodes[ends[line.group] : ends[line.group + 1], line.resource]
+        for line in layout.lines
     )
 
 

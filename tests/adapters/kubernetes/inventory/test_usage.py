@@ -2,15 +2,29 @@
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.adapters.kubernetes.inventory.elastic import Elastic
 from autoscaler.adapters.kubernetes.inventory.nodes import NodeStore
-from autoscaler.adapters.kubernetes.pods.needs import NAME_FIELD, Expression, Toleration
+from autoscaler.adapters.kubernetes.inventory.usage import count_usage
+from autoscaler.adapters.kubernetes.pods.needs import NAME_FIELD, Expression, Needs, Toleration
+from autoscaler.adapters.kubernetes.pods.template import NO_FACTS
 from tests.adapters.keda.world import ManualClock
-from tests.adapters.kubernetes.inventory.world import GPU, MIG, PRODUCT, lay_out, node, nodes, placed_facts, pod
+from tests.adapters.kubernetes.inventory.world import (
+    GPU,
+    MIG,
+    PRODUCT,
+    facts,
+    hold,
+    lay_out,
+    node,
+    nodes,
+    placed_facts,
+    pod,
+)
 
 L4 = {PRODUCT: "L4"}
 CORDON = {"unschedulable": True}
@@ -110,6 +124,29 @@ def test_cpu_and_memory_limit_what_fits():
     assert lay_out(store, [placed_facts(cpu=8.0)], theirs).fits == [3.0]
     assert lay_out(store, [placed_facts(memory=28.0 * 2**30)], theirs).fits == [2.0]
     assert lay_out(store, [placed_facts(cpu=64.0)], theirs).fits == [0.0]
+
+
+def test_devices_are_counted_by_node_without_those_of_others_and_strays():
+    store = nodes((L4 | {"team": "a"}, {GPU: "4"}), (L4 | {"team": "b"}, {GPU: "8"}), (L4 | {"team": "b"}, {GPU: "8"}))
+    pods = [pod("ours-0.a", "n1", {GPU: "1"}), pod("ours-1.a", "n1", {GPU: "2"}), pod("theirs-x.a", "n2", {GPU: "3"})]
+    seen = lay_out(store, [placed_facts(selector=(("team", name),)) for name in "ab"], pods)
+    assert [each.tolist() for each in seen.groups.by_node] == [[4.0], [7.0, 5.0], []]
+
+
+@pytest.mark.parametrize(
+    ("needs", "size"),
+    [
+        (Needs(GPU, largest=4.0, smallest=4.0, total=8.0), 4.0),
+        (Needs(GPU, largest=4.0, smallest=2.0, total=6.0), 2.0),
+        (Needs(GPU, largest=3.0, smallest=2.0, total=5.0), math.nan),
+        (Needs(GPU), math.nan),
+        (Needs(GPU, largest=0.0, smallest=0.0, total=0.0), math.nan),
+    ],
+)
+def test_pods_of_a_replica_have_a_common_size(needs, size):
+    layout = lay_out(nodes((L4, {GPU: "8"})), [facts()._replace(needs=needs), NO_FACTS]).layout
+    found = count_usage(layout, hold(), np.arange(2), others_known=True).gpus_per_pod
+    assert np.array_equal(found, [size, math.nan], equal_nan=True)
 
 
 def test_node_named_by_a_template_makes_two_groups():
