@@ -124,9 +124,13 @@ def remove(root: Path, sources: Sequence[str]) -> int:
     with _expected():
         store = Store(root)
         with store.changing():
-            for model in _named(store, sources):
+            begun = [text for text in sources if store.is_begun(parse(text).key)]
+            for model in _named(store, [text for text in sources if text not in begun]):
                 store.remove(model)
                 print(f"{model.listing.source}: removed, {_gigabytes(model.listing.size)}")
+            for text in begun:
+                store.discard(parse(text).key)
+                print(f"{text}: removed what a transfer has left")
     return 0
 
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from autoscaler.config.findings import shown
+from autoscaler.weights.disk import read_small, write_small
 from autoscaler.weights.listing import Listing, Origin, RemoteFile
 from autoscaler.weights.part_file import RANGE_BYTES, READ_BYTES, PartFile
 from autoscaler.weights.problems import Cause, WeightsError, disk_error
@@ -20,6 +21,8 @@ from autoscaler.weights.rate_limit import RateLimit
 
 MAX_HEADER_BYTES = 100 << 20
 """Longest header of a file of safetensors."""
+
+MAX_MARK_BYTES = 64 << 10
 
 Progress = Callable[[int], None]
 """Called with further bytes that are there, fetched or found."""
@@ -146,8 +149,9 @@ def check_safetensors(path: Path, size: int) -> str:
 def _is_verified(mark: Path, file: RemoteFile, path: Path) -> bool:
     """Tell whether an earlier process has verified this very file."""
     try:
-        return mark.read_text() == file.identity and path.lstat().st_size == file.size
-    except (OSError, UnicodeDecodeError):
+        found, _ = read_small(mark, MAX_MARK_BYTES)
+        return found == file.identity.encode() and _is_file(path) and path.lstat().st_size == file.size
+    except OSError:
         return False
 
 
@@ -156,7 +160,7 @@ def _adopt(present: Path | None, file: RemoteFile, path: Path, mark: Path) -> bo
     if present is None or not file.digest:
         return False
     try:
-        if not stat.S_ISREG(present.lstat().st_mode) or digest_of(present, file, lambda _: None) != file.digest:
+        if not _is_file(present) or digest_of(present, file, lambda _: None) != file.digest:
             return False
         path.unlink(missing_ok=True)
         path.hardlink_to(present)
@@ -164,6 +168,10 @@ def _adopt(present: Path | None, file: RemoteFile, path: Path, mark: Path) -> bo
         return False
     _write_mark(mark, file)
     return True
+
+
+def _is_file(path: Path) -> bool:
+    return stat.S_ISREG(path.lstat().st_mode)
 
 
 def digest_of(path: Path, file: RemoteFile, progress: Progress) -> str:
@@ -185,6 +193,6 @@ def _set_aside(path: Path) -> None:
 
 def _write_mark(mark: Path, file: RemoteFile) -> None:
     try:
-        mark.write_text(file.identity)
+        write_small(mark, file.identity.encode())
     except OSError as error:
         raise disk_error(error, f"cannot write {shown(mark.name)}") from error

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from autoscaler.weights.disk import check_within, read_small, sync, write_small
 from autoscaler.weights.listing import Listing, RemoteFile
 from autoscaler.weights.problems import disk_error
 from autoscaler.weights.source import COMMIT, ModelSource
@@ -43,6 +44,7 @@ def publish(root: Path, listing: Listing, fetched: Sequence[Path]) -> Path:
     again if this is cut short.
     """
     try:
+        check_within(root, place(root, listing))
         if listing.source.scheme == "hf":
             return _publish_hub(root, listing, fetched)
         return _publish_folder(root, listing, fetched)
@@ -77,15 +79,17 @@ def _publish_hub(root: Path, listing: Listing, fetched: Sequence[Path]) -> Path:
         name = aside / file.path
         name.parent.mkdir(parents=True, exist_ok=True)
         name.symlink_to(os.path.relpath(blobs / file.digest, (target / file.path).parent))
-    _sync(blobs)
+    sync(blobs)
     _sync_tree(aside)
     _replace(aside, target)
-    _write(repository / "trees" / f"{listing.commit}.json", _tree(listing))
+    write_small(repository / "trees" / f"{listing.commit}.json", _tree(listing))
     revision = listing.source.revision
     if not COMMIT.fullmatch(revision):
-        _write(repository / "refs" / revision, listing.commit.encode())
+        write_small(repository / "refs" / revision, listing.commit.encode())
     if revision != MAIN and not _is_published(repository, MAIN):
-        _write(repository / "refs" / MAIN, listing.commit.encode())  # engines look it up unless they name a revision
+        write_small(
+            repository / "refs" / MAIN, listing.commit.encode()
+        )  # engines look it up unless they name a revision
     return target
 
 
@@ -107,6 +111,7 @@ def remove(root: Path, listing: Listing) -> None:
     """Remove a model, the name that readers look up first. Files that another commit uses stay. Raises WeightsError."""
     target = place(root, listing)
     try:
+        check_within(root, target)
         if listing.source.scheme == "hf":
             _remove_refs(_repository(root, listing.source), listing.commit)
         if target.is_dir():
@@ -122,7 +127,7 @@ def remove(root: Path, listing: Listing) -> None:
 def _remove_refs(repository: Path, commit: str) -> None:
     refs = repository / "refs"
     for ref in sorted(refs.rglob("*")) if refs.is_dir() else []:
-        if ref.is_file() and ref.read_bytes()[:41].strip() == commit.encode():
+        if _read_ref(ref) == commit:
             ref.unlink()
     (repository / "trees" / f"{commit}.json").unlink(missing_ok=True)
 
@@ -139,11 +144,16 @@ def _remove_unused_blobs(repository: Path, listing: Listing) -> None:
 
 
 def _is_published(repository: Path, ref: str) -> bool:
-    try:
-        commit = (repository / "refs" / ref).read_text().strip()
-    except (OSError, UnicodeDecodeError):
-        return False
+    commit = _read_ref(repository / "refs" / ref)
     return COMMIT.fullmatch(commit) is not None and (repository / "snapshots" / commit).is_dir()
+
+
+def _read_ref(path: Path) -> str:
+    """Return the commit that a ref names; "": it is no ref."""
+    try:
+        return read_small(path, 64)[0].decode("ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
 def _repository(root: Path, source: ModelSource) -> Path:
@@ -167,30 +177,9 @@ def _replace(aside: Path, target: Path) -> None:
         shutil.rmtree(gone)
     else:
         aside.rename(target)
-    _sync(target.parent)
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write a small file as a whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.new")
-    with aside.open("wb") as opened:
-        opened.write(content)
-        opened.flush()
-        os.fsync(opened.fileno())
-    aside.rename(path)
-    _sync(path.parent)
+    sync(target.parent)
 
 
 def _sync_tree(folder: Path) -> None:
     for parent, _, _ in os.walk(folder):
-        _sync(Path(parent))
-
-
-def _sync(folder: Path) -> None:
-    """Make the names in a folder last."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        sync(Path(parent))

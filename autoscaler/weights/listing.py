@@ -13,6 +13,7 @@ from autoscaler.weights.source import COMMIT, ModelSource
 
 MAX_FILES = 20_000
 MAX_PATH_BYTES = 1024
+MAX_NAME_BYTES = 255  # of Linux
 MAX_PARTS = 16
 MAX_FILE_BYTES = 1 << 44  # 16 TiB
 PICKLED = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
@@ -22,7 +23,7 @@ DUPLICATES = ("original/", "onnx/", "openvino/", "coreml/")
 """Folders in which repositories keep the same weights once more, for other engines."""
 
 DUPLICATE_ENDINGS = (".gguf", ".onnx", ".onnx_data", ".h5", ".msgpack", ".tflite", ".ot", ".mlmodel")
-_PART = re.compile(r"[^\x00-\x1f\x7f/\\]{1,255}")
+_PART = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff/\\]{1,255}")
 _DIGESTS = re.compile(r"([0-9a-f]{64})?"), re.compile(r"([0-9a-f]{40})?")
 
 
@@ -93,6 +94,8 @@ def check(source: ModelSource, files: Iterable[RemoteFile], commit: str = "", pi
         for digest, form in zip((file.sha256, file.git_sha1), _DIGESTS, strict=True):
             if not form.fullmatch(digest):
                 raise WeightsError(Cause.INVALID, f"{source}: {shown(file.path)} has the checksum {shown(digest)}")
+        if source.scheme == "hf" and not file.digest:
+            raise WeightsError(Cause.INVALID, f"{source}: {shown(file.path)} has no checksum")
         found[file.path] = file
     for path in found:
         parents = path.split("/")[:-1]
@@ -119,5 +122,9 @@ def check(source: ModelSource, files: Iterable[RemoteFile], commit: str = "", pi
 def _check_path(source: ModelSource, path: str) -> None:
     parts = path.split("/")
     valid = len(parts) <= MAX_PARTS and len(path.encode(errors="replace")) <= MAX_PATH_BYTES
-    if not valid or not all(_PART.fullmatch(part) and part not in (".", "..") for part in parts):
+    if not valid or not all(_is_name(part) for part in parts):
         raise WeightsError(Cause.INVALID, f"{source}: {shown(path)} is no valid path of a file")
+
+
+def _is_name(part: str) -> bool:
+    return part not in (".", "..") and _PART.fullmatch(part) is not None and len(part.encode()) <= MAX_NAME_BYTES

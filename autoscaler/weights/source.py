@@ -21,7 +21,7 @@ _HUB = re.compile(rf"({_PART}/)?{_PART}")
 _REVISION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,199}")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,221}")
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,252}(:[0-9]{1,5})?")
-_SEGMENT = re.compile(r"[^\x00-\x1f\x7f\\?#]{1,255}")
+_SEGMENT = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff\\?#]{1,255}")
 
 
 class ModelSource(NamedTuple):

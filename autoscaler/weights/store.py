@@ -15,6 +15,7 @@ import msgspec
 
 from autoscaler.config.findings import shown
 from autoscaler.weights import layout
+from autoscaler.weights.disk import check_within, read_small, write_small
 from autoscaler.weights.fetch import Progress, Transfer, check_safetensors, digest_of, fetch
 from autoscaler.weights.listing import Listing, Origin, RemoteFile, check
 from autoscaler.weights.problems import Cause, WeightsError, disk_error
@@ -69,6 +70,7 @@ class Store:
         try:
             for folder in (RECORDS, PARTS):
                 (self._own / folder).mkdir(parents=True, exist_ok=True)
+                check_within(self.root, self._own / folder)
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
             descriptor = os.open(self._own / LOCK, flags, 0o644)
         except OSError as error:
@@ -109,6 +111,7 @@ class Store:
         parts = self._own / PARTS / key
         try:
             parts.mkdir(exist_ok=True)
+            check_within(self.root, parts)
         except OSError as error:
             raise disk_error(error, f"cannot write {shown(str(self.root))}") from error
         self._check_space(listing, parts)
@@ -118,9 +121,9 @@ class Store:
         )
         path = layout.publish(self.root, listing, fetched)
         self._record(listing)
-        if present and present.path != path:
+        if present and not self._is_used(present.path):
             layout.remove(self.root, present.listing)
-        shutil.rmtree(parts, ignore_errors=True)
+        self.discard(key)
         return Model(listing, path, time.time())
 
     def use(self, key: str) -> None:
@@ -133,12 +136,28 @@ class Store:
     def remove(self, model: Model) -> None:
         """Remove a model and what is left of its transfers. Needs `changing`. Raises WeightsError."""
         key = model.listing.source.key
-        layout.remove(self.root, model.listing)
+        if not self._is_used(model.path, besides=key):
+            layout.remove(self.root, model.listing)
         try:
             (self._own / RECORDS / f"{key}.json").unlink(missing_ok=True)
         except OSError as error:
             raise disk_error(error, f"cannot remove the record {key}") from error
+        self.discard(key)
+
+    def is_begun(self, key: str) -> bool:
+        """Tell whether transfers have left parts of a source that is not published."""
+        return self.find(key) is None and (self._own / PARTS / key).is_dir()
+
+    def discard(self, key: str) -> None:
+        """Remove what is left of the transfers of a source. Needs `changing`."""
         shutil.rmtree(self._own / PARTS / key, ignore_errors=True)
+
+    def _is_used(self, path: Path, besides: str = "") -> bool:
+        """Tell whether a model is at this path. Several revisions of one hub may name the same commit.
+
+        besides: key of a source that does not count.
+        """
+        return any(model.path == path and model.listing.source.key != besides for model in self.models())
 
     def verify(self, model: Model, progress: Progress) -> list[str]:
         """Read a model whole, and return what is wrong with its files; []: nothing is."""
@@ -154,7 +173,8 @@ class Store:
 
     def _check_space(self, listing: Listing, parts: Path) -> None:
         """Refuse a model that is too large before its first byte. Raises WeightsError."""
-        held = sum(model.listing.size for model in self.models() if model.listing.source != listing.source)
+        others = {model.path: model.listing.size for model in self.models() if model.listing.source != listing.source}
+        held = sum(size for path, size in others.items() if path != layout.place(self.root, listing))
         if listing.size + held > self._max_bytes:
             text = (
                 f"{listing.source} has {listing.size} bytes, others hold {held}; allowed: {self._max_bytes:.0f} in all"
@@ -173,22 +193,15 @@ class Store:
     def _record(self, listing: Listing) -> None:
         record = _Record(str(listing.source), listing.commit, [_File(*file) for file in listing.files])
         path = self._own / RECORDS / f"{listing.source.key}.json"
-        aside = path.with_suffix(".new")
         try:
-            with aside.open("wb") as opened:
-                opened.write(msgspec.json.encode(record))
-                opened.flush()
-                os.fsync(opened.fileno())
-            aside.rename(path)
+            write_small(path, msgspec.json.encode(record))
         except OSError as error:
             raise disk_error(error, f"cannot write {shown(path.name)}") from error
 
     def _read(self, path: Path) -> Model | None:
         """Return the model of a record; None: there is none, it is not valid, or its files are gone."""
         try:
-            with path.open("rb") as opened:
-                content = opened.read(MAX_RECORD_BYTES + 1)
-                used_s = os.fstat(opened.fileno()).st_mtime
+            content, used_s = read_small(path, MAX_RECORD_BYTES + 1)
             record = msgspec.json.decode(content, type=_Record) if len(content) <= MAX_RECORD_BYTES else None
             if record is None:
                 return None
@@ -207,6 +220,8 @@ def _verify_file(file: RemoteFile, path: Path, root: Path, progress: Progress) -
     real = path.resolve(strict=True)
     if not real.is_relative_to(root.resolve()):
         return "it leads out of the folder"
+    if not real.is_file():
+        return "it is no file"
     if (size := real.stat().st_size) != file.size:
         return f"it has {size} bytes; allowed: {file.size}"
     if not file.digest:

@@ -72,3 +72,11 @@ def test_invalid_source_is_bad_usage(tmp_path: Path) -> None:
     assert "error: 'hf://org/model' is no source of weights: its revision is missing" in done.stderr
     missing = weights("rm", SOURCE, "--root", tmp_path)
     assert (missing.returncode, "is not in" in missing.stderr) == (2, True)
+
+
+@pytest.mark.slow
+def test_what_a_failed_transfer_has_left_can_be_removed(tmp_path: Path, hub: FakeHub) -> None:
+    hub.damaged["model.safetensors"] = 2
+    assert weights("pull", SOURCE, "--root", tmp_path, "--hub", hub.url).returncode == 1
+    assert weights("rm", SOURCE, "--root", tmp_path).stdout == f"{SOURCE}: removed what a transfer has left\n"
+    assert not list((tmp_path / ".vllm-autoscaler" / "parts").iterdir())

@@ -61,7 +61,11 @@ class Hub(ObjectReader):
             )
         except Exception as error:
             raise self._explain(error) from error
-        return check(self._source, self._files(info), str(info.sha or ""), self._pickled)
+        try:
+            files = list(self._files(info))
+        except (AttributeError, OverflowError, TypeError, ValueError) as error:
+            raise WeightsError(Cause.INVALID, f"{self._source}: the hub's list of files is not valid") from error
+        return check(self._source, files, str(info.sha or ""), self._pickled)
 
     def _files(self, info: Any) -> Iterator[RemoteFile]:
         base = "/".join(part for part in (self._folder, self._source.location, "resolve", info.sha) if part)
@@ -70,8 +74,8 @@ class Hub(ObjectReader):
             yield RemoteFile(
                 path=str(sibling.rfilename),
                 size=-1 if sibling.size is None else int(sibling.size),
-                sha256=lfs.sha256 if lfs else "",
-                git_sha1="" if lfs else sibling.blob_id or "",
+                sha256=str(lfs.sha256) if lfs else "",
+                git_sha1="" if lfs else str(sibling.blob_id or ""),
                 address=f"{base}/{sibling.rfilename}",
             )
 

@@ -1,0 +1,49 @@
+"""Small files on a disk on which others may write too: a link or a pipe in place of a file is never followed."""
+
+from __future__ import annotations
+
+import os
+import stat
+from errno import EINVAL
+from pathlib import Path
+
+from autoscaler.config.findings import shown
+from autoscaler.weights.problems import Cause, WeightsError
+
+
+def read_small(path: Path, most_bytes: int) -> tuple[bytes, float]:
+    """Return the first bytes of a file, and when it was last changed, Unix time. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as opened:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(EINVAL, "it is no file")
+        return opened.read(most_bytes), found.st_mtime
+
+
+def write_small(path: Path, content: bytes) -> None:
+    """Write a file as a whole, and make it last. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.new")
+    aside.unlink(missing_ok=True)
+    with aside.open("xb") as opened:
+        opened.write(content)
+        opened.flush()
+        os.fsync(opened.fileno())
+    aside.rename(path)
+    sync(path.parent)
+
+
+def sync(folder: Path) -> None:
+    """Make the names in a folder last. Raises OSError."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def check_within(root: Path, path: Path) -> None:
+    """Refuse a path that links lead out of the root. Raises WeightsError and OSError."""
+    if not path.resolve().is_relative_to(root.resolve()):
+        raise WeightsError(Cause.DISK, f"{shown(str(path))} leads out of {shown(str(root))}")

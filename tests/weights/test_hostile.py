@@ -1,0 +1,145 @@
+"""What others plant in the folder of weights, or answer as a hub, harms nothing outside it and hangs nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from autoscaler.weights.problems import Cause, WeightsError
+from autoscaler.weights.source import parse
+from autoscaler.weights.store import OWN, PARTS, RECORDS, Store
+from tests.harness.hub import COMMIT, FakeHub, safetensors, serving
+from tests.weights.test_store import SOURCE, contents, pull
+
+KEY = parse(SOURCE).key
+REPOSITORY = Path("hub") / "models--org--model"
+
+
+@pytest.fixture
+def hub() -> Iterator[FakeHub]:
+    with serving(FakeHub({"config.json": b"{}", "model.safetensors": safetensors(20_000)})) as served:
+        yield served
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        Path(OWN) / RECORDS / f".{KEY}.json.new",
+        Path(OWN) / RECORDS / f"{KEY}.new",
+        Path(OWN) / RECORDS / f"{KEY}.json",
+        REPOSITORY / "refs" / ".main.new",
+        REPOSITORY / "refs" / "main",
+        REPOSITORY / "trees" / f".{COMMIT}.json.new",
+    ],
+)
+async def test_links_in_the_folder_are_not_written_through(tmp_path: Path, hub: FakeHub, planted: Path) -> None:
+    root, other = tmp_path / "root", tmp_path / "other"
+    other.write_text("of another user")
+    (root / planted).parent.mkdir(parents=True)
+    (root / planted).symlink_to(other)
+    model = await pull(root, hub)
+    assert contents(model.path) == hub.files
+    assert other.read_text() == "of another user"
+
+
+async def test_marks_of_transfers_are_not_written_through_links(tmp_path: Path, hub: FakeHub) -> None:
+    root, other = tmp_path / "root", tmp_path / "other"
+    other.write_text("of another user")
+    hub.damaged["model.safetensors"] = 2
+    with pytest.raises(WeightsError):
+        await pull(root, hub)
+    for path in (root / OWN / PARTS / KEY).glob("*.corrupt"):
+        path.with_name(path.name.replace("corrupt", "verified")).symlink_to(other)
+    await pull(root, hub)
+    assert other.read_text() == "of another user"
+
+
+@pytest.mark.parametrize(
+    "planted", [Path(OWN), Path(OWN) / PARTS, Path(OWN) / RECORDS, Path(OWN) / PARTS / KEY, Path("hub"), REPOSITORY]
+)
+async def test_folder_that_leads_elsewhere_is_refused(tmp_path: Path, hub: FakeHub, planted: Path) -> None:
+    root, other = tmp_path / "root", tmp_path / "other"
+    other.mkdir()
+    (root / planted).parent.mkdir(parents=True, exist_ok=True)
+    (root / planted).symlink_to(other)
+    with pytest.raises(WeightsError, match="leads out of") as raised:
+        await pull(root, hub)
+    assert raised.value.cause is Cause.DISK
+    assert not [path for path in other.rglob("*") if path.is_file()]
+
+
+async def test_pipes_in_place_of_files_hang_nothing(tmp_path: Path, hub: FakeHub) -> None:
+    model = await pull(tmp_path, hub)
+    os.mkfifo(tmp_path / OWN / RECORDS / "0123456789abcdef.json")
+    os.mkfifo(tmp_path / REPOSITORY / "refs" / "pipe")
+    store = Store(tmp_path)
+    assert [found.path for found in store.models()] == [model.path]
+    blob = (model.path / "config.json").resolve()
+    blob.unlink()
+    os.mkfifo(blob)
+    assert store.verify(model, lambda _: None) == ["'config.json': it is no file"]
+    with store.changing():
+        store.remove(model)
+    assert store.models() == []
+
+
+@pytest.mark.parametrize("name", ["lone\ud800.json", "é" * 200 + ".json"])
+async def test_name_that_no_disk_takes_is_refused_before_the_first_byte(
+    tmp_path: Path, hub: FakeHub, name: str
+) -> None:
+    hub.files[name] = b"x"
+    with pytest.raises(WeightsError, match="is no valid path") as raised:
+        await pull(tmp_path, hub)
+    assert raised.value.cause is Cause.INVALID
+    assert not hub.sent
+
+
+def test_source_that_is_no_text_is_refused() -> None:
+    with pytest.raises(WeightsError, match="not printable"):
+        parse(os.fsdecode(b"file:///weights/\xff"))
+
+
+@pytest.mark.parametrize(
+    "stated",
+    [
+        {"size": "large"},
+        {"size": float("inf")},
+        {"size": -5},
+        {"size": 1 << 70},
+        {"blobId": 7},
+        {"blobId": None},
+        {"lfs": {"sha256": None, "size": 2, "pointerSize": 1}},
+        {"lfs": {"sha256": 5, "size": 2, "pointerSize": 1}},
+    ],
+)
+async def test_listing_with_odd_values_is_refused(tmp_path: Path, hub: FakeHub, stated: dict[str, object]) -> None:
+    hub.listed["config.json"] = stated
+    with pytest.raises(WeightsError) as raised:
+        await pull(tmp_path, hub)
+    assert raised.value.cause is Cause.INVALID
+    assert not hub.sent
+
+
+async def test_commit_that_two_sources_name_stays_until_both_are_removed(tmp_path: Path, hub: FakeHub) -> None:
+    pinned = f"hf://org/model@{COMMIT}"
+    await pull(tmp_path, hub, source=pinned)
+    model, store = await pull(tmp_path, hub), Store(tmp_path)
+    with store.changing():
+        store.remove(model)
+    assert [str(found.listing.source) for found in store.models()] == [pinned]
+    with store.changing():
+        store.remove(store.models()[0])
+    assert not list((tmp_path / "hub").iterdir())
+
+
+async def test_branch_that_moves_leaves_the_commit_that_another_source_names(tmp_path: Path, hub: FakeHub) -> None:
+    pinned = await pull(tmp_path, hub, source=f"hf://org/model@{COMMIT}")
+    before = dict(hub.files)
+    await pull(tmp_path, hub)
+    hub.commit, hub.files["config.json"] = "f" * 40, b'{"hidden_size": 16}'
+    await pull(tmp_path, hub)
+    assert contents(pinned.path) == before
+    assert len(Store(tmp_path).models()) == 2
