@@ -15,7 +15,6 @@ from autoscaler.catalog.node_labels import REMOVAL_TAINTS, VOLATILE_LABELS, is_s
 from autoscaler.config.findings import shown
 from autoscaler.ports import Clock
 
-PASSING_TAINTS = (*CONTROL_PLANE_TAINTS, *REMOVAL_TAINTS)  # a node with such a taint is closed
 MAX_NODE_DEVICES = 65_536  # 16 GPUs, each shared by 4,096 pods
 
 SHRINK_DELAY_S = 600.0
