@@ -1,6 +1,6 @@
 """Limits on what the workloads of a namespace may claim from others: their priority, weight and floor.
 
-Whoever may edit a workload can choose its policy and override the policy's fields. These limits hold for the result,
+Every author of a workload can choose its policy and override the policy's fields. These limits hold for the result,
 so a choice of policy raises a workload no further than an override. The document is read with the policies, and
 without one nothing is limited.
 """
@@ -91,7 +91,7 @@ class NamespaceLimits(Section):
     def of(self, namespace: str, policy: PolicySpec, default: PolicySpec) -> Mapping[str, float]:
         """Return the most that a workload may have, by path; a path that is absent has no limit.
 
-        policy: the one that it chose, without overrides. default: the one that nobody has to choose. A namespace
+        policy: the one that it chose, without overrides. default: the policy without a choice. A namespace
         without an entry may raise nothing above either of them, but for a floor of one replica.
         """
         for entry in self.spec.namespaces:

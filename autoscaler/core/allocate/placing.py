@@ -15,7 +15,7 @@ AT_ONCE = 4096
 
 
 class Limit(NamedTuple):
-    """What limits the same replicas in one respect: node groups those of pools, quotas those of tenants."""
+    """One limit on the replicas: node groups limit those of pools, and quotas limit those of tenants."""
 
     row: IntColumn  # int64[L], of each replica in the placement; -1: this does not limit it
     gpus: FloatColumn  # float64[L], of each replica, that need a place

@@ -5,8 +5,8 @@ priority the workload with the fewest GPUs for its weight comes first (Adams' di
 comes before any second. First replicas go to the workloads with the most requests: they would miss the most.
 Other ties are won by a replica that has GPUs, and then by what does not change from tick to tick.
 
-Where quotas apply, floors and base replicas within the nominal GPUs of their owner come before those that borrow, and
-so it is with headroom. So an owner takes back at once what it needs, but no base replica is taken for its headroom.
+Floors and base replicas within the nominal GPUs of their owner come before those that borrow. Headroom is divided in
+the same way. So an owner takes back at once what it needs, but no base replica is taken for its headroom.
 """
 
 from __future__ import annotations

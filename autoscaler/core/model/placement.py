@@ -1,7 +1,7 @@
 """Place the GPUs that pools request on the node groups that admit them: a maximum flow from pools to groups.
 
 A node group has a row of its own beside the pools, for the replicas that run in it. GPUs of a group are divided into
-blocks that its nodes hold whole, and a replica of several GPUs has its place in blocks of its size or a multiple of it.
+blocks that its nodes hold whole. A replica of several GPUs has its place in blocks of its size or a multiple of it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Quotas of GPUs: how many of a resource each owner may use, and what owners lend to each other.
 
 The words are Kueue's. An owner may use its nominal GPUs at any time. Owners of one cohort lend each other what they do
-not use, each up to its lending limit, and borrow at most up to their borrowing limit.
+not use. Each lends up to its lending limit, and borrows up to its borrowing limit.
 """
 
 from __future__ import annotations

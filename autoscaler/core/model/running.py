@@ -52,7 +52,7 @@ def list_running(fleet: Fleet, has_gpus: BoolColumn) -> Running:
     """Return the replicas whose pods have GPUs. has_gpus: bool[P].
 
     Those on nodes that accept no new pod stay longest, because their GPUs are of use to no other replica. Those that
-    are not ready leave first, and then the youngest, as in a ReplicaSet. Where pods hold more GPUs of a group than it
+    are not ready leave first, and then the youngest, as in a ReplicaSet. If pods hold more GPUs of a group than it
     has, their places are not known.
     """
     pods = np.flatnonzero(has_gpus)

@@ -34,7 +34,7 @@ def models_of_services(workloads: Iterable[Workload]) -> dict[tuple[str, str], d
 def service_of(workload: Workload, models: dict[tuple[str, str], dict[str, str]]) -> tuple[str, str, str] | None:
     """Return a key that the variants of one service have in common; None: the workload is no variant.
 
-    Where a service names several models, only variants of one model take over load from each other. The sides of a
+    If a service names several models, only variants of one model take over load from each other. The sides of a
     prefill and decode pair do different work, so neither takes over load from the other.
     """
     if not workload.service or workload.role:

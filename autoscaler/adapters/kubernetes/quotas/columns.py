@@ -17,8 +17,8 @@ from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 
 MAX_DEVICES = 10_000_000  # of one quota; no cluster has so many
 SETTLE_S = 10.0
-"""A growth of what others use is believed after this time. A source reports its use by another watch than that of the
-pods, so a pod of ours that was just created or deleted could count as one of others for a moment."""
+"""Use by others that has grown is believed after this time. The report of a source and the pods come by two watches. So
+a managed pod that was just created or deleted could count as one of others for a moment."""
 
 
 class Applicant(NamedTuple):
@@ -74,7 +74,7 @@ def _share(quota: Quota) -> tuple[str, str, str]:
     return quota.cohort, quota.resource, quota.flavor
 
 
-def ours(layout: Layout, held: FloatColumn, used: FloatColumn) -> FloatColumn:
+def count_ours(layout: Layout, held: FloatColumn, used: FloatColumn) -> FloatColumn:
     """Return how much of each quota the pods of managed workloads use, float64[Q].
 
     held: float64[W], devices of the pods of each workload. used: float64[Q], as the source reports. No source says by
@@ -105,7 +105,7 @@ class Count:
     def quotas(self, layout: Layout, held: FloatColumn, used: Mapping[Hashable, float], now_s: float) -> Quotas:
         """Return the quotas. used: devices that all pods use, by key; absent: unknown, which counts as 0."""
         reported = np.array([used.get(row.key, 0.0) for row in layout.rows])
-        by_ours = ours(layout, held, reported)
+        by_ours = count_ours(layout, held, reported)
         nominal = np.array([row.nominal for row in layout.rows])
         keeps = np.array([row.keeps for row in layout.rows])
         return Quotas(

@@ -182,7 +182,7 @@ class KueueStore:
             yield Row(quota, nominal, borrowing, lending, (name, resource, flavor))
 
     def _rows_of_cohort(self, name: str, cohort: _Queue) -> Iterator[Row]:
-        """Return the devices that belong to a cohort itself: they are lent to its members, and nobody else's."""
+        """Return the devices that belong to a cohort itself: they are lent to its members, and no queue owns them."""
         for (resource, flavor), limits in cohort.quotas.items():
             if limits.nominal > 0:
                 quota = Quota(f"Cohort/{name}", resource, flavor, self._root(name, resource, flavor))
@@ -191,8 +191,8 @@ class KueueStore:
     def _root(self, cohort: str, resource: str, flavor: str) -> str:
         """Return the cohort whose members lend each other a resource.
 
-        A cohort without limits of its own is a part of its parent. One that states how much its members together may
-        borrow or lend counts as one without a parent, so that never more is borrowed than Kueue allows.
+        A cohort without limits of its own is a part of its parent. A cohort may limit how much its members together
+        borrow or lend. It counts as one without a parent, so that no more is borrowed than Kueue allows.
         """
         seen = {cohort}
         while cohort in self._cohorts:

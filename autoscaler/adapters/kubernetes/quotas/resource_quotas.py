@@ -102,8 +102,8 @@ class ResourceQuotaStore:
     def lay_out(self, workloads: Sequence[Applicant]) -> list[Layout]:
         """Return the quotas of the namespaces of workloads.
 
-        A pod must be within all quotas that match it. Of those with equal scopes the tightest counts. Others are in
-        layouts of their own, each with at most one quota for a workload.
+        A pod must be within all quotas that match it. The tightest counts among those with equal scopes. Others are
+        in layouts of their own, each with at most one quota for a workload.
         """
         rows: list[Row] = []
         place: dict[tuple[str, str, str], int] = {}

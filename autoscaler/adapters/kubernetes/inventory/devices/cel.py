@@ -1,8 +1,8 @@
 """Evaluate the common forms of CEL selectors exactly, and say why for all others.
 
-Supported are `&&`, `||`, `!`, comparisons, `in`, `has`, `cel.bind`, a device's driver, attributes and capacity, the
-methods of strings, quantities and semantic versions, and simple patterns. There are no macros over lists, so the work
-is linear in the length of an expression: any user may write one.
+The operators are `&&`, `||`, `!`, comparisons, `in`, `has` and `cel.bind`. They apply to a device's driver, attributes
+and capacity, with the methods of strings, quantities and semantic versions, and with simple patterns. There are no
+macros over lists, so the work is linear in the length of an expression: any user may write one.
 Source: Kubernetes' `dynamic-resource-allocation/cel`, and the CEL specification for errors within `&&` and `||`.
 """
 

@@ -1,4 +1,4 @@
-"""DeviceClasses, ResourceClaimTemplates and ResourceClaims: what pods may ask for, and which devices they hold."""
+"""DeviceClasses, ResourceClaimTemplates and ResourceClaims: the devices that pods may request, and those held."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Request(NamedTuple):
 
     devices: int = 0
     either: tuple[Selection, ...] = ()  # alternatives
-    problem: str = ""  # why it is not known what it asks for
+    problem: str = ""  # why its devices are not known
 
 
 class DeviceClass(NamedTuple):

@@ -1,7 +1,7 @@
 """How many devices of a node there are, where devices share silicon: a whole GPU, and the slices it can be cut into.
 
-Pure functions. A device that is held counts for its own kind. What is left counts for the kind that workloads ask for,
-so that nothing counts twice. If they ask for several kinds of the same GPUs, no number is true, and none is given.
+Pure functions. A device that is held counts for its own kind. The rest counts for the kind that workloads request, so
+that nothing counts twice. If they request several kinds of the same GPUs, no number is true, and none is given.
 Source: Kubernetes, "Dynamic Resource Allocation", partitionable devices (KEP-4815).
 """
 
@@ -29,14 +29,16 @@ class Offer(NamedTuple):
 
 
 @lru_cache(maxsize=4096)  # nodes that are alike, with the same devices held, have the same offer
-def count_devices(devices: DeviceSet, held: frozenset[str], wanted: frozenset[Kind]) -> Offer:
-    """Count the devices. held: names of those that claims hold. wanted: kinds that workloads ask for."""
-    counts, doubtful = _count(devices, held, wanted)
-    when_free = _count(devices.when_free, frozenset(), wanted)[0] if devices.depends_on_claims else counts
+def count_devices(devices: DeviceSet, held: frozenset[str], requested: frozenset[Kind]) -> Offer:
+    """Count the devices. held: names of those that claims hold. requested: kinds that workloads request."""
+    counts, doubtful = _count(devices, held, requested)
+    when_free = _count(devices.when_free, frozenset(), requested)[0] if devices.depends_on_claims else counts
     return Offer(counts, when_free, doubtful)
 
 
-def _count(devices: DeviceSet, held: frozenset[str], wanted: frozenset[Kind]) -> tuple[dict[Kind, int], dict[str, str]]:
+def _count(
+    devices: DeviceSet, held: frozenset[str], requested: frozenset[Kind]
+) -> tuple[dict[Kind, int], dict[str, str]]:
     """Return the devices by kind, and why the number of those with a name is not known."""
     counts: Count[Kind] = Count(
         device.kind for device in devices.devices if device.name in held or not (device.takes or device.tainted)
@@ -49,13 +51,13 @@ def _count(devices: DeviceSet, held: frozenset[str], wanted: frozenset[Kind]) ->
             if device.name in held:
                 _take(left, device)
         free = [device for device in part if device.name not in held and not device.tainted and _fits(left, device)]
-        asked = [device for device in free if device.kind in wanted]
-        names = sorted({device.kind.name for device in asked})
+        found = [device for device in free if device.kind in requested]
+        names = sorted({device.kind.name for device in found})
         if len(names) > 1:
             reason = f"the same GPUs can be cut for {' and '.join(names)}, and workloads ask for both"
             doubtful.update(dict.fromkeys(names, reason))
             continue
-        most = _most(asked, left)
+        most = _most(found, left)
         if most is None:
             doubtful[names[0]] = f"how many {names[0]} fit beside each other is not known: there are too many ways"
         else:

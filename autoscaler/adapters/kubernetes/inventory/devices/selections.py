@@ -122,7 +122,7 @@ class Selections:
     def _name_kinds(self) -> Mapping[Kind, str]:
         """Return the names of kinds. Devices that serve an extended resource have its name.
 
-        So pods that ask for it, and pods with claims on the same devices, are in one pool.
+        So pods that request it, and pods with claims on the same devices, are in one pool.
         """
         names = {kind: kind.name for kind in self._kinds}
         # The last one counts: names that are known everywhere come before others.

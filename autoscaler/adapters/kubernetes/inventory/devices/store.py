@@ -1,4 +1,4 @@
-"""The devices of all drivers: what each workload asks for, what the nodes offer, and what claims hold."""
+"""The devices of all drivers: what each workload requests, what the nodes offer, and what claims hold."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Either = tuple[frozenset[Kind], ...]  # alternatives
 
 
 class _Need(NamedTuple):
-    """The devices that one pod asks for."""
+    """The devices that one pod requests."""
 
     counts: Requests  # by name in the inventory
     kinds: Mapping[str, list[Either]]  # by name: those that its claims select, one for each request
@@ -71,7 +71,7 @@ class DeviceStore:
         return dict(zip(KINDS, (self.classes, self.slices, self.templates, self.claims), strict=True))[resource]
 
     def update(self) -> object:
-        """Return a version that changes with what workloads ask for and what nodes offer."""
+        """Return a version that changes with what workloads request and what nodes offer."""
         return self.slices.update(), self.classes.version, self.templates.version, self._held_version
 
     def has_devices(self, node: str) -> bool:
@@ -86,7 +86,7 @@ class DeviceStore:
         ]
 
     def settle(self, workloads: Workloads) -> list[Facts]:
-        """Return the facts of workloads with the devices that their claims and extended resources ask for."""
+        """Return the facts of workloads with the devices that their claims and extended resources request."""
         self._select()
         self._wanted = frozenset(self._wanted_kinds(workloads))
         self._offer()
@@ -141,7 +141,7 @@ class DeviceStore:
         return with_devices(facts, need.counts, need.doubtful, problem, devices)
 
     def _need(self, namespace: str, facts: Facts) -> _Need:
-        """Return the devices that one pod asks for."""
+        """Return the devices that one pod requests."""
         counts: Requests = {}
         kinds: dict[str, list[Either]] = {}
         doubtful: list[str] = []
@@ -176,7 +176,7 @@ class DeviceStore:
         return _Need(counts, kinds, tuple(doubtful), problem)
 
     def _wanted_kinds(self, workloads: Workloads) -> Iterator[Kind]:
-        """Yield the kinds of devices that workloads ask for, by claims or by the name of an extended resource."""
+        """Yield the kinds of devices that workloads request, by claims or by the name of an extended resource."""
         names: set[str] = set()
         for namespace, facts in workloads:
             for each, _ in facts.members or ((facts, 1),):
