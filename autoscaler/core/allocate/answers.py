@@ -1,4 +1,4 @@
-"""What an HPA makes of an answer: what it holds, and whether it follows. What stands holds GPUs, not the answer.
+"""Whether KEDA and its HPA follow an answer, and which counts they hold. Present replicas take GPUs, not the answer.
 
 In KEDA mode a decision is an answer to an HPA, which moves the count in its own time: it waits for its stabilization
 window and for the period of its policies, and KEDA for its cooldown before zero. A count that has not moved towards
@@ -38,7 +38,7 @@ class Standing:
     for_s: FloatColumn  # float64[W], seconds since the count last moved towards the answer; NaN: it follows
     direction: FloatColumn  # float64[W], of the answer: 1 above the count, -1 below
 
-    def holds(self, desired: FloatColumn, fleet: Fleet) -> BoolColumn:
+    def lasts(self, desired: FloatColumn, fleet: Fleet) -> BoolColumn:
         """Return where the count is still on the same side of what is desired now; bool[W]."""
         return np.asarray(~np.isnan(self.for_s) & (np.sign(desired - fleet.replicas) == self.direction))
 

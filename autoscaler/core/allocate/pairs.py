@@ -1,6 +1,6 @@
 """The two sides of a prefill and decode pair: their ratio, and no side without the other.
 
-The side that is too small for the stated ratio is raised, and no side is lowered for it. Where GPUs are short, both
+The side that is too small for the stated ratio is raised, and no side is lowered for it. If GPUs are short, both
 sides are cut together. A ratio that whole replicas cannot keep is kept with decode replicas rounded up.
 """
 
@@ -60,6 +60,13 @@ class PairRows(NamedTuple):
         smaller = column.copy()
         smaller[self.prefill] = smaller[self.decode] = np.fmin(column[self.prefill], column[self.decode])
         return smaller
+
+    def keep_sides(self, column: FloatColumn, others: FloatColumn) -> FloatColumn:
+        """Return the column on both sides of each pair, and `others` elsewhere; float64[W]."""
+        kept = others.copy()
+        for rows in (self.prefill, self.decode):
+            kept[rows] = column[rows]
+        return kept
 
     def cut_together(
         self,
