@@ -210,13 +210,13 @@ def has_free_gpus(fleet: Fleet) -> BoolColumn:
     placement = place_pools(groups, range(len(fleet.pools)), blocks.gpus)
     placement.place(sum_gpus(fleet, running, running.total.astype(np.float64), sized, blocks).tolist())
     by_size = np.arange(placement.pools).reshape(len(blocks.gpus), -1)
-    found: dict[tuple[int, float], bool] = {}
+    found: dict[tuple[int, float], bool] = {}  # by row of the placement and GPUs of a replica
     for row in waiting.tolist():
-        pool, gpus = int(fleet.pool[row]), float(fleet.gpus_per_replica[row])
-        if (pool, gpus) not in found:
-            one_more = np.where(np.arange(placement.pools) == by_size[blocks.smallest[row], pool], gpus, 0.0)
-            found[pool, gpus] = not placement.copy().place(one_more.tolist()).any()
-        has_free[row] = found[pool, gpus]
+        place, gpus = int(by_size[blocks.smallest[row], fleet.pool[row]]), float(fleet.gpus_per_replica[row])
+        if (place, gpus) not in found:
+            one_more = np.where(np.arange(placement.pools) == place, gpus, 0.0)
+            found[place, gpus] = not placement.copy().place(one_more.tolist()).any()
+        has_free[row] = found[place, gpus]
     return has_free
 
 

@@ -110,6 +110,15 @@ def test_pod_claims_no_gpus_that_only_a_move_would_free():
     assert story.watch(cluster, pending.PENDING_S + 5, running=5.0).replicas.tolist() == [1, 1, 1]
 
 
+def test_free_gpus_depend_on_the_pods_of_each_workload():
+    """Nodes of 3 GPUs hold a replica of two pods with 2 GPUs each, and none of one pod with 4."""
+    groups = replace(node_groups([6.0], (0,)), by_node=(np.array([3.0, 3.0]),))
+    for pods in ([2.0, 4.0], [4.0, 2.0]):
+        cluster = two([0, 0], waiting=(1, 1), gpus_per_replica=np.full(2, 4.0), groups=groups)
+        found = pending.has_free_gpus(replace(cluster, gpus_per_pod=np.array(pods)))
+        assert found.tolist() == [size == 2 for size in pods]
+
+
 def test_unschedulable_pod_gets_gpus_of_others_by_priority():
     cluster = two([1, 4], [1, 0], gpus=5.0)
     story, load = Story(spec(2, **RANKS)), loads(cluster, 20, 10)
