@@ -274,10 +274,8 @@ class Fleet:
     pools: tuple[Pool, ...]  # [N]
     groups: NodeGroups  # of these pools
     hpa_limits: HpaLimits | None = None  # None: decisions are carried out without an HPA
-    quotas: tuple[Quotas, ...] = ()  # one for each kind of source
-    gpus_per_pod: FloatColumn | None = (
-        None  # float64[W], pods of a replica have so many or a multiple; NaN, None: unknown
-    )
+    quotas: tuple[Quotas, ...] = ()  # one for each kind of source; several where scopes of ResourceQuotas differ
+    gpus_per_pod: FloatColumn | None = None  # float64[W], divides those of each pod of a replica; NaN, None: unknown
     drain_s: FloatColumn | None = None  # float64[W], time for the requests of a replica that leaves; NaN, None: unknown
 
     @property

@@ -23,7 +23,7 @@ class Quota(NamedTuple):
 
 @dataclass(frozen=True)
 class Quotas:
-    """Quotas from one kind of source. A replica must be within those of every kind.
+    """Quotas of one kind of source, or of one scope of ResourceQuotas. A replica must be within each such set.
 
     A tenant is a set of workloads that the same quotas charge. A replica of it is within one of these quotas.
     """
