@@ -210,7 +210,6 @@ def _annotations() -> Iterator[str]:
         note = {
             "weights": " (for the cache of weights; the daemon does not read it)",
             "role": " (of a [prefill and decode pair](../how-to/prefill-and-decode.md))",
-            "weights-gb": " (10^9 bytes of weights as loaded, for [fit](../how-to/fit-and-prices.md))",
         }.get(name, "")
         yield f"| `{PREFIX}{name}` | {_cell(kind.allowed)}{note} |"
     for name, path in SHORT_OVERRIDES.items():

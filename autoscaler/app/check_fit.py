@@ -10,16 +10,19 @@ import msgspec
 
 from autoscaler.adapters.kubernetes.api.objects import PodSpec
 from autoscaler.adapters.kubernetes.pods.template import Facts, read_template
+from autoscaler.adapters.kubernetes.workloads.annotations import read_annotations
 from autoscaler.adapters.model_files import in_directory, on_hub
 from autoscaler.catalog import node_labels
 from autoscaler.catalog.devices import is_mig
 from autoscaler.catalog.engines import DEFAULT_ENGINE
-from autoscaler.config.annotations import PREFIX, read
+from autoscaler.config.annotations import PREFIX
 from autoscaler.config.check.fit import STATED, ModelFiles, devices_of, memory_of, needs_of, parallel_size
 from autoscaler.config.check.manifests import at, items, known_kind, mapping
 from autoscaler.config.findings import Finding, shown
+from autoscaler.config.policy.compile import stated_weights_gb
 from autoscaler.config.policy.parse import PolicyBook
 from autoscaler.config.yaml import Document
+from autoscaler.core.model.fleet import Workload, WorkloadRef
 from autoscaler.core.model.memory import Range, Verdict, judge
 
 
@@ -32,7 +35,7 @@ class FitCheck:
         self._hub = hub
         self._found: dict[str, ModelFiles] = {}
 
-    def __call__(self, document: Document, _book: PolicyBook) -> Iterator[Finding]:
+    def __call__(self, document: Document, book: PolicyBook) -> Iterator[Finding]:
         """Yield an error for a template that cannot hold its model, and a warning where this is not known."""
         row = known_kind(document.value)
         for part in row.pods if row is not None else ():
@@ -45,9 +48,10 @@ class FitCheck:
                 facts = read_template(spec)
                 engine = mapping(at(document.value, "metadata", "annotations")).get(f"{PREFIX}engine")
                 facts = facts._replace(engine=str(engine or facts.engine))
-                if facts.gpus == 0 or not (facts.loads or facts.memory or self._stated(document)):
+                stated_gb = _stated_gb(document, book)
+                if facts.gpus == 0 or not (facts.loads or facts.memory or stated_gb):
                     continue
-                verdict, words = self._judge(facts, spec, self._stated(document))
+                verdict, words = self._judge(facts, spec, stated_gb)
                 if verdict is Verdict.FITS and row is not None and row.unit == "pod" and _asks_for_more(facts):
                     verdict, words = (
                         Verdict.UNKNOWN,
@@ -70,14 +74,6 @@ class FitCheck:
         known_at = f" ({files.source})" if files.source else ""
         return fit.verdict, f"{fit.sentence}{known_at}" + (f"; {files.problem}" if files.problem else "")
 
-    def _stated(self, document: Document) -> float:
-        """Return the stated GB of the weights; 0: none. An invalid value is reported elsewhere."""
-        written = mapping(at(document.value, "metadata", "annotations")).get(f"{PREFIX}weights-gb")
-        try:
-            return float(read("weights-gb", written)) if isinstance(written, str) else 0.0
-        except ValueError:
-            return 0.0
-
     def _files(self, model: str, stated_gb: float) -> ModelFiles:
         files = self._look_up(model) if model else ModelFiles(problem="no command line names the model")
         if stated_gb:
@@ -94,6 +90,16 @@ class FitCheck:
                 f"{PREFIX}weights-gb"
             )
         return self._found[model]
+
+
+def _stated_gb(document: Document, book: PolicyBook) -> float:
+    """Return the weights that a manifest or its policy states, in 10^9 bytes; 0: none, or they are invalid."""
+    written = mapping(at(document.value, "metadata", "annotations"))
+    texts = {str(key): value for key, value in written.items() if isinstance(value, str)}
+    declared = read_annotations(texts)
+    return stated_weights_gb(
+        Workload(WorkloadRef("", ""), policy=declared.policy or "", overrides=declared.overrides), book
+    )
 
 
 def _asks_for_more(facts: Facts) -> bool:

@@ -33,6 +33,7 @@ from autoscaler.adapters.web.dashboard import Dashboard
 from autoscaler.adapters.web.metrics import Metrics
 from autoscaler.adapters.web.readiness import Readiness, by_name
 from autoscaler.adapters.web.server import HttpServer
+from autoscaler.config.policy.compile import stated_weights_gb
 from autoscaler.config.policy.parse import PolicyBook
 from autoscaler.config.policy.reload import PolicyFiles, Reload
 from autoscaler.config.prices import Prices
@@ -134,6 +135,7 @@ async def connect_cluster(
         target_kinds=settings.target_kinds,
         node_group_max=dict(settings.node_group_max),
         stated_quotas=_reloading_quotas(quotas) if quotas is not None else tuple,
+        weights_gb=lambda workload: stated_weights_gb(workload, policies.book),
     )
     parts = Parts(
         clock, fleet, sources, RecordingActuator(), policies, background=[("cluster", fleet.run)], woken=woken

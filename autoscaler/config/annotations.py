@@ -17,7 +17,9 @@ PREFIX = "vllm-autoscaler.io/"
 OVERRIDE = "override."  # followed by the path of a policy field: vllm-autoscaler.io/override.objective.ttft
 
 # Short forms of the most common overrides.
-SHORT_OVERRIDES: Mapping[str, str] = MappingProxyType({"min-replicas": "replicas.min", "max-replicas": "replicas.max"})
+SHORT_OVERRIDES: Mapping[str, str] = MappingProxyType(
+    {"min-replicas": "replicas.min", "max-replicas": "replicas.max", "weights-gb": "capacity.weightsGb"}
+)
 
 SCHEMES = ("http", "https")
 MODEL = Pattern(r"[\x21-\x7e]{1,256}", "1 to 256 printable ASCII characters without blanks")
@@ -45,7 +47,6 @@ ANNOTATIONS: Mapping[str, Kind] = MappingProxyType(
         "metrics-path": Pattern(r"/[-._~/A-Za-z0-9]{0,255}", "a path: / and at most 255 letters, digits and - . _ ~ /"),
         "paused": OneOf(("true", "false")),
         "weights": Text(1024),
-        "weights-gb": Number(0.001, 100_000),
     }
 )
 

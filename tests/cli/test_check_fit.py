@@ -77,6 +77,19 @@ def test_stated_weights_are_compared_with_the_slice(tmp_path: Path) -> None:
     assert "on 40 GiB × 0.92 - 1 GiB" in result.output
 
 
+def test_weights_that_the_policy_states_are_compared(tmp_path: Path) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(
+        "{apiVersion: vllm-autoscaler.io/v1, kind: Policy, metadata: {name: large},"
+        " spec: {objective: {ttft: 1s}, capacity: {weightsGb: 71}}}"
+    )
+    for annotations, fits in (({}, False), ({"vllm-autoscaler.io/weights-gb": "15"}, True)):
+        chosen = {"vllm-autoscaler.io/policy": "large"} | annotations
+        file = manifest(tmp_path, resource="nvidia.com/mig-3g.40gb", count=1, annotations=chosen)
+        result = invoke("check", "--fit", "--offline", "--policies", policy, file)
+        assert ("does not fit: needs 66.1 GiB of weights" not in result.output) == fits, result.output
+
+
 def test_more_devices_than_the_pod_requests_are_warned_of(tmp_path: Path, models: Path) -> None:
     file = manifest(tmp_path, "-tp=8", "--max-model-len=32768", count=4)
     result = invoke("check", "--fit", "--offline", "--models", models, file)

@@ -6,7 +6,7 @@ A view shares with the previous one whatever has not changed. While watches are 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -134,12 +134,14 @@ class KubeFleet:
         target_kinds: Sequence[str] = (),
         node_group_max: Mapping[str, int] | None = None,
         stated_quotas: Stated = tuple,
+        weights_gb: Callable[[Workload], float] = lambda _: 0.0,
     ) -> None:
         """`writes` and `leadership` are those of the actuator; `wakeup` is set when the cluster is first known.
 
         target_kinds: custom kinds that may be scaled ("rollouts.argoproj.io"); (): all that are known.
         node_group_max: the largest number of nodes with a label, "key=value", which an autoscaler may create.
         stated_quotas: returns the quotas of a file, for workloads that no quota of the cluster charges.
+        weights_gb: returns the weights that a workload or its policy states, in 10^9 bytes; 0: none.
         """
         self._mode = mode
         self._clock = clock
@@ -151,6 +153,7 @@ class KubeFleet:
         self._elastic = Elastic(node_group_max)
         self._node_events = NodeEvents(clock)
         self._quotas = QuotaView(stated_quotas)
+        self._weights_gb = weights_gb
         self._hpas = HpaStore()
         self._scaled_objects = ScaledObjectStore(self._hpas)
         self._targets = TargetStore(self._pods, self.manual_overrides, writes, self._find_autoscaler)
@@ -523,7 +526,7 @@ class KubeFleet:
         """Note the problem of targets whose model fits on no device that they may get."""
         for row, each in enumerate(managed):
             facts = each.target.facts._replace(engine=each.workload.engine)
-            if problem := misfit(facts, each.target.declared.weights_gb, layout, row):
+            if problem := misfit(facts, self._weights_gb(each.workload), layout, row):
                 known = self._problems.get(each.target.ref, "")
                 self._problems[each.target.ref] = join_problems((known, problem))
 

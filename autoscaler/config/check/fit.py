@@ -16,7 +16,7 @@ from autoscaler.core.model.memory import GIB, REAL_SHARE, UNKNOWN, UTILIZATION, 
 Options = Mapping[str, str]  # stated options of vLLM, by name without hyphens in front
 
 MAX_DEVICES = 1024
-STATED = "the annotation weights-gb"
+STATED = "as the annotation weights-gb or the policy states"
 _MAX_WEIGHTS = 1e14  # bytes
 _MAX_NUMBER = 10**9
 _BYTES = {"float32": 4.0, "float": 4.0, "float16": 2.0, "half": 2.0, "bfloat16": 2.0}

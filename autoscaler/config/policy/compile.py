@@ -18,6 +18,7 @@ from autoscaler.core.model.pairs import DECODE, PREFILL
 from autoscaler.core.model.spec import Spec
 
 NO_POLICY = "(invalid)"  # requested for an invalid declaration; no policy has this name
+WEIGHTS = "capacity.weightsGb"  # no column: the inventory compares it with devices
 MAX_OVERRIDES = 64  # per workload; more than there are fields
 _COLUMNS = tuple(field.name for field in fields(Spec))
 _NOT_OF_ROLE = {
@@ -196,6 +197,17 @@ def limit(
     most = book.limits.of(namespace, chosen, book.policies[book.default].spec)
     excess = list(find_excess(policy, dict(overrides), least, namespace, most))
     return cap(policy.spec, most), most.get("replicas.min", np.inf), excess
+
+
+def stated_weights_gb(workload: Workload, book: PolicyBook) -> float:
+    """Return the weights that a workload or its policy states, in 10^9 bytes; 0: none, or what it states is invalid."""
+    if text := dict(workload.overrides).get(WEIGHTS):
+        try:
+            return float(str(override_value(WEIGHTS, text)))
+        except OverrideError:
+            return 0.0
+    policy = book.policies.get(workload.policy or book.default)
+    return (policy.spec.capacity.weights_gb or 0.0) if policy is not None else 0.0
 
 
 def _row(request: _Request, book: PolicyBook) -> _Row:

@@ -159,6 +159,11 @@ class Capacity(Section):
     kv_cache_usage: Annotated[float, Share(0.05, 1.0)] = Field(
         default=0.8, description="KV-cache usage to plan for. vLLM preempts requests when the cache is full."
     )
+    weights_gb: Annotated[float | None, Number(0.001, 100_000)] = Field(
+        default=None,
+        description="10^9 bytes of weights as loaded. A model that fits on no device that its workload may get is "
+        "reported, and refused by `check --fit`.",
+    )
 
 
 class Pair(Section):

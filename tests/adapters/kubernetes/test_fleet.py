@@ -1,6 +1,7 @@
 """The fleet, read from a real API server by the daemon's own user."""
 
 import asyncio
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ from autoscaler.adapters.kubernetes.fleet import KubeFleet
 from autoscaler.adapters.kubernetes.own_writes import OwnWrites
 from autoscaler.adapters.kubernetes.scale import ScaleActuator
 from autoscaler.config.pairs import find_pairs
+from autoscaler.config.policy.compile import stated_weights_gb
+from autoscaler.config.policy.parse import load
 from autoscaler.config.settings import Mode
 from autoscaler.core.model.fleet import Fleet, PendingCause, WorkloadRef
 from autoscaler.ports import Change, ChangeStatus, Unavailable
@@ -42,6 +45,16 @@ pytestmark = pytest.mark.integration
 
 EXTERNAL = {"type": "external-push", "metadata": {"scalerAddress": "a:6000", "policy": "batch"}}
 FAST = WatchTimes(silence_s=5.0, backoff_s=0.05, backoff_cap_s=0.2, absent_s=0.2)
+
+
+POLICY_OF_LARGE_MODELS = """
+apiVersion: vllm-autoscaler.io/v1
+kind: Policy
+metadata: {name: large-models}
+spec:
+  objective: {ttft: 1s}
+  capacity: {weightsGb: 30}
+"""
 
 
 def direct(kube: Kube, clock: SystemClock, world: World, writes: OwnWrites | None = None) -> KubeFleet:
@@ -677,18 +690,35 @@ async def test_hpa_that_cannot_scale_is_an_obstacle(kube: Kube, clock: SystemClo
         assert np.isnan(view.obstacles.refused_replicas[0])
 
 
-async def test_a_model_that_fits_on_no_device_is_a_problem(kube: Kube, clock: SystemClock, world: World):
+async def test_a_model_that_fits_on_no_device_is_a_problem(
+    kube: Kube, clock: SystemClock, world: World, tmp_path: Path
+):
+    """The weights are stated by an annotation, or by the policy for all its workloads."""
+    (tmp_path / "policy.yaml").write_text(POLICY_OF_LARGE_MODELS)
+    book = load([tmp_path])
     l4 = {"cloud.google.com/gke-accelerator": "nvidia-l4"}
     for name, size in {"large": "30", "small": "15"}.items():
         annotations = annotated(policy="realtime", weights_gb=size)
         await world.deployment(name, annotations=annotations, nodeSelector=l4)
-    fleet = direct(kube, clock, world)
+    await world.deployment("by-policy", annotations=annotated(policy="large-models"), nodeSelector=l4)
+    overridden = annotated(policy="large-models", weights_gb="15")
+    await world.deployment("smaller-than-its-policy", annotations=overridden, nodeSelector=l4)
+    fleet = KubeFleet(
+        kube,
+        clock,
+        Mode.DIRECT,
+        [world.namespace],
+        times=FAST,
+        heartbeat_s=0.2,
+        weights_gb=lambda workload: stated_weights_gb(workload, book),
+    )
     async with running(fleet):
         await synced(fleet)
-        await until(fleet, "both are managed", lambda view: len(view.workloads) == 2)
-        ((ref, problem),) = fleet.problems().items()
-        assert ref.name == "large"
-        assert "does not fit: needs 27.9 GiB of weights on 24 GiB × 0.92 - 1 GiB: short by 6.9 GiB" in problem
+        await until(fleet, "all are managed", lambda view: len(view.workloads) == 4)
+        problems = {ref.name: problem for ref, problem in fleet.problems().items()}
+        assert problems.keys() == {"large", "by-policy"}
+        for problem in problems.values():
+            assert "does not fit: needs 27.9 GiB of weights on 24 GiB × 0.92 - 1 GiB: short by 6.9 GiB" in problem
 
 
 async def test_fleet_is_unavailable_when_keda_is_not_installed(

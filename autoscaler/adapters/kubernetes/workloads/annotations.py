@@ -35,7 +35,6 @@ class Declared(NamedTuple):
     metrics_scheme: str = ""  # "": likewise
     metrics_path: str = ""
     paused: bool = False
-    weights_gb: float = 0.0  # 0: not declared
     problem: str = ""
 
 
@@ -78,7 +77,6 @@ def read_annotations(annotations: Mapping[str, str] | None) -> Declared:
         metrics_port=found.get("metrics-port") or 0,
         metrics_scheme=found.get("metrics-scheme") or "",
         metrics_path=found.get("metrics-path") or "",
-        weights_gb=found.get("weights-gb") or 0.0,
         paused=found.get("paused", "false") != "false",  # an invalid value pauses too
         problem=join_problems(problems),
     )
