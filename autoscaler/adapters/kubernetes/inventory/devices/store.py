@@ -60,7 +60,7 @@ class DeviceStore:
         self._selections = Selections(self.classes, (), ())
         self._selections_version: object = None
         self._placed: dict[Key, tuple[Claim, list[tuple[str, str, float]]]] = {}  # of claims, with where they hold
-        self._wanted: frozenset[Kind] = frozenset()
+        self._requested: frozenset[Kind] = frozenset()
         self._offers: dict[str, Offer] = {}  # by node
         self._offers_version: object = None
         self._present: dict[str, set[frozenset[Kind]]] = {}  # by name: sets of kinds that nodes offer
@@ -88,7 +88,7 @@ class DeviceStore:
     def settle(self, workloads: Workloads) -> list[Facts]:
         """Return the facts of workloads with the devices that their claims and extended resources request."""
         self._select()
-        self._wanted = frozenset(self._wanted_kinds(workloads))
+        self._requested = frozenset(self._requested_kinds(workloads))
         self._offer()
         return [self._settle(namespace, facts) for namespace, facts in workloads]
 
@@ -175,7 +175,7 @@ class DeviceStore:
                     kinds.setdefault(name, []).append(selected.either)
         return _Need(counts, kinds, tuple(doubtful), problem)
 
-    def _wanted_kinds(self, workloads: Workloads) -> Iterator[Kind]:
+    def _requested_kinds(self, workloads: Workloads) -> Iterator[Kind]:
         """Yield the kinds of devices that workloads request, by claims or by the name of an extended resource."""
         names: set[str] = set()
         for namespace, facts in workloads:
@@ -213,13 +213,13 @@ class DeviceStore:
 
     def _offer(self) -> None:
         """Count the devices of each node."""
-        version = self._selections_version, self._held_version, self._wanted
+        version = self._selections_version, self._held_version, self._requested
         if version == self._offers_version:
             return
         offers: dict[str, list[Offer]] = {}
         for key, pool in self.slices.pools.items():
             held = self.claims.held(key) if pool.devices.depends_on_claims else frozenset[str]()
-            wanted = self._wanted & pool.devices.kinds
+            wanted = self._requested & pool.devices.kinds
             if pool.node:
                 offers.setdefault(pool.node, []).append(count_devices(pool.devices, held, wanted))
                 continue
@@ -234,7 +234,7 @@ class DeviceStore:
             for name, kinds in self._by_name(offer).items():
                 self._present.setdefault(name, set()).add(frozenset(kinds))
         names = self._selections.names
-        self._doubtful = {names[kind]: reasons[kind.name] for kind in self._wanted if kind.name in reasons}
+        self._doubtful = {names[kind]: reasons[kind.name] for kind in self._requested if kind.name in reasons}
 
     def _add(self, node: Node, offer: Offer) -> Node:
         by_name = self._by_name(offer)
