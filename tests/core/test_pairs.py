@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoscaler.core.model.fleet import Workload, WorkloadRef
+from autoscaler.core.model.fleet import Pool, Workload, WorkloadRef
 from autoscaler.core.model.pairs import DECODE, PREFILL, Pairs
 from autoscaler.core.model.types import Signal, Stage
 from autoscaler.core.model.variants import Variants
 from tests.core.explain.claims import check
 from tests.core.explain.stories import ExplainedStory
-from tests.core.world import fleet, observe_once, spec
+from tests.core.world import fleet, observe_once, quotas, spec
 
 NAN = math.nan
 SIDES = tuple(Workload(WorkloadRef("ns", f"m-{role}"), service="m", role=role) for role in (PREFILL, DECODE))
@@ -245,3 +245,18 @@ def test_no_side_is_alone_and_the_ratio_holds(ready, load, at_gateway, limits, i
         if prefill > 0 and not np.isnan(limits[1]):
             assert decode <= max(prefill * limits[1], math.ceil(prefill * np.nan_to_num(limits[0])), 1)
     assert np.isnan(gpus) or not story.decision.trusted.all() or got.sum() <= gpus
+
+
+@pytest.mark.parametrize("limit", ["quota", "pool"])
+def test_what_cuts_a_side_is_said_though_its_partner_then_leaves_it_nothing(limit):
+    """The decode side would get one replica of six, but its prefill side gets none."""
+    story = Paired(spec(2, min_replicas=0.0))
+    by_quota = {"quotas": (quotas([0, 1], [0, 1]),)}
+    pools = tuple(Pool("nvidia.com/gpu", "H100", f"team={side}") for side in "ab")
+    by_pool = {"pool": np.array([0, 1]), "pools": pools, "pool_gpus": [0.0, 1.0]}
+    cluster = fleet([2, 6], **(by_quota if limit == "quota" else by_pool))
+    story.tick(cluster, running=10.0, waiting=5.0)
+    assert story.decision.replicas.tolist() == [0, 0]
+    sentence = story.explain(1).sentence
+    assert "allocates 1 of " in sentence
+    assert "did not start" not in sentence

@@ -59,7 +59,7 @@ class Limit(NamedTuple):
 def limit(row: Row) -> Limit | None:
     """Name the quota that has no GPUs for one more replica; None if there is none."""
     fleet = row.inp.fleet
-    gpus = _gpus(row, row.decision.stages[Stage.OWNER])
+    gpus = _gpus(row, count_allocated(row))
     one_more = np.where(np.arange(len(gpus)) == row.row, _gpus(row, np.ones(len(gpus))), 0.0)
     for quotas in fleet.quotas:
         for kind, each in enumerate(place_tenants((quotas,))):
@@ -81,6 +81,13 @@ def _limit(row: Row, quotas: Quotas, by_borrowing: bool) -> Limit:
     back = f", {number(use.given_back)} go back to {takers}" if takers else ""
     name = f"the quota of {number(use.nominal)} {resource} ({_sources(quotas, use.own)}{others}){borrowed}"
     return Limit(name, why + back)
+
+
+def count_allocated(row: Row) -> FloatColumn:
+    """Return the replicas that pools and quotas allocate, before the sides of a pair are cut together; float64[W]."""
+    stages = row.decision.stages
+    is_cut = stages[Stage.PARTNER] < stages[Stage.ALLOCATION]
+    return np.asarray(np.where(is_cut, stages[Stage.ALLOCATION], stages[Stage.OWNER]))
 
 
 def comes_back(row: Row) -> str:

@@ -208,7 +208,7 @@ def _pool(row: Row) -> tuple[str, bool]:
     """
     fleet = row.inp.fleet
     own, sizes = int(fleet.pool[row.row]), fleet.pool_gpus
-    replicas = or_zero(count_taking(row.decision.stages[Stage.OWNER], row.decision.unfollowed_s, fleet))
+    replicas = or_zero(count_taking(quotas.count_allocated(row), row.decision.unfollowed_s, fleet))
     limited = (fleet.pool >= 0) & ~np.isnan(np.append(sizes, np.nan)[fleet.pool]) & np.isfinite(fleet.gpus_per_replica)
     blocks = divide_groups(fleet)
     placement = place_pools(fleet.groups, range(len(sizes)), blocks.gpus)

@@ -825,9 +825,15 @@ def allocation(row: Row, match: re.Match[str]) -> None:
         same(gpus, float(fleet.pool_gpus[own]))
         assert names.startswith(fleet.pools[own].product or fleet.pools[own].resource)
         # One replica more would not fit, or it would and is not claimed.
-        taking = np.where(np.isnan(row.decision.unfollowed_s), row.decision.replicas, fleet.replicas)
+        taking = np.where(np.isnan(row.decision.unfollowed_s), before_partners(row), fleet.replicas)
         allocated = np.nansum((taking * fleet.gpus_per_replica)[fleet.pool == own])
         assert (allocated + fleet.gpus_per_replica[row.row] > float(gpus)) != bool(unstarted)
+
+
+def before_partners(row: Row) -> FloatColumn:
+    """Return the counts, with those of pairs as they were allocated before both sides were cut together."""
+    allocated, partner = (row.decision.stages[stage] for stage in (Stage.ALLOCATION, Stage.PARTNER))
+    return np.where(partner < allocated, allocated, row.decision.replicas)
 
 
 def gpus_of(row: Row, tenants: list[int], quotas: Quotas, replicas: FloatColumn) -> float:
@@ -878,11 +884,12 @@ def quota_allocation(row: Row, match: re.Match[str]) -> None:
     over = max(decided - quotas.nominal[own], 0.0)
     same(borrowed or "0", over if quotas.quotas[own].cohort else 0.0)
     one_more = row.inp.fleet.gpus_per_replica[row.row]
+    allocated = gpus_of(row, [tenant], quotas, before_partners(row)) + quotas.used_by_others[own]
     if most:
         same(most, float(quotas.borrowing_limit[own]))
-        assert decided + one_more > quotas.nominal[own] + quotas.borrowing_limit[own]
+        assert allocated + one_more > quotas.nominal[own] + quotas.borrowing_limit[own]
     if not quotas.quotas[own].cohort:
-        assert decided + one_more > quotas.nominal[own]
+        assert allocated + one_more > quotas.nominal[own]
     if back:
         same(back, max(now - quotas.nominal[own], 0.0) - over)
         for name in re.split(", | and ", taker):
