@@ -18,7 +18,7 @@ import numpy as np
 from autoscaler.core.allocate.placing import Limit, take
 from autoscaler.core.allocate.slots import Requests, Slots, order
 from autoscaler.core.model.fleet import Fleet, NodeGroups
-from autoscaler.core.model.placement import ROUNDING_GPUS, Blocks, divide_groups, place_pools
+from autoscaler.core.model.placement import ROUNDING_GPUS, Blocks, Rows, divide_groups, place_pools
 from autoscaler.core.model.running import ANY, Running, count_confined, list_running, sum_gpus
 from autoscaler.core.model.spec import Spec
 from autoscaler.core.model.tenants import Nominal, TenantLimit, fit_replicas, nominal_gpus, place_tenants
@@ -121,10 +121,10 @@ def _is_short(fleet: Fleet, running: Running, replicas: FloatColumn, limited: Bo
         return limited
     pools, needed = len(fleet.pools), sum_gpus(fleet, running, replicas, limited, blocks)
     short = place_pools(fleet.groups, range(pools), blocks.gpus).place(needed.tolist())
-    by_size = short.reshape(len(blocks.gpus), -1)
-    is_short = by_size[blocks.smallest, np.fmax(fleet.pool, 0)] & (fleet.pool >= 0)
-    if by_size[:, pools:].any():
-        on_short = by_size[blocks.smallest[running.row], pools + running.group] & (running.group != ANY)
+    rows = Rows(pools, len(fleet.groups.gpus))
+    is_short = short[rows.of_pool(blocks.smallest, np.fmax(fleet.pool, 0))] & (fleet.pool >= 0)
+    if short.any():
+        on_short = short[rows.of_group(blocks.smallest[running.row], running.group)] & (running.group != ANY)
         is_short[running.row[on_short & (running.number < replicas[running.row])]] = True
     return is_short
 
@@ -149,12 +149,12 @@ def _fill(requests: Requests, groups: NodeGroups, blocks: FloatColumn, tenants: 
 def _limit_by_groups(requests: Requests, slots: Slots, groups: NodeGroups, blocks: FloatColumn) -> Limit:
     """Return what limits the slots beside reserved replicas: the groups of their pools, or the one where they run."""
     pools = np.unique(requests.pool[requests.pool >= 0])
-    first = (len(pools) + len(groups.gpus)) * requests.smallest_block
-    own = np.where(requests.pool >= 0, first + np.searchsorted(pools, requests.pool), -1)
+    rows, smallest = Rows(len(pools), len(groups.gpus)), requests.smallest_block
+    own = np.where(requests.pool >= 0, rows.of_pool(smallest, np.searchsorted(pools, requests.pool)), -1)
 
     def place(row: IntColumn, number: IntColumn) -> IntColumn:
         group = requests.running.group_of(row, number)
-        return np.where((group == ANY) | (own[row] < 0), own[row], first[row] + len(pools) + group)
+        return np.where((group == ANY) | (own[row] < 0), own[row], rows.of_group(smallest[row], group))
 
     reserved = np.repeat(np.arange(len(own)), requests.reserved.astype(np.int64))
     number = np.arange(len(reserved)) - np.searchsorted(reserved, reserved)

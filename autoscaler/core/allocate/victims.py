@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from autoscaler.core.model.fleet import QUEUED, Fleet, Pod
-from autoscaler.core.model.placement import divide_groups, place_pools
+from autoscaler.core.model.placement import Rows, divide_groups, place_pools
 from autoscaler.core.model.running import find_groups, list_running, sum_gpus
 from autoscaler.core.model.types import TickInput
 from autoscaler.core.observe.pending import count_pods, has_gpus
@@ -97,6 +97,7 @@ def _prefer_awaited(fleet: Fleet, replicas: FloatColumn, victims: dict[int, list
     stay = np.fmin(replicas, running.total)
     stay[list(victims)] = running.total[list(victims)]
     blocks, groups = divide_groups(fleet), len(fleet.groups.gpus)
+    row_of_pod = Rows(pools, groups).of_group(blocks.smallest[fleet.pod_workload], group)
     held = sum_gpus(fleet, running, stay, limited, blocks)
     awaited = sum_gpus(fleet, running, replicas - count_pods(fleet, *QUEUED), limited, blocks, since=stay).tolist()
 
@@ -107,8 +108,7 @@ def _prefer_awaited(fleet: Fleet, replicas: FloatColumn, victims: dict[int, list
 
     def leave(pod: int) -> None:
         if group[pod] >= 0:
-            row = fleet.pod_workload[pod]
-            held[(pools + groups) * blocks.smallest[row] + pools + group[pod]] -= gpus[row]
+            held[row_of_pod[pod]] -= gpus[fleet.pod_workload[pod]]
 
     present = ~fleet.pod_terminating & np.isin(fleet.pod_workload, list(victims))
     leaving = {row: int(np.count_nonzero(present & (fleet.pod_workload == row)) - replicas[row]) for row in victims}

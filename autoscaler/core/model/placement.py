@@ -189,12 +189,27 @@ def _find_units(groups: NodeGroups, sizes: FloatColumn, gpus: FloatColumn) -> tu
     return units[first:], [held[0], *held[1 + first :]]
 
 
+class Rows(NamedTuple):
+    """Numbers of the rows of `place_pools`. smallest: as in `Blocks`, of the replicas that a row is for."""
+
+    pools: int
+    groups: int
+
+    def of_pool(self, smallest: IntColumn, pool: IntColumn) -> IntColumn:
+        """Return the rows of replicas that have a place on any group of a pool."""
+        return (self.pools + self.groups) * smallest + pool
+
+    def of_group(self, smallest: IntColumn, group: IntColumn) -> IntColumn:
+        """Return the rows of replicas that run on a node group."""
+        return self.of_pool(smallest, self.pools + group)
+
+
 def place_pools(groups: NodeGroups, pools: Sequence[int], blocks: FloatColumn | None = None) -> Placement:
     """Return an empty placement of pools, and of the replicas that run in each node group, by the size of replicas.
 
     blocks: as in `Blocks`; None: groups are not divided. The rows of replicas that have a place anywhere come first:
     the pools in this order, and then the groups. Those of replicas that have a place in all blocks but the smallest
-    follow, and so on. A pool of unknown size has no place, and node groups that accept no new pod have none either.
+    follow, and so on (`Rows`). A pool of unknown size has no place, nor have node groups that accept no new pod.
     """
     limited = np.isfinite(groups.gpus) & ~groups.closed
     blocks = np.where(limited, groups.gpus, 0.0)[None] if blocks is None else blocks

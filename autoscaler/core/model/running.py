@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from autoscaler.core.model.fleet import Fleet
-from autoscaler.core.model.placement import ROUNDING_GPUS, Blocks
+from autoscaler.core.model.placement import ROUNDING_GPUS, Blocks, Rows
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 
 ANY = -1
@@ -106,15 +106,15 @@ def sum_gpus(
     replicas: float64[W], the first ones of each workload. limited: bool[W], the workloads that count.
     since: float64[W], so many of the first ones are left out; None: none.
     """
-    groups, pools = fleet.groups, len(fleet.pools)
+    groups, rows = fleet.groups, Rows(len(fleet.pools), len(fleet.groups.gpus))
     each = np.where(limited, fleet.gpus_per_replica, 0.0)
-    rows = pools + len(groups.gpus)
-    pool = np.fmax(fleet.pool, 0) + rows * blocks.smallest
+    pool = rows.of_pool(blocks.smallest, np.fmax(fleet.pool, 0))
     before = np.zeros(len(each)) if since is None else since
     counted = (running.number >= before[running.row]) & (running.number < replicas[running.row])
     counted &= ~np.append(groups.closed, False)[running.group]
-    in_group = pools + running.group + rows * blocks.smallest[running.row]
+    in_group = rows.of_group(blocks.smallest[running.row], running.group)
     place = np.where(running.group == ANY, pool[running.row], in_group)
-    gpus = np.bincount(place, each[running.row] * counted, rows * len(blocks.gpus)).astype(np.float64)
+    count = len(blocks.gpus) * (rows.pools + rows.groups)
+    gpus = np.bincount(place, each[running.row] * counted, count).astype(np.float64)
     more = np.where(limited, np.fmax(replicas - np.fmax(running.total, before), 0.0), 0.0) * each
     return np.asarray(gpus + np.bincount(pool, more, len(gpus)))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscaler.core.model.fleet import CRASHING, QUEUED, WITHOUT_ROOM, Fleet, PendingCause, PendingClass
-from autoscaler.core.model.placement import divide_groups, place_pools
+from autoscaler.core.model.placement import Rows, divide_groups, place_pools
 from autoscaler.core.model.running import list_running, sum_gpus
 from autoscaler.core.model.tenants import place_tenants
 from autoscaler.core.model.types import Observation, TickInput
@@ -209,10 +209,10 @@ def has_free_gpus(fleet: Fleet) -> BoolColumn:
     blocks = divide_groups(fleet)
     placement = place_pools(groups, range(len(fleet.pools)), blocks.gpus)
     placement.place(sum_gpus(fleet, running, running.total.astype(np.float64), sized, blocks).tolist())
-    by_size = np.arange(placement.pools).reshape(len(blocks.gpus), -1)
+    places = Rows(len(fleet.pools), len(groups.gpus)).of_pool(blocks.smallest, fleet.pool)
     found: dict[tuple[int, float], bool] = {}  # by row of the placement and GPUs of a replica
     for row in waiting.tolist():
-        place, gpus = int(by_size[blocks.smallest[row], fleet.pool[row]]), float(fleet.gpus_per_replica[row])
+        place, gpus = int(places[row]), float(fleet.gpus_per_replica[row])
         if (place, gpus) not in found:
             one_more = np.where(np.arange(placement.pools) == place, gpus, 0.0)
             found[place, gpus] = not placement.copy().place(one_more.tolist()).any()
