@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
-from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from autoscaler.config.findings import shown
@@ -68,11 +66,6 @@ def parse(text: str) -> ModelSource:
         raise _invalid(text, why)
     path = "/".join(segments)
     return ModelSource(scheme, f"/{path}" if scheme == "file" else f"{first}/{path}")
-
-
-def is_allowed(source: ModelSource, patterns: Sequence[str]) -> bool:
-    """Tell whether a source matches one of the patterns of an allow-list, such as "hf://meta-llama/*"."""
-    return any(fnmatchcase(str(source), pattern) for pattern in patterns)
 
 
 def _has_dots(text: str) -> bool:

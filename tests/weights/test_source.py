@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from autoscaler.weights.listing import RemoteFile, check
 from autoscaler.weights.problems import Cause, WeightsError
-from autoscaler.weights.source import KEY_CHARS, is_allowed, parse
+from autoscaler.weights.source import KEY_CHARS, parse
 
 COMMIT = "a" * 40
 
@@ -70,12 +70,6 @@ def test_no_text_makes_the_parser_fail(text: str) -> None:
             continue
         assert ".." not in source.location.split("/")
         assert str(source).isprintable() or "\x7f" not in str(source)
-
-
-def test_allow_list_has_patterns() -> None:
-    assert is_allowed(parse("hf://meta-llama/Llama@main"), ("s3://models/*", "hf://meta-llama/*"))
-    assert not is_allowed(parse("hf://other/Llama@main"), ("hf://meta-llama/*",))
-    assert not is_allowed(parse("hf://other/Llama@main"), ())
 
 
 @pytest.mark.parametrize(
