@@ -86,7 +86,8 @@ class PartFile:
             raise disk_error(error, f"cannot write {self.file.path!r}") from error
         with self._lock:
             self._done[number] = 1
-        if self._hashing.acquire(blocking=False):  # a thread that holds it adds this range too, or `digest` does
+        # A thread that hashes already adds this range too, or `digest` does.
+        if self.file.digest and self._hashing.acquire(blocking=False):
             try:
                 self._digest_ranges()
             finally:
