@@ -259,6 +259,25 @@ async def test_directory_is_copied_into_a_plain_folder(tmp_path: Path) -> None:
     assert contents(model.path) == files
 
 
+async def test_changed_file_of_the_same_size_is_copied_again(tmp_path: Path) -> None:
+    there, root = tmp_path / "there", tmp_path / "root"
+    there.mkdir()
+    (there / "model.safetensors").write_bytes(safetensors(200_000, 1))
+    source = parse(f"file://{there}")
+    store = Store(root)
+    for content in (safetensors(200_000, 1), safetensors(200_000, 2)):
+        (there / "model.safetensors").write_bytes(content)
+        origin = Objects(source)
+        with store.changing():
+            model = await store.pull(origin, TRANSFER, lambda _: None, await origin.describe())
+        assert (model.path / "model.safetensors").read_bytes() == content
+    listing = await Objects(source).describe()
+    (there / "model.safetensors").write_bytes(safetensors(200_000, 3))
+    with pytest.raises(WeightsError) as raised:
+        await Objects(source).read(listing.files[0], 0, 10)
+    assert raised.value.cause is Cause.CHANGED
+
+
 async def test_truncated_shard_is_noticed_without_a_checksum(tmp_path: Path) -> None:
     there = tmp_path / "there"
     there.mkdir()

@@ -160,7 +160,7 @@ class Objects(ObjectReader):
                 path = meta["path"]
                 if not path.startswith(prefix) or path.endswith("/"):
                     continue
-                version = "" if self._source.scheme == "file" else meta["e_tag"] or ""
+                version = meta["e_tag"] or ""  # of a local file: its inode, size and time of change
                 files.append(RemoteFile(path.removeprefix(prefix), meta["size"], version=version, address=path))
             if len(files) > MAX_FILES:
                 break
