@@ -127,7 +127,7 @@ class Store:
         return Model(listing, path, time.time())
 
     def use(self, key: str) -> None:
-        """Note that a model is asked for now."""
+        """Record the present moment as the last use of a model."""
         try:
             os.utime(self._own / RECORDS / f"{key}.json")
         except OSError as error:

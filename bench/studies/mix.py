@@ -33,7 +33,7 @@ from autoscaler.lab.replay.score import compute_score
 from autoscaler.lab.report.format import seconds, share
 from autoscaler.sim.engine.profile_file import find
 from bench.studies.cases import clip_window, generate_traces, load_traces, scale_to_size
-from bench.studies.results import append_result, read_results
+from bench.studies.results import append_result, print_results, read_results
 
 TRACES = ("azure2024_code_week", "servegen_m-large_14d")
 FULL, SLICE = "8b-h100", "8b-h100-3g"
@@ -137,19 +137,11 @@ def run(given: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--traces", type=Path, help="folder of traces; default: two generated ones")
-    parser.add_argument("--out", type=Path, help="file of kept results, which is continued")
     parser.add_argument("--seeds", type=int, nargs="+", default=(1, 2), help="each draws another window")
     parser.add_argument("--hours", type=float, default=4.0, help="length of a window")
     parser.add_argument("--sizes", type=float, nargs="+", default=(2.0,), help="mean full GPUs of the lower bound")
     parser.add_argument("--cold-start", type=float, default=60.0, metavar="SECONDS", help="mean cold start")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
-    given = parser.parse_args(arguments)
-    try:
-        results = dict(run(given))
-    except (ValueError, OSError) as error:
-        parser.error(str(error))
-    print(json.dumps(results) if given.json else table(results), end="\n" if given.json else "")
-    return 0
+    return print_results(parser, arguments, run, table)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
-"""Kept results of studies: a file with one line per case, which an interrupted study continues."""
+"""Results of studies: printed, and kept in a file with one line per case, which an interrupted study continues."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,3 +32,24 @@ def append_result(file: Path, entry: dict[str, Any]) -> None:
             if stream.read() != b"\n":
                 stream.write(b"\n")
         stream.write(json.dumps(entry).encode() + b"\n")
+
+
+def print_results(
+    parser: argparse.ArgumentParser,
+    arguments: Sequence[str] | None,
+    run: Callable[[argparse.Namespace], Iterable[tuple[str, dict[str, Any]]]],
+    table: Callable[[dict[str, dict[str, Any]]], str],
+) -> int:
+    """Run a study by its arguments, and print its table, or its results as JSON. Returns the exit code.
+
+    run: yields key and result of each case, and raises ValueError or OSError for arguments that cannot be used.
+    """
+    parser.add_argument("--out", type=Path, help="file of kept results, which is continued")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
+    given = parser.parse_args(arguments)
+    try:
+        results = dict(run(given))
+    except (ValueError, OSError) as error:
+        parser.error(str(error))
+    print(json.dumps(results) if given.json else table(results), end="\n" if given.json else "")
+    return 0

@@ -35,7 +35,7 @@ from autoscaler.lab.replay.score import compute_score
 from autoscaler.sim.engine.profile_file import find
 from autoscaler.sim.engine.traffic import Bursts, Lengths, Shape
 from bench.studies.ablation import switched_off
-from bench.studies.results import append_result, read_results
+from bench.studies.results import append_result, print_results, read_results
 
 SHAPE = Shape(3.0, Lengths(900, 0.9, 6000), Lengths(900, 1.0, 8000), bursts=(Bursts(3.0, 300.0, 0.6, 3.0),))
 """Three requests per second, three bursts per hour of about five minutes; the median answer takes some 20 s."""
@@ -127,7 +127,6 @@ def run(given: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--out", type=Path, help="file of kept results, which is continued")
     parser.add_argument("--shrinks", type=int, default=1000, help="least number of shrinks in each run")
     parser.add_argument("--grace", type=float, nargs="+", default=(30.0,), metavar="SECONDS", help="grace periods")
     parser.add_argument("--routers", nargs="+", choices=CHOICES["router"], default=CHOICES["router"], help="routers")
@@ -136,14 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--hours", type=float, default=2.0, help="length of a run")
     parser.add_argument("--profile", default="8b-h100", help="profile of a replica")
     parser.add_argument("--cold-start", type=float, default=60.0, metavar="SECONDS", help="mean cold start")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
-    given = parser.parse_args(arguments)
-    try:
-        results = dict(run(given))
-    except (ValueError, OSError) as error:
-        parser.error(str(error))
-    print(json.dumps(results) if given.json else table(results), end="\n" if given.json else "")
-    return 0
+    return print_results(parser, arguments, run, table)
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ from autoscaler.lab.report.format import share
 from autoscaler.sim.engine.profile_file import find
 from autoscaler.sim.engine.traffic import Bursts, Lengths, Shape
 from bench.studies.cases import clip_window, load_traces, scale_to_size
-from bench.studies.results import append_result, read_results
+from bench.studies.results import append_result, print_results, read_results
 
 COUNTED_FROM_S = 3600.0  # every service begins with one replica and has this time to ask for its share
 MOST_REQUESTS = 2_000_000
@@ -184,20 +184,12 @@ def run(given: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--traces", type=Path, help="folder of traces; default: generated ones")
-    parser.add_argument("--out", type=Path, help="file of kept results, which is continued")
     parser.add_argument("--seeds", type=int, nargs="+", default=(1, 2, 3), help="each draws another window")
     parser.add_argument("--hours", type=float, default=4.0, help="length of a window")
     parser.add_argument("--size", type=float, default=3.0, help="mean replicas of the lower bound of each tier")
     parser.add_argument("--profile", default="14b-h100", help="profile of a replica")
     parser.add_argument("--cold-start", type=float, default=60.0, metavar="SECONDS", help="mean cold start")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
-    given = parser.parse_args(arguments)
-    try:
-        results = dict(run(given))
-    except (ValueError, OSError) as error:
-        parser.error(str(error))
-    print(json.dumps(results) if given.json else table(results), end="\n" if given.json else "")
-    return 0
+    return print_results(parser, arguments, run, table)
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ class PolicyBook:
 
 
 class Documents(NamedTuple):
-    """What files of policies hold."""
+    """The documents in files of policies."""
 
     policies: dict[str, Policy]  # by name
     limits: NamespaceLimits | None

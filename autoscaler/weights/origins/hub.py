@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
+import httpx2
 from huggingface_hub import HfApi
 from huggingface_hub.errors import (
     GatedRepoError,
@@ -28,6 +29,9 @@ from autoscaler.weights.source import ModelSource
 
 ENDPOINT = "https://huggingface.co"
 LIST_S = 30.0
+
+READ_ERRORS = (httpx2.HTTPError, OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
+"""What the library raises for a hub that refuses, does not answer, or answers with something else than a listing."""
 
 
 class Hub(ObjectReader):
@@ -59,7 +63,7 @@ class Hub(ObjectReader):
                 files_metadata=True,
                 timeout=LIST_S,
             )
-        except Exception as error:
+        except READ_ERRORS as error:
             raise self._explain(error) from error
         try:
             files = list(self._files(info))

@@ -60,7 +60,7 @@ def test_a_namespace_may_state_values_up_to_its_limits(tmp_path: Path):
     assert (row(compiled), compiled.problems) == ((400, 2, 3), {})
 
 
-def test_values_above_the_limits_are_capped_and_the_rest_of_the_policy_is_served(tmp_path: Path):
+def test_only_values_above_the_limits_are_capped(tmp_path: Path):
     asked = in_namespace(
         "team-a", "batch", ("priority", "401"), ("replicas.max", "12"), ("replicas.min", "4"), ("weight", "2.5")
     )

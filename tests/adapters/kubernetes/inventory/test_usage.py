@@ -126,7 +126,7 @@ def test_cpu_and_memory_limit_what_fits():
     assert lay_out(store, [placed_facts(cpu=64.0)], theirs).fits == [0.0]
 
 
-def test_devices_are_counted_by_node_without_those_of_others_and_strays():
+def test_devices_of_others_and_strays_are_left_out_by_node():
     store = nodes((L4 | {"team": "a"}, {GPU: "4"}), (L4 | {"team": "b"}, {GPU: "8"}), (L4 | {"team": "b"}, {GPU: "8"}))
     pods = [pod("ours-0.a", "n1", {GPU: "1"}), pod("ours-1.a", "n1", {GPU: "2"}), pod("theirs-x.a", "n2", {GPU: "3"})]
     seen = lay_out(store, [placed_facts(selector=(("team", name),)) for name in "ab"], pods)

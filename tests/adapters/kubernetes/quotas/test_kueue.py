@@ -74,7 +74,7 @@ def test_cohorts_without_limits_are_part_of_their_root(kueue: Kueue):
     assert kueue.store.problems == []
 
 
-def test_cohort_with_limits_of_its_own_borrows_nothing_from_its_parent(kueue: Kueue):
+def test_cohort_with_own_limits_borrows_nothing_from_its_parent(kueue: Kueue):
     kueue.cluster_queue("research", {"any": {"nominalQuota": 8}}, cohort="team")
     kueue.cluster_queue("prod", {"any": {"nominalQuota": 4}}, cohort="root")
     kueue.cohort("team", {"any": {"nominalQuota": 0, "borrowingLimit": 2}}, parentName="root")

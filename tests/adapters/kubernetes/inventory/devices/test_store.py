@@ -229,7 +229,7 @@ def test_only_the_complete_newest_generation_counts():
     assert cluster.store.problems() == []
 
 
-def test_pool_that_is_gone_counts_until_its_driver_had_time_to_restart():
+def test_pool_that_is_gone_counts_until_its_driver_may_be_back():
     cluster = of_eight("a")
     cluster.store.slices.remove("", "a")
     cluster.clock.time_s += SHRINK_DELAY_S - 1
@@ -444,7 +444,7 @@ def test_slices_without_end_are_named_and_not_kept():
     assert cluster.pools(facts_of("one")) == [(FULL, 8.0, 8.0)]
 
 
-def test_nodes_to_come_have_as_many_devices_as_the_present_one_when_free():
+def test_nodes_to_come_have_the_devices_of_a_present_one_if_free():
     """All GPUs of the only node are held in another cut, and the autoscaler may add two such nodes."""
     cluster = Cluster()
     cluster.nodes.put(node("a", {"agentpool": "gpu"}, allocatable={"cpu": "64"}))
