@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from autoscaler.core.model.quotas import Quotas
+from autoscaler.core.model.weights import Weights
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, IntColumn
 
 
@@ -277,6 +278,7 @@ class Fleet:
     quotas: tuple[Quotas, ...] = ()  # one for each kind of source; several where scopes of ResourceQuotas differ
     gpus_per_pod: FloatColumn | None = None  # float64[W], divides those of each pod of a replica; NaN, None: unknown
     drain_s: FloatColumn | None = None  # float64[W], time for the requests of a replica that leaves; NaN, None: unknown
+    weights: Weights | None = None  # where the weights of models are; None: unknown
 
     @property
     def pool_gpus(self) -> FloatColumn:
