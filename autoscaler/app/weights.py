@@ -14,13 +14,13 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from autoscaler.app.process import StartError
 from autoscaler.config.findings import shown
+from autoscaler.config.weights.source import InvalidSourceError, ModelSource, parse
 from autoscaler.weights.fetch import Transfer
 from autoscaler.weights.listing import Origin
 from autoscaler.weights.origins.hub import Hub
 from autoscaler.weights.origins.objects import Objects
 from autoscaler.weights.problems import Cause, WeightsError
 from autoscaler.weights.rate_limit import RateLimit
-from autoscaler.weights.source import ModelSource, parse
 from autoscaler.weights.store import Model, Store
 
 LOCK_POLL_S = 0.5
@@ -166,7 +166,7 @@ def _progress(name: str, size: int) -> Iterator[Callable[[int], None]]:
 def _expected() -> Iterator[None]:
     try:
         yield
-    except WeightsError as error:
+    except (WeightsError, InvalidSourceError) as error:
         raise StartError(str(error)) from error
 
 

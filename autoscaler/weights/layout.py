@@ -13,10 +13,10 @@ from pathlib import Path
 
 import msgspec
 
+from autoscaler.config.weights.source import COMMIT, ModelSource
 from autoscaler.weights.disk import check_within, read_small, sync, write_small
 from autoscaler.weights.listing import Listing, RemoteFile
 from autoscaler.weights.problems import disk_error
-from autoscaler.weights.source import COMMIT, ModelSource
 
 HUB, FOLDERS = "hub", "models"
 """Folders below the root: HF_HUB_CACHE of the engines, and one folder for each model of another source."""

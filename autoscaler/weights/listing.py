@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple, Protocol
 
 from autoscaler.config.findings import shown
+from autoscaler.config.weights.source import COMMIT, ModelSource
 from autoscaler.weights.problems import Cause, WeightsError
-from autoscaler.weights.source import COMMIT, ModelSource
 
 MAX_FILES = 20_000
 MAX_PATH_BYTES = 1024

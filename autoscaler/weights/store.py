@@ -14,12 +14,12 @@ from typing import NamedTuple
 import msgspec
 
 from autoscaler.config.findings import shown
+from autoscaler.config.weights.source import KEY_CHARS, InvalidSourceError, parse
 from autoscaler.weights import layout
 from autoscaler.weights.disk import check_within, read_small, write_small
 from autoscaler.weights.fetch import Progress, Transfer, check_safetensors, digest_of, fetch
 from autoscaler.weights.listing import Listing, Origin, RemoteFile, check
 from autoscaler.weights.problems import Cause, WeightsError, disk_error
-from autoscaler.weights.source import KEY_CHARS, parse
 
 OWN = ".vllm-autoscaler"
 RECORDS, PARTS, LOCK = "records", "parts", "lock"
@@ -207,7 +207,7 @@ class Store:
                 return None
             files = [RemoteFile(*msgspec.structs.astuple(file)) for file in record.files]
             listing = check(parse(record.source), files, record.commit, pickled=True)
-        except (OSError, msgspec.DecodeError, RecursionError, WeightsError):
+        except (OSError, msgspec.DecodeError, RecursionError, InvalidSourceError, WeightsError):
             return None
         if path.stem != listing.source.key or len(path.stem) != KEY_CHARS:
             return None

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from autoscaler.config.weights.source import InvalidSourceError, parse
 from autoscaler.weights.problems import Cause, WeightsError
-from autoscaler.weights.source import parse
 from autoscaler.weights.store import OWN, PARTS, RECORDS, Store
 from tests.harness.hub import COMMIT, FakeHub, safetensors, serving
 from tests.weights.test_store import SOURCE, contents, pull
@@ -98,7 +98,7 @@ async def test_name_that_no_disk_takes_is_refused_before_the_first_byte(
 
 
 def test_source_that_is_no_text_is_refused() -> None:
-    with pytest.raises(WeightsError, match="not printable"):
+    with pytest.raises(InvalidSourceError, match="not printable"):
         parse(os.fsdecode(b"file:///weights/\xff"))
 
 

@@ -11,11 +11,11 @@ import pytest
 import pytest_asyncio
 from obstore.store import S3Store
 
+from autoscaler.config.weights.source import ModelSource, parse
 from autoscaler.weights.fetch import Transfer
 from autoscaler.weights.listing import Listing, RemoteFile
 from autoscaler.weights.origins.objects import Objects
 from autoscaler.weights.problems import Cause, WeightsError
-from autoscaler.weights.source import ModelSource, parse
 from autoscaler.weights.store import Model, Store
 from tests.harness.hub import safetensors
 from tests.harness.s3 import ACCESS_KEY, REGION, SECRET_KEY, s3

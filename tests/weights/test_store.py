@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
+from autoscaler.config.weights.source import parse
 from autoscaler.weights import layout
 from autoscaler.weights.fetch import Transfer
 from autoscaler.weights.origins.hub import Hub
 from autoscaler.weights.origins.objects import Objects
 from autoscaler.weights.problems import Cause, WeightsError
-from autoscaler.weights.source import parse
 from autoscaler.weights.store import OWN, PARTS, Model, Store
 from tests.harness.hub import COMMIT, FakeHub, git_sha1, safetensors, serving
 
@@ -204,7 +204,7 @@ import asyncio, sys
 from pathlib import Path
 from autoscaler.weights.fetch import Transfer
 from autoscaler.weights.origins.hub import Hub
-from autoscaler.weights.source import parse
+from autoscaler.config.weights.source import parse
 from autoscaler.weights.store import Store
 async def main():
     root, url = sys.argv[1:]

@@ -22,10 +22,10 @@ from huggingface_hub.errors import (
 from obstore.store import HTTPStore
 
 from autoscaler.config.findings import shown
+from autoscaler.config.weights.source import ModelSource
 from autoscaler.weights.listing import Listing, RemoteFile, check
 from autoscaler.weights.origins.objects import RETRIES, ObjectReader, client_config
 from autoscaler.weights.problems import Cause, WeightsError
-from autoscaler.weights.source import ModelSource
 
 ENDPOINT = "https://huggingface.co"
 LIST_S = 30.0

@@ -25,9 +25,9 @@ from obstore.exceptions import (
 from obstore.store import HTTPStore, LocalStore, from_url
 
 from autoscaler.config.findings import shown
+from autoscaler.config.weights.source import ModelSource
 from autoscaler.weights.listing import MAX_FILES, Listing, RemoteFile, check
 from autoscaler.weights.problems import Cause, WeightsError
-from autoscaler.weights.source import ModelSource
 
 if TYPE_CHECKING:
     from obstore import GetOptions

@@ -7,7 +7,6 @@ import re
 from typing import NamedTuple
 
 from autoscaler.config.findings import shown
-from autoscaler.weights.problems import Cause, WeightsError
 
 MAX_CHARS = 512
 KEY_CHARS = 16
@@ -20,6 +19,10 @@ _REVISION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,199}")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,221}")
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,252}(:[0-9]{1,5})?")
 _SEGMENT = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff\\?#]{1,255}")
+
+
+class InvalidSourceError(ValueError):
+    """A text is no source. The text of the error names the value found, and what is allowed."""
 
 
 class ModelSource(NamedTuple):
@@ -39,7 +42,7 @@ class ModelSource(NamedTuple):
 
 
 def parse(text: str) -> ModelSource:
-    """Parse a source. Raises WeightsError."""
+    """Parse a source. Raises InvalidSourceError."""
     if len(text) > MAX_CHARS:
         raise _invalid(text, f"it has more than {MAX_CHARS} characters")
     scheme, separator, rest = text.partition("://")
@@ -72,5 +75,5 @@ def _has_dots(text: str) -> bool:
     return ".." in text or any(part in ("", ".") for part in text.split("/"))
 
 
-def _invalid(text: str, why: str) -> WeightsError:
-    return WeightsError(Cause.INVALID, f"{shown(text)} is no source of weights: {why}")
+def _invalid(text: str, why: str) -> InvalidSourceError:
+    return InvalidSourceError(f"{shown(text)} is no source of weights: {why}")
