@@ -14,6 +14,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from autoscaler.app.process import StartError
 from autoscaler.config.findings import shown
+from autoscaler.config.weights.allowed import SourcePattern, is_allowed
 from autoscaler.config.weights.source import InvalidSourceError, ModelSource, parse
 from autoscaler.weights.fetch import Transfer
 from autoscaler.weights.listing import Origin
@@ -25,21 +26,34 @@ from autoscaler.weights.store import Model, Store
 
 LOCK_POLL_S = 0.5
 MAX_TOKEN_BYTES = 4096
+MAX_SHOWN_PATTERNS = 5
 SHOWN_REFRESHES_PER_S = 4
 
 
 class Fetching:
-    """How `pull` fetches, as its options say."""
+    """How models are fetched, as the options say."""
 
-    def __init__(self, hub: str, token_file: Path | None, pickled: bool, bytes_per_s: float, workers: int) -> None:
-        """bytes_per_s: 0: no limit."""
+    def __init__(
+        self,
+        hub: str,
+        token_file: Path | None,
+        pickled: bool,
+        bytes_per_s: float,
+        workers: int,
+        allowed: Sequence[SourcePattern] | None,
+    ) -> None:
+        """bytes_per_s: 0: no limit. allowed: None: all sources."""
+        self._allowed = allowed
         self._hub = hub
         self._token_file = token_file
         self._pickled = pickled
         self.transfer = Transfer(workers, rate=RateLimit(bytes_per_s) if bytes_per_s else None)
 
     def origin(self, source: ModelSource) -> Origin:
-        """Return the origin of a source. Raises WeightsError and StartError."""
+        """Return the origin of a source, without asking it. Raises WeightsError and StartError."""
+        if self._allowed is not None and not is_allowed(source, self._allowed):
+            patterns = ", ".join(pattern.text for pattern in self._allowed[:MAX_SHOWN_PATTERNS])
+            raise WeightsError(Cause.NOT_ALLOWED, f"{source} may not be fetched; allowed: {patterns}")
         if source.scheme != "hf":
             return Objects(source, self._pickled)
         return Hub(source, self._hub, self._token(), self._pickled)

@@ -154,6 +154,22 @@ class ByteCount(click.ParamType):  # type: ignore[type-arg]
         return float(match[1]) * float(1024 if match[3] else 1000) ** " kMGTP".index(match[2] or " ")
 
 
+class AllowedSource(click.ParamType):  # type: ignore[type-arg]
+    """Pattern of sources of weights: `hf://my-org/*`."""
+
+    name = "pattern"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from autoscaler.config.weights.allowed import ALLOWED, SourcePattern
+
+        if isinstance(value, SourcePattern):
+            return value
+        try:
+            return SourcePattern(value)
+        except ValueError as error:
+            self.fail(f"{error}; allowed: {ALLOWED}", param, ctx)
+
+
 class NodeGroupMax(click.ParamType):  # type: ignore[type-arg]
     """`LABEL=VALUE:NODES`."""
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import click
 
 from autoscaler.cli.options import options
-from autoscaler.cli.param_types import READABLE_FILE, ByteCount, Duration
+from autoscaler.cli.param_types import READABLE_FILE, AllowedSource, ByteCount, Duration
 from autoscaler.cli.process import exit_with, run_to_end
+
+if TYPE_CHECKING:
+    from autoscaler.config.weights.allowed import SourcePattern
 
 root_option = click.option(
     "--root",
@@ -51,6 +55,12 @@ def weights() -> None:
         "--hub", default="https://huggingface.co", show_default=True, envvar="HF_ENDPOINT", help="URL of the hub."
     ),
     click.option("--token-file", type=READABLE_FILE, help="File with the hub's token; default: HF_TOKEN."),
+    click.option(
+        "--allow-source",
+        type=AllowedSource(),
+        multiple=True,
+        help="Sources that may be fetched, such as hf://my-org/* or s3://models/**, may be repeated; default: all.",
+    ),
     click.option("--allow-pickled", is_flag=True, help="Fetch weights that may run code when an engine loads them."),
     click.option("--rate", type=ByteCount(), metavar="BYTES", help="Most bytes per second: 200MB; default: no limit."),
     click.option(
@@ -70,6 +80,7 @@ def pull(
     max_bytes: float | None,
     hub: str,
     token_file: Path | None,
+    allow_source: tuple[SourcePattern, ...],
     allow_pickled: bool,
     rate: float | None,
     wait: float,
@@ -78,7 +89,7 @@ def pull(
     """Fetch models, verify every file, and publish each as a whole. Files that are there are not fetched again."""
     app = _app()
 
-    fetching = app.Fetching(hub, token_file, allow_pickled, rate or 0.0, workers)
+    fetching = app.Fetching(hub, token_file, allow_pickled, rate or 0.0, workers, allow_source or None)
     run_to_end(app.pull(root, max_bytes or float("inf"), sources, fetching, wait), endless=False)
 
 

@@ -80,3 +80,14 @@ def test_what_a_failed_transfer_has_left_can_be_removed(tmp_path: Path, hub: Fak
     assert weights("pull", SOURCE, "--root", tmp_path, "--hub", hub.url).returncode == 1
     assert weights("rm", SOURCE, "--root", tmp_path).stdout == f"{SOURCE}: removed what a transfer has left\n"
     assert not list((tmp_path / ".vllm-autoscaler" / "parts").iterdir())
+
+
+@pytest.mark.slow
+def test_source_that_is_not_allowed_is_refused_before_any_request(tmp_path: Path, hub: FakeHub) -> None:
+    allowed = ("--allow-source", "hf://org/other", "--allow-source", "s3://models/**")
+    hub.status = 500
+    done = weights("pull", SOURCE, "--root", tmp_path, "--hub", hub.url, *allowed)
+    expected = f"not_allowed: {SOURCE} may not be fetched; allowed: hf://org/other, s3://models/**\n"
+    assert (done.returncode, done.stdout) == (1, expected)
+    wrong = weights("pull", SOURCE, "--root", tmp_path, "--allow-source", "org/*")
+    assert (wrong.returncode, "'org/*' is no pattern of sources; allowed: SCHEME://" in wrong.stderr) == (2, True)

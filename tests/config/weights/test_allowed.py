@@ -1,0 +1,75 @@
+"""Only sources that a pattern allows as a whole are fetched."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoscaler.config.weights.allowed import MAX_WILDCARDS, SourcePattern, is_allowed
+from autoscaler.config.weights.source import parse
+
+COMMIT = "a" * 40
+
+
+@pytest.mark.parametrize(
+    ("pattern", "source"),
+    [
+        ("hf://**", "hf://meta-llama/Llama-3.1-8B@main"),
+        ("hf://meta-llama/*", "hf://meta-llama/Llama-3.1-8B@main"),
+        ("hf://meta-llama/*", "hf://meta-llama/Llama-3.1-8B@refs/pr/1"),
+        ("hf://meta-llama/Llama-*@main", "hf://meta-llama/Llama-3.1-8B@main"),
+        (f"hf://*/*@{COMMIT}", f"hf://org/model@{COMMIT}"),
+        ("s3://models/**", "s3://models/team-a/llama"),
+        ("https://models.example/*", "https://models.example/model.safetensors"),
+        ("file:///mnt/**", "file:///mnt/models/llama"),
+    ],
+)
+def test_source_is_allowed_by_its_pattern(pattern: str, source: str) -> None:
+    assert is_allowed(parse(source), [SourcePattern("gs://other/*"), SourcePattern(pattern)])
+
+
+@pytest.mark.parametrize(
+    ("pattern", "source"),
+    [
+        ("hf://meta-llama/*", "hf://meta-llama-evil/Llama@main"),
+        ("hf://meta-llama/*", "hf://meta-llama@main"),
+        ("hf://meta-llama/Llama@main", "hf://meta-llama/Llama@refs/pr/1"),
+        ("hf://meta-llama/Llama", "hf://meta-llama/Llama-2@main"),
+        ("hf://org/*@main", "hf://org/model@main2"),
+        ("s3://models/*", "s3://models/team-a/llama"),
+        ("s3://models/**", "s3://models-of-others/llama"),
+        ("https://models.example/**", "https://models.example.evil/model"),
+        ("https://models.example/**", "https://models-example/model"),
+        ("file:///mnt/*", "file:///etc/model"),
+    ],
+)
+def test_other_sources_are_not_allowed(pattern: str, source: str) -> None:
+    assert not is_allowed(parse(source), [SourcePattern(pattern)])
+
+
+def test_no_pattern_allows_nothing() -> None:
+    assert not is_allowed(parse("hf://a/b@main"), [])
+
+
+@pytest.mark.parametrize(
+    "text", ["", "*", "hf:/a", "ftp://*", "hf://", "hf://a b", "hf://a\n", "hf://[a]", "hf://***", "s3://" + "*a" * 5]
+)
+def test_invalid_patterns_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="'"):
+        SourcePattern(text)
+
+
+@given(st.text(alphabet="ab*/@:.", max_size=60), st.text(alphabet="ab/@.", max_size=400))
+def test_no_pattern_fails_or_takes_long(rest: str, text: str) -> None:
+    try:
+        pattern, source = SourcePattern(f"hf://{rest}"), parse(f"hf://{text}")
+    except ValueError:
+        return
+    if pattern.allows(source) and "*" not in rest:
+        assert str(source) in (pattern.text, f"{pattern.text}@{source.revision}")
+
+
+def test_time_of_a_comparison_is_bounded() -> None:
+    pattern = SourcePattern("s3://bucket/" + "**a" * MAX_WILDCARDS + "b")
+    assert not pattern.allows(parse("s3://bucket/" + "a" * 240 + "/" + "a" * 240))
