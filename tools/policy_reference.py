@@ -208,7 +208,7 @@ def _annotations() -> Iterator[str]:
     yield "|---|---|"
     for name, kind in ANNOTATIONS.items():
         note = {
-            "weights": " (for the cache of weights; the daemon does not read it)",
+            "weights": " (of its model; default: as the engine's arguments and environment name it)",
             "role": " (of a [prefill and decode pair](../how-to/prefill-and-decode.md))",
         }.get(name, "")
         yield f"| `{PREFIX}{name}` | {_cell(kind.allowed)}{note} |"

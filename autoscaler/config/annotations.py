@@ -9,7 +9,9 @@ from typing import Any
 
 from autoscaler.catalog.engines import ENGINES
 from autoscaler.config.policy.schema import OVERRIDES
-from autoscaler.config.values import NAME, Integer, Kind, Number, OneOf, Pattern, Text
+from autoscaler.config.values import NAME, FieldKind, Integer, Kind, Number, OneOf, Pattern
+from autoscaler.config.weights.source import SCHEMES as SOURCE_SCHEMES
+from autoscaler.config.weights.source import InvalidSourceError, parse
 from autoscaler.config.yaml import read_scalar
 from autoscaler.core.model.pairs import ROLES
 
@@ -24,6 +26,27 @@ SHORT_OVERRIDES: Mapping[str, str] = MappingProxyType(
 SCHEMES = ("http", "https")
 MODEL = Pattern(r"[\x21-\x7e]{1,256}", "1 to 256 printable ASCII characters without blanks")
 
+WEIGHTS = f"{PREFIX}weights"
+"""The source of a model's weights: of a workload, or of its pod template, where pods have it too."""
+
+
+class Source(FieldKind):
+    """The source of a model, as `config.weights.source` reads it."""
+
+    allowed = f"hf://ORGANISATION/NAME@REVISION, {', '.join(f'{scheme}://' for scheme in SOURCE_SCHEMES[1:])}"
+
+    def read(self, value: object) -> str:
+        if not isinstance(value, str):
+            raise ValueError("not text")
+        try:
+            return str(parse(value))
+        except InvalidSourceError as error:
+            raise ValueError(error.why) from error
+
+    def show(self, value: str) -> str:
+        return value
+
+
 # Annotations of many scrape configurations, used if ours are absent.
 PROMETHEUS_ANNOTATIONS: Mapping[str, str] = MappingProxyType(
     {
@@ -33,8 +56,7 @@ PROMETHEUS_ANNOTATIONS: Mapping[str, str] = MappingProxyType(
     }
 )
 
-# Annotations that are no overrides, by name after the prefix. `weights` is for the cache of weights: it is allowed, but
-# no decision reads it.
+# Annotations that are no overrides, by name after the prefix.
 ANNOTATIONS: Mapping[str, Kind] = MappingProxyType(
     {
         "policy": Pattern(rf"({NAME.expression})?", f"{NAME.allowed}; empty: the default policy"),
@@ -46,7 +68,7 @@ ANNOTATIONS: Mapping[str, Kind] = MappingProxyType(
         "metrics-scheme": OneOf(SCHEMES),
         "metrics-path": Pattern(r"/[-._~/A-Za-z0-9]{0,255}", "a path: / and at most 255 letters, digits and - . _ ~ /"),
         "paused": OneOf(("true", "false")),
-        "weights": Text(1024),
+        "weights": Source(),
     }
 )
 

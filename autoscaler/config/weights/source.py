@@ -24,6 +24,10 @@ _SEGMENT = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff\\?#]{1,255}")
 class InvalidSourceError(ValueError):
     """A text is no source. The text of the error names the value found, and what is allowed."""
 
+    def __init__(self, text: str, why: str) -> None:
+        super().__init__(f"{shown(text)} is no source of weights: {why}")
+        self.why = why.partition("; allowed: ")[0]  # the problem only
+
 
 class ModelSource(NamedTuple):
     """A valid source."""
@@ -76,4 +80,4 @@ def _has_dots(text: str) -> bool:
 
 
 def _invalid(text: str, why: str) -> InvalidSourceError:
-    return InvalidSourceError(f"{shown(text)} is no source of weights: {why}")
+    return InvalidSourceError(text, why)

@@ -48,6 +48,7 @@ class Workload(NamedTuple):
     metrics_port: int = 8000
     metrics_scheme: str = "http"
     metrics_path: str = ""  # "": that of the engine
+    weights: str = ""  # source of its model's weights, "hf://org/name@revision"; "": unknown
 
 
 class ServedNames(NamedTuple):

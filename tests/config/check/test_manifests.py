@@ -82,7 +82,7 @@ def test_good_annotations_have_nothing_to_find():
         ("metrics-port", "http", "not a whole number", "1 to 65,535"),
         ("service", '"a\\nb"', "not a name", "1 to 128 letters"),
         ("model", "''", "not a name", "1 to 256 printable"),
-        ("weights", '"a\\nb"', "characters that cannot be printed", "in one line"),
+        ("weights", '"a\\nb"', "its scheme is unknown", "hf://ORGANISATION/NAME@REVISION, s3://"),
     ],
 )
 def test_a_bad_annotation_is_reported_at_its_line(name: str, value: str, problem: str, allowed: str):

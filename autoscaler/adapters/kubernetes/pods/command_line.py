@@ -15,6 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from autoscaler.adapters.kubernetes.api.objects import Container, Variable
+from autoscaler.catalog.weights import MODEL_VARIABLES, REVISION_VARIABLES
 from autoscaler.config.annotations import MODEL
 from autoscaler.core.model.fleet import ServedNames
 
@@ -48,7 +49,8 @@ MEMORY_OPTIONS: Mapping[str, str] = MappingProxyType(
     }
 )
 _LOADS = ("--model", "--model-path", "--model-id", "serve", "trtllm-serve")
-_OPTIONS = (*_MODELS, "--port", *MEMORY_OPTIONS)
+_REVISION = "--revision"
+_OPTIONS = (*_MODELS, "--port", _REVISION, *MEMORY_OPTIONS)
 _SAYS_MODEL = re.compile(rf"(^|\s)({'|'.join(_MODELS).replace('-', '[-_]')})(=|\s|$)")
 _LOADED = ("--model", "--model-path")  # engines report the name that these options load
 # Options that give names which are not read: of a file, of adapters, and of programs around an engine.
@@ -77,6 +79,7 @@ class CommandFacts(NamedTuple):
     engine: str = ""
     loads: str = ""  # model that is loaded, whatever its name when served
     memory: tuple[tuple[str, str], ...] = ()  # stated options of `MEMORY_OPTIONS`
+    revision: str = ""  # of the model that is loaded
 
 
 def read_command_line(container: Container) -> CommandFacts:
@@ -90,7 +93,17 @@ def read_command_line(container: Container) -> CommandFacts:
         port = first.port or as_port(environment.get("PORT", ""))
         model = first.model or _model(environment.get("MODEL_ID", ""))
         first = first._replace(model=model, loads=first.loads or model, port=port)
+    if not first.loads or (engine == "tgi" and not first.revision):
+        first = _add_variables(first, environment)
     return first._replace(engine=engine)
+
+
+def _add_variables(stated: CommandFacts, environment: Mapping[str, str]) -> CommandFacts:
+    """Return the facts with the model that an image loads by variables. Names of served models look the same."""
+    models = (_model(environment.get(name, "")) for name in MODEL_VARIABLES)
+    loads = stated.loads or next((name for name in models if "/" in name), "")
+    revision = stated.revision or next(filter(None, map(environment.get, REVISION_VARIABLES)), "")
+    return stated._replace(loads=loads, revision=revision if loads else "")
 
 
 def read_served_names(container: Container) -> ServedNames | None:
@@ -149,7 +162,12 @@ def _read_command(words: Iterable[str]) -> CommandFacts:
     loads = next((options[name] for name in _LOADS if name in options), "")
     memory = {MEMORY_OPTIONS[name]: value[:VALUE_LIMIT] for name, value in options.items() if name in MEMORY_OPTIONS}
     return CommandFacts(
-        _model(model), as_port(options.get("--port", "")), engine, _model(loads), tuple(sorted(memory.items()))
+        _model(model),
+        as_port(options.get("--port", "")),
+        engine,
+        _model(loads),
+        tuple(sorted(memory.items())),
+        _model(options.get(_REVISION, "")),
     )
 
 

@@ -18,6 +18,7 @@ from autoscaler.adapters.kubernetes.pods.command_line import (
     read_served_names,
     states_model,
 )
+from autoscaler.adapters.kubernetes.pods.model_source import annotated_source, stated_source
 from autoscaler.adapters.kubernetes.pods.needs import Expression, Needs, Toleration, group_needs, read_needs
 from autoscaler.adapters.kubernetes.pods.requests import (
     ALWAYS,
@@ -33,6 +34,7 @@ from autoscaler.catalog.engines import DEFAULT_ENGINE, DEFAULT_PORT, ENGINES
 from autoscaler.catalog.node_labels import PRODUCT_LABELS
 from autoscaler.config.drain import GRACE_S, is_vllm_image, join_words, pre_stop_s, shutdown_timeout_s
 from autoscaler.config.findings import shown
+from autoscaler.config.weights.source import ModelSource
 from autoscaler.core.model.fleet import ServedNames
 
 CLAIMED = "resourceClaims do not say how many"
@@ -59,6 +61,7 @@ class Facts(NamedTuple):
     priority_class: str = ""  # of Kubernetes; "": the template names none
     requests: tuple[tuple[str, float], ...] = ()  # of one pod, by resource: devices that may be accelerators
     claims: tuple[ClaimRef, ...] = ()  # of one pod
+    source: str = ""  # of the weights that the engine loads, "hf://org/name@rev"; "": unknown
     members: tuple[tuple[Facts, int], ...] = ()  # leader and workers, with the pods of each, if one has open requests
 
     @property
@@ -74,8 +77,7 @@ NO_FACTS = Facts(math.nan, "", None, "", DEFAULT_PORT)
 def read_template(spec: PodSpec) -> Facts:
     requests, claims = requested_devices(spec), referenced_claims(spec)
     counts = {name: count for name, count in requests.items() if resource_kind(name) is ResourceKind.ACCELERATOR}
-    engine = engine_container(spec)
-    stated = read_command_line(engine) if engine is not None else CommandFacts()
+    engine, stated = engine_container(spec), engine_facts(spec)
     port = stated.port or _open_port(engine)
     facts = Facts(
         gpus=math.nan,
@@ -92,6 +94,7 @@ def read_template(spec: PodSpec) -> Facts:
         priority_class=spec.priority_class_name or "",
         requests=tuple(sorted(requests.items())),
         claims=claims,
+        source=str(stated_source(spec, stated) or ""),
     )
     return with_devices(facts, counts, sorted(requests.keys() - counts.keys()), CLAIMED if claims else "")
 
@@ -143,6 +146,20 @@ def add_tolerations(facts: Facts, of_pods: frozenset[Toleration]) -> Facts:
     if not more:
         return facts
     return facts._replace(needs=facts.needs._replace(tolerations=(*facts.needs.tolerations, *sorted(more))))
+
+
+def read_model_source(spec: PodSpec, annotations: Mapping[str, str]) -> ModelSource | None:
+    """Return the source of the weights that a pod loads; None: it is not known.
+
+    annotations: of the pod, or of the template that makes it.
+    """
+    return annotated_source(annotations) or stated_source(spec, engine_facts(spec))
+
+
+def engine_facts(spec: PodSpec) -> CommandFacts:
+    """Return what the command line of the engine states."""
+    engine = engine_container(spec)
+    return read_command_line(engine) if engine is not None else CommandFacts()
 
 
 def engine_container(spec: PodSpec) -> Container | None:

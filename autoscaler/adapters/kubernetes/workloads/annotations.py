@@ -35,6 +35,7 @@ class Declared(NamedTuple):
     metrics_scheme: str = ""  # "": likewise
     metrics_path: str = ""
     paused: bool = False
+    weights: str = ""  # source of the model
     problem: str = ""
 
 
@@ -78,6 +79,7 @@ def read_annotations(annotations: Mapping[str, str] | None) -> Declared:
         metrics_scheme=found.get("metrics-scheme") or "",
         metrics_path=found.get("metrics-path") or "",
         paused=found.get("paused", "false") != "false",  # an invalid value pauses too
+        weights=found.get("weights") or "",
         problem=join_problems(problems),
     )
 

@@ -20,6 +20,7 @@ from autoscaler.adapters.kubernetes.api.objects import (
     TargetMetadata,
 )
 from autoscaler.adapters.kubernetes.autoscalers.by_target import TargetKey, api_group, target_key
+from autoscaler.adapters.kubernetes.pods.model_source import annotated_source
 from autoscaler.adapters.kubernetes.pods.selector import Selector, read_selector
 from autoscaler.adapters.kubernetes.pods.template import NO_FACTS, Facts, group_facts, read_template
 from autoscaler.adapters.kubernetes.workloads.annotations import Declared, read_annotations
@@ -122,6 +123,8 @@ def _read(
     ref = WorkloadRef(metadata.namespace, metadata.name, kind.kind, kind.api_version)
     declared = read_annotations(metadata.annotations)
     stated = read_prometheus_annotations({**(metadata.annotations or {}), **(template.metadata.annotations or {})})
+    if source := annotated_source(template.metadata.annotations or {}):
+        facts = facts._replace(source=str(source))
     return Target(
         ref=ref,
         key=target_key(ref),
@@ -152,6 +155,7 @@ def _workload(ref: WorkloadRef, uid: str, declared: Declared, facts: Facts, stat
         metrics_port=declared.metrics_port or stated.get("metrics-port") or port,
         metrics_scheme=declared.metrics_scheme or stated.get("metrics-scheme") or SCHEMES[0],
         metrics_path=declared.metrics_path or stated.get("metrics-path") or "",
+        weights=declared.weights or facts.source,
     )
 
 

@@ -113,3 +113,11 @@ def test_hostile_annotations_never_raise(annotations: dict[str, str]):
     declared = read_annotations(annotations)
     assert len(declared.problem) <= PROBLEM_LIMIT
     assert declared.metrics_port == 0 or 0 < declared.metrics_port < 65_536
+
+
+def test_weights_are_read_and_an_invalid_source_is_reported():
+    declared = read_annotations(annotated(policy="", weights="hf://org/m@v1"))
+    assert (declared.weights, declared.problem) == ("hf://org/m@v1", "")
+    declared = read_annotations(annotated(policy="", weights="hf://org/m"))
+    assert declared.weights == ""
+    assert "weights: " in declared.problem and "its revision is missing" in declared.problem

@@ -96,3 +96,18 @@ def test_engine_annotation_overrides_the_program():
     assert workload("sglang", "serve", "--model-path", "m") == ("sglang", 30000)
     assert workload("sglang", "serve", "--port", "9000", engine="vllm") == ("vllm", 9000)
     assert workload("sglang", "serve", engine="triton") == ("triton", 8002)
+
+
+def test_source_of_weights_is_stated_by_workload_then_template_then_engine():
+    def weights(own: str, of_template: str) -> str:
+        name = "vllm-autoscaler.io/weights"
+        template = {
+            "metadata": {"annotations": {name: of_template}},
+            "spec": {"containers": [{"args": ["vllm", "serve", "org/engine"]}]},
+        }
+        target = {"metadata": {"name": "x", "annotations": {name: own}}, "spec": {"template": template}}
+        return read_target(DEPLOYMENT, msgspec.convert(target, Target, strict=False)).workload.weights
+
+    assert weights("hf://org/own@v1", "hf://org/template@v1") == "hf://org/own@v1"
+    assert weights("", "hf://org/template@v1") == "hf://org/template@v1"
+    assert weights("invalid", "invalid") == "hf://org/engine@main"

@@ -1,0 +1,56 @@
+"""The source of the weights that a pod loads: as an annotation states it, else as its engine's command line does.
+
+`template.read_model_source` joins both, for templates and for pods. What is read is untrusted: every user who may edit
+a workload writes it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from autoscaler.adapters.kubernetes.api.objects import PodSpec
+from autoscaler.adapters.kubernetes.pods.command_line import CommandFacts
+from autoscaler.catalog.weights import DEFAULT_REVISION, KSERVE_SOURCES, STORAGE_INITIALIZER
+from autoscaler.config.annotations import WEIGHTS
+from autoscaler.config.weights.source import InvalidSourceError, ModelSource, parse
+
+_SNAPSHOT = re.compile(r".*/models--([^/]+)--([^/]+)/snapshots/([0-9a-f]{40})/?")  # of a hub's cache
+
+
+def annotated_source(annotations: Mapping[str, str]) -> ModelSource | None:
+    """Return the source that annotations of a pod or template state: ours, else those of KServe."""
+    ours = _parsed(annotations.get(WEIGHTS, ""))
+    return ours or next((found for name in KSERVE_SOURCES if (found := _of_kserve(annotations.get(name, "")))), None)
+
+
+def stated_source(spec: PodSpec, stated: CommandFacts) -> ModelSource | None:
+    """Return the source that the containers of a pod state: KServe's storage initializer, else the engine.
+
+    stated: by the command line of the engine. A model without a revision follows a branch.
+    """
+    for container in spec.init_containers or ():
+        if container.name == STORAGE_INITIALIZER and container.args:
+            return _of_kserve(container.args[0])
+    if "://" in stated.loads:
+        return _parsed(stated.loads)
+    if snapshot := _SNAPSHOT.fullmatch(stated.loads):
+        return _parsed("hf://{}/{}@{}".format(*snapshot.groups()))
+    if "/" not in stated.loads:  # the name of a folder in the image, or of an old model of the hub
+        return None
+    return _parsed(f"hf://{stated.loads}@{stated.revision or DEFAULT_REVISION}")
+
+
+def _of_kserve(uri: str) -> ModelSource | None:
+    """Return the source of a storageUri, in which a colon separates the revision of a hub's model."""
+    if uri.startswith("hf://"):
+        location, _, revision = uri.partition("://")[2].partition(":")
+        return _parsed(f"hf://{location}@{revision or DEFAULT_REVISION}")
+    return _parsed(uri)
+
+
+def _parsed(text: str) -> ModelSource | None:
+    try:
+        return parse(text)
+    except InvalidSourceError:
+        return None

@@ -1,0 +1,19 @@
+"""Where manifests name the weights of a model: options and variables of engines, and annotations of KServe.
+
+Sources: `--help` of vLLM 0.33, SGLang 0.5 and TGI 3.3; the environment of SageMaker's and DJL's images; KServe 0.20.
+"""
+
+from __future__ import annotations
+
+DEFAULT_REVISION = "main"  # which the hub's library loads unless another is stated
+
+# Variables from which an image starts a model if its command line names none, the most specific first.
+MODEL_VARIABLES = ("HF_MODEL_ID", "MODEL_ID", "MODEL_NAME", "MODEL")
+REVISION_VARIABLES = ("HF_MODEL_REVISION", "MODEL_REVISION", "REVISION")
+
+# Annotations of pods by KServe: the source of a model in its LocalModelCache, and that of its storage initializer.
+KSERVE_SOURCES = (
+    "internal.serving.kserve.io/localmodel-sourceuri",
+    "internal.serving.kserve.io/storage-initializer-sourceuri",
+)
+STORAGE_INITIALIZER = "storage-initializer"  # init container, whose first argument is the source
