@@ -1,9 +1,11 @@
-"""Where manifests name the weights of a model: options and variables of engines, and annotations of KServe.
+"""Where manifests name the weights of a model: options and variables of engines, annotations and init containers.
 
 Sources: `--help` of vLLM 0.33, SGLang 0.5 and TGI 3.3; the environment of SageMaker's and DJL's images; KServe 0.20.
 """
 
 from __future__ import annotations
+
+import re
 
 DEFAULT_REVISION = "main"  # which the hub's library loads unless another is stated
 
@@ -17,3 +19,11 @@ KSERVE_SOURCES = (
     "internal.serving.kserve.io/storage-initializer-sourceuri",
 )
 STORAGE_INITIALIZER = "storage-initializer"  # init container, whose first argument is the source
+
+FETCHES_WEIGHTS = re.compile(
+    r"weights?|models?|storage-initializer|downloader|hf-|hugging-?face|s3-?(sync|fetch)|safetensors", re.IGNORECASE
+)
+"""Names of init containers that fetch weights.
+
+KServe: `storage-initializer`; AIBrix: `init-model`; llm-d and the production stack: `model-...`, `...-downloader`;
+`weights` of this project's webhook."""

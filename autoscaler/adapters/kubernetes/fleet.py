@@ -53,6 +53,7 @@ from autoscaler.config.findings import name_some, shown
 from autoscaler.config.policy.compile import NO_POLICY
 from autoscaler.config.settings import Mode
 from autoscaler.core.model.fleet import Fleet, HpaLimits, Obstacles, Pool, Workload, WorkloadRef
+from autoscaler.core.model.phases import PodStarts
 from autoscaler.core.model.variants import models_of_services
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 from autoscaler.ports import Clock, Leadership, ScaledObject, Wakeup
@@ -78,6 +79,7 @@ AUTOSCALER_STATUS = Resource(
     "/api/v1", "configmaps", objects.ConfigMap, optional=True, auxiliary=True, only=STATUS_OBJECT
 )
 RESOURCE_QUOTAS = Resource("/api/v1", "resourcequotas", objects.ResourceQuota, optional=True, auxiliary=True)
+LONGEST_START_S = 7200.0  # a pod that is older than this and not ready has no start that could be learned
 OTHERS_UNKNOWN = (
     "GPUs held by pods of other namespaces are not known and count as free, because only some namespaces are watched"
 )
@@ -222,6 +224,7 @@ class KubeFleet:
             hpa_limits=workloads.hpa_limits,
             quotas=self._quotas.count(pods, self._pod_workload, workloads.gpus_per_replica, self._clock.now_s()),
             drain_s=workloads.drain_s,
+            starts=self._lay_out_starts(pods),
         )
 
     def scaled_object(self, namespace: str, name: str) -> ScaledObject | None:
@@ -283,6 +286,7 @@ class KubeFleet:
             (RESOURCE_QUOTAS, self._quotas.resource_quotas),
         ]
         stores += [(resource, self._node_events) for resource in self._node_events.resources()]
+        stores += [(resource, self._pods.image_pulls) for resource in self._pods.image_pulls.resources()]
         if self._mode is not Mode.DRY_RUN:
             is_optional = self._mode is not Mode.KEDA
             stores += [
@@ -380,6 +384,17 @@ class KubeFleet:
             self._pod_rows, self._pod_version, self._pod_workload_ids = rows, self._pods.version, ids
             self._pod_workload = np.searchsorted(ids, rows.target_id).astype(np.int64)
         return rows
+
+    def _lay_out_starts(self, pods: PodRows) -> PodStarts:
+        """Return what is known of the starts of pods. Nothing is looked up for pods that have started long ago."""
+        now_s = self._clock.now_s()
+        offset_s = now_s - self._clock.wall_s()
+        node_created_s = np.full(len(pods.pods), np.nan)
+        for row in np.flatnonzero(now_s - pods.created_s <= LONGEST_START_S).tolist():
+            wall_s = self._nodes.created_wall_s.get(pods.pods[row].node)
+            if wall_s is not None:
+                node_created_s[row] = wall_s + offset_s
+        return PodStarts(node_created_s, pods.image_s, pods.pulling_since_s, pods.weights_s, pods.fetching_since_s)
 
     def _count_usage(self, workloads: _WorkloadRows) -> Usage:
         """Return what pods hold on the nodes: the previous counts if nothing has changed."""

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from autoscaler.core.model.phases import PodStarts
 from autoscaler.core.model.quotas import Quotas
 from autoscaler.core.model.weights import Weights
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, IntColumn
@@ -280,6 +281,7 @@ class Fleet:
     gpus_per_pod: FloatColumn | None = None  # float64[W], divides those of each pod of a replica; NaN, None: unknown
     drain_s: FloatColumn | None = None  # float64[W], time for the requests of a replica that leaves; NaN, None: unknown
     weights: Weights | None = None  # where the weights of models are; None: unknown
+    starts: PodStarts | None = None  # [P], of phases of cold starts; None: unknown
 
     @property
     def pool_gpus(self) -> FloatColumn:

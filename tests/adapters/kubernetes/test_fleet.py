@@ -1,7 +1,9 @@
 """The fleet, read from a real API server by the daemon's own user."""
 
 import asyncio
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +24,8 @@ from autoscaler.ports import Change, ChangeStatus, Unavailable
 from tests.adapters.kubernetes.conftest import Connect, in_namespace
 from tests.adapters.kubernetes.world import (
     KEDA,
+    LATER,
+    LATEST,
     READY_STATUS,
     RUNNING_STATUS,
     World,
@@ -117,6 +121,59 @@ async def test_cold_start_times_are_read_from_pod_conditions(kube: Kube, clock: 
         await world.status("llama-a", READY_STATUS)
         view = await until(fleet, "the pod is ready", lambda view: view.pod_ready.all())
         assert (view.pod_ready_s - view.pod_started_s).tolist() == [pytest.approx(120.0)]
+
+
+async def test_phases_of_a_start_are_read_from_events_node_and_init_containers(
+    kube_api: KubeApi, kube: Kube, clock: SystemClock, world: World
+):
+    node = f"{world.namespace}-a"
+    await kube_api.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}})
+    await world.deployment("llama")
+    await world.pod("llama", "llama-a", fetching_status(), node=node)
+    # The rights of a test end at its namespace, and nodes are in none.
+    fleet = KubeFleet(kube, clock, Mode.DIRECT, times=FAST, heartbeat_s=0.2)
+    try:
+        async with running(fleet):
+            await synced(fleet)
+            view = await until(fleet, "the pod is known", lambda view: "llama-a" in [pod.name for pod in view.pods])
+            since_s = view.pod_scheduled_s[pod_row(view, "llama-a")] + 50
+            assert start_of(view, "fetching_since_s") == pytest.approx(since_s)
+            await until(fleet, "its node is known", lambda view: start_of(view, "node_created_s") <= clock.now_s() + 1)
+            await kubelet_says(world, "llama-a", "Pulling", 'Pulling image "vllm"')
+            await until(fleet, "an image is pulled", lambda view: not np.isnan(start_of(view, "pulling_since_s")))
+            took = 'Successfully pulled image "vllm" in 41s (1m1.5s including waiting). Image size: 9 bytes.'
+            await kubelet_says(world, "llama-a", "Pulled", took)
+            await until(fleet, "its image is there", lambda view: start_of(view, "image_s") == 61.5)
+            await world.status("llama-a", fetching_status(ended=True))
+            await until(fleet, "its weights are there", lambda view: start_of(view, "weights_s") == 120.0)
+    finally:
+        await kube_api.delete("v1", "Node", None, node)
+
+
+def start_of(view: Fleet, column: str) -> float:
+    """Return a column of the start of the pod llama-a."""
+    return float(getattr(view.starts, column)[pod_row(view, "llama-a")])
+
+
+def fetching_status(ended: bool = False) -> dict[str, Any]:
+    """Return the status of a pod whose init container fetches weights, or has fetched them."""
+    times = {"startedAt": LATER, "finishedAt": LATEST}
+    state = {"terminated": {"exitCode": 0, **times}} if ended else {"running": {"startedAt": LATER}}
+    container = {"name": "storage-initializer", "image": "i", "imageID": "", "ready": ended, "restartCount": 0}
+    return {
+        "phase": "Pending",
+        "conditions": [condition("PodScheduled")],
+        "initContainerStatuses": [container | {"state": state}],
+    }
+
+
+async def kubelet_says(world: World, pod: str, reason: str, message: str) -> None:
+    """Write an Event about a pod like the kubelet."""
+    at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    about = {"apiVersion": "v1", "kind": "Pod", "namespace": world.namespace, "name": pod}
+    body = {"apiVersion": "v1", "kind": "Event", "type": "Normal", "reason": reason, "message": message, "count": 1}
+    body |= {"involvedObject": about, "source": {"component": "kubelet"}, "firstTimestamp": at, "lastTimestamp": at}
+    await world.api.apply(body | {"metadata": {"name": f"{pod}.{reason.lower()}", "namespace": world.namespace}})
 
 
 @pytest.mark.parametrize(

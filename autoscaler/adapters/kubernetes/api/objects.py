@@ -65,6 +65,8 @@ class Waiting(Fields, frozen=True):
 
 class Terminated(Fields, frozen=True):
     reason: str | None = None
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
 
 
 class ContainerState(Fields, frozen=True):
@@ -416,6 +418,7 @@ class PodEvent(Object, frozen=True):
 
     involved_object: ObjectReference = ObjectReference()
     reason: str | None = None
+    message: str | None = None
     last_timestamp: datetime | None = None
     event_time: datetime | None = None
     series: EventSeries | None = None

@@ -67,6 +67,7 @@ class NodeStore:
         """has_devices: returns whether drivers publish devices of a node (DRA)."""
         self.nodes: dict[str, Node] = {}
         self.problems: dict[str, str] = {}  # by node: a number of devices that cannot be
+        self.created_wall_s: dict[str, float] = {}  # Unix time at which each node was created
         self._clock = clock
         self._has_devices = has_devices
         self._version = 0
@@ -83,6 +84,8 @@ class NodeStore:
 
     def put(self, seen: SeenNode, /) -> None:
         name = seen.metadata.name
+        if seen.metadata.creation_timestamp is not None:
+            self.created_wall_s[name] = seen.metadata.creation_timestamp.timestamp()
         node, problem = _read(seen)
         if problem:
             self.problems[name] = problem
@@ -104,6 +107,7 @@ class NodeStore:
     def remove(self, namespace: str, name: str, /) -> None:
         self._shrunk.pop(name, None)
         self.problems.pop(name, None)
+        self.created_wall_s.pop(name, None)
         if self.nodes.pop(name, None) is not None:
             self._version += 1
 

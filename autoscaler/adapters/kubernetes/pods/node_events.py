@@ -7,14 +7,13 @@ Sources: cluster-autoscaler's FAQ (`TriggeredScaleUp`, `NotTriggerScaleUp`), Kar
 from __future__ import annotations
 
 import math
-from datetime import datetime
 from typing import NamedTuple
 
 import numpy as np
 
 from autoscaler.adapters.kubernetes.api import objects
 from autoscaler.adapters.kubernetes.api.reflector import Resource
-from autoscaler.adapters.kubernetes.pods.status import Key
+from autoscaler.adapters.kubernetes.pods.status import EVENT_SKEW_S, Key, last_seen
 from autoscaler.adapters.kubernetes.pods.store import PodRows, PodStore
 from autoscaler.core.model.fleet import PendingCause
 from autoscaler.core.table.columns import IntColumn
@@ -30,9 +29,6 @@ CAUSES = {
 
 VALID_S = 900.0
 """An event counts for so long: both autoscalers give a node up that has not registered after 15 min."""
-
-SKEW_S = 5.0
-"""An event may be this much older than its pod by clocks that differ."""
 
 MAX_PODS = 10_000  # the last ones that events name
 
@@ -58,7 +54,7 @@ class NodeEvents:
         ]
 
     def put(self, seen: objects.PodEvent, /) -> None:
-        cause, moment = CAUSES.get(seen.reason or ""), _last(seen)
+        cause, moment = CAUSES.get(seen.reason or ""), last_seen(seen)
         if cause is None or moment is None:
             return
         key = seen.involved_object.namespace, seen.involved_object.name
@@ -86,11 +82,5 @@ class NodeEvents:
         if said is None:
             return PendingCause.NONE
         at_s = said.wall_s + self._clock.now_s() - self._clock.wall_s()
-        is_valid = created_s - SKEW_S <= at_s and self._clock.now_s() - at_s <= VALID_S
+        is_valid = created_s - EVENT_SKEW_S <= at_s and self._clock.now_s() - at_s <= VALID_S
         return said.cause if is_valid else PendingCause.NONE
-
-
-def _last(seen: objects.PodEvent) -> datetime | None:
-    """Return when an event was last seen."""
-    in_series = seen.series.last_observed_time if seen.series is not None else None
-    return in_series or seen.last_timestamp or seen.event_time or seen.metadata.creation_timestamp

@@ -12,10 +12,12 @@ from datetime import datetime
 
 import msgspec
 
-from autoscaler.adapters.kubernetes.api.objects import Condition, ContainerStatus, Object, Pod, Waiting
+from autoscaler.adapters.kubernetes.api.objects import Condition, ContainerStatus, Object, Pod, PodEvent, Waiting
 from autoscaler.adapters.kubernetes.api.text import one_line
+from autoscaler.adapters.kubernetes.pods.requests import ALWAYS
 from autoscaler.adapters.kubernetes.pods.template import engine_container
 from autoscaler.catalog.scale_targets import LWS_NAME, POD_GROUPS
+from autoscaler.catalog.weights import FETCHES_WEIGHTS
 from autoscaler.core.model.fleet import PendingCause
 
 LWS_SIZE = "leaderworkerset.sigs.k8s.io/size"  # annotation: number of pods of the group
@@ -44,6 +46,9 @@ QUEUE_SCHEDULERS = ("volcano", "kai-scheduler", "yunikorn")
 _BY_QUEUE = re.compile(r"queue|quota|pod ?group|gang", re.IGNORECASE)  # in their words for a pod that is not admitted
 
 UNSCHEDULED = {"Unschedulable": PendingCause.UNSCHEDULABLE, "SchedulingGated": PendingCause.SCHEDULING_GATED}
+
+EVENT_SKEW_S = 5.0
+"""An event may be this much older than its pod by clocks that differ."""
 
 Key = tuple[str, str]  # namespace and name
 OwnerKey = Key  # namespace, and the uid of a controller or the name of a LeaderWorkerSet
@@ -167,6 +172,28 @@ def engine_start(pod: Pod, offset_s: float) -> tuple[float, bool]:
             running = status.state.running if status.state is not None else None
             return at_s(running.started_at if running is not None else None, offset_s), status.restart_count > 0
     return math.nan, False
+
+
+def weights_init(pod: Pod, offset_s: float) -> tuple[float, float]:
+    """Return the seconds that init containers for weights have run, and the time since which one runs; NaN: none."""
+    took_s, since_s = math.nan, math.nan
+    sidecars = {each.name for each in pod.spec.init_containers or () if each.restart_policy == ALWAYS}
+    for status in pod.status.init_container_statuses or ():
+        if status.state is None or status.name in sidecars or not FETCHES_WEIGHTS.search(status.name):
+            continue
+        ended, running = status.state.terminated, status.state.running
+        if ended is not None and ended.started_at is not None and ended.finished_at is not None:
+            one_s = max((ended.finished_at - ended.started_at).total_seconds(), 0.0)
+            took_s = one_s if math.isnan(took_s) else took_s + one_s
+        elif running is not None:
+            since_s = at_s(running.started_at, offset_s)
+    return took_s, since_s
+
+
+def last_seen(seen: PodEvent) -> datetime | None:
+    """Return when an event was last seen."""
+    in_series = seen.series.last_observed_time if seen.series is not None else None
+    return in_series or seen.last_timestamp or seen.event_time or seen.metadata.creation_timestamp
 
 
 def at_s(moment: datetime | None, offset_s: float) -> float:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from autoscaler.adapters.kubernetes.api.objects import Pod as SeenPod
 from autoscaler.adapters.kubernetes.pods.holdings import Held, Holdings
+from autoscaler.adapters.kubernetes.pods.image_pulls import ImagePulls
 from autoscaler.adapters.kubernetes.pods.needs import CONTROL_PLANE_TAINTS, Toleration
 from autoscaler.adapters.kubernetes.pods.selector import Selector, selects
 from autoscaler.adapters.kubernetes.pods.status import (
@@ -35,6 +36,7 @@ from autoscaler.adapters.kubernetes.pods.status import (
     owner_of,
     since_s,
     true_conditions,
+    weights_init,
 )
 from autoscaler.adapters.kubernetes.pods.template import Facts, group_facts, read_template, served_names
 from autoscaler.catalog.engines import DEFAULT_PORT
@@ -63,6 +65,10 @@ _ROW = np.dtype(
         ("started_s", np.float64),
         ("ready_s", np.float64),
         ("first_ready_s", np.float64),  # since the engine's last start
+        ("image_s", np.float64),
+        ("pulling_since_s", np.float64),
+        ("weights_s", np.float64),
+        ("fetching_since_s", np.float64),
         ("deletion_cost", np.float64),  # NaN: of no ReplicaSet
     ]
 )
@@ -81,6 +87,10 @@ class PodRows(NamedTuple):
     scheduled_s: FloatColumn
     started_s: FloatColumn
     ready_s: FloatColumn
+    image_s: FloatColumn
+    pulling_since_s: FloatColumn
+    weights_s: FloatColumn
+    fetching_since_s: FloatColumn
     messages: Mapping[int, str]  # by target: why one of its pods is blocked, in the words of scheduler or kubelet
 
 
@@ -138,6 +148,7 @@ class PodStore:
         self.unowned_version = 0  # grows when an owner without a target is first seen
         self.tolerations_version = 0  # grows when pods have a new toleration
         self.holdings = Holdings()  # of all pods, also those without an owner that can be scaled
+        self.image_pulls = ImagePulls(self._set_pulls)
         self._clock = clock
         self._rows = np.zeros(FIRST_ROWS, dtype=_ROW)
         self._pods: list[Pod | None] = []  # by row; None: deleted
@@ -332,6 +343,7 @@ class PodStore:
         if row is not None:
             self._rows["alive"][row] = False
             self._pods[row] = None
+            self.image_pulls.forget(key)
             self.version += 1
 
     def _add_tolerations(self, owner: OwnerKey, seen: SeenPod) -> None:
@@ -435,7 +447,17 @@ class PodStore:
         line["scheduled_s"] = since_s(conditions.get("PodScheduled"), offset_s)
         line["started_s"] = math.nan if was_restarted else started_s
         line["ready_s"] = line["first_ready_s"] if ready else math.nan
-        self.version += 1
+        line["weights_s"], line["fetching_since_s"] = weights_init(seen, offset_s)
+        self._set_pulls(key)
+
+    def _set_pulls(self, key: Key) -> None:
+        """Set what the kubelet says about the images of a pod."""
+        row = self._row.get(key)
+        if row is not None:
+            line, offset_s = self._rows[row], self._offset_s()
+            image_s, pulling_wall_s = self.image_pulls.of_pod(key, float(line["created_s"]) - offset_s)
+            line["image_s"], line["pulling_since_s"] = image_s, pulling_wall_s + offset_s
+            self.version += 1
 
     def _read_member(self, key: Key, seen: SeenPod) -> _Member:
         offset_s, conditions = self._offset_s(), true_conditions(seen)
@@ -523,4 +545,8 @@ _COPIED = (
     "scheduled_s",
     "started_s",
     "ready_s",
+    "image_s",
+    "pulling_since_s",
+    "weights_s",
+    "fetching_since_s",
 )

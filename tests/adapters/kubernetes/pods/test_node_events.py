@@ -35,7 +35,7 @@ def stamp(at_s: float) -> str:
 
 def event(reason: str | None, at_s: float, pod: str = "a-0", **more: Any) -> objects.PodEvent:
     about = {"kind": "Pod", "namespace": "ns", "name": pod}
-    body = {"metadata": {"name": "e"}, "involvedObject": about, "reason": reason, "lastTimestamp": stamp(at_s), **more}
+    body = {"metadata": {"name": "e"}, "involvedObject": about, "reason": reason, "lastTimestamp": stamp(at_s)} | more
     return msgspec.convert(body, objects.PodEvent)
 
 

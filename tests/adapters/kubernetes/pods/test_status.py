@@ -1,19 +1,24 @@
 """Why a pod is not ready, as scheduler, queues and kubelet state it."""
 
+import math
+from datetime import UTC, datetime
+
 import pytest
 
 from autoscaler.adapters.kubernetes.api.objects import (
     Condition,
+    Container,
     ContainerState,
     ContainerStatus,
     Pod,
     PodSpec,
     PodStatus,
+    Running,
     SchedulingGate,
     Terminated,
     Waiting,
 )
-from autoscaler.adapters.kubernetes.pods.status import blocked_by
+from autoscaler.adapters.kubernetes.pods.status import blocked_by, weights_init
 from autoscaler.core.model.fleet import PendingCause
 
 
@@ -54,3 +59,38 @@ def test_cause_of_a_pod_that_is_not_ready(pod: Pod, cause: PendingCause):
 
 def test_message_names_a_lack_of_memory():
     assert blocked_by(waiting("CrashLoopBackOff", "OOMKilled"))[1].startswith("CrashLoopBackOff: OOMKilled")
+
+
+def at(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def started_by(*containers: ContainerStatus, sidecars: tuple[str, ...] = ()) -> Pod:
+    spec = PodSpec(init_containers=[Container(name=name, restart_policy="Always") for name in sidecars])
+    return Pod(spec=spec, status=PodStatus(init_container_statuses=list(containers)))
+
+
+def ended(name: str, began_s: float, ended_s: float) -> ContainerStatus:
+    terminated = Terminated("Completed", at(began_s), at(ended_s))
+    return ContainerStatus(name, ContainerState(terminated=terminated))
+
+
+def runs(name: str, since_s: float) -> ContainerStatus:
+    return ContainerStatus(name, ContainerState(running=Running(at(since_s))))
+
+
+@pytest.mark.parametrize(
+    ("pod", "took_s", "since_s"),
+    [
+        (started_by(ended("storage-initializer", 1000, 1090)), 90, math.nan),
+        (started_by(ended("init-model", 1000, 1090), ended("wait-for-db", 1090, 1200)), 90, math.nan),
+        (started_by(ended("init-model", 1000, 1090), runs("weights", 1100)), 90, 1600),
+        (started_by(runs("weights", 1100)), math.nan, 1600),
+        (started_by(runs("model-cache", 1100), sidecars=("model-cache",)), math.nan, math.nan),
+        (started_by(ended("istio-init", 1000, 1001)), math.nan, math.nan),
+        (started_by(ContainerStatus("weights")), math.nan, math.nan),
+        (started_by(), math.nan, math.nan),
+    ],
+)
+def test_init_containers_that_fetch_weights_are_timed(pod: Pod, took_s: float, since_s: float):
+    assert weights_init(pod, offset_s=500.0) == pytest.approx((took_s, since_s), nan_ok=True)
