@@ -170,6 +170,17 @@ class AllowedSource(click.ParamType):  # type: ignore[type-arg]
             self.fail(f"{error}; allowed: {ALLOWED}", param, ctx)
 
 
+class HostPath(click.ParamType):  # type: ignore[type-arg]
+    """Absolute path of a folder of the nodes, without `..`, as Kubernetes demands of a hostPath."""
+
+    name = "path"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if not re.fullmatch(r"(/(?!\.\.?(/|$))[^/\x00-\x1f\x7f]{1,255}){1,32}", value):
+            self.fail(f"no path, found {value[:100]!r}; allowed: /FOLDER/FOLDER, without . and ..", param, ctx)
+        return str(value)
+
+
 class NodeGroupMax(click.ParamType):  # type: ignore[type-arg]
     """`LABEL=VALUE:NODES`."""
 

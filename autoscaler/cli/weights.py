@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from autoscaler.cli.options import options
-from autoscaler.cli.param_types import READABLE_FILE, AllowedSource, ByteCount, Duration
+from autoscaler.cli.param_types import READABLE_FILE, AllowedSource, ByteCount, Duration, HostPath, ObjectName
 from autoscaler.cli.process import exit_with, run_to_end
 
 if TYPE_CHECKING:
@@ -110,6 +110,39 @@ def verify(sources: tuple[str, ...], root: Path) -> None:
     app = _app()
 
     exit_with(lambda: app.verify(root, sources))
+
+
+@weights.command()
+@click.argument("source")
+@root_option
+@click.option(
+    "--timeout", type=Duration(), default="1h", show_default=True, help="Time to wait for the node's agent to fetch it."
+)
+def wait(source: str, root: Path, timeout: float) -> None:
+    """Wait until a model is complete in the folder. It only reads, as an init container of an engine does."""
+    app = _app()
+
+    run_to_end(app.wait(root, source, timeout), endless=False)
+
+
+@weights.command()
+@click.argument("source")
+@click.option(
+    "--container", type=ObjectName(), default="vllm", show_default=True, help="Name of the engine's container."
+)
+@click.option(
+    "--host-path",
+    type=HostPath(),
+    default="/mnt/disks/ssd0/weights",
+    show_default=True,
+    help="Folder of the nodes that holds weights.",
+)
+@click.option("--image", default="vllm-autoscaler", show_default=True, help="Image of the container that waits.")
+def snippet(source: str, container: str, host_path: str, image: str) -> None:
+    """Print a patch with which pods prefer nodes that hold a model, and start from the weights there."""
+    from autoscaler.app import weights_snippet as app
+
+    exit_with(lambda: app.snippet(source, container, host_path, image))
 
 
 @weights.command("rm")

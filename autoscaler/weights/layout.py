@@ -6,7 +6,6 @@ Everything is built aside and renamed into place, the name that readers look up 
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,9 +17,6 @@ from autoscaler.weights.disk import check_within, read_small, sync, write_small
 from autoscaler.weights.listing import Listing, RemoteFile
 from autoscaler.weights.problems import disk_error
 
-HUB, FOLDERS = "hub", "models"
-"""Folders below the root: HF_HUB_CACHE of the engines, and one folder for each model of another source."""
-
 MAIN = "main"
 
 
@@ -28,13 +24,7 @@ def place(root: Path, listing: Listing) -> Path:
     """Return the path that engines load: the snapshot of a commit, or the folder of a model."""
     if listing.source.scheme == "hf":
         return _repository(root, listing.source) / "snapshots" / listing.commit
-    return root / FOLDERS / folder_name(listing.source)
-
-
-def folder_name(source: ModelSource) -> str:
-    """Return a readable name that is unique: the last part of the source, and its key."""
-    last = re.sub(r"[^A-Za-z0-9._-]+", "-", source.location.rpartition("/")[2]).strip(".-")[:60]
-    return f"{last or 'model'}-{source.key}"
+    return root / listing.source.folder
 
 
 def publish(root: Path, listing: Listing, fetched: Sequence[Path]) -> Path:
@@ -157,7 +147,7 @@ def _read_ref(path: Path) -> str:
 
 
 def _repository(root: Path, source: ModelSource) -> Path:
-    return root / HUB / f"models--{source.location.replace('/', '--')}"
+    return root / source.folder
 
 
 def _empty(folder: Path, create: bool = True) -> Path:

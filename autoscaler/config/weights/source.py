@@ -12,6 +12,8 @@ MAX_CHARS = 512
 KEY_CHARS = 16
 SCHEMES = ("hf", "s3", "gs", "az", "https", "file")
 COMMIT = re.compile(r"[0-9a-f]{40}")
+HUB, FOLDERS = "hub", "models"
+"""Folders below the root: HF_HUB_CACHE of the engines, and one folder for each model of another source."""
 
 _PART = r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
 _HUB = re.compile(rf"({_PART}/)?{_PART}")
@@ -38,6 +40,17 @@ class ModelSource(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.scheme}://{self.location}" + (f"@{self.revision}" if self.revision else "")
+
+    @property
+    def folder(self) -> str:
+        """Return where its files are below the root of a node: as in the hub's own cache, or in a folder for it alone.
+
+        Such a folder has a readable name that is unique: the last part of the source, and its key.
+        """
+        if self.scheme == "hf":
+            return f"{HUB}/models--{self.location.replace('/', '--')}"
+        last = re.sub(r"[^A-Za-z0-9._-]+", "-", self.location.rpartition("/")[2]).strip(".-")[:60]
+        return f"{FOLDERS}/{last or 'model'}-{self.key}"
 
     @property
     def key(self) -> str:
