@@ -15,6 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-un
 from grpc_health.v1.health import aio as health_aio  # type: ignore[import-untyped]
 from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
 
+from autoscaler.adapters.certificates import CertificateError
 from autoscaler.adapters.keda.goaway import GoAwayServer
 from autoscaler.adapters.keda.metrics import Calls
 from autoscaler.adapters.keda.middleware import Middleware
@@ -23,7 +24,7 @@ from autoscaler.adapters.keda.proto.externalscaler_pb2_grpc import (
     ExternalScalerServicer,
     add_ExternalScalerServicer_to_server,
 )
-from autoscaler.adapters.keda.tls import CertificateError, RotatingCertificates
+from autoscaler.adapters.keda.tls import RotatingCertificates
 from autoscaler.config.settings import KedaSettings
 from autoscaler.ports import Leadership
 
