@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from autoscaler.config.policy.dates import MAX_DATES, DatesKind
 from autoscaler.config.policy.namespace_limits import NamespaceLimit
 from autoscaler.config.policy.schema import PolicySpec, Section, kind_of, section_of
 from autoscaler.config.quotas import MAX_NAMESPACES, Namespaces, StatedQuota
@@ -17,6 +18,7 @@ from autoscaler.config.values import NAMESPACES, Duration, Integer, Kind, Number
 
 TARGET = Path(__file__).parents[1] / "charts" / "vllm-autoscaler" / "values.schema.json"
 PERCENT = r"^[0-9]{1,6}(\.[0-9]{1,6})?%$"
+DATES = r"([0-9]{4}-)?[0-9]{2}-[0-9]{2}(/([0-9]{4}-)?[0-9]{2}-[0-9]{2})?"
 DURATION = r"([0-9]+(\.[0-9]+)?(h|m|s|ms))+"
 
 Schema = dict[str, Any]
@@ -68,6 +70,8 @@ def _value(kind: Kind) -> Schema:
         case Namespaces():
             names = {"type": "string", "pattern": f"^{NAMESPACES.expression}$"}
             return {"type": "array", "minItems": 1, "maxItems": MAX_NAMESPACES, "items": names}
+        case DatesKind():
+            return {"type": "array", "maxItems": MAX_DATES, "items": {"type": "string", "pattern": f"^{DATES}$"}}
         case Pattern():
             return {"type": "string", "pattern": f"^{kind.expression}$"}
         case _:

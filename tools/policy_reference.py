@@ -102,7 +102,8 @@ spec:
   state their namespace.
 * KEDA keeps the `minReplicaCount` of a ScaledObject all the same. Replicas beyond the limit rank as others do, and not
   as a floor.
-* Replicas of pre-warm windows are no floor, and the platform alone writes policies.
+* Replicas of pre-warm windows are no floor, and the platform alone writes policies. Windows that a workload states
+  itself are capped at `maxMinReplicas`.
 * There is one such document, with at most {MAX_NAMESPACES:,} entries, and it is reloaded with the policies. A file that
   holds nothing else leaves the shipped policies in force. The chart writes it from `namespaceLimits`.
 * Without such a document nothing is limited.
@@ -132,6 +133,16 @@ A window starts when `from` occurs and ends when `until` occurs next, so it may 
 `replicas` are ready, up to `replicas.max`; they are requested `lead` before the start. Cron expressions have five
 fields. If day-of-month or day-of-week begins with `*`, both must match; otherwise either may. On the night
 that skips 02:30, an expression for 02:30 occurs at 03:00; on the night that has it twice, it occurs the first time.
+An expression whose minute or hour begins with `*` counts real time: in a repeated hour it occurs again.
+
+`except` and `only` choose the days on which a window begins, by the date in its time zone. A window that began the day
+before goes on until its end, as with EXDATE of RFC 5545. Dates are single (`2027-05-01`) or ranges with both ends
+(`2026-12-24/2027-01-01`); without a year they return every year (`12-25`, `12-24/01-01`). February 29 exists in leap
+years only. If `only` and `except` name a date, the window does not begin on it. If windows overlap, the largest count
+holds.
+
+A workload states windows of its own in the annotation `vllm-autoscaler.io/windows`, in any mode. They replace those of
+its policy; an invalid list is reported, and those of the policy stay.
 
 ## Change without restart
 

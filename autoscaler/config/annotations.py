@@ -9,6 +9,7 @@ from typing import Any
 
 from autoscaler.catalog.engines import ENGINES
 from autoscaler.config.policy.schema import OVERRIDES
+from autoscaler.config.policy.windows import WindowsKind
 from autoscaler.config.values import NAME, FieldKind, Integer, Kind, Number, OneOf, Pattern
 from autoscaler.config.weights.source import SCHEMES as SOURCE_SCHEMES
 from autoscaler.config.weights.source import InvalidSourceError, parse
@@ -16,6 +17,7 @@ from autoscaler.config.yaml import read_scalar
 from autoscaler.core.model.pairs import ROLES
 
 PREFIX = "vllm-autoscaler.io/"
+WINDOWS = "windows"  # replaces the pre-warm windows of the policy
 OVERRIDE = "override."  # followed by the path of a policy field: vllm-autoscaler.io/override.objective.ttft
 
 # Short forms of the most common overrides.
@@ -69,6 +71,7 @@ ANNOTATIONS: Mapping[str, Kind] = MappingProxyType(
         "metrics-path": Pattern(r"/[-._~/A-Za-z0-9]{0,255}", "a path: / and at most 255 letters, digits and - . _ ~ /"),
         "paused": OneOf(("true", "false")),
         "weights": Source(),
+        WINDOWS: WindowsKind(),
     }
 )
 

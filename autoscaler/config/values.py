@@ -46,7 +46,7 @@ class Kind(Protocol):
     def read(self, value: object) -> Any:
         """Convert a YAML value to the stored value. Raises ValueError with the problem only."""
 
-    def show(self, value: Any) -> str | float | bool:
+    def show(self, value: Any) -> Any:
         """Convert a stored value to YAML, so that `read` returns the same value."""
 
 

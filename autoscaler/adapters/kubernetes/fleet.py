@@ -51,6 +51,7 @@ from autoscaler.catalog.scale_targets import SCALED
 from autoscaler.config.annotations import PREFIX
 from autoscaler.config.findings import name_some, shown
 from autoscaler.config.policy.compile import NO_POLICY
+from autoscaler.config.policy.namespace_limits import PREWARM
 from autoscaler.config.settings import Mode
 from autoscaler.core.model.fleet import Fleet, HpaLimits, Obstacles, Pool, Workload, WorkloadRef
 from autoscaler.core.model.phases import PodStarts
@@ -508,7 +509,8 @@ class KubeFleet:
         others = [spec.scaled_object.name for spec in specs if spec is not ours]
         owner = f"ScaledObject/{others[0]}" if others else self._hpas.owner(target.key, except_scaled_object=name)
         policy = NO_POLICY if ours.scaled_object.problem else ours.policy
-        workload = target.workload._replace(policy=policy, overrides=ours.overrides, bounds=ours.bounds)
+        overrides = tuple(sorted((*ours.overrides, *_windows(target))))
+        workload = target.workload._replace(policy=policy, overrides=overrides, bounds=ours.bounds)
         return _Managed(
             target_id,
             target,
@@ -618,7 +620,12 @@ def _scaled_object_problem(spec: ScaledObjectSpec) -> str:
     return f"ScaledObject/{spec.scaled_object.name}: {problem}" if problem else ""
 
 
+def _windows(target: Target) -> tuple[tuple[str, str], ...]:
+    """Return the override that states the windows of a target: metadata of a trigger has no room for a list."""
+    return tuple(each for each in target.declared.overrides if each[0] == PREWARM)
+
+
 def _ignored_overrides(target: Target, spec: ScaledObjectSpec) -> str:
     """Name the override annotations that KEDA mode ignores. Annotations that repeat the trigger's are no problem."""
-    paths = ", ".join(path for path, _ in sorted(set(target.declared.overrides) - set(spec.overrides)))
+    paths = ", ".join(path for path, _ in sorted(set(target.declared.overrides) - {*spec.overrides, *_windows(target)}))
     return f"{paths}: an annotation has no effect in KEDA mode; allowed: the metadata of the trigger" if paths else ""

@@ -9,11 +9,11 @@ from math import nan
 
 from autoscaler.catalog.node_labels import KARPENTER_LABEL, NODE_POOL_LABELS
 from autoscaler.catalog.scale_targets import BY_KIND, EACH, GROUPS, SCALED, Place, ScaleTarget
-from autoscaler.config.annotations import ANNOTATIONS, PREFIX, names, override_path, read
+from autoscaler.config.annotations import ANNOTATIONS, PREFIX, WINDOWS, names, override_path, read
 from autoscaler.config.drain import GRACE_S, is_vllm_image, join_words, pre_stop_s, runs_vllm, shutdown_timeout_s
 from autoscaler.config.findings import Finding, one_of
 from autoscaler.config.policy.compile import OverrideError, limit, override, override_value
-from autoscaler.config.policy.namespace_limits import Excess
+from autoscaler.config.policy.namespace_limits import PREWARM, Excess
 from autoscaler.config.policy.parse import PolicyBook
 from autoscaler.config.policy.schema import Policy
 from autoscaler.config.values import Integer
@@ -198,6 +198,9 @@ def _annotations(document: Document, ours: Mapping[str, object], book: PolicyBoo
                 yield document.finding(loc, "no such policy", one_of(book.policies, value))
             if name == "policy":
                 policy = book.policies.get(value, policy)
+            if name == WINDOWS:
+                keys[PREWARM] = key
+                overrides.append((PREWARM, value))
     yield from _overrides(document, policy, tuple(overrides), keys, book)
 
 
@@ -219,6 +222,10 @@ def _overrides(
         loc = (*annotations, keys[error.path]) if error.path in keys else annotations
         yield replace(document.finding(loc, error.problem, error.allowed), value=error.found)
         return
+    most = policy.spec.replicas.max
+    if PREWARM in keys and any(window.replicas > most for window in policy.spec.prewarm):
+        problem = "a window with more replicas is limited by replicas.max"
+        yield document.warning((*annotations, keys[PREWARM]), problem, f"at most {most}")
     for excess in find_excess(document, policy, overrides, 0, book):
         place = document.finding((*annotations, keys.get(excess.path, f"{PREFIX}policy")), excess.problem)
         yield replace(place, value=excess.value, allowed=excess.allowed)

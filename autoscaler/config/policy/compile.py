@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from pydantic import ValidationError
 
 from autoscaler.config.findings import one_of, shown
-from autoscaler.config.policy.namespace_limits import Excess, cap, find_excess
+from autoscaler.config.policy.namespace_limits import PREWARM, Excess, cap, cap_windows, find_excess
 from autoscaler.config.policy.parse import PolicyBook, describe_errors
 from autoscaler.config.policy.schedule import Windows
 from autoscaler.config.policy.schema import OVERRIDES, Policy, PolicySpec, Prewarm, to_document
+from autoscaler.config.policy.windows import WindowsKind, read_windows
 from autoscaler.config.yaml import dotted, read_scalar
 from autoscaler.core.model.fleet import Workload
 from autoscaler.core.model.pairs import DECODE, PREFILL
@@ -76,7 +78,7 @@ class Compiler:
         # Unused rows are dropped, so the size of the fleet bounds the cache.
         rows = {request: known.get(request) or _row(request, book) for request in dict.fromkeys(requests)}
         self._workloads, self._book, self._rows = workloads, book, rows
-        self._compiled = _lay_out(requests, rows)
+        self._compiled = _lay_out(requests, rows, self._compiled.windows if self._compiled is not None else None)
         return self._compiled
 
 
@@ -152,6 +154,14 @@ def override_value(path: str, text: str) -> object:
     return value
 
 
+def _windows(text: str) -> list[dict[str, Any]]:
+    """Parse the windows that a workload states. Raises OverrideError."""
+    try:
+        return [to_document(window) for window in read_windows(text)]
+    except ValueError as error:
+        raise OverrideError(PREWARM, str(error), shown(text), WindowsKind().allowed) from None
+
+
 def override(policy: Policy, overrides: _Overrides) -> Policy:
     """Return the policy with single fields replaced, validated as a whole.
 
@@ -163,10 +173,9 @@ def override(policy: Policy, overrides: _Overrides) -> Policy:
     spec = to_document(policy.spec)
     given: dict[str, str] = {}
     for path, text in overrides:
-        value = override_value(path, text)
+        value = _windows(text) if path == PREWARM else override_value(path, text)
         if path in given:
-            problem = f"given twice, first as {shown(given[path])}"
-            raise OverrideError(path, problem, shown(text), OVERRIDES[path].kind.allowed)
+            raise OverrideError(path, f"given twice, first as {shown(given[path])}", shown(text), "once")
         given[path] = text
         section = spec
         *sections, key = path.split(".")
@@ -196,7 +205,10 @@ def limit(
     chosen = book.policies[policy.name].spec
     most = book.limits.of(namespace, chosen, book.policies[book.default].spec)
     excess = list(find_excess(policy, dict(overrides), least, namespace, most))
-    return cap(policy.spec, most), most.get("replicas.min", np.inf), excess
+    spec, most_floor = cap(policy.spec, most), most.get("replicas.min", np.inf)
+    if PREWARM in dict(overrides):
+        spec = cap_windows(spec, most_floor)
+    return spec, most_floor, excess
 
 
 def stated_weights_gb(workload: Workload, book: PolicyBook) -> float:
@@ -230,7 +242,7 @@ def _row(request: _Request, book: PolicyBook) -> _Row:
     return _Row(spec_row(spec, bounds, most_floor, role), policy.name, "; ".join(map(str, excess)), spec.prewarm)
 
 
-def _lay_out(requests: list[_Request], rows: dict[_Request, _Row]) -> Compiled:
+def _lay_out(requests: list[_Request], rows: dict[_Request, _Row], before: Windows | None) -> Compiled:
     place = {request: index for index, request in enumerate(rows)}
     index = np.array([place[request] for request in requests], dtype=np.int64)
     distinct = list(rows.values())
@@ -242,5 +254,5 @@ def _lay_out(requests: list[_Request], rows: dict[_Request, _Row]) -> Compiled:
         spec=Spec(*columns),
         names=tuple(distinct[row].name for row in index),
         problems={number: distinct[row].problem for number, row in enumerate(index) if distinct[row].problem},
-        windows=Windows(tuple(windows), window_row[index]),
+        windows=Windows(tuple(windows), window_row[index], before),
     )

@@ -29,6 +29,9 @@ from autoscaler.config.values import NAMESPACES, Integer, OneOf, namespace_patte
 LIMITS_KIND = "NamespaceLimits"
 MAX_NAMESPACES = 1000
 
+PREWARM = "prewarm"
+"""Path of the windows, which are limited where the workload states them itself."""
+
 MIN_REPLICAS = "minReplicaCount"
 """Name of the floor that a ScaledObject states beside the policy."""
 
@@ -42,7 +45,9 @@ class NamespaceLimit(Section):
     max_priority: Annotated[int | None, PRIORITY] = Field(default=None, description="Highest `priority`.")
     max_weight: Annotated[float | None, WEIGHT] = Field(default=None, description="Highest `weight`.")
     max_min_replicas: Annotated[int | None, Integer(1, MAX_REPLICAS)] = Field(
-        default=None, description="Highest floor: `replicas.min`, or the `minReplicaCount` of a ScaledObject."
+        default=None,
+        description="Highest floor: `replicas.min`, or the `minReplicaCount` of a ScaledObject. Also the most "
+        "replicas of a window that an annotation states.",
     )
 
 
@@ -116,6 +121,9 @@ def find_excess(
         if path in most and value > most[path]:
             yield Excess(namespace, path, value, most[path], "" if path in overridden else policy.name)
     floor = most.get("replicas.min")
+    largest = max((window.replicas for window in policy.spec.prewarm), default=0) if PREWARM in overridden else 0
+    if floor is not None and largest > floor:
+        yield Excess(namespace, PREWARM, largest, floor)
     if floor is not None and least > floor:
         yield Excess(namespace, MIN_REPLICAS, least, floor)
 
@@ -126,6 +134,14 @@ def cap(spec: PolicySpec, most: Mapping[str, float]) -> PolicySpec:
     replicas = spec.replicas.model_copy(update={"min": int(capped["replicas.min"])})
     update = {"priority": int(capped["priority"]), "weight": capped["weight"], "replicas": replicas}
     return spec.model_copy(update=update)
+
+
+def cap_windows(spec: PolicySpec, most: float) -> PolicySpec:
+    """Return the policy with at most so many replicas in each pre-warm window; infinity: no limit."""
+    if not any(window.replicas > most for window in spec.prewarm):
+        return spec
+    windows = [window.model_copy(update={"replicas": int(min(window.replicas, most))}) for window in spec.prewarm]
+    return spec.model_copy(update={"prewarm": tuple(windows)})
 
 
 def _values(spec: PolicySpec) -> dict[str, float]:

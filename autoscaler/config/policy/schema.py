@@ -15,6 +15,8 @@ from pydantic.alias_generators import to_camel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
+from autoscaler.config.policy.dates import Calendar, Dates, DatesKind
+from autoscaler.config.policy.recurrence import Recurrence, begins_ever
 from autoscaler.config.values import (
     HOUR_S,
     NAME,
@@ -203,6 +205,7 @@ class Inputs(Section):
 class Prewarm(Section):
     """A recurring window with replicas ready from its start. If windows overlap, the largest count holds."""
 
+    name: Annotated[str | None, NAME] = Field(default=None, description="Name of the window in explanations.")
     from_: Annotated[str, Cron()] = Field(alias="from", description="Start of the window.")
     until: Annotated[str, Cron()] = Field(
         description="End of the window: the first time after its start at which this occurs."
@@ -211,6 +214,12 @@ class Prewarm(Section):
         default="UTC",
         description="Time zone of both. A time that daylight saving skips occurs when the clock jumps; a time that "
         "occurs twice counts the first time.",
+    )
+    only: Annotated[Dates, DatesKind()] = Field(
+        default=Dates(), description="The window begins on these dates only, by the clock of its time zone."
+    )
+    never: Annotated[Dates, DatesKind()] = Field(
+        default=Dates(), alias="except", description="The window does not begin on these dates, such as holidays."
     )
     replicas: Annotated[int, Integer(1, MAX_REPLICAS)] = Field(description="Replicas that must be ready in the window.")
     lead: Annotated[float | None, Duration(0.0, auto=True)] = Field(
@@ -221,7 +230,15 @@ class Prewarm(Section):
     def _window(self) -> Self:
         if self.from_.upper() == self.until.upper():
             raise fault("until", "the same as from", "another time than from")
+        if not begins_ever(self.recurrence):
+            key = "only" if self.only else "except"
+            raise fault(key, "dates that leave no begin of the window", "dates of which one leaves a begin of from")
         return self
+
+    @property
+    def recurrence(self) -> Recurrence:
+        """When the window begins and ends."""
+        return Recurrence(self.from_, self.until, self.timezone, Calendar(self.only, self.never))
 
 
 class WakeUp(Section):

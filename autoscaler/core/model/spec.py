@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn
+from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, IntColumn
 
 
 @dataclass(frozen=True)
@@ -84,3 +84,5 @@ class Schedule:
     until_s: FloatColumn  # float64[W, K], end of the window
     replicas: FloatColumn  # float64[W, K], replicas that must be ready inside the window
     lead_s: FloatColumn  # float64[W, K], replicas start so long before the begin; NaN: one cold start (lead: auto)
+    name: IntColumn | None = None  # int64[W, K], index into `names`; -1: no window; None: no window has a name
+    names: tuple[str, ...] = ()  # of windows; "": a window without a name

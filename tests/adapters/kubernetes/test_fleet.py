@@ -606,6 +606,17 @@ async def test_keda_workloads_are_the_targets_of_triggers(kube: Kube, clock: Sys
     assert fleet.scaled_object(world.namespace, "unknown") is None
 
 
+async def test_windows_of_a_target_count_in_keda_mode(kube: Kube, clock: SystemClock, world: World):
+    windows = '[{"from": "0 9 * * *", "until": "0 18 * * *", "replicas": 3}]'
+    await world.deployment("llama", annotations={"vllm-autoscaler.io/windows": windows})
+    await world.scaled_object("ours", "llama", EXTERNAL)
+    fleet = KubeFleet(kube, clock, Mode.KEDA, [world.namespace], times=FAST)
+    async with running(fleet):
+        (workload,) = (await synced(fleet)).workloads
+    assert workload.overrides == (("prewarm", windows),)
+    assert fleet.problems() == {}
+
+
 async def test_override_annotations_are_reported_in_keda_mode(kube: Kube, clock: SystemClock, world: World):
     await world.deployment("llama", annotations=annotated(policy="batch", max_replicas="8"))
     await world.scaled_object("ours", "llama", EXTERNAL)

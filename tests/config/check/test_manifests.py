@@ -83,6 +83,7 @@ def test_good_annotations_have_nothing_to_find():
         ("service", '"a\\nb"', "not a name", "1 to 128 letters"),
         ("model", "''", "not a name", "1 to 256 printable"),
         ("weights", '"a\\nb"', "its scheme is unknown", "hf://ORGANISATION/NAME@REVISION, s3://"),
+        ("windows", "'[{from: 0 9 * * *, until: 0 18 * * *}]'", "[0].replicas: missing", "a YAML list of at most 16"),
     ],
 )
 def test_a_bad_annotation_is_reported_at_its_line(name: str, value: str, problem: str, allowed: str):
@@ -101,6 +102,13 @@ def test_all_bad_overrides_are_reported_at_once():
         (9, "too small"),
         (10, "negative"),
     ]
+
+
+def test_a_window_beyond_the_maximum_is_a_warning():
+    windows = "'[{from: 0 9 * * *, until: 0 18 * * *, replicas: 99}]'"
+    (finding,) = findings_of({**GOOD, "windows": windows})
+    assert (finding.severity, finding.allowed) == (Severity.WARNING, "at most 16")
+    assert "limited by replicas.max" in finding.problem
 
 
 def test_two_annotations_for_one_field_are_reported():

@@ -147,7 +147,7 @@ def test_a_missing_policy_is_reported_and_nothing_is_scaled():
         ((("objective.ttft", ""),), ["objective.ttft", "not a duration", "''"]),
         ((("weight", "9" * 5000),), ["weight", "too many digits", "a number from"]),
         ((("replicas.max", "3"), ("replicas.max", "4")), ["replicas.max", "given twice", "'3'", "'4'"]),
-        ((("prewarm", "[]"),), ["prewarm", "cannot be overridden"]),
+        ((("prewarm", "soon"),), ["prewarm", "not a list", "soon"]),
         ((("wakeUp.query", "up"),), ["wakeUp.query", "cannot be overridden"]),
         ((("\ud800\x00\n" * 100, "1"),), ["cannot be overridden"]),
         (tuple((f"field{number}", "1") for number in range(100)), ["too many", "100", "64 at most"]),

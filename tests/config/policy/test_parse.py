@@ -104,7 +104,7 @@ def test_the_example_of_the_design_is_read_in_full(tmp_path: Path):
         ("  wakeUp: {query: ''}", 6, "spec.wakeUp.query", "empty", "''", "text of 1 to 4,096"),
         ("  wakeUp: {query: " + "x" * 5000 + "}", 6, "spec.wakeUp.query", "5,000 characters", "xxx...", "4,096"),
         ("  prewarm: soon", 6, "spec.prewarm", "of the wrong type", "'soon'", "a list, each a mapping"),
-        ("  prewarm:\n  - soon", 7, "spec.prewarm[0]", "of the wrong type", "'soon'", "from, lead, replicas"),
+        ("  prewarm:\n  - soon", 7, "spec.prewarm[0]", "of the wrong type", "'soon'", "except, from, lead"),
         ("  prewarm:\n  - replicas: 1\n    from: 0 8 * * *", 7, "spec.prewarm[0].until", "missing", "", "a cron"),
         (
             "  priority: 1\n  priority: 2",

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from autoscaler.config.policy.compile import compile_specs
 from autoscaler.config.policy.schedule import Window, Windows, windows_at
-from autoscaler.config.policy.schema import Prewarm
+from autoscaler.config.policy.schema import Prewarm, to_document
 from tests.config.policy.test_compile import BOOK, with_policies, workload
 
 BERLIN = "Europe/Berlin"
@@ -212,7 +212,7 @@ def occurrences(cron: str, zone: str, from_s: float, to_s: float) -> set[float]:
             moment_s += 60
         return found
     day = datetime.fromtimestamp(from_s, where).replace(hour=0, minute=0, tzinfo=None)
-    for _ in range(17):
+    for _ in range(int((to_s - from_s) // 86_400) + 2):
         for hour in wanted_hours if day.weekday() in wanted_days else ():
             for minute in wanted_minutes:
                 local = day.replace(hour=hour, minute=minute, tzinfo=where)
@@ -235,8 +235,163 @@ def expand(text: str, size: int) -> set[int]:
     return set(map(int, text.split(",")))
 
 
+SOME_DATES = [
+    {},
+    {"except": ["2026-03-29", "2026-10-25"]},
+    {"except": ["03-28/03-29", "10-24"]},
+    {"only": ["03-29", "10-25", "2026-06-14/2026-06-15"]},
+    {"only": ["2026-01-01/2026-12-31"], "except": ["03-01/03-28", "10-20/10-24"]},
+]
+
+
+@pytest.mark.slow
+@given(
+    crons,
+    crons,
+    around_changes,
+    st.sampled_from([BERLIN, "America/New_York", "America/Havana", "Asia/Beirut", "UTC"]),
+    st.sampled_from(SOME_DATES),
+)
+def test_dates_agree_with_walking_through_every_minute(begin: str, until: str, now_s: float, zone: str, dates: dict):
+    """The second source: the automaton above, which drops the begins of excluded dates."""
+    if begin == until:
+        return
+    entry = Prewarm.model_validate({"from": begin, "until": until, "timezone": zone, "replicas": 1, **dates})
+    opened, following = windows_at(entry, now_s)
+    begins, ends = (occurrences(cron, zone, now_s - 15 * 86_400, now_s + 5 * 86_400) for cron in (begin, until))
+    begins = {moment_s for moment_s in begins if begins_on(datetime.fromtimestamp(moment_s, ZoneInfo(zone)), dates)}
+    open_since, next_s = None, None
+    for moment_s in sorted(begins | ends):
+        if moment_s in ends:
+            open_since = None
+        empty = moment_s in ends and not names(begin, zone, moment_s)
+        if moment_s in begins and open_since is None and not empty:
+            open_since = moment_s
+            next_s = moment_s if moment_s > now_s and next_s is None else next_s
+        if moment_s <= now_s:
+            open_now = open_since
+    assert (opened.start_s if opened else None) == open_now
+    assert following.start_s == next_s or (next_s is None and following.start_s > now_s + 5 * 86_400)
+
+
+def begins_on(local: datetime, dates: dict) -> bool:
+    """Compare a date with the texts of `only` and `except`: text order is the order of dates."""
+
+    def named(texts: list[str]) -> bool:
+        day, of_year = local.strftime("%Y-%m-%d"), local.strftime("%m-%d")
+        pairs = [text.split("/") * (1 if "/" in text else 2) for text in texts]
+        return any(first <= (day if len(first) > 5 else of_year) <= last for first, last in pairs)
+
+    return ("only" not in dates or named(dates["only"])) and not named(dates.get("except", []))
+
+
 def windows(*entries: Prewarm) -> Windows:
     return Windows([entries], np.zeros(1, dtype=np.int64))
+
+
+def dated(**dates: list[str]) -> Prewarm:
+    office = {"from": "0 9 * * mon-fri", "until": "0 18 * * mon-fri", "timezone": BERLIN, "replicas": 4}
+    return Prewarm.model_validate({**office, **dates})
+
+
+def test_a_window_does_not_begin_on_excepted_dates():
+    office = dated(**{"except": ["2026-12-24/2027-01-01", "05-01"]})
+    christmas = window("2027-01-04 09:00", "2027-01-04 18:00")  # the first Monday of the year
+    assert windows_at(office, unix("2026-12-24 10:00")) == (None, christmas)
+    assert windows_at(office, unix("2026-12-31 10:00")) == (None, christmas)
+    labour_day = window("2028-05-02 09:00", "2028-05-02 18:00")
+    assert windows_at(office, unix("2028-05-01 09:00")) == (None, labour_day)
+
+
+def test_another_window_applies_on_a_holiday():
+    office = dated(**{"except": ["12-24"]})
+    eve = dated(only=["12-24"], until="0 13 * * *", replicas=2)
+    now_s = unix("2026-12-24 10:00")
+    columns = windows(office, eve).at(now_s, now_s)
+    is_open = (columns.start_s <= now_s) & (now_s < columns.until_s)
+    assert columns.replicas[is_open].tolist() == [2]
+    assert columns.until_s[is_open].tolist() == [unix("2026-12-24 13:00")]
+
+
+def test_a_window_that_began_before_a_holiday_goes_on():
+    night = Prewarm.model_validate(
+        {"from": "0 22 * * *", "until": "0 6 * * *", "timezone": BERLIN, "replicas": 1, "except": ["12-25"]}
+    )
+    opened, following = windows_at(night, unix("2026-12-25 03:00"))
+    assert opened == window("2026-12-24 22:00", "2026-12-25 06:00")
+    assert following == window("2026-12-26 22:00", "2026-12-27 06:00")
+
+
+def test_a_date_is_that_of_the_time_zone():
+    tokyo = Prewarm.model_validate(
+        {"from": "0 8 * * *", "until": "0 9 * * *", "timezone": "Asia/Tokyo", "replicas": 1, "only": ["2026-06-02"]}
+    )
+    _, following = windows_at(tokyo, unix("2026-06-01 12:00", "UTC"))
+    assert following == window("2026-06-02 08:00", "2026-06-02 09:00", "Asia/Tokyo")
+    assert datetime.fromtimestamp(following.start_s, ZoneInfo("UTC")).day == 1
+
+
+def test_a_window_whose_dates_are_over_stays_closed():
+    past = dated(only=["2026-03-02"])
+    assert windows_at(past, unix("2026-03-02 10:00"))[0] == window("2026-03-02 09:00", "2026-03-02 18:00")
+    opened, following = windows_at(past, unix("2026-03-03 10:00"))
+    assert opened is None and following.start_s > unix("2200-01-01 00:00")
+    columns = windows(past).at(unix("2026-03-03 10:00"), 0.0)
+    assert columns.start_s[0, 1] > 1e9
+
+
+def test_a_leap_day_is_an_exception_in_leap_years_only():
+    daily = {"from": "0 9 * * *", "until": "0 10 * * *", "replicas": 1}
+    leap = Prewarm.model_validate({**daily, "except": ["02-29"]})
+    assert windows_at(leap, unix("2028-02-29 08:00", "UTC"))[1].start_s == unix("2028-03-01 09:00", "UTC")
+    assert windows_at(leap, unix("2027-02-28 12:00", "UTC"))[1].start_s == unix("2027-03-01 09:00", "UTC")
+    only = Prewarm.model_validate({**daily, "only": ["02-29"]})
+    assert windows_at(only, unix("2026-06-01 00:00", "UTC"))[1].start_s == unix("2028-02-29 09:00", "UTC")
+
+
+@pytest.mark.parametrize(
+    ("dates", "problem"),
+    [
+        ({"except": ["2026-02-30"]}, "no date of the calendar"),
+        ({"except": ["1999-01-01"]}, "a year out of bounds"),
+        ({"except": ["2026-01-02/2026-01-01"]}, "ends before it begins"),
+        ({"except": ["2026-12-24/01-01"]}, "only one date has a year"),
+        ({"except": ["tomorrow"]}, "no date"),
+        ({"except": "12-25"}, "not a list"),
+        ({"except": [f"{year}-12-25" for year in range(2000, 2070)]}, "a list of 70 dates"),
+        ({"except": [20261225]}, "no date"),
+        ({"except": ["١٢-٢٥"]}, "no date"),
+        ({"except": ["01-01/12-31"]}, "leave no begin"),
+        ({"only": ["2026-06-14"]}, "leave no begin"),  # a Sunday
+        ({"only": ["12-25"], "except": ["12-24/12-26"]}, "leave no begin"),
+    ],
+)
+def test_bad_dates_are_refused(dates: dict, problem: str):
+    with pytest.raises(ValueError, match=problem):
+        dated(**dates)
+
+
+def test_dates_are_written_as_they_were_read():
+    office = dated(**{"except": ["2026-12-24/2027-01-01", "05-01", "12-30/01-02"], "only": ["2026-01-01/2030-12-31"]})
+    document = to_document(office)
+    assert document["except"] == ["2026-12-24/2027-01-01", "05-01", "12-30/01-02"]
+    assert Prewarm.model_validate(document) == office
+
+
+def test_windows_of_an_earlier_fleet_are_kept():
+    now_s = unix("2026-01-15 12:00")
+    rows = np.zeros(1, dtype=np.int64)
+    before = Windows([(OFFICE,)], rows)
+    before.at(now_s, 0.0)
+    noon = prewarm("0 11 * * *", "0 14 * * *", replicas=6)
+    after = Windows([(noon, OFFICE)], rows, before)
+    fresh = Windows([(noon, OFFICE)], rows)
+    for later_s in (0, 3600, 2 * 3600, 7 * 3600, 24 * 3600, 30 * 3600, 30 * 86_400):
+        mine, theirs = after.at(now_s + later_s, later_s), fresh.at(now_s + later_s, later_s)
+        np.testing.assert_array_equal(mine.start_s, theirs.start_s)
+        opened, following = windows_at(OFFICE, now_s + later_s)
+        assert mine.start_s[0, 3] == following.start_s - now_s
+        assert (mine.start_s[0, 2] == opened.start_s - now_s) if opened else np.isnan(mine.start_s[0, 2])
 
 
 def test_overlapping_windows_take_slots_of_their_own():

@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from autoscaler.adapters.kubernetes.api.text import join_problems
-from autoscaler.config.annotations import ANNOTATIONS, OVERRIDE, PREFIX, SHORT_OVERRIDES, override_path, read
+from autoscaler.config.annotations import ANNOTATIONS, OVERRIDE, PREFIX, SHORT_OVERRIDES, WINDOWS, override_path, read
 from autoscaler.config.findings import one_of, shown
 from autoscaler.config.policy.compile import NO_POLICY, OverrideError, override_value
+from autoscaler.config.policy.namespace_limits import PREWARM
 from autoscaler.config.policy.schema import OVERRIDES
 
 PROBLEMS_LIMIT = 40  # beyond it unknown annotations are not reported: an object can have thousands
@@ -56,6 +57,8 @@ def read_annotations(annotations: Mapping[str, str] | None) -> Declared:
     for name, value in ours.items():
         if name in ANNOTATIONS:
             found[name] = _read(name, value, problems)
+            if name == WINDOWS and found[name] is not None:
+                overrides[PREWARM] = value
         elif (path := override_path(name)) in overrides:
             problems.append(f"{shown(name)}: {path} is given twice, {shown(overrides[path])} is used; allowed: once")
         elif path:

@@ -121,3 +121,17 @@ def test_weights_are_read_and_an_invalid_source_is_reported():
     declared = read_annotations(annotated(policy="", weights="hf://org/m"))
     assert declared.weights == ""
     assert "weights: " in declared.problem and "its revision is missing" in declared.problem
+
+
+WINDOWS = '[{"from": "0 9 * * *", "until": "0 18 * * *", "replicas": 3}]'
+
+
+def test_windows_of_a_workload_override_those_of_its_policy():
+    declared = read_annotations(annotated(policy="") | {f"{PREFIX}windows": WINDOWS})
+    assert (declared.overrides, declared.problem) == ((("prewarm", WINDOWS),), "")
+
+
+def test_bad_windows_are_dropped_and_reported():
+    declared = read_annotations(annotated(policy="") | {f"{PREFIX}windows": WINDOWS.replace("3}", "0}")})
+    assert declared.overrides == ()
+    assert "windows: [0].replicas: too small" in declared.problem
