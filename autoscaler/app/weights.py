@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
@@ -16,6 +17,7 @@ from autoscaler.app.process import StartError
 from autoscaler.config.findings import shown
 from autoscaler.config.weights.allowed import SourcePattern, is_allowed
 from autoscaler.config.weights.source import InvalidSourceError, ModelSource, parse
+from autoscaler.weights.budget import Limits
 from autoscaler.weights.fetch import Transfer
 from autoscaler.weights.listing import Origin
 from autoscaler.weights.origins.hub import Hub
@@ -34,21 +36,13 @@ SHOWN_REFRESHES_PER_S = 4
 class Fetching:
     """How models are fetched, as the options say."""
 
-    def __init__(
-        self,
-        hub: str,
-        token_file: Path | None,
-        pickled: bool,
-        bytes_per_s: float,
-        workers: int,
-        allowed: Sequence[SourcePattern] | None,
-    ) -> None:
-        """bytes_per_s: 0: no limit. allowed: None: all sources."""
+    def __init__(self, given: Mapping[str, Any], allowed: Sequence[SourcePattern] | None) -> None:
+        """given: options of the command. allowed: None: all sources."""
         self._allowed = allowed
-        self._hub = hub
-        self._token_file = token_file
-        self._pickled = pickled
-        self.transfer = Transfer(workers, rate=RateLimit(bytes_per_s) if bytes_per_s else None)
+        self._hub: str = given["hub"]
+        self._token_file: Path | None = given["token_file"]
+        self._pickled: bool = given["allow_pickled"]
+        self.transfer = Transfer(given["workers"], rate=RateLimit(given["rate"]) if given["rate"] else None)
 
     def origin(self, source: ModelSource) -> Origin:
         """Return the origin of a source, without asking it. Raises WeightsError and StartError."""
@@ -72,7 +66,12 @@ class Fetching:
         return token
 
 
-async def pull(root: Path, max_bytes: float, sources: Sequence[str], fetching: Fetching, wait_s: float) -> int:
+def limits(given: Mapping[str, Any]) -> Limits:
+    """Return what weights may take of the disk, as the options say."""
+    return Limits(given["max_bytes"] or float("inf"), *given["min_free"])
+
+
+async def pull(root: Path, limits: Limits, sources: Sequence[str], fetching: Fetching, wait_s: float) -> int:
     """Fetch models one after the other, and print where engines load each. Return the exit code.
 
     wait_s: for another process that changes the folder.
@@ -80,7 +79,7 @@ async def pull(root: Path, max_bytes: float, sources: Sequence[str], fetching: F
     failed = 0
     with _expected():
         parsed = [parse(text) for text in sources]
-        store = Store(root, max_bytes)
+        store = Store(root, limits)
         with ExitStack() as stack:
             await _hold(store, stack, wait_s)
             for source in parsed:

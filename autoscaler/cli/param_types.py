@@ -148,10 +148,34 @@ class ByteCount(click.ParamType):  # type: ignore[type-arg]
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         if isinstance(value, float):
             return value
-        match = re.fullmatch(r"(\d{1,15}(?:\.\d{1,15})?)([kMGTP]?)(i?)B?", value, re.ASCII)
-        if match is None or not float(match[1]) or (match[3] and not match[2]):
+        size = _read_bytes(value)
+        if not size:
             self.fail(f"not a number of bytes, found {value[:100]!r}; allowed: 500GB, 200MB, 1.5TiB", param, ctx)
-        return float(match[1]) * float(1024 if match[3] else 1000) ** " kMGTP".index(match[2] or " ")
+        return size
+
+
+class FreeSpace(click.ParamType):  # type: ignore[type-arg]
+    """Bytes, or a share of the disk: `50GB`, `5%`. Returns both, one of them 0."""
+
+    name = "bytes or percent"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[float, float]:
+        if isinstance(value, tuple):
+            return value
+        if value.endswith("%") and _DECIMAL.fullmatch(value[:-1]) and 0 <= float(value[:-1]) < 100:
+            return 0.0, float(value[:-1]) / 100
+        size = _read_bytes(value)
+        if not size:
+            self.fail(f"not free space, found {value[:100]!r}; allowed: 5%, 50GB", param, ctx)
+        return size, 0.0
+
+
+def _read_bytes(text: str) -> float:
+    """Return a number of bytes; 0: the text is none."""
+    match = re.fullmatch(r"(\d{1,15}(?:\.\d{1,15})?)([kMGTP]?)(i?)B?", text, re.ASCII)
+    if match is None or (match[3] and not match[2]):
+        return 0.0
+    return float(match[1]) * float(1024 if match[3] else 1000) ** " kMGTP".index(match[2] or " ")
 
 
 class AllowedSource(click.ParamType):  # type: ignore[type-arg]

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
 from autoscaler.cli.options import options
-from autoscaler.cli.param_types import READABLE_FILE, AllowedSource, ByteCount, Duration, HostPath, ObjectName
+from autoscaler.cli.param_types import (
+    READABLE_FILE,
+    AllowedSource,
+    ByteCount,
+    Duration,
+    FreeSpace,
+    HostPath,
+    ObjectName,
+)
 from autoscaler.cli.process import exit_with, run_to_end
-
-if TYPE_CHECKING:
-    from autoscaler.config.weights.allowed import SourcePattern
 
 root_option = click.option(
     "--root",
@@ -22,6 +27,38 @@ root_option = click.option(
     help="Folder for weights on a local disk. Engines use its subfolder hub as HF_HUB_CACHE.",
 )
 sources_argument = click.argument("sources", nargs=-1, required=True)
+
+limit_options = options(
+    click.option(
+        "--max-bytes", type=ByteCount(), metavar="BYTES", help="Most for all weights: 500GB; default: the disk."
+    ),
+    click.option(
+        "--min-free",
+        type=FreeSpace(),
+        default="5%",
+        show_default=True,
+        metavar="BYTES|PERCENT",
+        help="Space of the disk that stays free: 5%, 50GB.",
+    ),
+)
+fetch_options = options(
+    click.option(
+        "--hub", default="https://huggingface.co", show_default=True, envvar="HF_ENDPOINT", help="URL of the hub."
+    ),
+    click.option("--token-file", type=READABLE_FILE, help="File with the hub's token; default: HF_TOKEN."),
+    click.option(
+        "--allow-source",
+        type=AllowedSource(),
+        multiple=True,
+        help="Sources that may be fetched, such as hf://my-org/* or s3://models/**, may be repeated; default: all, of "
+        "an agent hf://**.",
+    ),
+    click.option("--allow-pickled", is_flag=True, help="Fetch weights that may run code when an engine loads them."),
+    click.option("--rate", type=ByteCount(), metavar="BYTES", help="Most bytes per second: 200MB; default: no limit."),
+    click.option(
+        "--workers", type=click.IntRange(1, 64), default=8, show_default=True, help="Ranges of 16 MiB at a time."
+    ),
+)
 
 
 def _app() -> ModuleType:
@@ -46,51 +83,22 @@ def weights() -> None:
 
 @weights.command()
 @sources_argument
-@options(
-    root_option,
-    click.option(
-        "--max-bytes", type=ByteCount(), metavar="BYTES", help="Most for all weights: 500GB; default: the disk."
-    ),
-    click.option(
-        "--hub", default="https://huggingface.co", show_default=True, envvar="HF_ENDPOINT", help="URL of the hub."
-    ),
-    click.option("--token-file", type=READABLE_FILE, help="File with the hub's token; default: HF_TOKEN."),
-    click.option(
-        "--allow-source",
-        type=AllowedSource(),
-        multiple=True,
-        help="Sources that may be fetched, such as hf://my-org/* or s3://models/**, may be repeated; default: all.",
-    ),
-    click.option("--allow-pickled", is_flag=True, help="Fetch weights that may run code when an engine loads them."),
-    click.option("--rate", type=ByteCount(), metavar="BYTES", help="Most bytes per second: 200MB; default: no limit."),
-    click.option(
-        "--wait",
-        type=Duration(),
-        default="1h",
-        show_default=True,
-        help="Time to wait while another process fetches into the folder.",
-    ),
-    click.option(
-        "--workers", type=click.IntRange(1, 64), default=8, show_default=True, help="Ranges of 16 MiB at a time."
-    ),
+@root_option
+@limit_options
+@fetch_options
+@click.option(
+    "--wait",
+    type=Duration(),
+    default="1h",
+    show_default=True,
+    help="Time to wait while another process fetches into the folder.",
 )
-def pull(
-    sources: tuple[str, ...],
-    root: Path,
-    max_bytes: float | None,
-    hub: str,
-    token_file: Path | None,
-    allow_source: tuple[SourcePattern, ...],
-    allow_pickled: bool,
-    rate: float | None,
-    wait: float,
-    workers: int,
-) -> None:
+def pull(sources: tuple[str, ...], root: Path, wait: float, **given: Any) -> None:
     """Fetch models, verify every file, and publish each as a whole. Files that are there are not fetched again."""
     app = _app()
 
-    fetching = app.Fetching(hub, token_file, allow_pickled, rate or 0.0, workers, allow_source or None)
-    run_to_end(app.pull(root, max_bytes or float("inf"), sources, fetching, wait), endless=False)
+    fetching = app.Fetching(given, given["allow_source"] or None)
+    run_to_end(app.pull(root, app.limits(given), sources, fetching, wait), endless=False)
 
 
 @weights.command("ls")

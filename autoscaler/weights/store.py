@@ -6,7 +6,7 @@ import fcntl
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +16,7 @@ import msgspec
 from autoscaler.config.findings import shown
 from autoscaler.config.weights.source import KEY_CHARS, InvalidSourceError, parse
 from autoscaler.weights import layout
+from autoscaler.weights.budget import Held, Limits, Plan, Space, make_room
 from autoscaler.weights.disk import check_within, read_small, write_small
 from autoscaler.weights.fetch import Progress, Transfer, check_safetensors, digest_of, fetch
 from autoscaler.weights.listing import Listing, Origin, RemoteFile, check
@@ -24,8 +25,7 @@ from autoscaler.weights.problems import Cause, WeightsError, disk_error
 OWN = ".vllm-autoscaler"
 RECORDS, PARTS, LOCK = "records", "parts", "lock"
 MAX_RECORD_BYTES = 32 << 20
-FREE_SHARE = 0.05
-"""Share of the disk that stays free. The kubelet evicts pods from a disk that is nearly full."""
+CORRUPT = ".corrupt"
 
 
 class Model(NamedTuple):
@@ -58,10 +58,9 @@ class _Record(msgspec.Struct, frozen=True):
 class Store:
     """Weights below one root. Readers need no lock; every change is made with `changing`."""
 
-    def __init__(self, root: Path, max_bytes: float = float("inf")) -> None:
-        """max_bytes: share of the disk for weights. Raises WeightsError."""
+    def __init__(self, root: Path, limits: Limits | None = None) -> None:
         self.root = root
-        self._max_bytes = max_bytes
+        self._limits = limits or Limits()
         self._own = root / OWN
 
     @contextmanager
@@ -114,7 +113,7 @@ class Store:
             check_within(self.root, parts)
         except OSError as error:
             raise disk_error(error, f"cannot write {shown(str(self.root))}") from error
-        self._check_space(listing, parts)
+        self.make_room(listing, self.space())
         source = listing.source
         fetched = await fetch(
             origin, listing, parts, transfer, progress, lambda file: layout.blob(self.root, source, file)
@@ -171,24 +170,55 @@ class Store:
                 wrong.append(f"{file.path!r}: {problem}")
         return wrong
 
-    def _check_space(self, listing: Listing, parts: Path) -> None:
-        """Refuse a model that is too large before its first byte. Raises WeightsError."""
-        others = {model.path: model.listing.size for model in self.models() if model.listing.source != listing.source}
-        held = sum(size for path, size in others.items() if path != layout.place(self.root, listing))
-        if listing.size + held > self._max_bytes:
-            text = (
-                f"{listing.source} has {listing.size} bytes, others hold {held}; allowed: {self._max_bytes:.0f} in all"
-            )
-            raise WeightsError(Cause.NO_SPACE, text)
+    def space(self, is_kept: Callable[[str], bool] = lambda _: True) -> Space:
+        """Return what is there, and what else has room. Raises WeightsError.
+
+        is_kept: tells by the key of a source whether it must not be evicted.
+        """
+        held = [
+            Held(model.listing.source.key, self._files(model.listing), model.used_s, is_kept(model.listing.source.key))
+            for model in self.models()
+        ]
+        published = {each.name for each in held}
         try:
+            parts = self._own / PARTS
+            for folder in sorted(parts.iterdir()) if parts.is_dir() else ():
+                if folder.name not in published and folder.is_dir():
+                    name = f"{PARTS}/{folder.name}"
+                    used_s = folder.stat().st_mtime
+                    held.append(Held(name, {name: _allocated(folder)}, used_s, is_kept(folder.name)))
             disk = shutil.disk_usage(self.root)
-            there = sum(entry.stat().st_blocks * 512 for entry in os.scandir(parts) if entry.is_file())
         except OSError as error:
             raise disk_error(error, f"cannot read {shown(str(self.root))}") from error
-        free = disk.free + there - disk.total * FREE_SHARE
-        if listing.size > free:
-            text = f"{listing.source} has {listing.size} bytes, but {max(free, 0.0):.0f} are free"
-            raise WeightsError(Cause.NO_SPACE, f"{text}, beside the {FREE_SHARE:.0%} of the disk that stay empty")
+        return Space(tuple(held), disk.free - self._limits.free_floor(disk.total), self._limits.max_bytes)
+
+    def make_room(self, listing: Listing, space: Space) -> Plan:
+        """Return what to evict for a model. Raises WeightsError if it is too large, before its first byte."""
+        key = listing.source.key
+        own = {f"{PARTS}/{key}", key}  # an older version of the model goes when the new one is published
+        files = self._files(listing)
+        older = next((each.files for each in space.held if each.name == key), {})
+        there = sum(size for name, size in files.items() if name in older)
+        try:
+            parts = self._own / PARTS / key
+            there += _allocated(parts, besides=CORRUPT) if parts.is_dir() else 0
+        except OSError as error:
+            raise disk_error(error, f"cannot read {shown(str(self.root))}") from error
+        others = space._replace(held=tuple(each for each in space.held if each.name not in own))
+        plan = make_room(files, there, others)
+        if plan.missing_bytes > 0:
+            room = listing.size - plan.missing_bytes
+            text = f"{listing.source} has {listing.size} bytes; allowed: {max(room, 0.0):.0f} beside what must stay"
+            raise WeightsError(Cause.NO_SPACE, text)
+        return plan
+
+    def _files(self, listing: Listing) -> dict[str, int]:
+        """Return the bytes of a model's files by their places on the disk: models of a hub share files."""
+        folder = str(layout.place(self.root, listing))
+        blobs = [layout.blob(self.root, listing.source, file) for file in listing.files]
+        return {
+            str(blob or f"{folder}/{file.path}"): file.size for blob, file in zip(blobs, listing.files, strict=True)
+        }
 
     def _record(self, listing: Listing) -> None:
         record = _Record(str(listing.source), listing.commit, [_File(*file) for file in listing.files])
@@ -213,6 +243,12 @@ class Store:
             return None
         folder = layout.place(self.root, listing)
         return Model(listing, folder, used_s) if folder.is_dir() else None
+
+
+def _allocated(folder: Path, besides: str = "\n") -> int:
+    """Return the bytes that the files of a folder take. Raises OSError. besides: ending of files that do not count."""
+    entries = [entry for entry in os.scandir(folder) if not entry.name.endswith(besides)]
+    return sum(entry.stat(follow_symlinks=False).st_blocks * 512 for entry in entries)
 
 
 def _verify_file(file: RemoteFile, path: Path, root: Path, progress: Progress) -> str:

@@ -17,6 +17,7 @@ import pytest
 
 from autoscaler.config.weights.source import parse
 from autoscaler.weights import layout
+from autoscaler.weights.budget import Limits
 from autoscaler.weights.fetch import Transfer
 from autoscaler.weights.origins.hub import Hub
 from autoscaler.weights.origins.objects import Objects
@@ -150,8 +151,8 @@ async def test_second_process_is_told_that_the_folder_is_held(tmp_path: Path, hu
 
 
 async def test_too_large_model_is_refused_before_its_first_byte(tmp_path: Path, hub: FakeHub) -> None:
-    store, origin = Store(tmp_path, max_bytes=500_000), Hub(parse(SOURCE), hub.url)
-    with store.changing(), pytest.raises(WeightsError, match="allowed: 500000 in all") as raised:
+    store, origin = Store(tmp_path, Limits(max_bytes=500_000)), Hub(parse(SOURCE), hub.url)
+    with store.changing(), pytest.raises(WeightsError, match="allowed: 500000 beside what must stay") as raised:
         await store.pull(origin, TRANSFER, lambda _: None, await origin.describe())
     assert raised.value.cause is Cause.NO_SPACE
     assert not hub.sent

@@ -1,0 +1,96 @@
+"""Decide what makes room for a model: pure. A file that several models share is counted once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+Files = Mapping[str, int]
+"""Bytes of files, by their names on the disk."""
+
+
+class Held(NamedTuple):
+    """Something on the disk that may be removed as a whole."""
+
+    name: str
+    files: Files
+    used_s: float  # moment of its last use, Unix time
+    kept: bool  # in use, wished or pinned: never evicted
+
+
+class Limits(NamedTuple):
+    """What weights may take of the disk."""
+
+    max_bytes: float = float("inf")
+    min_free_bytes: float = 0.0
+    min_free_share: float = 0.05  # the kubelet evicts pods from a disk that is nearly full
+
+    def free_floor(self, disk_bytes: int) -> float:
+        """Return the bytes of a disk that stay free."""
+        return max(self.min_free_bytes, self.min_free_share * disk_bytes)
+
+
+class Space(NamedTuple):
+    """What there is, and what weights may take of it."""
+
+    held: tuple[Held, ...]
+    free_bytes: float  # of the disk, without those that stay free
+    max_bytes: float
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of all that is there."""
+        return _bytes(self.held)
+
+    @property
+    def budget_bytes(self) -> float:
+        """Most bytes that weights may take on this disk."""
+        return max(min(self.max_bytes, self.held_bytes + self.free_bytes), 0.0)
+
+
+class Plan(NamedTuple):
+    """What makes room for a model."""
+
+    evicted: tuple[Held, ...] = ()
+    missing_bytes: float = 0.0  # that are too few even without all that may be evicted; nothing is evicted then
+
+
+def make_room(files: Files, there_bytes: int, space: Space) -> Plan:
+    """Return what to evict for a model: the least recently used, and no more than necessary.
+
+    there_bytes: bytes of these files that the disk has already, beside what is held.
+    """
+    candidates = sorted((each for each in space.held if not each.kept), key=lambda each: (each.used_s, each.name))
+    missing = _missing(files, there_bytes, space, ())
+    evicted: list[Held] = []
+    for each in candidates:
+        if missing <= 0:
+            break
+        evicted.append(each)
+        missing = _missing(files, there_bytes, space, evicted)
+    if missing > 0:
+        return Plan((), missing)
+    for each in reversed(evicted.copy()):  # an old small model need not go if a larger one has to
+        fewer = [other for other in evicted if other is not each]
+        if _missing(files, there_bytes, space, fewer) <= 0:
+            evicted = fewer
+    return Plan(tuple(evicted))
+
+
+def _missing(files: Files, there_bytes: int, space: Space, evicted: Sequence[Held]) -> float:
+    """Return how many bytes are too few for a model; zero or less: none."""
+    gone = {each.name for each in evicted}
+    left = [each for each in space.held if each.name not in gone]
+    held = _union(left)
+    fetched_bytes = max(sum(size for name, size in files.items() if name not in held) - there_bytes, 0)
+    total_bytes = sum((held | dict(files)).values())
+    freed_bytes = space.held_bytes - sum(held.values())
+    return max(total_bytes - space.max_bytes, fetched_bytes - freed_bytes - space.free_bytes)
+
+
+def _union(held: Iterable[Held]) -> dict[str, int]:
+    return {name: size for each in held for name, size in each.files.items()}
+
+
+def _bytes(held: Iterable[Held]) -> int:
+    return sum(_union(held).values())
