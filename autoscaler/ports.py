@@ -19,6 +19,10 @@ class Unavailable(Exception):
     """The outside system cannot be read now. This is expected: the tick goes on without it, or is skipped."""
 
 
+class CannotServe(Exception):
+    """A server cannot start. The message names its address or certificate, and the reason."""
+
+
 class Unwritable(ValueError):
     """Standard output takes no more, such as a file on a full disk: no decision would be visible."""
 

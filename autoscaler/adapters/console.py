@@ -7,14 +7,10 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import sys
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
-from io import TextIOWrapper
 from typing import Any, TextIO
 
 from rich.console import Console, Group, RenderableType
@@ -22,11 +18,12 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from autoscaler.adapters.standard_output import raising_unwritable
 from autoscaler.core.explain.format import count
 from autoscaler.core.explain.sentence import Explanation, explain
 from autoscaler.core.model.fleet import WorkloadRef
 from autoscaler.core.model.names import VERSION
-from autoscaler.ports import TickRecord, Unwritable
+from autoscaler.ports import TickRecord
 
 MAX_ROWS = 40
 """Rows of the table. Workloads that would change come first; the rest is only counted."""
@@ -39,41 +36,6 @@ MAX_PROBLEMS = 3
 """Problems printed per tick, of all sources together."""
 
 RECOVERED = "no source reports a problem any more"
-
-
-@contextmanager
-def printing() -> Iterator[None]:
-    """Context for printing. Characters outside the encoding become `?`. Raises Unwritable if the disk is full.
-
-    A reader that closes the pipe, as `head` does, ends printing without an error.
-    """
-    if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
-    try:
-        with _raising_unwritable():
-            yield
-            print(end="", flush=True)
-    except BrokenPipeError:
-        leave_standard_output()
-    except Unwritable:
-        leave_standard_output()
-        raise
-
-
-def leave_standard_output() -> None:
-    """Redirect standard output to /dev/null, so that Python does not flush to the closed pipe at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-@contextmanager
-def _raising_unwritable() -> Iterator[None]:
-    """Context for writes. Raises Unwritable if a write fails, BrokenPipeError if the reader has closed the pipe."""
-    try:
-        yield
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise Unwritable(f"standard output cannot be written: {error.strerror}") from error
 
 
 class LiveTable:
@@ -101,7 +63,7 @@ class LiveTable:
         self._show(_text(f"{_time(wall_s)}  no recommendation: {_reason(error)}", "red"))
 
     def _show(self, view: RenderableType) -> None:
-        with _raising_unwritable():
+        with raising_unwritable():
             if self._live:
                 self._live.update(view, refresh=True)
             else:
@@ -109,7 +71,7 @@ class LiveTable:
 
 
 class _Lines(ABC):
-    """Base of recorders that write lines. A repeated failure is printed once. Raises like `_raising_unwritable`."""
+    """Base of recorders that write lines. A repeated failure is printed once. Raises like `raising_unwritable`."""
 
     def __init__(self, out: TextIO, nothing: str = "") -> None:
         """nothing: message if there is no workload."""
@@ -118,7 +80,7 @@ class _Lines(ABC):
         self._failure = ""  # "": the last tick succeeded
 
     def record(self, tick: TickRecord) -> None:
-        with _raising_unwritable():
+        with raising_unwritable():
             self._out.writelines(f"{line}\n" for line in self._lines(tick))
             self._out.flush()
         self._failure = ""
@@ -126,7 +88,7 @@ class _Lines(ABC):
     def failed(self, wall_s: float, error: BaseException) -> None:
         reason = _reason(error)
         if reason != self._failure:
-            with _raising_unwritable():
+            with raising_unwritable():
                 self._out.write(f"{self._failure_line(_time(wall_s), reason)}\n")
                 self._out.flush()
         self._failure = reason

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from autoscaler.adapters.console import printing
 from autoscaler.adapters.keda.check import check_scaled_object
+from autoscaler.adapters.standard_output import printing
 from autoscaler.app.check_fit import FitCheck
 from autoscaler.app.process import StartError
 from autoscaler.config.check.files import ManifestChecker

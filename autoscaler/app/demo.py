@@ -7,7 +7,7 @@ import json
 from contextlib import AsyncExitStack
 
 from autoscaler.adapters.clock import SystemClock
-from autoscaler.adapters.console import printing
+from autoscaler.adapters.standard_output import printing
 from autoscaler.app.wiring import Parts, build_loop, open_sources, run_loop
 from autoscaler.config.policy.parse import shipped
 from autoscaler.config.policy.reload import PolicyFiles

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from autoscaler.adapters.console import printing
+from autoscaler.adapters.standard_output import printing
 from autoscaler.adapters.web import client
 
 

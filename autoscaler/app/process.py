@@ -7,11 +7,9 @@ import resource
 import signal
 from collections.abc import Awaitable
 
-from autoscaler.adapters.console import leave_standard_output
-from autoscaler.adapters.keda.server import CannotServe
-from autoscaler.adapters.web.server import CannotListen
+from autoscaler.adapters.standard_output import leave_standard_output
 from autoscaler.config.findings import PolicyError
-from autoscaler.ports import Unavailable, Unwritable
+from autoscaler.ports import CannotServe, Unavailable, Unwritable
 
 
 class StartError(Exception):
@@ -43,7 +41,7 @@ async def until_signalled(work: Awaitable[int | None], *, endless: bool) -> int:
         return await task or 0
     except asyncio.CancelledError:
         return 128 + received[0] if received and not endless else 0
-    except (CannotListen, CannotServe, PolicyError, Unavailable, ValueError) as error:
+    except (CannotServe, PolicyError, Unavailable, ValueError) as error:
         raise StartError(str(error)) from error
     except BrokenPipeError:
         leave_standard_output()  # the reader closed the pipe, as `head` does

@@ -26,7 +26,7 @@ from autoscaler.adapters.keda.proto.externalscaler_pb2_grpc import (
 )
 from autoscaler.adapters.keda.tls import RotatingCertificates
 from autoscaler.config.settings import KedaSettings
-from autoscaler.ports import Leadership
+from autoscaler.ports import CannotServe, Leadership
 
 SERVICE = pb.DESCRIPTOR.services_by_name["ExternalScaler"].full_name
 MAX_CALLS = 32_768  # at once, including streams: two streams and a call for each of 10,000 ScaledObjects
@@ -72,10 +72,6 @@ _LOG_EVENTS = {
     _Role.FOLLOWER: "sending KEDA on to the leader",
     _Role.NO_LEADER: "refusing KEDA until a leader is known",
 }
-
-
-class CannotServe(Exception):
-    """The server cannot start. The message names the port or certificate and the reason."""
 
 
 class KedaServer:

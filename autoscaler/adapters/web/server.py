@@ -36,6 +36,7 @@ from autoscaler.adapters.web.stream import Stream, write
 from autoscaler.adapters.web.table import SORTABLE, Table
 from autoscaler.adapters.web.tick_values import MAX_TEXT
 from autoscaler.config.settings import HttpSettings
+from autoscaler.ports import CannotServe
 
 MAX_CONNECTIONS = 512
 MAX_ANSWERS = 128  # in progress at once, without streams and probes; the kubelet's probes need free connections
@@ -78,16 +79,12 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 log = structlog.get_logger(__name__)
 
 
-class CannotListen(Exception):
-    """The address cannot be bound; the message names it and says what to do."""
-
-
 class HttpServer:
     """Serves while its context is open.
 
     mode: shown in the page's badge: direct, keda, dry-run, demo. heartbeat_s: longest silence of a stream.
     write_deadline_s: time limit for a client to read a part of an answer. answer_s: for the whole answer, streams
-    excepted. Raises CannotListen on entering if the port is in use or the address is not local.
+    excepted. Raises CannotServe on entering if the port is in use or the address is not local.
     """
 
     def __init__(
@@ -124,7 +121,7 @@ class HttpServer:
             self._listener = await asyncio.get_running_loop().create_server(self._accept, host, port)
         except OSError as error:
             await self._runner.cleanup()
-            raise CannotListen(_cannot_listen(host, port, error)) from error
+            raise CannotServe(_cannot_listen(host, port, error)) from error
         return self
 
     async def __aexit__(self, *_: object) -> None:

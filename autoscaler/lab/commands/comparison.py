@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 from rich.console import Console
 
-from autoscaler.adapters.console import printing
+from autoscaler.adapters.standard_output import printing
 from autoscaler.config.policy.schema import Policy
 from autoscaler.config.values import show_duration
 from autoscaler.lab.commands.options import ExperimentOptions

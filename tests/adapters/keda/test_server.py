@@ -15,8 +15,9 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from autoscaler.adapters.keda.metrics import Calls
 from autoscaler.adapters.keda.proto.externalscaler_pb2_grpc import ExternalScalerStub
-from autoscaler.adapters.keda.server import CHECK_S, SERVICE, CannotServe, KedaServer
+from autoscaler.adapters.keda.server import CHECK_S, SERVICE, KedaServer
 from autoscaler.config.settings import KedaSettings
+from autoscaler.ports import CannotServe
 from tests.adapters.keda.test_goaway import GOAWAY, HELLO, sent_away
 from tests.adapters.keda.test_service import reference
 from tests.adapters.keda.world import World

@@ -16,13 +16,13 @@ import pytest
 
 from autoscaler.adapters.web.node_groups import FIELDS as NODE_GROUP_FIELDS
 from autoscaler.adapters.web.quotas import FIELDS as QUOTA_FIELDS
-from autoscaler.adapters.web.server import MAX_ANSWERS, MAX_CONNECTIONS, CannotListen, HttpServer
+from autoscaler.adapters.web.server import MAX_ANSWERS, MAX_CONNECTIONS, HttpServer
 from autoscaler.adapters.web.table import FIELDS
 from autoscaler.adapters.web.tick_values import SIGNALS, STAGES
 from autoscaler.config.settings import HttpSettings
 from autoscaler.core.model.fleet import NodeGroup, NodeGroups, Workload, WorkloadRef
 from autoscaler.core.model.samples import Samples, SourceReport
-from autoscaler.ports import Unavailable
+from autoscaler.ports import CannotServe, Unavailable
 from tests.adapters.web.conftest import MAX_AGE_S, Daemon
 from tests.adapters.web.records import FORECAST, World, with_quotas
 from tests.harness.process import PATIENCE_S, eventually
@@ -40,14 +40,14 @@ async def get(client: aiohttp.ClientSession, path: str, status: int = 200) -> An
 
 
 async def test_a_port_in_use_is_an_error_that_names_it(daemon: Daemon) -> None:
-    with pytest.raises(CannotListen, match=f"port {daemon.server.port} on 127.0.0.1 is in use"):
+    with pytest.raises(CannotServe, match=f"port {daemon.server.port} on 127.0.0.1 is in use"):
         async with daemon.another(daemon.server.port):
             pass
 
 
 async def test_an_address_of_another_machine_is_an_error_that_names_it(daemon: Daemon) -> None:
     parts = {"dashboard": daemon.dashboard, "metrics": daemon.metrics, "readiness": daemon.readiness}
-    with pytest.raises(CannotListen, match=r"192\.0\.2\.1 port 8080"):
+    with pytest.raises(CannotServe, match=r"192\.0\.2\.1 port 8080"):
         async with HttpServer(HttpSettings(host="192.0.2.1", port=8080), **parts, mode="direct"):
             pass
 
