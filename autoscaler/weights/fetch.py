@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import stat
 from collections.abc import Callable
 from contextlib import closing
@@ -14,8 +15,9 @@ import msgspec
 
 from autoscaler.config.findings import shown
 from autoscaler.weights.disk import read_small, write_small
+from autoscaler.weights.large_file import LargeFile
 from autoscaler.weights.listing import Listing, Origin, RemoteFile
-from autoscaler.weights.part_file import RANGE_BYTES, READ_BYTES, PartFile
+from autoscaler.weights.part_file import RANGE_BYTES, PartFile
 from autoscaler.weights.problems import Cause, WeightsError, disk_error
 from autoscaler.weights.rate_limit import RateLimit
 
@@ -34,9 +36,20 @@ Present = Callable[[RemoteFile], Path | None]
 class Transfer(NamedTuple):
     """How files are fetched."""
 
-    workers: int = 8  # ranges at a time; their bytes are in memory
+    workers: int = 8  # ranges at a time; their bytes are in memory, and as many that wait for their checksum
     range_bytes: int = RANGE_BYTES
     rate: RateLimit | None = None  # None: as fast as it goes
+
+
+class _Work(NamedTuple):
+    """What the files of one transfer share."""
+
+    origin: Origin
+    transfer: Transfer
+    waiting: asyncio.Semaphore  # of ranges
+    most_held: int  # ranges of a file that wait in memory for their checksum
+    progress: Progress
+    present: Present
 
 
 async def fetch(
@@ -47,14 +60,15 @@ async def fetch(
     The folder holds nothing else. A file whose checksum is wrong is kept aside, and fetched once more. A file that the
     disk has already is not fetched, if it has the checksum that the origin states.
     """
-    waiting = asyncio.Semaphore(transfer.workers)
+    most_held = -(-transfer.workers // max(min(transfer.workers, len(listing.files)), 1))
+    work = _Work(origin, transfer, asyncio.Semaphore(transfer.workers), most_held, progress, present)
     paths = [folder / hashlib.sha256(file.path.encode()).hexdigest()[:32] for file in listing.files]
     try:
         async with asyncio.TaskGroup() as group:
             files = asyncio.Semaphore(transfer.workers)
             for file, path in zip(listing.files, paths, strict=True):
                 await files.acquire()
-                task = group.create_task(_fetch_verified(origin, file, path, transfer, waiting, progress, present))
+                task = group.create_task(_fetch_verified(work, file, path))
                 task.add_done_callback(lambda _: files.release())
     except* WeightsError as errors:
         raise _first(errors) from None
@@ -66,53 +80,43 @@ def _first(errors: BaseExceptionGroup[WeightsError]) -> WeightsError:
     return _first(error) if isinstance(error, BaseExceptionGroup) else error
 
 
-async def _fetch_verified(
-    origin: Origin,
-    file: RemoteFile,
-    path: Path,
-    transfer: Transfer,
-    waiting: asyncio.Semaphore,
-    progress: Progress,
-    present: Present,
-) -> None:
+async def _fetch_verified(work: _Work, file: RemoteFile, path: Path) -> None:
     verified = path.with_name(f"{path.name}.verified")
     if await asyncio.to_thread(_is_verified, verified, file, path) or await asyncio.to_thread(
-        _adopt, present(file), file, path, verified
+        _adopt, work.present(file), file, path, verified
     ):
-        progress(file.size)
+        work.progress(file.size)
         return
     for attempt in range(2):
-        wrong = await _fetch_once(origin, file, path, transfer, waiting, progress)
+        wrong = await _fetch_once(work, file, path)
         if not wrong:
             await asyncio.to_thread(_write_mark, verified, file)
             return
         await asyncio.to_thread(_set_aside, path)
         if attempt == 0:
-            progress(-file.size)
+            work.progress(-file.size)
     raise WeightsError(Cause.CORRUPT, f"{file.path!r} was fetched twice, and {wrong}")
 
 
-async def _fetch_once(
-    origin: Origin, file: RemoteFile, path: Path, transfer: Transfer, waiting: asyncio.Semaphore, progress: Progress
-) -> str:
+async def _fetch_once(work: _Work, file: RemoteFile, path: Path) -> str:
     """Fetch what is missing of a file; return what is wrong with the result, "" if nothing is."""
-    part = await asyncio.to_thread(PartFile, file, path, transfer.range_bytes)
+    part = await asyncio.to_thread(PartFile, file, path, work.transfer.range_bytes, work.most_held)
     with closing(part):
-        progress(part.fetched_bytes)
+        work.progress(part.fetched_bytes)
 
         async def fetch_range(number: int) -> None:
             try:
-                if transfer.rate is not None:
-                    await transfer.rate.take(part.length(number))
-                content = await origin.read(file, part.start(number), part.length(number))
+                if work.transfer.rate is not None:
+                    await work.transfer.rate.take(part.length(number))
+                content = await work.origin.read(file, part.start(number), part.length(number))
                 await asyncio.to_thread(part.write, number, content)
-                progress(part.length(number))
+                work.progress(part.length(number))
             finally:
-                waiting.release()
+                work.waiting.release()
 
         async with asyncio.TaskGroup() as group:
             for number in part.missing():
-                await waiting.acquire()
+                await work.waiting.acquire()
                 group.create_task(fetch_range(number))
         wrong = await asyncio.to_thread(_find_wrong, part)
         if not wrong:
@@ -177,8 +181,8 @@ def _is_file(path: Path) -> bool:
 def digest_of(path: Path, file: RemoteFile, progress: Progress) -> str:
     """Return the checksum of a file on the disk, of the kind that its origin states. Raises OSError."""
     digest = file.new_digest()
-    with path.open("rb") as opened:
-        while piece := opened.read(READ_BYTES):
+    with closing(LargeFile(path, os.O_RDONLY)) as opened:
+        for piece in opened.read(0, os.fstat(opened.descriptor).st_size):
             digest.update(piece)
             progress(len(piece))
     return str(digest.hexdigest())

@@ -9,11 +9,11 @@ import os
 import threading
 from pathlib import Path
 
+from autoscaler.weights.large_file import LargeFile
 from autoscaler.weights.listing import RemoteFile
 from autoscaler.weights.problems import disk_error
 
 RANGE_BYTES = 16 << 20
-READ_BYTES = 1 << 20
 _DONE = b"1"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -21,8 +21,11 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 class PartFile:
     """The part of one file that has been fetched. Its methods may be called from several threads."""
 
-    def __init__(self, file: RemoteFile, data: Path, range_bytes: int = RANGE_BYTES) -> None:
-        """data: path of the file; its journal is beside it. Raises WeightsError."""
+    def __init__(self, file: RemoteFile, data: Path, range_bytes: int = RANGE_BYTES, most_held: int = 1) -> None:
+        """data: path of the file; its journal is beside it. Raises WeightsError.
+
+        most_held: ranges that stay in memory until those before them are in the checksum. Others are read again.
+        """
         self.file = file
         self.data = data
         self._journal = data.with_name(f"{data.name}.ranges")
@@ -30,6 +33,8 @@ class PartFile:
         self._ranges = -(-file.size // range_bytes)
         self._lock = threading.Lock()
         self._hashing = threading.Lock()
+        self._most_held = most_held
+        self._held: dict[int, memoryview] = {}
         self._digest = file.new_digest()
         self._digested = 0  # ranges in the digest, from the first on
         try:
@@ -40,20 +45,20 @@ class PartFile:
     def _open(self) -> bytearray:
         header = f"{self.file.identity} {self._range_bytes} {_boot_id()}\n".encode()
         done = bytearray(self._ranges)
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        flags = os.O_RDWR | os.O_CREAT
         if self.data.exists() and self.data.stat().st_nlink > 1:
             self.data.unlink()  # its content is published under another name, and must not change
-        self._data_fd = os.open(self.data, flags, 0o644)
-        self._journal_fd = os.open(self._journal, flags, 0o644)
+        self._data = LargeFile(self.data, flags)
+        self._journal_fd = os.open(self._journal, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         found = os.pread(self._journal_fd, len(header) + self._ranges, 0)
-        if found.startswith(header) and os.fstat(self._data_fd).st_size == self.file.size:
+        if found.startswith(header) and os.fstat(self._data.descriptor).st_size == self.file.size:
             for number, mark in enumerate(found[len(header) :]):
                 done[number] = mark == _DONE[0]
         else:
             os.ftruncate(self._journal_fd, 0)
-            os.ftruncate(self._data_fd, 0)
+            os.ftruncate(self._data.descriptor, 0)
             if self.file.size:
-                os.posix_fallocate(self._data_fd, 0, self.file.size)
+                os.posix_fallocate(self._data.descriptor, 0, self.file.size)
             os.pwrite(self._journal_fd, header, 0)
         self._marks_at = len(header)
         return done
@@ -78,14 +83,14 @@ class PartFile:
     def write(self, number: int, content: memoryview) -> None:
         """Store a range, and add to the checksum what it completes. Raises WeightsError."""
         try:
-            start = at = self.start(number)
-            while at < start + len(content):
-                at += os.pwrite(self._data_fd, content[at - start :], at)
+            self._data.write(content, self.start(number))
             os.pwrite(self._journal_fd, _DONE, self._marks_at + number)
         except OSError as error:
             raise disk_error(error, f"cannot write {self.file.path!r}") from error
         with self._lock:
             self._done[number] = 1
+            if self.file.digest and (number == self._digested or len(self._held) < self._most_held):
+                self._held[number] = content
         # A thread that hashes already adds this range too, or `digest` does.
         if self.file.digest and self._hashing.acquire(blocking=False):
             try:
@@ -102,13 +107,13 @@ class PartFile:
     def sync(self) -> None:
         """Make the file last on its disk. Raises WeightsError."""
         try:
-            os.fsync(self._data_fd)
+            self._data.sync()
         except OSError as error:
             raise disk_error(error, f"cannot write {self.file.path!r}") from error
 
     def close(self) -> None:
         """Close the file and its journal. Both stay on the disk."""
-        os.close(self._data_fd)
+        self._data.close()
         os.close(self._journal_fd)
 
     def discard_journal(self) -> None:
@@ -118,14 +123,12 @@ class PartFile:
     def _digest_ranges(self) -> None:
         try:
             while self._digested < self._ranges and self._done[self._digested]:
-                at = self.start(self._digested)
-                end = at + self.length(self._digested)
-                while at < end:
-                    piece = os.pread(self._data_fd, min(READ_BYTES, end - at), at)
-                    if not piece:
-                        raise OSError(5, "the file has become shorter")
+                with self._lock:
+                    content = self._held.pop(self._digested, None)
+                start = self.start(self._digested)
+                end = start + self.length(self._digested)
+                for piece in self._data.read(start, end) if content is None else [content]:
                     self._digest.update(piece)
-                    at += len(piece)
                 self._digested += 1
         except OSError as error:
             raise disk_error(error, f"cannot read {self.file.path!r}") from error
