@@ -156,7 +156,7 @@ def quotas(
 
 
 def samples(world: Fleet, now_s: float, **columns: float | FloatColumn) -> Samples:
-    """Return a current reading of each ready pod: zeros, and the given columns, one number or one per pod.
+    """Return a current reading of each ready or sleeping pod: zeros, and the given columns, one number or one per pod.
 
     Columns of `GatewaySamples` have the prefix `gateway_`.
     """
@@ -165,7 +165,8 @@ def samples(world: Fleet, now_s: float, **columns: float | FloatColumn) -> Sampl
         ("running", "waiting", "kv_usage", "prompt_tokens", "generation_tokens", "finished", "first_tokens"), 0.0
     )
     readings = {"time_s": now_s, **quiet, **{n: v for n, v in columns.items() if not n.startswith("gateway_")}}
-    table = {name: np.where(world.pod_ready, np.broadcast_to(value, pods), np.nan) for name, value in readings.items()}
+    answers = world.pod_ready | (np.broadcast_to(columns.get("asleep", 0.0), pods) > 0)
+    table = {name: np.where(answers, np.broadcast_to(value, pods), np.nan) for name, value in readings.items()}
     front = {n.removeprefix("gateway_"): v for n, v in columns.items() if n.startswith("gateway_")}
     if front:
         front = {"time_s": now_s, **front}

@@ -17,7 +17,6 @@ import numpy as np
 from autoscaler.adapters.keda.metric_value import Published, Tolerance, publish
 from autoscaler.adapters.keda.refusals import Refusals
 from autoscaler.core.model.fleet import WorkloadRef
-from autoscaler.core.model.types import Observation
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, IntColumn, find_ids
 from autoscaler.ports import Change, ChangeStatus, Clock, Leadership, Outcome, TickRecord
 
@@ -189,7 +188,7 @@ class Answers:
         active = decision.active | (decision.replicas > 0)  # KEDA scales an inactive workload from N to 0 at once
         table = _Table(
             replicas=np.where(taken, np.ceil(decision.replicas), present),
-            current=np.where(fleet.replicas > 0, _pods(decision.observation), 0.0),
+            current=np.where(fleet.replicas > 0, decision.observation.pods, 0.0),
             active=np.where(taken, active, np.where(is_first, present > 0, table.active)),
             as_of_s=np.where(is_fresh, _as_of_s(tick), table.as_of_s),
             max_age_s=tick.input.spec.max_input_age_s,
@@ -219,11 +218,6 @@ def _plain(table: _Table) -> list[_Row]:
     )
     columns = (*counts, table.active > 0, table.as_of_s, table.max_age_s)
     return list(zip(*(column.tolist() for column in columns), strict=True))
-
-
-def _pods(observation: Observation) -> FloatColumn:
-    """Return the pods that are not leaving, float64[W]: `status.replicas`, including those that a roll-out added."""
-    return observation.ready + observation.starting + observation.pending
 
 
 def _as_of_s(tick: TickRecord) -> FloatColumn:

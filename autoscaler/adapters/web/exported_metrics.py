@@ -80,7 +80,12 @@ WORKLOADS = (
     _gauge("workload_info", "Always 1; the policy in force and the service.", None, "policy", "service"),
     _gauge("desired_replicas", "Replicas the daemon decided on.", lambda tick: tick.decision.replicas),
     _gauge("current_replicas", "spec.replicas in the cluster.", _of("observation", "replicas")),
-    _gauge("ready_replicas", "Ready pods that are not leaving.", _of("observation", "ready")),
+    _gauge("ready_replicas", "Ready pods that are not leaving, and are awake.", _of("observation", "ready")),
+    _gauge(
+        "asleep_replicas",
+        "Pods whose engine sleeps: they hold their GPUs, and are neither ready nor starting.",
+        _of("observation", "asleep"),
+    ),
     _gauge("starting_replicas", "Pods that are starting and can still become ready.", _of("observation", "starting")),
     _gauge(
         "blocked_replicas",

@@ -29,7 +29,7 @@ _PENDING: dict[PendingCause, str] = {
 
 def reasons(row: Row) -> list[str]:
     """Word each group of replicas that does not serve, with its number; "" for a group that is empty."""
-    not_serving = [_not_running(row) or _refused(row), _node_coming(row), _stuck(row)]
+    not_serving = [_not_running(row) or _refused(row), _node_coming(row), _asleep(row), _stuck(row)]
     return [*not_serving, quotas.comes_back(row), _queue_apart(row), _queue_at_gateway(row)]
 
 
@@ -71,7 +71,7 @@ def _pending(row: Row) -> list[tuple[str, float]]:
     causes = fleet.pod_pending[(fleet.pod_workload == row.row) & ~fleet.pod_ready & ~fleet.pod_terminating]
     pods = {_PENDING[why]: float(np.sum(causes == why)) for why in _PENDING if why is not PendingCause.NONE}
     pods[_PENDING[PendingCause.NONE]] = row.observed("pending") - sum(pods.values())
-    all_pods = row.observed("ready") + row.observed("starting") + row.observed("pending")
+    all_pods = float(row.decision.observation.pods[row.row])
     impossible = all_pods - (0.0 if fits_nowhere(fleet)[row.row] else float(fleet.obstacles.fits[row.row]))
     pods[_IMPOSSIBLE] = 0.0
     for words in (_PENDING[why] for why in WITHOUT_ROOM):
@@ -86,6 +86,12 @@ def _node_coming(row: Row) -> str:
     coming = float(row.decision.pending_by_class[PendingClass.NODE_COMING, row.row])
     waits = "waits" if coming == 1 else "wait"
     return f"{count(coming, 'pod')} {waits} for a node that is being created" if coming > 0 else ""
+
+
+def _asleep(row: Row) -> str:
+    """Word how many replicas are asleep: they have their GPUs and serve nothing."""
+    asleep = row.observed("asleep")
+    return f"{count(asleep, 'replica')} {'is' if asleep == 1 else 'are'} asleep" if asleep > 0 else ""
 
 
 def _quoted(row: Row) -> str:

@@ -93,7 +93,7 @@ def count_allocated(row: Row) -> FloatColumn:
 def comes_back(row: Row) -> str:
     """Word which GPUs come back while replicas wait for their quota, and until when; "" if none waits."""
     fleet, observed = row.inp.fleet, row.decision.observation
-    waiting = np.fmax(or_zero(row.decision.replicas) - observed.ready - observed.starting, 0.0)
+    waiting = np.fmax(or_zero(row.decision.replicas) - observed.ready - observed.asleep - observed.starting, 0.0)
     waiting = np.where(np.arange(len(waiting)) == row.row, waiting, 0.0)
     if not has_full_quota(fleet, waiting > 0)[row.row]:
         return ""

@@ -70,16 +70,16 @@ class Observation(Columns):
     """State of each workload, derived from its samples; every field [W]. NaN: unknown, or no pod reports it."""
 
     replicas: FloatColumn  # spec.replicas now
-    ready: FloatColumn  # ready pods that are not terminating
+    ready: FloatColumn  # ready pods that are not terminating, and whose engine is awake
     starting: FloatColumn  # pods that are not ready yet, and can become ready with time
     pending: FloatColumn  # pods that do not become ready with time: with a PendingCause, or starting for too long
     missing_pods: FloatColumn  # replicas without a pod, for which no pod is being created
     terminating: FloatColumn  # terminating pods; they still hold their GPUs
     next_ready_s: FloatColumn  # seconds until the first starting pod is expected to serve; NaN: none is starting
     starting_replica_s: FloatColumn  # replica-seconds that starting pods will have served one cold start from now
-    reporting: FloatColumn  # ready pods with a reading that is recent enough to trust
+    reporting: FloatColumn  # those ready pods with a reading that is recent enough to trust
     newly_ready: FloatColumn  # pods that have just become ready and have no reading yet; they hardly have load
-    asleep: FloatColumn  # reporting pods whose engine sleeps
+    asleep: FloatColumn  # pods whose engine sleeps; they hold their GPUs, and are neither ready nor starting
     stuck: FloatColumn  # reporting pods whose requests make no progress; they are left out of the columns below
     stuck_requests: FloatColumn  # requests that these pods report
     stuck_s: FloatColumn  # seconds for which all of them have been stuck; NaN: none is stuck
@@ -121,6 +121,11 @@ class Observation(Columns):
     gpu_active: FloatColumn  # pods whose GPU computes; NaN: no fresh GPU metrics
     loaded_idle_s: FloatColumn  # replica-seconds with a loaded but idle GPU, since the workload is known; NaN: unknown
     cold_start_s: FloatColumn  # seconds from the request for a replica until it serves: learned, or else stated
+
+    @property
+    def pods(self) -> FloatColumn:
+        """Pods that are not leaving, whatever their state; float64[W]. A roll-out adds some for a while."""
+        return self.ready + self.asleep + self.starting + self.pending
 
 
 @dataclass(frozen=True)

@@ -120,7 +120,8 @@ def _update_average(before: Arrivals, observation: Observation, elapsed_s: Float
 
 def _update_counts(before: Arrivals, observation: Observation, elapsed_s: FloatColumn) -> dict[str, FloatColumn]:
     """Count single arrivals, and the time without any. While it is unknown what is in flight nothing changes."""
-    served = np.where(observation.ready == 0, 0.0, observation.running + observation.waiting)
+    none_serves = (observation.ready == 0) & ~(observation.asleep > 0)
+    served = np.where(none_serves, 0.0, observation.running + observation.waiting)
     moving = served + or_zero(observation.gateway_waiting)
     in_flight = moving + _stuck_requests(observation)
     known = (in_flight >= 0) & (in_flight <= MOST_REQUESTS) & _all_report(observation)

@@ -17,13 +17,14 @@ from autoscaler.core.table.groupby import GroupBy
 
 
 def is_draining(inp: TickInput, samples: PodSamples) -> BoolColumn:
-    """Return the pods that hold requests but do not serve; bool[P]."""
+    """Return the pods that hold requests but do not serve; bool[P]. Pods whose engine sleeps are counted elsewhere."""
     draining = ~inp.fleet.pod_ready | inp.fleet.pod_terminating
     some = np.flatnonzero(draining)  # few of many
     running, waiting = samples.running[some], samples.waiting[some]
     max_age_s = inp.spec.max_input_age_s[inp.fleet.pod_workload[some]]
     fresh = inp.now_s - samples.time_s[some] <= max_age_s  # False if the engine did not answer
-    draining[some] = fresh & ~np.isnan(running) & ~np.isnan(waiting) & ((running > 0) | (waiting > 0))
+    has_load = ~np.isnan(running) & ~np.isnan(waiting) & ((running > 0) | (waiting > 0))
+    draining[some] = fresh & has_load & ~(samples.asleep[some] > 0)
     return draining
 
 

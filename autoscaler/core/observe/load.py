@@ -36,7 +36,9 @@ def scale_up(observation: Observation, value: FloatColumn) -> FloatColumn:
     stuck = or_zero(observation.stuck)
     heard = np.where(observation.reporting > stuck, observation.reporting - stuck, np.nan)
     share = (observation.ready - observation.newly_ready - stuck) / heard
-    return value * np.where(np.isnan(share) & (stuck > 0), 1.0, share)  # all that report are stuck: nothing to add
+    # All that report are stuck, or all replicas sleep: nothing to add.
+    complete = (stuck > 0) | ((observation.ready == 0) & (observation.asleep > 0))
+    return value * np.where(np.isnan(share) & complete, 1.0, share)
 
 
 def has_queue(running: FloatColumn, waiting: FloatColumn) -> BoolColumn:
@@ -77,8 +79,8 @@ def is_abandoned(observation: Observation) -> BoolColumn:
 
 
 def awake(observation: Observation) -> FloatColumn:
-    """Return the replicas that serve: ready ones less those asleep and those that are stuck. float64[W]."""
-    return observation.ready - observation.asleep - or_zero(observation.stuck)
+    """Return the replicas that serve: ready ones less those that are stuck. float64[W]."""
+    return observation.ready - or_zero(observation.stuck)
 
 
 def with_idle(observation: Observation, serving: FloatColumn) -> FloatColumn:

@@ -67,8 +67,8 @@ def update(
     now_s, fleet, obstacles = inp.now_s, inp.fleet, inp.fleet.obstacles
     gated = count_pods(fleet, *QUEUED)
     unscheduled = gated + count_pods(fleet, *WITHOUT_ROOM)
-    pods = observation.ready + observation.starting + observation.pending
-    working = observation.ready + observation.starting
+    pods = observation.pods
+    working = observation.ready + observation.asleep + observation.starting
     absent = np.where(obstacles.listed, np.fmax(observation.replicas - pods, 0.0), 0.0)
 
     not_created = (absent > 0) & (observation.starting == 0) & ~(pods > before.pods)
@@ -102,7 +102,7 @@ def update(
     when_short = np.where(backs_off, np.fmax(working, 1.0), np.inf)
     # Further replicas would crash too, unless most of them serve: then a node or a single pod may be at fault.
     crashing = count_pods(fleet, *CRASHING)
-    crashes = stuck & (crashing > 0) & (crashing >= observation.ready)
+    crashes = stuck & (crashing > 0) & (crashing >= observation.ready + observation.asleep)
     fits = np.where(crashes, np.fmin(obstacles.fits, observation.replicas), obstacles.fits)
     # One pod stays, so that the daemon and autoscalers of nodes see when it fits.
     fits = np.where(stuck & nowhere & (unscheduled > 0), np.fmin(fits, working + 1), fits)
@@ -124,7 +124,7 @@ def count_pending_replicas(observation: Observation) -> FloatColumn:
 
     During a rolling update there are more pods than spec.replicas. Pending pods beyond that number do not count.
     """
-    pods = observation.ready + observation.starting + observation.pending
+    pods = observation.pods
     return np.fmax(observation.pending - np.fmax(pods - observation.replicas, 0.0), 0.0)
 
 
@@ -177,7 +177,7 @@ def count_by_class(fleet: Fleet, observation: Observation, desired: FloatColumn)
         )
     )
     without_room = np.fmin(count_pods(fleet, *WITHOUT_ROOM), observation.pending)
-    pods = observation.ready + observation.starting + observation.pending
+    pods = observation.pods
     impossible = np.clip(pods - fits, 0.0, without_room)
     refused = np.minimum(obstacles.refused_replicas, wanted) - observation.replicas
     absent = np.where(obstacles.listed, np.fmax(observation.replicas - pods, 0.0), 0.0)

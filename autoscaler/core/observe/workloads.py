@@ -1,8 +1,9 @@
 """The observation of a tick: the state of each workload, from the samples of its pods and gateway.
 
 Only pods count that are ready, not terminating, and have a recent reading. A pod without a reading is left out of sums
-and counts, and shows as the difference of `ready` and `reporting`. Other pods with requests are counted in columns of
-their own (`draining`).
+and counts, and shows as the difference of `ready` and `reporting`. Pods whose engine sleeps are neither ready nor
+starting, but the requests that their servers hold count. Other pods with requests are counted in columns of their own
+(`draining`).
 """
 
 from __future__ import annotations
@@ -64,12 +65,14 @@ class PodState(Columns):
     rates: Rates
     progress: Progress
     queue_outliers: QueueOutliers
-    seen_ready: FloatColumn  # 1 if it has been ready
+    seen_ready: FloatColumn  # 1 if it has been ready, or asleep
+    asleep: FloatColumn  # 1 if its engine was asleep at the last tick
     awaited_node: FloatColumn  # 1 if a node was created for it
 
     @classmethod
     def blank(cls, rows: int) -> PodState:
-        return replace(super().blank(rows), seen_ready=np.zeros(rows), awaited_node=np.zeros(rows))
+        none = np.zeros(rows)
+        return replace(super().blank(rows), seen_ready=none, asleep=none, awaited_node=none)
 
 
 @dataclass(frozen=True)
@@ -121,9 +124,10 @@ class Observed:
 class Pods:
     """Classes of pods; bool[P]."""
 
-    serving: BoolColumn  # ready and not terminating
+    serving: BoolColumn  # ready, awake and not terminating
     starting: BoolColumn  # not ready yet, can become ready with time
     pending: BoolColumn  # not ready, and time does not help
+    asleep: BoolColumn  # their engine sleeps, ready or not
     reporting: BoolColumn  # serving, with a recent reading
     stuck: BoolColumn  # reporting, but their requests make no progress
     newly_ready: BoolColumn  # have just become ready and have no reading yet; they hardly have load
@@ -174,9 +178,7 @@ def _sum_up(
     by_workload = GroupBy(fleet.pod_workload, len(fleet.workloads))
     pods = _classify(inp, samples, before.cold_start, pods_before, measured.is_stuck)
     counts = pods.reporting & ~pods.stuck
-    outliers = queue_outliers.update(
-        pods_before.queue_outliers, readings.time_s, samples, by_workload, counts & ~(samples.asleep > 0)
-    )
+    outliers = queue_outliers.update(pods_before.queue_outliers, readings.time_s, samples, by_workload, counts)
     samples, of_outliers = queue_outliers.remove(inp.now_s, samples, readings.time_s, outliers, by_workload, counts)
 
     averages, *counted = counter_rates.update(pods_before.rates, deltas)
@@ -184,12 +186,8 @@ def _sum_up(
     ended = grown["finished"] + or_zero(grown["rejections"])
     worked = (grown["generation_tokens"] > 0) | (ended > 0)
 
-    asleep = pods.reporting & (samples.asleep > 0)
-    # The gauges of a sleeping engine do not change; only /load counts its requests.
-    hidden = np.where(asleep, np.fmax(samples.held - samples.running - samples.waiting, 0.0), 0.0)
-    running, waiting, *of_counters = by_workload.sum_known(
-        [samples.running, samples.waiting + hidden, *rates.values()], counts
-    )
+    asleep, held = pods.asleep, counts | pods.asleep
+    running, waiting, *of_counters = by_workload.sum_known([*_requests(samples, asleep), *rates.values()], held)
     fresh = pods.serving & ~pods.stuck & (pods_before.seen_ready == 0)
     starts = cold_start.learn(inp, before.cold_start, fresh, by_workload, pods_before.awaited_node > 0)
     cold_start_s = cold_start.usual_s(inp, starts)
@@ -215,14 +213,14 @@ def _sum_up(
     )
     output_tokens = lengths.output_tokens
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        pod_per_s = np.where(counts & ~asleep, progress.tokens_per_s(pace, readings), np.nan)
+        pod_per_s = np.where(counts, progress.tokens_per_s(pace, readings), np.nan)
         writes = (samples.waiting > 0) & (pod_per_s > counter_rates.MIN_PER_S)
         pod_wait_s = np.where(writes, samples.waiting * output_tokens[fleet.pod_workload] / pod_per_s, np.nan)
     queue_wait_s = np.where(waiting > 0, by_workload.max(pod_wait_s), waiting)  # no queue: 0; NaN stays
-    is_saturated = _is_saturated(samples, pace, counts & ~asleep, pod_wait_s)
+    is_saturated = _is_saturated(samples, pace, counts, pod_wait_s)
 
     of_gpus = gpu_activity.classify(inp.now_s, samples, pods.serving)
-    all_ended, loaded, active, idle = by_workload.sum_known([ended, *of_gpus], pods.serving)
+    all_ended, loaded, active, idle = by_workload.sum_known([ended, *of_gpus], pods.serving | asleep)
     watched_s = clip(or_zero(elapsed_s), 0.0, gpu_activity.MAX_GPU_AGE_S)
     loaded_idle_s = before.loaded_idle_s + or_zero(idle) * watched_s
 
@@ -232,7 +230,7 @@ def _sum_up(
     gateway_silent_s = inp.now_s - last_gateway_s
     starting_replica_s = cold_start.pledged_s(inp, starts, cold_start_s)
     (all_pledged_s,) = by_workload.sum_known([starting_replica_s], pods.starting)
-    pod_age_s = np.where(pods.reporting, inp.now_s - samples.time_s, np.nan)
+    pod_age_s = np.where(pods.reporting | asleep, inp.now_s - samples.time_s, np.nan)
     ready, starting, pending, terminating, reporting, newly_ready, sleeping, at_work, refusing, saturated = (
         by_workload.count(
             [
@@ -249,7 +247,7 @@ def _sum_up(
             ]
         )
     )
-    awake, by_tokens = np.where(asleep, 0.0, 1.0), _by_rate(rates["generation_tokens"])
+    alike, by_tokens = np.ones(len(asleep)), _by_rate(rates["generation_tokens"])
     # All pods of a workload have the same quantile, unless a source does not know that they belong together.
     kv_usage, ttft_s, itl_s, batch, pod_tokens_per_s, saturated_running, saturated_tokens_per_s = by_workload.mean(
         [
@@ -261,7 +259,7 @@ def _sum_up(
             np.where(is_saturated, samples.running, np.nan),
             np.where(is_saturated, pod_per_s, np.nan),
         ],
-        [awake, _by_rate(rates["first_tokens"]), by_tokens, awake * by_tokens, awake, awake, awake],
+        [alike, _by_rate(rates["first_tokens"]), by_tokens, by_tokens, alike, alike, alike],
         counts,
     )
 
@@ -326,10 +324,20 @@ def _sum_up(
         last_gateway_s=last_gateway_s,
         loaded_idle_s=loaded_idle_s,
     )
-    seen_ready = np.where(pods.serving, 1.0, pods_before.seen_ready)
+    seen_ready = np.where(pods.serving | asleep, 1.0, pods_before.seen_ready)
     awaited_node = np.where(fleet.pod_pending == PendingCause.NODE_COMING, 1.0, pods_before.awaited_node)
-    pod_state = PodState(readings, averages, pace, outliers, seen_ready, awaited_node)
+    pod_state = PodState(readings, averages, pace, outliers, seen_ready, asleep.astype(np.float64), awaited_node)
     return observation, refusing > 0, at_work > 0, after, pod_state
+
+
+def _requests(samples: PodSamples, asleep: BoolColumn) -> tuple[FloatColumn, FloatColumn]:
+    """Return the running and the waiting requests of each pod, float64[P]; 0 if those of a sleeping one are unknown.
+
+    The gauges of a sleeping engine do not change; only /load counts its requests.
+    """
+    running, waiting = (np.where(asleep, or_zero(column), column) for column in (samples.running, samples.waiting))
+    hidden = np.where(asleep, np.fmax(samples.held - running - waiting, 0.0), 0.0)
+    return running, waiting + hidden
 
 
 def _without_transfers(inp: TickInput) -> PodSamples:
@@ -355,22 +363,27 @@ def _read_gateways(inp: TickInput) -> GatewaySamples:
 
 def _classify(inp: TickInput, samples: PodSamples, known: ColdStarts, before: PodState, stuck: BoolColumn) -> Pods:
     fleet = inp.fleet
-    serving = fleet.pod_ready & ~fleet.pod_terminating
-    not_ready = ~fleet.pod_ready & ~fleet.pod_terminating
+    max_age_s = inp.spec.max_input_age_s[fleet.pod_workload]
+    fresh = inp.now_s - samples.time_s <= max_age_s  # False if the engine did not answer
+    # A pod with a probe of its own is not ready while it sleeps. It is asleep until its engine says otherwise, or its
+    # container restarts.
+    silent = ~fresh & (before.asleep > 0) & ~fleet.pod_ready & ~np.isnan(fleet.pod_started_s)
+    asleep = ~fleet.pod_terminating & ((fresh & (samples.asleep > 0)) | silent)
+    serving = fleet.pod_ready & ~fleet.pod_terminating & ~asleep
+    not_ready = ~fleet.pod_ready & ~fleet.pod_terminating & ~asleep
     # A pod that starts for longer than any cold start does not become ready with time. A pod that was ready before has
     # restarted, or fails a probe.
     is_coming = fleet.pod_pending == PendingCause.NODE_COMING
     is_pending = (~is_coming & (fleet.pod_pending != PendingCause.NONE)) | (
         cold_start.is_endless(inp, known) & (before.seen_ready == 0)
     )
-    max_age_s = inp.spec.max_input_age_s[fleet.pod_workload]
-    fresh = inp.now_s - samples.time_s <= max_age_s  # False if the engine did not answer
     reporting = serving & fresh & ~np.isnan(samples.running) & ~np.isnan(samples.waiting)
     never_read = np.isnan(samples.time_s) & np.isnan(before.readings.time_s)
     return Pods(
         serving=serving,
         starting=not_ready & ~is_pending,
         pending=not_ready & is_pending,
+        asleep=asleep,
         reporting=reporting,
         stuck=reporting & stuck,
         newly_ready=serving & never_read & (inp.now_s - fleet.pod_ready_s <= max_age_s),

@@ -239,7 +239,7 @@ def _make_stats(
     budget_share = 1 - spec.attainment - compute_wake_up_share(idle_timeouts, spec.attainment)
     return IntervalStats(
         totals=totals,
-        replicas=(observation.ready - observation.newly_ready - observation.asleep - observation.stuck)[rows],
+        replicas=(observation.ready - observation.newly_ready - observation.stuck)[rows],
         mean_replicas=_compute_mean_replicas(inp, some.pods, some.pod_row, last_updated_s),
         waiting=or_zero(observation.waiting[rows]),
         cold_start_s=observation.cold_start_s[rows],

@@ -40,7 +40,7 @@ def project(
 
     decode_tokens_per_s: float64[W], learned per replica, from however few readings; NaN: never seen saturated.
     """
-    awake = observation.reporting - observation.asleep - or_zero(observation.stuck)
+    awake = observation.reporting - or_zero(observation.stuck)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         mean_per_s = observation.generation_tokens_per_s / awake
         measured_per_s = np.where(

@@ -241,7 +241,7 @@ def _adds_up(row: Row, signal: Signal, awake: float) -> None:
     """Assert that the recommendation is for so many awake replicas, and those that serve nothing on top."""
     stuck, asleep, replaced = or_zero(row.seen("stuck")), row.seen("asleep"), or_zero(row.seen("stuck_replaced"))
     least = max(awake, 1.0) if replaced > 0 else awake
-    more = awake > row.seen("ready") - asleep - stuck
+    more = awake > row.seen("ready") - stuck
     expected = least + (asleep if more else 0.0) + replaced
     assert math.isclose(row.recommended(signal), expected, rel_tol=1e-6, abs_tol=1e-9)
 
@@ -377,7 +377,7 @@ def wake(row: Row, match: re.Match[str]) -> None:
         assert row.seen("gateway_waiting") > 0 or row.seen("waiting") > 0
     else:
         assert row.seen("gateway_arrivals_per_s") > 0
-    assert (row.seen("ready") if serving == "ready" else row.seen("reporting") - row.seen("asleep")) == 0
+    assert row.seen("ready" if serving == "ready" else "reporting") == 0
 
 
 @clause(rf"wake-up recommends {NUMBER} for {TIME} more, so that one replica serves beside {NUMBER} stuck")
@@ -1058,6 +1058,11 @@ def node_coming(row: Row, match: re.Match[str]) -> None:
     fleet = row.inp.fleet
     pods = (fleet.pod_workload == row.row) & ~fleet.pod_ready & ~fleet.pod_terminating
     same(match[1], min(float(np.sum(fleet.pod_pending[pods] == PendingCause.NODE_COMING)), row.seen("starting")))
+
+
+@clause(rf"{NUMBER} replicas? (?:is|are) asleep")
+def asleep(row: Row, match: re.Match[str]) -> None:
+    same(match[1], row.seen("asleep"))
 
 
 @clause(

@@ -1,6 +1,7 @@
 """The observation of each workload, from the samples of its pods."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -87,7 +88,7 @@ def test_load_endpoint_shows_the_queue_of_a_sleeping_engine():
     asleep = columns((DATA / "sleeping-queued.prom").read_text())
     assert (asleep["running"], asleep["waiting"], asleep["asleep"]) == (0, 0, 1)
     found = observe_first(fleet([1]), **asleep, held=6.0)
-    assert (found["asleep"], found["waiting"]) == (1, 6)
+    assert (found["ready"], found["asleep"], found["waiting"]) == (0, 1, 6)
 
 
 def test_load_endpoint_is_not_added_to_gauges():
@@ -103,6 +104,38 @@ def test_load_endpoint_is_ignored_when_the_engine_is_awake():
 
 def test_gauges_count_when_there_is_no_load_endpoint():
     assert observe_first(fleet([1]), asleep=1.0)["waiting"] == 0
+
+
+def test_sleeping_pod_is_not_starting_when_its_probe_fails():
+    """Its readiness probe asks whether the engine sleeps. It is no pod that starts, is pending or is missing."""
+    cluster = fleet([1], [1], pod_started_s=np.array([0.0, 0.0]))
+    found = observe_first(cluster, asleep=np.array([0.0, 1.0]), running=np.array([3.0, 0.0]))
+    counts = {name: found[name] for name in ("ready", "asleep", "starting", "pending", "missing_pods", "reporting")}
+    assert counts == {"ready": 1, "asleep": 1, "starting": 0, "pending": 0, "missing_pods": 0, "reporting": 1}
+    assert (found["running"], found["starting_replica_s"]) == (3, 0)
+
+
+def test_sleeping_pods_stay_asleep_when_no_metrics_arrive():
+    cluster = fleet([0], [1], pod_started_s=np.array([0.0]))
+    _, memory = observe_once(cluster, 1000.0, asleep=1.0)
+    silent, memory = observe_once(cluster, 2000.0, memory, time_s=np.nan)
+    assert (silent.asleep[0], silent.starting[0]) == (1, 0)
+    restarted = replace(cluster, pod_started_s=np.array([np.nan]))
+    starting, _ = observe_once(restarted, 2005.0, memory, time_s=np.nan)
+    assert starting.asleep[0] == 0
+
+
+def test_pod_that_wakes_is_no_cold_start():
+    asleep = fleet([0], [1], pod_started_s=np.array([0.0]), starting_since_s=100.0)
+    first, memory = observe_once(asleep, 1000.0, asleep=1.0)
+    awake = fleet([1], created_s=100.0, pod_ready_s=np.array([1010.0]))
+    second, _ = observe_once(awake, 1015.0, memory)
+    assert (second.ready[0], second.cold_start_s[0]) == (1, first.cold_start_s[0])
+
+
+def test_load_is_known_when_all_replicas_sleep():
+    found = observe_first(fleet([0], [2]), asleep=1.0, running=0.0, waiting=0.0)
+    assert (found["running"], found["waiting"], found["age_s"]) == (0, 0, 0)
 
 
 def test_kv_usage_ignores_sleeping_engines():

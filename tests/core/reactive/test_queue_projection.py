@@ -101,7 +101,6 @@ def test_no_queue_is_not_called_a_noisy_one():
         {"generation_tokens_per_s": NAN},
         {"output_tokens": NAN},
         {"reporting": 0},
-        {"asleep": 1},
         {"cold_start_s": NAN},
         {"waiting": 0, "gateway_waiting": 5, "reporting": 0, "ready": 0, "generation_tokens_per_s": NAN},
     ],

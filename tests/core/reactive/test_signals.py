@@ -71,8 +71,12 @@ def test_load_is_not_multiplied_when_replicas_just_became_ready():
 
 
 def test_sleeping_replicas_count_on_top_when_more_must_serve():
-    assert recommended(Signal.CONCURRENCY, observation(ready=2, asleep=1, running=30)) == pytest.approx(1.5 + 1)
-    assert recommended(Signal.CONCURRENCY, observation(ready=2, asleep=1, running=16)) == pytest.approx(0.8)
+    assert recommended(Signal.CONCURRENCY, observation(ready=1, reporting=1, asleep=1, running=30)) == pytest.approx(
+        1.5 + 1
+    )
+    assert recommended(Signal.CONCURRENCY, observation(ready=1, reporting=1, asleep=1, running=16)) == pytest.approx(
+        0.8
+    )
 
 
 # --- token rates
@@ -284,12 +288,12 @@ def test_nothing_wakes_when_a_replica_serves():
 
 
 def test_wake_up_adds_one_when_a_sleeping_engine_holds_requests():
-    found = observation(replicas=1, ready=1, reporting=1, asleep=1, waiting=6)
+    found = observation(replicas=1, ready=0, reporting=0, asleep=1, waiting=6)
     assert recommended(Signal.WAKE, found) == 2
 
 
 def test_wake_up_adds_one_when_requests_wait_before_a_sleeper():
-    found = observation(replicas=1, ready=1, reporting=1, asleep=1, gateway_waiting=1)
+    found = observation(replicas=1, ready=0, reporting=0, asleep=1, gateway_waiting=1)
     assert recommended(Signal.WAKE, found) == 2
 
 

@@ -207,6 +207,7 @@ function figures(workload, inputs) {
     ["Desired", count(workload.wanted)],
     ["Recommended by", recommenderName(workload.recommender)],
     ["Ready", count(workload.ready)],
+    ...(workload.asleep ? [["Asleep", count(workload.asleep)]] : []),
     ["Starting", [count(workload.starting), ...pendingClasses(workload)].join(", ")],
     ["Running / waiting", `${count(workload.running)} / ${count(workload.waiting)}`],
     ...(workload.gateway_waiting == null ? [] : [["At the gateway", count(workload.gateway_waiting)]]),
