@@ -1,6 +1,6 @@
 """Measure the inventory of nodes: memory, and the time of one watch event, with 2,000 nodes and 20,000 pods.
 
-    python bench/micro/inventory.py [--nodes 2000] [--pods 20000] [--events 20000] [--claims] [--json]
+    python bench/micro/inventory.py [--nodes 2000] [--pods 20000] [--events 20000] [--claims] [--weights] [--json]
 
 Nodes have eight GPUs and 40 labels, and pods are those of 500 Deployments and of others. The figures are CPU seconds of
 this process, so that other work on the machine does not count:
@@ -12,6 +12,9 @@ this process, so that other work on the machine does not count:
 
 With `--claims` a driver publishes the GPUs, and pods get them by ResourceClaims (DRA). Each GPU can be cut into ten
 slices. Half of the events are then those of claims and slices.
+
+With `--weights` an agent on each node reports 16 models, of which one changes with each event of the node. `weights` is
+the time of their columns, once per tick in which a pod changed.
 """
 
 from __future__ import annotations
@@ -41,6 +44,10 @@ from autoscaler.adapters.kubernetes.inventory.pools import Layout, lay_out_pools
 from autoscaler.adapters.kubernetes.inventory.usage import Usage, count_usage
 from autoscaler.adapters.kubernetes.pods.store import PodStore
 from autoscaler.adapters.kubernetes.pods.template import read_template
+from autoscaler.adapters.kubernetes.weights.view import WeightsView
+from autoscaler.config.weights.report import ANNOTATION, ModelReport, Report, State, encode, labels
+from autoscaler.config.weights.source import parse
+from autoscaler.core.model.fleet import Workload, WorkloadRef
 from bench.micro.result import show
 
 GPU = "nvidia.com/gpu"
@@ -59,9 +66,25 @@ DEVICE_CLASS = {"metadata": {"name": DRIVER}, "spec": {"selectors": [{"cel": {"e
 ONE = {"spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": DRIVER}}]}}}
 
 
-def node(number: int, version: int, gpus: int = 8) -> bytes:
-    labels = {f"example.com/label-{index}": f"value-{index}-{number % 7}" for index in range(34)}
-    labels |= {
+MODELS = 16  # that a node holds
+
+
+def source_of(target: int) -> str:
+    return f"hf://organisation/model-{target:04d}@main"
+
+
+def report_of(number: int, version: int) -> Report:
+    """Return what a node holds; one of its models changes with the version."""
+    models = {}
+    for place in range(MODELS):
+        source = source_of((number * 37 + place * 61 + (version if place == 0 else 0)) % TARGETS)
+        models[parse(source).key] = ModelReport(source, State.READY, 16 * 10**9)
+    return Report(models, "1.0", 10**12, 10**11)
+
+
+def node(number: int, version: int, gpus: int = 8, with_weights: bool = False) -> bytes:
+    node_labels = {f"example.com/label-{index}": f"value-{index}-{number % 7}" for index in range(34)}
+    node_labels |= {
         "nvidia.com/gpu.product": PRODUCTS[number % 4],
         "nvidia.com/gpu.memory": "81559",
         "nvidia.com/gfd.timestamp": str(version),
@@ -76,7 +99,13 @@ def node(number: int, version: int, gpus: int = 8) -> bytes:
         "conditions": [{"type": "Ready", "status": "True", "message": "kubelet is posting ready status"}],
         "images": [{"names": [f"registry/image-{index}:v1"], "sizeBytes": 10**9} for index in range(50)],
     }
-    metadata = {"name": f"node-{number:05d}", "labels": labels, "resourceVersion": str(version)}
+    annotations = {f"example.com/annotation-{index}": "x" * 60 for index in range(10)}
+    if with_weights:
+        report = report_of(number, version)
+        node_labels |= labels(report)
+        annotations[ANNOTATION] = encode(report)
+    name = f"node-{number:05d}"
+    metadata = {"name": name, "labels": node_labels, "annotations": annotations, "resourceVersion": str(version)}
     return json.dumps({"metadata": metadata, "spec": {}, "status": status}).encode()
 
 
@@ -163,7 +192,7 @@ def claim(number: int, nodes: int, version: int) -> bytes:
     return json.dumps({"metadata": metadata, "status": status}).encode()
 
 
-def changes(nodes: int, pods: int, count: int, with_claims: bool) -> Iterator[tuple[Any, bytes]]:
+def changes(nodes: int, pods: int, count: int, with_claims: bool, with_weights: bool) -> Iterator[tuple[Any, bytes]]:
     """Yield changes with their kinds: nine of pods, or of pods and their claims, for each of a node."""
     for number in range(count):
         each = number * 7919
@@ -175,22 +204,29 @@ def changes(nodes: int, pods: int, count: int, with_claims: bool) -> Iterator[tu
         elif with_claims and number % 20:
             yield SLICE, slice_of(each % nodes, number // 10 % PARTS, number)
         else:
-            yield NODE, node(each % nodes, number, 0 if with_claims else 8)
+            yield NODE, node(each % nodes, number, 0 if with_claims else 8, with_weights)
 
 
-def main() -> int:
+def main() -> int:  # noqa: PLR0915
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=2000)
     parser.add_argument("--pods", type=int, default=20_000)
     parser.add_argument("--events", type=int, default=20_000)
     parser.add_argument("--claims", action="store_true", help="GPUs that a driver publishes, and pods get by claims")
+    parser.add_argument("--weights", action="store_true", help="nodes report the weights that they hold")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     given = parser.parse_args()
 
-    clock, with_claims = SystemClock(), given.claims
+    clock, with_claims, with_weights = SystemClock(), given.claims, given.weights
+    weights = WeightsView(clock)
     devices = DeviceStore(clock)
     store, pod_store = NodeStore(clock, devices.has_devices), PodStore(clock)
-    stores = {NODE: store, POD: pod_store, SLICE: devices.slices, CLAIM: devices.claims}
+    put = {
+        NODE: lambda seen: (store.put(seen), weights.reports.put(seen)),
+        POD: pod_store.put,
+        SLICE: devices.slices.put,
+        CLAIM: devices.claims.put,
+    }
     if with_claims:
         devices.classes.put(decode(CLASS, json.dumps(DEVICE_CLASS).encode()))
         for number in range(20):
@@ -203,7 +239,7 @@ def main() -> int:
             if number % 10 < 7:
                 devices.claims.put(decode(CLAIM, claim(number, given.nodes, 0)))
     for number in range(given.nodes):
-        store.put(decode(NODE, node(number, 0, 0 if with_claims else 8)))
+        put[NODE](decode(NODE, node(number, 0, 0 if with_claims else 8, with_weights)))
     for number in range(TARGETS):
         pod_store.set_target((f"team-{number % 20}", f"uid-{number}"), number)
     for number in range(given.pods):
@@ -221,14 +257,20 @@ def main() -> int:
         held = devices.add_held(pod_store.held(), pod_store.target_of, pod_store.holdings.yields)
         return count_usage(layout, held, ids, others_known=True)
 
+    known = tuple(
+        Workload(WorkloadRef(namespace, "x"), weights=source_of(number) if with_weights else "")
+        for number, (namespace, _) in enumerate(workloads)
+    )
+
     layout = lay_out()
     count(layout)
+    pods = pod_store.rows(ids)
 
     gc.collect()
     taken = []
-    for decoder, text in changes(given.nodes, given.pods, given.events, with_claims):
+    for decoder, text in changes(given.nodes, given.pods, given.events, with_claims, with_weights):
         begin_s = time.process_time()
-        stores[decoder].put(decode(decoder, text))
+        put[decoder](decode(decoder, text))
         taken.append(time.process_time() - begin_s)
 
     begin_s = time.process_time()
@@ -237,6 +279,9 @@ def main() -> int:
     begin_s = time.process_time()
     layout = lay_out()
     layout_s = time.process_time() - begin_s
+    begin_s = time.process_time()
+    weights.columns(known, layout, usage.held, pods, pods.target_id)
+    weights_s = time.process_time() - begin_s
 
     found = {
         "nodes": given.nodes,
@@ -247,6 +292,7 @@ def main() -> int:
         "event_p99_s": round(float(np.quantile(taken, 0.99)), 7),
         "usage_s": round(usage_s, 5),
         "layout_s": round(layout_s, 5),
+        "weights_s": round(weights_s, 5),
         "peak_rss_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
     }
     targets = {"target_event_p99_s": TARGET_EVENT_S, "target_rss_mib": TARGET_RSS_MIB}

@@ -15,7 +15,7 @@ import structlog
 from autoscaler.adapters.kubernetes.api import objects
 from autoscaler.adapters.kubernetes.api.client import Kube
 from autoscaler.adapters.kubernetes.api.discovery import ServedKind
-from autoscaler.adapters.kubernetes.api.reflector import Resource, Store, WatchTimes
+from autoscaler.adapters.kubernetes.api.reflector import Resource, Store, Stores, WatchTimes
 from autoscaler.adapters.kubernetes.api.text import join_problems
 from autoscaler.adapters.kubernetes.autoscalers.by_target import TargetKey
 from autoscaler.adapters.kubernetes.autoscalers.hpa_limits import (
@@ -44,6 +44,7 @@ from autoscaler.adapters.kubernetes.pods.template import Facts, add_tolerations
 from autoscaler.adapters.kubernetes.quotas import kueue
 from autoscaler.adapters.kubernetes.quotas.columns import Applicant
 from autoscaler.adapters.kubernetes.quotas.view import QuotaView, Stated
+from autoscaler.adapters.kubernetes.weights.view import WeightsView
 from autoscaler.adapters.kubernetes.workloads.kinds import TargetKinds
 from autoscaler.adapters.kubernetes.workloads.store import ReplicaSetStore, TargetKindStore, TargetStore
 from autoscaler.adapters.kubernetes.workloads.targets import DEPLOYMENT, LEADER_WORKER_SET, STATEFUL_SET, Target
@@ -53,6 +54,7 @@ from autoscaler.config.findings import name_some, shown
 from autoscaler.config.policy.compile import NO_POLICY
 from autoscaler.config.policy.namespace_limits import PREWARM
 from autoscaler.config.settings import Mode
+from autoscaler.config.weights.report import LABEL_PREFIX
 from autoscaler.core.model.fleet import Fleet, HpaLimits, Obstacles, Pool, Workload, WorkloadRef
 from autoscaler.core.model.phases import PodStarts
 from autoscaler.core.model.variants import models_of_services
@@ -157,6 +159,8 @@ class KubeFleet:
         self._node_events = NodeEvents(clock)
         self._quotas = QuotaView(stated_quotas)
         self._weights_gb = weights_gb
+        self._weights = WeightsView(clock, weights_gb)
+        self._each_node = Stores(self._nodes, self._weights.reports)
         self._hpas = HpaStore()
         self._scaled_objects = ScaledObjectStore(self._hpas)
         self._targets = TargetStore(self._pods, self.manual_overrides, writes, self._find_autoscaler)
@@ -180,6 +184,7 @@ class KubeFleet:
         self._workload_versions: object = None
         self._inventory: object = None  # versions of nodes and autoscalers as of the last layout
         self._facts: list[Facts] = []
+        self._weights_labels: frozenset[str] = frozenset()  # that templates require
         self._usage: Usage | None = None
         self._usage_versions: object = None
         self._usage_layout: Layout | None = None
@@ -226,6 +231,7 @@ class KubeFleet:
             quotas=self._quotas.count(pods, self._pod_workload, workloads.gpus_per_replica, self._clock.now_s()),
             drain_s=workloads.drain_s,
             starts=self._lay_out_starts(pods),
+            weights=self._weights.columns(workloads.workloads, workloads.layout, usage.held, pods, self._pod_workload),
         )
 
     def scaled_object(self, namespace: str, name: str) -> ScaledObject | None:
@@ -271,7 +277,8 @@ class KubeFleet:
     def watch_problems(self) -> list[str]:
         """Return why watches do not work now, one line each."""
         nodes = [f"node {name}: {problem}" for name, problem in sorted(self._nodes.problems.items())]
-        return [*self._watch.problems(), *nodes, *self._devices.problems()]
+        reports = self._weights.reports.problems()
+        return [*self._watch.problems(), *nodes, *reports, *self._devices.problems()]
 
     def _stores(self) -> list[tuple[Resource[Any], Store[Any]]]:
         """Return the kinds to watch. A kind that the mode does not need is not watched, and needs no permission."""
@@ -281,7 +288,7 @@ class KubeFleet:
             (Resource(apps, "statefulsets", objects.Target), TargetKindStore(self._targets, STATEFUL_SET)),
             (Resource(apps, "replicasets", objects.Object, metadata_only=True), ReplicaSetStore(self._targets)),
             (Resource("/api/v1", "pods", objects.Pod), self._pods),
-            (Resource("/api/v1", "nodes", objects.Node, namespaced=False, optional=True), self._nodes),
+            (Resource("/api/v1", "nodes", objects.Node, namespaced=False, optional=True), self._each_node),
             (NODE_POOLS, self._elastic.node_pools),
             (AUTOSCALER_STATUS, self._elastic.status),
             (RESOURCE_QUOTAS, self._quotas.resource_quotas),
@@ -329,6 +336,7 @@ class KubeFleet:
             self._nodes.update(),
             self._elastic.version,
             self._devices.update(),
+            self._weights.reports.version if self._weights_labels else 0,
             self.manual_overrides.active(),
         )
         before = self._workload_rows
@@ -343,11 +351,14 @@ class KubeFleet:
         managed = self._settle_devices(managed)
         tolerations = self._pods.tolerations()
         facts = [add_tolerations(each.target.facts, tolerations.get(each.target_id, frozenset())) for each in managed]
-        inventory = self._nodes.update(), self._elastic.version, self._devices.update()
+        self._weights_labels = _weights_labels(facts)
+        labelled = self._weights.reports.version if self._weights_labels else 0
+        inventory = self._nodes.update(), self._elastic.version, self._devices.update(), labelled
         if before is not None and (inventory, facts) == (self._inventory, self._facts):  # only counts have changed
             layout = before.layout
         else:
-            layout = lay_out_pools(self._devices.add_to(self._nodes.nodes), facts, self._elastic)
+            nodes = self._weights.reports.label(self._nodes.nodes, self._weights_labels)
+            layout = lay_out_pools(self._devices.add_to(nodes), facts, self._elastic)
         self._inventory, self._facts = inventory, facts
         self._note_misfits(managed, layout)
         self._note_models(managed)
@@ -579,6 +590,11 @@ class KubeFleet:
                 absent = self.kinds.describe_absence(ref, spec.target, self._watch.unlisted())
                 known = self._problems.get(ref, "")  # several ScaledObjects may name one target
                 self._problems[ref] = join_problems((known, _scaled_object_problem(spec), absent))
+
+
+def _weights_labels(facts: Sequence[Facts]) -> frozenset[str]:
+    """Return the node labels of weights that templates require."""
+    return frozenset(key for each in facts for key in each.needs.label_keys() if key.startswith(LABEL_PREFIX))
 
 
 def _applicant(target: Target, facts: Facts) -> Applicant:

@@ -7,6 +7,7 @@ import pytest_asyncio
 
 from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.kubernetes.api.client import Kube
+from tests.adapters.kubernetes.node_world import Nodes
 from tests.adapters.kubernetes.world import World, shipped_roles
 from tests.harness.kube_api import KubeApi, User
 
@@ -45,6 +46,14 @@ async def kube(connect: Connect, daemon: User) -> Kube:
 @pytest_asyncio.fixture
 async def clock() -> SystemClock:
     return SystemClock()
+
+
+@pytest_asyncio.fixture
+async def nodes(kube_api: KubeApi, world: World) -> AsyncIterator[Nodes]:
+    made = Nodes(kube_api, world)
+    yield made
+    for name in list(made.names):
+        await made.remove(name)
 
 
 def in_namespace(roles: list[dict], namespace: str) -> list[dict]:

@@ -16,7 +16,8 @@ from autoscaler.adapters.kubernetes.fleet import KubeFleet
 from autoscaler.core.model.fleet import Fleet
 from tests.adapters.kubernetes.conftest import Connect
 from tests.adapters.kubernetes.inventory.devices import world as dra
-from tests.adapters.kubernetes.test_inventory import everywhere, groups_of, pool_of, row_of
+from tests.adapters.kubernetes.node_world import everywhere, row_of
+from tests.adapters.kubernetes.test_inventory import groups_of, pool_of
 from tests.adapters.kubernetes.world import LWS, World, annotated, running, shipped_roles, synced, until
 from tests.harness.kube_api import KubeApi, granted
 from tests.harness.process import eventually

@@ -20,8 +20,8 @@ from autoscaler.config.quotas import StatedQuota
 from autoscaler.config.settings import Mode
 from autoscaler.core.model.fleet import Fleet
 from tests.adapters.kubernetes.conftest import Connect, in_namespace
+from tests.adapters.kubernetes.node_world import FAST
 from tests.adapters.kubernetes.quotas.world import GPU, groups
-from tests.adapters.kubernetes.test_inventory import FAST
 from tests.adapters.kubernetes.world import (
     READY_STATUS,
     World,

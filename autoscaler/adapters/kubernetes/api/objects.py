@@ -358,7 +358,12 @@ class NodeSpec(Fields, frozen=True):
     unschedulable: bool | None = None
 
 
+class NodeMetadata(Metadata, frozen=True):
+    annotations: msgspec.Raw = msgspec.field(default=msgspec.Raw(b"null"))  # decoded when needed
+
+
 class Node(Object, frozen=True):
+    metadata: NodeMetadata = NodeMetadata()
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
 

@@ -73,6 +73,21 @@ class Store(Protocol[Kind_contra]):
     def remove(self, namespace: str, name: str, /) -> None: ...
 
 
+class Stores(Generic[Kind]):
+    """Gives each object to several stores, in this order."""
+
+    def __init__(self, *stores: Store[Kind]) -> None:
+        self._stores = stores
+
+    def put(self, seen: Kind, /) -> None:
+        for store in self._stores:
+            store.put(seen)
+
+    def remove(self, namespace: str, name: str, /) -> None:
+        for store in self._stores:
+            store.remove(namespace, name)
+
+
 class _Expired(Exception):
     """The version to resume from has expired; the objects must be listed again."""
 

@@ -13,6 +13,7 @@ from autoscaler.adapters.kubernetes.pods.requests import CPU, MEMORY, Quantity, 
 from autoscaler.catalog.accelerators import is_accelerator
 from autoscaler.catalog.node_labels import REMOVAL_TAINTS, VOLATILE_LABELS, is_startup_taint, mig_problem
 from autoscaler.config.findings import shown
+from autoscaler.config.weights.report import LABEL_PREFIX as WEIGHTS_LABELS
 from autoscaler.ports import Clock
 
 MAX_NODE_DEVICES = 65_536  # 16 GPUs, each shared by 4,096 pods
@@ -32,7 +33,7 @@ class Node(NamedTuple):
     """Resources that a node offers."""
 
     gpus: dict[str, int]  # by resource
-    labels: dict[str, str]
+    labels: dict[str, str]  # without those of weights, which change often
     taints: frozenset[Taint] = frozenset()  # without those of the control plane and of new nodes
     cpu: float = math.inf  # cores; infinity: unknown
     memory: float = math.inf  # bytes
@@ -120,7 +121,9 @@ class NodeStore:
 def _read(seen: SeenNode) -> tuple[Node, str]:
     """Return what a node offers, and what is wrong with it."""
     labels = {
-        intern(key): intern(value) for key, value in (seen.metadata.labels or {}).items() if key not in VOLATILE_LABELS
+        intern(key): intern(value)
+        for key, value in (seen.metadata.labels or {}).items()
+        if key not in VOLATILE_LABELS and not key.startswith(WEIGHTS_LABELS)
     }
     taints = frozenset(
         Taint(taint.key, taint.value, taint.effect)

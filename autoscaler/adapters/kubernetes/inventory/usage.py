@@ -22,17 +22,18 @@ class Usage(NamedTuple):
     fits: FloatColumn  # float64[W], replicas that fit if all devices of managed workloads were free; infinity: no limit
     room: FloatColumn  # float64[W], replicas that fit beside all pods of now; NaN: not known
     gpus_per_pod: FloatColumn  # float64[W], all pods of a replica have so many devices, or a multiple; NaN: unknown
+    held: OnNodes  # by all pods of now
 
 
-class _Nodes(NamedTuple):
+class OnNodes(NamedTuple):
     """Devices, CPU and memory of each node that some pods hold."""
 
     devices: FloatColumn  # float64[nodes, resources]
     cpu: FloatColumn
     memory: FloatColumn
 
-    def plus(self, other: _Nodes) -> _Nodes:
-        return _Nodes(self.devices + other.devices, self.cpu + other.cpu, self.memory + other.memory)
+    def plus(self, other: OnNodes) -> OnNodes:
+        return OnNodes(self.devices + other.devices, self.cpu + other.cpu, self.memory + other.memory)
 
 
 def count_usage(layout: Layout, held: Held, workload_id: IntColumn, others_known: bool) -> Usage:
@@ -50,6 +51,8 @@ def count_usage(layout: Layout, held: Held, workload_id: IntColumn, others_known
     by_others = _sum(layout, held, place, resource, others if others_known else np.zeros_like(others))
     by_ours = _sum(layout, held, place, resource, on_node & (row >= 0))
 
+    by_all = by_others.plus(by_ours)
+
     groups = replace(
         layout.node_groups,
         used=_by_line(layout, by_ours.devices),
@@ -63,8 +66,9 @@ def count_usage(layout: Layout, held: Held, workload_id: IntColumn, others_known
         _move_strays(layout, groups, held, place, row, is_stray, strays),
         _count_fitting(layout, by_others.plus(strays), to_come)
         + _count_kept(layout, held, place, resource, row, is_stray),
-        _count_fitting(layout, by_others.plus(by_ours), np.zeros_like(to_come)),
+        _count_fitting(layout, by_all, np.zeros_like(to_come)),
         _find_pod_sizes(layout),
+        by_all,
     )
 
 
@@ -76,12 +80,12 @@ def _rows_of(target: IntColumn, workload_id: IntColumn) -> IntColumn:
     return np.where(workload_id[row] == target, row, -1)
 
 
-def _sum(layout: Layout, held: Held, place: IntColumn, resource: IntColumn, counted: BoolColumn) -> _Nodes:
+def _sum(layout: Layout, held: Held, place: IntColumn, resource: IntColumn, counted: BoolColumn) -> OnNodes:
     """Return what the counted rows hold on each node."""
     nodes, resources = layout.devices.shape
     known = counted & (resource >= 0)
     cells = place[known] * resources + resource[known]
-    return _Nodes(
+    return OnNodes(
         _bincount(cells, held.devices[known], nodes * resources).reshape(nodes, resources),
         _bincount(place[counted], held.cpu[counted], nodes),
         _bincount(place[counted], held.memory[counted], nodes),
@@ -146,7 +150,7 @@ def _move_strays(
     place: IntColumn,
     row: IntColumn,
     is_stray: BoolColumn,
-    strays: _Nodes,
+    strays: OnNodes,
 ) -> NodeGroups:
     """Return the node groups with the devices of strays in groups of their own, which only their pools have.
 
@@ -203,7 +207,7 @@ def _pods_to_come(layout: Layout) -> FloatColumn:
     return pods
 
 
-def _count_fitting(layout: Layout, held: _Nodes, pods_to_come: FloatColumn) -> FloatColumn:
+def _count_fitting(layout: Layout, held: OnNodes, pods_to_come: FloatColumn) -> FloatColumn:
     """Return how many replicas of each workload fit beside what pods hold; infinity: no limit is known. float64[W]."""
     by_size: dict[tuple[str, float, float, float], FloatColumn] = {}
     is_open = np.array([not group.key.closed for group in layout.groups], dtype=bool)
@@ -218,14 +222,18 @@ def _count_fitting(layout: Layout, held: _Nodes, pods_to_come: FloatColumn) -> F
     return fits[np.array(layout.template, dtype=np.int64)] if layout.template else np.zeros(0)
 
 
-def _count_by_group(layout: Layout, held: _Nodes, needs: Needs) -> FloatColumn:
+def _count_by_group(layout: Layout, held: OnNodes, needs: Needs) -> FloatColumn:
     """Return how many of the smallest pods of a template the nodes of each group hold, if they admit it."""
+    return _bincount(layout.group, count_on_nodes(layout, held, needs), len(layout.groups))
+
+
+def count_on_nodes(layout: Layout, held: OnNodes, needs: Needs) -> FloatColumn:
+    """Return how many of the smallest pods of a template fit on each node, if it admits them. float64[nodes]."""
     if needs.resource not in layout.resources:
-        return np.zeros(len(layout.groups))
+        return np.zeros(len(layout.group))
     resource = layout.resources.index(needs.resource)
     free = layout.devices[:, resource] - held.devices[:, resource]
-    pods = count_pods(free, layout.cpu - held.cpu, layout.memory - held.memory, needs)
-    return _bincount(layout.group, pods, len(layout.groups))
+    return count_pods(free, layout.cpu - held.cpu, layout.memory - held.memory, needs)
 
 
 def _bincount(places: IntColumn, amounts: FloatColumn, length: int) -> FloatColumn:

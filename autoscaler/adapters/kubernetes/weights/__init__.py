@@ -1,0 +1,1 @@
+"""The weights of models on nodes: what nodes hold, and the free places on them."""

@@ -1,0 +1,98 @@
+"""The weights of a fleet as columns: sources, sizes, free places on holders, and what the nodes of pods held."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import numpy as np
+
+from autoscaler.adapters.kubernetes.inventory.pools import Layout
+from autoscaler.adapters.kubernetes.inventory.usage import OnNodes
+from autoscaler.adapters.kubernetes.pods.store import PodRows
+from autoscaler.adapters.kubernetes.weights.places import count_places, places_of_templates
+from autoscaler.adapters.kubernetes.weights.reports import ReportStore
+from autoscaler.config.weights.source import parse
+from autoscaler.core.model.fleet import Workload
+from autoscaler.core.model.weights import NO_SOURCE, PodCache, WeightPlaces, Weights
+from autoscaler.core.table.columns import FloatColumn, IntColumn
+from autoscaler.ports import Clock
+
+_UNJUDGED = -1
+
+
+@lru_cache(maxsize=20_000)
+def key_of(source: str) -> str:
+    """Return the key of a valid source."""
+    return parse(source).key
+
+
+class WeightsView:
+    """The columns of the last fleet. They are counted again only if something has changed."""
+
+    def __init__(self, clock: Clock, weights_gb: Callable[[Workload], float] = lambda _: 0.0) -> None:
+        """weights_gb: returns the weights that a workload or its policy states, in 10^9 bytes; 0: none."""
+        self.reports = ReportStore(clock)
+        self._weights_gb = weights_gb
+        self._named: tuple[tuple[Workload, ...], int] | None = None  # as of the columns below
+        self._sources: tuple[str, ...] = ()
+        self._source: IntColumn = np.zeros(0, dtype=np.int64)
+        self._sizes: FloatColumn = np.zeros(0)
+        self._counted: tuple[Layout, OnNodes] | None = None  # as of the places
+        self._places = WeightPlaces.none()
+        self._pod_id: IntColumn = np.zeros(0, dtype=np.int64)
+        self._pod_cache: IntColumn = np.zeros(0, dtype=np.int64)
+
+    def columns(
+        self, workloads: tuple[Workload, ...], layout: Layout, held: OnNodes, pods: PodRows, pod_workload: IntColumn
+    ) -> Weights | None:
+        """Return the columns of a fleet; None: no source is known.
+
+        held: by all pods of now. pod_workload: int64[P], row of the workload.
+        """
+        if self._named != (workloads, self.reports.version):
+            self._name(workloads)
+            self._named, self._counted = (workloads, self.reports.version), None
+        if not self._sources:
+            return None
+        if self._counted is None or self._counted[0] is not layout or self._counted[1] is not held:
+            self._places = self._count(layout, held)
+            self._counted = layout, held
+        cache = self._judge_pods(pods, pod_workload)
+        return Weights(self._sources, self._source, self._sizes, self._places, cache)
+
+    def _name(self, workloads: tuple[Workload, ...]) -> None:
+        """Note the source of each workload, and its bytes: as stated, else as nodes report them."""
+        self._sources = tuple(sorted({workload.weights for workload in workloads} - {""}))
+        place = {source: index for index, source in enumerate(self._sources)}
+        self._source = np.array([place.get(workload.weights, NO_SOURCE) for workload in workloads], dtype=np.int64)
+        reported = np.array([*(self.reports.size_bytes(key_of(source)) for source in self._sources), np.nan])
+        stated = np.array([self._weights_gb(workload) * 1e9 for workload in workloads], dtype=np.float64)
+        self._sizes = np.where(stated > 0, stated, reported[self._source])
+
+    def _count(self, layout: Layout, held: OnNodes) -> WeightPlaces:
+        if not self.reports.nodes:
+            return WeightPlaces.none()
+        is_known = np.zeros(len(layout.group), dtype=bool)
+        is_known[[layout.place[name] for name in self.reports.nodes if name in layout.place]] = True
+        holders = []
+        for source in self._sources:
+            names = self.reports.holders.get(key_of(source), ())
+            holders.append(np.array([layout.place[name] for name in names if name in layout.place], dtype=np.int64))
+        return count_places(places_of_templates(layout, held, is_known), layout, self._source, holders)
+
+    def _judge_pods(self, pods: PodRows, workload: IntColumn) -> IntColumn:
+        """Return whether the nodes of pods held the weights. Each pod is judged once, when it is first seen bound."""
+        if self._pod_id is pods.pod_id:
+            cache = self._pod_cache
+        else:
+            place = np.searchsorted(self._pod_id, pods.pod_id)
+            known = np.append(self._pod_id, -1)[place] == pods.pod_id
+            cache = np.where(known, np.append(self._pod_cache, _UNJUDGED)[place], _UNJUDGED)
+        is_due = (cache == _UNJUDGED) & ~np.isnan(pods.scheduled_s)
+        due = np.flatnonzero(is_due & (self._source[workload] != NO_SOURCE)) if self.reports.nodes else ()
+        for row in due:
+            key = key_of(self._sources[self._source[workload[row]]])
+            cache[row] = self.reports.cache_of(pods.pods[row].node, key, float(pods.scheduled_s[row]))
+        self._pod_id, self._pod_cache = pods.pod_id, cache
+        return np.maximum(cache, int(PodCache.UNKNOWN))
