@@ -27,7 +27,6 @@ from autoscaler.weights.rate_limit import RateLimit
 from autoscaler.weights.store import Model, Store
 
 LOCK_POLL_S = 0.5
-WAIT_POLL_S = 0.5
 MAX_TOKEN_BYTES = 4096
 MAX_SHOWN_PATTERNS = 5
 SHOWN_REFRESHES_PER_S = 4
@@ -106,22 +105,6 @@ async def _hold(store: Store, stack: ExitStack, wait_s: float) -> None:
             if error.cause is not Cause.BUSY or time.monotonic() >= deadline_s:
                 raise
         await asyncio.sleep(min(LOCK_POLL_S, max(deadline_s - time.monotonic(), 0.0)))
-
-
-async def wait(root: Path, text: str, timeout_s: float) -> int:
-    """Wait until a model is published, and print where engines load it. Return the exit code."""
-    deadline_s = time.monotonic() + timeout_s
-    with _expected():
-        source, store = parse(text), Store(root)
-        print(f"waiting for {source}", flush=True)
-        while (model := store.find(source.key)) is None:
-            if time.monotonic() >= deadline_s:
-                raise StartError(
-                    f"{source} is not in {shown(str(root))} after {timeout_s:g} s; the agent's log says why"
-                )
-            await asyncio.sleep(WAIT_POLL_S)
-        print(f"{source}: {model.path}")
-    return 0
 
 
 def show(root: Path) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import yaml
 
 from autoscaler.app.process import StartError
+from autoscaler.config.annotations import WEIGHTS
 from autoscaler.config.weights.source import InvalidSourceError, parse
 from autoscaler.config.weights.steering import MOUNT_PATH, template_patch
 
@@ -18,5 +19,7 @@ def snippet(source: str, container: str, host_path: str, image: str) -> int:
     if parsed.scheme != "hf":
         print(f"# The engine loads a path: vllm serve {MOUNT_PATH}/{parsed.folder}")
     print("# Merge it into the manifest, or: kubectl patch deployment NAME --patch-file FILE")
-    print(yaml.safe_dump(template_patch(parsed, container, host_path, image), sort_keys=False, width=200), end="")
+    template = {"metadata": {"annotations": {WEIGHTS: str(parsed)}}}
+    template |= template_patch(parsed, container, host_path, image)
+    print(yaml.safe_dump({"spec": {"template": template}}, sort_keys=False, width=200), end="")
     return 0

@@ -124,13 +124,26 @@ def verify(sources: tuple[str, ...], root: Path) -> None:
 @click.argument("source")
 @root_option
 @click.option(
-    "--timeout", type=Duration(), default="1h", show_default=True, help="Time to wait for the node's agent to fetch it."
+    "--into",
+    type=click.Path(file_okay=False, exists=True, path_type=Path),
+    required=True,
+    help="Folder of the pod, from which its engine loads.",
 )
-def wait(source: str, root: Path, timeout: float) -> None:
-    """Wait until a model is complete in the folder. It only reads, as an init container of an engine does."""
+@click.option(
+    "--timeout",
+    type=Duration(),
+    default="5m",
+    show_default=True,
+    help="Time in which nothing arrives from the node's agent, before the pod fetches the model for itself.",
+)
+@fetch_options
+def wait(source: str, root: Path, into: Path, timeout: float, **given: Any) -> None:
+    """Wait until the node has a model, as an init container of an engine: link to it, or else fetch it for this pod."""
     app = _app()
+    from autoscaler.app import weights_wait
 
-    run_to_end(app.wait(root, source, timeout), endless=False)
+    fetching = app.Fetching(given, given["allow_source"] or None)
+    run_to_end(weights_wait.wait(root, into, source, timeout, fetching), endless=False)
 
 
 @weights.command()

@@ -7,7 +7,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -146,6 +146,13 @@ class Store:
     def is_begun(self, key: str) -> bool:
         """Tell whether transfers have left parts of a source that is not published."""
         return self.find(key) is None and (self._own / PARTS / key).is_dir()
+
+    def trace(self, key: str) -> tuple[int, int]:
+        """Return a value that changes while parts of a source arrive. It needs no right to change the folder."""
+        with suppress(OSError):
+            stats = [entry.stat(follow_symlinks=False) for entry in os.scandir(self._own / PARTS / key)]
+            return sum(each.st_blocks for each in stats), max((each.st_mtime_ns for each in stats), default=0)
+        return 0, 0
 
     def discard(self, key: str) -> None:
         """Remove what is left of the transfers of a source. Needs `changing`."""

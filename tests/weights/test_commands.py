@@ -1,4 +1,4 @@
-"""`weights pull`, `wait`, `ls`, `verify` and `rm`, as a user runs them."""
+"""`weights pull`, `ls`, `verify` and `rm`, as a user runs them."""
 
 from __future__ import annotations
 
@@ -43,17 +43,6 @@ def test_model_is_pulled_listed_verified_and_removed(tmp_path: Path, hub: FakeHu
     assert "'model.safetensors': it has 1 bytes; allowed: 200" in damaged.stdout
     assert weights("rm", SOURCE, "--root", root).stdout == f"{SOURCE}: removed, 0.0002 GB\n"
     assert weights("ls", "--root", root).stdout == ""
-
-
-@pytest.mark.slow
-def test_wait_ends_when_the_model_is_complete(tmp_path: Path, hub: FakeHub) -> None:
-    late = weights("wait", SOURCE, "--root", tmp_path, "--timeout", "10ms")
-    assert late.returncode == 2
-    assert f"{SOURCE} is not in '{tmp_path}' after 0.01 s" in late.stderr
-    with ThreadPoolExecutor() as pool:
-        waits = pool.submit(weights, "wait", SOURCE, "--root", tmp_path)
-        pulled = weights("pull", SOURCE, "--root", tmp_path, "--hub", hub.url)
-    assert waits.result().stdout == f"waiting for {SOURCE}\n{pulled.stdout}"
 
 
 @pytest.mark.slow

@@ -78,18 +78,20 @@ async def test_a_deployment_takes_the_snippet_and_keeps_the_rest(kube_api: KubeA
         "HF_HUB_CACHE": "/weights/hub",
         "HF_HUB_OFFLINE": "1",
     }
-    assert {"name": "weights", "mountPath": "/weights", "readOnly": True} in containers["vllm"]["volumeMounts"]
-    assert {each["name"] for each in template["spec"]["volumes"]} == {"shm", "weights"}
+    mounts = {each["mountPath"]: each.get("readOnly", False) for each in containers["vllm"]["volumeMounts"]}
+    assert mounts == {"/dev/shm": False, "/weights": True, "/node-weights": True}
+    assert {each["name"] for each in template["spec"]["volumes"]} == {"shm", "weights", "node-weights"}
     waits = {each["name"]: each for each in template["spec"]["initContainers"]}
     assert waits.keys() == {"first", "weights"}
-    assert waits["weights"]["args"] == ["weights", "wait", SOURCE, "--root=/weights"]
+    assert waits["weights"]["args"] == ["weights", "wait", SOURCE, "--root=/node-weights", "--into=/weights"]
 
 
 @pytest.mark.integration
 async def test_the_waiting_container_meets_the_restricted_standard(kube_api: KubeApi) -> None:
     namespace = await kube_api.namespace(labels={"pod-security.kubernetes.io/enforce": "restricted"})
     (waits,) = printed(SOURCE)["spec"]["template"]["spec"]["initContainers"]
-    spec = {"containers": [waits], "volumes": [{"name": "weights", "emptyDir": {}}]}
+    volumes = [{"name": name, "emptyDir": {}} for name in ("weights", "node-weights")]  # hostPath is not allowed there
+    spec = {"containers": [waits], "volumes": volumes}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "waits"}, "spec": spec}
     await kube_api.apply(pod, namespace=namespace, dry_run=True)
 
@@ -101,7 +103,7 @@ def test_an_engine_of_another_source_loads_a_path() -> None:
     spec = yaml.safe_load(result.stdout)["spec"]["template"]["spec"]
     (engine,) = spec["containers"]
     assert (engine["name"], "env" in engine) == ("main", False)
-    assert spec["volumes"][0]["hostPath"]["path"] == "/mnt/k8s-disks/0/weights"
+    assert spec["volumes"][1]["hostPath"]["path"] == "/mnt/k8s-disks/0/weights"
 
 
 @pytest.mark.parametrize(

@@ -5,20 +5,27 @@ A document for `kubectl patch` and the webhook both state it from here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from autoscaler.config.weights.report import READY_LABEL, label_of
 from autoscaler.config.weights.source import ModelSource
 
-ANNOTATION = "vllm-autoscaler.io/weights"  # of a workload or a pod template: the source
-NAME = "weights"  # of the volume, and of the container that waits
-MOUNT_PATH = "/weights"
+NAME = "weights"  # of the pod's own volume, and of the container that waits
+NODE = "node-weights"  # volume with the folder of the node
+MOUNT_PATH, NODE_PATH = f"/{NAME}", f"/{NODE}"
 HUB_CACHE = f"{MOUNT_PATH}/hub"
 WEIGHT = 100  # the most that Kubernetes allows: the default scores of free CPU and memory are as strong
 USER = 65532  # of the image
 
 Fields = dict[str, Any]
+
+
+class PodWeights(NamedTuple):
+    """The weights of a pod."""
+
+    source: ModelSource
+    engine: str  # name of the container that can load them from the node; "": none is known to
 
 
 def node_term(source: ModelSource) -> Fields:
@@ -27,13 +34,21 @@ def node_term(source: ModelSource) -> Fields:
     return {"weight": WEIGHT, "preference": {"matchExpressions": [expression]}}
 
 
-def volume(host_path: str) -> Fields:
-    """Return the volume. The folder is created if it is absent, so that a pod never waits for an agent to mount it."""
-    return {"name": NAME, "hostPath": {"path": host_path, "type": "DirectoryOrCreate"}}
+def volumes(host_path: str) -> list[Fields]:
+    """Return the folder of the node, and one of the pod: links to the former, or a copy where the node has none.
+
+    The node's folder is created if it is absent, so that no pod waits for its mount.
+    """
+    return [
+        {"name": NAME, "emptyDir": {}},
+        {"name": NODE, "hostPath": {"path": host_path, "type": "DirectoryOrCreate"}},
+    ]
 
 
-def mount() -> Fields:
-    return {"name": NAME, "mountPath": MOUNT_PATH, "readOnly": True}
+def mounts(writable: bool = False) -> list[Fields]:
+    """writable: the pod's own; the node's folder never is."""
+    own = {"name": NAME, "mountPath": MOUNT_PATH}
+    return [own if writable else own | {"readOnly": True}, {"name": NODE, "mountPath": NODE_PATH, "readOnly": True}]
 
 
 def variables(source: ModelSource) -> list[Fields]:
@@ -43,15 +58,21 @@ def variables(source: ModelSource) -> list[Fields]:
     return [{"name": "HF_HUB_CACHE", "value": HUB_CACHE}, {"name": "HF_HUB_OFFLINE", "value": "1"}]
 
 
-def wait_container(source: ModelSource, image: str, resources: Mapping[str, Any] | None = None) -> Fields:
-    """Return the init container that ends when the node holds the model: a preferred node may be full.
+def wait_container(
+    source: ModelSource,
+    image: str,
+    credentials: Sequence[Fields] = (),
+    resources: Mapping[str, Any] | None = None,
+) -> Fields:
+    """Return the init container that ends when the engine can load the model: a preferred node may be full.
 
-    It meets the restricted pod security standard, whatever user the pod has.
+    credentials: variables with which it fetches what the node's agent does not get. It meets the restricted pod
+    security standard, whatever user the pod has.
     """
     container: Fields = {
         "name": NAME,
         "image": image,
-        "args": ["weights", "wait", str(source), f"--root={MOUNT_PATH}"],
+        "args": ["weights", "wait", str(source), f"--root={NODE_PATH}", f"--into={MOUNT_PATH}"],
         "securityContext": {
             "runAsNonRoot": True,
             "runAsUser": USER,
@@ -61,24 +82,26 @@ def wait_container(source: ModelSource, image: str, resources: Mapping[str, Any]
             "capabilities": {"drop": ["ALL"]},
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        "volumeMounts": [mount()],
+        "volumeMounts": mounts(writable=True),
     }
+    if credentials:
+        container["env"] = list(credentials)
     if resources:
         container["resources"] = dict(resources)
     return container
 
 
 def template_patch(source: ModelSource, container: str, host_path: str, image: str) -> Fields:
-    """Return a strategic merge patch of a Deployment or StatefulSet.
+    """Return a strategic merge patch of a pod template.
 
     container: name of the engine's. host_path: folder of the node. image: of the container that waits.
     """
-    engine = {"name": container, "env": variables(source), "volumeMounts": [mount()]}
+    engine = {"name": container, "env": variables(source), "volumeMounts": mounts()}
     affinity = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [node_term(source)]}}
     spec = {
         "affinity": affinity,
         "initContainers": [wait_container(source, image)],
         "containers": [{name: value for name, value in engine.items() if value}],
-        "volumes": [volume(host_path)],
+        "volumes": volumes(host_path),
     }
-    return {"spec": {"template": {"metadata": {"annotations": {ANNOTATION: str(source)}}, "spec": spec}}}
+    return {"spec": spec}

@@ -1,0 +1,64 @@
+"""`weights wait`: an engine starts from the weights on its node, or from its own if they do not get there."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from pathlib import Path
+
+from autoscaler.app.process import StartError
+from autoscaler.app.weights import Fetching, pull
+from autoscaler.config.findings import shown
+from autoscaler.config.weights.source import InvalidSourceError, parse
+from autoscaler.weights.budget import Limits
+from autoscaler.weights.problems import WeightsError
+from autoscaler.weights.store import Model, Store
+
+POLL_S = 0.5
+
+
+async def wait(root: Path, into: Path, text: str, timeout_s: float, fetching: Fetching) -> int:
+    """Link the node's copy of a model into a folder of the pod, or fetch it there. Return the exit code.
+
+    root: of the node, only read. timeout_s: in which nothing arrives there, before the pod fetches for itself.
+    """
+    try:
+        source = parse(text)
+    except InvalidSourceError as error:
+        raise StartError(str(error)) from error
+    top = source.folder.partition("/")[0]
+    print(f"waiting until {root} holds {source}", flush=True)
+    model = await _published(Store(root), source.key, timeout_s)
+    link = into / top
+    try:
+        if link.is_symlink():
+            link.unlink()
+        if model is not None:
+            if link.is_dir():
+                shutil.rmtree(link)  # begun by this container before it was restarted
+            link.symlink_to(root / top)
+    except OSError as error:
+        raise StartError(f"{shown(str(into))} cannot be written: {error.strerror}") from error
+    if model is not None:
+        print(f"{source}: {link / model.path.relative_to(root / top)}")
+        return 0
+    print(f"nothing arrived in {root} for {timeout_s:g} s; {source} is fetched for this pod alone", flush=True)
+    return await pull(into, Limits(), [text], fetching, timeout_s)
+
+
+async def _published(store: Store, key: str, patience_s: float) -> Model | None:
+    """Return a model when it is published; None: nothing of it arrives any more."""
+    trace, since_s = store.trace(key), time.monotonic()
+    while True:
+        try:
+            if model := store.find(key):
+                return model
+        except WeightsError:
+            pass  # the disk of the node: the pod goes on without it
+        now_s, found = time.monotonic(), store.trace(key)
+        if found != trace:
+            trace, since_s = found, now_s
+        elif now_s - since_s >= patience_s:
+            return None
+        await asyncio.sleep(POLL_S)
