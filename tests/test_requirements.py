@@ -11,7 +11,11 @@ from packaging.version import Version
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-ASKED = {"run": PROJECT["dependencies"], "dev": PROJECT["dependencies"] + PROJECT["optional-dependencies"]["dev"]}
+EXTRAS = PROJECT["optional-dependencies"]
+ASKED = {
+    "run": PROJECT["dependencies"] + EXTRAS["weights"] + EXTRAS["webhook"],  # the image runs all of them
+    "dev": PROJECT["dependencies"] + EXTRAS["dev"],
+}
 HASH = re.compile(r"^    --hash=sha256:[0-9a-f]{64}( \\)?$")
 
 

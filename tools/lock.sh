@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # State in requirements/ which version of each package is installed, with the hashes of its files.
 #
-#   run.txt      the daemon, and what fetches weights
+#   run.txt      the daemon, what fetches weights, and the webhook
 #   dev.txt      the daemon, its tests and checks
 #   build.txt    what turns the sources into a wheel
 set -euo pipefail
@@ -13,5 +13,5 @@ compile() {
 }
 
 compile dev --extra dev pyproject.toml
-compile run --extra weights --constraints requirements/dev.txt pyproject.toml
+compile run --extra weights --extra webhook --constraints requirements/dev.txt pyproject.toml
 compile build --constraints requirements/dev.txt - <<<setuptools

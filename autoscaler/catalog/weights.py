@@ -27,3 +27,11 @@ FETCHES_WEIGHTS = re.compile(
 
 KServe: `storage-initializer`; AIBrix: `init-model`; llm-d and the production stack: `model-...`, `...-downloader`;
 `weights` of this project's webhook."""
+
+# Engines that load a model of a hub from HF_HUB_CACHE, and with HF_HUB_OFFLINE ask no hub.
+OFFLINE_ENGINES = ("vllm", "sglang")
+
+LOADS_OTHERS = re.compile(
+    r"(^|\s)--(config|download.dir|hf.config.path|lora.(modules|paths)|spec(ulative)?.[-\w]+|tokenizer(.path)?)($|[=\s])"
+)
+"""Options that name further repositories of a hub, a file that may, or another cache."""

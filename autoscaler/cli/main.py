@@ -15,6 +15,7 @@ from autoscaler.cli.explain import explain
 from autoscaler.cli.replay import replay
 from autoscaler.cli.run import run
 from autoscaler.cli.simulate import simulate
+from autoscaler.cli.webhook import webhook
 from autoscaler.cli.weights import weights
 
 
@@ -28,5 +29,5 @@ def main() -> None:
     """
 
 
-for command in (run, dry_run, demo, explain, check, simulate, replay, weights):
+for command in (run, dry_run, demo, explain, check, simulate, replay, weights, webhook):
     main.add_command(command)

@@ -152,6 +152,30 @@ class HttpSettings(Frozen):
     port: Port = 8080
 
 
+class WebhookSettings(Frozen):
+    """The mutating webhook: a process of its own."""
+
+    host: str = "0.0.0.0"
+    port: Port = 8443
+    tls: TlsFiles
+    host_path: str = ""  # folder of the nodes that is mounted; "": pods get the affinity alone
+    image: str = ""  # of the container that waits for the weights
+    secret: str = ""  # in which the certificate is made and renewed; "": another program does that
+    namespace: str = "vllm-autoscaler"  # of the Secret and the Service
+    service: str = "vllm-autoscaler-webhook"
+    configuration: str = "vllm-autoscaler"  # MutatingWebhookConfiguration
+    http: HttpSettings = HttpSettings()
+    kube: KubeSettings = KubeSettings()
+
+    @model_validator(mode="after")
+    def _mounts(self) -> WebhookSettings:
+        if bool(self.host_path) != bool(self.image):
+            raise ValueError(
+                "--host-path and --image go together: pods wait in a container until their node has weights"
+            )
+        return self
+
+
 class Settings(Frozen):
     """Settings of one process."""
 

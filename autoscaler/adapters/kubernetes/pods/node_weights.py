@@ -1,0 +1,60 @@
+"""The weights of a pod that is being created, and whether its engine would load them from the folder of its node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from autoscaler.adapters.kubernetes.api.decode import decode
+from autoscaler.adapters.kubernetes.api.objects import Container, Pod
+from autoscaler.adapters.kubernetes.pods.command_line import CommandFacts, read_command_line
+from autoscaler.adapters.kubernetes.pods.model_source import stated_source
+from autoscaler.adapters.kubernetes.pods.template import engine_container, read_model_source
+from autoscaler.catalog.weights import LOADS_OTHERS, OFFLINE_ENGINES
+from autoscaler.config.drain import is_vllm_image
+from autoscaler.config.weights.source import ModelSource
+from autoscaler.config.weights.steering import MOUNT_PATH, PodWeights
+
+_POD = msgspec.json.Decoder(Pod)
+
+
+def read_pod_weights(text: bytes) -> PodWeights | None:
+    """Read a pod as JSON; None: its weights are not known. Raises MsgspecError for what is no pod."""
+    pod = decode(_POD, text)
+    source = read_model_source(pod.spec, _annotations(pod.metadata.annotations))
+    if source is None:
+        return None
+    engine = engine_container(pod.spec)
+    if engine is None or engine not in (pod.spec.containers or ()):
+        return PodWeights(source, "")
+    facts = read_command_line(engine)
+    stated = stated_source(pod.spec, facts)
+    usable = _is_known(engine, facts) and _finds(source, stated, facts) and not _loads_others(engine)
+    return PodWeights(source, engine.name if usable else "")
+
+
+def _annotations(text: msgspec.Raw) -> dict[str, str]:
+    try:
+        found: dict[str, Any] = msgspec.json.decode(text, type=dict[str, Any] | None) or {}
+    except (msgspec.MsgspecError, RecursionError):
+        return {}
+    return {name: value for name, value in found.items() if isinstance(value, str)}
+
+
+def _is_known(engine: Container, facts: CommandFacts) -> bool:
+    return facts.engine in OFFLINE_ENGINES or (not facts.engine and is_vllm_image(engine.image))
+
+
+def _finds(source: ModelSource, stated: ModelSource | None, facts: CommandFacts) -> bool:
+    """Return whether the engine loads this source from the folder: by its name in a hub, or by its path."""
+    if facts.loads.startswith(f"{MOUNT_PATH}/"):
+        return True
+    if source.scheme != "hf" or stated is None or facts.loads != source.location:
+        return False
+    return facts.revision in ("", source.revision)
+
+
+def _loads_others(engine: Container) -> bool:
+    """Return whether a command line may name further repositories, which an engine cannot fetch offline."""
+    return any(LOADS_OTHERS.search(word) for word in (*(engine.command or ()), *(engine.args or ())))

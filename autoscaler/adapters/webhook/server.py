@@ -1,0 +1,148 @@
+"""The server of the webhook: POST /pods over TLS, for the API server alone.
+
+Its manifest states `failurePolicy: Ignore` and a time limit, so a pod is created whatever happens here. The limits
+below end sooner than that one: an answer without a patch costs a pod nothing, and a timeout costs it seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from http import HTTPStatus
+from typing import Self
+
+import structlog
+from aiohttp import web
+
+from autoscaler.adapters.webhook.metrics import WebhookMetrics
+from autoscaler.adapters.webhook.patch import Folder
+from autoscaler.adapters.webhook.review import Reader, answer
+
+PATH = "/pods"
+MAX_BODY_BYTES = 8 << 20  # the API server sends 3 MiB of an object at most, as JSON in JSON
+MAX_CONNECTIONS = 256
+MAX_REVIEWS = 64  # in progress; others are refused at once, and their pods stay as they are
+DEADLINE_S = 1.0  # for a request to arrive; the manifest allows 2 s in all
+HANDSHAKE_S = 5.0
+IDLE_S = 90.0
+SHUTDOWN_S = 2.0
+LOG_S = 60.0  # at least this long between two log lines about unreadable reviews
+
+log = structlog.get_logger(__name__)
+
+
+class CannotListenError(Exception):
+    """The address cannot be bound; the message names it."""
+
+
+class WebhookServer:
+    """Serves while its context is open. Raises CannotListenError on entering if the port is in use."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        context: ssl.SSLContext,
+        read: Reader,
+        folder: Folder | None,
+        metrics: WebhookMetrics,
+        deadline_s: float = DEADLINE_S,
+    ) -> None:
+        self._address = host, port
+        self._context = context
+        self._read = read
+        self._folder = folder
+        self._metrics = metrics
+        self._deadline_s = deadline_s
+        self._in_progress = 0
+        self._logged_s = -LOG_S
+        app = web.Application()
+        app.router.add_post(PATH, self._review)
+        self._runner = web.AppRunner(app, handle_signals=False, shutdown_timeout=SHUTDOWN_S)
+        self._listener: asyncio.Server | None = None
+
+    async def __aenter__(self) -> Self:
+        host, port = self._address
+        await self._runner.setup()
+        try:
+            self._listener = await asyncio.get_running_loop().create_server(
+                self._accept, host, port, ssl=self._context, ssl_handshake_timeout=HANDSHAKE_S
+            )
+        except OSError as error:
+            await self._runner.cleanup()
+            raise CannotListenError(f"the webhook cannot listen on {host}:{port}: {error.strerror}") from error
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._listener is not None:
+            self._listener.close()
+        await self._runner.cleanup()
+
+    @property
+    def port(self) -> int:
+        """The bound port; differs from the given one if that is 0."""
+        if self._listener is None:
+            raise RuntimeError("the webhook is not listening yet")
+        port: int = self._listener.sockets[0].getsockname()[1]
+        return port
+
+    def _accept(self) -> asyncio.BaseProtocol:
+        server = self._runner.server
+        if server is None or len(server.connections) >= MAX_CONNECTIONS:
+            return _HangUp()
+        return web.RequestHandler(
+            server,
+            loop=asyncio.get_running_loop(),
+            access_log=None,  # type: ignore[arg-type]
+            keepalive_timeout=IDLE_S,
+            lingering_time=1.0,
+        )
+
+    async def _review(self, request: web.Request) -> web.Response:
+        if self._in_progress >= MAX_REVIEWS:
+            self._metrics.count("busy", 0.0)
+            raise web.HTTPServiceUnavailable(text=f"{MAX_REVIEWS} reviews are in progress; no more are allowed")
+        began_s = time.perf_counter()
+        self._in_progress += 1
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                text = await _body(request)
+        except TimeoutError:
+            self._metrics.count("late", time.perf_counter() - began_s)
+            raise web.HTTPRequestTimeout(text=f"the review did not arrive within {self._deadline_s:g} s") from None
+        finally:
+            self._in_progress -= 1
+        try:
+            body, result = answer(text, self._read, self._folder)
+        except Exception as error:  # a fault of ours must not keep a pod from its creation
+            self._log("a review failed", exc_info=error)
+            self._metrics.count("failed", time.perf_counter() - began_s)
+            return web.Response(status=HTTPStatus.INTERNAL_SERVER_ERROR)
+        if result == "unreadable":
+            self._log("a review cannot be read; its pod stays as it is", bytes=len(text))
+        self._metrics.count(result, time.perf_counter() - began_s)
+        return web.Response(body=body, content_type="application/json")
+
+    def _log(self, event: str, **details: object) -> None:
+        """Log at most one line per LOG_S: any pod of the network may send reviews."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._logged_s >= LOG_S:
+            self._logged_s = now_s
+            log.warning(event, **details)
+
+
+async def _body(request: web.Request) -> bytes:
+    """Return the body of a request. One that is too large is cut, so that it cannot be read."""
+    parts, size = [], 0
+    async for part in request.content.iter_any():
+        parts.append(part)
+        size += len(part)
+        if size > MAX_BODY_BYTES:
+            break
+    return b"".join(parts)[:MAX_BODY_BYTES]
+
+
+class _HangUp(asyncio.Protocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()

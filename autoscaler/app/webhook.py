@@ -1,0 +1,98 @@
+"""`webhook`: pods prefer nodes that hold their weights, and start from them."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from contextlib import AsyncExitStack
+from typing import NoReturn
+
+import structlog
+
+from autoscaler.adapters.certificates import CertificateError, CertificateFiles
+from autoscaler.adapters.kubernetes.api.client import ApiError, Kube
+from autoscaler.adapters.kubernetes.pods.node_weights import read_pod_weights
+from autoscaler.adapters.kubernetes.serving_certificate import ServingCertificate
+from autoscaler.adapters.webhook.metrics import WebhookMetrics
+from autoscaler.adapters.webhook.patch import Folder
+from autoscaler.adapters.webhook.probes import serving_probes
+from autoscaler.adapters.webhook.server import CannotListenError, WebhookServer
+from autoscaler.app.process import StartError
+from autoscaler.config.settings import WebhookSettings
+
+ENSURE_S = 60.0
+FILES_S = 1.0  # between two looks at files that are not there yet
+
+log = structlog.get_logger(__name__)
+
+
+class _Files:
+    """The files of the certificate, which may come later than the process."""
+
+    def __init__(self, settings: WebhookSettings) -> None:
+        self._settings = settings
+        self._found: CertificateFiles | None = None
+        self._missing = "not started"
+
+    async def wait(self) -> CertificateFiles:
+        while True:
+            try:
+                self._found = CertificateFiles(self._settings.tls, ["http/1.1"])
+            except CertificateError as error:
+                if str(error) != self._missing:
+                    log.info("waiting for a certificate", problem=str(error))
+                self._missing = str(error)
+                await asyncio.sleep(FILES_S)
+            else:
+                return self._found
+
+    def problem(self) -> str:
+        return self._missing if self._found is None else self._found.problem
+
+    def expires_s(self) -> float:
+        return math.nan if self._found is None else self._found.current().expires_s
+
+
+async def webhook(settings: WebhookSettings) -> int:
+    """Serve until the process ends."""
+    folder = Folder(settings.host_path, settings.image) if settings.host_path else None
+    files = _Files(settings)
+    metrics = WebhookMetrics(files.expires_s)
+    try:
+        async with AsyncExitStack() as stack:
+            http = settings.http
+            await stack.enter_async_context(serving_probes(http.host, http.port, files.problem, metrics))
+            tasks = await stack.enter_async_context(asyncio.TaskGroup())
+            if settings.secret:
+                kube = await stack.enter_async_context(Kube.connect(settings.kube))
+                tasks.create_task(_keep(_certificate(settings, kube)), name="certificate")
+            context = (await files.wait()).context()
+            server = WebhookServer(settings.host, settings.port, context, read_pod_weights, folder, metrics)
+            await stack.enter_async_context(server)
+            log.info("serving the webhook", port=server.port, host_path=settings.host_path)
+            await asyncio.Event().wait()
+    except* CannotListenError as errors:
+        raise StartError(str(errors.exceptions[0])) from errors
+    return 0
+
+
+def _certificate(settings: WebhookSettings, kube: Kube) -> ServingCertificate:
+    domain = f"{settings.service}.{settings.namespace}.svc"
+    names = (domain, f"{domain}.cluster.local")
+    return ServingCertificate(kube, (settings.namespace, settings.secret), settings.configuration, names)
+
+
+async def _keep(certificate: ServingCertificate) -> NoReturn:
+    """Renew the certificate in time. A failure is logged once, and followed by another attempt."""
+    failing = ""
+    while True:
+        try:
+            if await certificate.ensure():
+                log.info("certificate renewed")
+        except ApiError as error:
+            if str(error) != failing:
+                log.warning("the certificate cannot be kept", problem=str(error))
+            failing = str(error)
+        else:
+            failing = ""
+        await asyncio.sleep(ENSURE_S)

@@ -1,0 +1,95 @@
+"""`webhook`: the mutating webhook for pods that load weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from autoscaler.cli.options import http_options, log_options
+from autoscaler.cli.param_types import HostPath, ObjectName, WholeNumber
+from autoscaler.cli.process import run_to_end
+
+FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.command()
+@click.option("--cert", type=FILE, required=True, help="Certificate; awaited, and read again when it changes.")
+@click.option("--key", type=FILE, required=True, help="Private key of the certificate.")
+@click.option(
+    "--secret",
+    type=ObjectName(),
+    help="Secret to make and renew the certificate in, mounted as --cert and --key; default: another program, such as "
+    "cert-manager, keeps them.",
+)
+@click.option(
+    "--namespace",
+    type=ObjectName(),
+    default="vllm-autoscaler",
+    show_default=True,
+    help="Namespace of the Secret and the Service.",
+)
+@click.option(
+    "--service",
+    type=ObjectName(),
+    default="vllm-autoscaler-webhook",
+    show_default=True,
+    help="Service through which the API server calls.",
+)
+@click.option(
+    "--configuration",
+    type=ObjectName(),
+    default="vllm-autoscaler",
+    show_default=True,
+    help="MutatingWebhookConfiguration to which a new certificate is written.",
+)
+@click.option(
+    "--host-path",
+    type=HostPath(),
+    help="Folder of the nodes that holds weights, to mount into engines; default: pods get the affinity alone.",
+)
+@click.option("--image", help="Image of the container that waits for the weights; needs --host-path.")
+@click.option("--host", default="0.0.0.0", show_default=True, help="Address on which the webhook is served.")
+@click.option(
+    "--port", type=WholeNumber(0, 65535), default=8443, show_default=True, help="Port of the webhook; 0: any free port."
+)
+@click.option("--context", help="Context of the kubeconfig; default: the pod's own cluster, else the current context.")
+@http_options("0.0.0.0")
+@log_options
+def webhook(**given: Any) -> None:
+    """Let pods prefer nodes that hold their weights, and start from them.
+
+    The API server asks about each pod that is created in a namespace with the label vllm-autoscaler.io/weights=enabled.
+    Every pod is allowed, whatever happens.
+    """
+    from pydantic import ValidationError
+
+    from autoscaler.app.logging import configure_log
+    from autoscaler.config.settings import HttpSettings, KubeSettings, TlsFiles, WebhookSettings
+
+    try:
+        from autoscaler.app import webhook as app
+    except ImportError as error:
+        if error.name is None or error.name.startswith("autoscaler"):
+            raise
+        message = f"the webhook needs {error.name}, which is not installed: pip install 'vllm-autoscaler[webhook]'"
+        raise click.UsageError(message) from error
+    try:
+        settings = WebhookSettings(
+            host=given["host"],
+            port=given["port"],
+            tls=TlsFiles(cert=given["cert"], key=given["key"]),
+            host_path=given["host_path"] or "",
+            image=given["image"] or "",
+            secret=given["secret"] or "",
+            namespace=given["namespace"],
+            service=given["service"],
+            configuration=given["configuration"],
+            http=HttpSettings(host=given["http_host"], port=given["http_port"]),
+            kube=KubeSettings(context=given["context"]),
+        )
+    except ValidationError as error:
+        raise click.UsageError(error.errors()[0]["msg"].removeprefix("Value error, ")) from error
+    configure_log(given["log_format"], given["log_level"])
+    run_to_end(app.webhook(settings), endless=True)

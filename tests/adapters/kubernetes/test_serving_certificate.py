@@ -1,0 +1,135 @@
+"""The webhook's own certificate on a real API server: made, trusted, renewed in time, by several replicas at once."""
+
+import asyncio
+import base64
+import copy
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import pytest
+import pytest_asyncio
+from cryptography import x509
+
+from autoscaler.adapters.kubernetes.api.client import ApiError, Kube
+from autoscaler.adapters.kubernetes.serving_certificate import ServingCertificate
+from tests.adapters.kubernetes.conftest import Connect, in_namespace
+from tests.adapters.webhook.test_server import MANIFEST, configuration_of
+from tests.harness.kube_api import KubeApi, User, granted, load_manifests
+
+pytestmark = pytest.mark.integration
+
+DAY_S = 86_400.0
+SECRET = "vllm-autoscaler-webhook"
+
+
+def webhook_roles(configuration: str) -> list[dict[str, Any]]:
+    """Return the shipped roles of the webhook, for a configuration of another name."""
+    roles = [copy.deepcopy(each) for each in load_manifests(MANIFEST) if each["kind"] in ("Role", "ClusterRole")]
+    for role in roles:
+        if role["kind"] == "ClusterRole":
+            role["metadata"]["name"] = configuration
+            role["rules"][0]["resourceNames"] = [configuration]
+    return roles
+
+
+class Site(NamedTuple):
+    api: KubeApi
+    kube: Kube
+    namespace: str
+    user: User
+
+    def certificate(self, wall_s: Callable[[], float] = time.time) -> ServingCertificate:
+        names = [f"{SECRET}.{self.namespace}.svc"]
+        return ServingCertificate(self.kube, (self.namespace, SECRET), self.namespace, names, wall_s)
+
+    async def data(self) -> dict[str, bytes]:
+        secret = await self.api.get("v1", "Secret", self.namespace, SECRET)
+        return {name: base64.b64decode(value) for name, value in secret.get("data", {}).items()}
+
+    async def trusted(self) -> bytes:
+        kind = "admissionregistration.k8s.io/v1", "MutatingWebhookConfiguration"
+        found = await self.api.get(*kind, None, self.namespace)
+        return base64.b64decode(found["webhooks"][0]["clientConfig"].get("caBundle", ""))
+
+
+@pytest_asyncio.fixture
+async def site(kube_api: KubeApi, namespace: str, connect: Connect) -> Site:
+    user = await kube_api.service_account(namespace, "webhook", *in_namespace(webhook_roles(namespace), namespace))
+    configuration, _ = configuration_of(namespace, namespace, 443)
+    (secret,) = [each for each in load_manifests(MANIFEST) if each["kind"] == "Secret"]
+    del secret["metadata"]["namespace"]
+    await kube_api.apply(configuration)
+    await kube_api.apply(secret, namespace=namespace)
+    return Site(kube_api, await connect(user), namespace, user)
+
+
+def ends(data: dict[str, bytes]) -> datetime:
+    return x509.load_pem_x509_certificate(data["tls.crt"]).not_valid_after_utc
+
+
+async def test_certificate_is_made_once_and_trusted(site: Site) -> None:
+    assert await site.certificate().ensure()
+    made = await site.data()
+    assert await site.trusted() == made["ca.crt"] == made["tls.crt"]
+    assert not await site.certificate().ensure()
+    assert await site.data() == made
+    assert site.api.used(site.user) == granted(*webhook_roles(site.namespace))
+
+
+async def test_renewal_in_time_keeps_the_former_trusted(site: Site) -> None:
+    await site.certificate().ensure()
+    first = await site.data()
+    assert not await site.certificate(lambda: time.time() + 59 * DAY_S).ensure()
+    assert await site.certificate(lambda: time.time() + 61 * DAY_S).ensure()
+    second = await site.data()
+    assert ends(second) > ends(first)
+    assert await site.trusted() == second["tls.crt"] + first["tls.crt"]
+    assert await site.certificate(lambda: time.time() + 122 * DAY_S).ensure()
+    third = await site.data()
+    assert await site.trusted() == third["tls.crt"] + second["tls.crt"]
+
+
+async def test_expired_certificate_is_replaced_and_no_longer_trusted(site: Site) -> None:
+    await site.certificate(lambda: time.time() - 100 * DAY_S).ensure()
+    assert ends(await site.data()) < datetime.now(UTC)
+    assert await site.certificate().ensure()
+    data = await site.data()
+    assert ends(data) > datetime.now(UTC)
+    assert await site.trusted() == data["tls.crt"]
+
+
+async def test_replicas_that_renew_at_once_agree(site: Site) -> None:
+    renewed = await asyncio.gather(*(site.certificate().ensure() for _ in range(3)))
+    assert any(renewed)
+    assert await site.trusted() == (await site.data())["ca.crt"]
+    assert not await site.certificate().ensure()
+
+
+@pytest.mark.parametrize("name", ["tls.crt", "tls.key", "ca.crt"])
+async def test_damaged_secret_is_written_anew(site: Site, name: str) -> None:
+    await site.certificate().ensure()
+    path = await site.api.path("v1", "Secret", site.namespace, SECRET)
+    damage = {"data": {name: base64.b64encode(b"-----BEGIN CERTIFICATE-----\nx").decode()}}
+    await site.api.request("PATCH", path, damage, content_type="application/merge-patch+json")
+    assert await site.certificate().ensure()
+    assert not await site.certificate().ensure()
+
+
+async def test_applying_the_manifests_again_breaks_no_trust_for_long(site: Site) -> None:
+    await site.certificate().ensure()
+    configuration, _ = configuration_of(site.namespace, site.namespace, 443)
+    path = await site.api.path(configuration["apiVersion"], configuration["kind"], None, site.namespace)
+    metadata = (await site.api.request("GET", path))["metadata"]
+    configuration["metadata"]["resourceVersion"] = metadata["resourceVersion"]
+    await site.api.request("PUT", path, configuration)
+    assert await site.trusted() == b""
+    assert not await site.certificate().ensure()
+    assert await site.trusted() == (await site.data())["ca.crt"]
+
+
+async def test_missing_secret_is_reported(site: Site) -> None:
+    await site.api.delete("v1", "Secret", site.namespace, SECRET)
+    with pytest.raises(ApiError, match="404"):
+        await site.certificate().ensure()

@@ -1,0 +1,293 @@
+"""Patches of pods: what is added, what is left as it is, and pods that no API server would send."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoscaler.adapters.kubernetes.pods.node_weights import read_pod_weights
+from autoscaler.adapters.webhook.patch import Folder
+from autoscaler.adapters.webhook.review import MAX_POD_BYTES, Result, answer
+from autoscaler.config.weights.report import label_of
+from autoscaler.config.weights.source import parse
+
+MODEL = "meta-llama/Llama-3.1-8B-Instruct"
+SOURCE = f"hf://{MODEL}@main"
+FOLDER = Folder("/mnt/disks/ssd0/weights", "registry.example/vllm-autoscaler:1")
+READY = label_of(parse(SOURCE).key)
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+Pod = dict[str, Any]
+
+
+def engine(*args: str, image: str = "vllm/vllm-openai:v0.33.0", **fields: Any) -> dict[str, Any]:
+    return {"name": "vllm", "image": image, "args": list(args or [f"--model={MODEL}"]), **fields}
+
+
+def pod_of(*containers: dict[str, Any], annotations: dict[str, str] | None = None, **spec: Any) -> Pod:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"generateName": "llama-", "annotations": annotations or {}},
+        "spec": {"containers": list(containers or [engine()]), **spec},
+    }
+
+
+def review(pod: object, **request: Any) -> bytes:
+    fields = {
+        "uid": "705ab4f5-6393-11e8-b7cc-42010a800002",
+        "kind": {"group": "", "version": "v1", "kind": "Pod"},
+        "resource": {"group": "", "version": "v1", "resource": "pods"},
+        "operation": "CREATE",
+        "object": pod,
+    }
+    head = {"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1"}
+    return json.dumps({**head, "request": fields | request}).encode()
+
+
+def patched(pod: Pod, folder: Folder | None = FOLDER) -> Pod:
+    """Return a pod after the patch that the webhook answers with."""
+    text, result = answer(review(pod), read_pod_weights, folder)
+    response = json.loads(text)["response"]
+    assert response["allowed"]
+    assert response["uid"] == "705ab4f5-6393-11e8-b7cc-42010a800002"
+    changed = copy.deepcopy(pod)
+    if result is not Result.PATCHED:
+        assert response.keys() == {"uid", "allowed"}
+        return changed
+    assert response["patchType"] == "JSONPatch"
+    for operation in json.loads(base64.b64decode(response["patch"])):
+        assert operation["op"] == "add"
+        *way, last = operation["path"].strip("/").split("/")
+        place: Any = changed
+        for step in way:
+            place = place[int(step)] if isinstance(place, list) else place[step]
+        if isinstance(place, list):
+            assert last == "-"
+            place.append(operation["value"])
+        else:
+            place[last] = operation["value"]
+    return changed
+
+
+def terms(pod: Pod) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = pod["spec"]["affinity"]["nodeAffinity"][PREFERRED]
+    return found
+
+
+def test_engine_of_a_hub_gets_every_part() -> None:
+    pod = patched(pod_of())
+    expression = {"key": READY, "operator": "In", "values": ["ready"]}
+    assert terms(pod) == [{"weight": 100, "preference": {"matchExpressions": [expression]}}]
+    spec = pod["spec"]
+    assert spec["containers"][0]["env"] == [
+        {"name": "HF_HUB_CACHE", "value": "/weights/hub"},
+        {"name": "HF_HUB_OFFLINE", "value": "1"},
+    ]
+    assert {each["mountPath"]: each["readOnly"] for each in spec["containers"][0]["volumeMounts"]} == {
+        "/weights": True,
+        "/node-weights": True,
+    }
+    assert spec["volumes"][1]["hostPath"] == {"path": FOLDER.host_path, "type": "DirectoryOrCreate"}
+    (waits,) = spec["initContainers"]
+    assert waits["image"] == FOLDER.image
+    assert waits["args"] == ["weights", "wait", SOURCE, "--root=/node-weights", "--into=/weights"]
+
+
+@pytest.mark.parametrize(
+    "affinity",
+    [
+        {},
+        {"podAntiAffinity": {PREFERRED: []}},
+        {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}}},
+        {"nodeAffinity": {PREFERRED: [{"weight": 1, "preference": {"matchFields": []}}]}},
+    ],
+)
+def test_affinity_is_merged_with_what_is_there(affinity: dict[str, Any]) -> None:
+    pod = patched(pod_of(affinity=affinity))
+    own = affinity.get("nodeAffinity", {}).get(PREFERRED, [])
+    assert terms(pod)[: len(own)] == own
+    assert len(terms(pod)) == len(own) + 1
+    merged = copy.deepcopy(pod["spec"]["affinity"])
+    del merged["nodeAffinity"][PREFERRED]
+    before = copy.deepcopy(affinity)
+    before.setdefault("nodeAffinity", {}).pop(PREFERRED, None)
+    assert merged == before
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        pod_of(),
+        pod_of(engine(env=[{"name": "TZ", "value": "UTC"}], volumeMounts=[{"name": "shm", "mountPath": "/dev/shm"}])),
+        pod_of({"name": "proxy", "image": "i"}, engine(), volumes=[{"name": "shm", "emptyDir": {}}]),
+        pod_of(engine("serve", "/weights/models/a-1"), annotations={"vllm-autoscaler.io/weights": "s3://models/a"}),
+    ],
+)
+def test_second_call_changes_nothing(pod: Pod) -> None:
+    once = patched(pod)
+    assert once != pod
+    assert patched(once) == once
+
+
+def test_pod_that_has_the_snippet_keeps_it() -> None:
+    once = patched(pod_of())
+    del once["spec"]["affinity"]
+    twice = patched(once)
+    assert len(terms(twice)) == 1
+    del twice["spec"]["affinity"]
+    assert twice == once
+
+
+@pytest.mark.parametrize(
+    ("why", "pod"),
+    [
+        ("its model is not known", pod_of(engine("--port=8000"))),
+        ("it is bound to a node", pod_of(nodeName="node-1")),
+        ("it runs on Windows", pod_of(os={"name": "windows"})),
+        ("its engine is not known", pod_of(engine(image="registry.example/other"))),
+        ("it loads a path of its image", pod_of(engine("--model=/models/llama"))),
+        ("another model is annotated", pod_of(annotations={"vllm-autoscaler.io/weights": "hf://org/other@main"})),
+        ("another revision is annotated", pod_of(
+            engine(f"--model={MODEL}", "--revision=v2"), annotations={"vllm-autoscaler.io/weights": SOURCE}
+        )),
+        ("it states a cache", pod_of(engine(env=[{"name": "HF_HUB_CACHE", "value": "/cache"}]))),
+        ("its engine needs other repositories too", pod_of(engine(f"--model={MODEL}", "--tokenizer", "org/other"))),
+        ("its engine reads options from a file", pod_of(engine(f"--model={MODEL}", "--config=/etc/vllm.yaml"))),
+        ("its engine speculates", pod_of(engine(f"--model={MODEL}", '--speculative-config={"model": "a/b"}'))),
+        ("its engine loads adapters", pod_of(engine(f"--model={MODEL}", "--lora-modules", "a=org/adapter"))),
+        ("a claim holds the cache", pod_of(
+            engine(volumeMounts=[{"name": "cache", "mountPath": "/root/.cache/huggingface"}]),
+            volumes=[{"name": "cache", "persistentVolumeClaim": {"claimName": "cache"}}],
+        )),
+        ("a claim is at HF_HOME", pod_of(
+            engine(env=[{"name": "HF_HOME", "value": "/data/hf"}], volumeMounts=[{"name": "d", "mountPath": "/data"}]),
+            volumes=[{"name": "d", "persistentVolumeClaim": {"claimName": "d"}}],
+        )),
+        ("something else is at the path", pod_of(
+            engine(volumeMounts=[{"name": "w", "mountPath": "/weights"}]), volumes=[{"name": "w", "emptyDir": {}}]
+        )),
+        ("a volume has the name", pod_of(volumes=[{"name": "weights", "emptyDir": {}}])),
+        ("a container has the name", pod_of(initContainers=[{"name": "weights", "image": "i"}])),
+        ("its engine is a sidecar", pod_of(
+            {"name": "main", "image": "i"}, initContainers=[engine(restartPolicy="Always", ports=[
+                {"name": "metrics", "containerPort": 8000}])]
+        )),
+    ],
+)  # fmt: skip
+def test_pods_that_could_not_start_from_the_folder_stay(why: str, pod: Pod) -> None:
+    assert patched(pod) == pod, why
+
+
+def test_cache_that_ends_with_the_pod_is_replaced() -> None:
+    mounts = [{"name": "cache", "mountPath": "/root/.cache/huggingface"}]
+    pod = patched(pod_of(engine(volumeMounts=mounts), volumes=[{"name": "cache", "emptyDir": {}}]))
+    assert [each["name"] for each in pod["spec"]["volumes"]] == ["cache", "weights", "node-weights"]
+
+
+def test_pod_with_its_own_mount_of_the_folder_gets_the_affinity() -> None:
+    own = {"name": "ssd", "hostPath": {"path": f"{FOLDER.host_path}/hub"}}
+    pod = pod_of(engine(env=[{"name": "HF_HUB_CACHE", "value": "/ssd"}]), volumes=[own])
+    changed = patched(pod)
+    assert len(terms(changed)) == 1
+    del changed["spec"]["affinity"]
+    assert changed == pod
+
+
+def test_without_a_folder_only_the_affinity_is_added() -> None:
+    changed = patched(pod_of(), folder=None)
+    assert len(terms(changed)) == 1
+    del changed["spec"]["affinity"]
+    assert changed == pod_of()
+
+
+def test_stated_variables_stay() -> None:
+    changed = patched(pod_of(engine(env=[{"name": "HF_HUB_OFFLINE", "value": "0"}])))
+    assert changed["spec"]["containers"][0]["env"] == [
+        {"name": "HF_HUB_OFFLINE", "value": "0"},
+        {"name": "HF_HUB_CACHE", "value": "/weights/hub"},
+    ]
+
+
+def test_waiting_container_has_credentials_and_bounds() -> None:
+    """Then no quota refuses it, and it can fetch what the agent may not."""
+    secret = {"secretKeyRef": {"name": "hub", "key": "token"}}
+    environment = [
+        {"name": "HUGGING_FACE_HUB_TOKEN", "valueFrom": secret},
+        {"name": "HF_ENDPOINT", "value": "https://mirror.example"},
+        {"name": "VLLM_API_KEY", "value": "secret"},
+    ]
+    amounts = {"cpu": "8", "memory": "64Gi", "nvidia.com/gpu": "1"}
+    (waits,) = patched(pod_of(engine(env=environment, resources={"requests": amounts, "limits": amounts})))["spec"][
+        "initContainers"
+    ]
+    assert {each["name"] for each in waits["env"]} == {"HF_ENDPOINT", "HF_TOKEN"}
+    assert {"name": "HF_TOKEN", "valueFrom": secret} in waits["env"]
+    assert waits["resources"] == {each: {"cpu": "8", "memory": "64Gi"} for each in ("requests", "limits")}
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {"operation": "UPDATE"},
+        {"subResource": "status"},
+        {"resource": {"group": "apps", "version": "v1", "resource": "deployments"}},
+    ],
+)
+def test_nothing_but_the_creation_of_pods_is_changed(request_: dict[str, Any]) -> None:
+    text, result = answer(review(pod_of(), **request_), read_pod_weights, FOLDER)
+    assert json.loads(text)["response"].keys() == {"uid", "allowed"}
+    assert result is Result.UNCHANGED
+
+
+def deep(levels: int) -> bytes:
+    return b'{"request":{"uid":"u-1","object":' + b'{"spec":' * levels + b"1" + b"}" * levels + b"}}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"request":{"uid":"u-1"',
+        review(None, uid="u-1"),
+        b'{"request":{"uid":"u-1","resource":7}}',
+        b'{"request":{"uid":"u-1","operation":"\xff"}}',
+        deep(100_000),
+        review({"spec": {"containers": 7}}, uid="u-1"),
+        review({"spec": {"containers": [7]}}, uid="u-1"),
+        review(pod_of(volumes={"name": "v"}), uid="u-1"),
+        review(pod_of(engine(env="A=B")), uid="u-1"),
+        review(pod_of(affinity={"nodeAffinity": {PREFERRED: {"weight": 1}}}), uid="u-1"),
+        review(pod_of(engine(env=[{"name": "A", "value": "x" * MAX_POD_BYTES}])), uid="u-1"),
+    ],
+)
+def test_unreadable_reviews_allow_the_pod_without_a_patch(text: bytes) -> None:
+    body, result = answer(text, read_pod_weights, FOLDER)
+    assert json.loads(body)["response"] == {"uid": "u-1", "allowed": True}
+    assert result is Result.UNREADABLE
+
+
+@pytest.mark.parametrize("text", [b"", b"[]", b"null", b"\xff\xfe", b'{"request":{"uid":"' + b"u" * 300 + b'"'])
+def test_reviews_without_a_uid_are_answered_too(text: bytes) -> None:
+    body, _ = answer(text, read_pod_weights, FOLDER)
+    assert json.loads(body)["response"] == {"uid": "", "allowed": True}
+
+
+NAMES = st.sampled_from(["name", "value", "weights", "vllm", "env", "args", "mountPath", "hostPath", "key", "x" * 300])
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=20) | NAMES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=4),
+    max_leaves=12,
+)
+FIELDS = ["containers", "initContainers", "volumes", "affinity", "os", "nodeName"]
+
+
+@given(st.dictionaries(st.sampled_from(FIELDS), JSON), st.dictionaries(NAMES, JSON), JSON)
+def test_any_pod_is_allowed(spec: dict[str, Any], fields: dict[str, Any], annotations: Any) -> None:
+    pod: Pod = {"metadata": {"annotations": annotations}, "spec": {"containers": [engine() | fields], **spec}}
+    body, _ = answer(review(pod), read_pod_weights, FOLDER)
+    assert json.loads(body)["response"]["allowed"] is True

@@ -1,0 +1,216 @@
+"""The webhook behind a real API server: pods of namespaces that opt in are changed, and none is ever kept out."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import copy
+import io
+import math
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import aiohttp
+import pytest
+import pytest_asyncio
+
+from autoscaler.adapters.certificates import CertificateFiles
+from autoscaler.adapters.kubernetes.pods.node_weights import read_pod_weights
+from autoscaler.adapters.webhook.metrics import WebhookMetrics
+from autoscaler.adapters.webhook.patch import Folder
+from autoscaler.adapters.webhook.server import MAX_BODY_BYTES, WebhookServer
+from autoscaler.config.settings import TlsFiles
+from tests.adapters.webhook.test_patch import READY, engine, pod_of, review, terms
+from tests.harness.certificates import Certificates, KeyPair
+from tests.harness.kube_api import KubeApi, load_manifests
+from tests.harness.process import eventually, free_port
+
+MANIFEST = Path(__file__).parents[3] / "manifests" / "weights" / "webhook.yaml"
+FOLDER = Folder("/mnt/disks/ssd0/weights", "vllm-autoscaler:test")
+Manifest = dict[str, Any]
+
+
+class Site(NamedTuple):
+    """A namespace that opts in, with a configuration that calls a port of this machine."""
+
+    api: KubeApi
+    namespace: str
+    service: str  # name in DNS, for the certificate
+    port: int
+    configuration: str
+
+    async def create(self, pod: Manifest, namespace: str = "") -> Manifest:
+        path = f"/api/v1/namespaces/{namespace or self.namespace}/pods"
+        created: Manifest = await self.api.request("POST", path, pod, fieldValidation="Strict")
+        return created
+
+    async def is_patched(self) -> bool:
+        return "affinity" in (await self.create(pod_of()))["spec"]
+
+
+def configuration_of(name: str, namespace: str, port: int, ca: Path | None = None) -> tuple[Manifest, Manifest]:
+    """Return the shipped configuration and a Service that leads to this machine instead of to pods."""
+    (shipped,) = [each for each in load_manifests(MANIFEST) if each["kind"] == "MutatingWebhookConfiguration"]
+    changed = copy.deepcopy(shipped)
+    changed["metadata"]["name"] = name
+    (webhook,) = changed["webhooks"]
+    webhook["clientConfig"]["service"] |= {"namespace": namespace, "port": port}
+    webhook["timeoutSeconds"] = 30  # a busy machine
+    if ca:
+        webhook["clientConfig"]["caBundle"] = base64.b64encode(ca.read_bytes()).decode()
+    service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": webhook["clientConfig"]["service"]["name"]},
+        "spec": {"type": "ExternalName", "externalName": "localhost"},
+    }
+    return changed, service
+
+
+@pytest_asyncio.fixture
+async def site(kube_api: KubeApi, certificates: Certificates) -> AsyncIterator[Site]:
+    namespace = await kube_api.namespace(labels={"vllm-autoscaler.io/weights": "enabled"})
+    port = free_port()
+    configuration, service = configuration_of(namespace, namespace, port, certificates.ca)
+    await kube_api.apply(service, namespace=namespace)
+    await kube_api.apply(configuration)
+    name = f"{service['metadata']['name']}.{namespace}.svc"
+    try:
+        yield Site(kube_api, namespace, name, port, namespace)
+    finally:
+        await kube_api.delete("admissionregistration.k8s.io/v1", "MutatingWebhookConfiguration", None, namespace)
+
+
+@asynccontextmanager
+async def serving(pair: KeyPair, port: int, deadline_s: float = 60.0) -> AsyncIterator[WebhookServer]:
+    files = CertificateFiles(TlsFiles(cert=pair.certificate, key=pair.key), ["http/1.1"])
+    metrics = WebhookMetrics(lambda: math.nan)
+    context = files.context()
+    async with WebhookServer("127.0.0.1", port, context, read_pod_weights, FOLDER, metrics, deadline_s) as server:
+        yield server
+
+
+@pytest.mark.integration
+async def test_pods_that_opt_in_are_changed_and_deployments_are_not(site: Site, certificates: Certificates) -> None:
+    async with serving(certificates.issue(site.service), site.port):
+        await eventually(site.is_patched, "the API server calls the webhook")
+        pod = await site.create(pod_of(engine(resources={"limits": {"nvidia.com/gpu": "1"}})))
+        assert terms(pod)[0]["preference"]["matchExpressions"][0]["key"] == READY
+        assert [each["name"] for each in pod["spec"]["initContainers"]] == ["weights"]
+        again = await site.create(
+            {key: pod[key] for key in ("apiVersion", "kind", "spec")} | {"metadata": {"name": "b"}}
+        )
+        assert again["spec"] == pod["spec"]
+
+        other = await site.api.namespace()
+        assert "affinity" not in (await site.create(pod_of(), other))["spec"]
+        out = pod_of()
+        out["metadata"]["labels"] = {"vllm-autoscaler.io/weights": "disabled"}
+        assert "affinity" not in (await site.create(out))["spec"]
+
+        labels = {"app": "llama"}
+        template = {"metadata": {"labels": labels}, "spec": pod_of()["spec"]}
+        deployment = {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {"name": "llama"},
+            "spec": {"selector": {"matchLabels": labels}, "template": template},
+        }
+        (created,) = await site.api.apply(deployment, namespace=site.namespace)
+        assert "affinity" not in created["spec"]["template"]["spec"]
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("standard", ["baseline", "restricted"])
+async def test_namespaces_that_forbid_the_volume_are_left_out(
+    site: Site, certificates: Certificates, standard: str
+) -> None:
+    labels = {"vllm-autoscaler.io/weights": "enabled", "pod-security.kubernetes.io/enforce": standard}
+    strict = await site.api.namespace(labels=labels)
+    security = {
+        "allowPrivilegeEscalation": False,
+        "runAsNonRoot": True,
+        "capabilities": {"drop": ["ALL"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    async with serving(certificates.issue(site.service), site.port):
+        await eventually(site.is_patched, "the API server calls the webhook")
+        created = await site.create(pod_of(engine(securityContext=security)), strict)
+    assert "affinity" not in created["spec"]
+
+
+@pytest.mark.integration
+async def test_pods_are_created_while_the_webhook_is_down_or_expired(site: Site, certificates: Certificates) -> None:
+    assert not await site.is_patched()
+    pair = certificates.issue(site.service)
+    async with serving(pair, site.port):
+        await eventually(site.is_patched, "the API server calls the webhook")
+    files = pair.certificate.read_bytes(), pair.key.read_bytes()
+    expired = certificates.issue(site.service, valid_for=-timedelta(hours=1))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(expired.certificate, expired.key)
+    metrics = WebhookMetrics(lambda: math.nan)
+    async with WebhookServer("127.0.0.1", site.port, context, read_pod_weights, FOLDER, metrics):
+        assert not await site.is_patched()
+    pair.certificate.write_bytes(files[0])
+    pair.key.write_bytes(files[1])
+    async with serving(pair, site.port):
+        await eventually(site.is_patched, "the API server calls the webhook again")
+
+
+@pytest.mark.integration
+async def test_rotated_certificate_is_served_without_a_restart(site: Site, certificates: Certificates) -> None:
+    pair = certificates.issue(site.service)
+    client = ssl.create_default_context(cafile=certificates.ca)
+
+    async def serial() -> str:
+        _, writer = await asyncio.open_connection("127.0.0.1", site.port, ssl=client, server_hostname=site.service)
+        found = str(writer.get_extra_info("peercert")["serialNumber"])
+        writer.close()
+        with suppress(ssl.SSLError, ConnectionError):
+            await writer.wait_closed()
+        return found
+
+    async with serving(pair, site.port):
+        first = await serial()
+        certificates.issue(site.service)
+        assert await serial() != first
+        await eventually(site.is_patched, "the API server calls the webhook")
+
+
+Send = Callable[..., Awaitable[aiohttp.ClientResponse]]
+
+
+@asynccontextmanager
+async def client(certificates: Certificates, deadline_s: float = 60.0) -> AsyncIterator[Send]:
+    """Send requests to a webhook, as any pod of the network may."""
+    trust = ssl.create_default_context(cafile=certificates.ca)
+    async with (
+        serving(certificates.issue("localhost"), 0, deadline_s) as server,
+        aiohttp.ClientSession() as session,
+    ):
+        yield lambda data: session.post(f"https://localhost:{server.port}/pods", data=data, ssl=trust)
+
+
+async def test_review_that_is_too_large_allows_its_pod(certificates: Certificates) -> None:
+    head = review(pod_of())[:-3]
+    async with client(certificates) as send:
+        answered = await send(io.BytesIO(head + b" " * (MAX_BODY_BYTES + 1)))
+        response = (await answered.json())["response"]
+        assert response == {"uid": "705ab4f5-6393-11e8-b7cc-42010a800002", "allowed": True}
+        answered = await send(review(pod_of()))
+        assert (await answered.json())["response"]["patchType"] == "JSONPatch"
+
+
+async def test_review_that_does_not_arrive_ends_at_the_deadline(certificates: Certificates) -> None:
+    async def endless() -> AsyncIterator[bytes]:
+        yield b'{"request":'
+        await asyncio.Event().wait()
+
+    async with client(certificates, deadline_s=0.05) as send:
+        answered = await send(endless())
+        assert answered.status == 408
