@@ -280,7 +280,7 @@ def main() -> int:  # noqa: PLR0915
     layout = lay_out()
     layout_s = time.process_time() - begin_s
     begin_s = time.process_time()
-    weights.columns(known, layout, usage.held, pods, pods.target_id)
+    weights.columns(known, np.zeros(TARGETS, dtype=bool), layout, usage.held, pods, pods.target_id)
     weights_s = time.process_time() - begin_s
 
     found = {

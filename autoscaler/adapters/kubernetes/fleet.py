@@ -102,6 +102,7 @@ class _WorkloadRows(NamedTuple):
     listed: BoolColumn
     hpa_limits: HpaLimits | None
     drain_s: FloatColumn
+    steered: BoolColumn  # by their templates, to nodes that hold the weights
     hpa_errors: tuple[str, ...]  # why the HPA of each cannot change the count; "": it can, or there is none
     applicants: list[Applicant]  # for quotas
 
@@ -231,7 +232,9 @@ class KubeFleet:
             quotas=self._quotas.count(pods, self._pod_workload, workloads.gpus_per_replica, self._clock.now_s()),
             drain_s=workloads.drain_s,
             starts=self._lay_out_starts(pods),
-            weights=self._weights.columns(workloads.workloads, workloads.layout, usage.held, pods, self._pod_workload),
+            weights=self._weights.columns(
+                workloads.workloads, workloads.steered, workloads.layout, usage.held, pods, self._pod_workload
+            ),
         )
 
     def scaled_object(self, namespace: str, name: str) -> ScaledObject | None:
@@ -379,6 +382,7 @@ class KubeFleet:
             listed=np.array([each.target.pod_selector != () for each in managed], dtype=bool),
             hpa_limits=to_columns([each.limit for each in managed]),
             drain_s=np.array([each.target.facts.drain_s for each in managed]),
+            steered=np.array([each.target.facts.steered for each in managed], dtype=bool),
             hpa_errors=tuple(each.limit.error for each in managed),
             applicants=[_applicant(each.target, each_facts) for each, each_facts in zip(managed, facts, strict=True)],
         )

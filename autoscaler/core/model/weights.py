@@ -7,7 +7,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from autoscaler.core.table.columns import Columns, FloatColumn, IntColumn
+from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, IntColumn
 
 NO_SOURCE = -1
 
@@ -51,6 +51,7 @@ class Weights:
     sources: tuple[str, ...]  # [M], distinct, ascending: "hf://org/name@revision"
     source: IntColumn  # int64[W], index into sources; `NO_SOURCE`: unknown
     size_bytes: FloatColumn  # float64[W]; NaN: unknown
+    steered: BoolColumn  # bool[W], the scheduler prefers, or requires, nodes that hold them
     places: WeightPlaces
     pod_cache: IntColumn  # int64[P], PodCache
 
@@ -58,4 +59,5 @@ class Weights:
     def unknown(cls, rows: int, pods: int) -> Weights:
         """Return that no source is known. rows, pods: of the fleet."""
         nothing = np.full(rows, NO_SOURCE)
-        return cls((), nothing, np.full(rows, np.nan), WeightPlaces.none(), np.full(pods, int(PodCache.UNKNOWN)))
+        unknown, steered = np.full(rows, np.nan), np.zeros(rows, dtype=bool)
+        return cls((), nothing, unknown, steered, WeightPlaces.none(), np.full(pods, int(PodCache.UNKNOWN)))

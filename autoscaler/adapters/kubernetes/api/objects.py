@@ -140,8 +140,15 @@ class NodeSelector(Fields, frozen=True):
     node_selector_terms: list[NodeTerm] | None = None
 
 
+class PreferredTerm(Fields, frozen=True):
+    preference: NodeTerm = NodeTerm()
+
+
 class NodeAffinity(Fields, frozen=True):
     required: NodeSelector | None = msgspec.field(default=None, name="requiredDuringSchedulingIgnoredDuringExecution")
+    preferred: list[PreferredTerm] | None = msgspec.field(
+        default=None, name="preferredDuringSchedulingIgnoredDuringExecution"
+    )
 
 
 class Affinity(Fields, frozen=True):

@@ -13,6 +13,7 @@ from autoscaler.adapters.kubernetes.api.objects import PodSpec
 from autoscaler.adapters.kubernetes.pods.command_line import CommandFacts
 from autoscaler.catalog.weights import DEFAULT_REVISION, KSERVE_SOURCES, STORAGE_INITIALIZER
 from autoscaler.config.annotations import WEIGHTS
+from autoscaler.config.weights.report import LABEL_PREFIX
 from autoscaler.config.weights.source import InvalidSourceError, ModelSource, parse
 
 _SNAPSHOT = re.compile(r".*/models--([^/]+)--([^/]+)/snapshots/([0-9a-f]{40})/?")  # of a hub's cache
@@ -39,6 +40,18 @@ def stated_source(spec: PodSpec, stated: CommandFacts) -> ModelSource | None:
     if "/" not in stated.loads:  # the name of a folder in the image, or of an old model of the hub
         return None
     return _parsed(f"hf://{stated.loads}@{stated.revision or DEFAULT_REVISION}")
+
+
+def is_steered(spec: PodSpec) -> bool:
+    """Return whether the scheduler prefers, or requires, nodes that hold the weights: by affinity for their label."""
+    if any(key.startswith(LABEL_PREFIX) for key in spec.node_selector or ()):
+        return True
+    affinity = spec.affinity.node_affinity if spec.affinity is not None else None
+    if affinity is None:
+        return False
+    required = affinity.required.node_selector_terms if affinity.required is not None else None
+    terms = [*(required or ()), *(each.preference for each in affinity.preferred or ())]
+    return any(each.key.startswith(LABEL_PREFIX) for term in terms for each in term.match_expressions or ())
 
 
 def _of_kserve(uri: str) -> ModelSource | None:

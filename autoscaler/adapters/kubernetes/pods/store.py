@@ -18,6 +18,7 @@ import numpy.typing as npt
 from autoscaler.adapters.kubernetes.api.objects import Pod as SeenPod
 from autoscaler.adapters.kubernetes.pods.holdings import Held, Holdings
 from autoscaler.adapters.kubernetes.pods.image_pulls import ImagePulls
+from autoscaler.adapters.kubernetes.pods.model_source import is_steered
 from autoscaler.adapters.kubernetes.pods.needs import CONTROL_PLANE_TAINTS, Toleration
 from autoscaler.adapters.kubernetes.pods.selector import Selector, selects
 from autoscaler.adapters.kubernetes.pods.status import (
@@ -70,6 +71,7 @@ _ROW = np.dtype(
         ("weights_s", np.float64),
         ("fetching_since_s", np.float64),
         ("deletion_cost", np.float64),  # NaN: of no ReplicaSet
+        ("steered", np.bool_),
     ]
 )
 
@@ -91,6 +93,7 @@ class PodRows(NamedTuple):
     pulling_since_s: FloatColumn
     weights_s: FloatColumn
     fetching_since_s: FloatColumn
+    steered: BoolColumn  # the scheduler prefers nodes that hold the weights
     messages: Mapping[int, str]  # by target: why one of its pods is blocked, in the words of scheduler or kubelet
 
 
@@ -443,6 +446,7 @@ class PodStore:
         line["terminating"] = is_leaving(seen, conditions)
         line["blocked"] = blocked
         line["deletion_cost"] = deletion_cost(seen)
+        line["steered"] = is_steered(seen.spec)
         line["created_s"] = at_s(seen.metadata.creation_timestamp, offset_s)
         line["scheduled_s"] = since_s(conditions.get("PodScheduled"), offset_s)
         line["started_s"] = math.nan if was_restarted else started_s
@@ -549,4 +553,5 @@ _COPIED = (
     "pulling_since_s",
     "weights_s",
     "fetching_since_s",
+    "steered",
 )

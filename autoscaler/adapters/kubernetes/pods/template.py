@@ -18,7 +18,7 @@ from autoscaler.adapters.kubernetes.pods.command_line import (
     read_served_names,
     states_model,
 )
-from autoscaler.adapters.kubernetes.pods.model_source import annotated_source, stated_source
+from autoscaler.adapters.kubernetes.pods.model_source import annotated_source, is_steered, stated_source
 from autoscaler.adapters.kubernetes.pods.needs import Expression, Needs, Toleration, group_needs, read_needs
 from autoscaler.adapters.kubernetes.pods.requests import (
     ALWAYS,
@@ -62,6 +62,7 @@ class Facts(NamedTuple):
     requests: tuple[tuple[str, float], ...] = ()  # of one pod, by resource: devices that may be accelerators
     claims: tuple[ClaimRef, ...] = ()  # of one pod
     source: str = ""  # of the weights that the engine loads, "hf://org/name@rev"; "": unknown
+    steered: bool = False  # to nodes that hold them
     members: tuple[tuple[Facts, int], ...] = ()  # leader and workers, with the pods of each, if one has open requests
 
     @property
@@ -95,6 +96,7 @@ def read_template(spec: PodSpec) -> Facts:
         requests=tuple(sorted(requests.items())),
         claims=claims,
         source=str(stated_source(spec, stated) or ""),
+        steered=is_steered(spec),
     )
     return with_devices(facts, counts, sorted(requests.keys() - counts.keys()), CLAIMED if claims else "")
 

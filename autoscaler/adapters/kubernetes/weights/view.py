@@ -15,7 +15,7 @@ from autoscaler.adapters.kubernetes.weights.reports import ReportStore
 from autoscaler.config.weights.source import parse
 from autoscaler.core.model.fleet import Workload
 from autoscaler.core.model.weights import NO_SOURCE, PodCache, WeightPlaces, Weights
-from autoscaler.core.table.columns import FloatColumn, IntColumn
+from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 from autoscaler.ports import Clock
 
 _UNJUDGED = -1
@@ -44,11 +44,18 @@ class WeightsView:
         self._pod_cache: IntColumn = np.zeros(0, dtype=np.int64)
 
     def columns(
-        self, workloads: tuple[Workload, ...], layout: Layout, held: OnNodes, pods: PodRows, pod_workload: IntColumn
+        self,
+        workloads: tuple[Workload, ...],
+        steered: BoolColumn,
+        layout: Layout,
+        held: OnNodes,
+        pods: PodRows,
+        pod_workload: IntColumn,
     ) -> Weights | None:
         """Return the columns of a fleet; None: no source is known.
 
-        held: by all pods of now. pod_workload: int64[P], row of the workload.
+        steered: bool[W], by their templates. A webhook may steer pods instead. held: by all pods of now.
+        pod_workload: int64[P], row of the workload.
         """
         if self._named != (workloads, self.reports.version):
             self._name(workloads)
@@ -58,8 +65,9 @@ class WeightsView:
         if self._counted is None or self._counted[0] is not layout or self._counted[1] is not held:
             self._places = self._count(layout, held)
             self._counted = layout, held
+        steered = steered | (np.bincount(pod_workload[pods.steered], minlength=len(workloads)) > 0)
         cache = self._judge_pods(pods, pod_workload)
-        return Weights(self._sources, self._source, self._sizes, self._places, cache)
+        return Weights(self._sources, self._source, self._sizes, steered, self._places, cache)
 
     def _name(self, workloads: tuple[Workload, ...]) -> None:
         """Note the source of each workload, and its bytes: as stated, else as nodes report them."""

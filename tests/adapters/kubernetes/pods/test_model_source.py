@@ -10,6 +10,9 @@ from autoscaler.adapters.kubernetes.pods.template import read_model_source, read
 from autoscaler.config.weights.source import parse
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+TERM = {"matchExpressions": [{"key": "weights.vllm-autoscaler.io/0123", "operator": "In", "values": ["ready"]}]}
 OURS = "vllm-autoscaler.io/weights"
 CACHED = "internal.serving.kserve.io/localmodel-sourceuri"
 INITIALIZED = "internal.serving.kserve.io/storage-initializer-sourceuri"
@@ -90,6 +93,21 @@ def test_annotations_precede_the_command_line(annotations: dict[str, str], expec
 def test_storage_initializer_names_the_source_when_the_engine_loads_a_path():
     init = [{"name": "storage-initializer", "args": ["hf://org/m:v1", "/mnt/models"]}]
     assert source(pod("--model", "/mnt/models", init=init)) == "hf://org/m@v1"
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ({}, False),
+        ({"nodeSelector": {"weights.vllm-autoscaler.io/0123": "ready"}}, True),
+        ({"affinity": {"nodeAffinity": {PREFERRED: [{"weight": 100, "preference": TERM}]}}}, True),
+        ({"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [TERM]}}}}, True),
+        ({"affinity": {"nodeAffinity": {PREFERRED: [{"weight": 1, "preference": {}}]}}}, False),
+        ({"affinity": {"podAffinity": {}}}, False),
+    ],
+)
+def test_pod_is_steered_when_affinity_names_a_label_of_weights(spec: dict, expected: bool):
+    assert read_template(msgspec.convert({"containers": [{}], **spec}, PodSpec)).steered is expected
 
 
 @given(st.lists(st.text(), max_size=6), st.dictionaries(st.sampled_from(["MODEL_ID", "REVISION"]), st.text()))
