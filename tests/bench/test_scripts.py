@@ -34,6 +34,7 @@ SMALLEST: dict[str, list[object]] = {
     "state": ["--workloads", 8],
     "tiers": ["--hours", 0.1, "--size", 0.5, "--seeds", 1],
     "tick": ["--workloads", 10, "--ticks", 2],
+    "webhook": ["--pods", 5],
     "whole_tick": ["--workloads", 10, "--ticks", 1, "--period", 0.1],
 }
 

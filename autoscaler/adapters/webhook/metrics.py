@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+)
 
 RESULTS = ("patched", "unchanged", "unreadable", "busy", "late", "failed")
 BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
@@ -17,6 +25,7 @@ class WebhookMetrics:
     def __init__(self, expires_s: Callable[[], float]) -> None:
         """expires_s: Unix time at which the present certificate expires; NaN: there is none."""
         self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
         self._reviews = Counter(
             "vllm_autoscaler_webhook_reviews",
             "Pods that the API server asked about, by what became of them.",
