@@ -42,6 +42,8 @@ SCHEMA: Mapping[str, str] = MappingProxyType(
         "scale_to_zero.late_arrivals_at_zero": "idle_timeouts.late_arrivals",
         "scale_to_zero.requests": "idle_timeouts.requests",
         "scale_to_zero.observed_s": "idle_timeouts.observed_s",
+        "chain.places": "workloads.chain.places",
+        "chain.until_age_s": "workloads.chain.until_s",
         "strategies.signature": "strategies.signature",
         "strategies.warm_up_s": "strategies.warm_up_s",
         "objective.ttft_s": "strategies.ttft_objective_s",

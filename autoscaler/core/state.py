@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscaler.core.allocate.allocate import AllocateState
+from autoscaler.core.chain.links import ChainState
 from autoscaler.core.choose import ChoiceState
 from autoscaler.core.model.fleet import Fleet
 from autoscaler.core.observe.workloads import ObserveState, PodState
@@ -29,6 +30,7 @@ class WorkloadState(Columns):
     choice: ChoiceState
     stabilize: StabilizeState
     allocate: AllocateState
+    chain: ChainState
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,12 @@
-"""One tick: observe, recommend, choose, stabilize, allocate. Pure, so the daemon, dry-run and replay all run it."""
+"""One tick: observe, recommend, choose, stabilize, allocate, plan links. Pure: daemon, dry-run and replay run it."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from autoscaler.core.allocate.allocate import allocate
+from autoscaler.core.chain.leads import find_leads
+from autoscaler.core.chain.links import plan_links
 from autoscaler.core.choose import choose
 from autoscaler.core.model.types import Decision, Stage, TickInput
 from autoscaler.core.observe.pending import count_by_class
@@ -37,13 +39,16 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
     stages, base_replicas, unfollowed_s, allocate_state = allocate(inp, observed, capacity, target, before.allocate)
 
     desired = stages[-1]
+    replicas = np.where(np.isnan(desired), observed.observation.replicas, desired)
+    lead_s = find_leads(observed.observation, observe_state.cold_start)
+    chain, chain_state = plan_links(inp, replicas, lead_s, before.chain)
     decision = Decision(
         observation=observed.observation,
         capacity=capacity,
         recommender=choice.recommender,
         recommendations=choice.signals,
         stages=stages,
-        replicas=np.where(np.isnan(desired), observed.observation.replicas, desired),
+        replicas=replicas,
         active=(desired > 0) | np.isnan(desired),
         trusted=observed.trusted,
         idle_after_s=target.idle_after_s,
@@ -53,7 +58,8 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
         unfollowed_s=unfollowed_s,
         pending_by_class=count_by_class(inp.fleet, observed.observation, stages[Stage.EXCHANGE]),
         plan=planned.plan,
+        chain=chain,
     )
     now_s = np.full(len(desired), inp.now_s)
-    workloads = WorkloadState(now_s, observe_state, learned, choice_state, stabilize_state, allocate_state)
+    workloads = WorkloadState(now_s, observe_state, learned, choice_state, stabilize_state, allocate_state, chain_state)
     return decision, Memory(memory.workload_id, memory.pod_id, workloads, pods, planned)

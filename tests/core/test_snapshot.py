@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoscaler.core import snapshot
-from autoscaler.core.model.fleet import Fleet, PendingCause, Workload, WorkloadRef
+from autoscaler.core.model.fleet import Fleet, PendingCause, Pool, Workload, WorkloadRef
+from autoscaler.core.model.spec import Schedule
 from autoscaler.core.model.types import Signal
 from autoscaler.core.observe.workloads import PodState
 from autoscaler.core.planner.groups import PlannerState
@@ -115,10 +116,13 @@ def busy_story(start_s: float) -> Story:
     """A while of load, queue, refusals, growth, rest, on clocks that differ by a multiple of every slot of a window.
 
     One pod stands still while its queue grows, and one alone has a queue. A replica of the third workload crashes, and
-    another is missing.
+    another is missing. Nodes are requested for a window of the first workload.
     """
     rules = spec(3, concurrency=np.nan, up_stabilization_s=30.0, down_stabilization_s=60.0)
     story = Story(rules, start_s)
+    story.requests_nodes = True
+    begin_s = np.array([[start_s + 250.0], [np.nan], [np.nan]])
+    story.schedule = Schedule(begin_s, begin_s + 600.0, np.full((3, 1), 50.0), np.full((3, 1), np.nan))
     for step in range(30):
         count = np.array([1.0 + step, min(1.0 + step, 4.0), 1.0 + step, 1.0 + step, np.nan, 1.0 + step, np.nan])
         waiting = 5.0 * (step < 20)
@@ -128,6 +132,7 @@ def busy_story(start_s: float) -> Story:
             replicas=[3, 2, 3],
             starting_since_s=start_s,
             created_s=start_s - 1000.0,
+            pools=(Pool("nvidia.com/gpu", "H100", grows="pool=gpu"),),
             pod_pending=np.array([PendingCause.NONE] * 6 + [PendingCause.CRASH_LOOP]),
         )
         story.tick(

@@ -216,17 +216,18 @@ def intervals(for_s: float, every_s: float | None = None) -> list[float]:
 class Story:
     """Consecutive ticks with one memory; each tick advances the clock."""
 
+    schedule: Schedule | None = None
     variants: Variants | None = None
     pairs: Pairs | None = None
+    requests_nodes = False
 
     def __init__(self, rules: Spec, now_s: float = 1000.0) -> None:
         self.spec, self.now_s, self.memory = rules, now_s, Memory.empty()
 
     def tick(self, cluster: Fleet, after_s: float = 5.0, **columns: Any) -> Decision:
         self.now_s += after_s
-        decision, self.memory = tick(
-            world(self.now_s, cluster, self.spec, variants=self.variants, pairs=self.pairs, **columns), self.memory
-        )
+        inp = world(self.now_s, cluster, self.spec, self.schedule, self.variants, self.pairs, **columns)
+        decision, self.memory = tick(replace(inp, requests_nodes=self.requests_nodes), self.memory)
         return decision
 
     def watch(self, cluster: Fleet, for_s: float, every_s: float | None = None, **columns: Any) -> Decision:

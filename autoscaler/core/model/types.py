@@ -7,6 +7,7 @@ from enum import IntEnum
 
 import numpy as np
 
+from autoscaler.core.model.chain import Chain
 from autoscaler.core.model.fleet import Fleet
 from autoscaler.core.model.pairs import Pairs
 from autoscaler.core.model.samples import Samples
@@ -218,6 +219,7 @@ class TickInput:
     samples: Samples  # rows of fleet.pods and fleet.workloads
     variants: Variants | None = None  # rows of fleet.workloads; None: no service has variants
     pairs: Pairs | None = None  # rows of fleet.workloads; None: no workload has a role
+    requests_nodes: bool = False  # nodes are requested before the replicas of pre-warm windows
 
 
 @dataclass(frozen=True)
@@ -239,3 +241,4 @@ class Decision:
     unfollowed_s: FloatColumn  # float64[W], seconds for which the HPA has not followed the answer; NaN: it follows
     pending_by_class: FloatColumn  # float64[C, W], replicas that are not ready, by PendingClass
     plan: Plan  # the recommendation of the planner, as of its last update
+    chain: Chain  # what begins when for the next pre-warm window

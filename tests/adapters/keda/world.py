@@ -8,6 +8,7 @@ import numpy as np
 from autoscaler.adapters.keda.answers import Answers
 from autoscaler.adapters.keda.service import KedaService
 from autoscaler.config.policy.parse import load
+from autoscaler.core.model.chain import Chain
 from autoscaler.core.model.fleet import Fleet, NodeGroups, Obstacles, PendingClass, Workload, WorkloadRef
 from autoscaler.core.model.samples import Samples
 from autoscaler.core.model.spec import Schedule, Spec
@@ -134,6 +135,7 @@ def tick(rows: Sequence[Row], now_s: float, view_age_s: float = 0.0) -> TickReco
         base_replicas=desired,
         pending_by_class=np.zeros((len(PendingClass), count)),
         plan=Plan.blank(count),
+        chain=Chain.none(count),
     )
     spec = replace(Spec.filled(count), max_input_age_s=np.array([row.max_age_s for row in rows]))
     schedule = Schedule(*(np.empty((count, 0)),) * 4)

@@ -9,6 +9,7 @@ import numpy as np
 
 from autoscaler.core.explain.planner_lines import Line
 from autoscaler.core.explain.sentence import Explanation, Step
+from autoscaler.core.model.chain import Chain
 from autoscaler.core.model.fleet import Fleet, NodeGroups, Obstacles, PendingClass, Pool, Workload, WorkloadRef
 from autoscaler.core.model.names import STAGES
 from autoscaler.core.model.quotas import Quota, Quotas
@@ -160,6 +161,7 @@ class World:
                 allowed_fraction=np.full(count, 0.0065),
                 missed_fraction=np.full(count, 0.025),
             ),
+            chain=Chain.none(count),
         )
         spec = replace(
             Spec.filled(count),

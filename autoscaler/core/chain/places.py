@@ -1,0 +1,98 @@
+"""Count the replicas of future windows that have no place on the nodes of now, and for which nodes can be created."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from autoscaler.core.allocate.placing import Limit, take
+from autoscaler.core.model.fleet import Fleet, NodeGroups
+from autoscaler.core.model.placement import Rows, divide_groups, place_pools
+from autoscaler.core.model.running import list_running, sum_gpus
+from autoscaler.core.model.spec import Spec
+from autoscaler.core.observe.pending import has_gpus
+from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
+
+MOST_EACH = 100
+"""Most replicas of one workload that are placed."""
+
+
+class _Replicas(NamedTuple):
+    """Replicas beyond those that are decided, in the order in which they get places; every field [R]."""
+
+    row: IntColumn  # int64[R], workload
+    number: IntColumn  # int64[R], further replicas of the workload before it
+
+
+def find_lacking(fleet: Fleet, spec: Spec, decided: FloatColumn, more: FloatColumn, due_s: FloatColumn) -> FloatColumn:
+    """Return the further replicas of windows that need a node to be created, float64[W, K].
+
+    decided: float64[W], replicas that have a place, or get one before all others. more: float64[W, K], replicas beyond
+    them that each window needs, at `due_s`; NaN or 0: none. A window needs no place beside an earlier one of its
+    workload. The earliest windows get places first, and then the highest priorities. A replica counts only where an
+    autoscaler may create nodes for it, within the limits that are known.
+    """
+    wanted = np.minimum(np.nan_to_num(more), MOST_EACH)
+    can_place = (fleet.pool >= 0) & (fleet.gpus_per_replica > 0)
+    wanted = np.where(can_place[:, None], np.ceil(np.fmax(wanted, 0.0)), 0.0)
+    replicas = _list_replicas(wanted, due_s, spec)
+    if not len(replicas.row):
+        return np.zeros(more.shape)
+    lacks = _lacks_place(fleet, decided, replicas) & _can_grow(fleet)[fleet.pool[replicas.row]]
+    lacks &= _fits_new_nodes(fleet, replicas, lacks)
+    counts = np.zeros((len(fleet.workloads), MOST_EACH + 1))
+    np.add.at(counts, (replicas.row, replicas.number + 1), lacks)
+    return np.take_along_axis(counts.cumsum(axis=1), wanted.astype(np.int64), axis=1)
+
+
+def _list_replicas(wanted: FloatColumn, due_s: FloatColumn, spec: Spec) -> _Replicas:
+    """List the replicas of all windows. A workload needs each of them once, for the first window that needs so many."""
+    most = wanted.max(axis=1, initial=0.0).astype(np.int64)
+    row = np.repeat(np.arange(len(wanted)), most)
+    number = np.arange(len(row)) - np.repeat(np.cumsum(most) - most, most)
+    due = np.where(wanted[row] > number[:, None], due_s[row], np.inf).min(axis=1, initial=np.inf)
+    place = np.lexsort((number, row, -spec.priority[row], due))
+    return _Replicas(row[place], number[place])
+
+
+def _lacks_place(fleet: Fleet, decided: FloatColumn, replicas: _Replicas) -> BoolColumn:
+    """Return the replicas that have no place beside those that are decided, on the nodes of now; bool[R]."""
+    now = replace(fleet, groups=replace(fleet.groups, can_add=np.zeros(len(fleet.groups.can_add))))
+    blocks = divide_groups(now)
+    placement = place_pools(now.groups, range(len(now.pools)), blocks.gpus)
+    limited = (fleet.pool >= 0) & (fleet.gpus_per_replica > 0)
+    placement.place(sum_gpus(now, list_running(now, has_gpus(now)), decided, limited, blocks).tolist())
+    row = Rows(len(now.pools), len(now.groups.gpus)).of_pool(blocks.smallest, np.fmax(fleet.pool, 0))
+    return ~take([Limit(row[replicas.row], fleet.gpus_per_replica[replicas.row], placement)])
+
+
+def _can_grow(fleet: Fleet) -> BoolColumn:
+    """Return the pools for which an autoscaler may create nodes; bool[N]."""
+    may_add = (fleet.groups.admitted & (fleet.groups.can_add > 0)).any(axis=1)
+    return np.asarray(may_add | np.array([bool(pool.grows) for pool in fleet.pools], dtype=bool))
+
+
+def _fits_new_nodes(fleet: Fleet, replicas: _Replicas, lacks: BoolColumn) -> BoolColumn:
+    """Return the replicas that have a place on nodes that may still be created; bool[R].
+
+    lacks: bool[R], those that need one. Pools whose limit is not known have none.
+    """
+    fits = np.ones(len(lacks), dtype=bool)
+    unlimited = np.array([bool(pool.grows) for pool in fleet.pools], dtype=bool)
+    unlimited |= (fleet.groups.admitted & np.isinf(fleet.groups.can_add)).any(axis=1)
+    tried = np.flatnonzero(lacks & ~unlimited[fleet.pool[replicas.row]])
+    if len(tried):
+        placement = place_pools(_new_nodes(fleet.groups), range(len(fleet.pools)))
+        rows = replicas.row[tried]
+        fits[tried] = take([Limit(fleet.pool[rows], fleet.gpus_per_replica[rows], placement)])
+    return fits
+
+
+def _new_nodes(groups: NodeGroups) -> NodeGroups:
+    """Return the node groups with nothing but the devices that may still be created."""
+    none = np.zeros(len(groups.can_add))
+    return replace(
+        groups, allocatable=groups.can_add, used_by_others=none, used=none, can_add=none, closed=none.astype(bool)
+    )

@@ -1,0 +1,40 @@
+"""The chain of a pre-warm window: what must begin when, so that its replicas are ready at its begin."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, IntColumn
+
+
+class Link(IntEnum):
+    """Links of a chain, in their order; the rows of `Chain.starts_s`. Each ends where the next one starts."""
+
+    NODE = 0  # a node is requested, until a pod can be bound to it
+    WEIGHTS = 1  # the weights are fetched to the nodes that get the replicas
+    REPLICA = 2  # replicas are requested, until they serve
+
+
+@dataclass(frozen=True)
+class Chain(Columns):
+    """The next window of each workload for which replicas are missing. NaN: there is none."""
+
+    due_s: FloatColumn  # float64[W], begin of the window, on the clock of the tick
+    replicas: FloatColumn  # float64[W], replicas that must be ready then
+    window: IntColumn  # int64[W], index into `Schedule.names`; -1: none
+    starts_s: FloatColumn  # float64[L, W], start of each link; NaN: it is not needed
+    lacking: FloatColumn  # float64[W], replicas of it that have no place on the present nodes
+    places: FloatColumn  # float64[W], replicas for which nodes are requested now, for any window; 0: none
+
+    @classmethod
+    def none(cls, rows: int) -> Chain:
+        """Return that no workload has a window to prepare."""
+        unknown, zero = np.full(rows, np.nan), np.zeros(rows)
+        return cls(unknown, unknown, np.full(rows, -1), np.full((len(Link), rows), np.nan), unknown, zero)
+
+    def is_running(self, link: Link, now_s: float) -> BoolColumn:
+        """Return the workloads whose link has started; bool[W]."""
+        return np.asarray(self.starts_s[link] <= now_s)

@@ -1,0 +1,250 @@
+"""The chain of a window: what begins when, and that nothing stays when the need goes away."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoscaler.core.chain.links import LOOKAHEAD_S, ChainState, plan_links
+from autoscaler.core.model.chain import Chain, Link
+from autoscaler.core.model.fleet import Fleet, NodeGroups, Pod, Pool
+from autoscaler.core.model.spec import Schedule
+from autoscaler.core.model.types import TickInput
+from autoscaler.core.snapshot import restore, take
+from autoscaler.core.state import Memory
+from autoscaler.core.tick import tick
+from tests.core.world import fleet, spec, world
+
+NAN = np.nan
+DUE_S = 10_000.0
+LEADS = {Link.NODE: 240.0, Link.WEIGHTS: 360.0, Link.REPLICA: 600.0}
+GPU = "nvidia.com/gpu"
+
+
+def windows(*rows: list[tuple[float, float]], lead_s: float = NAN) -> Schedule:
+    """One row per workload, of windows as begin and replicas; all last an hour."""
+    most = max(map(len, rows), default=0)
+    column = np.full((4, len(rows), most), NAN)
+    for row, each in enumerate(rows):
+        for slot, (begin_s, replicas) in enumerate(each):
+            column[:, row, slot] = begin_s, begin_s + 3600, replicas, lead_s
+    name = np.where(np.isnan(column[0]), -1, 0)
+    return Schedule(*column, name=name, names=("office",))
+
+
+def cluster(ready: list[int], free: float, can_add: float = np.inf, **columns: object) -> Fleet:
+    """One pool of one group of fixed nodes with so many free GPUs, whose autoscaler may add others."""
+    node = tuple(Pod("ns", f"p{place}", node="n") for place in range(sum(ready)))
+    pools = (Pool(GPU, "H100"),)
+    groups = NodeGroups.of_pools(pools, np.array([sum(ready) + free]))
+    groups = replace(groups, can_add=np.array([can_add]), of_node={"n": (0,)})
+    return fleet(ready, pods=node, pools=pools, groups=groups, **columns)
+
+
+def look(now_s: float, seen: Fleet, schedule: Schedule, requests_nodes: bool = True, **columns: float) -> TickInput:
+    inp = world(now_s, seen, spec(len(seen.workloads), **columns), schedule)
+    return replace(inp, requests_nodes=requests_nodes)
+
+
+def plan(
+    inp: TickInput,
+    before: ChainState | None = None,
+    decided: list[float] | None = None,
+    leads: dict[Link, float] = LEADS,
+) -> tuple[Chain, ChainState]:
+    rows = len(inp.fleet.workloads)
+    lead_s = np.array([np.full(rows, leads.get(link, 0.0)) for link in Link])
+    counts = inp.fleet.replicas if decided is None else np.array(decided)
+    return plan_links(inp, counts, lead_s, before or ChainState.blank(rows))
+
+
+def starts(chain: Chain, row: int = 0) -> list[float]:
+    return chain.starts_s[:, row].tolist()
+
+
+def test_each_link_starts_one_lead_before_the_next():
+    chain, _ = plan(look(8000.0, cluster([1], free=0), windows([(DUE_S, 3)])))
+    assert starts(chain) == [DUE_S - 1200, DUE_S - 960, DUE_S - 600]
+    assert (chain.due_s[0], chain.replicas[0], chain.lacking[0], chain.places[0]) == (DUE_S, 3, 2, 0)
+    assert chain.window[0] == 0
+
+
+def test_a_node_is_requested_only_for_replicas_without_a_place():
+    chain, _ = plan(look(DUE_S - 1200, cluster([1], free=1), windows([(DUE_S, 3)])))
+    assert (chain.lacking[0], chain.places[0]) == (1, 1)
+    chain, _ = plan(look(DUE_S - 1200, cluster([1], free=2), windows([(DUE_S, 3)])))
+    assert chain.places[0] == 0
+    assert np.isnan(chain.starts_s[Link.NODE, 0]) and chain.starts_s[Link.REPLICA, 0] == DUE_S - 600
+
+
+def test_a_link_without_lead_is_left_out():
+    chain, _ = plan(look(DUE_S - 800, cluster([1], free=0), windows([(DUE_S, 2)])), leads={**LEADS, Link.WEIGHTS: 0.0})
+    assert starts(chain)[1:] == [pytest.approx(NAN, nan_ok=True), DUE_S - 600]
+    assert starts(chain)[0] == DUE_S - 840
+
+
+def test_a_stated_lead_moves_the_links_before_it():
+    chain, _ = plan(look(DUE_S - 2000, cluster([1], free=0), windows([(DUE_S, 2)], lead_s=900.0)))
+    assert starts(chain) == [DUE_S - 1500, DUE_S - 1260, DUE_S - 900]
+
+
+def test_no_node_is_requested_unless_the_setting_says_so():
+    chain, _ = plan(look(DUE_S - 1000, cluster([1], free=0), windows([(DUE_S, 3)]), requests_nodes=False))
+    assert chain.places[0] == 0 and np.isnan(chain.starts_s[Link.NODE, 0])
+    assert chain.starts_s[Link.REPLICA, 0] == DUE_S - 600
+
+
+@pytest.mark.parametrize(("can_add", "places"), [(0.0, 0), (1.0, 1), (2.0, 2), (np.inf, 3)])
+def test_no_more_is_requested_than_the_autoscaler_may_add(can_add: float, places: int):
+    chain, _ = plan(look(DUE_S - 1000, cluster([1], free=0, can_add=can_add), windows([(DUE_S, 4)])))
+    assert chain.places[0] == places
+
+
+def test_a_pool_that_grows_without_a_known_limit_gets_nodes():
+    seen = cluster([1], free=0, can_add=0)
+    seen = replace(seen, pools=(Pool(GPU, "H100", grows="pool=gpu"),))
+    chain, _ = plan(look(DUE_S - 1000, seen, windows([(DUE_S, 4)])))
+    assert chain.places[0] == 3
+
+
+def test_the_higher_priority_gets_the_free_place():
+    schedule = windows([(DUE_S, 2)], [(DUE_S, 2)])
+    inp = look(DUE_S - 1000, cluster([1, 1], free=1), schedule)
+    inp = replace(inp, spec=replace(inp.spec, priority=np.array([1.0, 2.0])))
+    assert plan(inp)[0].places.tolist() == [1, 0]
+
+
+def test_the_earlier_window_gets_the_free_place():
+    schedule = windows([(DUE_S + 60, 2)], [(DUE_S, 2)])
+    assert plan(look(DUE_S - 1000, cluster([1, 1], free=1), schedule))[0].places.tolist() == [1, 0]
+
+
+def test_replicas_that_are_decided_need_no_node():
+    """Pods that cannot be scheduled make their autoscaler create a node anyway."""
+    inp = look(DUE_S - 1000, cluster([1], free=0), windows([(DUE_S, 3)]))
+    assert plan(inp, decided=[2])[0].places[0] == 1
+    assert plan(inp, decided=[3])[0].places[0] == 0
+
+
+def test_overlapping_windows_need_the_larger_count_once():
+    schedule = windows([(DUE_S, 3), (DUE_S + 60, 5), (DUE_S + 120, 4)])
+    chain, _ = plan(look(DUE_S - 1000, cluster([1], free=1), schedule))
+    assert (chain.due_s[0], chain.replicas[0], chain.places[0]) == (DUE_S, 3, 3)
+
+
+def test_a_window_is_limited_by_the_maximum():
+    chain, _ = plan(look(DUE_S - 1000, cluster([1], free=0), windows([(DUE_S, 9)]), max_replicas=2.0))
+    assert (chain.replicas[0], chain.places[0]) == (2, 1)
+
+
+def test_places_stay_when_the_new_node_has_room():
+    """Without them the autoscaler would remove the empty node again."""
+    schedule = windows([(DUE_S, 3)])
+    _, state = plan(look(DUE_S - 1190, cluster([1], free=0), schedule))
+    chain, state = plan(look(DUE_S - 1000, cluster([1], free=2), schedule), state)
+    assert (chain.lacking[0], chain.places[0]) == (0, 2)
+    assert starts(chain)[0] == DUE_S - 1200
+    chain, _ = plan(look(DUE_S - 900, cluster([1], free=2), schedule), state, decided=[3])
+    assert chain.places[0] == 0
+
+
+def test_a_lead_that_shrinks_does_not_cancel_a_started_link():
+    schedule = windows([(DUE_S, 3)])
+    _, state = plan(look(DUE_S - 1200, cluster([1], free=0), schedule))
+    shorter = {**LEADS, Link.NODE: 100.0}
+    assert plan(look(DUE_S - 1195, cluster([1], free=0), schedule), leads=shorter)[0].places[0] == 0
+    assert plan(look(DUE_S - 1195, cluster([1], free=0), schedule), state, leads=shorter)[0].places[0] == 2
+
+
+CANCELLED = {
+    "the window is removed": lambda inp: replace(inp, schedule=windows([])),
+    "it is empty": lambda inp: replace(inp, schedule=windows([(NAN, NAN)])),
+    "it begins": lambda inp: replace(inp, now_s=DUE_S),
+    "it is put off": lambda inp: replace(inp, schedule=windows([(DUE_S + LOOKAHEAD_S * 3, 3)])),
+    "the workload is paused": lambda inp: replace(inp, fleet=replace(inp.fleet, paused=np.array([True]))),
+    "another owner sets the count": lambda inp: replace(inp, fleet=replace(inp.fleet, other_owner=("HPA/x",))),
+    "its policy is invalid": lambda inp: replace(inp, spec=replace(inp.spec, max_replicas=np.array([NAN]))),
+}
+
+
+@pytest.mark.parametrize("why", CANCELLED)
+def test_nothing_remains_when_the_need_goes_away(why: str):
+    inp = look(DUE_S - 1000, cluster([1], free=0), windows([(DUE_S, 3)]))
+    chain, state = plan(inp)
+    assert chain.places[0] == 2
+    chain, state = plan(CANCELLED[why](inp), state)
+    assert chain.places[0] == 0
+    assert not (state.places > 0).any() and np.isnan(state.until_s).all()
+
+
+def test_a_smaller_window_keeps_fewer_places():
+    inp = look(DUE_S - 1000, cluster([1], free=0), windows([(DUE_S, 4)]))
+    _, state = plan(inp)
+    assert plan(replace(inp, schedule=windows([(DUE_S, 2)])), state)[0].places[0] == 1
+
+
+def test_places_of_a_past_window_do_not_count_for_a_later_one():
+    first, second = windows([(DUE_S, 3)]), windows([(DUE_S + 5000, 3)])
+    _, state = plan(look(DUE_S - 1000, cluster([1], free=0), first))
+    assert plan(look(DUE_S + 10, cluster([1], free=0), second), state)[0].places[0] == 0
+
+
+leads = st.fixed_dictionaries({link: st.floats(0, 3000) for link in Link})
+
+
+@given(leads, st.integers(1, 6), st.integers(0, 6), st.floats(0, 1), st.integers(1, 6))
+def test_a_link_never_starts_later_than_due_minus_its_leads(
+    lead_s: dict[Link, float], wanted: int, free: int, moment: float, present: int
+):
+    total_s = sum(lead_s.values())
+    now_s = DUE_S - moment * min(total_s + 100, LOOKAHEAD_S)
+    chain, _ = plan(look(now_s, cluster([present], free), windows([(DUE_S, wanted)])), leads=lead_s)
+    lacking = max(wanted - present - free, 0)
+    if now_s >= DUE_S or wanted <= present:
+        assert chain.places[0] == 0 and np.isnan(chain.due_s[0])
+        return
+    assert chain.starts_s[Link.REPLICA, 0] == DUE_S - lead_s[Link.REPLICA]
+    assert not chain.starts_s[Link.WEIGHTS, 0] > DUE_S - lead_s[Link.REPLICA] - lead_s[Link.WEIGHTS] + 1e-6
+    assert not chain.starts_s[Link.NODE, 0] > DUE_S - total_s + 1e-6
+    assert chain.places[0] == (
+        lacking if now_s >= DUE_S - lead_s[Link.REPLICA] - lead_s[Link.WEIGHTS] - lead_s[Link.NODE] else 0
+    )
+
+
+events = st.lists(
+    st.tuples(st.integers(0, 4), st.integers(1, 5), st.booleans(), st.integers(0, 5)), min_size=1, max_size=30
+)
+
+
+@given(events)
+def test_places_never_exceed_the_need_and_end_with_it(history: list[tuple[int, int, bool, int]]):
+    """Free GPUs, decided replicas and the window change at random."""
+    state = ChainState.blank(1)
+    for turn, (free, decided, exists, wanted) in enumerate(history):
+        schedule = windows([(DUE_S, wanted)] if exists and wanted else [(NAN, NAN)])
+        inp = look(DUE_S - 1200 + 30 * turn, cluster([1], free), schedule)
+        chain, state = plan(inp, state, decided=[decided])
+        assert 0 <= chain.places[0] <= (max(wanted - decided, 0) if exists else 0)
+        assert np.array_equal(chain.places, np.nan_to_num(state.places))
+    chain, state = plan(look(DUE_S, cluster([1], 0), windows([(DUE_S, 5)])), state)
+    assert chain.places[0] == 0 and np.isnan(state.until_s[0])
+
+
+def test_a_restart_in_the_middle_of_a_chain_changes_nothing():
+    """The new node has room already, so only what was saved says that places are on request."""
+    schedule, clock_shift_s = windows([(DUE_S, 3)]), 50_000.0
+    inp = look(DUE_S - 150, cluster([1], free=0), schedule)
+    decision, memory = tick(inp, Memory.empty())
+    assert decision.chain.places[0] == 2
+    saved = take(memory, inp.fleet.workloads, inp.now_s, wall_s=1.7e9)
+
+    later_s = 30.0  # the new process has another clock, and has seen nothing yet
+    shifted = replace(schedule, start_s=schedule.start_s - clock_shift_s, until_s=schedule.until_s - clock_shift_s)
+    now_s = inp.now_s + later_s - clock_shift_s
+    after = look(now_s, cluster([1], free=2, created_s=now_s - 9000), shifted)
+    restored, _ = restore(saved, Memory.empty(), after.fleet, now_s, wall_s=1.7e9 + later_s)
+    decision, _ = tick(after, restored)
+    assert decision.chain.places[0] == 2
+    assert tick(after, Memory.empty())[0].chain.places[0] == 0
