@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import datetime
 
 import aiohttp
 import msgspec
@@ -30,11 +31,25 @@ class _Line(msgspec.Struct):
     text: str
 
 
+class _Link(msgspec.Struct):
+    link: str
+    wall_s: float
+
+
+class _Chain(msgspec.Struct):
+    window: str
+    wall_s: float
+    replicas: int
+    places: int
+    links: list[_Link]
+
+
 class _Explanation(msgspec.Struct):
     sentence: str
     forecast: list[_Line]
     warnings: list[str] = []
     pair: str = ""
+    chain: _Chain | None = None
 
 
 class _Answer(msgspec.Struct):
@@ -70,9 +85,32 @@ async def explanation(url: str, namespace: str, name: str, timeout_s: float = TI
     lines = [f"  {TITLES.get(line.name, line.name):<{NAME_CHARS}}{line.text}" for line in answer.explanation.forecast]
     if pair := answer.explanation.pair:
         lines = [f"  {'pair':<{NAME_CHARS}}{pair}", *lines]
+    if (chain := answer.explanation.chain) is not None:
+        lines = [f"  {'next':<{NAME_CHARS}}{_next(chain)}", *lines]
     lines = [*(f"Warning: {warning}." for warning in answer.explanation.warnings), *lines]
     first = [OLD.format(answer.stale)] if answer.stale else []
     return [_printable(line) for line in (*first, answer.explanation.sentence, *lines)]
+
+
+def _next(chain: _Chain) -> str:
+    """Word the links of the next window, "12:40 node, 12:50 replica, for 13:00 window office (4 replicas)".
+
+    Times are local. Raises nothing for times that are out of bounds.
+    """
+    links = ", ".join(f"{_clock(each.wall_s)} {each.link}" for each in chain.links)
+    name = f" window {chain.window}" if chain.window else " window"
+    nodes = f"; nodes are on request for {chain.places}" if chain.places else ""
+    return f"{links}, for {_clock(chain.wall_s)}{name} ({chain.replicas} replicas{nodes})"
+
+
+def _clock(wall_s: float) -> str:
+    """Format a Unix time as the local time of day, with the date unless it is today."""
+    try:
+        moment = datetime.fromtimestamp(wall_s).astimezone()
+        today = datetime.now().astimezone().date()
+    except (ValueError, OverflowError, OSError):
+        return "?"
+    return f"{moment:%H:%M}" if moment.date() == today else f"{moment:%Y-%m-%d %H:%M}"
 
 
 async def _read(response: aiohttp.ClientResponse) -> bytes | None:

@@ -16,6 +16,7 @@ import numpy as np
 from autoscaler.adapters.web.history import History
 from autoscaler.adapters.web.table import Table
 from autoscaler.adapters.web.tick_values import NewChanges, bounded
+from autoscaler.core.explain.chain import NextWindow
 from autoscaler.core.explain.sentence import Explanation
 from autoscaler.core.model.fleet import NodeGroups
 from autoscaler.core.model.quotas import Quotas
@@ -101,7 +102,7 @@ class Dashboard:
         explanation = self._explain(tick.input, tick.decision, tick.policies, tick.problems, row, tick.leading)
         return {
             "workload": table.rows(np.array([row]))[0],
-            "explanation": _as_json(explanation),
+            "explanation": _as_json(explanation, tick.wall_s),
             "history": self._history.of(row, since),
             "changes": [asdict(mark) for mark in self._marks.get(workload_id, ()) if mark.tick > since],
         }
@@ -127,7 +128,8 @@ class Dashboard:
                     marks.append(mark)
 
 
-def _as_json(explanation: Explanation) -> dict[str, Any]:
+def _as_json(explanation: Explanation, wall_s: float) -> dict[str, Any]:
+    """Return the fields of an explanation. wall_s: Unix time of its tick."""
     return {
         "workload": explanation.workload,
         "policy": explanation.policy,
@@ -146,6 +148,20 @@ def _as_json(explanation: Explanation) -> dict[str, Any]:
         "sentence": explanation.sentence,
         "warnings": list(explanation.warnings),
         "pair": explanation.pair,
+        "chain": _chain(explanation.chain, wall_s),
+    }
+
+
+def _chain(window: NextWindow | None, wall_s: float) -> dict[str, Any] | None:
+    """Return the fields of the next window, with Unix times; None: there is none soon."""
+    if window is None:
+        return None
+    return {
+        "window": window.window,
+        "wall_s": round(wall_s + window.in_s),
+        "replicas": window.replicas,
+        "places": window.places,
+        "links": [{"link": each.link, "wall_s": round(wall_s + each.in_s)} for each in window.links],
     }
 
 

@@ -60,6 +60,11 @@ def _coverage(tick: TickRecord) -> FloatColumn:
         return np.where(seen.ready > 0, seen.reporting / seen.ready, np.nan)
 
 
+def _wall(tick: TickRecord, moment_s: FloatColumn) -> FloatColumn:
+    """Convert times on the clock of the tick to Unix time, in whole seconds."""
+    return np.asarray(np.round(moment_s - tick.now_s + tick.wall_s))
+
+
 def _problem(tick: TickRecord) -> FloatColumn:
     """Return 1 for workloads with a problem, else NaN."""
     column = np.full(len(tick.policies), np.nan)
@@ -207,6 +212,22 @@ WORKLOADS = (
         "cold_start_seconds",
         "Time from requesting a replica until it serves: learned or stated.",
         _of("observation", "cold_start_s"),
+    ),
+    _gauge(
+        "prewarm_window_timestamp_seconds",
+        "Unix time at which the next pre-warm window begins for which replicas are missing; absent: none begins soon.",
+        lambda tick: _wall(tick, tick.decision.chain.due_s),
+    ),
+    _gauge(
+        "prewarm_link_timestamp_seconds",
+        "Unix time at which a link of that window starts: `node`, `weights` or `replica`; absent if it is not needed.",
+        None,
+        "link",
+    ),
+    _gauge(
+        "prewarm_requested_places",
+        "Replicas for which nodes are requested before a pre-warm window.",
+        _of("chain", "places"),
     ),
     _gauge(
         "gpu_loaded_replicas",

@@ -33,6 +33,7 @@ from autoscaler.adapters.web.tick_values import (
     bounded,
 )
 from autoscaler.core.model.fleet import NodeGroups, Workload
+from autoscaler.core.model.names import LINKS
 from autoscaler.core.model.quotas import Quotas
 from autoscaler.ports import Outcome, TickRecord
 
@@ -174,6 +175,7 @@ class _TickCollector(Collector):
         yield _family("signal_recommended_replicas", _recommendations(tick, rows, labels))
         yield _family("recommender", _recommenders(tick, rows, labels))
         yield _family("pending_replicas", _pending(tick, rows, labels))
+        yield _family("prewarm_link_timestamp_seconds", _links(tick, rows, labels))
         yield _family("limited_by", _bounds(tick, rows, labels))
         yield _family("other_owner", _other_owners(tick, rows, labels))
         for family in exported_metrics.WORKLOADS:
@@ -218,6 +220,14 @@ def _pending(tick: TickRecord, rows: Sequence[int], labels: Sequence[Labels]) ->
         for label, value in zip(labels, column[rows].tolist(), strict=True):
             if value > 0:
                 yield {**label, "class": name}, value
+
+
+def _links(tick: TickRecord, rows: Sequence[int], labels: Sequence[Labels]) -> Iterator[tuple[Labels, float]]:
+    for link, column in zip(LINKS.values(), tick.decision.chain.starts_s, strict=True):
+        starts_s = np.round(column[rows] - tick.now_s + tick.wall_s).tolist()
+        for label, value in zip(labels, starts_s, strict=True):
+            if not math.isnan(value):
+                yield {**label, "link": link}, value
 
 
 def _bounds(tick: TickRecord, rows: Sequence[int], labels: Sequence[Labels]) -> Iterator[tuple[Labels, float]]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscaler.core.explain import pairs, planner_lines, pods, signals, stages
+from autoscaler.core.explain.chain import NextWindow, next_window
 from autoscaler.core.explain.format import count, seconds
 from autoscaler.core.explain.row import Row, is_changed
 from autoscaler.core.explain.warnings import warnings
@@ -52,6 +53,7 @@ class Explanation:
     sentence: str
     warnings: tuple[str, ...] = ()  # about the workload, whatever was decided
     pair: str = ""  # its prefill and decode pair, without a full stop; "": none
+    chain: NextWindow | None = None  # the next pre-warm window, and what begins when for it; None: there is none soon
 
 
 def explain(
@@ -92,6 +94,7 @@ def explain(
         sentence=_sentence(data, signal, steps, current, desired, problems.get(row, ""), leading),
         warnings=warnings(data),
         pair=pairs.describe(data),
+        chain=next_window(data),
     )
 
 

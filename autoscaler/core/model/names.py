@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from autoscaler.core.model.chain import Link
 from autoscaler.core.model.fleet import PendingClass
 from autoscaler.core.model.types import Recommender, Signal, Stage
 
@@ -70,6 +71,14 @@ PENDING_CLASSES: Mapping[PendingClass, str] = MappingProxyType(
         PendingClass.IMPOSSIBLE: "impossible",
         PendingClass.CRASHING: "crashing",
         PendingClass.STUCK_STARTING: "stuck_starting",
+    }
+)
+
+LINKS: Mapping[Link, str] = MappingProxyType(
+    {
+        Link.NODE: "node",
+        Link.WEIGHTS: "weights",
+        Link.REPLICA: "replica",
     }
 )
 

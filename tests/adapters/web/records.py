@@ -273,3 +273,17 @@ def with_quotas(tick: TickRecord) -> TickRecord:
     )
     fleet = replace(tick.input.fleet, quotas=(kueue, namespace))
     return replace(tick, input=replace(tick.input, fleet=fleet))
+
+
+def with_window(tick: TickRecord) -> TickRecord:
+    """Return a tick of one workload whose window "office" begins in half an hour."""
+    chain = replace(
+        Chain.none(1),
+        due_s=np.array([tick.now_s + 1800]),
+        replicas=np.array([4.0]),
+        window=np.array([0]),
+        starts_s=np.array([[tick.now_s + 600], [np.nan], [tick.now_s + 1200]]),
+        places=np.array([2.0]),
+    )
+    inp = replace(tick.input, schedule=replace(tick.input.schedule, names=("office",)))
+    return replace(tick, input=inp, decision=replace(tick.decision, chain=chain))

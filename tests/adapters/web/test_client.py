@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from datetime import datetime
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from autoscaler.core.explain.sentence import explain
 from autoscaler.core.model.types import Signal, Stage
 from autoscaler.ports import Unavailable
 from tests.adapters.web.conftest import Daemon
-from tests.adapters.web.records import World
+from tests.adapters.web.records import World, with_window
 from tests.harness.exposition import Answer, ExpositionServer
 from tests.harness.process import free_port
 
@@ -36,6 +37,13 @@ async def test_sentence_and_planner_lines_have_no_control_characters(
         "forecast": forecast,
         "warnings": ["its time\x1b[2J is up"],
         "pair": "with the decode workload\x1b[2J",
+        "chain": {
+            "window": "office\x1b[2J",
+            "wall_s": 9e99,
+            "replicas": 4,
+            "places": 2,
+            "links": [{"link": "node\n", "wall_s": -9e99}],
+        },
     }
     answer = {"explanation": explained, "history": {}}
     exposition_server.serve(f"/prefix{PATH}", json.dumps(answer))
@@ -43,6 +51,7 @@ async def test_sentence_and_planner_lines_have_no_control_characters(
     assert lines == [
         "Keeps [2J 4 replicas.",
         "Warning: its time [2J is up.",
+        "  next        ? node , for ? window office [2J (4 replicas; nodes are on request for 2)",
         "  pair        with the decode workload [2J",
         "  load        2.31 replicas",
         "  strategy    a [31m",
@@ -76,6 +85,21 @@ async def test_explain_says_that_a_follower_does_not_act(daemon: Daemon, leading
         ref = fleet.workloads[0].ref
         lines = await explanation(server.url, ref.namespace, ref.name)
     assert lines[0].startswith(begins)
+
+
+async def test_explain_shows_the_links_of_the_next_window(daemon: Daemon):
+    daemon.dashboard = Dashboard(explain)
+    tick = with_window(World(1).tick())
+    async with daemon.another(port=0) as server:
+        daemon.record(tick)
+        ref = tick.input.fleet.workloads[0].ref
+        lines = await explanation(server.url, ref.namespace, ref.name)
+    start, node, replica = (
+        f"{datetime.fromtimestamp(tick.wall_s + ahead_s).astimezone():%Y-%m-%d %H:%M}" for ahead_s in (1800, 600, 1200)
+    )
+    (line,) = [line for line in lines if line.startswith("  next ")]
+    nodes = "nodes are on request for 2"
+    assert line == f"  next        {node} node, {replica} replica, for {start} window office (4 replicas; {nodes})"
 
 
 async def test_old_last_tick_is_said_first(exposition_server: ExpositionServer):

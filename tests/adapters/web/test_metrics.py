@@ -15,6 +15,7 @@ from autoscaler.adapters.keda.metrics import Calls, KedaCollector
 from autoscaler.adapters.web import exported_metrics
 from autoscaler.adapters.web.exported_metrics import FAMILIES, MAX_SOURCES, PREFIX
 from autoscaler.adapters.web.metrics import OTHERS, Metrics
+from autoscaler.core.model.chain import Chain, Link
 from autoscaler.core.model.fleet import Workload, WorkloadRef
 from autoscaler.core.model.samples import Samples, SourceReport
 from autoscaler.core.model.types import Plan, Signal, Stage
@@ -58,12 +59,14 @@ def busy() -> TickRecord:
         tick.input.fleet, other_owner=("HorizontalPodAutoscaler/mine", "", ""), paused=np.array([False, True, False])
     )
     stages = tick.decision.stages.copy()
+    times_s = np.full((len(Link), count), tick.now_s + 60)
+    chain = replace(Chain.none(count), due_s=times_s[0], starts_s=times_s)
     stages[Stage.ALLOCATION :, 0] -= 1
     return replace(
         tick,
         problems={2: "policy: unknown"},
         input=replace(tick.input, fleet=fleet),
-        decision=replace(tick.decision, observation=seen, stages=stages),
+        decision=replace(tick.decision, observation=seen, stages=stages, chain=chain),
     )
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from autoscaler.core.explain.planner_lines import Figures
 from autoscaler.core.model import names
+from autoscaler.core.model.chain import Link
 from autoscaler.core.model.fleet import PendingClass
 from autoscaler.core.model.types import Capacity, Observation, Recommender, Signal, Stage
 
@@ -25,6 +26,7 @@ def test_every_signal_and_stage_has_a_name_of_its_own():
         (names.SIGNALS, Signal),
         (names.STAGES, Stage),
         (names.PENDING_CLASSES, PendingClass),
+        (names.LINKS, Link),
     )
     for named, members in enums:
         assert named.keys() == set(members)
@@ -35,4 +37,5 @@ def test_no_published_name_is_lost():
     """A name may be added to the file; to rename or remove one, raise the version and begin a new file."""
     published = {*names.RECOMMENDERS.values(), *names.SIGNALS.values(), *names.STAGES.values()}
     published |= {*names.OBSERVED, *names.CAPACITY, *names.PLANNER, *names.PENDING_CLASSES.values()}
+    published |= {*names.LINKS.values()}
     assert published == set(PUBLISHED.read_text().split())

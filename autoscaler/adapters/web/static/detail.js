@@ -5,6 +5,7 @@ import { Chart } from "./chart.js";
 import {
   UNKNOWN,
   byUnit,
+  clock,
   count,
   duration,
   element,
@@ -102,6 +103,8 @@ export class Detail {
     parts.warnings.hidden = explanation.warnings.length === 0;
     setText(parts.pair, `Pair ${explanation.pair}.`);
     parts.pair.hidden = !explanation.pair;
+    setText(parts.chain, explanation.chain ? chainText(explanation.chain) : "");
+    parts.chain.hidden = !explanation.chain;
     replace(parts.badges, badges(workload));
     replace(parts.figures, figures(workload, explanation.inputs));
     replace(parts.steps, explanation.steps, stepRow);
@@ -128,6 +131,7 @@ function skeleton(root, namespace, name) {
     sentence: element("p", { class: "sentence card" }, "Loading"),
     warnings: element("ul", { class: "warnings card", hidden: true }),
     pair: element("p", { class: "pair card", hidden: true }),
+    chain: element("p", { class: "chain card", hidden: true }),
     figures: element("dl", { class: "tiles small" }),
     chart: element("div", { class: "chart" }),
     steps: element("tbody"),
@@ -145,6 +149,7 @@ function skeleton(root, namespace, name) {
     { hidden: true }, // until there is something to show
     parts.warnings,
     parts.pair,
+    parts.chain,
     parts.figures,
     element("section", { class: "card", "aria-label": "Recent history" }, parts.chart),
     element(
@@ -188,6 +193,13 @@ function table(titles, body, name = "") {
 function replace(parent, values, make = (value) => value) {
   const made = values.map(make);
   if (parent.innerHTML !== made.map((node) => node.outerHTML).join("")) parent.replaceChildren(...made);
+}
+
+/** Word what begins when for the next pre-warm window. */
+function chainText({ window, wall_s, replicas, places, links }) {
+  const starts = links.map((each) => `${clock(each.wall_s, false)} ${each.link}`).join(", ");
+  const nodes = places ? `; nodes are on request for ${places}` : "";
+  return `Next: ${starts}, for ${clock(wall_s, false)} ${window ? `window ${window}` : "window"} (${replicas} replicas${nodes}).`;
 }
 
 function badges(workload) {
