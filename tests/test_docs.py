@@ -83,7 +83,8 @@ def test_every_policy_that_is_shown_is_valid(document: Path, tmp_path: Path):
         if "kind: Policy" in block
     ]
     for number, block in enumerate(blocks):
-        if (yaml.safe_load(block) or {}).get("kind") == "Policy":
+        shown = yaml.safe_load(block)
+        if isinstance(shown, dict) and shown.get("kind") == "Policy":
             file = tmp_path / f"{number}.yaml"
             file.write_text(block)
             assert load([file]).policies

@@ -16,6 +16,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from autoscaler.app.process import StartError
 from autoscaler.config.findings import shown
 from autoscaler.config.weights.allowed import SourcePattern, is_allowed
+from autoscaler.config.weights.report import State
 from autoscaler.config.weights.source import InvalidSourceError, ModelSource, parse
 from autoscaler.weights.budget import Limits
 from autoscaler.weights.fetch import Transfer
@@ -110,8 +111,16 @@ async def _hold(store: Store, stack: ExitStack, wait_s: float) -> None:
 def show(root: Path) -> int:
     """Print the models that are there. Return the exit code."""
     with _expected():
-        for model in Store(root).models():
+        store = Store(root)
+        models = store.models()
+        for model in models:
             print(f"{model.listing.source}  {_gigabytes(model.listing.size)}  {model.path}")
+        report = store.read_report()
+        complete = {model.listing.source.key for model in models}
+        for key, reported in report.models.items() if report is not None else ():
+            if reported.state is not State.READY and key not in complete:
+                cause = f"  {reported.cause}: {reported.text}" if reported.cause else ""
+                print(f"{reported.source}  {reported.state}{cause}")
     return 0
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import click
 
-from autoscaler.cli.options import options
+from autoscaler.cli.options import http_options, log_options, options
 from autoscaler.cli.param_types import (
     READABLE_FILE,
     AllowedSource,
@@ -61,9 +62,9 @@ fetch_options = options(
 )
 
 
-def _app() -> ModuleType:
+def _app(name: str = "weights") -> ModuleType:
     try:
-        from autoscaler.app import weights as app
+        app = import_module(f"autoscaler.app.{name}")
     except ImportError as error:
         if error.name is None or error.name.startswith("autoscaler"):
             raise
@@ -101,10 +102,62 @@ def pull(sources: tuple[str, ...], root: Path, wait: float, **given: Any) -> Non
     run_to_end(app.pull(root, app.limits(given), sources, fetching, wait), endless=False)
 
 
+node_options = options(
+    root_option,
+    click.option(
+        "--wishes",
+        type=READABLE_FILE,
+        help="YAML list of sources, the most urgent first, read again when it changes; default: what the daemon wishes "
+        "on --node.",
+    ),
+    click.option(
+        "--node",
+        type=ObjectName(),
+        help="Name of this machine's node, whose pods are watched and which is labelled; default: no API server is "
+        "used.",
+    ),
+    click.option(
+        "--namespace",
+        type=ObjectName(),
+        default="vllm-autoscaler",
+        show_default=True,
+        help="Namespace of the daemon, which holds the ConfigMaps with its wishes.",
+    ),
+    click.option(
+        "--context", help="Context of the kubeconfig; default: the pod's own cluster, else the current context."
+    ),
+    limit_options,
+    fetch_options,
+)
+
+
+@weights.command()
+@node_options
+@http_options("0.0.0.0")
+@log_options
+def agent(**given: Any) -> None:
+    """Keep the weights that are wished on this node: fetch, verify, evict, and report them as labels of the node."""
+    app = _app("weights_agent")
+    from autoscaler.app.logging import configure_log
+
+    configure_log(given["log_format"], given["log_level"])
+    run_to_end(app.run(given), endless=True)
+
+
+@weights.command()
+@node_options
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def plan(as_json: bool, **given: Any) -> None:
+    """Print what the agent would fetch and evict now, and change nothing."""
+    app = _app("weights_agent")
+
+    run_to_end(app.plan(given, as_json), endless=False)
+
+
 @weights.command("ls")
 @root_option
 def show(root: Path) -> None:
-    """List the models that are complete, with size and the path that engines load."""
+    """List the models that are complete, with size and the path that engines load; then those that an agent awaits."""
     app = _app()
 
     exit_with(lambda: app.show(root))

@@ -47,6 +47,12 @@ class Space(NamedTuple):
         """Most bytes that weights may take on this disk."""
         return max(min(self.max_bytes, self.held_bytes + self.free_bytes), 0.0)
 
+    def after(self, plan: Plan, fetched: Held) -> Space:
+        """Return what there will be after a plan, with the model that it makes room for."""
+        gone = {each.name for each in plan.evicted} | {fetched.name}
+        held = (*(each for each in self.held if each.name not in gone), fetched)
+        return self._replace(held=held, free_bytes=self.free_bytes + self.held_bytes - _bytes(held))
+
 
 class Plan(NamedTuple):
     """What makes room for a model."""

@@ -14,6 +14,8 @@ from typing import NamedTuple
 import msgspec
 
 from autoscaler.config.findings import shown
+from autoscaler.config.weights import report
+from autoscaler.config.weights.report import Report
 from autoscaler.config.weights.source import KEY_CHARS, InvalidSourceError, parse
 from autoscaler.weights import layout
 from autoscaler.weights.budget import Held, Limits, Plan, Space, make_room
@@ -21,11 +23,12 @@ from autoscaler.weights.disk import check_within, read_small, write_small
 from autoscaler.weights.fetch import Progress, Transfer, check_safetensors, digest_of, fetch
 from autoscaler.weights.listing import Listing, Origin, RemoteFile, check
 from autoscaler.weights.problems import Cause, WeightsError, disk_error
+from autoscaler.weights.threads import to_end
 
 OWN = ".vllm-autoscaler"
-RECORDS, PARTS, LOCK = "records", "parts", "lock"
+RECORDS, PARTS, LOCK, AGENT_LOCK, REPORT = "records", "parts", "lock", "agent.lock", "report.json"
 MAX_RECORD_BYTES = 32 << 20
-CORRUPT = ".corrupt"
+CORRUPT, ASIDE = ".corrupt", ".aside"
 
 
 class Model(NamedTuple):
@@ -55,6 +58,23 @@ class _Record(msgspec.Struct, frozen=True):
     files: list[_File]
 
 
+class Owner(NamedTuple):
+    """The hold of an agent on a folder."""
+
+    path: Path
+    descriptor: int
+
+    def check(self) -> None:
+        """Raise WeightsError if the folder is not there any more, or is another one: its disk has gone."""
+        try:
+            same = os.path.samestat(self.path.lstat(), os.fstat(self.descriptor))
+            sum(1 for _ in self.path.parent.iterdir())  # the disk answers
+        except OSError as error:
+            raise disk_error(error, f"cannot read {shown(str(self.path.parent))}") from error
+        if not same:
+            raise WeightsError(Cause.DISK, f"{shown(str(self.path.parent))} is another folder than before")
+
+
 class Store:
     """Weights below one root. Readers need no lock; every change is made with `changing`."""
 
@@ -65,21 +85,33 @@ class Store:
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """Hold the folder alone. Raises WeightsError, also while another process holds it."""
+        """Hold the folder alone for a change. Raises WeightsError, also while another process holds it."""
+        text = f"another process changes {shown(str(self.root))}; allowed: one at a time"
+        with self._locked(LOCK, text):
+            yield
+
+    @contextmanager
+    def owning(self) -> Iterator[Owner]:
+        """Be the only agent of the folder. Other processes may still change it in between. Raises WeightsError."""
+        text = f"another agent holds {shown(str(self.root))}; this one only waits"
+        with self._locked(AGENT_LOCK, text) as descriptor:
+            yield Owner(self._own / AGENT_LOCK, descriptor)
+
+    @contextmanager
+    def _locked(self, name: str, busy: str) -> Iterator[int]:
         try:
             for folder in (RECORDS, PARTS):
                 (self._own / folder).mkdir(parents=True, exist_ok=True)
                 check_within(self.root, self._own / folder)
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            descriptor = os.open(self._own / LOCK, flags, 0o644)
+            descriptor = os.open(self._own / name, flags, 0o644)
         except OSError as error:
             raise disk_error(error, f"cannot write {shown(str(self.root))}") from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            yield
+            yield descriptor
         except BlockingIOError as error:
-            text = f"another process changes {shown(str(self.root))}; allowed: one at a time"
-            raise WeightsError(Cause.BUSY, text) from error
+            raise WeightsError(Cause.BUSY, busy) from error
         finally:
             os.close(descriptor)
 
@@ -103,7 +135,7 @@ class Store:
         """Fetch, verify and publish a model, unless it is there. Needs `changing`. Raises WeightsError."""
         key = listing.source.key
         present = self.find(key)
-        if present and present.listing == listing:
+        if present and present.listing == listing and not self.find_incomplete(present):
             self.use(key)
             progress(listing.size)
             return present
@@ -115,14 +147,21 @@ class Store:
             raise disk_error(error, f"cannot write {shown(str(self.root))}") from error
         self.make_room(listing, self.space())
         source = listing.source
-        fetched = await fetch(
-            origin, listing, parts, transfer, progress, lambda file: layout.blob(self.root, source, file)
-        )
+
+        def on_disk(file: RemoteFile) -> Path | None:
+            aside = parts / f"{file.digest}{ASIDE}"
+            return aside if aside.exists() else layout.blob(self.root, source, file)
+
+        fetched = await fetch(origin, listing, parts, transfer, progress, on_disk)
+        return await to_end(self._publish, listing, fetched, present)
+
+    def _publish(self, listing: Listing, fetched: list[Path], present: Model | None) -> Model:
+        """Publish a fetched model, and remove the version that it replaces. Raises WeightsError."""
         path = layout.publish(self.root, listing, fetched)
         self._record(listing)
         if present and not self._is_used(present.path):
             layout.remove(self.root, present.listing)
-        self.discard(key)
+        self.discard(listing.source.key)
         return Model(listing, path, time.time())
 
     def use(self, key: str) -> None:
@@ -134,6 +173,10 @@ class Store:
 
     def remove(self, model: Model) -> None:
         """Remove a model and what is left of its transfers. Needs `changing`. Raises WeightsError."""
+        self._unpublish(model)
+        self.discard(model.listing.source.key)
+
+    def _unpublish(self, model: Model) -> None:
         key = model.listing.source.key
         if not self._is_used(model.path, besides=key):
             layout.remove(self.root, model.listing)
@@ -141,7 +184,25 @@ class Store:
             (self._own / RECORDS / f"{key}.json").unlink(missing_ok=True)
         except OSError as error:
             raise disk_error(error, f"cannot remove the record {key}") from error
-        self.discard(key)
+
+    def set_aside(self, model: Model) -> None:
+        """Remove a damaged model, but keep its files for the next transfer: it takes those whose checksum is right.
+
+        Needs `changing`. Raises WeightsError.
+        """
+        parts = self._own / PARTS / model.listing.source.key
+        try:
+            parts.mkdir(exist_ok=True)
+            check_within(self.root, parts)
+            for file in model.listing.files:
+                aside = parts / f"{file.digest}{ASIDE}"
+                aside.unlink(missing_ok=True)
+                if file.digest:
+                    with suppress(FileNotFoundError):
+                        aside.hardlink_to((model.path / file.path).resolve())
+        except OSError as error:
+            raise disk_error(error, f"cannot write {shown(str(self.root))}") from error
+        self._unpublish(model)
 
     def is_begun(self, key: str) -> bool:
         """Tell whether transfers have left parts of a source that is not published."""
@@ -165,6 +226,31 @@ class Store:
         """
         return any(model.path == path and model.listing.source.key != besides for model in self.models())
 
+    def find_incomplete(self, model: Model) -> str:
+        """Return which file of a model is absent or has a wrong size; "": none. No file is read."""
+        for file in model.listing.files:
+            try:
+                problem = _verify_size(file, model.path / file.path, self.root)[1]
+            except OSError as error:
+                problem = error.strerror or type(error).__name__
+            if problem:
+                return f"{file.path!r}: {problem}"
+        return ""
+
+    def write_report(self, text: str) -> None:
+        """Keep what the agent reports, for other commands. Raises WeightsError."""
+        try:
+            write_small(self._own / REPORT, text.encode())
+        except OSError as error:
+            raise disk_error(error, f"cannot write {REPORT}") from error
+
+    def read_report(self) -> Report | None:
+        """Return what the agent has reported last; None: nothing that can be read."""
+        try:
+            return report.decode(read_small(self._own / REPORT, report.MAX_BYTES + 1)[0].decode())
+        except (OSError, ValueError):
+            return None
+
     def verify(self, model: Model, progress: Progress) -> list[str]:
         """Read a model whole, and return what is wrong with its files; []: nothing is."""
         wrong = []
@@ -183,7 +269,7 @@ class Store:
         is_kept: tells by the key of a source whether it must not be evicted.
         """
         held = [
-            Held(model.listing.source.key, self._files(model.listing), model.used_s, is_kept(model.listing.source.key))
+            self.held(model.listing)._replace(used_s=model.used_s, kept=is_kept(model.listing.source.key))
             for model in self.models()
         ]
         published = {each.name for each in held}
@@ -198,6 +284,10 @@ class Store:
         except OSError as error:
             raise disk_error(error, f"cannot read {shown(str(self.root))}") from error
         return Space(tuple(held), disk.free - self._limits.free_floor(disk.total), self._limits.max_bytes)
+
+    def held(self, listing: Listing) -> Held:
+        """Return what a model takes of the disk while it is in use."""
+        return Held(listing.source.key, self._files(listing), time.time(), True)
 
     def make_room(self, listing: Listing, space: Space) -> Plan:
         """Return what to evict for a model. Raises WeightsError if it is too large, before its first byte."""
@@ -260,15 +350,22 @@ def _allocated(folder: Path, besides: str = "\n") -> int:
 
 def _verify_file(file: RemoteFile, path: Path, root: Path, progress: Progress) -> str:
     """Return what is wrong with a published file; "": nothing is. Raises OSError."""
-    real = path.resolve(strict=True)
-    if not real.is_relative_to(root.resolve()):
-        return "it leads out of the folder"
-    if not real.is_file():
-        return "it is no file"
-    if (size := real.stat().st_size) != file.size:
-        return f"it has {size} bytes; allowed: {file.size}"
+    real, problem = _verify_size(file, path, root)
+    if problem:
+        return problem
     if not file.digest:
         progress(file.size)
         return check_safetensors(real, file.size) if file.path.endswith(".safetensors") else ""
     found = digest_of(real, file, progress)
     return "" if found == file.digest else f"its checksum is {found}; allowed: {file.digest}"
+
+
+def _verify_size(file: RemoteFile, path: Path, root: Path) -> tuple[Path, str]:
+    """Return where a published file really is, and what is wrong with that or with its size. Raises OSError."""
+    real = path.resolve(strict=True)
+    if not real.is_relative_to(root.resolve()):
+        return real, "it leads out of the folder"
+    if not real.is_file():
+        return real, "it is no file"
+    size = real.stat().st_size
+    return real, "" if size == file.size else f"it has {size} bytes; allowed: {file.size}"

@@ -364,6 +364,40 @@ KEDA = (
         WORKLOAD_LABELS,
     ),
 )
+
+# Exported by the agent of weights on each node, from its own address.
+AGENT = (
+    Family("weights_agent_info", "gauge", "Always 1; version of the agent.", ("version",)),
+    Family(
+        "weights_agent_models", "gauge", "Models of the node by state: waiting, fetching, ready, failed.", ("state",)
+    ),
+    Family(
+        "weights_agent_model",
+        "gauge",
+        "Always 1; state of one model, and the cause if it failed. `key` is that of the node label.",
+        ("key", "source", "state", "cause"),
+    ),
+    Family("weights_agent_model_size_bytes", "gauge", "Bytes of a model; absent while unknown.", ("key",)),
+    Family("weights_agent_model_present_bytes", "gauge", "Bytes of a ready or fetching model that are here.", ("key",)),
+    Family("weights_agent_budget_bytes", "gauge", "Most bytes that weights may take on this disk."),
+    Family("weights_agent_free_bytes", "gauge", "Bytes for further models, without an eviction."),
+    Family(
+        "weights_agent_problem",
+        "gauge",
+        "1 while the folder as a whole, the wishes or the API server have a problem; absent otherwise.",
+        ("cause",),
+    ),
+    Family("weights_agent_fetched_bytes_total", "counter", "Bytes fetched or found by transfers."),
+    Family("weights_agent_fetched_models_total", "counter", "Models that became ready."),
+    Family("weights_agent_failures_total", "counter", "Failed attempts to fetch a model by cause.", ("cause",)),
+    Family("weights_agent_evictions_total", "counter", "Models and remains of transfers removed to make room."),
+    Family(
+        "weights_agent_checked_models_total",
+        "counter",
+        "Models whose checksums were compared after the start: right, wrong.",
+        ("result",),
+    ),
+)
 BY_NAME = {family.name: family for family in FAMILIES}
 
 
@@ -393,6 +427,7 @@ def markdown() -> str:
         ("Quotas", QUOTAS),
         ("Workloads", WORKLOADS),
         ("KEDA mode only", KEDA),
+        ("Agent of weights", AGENT),
     )
     for title, families in chapters:
         parts += ["", f"## {title}", "", "| metric | type | labels | meaning |", "|---|---|---|---|"]

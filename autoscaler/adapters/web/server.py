@@ -121,7 +121,7 @@ class HttpServer:
             self._listener = await asyncio.get_running_loop().create_server(self._accept, host, port)
         except OSError as error:
             await self._runner.cleanup()
-            raise CannotServe(_cannot_listen(host, port, error)) from error
+            raise CannotServe(cannot_listen(host, port, error)) from error
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -466,7 +466,8 @@ def _busy(text: str) -> web.HTTPServiceUnavailable:
     return web.HTTPServiceUnavailable(text=text, headers={"Retry-After": "1"})
 
 
-def _cannot_listen(host: str, port: int, error: OSError) -> str:
+def cannot_listen(host: str, port: int, error: OSError) -> str:
+    """Return why a port cannot be used, and what to do."""
     match error.errno:
         case errno.EADDRINUSE:
             return f"HTTP port {port} on {host} is in use by another program; stop it or choose another port"

@@ -1,0 +1,159 @@
+"""`weights agent` and `weights plan`: the weights of one node, as wishes and pods say."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import structlog
+from rich.console import Console
+from rich.table import Table
+
+from autoscaler.adapters.clock import SystemClock
+from autoscaler.adapters.kubernetes.api.client import Kube
+from autoscaler.adapters.kubernetes.weights.node import KubeNode
+from autoscaler.adapters.web.agent import AgentServer, AgentStatus
+from autoscaler.app.process import StartError, allow_many_connections
+from autoscaler.app.weights import Fetching, limits
+from autoscaler.config.settings import HttpSettings, KubeSettings
+from autoscaler.config.weights.allowed import SourcePattern
+from autoscaler.config.weights.source import ModelSource
+from autoscaler.config.weights.wishes import Wishes
+from autoscaler.weights.agent import Agent, Node, Step
+from autoscaler.weights.listing import Origin
+from autoscaler.weights.local_node import LocalNode, WishFile
+from autoscaler.weights.problems import Cause, WeightsError
+from autoscaler.weights.store import Store
+
+log = structlog.get_logger(__name__)
+
+DEFAULT_ALLOWED = (SourcePattern("hf://**"),)
+"""An agent has credentials, and tenants name the models: they name no buckets and no addresses unless allowed."""
+
+SYNC_S = 30.0
+MAX_COLUMNS = 1000
+
+Given = Mapping[str, Any]
+
+
+async def run(given: Given) -> int:
+    """Keep the weights of this node until a signal arrives."""
+    allow_many_connections()
+    async with _node(given) as node:
+        agent = _agent(given, node)
+        http = HttpSettings(host=given["http_host"], port=given["http_port"])
+        async with AgentServer(http, lambda: _status(agent)) as server:
+            log.info("serving HTTP", port=server.port)
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(agent.run(), name="agent")
+                if isinstance(node, KubeNode):
+                    tasks.create_task(node.run(), name="watches")
+    return 0
+
+
+async def plan(given: Given, as_json: bool) -> int:
+    """Print what the agent would fetch and evict now. Nothing is changed. Return the exit code."""
+    async with _node(given) as node:
+        watching = asyncio.ensure_future(node.run()) if isinstance(node, KubeNode) else None
+        try:
+            await _synced(node)
+            steps = await _agent(given, node).plan()
+        except WeightsError as error:
+            raise StartError(str(error)) from error
+        finally:
+            if watching is not None:
+                watching.cancel()
+                await asyncio.wait({watching})
+    if as_json:
+        print(json.dumps({"steps": [_as_json(step) for step in steps]}, indent=2))
+    else:
+        _print(steps)
+    return 1 if any(step.cause for step in steps) else 0
+
+
+@asynccontextmanager
+async def _node(given: Given) -> AsyncIterator[Node]:
+    """Open the node that the options name, or one without an API server."""
+    clock = SystemClock()
+    file = WishFile(given["wishes"], clock) if given["wishes"] else None
+    if not given["node"]:
+        if file is None:
+            raise StartError("neither --node nor --wishes is given; allowed: one of them, or both")
+        yield LocalNode(file)
+        return
+    wish_file = _wish_file(file) if file is not None else None
+    async with Kube.connect(KubeSettings(context=given["context"])) as kube:
+        yield KubeNode(kube, clock, given["node"], given["namespace"], wish_file)
+
+
+def _wish_file(file: WishFile) -> Callable[[asyncio.Event], tuple[Wishes, str]]:
+    return lambda changed: (file.current(changed), file.problem)
+
+
+def _agent(given: Given, node: Node) -> Agent:
+    fetching = Fetching(given, given["allow_source"] or DEFAULT_ALLOWED)
+
+    def open_origin(source: ModelSource) -> Origin:
+        try:
+            return fetching.origin(source)
+        except StartError as error:  # the token; it may be there at the next attempt
+            raise WeightsError(Cause.DENIED, str(error)) from error
+
+    store = Store(given["root"], limits(given))
+    return Agent(store, open_origin, fetching.transfer, node, SystemClock(), _version())
+
+
+def _version() -> str:
+    try:
+        return version("vllm-autoscaler")
+    except PackageNotFoundError:
+        return ""
+
+
+def _status(agent: Agent) -> AgentStatus:
+    fetching, counts = agent.fetching, agent.counts
+    return AgentStatus(
+        agent.report(),
+        fetching.source.key if fetching is not None else "",
+        fetching.fetched if fetching is not None else 0,
+        counts.fetched_bytes,
+        counts.fetched_models,
+        counts.failures,
+        counts.evictions,
+        counts.checks,
+    )
+
+
+async def _synced(node: Node) -> None:
+    """Wait until pods and wishes are known. Raises StartError."""
+    try:
+        async with asyncio.timeout(SYNC_S):
+            while isinstance(node, KubeNode) and not node.synced:
+                node.changed.clear()
+                await node.changed.wait()
+    except TimeoutError:
+        raise StartError(f"pods and wishes of the node are not known: {node.problem() or 'no answer'}") from None
+
+
+def _as_json(step: Step) -> dict[str, Any]:
+    fields: dict[str, Any] = {"source": str(step.source), "key": step.source.key, "bytes": step.size}
+    fields["action"] = "none" if step.cause else "fetch"
+    return fields | {"evicts": list(step.evicted), "cause": str(step.cause), "text": step.text}
+
+
+def _print(steps: list[Step]) -> None:
+    if not steps:
+        print("nothing to do")
+        return
+    table = Table("model", "bytes", "evicts", "not fetched because", box=None, pad_edge=False)
+    for step in steps:
+        size = f"{step.size / 1e9:.3g} GB" if step.size else ""
+        table.add_row(
+            str(step.source), size, ", ".join(step.evicted), f"{step.cause}: {step.text}" if step.cause else ""
+        )
+    console = Console(soft_wrap=True)
+    console.print(table) if console.is_terminal else Console(width=400).print(table)

@@ -1,0 +1,504 @@
+"""The agent of one node: fetches what is wished there, makes room for it, and reports what is there.
+
+The loop compares what is wished with what is there, and begins anew after every change. So a restart needs no memory
+beside the folder. Names, sizes and budgets are decided elsewhere; this file orders the steps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+import structlog
+
+from autoscaler.config.weights.report import ModelReport, Report, State, encode
+from autoscaler.config.weights.source import ModelSource
+from autoscaler.config.weights.wishes import Wishes
+from autoscaler.ports import Clock, Unavailable
+from autoscaler.weights.attempts import Attempts
+from autoscaler.weights.fetch import Transfer
+from autoscaler.weights.listing import Listing, Origin
+from autoscaler.weights.problems import Cause, WeightsError
+from autoscaler.weights.store import PARTS, Model, Owner, Store
+from autoscaler.weights.threads import to_end
+
+log = structlog.get_logger(__name__)
+
+OpenOrigin = Callable[[ModelSource], Origin]
+"""Returns where a source is. Raises WeightsError for one that may not be fetched, before any request."""
+
+
+class Node(Protocol):
+    """What others say about the node of an agent, and where the agent reports."""
+
+    changed: asyncio.Event  # set when one of the answers changes
+
+    def wishes(self) -> Wishes | None:
+        """Return the wishes for this node; None: they are not known."""
+        ...
+
+    def used(self) -> Sequence[ModelSource] | None:
+        """Return the models that pods of this node load; None: it is not known, so nothing may be removed."""
+        ...
+
+    def problem(self) -> str:
+        """Return why the wishes cannot be used; "": they can."""
+        ...
+
+    async def publish(self, report: Report) -> None:
+        """Replace the report of this node. Raises Unavailable."""
+        ...
+
+
+@dataclass(frozen=True)
+class Times:
+    """Intervals, in seconds."""
+
+    poll_s: float = 30.0  # between two looks at the folder
+    probe_s: float = 5.0  # between two questions whether the disk answers
+    slow_s: float = 30.0  # a disk that takes longer does not answer
+    hold_s: float = 5.0  # between two attempts to hold the folder
+    report_s: float = 0.5  # between two comparisons of the report with the published one
+    republish_s: float = 600.0  # another client may have changed the node
+    used_s: float = 300.0  # between two records of the last use of a model
+    pace: float = 1.0  # factor of the pauses after failures
+    check_bytes_per_s: float = 200e6  # of checksums at the start; engines read the same disk
+
+
+@dataclass
+class Fetching:
+    """The model that is being fetched."""
+
+    source: ModelSource
+    size: int = 0  # bytes; 0: not known yet
+    fetched: int = 0  # bytes
+
+
+@dataclass
+class Counts:
+    """Numbers since the start of the process."""
+
+    fetched_bytes: int = 0
+    fetched_models: int = 0
+    failures: Counter[str] = field(default_factory=Counter)  # by cause
+    evictions: int = 0
+    checks: Counter[str] = field(default_factory=Counter)  # of models: "right" or "wrong"
+
+
+class Step(NamedTuple):
+    """What the agent would do for one model."""
+
+    source: ModelSource
+    size: int = 0  # bytes
+    evicted: tuple[str, ...] = ()  # what goes first
+    cause: str = ""  # why the model is not fetched; "": it is
+    text: str = ""
+
+
+class _Stopped(Exception):
+    """The process ends while a checksum is computed."""
+
+
+class Agent:
+    """Keeps the weights of a node: `run` it in a task."""
+
+    def __init__(
+        self,
+        store: Store,
+        open_origin: OpenOrigin,
+        transfer: Transfer,
+        node: Node,
+        clock: Clock,
+        version: str = "",
+        times: Times | None = None,
+    ) -> None:
+        self.counts = Counts()
+        self.fetching: Fetching | None = None
+        self._store = store
+        self._open_origin = open_origin
+        self._transfer = transfer
+        self._node = node
+        self._clock = clock
+        self._version = version
+        self._times = times or Times()
+        self._attempts = Attempts(self._times.pace)
+        self._models: dict[str, Model] = {}  # complete, by key
+        self._withdrawn: set[str] = set()  # about to be removed
+        self._wrong: dict[str, str] = {}  # complete, but a checksum is wrong: why
+        self._checked: set[str] = set()  # checksums were right in this process
+        self._used_s: dict[str, float] = {}  # when the last use of a model was recorded
+        self._sizes: dict[str, int] = {}  # bytes of models that are not here, as their origins say
+        self._problem: WeightsError | None = None  # of the folder as a whole
+        self._space = (0, 0)  # budget and free bytes
+        self._looked = False  # the folder was read since it is held
+        self._changes = asyncio.Lock()  # of the models that are there
+        self._published: Report | None = None
+        self._published_s = 0.0
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._keep_published(), name="report")
+            tasks.create_task(self._keep_folder(), name="weights")
+
+    # What is there, and what is wished
+
+    def report(self) -> Report:
+        """Return what the node holds now."""
+        if self._problem is not None:
+            return Report({}, self._version, *self._space, self._problem.cause, str(self._problem))
+        models = {}
+        for source in self._wanted():
+            models[source.key] = self._state(source)
+        for key, model in self._models.items():
+            if key not in models and key not in self._withdrawn and key not in self._wrong:
+                models[key] = ModelReport(str(model.listing.source), State.READY, model.listing.size)
+        wishes, problem = self._node.wishes(), self._node.problem()
+        if not problem and wishes is not None and wishes.refused:
+            problem = f"{len(wishes.refused)} wishes are refused: {wishes.refused[0][1]}"
+        return Report(models, self._version, *self._space, Cause.INVALID if problem else "", problem)
+
+    def _state(self, source: ModelSource) -> ModelReport:
+        key, text = source.key, str(source)
+        model = self._models.get(key)
+        if self._is_ready(key) and model is not None:
+            return ModelReport(text, State.READY, model.listing.size)
+        if self.fetching is not None and self.fetching.source == source:
+            return ModelReport(text, State.FETCHING, self.fetching.size)
+        size = self._sizes.get(key, 0)
+        attempt = self._attempts.get(key)
+        if attempt is not None:
+            state = State.WAITING if attempt.cause is Cause.BUSY else State.FAILED
+            return ModelReport(text, state, size, attempt.cause, attempt.text)
+        if key in self._wrong:
+            return ModelReport(text, State.WAITING, size, Cause.CORRUPT, self._wrong[key])
+        return ModelReport(text, State.WAITING, size)
+
+    def _is_ready(self, key: str) -> bool:
+        return key in self._models and key not in self._withdrawn and key not in self._wrong
+
+    def _wanted(self) -> list[ModelSource]:
+        """Return the models that should be here, the most urgent first: a pod that is here waits for its model."""
+        wishes = self._node.wishes() or Wishes()
+        return list(dict.fromkeys([*(self._node.used() or ()), *(wish.source for wish in wishes.wishes)]))
+
+    def _kept(self) -> Callable[[str], bool]:
+        """Return a function that tells by a key whether a model must not be evicted."""
+        if self._node.used() is None:
+            return lambda _: True
+        kept = {source.key for source in self._wanted()}
+        return kept.__contains__
+
+    # The folder
+
+    async def _keep_folder(self) -> None:
+        """Hold the folder as the only agent, and work in it. If that fails, begin anew."""
+        while True:
+            try:
+                await self._hold_folder()
+            except* WeightsError as errors:
+                self._set_problem(_first(errors))
+            self._models, self._looked = {}, False
+            await self._clock.sleep(self._times.hold_s)
+
+    async def _hold_folder(self) -> None:
+        with ExitStack() as stack:
+            owner = await to_end(stack.enter_context, self._store.owning())
+            self._set_problem(None)
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._probe(owner), name="probe of the disk")
+                tasks.create_task(self._work(), name="fetch")
+                tasks.create_task(self._check_all(), name="checksums")
+
+    async def _probe(self, owner: Owner) -> None:
+        """Ask the disk at intervals. Raises WeightsError if the folder is not the one that is held any more."""
+        while True:
+            asked = asyncio.ensure_future(to_end(owner.check))
+            done, _ = await asyncio.wait({asked}, timeout=self._times.slow_s)
+            if not done:
+                text = f"the disk does not answer within {self._times.slow_s:g} s"
+                self._set_problem(WeightsError(Cause.DISK, text))
+            await asked
+            self._set_problem(None)
+            await self._clock.sleep(self._times.probe_s)
+
+    def _set_problem(self, problem: WeightsError | None) -> None:
+        if str(problem or "") != str(self._problem or ""):
+            if problem is None:
+                log.info("folder of weights works", folder=str(self._store.root))
+            else:
+                log.error("folder of weights cannot be used", cause=problem.cause, error=str(problem))
+        self._problem = problem
+
+    # Fetching
+
+    async def _work(self) -> None:
+        """Compare what is there with what is wished, take one step, and repeat."""
+        kept: set[str] = set()
+        while True:
+            self._node.changed.clear()
+            await self._look()
+            wanted = {source.key for source in self._wanted()}
+            self._attempts.keep(wanted)
+            if wanted != kept:
+                self._attempts.retry(Cause.NO_SPACE)
+                kept = wanted
+            source = self._next()
+            if source is None:
+                await self._remove_wrong()
+                await self._wait()
+            else:
+                await self._fetch_unless_urgent(source)
+
+    async def _fetch_unless_urgent(self, source: ModelSource) -> None:
+        """Fetch a model, until a more urgent one may be fetched, or this one is not wished any more."""
+        task = asyncio.ensure_future(self._fetch(source))
+        try:
+            while not task.done():
+                change = asyncio.ensure_future(self._wait())
+                await asyncio.wait({task, change}, return_when=asyncio.FIRST_COMPLETED)
+                change.cancel()
+                if task.done():
+                    break
+                self._node.changed.clear()
+                await self._look()
+                if self._next() != source:
+                    log.info("transfer is put off", model=str(source))
+                    break
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
+        if not task.cancelled():
+            task.result()
+
+    def _next(self) -> ModelSource | None:
+        """Return the most urgent model that is absent and may be tried now."""
+        now_s = self._clock.now_s()
+        for source in self._wanted():
+            if not self._is_ready(source.key) and self._attempts.is_due(source.key, now_s):
+                return source
+        return None
+
+    async def _wait(self) -> None:
+        """Wait for a change, for the next attempt, or until it is time to look at the folder again."""
+        now_s = self._clock.now_s()
+        due_s = self._attempts.next_s((source.key for source in self._wanted()), now_s) - now_s
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(due_s, self._times.poll_s)):
+                await self._node.changed.wait()
+
+    async def _look(self) -> None:
+        """Read what is there, and compare sizes. Incomplete models are removed, to be fetched anew."""
+        async with self._changes:
+            complete: dict[str, Model] = {}
+            for model in await to_end(self._store.models):
+                key = model.listing.source.key
+                complete[key] = model
+                problem = await to_end(self._store.find_incomplete, model)
+                if problem and key not in self._wrong:
+                    log.warning("model is not complete", model=str(model.listing.source), problem=problem)
+                    self._wrong[key] = problem
+            self._models = complete
+            self._wrong = {key: text for key, text in self._wrong.items() if key in complete}
+            self._checked &= complete.keys()
+        await self._note_uses()
+        await self._measure()
+        self._looked = True
+
+    async def _note_uses(self) -> None:
+        now_s = self._clock.now_s()
+        for source in self._node.used() or ():
+            key = source.key
+            if key in self._models and now_s - self._used_s.get(key, float("-inf")) >= self._times.used_s:
+                self._used_s[key] = now_s
+                with suppress(WeightsError):  # a read-only disk; the order of evictions is all that depends on it
+                    await to_end(self._store.use, key)
+
+    async def _measure(self) -> None:
+        space = await to_end(self._store.space, self._kept())
+        free = min(space.budget_bytes - space.held_bytes, space.free_bytes)
+        self._space = (int(space.budget_bytes), int(max(free, 0)))
+
+    async def _fetch(self, source: ModelSource) -> None:
+        key = source.key
+        self.fetching = fetching = Fetching(source)
+
+        def progress(count: int) -> None:
+            fetching.fetched += count
+            self.counts.fetched_bytes += max(count, 0)
+
+        try:
+            origin = self._open_origin(source)
+            listing = await origin.describe()
+            fetching.size = self._sizes[key] = listing.size
+            with self._store.changing():
+                if key in self._models:  # its files are wrong
+                    await self._remove(key, self._store.set_aside)
+                await self._make_room(listing)
+                model = await self._store.pull(origin, self._transfer, progress, listing)
+        except WeightsError as error:
+            self.counts.failures[error.cause] += 1
+            attempt = self._attempts.fail(key, error, self._clock.now_s())
+            if attempt.failures == 1:
+                log.warning("model cannot be fetched", model=str(source), cause=error.cause, error=str(error))
+        else:
+            self._attempts.succeed(key)
+            async with self._changes:
+                self._models[key] = model
+                self._checked.add(key)
+            self.counts.fetched_models += 1
+            log.info("model is ready", model=str(source), bytes=listing.size)
+            await self._measure()
+        finally:
+            self.fetching = None
+            self._node.changed.set()
+
+    async def _make_room(self, listing: Listing) -> None:
+        """Evict what a model needs gone. Raises WeightsError."""
+        while True:
+            space = await to_end(self._store.space, self._kept())
+            plan = await to_end(self._store.make_room, listing, space)
+            if not plan.evicted:
+                return
+            name = plan.evicted[0].name
+            if name.startswith(f"{PARTS}/"):
+                await to_end(self._store.discard, name.removeprefix(f"{PARTS}/"))
+            else:
+                await self._remove(name)
+            self.counts.evictions += 1
+            log.info("evicted", name=name, bytes=sum(plan.evicted[0].files.values()), model=str(listing.source))
+
+    async def _remove(self, key: str, remove: Callable[[Model], None] | None = None) -> None:
+        """Remove a model, its label first: no pod is steered to files that are gone. Raises WeightsError."""
+        async with self._changes:
+            model = self._models.get(key)
+            if model is None:
+                return
+            self._withdrawn.add(key)
+            try:
+                await self._publish()
+                if key not in self._wrong and self._kept()(key):
+                    raise WeightsError(Cause.NO_SPACE, f"{model.listing.source} is needed again, and stays")
+                await to_end(remove or self._store.remove, model)
+                del self._models[key]
+                self._wrong.pop(key, None)
+            except Unavailable as error:
+                text = f"{model.listing.source} stays: its label cannot be removed ({error})"
+                raise WeightsError(Cause.UNREACHABLE, text) from error
+            finally:
+                self._withdrawn.discard(key)
+
+    async def _remove_wrong(self) -> None:
+        """Remove damaged models that are not wanted; others are removed when they are fetched anew."""
+        wanted = {source.key for source in self._wanted()}
+        for key in [key for key in self._wrong if key not in wanted]:
+            with suppress(WeightsError), self._store.changing():
+                await self._remove(key)
+
+    async def plan(self) -> list[Step]:
+        """Return what would be done now for each model that is wished and absent. Nothing is changed."""
+        await self._look()
+        steps = []
+        space = await to_end(self._store.space, self._kept())
+        for source in self._wanted():
+            if self._is_ready(source.key):
+                continue
+            size = 0
+            try:
+                listing = await self._open_origin(source).describe()
+                size = listing.size
+                room = await to_end(self._store.make_room, listing, space)
+            except WeightsError as error:
+                steps.append(Step(source, size, (), error.cause, str(error)))
+                continue
+            space = space.after(room, self._store.held(listing))
+            steps.append(Step(source, size, tuple(each.name for each in room.evicted)))
+        return steps
+
+    # Checksums
+
+    async def _check_all(self) -> None:
+        """Read each model once after the start, slowly, and compare its checksums."""
+        stop = threading.Event()
+        while True:
+            key = next((key for key in self._models if key not in self._checked and key not in self._wrong), None)
+            if key is None:
+                await self._clock.sleep(self._times.probe_s)
+                continue
+            model = self._models[key]
+            try:
+                wrong = await asyncio.to_thread(self._check, model, stop)
+            except asyncio.CancelledError:
+                stop.set()  # the thread only reads, so nothing waits for its end
+                raise
+            if key not in self._models or self._models[key].listing != model.listing:
+                continue
+            self.counts.checks["wrong" if wrong else "right"] += 1
+            if wrong:
+                log.error("model is damaged", model=str(model.listing.source), problem=wrong[0])
+                self._wrong[key] = wrong[0]
+                self._node.changed.set()
+            else:
+                self._checked.add(key)
+
+    def _check(self, model: Model, stop: threading.Event) -> list[str]:
+        """Read a model whole, at most so many bytes per second."""
+        begun_s, read = time.monotonic(), 0
+
+        def progress(count: int) -> None:
+            nonlocal read
+            read += count
+            ahead_s = begun_s + read / self._times.check_bytes_per_s - time.monotonic()
+            if stop.wait(max(ahead_s, 0.0)):
+                raise _Stopped
+
+        try:
+            return self._store.verify(model, progress)
+        except _Stopped:
+            return []
+
+    # Reports
+
+    async def _keep_published(self) -> None:
+        failures = 0
+        while True:
+            report, now_s = self.report(), self._clock.now_s()
+            if _changes(report, self._published) or now_s - self._published_s >= self._times.republish_s:
+                try:
+                    await self._publish()
+                    failures = 0
+                except Unavailable as error:
+                    if not failures:
+                        log.warning("report cannot be published", error=str(error))
+                    failures = min(failures + 1, 6)
+            await self._clock.sleep(self._times.report_s * 2.0**failures)
+
+    async def _publish(self) -> None:
+        """Publish what is true now. Raises Unavailable. An agent that does not hold the folder has nothing to say."""
+        problem = self._problem
+        if (problem is None and not self._looked) or (problem is not None and problem.cause is Cause.BUSY):
+            return
+        report = self.report()
+        await self._node.publish(report)
+        self._published, self._published_s = report, self._clock.now_s()
+        if problem is None:
+            with suppress(WeightsError):  # `weights ls` misses what failed; the report itself is with the node
+                await to_end(self._store.write_report, encode(report))
+
+
+def _changes(report: Report, published: Report | None) -> bool:
+    """Tell whether a report says more than other free bytes."""
+    if published is None:
+        return True
+    return report._replace(free_bytes=0, budget_bytes=0) != published._replace(free_bytes=0, budget_bytes=0)
+
+
+def _first(errors: BaseExceptionGroup[WeightsError]) -> WeightsError:
+    error = errors.exceptions[0]
+    return _first(error) if isinstance(error, BaseExceptionGroup) else error

@@ -1,0 +1,466 @@
+"""The agent of a node brings the folder to what is wished, whatever its sources, its disk and the API server do."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from autoscaler.adapters.clock import SystemClock
+from autoscaler.config.weights.allowed import SourcePattern, is_allowed
+from autoscaler.config.weights.report import ModelReport, Report, State
+from autoscaler.config.weights.source import ModelSource, parse
+from autoscaler.config.weights.wishes import Wish, Wishes
+from autoscaler.ports import Unavailable
+from autoscaler.weights.agent import Agent, Times
+from autoscaler.weights.budget import Limits
+from autoscaler.weights.fetch import Transfer
+from autoscaler.weights.listing import Listing, Origin, RemoteFile
+from autoscaler.weights.origins.hub import Hub
+from autoscaler.weights.origins.objects import Objects
+from autoscaler.weights.problems import Cause, WeightsError
+from autoscaler.weights.store import Store
+from tests.harness.hub import FakeHub, safetensors, serving
+from tests.harness.process import eventually
+
+HUB = parse("hf://org/model@main")
+TIMES = Times(
+    poll_s=0.1, probe_s=0.05, hold_s=0.05, report_s=0.02, used_s=0.0, pace=0.01, check_bytes_per_s=1e9, slow_s=20.0
+)
+SIZE = 200_000
+
+
+class InMemoryNode:
+    """A node whose wishes and pods are set by a test. It keeps every report."""
+
+    def __init__(self, *wished: ModelSource) -> None:
+        self.changed = asyncio.Event()
+        self.reports: list[Report] = []
+        self.known: Wishes | None = Wishes()
+        self.pods: list[ModelSource] | None = []
+        self.down = False
+        self.wish(*wished)
+
+    def wish(self, *sources: ModelSource) -> None:
+        self.known = Wishes(tuple(Wish(source) for source in sources))
+        self.changed.set()
+
+    def use(self, *sources: ModelSource) -> None:
+        self.pods = list(sources)
+        self.changed.set()
+
+    def wishes(self) -> Wishes | None:
+        return self.known
+
+    def used(self) -> Sequence[ModelSource] | None:
+        return self.pods
+
+    def problem(self) -> str:
+        return ""
+
+    async def publish(self, report: Report) -> None:
+        if self.down:
+            raise Unavailable("the API server is down")
+        self.reports.append(report)
+
+    def seen(self, source: ModelSource) -> ModelReport | None:
+        return self.reports[-1].models.get(source.key) if self.reports else None
+
+    def is_ready(self, source: ModelSource) -> bool:
+        seen = self.seen(source)
+        return seen is not None and seen.state is State.READY
+
+    def failed(self, source: ModelSource) -> str:
+        seen = self.seen(source)
+        return seen.cause if seen is not None and seen.state is State.FAILED else ""
+
+
+@pytest.fixture
+def hub() -> Iterator[FakeHub]:
+    with serving(FakeHub({"config.json": b"{}", "model.safetensors": safetensors(SIZE)})) as served:
+        yield served
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Callable[[str], ModelSource]:
+    """Return a function that makes a model in a directory of the machine."""
+
+    def make(name: str, size: int = SIZE) -> ModelSource:
+        folder = tmp_path / "origin" / name
+        folder.mkdir(parents=True)
+        (folder / "model.safetensors").write_bytes(safetensors(size, len(name)))
+        return parse(f"file://{folder}")
+
+    return make
+
+
+@asynccontextmanager
+async def running(
+    root: Path,
+    node: InMemoryNode,
+    hub: FakeHub | None = None,
+    limits: Limits | None = None,
+    times: Times = TIMES,
+    allowed: str = "**",
+    open_origin: Callable[[ModelSource], Origin] | None = None,
+) -> AsyncIterator[Agent]:
+    def found(source: ModelSource) -> Origin:
+        if not is_allowed(source, [SourcePattern(f"{source.scheme}://{allowed}")]):
+            raise WeightsError(Cause.NOT_ALLOWED, f"{source} may not be fetched")
+        return Hub(source, hub.url) if hub is not None and source.scheme == "hf" else Objects(source)
+
+    agent = Agent(
+        Store(root, limits or Limits(min_free_share=0.0)),
+        open_origin or found,
+        Transfer(workers=2, range_bytes=64 << 10),
+        node,
+        SystemClock(),
+        "0.0",
+        times,
+    )
+    task = asyncio.ensure_future(agent.run())
+    try:
+        yield agent
+        assert not task.done(), task.exception()
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async def probe() -> bool:
+        return condition()
+
+    await eventually(probe, "the state that the test waits for", every_s=0.01)
+
+
+def shard_of(root: Path) -> Path:
+    return next(path for path in root.rglob("model.safetensors")).resolve()
+
+
+def held(root: Path) -> set[str]:
+    return {str(model.listing.source) for model in Store(root).models()}
+
+
+async def test_wished_models_are_fetched_in_order_and_reported(
+    tmp_path: Path, hub: FakeHub, models: Callable[..., ModelSource]
+) -> None:
+    root, first, second = tmp_path / "root", models("a"), models("bb")
+    node = InMemoryNode(first, HUB, second)
+    async with running(root, node, hub):
+        await until(lambda: all(map(node.is_ready, (first, HUB, second))))
+    order = list(dict.fromkeys(key for r in node.reports for key, m in r.models.items() if m.state == "ready"))
+    assert order == [first.key, HUB.key, second.key]
+    seen = node.seen(HUB)
+    assert seen is not None
+    assert seen.size > SIZE
+    assert (node.reports[-1].agent, node.reports[-1].cause) == ("0.0", "")
+    assert node.reports[-1].free_bytes > 0
+
+
+async def test_model_that_a_pod_waits_for_overtakes_the_wishes(
+    tmp_path: Path, hub: FakeHub, models: Callable[..., ModelSource]
+) -> None:
+    hub.delay_s = 0.3
+    urgent, node = models("a"), InMemoryNode(HUB)
+    async with running(tmp_path / "root", node, hub):
+        await until(lambda: sum(hub.sent.values()) > 0)
+        node.use(urgent)
+        await until(lambda: node.is_ready(urgent))
+        assert not node.is_ready(HUB)
+        hub.delay_s = 0.0
+        await until(lambda: node.is_ready(HUB))
+    assert sum(hub.sent.values()) <= sum(map(len, hub.files.values())) + 2 * (64 << 10)
+
+
+async def test_one_failed_model_does_not_keep_the_others_out(
+    tmp_path: Path, hub: FakeHub, models: Callable[..., ModelSource]
+) -> None:
+    hub.damaged["model.safetensors"] = 1000
+    absent, good = parse("hf://org/other@main"), models("a")
+    node = InMemoryNode(HUB, absent, parse(f"file://{tmp_path}/nothing"), good)
+    async with running(tmp_path / "root", node, hub):
+        await until(lambda: node.is_ready(good) and node.failed(HUB) == "corrupt")
+        await until(lambda: node.failed(absent) == "not_found")
+        hub.damaged.clear()
+        await until(lambda: node.is_ready(HUB))
+
+
+async def test_source_that_is_not_allowed_is_never_asked(tmp_path: Path, hub: FakeHub) -> None:
+    node = InMemoryNode(HUB)
+    async with running(tmp_path / "root", node, hub, allowed="my-org/*"):
+        await until(lambda: node.failed(HUB) == "not_allowed")
+    assert not hub.sent
+
+
+async def test_least_recently_used_is_evicted_after_its_label(
+    tmp_path: Path, models: Callable[..., ModelSource]
+) -> None:
+    root, sources = tmp_path / "root", [models("a" * number) for number in range(1, 5)]
+    first, second, third, fourth = sources
+    node = InMemoryNode(first, second, third)
+    limits = Limits(max_bytes=3.5 * SIZE, min_free_share=0.0)
+    gone_with_label: list[str] = []
+
+    class Watching(InMemoryNode):
+        async def publish(self, report: Report) -> None:
+            await super().publish(report)
+            on_disk = {model.listing.source.key for model in Store(root).models()}
+            ready = {key for key, model in report.models.items() if model.state is State.READY}
+            gone_with_label.extend(ready - on_disk)
+
+    node = Watching(first, second, third)
+    async with running(root, node, limits=limits) as agent:
+        await until(lambda: all(map(node.is_ready, sources[:3])))
+        node.use(first)
+        node.wish(fourth)
+        await until(lambda: node.is_ready(fourth))
+        assert held(root) == {str(first), str(third), str(fourth)}
+        assert not node.is_ready(second)
+        assert agent.counts.evictions == 1
+    assert not gone_with_label
+
+
+async def test_nothing_is_evicted_while_pods_or_labels_are_not_known(
+    tmp_path: Path, models: Callable[..., ModelSource]
+) -> None:
+    root, old, new = tmp_path / "root", models("a"), models("bb")
+    node = InMemoryNode(old)
+    async with running(root, node, limits=Limits(max_bytes=1.5 * SIZE, min_free_share=0.0)):
+        await until(lambda: node.is_ready(old))
+        node.pods = None
+        node.wish(new)
+        await until(lambda: node.failed(new) == "no_space")
+        node.down, node.pods = True, []
+        await asyncio.sleep(0.5)
+        assert held(root) == {str(old)}
+        node.down = False
+        await until(lambda: node.is_ready(new))
+        assert held(root) == {str(new)}
+
+
+async def test_model_in_use_is_never_evicted(tmp_path: Path, models: Callable[..., ModelSource]) -> None:
+    root, used, new = tmp_path / "root", models("a"), models("bb")
+    node = InMemoryNode(used)
+    async with running(root, node, limits=Limits(max_bytes=1.5 * SIZE, min_free_share=0.0)):
+        await until(lambda: node.is_ready(used))
+        node.use(used)
+        node.wish(new)
+        await until(lambda: node.failed(new) == "no_space")
+        assert node.is_ready(used)
+        node.use()
+        await until(lambda: node.is_ready(new))
+
+
+async def test_too_large_model_evicts_nothing(tmp_path: Path, models: Callable[..., ModelSource]) -> None:
+    root, small, large = tmp_path / "root", models("a"), models("bb", 3 * SIZE)
+    node = InMemoryNode(small)
+    async with running(root, node, limits=Limits(max_bytes=2 * SIZE, min_free_share=0.0)):
+        await until(lambda: node.is_ready(small))
+        node.wish(large)
+        await until(lambda: node.failed(large) == "no_space")
+    assert held(root) == {str(small)}
+
+
+async def test_unknown_wishes_keep_everything(tmp_path: Path, hub: FakeHub) -> None:
+    node = InMemoryNode(HUB)
+    async with running(tmp_path, node, hub):
+        await until(lambda: node.is_ready(HUB))
+        node.known = None
+        node.changed.set()
+        await asyncio.sleep(0.3)
+        assert node.is_ready(HUB)
+
+
+async def test_second_agent_says_nothing_and_takes_over_later(tmp_path: Path, hub: FakeHub) -> None:
+    node, other = InMemoryNode(HUB), InMemoryNode(HUB)
+    async with running(tmp_path, other, hub) as second:
+        await until(lambda: other.is_ready(HUB))
+        async with running(tmp_path, node, hub) as waiting:
+            await until(lambda: waiting.report().cause == Cause.BUSY)
+            assert "another agent holds" in waiting.report().text
+            assert not node.reports
+            assert second.report().cause == ""
+    async with running(tmp_path, node, hub):
+        await until(lambda: node.is_ready(HUB))
+
+
+async def test_restart_trusts_sizes_at_once_and_checksums_later(tmp_path: Path, hub: FakeHub) -> None:
+    async with running(tmp_path, (node := InMemoryNode(HUB)), hub):
+        await until(lambda: node.is_ready(HUB))
+    hub.sent.clear()
+    async with running(tmp_path, (node := InMemoryNode(HUB)), hub) as agent:
+        await until(lambda: agent.counts.checks["right"] == 1)
+        assert all(model.state is State.READY for report in node.reports for model in report.models.values())
+    assert not hub.sent
+    shard = shard_of(tmp_path)
+    shard.write_bytes(shard.read_bytes()[:-1] + b"\0")
+    async with running(tmp_path, (node := InMemoryNode(HUB)), hub) as agent:
+        await until(lambda: agent.counts.checks["wrong"] == 1)
+        await until(lambda: node.is_ready(HUB) and agent.counts.fetched_models == 1)
+    assert hub.sent.keys() == {"model.safetensors"}
+
+
+@pytest.mark.parametrize("harm", ["truncated", "file gone", "all gone"])
+async def test_files_that_disappear_lose_their_label_and_come_back(tmp_path: Path, hub: FakeHub, harm: str) -> None:
+    node, root = InMemoryNode(HUB), tmp_path / "root"
+    async with running(root, node, hub):
+        await until(lambda: node.is_ready(HUB))
+        hub.delay_s = 0.2
+        shard = shard_of(root)
+        match harm:
+            case "truncated":
+                os.truncate(shard, 100)
+            case "file gone":
+                shard.unlink()
+            case "all gone":
+                shutil.rmtree(root / "hub")
+        await until(lambda: not node.is_ready(HUB))
+        await until(lambda: node.is_ready(HUB))
+    assert Store(root).verify(Store(root).models()[0], lambda _: None) == []
+
+
+async def test_disk_that_vanishes_takes_labels_away_until_it_is_back(tmp_path: Path, hub: FakeHub) -> None:
+    """An instance store that comes back empty is filled again; one with its files needs no source."""
+    root, node = tmp_path / "root", InMemoryNode(HUB)
+    async with running(root, node, hub):
+        await until(lambda: node.is_ready(HUB))
+        hub.sent.clear()
+        hub.status = 500
+        root.rename(tmp_path / "away")
+        root.touch()
+        await until(lambda: node.reports[-1].cause == Cause.DISK)
+        assert not node.reports[-1].models
+        root.unlink()
+        (tmp_path / "away").rename(root)
+        await until(lambda: node.is_ready(HUB) and not node.reports[-1].cause)
+        assert not hub.sent
+        root.rename(tmp_path / "away")
+        await until(lambda: node.reports[-1].cause == "" and not node.is_ready(HUB))
+        hub.status = 0
+        await until(lambda: node.is_ready(HUB))
+        assert hub.sent
+
+
+async def test_slow_disk_is_told_and_forgotten(tmp_path: Path, hub: FakeHub) -> None:
+    from dataclasses import replace
+
+    node = InMemoryNode(HUB)
+    async with running(tmp_path, node, hub, times=replace(TIMES, slow_s=0.0, probe_s=0.2)) as agent:
+        await until(lambda: any("does not answer" in report.text for report in node.reports))
+        await until(lambda: node.is_ready(HUB))
+        assert agent.report().cause in ("", Cause.DISK)
+
+
+@contextmanager
+def small_disk(folder: Path, size: int) -> Iterator[Path]:
+    """Give a real file system with little room: a tmpfs, or what a filler leaves of /dev/shm in a container."""
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+    if shutil.which("mount") and subprocess.run(command, check=False, capture_output=True).returncode == 0:
+        try:
+            yield folder
+        finally:
+            subprocess.run(["umount", "-l", str(folder)], check=True)
+        return
+    shared = Path("/dev/shm") / f"weights-{os.getpid()}"
+    shared.mkdir()
+    try:
+        with (shared / "filler").open("wb") as filler:
+            os.posix_fallocate(filler.fileno(), 0, shutil.disk_usage(shared).free - size)
+        yield shared
+    finally:
+        shutil.rmtree(shared)
+
+
+async def test_full_disk_is_a_state_of_one_model(
+    tmp_path: Path, hub: FakeHub, models: Callable[..., ModelSource]
+) -> None:
+    small = models("a")
+    hub.files["model.safetensors"] = safetensors(3_000_000)
+    with small_disk(tmp_path / "disk", 2_000_000) as root:
+        node = InMemoryNode(HUB, small)
+        async with running(root, node, hub):
+            await until(lambda: node.failed(HUB) == "no_space" and node.is_ready(small))
+            assert not hub.sent
+            (root / "other").write_bytes(bytes(shutil.disk_usage(root).free - 50_000))
+            third = models("ccc")
+            node.wish(third)
+            await until(lambda: node.failed(third) == "no_space" or node.is_ready(third))
+        # Others fill the disk while a model is fetched: the estimate was right, and the file system says no.
+        assert Store(root).models()
+
+
+class Filling:
+    """An origin whose disk is filled by others before the first byte arrives."""
+
+    def __init__(self, inner: Origin, root: Path) -> None:
+        self._inner, self._root = inner, root
+
+    async def describe(self) -> Listing:
+        return await self._inner.describe()
+
+    async def read(self, file: RemoteFile, start: int, length: int) -> memoryview:
+        with suppress(OSError), (self._root / "other").open("ab") as other:
+            while True:
+                other.write(bytes(4096))
+                other.flush()
+        return await self._inner.read(file, start, length)
+
+
+async def test_disk_that_others_fill_meanwhile_harms_nothing(
+    tmp_path: Path, models: Callable[..., ModelSource]
+) -> None:
+    first, second = models("a"), models("bb")
+    with small_disk(tmp_path / "disk", 2_000_000) as root:
+        node = InMemoryNode(first)
+        async with running(root, node, open_origin=Objects):
+            await until(lambda: node.is_ready(first))
+        async with running(root, node, open_origin=lambda source: Filling(Objects(source), root)):
+            node.wish(first, second)
+            await until(lambda: node.failed(second) == "no_space")
+            assert node.is_ready(first)
+        (root / "other").unlink()
+        async with running(root, node, open_origin=Objects):
+            await until(lambda: node.is_ready(second))
+        assert all(Store(root).verify(model, lambda _: None) == [] for model in Store(root).models())
+
+
+async def test_plan_says_what_would_be_fetched_and_evicted(
+    tmp_path: Path, hub: FakeHub, models: Callable[..., ModelSource]
+) -> None:
+    root, old, new, large = tmp_path / "root", models("a"), models("bb"), models("ccc", 9 * SIZE)
+    limits = Limits(max_bytes=2.5 * SIZE, min_free_share=0.0)
+    node = InMemoryNode(old)
+    async with running(root, node, hub, limits=limits) as agent:
+        await until(lambda: node.is_ready(old))
+    node.wish(new, large, HUB, parse("hf://org/other@main"))
+    steps = await agent.plan()
+    assert [step.source for step in steps] == [new, large, HUB, parse("hf://org/other@main")]
+    assert [step.cause for step in steps] == ["", "no_space", "", "not_found"]
+    assert [step.evicted for step in steps] == [(), (), (old.key,), ()]
+    assert held(root) == {str(old)}
+
+
+@pytest.mark.parametrize("place", ["hub", ".vllm-autoscaler/parts", ".vllm-autoscaler/records", ".vllm-autoscaler"])
+async def test_file_in_place_of_a_folder_is_told_until_it_goes(
+    tmp_path: Path, hub: FakeHub, models: Callable[..., ModelSource], place: str
+) -> None:
+    root, other, node = tmp_path / "root", models("a"), InMemoryNode()
+    node.wish(HUB, other)
+    (root / place).parent.mkdir(parents=True)
+    (root / place).touch()
+    async with running(root, node, hub):
+        if place == "hub":
+            await until(lambda: node.failed(HUB) == "disk" and node.is_ready(other))
+        else:
+            await until(lambda: bool(node.reports) and node.reports[-1].cause == Cause.DISK)
+        (root / place).unlink()
+        await until(lambda: node.is_ready(HUB) and node.is_ready(other))
