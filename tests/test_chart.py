@@ -18,8 +18,8 @@ from autoscaler.cli.run import run
 from autoscaler.config.quotas import load_quotas
 from tests.harness.helm import CHART, HelmFailed, helm, template, template_text
 from tests.harness.kube_api import ApiError, KubeApi
-from tests.kustomize import Document
-from tests.test_manifests import OVERLAYS, SHIPPED_POLICIES, container, only, rendered
+from tests.kustomize import Document, render
+from tests.test_manifests import MANIFESTS, OVERLAYS, SHIPPED_POLICIES, container, only, rendered
 from tools import helm_schema
 
 pytestmark = pytest.mark.integration
@@ -98,6 +98,30 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "podLabels": {"inject": "false"},
         "podAnnotations": {"d.example/e": "f"},
     },
+    "weights of its own namespace": {
+        "weights": {
+            "enabled": True,
+            "hostPath": "/mnt/k8s-disks/0/weights",
+            "namespace": "@",
+            "createNamespace": False,
+            "extraArgs": ["--max-bytes=800GB"],
+            "extraEnv": [{"name": "AWS_REGION", "value": "eu-west-1"}],
+            "extraEgress": [{"ports": [{"port": 9000}]}],
+            "resources": {"limits": {"memory": "2Gi"}},
+            "serviceAccountAnnotations": {"iam.example/role": "arn:2"},
+            "nodeSelector": {"gpu": "true"},
+            "affinity": {"nodeAffinity": {}},
+            "tolerations": [{"operator": "Exists"}],
+            "webhook": {"replicas": 3, "annotations": {"a.example/b": "c"}},
+        },
+        "image": {"repository": "registry.example/x", "pullSecrets": ["registry"]},
+    },
+    "weights with a certificate of another program": {
+        "weights": {"enabled": True, "namespace": "@", "createNamespace": False, "webhook": {"ownCertificate": False}}
+    },
+    "weights without the webhook": {
+        "weights": {"enabled": True, "namespace": "@", "createNamespace": False, "webhook": {"enabled": False}}
+    },
     "more options": {
         "extraArgs": ["--log-level=debug", "--prometheus-token-file=/token/token"],
         "extraEnv": [{"name": "TZ", "value": "UTC"}],
@@ -138,6 +162,12 @@ BAD_VALUES: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"policies": {"gold": {"objective": {"ttft": "300"}}}},
         ["/policies/gold/objective/ttft", "does not match"],
     ),
+    "a folder of the nodes that is relative": ({"weights": {"hostPath": "mnt"}}, ["/weights/hostPath", "match"]),
+    "a folder of the nodes that leads up": ({"weights": {"hostPath": "/mnt/../etc"}}, ["/weights/hostPath", "not"]),
+    "an option of agents that the chart sets": (
+        {"weights": {"extraArgs": ["--root=/x"]}}, ["/weights/extraArgs/0", "not"]
+    ),
+    "no webhook replicas": ({"weights": {"webhook": {"replicas": 0}}}, ["/weights/webhook/replicas", "minimum"]),
     "a limit of a namespace with a typo": (
         {"namespaceLimits": [{"name": "team-*", "maxPriorit": 5}]},
         ["/namespaceLimits/0", "'maxPriorit'"],
@@ -171,6 +201,49 @@ def test_by_default_the_chart_is_what_kustomize_applies(mode: str):
     assert ours.keys() == theirs.keys()
     for key, document in theirs.items():
         assert ours[key] == document, key
+
+
+def test_weights_of_the_chart_are_what_kustomize_applies():
+    off = by_name(template())
+    on = by_name([of_helm_removed(each) for each in template({"weights": {"enabled": True}})])
+    ours = {key: document for key, document in on.items() if key not in off}
+    theirs = by_name([each for part in ("base", "monitoring") for each in render(MANIFESTS / "weights" / part)])
+    assert ours.keys() == theirs.keys()
+    for key, document in theirs.items():
+        assert ours[key] == document, key
+
+
+def test_weights_of_another_release_name_its_own_objects():
+    values = {"weights": {"enabled": True, "namespace": "disks"}}
+    documents = template(values, release="blue", namespace="ml")
+    name = "blue-vllm-autoscaler"
+    agent = only(documents, "DaemonSet", f"{name}-weights")
+    assert agent["metadata"]["namespace"] == "disks"
+    arguments = agent["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert "--namespace=ml" in arguments
+    policy = only(documents, "ValidatingAdmissionPolicy", f"{name}-weights")["spec"]
+    assert f"'system:serviceaccount:disks:{name}-weights'" in policy["matchConditions"][0]["expression"]
+    assert (
+        only(documents, "ValidatingAdmissionPolicyBinding", f"{name}-weights")["spec"]["policyName"]
+        == f"{name}-weights"
+    )
+    only(documents, "Namespace", "disks")
+    only(documents, "PriorityClass", agent["spec"]["template"]["spec"]["priorityClassName"])
+    (webhook,) = only(documents, "MutatingWebhookConfiguration", name)["webhooks"]
+    service = only(documents, "Service", webhook["clientConfig"]["service"]["name"])
+    assert service["metadata"]["namespace"] == webhook["clientConfig"]["service"]["namespace"] == "ml"
+    deployment = only(documents, "Deployment", f"{name}-webhook")
+    assert deployment["spec"]["template"]["metadata"]["labels"].items() >= service["spec"]["selector"].items()
+    given = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert {f"--secret={name}-webhook", f"--service={name}-webhook", f"--configuration={name}"} <= set(given)
+    accounts = {
+        (each["metadata"]["namespace"], each["metadata"]["name"])
+        for each in documents
+        if each["kind"] == "ServiceAccount"
+    }
+    for binding in [each for each in documents if "roleRef" in each]:
+        only(documents, binding["roleRef"]["kind"], binding["roleRef"]["name"])
+        assert {(each["namespace"], each["name"]) for each in binding["subjects"]} <= accounts
 
 
 @pytest.mark.parametrize("mode", OVERLAYS)
@@ -274,7 +347,8 @@ def test_every_value_has_a_default_and_a_schema():
             found |= {f"{prefix}{key}"} | (defaults(inner, f"{prefix}{key}.") if isinstance(inner, dict) else set())
         return found
 
-    left_out = {"global", "resources.requests", "resources.limits"}  # Helm's own, and what differs from the manifests
+    amounts = {f"{prefix}resources.{kind}" for prefix in ("", "weights.") for kind in ("requests", "limits")}
+    left_out = {"global", *amounts}  # Helm's own, and what differs from the manifests
     free = {"monitoring.dashboard.labels.grafana_dashboard"}
     assert keys(schema["properties"]) - left_out == defaults(DEFAULTS) - free
 

@@ -37,11 +37,11 @@ def rendered_once(overlay: str) -> list[Document]:
     kubectl = shutil.which("kubectl")
     if kubectl is None:
         return render(MANIFESTS / overlay)
-    return list(yaml.safe_load_all(_kustomize(kubectl, overlay)))
+    return list(yaml.safe_load_all(kustomized(kubectl, MANIFESTS / overlay)))
 
 
-def _kustomize(kubectl: str, overlay: str) -> str:
-    command = [kubectl, "kustomize", str(MANIFESTS / overlay)]
+def kustomized(kubectl: str, overlay: Path) -> str:
+    command = [kubectl, "kustomize", str(overlay)]
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
 
 
@@ -115,7 +115,7 @@ def test_our_own_rendering_is_that_of_kubectl(overlay: str):
     kubectl = shutil.which("kubectl")
     if kubectl is None:
         pytest.skip("kubectl is not there to compare with")
-    theirs = list(yaml.safe_load_all(_kustomize(kubectl, overlay)))
+    theirs = list(yaml.safe_load_all(kustomized(kubectl, MANIFESTS / overlay)))
 
     def sort_key(document: Document) -> tuple[str, str]:
         return document["kind"], document["metadata"]["name"]

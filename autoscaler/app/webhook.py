@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from contextlib import AsyncExitStack
 from typing import NoReturn
 
@@ -16,9 +15,9 @@ from autoscaler.adapters.kubernetes.serving_certificate import ServingCertificat
 from autoscaler.adapters.webhook.metrics import WebhookMetrics
 from autoscaler.adapters.webhook.patch import Folder
 from autoscaler.adapters.webhook.probes import serving_probes
-from autoscaler.adapters.webhook.server import CannotListenError, WebhookServer
-from autoscaler.app.process import StartError
+from autoscaler.adapters.webhook.server import WebhookServer
 from autoscaler.config.settings import WebhookSettings
+from autoscaler.ports import CannotServe
 
 ENSURE_S = 60.0
 FILES_S = 1.0  # between two looks at files that are not there yet
@@ -50,30 +49,36 @@ class _Files:
         return self._missing if self._found is None else self._found.problem
 
     def expires_s(self) -> float:
-        return math.nan if self._found is None else self._found.current().expires_s
+        return 0.0 if self._found is None else self._found.current().expires_s
 
 
 async def webhook(settings: WebhookSettings) -> int:
-    """Serve until the process ends."""
+    """Serve until the process ends. Raises CannotServe if a port is in use."""
+    try:
+        await _serve(settings)
+    except ExceptionGroup as errors:
+        if refused := errors.subgroup(CannotServe):
+            raise CannotServe(str(refused.exceptions[0])) from errors
+        raise
+    return 0
+
+
+async def _serve(settings: WebhookSettings) -> None:
     folder = Folder(settings.host_path, settings.image) if settings.host_path else None
     files = _Files(settings)
     metrics = WebhookMetrics(files.expires_s)
-    try:
-        async with AsyncExitStack() as stack:
-            http = settings.http
-            await stack.enter_async_context(serving_probes(http.host, http.port, files.problem, metrics))
-            tasks = await stack.enter_async_context(asyncio.TaskGroup())
-            if settings.secret:
-                kube = await stack.enter_async_context(Kube.connect(settings.kube))
-                tasks.create_task(_keep(_certificate(settings, kube)), name="certificate")
-            context = (await files.wait()).context()
-            server = WebhookServer(settings.host, settings.port, context, read_pod_weights, folder, metrics)
-            await stack.enter_async_context(server)
-            log.info("serving the webhook", port=server.port, host_path=settings.host_path)
-            await asyncio.Event().wait()
-    except* CannotListenError as errors:
-        raise StartError(str(errors.exceptions[0])) from errors
-    return 0
+    async with AsyncExitStack() as stack:
+        http = settings.http
+        await stack.enter_async_context(serving_probes(http.host, http.port, files.problem, metrics))
+        tasks = await stack.enter_async_context(asyncio.TaskGroup())
+        if settings.secret:
+            kube = await stack.enter_async_context(Kube.connect(settings.kube))
+            tasks.create_task(_keep(_certificate(settings, kube)), name="certificate")
+        context = (await files.wait()).context()
+        server = WebhookServer(settings.host, settings.port, context, read_pod_weights, folder, metrics)
+        await stack.enter_async_context(server)
+        log.info("serving the webhook", port=server.port, host_path=settings.host_path)
+        await asyncio.Event().wait()
 
 
 def _certificate(settings: WebhookSettings, kube: Kube) -> ServingCertificate:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from tests.adapters.kubernetes.conftest import in_namespace
 from tests.adapters.kubernetes.test_serving_certificate import SECRET, webhook_roles
 from tests.adapters.webhook.test_patch import pod_of
 from tests.adapters.webhook.test_server import MANIFEST, configuration_of
+from tests.harness.certificates import Certificates
 from tests.harness.kube_api import KubeApi, load_manifests
 from tests.harness.process import eventually, free_port
 from tests.integration.command import COMMAND, Command
@@ -96,3 +98,20 @@ async def test_webhook_makes_its_certificate_and_changes_pods(kube_api: KubeApi,
 async def is_status(answer: Any, status: int) -> bool:
     found, _ = await answer
     return bool(found == status)
+
+
+async def test_port_in_use_ends_it_with_one_line(certificates: Certificates, tmp_path: Path) -> None:
+    pair = certificates.issue("localhost")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        for name in ("port", "http-port"):
+            arguments = [f"--cert={pair.certificate}", f"--key={pair.key}", "--host=127.0.0.1", "--http-host=127.0.0.1"]
+            ports = {"port": 0, "http-port": 0} | {name: port}
+            arguments += [f"--{each}={number}" for each, number in ports.items()]
+            command = Command(tmp_path, COMMAND, "webhook", *arguments)
+            assert await command.ended() == 2
+            (line,) = [line for line in command.err.splitlines() if line.startswith("error: ")]
+            assert f"127.0.0.1:{port}" in line
+            assert "Traceback" not in command.err

@@ -365,6 +365,22 @@ KEDA = (
     ),
 )
 
+# Exported by the webhook, a process of its own, from its own address.
+WEBHOOK = (
+    Family(
+        "webhook_reviews_total",
+        "counter",
+        "Pods that the API server asked about: patched, unchanged, unreadable, busy, late, failed.",
+        ("result",),
+    ),
+    Family("webhook_review_seconds", "histogram", "Time from the first byte of a review to its answer."),
+    Family(
+        "webhook_certificate_expiry_timestamp_seconds",
+        "gauge",
+        "When the certificate that is served expires; 0 without one.",
+    ),
+)
+
 # Exported by the agent of weights on each node, from its own address.
 AGENT = (
     Family("weights_agent_info", "gauge", "Always 1; version of the agent.", ("version",)),
@@ -428,6 +444,7 @@ def markdown() -> str:
         ("Workloads", WORKLOADS),
         ("KEDA mode only", KEDA),
         ("Agent of weights", AGENT),
+        ("Webhook of weights", WEBHOOK),
     )
     for title, families in chapters:
         parts += ["", f"## {title}", "", "| metric | type | labels | meaning |", "|---|---|---|---|"]

@@ -23,7 +23,7 @@ class WebhookMetrics:
     """Counts reviews, and tells when the certificate expires."""
 
     def __init__(self, expires_s: Callable[[], float]) -> None:
-        """expires_s: Unix time at which the present certificate expires; NaN: there is none."""
+        """expires_s: Unix time at which the present certificate expires; 0: there is none."""
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
         self._reviews = Counter(
@@ -42,7 +42,7 @@ class WebhookMetrics:
         )
         expiry = Gauge(
             "vllm_autoscaler_webhook_certificate_expiry_timestamp_seconds",
-            "When the certificate that is served expires.",
+            "When the certificate that is served expires; 0 without one.",
             registry=self._registry,
         )
         expiry.set_function(expires_s)

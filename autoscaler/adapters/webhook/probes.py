@@ -9,14 +9,14 @@ from http import HTTPStatus
 from aiohttp import web
 
 from autoscaler.adapters.webhook.metrics import CONTENT_TYPE, WebhookMetrics
-from autoscaler.adapters.webhook.server import CannotListenError
+from autoscaler.ports import CannotServe
 
 
 @asynccontextmanager
 async def serving_probes(
     host: str, port: int, problem: Callable[[], str], metrics: WebhookMetrics
 ) -> AsyncIterator[None]:
-    """Serve within the block. Raises CannotListenError if the port is in use.
+    """Serve within the block. Raises CannotServe if the port is in use.
 
     problem: why the webhook is not ready; "": it is.
     """
@@ -41,7 +41,7 @@ async def serving_probes(
         try:
             await web.TCPSite(runner, host, port).start()
         except OSError as error:
-            raise CannotListenError(f"HTTP cannot be served on {host}:{port}: {error.strerror}") from error
+            raise CannotServe(f"HTTP cannot be served on {host}:{port}: {error.strerror}") from error
         yield
     finally:
         await runner.cleanup()

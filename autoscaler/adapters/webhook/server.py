@@ -18,6 +18,7 @@ from aiohttp import web
 from autoscaler.adapters.webhook.metrics import WebhookMetrics
 from autoscaler.adapters.webhook.patch import Folder
 from autoscaler.adapters.webhook.review import Reader, answer
+from autoscaler.ports import CannotServe
 
 PATH = "/pods"
 MAX_BODY_BYTES = 8 << 20  # the API server sends 3 MiB of an object at most, as JSON in JSON
@@ -32,12 +33,8 @@ LOG_S = 60.0  # at least this long between two log lines about unreadable review
 log = structlog.get_logger(__name__)
 
 
-class CannotListenError(Exception):
-    """The address cannot be bound; the message names it."""
-
-
 class WebhookServer:
-    """Serves while its context is open. Raises CannotListenError on entering if the port is in use."""
+    """Serves while its context is open. Raises CannotServe on entering if the port is in use."""
 
     def __init__(
         self,
@@ -71,7 +68,7 @@ class WebhookServer:
             )
         except OSError as error:
             await self._runner.cleanup()
-            raise CannotListenError(f"the webhook cannot listen on {host}:{port}: {error.strerror}") from error
+            raise CannotServe(f"the webhook cannot listen on {host}:{port}: {error.strerror}") from error
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -39,8 +39,13 @@ of a name behind `vllm-autoscaler` stays.
 {{- $metadata := $document.metadata -}}
 {{- $suffix := trimPrefix "vllm-autoscaler" $metadata.name -}}
 {{- $_ := set $metadata "name" (printf "%s%s" (include "vllm-autoscaler.fullname" $root) $suffix) -}}
-{{- if not (hasPrefix "Cluster" $document.kind) -}}
-{{- $_ := set $metadata "namespace" $root.Release.Namespace -}}
+{{- $namespaces := dict "vllm-autoscaler-weights" $root.Values.weights.namespace -}}
+{{- $clusterWide := list "MutatingWebhookConfiguration" "Namespace" "PriorityClass" "ValidatingAdmissionPolicy" "ValidatingAdmissionPolicyBinding" -}}
+{{- if eq $document.kind "Namespace" -}}
+{{- $_ := set $metadata "name" $root.Values.weights.namespace -}}
+{{- end -}}
+{{- if not (or (hasPrefix "Cluster" $document.kind) (has $document.kind $clusterWide)) -}}
+{{- $_ := set $metadata "namespace" (get $namespaces ($metadata.namespace | default "") | default $root.Release.Namespace) -}}
 {{- end -}}
 {{- $ours := include "vllm-autoscaler.selectorLabels" $root | fromYaml -}}
 {{- $_ := set $ours "app.kubernetes.io/managed-by" $root.Release.Service -}}
@@ -57,12 +62,42 @@ of a name behind `vllm-autoscaler` stays.
 {{- $_ := set $selector "app.kubernetes.io/instance" $root.Release.Name -}}
 {{- end -}}
 {{- end -}}
-{{- if hasSuffix "Binding" $document.kind -}}
+{{- if $document.roleRef -}}
 {{- $_ := set $document.roleRef "name" $metadata.name -}}
-{{- $account := dict "kind" "ServiceAccount" "name" (include "vllm-autoscaler.serviceAccountName" $root) -}}
-{{- $_ := set $document "subjects" (list (set $account "namespace" $root.Release.Namespace)) -}}
+{{- range $subject := $document.subjects -}}
+{{- $part := trimPrefix "vllm-autoscaler" $subject.name -}}
+{{- $account := include "vllm-autoscaler.serviceAccountName" $root -}}
+{{- if $part -}}
+{{- $account = printf "%s%s" (include "vllm-autoscaler.fullname" $root) $part -}}
+{{- end -}}
+{{- $_ := set $subject "name" $account -}}
+{{- $_ := set $subject "namespace" (get $namespaces $subject.namespace | default $root.Release.Namespace) -}}
+{{- end -}}
 {{- end -}}
 {{ toYaml $document }}
+{{- end -}}
+
+{{/*
+Set image, pull policy and pull secrets of `pod`, which has one container, as the values say.
+*/}}
+{{- define "vllm-autoscaler.setImage" -}}
+{{- $values := .root.Values.image -}}
+{{- $container := first .pod.containers -}}
+{{- $image := printf "%s:%s" $values.repository ($values.tag | default .root.Chart.AppVersion) -}}
+{{- with $values.digest -}}
+{{- $image = printf "%s@%s" $values.repository . -}}
+{{- end -}}
+{{- $_ := set $container "image" $image -}}
+{{- with $values.pullPolicy -}}
+{{- $_ := set $container "imagePullPolicy" . -}}
+{{- end -}}
+{{- with $values.pullSecrets -}}
+{{- $secrets := list -}}
+{{- range . -}}
+{{- $secrets = append $secrets (dict "name" .) -}}
+{{- end -}}
+{{- $_ := set $.pod "imagePullSecrets" $secrets -}}
+{{- end -}}
 {{- end -}}
 
 {{/*

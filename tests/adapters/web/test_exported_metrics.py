@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from autoscaler.adapters.web.exported_metrics import AGENT, FAMILIES, KEDA, PREFIX, markdown
+from autoscaler.adapters.web.exported_metrics import AGENT, FAMILIES, KEDA, PREFIX, WEBHOOK, markdown
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "metrics.md"
 
@@ -15,9 +15,9 @@ def test_the_page_in_docs_says_what_the_code_exports() -> None:
 
 
 def test_every_name_is_a_unique_prometheus_name_with_its_suffix() -> None:
-    names = [family.full_name for family in FAMILIES + KEDA + AGENT]
+    names = [family.full_name for family in FAMILIES + KEDA + AGENT + WEBHOOK]
     assert len(set(names)) == len(names)
-    for family in FAMILIES + KEDA + AGENT:
+    for family in FAMILIES + KEDA + AGENT + WEBHOOK:
         assert re.fullmatch(PREFIX + "[a-z][a-z_]*", family.full_name)
         assert family.full_name.endswith("_total") == (family.type == "counter")
         assert family.meaning.endswith(".")

@@ -6,7 +6,6 @@ import asyncio
 import base64
 import copy
 import io
-import math
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -20,16 +19,18 @@ import pytest_asyncio
 
 from autoscaler.adapters.certificates import CertificateFiles
 from autoscaler.adapters.kubernetes.pods.node_weights import read_pod_weights
+from autoscaler.adapters.web.exported_metrics import PREFIX, WEBHOOK
 from autoscaler.adapters.webhook.metrics import WebhookMetrics
 from autoscaler.adapters.webhook.patch import Folder
 from autoscaler.adapters.webhook.server import MAX_BODY_BYTES, WebhookServer
 from autoscaler.config.settings import TlsFiles
+from autoscaler.ports import CannotServe
 from tests.adapters.webhook.test_patch import READY, engine, pod_of, review, terms
 from tests.harness.certificates import Certificates, KeyPair
-from tests.harness.kube_api import KubeApi, load_manifests
+from tests.harness.kube_api import ApiError, KubeApi, load_manifests
 from tests.harness.process import eventually, free_port
 
-MANIFEST = Path(__file__).parents[3] / "manifests" / "weights" / "webhook.yaml"
+MANIFEST = Path(__file__).parents[3] / "manifests" / "weights" / "base" / "webhook.yaml"
 FOLDER = Folder("/mnt/disks/ssd0/weights", "vllm-autoscaler:test")
 Manifest = dict[str, Any]
 
@@ -88,7 +89,7 @@ async def site(kube_api: KubeApi, certificates: Certificates) -> AsyncIterator[S
 @asynccontextmanager
 async def serving(pair: KeyPair, port: int, deadline_s: float = 60.0) -> AsyncIterator[WebhookServer]:
     files = CertificateFiles(TlsFiles(cert=pair.certificate, key=pair.key), ["http/1.1"])
-    metrics = WebhookMetrics(lambda: math.nan)
+    metrics = WebhookMetrics(lambda: 0.0)
     context = files.context()
     async with WebhookServer("127.0.0.1", port, context, read_pod_weights, FOLDER, metrics, deadline_s) as server:
         yield server
@@ -153,7 +154,7 @@ async def test_pods_are_created_while_the_webhook_is_down_or_expired(site: Site,
     expired = certificates.issue(site.service, valid_for=-timedelta(hours=1))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(expired.certificate, expired.key)
-    metrics = WebhookMetrics(lambda: math.nan)
+    metrics = WebhookMetrics(lambda: 0.0)
     async with WebhookServer("127.0.0.1", site.port, context, read_pod_weights, FOLDER, metrics):
         assert not await site.is_patched()
     pair.certificate.write_bytes(files[0])
@@ -214,3 +215,49 @@ async def test_review_that_does_not_arrive_ends_at_the_deadline(certificates: Ce
     async with client(certificates, deadline_s=0.05) as send:
         answered = await send(endless())
         assert answered.status == 408
+
+
+@pytest.mark.integration
+async def test_quota_and_limit_range_that_allow_the_engine_allow_the_patch(
+    site: Site, certificates: Certificates
+) -> None:
+    """The container that waits adds nothing to what the pod requests, and is as large as its engine."""
+    amounts = {"cpu": "2", "memory": "8Gi"}
+    limits = {"type": "Container", "min": amounts, "max": amounts | {"nvidia.com/gpu": "1"}}
+    hard = {f"{kind}.{name}": amount for kind in ("requests", "limits") for name, amount in amounts.items()}
+    for kind, name, spec in (("LimitRange", "range", {"limits": [limits]}), ("ResourceQuota", "quota", {"hard": hard})):
+        metadata = {"name": name, "namespace": site.namespace}
+        await site.api.apply({"apiVersion": "v1", "kind": kind, "metadata": metadata, "spec": spec})
+    used = dict.fromkeys(hard, "0")
+    resources = {"requests": amounts | {"nvidia.com/gpu": "1"}, "limits": amounts | {"nvidia.com/gpu": "1"}}
+    pod = pod_of(engine(resources=resources))
+    async with serving(certificates.issue(site.service), site.port):
+
+        async def is_patched() -> bool:
+            await site.api.set_status("v1", "ResourceQuota", site.namespace, "quota", {"hard": hard, "used": used})
+            path = f"/api/v1/namespaces/{site.namespace}/pods"
+            created = await site.api.request("POST", path, pod, dryRun="All")
+            return "affinity" in created["spec"]
+
+        await eventually(is_patched, "the API server calls the webhook")
+        created = await site.create(pod)
+    assert [each["name"] for each in created["spec"]["initContainers"]] == ["weights"]
+    with pytest.raises(ApiError, match="exceeded quota"):
+        await site.create(pod)
+
+
+def test_exported_metrics_are_those_of_the_reference() -> None:
+    found = {line.split()[2]: line.split()[3] for line in WebhookMetrics(lambda: 0.0).render().decode().splitlines()
+             if line.startswith(f"# TYPE {PREFIX}")}  # fmt: skip
+    made = {name for name in found if name.endswith("_created")}
+    assert {name: kind for name, kind in found.items() if name not in made} == {
+        family.full_name: family.type for family in WEBHOOK
+    }
+
+
+async def test_port_in_use_is_named(certificates: Certificates) -> None:
+    pair = certificates.issue("localhost")
+    async with serving(pair, 0) as server:
+        with pytest.raises(CannotServe, match=f"cannot listen on 127.0.0.1:{server.port}"):
+            async with serving(pair, server.port):
+                pass
