@@ -44,6 +44,7 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
     chain, chain_state = plan_links(inp, replicas, lead_s, before.chain)
     decision = Decision(
         observation=observed.observation,
+        starts=observed.starts,
         capacity=capacity,
         recommender=choice.recommender,
         recommendations=choice.signals,

@@ -340,7 +340,10 @@ def test_format_1_gives_the_same_state_as_format_2():
     """The last version of format 1 and the first of format 2 wrote both files from one state."""
     first, second = load(DATA / "format_1.npz"), load(DATA / "format_2.npz")
     assert second is not None
-    added_since = {"cold_start.node_wait_s", "replica.prompt_tokens", "replica.prompt_busy_s"}
+    of_phases = {
+        f"cold_start.{name}" for name in ("phases_s", "weights_on_node", "weights_prior_s", "loader", "node_group")
+    }
+    added_since = {"cold_start.node_wait_s", "replica.prompt_tokens", "replica.prompt_busy_s"} | of_phases
     added_since |= {"chain.places", "chain.until_age_s"}
     assert second.columns.keys() == blank().keys() - added_since
     same(second, first)

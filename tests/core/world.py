@@ -10,6 +10,7 @@ import numpy as np
 
 from autoscaler.core.model.fleet import Fleet, NodeGroups, Obstacles, Pod, Pool, Workload, WorkloadRef
 from autoscaler.core.model.pairs import Pairs
+from autoscaler.core.model.phases import Starts
 from autoscaler.core.model.quotas import Quota, Quotas
 from autoscaler.core.model.samples import GatewaySamples, PodSamples, Samples
 from autoscaler.core.model.spec import Schedule, Spec
@@ -263,6 +264,7 @@ def observed(observation: Observation, arrivals: Arrivals | None = None, pods: P
     unlimited, no = np.full(rows, np.inf), np.zeros(rows, dtype=bool)
     return Observed(
         observation=observation,
+        starts=Starts.unknown(rows, len(pods.time_s)),
         arrivals=arrivals or Arrivals.blank(rows),
         pods=measure_pods(pods, 0.0, PodState.blank(len(pods.time_s)))[0],
         claims=Claims(unlimited, unlimited, unlimited, no, no),

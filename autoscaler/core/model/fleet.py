@@ -50,6 +50,7 @@ class Workload(NamedTuple):
     metrics_scheme: str = "http"
     metrics_path: str = ""  # "": that of the engine
     weights: str = ""  # source of its model's weights, "hf://org/name@revision"; "": unknown
+    loader: str = ""  # load format by which its engine loads them; "": the engine's own
 
 
 class ServedNames(NamedTuple):

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from autoscaler.core.table.columns import Columns, FloatColumn
+import numpy as np
+
+from autoscaler.core.model.weights import PodCache
+from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, IntColumn
 
 
 class Phase(IntEnum):
@@ -33,3 +36,51 @@ class PodStarts(Columns):
     pulling_since_s: FloatColumn  # time since which an image is being pulled; NaN: none is
     weights_s: FloatColumn  # seconds that its init containers for weights have run; NaN: it has none, or none has ended
     fetching_since_s: FloatColumn  # time since which such an init container runs; NaN: none does
+
+
+NOT_STARTING = -1  # in place of a phase
+
+
+@dataclass(frozen=True)
+class Starts:
+    """The start that the next replica of each workload would have now, and the starts that are under way."""
+
+    known: BoolColumn  # bool[W], phases tell the next start; False: it is that of all starts together, or as stated
+    seen: FloatColumn  # float64[W], starts that were learned from, up to those that the ledger keeps
+    cache: IntColumn  # int64[W], PodCache of the node that the next replica will get
+    new_node: BoolColumn  # bool[W], a node has to be created for it
+    p50_s: FloatColumn  # float64[PHASES, W], median of each phase of the next start
+    p90_s: FloatColumn  # float64[PHASES, W]
+    by_cache_p50_s: FloatColumn  # float64[C, W], median of all phases until ready on a node that exists, by PodCache
+    by_cache_p90_s: FloatColumn  # float64[C, W]
+    pod_phase: IntColumn  # int64[P], Phase of the starting pods that cause no other; NOT_STARTING: it is none of them
+    pod_phase_s: FloatColumn  # float64[P], seconds since that phase began; NaN: unknown
+    pod_usual_s: FloatColumn  # float64[P], median of that phase; NaN: not learned
+    pod_late: BoolColumn  # bool[P], it takes far longer than it ever should: nothing counts on it
+    pod_left_s: FloatColumn  # float64[P], seconds until the pod should be ready; NaN: not learned
+
+    @classmethod
+    def unknown(cls, rows: int, pods: int) -> Starts:
+        """Return that nothing was learned of the starts of so many workloads and pods."""
+        no, none, phases = np.zeros(rows, dtype=bool), np.zeros(rows), np.full((PHASES, rows), np.nan)
+        by_cache, of_pod = np.full((len(PodCache), rows), np.nan), np.full(pods, np.nan)
+        return cls(
+            known=no,
+            seen=none,
+            cache=none.astype(np.int64),
+            new_node=no,
+            p50_s=phases,
+            p90_s=phases,
+            by_cache_p50_s=by_cache,
+            by_cache_p90_s=by_cache,
+            pod_phase=np.full(pods, NOT_STARTING),
+            pod_phase_s=of_pod,
+            pod_usual_s=of_pod,
+            pod_late=np.zeros(pods, dtype=bool),
+            pod_left_s=of_pod,
+        )
+
+    @property
+    def node_s(self) -> FloatColumn:
+        """Seconds until a node that is created for a pod takes it, nine times out of ten; float64[W]."""
+        return np.asarray(self.p90_s[Phase.NODE])

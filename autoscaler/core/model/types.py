@@ -10,6 +10,7 @@ import numpy as np
 from autoscaler.core.model.chain import Chain
 from autoscaler.core.model.fleet import Fleet
 from autoscaler.core.model.pairs import Pairs
+from autoscaler.core.model.phases import Starts
 from autoscaler.core.model.samples import Samples
 from autoscaler.core.model.spec import Schedule, Spec
 from autoscaler.core.model.variants import Variants
@@ -227,6 +228,7 @@ class Decision:
     """Decided replicas, and the result of each stage. Rows are those of the fleet of the same tick."""
 
     observation: Observation
+    starts: Starts  # the start that the next replica would have, and those under way
     capacity: Capacity
     recommender: IntColumn  # int64[W], Recommender
     recommendations: FloatColumn  # float64[S, W], replicas by signal; NaN: no opinion

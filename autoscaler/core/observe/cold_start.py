@@ -1,4 +1,8 @@
-"""Cold starts: how long a replica takes from created to ready, learned from the pods that became ready."""
+"""Cold starts: how long a replica takes from created to ready, learned from the pods that became ready.
+
+All starts of a workload count together here. `starts` knows them by phase and by the state of the node, and goes before
+where both are known.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscaler.core.model.fleet import PendingCause
+from autoscaler.core.model.phases import Starts
 from autoscaler.core.model.types import TickInput
-from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, or_zero
+from autoscaler.core.observe import starts
+from autoscaler.core.observe.ledger import Ledger
+from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, clip, or_zero
 from autoscaler.core.table.groupby import GroupBy
 
 LONGEST_COLD_START_S = 3600.0
@@ -49,9 +56,14 @@ def is_endless(inp: TickInput, known: ColdStarts) -> BoolColumn:
 
 
 def learn(
-    inp: TickInput, before: ColdStarts, fresh: BoolColumn, by_workload: GroupBy, awaited_node: BoolColumn
-) -> ColdStarts:
-    """Learn the time from created to ready from pods that became ready since the last tick.
+    inp: TickInput,
+    before: ColdStarts,
+    ledger: Ledger,
+    fresh: BoolColumn,
+    by_workload: GroupBy,
+    awaited_node: BoolColumn,
+) -> tuple[ColdStarts, Ledger]:
+    """Learn the time from created to ready from pods that became ready since the last tick, and enter its phases.
 
     fresh: bool[P], those pods. Mean and mean absolute deviation are kept as TCP keeps its round-trip time (RFC 6298).
     The gain of the mean is 1/4 instead of 1/8, because cold starts are few, and the first deviation is half as large.
@@ -64,7 +76,7 @@ def learn(
     took_s = np.fmin(fleet.pod_ready_s - fleet.pod_created_s, 2 * (fleet.pod_ready_s - fleet.pod_scheduled_s))
     fresh = fresh & ~np.isnan(fleet.pod_started_s) & (took_s > 0) & (took_s <= LONGEST_COLD_START_S)
     if not fresh.any():  # as in most ticks
-        return before
+        return before, ledger
     sample = by_workload.min(np.where(fresh, took_s, np.nan))
     first = np.isnan(before.mean_s)
     most_s = LONGEST_OF_USUAL * np.maximum(usual_s(inp, before), SHORT_S)
@@ -77,32 +89,38 @@ def learn(
     node_wait_s = np.where(
         np.isnan(before.node_wait_s), node_wait_s, before.node_wait_s + or_zero(node_wait_s - before.node_wait_s) / 4
     )
-    return ColdStarts(
+    after = ColdStarts(
         mean_s=np.where(nothing, before.mean_s, mean_s),
         deviation_s=np.where(nothing, before.deviation_s, deviation_s),
         node_wait_s=node_wait_s,
     )
+    return after, starts.learn(inp, ledger, fresh, took_s, awaited_node)
 
 
-def pledged_s(inp: TickInput, known: ColdStarts, cold_start_s: FloatColumn) -> FloatColumn:
-    """Return the seconds that each pod, if it is starting, will have served one cold start from now; float64[P].
+def promise(
+    inp: TickInput, known: ColdStarts, cold_start_s: FloatColumn, found: Starts
+) -> tuple[FloatColumn, FloatColumn]:
+    """Return two columns about each pod, if it is starting; float64[P] each.
 
-    As many as it is old; its wait to be scheduled counts for half a cold start at most, as in `learn`. A pod that is
-    overdue is expected after another tenth of a cold start: it may still come, but nothing counts on it now. A pod
+    The first has the seconds that it will have served one cold start from now, the second those until it is ready.
+    Where its phases are known, they tell what is left.
+
+    Otherwise its age counts; its wait to be scheduled counts for half a cold start at most, as in `learn`. A pod that
+    is overdue is expected after another tenth of a cold start: it may still come, but nothing counts on it now. A pod
     whose node is being created has its whole cold start before it. It grows older only after several usual waits for a
     node, so that a node that never comes keeps no workload above zero.
     """
-    usual = cold_start_s[inp.fleet.pod_workload]
-    age_s = np.fmin(inp.now_s - inp.fleet.pod_created_s, inp.now_s - inp.fleet.pod_scheduled_s + usual / 2)
-    late_s = inp.now_s - inp.fleet.pod_created_s - LONGEST_OF_USUAL * _usual_wait_s(inp, known, cold_start_s)
-    age_s = np.where(inp.fleet.pod_pending == PendingCause.NODE_COMING, late_s, age_s)
-    return np.minimum(np.maximum(age_s, 0.0), OVERDUE * usual)
-
-
-def node_wait_s(inp: TickInput, known: ColdStarts, cold_start_s: FloatColumn) -> FloatColumn:
-    """Return the seconds until the node of each pod is expected, float64[P]; 0: no node is being created for it."""
-    left_s = np.fmax(_usual_wait_s(inp, known, cold_start_s) - (inp.now_s - inp.fleet.pod_created_s), 0.0)
-    return np.where(inp.fleet.pod_pending == PendingCause.NODE_COMING, left_s, 0.0)
+    fleet = inp.fleet
+    usual_s, wait_s = cold_start_s[fleet.pod_workload], _usual_wait_s(inp, known, cold_start_s)
+    is_coming = fleet.pod_pending == PendingCause.NODE_COMING
+    total_age_s = inp.now_s - fleet.pod_created_s
+    age_s = np.fmin(total_age_s, inp.now_s - fleet.pod_scheduled_s + usual_s / 2)
+    age_s = np.where(is_coming, total_age_s - LONGEST_OF_USUAL * wait_s, age_s)
+    served_s = np.minimum(np.maximum(age_s, 0.0), OVERDUE * usual_s)
+    left_s = usual_s - served_s + np.where(is_coming, np.fmax(wait_s - total_age_s, 0.0), 0.0)
+    by_phase = found.known[fleet.pod_workload] & ~np.isnan(found.pod_left_s)
+    served_s = np.where(by_phase, clip(usual_s - found.pod_left_s, 0.0, OVERDUE * usual_s), served_s)
+    return served_s, np.where(by_phase, found.pod_left_s, left_s)
 
 
 def _usual_wait_s(inp: TickInput, known: ColdStarts, cold_start_s: FloatColumn) -> FloatColumn:

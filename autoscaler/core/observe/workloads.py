@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscaler.core.model.fleet import PendingCause
+from autoscaler.core.model.phases import Starts
 from autoscaler.core.model.samples import GatewaySamples, PodSamples
 from autoscaler.core.model.types import Observation, TickInput
 from autoscaler.core.observe import (
@@ -27,12 +28,14 @@ from autoscaler.core.observe import (
     progress,
     queue_outliers,
     standstill,
+    starts,
 )
 from autoscaler.core.observe import rates as counter_rates
 from autoscaler.core.observe.answer_lengths import AnswerLengths
 from autoscaler.core.observe.arrivals import Arrivals
 from autoscaler.core.observe.cold_start import ColdStarts
 from autoscaler.core.observe.freshness import Freshness
+from autoscaler.core.observe.ledger import Ledger
 from autoscaler.core.observe.pending import Claims, PendingHistory
 from autoscaler.core.observe.pod_deltas import RATED, PodDeltas, PodReadings
 from autoscaler.core.observe.progress import Progress
@@ -80,6 +83,7 @@ class ObserveState(Columns):
     """State of each workload, kept between ticks; [W]."""
 
     cold_start: ColdStarts
+    ledger: Ledger
     lengths: AnswerLengths
     arrivals: Arrivals
     standstill: Standstill
@@ -108,6 +112,7 @@ class Observed:
     """Result of one observation, for the stages that decide."""
 
     observation: Observation
+    starts: Starts
     arrivals: Arrivals
     pods: PodMeasurements
     claims: Claims  # GPUs that each workload may claim of its pool
@@ -142,14 +147,18 @@ def observe(
     """
     elapsed_s = inp.now_s - last_tick_s
     pods, deltas = measure_pods(_without_transfers(inp), inp.now_s, pods_before)
-    observation, refusing, working, after, pod_state = _sum_up(inp, elapsed_s, pods, deltas, before, pods_before)
+    ledger, next_node = starts.expect_next(inp, before.ledger)
+    found = starts.find(inp, ledger, next_node, pods_before.seen_ready > 0, pods_before.awaited_node > 0)
+    observation, refusing, working, after, pod_state = _sum_up(
+        inp, elapsed_s, pods, deltas, replace(before, ledger=ledger), pods_before, found
+    )
     missing, claims, pending_history = pending.update(
         inp, observation, before.pending_history, pending.has_free_gpus(inp.fleet)
     )
     observation = replace(observation, missing_pods=missing)
     arrived = arrivals.update(before.arrivals, observation, elapsed_s, inp.now_s, refusing, working)
     trusted, fresh = freshness.update(inp, observation, before.freshness)
-    observed = Observed(observation, arrived, pods, claims, trusted, fresh.trusted_since_s, last_tick_s)
+    observed = Observed(observation, found, arrived, pods, claims, trusted, fresh.trusted_since_s, last_tick_s)
     return observed, replace(after, pending_history=pending_history, arrivals=arrived, freshness=fresh), pod_state
 
 
@@ -168,6 +177,7 @@ def _sum_up(
     deltas: PodDeltas,
     before: ObserveState,
     pods_before: PodState,
+    found: Starts,
 ) -> tuple[Observation, BoolColumn, BoolColumn, ObserveState, PodState]:
     """Aggregate the measurements of pods per workload.
 
@@ -176,7 +186,7 @@ def _sum_up(
     fleet, samples, readings, pace = inp.fleet, measured.samples, measured.readings, measured.progress
     gateways = _read_gateways(inp)
     by_workload = GroupBy(fleet.pod_workload, len(fleet.workloads))
-    pods = _classify(inp, samples, before.cold_start, pods_before, measured.is_stuck)
+    pods = _classify(inp, samples, before.cold_start, pods_before, measured.is_stuck, found)
     counts = pods.reporting & ~pods.stuck
     outliers = queue_outliers.update(pods_before.queue_outliers, readings.time_s, samples, by_workload, counts)
     samples, of_outliers = queue_outliers.remove(inp.now_s, samples, readings.time_s, outliers, by_workload, counts)
@@ -189,8 +199,11 @@ def _sum_up(
     asleep, held = pods.asleep, counts | pods.asleep
     running, waiting, *of_counters = by_workload.sum_known([*_requests(samples, asleep), *rates.values()], held)
     fresh = pods.serving & ~pods.stuck & (pods_before.seen_ready == 0)
-    starts = cold_start.learn(inp, before.cold_start, fresh, by_workload, pods_before.awaited_node > 0)
-    cold_start_s = cold_start.usual_s(inp, starts)
+    learned, ledger = cold_start.learn(
+        inp, before.cold_start, before.ledger, fresh, by_workload, pods_before.awaited_node > 0
+    )
+    ledger = starts.learn_first_tokens(inp, ledger, pods.serving, deltas)
+    cold_start_s = starts.next_start_s(found, cold_start.usual_s(inp, learned))
     of_stuck, standstill_after = standstill.update(
         inp,
         samples,
@@ -228,7 +241,7 @@ def _sum_up(
     gateway_reports = gateway_fresh & ~(np.isnan(gateways.waiting) & np.isnan(gateways.arrivals_per_s))
     last_gateway_s = np.where(gateway_reports, inp.now_s, before.last_gateway_s)
     gateway_silent_s = inp.now_s - last_gateway_s
-    starting_replica_s = cold_start.pledged_s(inp, starts, cold_start_s)
+    starting_replica_s, ready_in_s = cold_start.promise(inp, learned, cold_start_s, found)
     (all_pledged_s,) = by_workload.sum_known([starting_replica_s], pods.starting)
     pod_age_s = np.where(pods.reporting | asleep, inp.now_s - samples.time_s, np.nan)
     ready, starting, pending, terminating, reporting, newly_ready, sleeping, at_work, refusing, saturated = (
@@ -270,15 +283,7 @@ def _sum_up(
         pending=pending,
         missing_pods=np.zeros(len(pending)),  # `pending.update` sets it, from the other columns
         terminating=terminating,
-        next_ready_s=by_workload.min(
-            np.where(
-                pods.starting,
-                cold_start_s[fleet.pod_workload]
-                - starting_replica_s
-                + cold_start.node_wait_s(inp, starts, cold_start_s),
-                np.nan,
-            )
-        ),
+        next_ready_s=by_workload.min(np.where(pods.starting, ready_in_s, np.nan)),
         starting_replica_s=or_zero(all_pledged_s),
         reporting=reporting,
         newly_ready=newly_ready,
@@ -318,15 +323,22 @@ def _sum_up(
     )
     after = replace(
         before,
-        cold_start=starts,
+        cold_start=learned,
+        ledger=ledger,
         lengths=lengths,
         standstill=standstill_after,
         last_gateway_s=last_gateway_s,
         loaded_idle_s=loaded_idle_s,
     )
-    seen_ready = np.where(pods.serving | asleep, 1.0, pods_before.seen_ready)
-    awaited_node = np.where(fleet.pod_pending == PendingCause.NODE_COMING, 1.0, pods_before.awaited_node)
-    pod_state = PodState(readings, averages, pace, outliers, seen_ready, asleep.astype(np.float64), awaited_node)
+    pod_state = PodState(
+        readings,
+        averages,
+        pace,
+        outliers,
+        seen_ready=np.where(pods.serving | asleep, 1.0, pods_before.seen_ready),
+        asleep=asleep.astype(np.float64),
+        awaited_node=np.where(fleet.pod_pending == PendingCause.NODE_COMING, 1.0, pods_before.awaited_node),
+    )
     return observation, refusing > 0, at_work > 0, after, pod_state
 
 
@@ -361,7 +373,9 @@ def _read_gateways(inp: TickInput) -> GatewaySamples:
     return GatewaySamples(**{name: inp.pairs.share(column) for name, column in vars(gateways).items()})
 
 
-def _classify(inp: TickInput, samples: PodSamples, known: ColdStarts, before: PodState, stuck: BoolColumn) -> Pods:
+def _classify(
+    inp: TickInput, samples: PodSamples, known: ColdStarts, before: PodState, stuck: BoolColumn, found: Starts
+) -> Pods:
     fleet = inp.fleet
     max_age_s = inp.spec.max_input_age_s[fleet.pod_workload]
     fresh = inp.now_s - samples.time_s <= max_age_s  # False if the engine did not answer
@@ -375,7 +389,7 @@ def _classify(inp: TickInput, samples: PodSamples, known: ColdStarts, before: Po
     # restarted, or fails a probe.
     is_coming = fleet.pod_pending == PendingCause.NODE_COMING
     is_pending = (~is_coming & (fleet.pod_pending != PendingCause.NONE)) | (
-        cold_start.is_endless(inp, known) & (before.seen_ready == 0)
+        found.pod_late | (cold_start.is_endless(inp, known) & (before.seen_ready == 0))
     )
     reporting = serving & fresh & ~np.isnan(samples.running) & ~np.isnan(samples.waiting)
     never_read = np.isnan(samples.time_s) & np.isnan(before.readings.time_s)

@@ -10,6 +10,7 @@ from autoscaler.adapters.keda.service import KedaService
 from autoscaler.config.policy.parse import load
 from autoscaler.core.model.chain import Chain
 from autoscaler.core.model.fleet import Fleet, NodeGroups, Obstacles, PendingClass, Workload, WorkloadRef
+from autoscaler.core.model.phases import Starts
 from autoscaler.core.model.samples import Samples
 from autoscaler.core.model.spec import Schedule, Spec
 from autoscaler.core.model.types import Capacity, Decision, Observation, Plan, Recommender, Signal, Stage, TickInput
@@ -121,6 +122,7 @@ def tick(rows: Sequence[Row], now_s: float, view_age_s: float = 0.0) -> TickReco
             starting=np.zeros(count),
             pending=np.array([row.blocked for row in rows]),
         ),
+        starts=Starts.unknown(count, 0),
         capacity=Capacity.filled(count),
         recommender=np.full(count, Recommender.REACTIVE),
         recommendations=np.full((len(Signal), count), np.nan),

@@ -12,6 +12,7 @@ from autoscaler.core.explain.sentence import Explanation, Step
 from autoscaler.core.model.chain import Chain
 from autoscaler.core.model.fleet import Fleet, NodeGroups, Obstacles, PendingClass, Pool, Workload, WorkloadRef
 from autoscaler.core.model.names import STAGES
+from autoscaler.core.model.phases import Starts
 from autoscaler.core.model.quotas import Quota, Quotas
 from autoscaler.core.model.samples import Samples, SourceReport
 from autoscaler.core.model.spec import Schedule, Spec
@@ -142,6 +143,7 @@ class World:
         )
         decision = Decision(
             observation=observation,
+            starts=Starts.unknown(count, 0),
             capacity=Capacity(*(np.full(count, value) for value in (16.0, 9000.0, 1500.0, 0.8))),
             recommender=np.full(count, Recommender.PLANNER),
             recommendations=asks,

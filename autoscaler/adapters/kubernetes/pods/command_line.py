@@ -22,6 +22,7 @@ from autoscaler.core.model.fleet import ServedNames
 ARGUMENTS_LIMIT = 512  # words of a command line that are read
 SCRIPT_FOLLOWS = re.compile(r"-[a-z]*c")  # `sh -c`, `bash -ec`
 SCRIPT_LIMIT = 16_384  # characters of all scripts of a container; splitting them takes 20 ms
+LOADER_LIMIT = 64
 VALUE_LIMIT = 256  # characters of a variable that are substituted
 
 _NAME = "--served-model-name"
@@ -50,7 +51,8 @@ MEMORY_OPTIONS: Mapping[str, str] = MappingProxyType(
 )
 _LOADS = ("--model", "--model-path", "--model-id", "serve", "trtllm-serve")
 _REVISION = "--revision"
-_OPTIONS = (*_MODELS, "--port", _REVISION, *MEMORY_OPTIONS)
+_LOADER = "--load-format"
+_OPTIONS = (*_MODELS, "--port", _REVISION, _LOADER, *MEMORY_OPTIONS)
 _SAYS_MODEL = re.compile(rf"(^|\s)({'|'.join(_MODELS).replace('-', '[-_]')})(=|\s|$)")
 _LOADED = ("--model", "--model-path")  # engines report the name that these options load
 # Options that give names which are not read: of a file, of adapters, and of programs around an engine.
@@ -80,6 +82,7 @@ class CommandFacts(NamedTuple):
     loads: str = ""  # model that is loaded, whatever its name when served
     memory: tuple[tuple[str, str], ...] = ()  # stated options of `MEMORY_OPTIONS`
     revision: str = ""  # of the model that is loaded
+    loader: str = ""  # load format of the weights, "runai_streamer"; "": the engine's own
 
 
 def read_command_line(container: Container) -> CommandFacts:
@@ -168,6 +171,7 @@ def _read_command(words: Iterable[str]) -> CommandFacts:
         _model(loads),
         tuple(sorted(memory.items())),
         _model(options.get(_REVISION, "")),
+        _loader(options.get(_LOADER, "")),
     )
 
 
@@ -175,6 +179,12 @@ def _model(name: str) -> str:
     """Return a valid model name; "": it is not one."""
     known = re.fullmatch(MODEL.expression, name) and "$" not in name and not name.startswith("-")
     return name if known else ""
+
+
+def _loader(name: str) -> str:
+    """Return a valid load format; "": it is not one, or the default."""
+    known = name.isascii() and name.replace("_", "").isalnum() and len(name) <= LOADER_LIMIT
+    return name if known and name != "auto" else ""
 
 
 def _program(word: str) -> str:

@@ -61,6 +61,7 @@ class Facts(NamedTuple):
     priority_class: str = ""  # of Kubernetes; "": the template names none
     requests: tuple[tuple[str, float], ...] = ()  # of one pod, by resource: devices that may be accelerators
     claims: tuple[ClaimRef, ...] = ()  # of one pod
+    loader: str = ""  # load format by which it loads them; "": its own
     source: str = ""  # of the weights that the engine loads, "hf://org/name@rev"; "": unknown
     steered: bool = False  # to nodes that hold them
     members: tuple[tuple[Facts, int], ...] = ()  # leader and workers, with the pods of each, if one has open requests
@@ -92,6 +93,7 @@ def read_template(spec: PodSpec) -> Facts:
         drain_s=_drain_s(spec, engine, stated.engine),
         loads=stated.loads,
         memory=stated.memory,
+        loader=stated.loader,
         priority_class=spec.priority_class_name or "",
         requests=tuple(sorted(requests.items())),
         claims=claims,

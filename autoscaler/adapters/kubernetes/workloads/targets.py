@@ -156,6 +156,7 @@ def _workload(ref: WorkloadRef, uid: str, declared: Declared, facts: Facts, stat
         metrics_scheme=declared.metrics_scheme or stated.get("metrics-scheme") or SCHEMES[0],
         metrics_path=declared.metrics_path or stated.get("metrics-path") or "",
         weights=declared.weights or facts.source,
+        loader=facts.loader,
     )
 
 
