@@ -104,7 +104,7 @@ def _agent(given: Given, node: Node) -> Agent:
             raise WeightsError(Cause.DENIED, str(error)) from error
 
     store = Store(given["root"], limits(given))
-    return Agent(store, open_origin, fetching.transfer, node, SystemClock(), _version())
+    return Agent(store, open_origin, fetching.transfer, node, SystemClock(), _version(), given["max_cache_bytes"])
 
 
 def _version() -> str:
@@ -125,6 +125,7 @@ def _status(agent: Agent) -> AgentStatus:
         counts.failures,
         counts.evictions,
         counts.checks,
+        agent.cache_bytes,
     )
 
 

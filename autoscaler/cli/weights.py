@@ -126,6 +126,14 @@ node_options = options(
     click.option(
         "--context", help="Context of the kubeconfig; default: the pod's own cluster, else the current context."
     ),
+    click.option(
+        "--max-cache-bytes",
+        type=ByteCount(),
+        default="50GB",
+        show_default=True,
+        metavar="BYTES",
+        help="Most for the compile caches of engines, within --max-bytes.",
+    ),
     limit_options,
     fetch_options,
 )

@@ -10,18 +10,22 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import structlog
 
+from autoscaler.config.findings import shown
+from autoscaler.config.weights.compile_cache import is_cache
 from autoscaler.config.weights.report import ModelReport, Report, State, encode
 from autoscaler.config.weights.source import ModelSource
 from autoscaler.config.weights.wishes import Wishes
 from autoscaler.ports import Clock, Unavailable
 from autoscaler.weights.attempts import Attempts
+from autoscaler.weights.budget import Space, trim
+from autoscaler.weights.compile_cache import CompileCaches
 from autoscaler.weights.fetch import Transfer
 from autoscaler.weights.listing import Listing, Origin
 from autoscaler.weights.problems import Cause, WeightsError
@@ -45,6 +49,10 @@ class Node(Protocol):
 
     def used(self) -> Sequence[ModelSource] | None:
         """Return the models that pods of this node load; None: it is not known, so nothing may be removed."""
+        ...
+
+    def used_caches(self) -> Collection[str]:
+        """Return the compile caches that pods of this node mount, such as compile/my-team/llama."""
         ...
 
     def problem(self) -> str:
@@ -116,11 +124,16 @@ class Agent:
         node: Node,
         clock: Clock,
         version: str = "",
+        max_cache_bytes: float = float("inf"),
         times: Times | None = None,
     ) -> None:
+        """max_cache_bytes: of all compile caches together, within the limits of the store."""
         self.counts = Counts()
         self.fetching: Fetching | None = None
+        self.cache_bytes = 0  # of all compile caches
         self._store = store
+        self._caches = CompileCaches(store.root)
+        self._max_cache_bytes = max_cache_bytes
         self._open_origin = open_origin
         self._transfer = transfer
         self._node = node
@@ -192,7 +205,7 @@ class Agent:
         """Return a function that tells by a key whether a model must not be evicted."""
         if self._node.used() is None:
             return lambda _: True
-        kept = {source.key for source in self._wanted()}
+        kept = {source.key for source in self._wanted()} | set(self._node.used_caches())
         return kept.__contains__
 
     # The folder
@@ -224,7 +237,11 @@ class Agent:
             if not done:
                 text = f"the disk does not answer within {self._times.slow_s:g} s"
                 self._set_problem(WeightsError(Cause.DISK, text))
-            await asked
+            try:
+                await asked
+            except WeightsError as error:
+                self._set_problem(error)
+                raise
             self._set_problem(None)
             await self._clock.sleep(self._times.probe_s)
 
@@ -244,8 +261,12 @@ class Agent:
         while True:
             self._node.changed.clear()
             await self._look()
+            await self._note_uses()
+            await self._trim_caches()
             wanted = {source.key for source in self._wanted()}
             self._attempts.keep(wanted)
+            self._sizes = {key: size for key, size in self._sizes.items() if key in wanted}
+            self._used_s = {key: used_s for key, used_s in self._used_s.items() if key in self._models}
             if wanted != kept:
                 self._attempts.retry(Cause.NO_SPACE)
                 kept = wanted
@@ -268,6 +289,7 @@ class Agent:
                     break
                 self._node.changed.clear()
                 await self._look()
+                await self._note_uses()
                 if self._next() != source:
                     log.info("transfer is put off", model=str(source))
                     break
@@ -307,12 +329,12 @@ class Agent:
             self._models = complete
             self._wrong = {key: text for key, text in self._wrong.items() if key in complete}
             self._checked &= complete.keys()
-        await self._note_uses()
         await self._measure()
         self._looked = True
 
     async def _note_uses(self) -> None:
         now_s = self._clock.now_s()
+        await to_end(self._caches.use, self._node.used_caches())
         for source in self._node.used() or ():
             key = source.key
             if key in self._models and now_s - self._used_s.get(key, float("-inf")) >= self._times.used_s:
@@ -320,10 +342,25 @@ class Agent:
                 with suppress(WeightsError):  # a read-only disk; the order of evictions is all that depends on it
                     await to_end(self._store.use, key)
 
-    async def _measure(self) -> None:
+    async def _read_space(self) -> Space:
+        """Return what models and compile caches take, and what else has room. Raises WeightsError."""
         space = await to_end(self._store.space, self._kept())
+        caches = await to_end(self._caches.held, self._kept())
+        return space._replace(held=(*space.held, *caches))
+
+    async def _measure(self) -> None:
+        space = await self._read_space()
+        caches = [each for each in space.held if is_cache(each.name)]
+        self.cache_bytes = sum(sum(each.files.values()) for each in caches)
         free = min(space.budget_bytes - space.held_bytes, space.free_bytes)
         self._space = (int(space.budget_bytes), int(max(free, 0)))
+
+    async def _trim_caches(self) -> None:
+        """Remove compile caches beyond their share. Raises WeightsError."""
+        for each in trim(await to_end(self._caches.held, self._kept()), self._max_cache_bytes):
+            await to_end(self._caches.remove, each.name)
+            self.counts.evictions += 1
+            log.info("evicted", name=each.name, bytes=sum(each.files.values()))
 
     async def _fetch(self, source: ModelSource) -> None:
         key = source.key
@@ -361,14 +398,20 @@ class Agent:
 
     async def _make_room(self, listing: Listing) -> None:
         """Evict what a model needs gone. Raises WeightsError."""
+        evicted: set[str] = set()
         while True:
-            space = await to_end(self._store.space, self._kept())
+            space = await self._read_space()
             plan = await to_end(self._store.make_room, listing, space)
             if not plan.evicted:
                 return
             name = plan.evicted[0].name
+            if name in evicted:
+                raise WeightsError(Cause.DISK, f"{shown(name)} cannot be removed")
+            evicted.add(name)
             if name.startswith(f"{PARTS}/"):
                 await to_end(self._store.discard, name.removeprefix(f"{PARTS}/"))
+            elif is_cache(name):
+                await to_end(self._caches.remove, name)
             else:
                 await self._remove(name)
             self.counts.evictions += 1
@@ -405,7 +448,7 @@ class Agent:
         """Return what would be done now for each model that is wished and absent. Nothing is changed."""
         await self._look()
         steps = []
-        space = await to_end(self._store.space, self._kept())
+        space = await self._read_space()
         for source in self._wanted():
             if self._is_ready(source.key):
                 continue

@@ -83,6 +83,17 @@ def make_room(files: Files, there_bytes: int, space: Space) -> Plan:
     return Plan(tuple(evicted))
 
 
+def trim(held: Iterable[Held], max_bytes: float) -> list[Held]:
+    """Return what to remove so that the rest takes at most so many bytes: the least recently used that is not kept."""
+    present = sorted(held, key=lambda each: (each.used_s, each.name))
+    total, removed = _bytes(present), []
+    for each in present:
+        if total > max_bytes and not each.kept:
+            removed.append(each)
+            total -= sum(each.files.values())
+    return removed
+
+
 def _missing(files: Files, there_bytes: int, space: Space, evicted: Sequence[Held]) -> float:
     """Return how many bytes are too few for a model; zero or less: none."""
     gone = {each.name for each in evicted}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import msgspec
@@ -62,6 +62,10 @@ class LocalNode:
         return self._wishes.current(self.changed)
 
     def used(self) -> Sequence[ModelSource]:
+        """Return nothing: pods are not known."""
+        return ()
+
+    def used_caches(self) -> Collection[str]:
         """Return nothing: pods are not known."""
         return ()
 

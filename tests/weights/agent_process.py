@@ -39,6 +39,9 @@ class FileNode:
     def used(self) -> Sequence[ModelSource]:
         return ()
 
+    def used_caches(self) -> Sequence[str]:
+        return ()
+
     def problem(self) -> str:
         return ""
 
@@ -62,5 +65,5 @@ def run(root: Path, hub: str, labels: Path, wished: Sequence[str], max_bytes: fl
         return Hub(source, hub) if source.scheme == "hf" else Objects(source)
 
     store = Store(root, Limits(max_bytes, 0.0, 0.0))
-    agent = Agent(store, found, Transfer(2, RANGE), FileNode(labels, wished), SystemClock(), "0.0", TIMES)
+    agent = Agent(store, found, Transfer(2, RANGE), FileNode(labels, wished), SystemClock(), "0.0", times=TIMES)
     asyncio.run(agent.run())

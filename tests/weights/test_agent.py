@@ -44,6 +44,7 @@ class InMemoryNode:
         self.reports: list[Report] = []
         self.known: Wishes | None = Wishes()
         self.pods: list[ModelSource] | None = []
+        self.caches: Sequence[str] = ()
         self.down = False
         self.wish(*wished)
 
@@ -60,6 +61,9 @@ class InMemoryNode:
 
     def used(self) -> Sequence[ModelSource] | None:
         return self.pods
+
+    def used_caches(self) -> Sequence[str]:
+        return self.caches
 
     def problem(self) -> str:
         return ""
@@ -107,6 +111,7 @@ async def running(
     hub: FakeHub | None = None,
     limits: Limits | None = None,
     times: Times = TIMES,
+    max_cache_bytes: float = float("inf"),
     allowed: str = "**",
     open_origin: Callable[[ModelSource], Origin] | None = None,
 ) -> AsyncIterator[Agent]:
@@ -122,6 +127,7 @@ async def running(
         node,
         SystemClock(),
         "0.0",
+        max_cache_bytes,
         times,
     )
     task = asyncio.ensure_future(agent.run())
@@ -464,3 +470,48 @@ async def test_file_in_place_of_a_folder_is_told_until_it_goes(
             await until(lambda: bool(node.reports) and node.reports[-1].cause == Cause.DISK)
         (root / place).unlink()
         await until(lambda: node.is_ready(HUB) and node.is_ready(other))
+
+
+def make_cache(root: Path, name: str, size: int, used_s: float) -> None:
+    folder = root / "compile" / "my-team" / name
+    (folder / "torch_compile_cache").mkdir(parents=True)
+    (folder / "torch_compile_cache" / "code").write_bytes(os.urandom(size))
+    os.utime(folder, (used_s, used_s))
+
+
+def caches(root: Path) -> set[str]:
+    return {path.name for path in (root / "compile" / "my-team").iterdir()}
+
+
+async def test_compile_caches_have_a_share_and_yield_to_models(
+    tmp_path: Path, models: Callable[..., ModelSource]
+) -> None:
+    root, source, node = tmp_path / "root", models("a"), InMemoryNode()
+    for number, name in enumerate(["oldest", "old", "used", "newest"]):
+        make_cache(root, name, SIZE, 1000.0 + number)
+    (root / "compile" / "my-team" / "elsewhere").symlink_to(tmp_path)
+    (root / "compile" / "file").touch()
+    node.caches = ["compile/my-team/used"]
+    limits = Limits(max_bytes=3.4 * SIZE, min_free_share=0.0)
+    async with running(root, node, limits=limits, max_cache_bytes=3.2 * SIZE) as agent:
+        await until(lambda: caches(root) == {"old", "used", "newest", "elsewhere"})
+        await until(lambda: 3 * SIZE <= agent.cache_bytes < 3.1 * SIZE)
+        node.wish(source)
+        await until(lambda: node.is_ready(source))
+        assert caches(root) == {"used", "newest", "elsewhere"}
+        node.pods = None
+        node.wish(source, models("bb"))
+        await until(lambda: node.failed(parse(f"file://{tmp_path}/origin/bb")) == "no_space")
+        assert caches(root) == {"used", "newest", "elsewhere"}
+    assert (tmp_path / "origin").exists()
+    assert (root / "compile" / "my-team" / "used").stat().st_mtime > 2000
+
+
+async def test_plan_removes_nothing(tmp_path: Path) -> None:
+    root, node = tmp_path / "root", InMemoryNode()
+    make_cache(root, "old", SIZE, 1000.0)
+    async with running(root, node) as agent:
+        await until(lambda: agent.cache_bytes > 0)
+    agent = Agent(Store(root), Objects, Transfer(), node, SystemClock(), max_cache_bytes=1.0)
+    assert await agent.plan() == []
+    assert caches(root) == {"old"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.weights.budget import Files, Held, Limits, Plan, Space, make_room
+from autoscaler.weights.budget import Files, Held, Limits, Plan, Space, make_room, trim
 
 INF = float("inf")
 
@@ -89,3 +89,10 @@ def test_free_space_has_a_floor_in_bytes_and_as_a_share() -> None:
     assert Limits(min_free_bytes=300).free_floor(1000) == 300
     assert Space((one("a", 40, 0.0),), 10.0, INF).budget_bytes == 50
     assert Space((one("a", 40, 0.0),), 10.0, 45.0).budget_bytes == 45
+
+
+def test_share_of_a_kind_is_kept_by_removing_the_least_recently_used() -> None:
+    found = [one("old", 40, 1.0), one("used", 40, 0.0, True), one("new", 40, 2.0)]
+    assert [each.name for each in trim(found, 100.0)] == ["old"]
+    assert [each.name for each in trim(found, 10.0)] == ["old", "new"]
+    assert trim(found, 120.0) == []

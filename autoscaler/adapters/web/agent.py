@@ -35,6 +35,7 @@ class AgentStatus(NamedTuple):
     failures: Mapping[str, int]  # by cause
     evictions: int
     checks: Mapping[str, int]  # models whose checksums were compared: "right", "wrong"
+    cache_bytes: int  # of compile caches, now
 
 
 class AgentServer:
@@ -118,6 +119,7 @@ def _values(status: AgentStatus) -> dict[str, list[tuple[tuple[str, ...], float]
         "weights_agent_model_present_bytes": [((key,), size) for key, size in there.items()],
         "weights_agent_budget_bytes": [((), float(report.budget_bytes))] if report.budget_bytes else [],
         "weights_agent_free_bytes": [((), float(report.free_bytes))] if report.budget_bytes else [],
+        "weights_agent_compile_cache_bytes": [((), float(status.cache_bytes))],
         "weights_agent_problem": [((report.cause,), 1.0)] if report.cause else [],
         "weights_agent_fetched_bytes_total": [((), float(status.fetched_bytes))],
         "weights_agent_fetched_models_total": [((), float(status.fetched_models))],

@@ -397,6 +397,7 @@ AGENT = (
     Family("weights_agent_model_present_bytes", "gauge", "Bytes of a ready or fetching model that are here.", ("key",)),
     Family("weights_agent_budget_bytes", "gauge", "Most bytes that weights may take on this disk."),
     Family("weights_agent_free_bytes", "gauge", "Bytes for further models, without an eviction."),
+    Family("weights_agent_compile_cache_bytes", "gauge", "Bytes of all compile caches of engines."),
     Family(
         "weights_agent_problem",
         "gauge",
@@ -406,7 +407,11 @@ AGENT = (
     Family("weights_agent_fetched_bytes_total", "counter", "Bytes fetched or found by transfers."),
     Family("weights_agent_fetched_models_total", "counter", "Models that became ready."),
     Family("weights_agent_failures_total", "counter", "Failed attempts to fetch a model by cause.", ("cause",)),
-    Family("weights_agent_evictions_total", "counter", "Models and remains of transfers removed to make room."),
+    Family(
+        "weights_agent_evictions_total",
+        "counter",
+        "Models, compile caches and remains removed to make room.",
+    ),
     Family(
         "weights_agent_checked_models_total",
         "counter",

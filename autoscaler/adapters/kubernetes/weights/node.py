@@ -6,7 +6,7 @@ It watches one ConfigMap by its name and the pods of one node, so that a request
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -17,6 +17,7 @@ from autoscaler.adapters.kubernetes.api.objects import ConfigMap, Fields, Object
 from autoscaler.adapters.kubernetes.api.reflector import Reflector, Resource, WatchTimes
 from autoscaler.adapters.kubernetes.pods.model_source import annotated_source
 from autoscaler.adapters.kubernetes.pods.template import read_model_source
+from autoscaler.config.weights.compile_cache import cache_of
 from autoscaler.config.weights.report import ANNOTATION, FIELD_MANAGER, Report, encode, labels
 from autoscaler.config.weights.source import ModelSource
 from autoscaler.config.weights.wishes import InvalidWishesError, Wishes, config_map_of, decode
@@ -29,8 +30,12 @@ ENDED = ("Succeeded", "Failed")
 _ANNOTATIONS = msgspec.json.Decoder(dict[str, Any] | None)
 
 
+class _HostPath(Fields, frozen=True):
+    path: str = ""
+
+
 class _Volume(Fields, frozen=True):
-    host_path: Any = None
+    host_path: _HostPath | None = None
 
 
 class _Spec(PodSpec, frozen=True):
@@ -78,21 +83,28 @@ class _PodStore:
 
     def __init__(self, changed: asyncio.Event) -> None:
         self.sources: dict[tuple[str, str], ModelSource] = {}
+        self.caches: dict[tuple[str, str], frozenset[str]] = {}
         self._changed = changed
 
     def put(self, seen: _Pod) -> None:
         """Note the model of a pod, until the pod has ended."""
         key = (seen.metadata.namespace, seen.metadata.name)
-        source = None if seen.status.phase in ENDED else _source_of(seen)
-        if source is None:
-            self.remove(*key)
-        elif self.sources.get(key) != source:
+        ended = seen.status.phase in ENDED
+        source = None if ended else _source_of(seen)
+        caches = frozenset() if ended else _caches_of(seen)
+        if source == self.sources.get(key) and caches == self.caches.get(key, frozenset()):
+            return
+        self.remove(*key)
+        if source is not None:
             self.sources[key] = source
-            self._changed.set()
+        if caches:
+            self.caches[key] = caches
+        self._changed.set()
 
     def remove(self, namespace: str, name: str) -> None:
         """Forget a pod."""
-        if self.sources.pop((namespace, name), None) is not None:
+        source = self.sources.pop((namespace, name), None)
+        if self.caches.pop((namespace, name), None) is not None or source is not None:
             self._changed.set()
 
 
@@ -105,6 +117,12 @@ def _source_of(pod: _Pod) -> ModelSource | None:
     texts = {name: value for name, value in annotations.items() if isinstance(value, str)}
     mounts = any(volume.host_path is not None for volume in pod.spec.volumes or ())
     return read_model_source(pod.spec, texts) if mounts else annotated_source(texts)
+
+
+def _caches_of(pod: _Pod) -> frozenset[str]:
+    """Return the compile caches that a pod mounts."""
+    paths = (volume.host_path.path for volume in pod.spec.volumes or () if volume.host_path is not None)
+    return frozenset(cache for path in paths if (cache := cache_of(path)))
 
 
 class KubeNode:
@@ -153,6 +171,10 @@ class KubeNode:
         if not self._pod_watch.synced:
             return None
         return list(dict.fromkeys(self._pods.sources.values()))
+
+    def used_caches(self) -> Collection[str]:
+        """Return the compile caches that pods of this node mount."""
+        return frozenset[str]().union(*self._pods.caches.values())
 
     def problem(self) -> str:
         """Return why the wishes or the pods are not known now; "": they are."""

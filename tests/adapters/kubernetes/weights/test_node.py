@@ -146,6 +146,11 @@ async def test_models_of_the_nodes_pods_are_in_use(
         await until(lambda: node.used() == [LLAMA])
         await kube_api.delete("v1", "Pod", namespace, "stated")
         await until(lambda: node.used() == [])
+        cache = {"name": "cache", "hostPath": {"path": "/mnt/disks/ssd0/weights/compile/my-team/llama"}}
+        await pod(kube_api, namespace, "compiling", name, {}, volumes=[cache])
+        await until(lambda: set(node.used_caches()) == {"compile/my-team/llama"})
+        await kube_api.delete("v1", "Pod", namespace, "compiling")
+        await until(lambda: not node.used_caches())
 
 
 async def test_report_replaces_own_labels_and_no_others(kube_api: KubeApi, name: str, node: KubeNode) -> None:
