@@ -220,7 +220,7 @@ def test_alerts_fire_on_what_they_are_for_and_only_then(tmp_path: Path) -> None:
     assert run.returncode == 0, run.stdout + run.stderr
 
 
-# What an agent may change: its own node, and there what is its own.
+# An agent changes its own node alone, and there only its own labels and annotations.
 
 
 @pytest_asyncio.fixture

@@ -218,9 +218,7 @@ async def test_review_that_does_not_arrive_ends_at_the_deadline(certificates: Ce
 
 
 @pytest.mark.integration
-async def test_quota_and_limit_range_that_allow_the_engine_allow_the_patch(
-    site: Site, certificates: Certificates
-) -> None:
+async def test_quota_and_limits_of_the_engine_allow_the_patch(site: Site, certificates: Certificates) -> None:
     """The container that waits adds nothing to what the pod requests, and is as large as its engine."""
     amounts = {"cpu": "2", "memory": "8Gi"}
     limits = {"type": "Container", "min": amounts, "max": amounts | {"nvidia.com/gpu": "1"}}
