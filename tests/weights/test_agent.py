@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import shutil
 import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -365,43 +367,50 @@ async def test_slow_disk_is_told_and_forgotten(tmp_path: Path, hub: FakeHub) -> 
         assert agent.report().cause in ("", Cause.DISK)
 
 
-@contextmanager
-def small_disk(folder: Path, size: int) -> Iterator[Path]:
-    """Give a real file system with little room: a tmpfs, or what a filler leaves of /dev/shm in a container."""
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
-    if shutil.which("mount") and subprocess.run(command, check=False, capture_output=True).returncode == 0:
-        try:
-            yield folder
-        finally:
-            subprocess.run(["umount", "-l", str(folder)], check=True)
-        return
-    shared = Path("/dev/shm") / f"weights-{os.getpid()}"
-    shared.mkdir()
-    try:
-        with (shared / "filler").open("wb") as filler:
-            os.posix_fallocate(filler.fileno(), 0, shutil.disk_usage(shared).free - size)
-        yield shared
-    finally:
-        shutil.rmtree(shared)
-
-
 async def test_full_disk_is_a_state_of_one_model(
     tmp_path: Path, hub: FakeHub, models: Callable[..., ModelSource]
 ) -> None:
-    small = models("a")
-    hub.files["model.safetensors"] = safetensors(3_000_000)
-    with small_disk(tmp_path / "disk", 2_000_000) as root:
-        node = InMemoryNode(HUB, small)
-        async with running(root, node, hub):
-            await until(lambda: node.failed(HUB) == "no_space" and node.is_ready(small))
-            assert not hub.sent
-            (root / "other").write_bytes(bytes(shutil.disk_usage(root).free - 50_000))
-            third = models("ccc")
-            node.wish(third)
-            await until(lambda: node.failed(third) == "no_space" or node.is_ready(third))
-        # Others fill the disk while a model is fetched: the estimate was right, and the file system says no.
-        assert Store(root).models()
+    """Others use this disk too, so the space that may be used is what is left above a floor."""
+    small, root = models("a"), tmp_path / "root"
+    hub.files["model.safetensors"] = safetensors(900_000_000)
+    limits = Limits(min_free_bytes=shutil.disk_usage(tmp_path).free - 500_000_000, min_free_share=0.0)
+    node = InMemoryNode(HUB, small)
+    async with running(root, node, hub, limits=limits):
+        await until(lambda: node.failed(HUB) == "no_space" and node.is_ready(small))
+    assert not hub.sent
+
+
+@contextmanager
+def small_disk(folder: Path, size: int) -> Iterator[Path]:
+    """Mount a file system with little room."""
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+    subprocess.run(command, check=True, capture_output=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def may_mount() -> bool:
+    """Tell whether this process may mount: not in most containers. A limit of file sizes stands in for a full disk."""
+    with TemporaryDirectory() as name:
+        try:
+            with small_disk(Path(name) / "disk", 4096):
+                return True
+        except (OSError, subprocess.CalledProcessError):
+            return False
+
+
+@contextmanager
+def small_files(size: int) -> Iterator[None]:
+    """Let this process write no file beyond a size."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 class Filling:
@@ -421,19 +430,22 @@ class Filling:
         return await self._inner.read(file, start, length)
 
 
+@pytest.mark.parametrize("is_mounted", [True, False] if may_mount() else [False])
 async def test_disk_that_others_fill_meanwhile_harms_nothing(
-    tmp_path: Path, models: Callable[..., ModelSource]
+    tmp_path: Path, models: Callable[..., ModelSource], is_mounted: bool
 ) -> None:
-    first, second = models("a"), models("bb")
-    with small_disk(tmp_path / "disk", 2_000_000) as root:
+    first, second = models("a"), models("bb", 3 * SIZE)
+    disk = tmp_path / "disk"
+    with small_disk(disk, 10 * SIZE) if is_mounted else nullcontext(disk) as root:
         node = InMemoryNode(first)
         async with running(root, node, open_origin=Objects):
             await until(lambda: node.is_ready(first))
-        async with running(root, node, open_origin=lambda source: Filling(Objects(source), root)):
-            node.wish(first, second)
-            await until(lambda: node.failed(second) == "no_space")
-            assert node.is_ready(first)
-        (root / "other").unlink()
+        with nullcontext() if is_mounted else small_files(2 * SIZE):
+            async with running(root, node, open_origin=lambda source: Filling(Objects(source), root)):
+                node.wish(first, second)
+                await until(lambda: node.failed(second) == ("no_space" if is_mounted else "disk"))
+                assert node.is_ready(first)
+        (root / "other").unlink(missing_ok=True)
         async with running(root, node, open_origin=Objects):
             await until(lambda: node.is_ready(second))
         assert all(Store(root).verify(model, lambda _: None) == [] for model in Store(root).models())
