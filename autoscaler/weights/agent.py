@@ -73,7 +73,7 @@ class Times:
     slow_s: float = 30.0  # a disk that takes longer does not answer
     hold_s: float = 5.0  # between two attempts to hold the folder
     report_s: float = 0.5  # between two comparisons of the report with the published one
-    republish_s: float = 600.0  # another client may have changed the node
+    republish_s: float = 1800.0  # another client may have changed the node
     used_s: float = 300.0  # between two records of the last use of a model
     pace: float = 1.0  # factor of the pauses after failures
     check_bytes_per_s: float = 200e6  # of checksums at the start; engines read the same disk
