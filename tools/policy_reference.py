@@ -220,6 +220,7 @@ def _annotations() -> Iterator[str]:
     for name, kind in ANNOTATIONS.items():
         note = {
             "weights": " (of its model; default: as the engine's arguments and environment name it)",
+            "weights-pinned": " (true: nodes hold them before the weights of others)",
             "role": " (of a [prefill and decode pair](../how-to/prefill-and-decode.md))",
         }.get(name, "")
         yield f"| `{PREFIX}{name}` | {_cell(kind.allowed)}{note} |"

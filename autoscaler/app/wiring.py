@@ -22,6 +22,7 @@ from autoscaler.adapters.kubernetes.fleet import KubeFleet
 from autoscaler.adapters.kubernetes.leader_election import Elector
 from autoscaler.adapters.kubernetes.own_writes import OwnWrites
 from autoscaler.adapters.kubernetes.scale import ScaleActuator
+from autoscaler.adapters.kubernetes.weights.publisher import WishPublisher
 from autoscaler.adapters.prometheus.instant.gateways import WakeUpQuery
 from autoscaler.adapters.prometheus.instant.source import PrometheusSource
 from autoscaler.adapters.prometheus.range.recent import RecentHistory
@@ -140,6 +141,8 @@ async def connect_cluster(
     parts = Parts(
         clock, fleet, sources, RecordingActuator(), policies, background=[("cluster", fleet.run)], woken=woken
     )
+    if settings.weights:
+        _plan_weights(parts, kube, fleet, settings, writes.manager, elector or parts.leadership)
     parts.problems = fleet.problems
     parts.detail = lambda: _cluster_detail(fleet, elector, parts.problems(), quotas)
     if settings.mode is Mode.DRY_RUN:
@@ -174,6 +177,24 @@ async def connect_cluster(
         "keda_refused": answers.refusals.unknown()[:MAX_PROBLEMS],
     }
     return parts
+
+
+def _plan_weights(
+    parts: Parts, kube: Kube, fleet: KubeFleet, settings: Settings, manager: str, leadership: Leadership
+) -> None:
+    """Add the plan of weights, which is published in the namespace of the Lease. In dry-run it is only shown."""
+    publisher = WishPublisher(
+        kube,
+        parts.clock,
+        fleet.inventory,
+        fleet.reports,
+        leadership,
+        settings.lease.namespace,
+        manager,
+        publishes=settings.mode is not Mode.DRY_RUN,
+    )
+    parts.recorders.append(publisher)
+    parts.background.append(("weights", publisher.run))
 
 
 def _watches(settings: Settings) -> str:

@@ -56,6 +56,13 @@ from autoscaler.cli.settings import daemon_settings
     help="Annotate pods before a shrink, so that their ReplicaSet removes those with the fewest requests; "
     "needs manifests/shrink/rbac.yaml.",
 )
+@click.option(
+    "--weights/--no-weights",
+    default=False,
+    show_default=True,
+    help="Plan which nodes should hold which weights, and publish it for the agents of nodes; "
+    "needs manifests/weights. With --mode dry-run the plan is only shown.",
+)
 @history_option
 @click.option(
     "--state", type=OwnFile(), help="File that keeps what was learned across restarts; one file for each process."

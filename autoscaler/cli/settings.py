@@ -49,6 +49,7 @@ def daemon_settings(given: dict[str, Any]) -> Settings:
             target_kinds=given["target_kind"],
             node_group_max=given["node_group_max"],
             quotas=given["quotas"],
+            weights=given.get("weights", False),
             deletion_cost=given.get("deletion_cost", False),
             prices=given["price"],
             history=given["history"],

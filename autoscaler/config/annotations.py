@@ -71,6 +71,7 @@ ANNOTATIONS: Mapping[str, Kind] = MappingProxyType(
         "metrics-path": Pattern(r"/[-._~/A-Za-z0-9]{0,255}", "a path: / and at most 255 letters, digits and - . _ ~ /"),
         "paused": OneOf(("true", "false")),
         "weights": Source(),
+        "weights-pinned": OneOf(("true", "false")),
         WINDOWS: WindowsKind(),
     }
 )

@@ -189,6 +189,7 @@ class Settings(Frozen):
     target_kinds: tuple[str, ...] = ()  # custom kinds that may be scaled ("rollouts.argoproj.io"); () for all known
     node_group_max: tuple[tuple[str, int], ...] = ()  # most nodes with a label, "key=value", that may be created
     quotas: Path | None = None  # file with quotas of GPUs, for workloads that no quota of the cluster charges
+    weights: bool = False  # plan and publish which nodes should hold which weights
     deletion_cost: bool = True  # tell ReplicaSets which pods to remove first
     prometheus: PrometheusSettings | None = None
     scrape: ScrapeSettings | None = None

@@ -44,6 +44,8 @@ from autoscaler.adapters.kubernetes.pods.template import Facts, add_tolerations
 from autoscaler.adapters.kubernetes.quotas import kueue
 from autoscaler.adapters.kubernetes.quotas.columns import Applicant
 from autoscaler.adapters.kubernetes.quotas.view import QuotaView, Stated
+from autoscaler.adapters.kubernetes.weights.planning import Inventory
+from autoscaler.adapters.kubernetes.weights.reports import ReportStore
 from autoscaler.adapters.kubernetes.weights.view import WeightsView
 from autoscaler.adapters.kubernetes.workloads.kinds import TargetKinds
 from autoscaler.adapters.kubernetes.workloads.store import ReplicaSetStore, TargetKindStore, TargetStore
@@ -245,6 +247,27 @@ class KubeFleet:
     def deletion_cost(self, pod: Key) -> float | None:
         """Return the deletion cost of a pod; None: it is gone, or no ReplicaSet controls it."""
         return self._pods.deletion_cost(pod)
+
+    @property
+    def reports(self) -> ReportStore:
+        """What nodes say about the weights that they hold."""
+        return self._weights.reports
+
+    def inventory(self) -> Inventory | None:
+        """Return the inputs of a plan of weights, as of the last `fleet()`; None: no source is known."""
+        workloads, usage, pods, weights = self._workload_rows, self._usage, self._pod_rows, self._weights.last
+        if workloads is None or usage is None or pods is None or weights is None:
+            return None
+        return Inventory(
+            workloads.workloads,
+            workloads.workload_id,
+            weights,
+            workloads.layout,
+            usage.held,
+            [pod.node for pod in pods.pods],
+            self._pod_workload,
+            self._nodes.nodes.keys(),
+        )
 
     def problems(self) -> dict[WorkloadRef, str]:
         """Return what is wrong with the declarations of workloads, as of the last `fleet()`."""

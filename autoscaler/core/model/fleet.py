@@ -51,6 +51,7 @@ class Workload(NamedTuple):
     metrics_path: str = ""  # "": that of the engine
     weights: str = ""  # source of its model's weights, "hf://org/name@revision"; "": unknown
     loader: str = ""  # load format by which its engine loads them; "": the engine's own
+    pins_weights: bool = False  # nodes hold them before those of others
 
 
 class ServedNames(NamedTuple):

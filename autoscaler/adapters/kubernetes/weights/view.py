@@ -33,6 +33,7 @@ class WeightsView:
     def __init__(self, clock: Clock, weights_gb: Callable[[Workload], float] = lambda _: 0.0) -> None:
         """weights_gb: returns the weights that a workload or its policy states, in 10^9 bytes; 0: none."""
         self.reports = ReportStore(clock)
+        self.last: Weights | None = None  # the last columns
         self._weights_gb = weights_gb
         self._named: tuple[tuple[Workload, ...], int] | None = None  # as of the columns below
         self._sources: tuple[str, ...] = ()
@@ -61,13 +62,15 @@ class WeightsView:
             self._name(workloads)
             self._named, self._counted = (workloads, self.reports.version), None
         if not self._sources:
+            self.last = None
             return None
         if self._counted is None or self._counted[0] is not layout or self._counted[1] is not held:
             self._places = self._count(layout, held)
             self._counted = layout, held
         steered = steered | (np.bincount(pod_workload[pods.steered], minlength=len(workloads)) > 0)
         cache = self._judge_pods(pods, pod_workload)
-        return Weights(self._sources, self._source, self._sizes, steered, self._places, cache)
+        self.last = Weights(self._sources, self._source, self._sizes, steered, self._places, cache)
+        return self.last
 
     def _name(self, workloads: tuple[Workload, ...]) -> None:
         """Note the source of each workload, and its bytes: as stated, else as nodes report them."""

@@ -37,6 +37,7 @@ class Declared(NamedTuple):
     metrics_path: str = ""
     paused: bool = False
     weights: str = ""  # source of the model
+    pins_weights: bool = False
     problem: str = ""
 
 
@@ -83,6 +84,7 @@ def read_annotations(annotations: Mapping[str, str] | None) -> Declared:
         metrics_path=found.get("metrics-path") or "",
         paused=found.get("paused", "false") != "false",  # an invalid value pauses too
         weights=found.get("weights") or "",
+        pins_weights=found.get("weights-pinned") == "true",
         problem=join_problems(problems),
     )
 

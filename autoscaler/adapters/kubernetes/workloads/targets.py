@@ -157,6 +157,7 @@ def _workload(ref: WorkloadRef, uid: str, declared: Declared, facts: Facts, stat
         metrics_path=declared.metrics_path or stated.get("metrics-path") or "",
         weights=declared.weights or facts.source,
         loader=facts.loader,
+        pins_weights=declared.pins_weights,
     )
 
 

@@ -1,0 +1,248 @@
+"""Plans the wishes of nodes again and again, and publishes them in ConfigMaps that the agents watch.
+
+Only the leader writes, only what differs, and at a bounded rate. Every process plans, so that followers show the plan
+as well. Nothing here delays a tick.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import structlog
+
+from autoscaler.adapters.kubernetes.api.client import ApiError, Kube, object_path
+from autoscaler.adapters.kubernetes.api.objects import ConfigMap
+from autoscaler.adapters.kubernetes.weights.planning import Inventory, PlannedWishes, Wants, plan_wishes
+from autoscaler.adapters.kubernetes.weights.reports import ReportStore
+from autoscaler.config.weights.wishes import CONFIG_MAP_PREFIX, CONFIG_MAPS, Wish, config_map_of, decode, encode
+from autoscaler.core.wishes.wants import Peaks, needed_replicas
+from autoscaler.ports import Clock, Leadership, TickRecord
+
+log = structlog.get_logger(__name__)
+
+STEP_S = 5.0  # between two looks at what is due
+PLAN_S = 30.0  # between two plans
+WRITE_S = 2.0  # between two writes: at most 1,800 an hour, whatever happens
+SAME_S = 60.0  # between two writes of one ConfigMap
+READ_S = 300.0  # between two readings by a follower
+FAILED_S = 30.0  # without requests after one failed
+READERS = 8  # requests at once
+HOUR_S = 3600.0
+MAX_DATA_BYTES = 900 << 10  # of one ConfigMap; the API server takes 1 MiB
+APPLY = "application/apply-patch+yaml"
+NOT_FOUND = 404
+LABELS = {"app.kubernetes.io/name": "vllm-autoscaler", "app.kubernetes.io/component": "weights"}
+NAMES = tuple(f"{CONFIG_MAP_PREFIX}{number:02d}" for number in range(CONFIG_MAPS))
+_CONFIG_MAP = msgspec.json.Decoder(ConfigMap)
+
+
+class Published(NamedTuple):
+    """The plan as it is now, for the API, the page and metrics."""
+
+    wishes: Mapping[str, tuple[Wish, ...]]  # by node
+    missing: Mapping[int, float]  # replicas without a place with their weights, by workload id
+    writes: int  # since the start
+    writes_last_hour: int
+    problem: str  # why the wishes cannot be published or read; "": they can
+    is_published: bool  # this process writes them when it leads
+
+
+class WishPublisher:
+    """A recorder that remembers the last tick, and a task that plans and publishes: `run` it.
+
+    inventory: returns the fleet as of its last view; None: nothing is known yet. namespace: of the ConfigMaps.
+    publishes: False in dry-run: the plan is only shown.
+    """
+
+    def __init__(
+        self,
+        kube: Kube,
+        clock: Clock,
+        inventory: Callable[[], Inventory | None],
+        reports: ReportStore,
+        leadership: Leadership,
+        namespace: str,
+        manager: str,
+        publishes: bool = True,
+    ) -> None:
+        self._kube = kube
+        self._clock = clock
+        self._inventory = inventory
+        self._reports = reports
+        self._leadership = leadership
+        self._namespace = namespace
+        self._manager = manager
+        self._publishes = publishes
+        self._tick: TickRecord | None = None
+        self._peaks = Peaks.none()
+        self._plan: PlannedWishes | None = None
+        self._missing: dict[int, float] = {}
+        self._texts: dict[str, dict[str, str]] = {}  # by ConfigMap, then by node, as they are in the cluster
+        self._wishes: dict[str, tuple[Wish, ...]] = {}  # by node, of the last plan or as published
+        self._written_s: dict[str, float] = {}
+        self._read_s = -READ_S
+        self._read_as_leader = False
+        self._planned_s = -PLAN_S
+        self._writes = 0
+        self._recent: deque[float] = deque()  # times of writes
+        self._problem = ""
+
+    def record(self, tick: TickRecord) -> None:
+        """Remember what the workloads want."""
+        self._tick = tick
+
+    def failed(self, wall_s: float, error: BaseException) -> None:
+        """Do nothing: the last tick stays."""
+
+    def published(self) -> Published:
+        """Return the present plan."""
+        while self._recent and self._recent[0] < self._clock.now_s() - HOUR_S:
+            self._recent.popleft()
+        return Published(self._wishes, self._missing, self._writes, len(self._recent), self._problem, self._publishes)
+
+    async def run(self) -> None:
+        """Plan and publish until cancelled."""
+        while True:
+            pause_s = STEP_S
+            try:
+                await self.step()
+            except ApiError as error:
+                if self._problem != str(error):
+                    log.warning("wishes of weights cannot be published", error=str(error))
+                self._problem = str(error)
+                pause_s = FAILED_S
+            await self._clock.sleep(pause_s)
+
+    async def step(self) -> None:
+        """Do what is due now. Raises ApiError."""
+        leads = self._leadership.leading and self._publishes
+        now_s = self._clock.now_s()
+        if leads > self._read_as_leader or (not leads and now_s - self._read_s >= READ_S):
+            await self._read()
+            self._read_as_leader = leads
+        self._read_as_leader &= leads
+        seen, tick = self._inventory(), self._tick
+        if seen is None or tick is None:
+            return
+        if now_s - self._planned_s >= PLAN_S:
+            self._planned_s = now_s
+            self._replan(seen, tick)
+        if leads:
+            await self._write_due(seen)
+
+    async def _read(self) -> None:
+        """Read all ConfigMaps. Their wishes are the plan of before: another process may have written them."""
+        slots = asyncio.Semaphore(READERS)
+
+        async def read(name: str) -> dict[str, str]:
+            async with slots:
+                try:
+                    body = await self._kube.request("GET", object_path("/api/v1", self._namespace, "configmaps", name))
+                except ApiError as error:
+                    if error.status == NOT_FOUND:
+                        return {}
+                    raise
+            try:
+                return dict(_CONFIG_MAP.decode(body).data or {})
+            except msgspec.MsgspecError:
+                return {}
+
+        self._texts = dict(zip(NAMES, await asyncio.gather(*map(read, NAMES)), strict=True))
+        self._wishes = {node: _decoded(text) for data in self._texts.values() for node, text in data.items()}
+        self._read_s, self._planned_s = self._clock.now_s(), -PLAN_S
+        self._note_success()
+
+    def _replan(self, seen: Inventory, tick: TickRecord) -> None:
+        fleet = tick.input.fleet
+        needed = needed_replicas(tick.input, tick.decision)
+        self._peaks = self._peaks.update(fleet.workload_id, needed, tick.wall_s)
+        columns = np.vstack([needed, self._peaks.spare(needed), tick.input.spec.priority])
+        place = np.searchsorted(fleet.workload_id, seen.workload_id)
+        known = np.append(fleet.workload_id, -1)[place] == seen.workload_id
+        columns = np.where(known, np.hstack([columns, np.zeros((3, 1))])[:, np.where(known, place, -1)], 0.0)
+        self._plan = plan_wishes(seen, Wants(*columns), self._reports, self._wishes)
+        self._wishes = dict(self._plan.of_node) | {
+            node: wishes
+            for node, wishes in self._wishes.items()
+            if node not in self._plan.of_node and node in seen.nodes  # its agent says nothing now
+        }
+        ids = seen.workload_id.tolist()
+        self._missing = {ids[row]: replicas for row, replicas in self._plan.missing.items()}
+
+    async def _write_due(self, seen: Inventory) -> None:
+        wanted: dict[str, dict[str, str]] = {name: {} for name in NAMES}
+        for node, wishes in self._wishes.items():
+            name = config_map_of(node)
+            before = self._texts.get(name, {}).get(node)
+            wanted[name][node] = self._text(node, wishes, before)
+        for name in NAMES:
+            texts = _bounded(wanted[name])
+            due = texts != self._texts.get(name, {})
+            if not due or self._clock.now_s() - self._written_s.get(name, -SAME_S) < SAME_S:
+                continue
+            if not self._leadership.leading:
+                return
+            await self._write(name, texts)
+            await self._clock.sleep(WRITE_S)
+
+    async def _write(self, name: str, texts: Mapping[str, str]) -> None:
+        """Replace the wishes of a ConfigMap. Nodes without wishes of ours lose their entry."""
+        body = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": name, "labels": LABELS},
+            "data": texts,
+        }
+        await self._kube.request(
+            "PATCH",
+            object_path("/api/v1", self._namespace, "configmaps", name),
+            body,
+            query=[("fieldManager", self._manager), ("force", "true")],
+            content_type=APPLY,
+        )
+        self._texts[name] = dict(texts)
+        self._written_s[name] = self._clock.now_s()
+        self._recent.append(self._clock.now_s())
+        self._writes += 1
+        self._note_success()
+
+    def _text(self, node: str, wishes: Iterable[Wish], before: str | None) -> str:
+        """Return the document of a node. The order alone is no reason to write, if the node holds everything."""
+        text = encode(wishes)
+        if before is None or text == before:
+            return text
+        said = self._reports.nodes.get(node)
+        known = _decoded(before)
+        same = set(known) == set(wishes)
+        return before if same and said is not None and all(wish.source.key in said.held for wish in known) else text
+
+    def _note_success(self) -> None:
+        if self._problem:
+            log.info("wishes of weights are published again")
+        self._problem = ""
+
+
+def _decoded(text: str) -> tuple[Wish, ...]:
+    """Return the wishes of a document; (): it cannot be used."""
+    try:
+        return decode(text).wishes
+    except ValueError:
+        return ()
+
+
+def _bounded(texts: Mapping[str, str]) -> dict[str, str]:
+    """Return documents that one ConfigMap can hold. Of long ones the last wishes are left out if there are too many."""
+    most = MAX_DATA_BYTES // max(len(texts), 1)
+    return {node: text if len(text) <= most else _cut(text, most) for node, text in texts.items()}
+
+
+def _cut(text: str, most: int) -> str:
+    wishes = list(_decoded(text))
+    while wishes and len(encode(wishes).encode()) > most:
+        wishes.pop()
+    return encode(wishes)

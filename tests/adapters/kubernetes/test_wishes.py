@@ -1,0 +1,229 @@
+"""Wishes of weights on the real API server: from nodes and workloads to ConfigMaps, without an agent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from autoscaler.adapters.clock import SystemClock
+from autoscaler.adapters.in_memory import AlwaysLeading, RecordingActuator
+from autoscaler.adapters.kubernetes.api.client import Kube
+from autoscaler.adapters.kubernetes.weights import publisher as publishing
+from autoscaler.adapters.kubernetes.weights.publisher import WishPublisher
+from autoscaler.config.policy.compile import stated_weights_gb
+from autoscaler.config.policy.reload import PolicyFiles
+from autoscaler.config.weights.wishes import config_map_of, decode
+from autoscaler.daemon.loop import Loop
+from tests.adapters.keda.world import Lease, ManualClock
+from tests.adapters.kubernetes.conftest import Connect, in_namespace
+from tests.adapters.kubernetes.node_world import GPU, Nodes, everywhere
+from tests.adapters.kubernetes.test_weights import CHAT, report
+from tests.adapters.kubernetes.world import MANIFESTS, World, annotated, running, synced
+from tests.harness.kube_api import ApiError, KubeApi, load_manifests
+from tests.harness.process import eventually
+
+pytestmark = pytest.mark.integration
+
+CODE = "hf://org/code@main"
+
+
+class Daemon:
+    """A fleet, a loop without metrics, and the plan of weights. Time passes only where a test says so."""
+
+    def __init__(
+        self,
+        world: World,
+        kube: Kube,
+        writer: Kube,
+        lease: Any = None,
+        publishes: bool = True,
+        clock: SystemClock | ManualClock | None = None,
+    ) -> None:
+        self.clock = clock or ManualClock()
+        self.world = world
+        policies = PolicyFiles((), SystemClock(), "interactive")
+        stated = lambda workload: stated_weights_gb(workload, policies.book)  # noqa: E731
+        self.fleet = everywhere(kube, SystemClock(), weights_gb=stated)
+        self.publisher = WishPublisher(
+            writer,
+            self.clock,
+            self.fleet.inventory,
+            self.fleet.reports,
+            lease or AlwaysLeading(),
+            world.namespace,
+            "vllm-autoscaler",
+            publishes,
+        )
+        self._loop = Loop(
+            clock=SystemClock(),
+            workloads=self.fleet,
+            sources=[],
+            policies=lambda: policies.book,
+            actuator=RecordingActuator(),
+            recorders=[self.publisher],
+            leadership=AlwaysLeading(),
+            period_s=5.0,
+            deadline_s=30.0,
+        )
+
+    async def step(self, pass_s: float = 120.0) -> None:
+        assert await self._loop.attempt() is not None
+        await self.clock.sleep(pass_s)
+        await self.publisher.step()
+
+    async def wished(self, node: str) -> list[str] | None:
+        """Return what the cluster says that a node should hold; None: it says nothing."""
+        try:
+            found = await self.world.api.get("v1", "ConfigMap", self.world.namespace, config_map_of(node))
+        except ApiError:
+            return None
+        text = found.get("data", {}).get(node)
+        return None if text is None else [str(wish.source) for wish in decode(text).wishes]
+
+    async def until(self, node: str, holds: Callable[[list[str] | None], bool]) -> None:
+        async def settled() -> bool:
+            await self.step()
+            return holds(await self.wished(node))
+
+        await eventually(settled, f"the wishes of {node}")
+
+
+@pytest.fixture
+async def writer(kube_api: KubeApi, connect: Connect, world: World) -> Kube:
+    """A client with nothing but the rights to write wishes."""
+    shipped = load_manifests(MANIFESTS / "weights" / "base" / "rbac.yaml")
+    role = next(each for each in shipped if each["metadata"]["name"] == "vllm-autoscaler-wish-writer")
+    roles = in_namespace([role], world.namespace)
+    return await connect(await kube_api.service_account(world.namespace, "writer", *roles))
+
+
+async def test_nodes_are_told_what_to_hold_and_quiet_fleets_write_nothing(
+    kube: Kube, writer: Kube, world: World, nodes: Nodes, kube_api: KubeApi
+):
+    names = [await nodes.add(f"n{number}", {GPU: 2}) for number in range(4)]
+    for name in names[:3]:
+        await report(kube_api, name)
+    await world.deployment("chat", 4, annotated(policy="", weights=CHAT), nodeSelector=nodes.mark)
+    await world.deployment("code", 1, annotated(policy="", weights=CODE), nodeSelector=nodes.mark)
+    daemon = Daemon(world, kube, writer)
+    async with running(daemon.fleet):
+        await synced(daemon.fleet)
+        await daemon.step()
+        wished = {name: await daemon.wished(name) for name in names}
+        assert sum(CHAT in (each or []) for each in wished.values()) == 3, "4 replicas and a spare one"
+        assert sum(CODE in (each or []) for each in wished.values()) == 2
+        assert wished[names[3]] is None, "it has no agent"
+        writes = daemon.publisher.published().writes
+        assert writes <= 3
+        for name in names[:3]:
+            await report(kube_api, name, *(wished[name] or []))
+        for _ in range(30):  # an hour
+            await daemon.step()
+        assert daemon.publisher.published().writes == writes
+        assert daemon.publisher.published().missing == {}
+
+
+async def test_new_leader_keeps_the_plan_of_the_last_one(
+    kube: Kube, writer: Kube, world: World, nodes: Nodes, kube_api: KubeApi
+):
+    names = [await nodes.add(f"n{number}", {GPU: 1}) for number in range(6)]
+    for name in names:
+        await report(kube_api, name)
+    await world.deployment("chat", 2, annotated(policy="", weights=CHAT), nodeSelector=nodes.mark)
+    first = Daemon(world, kube, writer)
+    async with running(first.fleet):
+        await synced(first.fleet)
+        await first.step()
+        second = Daemon(world, kube, writer, lease := Lease(leading=False))
+        async with running(second.fleet):
+            await synced(second.fleet)
+            await second.step()
+            assert second.publisher.published().wishes == first.publisher.published().wishes, "followers show the plan"
+            lease.leading = True
+            await second.step()
+            assert second.publisher.published().writes == 0
+
+
+async def test_node_that_is_gone_loses_its_wishes_and_a_silent_one_keeps_them(
+    kube: Kube, writer: Kube, world: World, nodes: Nodes, kube_api: KubeApi
+):
+    gone, silent = [await nodes.add(name, {GPU: 1}) for name in ("gone", "silent")]
+    for name in (gone, silent):
+        await report(kube_api, name)
+    await world.deployment("chat", 2, annotated(policy="", weights=CHAT), nodeSelector=nodes.mark)
+    daemon = Daemon(world, kube, writer)
+    async with running(daemon.fleet):
+        await synced(daemon.fleet)
+        await daemon.step()
+        assert await daemon.wished(gone) == await daemon.wished(silent) == [CHAT]
+        await nodes.remove(gone)
+        await nodes.change(silent, {"metadata": {"annotations": {"weights.vllm-autoscaler.io/report": None}}})
+        await daemon.until(gone, lambda wished: wished is None)
+        assert await daemon.wished(silent) == [CHAT]
+
+
+async def test_dry_run_shows_the_plan_and_writes_nothing(
+    kube: Kube, writer: Kube, world: World, nodes: Nodes, kube_api: KubeApi
+):
+    name = await nodes.add("n", {GPU: 1})
+    await report(kube_api, name)
+    await world.deployment("chat", 1, annotated(policy="", weights=CHAT), nodeSelector=nodes.mark)
+    daemon = Daemon(world, kube, writer, publishes=False)
+    async with running(daemon.fleet):
+        await synced(daemon.fleet)
+        await daemon.step()
+        (wish,) = daemon.publisher.published().wishes[name]
+        assert str(wish.source) == CHAT
+        assert await daemon.wished(name) is None
+
+
+async def test_pinned_model_comes_first_when_a_node_has_room_for_one(
+    kube: Kube, writer: Kube, world: World, nodes: Nodes, kube_api: KubeApi
+):
+    name = await nodes.add("n", {GPU: 8})
+    await report(kube_api, name)  # 100 GiB
+    for model, pinned in (("chat", "false"), ("code", "true")):
+        stated = {"weights": f"hf://org/{model}@main", "weights-pinned": pinned, "weights-gb": "80"}
+        annotations = annotated(policy="") | {f"vllm-autoscaler.io/{key}": value for key, value in stated.items()}
+        await world.deployment(model, 1, annotations, nodeSelector=nodes.mark)
+    daemon = Daemon(world, kube, writer)
+    async with running(daemon.fleet):
+        await synced(daemon.fleet)
+        await daemon.step()
+        assert await daemon.wished(name) == [CODE]
+        assert len(daemon.publisher.published().missing) == 1
+
+
+async def test_refused_writes_are_told_and_tried_again(
+    kube: Kube, world: World, nodes: Nodes, kube_api: KubeApi, clock: SystemClock
+):
+    name = await nodes.add("n", {GPU: 1})
+    await report(kube_api, name)
+    await world.deployment("chat", 1, annotated(policy="", weights=CHAT), nodeSelector=nodes.mark)
+    daemon = Daemon(world, kube, kube, clock=clock)  # the daemon's own client has no right to ConfigMaps
+    async with running(daemon.fleet, daemon.publisher):
+        await synced(daemon.fleet)
+
+        async def told() -> bool:
+            return "configmaps" in daemon.publisher.published().problem
+
+        await eventually(told, "the refusal")
+
+
+async def test_wishes_are_written_at_a_bounded_rate(
+    kube: Kube, writer: Kube, world: World, nodes: Nodes, kube_api: KubeApi
+):
+    """A load that swings with each plan changes wishes once, not each time: copies that are there stay."""
+    names = [await nodes.add(f"n{number}", {GPU: 1}) for number in range(4)]
+    for name in names:
+        await report(kube_api, name)
+    await world.deployment("chat", 1, annotated(policy="", weights=CHAT), nodeSelector=nodes.mark)
+    daemon = Daemon(world, kube, writer)
+    async with running(daemon.fleet):
+        await synced(daemon.fleet)
+        for number in range(60):  # half an hour
+            await world.scale("chat", 1 + 2 * (number % 2), by="kubectl")
+            await daemon.step(publishing.PLAN_S)
+        assert daemon.publisher.published().writes_last_hour <= 6, "each node once, and two more for the peak"

@@ -1,0 +1,186 @@
+"""Plans of weights: examples, and properties of any plan."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autoscaler.core.wishes.plan import MOST_COPIES
+from tests.core.wishes.fleets import Case, bytes_used, case, fleet
+
+
+def nodes_of(copies: np.ndarray, model: int = 0) -> list[int]:
+    return np.flatnonzero(copies[model]).tolist()
+
+
+def test_model_gets_nodes_for_all_places_that_replicas_need():
+    found = case([10], [5], [100] * 4, free=[[2, 2, 2, 2]]).plan()
+    assert len(nodes_of(found.copies)) == 3
+    assert found.missing.tolist() == [0]
+
+
+def test_nodes_that_hold_the_weights_come_first():
+    found = case([10], [2], [100] * 4, held=[(0, 1), (0, 3)]).plan()
+    assert nodes_of(found.copies) == [1, 3]
+
+
+def test_places_of_its_own_pods_count():
+    found = case([10], [2], [100] * 3, free=[[0, 0, 0]], running=[(0, 2, 2.0)]).plan()
+    assert nodes_of(found.is_needed) == [2]
+
+
+def test_copies_are_spread_over_zones():
+    seen = case([10], [4], [100] * 8, zones=[0, 0, 0, 0, 0, 0, 1, 1])
+    found = seen.plan()
+    assert np.bincount(seen.nodes.zone[nodes_of(found.copies)]).tolist() == [2, 2]
+
+
+def test_second_zone_gets_a_copy_where_one_node_has_all_places():
+    seen = case([10], [1], [100] * 4, free=[[8, 8, 1, 1]], zones=[0, 0, 1, 1])
+    found = seen.plan()
+    assert sorted(seen.nodes.zone[nodes_of(found.copies)].tolist()) == [0, 1]
+
+
+def test_spare_copy_makes_way_for_a_needed_one():
+    seen = case([60, 60], [1, 2], [100, 100], held=[(0, 0), (0, 1)], before=[(0, 0), (0, 1)])
+    found = seen.plan()
+    assert (len(nodes_of(found.copies, 0)), len(nodes_of(found.copies, 1))) == (1, 1)
+    assert found.missing.tolist() == [0, 1]
+
+
+def test_pinned_model_takes_the_room_of_others():
+    seen = case([60, 60], [1, 1], [100], pinned=[1], held=[(0, 0)], before=[(0, 0)])
+    assert (nodes_of(seen.plan().copies, 0), nodes_of(seen.plan().copies, 1)) == ([], [0])
+
+
+def test_higher_priority_gets_the_last_room_when_both_are_new():
+    assert nodes_of(case([60, 60], [1, 1], [100], priority=[0, 10]).plan().copies, 1) == [0]
+
+
+def test_held_copy_stays_when_the_load_falls_and_unfetched_ones_go():
+    before = [(0, node) for node in range(6)]
+    seen = case([10], [1], [100] * 6, held=before[:4], before=before, zones=[0, 1, 0, 1, 0, 1])
+    assert nodes_of(seen.plan().copies) == [0, 1, 2, 3]
+
+
+def test_node_whose_budget_shrank_keeps_what_fits():
+    before = [(model, 0) for model in range(4)]
+    seen = case([30] * 4, [1] * 4, [70], before=before, held=before, priority=[3, 1, 2, 0])
+    assert np.flatnonzero(seen.plan().copies[:, 0]).tolist() == [0, 2]
+
+
+def test_closed_node_gets_no_new_copy_and_keeps_its_own():
+    seen = case([10, 10], [1, 1], [100, 100], closed=[0], before=[(0, 0)], held=[(0, 0)])
+    found = seen.plan()
+    assert 0 in nodes_of(found.copies, 0)
+    assert nodes_of(found.copies, 1) == [1]
+
+
+def test_too_large_model_is_planned_nowhere():
+    found = case([200, 10], [1, 1], [100, 100]).plan()
+    assert nodes_of(found.copies, 0) == []
+    assert found.missing.tolist() == [1, 0]
+
+
+def test_copies_of_a_node_are_bounded():
+    seen = case([1] * 100, [1] * 100, [1000])
+    assert seen.plan().copies[:, 0].sum() == MOST_COPIES
+
+
+def test_no_model_and_no_node_are_planned():
+    assert case([], [], [100]).plan().copies.shape == (0, 1)
+    assert case([10], [1], []).plan().missing.tolist() == [0]
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    models, nodes = draw(st.integers(1, 6)), draw(st.integers(1, 6))
+    each = lambda values: draw(st.lists(values, min_size=models, max_size=models))  # noqa: E731
+    per_node = lambda values: draw(st.lists(values, min_size=nodes, max_size=nodes))  # noqa: E731
+    pairs = st.lists(st.tuples(st.integers(0, models - 1), st.integers(0, nodes - 1)), max_size=12)
+    places = st.lists(st.integers(0, 3).map(float), min_size=nodes, max_size=nodes)
+    pods = st.tuples(st.integers(0, models - 1), st.integers(0, nodes - 1), st.integers(1, 3).map(float))
+    return case(
+        each(st.sampled_from([5.0, 10.0, 20.0, 40.0])),
+        each(st.integers(0, 6).map(float)),
+        per_node(st.sampled_from([0.0, 20.0, 45.0, 100.0])),
+        free=each(places),
+        zones=per_node(st.integers(0, 2)),
+        spare=each(st.integers(0, 3).map(float)),
+        pinned=draw(st.lists(st.integers(0, models - 1), max_size=2)),
+        priority=each(st.sampled_from([0.0, 1.0])),
+        held=draw(pairs),
+        before=draw(pairs),
+        running=draw(st.lists(pods, max_size=4)),
+        closed=draw(st.lists(st.integers(0, nodes - 1), max_size=2)),
+    )
+
+
+many = settings(max_examples=400, deadline=None)
+
+
+@many
+@given(cases())
+def test_budgets_are_never_exceeded(seen: Case):
+    assert (bytes_used(seen, seen.plan()) <= seen.nodes.budget_bytes).all()
+
+
+@many
+@given(cases(), st.integers(0, 1000))
+def test_order_of_rows_does_not_matter(seen: Case, seed: int):
+    shuffled, models, nodes = seen.shuffled(seed)
+    assert (shuffled.plan().copies == seen.plan().copies[np.ix_(models, nodes)]).all()
+
+
+@many
+@given(cases())
+def test_nothing_changes_without_a_cause(seen: Case):
+    first = seen.plan()
+    again = seen.plan(before=first.copies)
+    assert (again.copies == first.copies).all()
+    assert (again.is_needed == first.is_needed).all()
+
+
+@many
+@given(cases())
+def test_needed_copies_come_before_spare_ones(seen: Case):
+    """Where a model lacks needed places, no node with places for it has room, spare copies of others counted out."""
+    found = seen.plan()
+    for model in np.flatnonzero(found.missing > 0).tolist():
+        places = seen.nodes.free[model].copy()
+        rows, at, pods = seen.demands.running
+        np.add.at(places, at[rows == model], pods[rows == model])
+        for node in np.flatnonzero((places > 0) & ~found.copies[model] & seen.nodes.is_open).tolist():
+            removable = [
+                seen.models.size_bytes[other]
+                for other in np.flatnonzero(found.copies[:, node]).tolist()
+                if is_spare(seen, found.copies, other, node)
+                or (seen.models.is_pinned[model] and not seen.models.is_pinned[other])
+            ]
+            room = seen.nodes.budget_bytes[node] - bytes_used(seen, found)[node] + sum(removable)
+            assert room < seen.models.size_bytes[model]
+
+
+def is_spare(seen: Case, copies: np.ndarray, model: int, node: int) -> bool:
+    places = seen.nodes.free[model].copy()
+    rows, at, pods = seen.demands.running
+    np.add.at(places, at[rows == model], pods[rows == model])
+    return bool(places[node] == 0 or places @ copies[model] - places[node] >= seen.demands.needed[model])
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_large_fleet_has_all_places_and_few_moves_when_the_load_changes(seed: int):
+    seen = fleet(120, 300, seed)
+    first = seen.plan()
+    assert (bytes_used(seen, first) <= seen.nodes.budget_bytes).all()
+    assert first.missing.sum() == 0
+    grown = np.random.default_rng(seed).random(120) < 0.1
+    more = seen.demands.needed + 3 * grown
+    changed = seen._replace(
+        demands=type(seen.demands)(**{**vars(seen.demands), "needed": more}), held=first.copies, before=first.copies
+    )
+    second = changed.plan()
+    moved = (second.copies != first.copies).sum(axis=1)
+    assert not moved[~grown].any(), "only models whose load changed move"
