@@ -112,7 +112,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
             "nodeSelector": {"gpu": "true"},
             "affinity": {"nodeAffinity": {}},
             "tolerations": [{"operator": "Exists"}],
-            "webhook": {"replicas": 3, "annotations": {"a.example/b": "c"}},
+            "webhook": {"replicas": 3, "compileCache": True, "annotations": {"a.example/b": "c"}},
         },
         "image": {"repository": "registry.example/x", "pullSecrets": ["registry"]},
     },
@@ -217,6 +217,10 @@ def test_weights_of_another_release_name_its_own_objects():
     values = {"weights": {"enabled": True, "namespace": "disks"}}
     documents = template(values, release="blue", namespace="ml")
     name = "blue-vllm-autoscaler"
+    compiles = template({"weights": {"enabled": True, "webhook": {"compileCache": True}}})
+    given = only(compiles, "Deployment", "vllm-autoscaler-webhook")["spec"]["template"]["spec"]["containers"][0]["args"]
+    main.commands["webhook"].make_context("webhook", given[1:])
+    assert "--compile-cache" in given
     agent = only(documents, "DaemonSet", f"{name}-weights")
     assert agent["metadata"]["namespace"] == "disks"
     arguments = agent["spec"]["template"]["spec"]["containers"][0]["args"]

@@ -64,7 +64,7 @@ async def webhook(settings: WebhookSettings) -> int:
 
 
 async def _serve(settings: WebhookSettings) -> None:
-    folder = Folder(settings.host_path, settings.image) if settings.host_path else None
+    folder = Folder(settings.host_path, settings.image, settings.compile_cache) if settings.host_path else None
     files = _Files(settings)
     metrics = WebhookMetrics(files.expires_s)
     async with AsyncExitStack() as stack:

@@ -50,6 +50,12 @@ FILE = click.Path(dir_okay=False, path_type=Path)
     help="Folder of the nodes that holds weights, to mount into engines; default: pods get the affinity alone.",
 )
 @click.option("--image", help="Image of the container that waits for the weights; needs --host-path.")
+@click.option(
+    "--compile-cache/--no-compile-cache",
+    default=False,
+    show_default=True,
+    help="Let vLLM keep what it compiles in a folder of its namespace below --host-path, if it runs as root.",
+)
 @click.option("--host", default="0.0.0.0", show_default=True, help="Address on which the webhook is served.")
 @click.option(
     "--port", type=WholeNumber(0, 65535), default=8443, show_default=True, help="Port of the webhook; 0: any free port."
@@ -82,6 +88,7 @@ def webhook(**given: Any) -> None:
             tls=TlsFiles(cert=given["cert"], key=given["key"]),
             host_path=given["host_path"] or "",
             image=given["image"] or "",
+            compile_cache=given["compile_cache"],
             secret=given["secret"] or "",
             namespace=given["namespace"],
             service=given["service"],

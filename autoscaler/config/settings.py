@@ -160,6 +160,7 @@ class WebhookSettings(Frozen):
     tls: TlsFiles
     host_path: str = ""  # folder of the nodes that is mounted; "": pods get the affinity alone
     image: str = ""  # of the container that waits for the weights
+    compile_cache: bool = False  # keep what vLLM compiles below the folder
     secret: str = ""  # in which the certificate is made and renewed; "": another program does that
     namespace: str = "vllm-autoscaler"  # of the Secret and the Service
     service: str = "vllm-autoscaler-webhook"
@@ -173,6 +174,8 @@ class WebhookSettings(Frozen):
             raise ValueError(
                 "--host-path and --image go together: pods wait in a container until their node has weights"
             )
+        if self.compile_cache and not self.host_path:
+            raise ValueError("--compile-cache needs --host-path")
         return self
 
 

@@ -16,6 +16,7 @@ FILES = ["--cert=/tls/tls.crt", "--key=/tls/tls.key"]
         ([], "Missing option '--cert'"),
         ([*FILES, "--host-path=/ssd"], "--host-path and --image go together"),
         ([*FILES, "--image=vllm-autoscaler"], "--host-path and --image go together"),
+        ([*FILES, "--compile-cache"], "--compile-cache needs --host-path"),
         ([*FILES, "--image=i", "--host-path=ssd"], "no path, found 'ssd'; allowed: /FOLDER/FOLDER"),
         ([*FILES, "--secret=A B"], "not a name, found 'A B'"),
         ([*FILES, "--port=70000"], "70000 is not in the range"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from autoscaler.config.weights.compile_cache import CACHES, is_cache
 from autoscaler.config.weights.report import label_of
 from autoscaler.config.weights.steering import (
     MOUNT_PATH,
@@ -29,6 +30,7 @@ CACHE_VARIABLES = ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE")
 CREDENTIALS = ("HF_TOKEN", "HF_ENDPOINT", "AWS_", "AZURE_", "GOOGLE_")  # beginnings of the names of variables
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
 FORMER_TOKEN = "HUGGING_FACE_HUB_TOKEN"
+COMPILE_CACHE, COMPILE_VARIABLE = "compile-cache", "VLLM_CACHE_ROOT"
 SHARED_RESOURCES = ("cpu", "memory", "ephemeral-storage")  # not devices
 Operation = dict[str, Any]
 
@@ -38,13 +40,14 @@ class Folder(NamedTuple):
 
     host_path: str
     image: str  # of the container that waits
+    compile_caches: bool = False  # what engines compile is kept in folders below it
 
 
 class UnreadableError(ValueError):
     """A pod has a field of another type than the API server allows."""
 
 
-def patch_of(pod: object, weights: PodWeights, folder: Folder | None) -> list[Operation]:
+def patch_of(pod: object, namespace: str, weights: PodWeights, folder: Folder | None) -> list[Operation]:
     """Return the operations of a JSON patch; []: the pod stays as it is. Raises UnreadableError.
 
     folder: None: only the affinity is added.
@@ -52,7 +55,7 @@ def patch_of(pod: object, weights: PodWeights, folder: Folder | None) -> list[Op
     spec = _mapping(_mapping(pod).get("spec"))
     if spec.get("nodeName") or _mapping(spec.get("os")).get("name") == "windows":
         return []
-    mounted = _mount(spec, weights, folder) if folder else []
+    mounted = _mount(spec, namespace, weights, folder) if folder else []
     if folder and not mounted and not _has_folder(spec, folder.host_path):
         return []
     return _affinity(spec, weights) + mounted
@@ -75,7 +78,7 @@ def _affinity(spec: Mapping[str, Any], weights: PodWeights) -> list[Operation]:
     return _append(path, terms, [term])
 
 
-def _mount(spec: Mapping[str, Any], weights: PodWeights, folder: Folder) -> list[Operation]:
+def _mount(spec: Mapping[str, Any], namespace: str, weights: PodWeights, folder: Folder) -> list[Operation]:
     """Mount the folder into the engine's container; []: it is not known, or has weights of its own."""
     containers, present = _items(spec.get("containers")), _items(spec.get("volumes"))
     first = _items(spec.get("initContainers"))
@@ -90,13 +93,29 @@ def _mount(spec: Mapping[str, Any], weights: PodWeights, folder: Folder) -> list
     set_already = {_name(each) for each in environment}
     new = [each for each in variables(weights.source) if each["name"] not in set_already]
     waits = wait_container(weights.source, folder.image, _credentials(environment), _resources(engine))
+    more_volumes, more_mounts = volumes(folder.host_path), mounts()
+    cache = f"{CACHES}/{namespace}/{weights.compiled}"
+    names = {*taken, *set_already, *(str(each.get("mountPath")) for each in mounted)}
+    free = names.isdisjoint((COMPILE_CACHE, COMPILE_VARIABLE, f"/{COMPILE_CACHE}"))
+    if folder.compile_caches and weights.compiled and is_cache(cache) and free and _may_be_root(spec, engine):
+        host_path = {"path": f"{folder.host_path}/{cache}", "type": "DirectoryOrCreate"}
+        more_volumes.append({"name": COMPILE_CACHE, "hostPath": host_path})
+        more_mounts.append({"name": COMPILE_CACHE, "mountPath": f"/{COMPILE_CACHE}"})
+        new.append({"name": COMPILE_VARIABLE, "value": f"/{COMPILE_CACHE}"})
     path = f"/spec/containers/{index}"
     return [
-        *_append("/spec/volumes", present, volumes(folder.host_path)),
-        *_append(f"{path}/volumeMounts", mounted, mounts()),
+        *_append("/spec/volumes", present, more_volumes),
+        *_append(f"{path}/volumeMounts", mounted, more_mounts),
         *_append(f"{path}/env", environment, new),
         *_append("/spec/initContainers", first, [waits]),
     ]
+
+
+def _may_be_root(spec: Mapping[str, Any], engine: Mapping[str, Any]) -> bool:
+    """Return whether an engine may write a folder that the kubelet makes, which belongs to root."""
+    pod, own = _mapping(spec.get("securityContext")), _mapping(engine.get("securityContext"))
+    user, other = (own.get(field, pod.get(field)) for field in ("runAsUser", "runAsNonRoot"))
+    return user in (None, 0) and not other
 
 
 def _has_folder(spec: Mapping[str, Any], host_path: str) -> bool:

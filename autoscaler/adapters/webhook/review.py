@@ -39,6 +39,7 @@ class _Request(msgspec.Struct, frozen=True, rename="camel"):
     uid: str = ""
     resource: _Resource = _Resource()
     sub_resource: str = ""
+    namespace: str = ""
     operation: str = ""
     object: msgspec.Raw = msgspec.Raw(b"null")
 
@@ -70,7 +71,7 @@ def _operations(request: _Request, read: Reader, folder: Folder | None) -> list[
     if len(pod) > MAX_POD_BYTES:
         raise UnreadableError(f"the pod has {len(pod)} bytes; allowed: {MAX_POD_BYTES}")
     weights = read(pod)
-    return [] if weights is None else patch_of(msgspec.json.decode(pod), weights, folder)
+    return [] if weights is None else patch_of(msgspec.json.decode(pod), request.namespace, weights, folder)
 
 
 def _answer(uid: str, operations: list[Operation]) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import copy
 import json
+import re
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from autoscaler.adapters.kubernetes.pods.node_weights import read_pod_weights
 from autoscaler.adapters.webhook.patch import Folder
 from autoscaler.adapters.webhook.review import MAX_POD_BYTES, Result, answer
+from autoscaler.config.weights.compile_cache import cache_of
 from autoscaler.config.weights.report import label_of
 from autoscaler.config.weights.source import parse
 
@@ -44,6 +46,7 @@ def review(pod: object, **request: Any) -> bytes:
         "kind": {"group": "", "version": "v1", "kind": "Pod"},
         "resource": {"group": "", "version": "v1", "resource": "pods"},
         "operation": "CREATE",
+        "namespace": "my-team",
         "object": pod,
     }
     head = {"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1"}
@@ -231,6 +234,54 @@ def test_waiting_container_has_credentials_and_bounds() -> None:
     assert waits["resources"] == {each: {"cpu": "8", "memory": "64Gi"} for each in ("requests", "limits")}
 
 
+def compile_path(pod: Pod) -> str:
+    """Return the folder in which a patched pod keeps what its engine compiles; "": none."""
+    changed = patched(pod, FOLDER._replace(compile_caches=True))
+    assert patched(changed, FOLDER._replace(compile_caches=True)) == changed
+    spec = changed["spec"]
+    volumes = {each["name"]: each.get("hostPath") for each in spec.get("volumes", [])}
+    found = [volumes["compile-cache"]["path"]] if volumes.get("compile-cache") else []
+    if found:
+        (container,) = spec["containers"]
+        assert {"name": "VLLM_CACHE_ROOT", "value": "/compile-cache"} in container["env"]
+        assert {"name": "compile-cache", "mountPath": "/compile-cache"} in container["volumeMounts"]
+        assert all("compile-cache" not in str(each) for each in spec["initContainers"])
+    return found[0] if found else ""
+
+
+def test_equal_engines_of_a_namespace_share_what_they_compile() -> None:
+    path = compile_path(pod_of())
+    assert re.fullmatch(
+        rf"{FOLDER.host_path}/compile/my-team/models--meta-llama--Llama-3.1-8B-Instruct-[0-9a-f]{{16}}", path
+    )
+    assert cache_of(path)
+    assert compile_path(pod_of()) == path
+    others = [
+        engine(f"--model={MODEL}", "--max-model-len=4096"),
+        engine(image="vllm/vllm-openai:v0.34.0"),
+        engine(env=[{"name": "VLLM_ATTENTION_BACKEND", "value": "FLASHINFER"}]),
+        engine(resources={"limits": {"nvidia.com/gpu": "2"}}),
+    ]
+    assert len({path, *(compile_path(pod_of(each)) for each in others)}) == 1 + len(others)
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        pod_of(engine(securityContext={"runAsUser": 1000})),
+        pod_of(engine(securityContext={"runAsNonRoot": True})),
+        pod_of(engine(), securityContext={"runAsUser": 1000}),
+        pod_of(engine(env=[{"name": "VLLM_CACHE_ROOT", "value": "/cache"}])),
+        pod_of(engine(), volumes=[{"name": "compile-cache", "emptyDir": {}}]),
+        pod_of(engine("python3", "-m", "sglang.launch_server", f"--model-path={MODEL}", image="lmsysorg/sglang")),
+    ],
+)
+def test_engines_that_could_not_use_the_cache_get_none(pod: Pod) -> None:
+    assert not compile_path(pod)
+    changed = patched(pod, FOLDER._replace(compile_caches=True))
+    assert [each["name"] for each in changed["spec"]["volumes"]][-2:] == ["weights", "node-weights"]
+
+
 @pytest.mark.parametrize(
     "request_",
     [
@@ -289,5 +340,5 @@ FIELDS = ["containers", "initContainers", "volumes", "affinity", "os", "nodeName
 @given(st.dictionaries(st.sampled_from(FIELDS), JSON), st.dictionaries(NAMES, JSON), JSON)
 def test_any_pod_is_allowed(spec: dict[str, Any], fields: dict[str, Any], annotations: Any) -> None:
     pod: Pod = {"metadata": {"annotations": annotations}, "spec": {"containers": [engine() | fields], **spec}}
-    body, _ = answer(review(pod), read_pod_weights, FOLDER)
+    body, _ = answer(review(pod), read_pod_weights, FOLDER._replace(compile_caches=True))
     assert json.loads(body)["response"]["allowed"] is True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import msgspec
@@ -13,9 +14,10 @@ from autoscaler.adapters.kubernetes.pods.model_source import stated_source
 from autoscaler.adapters.kubernetes.pods.template import engine_container, read_model_source
 from autoscaler.catalog.weights import LOADS_OTHERS, OFFLINE_ENGINES
 from autoscaler.config.drain import is_vllm_image
-from autoscaler.config.weights.source import ModelSource
+from autoscaler.config.weights.source import KEY_CHARS, ModelSource
 from autoscaler.config.weights.steering import MOUNT_PATH, PodWeights
 
+MAX_NAME = 80  # characters of a model's name in the name of a folder
 _POD = msgspec.json.Decoder(Pod)
 
 
@@ -30,8 +32,17 @@ def read_pod_weights(text: bytes) -> PodWeights | None:
         return PodWeights(source, "")
     facts = read_command_line(engine)
     stated = stated_source(pod.spec, facts)
-    usable = _is_known(engine, facts) and _finds(source, stated, facts) and not _loads_others(engine)
-    return PodWeights(source, engine.name if usable else "")
+    if not _is_known(engine, facts) or not _finds(source, stated, facts) or _loads_others(engine):
+        return PodWeights(source, "")
+    return PodWeights(source, engine.name, "" if facts.engine == "sglang" else _compiled(source, engine))
+
+
+def _compiled(source: ModelSource, engine: Container) -> str:
+    """Return a name that is readable, and unique by what decides what vLLM compiles but for the node's GPUs."""
+    devices = engine.resources.limits if engine.resources else None
+    parts = (str(source), engine.image, engine.command, engine.args, bytes(engine.env).decode(), devices)
+    digest = hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()[:KEY_CHARS]
+    return f"{source.folder.rpartition('/')[2][:MAX_NAME]}-{digest}"
 
 
 def _annotations(text: msgspec.Raw) -> dict[str, str]:
