@@ -24,7 +24,7 @@ from autoscaler.config.weights.source import ModelSource
 from autoscaler.config.weights.wishes import Wishes
 from autoscaler.ports import Clock, Unavailable
 from autoscaler.weights.attempts import Attempts
-from autoscaler.weights.budget import Space, trim
+from autoscaler.weights.budget import Held, Space, judge, trim
 from autoscaler.weights.compile_cache import CompileCaches
 from autoscaler.weights.fetch import Transfer
 from autoscaler.weights.listing import Listing, Origin
@@ -74,6 +74,7 @@ class Times:
     hold_s: float = 5.0  # between two attempts to hold the folder
     report_s: float = 0.5  # between two comparisons of the report with the published one
     republish_s: float = 1800.0  # another client may have changed the node
+    settle_s: float = 2.0  # after a label is removed, until pods that were bound because of it are known
     used_s: float = 300.0  # between two records of the last use of a model
     pace: float = 1.0  # factor of the pauses after failures
     check_bytes_per_s: float = 200e6  # of checksums at the start; engines read the same disk
@@ -201,12 +202,18 @@ class Agent:
         wishes = self._node.wishes() or Wishes()
         return list(dict.fromkeys([*(self._node.used() or ()), *(wish.source for wish in wishes.wishes)]))
 
-    def _kept(self) -> Callable[[str], bool]:
-        """Return a function that tells by a key whether a model must not be evicted."""
-        if self._node.used() is None:
-            return lambda _: True
-        kept = {source.key for source in self._wanted()} | set(self._node.used_caches())
-        return kept.__contains__
+    def _judge(self, held: Sequence[Held], source: ModelSource | None = None) -> tuple[Held, ...]:
+        """State what may go for the sake of a model, or of none. Nothing may, while the pods are not known."""
+        used = self._node.used()
+        if used is None:
+            return tuple(held)
+        wanted = self._wanted()
+        wishes = self._node.wishes() or Wishes()
+        never = {each.key for each in used} | {wish.source.key for wish in wishes.wishes if wish.pinned}
+        rank = wanted.index(source) if source in wanted else len(wanted)
+        named = [each._replace(name=each.name.removeprefix(f"{PARTS}/")) for each in held]
+        judged = judge(named, [each.key for each in wanted], never | set(self._node.used_caches()), rank)
+        return tuple(each._replace(name=own.name) for each, own in zip(judged, held, strict=True))
 
     # The folder
 
@@ -257,7 +264,7 @@ class Agent:
 
     async def _work(self) -> None:
         """Compare what is there with what is wished, take one step, and repeat."""
-        kept: set[str] = set()
+        needs: object = None
         while True:
             self._node.changed.clear()
             await self._look()
@@ -267,9 +274,10 @@ class Agent:
             self._attempts.keep(wanted)
             self._sizes = {key: size for key, size in self._sizes.items() if key in wanted}
             self._used_s = {key: used_s for key, used_s in self._used_s.items() if key in self._models}
-            if wanted != kept:
+            present = (self._wanted(), self._node.used(), self._node.wishes(), set(self._node.used_caches()))
+            if present != needs:
                 self._attempts.retry(Cause.NO_SPACE)
-                kept = wanted
+                needs = present
             source = self._next()
             if source is None:
                 await self._remove_wrong()
@@ -344,9 +352,8 @@ class Agent:
 
     async def _read_space(self) -> Space:
         """Return what models and compile caches take, and what else has room. Raises WeightsError."""
-        space = await to_end(self._store.space, self._kept())
-        caches = await to_end(self._caches.held, self._kept())
-        return space._replace(held=(*space.held, *caches))
+        space = await to_end(self._store.space)
+        return space._replace(held=(*space.held, *await to_end(self._caches.held)))
 
     async def _measure(self) -> None:
         space = await self._read_space()
@@ -357,7 +364,7 @@ class Agent:
 
     async def _trim_caches(self) -> None:
         """Remove compile caches beyond their share. Raises WeightsError."""
-        for each in trim(await to_end(self._caches.held, self._kept()), self._max_cache_bytes):
+        for each in trim(self._judge(await to_end(self._caches.held)), self._max_cache_bytes):
             await to_end(self._caches.remove, each.name)
             self.counts.evictions += 1
             log.info("evicted", name=each.name, bytes=sum(each.files.values()))
@@ -376,7 +383,7 @@ class Agent:
             fetching.size = self._sizes[key] = listing.size
             with self._store.changing():
                 if key in self._models:  # its files are wrong
-                    await self._remove(key, self._store.set_aside)
+                    await self._remove(key, source, self._store.set_aside)
                 await self._make_room(listing)
                 model = await self._store.pull(origin, self._transfer, progress, listing)
         except WeightsError as error:
@@ -401,6 +408,7 @@ class Agent:
         evicted: set[str] = set()
         while True:
             space = await self._read_space()
+            space = space._replace(held=self._judge(space.held, listing.source))
             plan = await to_end(self._store.make_room, listing, space)
             if not plan.evicted:
                 return
@@ -413,11 +421,13 @@ class Agent:
             elif is_cache(name):
                 await to_end(self._caches.remove, name)
             else:
-                await self._remove(name)
+                await self._remove(name, listing.source)
             self.counts.evictions += 1
             log.info("evicted", name=name, bytes=sum(plan.evicted[0].files.values()), model=str(listing.source))
 
-    async def _remove(self, key: str, remove: Callable[[Model], None] | None = None) -> None:
+    async def _remove(
+        self, key: str, reason: ModelSource | None = None, remove: Callable[[Model], None] | None = None
+    ) -> None:
         """Remove a model, its label first: no pod is steered to files that are gone. Raises WeightsError."""
         async with self._changes:
             model = self._models.get(key)
@@ -426,7 +436,9 @@ class Agent:
             self._withdrawn.add(key)
             try:
                 await self._publish()
-                if key not in self._wrong and self._kept()(key):
+                if key not in self._wrong:
+                    await self._clock.sleep(self._times.settle_s)
+                if key not in self._wrong and self._judge([self._store.held(model.listing)], reason)[0].kept:
                     raise WeightsError(Cause.NO_SPACE, f"{model.listing.source} is needed again, and stays")
                 await to_end(remove or self._store.remove, model)
                 del self._models[key]
@@ -452,6 +464,7 @@ class Agent:
         for source in self._wanted():
             if self._is_ready(source.key):
                 continue
+            space = space._replace(held=self._judge(space.held, source))
             size = 0
             try:
                 listing = await self._open_origin(source).describe()

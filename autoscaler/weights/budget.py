@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 Files = Mapping[str, int]
@@ -15,7 +15,21 @@ class Held(NamedTuple):
     name: str
     files: Files
     used_s: float  # moment of its last use, Unix time
-    kept: bool  # in use, wished or pinned: never evicted
+    kept: bool = True  # never evicted
+    rank: float = float("inf")  # place among what is wished, the most urgent first; infinity: not wished
+
+
+def judge(held: Iterable[Held], wished: Sequence[str], never: Collection[str], rank: float) -> tuple[Held, ...]:
+    """State what may go for the sake of a model: all that is less urgent, but what is in use or pinned.
+
+    wished: names, the most urgent first. never: names of what is in use or pinned. rank: place of the model.
+    """
+    ranks = {name: place for place, name in reversed(list(enumerate(wished)))}
+    judged = []
+    for each in held:
+        own = ranks.get(each.name, float("inf"))
+        judged.append(each._replace(kept=each.name in never or own <= rank < float("inf"), rank=own))
+    return tuple(judged)
 
 
 class Limits(NamedTuple):
@@ -62,11 +76,11 @@ class Plan(NamedTuple):
 
 
 def make_room(files: Files, there_bytes: int, space: Space) -> Plan:
-    """Return what to evict for a model: the least recently used, and no more than necessary.
+    """Return what to evict for a model: the least urgent and least recently used, and no more than necessary.
 
     there_bytes: bytes of these files that the disk has already, beside what is held.
     """
-    candidates = sorted((each for each in space.held if not each.kept), key=lambda each: (each.used_s, each.name))
+    candidates = _in_order(each for each in space.held if not each.kept)
     missing = _missing(files, there_bytes, space, ())
     evicted: list[Held] = []
     for each in candidates:
@@ -85,7 +99,7 @@ def make_room(files: Files, there_bytes: int, space: Space) -> Plan:
 
 def trim(held: Iterable[Held], max_bytes: float) -> list[Held]:
     """Return what to remove so that the rest takes at most so many bytes: the least recently used that is not kept."""
-    present = sorted(held, key=lambda each: (each.used_s, each.name))
+    present = _in_order(held)
     total, removed = _bytes(present), []
     for each in present:
         if total > max_bytes and not each.kept:
@@ -103,6 +117,11 @@ def _missing(files: Files, there_bytes: int, space: Space, evicted: Sequence[Hel
     total_bytes = sum((held | dict(files)).values())
     freed_bytes = space.held_bytes - sum(held.values())
     return max(total_bytes - space.max_bytes, fetched_bytes - freed_bytes - space.free_bytes)
+
+
+def _in_order(held: Iterable[Held]) -> list[Held]:
+    """Return what goes first, first."""
+    return sorted(held, key=lambda each: (-each.rank, each.used_s, each.name))
 
 
 def _union(held: Iterable[Held]) -> dict[str, int]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -28,13 +28,13 @@ class CompileCaches:
     def __init__(self, root: Path) -> None:
         self._root = root
 
-    def held(self, is_kept: Callable[[str], bool]) -> list[Held]:
-        """Return the caches with their sizes. Raises WeightsError. is_kept: tells by the name of a cache."""
+    def held(self) -> list[Held]:
+        """Return the caches with their sizes. Raises WeightsError."""
         try:
             found = []
             for name in self._names():
                 folder = self._root / name
-                found.append(Held(name, {name: _bytes(folder)}, folder.lstat().st_mtime, is_kept(name)))
+                found.append(Held(name, {name: _bytes(folder)}, folder.lstat().st_mtime))
             return found
         except OSError as error:
             raise disk_error(error, f"cannot read {shown(str(self._root / CACHES))}") from error

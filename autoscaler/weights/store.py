@@ -6,7 +6,7 @@ import fcntl
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -263,15 +263,9 @@ class Store:
                 wrong.append(f"{file.path!r}: {problem}")
         return wrong
 
-    def space(self, is_kept: Callable[[str], bool] = lambda _: True) -> Space:
-        """Return what is there, and what else has room. Raises WeightsError.
-
-        is_kept: tells by the key of a source whether it must not be evicted.
-        """
-        held = [
-            self.held(model.listing)._replace(used_s=model.used_s, kept=is_kept(model.listing.source.key))
-            for model in self.models()
-        ]
+    def space(self) -> Space:
+        """Return what is there, and what else has room. Raises WeightsError."""
+        held = [self.held(model.listing)._replace(used_s=model.used_s) for model in self.models()]
         published = {each.name for each in held}
         try:
             parts = self._own / PARTS
@@ -279,7 +273,7 @@ class Store:
                 if folder.name not in published and folder.is_dir():
                     name = f"{PARTS}/{folder.name}"
                     used_s = folder.stat().st_mtime
-                    held.append(Held(name, {name: _allocated(folder)}, used_s, is_kept(folder.name)))
+                    held.append(Held(name, {name: _allocated(folder)}, used_s))
             disk = shutil.disk_usage(self.root)
         except OSError as error:
             raise disk_error(error, f"cannot read {shown(str(self.root))}") from error
@@ -287,7 +281,7 @@ class Store:
 
     def held(self, listing: Listing) -> Held:
         """Return what a model takes of the disk while it is in use."""
-        return Held(listing.source.key, self._files(listing), time.time(), True)
+        return Held(listing.source.key, self._files(listing), time.time())
 
     def make_room(self, listing: Listing, space: Space) -> Plan:
         """Return what to evict for a model. Raises WeightsError if it is too large, before its first byte."""

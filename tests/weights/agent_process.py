@@ -22,7 +22,7 @@ from autoscaler.weights.store import Store
 
 RANGE = 64 << 10
 NOBODY = 65534
-TIMES = Times(poll_s=0.2, probe_s=0.2, hold_s=0.02, report_s=0.005, pace=0.01, check_bytes_per_s=1e9)
+TIMES = Times(settle_s=0.01, poll_s=0.2, probe_s=0.2, hold_s=0.02, report_s=0.005, pace=0.01, check_bytes_per_s=1e9)
 
 
 class FileNode:

@@ -33,7 +33,15 @@ from tests.harness.process import eventually
 
 HUB = parse("hf://org/model@main")
 TIMES = Times(
-    poll_s=0.1, probe_s=0.05, hold_s=0.05, report_s=0.02, used_s=0.0, pace=0.01, check_bytes_per_s=1e9, slow_s=20.0
+    settle_s=0.0,
+    poll_s=0.1,
+    probe_s=0.05,
+    hold_s=0.05,
+    report_s=0.02,
+    used_s=0.0,
+    pace=0.01,
+    check_bytes_per_s=1e9,
+    slow_s=20.0,
 )
 SIZE = 200_000
 
@@ -50,8 +58,8 @@ class InMemoryNode:
         self.down = False
         self.wish(*wished)
 
-    def wish(self, *sources: ModelSource) -> None:
-        self.known = Wishes(tuple(Wish(source) for source in sources))
+    def wish(self, *sources: ModelSource, pinned: Sequence[ModelSource] = ()) -> None:
+        self.known = Wishes(tuple(Wish(source, source in pinned) for source in sources))
         self.changed.set()
 
     def use(self, *sources: ModelSource) -> None:
@@ -265,6 +273,23 @@ async def test_model_in_use_is_never_evicted(tmp_path: Path, models: Callable[..
         assert node.is_ready(used)
         node.use()
         await until(lambda: node.is_ready(new))
+
+
+async def test_pod_takes_the_room_of_the_least_urgent_wish(tmp_path: Path, models: Callable[..., ModelSource]) -> None:
+    root, pinned, first, last, pods, more = tmp_path / "root", *(models("a" * number) for number in range(1, 6))
+    node = InMemoryNode()
+    node.wish(first, last, pinned, pinned=[pinned])
+    async with running(root, node, limits=Limits(max_bytes=3.5 * SIZE, min_free_share=0.0)) as agent:
+        await until(lambda: all(map(node.is_ready, (first, last, pinned))))
+        node.use(pods)
+        await until(lambda: node.is_ready(pods))
+        await until(lambda: node.failed(last) == "no_space")
+        assert held(root) == {str(pods), str(first), str(pinned)}
+        node.wish(more, first, last, pinned, pinned=[pinned])
+        await until(lambda: node.is_ready(more))
+        assert held(root) == {str(pods), str(more), str(pinned)}
+        await until(lambda: node.failed(first) == "no_space" and node.failed(last) == "no_space")
+        assert agent.counts.evictions == 2
 
 
 async def test_too_large_model_evicts_nothing(tmp_path: Path, models: Callable[..., ModelSource]) -> None:

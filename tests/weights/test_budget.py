@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.weights.budget import Files, Held, Limits, Plan, Space, make_room, trim
+from autoscaler.weights.budget import Files, Held, Limits, Plan, Space, judge, make_room, trim
 
 INF = float("inf")
 
@@ -96,3 +96,24 @@ def test_share_of_a_kind_is_kept_by_removing_the_least_recently_used() -> None:
     assert [each.name for each in trim(found, 100.0)] == ["old"]
     assert [each.name for each in trim(found, 10.0)] == ["old", "new"]
     assert trim(found, 120.0) == []
+
+
+@given(st.lists(st.sampled_from("abcdef"), unique=True), st.frozensets(st.sampled_from("abcdef")), st.integers(0, 6))
+def test_only_what_is_less_urgent_may_go(wished: list[str], never: frozenset[str], rank: int) -> None:
+    judged = {each.name: each for each in judge([one(name, 1, 0.0) for name in "abcdef"], wished, never, rank)}
+    for name, each in judged.items():
+        more_urgent = name in wished[: rank + 1]
+        assert each.kept == (name in never or more_urgent)
+    order = make_room({"x": 6}, 0, Space(tuple(judged.values()), INF, 6.0)).evicted
+    if order:
+        assert {each.name for each in order} == set("abcdef")
+    first = make_room({"x": 1}, 0, Space(tuple(judged.values()), INF, 6.0)).evicted
+    movable = [each for each in judged.values() if not each.kept]
+    assert [each.rank for each in first] == [max(each.rank for each in movable)] if movable else not first
+
+
+def test_what_nobody_wishes_goes_before_the_last_wish() -> None:
+    found = judge([one("last", 40, 1.0), one("first", 40, 0.0), one("old", 40, 2.0)], ["first", "last"], (), 0)
+    assert [each.name for each in make_room({"x": 40}, 0, Space(found, INF, 120.0)).evicted] == ["old"]
+    assert [each.name for each in make_room({"x": 80}, 0, Space(found, INF, 120.0)).evicted] == ["old", "last"]
+    assert make_room({"x": 120}, 0, Space(found, INF, 120.0)).missing_bytes == 40
