@@ -40,7 +40,7 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
 
     desired = stages[-1]
     replicas = np.where(np.isnan(desired), observed.observation.replicas, desired)
-    lead_s = find_leads(observed.observation, observe_state.cold_start)
+    lead_s = find_leads(observed.observation, observe_state.cold_start, observed.starts)
     chain, chain_state = plan_links(inp, replicas, lead_s, before.chain)
     decision = Decision(
         observation=observed.observation,

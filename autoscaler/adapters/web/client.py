@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from datetime import datetime
 
@@ -9,15 +10,20 @@ import aiohttp
 import msgspec
 from yarl import URL
 
+from autoscaler.core.explain.format import seconds
 from autoscaler.ports import Unavailable
 
 TIMEOUT_S = 10.0
 MAX_ANSWER_BYTES = 1 << 20  # an explanation without history has some 10,000
 NO_HISTORY = {"since": 2**53}
+LONGEST_S = 1e7  # a longer start is not believed
 NAME_CHARS = 12  # of the planner's lines
 
 TITLES = {"demand": "load", "rule": "strategy", "paper": "prediction", "silent": "planner"}
 """By published name of a line about the planner, what `explain` prints instead of it."""
+
+NODES = {"held": "a node with the weights", "absent": "a node without the weights", "unknown": "a node that exists"}
+"""By published name of a cache state."""
 
 OLD = "What follows may no longer be so: {}."
 
@@ -44,12 +50,38 @@ class _Chain(msgspec.Struct):
     links: list[_Link]
 
 
+class _Quantiles(msgspec.Struct):
+    p50_s: float | None = None
+    p90_s: float | None = None
+
+
+class _StartingPod(msgspec.Struct):
+    pod: str
+    phase: str
+    for_s: float | None = None
+    usual_s: float | None = None
+    left_s: float | None = None
+    late: bool = False
+
+
+class _Start(msgspec.Struct):
+    takes_s: float | None = None
+    by_phase: bool = False
+    starts: int = 0
+    weights: str = "unknown"
+    new_node: bool = False
+    phases: dict[str, _Quantiles] = {}
+    by_weights: dict[str, _Quantiles] = {}
+    starting: list[_StartingPod] = []
+
+
 class _Explanation(msgspec.Struct):
     sentence: str
     forecast: list[_Line]
     warnings: list[str] = []
     pair: str = ""
     chain: _Chain | None = None
+    start: _Start | None = None
 
 
 class _Answer(msgspec.Struct):
@@ -87,6 +119,8 @@ async def explanation(url: str, namespace: str, name: str, timeout_s: float = TI
         lines = [f"  {'pair':<{NAME_CHARS}}{pair}", *lines]
     if (chain := answer.explanation.chain) is not None:
         lines = [f"  {'next':<{NAME_CHARS}}{_next(chain)}", *lines]
+    if answer.explanation.start is not None:
+        lines += _start(answer.explanation.start)
     lines = [*(f"Warning: {warning}." for warning in answer.explanation.warnings), *lines]
     first = [OLD.format(answer.stale)] if answer.stale else []
     return [_printable(line) for line in (*first, answer.explanation.sentence, *lines)]
@@ -101,6 +135,27 @@ def _next(chain: _Chain) -> str:
     name = f" window {chain.window}" if chain.window else " window"
     nodes = f"; nodes are on request for {chain.places}" if chain.places else ""
     return f"{links}, for {_clock(chain.wall_s)}{name} ({chain.replicas} replicas{nodes})"
+
+
+def _start(start: _Start) -> list[str]:
+    """Word the next start by phase, and each starting pod: "start 40 s on a node with the weights: image 1 s, ..."."""
+    where = "a new node" if start.new_node else NODES.get(start.weights, NODES["unknown"])
+    heading = f"{_seconds(start.takes_s)} on {where}" if start.by_phase else _seconds(start.takes_s)
+    phases = [f"{name} {_seconds(each.p50_s)} to {_seconds(each.p90_s)}" for name, each in start.phases.items()]
+    learned = f", from {start.starts} {'start' if start.starts == 1 else 'starts'}" if start.starts else ""
+    lines = [f"  {'start':<{NAME_CHARS}}{heading}{learned}{': ' if phases else ''}{', '.join(phases)}"]
+    if len(start.by_weights) > 1:
+        states = (f"{_seconds(each.p90_s)} if {name}" for name, each in start.by_weights.items())
+        lines.append(f"  {'weights':<{NAME_CHARS}}on a node that exists, {', '.join(states)}")
+    for pod in start.starting:
+        usual = f", usually {_seconds(pod.usual_s)}" if pod.usual_s is not None else ""
+        left = "; it is late" if pod.late else f"; ready in {_seconds(pod.left_s)}" if pod.left_s is not None else ""
+        lines.append(f"  {'starting':<{NAME_CHARS}}{pod.pod}: {pod.phase} for {_seconds(pod.for_s)}{usual}{left}")
+    return lines
+
+
+def _seconds(value: float | None) -> str:
+    return seconds(value if value is not None and 0 <= value <= LONGEST_S else math.nan)
 
 
 def _clock(wall_s: float) -> str:

@@ -18,6 +18,7 @@ from autoscaler.adapters.web.table import Table
 from autoscaler.adapters.web.tick_values import NewChanges, bounded
 from autoscaler.core.explain.chain import NextWindow
 from autoscaler.core.explain.sentence import Explanation
+from autoscaler.core.explain.starts import NextStart
 from autoscaler.core.model.fleet import NodeGroups
 from autoscaler.core.model.quotas import Quotas
 from autoscaler.core.model.types import Decision, TickInput
@@ -148,7 +149,24 @@ def _as_json(explanation: Explanation, wall_s: float) -> dict[str, Any]:
         "sentence": explanation.sentence,
         "warnings": list(explanation.warnings),
         "pair": explanation.pair,
+        "start": _start(explanation.start),
         "chain": _chain(explanation.chain, wall_s),
+    }
+
+
+def _start(start: NextStart | None) -> dict[str, Any] | None:
+    """Return the fields of the next start, in seconds."""
+    if start is None:
+        return None
+    return {
+        "takes_s": start.takes_s,
+        "by_phase": start.by_phase,
+        "starts": start.starts,
+        "weights": start.weights,
+        "new_node": start.new_node,
+        "phases": {name: each._asdict() for name, each in start.phases.items()},
+        "by_weights": {name: each._asdict() for name, each in start.by_weights.items()},
+        "starting": [each._asdict() for each in start.starting],
     }
 
 

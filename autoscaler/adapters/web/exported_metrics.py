@@ -16,6 +16,7 @@ import numpy as np
 
 from autoscaler.adapters.web.node_groups import LABELS
 from autoscaler.adapters.web.quotas import LABELS as QUOTA_LABELS
+from autoscaler.core.model.phases import Phase
 from autoscaler.core.model.types import Decision, Signal, Stage
 from autoscaler.core.table.columns import BoolColumn, FloatColumn
 from autoscaler.ports import TickRecord
@@ -212,6 +213,27 @@ WORKLOADS = (
         "cold_start_seconds",
         "Time from requesting a replica until it serves: learned or stated.",
         _of("observation", "cold_start_s"),
+    ),
+    _gauge(
+        "cold_start_phase_seconds",
+        "Quantile of a phase of the start that the next replica would have: `node`, `schedule`, `image`, `container`, "
+        "`weights`, `engine`, `ready`, `first_token`; absent before a start was seen.",
+        None,
+        "phase",
+        "quantile",
+    ),
+    _gauge(
+        "cold_start_by_weights_seconds",
+        "90th percentile of a start on a node that exists, by whether it holds the weights: `held`, `absent`; absent "
+        "where nodes do not tell.",
+        None,
+        "weights",
+    ),
+    _gauge(
+        "starting_pods",
+        "Pods that are starting, by the phase they are in; absent if there are none.",
+        None,
+        "phase",
     ),
     _gauge(
         "prewarm_window_timestamp_seconds",
@@ -436,7 +458,9 @@ def markdown() -> str:
         "",
         f"**Number of series.** A workload has at most {series} series, one more for each signal with an opinion (at",
         f"most {len(Signal)}), one for each class of replicas that are not ready, and one each for its policy, its",
-        "recommender, the stage that changed its count and another owner; in practice about 30. The first",
+        "recommender, the stage that changed its count and another owner; in practice about 30. A workload",
+        f"whose starts were seen has {2 * len(Phase)} more, one for each phase with starting pods, and two where nodes",
+        "tell which weights they hold. The first",
         f"{MAX_WORKLOADS:,} workloads have them; `{PREFIX}unlisted_workloads` counts the rest. At most {MAX_SOURCES}",
         f"sources, and {MAX_POOLS} pools, node groups and quotas each, have their own series. The Prometheus client",
         "adds `process_*` and, beside every counter and histogram of the daemon itself, a `_created` time.",

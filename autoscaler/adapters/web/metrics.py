@@ -33,8 +33,10 @@ from autoscaler.adapters.web.tick_values import (
     bounded,
 )
 from autoscaler.core.model.fleet import NodeGroups, Workload
-from autoscaler.core.model.names import LINKS
+from autoscaler.core.model.names import CACHE_STATES, LINKS, PHASES
+from autoscaler.core.model.phases import NOT_STARTING, Phase
 from autoscaler.core.model.quotas import Quotas
+from autoscaler.core.model.weights import PodCache
 from autoscaler.ports import Outcome, TickRecord
 
 TICK_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -176,6 +178,9 @@ class _TickCollector(Collector):
         yield _family("recommender", _recommenders(tick, rows, labels))
         yield _family("pending_replicas", _pending(tick, rows, labels))
         yield _family("prewarm_link_timestamp_seconds", _links(tick, rows, labels))
+        yield _family("cold_start_phase_seconds", _phases(tick, rows, labels))
+        yield _family("cold_start_by_weights_seconds", _by_weights(tick, rows, labels))
+        yield _family("starting_pods", _starting(tick, rows, labels))
         yield _family("limited_by", _bounds(tick, rows, labels))
         yield _family("other_owner", _other_owners(tick, rows, labels))
         for family in exported_metrics.WORKLOADS:
@@ -228,6 +233,33 @@ def _links(tick: TickRecord, rows: Sequence[int], labels: Sequence[Labels]) -> I
         for label, value in zip(labels, starts_s, strict=True):
             if not math.isnan(value):
                 yield {**label, "link": link}, value
+
+
+def _phases(tick: TickRecord, rows: Sequence[int], labels: Sequence[Labels]) -> Iterator[tuple[Labels, float]]:
+    starts = tick.decision.starts
+    seen = [(row, label) for row, label in zip(rows, labels, strict=True) if starts.seen[row] > 0]
+    for quantile, column in (("0.5", starts.p50_s), ("0.9", starts.p90_s)):
+        for phase, name in PHASES.items():
+            for row, label in seen:
+                yield {**label, "phase": name, "quantile": quantile}, round(float(column[phase, row]), 3)
+
+
+def _by_weights(tick: TickRecord, rows: Sequence[int], labels: Sequence[Labels]) -> Iterator[tuple[Labels, float]]:
+    starts = tick.decision.starts
+    for row, label in zip(rows, labels, strict=True):
+        if starts.cache[row] != PodCache.UNKNOWN:
+            for state in (PodCache.ABSENT, PodCache.HELD):
+                yield {**label, "weights": CACHE_STATES[state]}, round(float(starts.by_cache_p90_s[state, row]), 3)
+
+
+def _starting(tick: TickRecord, rows: Sequence[int], labels: Sequence[Labels]) -> Iterator[tuple[Labels, float]]:
+    phase, workload = tick.decision.starts.pod_phase, tick.input.fleet.pod_workload
+    starting = phase != NOT_STARTING
+    pairs, counts = np.unique(np.stack([workload[starting], phase[starting]]), axis=1, return_counts=True)
+    label_of = dict(zip(rows, labels, strict=True))
+    for row, of_pods, count in zip(*pairs.tolist(), counts.tolist(), strict=True):
+        if row in label_of:
+            yield {**label_of[row], "phase": PHASES[Phase(of_pods)]}, float(count)
 
 
 def _bounds(tick: TickRecord, rows: Sequence[int], labels: Sequence[Labels]) -> Iterator[tuple[Labels, float]]:

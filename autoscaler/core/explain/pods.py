@@ -9,6 +9,7 @@ import numpy as np
 from autoscaler.core.explain import quotas
 from autoscaler.core.explain.format import count, number, seconds
 from autoscaler.core.explain.row import Row
+from autoscaler.core.explain.starts import late_words
 from autoscaler.core.model.fleet import WITHOUT_ROOM, PendingCause, PendingClass
 from autoscaler.core.model.types import Decision, Stage, TickInput
 from autoscaler.core.observe.pending import fits_nowhere
@@ -70,7 +71,9 @@ def _pending(row: Row) -> list[tuple[str, float]]:
     fleet = row.inp.fleet
     causes = fleet.pod_pending[(fleet.pod_workload == row.row) & ~fleet.pod_ready & ~fleet.pod_terminating]
     pods = {_PENDING[why]: float(np.sum(causes == why)) for why in _PENDING if why is not PendingCause.NONE}
-    pods[_PENDING[PendingCause.NONE]] = row.observed("pending") - sum(pods.values())
+    late = late_words(row)
+    endless = f"stuck starting ({late})" if late else _PENDING[PendingCause.NONE]
+    pods[endless] = row.observed("pending") - sum(pods.values())
     all_pods = float(row.decision.observation.pods[row.row])
     impossible = all_pods - (0.0 if fits_nowhere(fleet)[row.row] else float(fleet.obstacles.fits[row.row]))
     pods[_IMPOSSIBLE] = 0.0

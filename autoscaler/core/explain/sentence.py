@@ -16,6 +16,7 @@ from autoscaler.core.explain import pairs, planner_lines, pods, signals, stages
 from autoscaler.core.explain.chain import NextWindow, next_window
 from autoscaler.core.explain.format import count, seconds
 from autoscaler.core.explain.row import Row, is_changed
+from autoscaler.core.explain.starts import NextStart, next_start
 from autoscaler.core.explain.warnings import warnings
 from autoscaler.core.model import names
 from autoscaler.core.model.types import Decision, Recommender, Signal, Stage, TickInput
@@ -53,6 +54,7 @@ class Explanation:
     sentence: str
     warnings: tuple[str, ...] = ()  # about the workload, whatever was decided
     pair: str = ""  # its prefill and decode pair, without a full stop; "": none
+    start: NextStart | None = None  # the start that the next replica would have, and those under way
     chain: NextWindow | None = None  # the next pre-warm window, and what begins when for it; None: there is none soon
 
 
@@ -94,6 +96,7 @@ def explain(
         sentence=_sentence(data, signal, steps, current, desired, problems.get(row, ""), leading),
         warnings=warnings(data),
         pair=pairs.describe(data),
+        start=next_start(data),
         chain=next_window(data),
     )
 

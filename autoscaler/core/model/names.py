@@ -11,7 +11,9 @@ from types import MappingProxyType
 
 from autoscaler.core.model.chain import Link
 from autoscaler.core.model.fleet import PendingClass
+from autoscaler.core.model.phases import Phase
 from autoscaler.core.model.types import Recommender, Signal, Stage
+from autoscaler.core.model.weights import PodCache
 
 VERSION = 1
 """Version of the names here and of the fields of the HTTP API. It changes when one of them is renamed or removed."""
@@ -80,6 +82,23 @@ LINKS: Mapping[Link, str] = MappingProxyType(
         Link.WEIGHTS: "weights",
         Link.REPLICA: "replica",
     }
+)
+
+PHASES: Mapping[Phase, str] = MappingProxyType(
+    {
+        Phase.NODE: "node",
+        Phase.SCHEDULE: "schedule",
+        Phase.IMAGE: "image",
+        Phase.CONTAINER: "container",
+        Phase.WEIGHTS: "weights",
+        Phase.ENGINE: "engine",
+        Phase.READY: "ready",
+        Phase.FIRST_TOKEN: "first_token",
+    }
+)
+
+CACHE_STATES: Mapping[PodCache, str] = MappingProxyType(
+    {PodCache.UNKNOWN: "unknown", PodCache.ABSENT: "absent", PodCache.HELD: "held"}
 )
 
 OBSERVED: Mapping[str, str] = MappingProxyType(

@@ -53,6 +53,8 @@ class Starts:
     p90_s: FloatColumn  # float64[PHASES, W]
     by_cache_p50_s: FloatColumn  # float64[C, W], median of all phases until ready on a node that exists, by PodCache
     by_cache_p90_s: FloatColumn  # float64[C, W]
+    node_s: FloatColumn  # float64[W], 90th percentile of the time until a node that is created for a pod takes it
+    fetch_s: FloatColumn  # float64[W], 90th percentile of the time to fetch the weights to a node
     pod_phase: IntColumn  # int64[P], Phase of the starting pods that cause no other; NOT_STARTING: it is none of them
     pod_phase_s: FloatColumn  # float64[P], seconds since that phase began; NaN: unknown
     pod_usual_s: FloatColumn  # float64[P], median of that phase; NaN: not learned
@@ -73,14 +75,11 @@ class Starts:
             p90_s=phases,
             by_cache_p50_s=by_cache,
             by_cache_p90_s=by_cache,
+            node_s=phases[0],
+            fetch_s=phases[0],
             pod_phase=np.full(pods, NOT_STARTING),
             pod_phase_s=of_pod,
             pod_usual_s=of_pod,
             pod_late=np.zeros(pods, dtype=bool),
             pod_left_s=of_pod,
         )
-
-    @property
-    def node_s(self) -> FloatColumn:
-        """Seconds until a node that is created for a pod takes it, nine times out of ten; float64[W]."""
-        return np.asarray(self.p90_s[Phase.NODE])

@@ -17,7 +17,7 @@ from autoscaler.core.model.types import TickInput
 from autoscaler.core.model.weights import PodCache
 from autoscaler.core.observe.ledger import TOTAL, Ledger, select, split
 from autoscaler.core.observe.pod_deltas import PodDeltas
-from autoscaler.core.observe.start_prior import expect, identity
+from autoscaler.core.observe.start_prior import WEIGHTS_ABSENT, WEIGHTS_HELD, expect, identity
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 
 SKEW_S = 5.0  # clocks of nodes and API servers differ by less
@@ -141,6 +141,8 @@ def find(inp: TickInput, ledger: Ledger, node: NextNode, seen_ready: BoolColumn,
         p90_s=p90_s,
         by_cache_p50_s=np.array([p50 for p50, _ in by_cache]),
         by_cache_p90_s=np.array([p90 for _, p90 in by_cache]),
+        node_s=expected.p90_s[Phase.NODE],
+        fetch_s=np.maximum(expected.p90_s[WEIGHTS_ABSENT] - expected.p50_s[WEIGHTS_HELD], 0.0),
         pod_phase=on_pods(phase, NOT_STARTING).astype(np.int64),
         pod_phase_s=on_pods(since_s, np.nan),
         pod_usual_s=on_pods(usual_s, np.nan),

@@ -10,13 +10,14 @@ import numpy as np
 from autoscaler.core.explain.planner_lines import Line
 from autoscaler.core.explain.sentence import Explanation, Step
 from autoscaler.core.model.chain import Chain
-from autoscaler.core.model.fleet import Fleet, NodeGroups, Obstacles, PendingClass, Pool, Workload, WorkloadRef
+from autoscaler.core.model.fleet import Fleet, NodeGroups, Obstacles, PendingClass, Pod, Pool, Workload, WorkloadRef
 from autoscaler.core.model.names import STAGES
-from autoscaler.core.model.phases import Starts
+from autoscaler.core.model.phases import Phase, Starts
 from autoscaler.core.model.quotas import Quota, Quotas
 from autoscaler.core.model.samples import Samples, SourceReport
 from autoscaler.core.model.spec import Schedule, Spec
 from autoscaler.core.model.types import Capacity, Decision, Observation, Plan, Recommender, Signal, Stage, TickInput
+from autoscaler.core.model.weights import PodCache
 from autoscaler.ports import Change, ChangeStatus, Outcome, TickRecord
 
 POLICIES = ("realtime", "interactive", "batch", "development")
@@ -289,3 +290,40 @@ def with_window(tick: TickRecord) -> TickRecord:
     )
     inp = replace(tick.input, schedule=replace(tick.input.schedule, names=("office",)))
     return replace(tick, input=inp, decision=replace(tick.decision, chain=chain))
+
+
+def with_starts(tick: TickRecord) -> TickRecord:
+    """Return a tick whose first workload has learned its starts, and has a pod whose weights are late."""
+    count = len(tick.policies)
+    fleet = replace(
+        tick.input.fleet,
+        pods=(Pod("ns", "late-0"),),
+        pod_id=np.array([0]),
+        pod_workload=np.array([0]),
+        pod_ready=np.array([False]),
+        pod_terminating=np.array([False]),
+        pod_pending=np.array([0]),
+        pod_created_s=np.array([tick.now_s - 800]),
+        pod_scheduled_s=np.array([tick.now_s - 790]),
+        pod_started_s=np.array([np.nan]),
+        pod_ready_s=np.array([np.nan]),
+    )
+    medians_s = np.outer(np.arange(len(Phase)) * 10.0, np.ones(count))
+    starts = replace(
+        Starts.unknown(count, 1),
+        known=np.ones(count, dtype=bool),
+        seen=np.where(np.arange(count) == 0, 5.0, 0.0),
+        cache=np.where(np.arange(count) == 0, int(PodCache.HELD), int(PodCache.UNKNOWN)),
+        p50_s=medians_s,
+        p90_s=medians_s * 1.5,
+        by_cache_p50_s=np.outer([200.0, 300.0, 40.0], np.ones(count)),
+        by_cache_p90_s=np.outer([250.0, 400.0, 55.0], np.ones(count)),
+        pod_phase=np.array([Phase.WEIGHTS]),
+        pod_phase_s=np.array([720.0]),
+        pod_usual_s=np.array([120.0]),
+        pod_late=np.array([True]),
+        pod_left_s=np.array([90.0]),
+    )
+    seen = replace(tick.decision.observation, pending=np.where(np.arange(count) == 0, 1.0, 0.0))
+    decision = replace(tick.decision, starts=starts, observation=seen)
+    return replace(tick, input=replace(tick.input, fleet=fleet), decision=decision)

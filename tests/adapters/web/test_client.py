@@ -13,7 +13,7 @@ from autoscaler.core.explain.sentence import explain
 from autoscaler.core.model.types import Signal, Stage
 from autoscaler.ports import Unavailable
 from tests.adapters.web.conftest import Daemon
-from tests.adapters.web.records import World, with_window
+from tests.adapters.web.records import World, with_starts, with_window
 from tests.harness.exposition import Answer, ExpositionServer
 from tests.harness.process import free_port
 
@@ -44,6 +44,11 @@ async def test_sentence_and_planner_lines_have_no_control_characters(
             "places": 2,
             "links": [{"link": "node\n", "wall_s": -9e99}],
         },
+        "start": {
+            "takes_s": 9e99,
+            "phases": {"weights\x1b[2J": {"p50_s": -9e99, "p90_s": None}},
+            "starting": [{"pod": "a\x1b[2J", "phase": "image\n"}],
+        },
     }
     answer = {"explanation": explained, "history": {}}
     exposition_server.serve(f"/prefix{PATH}", json.dumps(answer))
@@ -55,6 +60,8 @@ async def test_sentence_and_planner_lines_have_no_control_characters(
         "  pair        with the decode workload [2J",
         "  load        2.31 replicas",
         "  strategy    a [31m",
+        "  start       an unknown time: weights [2J an unknown time to an unknown time",
+        "  starting    a [2J: image  for an unknown time",
     ]
 
 
@@ -100,6 +107,21 @@ async def test_explain_shows_the_links_of_the_next_window(daemon: Daemon):
     (line,) = [line for line in lines if line.startswith("  next ")]
     nodes = "nodes are on request for 2"
     assert line == f"  next        {node} node, {replica} replica, for {start} window office (4 replicas; {nodes})"
+
+
+async def test_explain_shows_the_next_start_and_those_under_way(daemon: Daemon):
+    daemon.dashboard = Dashboard(explain)
+    tick = with_starts(World(1).tick())
+    async with daemon.another(port=0) as server:
+        daemon.record(tick)
+        ref = tick.input.fleet.workloads[0].ref
+        lines = await explanation(server.url, ref.namespace, ref.name)
+    assert "1 pod is stuck starting (its weights are loading for 12 min, usually 2 min)" in lines[0]
+    start, weights, starting = lines[-3:]
+    assert start.startswith("  start       95 s on a node with the weights, from 5 starts: node 0 s to 0 s, ")
+    assert ", weights 40 s to 60 s, " in start
+    assert weights == "  weights     on a node that exists, 250 s if unknown, 400 s if absent, 55 s if held"
+    assert starting == "  starting    late-0: weights for 12 min, usually 2 min; it is late"
 
 
 async def test_old_last_tick_is_said_first(exposition_server: ExpositionServer):

@@ -22,7 +22,7 @@ from autoscaler.core.model.types import Plan, Signal, Stage
 from autoscaler.ports import ChangeStatus, TickRecord
 from tests.adapters.keda.world import Row, ref
 from tests.adapters.keda.world import World as KedaWorld
-from tests.adapters.web.records import World, with_quotas
+from tests.adapters.web.records import World, with_quotas, with_starts
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
@@ -72,7 +72,7 @@ def busy() -> TickRecord:
 
 def test_scrape_has_every_listed_metric_with_type_and_labels() -> None:
     metrics = Metrics("direct")
-    metrics.record(with_quotas(busy()))
+    metrics.record(with_starts(with_quotas(busy())))
     metrics.set_state_saved(1_800_000_000.0)
     exported = families(metrics)
     for family in FAMILIES:
@@ -275,3 +275,17 @@ def test_policy_problems_and_stream_clients_are_set_from_outside() -> None:
     metrics.set_stream_clients(5)
     assert value(metrics, "policy_problems") == 2
     assert value(metrics, "stream_clients") == 5
+
+
+def test_phases_of_starts_are_exported_once_one_was_seen() -> None:
+    metrics = Metrics("direct")
+    tick = with_starts(World(2).tick())
+    metrics.record(tick)
+    first, second = (workload.ref.name for workload in tick.input.fleet.workloads)
+    name = "cold_start_phase_seconds"
+    assert value(metrics, name, workload=first, phase="weights", quantile="0.5") == 40
+    assert value(metrics, name, workload=first, phase="weights", quantile="0.9") == 60
+    assert value(metrics, name, workload=second, phase="weights", quantile="0.5") is None
+    assert value(metrics, "cold_start_by_weights_seconds", workload=first, weights="held") == 55
+    assert value(metrics, "cold_start_by_weights_seconds", workload=second, weights="held") is None
+    assert value(metrics, "starting_pods", workload=first, phase="weights") == 1

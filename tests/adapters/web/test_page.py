@@ -13,11 +13,12 @@ from playwright.async_api import Browser, Page, expect
 
 from autoscaler.adapters.web.dashboard import Dashboard
 from autoscaler.adapters.web.history import MAX_TICKS
+from autoscaler.core.explain import sentence
 from autoscaler.core.explain.chain import LinkStart, NextWindow
 from autoscaler.core.model.fleet import PendingClass, Workload, WorkloadRef
 from autoscaler.core.model.types import Signal, Stage
 from tests.adapters.web.conftest import WIDE, Daemon, Open, open_page_quietly, rows
-from tests.adapters.web.records import FORECAST, World, explain, with_quotas
+from tests.adapters.web.records import FORECAST, World, explain, with_quotas, with_starts
 from tests.harness.browser import screenshot
 
 pytestmark = pytest.mark.integration
@@ -305,6 +306,20 @@ async def test_the_links_of_the_next_window_are_shown(daemon: Daemon, open_page:
             r"\(4 replicas; nodes are on request for 2\)\.$"
         )
         await expect(page.locator("p.chain")).to_have_text(office)
+
+
+async def test_phases_of_the_next_start_and_starting_pods_are_shown(daemon: Daemon, open_page: Open) -> None:
+    daemon.dashboard = Dashboard(sentence.explain)
+    async with daemon.another(port=0) as server:
+        daemon.server = server
+        world = World(1)
+        daemon.record(with_starts(world.tick()))
+        ref = world.members[0].ref
+        page = await open_page(f"/#{ref.namespace}/{ref.name}")
+        next_start = "The next replica needs 95 s on a node with the weights, learned from 5 starts."
+        await expect(page.locator("section.card", has_text="Cold start").locator("p")).to_have_text(next_start)
+        await expect(page.locator("table.phases tbody tr", has_text="Engine")).to_have_text("Engine50 s75 s")
+        await expect(page.locator("table.starting tbody tr")).to_have_text("late-0Weights (late)12 min120 s")
 
 
 async def test_decisions_are_readable_by_keyboard_alone(daemon: Daemon, open_page: Open) -> None:

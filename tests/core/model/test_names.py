@@ -9,7 +9,9 @@ from autoscaler.core.explain.planner_lines import Figures
 from autoscaler.core.model import names
 from autoscaler.core.model.chain import Link
 from autoscaler.core.model.fleet import PendingClass
+from autoscaler.core.model.phases import Phase
 from autoscaler.core.model.types import Capacity, Observation, Recommender, Signal, Stage
+from autoscaler.core.model.weights import PodCache
 
 PUBLISHED = Path(__file__).parents[2] / "data" / "api" / f"names-{names.VERSION}.txt"
 COLUMNS = [(names.OBSERVED, Observation), (names.CAPACITY, Capacity), (names.PLANNER, Figures)]
@@ -27,6 +29,8 @@ def test_every_signal_and_stage_has_a_name_of_its_own():
         (names.STAGES, Stage),
         (names.PENDING_CLASSES, PendingClass),
         (names.LINKS, Link),
+        (names.PHASES, Phase),
+        (names.CACHE_STATES, PodCache),
     )
     for named, members in enums:
         assert named.keys() == set(members)
@@ -37,5 +41,5 @@ def test_no_published_name_is_lost():
     """A name may be added to the file; to rename or remove one, raise the version and begin a new file."""
     published = {*names.RECOMMENDERS.values(), *names.SIGNALS.values(), *names.STAGES.values()}
     published |= {*names.OBSERVED, *names.CAPACITY, *names.PLANNER, *names.PENDING_CLASSES.values()}
-    published |= {*names.LINKS.values()}
+    published |= {*names.LINKS.values(), *names.PHASES.values(), *names.CACHE_STATES.values()}
     assert published == set(PUBLISHED.read_text().split())

@@ -19,6 +19,7 @@ import {
   share,
   signalName,
   stageName,
+  words,
 } from "./format.js";
 
 const MAX_TICKS = 720; // as many as the daemon keeps
@@ -105,6 +106,10 @@ export class Detail {
     parts.pair.hidden = !explanation.pair;
     setText(parts.chain, explanation.chain ? chainText(explanation.chain) : "");
     parts.chain.hidden = !explanation.chain;
+    replace(parts.phases, phaseRows(explanation.start));
+    replace(parts.starting, explanation.start?.starting ?? [], startingRow);
+    parts.start.hidden = parts.phases.children.length === 0 && parts.starting.children.length === 0;
+    setText(parts.next, explanation.start ? startText(explanation.start) : "");
     replace(parts.badges, badges(workload));
     replace(parts.figures, figures(workload, explanation.inputs));
     replace(parts.steps, explanation.steps, stepRow);
@@ -138,9 +143,18 @@ function skeleton(root, namespace, name) {
     asks: element("tbody"),
     forecast: element("tbody"),
     inputs: element("tbody"),
+    next: element("p", { class: "muted" }),
+    phases: element("tbody"),
+    starting: element("tbody"),
     changes: element("tbody"),
     nothing: element("p", { class: "muted" }, "No change since the daemon started."),
   };
+  parts.start = card(
+    "Cold start",
+    parts.next,
+    table(["Phase", "Half within", "90% within"], parts.phases, "phases"),
+    table(["Pod", "Phase", "For", "Usually"], parts.starting, "starting"),
+  );
   parts.outlook = card("Planner", element("table", { class: "forecast" }, parts.forecast));
   const summary = element("summary", {}, "Inputs behind the decision");
   const space = element("span", { class: "namespace" }, `${namespace}/`);
@@ -165,6 +179,7 @@ function skeleton(root, namespace, name) {
         "div",
         {},
         parts.outlook,
+        parts.start,
         card("What each signal recommends", table(["Signal", "Replicas"], parts.asks, "asks")),
         card("Changes", table(["Time", "Replicas", "Outcome", "Reason"], parts.changes, "changes"), parts.nothing),
       ),
@@ -181,9 +196,11 @@ function skeleton(root, namespace, name) {
 
 const card = (title, ...parts) => element("section", { class: "card" }, element("h2", {}, title), ...parts);
 
+const NUMBERS = new Set(["Replicas", "Value", "Half within", "90% within", "For", "Usually"]);
+
 function table(titles, body, name = "") {
   const head = titles.map((title) => {
-    const number = title === "Replicas" || title === "Value";
+    const number = NUMBERS.has(title);
     return element("th", { scope: "col", class: number && "number" }, title);
   });
   return element("table", { class: name }, element("thead", {}, element("tr", {}, ...head)), body);
@@ -200,6 +217,41 @@ function chainText({ window, wall_s, replicas, places, links }) {
   const starts = links.map((each) => `${clock(each.wall_s, false)} ${each.link}`).join(", ");
   const nodes = places ? `; nodes are on request for ${places}` : "";
   return `Next: ${starts}, for ${clock(wall_s, false)} ${window ? `window ${window}` : "window"} (${replicas} replicas${nodes}).`;
+}
+
+const NODES = { held: "a node with the weights", absent: "a node without the weights", unknown: "a node that exists" };
+
+/** Word how long the next start takes, and on which node. */
+function startText({ takes_s, by_phase, starts, weights, new_node }) {
+  const where = by_phase ? ` on ${new_node ? "a new node" : NODES[weights]}` : "";
+  const learned = starts ? `, learned from ${starts} ${starts === 1 ? "start" : "starts"}` : "";
+  return `The next replica needs ${duration(takes_s)}${where}${learned}.`;
+}
+
+function phaseRows(start) {
+  const rows = Object.entries(start?.phases ?? {}).map(([name, times]) => [words(name), times]);
+  const states = Object.entries(start?.by_weights ?? {});
+  if (states.length > 1) rows.push(...states.map(([name, times]) => [`All, weights ${name}`, times]));
+  return rows.map(([title, { p50_s, p90_s }]) =>
+    element(
+      "tr",
+      {},
+      element("th", { scope: "row" }, title),
+      element("td", { class: "number" }, duration(p50_s)),
+      element("td", { class: "number" }, duration(p90_s)),
+    ),
+  );
+}
+
+function startingRow({ pod, phase, for_s, usual_s, late }) {
+  return element(
+    "tr",
+    { "data-state": late ? "late" : "" },
+    element("th", { scope: "row" }, pod),
+    element("td", {}, late ? `${words(phase)} (late)` : words(phase)),
+    element("td", { class: "number" }, duration(for_s)),
+    element("td", { class: "number" }, duration(usual_s)),
+  );
 }
 
 function badges(workload) {
