@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -30,12 +30,16 @@ from autoscaler.weights.listing import MAX_FILES, Listing, RemoteFile, check
 from autoscaler.weights.problems import Cause, WeightsError
 
 if TYPE_CHECKING:
-    from obstore import GetOptions
+    from obstore import GetOptions, ObjectMeta
     from obstore.store import ClientConfig, ObjectStore, RetryConfig
 
 Answer = TypeVar("Answer")
 CONNECT_S, SILENCE_S, REQUEST_S = 10, 30, 600
 _STATUS = re.compile(r"status code: (\d{3})")
+MODIFIED = "modified "
+COMPARED = (MODIFIED, "W/")
+"""Versions that no answer can be made conditional on, such as weak ETags. Each answer states its own."""
+
 INDEX = "model.safetensors.index.json"
 MAX_INDEX_BYTES = 32 << 20
 BESIDE_WEIGHTS = (
@@ -72,6 +76,14 @@ def client_config(headers: dict[str, str] | None = None, http: bool = False) -> 
     return config
 
 
+def version_of(meta: ObjectMeta) -> str:
+    """Return what differs when the content of an object does: its ETag, or else its date to the second; "": neither."""
+    if meta["e_tag"]:
+        return meta["e_tag"]
+    modified = meta["last_modified"]
+    return f"{MODIFIED}{modified.isoformat(timespec='seconds')}" if modified.timestamp() > 0 else ""
+
+
 class ObjectReader:
     """Reads ranges of objects, and says what an error means."""
 
@@ -79,19 +91,31 @@ class ObjectReader:
         self._source = source
         self._store = store
 
+    async def choose(self, files: Sequence[RemoteFile]) -> RemoteFile:
+        """Return the first file."""
+        return files[0]
+
+    def reject(self, file: RemoteFile) -> None:
+        """Do nothing: there is no other place to read a file from."""
+
     async def read(self, file: RemoteFile, start: int, length: int) -> memoryview:
         """Return a range of a file, whole. Raises WeightsError."""
         options: GetOptions = {"range": (start, start + length)}
-        if file.version:
+        if file.version and not file.version.startswith(COMPARED):
             options["if_match"] = file.version
-        found = await self._guard(file.path, self._get(file.address or file.path, options))
+        found = await self._guard(file.path, self._get(file, options))
         if len(found) != length:
             text = f"{self._source}: {shown(file.path)} ends after {start + len(found)} of {file.size} bytes"
             raise WeightsError(Cause.CORRUPT, text)
         return found
 
-    async def _get(self, path: str, options: GetOptions) -> memoryview:
-        answer = await obstore.get_async(self._store, path, options=options)
+    async def _get(self, file: RemoteFile, options: GetOptions) -> memoryview:
+        answer = await obstore.get_async(self._store, file.address or file.path, options=options)
+        if file.version.startswith(COMPARED) and (version_of(answer.meta), answer.meta["size"]) != (
+            file.version,
+            file.size,
+        ):
+            raise WeightsError(Cause.CHANGED, f"{self._source}: {shown(file.path)} changed while it was fetched")
         return memoryview(await answer.bytes_async())
 
     async def _guard(self, path: str, request: Awaitable[Answer]) -> Answer:
@@ -160,7 +184,7 @@ class Objects(ObjectReader):
                 path = meta["path"]
                 if not path.startswith(prefix) or path.endswith("/"):
                     continue
-                version = meta["e_tag"] or ""  # of a local file: its inode, size and time of change
+                version = version_of(meta)  # ETag of a local file: its inode, size and time of change
                 files.append(RemoteFile(path.removeprefix(prefix), meta["size"], version=version, address=path))
             if len(files) > MAX_FILES:
                 break
@@ -192,4 +216,8 @@ class Objects(ObjectReader):
 
     async def _head(self, name: str, address: str) -> RemoteFile:
         meta = await self._guard(name, obstore.head_async(self._store, address))
-        return RemoteFile(name, meta["size"], version=meta["e_tag"] or "", address=address)
+        version = version_of(meta)
+        if not version:
+            text = f"{self._source}: {shown(name)} states neither an ETag nor a date, so a change could go unnoticed"
+            raise WeightsError(Cause.NOT_ALLOWED, f"{text}; allowed: a server that states one of them")
+        return RemoteFile(name, meta["size"], version=version, address=address)
