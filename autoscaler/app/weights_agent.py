@@ -16,9 +16,10 @@ from rich.table import Table
 from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.kubernetes.api.client import Kube
 from autoscaler.adapters.kubernetes.weights.node import KubeNode
-from autoscaler.adapters.web.agent import AgentServer, AgentStatus
+from autoscaler.adapters.web.agent import AgentServer, AgentStatus, PeerStatus
 from autoscaler.app.process import StartError, allow_many_connections
 from autoscaler.app.weights import Fetching, limits
+from autoscaler.app.weights_peers import sharing
 from autoscaler.config.settings import HttpSettings, KubeSettings
 from autoscaler.config.weights.allowed import SourcePattern
 from autoscaler.config.weights.source import ModelSource
@@ -26,6 +27,7 @@ from autoscaler.config.weights.wishes import Wishes
 from autoscaler.weights.agent import Agent, Node, Step
 from autoscaler.weights.listing import Origin
 from autoscaler.weights.local_node import LocalNode, WishFile
+from autoscaler.weights.peers.peers import Peers
 from autoscaler.weights.problems import Cause, WeightsError
 from autoscaler.weights.store import Store
 
@@ -44,14 +46,15 @@ async def run(given: Given) -> int:
     """Keep the weights of this node until a signal arrives."""
     allow_many_connections()
     async with _node(given) as node:
-        agent = _agent(given, node)
         http = HttpSettings(host=given["http_host"], port=given["http_port"])
-        async with AgentServer(http, lambda: _status(agent)) as server:
-            log.info("serving HTTP", port=server.port)
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(agent.run(), name="agent")
-                if isinstance(node, KubeNode):
-                    tasks.create_task(node.run(), name="watches")
+        async with sharing(given, Store(given["root"])) as peers:
+            agent = _agent(given, node, peers)
+            async with AgentServer(http, lambda: _status(agent, peers)) as server:
+                log.info("serving HTTP", port=server.port, peers=peers is not None and peers.server.port)
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(agent.run(), name="agent")
+                    if isinstance(node, KubeNode):
+                        tasks.create_task(node.run(), name="watches")
     return 0
 
 
@@ -94,7 +97,7 @@ def _wish_file(file: WishFile) -> Callable[[asyncio.Event], tuple[Wishes, str]]:
     return lambda changed: (file.current(changed), file.problem)
 
 
-def _agent(given: Given, node: Node) -> Agent:
+def _agent(given: Given, node: Node, peers: Peers | None = None) -> Agent:
     fetching = Fetching(given, given["allow_source"] or DEFAULT_ALLOWED)
 
     def open_origin(source: ModelSource) -> Origin:
@@ -104,7 +107,8 @@ def _agent(given: Given, node: Node) -> Agent:
             raise WeightsError(Cause.DENIED, str(error)) from error
 
     store = Store(given["root"], limits(given))
-    return Agent(store, open_origin, fetching.transfer, node, SystemClock(), _version(), given["max_cache_bytes"])
+    shared = peers.wrap(open_origin) if peers is not None else open_origin
+    return Agent(store, shared, fetching.transfer, node, SystemClock(), _version(), given["max_cache_bytes"])
 
 
 def _version() -> str:
@@ -114,8 +118,12 @@ def _version() -> str:
         return ""
 
 
-def _status(agent: Agent) -> AgentStatus:
+def _status(agent: Agent, peers: Peers | None) -> AgentStatus:
     fetching, counts = agent.fetching, agent.counts
+    shared = None
+    if peers is not None:
+        received, sent = peers.counts.peer_bytes, peers.server.transfers.sent_bytes
+        shared = PeerStatus(received, sent, peers.counts.failures, peers.counts.rejected_files)
     return AgentStatus(
         agent.report(),
         fetching.source.key if fetching is not None else "",
@@ -126,6 +134,7 @@ def _status(agent: Agent) -> AgentStatus:
         counts.evictions,
         counts.checks,
         agent.cache_bytes,
+        shared,
     )
 
 

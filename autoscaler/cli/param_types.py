@@ -99,10 +99,30 @@ class ObjectName(click.ParamType):  # type: ignore[type-arg]
         return str(value)
 
 
+class PeerAddress(click.ParamType):  # type: ignore[type-arg]
+    """`ADDRESS:PORT` of an agent."""
+
+    name = "address:port"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        import ipaddress
+
+        host, _, port = value.rpartition(":")
+        try:
+            address = ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
+            if not (port.isascii() and port.isdecimal() and 0 < int(port) < 1 << 16):
+                raise ValueError
+        except ValueError:
+            allowed = "10.0.0.1:8474, [fd00::1]:8474"
+            self.fail(f"not an address with its port, found {value[:100]!r}; allowed: {allowed}", param, ctx)
+        return f"[{address}]:{int(port)}" if address.version == 6 else f"{address}:{int(port)}"
+
+
 class WorkloadName(click.ParamType):  # type: ignore[type-arg]
     """`NAMESPACE/NAME`."""
 
     name = "namespace/name"
+    kind = "workload"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
         if isinstance(value, tuple):
@@ -110,13 +130,19 @@ class WorkloadName(click.ParamType):  # type: ignore[type-arg]
         namespace, _, name = value.partition("/")
         if not (is_object_name(namespace) and is_object_name(name)):
             self.fail(
-                f"not a workload, found {value[:100]!r}; allowed: NAMESPACE/NAME, each of {OBJECT_NAMES}", param, ctx
+                f"not a {self.kind}, found {value[:100]!r}; allowed: NAMESPACE/NAME, each of {OBJECT_NAMES}", param, ctx
             )
         return namespace, name
 
 
 def is_object_name(text: str) -> bool:
     return len(text) <= 253 and re.fullmatch(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?", text, re.ASCII) is not None
+
+
+class ServiceName(WorkloadName):
+    """`NAMESPACE/NAME` of a Service."""
+
+    kind = "Service"
 
 
 class GatewayNamespace(ObjectName):

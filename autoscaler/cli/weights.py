@@ -18,6 +18,8 @@ from autoscaler.cli.param_types import (
     FreeSpace,
     HostPath,
     ObjectName,
+    PeerAddress,
+    ServiceName,
 )
 from autoscaler.cli.process import exit_with, run_to_end
 
@@ -59,6 +61,39 @@ fetch_options = options(
     click.option(
         "--workers", type=click.IntRange(1, 64), default=8, show_default=True, help="Ranges of 16 MiB at a time."
     ),
+)
+
+
+FILE = click.Path(dir_okay=False, path_type=Path)
+peer_options = options(
+    click.option(
+        "--peer-token-file",
+        type=FILE,
+        help="File with the token that all agents share and sign their requests with; default: agents share nothing.",
+    ),
+    click.option(
+        "--peer-service",
+        type=ServiceName(),
+        help="Headless Service of the agents, as NAMESPACE/NAME; its port `peers` is where they share models.",
+    ),
+    click.option("--peer", type=PeerAddress(), multiple=True, help="An agent, where there is no Service; repeated."),
+    click.option("--peer-host", default="", help="Address on which models are shared; default: all."),
+    click.option(
+        "--peer-port",
+        type=click.IntRange(0, 65535),
+        default=8474,
+        show_default=True,
+        help="Port on which models are shared; 0: any.",
+    ),
+    click.option(
+        "--peer-rate",
+        type=ByteCount(),
+        metavar="BYTES",
+        help="Most bytes per second to other agents; default: no limit.",
+    ),
+    click.option("--peer-tls-cert", type=FILE, help="Certificate of this agent, for TLS in both directions."),
+    click.option("--peer-tls-key", type=FILE, help="Key of the certificate."),
+    click.option("--peer-tls-ca", type=FILE, help="Authority that signed the certificates of all agents."),
 )
 
 
@@ -141,6 +176,7 @@ node_options = options(
 
 @weights.command()
 @node_options
+@peer_options
 @http_options("0.0.0.0")
 @log_options
 def agent(**given: Any) -> None:

@@ -6,8 +6,8 @@ import asyncio
 import hashlib
 import os
 import stat
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,11 +20,15 @@ from autoscaler.weights.listing import Listing, Origin, RemoteFile
 from autoscaler.weights.part_file import RANGE_BYTES, PartFile
 from autoscaler.weights.problems import Cause, WeightsError, disk_error
 from autoscaler.weights.rate_limit import RateLimit
+from autoscaler.weights.threads import to_end
 
 MAX_HEADER_BYTES = 100 << 20
 """Longest header of a file of safetensors."""
 
 MAX_MARK_BYTES = 64 << 10
+VERIFIED = ".verified"
+"""Ending of the mark beside a file whose checksum was right. The mark holds the file's identity."""
+
 
 Progress = Callable[[int], None]
 """Called with further bytes that are there, fetched or found."""
@@ -62,17 +66,20 @@ async def fetch(
     """
     most_held = -(-transfer.workers // max(min(transfer.workers, len(listing.files)), 1))
     work = _Work(origin, transfer, asyncio.Semaphore(transfer.workers), most_held, progress, present)
-    paths = [folder / hashlib.sha256(file.path.encode()).hexdigest()[:32] for file in listing.files]
+    paths = {file: folder / hashlib.sha256(file.path.encode()).hexdigest()[:32] for file in listing.files}
+    files = asyncio.Semaphore(transfer.workers)
     try:
+        absent = await _absent(work, paths, files)
         async with asyncio.TaskGroup() as group:
-            files = asyncio.Semaphore(transfer.workers)
-            for file, path in zip(listing.files, paths, strict=True):
+            while absent:
                 await files.acquire()
-                task = group.create_task(_fetch_verified(work, file, path))
+                file = await origin.choose(absent)
+                absent.remove(file)
+                task = group.create_task(_fetch_verified(work, file, paths[file]))
                 task.add_done_callback(lambda _: files.release())
     except* WeightsError as errors:
         raise _first(errors) from None
-    return paths
+    return list(paths.values())
 
 
 def _first(errors: BaseExceptionGroup[WeightsError]) -> WeightsError:
@@ -80,28 +87,48 @@ def _first(errors: BaseExceptionGroup[WeightsError]) -> WeightsError:
     return _first(error) if isinstance(error, BaseExceptionGroup) else error
 
 
+async def _absent(work: _Work, paths: Mapping[RemoteFile, Path], files: asyncio.Semaphore) -> list[RemoteFile]:
+    """Return the files that are not on the disk, verified."""
+    absent: list[RemoteFile] = []
+
+    async def look(file: RemoteFile, path: Path) -> None:
+        async with files:
+            mark = _mark(path)
+            if await to_end(_is_verified, mark, file, path) or await to_end(
+                _adopt, work.present(file), file, path, mark
+            ):
+                work.progress(file.size)
+            else:
+                absent.append(file)
+
+    async with asyncio.TaskGroup() as group:
+        for file, path in paths.items():
+            group.create_task(look(file, path))
+    return sorted(absent)
+
+
+def _mark(path: Path) -> Path:
+    return path.with_name(f"{path.name}{VERIFIED}")
+
+
 async def _fetch_verified(work: _Work, file: RemoteFile, path: Path) -> None:
-    verified = path.with_name(f"{path.name}.verified")
-    if await asyncio.to_thread(_is_verified, verified, file, path) or await asyncio.to_thread(
-        _adopt, work.present(file), file, path, verified
-    ):
-        work.progress(file.size)
-        return
     for attempt in range(2):
         wrong = await _fetch_once(work, file, path)
         if not wrong:
-            await asyncio.to_thread(_write_mark, verified, file)
             return
-        await asyncio.to_thread(_set_aside, path)
+        work.origin.reject(file)
         if attempt == 0:
             work.progress(-file.size)
     raise WeightsError(Cause.CORRUPT, f"{file.path!r} was fetched twice, and {wrong}")
 
 
 async def _fetch_once(work: _Work, file: RemoteFile, path: Path) -> str:
-    """Fetch what is missing of a file; return what is wrong with the result, "" if nothing is."""
-    part = await asyncio.to_thread(PartFile, file, path, work.transfer.range_bytes, work.most_held)
-    with closing(part):
+    """Fetch what is missing of a file; return what is wrong with the result, "" if nothing is.
+
+    The journal goes last. Before that, a process that is killed leaves a file that is verified, or can be again.
+    """
+    with ExitStack() as opened:
+        part = await to_end(_open, opened, file, path, work.transfer.range_bytes, work.most_held)
         work.progress(part.fetched_bytes)
 
         async def fetch_range(number: int) -> None:
@@ -109,7 +136,7 @@ async def _fetch_once(work: _Work, file: RemoteFile, path: Path) -> str:
                 if work.transfer.rate is not None:
                     await work.transfer.rate.take(part.length(number))
                 content = await work.origin.read(file, part.start(number), part.length(number))
-                await asyncio.to_thread(part.write, number, content)
+                await to_end(part.write, number, content)
                 work.progress(part.length(number))
             finally:
                 work.waiting.release()
@@ -118,11 +145,19 @@ async def _fetch_once(work: _Work, file: RemoteFile, path: Path) -> str:
             for number in part.missing():
                 await work.waiting.acquire()
                 group.create_task(fetch_range(number))
-        wrong = await asyncio.to_thread(_find_wrong, part)
-        if not wrong:
-            await asyncio.to_thread(part.sync)
+        wrong = await to_end(_find_wrong, part)
+        if wrong:
+            await to_end(_set_aside, path)
+        else:
+            await to_end(part.sync)
+            await to_end(_write_mark, _mark(path), file)
         part.discard_journal()
         return wrong
+
+
+def _open(opened: ExitStack, file: RemoteFile, path: Path, range_bytes: int, most_held: int) -> PartFile:
+    """Open a part that is closed with `opened`, even if the task is cancelled meanwhile."""
+    return opened.enter_context(closing(PartFile(file, path, range_bytes, most_held)))
 
 
 def _find_wrong(part: PartFile) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from autoscaler.config.findings import shown
@@ -72,8 +72,16 @@ class Origin(Protocol):
         """Return the files. Raises WeightsError."""
         ...
 
+    async def choose(self, files: Sequence[RemoteFile]) -> RemoteFile:
+        """Return which of the files, at least one, to fetch next."""
+        ...
+
     async def read(self, file: RemoteFile, start: int, length: int) -> memoryview:
         """Return a range of a file, whole. Raises WeightsError."""
+        ...
+
+    def reject(self, file: RemoteFile) -> None:
+        """Note that what was read of a file is not what the file has to be."""
         ...
 
 

@@ -447,6 +447,12 @@ class Filling:
     async def describe(self) -> Listing:
         return await self._inner.describe()
 
+    async def choose(self, files: Sequence[RemoteFile]) -> RemoteFile:
+        return files[0]
+
+    def reject(self, file: RemoteFile) -> None:
+        pass
+
     async def read(self, file: RemoteFile, start: int, length: int) -> memoryview:
         with suppress(OSError), (self._root / "other").open("ab") as other:
             while True:

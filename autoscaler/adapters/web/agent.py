@@ -24,6 +24,15 @@ from autoscaler.ports import CannotServe
 SHUTDOWN_S = 1.0
 
 
+class PeerStatus(NamedTuple):
+    """What an agent shares with others, since the start."""
+
+    received_bytes: int
+    sent_bytes: int
+    failures: int  # of requests to others
+    rejected_files: int  # with ranges of others, and a wrong checksum
+
+
 class AgentStatus(NamedTuple):
     """What an agent shows."""
 
@@ -36,6 +45,7 @@ class AgentStatus(NamedTuple):
     evictions: int
     checks: Mapping[str, int]  # models whose checksums were compared: "right", "wrong"
     cache_bytes: int  # of compile caches, now
+    peers: PeerStatus | None = None  # None: nothing is shared
 
 
 class AgentServer:
@@ -109,6 +119,7 @@ def _values(status: AgentStatus) -> dict[str, list[tuple[tuple[str, ...], float]
     there = {key: sizes[key] for key, model in models if model.state is State.READY}
     if status.fetching in sizes:
         there[status.fetching] = float(status.fetching_bytes)
+    peers = status.peers
     return {
         "weights_agent_info": [((report.agent,), 1.0)],
         "weights_agent_models": [((state.value,), float(states[state])) for state in State],
@@ -128,4 +139,8 @@ def _values(status: AgentStatus) -> dict[str, list[tuple[tuple[str, ...], float]
         "weights_agent_checked_models_total": [
             ((result,), float(status.checks.get(result, 0))) for result in ("right", "wrong")
         ],
+        "weights_agent_peer_received_bytes_total": [((), float(peers.received_bytes))] if peers else [],
+        "weights_agent_peer_sent_bytes_total": [((), float(peers.sent_bytes))] if peers else [],
+        "weights_agent_peer_failures_total": [((), float(peers.failures))] if peers else [],
+        "weights_agent_peer_rejected_files_total": [((), float(peers.rejected_files))] if peers else [],
     }

@@ -440,6 +440,14 @@ AGENT = (
         "Models whose checksums were compared after the start: right, wrong.",
         ("result",),
     ),
+    Family("weights_agent_peer_received_bytes_total", "counter", "Bytes that came from other agents; part of fetched."),
+    Family("weights_agent_peer_sent_bytes_total", "counter", "Bytes sent to other agents."),
+    Family("weights_agent_peer_failures_total", "counter", "Requests to other agents that failed."),
+    Family(
+        "weights_agent_peer_rejected_files_total",
+        "counter",
+        "Files with bytes of other agents that had a wrong checksum.",
+    ),
 )
 BY_NAME = {family.name: family for family in FAMILIES}
 

@@ -1,0 +1,178 @@
+"""The HTTP server for other agents: the state of a model, and ranges of its verified files.
+
+/weights/KEY           what this agent has of a model: `state.PeerState` as JSON. ?port= makes the asker known to others
+/weights/KEY/DIGEST    one range of a file, which the header Range states
+
+Every request is signed with the cluster's token. Requests, answers and their time are bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import ssl
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from aiohttp import web
+from aiohttp.abc import AbstractStreamWriter
+
+from autoscaler.ports import CannotServe
+from autoscaler.weights.peers.activity import Activity
+from autoscaler.weights.peers.shared import Shared
+from autoscaler.weights.peers.state import MAX_NAMED_PEERS, PeerState, encode
+from autoscaler.weights.peers.token import ClusterToken
+from autoscaler.weights.rate_limit import RateLimit
+
+PREFIX = "/weights/"
+MAX_RANGE_BYTES = 64 << 20
+MAX_TRANSFERS = 32  # ranges at once
+MAX_REQUESTS = 256  # at once
+MAX_CONNECTIONS = 512
+ANSWER_S = 60.0
+IDLE_S = 75.0
+SHUTDOWN_S = 1.0
+_RANGE = re.compile(r"bytes=([0-9]{1,15})-([0-9]{1,15})")
+_PORT = re.compile(r"[0-9]{1,5}")
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass
+class Transfers:
+    """Ranges that are sent to peers."""
+
+    running: int = 0
+    sent_bytes: int = 0
+
+
+class PeerServer:
+    """Serves while its context is open. Raises CannotServe on entering if the address cannot be bound."""
+
+    def __init__(
+        self,
+        shared: Shared,
+        activity: Activity,
+        token: ClusterToken,
+        host: str = "",
+        port: int = 0,
+        bytes_per_s: float = 0.0,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """host: "": all addresses. port: 0: any that is free. bytes_per_s: to all others together; 0: no limit."""
+        self.port = port
+        self.transfers = Transfers()
+        self._host = host or None
+        self._tls = tls
+        self._shared = shared
+        self._activity = activity
+        self._token = token
+        self._rate = RateLimit(bytes_per_s) if bytes_per_s else None
+        self._requests = 0
+        self._runner: web.AppRunner | None = None
+
+    async def __aenter__(self) -> Self:
+        app = web.Application(middlewares=[self._admit], client_max_size=0)
+        app.router.add_get(f"{PREFIX}{{key:[0-9a-f]{{16}}}}", self._state, allow_head=False)
+        app.router.add_get(f"{PREFIX}{{key:[0-9a-f]{{16}}}}/{{digest:[0-9a-f]{{40,64}}}}", self._file, allow_head=False)
+        runner = web.AppRunner(
+            app, access_log=None, keepalive_timeout=IDLE_S, max_line_size=1024, shutdown_timeout=SHUTDOWN_S
+        )
+        await runner.setup()
+        try:
+            site = web.TCPSite(runner, self._host, self.port, ssl_context=self._tls, backlog=MAX_CONNECTIONS)
+            await site.start()
+        except OSError as error:
+            await runner.cleanup()
+            raise CannotServe(f"port {self.port} for other agents cannot be bound: {error.strerror}") from error
+        self.port = runner.addresses[0][1]
+        self._runner = runner
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    @web.middleware
+    async def _admit(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Refuse requests that are not signed, and those beyond what may run at once."""
+        server = self._runner.server if self._runner else None
+        if self._requests >= MAX_REQUESTS or (server and len(server.connections) > MAX_CONNECTIONS):
+            return _refuse(503, close=True)
+        header, range_ = request.headers.get("Authorization", ""), request.headers.get("Range", "")
+        if not self._token.is_signed(header, request.method, request.path_qs, range_, time.time()):
+            return _refuse(401, close=True)
+        self._requests += 1
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                return await handler(request)
+        except TimeoutError:
+            return _refuse(503, close=True)
+        finally:
+            self._requests -= 1
+
+    async def _state(self, request: web.Request) -> web.Response:
+        key = request.match_info["key"]
+        port = request.query.get("port", "")
+        others = self._activity.askers(key)
+        if _PORT.fullmatch(port) and request.remote:
+            host = f"[{request.remote}]" if ":" in request.remote else request.remote
+            asker = f"{host}:{port}"
+            others = tuple(each for each in others if each != asker)
+            self._activity.note_asker(key, asker)
+        try:
+            files = tuple(await asyncio.to_thread(self._shared.files, key))
+        except OSError:
+            files = ()
+        fetching, received, claimed = self._activity.fetch(key)
+        state = PeerState(self._activity.id, files, fetching, received, tuple(claimed), others[:MAX_NAMED_PEERS])
+        return web.Response(body=encode(state), content_type="application/json")
+
+    async def _file(self, request: web.Request) -> web.StreamResponse:
+        found = _RANGE.fullmatch(request.headers.get("Range", ""))
+        if found is None or not 0 <= int(found[2]) - int(found[1]) < MAX_RANGE_BYTES:
+            return _refuse(416)
+        if self.transfers.running >= MAX_TRANSFERS:
+            return _refuse(503)
+        try:
+            path = await asyncio.to_thread(self._shared.find, request.match_info["key"], request.match_info["digest"])
+        except OSError:
+            path = None
+        if path is None:
+            return _refuse(404)
+        length = int(found[2]) - int(found[1]) + 1
+        if self._rate is not None:
+            await self._rate.take(length)
+        return _RangeResponse(path, self.transfers, length)
+
+
+class _RangeResponse(web.FileResponse):
+    """A range of a file, sent by the kernel within a deadline, and counted while it is sent."""
+
+    def __init__(self, path: Path, transfers: Transfers, length: int) -> None:
+        super().__init__(path, chunk_size=1 << 20)
+        self._transfers = transfers
+        self._length = length
+
+    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
+        self._transfers.running += 1
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                writer = await super().prepare(request)
+            self._transfers.sent_bytes += self._length
+            return writer
+        except TimeoutError:
+            if request.transport is not None:
+                request.transport.abort()
+            raise ConnectionResetError("the peer reads too slowly") from None
+        finally:
+            self._transfers.running -= 1
+
+
+def _refuse(status: int, close: bool = False) -> web.Response:
+    response = web.Response(status=status)
+    if close:
+        response.force_close()
+    return response

@@ -1,0 +1,80 @@
+"""The files that an agent may serve: those of published models, and those that a transfer has verified already.
+
+They are found by the key of a model and a checksum. No part of a request becomes a part of a path.
+"""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+from autoscaler.config.weights.source import KEY_CHARS
+from autoscaler.weights import layout
+from autoscaler.weights.disk import check_within, read_small
+from autoscaler.weights.fetch import MAX_MARK_BYTES, VERIFIED
+from autoscaler.weights.listing import MAX_FILES
+from autoscaler.weights.peers.state import DIGEST
+from autoscaler.weights.problems import WeightsError
+from autoscaler.weights.store import OWN, PARTS, RECORDS, Store
+
+MAX_REMEMBERED = 256  # models
+
+
+class Shared:
+    """Finds files of one folder of weights. What it found is read again when the folder changes."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._own = store.root / OWN
+        self._found: dict[str, tuple[tuple[int, int], dict[str, Path]]] = {}
+
+    def files(self, key: str) -> dict[str, Path]:
+        """Return the files of a model by checksum. key: untrusted. Raises OSError."""
+        if len(key) != KEY_CHARS or not all(char in "0123456789abcdef" for char in key):
+            return {}
+        stamp = _changed(self._own / RECORDS / f"{key}.json"), _changed(self._own / PARTS / key)
+        if stamp == (0, 0):
+            self._found.pop(key, None)
+            return {}
+        remembered = self._found.get(key)
+        if remembered is None or remembered[0] != stamp:
+            while len(self._found) >= MAX_REMEMBERED:
+                self._found.pop(next(iter(self._found)))
+            remembered = self._found[key] = stamp, self._verified(key) | self._published(key)
+        return remembered[1]
+
+    def find(self, key: str, digest: str) -> Path | None:
+        """Return a file by its checksum; None: it is not here, or is no file any more. Raises OSError."""
+        path = self.files(key).get(digest)
+        try:
+            if path is None or not stat.S_ISREG(path.lstat().st_mode):
+                return None
+            check_within(self._store.root, path)
+        except (FileNotFoundError, WeightsError):
+            return None
+        return path
+
+    def _published(self, key: str) -> dict[str, Path]:
+        model = self._store.find(key)
+        if model is None:
+            return {}
+        source = model.listing.source
+        places = {file.digest: layout.blob(self._store.root, source, file) for file in model.listing.files}
+        return {digest: path for digest, path in places.items() if path is not None}
+
+    def _verified(self, key: str) -> dict[str, Path]:
+        found: dict[str, Path] = {}
+        folder = self._own / PARTS / key
+        for mark in list(folder.glob(f"*{VERIFIED}"))[:MAX_FILES] if folder.is_dir() else ():
+            content, _ = read_small(mark, MAX_MARK_BYTES)
+            digest = content.decode(errors="replace").partition(":")[2]
+            if DIGEST.fullmatch(digest):
+                found[digest] = mark.with_name(mark.name.removesuffix(VERIFIED))
+        return found
+
+
+def _changed(path: Path) -> int:
+    try:
+        return path.lstat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
