@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +20,7 @@ from autoscaler.adapters.kubernetes.deletion_costs import CostsBefore, DeletionC
 from autoscaler.adapters.kubernetes.events import EventRecorder
 from autoscaler.adapters.kubernetes.fleet import KubeFleet
 from autoscaler.adapters.kubernetes.leader_election import Elector
+from autoscaler.adapters.kubernetes.node_requests.reconciler import NodeRequester
 from autoscaler.adapters.kubernetes.own_writes import OwnWrites
 from autoscaler.adapters.kubernetes.scale import ScaleActuator
 from autoscaler.adapters.kubernetes.weights.publisher import WishPublisher
@@ -144,7 +145,8 @@ async def connect_cluster(
     if settings.weights:
         _plan_weights(parts, kube, fleet, settings, writes.manager, elector or parts.leadership)
     parts.problems = fleet.problems
-    parts.detail = lambda: _cluster_detail(fleet, elector, parts.problems(), quotas)
+    shared: list[Callable[[], str]] = [lambda: elector.problem] if elector is not None else []
+    parts.detail = lambda: _cluster_detail(fleet, shared, parts.problems(), quotas)
     if settings.mode is Mode.DRY_RUN:
         return parts
 
@@ -154,6 +156,14 @@ async def connect_cluster(
     events = EventRecorder(kube, clock)
     parts.recorders.append(events)
     parts.background.append(("events", events.run))
+    if settings.node_requests is not None:
+        namespace = settings.lease.namespace
+        requester = NodeRequester(
+            kube, clock, settings.node_requests, namespace, writes.manager, fleet.needs_of, parts.leadership
+        )
+        parts.recorders.append(requester)
+        parts.background.append(("node requests", requester.run))
+        shared.append(lambda: requester.problem)
     costs = None
     if settings.deletion_cost:
         count = metrics.count_deletion_cost
@@ -172,7 +182,7 @@ async def connect_cluster(
     server = await stack.enter_async_context(KedaServer(settings.keda, service, parts.leadership, calls))
     parts.problems = lambda: _joined(fleet.problems(), answers.refusals.by_workload())
     parts.detail = lambda: {
-        **_cluster_detail(fleet, elector, parts.problems(), quotas),
+        **_cluster_detail(fleet, shared, parts.problems(), quotas),
         "keda_problem": server.problem,
         "keda_refused": answers.refusals.unknown()[:MAX_PROBLEMS],
     }
@@ -209,12 +219,15 @@ def _joined(declared: Mapping[WorkloadRef, str], refused: Mapping[WorkloadRef, s
 
 
 def _cluster_detail(
-    fleet: KubeFleet, elector: Elector | None, problems: Mapping[WorkloadRef, str], quotas: QuotaFiles | None
+    fleet: KubeFleet,
+    shared: Sequence[Callable[[], str]],
+    problems: Mapping[WorkloadRef, str],
+    quotas: QuotaFiles | None,
 ) -> dict[str, Any]:
+    """shared: return a problem of the whole process each, or ""."""
     in_file = quotas.problem.splitlines() if quotas is not None else []
-    shared = [elector.problem] if elector is not None and elector.problem else []
     return {
-        "cluster_problems": [*shared, *fleet.watch_problems()][:MAX_PROBLEMS],
+        "cluster_problems": [*filter(None, (problem() for problem in shared)), *fleet.watch_problems()][:MAX_PROBLEMS],
         "workload_problems": by_name(problems, MAX_PROBLEMS),
         "obstructed_workloads": by_name(fleet.obstructed(), MAX_PROBLEMS),
         "pool_limits": fleet.limits()[:MAX_PROBLEMS],
@@ -259,6 +272,7 @@ async def build_loop(
         prices=prices,
         woken=parts.woken,
         problems=parts.problems,
+        requests_nodes=settings.node_requests is not None,
     )
 
 

@@ -63,6 +63,15 @@ from autoscaler.cli.settings import daemon_settings
     help="Plan which nodes should hold which weights, and publish it for the agents of nodes; "
     "needs manifests/weights. With --mode dry-run the plan is only shown.",
 )
+@click.option(
+    "--request-nodes",
+    type=click.Choice(["off", "auto", "capacity-buffer", "placeholder"]),
+    default="off",
+    show_default=True,
+    help="Request nodes before a pre-warm window if its replicas lack a place; auto: by a CapacityBuffer where the "
+    "cluster has them, else by placeholder pods; needs manifests/prewarm.",
+)
+@click.option("--placeholder-image", help="Image of placeholder pods; default: that of Kubernetes' pause container.")
 @history_option
 @click.option(
     "--state", type=OwnFile(), help="File that keeps what was learned across restarts; one file for each process."

@@ -10,7 +10,7 @@ import click
 from autoscaler.cli.options import refuse_unused
 
 if TYPE_CHECKING:
-    from autoscaler.config.settings import PrometheusSettings, ScrapeSettings, Settings
+    from autoscaler.config.settings import NodeRequests, PrometheusSettings, ScrapeSettings, Settings
 
 
 def daemon_settings(given: dict[str, Any]) -> Settings:
@@ -51,6 +51,7 @@ def daemon_settings(given: dict[str, Any]) -> Settings:
             quotas=given["quotas"],
             weights=given.get("weights", False),
             deletion_cost=given.get("deletion_cost", False),
+            node_requests=node_requests(given),
             prices=given["price"],
             history=given["history"],
             state=given.get("state"),
@@ -71,6 +72,17 @@ def daemon_settings(given: dict[str, Any]) -> Settings:
             f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}, found {fault['input']!r}" for fault in error.errors()
         )
         raise click.UsageError("; ".join(faults)) from None
+
+
+def node_requests(given: dict[str, Any]) -> NodeRequests | None:
+    """Make settings of the options of `run`; None: nodes are not requested."""
+    by = given.get("request_nodes", "off")
+    if by == "off":
+        refuse_unused(given, ("placeholder_",), "without --request-nodes")
+        return None
+    from autoscaler.config.settings import NodeRequests
+
+    return NodeRequests(by=by, **({"image": given["placeholder_image"]} if given["placeholder_image"] else {}))
 
 
 def prometheus_settings(given: dict[str, Any]) -> PrometheusSettings | None:

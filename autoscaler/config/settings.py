@@ -136,6 +136,21 @@ class LeaseSettings(Frozen):
         return self
 
 
+class NodeRequestKind(StrEnum):
+    """The objects that request nodes before a pre-warm window."""
+
+    AUTO = "auto"  # CapacityBuffers where the cluster has them, else placeholders
+    CAPACITY_BUFFER = "capacity-buffer"
+    PLACEHOLDER = "placeholder"  # Deployments of pods with a low priority
+
+
+class NodeRequests(Frozen):
+    """Requests for nodes before the replicas of pre-warm windows."""
+
+    by: NodeRequestKind = NodeRequestKind.AUTO
+    image: str = Field(default="registry.k8s.io/pause:3.10.1", min_length=1, max_length=500)  # of placeholders
+
+
 class KedaSettings(Frozen):
     """The gRPC server for KEDA."""
 
@@ -194,6 +209,7 @@ class Settings(Frozen):
     quotas: Path | None = None  # file with quotas of GPUs, for workloads that no quota of the cluster charges
     weights: bool = False  # plan and publish which nodes should hold which weights
     deletion_cost: bool = True  # tell ReplicaSets which pods to remove first
+    node_requests: NodeRequests | None = None  # None: nodes are created only for pods that exist
     prometheus: PrometheusSettings | None = None
     scrape: ScrapeSettings | None = None
     kube: KubeSettings | None = None

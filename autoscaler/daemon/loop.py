@@ -71,10 +71,12 @@ class Loop:
         prices: Prices | None = None,
         woken: asyncio.Event | None = None,
         problems: Callable[[], Mapping[WorkloadRef, str]] = dict,
+        requests_nodes: bool = False,
     ) -> None:
         """woken: set by adapters to start the next tick at once.
 
         problems: returns problems of workloads other than those of their policies, as sentences.
+        requests_nodes: a recorder requests nodes for the places that a decision names.
         """
         self._clock = clock
         self._workloads = workloads
@@ -94,6 +96,7 @@ class Loop:
         self._number = 0
         self._woken = woken or asyncio.Event()
         self._problems = problems
+        self._requests_nodes = requests_nodes
         self._failing = False
         self._broken: set[str] = set()  # recorders that failed last time; each failure is logged once
 
@@ -141,7 +144,8 @@ class Loop:
         now_s, wall_s = self._clock.now_s(), self._clock.wall_s()
         schedule = specs.windows.at(wall_s, now_s)
         pairs = self._pairs.of(fleet.workloads, specs.spec)
-        inp = TickInput(now_s, fleet, specs.spec, schedule, samples, self._prices.variants(fleet), pairs)
+        variants = self._prices.variants(fleet)
+        inp = TickInput(now_s, fleet, specs.spec, schedule, samples, variants, pairs, self._requests_nodes)
         decision, self._memory = tick(inp, self._restored_memory(fleet, now_s, wall_s))
         self._last, self._to_restore = (fleet.workloads, now_s, wall_s), None
 

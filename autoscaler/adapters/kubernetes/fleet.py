@@ -17,7 +17,7 @@ from autoscaler.adapters.kubernetes.api.client import Kube
 from autoscaler.adapters.kubernetes.api.discovery import ServedKind
 from autoscaler.adapters.kubernetes.api.reflector import Resource, Store, Stores, WatchTimes
 from autoscaler.adapters.kubernetes.api.text import join_problems
-from autoscaler.adapters.kubernetes.autoscalers.by_target import TargetKey
+from autoscaler.adapters.kubernetes.autoscalers.by_target import TargetKey, target_key
 from autoscaler.adapters.kubernetes.autoscalers.hpa_limits import (
     NO_LIMIT,
     HpaLimit,
@@ -37,6 +37,7 @@ from autoscaler.adapters.kubernetes.inventory.pools import Layout, lay_out_pools
 from autoscaler.adapters.kubernetes.inventory.usage import Usage, count_usage
 from autoscaler.adapters.kubernetes.manual_overrides import OverrideTracker
 from autoscaler.adapters.kubernetes.own_writes import OwnWrites
+from autoscaler.adapters.kubernetes.pods.needs import Needs
 from autoscaler.adapters.kubernetes.pods.node_events import NodeEvents
 from autoscaler.adapters.kubernetes.pods.status import Key
 from autoscaler.adapters.kubernetes.pods.store import PodRows, PodStore
@@ -243,6 +244,13 @@ class KubeFleet:
         """Return a ScaledObject with an external trigger. Raises Unavailable until the first sync."""
         self._watch.require_sync()
         return self._scaled_objects.get(namespace, name, self._find_ref)
+
+    def needs_of(self, ref: WorkloadRef) -> Needs | None:
+        """Return what a replica of a target needs of nodes; None: it is not known, or other objects tell it."""
+        target = self._targets.find(target_key(ref))
+        if target is None or target.facts.has_open_requests:
+            return None
+        return target.facts.needs._replace(resource=target.facts.resource)
 
     def deletion_cost(self, pod: Key) -> float | None:
         """Return the deletion cost of a pod; None: it is gone, or no ReplicaSet controls it."""

@@ -1,0 +1,142 @@
+"""The objects that request nodes: a CapacityBuffer with its PodTemplate, or a Deployment of placeholder pods.
+
+Sources: `autoscaling.x-k8s.io` v1 and v1beta1 of kubernetes/autoscaler (CapacityBuffer), cluster-autoscaler's FAQ
+("overprovisioning"): pods with a priority below -10 create no node.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from autoscaler.adapters.kubernetes.pods.needs import NAME_FIELD, Expression, Needs
+from autoscaler.core.model.fleet import WorkloadRef
+
+PRIORITY_CLASS = "vllm-autoscaler-placeholder"
+INSTALLATION = "vllm-autoscaler.io/installation"  # label: whose object it is
+WORKLOAD = "vllm-autoscaler.io/workload"  # annotation: the workload for which it was made
+CONTAINER = "placeholder"
+BUFFER_GROUP, BUFFERS = "autoscaling.x-k8s.io", "capacitybuffers"
+MOST_PODS = 100  # of one workload
+
+
+class Kind(NamedTuple):
+    """A kind of object."""
+
+    root: str
+    plural: str
+
+
+DEPLOYMENTS, TEMPLATES = Kind("/apis/apps/v1", "deployments"), Kind("/api/v1", "podtemplates")
+Objects = dict[tuple[Kind, str], dict[str, Any]]  # by kind and name
+
+
+class Request(NamedTuple):
+    """Places for further replicas of a workload."""
+
+    ref: WorkloadRef
+    places: int
+    needs: Needs
+
+
+def installation_label(installation: str) -> str:
+    """Return the value of the label `INSTALLATION`. installation: "namespace/name" of the lease."""
+    return hashlib.sha256(installation.encode()).hexdigest()[:16]
+
+
+def is_supported(needs: Needs) -> bool:
+    """Return whether a pod of plain requests can stand in for the replica: its devices are known, and no claim."""
+    return bool(needs.resource and "/" in needs.resource and needs.largest > 0 and not needs.devices)
+
+
+def make_objects(request: Request, installation: str, image: str, buffers: Kind | None) -> Objects:
+    """Return the objects of a request.
+
+    buffers: kind of CapacityBuffers; None: the cluster has none, so a Deployment of placeholder pods stands in.
+    """
+    label, name = installation_label(installation), object_name(request.ref, installation)
+    labels = {"app.kubernetes.io/name": CONTAINER, "app.kubernetes.io/instance": name, INSTALLATION: label}
+    metadata = {"name": name, "labels": labels, "annotations": {WORKLOAD: str(request.ref)[:500]}}
+    count = count_pods(request)
+    pod = _pod(request.needs, image)
+    if buffers is not None:
+        template = {"metadata": {"labels": labels}, "spec": pod}
+        buffer = {"podTemplateRef": {"name": name}, "replicas": count}
+        return {
+            (TEMPLATES, name): {"apiVersion": "v1", "kind": "PodTemplate", "metadata": metadata, "template": template},
+            (buffers, name): {
+                "apiVersion": buffers.root.removeprefix("/apis/"),
+                "kind": "CapacityBuffer",
+                "metadata": metadata,
+                "spec": buffer,
+            },
+        }
+    spec = {
+        "replicas": count,
+        "revisionHistoryLimit": 0,
+        "selector": {"matchLabels": labels},
+        "strategy": {"type": "Recreate"},
+        "template": {"metadata": {"labels": labels}, "spec": {**pod, "priorityClassName": PRIORITY_CLASS}},
+    }
+    return {
+        (DEPLOYMENTS, name): {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec},
+    }
+
+
+def object_name(ref: WorkloadRef, installation: str) -> str:
+    """Return the name of the objects for a workload: the same in every process, so that nothing is requested twice."""
+    text = "\n".join((installation, ref.namespace, ref.kind, ref.api_version, ref.name))
+    return f"prewarm-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def count_pods(request: Request) -> int:
+    """Return the pods that take the places of a request. A replica of several pods has several places."""
+    each = request.needs.total / request.needs.largest
+    pods = math.ceil(each - 1e-9) if each > 1 else 1
+    return min(request.places * pods, MOST_PODS)
+
+
+def _pod(needs: Needs, image: str) -> dict[str, Any]:
+    """Return the spec of a pod that goes where a pod of the replica would go, and that ends at once."""
+    requests = {needs.resource: f"{needs.largest:g}"}
+    if needs.cpu > 0:
+        requests["cpu"] = f"{math.ceil(needs.cpu * 1000)}m"
+    if needs.memory > 0:
+        requests["memory"] = str(math.ceil(needs.memory))
+    container = {
+        "name": CONTAINER,
+        "image": image,
+        "resources": {"requests": requests, "limits": {needs.resource: requests[needs.resource]}},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
+        },
+    }
+    pod: dict[str, Any] = {
+        "containers": [container],
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": 0,
+        "securityContext": {"runAsNonRoot": True, "runAsUser": 65535, "seccompProfile": {"type": "RuntimeDefault"}},
+        "tolerations": [{key: text for key, text in each._asdict().items() if text} for each in needs.tolerations],
+    }
+    if needs.selector:
+        pod["nodeSelector"] = dict(needs.selector)
+    if needs.terms is not None:
+        required = {"nodeSelectorTerms": [_term(term) for term in needs.terms]}
+        pod["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+    return pod
+
+
+def _term(expressions: tuple[Expression, ...]) -> dict[str, Any]:
+    """Return a term of a required node affinity."""
+    labels = [_expression(each, each.key) for each in expressions if each.key != NAME_FIELD]
+    names = [_expression(each, "metadata.name") for each in expressions if each.key == NAME_FIELD]
+    return ({"matchExpressions": labels} if labels else {}) | ({"matchFields": names} if names else {})
+
+
+def _expression(each: Expression, key: str) -> Mapping[str, Any]:
+    return {"key": key, "operator": each.operator} | ({"values": list(each.values)} if each.values else {})

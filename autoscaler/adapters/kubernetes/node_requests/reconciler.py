@@ -1,0 +1,239 @@
+"""Makes the objects that request nodes agree with the last tick: applies those that are due, deletes all others.
+
+Objects are found again by their label, and their names follow from the workload. So a process that ends in the middle
+of a chain leaves nothing that the next leader does not know, and orders nothing twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+
+import msgspec
+import numpy as np
+import structlog
+
+from autoscaler.adapters.kubernetes.api.client import ApiError, Kube, object_path
+from autoscaler.adapters.kubernetes.api.discovery import discover
+from autoscaler.adapters.kubernetes.node_requests.objects import (
+    BUFFER_GROUP,
+    BUFFERS,
+    DEPLOYMENTS,
+    INSTALLATION,
+    TEMPLATES,
+    Kind,
+    Objects,
+    Request,
+    installation_label,
+    is_supported,
+    make_objects,
+)
+from autoscaler.adapters.kubernetes.pods.needs import Needs
+from autoscaler.config.settings import NodeRequestKind, NodeRequests
+from autoscaler.core.model.fleet import WorkloadRef
+from autoscaler.ports import Clock, Leadership, TickRecord
+
+log = structlog.get_logger(__name__)
+
+APPLY = "application/apply-patch+yaml"
+MOST_REQUESTS = 64
+"""Most workloads for which nodes are requested at once; those whose window begins first come first."""
+
+CHECK_S = 60.0  # between two looks at the objects that exist
+RETRY_S = 15.0  # after a request failed
+DISCOVERY_S = 600.0  # between two looks at whether the cluster has CapacityBuffers
+CONCURRENCY = 8
+NOT_FOUND = 404
+PREFERRED_VERSION = "v1"
+
+
+class _Metadata(msgspec.Struct):
+    name: str
+
+
+class _Item(msgspec.Struct):
+    metadata: _Metadata
+
+
+class _List(msgspec.Struct):
+    items: list[_Item]
+
+
+class NodeRequester:
+    """Requests nodes for the places of each tick: implements Recorder. `run` it in a task; only a leader acts."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        clock: Clock,
+        settings: NodeRequests,
+        namespace: str,
+        manager: str,
+        needs_of: Callable[[WorkloadRef], Needs | None],
+        leadership: Leadership,
+    ) -> None:
+        """namespace: of the objects. manager: field manager of the daemon's writes.
+
+        needs_of: returns the needs of a replica of a workload; None: they are not known.
+        leadership: checked before each write.
+        """
+        self.problem = ""  # why nodes are not requested; "": they are
+        self._kube = kube
+        self._clock = clock
+        self._settings = settings
+        self._namespace = namespace
+        self._manager = manager
+        self._needs_of = needs_of
+        self._leadership = leadership
+        self.due: tuple[Request, ...] | None = None  # places to request; None: this process does not lead
+        self._changed = asyncio.Event()
+        self._applied: Objects = {}  # as of the last check
+        self._checked_s = self._discovered_s = -np.inf
+        self._served: Kind | None = None  # CapacityBuffers, if the cluster has them
+        self._unsupported: set[WorkloadRef] = set()
+
+    def record(self, tick: TickRecord) -> None:
+        """Note the places that are due. A follower changes nothing."""
+        due = tuple(self._list_due(tick)) if tick.leading else None
+        if due is None:
+            self._checked_s = -np.inf  # another process acts now
+        if due != self.due:
+            self.due = due
+            self._changed.set()
+
+    def failed(self, wall_s: float, error: BaseException) -> None:
+        """Keep what is requested: a failed tick changes nothing."""
+
+    async def run(self) -> None:
+        """Reconcile until cancelled."""
+        while True:
+            self._changed.clear()
+            pause_s = CHECK_S
+            if self.due is not None:
+                try:
+                    await self.reconcile(self.due)
+                    self._set_problem("")
+                except ApiError as error:
+                    self._checked_s = -np.inf
+                    self._set_problem(str(error))
+                    pause_s = RETRY_S
+            waiting = asyncio.ensure_future(self._changed.wait())
+            sleeping = asyncio.ensure_future(self._clock.sleep(pause_s))
+            try:
+                await asyncio.wait((waiting, sleeping), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                waiting.cancel()
+                sleeping.cancel()
+                await asyncio.gather(waiting, sleeping, return_exceptions=True)
+
+    async def reconcile(self, due: tuple[Request, ...]) -> None:
+        """Apply and delete objects until they are those of the requests. Raises ApiError."""
+        now_s = self._clock.now_s()
+        if now_s - self._checked_s >= CHECK_S and (due or self._applied or self._checked_s < 0):
+            await self._check(now_s)
+        buffers = None if self._settings.by is NodeRequestKind.PLACEHOLDER else self._served
+        if due and buffers is None and self._settings.by is NodeRequestKind.CAPACITY_BUFFER:
+            raise ApiError("discovery", NOT_FOUND, f"the cluster has no {BUFFERS}.{BUFFER_GROUP}")
+        wanted: Objects = {}
+        for request in due:
+            wanted |= make_objects(request, self._manager, self._settings.image, buffers)
+        surplus = [key for key in self._applied if key not in wanted]
+        missing = [key for key, body in wanted.items() if self._applied.get(key) != body]
+        slots = asyncio.Semaphore(CONCURRENCY)
+
+        async def delete(key: tuple[Kind, str]) -> None:
+            async with slots:
+                await self._delete(*key)
+            self._applied.pop(key, None)
+
+        async def apply(key: tuple[Kind, str]) -> None:
+            async with slots:
+                await self._apply(*key, wanted[key])
+            self._applied[key] = wanted[key]
+
+        # First what is not needed any more: replicas that are ordered now must not compete with it.
+        await _all(delete(key) for key in surplus)
+        await _all(apply(key) for key in missing)
+        if surplus or missing:
+            places = sum(request.places for request in due)
+            log.info("nodes are requested", workloads=len(due), places=places, deleted=len(surplus))
+
+    def _list_due(self, tick: TickRecord) -> list[Request]:
+        """Return the places that are due, those of the next windows first."""
+        chain, fleet = tick.decision.chain, tick.input.fleet
+        rows = np.flatnonzero(chain.places > 0)
+        found = []
+        for row in rows[np.argsort(chain.due_s[rows], kind="stable")].tolist():
+            ref = fleet.workloads[row].ref
+            needs = self._needs_of(ref)
+            if needs is not None and is_supported(needs):
+                found.append(Request(ref, int(np.ceil(chain.places[row])), needs))
+            elif ref not in self._unsupported:
+                self._unsupported.add(ref)
+                log.warning(
+                    "nodes cannot be requested: the devices of its pods are not plain requests", workload=str(ref)
+                )
+        return found[:MOST_REQUESTS]
+
+    async def _check(self, now_s: float) -> None:
+        """Find out which objects exist, and whether the cluster has CapacityBuffers. Raises ApiError."""
+        if now_s - self._discovered_s >= DISCOVERY_S:
+            await self._discover()
+            self._discovered_s = now_s
+        # Also those of kinds that are not used any more.
+        kinds = [DEPLOYMENTS, TEMPLATES] + ([self._served] if self._served is not None else [])
+        # Each is applied again, in case someone has changed it, or deleted.
+        self._applied = {(kind, name): {} for kind in kinds for name in await self._list(kind)}
+        self._checked_s = now_s
+
+    async def _discover(self) -> None:
+        resource = f"{BUFFERS}.{BUFFER_GROUP}"
+        served = (await discover(self._kube, {resource: PREFERRED_VERSION})).get(resource)
+        self._served = Kind(f"/apis/{BUFFER_GROUP}/{served.version}", BUFFERS) if served is not None else None
+
+    async def _list(self, kind: Kind) -> list[str]:
+        selector = f"{INSTALLATION}={installation_label(self._manager)}"
+        path = object_path(kind.root, self._namespace, kind.plural)
+        body = await self._kube.request("GET", path, query=[("labelSelector", selector)])
+        try:
+            return [item.metadata.name for item in msgspec.json.decode(body, type=_List).items]
+        except msgspec.MsgspecError as error:
+            raise ApiError(f"GET {path}", 0, f"not a list of objects: {error}") from error
+
+    async def _apply(self, kind: Kind, name: str, body: Mapping[str, object]) -> None:
+        if not self._leadership.leading:
+            return
+        await self._kube.request(
+            "PATCH",
+            object_path(kind.root, self._namespace, kind.plural, name),
+            body,
+            query=[("fieldManager", self._manager), ("force", "true")],
+            content_type=APPLY,
+        )
+
+    async def _delete(self, kind: Kind, name: str) -> None:
+        if not self._leadership.leading:
+            return
+        try:
+            await self._kube.request(
+                "DELETE",
+                object_path(kind.root, self._namespace, kind.plural, name),
+                {"propagationPolicy": "Background"},
+            )
+        except ApiError as error:
+            if error.status != NOT_FOUND:
+                raise
+
+    def _set_problem(self, problem: str) -> None:
+        if problem and not self.problem:
+            log.warning("nodes are not requested before windows; their replicas will wait for nodes", error=problem)
+        elif self.problem and not problem:
+            log.info("nodes are requested again")
+        self.problem = problem
+
+
+async def _all(works: Iterable[Awaitable[None]]) -> None:
+    """Run all, and raise the first error afterwards."""
+    for result in await asyncio.gather(*works, return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result

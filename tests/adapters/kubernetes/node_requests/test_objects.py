@@ -1,0 +1,117 @@
+"""The objects that request nodes: a pod that goes where a replica would go."""
+
+import math
+
+import pytest
+
+from autoscaler.adapters.kubernetes.node_requests.objects import (
+    DEPLOYMENTS,
+    MOST_PODS,
+    PRIORITY_CLASS,
+    TEMPLATES,
+    Kind,
+    Request,
+    count_pods,
+    is_supported,
+    make_objects,
+    object_name,
+)
+from autoscaler.adapters.kubernetes.pods.needs import NAME_FIELD, Expression, Needs, Toleration
+from autoscaler.core.model.fleet import WorkloadRef
+
+GPU = "nvidia.com/gpu"
+LLAMA = WorkloadRef("team-a", "llama")
+NEEDS = Needs(resource=GPU, largest=2.0, smallest=2.0, total=2.0, cpu=3.5, memory=2.0**30)
+US = "vllm-autoscaler/vllm-autoscaler"
+
+
+def pod_of(needs: Needs) -> dict:
+    (body,) = make_objects(Request(LLAMA, 1, needs), US, "pause", None).values()
+    return body["spec"]["template"]["spec"]
+
+
+def test_a_placeholder_requests_what_a_pod_of_the_replica_does():
+    pod = pod_of(NEEDS)
+    (container,) = pod["containers"]
+    assert container["resources"] == {
+        "requests": {GPU: "2", "cpu": "3500m", "memory": "1073741824"},
+        "limits": {GPU: "2"},
+    }
+    assert (pod["priorityClassName"], pod["terminationGracePeriodSeconds"]) == (PRIORITY_CLASS, 0)
+    assert pod["automountServiceAccountToken"] is False
+
+
+def test_a_placeholder_goes_where_the_replica_may_go():
+    needs = NEEDS._replace(
+        selector=(("pool", "gpu"),),
+        terms=(
+            (
+                Expression("zone", "In", ("a", "b")),
+                Expression("spot", "DoesNotExist"),
+                Expression(NAME_FIELD, "In", ("n",)),
+            ),
+        ),
+        tolerations=(
+            Toleration(GPU, "Exists"),
+            Toleration("team", "Equal", "a", "NoSchedule"),
+            Toleration(operator="Exists"),
+        ),
+    )
+    pod = pod_of(needs)
+    assert pod["nodeSelector"] == {"pool": "gpu"}
+    (term,) = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert term == {
+        "matchExpressions": [
+            {"key": "zone", "operator": "In", "values": ["a", "b"]},
+            {"key": "spot", "operator": "DoesNotExist"},
+        ],
+        "matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n"]}],
+    }
+    assert pod["tolerations"] == [
+        {"key": GPU, "operator": "Exists"},
+        {"key": "team", "operator": "Equal", "value": "a", "effect": "NoSchedule"},
+        {"operator": "Exists"},
+    ]
+
+
+def test_a_buffer_has_a_template_of_its_name():
+    buffers = Kind("/apis/autoscaling.x-k8s.io/v1", "capacitybuffers")
+    objects = make_objects(Request(LLAMA, 3, NEEDS), US, "pause", buffers)
+    name = object_name(LLAMA, US)
+    assert objects.keys() == {(TEMPLATES, name), (buffers, name)}
+    assert objects[buffers, name]["apiVersion"] == "autoscaling.x-k8s.io/v1"
+    assert objects[buffers, name]["spec"] == {"podTemplateRef": {"name": name}, "replicas": 3}
+    assert "priorityClassName" not in objects[TEMPLATES, name]["template"]["spec"]
+
+
+def test_names_differ_by_workload_and_installation():
+    others = [LLAMA._replace(namespace="b"), LLAMA._replace(kind="StatefulSet"), LLAMA._replace(name="x" * 253)]
+    names = {object_name(ref, US) for ref in (LLAMA, *others)} | {object_name(LLAMA, "other/us")}
+    assert len(names) == 5
+    assert all(len(name) <= 63 for name in names)
+
+
+@pytest.mark.parametrize(
+    ("largest", "total", "places", "pods"), [(2, 2, 3, 3), (8, 16, 3, 6), (8, 12, 1, 2), (1, 1, 1000, MOST_PODS)]
+)
+def test_a_replica_of_several_pods_has_several_places(largest: float, total: float, places: int, pods: int):
+    assert count_pods(Request(LLAMA, places, NEEDS._replace(largest=largest, total=total))) == pods
+
+
+def test_unknown_and_claimed_devices_are_not_supported():
+    assert is_supported(NEEDS)
+    for needs in (
+        NEEDS._replace(resource=""),
+        NEEDS._replace(resource="gpu.example.com"),
+        NEEDS._replace(largest=math.nan),
+        NEEDS._replace(largest=0.0),
+        NEEDS._replace(devices=(Expression("a", "In"),)),
+    ):
+        assert not is_supported(needs)
+
+
+def test_a_deployment_is_applied_with_the_count_of_pods():
+    ((kind, name),) = objects = make_objects(Request(LLAMA, 2, NEEDS), US, "pause", None)
+    assert kind == DEPLOYMENTS
+    assert objects[kind, name]["spec"]["replicas"] == 2
+    assert objects[kind, name]["metadata"]["annotations"] == {"vllm-autoscaler.io/workload": "team-a/llama"}

@@ -1,0 +1,221 @@
+"""Requests for nodes on a real API server, with the shipped permissions."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from autoscaler.adapters.kubernetes.api.client import ApiError, Kube
+from autoscaler.adapters.kubernetes.node_requests.objects import PRIORITY_CLASS, Request, object_name
+from autoscaler.adapters.kubernetes.node_requests.reconciler import CHECK_S, DISCOVERY_S, NodeRequester
+from autoscaler.adapters.kubernetes.pods.needs import Needs
+from autoscaler.config.settings import NodeRequestKind, NodeRequests
+from autoscaler.core.model.fleet import WorkloadRef
+from autoscaler.ports import TickRecord
+from tests.adapters.keda.world import Lease, ManualClock
+from tests.adapters.kubernetes.conftest import Connect, in_namespace
+from tests.adapters.kubernetes.world import MANIFESTS
+from tests.adapters.web.records import World as Records
+from tests.adapters.web.records import with_window
+from tests.harness.kube_api import KubeApi, User, load_manifests
+from tests.harness.process import eventually
+
+pytestmark = pytest.mark.integration
+
+NEEDS = Needs(resource="nvidia.com/gpu", largest=1.0, smallest=1.0, total=1.0, cpu=4.0, memory=2.0**34)
+LLAMA, QWEN = WorkloadRef("team-a", "llama"), WorkloadRef("team-b", "qwen")
+BUFFERS = "autoscaling.x-k8s.io/v1beta1"
+
+
+@pytest.fixture
+async def user(kube_api: KubeApi, namespace: str) -> User:
+    role, _, priority_class = load_manifests(MANIFESTS / "prewarm" / "prewarm.yaml")
+    await kube_api.apply(priority_class)
+    return await kube_api.service_account(namespace, "prewarming", *in_namespace([role], namespace))
+
+
+@pytest.fixture
+async def kube(connect: Connect, user: User) -> Kube:
+    return await connect(user)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+class Requester:
+    """Makes requesters of one installation, as processes that follow each other."""
+
+    def __init__(self, kube: Kube, clock: ManualClock, namespace: str) -> None:
+        self.kube, self.clock, self.namespace, self.lease = kube, clock, namespace, Lease()
+
+    def start(self, by: NodeRequestKind = NodeRequestKind.PLACEHOLDER, installation: str = "") -> NodeRequester:
+        manager = f"vllm-autoscaler/{installation or self.namespace}"
+        settings = NodeRequests(by=by)
+        return NodeRequester(self.kube, self.clock, settings, self.namespace, manager, lambda ref: NEEDS, self.lease)
+
+
+@pytest.fixture
+def requester(kube: Kube, clock: ManualClock, namespace: str) -> Requester:
+    return Requester(kube, clock, namespace)
+
+
+def due(*places: int) -> tuple[Request, ...]:
+    return tuple(Request(ref, count, NEEDS) for ref, count in zip((LLAMA, QWEN), places, strict=False) if count)
+
+
+async def listed(
+    api: KubeApi, namespace: str, root: str = "apis/apps/v1", plural: str = "deployments"
+) -> dict[str, dict]:
+    found = await api.request("GET", f"/{root}/namespaces/{namespace}/{plural}")
+    return {each["metadata"]["annotations"]["vllm-autoscaler.io/workload"]: each for each in found["items"]}
+
+
+async def counts(api: KubeApi, namespace: str) -> dict[str, int]:
+    return {name: each["spec"]["replicas"] for name, each in (await listed(api, namespace)).items()}
+
+
+async def test_placeholders_follow_the_places_and_vanish(requester: Requester, kube_api: KubeApi, namespace: str):
+    process = requester.start()
+    await process.reconcile(due(2, 1))
+    assert await counts(kube_api, namespace) == {"team-a/llama": 2, "team-b/qwen": 1}
+    await process.reconcile(due(1, 3))
+    assert await counts(kube_api, namespace) == {"team-a/llama": 1, "team-b/qwen": 3}
+    await process.reconcile(due(0, 3))
+    assert await counts(kube_api, namespace) == {"team-b/qwen": 3}
+    await process.reconcile(())
+    assert await counts(kube_api, namespace) == {}
+
+
+async def test_a_placeholder_pod_is_admitted_with_a_low_priority(
+    requester: Requester, kube_api: KubeApi, namespace: str
+):
+    await requester.start().reconcile(due(1))
+    template = (await listed(kube_api, namespace))["team-a/llama"]["spec"]["template"]
+    body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": template["spec"]}
+    pod = await kube_api.request("POST", f"/api/v1/namespaces/{namespace}/pods", body)
+    assert (pod["spec"]["priority"], pod["spec"]["priorityClassName"]) == (-10, PRIORITY_CLASS)
+    assert pod["spec"]["preemptionPolicy"] == "Never"
+
+
+async def test_nothing_is_written_while_nothing_changes(
+    requester: Requester, kube_api: KubeApi, namespace: str, user: User, clock: ManualClock
+):
+    process = requester.start()
+    await process.reconcile(due(2))
+    before = len(kube_api.audit(user))
+    for _ in range(5):
+        clock.time_s += 5
+        await process.reconcile(due(2))
+    assert len(kube_api.audit(user)) == before
+
+
+async def test_a_new_process_orders_nothing_twice(requester: Requester, kube_api: KubeApi, namespace: str):
+    await requester.start().reconcile(due(2, 1))
+    first = await listed(kube_api, namespace)
+    await requester.start().reconcile(due(2))  # in the middle of the chain, and one need has gone away meanwhile
+    second = await listed(kube_api, namespace)
+    assert second.keys() == {"team-a/llama"}
+    for field in ("uid", "generation"):
+        assert second["team-a/llama"]["metadata"][field] == first["team-a/llama"]["metadata"][field]
+
+
+async def test_a_new_process_removes_what_is_not_needed(requester: Requester, kube_api: KubeApi, namespace: str):
+    await requester.start().reconcile(due(2, 1))
+    await requester.start().reconcile(())
+    assert await counts(kube_api, namespace) == {}
+
+
+async def test_objects_of_another_installation_are_left_alone(requester: Requester, kube_api: KubeApi, namespace: str):
+    await requester.start(installation="other").reconcile(due(2))
+    ours = requester.start()
+    await ours.reconcile(due(1))
+    found = (await kube_api.request("GET", f"/apis/apps/v1/namespaces/{namespace}/deployments"))["items"]
+    assert sorted(each["spec"]["replicas"] for each in found) == [1, 2]
+    await ours.reconcile(())
+    assert await counts(kube_api, namespace) == {"team-a/llama": 2}
+
+
+async def test_a_change_by_hand_is_undone_at_the_next_check(
+    requester: Requester, kube_api: KubeApi, namespace: str, clock: ManualClock
+):
+    process = requester.start()
+    await process.reconcile(due(2))
+    name = object_name(LLAMA, f"vllm-autoscaler/{namespace}")
+    path = f"/apis/apps/v1/namespaces/{namespace}/deployments/{name}"
+    await kube_api.request("DELETE", path)
+    clock.time_s += CHECK_S
+    await process.reconcile(due(2))
+    assert await counts(kube_api, namespace) == {"team-a/llama": 2}
+
+
+async def test_a_follower_writes_nothing(requester: Requester, kube_api: KubeApi, namespace: str):
+    requester.lease.leading = False
+    await requester.start().reconcile(due(2))
+    assert await counts(kube_api, namespace) == {}
+
+
+async def test_buffers_take_the_place_of_placeholders(
+    requester: Requester, kube_api: KubeApi, namespace: str, clock: ManualClock
+):
+    process = requester.start(NodeRequestKind.AUTO)
+    await process.reconcile(due(2))
+    assert await counts(kube_api, namespace) == {"team-a/llama": 2}
+    await kube_api.install_crds("nodes/capacitybuffers")
+    try:
+
+        async def is_replaced() -> bool:  # the API server lists a new group some time after it serves it
+            clock.time_s += DISCOVERY_S
+            await process.reconcile(due(2, 1))
+            return not await counts(kube_api, namespace)
+
+        await eventually(is_replaced, "placeholders are gone")
+        found = await listed(kube_api, namespace, f"apis/{BUFFERS}", "capacitybuffers")
+        assert {name: each["spec"]["replicas"] for name, each in found.items()} == {"team-a/llama": 2, "team-b/qwen": 1}
+        templates = await listed(kube_api, namespace, "api/v1", "podtemplates")
+        for name, each in found.items():
+            assert each["spec"]["podTemplateRef"]["name"] == templates[name]["metadata"]["name"]
+        # The operator prefers placeholders now, and the buffers go with the next process.
+        await requester.start().reconcile(due(2))
+        assert await counts(kube_api, namespace) == {"team-a/llama": 2}
+        assert await listed(kube_api, namespace, f"apis/{BUFFERS}", "capacitybuffers") == {}
+        assert await listed(kube_api, namespace, "api/v1", "podtemplates") == {}
+    finally:
+        await kube_api.remove_crds("nodes/capacitybuffers")
+
+
+async def test_a_cluster_without_buffers_is_a_problem_only_if_they_are_demanded(requester: Requester):
+    process = requester.start(NodeRequestKind.CAPACITY_BUFFER)
+    with pytest.raises(ApiError, match=r"the cluster has no capacitybuffers\.autoscaling\.x-k8s\.io"):
+        await process.reconcile(due(1))
+
+
+async def test_a_missing_right_is_an_error_that_names_it(
+    kube_api: KubeApi, connect: Connect, clock: ManualClock, namespace: str
+):
+    user = await kube_api.service_account(namespace, "nobody")
+    process = Requester(await connect(user), clock, namespace).start()
+    with pytest.raises(ApiError, match="deployments"):
+        await process.reconcile(due(1))
+
+
+def test_places_of_a_tick_are_due_if_this_process_leads(requester: Requester):
+    process = requester.start()
+    tick = with_window(Records(1).tick())
+    process.record(replace(tick, leading=False))
+    assert process.due is None
+    process.record(tick)
+    assert process.due is not None and [(request.ref, request.places) for request in process.due] == [
+        (tick.input.fleet.workloads[0].ref, 2)
+    ]
+
+
+def test_the_earliest_windows_come_first_and_the_number_is_bounded(requester: Requester):
+    rows = 200
+    tick: TickRecord = Records(rows).tick()
+    chain = replace(tick.decision.chain, due_s=tick.now_s + np.arange(rows)[::-1], places=np.ones(rows))
+    process = requester.start()
+    process.record(replace(tick, decision=replace(tick.decision, chain=chain)))
+    assert process.due is not None and len(process.due) == 64
+    assert process.due[0].ref == tick.input.fleet.workloads[-1].ref
