@@ -22,7 +22,15 @@ from autoscaler.adapters.kubernetes.pods.status import DELETION_COST
 from autoscaler.adapters.web.metrics import Metrics
 from autoscaler.app.wiring import build_loop, connect_cluster, open_sources
 from autoscaler.config.policy.reload import PolicyFiles
-from autoscaler.config.settings import KedaSettings, KubeSettings, LeaseSettings, Mode, ScrapeSettings, Settings
+from autoscaler.config.settings import (
+    KedaSettings,
+    KubeSettings,
+    LeaseSettings,
+    Mode,
+    NodeRequests,
+    ScrapeSettings,
+    Settings,
+)
 from autoscaler.core.explain.sentence import Explanation, explain
 from autoscaler.core.model.fleet import PendingClass
 from autoscaler.daemon.loop import Loop
@@ -51,6 +59,7 @@ TOKENS_PER_S = 20.0  # of each of them
 TURN_S = 5.0  # of the daemon's clock between two ticks
 WATCH_S = 0.05  # real time in which the daemon's watches show what has changed
 STEADY_TURNS, MAX_TURNS = 8, 60
+PLACEHOLDER = "prewarm-"  # begins the names of Deployments that request nodes
 
 _RUNNING = re.compile(r"(?m)^(vllm:num_requests_running\{.*\}) .*$")
 _WAITING = re.compile(r"(?m)^(vllm:num_requests_waiting\{.*\}) .*$")
@@ -79,7 +88,8 @@ class LeapingClock(SystemClock):
         end_s = self.now_s() + duration_s
         while (left_s := end_s - self.now_s()) > 0:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._leapt.wait(), left_s)
+                async with asyncio.timeout(left_s):  # unlike `wait_for`, it swallows no cancellation as it leaps
+                    await self._leapt.wait()
 
 
 class Engines:
@@ -215,7 +225,7 @@ class Cluster:
     async def pods(self, name: str = "") -> list[dict[str, Any]]:
         """Return the pods of a workload, or all."""
         found = (await self.api.request("GET", f"/api/v1/namespaces/{self.namespace}/pods"))["items"]
-        return [pod for pod in found if name in ("", pod["metadata"]["labels"]["app"])]
+        return [pod for pod in found if name in ("", _app(pod))]
 
     def pending(self) -> list[str]:
         """Return the names of the pods without node, as of the last step."""
@@ -331,7 +341,10 @@ class Cluster:
         """Act like the controllers, the scheduler and the kubelets, once."""
         deployments, pods = await self._list("apis/apps/v1", "deployments"), await self.pods()
         self._counts = {each["metadata"]["name"]: each["spec"]["replicas"] for each in deployments}
-        if any([await self._replicate(deployment, pods) for deployment in deployments]):
+        orphans = [pod for pod in pods if _app(pod).startswith(PLACEHOLDER) and _app(pod) not in self._counts]
+        for pod in orphans:
+            await self.api.delete("v1", "Pod", self.namespace, pod["metadata"]["name"])
+        if any([await self._replicate(deployment, pods) for deployment in deployments]) or orphans:
             pods = await self.pods()
         await self._schedule(pods)
         new = [pod for pod in pods if pod["spec"].get("nodeName") and not pod["status"].get("containerStatuses")]
@@ -353,6 +366,7 @@ class Cluster:
         quotas: bool = True,
         quota_file: Path | None = None,
         mode: Mode = Mode.DIRECT,
+        node_requests: NodeRequests | None = None,
     ) -> AsyncIterator[Daemon]:
         """Run the daemon by the Role of its mode. environ: sets a variable of the environment.
 
@@ -366,12 +380,16 @@ class Cluster:
             scrape=ScrapeSettings(gateways=tuple(gateways)),
             node_group_max=tuple(node_group_max),
             quotas=quota_file,
+            node_requests=node_requests,
             kube=KubeSettings(),
             lease=LeaseSettings(enabled=False, namespace=installation or self.namespace),
             http=None,
             keda=KedaSettings(host="127.0.0.1", port=0) if mode is Mode.KEDA else None,
         )
-        environ("KUBECONFIG", str(self.api.kubeconfig(await self._user(shrink, nodes, quotas, mode))))
+        environ(
+            "KUBECONFIG",
+            str(self.api.kubeconfig(await self._user(shrink, nodes, quotas, mode, node_requests is not None))),
+        )
         async with AsyncExitStack() as stack:
             policies = PolicyFiles(settings.policies, self.clock, settings.default_policy)
             sources = await open_sources(stack, settings, self.clock, policies)
@@ -395,10 +413,14 @@ class Cluster:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _user(self, shrink: bool, nodes: bool, quotas: bool, mode: Mode) -> User:
+    async def _user(self, shrink: bool, nodes: bool, quotas: bool, mode: Mode, prewarm: bool = False) -> User:
         """Return a user with the shipped rights. Each set of rights has a user of its own."""
         roles = [*in_namespace(shipped_roles(mode.value), self.namespace)]
-        name = f"daemon-{mode.value}-{shrink:d}{nodes:d}{quotas:d}"
+        name = f"daemon-{mode.value}-{shrink:d}{nodes:d}{quotas:d}{prewarm:d}"
+        if prewarm:
+            role, _, priority_class = load_manifests(MANIFESTS / "prewarm" / "prewarm.yaml")
+            await self.api.apply(priority_class)
+            roles += in_namespace([role], self.namespace)
         if shrink:
             roles += load_manifests(MANIFESTS / "shrink" / "rbac.yaml")[:1]
         if quotas:
@@ -423,7 +445,7 @@ class Cluster:
         """Create missing pods and remove surplus ones, in the order of a ReplicaSet. Return whether any was missing."""
         name, template = deployment["metadata"]["name"], deployment["spec"]["template"]
         present = {"", *(node["name"] for node in self.nodes.values())}
-        own = [pod for pod in pods if pod["metadata"]["labels"]["app"] == name]
+        own = [pod for pod in pods if _app(pod) == name]
         kept = [pod for pod in own if pod["spec"].get("nodeName", "") in present]
         surplus = len(kept) - deployment["spec"]["replicas"]
         orphans = [pod for pod in own if pod not in kept]  # removed by the collector of garbage
@@ -442,7 +464,13 @@ class Cluster:
     async def _create(self, name: str, template: Mapping[str, Any]) -> str:
         """Create one pod. Return the words of the API server if it refuses."""
         self._created += 1
-        replica_set = await self.api.get("apps/v1", "ReplicaSet", self.namespace, f"{name}-1")
+        try:
+            replica_set = await self.api.get("apps/v1", "ReplicaSet", self.namespace, f"{name}-1")
+        except ApiError:  # a Deployment that the daemon has created
+            labels = template["metadata"]["labels"]
+            spec = {"replicas": 0, "selector": {"matchLabels": labels}, "template": template}
+            body = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": f"{name}-1"}, "spec": spec}
+            (replica_set,) = await self.api.apply(body, namespace=self.namespace)
         owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": f"{name}-1", "controller": True}
         metadata = {"name": f"{name}-1-{self._created}", "labels": template["metadata"]["labels"]}
         metadata["ownerReferences"] = [owner | {"uid": replica_set["metadata"]["uid"]}]
@@ -485,7 +513,7 @@ class Cluster:
             await self.site.status(pod["metadata"]["name"], {"phase": "Pending", "conditions": conditions})
 
     async def _start(self, pod: Mapping[str, Any]) -> None:
-        name, app = pod["metadata"]["name"], pod["metadata"]["labels"]["app"]
+        name, app = pod["metadata"]["name"], _app(pod)
         if app in self.starting:
             await self.site.status(name, {"phase": "Pending", "conditions": [SCHEDULED]})
             return
@@ -502,7 +530,7 @@ class Cluster:
 
     def _spread_load(self, pods: Iterable[Mapping[str, Any]]) -> None:
         """Share the requests of each service among its ready pods, as a router does."""
-        ready = [(pod["metadata"]["labels"]["app"], pod["status"]["podIP"]) for pod in pods if is_ready(pod)]
+        ready = [(_app(pod), pod["status"]["podIP"]) for pod in pods if is_ready(pod)]
         by_name = {pod["metadata"]["name"]: pod["status"]["podIP"] for pod in pods if is_ready(pod)}
         self.engines.requests.clear()
         for names, requests in self.load.items():
@@ -520,6 +548,12 @@ def _rank(pod: Mapping[str, Any]) -> tuple[bool, bool, int, str]:
     """Return the order in which a ReplicaSet removes pods: unscheduled, not ready, then those that cost least."""
     cost = int((pod["metadata"].get("annotations") or {}).get(DELETION_COST, "0"))
     return bool(pod["spec"].get("nodeName")), is_ready(pod), cost, pod["metadata"]["name"]
+
+
+def _app(pod: Mapping[str, Any]) -> str:
+    """Return the name of the Deployment of a pod."""
+    labels = pod["metadata"]["labels"]
+    return str(labels.get("app") or labels["app.kubernetes.io/instance"])
 
 
 def _devices(pod: Mapping[str, Any]) -> Counter[str]:
