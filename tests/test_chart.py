@@ -481,6 +481,20 @@ def test_pods_are_patched_only_with_the_value_for_it(mode: str, granted: bool, n
     assert not patched()
 
 
+@pytest.mark.parametrize(("mode", "granted"), [("direct", True), ("keda", True), ("dry-run", False)])
+def test_nodes_are_requested_only_with_the_value_for_it(mode: str, granted: bool):
+    documents = template({"mode": mode, "requestNodes": "auto", "fullnameOverride": "blue"})
+    found = {each["kind"]: each["metadata"] for each in documents if "blue-p" in each["metadata"]["name"]}
+    assert ("--request-nodes=auto" in container(documents)["args"]) == granted
+    if granted:
+        assert found["Role"]["name"] == found["RoleBinding"]["name"] == "blue-prewarm"
+        assert found["PriorityClass"]["name"] == "blue-placeholder" and "namespace" not in found["PriorityClass"]
+        assert "--lease-name=blue" in container(documents)["args"], "the daemon names the class after its lease"
+    documents = template({"mode": mode})
+    assert "PriorityClass" not in {each["kind"] for each in documents}
+    assert not any("request-nodes" in each for each in container(documents)["args"])
+
+
 def test_with_some_namespaces_only_nodes_are_read_cluster_wide():
     documents = template({"namespaces": ["a", "b"]})
     (role,) = [each for each in documents if each["kind"] == "ClusterRole"]

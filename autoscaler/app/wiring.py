@@ -157,9 +157,8 @@ async def connect_cluster(
     parts.recorders.append(events)
     parts.background.append(("events", events.run))
     if settings.node_requests is not None:
-        namespace = settings.lease.namespace
         requester = NodeRequester(
-            kube, clock, settings.node_requests, namespace, writes.manager, fleet.needs_of, parts.leadership
+            kube, clock, settings.node_requests, settings.lease, writes.manager, fleet.needs_of, parts.leadership
         )
         parts.recorders.append(requester)
         parts.background.append(("node requests", requester.run))

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from autoscaler.adapters.kubernetes.pods.needs import NAME_FIELD, Expression, Needs
 from autoscaler.core.model.fleet import WorkloadRef
 
-PRIORITY_CLASS = "vllm-autoscaler-placeholder"
+PRIORITY_CLASS = "{lease}-placeholder"  # after the name of the lease, as in manifests/prewarm
 INSTALLATION = "vllm-autoscaler.io/installation"  # label: whose object it is
 WORKLOAD = "vllm-autoscaler.io/workload"  # annotation: the workload for which it was made
 CONTAINER = "placeholder"
@@ -51,9 +51,10 @@ def is_supported(needs: Needs) -> bool:
     return bool(needs.resource and "/" in needs.resource and needs.largest > 0 and not needs.devices)
 
 
-def make_objects(request: Request, installation: str, image: str, buffers: Kind | None) -> Objects:
+def make_objects(request: Request, installation: str, image: str, priority_class: str, buffers: Kind | None) -> Objects:
     """Return the objects of a request.
 
+    image, priority_class: of placeholder pods.
     buffers: kind of CapacityBuffers; None: the cluster has none, so a Deployment of placeholder pods stands in.
     """
     label, name = installation_label(installation), object_name(request.ref, installation)
@@ -78,7 +79,7 @@ def make_objects(request: Request, installation: str, image: str, buffers: Kind 
         "revisionHistoryLimit": 0,
         "selector": {"matchLabels": labels},
         "strategy": {"type": "Recreate"},
-        "template": {"metadata": {"labels": labels}, "spec": {**pod, "priorityClassName": PRIORITY_CLASS}},
+        "template": {"metadata": {"labels": labels}, "spec": {**pod, "priorityClassName": priority_class}},
     }
     return {
         (DEPLOYMENTS, name): {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec},

@@ -20,6 +20,7 @@ from autoscaler.adapters.kubernetes.node_requests.objects import (
     BUFFERS,
     DEPLOYMENTS,
     INSTALLATION,
+    PRIORITY_CLASS,
     TEMPLATES,
     Kind,
     Objects,
@@ -29,7 +30,7 @@ from autoscaler.adapters.kubernetes.node_requests.objects import (
     make_objects,
 )
 from autoscaler.adapters.kubernetes.pods.needs import Needs
-from autoscaler.config.settings import NodeRequestKind, NodeRequests
+from autoscaler.config.settings import LeaseSettings, NodeRequestKind, NodeRequests
 from autoscaler.core.model.fleet import WorkloadRef
 from autoscaler.ports import Clock, Leadership, TickRecord
 
@@ -67,12 +68,12 @@ class NodeRequester:
         kube: Kube,
         clock: Clock,
         settings: NodeRequests,
-        namespace: str,
+        lease: LeaseSettings,
         manager: str,
         needs_of: Callable[[WorkloadRef], Needs | None],
         leadership: Leadership,
     ) -> None:
-        """namespace: of the objects. manager: field manager of the daemon's writes.
+        """lease: the objects are in its namespace. manager: field manager of the daemon's writes.
 
         needs_of: returns the needs of a replica of a workload; None: they are not known.
         leadership: checked before each write.
@@ -81,7 +82,8 @@ class NodeRequester:
         self._kube = kube
         self._clock = clock
         self._settings = settings
-        self._namespace = namespace
+        self._namespace = lease.namespace
+        self._priority_class = PRIORITY_CLASS.format(lease=lease.name)
         self._manager = manager
         self._needs_of = needs_of
         self._leadership = leadership
@@ -136,7 +138,7 @@ class NodeRequester:
             raise ApiError("discovery", NOT_FOUND, f"the cluster has no {BUFFERS}.{BUFFER_GROUP}")
         wanted: Objects = {}
         for request in due:
-            wanted |= make_objects(request, self._manager, self._settings.image, buffers)
+            wanted |= make_objects(request, self._manager, self._settings.image, self._priority_class, buffers)
         surplus = [key for key in self._applied if key not in wanted]
         missing = [key for key, body in wanted.items() if self._applied.get(key) != body]
         slots = asyncio.Semaphore(CONCURRENCY)

@@ -7,7 +7,6 @@ import pytest
 from autoscaler.adapters.kubernetes.node_requests.objects import (
     DEPLOYMENTS,
     MOST_PODS,
-    PRIORITY_CLASS,
     TEMPLATES,
     Kind,
     Request,
@@ -26,7 +25,7 @@ US = "vllm-autoscaler/vllm-autoscaler"
 
 
 def pod_of(needs: Needs) -> dict:
-    (body,) = make_objects(Request(LLAMA, 1, needs), US, "pause", None).values()
+    (body,) = make_objects(Request(LLAMA, 1, needs), US, "pause", "low", None).values()
     return body["spec"]["template"]["spec"]
 
 
@@ -37,7 +36,7 @@ def test_a_placeholder_requests_what_a_pod_of_the_replica_does():
         "requests": {GPU: "2", "cpu": "3500m", "memory": "1073741824"},
         "limits": {GPU: "2"},
     }
-    assert (pod["priorityClassName"], pod["terminationGracePeriodSeconds"]) == (PRIORITY_CLASS, 0)
+    assert (pod["priorityClassName"], pod["terminationGracePeriodSeconds"]) == ("low", 0)
     assert pod["automountServiceAccountToken"] is False
 
 
@@ -76,7 +75,7 @@ def test_a_placeholder_goes_where_the_replica_may_go():
 
 def test_a_buffer_has_a_template_of_its_name():
     buffers = Kind("/apis/autoscaling.x-k8s.io/v1", "capacitybuffers")
-    objects = make_objects(Request(LLAMA, 3, NEEDS), US, "pause", buffers)
+    objects = make_objects(Request(LLAMA, 3, NEEDS), US, "pause", "low", buffers)
     name = object_name(LLAMA, US)
     assert objects.keys() == {(TEMPLATES, name), (buffers, name)}
     assert objects[buffers, name]["apiVersion"] == "autoscaling.x-k8s.io/v1"
@@ -111,7 +110,7 @@ def test_unknown_and_claimed_devices_are_not_supported():
 
 
 def test_a_deployment_is_applied_with_the_count_of_pods():
-    ((kind, name),) = objects = make_objects(Request(LLAMA, 2, NEEDS), US, "pause", None)
+    ((kind, name),) = objects = make_objects(Request(LLAMA, 2, NEEDS), US, "pause", "low", None)
     assert kind == DEPLOYMENTS
     assert objects[kind, name]["spec"]["replicas"] == 2
     assert objects[kind, name]["metadata"]["annotations"] == {"vllm-autoscaler.io/workload": "team-a/llama"}

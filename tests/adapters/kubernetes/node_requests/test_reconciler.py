@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from autoscaler.adapters.kubernetes.api.client import ApiError, Kube
-from autoscaler.adapters.kubernetes.node_requests.objects import PRIORITY_CLASS, Request, object_name
+from autoscaler.adapters.kubernetes.node_requests.objects import Request, object_name
 from autoscaler.adapters.kubernetes.node_requests.reconciler import CHECK_S, DISCOVERY_S, NodeRequester
 from autoscaler.adapters.kubernetes.pods.needs import Needs
-from autoscaler.config.settings import NodeRequestKind, NodeRequests
+from autoscaler.config.settings import LeaseSettings, NodeRequestKind, NodeRequests
 from autoscaler.core.model.fleet import WorkloadRef
 from autoscaler.ports import TickRecord
 from tests.adapters.keda.world import Lease, ManualClock
@@ -53,7 +53,15 @@ class Requester:
     def start(self, by: NodeRequestKind = NodeRequestKind.PLACEHOLDER, installation: str = "") -> NodeRequester:
         manager = f"vllm-autoscaler/{installation or self.namespace}"
         settings = NodeRequests(by=by)
-        return NodeRequester(self.kube, self.clock, settings, self.namespace, manager, lambda ref: NEEDS, self.lease)
+        return NodeRequester(
+            self.kube,
+            self.clock,
+            settings,
+            LeaseSettings(namespace=self.namespace),
+            manager,
+            lambda ref: NEEDS,
+            self.lease,
+        )
 
 
 @pytest.fixture
@@ -95,7 +103,7 @@ async def test_a_placeholder_pod_is_admitted_with_a_low_priority(
     template = (await listed(kube_api, namespace))["team-a/llama"]["spec"]["template"]
     body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": template["spec"]}
     pod = await kube_api.request("POST", f"/api/v1/namespaces/{namespace}/pods", body)
-    assert (pod["spec"]["priority"], pod["spec"]["priorityClassName"]) == (-10, PRIORITY_CLASS)
+    assert (pod["spec"]["priority"], pod["spec"]["priorityClassName"]) == (-10, "vllm-autoscaler-placeholder")
     assert pod["spec"]["preemptionPolicy"] == "Never"
 
 
