@@ -224,7 +224,7 @@ def test_weights_of_another_release_name_its_own_objects():
     agent = only(documents, "DaemonSet", f"{name}-weights")
     assert agent["metadata"]["namespace"] == "disks"
     arguments = agent["spec"]["template"]["spec"]["containers"][0]["args"]
-    assert "--namespace=ml" in arguments
+    assert {"--namespace=ml", f"--peer-service=disks/{name}-weights"} <= set(arguments)
     policy = only(documents, "ValidatingAdmissionPolicy", f"{name}-weights")["spec"]
     assert f"'system:serviceaccount:disks:{name}-weights'" in policy["matchConditions"][0]["expression"]
     assert (

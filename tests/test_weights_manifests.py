@@ -19,6 +19,7 @@ import yaml
 from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.kubernetes.api.client import Kube
 from autoscaler.adapters.kubernetes.weights.node import KubeNode
+from autoscaler.adapters.kubernetes.weights.peers import AgentDirectory
 from autoscaler.catalog.node_labels import PRODUCT_LABELS
 from autoscaler.cli.main import main
 from autoscaler.config.weights.report import ANNOTATION, LABEL_PREFIX, ModelReport, Report, State, label_of
@@ -151,9 +152,9 @@ def test_selectors_select_the_pods_and_ports_of_their_object() -> None:
         labels = template["metadata"]["labels"]
         ports = {each["name"] for each in template["spec"]["containers"][0]["ports"]}
         assert only(documents, kind, name)["spec"]["selector"]["matchLabels"] == labels
-        for service in [each["spec"] for each in documents if each["kind"] == "Service"]:
-            if service["selector"] == labels:
-                assert {each["targetPort"] for each in service["ports"]} <= ports
+        service = only(documents, "Service", name)["spec"]
+        assert service["selector"] == labels
+        assert {each["targetPort"] for each in service["ports"]} <= ports
         policy = only(documents, "NetworkPolicy", name)["spec"]
         assert policy["podSelector"]["matchLabels"] == labels
         assert {each["port"] for rule in policy["ingress"] for each in rule["ports"]} <= ports
@@ -275,12 +276,26 @@ async def test_rights_of_an_agent_are_those_that_it_uses(installed: KubeApi, age
     metadata = {"name": config_map_of("node-a"), "namespace": DAEMON}
     wished = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"node-a": encode([Wish(source)])}}
     await installed.apply(wished)
+    other = {"metadata": {"name": "node-b", "labels": {label_of(source.key): "ready"}}}
+    await installed.apply({"apiVersion": "v1", "kind": "Node", **other})
+    endpoint = {"addresses": ["10.0.0.2"], "nodeName": "node-b", "conditions": {"ready": True}}
+    slices = {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {"name": "agents", "namespace": AGENT, "labels": {"kubernetes.io/service-name": AGENT}},
+        "addressType": "IPv4",
+        "endpoints": [endpoint],
+        "ports": [{"name": "peers", "port": 8474, "protocol": "TCP"}],
+    }
+    await installed.apply(slices)
     async with Kube.using(installed.configuration(agent), 10.0) as kube:
         node = KubeNode(kube, SystemClock(), "node-a", DAEMON)
 
         async def knows() -> bool:
             return node.wishes() is not None and node.used() is not None
 
+        peers = AgentDirectory(kube, SystemClock(), AGENT, AGENT)
+        assert await peers.holders(source.key) == ["10.0.0.2:8474"]
         async with running(node):
             await eventually(knows, "wishes and pods are known")
             assert node.wishes() == Wishes((Wish(source),))
@@ -288,7 +303,8 @@ async def test_rights_of_an_agent_are_those_that_it_uses(installed: KubeApi, age
     labels = (await installed.get("v1", "Node", None, "node-a"))["metadata"]["labels"]
     assert labels[label_of(source.key)] == "ready"
     documents = rendered("base")
-    roles = [only(documents, "ClusterRole", AGENT), only(documents, "Role", "vllm-autoscaler-wishes")]
+    named = [("ClusterRole", AGENT), ("Role", AGENT), ("Role", "vllm-autoscaler-wishes")]
+    roles = [only(documents, kind, name) for kind, name in named]
     assert installed.used(agent) == granted(*roles)
 
 
