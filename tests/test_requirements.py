@@ -59,7 +59,10 @@ def test_tests_use_the_versions_of_the_image():
 
 def test_version_is_one_in_package_manifests_and_changelog():
     version = PROJECT["version"]
-    assert f"image: vllm-autoscaler:{version}\n" in (ROOT / "manifests" / "base" / "deployment.yaml").read_text()
+    stated = [path.read_text() for path in (ROOT / "manifests").rglob("*.yaml")]
+    images = [image for text in stated for image in re.findall(r"\bimage[:=] ?(vllm-autoscaler:\S+)", text)]
+    assert len(images) == 4
+    assert set(images) == {f"vllm-autoscaler:{version}"}
     newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert newest is not None
     assert newest[1] == version

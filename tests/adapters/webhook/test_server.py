@@ -72,8 +72,9 @@ def configuration_of(name: str, namespace: str, port: int, ca: Path | None = Non
     return changed, service
 
 
-@pytest_asyncio.fixture
-async def site(kube_api: KubeApi, certificates: Certificates) -> AsyncIterator[Site]:
+@asynccontextmanager
+async def opted_in(kube_api: KubeApi, certificates: Certificates) -> AsyncIterator[Site]:
+    """Make a namespace that opts in, and the configuration; take the latter away afterwards."""
     namespace = await kube_api.namespace(labels={"vllm-autoscaler.io/weights": "enabled"})
     port = free_port()
     configuration, service = configuration_of(namespace, namespace, port, certificates.ca)
@@ -84,6 +85,12 @@ async def site(kube_api: KubeApi, certificates: Certificates) -> AsyncIterator[S
         yield Site(kube_api, namespace, name, port, namespace)
     finally:
         await kube_api.delete("admissionregistration.k8s.io/v1", "MutatingWebhookConfiguration", None, namespace)
+
+
+@pytest_asyncio.fixture
+async def site(kube_api: KubeApi, certificates: Certificates) -> AsyncIterator[Site]:
+    async with opted_in(kube_api, certificates) as made:
+        yield made
 
 
 @asynccontextmanager
