@@ -106,7 +106,7 @@ def _agent(given: Given, node: Node, peers: Peers | None = None) -> Agent:
         except StartError as error:  # the token; it may be there at the next attempt
             raise WeightsError(Cause.DENIED, str(error)) from error
 
-    store = Store(given["root"], limits(given))
+    store = Store(given["root"], limits(given), makes_root=False)
     shared = peers.wrap(open_origin) if peers is not None else open_origin
     return Agent(store, shared, fetching.transfer, node, SystemClock(), _version(), given["max_cache_bytes"])
 

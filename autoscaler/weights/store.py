@@ -78,8 +78,10 @@ class Owner(NamedTuple):
 class Store:
     """Weights below one root. Readers need no lock; every change is made with `changing`."""
 
-    def __init__(self, root: Path, limits: Limits | None = None) -> None:
+    def __init__(self, root: Path, limits: Limits | None = None, makes_root: bool = True) -> None:
+        """makes_root: False: the root must exist. Without its disk it would be made on another one."""
         self.root = root
+        self._makes_root = makes_root
         self._limits = limits or Limits()
         self._own = root / OWN
 
@@ -99,6 +101,7 @@ class Store:
 
     @contextmanager
     def _locked(self, name: str, busy: str) -> Iterator[int]:
+        self._require_root()
         try:
             for folder in (RECORDS, PARTS):
                 (self._own / folder).mkdir(parents=True, exist_ok=True)
@@ -114,6 +117,10 @@ class Store:
             raise WeightsError(Cause.BUSY, busy) from error
         finally:
             os.close(descriptor)
+
+    def _require_root(self) -> None:
+        if not self._makes_root and not self.root.is_dir():
+            raise WeightsError(Cause.DISK, f"{shown(str(self.root))} is no folder; is its disk mounted?")
 
     def models(self) -> list[Model]:
         """Return the published models, the least recently used first. Records that cannot be read are left out."""
@@ -157,6 +164,7 @@ class Store:
 
     def _publish(self, listing: Listing, fetched: list[Path], present: Model | None) -> Model:
         """Publish a fetched model, and remove the version that it replaces. Raises WeightsError."""
+        self._require_root()
         path = layout.publish(self.root, listing, fetched)
         self._record(listing)
         if present and not self._is_used(present.path):
@@ -239,6 +247,7 @@ class Store:
 
     def write_report(self, text: str) -> None:
         """Keep what the agent reports, for other commands. Raises WeightsError."""
+        self._require_root()
         try:
             write_small(self._own / REPORT, text.encode())
         except OSError as error:

@@ -37,6 +37,7 @@ class Cluster:
 
     def __init__(self, api: KubeApi, namespace: str, folder: Path, hub: FakeHub) -> None:
         self.root = folder / "root"
+        self.root.mkdir()
         self.name = f"gpu-{namespace}"
         self._api, self._namespace, self._folder, self._hub = api, namespace, folder, hub
 

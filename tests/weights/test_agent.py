@@ -130,8 +130,9 @@ async def running(
             raise WeightsError(Cause.NOT_ALLOWED, f"{source} may not be fetched")
         return Hub(source, hub.url) if hub is not None and source.scheme == "hf" else Objects(source)
 
+    await asyncio.to_thread(root.mkdir, exist_ok=True)
     agent = Agent(
-        Store(root, limits or Limits(min_free_share=0.0)),
+        Store(root, limits or Limits(min_free_share=0.0), makes_root=False),
         open_origin or found,
         Transfer(workers=2, range_bytes=64 << 10),
         node,
@@ -376,6 +377,9 @@ async def test_disk_that_vanishes_takes_labels_away_until_it_is_back(tmp_path: P
         await until(lambda: node.is_ready(HUB) and not node.reports[-1].cause)
         assert not hub.sent
         root.rename(tmp_path / "away")
+        await until(lambda: node.reports[-1].cause == Cause.DISK)
+        assert not root.exists()
+        root.mkdir()
         await until(lambda: node.reports[-1].cause == "" and not node.is_ready(HUB))
         hub.status = 0
         await until(lambda: node.is_ready(HUB))

@@ -35,6 +35,7 @@ def hub() -> Iterator[FakeHub]:
 def agent(root: Path, hub: FakeHub, *options: str | Path) -> Iterator[str]:
     """Run the command, give its address, and end it as the kubelet does."""
     port = free_port()
+    root.mkdir(exist_ok=True)
     command = [*MAIN, "agent", "--root", root, "--hub", hub.url, "--http-port", str(port), *options]
     process = subprocess.Popen([str(word) for word in command], stderr=subprocess.PIPE, text=True)
     try:
