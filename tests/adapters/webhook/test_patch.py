@@ -177,6 +177,10 @@ def test_pod_that_has_the_snippet_keeps_it() -> None:
         )),
         ("a volume has the name", pod_of(volumes=[{"name": "weights", "emptyDir": {}}])),
         ("a container has the name", pod_of(initContainers=[{"name": "weights", "image": "i"}])),
+        ("its model has 300 characters", pod_of(engine(f"--model=org/{'m' * 300}"))),
+        ("its source has 600 characters", pod_of(
+            engine("--port=1"), annotations={"vllm-autoscaler.io/weights": f"hf://org/{'m' * 600}@main"}
+        )),
         ("its engine is a sidecar", pod_of(
             {"name": "main", "image": "i"}, initContainers=[engine(restartPolicy="Always", ports=[
                 {"name": "metrics", "containerPort": 8000}])]
@@ -314,6 +318,7 @@ def deep(levels: int) -> bytes:
         review(pod_of(engine(env="A=B")), uid="u-1"),
         review(pod_of(affinity={"nodeAffinity": {PREFERRED: {"weight": 1}}}), uid="u-1"),
         review(pod_of(engine(env=[{"name": "A", "value": "x" * MAX_POD_BYTES}])), uid="u-1"),
+        review(pod_of(engine(env=[{"name": "A", "value": "\ud800"}]), volumes=[7]), uid="u-1"),
     ],
 )
 def test_unreadable_reviews_allow_the_pod_without_a_patch(text: bytes) -> None:

@@ -22,7 +22,7 @@ from autoscaler.adapters.kubernetes.pods.node_weights import read_pod_weights
 from autoscaler.adapters.web.exported_metrics import PREFIX, WEBHOOK
 from autoscaler.adapters.webhook.metrics import WebhookMetrics
 from autoscaler.adapters.webhook.patch import Folder
-from autoscaler.adapters.webhook.server import MAX_BODY_BYTES, WebhookServer
+from autoscaler.adapters.webhook.server import MAX_BODY_BYTES, MAX_REVIEWS, WebhookServer
 from autoscaler.config.settings import TlsFiles
 from autoscaler.ports import CannotServe
 from tests.adapters.webhook.test_patch import READY, engine, pod_of, review, terms
@@ -199,7 +199,7 @@ async def client(certificates: Certificates, deadline_s: float = 60.0) -> AsyncI
     trust = ssl.create_default_context(cafile=certificates.ca)
     async with (
         serving(certificates.issue("localhost"), 0, deadline_s) as server,
-        aiohttp.ClientSession() as session,
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session,
     ):
         yield lambda data: session.post(f"https://localhost:{server.port}/pods", data=data, ssl=trust)
 
@@ -249,6 +249,27 @@ async def test_quota_and_limits_of_the_engine_allow_the_patch(site: Site, certif
     assert [each["name"] for each in created["spec"]["initContainers"]] == ["weights"]
     with pytest.raises(ApiError, match="exceeded quota"):
         await site.create(pod)
+
+
+async def test_reviews_beyond_the_limit_are_refused_at_once(certificates: Certificates) -> None:
+    ends = asyncio.Event()
+
+    async def slow() -> AsyncIterator[bytes]:
+        yield b'{"request":'
+        await ends.wait()
+        yield b"{}}"
+
+    async with client(certificates) as send:
+        waiting = [asyncio.ensure_future(send(slow())) for _ in range(MAX_REVIEWS)]
+
+        async def is_refused() -> bool:
+            answered = await send(review(pod_of()))
+            return answered.status == 503
+
+        await eventually(is_refused, "the limit is reached")
+        ends.set()
+        assert {(await each).status for each in waiting} == {200}
+        assert not await is_refused()
 
 
 def test_exported_metrics_are_those_of_the_reference() -> None:
