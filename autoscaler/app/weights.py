@@ -116,6 +116,8 @@ def show(root: Path) -> int:
         for model in models:
             print(f"{model.listing.source}  {_gigabytes(model.listing.size)}  {model.path}")
         report = store.read_report()
+        if report is not None and report.cause:
+            print(f"{report.cause}: {report.text}")
         complete = {model.listing.source.key for model in models}
         for key, reported in report.models.items() if report is not None else ():
             if reported.state is not State.READY and key not in complete:

@@ -236,9 +236,10 @@ class Store:
 
     def find_incomplete(self, model: Model) -> str:
         """Return which file of a model is absent or has a wrong size; "": none. No file is read."""
+        root = self.root.resolve()
         for file in model.listing.files:
             try:
-                problem = _verify_size(file, model.path / file.path, self.root)[1]
+                problem = _verify_size(file, model.path / file.path, root)[1]
             except OSError as error:
                 problem = error.strerror or type(error).__name__
             if problem:
@@ -353,7 +354,7 @@ def _allocated(folder: Path, besides: str = "\n") -> int:
 
 def _verify_file(file: RemoteFile, path: Path, root: Path, progress: Progress) -> str:
     """Return what is wrong with a published file; "": nothing is. Raises OSError."""
-    real, problem = _verify_size(file, path, root)
+    real, problem = _verify_size(file, path, root.resolve())
     if problem:
         return problem
     if not file.digest:
@@ -364,9 +365,12 @@ def _verify_file(file: RemoteFile, path: Path, root: Path, progress: Progress) -
 
 
 def _verify_size(file: RemoteFile, path: Path, root: Path) -> tuple[Path, str]:
-    """Return where a published file really is, and what is wrong with that or with its size. Raises OSError."""
+    """Return where a published file really is, and what is wrong with that or with its size. Raises OSError.
+
+    root: without links.
+    """
     real = path.resolve(strict=True)
-    if not real.is_relative_to(root.resolve()):
+    if not real.is_relative_to(root):
         return real, "it leads out of the folder"
     if not real.is_file():
         return real, "it is no file"

@@ -210,6 +210,20 @@ async def test_one_failed_model_does_not_keep_the_others_out(
         await until(lambda: node.is_ready(HUB))
 
 
+@pytest.mark.parametrize(
+    ("status", "cause"), [(401, "denied"), (403, "denied"), (404, "not_found"), (503, "unreachable")]
+)
+async def test_refusal_of_the_hub_is_a_state_until_it_ends(
+    tmp_path: Path, hub: FakeHub, models: Callable[..., ModelSource], status: int, cause: str
+) -> None:
+    hub.status, other = status, models("a")
+    node = InMemoryNode(HUB, other)
+    async with running(tmp_path / "root", node, hub):
+        await until(lambda: node.failed(HUB) == cause and node.is_ready(other))
+        hub.status = 0
+        await until(lambda: node.is_ready(HUB))
+
+
 async def test_source_that_is_not_allowed_is_never_asked(tmp_path: Path, hub: FakeHub) -> None:
     node = InMemoryNode(HUB)
     async with running(tmp_path / "root", node, hub, allowed="my-org/*"):

@@ -96,6 +96,9 @@ def test_agent_follows_its_file_and_shows_every_state(tmp_path: Path, hub: FakeH
             "hf://org/absent@main  failed  not_found: hf://org/absent@main: the hub has no such model or revision",
             "s3://bucket/model  failed  not_allowed: s3://bucket/model may not be fetched; allowed: hf://**",
         ]
+        wishes.write_text(f"- {SOURCE}\n- hf://org/model\n")
+        until(lambda: values(url).get(f'{name}_problem{{cause="invalid"}}') == 1)
+        until(lambda: "invalid: 1 wishes are refused: 'hf://org/model' is no" in run("ls", "--root", root).stdout)
         assert "another process" not in run("rm", SOURCE, "--root", root).stderr
 
 
