@@ -147,6 +147,26 @@ class Actuator(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class SleepOrder:
+    """One pod that is to sleep, or to be awake."""
+
+    ref: WorkloadRef
+    pod: Pod
+    sleeps: bool  # False: it is to wake
+    level: int  # of the sleep: 1 or 2
+    is_asleep: bool  # by its last reading
+    is_ready: bool  # by Kubernetes, which then sends it requests
+
+
+class Sleeper(Protocol):
+    """Puts engines to sleep and wakes them."""
+
+    def order(self, orders: Sequence[SleepOrder]) -> None:
+        """Begin what these orders ask for, and do not wait. They replace those of the last tick."""
+        ...
+
+
 class Recorder(Protocol):
     """Stores or shows ticks. Must not wait and must not raise."""
 

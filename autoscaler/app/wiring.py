@@ -10,6 +10,7 @@ from typing import Any
 
 import structlog
 
+from autoscaler.adapters.engine_sleep import EngineSleep
 from autoscaler.adapters.in_memory import AlwaysLeading, RecordingActuator
 from autoscaler.adapters.keda.answers import Answers
 from autoscaler.adapters.keda.metrics import Calls, KedaCollector
@@ -40,7 +41,7 @@ from autoscaler.config.policy.parse import PolicyBook
 from autoscaler.config.policy.reload import PolicyFiles, Reload
 from autoscaler.config.prices import Prices
 from autoscaler.config.quotas import QuotaFiles, StatedQuota
-from autoscaler.config.settings import Mode, Settings
+from autoscaler.config.settings import Mode, ScrapeSettings, Settings
 from autoscaler.core.explain.sentence import explain as explain_row
 from autoscaler.core.model.fleet import WorkloadRef
 from autoscaler.daemon.checkpoint import Checkpointer
@@ -53,6 +54,7 @@ from autoscaler.ports import (
     ManualOverrides,
     Recorder,
     SampleSource,
+    Sleeper,
     WorkloadSource,
 )
 
@@ -80,6 +82,7 @@ class Parts:
     manual_overrides: ManualOverrides | None = None
     detail: Callable[[], dict[str, Any]] = dict  # further facts for /readyz
     problems: Callable[[], Mapping[WorkloadRef, str]] = dict  # of workloads, as sentences
+    sleeper: Sleeper | None = None  # None: no engine is put to sleep
     page: str = ""  # URL, once HTTP is served
 
 
@@ -153,6 +156,9 @@ async def connect_cluster(
     if elector is not None:
         parts.leadership = elector
         parts.background.append(("leader election", elector.run))
+    sleeper = EngineSleep(settings.scrape or ScrapeSettings(), clock, parts.leadership)
+    parts.sleeper = await stack.enter_async_context(sleeper)
+    parts.problems = lambda: _joined(fleet.problems(), sleeper.problems())
     events = EventRecorder(kube, clock)
     parts.recorders.append(events)
     parts.background.append(("events", events.run))
@@ -179,7 +185,7 @@ async def connect_cluster(
     metrics.registry.register(KedaCollector(answers, calls))
     service = KedaService(answers, fleet, lambda: policies.book)
     server = await stack.enter_async_context(KedaServer(settings.keda, service, parts.leadership, calls))
-    parts.problems = lambda: _joined(fleet.problems(), answers.refusals.by_workload())
+    parts.problems = lambda: _joined(_joined(fleet.problems(), sleeper.problems()), answers.refusals.by_workload())
     parts.detail = lambda: {
         **_cluster_detail(fleet, shared, parts.problems(), quotas),
         "keda_problem": server.problem,
@@ -196,13 +202,12 @@ def _plan_weights(
         kube,
         parts.clock,
         fleet.inventory,
-        fleet.weights.reports,
+        fleet.reports,
         leadership,
         settings.lease.namespace,
         manager,
         publishes=settings.mode is not Mode.DRY_RUN,
     )
-    fleet.weights.published = publisher.published
     parts.recorders.append(publisher)
     parts.background.append(("weights", publisher.run))
 
@@ -273,6 +278,7 @@ async def build_loop(
         woken=parts.woken,
         problems=parts.problems,
         requests_nodes=settings.node_requests is not None,
+        sleeper=parts.sleeper,
     )
 
 

@@ -37,6 +37,8 @@ SCHEMA: Mapping[str, str] = MappingProxyType(
         "cold_start.weights_prior_s": "workloads.observe.ledger.weights_prior_s",
         "cold_start.loader": "workloads.observe.ledger.loader",
         "cold_start.node_group": "workloads.observe.ledger.group",
+        "wake_up.mean_s": "workloads.observe.wake_ups.mean_s",
+        "wake_up.deviation_s": "workloads.observe.wake_ups.deviation_s",
         "capacity.requests_per_replica": "workloads.capacity.concurrency",
         "capacity.decode_tokens_per_s": "workloads.capacity.decode_tokens_per_s",
         "capacity.observed_s": "workloads.capacity.learned_s",

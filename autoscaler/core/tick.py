@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from autoscaler.core.allocate import sleep
 from autoscaler.core.allocate.allocate import allocate
 from autoscaler.core.chain.leads import find_leads
 from autoscaler.core.chain.links import plan_links
@@ -16,6 +17,7 @@ from autoscaler.core.reactive import signals as reactive
 from autoscaler.core.reactive.capacity import learn
 from autoscaler.core.stabilize.pipeline import stabilize
 from autoscaler.core.state import Memory, WorkloadState, align
+from autoscaler.core.table.columns import replace
 
 
 def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
@@ -42,6 +44,8 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
     replicas = np.where(np.isnan(desired), observed.observation.replicas, desired)
     lead_s = find_leads(observed.observation, observe_state.cold_start, observed.starts)
     chain, chain_state = plan_links(inp, replicas, lead_s, before.chain)
+    serving = np.fmin(stages[Stage.EXCHANGE], desired)
+    sleep_orders, pod_sleep = sleep.order(inp, observed, serving, desired, pods.sleep)
     decision = Decision(
         observation=observed.observation,
         starts=observed.starts,
@@ -50,6 +54,7 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
         recommendations=choice.signals,
         stages=stages,
         replicas=replicas,
+        sleep_orders=sleep_orders,
         active=(desired > 0) | np.isnan(desired),
         trusted=observed.trusted,
         idle_after_s=target.idle_after_s,
@@ -57,10 +62,11 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
         kept_for_s=target.kept_for_s,
         base_replicas=base_replicas,
         unfollowed_s=unfollowed_s,
-        pending_by_class=count_by_class(inp.fleet, observed.observation, stages[Stage.EXCHANGE]),
+        pending_by_class=count_by_class(inp.fleet, observed.observation, stages[Stage.SLEEP]),
         plan=planned.plan,
         chain=chain,
     )
     now_s = np.full(len(desired), inp.now_s)
     workloads = WorkloadState(now_s, observe_state, learned, choice_state, stabilize_state, allocate_state, chain_state)
+    pods = replace(pods, sleep=pod_sleep)
     return decision, Memory(memory.workload_id, memory.pod_id, workloads, pods, planned)

@@ -30,6 +30,8 @@ from autoscaler.ports import (
     Outcome,
     Recorder,
     SampleSource,
+    Sleeper,
+    SleepOrder,
     TickRecord,
     Unavailable,
     Unwritable,
@@ -72,11 +74,13 @@ class Loop:
         woken: asyncio.Event | None = None,
         problems: Callable[[], Mapping[WorkloadRef, str]] = dict,
         requests_nodes: bool = False,
+        sleeper: Sleeper | None = None,
     ) -> None:
         """woken: set by adapters to start the next tick at once.
 
         problems: returns problems of workloads other than those of their policies, as sentences.
         requests_nodes: a recorder requests nodes for the places that a decision names.
+        sleeper: None in dry-run, which only says which replicas would sleep and wake.
         """
         self._clock = clock
         self._workloads = workloads
@@ -97,6 +101,7 @@ class Loop:
         self._woken = woken or asyncio.Event()
         self._problems = problems
         self._requests_nodes = requests_nodes
+        self._sleeper = sleeper
         self._failing = False
         self._broken: set[str] = set()  # recorders that failed last time; each failure is logged once
 
@@ -152,6 +157,8 @@ class Loop:
         leading = self._leadership.leading
         problems = self._merge_problems(fleet, specs.problems, pairs.problems)
         changes = compute_changes(inp, decision, specs.names, problems, self._prices.of_groups)
+        if leading and self._sleeper is not None:  # first: replicas that wake come before new ones
+            self._sleeper.order(make_sleep_orders(inp, decision))
         outcomes = await self._act(changes) if leading else ()
         self._number += 1
         return TickRecord(
@@ -249,6 +256,24 @@ class Loop:
                 waiter.cancel()
             # `gather`, because awaiting each under `suppress` would swallow a cancellation of the loop itself.
             await asyncio.gather(sleeping, woken, return_exceptions=True)
+
+
+def make_sleep_orders(inp: TickInput, decision: Decision) -> list[SleepOrder]:
+    """Return an order for each pod that is to sleep or to wake."""
+    fleet, orders = inp.fleet, decision.sleep_orders
+    pods = np.flatnonzero(orders.sleep | orders.wake).tolist()
+    rows = fleet.pod_workload
+    return [
+        SleepOrder(
+            ref=fleet.workloads[rows[pod]].ref,
+            pod=fleet.pods[pod],
+            sleeps=bool(orders.sleep[pod]),
+            level=int(inp.spec.sleep_level[rows[pod]]),
+            is_asleep=bool(decision.sleep_orders.asleep[pod]),
+            is_ready=bool(fleet.pod_ready[pod]),
+        )
+        for pod in pods
+    ]
 
 
 def compute_changes(

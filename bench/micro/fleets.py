@@ -48,6 +48,8 @@ SPEC = {
     "kv_target_usage": 0.85,
     "min_decode_per_prefill": np.nan,
     "max_decode_per_prefill": np.nan,
+    "sleep_replicas": np.nan,
+    "sleep_level": 1.0,
     "cold_start_s": 120.0,
     "max_input_age_s": 60.0,
 }

@@ -345,6 +345,7 @@ def test_format_1_gives_the_same_state_as_format_2():
     }
     added_since = {"cold_start.node_wait_s", "replica.prompt_tokens", "replica.prompt_busy_s"} | of_phases
     added_since |= {"chain.places", "chain.until_age_s"}
+    added_since |= {"wake_up.mean_s", "wake_up.deviation_s"}
     assert second.columns.keys() == blank().keys() - added_since
     same(second, first)
 

@@ -65,6 +65,16 @@ def test_all_signals_count_when_a_queue_outlasts_a_cold_start():
     assert (choice.signals[Signal.CONCURRENCY, 0], choice.signals[Signal.PLANNER, 0]) == (24, 2)
 
 
+def test_a_queue_that_outlasts_a_wake_up_wakes_and_orders_none():
+    found = {"waiting": 200, "replicas": 7, "ready": 4, "reporting": 4, "asleep": 3, "wake_s": 10.0}
+    assert recommender(observation(**found, queue_wait_s=50, wakeable=0), plans=2) == Recommender.PLANNER
+    choice = chosen(observation(**found, queue_wait_s=50, wakeable=3), plans=2)
+    assert choice.recommender[0] == Recommender.OVERRULED_BY_QUEUE
+    assert (choice.signals[Signal.CONCURRENCY, 0], choice.replicas[0]) == (7, 7)
+    late = chosen(observation(**found, queue_wait_s=70, wakeable=3), plans=2)
+    assert late.replicas[0] == 24
+
+
 def test_signals_count_alone_when_the_planner_is_silent_for_long():
     choice = chosen(silent_s=PLANNER_DUE_S)
     assert (choice.recommender[0], choice.replicas[0]) == (Recommender.REACTIVE, 4)
@@ -104,15 +114,15 @@ def test_itl_is_left_out_when_the_planner_counts_who_met_it():
 
 
 def test_the_planner_counts_idle_replicas_on_top_of_those_awake():
-    busy = {"running": 40, "ready": 5, "reporting": 5}
     for asleep, expected in ((0, 3), (3, 6), (1, 3)):
+        busy = {"running": 40, "ready": 5 - asleep, "reporting": 5 - asleep}
         assert chosen(observation(**busy, asleep=asleep), plans=3).signals[Signal.PLANNER, 0] == expected
 
 
 def test_base_replicas_cover_the_present_load_and_other_signals():
     assert chosen(plans=8, base=3).base_replicas[0] == 3
     assert chosen(plans=8, base=2, schedule=WINDOW).base_replicas[0] == 3
-    assert chosen(observation(ready=4, asleep=2), plans=8, base=3).base_replicas[0] == 5  # three awake, two asleep
+    assert chosen(observation(ready=2, asleep=2), plans=8, base=3).base_replicas[0] == 5  # three awake, two asleep
     assert chosen(plans=8, base=NAN, schedule=WINDOW).base_replicas[0] == 3
 
 

@@ -31,6 +31,8 @@ DURATIONS = {
     "plan.work_s",
     "pods.rates.covered_s",
     "pods.progress.worked_s",
+    "workloads.observe.wake_ups.deviation_s",
+    "workloads.observe.wake_ups.mean_s",
     "strategies.budget.served_s",
     "strategies.speed.prompt_busy_s",
     "strategies.speed.shortest_gap_s",
@@ -119,30 +121,33 @@ def test_a_column_says_in_its_name_whether_it_is_a_moment():
 def busy_story(start_s: float) -> Story:
     """A while of load, queue, refusals, growth, rest, on clocks that differ by a multiple of every slot of a window.
 
-    One pod stands still while its queue grows, and one alone has a queue. A replica of the third workload crashes, and
-    another is missing. Nodes are requested for a window of the first workload.
+    One pod stands still while its queue grows, one alone has a queue, one has no work, and one sleeps. A replica of the
+    third workload crashes, and another is missing. Nodes are requested for a window of the first workload.
     """
-    rules = spec(3, concurrency=np.nan, up_stabilization_s=30.0, down_stabilization_s=60.0)
+    rules = spec(3, concurrency=np.nan, sleep_replicas=1.0, up_stabilization_s=30.0, down_stabilization_s=60.0)
     story = Story(rules, start_s)
     story.requests_nodes = True
     begin_s = np.array([[start_s + 250.0], [np.nan], [np.nan]])
     story.schedule = Schedule(begin_s, begin_s + 600.0, np.full((3, 1), 50.0), np.full((3, 1), np.nan))
     for step in range(30):
-        count = np.array([1.0 + step, min(1.0 + step, 4.0), 1.0 + step, 1.0 + step, np.nan, 1.0 + step, np.nan])
+        count = np.array(
+            [1.0 + step, min(1.0 + step, 4.0), 1.0 + step, 0.0, 0.0, 1.0 + step, np.nan, 1.0 + step, np.nan]
+        )
         waiting = 5.0 * (step < 20)
         pods = fleet(
-            [3, 1, 1],
+            [5, 1, 1],
             [0, 1, 1],
-            replicas=[3, 2, 3],
+            replicas=[5, 2, 3],
             starting_since_s=start_s,
             created_s=start_s - 1000.0,
             pools=(Pool("nvidia.com/gpu", "H100", grows="pool=gpu"),),
-            pod_pending=np.array([PendingCause.NONE] * 6 + [PendingCause.CRASH_LOOP]),
+            pod_pending=np.array([PendingCause.NONE] * 8 + [PendingCause.CRASH_LOOP]),
         )
         story.tick(
             pods,
-            running=20.0,
-            waiting=np.array([waiting, 5.0 + step, 10.0, 5.0, np.nan, waiting, np.nan]),
+            running=np.array([20.0, 20.0, 20.0, 0.0, 0.0, 20.0, 20.0, 20.0, 20.0]),
+            asleep=np.array([0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0]),
+            waiting=np.array([waiting, 5.0 + step, 10.0, 0.0, 0.0, 5.0, np.nan, waiting, np.nan]),
             gateway_waiting=0.0,
             generation_tokens=2000.0 * count,
             first_tokens=10.0 * count,

@@ -49,6 +49,8 @@ PLAIN_SPEC: dict[str, float] = {
     "kv_target_usage": 0.8,
     "min_decode_per_prefill": np.nan,
     "max_decode_per_prefill": np.nan,
+    "sleep_replicas": np.nan,
+    "sleep_level": 1.0,
     "cold_start_s": 60.0,
     "max_input_age_s": 60.0,
 }

@@ -48,6 +48,7 @@ from tests.adapters.kubernetes.world import (
 )
 from tests.harness.kube_api import ApiError, User, load_manifests
 from tests.harness.process import eventually
+from tests.harness.sleep_engine import SleepEngine
 from tests.integration.site import Site, recording
 
 GPU, PRODUCT = "nvidia.com/gpu", "nvidia.com/gpu.product"
@@ -63,6 +64,7 @@ PLACEHOLDER = "prewarm-"  # begins the names of Deployments that request nodes
 
 _RUNNING = re.compile(r"(?m)^(vllm:num_requests_running\{.*\}) .*$")
 _WAITING = re.compile(r"(?m)^(vllm:num_requests_waiting\{.*\}) .*$")
+_SLEEP_STATE = re.compile(r"(?m)^vllm:engine_sleep_state\{.*\n")
 _GENERATED = re.compile(r"(?m)^(vllm:generation_tokens_total\{.*\}) .*$")
 
 
@@ -93,12 +95,15 @@ class LeapingClock(SystemClock):
 
 
 class Engines:
-    """Answers /metrics of every pod with a recording of vLLM that shows the load of the pod."""
+    """Answers /metrics of every pod with a recording of vLLM that shows its load, and lets its engine sleep."""
 
     def __init__(self, clock: LeapingClock) -> None:
         self._clock = clock
         self._text = recording("running")
         self.requests: dict[str, float] = {}  # by IP of the pod
+        self.sleep: dict[str, SleepEngine] = {}  # state of those that were ever asked to sleep, by IP
+        self.rests = False  # an engine without requests generates no tokens
+        self._generated: dict[str, tuple[float, float]] = {}  # tokens, and when they were counted, by IP
         self.port = 0
         self.before_answer: Callable[[], Awaitable[None]] | None = None  # called once
 
@@ -106,19 +111,27 @@ class Engines:
         if (hook := self.before_answer) is not None:
             self.before_answer = None
             await hook()
-        load = self.requests.get(request.host.partition(":")[0], 0.0)
+        ip = request.host.partition(":")[0]
+        if request.path != "/metrics":
+            return await self.sleep.setdefault(ip, SleepEngine()).handle(request)
+        engine = self.sleep.get(ip, SleepEngine())
+        load = 0.0 if engine.asleep else self.requests.get(ip, 0.0)
         running = min(load, BATCH)
         generated = self._clock.now_s() * TOKENS_PER_S * max(running, 1.0)
+        if self.rests:
+            generated, read_s = self._generated.get(ip, (0.0, self._clock.now_s()))
+            generated += (self._clock.now_s() - read_s) * TOKENS_PER_S * running
+            self._generated[ip] = generated, self._clock.now_s()
         text = self._text
         for series, value in ((_RUNNING, running), (_WAITING, load - running), (_GENERATED, generated)):
             text = series.sub(rf"\g<1> {value:.1f}", text)
-        return web.Response(text=text)
+        return web.Response(text=_SLEEP_STATE.sub("", text) + engine.metrics())
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
         """Serve on every loopback address, so that each pod has an IP of its own."""
         application = web.Application()
-        application.router.add_get("/metrics", self.answer)
+        application.router.add_route("*", "/{path:.*}", self.answer)
         runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
         await runner.setup()
         try:
@@ -176,6 +189,7 @@ class Cluster:
         self.load: dict[tuple[str, ...], float] = {}  # requests in flight, by the workloads that share them
         self.load_of_pods: dict[str, float] = {}  # those of single pods instead
         self.crashing: set[str] = set()  # workloads whose containers crash
+        self.unprobed: set[str] = set()  # workloads whose readiness probe does not ask whether the engine sleeps
         self.starting: set[str] = set()  # workloads whose containers never become ready
         self.nodes: dict[str, dict[str, Any]] = {}
         self._ips: dict[str, str] = {}
@@ -350,7 +364,8 @@ class Cluster:
         new = [pod for pod in pods if pod["spec"].get("nodeName") and not pod["status"].get("containerStatuses")]
         for pod in new:
             await self._start(pod)
-        self._pods = await self.pods() if new else pods
+        probed = [await self._probe(pod) for pod in pods]
+        self._pods = await self.pods() if new or any(probed) else pods
         self._spread_load(self._pods)
 
     @asynccontextmanager
@@ -527,6 +542,28 @@ class Cluster:
         conditions = [condition("PodScheduled", at=at), condition("Ready", at=at)]
         status = {"phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}], "conditions": conditions}
         await self.site.status(name, status | {"containerStatuses": [running]})
+
+    async def _probe(self, pod: Mapping[str, Any]) -> bool:
+        """Run the readiness probe of a pod, which asks /is_sleeping; return whether it became ready or unready."""
+        engine = self.engines.sleep.get(pod.get("status", {}).get("podIP", ""))
+        if engine is None or engine.asleep is not is_ready(pod) or pod["metadata"]["labels"]["app"] in self.unprobed:
+            return False
+        at = datetime.fromtimestamp(self.clock.wall_s(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        others = [each for each in pod["status"]["conditions"] if each["type"] != "Ready"]
+        ready = condition("Ready", "False" if engine.asleep else "True", at)
+        await self.site.status(pod["metadata"]["name"], pod["status"] | {"conditions": [*others, ready]})
+        return True
+
+    async def engine(self, pod: str) -> SleepEngine:
+        """Return the engine of a pod, as far as its sleep goes."""
+        (ip,) = [each["status"]["podIP"] for each in await self.pods() if each["metadata"]["name"] == pod]
+        return self.engines.sleep.setdefault(ip, SleepEngine())
+
+    async def asleep(self, name: str) -> list[str]:
+        """Return the pods of a workload whose engine sleeps."""
+        found = self.engines.sleep
+        sleeping = {ip for ip, engine in found.items() if engine.asleep}
+        return [pod["metadata"]["name"] for pod in await self.pods(name) if pod["status"].get("podIP") in sleeping]
 
     def _spread_load(self, pods: Iterable[Mapping[str, Any]]) -> None:
         """Share the requests of each service among its ready pods, as a router does."""

@@ -6,7 +6,6 @@ engine can be used.
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import math
 import re
@@ -17,15 +16,15 @@ from typing import Self
 import numpy as np
 from yarl import URL
 
+from autoscaler.adapters.access import Access, pod_url
 from autoscaler.adapters.credentials import CredentialError
+from autoscaler.adapters.fetch import SPEAKS_HTTP, SPEAKS_TLS, TO_TLS, Answer, Fetcher
 from autoscaler.adapters.scrape import pod_columns
-from autoscaler.adapters.scrape.access import Access
 from autoscaler.adapters.scrape.exposition import Exposition, Unreadable, parse
-from autoscaler.adapters.scrape.fetch import SPEAKS_HTTP, SPEAKS_TLS, TO_TLS, Answer, Fetcher
 from autoscaler.adapters.scrape.report import ReportBuilder
 from autoscaler.catalog.engines import QUANTILES, UNCOUNTED, WITHIN, Engine
 from autoscaler.catalog.spellings import LOOKS_LIKE, all_spellings, engines_spelled, unread_name_hint
-from autoscaler.config.annotations import PREFIX, SCHEMES
+from autoscaler.config.annotations import PREFIX
 from autoscaler.config.findings import foreign_models
 from autoscaler.config.settings import ScrapeSettings
 from autoscaler.core.model.fleet import Fleet, Pod
@@ -148,7 +147,7 @@ class PodScraper:
                 continue
             state = before.get(pod_id)
             if state is None or state.pod != pod or state.engine is not engine or state.model != workload.model:
-                base = _base(pod)
+                base = pod_url(pod)
                 if base is None:
                     builder.note(
                         _name(pod),
@@ -263,19 +262,6 @@ def _fill_quantiles(table: FloatColumn, windows: Mapping[int, Mapping[str, Histo
         for column in QUANTILES:
             of_column = (windows[row][column] for row in pods if column in windows[row])
             table[_COLUMNS[column], pods] = pooled_quantile(QUANTILE, of_column)
-
-
-def _base(pod: Pod) -> URL | None:
-    """Return the URL of a pod; None if it has no valid IP address or port."""
-    try:
-        address = ipaddress.ip_address(pod.ip)
-    except ValueError:
-        return None
-    if pod.metrics_scheme not in SCHEMES:
-        return None
-    if "%" in pod.ip or not 0 < pod.metrics_port < 65536:  # pods have no link-local addresses with a scope
-        return None
-    return URL.build(scheme=pod.metrics_scheme, host=str(address), port=pod.metrics_port)
 
 
 def _advice(problem: str, state: _PodState) -> str:

@@ -9,7 +9,7 @@ from math import nan
 
 from autoscaler.catalog.node_labels import KARPENTER_LABEL, NODE_POOL_LABELS
 from autoscaler.catalog.scale_targets import BY_KIND, EACH, GROUPS, SCALED, Place, ScaleTarget
-from autoscaler.config.annotations import ANNOTATIONS, PREFIX, WINDOWS, names, override_path, read
+from autoscaler.config.annotations import ANNOTATIONS, OVERRIDE, PREFIX, WINDOWS, names, override_path, read
 from autoscaler.config.drain import GRACE_S, is_vllm_image, join_words, pre_stop_s, runs_vllm, shutdown_timeout_s
 from autoscaler.config.findings import Finding, one_of
 from autoscaler.config.policy.compile import OverrideError, limit, override, override_value
@@ -21,6 +21,11 @@ from autoscaler.config.yaml import Document, Loc, dotted
 
 BUILT_IN = ".k8s.io"  # ends the groups of Kubernetes itself: networking.k8s.io
 _GRACE = Integer(0, 10**9)
+_DEV_MODE = "VLLM_SERVER_DEV_MODE"
+_SLEEP_OPTIONS = {
+    "--enable-sleep-mode": "its replicas cannot sleep",
+    "--enable-server-load-tracking": "requests that come while a replica falls asleep wait unseen until it wakes",
+}
 _MARGIN_S = 10.0  # between the end of the drain and the kill
 
 
@@ -58,6 +63,8 @@ def check_workload(document: Document, book: PolicyBook) -> Iterator[Finding]:
             pod = template if part.bare else (*template, "spec")
             yield from _drain(document, pod)
             yield from _node_pool(document, pod)
+            if _sleeps(ours, book):
+                yield from _sleep(document, pod)
     if row is not None and (problem := impossible(row, document.value)):
         why, _, allowed = problem.partition("; allowed: ")
         yield document.finding(("spec",), f"cannot be scaled: {why}", allowed)
@@ -274,6 +281,32 @@ def _drain(document: Document, pod: Loc) -> Iterator[Finding]:
         elif grace_s < drain_s + _MARGIN_S:
             problem = f"{grace_s:g} s end before preStop and --shutdown-timeout do"
             yield document.warning(place, problem, f"at least {drain_s + _MARGIN_S:g}")
+
+
+def _sleeps(ours: Mapping[str, object], book: PolicyBook) -> bool:
+    """Return whether the workload may keep replicas asleep."""
+    stated = ours.get(f"{PREFIX}{OVERRIDE}sleep.replicas")
+    if stated is not None:
+        return str(stated).strip() != "0"
+    policy = book.policies.get(str(ours.get(f"{PREFIX}policy") or book.default))
+    return policy is not None and policy.spec.sleep.replicas > 0
+
+
+def _sleep(document: Document, pod: Loc) -> Iterator[Finding]:
+    """Find what keeps an engine from sleeping, or would let a Service send requests to one that sleeps."""
+    containers = at(document.value, *pod, "containers")
+    for index, container in _engines(containers if isinstance(containers, list) else []):
+        place, command = (*pod, "containers", index), _command(container)
+        for option, problem in _SLEEP_OPTIONS.items():
+            if option not in command:
+                yield document.warning(place, problem, option)
+        variables = at(container, "env")
+        names = {at(each, "name"): at(each, "value") for each in variables} if isinstance(variables, list) else {}
+        if str(names.get(_DEV_MODE)) != "1" and not at(container, "envFrom"):
+            yield document.warning(place, "its replicas cannot sleep: no sleep endpoints", f"{_DEV_MODE}=1")
+        if "is_sleeping" not in str(at(container, "readinessProbe")):
+            problem = "its replicas stay awake: the readiness probe does not see whether the engine sleeps"
+            yield document.warning((*place, "readinessProbe"), problem, "a probe that asks /is_sleeping")
 
 
 def _engines(containers: list[object]) -> list[tuple[int, object]]:

@@ -24,11 +24,11 @@ WEIGHTS = "capacity.weightsGb"  # no column: the inventory compares it with devi
 MAX_OVERRIDES = 64  # per workload; more than there are fields
 _COLUMNS = tuple(field.name for field in fields(Spec))
 _NOT_OF_ROLE = {
-    PREFILL: ("itl_objective_s", "concurrency", "decode_tokens_per_s"),
-    DECODE: ("ttft_objective_s", "prefill_tokens_per_s"),
+    PREFILL: ("itl_objective_s", "concurrency", "decode_tokens_per_s", "sleep_replicas"),
+    DECODE: ("ttft_objective_s", "prefill_tokens_per_s", "sleep_replicas"),
 }
 """Columns that do not apply to one side of a pair. Requests reach a decode workload with their prompt computed. They
-leave a prefill workload with their first token."""
+leave a prefill workload with their first token. The ratio of a pair is one of replicas that serve, so none sleeps."""
 
 _Overrides = tuple[tuple[str, str], ...]
 _Request = tuple[
@@ -126,6 +126,8 @@ def spec_row(
         "kv_target_usage": capacity.kv_cache_usage,
         "min_decode_per_prefill": policy.pair.min_decode_per_prefill,
         "max_decode_per_prefill": policy.pair.max_decode_per_prefill,
+        "sleep_replicas": policy.sleep.replicas or None,
+        "sleep_level": policy.sleep.level,
         "cold_start_s": policy.cold_start,
         "max_input_age_s": policy.inputs.max_age,
     }

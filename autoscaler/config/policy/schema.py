@@ -140,6 +140,24 @@ class ScaleToZero(Section):
     )
 
 
+class Sleep(Section):
+    """Replicas whose engine sleeps beside those that serve: vLLM 0.17 or later, with `--enable-sleep-mode`.
+
+    They hold their GPUs, and are woken before a new replica is requested. Sides of a pair keep none.
+    """
+
+    replicas: Annotated[int, Integer(0, MAX_REPLICAS)] = Field(
+        default=0,
+        description="How many to keep asleep. `replicas.max` counts them, `replicas.min` does not. Headroom of a short "
+        "pool comes after the replicas that the load of others needs.",
+    )
+    level: Annotated[int, Integer(1, 2)] = Field(
+        default=1,
+        description="`1`: the weights move to the memory of the host. `2`: they are dropped, and read again by the "
+        "wake-up.",
+    )
+
+
 class Capacity(Section):
     """Capacity of one replica. If `concurrency`, `prefillTokensPerSecond` or `decodeTokensPerSecond` is stated, the
     planner is off. Fields that are left out are learned from the engine."""
@@ -272,6 +290,7 @@ class PolicySpec(Section):
         description="Relative change of the count that is too small to act on. Not applied to the planner.",
     )
     scale_to_zero: ScaleToZero = ScaleToZero()
+    sleep: Sleep = Sleep()
     capacity: Capacity = Capacity()
     pair: Pair = Pair()
     cold_start: Annotated[float, Duration(0.1, HOUR_S * 2)] = Field(

@@ -7,11 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autoscaler.core.allocate import pools
+from autoscaler.core.allocate import pools, sleep
 from autoscaler.core.allocate.answers import AnswerState, Standing, apply_holds, count_kept, count_taking, judge
 from autoscaler.core.allocate.mixes import Mixes
 from autoscaler.core.allocate.pairs import PairRows
 from autoscaler.core.allocate.retries import Failures
+from autoscaler.core.allocate.sleep import SleepState
 from autoscaler.core.model.fleet import Fleet
 from autoscaler.core.model.types import Capacity, Observation, Stage, TickInput
 from autoscaler.core.observe import arrivals
@@ -31,6 +32,7 @@ class AllocateState(Columns):
     overpaid: Transient[FloatColumn]  # of its service beyond the cheapest mix, in its currency; NaN: none
     answers: AnswerState
     failures: Failures
+    sleep: SleepState
 
 
 class _Sharing(NamedTuple):
@@ -73,8 +75,8 @@ def allocate(
     which the HPA has not followed the answer, float64[W], NaN: it follows; and the state after this tick.
 
     To the stages of `target` it adds, in this order: the count that the other side of a pair needs; the count of each
-    variant, without and with exchanges; the allocation of its pool; and the count that the other side's allocation
-    leaves. The last stage is the present count where another owner sets it.
+    variant, without and with exchanges; the replicas that are kept asleep; the allocation of its pool; and the count
+    that the other side's allocation leaves. The last stage is the present count where another owner sets it.
 
     Base replicas that a pool cannot allocate are requested from the other variants of the service, once. Headroom and
     exchanges are not.
@@ -103,12 +105,13 @@ def allocate(
     taking = count_taking(mixed.allocated, standing.for_s, inp.fleet)
     exchanged, overpaid = mixes.exchange(mixed, taking, before.overpaid)
     allocated = mixed.allocated
-    if (exchanged > mixed.chosen).any():
-        allocated = sharing.share(exchanged, mixed.base)
+    reserved, sleep_state = sleep.add(inp, observed, exchanged, before.sleep)
+    if (reserved > mixed.chosen).any():
+        allocated = sharing.share(reserved, mixed.base)
     partnered = allocated
     if pairs is not None:
         partnered = pairs.cut_together(
-            exchanged,
+            reserved,
             allocated,
             observed.trusted,
             inp.fleet,
@@ -118,13 +121,14 @@ def allocate(
 
     stages = target.stages.copy()
     stages[Stage.PAIR], stages[Stage.VARIANT], stages[Stage.EXCHANGE] = paired, mixed.chosen, exchanged
+    stages[Stage.SLEEP] = reserved
     for stage, count in ((Stage.ALLOCATION, allocated), (Stage.PARTNER, partnered)):
-        stages[stage] = np.where(count < apply_holds(exchanged, inp.fleet), count, exchanged)
+        stages[stage] = np.where(count < apply_holds(reserved, inp.fleet), count, reserved)
     answer = np.where(ours & ~is_refused(inp, partnered), partnered, observed.observation.replicas)
     stages[Stage.OWNER] = answer
     unfollowed_s = np.where(standing.lasts(answer, inp.fleet), standing.for_s, np.nan)
     answers = replace(answers, replicas=np.where(ours, answer, np.nan))
-    return stages, mixed.base, unfollowed_s, AllocateState(overpaid, answers, failures)
+    return stages, mixed.base, unfollowed_s, AllocateState(overpaid, answers, failures, sleep_state)
 
 
 def is_ours(inp: TickInput) -> BoolColumn:

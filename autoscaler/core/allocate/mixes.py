@@ -66,7 +66,7 @@ class Mixes(NamedTuple):
         failed = (waiting - undecided > without_room) | cannot_grow
         paused, failures = retries.update(inp.now_s, failed, observation.ready, failures)
         running = variants.Running(
-            current=inp.fleet.replicas,
+            current=observation.current,
             not_running=waiting - undecided + observation.missing_pods,
             starting=observation.starting + undecided,
             vacant=np.where((observation.pending > undecided) | cannot_grow | paused, 0.0, np.inf),

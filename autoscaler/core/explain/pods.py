@@ -30,7 +30,13 @@ _PENDING: dict[PendingCause, str] = {
 
 def reasons(row: Row) -> list[str]:
     """Word each group of replicas that does not serve, with its number; "" for a group that is empty."""
-    not_serving = [_not_running(row) or _refused(row), _node_coming(row), _asleep(row), _stuck(row)]
+    not_serving = [
+        _not_running(row) or _refused(row),
+        _node_coming(row),
+        _asleep(row),
+        _falling_asleep(row),
+        _stuck(row),
+    ]
     return [*not_serving, quotas.comes_back(row), _queue_apart(row), _queue_at_gateway(row)]
 
 
@@ -92,9 +98,24 @@ def _node_coming(row: Row) -> str:
 
 
 def _asleep(row: Row) -> str:
-    """Word how many replicas are asleep: they have their GPUs and serve nothing."""
+    """Word how many replicas sleep, and which of them are to wake: they have their GPUs and serve nothing."""
     asleep = row.observed("asleep")
-    return f"{count(asleep, 'replica')} {'is' if asleep == 1 else 'are'} asleep" if asleep > 0 else ""
+    if not asleep > 0:
+        return ""
+    own, orders = row.inp.fleet.pod_workload == row.row, row.decision.sleep_orders
+    waking, lost = (
+        int(np.sum(own & orders.wake)),
+        asleep - row.observed("wakeable") if row.spec("sleep_replicas") > 0 else 0.0,
+    )
+    wakes = f", {number(waking)} to wake, which takes {seconds(row.observed('wake_s'))}" if waking else ""
+    wakes += f", {number(lost)} did not wake in time" if lost > 0 else ""
+    return f"{count(asleep, 'replica')} {'is' if asleep == 1 else 'are'} asleep{wakes}"
+
+
+def _falling_asleep(row: Row) -> str:
+    orders = row.decision.sleep_orders
+    falling = int(np.sum((row.inp.fleet.pod_workload == row.row) & orders.sleep & ~orders.asleep))
+    return f"{count(falling, 'idle replica')} {'is' if falling == 1 else 'are'} to sleep" if falling else ""
 
 
 def _quoted(row: Row) -> str:

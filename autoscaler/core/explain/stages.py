@@ -59,8 +59,8 @@ def reason(stage: Stage, row: Row) -> str:
             return pairs.reason(stage, row)
         case Stage.VARIANT:
             return _variant(row, row.before(stage), after)
-        case Stage.EXCHANGE:
-            return _exchange(row, after)
+        case Stage.EXCHANGE | Stage.SLEEP:
+            return _exchange(row, after) if stage is Stage.EXCHANGE else _asleep(row, after)
         case Stage.ALLOCATION:
             return _allocation(row, row.before(stage), after)
         case Stage.OWNER:
@@ -158,6 +158,11 @@ def _variant(row: Row, before: float, after: float) -> str:
 def _exchange(row: Row, after: float) -> str:
     service = row.inp.fleet.workloads[row.row].service
     return f"it will replace dearer variants of {service} and needs {number(after)}"
+
+
+def _asleep(row: Row, after: float) -> str:
+    kept = after - row.before(Stage.SLEEP)
+    return f"{number(kept)} of {number(after)} {'is' if kept == 1 else 'are'} kept asleep beside those that serve"
 
 
 def _allocation(row: Row, before: float, after: float) -> str:

@@ -50,6 +50,9 @@ class Spec(Columns):
     min_decode_per_prefill: FloatColumn  # fewest decode replicas per prefill replica of a pair; NaN: no limit
     max_decode_per_prefill: FloatColumn  # most decode replicas per prefill replica; NaN: no limit
 
+    sleep_replicas: FloatColumn  # replicas to keep asleep beside those that serve; NaN: none
+    sleep_level: FloatColumn  # 1: their weights are in host memory, 2: dropped
+
     cold_start_s: FloatColumn  # seconds until a new replica serves; used until it is learned
     max_input_age_s: FloatColumn  # older readings are not trusted
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from autoscaler.core.model.phases import Starts
 from autoscaler.core.model.samples import Samples
 from autoscaler.core.model.spec import Schedule, Spec
 from autoscaler.core.model.variants import Variants
-from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, IntColumn, TimestampColumn
+from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, IntColumn, TimestampColumn, or_zero
 
 
 class Signal(IntEnum):
@@ -62,9 +63,10 @@ class Stage(IntEnum):
     PAIR = 8  # the other side of a prefill and decode pair needs more replicas here
     VARIANT = 9  # which workloads of a service carry its load at the lowest cost
     EXCHANGE = 10  # replicas that will replace those of dearer variants
-    ALLOCATION = 11  # GPUs that the pool allocates
-    PARTNER = 12  # the other side of a pair gets fewer replicas than it needs
-    OWNER = 13  # paused, or another owner sets the count
+    SLEEP = 11  # replicas that are kept asleep beside those that serve
+    ALLOCATION = 12  # GPUs that the pool allocates
+    PARTNER = 13  # the other side of a pair gets fewer replicas than it needs
+    OWNER = 14  # paused, or another owner sets the count
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,8 @@ class Observation(Columns):
     reporting: FloatColumn  # those ready pods with a reading that is recent enough to trust
     newly_ready: FloatColumn  # pods that have just become ready and have no reading yet; they hardly have load
     asleep: FloatColumn  # pods whose engine sleeps; they hold their GPUs, and are neither ready nor starting
+    wakeable: FloatColumn  # those of them that the daemon can wake; others stay asleep
+    wake_s: FloatColumn  # seconds from the order until a sleeping replica serves: learned, or a guess
     stuck: FloatColumn  # reporting pods whose requests make no progress; they are left out of the columns below
     stuck_requests: FloatColumn  # requests that these pods report
     stuck_s: FloatColumn  # seconds for which all of them have been stuck; NaN: none is stuck
@@ -128,6 +132,11 @@ class Observation(Columns):
     def pods(self) -> FloatColumn:
         """Pods that are not leaving, whatever their state; float64[W]. A roll-out adds some for a while."""
         return self.ready + self.asleep + self.starting + self.pending
+
+    @property
+    def current(self) -> FloatColumn:
+        """spec.replicas, less those asleep that the daemon can wake: the count that stages compare with. float64[W]."""
+        return np.fmax(self.replicas - or_zero(self.wakeable), 0.0)
 
 
 @dataclass(frozen=True)
@@ -223,6 +232,14 @@ class TickInput:
     requests_nodes: bool = False  # nodes are requested before the replicas of pre-warm windows
 
 
+class SleepOrders(NamedTuple):
+    """Pods of workloads that keep replicas asleep; the others are left as they are."""
+
+    wake: BoolColumn  # bool[P], asleep, and to serve
+    sleep: BoolColumn  # bool[P], to be asleep, or to stay so
+    asleep: BoolColumn  # bool[P], those that are asleep
+
+
 @dataclass(frozen=True)
 class Decision:
     """Decided replicas, and the result of each stage. Rows are those of the fleet of the same tick."""
@@ -234,6 +251,7 @@ class Decision:
     recommendations: FloatColumn  # float64[S, W], replicas by signal; NaN: no opinion
     stages: FloatColumn  # float64[G, W], replicas after each stage; NaN: unknown
     replicas: FloatColumn  # float64[W], the result of the last stage, or the present count if that is unknown
+    sleep_orders: SleepOrders  # [P]
     active: BoolColumn  # bool[W], keep above zero (KEDA's IsActive)
     trusted: BoolColumn  # bool[W], inputs are known and fresh enough to shrink
     idle_after_s: FloatColumn  # float64[W], seconds without work until the workload goes to zero; NaN: it does not

@@ -55,13 +55,14 @@ def sum_load(
 def is_lost(inp: TickInput, serving: BoolColumn, samples: PodSamples) -> BoolColumn:
     """Return the draining pods of workloads with fewer serving pods than spec.replicas; bool[P].
 
-    Other pods must take over their load. After a scale-down as many pods serve as spec.replicas says, and the load
-    that drains does not come back.
+    Sleeping pods count as serving here. Other pods must take over the load of lost ones. After a scale-down as many
+    pods serve as spec.replicas says, and the load that drains does not come back.
     """
     draining = is_draining(inp, samples)
     if not draining.any():
         return draining
-    serve = np.bincount(inp.fleet.pod_workload[serving], minlength=len(inp.fleet.workloads))
+    counted = serving | (samples.asleep > 0)
+    serve = np.bincount(inp.fleet.pod_workload[counted], minlength=len(inp.fleet.workloads))
     return np.asarray(draining & (serve < inp.fleet.replicas)[inp.fleet.pod_workload])
 
 

@@ -86,13 +86,18 @@ def awake(observation: Observation) -> FloatColumn:
 def with_idle(observation: Observation, serving: FloatColumn) -> FloatColumn:
     """Return how many replicas there must be for so many to serve; float64[..., W].
 
-    Replicas asleep stay asleep, so they count on top where more are needed than are awake. Stuck ones that are replaced
-    count on top as well, beside at least one that serves: they are the oldest, and the last to go when the fleet
-    shrinks.
+    Replicas asleep that the daemon cannot wake count on top where more are needed than are awake. Stuck ones that are
+    replaced count on top as well, beside at least one that serves: they are the oldest, and the last to go when the
+    fleet shrinks.
     """
     replaced = or_zero(observation.stuck_replaced)
     least = np.where(replaced > 0, np.maximum(serving, 1.0), serving)
-    return least + np.where(serving > awake(observation), observation.asleep, 0.0) + replaced
+    return least + np.where(serving > awake(observation), stays_asleep(observation), 0.0) + replaced
+
+
+def stays_asleep(observation: Observation) -> FloatColumn:
+    """Return the sleeping replicas that the daemon cannot wake; float64[W]."""
+    return observation.asleep - or_zero(observation.wakeable)
 
 
 def slots(fleet: Fleet, samples: PodSamples) -> FloatColumn:

@@ -29,6 +29,7 @@ from autoscaler.core.observe import (
     queue_outliers,
     standstill,
     starts,
+    wake_ups,
 )
 from autoscaler.core.observe import rates as counter_rates
 from autoscaler.core.observe.answer_lengths import AnswerLengths
@@ -42,6 +43,7 @@ from autoscaler.core.observe.progress import Progress
 from autoscaler.core.observe.queue_outliers import QueueOutliers
 from autoscaler.core.observe.rates import Rates
 from autoscaler.core.observe.standstill import Standstill
+from autoscaler.core.observe.wake_ups import PodSleep, WakeUps
 from autoscaler.core.table.columns import (
     BoolColumn,
     Columns,
@@ -69,13 +71,13 @@ class PodState(Columns):
     progress: Progress
     queue_outliers: QueueOutliers
     seen_ready: FloatColumn  # 1 if it has been ready, or asleep
-    asleep: FloatColumn  # 1 if its engine was asleep at the last tick
+    sleep: PodSleep
     awaited_node: FloatColumn  # 1 if a node was created for it
 
     @classmethod
     def blank(cls, rows: int) -> PodState:
         none = np.zeros(rows)
-        return replace(super().blank(rows), seen_ready=none, asleep=none, awaited_node=none)
+        return replace(super().blank(rows), seen_ready=none, awaited_node=none)
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,7 @@ class ObserveState(Columns):
 
     cold_start: ColdStarts
     ledger: Ledger
+    wake_ups: WakeUps
     lengths: AnswerLengths
     arrivals: Arrivals
     standstill: Standstill
@@ -242,23 +245,23 @@ def _sum_up(
     last_gateway_s = np.where(gateway_reports, inp.now_s, before.last_gateway_s)
     gateway_silent_s = inp.now_s - last_gateway_s
     starting_replica_s, ready_in_s = cold_start.promise(inp, learned, cold_start_s, found)
+    of_sleep, woken, sleep = wake_ups.update(
+        inp, samples, asleep, pods.reporting & ~worked, by_workload, before.wake_ups, pods_before.sleep
+    )
     (all_pledged_s,) = by_workload.sum_known([starting_replica_s], pods.starting)
     pod_age_s = np.where(pods.reporting | asleep, inp.now_s - samples.time_s, np.nan)
-    ready, starting, pending, terminating, reporting, newly_ready, sleeping, at_work, refusing, saturated = (
-        by_workload.count(
-            [
-                pods.serving,
-                pods.starting,
-                pods.pending,
-                fleet.pod_terminating,
-                pods.reporting,
-                pods.newly_ready,
-                asleep,
-                pods.serving & worked,
-                pods.serving & (grown["rejections"] > 0),
-                is_saturated,
-            ]
-        )
+    ready, starting, pending, terminating, reporting, newly_ready, at_work, refusing, saturated = by_workload.count(
+        [
+            pods.serving,
+            pods.starting,
+            pods.pending,
+            fleet.pod_terminating,
+            pods.reporting,
+            pods.newly_ready,
+            pods.serving & worked,
+            pods.serving & (grown["rejections"] > 0),
+            is_saturated,
+        ]
     )
     alike, by_tokens = np.ones(len(asleep)), _by_rate(rates["generation_tokens"])
     # All pods of a workload have the same quantile, unless a source does not know that they belong together.
@@ -287,7 +290,7 @@ def _sum_up(
         starting_replica_s=or_zero(all_pledged_s),
         reporting=reporting,
         newly_ready=newly_ready,
-        asleep=sleeping,
+        **of_sleep,
         **of_stuck,
         **of_outliers,
         saturated=saturated,
@@ -325,6 +328,7 @@ def _sum_up(
         before,
         cold_start=learned,
         ledger=ledger,
+        wake_ups=woken,
         lengths=lengths,
         standstill=standstill_after,
         last_gateway_s=last_gateway_s,
@@ -336,7 +340,7 @@ def _sum_up(
         pace,
         outliers,
         seen_ready=np.where(pods.serving | asleep, 1.0, pods_before.seen_ready),
-        asleep=asleep.astype(np.float64),
+        sleep=sleep,
         awaited_node=np.where(fleet.pod_pending == PendingCause.NODE_COMING, 1.0, pods_before.awaited_node),
     )
     return observation, refusing > 0, at_work > 0, after, pod_state
@@ -381,7 +385,7 @@ def _classify(
     fresh = inp.now_s - samples.time_s <= max_age_s  # False if the engine did not answer
     # A pod with a probe of its own is not ready while it sleeps. It is asleep until its engine says otherwise, or its
     # container restarts.
-    silent = ~fresh & (before.asleep > 0) & ~fleet.pod_ready & ~np.isnan(fleet.pod_started_s)
+    silent = ~fresh & (before.sleep.asleep > 0) & ~fleet.pod_ready & ~np.isnan(fleet.pod_started_s)
     asleep = ~fleet.pod_terminating & ((fresh & (samples.asleep > 0)) | silent)
     serving = fleet.pod_ready & ~fleet.pod_terminating & ~asleep
     not_ready = ~fleet.pod_ready & ~fleet.pod_terminating & ~asleep

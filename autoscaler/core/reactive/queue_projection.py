@@ -16,7 +16,7 @@ from autoscaler.core.model.types import Capacity, Observation, TickInput
 from autoscaler.core.observe.arrivals import Arrivals
 from autoscaler.core.observe.load import at_gateway, is_queued
 from autoscaler.core.observe.rates import MIN_PER_S
-from autoscaler.core.table.columns import BoolColumn, FloatColumn, or_zero
+from autoscaler.core.table.columns import BoolColumn, FloatColumn, or_zero, replace
 
 
 class Projection(NamedTuple):
@@ -80,6 +80,35 @@ def replicas_to_drain(inp: TickInput, observation: Observation, projection: Proj
         return (projection.arrivals_per_s + drained_per_s) / (projection.served_each_per_s * inp.spec.target_usage)
 
 
+def wake(
+    inp: TickInput,
+    observation: Observation,
+    capacity: Capacity,
+    arrivals: Arrivals,
+    decode_tokens_per_s: FloatColumn,
+    desired: FloatColumn,
+    lasting: FloatColumn,
+) -> FloatColumn:
+    """Return the replicas to have with those that wake for the queue, float64[W]; NaN: none can be woken.
+
+    They serve after a wake-up, not after a cold start, so the queue is projected to that moment. No more are woken
+    than there are. desired, lasting: float64[W], as in `absorb`.
+    """
+    can_wake = observation.wakeable > 0
+    if not can_wake.any():
+        return np.full(len(can_wake), np.nan)
+    sooner_s = np.fmax(observation.cold_start_s - observation.wake_s, 0.0)
+    soon = replace(
+        observation,
+        cold_start_s=np.fmin(observation.wake_s, observation.cold_start_s),
+        starting_replica_s=np.fmax(observation.starting_replica_s - sooner_s * observation.starting, 0.0),
+    )
+    projection = project(soon, capacity, arrivals, decode_tokens_per_s)
+    to_drain = replicas_to_drain(inp, soon, projection)
+    woken = absorb(desired, lasting, to_drain, soon, is_noise(inp, soon, projection))
+    return np.where(can_wake, np.fmin(woken, observation.replicas), np.nan)
+
+
 def absorb(
     desired: FloatColumn, lasting: FloatColumn, to_drain: FloatColumn, observation: Observation, noise: BoolColumn
 ) -> FloatColumn:
@@ -88,6 +117,6 @@ def absorb(
     desired, lasting, to_drain: float64[W], replicas; `lasting` is for the load without its queue.
     noise: bool[W], where the queue is noise.
     """
-    enough = np.fmax(observation.replicas, lasting)
+    enough = np.fmax(observation.current, lasting)
     enough = np.where(noise, enough, np.where(np.isnan(to_drain), np.inf, np.fmax(enough, to_drain)))
     return np.where(is_queued(observation), np.fmin(desired, enough), desired)

@@ -11,7 +11,15 @@ import numpy as np
 from autoscaler.core.model.types import Capacity, Observation, Recommendation, Signal, TickInput
 from autoscaler.core.observe.arrivals import Arrivals
 from autoscaler.core.observe.draining import add_draining
-from autoscaler.core.observe.load import at_gateway, awake, is_queued, requests_in_flight, scale_up, with_idle
+from autoscaler.core.observe.load import (
+    at_gateway,
+    awake,
+    is_queued,
+    requests_in_flight,
+    scale_up,
+    stays_asleep,
+    with_idle,
+)
 from autoscaler.core.observe.rates import MIN_PER_S, RATE_WINDOW_S
 from autoscaler.core.observe.workloads import Observed
 from autoscaler.core.table.columns import FloatColumn, or_zero
@@ -28,7 +36,7 @@ of latencies is not a ratio of replicas."""
 def recommend(inp: TickInput, observed: Observed, capacity: Capacity) -> Recommendation:
     """Recommend replicas by the signals of this moment.
 
-    Replicas asleep serve nothing. They count on top where more replicas are needed than are awake.
+    Replicas asleep that the daemon cannot wake serve nothing. They count on top where more are needed than are awake.
     """
     observation, arrivals = observed.observation, observed.arrivals
     signals = np.full((len(Signal), len(observation.replicas)), np.nan)
@@ -128,8 +136,8 @@ def by_schedule(inp: TickInput, observation: Observation) -> FloatColumn:
 def by_wake_up(inp: TickInput, observation: Observation, capacity: Capacity) -> FloatColumn:
     """Wake a workload without an awake replica as soon as a request waits at its gateway: one replica at least.
 
-    Sleeping engines do not serve, and their own gauges stay at 0, so they count on top. Beside stuck engines one
-    replica stands in, whatever the length of their queue.
+    Sleeping engines do not serve, and their own gauges stay at 0, so those that cannot be woken count on top. Beside
+    stuck engines one replica stands in, whatever the length of their queue.
     """
     requested = (
         (observation.gateway_waiting > 0)
@@ -139,7 +147,7 @@ def by_wake_up(inp: TickInput, observation: Observation, capacity: Capacity) -> 
     none_awake = (observation.ready == 0) | ((observation.reporting > 0) & (awake(observation) == 0))
     queue = at_gateway(observation) / (capacity.concurrency * inp.spec.target_usage)
     wakes = requested & none_awake & ~(observation.stuck > 0)
-    return np.where(wakes, observation.asleep + np.fmax(queue, 1.0), observation.stuck_min_replicas)
+    return np.where(wakes, stays_asleep(observation) + np.fmax(queue, 1.0), observation.stuck_min_replicas)
 
 
 def without_queue(inp: TickInput, observation: Observation, capacity: Capacity, signals: FloatColumn) -> FloatColumn:

@@ -61,7 +61,7 @@ def stabilize(
     planned_idle_s: float64[W], seconds without work after which the planner would go to zero; NaN: it would not.
     """
     observation, elapsed_s = observed.observation, observed.elapsed_s(inp.now_s)
-    current, planned = observation.replicas, choice.planned
+    current, planned = observation.current, choice.planned
     stages = np.full((len(Stage), len(current)), np.nan)
     promised = choice.signals[Signal.SCHEDULE]  # has no tolerance and is not put off: its lead is one cold start
 
@@ -78,7 +78,11 @@ def stabilize(
     noise = queue_projection.is_noise(inp, observation, projection)
     to_drain = queue_projection.replicas_to_drain(inp, observation, projection)
     without_queue = np.fmax(lasting, np.fmax(choice.unweighed, choice.signals[Signal.PLANNER]))
-    stages[Stage.BURST] = desired = queue_projection.absorb(desired, without_queue, to_drain, observation, noise)
+    absorbed = queue_projection.absorb(desired, without_queue, to_drain, observation, noise)
+    by_waking = queue_projection.wake(
+        inp, observation, capacity, observed.arrivals, learned.decode_tokens_per_s, desired, without_queue
+    )
+    stages[Stage.BURST] = desired = np.fmax(absorbed, by_waking)
 
     # A strategy recommends whole replicas by design, so no change that it wants is too small.
     by_strategy = planned & (choice.signals[Signal.PLANNER] >= stages[Stage.DEMAND])

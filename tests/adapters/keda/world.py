@@ -13,7 +13,17 @@ from autoscaler.core.model.fleet import Fleet, NodeGroups, Obstacles, PendingCla
 from autoscaler.core.model.phases import Starts
 from autoscaler.core.model.samples import Samples
 from autoscaler.core.model.spec import Schedule, Spec
-from autoscaler.core.model.types import Capacity, Decision, Observation, Plan, Recommender, Signal, Stage, TickInput
+from autoscaler.core.model.types import (
+    Capacity,
+    Decision,
+    Observation,
+    Plan,
+    Recommender,
+    Signal,
+    SleepOrders,
+    Stage,
+    TickInput,
+)
 from autoscaler.ports import Change, Outcome, ScaledObject, TickRecord, Unavailable
 
 MAX_AGE_S = 60.0
@@ -119,6 +129,7 @@ def tick(rows: Sequence[Row], now_s: float, view_age_s: float = 0.0) -> TickReco
             age_s=np.array([row.age_s for row in rows]),
             replicas=fleet.replicas,
             ready=np.array([float(row.current if row.pods is None else row.pods) - row.blocked for row in rows]),
+            asleep=np.zeros(count),
             starting=np.zeros(count),
             pending=np.array([row.blocked for row in rows]),
         ),
@@ -128,6 +139,7 @@ def tick(rows: Sequence[Row], now_s: float, view_age_s: float = 0.0) -> TickReco
         recommendations=np.full((len(Signal), count), np.nan),
         stages=np.full((len(Stage), count), np.nan),
         replicas=desired,
+        sleep_orders=SleepOrders(*[np.zeros(0, dtype=bool)] * 3),
         active=active,
         trusted=np.array([row.trusted for row in rows], dtype=bool),
         idle_after_s=np.full(count, np.nan),

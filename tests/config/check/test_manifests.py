@@ -230,6 +230,28 @@ def test_pods_need_the_time_that_their_drain_takes(pod: str, problem: str):
         assert finding.line == 12
 
 
+SLEEPING = f"{VLLM}, {SLEEP}, args: [--enable-sleep-mode, --enable-server-load-tracking]"
+ASKS = "readinessProbe: {exec: {command: [sh, -c, 'curl -sf localhost:8000/is_sleeping | grep -q false']}}"
+DEV_MODE = "env: [{name: VLLM_SERVER_DEV_MODE, value: '1'}]"
+
+
+@pytest.mark.parametrize(
+    ("container", "missing"),
+    [
+        (f"{SLEEPING}, {ASKS}, {DEV_MODE}", []),
+        (f"{SLEEPING}, {ASKS}, envFrom: [{{configMapRef: {{name: dev}}}}]", []),
+        (f"{SLEEPING}, {ASKS}", ["VLLM_SERVER_DEV_MODE=1"]),
+        (f"{SLEEPING}, {DEV_MODE}", ["a probe that asks /is_sleeping"]),
+        (f"{SLEEPING}, {DEV_MODE}, readinessProbe: {{httpGet: {{path: /health}}}}", ["a probe that asks /is_sleeping"]),
+        (f"{VLLM}, {SLEEP}, {ASKS}, {DEV_MODE}", ["--enable-sleep-mode", "--enable-server-load-tracking"]),
+    ],
+)
+def test_engines_that_may_sleep_are_prepared_for_it(container: str, missing: list[str]):
+    sleeps = {"policy": "batch", "override.sleep.replicas": "'1'"}
+    assert [finding.allowed for finding in findings_of(sleeps, f"containers: [{{{container}}}]")] == missing
+    assert findings_of(GOOD, f"containers: [{{{container}}}]") == []
+
+
 @pytest.mark.parametrize("engine", ["command: [vllm, serve, m]", "image: 'vllm/vllm-openai:v1'", "image: vllm"])
 def test_a_sidecar_is_no_engine(engine: str):
     found = findings_of(GOOD, f"containers: [{{image: my/vllm-exporter:1}}, {{{engine}}}]")

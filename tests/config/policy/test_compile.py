@@ -60,6 +60,7 @@ def test_every_field_of_a_policy_arrives_in_its_column():
                 "kvCacheUsage": "90%",
             },
             "pair": {"minDecodePerPrefill": 1, "maxDecodePerPrefill": 3.5},
+            "sleep": {"replicas": 1, "level": 2},
             "coldStart": "90s",
             "inputs": {"maxAge": "45s"},
         }
@@ -92,6 +93,8 @@ def test_every_field_of_a_policy_arrives_in_its_column():
             "kv_target_usage": 0.9,
             "min_decode_per_prefill": 1,
             "max_decode_per_prefill": 3.5,
+            "sleep_replicas": 1,
+            "sleep_level": 2,
             "cold_start_s": 90,
             "max_input_age_s": 45,
         },
@@ -101,7 +104,7 @@ def test_every_field_of_a_policy_arrives_in_its_column():
 
 @pytest.mark.parametrize("path", list(OVERRIDES))
 def test_every_field_override_changes_only_its_column(path: str):
-    written = {"Share": "33%", "Number": "3.5", "Integer": "3", "StepKind": "3", "Switch": "true"}
+    written = {"Share": "33%", "Number": "3.5", "Integer": "2", "StepKind": "3", "Switch": "true"}
     text = written.get(type(OVERRIDES[path].kind).__name__, "7s")
     base = override(BOOK.policies["realtime"], (("scaleToZero.idleAfter", "9m"),))
     before = spec_row(base.spec)

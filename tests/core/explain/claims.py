@@ -812,7 +812,7 @@ def allocation(row: Row, match: re.Match[str]) -> None:
     fleet = row.inp.fleet
     own = int(fleet.pool[row.row])
     same(after, row.stage(Stage.ALLOCATION))
-    same(before, row.stage(Stage.EXCHANGE))
+    same(before, row.stage(Stage.SLEEP))
     assert float(after) < float(before)
     if not unstarted:
         assert bool(headroom) == (float(after) >= row.decision.base_replicas[row.row])
@@ -874,7 +874,7 @@ def quota_allocation(row: Row, match: re.Match[str]) -> None:
     same(nominal, float(quotas.nominal[own]))
     same(others or "0", float(quotas.used_by_others[own]))
     same(after, row.stage(Stage.ALLOCATION))
-    same(before, row.stage(Stage.EXCHANGE))
+    same(before, row.stage(Stage.SLEEP))
     assert float(after) < float(before)
     assert bool(headroom) == (float(after) >= row.decision.base_replicas[row.row])
     decided, now = (
@@ -959,7 +959,7 @@ def nowhere(row: Row) -> bool:
 def fits_nowhere(row: Row, match: re.Match[str]) -> None:
     assert nowhere(row)
     same(match[1], row.stage(Stage.ALLOCATION))
-    same(match[2], row.stage(Stage.EXCHANGE))
+    same(match[2], row.stage(Stage.SLEEP))
 
 
 @clause(rf"no more than {NUMBER} are requested while some of them do not run", Stage.ALLOCATION)
@@ -1060,9 +1060,32 @@ def node_coming(row: Row, match: re.Match[str]) -> None:
     same(match[1], min(float(np.sum(fleet.pod_pending[pods] == PendingCause.NODE_COMING)), row.seen("starting")))
 
 
-@clause(rf"{NUMBER} replicas? (?:is|are) asleep")
+@clause(
+    rf"{NUMBER} replicas? (?:is|are) asleep(?:, {NUMBER} to wake, which takes {TIME})?"
+    rf"(?:, {NUMBER} did not wake in time)?"
+)
 def asleep(row: Row, match: re.Match[str]) -> None:
     same(match[1], row.seen("asleep"))
+    waking = np.sum((row.inp.fleet.pod_workload == row.row) & row.decision.sleep_orders.wake)
+    same(match[2] or "0", float(waking))
+    if match[3]:
+        same_time(match[3], row.seen("wake_s"))
+    if match[4]:
+        same(match[4], row.seen("asleep") - row.seen("wakeable"))
+
+
+@clause(rf"{NUMBER} idle replicas? (?:is|are) to sleep")
+def falling_asleep(row: Row, match: re.Match[str]) -> None:
+    orders = row.decision.sleep_orders
+    own = row.inp.fleet.pod_workload == row.row
+    same(match[1], float(np.sum(own & orders.sleep & ~orders.asleep)))
+
+
+@clause(rf"{NUMBER} of {NUMBER} (?:is|are) kept asleep beside those that serve")
+def kept_asleep(row: Row, match: re.Match[str]) -> None:
+    kept, total = match.groups()
+    same(kept, row.stage(Stage.SLEEP) - row.stage(Stage.EXCHANGE))
+    same(total, row.stage(Stage.SLEEP))
 
 
 @clause(

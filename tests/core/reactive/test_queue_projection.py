@@ -63,6 +63,24 @@ def test_a_short_queue_is_no_noise_when_the_overload_lasts():
     assert not is_noise(observation(waiting=1), arrivals_per_s=4.0)
 
 
+def test_queue_wakes_replicas_although_no_new_one_would_help():
+    """30 wait, which is noise for a cold start of 60 s. In 4 s they are 26 still, so a sleeping one wakes."""
+    known = {"waiting": 30, "replicas": 3, "asleep": 2, "queue_wait_s": 10}
+    inp, lasting = world(1000.0, fleet([1]), spec(max_wait_s=1.0)), np.array([0.7])
+    arrivals, unknown = replace(Arrivals.blank(1), per_s=np.array([2.0])), np.full(1, NAN)
+
+    def woken(desired=5.0, **columns):
+        found = observation(**known, **columns)
+        args = inp, found, Capacity.filled(1), arrivals, unknown
+        return queue_projection.wake(*args, np.array([desired]), lasting)[0]
+
+    assert is_noise(observation(**known))
+    assert math.isnan(woken(wakeable=0, wake_s=4))
+    assert woken(wakeable=2, wake_s=4) == pytest.approx((2 + 26 / 4) / 3)
+    assert woken(wakeable=2, wake_s=1) == 3  # no more than there are
+    assert woken(wakeable=2, wake_s=30) == 1  # gone by then
+
+
 def test_loading_replicas_count_for_the_time_they_will_serve():
     """150 wait; a replica ordered 50 s ago serves for 50 of the next 60 s: 150 - 60 - 150 < 0."""
     assert not is_noise(observation(waiting=150))

@@ -45,6 +45,7 @@ const STAGES = {
   pair: ["Pair", "needed by its pair"],
   variant: ["Variants", "load shared among variants"],
   exchange: ["Cheaper variants", "replaces dearer variants"],
+  sleep: ["Kept asleep", "keeps some asleep"],
   grant: ["Allocation", "limited by GPUs or nodes"],
   partner: ["Partner", "limited by its pair"],
   owner: ["Owner", "count set elsewhere"],

@@ -11,7 +11,7 @@ from random import Random
 import pytest
 from yarl import URL
 
-from autoscaler.adapters.scrape.fetch import SPEAKS_HTTP, SPEAKS_TLS, Answer, Fetcher
+from autoscaler.adapters.fetch import SPEAKS_HTTP, SPEAKS_TLS, Answer, Fetcher
 from tests.harness.certificates import Certificates, KeyPair
 from tests.harness.exposition import Answer as Served
 from tests.harness.exposition import ExpositionServer

@@ -1,4 +1,4 @@
-"""Fetches many small bodies concurrently from servers that may be slow, broken or hostile.
+"""Requests to many pods and exporters at once, which may be slow, broken or hostile.
 
 Connections are reused. Each request has a deadline, and each body a limit before and after decompression. Redirects are
 not followed and proxies of the environment are not used, so only the requested server can answer.
@@ -12,7 +12,7 @@ import os
 import resource
 import ssl
 import zlib
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import NamedTuple, Self, TypeVar
 
 import aiohttp
@@ -43,7 +43,7 @@ class Answer(NamedTuple):
 
 
 class Fetcher:
-    """Sends GET requests within the limits of one scraper. An async context manager that owns the connections."""
+    """Sends requests within the limits of one caller. An async context manager that owns the connections."""
 
     def __init__(
         self,
@@ -109,11 +109,15 @@ class Fetcher:
 
         token: bearer token, only sent over https.
         """
-        answer = await self._get(url, token)
+        answer = await self._request("GET", url, token)
         perhaps_tls = answer.problem in _PERHAPS_TLS and url.scheme == "http"
         return Answer(None, SPEAKS_TLS) if perhaps_tls and await self._speaks_tls(url) else answer
 
-    async def _get(self, url: URL, token: str) -> Answer:
+    async def post(self, url: URL, token: str = "", content: Mapping[str, object] | None = None) -> Answer:
+        """Send a request that changes something, with JSON if there is some; otherwise like `get`."""
+        return await self._request("POST", url, token, content)
+
+    async def _request(self, method: str, url: URL, token: str, content: Mapping[str, object] | None = None) -> Answer:
         if self._session is None:
             raise RuntimeError("Fetcher is not open: use `async with`")
         headers = {} if self._keep_alive else {"Connection": "close"}
@@ -122,7 +126,9 @@ class Fetcher:
             headers["Authorization"] = f"Bearer {token}"
         try:
             context = self._context() if secure else True
-            async with self._session.get(url, allow_redirects=False, headers=headers, ssl=context) as response:
+            async with self._session.request(
+                method, url, json=content, allow_redirects=False, headers=headers, ssl=context
+            ) as response:
                 if 300 <= response.status < 400:
                     moved = not secure and response.headers.get("Location", "").startswith("https:")
                     where = TO_TLS if moved else ""

@@ -1,4 +1,4 @@
-"""TLS contexts and tokens for servers that metrics are read from.
+"""TLS contexts, tokens and addresses of pods and gateways that are read or called directly.
 
 Tokens belong to the operator. A token is sent to the pods of the namespace that the operator named for it, or to
 gateways. It is sent only over https, and only to servers with a verified certificate. No tenant can select a token.
@@ -6,11 +6,16 @@ gateways. It is sent only over https, and only to servers with a verified certif
 
 from __future__ import annotations
 
+import ipaddress
 import ssl
 from pathlib import Path
 
+from yarl import URL
+
 from autoscaler.adapters.credentials import Rotating, read_secret, tls_context
+from autoscaler.config.annotations import SCHEMES
 from autoscaler.config.settings import ScrapeSettings, Verify
+from autoscaler.core.model.fleet import Pod
 
 
 class Access:
@@ -35,6 +40,19 @@ class Access:
     def gateway_token(self) -> str:
         """Return the token for gateways, or "". Raises CredentialError."""
         return self._gateway_token.get() if self._gateway_token else ""
+
+
+def pod_url(pod: Pod) -> URL | None:
+    """Return the URL of a pod; None if it has no valid IP address or port."""
+    try:
+        address = ipaddress.ip_address(pod.ip)
+    except ValueError:
+        return None
+    if pod.metrics_scheme not in SCHEMES:
+        return None
+    if "%" in pod.ip or not 0 < pod.metrics_port < 65536:  # pods have no link-local addresses with a scope
+        return None
+    return URL.build(scheme=pod.metrics_scheme, host=str(address), port=pod.metrics_port)
 
 
 def _token(file: Path) -> Rotating[str]:
