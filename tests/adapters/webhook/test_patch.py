@@ -191,6 +191,17 @@ def test_pods_that_could_not_start_from_the_folder_stay(why: str, pod: Pod) -> N
     assert patched(pod) == pod, why
 
 
+@pytest.mark.parametrize("annotated", [True, False])
+def test_worker_without_a_model_loads_what_its_annotation_states(annotated: bool) -> None:
+    annotations = {"vllm-autoscaler.io/weights": SOURCE} if annotated else None
+    pod = pod_of(
+        engine("ray start --block --address=$(LWS_LEADER_ADDRESS)", command=["sh", "-c"]), annotations=annotations
+    )
+    changed = patched(pod)
+    assert ("initContainers" in changed["spec"]) == annotated
+    assert (changed != pod) == annotated
+
+
 def test_cache_that_ends_with_the_pod_is_replaced() -> None:
     mounts = [{"name": "cache", "mountPath": "/root/.cache/huggingface"}]
     pod = patched(pod_of(engine(volumeMounts=mounts), volumes=[{"name": "cache", "emptyDir": {}}]))

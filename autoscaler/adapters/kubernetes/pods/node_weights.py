@@ -13,6 +13,7 @@ from autoscaler.adapters.kubernetes.pods.command_line import CommandFacts, read_
 from autoscaler.adapters.kubernetes.pods.model_source import stated_source
 from autoscaler.adapters.kubernetes.pods.template import engine_container, read_model_source
 from autoscaler.catalog.weights import LOADS_OTHERS, OFFLINE_ENGINES
+from autoscaler.config.annotations import WEIGHTS
 from autoscaler.config.drain import is_vllm_image
 from autoscaler.config.weights.source import KEY_CHARS, ModelSource
 from autoscaler.config.weights.steering import MOUNT_PATH, PodWeights
@@ -24,15 +25,16 @@ _POD = msgspec.json.Decoder(Pod)
 def read_pod_weights(text: bytes) -> PodWeights | None:
     """Read a pod as JSON; None: its weights are not known. Raises MsgspecError for what is no pod."""
     pod = decode(_POD, text)
-    source = read_model_source(pod.spec, _annotations(pod.metadata.annotations))
+    annotations = _annotations(pod.metadata.annotations)
+    source = read_model_source(pod.spec, annotations)
     if source is None:
         return None
     engine = engine_container(pod.spec)
     if engine is None or engine not in (pod.spec.containers or ()):
         return PodWeights(source, "")
     facts = read_command_line(engine)
-    stated = stated_source(pod.spec, facts)
-    if not _is_known(engine, facts) or not _finds(source, stated, facts) or _loads_others(engine):
+    finds = _finds(source, stated_source(pod.spec, facts), facts) if facts.loads else WEIGHTS in annotations
+    if not _is_known(engine, facts) or not finds or _loads_others(engine):
         return PodWeights(source, "")
     return PodWeights(source, engine.name, "" if facts.engine == "sglang" else _compiled(source, engine))
 
@@ -58,7 +60,10 @@ def _is_known(engine: Container, facts: CommandFacts) -> bool:
 
 
 def _finds(source: ModelSource, stated: ModelSource | None, facts: CommandFacts) -> bool:
-    """Return whether the engine loads this source from the folder: by its name in a hub, or by its path."""
+    """Return whether the engine loads this source from the folder: by its name in a hub, or by its path.
+
+    A command line that names no model, as that of a worker of a group, is believed to load what its annotation states.
+    """
     if facts.loads.startswith(f"{MOUNT_PATH}/"):
         return True
     if source.scheme != "hf" or stated is None or facts.loads != source.location:
