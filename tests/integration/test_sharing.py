@@ -91,6 +91,46 @@ async def test_gpus_move_with_the_load_and_never_exceed_the_pool(cluster: Cluste
         assert await cluster.counts("first", "second") == [1, 3]
 
 
+async def test_the_replica_leaves_whose_node_then_holds_a_larger_one(cluster: Cluster, run: Run):
+    """Three GPUs of the second node are free. One of four replicas leaves, and only the one there is of use."""
+    await cluster.node("a", {GPU: 4}, L4)
+    await cluster.node("b", {GPU: 4}, L4)
+    await cluster.workload("silver", **{"override.priority": "500"})
+    cluster.load["silver",] = 4
+    await cluster.pressed("bronze", 100)
+    async with run(shrink=True):
+        await cluster.settle()
+        assert await cluster.counts("silver", "bronze") == [1, 4]
+        await cluster.workload("gold", devices=4, **{"override.priority": "900"})
+        cluster.load["gold",] = 4
+        for _ in range(20):
+            await cluster.turn()
+            assert (await cluster.counts("silver", "bronze"))[1] >= 3
+        assert await cluster.counts("gold", "silver", "bronze") == [1, 1, 3]
+        assert cluster.pending() == []
+
+
+async def test_no_replica_leaves_for_one_that_fits_on_no_node(cluster: Cluster, run: Run):
+    """Each node of four GPUs holds a replica of a higher priority than silver's, which needs a whole node."""
+    await cluster.node("a", {GPU: 4}, L4)
+    await cluster.node("b", {GPU: 4}, L4)
+    await cluster.workload("gold", **{"override.priority": "900"})
+    cluster.load = {("gold",): 4, ("platinum",): 4, ("silver",): 4}
+    await cluster.pressed("bronze", 100)
+    async with run() as daemon:
+        await cluster.settle()
+        await cluster.workload("platinum", **{"override.priority": "900"})
+        await cluster.settle()
+        await cluster.workload("silver", devices=4, **{"override.priority": "500"})
+        for _ in range(20):
+            await cluster.turn()
+            assert await cluster.counts("gold", "platinum", "bronze") == [1, 1, 4]
+        cluster.load["bronze",] = 4
+        await cluster.settle()
+        assert await cluster.counts("silver", "bronze") == [0, 1]
+        assert "allocates 0 of 1, because no node has 4 GPUs left" in daemon.sentence("silver")
+
+
 CLOUDS = (
     {"cloud.google.com/gke-nodepool": "gpu", "cloud.google.com/gke-accelerator": "nvidia-l4"},
     {"eks.amazonaws.com/nodegroup": "gpu", "eks.amazonaws.com/capacityType": "SPOT"},

@@ -17,9 +17,10 @@ import numpy as np
 
 from autoscaler.core.allocate.placing import Limit, take
 from autoscaler.core.allocate.slots import Requests, Slots, order
-from autoscaler.core.model.fleet import Fleet, NodeGroups
-from autoscaler.core.model.placement import ROUNDING_GPUS, Blocks, Rows, divide_groups, place_pools
-from autoscaler.core.model.running import ANY, Running, count_confined, list_running, sum_gpus
+from autoscaler.core.model.fleet import Fleet
+from autoscaler.core.model.nodes import Places, list_places
+from autoscaler.core.model.placement import ROUNDING_GPUS
+from autoscaler.core.model.running import Running, count_confined, list_running, sum_gpus
 from autoscaler.core.model.spec import Spec
 from autoscaler.core.model.tenants import Nominal, TenantLimit, fit_replicas, nominal_gpus, place_tenants
 from autoscaler.core.observe.pending import Claims, has_gpus
@@ -74,8 +75,8 @@ def share(
     limited = sized & counted
     confined = np.fmin(count_confined(fleet), scheduled)
     running = list_running(fleet, has_gpus(fleet))
-    blocks = divide_groups(fleet)
-    in_short_pool = limited & _is_short(fleet, running, claimed, limited, blocks)
+    places = list_places(fleet) if limited.any() else ()
+    in_short_pool = limited & _is_short(fleet, running, claimed, limited, places)
     charged_gpus = np.where(counted, claimed, 0.0) * np.where(counted, gpus_each, 0.0)
     is_short = in_short_pool | (counted & np.any([limit.copy_with(charged_gpus)[1] for limit in tenants], axis=0))
     if is_short.any():
@@ -102,9 +103,9 @@ def share(
             idle=idle[rows],
             nominal=_count_left(fleet, rows, reserved[rows] * gpus_each[rows]),
             running=running.of_rows(rows),
-            smallest_block=blocks.smallest[rows],
         )
-        shared = np.fmin(_fill(requests, fleet.groups, blocks.gpus, limits), requested[rows])
+        own_places = [each._replace(smallest=each.smallest[rows]) for each in places]
+        shared = np.fmin(_fill(requests, own_places, limits), requested[rows])
         # Replicas that do not start take no GPU, so they stay in the count, as far as an empty pool could hold them.
         pool_gpus = np.where(sized, np.append(fleet.pool_gpus, np.inf)[fleet.pool], np.inf)[rows]
         whole_pool = np.floor(pool_gpus / gpus_each[rows] + ROUNDING_GPUS)
@@ -115,21 +116,22 @@ def share(
     return np.where(ours, np.fmin(allocated, desired), desired)
 
 
-def _is_short(fleet: Fleet, running: Running, replicas: FloatColumn, limited: BoolColumn, blocks: Blocks) -> BoolColumn:
-    """Return the workloads with replicas in pools or on node groups that have too few GPUs together; bool[W]."""
-    if not limited.any():
-        return limited
-    pools, needed = len(fleet.pools), sum_gpus(fleet, running, replicas, limited, blocks)
-    short = place_pools(fleet.groups, range(pools), blocks.gpus).place(needed.tolist())
-    rows = Rows(pools, len(fleet.groups.gpus))
-    is_short = short[rows.of_pool(blocks.smallest, np.fmax(fleet.pool, 0))] & (fleet.pool >= 0)
-    if short.any():
-        on_short = short[rows.of_group(blocks.smallest[running.row], running.group)] & (running.group != ANY)
-        is_short[running.row[on_short & (running.number < replicas[running.row])]] = True
+def _is_short(
+    fleet: Fleet, running: Running, replicas: FloatColumn, limited: BoolColumn, limits: Sequence[Places]
+) -> BoolColumn:
+    """Return the workloads with replicas in pools or on nodes that have too few GPUs together; bool[W]."""
+    is_short = np.zeros(len(limited), dtype=bool)
+    for places in limits:
+        short = places.placement.copy().place(sum_gpus(fleet, running, replicas, limited, places))
+        if short.any():
+            is_short |= short[places.rows.of_pool(places.smallest, np.fmax(fleet.pool, 0))] & (fleet.pool >= 0)
+            counted = running.number < replicas[running.row]
+            row, number = running.row[counted], running.number[counted]
+            is_short[row[np.append(short, False)[running.find_rows(places, fleet.pool, row, number)]]] = True
     return is_short
 
 
-def _fill(requests: Requests, groups: NodeGroups, blocks: FloatColumn, tenants: Sequence[TenantLimit]) -> FloatColumn:
+def _fill(requests: Requests, places: Sequence[Places], tenants: Sequence[TenantLimit]) -> FloatColumn:
     """Return the replicas that get GPUs: the reserved ones, and others in order as long as all have a place.
 
     If one that runs has none, its workload has to shrink first. So those that it requests elsewhere wait.
@@ -139,29 +141,22 @@ def _fill(requests: Requests, groups: NodeGroups, blocks: FloatColumn, tenants: 
     reserved_gpus = requests.reserved * requests.gpus_each
     of_tenants = [limit.copy_with(reserved_gpus)[0] for limit in tenants]
     limits = [Limit(limit.row[slots.row], requests.gpus_each[slots.row], limit.placement) for limit in of_tenants]
-    taken = take([*limits, _limit_by_groups(requests, slots, groups, blocks)])
+    taken = take([*limits, *(_limit_by_places(requests, slots, each) for each in places)])
     runs = slots.number < running.total[slots.row]
     yields = np.bincount(slots.row[runs & ~taken], minlength=len(running.total)) > 0
     taken &= runs | ~yields[slots.row]
     return requests.reserved + np.bincount(slots.row[taken], minlength=len(running.total))
 
 
-def _limit_by_groups(requests: Requests, slots: Slots, groups: NodeGroups, blocks: FloatColumn) -> Limit:
-    """Return what limits the slots beside reserved replicas: the groups of their pools, or the one where they run."""
-    pools = np.unique(requests.pool[requests.pool >= 0])
-    rows, smallest = Rows(len(pools), len(groups.gpus)), requests.smallest_block
-    own = np.where(requests.pool >= 0, rows.of_pool(smallest, np.searchsorted(pools, requests.pool)), -1)
-
-    def place(row: IntColumn, number: IntColumn) -> IntColumn:
-        group = requests.running.group_of(row, number)
-        return np.where((group == ANY) | (own[row] < 0), own[row], rows.of_group(smallest[row], group))
-
-    reserved = np.repeat(np.arange(len(own)), requests.reserved.astype(np.int64))
+def _limit_by_places(requests: Requests, slots: Slots, places: Places) -> Limit:
+    """Return what limits the slots beside reserved replicas: the groups of their pools, or the node where they run."""
+    reserved = np.repeat(np.arange(len(requests.pool)), requests.reserved.astype(np.int64))
     number = np.arange(len(reserved)) - np.searchsorted(reserved, reserved)
     gpus = np.where(number < requests.confined[reserved], 0.0, requests.gpus_each[reserved])
-    placement = place_pools(groups, pools.tolist(), blocks)
-    placement.place(np.bincount(1 + place(reserved, number), gpus, 1 + placement.pools)[1:].tolist())
-    return Limit(place(slots.row, slots.number), slots.gpus, placement)
+    row = requests.running.find_rows(places, requests.pool, reserved, number)
+    placement = places.placement.copy()
+    placement.place(np.bincount(1 + row, gpus, 1 + placement.pools)[1:].astype(np.float64))
+    return Limit(requests.running.find_rows(places, requests.pool, slots.row, slots.number), slots.gpus, placement)
 
 
 def _count_left(fleet: Fleet, rows: IntColumn, reserved_gpus: FloatColumn) -> tuple[Nominal, ...]:

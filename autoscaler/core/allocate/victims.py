@@ -4,30 +4,32 @@ A removed replica cuts its running requests after its grace period, so the repli
 equals it is the one on the emptiest node, which an autoscaler of nodes may then remove, then the dearest, then a spot
 node's. Replicas that are not ready are not in the order: a ReplicaSet removes them before all others.
 
-If a replica of another workload waits for GPUs, one leaves first whose GPUs it can use. No pod is ever moved, so a
-replica that leaves another node group would be lost for nothing.
+If a replica of another workload waits for GPUs, one leaves first whose GPUs it can use: on a node that has enough for
+the whole replica then. No pod is ever moved, so a replica that leaves another node would be lost for nothing.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from itertools import islice
 from math import inf
 from typing import NamedTuple
 
 import numpy as np
 
+from autoscaler.core.allocate.placing import Limit
 from autoscaler.core.model.fleet import QUEUED, Fleet, Pod
-from autoscaler.core.model.placement import Rows, divide_groups, place_pools
-from autoscaler.core.model.running import find_groups, list_running, sum_gpus
+from autoscaler.core.model.nodes import list_places
+from autoscaler.core.model.running import Running, find_places, list_running, sum_gpus
 from autoscaler.core.model.types import TickInput
 from autoscaler.core.observe.pending import count_pods, has_gpus
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn, or_zero
 
 SPOT = "spot"
 
-MOST_AWAITED = 50
-"""At most so many replicas leave first because others wait for their GPUs; it is as many as get a deletion cost."""
+MOST_TRIED = 1000
+"""For at most so many replicas it finds out whether others wait for their GPUs. It bounds the time."""
 
 
 class Serving(NamedTuple):
@@ -84,54 +86,75 @@ def find_victims(
             ready_s=or_zero(fleet.pod_ready_s[pods]),
         )
         found[row] = pods[order(serving)].tolist()
-    if fleet.groups.of_node:
+    if fleet.groups.of_node and found:
         found = _prefer_awaited(fleet, replicas, found)
     return {row: tuple(fleet.pods[pod] for pod in pods) for row, pods in found.items()}
 
 
 def _prefer_awaited(fleet: Fleet, replicas: FloatColumn, victims: dict[int, list[int]]) -> dict[int, list[int]]:
-    """Return the victims with those first whose GPUs other replicas wait for, as many as these need."""
-    pools, group = len(fleet.pools), find_groups(fleet)
-    running, gpus = list_running(fleet, has_gpus(fleet)), fleet.gpus_per_replica
-    limited = np.isfinite(gpus) & ~np.isnan(np.append(fleet.pool_gpus, np.nan)[fleet.pool])
-    stay = np.fmin(replicas, running.total)
-    stay[list(victims)] = running.total[list(victims)]
-    blocks, groups = divide_groups(fleet), len(fleet.groups.gpus)
-    row_of_pod = Rows(pools, groups).of_group(blocks.smallest[fleet.pod_workload], group)
-    held = sum_gpus(fleet, running, stay, limited, blocks)
-    awaited = sum_gpus(fleet, running, replicas - count_pods(fleet, *QUEUED), limited, blocks, since=stay).tolist()
+    """Return the victims with those first that leave others the GPUs for which these wait.
 
-    def find_short() -> set[int]:
-        placement = place_pools(fleet.groups, range(pools), blocks.gpus)
-        placement.place(held.tolist())
-        return {block % groups for block in placement.groups(placement.place(awaited))}
+    Replicas stay that have a place beside those that wait: the ones with the most requests if as many stay then as
+    should, or else the ones that a ReplicaSet keeps longest.
+    """
+    running, rows = list_running(fleet, has_gpus(fleet)), list(victims)
+    most = {row: min(int(replicas[row]), len(victims[row])) for row in rows}
+    limits = _list_limits(fleet, running, replicas, most)
+    last = [pod for row in rows for pod in victims[row][len(victims[row]) - most[row] :]]
+    if not any(limit.copy_with(np.array(last, dtype=np.int64))[1].any() for limit in limits):
+        return victims
+    group, node = find_places(fleet)
+    rows.sort(key=lambda row: [len(set(place[victims[row]].tolist())) for place in (group, node)])
+    number = dict(zip(running.pod.tolist(), running.number.tolist(), strict=True))
+    by_requests = {row: victims[row][::-1] for row in rows}
+    by_age = {row: sorted(by_requests[row], key=lambda pod: number.get(pod, 0)) for row in rows}
+    stay = max(
+        (_find_staying(limits, order, most) for order in (by_requests, by_age)),
+        key=lambda kept: sum(map(len, kept.values())),
+    )
+    for row in rows:
+        more = [pod for pod in by_requests[row] if pod not in stay[row]]
+        stay[row] += more[: most[row] - len(stay[row])]
+    return {row: sorted(victims[row], key=stay[row].__contains__) for row in victims}
 
-    def leave(pod: int) -> None:
-        if group[pod] >= 0:
-            held[row_of_pod[pod]] -= gpus[fleet.pod_workload[pod]]
 
-    present = ~fleet.pod_terminating & np.isin(fleet.pod_workload, list(victims))
-    leaving = {row: int(np.count_nonzero(present & (fleet.pod_workload == row)) - replicas[row]) for row in victims}
-    for pod in np.flatnonzero(present & ~fleet.pod_ready).tolist():
-        row = int(fleet.pod_workload[pod])
-        leaving[row] -= 1
-        if leaving[row] >= 0:
-            leave(pod)
-    short, left = find_short(), MOST_AWAITED
-    preferred: dict[int, list[int]] = {}
-    for row in sorted(victims, key=lambda row: len({int(group[pod]) for pod in victims[row]})):
-        pods = list(victims[row])
-        first: list[int] = []
-        while short and left > 0 and len(first) < leaving[row]:
-            wanted = [pod for pod in pods if int(group[pod]) in short]
-            if not wanted:
-                break
-            pods.remove(wanted[0])
-            first.append(wanted[0])
-            leave(wanted[0])
-            short, left = find_short(), left - 1
-        preferred[row] = first + pods
-    return preferred
+def _find_staying(limits: list[Limit], candidates: dict[int, list[int]], most: dict[int, int]) -> dict[int, list[int]]:
+    """Return the replicas that have a place beside those that wait, the first of each workload first."""
+    stay: dict[int, list[int]] = {row: [] for row in candidates}
+    tried = ((row, pod) for row, pods in candidates.items() for pod in pods)
+    for row, pod in islice(tried, MOST_TRIED):
+        if len(stay[row]) < most[row]:
+            trials = [limit.copy_with(np.array([pod])) for limit in limits]
+            if not any(short.any() for _, short in trials):
+                limits = [limit for limit, _ in trials]
+                stay[row].append(pod)
+    return stay
+
+
+def _list_limits(fleet: Fleet, running: Running, replicas: FloatColumn, most: dict[int, int]) -> list[Limit]:
+    """Return what limits pods beside the replicas of workloads that do not shrink, and beside those that wait for GPUs.
+
+    most: ready replicas that stay, by row of the workloads that shrink. Their replicas that are not ready leave first.
+    """
+    limited = np.isfinite(fleet.gpus_per_replica) & ~np.isnan(np.append(fleet.pool_gpus, np.nan)[fleet.pool])
+    gpus = np.where(limited, fleet.gpus_per_replica, 0.0)[fleet.pod_workload]
+    others = replicas - count_pods(fleet, *QUEUED)
+    others[list(most)] = 0.0
+    present = np.fmin(others, running.total)
+    starting = [
+        running.pod[(running.row == row) & ~fleet.pod_ready[running.pod]][: max(int(replicas[row]) - ready, 0)]
+        for row, ready in most.items()
+    ]
+    limits = []
+    for places in list_places(fleet):
+        row = np.full(len(fleet.pods), -1)
+        row[running.pod] = running.find_rows(places, fleet.pool, running.row, running.number)
+        limit = Limit(row, gpus, places.placement)
+        limit.placement.place(sum_gpus(fleet, running, present, limited, places))
+        limit.placement.place(limit.sum_gpus(np.concatenate(starting)))
+        limit.placement.place(sum_gpus(fleet, running, others, limited, places, since=present))
+        limits.append(limit)
+    return limits
 
 
 class _Nodes:

@@ -9,7 +9,7 @@ import numpy as np
 
 from autoscaler.core.allocate.placing import Limit, take
 from autoscaler.core.model.fleet import Fleet, NodeGroups
-from autoscaler.core.model.placement import Rows, divide_groups, place_pools
+from autoscaler.core.model.nodes import list_places
 from autoscaler.core.model.running import list_running, sum_gpus
 from autoscaler.core.model.spec import Spec
 from autoscaler.core.observe.pending import has_gpus
@@ -60,12 +60,13 @@ def _list_replicas(wanted: FloatColumn, due_s: FloatColumn, spec: Spec) -> _Repl
 def _lacks_place(fleet: Fleet, decided: FloatColumn, replicas: _Replicas) -> BoolColumn:
     """Return the replicas that have no place beside those that are decided, on the nodes of now; bool[R]."""
     now = replace(fleet, groups=replace(fleet.groups, can_add=np.zeros(len(fleet.groups.can_add))))
-    blocks = divide_groups(now)
-    placement = place_pools(now.groups, range(len(now.pools)), blocks.gpus)
-    limited = (fleet.pool >= 0) & (fleet.gpus_per_replica > 0)
-    placement.place(sum_gpus(now, list_running(now, has_gpus(now)), decided, limited, blocks).tolist())
-    row = Rows(len(now.pools), len(now.groups.gpus)).of_pool(blocks.smallest, np.fmax(fleet.pool, 0))
-    return ~take([Limit(row[replicas.row], fleet.gpus_per_replica[replicas.row], placement)])
+    running, limited = list_running(now, has_gpus(now)), (fleet.pool >= 0) & (fleet.gpus_per_replica > 0)
+    limits = []
+    for places in list_places(now):
+        places.placement.place(sum_gpus(now, running, decided, limited, places))
+        row = places.rows.of_pool(places.smallest, np.fmax(fleet.pool, 0))[replicas.row]
+        limits.append(Limit(row, fleet.gpus_per_replica[replicas.row], places.placement))
+    return ~take(limits)
 
 
 def _can_grow(fleet: Fleet) -> BoolColumn:
@@ -84,9 +85,12 @@ def _fits_new_nodes(fleet: Fleet, replicas: _Replicas, lacks: BoolColumn) -> Boo
     unlimited |= (fleet.groups.admitted & np.isinf(fleet.groups.can_add)).any(axis=1)
     tried = np.flatnonzero(lacks & ~unlimited[fleet.pool[replicas.row]])
     if len(tried):
-        placement = place_pools(_new_nodes(fleet.groups), range(len(fleet.pools)))
         rows = replicas.row[tried]
-        fits[tried] = take([Limit(fleet.pool[rows], fleet.gpus_per_replica[rows], placement)])
+        limits = [
+            Limit(fleet.pool[rows], fleet.gpus_per_replica[rows], places.placement)
+            for places in list_places(replace(fleet, groups=_new_nodes(fleet.groups)))
+        ]
+        fits[tried] = take(limits)
     return fits
 
 
@@ -94,5 +98,11 @@ def _new_nodes(groups: NodeGroups) -> NodeGroups:
     """Return the node groups with nothing but the devices that may still be created."""
     none = np.zeros(len(groups.can_add))
     return replace(
-        groups, allocatable=groups.can_add, used_by_others=none, used=none, can_add=none, closed=none.astype(bool)
+        groups,
+        allocatable=groups.can_add,
+        used_by_others=none,
+        used=none,
+        can_add=none,
+        closed=none.astype(bool),
+        by_node=(),
     )

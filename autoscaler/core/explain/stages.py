@@ -11,7 +11,7 @@ from autoscaler.core.explain import pairs, pods, quotas
 from autoscaler.core.explain.format import number, seconds
 from autoscaler.core.explain.row import Row
 from autoscaler.core.model.fleet import Pool
-from autoscaler.core.model.placement import divide_groups, place_pools
+from autoscaler.core.model.nodes import list_places
 from autoscaler.core.model.running import list_running, sum_gpus
 from autoscaler.core.model.types import Recommender, Signal, Stage
 from autoscaler.core.observe import load
@@ -183,7 +183,7 @@ def _allocation(row: Row, before: float, after: float) -> str:
     is_unsized = row.inp.fleet.pool[row.row] < 0 and fits >= before
     if is_current and (row.observed("missing_pods") > 0 or (is_pending and is_unsized)):
         return halted
-    pool, is_short = _pool(row)
+    pool, is_short, scattered = _pool(row)
     if fits < before and not (is_short and fits > after):
         keeps = "" if fits >= after else f", so it keeps {number(after)}"
         return f"the nodes that admit it hold {number(fits)} of {number(before)}{keeps}{_grows(row)}"
@@ -191,7 +191,7 @@ def _allocation(row: Row, before: float, after: float) -> str:
         return halted
     if not is_short:
         return f"{pool} allocates {number(after)} of {number(before)}, because its last pods did not start"
-    return f"{pool} allocates {number(after)} of {number(before)}{headroom}{_grows(row)}"
+    return f"{pool} allocates {number(after)} of {number(before)}{headroom}{scattered}{_grows(row)}"
 
 
 def _owner(row: Row, after: float) -> str:
@@ -206,29 +206,36 @@ def _owner(row: Row, after: float) -> str:
     return pods.refusal(row)
 
 
-def _pool(row: Row) -> tuple[str, bool]:
+def _pool(row: Row) -> tuple[str, bool, str]:
     """Name the GPUs that the workload competes for, and return whether they are too few for one more replica.
 
-    They are those of its pool, or of several pools on the same node groups.
+    They are those of its pool, or of several pools on the same node groups. The last value words that they are too few
+    on each node, although they would suffice together; "": they would not.
     """
     fleet = row.inp.fleet
     own, sizes = int(fleet.pool[row.row]), fleet.pool_gpus
     replicas = or_zero(count_taking(quotas.count_allocated(row), row.decision.unfollowed_s, fleet))
     limited = (fleet.pool >= 0) & ~np.isnan(np.append(sizes, np.nan)[fleet.pool]) & np.isfinite(fleet.gpus_per_replica)
-    blocks = divide_groups(fleet)
-    placement = place_pools(fleet.groups, range(len(sizes)), blocks.gpus)
-    placement.place(sum_gpus(fleet, list_running(fleet, has_gpus(fleet)), replicas, limited, blocks).tolist())
-    one_more = np.zeros((len(blocks.gpus), placement.pools // len(blocks.gpus)))
-    if own >= 0 and not np.isnan(sizes[own]):
-        one_more[blocks.smallest[row.row], own] = or_zero(fleet.gpus_per_replica[row.row])
-    short = placement.place(one_more.ravel().tolist())
-    members = np.flatnonzero(short.reshape(one_more.shape)[:, : len(sizes)].any(axis=0)).tolist()
+    running, one_replica = list_running(fleet, has_gpus(fleet)), float(or_zero(fleet.gpus_per_replica[row.row]))
+    members, scattered = [], ""
+    for places in list_places(fleet) if own >= 0 and not np.isnan(sizes[own]) else ():
+        places.placement.place(sum_gpus(fleet, running, replicas, limited, places))
+        whole, single = np.zeros((2, places.placement.pools))
+        whole[places.rows.of_pool(places.smallest[row.row], np.array(own))] = one_replica
+        single[own] = one_replica
+        short = places.placement.copy().place(whole)
+        if short.any():
+            members = places.find_pools(short)
+            if not places.placement.place(single).any():
+                scattered = f", because no node has {number(one_replica)} GPUs left"
+            break
     if len(members) <= 1:
-        return f"the pool of {number(float(sizes[own]))} {_name(fleet.pools[own])}", bool(members)
+        return f"the pool of {number(float(sizes[own]))} {_name(fleet.pools[own])}", bool(members), scattered
     names = [_name(fleet.pools[index]) for index in members[:MOST_POOLS_NAMED]]
     names += [f"{len(members) - len(names)} others"] if len(members) > len(names) else []
-    gpus = number(placement.size(short))
-    return f"the pool of {gpus} GPUs on the node groups of {', '.join(names[:-1])} and {names[-1]}", True
+    gpus = number(float(fleet.groups.gpus[fleet.groups.admitted[members].any(axis=0)].sum()))
+    name = f"the pool of {gpus} GPUs on the node groups of {', '.join(names[:-1])} and {names[-1]}"
+    return name, True, scattered
 
 
 def _name(pool: Pool) -> str:

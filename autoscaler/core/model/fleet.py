@@ -128,7 +128,7 @@ class NodeGroups:
     closed: BoolColumn  # bool[G], its nodes accept no new pod: they are cordoned or being reconfigured
     admitted: BoolColumn  # bool[N, G], node groups of each pool
     of_node: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # rows of each node, by its name
-    by_node: tuple[FloatColumn, ...] = ()  # [G], devices of each node that managed workloads may share; (): unknown
+    by_node: tuple[FloatColumn, ...] = ()  # [G], devices that managed workloads may share; a node each, as in of_node
 
     @classmethod
     def of_pools(cls, pools: Sequence[Pool], gpus: FloatColumn) -> NodeGroups:

@@ -1,62 +1,65 @@
 """Place the GPUs that pools request on the node groups that admit them: a maximum flow from pools to groups.
 
-A node group has a row of its own beside the pools, for the replicas that run in it. GPUs of a group are divided into
-blocks that its nodes hold whole. A replica of several GPUs has its place in blocks of its size or a multiple of it.
+A group has several capacities if not all of its GPUs are of use to every pool: those of each level, which pools of
+this level and of higher ones share. Tenants and their quotas take the places of pools and node groups, where quotas
+limit replicas.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
-from typing import NamedTuple
+from typing import Self
 
 import numpy as np
 
-from autoscaler.core.model.fleet import Fleet, NodeGroups
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 
 ROUNDING_GPUS = 1e-9
-
-MOST_BLOCKS = 60
-"""Node groups are divided for the largest sizes only, where there were more blocks otherwise. It bounds the time."""
 
 
 class Placement:
     """The GPUs of each pool that have a place, by node group. Pools and groups are numbered from 0."""
 
-    def __init__(self, gpus: Sequence[float], groups: Sequence[Sequence[int]]) -> None:
-        """gpus: of each group, finite. groups: those that admit each pool."""
-        self._gpus = list(gpus)
-        self._free = list(gpus)
+    def __init__(self, gpus: FloatColumn, groups: Sequence[Sequence[int]], levels: Sequence[int] | None = None) -> None:
+        """gpus: float64[B, G], of each group for pools of each level and higher ones; finite, never more than before.
+
+        groups: those that admit each pool. levels: of each pool; None: all are of level 0.
+        """
+        self._gpus = gpus
+        self._left: list[list[float]] = gpus.tolist()  # by level, then by group
         self._groups = groups
+        self._admitted = [frozenset(own) for own in groups]
+        self._levels = [0] * len(groups) if levels is None else levels
+        self._admits = np.zeros((len(groups), gpus.shape[1]), dtype=bool)
+        for pool, own in enumerate(groups):
+            self._admits[pool, own] = True
+        self._open = [set(np.flatnonzero(left > ROUNDING_GPUS).tolist()) for left in np.minimum.accumulate(gpus)]
+        self._sums = [0.0] * len(groups)  # by pool, of what is placed
         self._placed: list[dict[int, float]] = [{} for _ in groups]  # by pool, then by group
-        self._pools: list[set[int]] = [set() for _ in gpus]  # pools with GPUs in each group
+        self._pools: list[set[int]] = [set() for _ in range(gpus.shape[1])]  # pools with GPUs in each group
         self._is_copied: tuple[set[int], set[int]] = set(), set()  # pools and groups that share nothing with a copy
 
-    def copy(self) -> Placement:
+    def copy(self) -> Self:
         """Return an independent placement, which is the same now."""
-        other = object.__new__(Placement)
-        other._gpus, other._groups = self._gpus, self._groups
-        other._free, other._placed, other._pools = self._free.copy(), self._placed.copy(), self._pools.copy()
+        other = object.__new__(type(self))
+        other._gpus, other._groups, other._admitted = self._gpus, self._groups, self._admitted
+        other._levels, other._admits, other._sums = self._levels, self._admits, self._sums.copy()
+        other._placed, other._pools = self._placed.copy(), self._pools.copy()
+        other._left = [left.copy() for left in self._left]
+        other._open = [groups.copy() for groups in self._open]
         self._is_copied, other._is_copied = (set(), set()), (set(), set())
         return other
 
-    def place(self, more: Sequence[float]) -> BoolColumn:
+    def place(self, more: FloatColumn) -> BoolColumn:
         """Place so many more GPUs of each pool, as far as possible. Return the pools that are short; bool[N].
 
         They are the fewest pools that together request more than all groups have that admit any of them. If all GPUs
-        have a place, no pool is short.
+        have a place, no pool is short. more: float64[N].
         """
-        needed = {pool: gpus for pool, gpus in enumerate(more) if gpus > ROUNDING_GPUS}
+        needed = {pool: float(more[pool]) for pool in np.flatnonzero(more > ROUNDING_GPUS).tolist()}
         for pool in sorted(needed, key=lambda pool: len(self._groups[pool])):
-            for group in self._groups[pool]:
-                if (free := self._free[group]) > ROUNDING_GPUS:
-                    gpus = min(needed[pool], free)
-                    self._move(pool, group, gpus)
-                    needed[pool] -= gpus
-                    if needed[pool] <= ROUNDING_GPUS:
-                        break
-        full: set[int] = set()  # groups that nothing in them can leave
+            needed[pool] -= self._fill(pool, needed[pool])
+        full: dict[int, int] = {}  # lowest level of groups that nothing in them can leave
         short: set[int] = set()
         for pool, gpus in needed.items():
             left = gpus
@@ -67,64 +70,126 @@ class Placement:
         return is_short
 
     def size(self, pools: BoolColumn) -> float:
-        """Return the GPUs that all groups of these pools together have. pools: bool[N]."""
-        return sum(self._gpus[group] for group in self.groups(pools))
+        """Return the GPUs that all groups of these pools together have for them. pools: bool[N]."""
+        lowest = self.lowest(pools)
+        groups = np.flatnonzero(lowest < len(self._gpus))
+        return float(self._gpus[lowest[groups], groups].sum())
 
-    def groups(self, pools: BoolColumn) -> set[int]:
-        """Return the groups that admit any of these pools. pools: bool[N]."""
-        return {group for pool in np.flatnonzero(pools).tolist() for group in self._groups[pool]}
+    def lowest(self, pools: BoolColumn) -> IntColumn:
+        """Return the lowest level of these pools that each group admits; int64[G]. pools: bool[N].
+
+        It is the number of levels if the group admits none of them.
+        """
+        none, levels = len(self._gpus), np.array(self._levels, dtype=np.int64)[pools]
+        return np.asarray(np.where(self._admits[pools], levels[:, None], none).min(axis=0, initial=none))
 
     def left(self, pools: BoolColumn) -> float:
         """Return the GPUs that all groups of these pools together have beyond those of the pools. pools: bool[N]."""
-        placed = sum(sum(self._placed[pool].values()) for pool in np.flatnonzero(pools).tolist())
-        return self.size(pools) - placed
+        return self.size(pools) - sum(self._sums[pool] for pool in np.flatnonzero(pools).tolist())
+
+    def costs(self, pool: IntColumn, gpus: FloatColumn, short: BoolColumn) -> FloatColumn:
+        """Return the GPUs that each of some replicas takes from what is left to short pools, in this order; float64[L].
+
+        pool: int64[L]; -1: none. gpus: float64[L]. short: bool[N].
+        """
+        return np.where(np.append(short, False)[pool], gpus, 0.0)
+
+    def largest(self, short: BoolColumn) -> FloatColumn:
+        """Return how many GPUs the next replica of each pool may have; float64[N]. Infinity: the pool is not short."""
+        return np.where(short, self.left(short) + ROUNDING_GPUS, np.inf)
+
+    def is_crowded(self, pool: IntColumn, gpus: FloatColumn, largest: FloatColumn) -> BoolColumn:
+        """Return which replicas have no place if others before them have one; bool[L]. It may leave some out.
+
+        pool: int64[L]; -1: none. gpus: float64[L]. largest: float64[N], result of `largest`.
+        """
+        return np.zeros(len(pool), dtype=bool)
 
     def free(self, pool: int) -> float:
         """Return the GPUs that the groups of a pool have free while no other pool moves."""
-        return sum(self._free[group] for group in self._groups[pool])
+        return sum(self._free(self._levels[pool], group) for group in self._groups[pool])
 
     @property
     def pools(self) -> int:
         """Return the number of pools."""
         return len(self._groups)
 
-    def _reroute(self, pool: int, most: float, full: set[int], short: set[int]) -> float:
+    def _fill(self, pool: int, most: float) -> float:
+        """Place up to `most` GPUs of a pool where its groups have some left, in their order. Return how many."""
+        level, left = self._levels[pool], most
+        for group in self._groups[pool]:
+            if left <= ROUNDING_GPUS:
+                break
+            if group in self._open[level]:
+                gpus = min(left, self._free(level, group))
+                self._move(pool, group, gpus)
+                left -= gpus
+        return most - left
+
+    def _resize(self, gpus: FloatColumn) -> FloatColumn:
+        """Change the GPUs of each group. Return those that have lost their place by pool; float64[N]."""
+        lost = np.zeros(len(self._groups))
+        for group in np.flatnonzero((gpus != self._gpus).any(axis=0)).tolist():
+            for left, change in zip(self._left, (gpus[:, group] - self._gpus[:, group]).tolist(), strict=True):
+                left[group] += change
+            for level, left in reversed(list(enumerate(self._left))):
+                for pool in sorted(self._pools[group]) if left[group] < -ROUNDING_GPUS else ():
+                    if self._levels[pool] >= level and left[group] < -ROUNDING_GPUS:
+                        leaving = min(self._placed[pool][group], -left[group])
+                        self._move(pool, group, -leaving)
+                        lost[pool] += leaving
+            self._list_open(group)
+        self._gpus = gpus
+        return lost
+
+    def _reroute(self, pool: int, most: float, full: dict[int, int], short: set[int]) -> float:
         """Place up to `most` GPUs of a pool where other pools can move to free ones. Return how many were placed.
 
         If there is no such place, the groups that were searched are added to `full`, and the pools to `short`.
         """
-        came_from: dict[int, int] = {}  # pool by group that is reached from it
-        entered: dict[int, int] = {pool: -1}  # group by pool that may leave it
-        queue = [pool]
+        entered: dict[int, tuple[int, int]] = {pool: (-1, -1)}  # group that a pool may leave, for which one
+        levels, admitted, is_open = self._levels, self._admitted, self._open
+        if not is_open[levels[pool]].isdisjoint(admitted[pool]):
+            return self._shift(pool, min(is_open[levels[pool]] & admitted[pool]), most, entered)
+        queue, seen = [pool], full.copy()
+        searched = {group for group, lowest in full.items() if lowest == 0}
         for mover in queue:
-            for group in self._groups[mover]:
-                if group in came_from or group in full:
+            level = levels[mover]
+            for group in admitted[mover] - searched:
+                reached = seen.get(group, len(is_open))
+                if level >= reached:
                     continue
-                came_from[group] = mover
-                if self._free[group] > ROUNDING_GPUS:
-                    return self._shift(group, most, came_from, entered)
+                lowest = level
+                while lowest > 0 and self._left[lowest][group] > ROUNDING_GPUS:
+                    lowest -= 1
+                seen[group] = lowest
+                if lowest == 0:
+                    searched.add(group)
                 for other in self._pools[group]:
-                    if other not in entered:
-                        entered[other] = group
+                    if other not in entered and lowest <= levels[other] < reached:
+                        entered[other] = group, mover
+                        if not is_open[levels[other]].isdisjoint(admitted[other]):
+                            return self._shift(other, min(is_open[levels[other]] & admitted[other]), most, entered)
                         queue.append(other)
-        full.update(came_from)
+        full.update(seen)
         short.update(entered)
         return 0.0
 
-    def _shift(self, group: int, most: float, came_from: dict[int, int], entered: dict[int, int]) -> float:
+    def _shift(self, pool: int, target: int, most: float, entered: dict[int, tuple[int, int]]) -> float:
         """Move GPUs along a path that ends in a free group: each pool on it leaves one group for the next."""
-        path, gpus, last = [], min(most, self._free[group]), group
+        path, gpus = [], min(most, self._free(self._levels[pool], target))
         while True:
-            mover = came_from[last]
-            path.append((mover, last))
-            last = entered[mover]
-            if last < 0:
+            source, mover = entered[pool]
+            path.append((pool, target, source))
+            if source < 0:
                 break
-            gpus = min(gpus, self._placed[mover][last])
-        for (mover, target), source in zip(path, [entered[mover] for mover, _ in path], strict=True):
-            self._move(mover, target, gpus)
+            between = self._left[self._levels[pool] + 1 : self._levels[mover] + 1]
+            gpus = min(gpus, self._placed[pool][source], *(left[source] for left in between))
+            pool, target = mover, source
+        for pool, target, source in path:
             if source >= 0:
-                self._move(mover, source, -gpus)
+                self._move(pool, source, -gpus)
+            self._move(pool, target, gpus)
         return gpus
 
     def _move(self, pool: int, group: int, gpus: float) -> None:
@@ -136,88 +201,30 @@ class Placement:
         if group not in groups:
             self._pools[group] = self._pools[group].copy()
             groups.add(group)
-        placed = self._placed[pool]
+        placed, is_open = self._placed[pool], True
         placed[group] = placed.get(group, 0.0) + gpus
-        self._free[group] -= gpus
+        self._sums[pool] += gpus
+        for left in self._left[: self._levels[pool] + 1]:
+            left[group] -= gpus
+            is_open = is_open and left[group] > ROUNDING_GPUS
+        if not is_open or (gpus < 0 and group not in self._open[-1]):
+            self._list_open(group)
         if placed[group] > ROUNDING_GPUS:
             self._pools[group].add(pool)
         else:
             del placed[group]
             self._pools[group].discard(pool)
 
+    def _free(self, level: int, group: int) -> float:
+        """Return the GPUs that a group has left for a pool of this level."""
+        return min(left[group] for left in self._left[: level + 1]) if level else self._left[0][group]
 
-class Blocks(NamedTuple):
-    """The GPUs of node groups, in blocks that a node holds whole; the smallest first."""
-
-    gpus: FloatColumn  # float64[B, G], without groups of unknown size and those that accept no new pod
-    smallest: IntColumn  # int64[W], the smallest blocks in which a replica of each workload has a place
-
-
-def divide_groups(fleet: Fleet) -> Blocks:
-    """Divide the GPUs of node groups by the sizes of pods, as far as each size divides the next.
-
-    On nodes of 7 GPUs, pods of 1, 2 and 4 GPUs make one block of 4 each, one of 2, and one of 1. So two workloads are
-    not promised more replicas of 4 GPUs together than there are nodes. Other sizes have a place anywhere, and so have
-    all where the nodes are not known.
-    """
-    groups, count = fleet.groups, len(fleet.workloads)
-    sizes = np.zeros(count) if fleet.gpus_per_pod is None else np.nan_to_num(fleet.gpus_per_pod, posinf=0.0)
-    gpus = np.where(np.isfinite(groups.gpus) & ~groups.closed, groups.gpus, 0.0)
-    units, held = _find_units(groups, np.unique(sizes[(fleet.pool >= 0) & (sizes > 1)]), gpus)
-    blocks = np.array([*(all_of - larger for all_of, larger in pairwise(held)), np.zeros(len(gpus))])
-    blocks[-1] = np.fmax(gpus - blocks.sum(axis=0), 0.0)
-    smallest = np.sum([(sizes > 0) & (sizes % unit == 0) for unit in units], axis=0, dtype=np.int64)
-    return Blocks(blocks, np.broadcast_to(smallest, count))
-
-
-def _find_units(groups: NodeGroups, sizes: FloatColumn, gpus: FloatColumn) -> tuple[list[float], list[FloatColumn]]:
-    """Return the sizes of blocks, and the GPUs of groups on nodes, float64[G]: all, and those in blocks of each size.
-
-    sizes: of pods, ascending. gpus: float64[G]. A size is left out if all nodes hold whole blocks of it.
-    """
-    if not groups.by_node:
-        return [], [gpus]
-    nodes, group = np.concatenate(groups.by_node), np.repeat(np.arange(len(gpus)), list(map(len, groups.by_node)))
-    units: list[float] = []
-    held = [np.where(gpus > 0, np.bincount(group, nodes, len(gpus)), 0.0)]
-    for unit in sizes.tolist():
-        whole = np.bincount(group, np.floor(nodes / unit + ROUNDING_GPUS) * unit, len(gpus)) * (gpus > 0)
-        if (not units or unit % units[-1] == 0) and (whole < held[-1]).any():
-            units.append(unit)
-            held.append(whole)
-    first = len(units) - min(len(units), max(MOST_BLOCKS // len(gpus) - 1, 0))
-    return units[first:], [held[0], *held[1 + first :]]
-
-
-class Rows(NamedTuple):
-    """Numbers of the rows of `place_pools`. smallest: as in `Blocks`, of the replicas that a row is for."""
-
-    pools: int
-    groups: int
-
-    def of_pool(self, smallest: IntColumn, pool: IntColumn) -> IntColumn:
-        """Return the rows of replicas that have a place on any group of a pool."""
-        return (self.pools + self.groups) * smallest + pool
-
-    def of_group(self, smallest: IntColumn, group: IntColumn) -> IntColumn:
-        """Return the rows of replicas that run on a node group."""
-        return self.of_pool(smallest, self.pools + group)
-
-
-def place_pools(groups: NodeGroups, pools: Sequence[int], blocks: FloatColumn | None = None) -> Placement:
-    """Return an empty placement of pools, and of the replicas that run in each node group, by the size of replicas.
-
-    blocks: as in `Blocks`; None: groups are not divided. The rows of replicas that have a place anywhere come first:
-    the pools in this order, and then the groups. Those of replicas that have a place in all blocks but the smallest
-    follow, and so on (`Rows`). A pool of unknown size has no place, nor have node groups that accept no new pod.
-    """
-    limited = np.isfinite(groups.gpus) & ~groups.closed
-    blocks = np.where(limited, groups.gpus, 0.0)[None] if blocks is None else blocks
-    admitted = [np.flatnonzero(groups.admitted[pool] & limited) for pool in pools]
-    admitted += [np.flatnonzero(limited[[group]]) + group for group in range(len(limited))]
-    rows = [
-        (own + len(limited) * np.arange(smallest, len(blocks))[:, None])[blocks[smallest:, own] > 0].tolist()
-        for smallest in range(len(blocks))
-        for own in admitted
-    ]
-    return Placement(blocks.ravel().tolist(), rows)
+    def _list_open(self, group: int) -> None:
+        """Note the levels for which a group has GPUs left."""
+        is_open = True
+        for left, groups in zip(self._left, self._open, strict=True):
+            is_open = is_open and left[group] > ROUNDING_GPUS
+            if is_open:
+                groups.add(group)
+            else:
+                groups.discard(group)

@@ -27,10 +27,9 @@ class TenantLimit(NamedTuple):
     row: IntColumn  # int64[W], of each workload's tenant in the placement; -1: this does not limit it
     placement: Placement
 
-    def sum_gpus(self, gpus: FloatColumn) -> list[float]:
+    def sum_gpus(self, gpus: FloatColumn) -> FloatColumn:
         """Return the GPUs by row of the placement. gpus: float64[W]."""
-        sums = np.bincount(self.row + 1, gpus, 1 + self.placement.pools)
-        return list(sums[1:].tolist())
+        return np.bincount(self.row + 1, gpus, 1 + self.placement.pools)[1:].astype(np.float64)
 
     def copy_with(self, gpus: FloatColumn) -> tuple[TenantLimit, BoolColumn]:
         """Return a copy in which these GPUs have their places, and the workloads of tenants that are short then.
@@ -155,8 +154,8 @@ def _limit(quotas: Quotas, known: _Known, buckets: Sequence[float], of_quota: Se
     used = np.flatnonzero(known.used_by_others)
     opened_to_others = [of_quota[quota] for quota in used.tolist()]
     of_others = [opened if all(limited[bucket] for bucket in opened) else [] for opened in opened_to_others]
-    placement = Placement(np.where(limited, buckets, 0.0).tolist(), [*of_tenant, *of_others])
-    placement.place([*[0.0] * len(of_tenant), *known.used_by_others[used].tolist()])
+    placement = Placement(np.where(limited, buckets, 0.0)[None], [*of_tenant, *of_others])
+    placement.place(np.concatenate([np.zeros(len(of_tenant)), known.used_by_others[used]]))
     of_workload = find_tenants(quotas)
     return TenantLimit(np.where(np.array([*is_limited, False])[of_workload], of_workload, -1), placement)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscaler.core.model.fleet import CRASHING, QUEUED, WITHOUT_ROOM, Fleet, PendingCause, PendingClass
-from autoscaler.core.model.placement import Rows, divide_groups, place_pools
+from autoscaler.core.model.nodes import list_places
 from autoscaler.core.model.running import list_running, sum_gpus
 from autoscaler.core.model.tenants import place_tenants
 from autoscaler.core.model.types import Observation, TickInput
@@ -206,17 +206,17 @@ def has_free_gpus(fleet: Fleet) -> BoolColumn:
     if not len(waiting):
         return has_free
     running = list_running(fleet, has_gpus(fleet) | fleet.pod_terminating)
-    blocks = divide_groups(fleet)
-    placement = place_pools(groups, range(len(fleet.pools)), blocks.gpus)
-    placement.place(sum_gpus(fleet, running, running.total.astype(np.float64), sized, blocks).tolist())
-    places = Rows(len(fleet.pools), len(groups.gpus)).of_pool(blocks.smallest, fleet.pool)
-    found: dict[tuple[int, float], bool] = {}  # by row of the placement and GPUs of a replica
-    for row in waiting.tolist():
-        place, gpus = int(places[row]), float(fleet.gpus_per_replica[row])
-        if (place, gpus) not in found:
-            one_more = np.where(np.arange(placement.pools) == place, gpus, 0.0)
-            found[place, gpus] = not placement.copy().place(one_more.tolist()).any()
-        has_free[row] = found[place, gpus]
+    has_free[waiting] = True
+    for limit in list_places(fleet):
+        limit.placement.place(sum_gpus(fleet, running, running.total.astype(np.float64), sized, limit))
+        places = limit.rows.of_pool(limit.smallest, fleet.pool)
+        found: dict[tuple[int, float], bool] = {}  # by row of the placement and GPUs of a replica
+        for row in waiting.tolist():
+            place, gpus = int(places[row]), float(fleet.gpus_per_replica[row])
+            if (place, gpus) not in found:
+                one_more = np.where(np.arange(limit.placement.pools) == place, gpus, 0.0)
+                found[place, gpus] = not limit.placement.copy().place(one_more).any()
+            has_free[row] &= found[place, gpus]
     return has_free
 
 
@@ -238,7 +238,7 @@ def has_full_quota(fleet: Fleet, waiting: BoolColumn) -> BoolColumn:
         for row in rows[limit.row[rows] >= 0].tolist():
             tenant, each = int(limit.row[row]), float(gpus[row])
             if (tenant, each) not in found:
-                one_more = [each if place == tenant else 0.0 for place in range(limit.placement.pools)]
+                one_more = np.where(np.arange(limit.placement.pools) == tenant, each, 0.0)
                 found[tenant, each] = bool(limit.placement.copy().place(one_more).any())
             is_full[row] |= found[tenant, each]
     return is_full

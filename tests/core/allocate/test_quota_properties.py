@@ -183,7 +183,6 @@ def share_one_by_one(case):
         urgency=np.zeros(len(case.tenant)),
         idle=np.zeros(len(case.tenant), dtype=bool),
         running=Running.none(len(case.tenant)),
-        smallest_block=np.zeros(len(case.tenant), dtype=np.int64),
     )
     ranked, numbers, used = [], [0] * len(case.tenant), list(case.others)
     for row in order(plain).row.tolist():

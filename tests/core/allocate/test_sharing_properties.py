@@ -16,7 +16,7 @@ from autoscaler.core.allocate import pools
 from autoscaler.core.allocate.placing import Limit, take
 from autoscaler.core.allocate.slots import Requests, order
 from autoscaler.core.model.fleet import NodeGroups
-from autoscaler.core.model.placement import place_pools
+from autoscaler.core.model.placement import Placement
 from autoscaler.core.model.running import Running
 from autoscaler.core.observe.pending import Claims
 from tests.core.world import fleet, node_groups, spec
@@ -45,6 +45,9 @@ class Case:
     def groups(self) -> NodeGroups:
         return node_groups(list(self.gpus), *map(list, self.admitted))
 
+    def placement(self) -> Placement:
+        return Placement(np.array([self.gpus], float), self.admitted)
+
     def requests(self):
         """Return what the workloads request where all pools are short."""
         return Requests(
@@ -62,7 +65,6 @@ class Case:
             urgency=np.array(self.arrivals),
             idle=np.array(self.idle),
             running=Running.none(len(self.pool)),
-            smallest_block=np.zeros(len(self.pool), dtype=np.int64),
         )
 
     def share(self, rows=None, gpus=None):
@@ -182,7 +184,7 @@ def test_replicas_are_those_of_a_slow_allocation(case):
         slow[row] += 1
         taken.append(has_place(case, slow))
         slow[row] -= not taken[-1]
-    placement = place_pools(case.groups(), range(len(case.admitted)))
+    placement = case.placement()
     fast = take([Limit(np.array(case.pool)[slots.row], slots.gpus, placement)])
     assert fast.tolist() == taken
 
@@ -206,10 +208,7 @@ def test_replicas_are_only_lost_to_earlier_ones_when_sizes_differ(case, data):
     gpus = tuple(gpus + data.draw(st.integers(0, 2)) for gpus in case.gpus)
     slots = order(case.requests())
     pool = np.array(case.pool)[slots.row]
-    before, after = (
-        take([Limit(pool, slots.gpus, place_pools(each.groups(), range(len(case.admitted))))])
-        for each in (case, replace(case, gpus=gpus))
-    )
+    before, after = (take([Limit(pool, slots.gpus, each.placement())]) for each in (case, replace(case, gpus=gpus)))
     changed = np.flatnonzero(before != after)
     assert not len(changed) or after[changed[0]]
 

@@ -804,11 +804,12 @@ def replaces(row: Row, match: re.Match[str]) -> None:
 
 @clause(
     rf"the pool of {NUMBER} (.+?) allocates {NUMBER} of {NUMBER}(?:, because its last pods did not (start)"
-    r"|(, the rest is headroom)?(?:, by today's nodes, although (.+) may get more)?)",
+    rf"|(, the rest is headroom)?(?:, because no node has {NUMBER} GPUs left)?"
+    r"(?:, by today's nodes, although (.+) may get more)?)",
     Stage.ALLOCATION,
 )
 def allocation(row: Row, match: re.Match[str]) -> None:
-    gpus, names, after, before, unstarted, headroom, grows = match.groups()
+    gpus, names, after, before, unstarted, headroom, scattered, grows = match.groups()
     fleet = row.inp.fleet
     own = int(fleet.pool[row.row])
     same(after, row.stage(Stage.ALLOCATION))
@@ -827,7 +828,7 @@ def allocation(row: Row, match: re.Match[str]) -> None:
         # One replica more would not fit, or it would and is not claimed.
         taking = np.where(np.isnan(row.decision.unfollowed_s), before_partners(row), fleet.replicas)
         allocated = np.nansum((taking * fleet.gpus_per_replica)[fleet.pool == own])
-        assert (allocated + fleet.gpus_per_replica[row.row] > float(gpus)) != bool(unstarted)
+        assert (allocated + fleet.gpus_per_replica[row.row] > float(gpus)) != bool(unstarted or scattered)
 
 
 def before_partners(row: Row) -> FloatColumn:

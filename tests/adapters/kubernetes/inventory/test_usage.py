@@ -112,6 +112,17 @@ def test_stray_pods_keep_their_devices_and_others_do_not_count_them():
     assert (seen.groups.used.tolist(), seen.groups.admitted[:, 2].tolist()) == ([0.0, 0.0, 1.0], [True, False])
 
 
+def test_nodes_have_one_order_in_all_columns():
+    """Pods of the daemon's workloads are found on their nodes by it. Nodes of two groups take turns."""
+    labels = [L4 | {"team": team} for team in "aba"]
+    store = nodes(*((each, {GPU: "4"}) for each in labels))
+    workloads = [placed_facts(selector=(("team", team),)) for team in "ab"]
+    seen = lay_out(store, workloads, [pod("other", "n2", {GPU: "3"})])
+    names = [[name for name, rows in seen.groups.of_node.items() if row in rows] for row in range(2)]
+    assert names == [["n0", "n2"], ["n1"]]
+    assert [each.tolist() for each in seen.groups.by_node] == [[4.0, 1.0], [4.0]]
+
+
 def test_stray_pods_give_no_limit_to_a_pool_without_nodes():
     seen = lay_out(nodes((L4, {GPU: "4"})), [placed_facts(8.0)], [pod("ours-0.a", "n0", {GPU: "4"})])
     assert math.isnan(seen.gpus[0])
