@@ -162,8 +162,11 @@ class SleepOrder:
 class Sleeper(Protocol):
     """Puts engines to sleep and wakes them."""
 
-    def order(self, orders: Sequence[SleepOrder]) -> None:
-        """Begin what these orders ask for, and do not wait. They replace those of the last tick."""
+    def order(self, orders: Sequence[SleepOrder], present: Sequence[Pod]) -> None:
+        """Begin what these orders ask for, and do not wait. They replace those of the last tick.
+
+        present: all pods that there are, so that what was remembered of others can be forgotten.
+        """
         ...
 
 

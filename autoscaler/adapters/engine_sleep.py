@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -31,7 +30,7 @@ from autoscaler.adapters.access import Access, pod_url
 from autoscaler.adapters.credentials import CredentialError
 from autoscaler.adapters.fetch import Answer, Fetcher
 from autoscaler.config.settings import ScrapeSettings
-from autoscaler.core.model.fleet import WorkloadRef
+from autoscaler.core.model.fleet import Pod, WorkloadRef
 from autoscaler.ports import Clock, Leadership, SleepOrder
 
 log = structlog.get_logger(__name__)
@@ -97,6 +96,7 @@ class _Pod:
     done_s: float = 0.0
     failures: int = 0
     retry_s: float = 0.0
+    is_blind: bool = False  # its probe does not see the sleep; only another pod has another probe
     problem: str = ""
 
 
@@ -133,10 +133,16 @@ class EngineSleep:
         await self._write.__aexit__()
         await self._read.__aexit__()
 
-    def order(self, orders: Sequence[SleepOrder]) -> None:
-        """Begin what these orders ask for. A pod that is no longer in an order is left as it is."""
+    def order(self, orders: Sequence[SleepOrder], present: Sequence[Pod]) -> None:
+        """Begin what these orders ask for. A pod that is no longer in an order is left as it is.
+
+        After a pod whose probe does not see the sleep, no other pod of its workload is tried while that pod is there.
+        """
         now_s, before = self._clock.now_s(), self._pods
         self._pods = {}
+        has_failed = any(pod.is_blind or pod.retry_s > now_s for pod in before.values())
+        there = {(pod.namespace, pod.name) for pod in present} if has_failed else set()
+        blind = {pod.order.ref for key, pod in before.items() if pod.is_blind and key in there}
         for order in orders:
             key = order.pod.namespace, order.pod.name
             pod = before.pop(key, None)
@@ -146,20 +152,26 @@ class EngineSleep:
                 pod.failures, pod.retry_s, pod.problem = 0, 0.0, ""
             pod.order = order
             self._pods[key] = pod
-            if pod.task is None and now_s >= pod.retry_s and not self._is_done(pod, now_s):
+            is_tried = order.is_asleep or not order.sleeps or order.ref not in blind
+            if pod.task is None and is_tried and now_s >= pod.retry_s and not self._is_done(pod, now_s):
                 pod.task = asyncio.create_task(self._run(pod), name=f"sleep {key}")
         for key, pod in before.items():
             if pod.task is not None:  # it ends by itself, as soon as it sees that it is not wanted
                 pod.order = SleepOrder(pod.order.ref, pod.order.pod, False, pod.order.level, True, False)
+                self._pods[key] = pod
+            elif key in there and (pod.is_blind or pod.retry_s > now_s):
                 self._pods[key] = pod
 
     def problems(self) -> dict[WorkloadRef, str]:
         """Return for each workload what keeps one of its replicas from sleeping or waking."""
         found: dict[WorkloadRef, str] = {}
         for pod in self._pods.values():
-            if pod.problem:
+            name = pod.order.pod.name
+            if pod.is_blind:
+                found.setdefault(pod.order.ref, f"replica {name} does not fall asleep: {NO_PROBE}")
+            elif pod.problem:
                 verb = "fall asleep" if pod.order.sleeps else "wake"
-                found.setdefault(pod.order.ref, f"replica {pod.order.pod.name} does not {verb}: {pod.problem}")
+                found.setdefault(pod.order.ref, f"replica {name} does not {verb}: {pod.problem}")
         return found
 
     def _is_done(self, pod: _Pod, now_s: float) -> bool:
@@ -179,8 +191,8 @@ class EngineSleep:
         except SleepError as error:
             pod.failures += 1
             delay_s = min(FIRST_RETRY_S * 2 ** (pod.failures - 1), LONGEST_RETRY_S)
-            # Another probe comes with another pod. Until then each try would hold up requests.
-            pod.retry_s = math.inf if str(error) == NO_PROBE else self._clock.now_s() + delay_s
+            pod.retry_s = self._clock.now_s() + delay_s
+            pod.is_blind = pod.is_blind or str(error) == NO_PROBE
             if str(error) != pod.problem:
                 log.warning("sleep failed" if sleeps else "wake-up failed", pod=name, error=str(error))
             pod.problem = str(error)

@@ -158,7 +158,7 @@ class Loop:
         problems = self._merge_problems(fleet, specs.problems, pairs.problems)
         changes = compute_changes(inp, decision, specs.names, problems, self._prices.of_groups)
         if leading and self._sleeper is not None:  # first: replicas that wake come before new ones
-            self._sleeper.order(make_sleep_orders(inp, decision))
+            self._sleeper.order(make_sleep_orders(inp, decision), fleet.pods)
         outcomes = await self._act(changes) if leading else ()
         self._number += 1
         return TickRecord(

@@ -11,7 +11,7 @@ import pytest
 from autoscaler.adapters import engine_sleep
 from autoscaler.adapters.engine_sleep import EngineSleep
 from autoscaler.config.settings import ScrapeSettings
-from autoscaler.core.model.fleet import WorkloadRef
+from autoscaler.core.model.fleet import Pod, WorkloadRef
 from autoscaler.ports import SleepOrder
 from tests.harness.sleep_engine import SleepEngine, sleep_engine
 
@@ -50,12 +50,13 @@ class Daemon:
     sleeper: EngineSleep
     clock: QuickClock
     leader: Leader
-    ready: dict[str, bool] = field(default_factory=dict)  # whether Kubernetes sends requests; None: as its probe says
+    present: list[Pod] = field(default_factory=list)
 
     def order(self, engine: SleepEngine, *, sleeps: bool, level: int = 1, ready: bool | None = None) -> None:
         """Order as a tick does. Without `ready`, the readiness probe asks /is_sleeping."""
         is_ready = not engine.asleep if ready is None else ready
-        self.sleeper.order([SleepOrder(REF, engine.pod, sleeps, level, engine.asleep, is_ready)])
+        self.present = [engine.pod, *self.present]
+        self.sleeper.order([SleepOrder(REF, engine.pod, sleeps, level, engine.asleep, is_ready)], self.present)
 
     async def settle(self, engine: SleepEngine, *, sleeps: bool, level: int = 1, ready: bool | None = None) -> None:
         """Tick until nothing is going on."""
@@ -167,6 +168,14 @@ async def test_pod_is_resumed_when_its_probe_does_not_see_the_sleep(daemon, engi
     daemon.clock.time_s += 86_400
     await daemon.settle(engine, sleeps=True, ready=True)
     assert engine.calls == [PAUSE, RESUME], "another try would hold up requests again"
+    async with sleep_engine() as other:
+        await daemon.settle(other, sleeps=True)
+        assert other.calls == [], "its probe is the same"
+        daemon.present.clear()
+        daemon.present.append(other.pod)
+        daemon.sleeper.order([], daemon.present)
+        await daemon.settle(other, sleeps=True)
+        assert (other.asleep, daemon.problem) == (True, "")
 
 
 async def test_pod_is_resumed_when_it_is_needed_after_all(daemon, engine):
@@ -177,7 +186,7 @@ async def test_pod_is_resumed_when_it_is_needed_after_all(daemon, engine):
 
 
 async def test_paused_pod_is_resumed_when_its_workload_is_no_longer_managed(daemon, engine):
-    engine.before = lambda call: daemon.sleeper.order([]) if call == "/load" else None
+    engine.before = lambda call: daemon.sleeper.order([], daemon.present) if call == "/load" else None
     daemon.order(engine, sleeps=True, ready=True)
     await until(lambda: not daemon.busy)
     assert engine.calls == [PAUSE, RESUME]

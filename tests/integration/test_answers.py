@@ -9,26 +9,10 @@ import pytest
 
 from autoscaler.config.settings import Mode
 from tests.adapters.kubernetes.world import KEDA
+from tests.integration.answers import TRIGGER, answers, scaled
 from tests.integration.cluster import GPU, L4, SATURATED, Cluster, Daemon, Run
 
 pytestmark = pytest.mark.integration
-
-TRIGGER = {"type": "external-push", "metadata": {"scalerAddress": "vllm-autoscaler-keda:6000", "policy": "quick"}}
-AT_ONCE = {"stabilizationWindowSeconds": 0, "policies": [{"type": "Pods", "value": 100, "periodSeconds": 15}]}
-
-
-async def scaled(cluster: Cluster, name: str, replicas: int) -> None:
-    """Create a workload behind a ScaledObject, and the HPA that KEDA makes of it."""
-    await cluster.workload(name, replicas, policy=None)
-    await cluster.site.scaled_object(name, name, TRIGGER)
-    await cluster.site.hpa(f"keda-hpa-{name}", name, scaled_object=name)
-    behavior = {"spec": {"behavior": {"scaleUp": AT_ONCE, "scaleDown": AT_ONCE}}}
-    await cluster.site.patch("HorizontalPodAutoscaler", f"keda-hpa-{name}", behavior, "autoscaling/v2")
-
-
-def answers(daemon: Daemon, *names: str) -> list[int]:
-    assert daemon.last is not None
-    return [int(daemon.last.decision.replicas[daemon.row(name)]) for name in names]
 
 
 async def follow(cluster: Cluster, daemon: Daemon, turns: int, *names: str) -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from autoscaler.config.settings import Mode
 from tests.adapters.kubernetes.world import annotated
+from tests.integration.answers import answers, scaled
 from tests.integration.cluster import GPU, L4, Cluster, Run, is_ready
 
 pytestmark = pytest.mark.integration
@@ -114,7 +115,8 @@ async def test_pod_whose_probe_does_not_see_the_sleep_goes_on_serving(cluster: C
         await cluster.turn(60)
         assert await cluster.asleep(llama) == []
         assert "its readiness probe must ask /is_sleeping" in daemon.sentence(llama)
-        assert all(engine.calls == [PAUSE, "/wake_up"] for engine in cluster.engines.sleep.values())
+        calls = [engine.calls for engine in cluster.engines.sleep.values() if engine.calls]
+        assert calls == [[PAUSE, "/wake_up"]], "its other pods have the same probe"
 
 
 async def test_nothing_sleeps_in_dry_run(cluster: Cluster, run: Run, llama: str):
@@ -124,6 +126,16 @@ async def test_nothing_sleeps_in_dry_run(cluster: Cluster, run: Run, llama: str)
         assert "1 idle replica is to sleep" in daemon.sentence(llama)
 
 
-async def test_replicas_sleep_in_keda_mode(cluster: Cluster, run: Run, llama: str):
-    async with run(mode=Mode.KEDA):
-        await one_asleep(cluster, llama)
+async def test_replicas_sleep_in_keda_mode(cluster: Cluster, run: Run):
+    """The answer counts those that sleep, so that the HPA keeps them."""
+    cluster.engines.rests = True
+    await cluster.node("a", {GPU: 4}, L4)
+    metadata = {"policy": "quick", "sleep.replicas": "1", "scaleDown.stabilization": "60s"}
+    await scaled(cluster, "llama", replicas=2, **metadata)
+    async with run(mode=Mode.KEDA) as daemon:
+        pod = await one_asleep(cluster, "llama")
+        assert answers(daemon, "llama") == [2]
+        cluster.load["llama",] = 15
+        await cluster.turn(3)
+        assert (await cluster.engine(pod)).calls[-1] == "/wake_up"
+        assert answers(daemon, "llama") == [2]
