@@ -74,6 +74,12 @@ experiment_options = options(
         help="Mean of the first cold start on a node; default: every node has image and weights.",
     ),
     click.option(
+        "--weights-on",
+        type=Number(0, 1),
+        help="Share of nodes that hold the weights, 0 to 1; every start on another node fetches them. "
+        "Default: a node keeps what its first replica fetched.",
+    ),
+    click.option(
         "--cold-start-spread",
         type=Number(0, 1),
         default=0.1,
@@ -144,6 +150,8 @@ def run_experiment(given: dict[str, Any], work: Callable[[ExperimentOptions], in
 
         fresh, other = map(show_duration, (uncached, cold))
         raise click.UsageError(f"--cold-start-uncached is {fresh}; it must be at least --cold-start, {other}")
+    if uncached is None:
+        refuse_unused(given, ("weights_on",), "without --cold-start-uncached: every node has image and weights")
     run_interruptibly(lambda: work(_make_options(given, gpus)))
 
 
@@ -158,6 +166,7 @@ def _make_options(given: dict[str, Any], gpus: float | None) -> ExperimentOption
         offline_plan=given["planned"],
         cold_start_s=given["cold_start"],
         cold_start_uncached_s=math.nan if given["cold_start_uncached"] is None else given["cold_start_uncached"],
+        weights_on=math.nan if given["weights_on"] is None else given["weights_on"],
         cold_start_spread=given["cold_start_spread"],
         crash_every_s=given["crash_every"] or math.inf,
         router=given["router"],

@@ -145,6 +145,23 @@ def test_fresh_nodes_are_slower_and_told(trace: Path, tmp_path: Path) -> None:
     assert "cold start 60 s, 4 min on a fresh node" in result.output
 
 
+def test_nodes_with_weights_need_fresh_nodes(trace: Path) -> None:
+    result = invoke("simulate", "--trace", trace, *PROFILE, "--weights-on", "0.5")
+    assert result.exit_code == 2
+    assert "--weights-on" in result.output
+    assert "without --cold-start-uncached: every node has image and weights" in " ".join(result.output.split())
+
+
+@pytest.mark.slow
+def test_weights_on_half_of_the_nodes_are_told(trace: Path, tmp_path: Path) -> None:
+    out = tmp_path / "proof.json"
+    options = ("--cold-start-uncached", "4m", "--weights-on", "0.5", "--start-replicas", 1, "--json", out)
+    result = invoke("simulate", "--trace", trace, *PROFILE, *options)
+    assert result.exit_code == 0, result.output
+    assert json.loads(out.read_text())["weights_on"] == 0.5
+    assert "4 min on a fresh node, weights on 50% of the nodes" in " ".join(result.output.split())
+
+
 def test_several_files_make_several_proofs(trace: Path, tmp_path: Path) -> None:
     other = write_trace(tmp_path / "other.csv", ["0,100,10", "59,100,10"])
     out = tmp_path / "proof.json"

@@ -21,6 +21,8 @@ from autoscaler.core.observe.start_prior import WEIGHTS_ABSENT, WEIGHTS_HELD, ex
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 
 SKEW_S = 5.0  # clocks of nodes and API servers differ by less
+YOUNG_NODE_S = 600.0  # a node that was created so long before a pod may still be coming up
+WAITED_S = 30.0  # a pod that waits so long for a young node waits until it is up
 QUEUED_S = 60.0
 """A pod that waits longer for a node that existed before waits for what other pods hold: that is no part of a start."""
 
@@ -282,5 +284,7 @@ def _pod_cache(fleet: Fleet) -> IntColumn:
 
 
 def _on_new_node(fleet: Fleet, known: PodStarts, awaited_node: BoolColumn) -> BoolColumn:
-    """Return the pods for which a node was created; bool[P]."""
-    return np.asarray(awaited_node | (known.node_created_s >= fleet.pod_created_s - SKEW_S))
+    """Return the pods for which a node was created, or that waited for one created just before; bool[P]."""
+    waited = fleet.pod_scheduled_s - fleet.pod_created_s >= WAITED_S
+    since_s = fleet.pod_created_s - np.where(waited, YOUNG_NODE_S, SKEW_S)
+    return np.asarray(awaited_node | (known.node_created_s >= since_s))

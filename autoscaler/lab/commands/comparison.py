@@ -46,6 +46,7 @@ def make_case(
         goal=goal_from_policy(policy),
         cold_start_s=options.cold_start_s,
         cold_start_uncached_s=options.cold_start_uncached_s,
+        weights_on=options.weights_on,
         cold_start_spread=options.cold_start_spread,
         crash_every_s=options.crash_every_s,
         router=options.router,

@@ -25,6 +25,7 @@ class ExperimentOptions:
     offline_plan: bool  # also search a schedule with the whole trace known
     cold_start_s: float
     cold_start_uncached_s: float  # on a fresh node; NaN: every node has image and weights
+    weights_on: float  # share of nodes that hold the weights; NaN: each has those that its replicas fetched
     cold_start_spread: float  # sigma of the logarithm; 0: no spread
     crash_every_s: float  # mean, per serving replica
     router: str  # "least-requests" or "round-robin"

@@ -144,6 +144,7 @@ def compare(
         goal=goal,
         cold_start_s=experiment.cases[0].cold_start_s,
         cold_start_uncached_s=experiment.cases[0].cold_start_uncached_s,
+        weights_on=experiment.cases[0].weights_on,
         cold_start_spread=experiment.cases[0].cold_start_spread,
         crash_every_s=experiment.cases[0].crash_every_s,
         router=experiment.cases[0].router,

@@ -67,6 +67,7 @@ class Comparison:
     runs: tuple[PolicyRun, ...]
     frontier: Mapping[str, tuple[Point, ...]] = field(default_factory=dict)  # every tried setting, by policy
     cold_start_uncached_s: float = math.nan  # on a fresh node; NaN: as on any other
+    weights_on: float = math.nan  # share of nodes that hold the weights; NaN: each has those that its replicas fetched
     cold_start_spread: float = 0.1  # sigma of the logarithm
     crash_every_s: float = math.inf  # mean, per serving replica
     router: str = "least-requests"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 from autoscaler.sim.engine.profiles import Profile
@@ -62,6 +62,9 @@ class Case:
     cold_start_s: float  # mean time from placement until a replica serves, with image and weights on the node
     cold_start_spread: float = 0.1  # sigma of the logarithm; 0: every start takes the mean
     cold_start_uncached_s: float = math.nan  # mean on a node that was never used; NaN: every node has image and weights
+    # share of nodes that hold the weights of every model; the others fetch them for every start. NaN: each node keeps
+    # what its first replica fetched
+    weights_on: float = math.nan
     gpus_per_replica: float = 1.0
     max_replicas: int = 1000
     start_replicas: int = 1
@@ -112,6 +115,8 @@ class PodRows:
     started_s: FloatColumn  # float64[P], when its container began to run; NaN: not yet
     ready_s: FloatColumn  # float64[P]; NaN: not ready
     terminating: BoolColumn  # bool[P], finishing its requests
+    on_new_node: BoolColumn  # bool[P], its node was created for it
+    weights_held: BoolColumn  # bool[P], its node held the weights when it was placed
     time_s: FloatColumn  # float64[P], time of the scrape
     running: FloatColumn  # float64[P]
     waiting: FloatColumn  # float64[P]
@@ -130,6 +135,15 @@ class PodRows:
     preemptions: FloatColumn  # float64[P], counter
     ttft_s: FloatColumn  # float64[P], p95 of the last 60 s over all pods, from their histograms; NaN: no request
     itl_s: FloatColumn  # float64[P], likewise
+
+
+class FreePlaces(NamedTuple):
+    """Room for further replicas beside all of now."""
+
+    free: int  # on nodes that are up
+    held: int  # of these, on nodes that hold the weights
+    nodes_held: int  # nodes that hold them
+    unused_gpus: float  # of nodes that are not up
 
 
 class View(Protocol):
@@ -164,6 +178,11 @@ class View(Protocol):
     @property
     def pods(self) -> PodRows:
         """The replicas one by one, for scalers that read single pods."""
+        ...
+
+    @property
+    def places(self) -> FreePlaces:
+        """Room for further replicas, on nodes with and without the weights."""
         ...
 
     def totals_ago(self, seconds: float) -> Totals:

@@ -33,6 +33,11 @@ def check_case(case: Case) -> None:
             f"a cold start takes {uncached_s:g} s on a fresh node; it must be at least the {case.cold_start_s:g} s of "
             "any other"
         )
+    share = case.weights_on
+    if not (math.isnan(share) or (0 <= share <= 1 and not math.isnan(uncached_s))):
+        raise ValueError(
+            f"weights_on is {share:g}; allowed: 0 to 1, with cold_start_uncached_s: otherwise every node has them"
+        )
     for name in ("scrape_s", "patience_s", "crash_every_s", "router_weight"):
         finite = name in ("scrape_s", "router_weight")
         if not getattr(case, name) > 0 or (finite and math.isinf(getattr(case, name))):

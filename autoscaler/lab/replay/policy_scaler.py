@@ -14,9 +14,11 @@ from autoscaler.config.policy.parse import PolicyBook
 from autoscaler.config.policy.schema import Policy
 from autoscaler.core.allocate.victims import find_victims
 from autoscaler.core.model.fleet import Fleet, NodeGroups, Obstacles, PendingCause, Pod, Pool, Workload, WorkloadRef
+from autoscaler.core.model.phases import PodStarts
 from autoscaler.core.model.samples import GatewaySamples, PodSamples, Samples
 from autoscaler.core.model.types import Decision, TickInput
 from autoscaler.core.model.variants import Variants
+from autoscaler.core.model.weights import PodCache, WeightPlaces, Weights
 from autoscaler.core.state import Memory
 from autoscaler.core.table.columns import FloatColumn, IntColumn, replace
 from autoscaler.core.tick import tick
@@ -65,6 +67,9 @@ class PolicyFleetScaler:
         self._workload_id = np.arange(len(cases))
         self._variants = _variants(cases, self._gpus_per_replica if prices is None else np.array(prices))
         self._names_victims = names_victims
+        self._gpus = gpus
+        self._weight_bytes = np.array([case.profile.weight_bytes for case in cases])
+        self._knows_nodes = not math.isnan(cases[0].weights_on)
         self._memory = Memory.empty()
         self._observed: _Observed | None = None
         self._counts: Sequence[int] = ()
@@ -86,9 +91,10 @@ class PolicyFleetScaler:
             waiting=np.array([view.totals.gateway_waiting for view in views]),
             arrivals_per_s=np.full(len(views), np.nan),
         )
+        fleet = replace(shown.fleet, time_s=now_s, replicas=np.array([float(view.desired) for view in views]))
         self.tick_input = TickInput(
             now_s=now_s,
-            fleet=replace(shown.fleet, time_s=now_s, replicas=np.array([float(view.desired) for view in views])),
+            fleet=self._with_nodes(fleet, views, shown) if self._knows_nodes else fleet,
             spec=self._rules.spec,
             schedule=self._rules.windows.at(WALL_S + now_s, now_s),
             samples=Samples(shown.samples, front),
@@ -99,6 +105,26 @@ class PolicyFleetScaler:
         if self._names_victims:
             self._name_victims(views, self.tick_input, self.decision)
         return self._counts
+
+    def _with_nodes(self, fleet: Fleet, views: Sequence[View], shown: _Observed) -> Fleet:
+        """Return the fleet with what a cluster tells whose nodes say which weights they hold."""
+        rows = np.arange(len(views))
+        free, held, nodes_held, unused_gpus = np.array([view.places for view in views], dtype=np.float64).T
+        places = WeightPlaces(rows, np.zeros_like(rows), free, held, free - held, nodes_held, nodes_held)
+        of_pods = np.where(shown.pods.column(shown.rows, "weights_held"), int(PodCache.HELD), int(PodCache.ABSENT))
+        sources = tuple(f"file:///weights/{row:04}" for row in rows)
+        steered = np.ones(len(rows), dtype=bool)
+        can_add = unused_gpus[:1]
+        groups = replace(self._groups, allocatable=np.array([self._gpus]) - can_add, can_add=can_add)
+        starts = PodStarts.filled(len(fleet.pods))
+        on_new_node = shown.pods.column(shown.rows, "on_new_node")
+        return replace(
+            fleet,
+            groups=groups,
+            obstacles=replace(fleet.obstacles, room=free),
+            starts=replace(starts, node_created_s=np.where(on_new_node, fleet.pod_created_s, -np.inf)),
+            weights=Weights(sources, rows, self._weight_bytes, steered, places, of_pods),
+        )
 
     def _name_victims(self, views: Sequence[View], inp: TickInput, decision: Decision) -> None:
         """Give the replicas that should leave the lowest deletion costs, the first of them the lowest."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from autoscaler.core.table.columns import FloatColumn, find_ids, or_zero
 from autoscaler.core.table.histogram import bound_above, count_up_to, find_limit, increase, quantile
-from autoscaler.lab.replay.case import PodRows, Totals
+from autoscaler.lab.replay.case import FreePlaces, PodRows, Totals
 from autoscaler.lab.replay.engine.replicas import Replicas, Scrape
 from autoscaler.lab.replay.engine.state import GAP_BOUNDS, HISTOGRAM_SLICES, PREFILL_BOUNDS, TTFT_BOUNDS
 
@@ -76,6 +76,10 @@ class RunView:
             self._pods = PodRows(**self._status, **self._read_metrics())
         return self._pods
 
+    @property
+    def places(self) -> FreePlaces:
+        return self._replicas.places()
+
     def set_deletion_costs(self, costs: Mapping[int, int]) -> None:
         for pod in self._replicas.pods:
             pod.deletion_cost = costs.get(pod.id, 0)
@@ -97,6 +101,8 @@ class RunView:
             "started_s": self._hide_future([pod.started_s for pod in pods]),
             "ready_s": np.array(ready_s, np.float64),
             "terminating": np.array([pod.terminating for pod in pods], np.bool_),
+            "on_new_node": np.array([pod.on_new_node for pod in pods], np.bool_),
+            "weights_held": np.array([pod.weights_held for pod in pods], np.bool_),
         }
 
     def _read_metrics(self) -> dict[str, Any]:

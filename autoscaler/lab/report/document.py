@@ -42,6 +42,7 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
         "learned_s": _number(comparison.learned_s),
         "cold_start_s": _number(comparison.cold_start_s),
         "cold_start_uncached_s": _number(comparison.cold_start_uncached_s),
+        "weights_on": _number(comparison.weights_on),
         "cold_start_spread": _number(comparison.cold_start_spread),
         "crash_every_s": _number(comparison.crash_every_s),
         "router": comparison.router,

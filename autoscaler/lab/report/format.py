@@ -103,7 +103,9 @@ def cold_start(comparison: Comparison) -> str:
     fresh = (
         f", {seconds(comparison.cold_start_uncached_s)} on a fresh node" if comparison.cold_start_uncached_s > 0 else ""
     )
-    return f"cold start {seconds(comparison.cold_start_s)}{fresh}"
+    share = comparison.weights_on
+    weights = "" if math.isnan(share) else f", weights on {100 * share:.0f}% of the nodes"
+    return f"cold start {seconds(comparison.cold_start_s)}{fresh}{weights}"
 
 
 def printable(text: str) -> str:

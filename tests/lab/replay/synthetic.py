@@ -7,7 +7,7 @@ import numpy as np
 
 from autoscaler.core.table.columns import FloatColumn
 from autoscaler.lab.baselines.signals import GAPS, TTFT
-from autoscaler.lab.replay.case import Case, Goal, PodRows, Totals, Trace
+from autoscaler.lab.replay.case import Case, FreePlaces, Goal, PodRows, Totals, Trace
 from autoscaler.sim.engine.profiles import H100, LLAMA_8B, Profile, compute_profile
 
 GOAL = Goal(ttft_s=1.0, itl_s=0.1, attainment=0.99)
@@ -80,6 +80,10 @@ class FakeView:
     @property
     def pods(self) -> PodRows:
         raise AssertionError("no baseline looks at single pods")
+
+    @property
+    def places(self) -> FreePlaces:
+        raise AssertionError("no baseline looks at nodes")
 
     def totals_ago(self, seconds: float) -> Totals:
         old = [totals for totals in self.past if totals.time_s <= self.now_s - seconds]

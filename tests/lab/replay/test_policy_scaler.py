@@ -8,6 +8,7 @@ import pytest
 
 from autoscaler.config.policy.parse import load
 from autoscaler.config.policy.schema import Policy
+from autoscaler.core.model.weights import PodCache
 from autoscaler.lab.compare.experiment import goal_from_policy, with_start_replicas
 from autoscaler.lab.replay.case import Case, Trace, View
 from autoscaler.lab.replay.policy_scaler import PolicyScaler
@@ -74,3 +75,38 @@ def test_skipped_ticks_change_no_decision(cold_start_s: float) -> None:
     asked_s = few.change_s[np.argmax(np.diff(few.change_to) > 0) + 1]
     starting_s = np.arange(asked_s + every, asked_s + 0.5 * cold_start_s, every)
     assert np.isin(starting_s, counting.ticked_s).all()
+
+
+class Expecting(PolicyScaler):
+    """Remembers the start that the next replica would have, by the cache state of its node."""
+
+    def __init__(self, case: Case, policy: Policy) -> None:
+        super().__init__(case, policy)
+        self.expected: dict[PodCache, list[float]] = {}
+
+    def decide_all(self, views: Sequence[View]) -> Sequence[int]:
+        counts = super().decide_all(views)
+        assert self.decision is not None
+        starts = self.decision.starts
+        if not starts.new_node[0] and starts.seen[0] >= 3:
+            state = PodCache(int(starts.cache[0]))
+            self.expected.setdefault(state, []).append(float(self.decision.observation.cold_start_s[0]))
+        return counts
+
+
+@pytest.mark.parametrize(
+    ("share", "state", "least_s", "most_s"),
+    [(1.0, PodCache.HELD, 58.0, 72.0), (0.0, PodCache.ABSENT, 78.0, 120.0)],
+)
+def test_tick_expects_the_start_of_the_node_that_is_next(
+    share: float, state: PodCache, least_s: float, most_s: float
+) -> None:
+    """It takes 60 s with the weights, and 78 s if 140 GB have to be fetched."""
+    policy = load().policies["interactive"]
+    waves = synthetic.poisson([2.0, 60.0] * 6, 600.0)
+    profile = dataclasses.replace(synthetic.llama(), weight_bytes=140e9)
+    case = synthetic.case_of(waves, goal=goal_from_policy(policy), weights_on=share, cold_start_uncached_s=300.0)
+    scaler = Expecting(dataclasses.replace(case, profile=profile), policy)
+    run(case, scaler)
+    assert scaler.expected.keys() == {state}
+    assert least_s < np.median(scaler.expected[state]) < most_s

@@ -499,6 +499,8 @@ def test_demo_does_not_need_the_compiler() -> None:
     [
         ({"cold_start_s": -1.0}, "cold_start_s is -1; it must be a finite number, 0 or more"),
         ({"cold_start_uncached_s": 59.0}, "takes 59 s on a fresh node; it must be at least the 60 s of any other"),
+        ({"weights_on": 1.5, "cold_start_uncached_s": 240.0}, "weights_on is 1.5; allowed: 0 to 1"),
+        ({"weights_on": 0.5}, "weights_on is 0.5; allowed: 0 to 1, with cold_start_uncached_s"),
         ({"scrape_s": 0.0}, "scrape_s is 0; it must be above 0"),
         ({"router": "magic"}, "router is 'magic'; allowed: least-requests, round-robin"),
         ({"max_replicas": 0}, "max_replicas is 0; it must be at least 1"),

@@ -37,7 +37,7 @@ class ColdStarts:
         self._cached_s = case.cold_start_s
         self._shapes = {
             (fresh, cached): self._median_start(fresh, cached)
-            for fresh, cached in ((False, True), (False, False), (True, False))
+            for fresh, cached in ((False, True), (False, False), (True, True), (True, False))
         }
         self._mean_s = dict.fromkeys(self._shapes, case.cold_start_s)
         self._missing = not math.isnan(case.cold_start_uncached_s)
@@ -53,7 +53,8 @@ class ColdStarts:
         arrive.
 
         A replica on a node that still fetches weights waits for the replica that fetches them, and is ready no sooner.
-        A replica that fetches weights of its own starts to do so once the node has the image.
+        A replica that fetches weights of its own starts to do so once the node has the image. Where
+        nodes hold weights always or never, none waits for those of another.
         """
         if not self._missing:
             return self._shapes[False, True].stretched_to(self._cached_s * duration_factor).shifted(now_s)
@@ -61,8 +62,10 @@ class ColdStarts:
         start = self._shapes[key].stretched_to(self._mean_s[key] * duration_factor).shifted(now_s)
         if place.fresh:
             node.up_s, node.image_s = start.scheduled_s, start.started_s
-        elif not place.weights_cached:
+        elif not place.weights_cached or node.holds:
             start = start.delayed_by_node(node.up_s, node.image_s)
+        if node.holds is not None:
+            return start
         if not place.weights_cached:
             node.models[model] = start.ready_s
         return Start(

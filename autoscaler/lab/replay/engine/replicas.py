@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from autoscaler.core.table.columns import FloatColumn, IntColumn
-from autoscaler.lab.replay.case import Case, Totals
+from autoscaler.lab.replay.case import Case, FreePlaces, Totals
 from autoscaler.lab.replay.engine import kernel
 from autoscaler.lab.replay.engine.cold_starts import ColdStarts, draw_duration_factor
 from autoscaler.lab.replay.engine.front import Front
@@ -35,6 +35,8 @@ class Pod:
     since_s: float  # begin of the present start: creation, GPU assignment or the last crash
     duration_factor: float  # duration of its start relative to the mean
     claim: GpuClaim
+    on_new_node: bool = False
+    weights_held: bool = False  # by its node when it was placed
     placed_s: float = math.inf  # time of GPU assignment, where costs begin; infinity: waiting
     scheduled_s: float = math.inf  # these times lie in the future during a start
     started_s: float = math.inf
@@ -139,6 +141,7 @@ class Replicas:
             if pod.placed:  # set the times of the start that lies in the past
                 began_s = -self._starts.restart_s(draw_duration_factor(before, case.cold_start_spread))
                 pod.created_s = pod.scheduled_s = pod.started_s = began_s
+                pod.on_new_node, pod.weights_held = False, True  # as this duration says
             else:  # waiting for GPUs
                 pod.duration_factor = self._draw_duration_factor()
         self._update_pods(0.0)
@@ -176,6 +179,10 @@ class Replicas:
         front = self.front
         front.release(now_s)  # drops gateway requests whose client has left
         return kernel.count_held(front.state, front.engines, self._answering, now_s) + int(front.gateway["held"][0])
+
+    def places(self) -> FreePlaces:
+        """Return the room for further replicas."""
+        return self._pool.places(self.case.trace.name, self.case.gpus_per_replica)
 
     def paid_s(self, from_s: float, end_s: float) -> float:
         """Return the replica-seconds between two times, from GPU assignment to termination."""
@@ -229,6 +236,8 @@ class Replicas:
         """Start a replica whose GPUs are assigned now."""
         start = self._starts.begin(place, now_s, pod.duration_factor)
         pod.placed_s = pod.since_s = now_s
+        pod.on_new_node = place.fresh or now_s < place.node.image_s  # or it waits for the node of another
+        pod.weights_held = place.weights_cached
         pod.scheduled_s, pod.started_s, pod.ready_s = start.scheduled_s, start.started_s, start.ready_s
         self._next_change_s = min(self._next_change_s, pod.ready_s)
         self.revision += 1

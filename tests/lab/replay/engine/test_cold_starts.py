@@ -107,3 +107,26 @@ def test_phases_are_in_order_and_never_before_the_node(
 def test_profile_without_weights_fetches_nothing() -> None:
     fitted = replace(case(uncached_s=240.0), profile=replace(synthetic.llama(), weight_bytes=0.0))
     assert begun(fitted, "shared").ready_s == 60.0
+
+
+def test_weights_of_nodes_that_always_or_never_hold_them() -> None:
+    of = replace(case(uncached_s=240.0), weights_on=0.5)
+    holding, other = Node(8, holds=True), Node(8, holds=False)
+    booted = ColdStarts(of).begin(Placement(holding, True, True), 0.0, 1.0)
+    fetched = ColdStarts(of).begin(Placement(other, True, False), 0.0, 1.0)
+    assert fetched.ready_s == 240.0
+    assert 60 + 180 * 150 / 170.2 < booted.ready_s < 235  # without the weights' share
+    other.models["small"] = fetched.ready_s
+    again, warm = (
+        ColdStarts(of).begin(Placement(node, False, node is holding), 1000.0, 1.0) for node in (other, holding)
+    )
+    assert warm.ready_s == 1060.0
+    assert again.ready_s > 1065.0  # each start fetches
+
+
+def test_start_on_a_node_that_holds_weights_waits_until_it_is_up() -> None:
+    of, node = replace(case(uncached_s=240.0), weights_on=1.0), Node(8, holds=True)
+    first = ColdStarts(of).begin(Placement(node, True, True), 0.0, 1.0)
+    second = ColdStarts(of).begin(Placement(node, False, True), 10.0, 1.0)
+    assert (second.scheduled_s, second.started_s) == (first.scheduled_s, first.started_s)
+    assert second.ready_s > second.started_s + 50

@@ -126,3 +126,27 @@ def test_count_fitting_equals_the_possible_placements(gpus: float, each: float, 
     for name in range(40):
         pool.request(GpuClaim("", each, lambda _now_s, place: placed.append(place)), float(name))
     assert len(placed) == min(room, 40)
+
+
+@pytest.mark.parametrize(("share", "holding"), [(0.0, []), (0.5, [1, 3]), (1.0, [0, 1, 2, 3])])
+def test_share_of_the_nodes_holds_all_weights(share: float, holding: list[int]) -> None:
+    asked = Claims(32)
+    asked.pool = GpuPool(32, 8, weights_on=share)
+    for number in range(32):
+        asked.ask(str(number), 1, now_s=0.0, model=str(number))
+    assert [place for place, node in enumerate(asked.pool.nodes) if node.holds] == holding
+    # A node that holds none does not keep what a replica fetched.
+    asked.end("1", now_s=1.0)
+    asked.ask("again", 1, now_s=1.0, model="1")
+    assert asked.found("again") == (False, 0 in holding)
+
+
+def test_places_tell_where_the_weights_are() -> None:
+    pool = GpuPool(24, 8, weights_on=0.5)
+    claims = [GpuClaim("a", 3, lambda at_s, place: None) for _ in range(4)]
+    for claim in claims:
+        pool.request(claim, 0.0)
+    assert pool.places("a", 3) == (0, 0, 1, 8)
+    pool.release_gpus(claims[0], 1.0)
+    pool.release_gpus(claims[3], 1.0)
+    assert pool.places("a", 3) == (2, 1, 1, 8)
