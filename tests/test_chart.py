@@ -250,6 +250,17 @@ def test_weights_of_another_release_name_its_own_objects():
         assert {(each["namespace"], each["name"]) for each in binding["subjects"]} <= accounts
 
 
+async def test_notes_say_how_pods_use_the_weights(kube_api: KubeApi):
+    def notes(*values: str) -> str:
+        said = helm("install", "noted", CHART, "--dry-run=client", *values, kubeconfig=kube_api.kubeconfig())
+        return said.partition("NOTES:")[2]
+
+    assert "kubectl label namespace <namespace> vllm-autoscaler.io/weights=enabled" in notes(
+        "--set=weights.enabled=true"
+    )
+    assert "weights" not in notes()
+
+
 @pytest.mark.parametrize("mode", OVERLAYS)
 def test_lint_finds_nothing(mode: str):
     assert "0 chart(s) failed" in helm("lint", "--strict", CHART, "--set", f"mode={mode}")
