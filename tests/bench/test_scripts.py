@@ -35,6 +35,8 @@ SMALLEST: dict[str, list[object]] = {
     "tiers": ["--hours", 0.1, "--size", 0.5, "--seeds", 1],
     "tick": ["--workloads", 10, "--ticks", 2],
     "webhook": ["--pods", 5],
+    "weights": ["--bytes", 2e6, "--shards", 2, "--rounds", 1],
+    "wishes": ["--models", 20, "--nodes", 100, "--rounds", 1],
     "whole_tick": ["--workloads", 10, "--ticks", 1, "--period", 0.1],
 }
 
