@@ -202,12 +202,13 @@ def _plan_weights(
         kube,
         parts.clock,
         fleet.inventory,
-        fleet.reports,
+        fleet.weights.reports,
         leadership,
         settings.lease.namespace,
         manager,
         publishes=settings.mode is not Mode.DRY_RUN,
     )
+    fleet.weights.published = publisher.published
     parts.recorders.append(publisher)
     parts.background.append(("weights", publisher.run))
 

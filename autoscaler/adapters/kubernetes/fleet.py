@@ -46,7 +46,6 @@ from autoscaler.adapters.kubernetes.quotas import kueue
 from autoscaler.adapters.kubernetes.quotas.columns import Applicant
 from autoscaler.adapters.kubernetes.quotas.view import QuotaView, Stated
 from autoscaler.adapters.kubernetes.weights.planning import Inventory
-from autoscaler.adapters.kubernetes.weights.reports import ReportStore
 from autoscaler.adapters.kubernetes.weights.view import WeightsView
 from autoscaler.adapters.kubernetes.workloads.kinds import TargetKinds
 from autoscaler.adapters.kubernetes.workloads.store import ReplicaSetStore, TargetKindStore, TargetStore
@@ -257,9 +256,9 @@ class KubeFleet:
         return self._pods.deletion_cost(pod)
 
     @property
-    def reports(self) -> ReportStore:
-        """What nodes say about the weights that they hold."""
-        return self._weights.reports
+    def weights(self) -> WeightsView:
+        """The weights of the models, and what nodes say about them."""
+        return self._weights
 
     def inventory(self) -> Inventory | None:
         """Return the inputs of a plan of weights, as of the last `fleet()`; None: no source is known."""

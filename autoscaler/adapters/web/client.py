@@ -80,6 +80,7 @@ class _Explanation(msgspec.Struct):
     forecast: list[_Line]
     warnings: list[str] = []
     pair: str = ""
+    weights: str = ""
     chain: _Chain | None = None
     start: _Start | None = None
 
@@ -115,6 +116,8 @@ async def explanation(url: str, namespace: str, name: str, timeout_s: float = TI
         what = f"more than {MAX_ANSWER_BYTES} bytes" if body is None else f"HTTP {response.status}"
         raise Unavailable(f"{public} does not answer like the daemon ({what}); is another server running there?")
     lines = [f"  {TITLES.get(line.name, line.name):<{NAME_CHARS}}{line.text}" for line in answer.explanation.forecast]
+    if weights := answer.explanation.weights:
+        lines = [f"  {'weights':<{NAME_CHARS}}{weights}", *lines]
     if pair := answer.explanation.pair:
         lines = [f"  {'pair':<{NAME_CHARS}}{pair}", *lines]
     if (chain := answer.explanation.chain) is not None:

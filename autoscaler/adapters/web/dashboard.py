@@ -19,7 +19,7 @@ from autoscaler.adapters.web.tick_values import NewChanges, bounded
 from autoscaler.core.explain.chain import NextWindow
 from autoscaler.core.explain.sentence import Explanation
 from autoscaler.core.explain.starts import NextStart
-from autoscaler.core.model.fleet import NodeGroups
+from autoscaler.core.model.fleet import Fleet, NodeGroups
 from autoscaler.core.model.quotas import Quotas
 from autoscaler.core.model.types import Decision, TickInput
 from autoscaler.ports import ChangeStatus, Outcome, TickRecord
@@ -87,6 +87,10 @@ class Dashboard:
         """Return the node groups of the last tick; None before the first."""
         return self._tick.input.fleet.groups if self._tick is not None else None
 
+    def fleet(self) -> Fleet | None:
+        """Return the fleet of the last tick; None before the first."""
+        return self._tick.input.fleet if self._tick is not None else None
+
     def quotas(self) -> tuple[Quotas, ...]:
         """Return the quotas of the last tick; (): there are none, or no tick yet."""
         return self._tick.input.fleet.quotas if self._tick is not None else ()
@@ -150,6 +154,7 @@ def _as_json(explanation: Explanation, wall_s: float) -> dict[str, Any]:
         "warnings": list(explanation.warnings),
         "pair": explanation.pair,
         "start": _start(explanation.start),
+        "weights": explanation.weights,
         "chain": _chain(explanation.chain, wall_s),
     }
 

@@ -326,6 +326,22 @@ QUOTAS = (
     Family("quota_lent_gpus", "gauge", "GPUs lent to others of the cohort; absent where unknown.", QUOTA_LABELS),
 )
 
+WEIGHTS = (
+    Family(
+        "weights_nodes",
+        "gauge",
+        "Nodes of the weights of a model by state: `held`, `waiting`, `fetching`, `failed`, and `wished` by the plan.",
+        ("source", "state"),
+    ),
+    Family(
+        "weights_missing_replicas",
+        "gauge",
+        "Needed replicas without a place on a node that should hold their weights.",
+        ("source",),
+    ),
+    Family("weights_wish_writes_total", "counter", "ConfigMaps with wishes of nodes that this process has written."),
+)
+
 PROCESS = (
     Family("info", "gauge", "Always 1; version and mode of the daemon.", ("version", "mode")),
     Family(
@@ -363,7 +379,7 @@ PROCESS = (
     Family("stream_clients", "gauge", "Clients that follow the stream of the page."),
 )
 
-FAMILIES = PROCESS + POOLS + NODE_GROUPS + QUOTAS + WORKLOADS
+FAMILIES = PROCESS + POOLS + NODE_GROUPS + QUOTAS + WEIGHTS + WORKLOADS
 
 # Exported by adapters/keda and only listed here; a test compares the two.
 KEDA = (
@@ -470,14 +486,15 @@ def markdown() -> str:
         f"whose starts were seen has {2 * len(Phase)} more, one for each phase with starting pods, and two where nodes",
         "tell which weights they hold. The first",
         f"{MAX_WORKLOADS:,} workloads have them; `{PREFIX}unlisted_workloads` counts the rest. At most {MAX_SOURCES}",
-        f"sources, and {MAX_POOLS} pools, node groups and quotas each, have their own series. The Prometheus client",
-        "adds `process_*` and, beside every counter and histogram of the daemon itself, a `_created` time.",
+        f"sources, and {MAX_POOLS} pools, node groups, quotas and models each, have their own series. The Prometheus",
+        "client adds `process_*` and, beside every counter and histogram of the daemon itself, a `_created` time.",
     ]
     chapters = (
         ("Daemon", PROCESS),
         ("GPU pools", POOLS),
         ("Node groups", NODE_GROUPS),
         ("Quotas", QUOTAS),
+        ("Weights", WEIGHTS),
         ("Workloads", WORKLOADS),
         ("KEDA mode only", KEDA),
         ("Agent of weights", AGENT),

@@ -36,7 +36,7 @@ from autoscaler.core.model.fleet import NodeGroups, Workload
 from autoscaler.core.model.names import CACHE_STATES, LINKS, PHASES
 from autoscaler.core.model.phases import NOT_STARTING, Phase
 from autoscaler.core.model.quotas import Quotas
-from autoscaler.core.model.weights import PodCache
+from autoscaler.core.model.weights import PodCache, Weights
 from autoscaler.ports import Outcome, TickRecord
 
 TICK_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -173,6 +173,7 @@ class _TickCollector(Collector):
         yield from _pools(tick)
         yield from _node_groups(tick.input.fleet.groups)
         yield from _quotas(tick.input.fleet.quotas)
+        yield from _weights(tick.input.fleet.weights)
         yield _family("workload_info", _infos(tick, rows, labels))
         yield _family("signal_recommended_replicas", _recommendations(tick, rows, labels))
         yield _family("recommender", _recommenders(tick, rows, labels))
@@ -318,6 +319,31 @@ def _quotas(sources: Sequence[Quotas]) -> Iterator[Metric]:
             family,
             ((label, amount) for label, amount in zip(labels, amounts, strict=True) if amount < math.inf),
         )
+
+
+def _weights(weights: Weights | None) -> Iterator[Metric]:
+    if weights is None:
+        return
+    found = [(bounded(source), status) for source, status in zip(weights.sources, weights.status, strict=False)][
+        :MAX_POOLS
+    ]
+    states = (
+        ({"source": source, "state": state}, float(nodes))
+        for source, status in found
+        for state, nodes in (
+            ("held", status.held),
+            ("waiting", status.waiting),
+            ("fetching", status.fetching),
+            ("failed", status.failed),
+            ("wished", status.wished),
+        )
+        if nodes is not None
+    )
+    yield _family("weights_nodes", states)
+    if weights.wishes is not None:
+        missing = (({"source": source}, float(status.missing)) for source, status in found)
+        yield _family("weights_missing_replicas", missing)
+        yield _family("weights_wish_writes_total", [({}, float(weights.wishes.writes))])
 
 
 def _family(name: str, samples: Iterable[tuple[Labels, float]]) -> Metric:

@@ -8,6 +8,7 @@
 /api/v1/workloads/NAMESPACE/NAME   explanation and recent history: ?kind= ?since=
 /api/v1/node-groups                the accelerators that there are, and who holds them
 /api/v1/quotas                     quotas of GPUs, and what is borrowed and lent
+/api/v1/weights                    the weights of models: which nodes hold them, should hold them, or cannot
 /api/v1/stream                     server-sent events, see `stream`
 """
 
@@ -35,6 +36,8 @@ from autoscaler.adapters.web.response_cache import Body, Busy, ResponseCache
 from autoscaler.adapters.web.stream import Stream, write
 from autoscaler.adapters.web.table import SORTABLE, Table
 from autoscaler.adapters.web.tick_values import MAX_TEXT
+from autoscaler.adapters.web.weights import rows as weights_rows
+from autoscaler.adapters.web.weights import summary as weights_summary
 from autoscaler.config.settings import HttpSettings
 from autoscaler.ports import CannotServe
 
@@ -72,6 +75,7 @@ FILES = {
     "/static/groups.js": ("groups.js", "text/javascript"),
     "/static/list.js": ("list.js", "text/javascript"),
     "/static/quotas.js": ("quotas.js", "text/javascript"),
+    "/static/weights.js": ("weights.js", "text/javascript"),
     "/static/style.css": ("style.css", "text/css"),
     "/static/icon.svg": ("icon.svg", "image/svg+xml"),
 }
@@ -233,6 +237,7 @@ class HttpServer:
         app.router.add_get("/api/v1/workloads/{namespace}/{name:.+}", self._workload)
         app.router.add_get("/api/v1/node-groups", self._node_groups)
         app.router.add_get("/api/v1/quotas", self._quotas)
+        app.router.add_get("/api/v1/weights", self._weights)
         app.router.add_get(STREAM, self._follow, allow_head=False)
         return app
 
@@ -330,6 +335,16 @@ class HttpServer:
         total = sum(len(each.quotas) for each in quotas)
         body = {"total": total, "quotas": quota_rows(quotas, MAX_LIMIT)}
         return msgspec.json.encode(self._head(self._dashboard.table()) | body)
+
+    async def _weights(self, request: web.Request) -> web.StreamResponse:
+        _Query(request, ())
+        return await self._shared_json(request, "weights", self._list_weights)
+
+    def _list_weights(self) -> bytes:
+        table, fleet = self._dashboard.table(), self._dashboard.fleet()
+        listed = list(weights_rows(fleet, MAX_LIMIT)) if fleet is not None else []
+        body = weights_summary(fleet.weights if fleet is not None else None) | {"weights": listed}
+        return msgspec.json.encode(self._head(table) | body)
 
     def _row(self, namespace: str, name: str, kind: str) -> tuple[Table, int]:
         """Find a workload in the last tick. Raises web.HTTPNotFound."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoscaler.core.explain import pairs, planner_lines, pods, signals, stages
+from autoscaler.core.explain import pairs, planner_lines, pods, signals, stages, weights
 from autoscaler.core.explain.chain import NextWindow, next_window
 from autoscaler.core.explain.format import count, seconds
 from autoscaler.core.explain.row import Row, is_changed
@@ -55,6 +55,7 @@ class Explanation:
     warnings: tuple[str, ...] = ()  # about the workload, whatever was decided
     pair: str = ""  # its prefill and decode pair, without a full stop; "": none
     start: NextStart | None = None  # the start that the next replica would have, and those under way
+    weights: str = ""  # which nodes hold those of its model, without a full stop; "": their source is not known
     chain: NextWindow | None = None  # the next pre-warm window, and what begins when for it; None: there is none soon
 
 
@@ -97,6 +98,7 @@ def explain(
         warnings=warnings(data),
         pair=pairs.describe(data),
         start=next_start(data),
+        weights=weights.describe(data),
         chain=next_window(data),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 import numpy as np
 
@@ -44,6 +45,35 @@ class WeightPlaces(Columns):
         return cls(rows, rows, counts, counts, counts, counts, counts)
 
 
+class FetchFailure(NamedTuple):
+    """Why a node could not fetch some weights."""
+
+    node: str
+    cause: str  # one word
+    text: str
+
+
+class SourceStatus(NamedTuple):
+    """The nodes of one source, by what their agents say, and by the plan."""
+
+    held: int = 0
+    waiting: int = 0
+    fetching: int = 0
+    failed: int = 0
+    failures: tuple[FetchFailure, ...] = ()  # the first of them
+    wished: int | None = None  # nodes that should hold it; None: nothing is planned
+    missing: float = 0.0  # replicas that are needed, and have no place on such a node
+
+
+class WishStatus(NamedTuple):
+    """How the plan of weights is published."""
+
+    is_published: bool  # False: in dry-run
+    writes_last_hour: int
+    writes: int  # since the start of the process
+    problem: str = ""  # why it cannot be published; "": it can
+
+
 @dataclass(frozen=True)
 class Weights:
     """The weights of each workload, and where they are."""
@@ -54,6 +84,10 @@ class Weights:
     steered: BoolColumn  # bool[W], the scheduler prefers, or requires, nodes that hold them
     places: WeightPlaces
     pod_cache: IntColumn  # int64[P], PodCache
+    status: tuple[SourceStatus, ...] = ()  # [M]
+    nodes: int = 0  # that say what they hold
+    budget_bytes: float = 0.0  # of all their disks
+    wishes: WishStatus | None = None  # None: nothing is planned
 
     @classmethod
     def unknown(cls, rows: int, pods: int) -> Weights:

@@ -50,12 +50,13 @@ class Daemon:
             writer,
             self.clock,
             self.fleet.inventory,
-            self.fleet.reports,
+            self.fleet.weights.reports,
             lease or AlwaysLeading(),
             world.namespace,
             "vllm-autoscaler",
             publishes,
         )
+        self.fleet.weights.published = self.publisher.published
         self._loop = Loop(
             clock=SystemClock(),
             workloads=self.fleet,
@@ -115,14 +116,18 @@ async def test_nodes_are_told_what_to_hold_and_quiet_fleets_write_nothing(
         assert sum(CHAT in (each or []) for each in wished.values()) == 3, "4 replicas and a spare one"
         assert sum(CODE in (each or []) for each in wished.values()) == 2
         assert wished[names[3]] is None, "it has no agent"
-        writes = daemon.publisher.published().writes
+        writes = daemon.publisher.published().status.writes
         assert writes <= 3
         for name in names[:3]:
             await report(kube_api, name, *(wished[name] or []))
         for _ in range(30):  # an hour
             await daemon.step()
-        assert daemon.publisher.published().writes == writes
+        assert daemon.publisher.published().status.writes == writes
         assert daemon.publisher.published().missing == {}
+        weights = daemon.fleet.fleet().weights
+        assert weights is not None and weights.wishes is not None
+        chat = weights.status[weights.sources.index(CHAT)]
+        assert (chat.held, chat.wished, chat.failed, weights.nodes >= 3) == (3, 3, 0, True)
 
 
 async def test_new_leader_keeps_the_plan_of_the_last_one(
@@ -140,10 +145,10 @@ async def test_new_leader_keeps_the_plan_of_the_last_one(
         async with running(second.fleet):
             await synced(second.fleet)
             await second.step()
-            assert second.publisher.published().wishes == first.publisher.published().wishes, "followers show the plan"
+            assert second.publisher.wishes == first.publisher.wishes, "followers show the plan"
             lease.leading = True
             await second.step()
-            assert second.publisher.published().writes == 0
+            assert second.publisher.published().status.writes == 0
 
 
 async def test_node_that_is_gone_loses_its_wishes_and_a_silent_one_keeps_them(
@@ -174,7 +179,7 @@ async def test_dry_run_shows_the_plan_and_writes_nothing(
     async with running(daemon.fleet):
         await synced(daemon.fleet)
         await daemon.step()
-        (wish,) = daemon.publisher.published().wishes[name]
+        (wish,) = daemon.publisher.wishes[name]
         assert str(wish.source) == CHAT
         assert await daemon.wished(name) is None
 
@@ -207,7 +212,7 @@ async def test_refused_writes_are_told_and_tried_again(
         await synced(daemon.fleet)
 
         async def told() -> bool:
-            return "configmaps" in daemon.publisher.published().problem
+            return "configmaps" in daemon.publisher.published().status.problem
 
         await eventually(told, "the refusal")
 
@@ -226,4 +231,4 @@ async def test_wishes_are_written_at_a_bounded_rate(
         for number in range(60):  # half an hour
             await world.scale("chat", 1 + 2 * (number % 2), by="kubectl")
             await daemon.step(publishing.PLAN_S)
-        assert daemon.publisher.published().writes_last_hour <= 6, "each node once, and two more for the peak"
+        assert daemon.publisher.published().status.writes_last_hour <= 6, "each node once, and two more for the peak"

@@ -27,7 +27,7 @@ from autoscaler.core.model.types import (
     Stage,
     TickInput,
 )
-from autoscaler.core.model.weights import PodCache
+from autoscaler.core.model.weights import FetchFailure, PodCache, SourceStatus, WeightPlaces, Weights, WishStatus
 from autoscaler.ports import Change, ChangeStatus, Outcome, TickRecord
 
 POLICIES = ("realtime", "interactive", "batch", "development")
@@ -338,3 +338,31 @@ def with_starts(tick: TickRecord) -> TickRecord:
     seen = replace(tick.decision.observation, pending=np.where(np.arange(count) == 0, 1.0, 0.0))
     decision = replace(tick.decision, starts=starts, observation=seen)
     return replace(tick, input=replace(tick.input, fleet=fleet), decision=decision)
+
+
+def with_weights(tick: TickRecord) -> TickRecord:
+    """Return a tick of two workloads, of which the first loads weights that three nodes should hold."""
+    places = WeightPlaces(
+        workload=np.array([0]),
+        group=np.array([0]),
+        free=np.array([9.0]),
+        free_held=np.array([4.0]),
+        free_absent=np.array([5.0]),
+        nodes=np.array([6.0]),
+        nodes_held=np.array([1.0]),
+    )
+    failure = FetchFailure("node-7", "unauthorized", "the hub wants a token")
+    weights = Weights(
+        sources=("hf://org/chat@main",),
+        source=np.array([0, -1]),
+        size_bytes=np.array([16e9, np.nan]),
+        steered=np.array([True, False]),
+        places=places,
+        pod_cache=np.zeros(len(tick.input.fleet.pods), dtype=np.int64),
+        status=(SourceStatus(1, 0, 1, 1, (failure,), 3, 2.0),),
+        nodes=6,
+        budget_bytes=6e12,
+        wishes=WishStatus(True, 3, 7),
+    )
+    fleet = replace(tick.input.fleet, weights=weights)
+    return replace(tick, input=replace(tick.input, fleet=fleet))

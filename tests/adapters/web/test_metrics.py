@@ -22,7 +22,7 @@ from autoscaler.core.model.types import Plan, Signal, Stage
 from autoscaler.ports import ChangeStatus, TickRecord
 from tests.adapters.keda.world import Row, ref
 from tests.adapters.keda.world import World as KedaWorld
-from tests.adapters.web.records import World, with_quotas, with_starts
+from tests.adapters.web.records import World, with_quotas, with_starts, with_weights
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
@@ -72,7 +72,7 @@ def busy() -> TickRecord:
 
 def test_scrape_has_every_listed_metric_with_type_and_labels() -> None:
     metrics = Metrics("direct")
-    metrics.record(with_starts(with_quotas(busy())))
+    metrics.record(with_starts(with_weights(with_quotas(busy()))))
     metrics.set_state_saved(1_800_000_000.0)
     exported = families(metrics)
     for family in FAMILIES:

@@ -18,7 +18,7 @@ from autoscaler.core.explain.chain import LinkStart, NextWindow
 from autoscaler.core.model.fleet import PendingClass, Workload, WorkloadRef
 from autoscaler.core.model.types import Signal, Stage
 from tests.adapters.web.conftest import WIDE, Daemon, Open, open_page_quietly, rows
-from tests.adapters.web.records import FORECAST, World, explain, with_quotas, with_starts
+from tests.adapters.web.records import FORECAST, World, explain, with_quotas, with_starts, with_weights
 from tests.harness.browser import screenshot
 
 pytestmark = pytest.mark.integration
@@ -593,6 +593,17 @@ async def test_quotas_show_what_is_borrowed_and_lent(daemon: Daemon, open_page: 
     borrower = ["ClusterQueue/research · h100", "all", "4", "2", "4", "2", "0"]
     await expect(box.locator("tbody tr").nth(1).locator("td")).to_have_text(borrower)
     await expect(box.locator("tbody td[title='borrows at most 3, lends at most 4']")).to_have_count(1)
+
+
+async def test_weights_show_holders_plan_and_failures(daemon: Daemon, open_page: Open) -> None:
+    daemon.record(with_weights(World(2).tick()))
+    page = await open_page()
+    box = page.locator("#weights")
+    await expect(box.locator("summary")).to_have_text("Weights: 1 model; 1 cannot be fetched somewhere")
+    await box.locator("summary").click()
+    cells = box.locator("tbody td")
+    await expect(cells).to_have_text(["hf://org/chat@main", "16", "1", "3", "1", "1", "4 of 9"])
+    await expect(cells.nth(5)).to_have_attribute("title", "node-7: unauthorized the hub wants a token")
 
 
 async def test_table_of_quotas_is_hidden_without_quotas(daemon: Daemon, open_page: Open) -> None:

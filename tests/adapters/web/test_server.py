@@ -19,12 +19,13 @@ from autoscaler.adapters.web.quotas import FIELDS as QUOTA_FIELDS
 from autoscaler.adapters.web.server import MAX_ANSWERS, MAX_CONNECTIONS, HttpServer
 from autoscaler.adapters.web.table import FIELDS
 from autoscaler.adapters.web.tick_values import SIGNALS, STAGES
+from autoscaler.adapters.web.weights import FIELDS as WEIGHTS_FIELDS
 from autoscaler.config.settings import HttpSettings
 from autoscaler.core.model.fleet import NodeGroup, NodeGroups, Workload, WorkloadRef
 from autoscaler.core.model.samples import Samples, SourceReport
 from autoscaler.ports import CannotServe, Unavailable
 from tests.adapters.web.conftest import MAX_AGE_S, Daemon
-from tests.adapters.web.records import FORECAST, World, with_quotas
+from tests.adapters.web.records import FORECAST, World, with_quotas, with_weights
 from tests.harness.process import PATIENCE_S, eventually
 
 API = "/api/v1/workloads"
@@ -598,6 +599,36 @@ async def test_quotas_are_listed_with_loans(daemon: Daemon) -> None:
     ) in found
 
 
+async def test_weights_are_listed_with_nodes_and_failures(daemon: Daemon) -> None:
+    daemon.record(with_weights(World(2).tick()))
+    async with aiohttp.ClientSession(daemon.url) as client:
+        body = await get(client, "/api/v1/weights")
+        text = await (await client.get("/metrics")).text()
+    (row,) = body["weights"]
+    assert list(row) == list(WEIGHTS_FIELDS)
+    assert (body["total"], body["nodes"], body["planned"], body["published"], body["writes_last_hour"]) == (
+        1,
+        6,
+        True,
+        True,
+        3,
+    )
+    assert (row["source"], row["size_bytes"], row["steered"]) == ("hf://org/chat@main", 16e9, True)
+    assert (row["nodes_held"], row["nodes_wished"], row["nodes_fetching"], row["nodes_failed"]) == (1, 3, 1, 1)
+    assert row["failures"] == [{"node": "node-7", "cause": "unauthorized", "text": "the hub wants a token"}]
+    assert (row["places_held"], row["places_free"], row["replicas_missing"]) == (4.0, 9.0, 2.0)
+    assert row["groups"][0]["nodes_held"] == 1.0
+    assert 'vllm_autoscaler_weights_nodes{source="hf://org/chat@main",state="wished"} 3.0' in text
+    assert 'vllm_autoscaler_weights_missing_replicas{source="hf://org/chat@main"} 2.0' in text
+    assert "vllm_autoscaler_weights_wish_writes_total 7.0" in text
+
+
+async def test_weights_are_none_before_the_first_tick(daemon: Daemon) -> None:
+    async with aiohttp.ClientSession(daemon.url) as client:
+        body = await get(client, "/api/v1/weights")
+    assert (body["total"], body["weights"], body["planned"]) == (0, [], False)
+
+
 async def test_quotas_are_none_before_the_first_tick(daemon: Daemon) -> None:
     async with aiohttp.ClientSession(daemon.url) as client:
         body = await get(client, "/api/v1/quotas")
@@ -607,3 +638,4 @@ async def test_quotas_are_none_before_the_first_tick(daemon: Daemon) -> None:
 def test_fields_of_quotas_are_documented() -> None:
     page = (Path(__file__).parents[3] / "docs" / "reference" / "api.md").read_text()
     assert "".join(f"| `{name}` | {meaning} |\n" for name, meaning in QUOTA_FIELDS.items()) in page
+    assert "".join(f"| `{name}` | {meaning} |\n" for name, meaning in WEIGHTS_FIELDS.items()) in page

@@ -7,9 +7,8 @@ as well. Nothing here delays a tick.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -17,9 +16,11 @@ import structlog
 
 from autoscaler.adapters.kubernetes.api.client import ApiError, Kube, object_path
 from autoscaler.adapters.kubernetes.api.objects import ConfigMap
-from autoscaler.adapters.kubernetes.weights.planning import Inventory, PlannedWishes, Wants, plan_wishes
+from autoscaler.adapters.kubernetes.weights.planning import Inventory, Wants, plan_wishes
 from autoscaler.adapters.kubernetes.weights.reports import ReportStore
+from autoscaler.adapters.kubernetes.weights.view import Published
 from autoscaler.config.weights.wishes import CONFIG_MAP_PREFIX, CONFIG_MAPS, Wish, config_map_of, decode, encode
+from autoscaler.core.model.weights import WishStatus
 from autoscaler.core.wishes.wants import Peaks, needed_replicas
 from autoscaler.ports import Clock, Leadership, TickRecord
 
@@ -39,17 +40,6 @@ NOT_FOUND = 404
 LABELS = {"app.kubernetes.io/name": "vllm-autoscaler", "app.kubernetes.io/component": "weights"}
 NAMES = tuple(f"{CONFIG_MAP_PREFIX}{number:02d}" for number in range(CONFIG_MAPS))
 _CONFIG_MAP = msgspec.json.Decoder(ConfigMap)
-
-
-class Published(NamedTuple):
-    """The plan as it is now, for the API, the page and metrics."""
-
-    wishes: Mapping[str, tuple[Wish, ...]]  # by node
-    missing: Mapping[int, float]  # replicas without a place with their weights, by workload id
-    writes: int  # since the start
-    writes_last_hour: int
-    problem: str  # why the wishes cannot be published or read; "": they can
-    is_published: bool  # this process writes them when it leads
 
 
 class WishPublisher:
@@ -80,8 +70,8 @@ class WishPublisher:
         self._publishes = publishes
         self._tick: TickRecord | None = None
         self._peaks = Peaks.none()
-        self._plan: PlannedWishes | None = None
-        self._missing: dict[int, float] = {}
+        self._wished: dict[str, int] = {}  # nodes by source, of that plan
+        self._missing: dict[str, float] = {}
         self._texts: dict[str, dict[str, str]] = {}  # by ConfigMap, then by node, as they are in the cluster
         self._wishes: dict[str, tuple[Wish, ...]] = {}  # by node, of the last plan or as published
         self._written_s: dict[str, float] = {}
@@ -99,11 +89,17 @@ class WishPublisher:
     def failed(self, wall_s: float, error: BaseException) -> None:
         """Do nothing: the last tick stays."""
 
+    @property
+    def wishes(self) -> Mapping[str, tuple[Wish, ...]]:
+        """The present plan by node, as far as it is known."""
+        return self._wishes
+
     def published(self) -> Published:
-        """Return the present plan."""
+        """Return what is planned for each source, and how it is published."""
         while self._recent and self._recent[0] < self._clock.now_s() - HOUR_S:
             self._recent.popleft()
-        return Published(self._wishes, self._missing, self._writes, len(self._recent), self._problem, self._publishes)
+        status = WishStatus(self._publishes, len(self._recent), self._writes, self._problem)
+        return Published(self._wished, self._missing, status)
 
     async def run(self) -> None:
         """Plan and publish until cancelled."""
@@ -165,14 +161,17 @@ class WishPublisher:
         place = np.searchsorted(fleet.workload_id, seen.workload_id)
         known = np.append(fleet.workload_id, -1)[place] == seen.workload_id
         columns = np.where(known, np.hstack([columns, np.zeros((3, 1))])[:, np.where(known, place, -1)], 0.0)
-        self._plan = plan_wishes(seen, Wants(*columns), self._reports, self._wishes)
-        self._wishes = dict(self._plan.of_node) | {
+        plan = plan_wishes(seen, Wants(*columns), self._reports, self._wishes)
+        self._wishes = dict(plan.of_node) | {
             node: wishes
             for node, wishes in self._wishes.items()
-            if node not in self._plan.of_node and node in seen.nodes  # its agent says nothing now
+            if node not in plan.of_node and node in seen.nodes  # its agent says nothing now
         }
-        ids = seen.workload_id.tolist()
-        self._missing = {ids[row]: replicas for row, replicas in self._plan.missing.items()}
+        self._wished = dict(Counter(str(wish.source) for wishes in self._wishes.values() for wish in wishes))
+        self._missing = {}
+        for row, replicas in plan.missing.items():
+            source = seen.workloads[row].weights
+            self._missing[source] = self._missing.get(source, 0.0) + replicas
 
     async def _write_due(self, seen: Inventory) -> None:
         wanted: dict[str, dict[str, str]] = {name: {} for name in NAMES}

@@ -7,6 +7,7 @@ other node; the labels of its node count all the same.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from statistics import median_low
 from sys import intern
@@ -28,10 +29,11 @@ from autoscaler.config.weights.report import (
     decode,
 )
 from autoscaler.config.weights.source import KEY_CHARS
-from autoscaler.core.model.weights import PodCache
+from autoscaler.core.model.weights import FetchFailure, PodCache, SourceStatus
 from autoscaler.ports import Clock
 
 MAX_SHARED = 10_000  # models whose equal reports by many nodes are kept once
+MAX_FAILURES = 5  # of one model that are told
 ALWAYS_S = -math.inf
 
 
@@ -60,8 +62,10 @@ class ReportStore:
         self.holders: dict[str, set[str]] = {}  # nodes by key of the source that they hold
         self._clock = clock
         self._texts: dict[str, int] = {}  # hash of each node's annotation
-        self._sizes: dict[str, float] = {}  # bytes by key, as of `_sizes_version`
-        self._sizes_version = -1
+        self._summarized = -1  # version of the sums below
+        self._sizes: dict[str, float] = {}  # bytes by key
+        self._status: dict[str, SourceStatus] = {}  # by key
+        self._budget_bytes = 0.0
         self._shared: dict[ModelReport, ModelReport] = {}
 
     def put(self, seen: SeenNode, /) -> None:
@@ -91,15 +95,47 @@ class ReportStore:
 
     def size_bytes(self, key: str) -> float:
         """Return the bytes of a model, the median of all reports, so that no node deceives others; NaN: unknown."""
-        if self._sizes_version != self.version:
-            found: dict[str, list[int]] = {}
-            for node in self.nodes.values():
-                for each, model in node.report.models.items() if node.report is not None else ():
-                    if model.size:
-                        found.setdefault(each, []).append(model.size)
-            self._sizes = {each: float(median_low(sizes)) for each, sizes in found.items()}
-            self._sizes_version = self.version
+        self._summarize()
         return self._sizes.get(key, math.nan)
+
+    def status(self, key: str) -> SourceStatus:
+        """Return how many nodes hold or fetch a model, and why some cannot."""
+        self._summarize()
+        return self._status.get(key, SourceStatus())._replace(held=len(self.holders.get(key, ())))
+
+    def budget_bytes(self) -> float:
+        """Return the bytes that all nodes may use."""
+        self._summarize()
+        return self._budget_bytes
+
+    def _summarize(self) -> None:
+        """Sum up the reports of all nodes by model, if they have changed."""
+        if self._summarized == self.version:
+            return
+        sizes: dict[str, list[int]] = {}
+        states: dict[str, Counter[State]] = {}
+        failures: dict[str, list[FetchFailure]] = {}
+        for name, node in self.nodes.items():
+            for key, model in node.report.models.items() if node.report is not None else ():
+                if model.size:
+                    sizes.setdefault(key, []).append(model.size)
+                if model.state is not State.READY:
+                    states.setdefault(key, Counter())[model.state] += 1
+                if model.state is State.FAILED and len(failures.setdefault(key, [])) < MAX_FAILURES:
+                    failures[key].append(FetchFailure(name, model.cause, model.text))
+        self._sizes = {key: float(median_low(each)) for key, each in sizes.items()}
+        self._status = {
+            key: SourceStatus(
+                waiting=count[State.WAITING],
+                fetching=count[State.FETCHING],
+                failed=count[State.FAILED],
+                failures=tuple(failures.get(key, ())),
+            )
+            for key, count in states.items()
+        }
+        budgets = (node.report.budget_bytes for node in self.nodes.values() if node.report is not None)
+        self._budget_bytes = float(sum(budgets))
+        self._summarized = self.version
 
     def cache_of(self, node: str, key: str, bound_s: float) -> PodCache:
         """Return whether a node held a model when a pod was bound to it.

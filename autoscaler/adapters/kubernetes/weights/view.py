@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,11 +15,19 @@ from autoscaler.adapters.kubernetes.weights.places import count_places, places_o
 from autoscaler.adapters.kubernetes.weights.reports import ReportStore
 from autoscaler.config.weights.source import parse
 from autoscaler.core.model.fleet import Workload
-from autoscaler.core.model.weights import NO_SOURCE, PodCache, WeightPlaces, Weights
+from autoscaler.core.model.weights import NO_SOURCE, PodCache, SourceStatus, WeightPlaces, Weights, WishStatus
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 from autoscaler.ports import Clock
 
 _UNJUDGED = -1
+
+
+class Published(NamedTuple):
+    """What is planned for each source."""
+
+    wished: Mapping[str, int]  # nodes that should hold it
+    missing: Mapping[str, float]  # replicas without a place on such a node
+    status: WishStatus
 
 
 @lru_cache(maxsize=20_000)
@@ -34,6 +43,9 @@ class WeightsView:
         """weights_gb: returns the weights that a workload or its policy states, in 10^9 bytes; 0: none."""
         self.reports = ReportStore(clock)
         self.last: Weights | None = None  # the last columns
+        self.published: Callable[[], Published] | None = None  # returns the plan; None: nothing is planned
+        self._status: tuple[SourceStatus, ...] = ()
+        self._status_of: tuple[object, ...] | None = None
         self._weights_gb = weights_gb
         self._named: tuple[tuple[Workload, ...], int] | None = None  # as of the columns below
         self._sources: tuple[str, ...] = ()
@@ -69,8 +81,34 @@ class WeightsView:
             self._counted = layout, held
         steered = steered | (np.bincount(pod_workload[pods.steered], minlength=len(workloads)) > 0)
         cache = self._judge_pods(pods, pod_workload)
-        self.last = Weights(self._sources, self._source, self._sizes, steered, self._places, cache)
+        published = self.published() if self.published is not None else None
+        self.last = Weights(
+            self._sources,
+            self._source,
+            self._sizes,
+            steered,
+            self._places,
+            cache,
+            self._statuses(published),
+            len(self.reports.nodes),
+            self.reports.budget_bytes(),
+            published.status if published is not None else None,
+        )
         return self.last
+
+    def _statuses(self, published: Published | None) -> tuple[SourceStatus, ...]:
+        """Return the status of each source. It is counted again only if reports or the plan have changed."""
+        known = self._sources, self.reports.version, published.wished if published is not None else None
+        if self._status_of != known:
+            self._status_of = known
+            of_nodes = [self.reports.status(key_of(source)) for source in self._sources]
+            self._status = tuple(
+                each._replace(wished=published.wished.get(source, 0), missing=published.missing.get(source, 0.0))
+                if published is not None
+                else each
+                for source, each in zip(self._sources, of_nodes, strict=True)
+            )
+        return self._status
 
     def _name(self, workloads: tuple[Workload, ...]) -> None:
         """Note the source of each workload, and its bytes: as stated, else as nodes report them."""

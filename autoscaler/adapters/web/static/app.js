@@ -6,6 +6,7 @@ import { clock, day, setText } from "./format.js";
 import { groups } from "./groups.js";
 import { List } from "./list.js";
 import { quotas } from "./quotas.js";
+import { weights } from "./weights.js";
 
 const PAGE = 1000; // workloads in one answer of the API
 const RETRY_MS = 3000;
@@ -15,7 +16,7 @@ const byId = (id) => document.getElementById(id);
 const workloads = new Map(); // id to row, as the API gives it, and the tick it was last told of
 const list = new List(workloads);
 const detail = new Detail(byId("detail"));
-const folded = [groups(byId("groups")), quotas(byId("quotas"))];
+const folded = [groups(byId("groups")), quotas(byId("quotas")), weights(byId("weights"))];
 
 let source = null; // the stream; none while the tab is hidden
 let retry = 0; // timer of the next attempt to follow

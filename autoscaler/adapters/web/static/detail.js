@@ -104,6 +104,8 @@ export class Detail {
     parts.warnings.hidden = explanation.warnings.length === 0;
     setText(parts.pair, `Pair ${explanation.pair}.`);
     parts.pair.hidden = !explanation.pair;
+    setText(parts.weights, `Weights ${explanation.weights}.`);
+    parts.weights.hidden = !explanation.weights;
     setText(parts.chain, explanation.chain ? chainText(explanation.chain) : "");
     parts.chain.hidden = !explanation.chain;
     replace(parts.phases, phaseRows(explanation.start));
@@ -136,6 +138,7 @@ function skeleton(root, namespace, name) {
     sentence: element("p", { class: "sentence card" }, "Loading"),
     warnings: element("ul", { class: "warnings card", hidden: true }),
     pair: element("p", { class: "pair card", hidden: true }),
+    weights: element("p", { class: "weights card", hidden: true }),
     chain: element("p", { class: "chain card", hidden: true }),
     figures: element("dl", { class: "tiles small" }),
     chart: element("div", { class: "chart" }),
@@ -163,6 +166,7 @@ function skeleton(root, namespace, name) {
     { hidden: true }, // until there is something to show
     parts.warnings,
     parts.pair,
+    parts.weights,
     parts.chain,
     parts.figures,
     element("section", { class: "card", "aria-label": "Recent history" }, parts.chart),
