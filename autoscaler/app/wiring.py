@@ -141,6 +141,7 @@ async def connect_cluster(
         node_group_max=dict(settings.node_group_max),
         stated_quotas=_reloading_quotas(quotas) if quotas is not None else tuple,
         weights_gb=lambda workload: stated_weights_gb(workload, policies.book),
+        with_caches=settings.weights,
     )
     parts = Parts(
         clock, fleet, sources, RecordingActuator(), policies, background=[("cluster", fleet.run)], woken=woken
@@ -207,6 +208,7 @@ def _plan_weights(
         settings.lease.namespace,
         manager,
         publishes=settings.mode is not Mode.DRY_RUN,
+        local_models=fleet.local_models,
     )
     fleet.weights.published = publisher.published
     parts.recorders.append(publisher)

@@ -45,6 +45,8 @@ from autoscaler.adapters.kubernetes.pods.template import Facts, add_tolerations
 from autoscaler.adapters.kubernetes.quotas import kueue
 from autoscaler.adapters.kubernetes.quotas.columns import Applicant
 from autoscaler.adapters.kubernetes.quotas.view import QuotaView, Stated
+from autoscaler.adapters.kubernetes.weights import kserve
+from autoscaler.adapters.kubernetes.weights.kserve import LocalModels
 from autoscaler.adapters.kubernetes.weights.planning import Inventory
 from autoscaler.adapters.kubernetes.weights.view import WeightsView
 from autoscaler.adapters.kubernetes.workloads.kinds import TargetKinds
@@ -75,7 +77,7 @@ NEEDED = {
 
 CUSTOM_KINDS = dict.fromkeys(kueue.KINDS, kueue.VERSION) | dict.fromkeys(devices.KINDS, devices.VERSION)
 """Kinds that are watched where they are served, beside scale targets, with their versions."""
-CLUSTER_WIDE = frozenset({*kueue.CLUSTER_SCOPED, *devices.CLUSTER_SCOPED})
+CLUSTER_WIDE = frozenset({*kueue.CLUSTER_SCOPED, *devices.CLUSTER_SCOPED, *kserve.KINDS})
 
 NODE_POOLS = Resource(
     "/apis/karpenter.sh/v1", "nodepools", objects.NodePool, namespaced=False, optional=True, auxiliary=True
@@ -104,6 +106,7 @@ class _WorkloadRows(NamedTuple):
     listed: BoolColumn
     hpa_limits: HpaLimits | None
     drain_s: FloatColumn
+    of_kserve: BoolColumn  # their pods are those of an InferenceService
     steered: BoolColumn  # by their templates, to nodes that hold the weights
     hpa_errors: tuple[str, ...]  # why the HPA of each cannot change the count; "": it can, or there is none
     applicants: list[Applicant]  # for quotas
@@ -143,12 +146,14 @@ class KubeFleet:
         node_group_max: Mapping[str, int] | None = None,
         stated_quotas: Stated = tuple,
         weights_gb: Callable[[Workload], float] = lambda _: 0.0,
+        with_caches: bool = False,
     ) -> None:
         """`writes` and `leadership` are those of the actuator; `wakeup` is set when the cluster is first known.
 
         target_kinds: custom kinds that may be scaled ("rollouts.argoproj.io"); (): all that are known.
         node_group_max: the largest number of nodes with a label, "key=value", which an autoscaler may create.
         stated_quotas: returns the quotas of a file, for workloads that no quota of the cluster charges.
+        with_caches: read what other caches of weights hold on nodes.
         weights_gb: returns the weights that a workload or its policy states, in 10^9 bytes; 0: none.
         """
         self._mode = mode
@@ -163,6 +168,7 @@ class KubeFleet:
         self._quotas = QuotaView(stated_quotas)
         self._weights_gb = weights_gb
         self._weights = WeightsView(clock, weights_gb)
+        self.local_models = LocalModels(self._weights.reports)
         self._each_node = Stores(self._nodes, self._weights.reports)
         self._hpas = HpaStore()
         self._scaled_objects = ScaledObjectStore(self._hpas)
@@ -177,7 +183,7 @@ class KubeFleet:
             times,
             heartbeat_s,
             on_sync,
-            {**self.kinds.preferred, **CUSTOM_KINDS},
+            {**self.kinds.preferred, **CUSTOM_KINDS, **(kserve.KINDS if with_caches else {})},
             self._open_kind,
             CLUSTER_WIDE,
         )
@@ -273,7 +279,8 @@ class KubeFleet:
             usage.held,
             [pod.node for pod in pods.pods],
             self._pod_workload,
-            self._nodes.nodes.keys(),
+            {name: node.labels for name, node in self._nodes.nodes.items()},
+            workloads.of_kserve,
         )
 
     def problems(self) -> dict[WorkloadRef, str]:
@@ -349,6 +356,11 @@ class KubeFleet:
             type_ = devices.KINDS.get(served.resource, objects.Untyped)
             store = self._devices.store_of(served.resource) if is_device else self._quotas.kueue.open(served.resource)
             return Resource(root, plural, type_, namespaced=is_namespaced, optional=True), store
+        if served.resource in kserve.KINDS:
+            plural, _, group = served.resource.partition(".")
+            root = f"/apis/{group}/{served.version}"
+            kept: Resource[Any] = Resource(root, plural, objects.Untyped, namespaced=False, optional=True)
+            return kept, self.local_models.store_of(served.resource)
         row, refusal = self.kinds.serve(served)
         kind: type[objects.Object] = objects.LeaderWorkerSet if row is LEADER_WORKER_SET else objects.CustomTarget
         if refusal:
@@ -412,6 +424,7 @@ class KubeFleet:
             listed=np.array([each.target.pod_selector != () for each in managed], dtype=bool),
             hpa_limits=to_columns([each.limit for each in managed]),
             drain_s=np.array([each.target.facts.drain_s for each in managed]),
+            of_kserve=np.array([kserve.SERVICE_LABEL in each.target.labels for each in managed], dtype=bool),
             steered=np.array([each.target.facts.steered for each in managed], dtype=bool),
             hpa_errors=tuple(each.limit.error for each in managed),
             applicants=[_applicant(each.target, each_facts) for each, each_facts in zip(managed, facts, strict=True)],

@@ -19,9 +19,9 @@ from autoscaler.daemon.loop import Loop
 from tests.adapters.keda.world import Lease, ManualClock
 from tests.adapters.kubernetes.conftest import Connect, in_namespace
 from tests.adapters.kubernetes.node_world import GPU, Nodes, everywhere
-from tests.adapters.kubernetes.test_weights import CHAT, report
-from tests.adapters.kubernetes.world import MANIFESTS, World, annotated, running, synced
-from tests.harness.kube_api import ApiError, KubeApi, load_manifests
+from tests.adapters.kubernetes.test_weights import CHAT, KEY, report
+from tests.adapters.kubernetes.world import MANIFESTS, World, annotated, running, shipped_roles, synced, until
+from tests.harness.kube_api import ApiError, KubeApi, User, load_manifests
 from tests.harness.process import eventually
 
 pytestmark = pytest.mark.integration
@@ -39,13 +39,14 @@ class Daemon:
         writer: Kube,
         lease: Any = None,
         publishes: bool = True,
+        caches: bool = False,
         clock: SystemClock | ManualClock | None = None,
     ) -> None:
         self.clock = clock or ManualClock()
         self.world = world
         policies = PolicyFiles((), SystemClock(), "interactive")
         stated = lambda workload: stated_weights_gb(workload, policies.book)  # noqa: E731
-        self.fleet = everywhere(kube, SystemClock(), weights_gb=stated)
+        self.fleet = everywhere(kube, SystemClock(), weights_gb=stated, with_caches=caches)
         self.publisher = WishPublisher(
             writer,
             self.clock,
@@ -55,6 +56,7 @@ class Daemon:
             world.namespace,
             "vllm-autoscaler",
             publishes,
+            self.fleet.local_models if caches else None,
         )
         self.fleet.weights.published = self.publisher.published
         self._loop = Loop(
@@ -232,3 +234,74 @@ async def test_wishes_are_written_at_a_bounded_rate(
             await world.scale("chat", 1 + 2 * (number % 2), by="kubectl")
             await daemon.step(publishing.PLAN_S)
         assert daemon.publisher.published().status.writes_last_hour <= 6, "each node once, and two more for the peak"
+
+
+async def test_local_models_of_kserve_are_read_and_asked_for(
+    world: World, nodes: Nodes, kube_api: KubeApi, connect: Connect, daemon: User
+):
+    await kube_api.install_crds("weights/localmodels")
+    name = await nodes.add("n", {GPU: 8})
+    key = {"key": "test", "operator": "In", "values": [world.namespace]}
+    volume = {"nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [key]}]}}}
+    group = {"storageLimit": "200G", "persistentVolumeSpec": volume, "persistentVolumeClaimSpec": {}}
+    api_version = "serving.kserve.io/v1alpha1"
+    metadata = {"name": world.namespace}
+    await kube_api.apply(
+        {"apiVersion": api_version, "kind": "LocalModelNodeGroup", "metadata": metadata, "spec": group}
+    )
+    stated = annotated(policy="") | {f"vllm-autoscaler.io/{key}": value for key, value in KSERVE.items()}
+    await world.deployment("chat", 1, stated, nodeSelector=nodes.mark)
+    labels = {"metadata": {"labels": {"serving.kserve.io/inferenceservice": "chat"}}}
+    await world.patch("Deployment", "chat", labels, "apps/v1")
+    shipped = load_manifests(MANIFESTS / "weights" / "kserve.yaml")[0]
+    rbac = load_manifests(MANIFESTS / "weights" / "base" / "rbac.yaml")
+    writes = [each for each in rbac if each["metadata"]["name"] == "vllm-autoscaler-wish-writer" and "rules" in each]
+    roles = [*in_namespace(shipped_roles("direct"), world.namespace), *in_namespace(writes, world.namespace), shipped]
+    client = await connect(await kube_api.service_account(world.namespace, "daemon", *roles))
+    it = Daemon(world, client, client, caches=True)
+    async with running(it.fleet):
+        await synced(it.fleet)
+
+        async def asked() -> bool:
+            await it.step()
+            return await cache_of(kube_api) is not None
+
+        await eventually(asked, "the cache")
+        cache = await cache_of(kube_api)
+        assert cache is not None
+        assert cache["spec"] == {
+            "sourceModelUri": "hf://org/chat",
+            "modelSize": "80000000000",
+            "nodeGroups": [world.namespace],
+        }
+        await until(it.fleet, "the watch shows it", lambda _: len(it.fleet.local_models.own()) == 1)
+        writes_before = it.publisher.published().status.writes
+        await it.step()
+        assert it.publisher.published().status.writes == writes_before
+        local = {"localModels": [{"modelName": "m", "sourceModelUri": "hf://org/chat"}]}
+        metadata = {"name": name}
+        await kube_api.apply({"apiVersion": api_version, "kind": "LocalModelNode", "metadata": metadata, "spec": local})
+        await kube_api.set_status(api_version, "LocalModelNode", None, name, {"modelStatus": {"m": "ModelDownloaded"}})
+        await until(it.fleet, "the node holds it", lambda view: view.weights and view.weights.status[0].held == 1)
+        await world.delete("Deployment", "chat")
+        await world.deployment("other", 1, annotated(policy="", weights=CODE), nodeSelector=nodes.mark)
+
+        async def deleted() -> bool:
+            await it.step(3700.0)
+            return await cache_of(kube_api) is None
+
+        await eventually(deleted, "the cache is deleted an hour after the last workload")
+    await kube_api.remove_crds("weights/localmodels")
+
+
+KSERVE = {"weights": CHAT, "weights-gb": "80"}
+
+
+async def cache_of(api: KubeApi) -> dict[str, Any] | None:
+    try:
+        found: dict[str, Any] = await api.get(
+            "serving.kserve.io/v1alpha1", "LocalModelCache", None, f"vllm-autoscaler-{KEY}"
+        )
+    except ApiError:
+        return None
+    return found

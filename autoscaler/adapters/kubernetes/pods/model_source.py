@@ -22,7 +22,7 @@ _SNAPSHOT = re.compile(r".*/models--([^/]+)--([^/]+)/snapshots/([0-9a-f]{40})/?"
 def annotated_source(annotations: Mapping[str, str]) -> ModelSource | None:
     """Return the source that annotations of a pod or template state: ours, else those of KServe."""
     ours = _parsed(annotations.get(WEIGHTS, ""))
-    return ours or next((found for name in KSERVE_SOURCES if (found := _of_kserve(annotations.get(name, "")))), None)
+    return ours or next((found for name in KSERVE_SOURCES if (found := kserve_source(annotations.get(name, "")))), None)
 
 
 def stated_source(spec: PodSpec, stated: CommandFacts) -> ModelSource | None:
@@ -32,7 +32,7 @@ def stated_source(spec: PodSpec, stated: CommandFacts) -> ModelSource | None:
     """
     for container in spec.init_containers or ():
         if container.name == STORAGE_INITIALIZER and container.args:
-            return _of_kserve(container.args[0])
+            return kserve_source(container.args[0])
     if "://" in stated.loads:
         return _parsed(stated.loads)
     if snapshot := _SNAPSHOT.fullmatch(stated.loads):
@@ -54,7 +54,7 @@ def is_steered(spec: PodSpec) -> bool:
     return any(each.key.startswith(LABEL_PREFIX) for term in terms for each in term.match_expressions or ())
 
 
-def _of_kserve(uri: str) -> ModelSource | None:
+def kserve_source(uri: str) -> ModelSource | None:
     """Return the source of a storageUri, in which a colon separates the revision of a hub's model."""
     if uri.startswith("hf://"):
         location, _, revision = uri.partition("://")[2].partition(":")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -11,13 +11,14 @@ import numpy as np
 
 from autoscaler.adapters.kubernetes.inventory.pools import Layout
 from autoscaler.adapters.kubernetes.inventory.usage import OnNodes, count_on_nodes
+from autoscaler.adapters.kubernetes.weights.kserve import Model
 from autoscaler.adapters.kubernetes.weights.reports import ReportStore
 from autoscaler.adapters.kubernetes.weights.view import key_of
 from autoscaler.config.weights.source import parse
 from autoscaler.config.weights.wishes import Wish
 from autoscaler.core.model.fleet import Workload
 from autoscaler.core.model.weights import NO_SOURCE, Weights
-from autoscaler.core.table.columns import FloatColumn, IntColumn
+from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 from autoscaler.core.wishes.plan import Demands, Models, Nodes, TieColumn, WishPlan, plan
 
 UNKNOWN_BYTES = 150e9
@@ -39,7 +40,8 @@ class Inventory(NamedTuple):
     held: OnNodes
     pod_nodes: Sequence[str]  # [P], node of each pod; "": not bound
     pod_workload: IntColumn  # int64[P]
-    nodes: Collection[str]  # all of the cluster
+    nodes: Mapping[str, Mapping[str, str]]  # labels of all nodes of the cluster, by name
+    of_kserve: BoolColumn  # bool[W], their pods are those of an InferenceService
 
 
 class Wants(NamedTuple):
@@ -95,6 +97,22 @@ def plan_wishes(seen: Inventory, wants: Wants, reports: ReportStore, before: Wis
         _by_node(found, names, sources, models.is_pinned.tolist()),
         {row: replicas for row, replicas in missing if replicas > 0},
     )
+
+
+def models_of_kserve(seen: Inventory, wants: Wants) -> list[Model]:
+    """Return the weights of KServe's workloads: pinned ones first, then by priority."""
+    rows: dict[int, list[int]] = {}
+    for row in np.flatnonzero((seen.weights.source != NO_SOURCE) & seen.of_kserve).tolist():
+        if seen.layout.template[row] >= 0:
+            rows.setdefault(int(seen.weights.source[row]), []).append(row)
+    found = []
+    for source, own in rows.items():
+        admitted: BoolColumn = np.any(seen.layout.admitted[[seen.layout.template[row] for row in own]], axis=0)
+        nodes = frozenset(name for name, place in seen.layout.place.items() if admitted[seen.layout.group[place]])
+        size = float(np.fmax.reduce(seen.weights.size_bytes[own]))
+        rank = not any(seen.workloads[row].pins_weights for row in own), -float(wants.priority[own].max()), source
+        found.append((rank, Model(parse(seen.weights.sources[source]), size, nodes)))
+    return [model for _, model in sorted(found, key=lambda each: each[0])]
 
 
 def _by_node(

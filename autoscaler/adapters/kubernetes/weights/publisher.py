@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -16,7 +17,9 @@ import structlog
 
 from autoscaler.adapters.kubernetes.api.client import ApiError, Kube, object_path
 from autoscaler.adapters.kubernetes.api.objects import ConfigMap
-from autoscaler.adapters.kubernetes.weights.planning import Inventory, Wants, plan_wishes
+from autoscaler.adapters.kubernetes.weights import kserve
+from autoscaler.adapters.kubernetes.weights.kserve import Cache, LocalModels
+from autoscaler.adapters.kubernetes.weights.planning import Inventory, Wants, models_of_kserve, plan_wishes
 from autoscaler.adapters.kubernetes.weights.reports import ReportStore
 from autoscaler.adapters.kubernetes.weights.view import Published
 from autoscaler.config.weights.wishes import CONFIG_MAP_PREFIX, CONFIG_MAPS, Wish, config_map_of, decode, encode
@@ -31,6 +34,7 @@ PLAN_S = 30.0  # between two plans
 WRITE_S = 2.0  # between two writes: at most 1,800 an hour, whatever happens
 SAME_S = 60.0  # between two writes of one ConfigMap
 READ_S = 300.0  # between two readings by a follower
+UNWANTED_S = 3600.0  # after which a cache of KServe that no workload wants any more is deleted
 FAILED_S = 30.0  # without requests after one failed
 READERS = 8  # requests at once
 HOUR_S = 3600.0
@@ -59,6 +63,7 @@ class WishPublisher:
         namespace: str,
         manager: str,
         publishes: bool = True,
+        local_models: LocalModels | None = None,
     ) -> None:
         self._kube = kube
         self._clock = clock
@@ -68,6 +73,9 @@ class WishPublisher:
         self._namespace = namespace
         self._manager = manager
         self._publishes = publishes
+        self._local_models = local_models
+        self._caches: dict[str, Cache] = {}  # of KServe, that should exist
+        self._unwanted_s: dict[str, float] = {}  # since when a cache of ours is not wanted
         self._tick: TickRecord | None = None
         self._peaks = Peaks.none()
         self._wished: dict[str, int] = {}  # nodes by source, of that plan
@@ -129,7 +137,8 @@ class WishPublisher:
             self._planned_s = now_s
             self._replan(seen, tick)
         if leads:
-            await self._write_due(seen)
+            await self._write_due()
+            await self._write_caches()
 
     async def _read(self) -> None:
         """Read all ConfigMaps. Their wishes are the plan of before: another process may have written them."""
@@ -161,7 +170,11 @@ class WishPublisher:
         place = np.searchsorted(fleet.workload_id, seen.workload_id)
         known = np.append(fleet.workload_id, -1)[place] == seen.workload_id
         columns = np.where(known, np.hstack([columns, np.zeros((3, 1))])[:, np.where(known, place, -1)], 0.0)
-        plan = plan_wishes(seen, Wants(*columns), self._reports, self._wishes)
+        wants = Wants(*columns)
+        plan = plan_wishes(seen, wants, self._reports, self._wishes)
+        if self._local_models is not None:
+            has_agent = frozenset(plan.of_node)
+            self._caches = self._local_models.wanted(models_of_kserve(seen, wants), seen.nodes, has_agent)
         self._wishes = dict(plan.of_node) | {
             node: wishes
             for node, wishes in self._wishes.items()
@@ -173,7 +186,25 @@ class WishPublisher:
             source = seen.workloads[row].weights
             self._missing[source] = self._missing.get(source, 0.0) + replicas
 
-    async def _write_due(self, seen: Inventory) -> None:
+    async def _write_caches(self) -> None:
+        """Write the caches of KServe that differ, and delete those of ours that nothing has wanted for a while."""
+        known = self._local_models.own() if self._local_models is not None else {}
+        now_s = self._clock.now_s()
+        self._unwanted_s = {name: self._unwanted_s.get(name, now_s) for name in known.keys() - self._caches.keys()}
+        due = [name for name, cache in self._caches.items() if known.get(name) != cache]
+        gone = [name for name, since_s in self._unwanted_s.items() if now_s - since_s >= UNWANTED_S]
+        for name in (*due, *gone):
+            if not self._leadership.leading or now_s - self._written_s.get(name, -SAME_S) < SAME_S:
+                continue
+            path = object_path(kserve.ROOT, "", "localmodelcaches", name)
+            if name in self._caches:
+                await self._apply(path, name, kserve.manifest(name, self._caches[name]))
+            else:
+                await self._kube.request("DELETE", path)
+                self._written_s[name] = now_s
+            await self._clock.sleep(WRITE_S)
+
+    async def _write_due(self) -> None:
         wanted: dict[str, dict[str, str]] = {name: {} for name in NAMES}
         for node, wishes in self._wishes.items():
             name = config_map_of(node)
@@ -197,14 +228,13 @@ class WishPublisher:
             "metadata": {"name": name, "labels": LABELS},
             "data": texts,
         }
-        await self._kube.request(
-            "PATCH",
-            object_path("/api/v1", self._namespace, "configmaps", name),
-            body,
-            query=[("fieldManager", self._manager), ("force", "true")],
-            content_type=APPLY,
-        )
+        await self._apply(object_path("/api/v1", self._namespace, "configmaps", name), name, body)
         self._texts[name] = dict(texts)
+
+    async def _apply(self, path: str, name: str, body: Mapping[str, Any]) -> None:
+        """Apply an object, and count the write."""
+        query = [("fieldManager", self._manager), ("force", "true")]
+        await self._kube.request("PATCH", path, body, query=query, content_type=APPLY)
         self._written_s[name] = self._clock.now_s()
         self._recent.append(self._clock.now_s())
         self._writes += 1

@@ -53,6 +53,14 @@ class NodeWeights(NamedTuple):
     first_s: float  # when the node was first seen to say anything
 
 
+class _Stated(NamedTuple):
+    """What the agent of one node says."""
+
+    ready: frozenset[str] = frozenset()  # keys, by labels
+    report: Report | None = None
+    problem: str = ""
+
+
 class ReportStore:
     """What the nodes say about weights. A node that says nothing is not in it."""
 
@@ -62,6 +70,8 @@ class ReportStore:
         self.holders: dict[str, set[str]] = {}  # nodes by key of the source that they hold
         self._clock = clock
         self._texts: dict[str, int] = {}  # hash of each node's annotation
+        self._stated: dict[str, _Stated] = {}  # by node: what its agent says
+        self._caches: dict[str, Mapping[str, ModelReport]] = {}  # by node, then by key: what another cache holds
         self._summarized = -1  # version of the sums below
         self._sizes: dict[str, float] = {}  # bytes by key
         self._status: dict[str, SourceStatus] = {}  # by key
@@ -70,28 +80,51 @@ class ReportStore:
 
     def put(self, seen: SeenNode, /) -> None:
         name = seen.metadata.name
-        before = self.nodes.get(name)
         text = _annotation(seen)
-        ready = _labelled(seen)
+        ready = frozenset(_labelled(seen))
         if not text and not ready:
             self.remove("", name)
             return
         digest = hash(text)
+        before = self._stated.get(name)
         if before is not None and self._texts.get(name) == digest:
-            report, problem = before.report, before.problem
+            self._stated[name] = before._replace(ready=ready)
         else:
-            report, problem = self._read(text)
+            self._stated[name] = _Stated(ready, *self._read(text))
         self._texts[name] = digest
-        if report is not None:
-            ready |= {key for key, model in report.models.items() if model.state is State.READY}
-        self._set(name, before, frozenset(ready), report, problem)
+        self._merge(name)
 
     def remove(self, namespace: str, name: str, /) -> None:
         self._texts.pop(name, None)
-        before = self.nodes.pop(name, None)
-        for key in before.held if before is not None else ():
-            self._drop(key, name)
-        self.version += before is not None
+        if self._stated.pop(name, None) is not None:
+            self._merge(name)
+
+    def put_cache(self, name: str, models: Mapping[str, ModelReport]) -> None:
+        """Note what another cache of weights holds on a node, by key; empty: nothing."""
+        if models:
+            self._caches[name] = {intern(key): model for key, model in models.items()}
+        else:
+            self._caches.pop(name, None)
+        self._merge(name)
+
+    def _merge(self, name: str) -> None:
+        """Join what the agent and another cache say about a node. If both have a model, the agent's word counts."""
+        before = self.nodes.get(name)
+        stated, cached = self._stated.get(name, _Stated()), self._caches.get(name, {})
+        if name not in self._stated and not cached:
+            if self.nodes.pop(name, None) is not None and before is not None:
+                for key in before.held:
+                    self._drop(key, name)
+                self.version += 1
+            return
+        report = stated.report
+        if cached:
+            of_agent = report.models if report is not None else {}
+            report = (report or Report({}))._replace(models={**cached, **of_agent})
+        held = (
+            {key for key, model in report.models.items() if model.state is State.READY} if report is not None else set()
+        )
+        self._set(name, before, stated.ready | held, report, stated.problem)
 
     def size_bytes(self, key: str) -> float:
         """Return the bytes of a model, the median of all reports, so that no node deceives others; NaN: unknown."""
