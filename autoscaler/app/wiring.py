@@ -282,6 +282,7 @@ async def build_loop(
         problems=parts.problems,
         requests_nodes=settings.node_requests is not None,
         sleeper=parts.sleeper,
+        fetches_weights=settings.weights and settings.mode is not Mode.DRY_RUN,
     )
 
 

@@ -6,7 +6,6 @@ import numpy as np
 
 from autoscaler.core.allocate import sleep
 from autoscaler.core.allocate.allocate import allocate
-from autoscaler.core.chain.leads import find_leads
 from autoscaler.core.chain.links import plan_links
 from autoscaler.core.choose import choose
 from autoscaler.core.model.types import Decision, Stage, TickInput
@@ -42,10 +41,9 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
 
     desired = stages[-1]
     replicas = np.where(np.isnan(desired), observed.observation.replicas, desired)
-    lead_s = find_leads(observed.observation, observe_state.cold_start, observed.starts)
-    chain, chain_state = plan_links(inp, replicas, lead_s, before.chain)
     serving = np.fmin(stages[Stage.EXCHANGE], desired)
     sleep_orders, pod_sleep = sleep.order(inp, observed, serving, desired, pods.sleep)
+    chain, chain_state = plan_links(inp, replicas, observed.link_s, before.chain)
     decision = Decision(
         observation=observed.observation,
         starts=observed.starts,

@@ -75,12 +75,14 @@ class Loop:
         problems: Callable[[], Mapping[WorkloadRef, str]] = dict,
         requests_nodes: bool = False,
         sleeper: Sleeper | None = None,
+        fetches_weights: bool = False,
     ) -> None:
         """woken: set by adapters to start the next tick at once.
 
         problems: returns problems of workloads other than those of their policies, as sentences.
         requests_nodes: a recorder requests nodes for the places that a decision names.
         sleeper: None in dry-run, which only says which replicas would sleep and wake.
+        fetches_weights: a recorder publishes which weights nodes should fetch.
         """
         self._clock = clock
         self._workloads = workloads
@@ -100,8 +102,8 @@ class Loop:
         self._number = 0
         self._woken = woken or asyncio.Event()
         self._problems = problems
-        self._requests_nodes = requests_nodes
         self._sleeper = sleeper
+        self._requests_nodes, self._fetches_weights = requests_nodes, fetches_weights
         self._failing = False
         self._broken: set[str] = set()  # recorders that failed last time; each failure is logged once
 
@@ -149,8 +151,17 @@ class Loop:
         now_s, wall_s = self._clock.now_s(), self._clock.wall_s()
         schedule = specs.windows.at(wall_s, now_s)
         pairs = self._pairs.of(fleet.workloads, specs.spec)
-        variants = self._prices.variants(fleet)
-        inp = TickInput(now_s, fleet, specs.spec, schedule, samples, variants, pairs, self._requests_nodes)
+        inp = TickInput(
+            now_s,
+            fleet,
+            specs.spec,
+            schedule,
+            samples,
+            self._prices.variants(fleet),
+            pairs,
+            requests_nodes=self._requests_nodes,
+            fetches_weights=self._fetches_weights,
+        )
         decision, self._memory = tick(inp, self._restored_memory(fleet, now_s, wall_s))
         self._last, self._to_restore = (fleet.workloads, now_s, wall_s), None
 

@@ -273,6 +273,7 @@ def observed(observation: Observation, arrivals: Arrivals | None = None, pods: P
         trusted=~no,
         trusted_since_s=np.full(rows, -np.inf),
         last_tick_s=np.full(rows, np.nan),
+        link_s=np.array([np.zeros(rows), np.zeros(rows), observation.cold_start_s]),
     )
 
 

@@ -61,7 +61,7 @@ def plan_links(
     """
     windows = _find_next(inp, decided, lead_s[Link.REPLICA])
     if not windows.is_next.any():
-        return Chain.none(len(decided)), ChainState.blank(len(decided))
+        return Chain.none(len(decided), lead_s), ChainState.blank(len(decided))
     weights_s = windows.replica_s - lead_s[Link.WEIGHTS][:, None]
     node_s = weights_s - lead_s[Link.NODE][:, None]
     lacking = np.zeros(windows.more.shape)
@@ -86,6 +86,7 @@ def plan_links(
         window=np.where(known, _names(inp)[row, slot], -1),
         starts_s=np.where(known, starts_s, np.nan),
         lacking=np.where(known, lacking[row, slot], np.nan),
+        lead_s=lead_s,
         places=places,
     )
     until_s = np.where(by_window > 0, windows.due_s, -np.inf).max(axis=1)

@@ -9,6 +9,7 @@ import numpy as np
 from autoscaler.core.explain import planner
 from autoscaler.core.explain.format import number, seconds
 from autoscaler.core.explain.row import Row
+from autoscaler.core.model.chain import Link
 from autoscaler.core.model.types import Recommender, Signal
 from autoscaler.core.observe.standstill import chance_s
 
@@ -99,7 +100,9 @@ def _rejections(row: Row) -> str:
 
 def _schedule(row: Row) -> str:
     windows, now_s = row.inp.schedule, row.inp.now_s
-    lead_s = np.where(np.isnan(windows.lead_s[row.row]), row.observed("cold_start_s"), windows.lead_s[row.row])
+    lead_s = np.where(
+        np.isnan(windows.lead_s[row.row]), row.decision.chain.lead_s[Link.REPLICA, row.row], windows.lead_s[row.row]
+    )
     is_open = (windows.start_s[row.row] - lead_s <= now_s) & (now_s < windows.until_s[row.row])
     is_strongest = is_open & (windows.replicas[row.row] == row.recommended(Signal.SCHEDULE))
     left_s = float(np.fmax.reduce(np.where(is_strongest, windows.until_s[row.row], np.nan), initial=np.nan)) - now_s

@@ -27,13 +27,14 @@ class Chain(Columns):
     window: IntColumn  # int64[W], index into `Schedule.names`; -1: none
     starts_s: FloatColumn  # float64[L, W], start of each link; NaN: it is not needed
     lacking: FloatColumn  # float64[W], replicas of it that have no place on the present nodes
+    lead_s: FloatColumn  # float64[L, W], of each link; 0: it is not needed
     places: FloatColumn  # float64[W], replicas for which nodes are requested now, for any window; 0: none
 
     @classmethod
-    def none(cls, rows: int) -> Chain:
-        """Return that no workload has a window to prepare."""
-        unknown, zero = np.full(rows, np.nan), np.zeros(rows)
-        return cls(unknown, unknown, np.full(rows, -1), np.full((len(Link), rows), np.nan), unknown, zero)
+    def none(cls, rows: int, lead_s: FloatColumn | None = None) -> Chain:
+        """Return that no workload has a window to prepare. lead_s: float64[L, W]; None: unknown."""
+        unknown, links, none = np.full(rows, np.nan), np.full((len(Link), rows), np.nan), np.full(rows, -1)
+        return cls(unknown, unknown, none, links, unknown, links if lead_s is None else lead_s, np.zeros(rows))
 
     def is_running(self, link: Link, now_s: float) -> BoolColumn:
         """Return the workloads whose link has started; bool[W]."""

@@ -230,6 +230,7 @@ class TickInput:
     variants: Variants | None = None  # rows of fleet.workloads; None: no service has variants
     pairs: Pairs | None = None  # rows of fleet.workloads; None: no workload has a role
     requests_nodes: bool = False  # nodes are requested before the replicas of pre-warm windows
+    fetches_weights: bool = False  # nodes fetch weights by the daemon's plan
 
 
 class SleepOrders(NamedTuple):

@@ -37,6 +37,7 @@ from autoscaler.core.observe.arrivals import Arrivals
 from autoscaler.core.observe.cold_start import ColdStarts
 from autoscaler.core.observe.freshness import Freshness
 from autoscaler.core.observe.ledger import Ledger
+from autoscaler.core.observe.link_leads import find_leads
 from autoscaler.core.observe.pending import Claims, PendingHistory
 from autoscaler.core.observe.pod_deltas import RATED, PodDeltas, PodReadings
 from autoscaler.core.observe.progress import Progress
@@ -122,6 +123,7 @@ class Observed:
     trusted: BoolColumn  # bool[W], inputs are known and fresh enough to shrink
     trusted_since_s: FloatColumn  # float64[W], start of the present time without a long gap in trust
     last_tick_s: FloatColumn  # float64[W], time of the previous tick; NaN: none
+    link_s: FloatColumn  # float64[L, W], lead of each link of a chain
 
     def elapsed_s(self, now_s: float) -> FloatColumn:
         """Return the seconds since the previous tick; float64[W], NaN: there was none."""
@@ -161,7 +163,8 @@ def observe(
     observation = replace(observation, missing_pods=missing)
     arrived = arrivals.update(before.arrivals, observation, elapsed_s, inp.now_s, refusing, working)
     trusted, fresh = freshness.update(inp, observation, before.freshness)
-    observed = Observed(observation, found, arrived, pods, claims, trusted, fresh.trusted_since_s, last_tick_s)
+    link_s = find_leads(inp, observation, after.cold_start, found)
+    observed = Observed(observation, found, arrived, pods, claims, trusted, fresh.trusted_since_s, last_tick_s, link_s)
     return observed, replace(after, pending_history=pending_history, arrivals=arrived, freshness=fresh), pod_state
 
 

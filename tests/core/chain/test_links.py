@@ -232,6 +232,24 @@ def test_places_never_exceed_the_need_and_end_with_it(history: list[tuple[int, i
     assert chain.places[0] == 0 and np.isnan(state.until_s[0])
 
 
+def test_replicas_are_requested_one_lead_before_the_window():
+    """The tick orders them at the start of their link, and not earlier because their node is still to come."""
+    schedule, state = windows([(DUE_S, 3)]), Memory.empty()
+    ordered_s, requested_s = NAN, NAN
+    for now_s in np.arange(DUE_S - 400, DUE_S, 5.0).tolist():
+        inp = look(now_s, cluster([1], free=0), schedule)
+        decision, state = tick(inp, state)
+        if decision.chain.places[0] > 0:
+            requested_s = np.fmin(requested_s, now_s)
+        if decision.replicas[0] == 3:
+            ordered_s = now_s
+            break
+    lead_s = decision.chain.lead_s[:, 0]
+    assert 0 <= ordered_s - (DUE_S - lead_s[Link.REPLICA]) < 5
+    assert 0 <= requested_s - (DUE_S - lead_s[Link.REPLICA] - lead_s[Link.WEIGHTS] - lead_s[Link.NODE]) < 5
+    assert decision.chain.places[0] == 0
+
+
 def test_a_restart_in_the_middle_of_a_chain_changes_nothing():
     """The new node has room already, so only what was saved says that places are on request."""
     schedule, clock_shift_s = windows([(DUE_S, 3)]), 50_000.0

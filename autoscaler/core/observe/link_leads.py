@@ -1,0 +1,38 @@
+"""How long each link of a chain takes, from the cold starts that were measured."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from autoscaler.core.model.chain import Link
+from autoscaler.core.model.phases import Phase, Starts
+from autoscaler.core.model.types import Observation, TickInput
+from autoscaler.core.model.weights import PodCache
+from autoscaler.core.observe.cold_start import ColdStarts
+from autoscaler.core.table.columns import FloatColumn
+
+
+def find_leads(inp: TickInput, observation: Observation, known: ColdStarts, starts: Starts) -> FloatColumn:
+    """Return the lead of each link, float64[L, W], seconds; 0: the link is not needed.
+
+    Nothing comes before a replica unless nodes are requested, or weights are fetched by plan: its lead is then the
+    whole cold start. It also is where a node is created only for the pod of the replica. A requested node exists by
+    then, but may lack its images. Where nodes say which weights they hold, planned weights are there before it starts.
+    Before a node was seen to be created, it counts as long as the prior says, or as a cold start.
+    """
+    lead_s = np.zeros((len(Link), len(known.mean_s)))
+    lead_s[Link.REPLICA] = observation.cold_start_s
+    if not (inp.requests_nodes or inp.fetches_weights):
+        return lead_s
+    by_phase = starts.known & (~starts.new_node | inp.requests_nodes)
+    cache = starts.cache
+    if inp.requests_nodes:
+        unseen = np.isnan(known.node_wait_s) & ~starts.known
+        lead_s[Link.NODE] = np.where(unseen, observation.cold_start_s, starts.node_s)
+    if inp.fetches_weights:
+        lead_s[Link.WEIGHTS] = np.where(by_phase & (cache == PodCache.ABSENT), starts.fetch_s, 0.0)
+        cache = np.where(cache == PodCache.ABSENT, PodCache.HELD, cache)
+    ready_s = starts.by_cache_p90_s[cache, np.arange(len(cache))]
+    ready_s = ready_s + np.where(starts.new_node, starts.p50_s[Phase.IMAGE], 0.0)
+    lead_s[Link.REPLICA] = np.where(by_phase, ready_s, observation.cold_start_s)
+    return lead_s
