@@ -3,7 +3,7 @@
     python bench/micro/webhook.py [--pods 500] [--json]
 
 The installed command runs in its own process with the shipped configuration. One client creates the pods of a vLLM
-Deployment one after the other, by turns in a namespace that opts in and in one that does not, over one connection.
+Deployment one after the other, over one connection. Namespaces take turns: one opts in, the other does not.
 """
 
 from __future__ import annotations
