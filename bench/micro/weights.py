@@ -1,6 +1,7 @@
-"""Measure `weights pull` beside the best single tools: one model in shards, over loopback, in one run.
+"""Measure `weights pull` beside the best single tools, and agents that share models: over loopback, in one run.
 
-    python bench/micro/weights.py [--bytes 4GB] [--shards 8] [--rounds 3] [--folder DIRECTORY] [--json]
+    python bench/micro/weights.py [--bytes 4e9] [--shards 8] [--rounds 3] [--folder DIRECTORY] [--json]
+    python bench/micro/weights.py --agents 10 [--models 1] [--bytes 2e8] [--alone] [--folder DIRECTORY] [--json]
 
 A hub on loopback serves a model from the page cache, with `sendfile`. Each round fetches it whole with each tool, in
 turn, into an empty folder on the disk of `--folder`:
@@ -11,6 +12,11 @@ turn, into an empty folder on the disk of `--folder`:
 
 Figures are GB/s of the fastest and the median round, CPU seconds of the tool, and `ratio`: the median rate of `pull`
 divided by that of the best of the others. The hub takes CPU from all tools alike.
+
+With `--agents` so many `weights agent` processes start at once, on folders of their own, and each has the same wishes.
+`copies` is the bytes that the hub sent divided by those of all models, and `wall_s` the time until all are ready, with
+the start of the processes. `cpu_s_per_gb` is the CPU seconds of all agents for each gigabyte that arrived. `--alone`:
+agents share nothing.
 """
 
 from __future__ import annotations
@@ -26,6 +32,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -35,13 +42,15 @@ from urllib.parse import unquote, urlsplit
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from bench.micro.result import machine, show
+from tests.harness.process import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 BLOCK = 1 << 20
 CURLS = 4
 TARGET_RATIO = 0.9
-PULL = [sys.executable, "-c", "from autoscaler.cli.main import main; main()", "weights", "pull"]
+WEIGHTS = [sys.executable, "-c", "from autoscaler.cli.main import main; main()", "weights"]
+PULL, AGENT = [*WEIGHTS, "pull"], [*WEIGHTS, "agent"]
 
 
 class Shard(NamedTuple):
@@ -78,8 +87,11 @@ def make_shards(folder: Path, total: int, count: int) -> list[Shard]:
     return shards
 
 
-def handler(shards: Sequence[Shard]) -> type[BaseHTTPRequestHandler]:
-    """Return a hub with one model, as `hf download` and `weights pull` read it."""
+def handler(shards: Sequence[Shard], sent: Counter[str]) -> type[BaseHTTPRequestHandler]:
+    """Return a hub whose models all have the same files, as `hf download` and `weights pull` read it.
+
+    sent: counts bytes by model.
+    """
     files = {shard.path.name: shard for shard in shards}
     siblings, tree = [], []
     for name, shard in files.items():
@@ -98,7 +110,8 @@ def handler(shards: Sequence[Shard]) -> type[BaseHTTPRequestHandler]:
             path = unquote(urlsplit(self.path).path)
             name = path.rpartition("/")[2]
             if path.startswith("/api/models/org/model"):
-                info = {"_id": "1", "id": "org/model", "sha": COMMIT, "siblings": siblings}
+                model = "/".join(path.split("/")[3:5])
+                info = {"_id": "1", "id": model, "sha": COMMIT, "siblings": siblings}
                 body = json.dumps(tree if "/tree/" in path else info).encode()
                 self.answer(200, len(body), {"Content-Type": "application/json"})
                 self.wfile.write(body)
@@ -118,6 +131,7 @@ def handler(shards: Sequence[Shard]) -> type[BaseHTTPRequestHandler]:
             if self.command == "HEAD":
                 return
             try:
+                sent[self.path.split("/")[2]] += end - at
                 with shard.path.open("rb") as opened:
                     while at < end:
                         at += os.sendfile(self.connection.fileno(), opened.fileno(), at, end - at)
@@ -167,6 +181,38 @@ def hub_tools(url: str, shards: Sequence[Shard], target: Path) -> dict[str, Call
     }
 
 
+def share(url: str, target: Path, agents: int, models: int, alone: bool) -> Run:
+    """Start agents that wish the same models, and wait until all have all."""
+    target.mkdir(parents=True)
+    wishes, token = target / "wishes.yaml", target / "token"
+    wishes.write_text("".join(f"- hf://org/model-{number}@main\n" for number in range(models)))
+    token.write_text("a token of this benchmark")
+    ports = [free_port() for _ in range(agents)]
+    shared = [word for port in ports for word in ("--peer", f"127.0.0.1:{port}")]
+    roots = [target / str(number) for number in range(agents)]
+    before, begin_s = os.times(), time.perf_counter()
+    processes = []
+    for root, port in zip(roots, ports, strict=True):
+        command = [*AGENT, "--root", root, "--wishes", wishes, "--hub", url, "--http-host", "127.0.0.1"]
+        command += ["--http-port", "0", "--log-level", "error"]
+        if not alone:
+            command += ["--peer-host", "127.0.0.1", "--peer-port", str(port), "--peer-token-file", token, *shared]
+        processes.append(subprocess.Popen(list(map(str, command)), env={**os.environ, "PYTHONPATH": str(ROOT)}))
+    try:
+        while not all(len(list(root.glob(".vllm-autoscaler/records/*.json"))) == models for root in roots):
+            if any(process.poll() is not None for process in processes):
+                raise SystemExit("an agent ended")
+            time.sleep(0.1)
+        wall_s = time.perf_counter() - begin_s
+    finally:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.wait()
+    after = os.times()
+    return Run(wall_s, after.children_user + after.children_system - before.children_user - before.children_system)
+
+
 def run_rounds(tools: dict[str, Callable[[], Run]], target: Path, rounds: int) -> dict[str, list[Run]]:
     """Run each tool in each round, in another order each time."""
     runs: dict[str, list[Run]] = {name: [] for name in tools}
@@ -182,26 +228,38 @@ def run_rounds(tools: dict[str, Callable[[], Run]], target: Path, rounds: int) -
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bytes", type=float, default=4e9)
+    parser.add_argument("--bytes", type=float, default=0, help="of a model; default: 4e9, with --agents 2e8")
     parser.add_argument("--shards", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--folder", type=Path, default=None, help="on the disk to measure; default: the temporary one")
+    parser.add_argument("--agents", type=int, default=0, help="that fetch the same models at once")
+    parser.add_argument("--models", type=int, default=1)
+    parser.add_argument("--alone", action="store_true", help="agents share nothing")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     given = parser.parse_args()
 
     with tempfile.TemporaryDirectory(dir=given.folder) as name:
         folder, target = Path(name), Path(name) / "target"
-        shards = make_shards(folder / "source", int(given.bytes), given.shards)
-        size = sum(shard.size for shard in shards)
-        server = ThreadingHTTPServer(("127.0.0.1", 0), handler(shards))
+        shards = make_shards(folder / "source", int(given.bytes or (2e8 if given.agents else 4e9)), given.shards)
+        size, sent = sum(shard.size for shard in shards), Counter[str]()
+        server = ThreadingHTTPServer(("127.0.0.1", 0), handler(shards, sent))
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        tools = hub_tools(f"http://127.0.0.1:{server.server_port}", shards, target)
-        runs = run_rounds(tools, target, given.rounds)
+        url = f"http://127.0.0.1:{server.server_port}"
+        if given.agents:
+            run = share(url, target, given.agents, given.models, given.alone)
+        else:
+            runs = run_rounds(hub_tools(url, shards, target), target, given.rounds)
         server.shutdown()
 
+    result: dict[str, object] = {"machine": machine(), "gigabytes": round(size / 1e9, 2), "shards": given.shards}
+    if given.agents:
+        arrived = size * given.models * given.agents
+        result |= {"agents": given.agents, "models": given.models, "alone": given.alone}
+        result |= {"copies": round(sum(sent.values()) / (size * given.models), 2), "wall_s": round(run.wall_s, 1)}
+        show({**result, "cpu_s_per_gb": round(run.cpu_s / arrived * 1e9, 2)}, given.json)
+        return 0
     rates = {name: size / 1e9 / statistics.median(run.wall_s for run in found) for name, found in runs.items()}
     best = max((name for name in rates if name != "pull"), key=rates.__getitem__)
-    result: dict[str, object] = {"machine": machine(), "gigabytes": round(size / 1e9, 2), "shards": given.shards}
     for name, found in runs.items():
         result[f"{name}_gb_per_s"] = round(rates[name], 2)
         result[f"{name}_fastest_gb_per_s"] = round(size / 1e9 / min(run.wall_s for run in found), 2)

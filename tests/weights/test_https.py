@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import AsyncIterator, Callable
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
-from aiohttp import web
 
 from autoscaler.config.weights.source import ModelSource, parse
 from autoscaler.weights.fetch import Transfer
@@ -35,34 +35,55 @@ class Folder:
     def source(self) -> ModelSource:
         return parse(f"https://localhost:{self.port}/models/model.safetensors")
 
-    async def answer(self, request: web.Request) -> web.Response:
-        part = request.http_range
-        found = self.content[part]
-        start = part.start or 0
-        whole = len(found) == len(self.content)
-        headers = self.headers | {"Accept-Ranges": "bytes"}
-        if not whole:
-            headers["Content-Range"] = f"bytes {start}-{start + len(found) - 1}/{len(self.content)}"
-        stated = request.headers.get("If-Match", "")
+    def answer(self, stated: str, range_: str) -> tuple[int, bytes, dict[str, str]]:
+        """Return status, content and headers. stated: the header If-Match."""
         if stated and (stated.startswith("W/") or stated != self.headers.get("ETag")):  # as RFC 9110 says
-            return web.Response(status=412)
-        return web.Response(status=200 if whole else 206, body=found, headers=headers)
+            return 412, b"", {}
+        if not range_:
+            return 200, self.content, self.headers
+        first, _, last = range_.removeprefix("bytes=").partition("-")
+        found = self.content[int(first) : int(last) + 1]
+        place = f"bytes {first}-{int(first) + len(found) - 1}/{len(self.content)}"
+        return 206, found, {**self.headers, "Content-Range": place}
 
 
-@pytest_asyncio.fixture
-async def folder(certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Folder]:
+def handler(folder: Folder) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            status, content, headers = folder.answer(self.headers.get("If-Match", ""), self.headers.get("Range", ""))
+            self.send_response(status)
+            for name, value in {**headers, "Content-Length": str(len(content))}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(content)
+
+        do_HEAD = do_GET
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    return Handler
+
+
+@pytest.fixture
+def folder(certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> Iterator[Folder]:
     monkeypatch.setenv("SSL_CERT_FILE", str(certificates.ca))
     pair = certificates.issue("localhost")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(pair.certificate, pair.key)
-    made, app = Folder(), web.Application()
-    app.router.add_get("/models/model.safetensors", made.answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "localhost", 0, ssl_context=context).start()
-    made.port = runner.addresses[0][1]
+    made = Folder()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler(made))
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    made.port = server.server_port
     yield made
-    await runner.cleanup()
+    server.shutdown()
+    server.server_close()
+    thread.join()
 
 
 async def pull(root: Path, source: ModelSource, listing: Listing | None = None) -> Model:

@@ -21,6 +21,7 @@ LEFT_OUT_S = 60.0  # at first; twice as long after every failure within the long
 ABSENT_S = 2.0  # likewise, if no connection is made: the agent may be starting
 MAX_LEFT_OUT_S = 3600.0
 BUSY_S = 0.2
+CLOSE_S = 0.1  # TLS connections close in the background; the event loop may end right after `close`
 MAX_REMEMBERED = 4096  # peers that failed
 
 
@@ -128,4 +129,4 @@ class PeerClient:
         """Close all connections."""
         if self._session is not None:
             await self._session.close()
-            await asyncio.sleep(0)  # transports close in the next turn of the loop
+            await asyncio.sleep(CLOSE_S if self._tls else 0.0)

@@ -36,7 +36,7 @@ class Patience:
 
     settle_s: float = 0.5  # for others that begin at the same moment
     refresh_s: float = 1.0  # between two questions to the same peers
-    idle_s: float = 10.0  # a peer that receives nothing for so long is not waited for
+    idle_s: float = 30.0  # a peer that receives nothing for so long is not waited for
     base_s: float = 60.0  # most for one file, beside the time that it takes from a slow source
     slow_bytes_per_s: float = 50e6
 
