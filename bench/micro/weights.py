@@ -1,6 +1,7 @@
 """Measure `weights pull` beside the best single tools, and agents that share models: over loopback, in one run.
 
     python bench/micro/weights.py [--bytes 4e9] [--shards 8] [--rounds 3] [--folder DIRECTORY] [--json]
+    python bench/micro/weights.py --store [the same]
     python bench/micro/weights.py --agents 10 [--models 1] [--bytes 2e8] [--alone] [--folder DIRECTORY] [--json]
 
 A hub on loopback serves a model from the page cache, with `sendfile`. Each round fetches it whole with each tool, in
@@ -9,6 +10,9 @@ turn, into an empty folder on the disk of `--folder`:
 * `pull`: `weights pull`, which verifies every checksum and makes the files last on the disk (`fsync`).
 * `curl`: four processes at a time, one file each. It verifies nothing, and leaves the files to the kernel.
 * `hf`: `hf download`, which verifies sizes, and leaves the files to the kernel.
+
+With `--store` the model is in a bucket of versitygw, a real S3 server, and s5cmd (tools/s5cmd.sh) fetches it beside
+`pull`. Neither compares checksums, since the bucket states none.
 
 Figures are GB/s of the fastest and the median round, CPU seconds of the tool, and `ratio`: the median rate of `pull`
 divided by that of the best of the others. The hub takes CPU from all tools alike.
@@ -22,6 +26,7 @@ agents share nothing.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import hashlib
 import json
 import os
@@ -33,7 +38,8 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import NamedTuple
@@ -42,7 +48,8 @@ from urllib.parse import unquote, urlsplit
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from bench.micro.result import machine, show
-from tests.harness.process import free_port
+from tests.harness.process import free_port, where
+from tests.harness.s3 import ACCESS_KEY, REGION, SECRET_KEY, s3
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -181,6 +188,26 @@ def hub_tools(url: str, shards: Sequence[Shard], target: Path) -> dict[str, Call
     }
 
 
+@contextmanager
+def store_tools(shards: Sequence[Shard], folder: Path, target: Path) -> Iterator[dict[str, Callable[[], Run]]]:
+    """Serve the files as objects of a bucket, and give the tools that fetch them."""
+    url, server = s3(folder)
+    (folder / "buckets" / "models").mkdir()
+    s5cmd = [where("s5cmd.sh"), "--endpoint-url", url, "--log", "error"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "AWS_ENDPOINT_URL": url, "AWS_ALLOW_HTTP": "true"}
+    environment |= {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY, "AWS_REGION": REGION}
+    asyncio.run(server.start())
+    try:
+        for shard in shards:
+            measure([[*s5cmd, "mv", shard.path, "s3://models/llama/"]], environment)
+        yield {
+            "pull": lambda: measure([[*PULL, "s3://models/llama", "--root", target]], environment),
+            "s5cmd": lambda: measure([[*s5cmd, "cp", "s3://models/llama/*", f"{target}/"]], environment),
+        }
+    finally:
+        asyncio.run(server.stop())
+
+
 def share(url: str, target: Path, agents: int, models: int, alone: bool) -> Run:
     """Start agents that wish the same models, and wait until all have all."""
     target.mkdir(parents=True)
@@ -232,6 +259,7 @@ def main() -> int:
     parser.add_argument("--shards", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--folder", type=Path, default=None, help="on the disk to measure; default: the temporary one")
+    parser.add_argument("--store", action="store_true", help="fetch from a real S3 server")
     parser.add_argument("--agents", type=int, default=0, help="that fetch the same models at once")
     parser.add_argument("--models", type=int, default=1)
     parser.add_argument("--alone", action="store_true", help="agents share nothing")
@@ -248,7 +276,9 @@ def main() -> int:
         if given.agents:
             run = share(url, target, given.agents, given.models, given.alone)
         else:
-            runs = run_rounds(hub_tools(url, shards, target), target, given.rounds)
+            opened = store_tools(shards, folder, target) if given.store else nullcontext(hub_tools(url, shards, target))
+            with opened as tools:
+                runs = run_rounds(tools, target, given.rounds)
         server.shutdown()
 
     result: dict[str, object] = {"machine": machine(), "gigabytes": round(size / 1e9, 2), "shards": given.shards}
