@@ -43,7 +43,7 @@ contracts: .venv/installed-dev ## check that imports point one way
 	.venv/bin/lint-imports
 
 bench: .venv/installed-dev ## measure the README's numbers
-	@for script in tick whole_tick decode scrape keda keda_cost reaction queue_seen inventory quotas start state simulate webhook; do \
+	@for script in tick whole_tick decode scrape keda keda_cost reaction queue_seen inventory quotas start state simulate webhook weights; do \
 	  echo "$$script"; .venv/bin/python bench/micro/$$script.py --json; done
 
 envtest: ## build kube-apiserver for the tests, once per machine
