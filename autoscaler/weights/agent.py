@@ -240,15 +240,18 @@ class Agent:
         """Ask the disk at intervals. Raises WeightsError if the folder is not the one that is held any more."""
         while True:
             asked = asyncio.ensure_future(to_end(owner.check))
-            done, _ = await asyncio.wait({asked}, timeout=self._times.slow_s)
-            if not done:
-                text = f"the disk does not answer within {self._times.slow_s:g} s"
-                self._set_problem(WeightsError(Cause.DISK, text))
             try:
+                done, _ = await asyncio.wait({asked}, timeout=self._times.slow_s)
+                if not done:
+                    text = f"the disk does not answer within {self._times.slow_s:g} s"
+                    self._set_problem(WeightsError(Cause.DISK, text))
                 await asked
             except WeightsError as error:
                 self._set_problem(error)
                 raise
+            finally:
+                asked.cancel()
+                await asyncio.wait({asked})  # the thread uses the lock, which is closed afterwards
             self._set_problem(None)
             await self._clock.sleep(self._times.probe_s)
 

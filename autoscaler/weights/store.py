@@ -67,8 +67,8 @@ class Owner(NamedTuple):
     def check(self) -> None:
         """Raise WeightsError if the folder is not there any more, or is another one: its disk has gone."""
         try:
-            same = os.path.samestat(self.path.lstat(), os.fstat(self.descriptor))
             sum(1 for _ in self.path.parent.iterdir())  # the disk answers
+            same = os.path.samestat(self.path.lstat(), os.fstat(self.descriptor))
         except OSError as error:
             raise disk_error(error, f"cannot read {shown(str(self.path.parent))}") from error
         if not same:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
+import random
 import resource
 import shutil
 import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -401,8 +404,6 @@ async def test_disk_that_vanishes_takes_labels_away_until_it_is_back(tmp_path: P
 
 
 async def test_slow_disk_is_told_and_forgotten(tmp_path: Path, hub: FakeHub) -> None:
-    from dataclasses import replace
-
     node = InMemoryNode(HUB)
     async with running(tmp_path, node, hub, times=replace(TIMES, slow_s=0.0, probe_s=0.2)) as agent:
         await until(lambda: any("does not answer" in report.text for report in node.reports))
@@ -576,3 +577,22 @@ async def test_plan_removes_nothing(tmp_path: Path) -> None:
     agent = Agent(Store(root), Objects, Transfer(), node, SystemClock(), max_cache_bytes=1.0)
     assert await agent.plan() == []
     assert caches(root) == {"old"}
+
+
+@pytest.mark.slow
+async def test_agent_that_ends_leaves_no_work_behind(tmp_path: Path) -> None:
+    """A thread that asks the disk must end before the lock that it asks about is closed."""
+    told: list[str] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: told.append(str(context)))
+    chance = random.Random(4)
+    own = tmp_path / ".vllm-autoscaler"
+    own.mkdir()
+    for number in range(20_000):  # the answer takes some time
+        (own / str(number)).touch()
+    for _ in range(10):
+        async with running(tmp_path, InMemoryNode(), times=replace(TIMES, probe_s=0.0)):
+            await asyncio.sleep(chance.uniform(0.02, 0.1))
+    gc.collect()
+    await asyncio.sleep(0.1)
+    assert not told
