@@ -317,7 +317,7 @@ class KubeFleet:
     def watch_problems(self) -> list[str]:
         """Return why watches do not work now, one line each."""
         nodes = [f"node {name}: {problem}" for name, problem in sorted(self._nodes.problems.items())]
-        reports = self._weights.reports.problems()
+        reports = [*self._weights.reports.problems(), *self._weights.problems()]
         return [*self._watch.problems(), *nodes, *reports, *self._devices.problems()]
 
     def _stores(self) -> list[tuple[Resource[Any], Store[Any]]]:

@@ -10,7 +10,7 @@ and Ravishankar (1998), rendezvous hashing, for ties that do not depend on the o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -119,6 +119,8 @@ class _Repair:
         for row, model in enumerate(demands.model.tolist()):
             eligible[model] |= nodes.admits[demands.kind[row]]
         self.copies = before & eligible & (models.size_bytes[:, None] <= nodes.budget_bytes)
+        self._at = [row.nonzero()[0].tolist() for row in self.copies]  # nodes of the copies of each model
+        self._open = nodes.admits & nodes.is_open
         self._spare = np.zeros_like(self.copies)
         self._soft = np.zeros(len(nodes.zone))  # bytes of spare copies
         self._firm_copies = np.zeros_like(self.copies)  # of pinned models, those that are not spare
@@ -134,7 +136,7 @@ class _Repair:
         for row in self._rows:
             model = self._demands.model[row]
             places = self._places(row)
-            lacking = self._demands.needed[row] - places[self.copies[model]].sum()
+            lacking = self._demands.needed[row] - places[self._at[model]].sum()
             if lacking <= EPSILON:
                 continue
             hard = self._firm if self._models.is_pinned[model] else self._used - self._soft
@@ -156,7 +158,7 @@ class _Repair:
             for row in self._rows:
                 model = self._demands.model[row]
                 places = self._places(row)
-                helpful = lacks(row, places, self.copies[model])
+                helpful = lacks(row, places, self._at[model])
                 if helpful is None:
                     continue
                 room = self._nodes.budget_bytes - self._used >= self._models.size_bytes[model]
@@ -164,7 +166,7 @@ class _Repair:
                 for node in self._by_preference(model, places, self._is_candidate(row, model) & room & helpful):
                     self._add(model, node)
                     added = True
-                    if lacks(row, places, self.copies[model]) is None:
+                    if lacks(row, places, self._at[model]) is None:
                         break
                 if added:
                     self._note(model)
@@ -174,7 +176,7 @@ class _Repair:
         unfetched = self.copies & ~self._held & self._spare
         for model in np.flatnonzero(unfetched.any(axis=1)).tolist():
             nodes = np.flatnonzero(unfetched[model])
-            if np.count_nonzero(self.copies[model]) <= COPIES:
+            if len(self._at[model]) <= COPIES:
                 continue
             dropped = [node for node in nodes[np.argsort(self._ties(model, nodes))].tolist() if self._drop(model, node)]
             if dropped:
@@ -185,7 +187,7 @@ class _Repair:
         found = np.zeros_like(self.copies)
         for row in self._rows:
             model = self._demands.model[row]
-            nodes = np.flatnonzero(self.copies[model])
+            nodes = np.array(self._at[model], dtype=np.int64)
             places = self._places(row)[nodes]
             order = np.lexsort((self._ties(model, nodes), -places, ~self._held[model, nodes]))
             nodes, places = nodes[order], places[order]
@@ -199,43 +201,43 @@ class _Repair:
         for row in self._rows:
             places = self._places(row)
             needed = min(float(self._demands.needed[row]), float(places.sum()))
-            found[row] = max(needed - float(places @ self.copies[self._demands.model[row]]), 0.0)
+            found[row] = max(needed - float(places[self._at[self._demands.model[row]]].sum()), 0.0)
         return found
 
-    def _lacks_all(self, row: int, places: FloatColumn, copies: BoolColumn) -> BoolColumn | None:
-        """Return the nodes of which one should get the first copy of a model; None: it has copies."""
-        return None if copies.any() else self._nodes.is_open
+    def _lacks_all(self, row: int, places: FloatColumn, at: Sequence[int]) -> BoolColumn | None:
+        """Return the nodes of which one should get the first copy of a model; None: it has copies.
 
-    def _lacks_places(self, row: int, places: FloatColumn, copies: BoolColumn) -> BoolColumn | None:
+        at: nodes of its copies.
+        """
+        return None if at else self._nodes.is_open
+
+    def _lacks_places(self, row: int, places: FloatColumn, at: Sequence[int]) -> BoolColumn | None:
         """Return the nodes with places that a demand wants beyond those with copies; None: it has enough."""
         wanted = self._demands.needed[row] + self._demands.spare[row]
-        return None if places[copies].sum() >= wanted - EPSILON else places > 0
+        return None if places[at].sum() >= wanted - EPSILON else places > 0
 
-    def _lacks_copies(self, row: int, places: FloatColumn, copies: BoolColumn) -> BoolColumn | None:
+    def _lacks_copies(self, row: int, places: FloatColumn, at: Sequence[int]) -> BoolColumn | None:
         """Return the nodes of which one should get a further copy; None: the loss of a node leaves a copy."""
-        return None if np.count_nonzero(copies) >= COPIES else self._nodes.is_open
+        return None if len(at) >= COPIES else self._nodes.is_open
 
-    def _lacks_zones(self, row: int, places: FloatColumn, copies: BoolColumn) -> BoolColumn | None:
+    def _lacks_zones(self, row: int, places: FloatColumn, at: Sequence[int]) -> BoolColumn | None:
         """Return the nodes of other zones of which one should get a copy; None: the loss of a zone leaves a copy."""
-        zones = np.unique(self._nodes.zone[copies])
-        return None if len(zones) >= ZONES else ~np.isin(self._nodes.zone, zones)
+        zones = self._zones_of(at)
+        return None if len(zones) >= ZONES else ~np.isin(self._nodes.zone, list(zones))
+
+    def _zones_of(self, nodes: Sequence[int]) -> set[int]:
+        return set(self._nodes.zone[nodes].tolist()) if nodes else set()
 
     def _is_worse(self, model: int, node: int) -> bool:
         """Return whether something would be lacking without the copy of a model on a node."""
-        copies = self.copies[model].copy()
-        copies[node] = False
-        if np.count_nonzero(copies) < COPIES:
+        left = [each for each in self._at[model] if each != node]
+        if len(left) < COPIES or len(self._zones_of(left)) < min(ZONES, len(self._zones_of(self._at[model]))):
             return True
-        zones = [len(np.unique(self._nodes.zone[each])) for each in (self.copies[model], copies)]
-        if zones[1] < min(ZONES, zones[0]):
-            return True
-        return any(self._lacks_places(row, self._places(row), copies) is not None for row in self._of_model[model])
+        return any(self._lacks_places(row, self._places(row), left) is not None for row in self._of_model[model])
 
     def _is_candidate(self, row: int, model: int) -> BoolColumn:
         """Return the nodes that could get a copy for a demand, if there is room."""
-        nodes = self._nodes
-        is_full = self._count >= MOST_COPIES
-        candidates: BoolColumn = nodes.admits[self._demands.kind[row]] & nodes.is_open & ~self.copies[model] & ~is_full
+        candidates: BoolColumn = self._open[self._demands.kind[row]] & ~self.copies[model] & (self._count < MOST_COPIES)
         return candidates
 
     def _places(self, row: int) -> FloatColumn:
@@ -262,11 +264,11 @@ class _Repair:
         Among equals come those with the most places, the fewest copies, and the lowest hash. The caller adds a copy to
         each node that is yielded.
         """
-        nodes = np.flatnonzero(candidates)
+        nodes = candidates.nonzero()[0]
         if not len(nodes):
             return
         zones = self._nodes.zone[nodes]
-        copies = np.bincount(self._nodes.zone[np.flatnonzero(self.copies[model])], minlength=self._zone_count)
+        copies = np.bincount(self._nodes.zone[np.array(self._at[model], dtype=np.int64)], minlength=self._zone_count)
         # The parts of a key, from the highest bit: no holder, copies in the zone, places, copies on the node, hash.
         key = self._ties(model, nodes) >> np.uint64(18)
         key |= np.minimum(self._count[nodes], 63).astype(np.uint64) << np.uint64(46)
@@ -332,13 +334,17 @@ class _Repair:
     def _set(self, model: int, node: int, has_copy: bool) -> None:
         sign = 1 if has_copy else -1
         self.copies[model, node] = has_copy
+        if has_copy:
+            self._at[model].append(node)
+        else:
+            self._at[model].remove(node)
         self._used[node] += sign * self._models.size_bytes[model]
         self._count[node] += sign
         self.changes += 1
 
     def _note(self, model: int) -> None:
         """Update which copies of a model are spare, after a change of its copies."""
-        nodes = np.flatnonzero(self.copies[model])
+        nodes = np.array(self._at[model], dtype=np.int64)
         is_spare = np.ones(len(nodes), dtype=bool)
         for row in self._of_model[model]:
             places = self._places(row)[nodes]

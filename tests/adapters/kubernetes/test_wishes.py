@@ -217,6 +217,7 @@ async def test_refused_writes_are_told_and_tried_again(
             return "configmaps" in daemon.publisher.published().status.problem
 
         await eventually(told, "the refusal")
+        assert any("wishes of weights: " in problem for problem in daemon.fleet.watch_problems())
 
 
 async def test_wishes_are_written_at_a_bounded_rate(

@@ -56,6 +56,11 @@ class WeightsView:
         self._pod_id: IntColumn = np.zeros(0, dtype=np.int64)
         self._pod_cache: IntColumn = np.zeros(0, dtype=np.int64)
 
+    def problems(self) -> list[str]:
+        """Return why wishes cannot be published."""
+        problem = self.published().status.problem if self.published is not None else ""
+        return [f"wishes of weights: {problem}"] if problem else []
+
     def columns(
         self,
         workloads: tuple[Workload, ...],
