@@ -43,7 +43,8 @@ from autoscaler.config.prices import Prices
 from autoscaler.config.quotas import QuotaFiles, StatedQuota
 from autoscaler.config.settings import Mode, ScrapeSettings, Settings
 from autoscaler.core.explain.sentence import explain as explain_row
-from autoscaler.core.model.fleet import WorkloadRef
+from autoscaler.core.model.fleet import Fleet, WorkloadRef
+from autoscaler.core.table.columns import BoolColumn
 from autoscaler.daemon.checkpoint import Checkpointer
 from autoscaler.daemon.loop import Loop
 from autoscaler.daemon.warm_start import WarmStart
@@ -81,6 +82,7 @@ class Parts:
     woken: asyncio.Event = field(default_factory=asyncio.Event)
     manual_overrides: ManualOverrides | None = None
     detail: Callable[[], dict[str, Any]] = dict  # further facts for /readyz
+    requests_nodes: Callable[[Fleet], BoolColumn] | None = None  # for which workloads nodes can be requested
     problems: Callable[[], Mapping[WorkloadRef, str]] = dict  # of workloads, as sentences
     sleeper: Sleeper | None = None  # None: no engine is put to sleep
     page: str = ""  # URL, once HTTP is served
@@ -168,6 +170,7 @@ async def connect_cluster(
             kube, clock, settings.node_requests, settings.lease, writes.manager, fleet.needs_of, parts.leadership
         )
         parts.recorders.append(requester)
+        parts.requests_nodes = requester.can_request
         parts.background.append(("node requests", requester.run))
         shared.append(lambda: requester.problem)
     costs = None
@@ -280,7 +283,7 @@ async def build_loop(
         prices=prices,
         woken=parts.woken,
         problems=parts.problems,
-        requests_nodes=settings.node_requests is not None,
+        requests_nodes=parts.requests_nodes,
         sleeper=parts.sleeper,
         fetches_weights=settings.weights and settings.mode is not Mode.DRY_RUN,
     )

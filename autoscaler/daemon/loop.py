@@ -20,7 +20,7 @@ from autoscaler.core.model.types import Decision, TickInput
 from autoscaler.core.observe import freshness
 from autoscaler.core.snapshot import Snapshot, restore, take
 from autoscaler.core.state import Memory
-from autoscaler.core.table.columns import FloatColumn
+from autoscaler.core.table.columns import BoolColumn, FloatColumn
 from autoscaler.core.tick import tick
 from autoscaler.ports import (
     Actuator,
@@ -73,14 +73,14 @@ class Loop:
         prices: Prices | None = None,
         woken: asyncio.Event | None = None,
         problems: Callable[[], Mapping[WorkloadRef, str]] = dict,
-        requests_nodes: bool = False,
+        requests_nodes: Callable[[Fleet], BoolColumn] | None = None,
         sleeper: Sleeper | None = None,
         fetches_weights: bool = False,
     ) -> None:
         """woken: set by adapters to start the next tick at once.
 
         problems: returns problems of workloads other than those of their policies, as sentences.
-        requests_nodes: a recorder requests nodes for the places that a decision names.
+        requests_nodes: returns for which workloads a recorder requests nodes, if a decision names places; bool[W].
         sleeper: None in dry-run, which only says which replicas would sleep and wake.
         fetches_weights: a recorder publishes which weights nodes should fetch.
         """
@@ -159,7 +159,7 @@ class Loop:
             samples,
             self._prices.variants(fleet),
             pairs,
-            requests_nodes=self._requests_nodes,
+            requests_nodes=self._requests_nodes(fleet) if self._requests_nodes is not None else None,
             fetches_weights=self._fetches_weights,
         )
         decision, self._memory = tick(inp, self._restored_memory(fleet, now_s, wall_s))

@@ -126,7 +126,7 @@ def busy_story(start_s: float) -> Story:
     """
     rules = spec(3, concurrency=np.nan, sleep_replicas=1.0, up_stabilization_s=30.0, down_stabilization_s=60.0)
     story = Story(rules, start_s)
-    story.requests_nodes = True
+    story.requests_nodes = np.ones(3, dtype=bool)
     begin_s = np.array([[start_s + 250.0], [np.nan], [np.nan]])
     story.schedule = Schedule(begin_s, begin_s + 600.0, np.full((3, 1), 50.0), np.full((3, 1), np.nan))
     for step in range(30):

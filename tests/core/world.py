@@ -20,7 +20,7 @@ from autoscaler.core.observe.arrivals import Arrivals
 from autoscaler.core.observe.pending import Claims
 from autoscaler.core.observe.workloads import Observed, PodState, measure_pods, observe
 from autoscaler.core.state import Memory, align
-from autoscaler.core.table.columns import FloatColumn
+from autoscaler.core.table.columns import BoolColumn, FloatColumn
 from autoscaler.core.tick import tick
 
 PLAIN_SPEC: dict[str, float] = {
@@ -222,7 +222,7 @@ class Story:
     schedule: Schedule | None = None
     variants: Variants | None = None
     pairs: Pairs | None = None
-    requests_nodes = False
+    requests_nodes: BoolColumn | None = None
 
     def __init__(self, rules: Spec, now_s: float = 1000.0) -> None:
         self.spec, self.now_s, self.memory = rules, now_s, Memory.empty()

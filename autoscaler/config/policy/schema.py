@@ -241,7 +241,9 @@ class Prewarm(Section):
     )
     replicas: Annotated[int, Integer(1, MAX_REPLICAS)] = Field(description="Replicas that must be ready in the window.")
     lead: Annotated[float | None, Duration(0.0, auto=True)] = Field(
-        default=None, description="How long before the start to request them; `auto`: one learned cold start."
+        default=None,
+        description="How long before the start to request them; `auto`: one learned cold start, without what is "
+        "requested before it.",
     )
 
     @model_validator(mode="after")

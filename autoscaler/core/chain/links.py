@@ -65,9 +65,11 @@ def plan_links(
     weights_s = windows.replica_s - lead_s[Link.WEIGHTS][:, None]
     node_s = weights_s - lead_s[Link.NODE][:, None]
     lacking = np.zeros(windows.more.shape)
-    if inp.requests_nodes:
-        lacking = np.where(windows.is_next, find_lacking(inp.fleet, inp.spec, decided, windows.more, windows.due_s), 0)
-    held = (before.places > 0)[:, None] & (windows.due_s <= (before.until_s + SAME_S)[:, None])
+    requested = windows.is_next & (False if inp.requests_nodes is None else inp.requests_nodes[:, None])
+    if requested.any():
+        found = find_lacking(inp.fleet, inp.spec, decided, windows.more, windows.due_s)
+        lacking = np.where(requested, found, 0.0)
+    held = (before.places > 0)[:, None] & requested & (windows.due_s <= (before.until_s + SAME_S)[:, None])
     runs = windows.is_next & (held | (node_s <= inp.now_s))
     kept = np.where(held, before.places[:, None], 0.0)
     by_window = np.where(runs, np.minimum(np.minimum(np.fmax(lacking, kept), windows.more), MOST_PLACES), 0.0)

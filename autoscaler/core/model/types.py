@@ -229,7 +229,7 @@ class TickInput:
     samples: Samples  # rows of fleet.pods and fleet.workloads
     variants: Variants | None = None  # rows of fleet.workloads; None: no service has variants
     pairs: Pairs | None = None  # rows of fleet.workloads; None: no workload has a role
-    requests_nodes: bool = False  # nodes are requested before the replicas of pre-warm windows
+    requests_nodes: BoolColumn | None = None  # bool[W], nodes can be requested before their replicas; None: no node can
     fetches_weights: bool = False  # nodes fetch weights by the daemon's plan
 
 

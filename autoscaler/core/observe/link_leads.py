@@ -22,13 +22,13 @@ def find_leads(inp: TickInput, observation: Observation, known: ColdStarts, star
     """
     lead_s = np.zeros((len(Link), len(known.mean_s)))
     lead_s[Link.REPLICA] = observation.cold_start_s
-    if not (inp.requests_nodes or inp.fetches_weights):
+    if inp.requests_nodes is None and not inp.fetches_weights:
         return lead_s
-    by_phase = starts.known & (~starts.new_node | inp.requests_nodes)
+    requested = np.zeros(len(known.mean_s), dtype=bool) if inp.requests_nodes is None else inp.requests_nodes
+    by_phase = starts.known & (~starts.new_node | requested)
     cache = starts.cache
-    if inp.requests_nodes:
-        unseen = np.isnan(known.node_wait_s) & ~starts.known
-        lead_s[Link.NODE] = np.where(unseen, observation.cold_start_s, starts.node_s)
+    unseen = np.isnan(known.node_wait_s) & ~starts.known
+    lead_s[Link.NODE] = np.where(requested, np.where(unseen, observation.cold_start_s, starts.node_s), 0.0)
     if inp.fetches_weights:
         lead_s[Link.WEIGHTS] = np.where(by_phase & (cache == PodCache.ABSENT), starts.fetch_s, 0.0)
         cache = np.where(cache == PodCache.ABSENT, PodCache.HELD, cache)

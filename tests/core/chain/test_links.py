@@ -45,7 +45,7 @@ def cluster(ready: list[int], free: float, can_add: float = np.inf, **columns: o
 
 def look(now_s: float, seen: Fleet, schedule: Schedule, requests_nodes: bool = True, **columns: float) -> TickInput:
     inp = world(now_s, seen, spec(len(seen.workloads), **columns), schedule)
-    return replace(inp, requests_nodes=requests_nodes)
+    return replace(inp, requests_nodes=np.full(len(seen.workloads), True) if requests_nodes else None)
 
 
 def plan(
@@ -159,6 +159,8 @@ def test_a_lead_that_shrinks_does_not_cancel_a_started_link():
 
 
 CANCELLED = {
+    "nodes cannot be requested": lambda inp: replace(inp, requests_nodes=np.array([False])),
+    "no node can be requested": lambda inp: replace(inp, requests_nodes=None),
     "the window is removed": lambda inp: replace(inp, schedule=windows([])),
     "it is empty": lambda inp: replace(inp, schedule=windows([(NAN, NAN)])),
     "it begins": lambda inp: replace(inp, now_s=DUE_S),

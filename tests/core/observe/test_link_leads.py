@@ -35,7 +35,11 @@ def leads(
         fetch_s=np.array([FETCH_S]),
     )
     observation = replace(Observation.filled(1), cold_start_s=np.array([COLD_S]))
-    inp = replace(world(0.0, fleet([1]), spec()), requests_nodes=nodes, fetches_weights=weights)
+    inp = replace(
+        world(0.0, fleet([1]), spec()),
+        requests_nodes=np.ones(1, dtype=bool) if nodes else None,
+        fetches_weights=weights,
+    )
     found = find_leads(inp, observation, ColdStarts.blank(1), starts)
     return {link: float(found[link, 0]) for link in Link}
 

@@ -31,7 +31,8 @@ from autoscaler.adapters.kubernetes.node_requests.objects import (
 )
 from autoscaler.adapters.kubernetes.pods.needs import Needs
 from autoscaler.config.settings import LeaseSettings, NodeRequestKind, NodeRequests
-from autoscaler.core.model.fleet import WorkloadRef
+from autoscaler.core.model.fleet import Fleet, Workload, WorkloadRef
+from autoscaler.core.table.columns import BoolColumn
 from autoscaler.ports import Clock, Leadership, TickRecord
 
 log = structlog.get_logger(__name__)
@@ -44,7 +45,9 @@ CHECK_S = 60.0  # between two looks at the objects that exist
 RETRY_S = 15.0  # after a request failed
 DISCOVERY_S = 600.0  # between two looks at whether the cluster has CapacityBuffers
 CONCURRENCY = 8
-NOT_FOUND = 404
+FORBIDDEN, NOT_FOUND = 403, 404
+REFUSALS = (FORBIDDEN, NOT_FOUND)
+REFUSED_S = 600.0  # without requests after the cluster refused one: a right or a kind is missing
 PREFERRED_VERSION = "v1"
 
 
@@ -90,9 +93,19 @@ class NodeRequester:
         self.due: tuple[Request, ...] | None = None  # places to request; None: this process does not lead
         self._changed = asyncio.Event()
         self._applied: Objects = {}  # as of the last check
-        self._checked_s = self._discovered_s = -np.inf
+        self._checked_s = self._discovered_s = self._refused_until_s = -np.inf
         self._served: Kind | None = None  # CapacityBuffers, if the cluster has them
-        self._unsupported: set[WorkloadRef] = set()
+        self._supported: tuple[tuple[Workload, ...], BoolColumn] = (), np.zeros(0, dtype=bool)
+
+    def can_request(self, fleet: Fleet) -> BoolColumn:
+        """Return the workloads for which nodes can be requested; bool[W]. Of none while the cluster does not allow it.
+
+        Without it replicas would be ordered as late as if their nodes came before.
+        """
+        if self._supported[0] is not fleet.workloads:
+            supported = [self._needs(workload.ref) is not None for workload in fleet.workloads]
+            self._supported = fleet.workloads, np.array(supported, dtype=bool)
+        return self._supported[1] & (self._clock.now_s() >= self._refused_until_s)
 
     def record(self, tick: TickRecord) -> None:
         """Note the places that are due. A follower changes nothing."""
@@ -118,6 +131,8 @@ class NodeRequester:
                 except ApiError as error:
                     self._checked_s = -np.inf
                     self._set_problem(str(error))
+                    if error.status in REFUSALS:
+                        self._refused_until_s = self._clock.now_s() + REFUSED_S
                     pause_s = RETRY_S
             waiting = asyncio.ensure_future(self._changed.wait())
             sleeping = asyncio.ensure_future(self._clock.sleep(pause_s))
@@ -167,15 +182,14 @@ class NodeRequester:
         found = []
         for row in rows[np.argsort(chain.due_s[rows], kind="stable")].tolist():
             ref = fleet.workloads[row].ref
-            needs = self._needs_of(ref)
-            if needs is not None and is_supported(needs):
+            if (needs := self._needs(ref)) is not None:
                 found.append(Request(ref, int(np.ceil(chain.places[row])), needs))
-            elif ref not in self._unsupported:
-                self._unsupported.add(ref)
-                log.warning(
-                    "nodes cannot be requested: the devices of its pods are not plain requests", workload=str(ref)
-                )
         return found[:MOST_REQUESTS]
+
+    def _needs(self, ref: WorkloadRef) -> Needs | None:
+        """Return the needs of a replica for which a pod of plain requests can stand in; None: it cannot."""
+        needs = self._needs_of(ref)
+        return needs if needs is not None and is_supported(needs) else None
 
     async def _check(self, now_s: float) -> None:
         """Find out which objects exist, and whether the cluster has CapacityBuffers. Raises ApiError."""

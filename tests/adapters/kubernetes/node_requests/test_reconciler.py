@@ -1,5 +1,6 @@
 """Requests for nodes on a real API server, with the shipped permissions."""
 
+import asyncio
 from dataclasses import replace
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 
 from autoscaler.adapters.kubernetes.api.client import ApiError, Kube
 from autoscaler.adapters.kubernetes.node_requests.objects import Request, object_name
-from autoscaler.adapters.kubernetes.node_requests.reconciler import CHECK_S, DISCOVERY_S, NodeRequester
+from autoscaler.adapters.kubernetes.node_requests.reconciler import CHECK_S, DISCOVERY_S, REFUSED_S, NodeRequester
 from autoscaler.adapters.kubernetes.pods.needs import Needs
 from autoscaler.config.settings import LeaseSettings, NodeRequestKind, NodeRequests
 from autoscaler.core.model.fleet import WorkloadRef
@@ -50,7 +51,9 @@ class Requester:
     def __init__(self, kube: Kube, clock: ManualClock, namespace: str) -> None:
         self.kube, self.clock, self.namespace, self.lease = kube, clock, namespace, Lease()
 
-    def start(self, by: NodeRequestKind = NodeRequestKind.PLACEHOLDER, installation: str = "") -> NodeRequester:
+    def start(
+        self, by: NodeRequestKind = NodeRequestKind.PLACEHOLDER, installation: str = "", needs: Needs | None = NEEDS
+    ) -> NodeRequester:
         manager = f"vllm-autoscaler/{installation or self.namespace}"
         settings = NodeRequests(by=by)
         return NodeRequester(
@@ -59,7 +62,7 @@ class Requester:
             settings,
             LeaseSettings(namespace=self.namespace),
             manager,
-            lambda ref: NEEDS,
+            lambda ref: needs,
             self.lease,
         )
 
@@ -206,6 +209,37 @@ async def test_a_missing_right_is_an_error_that_names_it(
     process = Requester(await connect(user), clock, namespace).start()
     with pytest.raises(ApiError, match="deployments"):
         await process.reconcile(due(1))
+
+
+async def test_nodes_of_no_workload_can_be_requested_after_a_refusal(
+    kube_api: KubeApi, connect: Connect, clock: ManualClock, namespace: str
+):
+    """Their replicas are then ordered a whole cold start before the window."""
+    user = await kube_api.service_account(namespace, "nobody")
+    process = Requester(await connect(user), clock, namespace).start()
+    tick = with_window(Records(1).tick())
+    assert process.can_request(tick.input.fleet).tolist() == [True]
+    process.record(tick)
+    running = asyncio.create_task(process.run())
+    try:
+        await eventually(lambda: _is(process.problem), "the refusal is known")
+        assert "deployments" in process.problem
+        assert process.can_request(tick.input.fleet).tolist() == [False]
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    clock.time_s += REFUSED_S
+    assert process.can_request(tick.input.fleet).tolist() == [True]
+
+
+async def _is(value: object) -> bool:
+    return bool(value)
+
+
+async def test_devices_of_claims_are_not_requested(requester: Requester):
+    fleet = Records(1).tick().input.fleet
+    process = requester.start(needs=None)
+    assert process.can_request(fleet).tolist() == [False]
 
 
 def test_places_of_a_tick_are_due_if_this_process_leads(requester: Requester):
