@@ -28,7 +28,7 @@ from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn, or
 
 SPOT = "spot"
 
-MOST_TRIED = 1000
+MOST_TRIED = 500
 """For at most so many replicas it finds out whether others wait for their GPUs. It bounds the time."""
 
 
@@ -87,16 +87,17 @@ def find_victims(
         )
         found[row] = pods[order(serving)].tolist()
     if fleet.groups.of_node and found:
-        found = _prefer_awaited(fleet, replicas, found)
+        found = _prefer_awaited(inp, replicas, found)
     return {row: tuple(fleet.pods[pod] for pod in pods) for row, pods in found.items()}
 
 
-def _prefer_awaited(fleet: Fleet, replicas: FloatColumn, victims: dict[int, list[int]]) -> dict[int, list[int]]:
+def _prefer_awaited(inp: TickInput, replicas: FloatColumn, victims: dict[int, list[int]]) -> dict[int, list[int]]:
     """Return the victims with those first that leave others the GPUs for which these wait.
 
     Replicas stay that have a place beside those that wait: the ones with the most requests if as many stay then as
-    should, or else the ones that a ReplicaSet keeps longest.
+    should, or else the ones that come first in the order of the allocation.
     """
+    fleet, spec = inp.fleet, inp.spec
     running, rows = list_running(fleet, has_gpus(fleet)), list(victims)
     most = {row: min(int(replicas[row]), len(victims[row])) for row in rows}
     limits = _list_limits(fleet, running, replicas, most)
@@ -106,23 +107,24 @@ def _prefer_awaited(fleet: Fleet, replicas: FloatColumn, victims: dict[int, list
     group, node = find_places(fleet)
     rows.sort(key=lambda row: [len(set(place[victims[row]].tolist())) for place in (group, node)])
     number = dict(zip(running.pod.tolist(), running.number.tolist(), strict=True))
-    by_requests = {row: victims[row][::-1] for row in rows}
-    by_age = {row: sorted(by_requests[row], key=lambda pod: number.get(pod, 0)) for row in rows}
+    by_requests = [(row, pod) for row in rows for pod in reversed(victims[row])]
+    priority = or_zero(spec.priority)
+    share = np.nan_to_num(fleet.gpus_per_replica) / np.where(spec.weight > 0, spec.weight, 1.0)
+    by_rank = sorted(by_requests, key=lambda each: (-priority[each[0]], number.get(each[1], 0) * share[each[0]]))
     stay = max(
-        (_find_staying(limits, order, most) for order in (by_requests, by_age)),
+        (_find_staying(limits, tried, most) for tried in (by_requests, by_rank)),
         key=lambda kept: sum(map(len, kept.values())),
     )
     for row in rows:
-        more = [pod for pod in by_requests[row] if pod not in stay[row]]
+        more = [pod for pod in reversed(victims[row]) if pod not in stay[row]]
         stay[row] += more[: most[row] - len(stay[row])]
     return {row: sorted(victims[row], key=stay[row].__contains__) for row in victims}
 
 
-def _find_staying(limits: list[Limit], candidates: dict[int, list[int]], most: dict[int, int]) -> dict[int, list[int]]:
-    """Return the replicas that have a place beside those that wait, the first of each workload first."""
-    stay: dict[int, list[int]] = {row: [] for row in candidates}
-    tried = ((row, pod) for row, pods in candidates.items() for pod in pods)
-    for row, pod in islice(tried, MOST_TRIED):
+def _find_staying(limits: list[Limit], candidates: list[tuple[int, int]], most: dict[int, int]) -> dict[int, list[int]]:
+    """Return the replicas that have a place beside those that wait, by row. candidates: row and pod, in order."""
+    stay: dict[int, list[int]] = {row: [] for row in most}
+    for row, pod in islice(candidates, MOST_TRIED):
         if len(stay[row]) < most[row]:
             trials = [limit.copy_with(np.array([pod])) for limit in limits]
             if not any(short.any() for _, short in trials):
