@@ -43,6 +43,7 @@ MOST_REQUESTS = 64
 
 CHECK_S = 60.0  # between two looks at the objects that exist
 RETRY_S = 15.0  # after a request failed
+ANSWER_S = 45.0  # until the controller of a CapacityBuffer has written a condition
 DISCOVERY_S = 600.0  # between two looks at whether the cluster has CapacityBuffers
 CONCURRENCY = 8
 FORBIDDEN, NOT_FOUND = 403, 404
@@ -55,8 +56,13 @@ class _Metadata(msgspec.Struct):
     name: str
 
 
+class _Status(msgspec.Struct):
+    conditions: list[msgspec.Raw] | None = None
+
+
 class _Item(msgspec.Struct):
     metadata: _Metadata
+    status: _Status = msgspec.field(default_factory=_Status)
 
 
 class _List(msgspec.Struct):
@@ -95,6 +101,8 @@ class NodeRequester:
         self._applied: Objects = {}  # as of the last check
         self._checked_s = self._discovered_s = self._refused_until_s = -np.inf
         self._served: Kind | None = None  # CapacityBuffers, if the cluster has them
+        self._ignored = False  # the cluster has them, and no controller answers
+        self._buffered_s: dict[str, float] = {}  # by name of a CapacityBuffer, when it was first applied
         self._supported: tuple[tuple[Workload, ...], BoolColumn] = (), np.zeros(0, dtype=bool)
 
     def can_request(self, fleet: Fleet) -> BoolColumn:
@@ -148,7 +156,8 @@ class NodeRequester:
         now_s = self._clock.now_s()
         if now_s - self._checked_s >= CHECK_S and (due or self._applied or self._checked_s < 0):
             await self._check(now_s)
-        buffers = None if self._settings.by is NodeRequestKind.PLACEHOLDER else self._served
+        prefers_placeholders = self._ignored and self._settings.by is NodeRequestKind.AUTO
+        buffers = None if self._settings.by is NodeRequestKind.PLACEHOLDER or prefers_placeholders else self._served
         if due and buffers is None and self._settings.by is NodeRequestKind.CAPACITY_BUFFER:
             raise ApiError("discovery", NOT_FOUND, f"the cluster has no {BUFFERS}.{BUFFER_GROUP}")
         wanted: Objects = {}
@@ -167,6 +176,8 @@ class NodeRequester:
             async with slots:
                 await self._apply(*key, wanted[key])
             self._applied[key] = wanted[key]
+            if key[0] == buffers:
+                self._buffered_s.setdefault(key[1], now_s)
 
         # First what is not needed any more: replicas that are ordered now must not compete with it.
         await _all(delete(key) for key in surplus)
@@ -199,20 +210,34 @@ class NodeRequester:
         # Also those of kinds that are not used any more.
         kinds = [DEPLOYMENTS, TEMPLATES] + ([self._served] if self._served is not None else [])
         # Each is applied again, in case someone has changed it, or deleted.
-        self._applied = {(kind, name): {} for kind in kinds for name in await self._list(kind)}
+        listed = {kind: await self._list(kind) for kind in kinds}
+        self._applied = {(kind, item.metadata.name): {} for kind, items in listed.items() for item in items}
+        if self._served is not None:
+            self._judge_answers(listed[self._served], now_s)
         self._checked_s = now_s
+
+    def _judge_answers(self, buffers: list[_Item], now_s: float) -> None:
+        """Find out whether a controller answers CapacityBuffers: some clouds install the kind alone."""
+        names = {item.metadata.name for item in buffers}
+        self._buffered_s = {name: since_s for name, since_s in self._buffered_s.items() if name in names}
+        if any(item.status.conditions for item in buffers):
+            self._ignored = False
+            return
+        if not self._ignored and any(now_s - since_s >= ANSWER_S for since_s in self._buffered_s.values()):
+            self._ignored = True
+            log.warning("no controller answers CapacityBuffers", by=self._settings.by.value)
 
     async def _discover(self) -> None:
         resource = f"{BUFFERS}.{BUFFER_GROUP}"
         served = (await discover(self._kube, {resource: PREFERRED_VERSION})).get(resource)
         self._served = Kind(f"/apis/{BUFFER_GROUP}/{served.version}", BUFFERS) if served is not None else None
 
-    async def _list(self, kind: Kind) -> list[str]:
+    async def _list(self, kind: Kind) -> list[_Item]:
         selector = f"{INSTALLATION}={installation_label(self._manager)}"
         path = object_path(kind.root, self._namespace, kind.plural)
         body = await self._kube.request("GET", path, query=[("labelSelector", selector)])
         try:
-            return [item.metadata.name for item in msgspec.json.decode(body, type=_List).items]
+            return msgspec.json.decode(body, type=_List).items
         except msgspec.MsgspecError as error:
             raise ApiError(f"GET {path}", 0, f"not a list of objects: {error}") from error
 

@@ -196,6 +196,34 @@ async def test_buffers_take_the_place_of_placeholders(
         await kube_api.remove_crds("nodes/capacitybuffers")
 
 
+@pytest.mark.parametrize("answered", [False, True])
+async def test_buffers_that_no_controller_answers_make_way_for_placeholders(
+    requester: Requester, kube_api: KubeApi, namespace: str, clock: ManualClock, answered: bool
+):
+    """Some clouds install the kind alone."""
+    await kube_api.install_crds("nodes/capacitybuffers")
+    try:
+        process = requester.start(NodeRequestKind.AUTO)
+
+        async def is_requested() -> bool:
+            clock.time_s += DISCOVERY_S
+            await process.reconcile(())
+            await process.reconcile(due(2))
+            return bool(await listed(kube_api, namespace, f"apis/{BUFFERS}", "capacitybuffers"))
+
+        await eventually(is_requested, "the API server lists the kind")
+        (buffer,) = (await listed(kube_api, namespace, f"apis/{BUFFERS}", "capacitybuffers")).values()
+        if answered:
+            status = {"conditions": [{"type": "ReadyForProvisioning", "status": "True"}]}
+            await kube_api.set_status(BUFFERS, "CapacityBuffer", namespace, buffer["metadata"]["name"], status)
+        clock.time_s += CHECK_S
+        await process.reconcile(due(2))
+        buffers = await listed(kube_api, namespace, f"apis/{BUFFERS}", "capacitybuffers")
+        assert (await counts(kube_api, namespace), len(buffers)) == (({}, 1) if answered else ({"team-a/llama": 2}, 0))
+    finally:
+        await kube_api.remove_crds("nodes/capacitybuffers")
+
+
 async def test_a_cluster_without_buffers_is_a_problem_only_if_they_are_demanded(requester: Requester):
     process = requester.start(NodeRequestKind.CAPACITY_BUFFER)
     with pytest.raises(ApiError, match=r"the cluster has no capacitybuffers\.autoscaling\.x-k8s\.io"):
