@@ -200,6 +200,7 @@ async def test_model_that_a_pod_waits_for_overtakes_the_wishes(
     assert sum(hub.sent.values()) <= sum(map(len, hub.files.values())) + 2 * (64 << 10)
 
 
+@pytest.mark.slow
 async def test_one_failed_model_does_not_keep_the_others_out(
     tmp_path: Path, hub: FakeHub, models: Callable[..., ModelSource]
 ) -> None:
