@@ -119,6 +119,18 @@ def test_free_gpus_depend_on_the_pods_of_each_workload():
         assert found.tolist() == [size == 2 for size in pods]
 
 
+def test_gpus_that_are_free_on_several_nodes_are_none_for_one_pod():
+    """Two pods of 1 GPU run on nodes of 4. A pod of 4 GPUs has room only if both are on the same node."""
+    groups = replace(
+        node_groups([8.0], (0,)), by_node=(np.array([4.0, 4.0]),), of_node={"a": (0,), "b": (0,)}, used=np.array([2.0])
+    )
+    sizes = np.array([1.0, 4.0])
+    cluster = two([2, 0], waiting=(0, 1), gpus_per_replica=sizes, groups=groups, gpus_per_pod=sizes)
+    for nodes, is_free in ((("a", "b"), False), (("a", "a"), True)):
+        pods = [pod._replace(node=node) for pod, node in zip(cluster.pods, (*nodes, ""), strict=True)]
+        assert pending.has_free_gpus(replace(cluster, pods=tuple(pods))).tolist() == [False, is_free]
+
+
 def test_unschedulable_pod_gets_gpus_of_others_by_priority():
     cluster = two([1, 4], [1, 0], gpus=5.0)
     story, load = Story(spec(2, **RANKS)), loads(cluster, 20, 10)
