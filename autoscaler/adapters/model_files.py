@@ -12,13 +12,16 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import aiohttp
 import msgspec
 
 from autoscaler.config.check.fit import ModelFiles, possible_size, read_total_size, weights_of_files
 from autoscaler.config.findings import shown
+from autoscaler.config.weights.source import ModelSource
 from autoscaler.core.model.memory import Range
+from autoscaler.ports import Clock
 
 HUB = "https://huggingface.co"
 DEADLINE_S = 20.0
@@ -26,6 +29,9 @@ CONFIG, INDEX = "config.json", "model.safetensors.index.json"
 MAX_BYTES = {CONFIG: 1 << 20, INDEX: 32 << 20}
 MAX_LISTING_BYTES = 8 << 20
 MAX_FILES = 10_000
+MAX_SIZES = 2_000  # models whose size is remembered
+ASK_S = 2.0  # between two questions
+ASK_AGAIN_S = 6 * 3600.0  # after a question without a size as answer
 _NAME = re.compile(r"[A-Za-z0-9][-\w.]{0,95}(/[A-Za-z0-9][-\w.]{0,95})?", re.ASCII)
 
 
@@ -79,7 +85,7 @@ def _read(root: Path, file: Path) -> object:
         return _decode(opened.read(MAX_BYTES[file.name] + 1), file.name, MAX_BYTES[file.name])
 
 
-async def on_hub(model: str, url: str = HUB) -> ModelFiles:
+async def on_hub(model: str, url: str = HUB, revision: str = "main") -> ModelFiles:
     """Read a model of a hub. Never raises for what the hub answers."""
     if not _NAME.fullmatch(model) or ".." in model:
         return ModelFiles(problem=f"{shown(model)} is no name of a model on a hub")
@@ -88,13 +94,14 @@ async def on_hub(model: str, url: str = HUB) -> ModelFiles:
             asyncio.timeout(DEADLINE_S),
             aiohttp.ClientSession(trust_env=True, headers={"Accept-Encoding": "identity"}) as client,
         ):
-            files = f"{url.rstrip('/')}/{model}/resolve/main"
+            at = quote(revision, safe="")
+            files = f"{url.rstrip('/')}/{model}/resolve/{at}"
             config = _decode(await _get(client, f"{files}/{CONFIG}", MAX_BYTES[CONFIG]), CONFIG, MAX_BYTES[CONFIG])
             index = _decode(await _get(client, f"{files}/{INDEX}", MAX_BYTES[INDEX]), INDEX, MAX_BYTES[INDEX])
             size = read_total_size(index)
             weights = Range(size, size)
             if math.isnan(size):
-                tree = await _get(client, f"{url.rstrip('/')}/api/models/{model}/tree/main", MAX_LISTING_BYTES)
+                tree = await _get(client, f"{url.rstrip('/')}/api/models/{model}/tree/{at}", MAX_LISTING_BYTES)
                 weights = weights_of_files(_listed(_decode(tree, "the list of files", MAX_LISTING_BYTES)))
             return ModelFiles(weights, _mapping(config), f"{url.rstrip('/')}/{model}")
     except TimeoutError:
@@ -143,3 +150,38 @@ def _listed(tree: object) -> dict[str, float]:
         for row in rows
         if isinstance(row, dict) and isinstance(row.get("path"), str)
     }
+
+
+class ModelSizes:
+    """Bytes of models by the index of a hub. Each is asked for in the background, one after another: `run` it."""
+
+    def __init__(self, clock: Clock, url: str = HUB) -> None:
+        self.version = 0  # grows with each answer
+        self._clock = clock
+        self._url = url
+        self._sizes: dict[ModelSource, float] = {}  # NaN: the hub does not say
+        self._due: dict[ModelSource, float] = {}  # when to ask for each
+
+    def size_bytes(self, source: ModelSource) -> float:
+        """Return the bytes of the weights of a source; NaN: unknown, then a hub's model is asked for soon."""
+        if source.scheme == "hf" and source not in self._due:
+            self._due[source] = self._clock.now_s()
+            if len(self._due) > MAX_SIZES:
+                oldest = next(iter(self._due))
+                del self._due[oldest]
+                self._sizes.pop(oldest, None)
+        return self._sizes.get(source, math.nan)
+
+    async def run(self) -> None:
+        """Ask until cancelled. A model that the hub does not know, or not to everybody, is asked for again later."""
+        while True:
+            now_s = self._clock.now_s()
+            source = next((each for each, due_s in self._due.items() if due_s <= now_s), None)
+            if source is not None:
+                self._due[source] = now_s + ASK_AGAIN_S
+                found = await on_hub(source.location, self._url, source.revision)
+                if 0 < found.weights.most < math.inf:
+                    self._due[source] = math.inf
+                    self._sizes[source] = found.weights.most
+                    self.version += 1
+            await self._clock.sleep(ASK_S)

@@ -25,6 +25,7 @@ from autoscaler.adapters.kubernetes.node_requests.reconciler import NodeRequeste
 from autoscaler.adapters.kubernetes.own_writes import OwnWrites
 from autoscaler.adapters.kubernetes.scale import ScaleActuator
 from autoscaler.adapters.kubernetes.weights.publisher import WishPublisher
+from autoscaler.adapters.model_files import ModelSizes
 from autoscaler.adapters.prometheus.instant.gateways import WakeUpQuery
 from autoscaler.adapters.prometheus.instant.source import PrometheusSource
 from autoscaler.adapters.prometheus.range.recent import RecentHistory
@@ -214,6 +215,9 @@ def _plan_weights(
         local_models=fleet.local_models,
     )
     fleet.weights.published = publisher.published
+    if settings.weights_hub:
+        fleet.weights.index = sizes = ModelSizes(parts.clock, settings.weights_hub)
+        parts.background.append(("sizes of weights", sizes.run))
     parts.recorders.append(publisher)
     parts.background.append(("weights", publisher.run))
 

@@ -72,6 +72,13 @@ from autoscaler.cli.settings import daemon_settings
     "cluster has them, else by placeholder pods; needs manifests/prewarm.",
 )
 @click.option("--placeholder-image", help="Image of placeholder pods; default: that of Kubernetes' pause container.")
+@click.option(
+    "--weights-hub",
+    default="https://huggingface.co",
+    show_default=True,
+    help="URL of the hub whose index states the size of weights, where neither annotation, policy nor agent does; "
+    "empty: no hub is asked.",
+)
 @history_option
 @click.option(
     "--state", type=OwnFile(), help="File that keeps what was learned across restarts; one file for each process."

@@ -38,6 +38,8 @@ def daemon_settings(given: dict[str, Any]) -> Settings:
         in_cluster = given.get("cluster", True)
         if mode is not Mode.KEDA:
             refuse_unused(given, ("grpc_",), "without --mode keda")
+        if not given.get("weights"):
+            refuse_unused(given, ("weights_",), "without --weights")
         keda_tls = TlsFiles(**tls_files(given, "grpc"))
         return Settings(
             mode=mode,
@@ -50,6 +52,7 @@ def daemon_settings(given: dict[str, Any]) -> Settings:
             node_group_max=given["node_group_max"],
             quotas=given["quotas"],
             weights=given.get("weights", False),
+            weights_hub=given.get("weights_hub", ""),
             deletion_cost=given.get("deletion_cost", False),
             node_requests=node_requests(given),
             prices=given["price"],

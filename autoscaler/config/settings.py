@@ -208,6 +208,7 @@ class Settings(Frozen):
     node_group_max: tuple[tuple[str, int], ...] = ()  # most nodes with a label, "key=value", that may be created
     quotas: Path | None = None  # file with quotas of GPUs, for workloads that no quota of the cluster charges
     weights: bool = False  # plan and publish which nodes should hold which weights
+    weights_hub: str = ""  # URL of the hub whose index states sizes of weights; "": none is asked
     deletion_cost: bool = True  # tell ReplicaSets which pods to remove first
     node_requests: NodeRequests | None = None  # None: nodes are created only for pods that exist
     prometheus: PrometheusSettings | None = None

@@ -1,5 +1,6 @@
 """Indexes of models, from directories and from a hub, as hostile as they come."""
 
+import asyncio
 import json
 import math
 import os
@@ -10,8 +11,11 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from autoscaler.adapters.model_files import MAX_BYTES, in_directory, on_hub
+from autoscaler.adapters.clock import SystemClock
+from autoscaler.adapters.model_files import MAX_BYTES, ModelSizes, in_directory, on_hub
+from autoscaler.config.weights.source import parse
 from autoscaler.core.model.memory import UNKNOWN, Range
+from tests.harness.process import eventually
 
 CONFIG, INDEX = "config.json", "model.safetensors.index.json"
 
@@ -170,3 +174,22 @@ async def test_only_names_of_models_are_asked_for(name):
     found = await on_hub(name, "http://127.0.0.1:1")
     assert "is no name of a model" in found.problem
     assert math.isinf(found.weights.most)
+
+
+async def test_size_of_a_revision_is_looked_up_once_in_the_background(serve):
+    index = json.dumps({"metadata": {"total_size": 16_000_000_000}}).encode()
+    url = await serve({f"/org/name/resolve/v1/{INDEX}": (200, index), f"/org/gated/resolve/main/{INDEX}": (401, b"")})
+    sizes = ModelSizes(SystemClock(), url)
+    known, gated, bucket = (parse(text) for text in ("hf://org/name@v1", "hf://org/gated@main", "s3://bucket/m"))
+    assert all(math.isnan(sizes.size_bytes(each)) for each in (gated, known, bucket))
+    task = asyncio.create_task(sizes.run())
+    try:
+        await eventually(lambda: _is(sizes.size_bytes(known) == 16e9), "the size")
+    finally:
+        task.cancel()
+    assert sizes.version == 1
+    assert math.isnan(sizes.size_bytes(gated)) and math.isnan(sizes.size_bytes(bucket))
+
+
+async def _is(value: bool) -> bool:
+    return value

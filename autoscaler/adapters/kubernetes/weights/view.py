@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -13,13 +13,24 @@ from autoscaler.adapters.kubernetes.inventory.usage import OnNodes
 from autoscaler.adapters.kubernetes.pods.store import PodRows
 from autoscaler.adapters.kubernetes.weights.places import count_places, places_of_templates
 from autoscaler.adapters.kubernetes.weights.reports import ReportStore
-from autoscaler.config.weights.source import parse
+from autoscaler.config.weights.source import ModelSource, parse
 from autoscaler.core.model.fleet import Workload
 from autoscaler.core.model.weights import NO_SOURCE, PodCache, SourceStatus, WeightPlaces, Weights, WishStatus
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 from autoscaler.ports import Clock
 
 _UNJUDGED = -1
+
+
+class SizeIndex(Protocol):
+    """Looks up the size of weights, without waiting."""
+
+    @property
+    def version(self) -> int:
+        """A number that grows with each size that becomes known."""
+
+    def size_bytes(self, source: ModelSource) -> float:
+        """Return the bytes; NaN: unknown."""
 
 
 class Published(NamedTuple):
@@ -43,11 +54,12 @@ class WeightsView:
         """weights_gb: returns the weights that a workload or its policy states, in 10^9 bytes; 0: none."""
         self.reports = ReportStore(clock)
         self.last: Weights | None = None  # the last columns
+        self.index: SizeIndex | None = None  # where sizes are looked up that nothing else states
         self.published: Callable[[], Published] | None = None  # returns the plan; None: nothing is planned
         self._status: tuple[SourceStatus, ...] = ()
         self._status_of: tuple[object, ...] | None = None
         self._weights_gb = weights_gb
-        self._named: tuple[tuple[Workload, ...], int] | None = None  # as of the columns below
+        self._named: tuple[object, ...] | None = None  # as of the columns below
         self._sources: tuple[str, ...] = ()
         self._source: IntColumn = np.zeros(0, dtype=np.int64)
         self._sizes: FloatColumn = np.zeros(0)
@@ -75,9 +87,10 @@ class WeightsView:
         steered: bool[W], by their templates. A webhook may steer pods instead. held: by all pods of now.
         pod_workload: int64[P], row of the workload.
         """
-        if self._named != (workloads, self.reports.version):
+        named = workloads, self.reports.version, self.index.version if self.index is not None else 0
+        if self._named != named:
             self._name(workloads)
-            self._named, self._counted = (workloads, self.reports.version), None
+            self._named, self._counted = named, None
         if not self._sources:
             self.last = None
             return None
@@ -116,13 +129,17 @@ class WeightsView:
         return self._status
 
     def _name(self, workloads: tuple[Workload, ...]) -> None:
-        """Note the source of each workload, and its bytes: as stated, else as nodes report them."""
+        """Note the source of each workload, and its bytes: as stated, as nodes report them, or by the index."""
         self._sources = tuple(sorted({workload.weights for workload in workloads} - {""}))
         place = {source: index for index, source in enumerate(self._sources)}
         self._source = np.array([place.get(workload.weights, NO_SOURCE) for workload in workloads], dtype=np.int64)
-        reported = np.array([*(self.reports.size_bytes(key_of(source)) for source in self._sources), np.nan])
+        reported = np.array([*map(self._size_of, self._sources), np.nan])
         stated = np.array([self._weights_gb(workload) * 1e9 for workload in workloads], dtype=np.float64)
         self._sizes = np.where(stated > 0, stated, reported[self._source])
+
+    def _size_of(self, source: str) -> float:
+        reported = self.reports.size_bytes(key_of(source))
+        return self.index.size_bytes(parse(source)) if np.isnan(reported) and self.index is not None else reported
 
     def _count(self, layout: Layout, held: OnNodes) -> WeightPlaces:
         if not self.reports.nodes:
