@@ -113,6 +113,7 @@ BAD_OPTIONS = {
         (*DIRECT, "--rate-window", "5m"),
         ["--rate-window has no effect without --prometheus URL"],
     ),
+    "hub without weights": ((*DIRECT, "--weights-hub", "http://a"), ["--weights-hub has no effect without --weights"]),
     "gRPC without KEDA": ((*DIRECT, "--grpc-port", "6001"), ["--grpc-port has no effect without --mode keda"]),
     "half a client certificate for pods": ((*DIRECT, "--scrape-cert", __file__), ["--scrape-key is missing"]),
     "prefix of no metric": ((*DIRECT, "--metric-prefix", "x-"), ["--metric-prefix", "'x-'", "a-z, A-Z, 0-9"]),

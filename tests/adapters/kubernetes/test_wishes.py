@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -12,8 +14,11 @@ from autoscaler.adapters.in_memory import AlwaysLeading, RecordingActuator
 from autoscaler.adapters.kubernetes.api.client import Kube
 from autoscaler.adapters.kubernetes.weights import publisher as publishing
 from autoscaler.adapters.kubernetes.weights.publisher import WishPublisher
+from autoscaler.adapters.web.metrics import Metrics
+from autoscaler.app.wiring import build_loop, connect_cluster
 from autoscaler.config.policy.compile import stated_weights_gb
 from autoscaler.config.policy.reload import PolicyFiles
+from autoscaler.config.settings import KubeSettings, LeaseSettings, Mode, ScrapeSettings, Settings
 from autoscaler.config.weights.wishes import config_map_of, decode
 from autoscaler.daemon.loop import Loop
 from tests.adapters.keda.world import Lease, ManualClock
@@ -235,6 +240,50 @@ async def test_wishes_are_written_at_a_bounded_rate(
             await world.scale("chat", 1 + 2 * (number % 2), by="kubectl")
             await daemon.step(publishing.PLAN_S)
         assert daemon.publisher.published().status.writes_last_hour <= 6, "each node once, and two more for the peak"
+
+
+async def test_daemon_with_the_setting_publishes_wishes(
+    world: World, nodes: Nodes, kube_api: KubeApi, monkeypatch: pytest.MonkeyPatch
+):
+    """The parts as `run --weights` builds them, with the rights that are shipped."""
+    name = await nodes.add("n", {GPU: 8})
+    await report(kube_api, name)
+    await world.deployment("chat", 1, annotated(policy="", weights=CHAT), nodeSelector=nodes.mark)
+    rbac = load_manifests(MANIFESTS / "weights" / "base" / "rbac.yaml")
+    writes = [each for each in rbac if each["metadata"]["name"] == "vllm-autoscaler-wish-writer" and "rules" in each]
+    roles = in_namespace([*shipped_roles("direct"), *writes], world.namespace)
+    user = await kube_api.service_account(world.namespace, "daemon", *roles)
+    monkeypatch.setenv("KUBECONFIG", str(kube_api.kubeconfig(user)))
+    settings = Settings(
+        mode=Mode.DIRECT,
+        weights=True,
+        namespaces=(world.namespace,),
+        scrape=ScrapeSettings(),
+        kube=KubeSettings(),
+        lease=LeaseSettings(enabled=False, namespace=world.namespace),
+        http=None,
+    )
+    clock = SystemClock()
+    async with AsyncExitStack() as stack:
+        policies = PolicyFiles((), clock, "interactive")
+        parts = await connect_cluster(stack, settings, clock, policies, [], Metrics("direct"))
+        loop = await build_loop(stack, parts, settings)
+        tasks = [asyncio.create_task(work()) for _, work in parts.background]
+
+        async def wished() -> bool:
+            await loop.attempt()
+            try:
+                found = await kube_api.get("v1", "ConfigMap", world.namespace, config_map_of(name))
+            except ApiError:
+                return False
+            return [str(wish.source) for wish in decode(found["data"][name]).wishes] == [CHAT]
+
+        try:
+            await eventually(wished, "the wishes of the node", timeout_s=60, every_s=0.5)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def test_local_models_of_kserve_are_read_and_asked_for(
