@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autoscaler.config.policy.recurrence import first_begin, first_end, last_end
+from autoscaler.config.policy.recurrence import Recurrence, first_begin, first_end, last_end
 from autoscaler.config.policy.schema import Prewarm
 from autoscaler.core.model.spec import Schedule
 from autoscaler.core.table.columns import IntColumn
@@ -28,22 +28,22 @@ class Window(NamedTuple):
     until_s: float
 
 
-def windows_at(prewarm: Prewarm, wall_s: float) -> tuple[Window | None, Window]:
+def windows_at(recurrence: Recurrence, wall_s: float) -> tuple[Window | None, Window]:
     """Return the window open at this Unix time, or None, and the next window."""
     now = datetime.fromtimestamp(wall_s, UTC)
-    first = _window(prewarm, last_end(prewarm.recurrence, now))
-    return (None, first) if first.start_s > now.timestamp() else (first, _after(prewarm, first))
+    first = _window(recurrence, last_end(recurrence, now))
+    return (None, first) if first.start_s > now.timestamp() else (first, _after(recurrence, first))
 
 
-def _window(prewarm: Prewarm, moment: datetime) -> Window:
+def _window(recurrence: Recurrence, moment: datetime) -> Window:
     """Return the first window that begins at or after a moment; it ends after its begin."""
-    start = first_begin(prewarm.recurrence, moment)
-    return Window(start.timestamp(), first_end(prewarm.recurrence, start).timestamp())
+    start = first_begin(recurrence, moment)
+    return Window(start.timestamp(), first_end(recurrence, start).timestamp())
 
 
-def _after(prewarm: Prewarm, window: Window) -> Window:
+def _after(recurrence: Recurrence, window: Window) -> Window:
     """Return the window that follows another."""
-    return _window(prewarm, datetime.fromtimestamp(window.until_s, UTC))
+    return _window(recurrence, datetime.fromtimestamp(window.until_s, UTC))
 
 
 class _Occurrences(NamedTuple):
@@ -56,7 +56,7 @@ class _Occurrences(NamedTuple):
     def until_s(self) -> float:
         return self.opened.until_s if self.opened else self.following.start_s
 
-    def at(self, prewarm: Prewarm, wall_s: float) -> _Occurrences:
+    def at(self, recurrence: Recurrence, wall_s: float) -> _Occurrences:
         """Return them at a later moment. Only a window that has opened needs a search."""
         following = self.following
         if wall_s < self.until_s:
@@ -64,12 +64,12 @@ class _Occurrences(NamedTuple):
         if wall_s < following.start_s:
             return _Occurrences(None, following)
         if wall_s < following.until_s:
-            return _Occurrences(following, _after(prewarm, following))
-        return _Occurrences(*windows_at(prewarm, wall_s))
+            return _Occurrences(following, _after(recurrence, following))
+        return _Occurrences(*windows_at(recurrence, wall_s))
 
 
 class Windows:
-    """The windows of all workloads. Those of an entry are searched again only when one of them opens."""
+    """The windows of all workloads. Equal ones are searched once, and again only when one of them opens."""
 
     def __init__(self, prewarm: Sequence[tuple[Prewarm, ...]], rows: IntColumn, before: Windows | None = None) -> None:
         """prewarm: [D], the distinct sets of windows. rows: int64[W], index into them.
@@ -77,8 +77,11 @@ class Windows:
         before: the windows of the previous fleet; what it has found is kept.
         """
         entries = list(dict.fromkeys(entry for each in prewarm for entry in each))
-        known: Mapping[Prewarm, _Occurrences | None] = before._found if before is not None else {}
-        self._found: dict[Prewarm, _Occurrences | None] = {entry: known.get(entry) for entry in entries}
+        known: Mapping[Recurrence, _Occurrences | None] = before._found if before is not None else {}
+        recurrences = [entry.recurrence for entry in entries]
+        self._found: dict[Recurrence, _Occurrences | None] = {each: known.get(each) for each in recurrences}
+        rows_of = {each: place for place, each in enumerate(self._found)}
+        self._of_entry = np.array([*(rows_of[each] for each in recurrences), len(rows_of)])  # row of `times`
         number = {entry: index for index, entry in enumerate(entries)}
         most = max([1, *map(len, prewarm)])  # an empty axis has no maximum
         sets = np.full((len(prewarm), most), -1)
@@ -117,19 +120,21 @@ class Windows:
     def _resolve(self, wall_s: float) -> None:
         """Compute the columns."""
         stepped_back = not self._from_s <= wall_s
-        found: dict[Prewarm, _Occurrences | None] = {}
-        times = np.full((len(self._found) + 1, 2, 2), np.nan)  # by entry, open or next, begin or end
+        found: dict[Recurrence, _Occurrences | None] = {}
+        times = np.full((len(self._found) + 1, 2, 2), np.nan)  # by recurrence, open or next, begin or end
         edge_s = np.inf
-        for number, (entry, known) in enumerate(self._found.items()):
+        for number, (recurrence, known) in enumerate(self._found.items()):
             is_known = known is not None and not stepped_back
             each = (
-                known.at(entry, wall_s) if known is not None and is_known else _Occurrences(*windows_at(entry, wall_s))
+                known.at(recurrence, wall_s)
+                if known is not None and is_known
+                else _Occurrences(*windows_at(recurrence, wall_s))
             )
-            found[entry] = each
+            found[recurrence] = each
             edge_s = min(edge_s, each.until_s)
             times[number] = each.opened or (np.nan, np.nan), each.following
         self._found = found
-        start_s, until_s = np.moveaxis(times[self._entry, self._is_next], -1, 0)
+        start_s, until_s = np.moveaxis(times[self._of_entry[self._entry], self._is_next], -1, 0)
         exists = ~np.isnan(start_s)
         self._wall = Schedule(
             start_s=start_s,

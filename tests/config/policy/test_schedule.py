@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autoscaler.config.policy import schedule
 from autoscaler.config.policy.compile import compile_specs
-from autoscaler.config.policy.schedule import Window, Windows, windows_at
+from autoscaler.config.policy.schedule import Window, Windows
 from autoscaler.config.policy.schema import Prewarm, to_document
 from tests.config.policy.test_compile import BOOK, with_policies, workload
+from tests.harness.calls import counted_calls
 
 BERLIN = "Europe/Berlin"
 
@@ -28,6 +30,10 @@ def unix(text: str, zone: str = BERLIN) -> float:
 
 def window(begin: str, until: str, zone: str = BERLIN) -> Window:
     return Window(unix(begin, zone), unix(until, zone))
+
+
+def windows_at(entry: Prewarm, wall_s: float) -> tuple[Window | None, Window]:
+    return schedule.windows_at(entry.recurrence, wall_s)
 
 
 OFFICE = prewarm("30 8 * * mon-fri", "0 19 * * mon-fri")
@@ -392,6 +398,17 @@ def test_windows_of_an_earlier_fleet_are_kept():
         opened, following = windows_at(OFFICE, now_s + later_s)
         assert mine.start_s[0, 3] == following.start_s - now_s
         assert (mine.start_s[0, 2] == opened.start_s - now_s) if opened else np.isnan(mine.start_s[0, 2])
+
+
+def test_equal_times_are_searched_once():
+    """Ten thousand workloads with the same hours and counts of their own cost as much as one."""
+    entries = [prewarm("30 8 * * mon-fri", "0 19 * * mon-fri", replicas=count) for count in (1, 500)]
+    many = [prewarm("30 8 * * mon-fri", "0 19 * * mon-fri", replicas=count) for count in range(1, 501)]
+    with counted_calls() as few:
+        windows(*entries).at(unix("2026-01-15 12:00"), 0.0)
+    with counted_calls() as all_of_them:
+        windows(*many).at(unix("2026-01-15 12:00"), 0.0)
+    assert all_of_them.made - few.made < 100 * 500  # one search makes some 900 calls
 
 
 def test_overlapping_windows_take_slots_of_their_own():
