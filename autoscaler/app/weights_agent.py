@@ -49,7 +49,7 @@ async def run(given: Given) -> int:
         http = HttpSettings(host=given["http_host"], port=given["http_port"])
         async with sharing(given, Store(given["root"])) as peers:
             agent = _agent(given, node, peers)
-            async with AgentServer(http, lambda: _status(agent, peers)) as server:
+            async with AgentServer(http, lambda: _status(agent, node, peers)) as server:
                 log.info("serving HTTP", port=server.port, peers=peers is not None and peers.server.port)
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(agent.run(), name="agent")
@@ -118,14 +118,17 @@ def _version() -> str:
         return ""
 
 
-def _status(agent: Agent, peers: Peers | None) -> AgentStatus:
-    fetching, counts = agent.fetching, agent.counts
+def _status(agent: Agent, node: Node, peers: Peers | None) -> AgentStatus:
+    report, fetching, counts = agent.report(), agent.fetching, agent.counts
+    outage = node.outage() if isinstance(node, KubeNode) else ""
+    if outage and not report.cause:
+        report = report._replace(cause=Cause.UNREACHABLE, text=outage)
     shared = None
     if peers is not None:
         received, sent = peers.counts.peer_bytes, peers.server.transfers.sent_bytes
         shared = PeerStatus(received, sent, peers.counts.failures, peers.counts.rejected_files)
     return AgentStatus(
-        agent.report(),
+        report,
         fetching.source.key if fetching is not None else "",
         fetching.fetched if fetching is not None else 0,
         counts.fetched_bytes,
@@ -146,7 +149,8 @@ async def _synced(node: Node) -> None:
                 node.changed.clear()
                 await node.changed.wait()
     except TimeoutError:
-        raise StartError(f"pods and wishes of the node are not known: {node.problem() or 'no answer'}") from None
+        outage = node.outage() if isinstance(node, KubeNode) else ""
+        raise StartError(f"pods and wishes of the node are not known: {outage or 'no answer'}") from None
 
 
 def _as_json(step: Step) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from autoscaler.weights.store import Store
 from tests.harness.hub import FakeHub, safetensors, serving
 from tests.harness.kube_api import KubeApi
 from tests.harness.process import eventually, free_port
-from tests.integration.command import COMMAND, Command
+from tests.integration.command import COMMAND, Daemon
 
 pytestmark = pytest.mark.integration
 
@@ -66,12 +66,13 @@ class Cluster:
         await eventually(probe, "the labels of the node")
 
     @asynccontextmanager
-    async def agent(self, *options: str) -> AsyncIterator[Command]:
+    async def agent(self, *options: str) -> AsyncIterator[Daemon]:
+        port = free_port()
         command = [COMMAND, "weights", "agent", "--root", self.root, "--node", self.name]
-        command += ["--namespace", self._namespace, "--hub", self._hub.url, "--http-port", str(free_port())]
+        command += ["--namespace", self._namespace, "--hub", self._hub.url, "--http-port", str(port)]
         command += ["--allow-source", "hf://**", "--allow-source", "file://**", "--context", "test", *options]
         environment = {"KUBECONFIG": str(self._api.kubeconfig())}
-        running = Command(self._folder, *command, environment=environment)
+        running = Daemon(self._folder, *command, port=port, environment=environment)
         try:
             yield running
         finally:
@@ -123,16 +124,21 @@ async def test_pod_is_served_first_and_nothing_is_evicted_while_the_server_is_do
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata}
         spec = {"nodeName": cluster.name, "containers": [container]}
         async with kube_api.outage(crash=True):
-            await asyncio.sleep(2.0)
+            await eventually(lambda: self_says(agent, "unreachable"), "the metric of the outage")
             assert [str(model.listing.source) for model in Store(cluster.root).models()] == [old]
         await kube_api.apply(pod | {"spec": spec}, namespace=namespace)
         await cluster.until(lambda ready: ready == {parse(new).key})
+        assert not await self_says(agent, "unreachable")
         assert [str(model.listing.source) for model in Store(cluster.root).models()] == [new]
         await cluster.wish(old)
         await eventually(lambda: _is(cluster, old, "no_space"), "the state of the model that has no room")
         assert await cluster.ready() == {parse(new).key}
         assert label_of(parse(new).key) in (await cluster.metadata())["labels"]
         assert agent.code is None
+
+
+async def self_says(agent: Daemon, cause: str) -> bool:
+    return await agent.metric("vllm_autoscaler_weights_agent_problem", cause=cause) == 1
 
 
 async def _is(cluster: Cluster, source: str, cause: str) -> bool:

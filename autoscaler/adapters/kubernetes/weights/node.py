@@ -177,12 +177,12 @@ class KubeNode:
         return frozenset[str]().union(*self._pods.caches.values())
 
     def problem(self) -> str:
-        """Return why the wishes or the pods are not known now; "": they are."""
-        if self._wish_file is not None:
-            own = self._wish_file(self.changed)[1]
-        else:
-            own = self._wishes.problem or self._wish_watch.problem
-        return own or self._pod_watch.problem
+        """Return why the wishes cannot be used; "": they can."""
+        return self._wish_file(self.changed)[1] if self._wish_file is not None else self._wishes.problem
+
+    def outage(self) -> str:
+        """Return why pods or wishes may be old; "": they are not. The report, which no one could get, leaves it out."""
+        return self._pod_watch.problem or ("" if self._wish_file is not None else self._wish_watch.problem)
 
     async def publish(self, report: Report) -> None:
         """Replace the labels and the annotation of the node that this agent owns. Raises Unavailable."""
