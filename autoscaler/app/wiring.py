@@ -213,6 +213,7 @@ def _plan_weights(
         manager,
         publishes=settings.mode is not Mode.DRY_RUN,
         local_models=fleet.local_models,
+        may_pin=lambda namespace: (limits := parts.policies.book.limits) is None or limits.may_pin_weights(namespace),
     )
     fleet.weights.published = publisher.published
     if settings.weights_hub:

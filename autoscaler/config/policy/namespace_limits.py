@@ -42,7 +42,9 @@ class NamespaceLimit(Section):
     name: Annotated[str, NAMESPACES] = Field(
         description="The namespace; `*` stands for any characters. The first entry that matches counts."
     )
-    max_priority: Annotated[int | None, PRIORITY] = Field(default=None, description="Highest `priority`.")
+    max_priority: Annotated[int | None, PRIORITY] = Field(
+        default=None, description="Highest `priority`. With it the annotation `weights-pinned` has no effect."
+    )
     max_weight: Annotated[float | None, WEIGHT] = Field(default=None, description="Highest `weight`.")
     max_min_replicas: Annotated[int | None, Integer(1, MAX_REPLICAS)] = Field(
         default=None,
@@ -92,6 +94,13 @@ class NamespaceLimits(Section):
     kind: Annotated[str, OneOf((LIMITS_KIND,))] = Field(description="Kind of the document.")
     metadata: Metadata
     spec: NamespaceLimitsSpec = NamespaceLimitsSpec()
+
+    def may_pin_weights(self, namespace: str) -> bool:
+        """Return whether weights of a namespace may take the room of others: only where its priority has no limit."""
+        for entry in self.spec.namespaces:
+            if namespace_pattern(entry.name).match(namespace):
+                return entry.max_priority is None
+        return False
 
     def of(self, namespace: str, policy: PolicySpec, default: PolicySpec) -> Mapping[str, float]:
         """Return the most that a workload may have, by path; a path that is absent has no limit.

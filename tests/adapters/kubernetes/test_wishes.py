@@ -48,6 +48,7 @@ class Daemon:
         clock: SystemClock | ManualClock | None = None,
     ) -> None:
         self.clock = clock or ManualClock()
+        self.may_pin = True
         self.world = world
         policies = PolicyFiles((), SystemClock(), "interactive")
         stated = lambda workload: stated_weights_gb(workload, policies.book)  # noqa: E731
@@ -62,6 +63,7 @@ class Daemon:
             "vllm-autoscaler",
             publishes,
             self.fleet.local_models if caches else None,
+            lambda namespace: self.may_pin,
         )
         self.fleet.weights.published = self.publisher.published
         self._loop = Loop(
@@ -205,6 +207,9 @@ async def test_pinned_model_comes_first_when_a_node_has_room_for_one(
         await synced(daemon.fleet)
         await daemon.step()
         assert await daemon.wished(name) == [CODE]
+        daemon.may_pin = False
+        await daemon.step()
+        assert await daemon.wished(name) == [CODE], "what is there stays"
         assert len(daemon.publisher.published().missing) == 1
 
 

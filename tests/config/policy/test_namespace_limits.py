@@ -60,6 +60,12 @@ def test_a_namespace_may_state_values_up_to_its_limits(tmp_path: Path):
     assert (row(compiled), compiled.problems) == ((400, 2, 3), {})
 
 
+def test_weights_are_pinned_only_where_the_priority_has_no_limit(tmp_path: Path):
+    limits = limited(tmp_path, LIMITS + "    - {name: infra, maxWeight: 2}\n").limits
+    assert limits is not None
+    assert [limits.may_pin_weights(name) for name in ("infra", "team-a", "prod-x", "other")] == [True] + 3 * [False]
+
+
 def test_only_values_above_the_limits_are_capped(tmp_path: Path):
     asked = in_namespace(
         "team-a", "batch", ("priority", "401"), ("replicas.max", "12"), ("replicas.min", "4"), ("weight", "2.5")

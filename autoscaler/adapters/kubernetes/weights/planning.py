@@ -45,11 +45,12 @@ class Inventory(NamedTuple):
 
 
 class Wants(NamedTuple):
-    """What the workloads of an inventory want; every field float64[W]."""
+    """What the workloads of an inventory want; every field float64[W] unless it says otherwise."""
 
     needed: FloatColumn  # replicas
     spare: FloatColumn  # further replicas, where there is room
     priority: FloatColumn
+    pinned: BoolColumn  # bool[W], they take the room of others if they must
 
 
 class PlannedWishes(NamedTuple):
@@ -110,7 +111,7 @@ def models_of_kserve(seen: Inventory, wants: Wants) -> list[Model]:
         admitted: BoolColumn = np.any(seen.layout.admitted[[seen.layout.template[row] for row in own]], axis=0)
         nodes = frozenset(name for name, place in seen.layout.place.items() if admitted[seen.layout.group[place]])
         size = float(np.fmax.reduce(seen.weights.size_bytes[own]))
-        rank = not any(seen.workloads[row].pins_weights for row in own), -float(wants.priority[own].max()), source
+        rank = not wants.pinned[own].any(), -float(wants.priority[own].max()), source
         found.append((rank, Model(parse(seen.weights.sources[source]), size, nodes)))
     return [model for _, model in sorted(found, key=lambda each: each[0])]
 
@@ -139,7 +140,7 @@ def _models(seen: Inventory, wants: Wants, rows: IntColumn, unknown_bytes: float
     own = seen.weights.source[rows]
     np.fmax.at(size, own, seen.weights.size_bytes[rows])
     np.fmax.at(priority, own, wants.priority[rows])
-    is_pinned[own[[seen.workloads[row].pins_weights for row in rows.tolist()]]] = True
+    is_pinned[own[wants.pinned[rows]]] = True
     return Models(np.where(size > 0, np.ceil(size), unknown_bytes), is_pinned, priority, _ties(seen.weights.sources))
 
 

@@ -50,7 +50,8 @@ class WishPublisher:
     """A recorder that remembers the last tick, and a task that plans and publishes: `run` it.
 
     inventory: returns the fleet as of its last view; None: nothing is known yet. namespace: of the ConfigMaps.
-    publishes: False in dry-run: the plan is only shown.
+    publishes: False in dry-run: the plan is only shown. local_models: of KServe, where they are read.
+    may_pin: returns whether the workloads of a namespace may pin weights.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class WishPublisher:
         manager: str,
         publishes: bool = True,
         local_models: LocalModels | None = None,
+        may_pin: Callable[[str], bool] = lambda namespace: True,
     ) -> None:
         self._kube = kube
         self._clock = clock
@@ -74,6 +76,7 @@ class WishPublisher:
         self._manager = manager
         self._publishes = publishes
         self._local_models = local_models
+        self._may_pin = may_pin
         self._caches: dict[str, Cache] = {}  # of KServe, that should exist
         self._unwanted_s: dict[str, float] = {}  # since when a cache of ours is not wanted
         self._tick: TickRecord | None = None
@@ -170,7 +173,8 @@ class WishPublisher:
         place = np.searchsorted(fleet.workload_id, seen.workload_id)
         known = np.append(fleet.workload_id, -1)[place] == seen.workload_id
         columns = np.where(known, np.hstack([columns, np.zeros((3, 1))])[:, np.where(known, place, -1)], 0.0)
-        wants = Wants(*columns)
+        pinned = [each.pins_weights and self._may_pin(each.ref.namespace) for each in seen.workloads]
+        wants = Wants(columns[0], columns[1], columns[2], np.array(pinned, dtype=bool))
         plan = plan_wishes(seen, wants, self._reports, self._wishes)
         if self._local_models is not None:
             has_agent = frozenset(plan.of_node)
