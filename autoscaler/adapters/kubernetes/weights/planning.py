@@ -123,11 +123,11 @@ def _by_node(
     wishes = [Wish(parse(source), pinned) for source, pinned in zip(sources, is_pinned, strict=True)]
     rank = np.empty(len(sources), dtype=np.int64)
     rank[found.order] = np.arange(len(sources))
+    pinned = np.array(is_pinned, dtype=bool)
     of_node: dict[str, tuple[Wish, ...]] = {}
     for place, name in enumerate(names):
         copies = np.flatnonzero(found.copies[:, place])
-        pinned = np.array(is_pinned, dtype=bool)[copies]
-        order = np.lexsort((rank[copies], ~found.is_needed[copies, place], ~pinned))
+        order = np.lexsort((rank[copies], ~found.is_needed[copies, place], ~pinned[copies]))
         of_node[name] = tuple(wishes[model] for model in copies[order].tolist())
     return of_node
 

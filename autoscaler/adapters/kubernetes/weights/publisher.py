@@ -84,6 +84,7 @@ class WishPublisher:
         self._wished: dict[str, int] = {}  # nodes by source, of that plan
         self._missing: dict[str, float] = {}
         self._texts: dict[str, dict[str, str]] = {}  # by ConfigMap, then by node, as they are in the cluster
+        self._wanted: dict[str, dict[str, str]] = {}  # likewise, as they should be
         self._wishes: dict[str, tuple[Wish, ...]] = {}  # by node, of the last plan or as published
         self._written_s: dict[str, float] = {}
         self._read_s = -READ_S
@@ -185,6 +186,7 @@ class WishPublisher:
             if node not in plan.of_node and node in seen.nodes  # its agent says nothing now
         }
         self._wished = dict(Counter(str(wish.source) for wishes in self._wishes.values() for wish in wishes))
+        self._wanted = self._documents()
         self._missing = {}
         for row, replicas in plan.missing.items():
             source = seen.workloads[row].weights
@@ -208,14 +210,17 @@ class WishPublisher:
                 self._written_s[name] = now_s
             await self._clock.sleep(WRITE_S)
 
-    async def _write_due(self) -> None:
+    def _documents(self) -> dict[str, dict[str, str]]:
+        """Return the documents of all nodes, by ConfigMap and then by node."""
         wanted: dict[str, dict[str, str]] = {name: {} for name in NAMES}
         for node, wishes in self._wishes.items():
             name = config_map_of(node)
             before = self._texts.get(name, {}).get(node)
             wanted[name][node] = self._text(node, wishes, before)
-        for name in NAMES:
-            texts = _bounded(wanted[name])
+        return {name: _bounded(texts) for name, texts in wanted.items()}
+
+    async def _write_due(self) -> None:
+        for name, texts in self._wanted.items():
             due = texts != self._texts.get(name, {})
             if not due or self._clock.now_s() - self._written_s.get(name, -SAME_S) < SAME_S:
                 continue
