@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from math import inf
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from autoscaler.core.model.fleet import Fleet, Pod, WorkloadRef
-from autoscaler.core.model.recent import RecentReadings
-from autoscaler.core.model.samples import Objectives, Samples
-from autoscaler.core.model.types import Decision, TickInput
-from autoscaler.core.snapshot import ManualOverride, Snapshot
+if TYPE_CHECKING:  # commands that decide nothing, as those of weights, start without the core
+    from autoscaler.core.model.fleet import Fleet, Pod, WorkloadRef
+    from autoscaler.core.model.recent import RecentReadings
+    from autoscaler.core.model.samples import Objectives, Samples
+    from autoscaler.core.model.types import Decision, TickInput
+    from autoscaler.core.snapshot import ManualOverride, Snapshot
 
 
 class Unavailable(Exception):

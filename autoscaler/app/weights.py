@@ -21,7 +21,6 @@ from autoscaler.config.weights.source import InvalidSourceError, ModelSource, pa
 from autoscaler.weights.budget import Limits
 from autoscaler.weights.fetch import Transfer
 from autoscaler.weights.listing import Origin
-from autoscaler.weights.origins.hub import Hub
 from autoscaler.weights.origins.objects import Objects
 from autoscaler.weights.problems import Cause, WeightsError
 from autoscaler.weights.rate_limit import RateLimit
@@ -51,6 +50,11 @@ class Fetching:
             raise WeightsError(Cause.NOT_ALLOWED, f"{source} may not be fetched; allowed: {patterns}")
         if source.scheme != "hf":
             return Objects(source, self._pickled)
+        try:
+            from autoscaler.weights.origins.hub import Hub  # noqa: PLC0415  half of the time that a command needs to start
+        except ImportError as error:
+            text = f"models of a hub need {error.name}, which is not installed: pip install 'vllm-autoscaler[weights]'"
+            raise StartError(text) from error
         return Hub(source, self._hub, self._token(), self._pickled)
 
     def _token(self) -> str:
