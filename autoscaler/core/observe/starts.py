@@ -143,6 +143,7 @@ def find(inp: TickInput, ledger: Ledger, node: NextNode, seen_ready: BoolColumn,
         p90_s=p90_s,
         by_cache_p50_s=np.array([p50 for p50, _ in by_cache]),
         by_cache_p90_s=np.array([p90 for _, p90 in by_cache]),
+        planned_s=np.full(len(cache), np.nan),  # `observe` sets it
         node_s=expected.p90_s[Phase.NODE],
         fetch_s=np.maximum(expected.p90_s[WEIGHTS_ABSENT] - expected.p50_s[WEIGHTS_HELD], 0.0),
         pod_phase=on_pods(phase, NOT_STARTING).astype(np.int64),

@@ -150,6 +150,18 @@ def test_a_few_free_places_with_weights_count_if_the_scheduler_prefers_them(stee
     assert decision.starts.cache[0] == cache
 
 
+def test_planner_counts_with_no_shorter_start_than_others_had():
+    """A rise takes more replicas than the next one, which alone finds a free place with the weights."""
+    held = places(1, held=1, nodes_held=1)
+    starts = Starts()
+    for _ in range(3):
+        starts.add(PodCache.HELD, held, engine_s=45.0)
+        starts.add(PodCache.ABSENT, held, engine_s=400.0)
+    decision = starts.see(where=held)
+    assert decision.observation.cold_start_s[0] < 120
+    assert decision.starts.planned_s[0] > 200
+
+
 def test_start_is_that_of_all_starts_while_the_cluster_tells_nothing():
     starts = Starts()
     starts.add()
