@@ -301,7 +301,7 @@ class Agent:
                 self._node.changed.clear()
                 await self._look()
                 await self._note_uses()
-                if self._next() != source:
+                if not self._is_ready(source.key) and self._next() != source:  # ready: it ends in a moment
                     log.info("transfer is put off", model=str(source))
                     break
         finally:

@@ -417,7 +417,7 @@ async def test_full_disk_is_a_state_of_one_model(
 ) -> None:
     """Others use this disk too, so the space that may be used is what is left above a floor."""
     small, root = models("a"), tmp_path / "root"
-    hub.files["model.safetensors"] = safetensors(900_000_000)
+    hub.listed["model.safetensors"] = {"size": 900_000_000}
     limits = Limits(min_free_bytes=shutil.disk_usage(tmp_path).free - 500_000_000, min_free_share=0.0)
     node = InMemoryNode(HUB, small)
     async with running(root, node, hub, limits=limits):
@@ -597,3 +597,25 @@ async def test_agent_that_ends_leaves_no_work_behind(tmp_path: Path) -> None:
     gc.collect()
     await asyncio.sleep(0.1)
     assert not told
+
+
+async def test_model_that_is_seen_while_it_is_published_is_counted(
+    tmp_path: Path, models: Callable[..., ModelSource]
+) -> None:
+    """Looks at the folder find a model before its transfer has ended, and must not put the transfer off."""
+    sources = [models("a" * number, 1000) for number in range(1, 9)]
+    node = InMemoryNode()
+
+    async def change() -> None:
+        while True:
+            node.changed.set()
+            await asyncio.sleep(0)
+
+    changes = asyncio.ensure_future(change())
+    try:
+        async with running(tmp_path / "root", node) as agent:
+            node.wish(*sources)
+            await until(lambda: all(map(node.is_ready, sources)))
+            await until(lambda: agent.counts.fetched_models == len(sources))
+    finally:
+        changes.cancel()
