@@ -49,7 +49,7 @@ class Models:
 
 @dataclass(frozen=True)
 class Demands:
-    """What workloads want of their models; rows D. Several may share a model."""
+    """The needs of workloads for their models; rows D. Several may share a model."""
 
     model: IntColumn  # int64[D], row of the model
     needed: FloatColumn  # float64[D], places for pods that run, are wanted, or soon will be

@@ -118,7 +118,7 @@ def cases(draw: st.DrawFn) -> Case:
     )
 
 
-many = settings(max_examples=400, deadline=None)
+many = settings(max_examples=150, deadline=None)
 
 
 @many

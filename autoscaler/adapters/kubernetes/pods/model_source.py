@@ -1,6 +1,6 @@
 """The source of the weights that a pod loads: as an annotation states it, else as its engine's command line does.
 
-`template.read_model_source` joins both, for templates and for pods. What is read is untrusted: every user who may edit
+`template.read_model_source` joins both, for templates and for pods. The input is untrusted: every user who may edit
 a workload writes it.
 """
 

@@ -45,7 +45,7 @@ class Inventory(NamedTuple):
 
 
 class Wants(NamedTuple):
-    """What the workloads of an inventory want; every field float64[W] unless it says otherwise."""
+    """The needs of the workloads of an inventory; every field float64[W] unless it says otherwise."""
 
     needed: FloatColumn  # replicas
     spare: FloatColumn  # further replicas, where there is room

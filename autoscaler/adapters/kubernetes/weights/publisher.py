@@ -274,7 +274,7 @@ def _decoded(text: str) -> tuple[Wish, ...]:
 
 
 def _bounded(texts: Mapping[str, str]) -> dict[str, str]:
-    """Return documents that one ConfigMap can hold. Of long ones the last wishes are left out if there are too many."""
+    """Return documents that one ConfigMap can hold. The last wishes of long ones are left out if there are too many."""
     most = MAX_DATA_BYTES // max(len(texts), 1)
     return {node: text if len(text) <= most else _cut(text, most) for node, text in texts.items()}
 

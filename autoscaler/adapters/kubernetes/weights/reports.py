@@ -1,7 +1,7 @@
 """The weights that each node holds, from the labels and the annotation that the agent of the node writes.
 
-Both are untrusted: everybody who may patch a node can write them. A report that cannot be used is told, and affects no
-other node; the labels of its node count all the same.
+Both are untrusted: everybody who may patch a node can write them. A report that cannot be used is listed as a problem.
+It affects no other node, and the labels of its node count all the same.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from autoscaler.core.model.weights import FetchFailure, PodCache, SourceStatus
 from autoscaler.ports import Clock
 
 MAX_SHARED = 10_000  # models whose equal reports by many nodes are kept once
-MAX_FAILURES = 5  # of one model that are told
+MAX_FAILURES = 5  # of one model that are listed
 ALWAYS_S = -math.inf
 
 
@@ -45,7 +45,7 @@ _ANNOTATIONS = msgspec.json.Decoder(_Annotations | None)
 
 
 class NodeWeights(NamedTuple):
-    """What one node says about weights."""
+    """The weights of one node, in its own words."""
 
     held: Mapping[str, float]  # keys of sources, and since when they are held; -infinity: when the node was first seen
     report: Report | None  # None: there is none, or it cannot be used
@@ -54,7 +54,7 @@ class NodeWeights(NamedTuple):
 
 
 class _Stated(NamedTuple):
-    """What the agent of one node says."""
+    """The words of the agent of one node."""
 
     ready: frozenset[str] = frozenset()  # keys, by labels
     report: Report | None = None
@@ -62,7 +62,7 @@ class _Stated(NamedTuple):
 
 
 class ReportStore:
-    """What the nodes say about weights. A node that says nothing is not in it."""
+    """The weights of nodes, in their own words. A node that says nothing is not in it."""
 
     def __init__(self, clock: Clock) -> None:
         self.version = 0

@@ -34,7 +34,7 @@ class SizeIndex(Protocol):
 
 
 class Published(NamedTuple):
-    """What is planned for each source."""
+    """The plan for each source."""
 
     wished: Mapping[str, int]  # nodes that should hold it
     missing: Mapping[str, float]  # replicas without a place on such a node
