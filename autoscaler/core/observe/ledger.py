@@ -2,7 +2,7 @@
 
 The quantiles are those of a weighted sample, in logarithms. The newest start weighs 1 and each older one 0.9 times as
 much as the next. A start in another cell (cache state, node group, loader) weighs a tenth, and its weights count by
-their ratio to what the prior says for its cell. The prior itself counts as one start, spread around the mean of what
+their ratio to what the prior says for its cell. The prior itself counts as half a start, spread around the mean of what
 was seen and the prior's own value. So one start already tells much, and other cells tell something.
 """
 
@@ -26,7 +26,7 @@ ENTRIES = 16
 DECAY = 0.9
 OTHER_CELL = 0.1  # weight of a start in another cell
 SIMILAR_CELL = 0.3  # likewise, if only the node group differs, or one of the cache states is unknown
-PRIOR_STARTS = 1.0
+PRIOR_STARTS = 0.5
 PRIOR_SPREAD = 0.5  # of the logarithm: two thirds to five thirds of the middle
 LEAST_S = 0.1
 QUANTILES = (0.5, 0.9)
