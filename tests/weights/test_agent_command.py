@@ -90,6 +90,7 @@ def test_agent_follows_its_file_and_shows_every_state(tmp_path: Path, hub: FakeH
         key = parse(SOURCE).key
         assert seen[f'{name}_model{{cause="",key="{key}",source="{SOURCE}",state="ready"}}'] == 1
         assert json.loads(get(f"{url}/healthz")) == {"cause": "", "text": "", "models": {"ready": 1, "failed": 2}}
+        until(lambda: run("ls", "--root", root).stdout.count("  failed  ") == 2)
         shown = run("ls", "--root", root).stdout.splitlines()
         assert shown[0].startswith(f"{SOURCE}  0.0002 GB  ")
         assert sorted(shown[1:]) == [
