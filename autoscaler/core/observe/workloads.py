@@ -391,7 +391,8 @@ def _classify(
     # A pod with a probe of its own is not ready while it sleeps. It is asleep until its engine says otherwise, or its
     # container restarts.
     silent = ~fresh & (before.sleep.asleep > 0) & ~fleet.pod_ready & ~np.isnan(fleet.pod_started_s)
-    asleep = ~fleet.pod_terminating & ((fresh & (samples.asleep > 0)) | silent)
+    runs = fleet.pod_ready | (fleet.pod_pending == PendingCause.NONE)  # one that crashes has a reading of before
+    asleep = ~fleet.pod_terminating & runs & ((fresh & (samples.asleep > 0)) | silent)
     serving = fleet.pod_ready & ~fleet.pod_terminating & ~asleep
     not_ready = ~fleet.pod_ready & ~fleet.pod_terminating & ~asleep
     # A pod that starts for longer than any cold start does not become ready with time. A pod that was ready before has

@@ -233,13 +233,15 @@ def _of_all(row: Row, value: float) -> float:
     """Scale a sum over the pods that report up to all that serve."""
     stuck, reporting = or_zero(row.seen("stuck")), row.seen("reporting")
     if reporting <= stuck:
-        return value if stuck > 0 else math.nan
+        all_sleep = row.seen("ready") == 0 and row.seen("asleep") > 0
+        return value if stuck > 0 or all_sleep else math.nan
     return value * (row.seen("ready") - row.seen("newly_ready") - stuck) / (reporting - stuck)
 
 
 def _adds_up(row: Row, signal: Signal, awake: float) -> None:
     """Assert that the recommendation is for so many awake replicas, and those that serve nothing on top."""
-    stuck, asleep, replaced = or_zero(row.seen("stuck")), row.seen("asleep"), or_zero(row.seen("stuck_replaced"))
+    stuck, replaced = or_zero(row.seen("stuck")), or_zero(row.seen("stuck_replaced"))
+    asleep = row.seen("asleep") - row.seen("wakeable")
     least = max(awake, 1.0) if replaced > 0 else awake
     more = awake > row.seen("ready") - stuck
     expected = least + (asleep if more else 0.0) + replaced
@@ -915,7 +917,7 @@ def held_beyond_quota(row: Row, match: re.Match[str]) -> None:
 def quota_drains(row: Row, match: re.Match[str]) -> None:
     gpus, sources, within = match.groups()
     fleet, decided = row.inp.fleet, row.decision.replicas
-    waiting = decided[row.row] - row.seen("ready") - row.seen("starting")
+    waiting = decided[row.row] - row.seen("ready") - row.seen("asleep") - row.seen("starting")
     leaving = row.decision.observation.terminating + np.fmax(fleet.replicas - decided, 0.0)
     leaving[row.row] = 0.0
     quotas, _ = find_quota(row, re.split(", | and ", sources)[0])
@@ -1039,7 +1041,7 @@ def not_running(row: Row, match: re.Match[str]) -> None:
     pods = (fleet.pod_workload == row.row) & ~fleet.pod_ready & ~fleet.pod_terminating
     expected = Counter({what: int(np.sum(fleet.pod_pending[pods] == why)) for what, why in PENDING.items()})
     expected[STUCK_STARTING] = round(row.seen("pending")) - sum(expected.values())
-    serve = int(np.sum(pods)) + row.seen("ready")
+    serve = int(np.sum((fleet.pod_workload == row.row) & ~fleet.pod_terminating))
     beyond = max(0.0, serve - (0.0 if nowhere(row) else float(fleet.obstacles.fits[row.row])))
     for what in ("pending (unschedulable)", "pending (unschedulable, and the cluster autoscaler creates no node)"):
         moved = int(min(expected[what], beyond))

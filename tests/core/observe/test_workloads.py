@@ -125,6 +125,12 @@ def test_sleeping_pods_stay_asleep_when_no_metrics_arrive():
     assert starting.asleep[0] == 0
 
 
+def test_pod_that_crashes_is_not_asleep():
+    cluster = fleet([0], [1], pod_pending=np.array([PendingCause.CRASH_LOOP]))
+    found = observe_first(cluster, asleep=1.0)
+    assert (found["asleep"], found["pending"]) == (0, 1)
+
+
 def test_pod_that_wakes_is_no_cold_start():
     asleep = fleet([0], [1], pod_started_s=np.array([0.0]), starting_since_s=100.0)
     first, memory = observe_once(asleep, 1000.0, asleep=1.0)
