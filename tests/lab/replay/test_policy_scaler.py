@@ -96,12 +96,12 @@ class Expecting(PolicyScaler):
 
 @pytest.mark.parametrize(
     ("share", "state", "least_s", "most_s"),
-    [(1.0, PodCache.HELD, 58.0, 72.0), (0.0, PodCache.ABSENT, 78.0, 120.0)],
+    [(1.0, PodCache.HELD, 58.0, 72.0), (0.0, PodCache.ABSENT, 76.0, 100.0)],
 )
 def test_tick_expects_the_start_of_the_node_that_is_next(
     share: float, state: PodCache, least_s: float, most_s: float
 ) -> None:
-    """It takes 60 s with the weights, and 78 s if 140 GB have to be fetched."""
+    """It takes 60 s with the weights, and 77 s if 140 GB have to be fetched."""
     policy = load().policies["interactive"]
     waves = synthetic.poisson([2.0, 60.0] * 6, 600.0)
     profile = dataclasses.replace(synthetic.llama(), weight_bytes=140e9)
