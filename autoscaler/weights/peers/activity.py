@@ -1,4 +1,4 @@
-"""What this agent fetches, and which others fetch the same: kept in memory, bounded, forgotten after some seconds."""
+"""Transfers of this agent, and of others that fetch the same: kept in memory, bounded, forgotten after some seconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where other agents are: an interface, and its simplest implementation."""
+"""Addresses of other agents: an interface, and its simplest implementation."""
 
 from __future__ import annotations
 
