@@ -18,9 +18,9 @@ Figures are GB/s of the fastest and the median round, CPU seconds of the tool, a
 divided by that of the best of the others. The hub takes CPU from all tools alike.
 
 With `--agents` so many `weights agent` processes start at once, on folders of their own, and each has the same wishes.
-`copies` is the bytes that the hub sent divided by those of all models, and `wall_s` the time until all are ready, with
-the start of the processes. `cpu_s_per_gb` is the CPU seconds of all agents for each gigabyte that arrived. `--alone`:
-agents share nothing.
+`copies` is the bytes that the hub sent divided by those of all models. `wall_s` is the time from the start of the
+processes until all are ready. `cpu_s_per_gb` is the CPU seconds of all agents for each gigabyte that arrived. With
+`--alone` agents share nothing.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ async def test_changed_file_of_the_same_size_is_noticed(
     assert (model.path / "model.safetensors").read_bytes() == folder.content
 
 
-async def test_file_without_etag_and_date_is_refused_before_the_first_byte(tmp_path: Path, folder: Folder) -> None:
+async def test_file_without_etag_and_date_is_refused(tmp_path: Path, folder: Folder) -> None:
     with pytest.raises(WeightsError, match="states neither an ETag nor a date") as raised:
         await pull(tmp_path, folder.source)
     assert raised.value.cause is Cause.NOT_ALLOWED

@@ -2,8 +2,8 @@
 verified like everything else.
 
 Agents that fetch the same model at the same time share it. Each file has one of them as its owner, by a hash that all
-compute alike. The owner fetches the file from the source, and the others wait until it has verified the file. Nobody
-waits for an agent that receives nothing, nor longer than a slow source would take.
+compute alike. The owner fetches the file from the source, and the others wait until it has verified the file. No agent
+waits for one that receives nothing, nor longer than a slow source would take.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Counts:
 
 @dataclass
 class _Peer:
-    """What a peer said last."""
+    """The last answer of a peer."""
 
     state: PeerState
     advanced_s: float  # when it last had received more
@@ -61,7 +61,7 @@ class _Peer:
 
 @dataclass
 class _View:
-    """What peers have of one model."""
+    """The peers of one model, and what they have."""
 
     peers: dict[str, _Peer] = field(default_factory=dict)  # by address
     asked_s: float = float("-inf")
@@ -245,7 +245,7 @@ class PeerOrigin:
             elif file.digest not in peer.state.files and now_s - max(peer.advanced_s, begun_s) > self._patience.idle_s:
                 self._skipped.add(wait)
 
-    # What peers have
+    # Questions to peers
 
     async def _refresh(self, older_s: float) -> None:
         """Ask peers, unless that was done so short a time ago."""

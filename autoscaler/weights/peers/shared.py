@@ -21,7 +21,7 @@ MAX_REMEMBERED = 256  # models
 
 
 class Shared:
-    """Finds files of one folder of weights. What it found is read again when the folder changes."""
+    """Finds files of one folder of weights. The folder is read again when it changes."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

@@ -1,4 +1,4 @@
-"""What agents tell each other about one model. Answers of peers are untrusted."""
+"""The state of one model at an agent, as agents tell each other. Answers of peers are untrusted."""
 
 from __future__ import annotations
 

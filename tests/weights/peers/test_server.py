@@ -1,4 +1,4 @@
-"""What an agent serves: ranges of published and of verified files, by key and checksum, to those with the token."""
+"""An agent serves ranges of published and of verified files, by key and checksum, to those with the token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the agents of other nodes are: EndpointSlices of their Service, and labels of nodes that hold a model.
+"""Addresses of the agents of other nodes: EndpointSlices of their Service, and labels of nodes that hold a model.
 
 Both are listed when a transfer asks for them, and kept for a while, so that no agent watches all nodes. A list that
 cannot be read leaves what was known.
