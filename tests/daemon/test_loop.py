@@ -46,6 +46,7 @@ class World:
         actuator=None,
         recorders=(),
         leadership=None,
+        sleeper=None,
         deadline_s=30.0,
         period_s=5.0,
     ):
@@ -69,6 +70,7 @@ class World:
             deadline_s=deadline_s,
             woken=self.woken,
             problems=lambda: self.problems,
+            sleeper=sleeper,
         )
 
     def fleet(self) -> Fleet:
@@ -196,6 +198,35 @@ async def test_wake_up_during_a_tick_is_not_missed():
         world.woken.set()  # comes to lead, say, when the tick has already looked
         await asyncio.sleep(2.0)
     assert len(world.recorder.ticks) == 2
+
+
+class Orders:
+    """A Sleeper that keeps the orders of each tick."""
+
+    def __init__(self) -> None:
+        self.ticks = []
+
+    def order(self, orders, present) -> None:
+        self.ticks.append((orders, present))
+
+
+@pytest.mark.parametrize("leads", [True, False])
+async def test_leader_orders_engines_to_sleep_and_to_wake(leads: bool):
+    """One of two idle pods may sleep; the other one is to serve."""
+    sleeper = Orders()
+    world = World(sleeper=sleeper, leadership=AlwaysLeading() if leads else Following())
+    workload = Workload(WorkloadRef("ns", "w0"), overrides=(("sleep.replicas", "1"), ("sleep.level", "2")))
+    world.cluster.state = replace(world.cluster.fleet(), workloads=(workload,))
+    async with world.running():
+        await asyncio.sleep(900)
+    if not leads:
+        assert sleeper.ticks == []
+        return
+    orders, present = sleeper.ticks[-1]
+    assert [(order.ref, order.sleeps, order.level, order.is_asleep, order.is_ready) for order in orders] == [
+        (workload.ref, True, 2, False, True)
+    ]
+    assert orders[0].pod in present and len(present) == 2
 
 
 async def test_follower_decides_but_does_not_act():
