@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from autoscaler.core.model.phases import PHASES, Phase
 from autoscaler.core.model.weights import PodCache
-from autoscaler.core.observe.start_prior import IMAGE_THERE, SLOTS, WEIGHTS_ABSENT, WEIGHTS_HELD, Prior
+from autoscaler.core.observe.start_prior import IMAGE_THERE, PRIOR_SPREAD, SLOTS, WEIGHTS_ABSENT, WEIGHTS_HELD, Prior
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, IntColumn, Transient, replace
 
 Float32Column = npt.NDArray[np.float32]
@@ -27,7 +27,6 @@ DECAY = 0.9
 OTHER_CELL = 0.1  # weight of a start in another cell
 SIMILAR_CELL = 0.3  # likewise, if only the node group differs, or one of the cache states is unknown
 PRIOR_STARTS = 0.5
-PRIOR_SPREAD = 0.5  # of the logarithm: two thirds to five thirds of the middle
 LEAST_S = 0.1
 QUANTILES = (0.5, 0.9)
 

@@ -35,6 +35,8 @@ MEDIANS_S = {
 }
 IMAGE_THERE_S = 1.0
 
+PRIOR_SPREAD = 0.5  # of the logarithm of a phase: two thirds to five thirds of its median
+
 GPU_BYTES = 16e9
 """Weights per GPU of a model of unknown size: 8 billion parameters of 16 bits."""
 
@@ -86,10 +88,10 @@ def expect(fleet: Fleet, stated_s: FloatColumn) -> Prior:
     slots_s[IMAGE_THERE] = IMAGE_THERE_S
     slots_s[WEIGHTS_HELD] = size / load_rate
     slots_s[[Phase.WEIGHTS, WEIGHTS_ABSENT]] = size / fetch_rate + size / load_rate
-    usual_s = slots_s[[Phase.SCHEDULE, IMAGE_THERE, Phase.CONTAINER, Phase.WEIGHTS, Phase.ENGINE, Phase.READY]].sum(
-        axis=0
-    )
-    slots_s[_SCALED] *= np.where(stated_s > 0, stated_s / usual_s, 1.0)
+    # The policy states the start to count with, so it is the 90th percentile of the prior.
+    parts_s = slots_s[_UNTIL_READY]
+    most_s = parts_s.sum(axis=0) + (np.exp(PRIOR_SPREAD) - 1) * np.sqrt((parts_s**2).sum(axis=0))
+    slots_s[_SCALED] *= np.where(stated_s > 0, stated_s / most_s, 1.0)
     return Prior(slots_s, np.array([identity(loader) for loader in loaders]))
 
 
@@ -100,3 +102,4 @@ def identity(name: str) -> float:
 
 
 _SCALED = np.array([slot for slot in range(SLOTS) if slot not in (Phase.NODE, Phase.FIRST_TOKEN)])
+_UNTIL_READY = [Phase.SCHEDULE, IMAGE_THERE, Phase.CONTAINER, Phase.WEIGHTS, Phase.ENGINE, Phase.READY]

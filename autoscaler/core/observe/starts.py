@@ -157,11 +157,10 @@ def find(inp: TickInput, ledger: Ledger, node: NextNode, seen_ready: BoolColumn,
 def next_start_s(starts: Starts, otherwise_s: FloatColumn) -> FloatColumn:
     """Return the seconds from the request for a replica until it is ready, where it would run now; float64[W].
 
-    The 90th percentile counts, or what is usual before any start was seen. otherwise_s: float64[W], where phases do not
-    tell it.
+    otherwise_s: float64[W], where phases do not tell it.
     """
-    p50_s, p90_s = sum_up(starts.p50_s, starts.p90_s)
-    return np.where(starts.known, np.where(starts.seen > 0, p90_s, p50_s), otherwise_s)
+    _, p90_s = sum_up(starts.p50_s, starts.p90_s)
+    return np.where(starts.known, p90_s, otherwise_s)
 
 
 def sum_up(p50_s: FloatColumn, p90_s: FloatColumn) -> tuple[FloatColumn, FloatColumn]:
