@@ -175,7 +175,8 @@ class Agent:
                 models[key] = ModelReport(str(model.listing.source), State.READY, model.listing.size)
         wishes, problem = self._node.wishes(), self._node.problem()
         if not problem and wishes is not None and wishes.refused:
-            problem = f"{len(wishes.refused)} wishes are refused: {wishes.refused[0][1]}"
+            number = len(wishes.refused)
+            problem = f"{number} {'wish is' if number == 1 else 'wishes are'} refused: {wishes.refused[0][1]}"
         return Report(models, self._version, *self._space, Cause.INVALID if problem else "", problem)
 
     def _state(self, source: ModelSource) -> ModelReport:

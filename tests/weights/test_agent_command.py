@@ -99,7 +99,7 @@ def test_agent_follows_its_file_and_shows_every_state(tmp_path: Path, hub: FakeH
         ]
         wishes.write_text(f"- {SOURCE}\n- hf://org/model\n")
         until(lambda: values(url).get(f'{name}_problem{{cause="invalid"}}') == 1)
-        until(lambda: "invalid: 1 wishes are refused: 'hf://org/model' is no" in run("ls", "--root", root).stdout)
+        until(lambda: "invalid: 1 wish is refused: 'hf://org/model' is no" in run("ls", "--root", root).stdout)
         assert "another process" not in run("rm", SOURCE, "--root", root).stderr
 
 
