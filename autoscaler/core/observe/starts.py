@@ -56,9 +56,11 @@ def learn(inp: TickInput, ledger: Ledger, fresh: BoolColumn, took_s: FloatColumn
     cache = _pod_cache(fleet)[pods]
     p50_s, p90_s = (select(each, rows, cache, new_node) for each in (ledger.expected.p50_s, ledger.expected.p90_s))
 
-    waited_s = np.maximum(fleet.pod_scheduled_s[pods] - fleet.pod_created_s[pods], 0.0)
-    until_runs_s = np.maximum(fleet.pod_started_s[pods] - fleet.pod_scheduled_s[pods], 0.0)
-    until_ready_s = np.maximum(fleet.pod_ready_s[pods] - fleet.pod_started_s[pods], 0.0)
+    # Clocks differ, so times may not ascend. No phase is longer than the whole start.
+    created_s, ready_s = fleet.pod_created_s[pods], fleet.pod_ready_s[pods]
+    scheduled_s = np.minimum(np.fmax(fleet.pod_scheduled_s[pods], created_s), ready_s)
+    started_s = np.minimum(np.fmax(fleet.pod_started_s[pods], scheduled_s), ready_s)
+    waited_s, until_runs_s, until_ready_s = scheduled_s - created_s, started_s - scheduled_s, ready_s - started_s
     phases_s = np.full((PHASES, len(pods)), np.nan)
     phases_s[Phase.NODE] = np.where(new_node, waited_s, np.nan)
     phases_s[Phase.SCHEDULE] = np.where(new_node | (waited_s > QUEUED_S), np.nan, waited_s)
@@ -202,7 +204,8 @@ def _of_pods(
     phase = np.select(
         conditions, [Phase.ENGINE, Phase.WEIGHTS, Phase.IMAGE, Phase.CONTAINER, Phase.NODE], Phase.SCHEDULE
     )
-    since_s = now_s - np.select(conditions, [started_s, fetching_s, pulling_s, scheduled_s, created_s], created_s)
+    begun_s = np.select(conditions, [started_s, fetching_s, pulling_s, scheduled_s, created_s], created_s)
+    since_s = np.maximum(now_s - np.maximum(begun_s, created_s), 0.0)  # clocks differ
 
     new_node = _on_new_node(fleet, known, awaited_node)[pods] | comes
     cache = _pod_cache(fleet)[pods]

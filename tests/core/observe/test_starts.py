@@ -224,6 +224,23 @@ def test_a_pod_that_is_far_beyond_its_quantile_is_stuck_and_not_counted_on():
     assert (decision.observation.starting[0], decision.observation.starting_replica_s[0]) == (0, 0)
 
 
+@pytest.mark.parametrize("started_s", [-1e7, 1e7])
+def test_times_that_do_not_ascend_make_no_long_start(started_s: float):
+    starts = Starts()
+    for _ in range(3):
+        starts.add(started_s=started_s)
+    assert starts.see().observation.cold_start_s[0] < 120
+
+
+@pytest.mark.parametrize("started_s", [-1e7, 1e7])
+def test_a_pod_whose_start_is_absurd_is_neither_late_nor_far_off(started_s: float):
+    starts = steady()
+    now_s = starts.story.now_s
+    decision = starts.see({"created_s": now_s, "scheduled_s": now_s, "started_s": started_s})
+    assert not decision.starts.pod_late[-1]
+    assert 0 <= decision.observation.next_ready_s[0] < 300
+
+
 def test_first_token_is_timed_from_readiness():
     starts = Starts()
     starts.add()
