@@ -197,7 +197,16 @@ def test_replica_set_removes_from_full_nodes_then_the_young() -> None:
         placed_s = math.inf if node is None else 0.0
         row = number if ready_s <= 1000.0 else -1
         return Pod(
-            number, 0.0, 0.0, 1.0, claim, placed_s, started_s=placed_s, ready_s=ready_s, row=row, deletion_cost=cost
+            number,
+            0.0,
+            0.0,
+            1.0,
+            claim,
+            placed_s=placed_s,
+            started_s=placed_s,
+            ready_s=ready_s,
+            row=row,
+            deletion_cost=cost,
         )
 
     pods = [
