@@ -280,10 +280,11 @@ class Store:
         try:
             parts = self._own / PARTS
             for folder in sorted(parts.iterdir()) if parts.is_dir() else ():
-                if folder.name not in published and folder.is_dir():
-                    name = f"{PARTS}/{folder.name}"
-                    used_s = folder.stat().st_mtime
-                    held.append(Held(name, {name: _allocated(folder)}, used_s))
+                if folder.name in published:
+                    continue
+                name = f"{PARTS}/{folder.name}"
+                with suppress(FileNotFoundError, NotADirectoryError):  # a transfer that ended just now
+                    held.append(Held(name, {name: _allocated(folder)}, folder.stat().st_mtime))
             disk = shutil.disk_usage(self.root)
         except OSError as error:
             raise disk_error(error, f"cannot read {shown(str(self.root))}") from error
@@ -348,8 +349,13 @@ class Store:
 
 def _allocated(folder: Path, besides: str = "\n") -> int:
     """Return the bytes that the files of a folder take. Raises OSError. besides: ending of files that do not count."""
-    entries = [entry for entry in os.scandir(folder) if not entry.name.endswith(besides)]
-    return sum(entry.stat(follow_symlinks=False).st_blocks * 512 for entry in entries)
+    blocks = 0
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if not entry.name.endswith(besides):
+                with suppress(FileNotFoundError):  # it was moved since
+                    blocks += entry.stat(follow_symlinks=False).st_blocks
+    return blocks * 512
 
 
 def _verify_file(file: RemoteFile, path: Path, root: Path, progress: Progress) -> str:

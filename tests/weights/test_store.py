@@ -6,9 +6,11 @@ import asyncio
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -298,3 +300,26 @@ async def test_records_are_not_trusted(tmp_path: Path, hub: FakeHub) -> None:
         assert Store(tmp_path).models() == []
     record.write_text(content)
     assert Store(tmp_path).models()[0].path == model.path
+
+
+def test_space_can_be_read_while_transfers_begin_and_end(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    parts, ends = tmp_path / OWN / PARTS, threading.Event()
+
+    def transfer(name: str) -> None:
+        while not ends.is_set():
+            (parts / name).mkdir(parents=True)
+            for number in range(5):
+                (parts / name / str(number)).write_bytes(b"0")
+            shutil.rmtree(parts / name)
+
+    threads = [threading.Thread(target=transfer, args=(f"{number:016x}",)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(1000):
+            assert len(store.space().held) <= len(threads)
+    finally:
+        ends.set()
+        for thread in threads:
+            thread.join()
