@@ -135,7 +135,9 @@ async def test_phases_of_a_start_are_read_from_events_node_and_init_containers(
     try:
         async with running(fleet):
             await synced(fleet)
-            view = await until(fleet, "the pod is known", lambda view: "llama-a" in [pod.name for pod in view.pods])
+            await until(fleet, "the pod is known", lambda view: "llama-a" in [pod.name for pod in view.pods])
+            fetches = "its init container runs"
+            view = await until(fleet, fetches, lambda view: not np.isnan(start_of(view, "fetching_since_s")))
             since_s = view.pod_scheduled_s[pod_row(view, "llama-a")] + 50
             assert start_of(view, "fetching_since_s") == pytest.approx(since_s)
             await until(fleet, "its node is known", lambda view: start_of(view, "node_created_s") <= clock.now_s() + 1)

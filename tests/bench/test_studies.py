@@ -1,4 +1,4 @@
-"""The studies of shared GPUs, mixes of variants and shrinks: their tables in the docs are those of the kept results."""
+"""The studies of GPUs, shrinks and cold starts: their tables in the docs are those of the kept results."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,18 +8,21 @@ import numpy as np
 import pytest
 
 from autoscaler.lab.replay.case import Outcome
-from bench.studies import mix, shrinks, tiers
+from bench.studies import cold_starts, mix, shrinks, tiers
 from bench.studies.results import read_results
 from tests.bench.test_policies import RUNS
 from tests.lab.replay.cases import make_case, trace_of
 
 ROOT = Path(__file__).parents[2]
 
-STUDIES: dict[str, Callable[[dict[str, dict[str, Any]]], str]] = {
-    "mix": mix.table,
-    "shrinks": shrinks.table,
-    "tiers": tiers.table,
+Table = Callable[[dict[str, dict[str, Any]]], str]
+STUDIES: dict[str, tuple[Table, str]] = {
+    "cold_starts": (cold_starts.table, "weights.md"),
+    "mix": (mix.table, "sharing.md"),
+    "shrinks": (shrinks.table, "sharing.md"),
+    "tiers": (tiers.table, "sharing.md"),
 }
+"""The table of each study, and the page of docs/explanation that has it."""
 
 
 def test_every_file_of_results_has_a_table() -> None:
@@ -28,8 +31,9 @@ def test_every_file_of_results_has_a_table() -> None:
 
 @pytest.mark.parametrize("study", STUDIES)
 def test_documented_tables_match_the_kept_results(study: str) -> None:
-    told = STUDIES[study](read_results(ROOT / "bench" / "results" / f"{study}.jsonl")).strip()
-    assert told in (ROOT / "docs" / "explanation" / "sharing.md").read_text("utf-8")
+    table, page = STUDIES[study]
+    told = table(read_results(ROOT / "bench" / "results" / f"{study}.jsonl")).strip()
+    assert told in (ROOT / "docs" / "explanation" / page).read_text("utf-8")
 
 
 def test_wanted_gpus_follow_the_changes_of_all_services() -> None:
