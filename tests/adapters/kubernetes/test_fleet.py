@@ -129,32 +129,32 @@ async def test_phases_of_a_start_are_read_from_events_node_and_init_containers(
     node = f"{world.namespace}-a"
     await kube_api.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}})
     await world.deployment("llama")
-    await world.pod("llama", "llama-a", fetching_status(), node=node)
+    await world.pod("llama", "phased-a", fetching_status(), node=node)
     # The rights of a test end at its namespace, and nodes are in none.
     fleet = KubeFleet(kube, clock, Mode.DIRECT, times=FAST, heartbeat_s=0.2)
     try:
         async with running(fleet):
             await synced(fleet)
-            await until(fleet, "the pod is known", lambda view: "llama-a" in [pod.name for pod in view.pods])
+            await until(fleet, "the pod is known", lambda view: "phased-a" in [pod.name for pod in view.pods])
             fetches = "its init container runs"
             view = await until(fleet, fetches, lambda view: not np.isnan(start_of(view, "fetching_since_s")))
-            since_s = view.pod_scheduled_s[pod_row(view, "llama-a")] + 50
+            since_s = view.pod_scheduled_s[pod_row(view, "phased-a")] + 50
             assert start_of(view, "fetching_since_s") == pytest.approx(since_s)
             await until(fleet, "its node is known", lambda view: start_of(view, "node_created_s") <= clock.now_s() + 1)
-            await kubelet_says(world, "llama-a", "Pulling", 'Pulling image "vllm"')
+            await kubelet_says(world, "phased-a", "Pulling", 'Pulling image "vllm"')
             await until(fleet, "an image is pulled", lambda view: not np.isnan(start_of(view, "pulling_since_s")))
             took = 'Successfully pulled image "vllm" in 41s (1m1.5s including waiting). Image size: 9 bytes.'
-            await kubelet_says(world, "llama-a", "Pulled", took)
+            await kubelet_says(world, "phased-a", "Pulled", took)
             await until(fleet, "its image is there", lambda view: start_of(view, "image_s") == 61.5)
-            await world.status("llama-a", fetching_status(ended=True))
+            await world.status("phased-a", fetching_status(ended=True))
             await until(fleet, "its weights are there", lambda view: start_of(view, "weights_s") == 120.0)
     finally:
         await kube_api.delete("v1", "Node", None, node)
 
 
 def start_of(view: Fleet, column: str) -> float:
-    """Return a column of the start of the pod llama-a."""
-    return float(getattr(view.starts, column)[pod_row(view, "llama-a")])
+    """Return a column of the start of the pod phased-a."""
+    return float(getattr(view.starts, column)[pod_row(view, "phased-a")])
 
 
 def fetching_status(ended: bool = False) -> dict[str, Any]:
