@@ -71,7 +71,7 @@ Key = tuple[str, str]  # namespace and name of a pod
 
 
 class Depth(Enum):
-    """What an engine has released."""
+    """The memory that an engine has released."""
 
     NOTHING = "nothing"  # awake, or paused
     WEIGHTS_OFFLOADED = "level 1"

@@ -25,7 +25,7 @@ SHUTDOWN_S = 1.0
 
 
 class PeerStatus(NamedTuple):
-    """What an agent shares with others, since the start."""
+    """Counts of bytes and files that an agent shares with others, since the start."""
 
     received_bytes: int
     sent_bytes: int
@@ -34,7 +34,7 @@ class PeerStatus(NamedTuple):
 
 
 class AgentStatus(NamedTuple):
-    """What an agent shows."""
+    """The state of an agent, as it is shown."""
 
     report: Report
     fetching: str  # key of the model that is being fetched; "": none

@@ -1,1 +1,1 @@
-"""What the daemon and the agents of nodes say to each other about weights, through the API server."""
+"""Documents about weights: the daemon and the agents of nodes exchange them through the API server."""

@@ -53,7 +53,7 @@ class ModelReport(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What one node holds."""
+    """The models that one node holds."""
 
     models: Mapping[str, ModelReport]  # by key of the source
     agent: str = ""  # version of the agent

@@ -33,7 +33,7 @@ class Wish(NamedTuple):
 
 
 class Wishes(NamedTuple):
-    """What one node should hold."""
+    """The models that one node should hold."""
 
     wishes: tuple[Wish, ...] = ()  # in the order in which to fetch, without repetition
     refused: tuple[tuple[str, str], ...] = ()  # sources that are not valid, and why; untrusted text

@@ -29,7 +29,7 @@ PHASES = len(Phase)
 
 @dataclass(frozen=True)
 class PodStarts(Columns):
-    """What the cluster tells about the start of each pod, beside its conditions; float64[P], NaN: unknown."""
+    """Times of the start of each pod that its conditions do not tell; float64[P], NaN: unknown."""
 
     node_created_s: FloatColumn  # time at which its node was created
     image_s: FloatColumn  # seconds for which its images were pulled; 0: its node had them

@@ -123,7 +123,7 @@ async def test_cold_start_times_are_read_from_pod_conditions(kube: Kube, clock: 
         assert (view.pod_ready_s - view.pod_started_s).tolist() == [pytest.approx(120.0)]
 
 
-async def test_phases_of_a_start_are_read_from_events_node_and_init_containers(
+async def test_phases_of_a_start_are_read_from_the_cluster(
     kube_api: KubeApi, kube: Kube, clock: SystemClock, world: World
 ):
     node = f"{world.namespace}-a"

@@ -160,7 +160,7 @@ async def test_new_leader_keeps_the_plan_of_the_last_one(
             assert second.publisher.published().status.writes == 0
 
 
-async def test_node_that_is_gone_loses_its_wishes_and_a_silent_one_keeps_them(
+async def test_node_that_is_gone_loses_its_wishes_a_silent_one_not(
     kube: Kube, writer: Kube, world: World, nodes: Nodes, kube_api: KubeApi
 ):
     gone, silent = [await nodes.add(name, {GPU: 1}) for name in ("gone", "silent")]

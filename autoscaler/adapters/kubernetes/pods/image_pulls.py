@@ -33,7 +33,7 @@ class _Pulls(NamedTuple):
 
 
 class ImagePulls:
-    """What the kubelet last said about the images of each pod."""
+    """The last words of the kubelet about the images of each pod."""
 
     def __init__(self, changed: Callable[[Key], None]) -> None:
         """`changed` is called with each pod about which there is something new."""

@@ -224,7 +224,7 @@ async def test_buffers_that_no_controller_answers_make_way_for_placeholders(
         await kube_api.remove_crds("nodes/capacitybuffers")
 
 
-async def test_a_cluster_without_buffers_is_a_problem_only_if_they_are_demanded(requester: Requester):
+async def test_missing_buffers_are_a_problem_only_if_demanded(requester: Requester):
     process = requester.start(NodeRequestKind.CAPACITY_BUFFER)
     with pytest.raises(ApiError, match=r"the cluster has no capacitybuffers\.autoscaling\.x-k8s\.io"):
         await process.reconcile(due(1))

@@ -90,7 +90,7 @@ def test_annotations_precede_the_command_line(annotations: dict[str, str], expec
     assert source(pod("vllm", "serve", "org/engine"), annotations) == expected
 
 
-def test_storage_initializer_names_the_source_when_the_engine_loads_a_path():
+def test_storage_initializer_names_the_source_of_a_path():
     init = [{"name": "storage-initializer", "args": ["hf://org/m:v1", "/mnt/models"]}]
     assert source(pod("--model", "/mnt/models", init=init)) == "hf://org/m@v1"
 

@@ -98,7 +98,7 @@ def test_engine_annotation_overrides_the_program():
     assert workload("sglang", "serve", engine="triton") == ("triton", 8002)
 
 
-def test_source_of_weights_is_stated_by_workload_then_template_then_engine():
+def test_workload_names_its_source_before_template_and_engine():
     def weights(own: str, of_template: str) -> str:
         name = "vllm-autoscaler.io/weights"
         template = {
