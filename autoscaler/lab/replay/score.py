@@ -9,7 +9,6 @@ import numpy as np
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 from autoscaler.lab.replay.case import Case, Goal, Outcome
 
-FLAP_S = 600.0  # a reversal within this time after the previous change is a flap
 BREACH_S = 60.0  # attainment is computed per minute of arrival
 
 
@@ -28,7 +27,7 @@ class Score:
     ttft_p99_s: float
     scale_ups: int
     scale_downs: int
-    flaps: int  # reversals within ten minutes after the previous change
+    flaps: int  # changes undone within one cold start
     breach_s: float  # seconds in minutes whose attainment is below the goal
     unfinished: float  # requests lost with a replica, abandoned, or never answered
 
@@ -43,7 +42,7 @@ def compute_score(case: Case, outcome: Outcome) -> Score:
     p50_s, p95_s, p99_s = (_quantile(outcome.ttft_s[counted], q) for q in (0.5, 0.95, 0.99))
     late = outcome.change_s >= case.counted_from_s
     steps = np.diff(outcome.change_to, prepend=case.start_replicas)
-    ups, downs, flaps = count_changes(steps[late], outcome.change_s[late])
+    ups, downs, flaps = count_changes(steps[late], outcome.change_s[late], case.cold_start_s)
     return Score(
         attainment=_share(met),
         attainment_ttft=_share(ttft_met),
@@ -62,12 +61,12 @@ def compute_score(case: Case, outcome: Outcome) -> Score:
     )
 
 
-def count_changes(steps: IntColumn, changed_s: FloatColumn) -> tuple[int, int, int]:
-    """Count scale-ups, scale-downs and flaps.
+def count_changes(steps: IntColumn, changed_s: FloatColumn, cold_start_s: float) -> tuple[int, int, int]:
+    """Count scale-ups, scale-downs and flaps. A flap reverses a change that is younger than a cold start.
 
     steps: int64[C], changes of the desired count, never 0. changed_s: float64[C], their times in seconds.
     """
-    turned = (steps[1:] * steps[:-1] < 0) & (np.diff(changed_s) < FLAP_S)
+    turned = (steps[1:] * steps[:-1] < 0) & (np.diff(changed_s) < cold_start_s)
     return int((steps > 0).sum()), int((steps < 0).sum()), int(turned.sum())
 
 

@@ -148,7 +148,7 @@ COLUMNS = (
     Column("p99", "99% of the requests got their first token sooner", lambda _, run: seconds(run.score.ttft_p99_s)),
     Column("ups", "times the count was raised", lambda _, run: f"{run.score.scale_ups:,}"),
     Column("downs", "times the count was lowered", lambda _, run: f"{run.score.scale_downs:,}"),
-    Column("flaps", "reversals within ten minutes", lambda _, run: f"{run.score.flaps:,}"),
+    Column("flaps", "changes undone within one cold start", lambda _, run: f"{run.score.flaps:,}"),
     Column(
         "in breach",
         "time in which the objective was met less often than promised, summed over models",

@@ -58,7 +58,7 @@ def test_learning_part_is_in_no_figure() -> None:
     """The first two requests and changes are in the learning part. A reversal of such a change counts."""
     changes = [(0.0, 3), (450.0, 2), (500.0, 4), (600.0, 3)]
     made = outcome([9.0, INF, 0.5, 0.7], [0.01, INF, 0.01, 0.5], changes)
-    row = compute_score(case([100, 400, 500, 700], counted_from_s=500.0), made)
+    row = compute_score(case([100, 400, 500, 700], counted_from_s=500.0, cold_start_s=101.0), made)
     assert (row.attainment, row.attainment_ttft, row.attainment_itl, row.unfinished) == (0.5, 1.0, 0.5, 0)
     assert (row.ttft_p50_s, row.ttft_p99_s) == (0.5, 0.7)
     assert (row.goodput_rps, row.goodput_tokens_per_s) == (1 / 500, 10 / 500)
@@ -67,10 +67,12 @@ def test_learning_part_is_in_no_figure() -> None:
     assert compute_score(case([100, 400], counted_from_s=500.0), outcome([9.0, INF], [0.0, INF])).attainment == 1.0
 
 
-def test_reversal_within_ten_minutes_is_a_flap() -> None:
+def test_reversal_within_one_cold_start_is_a_flap() -> None:
     changes = [(0.0, 3), (500.0, 2), (1100.0, 4), (1701.0, 5), (1800.0, 4), (1900.0, 1)]
-    row = compute_score(case([1.0]), outcome([0.1], [0.0], changes))
-    assert (row.scale_ups, row.scale_downs, row.flaps) == (3, 3, 2)  # 500 s and 1800 s; 1100 s is ten minutes later
+    row = compute_score(case([1.0], cold_start_s=600.0), outcome([0.1], [0.0], changes))
+    assert (row.scale_ups, row.scale_downs, row.flaps) == (3, 3, 2)  # 500 s and 1800 s; 1100 s is a cold start later
+    quick = compute_score(case([1.0], cold_start_s=99.0), outcome([0.1], [0.0], changes))
+    assert (quick.scale_ups, quick.scale_downs, quick.flaps) == (3, 3, 0)
     first = compute_score(case([1.0], start_replicas=3), outcome([0.1], [0.0], [(5.0, 1)]))
     assert (first.scale_ups, first.scale_downs) == (0, 1)
 

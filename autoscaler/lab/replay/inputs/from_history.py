@@ -82,7 +82,7 @@ def to_score(past: WorkloadHistory, goal: Goal, gpus_per_replica: float, cold_st
     pods = _pods(past)
     steps = np.diff(count_replicas(past))
     changed = np.flatnonzero(steps)
-    ups, downs, flaps = count_changes(steps[changed], np.asarray((changed + 1) * past.step_s))
+    ups, downs, flaps = count_changes(steps[changed], np.asarray((changed + 1) * past.step_s), cold_start_s)
     rate = np.nansum(past.finished) / past.duration_s
     replica_s = float(pods.sum()) * past.step_s + float(past.pods_added.sum()) * cold_start_s
     return Score(
