@@ -248,7 +248,7 @@ WORKLOADS = (
     ),
     _gauge(
         "prewarm_requested_places",
-        "Replicas for which nodes are requested before a pre-warm window.",
+        "Replicas for which places on nodes are requested before a pre-warm window.",
         _of("chain", "places"),
     ),
     _gauge(

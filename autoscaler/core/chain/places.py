@@ -1,4 +1,4 @@
-"""Count the replicas of future windows that have no place on the nodes of now, and for which nodes can be created."""
+"""Count the replicas of future windows by place: free on the nodes of now, or on nodes that can be created."""
 
 from __future__ import annotations
 
@@ -26,25 +26,34 @@ class _Replicas(NamedTuple):
     number: IntColumn  # int64[R], further replicas of the workload before it
 
 
-def find_lacking(fleet: Fleet, spec: Spec, decided: FloatColumn, more: FloatColumn, due_s: FloatColumn) -> FloatColumn:
-    """Return the further replicas of windows that need a node to be created, float64[W, K].
+class Found(NamedTuple):
+    """Further replicas of windows by the place that they find; float64[W, K] each. Others find none."""
+
+    free: FloatColumn  # on the nodes of now
+    lacking: FloatColumn  # on nodes that an autoscaler can create
+
+
+def find_places(fleet: Fleet, spec: Spec, decided: FloatColumn, more: FloatColumn, due_s: FloatColumn) -> Found:
+    """Return which further replicas of windows find a free place, and which need a node to be created.
 
     decided: float64[W], replicas that have a place, or get one before all others. more: float64[W, K], replicas beyond
     them that each window needs, at `due_s`; NaN or 0: none. A window needs no place beside an earlier one of its
-    workload. The earliest windows get places first, and then the highest priorities. A replica counts only where an
-    autoscaler may create nodes for it, within the limits that are known.
+    workload. The earliest windows get places first, and then the highest priorities. Nodes are created only where an
+    autoscaler may do so, within the limits that are known.
     """
     wanted = np.minimum(np.nan_to_num(more), MOST_EACH)
     can_place = (fleet.pool >= 0) & (fleet.gpus_per_replica > 0)
     wanted = np.where(can_place[:, None], np.ceil(np.fmax(wanted, 0.0)), 0.0)
     replicas = _list_replicas(wanted, due_s, spec)
     if not len(replicas.row):
-        return np.zeros(more.shape)
-    lacks = _lacks_place(fleet, decided, replicas) & _can_grow(fleet)[fleet.pool[replicas.row]]
+        return Found(np.zeros(more.shape), np.zeros(more.shape))
+    full = _lacks_place(fleet, decided, replicas)
+    lacks = full & _can_grow(fleet)[fleet.pool[replicas.row]]
     lacks &= _fits_new_nodes(fleet, replicas, lacks)
-    counts = np.zeros((len(fleet.workloads), MOST_EACH + 1))
-    np.add.at(counts, (replicas.row, replicas.number + 1), lacks)
-    return np.take_along_axis(counts.cumsum(axis=1), wanted.astype(np.int64), axis=1)
+    counts = np.zeros((2, len(fleet.workloads), MOST_EACH + 1))
+    for count, found in zip(counts, (~full, lacks), strict=True):
+        np.add.at(count, (replicas.row, replicas.number + 1), found)
+    return Found(*(np.take_along_axis(count.cumsum(axis=1), wanted.astype(np.int64), axis=1) for count in counts))
 
 
 def _list_replicas(wanted: FloatColumn, due_s: FloatColumn, spec: Spec) -> _Replicas:

@@ -26,7 +26,7 @@ class NextWindow:
     in_s: float  # seconds until it begins
     replicas: int  # that must be ready then
     links: tuple[LinkStart, ...]  # that are needed, in their order
-    places: int  # replicas for which nodes are requested now
+    places: int  # replicas for which places on nodes are requested now
 
 
 def next_window(row: Row) -> NextWindow | None:

@@ -28,7 +28,7 @@ class Chain(Columns):
     starts_s: FloatColumn  # float64[L, W], start of each link; NaN: it is not needed
     lacking: FloatColumn  # float64[W], replicas of it that have no place on the present nodes
     lead_s: FloatColumn  # float64[L, W], of each link; 0: it is not needed
-    places: FloatColumn  # float64[W], replicas for which nodes are requested now, for any window; 0: none
+    places: FloatColumn  # float64[W], replicas for which places on nodes are requested now; 0: none
 
     @classmethod
     def none(cls, rows: int, lead_s: FloatColumn | None = None) -> Chain:

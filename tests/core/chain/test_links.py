@@ -71,9 +71,13 @@ def test_each_link_starts_one_lead_before_the_next():
     assert chain.window[0] == 0
 
 
-def test_a_node_is_requested_only_for_replicas_without_a_place():
+def test_a_request_counts_the_free_place_that_it_takes_itself():
+    """A placeholder is scheduled to the free place first: one alone would create no node."""
     chain, _ = plan(look(DUE_S - 1200, cluster([1], free=1), windows([(DUE_S, 3)])))
-    assert (chain.lacking[0], chain.places[0]) == (1, 1)
+    assert (chain.lacking[0], chain.places[0]) == (1, 2)
+
+
+def test_no_node_is_requested_when_all_replicas_have_a_place():
     chain, _ = plan(look(DUE_S - 1200, cluster([1], free=2), windows([(DUE_S, 3)])))
     assert chain.places[0] == 0
     assert np.isnan(chain.starts_s[Link.NODE, 0]) and chain.starts_s[Link.REPLICA, 0] == DUE_S - 600
@@ -113,12 +117,39 @@ def test_the_higher_priority_gets_the_free_place():
     schedule = windows([(DUE_S, 2)], [(DUE_S, 2)])
     inp = look(DUE_S - 1000, cluster([1, 1], free=1), schedule)
     inp = replace(inp, spec=replace(inp.spec, priority=np.array([1.0, 2.0])))
-    assert plan(inp)[0].places.tolist() == [1, 0]
+    assert plan(inp)[0].lacking.tolist() == [1, 0]
 
 
 def test_the_earlier_window_gets_the_free_place():
     schedule = windows([(DUE_S + 60, 2)], [(DUE_S, 2)])
-    assert plan(look(DUE_S - 1000, cluster([1, 1], free=1), schedule))[0].places.tolist() == [1, 0]
+    assert plan(look(DUE_S - 1000, cluster([1, 1], free=1), schedule))[0].lacking.tolist() == [1, 0]
+
+
+def test_places_that_other_windows_count_on_are_requested_too():
+    """Otherwise the placeholder of the first workload would take the free place of the second."""
+    chain, _ = plan(look(DUE_S - 1000, cluster([1, 1], free=1), windows([(DUE_S + 60, 2)], [(DUE_S, 2)])))
+    assert chain.places.tolist() == [1, 1]
+    later = windows([(DUE_S, 3)], [(DUE_S + 60, 2)])  # the second one lacks a place, but its link has not begun
+    leads = {**LEADS, Link.NODE: 30.0}
+    chain, _ = plan(look(DUE_S - 990, cluster([1, 1], free=1), later), leads=leads)
+    assert (chain.lacking.tolist(), chain.places.tolist()) == ([1, 1], [2, 0])
+
+
+def test_a_request_for_the_sake_of_another_window_ends_with_it():
+    schedule = windows([(DUE_S, 2)], [(DUE_S, 2)])
+    inp = look(DUE_S - 1000, cluster([1, 1], free=1), schedule)
+    chain, state = plan(inp)
+    assert chain.places.tolist() == [1, 1]
+    alone = replace(inp, schedule=windows([(DUE_S, 2)], [(NAN, NAN)]))
+    assert plan(alone, state)[0].places.tolist() == [0, 0]
+
+
+def test_windows_of_other_pools_request_nothing():
+    groups = NodeGroups.of_pools((Pool(GPU, "H100"), Pool(GPU, "A100")), np.array([1.0, 2.0]))
+    groups = replace(groups, can_add=np.array([np.inf, np.inf]))
+    pools = (Pool(GPU, "H100"), Pool(GPU, "A100"))
+    seen = fleet([1, 1], pools=pools, pool=np.array([0, 1]), groups=groups)
+    assert plan(look(DUE_S - 1000, seen, windows([(DUE_S, 2)], [(DUE_S, 2)])))[0].places.tolist() == [1, 0]
 
 
 def test_replicas_that_are_decided_need_no_node():
@@ -131,7 +162,7 @@ def test_replicas_that_are_decided_need_no_node():
 def test_overlapping_windows_need_the_larger_count_once():
     schedule = windows([(DUE_S, 3), (DUE_S + 60, 5), (DUE_S + 120, 4)])
     chain, _ = plan(look(DUE_S - 1000, cluster([1], free=1), schedule))
-    assert (chain.due_s[0], chain.replicas[0], chain.places[0]) == (DUE_S, 3, 3)
+    assert (chain.due_s[0], chain.replicas[0], chain.places[0]) == (DUE_S, 3, 4)
 
 
 def test_a_window_is_limited_by_the_maximum():
@@ -210,9 +241,8 @@ def test_a_link_never_starts_later_than_due_minus_its_leads(
     assert chain.starts_s[Link.REPLICA, 0] == DUE_S - lead_s[Link.REPLICA]
     assert not chain.starts_s[Link.WEIGHTS, 0] > DUE_S - lead_s[Link.REPLICA] - lead_s[Link.WEIGHTS] + 1e-6
     assert not chain.starts_s[Link.NODE, 0] > DUE_S - total_s + 1e-6
-    assert chain.places[0] == (
-        lacking if now_s >= DUE_S - lead_s[Link.REPLICA] - lead_s[Link.WEIGHTS] - lead_s[Link.NODE] else 0
-    )
+    begun = now_s >= DUE_S - lead_s[Link.REPLICA] - lead_s[Link.WEIGHTS] - lead_s[Link.NODE]
+    assert chain.places[0] == (wanted - present if begun and lacking else 0)
 
 
 events = st.lists(
