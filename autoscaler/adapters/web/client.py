@@ -136,19 +136,26 @@ def _next(chain: _Chain) -> str:
     """
     links = ", ".join(f"{_clock(each.wall_s)} {each.link}" for each in chain.links)
     name = f" window {chain.window}" if chain.window else " window"
-    nodes = f"; nodes are on request for {chain.places}" if chain.places else ""
+    nodes = f"; places are on request for {chain.places}" if chain.places else ""
     return f"{links}, for {_clock(chain.wall_s)}{name} ({chain.replicas} replicas{nodes})"
 
 
 def _start(start: _Start) -> list[str]:
-    """Word the next start by phase, and each starting pod: "start 40 s on a node with the weights: image 1 s, ..."."""
+    """Word the next start by phase, and each starting pod: "start 40 s on a node with the weights: image 1 s, ...".
+
+    A phase that takes no time here, such as that of a node that exists, or whose time is unknown is left out.
+    """
     where = "a new node" if start.new_node else NODES.get(start.weights, NODES["unknown"])
     heading = f"{_seconds(start.takes_s)} on {where}" if start.by_phase else _seconds(start.takes_s)
-    phases = [f"{name} {_seconds(each.p50_s)} to {_seconds(each.p90_s)}" for name, each in start.phases.items()]
+    phases = [
+        f"{name} {_seconds(each.p50_s)} to {_seconds(each.p90_s)}"
+        for name, each in start.phases.items()
+        if _is_known(each.p50_s) and _is_known(each.p90_s) and each.p90_s
+    ]
     learned = f", from {start.starts} {'start' if start.starts == 1 else 'starts'}" if start.starts else ""
     lines = [f"  {'start':<{NAME_CHARS}}{heading}{learned}{': ' if phases else ''}{', '.join(phases)}"]
-    if len(start.by_weights) > 1:
-        states = (f"{_seconds(each.p90_s)} if {name}" for name, each in start.by_weights.items())
+    states = [f"{_seconds(each.p90_s)} if {name}" for name, each in start.by_weights.items() if _is_known(each.p90_s)]
+    if len(states) > 1:
         lines.append(f"  {'weights':<{NAME_CHARS}}on a node that exists, {', '.join(states)}")
     for pod in start.starting:
         usual = f", usually {_seconds(pod.usual_s)}" if pod.usual_s is not None else ""
@@ -158,7 +165,11 @@ def _start(start: _Start) -> list[str]:
 
 
 def _seconds(value: float | None) -> str:
-    return seconds(value if value is not None and 0 <= value <= LONGEST_S else math.nan)
+    return seconds(value if value is not None and _is_known(value) else math.nan)
+
+
+def _is_known(value: float | None) -> bool:
+    return value is not None and 0 <= value <= LONGEST_S
 
 
 def _clock(wall_s: float) -> str:

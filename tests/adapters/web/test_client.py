@@ -46,7 +46,11 @@ async def test_sentence_and_planner_lines_have_no_control_characters(
         },
         "start": {
             "takes_s": 9e99,
-            "phases": {"weights\x1b[2J": {"p50_s": -9e99, "p90_s": None}},
+            "phases": {
+                "weights\x1b[2J": {"p50_s": 1, "p90_s": 2},
+                "image": {"p50_s": -9e99, "p90_s": None},
+                "node": {"p50_s": 0, "p90_s": 0},
+            },
             "starting": [{"pod": "a\x1b[2J", "phase": "image\n"}],
         },
     }
@@ -56,11 +60,11 @@ async def test_sentence_and_planner_lines_have_no_control_characters(
     assert lines == [
         "Keeps [2J 4 replicas.",
         "Warning: its time [2J is up.",
-        "  next        ? node , for ? window office [2J (4 replicas; nodes are on request for 2)",
+        "  next        ? node , for ? window office [2J (4 replicas; places are on request for 2)",
         "  pair        with the decode workload [2J",
         "  load        2.31 replicas",
         "  strategy    a [31m",
-        "  start       an unknown time: weights [2J an unknown time to an unknown time",
+        "  start       an unknown time: weights [2J 1 s to 2 s",
         "  starting    a [2J: image  for an unknown time",
     ]
 
@@ -105,7 +109,7 @@ async def test_explain_shows_the_links_of_the_next_window(daemon: Daemon):
         f"{datetime.fromtimestamp(tick.wall_s + ahead_s).astimezone():%Y-%m-%d %H:%M}" for ahead_s in (1800, 600, 1200)
     )
     (line,) = [line for line in lines if line.startswith("  next ")]
-    nodes = "nodes are on request for 2"
+    nodes = "places are on request for 2"
     assert line == f"  next        {node} node, {replica} replica, for {start} window office (4 replicas; {nodes})"
 
 
@@ -118,7 +122,7 @@ async def test_explain_shows_the_next_start_and_those_under_way(daemon: Daemon):
         lines = await explanation(server.url, ref.namespace, ref.name)
     assert "1 pod is stuck starting (its weights are loading for 12 min, usually 2 min)" in lines[0]
     start, weights, starting = lines[-3:]
-    assert start.startswith("  start       95 s on a node with the weights, from 5 starts: node 0 s to 0 s, ")
+    assert start.startswith("  start       95 s on a node with the weights, from 5 starts: schedule ")
     assert ", weights 40 s to 60 s, " in start
     assert weights == "  weights     on a node that exists, 250 s if unknown, 400 s if absent, 55 s if held"
     assert starting == "  starting    late-0: weights for 12 min, usually 2 min; it is late"

@@ -303,7 +303,7 @@ async def test_the_links_of_the_next_window_are_shown(daemon: Daemon, open_page:
         page = await open_page(f"/#{ref.namespace}/{ref.name}")
         office = re.compile(
             r"^Next: \d\d:\d\d node, \d\d:\d\d replica, for \d\d:\d\d window office "
-            r"\(4 replicas; nodes are on request for 2\)\.$"
+            r"\(4 replicas; places are on request for 2\)\.$"
         )
         await expect(page.locator("p.chain")).to_have_text(office)
 
@@ -319,6 +319,7 @@ async def test_phases_of_the_next_start_and_starting_pods_are_shown(daemon: Daem
         next_start = "The next replica needs 95 s on a node with the weights, learned from 5 starts."
         await expect(page.locator("section.card", has_text="Cold start").locator("p")).to_have_text(next_start)
         await expect(page.locator("table.phases tbody tr", has_text="Engine")).to_have_text("Engine50 s75 s")
+        await expect(page.locator("table.phases tbody tr", has_text="Node")).to_have_count(0)
         await expect(page.locator("table.starting tbody tr")).to_have_text("late-0Weights (late)12 min120 s")
 
 

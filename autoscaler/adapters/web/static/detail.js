@@ -219,7 +219,7 @@ function replace(parent, values, make = (value) => value) {
 /** Word what begins when for the next pre-warm window. */
 function chainText({ window, wall_s, replicas, places, links }) {
   const starts = links.map((each) => `${clock(each.wall_s, false)} ${each.link}`).join(", ");
-  const nodes = places ? `; nodes are on request for ${places}` : "";
+  const nodes = places ? `; places are on request for ${places}` : "";
   return `Next: ${starts}, for ${clock(wall_s, false)} ${window ? `window ${window}` : "window"} (${replicas} replicas${nodes}).`;
 }
 
@@ -236,7 +236,8 @@ function phaseRows(start) {
   const rows = Object.entries(start?.phases ?? {}).map(([name, times]) => [words(name), times]);
   const states = Object.entries(start?.by_weights ?? {});
   if (states.length > 1) rows.push(...states.map(([name, times]) => [`All, weights ${name}`, times]));
-  return rows.map(([title, { p50_s, p90_s }]) =>
+  const taken = rows.filter(([, { p90_s }]) => p90_s); // without those that take no time here, or an unknown one
+  return taken.map(([title, { p50_s, p90_s }]) =>
     element(
       "tr",
       {},
