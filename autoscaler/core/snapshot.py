@@ -43,6 +43,7 @@ SCHEMA: Mapping[str, str] = MappingProxyType(
         "capacity.decode_tokens_per_s": "workloads.capacity.decode_tokens_per_s",
         "capacity.observed_s": "workloads.capacity.learned_s",
         "gpu.loaded_idle_replica_s": "workloads.observe.loaded_idle_s",
+        "changes.flaps": "workloads.observe.flaps.count",
         "scale_to_zero.delayed_requests": "idle_timeouts.delayed",
         "scale_to_zero.wake_ups": "idle_timeouts.wake_ups",
         "scale_to_zero.arrivals_at_zero": "idle_timeouts.arrivals_at_zero",

@@ -35,8 +35,9 @@ SPAN_S = 3 * 3600.0
 DEADLINE_S = 20.0
 """Time limit for reading. The replay uses what was read by then."""
 
-NOT_IN_HISTORY = ("gateway.age_s", "gpu.loaded_idle_replica_s")
-"""Stored columns that the replay cannot fill: history has neither gateways nor GPUs. Their present values stay."""
+NOT_IN_HISTORY = ("gateway.age_s", "gpu.loaded_idle_replica_s", "changes.flaps")
+"""Stored columns that the replay cannot fill: history has neither gateways, GPUs nor the desired count. Their present
+values stay."""
 
 WINDOW_S = 120.0
 """Window of latency quantiles, the default of live readings."""

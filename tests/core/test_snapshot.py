@@ -122,7 +122,8 @@ def busy_story(start_s: float) -> Story:
     """A while of load, queue, refusals, growth, rest, on clocks that differ by a multiple of every slot of a window.
 
     One pod stands still while its queue grows, one alone has a queue, one has no work, and one sleeps. A replica of the
-    third workload crashes, and another is missing. Nodes are requested for a window of the first workload.
+    third workload crashes, and another is missing; its count is raised and lowered again. Nodes are requested for a
+    window of the first workload.
     """
     rules = spec(3, concurrency=np.nan, sleep_replicas=1.0, up_stabilization_s=30.0, down_stabilization_s=60.0)
     story = Story(rules, start_s)
@@ -137,7 +138,7 @@ def busy_story(start_s: float) -> Story:
         pods = fleet(
             [5, 1, 1],
             [0, 1, 1],
-            replicas=[5, 2, 3],
+            replicas=[5, 2, 4 if step == 10 else 3],
             starting_since_s=start_s,
             created_s=start_s - 1000.0,
             pools=(Pool("nvidia.com/gpu", "H100", grows="pool=gpu"),),

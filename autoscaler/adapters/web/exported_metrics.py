@@ -268,6 +268,13 @@ WORKLOADS = (
         WORKLOAD_LABELS,
         _of("observation", "loaded_idle_s"),
     ),
+    Family(
+        "flaps_total",
+        "counter",
+        "Changes of spec.replicas undone within one cold start, since the workload was first seen.",
+        WORKLOAD_LABELS,
+        _of("observation", "flaps"),
+    ),
     _gauge("paused", "1 while the operator has paused the workload.", lambda tick: tick.input.fleet.paused),
     _gauge(
         "problem",

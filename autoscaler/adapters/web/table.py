@@ -65,6 +65,7 @@ FIELDS = {
     "loaded": "replicas whose GPU memory is in use; null: no GPU metrics",
     "gpu_active": "replicas whose tensor cores work",
     "loaded_idle_s": "replica-seconds loaded and idle since the workload was first seen",
+    "flaps": "changes of the count that were undone within one cold start, since the workload was first seen",
     "gpus_per_replica": "GPUs of one replica; null: unknown",
     "fits": "replicas that fit on the nodes that admit it, beside pods of others; null: no limit is known",
     "room": "further replicas for which these nodes have room now; null: unknown",

@@ -9,13 +9,16 @@ from autoscaler.core.explain.format import count, number, seconds
 from autoscaler.core.explain.row import Row
 from autoscaler.core.model.types import Stage
 
+RECENT_FLAP_S = 3600.0
+"""A flap is told for so long."""
+
 LONG = 3.0
 """Long generations over the average one. Lengths of answers scatter about like an exponential distribution, whose 95th
 percentile is three times its mean."""
 
 
 def warnings(row: Row) -> tuple[str, ...]:
-    return tuple(filter(None, (_drain(row), quotas.not_limited(row), _unfollowed(row))))
+    return tuple(filter(None, (_drain(row), quotas.not_limited(row), _unfollowed(row), _flap(row))))
 
 
 def _unfollowed(row: Row) -> str:
@@ -28,6 +31,17 @@ def _unfollowed(row: Row) -> str:
     if answer > present:
         return f"{kept}, so other workloads may take the GPUs of the rest"
     return f"{kept}, so the GPUs of these are not free"
+
+
+def _flap(row: Row) -> str:
+    """Say that a change was undone before its replica could serve."""
+    age_s, flaps = row.observed("flap_age_s"), int(row.observed("flaps"))
+    if not age_s <= RECENT_FLAP_S:  # False without a flap
+        return ""
+    once = f"within one cold start ({seconds(row.observed('cold_start_s'))})"
+    if flaps == 1:
+        return f"1 change of its replicas was undone {once}, {seconds(age_s)} ago"
+    return f"{flaps} changes of its replicas were undone {once}, the last one {seconds(age_s)} ago"
 
 
 def _drain(row: Row) -> str:

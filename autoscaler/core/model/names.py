@@ -158,6 +158,8 @@ OBSERVED: Mapping[str, str] = MappingProxyType(
         "active": "gpu_active",
         "loaded_idle_s": "loaded_idle_s",
         "cold_start_s": "cold_start_s",
+        "flaps": "flaps",
+        "flap_age_s": "flap_age_s",
     }
 )
 """Column of `Observation` by published name."""

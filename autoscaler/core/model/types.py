@@ -127,6 +127,8 @@ class Observation(Columns):
     gpu_active: FloatColumn  # pods whose GPU computes; NaN: no fresh GPU metrics
     loaded_idle_s: FloatColumn  # replica-seconds with a loaded but idle GPU, since the workload is known; NaN: unknown
     cold_start_s: FloatColumn  # seconds from the request for a replica until it serves: learned, or else stated
+    flaps: FloatColumn  # changes of `replicas` undone within one cold start, since the workload is known
+    flap_age_s: FloatColumn  # seconds since the last of them; NaN: none
 
     @property
     def pods(self) -> FloatColumn:

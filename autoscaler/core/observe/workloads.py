@@ -21,6 +21,7 @@ from autoscaler.core.observe import (
     arrivals,
     cold_start,
     draining,
+    flaps,
     freshness,
     gpu_activity,
     pending,
@@ -35,6 +36,7 @@ from autoscaler.core.observe import rates as counter_rates
 from autoscaler.core.observe.answer_lengths import AnswerLengths
 from autoscaler.core.observe.arrivals import Arrivals
 from autoscaler.core.observe.cold_start import ColdStarts
+from autoscaler.core.observe.flaps import Flaps
 from autoscaler.core.observe.freshness import Freshness
 from autoscaler.core.observe.ledger import Ledger
 from autoscaler.core.observe.link_leads import find_leads
@@ -95,6 +97,7 @@ class ObserveState(Columns):
     pending_history: PendingHistory
     last_gateway_s: TimestampColumn  # last time at which its gateway reported; NaN: never
     loaded_idle_s: FloatColumn  # replica-seconds with a loaded but idle GPU
+    flaps: Flaps
 
     @classmethod
     def blank(cls, rows: int) -> ObserveState:
@@ -245,6 +248,7 @@ def _sum_up(
     watched_s = clip(or_zero(elapsed_s), 0.0, gpu_activity.MAX_GPU_AGE_S)
     loaded_idle_s = before.loaded_idle_s + or_zero(idle) * watched_s
 
+    changes = flaps.update(before.flaps, fleet.replicas, cold_start_s, inp.now_s)
     gateway_fresh = inp.now_s - gateways.time_s <= inp.spec.max_input_age_s
     gateway_reports = gateway_fresh & ~(np.isnan(gateways.waiting) & np.isnan(gateways.arrivals_per_s))
     last_gateway_s = np.where(gateway_reports, inp.now_s, before.last_gateway_s)
@@ -328,6 +332,8 @@ def _sum_up(
         gpu_active=active,
         loaded_idle_s=np.where(~np.isnan(idle) | (loaded_idle_s > 0), loaded_idle_s, np.nan),
         cold_start_s=cold_start_s,
+        flaps=changes.count,
+        flap_age_s=inp.now_s - changes.last_flap_s,
     )
     after = replace(
         before,
@@ -338,6 +344,7 @@ def _sum_up(
         standstill=standstill_after,
         last_gateway_s=last_gateway_s,
         loaded_idle_s=loaded_idle_s,
+        flaps=changes,
     )
     pod_state = PodState(
         readings,

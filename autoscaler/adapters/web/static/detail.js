@@ -284,6 +284,7 @@ function figures(workload, inputs) {
     ["A replica holds", `${count(inputs.capacity_concurrency)} requests`, "", `confidence ${share(inputs.capacity_confidence)}`],
     ["Budget used", share(inputs.forecast_burnt_budgets), inputs.forecast_burnt_budgets > 1 && "missed"],
     ["Cold start", duration(inputs.cold_start_s)],
+    ["Flaps", count(workload.flaps), "", "changes undone within one cold start"],
     ["Loaded but idle", gpuHours == null ? UNKNOWN : `${gpuHours.toFixed(1)} GPU h`],
   ].map(([title, value, state, note]) =>
     element("div", { "data-state": state || "", title: note }, element("dt", {}, title), element("dd", {}, value)),
