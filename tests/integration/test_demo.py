@@ -76,6 +76,16 @@ async def test_planner_learns_from_the_replicas_and_explain_shows_it(tmp_path: P
         )
 
 
+async def test_page_shows_a_replica_that_sleeps_before_office_hours(tmp_path: Path, chromium: Browser):
+    page = await chromium.new_page()
+    async with daemon(tmp_path, "demo", "--speed", "60", "--seed", "1", ready=False) as demo:
+        await first_decision(demo)
+        await page.goto(f"{demo.url}/#models/helpdesk-14b")
+        await expect(page.locator("dt", has_text="Asleep")).to_be_visible(timeout=30_000)
+        await expect(page.locator(".sentence")).to_contain_text("asleep")
+        assert "replica asleep" in demo.err
+
+
 async def test_as_json_it_ends_by_itself_with_one_summary(tmp_path: Path):
     arguments = ("--json", "--duration", "10s", "--speed", "120", "--seed", "7")
     async with daemon(tmp_path, "demo", *arguments, ready=False) as demo:

@@ -1,4 +1,4 @@
-"""Nodes with GPUs and the pods on them: scheduling, cold starts, crashes and termination. Traffic is elsewhere.
+"""Nodes with GPUs and the pods on them: scheduling, cold starts, probes, crashes, termination. Traffic is elsewhere.
 
 Simpler than Kubernetes: pods are bound in the order of their creation. A sleeping node wakes for a pod, and leaves
 after some time without pods. A terminating pod receives no further requests, and ends when it is empty or its grace
@@ -22,6 +22,7 @@ from autoscaler.sim.engine.request import Request
 HOST = "127.0.0.1"
 MOST_REPLICAS = 1000  # of one workload; far more than any scenario can hold
 NODE_IDLE_S = 600.0  # idle time after which an elastic node leaves, and loses image and weights
+PROBE_PERIOD_S = 2.0  # of a pod whose engine sleeps
 RESTART_DELAY_S = 10.0  # the kubelet's first back-off
 SHORTEST_TERMINATION_S = 1.0  # even an empty server takes a moment to end
 TERMINATION_POLL_S = 1.0  # poll interval of terminating pods
@@ -171,7 +172,8 @@ class Cluster:
             if pod.terminating:
                 moments.append(now_s + TERMINATION_POLL_S)
             elif pod.node:
-                due = (pod.serving_s, pod.ready_s, pod.crash_s)
+                probed_s = now_s + PROBE_PERIOD_S if pod.ready_s == math.inf else math.inf
+                due = (pod.serving_s, pod.ready_s, pod.crash_s, probed_s)
                 moments += [moment for moment in due if moment > now_s]
         return min(moments)
 
@@ -187,6 +189,8 @@ class Cluster:
                 pod.replica = Replica(pod.deployment.profile, now_s)
                 mean_s = pod.deployment.crash_every_s
                 pod.crash_s = now_s + self._rng.exponential(mean_s) if math.isfinite(mean_s) else math.inf
+            elif pod.replica is not None:
+                self._probe(pod, pod.replica, now_s)
         self.pods = [pod for pod in self.pods if not (pod.terminating and pod.node is None)]
         for node in self.nodes:
             if node.elastic and not any(node.holders) and now_s - node.empty_since_s >= NODE_IDLE_S:
@@ -246,6 +250,13 @@ class Cluster:
         pod.scheduled_s, pod.started_s = start.scheduled_s, start.started_s
         pod.serving_s, pod.ready_s = start.serving_s, start.ready_s
         self.held_devices[pod.workload] += deployment.devices
+
+    def _probe(self, pod: SimPod, replica: Replica, now_s: float) -> None:
+        """Make a pod unready while its engine sleeps: its probe asks `/is_sleeping`."""
+        if replica.sleep_state.paused:
+            pod.ready_s = math.inf
+        elif pod.ready_s == math.inf:
+            pod.ready_s = now_s + pod.deployment.cold_start.probe.draw(self._rng)
 
     def _is_finished(self, pod: SimPod, now_s: float) -> bool:
         """Return whether a terminating pod is empty or its grace period is over."""

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from autoscaler.sim.demo.cluster import Cluster, Node, SimPod
 from autoscaler.sim.demo.text import labels
 from autoscaler.sim.engine.profiles import MEMORY_UTILIZATION, Device
+from autoscaler.sim.engine.sleep_state import KV_CACHE, WEIGHTS
 
 COLLECT_S = 30.0
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -103,11 +104,13 @@ class DcgmExporter:
 def _used_bytes(device: Device, pod: SimPod | None, now_s: float) -> float:
     if pod is None or not pod.started_s <= now_s:
         return 0.0
-    full = device.memory_bytes * MEMORY_UTILIZATION
+    weights = pod.deployment.profile.weight_bytes / pod.deployment.devices
     if pod.replica is not None:
-        return device.memory_bytes * ASLEEP_FRACTION if pod.replica.sleep_level else full
+        released = pod.replica.sleep_state.released
+        asleep = device.memory_bytes * ASLEEP_FRACTION + (0.0 if WEIGHTS in released else weights)
+        return asleep if KV_CACHE in released else device.memory_bytes * MEMORY_UTILIZATION
     loading_s = max(pod.serving_s - pod.started_s, 1e-9)
-    return min((now_s - pod.started_s) / loading_s, 1.0) * pod.deployment.profile.weight_bytes / pod.deployment.devices
+    return min((now_s - pod.started_s) / loading_s, 1.0) * weights
 
 
 def _labels(node: Node, index: int, device: Device, pod: SimPod | None) -> dict[str, str]:

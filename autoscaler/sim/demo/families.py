@@ -106,9 +106,13 @@ def engine(identity: Labels, profile: Profile) -> tuple[Family, ...]:
     def histogram(name: str, text: str, of: Callable[[EngineMetrics], Histogram]) -> Buckets:
         return Buckets(f"vllm:{name}", text, ((identity, of),))
 
-    sleep = tuple(
-        ({**identity, "sleep_state": state}, lambda r, level=level: float(r.sleep_level == level))
-        for level, state in enumerate(("awake", "weights_offloaded", "discard_all"))
+    def at_level(level: int) -> Value:
+        return lambda r: float(r.sleep_state.paused and r.sleep_state.level == level)
+
+    sleep: tuple[tuple[Labels, Value], ...] = (
+        ({**identity, "sleep_state": "awake"}, lambda r: float(not r.sleep_state.paused)),
+        ({**identity, "sleep_state": "weights_offloaded"}, at_level(1)),
+        ({**identity, "sleep_state": "discard_all"}, at_level(2)),
     )
     finished: tuple[tuple[Labels, Value], ...] = (
         ({**identity, "finished_reason": "stop"}, 0.0),

@@ -126,9 +126,10 @@ def _playground() -> WorkloadSetup:
 
 def _helpdesk() -> WorkloadSetup:
     return WorkloadSetup(
-        Deployment(NAMESPACE, "helpdesk-14b", compute_profile(QWEN_14B, H100, max_num_seqs=24), GPU),
+        Deployment(NAMESPACE, "helpdesk-14b", compute_profile(QWEN_14B, H100, max_num_seqs=24), GPU, replicas=2),
         model="Qwen/Qwen2.5-14B-helpdesk",
         policy="office-hours",
+        overrides=(("sleep.replicas", "1"),),  # asleep while nobody asks, awake for the first who come
         shape=Shape(
             9.0, Lengths(600, 0.7, 4000), Lengths(200, 0.6, 1200), bursts=(NOISE,), silences=((0.0, 8.5), (18.0, 24.0))
         ),

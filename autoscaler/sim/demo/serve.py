@@ -1,5 +1,4 @@
-"""The simulation on the network: `/metrics`, `/health` and `/load` of every replica, each on a loopback port of its
-own.
+"""The simulation on the network: every replica has a loopback port of its own.
 
 DCGM exporter and gateway have one port each. A port is reserved when its pod is created, but refuses connections until
 the engine has started, as with the real server.
@@ -19,8 +18,9 @@ from aiohttp import web
 
 from autoscaler.core.model.fleet import Fleet
 from autoscaler.ports import Change, Clock, Outcome
-from autoscaler.sim.demo import dcgm, exposition, gateway
+from autoscaler.sim.demo import dcgm, gateway
 from autoscaler.sim.demo.cluster import HOST, SimPod
+from autoscaler.sim.demo.engine_api import EngineApi
 from autoscaler.sim.demo.exposition import VllmExposition
 from autoscaler.sim.demo.simulation import Scenario, Simulation
 from autoscaler.sim.demo.summary import Summary
@@ -129,7 +129,7 @@ class SimulatedFleet:
             self._sockets.pop(port).close()
         for pod in pods:
             if pod.replica is not None and pod.number not in self._servers:
-                runner = await self._listen(self._engine_app(pod, pod.replica), self._sockets.pop(pod.port))
+                runner = await self._listen(self._app(pod, pod.replica), self._sockets.pop(pod.port))
                 self._servers[pod.number] = _Server(pod.replica, runner)
 
     def _reserve(self, port: int = 0) -> int:
@@ -168,7 +168,7 @@ class SimulatedFleet:
         self._runners.append(await self._listen(app, self._sockets.pop(port)))
         return f"http://{HOST}:{port}/metrics"
 
-    def _engine_app(self, pod: SimPod, replica: Replica) -> web.Application:
+    def _app(self, pod: SimPod, replica: Replica) -> web.Application:
         wall_at_zero_s = self._clock.wall_s() - self._clock.now_s()
         page = VllmExposition(
             replica,
@@ -176,38 +176,7 @@ class SimulatedFleet:
             wall_at_zero_s + pod.started_s,
             wall_at_zero_s + pod.serving_s,
         )
-
-        async def metrics(request: web.Request) -> web.Response:
-            return web.Response(body=page.render().encode(), headers={"Content-Type": exposition.CONTENT_TYPE})
-
-        async def health(request: web.Request) -> web.Response:
-            return web.Response()
-
-        async def load(request: web.Request) -> web.Response:
-            return web.json_response({"server_load": replica.held})
-
-        async def is_sleeping(request: web.Request) -> web.Response:
-            return web.json_response({"is_sleeping": replica.sleep_level > 0})
-
-        async def sleep(request: web.Request) -> web.Response:
-            level = request.query.get("level", "1")
-            if level not in ("1", "2"):
-                raise web.HTTPBadRequest(text=f"level is {level[:20]!r}; allowed: 1, 2")
-            replica.sleep(int(level), self.simulation.now_s)
-            return web.json_response({"status": "sleeping", "level": int(level)})
-
-        async def wake_up(request: web.Request) -> web.Response:
-            replica.wake_up(self.simulation.now_s)
-            return web.json_response({"status": "awake"})
-
-        app = web.Application()
-        app.router.add_get("/metrics", metrics)
-        app.router.add_get("/health", health)
-        app.router.add_get("/load", load)
-        app.router.add_get("/is_sleeping", is_sleeping)
-        app.router.add_post("/sleep", sleep)
-        app.router.add_post("/wake_up", wake_up)
-        return app
+        return EngineApi(replica, pod.deployment, page, self._clock, lambda: self.simulation.now_s).app()
 
     async def _close(self) -> None:
         runners = [*self._runners, *(server.runner for server in self._servers.values())]

@@ -79,6 +79,7 @@ class ColdStart:
     load: Bandwidth = Bandwidth(3e9)  # weights from the node into one device; devices load in parallel
     warm_up: Phase = Phase(18.0)  # compile with a warm cache, CUDA graphs, profiling
     probe: Phase = Phase(3.0)
+    wake: Bandwidth = Bandwidth(10e9)  # weights between the memory of the host and one device, in a sleep of level 1
 
     def draw(
         self,
@@ -110,6 +111,14 @@ class ColdStart:
             image_cached=image_cached,
             weights_cached=weights_cached,
         )
+
+    def wake_s(self, weight_bytes: float, devices: int) -> float:
+        """Return the time to move weights between host and devices, each in parallel, in seconds."""
+        return weight_bytes / devices / self.wake.median_bytes_per_s
+
+    def reload_s(self, weight_bytes: float, devices: int) -> float:
+        """Return the time to load weights again into a running engine, in seconds."""
+        return weight_bytes / devices / self.load.median_bytes_per_s
 
     def restart_s(self, rng: np.random.Generator, weight_bytes: float, devices: int) -> float:
         """Draw the time of a container from start to open port, with image and weights on its node, in seconds."""

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Collection
 from heapq import heappop, heappush
 
 from autoscaler.sim.engine.metrics import EngineMetrics
 from autoscaler.sim.engine.profiles import Profile
 from autoscaler.sim.engine.request import Ending, Request
+from autoscaler.sim.engine.sleep_state import SleepState
 
 
 class Replica:
@@ -31,7 +33,7 @@ class Replica:
         self.profile = profile
         self.metrics = EngineMetrics(profile.max_model_len)
         self.clock_s = now_s  # end of the last step, at most one step behind the caller
-        self.sleep_level = 0  # 0: awake
+        self.sleep_state = SleepState()
         self.decode_s = 0.0  # seconds of steps so far, without prefill
         self.prefill_s = 0.0  # seconds of prefill
         self._waiting: deque[Request] = deque()
@@ -56,8 +58,8 @@ class Replica:
 
     @property
     def waiting(self) -> int:
-        """Requests that the scheduler queues. A sleeping engine does not step, so it queues none."""
-        return 0 if self.sleep_level else len(self._waiting) + len(self._preempted)
+        """Requests that the scheduler queues, as of the last step. A sleeping engine takes none, so it shows none."""
+        return 0 if self.sleep_state.paused and not self.running else len(self._waiting) + len(self._preempted)
 
     @property
     def held(self) -> int:
@@ -90,25 +92,37 @@ class Replica:
         ended, self._ended = self._ended, []
         return ended
 
-    def sleep(self, level: int, now_s: float) -> None:
-        """Sleep at level 1 or 2. Running and waiting requests are aborted, later ones are held."""
-        if level not in (1, 2):
-            raise ValueError(f"sleep level is {level}; it must be 1 or 2")
-        for request in self._decoding.values():
-            self._interrupt(request)
-        for request in (*self._decoding.values(), *self._prefilling, *self._preempted, *self._waiting):
-            self._observe_abort(request, now_s)
-        self.abort(now_s)
-        self.metrics.sleep.observe(0.1)
-        self.sleep_level = level
+    def pause(self, mode: str, now_s: float) -> None:
+        """Stop scheduling; later requests are held.
 
-    def wake_up(self, now_s: float) -> None:
-        """Wake up, and serve held requests first."""
-        if self.sleep_level:
-            self.metrics.wake_up.observe(1.0)
-        self.sleep_level = 0
-        self.clock_s = now_s
-        self._no_event_before_s = -math.inf
+        Running and waiting requests are aborted (`abort`) or kept (`keep`). With `wait` the running ones end, and the
+        waiting ones are kept.
+        """
+        self.sleep_state.paused = True
+        if mode == "abort":
+            for request in self._decoding.values():
+                self._interrupt(request)
+            for request in (*self._decoding.values(), *self._prefilling, *self._preempted, *self._waiting):
+                self._observe_abort(request, now_s)
+            self.abort(now_s)
+        elif mode == "keep":
+            self._preempt_all()
+
+    def release(self, level: int, took_s: float) -> None:
+        """Reach a level of sleep after a pause. Requests that still run lose their KV blocks."""
+        if level:
+            self._preempt_all()
+        self.sleep_state.release(level)
+        self.metrics.sleep.observe(took_s)
+
+    def wake_up(self, tags: Collection[str], now_s: float, took_s: float) -> None:
+        """Wake the parts of these tags, or all without a tag. Once all are awake, held requests are served first."""
+        if self.sleep_state.paused:
+            self.metrics.wake_up.observe(took_s)
+        self.sleep_state.wake(tags)
+        if not self.sleep_state.paused:
+            self.clock_s = max(self.clock_s, now_s)
+            self._no_event_before_s = -math.inf
 
     def abort(self, now_s: float) -> None:
         """Drop every request, as after a crash or at the end of a grace period."""
@@ -127,11 +141,8 @@ class Replica:
     def advance(self, to_s: float) -> None:
         """Run every step that ends by `to_s`."""
         self._no_event_before_s = -math.inf
-        if self.sleep_level:
-            self.clock_s = max(self.clock_s, to_s)
-        else:
-            while self._next_step(to_s):
-                pass
+        while self._next_step(to_s):
+            pass
         waiting = len(self._waiting)
         self._drop_disconnected(to_s)
         if self._waiting:
@@ -154,7 +165,7 @@ class Replica:
             return self._decode(to_s)
         self._no_event_before_s = math.inf
         # it arrived after the last step, so the next one begins with it
-        if self._waiting and self._waiting[0].submitted_s <= to_s:
+        if self._waiting and self._waiting[0].submitted_s <= to_s and not self.sleep_state.paused:
             self.clock_s = self._waiting[0].submitted_s
             return True
         self.clock_s = max(self.clock_s, to_s)
@@ -173,7 +184,7 @@ class Replica:
         while self.running < profile.max_num_seqs and budget > 0:
             queue = self._preempted or self._waiting
             # A request that arrives during a step joins at its end.
-            if not queue or queue[0].submitted_s > self.clock_s:
+            if self.sleep_state.paused or not queue or queue[0].submitted_s > self.clock_s:
                 return
             request = queue[0]
             wanted = self._kv_tokens(self.running + 1) + request.context_tokens + len(self._decoding) + 1
@@ -200,6 +211,12 @@ class Replica:
         request.preemptions += 1
         self.metrics.preemptions += 1
         self._preempted.appendleft(request)
+
+    def _preempt_all(self) -> None:
+        """Preempt every running request, in the middle of a step too."""
+        self._step_end_s = None
+        while self.running:
+            self._preempt()
 
     def _interrupt(self, request: Request) -> None:
         """Record the progress of a decoding request."""
@@ -318,7 +335,8 @@ class Replica:
         request.generated = request.output_tokens
         self.metrics.finished_length += 1
         self._observe_end(request, request.scheduled_s, request.first_token_s, self.clock_s)
-        self._end(request, Ending.FINISHED, self.clock_s)
+        # The engine counts an answer of lost weights as any other; its client cannot use it.
+        self._end(request, Ending.FAILED if self.sleep_state.weights_lost else Ending.FINISHED, self.clock_s)
 
     def _observe_abort(self, request: Request, now_s: float) -> None:
         """Count a request that the engine aborts. Unlike a disconnected client, it appears in every metric.

@@ -39,6 +39,30 @@ def test_new_pod_passes_its_phases_in_order() -> None:
     assert pod.ready(pod.ready_s)
 
 
+def test_sleeping_pod_is_unready_until_its_probe_sees_it_awake() -> None:
+    cluster = make_cluster()
+    (pod,) = cluster.pods
+    assert pod.replica is not None
+    pod.replica.pause("wait", 10.0)
+    advance_stepwise(cluster, 10.0, 100.0)
+    assert not pod.ready(100.0)
+    pod.replica.wake_up((), 100.0, 1.0)
+    cluster.change(101.0)
+    assert not pod.ready(101.0)
+    advance_stepwise(cluster, 101.0, 110.0)
+    assert pod.ready(110.0)
+
+
+def test_shrinking_removes_a_sleeping_pod_first() -> None:
+    cluster = make_cluster(replace(SETUP, replicas=2))
+    oldest, _ = cluster.pods
+    assert oldest.replica is not None
+    oldest.replica.pause("wait", 10.0)
+    cluster.change(11.0)
+    cluster.scale(0, 1, 12.0)
+    assert oldest.terminating
+
+
 def test_pod_is_unschedulable_until_a_device_is_free() -> None:
     cluster = make_cluster(replace(SETUP, replicas=4), replace(SETUP, name="other", replicas=0))
     cluster.scale(1, 1, 10.0)

@@ -67,15 +67,32 @@ def test_values_are_constant_between_collections() -> None:
 def test_memory_fills_while_the_weights_load() -> None:
     simulation = Simulation(make_scenario(silent()), 0.0)
     simulation.cluster.scale(0, 2, 0.0)
-    exporter, name, seen = DcgmExporter(simulation.cluster), simulation.cluster.pods[1].name, []
+    name, seen = simulation.cluster.pods[1].name, []
     for at_s in (0.5, 31.0, 62.0):
         simulation.advance(at_s)
         seen += of_pod(DcgmExporter(simulation.cluster).render(at_s), gpus.FB_USED, name)
     assert seen[0] < 10
     assert 5000 < seen[1] < 11_000
     assert seen[2] > 70_000
-    simulation.cluster.pods[1].replica.sleep(1, 62.0)  # type: ignore[union-attr]
-    assert of_pod(exporter.render(62.0), gpus.FB_USED, name)[0] < 5000
+
+
+def test_sleeping_engine_gives_memory_back_by_its_level_and_tags() -> None:
+    simulation = Simulation(make_scenario(silent()), 0.0)
+    (pod,) = simulation.cluster.pods
+    assert pod.replica is not None
+
+    def used() -> float:
+        return of_pod(DcgmExporter(simulation.cluster).render(0.0), gpus.FB_USED, pod.name)[0]
+
+    pod.replica.pause("wait", 0.0)
+    pod.replica.release(0, 0.0)
+    assert used() > 70_000, "level 0 pauses the scheduler alone"
+    pod.replica.release(1, 1.0)
+    assert used() < 5000
+    pod.replica.wake_up(["weights"], 0.0, 1.0)
+    assert 10_000 < used() < 15_000
+    pod.replica.wake_up(["kv_cache"], 0.0, 1.0)
+    assert used() > 70_000
 
 
 def test_slices_have_an_instance_label_and_no_gpu_util() -> None:

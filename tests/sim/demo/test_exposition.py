@@ -97,13 +97,14 @@ def test_woken_replica_shows_the_recorded_sleep_families() -> None:
     replica = saturated()
     exposition = page(replica)
     exposition.render()
-    replica.sleep(1, 12.0)
+    replica.pause("abort", 12.0)
+    replica.release(1, 0.005)
     asleep = families(exposition.render())
     real = {family.name: family for family in recorded("sleeping.prom")}
     slept = [family for family in asleep if "sleep_mode" in family.name]
     assert len(slept) == 3
     assert slept == [real[family.name] for family in slept]
-    replica.wake_up(13.0)
+    replica.wake_up((), 13.0, 0.005)
     woken = {family.name: family for family in families(exposition.render())}
     for family in recorded("awake-again.prom"):
         if "sleep_mode" in family.name:
@@ -165,7 +166,8 @@ def test_buckets_are_cumulative() -> None:
 
 def test_sleeping_replica_shows_no_requests() -> None:
     replica = Replica(PROFILE, 0.0)
-    replica.sleep(1, 1.0)
+    replica.pause("abort", 1.0)
+    replica.release(1, 0.005)
     for _ in range(6):
         replica.submit(Request(2.0, 10, 10), 2.0)
     text, real = page(replica).render(), (RECORDED / "sleeping-queued.prom").read_text()

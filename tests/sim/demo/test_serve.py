@@ -1,20 +1,29 @@
 """The simulation over real HTTP on loopback, with a manual clock."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
 import pytest_asyncio
 import structlog
+from yarl import URL
 
+from autoscaler.adapters.engine_sleep import EngineSleep
+from autoscaler.adapters.in_memory import AlwaysLeading
+from autoscaler.config.settings import ScrapeSettings
 from autoscaler.core.model.fleet import Pod, WorkloadRef
-from autoscaler.ports import Change, ChangeStatus
+from autoscaler.ports import Change, ChangeStatus, SleepOrder
 from autoscaler.sim.demo.clock import CompressedClock
 from autoscaler.sim.demo.serve import MOST_AT_ONCE_S, SimulatedFleet
 from autoscaler.sim.demo.simulation import Scenario
 from tests.sim.demo.scenarios import CHAT, WARM_S, make_scenario, silent
+
+RECORDED = Path(__file__).parents[2] / "data" / "vllm"
 
 
 class ManualClock:
@@ -62,8 +71,15 @@ class Stage:
         return self.fleet.fleet().pods
 
     async def get(self, pod: Pod, path: str) -> tuple[int, str]:
-        async with self.client.get(f"http://{pod.ip}:{pod.metrics_port}{path}") as answer:
+        return await self.call("GET", pod, path)
+
+    async def call(self, method: str, pod: Pod, path: str, **content: Any) -> tuple[int, str]:
+        url = URL(f"http://{pod.ip}:{pod.metrics_port}{path}")
+        async with self.client.request(method, url, **content) as answer:
             return answer.status, await answer.text()
+
+    async def reload(self, pod: Pod) -> tuple[int, str]:
+        return await self.call("POST", pod, "/collective_rpc", json={"method": "reload_weights"})
 
 
 async def staged(scenario: Scenario) -> AsyncIterator[Stage]:
@@ -156,24 +172,110 @@ def counter(answer: tuple[int, str]) -> str:
     return next(line for line in answer[1].splitlines() if line.startswith("vllm:generation_tokens_total"))
 
 
-async def test_sleep_and_wake_up_work_like_on_the_real_server(quiet_stage: Stage) -> None:
+def recorded_steps() -> list[dict[str, Any]]:
+    """Return the calls of the sleep mode that were recorded from vLLM, with its answers and metrics in between."""
+    steps = json.loads((RECORDED / "endpoints.json").read_text())["dev_mode"]["steps_in_order"]
+    found = []
+    for step in steps:
+        path = step.get("request", "").partition(" ")[2].partition("?")[0]
+        if path in ("/is_sleeping", "/sleep", "/wake_up", "/health") or "metrics" in step:
+            found.append(step)
+        elif path == "/pause":
+            break
+    return found
+
+
+async def test_every_call_of_the_sleep_mode_answers_as_recorded(quiet_stage: Stage) -> None:
     (pod,) = quiet_stage.pods()
-    base = f"http://{pod.ip}:{pod.metrics_port}"
-    async with quiet_stage.client.post(f"{base}/sleep?level=1") as answer:
-        assert (answer.status, await answer.json()) == (200, {"status": "sleeping", "level": 1})
-    assert await quiet_stage.get(pod, "/is_sleeping") == (200, '{"is_sleeping": true}')
-    assert (await quiet_stage.get(pod, "/health"))[0] == 200
-    assert 'sleep_state="weights_offloaded"} 1.0' in (await quiet_stage.get(pod, "/metrics"))[1]
-    async with quiet_stage.client.post(f"{base}/wake_up") as answer:
-        assert await answer.json() == {"status": "awake"}
+    compared = 0
+    for step in recorded_steps():
+        if "request" in step:
+            method, path = step["request"].split()
+            status, body = await quiet_stage.call(method, pod, path)
+            assert (status, json.loads(body or "null")) == (step["status"], json.loads(step["body"] or "null")), step
+            compared += 1
+        else:
+            text = (await quiet_stage.get(pod, "/metrics"))[1].splitlines()
+            states = [line.replace('"tiny"', '"org/chat"') for line in step["metrics"] if "sleep_state" in line]
+            assert set(states) <= set(text), step["tag"]
+    assert compared >= 14
+
+
+async def test_wake_up_from_level_2_needs_the_weights_loaded_again(quiet_stage: Stage) -> None:
+    (pod,) = quiet_stage.pods()
+    assert (await quiet_stage.call("POST", pod, "/sleep?level=2&mode=wait"))[0] == 200
+    assert (await quiet_stage.reload(pod))[0] == 500
+    await quiet_stage.call("POST", pod, "/wake_up?tags=weights")
+    assert await quiet_stage.reload(pod) == (200, '{"results": [null]}')
+    answer = await quiet_stage.call("POST", pod, "/wake_up?tags=kv_cache")
+    assert answer == (200, '{"status": "awake", "tags": ["kv_cache"]}')
+    held = quiet_stage.fleet.simulation.cluster.pods[0].replica
+    assert held is not None
+    assert not held.sleep_state.weights_lost
+
+
+async def test_sleep_answers_once_what_runs_has_ended(stage: Stage) -> None:
+    await stage.until(1030.0)
+    (pod,) = stage.pods()
+    held = stage.fleet.simulation.cluster.pods[0].replica
+    assert held is not None
+    assert held.running
+    paused = asyncio.create_task(stage.call("POST", pod, "/sleep?level=0&mode=wait"))
+    await eventually(lambda: held.sleep_state.paused)
+    assert not paused.done()
+    assert await stage.get(pod, "/is_sleeping") == (200, '{"is_sleeping": true}')
+    await stage.until(1090.0)
+    assert await paused == (200, '{"status": "sleeping", "level": 0}')
+    assert (held.running, held.metrics.finished_abort) == (0, 0)
+
+
+@pytest.mark.parametrize("level", [1, 2])
+async def test_the_sleeper_of_the_daemon_puts_it_to_sleep_and_wakes_it(quiet_stage: Stage, level: int) -> None:
+    (pod,) = quiet_stage.pods()
+    held = quiet_stage.fleet.simulation.cluster.pods[0].replica
+    assert held is not None
+    state, awake = held.sleep_state, SleepOrder(WorkloadRef("models", "chat"), pod, False, level, False, True)
+    async with EngineSleep(ScrapeSettings(), quiet_stage.clock, AlwaysLeading()) as sleeper:
+        sleeper.order([replace(awake, sleeps=True)], [pod])
+        await eventually(lambda: state.paused)
+        await quiet_stage.until(1010.0)
+        sleeper.order([replace(awake, sleeps=True, is_ready=False)], [pod])
+        await eventually(lambda: bool(state.released))
+        assert (state.level, sleeper.problems()) == (level, {})
+        await quiet_stage.until(1120.0)
+        sleeper.order([replace(awake, is_asleep=True, is_ready=False)], [pod])
+        await eventually(lambda: not state.paused)
+        assert (state.weights_lost, sleeper.problems()) == (False, {})
+
+
+@pytest.mark.parametrize(
+    ("path", "problem"),
+    [
+        ("/sleep?level=9", "level is '9'; allowed: 0, 1, 2"),
+        ("/sleep?mode=hard", "mode is 'hard'; allowed: abort, wait, keep"),
+        ("/wake_up?tags=soul", "tags is 'soul'; allowed: weights, kv_cache"),
+    ],
+)
+async def test_unknown_part_of_the_sleep_mode_is_refused(quiet_stage: Stage, path: str, problem: str) -> None:
+    (pod,) = quiet_stage.pods()
+    assert await quiet_stage.call("POST", pod, path) == (400, problem)
     assert await quiet_stage.get(pod, "/is_sleeping") == (200, '{"is_sleeping": false}')
 
 
-async def test_unknown_sleep_level_is_refused(quiet_stage: Stage) -> None:
-    (pod,) = quiet_stage.pods()
-    async with quiet_stage.client.post(f"http://{pod.ip}:{pod.metrics_port}/sleep?level=9") as answer:
-        assert (answer.status, await answer.text()) == (400, "level is '9'; allowed: 1, 2")
-    assert await quiet_stage.get(pod, "/is_sleeping") == (200, '{"is_sleeping": false}')
+async def test_sleeping_replica_is_not_ready_and_gets_no_requests(stage: Stage) -> None:
+    await stage.until(1030.0)
+    (pod,) = stage.pods()
+    await stage.call("POST", pod, "/sleep?level=1&mode=abort")
+    await stage.until(1034.0)
+    assert stage.fleet.fleet().pod_ready.tolist() == [False]
+    held = stage.fleet.simulation.cluster.pods[0].replica
+    assert held is not None
+    few = held.held
+    await stage.until(1040.0)
+    assert held.held == few, "the router holds what arrives"
+    await stage.call("POST", pod, "/wake_up")
+    await stage.until(1050.0)
+    assert stage.fleet.fleet().pod_ready.tolist() == [True]
 
 
 async def test_exporter_and_gateway_have_their_own_addresses(stage: Stage) -> None:

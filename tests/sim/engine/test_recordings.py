@@ -121,7 +121,7 @@ def test_aborts_by_sleep_appear_in_the_recorded_metrics() -> None:
         replica.submit(Request(2630.0, 86, 400), 2630.0)
     replica.advance(2631.5)
     assert (replica.running, replica.waiting) == (4, 4)
-    replica.sleep(1, 2631.5)
+    replica.pause("abort", 2631.5)
     its = replica.metrics
     histograms = {
         "time_to_first_token_seconds": its.ttft,

@@ -306,30 +306,87 @@ def test_clients_that_leave_appear_in_no_engine_counter() -> None:
     assert Counter(request.ending for request in replica.take_ended()) == {Ending.GIVEN_UP: 16, Ending.FINISHED: 4}
 
 
-def test_sleeping_replica_accepts_and_hides_requests() -> None:
-    replica = Replica(PLAIN, 0.0)
-    replica.sleep(1, 5.0)
+def asleep(replica: Replica, level: int, now_s: float, mode: str = "abort") -> Replica:
+    replica.pause(mode, now_s)
+    replica.release(level, 0.1)
+    return replica
+
+
+@pytest.mark.parametrize("level", [0, 1, 2])
+def test_sleeping_replica_accepts_and_hides_requests(level: int) -> None:
+    replica = asleep(Replica(PLAIN, 0.0), level, 5.0)
     for number in range(6):
         replica.advance(6.0 + number)
         replica.submit(Request(6.0 + number, 10, 100), 6.0 + number)
     replica.advance(60.0)
     assert (replica.running, replica.waiting, replica.held) == (0, 0, 6)
     assert replica.metrics.generation_tokens == 0
-    replica.wake_up(60.0)
+    replica.wake_up((), 60.0, 1.0)
     replica.advance(60.02)
     assert (replica.running, replica.waiting) == (4, 2)
     replica.advance(100.0)
     assert replica.metrics.finished_length == 6
 
 
-def test_going_to_sleep_aborts_what_runs_and_counts_it() -> None:
-    replica = serve(PLAIN, [Request(0.0, 10, 1000) for _ in range(6)], 1.0)
-    replica.sleep(2, 1.0)
+@pytest.mark.parametrize("level", [0, 1, 2])
+def test_going_to_sleep_aborts_what_runs_and_counts_it(level: int) -> None:
+    replica = asleep(serve(PLAIN, [Request(0.0, 10, 1000) for _ in range(6)], 1.0), level, 1.0)
     assert replica.held == 0
     assert replica.metrics.finished_abort == replica.metrics.e2e.count == 6
     assert {request.ending for request in replica.take_ended()} == {Ending.FAILED}
-    with pytest.raises(ValueError, match="sleep level is 3; it must be 1 or 2"):
-        replica.sleep(3, 1.0)
+
+
+def test_paused_replica_ends_what_runs_when_it_may_wait() -> None:
+    replica = serve(PLAIN, [Request(0.0, 10, 100) for _ in range(6)], 1.0)
+    replica.pause("wait", 1.0)
+    assert replica.sleep_state.paused
+    ended, held = replica.metrics.finished_length, replica.held
+    assert (replica.running, replica.waiting) == (4, held - 4)
+    replica.advance(30.0)
+    assert (replica.running, replica.waiting, replica.held) == (0, 0, held - 4)
+    assert replica.metrics.finished_length == ended + 4
+    replica.wake_up((), 30.0, 0.0)
+    replica.advance(60.0)
+    assert replica.metrics.finished_length == 6
+
+
+@pytest.mark.parametrize("level", [0, 1])
+def test_kept_requests_go_on_after_the_wake_up(level: int) -> None:
+    replica = serve(PLAIN, [Request(0.0, 10, 1000) for _ in range(6)], 1.0)
+    generated = replica.metrics.generation_tokens
+    asleep(replica, level, 1.0, "keep")
+    replica.advance(100.0)
+    assert (replica.running, replica.held, replica.metrics.generation_tokens) == (0, 6, generated)
+    replica.wake_up((), 100.0, 1.0)
+    replica.advance(1000.0)
+    assert (replica.metrics.finished_length, replica.metrics.finished_abort) == (6, 0)
+    assert replica.metrics.generation_tokens == 6000
+
+
+def test_replica_sleeps_until_all_of_it_is_awake() -> None:
+    replica = asleep(Replica(PLAIN, 0.0), 1, 0.0)
+    replica.submit(Request(0.0, 10, 10), 0.0)
+    replica.wake_up(["weights"], 10.0, 1.0)
+    replica.advance(20.0)
+    assert replica.sleep_state.paused
+    assert replica.held == 1
+    replica.wake_up(["kv_cache"], 20.0, 1.0)
+    replica.advance(30.0)
+    assert not replica.sleep_state.paused
+    assert [request.ending for request in replica.take_ended()] == [Ending.FINISHED]
+
+
+@pytest.mark.parametrize(("reloads", "ending"), [(True, Ending.FINISHED), (False, Ending.FAILED)])
+def test_answers_after_level_2_need_reloaded_weights(reloads: bool, ending: Ending) -> None:
+    replica = asleep(Replica(PLAIN, 0.0), 2, 0.0)
+    assert not replica.sleep_state.reload_weights(), "they have no memory"
+    replica.wake_up(["weights"], 10.0, 1.0)
+    if reloads:
+        assert replica.sleep_state.reload_weights()
+    replica.wake_up(["kv_cache"], 20.0, 1.0)
+    replica.submit(Request(20.0, 10, 10), 20.0)
+    replica.advance(30.0)
+    assert [request.ending for request in replica.take_ended()] == [ending]
 
 
 def test_request_beyond_max_model_len_is_refused() -> None:
@@ -340,7 +397,8 @@ def test_request_beyond_max_model_len_is_refused() -> None:
 OPERATION = st.one_of(
     st.tuples(st.just("submit"), st.integers(1, 900), st.integers(1, 120), st.sampled_from([0.3, 5.0, math.inf])),
     st.tuples(st.just("wait"), st.floats(0.001, 3.0)),
-    st.tuples(st.just("sleep")),
+    st.tuples(st.just("sleep"), st.integers(0, 1), st.sampled_from(["abort", "wait", "keep"])),
+    st.tuples(st.just("pause"), st.sampled_from(["abort", "wait", "keep"])),
     st.tuples(st.just("wake")),
 )
 
@@ -360,15 +418,17 @@ def test_no_request_is_lost_or_served_twice(operations: list[tuple[object, ...]]
             now_s += float(str(rest[0]))
             replica.advance(now_s)
         elif kind == "sleep":
-            replica.sleep(1, now_s)
+            asleep(replica, int(str(rest[0])), now_s, str(rest[1]))
+        elif kind == "pause":
+            replica.pause(str(rest[0]), now_s)
         else:
-            replica.wake_up(now_s)
+            replica.wake_up((), now_s, 0.0)
         ended += replica.take_ended()
         assert replica.held == len(sent) - len(ended)
         assert replica.running <= profile.max_num_seqs
         assert 0 <= replica.kv_usage <= 1
         assert replica.clock_s <= now_s
-    replica.wake_up(now_s)
+    replica.wake_up((), now_s, 0.0)
     replica.advance(now_s + 1000)
     ended += replica.take_ended()
     assert replica.held == 0
