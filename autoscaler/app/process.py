@@ -16,6 +16,10 @@ class StartError(Exception):
     """The command cannot start: invalid policies, a port in use, an unreachable cluster."""
 
 
+EXPECTED = (CannotServe, PolicyError, Unavailable)
+"""Errors of the world outside, also if a task of a group raises them. Others have a traceback."""
+
+
 def allow_many_connections() -> None:
     """Raise the soft limit of open files to the hard one: direct scrape keeps a connection to every pod."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -41,12 +45,14 @@ async def until_signalled(work: Awaitable[int | None], *, endless: bool) -> int:
         return await task or 0
     except asyncio.CancelledError:
         return 128 + received[0] if received and not endless else 0
-    except (CannotServe, PolicyError, Unavailable, ValueError) as error:
+    except (*EXPECTED, ValueError) as error:
         raise StartError(str(error)) from error
     except BrokenPipeError:
         leave_standard_output()  # the reader closed the pipe, as `head` does
         return 0
     except BaseExceptionGroup as errors:
+        if errors.split(EXPECTED)[1] is None:
+            raise StartError(str(_first(errors))) from errors
         if errors.split((BrokenPipeError, Unwritable))[1] is not None:
             raise
         leave_standard_output()

@@ -17,7 +17,6 @@ from autoscaler.adapters.webhook.patch import Folder
 from autoscaler.adapters.webhook.probes import serving_probes
 from autoscaler.adapters.webhook.server import WebhookServer
 from autoscaler.config.settings import WebhookSettings
-from autoscaler.ports import CannotServe
 
 ENSURE_S = 60.0
 FILES_S = 1.0  # between two looks at files that are not there yet
@@ -53,17 +52,7 @@ class _Files:
 
 
 async def webhook(settings: WebhookSettings) -> int:
-    """Serve until the process ends. Raises CannotServe if a port is in use."""
-    try:
-        await _serve(settings)
-    except ExceptionGroup as errors:
-        if refused := errors.subgroup(CannotServe):
-            raise CannotServe(str(refused.exceptions[0])) from errors
-        raise
-    return 0
-
-
-async def _serve(settings: WebhookSettings) -> None:
+    """Serve until the process ends. Raises CannotServe, also in a group, if a port is in use."""
     folder = Folder(settings.host_path, settings.image, settings.compile_cache) if settings.host_path else None
     files = _Files(settings)
     metrics = WebhookMetrics(files.expires_s)
@@ -79,6 +68,7 @@ async def _serve(settings: WebhookSettings) -> None:
         await stack.enter_async_context(server)
         log.info("serving the webhook", port=server.port, host_path=settings.host_path)
         await asyncio.Event().wait()
+    return 0
 
 
 def _certificate(settings: WebhookSettings, kube: Kube) -> ServingCertificate:

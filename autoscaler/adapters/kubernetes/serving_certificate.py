@@ -10,14 +10,18 @@ import base64
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from http import HTTPStatus
+from typing import TypeVar
 
 import msgspec
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from autoscaler.adapters.kubernetes.api.client import ApiError, Kube, object_path
+from autoscaler.adapters.kubernetes.api.decode import decode
 
 MERGE_PATCH, JSON_PATCH = "application/merge-patch+json", "application/json-patch+json"
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1", "mutatingwebhookconfigurations"
@@ -26,6 +30,18 @@ VALID_FOR = timedelta(days=90)
 CLOCKS_DIFFER = timedelta(hours=1)
 CONFLICT = 409
 ATTEMPTS = 3  # another replica may write in between
+UNREADABLE = (
+    ValueError,
+    TypeError,
+    UnsupportedAlgorithm,
+    x509.ExtensionNotFound,
+    x509.DuplicateExtension,
+    x509.UnsupportedGeneralNameType,
+)
+"""What the library raises for certificates and keys of others."""
+
+
+Found = TypeVar("Found")
 
 
 class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
@@ -85,7 +101,7 @@ class ServingCertificate:
 
     async def _renew(self) -> tuple[bytes, bool]:
         """Return the certificates to be trusted, and whether the first of them is new."""
-        secret = msgspec.json.decode(await self._kube.request("GET", self._secret), type=_Secret)
+        secret = await self._get(self._secret, _Secret)
         now = datetime.fromtimestamp(self._wall_s(), UTC)
         former = _certificates(secret, CA)
         current = _certificates(secret, CERTIFICATE)
@@ -103,10 +119,10 @@ class ServingCertificate:
         return trusted, True
 
     async def _trust(self, trusted: bytes) -> None:
-        answer = await self._kube.request("GET", self._configuration)
+        configuration = await self._get(self._configuration, _Configuration)
         bundle = base64.b64encode(trusted).decode()
         patch = []
-        for index, webhook in enumerate(msgspec.json.decode(answer, type=_Configuration).webhooks or ()):
+        for index, webhook in enumerate(configuration.webhooks or ()):
             if webhook.client_config.ca_bundle != bundle:
                 path = f"/webhooks/{index}"
                 patch.append({"op": "test", "path": f"{path}/name", "value": webhook.name})
@@ -114,18 +130,25 @@ class ServingCertificate:
         if patch:
             await self._kube.request("PATCH", self._configuration, patch, content_type=JSON_PATCH)
 
+    async def _get(self, path: str, kind: type[Found]) -> Found:
+        """Return an object. Raises ApiError, also for an answer that is none."""
+        try:
+            return decode(msgspec.json.Decoder(kind), await self._kube.request("GET", path))
+        except msgspec.MsgspecError as error:
+            raise ApiError(f"GET {path}", HTTPStatus.OK, f"the answer is not valid: {error}") from error
+
     def _is_good(self, certificate: x509.Certificate, key: bytes, now: datetime) -> bool:
         """Return whether a certificate has its key, our names, and more than a third of its time left."""
-        if now + VALID_FOR / 3 > certificate.not_valid_after_utc:
+        if not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc - VALID_FOR / 3:
             return False
         try:
             private = serialization.load_pem_private_key(key, None)
             names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        except (ValueError, TypeError, x509.ExtensionNotFound):
+            return private.public_key() == certificate.public_key() and set(self._names) <= set(
+                names.get_values_for_type(x509.DNSName)
+            )
+        except UNREADABLE:
             return False
-        return private.public_key() == certificate.public_key() and set(self._names) <= set(
-            names.get_values_for_type(x509.DNSName)
-        )
 
 
 def make_certificate(names: Sequence[str], now: datetime) -> tuple[bytes, bytes]:
@@ -154,7 +177,7 @@ def _certificates(secret: _Secret, name: str) -> list[x509.Certificate]:
     """Return the certificates of one file of a Secret; []: it is empty, or holds something else."""
     try:
         return x509.load_pem_x509_certificates(_decoded(secret, name))
-    except ValueError:
+    except UNREADABLE:
         return []
 
 

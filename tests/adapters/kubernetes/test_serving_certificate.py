@@ -5,12 +5,15 @@ import base64
 import copy
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 import pytest
 import pytest_asyncio
 from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtensionOID, NameOID
 
 from autoscaler.adapters.kubernetes.api.client import ApiError, Kube
 from autoscaler.adapters.kubernetes.serving_certificate import ServingCertificate
@@ -107,12 +110,44 @@ async def test_replicas_that_renew_at_once_agree(site: Site) -> None:
     assert not await site.certificate().ensure()
 
 
+async def test_certificate_of_a_clock_that_was_ahead_is_replaced(site: Site) -> None:
+    """It is not valid yet, so that the API server would refuse it for years."""
+    await site.certificate(lambda: time.time() + 4000 * DAY_S).ensure()
+    assert await site.certificate().ensure()
+    begins = x509.load_pem_x509_certificate((await site.data())["tls.crt"]).not_valid_before_utc
+    assert begins < datetime.now(UTC)
+    assert not await site.certificate().ensure()
+
+
+def odd_certificate() -> bytes:
+    """Return a certificate with a name of a kind that X.509 defines and hardly a library reads."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "odd")])
+    now = datetime.now(UTC)
+    x400_address = bytes.fromhex("3002a300")  # a SubjectAlternativeName of one x400Address
+    extension = x509.UnrecognizedExtension(ExtensionOID.SUBJECT_ALTERNATIVE_NAME, x400_address)
+    builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+    builder = builder.serial_number(1).not_valid_before(now).not_valid_after(now + timedelta(days=80))
+    certificate = builder.add_extension(extension, critical=False).sign(key, hashes.SHA256())
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def odd_key() -> bytes:
+    """Return a private key of an algorithm that no library knows."""
+    content = bytes.fromhex("300e0201003006060453c7f2770401 00".replace(" ", ""))
+    return b"-----BEGIN PRIVATE KEY-----\n" + base64.b64encode(content) + b"\n-----END PRIVATE KEY-----\n"
+
+
+@pytest.mark.parametrize(
+    "content", [b"-----BEGIN CERTIFICATE-----\nx", b"\xff\x00", None, odd_certificate(), odd_key()]
+)
 @pytest.mark.parametrize("name", ["tls.crt", "tls.key", "ca.crt"])
-async def test_damaged_secret_is_written_anew(site: Site, name: str) -> None:
+async def test_damaged_secret_is_written_anew(site: Site, name: str, content: bytes | None) -> None:
     await site.certificate().ensure()
+    secret = await site.api.get("v1", "Secret", site.namespace, SECRET)
+    secret["data"][name] = None if content is None else base64.b64encode(content).decode()
     path = await site.api.path("v1", "Secret", site.namespace, SECRET)
-    damage = {"data": {name: base64.b64encode(b"-----BEGIN CERTIFICATE-----\nx").decode()}}
-    await site.api.request("PATCH", path, damage, content_type="application/merge-patch+json")
+    await site.api.request("PUT", path, secret)
     assert await site.certificate().ensure()
     assert not await site.certificate().ensure()
 
