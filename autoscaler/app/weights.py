@@ -22,7 +22,7 @@ from autoscaler.weights.budget import Limits
 from autoscaler.weights.fetch import Transfer
 from autoscaler.weights.listing import Origin
 from autoscaler.weights.origins.objects import Objects
-from autoscaler.weights.problems import Cause, WeightsError
+from autoscaler.weights.problems import Cause, WeightsError, as_problem
 from autoscaler.weights.rate_limit import RateLimit
 from autoscaler.weights.store import Model, Store
 
@@ -93,7 +93,8 @@ async def pull(root: Path, limits: Limits, sources: Sequence[str], fetching: Fet
                     with _progress(str(source), listing.size) as advance:
                         model = await store.pull(origin, fetching.transfer, advance, listing)
                     print(f"{source}: {model.path}")
-                except WeightsError as error:
+                except (WeightsError, OSError) as found:
+                    error = as_problem(found)
                     print(f"{error.cause}: {error}")
                     failed += 1
     return 1 if failed else 0
@@ -194,8 +195,10 @@ def _progress(name: str, size: int) -> Iterator[Callable[[int], None]]:
 def _expected() -> Iterator[None]:
     try:
         yield
-    except (WeightsError, InvalidSourceError) as error:
+    except InvalidSourceError as error:
         raise StartError(str(error)) from error
+    except (WeightsError, OSError) as error:
+        raise StartError(str(as_problem(error))) from error
 
 
 def _gigabytes(size: int) -> str:

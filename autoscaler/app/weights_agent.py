@@ -28,7 +28,7 @@ from autoscaler.weights.agent import Agent, Node, Step
 from autoscaler.weights.listing import Origin
 from autoscaler.weights.local_node import LocalNode, WishFile
 from autoscaler.weights.peers.peers import Peers
-from autoscaler.weights.problems import Cause, WeightsError
+from autoscaler.weights.problems import Cause, WeightsError, as_problem
 from autoscaler.weights.store import Store
 
 log = structlog.get_logger(__name__)
@@ -65,8 +65,8 @@ async def plan(given: Given, as_json: bool) -> int:
         try:
             await _synced(node)
             steps = await _agent(given, node).plan()
-        except WeightsError as error:
-            raise StartError(str(error)) from error
+        except (WeightsError, OSError) as error:
+            raise StartError(str(as_problem(error))) from error
         finally:
             if watching is not None:
                 watching.cancel()

@@ -54,7 +54,7 @@ async def _published(store: Store, key: str, patience_s: float) -> Model | None:
         try:
             if model := store.find(key):
                 return model
-        except WeightsError:
+        except (WeightsError, OSError):
             pass  # the disk of the node: the pod goes on without it
         now_s, found = time.monotonic(), store.trace(key)
         if found != trace:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -28,9 +28,9 @@ from autoscaler.weights.budget import Held, Space, judge, trim
 from autoscaler.weights.compile_cache import CompileCaches
 from autoscaler.weights.fetch import Transfer
 from autoscaler.weights.listing import Listing, Origin
-from autoscaler.weights.problems import Cause, WeightsError
+from autoscaler.weights.problems import Cause, WeightsError, as_problem
 from autoscaler.weights.store import PARTS, Model, Owner, Store
-from autoscaler.weights.threads import to_end
+from autoscaler.weights.threads import entered, in_thread, to_end
 
 log = structlog.get_logger(__name__)
 
@@ -223,19 +223,19 @@ class Agent:
         while True:
             try:
                 await self._hold_folder()
-            except* WeightsError as errors:
+            except* (WeightsError, OSError) as errors:
                 self._set_problem(_first(errors))
             self._models, self._looked = {}, False
             await self._clock.sleep(self._times.hold_s)
 
     async def _hold_folder(self) -> None:
-        with ExitStack() as stack:
-            owner = await to_end(stack.enter_context, self._store.owning())
+        async with entered(self._store.owning()) as owner:
             self._set_problem(None)
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._probe(owner), name="probe of the disk")
                 tasks.create_task(self._work(), name="fetch")
                 tasks.create_task(self._check_all(), name="checksums")
+                tasks.create_task(self._keep_written(), name="report for other commands")
 
     async def _probe(self, owner: Owner) -> None:
         """Ask the disk at intervals. Raises WeightsError if the folder is not the one that is held any more."""
@@ -247,8 +247,8 @@ class Agent:
                     text = f"the disk does not answer within {self._times.slow_s:g} s"
                     self._set_problem(WeightsError(Cause.DISK, text))
                 await asked
-            except WeightsError as error:
-                self._set_problem(error)
+            except (WeightsError, OSError) as error:
+                self._set_problem(as_problem(error))
                 raise
             finally:
                 asked.cancel()
@@ -385,12 +385,13 @@ class Agent:
             origin = self._open_origin(source)
             listing = await origin.describe()
             fetching.size = self._sizes[key] = listing.size
-            with self._store.changing():
+            async with entered(self._store.changing()):
                 if key in self._models:  # its files are wrong
                     await self._remove(key, source, self._store.set_aside)
                 await self._make_room(listing)
                 model = await self._store.pull(origin, self._transfer, progress, listing)
-        except WeightsError as error:
+        except (WeightsError, OSError) as found:
+            error = as_problem(found)
             self.counts.failures[error.cause] += 1
             attempt = self._attempts.fail(key, error, self._clock.now_s())
             if attempt.failures == 1:
@@ -457,8 +458,9 @@ class Agent:
         """Remove damaged models that are not wanted; others are removed when they are fetched anew."""
         wanted = {source.key for source in self._wanted()}
         for key in [key for key in self._wrong if key not in wanted]:
-            with suppress(WeightsError), self._store.changing():
-                await self._remove(key)
+            with suppress(WeightsError, OSError):
+                async with entered(self._store.changing()):
+                    await self._remove(key)
 
     async def plan(self) -> list[Step]:
         """Return what would be done now for each model that is wished and absent. Nothing is changed."""
@@ -493,7 +495,7 @@ class Agent:
                 continue
             model = self._models[key]
             try:
-                wrong = await asyncio.to_thread(self._check, model, stop)
+                wrong = await in_thread(self._check, model, stop)
             except asyncio.CancelledError:
                 stop.set()  # the thread only reads, so nothing waits for its end
                 raise
@@ -547,9 +549,17 @@ class Agent:
         report = self.report()
         await self._node.publish(report)
         self._published, self._published_s = report, self._clock.now_s()
-        if problem is None:
-            with suppress(WeightsError):  # `weights ls` misses what failed; the report itself is with the node
-                await to_end(self._store.write_report, encode(report))
+
+    async def _keep_written(self) -> None:
+        """Keep the last published report in the folder, for `weights ls`. The node never waits for this disk."""
+        written: Report | None = None
+        while True:
+            report = self._published
+            if report is not written and report is not None and self._problem is None:
+                with suppress(WeightsError, OSError):
+                    await to_end(self._store.write_report, encode(report))
+                written = report
+            await self._clock.sleep(self._times.report_s)
 
 
 def _changes(report: Report, published: Report | None) -> bool:
@@ -559,6 +569,6 @@ def _changes(report: Report, published: Report | None) -> bool:
     return report._replace(free_bytes=0, budget_bytes=0) != published._replace(free_bytes=0, budget_bytes=0)
 
 
-def _first(errors: BaseExceptionGroup[WeightsError]) -> WeightsError:
+def _first(errors: BaseExceptionGroup[WeightsError | OSError]) -> WeightsError:
     error = errors.exceptions[0]
-    return _first(error) if isinstance(error, BaseExceptionGroup) else error
+    return _first(error) if isinstance(error, BaseExceptionGroup) else as_problem(error)

@@ -34,7 +34,7 @@ Progress = Callable[[int], None]
 """Called with further bytes that are there, fetched or found."""
 
 Present = Callable[[RemoteFile], Path | None]
-"""Returns where the disk may have a file already."""
+"""Returns where the disk may have a file already. It is called in a thread."""
 
 
 class Transfer(NamedTuple):
@@ -94,9 +94,7 @@ async def _absent(work: _Work, paths: Mapping[RemoteFile, Path], files: asyncio.
     async def look(file: RemoteFile, path: Path) -> None:
         async with files:
             mark = _mark(path)
-            if await to_end(_is_verified, mark, file, path) or await to_end(
-                _adopt, work.present(file), file, path, mark
-            ):
+            if await to_end(lambda: _is_verified(mark, file, path) or _adopt(work.present(file), file, path, mark)):
                 work.progress(file.size)
             else:
                 absent.append(file)
@@ -127,7 +125,8 @@ async def _fetch_once(work: _Work, file: RemoteFile, path: Path) -> str:
 
     The journal goes last. Before that, a process that is killed leaves a file that is verified, or can be again.
     """
-    with ExitStack() as opened:
+    opened = ExitStack()
+    try:
         part = await to_end(_open, opened, file, path, work.transfer.range_bytes, work.most_held)
         work.progress(part.fetched_bytes)
 
@@ -151,8 +150,10 @@ async def _fetch_once(work: _Work, file: RemoteFile, path: Path) -> str:
         else:
             await to_end(part.sync)
             await to_end(_write_mark, _mark(path), file)
-        part.discard_journal()
+        await to_end(part.discard_journal)
         return wrong
+    finally:
+        await to_end(opened.close)
 
 
 def _open(opened: ExitStack, file: RemoteFile, path: Path, range_bytes: int, most_held: int) -> PartFile:

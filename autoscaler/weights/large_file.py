@@ -22,7 +22,7 @@ class LargeFile:
 
     def __init__(self, path: Path, flags: int, mode: int = 0o644) -> None:
         """flags: of os.open. A link in place of the file is refused."""
-        self.descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+        self.descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, mode)
         try:
             self._direct = _open_direct(self.descriptor, flags)
         except OSError:

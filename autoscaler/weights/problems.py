@@ -33,3 +33,8 @@ def disk_error(error: OSError, doing: str) -> WeightsError:
     """Return what an error of the file system means. doing: "cannot write 'model.safetensors'"."""
     cause = Cause.NO_SPACE if error.errno in (ENOSPC, EDQUOT) else Cause.DISK
     return WeightsError(cause, f"{doing}: {error.strerror or type(error).__name__}")
+
+
+def as_problem(error: WeightsError | OSError) -> WeightsError:
+    """Return what any error of work on the folder means: each look at a path may meet a disk that fails."""
+    return error if isinstance(error, WeightsError) else disk_error(error, "cannot use the disk")

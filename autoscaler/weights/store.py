@@ -65,9 +65,14 @@ class Owner(NamedTuple):
     descriptor: int
 
     def check(self) -> None:
-        """Raise WeightsError if the folder is not there any more, or is another one: its disk has gone."""
+        """Raise WeightsError if the folder is not there any more, or is another one: its disk has gone.
+
+        It returns after the disk has answered a read and a write. A write that fails does no harm to readers.
+        """
         try:
-            sum(1 for _ in self.path.parent.iterdir())  # the disk answers
+            sum(1 for _ in self.path.parent.iterdir())
+            with suppress(OSError):
+                os.utime(self.descriptor)
             same = os.path.samestat(self.path.lstat(), os.fstat(self.descriptor))
         except OSError as error:
             raise disk_error(error, f"cannot read {shown(str(self.path.parent))}") from error
@@ -140,27 +145,30 @@ class Store:
 
     async def pull(self, origin: Origin, transfer: Transfer, progress: Progress, listing: Listing) -> Model:
         """Fetch, verify and publish a model, unless it is there. Needs `changing`. Raises WeightsError."""
-        key = listing.source.key
-        present = self.find(key)
-        if present and present.listing == listing and not self.find_incomplete(present):
-            self.use(key)
+        present = await to_end(self.find, listing.source.key)
+        if present and present.listing == listing and not await to_end(self.find_incomplete, present):
+            await to_end(self.use, listing.source.key)
             progress(listing.size)
             return present
-        parts = self._own / PARTS / key
+        parts = await to_end(self._begin, listing)
+
+        def on_disk(file: RemoteFile) -> Path | None:
+            aside = parts / f"{file.digest}{ASIDE}"
+            return aside if aside.exists() else layout.blob(self.root, listing.source, file)
+
+        fetched = await fetch(origin, listing, parts, transfer, progress, on_disk)
+        return await to_end(self._publish, listing, fetched, present)
+
+    def _begin(self, listing: Listing) -> Path:
+        """Return the folder for the parts of a model, if there is room for it. Raises WeightsError."""
+        parts = self._own / PARTS / listing.source.key
         try:
             parts.mkdir(exist_ok=True)
             check_within(self.root, parts)
         except OSError as error:
             raise disk_error(error, f"cannot write {shown(str(self.root))}") from error
         self.make_room(listing, self.space())
-        source = listing.source
-
-        def on_disk(file: RemoteFile) -> Path | None:
-            aside = parts / f"{file.digest}{ASIDE}"
-            return aside if aside.exists() else layout.blob(self.root, source, file)
-
-        fetched = await fetch(origin, listing, parts, transfer, progress, on_disk)
-        return await to_end(self._publish, listing, fetched, present)
+        return parts
 
     def _publish(self, listing: Listing, fetched: list[Path], present: Model | None) -> Model:
         """Publish a fetched model, and remove the version that it replaces. Raises WeightsError."""

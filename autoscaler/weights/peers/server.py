@@ -9,16 +9,18 @@ Every request is signed with the cluster's token. Requests, answers and their ti
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import ssl
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from errno import EIO
 from pathlib import Path
 from typing import Self
 
 from aiohttp import web
-from aiohttp.abc import AbstractStreamWriter
 
 from autoscaler.ports import CannotServe
 from autoscaler.weights.peers.activity import Activity
@@ -26,9 +28,11 @@ from autoscaler.weights.peers.shared import Shared
 from autoscaler.weights.peers.state import MAX_NAMED_PEERS, PeerState, encode
 from autoscaler.weights.peers.token import ClusterToken
 from autoscaler.weights.rate_limit import RateLimit
+from autoscaler.weights.threads import entered, in_thread
 
 PREFIX = "/weights/"
 MAX_RANGE_BYTES = 64 << 20
+PIECE_BYTES = 1 << 20
 MAX_TRANSFERS = 32  # ranges at once
 MAX_REQUESTS = 256  # at once
 MAX_CONNECTIONS = 512
@@ -123,7 +127,7 @@ class PeerServer:
             others = tuple(each for each in others if each != asker)
             self._activity.note_asker(key, asker)
         try:
-            files = tuple(await asyncio.to_thread(self._shared.files, key))
+            files = tuple(await in_thread(self._shared.files, key))
         except OSError:
             files = ()
         fetching, received, claimed = self._activity.fetch(key)
@@ -137,7 +141,7 @@ class PeerServer:
         if self.transfers.running >= MAX_TRANSFERS:
             return _refuse(503)
         try:
-            path = await asyncio.to_thread(self._shared.find, request.match_info["key"], request.match_info["digest"])
+            path = await in_thread(self._shared.find, request.match_info["key"], request.match_info["digest"])
         except OSError:
             path = None
         if path is None:
@@ -145,30 +149,45 @@ class PeerServer:
         length = int(found[2]) - int(found[1]) + 1
         if self._rate is not None:
             await self._rate.take(length)
-        return _RangeResponse(path, self.transfers, length)
-
-
-class _RangeResponse(web.FileResponse):
-    """A range of a file, sent by the kernel within a deadline, and counted while it is sent."""
-
-    def __init__(self, path: Path, transfers: Transfers, length: int) -> None:
-        super().__init__(path, chunk_size=1 << 20)
-        self._transfers = transfers
-        self._length = length
-
-    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
-        self._transfers.running += 1
+        self.transfers.running += 1
         try:
             async with asyncio.timeout(ANSWER_S):
-                writer = await super().prepare(request)
-            self._transfers.sent_bytes += self._length
-            return writer
-        except TimeoutError:
+                return await self._send(request, path, int(found[1]), length)
+        except (OSError, TimeoutError):  # the peer reads too slowly, or the disk
             if request.transport is not None:
                 request.transport.abort()
-            raise ConnectionResetError("the peer reads too slowly") from None
+            return _refuse(503, close=True)
         finally:
-            self._transfers.running -= 1
+            self.transfers.running -= 1
+
+    async def _send(self, request: web.Request, path: Path, start: int, length: int) -> web.StreamResponse:
+        """Send a range. Threads read it: with `sendfile`, a disk that hangs would stop all of this process."""
+        async with entered(_opened(path)) as descriptor:
+            size = (await in_thread(os.fstat, descriptor)).st_size
+            if start + length > size:
+                return _refuse(416)
+            response = web.StreamResponse(status=206)
+            response.headers["Content-Range"] = f"bytes {start}-{start + length - 1}/{size}"
+            response.content_length = length
+            await response.prepare(request)
+            for at in range(start, start + length, PIECE_BYTES):
+                most = min(PIECE_BYTES, start + length - at)
+                piece = await in_thread(os.pread, descriptor, most, at)
+                if len(piece) < most:
+                    raise OSError(EIO, "the file has become shorter")
+                await response.write(piece)
+            await response.write_eof()
+        self.transfers.sent_bytes += length
+        return response
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def _refuse(status: int, close: bool = False) -> web.Response:

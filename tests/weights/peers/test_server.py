@@ -21,6 +21,7 @@ from autoscaler.weights.peers.token import ClusterToken
 from autoscaler.weights.problems import WeightsError
 from autoscaler.weights.store import Store
 from tests.harness.hub import FakeHub, git_sha1, safetensors, serving
+from tests.harness.hung_disk import hung, may_freeze
 from tests.harness.process import eventually
 from tests.weights.peers.test_sharing import KEY
 from tests.weights.test_store import pull
@@ -163,3 +164,19 @@ async def test_peer_that_reads_nothing_holds_one_place_only(
         writer.close()
     await eventually(running(server, 0), "all transfers end")
     assert (await get(server, token, target, "bytes=0-1"))[0] == 206
+
+
+@pytest.mark.skipif(not may_freeze(), reason="this process may mount no disk that hangs")
+async def test_requests_of_peers_to_a_disk_that_hangs_hold_up_nothing_else(
+    tmp_path: Path, hub: FakeHub, server: PeerServer, token: ClusterToken
+) -> None:
+    await pull(tmp_path / "root", hub)
+    with hung(tmp_path / "root"):
+        targets = [(f"/weights/{KEY}", ""), (f"/weights/{KEY}/{DIGEST}", "bytes=0-1")] * 40
+        asked = [asyncio.ensure_future(get(server, token, *target)) for target in targets]
+        await asyncio.sleep(0.5)
+        assert not any(each.done() for each in asked)
+        assert await asyncio.get_running_loop().getaddrinfo("localhost", 80)
+        assert (await get(server, None, f"/weights/{KEY}"))[0] == 401
+    await asyncio.gather(*asked)
+    assert (await get(server, token, f"/weights/{KEY}/{DIGEST}", "bytes=0-1"))[0] == 206
