@@ -6,7 +6,6 @@ A cache is `compile/NAMESPACE/NAME` below the root. Tenants write its content, w
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 from autoscaler.config.findings import shown
 from autoscaler.config.weights.compile_cache import CACHES, is_cache
 from autoscaler.weights.budget import Held
+from autoscaler.weights.disk import remove_tree
 from autoscaler.weights.problems import disk_error
 
 MAX_CACHES = 1000
@@ -34,7 +34,8 @@ class CompileCaches:
             found = []
             for name in self._names():
                 folder = self._root / name
-                found.append(Held(name, {name: _bytes(folder)}, folder.lstat().st_mtime))
+                with suppress(FileNotFoundError):  # it was removed meanwhile
+                    found.append(Held(name, {name: _bytes(folder)}, folder.lstat().st_mtime))
             return found
         except OSError as error:
             raise disk_error(error, f"cannot read {shown(str(self._root / CACHES))}") from error
@@ -49,7 +50,7 @@ class CompileCaches:
     def remove(self, name: str) -> None:
         """Remove a cache. What cannot be removed stays, and is found again."""
         if is_cache(name):
-            shutil.rmtree(self._root / name, ignore_errors=True)
+            remove_tree(self._root / name)
 
     def _names(self) -> Iterator[str]:
         top = self._root / CACHES

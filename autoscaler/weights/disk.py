@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import secrets
+import shutil
 import stat
+from contextlib import suppress
 from errno import EINVAL
 from pathlib import Path
 
@@ -47,3 +50,38 @@ def check_within(root: Path, path: Path) -> None:
     """Refuse a path that links lead out of the root. Raises WeightsError and OSError."""
     if not path.resolve().is_relative_to(root.resolve()):
         raise WeightsError(Cause.DISK, f"{shown(str(path))} leads out of {shown(str(root))}")
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder, however deep it is. What cannot be removed stays."""
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+    except RecursionError:
+        with suppress(OSError):
+            _make_flat(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _make_flat(top: Path) -> None:
+    """Move all folders below one directly into it. No link is followed. Raises OSError."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    root = os.open(top, flags)
+    try:
+        waiting = _folders(root)
+        while waiting:
+            with suppress(OSError):
+                folder = os.open(waiting.pop(), flags, dir_fd=root)
+                try:
+                    for name in _folders(folder):
+                        moved = secrets.token_hex(16)
+                        os.rename(name, moved, src_dir_fd=folder, dst_dir_fd=root)
+                        waiting.append(moved)
+                finally:
+                    os.close(folder)
+    finally:
+        os.close(root)
+
+
+def _folders(descriptor: int) -> list[str]:
+    with os.scandir(descriptor) as entries:
+        return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from autoscaler.config.weights.source import COMMIT, ModelSource
-from autoscaler.weights.disk import check_within, read_small, sync, write_small
+from autoscaler.weights.disk import check_within, read_small, remove_tree, sync, write_small
 from autoscaler.weights.listing import Listing, RemoteFile
 from autoscaler.weights.problems import disk_error
 
@@ -152,7 +152,7 @@ def _repository(root: Path, source: ModelSource) -> Path:
 
 def _empty(folder: Path, create: bool = True) -> Path:
     """Return a folder beside a published one, without what a crash has left in it."""
-    shutil.rmtree(folder, ignore_errors=True)
+    remove_tree(folder)
     if create:
         folder.mkdir(parents=True)
     return folder

@@ -19,7 +19,7 @@ from autoscaler.config.weights.report import Report
 from autoscaler.config.weights.source import KEY_CHARS, InvalidSourceError, parse
 from autoscaler.weights import layout
 from autoscaler.weights.budget import Held, Limits, Plan, Space, make_room
-from autoscaler.weights.disk import check_within, read_small, write_small
+from autoscaler.weights.disk import check_within, read_small, remove_tree, write_small
 from autoscaler.weights.fetch import Progress, Transfer, check_safetensors, digest_of, fetch
 from autoscaler.weights.listing import Listing, Origin, RemoteFile, check
 from autoscaler.weights.problems import Cause, WeightsError, disk_error
@@ -233,7 +233,7 @@ class Store:
 
     def discard(self, key: str) -> None:
         """Remove what is left of the transfers of a source. Needs `changing`."""
-        shutil.rmtree(self._own / PARTS / key, ignore_errors=True)
+        remove_tree(self._own / PARTS / key)
 
     def _is_used(self, path: Path, besides: str = "") -> bool:
         """Tell whether a model is at this path. Several revisions of one hub may name the same commit.

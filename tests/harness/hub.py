@@ -6,6 +6,7 @@ page; `git_sha1` and `sha256` are computed as Git and Git LFS do.
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import threading
@@ -32,6 +33,8 @@ class FakeHub:
         self.damaged: Counter[str] = Counter()  # answers with a wrong byte still to give, by file
         self.listed: dict[str, dict[str, Any]] = {}  # fields that the listing states instead of true ones
         self.delay_s = 0.0
+        self.drip_s = 0.0  # between two bytes of the listing, if not 0
+        self.encoding = ""  # Content-Encoding of the listing, if not empty
         self.sent: Counter[str] = Counter()  # bytes sent, by file
         self.seen_tokens: set[str] = set()  # Authorization headers that reached the other host
         self.url = ""
@@ -90,7 +93,10 @@ def _handler(hub: FakeHub, redirect: str) -> type[BaseHTTPRequestHandler]:
                 return self._answer(401, b'{"error":"denied"}')
             if path.startswith("/api/models/org/model"):
                 info = {"_id": "1", "id": "org/model", "sha": hub.commit, "siblings": hub.siblings()}
-                return self._answer(200, json.dumps(info).encode())
+                body = json.dumps(info).encode()
+                if hub.encoding:
+                    return self._answer(200, gzip.compress(body), {"Content-Encoding": hub.encoding})
+                return self._answer(200, body)
             name = path.removeprefix(f"/org/model/resolve/{hub.commit}/")
             if name == path or name not in hub.files:
                 return self._answer(404, b'{"error":"not found"}')
@@ -118,6 +124,10 @@ def _handler(hub: FakeHub, redirect: str) -> type[BaseHTTPRequestHandler]:
                 self.send_header(key, value)
             self.end_headers()
             try:
+                while hub.drip_s and body:
+                    self.wfile.write(body[:1])
+                    body = body[1:]
+                    time.sleep(hub.drip_s)
                 self.wfile.write(body)
             except (BrokenPipeError, ConnectionResetError):
                 self.close_connection = True

@@ -570,6 +570,25 @@ async def test_compile_caches_have_a_share_and_yield_to_models(
     assert (root / "compile" / "my-team" / "used").stat().st_mtime > 2000
 
 
+async def test_cache_that_an_engine_made_too_deep_is_removed(tmp_path: Path) -> None:
+    """Tenants write caches; the recursion limit of Python is no limit of a file system."""
+    root, node = tmp_path / "root", InMemoryNode()
+    make_cache(root, "deep", 100_000, 1000.0)
+    top = here = os.open(root / "compile" / "my-team" / "deep", os.O_RDONLY)
+    for _ in range(3000):
+        os.mkdir("d", dir_fd=here)
+        below = os.open("d", os.O_RDONLY, dir_fd=here)
+        if here != top:
+            os.close(here)
+        here = below
+    os.close(here)
+    os.utime(top, (1000.0, 1000.0))
+    os.close(top)
+    make_cache(root, "new", 100_000, 2000.0)
+    async with running(root, node, max_cache_bytes=150_000.0):
+        await until(lambda: caches(root) == {"new"})
+
+
 async def test_plan_removes_nothing(tmp_path: Path) -> None:
     root, node = tmp_path / "root", InMemoryNode()
     make_cache(root, "old", SIZE, 1000.0)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from autoscaler.config.weights.source import InvalidSourceError, parse
+from autoscaler.weights.origins.hub import Hub
 from autoscaler.weights.problems import Cause, WeightsError
 from autoscaler.weights.store import OWN, PARTS, RECORDS, Store
 from tests.harness.hub import COMMIT, FakeHub, safetensors, serving
@@ -121,6 +122,33 @@ async def test_listing_with_odd_values_is_refused(tmp_path: Path, hub: FakeHub, 
         await pull(tmp_path, hub)
     assert raised.value.cause is Cause.INVALID
     assert not hub.sent
+
+
+async def test_list_of_files_that_is_too_long_is_not_read_whole(tmp_path: Path, hub: FakeHub) -> None:
+    siblings = [{"rfilename": f"{number}{'a' * 100}", "size": 1, "blobId": "0" * 40} for number in range(100_000)]
+    hub.siblings = lambda: siblings  # type: ignore[method-assign]
+    with pytest.raises(WeightsError, match="the list of files has more than") as raised:
+        await pull(tmp_path, hub)
+    assert raised.value.cause is Cause.NOT_ALLOWED
+
+
+async def test_packed_listing_that_was_not_asked_for_is_refused(tmp_path: Path, hub: FakeHub) -> None:
+    """A few packed bytes may become gigabytes."""
+    hub.encoding = "gzip"
+    with pytest.raises(WeightsError) as raised:
+        await pull(tmp_path, hub)
+    assert raised.value.cause is Cause.UNREACHABLE
+
+
+async def test_listing_that_never_ends_is_given_up(tmp_path: Path, hub: FakeHub) -> None:
+    hub.drip_s = 0.01
+    hub.files |= {f"{number}.json": b"{}" for number in range(1000)}
+    origin = Hub(parse(SOURCE), hub.url, list_s=0.5)
+    with pytest.raises(WeightsError, match="the hub cannot be read") as raised:
+        await origin.describe()
+    assert raised.value.cause is Cause.UNREACHABLE
+    hub.drip_s = 0.0
+    assert len((await origin.describe()).files) == 1002
 
 
 async def test_commit_that_two_sources_name_stays_until_both_are_removed(tmp_path: Path, hub: FakeHub) -> None:

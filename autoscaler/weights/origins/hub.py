@@ -6,12 +6,15 @@ The hub's own library fetches whole files anew after a crash, so only listing an
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
 import httpx2
-from huggingface_hub import HfApi
+from huggingface_hub import HfApi, set_client_factory
 from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
@@ -28,22 +31,72 @@ from autoscaler.weights.origins.objects import RETRIES, ObjectReader, client_con
 from autoscaler.weights.problems import Cause, WeightsError
 
 ENDPOINT = "https://huggingface.co"
-LIST_S = 30.0
+SILENCE_S = 30.0
+LIST_S = 120.0  # for a listing as a whole
+MAX_LIST_BYTES = 16 << 20  # twice what 20,000 files with long names take
+_threads = ThreadPoolExecutor(4, "hub")  # a hub that never ends its headers holds no other threads
 
 READ_ERRORS = (httpx2.HTTPError, OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
 """What the library raises for a hub that refuses, does not answer, or answers with something else than a listing."""
 
 
+class _TooLongError(httpx2.HTTPError):
+    """The answer of a hub is longer than any listing."""
+
+
+class _Bounded(httpx2.SyncByteStream):
+    """A body of bounded length and time. The library itself reads bodies of any length."""
+
+    def __init__(self, inner: httpx2.SyncByteStream, until_s: float) -> None:
+        self._inner, self._until_s = inner, until_s
+
+    def __iter__(self) -> Iterator[bytes]:
+        received = 0
+        for piece in self._inner:
+            received += len(piece)
+            if received > MAX_LIST_BYTES:
+                raise _TooLongError(f"more than {MAX_LIST_BYTES} bytes")
+            if time.monotonic() > self._until_s:
+                raise httpx2.ReadTimeout("the answer does not end")
+            yield piece
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+def _bound(response: httpx2.Response) -> None:
+    """Bound the body of an answer before it is read. A packed one, which no request asks for, could have any length."""
+    if response.headers.get("content-encoding", "identity") != "identity":
+        raise httpx2.DecodingError("the answer is packed")
+    assert isinstance(response.stream, httpx2.SyncByteStream)
+    response.stream = _Bounded(response.stream, time.monotonic() + LIST_S)
+
+
+set_client_factory(
+    lambda: httpx2.Client(
+        headers={"accept-encoding": "identity"}, event_hooks={"response": [_bound]}, follow_redirects=True
+    )
+)
+
+
 class Hub(ObjectReader):
     """One revision of a model on a hub."""
 
-    def __init__(self, source: ModelSource, endpoint: str = ENDPOINT, token: str = "", pickled: bool = False) -> None:
-        """endpoint: URL of the hub or a mirror of it. token: for private and gated models."""
+    def __init__(
+        self,
+        source: ModelSource,
+        endpoint: str = ENDPOINT,
+        token: str = "",
+        pickled: bool = False,
+        list_s: float = LIST_S,
+    ) -> None:
+        """endpoint: URL of the hub or a mirror of it. token: for private and gated models. list_s: for a listing."""
         url = urlsplit(endpoint)
         if url.scheme not in ("http", "https") or not url.hostname or url.username or url.query:
             raise WeightsError(Cause.INVALID, f"{shown(endpoint)} is no URL of a hub; allowed: https://HOST")
         self._api = HfApi(endpoint=endpoint.rstrip("/"), token=token or False)
         self._pickled = pickled
+        self._list_s = list_s
         self._folder = url.path.strip("/")
         headers = {"accept-encoding": "identity"} | ({"authorization": f"Bearer {token}"} if token else {})
         store = HTTPStore.from_url(
@@ -56,14 +109,16 @@ class Hub(ObjectReader):
     async def describe(self) -> Listing:
         """Return the files of the commit that the revision names now. Raises WeightsError."""
         try:
-            info = await asyncio.to_thread(
+            request = partial(
                 self._api.model_info,
                 self._source.location,
                 revision=self._source.revision,
                 files_metadata=True,
-                timeout=LIST_S,
+                timeout=SILENCE_S,
             )
-        except READ_ERRORS as error:
+            async with asyncio.timeout(self._list_s):
+                info = await asyncio.get_running_loop().run_in_executor(_threads, request)
+        except READ_ERRORS as error:  # and TimeoutError, which is an OSError
             raise self._explain(error) from error
         try:
             files = list(self._files(info))
@@ -91,6 +146,9 @@ class Hub(ObjectReader):
             return WeightsError(Cause.DENIED, f"{self._source}: {text}")
         if isinstance(error, RepositoryNotFoundError | RevisionNotFoundError) or status == 404:
             return WeightsError(Cause.NOT_FOUND, f"{self._source}: the hub has no such model or revision")
+        if isinstance(error, _TooLongError):
+            text = f"the list of files has more than {MAX_LIST_BYTES} bytes"
+            return WeightsError(Cause.NOT_ALLOWED, f"{self._source}: {text}")
         if isinstance(error, HFValidationError):
             return WeightsError(Cause.INVALID, f"{self._source}: the hub allows no such name")
         reason = f"HTTP {status}" if status else type(error).__name__

@@ -100,8 +100,8 @@ class PeerOrigin:
         self._reading: Counter[str] = Counter()  # ranges under way, by address
         self._senders: dict[str, set[str]] = {}  # peers that sent ranges of a file, by its checksum
         self._rejected: set[str] = set()
-        self._waits: dict[tuple[str, str], float] = {}  # by file and peer, since when
-        self._skipped: set[tuple[str, str]] = set()  # peers that were awaited in vain, by file
+        self._waits: dict[tuple[str, str], float] = {}  # by file and address, since when
+        self._skipped: set[tuple[str, str]] = set()  # files and addresses that were awaited in vain
 
     async def describe(self) -> Listing:
         """Return the files, as the source lists them. Raises WeightsError."""
@@ -229,7 +229,7 @@ class PeerOrigin:
         return [
             address
             for address, peer in self._view.peers.items()
-            if peer.state.fetching and (file.digest, peer.state.id) not in self._skipped
+            if peer.state.fetching and (file.digest, address) not in self._skipped
         ]
 
     def _bound_wait(self, file: RemoteFile) -> None:
@@ -238,7 +238,7 @@ class PeerOrigin:
         most_s = self._patience.base_s + file.size / self._patience.slow_bytes_per_s
         for address in self._awaited(file):
             peer = self._view.peers[address]
-            wait = file.digest, peer.state.id
+            wait = file.digest, address  # not its process: one that restarts again and again would be awaited for ever
             begun_s = self._waits.setdefault(wait, now_s)
             if now_s - begun_s > most_s:
                 self._leave_out(address, f"{file.path!r} did not come from it within {most_s:.0f} s")

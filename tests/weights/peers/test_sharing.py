@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import secrets
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -179,8 +182,6 @@ async def moved(_: web.Request) -> web.StreamResponse:
 
 
 def state_of(hub: FakeHub, **more: object) -> web.Response:
-    import hashlib
-
     files = [hashlib.sha256(hub.files[name]).hexdigest() for name in hub.lfs]
     return web.json_response({"id": "0" * 16, "files": files, **more})
 
@@ -212,15 +213,35 @@ def holding(hub: FakeHub, kind: str):  # type: ignore[no-untyped-def]
     return answer
 
 
-async def always_fetching(hub: FakeHub, request: web.Request) -> web.StreamResponse:
+async def never_done(_: web.Request) -> web.StreamResponse:
     return web.json_response({"id": "f" * 16, "fetching": True, "bytes": 5})
+
+
+def claiming(hub: FakeHub, restarts: bool):  # type: ignore[no-untyped-def]
+    """Return a peer that states to fetch each file from the source, and to receive more and more.
+
+    restarts: it answers as a process that has just been started, each time.
+    """
+    claimed = [hashlib.sha256(content).hexdigest() for content in hub.files.values()]
+    received = count()
+
+    async def answer(_: web.Request) -> web.StreamResponse:
+        state = {
+            "id": secrets.token_hex(8) if restarts else "f" * 16,
+            "fetching": True,
+            "bytes": next(received),
+            "claimed": claimed,
+        }
+        return web.json_response(state)
+
+    return answer
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
     [
-        *("wrong state", "huge state", "hangs", "moved", "never done"),
+        *("wrong state", "huge state", "hangs", "moved", "never done", "claims all", "restarts"),
         *("wrong bytes", "short", "long", "refuses", "busy", "slow"),
     ],
 )
@@ -228,12 +249,8 @@ async def test_peer_that_misbehaves_is_left_out(
     tmp_path: Path, hub: FakeHub, token: Path, stack: AsyncExitStack, kind: str
 ) -> None:
     plain = {"wrong state": wrong_state, "huge state": huge_state, "hangs": hangs, "moved": moved}
-    if kind == "never done":
-
-        async def answer(request: web.Request) -> web.StreamResponse:
-            return await always_fetching(hub, request)
-    else:
-        answer = plain.get(kind) or holding(hub, kind)
+    plain |= {"never done": never_done, "claims all": claiming(hub, False), "restarts": claiming(hub, True)}
+    answer = plain.get(kind) or holding(hub, kind)
     app = web.Application()
     app.router.add_get("/{path:.*}", answer)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
