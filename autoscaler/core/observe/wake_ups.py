@@ -84,6 +84,11 @@ def update(
     return {"asleep": of_workloads, "wakeable": wakeable, "wake_s": wake_s}, known, after
 
 
+def first_start_s(inp: TickInput, wake_s: FloatColumn, cold_start_s: FloatColumn) -> FloatColumn:
+    """Return the time until the first further replica serves: a wake-up if some are kept asleep; float64[W]."""
+    return np.where(is_managed(inp), np.fmin(wake_s, cold_start_s), cold_start_s)
+
+
 def usual_s(inp: TickInput, known: WakeUps) -> FloatColumn:
     """Return the wake-up to count on: as learned, with room for its spread; float64[W]."""
     first_s = FIRST_WAKE_S[(inp.spec.sleep_level == 2).astype(np.int64)]

@@ -83,6 +83,8 @@ class IntervalStats(Columns):
     mean_replicas: FloatColumn  # that served on average: a pod that became ready half-way counts half
     waiting: FloatColumn  # requests that wait in them
     cold_start_s: FloatColumn
+    kept_asleep: FloatColumn  # replicas beside those that serve, which wake for a peak
+    wake_s: FloatColumn  # until one of them serves
     ttft_objective_s: FloatColumn  # or the longest wait allowed; NaN: neither, and the planner has no opinion
     itl_objective_s: FloatColumn  # NaN: no objective
     budget_share: FloatColumn  # error budget: share of requests that may miss

@@ -94,8 +94,19 @@ def update_load_history(
 
 def compute_ready_peaks(history: LoadHistory, cold_start_s: FloatColumn) -> Float32Column:
     """Return the lowest held peak of the last cold start; float32[J, W]. Replicas for it are ready by now."""
+    return _find_lowest(history, count_spans(cold_start_s))
+
+
+def compute_woken_peaks(history: LoadHistory, wake_s: FloatColumn, cold_start_s: FloatColumn) -> Float32Column:
+    """Return the lowest held peak of the last wake-up; float32[J, W]. Sleeping replicas serve it by now."""
+    spans = np.ceil(wake_s / compute_span_s(cold_start_s) - 1e-9)
+    return _find_lowest(history, np.fmin(np.fmax(spans, 1.0), count_spans(cold_start_s)).astype(np.int64))
+
+
+def _find_lowest(history: LoadHistory, spans: IntColumn) -> Float32Column:
+    """Return the lowest held peak of the last spans; float32[J, W]. spans: int64[W]."""
     lowest = np.minimum.accumulate(history.lows, axis=1)  # of the last n spans
-    return lowest[:, count_spans(cold_start_s), np.arange(len(cold_start_s))]
+    return lowest[:, spans, np.arange(len(spans))]
 
 
 def is_steady(history: LoadHistory) -> BoolColumn:

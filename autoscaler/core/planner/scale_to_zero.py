@@ -1,8 +1,8 @@
 """Scale to zero within the error budget: the idle timeout where the policy leaves it to the planner.
 
-A request that arrives at zero replicas waits for a cold start and misses its objective. For each of some idle timeouts
-the planner counts the requests that would have waited, had it applied all the time. It selects the shortest timeout
-whose misses fit the budget; none where no gateway would hold the requests.
+A request that arrives at zero replicas waits for a cold start, or a wake-up, and misses its objective. For each of some
+idle timeouts the planner counts the requests that would have waited, had it applied all the time. It selects the
+shortest timeout whose misses fit the budget; none where no gateway would hold the requests.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 
 from autoscaler.core.model.types import Observation, TickInput
 from autoscaler.core.observe.arrivals import Arrivals
+from autoscaler.core.observe.wake_ups import first_start_s
 from autoscaler.core.planner.error_budget import BUDGET_S
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, Transient, or_zero, replace
 
@@ -63,13 +64,14 @@ def update_idle_timeouts(
     """
     interval_s, arrived = arrivals.counted_s, arrivals.arrived
     fade = np.exp(-interval_s / FADE_S)
+    start_s = first_start_s(inp, observation.wake_s, observation.cold_start_s)
     waking_s = np.fmax(before.waking_s - interval_s, 0.0)
     delayed, wake_ups = before.delayed * fade, before.wake_ups * fade
     # For all other rows only time passes. A wake-up from a longer timeout is one from the shortest too.
     rows = np.flatnonzero((arrived > 0) & ((arrivals.rested_s >= TIMEOUTS_S[0]) | (waking_s[0] > 0)))
     if len(rows):
         wakes_up = arrivals.rested_s[rows] >= TIMEOUTS_S[:, None]
-        waking_s[:, rows] = np.where(wakes_up, observation.cold_start_s[rows] + WAKE_UP_DELAY_S, waking_s[:, rows])
+        waking_s[:, rows] = np.where(wakes_up, start_s[rows] + WAKE_UP_DELAY_S, waking_s[:, rows])
         delayed[:, rows] += np.where(waking_s[:, rows] > 0, arrived[rows], 0.0)
         wake_ups[:, rows] += wakes_up
     budget_fade, at_zero = np.exp(-interval_s / BUDGET_S), np.where(observation.ready == 0, arrived, 0.0)
@@ -84,25 +86,25 @@ def update_idle_timeouts(
         observed_s=before.observed_s * fade + interval_s,
         timeout_s=before.timeout_s,
     )
-    return replace(after, timeout_s=_select_timeout(inp, observation, arrivals, after))
+    return replace(after, timeout_s=_select_timeout(inp, observation, arrivals, after, start_s))
 
 
 def _is_next_replica_late(inp: TickInput, observation: Observation) -> BoolColumn:
     """Return whether the next replica is further away than the TTFT objective; bool[W]."""
     ready_in_s = np.where(np.isnan(observation.next_ready_s), observation.cold_start_s, observation.next_ready_s)
+    ready_in_s = np.where(observation.wakeable > 0, np.fmin(ready_in_s, observation.wake_s), ready_in_s)
     return np.asarray(ready_in_s > inp.spec.first_token_limit_s)
 
 
 def _select_timeout(
-    inp: TickInput, observation: Observation, arrivals: Arrivals, timeouts: IdleTimeouts
+    inp: TickInput, observation: Observation, arrivals: Arrivals, timeouts: IdleTimeouts, start_s: FloatColumn
 ) -> FloatColumn:
     """Return the selected timeout; float64[W], NaN: none, or the policy states one."""
     is_open = np.isinf(inp.spec.idle_after_s) & ~np.isnan(observation.gateway_waiting)
     timeout_s = np.where(is_open, timeouts.timeout_s, np.nan)
     rows = np.flatnonzero(is_open & (arrivals.quiet_s >= SELECT_AFTER_S))
     if len(rows):
-        attainment, cold_start_s = inp.spec.attainment[rows], observation.cold_start_s[rows]
-        timeout_s[rows] = _find_shortest_timeout(timeouts.take(rows), attainment, cold_start_s)
+        timeout_s[rows] = _find_shortest_timeout(timeouts.take(rows), inp.spec.attainment[rows], start_s[rows])
     return timeout_s
 
 
@@ -118,14 +120,14 @@ def compute_wake_up_share(timeouts: IdleTimeouts, attainment: FloatColumn) -> Fl
     return np.where(np.isnan(timeouts.timeout_s), 0.0, share)
 
 
-def _find_shortest_timeout(timeouts: IdleTimeouts, attainment: FloatColumn, cold_start_s: FloatColumn) -> FloatColumn:
+def _find_shortest_timeout(timeouts: IdleTimeouts, attainment: FloatColumn, start_s: FloatColumn) -> FloatColumn:
     """Return the shortest timeout whose misses, with those of one more wake-up, fit the budget; NaN: none.
 
-    One more wake-up costs as many as the past ones did on average. One past wake-up with the usual requests of a cold
+    One more wake-up costs as many as the past ones did on average. One past wake-up with the usual requests of a
     start and one more is assumed.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
-        usual = 1 + or_zero(timeouts.requests / timeouts.observed_s) * (cold_start_s + WAKE_UP_DELAY_S)
+        usual = 1 + or_zero(timeouts.requests / timeouts.observed_s) * (start_s + WAKE_UP_DELAY_S)
     expected = timeouts.delayed + (timeouts.delayed + usual) / (timeouts.wake_ups + 1)
     fits = expected <= WAKE_UP_SHARE * (1 - attainment) * timeouts.requests
     is_known = timeouts.observed_s >= MIN_OBSERVED_S

@@ -107,6 +107,9 @@ def update_strategies(before: StrategyState, stats: IntervalStats, now_s: float)
     observed_s = np.where(is_unobserved, 0.0, interval_s)
     miss_counts, curve = miss_curve.update_miss_counts(before.miss_counts, stats, load, observed_s)
     ready_peaks = load_history.compute_ready_peaks(before.history, stats.cold_start_s)
+    woken_peaks = None
+    if (stats.kept_asleep > 0).any():
+        woken_peaks = load_history.compute_woken_peaks(before.history, stats.wake_s, stats.cold_start_s)
     history, held_peaks = load_history.update_load_history(
         before.history, load.demand, stats.cold_start_s, interval_s, now_s
     )
@@ -121,7 +124,7 @@ def update_strategies(before: StrategyState, stats: IntervalStats, now_s: float)
         history=history,
         miss_counts=miss_counts,
         budget=error_budget.update_error_budget(before.budget, stats, interval),
-        shadow=shadow_fleets.update_shadow_fleets(before.shadow, stats, interval, ready_peaks),
+        shadow=shadow_fleets.update_shadow_fleets(before.shadow, stats, interval, ready_peaks, woken_peaks),
     )
     return select_strategy(_size_fleets(state, stats, held_peaks), stats)
 

@@ -1,8 +1,8 @@
 """Shadow fleets: one computed fleet for each strategy, which serves the demand that was measured.
 
-A replica of a shadow fleet is ready one cold start after the strategy requested it. Demand beyond its capacity queues.
-Requests miss their objective in that queue, or because the replicas are too busy. So each strategy has a cost and
-misses.
+A replica of a shadow fleet is ready one cold start after the strategy requested it. As many as the policy keeps asleep
+are ready one wake-up after it. Demand beyond the fleet's capacity queues. Requests miss their objective in that queue,
+or because the replicas are too busy. So each strategy has a cost and misses.
 """
 
 from __future__ import annotations
@@ -56,11 +56,16 @@ class ShadowFleets(Columns):
 
 
 def update_shadow_fleets(
-    fleets: ShadowFleets, stats: IntervalStats, interval: Interval, ready_peaks: Float32Column
+    fleets: ShadowFleets,
+    stats: IntervalStats,
+    interval: Interval,
+    ready_peaks: Float32Column,
+    woken_peaks: Float32Column | None = None,
 ) -> ShadowFleets:
     """Let every shadow fleet serve the demand of an interval.
 
-    ready_peaks: float32[J, W], of `load_history.compute_ready_peaks`.
+    ready_peaks, woken_peaks: float32[J, W], of `load_history.compute_ready_peaks` and `compute_woken_peaks`; the latter
+    is None where no workload keeps replicas asleep.
 
     A surge first fills the batches of the replicas, in which no request waits; only the work beyond them queues.
     Misses by load are computed anew with each update, so that the first hour is judged by the curve known now.
@@ -75,6 +80,8 @@ def update_shadow_fleets(
 
     floor = np.where(fleets.observed_s < REAL_FLEET_S, np.maximum(stats.floor, stats.replicas), stats.floor)
     ready = strategies.compute_replicas(ready_peaks, floor, stats.ceiling)
+    if woken_peaks is not None:
+        ready = _wake(ready, strategies.compute_replicas(woken_peaks, floor, stats.ceiling), stats.kept_asleep)
     work_s, capacity_s, max_backlog_s, bins = _to_float32(
         demand * interval_s,
         MAX_UTILIZATION * interval_s,
@@ -122,6 +129,15 @@ def compute_batch_room_s(
         most = np.fmin(slots, fit_in_cache)
         most = np.where(np.isnan(max_running), most, np.minimum(most, max_running))
         return or_zero(np.maximum(REMAINING_ANSWER * most * work_s * (1 - prompt_share), 0.0))
+
+
+def _wake(ready: Float32Column, requested: Float32Column, kept_asleep: FloatColumn) -> Float32Column:
+    """Return the replicas that serve once sleeping ones are awake; float32[M, W].
+
+    ready: float32[M, W], requested a cold start ago. requested: float32[M, W], a wake-up ago.
+    With 2 asleep and 4 ready, 6 of 9 requested replicas serve.
+    """
+    return np.maximum(ready, np.minimum(requested, ready + kept_asleep.astype(np.float32)))
 
 
 def _to_float32(*columns: FloatColumn) -> list[Float32Column]:

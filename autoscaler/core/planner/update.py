@@ -13,6 +13,7 @@ import numpy as np
 from autoscaler.core.model.types import Observation, Plan, Recommendation, Signal, TickInput
 from autoscaler.core.observe import draining, load
 from autoscaler.core.observe.pod_deltas import MAX_INTERVAL_S, PodReadings
+from autoscaler.core.observe.wake_ups import is_managed
 from autoscaler.core.observe.workloads import Observed
 from autoscaler.core.planner.groups import GROUPS, CountedReadings, LateQueues, PlannerState
 from autoscaler.core.planner.interval import IntervalStats, WorkTotals, count_work, find_new_readings
@@ -250,6 +251,8 @@ def _make_stats(
         mean_replicas=_compute_mean_replicas(inp, some.pods, some.pod_row, last_updated_s),
         waiting=or_zero(observation.waiting[rows]),
         cold_start_s=observation.cold_start_s[rows],
+        kept_asleep=np.where(is_managed(inp), spec.sleep_replicas, 0.0)[rows],
+        wake_s=observation.wake_s[rows],
         ttft_objective_s=spec.first_token_limit_s[rows],
         itl_objective_s=spec.itl_objective_s[rows],
         budget_share=budget_share[rows],

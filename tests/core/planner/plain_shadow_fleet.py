@@ -25,6 +25,8 @@ class PlainShadowFleet:
     ttft_objective_s: float
     floor: float
     ceiling: float
+    kept_asleep: float = 0.0
+    wake_s: float = 0.0
     observed_s: float = 0.0
     initial_fleet: float = 0.0  # replicas that served when demand was first known
     kept: float = 0.0  # replicas that it does not give up yet
@@ -79,6 +81,9 @@ class PlainShadowFleet:
         self.observed_s += UPDATE_INTERVAL_S
         lowest = min(self.peaks[-1 - self._cold_start_updates() :])  # replicas requested for a cold start are ready
         ready = self.compute_replicas(lowest, floor)
+        wake_updates = max(math.ceil(self.wake_s / UPDATE_INTERVAL_S), 1)
+        woken = self.compute_replicas(min(self.peaks[-1 - wake_updates :]), floor)
+        ready = max(ready, min(woken, ready + self.kept_asleep))
         self.backlog = max(self.backlog + (demand - MAX_UTILIZATION * ready) * UPDATE_INTERVAL_S, 0.0)
         load_bin = min(int(demand / ready * miss_curve.BINS), miss_curve.BINS - 1)
         max_wait_s = MAX_WAIT_SHARE * self.ttft_objective_s

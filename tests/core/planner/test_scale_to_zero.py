@@ -23,11 +23,11 @@ from autoscaler.core.planner.scale_to_zero import (
 )
 from tests.core.world import Story, fleet, spec, world
 
-TICK_S, COLD_START_S = 10.0, 60.0
+TICK_S, COLD_START_S, WAKE_S = 10.0, 60.0, 15.0
 AUTO = {"idle_after_s": math.inf, "down_stabilization_s": 0.0}
 
 
-def observe(in_flight=0.0, ended=0.0, gateway=0.0, ready=1.0, next_ready_s=math.nan, draining=0.0):
+def observe(in_flight=0.0, ended=0.0, gateway=0.0, ready=1.0, next_ready_s=math.nan, draining=0.0, wakeable=0.0):
     """Return an observation of one workload."""
     known = {
         "next_ready_s": next_ready_s,
@@ -38,6 +38,8 @@ def observe(in_flight=0.0, ended=0.0, gateway=0.0, ready=1.0, next_ready_s=math.
         "ended": ended,
         "draining_requests": draining,
         "cold_start_s": COLD_START_S,
+        "wakeable": wakeable,
+        "wake_s": WAKE_S,
     }
     columns = {name: np.array([known.get(name, np.nan)]) for name in Observation.__dataclass_fields__}
     return Observation(**columns)
@@ -248,6 +250,22 @@ def test_arrivals_at_zero_are_late_when_the_start_is_long(ttft_s, late):
     workload.tick(in_flight=9.0, arrived=3.0)  # and others arrive
     assert workload.late_arrivals == pytest.approx(late, rel=1e-3)
     assert workload.timeouts.arrivals_at_zero[0] == pytest.approx(3.0, rel=1e-3)
+
+
+@pytest.mark.parametrize(("wakeable", "late"), [(1.0, 0.0), (0.0, 1.0)])
+def test_arrivals_are_in_time_when_a_replica_can_wake(wakeable, late):
+    workload = Workload(ttft_objective_s=20.0)
+    workload.tick()
+    workload.tick(1.0, ready=0.0, wakeable=wakeable)
+    assert workload.late_arrivals == late
+
+
+def test_wake_ups_of_sleeping_replicas_delay_fewer_requests():
+    cold, asleep = Workload(), Workload(sleep_replicas=1.0)
+    for workload in (cold, asleep):
+        workload.serve_with_pauses(3)
+    assert (asleep.timeouts.delayed < cold.timeouts.delayed).any()
+    assert (asleep.timeouts.delayed <= cold.timeouts.delayed).all()
 
 
 def test_arrivals_are_in_time_when_a_replica_is_about_to_serve():

@@ -17,6 +17,27 @@ from tests.core.planner.plain_shadow_fleet import PlainShadowFleet
 HOUR = int(3600 / UPDATE_INTERVAL_S)  # updates
 
 
+def misses(**columns):
+    """Return the requests that each strategy misses with a sharp rise every half hour."""
+    half_hour = [*[2.0] * (HOUR // 2 - 6), *[6.0] * 6]
+    return run(half_hour * 6, cold_start_s=240.0, **columns).shadow.missed[:, 0]
+
+
+def test_sleeping_replicas_serve_a_rise_that_is_shorter_than_a_start():
+    without, asleep = misses(), misses(kept_asleep=4.0, wake_s=15.0)
+    few, slow = misses(kept_asleep=1.0, wake_s=15.0), misses(kept_asleep=4.0, wake_s=240.0)
+    assert (asleep <= few).all()
+    assert (few <= without).all()
+    assert asleep[0] < 0.8 * without[0], "of the strategy without a margin"
+    assert (slow == without).all(), "a wake-up as long as a start changes nothing"
+
+
+def test_neighbour_with_sleeping_replicas_changes_nothing():
+    alone = run([2.0, 9.0, 2.0] * 30, kept_asleep=0.0)
+    both = run([[2.0, 2.0], [9.0, 9.0], [2.0, 2.0]] * 30, kept_asleep=[0.0, 3.0], wake_s=15.0)
+    assert (both.shadow.missed[:, 0] == alone.shadow.missed[:, 0]).all()
+
+
 def requested_by_count(state):
     """Return the replicas that each constant count requests, by count."""
     requested = state.shadow.requested[PEAK_STRATEGY_COUNT:, 0].tolist()
@@ -24,14 +45,24 @@ def requested_by_count(state):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("cold_start_s", "slots"), [(30.0, 0.0), (60.0, 0.0), (120.0, 4.0)])
-def test_shadow_fleets_equal_their_plain_versions(cold_start_s, slots):
+@pytest.mark.parametrize(
+    ("cold_start_s", "slots", "kept_asleep", "wake_s"),
+    [
+        (30.0, 0.0, 0.0, 0.0),
+        (60.0, 0.0, 0.0, 0.0),
+        (120.0, 4.0, 0.0, 0.0),
+        (120.0, 0.0, 2.0, 15.0),
+        (120.0, 0.0, 2.0, 45.0),
+    ],
+)
+def test_shadow_fleets_equal_their_plain_versions(cold_start_s, slots, kept_asleep, wake_s):
     """A large initial fleet, waves, spikes, two silent intervals, and a rise that leaves queues at the end."""
     random = np.random.default_rng(7)
     updates = 300  # more than the time in which batches have no room
     spikes = 8.0 * (random.random(updates) < 0.03)
     waves = 4 + 3 * np.sin(np.arange(updates) / 12) + random.uniform(0, 1, updates) + spikes
     columns = {"cold_start_s": cold_start_s, "ttft_objective_s": 1.0, "floor": 2.0, "ceiling": 12.0}
+    columns |= {"kept_asleep": kept_asleep, "wake_s": wake_s}
     plain = [PlainShadowFleet(strategy, **columns) for strategy in range(0, strategies.STRATEGY_COUNT, 4)]
     state, now_s, totals = StrategyState.blank(1), 1000.0, {"slots": slots or NAN}
     for number, demand in enumerate([*waves, 9.0, 10.0]):

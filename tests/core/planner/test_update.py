@@ -246,6 +246,19 @@ def test_leaving_pod_counts_while_its_replica_is_missing():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("paused", "fewer"), [(False, True), (True, False)])
+def test_replicas_kept_asleep_serve_rises_in_the_shadow_fleets(paused, fewer):
+    """A rise lasts two cold starts. A paused workload keeps none asleep."""
+
+    def missed(**policy):
+        serving, cluster = Serving(spec(**LEARNED, **policy)), fleet([4], paused=np.array([paused]))
+        for demand in (0.5, 3.5):
+            serving.serve(cluster, demand, 900.0 if demand < 1 else 180.0, 15.0)
+        return serving.memory.planner.strategies[0].shadow.missed.sum()
+
+    assert bool(missed(sleep_replicas=3.0) < missed()) is fewer
+
+
 def test_sleeping_engines_do_not_count():
     """Two engines serve. The plan is the same with two sleeping engines beside them."""
     asleep = np.array([0.0, 0.0, 1.0, 1.0])
