@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
+import numpy as np
+
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 from autoscaler.sim.engine.profiles import Profile
 
@@ -233,5 +235,15 @@ class Outcome:
     e2e_s: FloatColumn  # float64[N]
     change_s: FloatColumn  # float64[C], times at which the desired count changed
     change_to: IntColumn  # int64[C], new desired count
-    replica_s: float  # replica-seconds from GPU assignment (start-up included) to termination, within the scored time
+    spans: FloatColumn  # float64[K, 2]: GPU assignment (start-up included) and termination of each replica, seconds
     timeline: FloatColumn  # float64[T, 5]: time (s), desired, ready, running, waiting; one row per scrape
+
+    @property
+    def replica_s(self) -> float:
+        """Replica-seconds of the whole run."""
+        return self.paid_s(0.0)
+
+    def paid_s(self, from_s: float, to_s: float = math.inf) -> float:
+        """Return the replica-seconds between two times."""
+        begin_s, end_s = np.clip(self.spans, from_s, to_s).T
+        return float((end_s - begin_s).sum())

@@ -77,7 +77,7 @@ class CaseRun:
             e2e_s=e2e_s,
             change_s=np.array([change[0] for change in self._changes], np.float64),
             change_to=np.array([change[1] for change in self._changes], np.int64),
-            replica_s=replicas.paid_s(self.case.counted_from_s, max(trace.duration_s, last_s)),
+            spans=replicas.spans_until(max(trace.duration_s, last_s)),
             timeline=np.array(self._points, np.float64).reshape(-1, 5),
         )
 

@@ -49,7 +49,7 @@ def compute_score(case: Case, outcome: Outcome) -> Score:
         attainment_itl=_share(itl_met),
         goodput_rps=float(met.sum()) / duration_s,
         goodput_tokens_per_s=float(trace.output_tokens[counted][met].sum()) / duration_s,
-        gpu_hours=outcome.replica_s * case.gpus_per_replica / 3600,
+        gpu_hours=outcome.paid_s(case.counted_from_s) * case.gpus_per_replica / 3600,
         ttft_p50_s=p50_s,
         ttft_p95_s=p95_s,
         ttft_p99_s=p99_s,

@@ -11,10 +11,12 @@ from autoscaler.config.policy.schema import Policy
 from autoscaler.core.model.weights import PodCache
 from autoscaler.lab.compare.experiment import goal_from_policy, with_start_replicas
 from autoscaler.lab.replay.case import Case, Trace, View
-from autoscaler.lab.replay.policy_scaler import PolicyScaler
-from autoscaler.lab.replay.run import run
+from autoscaler.lab.replay.inputs.transform import generate
+from autoscaler.lab.replay.policy_scaler import PolicyBatchScaler, PolicyScaler
+from autoscaler.lab.replay.run import run, run_fleet
 from autoscaler.lab.replay.score import compute_score
 from autoscaler.sim.engine.profiles import find_profile
+from autoscaler.sim.engine.traffic import Lengths, Shape
 from tests.lab.replay import synthetic
 
 
@@ -110,3 +112,25 @@ def test_tick_expects_the_start_of_the_node_that_is_next(
     run(case, scaler)
     assert scaler.expected.keys() == {state}
     assert least_s < np.median(scaler.expected[state]) < most_s
+
+
+@pytest.mark.slow
+def test_runs_that_share_ticks_do_not_affect_each_other() -> None:
+    policy = load().policies["interactive"]
+    cases = [
+        Case(
+            generate(f"run{number}", Shape(rate, Lengths(600, 0.8, 4000), Lengths(120, 0.8, 1000)), 1200.0, number),
+            find_profile("8b-h100-3g").profile,
+            goal_from_policy(policy),
+            cold_start_s,
+            start_replicas=1,
+        )
+        for number, (rate, cold_start_s) in enumerate([(3.0, 60.0), (12.0, 240.0), (0.1, 30.0)])
+    ]
+    together = run_fleet(cases, PolicyBatchScaler(cases, [policy] * 3))
+    alone = [run_fleet([case], PolicyBatchScaler([case], [policy]))[0] for case in cases]
+    assert any(len(outcome.change_s) for outcome in alone)
+    for one, other in zip(together, alone, strict=True):
+        assert one.change_s.tolist() == other.change_s.tolist()
+        assert one.change_to.tolist() == other.change_to.tolist()
+        assert one.replica_s == other.replica_s

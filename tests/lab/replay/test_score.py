@@ -21,7 +21,7 @@ def outcome(ttft_s: list[float], itl_s: list[float], changes: list[tuple[float, 
         e2e_s=np.array(done),
         change_s=np.array([at_s for at_s, _ in changes or []]),
         change_to=np.array([to for _, to in changes or []], np.int64),
-        replica_s=7200.0,
+        spans=np.array([[0.0, 7200.0]]),
         timeline=np.empty((0, 5)),
     )
 

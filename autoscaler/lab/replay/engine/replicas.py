@@ -184,10 +184,11 @@ class Replicas:
         """Return the room for further replicas."""
         return self._pool.places(self.case.trace.name, self.case.gpus_per_replica)
 
-    def paid_s(self, from_s: float, end_s: float) -> float:
-        """Return the replica-seconds between two times, from GPU assignment to termination."""
-        spans = np.array(self.spans + [(pod.placed_s, math.inf) for pod in self.pods]).reshape(-1, 2)
-        return float(np.maximum(np.minimum(spans[:, 1], end_s) - np.maximum(spans[:, 0], from_s), 0.0).sum())
+    def spans_until(self, end_s: float) -> FloatColumn:
+        """Return GPU assignment and termination of each replica before `end_s`, float64[K, 2]."""
+        spans = np.array(self.spans + [(pod.placed_s, end_s) for pod in self.pods if pod.placed]).reshape(-1, 2)
+        bounded: FloatColumn = np.minimum(spans, end_s)
+        return bounded
 
     # Scrapes.
 
