@@ -59,31 +59,36 @@ def order(
     nothing is to leave, because a ReplicaSet removes pods that are not ready before all others.
     """
     fleet, observation = inp.fleet, observed.observation
-    wake, sleep = np.zeros(len(fleet.pods), dtype=bool), np.zeros(len(fleet.pods), dtype=bool)
-    asleep = pods.asleep > 0
-    rows = np.flatnonzero(is_managed(inp) & ~np.isnan(serving))
-    if not len(rows):
-        return SleepOrders(wake, sleep, asleep), replace(pods, last_wake_ordered_s=np.full(len(wake), np.nan))
-    overdue = is_overdue(inp, observation.wake_s, pods)
+    asleep, is_ruled = pods.asleep > 0, is_managed(inp) & ~np.isnan(serving)
+    none = np.zeros(len(fleet.pods), dtype=bool)
+    if not is_ruled.any():
+        return SleepOrders(none, none, asleep), replace(pods, last_wake_ordered_s=np.full(len(none), np.nan))
+    ruled, overdue = is_ruled[fleet.pod_workload], is_overdue(inp, observation.wake_s, pods)
     idle = inp.now_s - pods.idle_since_s >= IDLE_S  # False where it has work
     awake = observation.ready - or_zero(observation.stuck)
     room = np.fmin(inp.spec.sleep_replicas, replicas - serving) - observation.asleep
     excess = np.where(observed.trusted & (replicas >= fleet.replicas), np.fmin(awake - serving, room), 0.0)
-    for row in rows.tolist():
-        own = np.flatnonzero(fleet.pod_workload == row)
-        sleeping = own[asleep[own]]
-        missing = int(max(serving[row] - awake[row], 0.0))
-        wake[_first_to_wake(sleeping, pods, overdue)[:missing]] = True
-        candidates = own[idle[own]]
-        longest = candidates[np.lexsort((candidates, pods.idle_since_s[candidates]))]
-        sleep[longest[: int(max(excess[row], 0.0))]] = True
-        sleep[sleeping] = ~wake[sleeping]
+    # Those that wake already come first, overdue ones last; the longest idle ones sleep first.
+    wakes = ~np.isnan(pods.last_wake_ordered_s)
+    wake = _pick(ruled & asleep, serving - awake, fleet.pod_workload, overdue, ~wakes)
+    tired = _pick(ruled & idle, excess, fleet.pod_workload, pods.idle_since_s)
+    sleep = np.where(asleep, ruled & ~wake, tired)
     to_wake = wake | (overdue & asleep)
     ordered_s = np.where(to_wake, np.fmin(pods.last_wake_ordered_s, inp.now_s), np.nan)
     return SleepOrders(wake, sleep, asleep), replace(pods, last_wake_ordered_s=ordered_s)
 
 
-def _first_to_wake(sleeping: IntColumn, pods: PodSleep, overdue: BoolColumn) -> IntColumn:
-    """Return the sleeping pods in the order in which they wake: those that wake already first, overdue ones last."""
-    wakes = ~np.isnan(pods.last_wake_ordered_s[sleeping])
-    return sleeping[np.lexsort((sleeping, ~wakes, overdue[sleeping]))]
+def _pick(
+    candidates: BoolColumn, most: FloatColumn, pod_workload: IntColumn, *keys: BoolColumn | FloatColumn
+) -> BoolColumn:
+    """Return the first pods of each workload, at most `most` of it, by these keys and then by row; bool[P].
+
+    candidates: bool[P]. most: float64[W], rounded down. keys: [P], the most important first.
+    """
+    pods = np.flatnonzero(candidates)
+    pods = pods[np.lexsort((*(key[pods] for key in reversed(keys)), pod_workload[pods]))]  # stable: then by row
+    workload = pod_workload[pods]
+    number = np.arange(len(pods)) - np.searchsorted(workload, workload)  # 0 for the first of each
+    picked = np.zeros(len(candidates), dtype=bool)
+    picked[pods[number < np.floor(most)[workload]]] = True
+    return picked

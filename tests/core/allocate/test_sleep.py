@@ -1,12 +1,15 @@
 """Replicas that are kept asleep: their number, and which pods sleep and wake."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from autoscaler.core.allocate.sleep import IDLE_S, order
 from autoscaler.core.model.fleet import Fleet
 from autoscaler.core.model.types import Decision, Stage
+from autoscaler.core.observe.wake_ups import PodSleep, is_overdue
 from autoscaler.core.state import Memory
 from autoscaler.core.tick import tick
 from tests.core.world import fleet, spec, world
@@ -183,3 +186,51 @@ def test_time_of_a_wake_up_is_learned(probe):
     mean_s = 12.0 if probe else 20.0
     assert decision.observation.wake_s[0] == pytest.approx(mean_s + 2 * mean_s / 4)
     assert decision.observation.cold_start_s[0] == 60
+
+
+# --- orders of many workloads
+
+
+def order_plainly(inp, observed, serving, replicas, pods):
+    """Say which pods wake and which sleep, one workload after the other: the slow second source."""
+    fleet, observation = inp.fleet, observed.observation
+    overdue = is_overdue(inp, observation.wake_s, pods).tolist()
+    wake, sleep = set(), set()
+    for row, rule in enumerate(inp.spec.sleep_replicas.tolist()):
+        if not rule > 0 or np.isnan(serving[row]):
+            continue
+        own = np.flatnonzero(fleet.pod_workload == row).tolist()
+        asleep = [pod for pod in own if pods.asleep[pod]]
+        awake = observation.ready[row] - observation.stuck[row]
+        asleep.sort(key=lambda pod: (overdue[pod], np.isnan(pods.last_wake_ordered_s[pod])))
+        wake |= set(asleep[: max(int(serving[row] - awake), 0)])
+        excess = min(awake - serving[row], min(rule, replicas[row] - serving[row]) - observation.asleep[row])
+        if not observed.trusted[row] or replicas[row] < fleet.replicas[row]:
+            excess = 0
+        idle = [pod for pod in own if inp.now_s - pods.idle_since_s[pod] >= IDLE_S]
+        idle.sort(key=lambda pod: pods.idle_since_s[pod])
+        sleep |= (set(idle[: max(int(excess), 0)]) - set(asleep)) | (set(asleep) - wake)
+    return wake, sleep
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_orders_of_many_workloads_equal_a_plain_version(seed):
+    random, rows, of_each = np.random.default_rng(seed), 20, 7
+    cluster = fleet([of_each] * rows)
+    kept = np.where(random.random(rows) < 0.7, random.integers(1, 4, rows), np.nan)
+    inp = world(1000.0, cluster, spec(rows, sleep_replicas=kept.tolist(), max_replicas=50.0))
+    asleep = random.random(len(cluster.pods)) < 0.25
+    idle_since_s = np.where(asleep | (random.random(len(asleep)) < 0.5), np.nan, random.choice([900.0, 960.0, 990.0]))
+    ordered_s = np.where(asleep & (random.random(len(asleep)) < 0.4), random.choice([100.0, 500.0, 980.0]), np.nan)
+    pods = PodSleep(asleep.astype(float), idle_since_s, ordered_s)
+    ready = np.bincount(cluster.pod_workload, ~asleep, rows)
+    observation = SimpleNamespace(
+        ready=ready, stuck=random.integers(0, 2, rows), asleep=of_each - ready, wake_s=np.full(rows, 15.0)
+    )
+    observed = SimpleNamespace(observation=observation, trusted=random.random(rows) < 0.9)
+    serving = np.where(random.random(rows) < 0.1, np.nan, random.integers(0, of_each + 2, rows))
+    replicas = np.fmax(serving, of_each) + random.integers(-1, 3, rows)
+    orders, _ = order(inp, observed, serving, replicas, pods)
+    found = set(np.flatnonzero(orders.wake).tolist()), set(np.flatnonzero(orders.sleep).tolist())
+    assert found == order_plainly(inp, observed, serving, replicas, pods)
+    assert (orders.asleep == asleep).all()
