@@ -500,6 +500,7 @@ def test_nodes_are_requested_only_with_the_value_for_it(mode: str, granted: bool
     assert ("--request-nodes=auto" in args) == granted
     if granted:
         assert found["Role"]["name"] == found["RoleBinding"]["name"] == "blue-prewarm"
+        assert only(documents, "Role", "blue-prewarm")["rules"][-1]["resourceNames"] == ["blue-prewarm"]
         assert found["PriorityClass"]["name"] == "blue-placeholder" and "namespace" not in found["PriorityClass"]
         assert "--lease-name=blue" in args, "the daemon names the class after its lease"
     documents = template({"mode": mode})

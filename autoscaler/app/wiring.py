@@ -42,7 +42,7 @@ from autoscaler.config.policy.parse import PolicyBook
 from autoscaler.config.policy.reload import PolicyFiles, Reload
 from autoscaler.config.prices import Prices
 from autoscaler.config.quotas import QuotaFiles, StatedQuota
-from autoscaler.config.settings import Mode, ScrapeSettings, Settings
+from autoscaler.config.settings import Mode, NodeRequests, ScrapeSettings, Settings
 from autoscaler.core.explain.sentence import explain as explain_row
 from autoscaler.core.model.fleet import Fleet, WorkloadRef
 from autoscaler.core.table.columns import BoolColumn
@@ -166,10 +166,11 @@ async def connect_cluster(
     events = EventRecorder(kube, clock)
     parts.recorders.append(events)
     parts.background.append(("events", events.run))
-    if settings.node_requests is not None:
-        requester = NodeRequester(
-            kube, clock, settings.node_requests, settings.lease, writes.manager, fleet.needs_of, parts.leadership
-        )
+    requests = settings.node_requests or NodeRequests()
+    requester = NodeRequester(kube, clock, requests, settings.lease, writes.manager, fleet.needs_of, parts.leadership)
+    if settings.node_requests is None:
+        parts.background.append(("former node requests", requester.remove_leftovers))
+    else:
         parts.recorders.append(requester)
         parts.requests_nodes = requester.can_request
         parts.background.append(("node requests", requester.run))

@@ -369,8 +369,12 @@ class KubeApi:
         ]
 
     def used(self, user: User) -> set[Permission]:
-        """Return the permissions that a user has used, for comparison with `granted`; a 404 or 409 counts too."""
-        return {event.permission for event in self.audit(user) if event.code != HTTPStatus.FORBIDDEN}
+        """Return the permissions that a user has used, for comparison with `granted`; a 404 or 409 counts too.
+
+        Questions about the own permissions are left out: every account may ask them.
+        """
+        used = {event.permission for event in self.audit(user) if event.code != HTTPStatus.FORBIDDEN}
+        return {permission for permission in used if permission.resource != "selfsubjectaccessreviews"}
 
     def refused(self, user: User) -> set[Permission]:
         """Return the permissions that a user lacked."""

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from autoscaler.adapters.kubernetes.pods.needs import NAME_FIELD, Expression, Needs
 from autoscaler.core.model.fleet import WorkloadRef
 
-PRIORITY_CLASS = "{lease}-placeholder"  # after the name of the lease, as in manifests/prewarm
+PRIORITY_CLASS, ROLE = "{lease}-placeholder", "{lease}-prewarm"  # after the name of the lease, as in manifests/prewarm
 INSTALLATION = "vllm-autoscaler.io/installation"  # label: whose object it is
 WORKLOAD = "vllm-autoscaler.io/workload"  # annotation: the workload for which it was made
 CONTAINER = "placeholder"
@@ -51,15 +51,25 @@ def is_supported(needs: Needs) -> bool:
     return bool(needs.resource and "/" in needs.resource and needs.largest > 0 and not needs.devices)
 
 
-def make_objects(request: Request, installation: str, image: str, priority_class: str, buffers: Kind | None) -> Objects:
+def make_objects(
+    request: Request,
+    installation: str,
+    image: str,
+    priority_class: str,
+    buffers: Kind | None,
+    owner: Mapping[str, str] | None = None,
+) -> Objects:
     """Return the objects of a request.
 
+    owner: the cluster deletes the objects when this one is deleted; None: there is none.
     image, priority_class: of placeholder pods.
     buffers: kind of CapacityBuffers; None: the cluster has none, so a Deployment of placeholder pods stands in.
     """
     label, name = installation_label(installation), object_name(request.ref, installation)
     labels = {"app.kubernetes.io/name": CONTAINER, "app.kubernetes.io/instance": name, INSTALLATION: label}
-    metadata = {"name": name, "labels": labels, "annotations": {WORKLOAD: str(request.ref)[:500]}}
+    metadata: dict[str, Any] = {"name": name, "labels": labels, "annotations": {WORKLOAD: str(request.ref)[:500]}}
+    if owner is not None:
+        metadata["ownerReferences"] = [dict(owner)]
     count = count_pods(request)
     pod = _pod(request.needs, image)
     if buffers is not None:

@@ -1,7 +1,8 @@
 """Makes the objects that request nodes agree with the last tick: applies those that are due, deletes all others.
 
 Objects are found again by their label, and their names follow from the workload. So a process that ends in the middle
-of a chain leaves nothing that the next leader does not know, and orders nothing twice.
+of a chain leaves nothing that the next leader does not know, and orders nothing twice. The Role that allows all this
+owns the objects: without it nobody could delete them any more, and the cluster does.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from autoscaler.adapters.kubernetes.node_requests.objects import (
     DEPLOYMENTS,
     INSTALLATION,
     PRIORITY_CLASS,
+    ROLE,
     TEMPLATES,
     Kind,
     Objects,
@@ -49,11 +51,15 @@ CONCURRENCY = 8
 FORBIDDEN, NOT_FOUND = 403, 404
 REFUSALS = (FORBIDDEN, NOT_FOUND)
 REFUSED_S = 600.0  # without requests after the cluster refused one: a right or a kind is missing
+LEADS_S = 15.0  # between two looks whether this process leads, to remove what an earlier one has left
 PREFERRED_VERSION = "v1"
+ROLES, RBAC_VERSION = "/apis/rbac.authorization.k8s.io/v1", "rbac.authorization.k8s.io/v1"
+REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 
 class _Metadata(msgspec.Struct):
-    name: str
+    name: str = ""
+    uid: str = ""
 
 
 class _Status(msgspec.Struct):
@@ -67,6 +73,14 @@ class _Item(msgspec.Struct):
 
 class _List(msgspec.Struct):
     items: list[_Item]
+
+
+class _Allowed(msgspec.Struct):
+    allowed: bool
+
+
+class _Review(msgspec.Struct):
+    status: _Allowed
 
 
 class NodeRequester:
@@ -93,6 +107,8 @@ class NodeRequester:
         self._settings = settings
         self._namespace = lease.namespace
         self._priority_class = PRIORITY_CLASS.format(lease=lease.name)
+        self._role = ROLE.format(lease=lease.name)
+        self._owner: Mapping[str, str] | None = None
         self._manager = manager
         self._needs_of = needs_of
         self._leadership = leadership
@@ -151,6 +167,18 @@ class NodeRequester:
                 sleeping.cancel()
                 await asyncio.gather(waiting, sleeping, return_exceptions=True)
 
+    async def remove_leftovers(self) -> None:
+        """Delete, once this process leads, what an earlier one with this setting has requested, if this one may."""
+        while True:
+            if self._leadership.leading:
+                try:
+                    if await self._may_delete():
+                        await self.reconcile(())
+                    return
+                except ApiError as error:
+                    log.warning("node requests of an earlier process stay for now", error=str(error))
+            await self._clock.sleep(LEADS_S)
+
     async def reconcile(self, due: tuple[Request, ...]) -> None:
         """Apply and delete objects until they are those of the requests. Raises ApiError."""
         now_s = self._clock.now_s()
@@ -162,7 +190,8 @@ class NodeRequester:
             raise ApiError("discovery", NOT_FOUND, f"the cluster has no {BUFFERS}.{BUFFER_GROUP}")
         wanted: Objects = {}
         for request in due:
-            wanted |= make_objects(request, self._manager, self._settings.image, self._priority_class, buffers)
+            image, priority_class = self._settings.image, self._priority_class
+            wanted |= make_objects(request, self._manager, image, priority_class, buffers, self._owner)
         surplus = [key for key in self._applied if key not in wanted]
         missing = [key for key, body in wanted.items() if self._applied.get(key) != body]
         slots = asyncio.Semaphore(CONCURRENCY)
@@ -207,6 +236,7 @@ class NodeRequester:
         if now_s - self._discovered_s >= DISCOVERY_S:
             await self._discover()
             self._discovered_s = now_s
+        self._owner = await self._find_owner()
         # Also those of kinds that are not used any more.
         kinds = [DEPLOYMENTS, TEMPLATES] + ([self._served] if self._served is not None else [])
         # Each is applied again, in case someone has changed it, or deleted.
@@ -231,6 +261,27 @@ class NodeRequester:
         resource = f"{BUFFERS}.{BUFFER_GROUP}"
         served = (await discover(self._kube, {resource: PREFERRED_VERSION})).get(resource)
         self._served = Kind(f"/apis/{BUFFER_GROUP}/{served.version}", BUFFERS) if served is not None else None
+
+    async def _find_owner(self) -> Mapping[str, str] | None:
+        """Return the reference to the Role of this setting; None: it has another name, or may not be read."""
+        try:
+            body = await self._kube.request("GET", object_path(ROLES, self._namespace, "roles", self._role))
+            uid = msgspec.json.decode(body, type=_Item).metadata.uid
+        except (ApiError, msgspec.MsgspecError) as error:
+            if isinstance(error, ApiError) and error.status not in REFUSALS:
+                raise
+            return None
+        return {"apiVersion": RBAC_VERSION, "kind": "Role", "name": self._role, "uid": uid}
+
+    async def _may_delete(self) -> bool:
+        """Ask the API server whether this process may delete placeholders. Everyone may ask. Raises ApiError."""
+        attributes = {"namespace": self._namespace, "verb": "delete", "group": "apps", "resource": DEPLOYMENTS.plural}
+        kind = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
+        body = await self._kube.request("POST", REVIEWS, {**kind, "spec": {"resourceAttributes": attributes}})
+        try:
+            return msgspec.json.decode(body, type=_Review).status.allowed
+        except msgspec.MsgspecError as error:
+            raise ApiError(f"POST {REVIEWS}", 0, f"not a review: {error}") from error
 
     async def _list(self, kind: Kind) -> list[_Item]:
         selector = f"{INSTALLATION}={installation_label(self._manager)}"

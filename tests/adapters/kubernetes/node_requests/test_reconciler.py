@@ -138,6 +138,33 @@ async def test_a_new_process_removes_what_is_not_needed(requester: Requester, ku
     assert await counts(kube_api, namespace) == {}
 
 
+async def test_requests_belong_to_the_role_that_allows_them(requester: Requester, kube_api: KubeApi, namespace: str):
+    """The cluster deletes them with it: when the setting is turned off, and with the installation."""
+    role, _, _ = load_manifests(MANIFESTS / "prewarm" / "prewarm.yaml")
+    (made,) = in_namespace([role], namespace)
+    await kube_api.apply(made)
+    await requester.start().reconcile(due(1))
+    owner = await kube_api.get(made["apiVersion"], "Role", namespace, made["metadata"]["name"])
+    (found,) = (await listed(kube_api, namespace)).values()
+    (reference,) = found["metadata"]["ownerReferences"]
+    assert (reference["kind"], reference["uid"]) == ("Role", owner["metadata"]["uid"])
+
+
+async def test_without_the_setting_former_requests_are_removed(requester: Requester, kube_api: KubeApi, namespace: str):
+    await requester.start().reconcile(due(2, 1))
+    await requester.start(installation="other").reconcile(due(1))
+    await requester.start().remove_leftovers()
+    assert await counts(kube_api, namespace) == {"team-a/llama": 1}
+
+
+async def test_without_setting_and_right_nothing_is_asked_but_the_right(
+    kube_api: KubeApi, connect: Connect, clock: ManualClock, namespace: str
+):
+    user = await kube_api.service_account(namespace, "nobody")
+    await Requester(await connect(user), clock, namespace).start().remove_leftovers()
+    assert (kube_api.used(user), kube_api.refused(user)) == (set(), set())
+
+
 async def test_objects_of_another_installation_are_left_alone(requester: Requester, kube_api: KubeApi, namespace: str):
     await requester.start(installation="other").reconcile(due(2))
     ours = requester.start()
