@@ -11,7 +11,7 @@ from rich.console import Console
 from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.console import ChangeLines, JsonLines, LiveTable
 from autoscaler.adapters.in_memory import RecordingActuator
-from autoscaler.adapters.kubernetes.fleet import NEEDED
+from autoscaler.adapters.kubernetes.managed import NEEDED
 from autoscaler.adapters.prometheus.discovery.discovered_fleet import DiscoveredFleet
 from autoscaler.adapters.web.metrics import Metrics
 from autoscaler.app.wiring import Parts, build_loop, connect_cluster, open_sources, restore_memory, run_loop

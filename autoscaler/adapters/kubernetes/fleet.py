@@ -17,17 +17,12 @@ from autoscaler.adapters.kubernetes.api.client import Kube
 from autoscaler.adapters.kubernetes.api.discovery import ServedKind
 from autoscaler.adapters.kubernetes.api.reflector import Resource, Store, Stores, WatchTimes
 from autoscaler.adapters.kubernetes.api.text import join_problems
-from autoscaler.adapters.kubernetes.autoscalers.by_target import TargetKey, target_key
+from autoscaler.adapters.kubernetes.autoscalers.by_target import target_key
 from autoscaler.adapters.kubernetes.autoscalers.hpa_limits import (
-    NO_LIMIT,
-    HpaLimit,
-    hpa_error,
-    limit_of,
-    missing_metric,
     to_columns,
 )
 from autoscaler.adapters.kubernetes.autoscalers.hpas import HpaStore
-from autoscaler.adapters.kubernetes.autoscalers.scaledobjects import ScaledObjectSpec, ScaledObjectStore
+from autoscaler.adapters.kubernetes.autoscalers.scaledobjects import ScaledObjectStore
 from autoscaler.adapters.kubernetes.cluster_watch import HEARTBEAT_S, ClusterWatch, KindStore
 from autoscaler.adapters.kubernetes.inventory.devices import store as devices
 from autoscaler.adapters.kubernetes.inventory.elastic import STATUS_OBJECT, Elastic
@@ -35,6 +30,7 @@ from autoscaler.adapters.kubernetes.inventory.model_fit import misfit
 from autoscaler.adapters.kubernetes.inventory.nodes import NodeStore
 from autoscaler.adapters.kubernetes.inventory.pools import Layout, lay_out_pools
 from autoscaler.adapters.kubernetes.inventory.usage import Usage, count_usage
+from autoscaler.adapters.kubernetes.managed import NEEDED, Managed, ManagedWorkloads
 from autoscaler.adapters.kubernetes.manual_overrides import OverrideTracker
 from autoscaler.adapters.kubernetes.own_writes import OwnWrites
 from autoscaler.adapters.kubernetes.pods.needs import Needs
@@ -52,28 +48,14 @@ from autoscaler.adapters.kubernetes.weights.view import WeightsView
 from autoscaler.adapters.kubernetes.workloads.kinds import TargetKinds
 from autoscaler.adapters.kubernetes.workloads.store import ReplicaSetStore, TargetKindStore, TargetStore
 from autoscaler.adapters.kubernetes.workloads.targets import DEPLOYMENT, LEADER_WORKER_SET, STATEFUL_SET, Target
-from autoscaler.catalog.scale_targets import SCALED
-from autoscaler.config.annotations import PREFIX
-from autoscaler.config.findings import name_some, shown
-from autoscaler.config.policy.compile import NO_POLICY
-from autoscaler.config.policy.namespace_limits import PREWARM
 from autoscaler.config.settings import Mode
 from autoscaler.config.weights.report import LABEL_PREFIX
 from autoscaler.core.model.fleet import Fleet, HpaLimits, Obstacles, Pool, Workload, WorkloadRef
 from autoscaler.core.model.phases import PodStarts
-from autoscaler.core.model.variants import models_of_services
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 from autoscaler.ports import Clock, Leadership, ScaledObject, Wakeup
 
 log = structlog.get_logger(__name__)
-
-_ANNOTATED = f"the annotation {PREFIX}policy on a Deployment, StatefulSet or another scale target"
-NEEDED = {
-    Mode.DIRECT: _ANNOTATED,
-    Mode.DRY_RUN: _ANNOTATED,
-    Mode.KEDA: "a ScaledObject with an external trigger that names a policy",
-}
-"""The declaration that makes a workload managed, by mode."""
 
 CUSTOM_KINDS = dict.fromkeys(kueue.KINDS, kueue.VERSION) | dict.fromkeys(devices.KINDS, devices.VERSION)
 """Kinds that are watched where they are served, beside scale targets, with their versions."""
@@ -112,23 +94,10 @@ class _WorkloadRows(NamedTuple):
     applicants: list[Applicant]  # for quotas
 
 
-class _Managed(NamedTuple):
-    """A managed workload."""
-
-    target_id: int
-    target: Target
-    workload: Workload
-    paused: bool
-    other_owner: str
-    limit: HpaLimit = NO_LIMIT
-
-
 class KubeFleet:
     """The cluster behind a `Kube`: implements WorkloadSource and ScaledObjects. `run` it in a task.
 
-    In direct and dry-run mode the managed workloads are those with the annotation `vllm-autoscaler.io/policy`. In KEDA
-    mode they are the targets of ScaledObjects with an external trigger that names a policy. In dry-run no other owner
-    is reported: the recommendation is compared with what the owner does.
+    In dry-run no other owner is reported: the recommendation is compared with what the owner does.
     """
 
     def __init__(
@@ -172,7 +141,7 @@ class KubeFleet:
         self._each_node = Stores(self._nodes, self._weights.reports)
         self._hpas = HpaStore()
         self._scaled_objects = ScaledObjectStore(self._hpas)
-        self._targets = TargetStore(self._pods, self.manual_overrides, writes, self._find_autoscaler)
+        self._targets = TargetStore(self._pods, self.manual_overrides, writes, self._scaled_objects.owner)
         self.kinds = TargetKinds(target_kinds)
         on_sync = wakeup.set if wakeup is not None else None
         self._watch = ClusterWatch(
@@ -187,7 +156,14 @@ class KubeFleet:
             self._open_kind,
             CLUSTER_WIDE,
         )
-        self._problems: dict[WorkloadRef, str] = {}
+        self._managed = ManagedWorkloads(
+            mode,
+            self._targets,
+            self._scaled_objects,
+            self._hpas,
+            self.manual_overrides,
+            lambda ref, target: self.kinds.describe_absence(ref, target, self._watch.unlisted()),
+        )
         self._obstructed: dict[WorkloadRef, str] = {}  # as of the last fleet
         self._workload_rows: _WorkloadRows | None = None
         self._workload_versions: object = None
@@ -248,7 +224,7 @@ class KubeFleet:
     def scaled_object(self, namespace: str, name: str) -> ScaledObject | None:
         """Return a ScaledObject with an external trigger. Raises Unavailable until the first sync."""
         self._watch.require_sync()
-        return self._scaled_objects.get(namespace, name, self._find_ref)
+        return self._scaled_objects.get(namespace, name, self._managed.find_ref)
 
     def needs_of(self, ref: WorkloadRef) -> Needs | None:
         """Return what a replica of a target needs of nodes; None: it is not known, or other objects tell it."""
@@ -285,7 +261,7 @@ class KubeFleet:
 
     def problems(self) -> dict[WorkloadRef, str]:
         """Return what is wrong with the declarations of workloads, as of the last `fleet()`."""
-        found = dict(self._problems)
+        found = dict(self._managed.problems)
         workloads = self._workload_rows.workloads if self._workload_rows is not None else ()
         for row, problem in self._quotas.kueue.of_workloads.items():
             ref = workloads[row].ref
@@ -387,12 +363,13 @@ class KubeFleet:
         before = self._workload_rows
         if before is not None and versions == self._workload_versions:
             return before
-        problems_before, limits_before = self._problems, _pool_limits(before.layout) if before is not None else []
-        managed, known = self._find_managed(), self._targets.version
+        problems_before = self._managed.problems
+        limits_before = _pool_limits(before.layout) if before is not None else []
+        managed, known = self._managed.find(), self._targets.version
         self._targets.select_pods([each.target_id for each in managed])
         if self._targets.version != known:  # pods show what no template states
-            managed = self._find_managed()
-        self._note_overlaps(managed)
+            managed = self._managed.find()
+        self._managed.note_overlaps(managed)
         managed = self._settle_devices(managed)
         tolerations = self._pods.tolerations()
         facts = [add_tolerations(each.target.facts, tolerations.get(each.target_id, frozenset())) for each in managed]
@@ -406,7 +383,7 @@ class KubeFleet:
             layout = lay_out_pools(self._devices.add_to(nodes), facts, self._elastic)
         self._inventory, self._facts = inventory, facts
         self._note_misfits(managed, layout)
-        self._note_models(managed)
+        self._managed.note_models(managed)
         self._log_problems(problems_before, len(managed))
         workload_id = np.array([each.target_id for each in managed], dtype=np.int64)
         if before is not None and np.array_equal(before.workload_id, workload_id):
@@ -492,151 +469,28 @@ class KubeFleet:
 
     def _log_problems(self, before: Mapping[WorkloadRef, str], managed: int) -> None:
         """Log new and solved problems, and that no workload is managed."""
-        for ref, problem in sorted(self._problems.items() - before.items()):
+        for ref, problem in sorted(self._managed.problems.items() - before.items()):
             log.warning("declaration of a workload has a problem", workload=str(ref), problem=problem)
-        for ref in sorted(before.keys() - self._problems.keys()):
+        for ref in sorted(before.keys() - self._managed.problems.keys()):
             log.info("declaration of a workload has no problem any more", workload=str(ref))
         if not managed and (self._workload_rows is None or self._workload_rows.workloads):
             namespaces = self._watch.namespaces or "all"
             log.warning("no workload is managed", needed=NEEDED[self._mode], namespaces=namespaces)
 
-    def _find_managed(self) -> list[_Managed]:
-        """Return the managed workloads in the order of their ids, and note their problems."""
-        self._problems = {}
-        read = self._read_triggered if self._mode is Mode.KEDA else self._read_annotated
-        found = [read(target_id, target) for target_id, target in sorted(self._targets.targets.items())]
-        if self._mode is Mode.KEDA:
-            self._note_missing_targets()
-        managed = [each for each in found if each is not None]
-        self._note_unmanaged_owners(managed)
-        return managed
-
-    def _read_annotated(self, target_id: int, target: Target) -> _Managed | None:
-        """Return a managed workload if the annotation of the target names a policy."""
-        declared = target.declared
-        if declared.policy is None:
-            return None
-        if target.refusal:
-            self._problems[target.ref] = _refusal(target)
-            return None
-        if problem := join_problems((declared.problem, _unselected(target))):
-            self._problems[target.ref] = problem
-        other_owner = "" if self._mode is Mode.DRY_RUN else self._find_other_owner(target)
-        return _Managed(target_id, target, target.workload, declared.paused, other_owner)
-
-    def _find_ref(self, key: TargetKey) -> WorkloadRef | None:
-        """Return a target as the fleet names it: a ScaledObject may state another version of its kind."""
-        target = self._targets.find(key)
-        return target.ref if target is not None else None
-
-    def _find_other_owner(self, target: Target) -> str:
-        return (
-            self._find_autoscaler(target.key)
-            or self._targets.find_replacement(target)
-            or self.manual_overrides.owner(target.uid)
-        )
-
-    def _find_autoscaler(self, target: TargetKey) -> str:
-        """Name the autoscaler of a target; "": there is none."""
-        specs = self._scaled_objects.for_target(target)
-        return f"ScaledObject/{specs[0].scaled_object.name}" if specs else self._hpas.owner(target)
-
-    def _read_triggered(self, target_id: int, target: Target) -> _Managed | None:
-        """Return a managed workload if one of our ScaledObjects names the target."""
-        specs = self._scaled_objects.for_target(target.key)
-        ours = next((spec for spec in specs if spec.is_ours), None)
-        if ours is None:
-            return None
-        if target.refusal:
-            self._problems[target.ref] = _refusal(target)
-            return None
-        name, declared = ours.scaled_object.name, target.declared
-        hpa = self._hpas.of_scaled_object(name, target.key)
-        problem = join_problems(
-            (
-                _scaled_object_problem(ours),
-                missing_metric(ours, hpa),
-                hpa_error(hpa),
-                declared.problem,
-                _ignored_overrides(target, ours),
-                _unselected(target),
-            )
-        )
-        if problem:
-            self._problems[target.ref] = problem
-        others = [spec.scaled_object.name for spec in specs if spec is not ours]
-        owner = f"ScaledObject/{others[0]}" if others else self._hpas.owner(target.key, except_scaled_object=name)
-        policy = NO_POLICY if ours.scaled_object.problem else ours.policy
-        overrides = tuple(sorted((*ours.overrides, *_windows(target))))
-        workload = target.workload._replace(policy=policy, overrides=overrides, bounds=ours.bounds)
-        return _Managed(
-            target_id,
-            target,
-            workload,
-            declared.paused or ours.paused,
-            owner or self._targets.find_replacement(target),
-            limit_of(ours, hpa, target.replicas),
-        )
-
-    def _note_overlaps(self, managed: Sequence[_Managed]) -> None:
-        """Note the problem of targets whose selectors match the same pods."""
-        overlaps = self._targets.describe_overlaps()
-        for each in managed if overlaps else ():
-            if each.target_id in overlaps:
-                known = self._problems.get(each.target.ref, "")
-                self._problems[each.target.ref] = join_problems((known, overlaps[each.target_id]))
-
-    def _settle_devices(self, managed: Sequence[_Managed]) -> list[_Managed]:
+    def _settle_devices(self, managed: Sequence[Managed]) -> list[Managed]:
         """Return the workloads with the devices that they ask for, and note the problem of those that are not known."""
         settled = []
         known = [(each.target.ref.namespace, each.target.facts) for each in managed]
         for each, facts in zip(managed, self._devices.settle(known), strict=True):
             settled.append(each._replace(target=each.target._replace(facts=facts)))
-            if facts.unclear:
-                ref = each.target.ref
-                self._problems[ref] = join_problems((self._problems.get(ref, ""), facts.unclear))
+            self._managed.note(each.target.ref, facts.unclear)
         return settled
 
-    def _note_misfits(self, managed: Sequence[_Managed], layout: Layout) -> None:
+    def _note_misfits(self, managed: Sequence[Managed], layout: Layout) -> None:
         """Note the problem of targets whose model fits on no device that they may get."""
         for row, each in enumerate(managed):
             facts = each.target.facts._replace(engine=each.workload.engine)
-            if problem := misfit(facts, self._weights_gb(each.workload), layout, row):
-                known = self._problems.get(each.target.ref, "")
-                self._problems[each.target.ref] = join_problems((known, problem))
-
-    def _note_models(self, managed: Sequence[_Managed]) -> None:
-        """Note the problem of variants of one service that serve different models."""
-        models = models_of_services(each.workload for each in managed)
-        for each in managed:
-            ref, service = each.target.ref, each.workload.service if not each.workload.role else ""
-            known = models[ref.namespace, service] if service else {}
-            if len(known) > 1:
-                named = name_some(sorted(known.values()))
-                problem = (
-                    f"variants of service {shown(service)} serve different models ({named}), so load moves only "
-                    "among those of one model; allowed: one model, or a service for each"
-                )
-                self._problems[ref] = join_problems((self._problems.get(ref, ""), problem))
-
-    def _note_unmanaged_owners(self, managed: Sequence[_Managed]) -> None:
-        """Note the problem of targets that another scale target decides about, which is not managed itself."""
-        names = {(each.target.ref.namespace, f"{each.target.ref.kind}/{each.target.ref.name}") for each in managed}
-        for each in managed:
-            ref, owner = each.target.ref, each.other_owner
-            if owner.partition("/")[0] in SCALED and (ref.namespace, owner) not in names:
-                problem = f"{owner} sets its count; allowed: the policy on {owner}"
-                self._problems[ref] = join_problems((self._problems.get(ref, ""), problem))
-
-    def _note_missing_targets(self) -> None:
-        """Note the problem of ScaledObjects whose target does not exist."""
-        present = {target.key for target in self._targets.targets.values()}
-        for spec in self._scaled_objects.all():
-            if spec.is_ours and spec.target not in present:
-                ref = spec.scaled_object.target
-                absent = self.kinds.describe_absence(ref, spec.target, self._watch.unlisted())
-                known = self._problems.get(ref, "")  # several ScaledObjects may name one target
-                self._problems[ref] = join_problems((known, _scaled_object_problem(spec), absent))
+            self._managed.note(each.target.ref, misfit(facts, self._weights_gb(each.workload), layout, row))
 
 
 def _weights_labels(facts: Sequence[Facts]) -> frozenset[str]:
@@ -664,31 +518,3 @@ def _pool_limit(pool: Pool, size: float) -> str:
     name = " ".join(part for part in (pool.product or pool.resource, pool.nodes and f"({pool.nodes})") if part)
     allowed = f"state the most nodes with --node-group-max {pool.grows}:NODES"
     return f"{name}: the {size:g} GPUs of today's nodes are the limit, although {pool.grows} may get more; {allowed}"
-
-
-def _refusal(target: Target) -> str:
-    return f"{target.ref.kind} cannot be scaled: {target.refusal}"
-
-
-def _unselected(target: Target) -> str:
-    """Say that the controller of a target has not stated which pods belong to it."""
-    if target.pod_selector != () or not target.replicas:
-        return ""
-    return f"the status of the {target.ref.kind} has no label selector yet, so its pods are not known"
-
-
-def _scaled_object_problem(spec: ScaledObjectSpec) -> str:
-    """Return what is wrong with a ScaledObject."""
-    problem = spec.scaled_object.problem or spec.other_deciders
-    return f"ScaledObject/{spec.scaled_object.name}: {problem}" if problem else ""
-
-
-def _windows(target: Target) -> tuple[tuple[str, str], ...]:
-    """Return the override that states the windows of a target: metadata of a trigger has no room for a list."""
-    return tuple(each for each in target.declared.overrides if each[0] == PREWARM)
-
-
-def _ignored_overrides(target: Target, spec: ScaledObjectSpec) -> str:
-    """Name the override annotations that KEDA mode ignores. Annotations that repeat the trigger's are no problem."""
-    paths = ", ".join(path for path, _ in sorted(set(target.declared.overrides) - {*spec.overrides, *_windows(target)}))
-    return f"{paths}: an annotation has no effect in KEDA mode; allowed: the metadata of the trigger" if paths else ""

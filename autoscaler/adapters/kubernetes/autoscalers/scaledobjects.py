@@ -95,6 +95,11 @@ class ScaledObjectStore(AutoscalerStore[ScaledObjectSpec]):
             self._returned[key] = scaled_object
         return self._returned[key]
 
+    def owner(self, target: TargetKey) -> str:
+        """Name the autoscaler of a target, a ScaledObject or an HPA; "": there is none."""
+        specs = self.for_target(target)
+        return f"ScaledObject/{specs[0].scaled_object.name}" if specs else self._hpas.owner(target)
+
     def all(self) -> list[ScaledObjectSpec]:
         return list(self._by_name.values())
 
