@@ -80,6 +80,21 @@ experiment_options = options(
         "Default: a node keeps what its first replica fetched.",
     ),
     click.option(
+        "--request-nodes",
+        is_flag=True,
+        help="Nodes are requested before the replicas of pre-warm windows, as the daemon's --request-nodes does.",
+    ),
+    click.option(
+        "--fetch-weights",
+        is_flag=True,
+        help="Nodes fetch weights by the daemon's plan, and keep them, as with its --weights and agents.",
+    ),
+    click.option(
+        "--node-idle",
+        type=Duration(YEAR_S),
+        help="An autoscaler of nodes removes a node that was empty for this long; default: nodes stay.",
+    ),
+    click.option(
         "--cold-start-spread",
         type=Number(0, 1),
         default=0.1,
@@ -151,7 +166,8 @@ def run_experiment(given: dict[str, Any], work: Callable[[ExperimentOptions], in
         fresh, other = map(show_duration, (uncached, cold))
         raise click.UsageError(f"--cold-start-uncached is {fresh}; it must be at least --cold-start, {other}")
     if uncached is None:
-        refuse_unused(given, ("weights_on",), "without --cold-start-uncached: every node has image and weights")
+        ahead = ("weights_on", "request_nodes", "fetch_weights", "node_idle")
+        refuse_unused(given, ahead, "without --cold-start-uncached: every node is up, with image and weights")
     run_interruptibly(lambda: work(_make_options(given, gpus)))
 
 
@@ -167,6 +183,9 @@ def _make_options(given: dict[str, Any], gpus: float | None) -> ExperimentOption
         cold_start_s=given["cold_start"],
         cold_start_uncached_s=math.nan if given["cold_start_uncached"] is None else given["cold_start_uncached"],
         weights_on=math.nan if given["weights_on"] is None else given["weights_on"],
+        requests_nodes=given["request_nodes"],
+        fetches_weights=given["fetch_weights"],
+        node_idle_s=given["node_idle"] or math.inf,
         cold_start_spread=given["cold_start_spread"],
         crash_every_s=given["crash_every"] or math.inf,
         router=given["router"],

@@ -27,7 +27,8 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
     memory = align(memory, inp.fleet)
     before = memory.workloads
 
-    observed, observe_state, pods = observe(inp, before.last_tick_s, before.observe, memory.pods)
+    on_requested = before.chain.places > 0
+    observed, observe_state, pods = observe(inp, before.last_tick_s, before.observe, memory.pods, on_requested)
 
     capacity, learned = learn(inp, observed, before.capacity)
     by_signals = reactive.recommend(inp, observed, capacity)
@@ -43,7 +44,7 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
     replicas = np.where(np.isnan(desired), observed.observation.replicas, desired)
     serving = np.fmin(stages[Stage.EXCHANGE], desired)
     sleep_orders, pod_sleep = sleep.order(inp, observed, serving, desired, pods.sleep)
-    chain, chain_state = plan_links(inp, replicas, observed.link_s, before.chain)
+    chain, chain_state = plan_links(inp, replicas, observed.link_s, observed.requested_link_s, before.chain)
     decision = Decision(
         observation=observed.observation,
         starts=observed.starts,

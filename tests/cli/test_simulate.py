@@ -145,11 +145,25 @@ def test_fresh_nodes_are_slower_and_told(trace: Path, tmp_path: Path) -> None:
     assert "cold start 60 s, 4 min on a fresh node" in result.output
 
 
-def test_nodes_with_weights_need_fresh_nodes(trace: Path) -> None:
-    result = invoke("simulate", "--trace", trace, *PROFILE, "--weights-on", "0.5")
+@pytest.mark.parametrize(
+    "option", [("--weights-on", "0.5"), ("--request-nodes",), ("--fetch-weights",), ("--node-idle", "10m")]
+)
+def test_links_before_a_replica_need_fresh_nodes(trace: Path, option: tuple[str, ...]) -> None:
+    result = invoke("simulate", "--trace", trace, *PROFILE, *option)
     assert result.exit_code == 2
-    assert "--weights-on" in result.output
-    assert "without --cold-start-uncached: every node has image and weights" in " ".join(result.output.split())
+    assert option[0] in result.output
+    why = "without --cold-start-uncached: every node is up, with image and weights"
+    assert why in " ".join(result.output.split())
+
+
+def test_links_that_begin_ahead_are_told(trace: Path) -> None:
+    options = ("--cold-start-uncached", "4m", "--request-nodes", "--fetch-weights", "--node-idle", "10m")
+    result = invoke("simulate", "--trace", trace, *PROFILE, *options, "--start-replicas", 1)
+    assert result.exit_code == 0, result.output
+    said = " ".join(result.output.split())
+    assert "nodes are requested before the replicas of pre-warm windows" in said
+    assert "nodes fetch weights by the daemon's plan" in said
+    assert "a node that was empty for 10 min is removed" in said
 
 
 @pytest.mark.slow

@@ -252,9 +252,8 @@ def observe_once(
     rules = rules or spec(len(cluster.workloads))
     before = align(memory or Memory.empty(), cluster)
     tables = before.workloads
-    observed, after, pods = observe(
-        world(now_s, cluster, rules, pairs=pairs, **readings), tables.last_tick_s, tables.observe, before.pods
-    )
+    inp, none = world(now_s, cluster, rules, pairs=pairs, **readings), np.zeros(len(cluster.workloads), dtype=bool)
+    observed, after, pods = observe(inp, tables.last_tick_s, tables.observe, before.pods, none)
     now = np.full(len(cluster.workloads), now_s)
     return observed.observation, replace(before, workloads=replace(tables, last_tick_s=now, observe=after), pods=pods)
 
@@ -274,6 +273,7 @@ def observed(observation: Observation, arrivals: Arrivals | None = None, pods: P
         trusted_since_s=np.full(rows, -np.inf),
         last_tick_s=np.full(rows, np.nan),
         link_s=np.array([np.zeros(rows), np.zeros(rows), observation.cold_start_s]),
+        requested_link_s=np.array([np.zeros(rows), np.zeros(rows), observation.cold_start_s]),
     )
 
 

@@ -50,30 +50,32 @@ class _Windows(NamedTuple):
     is_next: BoolColumn  # False: the slot has no such window, and its other fields are of no use
     more: FloatColumn  # replicas beyond those that are decided
     due_s: FloatColumn
-    replica_s: FloatColumn  # start of the link `REPLICA`
 
 
 def plan_links(
-    inp: TickInput, decided: FloatColumn, lead_s: FloatColumn, before: ChainState
+    inp: TickInput, decided: FloatColumn, lead_s: FloatColumn, requested_lead_s: FloatColumn, before: ChainState
 ) -> tuple[Chain, ChainState]:
     """Return the links of the next window of each workload, and the replicas for which places are requested now.
 
     decided: float64[W], replicas of this tick. lead_s: float64[L, W], of each link; 0: the link is not needed.
+    requested_lead_s: float64[L, W], likewise if nodes are requested.
 
     Places stay requested until replicas take them or the window begins, even if a new node already has room: without
     them its autoscaler would remove it again. Replicas that are decided, for whatever reason, count as taken.
     """
-    windows = _find_next(inp, decided, lead_s[Link.REPLICA])
+    windows = _find_next(inp, decided, np.fmax(lead_s, requested_lead_s)[Link.REPLICA])
     if not windows.is_next.any():
         return Chain.none(len(decided), lead_s), ChainState.blank(len(decided))
-    weights_s = windows.replica_s - lead_s[Link.WEIGHTS][:, None]
-    node_s = weights_s - lead_s[Link.NODE][:, None]
     lacking, free = np.zeros(windows.more.shape), np.zeros(windows.more.shape)
     requested = windows.is_next & (False if inp.requests_nodes is None else inp.requests_nodes[:, None])
     if requested.any():
         found = find_places(inp.fleet, inp.spec, decided, windows.more, windows.due_s)
         free, lacking = (np.where(requested, each, 0.0) for each in found)
     held = (before.places > 0)[:, None] & requested & (windows.due_s <= (before.until_s + SAME_S)[:, None])
+    own_s = np.where(held | (lacking > 0), requested_lead_s[:, :, None], lead_s[:, :, None])  # float64[L, W, K]
+    replica_s = windows.due_s - np.where(np.isnan(inp.schedule.lead_s), own_s[Link.REPLICA], inp.schedule.lead_s)
+    weights_s = replica_s - own_s[Link.WEIGHTS]
+    node_s = weights_s - own_s[Link.NODE]
     kept = np.where(held, before.places[:, None], 0.0)
     wanted = np.minimum(np.minimum(np.fmax(free + lacking, kept), windows.more), MOST_PLACES)
     begun = windows.is_next & (held | (node_s <= inp.now_s)) & (np.fmax(lacking, kept) > 0)
@@ -85,16 +87,17 @@ def plan_links(
     slot = np.where(windows.is_next, windows.due_s, np.inf).argmin(axis=1)
     known = windows.is_next[row, slot]
     needs_node = ((lacking > 0) | begun)[row, slot]
-    starts_s = np.array([node_s[row, slot], weights_s[row, slot], windows.replica_s[row, slot]])
+    starts_s = np.array([node_s[row, slot], weights_s[row, slot], replica_s[row, slot]])
     starts_s[Link.NODE] = np.where(needs_node, starts_s[Link.NODE], np.nan)
-    starts_s[Link.WEIGHTS] = np.where(lead_s[Link.WEIGHTS] > 0, starts_s[Link.WEIGHTS], np.nan)
+    chosen_s = own_s[:, row, slot]
+    starts_s[Link.WEIGHTS] = np.where(chosen_s[Link.WEIGHTS] > 0, starts_s[Link.WEIGHTS], np.nan)
     chain = Chain(
         due_s=np.where(known, windows.due_s[row, slot], np.nan),
         replicas=np.where(known, decided + windows.more[row, slot], np.nan),
         window=np.where(known, _names(inp)[row, slot], -1),
         starts_s=np.where(known, starts_s, np.nan),
         lacking=np.where(known, lacking[row, slot], np.nan),
-        lead_s=lead_s,
+        lead_s=np.where(known, chosen_s, lead_s),
         places=places,
     )
     own = np.where(begun, wanted, 0.0).max(axis=1)
@@ -102,13 +105,13 @@ def plan_links(
 
 
 def _find_next(inp: TickInput, decided: FloatColumn, lead_s: FloatColumn) -> _Windows:
-    """Find the windows that begin soon and lack replicas. lead_s: float64[W], of the link `REPLICA`."""
+    """Find the windows that begin soon and lack replicas. lead_s: float64[W], the longest of the link `REPLICA`."""
     schedule = inp.schedule
     replicas = np.minimum(schedule.replicas, inp.spec.max_replicas[:, None])
     replica_s = schedule.start_s - np.where(np.isnan(schedule.lead_s), lead_s[:, None], schedule.lead_s)
     more = replicas - decided[:, None]
     soon = (schedule.start_s > inp.now_s) & (replica_s - inp.now_s <= LOOKAHEAD_S)
-    return _Windows(soon & (more > 0) & is_ours(inp)[:, None], more, schedule.start_s, replica_s)
+    return _Windows(soon & (more > 0) & is_ours(inp)[:, None], more, schedule.start_s)
 
 
 def _latest_due(inp: TickInput, due_s: FloatColumn) -> FloatColumn:

@@ -55,6 +55,7 @@ class Starts:
     by_cache_p90_s: FloatColumn  # float64[C, W]
     planned_s: FloatColumn  # float64[W], a start of any replica, not of the next alone: what the planner counts with
     node_s: FloatColumn  # float64[W], 90th percentile of the time until a node that is created for a pod takes it
+    image_s: FloatColumn  # float64[W], median of the time to pull images to a node that has none
     fetch_s: FloatColumn  # float64[W], 90th percentile of the time to fetch the weights to a node
     pod_phase: IntColumn  # int64[P], Phase of the starting pods that cause no other; NOT_STARTING: it is none of them
     pod_phase_s: FloatColumn  # float64[P], seconds since that phase began; NaN: unknown
@@ -78,6 +79,7 @@ class Starts:
             by_cache_p90_s=by_cache,
             planned_s=phases[0],
             node_s=phases[0],
+            image_s=phases[0],
             fetch_s=phases[0],
             pod_phase=np.full(pods, NOT_STARTING),
             pod_phase_s=of_pod,

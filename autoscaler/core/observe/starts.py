@@ -147,6 +147,7 @@ def find(inp: TickInput, ledger: Ledger, node: NextNode, seen_ready: BoolColumn,
         by_cache_p90_s=np.array([p90 for _, p90 in by_cache]),
         planned_s=np.full(len(cache), np.nan),  # `observe` sets it
         node_s=expected.p90_s[Phase.NODE],
+        image_s=expected.p50_s[Phase.IMAGE],
         fetch_s=np.maximum(expected.p90_s[WEIGHTS_ABSENT] - expected.p50_s[WEIGHTS_HELD], 0.0),
         pod_phase=on_pods(phase, NOT_STARTING).astype(np.int64),
         pod_phase_s=on_pods(since_s, np.nan),

@@ -127,6 +127,7 @@ class Observed:
     trusted_since_s: FloatColumn  # float64[W], start of the present time without a long gap in trust
     last_tick_s: FloatColumn  # float64[W], time of the previous tick; NaN: none
     link_s: FloatColumn  # float64[L, W], lead of each link of a chain
+    requested_link_s: FloatColumn  # float64[L, W], likewise for replicas that go to nodes that are requested for them
 
     def elapsed_s(self, now_s: float) -> FloatColumn:
         """Return the seconds since the previous tick; float64[W], NaN: there was none."""
@@ -147,11 +148,12 @@ class Pods:
 
 
 def observe(
-    inp: TickInput, last_tick_s: FloatColumn, before: ObserveState, pods_before: PodState
+    inp: TickInput, last_tick_s: FloatColumn, before: ObserveState, pods_before: PodState, on_requested: BoolColumn
 ) -> tuple[Observed, ObserveState, PodState]:
     """Derive the observation from one set of samples. The tables must be aligned to the fleet.
 
-    last_tick_s: float64[W], time of the previous tick; NaN: there was none.
+    last_tick_s: float64[W], time of the previous tick; NaN: there was none. on_requested: bool[W], nodes were requested
+    for the next replicas.
     """
     elapsed_s = inp.now_s - last_tick_s
     pods, deltas = measure_pods(_without_transfers(inp), inp.now_s, pods_before)
@@ -168,8 +170,18 @@ def observe(
     observation = replace(observation, missing_pods=missing)
     arrived = arrivals.update(before.arrivals, observation, elapsed_s, inp.now_s, refusing, working)
     trusted, fresh = freshness.update(inp, observation, before.freshness)
-    link_s = find_leads(inp, observation, after.cold_start, found)
-    observed = Observed(observation, found, arrived, pods, claims, trusted, fresh.trusted_since_s, last_tick_s, link_s)
+    observed = Observed(
+        observation=observation,
+        starts=found,
+        arrivals=arrived,
+        pods=pods,
+        claims=claims,
+        trusted=trusted,
+        trusted_since_s=fresh.trusted_since_s,
+        last_tick_s=last_tick_s,
+        link_s=find_leads(inp, observation, after.cold_start, found, on_requested),
+        requested_link_s=find_leads(inp, observation, after.cold_start, found, np.ones(len(elapsed_s), dtype=bool)),
+    )
     return observed, replace(after, pending_history=pending_history, arrivals=arrived, freshness=fresh), pod_state
 
 

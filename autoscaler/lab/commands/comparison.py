@@ -47,6 +47,9 @@ def make_case(
         cold_start_s=options.cold_start_s,
         cold_start_uncached_s=options.cold_start_uncached_s,
         weights_on=options.weights_on,
+        requests_nodes=options.requests_nodes,
+        fetches_weights=options.fetches_weights,
+        node_idle_s=options.node_idle_s,
         cold_start_spread=options.cold_start_spread,
         crash_every_s=options.crash_every_s,
         router=options.router,
@@ -106,6 +109,12 @@ def _note_unusual_options(options: ExperimentOptions) -> list[str]:
     notes = []
     if options.cold_start_spread != Case.cold_start_spread:
         notes.append(f"cold starts differ: sigma of their logarithm {options.cold_start_spread:g}")
+    if options.requests_nodes:
+        notes.append("nodes are requested before the replicas of pre-warm windows; empty nodes cost nothing here")
+    if options.fetches_weights:
+        notes.append("nodes fetch weights by the daemon's plan, and keep them")
+    if math.isfinite(options.node_idle_s):
+        notes.append(f"a node that was empty for {seconds(options.node_idle_s)} is removed")
     if math.isfinite(options.crash_every_s):
         every = seconds(options.crash_every_s)
         notes.append(f"a serving replica crashes every {every} on average and loses the requests it holds")

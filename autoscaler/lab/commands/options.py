@@ -26,6 +26,9 @@ class ExperimentOptions:
     cold_start_s: float
     cold_start_uncached_s: float  # on a fresh node; NaN: every node has image and weights
     weights_on: float  # share of nodes that hold the weights; NaN: each has those that its replicas fetched
+    requests_nodes: bool  # before the replicas of pre-warm windows
+    fetches_weights: bool  # nodes fetch weights by the daemon's plan, and keep them
+    node_idle_s: float  # an empty node is removed after this time; infinity: nodes stay
     cold_start_spread: float  # sigma of the logarithm; 0: no spread
     crash_every_s: float  # mean, per serving replica
     router: str  # "least-requests" or "round-robin"

@@ -67,6 +67,9 @@ class Case:
     # share of nodes that hold the weights of every model; the others fetch them for every start. NaN: each node keeps
     # what its first replica fetched
     weights_on: float = math.nan
+    requests_nodes: bool = False  # a scaler may request nodes before the replicas that need them
+    fetches_weights: bool = False  # agents fetch weights to nodes, as a scaler wishes or a replica needs, and keep them
+    node_idle_s: float = math.inf  # an empty node is removed after this time
     gpus_per_replica: float = 1.0
     max_replicas: int = 1000
     start_replicas: int = 1
@@ -117,7 +120,7 @@ class PodRows:
     started_s: FloatColumn  # float64[P], when its container began to run; NaN: not yet
     ready_s: FloatColumn  # float64[P]; NaN: not ready
     terminating: BoolColumn  # bool[P], finishing its requests
-    on_new_node: BoolColumn  # bool[P], its node was created for it
+    node_created_s: FloatColumn  # float64[P], when the creation of its node began; NaN: it has none
     weights_held: BoolColumn  # bool[P], its node held the weights when it was placed
     time_s: FloatColumn  # float64[P], time of the scrape
     running: FloatColumn  # float64[P]
@@ -145,7 +148,17 @@ class FreePlaces(NamedTuple):
     free: int  # on nodes that are up
     held: int  # of these, on nodes that hold the weights
     nodes_held: int  # nodes that hold them
-    unused_gpus: float  # of nodes that are not up
+    up_gpus: float  # of nodes that are up
+    more_gpus: float  # of nodes that come up, or may be created
+
+
+class NodeState(NamedTuple):
+    """A node that is up, for one case."""
+
+    id: int  # never used twice
+    free_gpus: float
+    holds_weights: bool  # of the case
+    replicas: int  # of the case
 
 
 class View(Protocol):
@@ -185,6 +198,21 @@ class View(Protocol):
     @property
     def places(self) -> FreePlaces:
         """Room for further replicas, on nodes with and without the weights."""
+        ...
+
+    @property
+    def nodes(self) -> Sequence[NodeState]:
+        """The nodes that are up."""
+        ...
+
+    def request_nodes(self, places: int) -> None:
+        """Request places for so many further replicas, in place of what was requested before: nodes are created for
+        those that find no room.
+        """
+        ...
+
+    def fetch_weights(self, nodes: Sequence[int]) -> None:
+        """Let agents fetch the weights to nodes that lack them. nodes: ids."""
         ...
 
     def totals_ago(self, seconds: float) -> Totals:

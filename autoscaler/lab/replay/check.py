@@ -38,7 +38,11 @@ def check_case(case: Case) -> None:
         raise ValueError(
             f"weights_on is {share:g}; allowed: 0 to 1, with cold_start_uncached_s: otherwise every node has them"
         )
-    for name in ("scrape_s", "patience_s", "crash_every_s", "router_weight"):
+    if math.isnan(uncached_s):
+        ahead = [name for name in ("requests_nodes", "fetches_weights") if getattr(case, name)]
+        if ahead:
+            raise ValueError(f"{ahead[0]} needs cold_start_uncached_s: otherwise every node is up and has the weights")
+    for name in ("scrape_s", "patience_s", "crash_every_s", "router_weight", "node_idle_s"):
         finite = name in ("scrape_s", "router_weight")
         if not getattr(case, name) > 0 or (finite and math.isinf(getattr(case, name))):
             raise ValueError(f"{name} is {getattr(case, name):g}; it must be above 0")

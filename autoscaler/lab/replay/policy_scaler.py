@@ -24,6 +24,7 @@ from autoscaler.core.state import Memory
 from autoscaler.core.table.columns import FloatColumn, IntColumn, replace
 from autoscaler.core.tick import tick
 from autoscaler.lab.replay.case import Case, PodRows, View
+from autoscaler.lab.replay.weight_wishes import WeightWishes
 
 WALL_S = 1_800_000_000.0
 """Unix time of the start of a trace, for the schedules of a policy."""
@@ -68,9 +69,11 @@ class PolicyFleetScaler:
         self._workload_id = np.arange(len(cases))
         self._variants = _variants(cases, self._gpus_per_replica if prices is None else np.array(prices))
         self._names_victims = names_victims
-        self._gpus = gpus
         self._weight_bytes = np.array([case.profile.weight_bytes for case in cases])
-        self._knows_nodes = not math.isnan(cases[0].weights_on)
+        self._knows_weights = not math.isnan(cases[0].weights_on) or cases[0].fetches_weights
+        self._knows_nodes = self._knows_weights or cases[0].requests_nodes
+        self._requests_nodes = np.array([case.requests_nodes for case in cases])
+        self._wishes = WeightWishes(cases) if cases[0].fetches_weights else None
         self._memory = Memory.empty()
         self._observed: _Observed | None = None
         self._counts: Sequence[int] = ()
@@ -100,32 +103,36 @@ class PolicyFleetScaler:
             schedule=self._rules.windows.at(WALL_S + now_s, now_s),
             samples=Samples(shown.samples, front),
             variants=self._variants,
+            requests_nodes=self._requests_nodes if self._requests_nodes.any() else None,
+            fetches_weights=self._wishes is not None,
         )
         self.decision, self._memory = tick(self.tick_input, self._memory)
         self._counts = self.decision.replicas.astype(np.int64).tolist()
         if self._names_victims:
             self._name_victims(views, self.tick_input, self.decision)
+        if self.tick_input.requests_nodes is not None:
+            for view, places in zip(views, np.ceil(self.decision.chain.places).tolist(), strict=True):
+                view.request_nodes(int(places))
+        if self._wishes is not None:
+            self._wishes.update(self.tick_input, self.decision, views, WALL_S + now_s)
         return self._counts
 
     def _with_nodes(self, fleet: Fleet, views: Sequence[View], shown: _Observed) -> Fleet:
-        """Return the fleet with what a cluster tells whose nodes say which weights they hold."""
+        """Return the fleet with what a cluster tells about its nodes, and about weights where they say so."""
         rows = np.arange(len(views))
-        free, held, nodes_held, unused_gpus = np.array([view.places for view in views], dtype=np.float64).T
+        free, held, nodes_held, up_gpus, more_gpus = np.array([view.places for view in views], dtype=np.float64).T
+        groups = replace(self._groups, allocatable=up_gpus[:1], can_add=more_gpus[:1])
+        starts = replace(
+            PodStarts.filled(len(fleet.pods)), node_created_s=shown.pods.column(shown.rows, "node_created_s")
+        )
+        fleet = replace(fleet, groups=groups, obstacles=replace(fleet.obstacles, room=free), starts=starts)
+        if not self._knows_weights:
+            return fleet
         places = WeightPlaces(rows, np.zeros_like(rows), free, held, free - held, nodes_held, nodes_held)
         of_pods = np.where(shown.pods.column(shown.rows, "weights_held"), int(PodCache.HELD), int(PodCache.ABSENT))
         sources = tuple(f"file:///weights/{row:04}" for row in rows)
         steered = np.ones(len(rows), dtype=bool)
-        can_add = unused_gpus[:1]
-        groups = replace(self._groups, allocatable=np.array([self._gpus]) - can_add, can_add=can_add)
-        starts = PodStarts.filled(len(fleet.pods))
-        on_new_node = shown.pods.column(shown.rows, "on_new_node")
-        return replace(
-            fleet,
-            groups=groups,
-            obstacles=replace(fleet.obstacles, room=free),
-            starts=replace(starts, node_created_s=np.where(on_new_node, fleet.pod_created_s, -np.inf)),
-            weights=Weights(sources, rows, self._weight_bytes, steered, places, of_pods),
-        )
+        return replace(fleet, weights=Weights(sources, rows, self._weight_bytes, steered, places, of_pods))
 
     def _name_victims(self, views: Sequence[View], inp: TickInput, decision: Decision) -> None:
         """Give the replicas that should leave the lowest deletion costs, the first of them the lowest."""

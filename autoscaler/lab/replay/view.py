@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from autoscaler.core.table.columns import FloatColumn, find_ids, or_zero
 from autoscaler.core.table.histogram import bound_above, count_up_to, find_limit, increase, quantile
-from autoscaler.lab.replay.case import FreePlaces, PodRows, Totals
+from autoscaler.lab.replay.case import FreePlaces, NodeState, PodRows, Totals
 from autoscaler.lab.replay.engine.replicas import Replicas, Scrape
 from autoscaler.lab.replay.engine.state import GAP_BOUNDS, HISTOGRAM_SLICES, PREFILL_BOUNDS, TTFT_BOUNDS
 
@@ -78,7 +78,17 @@ class RunView:
 
     @property
     def places(self) -> FreePlaces:
-        return self._replicas.places()
+        return self._replicas.places(self.now_s)
+
+    @property
+    def nodes(self) -> Sequence[NodeState]:
+        return self._replicas.list_nodes(self.now_s)
+
+    def request_nodes(self, places: int) -> None:
+        self._replicas.request_nodes(places, self.now_s)
+
+    def fetch_weights(self, nodes: Sequence[int]) -> None:
+        self._replicas.fetch_weights(nodes, self.now_s)
 
     def set_deletion_costs(self, costs: Mapping[int, int]) -> None:
         for pod in self._replicas.pods:
@@ -101,7 +111,7 @@ class RunView:
             "started_s": self._hide_future([pod.started_s for pod in pods]),
             "ready_s": np.array(ready_s, np.float64),
             "terminating": np.array([pod.terminating for pod in pods], np.bool_),
-            "on_new_node": np.array([pod.on_new_node for pod in pods], np.bool_),
+            "node_created_s": np.array([pod.node_created_s for pod in pods], np.float64),
             "weights_held": np.array([pod.weights_held for pod in pods], np.bool_),
         }
 

@@ -53,11 +53,13 @@ def plan(
     before: ChainState | None = None,
     decided: list[float] | None = None,
     leads: dict[Link, float] = LEADS,
+    requested: dict[Link, float] | None = None,
 ) -> tuple[Chain, ChainState]:
     rows = len(inp.fleet.workloads)
     lead_s = np.array([np.full(rows, leads.get(link, 0.0)) for link in Link])
+    requested_s = lead_s if requested is None else np.array([np.full(rows, requested.get(link, 0.0)) for link in Link])
     counts = inp.fleet.replicas if decided is None else np.array(decided)
-    return plan_links(inp, counts, lead_s, before or ChainState.blank(rows))
+    return plan_links(inp, counts, lead_s, requested_s, before or ChainState.blank(rows))
 
 
 def starts(chain: Chain, row: int = 0) -> list[float]:
@@ -81,6 +83,17 @@ def test_no_node_is_requested_when_all_replicas_have_a_place():
     chain, _ = plan(look(DUE_S - 1200, cluster([1], free=2), windows([(DUE_S, 3)])))
     assert chain.places[0] == 0
     assert np.isnan(chain.starts_s[Link.NODE, 0]) and chain.starts_s[Link.REPLICA, 0] == DUE_S - 600
+
+
+def test_a_window_that_lacks_a_node_counts_with_that_of_requested_nodes():
+    """The next replica finds a node with image and weights, those after it find an empty one."""
+    here, schedule = {Link.REPLICA: 60.0}, windows([(DUE_S, 3)])
+    first, state = plan(look(DUE_S - 1200, cluster([1], free=1), schedule), leads=here, requested=LEADS)
+    assert starts(first) == [DUE_S - 1200, DUE_S - 960, DUE_S - 600] and first.lead_s[:, 0].tolist() == [240, 360, 600]
+    came, _ = plan(look(DUE_S - 900, cluster([1], free=2), schedule), state, leads=here, requested=LEADS)
+    assert starts(came) == starts(first)
+    fits, _ = plan(look(DUE_S - 100, cluster([1], free=2), schedule), leads=here, requested=LEADS)
+    assert starts(fits)[Link.REPLICA] == DUE_S - 60
 
 
 def test_a_link_without_lead_is_left_out():

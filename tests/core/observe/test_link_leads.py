@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from autoscaler.core.model.chain import Link
-from autoscaler.core.model.phases import Phase, Starts
+from autoscaler.core.model.phases import Starts
 from autoscaler.core.model.types import Observation
 from autoscaler.core.model.weights import PodCache
 from autoscaler.core.observe.cold_start import ColdStarts
@@ -19,19 +19,23 @@ READY_S = {UNKNOWN: 350.0, ABSENT: 500.0, HELD: 200.0}
 
 
 def leads(
-    cache: PodCache, new_node: bool, *, nodes: bool = False, weights: bool = False, known: bool = True
+    cache: PodCache,
+    new_node: bool,
+    *,
+    nodes: bool = False,
+    weights: bool = False,
+    known: bool = True,
+    requested: bool = False,
 ) -> dict[Link, float]:
     starts = Starts.unknown(1, 0)
-    phases = starts.p50_s.copy()
-    phases[Phase.IMAGE] = IMAGE_S
     starts = replace(
         starts,
         known=np.array([known]),
         cache=np.array([int(cache)]),
         new_node=np.array([new_node]),
-        p50_s=phases,
         by_cache_p90_s=np.array([[READY_S[each]] for each in PodCache]),
         node_s=np.array([NODE_S]),
+        image_s=np.array([IMAGE_S]),
         fetch_s=np.array([FETCH_S]),
     )
     observation = replace(Observation.filled(1), cold_start_s=np.array([COLD_S]))
@@ -40,7 +44,7 @@ def leads(
         requests_nodes=np.ones(1, dtype=bool) if nodes else None,
         fetches_weights=weights,
     )
-    found = find_leads(inp, observation, ColdStarts.blank(1), starts)
+    found = find_leads(inp, observation, ColdStarts.blank(1), starts, np.array([requested]))
     return {link: float(found[link, 0]) for link in Link}
 
 
@@ -66,6 +70,12 @@ def test_planned_weights_take_their_fetch_from_the_replica():
 def test_both_come_before_the_replica():
     found = leads(ABSENT, True, nodes=True, weights=True)
     assert found == {Link.NODE: NODE_S, Link.WEIGHTS: FETCH_S, Link.REPLICA: READY_S[HELD] + IMAGE_S}
+
+
+def test_a_requested_node_that_is_up_still_lacks_image_and_weights():
+    found = leads(HELD, False, nodes=True, weights=True, requested=True)
+    assert found == {Link.NODE: NODE_S, Link.WEIGHTS: FETCH_S, Link.REPLICA: READY_S[HELD] + IMAGE_S}
+    assert leads(HELD, False, nodes=True, requested=True)[Link.REPLICA] == READY_S[ABSENT] + IMAGE_S
 
 
 def test_weights_cannot_come_before_a_node_that_nothing_requests():

@@ -1,13 +1,13 @@
 """Synthetic cases, and a view with values set by a test."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from autoscaler.core.table.columns import FloatColumn
 from autoscaler.lab.baselines.signals import GAPS, TTFT
-from autoscaler.lab.replay.case import Case, FreePlaces, Goal, PodRows, Totals, Trace
+from autoscaler.lab.replay.case import Case, FreePlaces, Goal, NodeState, PodRows, Totals, Trace
 from autoscaler.sim.engine.profiles import H100, LLAMA_8B, Profile, compute_profile
 
 GOAL = Goal(ttft_s=1.0, itl_s=0.1, attainment=0.99)
@@ -84,6 +84,16 @@ class FakeView:
     @property
     def places(self) -> FreePlaces:
         raise AssertionError("no baseline looks at nodes")
+
+    @property
+    def nodes(self) -> Sequence[NodeState]:
+        raise AssertionError("no baseline looks at nodes")
+
+    def request_nodes(self, places: int) -> None:
+        raise AssertionError("no baseline requests nodes")
+
+    def fetch_weights(self, nodes: Sequence[int]) -> None:
+        raise AssertionError("no baseline fetches weights")
 
     def totals_ago(self, seconds: float) -> Totals:
         old = [totals for totals in self.past if totals.time_s <= self.now_s - seconds]

@@ -219,7 +219,7 @@ def test_node_is_fresh_once_and_phases_show_as_they_pass() -> None:
     assert rows[120.0] == [(False, False, False)] * 2
     assert rows[135.0] == [(True, False, False)] * 2
     assert rows[210.0] == [(True, True, False)] * 2
-    assert rows[255.0] == [(True, True, True)] * 2
+    assert rows[270.0] == [(True, True, True)] * 2
     assert rows[285.0] == [(True, True, True)] * 2 + [(True, True, False)]
     assert rows[330.0] == [(True, True, True)] * 3
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from autoscaler.core.table.columns import FloatColumn, IntColumn
-from autoscaler.lab.replay.case import Case, FreePlaces, Totals
+from autoscaler.lab.replay.case import Case, FreePlaces, NodeState, Totals
 from autoscaler.lab.replay.engine import kernel
 from autoscaler.lab.replay.engine.cold_starts import ColdStarts, draw_duration_factor
 from autoscaler.lab.replay.engine.front import Front
@@ -35,7 +35,7 @@ class Pod:
     since_s: float  # begin of the present start: creation, GPU assignment or the last crash
     duration_factor: float  # duration of its start relative to the mean
     claim: GpuClaim
-    on_new_node: bool = False
+    node_created_s: float = math.nan  # when the creation of its node began; NaN: it has none
     weights_held: bool = False  # by its node when it was placed
     placed_s: float = math.inf  # time of GPU assignment, where costs begin; infinity: waiting
     scheduled_s: float = math.inf  # these times lie in the future during a start
@@ -127,6 +127,7 @@ class Replicas:
         self._clock_s = 0.0
         self._next_change_s = math.inf
         self._rng = np.random.default_rng((case.seed, 271_828))  # a stream of its own
+        self._links_rng = np.random.default_rng((case.seed, 161_803))  # for nodes and weights ahead of replicas
         self._ids = 0
         self._answering = self._answering_ids = np.empty(0, np.int64)  # rows of `EngineState`, and ids of pods
         self._is_serving = np.empty(0, np.bool_)  # bool[n], over `_answering`
@@ -141,7 +142,7 @@ class Replicas:
             if pod.placed:  # set the times of the start that lies in the past
                 began_s = -self._starts.restart_s(draw_duration_factor(before, case.cold_start_spread))
                 pod.created_s = pod.scheduled_s = pod.started_s = began_s
-                pod.on_new_node, pod.weights_held = False, True  # as this duration says
+                pod.node_created_s, pod.weights_held = -math.inf, True  # as this duration says
             else:  # waiting for GPUs
                 pod.duration_factor = self._draw_duration_factor()
         self._update_pods(0.0)
@@ -180,9 +181,27 @@ class Replicas:
         front.release(now_s)  # drops gateway requests whose client has left
         return kernel.count_held(front.state, front.engines, self._answering, now_s) + int(front.gateway["held"][0])
 
-    def places(self) -> FreePlaces:
+    def places(self, now_s: float) -> FreePlaces:
         """Return the room for further replicas."""
-        return self._pool.places(self.case.trace.name, self.case.gpus_per_replica)
+        return self._pool.places(self.case.trace.name, self.case.gpus_per_replica, now_s)
+
+    def list_nodes(self, now_s: float) -> list[NodeState]:
+        """Return the nodes that are up."""
+        model, own = self.case.trace.name, Counter(pod.claim.node for pod in self.pods if pod.placed)
+        return [
+            NodeState(node.id, node.free_gpus, node.has_weights(model, now_s), own[node])
+            for node in self._pool.up_nodes(now_s)
+        ]
+
+    def request_nodes(self, places: int, now_s: float) -> None:
+        """Request places for so many further replicas, in place of those requested before."""
+        self._pool.request_places(id(self), self.case.gpus_per_replica, places, now_s, self._draw_node_s)
+
+    def fetch_weights(self, nodes: Sequence[int], now_s: float) -> None:
+        """Fetch the weights to nodes that lack them, and do not fetch them yet. nodes: ids."""
+        for node in self._pool.up_nodes(now_s):
+            if node.id in nodes and node.holds is None:
+                node.models.setdefault(self.case.trace.name, now_s + self._starts.fetch_s * self._draw_link())
 
     def spans_until(self, end_s: float) -> FloatColumn:
         """Return GPU assignment and termination of each replica before `end_s`, float64[K, 2]."""
@@ -224,6 +243,12 @@ class Replicas:
     def _draw_duration_factor(self) -> float:
         return draw_duration_factor(self._rng, self.case.cold_start_spread)
 
+    def _draw_link(self) -> float:
+        return draw_duration_factor(self._links_rng, self.case.cold_start_spread)
+
+    def _draw_node_s(self) -> float:
+        return self._starts.node_s * self._draw_link()
+
     def _add(self, now_s: float, duration_factor: float) -> None:
         claim = GpuClaim(
             self.case.trace.name, self.case.gpus_per_replica, lambda at_s, place: self._place(pod, at_s, place)
@@ -235,9 +260,9 @@ class Replicas:
 
     def _place(self, pod: Pod, now_s: float, place: Placement) -> None:
         """Start a replica whose GPUs are assigned now."""
-        start = self._starts.begin(place, now_s, pod.duration_factor)
+        start = self._starts.begin(place.node, now_s, pod.duration_factor)
         pod.placed_s = pod.since_s = now_s
-        pod.on_new_node = place.fresh or now_s < place.node.image_s  # or it waits for the node of another
+        pod.node_created_s = place.node.created_s
         pod.weights_held = place.weights_cached
         pod.scheduled_s, pod.started_s, pod.ready_s = start.scheduled_s, start.started_s, start.ready_s
         self._next_change_s = min(self._next_change_s, pod.ready_s)

@@ -10,18 +10,20 @@ from autoscaler.lab.replay.engine.gpu_pool import GpuClaim, GpuPool, Node, Place
 from autoscaler.sim.engine.cold_start import Start
 from tests.lab.replay import synthetic
 
-PLACES = {"warm": (False, True), "shared": (False, False), "fresh": (True, False)}
-
 
 def case(uncached_s: float = float("nan")) -> Case:
     return synthetic.case_of(synthetic.poisson([1.0], 60.0), cold_start_s=60.0, cold_start_uncached_s=uncached_s)
 
 
+def node_of(kind: str) -> Node:
+    """A new node, one that is up and has the image, or one that has the weights too."""
+    if kind == "fresh":
+        return Node(8)
+    return Node(8, up_s=0.0, image_s=0.0, models={"small": 0.0} if kind == "warm" else {})
+
+
 def begun(of: Case, kind: str, duration_factor: float = 1.0, now_s: float = 0.0, node: Node | None = None) -> Start:
-    fresh, cached = PLACES[kind]
-    return ColdStarts(of).begin(
-        Placement(node or Node(8, models={"small": 0.0}), fresh, cached), now_s, duration_factor
-    )
+    return ColdStarts(of).begin(node or node_of(kind), now_s, duration_factor)
 
 
 def test_every_start_is_cached_without_a_fresh_node_time() -> None:
@@ -36,11 +38,11 @@ def test_every_start_is_cached_without_a_fresh_node_time() -> None:
 
 def test_fresh_node_starts_up_and_a_used_one_only_fetches() -> None:
     fresh, shared, warm = (begun(case(uncached_s=240.0), kind) for kind in ("fresh", "shared", "warm"))
-    assert (fresh.ready_s, warm.ready_s) == (240.0, 60.0)
-    # A fresh node adds 170.2 s: node 99.5 s, image 60 s, and 10.7 s for weights of 16 GB at 1.5 GB/s.
-    assert shared.ready_s == pytest.approx(60 + 180 * 10.7 / 170.2, rel=1e-2)
-    assert fresh.scheduled_s == pytest.approx(240 * 100 / 210, rel=0.01)
-    assert fresh.started_s == pytest.approx(240 * 161 / 210, rel=0.01)
+    assert (fresh.ready_s, warm.ready_s) == pytest.approx((240.0, 60.0))
+    # A fresh node adds 170.7 s: node 100 s, image 60 s, and 10.7 s for weights of 16 GB at 1.5 GB/s.
+    assert shared.ready_s == pytest.approx(60 + 180 * 10.7 / 170.7, rel=1e-3)
+    assert fresh.scheduled_s == pytest.approx(180 * 100 / 170.7 + 60 * 0.5 / 39.85, rel=0.01)
+    assert fresh.started_s == pytest.approx(180 * 160 / 170.7 + 60 * 1.5 / 39.85, rel=0.01)
 
 
 def test_duration_factor_scales_every_phase() -> None:
@@ -48,19 +50,19 @@ def test_duration_factor_scales_every_phase() -> None:
         begun(case(uncached_s=240.0), "fresh", duration_factor, now_s=100.0) for duration_factor in (1.0, 1.5, 0.0)
     )
     assert slow.scheduled_s - 100 == pytest.approx(1.5 * (mean.scheduled_s - 100))
-    assert slow.ready_s == 100.0 + 360.0
+    assert slow.ready_s == pytest.approx(100.0 + 360.0)
     assert none == Start(100.0, 100.0, 100.0, 100.0)
     assert ColdStarts(case(uncached_s=240.0)).restart_s(1.5) == 90.0
 
 
 def test_replica_waits_for_weights_that_its_node_fetches() -> None:
     node, of = Node(8), case(uncached_s=240.0)
-    node.models["small"] = 0.0  # as a pool records it for the first placement
     first = begun(of, "fresh", now_s=10.0, node=node)
     second = begun(of, "warm", now_s=20.0, node=node)
-    assert (second.scheduled_s, second.started_s, second.ready_s) == (first.scheduled_s, first.started_s, 250.0)
+    assert (second.scheduled_s, second.started_s, second.ready_s) == (first.scheduled_s, first.started_s, first.ready_s)
+    assert first.ready_s == pytest.approx(250.0)
     late = begun(of, "warm", now_s=220.0, node=node)
-    assert late.ready_s == 280.0
+    assert late.ready_s == pytest.approx(280.0)
     assert late.scheduled_s == pytest.approx(220.75, abs=0.01)
 
 
@@ -92,7 +94,7 @@ def test_phases_are_in_order_and_never_before_the_node(
         def on_assigned(
             at_s: float, place: Placement, name: str = name, duration_factor: float = duration_factor
         ) -> None:
-            begun_on.append((place.node, starts[name].begin(place, at_s, duration_factor)))
+            begun_on.append((place.node, starts[name].begin(place.node, at_s, duration_factor)))
 
         claim = GpuClaim(name, 1, on_assigned)
         pool.request(claim, now_s)
@@ -112,21 +114,34 @@ def test_profile_without_weights_fetches_nothing() -> None:
 def test_weights_of_nodes_that_always_or_never_hold_them() -> None:
     of = replace(case(uncached_s=240.0), weights_on=0.5)
     holding, other = Node(8, holds=True), Node(8, holds=False)
-    booted = ColdStarts(of).begin(Placement(holding, True, True), 0.0, 1.0)
-    fetched = ColdStarts(of).begin(Placement(other, True, False), 0.0, 1.0)
-    assert fetched.ready_s == 240.0
-    assert 60 + 180 * 150 / 170.2 < booted.ready_s < 235  # without the weights' share
-    other.models["small"] = fetched.ready_s
-    again, warm = (
-        ColdStarts(of).begin(Placement(node, False, node is holding), 1000.0, 1.0) for node in (other, holding)
-    )
-    assert warm.ready_s == 1060.0
-    assert again.ready_s > 1065.0  # each start fetches
+    booted, fetched = begun(of, "fresh", node=holding), begun(of, "fresh", node=other)
+    assert fetched.ready_s == pytest.approx(240.0)
+    assert booted.ready_s == pytest.approx(60 + 180 * 160 / 170.7, rel=1e-3)  # without the weights' share
+    again, warm = (begun(of, "shared", now_s=1000.0, node=node) for node in (other, holding))
+    assert warm.ready_s == pytest.approx(1060.0)
+    assert again.ready_s == pytest.approx(1060 + 180 * 10.7 / 170.7, rel=1e-3)  # each start fetches
 
 
 def test_start_on_a_node_that_holds_weights_waits_until_it_is_up() -> None:
     of, node = replace(case(uncached_s=240.0), weights_on=1.0), Node(8, holds=True)
-    first = ColdStarts(of).begin(Placement(node, True, True), 0.0, 1.0)
-    second = ColdStarts(of).begin(Placement(node, False, True), 10.0, 1.0)
+    first, second = (begun(of, "fresh", now_s=now_s, node=node) for now_s in (0.0, 10.0))
     assert (second.scheduled_s, second.started_s) == (first.scheduled_s, first.started_s)
     assert second.ready_s > second.started_s + 50
+
+
+def test_a_node_that_was_requested_ahead_leaves_image_and_weights_to_the_start() -> None:
+    of = case(uncached_s=240.0)
+    start = begun(of, "fresh", now_s=500.0, node=Node(8, up_s=400.0))
+    assert start.ready_s == pytest.approx(500 + 60 + 180 * 70.7 / 170.7, rel=1e-3)
+    coming = begun(of, "fresh", now_s=500.0, node=Node(8, up_s=530.0))
+    assert coming.ready_s == pytest.approx(start.ready_s + 30)
+
+
+def test_weights_that_an_agent_fetches_are_waited_for() -> None:
+    of = case(uncached_s=240.0)
+    begins_s = 500 + 60 * 1.5 / 39.85
+    for complete_s in (480.0, 510.0):
+        node = Node(8, up_s=0.0, image_s=0.0, models={"small": complete_s})
+        start = begun(of, "shared", now_s=500.0, node=node)
+        assert start.started_s == pytest.approx(begins_s, rel=1e-3)
+        assert start.ready_s == pytest.approx(560.0 + max(complete_s - begins_s, 0.0), rel=1e-3)

@@ -22,8 +22,8 @@ class Claims:
         self.claims[name] = GpuClaim(model, gpus, on_assigned)
         self.pool.request(self.claims[name], now_s)
 
-    def found(self, name: str) -> tuple[bool, bool]:
-        return self.places[name].fresh, self.places[name].weights_cached
+    def finds_weights(self, name: str) -> bool:
+        return self.places[name].weights_cached
 
     def end(self, name: str, now_s: float) -> None:
         self.pool.release_gpus(self.claims[name], now_s)
@@ -75,16 +75,16 @@ def test_slices_fill_every_gpu_despite_rounding(gpus: float, places: int) -> Non
     assert asked.pool.free_gpus == pytest.approx(8 - gpus)
 
 
-def test_first_replica_leaves_image_and_weights_on_its_node() -> None:
+def test_first_replica_leaves_its_weights_on_its_node() -> None:
     asked = Claims(16)
     asked.ask("first", 1, now_s=0.0, model="chat")
     asked.ask("same", 1, now_s=0.0, model="chat")
     asked.ask("other", 1, now_s=0.0, model="code")
-    assert [asked.found(name) for name in ("first", "same", "other")] == [(True, False), (False, True), (False, False)]
+    assert [asked.finds_weights(name) for name in ("first", "same", "other")] == [False, True, False]
     for name in asked.claims:
         asked.end(name, now_s=1.0)
     asked.ask("again", 1, now_s=2.0, model="code")
-    assert asked.found("again") == (False, True)
+    assert asked.finds_weights("again")
     assert len(asked.pool.nodes) == 1
 
 
@@ -138,15 +138,111 @@ def test_share_of_the_nodes_holds_all_weights(share: float, holding: list[int]) 
     # A node that holds none does not keep what a replica fetched.
     asked.end("1", now_s=1.0)
     asked.ask("again", 1, now_s=1.0, model="1")
-    assert asked.found("again") == (False, 0 in holding)
+    assert asked.finds_weights("again") == (0 in holding)
 
 
 def test_places_tell_where_the_weights_are() -> None:
     pool = GpuPool(24, 8, weights_on=0.5)
-    claims = [GpuClaim("a", 3, lambda at_s, place: None) for _ in range(4)]
+
+    def comes_up(at_s: float, place: Placement) -> None:
+        place.node.up_s = 10.0
+
+    claims = [GpuClaim("a", 3, comes_up) for _ in range(4)]
     for claim in claims:
         pool.request(claim, 0.0)
-    assert pool.places("a", 3) == (0, 0, 1, 8)
-    pool.release_gpus(claims[0], 1.0)
-    pool.release_gpus(claims[3], 1.0)
-    assert pool.places("a", 3) == (2, 1, 1, 8)
+    assert pool.places("a", 3, now_s=9.0) == (0, 0, 0, 0, 24)
+    assert pool.places("a", 3, now_s=10.0) == (0, 0, 1, 16, 8)
+    pool.release_gpus(claims[0], 11.0)
+    pool.release_gpus(claims[3], 11.0)
+    assert pool.places("a", 3, now_s=12.0) == (2, 1, 1, 16, 8)
+
+
+def test_weights_that_are_being_fetched_do_not_count_yet() -> None:
+    pool = GpuPool(8, 8, weights_on=0.0, keeps_fetched=True)
+
+    def fetches(at_s: float, place: Placement) -> None:
+        place.node.up_s, place.node.models["a"] = 10.0, 50.0
+
+    pool.request(GpuClaim("a", 3, fetches), 0.0)
+    assert [pool.places("a", 3, now_s).held for now_s in (20.0, 50.0)] == [0, 1]
+
+
+class Requests:
+    """Places that one owner requests of nodes of eight GPUs; a node takes a minute."""
+
+    def __init__(self, gpus: float = math.inf, node_idle_s: float = 600.0) -> None:
+        self.pool = GpuPool(gpus, 8, node_idle_s=node_idle_s)
+
+    def keep(self, places: int, now_s: float, owner: str = "a", gpus: float = 4) -> None:
+        self.pool.request_places(owner, gpus, places, now_s, lambda: 60.0)
+
+    def place(self, now_s: float, gpus: float = 4) -> GpuClaim:
+        claim = GpuClaim("a", gpus, lambda at_s, place: None)
+        self.pool.request(claim, now_s)
+        return claim
+
+    def nodes(self, now_s: float) -> tuple[int, int]:
+        """All nodes, and those that are up."""
+        up = len(self.pool.up_nodes(now_s))
+        return len(self.pool.nodes), up
+
+
+def test_requested_places_make_nodes_come() -> None:
+    asked = Requests()
+    asked.keep(3, now_s=0.0)
+    assert asked.nodes(59.0) == (2, 0)
+    assert asked.nodes(60.0) == (2, 2)
+    asked.keep(3, now_s=70.0)
+    assert asked.nodes(70.0) == (2, 2)
+
+
+def test_requested_places_take_free_room_before_a_node_is_created() -> None:
+    asked = Requests()
+    asked.place(0.0)
+    asked.keep(1, now_s=1.0)
+    assert len(asked.pool.nodes) == 1
+    asked.keep(2, now_s=2.0)
+    assert len(asked.pool.nodes) == 2
+
+
+def test_a_replica_takes_a_requested_place() -> None:
+    asked = Requests()
+    asked.keep(2, now_s=0.0)
+    asked.keep(0, now_s=100.0)
+    claims = [asked.place(100.0) for _ in range(2)]
+    assert {claim.node for claim in claims} == set(asked.pool.nodes)
+    assert len(asked.pool.nodes) == 1
+
+
+def test_a_replica_of_another_makes_a_further_node_come() -> None:
+    asked = Requests()
+    asked.keep(2, now_s=0.0)
+    asked.place(100.0)
+    assert asked.nodes(100.0) == (2, 1)
+
+
+def test_no_more_nodes_come_than_there_are_gpus() -> None:
+    asked = Requests(gpus=12)
+    asked.keep(5, now_s=0.0)
+    assert [node.gpus for node in asked.pool.nodes] == [8, 4]
+
+
+def test_an_empty_node_is_removed_after_its_time() -> None:
+    asked = Requests(gpus=16, node_idle_s=600.0)
+    claim = asked.place(0.0)
+    claim.node.up_s = 0.0
+    asked.pool.release_gpus(claim, 1000.0)
+    assert asked.nodes(1599.0) == (1, 1)
+    assert asked.pool.places("a", 4, 1600.0) == (0, 0, 0, 0, 16)
+    assert asked.pool.node_gpu_s(0.0, 5000.0) == 8 * 1600
+    assert asked.pool.node_gpu_s(1500.0, 5000.0) == 8 * 100
+
+
+def test_requested_places_keep_their_node() -> None:
+    asked = Requests(node_idle_s=600.0)
+    asked.keep(1, now_s=0.0)
+    assert asked.nodes(5000.0) == (1, 1)
+    asked.keep(0, now_s=5000.0)
+    assert asked.nodes(5599.0) == (1, 1)
+    assert asked.nodes(5600.0) == (0, 0)
+    assert asked.pool.node_gpu_s(0.0, 9000.0) == 8 * 5600
