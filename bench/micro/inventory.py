@@ -36,7 +36,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from autoscaler.adapters.clock import SystemClock
-from autoscaler.adapters.kubernetes.api import objects
+from autoscaler.adapters.kubernetes.api import device_objects, objects
 from autoscaler.adapters.kubernetes.api.decode import decode
 from autoscaler.adapters.kubernetes.inventory.devices.store import DeviceStore
 from autoscaler.adapters.kubernetes.inventory.nodes import NodeStore
@@ -58,8 +58,11 @@ TARGETS = 500
 TARGET_EVENT_S = 0.001
 TARGET_RSS_MIB = 150.0
 POD, NODE = msgspec.json.Decoder(objects.Pod), msgspec.json.Decoder(objects.Node)
-SLICE, CLAIM = msgspec.json.Decoder(objects.ResourceSlice), msgspec.json.Decoder(objects.ResourceClaim)
-CLASS, TEMPLATE = msgspec.json.Decoder(objects.DeviceClass), msgspec.json.Decoder(objects.ResourceClaimTemplate)
+SLICE, CLAIM = msgspec.json.Decoder(device_objects.ResourceSlice), msgspec.json.Decoder(device_objects.ResourceClaim)
+CLASS, TEMPLATE = (
+    msgspec.json.Decoder(device_objects.DeviceClass),
+    msgspec.json.Decoder(device_objects.ResourceClaimTemplate),
+)
 DRIVER = "gpu.nvidia.com"
 CHOICE = f"device.driver == '{DRIVER}' && device.attributes['{DRIVER}'].type == 'gpu'"
 DEVICE_CLASS = {"metadata": {"name": DRIVER}, "spec": {"selectors": [{"cel": {"expression": CHOICE}}]}}

@@ -14,8 +14,8 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from autoscaler.adapters.web.answers import HEADERS, cannot_listen
 from autoscaler.adapters.web.exported_metrics import AGENT, PREFIX
-from autoscaler.adapters.web.server import HEADERS, cannot_listen
 from autoscaler.adapters.web.tick_values import bounded
 from autoscaler.config.settings import HttpSettings
 from autoscaler.config.weights.report import Report, State

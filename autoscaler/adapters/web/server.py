@@ -15,10 +15,7 @@
 from __future__ import annotations
 
 import asyncio
-import errno
-import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
-from importlib import resources
+from collections.abc import AsyncIterator, Callable, Hashable
 from typing import Any, Self
 
 import msgspec
@@ -27,6 +24,18 @@ import structlog
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 
+from autoscaler.adapters.web.answers import (
+    HEADERS,
+    Handler,
+    Query,
+    add_headers,
+    cannot_listen,
+    json_answer,
+    plain_errors,
+    short,
+    static_file,
+    too_busy,
+)
 from autoscaler.adapters.web.dashboard import Dashboard
 from autoscaler.adapters.web.metrics import Metrics
 from autoscaler.adapters.web.node_groups import rows
@@ -35,7 +44,6 @@ from autoscaler.adapters.web.readiness import Readiness
 from autoscaler.adapters.web.response_cache import Body, Busy, ResponseCache
 from autoscaler.adapters.web.stream import Stream, write
 from autoscaler.adapters.web.table import SORTABLE, Table
-from autoscaler.adapters.web.tick_values import MAX_TEXT
 from autoscaler.adapters.web.weights import rows as weights_rows
 from autoscaler.adapters.web.weights import summary as weights_summary
 from autoscaler.config.settings import HttpSettings
@@ -52,18 +60,6 @@ DEFAULT_LIMIT = 100
 MAX_REQUEST_LINE = 4096
 IDLE_S = 75.0  # a connection without a complete request is closed after this time
 SHUTDOWN_S = 2.0
-COMPRESS_FROM_BYTES = 4096
-HEADERS = {
-    "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    ),
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cache-Control": "no-store",
-}
 FILES = {
     "/": ("index.html", "text/html"),
     "/static/app.js": ("app.js", "text/javascript"),
@@ -79,7 +75,6 @@ FILES = {
     "/static/style.css": ("style.css", "text/css"),
     "/static/icon.svg": ("icon.svg", "image/svg+xml"),
 }
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 log = structlog.get_logger(__name__)
 
 
@@ -189,7 +184,7 @@ class HttpServer:
         if request.path == STREAM or request.path in PROBES:
             return await handler(request)
         if self._under_way >= MAX_ANSWERS:
-            raise _busy(f"{MAX_ANSWERS} answers are in progress already; no more are allowed")
+            raise too_busy(f"{MAX_ANSWERS} answers are in progress already; no more are allowed")
         self._under_way += 1
         try:
             async with asyncio.timeout(self._answer_s):
@@ -199,7 +194,7 @@ class HttpServer:
                     await response.write_eof()
                 return response
         except Busy as busy:
-            raise _busy(str(busy)) from None
+            raise too_busy(str(busy)) from None
         except TimeoutError:
             if request.transport is not None:
                 request.transport.abort()
@@ -219,17 +214,17 @@ class HttpServer:
             if now_s - self._fault_s < FAULTS_S:
                 self._faults += 1
             else:
-                log.error("an answer failed", path=_short(request.path), not_logged=self._faults, exc_info=error)
+                log.error("an answer failed", path=short(request.path), not_logged=self._faults, exc_info=error)
                 self._fault_s, self._faults = now_s, 0
-            return _json({"error": "an unexpected error; the log of the daemon has more"}, status=500)
+            return json_answer({"error": "an unexpected error; the log of the daemon has more"}, status=500)
 
     def _application(self) -> web.Application:
         # The first one is the outermost.
-        middlewares = [self._note_answering, self._plain_faults, _plain_errors, self._bound]
+        middlewares = [self._note_answering, self._plain_faults, plain_errors, self._bound]
         app = web.Application(middlewares=middlewares, client_max_size=1)
-        app.on_response_prepare.append(_add_headers)
+        app.on_response_prepare.append(add_headers)
         for path, (name, content_type) in FILES.items():
-            app.router.add_get(path, _file(name, content_type))
+            app.router.add_get(path, static_file(name, content_type))
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/metrics", self._metrics_text)
@@ -246,7 +241,7 @@ class HttpServer:
 
     async def _readyz(self, request: web.Request) -> web.Response:
         verdict = self._readiness.check()
-        return _json({"mode": self._mode, **verdict.detail}, status=200 if verdict.ready else 503)
+        return json_answer({"mode": self._mode, **verdict.detail}, status=200 if verdict.ready else 503)
 
     async def _metrics_text(self, request: web.Request) -> web.StreamResponse:
         content_type, parts = self._metrics.render(request.headers.get("Accept", "")[:MAX_REQUEST_LINE])
@@ -276,7 +271,7 @@ class HttpServer:
         return response
 
     async def _workloads(self, request: web.Request) -> web.StreamResponse:
-        query = _Query(request, ("q", "sort", "limit", "offset"))
+        query = Query(request, ("q", "sort", "limit", "offset"))
         text, field = query.text("q"), query.text("sort")
         descending = field.startswith("-")
         if (field := field.removeprefix("-")) not in (*SORTABLE, ""):
@@ -304,7 +299,7 @@ class HttpServer:
         return msgspec.json.encode(self._head(table) | body)
 
     async def _workload(self, request: web.Request) -> web.StreamResponse:
-        query = _Query(request, ("kind", "since"))
+        query = Query(request, ("kind", "since"))
         namespace = query.checked("namespace", request.match_info["namespace"])
         name = query.checked("name", request.match_info["name"])
         kind, since = query.text("kind"), query.number("since", -1, -1, 2**53)
@@ -317,7 +312,7 @@ class HttpServer:
         return msgspec.json.encode(self._head(table) | self._dashboard.workload(row, since))
 
     async def _node_groups(self, request: web.Request) -> web.StreamResponse:
-        _Query(request, ())
+        Query(request, ())
         return await self._shared_json(request, "node groups", self._list_node_groups)
 
     def _list_node_groups(self) -> bytes:
@@ -327,7 +322,7 @@ class HttpServer:
         return msgspec.json.encode(self._head(table) | body)
 
     async def _quotas(self, request: web.Request) -> web.StreamResponse:
-        _Query(request, ())
+        Query(request, ())
         return await self._shared_json(request, "quotas", self._list_quotas)
 
     def _list_quotas(self) -> bytes:
@@ -337,7 +332,7 @@ class HttpServer:
         return msgspec.json.encode(self._head(self._dashboard.table()) | body)
 
     async def _weights(self, request: web.Request) -> web.StreamResponse:
-        _Query(request, ())
+        Query(request, ())
         return await self._shared_json(request, "weights", self._list_weights)
 
     def _list_weights(self) -> bytes:
@@ -367,7 +362,7 @@ class HttpServer:
         }
 
     async def _follow(self, request: web.Request) -> web.StreamResponse:
-        _Query(request, ())
+        Query(request, ())
         return await self._stream.serve(request)
 
 
@@ -389,7 +384,7 @@ class _Connection(web.RequestHandler):
             return super().handle_error(request, status, exc, message)
         too_long = f"request line or header too long; allowed: at most {MAX_REQUEST_LINE} bytes"
         error = too_long if isinstance(exc, LineTooLong) else "not an HTTP request"
-        response = _json({"error": error}, status=status, headers=HEADERS)
+        response = json_answer({"error": error}, status=status, headers=HEADERS)
         response.force_close()
         return response
 
@@ -397,96 +392,3 @@ class _Connection(web.RequestHandler):
 class _HangUp(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport.close()
-
-
-class _Query:
-    """Checked query parameters. Errors name the parameter, the value and what is allowed."""
-
-    def __init__(self, request: web.Request, allowed: tuple[str, ...]) -> None:
-        self._values = request.query
-        for key in self._values:
-            if key not in allowed:
-                known = ", ".join(allowed) or "none"
-                raise web.HTTPBadRequest(text=f"unknown parameter {_short(key)}; allowed: {known}")
-            if len(self._values.getall(key)) > 1:
-                raise web.HTTPBadRequest(text=f"parameter {key} is given more than once")
-
-    def text(self, key: str) -> str:
-        return self.checked(key, self._values.get(key, ""))
-
-    def checked(self, key: str, value: str) -> str:
-        if len(value) > MAX_TEXT or not value.isprintable():
-            allowed = f"at most {MAX_TEXT} printable characters"
-            raise web.HTTPBadRequest(text=f"{key} is {_short(value)}; allowed: {allowed}")
-        return value
-
-    def number(self, key: str, default: int, low: int, high: int) -> int:
-        value = self._values.get(key, str(default))
-        if not re.fullmatch(r"-?[0-9]{1,16}", value, re.ASCII) or not low <= int(value) <= high:
-            raise self.wrong(key, f"a whole number from {low} to {high}")
-        return int(value)
-
-    def wrong(self, key: str, allowed: str) -> web.HTTPBadRequest:
-        return web.HTTPBadRequest(text=f"{key} is {_short(self._values.get(key, ''))}; allowed: {allowed}")
-
-
-def _short(value: str) -> str:
-    return repr(value if len(value) <= 80 else value[:79] + "…")
-
-
-@web.middleware
-async def _plain_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Turn HTTP errors into JSON, and refuse requests with a body."""
-    try:
-        if request.can_read_body and request.method in ("GET", "HEAD"):
-            raise web.HTTPRequestEntityTooLarge(max_size=0, actual_size=0, text="a request here has no body")
-        return await handler(request)
-    except web.HTTPException as error:
-        headers = {key: error.headers[key] for key in ("Allow", "Retry-After") if key in error.headers}
-        unknown = error.status == 404 and error is request.match_info.http_exception
-        text = f"nothing is served at {_short(request.path)}" if unknown else error.text
-        if isinstance(error, web.HTTPMethodNotAllowed):
-            text = f"method {error.method[:80]}; allowed: {', '.join(sorted(error.allowed_methods))}"
-        return _json({"error": text}, status=error.status, headers=headers)
-
-
-async def _add_headers(request: web.Request, response: web.StreamResponse) -> None:
-    for header, value in HEADERS.items():
-        response.headers.setdefault(header, value)
-
-
-def _file(name: str, content_type: str) -> Handler:
-    """Serve one file of the package from memory. A browser caches it but revalidates it each time."""
-    body = (resources.files(__package__) / "static" / name).read_bytes()
-
-    async def handler(request: web.Request) -> web.Response:
-        response = web.Response(body=body, content_type=content_type, charset="utf-8")
-        response.headers["Cache-Control"] = "no-cache"
-        if len(body) >= COMPRESS_FROM_BYTES:
-            response.enable_compression()
-        return response
-
-    return handler
-
-
-def _json(body: dict[str, Any], status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
-    encoded = msgspec.json.encode(body)  # NaN and infinity become null
-    response = web.Response(body=encoded, status=status, content_type="application/json", headers=headers)
-    if len(encoded) >= COMPRESS_FROM_BYTES:
-        response.enable_compression()
-    return response
-
-
-def _busy(text: str) -> web.HTTPServiceUnavailable:
-    return web.HTTPServiceUnavailable(text=text, headers={"Retry-After": "1"})
-
-
-def cannot_listen(host: str, port: int, error: OSError) -> str:
-    """Return why a port cannot be used, and what to do."""
-    match error.errno:
-        case errno.EADDRINUSE:
-            return f"HTTP port {port} on {host} is in use by another program; stop it or choose another port"
-        case errno.EACCES:
-            return f"HTTP port {port} on {host} needs privileges; choose a port from 1024 to 65535"
-        case _:
-            return f"cannot listen for HTTP on {host} port {port}: {error.strerror or error}"

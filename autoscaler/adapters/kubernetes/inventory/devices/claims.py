@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from autoscaler.adapters.kubernetes.api import objects
+from autoscaler.adapters.kubernetes.api import device_objects
 from autoscaler.adapters.kubernetes.inventory.devices.slices import PoolKey
 from autoscaler.adapters.kubernetes.pods.requests import MAX_DEVICES
 from autoscaler.adapters.kubernetes.pods.status import Key
@@ -48,7 +48,7 @@ class ClassStore:
         self.version = 0
         self.classes: dict[str, DeviceClass] = {}
 
-    def put(self, seen: objects.DeviceClass, /) -> None:
+    def put(self, seen: device_objects.DeviceClass, /) -> None:
         created = seen.metadata.creation_timestamp
         extended = seen.spec.extended_resource_name or ""
         found = DeviceClass(
@@ -86,7 +86,7 @@ class TemplateStore:
         self.version = 0
         self.requests: dict[Key, tuple[Request, ...]] = {}
 
-    def put(self, seen: objects.ResourceClaimTemplate, /) -> None:
+    def put(self, seen: device_objects.ResourceClaimTemplate, /) -> None:
         key = seen.metadata.namespace, seen.metadata.name
         found = _requests(seen.spec.spec)
         if self.requests.get(key) != found:
@@ -128,7 +128,7 @@ class ClaimStore:
         """Return the names of the devices of a pool that claims hold."""
         return frozenset(self._held.get(pool, ()))
 
-    def put(self, seen: objects.ResourceClaim, /) -> None:
+    def put(self, seen: device_objects.ResourceClaim, /) -> None:
         key = seen.metadata.namespace, seen.metadata.name
         allocation = seen.status.allocation
         results = (allocation.devices.results if allocation is not None else None) or ()
@@ -176,7 +176,7 @@ class ClaimStore:
             self._on_change(pool)
 
 
-def _requests(spec: objects.ClaimSpec) -> tuple[Request, ...]:
+def _requests(spec: device_objects.ClaimSpec) -> tuple[Request, ...]:
     """Read the requests of a claim."""
     stated = spec.devices.requests or ()
     if len(stated) > MAX_REQUESTS:
@@ -184,7 +184,7 @@ def _requests(spec: objects.ClaimSpec) -> tuple[Request, ...]:
     return tuple(found for each in stated for found in [_request(each)] if found != Request())
 
 
-def _request(stated: objects.DeviceRequest) -> Request:
+def _request(stated: device_objects.DeviceRequest) -> Request:
     """Read a request. One with admin access holds no device, and is empty."""
     if stated.first_available:
         found = [_exact(each) for each in stated.first_available[:MAX_REQUESTS]]
@@ -195,7 +195,7 @@ def _request(stated: objects.DeviceRequest) -> Request:
     return _exact(stated.exactly or stated)
 
 
-def _exact(stated: objects.ExactRequest) -> Request:
+def _exact(stated: device_objects.ExactRequest) -> Request:
     if stated.admin_access:
         return Request()
     choice = Selection(stated.device_class_name, _expressions(stated.selectors))
@@ -210,7 +210,7 @@ def _exact(stated: objects.ExactRequest) -> Request:
     return Request(count, (choice,), problem)
 
 
-def _expressions(stated: list[objects.DeviceSelector] | None) -> tuple[str, ...]:
+def _expressions(stated: list[device_objects.DeviceSelector] | None) -> tuple[str, ...]:
     """Return the expressions of selectors. One of a newer kind, or beyond the limit, is empty and so unknown."""
     found = [each.cel.expression if each.cel is not None else "" for each in (stated or ())[:MAX_SELECTORS]]
     return (*found, *([""] if len(stated or ()) > MAX_SELECTORS else []))

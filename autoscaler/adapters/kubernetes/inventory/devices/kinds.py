@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
-from autoscaler.adapters.kubernetes.api.objects import DeviceAttribute, SeenDevice
+from autoscaler.adapters.kubernetes.api.device_objects import DeviceAttribute, SeenDevice
 from autoscaler.adapters.kubernetes.pods.requests import read_quantity
 from autoscaler.catalog.dra import IDENTIFYING, IDENTIFYING_VALUE, MEMORY, PRODUCTS, PROFILES, TYPE, resource_name
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 from sys import intern
 from typing import NamedTuple
 
-from autoscaler.adapters.kubernetes.api import objects
+from autoscaler.adapters.kubernetes.api import device_objects, objects
 from autoscaler.adapters.kubernetes.inventory.devices.kinds import Kind, Kinds
 from autoscaler.adapters.kubernetes.inventory.fit import EXCLUDING
 from autoscaler.adapters.kubernetes.inventory.nodes import SHRINK_DELAY_S
@@ -118,7 +118,7 @@ class SliceStore:
                 self._set(key, None)
         return self._version
 
-    def put(self, seen: objects.ResourceSlice, /) -> None:
+    def put(self, seen: device_objects.ResourceSlice, /) -> None:
         name, spec = seen.metadata.name, seen.spec
         before = self._pop(name)
         if is_accelerator_driver(spec.driver):
@@ -237,7 +237,7 @@ class SliceStore:
                 self._sets[content] = devices, users - 1
         self._version += before != after
 
-    def _read(self, spec: objects.SliceSpec) -> _Slice:
+    def _read(self, spec: device_objects.SliceSpec) -> _Slice:
         pool = spec.pool
         key = spec.driver[:MAX_NAME], pool.name[:MAX_NAME]
         node = spec.node_name or _only_node(spec.node_selector)
@@ -252,7 +252,7 @@ class SliceStore:
         content = tuple(devices), counters
         return _Slice(key, pool.generation, pool.resource_slice_count, node, content, problem or wrong)
 
-    def _read_device(self, driver: str, seen: objects.SeenDevice) -> Device | str:
+    def _read_device(self, driver: str, seen: device_objects.SeenDevice) -> Device | str:
         """Return a device; a text: what is wrong with it."""
         stated = seen if seen.basic is None else seen.basic
         if not 0 < len(seen.name) <= MAX_NAME:
@@ -279,7 +279,7 @@ def _only_node(selector: objects.NodeSelector | None) -> str:
 
 
 def _amounts(
-    stated: list[objects.CounterSet] | None, name_of: Callable[[objects.CounterSet], str]
+    stated: list[device_objects.CounterSet] | None, name_of: Callable[[device_objects.CounterSet], str]
 ) -> tuple[Amounts, str]:
     """Return the amounts of counters, and what is wrong with them."""
     return _read_amounts(tuple((name_of(each), tuple((each.counters or {}).items())) for each in stated or ()))
@@ -287,7 +287,7 @@ def _amounts(
 
 @lru_cache(maxsize=4096)  # the GPUs of all nodes are cut alike
 def _read_amounts(
-    written: tuple[tuple[str, tuple[tuple[str, objects.DeviceQuantity], ...]], ...],
+    written: tuple[tuple[str, tuple[tuple[str, device_objects.DeviceQuantity], ...]], ...],
 ) -> tuple[Amounts, str]:
     found: dict[Counter, float] = {}
     for name, counters in written:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
-from autoscaler.adapters.kubernetes.api import objects
+from autoscaler.adapters.kubernetes.api import device_objects, objects
 from autoscaler.adapters.kubernetes.inventory.devices.claims import Claim, ClaimStore, ClassStore, TemplateStore
 from autoscaler.adapters.kubernetes.inventory.devices.kinds import Kind
 from autoscaler.adapters.kubernetes.inventory.devices.partitions import Offer, count_devices, join
@@ -25,10 +25,10 @@ from autoscaler.ports import Clock
 
 VERSION = "v1"
 KINDS: Mapping[str, type[objects.Object]] = {
-    f"deviceclasses.{GROUP}": objects.DeviceClass,
-    f"resourceslices.{GROUP}": objects.ResourceSlice,
-    f"resourceclaimtemplates.{GROUP}": objects.ResourceClaimTemplate,
-    f"resourceclaims.{GROUP}": objects.ResourceClaim,
+    f"deviceclasses.{GROUP}": device_objects.DeviceClass,
+    f"resourceslices.{GROUP}": device_objects.ResourceSlice,
+    f"resourceclaimtemplates.{GROUP}": device_objects.ResourceClaimTemplate,
+    f"resourceclaims.{GROUP}": device_objects.ResourceClaim,
 }
 CLUSTER_SCOPED = frozenset({f"deviceclasses.{GROUP}", f"resourceslices.{GROUP}"})  # the others have a namespace
 MIB = 1 << 20

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.adapters.kubernetes.api.objects import SeenDevice
+from autoscaler.adapters.kubernetes.api.device_objects import SeenDevice
 from autoscaler.adapters.kubernetes.inventory.devices.cel import Fault, matches, required
 from autoscaler.adapters.kubernetes.inventory.devices.kinds import Kind, Kinds
 

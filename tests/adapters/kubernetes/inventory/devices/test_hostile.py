@@ -14,7 +14,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoscaler.adapters.kubernetes.api import objects
+from autoscaler.adapters.kubernetes.api import device_objects, objects
 from tests.adapters.kubernetes.inventory.devices.world import (
     DRIVER,
     FULL,
@@ -52,10 +52,13 @@ ODD = (
     {"": ""},
 )
 OBJECTS: tuple[tuple[type[objects.Object], Mapping[str, Any]], ...] = (
-    (objects.ResourceSlice, slice_of("bad", cuttable("gpu-0"), sharedCounters=[whole("gpu-0")])),
-    (objects.DeviceClass, device_class("bad", OF_TYPE.format(DRIVER, "mig"), extendedResourceName="example.com/gpu")),
-    (objects.ResourceClaimTemplate, claim_template("bad", request("bad", "true"))),
-    (objects.ResourceClaim, claim("bad", [("bad", "gpu-0-1g-0")], ["p"])),
+    (device_objects.ResourceSlice, slice_of("bad", cuttable("gpu-0"), sharedCounters=[whole("gpu-0")])),
+    (
+        device_objects.DeviceClass,
+        device_class("bad", OF_TYPE.format(DRIVER, "mig"), extendedResourceName="example.com/gpu"),
+    ),
+    (device_objects.ResourceClaimTemplate, claim_template("bad", request("bad", "true"))),
+    (device_objects.ResourceClaim, claim("bad", [("bad", "gpu-0-1g-0")], ["p"])),
 )
 
 
@@ -72,7 +75,7 @@ def changed(value: Any, chance: random.Random) -> Any:
 
 def is_of_another(value: objects.Object) -> bool:
     """Return whether an object takes the place of a good one, which the API server lets nobody write but its owner."""
-    if isinstance(value, objects.ResourceSlice):
+    if isinstance(value, device_objects.ResourceSlice):
         return value.spec.pool.name == "a"
     return value.metadata.name in {DRIVER, "mig.nvidia.com", "one", "two"}
 
@@ -102,8 +105,8 @@ def test_whatever_can_be_decoded_harms_no_other(chance: random.Random, changes: 
 
 
 NAMES = {
-    objects.ResourceSlice: "resourceslices.resource.k8s.io",
-    objects.DeviceClass: "deviceclasses.resource.k8s.io",
-    objects.ResourceClaimTemplate: "resourceclaimtemplates.resource.k8s.io",
-    objects.ResourceClaim: "resourceclaims.resource.k8s.io",
+    device_objects.ResourceSlice: "resourceslices.resource.k8s.io",
+    device_objects.DeviceClass: "deviceclasses.resource.k8s.io",
+    device_objects.ResourceClaimTemplate: "resourceclaimtemplates.resource.k8s.io",
+    device_objects.ResourceClaim: "resourceclaims.resource.k8s.io",
 }

@@ -9,7 +9,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoscaler.adapters.kubernetes.api.objects import SeenDevice
+from autoscaler.adapters.kubernetes.api.device_objects import SeenDevice
 from autoscaler.adapters.kubernetes.inventory.devices.kinds import Kind, Kinds
 from autoscaler.adapters.kubernetes.inventory.devices.partitions import count_devices
 from autoscaler.adapters.kubernetes.inventory.devices.slices import Counter, Device, DeviceSet

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autoscaler.adapters.kubernetes.api import objects
+from autoscaler.adapters.kubernetes.api import device_objects
 from autoscaler.adapters.kubernetes.inventory.elastic import Elastic
 from autoscaler.adapters.kubernetes.inventory.nodes import SHRINK_DELAY_S
 from autoscaler.adapters.kubernetes.inventory.pools import TO_COME, lay_out_pools
@@ -201,7 +201,7 @@ def test_admin_access_holds_no_device():
     assert (settled.gpus, settled.resource) == (0.0, "")
     results = [{"driver": DRIVER, "pool": "a", "device": "gpu-0", "adminAccess": True}]
     status = {"allocation": {"devices": {"results": results}}}
-    cluster.put(objects.ResourceClaim, {"metadata": {"name": "x", "namespace": "team"}, "status": status})
+    cluster.put(device_objects.ResourceClaim, {"metadata": {"name": "x", "namespace": "team"}, "status": status})
     assert cluster.count(facts_of("one"))[1].groups.used_by_others.tolist() == [0.0]
 
 
@@ -407,7 +407,7 @@ def test_old_api_versions_are_read_as_well():
     cluster.slices(slice_of("a", [basic]))
     requests = [{"name": "r0", **request(DRIVER)}]
     body = {"metadata": {"name": "one", "namespace": "team"}, "spec": {"spec": {"devices": {"requests": requests}}}}
-    cluster.put(objects.ResourceClaimTemplate, body)
+    cluster.put(device_objects.ResourceClaimTemplate, body)
     assert cluster.pools(facts_of("one")) == [(FULL, 1.0, 1.0)]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from autoscaler.adapters.kubernetes.api import objects
+from autoscaler.adapters.kubernetes.api import device_objects, objects
 from autoscaler.adapters.kubernetes.inventory.devices.store import DeviceStore
 from autoscaler.adapters.kubernetes.inventory.nodes import NodeStore
 from autoscaler.adapters.kubernetes.inventory.pools import Layout, lay_out_pools
@@ -144,26 +144,26 @@ class Cluster:
         for name in nodes:
             self.nodes.put(node(name, {}, allocatable={"cpu": "64"}))
         for each in classes:
-            self.put(objects.DeviceClass, each)
+            self.put(device_objects.DeviceClass, each)
 
     def put(self, kind: type[objects.Object], value: Mapping[str, Any]) -> None:
         stores = {
-            objects.DeviceClass: self.store.classes,
-            objects.ResourceSlice: self.store.slices,
-            objects.ResourceClaimTemplate: self.store.templates,
-            objects.ResourceClaim: self.store.claims,
+            device_objects.DeviceClass: self.store.classes,
+            device_objects.ResourceSlice: self.store.slices,
+            device_objects.ResourceClaimTemplate: self.store.templates,
+            device_objects.ResourceClaim: self.store.claims,
         }
         stores[kind].put(msgspec.convert(value, kind))  # type: ignore[attr-defined]
 
     def slices(self, *values: Mapping[str, Any]) -> None:
         for each in values:
-            self.put(objects.ResourceSlice, each)
+            self.put(device_objects.ResourceSlice, each)
 
     def template(self, name: str, *requests: Mapping[str, Any]) -> None:
-        self.put(objects.ResourceClaimTemplate, claim_template(name, *requests))
+        self.put(device_objects.ResourceClaimTemplate, claim_template(name, *requests))
 
     def claim(self, *args: Any, **more: Any) -> None:
-        self.put(objects.ResourceClaim, claim(*args, **more))
+        self.put(device_objects.ResourceClaim, claim(*args, **more))
 
     def pod(
         self, name: str, node_name: str, target: int, *claims: str, limits: Mapping[str, str] | None = None
