@@ -18,14 +18,20 @@ if TYPE_CHECKING:
 
 @click.group(cls=GreedyGroup, invoke_without_command=True, short_help="Try a policy on a trace, against baselines.")
 @click.option(
-    "--trace", "traces", type=READABLE_FILE, multiple=True, metavar="FILE…", help="Requests as CSV or CSV.gz."
+    "--trace",
+    "traces",
+    type=READABLE_FILE,
+    multiple=True,
+    metavar="FILE…",
+    help="Requests, or a table of clients, as CSV or CSV.gz.",
 )
 @click.option(
     "--scale",
     type=Number(0, 10_000, min_open=True),
     default=1.0,
     show_default=True,
-    help="Number of copies of the trace to superpose; below 1, the share of requests to keep.",
+    help="Of a table of clients: rate of each, beside that in the table. Of requests: the share to keep; above 1, the "
+    "number of copies, moved apart by up to half an hour.",
 )
 @click.option(
     "--start",

@@ -75,8 +75,10 @@ def generate(name: str, seed: int, hours: float = math.inf, busiest_per_s: float
     count = random.poisson((shape.busiest_per_s if math.isnan(busiest_per_s) else busiest_per_s) * duration_s)
     arrival_s = np.sort(random.uniform(0, duration_s, count))
     arrival_s = arrival_s[random.uniform(size=count) < shape.share(arrival_s / HOUR_S)]
-    tokens = (random.integers(*bounds, len(arrival_s), endpoint=True) for bounds in (PROMPT_TOKENS, OUTPUT_TOKENS))
-    whole = Trace(name, arrival_s, *tokens, duration_s)
+    prompt, output = (
+        random.integers(*bounds, len(arrival_s), endpoint=True) for bounds in (PROMPT_TOKENS, OUTPUT_TOKENS)
+    )
+    whole = Trace(name, arrival_s, prompt, output, duration_s)
     if hours >= shape.hours:
         return whole
     kept = whole.select(arrival_s < hours * HOUR_S)

@@ -408,3 +408,19 @@ def test_same_named_traces_are_told_apart_by_path(trace: Path, tmp_path: Path) -
     assert names == [str(file).removesuffix(".csv.gz") for file in (trace, other)]
     result = invoke("simulate", "--trace", trace, other, trace, *PROFILE)
     assert result.output == f"error: --trace {trace}: it was given before, as {trace}; allowed: each file once\n"
+
+
+def test_table_of_clients_is_drawn_at_its_scale_and_told(tmp_path: Path) -> None:
+    table, out = tmp_path / "chat_clients.csv", tmp_path / "proof.json"
+    table.write_text(
+        "t_s,client,requests,cv,dist,shape,active_frac\n" + "".join(f"{60 * at},1,240,1,G,1,1\n" for at in range(5))
+    )
+    (tmp_path / "chat_tokens.csv").write_text(
+        "t_s,client,field,mean,q0.1,q0.9\n0,1,input_tokens,100,50,150\n0,1,output_tokens,10,5,15\n"
+    )
+    result = invoke("simulate", "--trace", table, *PROFILE, "--scale", 0.5, "--start", "1m", "--json", out)
+    assert result.exit_code == 0, result.output
+    written = json.loads(out.read_text())
+    assert written["duration_s"] == 240.0
+    assert written["requests"] == pytest.approx(480, rel=0.2)
+    assert "chat_clients: requests of 1 clients, drawn at 0.5 of their rates" in written["notes"]

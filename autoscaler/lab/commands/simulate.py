@@ -20,8 +20,8 @@ from autoscaler.lab.commands.comparison import (
 from autoscaler.lab.commands.options import ExperimentOptions, check_outputs, load_policy, select_baselines
 from autoscaler.lab.compare.experiment import Experiment, check_cases
 from autoscaler.lab.replay.case import Trace
-from autoscaler.lab.replay.inputs import trace_file, transform
-from autoscaler.lab.replay.progress import part_progress
+from autoscaler.lab.replay.inputs import client_table, trace_file, transform
+from autoscaler.lab.replay.progress import Progress, part_progress
 from autoscaler.lab.report.progress_bar import ProgressBar
 from autoscaler.sim.engine import profile_file
 from autoscaler.sim.engine.profiles import ReplicaSpec
@@ -43,14 +43,14 @@ def simulate(options: ExperimentOptions, files: Sequence[Path], scale: float, in
     console = Console(stderr=True)
     with ProgressBar("reading traces", console) as progress:
         read = [
-            (file, trace_file.load(file, part_progress(progress, number, len(files))))
+            (file, *_read(file, scale, options.seed, interval, part_progress(progress, number, len(files))))
             for number, file in enumerate(files)
         ]
     with ProgressBar("preparing", console) as progress:
         titles = _titles(files)
         experiments = [
-            _make_experiment(options, name, replica_spec, policy, file, titles[file], models, scale, interval)
-            for file, models in read
+            _make_experiment(options, name, replica_spec, policy, file, titles[file], models, notes, scale)
+            for file, models, notes in read
         ]
         for experiment in experiments:
             check_cases(*experiment.cases)
@@ -90,19 +90,12 @@ def _make_experiment(
     file: Path,
     title: str,
     models: Sequence[Trace],
+    notes: Sequence[str],
     scale: float,
-    interval: tuple[float, float],
 ) -> Experiment:
-    cases, notes = [], []
-    if interval != (0.0, math.inf):
-        models = _clip_traces(file, models, interval)
-        start_s = interval[0]
-        end_s = start_s + models[0].duration_s
-        notes.append(f"{title}: only from {show_duration(start_s)} to {show_duration(end_s)}")
+    cases, notes = [], [f"{title}: {note}" for note in notes]
     for trace in models:
-        case, shortened = make_case(
-            options, replica_spec, policy, transform.scale(trace, scale, options.seed), len(models)
-        )
+        case, shortened = make_case(options, replica_spec, policy, trace, len(models))
         cases.append(case)
         notes += shortened
     if not any(len(case.trace.arrival_s) for case in cases):
@@ -118,10 +111,37 @@ def _make_experiment(
     return Experiment(title, name, tuple(cases), policy, scale, tuple(notes), options.gpus)
 
 
-def _clip_traces(file: Path, models: Sequence[Trace], interval: tuple[float, float]) -> list[Trace]:
-    """Return the traces within an interval, as if the file held nothing else. Raises ValueError."""
+def _read(
+    file: Path, scale: float, seed: int, interval: tuple[float, float], progress: Progress
+) -> tuple[Sequence[Trace], list[str]]:
+    """Return the scaled traces of a file within an interval, and notes that tell how they were made."""
+    models: Sequence[Trace]
+    if client_table.is_client_table(file):
+        table = client_table.load(file)
+        start_s, end_s = _check_interval(file, table.duration_s, interval)
+        models = (client_table.draw(table, scale, seed, start_s, end_s),)
+        notes = [f"requests of {len(table.clients)} clients, drawn at {scale:g} of their rates"]
+    else:
+        models = trace_file.load(file, progress)
+        start_s, end_s = _check_interval(file, models[0].duration_s, interval)
+        if interval != (0.0, math.inf):
+            models = transform.clip_all(models, start_s, end_s)
+            if not models:
+                raise ValueError(f"{file}: no request from {show_duration(start_s)} to {show_duration(end_s)}")
+        models = [transform.scale(trace, scale, seed) for trace in models]
+        notes = []
+        if scale > 1:
+            notes = [f"{scale:g} copies, moved apart by up to {show_duration(transform.longest_shift_s(models[0]))}"]
+        elif scale < 1:
+            notes = [f"{scale:g} of the requests, chosen at random"]
+    if interval != (0.0, math.inf):
+        notes.append(f"only from {show_duration(start_s)} to {show_duration(end_s)}")
+    return models, notes
+
+
+def _check_interval(file: Path, length_s: float, interval: tuple[float, float]) -> tuple[float, float]:
+    """Return start and end of an interval within a trace. Raises ValueError."""
     start_s, end_s = interval
-    length_s = models[0].duration_s
     if start_s >= length_s:
         raise ValueError(
             f"{file}: --start is {show_duration(start_s)}; it must be before the end of the trace, "
@@ -132,8 +152,4 @@ def _clip_traces(file: Path, models: Sequence[Trace], interval: tuple[float, flo
             f"{file}: --end is {show_duration(end_s)}; allowed: at most the length of the trace, "
             f"{show_duration(length_s)}"
         )
-    end_s = min(end_s, length_s)
-    asked = transform.clip_all(models, start_s, end_s)
-    if not asked:
-        raise ValueError(f"{file}: no request from {show_duration(start_s)} to {show_duration(end_s)}")
-    return asked
+    return start_s, min(end_s, length_s)

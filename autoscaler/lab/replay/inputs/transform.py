@@ -13,8 +13,9 @@ from autoscaler.lab.replay.case import Trace
 from autoscaler.lab.replay.inputs.trace_file import MOST_ARRIVAL_S, MOST_REQUESTS
 from autoscaler.sim.engine.traffic import BLOCK_S, Shape, Traffic
 
-SHIFT_S = 60.0  # copies are shifted by at most this
-JITTER_S = 1.0  # and each request by at most this in addition
+LEAST_SHIFT_S, MOST_SHIFT_S = 60.0, 1800.0
+SHIFT_SHARE = 1 / 48  # longest shift of a copy, as a share of the trace: half an hour of a day
+JITTER_S = 1.0  # each request of a copy is shifted by at most this in addition
 
 
 def clip(trace: Trace, from_s: float, to_s: float) -> Trace:
@@ -40,9 +41,8 @@ def thin(trace: Trace, share: float, seed: int) -> Trace:
 def scale(trace: Trace, factor: float, seed: int) -> Trace:
     """Multiply the load: superpose whole copies, and a thinned copy for the fraction; below 1, thin the trace.
 
-    Copies are shifted within a minute, and each request by up to a second more. Patterns of minutes and days stay;
-    bursts of seconds smear over the minute, as those of independent users do. Requests shifted past the end wrap around
-    to the beginning.
+    Each copy is shifted by up to `longest_shift_s`, so that bursts of minutes do not coincide, as those of independent
+    users do not. The pattern of the day stays. Requests shifted past the end wrap around to the beginning.
     """
     if not (math.isfinite(factor) and factor > 0):
         raise ValueError(f"factor is {factor:g}; it must be a number above 0")
@@ -56,6 +56,11 @@ def scale(trace: Trace, factor: float, seed: int) -> Trace:
     if rest > 0:
         kept.append(np.random.default_rng((seed, 1)).random(count) < rest)
     return _overlay(trace, kept, seed)
+
+
+def longest_shift_s(trace: Trace) -> float:
+    """Return by how much a copy of a trace is shifted at most, in seconds."""
+    return min(max(SHIFT_SHARE * trace.duration_s, LEAST_SHIFT_S), MOST_SHIFT_S)
 
 
 def truncate(trace: Trace, max_model_len: int) -> tuple[Trace, int]:
@@ -98,7 +103,7 @@ def _overlay(trace: Trace, copies: Sequence[BoolColumn], seed: int) -> Trace:
         part = trace.select(kept)
         moved = part.arrival_s
         if number:
-            moved = moved + rng.uniform(0, SHIFT_S) + rng.uniform(-JITTER_S, JITTER_S, len(moved))
+            moved = moved + rng.uniform(0, longest_shift_s(trace)) + rng.uniform(-JITTER_S, JITTER_S, len(moved))
         times.append(moved % trace.duration_s if number else moved)
         prompts.append(part.prompt_tokens)
         outputs.append(part.output_tokens)

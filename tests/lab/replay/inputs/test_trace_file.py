@@ -186,6 +186,13 @@ def test_copies_multiply_minutes_and_smear_seconds() -> None:
     assert np.all((around.arrival_s >= 0) & (around.arrival_s < 900))
 
 
+def test_copies_of_a_day_do_not_burst_in_the_same_minute() -> None:
+    burst = Trace("burst", np.full(200, 43_200.0), np.ones(200, np.int64), np.ones(200, np.int64), 86_400.0)
+    many = scale(burst, 30, seed=3)
+    assert np.bincount((many.arrival_s // 60).astype(int)).max() <= 1000
+    assert np.bincount((many.arrival_s // 3600).astype(int)).max() >= 5800  # nor does the hour change
+
+
 @pytest.mark.parametrize("factor", [0.25, 1.0, 2.5])
 def test_scaled_trace_multiplies_requests_and_keeps_lengths(factor: float) -> None:
     trace = generate("made", SHAPE, 7200.0, seed=4)
