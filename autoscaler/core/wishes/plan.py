@@ -103,6 +103,8 @@ class _Repair:
 
     def __init__(self, models: Models, demands: Demands, nodes: Nodes, held: BoolColumn, before: BoolColumn) -> None:
         self.changes = 0
+        self._removals = 0
+        self._without_room = np.full(len(demands.model), -1)  # by demand: `_removals` when no node had room
         self._models, self._demands, self._nodes, self._held = models, demands, nodes, held
         self.order = np.lexsort((models.tie, -models.priority, ~models.is_pinned))
         rank = np.empty(len(self.order), dtype=np.int64)
@@ -113,20 +115,27 @@ class _Repair:
         for row in self._rows:
             self._of_model[demands.model[row]].append(row)
         self._running = _by_row(demands)
+        self._in_use = np.zeros(held.shape, dtype=bool)  # bool[M, N], pods that run there use these weights
+        self._in_use[demands.model[demands.running[0]], demands.running[1]] = True
         self._zone_count = int(nodes.zone.max(initial=0)) + 1
         self._known_places: dict[int, FloatColumn] = {}
         eligible = np.zeros(held.shape, dtype=bool)
-        for row, model in enumerate(demands.model.tolist()):
-            eligible[model] |= nodes.admits[demands.kind[row]]
+        has_copies: BoolColumn = np.any(before, axis=1)
+        for row in np.flatnonzero(has_copies[demands.model]).tolist():
+            eligible[demands.model[row]] |= nodes.admits[demands.kind[row]]
         self.copies = before & eligible & (models.size_bytes[:, None] <= nodes.budget_bytes)
         self._at = [row.nonzero()[0].tolist() for row in self.copies]  # nodes of the copies of each model
         self._open = nodes.admits & nodes.is_open
         self._spare = np.zeros_like(self.copies)
         self._soft = np.zeros(len(nodes.zone))  # bytes of spare copies
         self._firm_copies = np.zeros_like(self.copies)  # of pinned models, those that are not spare
-        self._firm = np.zeros(len(nodes.zone))  # bytes of these
-        self._used = models.size_bytes @ self.copies
-        self._count = self.copies.sum(axis=0)
+        of, at = self.copies.nonzero()
+        bytes_, count = models.size_bytes[of], len(nodes.zone)
+        is_firm = self._in_use[of, at] & ~models.is_pinned[of]
+        # Bytes of firm copies, and of others in use. Without any copy, counts are whole numbers.
+        self._firm = np.bincount(at, bytes_ * is_firm, count).astype(np.float64)
+        self._used = np.bincount(at, bytes_, count).astype(np.float64)
+        self._count = np.bincount(at, minlength=count)
         for model in np.flatnonzero(self.copies.any(axis=1)).tolist():
             self._note(model)
         self._fit_budgets()
@@ -156,14 +165,20 @@ class _Repair:
         """Add spare copies where there is room: one for each model, then wanted places, copies and zones."""
         for lacks in (self._lacks_all, self._lacks_places, self._lacks_copies, self._lacks_zones):
             for row in self._rows:
+                if self._without_room[row] == self._removals:
+                    continue
                 model = self._demands.model[row]
                 places = self._places(row)
                 helpful = lacks(row, places, self._at[model])
                 if helpful is None:
                     continue
                 room = self._nodes.budget_bytes - self._used >= self._models.size_bytes[model]
+                candidates = self._is_candidate(row, model) & room
+                if not candidates.any():
+                    self._without_room[row] = self._removals
+                    continue
                 added = False
-                for node in self._by_preference(model, places, self._is_candidate(row, model) & room & helpful):
+                for node in self._by_preference(model, places, candidates & helpful):
                     self._add(model, node)
                     added = True
                     if lacks(row, places, self._at[model]) is None:
@@ -223,7 +238,11 @@ class _Repair:
     def _lacks_zones(self, row: int, places: FloatColumn, at: Sequence[int]) -> BoolColumn | None:
         """Return the nodes of other zones of which one should get a copy; None: the loss of a zone leaves a copy."""
         zones = self._zones_of(at)
-        return None if len(zones) >= ZONES else ~np.isin(self._nodes.zone, list(zones))
+        if len(zones) >= ZONES:
+            return None
+        is_other = np.ones(self._zone_count, dtype=bool)
+        is_other[list(zones)] = False
+        return is_other[self._nodes.zone]
 
     def _zones_of(self, nodes: Sequence[int]) -> set[int]:
         return set(self._nodes.zone[nodes].tolist()) if nodes else set()
@@ -290,7 +309,7 @@ class _Repair:
         budget = self._nodes.budget_bytes[node]
         if budget - self._used[node] >= size:
             return True
-        present = np.flatnonzero(self.copies[:, node])
+        present = np.flatnonzero(self.copies[:, node] & ~self._in_use[:, node])
         is_soft = self._spare[present, node]
         if not self._models.is_pinned[model]:
             present, is_soft = present[is_soft], is_soft[is_soft]
@@ -338,8 +357,11 @@ class _Repair:
             self._at[model].append(node)
         else:
             self._at[model].remove(node)
+            self._removals += 1
         self._used[node] += sign * self._models.size_bytes[model]
         self._count[node] += sign
+        if self._in_use[model, node] and not self._models.is_pinned[model]:
+            self._firm[node] += sign * self._models.size_bytes[model]
         self.changes += 1
 
     def _note(self, model: int) -> None:
@@ -349,6 +371,7 @@ class _Repair:
         for row in self._of_model[model]:
             places = self._places(row)[nodes]
             is_spare &= (places <= places.sum() - self._demands.needed[row] + EPSILON) | (places == 0)
+        is_spare &= ~self._in_use[model, nodes]  # no agent removes them, wanted or not
         size = self._models.size_bytes[model]
         self._soft[self._spare[model]] -= size
         self._spare[model] = False

@@ -55,6 +55,16 @@ def test_pinned_model_takes_the_room_of_others():
     assert (nodes_of(seen.plan().copies, 0), nodes_of(seen.plan().copies, 1)) == ([], [0])
 
 
+@pytest.mark.parametrize("pinned", [[], [1]])
+def test_no_model_takes_the_room_of_weights_that_a_pod_uses(pinned: list[int]):
+    """No agent removes them, so that the room would exist in the plan only."""
+    before = [(0, 0), (0, 1)]
+    seen = case([60, 60], [1, 1], [100] * 2, pinned=pinned, held=before, before=before, running=[(0, 0, 1.0)])
+    assert nodes_of(seen.plan().copies, 1) == [1]
+    full = case([60, 60], [0, 1], [100], pinned=pinned, held=before[:1], before=before[:1], running=[(0, 0, 1.0)])
+    assert full.plan().missing.tolist() == [0, 1]
+
+
 def test_higher_priority_gets_the_last_room_when_both_are_new():
     assert nodes_of(case([60, 60], [1, 1], [100], priority=[0, 10]).plan().copies, 1) == [0]
 
@@ -156,8 +166,11 @@ def test_needed_copies_come_before_spare_ones(seen: Case):
             removable = [
                 seen.models.size_bytes[other]
                 for other in np.flatnonzero(found.copies[:, node]).tolist()
-                if is_spare(seen, found.copies, other, node)
-                or (seen.models.is_pinned[model] and not seen.models.is_pinned[other])
+                if (
+                    is_spare(seen, found.copies, other, node)
+                    or (seen.models.is_pinned[model] and not seen.models.is_pinned[other])
+                )
+                and not ((rows == other) & (at == node)).any()
             ]
             room = seen.nodes.budget_bytes[node] - bytes_used(seen, found)[node] + sum(removable)
             assert room < seen.models.size_bytes[model]
