@@ -18,7 +18,7 @@ from autoscaler.lab.replay.policy_scaler import PolicyBatchScaler
 from autoscaler.lab.replay.run import run, run_fleet
 from autoscaler.sim.engine.profiles import find_profile
 from bench.studies.cases import generate_traces
-from bench.studies.plain import describe
+from bench.studies.judged import describe
 from bench.studies.shapes import HOUR_S, SHAPES, generate
 
 Figures = dict[str, dict[str, dict[str, Any]]]

@@ -91,9 +91,9 @@ def test_only_a_rival_that_meets_the_goal_counts() -> None:
 def test_seeds_are_few_where_runs_are_long() -> None:
     runs = plain.runs_of(plain.Grid(cold_starts_s=(60.0,)))
     seeds: dict[tuple[str, float], list[int]] = {}
-    for row, traffic in runs:
-        seeds.setdefault((row.shape, row.per_s), []).append(traffic.seed)
-    assert {row.shape for row, _ in runs} == set(SHAPES)
+    for run in runs:
+        seeds.setdefault((run.traffic.shape, run.traffic.per_s), []).append(run.traffic.seed)
+    assert {shape for shape, _ in seeds} == set(SHAPES)
     assert seeds["flat", 12.0] == seeds["bursts", 80.0] == [1, 2, 3]
     assert seeds["office", 14.0] == seeds["flat", 240.0] == [1]
-    assert len(seeds) == len(SHAPES) + 12
+    assert len(seeds) == len(SHAPES) + 14

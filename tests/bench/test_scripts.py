@@ -29,6 +29,10 @@ SMALLEST: dict[str, list[object]] = {
     "policies": ["--traces", TRACE_FOLDER, "--sizes", 0.1, "--cold-starts", 60, "--seeds", 1, "--against", "static"],
     "reaction": ["--workloads", 1, "--rounds", 2],
     "queue_seen": ["--longest", 60],
+    "public": [
+        *["--traces", TRACE_FOLDER, "--window", "requests.csv", 0, 0.06, 1, "--cold-starts", 60],
+        *["--beside", "hpa-inflight", "plan", "--out", "public.jsonl"],
+    ],
     "quotas": ["--workloads", 20, "--quotas", 2, "--events", 20],
     "scrape": ["--pods", 8, "--rounds", 1],
     "shrinks": ["--services", 2, "--hours", 0.2, "--shrinks", 0],
