@@ -50,8 +50,6 @@ class Traffic(Protocol):
 
     def __iter__(self) -> Iterator[Any]: ...
 
-    def trace(self) -> Trace: ...
-
     @property
     def hours(self) -> float: ...
 
@@ -83,9 +81,9 @@ def _policy() -> Policy:
     return load_policies().policies["interactive"]
 
 
-def make_case(traffic: Traffic, cold_start_s: float, start_replicas: int, profile: str) -> Case:
+def make_case(traffic: Traffic, trace: Trace, cold_start_s: float, start_replicas: int, profile: str) -> Case:
     _, replica_spec = find(profile)
-    trace, _ = truncate(traffic.trace(), replica_spec.profile.max_model_len)
+    trace, _ = truncate(trace, replica_spec.profile.max_model_len)
     name = "-".join(str(each) for each in (*traffic, cold_start_s))
     return Case(
         replace(trace, name=name),
@@ -124,9 +122,9 @@ def _share(met: BoolColumn) -> float:
     return round(float(met.mean()), 6) if len(met) else 1.0
 
 
-def find_constant(traffic: Traffic, profile: str) -> dict[str, Any]:
+def find_constant(traffic: Traffic, trace: Trace, profile: str) -> dict[str, Any]:
     """Return the least constant count that meets the goal, its figures, and the replicas that policies start with."""
-    case = make_case(traffic, 0.0, 1, profile)
+    case = make_case(traffic, trace, 0.0, 1, profile)
     tried: dict[int, dict[str, Any]] = {}
 
     def attained(count: int) -> float:
@@ -160,15 +158,25 @@ def run_plan(case: Case, later_s: float) -> dict[str, Any]:
 class Study:
     """Runs what is missing, and keeps each result. A change of the planner makes only runs of the policy missing."""
 
-    def __init__(self, runs: Sequence[Run], beside: Sequence[str], file: Path, profile: str, kept: Path) -> None:
-        self._runs, self._beside, self._file, self._profile = runs, beside, file, profile
+    def __init__(
+        self,
+        runs: Sequence[Run],
+        load: Callable[[Any], Trace],
+        beside: Sequence[str],
+        file: Path,
+        profile: str,
+        kept: Path,
+    ) -> None:
+        self._runs, self._load, self._beside, self._file, self._profile = runs, load, beside, file, profile
         self._kept = {**read_results(kept), **read_results(file)}
         self._code = _version_of("core", "policies", "config/policy", "lab/replay/policy_scaler.py")
 
     def results(self) -> dict[Run, dict[str, Any]]:
         """Run what is missing, and return the results of each run: `ours`, `constant`, and what runs beside them."""
         for traffic in dict.fromkeys(each.traffic for each in self._runs):
-            self._get(CONSTANT, Run(traffic, 0.0), lambda one=traffic: find_constant(one, self._profile))
+            self._get(
+                CONSTANT, Run(traffic, 0.0), lambda one=traffic: find_constant(one, self._load(one), self._profile)
+            )
         self._run_ours()
         return {each: self._results_of(each) for each in self._runs}
 
@@ -209,7 +217,8 @@ class Study:
         _say(f"took {time.process_time() - begun_s:.0f} s of CPU")
 
     def _case(self, each: Run) -> Case:
-        return make_case(each.traffic, each.cold_start_s, self._constant(each)["start_replicas"], self._profile)
+        start_replicas = self._constant(each)["start_replicas"]
+        return make_case(each.traffic, self._load(each.traffic), each.cold_start_s, start_replicas, self._profile)
 
     def _constant(self, each: Run) -> dict[str, Any]:
         return self._kept[self._key(CONSTANT, each)]

@@ -75,9 +75,6 @@ class Traffic(NamedTuple):
     seed: int
     hours: float
 
-    def trace(self) -> Trace:
-        return generate(self.shape, self.seed, self.hours, self.per_s)
-
     @property
     def later_s(self) -> float:
         """When the second period begins; infinity without any."""
@@ -147,10 +144,14 @@ def row_of(run: Run) -> Row:
     return Row(run.traffic.shape, run.traffic.per_s, run.cold_start_s)
 
 
+def load(traffic: Traffic) -> Trace:
+    return generate(traffic.shape, traffic.seed, traffic.hours, traffic.per_s)
+
+
 def run_study(grid: Grid, file: Path) -> dict[Row, list[dict[str, Any]]]:
     """Return the results of each row by seed."""
     rows: dict[Row, list[dict[str, Any]]] = {}
-    for run, result in Study(runs_of(grid), grid.rivals, file, grid.profile, KEPT).results().items():
+    for run, result in Study(runs_of(grid), load, grid.rivals, file, grid.profile, KEPT).results().items():
         rows.setdefault(row_of(run), []).append(result)
     return rows
 

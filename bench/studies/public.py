@@ -15,9 +15,9 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -58,11 +58,6 @@ class Window(NamedTuple):
     model: str = ""  # of a file with several
     seed: int = 1
 
-    folder: ClassVar[Path] = Path()
-
-    def trace(self) -> Trace:
-        return _load(self.folder, self)
-
     @property
     def later_s(self) -> float:
         return min(1.0, self.hours / 2) * HOUR_S
@@ -72,7 +67,7 @@ class Window(NamedTuple):
 
 
 @lru_cache(maxsize=1)
-def _load(folder: Path, window: Window) -> Trace:
+def load(folder: Path, window: Window) -> Trace:
     path, from_s = folder / window.file, window.start_h * HOUR_S
     to_s = from_s + window.hours * HOUR_S
     if client_table.is_client_table(path):
@@ -149,13 +144,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
     parser.add_argument("--window", nargs=4, metavar=("FILE", "START_H", "HOURS", "SCALE"), help="run this part alone")
     given = parser.parse_args(arguments)
-    Window.folder = given.traces
     names = {WINDOWS[name]: name for name in given.only}
     if given.window:
         file, *numbers = given.window
         names = {Window(file, *map(float, numbers)): file}
     runs = [Run(window, cold_start_s) for window in names for cold_start_s in given.cold_starts]
-    study = Study(runs, [name for name in beside[1:] if name in given.beside], given.out, given.profile, KEPT)
+    others = [name for name in beside[1:] if name in given.beside]
+    study = Study(runs, partial(load, given.traces), others, given.out, given.profile, KEPT)
     rows = {(names[run.traffic], run.cold_start_s): result for run, result in study.results().items()}
     if given.json:
         print(json.dumps([{"trace": row, "runs": result} for row, result in rows.items()]))
