@@ -38,6 +38,11 @@ def needed_replicas(inp: TickInput, decision: Decision) -> FloatColumn:
     return np.where(np.isfinite(wanted), wanted, 0.0)
 
 
+def peak_of_copies(copies: FloatColumn) -> FloatColumn:
+    """Return the peaks for which a plan may have had so many copies, each with one place. float64[W]."""
+    return np.floor(copies / (1.0 + SPARE_FRACTION))
+
+
 @dataclass(frozen=True)
 class Peaks:
     """The most replicas of each workload in recent days."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, nullcontext
 from typing import Any
 
 import pytest
@@ -158,6 +158,28 @@ async def test_new_leader_keeps_the_plan_of_the_last_one(
             lease.leading = True
             await second.step()
             assert second.publisher.published().status.writes == 0
+
+
+async def test_restart_after_a_peak_keeps_the_copies_for_it(
+    kube: Kube, writer: Kube, world: World, nodes: Nodes, kube_api: KubeApi
+):
+    """No node has fetched them yet, so that nothing but the plan of before speaks for them."""
+    for number in range(6):
+        await report(kube_api, await nodes.add(f"n{number}", {GPU: 1}))
+    await world.deployment("chat", 4, annotated(policy="", weights=CHAT), nodeSelector=nodes.mark)
+    first = Daemon(world, kube, writer)
+    async with running(first.fleet):
+        await synced(first.fleet)
+        await first.step()
+        assert first.publisher.published().wished == {CHAT: 5}
+        await world.scale("chat", 1, by="test")
+        await until(first.fleet, "one replica", lambda fleet: fleet.replicas.tolist() == [1], 60)
+        for daemon in (first, Daemon(world, kube, writer), Daemon(world, kube, writer)):
+            async with running(daemon.fleet) if daemon is not first else nullcontext():
+                await synced(daemon.fleet)
+                await daemon.step()
+                await daemon.step()
+                assert daemon.publisher.published().wished == {CHAT: 5}
 
 
 async def test_node_that_is_gone_loses_its_wishes_a_silent_one_not(

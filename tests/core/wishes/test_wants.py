@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.core.wishes.wants import BUCKET_S, BUCKETS, Peaks
+from autoscaler.core.wishes.wants import BUCKET_S, BUCKETS, Peaks, peak_of_copies
 
 IDS = np.array([3, 7])
 
@@ -20,6 +20,12 @@ def test_peak_is_remembered_for_three_days():
 def test_workloads_keep_their_peaks_when_rows_move():
     peaks = Peaks.none().update(IDS, np.array([8.0, 4.0]), 0.0).update(np.array([7, 9]), np.array([1.0, 1.0]), 1.0)
     assert peaks.spare(np.array([1.0, 1.0])).tolist() == [4.0, 1.0]
+
+
+@given(st.integers(0, 1000))
+def test_peak_of_former_copies_wants_no_more_of_them(copies: int):
+    peak = peak_of_copies(np.array([float(copies)]))
+    assert copies - 1 <= (Peaks.none().update(IDS[:1], peak, 0.0).spare(np.zeros(1)))[0] <= copies
 
 
 @given(st.lists(st.tuples(st.floats(0, 100), st.floats(0, 1e6)), max_size=20))

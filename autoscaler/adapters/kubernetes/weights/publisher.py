@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -23,8 +23,10 @@ from autoscaler.adapters.kubernetes.weights.planning import Inventory, Wants, mo
 from autoscaler.adapters.kubernetes.weights.reports import ReportStore
 from autoscaler.adapters.kubernetes.weights.view import Published
 from autoscaler.config.weights.wishes import CONFIG_MAP_PREFIX, CONFIG_MAPS, Wish, config_map_of, decode, encode
+from autoscaler.core.model.fleet import Workload
 from autoscaler.core.model.weights import WishStatus
-from autoscaler.core.wishes.wants import Peaks, needed_replicas
+from autoscaler.core.table.columns import FloatColumn
+from autoscaler.core.wishes.wants import Peaks, needed_replicas, peak_of_copies
 from autoscaler.ports import Clock, Leadership, TickRecord
 
 log = structlog.get_logger(__name__)
@@ -81,6 +83,7 @@ class WishPublisher:
         self._unwanted_s: dict[str, float] = {}  # since when a cache of ours is not wanted
         self._tick: TickRecord | None = None
         self._peaks = Peaks.none()
+        self._former: Counter[str] = Counter()  # nodes by source, of the plan of a process before
         self._wished: dict[str, int] = {}  # nodes by source, of that plan
         self._missing: dict[str, float] = {}
         self._texts: dict[str, dict[str, str]] = {}  # by ConfigMap, then by node, as they are in the cluster
@@ -163,12 +166,18 @@ class WishPublisher:
 
         self._texts = dict(zip(NAMES, await asyncio.gather(*map(read, NAMES)), strict=True))
         self._wishes = {node: _decoded(text) for data in self._texts.values() for node, text in data.items()}
+        if not len(self._peaks.workload_id):
+            self._former = _by_source(self._wishes)
         self._read_s, self._planned_s = self._clock.now_s(), -PLAN_S
         self._note_success()
 
     def _replan(self, seen: Inventory, tick: TickRecord) -> None:
         fleet = tick.input.fleet
         needed = needed_replicas(tick.input, tick.decision)
+        if self._former:
+            former = self._former_peaks(fleet.workloads, needed)
+            self._peaks = self._peaks.update(fleet.workload_id, former, tick.wall_s)
+            self._former.clear()
         self._peaks = self._peaks.update(fleet.workload_id, needed, tick.wall_s)
         columns = np.vstack([needed, self._peaks.spare(needed), tick.input.spec.priority])
         place = np.searchsorted(fleet.workload_id, seen.workload_id)
@@ -185,12 +194,22 @@ class WishPublisher:
             for node, wishes in self._wishes.items()
             if node not in plan.of_node and node in seen.nodes  # its agent says nothing now
         }
-        self._wished = dict(Counter(str(wish.source) for wishes in self._wishes.values() for wish in wishes))
+        self._wished = dict(_by_source(self._wishes))
         self._wanted = self._documents()
         self._missing = {}
         for row, replicas in plan.missing.items():
             source = seen.workloads[row].weights
             self._missing[source] = self._missing.get(source, 0.0) + replicas
+
+    def _former_peaks(self, workloads: Sequence[Workload], needed: FloatColumn) -> FloatColumn:
+        """Return the peaks of before this process, as its predecessor's plan suggests. float64[W].
+
+        Of the workloads that share a source, the one that needs most replicas now gets them.
+        """
+        copies = np.zeros(len(workloads))
+        for row in np.argsort(-needed, kind="stable").tolist():
+            copies[row] = self._former.pop(workloads[row].weights, 0)
+        return peak_of_copies(copies)
 
     async def _write_caches(self) -> None:
         """Write the caches of KServe that differ, and delete those of ours that nothing has wanted for a while."""
@@ -263,6 +282,11 @@ class WishPublisher:
         if self._problem:
             log.info("wishes of weights are published again")
         self._problem = ""
+
+
+def _by_source(wishes: Mapping[str, Iterable[Wish]]) -> Counter[str]:
+    """Return the nodes that should hold each source."""
+    return Counter(str(wish.source) for each in wishes.values() for wish in each)
 
 
 def _decoded(text: str) -> tuple[Wish, ...]:
