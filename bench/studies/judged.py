@@ -180,6 +180,15 @@ class Study:
         self._run_ours()
         return {each: self._results_of(each) for each in self._runs}
 
+    def kept_results(self) -> dict[Run, dict[str, Any]]:
+        """Return what is kept of each run, of whatever version, and run nothing."""
+        found: dict[Run, dict[str, Any]] = {}
+        for each in self._runs:
+            kept = {name: self._kept.get(self._key(name, each)) for name in (OURS, CONSTANT, *self._beside)}
+            if kept[OURS] and kept[CONSTANT]:
+                found[each] = {name: result for name, result in kept.items() if result}
+        return found
+
     def _results_of(self, each: Run) -> dict[str, Any]:
         result = {OURS: self._kept[self._key(OURS, each)], CONSTANT: self._constant(each)}
 

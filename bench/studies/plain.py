@@ -148,10 +148,11 @@ def load(traffic: Traffic) -> Trace:
     return generate(traffic.shape, traffic.seed, traffic.hours, traffic.per_s)
 
 
-def run_study(grid: Grid, file: Path) -> dict[Row, list[dict[str, Any]]]:
+def run_study(grid: Grid, file: Path, only_kept: bool = False) -> dict[Row, list[dict[str, Any]]]:
     """Return the results of each row by seed."""
+    study = Study(runs_of(grid), load, grid.rivals, file, grid.profile, KEPT)
     rows: dict[Row, list[dict[str, Any]]] = {}
-    for run, result in Study(runs_of(grid), load, grid.rivals, file, grid.profile, KEPT).results().items():
+    for run, result in (study.kept_results() if only_kept else study.results()).items():
         rows.setdefault(row_of(run), []).append(result)
     return rows
 
@@ -175,11 +176,12 @@ def judge(row: Row, results: Sequence[dict[str, Any]]) -> list[Judgement]:
     judged.append(Judgement.at_most("flaps a day", mean_of(results, OURS, "flaps") / days, FLAPS_PER_DAY))
     hours = "later_gpu_hours" if attained == "later_attainment" else "gpu_hours"
     for name in RIVALS:
-        if name in results[0] and lowest(results, name, attained) >= LEAST_ATTAINMENT - 1e-9:
+        beside = [each for each in results if name in each]
+        if beside and lowest(beside, name, attained) >= LEAST_ATTAINMENT - 1e-9:
             # A rival that keeps the least constant count is judged like that count.
-            same = mean_of(results, name, hours) > 0.97 * mean_of(results, CONSTANT, hours)
+            same = mean_of(beside, name, hours) > 0.97 * mean_of(beside, CONSTANT, hours)
             most = max(RIVAL_RATIO, cost) if same else RIVAL_RATIO
-            judged.append(Judgement.at_most(name, ratio_to(results, name, hours), most))
+            judged.append(Judgement.at_most(name, ratio_to(beside, name, hours), most))
     return judged
 
 
@@ -204,9 +206,11 @@ def table(rows: dict[Row, list[dict[str, Any]]]) -> str:
         cells += [f"{ratio_to(results, 'constant', 'gpu_hours'):.2f}"]
         cells += [f"{ratio_to(results, 'constant', 'later_gpu_hours'):.2f}" if later else ""]
         for name in rivals:
-            beside = name in results[0]
-            figures = [lowest(results, name, "attainment"), mean_of(results, name, "gpu_hours")] if beside else []
-            cells.append("{:.2%}, {:.4g}".format(*figures) if beside else "")
+            beside = [each for each in results if name in each]
+            figures = (
+                f"{lowest(beside, name, 'attainment'):.2%}, {mean_of(beside, name, 'gpu_hours'):.4g}" if beside else ""
+            )
+            cells.append(figures)
         lines.append(f"| {' | '.join([*cells, misses(judged) or 'none'])} |")
     return "\n".join([*lines, "", f"All goals are met in {met} of {len(rows)} rows.", ""])
 
@@ -229,6 +233,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--hours", type=float, help="run only the beginning of each shape")
     parser.add_argument("--profile", help="profile of a replica")
     parser.add_argument("--out", type=Path, help="file of results, which is continued")
+    parser.add_argument("--kept", action="store_true", help="run nothing, and show what is kept")
     parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
     given = parser.parse_args(arguments)
     changes = {
@@ -244,7 +249,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         name: tuple(value) if isinstance(value, list) else value for name, value in changes.items() if value is not None
     }
     out = given.out or (KEPT if not given.quick else ROOT / "build" / KEPT.name)
-    rows = run_study(replace(QUICK if given.quick else Grid(), **chosen), out)
+    rows = run_study(replace(QUICK if given.quick else Grid(), **chosen), out, given.kept)
     if given.json:
         judged = {row: [each._asdict() for each in judge(row, results)] for row, results in rows.items()}
         print(json.dumps([{**row._asdict(), "runs": rows[row], "goals": judged[row]} for row in rows]))

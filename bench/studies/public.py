@@ -134,13 +134,14 @@ def table(rows: dict[tuple[str, float], dict[str, Any]]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--traces", type=Path, required=True, help="folder of traces")
+    parser.add_argument("--traces", type=Path, default=Path(), help="folder of traces")
     parser.add_argument("--only", nargs="+", choices=WINDOWS, metavar="NAME", default=list(WINDOWS), help="traces")
     parser.add_argument("--cold-starts", type=float, nargs="+", metavar="SECONDS", default=list(COLD_STARTS_S))
     beside = ("none", PLAN, *RIVALS)
     parser.add_argument("--beside", nargs="+", choices=beside, metavar="NAME", default=[PLAN, *RIVALS])
     parser.add_argument("--profile", default="8b-h100-3g", help="profile of a replica")
     parser.add_argument("--out", type=Path, default=KEPT, help="file of results, which is continued")
+    parser.add_argument("--kept", action="store_true", help="run nothing, and show what is kept")
     parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
     parser.add_argument("--window", nargs=4, metavar=("FILE", "START_H", "HOURS", "SCALE"), help="run this part alone")
     given = parser.parse_args(arguments)
@@ -151,7 +152,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     runs = [Run(window, cold_start_s) for window in names for cold_start_s in given.cold_starts]
     others = [name for name in beside[1:] if name in given.beside]
     study = Study(runs, partial(load, given.traces), others, given.out, given.profile, KEPT)
-    rows = {(names[run.traffic], run.cold_start_s): result for run, result in study.results().items()}
+    results = study.kept_results() if given.kept else study.results()
+    rows = {(names[run.traffic], run.cold_start_s): result for run, result in results.items()}
     if given.json:
         print(json.dumps([{"trace": row, "runs": result} for row, result in rows.items()]))
     else:
