@@ -111,7 +111,7 @@ def lines(known: Figures, inp: TickInput, decision: Decision, row: int) -> tuple
     speaks = recommender.plans
     if recommender is Recommender.NO_POLICY:
         return ()
-    cold_start_s = float(np.fmax(decision.observation.cold_start_s, decision.starts.planned_s)[row])
+    cold_start_s = float(decision.starts.mean_s[row])
     texts = {
         "silent": "" if speaks else _why_silent(recommender, known, inp, row),
         "demand": _demand(known, float(decision.observation.ready[row])),

@@ -53,7 +53,7 @@ class Starts:
     p90_s: FloatColumn  # float64[PHASES, W]
     by_cache_p50_s: FloatColumn  # float64[C, W], median of all phases until ready on a node that exists, by PodCache
     by_cache_p90_s: FloatColumn  # float64[C, W]
-    planned_s: FloatColumn  # float64[W], a start of any replica, not of the next alone: what the planner counts with
+    mean_s: FloatColumn  # float64[W], mean of a start, whichever node it gets: what the planner counts with
     node_s: FloatColumn  # float64[W], 90th percentile of the time until a node that is created for a pod takes it
     image_s: FloatColumn  # float64[W], median of the time to pull images to a node that has none
     fetch_s: FloatColumn  # float64[W], 90th percentile of the time to fetch the weights to a node
@@ -77,7 +77,7 @@ class Starts:
             p90_s=phases,
             by_cache_p50_s=by_cache,
             by_cache_p90_s=by_cache,
-            planned_s=phases[0],
+            mean_s=phases[0],
             node_s=phases[0],
             image_s=phases[0],
             fetch_s=phases[0],

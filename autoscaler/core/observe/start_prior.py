@@ -64,6 +64,7 @@ class Prior(NamedTuple):
 
     slots_s: FloatColumn  # float64[SLOTS, W]
     loader: FloatColumn  # float64[W], identity of the load format; 0: the engine's own
+    stated_s: FloatColumn  # float64[W], cold start that the policy states
 
 
 def expect(fleet: Fleet, stated_s: FloatColumn) -> Prior:
@@ -92,7 +93,7 @@ def expect(fleet: Fleet, stated_s: FloatColumn) -> Prior:
     parts_s = slots_s[_UNTIL_READY]
     most_s = parts_s.sum(axis=0) + (np.exp(PRIOR_SPREAD) - 1) * np.sqrt((parts_s**2).sum(axis=0))
     slots_s[_SCALED] *= np.where(stated_s > 0, stated_s / most_s, 1.0)
-    return Prior(slots_s, np.array([identity(loader) for loader in loaders]))
+    return Prior(slots_s, np.array([identity(loader) for loader in loaders]), stated_s)
 
 
 @lru_cache(maxsize=1024)

@@ -17,14 +17,15 @@ from autoscaler.core.model.types import TickInput
 from autoscaler.core.model.weights import PodCache
 from autoscaler.core.observe.ledger import TOTAL, Ledger, select, split
 from autoscaler.core.observe.pod_deltas import PodDeltas
-from autoscaler.core.observe.start_prior import WEIGHTS_ABSENT, WEIGHTS_HELD, expect, identity
+from autoscaler.core.observe.start_prior import SLOTS, WEIGHTS_ABSENT, WEIGHTS_HELD, expect, identity
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 
 SKEW_S = 5.0  # clocks of nodes and API servers differ by less
 YOUNG_NODE_S = 600.0  # a node that was created so long before a pod may still be coming up
 WAITED_S = 30.0  # a pod that waits so long for a young node waits until it is up
 QUEUED_S = 60.0
-"""A pod that waits longer for a node that existed before waits for what other pods hold: that is no part of a start."""
+"""A pod that waits longer for a node that existed before waits for what other pods hold: that is no part of a start.
+Where nothing tells when nodes were created, such a wait counts for as long as the rest of the start, at most."""
 
 FIRST_TOKEN_S = 600.0  # a later first token says how long no request came
 
@@ -36,6 +37,10 @@ LATE = 2.0
 
 LATE_S = 60.0  # at least
 OUTLIER, OUTLIER_S = 3.0, 20.0  # a phase counts for at most so many of its 90th percentiles, and these for at least
+
+OUTLIER_START_S = 60.0
+"""A whole start counts for at most `OUTLIER` mean ones, and these for at least this: a single long one may be a
+fault."""
 
 ENGINE_PHASES = np.array([Phase.WEIGHTS, Phase.ENGINE, Phase.READY])
 """Phases between the start of the engine's container and readiness. Nothing tells where one of them ends."""
@@ -63,7 +68,10 @@ def learn(inp: TickInput, ledger: Ledger, fresh: BoolColumn, took_s: FloatColumn
     waited_s, until_runs_s, until_ready_s = scheduled_s - created_s, started_s - scheduled_s, ready_s - started_s
     phases_s = np.full((PHASES, len(pods)), np.nan)
     phases_s[Phase.NODE] = np.where(new_node, waited_s, np.nan)
-    phases_s[Phase.SCHEDULE] = np.where(new_node | (waited_s > QUEUED_S), np.nan, waited_s)
+    is_told = ~np.isnan(known.node_created_s[pods])
+    is_queued = is_told & (waited_s > QUEUED_S)
+    counts_s = np.where(is_told, QUEUED_S, np.maximum(ready_s - scheduled_s, QUEUED_S))
+    phases_s[Phase.SCHEDULE] = np.where(new_node | is_queued, np.nan, np.minimum(waited_s, counts_s))
     fetch_s = np.minimum(np.nan_to_num(known.weights_s[pods]), until_runs_s)
     before_s = until_runs_s - fetch_s
     parts = [Phase.IMAGE, Phase.CONTAINER]
@@ -76,8 +84,10 @@ def learn(inp: TickInput, ledger: Ledger, fresh: BoolColumn, took_s: FloatColumn
     is_learned = ledger.starts[rows] >= LEARNED_STARTS
     most_s = np.where(is_learned, OUTLIER * np.maximum(p90_s, OUTLIER_S), np.inf)
     phases_s = np.where(phases_s > most_s, most_s, phases_s)
+    longest_s = OUTLIER * np.maximum(ledger.expected.mean_s[rows], OUTLIER_START_S)
+    phases_s *= np.fmin(longest_s / np.maximum(np.nansum(phases_s, axis=0), longest_s), 1.0)  # NaN: nothing is stated
     weights_prior_s = select(ledger.expected.basis, rows, cache, new_node)[Phase.WEIGHTS]
-    of_start = [cache, weights_prior_s, ledger.expected.basis[-2, rows], _pod_groups(fleet, pods)]
+    of_start = [cache, weights_prior_s, ledger.expected.basis[SLOTS, rows], _pod_groups(fleet, pods)]
     return ledger.add(rows, phases_s, np.array(of_start, dtype=np.float64))
 
 
@@ -145,7 +155,7 @@ def find(inp: TickInput, ledger: Ledger, node: NextNode, seen_ready: BoolColumn,
         p90_s=p90_s,
         by_cache_p50_s=np.array([p50 for p50, _ in by_cache]),
         by_cache_p90_s=np.array([p90 for _, p90 in by_cache]),
-        planned_s=np.full(len(cache), np.nan),  # `observe` sets it
+        mean_s=expected.mean_s,
         node_s=expected.p90_s[Phase.NODE],
         image_s=expected.p50_s[Phase.IMAGE],
         fetch_s=np.maximum(expected.p90_s[WEIGHTS_ABSENT] - expected.p50_s[WEIGHTS_HELD], 0.0),

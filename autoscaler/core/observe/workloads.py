@@ -162,8 +162,6 @@ def observe(
     observation, refusing, working, after, pod_state = _sum_up(
         inp, elapsed_s, pods, deltas, replace(before, ledger=ledger), pods_before, found
     )
-    # A rise needs more replicas than the next one, and they may find neither a free place nor the weights.
-    found = replace(found, planned_s=np.fmax(observation.cold_start_s, cold_start.usual_s(inp, after.cold_start)))
     missing, claims, pending_history = pending.update(
         inp, observation, before.pending_history, pending.has_free_gpus(inp.fleet)
     )

@@ -30,7 +30,7 @@ def recommend(inp: TickInput, observed: Observed, before: PlannerState) -> tuple
     """Update the planner, and return its recommendation."""
     observation = observed.observation
     idle_timeouts = update_idle_timeouts(inp, observation, observed.arrivals, before.idle_timeouts)
-    state = update_due_workloads(inp, _with_planned_starts(observed), replace(before, idle_timeouts=idle_timeouts))
+    state = update_due_workloads(inp, _with_mean_start(observed), replace(before, idle_timeouts=idle_timeouts))
     return make_recommendation(inp, observation, state.plan), state
 
 
@@ -100,11 +100,9 @@ class _Subset:
         return _Subset(self.rows[chosen], self.pods[pods], place[self.pod_row[pods]])
 
 
-def _with_planned_starts(observed: Observed) -> Observed:
-    """Return the observation with the start that any replica may have, not only the next one."""
-    known = observed.observation
-    cold_start_s = np.fmax(known.cold_start_s, observed.starts.planned_s)
-    return replace(observed, observation=replace(known, cold_start_s=cold_start_s))
+def _with_mean_start(observed: Observed) -> Observed:
+    """Return the observation with the mean start on any node, in place of that of the next replica alone."""
+    return replace(observed, observation=replace(observed.observation, cold_start_s=observed.starts.mean_s))
 
 
 def _count_turns(group: int, now_s: float, strategies: StrategyState) -> int:

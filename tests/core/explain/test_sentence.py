@@ -95,8 +95,8 @@ def test_sentences_are_well_formed(name):
         (
             "reserve",
             "Scales down from 6 to 4 replicas: the planner recommends 8 for a load of 0.243 busy replicas, because a "
-            "peak is held for 435 s more; 0% of requests missed in 13 min of traffic and its strategy is predicted to "
-            "miss 0.236%, within the error budget of 1%; the pool of 8 NVIDIA-H100-80GB-HBM3 allocates 4 of 8, the "
+            "peak is held for 135 s more; 0% of requests missed in 13 min of traffic and its strategy is predicted to "
+            "miss 0.213%, within the error budget of 1%; the pool of 8 NVIDIA-H100-80GB-HBM3 allocates 4 of 8, the "
             "rest is headroom (metrics up to 10 s old).",
         ),
         ("no policy", "Keeps 2 replicas: no valid policy is in force for it."),

@@ -21,7 +21,7 @@ def prior_of(**phases_s: float) -> Prior:
     for name, seconds in phases_s.items():
         slots_s[Phase[name]] = seconds
     slots_s[WEIGHTS_ABSENT], slots_s[WEIGHTS_HELD] = 100.0, 10.0
-    return Prior(slots_s, np.zeros(1))
+    return Prior(slots_s, np.zeros(1), np.array([60.0]))
 
 
 PRIOR = prior_of()

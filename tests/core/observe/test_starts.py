@@ -90,11 +90,17 @@ class Starts:
         self.pods: list[dict[str, float]] = []
         self.cache: list[PodCache] = []
 
-    def add(self, cache: PodCache = PodCache.UNKNOWN, where: WeightPlaces | None = None, **pod: float) -> None:
+    def add(
+        self,
+        cache: PodCache = PodCache.UNKNOWN,
+        where: WeightPlaces | None = None,
+        room: float = 8.0,
+        **pod: float,
+    ) -> None:
         """Add a pod that has just become ready."""
         self.cache.append(cache)
         self.pods.append(took(self.story.now_s - 900, **pod))
-        self.see(where=where)
+        self.see(where=where, room=room)
 
     def see(self, *starting: dict[str, float], **more: Any) -> Decision:
         """Tick, with these pods starting as well."""
@@ -150,16 +156,32 @@ def test_a_few_free_places_with_weights_count_if_the_scheduler_prefers_them(stee
     assert decision.starts.cache[0] == cache
 
 
-def test_planner_counts_with_no_shorter_start_than_others_had():
+@pytest.mark.parametrize("room", [8.0, np.nan])
+def test_planner_counts_with_the_mean_start_whether_nodes_are_known(room: float):
     """A rise takes more replicas than the next one, which alone finds a free place with the weights."""
-    held = places(1, held=1, nodes_held=1)
+    held = places(1, held=1, nodes_held=1) if room > 0 else None
     starts = Starts()
     for _ in range(3):
         starts.add(PodCache.HELD, held, engine_s=45.0)
         starts.add(PodCache.ABSENT, held, engine_s=400.0)
-    decision = starts.see(where=held)
-    assert decision.observation.cold_start_s[0] < 120
-    assert decision.starts.planned_s[0] > 200
+    decision = starts.see(where=held, room=room)
+    assert 180 < decision.starts.mean_s[0] < 260
+    assert decision.starts.known[0] == (room > 0)
+
+
+def test_single_long_start_counts_for_three_mean_ones():
+    starts = Starts(stated_s=100.0)
+    starts.add(room=np.nan, engine_s=3000.0)
+    assert starts.see(room=np.nan).starts.mean_s[0] < 300
+
+
+@pytest.mark.parametrize(("node_created_s", "mean_s"), [(-9e9, 63.0), (np.nan, 128.0)])
+def test_wait_counts_as_long_as_the_start_if_nodes_are_not_told(node_created_s: float, mean_s: float):
+    """The pod may have waited for a new node, or for a GPU that other pods held."""
+    starts = Starts(stated_s=63.0)
+    for _ in range(5):
+        starts.add(room=np.nan, wait_s=800.0, node_created_s=node_created_s)
+    assert starts.see(room=np.nan).starts.mean_s[0] == pytest.approx(mean_s, rel=0.1)
 
 
 def test_start_is_that_of_all_starts_while_the_cluster_tells_nothing():
