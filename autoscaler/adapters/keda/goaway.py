@@ -3,9 +3,11 @@
 A gRPC client waits longer after each failed connection, up to two minutes. With a closed port KEDA would find a new
 leader late. Here the connection succeeds, which ends that wait, and then ends with GOAWAY, so that gRPC connects again.
 
-The GOAWAY is sent after a short delay. Meanwhile gRPC counts the connection as connecting: calls use a connection to
-the leader if there is one, and otherwise they wait instead of failing.
-Source: grpc-go `clientconn.go` (resetTransport, createTransport), RFC 9113.
+SETTINGS are sent after a short delay. Meanwhile gRPC counts the connection as connecting: calls use a connection to
+the leader if there is one, and otherwise they wait instead of failing. The SETTINGS allow no stream, so the calls go on
+waiting while the connection is open. GOAWAY follows once the client has acknowledged them: gRPC's C core, if it reads
+both at once, may keep the connection as ready for good, and its calls wait on it until their deadline.
+Source: grpc-go `clientconn.go` (resetTransport, createTransport), `http2_client.go` (NewStream), RFC 9113.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ import socket
 import ssl
 from contextlib import suppress
 
-DELAY_S = 0.5  # before GOAWAY; each connection costs both sides a handshake
+DELAY_S = 0.5  # before SETTINGS; each connection costs both sides a handshake
+ACKNOWLEDGE_S = 1.0  # for the peer to acknowledge SETTINGS
 CLOSE_S = 1.0  # for the peer to close the connection, so that it reads GOAWAY and no reset
 RELEASE_S = 0.1  # for the next server to bind the port: after a refused connection gRPC waits for a second
 MAX_CONNECTIONS = 1024  # KEDA has one for each address and TLS setting; more are closed at once
@@ -23,7 +26,8 @@ TLS_S = 5.0  # for the TLS handshake
 WILDCARDS = ("0.0.0.0", "::")
 READ_BYTES = 1 << 16
 
-SETTINGS = b"\0\0\0" + b"\x04" + b"\0" + b"\0\0\0\0"  # length, type, flags, stream
+SETTINGS = b"\0\0\x06" + b"\x04" + b"\0" + b"\0\0\0\0" + b"\0\x03" + b"\0\0\0\0"  # MAX_CONCURRENT_STREAMS is 0
+ACKNOWLEDGEMENT = b"\0\0\0" + b"\x04" + b"\x01" + b"\0\0\0\0"  # length, type, flags, stream
 GOAWAY = b"\0\0\x08" + b"\x07" + b"\0" + b"\0\0\0\0" + b"\0\0\0\0" + b"\0\0\0\0"  # no stream was processed; no error
 
 
@@ -64,11 +68,16 @@ class GoAwayServer:
 
     async def _send_goaway(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         # The peer's bytes are read and dropped, because closing with unread bytes would reset the connection.
-        drained = asyncio.create_task(_drain(reader))
+        acknowledged = asyncio.Event()
+        drained = asyncio.create_task(_drain(reader, acknowledged))
         stopping = asyncio.create_task(self._stopping.wait())
         try:
             await asyncio.wait((drained, stopping), timeout=self._delay_s, return_when=asyncio.FIRST_COMPLETED)
-            writer.write(SETTINGS + GOAWAY)
+            writer.write(SETTINGS)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(ACKNOWLEDGE_S):
+                    await acknowledged.wait()
+            writer.write(GOAWAY)
             await asyncio.wait((drained,), timeout=CLOSE_S)
         finally:
             for task in (drained, stopping):
@@ -86,7 +95,13 @@ def _listener(host: str, port: int) -> socket.socket:
     return socket.create_server(address[:2], family=family)
 
 
-async def _drain(reader: asyncio.StreamReader) -> None:
+async def _drain(reader: asyncio.StreamReader, acknowledged: asyncio.Event) -> None:
+    """Read to the end; say when SETTINGS are acknowledged, or will not be."""
+    read = b""
     with suppress(OSError):  # the peer closed the connection, or TLS failed
-        while await reader.read(READ_BYTES):
-            pass
+        while more := await reader.read(READ_BYTES):
+            read += more
+            if ACKNOWLEDGEMENT in read:
+                acknowledged.set()
+            read = read[-len(ACKNOWLEDGEMENT) :]
+    acknowledged.set()

@@ -17,6 +17,7 @@ from tests.harness.process import PATIENCE_S, free_port
 
 HERE = "127.0.0.1"
 HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"  # and SETTINGS
+ACKNOWLEDGEMENT = b"\x00\x00\x00\x04\x01\x00\x00\x00\x00"
 SETTINGS, GOAWAY = 0x4, 0x7
 
 
@@ -54,6 +55,25 @@ async def test_connection_gets_goaway_after_a_delay():
         writer.write(HELLO)
         assert await sent_away(reader)
         assert now_s() - began_s >= 0.4
+        writer.close()
+
+
+async def test_goaway_follows_when_the_settings_are_acknowledged():
+    """gRPC's C core that reads both at once may keep the connection, and its calls wait on it until their deadline."""
+    async with opened(delay_s=0) as (_, port):
+        reader, writer = await asyncio.open_connection(HERE, port)
+        writer.write(HELLO)
+        settings = await reader.readexactly(15)
+        assert (settings[3], settings[9:]) == (SETTINGS, b"\x00\x03\x00\x00\x00\x00"), "no stream is allowed"
+        goaway = asyncio.ensure_future(reader.readexactly(17))
+        await asyncio.sleep(0.05)
+        assert not goaway.done()
+        half = len(ACKNOWLEDGEMENT) // 2
+        for part in (ACKNOWLEDGEMENT[:half], ACKNOWLEDGEMENT[half:]):
+            writer.write(part)
+            await writer.drain()
+            await asyncio.sleep(0.01)
+        assert (await goaway)[3] == GOAWAY
         writer.close()
 
 
