@@ -86,19 +86,20 @@ async def test_one_of_three_leads_and_releases_the_lease(
 
 
 def assert_never_two(acts: list[list[str]]) -> list[str]:
-    """Check that two processes never acted at once; return them in order. A line is: time, identity, transitions."""
+    """Check that two processes never acted at once; return them by term. A line is: time, identity, transitions.
+
+    On a busy machine a lease of two seconds may expire, so there may be more terms than a test causes.
+    """
     lines = sorted((float(at), identity, int(transitions)) for at, identity, transitions in acts)
-    actors: list[str] = []
+    actors: dict[int, str] = {}
     highest = -1
     for _, identity, transitions in lines:
         assert transitions >= highest, (
             f"{identity} acted in term {transitions} after another process acted in {highest}"
         )
         highest = transitions
-        if not actors or actors[-1] != identity:
-            actors.append(identity)
-    assert len(set(actors)) == len(actors), f"they took turns without a change of leader: {actors}"
-    return actors
+        assert actors.setdefault(transitions, identity) == identity, f"two processes acted in term {transitions}"
+    return list(actors.values())
 
 
 @integration
@@ -124,11 +125,16 @@ async def test_another_process_acts_when_the_leader_dies_or_freezes(
         async def acting(but: int = -1) -> list[int]:
             return [index for index, log in enumerate(logs) if index != but and acts(log)]
 
-        (first,) = await eventually(acting, "one acts")
+        first, *_ = await eventually(acting, "one acts")
         await asyncio.sleep(0.5)
+        before = {index: len(acts(log)) for index, log in enumerate(logs)}
         children[first].send_signal(how)
         signalled_s = time.monotonic()
-        await eventually(lambda: acting(first), "another acts")
+
+        async def others_act() -> bool:
+            return any(len(acts(log)) > before[index] for index, log in enumerate(logs) if index != first)
+
+        await eventually(others_act, "another acts")
         if how is signal.SIGSTOP:
             await asyncio.sleep(0.3)
             children[first].send_signal(signal.SIGCONT)
@@ -140,8 +146,9 @@ async def test_another_process_acts_when_the_leader_dies_or_freezes(
             await child.wait()
     lines = [line for log in logs for line in acts(log)]
     actors = assert_never_two(lines)
-    assert len(actors) == 2
-    took_over = min(float(at) for at, identity, _ in lines if identity == actors[1])
+    assert len(set(actors)) >= 2
+    others = [line for index, log in enumerate(logs) if index != first for line in acts(log)]
+    took_over = min(float(at) for at, *_ in others if float(at) > signalled_s)
     record_property("failover_s", took_over - signalled_s)
     print(f"failover after {how.name}: {took_over - signalled_s:.2f} s with a lease of {settings.duration_s:g} s")
 
