@@ -39,6 +39,20 @@ def options(*decorators: Callable[[Command], Command]) -> Callable[[Command], Co
     return apply
 
 
+def name_option(option: str, default: str, about: str) -> Callable[[Command], Command]:
+    """Return an option that names an object of Kubernetes."""
+    return click.option(option, type=ObjectName(), default=default, show_default=True, help=about)
+
+
+def port_option(option: str, default: int, about: str) -> Callable[[Command], Command]:
+    """Return an option for a port that is served."""
+    about = f"{about}; 0: any free port."
+    return click.option(option, type=WholeNumber(0, 65535), default=default, show_default=True, help=about)
+
+
+context_option = click.option(
+    "--context", help="Context of the kubeconfig; default: the pod's own cluster, else the current context."
+)
 prometheus_options = options(
     click.option("--prometheus", type=Address(), metavar="URL", help="Prometheus, or any server with its query API."),
     click.option(
@@ -173,17 +187,9 @@ cluster_options = options(
         help="File with quotas of GPUs, for workloads that no ResourceQuota and no ClusterQueue of Kueue charges; read "
         "again when it changes.",
     ),
-    click.option(
-        "--context", help="Context of the kubeconfig; default: the pod's own cluster, else the current context."
-    ),
+    context_option,
 )
-http_port_option = click.option(
-    "--http-port",
-    type=WholeNumber(0, 65535),
-    default=8080,
-    show_default=True,
-    help="Port for the page, the API and the daemon's own metrics; 0: any free port.",
-)
+http_port_option = port_option("--http-port", 8080, "Port for the page, the API and the daemon's own metrics")
 
 
 def http_options(host: str) -> Callable[[Command], Command]:

@@ -12,13 +12,15 @@ from autoscaler.cli.options import (
     history_option,
     http_options,
     log_options,
+    name_option,
     policy_options,
+    port_option,
     price_option,
     prometheus_options,
     rate_window_option,
     scrape_options,
 )
-from autoscaler.cli.param_types import READABLE_FILE, Duration, ObjectName, OwnFile, WholeNumber
+from autoscaler.cli.param_types import READABLE_FILE, Duration, OwnFile
 from autoscaler.cli.process import run_to_end
 from autoscaler.cli.settings import daemon_settings
 
@@ -39,16 +41,8 @@ from autoscaler.cli.settings import daemon_settings
 @price_option
 @click.option("--period", type=Duration(), default="5s", show_default=True, help="Time between ticks.")
 @click.option("--lease/--no-lease", default=True, show_default=True, help="Elect a leader among the daemon's replicas.")
-@click.option(
-    "--lease-name", type=ObjectName(), default="vllm-autoscaler", show_default=True, help="Name of the Lease object."
-)
-@click.option(
-    "--lease-namespace",
-    type=ObjectName(),
-    default="vllm-autoscaler",
-    show_default=True,
-    help="Namespace of the Lease object.",
-)
+@name_option("--lease-name", "vllm-autoscaler", "Name of the Lease object.")
+@name_option("--lease-namespace", "vllm-autoscaler", "Namespace of the Lease object.")
 @click.option(
     "--deletion-cost/--no-deletion-cost",
     default=True,
@@ -86,13 +80,7 @@ from autoscaler.cli.settings import daemon_settings
 @click.option(
     "--grpc-host", default="0.0.0.0", show_default=True, help="Address on which gRPC is served; with --mode keda."
 )
-@click.option(
-    "--grpc-port",
-    type=WholeNumber(0, 65535),
-    default=6000,
-    show_default=True,
-    help="Port of the gRPC server; 0: any free port.",
-)
+@port_option("--grpc-port", 6000, "Port of the gRPC server")
 @click.option("--grpc-cert", type=READABLE_FILE, help="Serve gRPC over TLS with this certificate; needs --grpc-key.")
 @click.option("--grpc-key", type=READABLE_FILE, help="Private key of that certificate.")
 @click.option("--grpc-ca", type=READABLE_FILE, help="Require clients to have a certificate signed by this CA (mTLS).")

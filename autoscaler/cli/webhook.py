@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from autoscaler.cli.options import http_options, log_options
-from autoscaler.cli.param_types import HostPath, ObjectName, WholeNumber
+from autoscaler.cli.options import context_option, http_options, log_options, name_option, port_option
+from autoscaler.cli.param_types import HostPath, ObjectName
 from autoscaler.cli.process import run_to_end
 
 FILE = click.Path(dir_okay=False, path_type=Path)
@@ -23,26 +23,10 @@ FILE = click.Path(dir_okay=False, path_type=Path)
     help="Secret to make and renew the certificate in, mounted as --cert and --key; default: another program, such as "
     "cert-manager, keeps them.",
 )
-@click.option(
-    "--namespace",
-    type=ObjectName(),
-    default="vllm-autoscaler",
-    show_default=True,
-    help="Namespace of the Secret and the Service.",
-)
-@click.option(
-    "--service",
-    type=ObjectName(),
-    default="vllm-autoscaler-webhook",
-    show_default=True,
-    help="Service through which the API server calls.",
-)
-@click.option(
-    "--configuration",
-    type=ObjectName(),
-    default="vllm-autoscaler",
-    show_default=True,
-    help="MutatingWebhookConfiguration to which a new certificate is written.",
+@name_option("--namespace", "vllm-autoscaler", "Namespace of the Secret and the Service.")
+@name_option("--service", "vllm-autoscaler-webhook", "Service through which the API server calls.")
+@name_option(
+    "--configuration", "vllm-autoscaler", "MutatingWebhookConfiguration to which a new certificate is written."
 )
 @click.option(
     "--host-path",
@@ -57,10 +41,8 @@ FILE = click.Path(dir_okay=False, path_type=Path)
     help="Let vLLM keep what it compiles in a folder of its namespace below --host-path, if it runs as root.",
 )
 @click.option("--host", default="0.0.0.0", show_default=True, help="Address on which the webhook is served.")
-@click.option(
-    "--port", type=WholeNumber(0, 65535), default=8443, show_default=True, help="Port of the webhook; 0: any free port."
-)
-@click.option("--context", help="Context of the kubeconfig; default: the pod's own cluster, else the current context.")
+@port_option("--port", 8443, "Port of the webhook")
+@context_option
 @http_options("0.0.0.0")
 @log_options
 def webhook(**given: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from autoscaler.cli.options import http_options, log_options, options
+from autoscaler.cli.options import context_option, http_options, log_options, name_option, options
 from autoscaler.cli.param_types import (
     READABLE_FILE,
     AllowedSource,
@@ -151,16 +151,10 @@ node_options = options(
         help="Name of this machine's node, whose pods are watched and which is labelled; default: no API server is "
         "used.",
     ),
-    click.option(
-        "--namespace",
-        type=ObjectName(),
-        default="vllm-autoscaler",
-        show_default=True,
-        help="Namespace of the daemon, which holds the ConfigMaps with its wishes.",
+    name_option(
+        "--namespace", "vllm-autoscaler", "Namespace of the daemon, which holds the ConfigMaps with its wishes."
     ),
-    click.option(
-        "--context", help="Context of the kubeconfig; default: the pod's own cluster, else the current context."
-    ),
+    context_option,
     click.option(
         "--max-cache-bytes",
         type=ByteCount(),
