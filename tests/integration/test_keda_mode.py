@@ -54,10 +54,10 @@ class Keda:
     async def __aexit__(self, *_: object) -> None:
         await self._channel.close()
 
-    async def metrics(self, timeout_s: float = PATIENCE_S) -> pb.GetMetricsResponse:
-        (spec,) = (await self.stub.GetMetricSpec(self.reference, timeout=timeout_s)).metricSpecs
+    async def metrics(self) -> pb.GetMetricsResponse:
+        (spec,) = (await self.stub.GetMetricSpec(self.reference, timeout=PATIENCE_S)).metricSpecs
         request = pb.GetMetricsRequest(scaledObjectRef=self.reference, metricName=spec.metricName)
-        return await self.stub.GetMetrics(request, timeout=timeout_s)
+        return await self.stub.GetMetrics(request, timeout=PATIENCE_S)
 
     async def value(self) -> float:
         """Return the one published value; both fields must agree."""
@@ -65,10 +65,10 @@ class Keda:
         assert value.metricValue == value.metricValueFloat
         return float(value.metricValueFloat)
 
-    async def refusal(self, timeout_s: float = PATIENCE_S) -> tuple[grpc.StatusCode, str] | None:
+    async def refusal(self) -> tuple[grpc.StatusCode, str] | None:
         """Return status and text of a refused call; None: it was answered."""
         try:
-            await self.metrics(timeout_s)
+            await self.metrics()
         except grpc.aio.AioRpcError as error:
             return error.code(), error.details() or ""
         return None
@@ -100,7 +100,7 @@ class Keda:
 
 def answered(keda: Keda) -> Callable[[], Awaitable[bool]]:
     async def probe() -> bool:
-        return await keda.refusal(timeout_s=5.0) is None  # a call that waits at a follower is made again, as KEDA does
+        return await keda.refusal() is None
 
     return probe
 
