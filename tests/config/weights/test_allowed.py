@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -70,6 +72,23 @@ def test_no_pattern_fails_or_takes_long(rest: str, text: str) -> None:
         assert str(source) in (pattern.text, f"{pattern.text}@{source.revision}")
 
 
+def regular(pattern: str) -> re.Pattern[str]:
+    """Return a regular expression for a pattern: the slow second source."""
+    forms = {"*": "[^/@]*", "**": ".*"}
+    pieces = [forms.get(piece) or re.escape(piece) for piece in re.split(r"(\*+)", pattern)]
+    return re.compile("".join(pieces) + ("" if "@" in pattern else "(@.*)?"))
+
+
+@given(st.text(alphabet="aab*/@", min_size=1, max_size=9), st.text(alphabet="ab/@", max_size=12))
+def test_comparisons_equal_those_of_a_regular_expression(rest: str, text: str) -> None:
+    try:
+        pattern, source = SourcePattern(f"hf://{rest}"), parse(f"hf://a/{text}")
+    except ValueError:
+        return
+    assert pattern.allows(source) == bool(regular(pattern.text).fullmatch(str(source)))
+
+
 def test_time_of_a_comparison_is_bounded() -> None:
+    """The time-out of tests ends what takes longer than minutes, such as a regular expression."""
     pattern = SourcePattern("s3://bucket/" + "**a" * MAX_WILDCARDS + "b")
     assert not pattern.allows(parse("s3://bucket/" + "a" * 240 + "/" + "a" * 240))
