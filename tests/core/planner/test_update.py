@@ -192,7 +192,8 @@ def update_once(story, cluster):
     """Return the plan after one more update."""
     samples = story.counted(cluster, 1.0, UPDATE_INTERVAL_S)
     inp, tables = world(story.now_s + UPDATE_INTERVAL_S, cluster, story.spec, **samples), story.memory.workloads
-    observed, *_ = observe(inp, tables.last_tick_s, tables.observe, story.memory.pods)
+    none = np.zeros(len(cluster.workloads), dtype=bool)
+    observed, *_ = observe(inp, tables.last_tick_s, tables.observe, story.memory.pods, none)
     return update.update_due_workloads(inp, observed, story.memory.planner).plan
 
 
