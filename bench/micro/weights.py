@@ -15,7 +15,8 @@ With `--store` the model is in a bucket of versitygw, a real S3 server, and s5cm
 `pull`. Neither compares checksums, since the bucket states none.
 
 Figures are GB/s of the fastest and the median round, CPU seconds of the tool, and `ratio`: the median rate of `pull`
-divided by that of the best of the others. The hub takes CPU from all tools alike.
+divided by that of the best of the others. The hub takes CPU from all tools alike. `lasting_ratio` is the same with the
+time until the files last on the disk: the others end while up to 20 % of the memory waits to be written.
 
 With `--agents` so many `weights agent` processes start at once, on folders of their own, and each has the same wishes.
 `copies` is the bytes that the hub sent divided by those of all models. `wall_s` is the time from the start of the
@@ -71,6 +72,7 @@ class Run(NamedTuple):
 
     wall_s: float
     cpu_s: float
+    lasting_s: float = 0.0  # until the files last on the disk
 
 
 def make_shards(folder: Path, total: int, count: int) -> list[Shard]:
@@ -217,6 +219,8 @@ def share(url: str, target: Path, agents: int, models: int, alone: bool) -> Run:
     ports = [free_port() for _ in range(agents)]
     shared = [word for port in ports for word in ("--peer", f"127.0.0.1:{port}")]
     roots = [target / str(number) for number in range(agents)]
+    for root in roots:
+        root.mkdir()
     before, begin_s = os.times(), time.perf_counter()
     processes = []
     for root, port in zip(roots, ports, strict=True):
@@ -248,8 +252,13 @@ def run_rounds(tools: dict[str, Callable[[], Run]], target: Path, rounds: int) -
         for name in names[number % len(names) :] + names[: number % len(names)]:
             shutil.rmtree(target, ignore_errors=True)
             target.mkdir(parents=True)
-            runs[name].append(tools[name]())
-            print(f"  {name}: {runs[name][-1].wall_s:.2f} s, {runs[name][-1].cpu_s:.2f} CPU s", file=sys.stderr)
+            run, begin_s = tools[name](), time.perf_counter()
+            for path in target.rglob("*.safetensors"):
+                with path.open("rb") as opened:
+                    os.fsync(opened.fileno())
+            runs[name].append(run := run._replace(lasting_s=run.wall_s + time.perf_counter() - begin_s))
+            text = f"  {name}: {run.wall_s:.2f} s, {run.lasting_s:.2f} s until it lasts, {run.cpu_s:.2f} CPU s"
+            print(text, file=sys.stderr)
     return runs
 
 
@@ -295,7 +304,9 @@ def main() -> int:
         result[f"{name}_fastest_gb_per_s"] = round(size / 1e9 / min(run.wall_s for run in found), 2)
         result[f"{name}_cpu_s"] = round(statistics.median(run.cpu_s for run in found), 2)
     ratio = rates["pull"] / rates[best]
-    show({**result, "best": best, "ratio": round(ratio, 2), "target_ratio": TARGET_RATIO}, given.json)
+    lasting = {name: statistics.median(run.lasting_s for run in found) for name, found in runs.items()}
+    result |= {"best": best, "ratio": round(ratio, 2), "lasting_ratio": round(lasting[best] / lasting["pull"], 2)}
+    show({**result, "target_ratio": TARGET_RATIO}, given.json)
     return 0
 
 
