@@ -55,6 +55,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "quotas of Kueue without nodes": {"rbac": {"kueue": True, "nodes": False}},
     "quotas of Kueue in a namespace": {"namespaces": ["@"], "rbac": {"kueue": True}},
     "quotas of Kueue in a namespace without nodes": {"namespaces": ["@"], "rbac": {"kueue": True, "nodes": False}},
+    "models of KServe": {"rbac": {"localModels": True}},
     "dry-run in a namespace": {"mode": "dry-run", "namespaces": ["@"]},
     "KEDA over TLS": {
         "mode": "keda",
@@ -490,6 +491,19 @@ def test_pods_are_patched_only_with_the_value_for_it(mode: str, granted: bool, n
 
     assert patched(podDeletionCost=True) == granted
     assert not patched()
+
+
+@pytest.mark.parametrize(("mode", "written"), [("direct", True), ("keda", True), ("dry-run", False)])
+@pytest.mark.parametrize("namespaces", [[], ["a"]])
+def test_models_of_kserve_are_read_only_with_the_value_for_it(mode: str, written: bool, namespaces: list[str]):
+    def verbs(**rbac: bool) -> set[str]:
+        documents = template({"mode": mode, "namespaces": namespaces, "rbac": rbac})
+        roles = [each for each in documents if each["kind"] == "ClusterRole"]
+        rules = [rule for role in roles for rule in role["rules"] if "localmodelcaches" in rule["resources"]]
+        return {verb for rule in rules for verb in rule["verbs"]}
+
+    assert verbs(localModels=True) == {"list", "watch"} | ({"create", "patch", "delete"} if written else set())
+    assert verbs() == set()
 
 
 @pytest.mark.parametrize(("mode", "granted"), [("direct", True), ("keda", True), ("dry-run", False)])

@@ -152,6 +152,66 @@ async def test_namespaces_that_forbid_the_volume_are_left_out(
 
 
 @pytest.mark.integration
+@pytest.mark.parametrize("enforced", ["baseline", "restricted", "privileged", ""])
+async def test_opting_in_warns_where_the_volume_is_forbidden(kube_api: KubeApi, enforced: str) -> None:
+    """The shipped policy warns. Here it denies, because an error is easier to see."""
+    policy, binding = load_manifests(MANIFEST.with_name("namespaces.yaml"))
+    assert binding["spec"]["validationActions"] == ["Warn"]
+    labels = {"pod-security.kubernetes.io/enforce": enforced} if enforced else {}
+    name = await kube_api.namespace(labels=labels)
+    binding["spec"] |= {"policyName": name, "validationActions": ["Deny"]}
+    only = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": name}}}
+    binding["spec"]["matchResources"] = only
+    for each in (policy, binding):
+        each["metadata"]["name"] = name
+        await kube_api.apply(each)
+    path, merge = f"/api/v1/namespaces/{name}", "application/merge-patch+json"
+
+    async def opt_in() -> str:
+        try:
+            body = {"metadata": {"labels": {"vllm-autoscaler.io/weights": "enabled"}}}
+            await kube_api.request("PATCH", path, body, content_type=merge, dryRun="All")
+        except ApiError as error:
+            return str(error)
+        return ""
+
+    async def is_refused() -> bool:
+        return "forbids folders of nodes" in await opt_in()
+
+    try:
+        if enforced in ("baseline", "restricted"):
+            await eventually(is_refused, "the policy is known")
+        else:
+            await asyncio.sleep(1.0)
+            assert await opt_in() == ""
+    finally:
+        for each in (policy, binding):
+            await kube_api.delete(each["apiVersion"], each["kind"], None, name)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("standard", ["baseline", "restricted"])
+async def test_claim_for_the_folder_is_allowed_by_the_standards(kube_api: KubeApi, standard: str) -> None:
+    namespace = await kube_api.namespace(labels={"pod-security.kubernetes.io/enforce": standard})
+    security = {
+        "allowPrivilegeEscalation": False,
+        "runAsNonRoot": True,
+        "capabilities": {"drop": ["ALL"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    pod = pod_of(engine(securityContext=security))
+    source = {"persistentVolumeClaim": {"claimName": "node-weights", "readOnly": True}}
+    for volume, allowed in ((source, True), ({"hostPath": {"path": "/mnt/weights"}}, False)):
+        pod["spec"]["volumes"] = [{"name": "node-weights"} | volume]
+        creation = kube_api.request("POST", f"/api/v1/namespaces/{namespace}/pods", pod)
+        if allowed:
+            await creation
+        else:
+            with pytest.raises(ApiError, match="PodSecurity"):
+                await creation
+
+
+@pytest.mark.integration
 async def test_pods_are_created_while_the_webhook_is_down_or_expired(site: Site, certificates: Certificates) -> None:
     assert not await site.is_patched()
     pair = certificates.issue(site.service)
