@@ -260,6 +260,7 @@ def test_replicas_kept_asleep_serve_rises_in_the_shadow_fleets(paused, fewer):
     assert bool(missed(sleep_replicas=3.0) < missed()) is fewer
 
 
+@pytest.mark.slow
 def test_sleeping_engines_do_not_count():
     """Two engines serve. The plan is the same with two sleeping engines beside them."""
     asleep = np.array([0.0, 0.0, 1.0, 1.0])
