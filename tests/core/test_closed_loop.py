@@ -100,6 +100,7 @@ def test_a_short_burst_is_queued_and_orders_nothing():
     assert max(count for _, count in after) <= math.ceil(before / rules.target_usage[0])
 
 
+@pytest.mark.slow
 def test_an_overload_that_lasts_is_no_burst():
     rules = spec(max_wait_s=5.0, concurrency=16.0, tolerance=0.1, target_usage=0.8)
     service = FluidQueue(rules, replicas=2)

@@ -241,6 +241,7 @@ def test_without_scale_to_zero_the_floor_is_no_equals_to_take(idle_after_s, left
     assert decision.replicas.tolist() == left
 
 
+@pytest.mark.slow
 def test_a_workload_whose_pods_never_become_ready_is_held():
     story = Story(spec(**NIGHT))
     stuck = fleet([0], [2], pod_pending=np.full(2, PendingCause.UNSCHEDULABLE))

@@ -210,6 +210,7 @@ class Orders:
         self.ticks.append((orders, present))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("leads", [True, False])
 async def test_leader_orders_engines_to_sleep_and_to_wake(leads: bool):
     """One of two idle pods may sleep; the other one is to serve."""
@@ -424,6 +425,7 @@ async def test_cancellation_at_the_end_of_a_pause_is_not_swallowed(passes: int):
     assert task.cancelled()
 
 
+@pytest.mark.slow
 async def test_a_shrink_names_the_pods_that_should_leave_first():
     world = World(actuator=RecordingActuator())
     world.cluster = MemoryCluster(fleet([3]))

@@ -618,6 +618,7 @@ async def test_agent_that_ends_leaves_no_work_behind(tmp_path: Path) -> None:
     assert not told
 
 
+@pytest.mark.slow
 async def test_model_that_is_seen_while_it_is_published_is_counted(
     tmp_path: Path, models: Callable[..., ModelSource]
 ) -> None:

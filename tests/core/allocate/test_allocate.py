@@ -116,6 +116,7 @@ def test_a_dear_replica_is_replaced_when_it_has_overpaid(cheap_gpus, quota, sett
     assert any(exchanges) == (settled != (4, 2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("obstacle", ["refused", "crashing", "queued", "no node"])
 def test_a_variant_whose_replicas_fail_is_tried_less_and_less_often(obstacle):
     """Fifty requests, ten for each replica. Of the cheap variant only one replica ever runs.

@@ -148,6 +148,7 @@ def test_the_cooldown_before_zero_is_awaited():
     assert first - 1000 >= 60 + 330 + 60
 
 
+@pytest.mark.slow
 def test_nothing_is_judged_without_an_hpa_or_while_something_else_owns_the_count():
     for columns in ({"hpa_limits": None}, {"paused": np.array([True, False])}, {"other_owner": ("HPA/x", "")}):
         seen = fleet([6, 1], **{"hpa_limits": limits(), **columns})

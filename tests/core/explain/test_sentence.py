@@ -275,6 +275,7 @@ def peak(warming_up=False) -> Explanation:
     return story.explain()
 
 
+@pytest.mark.slow
 def test_a_held_peak_is_the_reason_when_the_load_needs_less():
     case = peak()
     assert case.wanted > 1

@@ -220,6 +220,7 @@ def test_engines_without_token_counters_become_stuck_late(silent):
     assert service.run(600, stuck=2, counts_gaps=False, **{silent: NAN}).observation.stuck[0] == 2
 
 
+@pytest.mark.slow
 def test_engines_that_count_nothing_are_never_called_stuck():
     service = Service(2)
     nothing = dict.fromkeys(progress.PROGRESS_COUNTERS, NAN)

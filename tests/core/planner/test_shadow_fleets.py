@@ -23,6 +23,7 @@ def misses(**columns):
     return run(half_hour * 6, cold_start_s=240.0, **columns).shadow.missed[:, 0]
 
 
+@pytest.mark.slow
 def test_sleeping_replicas_serve_a_rise_that_is_shorter_than_a_start():
     without, asleep = misses(), misses(kept_asleep=4.0, wake_s=15.0)
     few, slow = misses(kept_asleep=1.0, wake_s=15.0), misses(kept_asleep=4.0, wake_s=240.0)

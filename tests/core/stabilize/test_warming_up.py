@@ -88,6 +88,7 @@ def test_a_long_queue_grows_the_fleet_with_the_first_reading(queue):
     assert story.serve(cluster, 1.2, 5.0).replicas[0] > 3
 
 
+@pytest.mark.slow
 def test_a_lasting_queue_grows_the_fleet_once_its_wait_is_known():
     """Nothing is learned yet: signals count as soon as the wait of the queue is known."""
     cluster = fleet([3])

@@ -131,12 +131,14 @@ def cases(draw: st.DrawFn) -> Case:
 many = settings(max_examples=150, deadline=None)
 
 
+@pytest.mark.slow
 @many
 @given(cases())
 def test_budgets_are_never_exceeded(seen: Case):
     assert (bytes_used(seen, seen.plan()) <= seen.nodes.budget_bytes).all()
 
 
+@pytest.mark.slow
 @many
 @given(cases(), st.integers(0, 1000))
 def test_order_of_rows_does_not_matter(seen: Case, seed: int):
@@ -144,6 +146,7 @@ def test_order_of_rows_does_not_matter(seen: Case, seed: int):
     assert (shuffled.plan().copies == seen.plan().copies[np.ix_(models, nodes)]).all()
 
 
+@pytest.mark.slow
 @many
 @given(cases())
 def test_nothing_changes_without_a_cause(seen: Case):
@@ -153,6 +156,7 @@ def test_nothing_changes_without_a_cause(seen: Case):
     assert (again.is_needed == first.is_needed).all()
 
 
+@pytest.mark.slow
 @many
 @given(cases())
 def test_needed_copies_come_before_spare_ones(seen: Case):

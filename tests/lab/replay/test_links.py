@@ -74,6 +74,7 @@ def replay(links: bool) -> Noting:
     return scaler
 
 
+@pytest.mark.slow
 def test_nodes_and_weights_are_there_before_the_replicas():
     links = replay(links=True)
     nodes_s, weights_s, ordered_s, ready_s = (links.first_s(*each) for each in ((1, 3), (2, 3), (3, 5), (4, 5)))
@@ -82,6 +83,7 @@ def test_nodes_and_weights_are_there_before_the_replicas():
     assert OPENS_S - ordered_s == pytest.approx(links.leads_s[Link.REPLICA], abs=20)
 
 
+@pytest.mark.slow
 def test_replicas_that_wait_for_nodes_are_ordered_earlier():
     links, alone = replay(links=True), replay(links=False)
     assert alone.first_s(3, 5) < links.first_s(3, 5) - 60

@@ -96,6 +96,7 @@ class Expecting(PolicyScaler):
         return counts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("share", "state", "least_s", "most_s"),
     [(1.0, PodCache.HELD, 58.0, 72.0), (0.0, PodCache.ABSENT, 76.0, 100.0)],

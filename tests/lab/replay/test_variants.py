@@ -66,6 +66,7 @@ def test_variants_of_other_clients_are_refused() -> None:
         run(replace(case, router_weight=0.0), ConstantScaler(1))
 
 
+@pytest.mark.slow
 def test_ours_moves_load_to_the_cheaper_variant() -> None:
     """Of two equal variants the dearer one keeps a single replica."""
     case = synthetic.case_of(synthetic.poisson([60.0] * 6, 600.0), max_replicas=20)

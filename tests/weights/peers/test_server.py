@@ -143,6 +143,7 @@ async def test_agents_that_ask_are_named_to_each_other(server: PeerServer, token
     assert (await state(server, token, "?port=x")).peers == ("127.0.0.1:8474", "127.0.0.1:9999")
 
 
+@pytest.mark.slow
 async def test_peer_that_reads_nothing_holds_one_place_only(
     tmp_path: Path, hub: FakeHub, server: PeerServer, token: ClusterToken
 ) -> None:

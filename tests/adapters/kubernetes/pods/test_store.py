@@ -193,6 +193,7 @@ def test_store_equals_a_plain_dictionary(steps: list[tuple[str, str, str]], chur
         assert (np.diff(rows.pod_id) > 0).all()
 
 
+@pytest.mark.slow
 def test_cost_of_an_event_is_independent_of_the_pod_count():
     pods = 20_000
     store = PodStore(SystemClock())

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -80,6 +81,7 @@ def is_of_another(value: objects.Object) -> bool:
     return value.metadata.name in {DRIVER, "mig.nvidia.com", "one", "two"}
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.randoms(use_true_random=False), st.integers(0, 3))
 def test_whatever_can_be_decoded_harms_no_other(chance: random.Random, changes: int):

@@ -6,6 +6,7 @@ from itertools import combinations
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -52,6 +53,7 @@ def most(totals: dict[Counter, float], held: list[Device], free: list[Device]) -
     return 0
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(devices, totals, st.data())
 def test_count_is_the_most_that_fit_beside_what_is_held(
