@@ -53,6 +53,7 @@ DURATIONS = {
     "workloads.observe.cold_start.deviation_s",
     "workloads.observe.cold_start.mean_s",
     "workloads.observe.cold_start.node_wait_s",
+    "workloads.observe.ledger.expected.mean_s",
     "workloads.observe.ledger.expected.p50_s",
     "workloads.observe.ledger.expected.p90_s",
     "workloads.observe.ledger.took_s",
