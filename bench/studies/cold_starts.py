@@ -1,30 +1,36 @@
-"""Compare where the weights are, with and without pre-warm windows: on all nodes, on half of them, or on none.
+"""Compare where the weights are, with and without the chain of pre-warming: on all nodes, on half of them, or on none.
 
-One service on 70B replicas of four GPUs each, under the shipped `interactive` policy. A start on a node that holds the
-weights takes a minute. On a node that was created for it and fetches them it takes five, and on one that is up and
-fetches them something between. The daemon knows which nodes hold the weights, and decides with the start that the next
-replica has there.
+A start on a node that holds the weights takes a minute. On a node that was created for it and fetches them it takes
+five, and on one that is up and fetches them something between. A node that is empty for ten minutes is removed. The
+daemon knows which nodes hold the weights, and decides with the start that the next replica has there.
 
-With the chain off, the daemon knows no hours. With it on, the policy has a window for each hour and `lead: auto`: the
-replicas of a window are requested one start ahead, as long as that start is here. The windows follow the load of the
-same hours one day before, and have as many replicas on average as the run without them. The simulator creates a node
-when a replica needs it, so the link of the nodes is part of that start. A run begins at the quietest hour of a day, so
-that it has the rise of the morning. Figures count from its second hour on.
+With the chain off, the daemon knows no hours. With windows alone, the policy has a window for each hour and `lead:
+auto`: the replicas of a window are requested one start ahead, and their pods make the nodes come. With the chain on,
+nodes are requested before, and fetch the weights by the daemon's plan. Nodes that hold none keep them from then on.
+
+* **busy**: one service on 70B replicas of four GPUs each, under the shipped `interactive` policy. The windows follow
+  the load of the same hours one day before, and have as many replicas on average as the run without them. A run begins
+  at the quietest hour of a day, so that it has the rise of the morning. Figures count from its second hour on.
+* **zero**: a service that goes to zero, on the same replicas, under the shipped `development` policy: requests come
+  from 8 to 20 h, some minutes apart. A window is open in each hour in which requests came the day before. Figures count
+  from 6 h of the second day on. A first request is the first one after a time at zero replicas.
 
     python bench/studies/cold_starts.py --traces FOLDER --out bench/results/cold_starts.jsonl [--seeds 1 2] [--hours 8]
 
-Without `--traces`, three days are generated.
+Without `--traces`, three days are generated for the busy service.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +40,10 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from autoscaler.config.policy.parse import load as load_policies
 from autoscaler.config.policy.schema import Policy, Prewarm
+from autoscaler.core.table.columns import FloatColumn
 from autoscaler.lab.compare.experiment import goal_from_policy
-from autoscaler.lab.replay.case import Case, Trace
+from autoscaler.lab.replay.case import Case, Outcome, Trace
+from autoscaler.lab.replay.engine.gpu_pool import GpuPool
 from autoscaler.lab.replay.inputs import trace_file, transform
 from autoscaler.lab.replay.policy_scaler import WALL_S, PolicyFleetScaler
 from autoscaler.lab.replay.request_cost import request_work_s
@@ -46,10 +54,16 @@ from autoscaler.sim.engine.profile_file import find
 from autoscaler.sim.engine.traffic import Lengths, Shape
 from bench.studies.cases import scale_to_size
 from bench.studies.results import append_result, print_results, read_results
+from bench.studies.shapes import generate
 
 TRACES = ("azure2024_code_week", "servegen_m-large_14d")
 PROFILE = "70b-4xh100"
 WEIGHTS = {"everywhere": 1.0, "half of the nodes": 0.5, "nowhere": 0.0}
+CHAINS = ("off", "windows alone", "on")
+NODE_IDLE_S = 600.0  # the default of cluster-autoscaler
+RATES_PER_S = (0.02, 0.002)  # of the service that goes to zero: 50 and 500 s between two requests
+ZERO_SCRAPE_S = 30.0  # of that service: most of its run is waiting
+QUIET_S = 6 * 3600.0  # time of day at which the runs of that service begin
 COUNTED_FROM_S = 3600.0
 MOST_REQUESTS = 1_000_000
 DAY_S, HOUR_S, DAY_HOURS = 86_400.0, 3600.0, 24
@@ -110,6 +124,8 @@ def with_windows(policy: Policy, load: Sequence[float], mean_replicas: float) ->
     """
     windows = []
     for hour, replicas in enumerate(np.array(load) / np.mean(load) * mean_replicas):
+        if not replicas:
+            continue
         begin, end = (datetime.fromtimestamp(WALL_S + each * HOUR_S, UTC) for each in (hour, hour + 1))
         stated = {"from": f"{begin.minute} {begin.hour} * * *", "until": f"{end.minute} {end.hour} * * *"}
         count = max(math.ceil(replicas), 1)
@@ -118,13 +134,74 @@ def with_windows(policy: Policy, load: Sequence[float], mean_replicas: float) ->
 
 
 def replay(case: Case, policy: Policy) -> dict[str, Any]:
-    scaler = PolicyFleetScaler([case], [policy])
-    (outcome,) = run_fleet([case], scaler)
+    """Return the figures of a run. node_gpu_hours: of nodes, empty or not."""
+    scaler, pool = PolicyFleetScaler([case], [policy]), GpuPool.for_cases([case])
+    (outcome,) = run_fleet([case], scaler, pool)
     score = compute_score(case, outcome)
+    waits_s = first_waits_s(case, outcome)
+    late = waits_s > case.goal.ttft_s
     return {
         "attainment": round(score.attainment, 5),
         "gpu_hours": round(score.gpu_hours, 2),
+        "node_gpu_hours": round(pool.node_gpu_s(case.counted_from_s, case.trace.duration_s) / HOUR_S, 2),
         "scale_ups": score.scale_ups,
+        "first_waits_s": np.round(waits_s, 1).tolist(),
+        "first_late": int(late.sum()),
+    }
+
+
+def first_waits_s(case: Case, outcome: Outcome) -> FloatColumn:
+    """Return how long the first request after each time at zero replicas waited for its first token, in seconds."""
+    arrival_s = case.trace.arrival_s
+    at_zero_s = outcome.change_s[outcome.change_to == 0]
+    if case.start_replicas == 0:
+        at_zero_s = np.append(0.0, at_zero_s)
+    first = np.unique(np.searchsorted(arrival_s, at_zero_s))
+    first = first[first < len(arrival_s)]
+    waits_s: FloatColumn = outcome.ttft_s[first[arrival_s[first] >= case.counted_from_s]]
+    return waits_s
+
+
+def with_chain(case: Case, held: float, chain: str) -> Case:
+    on = chain == "on"
+    return replace(case, weights_on=held, node_idle_s=NODE_IDLE_S, requests_nodes=on, fetches_weights=on)
+
+
+def name(where: str, chain: str) -> str:
+    return f"{where}, windows alone" if chain == "windows alone" else f"{where}, chain {chain}"
+
+
+def measure_zero(given: argparse.Namespace, rate_per_s: float, seed: int) -> dict[str, Any]:
+    """Return the figures of a service that goes to zero."""
+    _, replica_spec = find(PROFILE)
+    policy = load_policies().policies["development"]
+    learned_s = given.learned_hours * HOUR_S
+    end_s = QUIET_S + learned_s + given.zero_hours * HOUR_S
+    trace = transform.clip(generate("sparse", seed, busiest_per_s=rate_per_s), QUIET_S, end_s)
+    case = Case(
+        trace,
+        replica_spec.profile,
+        goal_from_policy(policy),
+        given.cold_start,
+        cold_start_uncached_s=given.uncached,
+        gpus_per_replica=replica_spec.gpus,
+        start_replicas=0,
+        scrape_s=ZERO_SCRAPE_S,
+        seed=seed,
+        counted_from_s=learned_s,
+    )
+    day = np.bincount((trace.arrival_s[trace.arrival_s < DAY_S] // HOUR_S).astype(np.int64), minlength=DAY_HOURS)
+    known = with_windows(policy, np.minimum(day, 1).tolist(), float(np.minimum(day, 1).mean()))
+    return {
+        "rate_per_s": rate_per_s,
+        "seed": seed,
+        "duration_s": trace.duration_s - learned_s,
+        "requests": int((trace.arrival_s >= learned_s).sum()),
+        "runs": {
+            name(where, chain): replay(with_chain(case, held, chain), policy if chain == "off" else known)
+            for where, held in WEIGHTS.items()
+            for chain in CHAINS
+        },
     }
 
 
@@ -132,11 +209,12 @@ def measure(trace: Trace, given: argparse.Namespace, seed: int) -> dict[str, Any
     case, before = prepare(trace, given, seed)
     plain, runs = load_policies().policies["interactive"], {}
     for where, held in WEIGHTS.items():
-        known = replace(case, weights_on=held)
-        runs[f"{where}, chain off"] = off = replay(known, plain)
+        runs[name(where, "off")] = off = replay(with_chain(case, held, "off"), plain)
         counted_h = (case.trace.duration_s - case.counted_from_s) / HOUR_S
         mean_replicas = off["gpu_hours"] / counted_h / case.gpus_per_replica
-        runs[f"{where}, chain on"] = replay(known, with_windows(plain, before, mean_replicas))
+        known = with_windows(plain, before, mean_replicas)
+        for chain in CHAINS[1:]:
+            runs[name(where, chain)] = replay(with_chain(case, held, chain), known)
     return {
         "trace": trace.name,
         "seed": seed,
@@ -147,39 +225,94 @@ def measure(trace: Trace, given: argparse.Namespace, seed: int) -> dict[str, Any
 
 
 def table(results: dict[str, dict[str, Any]]) -> str:
-    """Return the table as Markdown: attainment and GPU-hours of each run, and those of all runs together."""
-    ways = [f"{where}, chain {chain}" for where in WEIGHTS for chain in ("off", "on")]
-    titles = ["weights", *(f"{each['trace']}, seed {each['seed']}" for each in results.values()), "all"]
+    """Return both tables as Markdown."""
+    parts = [
+        make([each for each in results.values() if ("rate_per_s" in each) == is_zero])
+        for is_zero, make in ((False, busy_table), (True, zero_table))
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+def busy_table(results: Sequence[dict[str, Any]]) -> str:
+    """Return attainment and GPU-hours of each run that all results have, and those of all runs together."""
+    if not results:
+        return ""
+    titles = ["weights", *(f"{each['trace']}, seed {each['seed']}" for each in results), "all"]
     lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
-    total = sum(each["requests"] for each in results.values())
-    for way in ways:
-        runs = [each["runs"][way] for each in results.values()]
-        met = sum(run["attainment"] * each["requests"] for run, each in zip(runs, results.values(), strict=True))
+    total = sum(each["requests"] for each in results)
+    for way in (name(where, chain) for where in WEIGHTS for chain in CHAINS):
+        if not all(way in each["runs"] for each in results):
+            continue
+        runs = [each["runs"][way] for each in results]
+        met = sum(run["attainment"] * each["requests"] for run, each in zip(runs, results, strict=True)) / total
         cells = [f"{share(run['attainment'])}, {run['gpu_hours']:.0f}" for run in runs]
-        cells.append(f"{share(met / total)}, {sum(run['gpu_hours'] for run in runs):.0f}")
+        cells.append(f"{share(met)}, {sum(run['gpu_hours'] for run in runs):.0f}")
         lines.append(f"| {way} | {' | '.join(cells)} |")
-    lengths = ", ".join(sorted({seconds(each["duration_s"]) for each in results.values()}))
-    return "\n".join([*lines, "", f"Runs of {lengths}.", ""])
+    return "\n".join([*lines, "", f"Runs of {lengths(results)}.", ""])
+
+
+def zero_table(results: Sequence[dict[str, Any]]) -> str:
+    """Return how long first requests waited, attainment and GPU-hours of the services that go to zero."""
+    if not results:
+        return ""
+    lines: list[str] = []
+    for rate in sorted({each["rate_per_s"] for each in results}, reverse=True):
+        own = [each for each in results if each["rate_per_s"] == rate]
+        total = sum(each["requests"] for each in own)
+        lines += [
+            f"A request every {seconds(1 / rate)}, {len(own)} × {lengths(own)}, {total} requests:",
+            "",
+            "| weights | first requests | of them late | median wait | p95 | requests in time | GPU-hours / of nodes |",
+            "|---|---|---|---|---|---|---|",
+        ]
+        for way in (name(where, chain) for where in WEIGHTS for chain in CHAINS):
+            runs = [each["runs"][way] for each in own]
+            waits_s = [wait for run in runs for wait in run["first_waits_s"]]
+            late = share(sum(run["first_late"] for run in runs) / len(waits_s)) if waits_s else "—"
+            waits = [seconds(float(np.quantile(waits_s, q))) if waits_s else "—" for q in (0.5, 0.95)]
+            met = sum(run["attainment"] * each["requests"] for run, each in zip(runs, own, strict=True)) / max(total, 1)
+            hours, nodes = (sum(run[column] for run in runs) for column in ("gpu_hours", "node_gpu_hours"))
+            cells = [way, str(len(waits_s)), late, *waits, share(met), f"{hours:.0f} / {nodes:.0f}"]
+            lines.append(f"| {' | '.join(cells)} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def lengths(results: Sequence[dict[str, Any]]) -> str:
+    return ", ".join(sorted({seconds(each["duration_s"]) for each in results}))
 
 
 def run(given: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield key and result of each case."""
     known = read_results(given.out) if given.out else {}
-    for trace in load(given.traces):
-        for seed in given.seeds:
-            key = json.dumps([trace.name, PROFILE, given.size, given.cold_start, given.uncached, given.hours, seed])
-            if key not in known:
-                known[key] = measure(trace, given, seed)
-                if given.out:
-                    append_result(given.out, {"key": key, "result": known[key]})
-            yield key, known[key]
+    starts = [PROFILE, given.cold_start, given.uncached]
+    cases: list[tuple[list[Any], Callable[[], dict[str, Any]]]] = []
+    if "zero" in given.services:
+        for rate, seed in itertools.product(given.rates, given.seeds):
+            hours = [given.learned_hours, given.zero_hours]
+            cases.append((["sparse", *starts, *hours, rate, seed], partial(measure_zero, given, rate, seed)))
+    if "busy" in given.services:
+        for trace, seed in itertools.product(load(given.traces), given.seeds):
+            own = [trace.name, *starts, given.size, given.hours, seed]
+            cases.append((own, partial(measure, trace, given, seed)))
+    for parts, measured in cases:
+        key = json.dumps(parts)
+        if key not in known:
+            known[key] = measured()
+            if given.out:
+                append_result(given.out, {"key": key, "result": known[key]})
+        yield key, known[key]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--services", nargs="+", choices=("busy", "zero"), default=("busy", "zero"))
     parser.add_argument("--traces", type=Path, help="folder of traces; default: three generated days")
     parser.add_argument("--seeds", type=int, nargs="+", default=(1, 2), help="each draws another window")
     parser.add_argument("--hours", type=float, default=8.0, help="length of a window")
+    parser.add_argument("--rates", type=float, nargs="+", default=RATES_PER_S, help="requests a second of zero")
+    parser.add_argument("--learned-hours", type=float, default=24.0, help="before figures count, of zero")
+    parser.add_argument("--zero-hours", type=float, default=15.0, help="after them")
     parser.add_argument("--size", type=float, default=3.0, help="mean replicas of the lower bound")
     parser.add_argument("--cold-start", type=float, default=60.0, metavar="SECONDS", help="mean start with the weights")
     parser.add_argument("--uncached", type=float, default=300.0, metavar="SECONDS", help="on a new node without them")

@@ -16,7 +16,10 @@ TRACE_FILE, TRACE_FOLDER = object(), object()
 SMALLEST: dict[str, list[object]] = {
     "ablation": ["--traces", TRACE_FOLDER, "--scale", 1],
     "allocate": ["--workloads", 20, "--groups", 3, "--repeats", 1],
-    "cold_starts": ["--hours", 0.1, "--size", 0.5, "--seeds", 1],
+    "cold_starts": [
+        *["--hours", 0.1, "--size", 0.5, "--seeds", 1],
+        *["--rates", 0.05, "--learned-hours", 2, "--zero-hours", 0.1],  # requests come from 8 h on
+    ],
     "decode": ["--workloads", 40, "--ticks", 2],  # enough for some changes
     "inventory": ["--nodes", 4, "--pods", 30, "--events", 20],
     "keda": ["--workloads", 2, "--rounds", 1, "--seconds", 0.01],

@@ -1,6 +1,7 @@
 """The studies of GPUs, shrinks and cold starts: their tables in the docs are those of the kept results."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,3 +52,15 @@ def test_wanted_gpus_follow_the_changes_of_all_services() -> None:
     mean, peak = tiers.count_wanted(cases, [outcome([(10.0, 3)]), outcome([])])
     assert peak == 2.5
     assert mean == pytest.approx((5 * 1.5 + 10 * 2.5) / 15)
+
+
+def test_first_waits_are_those_of_the_first_request_after_zero() -> None:
+    """The service is at zero from 10 to 21 s, and again from 30 s on; before 5 s nothing counts."""
+    case = make_case(trace_of([1.0, 8.0, 20.0, 22.0, 40.0, 41.0], duration_s=60.0), start_replicas=0)
+    none = np.empty(0)
+    ttft_s = np.array([60.0, 0.1, 50.0, 48.0, 61.0, 60.0])
+    changes = np.array([1.0, 10.0, 21.0, 30.0, 31.0, 35.0, 41.0]), np.array([1, 0, 1, 0, 1, 0, 1])
+    outcome = Outcome(ttft_s, none, none, *changes, np.empty((0, 2)), none)
+    assert cold_starts.first_waits_s(case, outcome).tolist() == [60.0, 50.0, 61.0]
+    counted = replace(case, counted_from_s=5.0)
+    assert cold_starts.first_waits_s(counted, outcome).tolist() == [50.0, 61.0]

@@ -49,7 +49,7 @@ class WeightWishes:
         rows, places = np.nonzero(own)
         held, priority = np.zeros((len(self._sizes), len(ids)), dtype=bool), np.full(len(self._sizes), -np.inf)
         for model, nodes in zip(self._model.tolist(), by_row, strict=True):
-            held[model] |= [node.holds_weights for node in nodes]
+            held[model] |= np.array([node.holds_weights for node in nodes], dtype=bool)
         np.fmax.at(priority, self._model, inp.spec.priority)
         before = np.array([[node in wished for node in ids] for wished in self._wished], dtype=bool)
         found = plan(

@@ -90,6 +90,20 @@ def test_replicas_that_wait_for_nodes_are_ordered_earlier():
     assert alone.first_s(4, 5) > links.first_s(4, 5)
 
 
+def test_a_service_at_zero_without_any_node_is_planned_for():
+    case = synthetic.case_of(
+        synthetic.poisson([0.0, 0.1], 120.0),
+        goal=goal_from_policy(office(1)),
+        cold_start_uncached_s=300.0,
+        start_replicas=0,
+        requests_nodes=True,
+        fetches_weights=True,
+    )
+    scaler = Noting(case, office(1))
+    run_fleet([case], [scaler])
+    assert scaler.seen[0][1] == 0 and scaler.seen[-1][1:3] == (1, 1)
+
+
 def test_requested_nodes_stay_until_the_replicas_take_them():
     links = replay(links=True)
     counts = [row[1] for row in links.seen if links.first_s(1, 3) <= row[0] <= OPENS_S]
