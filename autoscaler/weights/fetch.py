@@ -25,6 +25,11 @@ from autoscaler.weights.threads import to_end
 MAX_HEADER_BYTES = 100 << 20
 """Longest header of a file of safetensors."""
 
+MAX_DECODED_BYTES = 16 << 20
+"""Longest header that is decoded: one of 100 MB would take most of the memory of an agent.
+
+That of 50,000 tensors has 6 MB."""
+
 MAX_MARK_BYTES = 64 << 10
 VERIFIED = ".verified"
 """Ending of the mark beside a file whose checksum was right. The mark holds the file's identity."""
@@ -171,6 +176,8 @@ def check_safetensors(path: Path, size: int) -> str:
             length = int.from_bytes(opened.read(8), "little")
             if not 0 < length <= min(MAX_HEADER_BYTES, size - 8):
                 return f"its header states {length} bytes, but the file has {size}"
+            if length > MAX_DECODED_BYTES:
+                return ""
             header = msgspec.json.decode(opened.read(length))
         ends = [int(entry["data_offsets"][1]) for name, entry in header.items() if name != "__metadata__"]
     except OSError as error:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from autoscaler.config.weights.source import InvalidSourceError, parse
+from autoscaler.weights.fetch import MAX_DECODED_BYTES, check_safetensors
 from autoscaler.weights.origins.hub import Hub
 from autoscaler.weights.problems import Cause, WeightsError
 from autoscaler.weights.store import OWN, PARTS, RECORDS, Store
@@ -130,6 +131,14 @@ async def test_list_of_files_that_is_too_long_is_not_read_whole(tmp_path: Path, 
     with pytest.raises(WeightsError, match="the list of files has more than") as raised:
         await pull(tmp_path, hub)
     assert raised.value.cause is Cause.NOT_ALLOWED
+
+
+@pytest.mark.parametrize(("length", "is_judged"), [(1000, True), (MAX_DECODED_BYTES + 1, False)])
+def test_header_that_would_fill_the_memory_is_not_decoded(tmp_path: Path, length: int, is_judged: bool) -> None:
+    header = b'{"weight": {"data_offsets": [0, 99]}}'.ljust(length)
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(length.to_bytes(8, "little") + header)
+    assert bool(check_safetensors(path, path.stat().st_size)) == is_judged
 
 
 async def test_packed_listing_that_was_not_asked_for_is_refused(tmp_path: Path, hub: FakeHub) -> None:
