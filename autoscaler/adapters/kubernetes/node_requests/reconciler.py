@@ -169,6 +169,7 @@ class NodeRequester:
 
     async def remove_leftovers(self) -> None:
         """Delete, once this process leads, what an earlier one with this setting has requested, if this one may."""
+        told = ""
         while True:
             if self._leadership.leading:
                 try:
@@ -176,7 +177,9 @@ class NodeRequester:
                         await self.reconcile(())
                     return
                 except ApiError as error:
-                    log.warning("node requests of an earlier process stay for now", error=str(error))
+                    if str(error) != told:
+                        log.warning("node requests of an earlier process stay for now", error=str(error))
+                    told = str(error)
             await self._clock.sleep(LEADS_S)
 
     async def reconcile(self, due: tuple[Request, ...]) -> None:
