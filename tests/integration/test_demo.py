@@ -59,7 +59,7 @@ async def test_make_demo_prints_the_page_and_stops_on_ctrl_c(tmp_path: Path):
 
 
 async def test_planner_learns_from_the_replicas_and_explain_shows_it(tmp_path: Path):
-    async with daemon(tmp_path, "demo", "--speed", "60") as demo:
+    async with daemon(tmp_path, "demo", "--speed", "120") as demo:
 
         async def learned() -> bool:
             explanation = (await demo.workload("models", "chat-8b"))["explanation"]
@@ -144,7 +144,8 @@ async def test_page_shows_every_workload_and_its_decisions(tmp_path: Path, chrom
         await page.locator("#rows a", has_text=name).click()
         await expect(page.locator(".mark").nth(2)).to_be_visible()
         for line in ("demand", "ready", "wanted", "waiting", "ttft"):
-            await expect(page.locator(f".panel .line.{line}")).to_have_attribute("d", re.compile("[HLV]"))
+            drawn = re.compile("[HLVh]")  # h: a single value
+            await expect(page.locator(f".panel .line.{line}")).to_have_attribute("d", drawn)
         await expect(page.locator("table.changes tbody tr").nth(2)).to_be_visible()
         await expect(page.locator(".sentence")).to_contain_text(re.compile("replica"))
         picture = await screenshot(page, "demo-workload")
