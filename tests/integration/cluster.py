@@ -21,6 +21,7 @@ from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.kubernetes.pods.status import DELETION_COST
 from autoscaler.adapters.web.metrics import Metrics
 from autoscaler.app.wiring import build_loop, connect_cluster, open_sources
+from autoscaler.catalog.scale_targets import LWS_NAME
 from autoscaler.config.policy.reload import PolicyFiles
 from autoscaler.config.settings import (
     KedaSettings,
@@ -60,6 +61,8 @@ TOKENS_PER_S = 20.0  # of each of them
 TURN_S = 5.0  # of the daemon's clock between two ticks
 WATCH_S = 0.05  # real time in which the daemon's watches show what has changed
 STEADY_TURNS, MAX_TURNS = 8, 60
+LWS = "leaderworkerset.x-k8s.io/v1"
+LWS_GROUP, LWS_WORKER = "leaderworkerset.sigs.k8s.io/group-index", "leaderworkerset.sigs.k8s.io/worker-index"
 PLACEHOLDER = "prewarm-"  # begins the names of Deployments that request nodes
 
 _RUNNING = re.compile(r"(?m)^(vllm:num_requests_running\{.*\}) .*$")
@@ -196,6 +199,7 @@ class Cluster:
         self._counts: dict[str, int] = {}  # as of the last step, like the pods
         self._pods: list[dict[str, Any]] = []
         self._created = 0
+        self._groups: set[str] = set()  # LeaderWorkerSets
 
     async def node(self, name: str, devices: Mapping[str, int], labels: Mapping[str, str] | None = None, **spec: Any):
         """Add a node. Its label `for` keeps it apart from those of other tests."""
@@ -230,6 +234,19 @@ class Cluster:
         pod = {"nodeSelector": {**self.mark, **(selector or {})}, **(spec or {}), "containers": with_devices}
         notes = annotated(**{key: value for key, value in notes.items() if value is not None})
         await self.site.deployment(name, replicas, notes, 0, **pod)
+
+    async def groups(self, name: str, devices: Sequence[int], **annotations: str) -> None:
+        """Create a LeaderWorkerSet of one group, whose pods have so many devices, those of the leader first."""
+
+        def template(count: int) -> dict[str, Any]:
+            engine = {**ENGINE[0], "resources": {"limits": {GPU: str(count)}}}
+            return {"metadata": {"labels": {"app": name}}, "spec": {"nodeSelector": self.mark, "containers": [engine]}}
+
+        notes = annotated(**{"policy": "quick", "metrics_port": str(self.engines.port), **annotations})
+        pods = {"size": len(devices), "leaderTemplate": template(devices[0]), "workerTemplate": template(devices[-1])}
+        body = {"apiVersion": LWS, "kind": "LeaderWorkerSet", "metadata": {"name": name, "annotations": notes}}
+        await self.api.apply(body | {"spec": {"replicas": 1, "leaderWorkerTemplate": pods}}, namespace=self.namespace)
+        self._groups.add(name)
 
     async def pressed(self, name: str, priority: int = 100, **options: Any) -> None:
         """Create a workload that needs four replicas."""
@@ -328,7 +345,8 @@ class Cluster:
         await self.site.scale(name, before, by=f"vllm-autoscaler/{self.namespace}/vllm-autoscaler")
 
     async def counts(self, *names: str) -> list[int]:
-        return [await self.site.replicas(name) for name in names]
+        group = "LeaderWorkerSet", LWS
+        return [await self.site.replicas(name, *(group if name in self._groups else ())) for name in names]
 
     async def turn(self, count: int = 1, *, step: bool = True) -> None:
         """Let the cluster act unless told otherwise, then every daemon, and then time pass."""
@@ -354,11 +372,13 @@ class Cluster:
     async def step(self) -> None:
         """Act like the controllers, the scheduler and the kubelets, once."""
         deployments, pods = await self._list("apis/apps/v1", "deployments"), await self.pods()
-        self._counts = {each["metadata"]["name"]: each["spec"]["replicas"] for each in deployments}
+        sets = await self._list(f"apis/{LWS}", "leaderworkersets") if self._groups else []
+        self._counts = {each["metadata"]["name"]: each["spec"]["replicas"] for each in [*deployments, *sets]}
         orphans = [pod for pod in pods if _app(pod).startswith(PLACEHOLDER) and _app(pod) not in self._counts]
         for pod in orphans:
             await self.api.delete("v1", "Pod", self.namespace, pod["metadata"]["name"])
-        if any([await self._replicate(deployment, pods) for deployment in deployments]) or orphans:
+        changed = [await self._replicate(deployment, pods) for deployment in deployments]
+        if any([*changed, *[await self._replicate_groups(each, pods) for each in sets]]) or orphans:
             pods = await self.pods()
         await self._schedule(pods)
         new = [pod for pod in pods if pod["spec"].get("nodeName") and not pod["status"].get("containerStatuses")]
@@ -476,6 +496,25 @@ class Cluster:
             await self.api.set_status("apps/v1", "Deployment", self.namespace, name, {"conditions": [failed]})
         return bool(leaving) or surplus < 0
 
+    async def _replicate_groups(self, groups: Mapping[str, Any], pods: Iterable[Mapping[str, Any]]) -> bool:
+        """Create the pods of missing groups, and remove those of surplus ones, the last first."""
+        name, spec = groups["metadata"]["name"], groups["spec"]
+        template, own = spec["leaderWorkerTemplate"], {pod["metadata"]["name"] for pod in pods if _app(pod) == name}
+        owner = {"apiVersion": LWS, "kind": "LeaderWorkerSet", "name": name, "uid": groups["metadata"]["uid"]}
+        wanted = {}
+        for group in range(spec["replicas"]):
+            for index in range(template["size"]):
+                labels = {LWS_NAME: name, LWS_GROUP: str(group), LWS_WORKER: str(index), "app": name}
+                pod_name = f"{name}-{group}-{index}" if index else f"{name}-{group}"
+                metadata = {"name": pod_name, "labels": labels, "ownerReferences": [owner | {"controller": True}]}
+                of_pod = template["workerTemplate" if index else "leaderTemplate"]["spec"]
+                wanted[pod_name] = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": of_pod}
+        for pod_name in own - wanted.keys():
+            await self.api.delete("v1", "Pod", self.namespace, pod_name)
+        for pod_name in [each for each in wanted if each not in own]:
+            await self.api.request("POST", f"/api/v1/namespaces/{self.namespace}/pods", wanted[pod_name])
+        return own != wanted.keys()
+
     async def _create(self, name: str, template: Mapping[str, Any]) -> str:
         """Create one pod. Return the words of the API server if it refuses."""
         self._created += 1
@@ -567,7 +606,8 @@ class Cluster:
 
     def _spread_load(self, pods: Iterable[Mapping[str, Any]]) -> None:
         """Share the requests of each service among its ready pods, as a router does."""
-        ready = [(_app(pod), pod["status"]["podIP"]) for pod in pods if is_ready(pod)]
+        leads = [pod for pod in pods if pod["metadata"]["labels"].get(LWS_WORKER, "0") == "0"]
+        ready = [(_app(pod), pod["status"]["podIP"]) for pod in leads if is_ready(pod)]
         by_name = {pod["metadata"]["name"]: pod["status"]["podIP"] for pod in pods if is_ready(pod)}
         self.engines.requests.clear()
         for names, requests in self.load.items():

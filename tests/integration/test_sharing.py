@@ -131,6 +131,26 @@ async def test_no_replica_leaves_for_one_that_fits_on_no_node(cluster: Cluster, 
         assert "allocates 0 of 1, because no node has 4 GPUs left" in daemon.sentence("silver")
 
 
+async def test_groups_of_pods_hold_the_nodes_of_all_their_pods(cluster: Cluster, run: Run):
+    """Two replicas leave the first node for the worker of a group. Its pods leave no node for three GPUs."""
+    await cluster.node("a", {GPU: 4}, L4)
+    await cluster.node("b", {GPU: 4}, L4)
+    await cluster.pressed("bronze", 100)
+    async with run(shrink=True) as daemon:
+        await cluster.settle()
+        assert await cluster.counts("bronze") == [4]
+        await cluster.groups("gold", [3, 2], **{"override.priority": "900"})
+        cluster.load["gold",] = 4
+        await cluster.settle()
+        assert await cluster.counts("gold", "bronze") == [1, 3]
+        await cluster.workload("silver", devices=3, **{"override.priority": "500"})
+        cluster.load["silver",] = 4
+        for _ in range(20):
+            await cluster.turn()
+            assert await cluster.counts("gold", "bronze") == [1, 3]
+        assert "allocates 0 of 1" in daemon.sentence("silver")
+
+
 CLOUDS = (
     {"cloud.google.com/gke-nodepool": "gpu", "cloud.google.com/gke-accelerator": "nvidia-l4"},
     {"eks.amazonaws.com/nodegroup": "gpu", "eks.amazonaws.com/capacityType": "SPOT"},

@@ -198,6 +198,8 @@ class KubeFleet:
             other_owner=workloads.other_owner,
             gpus_per_replica=workloads.gpus_per_replica,
             gpus_per_pod=usage.gpus_per_pod,
+            pods_of_replica=usage.pods_of_replica,
+            parts=self._pods.parts(pods.pod_id, lambda pod: workloads.layout.resource_of(self._pod_workload[pod])),
             pool=workloads.pool,
             obstacles=self._find_obstacles(workloads, pods, usage),
             pods=pods.pods,

@@ -7,7 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from autoscaler.core.model.nodes import Places
 from autoscaler.core.model.placement import ROUNDING_GPUS, Placement
+from autoscaler.core.model.running import Parts
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 
 AT_ONCE = 4096
@@ -20,11 +22,32 @@ class Limit(NamedTuple):
     row: IntColumn  # int64[L], of each replica in the placement; -1: this does not limit it
     gpus: FloatColumn  # float64[L], of each replica, that need a place
     placement: Placement  # of what is placed before
+    parts: Parts = Parts.none()  # of replicas that need GPUs of several rows, by index; these have no row above
 
     def sum_gpus(self, replicas: IntColumn) -> FloatColumn:
         """Return the GPUs of these replicas by row of the placement. replicas: indices."""
-        sums = np.bincount(self.row[replicas] + 1, self.gpus[replicas], 1 + self.placement.pools)
-        return sums[1:].astype(np.float64)
+        sums = np.bincount(self.row[replicas] + 1, self.gpus[replicas], 1 + self.placement.pools)[1:]
+        if len(self.parts.replica):
+            _, row, gpus = self.find_parts(replicas)
+            sums = sums + np.bincount(row, gpus, self.placement.pools)
+        return np.asarray(sums, dtype=np.float64)
+
+    def find_parts(self, replicas: IntColumn) -> Parts:
+        """Return the parts of these replicas, by their place among them."""
+        if not len(self.parts.replica):
+            return self.parts
+        place = np.full(len(self.row), -1)
+        place[replicas] = np.arange(len(replicas))
+        own = place[self.parts.replica] >= 0
+        return Parts(place[self.parts.replica[own]], self.parts.row[own], self.parts.gpus[own])
+
+    def fits(self, replicas: IntColumn, largest: FloatColumn) -> BoolColumn:
+        """Return which of these replicas need no more GPUs than the next one of its row may have; bool, by replica."""
+        fits = self.gpus[replicas] <= largest[self.row[replicas]]
+        if len(self.parts.replica):
+            place, row, gpus = self.find_parts(replicas)
+            fits[place[gpus > largest[row]]] = False
+        return np.asarray(fits)
 
     def copy_with(self, replicas: IntColumn) -> tuple[Limit, BoolColumn]:
         """Return a copy in which these replicas are placed as well, and the rows that are short then; bool[N]."""
@@ -33,7 +56,15 @@ class Limit(NamedTuple):
 
     def count_fitting(self, replicas: IntColumn, short: BoolColumn) -> int:
         """Return how many of these replicas come before the first that has no place with the others, for short rows."""
-        ends = np.cumsum(self.placement.costs(self.row[replicas], self.gpus[replicas], short))
+        row, gpus, place = self.row[replicas], self.gpus[replicas], np.arange(len(replicas))
+        if len(self.parts.replica):
+            parts = self.find_parts(replicas)
+            place = np.append(place, parts.replica)
+            order = np.argsort(place, kind="stable")
+            place, row = place[order], np.append(row, parts.row)[order]
+            gpus = np.append(gpus, parts.gpus)[order]
+        costs = self.placement.costs(row, gpus, short)
+        ends = np.cumsum(np.bincount(place, costs) if len(place) > len(replicas) else costs)
         return int(np.searchsorted(ends, self.placement.left(short) + ROUNDING_GPUS, side="right"))
 
     def is_crowded(self, replicas: IntColumn, largest: FloatColumn) -> BoolColumn:
@@ -47,26 +78,72 @@ class Limit(NamedTuple):
         return np.asarray(replicas > first[self.row[replicas]])
 
 
-def take(limits: Sequence[Limit], least: int = AT_ONCE) -> BoolColumn:
+class OnNodes(NamedTuple):
+    """Replicas that need single nodes, beside others that have theirs."""
+
+    places: Places
+    workload: IntColumn  # int64[L], of each replica
+    limit: Limit  # node groups, beside the others
+    pods: FloatColumn  # float64[S, N], of the others, to place
+    unplaced: BoolColumn  # bool[S, N], those of them for which no node is found
+
+    @classmethod
+    def of(cls, places: Places, workload: IntColumn, limit: Limit, pods: FloatColumn) -> OnNodes:
+        return cls(places, workload, limit, pods, places.pack(limit.placement, pods))
+
+    def beside(self, gpus: FloatColumn, pods: FloatColumn) -> OnNodes:
+        """Return what limits them beside further replicas. gpus: by row of the placement. pods: float64[S, N]."""
+        placement = self.limit.placement.copy()
+        placement.place(gpus)
+        return self._replace(limit=self.limit._replace(placement=placement), pods=self.pods + pods)
+
+    def count_pods(self, replicas: IntColumn) -> FloatColumn:
+        """Return the pods of these replicas that are on no known node; float64[S, N]."""
+        _, row, gpus = self.limit.find_parts(replicas)
+        counted = (self.limit.gpus[replicas] > 0).astype(np.float64)
+        pods = self.places.count_pods(self.workload[replicas], self.limit.row[replicas], counted)
+        return pods + self.places.count_single(row, gpus)
+
+    def hold(self, replicas: IntColumn) -> bool:
+        """Return whether all these replicas have a place, and a node is found for each pod of them and the others."""
+        limit, short = self.limit.copy_with(replicas)
+        if short.any():
+            return False
+        pods = self.pods + self.count_pods(replicas)
+        return not (self.places.pack(limit.placement, pods) & ~self.unplaced).any()
+
+    def find_first_without_node(self, replicas: IntColumn) -> int | None:
+        """Return the first of these replicas for which no node is found beside all before it; None: all have one."""
+        if not len(self.places.sizes) or self.hold(replicas):
+            return None
+        fitting, most = 0, len(replicas)
+        while most - fitting > 1:
+            tried = (fitting + most) // 2
+            fitting, most = (tried, most) if self.hold(replicas[:tried]) else (fitting, tried)
+        return int(replicas[fitting])
+
+
+def take(limits: Sequence[Limit], least: int = AT_ONCE, allowed: BoolColumn | None = None) -> BoolColumn:
     """Take replicas in order, and leave out each that has no place together with those taken before it; bool[L].
 
     least: replicas that it tries at once, or more. While rows of a limit are short, it tries only as many as have a
     place by their sum. The next replica has no place then, nor has any other of these rows that is as large. Replicas
     that have none behind others of their node are left out at once, and come back if one of those has no place itself.
+    allowed: bool[L], those that may be taken; None: all.
     """
-    count = len(limits[0].row)
+    taken, listed = np.zeros(len(limits[0].row), dtype=bool), 0
+    listing = np.arange(len(taken)) if allowed is None else np.flatnonzero(allowed)
     if len(limits) > 1:
-        limits = [limit for limit in limits if limit.copy_with(np.arange(count))[1].any()]
+        limits = [limit for limit in limits if limit.copy_with(listing)[1].any()]
     largest = [np.full(1 + limit.placement.pools, np.inf) for limit in limits]  # by row, of a replica with a place
-    taken, listed = np.zeros(count, dtype=bool), 0
     waiting = np.zeros(0, dtype=np.int64)  # replicas to try, the first of all that follow
     crowded = [waiting for _ in limits]  # those without a place behind others of their node
     known: list[tuple[int, BoolColumn]] = []  # limit and its short rows of the last try; they may be short again
-    while len(waiting) or listed < count:
-        more = np.arange(listed, min(listed + max(least - len(waiting), 0), count))
+    while len(waiting) or listed < len(listing):
+        more = listing[listed : listed + max(least - len(waiting), 0)]
         listed += len(more)
         for limit, gpus in zip(limits, largest, strict=True):
-            more = more[limit.gpus[more] <= gpus[limit.row[more]]]
+            more = more[limit.fits(more, gpus)]
         waiting = np.concatenate([waiting, more])
         end, found = len(waiting), []
         for which, short in known:
@@ -91,7 +168,7 @@ def take(limits: Sequence[Limit], least: int = AT_ONCE) -> BoolColumn:
             limit, gpus = limits[which], largest[which]
             now = limit.placement.largest(short)
             gpus[:-1] = np.fmin(gpus[:-1], now)
-            fits = limit.gpus[waiting] <= gpus[limit.row[waiting]]
+            fits = limit.fits(waiting, gpus)
             refused, waiting = np.concatenate([refused, waiting[~fits]]), waiting[fits]
             for place, (each, out) in enumerate(zip(limits, crowded, strict=True)):
                 back = each.is_behind(out, refused)

@@ -15,12 +15,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from autoscaler.core.allocate.placing import Limit, take
+from autoscaler.core.allocate.placing import Limit, OnNodes, take
 from autoscaler.core.allocate.slots import Requests, Slots, order
 from autoscaler.core.model.fleet import Fleet
 from autoscaler.core.model.nodes import Places, list_places
 from autoscaler.core.model.placement import ROUNDING_GPUS
-from autoscaler.core.model.running import Running, count_confined, list_running, sum_gpus
+from autoscaler.core.model.running import Parts, Running, count_confined, list_running, sum_gpus
 from autoscaler.core.model.spec import Spec
 from autoscaler.core.model.tenants import Nominal, TenantLimit, fit_replicas, nominal_gpus, place_tenants
 from autoscaler.core.observe.pending import Claims, has_gpus
@@ -28,6 +28,9 @@ from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn, or
 
 RECLAIM_RATIO = 30.0
 """A peer of equal priority takes over a running replica only if it receives so many times the requests per GPU."""
+
+MOST_TRIES = 20
+"""For at most so many kinds of new replicas without a node it goes on with others. It bounds the time."""
 
 MOST_REPLICAS = 10_000.0
 """A workload gets at most so many replicas beyond the reserved ones while its pool is short."""
@@ -75,88 +78,149 @@ def share(
     limited = sized & counted
     confined = np.fmin(count_confined(fleet), scheduled)
     running = list_running(fleet, has_gpus(fleet))
-    places = list_places(fleet) if limited.any() else ()
-    in_short_pool = limited & _is_short(fleet, running, claimed, limited, places)
+    places = list_places(fleet) if limited.any() else None
+    if places is not None and len(running.parts.place):
+        # Of a replica that waits without a claim some pods may hold GPUs all the same.
+        row, claim = running.row, np.fmin(claimed, claims.replicas_when_short)
+        waits = ~has_gpus(fleet)[running.pod] & (running.number >= claim[row]) & (running.number < allocated[row])
+        places.placement.place(running.sum_held(places, waits & limited[row]))
+    in_short_pool = np.zeros_like(limited) if places is None else _is_short(fleet, running, claimed, limited, places)
     charged_gpus = np.where(counted, claimed, 0.0) * np.where(counted, gpus_each, 0.0)
     is_short = in_short_pool | (counted & np.any([limit.copy_with(charged_gpus)[1] for limit in tenants], axis=0))
     if is_short.any():
-        # Replicas of other workloads of a tenant count as well: they decide which of its replicas borrow.
-        rows = np.flatnonzero(is_short | (counted & np.any([limit.row >= 0 for limit in tenants], axis=0)))
         untouched = np.fmin(fleet.replicas, np.where(ours, allocated, claimed))
         least = np.where(ours & trusted, kept, untouched)
         reserved = np.fmin(least, scheduled)
-        requested = np.fmax(np.where(ours, np.fmin(claimed, claims.replicas_when_short), reserved), reserved)
-        limits = [limit._replace(row=limit.row[rows]) for limit in tenants]
-        requests = Requests(
-            id=fleet.workload_id[rows],
-            pool=np.where(in_short_pool, fleet.pool, -1)[rows],
-            gpus_each=gpus_each[rows],
-            reserved=reserved[rows],
-            floor=or_zero(spec.min_replicas[rows]),
-            base=base[rows],
-            most=np.fmin(requested[rows], reserved[rows] + MOST_REPLICAS),
-            scheduled=scheduled[rows],
-            confined=confined[rows],
-            priority=or_zero(spec.priority[rows]),
-            weight=np.where(spec.weight[rows] > 0, spec.weight[rows], 1.0),
-            urgency=_urgency(arrivals_per_s[rows], gpus_each[rows], scheduled[rows] > 0),
-            idle=idle[rows],
-            nominal=_count_left(fleet, rows, reserved[rows] * gpus_each[rows]),
-            running=running.of_rows(rows),
-        )
-        own_places = [each._replace(smallest=each.smallest[rows]) for each in places]
-        shared = np.fmin(_fill(requests, own_places, limits), requested[rows])
+        # Replicas of other workloads of a tenant count as well: they decide which of its replicas borrow.
+        of_tenants = counted & np.any([limit.row >= 0 for limit in tenants], axis=0)
+        in_pool, shared = in_short_pool, None
+        others = limited & ~in_pool
+        while shared is None:
+            rows = np.flatnonzero(is_short | in_pool | of_tenants)
+            most = np.where(in_pool & ~is_short, np.inf, claims.replicas_when_short)
+            requested = np.fmax(np.where(ours, np.fmin(claimed, most), reserved), reserved)
+            limits = [limit._replace(row=limit.row[rows]) for limit in tenants]
+            requests = Requests(
+                id=fleet.workload_id[rows],
+                pool=np.where(in_pool, fleet.pool, -1)[rows],
+                gpus_each=gpus_each[rows],
+                reserved=reserved[rows],
+                floor=or_zero(spec.min_replicas[rows]),
+                base=base[rows],
+                most=np.fmin(requested[rows], reserved[rows] + MOST_REPLICAS),
+                scheduled=scheduled[rows],
+                confined=confined[rows],
+                priority=or_zero(spec.priority[rows]),
+                weight=np.where(spec.weight[rows] > 0, spec.weight[rows], 1.0),
+                urgency=_urgency(arrivals_per_s[rows], gpus_each[rows], scheduled[rows] > 0),
+                idle=idle[rows],
+                nominal=_count_left(fleet, rows, reserved[rows] * gpus_each[rows]),
+                running=running.of_rows(rows),
+            )
+            beside = None
+            if places is not None and len(places.sizes) and others.any():
+                beside = sum_gpus(fleet, running, claimed, others, places)
+            shared = _fill(requests, None if places is None else places.of_rows(rows), limits, beside)
+            if shared is None:
+                in_pool, others = limited, np.zeros_like(others)
+        shared = np.fmin(shared, requested[rows])
         # Replicas that do not start take no GPU, so they stay in the count, as far as an empty pool could hold them.
         pool_gpus = np.where(sized, np.append(fleet.pool_gpus, np.inf)[fleet.pool], np.inf)[rows]
         whole_pool = np.floor(pool_gpus / gpus_each[rows] + ROUNDING_GPUS)
         with_pending = np.fmin(allocated[rows], np.fmax(whole_pool, shared))
         has_pending = (allocated[rows] > claimed[rows]) & (shared >= claimed[rows])
         given = np.fmax(np.where(has_pending, with_pending, shared), least[rows])
-        allocated[rows] = np.where(is_short[rows], given, allocated[rows])
+        is_cut = is_short[rows] | (in_pool[rows] & (shared < requested[rows]))
+        allocated[rows] = np.where(is_cut, given, allocated[rows])
     return np.where(ours, np.fmin(allocated, desired), desired)
 
 
-def _is_short(
-    fleet: Fleet, running: Running, replicas: FloatColumn, limited: BoolColumn, limits: Sequence[Places]
-) -> BoolColumn:
-    """Return the workloads with replicas in pools or on nodes that have too few GPUs together; bool[W]."""
+def _is_short(fleet: Fleet, running: Running, replicas: FloatColumn, limited: BoolColumn, places: Places) -> BoolColumn:
+    """Return the workloads with replicas in pools or on nodes that have too few GPUs together; bool[W].
+
+    If the GPUs suffice and a pod finds no node all the same, they are those of all pools on which such a pod may be.
+    """
     is_short = np.zeros(len(limited), dtype=bool)
-    for places in limits:
-        short = places.placement.copy().place(sum_gpus(fleet, running, replicas, limited, places))
-        if short.any():
-            is_short |= short[places.rows.of_pool(places.smallest, np.fmax(fleet.pool, 0))] & (fleet.pool >= 0)
-            counted = running.number < replicas[running.row]
-            row, number = running.row[counted], running.number[counted]
-            is_short[row[np.append(short, False)[running.find_rows(places, fleet.pool, row, number)]]] = True
-    return is_short
+    gpus, pods = sum_gpus(fleet, running, replicas, limited, places)
+    placement = places.placement.copy()
+    short = placement.place(gpus)
+    if short.any():
+        is_short |= short[places.rows.of_pool(places.smallest, np.fmax(fleet.pool, 0))] & (fleet.pool >= 0)
+        counted = running.number < replicas[running.row]
+        row, number = running.row[counted], running.number[counted]
+        is_short[row[np.append(short, False)[running.find_rows(places, fleet.pool, row, number)]]] = True
+        parts = running.find_parts(places, fleet.pool, row, number)
+        is_short[row[parts.replica[short[parts.row]]]] = True
+    elif (unplaced := places.pack(placement, pods)).any():
+        is_short = np.append(places.find_unplaced(unplaced, fleet.groups.admitted), False)[fleet.pool]
+    return limited & is_short
 
 
-def _fill(requests: Requests, places: Sequence[Places], tenants: Sequence[TenantLimit]) -> FloatColumn:
+def _fill(
+    requests: Requests,
+    places: Places | None,
+    tenants: Sequence[TenantLimit],
+    beside: tuple[FloatColumn, FloatColumn] | None,
+) -> FloatColumn | None:
     """Return the replicas that get GPUs: the reserved ones, and others in order as long as all have a place.
 
-    If one that runs has none, its workload has to shrink first. So those that it requests elsewhere wait.
+    If one that runs has none, its workload has to shrink first. So those that it requests elsewhere wait, and those
+    that are not ready leave before it.
     tenants: limits of the same workloads. Replicas on nodes that accept no new pod need no place, but count there.
+    beside: GPUs and pods of other workloads, for which all node groups have enough; None: there are no others.
+    Returns None if single nodes do not have enough for all. No node is sought for workloads without `places`.
     """
     slots, running = order(requests), requests.running
     reserved_gpus = requests.reserved * requests.gpus_each
     of_tenants = [limit.copy_with(reserved_gpus)[0] for limit in tenants]
     limits = [Limit(limit.row[slots.row], requests.gpus_each[slots.row], limit.placement) for limit in of_tenants]
-    taken = take([*limits, *(_limit_by_places(requests, slots, each) for each in places)])
     runs = slots.number < running.total[slots.row]
-    yields = np.bincount(slots.row[runs & ~taken], minlength=len(running.total)) > 0
-    taken &= runs | ~yields[slots.row]
-    return requests.reserved + np.bincount(slots.row[taken], minlength=len(running.total))
+    on_nodes = None if places is None else _limit_by_places(requests, places, slots)
+    limits += [] if on_nodes is None else [on_nodes.limit]
+    allowed, tries = np.ones(len(runs), dtype=bool), 0
+    while True:
+        taken = take(limits, allowed=allowed)
+        taken &= slots.number < _count_until_one_leaves(running, slots, runs & ~taken)[slots.row]
+        if on_nodes is not None and beside is not None and not on_nodes.beside(*beside).hold(np.flatnonzero(taken)):
+            return None
+        refused = None if on_nodes is None or beside else on_nodes.find_first_without_node(np.flatnonzero(taken))
+        if refused is None or on_nodes is None:
+            return requests.reserved + np.bincount(slots.row[taken], minlength=len(running.total))
+        allowed[refused] = False
+        if not runs[refused]:  # nor is there one for any like it that comes later
+            tries += 1
+            alike = (slots.gpus == slots.gpus[refused]) & (on_nodes.limit.row == on_nodes.limit.row[refused])
+            pods = on_nodes.places.pods[slots.row]
+            alike &= (pods == pods[refused]).all(axis=1)
+            allowed &= runs | (np.arange(len(runs)) < refused) | (~alike & (tries < MOST_TRIES))
 
 
-def _limit_by_places(requests: Requests, slots: Slots, places: Places) -> Limit:
-    """Return what limits the slots beside reserved replicas: the groups of their pools, or the node where they run."""
-    reserved = np.repeat(np.arange(len(requests.pool)), requests.reserved.astype(np.int64))
-    number = np.arange(len(reserved)) - np.searchsorted(reserved, reserved)
-    gpus = np.where(number < requests.confined[reserved], 0.0, requests.gpus_each[reserved])
-    row = requests.running.find_rows(places, requests.pool, reserved, number)
-    placement = places.placement.copy()
-    placement.place(np.bincount(1 + row, gpus, 1 + placement.pools)[1:].astype(np.float64))
-    return Limit(requests.running.find_rows(places, requests.pool, slots.row, slots.number), slots.gpus, placement)
+def _count_until_one_leaves(running: Running, slots: Slots, leaves: BoolColumn) -> FloatColumn:
+    """Return how many of the replicas of each workload may be taken, by their numbers; float64[W].
+
+    leaves: bool[L], those that run and have no place. Replicas that are not ready leave before ready ones.
+    """
+    most = np.full(len(running.total), np.inf)
+    np.minimum.at(most, slots.row[leaves], np.fmax(slots.number, running.ready[slots.row])[leaves])
+    return most
+
+
+def _limit_by_places(requests: Requests, places: Places, slots: Slots) -> OnNodes:
+    """Return what limits slots beside reserved replicas: the groups of their pools, or the nodes where they run."""
+    row = np.repeat(np.arange(len(requests.pool)), requests.reserved.astype(np.int64))
+    number = np.arange(len(row)) - np.searchsorted(row, row)
+    reserved = Slots(row, number, np.where(number < requests.confined[row], 0.0, requests.gpus_each[row]))
+    limits = []
+    for each in (reserved, slots):
+        own = places, requests.pool, each.row, each.number
+        parts = requests.running.find_parts(*own)
+        is_counted = each.gpus[parts.replica] > 0
+        parts = Parts(parts.replica[is_counted], parts.row[is_counted], parts.gpus[is_counted])
+        limits.append(Limit(requests.running.find_rows(*own), each.gpus, places.placement.copy(), parts))
+    before = OnNodes.of(places, row, limits[0], np.zeros((len(places.sizes), places.rows.pools + places.rows.groups)))
+    everything = np.arange(len(row))
+    limit = limits[1]._replace(placement=limits[0].copy_with(everything)[0].placement)
+    return OnNodes.of(places, slots.row, limit, before.count_pods(everything))
 
 
 def _count_left(fleet: Fleet, rows: IntColumn, reserved_gpus: FloatColumn) -> tuple[Nominal, ...]:

@@ -11,17 +11,17 @@ the whole replica then. No pod is ever moved, so a replica that leaves another n
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import islice
 from math import inf
 from typing import NamedTuple
 
 import numpy as np
 
-from autoscaler.core.allocate.placing import Limit
+from autoscaler.core.allocate.placing import Limit, OnNodes
 from autoscaler.core.model.fleet import QUEUED, Fleet, Pod
 from autoscaler.core.model.nodes import list_places
-from autoscaler.core.model.running import Running, find_places, list_running, sum_gpus
+from autoscaler.core.model.running import Parts, Running, find_places, list_running, sum_gpus
 from autoscaler.core.model.types import TickInput
 from autoscaler.core.observe.pending import count_pods, has_gpus
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn, or_zero
@@ -100,9 +100,9 @@ def _prefer_awaited(inp: TickInput, replicas: FloatColumn, victims: dict[int, li
     fleet, spec = inp.fleet, inp.spec
     running, rows = list_running(fleet, has_gpus(fleet)), list(victims)
     most = {row: min(int(replicas[row]), len(victims[row])) for row in rows}
-    limits = _list_limits(fleet, running, replicas, most)
+    promised = _list_promised(fleet, running, replicas, most)
     last = [pod for row in rows for pod in victims[row][len(victims[row]) - most[row] :]]
-    if not any(limit.copy_with(np.array(last, dtype=np.int64))[1].any() for limit in limits):
+    if promised.hold(np.array(last, dtype=np.int64)):
         return victims
     group, node = find_places(fleet)
     rows.sort(key=lambda row: [len(set(place[victims[row]].tolist())) for place in (group, node)])
@@ -112,7 +112,7 @@ def _prefer_awaited(inp: TickInput, replicas: FloatColumn, victims: dict[int, li
     share = np.nan_to_num(fleet.gpus_per_replica) / np.where(spec.weight > 0, spec.weight, 1.0)
     by_rank = sorted(by_requests, key=lambda each: (-priority[each[0]], number.get(each[1], 0) * share[each[0]]))
     stay = max(
-        (_find_staying(limits, tried, most) for tried in (by_requests, by_rank)),
+        (_find_staying(promised, tried, most) for tried in (by_requests, by_rank)),
         key=lambda kept: sum(map(len, kept.values())),
     )
     for row in rows:
@@ -121,19 +121,28 @@ def _prefer_awaited(inp: TickInput, replicas: FloatColumn, victims: dict[int, li
     return {row: sorted(victims[row], key=stay[row].__contains__) for row in victims}
 
 
-def _find_staying(limits: list[Limit], candidates: list[tuple[int, int]], most: dict[int, int]) -> dict[int, list[int]]:
+def _find_staying(promised: OnNodes, candidates: list[tuple[int, int]], most: dict[int, int]) -> dict[int, list[int]]:
     """Return the replicas that have a place beside those that wait, by row. candidates: row and pod, in order."""
+    found = _try_each(candidates, most, lambda kept: not promised.limit.copy_with(kept)[1].any())
+    if promised.hold(np.array([pod for pods in found.values() for pod in pods], dtype=np.int64)):
+        return found
+    return _try_each(candidates, most, promised.hold)
+
+
+def _try_each(
+    candidates: list[tuple[int, int]], most: dict[int, int], hold: Callable[[IntColumn], bool]
+) -> dict[int, list[int]]:
+    """Return the replicas that can stay beside all before them, by row."""
     stay: dict[int, list[int]] = {row: [] for row in most}
+    kept: list[int] = []
     for row, pod in islice(candidates, MOST_TRIED):
-        if len(stay[row]) < most[row]:
-            trials = [limit.copy_with(np.array([pod])) for limit in limits]
-            if not any(short.any() for _, short in trials):
-                limits = [limit for limit, _ in trials]
-                stay[row].append(pod)
+        if len(stay[row]) < most[row] and hold(np.array([*kept, pod])):
+            stay[row].append(pod)
+            kept.append(pod)
     return stay
 
 
-def _list_limits(fleet: Fleet, running: Running, replicas: FloatColumn, most: dict[int, int]) -> list[Limit]:
+def _list_promised(fleet: Fleet, running: Running, replicas: FloatColumn, most: dict[int, int]) -> OnNodes:
     """Return what limits pods beside the replicas of workloads that do not shrink, and beside those that wait for GPUs.
 
     most: ready replicas that stay, by row of the workloads that shrink. Their replicas that are not ready leave first.
@@ -143,20 +152,25 @@ def _list_limits(fleet: Fleet, running: Running, replicas: FloatColumn, most: di
     others = replicas - count_pods(fleet, *QUEUED)
     others[list(most)] = 0.0
     present = np.fmin(others, running.total)
-    starting = [
-        running.pod[(running.row == row) & ~fleet.pod_ready[running.pod]][: max(int(replicas[row]) - ready, 0)]
-        for row, ready in most.items()
-    ]
-    limits = []
-    for places in list_places(fleet):
-        row = np.full(len(fleet.pods), -1)
-        row[running.pod] = running.find_rows(places, fleet.pool, running.row, running.number)
-        limit = Limit(row, gpus, places.placement)
-        limit.placement.place(sum_gpus(fleet, running, present, limited, places))
-        limit.placement.place(limit.sum_gpus(np.concatenate(starting)))
-        limit.placement.place(sum_gpus(fleet, running, others, limited, places, since=present))
-        limits.append(limit)
-    return limits
+    starting = np.concatenate(
+        [
+            running.pod[(running.row == row) & ~fleet.pod_ready[running.pod]][: max(int(replicas[row]) - ready, 0)]
+            for row, ready in most.items()
+        ]
+    )
+    places = list_places(fleet)
+    row = np.full(len(fleet.pods), -1)
+    row[running.pod] = running.find_rows(places, fleet.pool, running.row, running.number)
+    parts = running.find_parts(places, fleet.pool, running.row, running.number)
+    by_pod = np.argsort(running.pod[parts.replica], kind="stable")
+    parts = Parts(running.pod[parts.replica][by_pod], parts.row[by_pod], parts.gpus[by_pod])
+    limit = Limit(row, gpus, places.placement, parts)
+    first = sum_gpus(fleet, running, present, limited, places)
+    then = sum_gpus(fleet, running, others, limited, places, since=present)
+    for needed in (first[0], limit.sum_gpus(starting), then[0]):
+        limit.placement.place(needed)
+    pods = first[1] + then[1] + OnNodes(places, fleet.pod_workload, limit, then[1], then[1] > 0).count_pods(starting)
+    return OnNodes.of(places, fleet.pod_workload, limit, pods)
 
 
 class _Nodes:

@@ -70,12 +70,10 @@ def _lacks_place(fleet: Fleet, decided: FloatColumn, replicas: _Replicas) -> Boo
     """Return the replicas that have no place beside those that are decided, on the nodes of now; bool[R]."""
     now = replace(fleet, groups=replace(fleet.groups, can_add=np.zeros(len(fleet.groups.can_add))))
     running, limited = list_running(now, has_gpus(now)), (fleet.pool >= 0) & (fleet.gpus_per_replica > 0)
-    limits = []
-    for places in list_places(now):
-        places.placement.place(sum_gpus(now, running, decided, limited, places))
-        row = places.rows.of_pool(places.smallest, np.fmax(fleet.pool, 0))[replicas.row]
-        limits.append(Limit(row, fleet.gpus_per_replica[replicas.row], places.placement))
-    return ~take(limits)
+    places = list_places(now)
+    places.placement.place(sum_gpus(now, running, decided, limited, places)[0])
+    row = places.rows.of_pool(places.smallest, np.fmax(fleet.pool, 0))[replicas.row]
+    return ~take([Limit(row, fleet.gpus_per_replica[replicas.row], places.placement)])
 
 
 def _can_grow(fleet: Fleet) -> BoolColumn:
@@ -95,11 +93,8 @@ def _fits_new_nodes(fleet: Fleet, replicas: _Replicas, lacks: BoolColumn) -> Boo
     tried = np.flatnonzero(lacks & ~unlimited[fleet.pool[replicas.row]])
     if len(tried):
         rows = replicas.row[tried]
-        limits = [
-            Limit(fleet.pool[rows], fleet.gpus_per_replica[rows], places.placement)
-            for places in list_places(replace(fleet, groups=_new_nodes(fleet.groups)))
-        ]
-        fits[tried] = take(limits)
+        placement = list_places(replace(fleet, groups=_new_nodes(fleet.groups))).placement
+        fits[tried] = take([Limit(fleet.pool[rows], fleet.gpus_per_replica[rows], placement)])
     return fits
 
 

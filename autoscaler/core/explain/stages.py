@@ -218,17 +218,23 @@ def _pool(row: Row) -> tuple[str, bool, str]:
     limited = (fleet.pool >= 0) & ~np.isnan(np.append(sizes, np.nan)[fleet.pool]) & np.isfinite(fleet.gpus_per_replica)
     running, one_replica = list_running(fleet, has_gpus(fleet)), float(or_zero(fleet.gpus_per_replica[row.row]))
     members, scattered = [], ""
-    for places in list_places(fleet) if own >= 0 and not np.isnan(sizes[own]) else ():
-        places.placement.place(sum_gpus(fleet, running, replicas, limited, places))
-        whole, single = np.zeros((2, places.placement.pools))
+    if own >= 0 and not np.isnan(sizes[own]):
+        places = list_places(fleet)
+        needed, pods = sum_gpus(fleet, running, replicas, limited, places)
+        placement = places.placement
+        placement.place(needed)
+        whole, single = np.zeros((2, placement.pools))
         whole[places.rows.of_pool(places.smallest[row.row], np.array(own))] = one_replica
         single[own] = one_replica
-        short = places.placement.copy().place(whole)
+        with_one_more = placement.copy()
+        short = with_one_more.place(whole)
+        one_more = places.count_pods(np.array([row.row]), np.flatnonzero(whole), np.ones(1))
         if short.any():
             members = places.find_pools(short)
-            if not places.placement.place(single).any():
-                scattered = f", because no node has {number(one_replica)} GPUs left"
-            break
+        elif places.pack(with_one_more, pods + one_more).any():
+            members = [own]
+        if members and not placement.place(single).any():
+            scattered = f", because no node has {number(one_replica)} GPUs left"
     if len(members) <= 1:
         return f"the pool of {number(float(sizes[own]))} {_name(fleet.pools[own])}", bool(members), scattered
     names = [_name(fleet.pools[index]) for index in members[:MOST_POOLS_NAMED]]

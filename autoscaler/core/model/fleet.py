@@ -91,6 +91,14 @@ class Pod(NamedTuple):
     served: ServedNames = ServedNames()  # by its own command line
 
 
+class PodPart(NamedTuple):
+    """A pod of a replica of several pods."""
+
+    pod: int  # row of the replica, which is that of its first pod
+    node: str
+    gpus: float  # it holds
+
+
 class Pool(NamedTuple):
     """GPUs of one resource name and product, on the nodes that admit a workload."""
 
@@ -284,6 +292,10 @@ class Fleet:
     drain_s: FloatColumn | None = None  # float64[W], time for the requests of a replica that leaves; NaN, None: unknown
     weights: Weights | None = None  # where the weights of models are; None: unknown
     starts: PodStarts | None = None  # [P], of phases of cold starts; None: unknown
+    pods_of_replica: Mapping[int, tuple[float, ...]] = field(
+        default_factory=dict
+    )  # GPUs of each, by row if they differ
+    parts: tuple[PodPart, ...] = ()  # of replicas of several pods, those that are on nodes
 
     @property
     def pool_gpus(self) -> FloatColumn:

@@ -20,10 +20,17 @@ ROUNDING_GPUS = 1e-9
 class Placement:
     """The GPUs of each pool that have a place, by node group. Pools and groups are numbered from 0."""
 
-    def __init__(self, gpus: FloatColumn, groups: Sequence[Sequence[int]], levels: Sequence[int] | None = None) -> None:
+    def __init__(
+        self,
+        gpus: FloatColumn,
+        groups: Sequence[Sequence[int]],
+        levels: Sequence[int] | None = None,
+        placed: FloatColumn | None = None,
+    ) -> None:
         """gpus: float64[B, G], of each group for pools of each level and higher ones; finite, never more than before.
 
         groups: those that admit each pool. levels: of each pool; None: all are of level 0.
+        placed: float64[N, G], GPUs that have their place already; None: none.
         """
         self._gpus = gpus
         self._left: list[list[float]] = gpus.tolist()  # by level, then by group
@@ -38,6 +45,9 @@ class Placement:
         self._placed: list[dict[int, float]] = [{} for _ in groups]  # by pool, then by group
         self._pools: list[set[int]] = [set() for _ in range(gpus.shape[1])]  # pools with GPUs in each group
         self._is_copied: tuple[set[int], set[int]] = set(), set()  # pools and groups that share nothing with a copy
+        if placed is not None:
+            for pool, group in np.argwhere(placed > 0).tolist():
+                self._move(pool, group, float(placed[pool, group]))
 
     def copy(self) -> Self:
         """Return an independent placement, which is the same now."""
@@ -68,6 +78,14 @@ class Placement:
         is_short = np.zeros(len(self._groups), dtype=bool)
         is_short[list(short)] = True
         return is_short
+
+    def to_array(self) -> FloatColumn:
+        """Return the GPUs of each pool that have their place on each group; float64[N, G]."""
+        placed = np.zeros(self._admits.shape)
+        for pool, own in enumerate(self._placed):
+            for group, gpus in own.items():
+                placed[pool, group] = gpus
+        return placed
 
     def size(self, pools: BoolColumn) -> float:
         """Return the GPUs that all groups of these pools together have for them. pools: bool[N]."""

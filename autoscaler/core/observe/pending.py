@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscaler.core.model.fleet import CRASHING, QUEUED, WITHOUT_ROOM, Fleet, PendingCause, PendingClass
-from autoscaler.core.model.nodes import list_places
+from autoscaler.core.model.nodes import Places, list_places
 from autoscaler.core.model.running import list_running, sum_gpus
 from autoscaler.core.model.tenants import place_tenants
 from autoscaler.core.model.types import Observation, TickInput
@@ -205,19 +205,35 @@ def has_free_gpus(fleet: Fleet) -> BoolColumn:
     waiting = np.flatnonzero(sized & (count_pods(fleet, *WITHOUT_GPUS) > 0))
     if not len(waiting):
         return has_free
-    running = list_running(fleet, has_gpus(fleet) | fleet.pod_terminating)
+    hold = has_gpus(fleet) | fleet.pod_terminating
+    running = list_running(fleet, hold)
+    running, to_place = running.without_rest(~hold)
     has_free[waiting] = True
-    for limit in list_places(fleet):
-        limit.placement.place(sum_gpus(fleet, running, running.total.astype(np.float64), sized, limit))
-        places = limit.rows.of_pool(limit.smallest, fleet.pool)
-        found: dict[tuple[int, float], bool] = {}  # by row of the placement and GPUs of a replica
-        for row in waiting.tolist():
-            place, gpus = int(places[row]), float(fleet.gpus_per_replica[row])
-            if (place, gpus) not in found:
-                one_more = np.where(np.arange(limit.placement.pools) == place, gpus, 0.0)
-                found[place, gpus] = not limit.placement.copy().place(one_more).any()
-            has_free[row] &= found[place, gpus]
+    places = list_places(fleet)
+    gpus, pods = sum_gpus(fleet, running, running.total.astype(np.float64), sized, places)
+    places.placement.place(gpus)
+    unplaced = places.pack(places.placement, pods)
+    rows = places.rows.of_pool(places.smallest, fleet.pool)
+    found: dict[tuple[bytes, ...], bool] = {}  # by what one more replica needs
+    for row in waiting.tolist():
+        if row in to_place:
+            own, each = places.rows_of(fleet.pool[row], to_place[row]), to_place[row]
+            more = places.count_single(own, each)
+        else:
+            own, each = rows[[row]], fleet.gpus_per_replica[[row]]
+            more = places.count_pods(np.array([row]), own, np.ones(1))
+        key = own.tobytes(), each.tobytes(), more.tobytes()
+        if key not in found:
+            one_more = np.bincount(own, each, places.placement.pools).astype(np.float64)
+            found[key] = _has_place(places, pods + more, one_more, unplaced)
+        has_free[row] = found[key]
     return has_free
+
+
+def _has_place(places: Places, pods: FloatColumn, gpus: FloatColumn, unplaced: BoolColumn) -> bool:
+    """Return whether further GPUs have a place. pods: with theirs. unplaced: those that have no node without them."""
+    trial = places.placement.copy()
+    return not trial.place(gpus).any() and not (places.pack(trial, pods) & ~unplaced).any()
 
 
 def has_full_quota(fleet: Fleet, waiting: BoolColumn) -> BoolColumn:

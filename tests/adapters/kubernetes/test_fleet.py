@@ -19,7 +19,7 @@ from autoscaler.config.pairs import find_pairs
 from autoscaler.config.policy.compile import stated_weights_gb
 from autoscaler.config.policy.parse import load
 from autoscaler.config.settings import Mode
-from autoscaler.core.model.fleet import Fleet, PendingCause, WorkloadRef
+from autoscaler.core.model.fleet import Fleet, PendingCause, PodPart, WorkloadRef
 from autoscaler.ports import Change, ChangeStatus, Unavailable
 from tests.adapters.kubernetes.conftest import Connect, in_namespace
 from tests.adapters.kubernetes.world import (
@@ -252,11 +252,12 @@ async def test_leader_worker_set_counts_groups(kube: Kube, clock: SystemClock, w
     for index in range(4):
         labels = {f"{lws}name": "deepseek", f"{lws}group-index": "0", f"{lws}worker-index": str(index)}
         name = f"deepseek-0-{index}" if index else "deepseek-0"
-        await world.pod("deepseek", name, RUNNING_STATUS, kind="LeaderWorkerSet", labels=labels)
+        await world.pod("deepseek", name, RUNNING_STATUS, kind="LeaderWorkerSet", labels=labels, node=f"n{index}")
     fleet = direct(kube, clock, world)
     async with running(fleet):
         view = await synced(fleet)
         assert view.replicas.tolist() == [2.0]
+        assert view.parts == tuple(PodPart(0, f"n{index}", 1.0) for index in range(4))
         assert view.gpus_per_replica.tolist() == [32.0]
         assert [pod.name for pod in view.pods] == ["deepseek-0"]
         assert view.pod_pending.tolist() == [PendingCause.NONE]

@@ -129,13 +129,13 @@ class Case:
                 left[node] += 0 if fits else int(each)
                 kept += fits
             more = 0
-            while kept == len(own[:want]) == len(own) and more < want - kept:
+            while more < want - len(own):
                 new[each] += 1
                 if not pack(left, new):
                     new[each] -= 1
                     break
                 more += 1
-            counts.append(float(kept + more))
+            counts.append(float(kept if kept < len(own[:want]) else kept + more))  # one that yields grows later
         return counts
 
 

@@ -53,6 +53,11 @@ class Layout(NamedTuple):
     cpu: FloatColumn  # float64[nodes]
     memory: FloatColumn  # float64[nodes]
 
+    def resource_of(self, workload: int) -> str:
+        """Return the resource that the replicas of a workload request; "": it is not known."""
+        template = self.template[workload]
+        return self.templates[template].resource if template >= 0 else ""
+
 
 def lay_out_pools(nodes: Mapping[str, Node], workloads: Sequence[Facts], elastic: Elastic | None = None) -> Layout:
     """Return the pool of each workload, and the node groups.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -23,6 +24,7 @@ class Usage(NamedTuple):
     room: FloatColumn  # float64[W], replicas that fit beside all pods of now; NaN: not known
     gpus_per_pod: FloatColumn  # float64[W], all pods of a replica have so many devices, or a multiple; NaN: unknown
     held: OnNodes  # by all pods of now
+    pods_of_replica: Mapping[int, tuple[float, ...]]  # devices of each, by row of the workload, if they differ
 
 
 class OnNodes(NamedTuple):
@@ -62,6 +64,7 @@ def count_usage(layout: Layout, held: Held, workload_id: IntColumn, others_known
     strays = _sum(layout, held, place, resource, is_stray)
     groups = replace(groups, by_node=_list_by_node(layout, layout.devices - by_others.devices - strays.devices))
     to_come = _pods_to_come(layout)
+    unequal = {place for place, needs in enumerate(layout.templates) if needs.pods}
     return Usage(
         _move_strays(layout, groups, held, place, row, is_stray, strays),
         _count_fitting(layout, by_others.plus(strays), to_come)
@@ -69,6 +72,7 @@ def count_usage(layout: Layout, held: Held, workload_id: IntColumn, others_known
         _count_fitting(layout, by_all, np.zeros_like(to_come)),
         _find_pod_sizes(layout),
         by_all,
+        {row: layout.templates[place].pods for row, place in enumerate(layout.template) if place in unequal},
     )
 
 

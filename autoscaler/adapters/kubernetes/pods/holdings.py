@@ -5,7 +5,7 @@ Pods of all owners count, also those of no workload, from the moment at which th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -133,6 +133,11 @@ class Holdings:
             line["node"] = FREE
             self._free.append(row)
         self.version += pod is not None
+
+    def on_node(self, key: Key) -> tuple[str, Mapping[str, float]]:
+        """Return the node of a pod and the devices that it holds there, without those of claims; "": it is on none."""
+        pod = self._pods.get(key)
+        return ("", {}) if pod is None else (pod[0].node, dict(pod[0].devices))
 
     def yields(self, key: Key) -> bool:
         """Return whether the scheduler evicts a pod for one of the default priority."""

@@ -49,6 +49,7 @@ class Needs(NamedTuple):
     cpu: float = 0.0  # cores of one pod with devices; 0: no request
     memory: float = 0.0  # bytes
     devices: tuple[Expression, ...] = ()  # about the devices of the node that its claims select
+    pods: tuple[float, ...] = ()  # devices of each of its pods with devices, if these differ; descending
 
     def label_keys(self) -> frozenset[str]:
         """Return the keys of node labels that it reads, and those of the name and the devices of the node."""
@@ -86,10 +87,14 @@ def group_needs(leader: Needs, workers: Sequence[tuple[Needs, int]]) -> Needs:
     )[0]
     if any(map(math.isnan, pods)):  # the same object, so that equal needs compare as equal
         return deciding._replace(largest=math.nan, smallest=math.nan, total=math.nan)
+    each = [(leader.total, 1), *((worker.total, count) for worker, count in workers)]
     return deciding._replace(
         largest=max(pods, default=0.0),
         smallest=min(pods, default=0.0),
         total=leader.total + sum(count * worker.total for worker, count in workers),
+        pods=tuple(devices for devices, count in sorted(each, reverse=True) if devices for _ in range(count))
+        if len(set(pods)) > 1
+        else (),
     )
 
 

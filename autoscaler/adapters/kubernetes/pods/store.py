@@ -8,7 +8,7 @@ in any order.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import compress
 from typing import NamedTuple
 
@@ -41,7 +41,7 @@ from autoscaler.adapters.kubernetes.pods.status import (
 )
 from autoscaler.adapters.kubernetes.pods.template import Facts, group_facts, read_template, served_names
 from autoscaler.catalog.engines import DEFAULT_PORT
-from autoscaler.core.model.fleet import PendingCause, Pod
+from autoscaler.core.model.fleet import PendingCause, Pod, PodPart
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 from autoscaler.ports import Clock
 
@@ -320,6 +320,21 @@ class PodStore:
                 messages.setdefault(int(chosen["target_id"][row]), message)
         columns = {name: np.ascontiguousarray(chosen[name]) for name in _COPIED}
         return PodRows(pods=pods, messages=messages, **columns)
+
+    def parts(self, pod_id: IntColumn, resource: Callable[[int], str]) -> tuple[PodPart, ...]:
+        """Return the pods with devices that are on nodes, of replicas that are groups of pods.
+
+        pod_id: of the replicas, as in `rows`. resource: returns the resource that the workload of each requests.
+        """
+        found = []
+        for leader in self._leader.values():
+            row = self._row.get(leader.key)
+            own = -1 if row is None else int(self._rows["pod_id"][row])
+            place = int(np.searchsorted(pod_id, own))
+            if place < len(pod_id) and pod_id[place] == own:
+                held = [self.holdings.on_node(member) for member in self.members(leader.key)]
+                found += [PodPart(place, node, devices.get(resource(place), 0.0)) for node, devices in held]
+        return tuple(sorted(part for part in found if part.gpus > 0))
 
     def tolerations(self) -> dict[int, frozenset[Toleration]]:
         """Return the tolerations of each target's pods. An admission plugin may add some that the template lacks."""
