@@ -6,7 +6,9 @@ left as it is. A patch must never make a pod that the API server or the kubelet 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from posixpath import normpath
 from typing import Any, NamedTuple
 
 from autoscaler.config.weights.compile_cache import CACHES, is_cache
@@ -29,9 +31,18 @@ HOME = "/root/.cache/huggingface"  # of the engines' images
 CACHE_VARIABLES = ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE")
 CREDENTIALS = ("HF_TOKEN", "HF_ENDPOINT", "AWS_", "AZURE_", "GOOGLE_")  # beginnings of the names of variables
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
+FROM_OBJECTS = (
+    "HF_TOKEN",
+    "HF_ENDPOINT",
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_REGION",
+    "AWS_ENDPOINT_URL",
+)
 FORMER_TOKEN = "HUGGING_FACE_HUB_TOKEN"
 COMPILE_CACHE, COMPILE_VARIABLE = "compile-cache", "VLLM_CACHE_ROOT"
 SHARED_RESOURCES = ("cpu", "memory", "ephemeral-storage")  # not devices
+_REFERENCE = re.compile(r"\$\(([-._a-zA-Z0-9]+)\)")
 Operation = dict[str, Any]
 
 
@@ -92,10 +103,11 @@ def _mount(spec: Mapping[str, Any], namespace: str, weights: PodWeights, folder:
         return []
     set_already = {_name(each) for each in environment}
     new = [each for each in variables(weights.source) if each["name"] not in set_already]
-    waits = wait_container(weights.source, folder.image, _credentials(environment), _resources(engine))
+    credentials = _credentials(environment, _items(engine.get("envFrom")))
+    waits = wait_container(weights.source, folder.image, credentials, _resources(engine))
     more_volumes, more_mounts = volumes(folder.host_path), mounts()
     cache = f"{CACHES}/{namespace}/{weights.compiled}"
-    names = {*taken, *set_already, *(str(each.get("mountPath")) for each in mounted)}
+    names = {*taken, *set_already, *map(_mounted_at, mounted)}
     free = names.isdisjoint((COMPILE_CACHE, COMPILE_VARIABLE, f"/{COMPILE_CACHE}"))
     if folder.compile_caches and weights.compiled and is_cache(cache) and free and _may_be_root(spec, engine):
         host_path = {"path": f"{folder.host_path}/{cache}", "type": "DirectoryOrCreate"}
@@ -132,7 +144,7 @@ def _has_own_cache(mounted: list[Operation], environment: list[Operation], prese
     lasting = {_name(each) for each in present if not ("emptyDir" in each or "ephemeral" in each)}
     home = str(values.get("HF_HOME") or HOME)
     for each in mounted:
-        path = str(each.get("mountPath")).rstrip("/")
+        path = _mounted_at(each).rstrip("/")
         if f"{path}/".startswith((f"{MOUNT_PATH}/", f"{NODE_PATH}/")):
             return True
         if _name(each) in lasting and (f"{home}/".startswith(f"{path}/") or f"{path}/".startswith(f"{home}/")):
@@ -140,13 +152,36 @@ def _has_own_cache(mounted: list[Operation], environment: list[Operation], prese
     return False
 
 
-def _credentials(environment: list[Operation]) -> list[Operation]:
-    """Return the variables of an engine that name hubs, stores and tokens for them. Secrets are not read."""
+def _credentials(environment: list[Operation], env_from: list[Operation]) -> list[Operation]:
+    """Return the variables of an engine that name hubs, stores and tokens for them. Secrets are not read.
+
+    env_from: of these only some variables are taken. Others could keep the container that waits from its work.
+    """
     found = [each for each in environment if _name(each).startswith(CREDENTIALS) or _name(each) in PROXIES]
     names = {_name(each) for each in found}
     if "HF_TOKEN" not in names:
         found += [each | {"name": "HF_TOKEN"} for each in environment if _name(each) == FORMER_TOKEN][:1]
-    return found
+    used = {name for each in found for name in _REFERENCE.findall(str(each.get("value")))} - names
+    # A value may use variables that come before it: $(NAME).
+    first = [each for each in environment if _name(each) in used]
+    return [*(each for each in _taken_from(env_from) if each["name"] not in names), *first, *found]
+
+
+def _taken_from(env_from: list[Operation]) -> Iterator[Operation]:
+    """Yield credentials that Secrets and ConfigMaps may have, each if its key exists. The last one counts."""
+    for each in env_from:
+        prefix = str(each.get("prefix") or "")
+        for kind, reference in (("secretRef", "secretKeyRef"), ("configMapRef", "configMapKeyRef")):
+            name = _mapping(each.get(kind)).get("name")
+            for variable in FROM_OBJECTS if name else ():
+                if variable.startswith(prefix) and variable != prefix:  # no key is empty
+                    key = {"name": name, "key": variable.removeprefix(prefix), "optional": True}
+                    yield {"name": variable, "valueFrom": {reference: key}}
+
+
+def _mounted_at(mount: Mapping[str, Any]) -> str:
+    """Return where a volume is mounted, as the kubelet resolves its path."""
+    return normpath("/" + str(mount.get("mountPath")).lstrip("/"))
 
 
 def _resources(engine: Mapping[str, Any]) -> dict[str, Any]:

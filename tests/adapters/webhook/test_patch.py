@@ -249,6 +249,29 @@ def test_waiting_container_has_credentials_and_bounds() -> None:
     assert waits["resources"] == {each: {"cpu": "8", "memory": "64Gi"} for each in ("requests", "limits")}
 
 
+def test_waiting_container_has_credentials_that_others_hold() -> None:
+    environment = [
+        {"name": "STAGE", "value": "test"},
+        {"name": "HOST", "value": "mirror.example"},
+        {"name": "HF_ENDPOINT", "value": "https://$(HOST)"},
+    ]
+    env_from = [{"prefix": "HF_", "secretRef": {"name": "hub"}}, {"configMapRef": {"name": "site"}}]
+    env_from.append({"prefix": "HF_TOKEN", "secretRef": {"name": "odd"}})
+    (waits,) = patched(pod_of(engine(env=environment, envFrom=env_from)))["spec"]["initContainers"]
+    assert [each["name"] for each in waits["env"]][-2:] == ["HOST", "HF_ENDPOINT"]
+    token = {"secretKeyRef": {"name": "hub", "key": "TOKEN", "optional": True}}
+    assert {"name": "HF_TOKEN", "valueFrom": token} in waits["env"]
+    site = {"configMapKeyRef": {"name": "site", "key": "AWS_REGION", "optional": True}}
+    assert {"name": "AWS_REGION", "valueFrom": site} in waits["env"]
+    assert "envFrom" not in waits and "odd" not in str(waits)
+
+
+@pytest.mark.parametrize("path", ["//weights", "/./weights/", "weights", "/node-weights/../weights/hub"])
+def test_path_that_the_kubelet_resolves_to_ours_is_taken(path: str) -> None:
+    mounted = pod_of(engine(volumeMounts=[{"name": "w", "mountPath": path}]), volumes=[{"name": "w", "emptyDir": {}}])
+    assert patched(mounted) == mounted
+
+
 def compile_path(pod: Pod) -> str:
     """Return the folder in which a patched pod keeps what its engine compiles; "": none."""
     changed = patched(pod, FOLDER._replace(compile_caches=True))
