@@ -82,12 +82,13 @@ class Traffic(NamedTuple):
         return math.inf if math.isnan(period_h) else period_h * HOUR_S
 
     def find_count(self, case: Case, attained: Callable[[int], float]) -> int:
-        """Return the least constant count that meets the goal, from the count on that the rate suggests."""
-        count = max(math.ceil(0.95 * self.per_s / PER_REPLICA_PER_S), 1)
+        """Return the least constant count that meets the goal, to one percent, near the one that the rate suggests."""
+        count = max(math.ceil(0.97 * self.per_s / PER_REPLICA_PER_S), 1)
+        step = max(count // 100, 1)
         while not case.goal.is_met_by(attained(count)):
-            count += max(count // 50, 1)
-        while count > 1 and case.goal.is_met_by(attained(count - 1)):
-            count -= 1
+            count += step
+        while count > step and case.goal.is_met_by(attained(count - step)):
+            count -= step
         return count
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.studies import plain
+from bench.studies import plain, public
+from bench.studies.judged import ROOT
 from bench.studies.shapes import SHAPES, generate
 
 ARRIVALS = {  # requests of seed 1, and the checksum of their times, as the program that defines the shapes draws them
@@ -97,3 +98,9 @@ def test_seeds_are_few_where_runs_are_long() -> None:
     assert seeds["flat", 12.0] == seeds["bursts", 80.0] == [1, 2, 3]
     assert seeds["office", 14.0] == seeds["flat", 240.0] == [1]
     assert len(seeds) == len(SHAPES) + 14
+
+
+@pytest.mark.parametrize("study", [plain, public])
+def test_documented_table_matches_the_kept_results(study: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    study.main(["--kept"])
+    assert capsys.readouterr().out.strip() in (ROOT / "docs" / "explanation" / "benchmark.md").read_text()
