@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import structlog
 
-from autoscaler.config.regular_file import read_regular
 from autoscaler.config.settings import TlsFiles
 
 MAX_FILE_BYTES = 1 << 20
@@ -166,7 +165,8 @@ def _check_ca(path: Path, text: bytes) -> None:
 
 def _read(path: Path) -> bytes:
     try:
-        text = read_regular(path, MAX_FILE_BYTES + 1)
+        with path.open("rb") as file:
+            text = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         raise CertificateError(f"{path}: {error.strerror or error}") from error
     if len(text) > MAX_FILE_BYTES:

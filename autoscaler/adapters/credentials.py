@@ -12,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from autoscaler.config.regular_file import read_regular
 from autoscaler.config.settings import TlsFiles
 
 MAX_SECRET_BYTES = 64 << 10
@@ -52,7 +51,8 @@ def _signature(file: Path) -> tuple[int, int, int]:
 def read_secret(file: Path) -> str:
     """Return a token or password. Raises CredentialError."""
     try:
-        content = read_regular(file, MAX_SECRET_BYTES + 1)
+        with file.open("rb") as stream:
+            content = stream.read(MAX_SECRET_BYTES + 1)
     except OSError as error:
         raise CredentialError(f"{file}: {error.strerror}") from error
     if len(content) > MAX_SECRET_BYTES:

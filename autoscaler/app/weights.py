@@ -15,7 +15,6 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from autoscaler.app.process import StartError
 from autoscaler.config.findings import shown
-from autoscaler.config.regular_file import read_regular
 from autoscaler.config.weights.allowed import SourcePattern, is_allowed
 from autoscaler.config.weights.report import State
 from autoscaler.config.weights.source import InvalidSourceError, ModelSource, parse
@@ -62,7 +61,8 @@ class Fetching:
         if self._token_file is None:
             return os.environ.get("HF_TOKEN", "")
         try:
-            token = read_regular(self._token_file, MAX_TOKEN_BYTES + 1).decode("ascii").strip()
+            with self._token_file.open("rb") as opened:
+                token = opened.read(MAX_TOKEN_BYTES + 1).decode("ascii").strip()
         except (OSError, UnicodeDecodeError) as error:
             raise StartError(f"--token-file {shown(str(self._token_file))} cannot be read") from error
         if len(token) > MAX_TOKEN_BYTES or not token.isprintable():

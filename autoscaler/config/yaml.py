@@ -7,7 +7,9 @@ Keys are text and unique. Merge keys (`<<`) and custom tags are refused.
 from __future__ import annotations
 
 import math
+import os
 import re
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,7 +19,6 @@ from yaml.constructor import SafeConstructor
 from yaml.resolver import Resolver
 
 from autoscaler.config.findings import Finding, Severity, shown
-from autoscaler.config.regular_file import NotRegularError, read_regular
 
 SUFFIXES = (".yaml", ".yml")
 MAX_BYTES = 1 << 20  # the largest possible ConfigMap
@@ -139,9 +140,14 @@ def read_text(path: Path, max_bytes: int = MAX_BYTES) -> str | Finding:
     """Read a regular file of at most `max_bytes` bytes as UTF-8. Pipes and devices are refused without waiting."""
     allowed = _TEXT.format(max_bytes)
     try:
-        data = read_regular(path, max_bytes + 1)
-    except NotRegularError as error:
-        return Finding(str(path), 0, "", error.strerror or "", allowed=allowed)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return Finding(str(path), 0, "", "not a regular file", allowed=allowed)
+            with os.fdopen(descriptor, "rb", closefd=False) as file:
+                data = file.read(max_bytes + 1)
+        finally:
+            os.close(descriptor)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         return Finding(str(path), 0, "", f"cannot be read: {reason}", allowed=allowed)

@@ -7,11 +7,13 @@ beside the folder. Names, sizes and budgets are decided elsewhere; this file ord
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import structlog
 
@@ -26,16 +28,40 @@ from autoscaler.weights.budget import Held, Space, judge, trim
 from autoscaler.weights.compile_cache import CompileCaches
 from autoscaler.weights.fetch import Transfer
 from autoscaler.weights.listing import Listing, Origin
-from autoscaler.weights.node import Node
-from autoscaler.weights.problems import Cause, WeightsError, as_problem, first_problem
-from autoscaler.weights.slow_reading import read_slowly
+from autoscaler.weights.problems import Cause, WeightsError, as_problem
 from autoscaler.weights.store import PARTS, Model, Owner, Store
-from autoscaler.weights.threads import entered, to_end
+from autoscaler.weights.threads import entered, in_thread, to_end
 
 log = structlog.get_logger(__name__)
 
 OpenOrigin = Callable[[ModelSource], Origin]
 """Returns where a source is. Raises WeightsError for one that may not be fetched, before any request."""
+
+
+class Node(Protocol):
+    """What others say about the node of an agent, and where the agent reports."""
+
+    changed: asyncio.Event  # set when one of the answers changes
+
+    def wishes(self) -> Wishes | None:
+        """Return the wishes for this node; None: they are not known."""
+        ...
+
+    def used(self) -> Sequence[ModelSource] | None:
+        """Return the models that pods of this node load; None: it is not known, so nothing may be removed."""
+        ...
+
+    def used_caches(self) -> Collection[str]:
+        """Return the compile caches that pods of this node mount, such as compile/my-team/llama."""
+        ...
+
+    def problem(self) -> str:
+        """Return why the wishes cannot be used; "": they can."""
+        ...
+
+    async def publish(self, report: Report) -> None:
+        """Replace the report of this node. Raises Unavailable."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -82,6 +108,10 @@ class Step(NamedTuple):
     evicted: tuple[str, ...] = ()  # what goes first
     cause: str = ""  # why the model is not fetched; "": it is
     text: str = ""
+
+
+class _Stopped(Exception):
+    """The process ends while a checksum is computed."""
 
 
 class Agent:
@@ -194,7 +224,7 @@ class Agent:
             try:
                 await self._hold_folder()
             except* (WeightsError, OSError) as errors:
-                self._set_problem(first_problem(errors))
+                self._set_problem(_first(errors))
             self._models, self._looked = {}, False
             await self._clock.sleep(self._times.hold_s)
 
@@ -457,13 +487,18 @@ class Agent:
 
     async def _check_all(self) -> None:
         """Read each model once after the start, slowly, and compare its checksums."""
+        stop = threading.Event()
         while True:
             key = next((key for key in self._models if key not in self._checked and key not in self._wrong), None)
             if key is None:
                 await self._clock.sleep(self._times.probe_s)
                 continue
             model = self._models[key]
-            wrong = await read_slowly(self._store.verify, model, self._times.check_bytes_per_s)
+            try:
+                wrong = await in_thread(self._check, model, stop)
+            except asyncio.CancelledError:
+                stop.set()  # the thread only reads, so nothing waits for its end
+                raise
             if key not in self._models or self._models[key].listing != model.listing:
                 continue
             self.counts.checks["wrong" if wrong else "right"] += 1
@@ -473,6 +508,22 @@ class Agent:
                 self._node.changed.set()
             else:
                 self._checked.add(key)
+
+    def _check(self, model: Model, stop: threading.Event) -> list[str]:
+        """Read a model whole, at most so many bytes per second."""
+        begun_s, read = time.monotonic(), 0
+
+        def progress(count: int) -> None:
+            nonlocal read
+            read += count
+            ahead_s = begun_s + read / self._times.check_bytes_per_s - time.monotonic()
+            if stop.wait(max(ahead_s, 0.0)):
+                raise _Stopped
+
+        try:
+            return self._store.verify(model, progress)
+        except _Stopped:
+            return []
 
     # Reports
 
@@ -516,3 +567,8 @@ def _changes(report: Report, published: Report | None) -> bool:
     if published is None:
         return True
     return report._replace(free_bytes=0, budget_bytes=0) != published._replace(free_bytes=0, budget_bytes=0)
+
+
+def _first(errors: BaseExceptionGroup[WeightsError | OSError]) -> WeightsError:
+    error = errors.exceptions[0]
+    return _first(error) if isinstance(error, BaseExceptionGroup) else as_problem(error)

@@ -18,7 +18,7 @@ from autoscaler.weights.disk import read_small, write_small
 from autoscaler.weights.large_file import LargeFile
 from autoscaler.weights.listing import Listing, Origin, RemoteFile
 from autoscaler.weights.part_file import RANGE_BYTES, PartFile
-from autoscaler.weights.problems import Cause, WeightsError, disk_error, first_problem
+from autoscaler.weights.problems import Cause, WeightsError, disk_error
 from autoscaler.weights.rate_limit import RateLimit
 from autoscaler.weights.threads import to_end
 
@@ -83,8 +83,13 @@ async def fetch(
                 task = group.create_task(_fetch_verified(work, file, paths[file]))
                 task.add_done_callback(lambda _: files.release())
     except* WeightsError as errors:
-        raise first_problem(errors) from None
+        raise _first(errors) from None
     return list(paths.values())
+
+
+def _first(errors: BaseExceptionGroup[WeightsError]) -> WeightsError:
+    error = errors.exceptions[0]
+    return _first(error) if isinstance(error, BaseExceptionGroup) else error
 
 
 async def _absent(work: _Work, paths: Mapping[RemoteFile, Path], files: asyncio.Semaphore) -> list[RemoteFile]:

@@ -38,9 +38,3 @@ def disk_error(error: OSError, doing: str) -> WeightsError:
 def as_problem(error: WeightsError | OSError) -> WeightsError:
     """Return what any error of work on the folder means: each look at a path may meet a disk that fails."""
     return error if isinstance(error, WeightsError) else disk_error(error, "cannot use the disk")
-
-
-def first_problem(errors: BaseExceptionGroup[WeightsError | OSError]) -> WeightsError:
-    """Return the first error of a group of tasks, which may hold further groups."""
-    error = errors.exceptions[0]
-    return first_problem(error) if isinstance(error, BaseExceptionGroup) else as_problem(error)

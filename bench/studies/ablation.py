@@ -71,10 +71,6 @@ def any_steepness(missed: FloatColumn, counted: FloatColumn, unavoidable: FloatC
     return np.minimum(miss_curve.PRIOR_CURVES.mean(axis=0)[None, :, None] + unavoidable[:, None], 1.0)
 
 
-ANY_STRATEGY: tuple[Any, str, Any] = (strategies, "CONSERVATIVE", np.ones(strategies.STRATEGY_COUNT, bool))
-"""Any strategy may be selected while warming up."""
-
-
 def only(allowed: Iterable[int]) -> tuple[tuple[Any, str, Any], ...]:
     """Allow only these strategies."""
     plain, forbidden = select.select_strategy, np.ones((strategies.STRATEGY_COUNT, 1), bool)
@@ -84,10 +80,10 @@ def only(allowed: Iterable[int]) -> tuple[tuple[Any, str, Any], ...]:
         cost = np.where(forbidden, np.float32(np.inf), state.shadow.cost)
         return replace(plain(state.with_columns({"shadow.cost": cost}), stats), shadow=state.shadow)
 
-    return (select, "select_strategy", select_strategy), ANY_STRATEGY
+    return ((select, "select_strategy", select_strategy),)
 
 
-DESCRIBED = [strategies.describe(strategy) for strategy in range(strategies.STRATEGY_COUNT)]
+ALL = strategies.STRATEGIES
 
 OFF: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     "nothing": (),
@@ -106,23 +102,18 @@ OFF: dict[str, tuple[tuple[Any, str, Any], ...]] = {
         (error_budget, "LATER_AIM", error_budget.FIRST_AIM),
     ),
     "aiming at more of the budget with time": ((error_budget, "LATER_AIM", error_budget.FIRST_AIM),),
-    "pessimistic prior and conservative first minutes": ((strategies, "PRIOR_MISS_SHARE", 0.0), ANY_STRATEGY),
+    "pessimistic prior": ((select, "PRIOR_S", 0.0),),
     "no headroom while traffic is steady": ((load_history, "STEADY_DEVIATION", 0.0),),
     "initial fleet kept": ((select, "compute_warm_up_s", np.zeros_like), (shadow_fleets, "REAL_FLEET_S", 0.0)),
     "scale to zero within the error budget": ((scale_to_zero, "MIN_OBSERVED_S", math.inf),),
-    "peak holds of more than three cold starts": only(row for row, its in enumerate(DESCRIBED) if its.hold == 3),
-    "margins by the square root": only(
-        row for row, its in enumerate(DESCRIBED) if its.margin_share > 0 or its.min_replicas > 0
-    ),
-    "margins by a share": only(
-        row for row, its in enumerate(DESCRIBED) if its.margin_roots > 0 or its.min_replicas > 0
-    ),
-    "constant counts": only(row for row, its in enumerate(DESCRIBED) if its.min_replicas == 0)[:1],
+    "peak holds of more than three cold starts": only(row for row, its in enumerate(ALL) if its.hold == 3),
+    "margins by the square root": only(row for row, its in enumerate(ALL) if not its.margin_roots),
+    "margins by a share": only(row for row, its in enumerate(ALL) if not its.margin_share),
+    "constant counts": only(row for row, its in enumerate(ALL) if not its.min_replicas),
+    "load of a day and a week ago": only(row for row, its in enumerate(ALL) if its.prediction != strategies.SEASONAL),
     "batch room": ((select, "compute_batch_room_s", lambda totals, *_: np.zeros_like(totals.running)),),
-    "selection: always 900 s, three cold starts, 60% on top": only(
-        row
-        for row, its in enumerate(DESCRIBED)
-        if (its.average_s, its.hold, round(its.margin_share, 2)) == (900, 3, 0.6)
+    "selection: always 240 s, ten cold starts, 110% on top": only(
+        row for row, its in enumerate(ALL) if (its.average_s, its.hold, its.margin_share) == (240, 10, 1.1)
     ),
 }
 """By idea: the module, the name, and the value that switches it off."""

@@ -40,6 +40,8 @@ DURATIONS = {
     "strategies.warm_up_s",
     "strategies.history.observed_s",
     "strategies.shadow.observed_s",
+    "strategies.season.busy_s",
+    "strategies.season.observed_s",
     "strategies.offered_load.busy_s",
     "strategies.ttft_objective_s",
     "workloads.capacity.decode_tokens_per_s",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
@@ -92,10 +91,3 @@ def test_source_that_is_not_allowed_is_refused_before_any_request(tmp_path: Path
     assert (done.returncode, done.stdout) == (1, expected)
     wrong = weights("pull", SOURCE, "--root", tmp_path, "--allow-source", "org/*")
     assert (wrong.returncode, "'org/*' is no pattern of sources; allowed: SCHEME://" in wrong.stderr) == (2, True)
-
-
-@pytest.mark.slow
-def test_pipe_in_place_of_the_token_is_refused_at_once(tmp_path: Path, hub: FakeHub) -> None:
-    os.mkfifo(tmp_path / "token")
-    done = weights("pull", SOURCE, "--root", tmp_path / "root", "--hub", hub.url, "--token-file", tmp_path / "token")
-    assert "cannot be read" in done.stderr + done.stdout

@@ -8,7 +8,7 @@ from autoscaler.core.explain.format import count, number, percent, seconds
 from autoscaler.core.explain.planner_lines import Figures
 from autoscaler.core.explain.row import Row
 from autoscaler.core.planner.error_budget import BUDGET_S
-from autoscaler.core.planner.strategies import MAX_UTILIZATION, ROUNDING_TOLERANCE
+from autoscaler.core.planner.strategies import IS_SEASONAL, MAX_UTILIZATION, ROUNDING_TOLERANCE
 
 TOLERATED = 1.005
 """Misses over the error budget up to which it is called kept: percentages are printed with three digits."""
@@ -104,6 +104,8 @@ def _why_so_many(row: Row) -> str:
     # While the initial fleet is kept, base replicas are no fewer; a count above them has another reason.
     if known.observed_s < known.warm_up_s and not known.base_replicas < replicas:
         return f"because the initial fleet is kept for {seconds(known.warm_up_s - known.observed_s)} more"
+    if IS_SEASONAL[int(row.planned("strategy"))]:
+        return "because the load has just peaked, or was as high around this time a day or a week ago"
     peak = f"because the load average over {seconds(known.average_s)} has just peaked"
     return f"{peak}, and peaks are held for {count(known.hold_cold_starts, 'cold start')}"
 

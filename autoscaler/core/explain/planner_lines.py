@@ -14,18 +14,14 @@ from autoscaler.core.explain.format import count, number, percent, seconds
 from autoscaler.core.model.types import Decision, Recommender, Signal, TickInput
 from autoscaler.core.planner.error_budget import BUDGET_S
 from autoscaler.core.planner.replica_speed import MIN_BUSY_S
-from autoscaler.core.planner.select import WARM_UP_S
 from autoscaler.core.planner.step_time import MIN_READINGS
-from autoscaler.core.planner.strategies import Strategy, describe
+from autoscaler.core.planner.strategies import IS_SEASONAL, STRATEGIES
 
 NOTEWORTHY = 5e-4
 """Share of requests that miss at any number of replicas from which a line says so."""
 
 SHORTEST_TOKEN_S = 1e-7
 """No engine computes a token in less time. A smaller value is noise, and no limit."""
-
-UNKNOWN = Strategy(*(math.nan,) * 5)
-"""Describes no strategy."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +71,7 @@ def read(inp: TickInput, decision: Decision, row: int) -> Figures:
     load, recommended = plan("demand"), float(decision.recommendations[Signal.PLANNER, row])
     strategy, missed = plan("strategy"), plan("missed_fraction")
     budget = float(inp.spec.error_budget[row])
-    selected = UNKNOWN if math.isnan(strategy) else describe(int(strategy))
+    selected = None if math.isnan(strategy) else STRATEGIES[int(strategy)]
     return Figures(
         demand_replicas=load,
         recommended_replicas=recommended,
@@ -89,12 +85,12 @@ def read(inp: TickInput, decision: Decision, row: int) -> Figures:
         readings=plan("readings"),
         observed_s=plan("observed_s"),
         warm_up_s=plan("warm_up_s"),
-        average_s=selected.average_s,
-        hold_cold_starts=selected.hold,
+        average_s=selected.average_s if selected else math.nan,
+        hold_cold_starts=selected.hold if selected else math.nan,
         peak_expires_in_s=plan("peak_expires_in_s"),
-        margin_fraction=selected.margin_share,
-        margin_roots=selected.margin_roots,
-        constant_replicas=selected.min_replicas,
+        margin_fraction=selected.margin_share if selected else math.nan,
+        margin_roots=selected.margin_roots if selected else math.nan,
+        constant_replicas=selected.min_replicas if selected else math.nan,
         budget_fraction=budget,
         allowed_fraction=plan("allowed_fraction"),
         shadow_missed_fraction=plan("shadow_missed_fraction"),
@@ -116,7 +112,7 @@ def lines(known: Figures, inp: TickInput, decision: Decision, row: int) -> tuple
         "silent": "" if speaks else _why_silent(recommender, known, inp, row),
         "demand": _demand(known, float(decision.observation.ready[row])),
         "headroom": _headroom(known, float(spec.max_replicas[row])) if speaks else "",
-        "rule": _strategy(known, cold_start_s) if speaks else "",
+        "rule": _strategy(known, float(decision.plan.strategy[row]), cold_start_s) if speaks else "",
         "paper": _shadow(known) if speaks else "",
         "budget": _budget(known, inp, decision, row),
         "replica": _replica(known),
@@ -208,19 +204,19 @@ def _headroom(known: Figures, most: float) -> str:
     return f"{headroom}; the load of the last minutes needs {number(known.base_replicas)}"
 
 
-def _strategy(known: Figures, cold_start_s: float) -> str:
-    if math.isnan(known.average_s):
+def _strategy(known: Figures, strategy: float, cold_start_s: float) -> str:
+    if math.isnan(strategy):
         return ""
     cold_starts = f"{_times(known.hold_cold_starts, 'cold start')} of {seconds(cold_start_s)}"
     average = f"the load average over {seconds(known.average_s)}"
     roots = f"{number(known.margin_roots)} times its square root"
     margin = percent(known.margin_fraction) if known.margin_fraction else roots
-    text = f"follows {average}, holds its peaks for {cold_starts}, adds {margin}"
+    season = ", expects no less than a day and a week ago at this time" if IS_SEASONAL[int(strategy)] else ""
+    added = f", adds {margin}" if known.margin_fraction or known.margin_roots else ""
+    text = f"follows {average}, holds its peaks for {cold_starts}{season}{added}"
     if known.constant_replicas > 0:
         text = f"keeps {count(known.constant_replicas)}, and more while the peak of {average} in the last "
         text += f"{cold_starts} needs more"
-    if known.observed_s < WARM_UP_S:
-        text += f"; in the first {seconds(WARM_UP_S)} only the fastest average with the longest hold is followed"
     if known.observed_s < known.warm_up_s:
         text += f"; the initial fleet is kept for {seconds(known.warm_up_s)}"
     if 0 < known.recommended_replicas < known.strategy_replicas:

@@ -89,3 +89,12 @@ class Schedule:
     lead_s: FloatColumn  # float64[W, K], replicas start so long before the begin; NaN: one cold start (lead: auto)
     name: IntColumn | None = None  # int64[W, K], index into `names`; -1: no window; None: no window has a name
     names: tuple[str, ...] = ()  # of windows; "": a window without a name
+
+    def find_floor(self, now_s: float, lead_s: FloatColumn) -> FloatColumn:
+        """Return the replicas of windows that are open, or open within their lead; float64[W], NaN: none.
+
+        lead_s: float64[W], of replicas whose window states none: what of a cold start nothing else does before.
+        """
+        lead_s = np.where(np.isnan(self.lead_s), lead_s[:, None], self.lead_s)
+        is_due = (self.start_s - lead_s <= now_s) & (now_s < self.until_s)
+        return np.asarray(np.fmax.reduce(np.where(is_due, self.replicas, np.nan), axis=1, initial=np.nan))

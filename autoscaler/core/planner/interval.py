@@ -90,6 +90,7 @@ class IntervalStats(Columns):
     budget_share: FloatColumn  # error budget: share of requests that may miss
     prefill: BoolColumn  # bool[W], prefill workloads of pairs: their work is the prompt tokens that they compute
     floor: FloatColumn  # replicas
+    window_floor: FloatColumn  # replicas of a pre-warm window that is open or has begun to start them; NaN: none
     ceiling: FloatColumn  # replicas
 
     @property

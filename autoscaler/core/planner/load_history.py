@@ -1,4 +1,4 @@
-"""The recent history of demand: its load averages, how steady it was, and the peaks that strategies hold.
+"""The recent history of demand: its load averages, how steady it was, and the predictions of strategies.
 
 Which load averages and holds there are is in `strategies`. Peaks are stored by span, a quarter of a cold start each.
 """
@@ -15,6 +15,7 @@ from autoscaler.core.planner.strategies import (
     BASE_PEAK_HOLD,
     LONGEST_HOLD,
     PEAK_HOLDS,
+    SEASONAL,
     UPDATE_INTERVAL_S,
     Float32Column,
 )
@@ -47,7 +48,7 @@ class LoadHistory(Columns):
     squared_deviation: FloatColumn  # float64[W], squared relative deviation from the average, times seconds
     span_since_s: TimestampColumn  # float64[W], beginning of the present span
     peaks: Float32Column  # float32[L, PEAK_SPANS, W], highest load average by span, the present span first
-    lows: Float32Column  # float32[J, LOW_SPANS, W], lowest held peak by span
+    lows: Float32Column  # float32[J, LOW_SPANS, W], lowest prediction by span
 
     @classmethod
     def blank(cls, rows: int) -> LoadHistory:
@@ -62,11 +63,16 @@ class LoadHistory(Columns):
 
 
 def update_load_history(
-    history: LoadHistory, demand: FloatColumn, cold_start_s: FloatColumn, interval_s: FloatColumn, now_s: float
+    history: LoadHistory,
+    demand: FloatColumn,
+    season_load: Float32Column,
+    cold_start_s: FloatColumn,
+    interval_s: FloatColumn,
+    now_s: float,
 ) -> tuple[LoadHistory, Float32Column]:
-    """Update load averages and peaks; also return the held peaks, as `hold_peaks` does.
+    """Update load averages and peaks; also return the predictions, that of base replicas last, float32[J + 1, W].
 
-    Unknown demand changes nothing but the spans.
+    season_load: float32[W], of `season.predict_load`. Unknown demand changes nothing but the spans.
     """
     weight_s = np.where(np.isnan(demand), 0.0, np.minimum(interval_s, MAX_INTERVAL_S))
     averages = update_averages(history.averages, history.observed_s, demand, weight_s)
@@ -78,8 +84,11 @@ def update_load_history(
     next_since_s = np.where(now_s - history.span_since_s < 2 * span_s, history.span_since_s + span_s, now_s)
     averages32 = averages.astype(np.float32)
     peaks = push_span(history.peaks, or_zero(averages32), is_new_span, np.maximum)
-    held_peaks = hold_peaks(averages32, peaks, count_spans(cold_start_s))
-    low = held_peaks[: len(PEAK_HOLDS)]
+    predicted = hold_peaks(averages32, peaks, count_spans(cold_start_s))
+    predicted[SEASONAL] = np.where(
+        np.isnan(season_load), predicted[SEASONAL], np.maximum(predicted[SEASONAL], season_load)
+    )
+    low = predicted[: len(PEAK_HOLDS)]
     low = np.where(np.isnan(low), np.float32(UNKNOWN_PEAK), low)
     after = LoadHistory(
         averages=averages,
@@ -89,22 +98,22 @@ def update_load_history(
         peaks=peaks,
         lows=push_span(history.lows, low, is_new_span, np.minimum),
     )
-    return after, held_peaks
+    return after, predicted
 
 
 def compute_ready_peaks(history: LoadHistory, cold_start_s: FloatColumn) -> Float32Column:
-    """Return the lowest held peak of the last cold start; float32[J, W]. Replicas for it are ready by now."""
+    """Return the lowest prediction of the last cold start; float32[J, W]. Replicas for it are ready by now."""
     return _find_lowest(history, count_spans(cold_start_s))
 
 
 def compute_woken_peaks(history: LoadHistory, wake_s: FloatColumn, cold_start_s: FloatColumn) -> Float32Column:
-    """Return the lowest held peak of the last wake-up; float32[J, W]. Sleeping replicas serve it by now."""
+    """Return the lowest prediction of the last wake-up; float32[J, W]. Sleeping replicas serve it by now."""
     spans = np.ceil(wake_s / compute_span_s(cold_start_s) - 1e-9)
     return _find_lowest(history, np.fmin(np.fmax(spans, 1.0), count_spans(cold_start_s)).astype(np.int64))
 
 
 def _find_lowest(history: LoadHistory, spans: IntColumn) -> Float32Column:
-    """Return the lowest held peak of the last spans; float32[J, W]. spans: int64[W]."""
+    """Return the lowest prediction of the last spans; float32[J, W]. spans: int64[W]."""
     lowest = np.minimum.accumulate(history.lows, axis=1)  # of the last n spans
     return lowest[:, spans, np.arange(len(spans))]
 

@@ -10,7 +10,7 @@ from autoscaler.core.planner.offered_load import compute_work_s
 from autoscaler.core.planner.replica_speed import fit_speed
 from autoscaler.core.planner.scale_to_zero import IdleTimeouts
 from autoscaler.core.planner.select import StrategyState
-from autoscaler.core.planner.strategies import MARGIN_COUNT, MIN_REPLICAS, PEAK_STRATEGY_OF, find_highest_load
+from autoscaler.core.planner.strategies import MIN_REPLICAS, PREDICTION, find_highest_load
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn, or_zero
 
 
@@ -63,7 +63,7 @@ def compute_peak_expiry(state: StrategyState, cold_start_s: FloatColumn) -> Floa
     NaN where the present span needs as many replicas, or where no peak decides.
     """
     selected = or_zero(state.strategy).astype(np.int64)
-    strategy, is_by_load = PEAK_STRATEGY_OF[selected], state.replicas > MIN_REPLICAS[selected]
-    load = find_highest_load(strategy, or_zero(state.replicas) - 1)
-    expires_s = find_peak_expiry(state.history, strategy // MARGIN_COUNT, load, cold_start_s)
+    is_by_load = state.replicas > MIN_REPLICAS[selected, 0]
+    load = find_highest_load(selected, or_zero(state.replicas) - 1)
+    expires_s = find_peak_expiry(state.history, PREDICTION[selected], load, cold_start_s)
     return np.where((state.replicas >= 1) & is_by_load, expires_s - state.last_updated_s, np.nan)

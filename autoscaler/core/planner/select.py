@@ -17,6 +17,7 @@ from autoscaler.core.planner import (
     miss_curve,
     offered_load,
     replica_speed,
+    season,
     shadow_fleets,
     step_time,
     strategies,
@@ -27,6 +28,7 @@ from autoscaler.core.planner.load_history import LoadHistory
 from autoscaler.core.planner.miss_curve import MissCounts
 from autoscaler.core.planner.offered_load import OfferedLoad
 from autoscaler.core.planner.replica_speed import ReplicaSpeed
+from autoscaler.core.planner.season import Season
 from autoscaler.core.planner.shadow_fleets import ShadowFleets, compute_batch_room_s
 from autoscaler.core.planner.step_time import StepTime
 from autoscaler.core.planner.strategies import Float32Column
@@ -39,12 +41,13 @@ from autoscaler.core.table.columns import (
     PerStrategySet,
     TimestampColumn,
     Transient,
+    clip,
     or_zero,
     replace,
 )
 
 WARM_UP_S = 1200.0
-"""Seconds of demand for which only conservative strategies are selected, and the initial fleet is kept."""
+"""Seconds of demand for which the initial fleet is kept."""
 
 STEADY_S = 7200.0
 """Seconds of demand for which no headroom is added to the initial fleet, as long as traffic is steady."""
@@ -79,6 +82,7 @@ class StrategyState(Columns):
     speed: ReplicaSpeed
     offered_load: OfferedLoad
     history: Transient[LoadHistory]
+    season: Season
     miss_counts: PerObjective[MissCounts]
     budget: ErrorBudget
     shadow: ShadowFleets
@@ -110,8 +114,10 @@ def update_strategies(before: StrategyState, stats: IntervalStats, now_s: float)
     woken_peaks = None
     if (stats.kept_asleep > 0).any():
         woken_peaks = load_history.compute_woken_peaks(before.history, stats.wake_s, stats.cold_start_s)
-    history, held_peaks = load_history.update_load_history(
-        before.history, load.demand, stats.cold_start_s, interval_s, now_s
+    past_week = season.update_season(before.season, load.demand, observed_s, now_s)
+    season_load = season.predict_load(past_week, stats.cold_start_s, now_s)
+    history, predicted = load_history.update_load_history(
+        before.history, load.demand, season_load, stats.cold_start_s, interval_s, now_s
     )
     has_room = before.shadow.observed_s >= BATCH_ROOM_AFTER_S
     batch_room_s = np.where(has_room, _compute_batch_room_s(stats, speed, fitted, load), 0.0)
@@ -122,11 +128,12 @@ def update_strategies(before: StrategyState, stats: IntervalStats, now_s: float)
         speed=speed,
         offered_load=load,
         history=history,
+        season=past_week,
         miss_counts=miss_counts,
         budget=error_budget.update_error_budget(before.budget, stats, interval),
         shadow=shadow_fleets.update_shadow_fleets(before.shadow, stats, interval, ready_peaks, woken_peaks),
     )
-    return select_strategy(_size_fleets(state, stats, held_peaks), stats)
+    return select_strategy(_size_fleets(state, stats, predicted), stats)
 
 
 def _compute_batch_room_s(
@@ -162,8 +169,8 @@ def _is_close(before_s: FloatColumn, now_s: FloatColumn) -> BoolColumn:
     return np.asarray(is_near | (before_s == now_s) | (np.isnan(before_s) & np.isnan(now_s)))
 
 
-def _size_fleets(state: StrategyState, stats: IntervalStats, held_peaks: Float32Column) -> StrategyState:
-    """Compute what every strategy requests, and the base replicas. held_peaks: of `load_history.hold_peaks`."""
+def _size_fleets(state: StrategyState, stats: IntervalStats, predicted: Float32Column) -> StrategyState:
+    """Compute what every strategy requests, and the base replicas. predicted: of `load_history.update_load_history`."""
     is_first = np.isnan(state.initial_fleet) & ~np.isnan(state.history.averages[0])
     initial_fleet = np.where(is_first, stats.replicas, state.initial_fleet)
     observed_s = state.shadow.observed_s
@@ -171,19 +178,21 @@ def _size_fleets(state: StrategyState, stats: IntervalStats, held_peaks: Float32
     is_over = observed_s >= state.warm_up_s
     warm_up_s = np.where(is_over, state.warm_up_s, compute_warm_up_s(stats.cold_start_s))
     floor = np.fmax(stats.floor, np.where(observed_s < warm_up_s, initial_fleet, np.nan))
-    base = strategies.add_margins(held_peaks[-1:], floor, stats.ceiling)[0]
-    requested = strategies.compute_replicas(held_peaks[:-1], floor, stats.ceiling)
+    base = clip(strategies.add_margin(predicted[-1], 0.0, 1.0).astype(np.float64), floor, stats.ceiling)
+    requested = strategies.compute_replicas(predicted[:-1], floor, stats.ceiling)
     return replace(
         state,
         initial_fleet=initial_fleet,
         warm_up_s=warm_up_s,
         shadow=replace(state.shadow, requested=requested),
-        base_replicas=base[strategies.ONE_ROOT_MARGIN].astype(np.float64),
+        base_replicas=base,
     )
 
 
 def select_strategy(state: StrategyState, stats: IntervalStats) -> StrategyState:
     """Select the cheapest strategy, where each miss beyond the budget has a price, and recommend its replicas.
+
+    Strategies that cannot predict yet are not selected, and have the record of the selected one (sleeping experts).
 
     No replica is given up while requests wait for too long, least of all one that still loads. Another strategy that
     requests fewer was chosen by the demand before, and clients that leave the queue are in no count.
@@ -191,7 +200,8 @@ def select_strategy(state: StrategyState, stats: IntervalStats) -> StrategyState
     rows, shadow = np.arange(len(state.strategy)), state.shadow
     allowed_share = error_budget.compute_allowed_share(state.budget, stats.budget_share, state.miss_counts.unavoidable)
     requests_per_s = or_zero(error_budget.compute_requests_per_s(state.budget))
-    price = _compute_prices(state, allowed_share, requests_per_s)
+    asleep = strategies.IS_SEASONAL[:, None] & season.is_unknown(state.season)
+    price = np.where(asleep, np.float32(np.inf), _compute_prices(state, allowed_share, requests_per_s))
     cheapest = price.argmin(axis=0)
     before = or_zero(state.strategy).astype(np.int64)
     saving = price[before, rows] - price[cheapest, rows]
@@ -203,6 +213,7 @@ def select_strategy(state: StrategyState, stats: IntervalStats) -> StrategyState
     has_opinion = ~np.isnan(state.offered_load.demand) & ~np.isnan(stats.ttft_objective_s)
     return replace(
         state,
+        shadow=shadow_fleets.inherit_record(shadow, strategy, asleep),
         strategy=np.where(has_opinion, strategy.astype(np.float64), state.strategy),
         allowed_share=allowed_share,
         replicas=np.where(has_opinion, replicas, np.nan),
@@ -212,8 +223,7 @@ def select_strategy(state: StrategyState, stats: IntervalStats) -> StrategyState
 def _compute_prices(state: StrategyState, allowed_share: FloatColumn, requests_per_s: FloatColumn) -> Float32Column:
     """Return the cost of each strategy plus the price of its misses beyond the budget; float32[M, W].
 
-    Infinite for a strategy that may not be selected while warming up. The prior only adds misses. It never frees
-    budget, even for a strategy with a prior below what it may miss.
+    The prior only adds misses. It never frees budget, even for a strategy with a prior below what it may miss.
     """
     shadow = state.shadow
     excess = np.maximum(strategies.compute_prior_misses(state.history.averages[-1]) - allowed_share, 0.0)
@@ -222,16 +232,14 @@ def _compute_prices(state: StrategyState, allowed_share: FloatColumn, requests_p
     np.maximum(missed, np.float32(0), out=missed)
     miss_price = MISS_PRICE * or_zero(offered_load.compute_work_s(state.offered_load))
     missed *= miss_price.astype(np.float32)
-    price = missed + shadow.cost
-    np.copyto(price, np.inf, where=~strategies.CONSERVATIVE[:, None] & (shadow.observed_s < WARM_UP_S))
-    return price
+    return missed + shadow.cost
 
 
 def compute_warm_up_s(cold_start_s: FloatColumn) -> FloatColumn:
     """Return for how many seconds of demand the initial fleet is kept; float64[W].
 
-    It was presumably sized on purpose. It is kept as long as the longest peak hold, and as long as only conservative
-    strategies are selected. Replicas given up before the second surge would be missing in it.
+    It was presumably sized on purpose. It is kept as long as the longest peak hold. Replicas given up before the
+    second surge would be missing in it.
     """
     return np.asarray(np.maximum(WARM_UP_S, strategies.LONGEST_HOLD * cold_start_s))
 

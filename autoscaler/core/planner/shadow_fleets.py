@@ -18,10 +18,12 @@ from autoscaler.core.table.columns import (
     BoolColumn,
     Columns,
     FloatColumn,
+    IntColumn,
     PerObjective,
     PerStrategySet,
     Transient,
     or_zero,
+    replace,
 )
 
 FADE_S = 2 * 86_400.0
@@ -67,6 +69,8 @@ def update_shadow_fleets(
     ready_peaks, woken_peaks: float32[J, W], of `load_history.compute_ready_peaks` and `compute_woken_peaks`; the latter
     is None where no workload keeps replicas asleep.
 
+    A pre-warm window adds its replicas to every strategy: they cost from its lead on, and serve once they really do.
+
     A surge first fills the batches of the replicas, in which no request waits; only the work beyond them queues.
     Misses by load are computed anew with each update, so that the first hour is judged by the curve known now.
     """
@@ -78,7 +82,8 @@ def update_shadow_fleets(
     max_wait_s = np.where(np.isnan(stats.max_wait_s), np.inf, stats.max_wait_s)
     fade32, arrived32, interval32_s = _to_float32(fade, arrived, interval_s)
 
-    floor = np.where(fleets.observed_s < REAL_FLEET_S, np.maximum(stats.floor, stats.replicas), stats.floor)
+    floor = np.fmax(stats.floor, np.minimum(stats.window_floor, stats.replicas))
+    floor = np.where(fleets.observed_s < REAL_FLEET_S, np.maximum(floor, stats.replicas), floor)
     ready = strategies.compute_replicas(ready_peaks, floor, stats.ceiling)
     if woken_peaks is not None:
         ready = _wake(ready, strategies.compute_replicas(woken_peaks, floor, stats.ceiling), stats.kept_asleep)
@@ -97,7 +102,8 @@ def update_shadow_fleets(
     rows, all_strategies = np.arange(len(interval_s)), np.arange(strategies.STRATEGY_COUNT)[:, None]
     by_load[all_strategies, load_bin, rows] += arrived32 - late
     cost = fleets.cost * fade32
-    cost += np.where(observed, fleets.requested, np.float32(0)) * interval32_s
+    paid = np.maximum(fleets.requested, or_zero(stats.window_floor).astype(np.float32))
+    cost += np.where(observed, paid, np.float32(0)) * interval32_s
     return ShadowFleets(
         observed_s=fleets.observed_s + interval_s,
         requested=fleets.requested,
@@ -108,6 +114,23 @@ def update_shadow_fleets(
         missed=_count_misses(queue_missed, by_load, interval.miss_curve),
         arrived=fleets.arrived * fade + arrived,
     )
+
+
+def inherit_record(fleets: ShadowFleets, strategy: IntColumn, asleep: BoolColumn) -> ShadowFleets:
+    """Give strategies that cannot predict yet the cost and misses of the selected one (sleeping experts).
+
+    strategy: int64[W], the selected one. asleep: bool[M, W].
+    """
+    if not asleep.any():
+        return fleets
+    rows = np.arange(len(strategy))
+    cost, queue_missed, missed = (
+        np.where(asleep, each[strategy, rows], each) for each in (fleets.cost, fleets.queue_missed, fleets.missed)
+    )
+    by_load = fleets.by_load.copy()
+    for each in np.flatnonzero(asleep.any(axis=1)).tolist():
+        by_load[each] = np.where(asleep[each], fleets.by_load[strategy, :, rows].T, by_load[each])
+    return replace(fleets, cost=cost, queue_missed=queue_missed, missed=missed, by_load=by_load)
 
 
 def compute_batch_room_s(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from autoscaler.core.model.chain import Link
 from autoscaler.core.model.types import Observation, Plan, Recommendation, Signal, TickInput
 from autoscaler.core.observe import draining, load
 from autoscaler.core.observe.pod_deltas import MAX_INTERVAL_S, PodReadings
@@ -136,7 +137,7 @@ def _update_group(inp: TickInput, observed: Observed, state: PlannerState, some:
     if is_unread.all():
         return state
     totals, counted = _count_work(inp, observed, counted, some, is_new)
-    stats = _make_stats(inp, observed.observation, state.idle_timeouts, totals, some, before.last_updated_s)
+    stats = _make_stats(inp, observed, state.idle_timeouts, totals, some, before.last_updated_s)
     after = update_strategies(before, stats, inp.now_s)
     after = _keep_rows(before, after, is_unread) if is_unread.any() else after
     return _with_plan(inp, observed.observation, state.with_group(group, after, counted), some.rows, after)
@@ -167,7 +168,7 @@ def _update_out_of_turn(
     due, counted = np.flatnonzero(is_due), counted.take(np.flatnonzero(is_due[some.pod_row]))
     some, totals = some.filter(is_due), totals.take(due)
     before = replace(state.strategies_of(some.rows), speed=with_slots.take(due))
-    stats = _make_stats(inp, observed.observation, state.idle_timeouts, totals, some, before.last_updated_s)
+    stats = _make_stats(inp, observed, state.idle_timeouts, totals, some, before.last_updated_s)
     after = update_strategies(before, stats, inp.now_s)
     return _with_plan(inp, observed.observation, state.with_out_of_turn(some.rows, after, counted), some.rows, after)
 
@@ -230,7 +231,7 @@ def _count_work(
 
 def _make_stats(
     inp: TickInput,
-    observation: Observation,
+    observed: Observed,
     idle_timeouts: IdleTimeouts,
     totals: WorkTotals,
     some: _Subset,
@@ -240,7 +241,8 @@ def _make_stats(
 
     Strategies may not spend the part of the error budget that wake-ups from zero use.
     """
-    spec, rows = inp.spec, some.rows
+    spec, rows, observation = inp.spec, some.rows, observed.observation
+    window_floor = inp.schedule.find_floor(inp.now_s, observed.link_s[Link.REPLICA])
     ceiling = np.fmax(spec.max_replicas[rows], 1.0)
     budget_share = 1 - spec.attainment - compute_wake_up_share(idle_timeouts, spec.attainment)
     return IntervalStats(
@@ -256,6 +258,7 @@ def _make_stats(
         budget_share=budget_share[rows],
         prefill=_is_prefill(inp)[rows],
         floor=np.fmin(np.fmax(spec.min_replicas[rows], 1.0), ceiling),
+        window_floor=np.minimum(window_floor[rows], ceiling),
         ceiling=ceiling,
     )
 

@@ -49,7 +49,7 @@ def recommend(inp: TickInput, observed: Observed, capacity: Capacity) -> Recomme
     signals[Signal.ITL] = by_itl(inp, observation, arrivals)
     signals[Signal.REJECTIONS] = by_rejections(inp, observation, arrivals)
     signals = with_idle(observation, signals)
-    signals[Signal.SCHEDULE] = by_schedule(inp, observed.link_s[Link.REPLICA])
+    signals[Signal.SCHEDULE] = inp.schedule.find_floor(inp.now_s, observed.link_s[Link.REPLICA])
     signals[Signal.WAKE] = by_wake_up(inp, observation, capacity)
     base_replicas = np.fmax.reduce(signals, axis=0)  # all of it is for the load that there is
     return Recommendation(signals, base_replicas)
@@ -123,18 +123,6 @@ def by_rejections(inp: TickInput, observation: Observation, arrivals: Arrivals) 
         offered = (observation.finished_per_s + observation.rejections_per_s) / observation.finished_per_s
     step = np.where(np.isnan(offered), refusing + 1, refusing * np.fmin(offered, LARGEST_STEP))
     return np.where(refused & (observation.rejections_per_s > MIN_PER_S), step, np.nan)
-
-
-def by_schedule(inp: TickInput, lead_s: FloatColumn) -> FloatColumn:
-    """Return the replicas of pre-warm windows that are open, or open within their lead.
-
-    lead_s: float64[W], of replicas whose window states none: what of a cold start nothing else does before.
-    """
-    windows = inp.schedule
-    lead_s = np.where(np.isnan(windows.lead_s), lead_s[:, None], windows.lead_s)
-    is_due = (windows.start_s - lead_s <= inp.now_s) & (inp.now_s < windows.until_s)
-    replicas = np.where(is_due, windows.replicas, np.nan)
-    return np.asarray(np.fmax.reduce(replicas, axis=1, initial=np.nan))
 
 
 def by_wake_up(inp: TickInput, observation: Observation, capacity: Capacity) -> FloatColumn:

@@ -1,14 +1,11 @@
 """Credential files that rotate while the process runs."""
 
-import os
 from pathlib import Path
 
 import pytest
 
-from autoscaler.adapters.certificates import CertificateError, CertificateFiles
-from autoscaler.adapters.credentials import read_secret
 from autoscaler.adapters.prometheus.credentials import CredentialError, Credentials, Rotating
-from autoscaler.config.settings import PrometheusSettings, TlsFiles
+from autoscaler.config.settings import PrometheusSettings
 
 
 def test_a_file_is_read_once_until_it_changes(tmp_path: Path):
@@ -62,11 +59,3 @@ def test_without_credentials_there_is_no_header():
     credentials = Credentials(PrometheusSettings(url="http://a"))
     assert credentials.authorization() is None
     assert credentials.context() is True
-
-
-def test_a_pipe_in_place_of_a_secret_is_not_waited_for(tmp_path: Path):
-    os.mkfifo(tmp_path / "token")
-    with pytest.raises(CredentialError, match="not a regular file"):
-        read_secret(tmp_path / "token")
-    with pytest.raises(CertificateError, match="not a regular file"):
-        CertificateFiles(TlsFiles(cert=tmp_path / "token", key=tmp_path / "token"), ["h2"])

@@ -17,7 +17,7 @@ import numpy as np
 from autoscaler.core.model.fleet import PendingCause
 from autoscaler.core.model.quotas import Quotas
 from autoscaler.core.model.types import Decision, Recommender, Signal, Stage, TickInput
-from autoscaler.core.planner.strategies import CONSTANT_COUNTS, PEAK_STRATEGY_COUNT, describe
+from autoscaler.core.planner.strategies import CONSTANT_COUNTS, IS_SEASONAL, PEAK_STRATEGY_COUNT, STRATEGIES
 from autoscaler.core.table.columns import FloatColumn
 
 NUMBER = r"(-?\d+(?:\.\d+)?)"
@@ -412,7 +412,7 @@ def planner(row: Row, match: re.Match[str]) -> None:
     same(load, row.plan("demand"))
     same(idle or "0", row.recommended(Signal.PLANNER) - row.plan("replicas"))
     replicas, busy = row.plan("replicas"), max(row.plan("demand"), 0.0)
-    strategy = describe(int(row.plan("strategy")))
+    strategy = STRATEGIES[int(row.plan("strategy"))]
     if why is None:
         # Nothing but the load and its rounding up to whole replicas speaks for this count, or it is the least there is.
         assert replicas == row.plan("strategy_replicas")
@@ -440,7 +440,7 @@ def _maximum(row: Row, hit: re.Match[str], replicas: float, busy: float, least: 
 
 
 def _lower(row: Row, hit: re.Match[str], replicas: float, busy: float, least: float) -> None:
-    same_time(hit[1], describe(int(row.plan("strategy"))).average_s)
+    same_time(hit[1], STRATEGIES[int(row.plan("strategy"))].average_s)
     assert replicas < busy
 
 
@@ -451,7 +451,7 @@ def _minimum(row: Row, hit: re.Match[str], replicas: float, busy: float, least: 
 def _constant(row: Row, hit: re.Match[str], replicas: float, busy: float, least: float) -> None:
     same(hit[1], replicas)
     assert row.plan("strategy") >= PEAK_STRATEGY_COUNT
-    assert replicas <= float(CONSTANT_COUNTS[int(row.plan("strategy")) - PEAK_STRATEGY_COUNT, 0])
+    assert replicas <= float(CONSTANT_COUNTS[int(row.plan("strategy")) - PEAK_STRATEGY_COUNT])
 
 
 def _more_than_load(replicas: float, busy: float) -> None:
@@ -471,15 +471,20 @@ def _initial(row: Row, hit: re.Match[str], replicas: float, busy: float, least: 
 
 
 def _peaked(row: Row, hit: re.Match[str], replicas: float, busy: float, least: float) -> None:
-    strategy = describe(int(row.plan("strategy")))
+    strategy = STRATEGIES[int(row.plan("strategy"))]
     same_time(hit[1], strategy.average_s)
     same(hit[2], strategy.hold)
     assert math.isnan(row.plan("peak_expires_in_s"))
     _more_than_load(replicas, busy)
 
 
+def _seasonal(row: Row, hit: re.Match[str], replicas: float, busy: float, least: float) -> None:
+    assert IS_SEASONAL[int(row.plan("strategy"))]
+    _more_than_load(replicas, busy)
+
+
 def _headroom(row: Row, hit: re.Match[str], replicas: float, busy: float, least: float) -> None:
-    strategy = describe(int(row.plan("strategy")))
+    strategy = STRATEGIES[int(row.plan("strategy"))]
     if hit[1]:
         same_share(hit[1], strategy.margin_share)
     else:
@@ -498,6 +503,7 @@ _WHY: dict[str, Callable[[Row, re.Match[str], float, float, float], None]] = {
     rf"because a peak is held for {TIME} more": _held,
     rf"because the initial fleet is kept for {TIME} more": _initial,
     rf"because the load average over {TIME} has just peaked, and peaks are held for {NUMBER} cold starts?": _peaked,
+    "because the load has just peaked, or was as high around this time a day or a week ago": _seasonal,
     rf"because its headroom is (?:{SHARE}|{NUMBER} times the square root of the load)": _headroom,
 }
 

@@ -170,11 +170,11 @@ class ExplainedServing(Serving, ExplainedStory):
 
 
 def headroom_story():
-    """Two workloads share eight GPUs: the first holds headroom after its peak, the second has become busy."""
+    """Two workloads share seven GPUs: the first holds headroom after its peak, the second has become busy."""
     story = ExplainedServing(spec(2, priority=[1000.0, 10.0], cold_start_s=60.0, **LEARNED))
     story.learn(fleet([2, 2]))
-    crowded = fleet([6, 2], pool_gpus=np.array([8.0]))
-    for demand, for_s in (([4.5, 1.0], 120), ([1.0, 1.0], 300), ([1.0, 1.9], 180)):
+    crowded = fleet([5, 2], pool_gpus=np.array([7.0]))
+    for demand, for_s in (([6.0, 1.0], 120), ([1.0, 1.0], 300), ([1.0, 1.9], 180)):
         story.serve(crowded, np.array(demand), for_s)
     return story
 

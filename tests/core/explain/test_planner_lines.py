@@ -12,11 +12,11 @@ from autoscaler.core.explain.planner_lines import Figures
 from autoscaler.core.model.types import Plan, Recommender, Signal
 from autoscaler.core.planner.strategies import (
     CONSTANT_COUNTS,
-    MARGIN_COUNT,
+    IS_SEASONAL,
+    MARGINS,
     PEAK_HOLDS,
     PEAK_STRATEGY_COUNT,
-    SHARE_MARGIN_COUNT,
-    SHARE_MARGINS,
+    STRATEGIES,
     STRATEGY_COUNT,
 )
 from autoscaler.core.tick import tick
@@ -33,7 +33,7 @@ LEARNED = {
     "demand": 2.31,
     "work_s": 0.134,
     "busy": 0.5775,
-    "strategy": float(PEAK_HOLDS.index((2, 10)) * MARGIN_COUNT + 1),  # 240 s, 10 cold starts, the second share
+    "strategy": float(PEAK_HOLDS.index((2, 10)) * len(MARGINS) + MARGINS.index((1.1, 0.0))),
     "observed_s": 7200.0,
     "warm_up_s": 1200.0,
     "allowed_fraction": 0.0065,
@@ -79,7 +79,7 @@ def test_each_question_of_an_operator_has_a_line():
     assert told() == {
         "demand": "arriving requests keep 2.31 replicas busy",
         "headroom": "1.69 replicas: 4 recommended for a load of 2.31; the load of the last minutes needs 3",
-        "rule": "follows the load average over 4 min, holds its peaks for 10 cold starts of 60 s, adds 60%",
+        "rule": "follows the load average over 4 min, holds its peaks for 10 cold starts of 60 s, adds 110%",
         "paper": "the strategy would have missed 0.46% of requests so far and may miss 0.65% now, "
         "beyond the 0.2% that always miss",
         "budget": "1% of requests may miss, 2.5% missed in 2 h of traffic: 250% of the error budget; "
@@ -107,7 +107,7 @@ def test_the_figures_are_those_of_the_lines():
         warm_up_s=1200.0,
         average_s=240.0,
         hold_cold_starts=10,
-        margin_fraction=pytest.approx(float(SHARE_MARGINS[1, 0])),
+        margin_fraction=1.1,
         margin_roots=0.0,
         constant_replicas=0.0,
         budget_fraction=pytest.approx(0.01),
@@ -125,7 +125,7 @@ def test_a_constant_count_is_named_with_the_peak_it_yields_to(place, replicas):
     said = told(strategy=float(PEAK_STRATEGY_COUNT + place))["rule"]
     needs = "while the peak of the load average over 4 min in the last 10 cold starts of 60 s needs more"
     assert said == f"keeps {replicas}, and more {needs}"
-    assert planner_lines.read(*made(strategy=float(STRATEGY_COUNT - 1)), 0).constant_replicas == CONSTANT_COUNTS[-1, 0]
+    assert planner_lines.read(*made(strategy=float(STRATEGY_COUNT - 1)), 0).constant_replicas == CONSTANT_COUNTS[-1]
 
 
 def test_slots_limit_a_replica_when_they_are_few():
@@ -142,25 +142,25 @@ def test_no_headroom_is_named_when_zero_is_recommended():
 def test_every_strategy_has_a_line(rule):
     said = told(strategy=float(rule))["rule"]
     assert re.fullmatch(
-        r"follows the load average over (20 s|4 min|15 min), holds its peaks for (3|10) cold starts of 60 s, "
-        r"adds (\d+%|[\d.]+ times its square root)",
+        r"follows the load average over (20 s|4 min), holds its peaks for (3|10) cold starts of 60 s"
+        r"(, expects no less than a day and a week ago at this time)?(, adds (\d+%|[\d.]+ times its square root))?",
         said,
     )
-    assert ("%" in said) == (rule % MARGIN_COUNT < SHARE_MARGIN_COUNT)
+    assert ("%" in said) == (STRATEGIES[rule].margin_share > 0)
+    assert ("day" in said) == IS_SEASONAL[rule]
 
 
 def test_the_warm_up_is_named_until_it_is_over():
-    careful = "; in the first 20 min only the fastest average with the longest hold is followed"
     kept = "; the initial fleet is kept for 20 min"
-    assert told(observed_s=1199.0)["rule"].endswith(f"adds 60%{careful}{kept}")
-    assert told(observed_s=1200.0)["rule"].endswith("adds 60%")
+    assert told(observed_s=1199.0)["rule"].endswith(f"adds 110%{kept}")
+    assert told(observed_s=1200.0)["rule"].endswith("adds 110%")
 
 
 def test_the_initial_fleet_is_named_when_it_limits_a_strategy():
     assert told(strategy_replicas=6.0)["rule"].endswith(
-        "adds 60%; it would recommend 6, but steady traffic adds no headroom to the initial fleet"
+        "adds 110%; it would recommend 6, but steady traffic adds no headroom to the initial fleet"
     )
-    assert told(strategy_replicas=3.0)["rule"].endswith("adds 60%")  # the policy has a floor
+    assert told(strategy_replicas=3.0)["rule"].endswith("adds 110%")  # the policy has a floor
 
 
 @pytest.mark.parametrize(
@@ -260,7 +260,7 @@ def test_the_error_budget_has_no_rounding_noise():
 
 
 def test_the_initial_fleet_is_not_named_when_zero_is_recommended():
-    assert told(asked=0.0, strategy_replicas=1.0)["rule"].endswith("adds 60%")
+    assert told(asked=0.0, strategy_replicas=1.0)["rule"].endswith("adds 110%")
 
 
 def test_base_replicas_are_at_most_the_recommendation():

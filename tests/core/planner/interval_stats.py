@@ -57,6 +57,7 @@ def make_stats(demand, *, replicas=None, busy=None, late=0.0, totals=None, prefi
         "budget_share": 0.01,
         "floor": 1.0,
         "ceiling": 100.0,
+        "window_floor": NAN,
         **columns,
     }
     tables = [

@@ -13,7 +13,7 @@ from autoscaler.core.planner import miss_curve, strategies
 from autoscaler.core.planner.interval import MAX_WAIT_SHARE
 from autoscaler.core.planner.select import StrategyState
 from autoscaler.core.planner.shadow_fleets import FADE_S, REAL_FLEET_S
-from autoscaler.core.planner.strategies import MAX_UTILIZATION, ROUNDING_TOLERANCE, UPDATE_INTERVAL_S, describe
+from autoscaler.core.planner.strategies import MAX_UTILIZATION, ROUNDING_TOLERANCE, STRATEGIES, UPDATE_INTERVAL_S
 
 
 @dataclass
@@ -52,7 +52,7 @@ class PlainShadowFleet:
                 return
         elif self.peaks:
             self._serve(demand, arrivals, after, replicas, batch_room_s)
-        average_s, hold, *_ = describe(self.strategy)
+        average_s, hold = STRATEGIES[self.strategy].average_s, STRATEGIES[self.strategy].hold
         self.demands += [] if math.isnan(demand) else [demand]
         self.averages.append(self._average(average_s))
         self.initial_fleet = self.initial_fleet or replicas
@@ -61,7 +61,7 @@ class PlainShadowFleet:
         self.kept = max(self.floor, self.initial_fleet) if is_warming_up else self.floor
 
     def compute_replicas(self, peak: float, floor: float | None = None) -> float:
-        _, _, share, roots, count = describe(self.strategy)
+        _, share, roots, count = STRATEGIES[self.strategy]
         busy = peak + share * peak + roots * math.sqrt(peak)
         least = max(self.kept if floor is None else floor, count)
         return min(max(math.ceil(busy / MAX_UTILIZATION - ROUNDING_TOLERANCE), least), self.ceiling)

@@ -81,7 +81,9 @@ def test_peaks_expire_after_their_hold_when_ticks_are_late(cold_start_s, max_del
     for number in range(int(12 * cold_start_s / UPDATE_INTERVAL_S)):
         now_s = UPDATE_INTERVAL_S * number + rng.uniform(0.0, max_delay_s)
         demand = np.array([10.0 if number == 0 else 0.0])
-        history, peaks = load_history.update_load_history(history, demand, cold, np.array([now_s - last_s]), now_s)
+        history, peaks = load_history.update_load_history(
+            history, demand, np.full(1, np.nan, np.float32), cold, np.array([now_s - last_s]), now_s
+        )
         held_at_s |= dict.fromkeys(np.flatnonzero(peaks[:, 0] >= 9.9).tolist(), now_s)
         last_s = now_s
     tolerance_s = 2 * load_history.compute_span_s(cold)[0] + max_delay_s

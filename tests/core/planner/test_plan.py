@@ -66,7 +66,7 @@ def story_after_a_peak():
 def test_peak_expiry_is_unknown_when_a_constant_count_decides(place):
     """A peak some minutes ago needs two replicas. A count of one rises for it, a larger one stays."""
     story = story_after_a_peak()
-    count = CONSTANT_COUNTS[place, 0]
+    count = CONSTANT_COUNTS[place]
     selected = {
         "strategy": np.array([float(PEAK_STRATEGY_COUNT + place)]),
         "replicas": np.full(1, max(2.0, count)),

@@ -115,7 +115,7 @@ def test_no_other_strategy_costs_and_misses_less(after_a_day, name):
     state = after_a_day[name]
     selected, cost, missed = int(state.strategy[0]), state.shadow.cost[:, 0], state.shadow.missed[:, 0]
     is_better = (cost < 0.98 * cost[selected]) & (missed <= 0.8 * missed[selected])
-    assert not is_better.any(), [strategies.describe(int(strategy)) for strategy in np.flatnonzero(is_better)]
+    assert not is_better.any(), [strategies.STRATEGIES[strategy] for strategy in np.flatnonzero(is_better)]
 
 
 @pytest.mark.slow

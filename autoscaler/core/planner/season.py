@@ -1,0 +1,85 @@
+"""The load of the last week by quarter of an hour: what the load was at this time a day and a week ago.
+
+This is the seasonal naive method (Hyndman and Athanasopoulos, Forecasting: Principles and Practice), with the highest
+value of a window, because a replica must serve before the load rises. Other periods than a day and a week are not
+looked for: periods found in bursty traffic were spurious.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from autoscaler.core.planner.strategies import Float32Column
+from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, TimestampColumn, or_zero
+
+BIN_S = 900.0
+"""Length of a bin: short beside a rise of the load in the morning, and a week has only 1.3 KB."""
+
+DAY_BINS = 96
+WEEK_BINS = 7 * DAY_BINS
+
+MAX_BINS_AHEAD = 8
+"""Bins that are looked ahead at most: two hours, longer than any cold start."""
+
+
+@dataclass(frozen=True)
+class Season(Columns):
+    """Load by bin."""
+
+    load: npt.NDArray[np.float16]  # float16[WEEK_BINS, W], mean load, the last complete bin first; NaN: not known
+    bin_since_s: TimestampColumn  # float64[W], beginning of the present bin; NaN: none yet
+    busy_s: FloatColumn  # float64[W], busy replica-seconds in it
+    observed_s: FloatColumn  # float64[W], seconds in it of which the load is known
+
+    @classmethod
+    def blank(cls, rows: int) -> Season:
+        none = np.zeros(rows)
+        return cls(np.full((WEEK_BINS, rows), np.nan, np.float16), np.full(rows, np.nan), none, none)
+
+
+def update_season(season: Season, demand: FloatColumn, observed_s: FloatColumn, now_s: float) -> Season:
+    """Add the demand of an interval. observed_s: float64[W], its length; 0: demand is not known.
+
+    The interval belongs to the bin in which it ends. A bin of which less than half was observed is not known.
+    """
+    since_s = np.where(np.isnan(season.bin_since_s), now_s, season.bin_since_s)
+    bins = np.fmax(np.floor((now_s - since_s) / BIN_S), 0.0).astype(np.int64)
+    is_over = bins > 0
+    busy_s = np.where(is_over, 0.0, season.busy_s) + np.where(observed_s > 0, or_zero(demand) * observed_s, 0.0)
+    known_s = np.where(is_over, 0.0, season.observed_s) + observed_s
+    load = _push_bins(season, bins) if is_over.any() else season.load
+    return Season(load, since_s + bins * BIN_S, busy_s, known_s)
+
+
+def predict_load(season: Season, ahead_s: FloatColumn, now_s: float) -> Float32Column:
+    """Return the highest load of a day and of a week ago, from this time of day until a bin after `ahead_s`.
+
+    ahead_s: float64[W]. float32[W], NaN: neither is known.
+    """
+    bins = np.fmin((now_s - season.bin_since_s + ahead_s) // BIN_S + 1, MAX_BINS_AHEAD)
+    bins = or_zero(bins).astype(np.int64)
+    day, week = (season.load[first - MAX_BINS_AHEAD - 1 : first][::-1] for first in (DAY_BINS, WEEK_BINS))
+    highest = np.fmax.accumulate(np.fmax(day, week), axis=0)  # of the next n bins
+    return highest[bins, np.arange(len(bins))].astype(np.float32)
+
+
+def is_unknown(season: Season) -> BoolColumn:
+    """Return whether no load of a day ago or earlier is known; bool[W]. A bin in every two hours is looked at."""
+    return np.asarray(np.isnan(season.load[DAY_BINS - 1 :: MAX_BINS_AHEAD]).all(axis=0))
+
+
+def _push_bins(season: Season, bins: npt.NDArray[np.int64]) -> npt.NDArray[np.float16]:
+    """Return the load by bin after the present bin has ended. bins: int64[W], bins that have begun since."""
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        mean = np.where(season.observed_s >= BIN_S / 2, season.busy_s / season.observed_s, np.nan).astype(np.float16)
+    load = season.load.copy()
+    for count in np.unique(bins[bins > 0]).tolist():
+        rows, new = np.flatnonzero(bins == count), min(count, WEEK_BINS)
+        load[new:, rows] = season.load[: WEEK_BINS - new, rows]
+        load[:new, rows] = np.nan
+        if count <= WEEK_BINS:
+            load[count - 1, rows] = mean[rows]
+    return load
