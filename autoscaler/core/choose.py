@@ -1,8 +1,8 @@
 """The switch between the two recommenders: which of them speaks for each workload.
 
 The planner weighs the load in its own way, and the same load against a learned capacity would only add to it. So while
-the planner speaks, the reactive signals that it weighs are left out. A queue that outlasts a cold start shows that the
-planner is wrong; then all signals speak. One that outlasts a wake-up wakes replicas that sleep.
+the planner speaks, the reactive signals that it weighs are left out. A queue in which requests wait for longer than the
+policy allows shows that the planner is wrong; then all signals speak. `queue_projection` decides what it is worth.
 """
 
 from __future__ import annotations
@@ -67,12 +67,7 @@ def choose(
     recommender = _choose(inp, observed, has_policy, planned, due)
 
     alone = recommender == Recommender.PLANNER
-    # Before the queue outlasts a cold start, the weighed signals may wake replicas, and request none.
-    only_wakes = (recommender == Recommender.OVERRULED_BY_QUEUE) & ~_outlasts(
-        observed, observed.observation.cold_start_s
-    )
-    weighed = np.where(only_wakes, np.fmin(signals[WEIGHED], observed.observation.replicas), signals[WEIGHED])
-    signals[WEIGHED] = np.where(alone, np.nan, weighed)
+    signals[WEIGHED] = np.where(alone, np.nan, signals[WEIGHED])
     signals[Signal.ITL] = np.where(alone & weighs_itl, np.nan, signals[Signal.ITL])
     beside = ceil_replicas(strongest(signals[_REACTIVE]))
     choice = Choice(
@@ -97,9 +92,7 @@ def _choose(
     inp: TickInput, observed: Observed, has_policy: BoolColumn, planned: BoolColumn, due: BoolColumn
 ) -> IntColumn:
     """Return the Recommender of each workload. due: bool[W], the planner is silent, but not for long."""
-    observation = observed.observation
-    start_s = np.where(observation.wakeable > 0, observation.wake_s, observation.cold_start_s)
-    overruled = _outlasts(observed, start_s)
+    overruled = load.has_late_queue(inp, observed.observation)
     cases = [
         (~has_policy, Recommender.NO_POLICY),
         (planned & overruled, Recommender.OVERRULED_BY_QUEUE),
@@ -109,11 +102,6 @@ def _choose(
     ]
     conditions, recommenders = zip(*cases, strict=True)
     return np.asarray(np.select(conditions, recommenders, Recommender.REACTIVE), dtype=np.int64)
-
-
-def _outlasts(observed: Observed, start_s: FloatColumn) -> BoolColumn:
-    """Say where the queue will not have ended after so many seconds; bool[W]."""
-    return np.asarray(observed.observation.queue_wait_s > start_s)
 
 
 def _is_warming_up(inp: TickInput, observed: Observed) -> BoolColumn:

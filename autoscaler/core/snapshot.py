@@ -180,7 +180,7 @@ def restore(snapshot: Snapshot, memory: Memory, fleet: Fleet, now_s: float, wall
     learned_from = known[fleet.pod_workload] & (fleet.pod_ready_s <= then_s)
     pods = replace(memory.pods, seen_ready=np.where(learned_from, 1.0, memory.pods.seen_ready))
     tables = {name: table.with_columns(restored, f"{name}.") for name, table in _tables(memory).items()}
-    planner = replace(memory.planner, idle_timeouts=tables["idle_timeouts"]).with_strategies(tables["strategies"])
+    planner = replace(memory.planner, idle_timeouts=tables["idle_timeouts"], strategies=tables["strategies"])
     return replace(memory, pods=pods, workloads=tables["workloads"], planner=planner), int(np.count_nonzero(known))
 
 
@@ -188,7 +188,7 @@ def _tables(memory: Memory) -> dict[str, Any]:
     return {
         "workloads": memory.workloads,
         "idle_timeouts": memory.planner.idle_timeouts,
-        "strategies": memory.planner.all_strategies(),
+        "strategies": memory.planner.strategies,
     }
 
 

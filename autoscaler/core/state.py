@@ -14,7 +14,7 @@ from autoscaler.core.chain.links import ChainState
 from autoscaler.core.choose import ChoiceState
 from autoscaler.core.model.fleet import Fleet
 from autoscaler.core.observe.workloads import ObserveState, PodState
-from autoscaler.core.planner.groups import PlannerState
+from autoscaler.core.planner.state import PlannerState
 from autoscaler.core.reactive.capacity import LearnedCapacity
 from autoscaler.core.stabilize.pipeline import StabilizeState
 from autoscaler.core.table.columns import Columns, IntColumn, TimestampColumn, Transient, moved, replace
@@ -60,5 +60,5 @@ def align(memory: Memory, fleet: Fleet) -> Memory:
         pod_id=fleet.pod_id,
         workloads=moved(memory.workloads, memory.workload_id, fleet.workload_id),
         pods=moved(memory.pods, memory.pod_id, fleet.pod_id),
-        planner=memory.planner.aligned(fleet.workload_id),
+        planner=memory.planner.aligned(memory.workload_id, fleet.workload_id),
     )

@@ -59,6 +59,7 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
         idle_after_s=target.idle_after_s,
         idle_s=target.idle_s,
         kept_for_s=target.kept_for_s,
+        kept_window_s=target.kept_window_s,
         base_replicas=base_replicas,
         unfollowed_s=unfollowed_s,
         pending_by_class=count_by_class(inp.fleet, observed.observation, stages[Stage.SLEEP]),

@@ -364,7 +364,7 @@ def test_only_strategy_columns_are_blank_for_other_strategies():
     story = Serving(spec(cold_start_s=60.0, **LEARNED))
     story.memory, count = restore(found, Memory.empty(), fleet([2]), story.now_s, found.wall_s + 60.0)
     assert count == 1
-    state = story.memory.planner.all_strategies()
+    state = story.memory.planner.strategies
     assert (state.shadow.observed_s[0], state.signature[0]) == (0, SIGNATURE)
     assert state.speed.readings[0] == found.columns["replica.readings"][0] > 200
     assert state.budget.counted[0] > 1000

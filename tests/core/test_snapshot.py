@@ -13,8 +13,8 @@ from autoscaler.core.model.fleet import Fleet, PendingCause, Pool, Workload, Wor
 from autoscaler.core.model.spec import Schedule
 from autoscaler.core.model.types import Signal
 from autoscaler.core.observe.workloads import PodState
-from autoscaler.core.planner.groups import PlannerState
 from autoscaler.core.planner.select import StrategyState
+from autoscaler.core.planner.state import PlannerState
 from autoscaler.core.planner.strategies import SIGNATURE, UPDATE_INTERVAL_S
 from autoscaler.core.state import Memory, align
 from autoscaler.core.table.columns import PER_STRATEGY_SET, TIMESTAMP, TRANSIENT, Columns
@@ -75,26 +75,21 @@ SAVED_S = 1_800_000_000.0  # Unix time
 def columns(memory):
     """Yield every column of memory with its place, and whether it holds moments; of one kept in shares, each share."""
     for name, part in (vars(memory) | vars(memory.planner)).items():
-        for table in part if isinstance(part, tuple) else [part]:
-            if isinstance(table, Columns):
-                for place, column in table.columns().items():
-                    yield f"{name}.{place}", column, TIMESTAMP in table.marks()[place]
+        if isinstance(part, Columns):
+            for place, column in part.columns().items():
+                yield f"{name}.{place}", column, TIMESTAMP in part.marks()[place]
 
 
 def marked(table, mark):
     return {place for place, its in table.marks().items() if mark in its}
 
 
-IS_MOMENT = {
-    place: is_moment
-    for place, _, is_moment in columns(Memory.empty())
-    if not place.startswith("out_of_turn.")  # the same columns as of the strategies
-}
+IS_MOMENT = {place: is_moment for place, _, is_moment in columns(Memory.empty())}
 
 
-NOT_STORED = {"pods", "counted", "out_of_turn", "plan", "late_queues"}
+NOT_STORED = {"pods", "counted_id", "counted", "plan"}
 """Readings of pods, and what follows from the strategies when they are updated: both are known again within a minute.
-Strategies that were updated out of turn are stored with the others."""
+"""
 
 
 def test_every_lasting_column_has_one_name_in_the_schema():
@@ -184,9 +179,9 @@ def filled(seen: Fleet, seed: int) -> Memory:
 
     memory = align(Memory.empty(), seen)
     signature = np.full(len(seen.workloads), SIGNATURE)
-    strategies = replace(fill(memory.planner.all_strategies()), signature=signature)
+    strategies = replace(fill(memory.planner.strategies), signature=signature)
     idle_timeouts = fill(memory.planner.idle_timeouts)
-    planner = replace(memory.planner, idle_timeouts=idle_timeouts).with_strategies(strategies)
+    planner = replace(memory.planner, idle_timeouts=idle_timeouts, strategies=strategies)
     return replace(memory, workloads=fill(memory.workloads), planner=planner)
 
 
@@ -225,7 +220,7 @@ def test_restore_gives_each_workload_its_own_columns(before, after, seed, away_s
         assert column.dtype == snapshot.blank()[stored].dtype, place
     for one, other in (
         (there.workloads, own.workloads),
-        (there.planner.all_strategies(), own.planner.all_strategies()),
+        (there.planner.strategies, own.planner.strategies),
     ):
         for name in marked(type(one), TRANSIENT):
             np.testing.assert_array_equal(one.columns()[name], other.columns()[name], err_msg=name)
@@ -243,7 +238,7 @@ def test_strategy_columns_begin_anew_when_strategies_changed(missing):
         columns[snapshot.SIGNATURE] = columns[snapshot.SIGNATURE] + 1
     there, count = snapshot.restore(replace(saved, columns=columns), own, cluster([1]), LATER_S, SAVED_S)
     assert count == 1
-    restored, before = there.planner.all_strategies(), own.planner.all_strategies()
+    restored, before = there.planner.strategies, own.planner.strategies
     for name in marked(StrategyState, PER_STRATEGY_SET):
         np.testing.assert_array_equal(restored.columns()[name], before.columns()[name], err_msg=name)
     np.testing.assert_array_equal(restored.speed.step_sums, saved.columns["replica.step_time_sums"])
@@ -255,7 +250,7 @@ def test_misses_by_load_are_stored_as_one_sum():
     what = filled(cluster([1]), 1)
     saved = snapshot.take(what, workloads([1]), NOW_S, SAVED_S)
     there, _ = snapshot.restore(saved, Memory.empty(), cluster([1]), NOW_S, SAVED_S)
-    restored, before = there.planner.all_strategies().shadow, what.planner.all_strategies().shadow
+    restored, before = there.planner.strategies.shadow, what.planner.strategies.shadow
     for name in ("queue_missed", "missed"):
         np.testing.assert_array_equal(getattr(restored, name), before.missed)
     assert (restored.missed > 0).any()

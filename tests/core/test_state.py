@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from autoscaler.core import state
 from autoscaler.core.model.types import Plan
+from autoscaler.core.observe.pod_deltas import PodReadings
 from autoscaler.core.observe.workloads import PodState
-from autoscaler.core.planner.groups import GROUPS, CountedReadings, LateQueues, OutOfTurn, PlannerState
 from autoscaler.core.planner.scale_to_zero import IdleTimeouts
 from autoscaler.core.planner.select import StrategyState
+from autoscaler.core.planner.state import PlannerState
 from autoscaler.core.state import Memory, WorkloadState
 from autoscaler.core.table import sliding_window
 from autoscaler.core.table.sliding_window import SlidingWindow
@@ -28,34 +29,22 @@ def mark(table, row_ids):
 
 
 def marked(workload_ids, pod_ids):
-    """A memory in which every cell holds the id of its row; every third workload was updated out of turn."""
-    late = workload_ids[::3]
-    old = [[-1 if number in late else number for number in its] for its in groups(workload_ids)]
-    rows = len(workload_ids)
+    """A memory in which every cell holds the id of its row."""
+    rows, pods = len(workload_ids), np.array(pod_ids, dtype=np.int64)
     planner = PlannerState(
-        np.array(workload_ids, dtype=np.int64),
-        tuple(mark(StrategyState.blank(len(its)), its) for its in old),
-        OutOfTurn(np.array(late, dtype=np.int64), mark(StrategyState.blank(len(late)), late)),
+        mark(StrategyState.blank(rows), workload_ids),
         mark(Plan.blank(rows), workload_ids),
-        tuple(
-            replace(CountedReadings.blank(len(pod_ids)), pod_id=np.array(pod_ids, dtype=np.int64))
-            for _ in range(GROUPS)
-        ),
+        pods,
+        mark(PodReadings.blank(len(pods)), pod_ids),
         mark(IdleTimeouts.blank(rows), workload_ids),
-        mark(LateQueues.blank(rows), workload_ids),
     )
     return Memory(
-        planner.workload_id,
-        np.array(pod_ids, dtype=np.int64),
+        np.array(workload_ids, dtype=np.int64),
+        pods,
         mark(WorkloadState.blank(rows), workload_ids),
         mark(PodState.blank(len(pod_ids)), pod_ids),
         planner,
     )
-
-
-def groups(workload_ids):
-    """The workloads of each group that is updated together."""
-    return [[number for number in workload_ids if number % GROUPS == group] for group in range(GROUPS)]
 
 
 def cluster(workload_ids, pod_ids):
@@ -80,9 +69,7 @@ def test_rows_keep_their_memory_and_new_rows_are_blank(workloads, pods, later_wo
     aligned = state.align(marked(workloads, pods), cluster(later_workloads, later_pods))
     check(aligned.workloads, WorkloadState.blank(len(later_workloads)), later_workloads, set(workloads))
     check(aligned.pods, PodState.blank(len(later_pods)), later_pods, set(pods))
-    for number, its in enumerate(groups(later_workloads)):
-        check(aligned.planner.strategies_of_group(number), StrategyState.blank(len(its)), its, set(workloads))
-    for table in (aligned.planner.plan, aligned.planner.idle_timeouts, aligned.planner.late_queues):
+    for table in (aligned.planner.strategies, aligned.planner.plan, aligned.planner.idle_timeouts):
         check(table, type(table).blank(len(later_workloads)), later_workloads, set(workloads))
     assert aligned.workload_id.tolist() == later_workloads
     assert aligned.pod_id.tolist() == later_pods
@@ -96,38 +83,8 @@ def test_a_row_is_blank_when_it_comes_back():
     assert np.isnan(back.pods.readings.time_s[0])
 
 
-@pytest.mark.slow
-@given(ids)
-def test_records_are_split_into_groups_and_joined_in_row_order(workloads):
-    whole = marked(workloads, []).planner
-    together = whole.all_strategies()
-    np.testing.assert_array_equal(together.offered_load.demand, workloads)
-    np.testing.assert_array_equal(together.shadow.cost, np.broadcast_to(workloads, together.shadow.cost.shape))
-    apart = replace(whole, strategies=PlannerState.empty().strategies).with_strategies(together)
-    for number, other in enumerate(apart.strategies):
-        one = whole.strategies_of_group(number)
-        for place, column in one.columns().items():
-            np.testing.assert_array_equal(column, other.columns()[place], err_msg=place)
-            assert column.dtype == other.columns()[place].dtype
-
-
-def test_out_of_turn_strategies_stay_until_the_groups_turn():
-    """Groups 1 and 2 have two workloads each."""
-    before = replace(PlannerState.empty(), workload_id=np.array([1, 2, 7, 8])).with_strategies(
-        mark(StrategyState.blank(4), [1, 2, 7, 8])
-    )
-    once = before.with_out_of_turn(np.array([1, 2]), mark(StrategyState.blank(2), [20, 70]), CountedReadings.blank(0))
-    assert once.all_strategies().offered_load.demand.tolist() == [1, 20, 70, 8]
-    assert once.replica_speed_of(np.array([2, 3])).step_sums[0].tolist() == [70, 8]
-    twice = once.with_out_of_turn(np.array([0, 1]), mark(StrategyState.blank(2), [10, 21]), CountedReadings.blank(0))
-    assert twice.all_strategies().offered_load.demand.tolist() == [10, 21, 70, 8]
-    after = twice.with_group(1, mark(StrategyState.blank(2), [11, 71]), CountedReadings.blank(0))
-    assert after.all_strategies().offered_load.demand.tolist() == [11, 21, 71, 8]
-    assert before.all_strategies().offered_load.demand.tolist() == [1, 2, 7, 8]
-
-
 def test_counted_readings_stay_with_pod_ids_when_rows_move():
-    """Rows of `CountedReadings` are found by the id of the pod."""
+    """Readings that were counted are found by the id of the pod."""
     before = marked([1, 2], [7, 9])
     assert state.align(before, cluster([2], [9])).planner.counted is before.planner.counted
 

@@ -50,6 +50,10 @@ class Row:
         return float(self.decision.kept_for_s[self.row])
 
     @property
+    def kept_window_s(self) -> float:
+        return float(self.decision.kept_window_s[self.row])
+
+    @property
     def view_age_s(self) -> float:
         """Seconds since the view of the cluster was known to be true."""
         return self.inp.now_s - self.inp.fleet.time_s

@@ -18,7 +18,7 @@ SURE = 0.5
 
 
 _OVERRULING = (Signal.CONCURRENCY, Signal.PREFILL, Signal.DECODE, Signal.KV_CACHE, Signal.TTFT)
-"""Signals that speak beside the planner only while a queue overrules it."""
+"""Signals that speak beside the planner only while requests wait for too long."""
 
 
 def reason(signal: Signal, row: Row) -> str:
@@ -29,9 +29,9 @@ def reason(signal: Signal, row: Row) -> str:
 def _overruled(signal: Signal, row: Row) -> str:
     if row.recommender is not Recommender.OVERRULED_BY_QUEUE or signal not in _OVERRULING:
         return ""
-    cold_start = seconds(row.observed("cold_start_s"))
-    planned = number(row.recommended(Signal.PLANNER))
-    return f", over the planner's {planned}, because the queue outlasts a cold start of {cold_start}"
+    planned, wait_s = number(row.recommended(Signal.PLANNER)), row.observed("queue_wait_s")
+    waits = f"requests wait up to {seconds(wait_s)}, longer than the {seconds(row.spec('max_wait_s'))} allowed"
+    return f", over the planner's {planned}, because {waits}"
 
 
 def _recommends(row: Row, signal: Signal, subject: str) -> str:

@@ -114,7 +114,7 @@ def _stabilization(row: Row, before: float, after: float) -> str:
         return f"the running requests and their KV cache need {number(after)}"
     if after > before:
         end = f" for {seconds(row.kept_for_s)} more" if row.kept_for_s > 0 else ""
-        window = seconds(row.spec("down_stabilization_s"))
+        window = seconds(row.kept_window_s)
         return f"scale-down stabilization (window {window}) keeps {number(after)}{end}"
     if after == row.recommended(Signal.SCHEDULE):
         return _pre_warm(after)

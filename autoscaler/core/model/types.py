@@ -41,7 +41,7 @@ class Recommender(IntEnum):
     WARMING_UP = 2  # the planner is about to recommend: until then nothing but what it never weighs adds replicas
     REACTIVE = 3  # the reactive signals, against learned capacity, while the planner has no recommendation
     PLANNER = 4  # the planner, and the reactive signals that it does not weigh
-    OVERRULED_BY_QUEUE = 5  # the planner and all reactive signals: a queue outlasts a cold start
+    OVERRULED_BY_QUEUE = 5  # the planner and all reactive signals: requests wait for longer than the policy allows
 
     @property
     def plans(self) -> bool:
@@ -260,6 +260,7 @@ class Decision:
     idle_after_s: FloatColumn  # float64[W], seconds without work until the workload goes to zero; NaN: it does not
     idle_s: FloatColumn  # float64[W], seconds since there was work, or may have been some
     kept_for_s: FloatColumn  # float64[W], seconds for which stabilization still keeps the count; NaN: it does not
+    kept_window_s: FloatColumn  # float64[W], length of the window that keeps it
     base_replicas: FloatColumn  # float64[W], those before the allocation that the load needs; the rest is headroom
     unfollowed_s: FloatColumn  # float64[W], seconds for which the HPA has not followed the answer; NaN: it follows
     pending_by_class: FloatColumn  # float64[C, W], replicas that are not ready, by PendingClass

@@ -12,7 +12,7 @@ import numpy as np
 from autoscaler.core.planner import step_time
 from autoscaler.core.planner.interval import WorkTotals
 from autoscaler.core.planner.step_time import StepTime
-from autoscaler.core.table.columns import Columns, FloatColumn, replace
+from autoscaler.core.table.columns import Columns, FloatColumn
 
 FULL_SHARE = 0.9
 """Share of the most requests ever run by a replica from which a replica with a queue is full."""
@@ -67,13 +67,6 @@ def update_replica_speed(
     prompt_busy_s = speed.prompt_busy_s * fade + totals.prompt_busy_s
     updated = ReplicaSpeed(step_sums, readings, shortest_gap_s, peak_running, slots, prompt_tokens, prompt_busy_s)
     return updated, fitted
-
-
-def update_slots(speed: ReplicaSpeed, totals: WorkTotals) -> ReplicaSpeed:
-    """Update the slots alone, between two updates of the planner."""
-    peak_running = np.fmax(speed.peak_running, totals.peak_running)
-    slots = _estimate_slots(speed.slots, peak_running, totals, fit_speed(speed).idle_gap_s)
-    return replace(speed, peak_running=peak_running, slots=slots)
 
 
 def fit_speed(speed: ReplicaSpeed) -> StepTime:

@@ -5,7 +5,6 @@ How a strategy is selected is in `select`.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,15 +15,17 @@ from autoscaler.core.observe import draining, load
 from autoscaler.core.observe.pod_deltas import MAX_INTERVAL_S, PodReadings
 from autoscaler.core.observe.wake_ups import is_managed
 from autoscaler.core.observe.workloads import Observed
-from autoscaler.core.planner.groups import GROUPS, CountedReadings, LateQueues, PlannerState
 from autoscaler.core.planner.interval import IntervalStats, WorkTotals, count_work, find_new_readings
 from autoscaler.core.planner.plan import make_plan
-from autoscaler.core.planner.replica_speed import update_slots
 from autoscaler.core.planner.scale_to_zero import IdleTimeouts, compute_wake_up_share, update_idle_timeouts
 from autoscaler.core.planner.select import StrategyState, update_strategies
+from autoscaler.core.planner.state import PlannerState
 from autoscaler.core.planner.strategies import UPDATE_INTERVAL_S
-from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn, TimestampColumn, or_zero, replace
+from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn, TimestampColumn, moved, or_zero, replace
 from autoscaler.core.table.groupby import GroupBy
+
+PHASES = 6
+"""Turns begin at so many moments of an interval, so that no tick has to update all workloads."""
 
 
 def recommend(inp: TickInput, observed: Observed, before: PlannerState) -> tuple[Recommendation, PlannerState]:
@@ -52,31 +53,57 @@ def make_recommendation(inp: TickInput, observation: Observation, plan: Plan) ->
 
 
 def update_due_workloads(inp: TickInput, observed: Observed, state: PlannerState) -> PlannerState:
-    """Update the strategies of the workloads that are due, and their plans.
+    """Update the workloads whose turn it is, and plan anew for those with a late queue. Both wait for a reading.
 
-    Each group has its turn. A workload with a late queue is updated out of turn: with the reading that first shows the
-    queue, and with the one that shows how many slots a replica has. It is updated no more often than that, because the
-    shorter an interval, the higher the peaks of demand in it.
+    A late queue is judged with every reading that shows it, by what has arrived since the last turn. Nothing of that
+    is stored, because the shorter an interval, the higher the peaks of demand in it.
     """
-    observation = observed.observation
-    turns = [_count_turns(group, inp.now_s, strategies) for group, strategies in enumerate(state.strategies)]
-    is_late, last_late_s = load.has_late_queue(inp, observation), state.late_queues.last_late_s
-    begins = is_late & ~(inp.now_s - last_late_s <= UPDATE_INTERVAL_S)
-    state = replace(state, late_queues=LateQueues(np.where(is_late, inp.now_s, last_late_s)))
-    if not any(turns) and not is_late.any():
+    fleet, observation = inp.fleet, observed.observation
+    has_turn = _has_turn(fleet.workload_id, inp.now_s, state.strategies.last_updated_s)
+    is_candidate = has_turn | load.has_late_queue(inp, observation)
+    if not is_candidate.any():
         return state
-    has_turn = (np.array(turns) > 0)[state.workload_id % GROUPS]
-    is_candidate = (begins | (is_late & np.isnan(state.plan.slots))) & ~has_turn
-    serving = _find_serving_pods(inp, observed)
-    for group in np.flatnonzero(turns).tolist():
-        some = _Subset.of(inp, serving, state.group_rows(group))
-        # A group waits for a reading of its pods, but for at most one turn.
-        if turns[group] > 1 or not len(some.pods) or _has_new_reading(inp, observed, some.pods).any():
-            state = _update_group(inp, observed, state, some, group)
-    if is_candidate.any():
-        some = _Subset.of(inp, serving, np.flatnonzero(is_candidate))
-        state = _update_out_of_turn(inp, observed, state, some, begins)
-    return state
+    counted = moved(state.counted, state.counted_id, fleet.pod_id)
+    some = _Subset.of(inp, _find_serving_pods(inp, observed), np.flatnonzero(is_candidate))
+    is_read = ~_find_unread_workloads(inp, observed, counted, some, state.strategies.last_updated_s[some.rows])
+    some = some.filter(is_read)
+    if not len(some.rows):
+        return state
+    before = state.strategies if len(some.rows) == len(fleet.workloads) else state.strategies.take(some.rows)
+    totals, readings = _count_work(inp, observed, counted, some)
+    stats = _make_stats(inp, observed, state.idle_timeouts, totals, some, before.last_updated_s)
+    after = update_strategies(before, stats, inp.now_s)
+    plan = make_plan(
+        after, state.idle_timeouts, some.rows, observation.cold_start_s[some.rows], _is_prefill(inp)[some.rows]
+    )
+    state = replace(state, plan=state.plan.with_rows(some.rows, plan))
+    return _store(inp, state, counted, some, has_turn[some.rows], after, readings)
+
+
+def _store(
+    inp: TickInput,
+    state: PlannerState,
+    counted: PodReadings,
+    some: _Subset,
+    has_turn: BoolColumn,
+    after: StrategyState,
+    readings: PodReadings,
+) -> PlannerState:
+    """Store what was learned of the workloads whose turn it was. has_turn: bool[R].
+
+    counted: of all pods. readings: of those of `some`. Pods of these workloads that do not serve are forgotten.
+    """
+    if not has_turn.any():
+        return state
+    rows = some.rows[has_turn]
+    if len(rows) < len(inp.fleet.workloads):
+        after = state.strategies.with_rows(rows, after.take(np.flatnonzero(has_turn)))
+    stored = np.zeros(len(inp.fleet.workloads), dtype=bool)
+    stored[rows] = True
+    gone = np.flatnonzero(stored[inp.fleet.pod_workload])
+    pods = np.flatnonzero(has_turn[some.pod_row])
+    counted = counted.with_rows(gone, PodReadings.blank(len(gone))).with_rows(some.pods[pods], readings.take(pods))
+    return replace(state, strategies=after, counted_id=inp.fleet.pod_id, counted=counted)
 
 
 @dataclass(frozen=True)
@@ -106,20 +133,15 @@ def _with_mean_start(observed: Observed) -> Observed:
     return replace(observed, observation=replace(observed.observation, cold_start_s=observed.starts.mean_s))
 
 
-def _count_turns(group: int, now_s: float, strategies: StrategyState) -> int:
-    """Return the number of turns of a group since its last update; 0 without workloads.
+def _has_turn(workload_id: IntColumn, now_s: float, last_updated_s: TimestampColumn) -> BoolColumn:
+    """Return the workloads whose turn has come since their last update, or that were never updated; bool[W].
 
-    Each group has its own phase, so with ticks of 5 s the groups take turns. A group that was never updated has missed
-    some turns at any time, also at times below zero, at which history is replayed.
+    A workload has a turn in every interval. Its phase depends on its id, so with ticks of 5 s no tick has to update
+    more than a few of them.
     """
-    if not len(strategies.strategy):
-        return 0
-    last_updated_s = float(np.fmax.reduce(strategies.last_updated_s))
-    if math.isnan(last_updated_s):
-        return 2
-    phase_s = group * UPDATE_INTERVAL_S / GROUPS
-    now, last = (math.floor((time_s + phase_s) / UPDATE_INTERVAL_S + 1e-9) for time_s in (now_s, last_updated_s))
-    return now - last
+    phase_s = workload_id % PHASES * UPDATE_INTERVAL_S / PHASES
+    now, last = (np.floor((time_s + phase_s) / UPDATE_INTERVAL_S + 1e-9) for time_s in (now_s, last_updated_s))
+    return np.asarray(~(now <= last))
 
 
 def _find_serving_pods(inp: TickInput, observed: Observed) -> BoolColumn:
@@ -129,90 +151,24 @@ def _find_serving_pods(inp: TickInput, observed: Observed) -> BoolColumn:
     return serving & ~observed.pods.is_stuck
 
 
-def _update_group(inp: TickInput, observed: Observed, state: PlannerState, some: _Subset, group: int) -> PlannerState:
-    """Update all workloads of a group, but for those without a new reading."""
-    before, counted = state.strategies_of_group(group), state.counted[group].find(inp.fleet.pod_id[some.pods])
-    is_new = find_new_readings(observed.pods, counted.readings, some.pods)
-    is_unread = _find_unread_workloads(inp, counted.readings, some, before.last_updated_s, is_new)
-    if is_unread.all():
-        return state
-    totals, counted = _count_work(inp, observed, counted, some, is_new)
-    stats = _make_stats(inp, observed, state.idle_timeouts, totals, some, before.last_updated_s)
-    after = update_strategies(before, stats, inp.now_s)
-    after = _keep_rows(before, after, is_unread) if is_unread.any() else after
-    return _with_plan(inp, observed.observation, state.with_group(group, after, counted), some.rows, after)
-
-
-def _update_out_of_turn(
-    inp: TickInput, observed: Observed, state: PlannerState, some: _Subset, begins: BoolColumn
-) -> PlannerState:
-    """Update those of these workloads whose late queue begins, or whose slots become known. begins: bool[W].
-
-    The workloads of all groups are updated at once, which takes little longer than those of one. Nothing is stored of
-    the others, because what a workload learns must not depend on its neighbours.
-    """
-    has_new = np.bincount(some.pod_row[_has_new_reading(inp, observed, some.pods)], minlength=len(some.rows)) > 0
-    some = some.filter(has_new | (np.bincount(some.pod_row, minlength=len(some.rows)) == 0))
-    counted = state.counted_of(inp.fleet.pod_id[some.pods])
-    is_new = find_new_readings(observed.pods, counted.readings, some.pods)
-    is_unread = _find_unread_workloads(inp, counted.readings, some, state.plan.last_updated_s[some.rows], is_new)
-    if is_unread.all():
-        return state
-    totals, counted = _count_work(inp, observed, counted, some, is_new)
-    speed = state.replica_speed_of(some.rows)
-    with_slots = update_slots(speed, totals)
-    has_new_slots = np.isnan(speed.slots) & ~np.isnan(with_slots.slots)
-    is_due = ~is_unread & (begins[some.rows] | has_new_slots)
-    if not is_due.any():
-        return state
-    due, counted = np.flatnonzero(is_due), counted.take(np.flatnonzero(is_due[some.pod_row]))
-    some, totals = some.filter(is_due), totals.take(due)
-    before = replace(state.strategies_of(some.rows), speed=with_slots.take(due))
-    stats = _make_stats(inp, observed, state.idle_timeouts, totals, some, before.last_updated_s)
-    after = update_strategies(before, stats, inp.now_s)
-    return _with_plan(inp, observed.observation, state.with_out_of_turn(some.rows, after, counted), some.rows, after)
-
-
-def _with_plan(
-    inp: TickInput, observation: Observation, state: PlannerState, rows: IntColumn, strategies: StrategyState
-) -> PlannerState:
-    """Return the state with new plans of these workloads."""
-    prefill = _is_prefill(inp)[rows]
-    plan = make_plan(strategies, state.idle_timeouts, rows, observation.cold_start_s[rows], prefill)
-    return replace(state, plan=state.plan.with_rows(rows, plan))
-
-
 def _is_prefill(inp: TickInput) -> BoolColumn:
     """Return the prefill workloads; bool[W]."""
     return inp.pairs.prefill if inp.pairs is not None else np.zeros(len(inp.fleet.workloads), dtype=bool)
 
 
-def _keep_rows(before: StrategyState, after: StrategyState, kept: BoolColumn) -> StrategyState:
-    """Return the strategies after an update, but those before it for some rows. kept: bool[R]."""
-    columns_before = before.columns()
-    return after.with_columns(
-        {name: np.where(kept, columns_before[name], column) for name, column in after.columns().items()}
-    )
-
-
 # --- interval statistics
 
 
-def _has_new_reading(inp: TickInput, observed: Observed, pods: IntColumn) -> BoolColumn:
-    """Return which of these pods were read since the last tick; bool[n]."""
-    read_s, last_tick_s = observed.pods.samples.time_s[pods], observed.last_tick_s[inp.fleet.pod_workload[pods]]
-    return np.asarray(~np.isnan(read_s) & ~(read_s <= last_tick_s))
-
-
 def _find_unread_workloads(
-    inp: TickInput, counted: PodReadings, some: _Subset, last_updated_s: TimestampColumn, is_new: BoolColumn
+    inp: TickInput, observed: Observed, counted: PodReadings, some: _Subset, last_updated_s: TimestampColumn
 ) -> BoolColumn:
-    """Return which workloads have no pod with a new reading; bool[R]. is_new: bool[n].
+    """Return which workloads have no pod with a new reading; bool[R]. counted: of all pods.
 
-    This happens where other workloads are scraped more often. The update waits for a reading, at most as long as
-    counters are compared. A workload whose pods were never read does not wait.
+    This happens where pods are scraped less often than the daemon ticks. The update waits for a reading, at most as
+    long as counters are compared. A workload whose pods were never read does not wait.
     """
-    was_read = ~np.isnan(counted.time_s)
+    counted = counted.take(some.pods)
+    was_read, is_new = ~np.isnan(counted.time_s), find_new_readings(observed.pods, counted, some.pods)
     has_reading, has_new = (
         np.bincount(some.pod_row, weights=pods, minlength=len(some.rows)) > 0 for pods in (was_read, is_new)
     )
@@ -220,13 +176,13 @@ def _find_unread_workloads(
 
 
 def _count_work(
-    inp: TickInput, observed: Observed, counted: CountedReadings, some: _Subset, is_new: BoolColumn
-) -> tuple[WorkTotals, CountedReadings]:
+    inp: TickInput, observed: Observed, counted: PodReadings, some: _Subset
+) -> tuple[WorkTotals, PodReadings]:
     """Add up the work of some workloads since it was last counted; also return the readings that count now."""
-    by_workload = GroupBy(some.pod_row, len(some.rows))
+    by_workload, counted = GroupBy(some.pod_row, len(some.rows)), counted.take(some.pods)
     decode = None if inp.pairs is None else inp.pairs.decode[some.rows][some.pod_row]
-    totals, readings = count_work(observed.pods, counted.readings, some.pods, is_new, by_workload, decode)
-    return totals, CountedReadings(counted.pod_id, readings)
+    is_new = find_new_readings(observed.pods, counted, some.pods)
+    return count_work(observed.pods, counted, some.pods, is_new, by_workload, decode)
 
 
 def _make_stats(

@@ -18,8 +18,16 @@ from autoscaler.core.reactive import queue_projection, signals
 from autoscaler.core.reactive.capacity import LearnedCapacity
 from autoscaler.core.stabilize import carry
 from autoscaler.core.stabilize import stages as stage_functions
-from autoscaler.core.table import ewma
-from autoscaler.core.table.columns import REPLICA_ROUNDING, BoolColumn, Columns, FloatColumn, TimestampColumn, Transient
+from autoscaler.core.table import ewma, sliding_window
+from autoscaler.core.table.columns import (
+    REPLICA_ROUNDING,
+    BoolColumn,
+    Columns,
+    FloatColumn,
+    TimestampColumn,
+    Transient,
+    or_zero,
+)
 from autoscaler.core.table.sliding_window import SlidingWindow
 
 
@@ -32,6 +40,7 @@ class StabilizeState(Columns):
     desired_lately: Transient[
         SlidingWindow
     ]  # replicas; the highest over scaleDown.stabilization, the lowest over scaleUp's
+    planned_lately: Transient[SlidingWindow]  # replicas while the planner speaks; the highest over a cold start
     counts_lately: Transient[SlidingWindow]  # highest over scaleDown.per, lowest over scaleUp.per
 
 
@@ -45,6 +54,7 @@ class Target:
     idle_s: FloatColumn  # float64[W], seconds since there was work, or may have been some
     idle_after_s: FloatColumn  # float64[W], seconds without work until it goes to zero; NaN: it does not
     kept_for_s: FloatColumn  # float64[W], seconds for which stabilization will hold the count; NaN: it does not
+    kept_window_s: FloatColumn  # float64[W], length of the window that holds it
 
 
 def stabilize(
@@ -89,11 +99,14 @@ def stabilize(
     tolerated = stage_functions.tolerate(desired, current, np.where(by_strategy, 0.0, inp.spec.tolerance))
     stages[Stage.TOLERANCE] = desired = np.fmax(tolerated, promised)
 
+    hold_s = np.where(planned & informed, observation.cold_start_s, np.nan)
+    kept, planned_lately = stage_functions.keep_recent(desired, current, before.planned_lately, inp.now_s, hold_s)
+
     # The window remembers no load while the planner speaks, so the reactive signals are watched anew after it.
     unplanned_s = np.where(planned | inp.spec.has_stated_capacity, np.inf, choice.unplanned_s)
     watched_s = np.fmin(inp.now_s - observed.trusted_since_s, unplanned_s)
     stable, desired_lately = stage_functions.stabilize(
-        desired,
+        kept,
         current,
         inp.spec,
         before.desired_lately,
@@ -103,7 +116,10 @@ def stabilize(
         planned=planned,
         beside=choice.beside,
     )
-    kept_for_s = stage_functions.kept_for_s(stable, desired, inp.spec, desired_lately, inp.now_s, watched_s)
+    kept_for_s = stage_functions.kept_for_s(stable, kept, inp.spec, desired_lately, inp.now_s, watched_s)
+    held_for_s = sliding_window.expires_in_s(planned_lately, stable, inp.now_s, or_zero(hold_s))
+    by_plan = (stable == kept) & (kept > desired)
+    kept_for_s = np.fmax(kept_for_s, np.where(by_plan, held_for_s, np.nan))
     in_use = carry.replicas_in_use(observation, load.slots(inp.fleet, observed.pods.samples))
     carried = carry.keep(stable, current, in_use)
     kept_for_s = np.where(carried > stable, np.nan, kept_for_s)  # until these requests end
@@ -129,8 +145,9 @@ def stabilize(
         idle_s=idle_s,
         idle_after_s=idle_after_s,
         kept_for_s=kept_for_s,
+        kept_window_s=np.where(by_plan, hold_s, inp.spec.down_stabilization_s),
     )
-    return target, StabilizeState(last_busy_s, lasting, desired_lately, counts_lately)
+    return target, StabilizeState(last_busy_s, lasting, desired_lately, planned_lately, counts_lately)
 
 
 def _update_last_busy(inp: TickInput, observed: Observed, choice: Choice, before: TimestampColumn) -> TimestampColumn:

@@ -19,7 +19,7 @@ from autoscaler.core.model.samples import GatewaySamples, PodSamples, Samples
 from autoscaler.core.model.types import Decision, TickInput
 from autoscaler.core.model.variants import Variants
 from autoscaler.core.model.weights import PodCache, WeightPlaces, Weights
-from autoscaler.core.planner.groups import GROUPS
+from autoscaler.core.planner.update import PHASES
 from autoscaler.core.state import Memory
 from autoscaler.core.table.columns import FloatColumn, IntColumn, replace
 from autoscaler.core.tick import tick
@@ -204,7 +204,7 @@ class PolicyBatchScaler(PolicyFleetScaler):
 
     def __init__(self, cases: Sequence[Case], policies: Sequence[Policy]) -> None:
         super().__init__(cases, policies)
-        self._workload_id = self._workload_id * GROUPS
+        self._workload_id = self._workload_id * PHASES
         self._scraped_s = -math.inf
 
     def _is_unchanged(self, views: Sequence[View]) -> bool:

@@ -145,6 +145,7 @@ def tick(rows: Sequence[Row], now_s: float, view_age_s: float = 0.0) -> TickReco
         idle_after_s=np.full(count, np.nan),
         unfollowed_s=np.full(count, np.nan),
         kept_for_s=np.full(count, np.nan),
+        kept_window_s=np.full(count, np.nan),
         idle_s=np.full(count, np.nan),
         base_replicas=desired,
         pending_by_class=np.zeros((len(PendingClass), count)),

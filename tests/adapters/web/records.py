@@ -166,6 +166,7 @@ class World:
             idle_after_s=np.full(count, np.nan),
             unfollowed_s=np.full(count, np.nan),
             kept_for_s=np.full(count, np.nan),
+            kept_window_s=np.full(count, np.nan),
             idle_s=np.full(count, np.nan),
             base_replicas=wanted,
             pending_by_class=np.eye(len(PendingClass))[:, [PendingClass.STARTING] * count],

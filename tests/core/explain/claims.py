@@ -182,15 +182,17 @@ def check(inp: TickInput, decision: Decision, at: int, sentence: str, leading: b
 
 def _without_overruled(row: Row, reason: str) -> str:
     """Check that the planner is overruled where the reason says so, and return the rest of the reason."""
-    hit = re.fullmatch(rf"(.*), over the planner's {NUMBER}, because the queue outlasts a cold start of {TIME}", reason)
+    waits = rf"requests wait up to {TIME}, longer than the {TIME} allowed"
+    hit = re.fullmatch(rf"(.*), over the planner's {NUMBER}, because {waits}", reason)
     weighed = (Signal.CONCURRENCY, Signal.PREFILL, Signal.DECODE, Signal.KV_CACHE, Signal.TTFT)
     overruled = row.decision.recommender[row.row] == Recommender.OVERRULED_BY_QUEUE and _strongest(row) in weighed
     assert bool(hit) == overruled
     if hit is None:
         return reason
     same(hit[2], row.recommended(Signal.PLANNER))
-    same_time(hit[3], row.seen("cold_start_s"))
-    assert row.seen("queue_wait_s") > row.seen("cold_start_s")
+    same_time(hit[3], row.seen("queue_wait_s"))
+    same_time(hit[4], row.spec("max_wait_s"))
+    assert row.seen("queue_wait_s") > row.spec("max_wait_s")
     return hit[1]
 
 
@@ -654,7 +656,7 @@ def tolerance(row: Row, match: re.Match[str]) -> None:
 @clause(rf"scale-down stabilization \(window {TIME}\) keeps {NUMBER}(?: for {TIME} more)?", Stage.STABILIZATION)
 def scale_down_stabilization(row: Row, match: re.Match[str]) -> None:
     window, number, left = match.groups()
-    same_time(window, row.spec("down_stabilization_s"))
+    same_time(window, float(row.decision.kept_window_s[row.row]))
     same(number, row.stage(Stage.STABILIZATION))
     assert row.stage(Stage.STABILIZATION) > row.stage(Stage.TOLERANCE)
     kept_for_s = float(row.decision.kept_for_s[row.row])

@@ -174,7 +174,7 @@ def test_stuck_pods_teach_nothing():
         np.testing.assert_array_equal(before.workloads.columns()[place], after.workloads.columns()[place])
     lengths = [m.workloads.observe.lengths.output_tokens for m in (before, after)]
     np.testing.assert_allclose(*lengths, rtol=0.01)
-    slots = [m.planner.all_strategies().speed.slots for m in (before, after)]
+    slots = [m.planner.strategies.speed.slots for m in (before, after)]
     np.testing.assert_array_equal(*slots)
 
 

@@ -29,7 +29,7 @@ def test_shadow_misses_are_those_that_the_selection_weighs():
     story, cluster = Serving(spec(**LEARNED)), fleet([4])
     story.learn(cluster)
     plan = story.serve(cluster, 3.7, 1800.0).plan
-    state = story.memory.planner.all_strategies()
+    state = story.memory.planner.strategies
     share = state.shadow.missed[int(state.strategy[0]), 0] / state.shadow.arrived[0]
     assert plan.shadow_missed_fraction[0] == pytest.approx(share, rel=1e-5)
 
@@ -49,7 +49,7 @@ def test_requests_that_arrive_at_zero_have_missed():
     assert story.serve(cluster, 0.5, 1800.0).plan.missed_fraction[0] == 0
     story.tick(fleet([0]), 30.0, gateway_waiting=54.0)  # four of them ran on the replica that is gone
     decision = story.tick(fleet([0], [1], starting_since_s=story.now_s), 30.0, gateway_waiting=54.0)
-    counted = story.memory.planner.strategies[0].budget.counted[0]
+    counted = story.memory.planner.strategies.budget.counted[0]
     assert decision.plan.missed_fraction[0] == pytest.approx(50 / (counted + 50), rel=1e-3)
 
 
@@ -71,5 +71,5 @@ def test_peak_expiry_is_unknown_when_a_constant_count_decides(place):
         "strategy": np.array([float(PEAK_STRATEGY_COUNT + place)]),
         "replicas": np.full(1, max(2.0, count)),
     }
-    state = story.memory.planner.all_strategies().with_columns(selected)
+    state = story.memory.planner.strategies.with_columns(selected)
     assert (compute_peak_expiry(state, np.array([60.0]))[0] > 0) == (count == 1)

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from autoscaler.core.model.types import Signal
 from autoscaler.core.observe.workloads import observe
 from autoscaler.core.planner import update
-from autoscaler.core.planner.groups import GROUPS
 from autoscaler.core.planner.scale_to_zero import TIMEOUTS_S, compute_wake_up_share
 from autoscaler.core.planner.strategies import UPDATE_INTERVAL_S
+from autoscaler.core.planner.update import PHASES
 from autoscaler.core.tick import tick
 from tests.core.planner.planned import decide_after_learning, plan_of
 from tests.core.serving import LEARNED, Serving
@@ -27,49 +27,52 @@ NAN = math.nan
 # --- when
 
 
-def test_groups_take_turns_and_each_has_one_per_interval():
-    story, cluster = Serving(spec(GROUPS, **LEARNED)), fleet([2] * GROUPS)
+def updated_s(story):
+    """Return when each workload was last updated."""
+    return story.memory.planner.strategies.last_updated_s.tolist()
+
+
+def test_workloads_take_turns_and_each_has_one_per_interval():
+    story, cluster = Serving(spec(PHASES, **LEARNED)), fleet([2] * PHASES)
     story.serve(cluster, 1.0, 60.0)
     updates = []
     for _ in range(24):
-        before = story.memory.planner.strategies
         story.serve(cluster, 1.0, 5.0)
-        after = story.memory.planner.strategies
-        updates += [(story.now_s, group) for group in range(GROUPS) if after[group] is not before[group]]
-    assert len(updates) == len({now_s for now_s, _ in updates}) == 24  # one group per tick
-    for group in range(GROUPS):
-        assert set(np.diff([now_s for now_s, updated in updates if updated == group])) == {UPDATE_INTERVAL_S}
+        updates += [(story.now_s, row) for row, last_s in enumerate(updated_s(story)) if last_s == story.now_s]
+    assert len(updates) == len({now_s for now_s, _ in updates}) == 24  # one workload per tick
+    for row in range(PHASES):
+        assert set(np.diff([now_s for now_s, updated in updates if updated == row])) == {UPDATE_INTERVAL_S}
 
 
 @pytest.mark.parametrize("every_s", [30.0, 45.0, 100.0])
-def test_all_groups_are_updated_when_ticks_are_slow(every_s):
-    story, cluster = Serving(spec(GROUPS, **LEARNED)), fleet([2] * GROUPS)
+def test_all_workloads_are_updated_when_ticks_are_slow(every_s):
+    story, cluster = Serving(spec(PHASES, **LEARNED)), fleet([2] * PHASES)
     for _ in range(6):
         story.serve(cluster, 1.0, every_s, every_s)
-        assert {float(group.last_updated_s[0]) for group in story.memory.planner.strategies} == {story.now_s}
+        assert set(updated_s(story)) == {story.now_s}
 
 
-def test_due_group_waits_for_a_reading_but_not_for_ever():
+def test_due_workload_waits_for_a_reading_but_not_for_ever():
     """Pods are read at 1005 and 1035 s, and no more. The turns are at 1020, 1050, 1080 s and so on."""
     story, cluster = Serving(spec(**LEARNED)), fleet([2])
     samples = story.counted(cluster, 1.0, 15.0) | {"time_s": 1005.0}
-    updated_s = set()
+    updates = set()
     while story.now_s < 1300:
         if story.now_s + 5 == 1035:
             samples = story.counted(cluster, 1.0, 30.0) | {"time_s": 1035.0}
         story.tick(cluster, 5.0, **samples)
-        updated_s.add(float(story.memory.planner.strategies[0].last_updated_s[0]))
-    assert sorted(updated_s) == [1005.0, 1035.0, 1155.0, 1275.0]
+        updates.update(updated_s(story))
+    assert sorted(updates) == [1005.0, 1035.0, 1155.0, 1275.0]
 
 
 def scrape_every(seconds, with_neighbour):
     """Return whether the planner had an opinion at each tick, and for how long it observed demand.
 
-    The workload is scraped every so many seconds. The neighbour, in the same group, is scraped every 5 s.
+    The workload is scraped every so many seconds. The neighbour, with the same turns, is scraped every 5 s.
     """
     rows = 1 + with_neighbour
     story = Serving(spec(rows, max_input_age_s=120.0, **LEARNED))
-    cluster = replace(fleet([4] * rows), workload_id=np.array([0, GROUPS][:rows]))
+    cluster = replace(fleet([4] * rows), workload_id=np.array([0, PHASES][:rows]))
     own, samples, has_opinion = cluster.pod_workload == 0, {}, []
     for number in range(480):
         now = story.counted(cluster, 1.0, 5.0) | {"time_s": story.now_s + 5.0}
@@ -104,6 +107,26 @@ def test_planner_keeps_its_opinion_through_a_gap_in_readings():
     assert after.demand[0] == pytest.approx(before.demand[0], rel=0.05)
 
 
+@pytest.mark.slow
+def test_late_queue_is_judged_with_every_reading_and_not_stored():
+    """Five clients in a second join a load of 1.0. Until the next turn, each reading raises what is recommended."""
+    story, cluster = Serving(spec(**LEARNED, max_wait_s=2.0)), fleet([2])
+    story.serve(cluster, 1.0, 1800.0)
+    while updated_s(story) != [story.now_s]:
+        before = story.serve(cluster, 1.0, 5.0)
+    stored, replicas = story.memory.planner, [before.plan.replicas[0]]
+    for number in range(1, 6):
+        queue = {"waiting": 12.0 * number}
+        decision = story.tick(cluster, 5.0, **(story.counted(cluster, 1.9, 5.0) | queue))
+        assert decision.observation.queue_wait_s[0] > 2.0
+        assert decision.plan.last_updated_s[0] == story.now_s
+        assert story.memory.planner.strategies is stored.strategies
+        assert story.memory.planner.counted is stored.counted
+        replicas.append(decision.plan.replicas[0])
+    assert replicas == sorted(replicas) and replicas[-1] > replicas[0]
+    assert story.serve(cluster, 1.0, 5.0).plan.last_updated_s[0] == updated_s(story)[0] == story.now_s
+
+
 def test_plan_stays_between_two_updates():
     story, cluster = Serving(spec(**LEARNED)), fleet([2])
     story.serve(cluster, 1.0, 600.0)
@@ -116,10 +139,10 @@ def test_plan_stays_between_two_updates():
 
 
 @pytest.mark.slow
-def test_workload_that_joins_a_group_changes_no_other():
+def test_workload_that_joins_changes_no_other():
     alone, joined = Serving(spec(**LEARNED)), Serving(spec(**LEARNED))
     one = fleet([2])
-    two = replace(fleet([2, 3]), workload_id=np.array([0, GROUPS]))
+    two = replace(fleet([2, 3]), workload_id=np.array([0, PHASES]))
     alone.serve(one, 1.2, 600.0)
     joined.serve(one, 1.2, 600.0)
     for _ in range(2):
@@ -133,11 +156,11 @@ def test_workload_that_joins_a_group_changes_no_other():
 
 @pytest.mark.slow
 def test_late_queue_of_a_neighbour_changes_nothing():
-    """Both workloads are in one group. The first has a queue and unknown slots, so each tick considers it."""
+    """Both workloads have the same turns. The first has a queue, so each tick judges it."""
     memories = []
     for rows in (1, 2):
         story, cluster = Serving(spec(rows, **LEARNED, max_wait_s=2.0)), fleet([2] * rows)
-        cluster = replace(cluster, workload_id=np.array([0, GROUPS][:rows]))
+        cluster = replace(cluster, workload_id=np.array([0, PHASES][:rows]))
         story.serve(cluster, 1.0, 600.0)
         for number in range(12):
             samples, own = story.counted(cluster, 1.9, 5.0), cluster.pod_workload == 0
@@ -146,7 +169,7 @@ def test_late_queue_of_a_neighbour_changes_nothing():
             queue = {"waiting": np.where(has_queue, 9.0, 0.0), "running": running}
             story.tick(cluster, 5.0, **(samples | queue))
         memories.append(story.memory)
-    alone, beside = (memory.planner.all_strategies().take(np.array([0])) for memory in memories)
+    alone, beside = (memory.planner.strategies.take(np.array([0])) for memory in memories)
     for place, column in alone.columns().items():
         np.testing.assert_array_equal(beside.columns()[place], column, err_msg=place)
 
@@ -232,18 +255,24 @@ def test_strategies_keep_some_budget_when_all_requests_wait():
 # --- which pods count
 
 
+def counted_pods(story):
+    """Return the ids of the pods whose work was counted."""
+    planner = story.memory.planner
+    return planner.counted_id[~np.isnan(planner.counted.time_s)].tolist()
+
+
 def test_starting_and_surplus_leaving_pods_do_not_count():
     story = Serving(spec(**LEARNED))
     leaves = np.array([False, False, True, False])
     story.serve(fleet([3], [1], replicas=[2], pod_terminating=leaves), 1.0, 60.0)
-    assert story.memory.planner.counted[0].pod_id.tolist() == [0, 1]
+    assert counted_pods(story) == [0, 1]
 
 
 def test_leaving_pod_counts_while_its_replica_is_missing():
     story = Serving(spec(**LEARNED))
     leaves = np.array([False, False, True, False])
     story.serve(fleet([3], [1], replicas=[3], pod_terminating=leaves), 1.0, 60.0)
-    assert story.memory.planner.counted[0].pod_id.tolist() == [0, 1, 2]
+    assert counted_pods(story) == [0, 1, 2]
 
 
 @pytest.mark.slow
@@ -320,7 +349,7 @@ def test_absurd_counters_stay_with_their_workload_and_in_bounds(seed):
     """Warnings are errors in these tests."""
     random = np.random.default_rng(seed)
     alone, together = (Serving(spec(rows, **LEARNED, max_replicas=9.0)) for rows in (1, 2))
-    one, two = fleet([2]), replace(fleet([2, 3]), workload_id=np.array([0, GROUPS]))
+    one, two = fleet([2]), replace(fleet([2, 3]), workload_id=np.array([0, PHASES]))
     for number in range(40):
         demand = 0.1 if number < 20 else 1.2
         sane = alone.counted(one, demand, 30.0)
@@ -376,9 +405,9 @@ def test_tick_is_deterministic_and_changes_no_input():
     (first, first_memory), (second, second_memory) = tick(inp, memory), tick(inp, memory)
     np.testing.assert_array_equal(first.replicas, second.replicas)
     np.testing.assert_array_equal(first.recommendations, second.recommendations)
-    groups, groups_again = first_memory.planner.strategies, second_memory.planner.strategies
-    assert groups[0] is not memory.planner.strategies[0]
-    for one, other in ((first.plan, second.plan), *zip(groups, groups_again, strict=True)):
+    assert first_memory.planner.strategies is not memory.planner.strategies
+    tables = ((made.planner.strategies, made.planner.counted) for made in (first_memory, second_memory))
+    for one, other in ((first.plan, second.plan), *zip(*tables, strict=True)):
         for place, column in one.columns().items():
             np.testing.assert_array_equal(other.columns()[place], column, err_msg=place)
 

@@ -1,7 +1,11 @@
 """Each stage alone, with the numbers its docstring gives."""
 
+import math
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from autoscaler.core.stabilize import stages
 from autoscaler.core.table.sliding_window import SlidingWindow
@@ -197,3 +201,35 @@ def test_the_way_from_the_floor_to_zero_is_one_step():
     rules = spec(min_replicas=3.0, down_step_replicas=1.0, down_period_s=60.0)
     assert limited(0, 5, 1000.0, rules)[0] == 4
     assert limited(0, 3, 1000.0, rules)[0] == 0
+
+
+@given(
+    st.lists(st.tuples(st.floats(1, 100), st.integers(1, 9)), min_size=2, max_size=40),
+    st.sampled_from([30.0, 222.0]),
+)
+def test_no_replica_is_given_up_within_the_hold_after_growth(wishes, hold_s):
+    """The count follows what is kept, as in a cluster. Growth is never put off, and a lower wish that lasts is met."""
+    window, now_s, current, grown_s = SlidingWindow.blank(1), 1000.0, 1.0, -math.inf
+    for interval_s, wish in wishes:
+        now_s += interval_s
+        kept, window = stages.keep_recent(column(wish), column(current), window, now_s, column(hold_s))
+        if kept[0] > current:
+            assert kept[0] == wish
+            grown_s = now_s
+        elif kept[0] < current:
+            assert now_s - grown_s >= hold_s
+            assert kept[0] >= wish
+        current = kept[0]
+    now_s += 1.1 * hold_s
+    kept, window = stages.keep_recent(column(1), column(current), window, now_s, column(hold_s))
+    assert kept[0] == 1
+
+
+def test_hold_is_for_counts_above_zero_and_where_it_is_known():
+    window = SlidingWindow.blank(2)
+    hold_s, current = column(60, np.nan), column(5, 5)
+    _, window = stages.keep_recent(column(5, 5), current, window, 1000.0, hold_s)
+    kept, window = stages.keep_recent(column(2, 2), current, window, 1010.0, hold_s)
+    assert kept.tolist() == [5, 2]
+    kept, window = stages.keep_recent(column(0, 0), current, window, 1020.0, hold_s)
+    assert kept.tolist() == [0, 0]
