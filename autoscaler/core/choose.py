@@ -35,8 +35,6 @@ WEIGHED = np.array([Signal.CONCURRENCY, Signal.PREFILL, Signal.DECODE, Signal.KV
 UNWEIGHED = np.array([Signal.REJECTIONS, Signal.SCHEDULE, Signal.WAKE])
 """Signals that the planner never weighs."""
 
-_REACTIVE = np.array([signal for signal in Signal if signal != Signal.PLANNER])
-
 
 @dataclass(frozen=True)
 class ChoiceState(Columns):
@@ -66,17 +64,18 @@ def choose(
     due = ~planned & (unplanned_s < PLANNER_DUE_S)
     recommender = _choose(inp, observed, has_policy, planned, due)
 
-    alone = recommender == Recommender.PLANNER
+    alone, unweighed = recommender == Recommender.PLANNER, strongest(signals[UNWEIGHED])
+    # The weighed signals follow a queue with every reading, so they claim no base replicas and are in no window.
+    beside = ceil_replicas(np.fmax(unweighed, np.where(weighs_itl, np.nan, signals[Signal.ITL])))
     signals[WEIGHED] = np.where(alone, np.nan, signals[WEIGHED])
     signals[Signal.ITL] = np.where(alone & weighs_itl, np.nan, signals[Signal.ITL])
-    beside = ceil_replicas(strongest(signals[_REACTIVE]))
     choice = Choice(
         recommender=recommender,
         signals=signals,
         replicas=strongest(signals),
         base_replicas=np.where(planned, np.fmax(planner.base_replicas, beside), np.inf),
         beside=beside,
-        unweighed=strongest(signals[UNWEIGHED]),
+        unweighed=unweighed,
         load_known=load_known,
         unplanned_s=unplanned_s,
     )

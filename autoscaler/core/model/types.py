@@ -209,7 +209,7 @@ class Choice:
     signals: FloatColumn  # float64[S, W], replicas by signal, of those that speak; NaN: no opinion, or not chosen
     replicas: FloatColumn  # float64[W], the largest of these; NaN: none
     base_replicas: FloatColumn  # float64[W], those that the present load needs; infinity: all of them
-    beside: FloatColumn  # float64[W], the largest of the reactive signals among these, whole; NaN: none
+    beside: FloatColumn  # float64[W], the largest of the signals that the planner has not weighed, whole; NaN: none
     unweighed: FloatColumn  # float64[W], the largest of the signals that the planner never weighs; NaN: none
     load_known: BoolColumn  # bool[W], the load is measured, so that fewer replicas can be known to suffice
     unplanned_s: FloatColumn  # float64[W], seconds since the planner last recommended, or the load was unknown

@@ -109,9 +109,14 @@ class PodMeasurements:
     """Measurements of each pod, for the stages that read single pods; [P]."""
 
     samples: PodSamples  # the plausible ones of this tick; times are not in the future
-    readings: PodReadings  # the last reading, also of a pod that did not answer now
+    deltas: PodDeltas  # from the reading before to the one of this tick
     progress: Progress
     is_stuck: BoolColumn  # bool[P], its requests make no progress
+
+    @property
+    def readings(self) -> PodReadings:
+        """The last reading of each pod, also of one that did not answer now."""
+        return self.deltas.now
 
 
 @dataclass(frozen=True)
@@ -188,7 +193,7 @@ def measure_pods(samples: PodSamples, now_s: float, before: PodState) -> tuple[P
     samples = counter_rates.discard_implausible(samples, now_s)
     deltas = pod_deltas.read(samples, before.readings)
     pace = progress.update(before.progress, samples, deltas)
-    return PodMeasurements(samples, deltas.now, pace, progress.is_stuck(pace, deltas.now, samples)), deltas
+    return PodMeasurements(samples, deltas, pace, progress.is_stuck(pace, deltas.now, samples)), deltas
 
 
 def _sum_up(

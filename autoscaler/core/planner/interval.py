@@ -68,7 +68,8 @@ class WorkTotals(Columns):
     kv_usage: FloatColumn  # 0..1, mean of the pods; 0 where none reports it
     running: FloatColumn  # requests, mean of the pods
     peak_running: FloatColumn  # requests, of the fullest pod; 0: none
-    running_with_queue: FloatColumn  # requests, of the fullest pod with a queue in both readings; NaN: no such pod
+    running_with_queue: FloatColumn  # requests, of the fullest pod with a lasting queue now; NaN: no such pod
+    gap_with_queue_s: FloatColumn  # shortest mean token gap of these pods since the reading before; NaN: unknown
     slots: FloatColumn  # requests that a pod can run at once, where engines report it; NaN: none does
     readings: FloatColumn  # readings of pods in the sums of the step time
     step_sums: FloatColumn  # float64[step_time.SUMS, W], what these readings add to the sums
@@ -128,7 +129,22 @@ def count_work(
     """
     deltas, samples = PodDeltas(counted, measured.readings.take(pods), is_new), measured.samples
     running, kv_usage, slots = (each[pods] for each in (samples.running, samples.kv_usage, samples.max_running))
-    return _add_up(deltas, running, kv_usage, slots, by_workload, decode), counted.update(deltas.now, is_new)
+    queued_gap_s = _find_queued_gap_s(measured.deltas)[pods]
+    return _add_up(deltas, running, kv_usage, slots, queued_gap_s, by_workload, decode), counted.update(
+        deltas.now, is_new
+    )
+
+
+def _find_queued_gap_s(deltas: PodDeltas) -> FloatColumn:
+    """Return the mean token gap of pods with a queue in their last two readings, between these; NaN for all others.
+
+    A queue that only one reading shows may have waited for a step. The readings of an interval are too far apart for
+    this: a queue may begin and end between them.
+    """
+    had_queue, has_queue = (load.has_queue(each.running, each.waiting) for each in (deltas.before, deltas.now))
+    gap_s, gaps = deltas.valid("gap_s"), deltas.valid("gaps")
+    has_mean = had_queue & has_queue & (gaps >= MIN_GAPS)
+    return np.where(has_mean, gap_s, np.nan) / np.where(has_mean, gaps, 1.0)
 
 
 def _add_up(
@@ -136,18 +152,19 @@ def _add_up(
     running: FloatColumn,
     kv_usage: FloatColumn,
     slots: FloatColumn,
+    queued_gap_s: FloatColumn,
     by_workload: GroupBy,
     decode: BoolColumn | None,
 ) -> WorkTotals:
     """Add up the work of pods by workload.
 
-    running, kv_usage, slots: float64[n], at this tick; NaN: not reported, or the pod did not answer.
+    running, kv_usage, slots: float64[n], at this tick; NaN: not reported, or the pod did not answer. queued_gap_s:
+    float64[n], of `_find_queued_gap_s`.
     """
     gap_s, gaps = deltas.valid("gap_s"), deltas.valid("gaps")
     prompt_tokens, output_tokens = deltas.valid("prompt_tokens"), deltas.valid("generation_tokens")
     if decode is not None:
         prompt_tokens = np.where(decode & deltas.is_valid, 0.0, prompt_tokens)
-    had_queue, has_queue = (load.has_queue(each.running, each.waiting) for each in (deltas.before, deltas.now))
     has_running, has_slots, has_kv_usage = ~np.isnan(running), slots >= 1, ~np.isnan(kv_usage)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         mean_gap_s = gap_s / gaps
@@ -185,7 +202,8 @@ def _add_up(
         idle_pods=idle_pods,
         shortest_gap_s=by_workload.min(np.where(is_generating, mean_gap_s, np.nan)),
         peak_running=or_zero(by_workload.max(running)),
-        running_with_queue=by_workload.max(np.where(deltas.is_valid & had_queue & has_queue, running, np.nan)),
+        running_with_queue=by_workload.max(np.where(queued_gap_s > 0, running, np.nan)),
+        gap_with_queue_s=by_workload.min(queued_gap_s),
         slots=by_workload.max(np.where(has_slots, slots, np.nan)),
         readings=readings,
         step_sums=np.array(added[len(columns) :]),

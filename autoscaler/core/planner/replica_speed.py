@@ -84,7 +84,7 @@ def _estimate_slots(
     budget of a step.
     """
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        spare = idle_gap_s * totals.gaps / totals.gap_s > 1 - COMPUTE_BOUND_SHARE
+        spare = idle_gap_s / totals.gap_with_queue_s > 1 - COMPUTE_BOUND_SHARE
     slots = np.where(spare & (totals.running_with_queue >= FULL_SHARE * peak_running), peak_running, slots)
     # A replica that ran more requests without a queue shows that the estimate was too low.
     slots = np.where((slots < FULL_SHARE * peak_running) | (slots < 1), np.nan, slots)

@@ -55,8 +55,8 @@ def make_recommendation(inp: TickInput, observation: Observation, plan: Plan) ->
 def update_due_workloads(inp: TickInput, observed: Observed, state: PlannerState) -> PlannerState:
     """Update the workloads whose turn it is, and plan anew for those with a late queue. Both wait for a reading.
 
-    A late queue is judged with every reading that shows it, by what has arrived since the last turn. Nothing of that
-    is stored, because the shorter an interval, the higher the peaks of demand in it.
+    A late queue is judged with every reading that shows it, by what has arrived since the last turn. Of that only the
+    slots of a replica are stored, because the shorter an interval, the higher the peaks of demand in it.
     """
     fleet, observation = inp.fleet, observed.observation
     has_turn = _has_turn(fleet.workload_id, inp.now_s, state.strategies.last_updated_s)
@@ -89,10 +89,15 @@ def _store(
     after: StrategyState,
     readings: PodReadings,
 ) -> PlannerState:
-    """Store what was learned of the workloads whose turn it was. has_turn: bool[R].
+    """Store what was learned of the workloads whose turn it was, and the slots of the others. has_turn: bool[R].
 
-    counted: of all pods. readings: of those of `some`. Pods of these workloads that do not serve are forgotten.
+    counted: of all pods. readings: of those of `some`. Pods that do not serve when it is their turn are forgotten.
     """
+    if not has_turn.all():
+        speed, peak_running, slots = state.strategies.speed, *np.array(_slots(state.strategies))
+        peak_running[some.rows], slots[some.rows] = _slots(after)
+        speed = replace(speed, peak_running=peak_running, slots=slots)
+        state = replace(state, strategies=replace(state.strategies, speed=speed))
     if not has_turn.any():
         return state
     rows = some.rows[has_turn]
@@ -131,6 +136,11 @@ class _Subset:
 def _with_mean_start(observed: Observed) -> Observed:
     """Return the observation with the mean start on any node, in place of that of the next replica alone."""
     return replace(observed, observation=replace(observed.observation, cold_start_s=observed.starts.mean_s))
+
+
+def _slots(strategies: StrategyState) -> tuple[FloatColumn, FloatColumn]:
+    """Return the most requests that a replica ever ran, and those that it can run at once; float64[W] each."""
+    return strategies.speed.peak_running, strategies.speed.slots
 
 
 def _has_turn(workload_id: IntColumn, now_s: float, last_updated_s: TimestampColumn) -> BoolColumn:

@@ -37,6 +37,7 @@ def make_stats(demand, *, replicas=None, busy=None, late=0.0, totals=None, prefi
         "ttft_missed": late * served,
         "gaps": 1000.0,
         "gap_s": 1000.0 * gap_s,
+        "gap_with_queue_s": gap_s,
         "generating_pods": replicas,
         "token_rate": replicas / gap_s,
         "shortest_gap_s": IDLE_GAP_S,

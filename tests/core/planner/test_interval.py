@@ -61,13 +61,15 @@ def test_prompt_tokens_of_decode_pods_were_computed_elsewhere():
     assert (totals.prompt_tokens[0], totals.readings[0], totals.step_sums[1, 0]) == (0, 1, 0)
 
 
-def test_pod_is_full_when_it_has_a_queue_at_both_readings():
-    passing = count(read(100.0, running=24.0), read(115.0, running=24.0, waiting=30.0, finished=1.0))
-    short = count(read(100.0, running=24.0, waiting=2.0), read(115.0, running=24.0, waiting=2.0, finished=1.0))
-    lasting = count(read(100.0, running=24.0, waiting=9.0), read(115.0, running=24.0, waiting=30.0, finished=1.0))
+def test_pod_is_full_when_its_last_two_readings_show_a_queue():
+    made = {"running": 24.0, "finished": 1.0, "gaps": 1000.0, "gap_s": 20.0}
+    passing = count(read(100.0, running=24.0), read(115.0, waiting=30.0, **made))
+    short = count(read(100.0, running=24.0, waiting=2.0), read(115.0, waiting=2.0, **made))
+    lasting = count(read(100.0, running=24.0, waiting=9.0), read(115.0, waiting=30.0, **made))
     assert np.isnan(passing.running_with_queue[0])
     assert np.isnan(short.running_with_queue[0])
     assert lasting.running_with_queue[0] == passing.peak_running[0] == 24
+    assert lasting.gap_with_queue_s[0] == 0.02
 
 
 # --- what arrived

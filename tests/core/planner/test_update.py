@@ -108,7 +108,7 @@ def test_planner_keeps_its_opinion_through_a_gap_in_readings():
 
 
 @pytest.mark.slow
-def test_late_queue_is_judged_with_every_reading_and_not_stored():
+def test_late_queue_is_judged_with_every_reading_but_not_learned():
     """Five clients in a second join a load of 1.0. Until the next turn, each reading raises what is recommended."""
     story, cluster = Serving(spec(**LEARNED, max_wait_s=2.0)), fleet([2])
     story.serve(cluster, 1.0, 1800.0)
@@ -120,7 +120,9 @@ def test_late_queue_is_judged_with_every_reading_and_not_stored():
         decision = story.tick(cluster, 5.0, **(story.counted(cluster, 1.9, 5.0) | queue))
         assert decision.observation.queue_wait_s[0] > 2.0
         assert decision.plan.last_updated_s[0] == story.now_s
-        assert story.memory.planner.strategies is stored.strategies
+        for place, column in story.memory.planner.strategies.columns().items():
+            if place not in ("speed.slots", "speed.peak_running"):
+                np.testing.assert_array_equal(column, stored.strategies.columns()[place], err_msg=place)
         assert story.memory.planner.counted is stored.counted
         replicas.append(decision.plan.replicas[0])
     assert replicas == sorted(replicas) and replicas[-1] > replicas[0]
@@ -284,7 +286,7 @@ def test_replicas_kept_asleep_serve_rises_in_the_shadow_fleets(paused, fewer):
         serving, cluster = Serving(spec(**LEARNED, **policy)), fleet([4], paused=np.array([paused]))
         for demand in (0.5, 3.5):
             serving.serve(cluster, demand, 900.0 if demand < 1 else 180.0, 15.0)
-        return serving.memory.planner.strategies[0].shadow.missed.sum()
+        return serving.memory.planner.strategies.shadow.missed.sum()
 
     assert bool(missed(sleep_replicas=3.0) < missed()) is fewer
 
