@@ -130,14 +130,14 @@ def test_an_owner_gets_lent_gpus_after_one_drain(case):
 
 @pytest.mark.slow
 def test_headroom_of_an_owner_takes_back_no_base_replica():
-    """The owner holds headroom after a peak. The borrower needs twice what it owns, and gets it; its headroom waits."""
+    """The owner wants headroom after a peak. The borrower needs twice what it owns, and gets it."""
     story = Serving(spec(2, priority=[9.0, 0.0], max_replicas=12.0, cold_start_s=60.0, **LEARNED))
     small, peak, now = (fleet(ready, quotas=(COHORT,)) for ready in ([2, 2], [7, 5], [2, 8]))
     story.learn(small)
-    story.serve(peak, np.array([4.5, 1.0]), 120)
-    story.serve(small, np.array([1.0, 1.0]), 300)
-    story.serve(now, np.array([1.0, 4.0]), 180)
+    story.serve(peak, np.array([6.5, 1.0]), 120)
+    story.serve(small, np.array([1.0, 1.0]), 60)
+    story.serve(now, np.array([1.0, 4.0]), 120)
     decision = story.serve(now, np.array([1.0, 5.5]), 180)
-    assert decision.plan.base_replicas.tolist() == [2, 8]
-    assert decision.plan.replicas.tolist() == [8, 9]
+    assert decision.plan.base_replicas.tolist() == [3, 8]
+    assert decision.plan.replicas.tolist() == [6, 8]
     assert decision.replicas.tolist() == [4, 8]

@@ -573,13 +573,13 @@ def test_gpus_held_in_reserve_go_to_who_has_the_work():
     story = Serving(spec(2, priority=[1000.0, 10.0], max_replicas=9.0, cold_start_s=60.0, **LEARNED))
     few, many = (fleet([count, 2], pool_gpus=np.array([8.0])) for count in (2, 6))
     story.learn(few)
-    story.serve(many, np.array([4.5, 1.0]), 120)
-    held = story.serve(many, np.array([1.0, 1.0]), 300)
+    story.serve(many, np.array([5.5, 1.0]), 120)
+    held = story.serve(many, np.array([1.0, 1.0]), 230)
     assert held.replicas.tolist() == [6, 2]
-    crowded = story.serve(many, np.array([1.0, 1.9]), 180)
-    would_hold = min(crowded.plan.replicas[0], held.plan.replicas[0])
-    assert would_hold > 6  # and has no use for them
-    assert crowded.replicas.tolist() == [4, 4]
+    crowded = story.serve(many, np.array([1.0, 1.9]), 45)
+    assert crowded.plan.replicas.tolist() == [6, 4]
+    assert crowded.plan.base_replicas.tolist() == [4, 3]
+    assert crowded.replicas.tolist() == [5, 3]
     assert story.serve(many, np.array([4.0, 1.0]), 240).replicas.tolist() == [6, 2]
 
 

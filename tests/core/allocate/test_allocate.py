@@ -21,11 +21,11 @@ def test_load_taken_over_from_a_variant_is_no_headroom():
     pools = {"pool": np.array([0, 1, 0]), "pools": fleet([1]).pools * 2, "pool_gpus": np.array([8.0, 100.0])}
     few, many = fleet([2, 2, 2], **pools), fleet([2, 2, 6], **pools)
     story.learn(few)
-    story.serve(many, np.array([1.0, 1.0, 4.5]), 120)
+    story.serve(many, np.array([1.0, 1.0, 5.5]), 120)
     assert story.serve(many, np.array([1.0, 1.0, 1.0]), 300).replicas.tolist() == [2, 2, 6]
     crowded = story.serve(many, np.array([1.9, 1.9, 1.0]), 180)
     assert crowded.plan.base_replicas.tolist() == [4, 4, 2]
-    assert crowded.plan.replicas.tolist() == [5, 5, 8]
+    assert crowded.plan.replicas.tolist() == [5, 5, 4]
     assert crowded.replicas.tolist() == [6, 2, 2]  # eight for the service, none of them headroom
     assert crowded.base_replicas.tolist() == [6, 2, 2]
 
