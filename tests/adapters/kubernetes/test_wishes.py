@@ -23,7 +23,7 @@ from autoscaler.config.weights.wishes import config_map_of, decode
 from autoscaler.daemon.loop import Loop
 from tests.adapters.keda.world import Lease, ManualClock
 from tests.adapters.kubernetes.conftest import Connect, in_namespace
-from tests.adapters.kubernetes.node_world import GPU, Nodes, everywhere
+from tests.adapters.kubernetes.node_world import GPU, Nodes, everywhere, row_of
 from tests.adapters.kubernetes.test_weights import CHAT, KEY, report
 from tests.adapters.kubernetes.world import MANIFESTS, World, annotated, running, shipped_roles, synced, until
 from tests.harness.kube_api import ApiError, KubeApi, User, load_manifests
@@ -173,7 +173,7 @@ async def test_restart_after_a_peak_keeps_the_copies_for_it(
         await first.step()
         assert first.publisher.published().wished == {CHAT: 5}
         await world.scale("chat", 1, by="test")
-        await until(first.fleet, "one replica", lambda fleet: fleet.replicas.tolist() == [1], 60)
+        await until(first.fleet, "one replica", lambda fleet: fleet.replicas[row_of(world, fleet, "chat")] == 1)
         for daemon in (first, Daemon(world, kube, writer), Daemon(world, kube, writer)):
             async with running(daemon.fleet) if daemon is not first else nullcontext():
                 await synced(daemon.fleet)
