@@ -1,5 +1,6 @@
 """Replicas that run stay where they are: what others are promised, which replica leaves, and that it comes to rest."""
 
+import random
 from collections import Counter
 from dataclasses import replace
 
@@ -93,6 +94,9 @@ def test_replicas_that_are_not_ready_leave_first():
 class World:
     """A cluster that does what is decided: pods leave one tick later, and start where there is room.
 
+    Like Kubernetes between nodes of equal score, it takes any group at random. If it always took the same one, a pod
+    could get the only group of another in every tick.
+
     named: the named victims leave. Otherwise the youngest do, as where pods may not be patched.
     """
 
@@ -101,6 +105,7 @@ class World:
         self.runs = [list(groups) for groups in runs]
         self.leaving = [0] * len(gpus)
         self.given, self.kept = [], self.runs
+        self.random = random.Random(0)
 
     def free(self, group):
         return self.gpus[group] - self.leaving[group] - sum(groups.count(group) for groups in self.runs)
@@ -125,9 +130,9 @@ class World:
                 self.leaving[group] += 1
         self.given, self.kept = counts, [list(groups) for groups in self.runs]
         for row, count in enumerate(counts):
-            for group in self.admitted[self.pool[row]] * int(max(count - len(self.runs[row]), 0)):
-                if self.free(group) > 0 and len(self.runs[row]) < count:
-                    self.runs[row].append(group)
+            for _ in range(int(count) - len(self.runs[row])):
+                with_room = [group for group in self.admitted[self.pool[row]] if self.free(group) > 0]
+                self.runs[row] += self.random.sample(with_room, min(1, len(with_room)))
         return [len(groups) for groups in self.runs]
 
 
