@@ -270,7 +270,7 @@ async def test_pod_that_a_rival_woke_sleeps_again(daemon, engine):
     assert engine.calls == [PAUSE, "/sleep?level=1&mode=keep"]
 
 
-async def test_weights_are_reloaded_when_an_engine_says_it_is_awake_and_sleeps(daemon, engine):
+async def test_weights_are_reloaded_where_an_awake_engine_still_sleeps(daemon, engine):
     """Older versions report `awake` as soon as the weights are allocated."""
     engine.sleep(2)
     engine.wake_up(["weights"])

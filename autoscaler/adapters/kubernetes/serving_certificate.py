@@ -38,7 +38,7 @@ UNREADABLE = (
     x509.DuplicateExtension,
     x509.UnsupportedGeneralNameType,
 )
-"""What the library raises for certificates and keys of others."""
+"""Errors that the library raises for certificates and keys of others."""
 
 
 Found = TypeVar("Found")

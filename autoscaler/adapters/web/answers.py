@@ -1,4 +1,4 @@
-"""What every answer over HTTP has in common: checked parameters, JSON, headers, files, and the texts of errors."""
+"""Common parts of all answers over HTTP: checked parameters, JSON, headers, files, and the texts of errors."""
 
 from __future__ import annotations
 

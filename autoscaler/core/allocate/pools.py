@@ -80,7 +80,7 @@ def share(
     running = list_running(fleet, has_gpus(fleet))
     places = list_places(fleet) if limited.any() else None
     if places is not None and len(running.parts.place):
-        # Of a replica that waits without a claim some pods may hold GPUs all the same.
+        # A replica that waits without a claim may have pods that hold GPUs all the same.
         row, claim = running.row, np.fmin(claimed, claims.replicas_when_short)
         waits = ~has_gpus(fleet)[running.pod] & (running.number >= claim[row]) & (running.number < allocated[row])
         places.placement.place(running.sum_held(places, waits & limited[row]))

@@ -1,4 +1,4 @@
-"""What the planner remembers from tick to tick."""
+"""The memory of the planner from tick to tick."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of an engine is asleep, in the levels and tags of vLLM's sleep mode.
+"""The parts of an engine that are asleep, in the levels and tags of vLLM's sleep mode.
 
 Source: vLLM 0.32, recorded in `tests/data/vllm/endpoints.json`.
 """

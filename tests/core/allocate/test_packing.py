@@ -175,7 +175,7 @@ def test_no_replica_leaves_for_a_group_whose_workers_have_no_node():
     assert share(seen, [1, 3], priority=[9.0, 0.0]) == [0, 3]
 
 
-def test_a_group_that_is_partly_placed_keeps_its_node_and_gets_the_rest():
+def test_partly_placed_group_keeps_its_node_and_gets_the_rest():
     """Its leader is on the first node. A replica on the second leaves for the worker, and none gets the first."""
     started = Replicas((4.0, 4.0), (0,), ((0, None),))
     seen = cluster([[4, 4]], [started, Replicas((1.0,), (0,), ((1,),))])
@@ -205,7 +205,7 @@ def test_new_replicas_of_sizes_that_do_not_divide_get_no_gpu_twice():
     assert share(seen, [1, 2, 2], priority=[9.0, 5.0, 0.0]) == [1, 1, 1]
 
 
-def test_a_new_replica_is_not_split_between_groups_that_it_shares_in_part():
+def test_new_replica_is_not_split_between_shared_groups():
     """Each of the first two leaves 2 GPUs of its own group, where the third needs 4 of either."""
     own = [Replicas((2.0,), (0,)), Replicas((2.0,), (1,))]
     seen = cluster([[4], [4]], [*own, Replicas((4.0,), (0, 1)), Replicas((1.0,), (0,), ((0,), (0,)))])

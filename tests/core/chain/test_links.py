@@ -85,7 +85,7 @@ def test_no_node_is_requested_when_all_replicas_have_a_place():
     assert np.isnan(chain.starts_s[Link.NODE, 0]) and chain.starts_s[Link.REPLICA, 0] == DUE_S - 600
 
 
-def test_a_window_that_lacks_a_node_counts_with_that_of_requested_nodes():
+def test_window_without_a_node_counts_with_a_requested_one():
     """The next replica finds a node with image and weights, those after it find an empty one."""
     here, schedule = {Link.REPLICA: 60.0}, windows([(DUE_S, 3)])
     first, state = plan(look(DUE_S - 1200, cluster([1], free=1), schedule), leads=here, requested=LEADS)

@@ -101,7 +101,7 @@ def test_replicas_are_ready_one_cold_start_after_the_request():
     assert (slow.shadow.missed > 2 * fast.shadow.missed).any()
 
 
-def test_strategies_that_cannot_predict_yet_inherit_the_selected_record():
+def test_strategies_without_a_prediction_inherit_a_record():
     """In the first day there is no load of a day ago."""
     state = run([3.0, 1.0, 5.0] * 40)
     selected = int(state.strategy[0])

@@ -178,7 +178,9 @@ class NodeRequester:
                     return
                 except ApiError as error:
                     if str(error) != told:
-                        log.warning("node requests of an earlier process stay for now", error=str(error))
+                        log.warning(
+                            "could not delete the node requests of an earlier process; will try again", error=str(error)
+                        )
                     told = str(error)
             await self._clock.sleep(LEADS_S)
 

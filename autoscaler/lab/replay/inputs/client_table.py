@@ -32,7 +32,7 @@ MOST_CV = 8.0  # of a client that sends less than in the table: a burst of thous
 
 @dataclass(frozen=True)
 class Activity:
-    """What one client sends in one window."""
+    """The requests of one client in one window."""
 
     start_s: float
     requests: float
