@@ -1,4 +1,4 @@
-"""What studies of the shipped policy share: runs that are kept, the runs beside them, and goals that are judged.
+"""What studies of the shipped policy share: runs that are kept, and the runs beside them. `goals.py` judges them.
 
 A study names its traffic. For each the shipped policy runs, the least constant count that meets the goal, which serves
 from the start and was found in hindsight, rivals at the settings that their documentation advises, and the offline
@@ -11,12 +11,11 @@ import hashlib
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from statistics import fmean
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol
 
 from autoscaler.config.policy.parse import load as load_policies
 from autoscaler.config.policy.schema import Policy
@@ -40,9 +39,6 @@ RIVALS = ("keda-queue", "hpa-inflight", "llmd-slo", "knative-kpa")
 OURS, CONSTANT, PLAN = "ours", "constant", "plan"
 BATCH_REQUESTS = 12e6  # most requests of the runs that share ticks, which bounds the memory
 MOST_REPLICAS = 4000
-
-LEAST_ATTAINMENT = 0.99
-FIRST_HOUR_POINTS = 0.005  # most attainment of the first hour below that of the constant count
 
 
 class Traffic(Protocol):
@@ -261,47 +257,3 @@ def _version_of(*parts: str) -> str:
 
 def _say(words: str) -> None:
     print(words, file=sys.stderr, flush=True)
-
-
-# Goals.
-
-
-class Judgement(NamedTuple):
-    """One goal of one row. `beyond` is by how much it is missed, in the unit of the value; at most 0: it is met."""
-
-    goal: str
-    value: float
-    limit: float
-    beyond: float
-
-    @classmethod
-    def at_most(cls, goal: str, value: float, limit: float) -> Self:
-        return cls(goal, value, limit, value - limit)
-
-    @classmethod
-    def at_least(cls, goal: str, value: float, limit: float) -> Self:
-        return cls(goal, value, limit, limit - value)
-
-
-def mean_of(results: Sequence[dict[str, Any]], who: str, what: str) -> float:
-    return fmean(each[who][what] for each in results)
-
-
-def lowest(results: Sequence[dict[str, Any]], who: str, what: str) -> float:
-    return float(min(each[who][what] for each in results))
-
-
-def ratio_to(results: Sequence[dict[str, Any]], who: str, what: str) -> float:
-    """Return the GPU-hours of ours beside those of another."""
-    return mean_of(results, OURS, what) / max(mean_of(results, who, what), 1e-9)
-
-
-def misses(judged: Iterable[Judgement]) -> str:
-    """Return the missed goals and by how much."""
-    words = []
-    for each in judged:
-        if each.beyond > 1e-9:
-            points = each.goal in ("attainment", "first hour")
-            by = f"{100 * each.beyond:.2f} points" if points else f"{each.beyond:.2f}"
-            words.append(f"{each.goal} by {by}")
-    return ", ".join(words)

@@ -6,7 +6,7 @@ with the settings that their documentation advises. A row has one or three seeds
 all else the mean.
 
     python bench/studies/plain.py [--quick] [--shapes office season] [--rates own 80] [--cold-starts 240] [--seeds 1]
-                                  [--rivals none]
+                                  [--beside none]
 
 Finished runs are kept in a file and not repeated while the code that decides is the same. A change of the planner
 leaves constant counts and rivals as they are. Runs of the shipped policy share ticks, which changes none of them.
@@ -14,36 +14,36 @@ leaves constant counts and rivals as they are. Runs of the shipped policy share 
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from autoscaler.lab.replay.case import Case, Trace
-from bench.studies.judged import (
-    CONSTANT,
+from bench.studies.goals import (
     FIRST_HOUR_POINTS,
-    HOUR_S,
     LEAST_ATTAINMENT,
-    OURS,
-    RIVALS,
-    ROOT,
+    Column,
     Judgement,
-    Run,
-    Study,
+    Result,
+    Rows,
+    columns_beside,
     lowest,
+    mean_column,
     mean_of,
-    misses,
+    options,
+    ratio_column,
     ratio_to,
+    share_column,
+    show,
 )
+from bench.studies.judged import CONSTANT, HOUR_S, OURS, RIVALS, ROOT, Run, Study
 from bench.studies.shapes import SHAPES, generate
 
 PER_REPLICA_PER_S = 8.0  # requests per second that one slice serves within the objectives
@@ -52,6 +52,7 @@ SIZES = {  # replicas at the peak, beside those of the shape's own rate
     "flat": (0.3, 10.0, 30.0),
     "bursts": (0.3, 10.0, 30.0),
     "office": (0.3, 10.0, 30.0),
+    "sparse": (0.0125,),  # a request every 10 s by day: zero replicas pay by night
 }
 COLD_STARTS_S = (60.0, 240.0)
 SEEDS = (1, 2, 3)
@@ -98,6 +99,7 @@ class Row(NamedTuple):
     shape: str
     per_s: float
     cold_start_s: float
+    hours: float
 
 
 @dataclass(frozen=True)
@@ -142,23 +144,23 @@ def runs_of(grid: Grid) -> list[Run]:
 
 
 def row_of(run: Run) -> Row:
-    return Row(run.traffic.shape, run.traffic.per_s, run.cold_start_s)
+    return Row(run.traffic.shape, run.traffic.per_s, run.cold_start_s, run.traffic.hours)
 
 
 def load(traffic: Traffic) -> Trace:
     return generate(traffic.shape, traffic.seed, traffic.hours, traffic.per_s)
 
 
-def run_study(grid: Grid, file: Path, only_kept: bool = False) -> dict[Row, list[dict[str, Any]]]:
+def run_study(grid: Grid, file: Path, only_kept: bool = False) -> dict[Row, list[Result]]:
     """Return the results of each row by seed."""
     study = Study(runs_of(grid), load, grid.rivals, file, grid.profile, KEPT)
-    rows: dict[Row, list[dict[str, Any]]] = {}
+    rows: dict[Row, list[Result]] = {}
     for run, result in (study.kept_results() if only_kept else study.results()).items():
         rows.setdefault(row_of(run), []).append(result)
     return rows
 
 
-def judge(row: Row, results: Sequence[dict[str, Any]]) -> list[Judgement]:
+def judge(row: Row, results: Sequence[Result]) -> list[Judgement]:
     """Judge a row by the goals."""
     repeats = "later_attainment" in results[0][OURS]
     attained = "later_attainment" if repeats and row.shape in UNFORESEEN else "attainment"
@@ -173,7 +175,7 @@ def judge(row: Row, results: Sequence[dict[str, Any]]) -> list[Judgement]:
         judged.append(Judgement.at_most("later cost", later, MOST_LATER_RATIO[row.shape]))
     first = lowest(results, OURS, "first_hour")
     judged.append(Judgement.at_least("first hour", first, lowest(results, CONSTANT, "first_hour") - FIRST_HOUR_POINTS))
-    days = max(SHAPES[row.shape].hours / 24, 1.0)
+    days = max(row.hours / 24, 1.0)
     judged.append(Judgement.at_most("flaps a day", mean_of(results, OURS, "flaps") / days, FLAPS_PER_DAY))
     hours = "later_gpu_hours" if attained == "later_attainment" else "gpu_hours"
     for name in RIVALS:
@@ -186,34 +188,27 @@ def judge(row: Row, results: Sequence[dict[str, Any]]) -> list[Judgement]:
     return judged
 
 
-def table(rows: dict[Row, list[dict[str, Any]]]) -> str:
-    rivals = [name for name in RIVALS if any(name in results[0] for results in rows.values())]
-    titles = ["shape", "peak requests/s", "cold start", "seeds", "ours: attainment", "from the second period on"]
-    titles += ["first hour", "GPU-hours", "ups", "downs", "flaps", "least constant count", "its GPU-hours"]
-    titles += ["ours / its", "the same from the second period on", *rivals, "missed goals"]
-    lines = [f"| {' | '.join(titles)} |", "|" + "---|" * len(titles)]
-    met = 0
-    for row, results in rows.items():
-        judged = judge(row, results)
-        met += not misses(judged)
-        later = "later_attainment" in results[0]["ours"]
-        counts = sorted({each["constant"]["replicas"] for each in results})
-        cells = [row.shape, f"{row.per_s:g}", f"{row.cold_start_s:g} s", str(len(results))]
-        cells += [f"{lowest(results, 'ours', 'attainment'):.2%}"]
-        cells += [f"{lowest(results, 'ours', 'later_attainment'):.2%}" if later else ""]
-        cells += [f"{lowest(results, 'ours', 'first_hour'):.2%}", f"{mean_of(results, 'ours', 'gpu_hours'):.4g}"]
-        cells += [f"{mean_of(results, 'ours', what):.3g}" for what in ("scale_ups", "scale_downs", "flaps")]
-        cells += [" to ".join(map(str, counts)), f"{mean_of(results, 'constant', 'gpu_hours'):.4g}"]
-        cells += [f"{ratio_to(results, 'constant', 'gpu_hours'):.2f}"]
-        cells += [f"{ratio_to(results, 'constant', 'later_gpu_hours'):.2f}" if later else ""]
-        for name in rivals:
-            beside = [each for each in results if name in each]
-            figures = (
-                f"{lowest(beside, name, 'attainment'):.2%}, {mean_of(beside, name, 'gpu_hours'):.4g}" if beside else ""
-            )
-            cells.append(figures)
-        lines.append(f"| {' | '.join([*cells, misses(judged) or 'none'])} |")
-    return "\n".join([*lines, "", f"All goals are met in {met} of {len(rows)} rows.", ""])
+def columns_of(rows: Rows) -> dict[str, Column]:
+    return {
+        "shape": lambda row, _: str(row.shape),
+        "peak requests/s": lambda row, _: f"{row.per_s:g}",
+        "cold start": lambda row, _: f"{row.cold_start_s:g} s",
+        "seeds": lambda _, results: str(len(results)),
+        "ours: attainment": share_column("attainment"),
+        "from the second period on": share_column("later_attainment"),
+        "first hour": share_column("first_hour"),
+        "GPU-hours": mean_column("gpu_hours", ".4g"),
+        "ups": mean_column("scale_ups", ".3g"),
+        "downs": mean_column("scale_downs", ".3g"),
+        "flaps": mean_column("flaps", ".3g"),
+        "least constant count": lambda _, results: " to ".join(
+            map(str, sorted({each[CONSTANT]["replicas"] for each in results}))
+        ),
+        "its GPU-hours": mean_column("gpu_hours", ".4g", CONSTANT),
+        "ours / its": ratio_column(CONSTANT, "gpu_hours"),
+        "the same from the second period on": ratio_column(CONSTANT, "later_gpu_hours"),
+        **columns_beside(rows, RIVALS),
+    }
 
 
 def rate(text: str) -> float:
@@ -222,27 +217,22 @@ def rate(text: str) -> float:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = options(__doc__ or "", COLD_STARTS_S, RIVALS, RIVALS)
     parser.add_argument("--quick", action="store_true", help="own rates, 240 s, one seed, two days, no rivals")
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, metavar="NAME", help="shapes")
     parser.add_argument(
         "--rates", type=rate, nargs="+", metavar="PER_S", help="requests per second at the peak; own: those of a shape"
     )
-    parser.add_argument("--cold-starts", type=float, nargs="+", metavar="SECONDS", help="mean cold starts")
     parser.add_argument("--seeds", type=int, nargs="+", help="random seeds")
-    parser.add_argument("--rivals", nargs="+", choices=("none", *RIVALS), metavar="NAME", help="rivals, or none")
     parser.add_argument("--hours", type=float, help="run only the beginning of each shape")
-    parser.add_argument("--profile", help="profile of a replica")
-    parser.add_argument("--out", type=Path, help="file of results, which is continued")
-    parser.add_argument("--kept", action="store_true", help="run nothing, and show what is kept")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
+    parser.set_defaults(cold_starts=None, beside=None)
     given = parser.parse_args(arguments)
     changes = {
         "shapes": given.shapes,
         "rates": given.rates,
         "cold_starts_s": given.cold_starts,
         "seeds": given.seeds,
-        "rivals": given.rivals and [name for name in RIVALS if name in given.rivals],
+        "rivals": given.beside and [name for name in RIVALS if name in given.beside],
         "hours": given.hours,
         "profile": given.profile,
     }
@@ -251,11 +241,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     out = given.out or (KEPT if not given.quick else ROOT / "build" / KEPT.name)
     rows = run_study(replace(QUICK if given.quick else Grid(), **chosen), out, given.kept)
-    if given.json:
-        judged = {row: [each._asdict() for each in judge(row, results)] for row, results in rows.items()}
-        print(json.dumps([{**row._asdict(), "runs": rows[row], "goals": judged[row]} for row in rows]))
-    else:
-        print(table(rows), end="")
+    show(rows, judge, columns_of(rows), given.json)
     return 0
 
 

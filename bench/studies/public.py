@@ -11,13 +11,11 @@ Finished runs are kept in a file, as in `plain.py`.
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -25,22 +23,24 @@ from autoscaler.lab.bounds.constant_count import find_fewest_replicas
 from autoscaler.lab.compare.experiment import MIN_RISE
 from autoscaler.lab.replay.case import Case, Trace
 from autoscaler.lab.replay.inputs import client_table, trace_file, transform
-from bench.studies.judged import (
-    CONSTANT,
+from bench.studies.goals import (
     FIRST_HOUR_POINTS,
-    HOUR_S,
     LEAST_ATTAINMENT,
-    OURS,
-    PLAN,
-    RIVALS,
-    ROOT,
+    Column,
     Judgement,
-    Run,
-    Study,
+    Result,
+    Rows,
+    columns_beside,
     lowest,
-    misses,
+    mean_column,
+    mean_of,
+    options,
+    ratio_column,
     ratio_to,
+    share_column,
+    show,
 )
+from bench.studies.judged import CONSTANT, HOUR_S, OURS, PLAN, RIVALS, ROOT, Run, Study
 
 COLD_STARTS_S = (60.0, 240.0)
 KEPT = ROOT / "bench" / "results" / "public.jsonl"
@@ -89,60 +89,45 @@ WINDOWS = {
 }
 
 
-def judge(result: dict[str, Any]) -> list[Judgement]:
+class Row(NamedTuple):
+    trace: str
+    cold_start_s: float
+
+
+def judge(row: Row, results: Sequence[Result]) -> list[Judgement]:
     """Judge a run by the goals."""
-    results, judged = [result], []
-    if PLAN in result:
+    judged = []
+    if PLAN in results[0]:
         reachable = min(LEAST_ATTAINMENT, lowest(results, PLAN, "attainment"))
-        judged.append(Judgement.at_least("attainment", result[OURS]["attainment"], reachable))
+        judged.append(Judgement.at_least("attainment", lowest(results, OURS, "attainment"), reachable))
         judged.append(Judgement.at_most("cost", ratio_to(results, PLAN, "later_gpu_hours"), MOST_PLAN_RATIO))
-    first = result[CONSTANT]["first_hour"] - FIRST_HOUR_POINTS
-    judged.append(Judgement.at_least("first hour", result[OURS]["first_hour"], first))
-    if "hpa-inflight" in result:
-        most = MOST_FLAPS * result["hpa-inflight"]["flaps"]
-        judged.append(Judgement.at_most("flaps", result[OURS]["flaps"], most))
+    first = lowest(results, CONSTANT, "first_hour") - FIRST_HOUR_POINTS
+    judged.append(Judgement.at_least("first hour", lowest(results, OURS, "first_hour"), first))
+    if "hpa-inflight" in results[0]:
+        most = MOST_FLAPS * mean_of(results, "hpa-inflight", "flaps")
+        judged.append(Judgement.at_most("flaps", mean_of(results, OURS, "flaps"), most))
     return judged
 
 
-def table(rows: dict[tuple[str, float], dict[str, Any]]) -> str:
-    beside = [name for name in (CONSTANT, PLAN, *RIVALS) if any(name in result for result in rows.values())]
-    titles = [
-        "trace",
-        "requests",
-        "cold start",
-        "ours: attainment",
-        "first hour",
-        "GPU-hours",
-        "from the second hour on",
-    ]
-    titles += ["flaps", *beside, "ours / plan from the second hour on", "missed goals"]
-    lines = [f"| {' | '.join(titles)} |", "|" + "---|" * len(titles)]
-    met = 0
-    for (name, cold_start_s), result in rows.items():
-        ours, judged = result[OURS], judge(result)
-        met += not misses(judged)
-        cells = [name, f"{ours['requests']:,}", f"{cold_start_s:g} s", f"{ours['attainment']:.2%}"]
-        cells += [f"{ours['first_hour']:.2%}", f"{ours['gpu_hours']:.4g}", f"{ours['later_gpu_hours']:.4g}"]
-        cells.append(str(ours["flaps"]))
-        for other in beside:
-            its = result.get(other)
-            cells.append(f"{its['attainment']:.2%}, {its['gpu_hours']:.4g}" if its else "")
-        cells.append(f"{ratio_to([result], PLAN, 'later_gpu_hours'):.2f}" if PLAN in result else "")
-        lines.append(f"| {' | '.join([*cells, misses(judged) or 'none'])} |")
-    return "\n".join([*lines, "", f"All goals are met in {met} of {len(rows)} rows.", ""])
+def columns_of(rows: Rows) -> dict[str, Column]:
+    return {
+        "trace": lambda row, _: str(row.trace),
+        "requests": mean_column("requests", ",.0f"),
+        "cold start": lambda row, _: f"{row.cold_start_s:g} s",
+        "ours: attainment": share_column("attainment"),
+        "first hour": share_column("first_hour"),
+        "GPU-hours": mean_column("gpu_hours", ".4g"),
+        "from the second hour on": mean_column("later_gpu_hours", ".4g"),
+        "flaps": mean_column("flaps", ".3g"),
+        **columns_beside(rows, (CONSTANT, PLAN, *RIVALS)),
+        "ours / plan from the second hour on": ratio_column(PLAN, "later_gpu_hours"),
+    }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = options(__doc__ or "", COLD_STARTS_S, (PLAN, *RIVALS), (PLAN, *RIVALS))
     parser.add_argument("--traces", type=Path, default=Path(), help="folder of traces")
     parser.add_argument("--only", nargs="+", choices=WINDOWS, metavar="NAME", default=list(WINDOWS), help="traces")
-    parser.add_argument("--cold-starts", type=float, nargs="+", metavar="SECONDS", default=list(COLD_STARTS_S))
-    beside = ("none", PLAN, *RIVALS)
-    parser.add_argument("--beside", nargs="+", choices=beside, metavar="NAME", default=[PLAN, *RIVALS])
-    parser.add_argument("--profile", default="8b-h100-3g", help="profile of a replica")
-    parser.add_argument("--out", type=Path, default=KEPT, help="file of results, which is continued")
-    parser.add_argument("--kept", action="store_true", help="run nothing, and show what is kept")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
     parser.add_argument("--window", nargs=4, metavar=("FILE", "START_H", "HOURS", "SCALE"), help="run this part alone")
     given = parser.parse_args(arguments)
     names = {WINDOWS[name]: name for name in given.only}
@@ -150,14 +135,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         file, *numbers = given.window
         names = {Window(file, *map(float, numbers)): file}
     runs = [Run(window, cold_start_s) for window in names for cold_start_s in given.cold_starts]
-    others = [name for name in beside[1:] if name in given.beside]
-    study = Study(runs, partial(load, given.traces), others, given.out, given.profile, KEPT)
+    beside = [name for name in (PLAN, *RIVALS) if name in given.beside]
+    study = Study(runs, partial(load, given.traces), beside, given.out or KEPT, given.profile, KEPT)
     results = study.kept_results() if given.kept else study.results()
-    rows = {(names[run.traffic], run.cold_start_s): result for run, result in results.items()}
-    if given.json:
-        print(json.dumps([{"trace": row, "runs": result} for row, result in rows.items()]))
-    else:
-        print(table(rows), end="")
+    rows = {Row(names[run.traffic], run.cold_start_s): [result] for run, result in results.items()}
+    show(rows, judge, columns_of(rows), given.json)
     return 0
 
 

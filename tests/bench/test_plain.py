@@ -66,7 +66,11 @@ def figures(attainment: float, gpu_hours: float, **more: Any) -> dict[str, Any]:
 def missed(shape: str, ours: dict[str, Any], constant: dict[str, Any], **rivals: dict[str, Any]) -> list[str]:
     result = {"ours": ours, "constant": {"replicas": 2, **constant}}
     result |= {name.replace("_", "-"): figures for name, figures in rivals.items()}
-    return [each.goal for each in plain.judge(plain.Row(shape, 1.0, 60.0), [result]) if each.beyond > 1e-9]
+    return [
+        each.goal
+        for each in plain.judge(plain.Row(shape, 1.0, 60.0, SHAPES[shape].hours), [result])
+        if each.beyond > 1e-9
+    ]
 
 
 def test_row_meets_its_goals_at_their_limits() -> None:
@@ -89,6 +93,30 @@ def test_only_a_rival_that_meets_the_goal_counts() -> None:
     assert missed("step", figures(0.99, 13), figures(0.99, 10), keda_queue=figures(0.99, 10)) == []
 
 
+def test_flaps_are_counted_by_day_of_the_run() -> None:
+    two_days = plain.Row("office", 14.0, 60.0, 48.0)
+    result = {"ours": figures(0.99, 7, flaps=3), "constant": figures(0.99, 10, replicas=2)}
+    assert [each.value for each in plain.judge(two_days, [result]) if each.goal == "flaps a day"] == [1.5]
+
+
+def missed_on_trace(ours: dict[str, Any], plan: dict[str, Any], **beside: dict[str, Any]) -> list[str]:
+    result = {"ours": ours, "plan": plan, "constant": figures(0.99, 10)}
+    result |= {name.replace("_", "-"): figures for name, figures in beside.items()}
+    return [each.goal for each in public.judge(public.Row("a trace", 60.0), [result]) if each.beyond > 1e-9]
+
+
+def test_trace_meets_its_goals_at_their_limits() -> None:
+    assert not missed_on_trace(figures(0.99, 11, first_hour=0.985, flaps=2), figures(0.99, 10))
+    assert not missed_on_trace(figures(0.985, 11), figures(0.985, 10))  # the plan has no more
+    assert not missed_on_trace(figures(0.99, 10, flaps=2), figures(0.99, 10), hpa_inflight=figures(0.99, 20, flaps=4))
+
+
+def test_trace_names_each_missed_goal() -> None:
+    hpa = figures(0.99, 20, flaps=4)
+    ours = figures(0.98, 12, flaps=3)
+    assert missed_on_trace(ours, figures(0.99, 10), hpa_inflight=hpa) == ["attainment", "cost", "first hour", "flaps"]
+
+
 def test_seeds_are_few_where_runs_are_long() -> None:
     runs = plain.runs_of(plain.Grid(cold_starts_s=(60.0,)))
     seeds: dict[tuple[str, float], list[int]] = {}
@@ -97,7 +125,7 @@ def test_seeds_are_few_where_runs_are_long() -> None:
     assert {shape for shape, _ in seeds} == set(SHAPES)
     assert seeds["flat", 12.0] == seeds["bursts", 80.0] == [1, 2, 3]
     assert seeds["office", 14.0] == seeds["flat", 240.0] == [1]
-    assert len(seeds) == len(SHAPES) + 14
+    assert len(seeds) == len(SHAPES) + 15
 
 
 @pytest.mark.parametrize("study", [plain, public])

@@ -27,7 +27,7 @@ SMALLEST: dict[str, list[object]] = {
     "mix": ["--hours", 0.1, "--sizes", 0.5, "--seeds", 1],
     "plain": [
         *["--shapes", "step", "--rates", "own", "--cold-starts", 60, "--seeds", 1, "--hours", 0.2],
-        *["--rivals", "hpa-inflight", "--out", "plain.jsonl"],
+        *["--beside", "hpa-inflight", "--out", "plain.jsonl"],
     ],
     "policies": ["--traces", TRACE_FOLDER, "--sizes", 0.1, "--cold-starts", 60, "--seeds", 1, "--against", "static"],
     "reaction": ["--workloads", 1, "--rounds", 2],
