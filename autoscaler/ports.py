@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from math import inf
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:  # commands that decide nothing, as those of weights, start without the core
     from autoscaler.core.model.fleet import Fleet, Pod, WorkloadRef
-    from autoscaler.core.model.recent import RecentReadings
+    from autoscaler.core.model.recent import PastTokens, RecentReadings
     from autoscaler.core.model.samples import Objectives, Samples
     from autoscaler.core.model.types import Decision, TickInput
     from autoscaler.core.snapshot import ManualOverride, Snapshot
@@ -64,6 +64,15 @@ class HistorySource(Protocol):
         """Read the last `span_s` seconds within `deadline_s` seconds, the largest workloads first.
 
         objectives: of the workloads of this fleet. Raises Unavailable if nothing can be read.
+        """
+        ...
+
+    async def past_tokens(
+        self, fleet: Fleet, rows: Collection[int], step_s: float, steps: int, deadline_s: float
+    ) -> PastTokens:
+        """Read the tokens of some workloads in the last steps within `deadline_s` seconds, the largest first.
+
+        rows: of `fleet`. step_s: whole seconds. Raises Unavailable if nothing can be read.
         """
         ...
 

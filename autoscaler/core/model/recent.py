@@ -1,4 +1,4 @@
-"""Recent readings of some workloads at even steps up to now, as ticks would have had them."""
+"""What a backend knows of the past: readings of the last hours as ticks would have had them, and tokens of a week."""
 
 from __future__ import annotations
 
@@ -17,3 +17,13 @@ class RecentReadings:
     pod: IntColumn  # int64[P], row of the pod in the fleet; -1: it no longer exists
     columns: Mapping[str, FloatColumn]  # float64[T, P], by column of `PodSamples`, or `PROCESS_START`; NaN: unknown
     problem: str = ""  # why the readings are incomplete, in words; "": they are complete
+
+
+@dataclass(frozen=True)
+class PastTokens:
+    """Tokens of each workload of a fleet in T even steps, the last step first; float64[T, W], NaN: unknown."""
+
+    until_wall_s: float  # Unix time, end of the last step
+    prompt: FloatColumn  # prompt tokens that the engines computed
+    generated: FloatColumn
+    problem: str = ""  # why they are incomplete, in words; "": they are complete

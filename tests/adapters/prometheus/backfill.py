@@ -21,6 +21,8 @@ NAMES = {
     "first_tokens": "vllm:time_to_first_token_seconds_count",
     "prompt_tokens": "vllm:prompt_tokens_total",
     "generation_tokens": "vllm:generation_tokens_total",
+    "gap_s": "vllm:inter_token_latency_seconds_sum",
+    "gaps": "vllm:inter_token_latency_seconds_count",
 }
 
 

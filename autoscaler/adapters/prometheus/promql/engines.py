@@ -12,7 +12,7 @@ Each selector has a metric name and no regular expression on it, because managed
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -85,6 +85,11 @@ def process_start_query(engine: Engine, identity: Identity) -> PodQuery:
     target = ", ".join(dict.fromkeys((*identity, "instance")))
     (started,) = selectors(start, START_TIME)
     return PodQuery(PROCESS_START, f"max {by(*identity)} ({started} and on ({target}) ({clock}))")
+
+
+def growth_query(engine: Engine, column: str, identity: Identity, window_s: float) -> str:
+    """Return the query for the growth of a counter of each pod within a window, across resets."""
+    return _values(for_identity(engine, identity).readings[column], identity, growth_window_s=window_s)
 
 
 def models_query(engine: Engine, identity: Identity) -> str:
@@ -165,15 +170,22 @@ def presence_rows(engine: Engine) -> Readings:
     return engine.readings["running"]
 
 
-def _values(rows: Iterable[Series], identity: Identity, quantiles: Quantiles | None = None) -> str:
+def _values(
+    rows: Iterable[Series],
+    identity: Identity,
+    quantiles: Quantiles | None = None,
+    growth_window_s: float | None = None,
+) -> str:
     """Compile alternatives to an expression with one series per pod; to a quantile if `quantiles` is given.
+
+    growth_window_s: the value is the growth of a counter within this window; None: it is the counter or gauge itself.
 
     Alternatives that differ only in name share one aggregation, because `or` keeps the first name of each series.
     """
 
     def compiled(row: Series, names: Sequence[str]) -> str:
         if quantiles is None:
-            return _value(row, names, identity)
+            return _value(row, names, identity, growth_window_s)
         return _quantile(row, names, identity, quantiles)
 
     alike: dict[Series, list[Series]] = {}
@@ -182,22 +194,25 @@ def _values(rows: Iterable[Series], identity: Identity, quantiles: Quantiles | N
     return or_join(compiled(group[0], [row.name for row in group]) for group in alike.values())
 
 
-def _value(row: Series, names: Sequence[str], identity: Identity) -> str:
+def _value(row: Series, names: Sequence[str], identity: Identity, growth_window_s: float | None) -> str:
     """Compile rows that differ only in name, with the steps in the order that `Series` states."""
+
+    def read(part: Series, name: str) -> Iterator[str]:
+        for text in selectors(part, name):
+            yield text if growth_window_s is None else f"increase({text}[{duration(growth_window_s)}])"
+
     pod = by(*identity)
-    series = or_join(_if_beside(row, text, identity) for name in names for text in selectors(row, name))
+    series = or_join(_if_beside(row, text, identity) for name in names for text in read(row, name))
     one_sum = all(_same_aggregation(part, row) for part in row.plus)
     if row.aggregation is Aggregation.SUM:
-        together = (
-            keep_all([series, *(or_join(selectors(part, part.name)) for part in row.plus)]) if one_sum else series
-        )
+        together = keep_all([series, *(or_join(read(part, part.name)) for part in row.plus)]) if one_sum else series
         parted = (PART,) if row.plus and one_sum else ()
         expression = f"sum {pod} (max {by(*identity, *row.distinct_labels, *parted)} ({together}))"
     else:
         expression = f"max {pod} ({series})"
     if row.minus or not one_sum:
-        parts = [expression, *(_values([part], identity) for part in row.plus if not one_sum)]
-        parts += [f"0 - ({_values(readings, identity)})" for readings in row.minus]
+        parts = [expression, *(_values([part], identity, None, growth_window_s) for part in row.plus if not one_sum)]
+        parts += [f"0 - ({_values(readings, identity, None, growth_window_s)})" for readings in row.minus]
         expression = f"sum {pod} ({keep_all(parts)})"
     if row.minus:
         expression = f"({expression} >= 0)"  # a negative count, or one without a minuend, is unknown

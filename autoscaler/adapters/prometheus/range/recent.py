@@ -1,35 +1,31 @@
 """Reads the last hours of a whole fleet, for a daemon that starts without state: the columns of ticks, in coarse steps.
 
-The queries are those of ticks, over a range instead of at an instant, and only for the given workloads. Workloads are
-queried in batches, so that no response is large: the largest first, until all are read or time or room is used up.
-Gateways and GPUs are not read, because nothing is learned from their history.
+The queries are those of ticks, over a range instead of at an instant, and only for the given workloads: the largest
+first, until all are read or time or room is used up. Gateways and GPUs are not read, because nothing is learned from
+their history.
 """
 
 from __future__ import annotations
 
 import math
-import re
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection
+from typing import TypeVar
 
 import msgspec
 import numpy as np
 
 from autoscaler.adapters.prometheus.credentials import Credentials
 from autoscaler.adapters.prometheus.decode import Vector
-from autoscaler.adapters.prometheus.owners import name_in_pods, owner_of, pod_name_patterns_of_any
 from autoscaler.adapters.prometheus.pod_labels import Name, pod_name
-from autoscaler.adapters.prometheus.promql.conventions import Conventions, convention_query, read_conventions
 from autoscaler.adapters.prometheus.promql.engines import (
     bounds_query,
     engine_queries,
     process_start_query,
     quantile_queries,
-    with_matchers,
 )
 from autoscaler.adapters.prometheus.promql.expressions import Quantiles
-from autoscaler.adapters.prometheus.promql.labels import METRIC, NO_POD, POD, SCRAPE_LABELS, TARGET, Identity, Matchers
+from autoscaler.adapters.prometheus.promql.labels import Identity
 from autoscaler.adapters.prometheus.promql.pod_groups import Group, group_of
 from autoscaler.adapters.prometheus.promql.within_objective import (
     MAX_BOUNDS,
@@ -38,33 +34,24 @@ from autoscaler.adapters.prometheus.promql.within_objective import (
     most_common,
     read_bounds,
 )
+from autoscaler.adapters.prometheus.range.fleet_queries import Batch, FleetQueries
+from autoscaler.adapters.prometheus.range.past_tokens import read_past_tokens
 from autoscaler.adapters.prometheus.range.reader import RangeReader, Rows, run_in_thread
-from autoscaler.catalog.engines import ENGINES, WITHIN, Engine
+from autoscaler.catalog.engines import WITHIN, Engine
 from autoscaler.catalog.series import POD_LABELS
-from autoscaler.catalog.spellings import Spelling, all_spellings, engines_spelled
+from autoscaler.catalog.spellings import all_spellings
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.core.model.fleet import Fleet
-from autoscaler.core.model.recent import RecentReadings
+from autoscaler.core.model.recent import PastTokens, RecentReadings
 from autoscaler.core.model.samples import Objectives
 from autoscaler.core.table.columns import FloatColumn
 from autoscaler.ports import Clock, Unavailable
 
+Answer = TypeVar("Answer")
+
 STEP_S = 60.0  # every fourth of the usual scrapes; shorter than the time in which learned values change
 MAX_PODS = 2500  # in total, with deleted ones; each takes some 90 KB while its history is replayed
-BATCH_PODS = 250  # present pods per query; the response then has about 1 MB
-BATCH_CHARACTERS = 150  # of names per query, which is sent in a URL
 QUERY_TIMEOUT_S = 5.0  # the end of the daemon waits at most this long for a running query
-_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.:/-]{0,251}[A-Za-z0-9])?")  # other names are not queried
-
-
-@dataclass
-class _Batch:
-    """Workloads that are queried together, all of one engine."""
-
-    engine: str
-    rows: list[int] = field(default_factory=list)
-    pods: int = 0
-    characters: int = 0
 
 
 class RecentHistory:
@@ -79,13 +66,33 @@ class RecentHistory:
 
     async def recent(self, fleet: Fleet, objectives: Objectives, span_s: float, deadline_s: float) -> RecentReadings:
         """Return what of the last `span_s` could be read in `deadline_s` seconds. Raises Unavailable if nothing was."""
-        reader = RangeReader(self._settings, self._credentials, time.monotonic() + deadline_s)
         offset_s = self._clock.now_s() - self._clock.wall_s()  # converts Unix time to the clock of the tick
         until_s, steps = math.floor(self._clock.wall_s()), max(int(span_s // STEP_S), 1)
         window_s, spellings = self._settings.rate_window_s, all_spellings(self._settings.metric_prefixes)
-        reading = _RecentReading(reader, fleet, objectives, until_s, steps, window_s, spellings)
+
+        def read(reader: RangeReader) -> RecentReadings:
+            queries = FleetQueries(reader, fleet, spellings, until_s)
+            return _RecentReading(reader, queries, fleet, objectives, until_s, steps, window_s).read(offset_s)
+
+        return await self._read(read, deadline_s)
+
+    async def past_tokens(
+        self, fleet: Fleet, rows: Collection[int], step_s: float, steps: int, deadline_s: float
+    ) -> PastTokens:
+        """Return the tokens of some workloads in the last steps, as far as they could be read. Raises Unavailable."""
+        until_s, spellings = math.floor(self._clock.wall_s()), all_spellings(self._settings.metric_prefixes)
+
+        def read(reader: RangeReader) -> PastTokens:
+            queries = FleetQueries(reader, fleet, spellings, until_s)
+            return read_past_tokens(reader, queries, rows, len(fleet.workloads), until_s, step_s, steps)
+
+        return await self._read(read, deadline_s)
+
+    async def _read(self, read: Callable[[RangeReader], Answer], deadline_s: float) -> Answer:
+        """Call a function with a reader in a thread. The reader is closed in the end."""
+        reader = RangeReader(self._settings, self._credentials, time.monotonic() + deadline_s)
         try:
-            return await run_in_thread(reading.read, offset_s)
+            return await run_in_thread(read, reader)
         finally:
             reader.close()
 
@@ -96,27 +103,22 @@ class _RecentReading:
     def __init__(
         self,
         reader: RangeReader,
+        queries: FleetQueries,
         fleet: Fleet,
         objectives: Objectives,
         until_s: float,
         steps: int,
         window_s: float,
-        spellings: tuple[Spelling, ...],
     ) -> None:
         """until_s: Unix time of the last of `steps` + 1 evaluations. window_s: range of histogram quantiles."""
         self._reader = reader
+        self._queries = queries
         self._fleet = fleet
         self._objectives = objectives
         self._steps = steps
         self._until_s = until_s
         self._window_s = window_s
-        self._spellings = spellings
-        self._conventions = Conventions()
         self._bounds: dict[tuple[str, str], Bounds] = {}
-        self._workload_of = {(each.ref.namespace, each.ref.name): row for row, each in enumerate(fleet.workloads)}
-        for row, each in enumerate(fleet.workloads):
-            self._workload_of.setdefault((each.ref.namespace, name_in_pods(each.ref.name)), row)
-        self._pod_of = {(pod.namespace, pod.name): row for row, pod in enumerate(fleet.pods)}
         self._pods: dict[Name, int] = {}  # column of each pod that was read
         self._workload: list[int] = []  # row of the workload, by column
         self._columns: dict[
@@ -126,11 +128,7 @@ class _RecentReading:
     def read(self, offset_s: float) -> RecentReadings:
         """Return what could be read. offset_s: from Unix time to the clock of the tick."""
         problem, failures = "", list[Unavailable]()
-        asked = self._reader.query(convention_query(self._spellings), self._until_s, self._until_s, STEP_S)
-        self._conventions = read_conventions(
-            {row["metric"].get(METRIC, ""): float(row["values"][-1][1]) for row in asked}
-        )
-        for batch in self._batches():
+        for batch in self._queries.batches(range(len(self._fleet.workloads))):
             if len(self._pods) + batch.pods > MAX_PODS:
                 problem = f"no more than {MAX_PODS} pods are read from history"
                 continue  # smaller ones may still fit
@@ -149,34 +147,11 @@ class _RecentReading:
             raise failures[0]
         return self._recent(offset_s, problem)
 
-    def _batches(self) -> Iterator[_Batch]:
-        """Yield batches of workloads, the largest first. Workloads with names that cannot be queried are left out."""
-        most_characters = BATCH_CHARACTERS // len(self._conventions.spellings)  # each spelling adds selectors
-        present = np.bincount(self._fleet.pod_workload, minlength=len(self._fleet.workloads))
-        size = np.maximum(np.nan_to_num(self._fleet.replicas), present)
-        batches: dict[str, _Batch] = {}
-        for row in np.argsort(-size, kind="stable").tolist():
-            workload = self._fleet.workloads[row]
-            name, namespace = workload.ref.name, workload.ref.namespace
-            if workload.engine not in ENGINES or not (_NAME.fullmatch(name) and _NAME.fullmatch(namespace)):
-                continue
-            batch = batches.setdefault(workload.engine, _Batch(workload.engine))
-            characters = len(name) + len(namespace)
-            if batch.rows and (batch.pods + size[row] > BATCH_PODS or batch.characters + characters > most_characters):
-                yield batch
-                batch = batches[workload.engine] = _Batch(workload.engine)
-            batch.rows.append(row)
-            batch.pods += int(size[row])
-            batch.characters += characters
-        yield from (batch for batch in batches.values() if batch.rows)
+    def _read_batch(self, batch: Batch) -> None:
+        for identity, engine in self._queries.narrowed_engines(batch):
+            self._read_narrowed(batch, identity, engine)
 
-    def _read_batch(self, batch: _Batch) -> None:
-        for identity, where in self._batch_matchers(batch):
-            self._read_narrowed(batch, identity, where)
-
-    def _read_narrowed(self, batch: _Batch, identity: Identity, where: Matchers) -> None:
-        engine = engines_spelled(self._conventions.spellings)[batch.engine]
-        engine = with_matchers(engine, where, own=identity != TARGET)
+    def _read_narrowed(self, batch: Batch, identity: Identity, engine: Engine) -> None:
         workload_rows = set(batch.rows)
         self._read_columns(engine, identity, workload_rows)
         for column, aim in WITHIN.items():
@@ -221,26 +196,10 @@ class _RecentReading:
             rows = [row for row in self._query(query.expression) if group_of(row["metric"], identity, pairs) in mixed]
             self._add(query.column, rows, workload_rows)
 
-    def _batch_matchers(self, batch: _Batch) -> Iterator[tuple[Identity, Matchers]]:
-        """Yield label matchers for a batch, for each pair of labels that may name its pods.
-
-        They also match a few other pods, which `_add` leaves out.
-        """
-        refs = [self._fleet.workloads[row].ref for row in batch.rows]
-        namespaces = tuple(sorted({ref.namespace for ref in refs}))
-        inside = tuple(map(_escaped, namespaces)) if len(namespaces) > 1 else namespaces
-        names = pod_name_patterns_of_any(ref.name for ref in refs)
-        if POD in self._conventions.identities:
-            for pair in self._conventions.pod_labels:
-                before = NO_POD[: POD_LABELS.index(pair)]
-                yield (*pair, *SCRAPE_LABELS), (*before, (pair[0], inside), (pair[1], names))
-        if TARGET in self._conventions.identities and any(not ref.api_version for ref in refs):
-            yield TARGET, ((TARGET[0], inside),)
-
     def _bounds_of(self, engine: str, column: str) -> Bounds:
         """Return the bounds of a histogram over all pods, as ticks use them."""
         if (engine, column) not in self._bounds:
-            readings = engines_spelled(self._conventions.spellings)[engine].readings[column]
+            readings = self._queries.spelled_engine(engine).readings[column]
             asked = self._reader.query(bounds_query(readings, MAX_BOUNDS), self._until_s, self._until_s, STEP_S)
             labels = [msgspec.json.encode(row["metric"]) for row in asked]
             counts = np.array([self._values(row["values"])[-1] for row in asked], dtype=np.float64)
@@ -269,11 +228,7 @@ class _RecentReading:
 
     def _pod_column(self, name: Name, workload_rows: set[int]) -> int | None:
         """Return the column of a pod; None if it belongs to none of the given workloads."""
-        if (pod := self._pod_of.get(name)) is not None:
-            workload: int | None = int(self._fleet.pod_workload[pod])
-        else:
-            ref = owner_of(*name, "", ("", ""), {})
-            workload = self._workload_of.get((ref.namespace, ref.name))
+        workload = self._queries.workload_of(name)
         if workload is None or workload not in workload_rows:
             return None
         if name not in self._pods:
@@ -303,11 +258,7 @@ class _RecentReading:
         return RecentReadings(
             time_s=self._until_s + offset_s + STEP_S * np.arange(-self._steps, 1.0),
             pod_workload=np.array(self._workload, dtype=np.int64),
-            pod=np.array([self._pod_of.get(name, -1) for name in self._pods], dtype=np.int64),
+            pod=np.array([self._queries.pod_of.get(name, -1) for name in self._pods], dtype=np.int64),
             columns=columns,
             problem=problem,
         )
-
-
-def _escaped(name: str) -> str:
-    return name.replace(".", "[.]")

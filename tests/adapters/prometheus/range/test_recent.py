@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from aiohttp import web
 
-from autoscaler.adapters.prometheus.range.recent import BATCH_PODS, MAX_PODS, STEP_S, RecentHistory
+from autoscaler.adapters.prometheus.range.fleet_queries import BATCH_PODS
+from autoscaler.adapters.prometheus.range.recent import MAX_PODS, STEP_S, RecentHistory
 from autoscaler.config.policy.parse import load
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.core.model.fleet import Fleet, Pod, Workload, WorkloadRef
