@@ -48,6 +48,7 @@ from autoscaler.core.model.fleet import Fleet, WorkloadRef
 from autoscaler.core.table.columns import BoolColumn
 from autoscaler.daemon.checkpoint import Checkpointer
 from autoscaler.daemon.loop import Loop
+from autoscaler.daemon.past_week import PastWeek
 from autoscaler.daemon.warm_start import WarmStart
 from autoscaler.ports import (
     Actuator,
@@ -298,17 +299,18 @@ async def build_loop(
 async def restore_memory(
     loop: Loop, parts: Parts, settings: Settings, saved: Callable[[float], None] = lambda _wall_s: None
 ) -> None:
-    """Load what was learned before: from the state file, otherwise from history."""
+    """Load what was learned before: from the state file, otherwise from history. The load of a week is from both."""
     store = StateFile(settings.state) if settings.state else None
-    warm_start = None
-    if settings.prometheus and settings.history:
-        history = RecentHistory(settings.prometheus, parts.clock)
-        warm_start = WarmStart(history, parts.workloads, lambda: parts.policies.book, parts.clock)
+    history = RecentHistory(settings.prometheus, parts.clock) if settings.prometheus and settings.history else None
+    warm_start = WarmStart(history, parts.workloads, lambda: parts.policies.book, parts.clock) if history else None
     checkpointer = Checkpointer(
         loop, parts.clock, store, warm_start.learn if warm_start else None, saved, parts.manual_overrides
     )
     await checkpointer.begin()
     parts.background.append(("state", checkpointer.run))
+    if history:
+        past_week = PastWeek(loop, history, parts.workloads, parts.clock, checkpointer.wait_restored)
+        parts.background.append(("past week", past_week.run))
 
 
 def _reloading(files: PolicyFiles, metrics: Metrics) -> Callable[[], PolicyBook]:

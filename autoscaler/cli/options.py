@@ -158,7 +158,8 @@ history_option = click.option(
     "--history/--no-history",
     default=True,
     show_default=True,
-    help="At the start, learn from the last 3 hours in Prometheus where no saved state can be used.",
+    help="At the start, learn from Prometheus: the last 3 hours where no saved state can be used, and the load of the "
+    "last week where it is not known.",
 )
 cluster_options = options(
     click.option(

@@ -217,6 +217,6 @@ class Settings(Frozen):
     lease: LeaseSettings = LeaseSettings()
     keda: KedaSettings | None = None
     http: HttpSettings | None = HttpSettings()
-    history: bool = True  # without state, learn from the last hours in Prometheus
+    history: bool = True  # at the start, learn from the last hours and days in Prometheus
     state: Path | None = None  # file that keeps learned values across restarts; None for none
     prices: tuple[tuple[str, float], ...] = ()  # USD per GPU-hour by product; list prices for others

@@ -54,6 +54,11 @@ class Checkpointer:
         self._manual_overrides = manual_overrides
         self._loading: asyncio.Task[bool] | None = None
         self._failing = False
+        self._is_restored = asyncio.Event()
+
+    async def wait_restored(self) -> None:
+        """Wait until the loop was given what is known from before this process, if there was anything."""
+        await self._is_restored.wait()
 
     async def begin(self) -> None:
         """Start loading the state, and wait for it at most `START_WAIT_S`."""
@@ -71,6 +76,7 @@ class Checkpointer:
         assert self._loading is not None, "call begin first"
         if not await self._loading and self._fallback is not None:
             await self._learn(self._fallback)
+        self._is_restored.set()
         if self._store is None:
             return
         try:

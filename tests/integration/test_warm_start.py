@@ -12,11 +12,15 @@ from autoscaler.adapters.prometheus.range.recent import RecentHistory
 from autoscaler.config.policy.parse import load
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.core.model.fleet import Fleet
+from autoscaler.core.planner.season import DAY_BINS
 from autoscaler.daemon.checkpoint import Checkpointer
 from autoscaler.daemon.loop import Loop
+from autoscaler.daemon.past_week import PastWeek
 from autoscaler.daemon.warm_start import WarmStart
+from tests.adapters.prometheus.backfill import pod_name
 from tests.adapters.prometheus.range.test_history import prometheus_with
-from tests.adapters.prometheus.range.test_recent import NOW_S, Backfilled, Clock, cluster
+from tests.adapters.prometheus.range.test_past_tokens import engine
+from tests.adapters.prometheus.range.test_recent import DURATION_S, END_S, NOW_S, Backfilled, Clock, cluster
 from tests.core.world import samples
 from tests.harness.process import eventually
 
@@ -40,10 +44,19 @@ class Site:
         return replace(self.present, time_s=NOW_S)
 
 
+def yesterday(told: Backfilled) -> list:
+    """From 30 to 20 hours ago, in a pod that is gone: three times the tokens per second of the last hour."""
+    rates = []
+    for name in ("prompt", "generation"):
+        counted = {each.labels["pod"]: each.value for each in told.samples if each.name == f"vllm:{name}_tokens_total"}
+        rates.append(3 * sum(counted.values()) / DURATION_S)
+    return engine(pod_name("llama", 900), (rates[0], rates[1]), END_S - 30 * 3600, END_S - 20 * 3600)
+
+
 async def test_fresh_daemon_learns_from_history_beside_its_ticks(tmp_path: Path):
     told, clock = Backfilled(), Clock()
     site, recorder, state = Site(told), MemoryRecorder(), MemoryState()
-    async with prometheus_with(tmp_path, told.samples) as server:
+    async with prometheus_with(tmp_path, (*told.samples, *yesterday(told))) as server:
         history = RecentHistory(PrometheusSettings(url=server.url), clock)
         loop = Loop(
             clock=clock,
@@ -58,10 +71,12 @@ async def test_fresh_daemon_learns_from_history_beside_its_ticks(tmp_path: Path)
         )
         keeper = Checkpointer(loop, clock, state, WarmStart(history, site, lambda: BOOK, clock).learn)
         await keeper.begin()
-        tasks = [asyncio.create_task(loop.run()), asyncio.create_task(keeper.run())]
+        past_week = PastWeek(loop, history, site, clock, keeper.wait_restored)
+        tasks = [asyncio.create_task(work()) for work in (loop.run, keeper.run, past_week.run)]
 
         async def known() -> bool:
-            return bool(recorder.ticks) and not np.isnan(recorder.ticks[-1].decision.observation.output_tokens[0])
+            seen = loop.snapshot()
+            return seen is not None and not np.isnan(seen.columns["season.load"][DAY_BINS, 0])
 
         await eventually(known, "what history taught")
         for task in tasks:
@@ -75,3 +90,8 @@ async def test_fresh_daemon_learns_from_history_beside_its_ticks(tmp_path: Path)
     assert recorder.ticks[-1].decision.replicas.tolist() == [1.0, 1.0]
     assert state.saved is not None
     assert state.saved.columns["answers.requests"][0] > 1000
+    load = state.saved.columns["season.load"][:, 0]
+    last_hour, day_ago = load[:4], load[80 + 2 : 120 - 2]
+    assert np.nanmean(day_ago) == pytest.approx(3 * np.nanmean(last_hour), rel=0.3)
+    assert np.isnan(load[122:]).all()
+    assert np.isnan(state.saved.columns["season.load"][:, 1]).all()

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autoscaler.core.planner.strategies import Float32Column
-from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, TimestampColumn, or_zero
+from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, TimestampColumn, or_zero, replace
 
 BIN_S = 900.0
 """Length of a bin: short beside a rise of the load in the morning, and a week has only 1.3 KB."""
@@ -23,6 +23,14 @@ WEEK_BINS = 7 * DAY_BINS
 
 MAX_BINS_AHEAD = 8
 """Bins that are looked ahead at most: two hours, longer than any cold start."""
+
+MIN_KNOWN_SHARE = 0.5
+"""Share of a bin that must have been observed for its load to be known."""
+
+MIN_BUSY_S = 60.0
+"""Busy replica-seconds that show the load of a unit of work."""
+
+MAX_LOAD = float(np.finfo(np.float16).max)
 
 
 @dataclass(frozen=True)
@@ -43,7 +51,7 @@ class Season(Columns):
 def update_season(season: Season, demand: FloatColumn, observed_s: FloatColumn, now_s: float) -> Season:
     """Add the demand of an interval. observed_s: float64[W], its length; 0: demand is not known.
 
-    The interval belongs to the bin in which it ends. A bin of which less than half was observed is not known.
+    The interval belongs to the bin in which it ends.
     """
     since_s = np.where(np.isnan(season.bin_since_s), now_s, season.bin_since_s)
     bins = np.fmax(np.floor((now_s - since_s) / BIN_S), 0.0).astype(np.int64)
@@ -52,6 +60,41 @@ def update_season(season: Season, demand: FloatColumn, observed_s: FloatColumn, 
     known_s = np.where(is_over, 0.0, season.observed_s) + observed_s
     load = _push_bins(season, bins) if is_over.any() else season.load
     return Season(load, since_s + bins * BIN_S, busy_s, known_s)
+
+
+def learn_past_load(season: Season, work: FloatColumn) -> Season:
+    """Fill in the bins whose load is not known from the work that was done in them.
+
+    work: float64[WEEK_BINS, W], in any unit; NaN: not known.
+
+    The load of a unit of work is a ratio estimate: the load of all bins of which both are known, over their work. Load
+    that was measured is never replaced.
+    """
+    load = season.load.astype(np.float64)
+    is_known = ~np.isnan(load)
+    has_both = is_known & ~np.isnan(work)
+    busy, done = (np.where(has_both, each, 0.0).sum(axis=0) for each in (load, work))
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        learned = work * np.where((busy * BIN_S >= MIN_BUSY_S) & (done > 0), busy / done, np.nan)
+    learned = np.where(learned <= MAX_LOAD, learned, np.nan)
+    return replace(season, load=np.where(is_known, season.load, learned.astype(np.float16)))
+
+
+def resample_work(season: Season, work: FloatColumn, until_s: float) -> FloatColumn:
+    """Return the work of each bin; float64[WEEK_BINS, W], NaN: less than `MIN_KNOWN_SHARE` of the bin is known.
+
+    work: float64[T, W], by steps of `BIN_S` until `until_s`, the last step first; NaN: not known.
+    """
+    since_s = np.where(np.isnan(season.bin_since_s), until_s, season.bin_since_s)
+    steps = np.arange(float(WEEK_BINS))[:, None] + (until_s - since_s) / BIN_S  # from the end of a bin until `until_s`
+    whole = np.floor(steps)
+    total = known = np.zeros_like(steps)
+    for step, share in ((whole, 1 - (steps - whole)), (whole + 1, steps - whole)):
+        row = np.clip(step, 0, len(work) - 1).astype(np.int64)
+        part = np.where(step == row, work[row, np.arange(work.shape[1])], np.nan)
+        total, known = total + share * or_zero(part), known + share * ~np.isnan(part)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(known >= MIN_KNOWN_SHARE, total / known, np.nan)
 
 
 def predict_load(season: Season, ahead_s: FloatColumn, now_s: float) -> Float32Column:
@@ -74,7 +117,9 @@ def is_unknown(season: Season) -> BoolColumn:
 def _push_bins(season: Season, bins: npt.NDArray[np.int64]) -> npt.NDArray[np.float16]:
     """Return the load by bin after the present bin has ended. bins: int64[W], bins that have begun since."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        mean = np.where(season.observed_s >= BIN_S / 2, season.busy_s / season.observed_s, np.nan).astype(np.float16)
+        mean = np.where(season.observed_s >= MIN_KNOWN_SHARE * BIN_S, season.busy_s / season.observed_s, np.nan).astype(
+            np.float16
+        )
     load = season.load.copy()
     for count in np.unique(bins[bins > 0]).tolist():
         rows, new = np.flatnonzero(bins == count), min(count, WEEK_BINS)

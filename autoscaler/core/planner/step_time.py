@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autoscaler.core.table.columns import FloatColumn
+from autoscaler.core.table.columns import FloatColumn, or_zero
 
 SUMS = 9
 """Sums of the least-squares fit, in this order: 1, p, g, pp, pg, gg, gap, gap p, gap g.
@@ -123,6 +123,12 @@ def compute_prompt_share(sums: FloatColumn) -> FloatColumn:
     prompt, output = PRIOR_PROMPT_SHARE * PROMPT_UNIT * sums[1], PRIOR_OUTPUT_SHARE * OUTPUT_UNIT * sums[2]
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(prompt / (prompt + output))
+
+
+def weigh_tokens(prompt_tokens: FloatColumn, output_tokens: FloatColumn) -> FloatColumn:
+    """Return the work of these tokens, in idle gaps by the prior token times; same shape, NaN: neither is known."""
+    work = PRIOR_PROMPT_SHARE * or_zero(prompt_tokens) + PRIOR_OUTPUT_SHARE * or_zero(output_tokens)
+    return np.where(np.isnan(prompt_tokens) & np.isnan(output_tokens), np.nan, work)
 
 
 def compute_running_at(gap_s: FloatColumn, fitted: StepTime) -> FloatColumn:

@@ -2,9 +2,23 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as some
 
 from autoscaler.core.planner import season
-from autoscaler.core.planner.season import BIN_S, DAY_BINS, WEEK_BINS, Season, is_unknown, predict_load, update_season
+from autoscaler.core.planner.season import (
+    BIN_S,
+    DAY_BINS,
+    MIN_BUSY_S,
+    WEEK_BINS,
+    Season,
+    is_unknown,
+    learn_past_load,
+    predict_load,
+    resample_work,
+    update_season,
+)
+from autoscaler.core.table.columns import replace
 
 DAY_S, STEP_S = 86_400.0, 300.0
 
@@ -99,3 +113,79 @@ def test_a_week_takes_little_memory():
     assert blank.load.dtype == np.float16
     assert sum(column.nbytes for column in blank.columns().values()) < 1400
     assert len(blank.load) == WEEK_BINS == 7 * 86_400 / season.BIN_S
+
+
+def work_of(load_at, until_s, *, per_load=1.0, steps=WEEK_BINS + 1):
+    """The work of each step, the last first, of an engine with this load."""
+    middle_s = until_s - (np.arange(steps) + 0.5) * BIN_S
+    return per_load * np.array([[load_at(at_s)] for at_s in middle_s])
+
+
+def taught(state, work, until_s):
+    return learn_past_load(state, resample_work(state, work, until_s))
+
+
+@pytest.mark.parametrize("hour", [3.0, 8.2, 13.2, 16.1])
+def test_hours_before_the_start_are_learned_from_their_work(hour):
+    day_s = 30 * DAY_S
+    state, now_s = follow(office, 3 / 24, start_s=day_s + (hour - 3) * 3600)
+    assert np.isnan(predict(state, now_s))
+    state = taught(state, work_of(office, now_s, per_load=4e5), now_s)
+    assert not np.isnan(state.load).any()
+    followed, _ = follow(office, 7, start_s=now_s - 7 * DAY_S)
+    for ahead_s in (0.0, 240.0, 7200.0):
+        assert predict(state, now_s, ahead_s) == pytest.approx(predict(followed, now_s, ahead_s), rel=0.02)
+
+
+@given(offset_s=some.floats(0, 3 * BIN_S), per_load=some.floats(1e-3, 1e9), load=some.floats(0.05, 60.0))
+def test_past_load_depends_neither_on_the_unit_nor_on_the_phase(offset_s, per_load, load):
+    state, now_s = follow(lambda _: load, 0.2)
+    state = taught(state, work_of(lambda _: load, now_s + offset_s, per_load=per_load), now_s + offset_s)
+    known = ~np.isnan(state.load[:, 0])
+    assert known[: WEEK_BINS - 4].all()
+    np.testing.assert_allclose(state.load[known, 0], load, rtol=2e-3)
+
+
+@given(seed=some.integers(0, 2**32 - 1), known_share=some.floats(0, 1), work_share=some.floats(0, 1))
+def test_measured_load_stays_and_only_bins_with_work_are_learned(seed, known_share, work_share):
+    random = np.random.default_rng(seed)
+    load = np.where(random.random((WEEK_BINS, 2)) < known_share, random.random((WEEK_BINS, 2)), np.nan)
+    work = np.where(random.random((WEEK_BINS, 2)) < work_share, random.random((WEEK_BINS, 2)), np.nan)
+    before = replace(Season.blank(2), load=load.astype(np.float16), bin_since_s=np.full(2, 1e6))
+    after = learn_past_load(before, work)
+    known = ~np.isnan(before.load)
+    np.testing.assert_array_equal(after.load[known], before.load[known])
+    assert (np.isnan(after.load) | known | ~np.isnan(work)).all()
+    alone = learn_past_load(before.take(np.array([1])), work[:, 1:])
+    np.testing.assert_array_equal(alone.load[:, 0], after.load[:, 1])
+
+
+def test_nothing_is_learned_before_a_busy_minute_was_measured():
+    idle, now_s = follow(lambda _: 0.0, 0.2)
+    assert np.isnan(taught(idle, work_of(office, now_s), now_s).load[DAY_BINS:]).all()
+    little = 0.9 * MIN_BUSY_S / (0.2 * DAY_S)
+    barely, now_s = follow(lambda _: little, 0.2)
+    assert np.isnan(taught(barely, work_of(office, now_s), now_s).load[DAY_BINS:]).all()
+    blank = Season.blank(1)
+    assert np.isnan(taught(blank, work_of(office, 0.0), 0.0).load).all()
+
+
+def test_hours_without_a_reading_stay_unknown():
+    state, now_s = follow(office, 0.5)
+    work = work_of(office, now_s)
+    work[200:230] = np.nan
+    learned = taught(state, work, now_s)
+    assert np.isnan(learned.load[201:229]).all()
+    assert (~np.isnan(learned.load)).sum() >= WEEK_BINS - 31
+    short = taught(state, work_of(office, now_s, steps=2 * DAY_BINS), now_s)
+    assert np.isnan(short.load[2 * DAY_BINS + 1 :]).all()
+    assert (~np.isnan(short.load[: 2 * DAY_BINS - 1])).all()
+
+
+def test_impossible_work_teaches_nothing():
+    state, now_s = follow(office, 0.5)
+    work = work_of(office, now_s)
+    work[300] = 1e15
+    learned = taught(state, work, now_s)
+    assert np.isnan(learned.load[299:301]).any()
+    assert np.nanmax(learned.load) <= 4.0
