@@ -42,7 +42,7 @@ LOST: Mapping[str, str] = MappingProxyType(
         "steps": "for 30 min a stuck engine looks like one with a long answer",
         "preemptions": "preemptions by a full KV cache are not shown",
         "rejections": "requests refused by an admission limit do not count as demand",
-        "max_running": "the slots of a replica must be learned",
+        "max_running": "the slots of a replica are those of its command line, or must be learned",
         "ttft_s": "the TTFT signal has no opinion",
         "itl_s": "the ITL signal has no opinion",
     }
@@ -200,6 +200,10 @@ variables whose value the template states. Without a readable `--port`, the port
 probed one, then the one named `http`, then the engine's own: {ports}. Programs
 that are an engine by their name (`vllm`, `sglang`, `text-generation-launcher`, `trtllm-serve`, `tritonserver`) need no
 annotation `engine`.
+
+**Slots**, the requests that a replica runs at once, are those that the engine reports, else `--max-num-seqs` of vLLM,
+for each data-parallel rank, or `--max-running-requests` of SGLang. Each pod's own command line counts. If options
+spread ranks over pods, or a configuration file has the number, they are learned.
 
 **Accelerators of a replica** are Kubernetes' effective request: containers and native sidecars together, or an init
 container that needs more, and the overhead. Requests that are not stated are the limits. Known are those of

@@ -141,6 +141,7 @@ def arrange(recent: RecentReadings, fleet: Fleet) -> Past:
         pod_scheduled_s=of_pod(fleet.pod_scheduled_s),
         pod_started_s=of_pod(fleet.pod_started_s),
         pod_ready_s=np.where(is_first_start, ready_s, np.nan),
+        pod_slots=None if fleet.pod_slots is None else of_pod(fleet.pod_slots),
         pools=(),
         groups=NodeGroups.of_pools((), np.empty(0)),
         hpa_limits=None,

@@ -212,6 +212,7 @@ class KubeFleet:
             pod_scheduled_s=pods.scheduled_s,
             pod_started_s=pods.started_s,
             pod_ready_s=pods.ready_s,
+            pod_slots=pods.slots,
             pools=workloads.layout.pools,
             groups=usage.groups,
             hpa_limits=workloads.hpa_limits,

@@ -123,7 +123,7 @@ def _stabilization(row: Row, before: float, after: float) -> str:
 
 
 def _replicas_in_use(row: Row) -> float:
-    slots = load.slots(row.inp.fleet, row.inp.samples.pods)
+    slots = load.slots(row.inp.fleet, load.with_stated_slots(row.inp.fleet, row.inp.samples.pods))
     return float(carry.replicas_in_use(row.decision.observation, slots)[row.row])
 
 

@@ -296,6 +296,7 @@ class Fleet:
         default_factory=dict
     )  # GPUs of each, by row if they differ
     parts: tuple[PodPart, ...] = ()  # of replicas of several pods, those that are on nodes
+    pod_slots: FloatColumn | None = None  # float64[P], requests it runs at once by its command line; NaN, None: unknown
 
     @property
     def pool_gpus(self) -> FloatColumn:

@@ -8,7 +8,7 @@ from autoscaler.core.model.fleet import Fleet
 from autoscaler.core.model.samples import PodSamples
 from autoscaler.core.model.types import Observation, TickInput
 from autoscaler.core.observe.draining import add_draining
-from autoscaler.core.table.columns import BoolColumn, FloatColumn, or_zero
+from autoscaler.core.table.columns import BoolColumn, FloatColumn, fill_unknown, or_zero, replace
 
 QUEUED_PER_RUNNING = 0.25
 """A pod has a queue if it has more waiting requests than this per running request. Fewer may wait for one step only."""
@@ -98,6 +98,17 @@ def with_idle(observation: Observation, serving: FloatColumn) -> FloatColumn:
 def stays_asleep(observation: Observation) -> FloatColumn:
     """Return the sleeping replicas that the daemon cannot wake; float64[W]."""
     return observation.asleep - or_zero(observation.wakeable)
+
+
+def with_stated_slots(fleet: Fleet, samples: PodSamples) -> PodSamples:
+    """Return the readings with the slots that command lines state, where the engines do not report them.
+
+    A pod that runs more requests was started by another command line than the one that was read.
+    """
+    if fleet.pod_slots is None:
+        return samples
+    stated = np.where(samples.running > fleet.pod_slots, np.nan, fleet.pod_slots)
+    return replace(samples, max_running=fill_unknown(samples.max_running, stated))
 
 
 def slots(fleet: Fleet, samples: PodSamples) -> FloatColumn:

@@ -24,6 +24,7 @@ from autoscaler.core.observe import (
     flaps,
     freshness,
     gpu_activity,
+    load,
     pending,
     pod_deltas,
     progress,
@@ -161,7 +162,8 @@ def observe(
     for the next replicas.
     """
     elapsed_s = inp.now_s - last_tick_s
-    pods, deltas = measure_pods(_without_transfers(inp), inp.now_s, pods_before)
+    samples = load.with_stated_slots(inp.fleet, _without_transfers(inp))
+    pods, deltas = measure_pods(samples, inp.now_s, pods_before)
     ledger, next_node = starts.expect_next(inp, before.ledger)
     found = starts.find(inp, ledger, next_node, pods_before.seen_ready > 0, pods_before.awaited_node > 0)
     observation, refusing, working, after, pod_state = _sum_up(

@@ -64,6 +64,7 @@ class PolicyFleetScaler:
         floor = np.fmin(rules.spec.min_replicas, ceiling)
         self._rules = replace(rules, spec=replace(rules.spec, min_replicas=floor, max_replicas=ceiling))
         self._gpus_per_replica = np.array([case.gpus_per_replica for case in cases])
+        self._slots = np.array([case.profile.stated_slots for case in cases])
         self._pools = (Pool("nvidia.com/gpu"),)
         self._groups = NodeGroups.of_pools(self._pools, np.array([gpus]))
         self._workload_id = np.arange(len(cases))
@@ -191,6 +192,7 @@ class PolicyFleetScaler:
             pod_scheduled_s=pods.column(rows, "scheduled_s"),
             pod_started_s=pods.column(rows, "started_s"),
             pod_ready_s=ready_s,
+            pod_slots=self._slots[pods.workload],
             pools=self._pools,
             groups=self._groups,
         )

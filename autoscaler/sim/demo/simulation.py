@@ -142,6 +142,7 @@ class Simulation:
             pod_scheduled_s=passed([pod.scheduled_s for pod in pods]),
             pod_started_s=passed([pod.started_s for pod in pods]),
             pod_ready_s=np.where(ready, passed([pod.ready_s for pod in pods]), np.nan),
+            pod_slots=np.array([pod.deployment.profile.stated_slots for pod in pods], dtype=np.float64),
             pools=pools,
             groups=NodeGroups.of_pools(pools, np.array(cluster.device_counts(), dtype=np.float64)),
         )

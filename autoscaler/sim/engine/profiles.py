@@ -15,6 +15,7 @@ docs/explanation/simulator.md, section Profiles, links the sources and lists the
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -26,6 +27,7 @@ LINK_OVERHEAD_S = 0.0025  # all-reduces of one step under tensor parallelism
 SEQUENCE_S = 30e-6  # sampling and bookkeeping of one sequence in one step
 MEMORY_UTILIZATION = 0.92  # --gpu-memory-utilization, the engine's default since 0.20
 RESERVED_BYTES = 3e9  # activations and CUDA graphs on each device
+DEFAULT_SLOTS = (256, 1024)  # --max-num-seqs of vLLM without the option: by its version and the memory of the GPU
 MOST_GPU_BYTES = 500e9  # above any present GPU: a B300 has 288 GB
 
 
@@ -94,6 +96,11 @@ class Profile:
     block_size: int = 16  # tokens of a KV block
     weight_bytes: float = 0.0
 
+    @property
+    def stated_slots(self) -> float:
+        """Slots that the command line states; NaN: they are a default, so it states none."""
+        return math.nan if self.max_num_seqs in DEFAULT_SLOTS else float(self.max_num_seqs)
+
     def __post_init__(self) -> None:
         for name in ("kv_capacity_tokens", "max_num_seqs", "max_model_len", "block_size"):
             if getattr(self, name) < 1:
@@ -112,7 +119,7 @@ class Profile:
             )
 
 
-def compute_profile(model: Model, device: Device, devices: int = 1, max_num_seqs: int = 256) -> Profile:
+def compute_profile(model: Model, device: Device, devices: int = 1, max_num_seqs: int = DEFAULT_SLOTS[0]) -> Profile:
     """Compute the profile of `model` on `devices` devices under tensor parallelism.
 
     Raises ValueError if the model leaves no room for the KV cache of one full request.

@@ -107,6 +107,7 @@ async def test_annotated_deployments_are_managed_with_their_pods(kube: Kube, clo
     assert [(pod.name, pod.ip, pod.node) for pod in view.pods] == [("llama-a", "10.1.2.3", "node-1")]
     assert view.pod_workload.tolist() == [0]
     assert view.pod_ready.tolist() == [True]
+    assert view.pod_slots is not None and view.pod_slots.tolist() == [24.0]
 
 
 async def test_cold_start_times_are_read_from_pod_conditions(kube: Kube, clock: SystemClock, world: World):

@@ -49,7 +49,12 @@ def template(labels: Mapping[str, str], gpus: int = 1, **spec: Any) -> dict[str,
     limits = {"nvidia.com/gpu": str(gpus)} if gpus else {}
     containers = [
         {"name": "proxy", "image": "proxy"},
-        {"name": "vllm", "image": "vllm", "args": ["--model", "m"], "resources": {"limits": limits}},
+        {
+            "name": "vllm",
+            "image": "vllm",
+            "args": ["--model", "m", "--max-num-seqs=24"],
+            "resources": {"limits": limits},
+        },
     ]
     return {"metadata": {"labels": dict(labels)}, "spec": {"containers": containers, **spec}}
 

@@ -438,3 +438,16 @@ def test_time_without_a_policy_is_not_charged_to_strategies(gap_s):
         recommended[outage_s] = back.recommendations[Signal.PLANNER, 0], plan_of(back)["shadow_missed_fraction"]
     assert recommended[gap_s][0] == recommended[0.0][0]
     assert recommended[gap_s][1] == pytest.approx(recommended[0.0][1], abs=1e-3)
+
+
+def test_full_slots_are_demand_from_the_first_readings_when_they_are_stated():
+    """All of two pods' 24 slots are taken, while the engines compute for a quarter of their time."""
+    demand = {}
+    for stated in (None, np.full(2, 24.0)):
+        story, cluster = Serving(spec(**LEARNED)), fleet([2], pod_slots=stated)
+        for _ in range(24):
+            readings = story.counted(cluster, 0.5, 5.0) | {"running": 24.0, "waiting": 1.0}
+            decision = story.tick(cluster, 5.0, **readings)
+        demand[stated is None] = decision.plan.demand[0]
+    assert demand[False] == pytest.approx(2.0, rel=0.1)
+    assert demand[True] < 0.6

@@ -146,6 +146,21 @@ def test_absurd_slot_counts_bound_nothing(slots):
     assert Engine().run(5, running=48, max_running=slots)["concurrency"] == 48
 
 
+@pytest.mark.parametrize(
+    ("reported", "stated", "slots"), [(NAN, 8.0, 8), (16.0, 8.0, 16), (NAN, NAN, PRIOR_CONCURRENCY)]
+)
+def test_stated_slots_count_when_the_engine_reports_none(reported, stated, slots):
+    engine = Engine()
+    engine.cluster = fleet([1], pod_slots=np.array([stated]))
+    assert engine.run(5, running=3, max_running=reported)["concurrency"] == slots
+
+
+def test_stated_slots_bound_nothing_when_a_pod_runs_more_requests():
+    engine = Engine()
+    engine.cluster = fleet([1], pod_slots=np.array([8.0]))
+    assert engine.run(5, running=48)["concurrency"] == 48
+
+
 @pytest.mark.slow
 def test_learned_capacity_is_between_one_request_and_the_slots():
     assert Engine(itl_objective_s=0.001).run(1200, running=3, itl_s=5.0)["concurrency"] == 1

@@ -1,4 +1,4 @@
-"""Model, port and engine from a container's command line, its environment and a shell script in it.
+"""Model, port, engine and slots from a container's command line, its environment and a shell script in it.
 
 The input is untrusted: every user who may edit a workload writes it. So the amount that is read is limited.
 """
@@ -49,10 +49,16 @@ MEMORY_OPTIONS: Mapping[str, str] = MappingProxyType(
         "--kv-cache-memory-bytes": "kv-cache-memory-bytes",
     }
 )
+# Options that state how many requests an engine runs at once, which neither engine reports. In vLLM each rank runs so
+# many. Without the option vLLM's number depends on its version and on the memory of the GPU.
+_SLOTS = {"--max-num-seqs": "vllm", "--max-running-requests": "sglang"}
+_RANKS = ("--data-parallel-size", "-dp", "--dp-size", "--dp")
+_SPREAD = re.compile(r"-dp[a-z]+$|--data-parallel-(?!size$)")  # options with which a pod may run some ranks only
+MAX_SLOTS = 1_000_000  # of a pod; far more than any engine can run
 _LOADS = ("--model", "--model-path", "--model-id", "serve", "trtllm-serve")
 _REVISION = "--revision"
 _LOADER = "--load-format"
-_OPTIONS = (*_MODELS, "--port", _REVISION, _LOADER, *MEMORY_OPTIONS)
+_OPTIONS = (*_MODELS, "--port", _REVISION, _LOADER, *_SLOTS, *_RANKS, *MEMORY_OPTIONS)
 _SAYS_MODEL = re.compile(rf"(^|\s)({'|'.join(_MODELS).replace('-', '[-_]')})(=|\s|$)")
 _LOADED = ("--model", "--model-path")  # engines report the name that these options load
 # Options that give names which are not read: of a file, of adapters, and of programs around an engine.
@@ -83,6 +89,7 @@ class CommandFacts(NamedTuple):
     memory: tuple[tuple[str, str], ...] = ()  # stated options of `MEMORY_OPTIONS`
     revision: str = ""  # of the model that is loaded
     loader: str = ""  # load format of the weights, "runai_streamer"; "": the engine's own
+    slots: int = 0  # requests that the pod can run at once
 
 
 def read_command_line(container: Container) -> CommandFacts:
@@ -90,7 +97,8 @@ def read_command_line(container: Container) -> CommandFacts:
     environment = _environment(container)
     words = (_expand(word, environment) for word in (*(container.command or ()), *(container.args or ())))
     found = [_read_command(command) for command in _commands(words, environment)]
-    first = next((each for each in found if each.model), next((each for each in found if each.port), CommandFacts()))
+    likely = (each for each in found if each.model or each.port or each.slots)
+    first = min(likely, key=lambda each: 0 if each.model else 1 if each.port else 2, default=CommandFacts())
     engine = first.engine or next((each.engine for each in found if each.engine), "")
     if engine == "tgi":  # reads options from the environment too
         port = first.port or as_port(environment.get("PORT", ""))
@@ -142,7 +150,7 @@ def as_port(number: object) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 6 and 0 < int(text) < 65_536 else 0
 
 
-def _read_command(words: Iterable[str]) -> CommandFacts:
+def _read_command(words: Sequence[str]) -> CommandFacts:
     """Read the options of one command. The last of equal options counts, as in argparse."""
     options: dict[str, str] = {}
     before, engine = "", ""
@@ -172,7 +180,23 @@ def _read_command(words: Iterable[str]) -> CommandFacts:
         tuple(sorted(memory.items())),
         _model(options.get(_REVISION, "")),
         _loader(options.get(_LOADER, "")),
+        0 if any(_SPREAD.match(_option(word.partition("=")[0])) for word in words) else _read_slots(options),
     )
+
+
+def _read_slots(options: Mapping[str, str]) -> int:
+    """Return the requests that an engine runs at once on all its ranks; 0: not stated, or not readable."""
+    name = next((name for name in _SLOTS if name in options), "")
+    ranks = _whole(next((options[option] for option in _RANKS if option in options), "1"))
+    if _SLOTS.get(name) == "sglang" and ranks != 1:  # whether they share the slots depends on its version
+        return 0
+    slots = _whole(options.get(name, "")) * ranks
+    return slots if slots <= MAX_SLOTS else 0
+
+
+def _whole(text: str) -> int:
+    """Return a whole number of an option; 0: it is none, or more than any engine can run."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= len(str(MAX_SLOTS)) else 0
 
 
 def _model(name: str) -> str:

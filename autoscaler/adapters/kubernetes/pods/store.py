@@ -39,7 +39,7 @@ from autoscaler.adapters.kubernetes.pods.status import (
     true_conditions,
     weights_init,
 )
-from autoscaler.adapters.kubernetes.pods.template import Facts, group_facts, read_template, served_names
+from autoscaler.adapters.kubernetes.pods.template import Facts, group_facts, read_template, served_names, stated_slots
 from autoscaler.catalog.engines import DEFAULT_PORT
 from autoscaler.core.model.fleet import PendingCause, Pod, PodPart
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
@@ -72,6 +72,7 @@ _ROW = np.dtype(
         ("fetching_since_s", np.float64),
         ("deletion_cost", np.float64),  # NaN: of no ReplicaSet
         ("steered", np.bool_),
+        ("slots", np.float64),
     ]
 )
 
@@ -94,6 +95,7 @@ class PodRows(NamedTuple):
     weights_s: FloatColumn
     fetching_since_s: FloatColumn
     steered: BoolColumn  # the scheduler prefers nodes that hold the weights
+    slots: FloatColumn  # by the command line
     messages: Mapping[int, str]  # by target: why one of its pods is blocked, in the words of scheduler or kubelet
 
 
@@ -462,6 +464,7 @@ class PodStore:
         line["blocked"] = blocked
         line["deletion_cost"] = deletion_cost(seen)
         line["steered"] = is_steered(seen.spec)
+        line["slots"] = stated_slots(seen.spec)
         line["created_s"] = at_s(seen.metadata.creation_timestamp, offset_s)
         line["scheduled_s"] = since_s(conditions.get("PodScheduled"), offset_s)
         line["started_s"] = math.nan if was_restarted else started_s
@@ -569,4 +572,5 @@ _COPIED = (
     "weights_s",
     "fetching_since_s",
     "steered",
+    "slots",
 )

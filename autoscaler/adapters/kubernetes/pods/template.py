@@ -39,7 +39,7 @@ from autoscaler.core.model.fleet import ServedNames
 
 CLAIMED = "resourceClaims do not say how many"
 MAX_NAMED = 3  # unknown resources that a message names
-COMMAND_LIMIT = 16_384  # characters; names are not read from a longer command line with its environment
+COMMAND_LIMIT = 16_384  # characters; names and slots are not read from a longer command line with its environment
 CommandLine = tuple[tuple[str, ...], bytes]  # words and the environment as JSON
 
 
@@ -220,6 +220,19 @@ def served_names(spec: PodSpec) -> ServedNames:
     others = (each for each in _running(spec) if each is not engine and states_model(each))
     commands = tuple(_command_line(each) for each in (engine, *others))
     return _served_names(commands) if all(map(bool, commands)) else ServedNames()
+
+
+def stated_slots(spec: PodSpec) -> float:
+    """Return the requests that a pod can run at once, as its command line states; NaN: it does not."""
+    engine = engine_container(spec)
+    command = _command_line(engine) if engine is not None else None
+    return _stated_slots(command) if command is not None else math.nan
+
+
+@lru_cache(maxsize=2048)
+def _stated_slots(command: CommandLine) -> float:
+    words, env = command
+    return read_command_line(Container(command=list(words), env=msgspec.Raw(env))).slots or math.nan
 
 
 @lru_cache(maxsize=2048)  # the pods of a workload have one command line; 32 MB at most

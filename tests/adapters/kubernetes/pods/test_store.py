@@ -308,6 +308,16 @@ def test_pod_has_the_model_names_of_its_command_line():
     assert [found.served.names for found in store.rows(ids(7)).pods] == [("old",), ("new",), ()]
 
 
+def test_slots_of_each_pod_are_those_of_its_own_command_line():
+    store = PodStore(FixedClock())
+    store.set_target(("ns", "rs-1"), 7)
+    for slots in ("16", "24"):
+        args = ["vllm", "serve", "org/m", "--max-num-seqs", slots]
+        store.put(pod(f"of-{slots}", spec={"containers": [{"name": "vllm", "args": args}]}))
+    store.put(pod("plain"))
+    assert store.rows(ids(7)).slots.tolist() == pytest.approx([16, 24, math.nan], nan_ok=True)
+
+
 def labelled(name: str, labels: dict[str, str], gpus: int = 1, owner: str = "rs-1") -> objects.Pod:
     container = {"name": "v", "resources": {"limits": {"nvidia.com/gpu": str(gpus)}}}
     owners = [{"kind": "ReplicaSet", "name": owner, "uid": owner, "controller": True}]
