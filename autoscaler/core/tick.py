@@ -6,7 +6,7 @@ import numpy as np
 
 from autoscaler.core.allocate import sleep
 from autoscaler.core.allocate.allocate import allocate
-from autoscaler.core.chain.links import plan_links
+from autoscaler.core.chain.links import Leads, plan_links
 from autoscaler.core.choose import choose
 from autoscaler.core.model.types import Decision, Stage, TickInput
 from autoscaler.core.observe.pending import count_by_class
@@ -44,7 +44,7 @@ def tick(inp: TickInput, memory: Memory) -> tuple[Decision, Memory]:
     replicas = np.where(np.isnan(desired), observed.observation.replicas, desired)
     serving = np.fmin(stages[Stage.EXCHANGE], desired)
     sleep_orders, pod_sleep = sleep.order(inp, observed, serving, desired, pods.sleep)
-    chain, chain_state = plan_links(inp, replicas, observed.link_s, observed.requested_link_s, before.chain)
+    chain, chain_state = plan_links(inp, replicas, planned.plan.forecast, Leads.of(observed), before.chain)
     decision = Decision(
         observation=observed.observation,
         starts=observed.starts,

@@ -14,11 +14,12 @@ import numpy as np
 import structlog
 
 from autoscaler.core.model.fleet import Fleet
+from autoscaler.core.model.forecast import BIN_S
 from autoscaler.core.model.recent import PastTokens
-from autoscaler.core.planner.season import BIN_S, DAY_BINS, WEEK_BINS, Season, learn_past_load, resample_work
+from autoscaler.core.planner.season import DAY_BINS, WEEK_BINS, Season, learn_past_load, resample_work
 from autoscaler.core.planner.step_time import weigh_tokens
 from autoscaler.core.snapshot import Snapshot, key_of
-from autoscaler.core.table.columns import FloatColumn
+from autoscaler.core.table.columns import FloatColumn, replace
 from autoscaler.daemon.loop import Loop
 from autoscaler.ports import Clock, HistorySource, Unavailable, WorkloadSource
 
@@ -141,7 +142,8 @@ def teach(past: PastWork, snapshot: Snapshot) -> Taught:
     """Fill in the seasons of a snapshot with what past work shows."""
     row_of = np.array([past.row_of.get(key, -1) for key in snapshot.workloads], dtype=np.int64)
     work = np.where(row_of >= 0, past.work[:, row_of], np.nan)
-    before = Season(
+    before = replace(
+        Season.blank(len(snapshot.workloads)),
         load=snapshot.columns[LOAD].astype(np.float16),
         bin_since_s=snapshot.wall_s - snapshot.columns[AGE].astype(np.float64),
         busy_s=snapshot.columns[BUSY].astype(np.float64),

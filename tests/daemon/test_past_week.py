@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import structlog
 
+from autoscaler.core.model.forecast import BIN_S
 from autoscaler.core.model.recent import PastTokens
-from autoscaler.core.planner.season import BIN_S, WEEK_BINS
+from autoscaler.core.planner.season import WEEK_BINS
 from autoscaler.core.snapshot import Snapshot, key_of, take
 from autoscaler.core.state import Memory, align
 from autoscaler.core.table.columns import replace

@@ -25,6 +25,9 @@ TITLES = {"demand": "load", "rule": "strategy", "paper": "prediction", "silent":
 NODES = {"held": "a node with the weights", "absent": "a node without the weights", "unknown": "a node that exists"}
 """By published name of a cache state."""
 
+FORECASTS = {"day_ago": "by the load of a day ago", "week_ago": "by the load of a week ago"}
+"""By published name of the cause of a need."""
+
 OLD = "What follows may no longer be so: {}."
 
 
@@ -48,6 +51,7 @@ class _Chain(msgspec.Struct):
     replicas: int
     places: int
     links: list[_Link]
+    cause: str = "window"
 
 
 class _Quantiles(msgspec.Struct):
@@ -130,14 +134,14 @@ async def explanation(url: str, namespace: str, name: str, timeout_s: float = TI
 
 
 def _next(chain: _Chain) -> str:
-    """Word the links of the next window, "12:40 node, 12:50 replica, for 13:00 window office (4 replicas)".
+    """Word the links of the next need, "12:40 node, 12:50 replica, for 13:00 window office (4 replicas)".
 
     Times are local. Raises nothing for times that are out of bounds.
     """
     links = ", ".join(f"{_clock(each.wall_s)} {each.link}" for each in chain.links)
-    name = f" window {chain.window}" if chain.window else " window"
+    name = FORECASTS.get(chain.cause) or (f"window {chain.window}" if chain.window else "window")
     nodes = f"; places are on request for {chain.places}" if chain.places else ""
-    return f"{links}, for {_clock(chain.wall_s)}{name} ({chain.replicas} replicas{nodes})"
+    return f"{links}, for {_clock(chain.wall_s)} {name} ({chain.replicas} replicas{nodes})"
 
 
 def _start(start: _Start) -> list[str]:

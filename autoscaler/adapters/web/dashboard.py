@@ -16,7 +16,7 @@ import numpy as np
 from autoscaler.adapters.web.history import History
 from autoscaler.adapters.web.table import Table
 from autoscaler.adapters.web.tick_values import NewChanges, bounded
-from autoscaler.core.explain.chain import NextWindow
+from autoscaler.core.explain.chain import NextNeed
 from autoscaler.core.explain.sentence import Explanation
 from autoscaler.core.explain.starts import NextStart
 from autoscaler.core.model.fleet import Fleet, NodeGroups
@@ -175,16 +175,17 @@ def _start(start: NextStart | None) -> dict[str, Any] | None:
     }
 
 
-def _chain(window: NextWindow | None, wall_s: float) -> dict[str, Any] | None:
-    """Return the fields of the next window, with Unix times; None: there is none soon."""
-    if window is None:
+def _chain(need: NextNeed | None, wall_s: float) -> dict[str, Any] | None:
+    """Return the fields of the next need, with Unix times; None: there is none soon."""
+    if need is None:
         return None
     return {
-        "window": window.window,
-        "wall_s": round(wall_s + window.in_s),
-        "replicas": window.replicas,
-        "places": window.places,
-        "links": [{"link": each.link, "wall_s": round(wall_s + each.in_s)} for each in window.links],
+        "cause": need.cause,
+        "window": need.window,
+        "wall_s": round(wall_s + need.in_s),
+        "replicas": need.replicas,
+        "places": need.places,
+        "links": [{"link": each.link, "wall_s": round(wall_s + each.in_s)} for each in need.links],
     }
 
 

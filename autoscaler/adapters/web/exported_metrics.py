@@ -16,6 +16,7 @@ import numpy as np
 
 from autoscaler.adapters.web.node_groups import LABELS
 from autoscaler.adapters.web.quotas import LABELS as QUOTA_LABELS
+from autoscaler.core.model.chain import Cause
 from autoscaler.core.model.phases import Phase
 from autoscaler.core.model.types import Decision, Signal, Stage
 from autoscaler.core.table.columns import BoolColumn, FloatColumn
@@ -64,6 +65,12 @@ def _coverage(tick: TickRecord) -> FloatColumn:
 def _wall(tick: TickRecord, moment_s: FloatColumn) -> FloatColumn:
     """Convert times on the clock of the tick to Unix time, in whole seconds."""
     return np.asarray(np.round(moment_s - tick.now_s + tick.wall_s))
+
+
+def _windows(tick: TickRecord) -> FloatColumn:
+    """Return when the next pre-warm window begins; NaN where a forecast rise comes first."""
+    chain = tick.decision.chain
+    return _wall(tick, np.where(chain.cause == Cause.WINDOW, chain.due_s, np.nan))
 
 
 def _problem(tick: TickRecord) -> FloatColumn:
@@ -238,17 +245,25 @@ WORKLOADS = (
     _gauge(
         "prewarm_window_timestamp_seconds",
         "Unix time at which the next pre-warm window begins for which replicas are missing; absent: none begins soon.",
-        lambda tick: _wall(tick, tick.decision.chain.due_s),
+        _windows,
+    ),
+    _gauge(
+        "prewarm_forecast_timestamp_seconds",
+        "Unix time from which the load of a day or a week ago, `day_ago` or `week_ago`, needs more replicas, where "
+        "nodes or weights are prepared for it; absent: none is needed soon.",
+        None,
+        "load",
     ),
     _gauge(
         "prewarm_link_timestamp_seconds",
-        "Unix time at which a link of that window starts: `node`, `weights` or `replica`; absent if it is not needed.",
+        "Unix time at which a link of the earlier of these starts: `node`, `weights` or `replica`; absent if it is not "
+        "needed, and `replica` before a forecast, where the planner recommends them.",
         None,
         "link",
     ),
     _gauge(
         "prewarm_requested_places",
-        "Replicas for which places on nodes are requested before a pre-warm window.",
+        "Replicas for which places on nodes are requested before a pre-warm window, or a rise that is forecast.",
         _of("chain", "places"),
     ),
     _gauge(

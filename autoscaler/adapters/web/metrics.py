@@ -32,8 +32,9 @@ from autoscaler.adapters.web.tick_values import (
     binding_stage,
     bounded,
 )
+from autoscaler.core.model.chain import Cause
 from autoscaler.core.model.fleet import NodeGroups, Workload
-from autoscaler.core.model.names import CACHE_STATES, LINKS, PHASES
+from autoscaler.core.model.names import CACHE_STATES, CAUSES, LINKS, PHASES
 from autoscaler.core.model.phases import NOT_STARTING, Phase
 from autoscaler.core.model.quotas import Quotas
 from autoscaler.core.model.weights import PodCache, Weights
@@ -178,6 +179,7 @@ class _TickCollector(Collector):
         yield _family("signal_recommended_replicas", _recommendations(tick, rows, labels))
         yield _family("recommender", _recommenders(tick, rows, labels))
         yield _family("pending_replicas", _pending(tick, rows, labels))
+        yield _family("prewarm_forecast_timestamp_seconds", _forecasts(tick, rows, labels))
         yield _family("prewarm_link_timestamp_seconds", _links(tick, rows, labels))
         yield _family("cold_start_phase_seconds", _phases(tick, rows, labels))
         yield _family("cold_start_by_weights_seconds", _by_weights(tick, rows, labels))
@@ -234,6 +236,14 @@ def _links(tick: TickRecord, rows: Sequence[int], labels: Sequence[Labels]) -> I
         for label, value in zip(labels, starts_s, strict=True):
             if not math.isnan(value):
                 yield {**label, "link": link}, value
+
+
+def _forecasts(tick: TickRecord, rows: Sequence[int], labels: Sequence[Labels]) -> Iterator[tuple[Labels, float]]:
+    chain = tick.decision.chain
+    due_s = np.round(chain.due_s[rows] - tick.now_s + tick.wall_s).tolist()
+    for label, cause, value in zip(labels, chain.cause[rows].tolist(), due_s, strict=True):
+        if cause != Cause.WINDOW and not math.isnan(value):
+            yield {**label, "load": CAUSES[cause]}, value
 
 
 def _phases(tick: TickRecord, rows: Sequence[int], labels: Sequence[Labels]) -> Iterator[tuple[Labels, float]]:

@@ -1,4 +1,4 @@
-"""The next pre-warm window of a workload and its links, as plain values: the reader of an explanation has the clock."""
+"""The next need of a workload and its links, as plain values: the reader of an explanation has the clock."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from autoscaler.core.explain.row import Row
-from autoscaler.core.model.chain import Link
-from autoscaler.core.model.names import LINKS
+from autoscaler.core.model.chain import Cause, Link
+from autoscaler.core.model.names import CAUSES, LINKS
 
 
 class LinkStart(NamedTuple):
@@ -19,24 +19,26 @@ class LinkStart(NamedTuple):
 
 
 @dataclass(frozen=True)
-class NextWindow:
-    """A window for which replicas are missing, and what begins when for it."""
+class NextNeed:
+    """A pre-warm window or a rise that is forecast, for which replicas are missing, and what begins when for it."""
 
-    window: str  # its name; "": it has none
-    in_s: float  # seconds until it begins
+    cause: str  # published name of the Cause
+    window: str  # name of the window; "": it has none
+    in_s: float  # seconds until it begins; below 0: a rise is still awaited
     replicas: int  # that must be ready then
     links: tuple[LinkStart, ...]  # that are needed, in their order
     places: int  # replicas for which places on nodes are requested now
 
 
-def next_window(row: Row) -> NextWindow | None:
-    """Return the next window of a workload for which replicas are missing; None: there is none soon."""
+def next_need(row: Row) -> NextNeed | None:
+    """Return the next need of a workload for which replicas are missing; None: there is none soon."""
     chain, now_s, names = row.decision.chain, row.inp.now_s, row.inp.schedule.names
     due_s = float(chain.due_s[row.row])
     if math.isnan(due_s):
         return None
     starts = {link: float(chain.starts_s[link, row.row]) - now_s for link in Link}
-    return NextWindow(
+    return NextNeed(
+        cause=CAUSES[Cause(chain.cause[row.row])],
         window=names[chain.window[row.row]] if chain.window[row.row] >= 0 else "",
         in_s=due_s - now_s,
         replicas=math.ceil(chain.replicas[row.row]),

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscaler.core.explain import pairs, planner_lines, pods, signals, stages, weights
-from autoscaler.core.explain.chain import NextWindow, next_window
+from autoscaler.core.explain.chain import NextNeed, next_need
 from autoscaler.core.explain.format import count, seconds
 from autoscaler.core.explain.row import Row, is_changed
 from autoscaler.core.explain.starts import NextStart, next_start
@@ -56,7 +56,7 @@ class Explanation:
     pair: str = ""  # its prefill and decode pair, without a full stop; "": none
     start: NextStart | None = None  # the start that the next replica would have, and those under way
     weights: str = ""  # which nodes hold those of its model, without a full stop; "": their source is not known
-    chain: NextWindow | None = None  # the next pre-warm window, and what begins when for it; None: there is none soon
+    chain: NextNeed | None = None  # the next window or rise, and what begins when for it; None: there is none soon
 
 
 def explain(
@@ -99,7 +99,7 @@ def explain(
         pair=pairs.describe(data),
         start=next_start(data),
         weights=weights.describe(data),
-        chain=next_window(data),
+        chain=next_need(data),
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from autoscaler.core.model.chain import Link
+from autoscaler.core.model.chain import Cause, Link
 from autoscaler.core.model.fleet import PendingClass
 from autoscaler.core.model.phases import Phase
 from autoscaler.core.model.types import Recommender, Signal, Stage
@@ -75,6 +75,10 @@ PENDING_CLASSES: Mapping[PendingClass, str] = MappingProxyType(
         PendingClass.CRASHING: "crashing",
         PendingClass.STUCK_STARTING: "stuck_starting",
     }
+)
+
+CAUSES: Mapping[Cause, str] = MappingProxyType(
+    {Cause.WINDOW: "window", Cause.DAY_AGO: "day_ago", Cause.WEEK_AGO: "week_ago"}
 )
 
 LINKS: Mapping[Link, str] = MappingProxyType(

@@ -10,6 +10,7 @@ import numpy as np
 
 from autoscaler.core.model.chain import Chain
 from autoscaler.core.model.fleet import Fleet
+from autoscaler.core.model.forecast import Forecast
 from autoscaler.core.model.pairs import Pairs
 from autoscaler.core.model.phases import Starts
 from autoscaler.core.model.samples import Samples
@@ -153,7 +154,7 @@ class Capacity(Columns):
 
 @dataclass(frozen=True)
 class Plan(Columns):
-    """Recommendation of the planner, and the figures behind it; every field float64[W]. NaN: unknown."""
+    """Recommendation of the planner, and the figures behind it; every column float64[W]. NaN: unknown."""
 
     idle_gap_s: FloatColumn  # between two tokens of a replica that serves a single request
     prompt_token_s: FloatColumn  # time to compute a prompt token
@@ -175,6 +176,7 @@ class Plan(Columns):
     replicas: FloatColumn  # recommendation, the initial fleet considered; NaN: the planner has no opinion
     base_replicas: FloatColumn  # replicas that the present load needs, which may be more or fewer
     peak_expires_in_s: FloatColumn  # seconds until the held peak behind the recommendation expires; NaN: none is held
+    forecast: Forecast  # replicas for the load of a day and of a week ago
 
 
 @dataclass(frozen=True)
@@ -265,4 +267,4 @@ class Decision:
     unfollowed_s: FloatColumn  # float64[W], seconds for which the HPA has not followed the answer; NaN: it follows
     pending_by_class: FloatColumn  # float64[C, W], replicas that are not ready, by PendingClass
     plan: Plan  # the recommendation of the planner, as of its last update
-    chain: Chain  # what begins when for the next pre-warm window
+    chain: Chain  # what begins when for the next pre-warm window or rise of the forecast

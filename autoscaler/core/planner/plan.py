@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
+from autoscaler.core.model.forecast import Forecast
 from autoscaler.core.model.types import Plan
 from autoscaler.core.planner.load_history import find_peak_expiry
 from autoscaler.core.planner.offered_load import compute_work_s
 from autoscaler.core.planner.replica_speed import fit_speed
 from autoscaler.core.planner.scale_to_zero import IdleTimeouts
+from autoscaler.core.planner.season import expect_load
 from autoscaler.core.planner.select import StrategyState
-from autoscaler.core.planner.strategies import MIN_REPLICAS, PREDICTION, find_highest_load
+from autoscaler.core.planner.strategies import MIN_REPLICAS, PREDICTION, compute_replicas_of, find_highest_load
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn, or_zero
 
 
@@ -54,7 +56,19 @@ def make_plan(
             replicas=state.replicas,
             base_replicas=state.base_replicas,
             peak_expires_in_s=compute_peak_expiry(state, cold_start_s),
+            forecast=make_forecast(state),
         )
+
+
+def make_forecast(state: StrategyState) -> Forecast:
+    """Return what the selected strategy would request for the load that is expected, [R].
+
+    It has the margin of that strategy, because no replica would ever go to places beyond. That the strategy knows the
+    season is not asked: shadow fleets count with the mean start, and do not tell what a start on a new node costs.
+    """
+    load, is_weekly = expect_load(state.season)
+    replicas = compute_replicas_of(or_zero(state.strategy).astype(np.int64), load)
+    return Forecast(np.where(np.isnan(state.replicas), np.nan, replicas), is_weekly, state.season.bin_since_s)
 
 
 def compute_peak_expiry(state: StrategyState, cold_start_s: FloatColumn) -> FloatColumn:

@@ -12,17 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from autoscaler.core.model.forecast import BIN_S, BINS
 from autoscaler.core.planner.strategies import Float32Column
-from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, TimestampColumn, or_zero, replace
-
-BIN_S = 900.0
-"""Length of a bin: short beside a rise of the load in the morning, and a week has only 1.3 KB."""
+from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, TimestampColumn, Transient, or_zero, replace
 
 DAY_BINS = 96
 WEEK_BINS = 7 * DAY_BINS
-
-MAX_BINS_AHEAD = 8
-"""Bins that are looked ahead at most: two hours, longer than any cold start."""
 
 MIN_KNOWN_SHARE = 0.5
 """Share of a bin that must have been observed for its load to be known."""
@@ -41,11 +36,12 @@ class Season(Columns):
     bin_since_s: TimestampColumn  # float64[W], beginning of the present bin; NaN: none yet
     busy_s: FloatColumn  # float64[W], busy replica-seconds in it
     observed_s: FloatColumn  # float64[W], seconds in it of which the load is known
+    week_ago: Transient[npt.NDArray[np.float16]]  # float16[W], load a week before the last complete bin; NaN: not known
 
     @classmethod
     def blank(cls, rows: int) -> Season:
-        none = np.zeros(rows)
-        return cls(np.full((WEEK_BINS, rows), np.nan, np.float16), np.full(rows, np.nan), none, none)
+        none, load = np.zeros(rows), np.full((WEEK_BINS, rows), np.nan, np.float16)
+        return cls(load, np.full(rows, np.nan), none, none, load[0])
 
 
 def update_season(season: Season, demand: FloatColumn, observed_s: FloatColumn, now_s: float) -> Season:
@@ -59,7 +55,8 @@ def update_season(season: Season, demand: FloatColumn, observed_s: FloatColumn, 
     busy_s = np.where(is_over, 0.0, season.busy_s) + np.where(observed_s > 0, or_zero(demand) * observed_s, 0.0)
     known_s = np.where(is_over, 0.0, season.observed_s) + observed_s
     load = _push_bins(season, bins) if is_over.any() else season.load
-    return Season(load, since_s + bins * BIN_S, busy_s, known_s)
+    week_ago = np.where(is_over, season.load[-1], season.week_ago)
+    return Season(load, since_s + bins * BIN_S, busy_s, known_s, week_ago)
 
 
 def learn_past_load(season: Season, work: FloatColumn) -> Season:
@@ -102,16 +99,33 @@ def predict_load(season: Season, ahead_s: FloatColumn, now_s: float) -> Float32C
 
     ahead_s: float64[W]. float32[W], NaN: neither is known.
     """
-    bins = np.fmin((now_s - season.bin_since_s + ahead_s) // BIN_S + 1, MAX_BINS_AHEAD)
+    bins = np.fmin((now_s - season.bin_since_s + ahead_s) // BIN_S + 1, BINS - 1)
     bins = or_zero(bins).astype(np.int64)
-    day, week = (season.load[first - MAX_BINS_AHEAD - 1 : first][::-1] for first in (DAY_BINS, WEEK_BINS))
-    highest = np.fmax.accumulate(np.fmax(day, week), axis=0)  # of the next n bins
+    highest = np.fmax.accumulate(np.fmax(*_look_ahead(season)), axis=0)  # of the next n bins
     return highest[bins, np.arange(len(bins))].astype(np.float32)
+
+
+def expect_load(season: Season) -> tuple[Float32Column, BoolColumn]:
+    """Return the load to expect in the present bin and in each of the next ones, and whether a week ago tells it.
+
+    float32[BINS, W], NaN: not known, and bool[BINS, W]. What the last complete bin lacked beside a day and a week ago
+    is taken from all bins. So a day that begins like a holiday is expected to go on like one, but for later rises.
+    """
+    day, week = (each.astype(np.float32) for each in _look_ahead(season))
+    before, last = np.fmax(season.load[DAY_BINS], season.week_ago), season.load[0].astype(np.float32)
+    lacking = np.fmax(before - last, 0.0)  # 0 where one of them is not known
+    return np.maximum(np.fmax(day, week) - lacking, 0.0), ~(week <= day) & ~np.isnan(week)
+
+
+def _look_ahead(season: Season) -> tuple[npt.NDArray[np.float16], npt.NDArray[np.float16]]:
+    """Return the load of a day and of a week ago in the present bin and in each of the next ones; float16[BINS, W]."""
+    day, week = (season.load[first - BINS : first][::-1] for first in (DAY_BINS, WEEK_BINS))
+    return day, week
 
 
 def is_unknown(season: Season) -> BoolColumn:
     """Return whether no load of a day ago or earlier is known; bool[W]. A bin in every two hours is looked at."""
-    return np.asarray(np.isnan(season.load[DAY_BINS - 1 :: MAX_BINS_AHEAD]).all(axis=0))
+    return np.asarray(np.isnan(season.load[DAY_BINS - 1 :: BINS - 1]).all(axis=0))
 
 
 def _push_bins(season: Season, bins: npt.NDArray[np.int64]) -> npt.NDArray[np.float16]:

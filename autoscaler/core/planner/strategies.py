@@ -128,6 +128,15 @@ def find_highest_load(strategy: IntColumn, replicas: FloatColumn) -> FloatColumn
     return np.asarray(((np.sqrt(roots**2 + 4 * share * busy) - roots) / (2 * share)) ** 2)
 
 
+def compute_replicas_of(strategy: IntColumn, load: Float32Column) -> Float32Column:
+    """Return the replicas that one strategy of each workload requests for a load; float32[B, W], 0 for none.
+
+    strategy: int64[W]. load: float32[B, W]; NaN stays.
+    """
+    replicas = add_margin(load, _SHARE[strategy, 0], _ROOTS[strategy, 0])
+    return np.where(replicas > 0, np.maximum(replicas, MIN_REPLICAS[strategy, 0]), replicas)
+
+
 def compute_replicas(predicted: Float32Column, floor: FloatColumn, ceiling: FloatColumn) -> Float32Column:
     """Return the replicas that each strategy requests; float32[STRATEGY_COUNT, W], whole numbers.
 

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoscaler.core.model.chain import Link
+from autoscaler.core.model.chain import Cause, Chain, Link
 from autoscaler.core.model.types import Decision, TickInput
-from autoscaler.core.table.columns import FloatColumn, IntColumn
+from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 
 AHEAD_S = 3600.0
-"""Windows that open within this time count as open: so long may the weights of a large model take on a slow network."""
+"""Windows and rises that begin within this time count as begun: so long may the weights of a large model take on a
+slow network."""
 
 SPARE_FRACTION = 0.25  # of the peak: a higher one, or nodes that others fill
 
@@ -24,7 +25,7 @@ def needed_replicas(inp: TickInput, decision: Decision) -> FloatColumn:
     schedule, chain, soon_s = inp.schedule, decision.chain, inp.now_s + AHEAD_S
     is_near = (schedule.start_s <= soon_s) & (schedule.until_s > inp.now_s)
     scheduled = np.where(is_near, schedule.replicas, 0.0).max(axis=1, initial=0.0)
-    prepared = np.where(chain.starts_s[Link.WEIGHTS] <= soon_s, chain.replicas, 0.0)
+    prepared = np.where(_is_due(chain, soon_s) & (chain.cause == Cause.WINDOW), chain.replicas, 0.0)
     wanted: FloatColumn = np.fmax.reduce(
         [
             inp.fleet.replicas,
@@ -36,6 +37,22 @@ def needed_replicas(inp: TickInput, decision: Decision) -> FloatColumn:
         ]
     )
     return np.where(np.isfinite(wanted), wanted, 0.0)
+
+
+def expected_replicas(inp: TickInput, decision: Decision) -> FloatColumn:
+    """Return the replicas that the load of a day and of a week ago would need soon. float64[W].
+
+    They are needed now, but are no peak to remember: on a holiday that load does not come.
+    """
+    chain, soon_s = decision.chain, inp.now_s + AHEAD_S
+    expected = np.fmin(decision.plan.forecast.most_replicas(inp.now_s, soon_s), inp.spec.max_replicas)
+    prepared = np.where(_is_due(chain, soon_s) & (chain.cause != Cause.WINDOW), chain.replicas, 0.0)
+    return np.where(inp.spec.has_stated_capacity, 0.0, np.fmax(expected, prepared))
+
+
+def _is_due(chain: Chain, soon_s: float) -> BoolColumn:
+    """Return the workloads for whose next need weights are fetched by then; bool[W]."""
+    return np.asarray(chain.starts_s[Link.WEIGHTS] <= soon_s)
 
 
 def peak_of_copies(copies: FloatColumn) -> FloatColumn:

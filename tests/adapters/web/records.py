@@ -9,7 +9,7 @@ import numpy as np
 
 from autoscaler.core.explain.planner_lines import Line
 from autoscaler.core.explain.sentence import Explanation, Step
-from autoscaler.core.model.chain import Chain
+from autoscaler.core.model.chain import Cause, Chain
 from autoscaler.core.model.fleet import Fleet, NodeGroups, Obstacles, PendingClass, Pod, Pool, Workload, WorkloadRef
 from autoscaler.core.model.names import STAGES
 from autoscaler.core.model.phases import Phase, Starts
@@ -302,6 +302,14 @@ def with_window(tick: TickRecord) -> TickRecord:
     )
     inp = replace(tick.input, schedule=replace(tick.input.schedule, names=("office",)))
     return replace(tick, input=inp, decision=replace(tick.decision, chain=chain))
+
+
+def with_rise(tick: TickRecord) -> TickRecord:
+    """Return a tick of one workload whose load rose a week ago at what will be in half an hour."""
+    chain = with_window(tick).decision.chain
+    chain = replace(chain, window=np.array([-1]), cause=np.array([Cause.WEEK_AGO]))
+    starts_s = np.array([[tick.now_s + 600], [tick.now_s + 900], [np.nan]])
+    return replace(tick, decision=replace(tick.decision, chain=replace(chain, starts_s=starts_s)))
 
 
 def with_starts(tick: TickRecord) -> TickRecord:

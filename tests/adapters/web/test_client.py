@@ -13,7 +13,7 @@ from autoscaler.core.explain.sentence import explain
 from autoscaler.core.model.types import Signal, Stage
 from autoscaler.ports import Unavailable
 from tests.adapters.web.conftest import Daemon
-from tests.adapters.web.records import World, with_starts, with_window
+from tests.adapters.web.records import World, with_rise, with_starts, with_window
 from tests.harness.exposition import Answer, ExpositionServer
 from tests.harness.process import free_port
 
@@ -111,6 +111,21 @@ async def test_explain_shows_the_links_of_the_next_window(daemon: Daemon):
     (line,) = [line for line in lines if line.startswith("  next ")]
     nodes = "places are on request for 2"
     assert line == f"  next        {node} node, {replica} replica, for {start} window office (4 replicas; {nodes})"
+
+
+async def test_explain_shows_the_links_of_a_forecast_and_its_load(daemon: Daemon):
+    daemon.dashboard = Dashboard(explain)
+    tick = with_rise(World(1).tick())
+    async with daemon.another(port=0) as server:
+        daemon.record(tick)
+        ref = tick.input.fleet.workloads[0].ref
+        lines = await explanation(server.url, ref.namespace, ref.name)
+    start, node, weights = (
+        f"{datetime.fromtimestamp(tick.wall_s + ahead_s).astimezone():%Y-%m-%d %H:%M}" for ahead_s in (1800, 600, 900)
+    )
+    (line,) = [line for line in lines if line.startswith("  next ")]
+    why = "by the load of a week ago (4 replicas; places are on request for 2)"
+    assert line == f"  next        {node} node, {weights} weights, for {start} {why}"
 
 
 async def test_explain_shows_the_next_start_and_those_under_way(daemon: Daemon):

@@ -60,7 +60,7 @@ def busy() -> TickRecord:
     )
     stages = tick.decision.stages.copy()
     times_s = np.full((len(Link), count), tick.now_s + 60)
-    chain = replace(Chain.none(count), due_s=times_s[0], starts_s=times_s)
+    chain = replace(Chain.none(count), due_s=times_s[0], starts_s=times_s, cause=np.arange(count))
     stages[Stage.ALLOCATION :, 0] -= 1
     return replace(
         tick,
@@ -84,6 +84,18 @@ def test_scrape_has_every_listed_metric_with_type_and_labels() -> None:
             assert set(sample.labels) - {"le"} == set(family.labels)
     ours = {name for name in exported if name.startswith(PREFIX) and not name.endswith("_created")}
     assert ours == {family.full_name.removesuffix("_total") for family in FAMILIES}
+
+
+def test_a_forecast_is_told_apart_from_a_window() -> None:
+    metrics, tick = Metrics("direct"), busy()
+    metrics.record(tick)
+    due_s = round(tick.wall_s + 60)
+    for row, load in enumerate(("", "day_ago", "week_ago")):
+        ref = tick.input.fleet.workloads[row].ref
+        where = {"namespace": ref.namespace, "workload": ref.name, "kind": ref.kind}
+        window_s = value(metrics, "prewarm_window_timestamp_seconds", **where)
+        assert window_s == (None if load else due_s)
+        assert value(metrics, "prewarm_forecast_timestamp_seconds", **where, load=load) == (due_s if load else None)
 
 
 def test_values_are_those_of_the_last_tick() -> None:

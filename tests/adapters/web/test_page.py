@@ -14,7 +14,7 @@ from playwright.async_api import Browser, Page, expect
 from autoscaler.adapters.web.dashboard import Dashboard
 from autoscaler.adapters.web.history import MAX_TICKS
 from autoscaler.core.explain import sentence
-from autoscaler.core.explain.chain import LinkStart, NextWindow
+from autoscaler.core.explain.chain import LinkStart, NextNeed
 from autoscaler.core.model.fleet import PendingClass, Workload, WorkloadRef
 from autoscaler.core.model.types import Signal, Stage
 from tests.adapters.web.conftest import WIDE, Daemon, Open, open_page_quietly, rows
@@ -291,21 +291,27 @@ async def test_a_side_of_a_pair_shows_its_role_and_its_pair(daemon: Daemon, open
             await page.close()
 
 
-async def test_the_links_of_the_next_window_are_shown(daemon: Daemon, open_page: Open) -> None:
+@pytest.mark.parametrize(
+    ("cause", "window", "name"),
+    [("window", "office", "window office"), ("window", "", "window"), ("day_ago", "", "by the load of a day ago")],
+)
+async def test_the_links_of_the_next_need_are_shown(
+    daemon: Daemon, open_page: Open, cause: str, window: str, name: str
+) -> None:
     links = (LinkStart("node", 600.0), LinkStart("replica", 1200.0))
-    window = NextWindow("office", 1800.0, 4, links, 2)
-    daemon.dashboard = Dashboard(lambda *tick: replace(explain(*tick), chain=window))
+    need = NextNeed(cause, window, 1800.0, 4, links, 2)
+    daemon.dashboard = Dashboard(lambda *tick: replace(explain(*tick), chain=need))
     async with daemon.another(port=0) as server:
         daemon.server = server
         world = World(1)
         daemon.record(world.tick())
         ref = world.members[0].ref
         page = await open_page(f"/#{ref.namespace}/{ref.name}")
-        office = re.compile(
-            r"^Next: \d\d:\d\d node, \d\d:\d\d replica, for \d\d:\d\d window office "
+        shown = re.compile(
+            rf"^Next: \d\d:\d\d node, \d\d:\d\d replica, for \d\d:\d\d {name} "
             r"\(4 replicas; places are on request for 2\)\.$"
         )
-        await expect(page.locator("p.chain")).to_have_text(office)
+        await expect(page.locator("p.chain")).to_have_text(shown)
 
 
 async def test_phases_of_the_next_start_and_starting_pods_are_shown(daemon: Daemon, open_page: Open) -> None:

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.core.chain.links import LOOKAHEAD_S, ChainState, plan_links
-from autoscaler.core.model.chain import Chain, Link
+from autoscaler.core.chain.links import LOOKAHEAD_S, ChainState, Leads, plan_links
+from autoscaler.core.model.chain import Cause, Chain, Link
 from autoscaler.core.model.fleet import Fleet, NodeGroups, Pod, Pool
+from autoscaler.core.model.forecast import BIN_S, BINS, Forecast
 from autoscaler.core.model.spec import Schedule
 from autoscaler.core.model.types import TickInput
 from autoscaler.core.snapshot import restore, take
@@ -44,7 +45,7 @@ def cluster(ready: list[int], free: float, can_add: float = np.inf, **columns: o
 
 
 def look(now_s: float, seen: Fleet, schedule: Schedule, requests_nodes: bool = True, **columns: float) -> TickInput:
-    inp = world(now_s, seen, spec(len(seen.workloads), **columns), schedule)
+    inp = world(now_s, seen, spec(len(seen.workloads), **{"concurrency": NAN} | columns), schedule)
     return replace(inp, requests_nodes=np.full(len(seen.workloads), True) if requests_nodes else None)
 
 
@@ -54,12 +55,15 @@ def plan(
     decided: list[float] | None = None,
     leads: dict[Link, float] = LEADS,
     requested: dict[Link, float] | None = None,
+    forecast: Forecast | None = None,
+    planner_s: float = 0.0,
 ) -> tuple[Chain, ChainState]:
     rows = len(inp.fleet.workloads)
     lead_s = np.array([np.full(rows, leads.get(link, 0.0)) for link in Link])
     requested_s = lead_s if requested is None else np.array([np.full(rows, requested.get(link, 0.0)) for link in Link])
     counts = inp.fleet.replicas if decided is None else np.array(decided)
-    return plan_links(inp, counts, lead_s, requested_s, before or ChainState.blank(rows))
+    leading = Leads(lead_s, requested_s, np.full(rows, planner_s))
+    return plan_links(inp, counts, forecast or Forecast.blank(rows), leading, before or ChainState.blank(rows))
 
 
 def starts(chain: Chain, row: int = 0) -> list[float]:
@@ -275,6 +279,141 @@ def test_places_never_exceed_the_need_and_end_with_it(history: list[tuple[int, i
         assert np.array_equal(chain.places, np.nan_to_num(state.places))
     chain, state = plan(look(DUE_S, cluster([1], 0), windows([(DUE_S, 5)])), state)
     assert chain.places[0] == 0 and np.isnan(state.until_s[0])
+
+
+# --- forecasts
+
+NOTHING = windows([])
+SINCE_S = DUE_S - BIN_S  # the bins of a forecast: what the third one needs is due at DUE_S
+
+
+def expect(*replicas: float, since_s: float = SINCE_S, weekly: bool = False) -> Forecast:
+    """Return a forecast of one workload, the present bin first; those that are left out need as much as the last."""
+    column = np.array([*replicas, *[replicas[-1]] * (BINS - len(replicas))])[:, None]
+    return Forecast(column, np.full((BINS, 1), weekly), np.array([since_s]))
+
+
+def test_a_rise_starts_the_links_of_node_and_weights():
+    inp = look(SINCE_S + 60, cluster([1], free=0), NOTHING)
+    chain, _ = plan(inp, forecast=expect(1, 1, 3))
+    assert starts(chain)[:2] == [DUE_S - 1200, DUE_S - 960]
+    assert np.isnan(chain.starts_s[Link.REPLICA, 0])  # the planner recommends them
+    assert (chain.due_s[0], chain.replicas[0], chain.lacking[0], chain.places[0]) == (DUE_S, 3, 2, 2)
+    assert (chain.cause[0], chain.window[0]) == (Cause.DAY_AGO, -1)
+    assert plan(inp, forecast=expect(1, 1, 3, weekly=True))[0].cause[0] == Cause.WEEK_AGO
+
+
+def test_a_rise_waits_for_its_link():
+    inp = look(SINCE_S + 60, cluster([1], free=0), NOTHING)
+    chain, _ = plan(inp, forecast=expect(1, 1, 3), leads={Link.NODE: 100.0, Link.REPLICA: 60.0})
+    assert (chain.due_s[0], chain.places[0]) == (DUE_S, 0)
+
+
+def test_nodes_stand_before_the_planner_recommends_the_replicas():
+    """The planner looks one mean start ahead, which may be longer than a start on a node that has the weights."""
+    inp = look(SINCE_S, cluster([1], free=0), NOTHING)
+    leads = {Link.NODE: 240.0, Link.REPLICA: 60.0}
+    chain, _ = plan(inp, forecast=expect(1, 1, 3), leads=leads, planner_s=400.0)
+    assert chain.starts_s[Link.NODE, 0] == DUE_S - 640
+
+
+def test_each_step_of_a_rise_has_links_of_its_own():
+    def at(now_s: float) -> float:
+        chain, _ = plan(look(now_s, cluster([1], free=0), NOTHING), forecast=expect(1, 1, 3, 3, 3, 6, 2), leads=leads)
+        return float(chain.places[0])
+
+    leads = {Link.NODE: 300.0, Link.REPLICA: 60.0}
+    assert [at(DUE_S + BIN_S * bins - 360 + after) for bins, after in ((0, -1), (0, 0), (2, 0))] == [0, 2, 2]
+    assert at(DUE_S + 3 * BIN_S - 361) == 2  # until the end of the bin that needs them
+    assert at(DUE_S + 3 * BIN_S - 360) == 5
+
+
+def test_a_load_that_was_no_higher_starts_nothing():
+    inp = look(DUE_S, cluster([3], free=0), NOTHING)
+    chain, _ = plan(inp, forecast=expect(3, 3, 2, 3))
+    assert chain.places[0] == 0 and np.isnan(chain.due_s[0])
+
+
+def test_a_rise_with_a_place_for_all_starts_nothing():
+    inp = look(DUE_S, cluster([1], free=4), NOTHING)
+    chain, _ = plan(inp, forecast=expect(1, 3), leads={Link.NODE: 240.0, Link.REPLICA: 60.0})
+    assert chain.places[0] == 0 and np.isnan(chain.due_s[0])
+    fetched, _ = plan(inp, forecast=expect(1, 3), leads={Link.WEIGHTS: 300.0, Link.REPLICA: 60.0})
+    assert starts(fetched)[1] == DUE_S - BIN_S - 360 and fetched.places[0] == 0
+
+
+def test_a_rise_is_limited_by_the_maximum():
+    inp = look(DUE_S, cluster([1], free=0), NOTHING, max_replicas=2.0)
+    assert plan(inp, forecast=expect(1, 9))[0].places[0] == 1
+
+
+def test_window_and_rise_need_the_larger_count_once():
+    inp = look(DUE_S - 1000, cluster([1], free=0), windows([(DUE_S, 3)]))
+    chain, _ = plan(inp, forecast=expect(1, 1, 5))
+    assert (chain.cause[0], chain.replicas[0], chain.places[0]) == (Cause.WINDOW, 3, 4)
+
+
+RISE_CANCELLED = {
+    why: CANCELLED[why]
+    for why in (
+        "nodes cannot be requested",
+        "no node can be requested",
+        "the workload is paused",
+        "another owner sets the count",
+        "its policy is invalid",
+    )
+} | {
+    "its bin ends": lambda inp: replace(inp, now_s=DUE_S + 2 * BIN_S),
+    "the policy states a capacity": lambda inp: replace(inp, spec=replace(inp.spec, concurrency=np.array([8.0]))),
+}
+
+
+@pytest.mark.parametrize("why", RISE_CANCELLED)
+def test_nothing_remains_when_the_rise_goes_away(why: str):
+    inp, forecast = look(DUE_S - 1000, cluster([1], free=0), NOTHING), expect(1, 1, 3, 1)
+    chain, state = plan(inp, forecast=forecast)
+    assert chain.places[0] == 2
+    chain, state = plan(RISE_CANCELLED[why](inp), state, forecast=forecast)
+    assert chain.places[0] == 0
+    assert not (state.places > 0).any() and np.isnan(state.until_s).all()
+
+
+def test_places_stay_until_the_end_of_the_bin_or_the_replicas_take_them():
+    """The load may come late, and the new node has room meanwhile."""
+    forecast = expect(1, 1, 3)
+    _, state = plan(look(DUE_S - 1000, cluster([1], free=0), NOTHING), forecast=forecast)
+    for now_s in np.arange(DUE_S - 900, DUE_S + 2 * BIN_S, 100.0).tolist():
+        since_s = SINCE_S + (now_s - SINCE_S) // BIN_S * BIN_S
+        shifted = replace(forecast, replicas=np.roll(forecast.replicas, -round((since_s - SINCE_S) / BIN_S), axis=0))
+        seen = look(now_s, cluster([1], free=2), NOTHING)
+        chain, state = plan(seen, state, forecast=replace(shifted, since_s=np.array([since_s])))
+        assert chain.places[0] == 2 and chain.due_s[0] == DUE_S
+    assert plan(seen, state, forecast=shifted, decided=[3])[0].places[0] == 0
+
+
+turns = st.lists(st.tuples(st.integers(0, 4), st.integers(1, 5), st.integers(0, 1)), min_size=4, max_size=30)
+
+
+@given(turns, st.lists(st.integers(0, 6), min_size=1, max_size=BINS - 1), leads)
+def test_places_of_a_forecast_never_exceed_its_need(
+    history: list[tuple[int, int, int]], replicas: list[int], lead_s: dict[Link, float]
+):
+    """Free GPUs and decided replicas change at random, and the planner is late with its next turn."""
+    state, now_s = ChainState.blank(1), SINCE_S
+    forecast = expect(*replicas, 0)
+    for free, decided, passed in history:
+        now_s += 300.0 * passed
+        chain, state = plan(look(now_s, cluster([1], free), NOTHING), state, [decided], lead_s, forecast=forecast)
+        later = replicas[max(int((now_s - SINCE_S) // BIN_S), 0) :]
+        assert 0 <= chain.places[0] <= max(max(later, default=0) - decided, 0)
+        assert np.array_equal(chain.places, np.nan_to_num(state.places))
+        if not np.isnan(chain.due_s[0]):
+            assert chain.due_s[0] + 2 * BIN_S > now_s
+    chain, state = plan(look(SINCE_S + BINS * BIN_S, cluster([1], 0), NOTHING), state, forecast=forecast)
+    assert chain.places[0] == 0 and np.isnan(state.until_s[0])
+
+
+# --- in a tick
 
 
 def test_replicas_are_requested_one_lead_before_the_window():

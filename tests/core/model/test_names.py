@@ -7,7 +7,7 @@ import pytest
 
 from autoscaler.core.explain.planner_lines import Figures
 from autoscaler.core.model import names
-from autoscaler.core.model.chain import Link
+from autoscaler.core.model.chain import Cause, Link
 from autoscaler.core.model.fleet import PendingClass
 from autoscaler.core.model.phases import Phase
 from autoscaler.core.model.types import Capacity, Observation, Recommender, Signal, Stage
@@ -29,6 +29,7 @@ def test_every_signal_and_stage_has_a_name_of_its_own():
         (names.STAGES, Stage),
         (names.PENDING_CLASSES, PendingClass),
         (names.LINKS, Link),
+        (names.CAUSES, Cause),
         (names.PHASES, Phase),
         (names.CACHE_STATES, PodCache),
     )
@@ -41,5 +42,5 @@ def test_no_published_name_is_lost():
     """A name may be added to the file; to rename or remove one, raise the version and begin a new file."""
     published = {*names.RECOMMENDERS.values(), *names.SIGNALS.values(), *names.STAGES.values()}
     published |= {*names.OBSERVED, *names.CAPACITY, *names.PLANNER, *names.PENDING_CLASSES.values()}
-    published |= {*names.LINKS.values(), *names.PHASES.values(), *names.CACHE_STATES.values()}
+    published |= {*names.LINKS.values(), *names.CAUSES.values(), *names.PHASES.values(), *names.CACHE_STATES.values()}
     assert published == set(PUBLISHED.read_text().split())

@@ -2,16 +2,16 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from autoscaler.core.planner import season
+from autoscaler.core.model.forecast import BIN_S, BINS
 from autoscaler.core.planner.season import (
-    BIN_S,
     DAY_BINS,
     MIN_BUSY_S,
     WEEK_BINS,
     Season,
+    expect_load,
     is_unknown,
     learn_past_load,
     predict_load,
@@ -112,7 +112,7 @@ def test_a_week_takes_little_memory():
     blank = Season.blank(1)
     assert blank.load.dtype == np.float16
     assert sum(column.nbytes for column in blank.columns().values()) < 1400
-    assert len(blank.load) == WEEK_BINS == 7 * 86_400 / season.BIN_S
+    assert len(blank.load) == WEEK_BINS == 7 * 86_400 / BIN_S
 
 
 def work_of(load_at, until_s, *, per_load=1.0, steps=WEEK_BINS + 1):
@@ -189,3 +189,66 @@ def test_impossible_work_teaches_nothing():
     learned = taught(state, work, now_s)
     assert np.isnan(learned.load[299:301]).any()
     assert np.nanmax(learned.load) <= 4.0
+
+
+def follow_until(load_at, day, hour=0.0):
+    """Follow a load until an hour of a day, the first being 0. Bins begin at quarters of an hour."""
+    return follow(load_at, (day * 24 + hour) / 24 + STEP_S / DAY_S, start_s=-STEP_S)
+
+
+def expect(state):
+    load, is_weekly = expect_load(state)
+    return load[:, 0].tolist(), is_weekly[:, 0].tolist()
+
+
+def test_load_is_expected_by_bin_from_the_present_one_on():
+    state, _ = follow_until(office, 1, 8.3)
+    assert expect(state) == ([0.5] * 3 + [4.0] * 6, [False] * 9)
+
+
+def test_a_rise_that_stays_away_is_expected_until_its_bin_ends():
+    """The third day is a holiday: from the end of the first busy bin on, nothing more than now is expected."""
+    state, now_s = follow_until(office, 2, 8.75)
+    expected = {}
+    for _ in range(12):
+        state, now_s = follow(lambda _: 0.5, STEP_S / DAY_S, state, now_s)
+        expected[now_s % DAY_S / 3600] = max(expect(state)[0])
+    assert [round(hour, 2) for hour, load in expected.items() if load == 4.0] == [8.83, 8.92, 9.0, 9.08, 9.17]
+    assert [load for hour, load in expected.items() if hour >= 9.25] == [0.5] * 7
+
+
+def test_a_later_rise_is_expected_on_top_of_a_quiet_day():
+    def steps(now_s):
+        hour = now_s % DAY_S / 3600
+        return 0.5 if hour < 9 or now_s > 2 * DAY_S else 4.0 if hour < 11 else 6.0
+
+    state, _ = follow_until(steps, 2, 10.3)
+    assert max(expect(state)[0]) == 2.5
+
+
+def test_a_week_ago_is_told_and_given_up_likewise():
+    state, now_s = follow_until(lambda now_s: office(now_s) if now_s < DAY_S else 0.5, 7, 8.3)
+    assert expect(state) == ([0.5] * 3 + [4.0] * 6, [False] * 3 + [True] * 6)
+    state, now_s = follow(lambda _: 0.5, 1 / 24, state, now_s)
+    assert expect(state)[0] == [0.5] * 9
+
+
+def test_unknown_load_of_now_takes_nothing_from_what_is_expected():
+    state, now_s = follow_until(office, 1, 10)
+    state = update_season(state, np.array([np.nan]), np.zeros(1), now_s + 2 * BIN_S)
+    assert np.isnan(state.load[0, 0]) and expect(state)[0][:4] == [4.0] * 4
+
+
+loads = some.lists(some.floats(0, 50), min_size=DAY_BINS, max_size=DAY_BINS)
+
+
+@settings(max_examples=20)
+@given(loads, some.integers(1, DAY_BINS - BINS), some.floats(0, 50))
+def test_less_than_a_day_ago_is_expected_by_what_is_lacking(day, bins, now):
+    def load_at(now_s):
+        return now if now_s >= DAY_S + (bins - 1) * BIN_S else day[round(now_s // BIN_S) % DAY_BINS]
+
+    state, _ = follow_until(load_at, 1, bins / 4)
+    lacking = max(day[bins - 1] - now, 0.0)
+    expected = np.fmax(np.array(day[bins : bins + BINS]) - lacking, 0.0)
+    assert expect(state)[0] == pytesome.approx(expected.tolist(), abs=0.1)

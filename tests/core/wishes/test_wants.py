@@ -1,10 +1,26 @@
 """How many replicas should find their weights."""
 
+from dataclasses import replace
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.core.wishes.wants import BUCKET_S, BUCKETS, Peaks, peak_of_copies
+from autoscaler.core.model.chain import Cause
+from autoscaler.core.model.forecast import BIN_S, BINS, Forecast
+from autoscaler.core.model.types import Decision, TickInput
+from autoscaler.core.state import Memory
+from autoscaler.core.tick import tick
+from autoscaler.core.wishes.wants import (
+    AHEAD_S,
+    BUCKET_S,
+    BUCKETS,
+    Peaks,
+    expected_replicas,
+    needed_replicas,
+    peak_of_copies,
+)
+from tests.core.world import fleet, no_schedule, spec, world
 
 IDS = np.array([3, 7])
 
@@ -36,3 +52,33 @@ def test_needed_and_spare_cover_the_peak_at_any_load(seen: list[tuple[float, flo
         needed = np.array([replicas])
         peaks = peaks.update(IDS[:1], needed, wall_s)
         assert (peaks.spare(needed) + needed >= peaks.replicas.max(axis=0) - 1e-9).all()
+
+
+def at(now_s: float, forecast: Forecast, **columns: float) -> tuple[TickInput, Decision]:
+    """Return a tick of one replica under a forecast."""
+    inp = world(now_s, fleet([1]), spec(1, **{"concurrency": np.nan} | columns), no_schedule(1))
+    decision, _ = tick(inp, Memory.empty())
+    return inp, replace(decision, plan=replace(decision.plan, forecast=forecast))
+
+
+def test_weights_are_wanted_an_hour_before_a_rise_until_its_bin_ends():
+    replicas = np.array([1.0] * 6 + [5.0, 1.0, 1.0])[:, None]
+    forecast = Forecast(replicas, np.zeros((BINS, 1), dtype=bool), np.zeros(1))
+    due_s, end_s = 5 * BIN_S, 7 * BIN_S
+    for now_s, expected in ((due_s - AHEAD_S - 1, 1), (due_s - AHEAD_S, 5), (end_s - 1, 5), (end_s, 1)):
+        inp, decision = at(now_s, forecast)
+        assert expected_replicas(inp, decision)[0] == expected
+        assert needed_replicas(inp, decision)[0] == 1  # nothing else wants more, and no peak is remembered
+    assert expected_replicas(*at(due_s, forecast, max_replicas=3.0))[0] == 3
+    assert expected_replicas(*at(due_s, forecast, concurrency=8.0))[0] == 0
+    assert expected_replicas(*at(due_s, Forecast.blank(1)))[0] == 0
+
+
+def test_weights_that_take_longer_are_wanted_when_their_link_starts():
+    inp, decision = at(0.0, Forecast.blank(1))
+    link_s = np.array([[np.nan], [AHEAD_S - 10], [np.nan]])
+    chain = replace(decision.chain, starts_s=link_s, replicas=np.array([4.0]), cause=np.array([Cause.WEEK_AGO]))
+    later = replace(decision, chain=chain)
+    assert (expected_replicas(inp, later)[0], needed_replicas(inp, later)[0]) == (4, 1)
+    window = replace(decision, chain=replace(chain, cause=np.array([Cause.WINDOW])))
+    assert (expected_replicas(inp, window)[0], needed_replicas(inp, window)[0]) == (0, 4)

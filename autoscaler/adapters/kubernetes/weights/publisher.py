@@ -26,7 +26,7 @@ from autoscaler.config.weights.wishes import CONFIG_MAP_PREFIX, CONFIG_MAPS, Wis
 from autoscaler.core.model.fleet import Workload
 from autoscaler.core.model.weights import WishStatus
 from autoscaler.core.table.columns import FloatColumn
-from autoscaler.core.wishes.wants import Peaks, needed_replicas, peak_of_copies
+from autoscaler.core.wishes.wants import Peaks, expected_replicas, needed_replicas, peak_of_copies
 from autoscaler.ports import Clock, Leadership, TickRecord
 
 log = structlog.get_logger(__name__)
@@ -179,6 +179,7 @@ class WishPublisher:
             self._peaks = self._peaks.update(fleet.workload_id, former, tick.wall_s)
             self._former.clear()
         self._peaks = self._peaks.update(fleet.workload_id, needed, tick.wall_s)
+        needed = np.fmax(needed, expected_replicas(tick.input, tick.decision))
         columns = np.vstack([needed, self._peaks.spare(needed), tick.input.spec.priority])
         place = np.searchsorted(fleet.workload_id, seen.workload_id)
         known = np.append(fleet.workload_id, -1)[place] == seen.workload_id

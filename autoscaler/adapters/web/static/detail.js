@@ -216,11 +216,14 @@ function replace(parent, values, make = (value) => value) {
   if (parent.innerHTML !== made.map((node) => node.outerHTML).join("")) parent.replaceChildren(...made);
 }
 
-/** Word what begins when for the next pre-warm window. */
-function chainText({ window, wall_s, replicas, places, links }) {
+const FORECASTS = { day_ago: "by the load of a day ago", week_ago: "by the load of a week ago" };
+
+/** Word what begins when for the next pre-warm window, or for the next rise that is forecast. */
+function chainText({ cause, window, wall_s, replicas, places, links }) {
   const starts = links.map((each) => `${clock(each.wall_s, false)} ${each.link}`).join(", ");
   const nodes = places ? `; places are on request for ${places}` : "";
-  return `Next: ${starts}, for ${clock(wall_s, false)} ${window ? `window ${window}` : "window"} (${replicas} replicas${nodes}).`;
+  const name = FORECASTS[cause] ?? (window ? `window ${window}` : "window");
+  return `Next: ${starts}, for ${clock(wall_s, false)} ${name} (${replicas} replicas${nodes}).`;
 }
 
 const NODES = { held: "a node with the weights", absent: "a node without the weights", unknown: "a node that exists" };
