@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from contextlib import AsyncExitStack, nullcontext
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from autoscaler.adapters.clock import SystemClock
@@ -20,6 +23,7 @@ from autoscaler.config.policy.compile import stated_weights_gb
 from autoscaler.config.policy.reload import PolicyFiles
 from autoscaler.config.settings import KubeSettings, LeaseSettings, Mode, ScrapeSettings, Settings
 from autoscaler.config.weights.wishes import config_map_of, decode
+from autoscaler.core.model.forecast import BINS, Forecast
 from autoscaler.daemon.loop import Loop
 from tests.adapters.keda.world import Lease, ManualClock
 from tests.adapters.kubernetes.conftest import Connect, in_namespace
@@ -78,8 +82,15 @@ class Daemon:
             deadline_s=30.0,
         )
 
-    async def step(self, pass_s: float = 120.0) -> None:
-        assert await self._loop.attempt() is not None
+    async def step(self, pass_s: float = 120.0, expected: float = math.nan) -> None:
+        """Tick, plan and publish. expected: replicas that each workload would need by the load of a day ago."""
+        tick = await self._loop.attempt()
+        assert tick is not None
+        rows = len(tick.input.fleet.workloads)
+        since_s = np.full(rows, tick.now_s)
+        forecast = replace(Forecast.blank(rows), replicas=np.full((BINS, rows), expected), since_s=since_s)
+        plan = replace(tick.decision.plan, forecast=forecast)
+        self.publisher.record(replace(tick, decision=replace(tick.decision, plan=plan)))
         await self.clock.sleep(pass_s)
         await self.publisher.step()
 
@@ -137,6 +148,22 @@ async def test_nodes_are_told_what_to_hold_and_quiet_fleets_write_nothing(
         assert weights is not None and weights.wishes is not None
         chat = weights.status[weights.sources.index(CHAT)]
         assert (chat.held, chat.wished, chat.failed, weights.nodes >= 3) == (3, 3, 0, True)
+
+
+async def test_wishes_of_a_forecast_are_withdrawn_when_it_goes_away(
+    kube: Kube, writer: Kube, world: World, nodes: Nodes, kube_api: KubeApi
+):
+    names = [await nodes.add(f"n{number}", {GPU: 1}) for number in range(6)]
+    for name in names:
+        await report(kube_api, name)
+    await world.deployment("chat", 1, annotated(policy="", weights=CHAT), nodeSelector=nodes.mark)
+    daemon, wished = Daemon(world, kube, writer), []
+    async with running(daemon.fleet):
+        await synced(daemon.fleet)
+        for expected in (math.nan, 4.0, 4.0, math.nan):
+            await daemon.step(expected=expected)
+            wished.append(sum([await daemon.wished(name) == [CHAT] for name in names]))
+    assert wished == [2, 5, 5, 2], "a spare one each"
 
 
 async def test_new_leader_keeps_the_plan_of_the_last_one(

@@ -1,11 +1,9 @@
 """Workloads that were served long enough for the planner to have an opinion, and their plans as numbers."""
 
 import math
-from dataclasses import fields
 
 import numpy as np
 
-from autoscaler.core.model.types import Plan
 from tests.core.serving import Serving
 
 NAN = math.nan
@@ -27,4 +25,4 @@ def decide_after_learning(policy, cluster, demand, story=Serving, **how):
 
 def plan_of(decision, row=0):
     """Return the plan of a workload by field."""
-    return {field.name: float(getattr(decision.plan, field.name)[row]) for field in fields(Plan)}
+    return {name: float(column[row]) for name, column in decision.plan.columns().items() if column.ndim == 1}

@@ -251,4 +251,4 @@ def test_less_than_a_day_ago_is_expected_by_what_is_lacking(day, bins, now):
     state, _ = follow_until(load_at, 1, bins / 4)
     lacking = max(day[bins - 1] - now, 0.0)
     expected = np.fmax(np.array(day[bins : bins + BINS]) - lacking, 0.0)
-    assert expect(state)[0] == pytesome.approx(expected.tolist(), abs=0.1)
+    assert expect(state)[0] == pytest.approx(expected.tolist(), abs=0.1)

@@ -11,13 +11,17 @@ from autoscaler.adapters.kubernetes.node_requests.objects import Request, object
 from autoscaler.adapters.kubernetes.node_requests.reconciler import CHECK_S, DISCOVERY_S, REFUSED_S, NodeRequester
 from autoscaler.adapters.kubernetes.pods.needs import Needs
 from autoscaler.config.settings import LeaseSettings, NodeRequestKind, NodeRequests
+from autoscaler.core.chain.links import ChainState, Leads, plan_links
+from autoscaler.core.model.chain import Link
 from autoscaler.core.model.fleet import WorkloadRef
+from autoscaler.core.model.forecast import Forecast
 from autoscaler.ports import TickRecord
 from tests.adapters.keda.world import Lease, ManualClock
 from tests.adapters.kubernetes.conftest import Connect, in_namespace
 from tests.adapters.kubernetes.world import MANIFESTS
 from tests.adapters.web.records import World as Records
 from tests.adapters.web.records import with_window
+from tests.core.chain.clusters import cluster, look, windows
 from tests.harness.kube_api import KubeApi, User, load_manifests
 from tests.harness.process import eventually
 
@@ -306,6 +310,27 @@ def test_places_of_a_tick_are_due_if_this_process_leads(requester: Requester):
     assert process.due is not None and [(request.ref, request.places) for request in process.due] == [
         (tick.input.fleet.workloads[0].ref, 2)
     ]
+
+
+async def test_places_for_a_forecast_are_requested_and_given_back(
+    requester: Requester, kube_api: KubeApi, namespace: str
+):
+    """A day ago four replicas were needed in the fourth bin, and today the load stays away."""
+    since_s, forecast = 9000.0, Forecast.blank(1)
+    forecast = replace(forecast, replicas=np.array([[1.0]] * 3 + [[4.0]] + [[1.0]] * 5), since_s=np.array([since_s]))
+    fleet, state = cluster([1], free=0), ChainState.blank(1)
+    leads = Leads(*np.full((2, len(Link), 1), 300.0), np.full(1, 300.0))
+    process, placed = requester.start(), []
+    for bins in range(6):
+        inp = look(since_s + 900 * bins, fleet, windows([]))
+        chain, state = plan_links(inp, fleet.replicas, forecast, leads, state)
+        tick = Records(1).tick()
+        process.record(replace(tick, decision=replace(tick.decision, chain=chain)))
+        assert process.due is not None
+        await process.reconcile(process.due)
+        placed.append(sum((await counts(kube_api, namespace)).values()))
+    # They are due a bin before, and their links start 900 s earlier.
+    assert placed == [0, 3, 3, 3, 0, 0]
 
 
 def test_the_earliest_windows_come_first_and_the_number_is_bounded(requester: Requester):
