@@ -45,7 +45,6 @@ from autoscaler.core.planner import (
     strategies,
 )
 from autoscaler.core.planner.interval import IntervalStats, WorkTotals
-from autoscaler.core.table.columns import FloatColumn
 from autoscaler.lab.compare.experiment import goal_from_policy, with_start_replicas
 from autoscaler.lab.replay.case import Case
 from autoscaler.lab.replay.inputs import transform
@@ -66,9 +65,12 @@ def without_room(plain: Callable[..., Any]) -> Callable[..., Any]:
     return compute_busy_share
 
 
-def any_steepness(missed: FloatColumn, counted: FloatColumn, unavoidable: FloatColumn) -> FloatColumn:
-    """Return the mean miss curve of all steepnesses, whatever was observed."""
-    return np.minimum(miss_curve.PRIOR_CURVES.mean(axis=0)[None, :, None] + unavoidable[:, None], 1.0)
+def without_prompts(plain: Callable[..., Any]) -> Callable[..., Any]:
+    def update_miss_counts(counts: Any, stats: IntervalStats, *others: Any) -> Any:
+        totals = replace(stats.totals, prefill_counted=np.zeros_like(stats.replicas))
+        return plain(counts, replace(stats, totals=totals), *others)
+
+    return update_miss_counts
 
 
 def only(allowed: Iterable[int]) -> tuple[tuple[Any, str, Any], ...]:
@@ -93,9 +95,11 @@ OFF: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     "KV cache and slots in the busy share": (
         (offered_load, "compute_busy_share", without_room(offered_load.compute_busy_share)),
     ),
-    "learned miss curve: its prior instead": ((miss_curve, "PRIOR_REQUESTS", 1e12),),
-    "steepness of the miss curve, learned from all loads": ((miss_curve, "compute_prior_curve", any_steepness),),
-    "unavoidable misses from prefill times": ((miss_curve, "MIN_PROMPTS", math.inf),),
+    "learned miss curve: its prior instead": ((miss_curve, "PRIOR_MISSES", 1e12),),
+    "unavoidable misses": ((miss_curve, "estimate_unavoidable", lambda missed, *_: np.zeros_like(missed[:, 0])),),
+    "unavoidable misses from prefill times": (
+        (miss_curve, "update_miss_counts", without_prompts(miss_curve.update_miss_counts)),
+    ),
     "steering by the error budget": (
         (error_budget, "MIN_ALLOWED", error_budget.FIRST_AIM),
         (error_budget, "MAX_ALLOWED", error_budget.FIRST_AIM),

@@ -254,7 +254,7 @@ def test_misses_by_load_are_stored_as_one_sum():
     for name in ("queue_missed", "missed"):
         np.testing.assert_array_equal(getattr(restored, name), before.missed)
     assert (restored.missed > 0).any()
-    assert not restored.by_load.any()
+    assert not restored.queue_sum.any()
 
 
 def test_an_object_made_again_under_its_name_is_a_stranger():

@@ -35,7 +35,7 @@ class Interval(NamedTuple):
     observed_s: FloatColumn  # length; 0 where the demand was not known
     demand: FloatColumn  # offered load, in busy replicas
     arrivals: FloatColumn  # requests
-    miss_curve: FloatColumn  # float64[B, W], share of requests that misses, by bin of load
+    steepness: FloatColumn  # of the miss curve
     batch_room_s: FloatColumn  # work that the batch of a replica takes in before a request waits
 
 

@@ -109,7 +109,7 @@ def update_strategies(before: StrategyState, stats: IntervalStats, now_s: float)
     # Nothing is counted without a policy: there is no ceiling for a shadow fleet, and no objective to miss.
     is_unobserved = np.isnan(load.demand) | np.isnan(stats.ttft_objective_s) | (interval_s > MAX_INTERVAL_S)
     observed_s = np.where(is_unobserved, 0.0, interval_s)
-    miss_counts, curve = miss_curve.update_miss_counts(before.miss_counts, stats, load, observed_s)
+    miss_counts, steepness = miss_curve.update_miss_counts(before.miss_counts, stats, load, observed_s)
     ready_peaks = load_history.compute_ready_peaks(before.history, stats.cold_start_s)
     woken_peaks = None
     if (stats.kept_asleep > 0).any():
@@ -121,7 +121,7 @@ def update_strategies(before: StrategyState, stats: IntervalStats, now_s: float)
     )
     has_room = before.shadow.observed_s >= BATCH_ROOM_AFTER_S
     batch_room_s = np.where(has_room, _compute_batch_room_s(stats, speed, fitted, load), 0.0)
-    interval = Interval(observed_s, load.demand, arrivals, curve, batch_room_s)
+    interval = Interval(observed_s, load.demand, arrivals, steepness, batch_room_s)
     state = replace(
         before,
         last_updated_s=np.full(len(interval_s), now_s),

@@ -38,23 +38,22 @@ REMAINING_ANSWER = 0.5
 
 @dataclass(frozen=True)
 class ShadowFleets(Columns):
-    """Cost and misses of each strategy; float32[M, W] unless stated. M strategies, B bins of load."""
+    """Cost and misses of each strategy; float32[M, W] unless stated. M strategies."""
 
     observed_s: PerStrategySet[FloatColumn]  # float64[W], seconds of demand that they served, not fading
     requested: Transient[Float32Column]  # replicas that each strategy requests since the last update
     backlog: Transient[Float32Column]  # replica-seconds of waiting work
     cost: PerStrategySet[Float32Column]  # replica-seconds, fading
     queue_missed: PerStrategySet[Float32Column]  # requests that missed in a queue, or before this process began, fading
-    by_load: Transient[PerObjective[Float32Column]]  # float32[M, B, W], the other requests by bin of load, fading alike
+    queue_sum: Transient[PerObjective[Float32Column]]  # mean queue that the other requests met, summed, fading alike
     missed: PerStrategySet[Float32Column]  # requests that missed, by the present miss curve
     arrived: PerStrategySet[FloatColumn]  # float64[W], all requests, fading alike
 
     @classmethod
     def blank(cls, rows: int) -> ShadowFleets:
         none, by_strategy = np.zeros(rows), np.zeros((strategies.STRATEGY_COUNT, rows), np.float32)
-        by_load = np.zeros((strategies.STRATEGY_COUNT, miss_curve.BINS, rows), np.float32)
         unknown = np.full_like(by_strategy, np.nan)
-        return cls(none, unknown, by_strategy, by_strategy, by_strategy, by_load, by_strategy, none)
+        return cls(none, unknown, by_strategy, by_strategy, by_strategy, by_strategy, by_strategy, none)
 
 
 def update_shadow_fleets(
@@ -87,20 +86,18 @@ def update_shadow_fleets(
     ready = strategies.compute_replicas(ready_peaks, floor, stats.ceiling)
     if woken_peaks is not None:
         ready = _wake(ready, strategies.compute_replicas(woken_peaks, floor, stats.ceiling), stats.kept_asleep)
-    work_s, capacity_s, max_backlog_s, bins = _to_float32(
+    work_s, capacity_s, max_backlog_s, demand32 = _to_float32(
         demand * interval_s,
         MAX_UTILIZATION * interval_s,
         max_wait_s * MAX_UTILIZATION + interval.batch_room_s,
-        demand / miss_curve.BIN_WIDTH,
+        demand,
     )
     backlog = np.maximum(fleets.backlog + (work_s - capacity_s * ready), np.float32(0))
     late = np.where(backlog > max_backlog_s * ready, arrived32, np.float32(0))
     queue_missed = fleets.queue_missed * fade32
     queue_missed += late
-    by_load = fleets.by_load * fade32
-    load_bin = np.minimum(bins / ready, np.float32(miss_curve.BINS - 1)).astype(np.int32)
-    rows, all_strategies = np.arange(len(interval_s)), np.arange(strategies.STRATEGY_COUNT)[:, None]
-    by_load[all_strategies, load_bin, rows] += arrived32 - late
+    queue_sum = fleets.queue_sum * fade32
+    queue_sum += (arrived32 - late) * miss_curve.compute_mean_queue(demand32 / ready)
     cost = fleets.cost * fade32
     paid = np.maximum(fleets.requested, or_zero(stats.window_floor).astype(np.float32))
     cost += np.where(observed, paid, np.float32(0)) * interval32_s
@@ -110,8 +107,8 @@ def update_shadow_fleets(
         backlog=_drop_unobserved(backlog, observed),
         cost=cost,
         queue_missed=queue_missed,
-        by_load=by_load,
-        missed=_count_misses(queue_missed, by_load, interval.miss_curve),
+        queue_sum=queue_sum,
+        missed=queue_missed + queue_sum * interval.steepness.astype(np.float32),
         arrived=fleets.arrived * fade + arrived,
     )
 
@@ -124,13 +121,9 @@ def inherit_record(fleets: ShadowFleets, strategy: IntColumn, asleep: BoolColumn
     if not asleep.any():
         return fleets
     rows = np.arange(len(strategy))
-    cost, queue_missed, missed = (
-        np.where(asleep, each[strategy, rows], each) for each in (fleets.cost, fleets.queue_missed, fleets.missed)
-    )
-    by_load = fleets.by_load.copy()
-    for each in np.flatnonzero(asleep.any(axis=1)).tolist():
-        by_load[each] = np.where(asleep[each], fleets.by_load[strategy, :, rows].T, by_load[each])
-    return replace(fleets, cost=cost, queue_missed=queue_missed, missed=missed, by_load=by_load)
+    names = ("cost", "queue_missed", "queue_sum", "missed")
+    columns = {name: getattr(fleets, name) for name in names}
+    return replace(fleets, **{name: np.where(asleep, each[strategy, rows], each) for name, each in columns.items()})
 
 
 def compute_batch_room_s(
@@ -170,12 +163,3 @@ def _to_float32(*columns: FloatColumn) -> list[Float32Column]:
 def _drop_unobserved(backlog: Float32Column, observed: BoolColumn) -> Float32Column:
     """Return the backlog, 0 where demand was not known: nothing is known of a queue after such a gap."""
     return backlog if observed.all() else np.where(observed, backlog, np.float32(0))
-
-
-def _count_misses(queue_missed: Float32Column, by_load: Float32Column, curve: FloatColumn) -> Float32Column:
-    """Return the requests that missed, in a queue or by the miss curve; float32[M, W]. curve: float64[B, W]."""
-    missed = queue_missed.copy()
-    # Added bin by bin, as in `miss_curve`: a sum of numpy differs in its last digit with the number of rows.
-    for load_bin, share in enumerate(curve.astype(np.float32)):
-        missed += by_load[:, load_bin] * share
-    return missed

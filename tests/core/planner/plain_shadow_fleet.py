@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from autoscaler.core.planner import miss_curve, strategies
 from autoscaler.core.planner.interval import MAX_WAIT_SHARE
 from autoscaler.core.planner.select import StrategyState
@@ -33,7 +35,7 @@ class PlainShadowFleet:
     backlog: float = 0.0  # replica-seconds
     cost: float = 0.0  # replica-seconds
     queue_missed: float = 0.0  # requests that missed in the queue
-    by_load: list[float] = field(default_factory=lambda: [0.0] * miss_curve.BINS)  # the other requests
+    queue_sum: float = 0.0  # the other requests, each times the mean queue at its load
     missed: float = 0.0  # requests
     demands: list[float] = field(default_factory=list)
     averages: list[float] = field(default_factory=list)
@@ -85,15 +87,14 @@ class PlainShadowFleet:
         woken = self.compute_replicas(min(self.peaks[-1 - wake_updates :]), floor)
         ready = max(ready, min(woken, ready + self.kept_asleep))
         self.backlog = max(self.backlog + (demand - MAX_UTILIZATION * ready) * UPDATE_INTERVAL_S, 0.0)
-        load_bin = min(int(demand / ready * miss_curve.BINS), miss_curve.BINS - 1)
+        load = min(demand / ready, MAX_UTILIZATION)
         max_wait_s = MAX_WAIT_SHARE * self.ttft_objective_s
         is_late = self.backlog > (max_wait_s * MAX_UTILIZATION + batch_room_s) * ready
         fade = math.exp(-UPDATE_INTERVAL_S / FADE_S)
         self.queue_missed = self.queue_missed * fade + (arrivals if is_late else 0.0)
-        self.by_load = [requests * fade for requests in self.by_load]
-        self.by_load[load_bin] += 0.0 if is_late else arrivals
-        counts = after.miss_counts
-        curve, _ = miss_curve.compute_curve(counts.missed, counts.counted, counts.prefill_late, counts.prefill_counted)
-        by_load = zip(self.by_load, curve[:, 0].tolist(), strict=True)
-        self.missed = self.queue_missed + sum(requests * share for requests, share in by_load)
+        self.queue_sum = self.queue_sum * fade + (0.0 if is_late else arrivals * load**2 / (1 - load))
+        counts, no_prompts = after.miss_counts, np.zeros(1)
+        unavoidable = miss_curve.estimate_unavoidable(counts.missed, counts.counted, no_prompts, no_prompts)
+        steepness = float(miss_curve.fit_steepness(counts.missed, counts.counted, unavoidable)[0])
+        self.missed = self.queue_missed + steepness * self.queue_sum
         self.cost = self.cost * fade + self.compute_replicas(self.peaks[-1]) * UPDATE_INTERVAL_S

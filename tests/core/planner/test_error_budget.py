@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autoscaler.core.planner import miss_curve
 from autoscaler.core.planner.error_budget import (
     BUDGET_S,
     FIRST_AIM,
@@ -85,8 +84,8 @@ def test_allowed_share_grows_when_the_budget_is_out_of_reach(unavoidable, share)
 def add_interval(late, budget=None, **stats):
     """Add an interval of 450 requests, a share of which was late."""
     stats = make_stats(30.0, replicas=60.0, late=late, **stats)
-    curve, no_room = np.zeros((miss_curve.BINS, 1)), np.zeros(1)
-    interval = Interval(np.array([UPDATE_INTERVAL_S]), np.array([30.0]), stats.totals.arrivals, curve, no_room)
+    none = np.zeros(1)
+    interval = Interval(np.array([UPDATE_INTERVAL_S]), np.array([30.0]), stats.totals.arrivals, none, none)
     return update_error_budget(ErrorBudget.blank(1) if budget is None else budget, stats, interval)
 
 

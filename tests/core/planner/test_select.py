@@ -186,7 +186,7 @@ def test_selected_strategy_stays_when_another_saves_little(after_a_day, cost_rat
     state = after_a_day["waves"]
     cost, missed = np.full_like(state.shadow.cost, 2 * state.shadow.cost.max()), np.zeros_like(state.shadow.missed)
     cost[[3, 7], 0] = cost_ratio * 1e6, 1e6
-    nothing = {"by_load": np.zeros_like(state.shadow.by_load), "queue_missed": missed}
+    nothing = {"queue_sum": np.zeros_like(missed), "queue_missed": missed}
     shadow = replace(state.shadow, cost=cost, missed=missed, **nothing)
     before = replace(state, shadow=shadow, strategy=np.full(1, 3.0))
     assert (update(before, make_stats(4.0, replicas=10)).strategy[0] == 3) == stays

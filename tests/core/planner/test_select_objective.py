@@ -77,4 +77,4 @@ def test_counts_of_other_workloads_stay():
     for place, column in alone.columns().items():
         np.testing.assert_array_equal(after.columns()[place][..., row], column, err_msg=place)
     assert after.budget.missed[1] < after.budget.missed[0]
-    assert after.shadow.by_load.dtype == StrategyState.blank(1).shadow.by_load.dtype
+    assert after.shadow.queue_sum.dtype == StrategyState.blank(1).shadow.queue_sum.dtype

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from autoscaler.core.observe.pod_deltas import MAX_INTERVAL_S
-from autoscaler.core.planner import miss_curve, strategies
+from autoscaler.core.planner import strategies
 from autoscaler.core.planner.offered_load import compute_work_s
 from autoscaler.core.planner.select import BATCH_ROOM_AFTER_S, StrategyState, update_strategies
 from autoscaler.core.planner.shadow_fleets import REAL_FLEET_S, compute_batch_room_s, inherit_record
@@ -106,7 +106,7 @@ def test_strategies_without_a_prediction_inherit_a_record():
     state = run([3.0, 1.0, 5.0] * 40)
     selected = int(state.strategy[0])
     assert not strategies.IS_SEASONAL[selected]
-    for name in ("cost", "queue_missed", "missed", "by_load"):
+    for name in ("cost", "queue_missed", "missed", "queue_sum"):
         records = getattr(state.shadow, name)
         assert (records[strategies.IS_SEASONAL] == records[selected]).all(), name
     assert len(np.unique(state.shadow.cost)) > 5, "other strategies keep their own"
@@ -117,7 +117,7 @@ def test_records_are_inherited_by_workload():
     asleep = np.zeros((strategies.STRATEGY_COUNT, 2), bool)
     asleep[0, 0] = asleep[2, 1] = True
     after = inherit_record(state.shadow, np.array([4, 5]), asleep)
-    for name in ("cost", "queue_missed", "missed", "by_load"):
+    for name in ("cost", "queue_missed", "missed", "queue_sum"):
         before, now = getattr(state.shadow, name), getattr(after, name)
         np.testing.assert_array_equal(now[0], np.stack([before[4][..., 0], before[0][..., 1]], axis=-1))
         np.testing.assert_array_equal(now[2], np.stack([before[2][..., 0], before[5][..., 1]], axis=-1))
@@ -184,20 +184,17 @@ def test_past_requests_are_judged_by_the_present_miss_curve():
     """Half of the requests begin to miss at a load without misses so far. The hour before is judged by that, too."""
     before = run([18.75] * HOUR, replicas=25)
     after = run([18.75] * HOUR, before, float(before.last_updated_s[0]), replicas=25, late=0.5)
-    load_bin = int(miss_curve.find_bin(np.array([0.75]))[0])
-    requests_before, requests = (state.shadow.by_load[:, load_bin, 0] for state in (before, after))
-    is_as_busy = (requests_before > 0) & (requests > 1.9 * requests_before)
-    assert is_as_busy.any()
-    counts = after.miss_counts
-    curve, _ = miss_curve.compute_curve(counts.missed, counts.counted, counts.prefill_late, counts.prefill_counted)
-    share = curve[load_bin, 0]
-    assert share > 0.1
-    assert (after.shadow.missed[is_as_busy, 0] >= 0.99 * share * requests[is_as_busy]).all()
+    of_busy = before.shadow.queue_sum[:, 0] > 0
+    steepness = after.shadow.missed[of_busy, 0] / after.shadow.queue_sum[of_busy, 0]
+    assert of_busy.any()
+    assert (after.shadow.queue_missed[of_busy] == 0).all()
+    assert steepness == pytest.approx(np.full(of_busy.sum(), steepness[0]))
+    assert steepness[0] > 3 * (before.shadow.missed[of_busy, 0] / before.shadow.queue_sum[of_busy, 0]).max()
 
 
 def test_columns_by_strategy_have_single_precision():
     state = run([3.0] * 100)
-    for name in ("requested", "backlog", "cost", "queue_missed", "by_load", "missed"):
+    for name in ("requested", "backlog", "cost", "queue_missed", "queue_sum", "missed"):
         assert getattr(state.shadow, name).dtype == np.float32, name
     assert state.history.peaks.dtype == state.history.lows.dtype == np.float32
 
