@@ -37,6 +37,7 @@ SCHEMA: Mapping[str, str] = MappingProxyType(
         "cold_start.weights_prior_s": "workloads.observe.ledger.weights_prior_s",
         "cold_start.loader": "workloads.observe.ledger.loader",
         "cold_start.node_group": "workloads.observe.ledger.group",
+        "cold_start.image_absent": "workloads.observe.ledger.bare",
         "wake_up.mean_s": "workloads.observe.wake_ups.mean_s",
         "wake_up.deviation_s": "workloads.observe.wake_ups.deviation_s",
         "capacity.requests_per_replica": "workloads.capacity.concurrency",

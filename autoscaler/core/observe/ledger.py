@@ -58,13 +58,14 @@ class Ledger(Columns):
     weights_prior_s: Float32Column  # float32[ENTRIES, W], seconds that the prior said for the weights of that start
     loader: Float32Column  # float32[ENTRIES, W], identity of the load format
     group: Float32Column  # float32[ENTRIES, W], identity of the node group; 0: unknown
+    bare: Float32Column  # float32[ENTRIES, W], 1: its node was new and had no image; NaN: NODE tells
     expected: Transient[Expected]
 
     @classmethod
     def blank(cls, rows: int) -> Ledger:
         nothing = np.full((ENTRIES, rows), np.nan, np.float32)
         took_s = np.full((PHASES, ENTRIES, rows), np.nan, np.float32)
-        return cls(took_s, nothing, nothing, nothing, nothing, Expected.blank(rows))
+        return cls(took_s, nothing, nothing, nothing, nothing, nothing, Expected.blank(rows))
 
     @property
     def starts(self) -> IntColumn:
@@ -74,13 +75,13 @@ class Ledger(Columns):
     def add(self, rows: IntColumn, took_s: FloatColumn, of_start: FloatColumn) -> Ledger:
         """Add one start to each of the given workloads.
 
-        took_s: float64[PHASES, R]. of_start: float64[4, R]: cache, prior of the weights, loader and group. A phase that
-        took several times its 90th percentile counts for no more: a single long one may be a fault, not a start.
+        took_s: float64[PHASES, R]. of_start: float64[5, R]: cache, prior of the weights, loader, group, bare. A phase
+        that took several times its 90th percentile counts for no more: a single long one may be a fault, not a start.
         """
         columns = {}
         for name, newest in (
             ("took_s", took_s),
-            *zip(("cache", "weights_prior_s", "loader", "group"), of_start, strict=True),
+            *zip(("cache", "weights_prior_s", "loader", "group", "bare"), of_start, strict=True),
         ):
             column = getattr(self, name).copy()
             column[..., 1:, rows] = column[..., :-1, rows]
@@ -138,7 +139,7 @@ class Ledger(Columns):
         same_group = (self.group[:, rows] == group) | (self.group[:, rows] == 0) | (group == 0)
         by_group = np.where(same_group, 1.0, SIMILAR_CELL)
         by_loader = np.where(self.loader[:, rows] == loader, 1.0, OTHER_CELL)
-        on_new_node = ~np.isnan(took_s[Phase.NODE])
+        on_new_node = np.where(np.isnan(self.bare[:, rows]), ~np.isnan(took_s[Phase.NODE]), self.bare[:, rows] > 0)
         p50_s, p90_s = np.empty((2, SLOTS, len(rows)))
         for slot, (phase, state) in enumerate(_SLOTS):
             similar, values = np.ones(cache.shape), took_s[phase]
@@ -164,15 +165,18 @@ _SLOTS = (
 _SLOT_OF_CACHE = np.array([Phase.WEIGHTS, WEIGHTS_ABSENT, WEIGHTS_HELD])  # by PodCache
 
 
-def select(slots: FloatColumn, rows: IntColumn, cache: IntColumn, new_node: BoolColumn) -> FloatColumn:
+def select(
+    slots: FloatColumn, rows: IntColumn, cache: IntColumn, new_node: BoolColumn, bare: BoolColumn | None = None
+) -> FloatColumn:
     """Return the phases of starts in a state from a table by slot; float64[PHASES, N].
 
     slots: float64[SLOTS, W]. rows: int64[N], workloads. NODE is 0 on a node that existed before, SCHEDULE on a new one.
+    bare: bool[N], the node has no image; None: so it is on a new node, and not on others.
     """
     chosen = slots[:PHASES, rows]
     chosen[Phase.NODE] = np.where(new_node, chosen[Phase.NODE], 0.0)
     chosen[Phase.SCHEDULE] = np.where(new_node, 0.0, chosen[Phase.SCHEDULE])
-    chosen[Phase.IMAGE] = np.where(new_node, chosen[Phase.IMAGE], slots[IMAGE_THERE, rows])
+    chosen[Phase.IMAGE] = np.where(new_node if bare is None else bare, chosen[Phase.IMAGE], slots[IMAGE_THERE, rows])
     chosen[Phase.WEIGHTS] = slots[_SLOT_OF_CACHE[cache], rows]
     return chosen
 

@@ -23,6 +23,9 @@ from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 SKEW_S = 5.0  # clocks of nodes and API servers differ by less
 YOUNG_NODE_S = 600.0  # a node that was created so long before a pod may still be coming up
 WAITED_S = 30.0  # a pod that waits so long for a young node waits until it is up
+REQUESTED_NODE_S = 7200.0
+"""A node that was requested ahead of a replica was created at most so long before its pod: no chain begins earlier."""
+
 QUEUED_S = 60.0
 """A pod that waits longer for a node that existed before waits for what other pods hold: that is no part of a start.
 Where nothing tells when nodes were created, such a wait counts for as long as the rest of the start, at most."""
@@ -59,7 +62,10 @@ def learn(inp: TickInput, ledger: Ledger, fresh: BoolColumn, took_s: FloatColumn
     pods = pods[order][first]
     new_node = _on_new_node(fleet, known, awaited_node)[pods]
     cache = _pod_cache(fleet)[pods]
-    p50_s, p90_s = (select(each, rows, cache, new_node) for each in (ledger.expected.p50_s, ledger.expected.p90_s))
+    bare = new_node | _pulled_on_requested_node(inp, known, rows, pods)
+    p50_s, p90_s = (
+        select(each, rows, cache, new_node, bare) for each in (ledger.expected.p50_s, ledger.expected.p90_s)
+    )
 
     # Clocks differ, so times may not ascend. No phase is longer than the whole start.
     created_s, ready_s = fleet.pod_created_s[pods], fleet.pod_ready_s[pods]
@@ -87,7 +93,7 @@ def learn(inp: TickInput, ledger: Ledger, fresh: BoolColumn, took_s: FloatColumn
     longest_s = OUTLIER * np.maximum(ledger.expected.mean_s[rows], OUTLIER_START_S)
     phases_s *= np.fmin(longest_s / np.maximum(np.nansum(phases_s, axis=0), longest_s), 1.0)  # NaN: nothing is stated
     weights_prior_s = select(ledger.expected.basis, rows, cache, new_node)[Phase.WEIGHTS]
-    of_start = [cache, weights_prior_s, ledger.expected.basis[SLOTS, rows], _pod_groups(fleet, pods)]
+    of_start = [cache, weights_prior_s, ledger.expected.basis[SLOTS, rows], _pod_groups(fleet, pods), bare]
     return ledger.add(rows, phases_s, np.array(of_start, dtype=np.float64))
 
 
@@ -220,7 +226,9 @@ def _of_pods(
 
     new_node = _on_new_node(fleet, known, awaited_node)[pods] | comes
     cache = _pod_cache(fleet)[pods]
-    p50_s, p90_s = (select(each, rows, cache, new_node) for each in (ledger.expected.p50_s, ledger.expected.p90_s))
+    p50_s, p90_s = (
+        select(each, rows, cache, new_node, new_node | pulls) for each in (ledger.expected.p50_s, ledger.expected.p90_s)
+    )
     fetched_s = np.nan_to_num(known.weights_s[pods])
     left = np.where(fetched_s > 0, np.maximum(1 - fetched_s / np.maximum(p50_s[Phase.WEIGHTS], 1e-3), 0.1), 1.0)
     p50_s[Phase.WEIGHTS], p90_s[Phase.WEIGHTS] = p50_s[Phase.WEIGHTS] * left, p90_s[Phase.WEIGHTS] * left
@@ -295,6 +303,18 @@ def _pod_cache(fleet: Fleet) -> IntColumn:
     if fleet.weights is None:
         return np.full(len(fleet.pods), int(PodCache.UNKNOWN))
     return fleet.weights.pod_cache
+
+
+def _pulled_on_requested_node(inp: TickInput, known: PodStarts, rows: IntColumn, pods: IntColumn) -> BoolColumn:
+    """Return the pods that pulled their image to a node that was requested ahead of them; bool[N].
+
+    Such a node existed before its pod, but had nothing. Where nodes can be requested, those that are younger than any
+    chain count as requested. rows: int64[N], the workloads of these pods.
+    """
+    if inp.requests_nodes is None:
+        return np.zeros(len(pods), dtype=bool)
+    is_young = known.node_created_s[pods] >= inp.fleet.pod_created_s[pods] - REQUESTED_NODE_S
+    return np.asarray(inp.requests_nodes[rows] & (known.image_s[pods] > 0) & is_young)
 
 
 def _on_new_node(fleet: Fleet, known: PodStarts, awaited_node: BoolColumn) -> BoolColumn:

@@ -40,7 +40,7 @@ def phases(**seconds: float) -> np.ndarray:
 def add(ledger: Ledger, cache: PodCache = PodCache.UNKNOWN, group: float = 0.0, loader: float = 0.0, **seconds: float):
     """Add a start, with the prior for its own cell."""
     weights_prior_s = {PodCache.UNKNOWN: 10.0, PodCache.ABSENT: 100.0, PodCache.HELD: 10.0}[cache]
-    of_start = np.array([[float(cache)], [weights_prior_s], [loader], [group]])
+    of_start = np.array([[float(cache)], [weights_prior_s], [loader], [group], [np.nan]])
     return ledger.add(ROW, phases(**seconds), of_start)
 
 
@@ -150,7 +150,7 @@ def test_quantiles_are_computed_when_something_has_changed():
 
 def test_each_workload_has_starts_of_its_own():
     ledger = Ledger.blank(3)
-    ledger = ledger.add(np.array([1]), phases(ENGINE=50.0), np.zeros((4, 1)) + 1)
+    ledger = ledger.add(np.array([1]), phases(ENGINE=50.0), np.ones((5, 1)))
     assert ledger.starts.tolist() == [0, 1, 0]
     assert ledger.take(np.array([1])).took_s[Phase.ENGINE, 0, 0] == 50
 

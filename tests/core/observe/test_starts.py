@@ -11,6 +11,7 @@ from autoscaler.core.model.fleet import Fleet, NodeGroup, NodeGroups, Obstacles,
 from autoscaler.core.model.phases import NOT_STARTING, Phase, PodStarts
 from autoscaler.core.model.types import Decision
 from autoscaler.core.model.weights import PodCache, WeightPlaces, Weights
+from autoscaler.core.observe.starts import REQUESTED_NODE_S
 from autoscaler.core.state import Memory
 from tests.core.world import Story, fleet, spec
 
@@ -229,6 +230,63 @@ def test_a_pod_is_due_when_its_remaining_phases_are_over():
     decision = starts.see(early)
     assert decision.observation.next_ready_s[0] > 40
     assert starts.see(late).observation.next_ready_s[0] < decision.observation.next_ready_s[0]
+
+
+ON_REQUESTED_NODE = {"wait_s": 1.0, "image_s": 100.0}
+
+
+def requesting(starts: Starts) -> Starts:
+    starts.story.requests_nodes = np.ones(1, dtype=bool)
+    return starts
+
+
+@pytest.mark.parametrize(("requests", "age_s"), [(True, 900.0), (True, 5000.0), (True, 9000.0), (False, 900.0)])
+def test_a_pull_on_a_requested_node_counts_for_new_nodes_alone(requests: bool, age_s: float):
+    """Its pod waits for no node, as on one that has long existed and has the image."""
+    starts = requesting(Starts()) if requests else Starts()
+    for _ in range(5):
+        starts.add(**ON_REQUESTED_NODE, node_created_s=starts.story.now_s - 900 - age_s)
+        starts.add()
+    here, new = starts.see(can_add=8.0), starts.see(room=0.0, can_add=8.0)
+    is_new = requests and age_s < REQUESTED_NODE_S
+    assert (90 < here.starts.image_s[0] < 120) == is_new
+    assert (here.starts.p90_s[Phase.IMAGE, 0] < 10) == is_new
+    assert here.starts.p50_s[Phase.NODE, 0] == 0 and new.starts.p50_s[Phase.IMAGE, 0] == here.starts.image_s[0]
+
+
+def test_an_image_that_a_requested_node_had_counts_for_present_nodes():
+    """It is the second pod on it."""
+    starts = requesting(Starts())
+    for _ in range(3):
+        starts.add(**ON_REQUESTED_NODE, node_created_s=starts.story.now_s - 1800)
+        starts.add(node_created_s=starts.story.now_s - 1800)
+    assert starts.see(can_add=8.0).starts.image_s[0] > 90
+
+
+def test_pulls_on_requested_nodes_survive_a_restart():
+    starts = requesting(Starts())
+    for _ in range(3):
+        starts.add(**ON_REQUESTED_NODE, node_created_s=starts.story.now_s - 1800)
+    story, seen = starts.story, cluster(starts.pods, can_add=8.0)
+    before = story.tick(seen)
+    saved = snapshot.take(story.memory, seen.workloads, story.now_s, wall_s=1.7e9)
+    story.memory, _ = snapshot.restore(saved, Memory.empty(), seen, story.now_s, wall_s=1.7e9)
+    assert story.tick(seen).starts.image_s[0] == pytest.approx(before.starts.image_s[0])
+
+
+def test_a_pod_that_pulls_an_image_is_not_late_because_others_found_it():
+    starts = Starts()
+    for _ in range(4):
+        starts.add()
+    starts.add(**ON_NEW_NODE)
+    pulling = dict.fromkeys(("created_s", "scheduled_s", "pulling_since_s"), starts.story.now_s)
+    for _ in range(4):  # 120 s
+        decision = starts.see(pulling)
+    assert not decision.starts.pod_late[-1]
+    assert decision.starts.pod_usual_s[-1] > 60
+    for _ in range(30):
+        decision = starts.see(pulling)
+    assert decision.starts.pod_late[-1]
 
 
 def test_a_pod_that_is_far_beyond_its_quantile_is_stuck_and_not_counted_on():
