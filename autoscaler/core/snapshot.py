@@ -138,13 +138,23 @@ def key_of(workload: Workload) -> Key:
 
 
 def take(memory: Memory, workloads: Sequence[Workload], now_s: float, wall_s: float) -> Snapshot:
-    """Take a snapshot of memory.
+    """Take a snapshot of memory, with its workloads in the order of the planner's blocks.
 
     workloads: those of the tick that gave this memory. now_s, wall_s: its time, on both clocks.
     """
-    columns, moments = _columns(memory), _marked(TIMESTAMP)
-    stored = {name: now_s - columns[place] if place in moments else columns[place] for name, place in SCHEMA.items()}
-    return Snapshot(tuple(map(key_of, workloads)), wall_s, stored)
+    blocks, moments = memory.planner.by_phase, _marked(TIMESTAMP)
+    order = blocks.by_block(np.arange(len(workloads)))
+    own = {"workloads": memory.workloads.columns(), "idle_timeouts": memory.planner.idle_timeouts.columns()}
+    of_block = [table.columns() for table in blocks.tables]
+    stored = {}
+    for name, place in SCHEMA.items():
+        table, _, path = place.partition(".")
+        if table in own:
+            column = own[table][path].take(order, axis=-1)
+        else:
+            column = np.concatenate([columns[path] for columns in of_block], axis=-1)
+        stored[name] = now_s - column if place in moments else column
+    return Snapshot(tuple(key_of(workloads[row]) for row in order.tolist()), wall_s, stored)
 
 
 def blank() -> Mapping[str, Column]:
@@ -181,7 +191,7 @@ def restore(snapshot: Snapshot, memory: Memory, fleet: Fleet, now_s: float, wall
     learned_from = known[fleet.pod_workload] & (fleet.pod_ready_s <= then_s)
     pods = replace(memory.pods, seen_ready=np.where(learned_from, 1.0, memory.pods.seen_ready))
     tables = {name: table.with_columns(restored, f"{name}.") for name, table in _tables(memory).items()}
-    planner = replace(memory.planner, idle_timeouts=tables["idle_timeouts"], strategies=tables["strategies"])
+    planner = replace(memory.planner, idle_timeouts=tables["idle_timeouts"]).with_strategies(tables["strategies"])
     return replace(memory, pods=pods, workloads=tables["workloads"], planner=planner), int(np.count_nonzero(known))
 
 

@@ -74,7 +74,8 @@ SAVED_S = 1_800_000_000.0  # Unix time
 
 def columns(memory):
     """Yield every column of memory with its place, and whether it holds moments; of one kept in shares, each share."""
-    for name, part in (vars(memory) | vars(memory.planner)).items():
+    in_one_table = {"strategies": memory.planner.strategies}
+    for name, part in (vars(memory) | vars(memory.planner) | in_one_table).items():
         if isinstance(part, Columns):
             for place, column in part.columns().items():
                 yield f"{name}.{place}", column, TIMESTAMP in part.marks()[place]
@@ -94,7 +95,8 @@ NOT_STORED = {"pods", "counted_id", "counted", "plan"}
 
 def test_every_lasting_column_has_one_name_in_the_schema():
     parts = {field.name for table in (Memory, PlannerState) for field in fields(table)}
-    assert snapshot.TABLES.keys() == parts - {"workload_id", "pod_id", "planner"} - NOT_STORED
+    parts = parts - {"workload_id", "pod_id", "planner", "by_phase"} | {"strategies"}
+    assert snapshot.TABLES.keys() == parts - NOT_STORED
     lasting = {
         f"{name}.{place}"
         for name, table in snapshot.TABLES.items()
@@ -181,7 +183,7 @@ def filled(seen: Fleet, seed: int) -> Memory:
     signature = np.full(len(seen.workloads), SIGNATURE)
     strategies = replace(fill(memory.planner.strategies), signature=signature)
     idle_timeouts = fill(memory.planner.idle_timeouts)
-    planner = replace(memory.planner, idle_timeouts=idle_timeouts, strategies=strategies)
+    planner = replace(memory.planner, idle_timeouts=idle_timeouts).with_strategies(strategies)
     return replace(memory, workloads=fill(memory.workloads), planner=planner)
 
 
@@ -207,13 +209,18 @@ def test_restore_gives_each_workload_its_own_columns(before, after, seed, away_s
     there, count = snapshot.restore(saved, own, cluster(after), LATER_S, SAVED_S + away_s)
 
     assert count == len(set(before) & set(after))
-    mine, now = (snapshot.take(memory, workloads(after), LATER_S, SAVED_S).columns for memory in (own, there))
+    taken = [snapshot.take(memory, workloads(after), LATER_S, SAVED_S) for memory in (own, there)]
+    mine, now = (each.columns for each in taken)
     assert saved.columns.keys() == mine.keys() == now.keys()
+    rows_before, rows = (
+        [int(name.removeprefix("w")) for _, _, name, _ in each.workloads] for each in (saved, taken[0])
+    )
+    assert (sorted(rows_before), sorted(rows)) == (sorted(before), sorted(after))
     for stored, column in now.items():
         place = snapshot.SCHEMA[stored]
-        for row, name in enumerate(after):
+        for row, name in enumerate(rows):
             if name in before:
-                expected = saved.columns[stored][..., before.index(name)] + (away_s if IS_MOMENT[place] else 0.0)
+                expected = saved.columns[stored][..., rows_before.index(name)] + (away_s if IS_MOMENT[place] else 0.0)
             else:
                 expected = mine[stored][..., row]
             np.testing.assert_allclose(column[..., row], expected, rtol=1e-6, atol=1e-6, err_msg=place)

@@ -13,9 +13,10 @@ from autoscaler.core.observe.pod_deltas import PodReadings
 from autoscaler.core.observe.workloads import PodState
 from autoscaler.core.planner.scale_to_zero import IdleTimeouts
 from autoscaler.core.planner.select import StrategyState
-from autoscaler.core.planner.state import PlannerState
+from autoscaler.core.planner.state import PHASES, PlannerState, find_phase
 from autoscaler.core.state import Memory, WorkloadState
 from autoscaler.core.table import sliding_window
+from autoscaler.core.table.blocks import Blocks
 from autoscaler.core.table.sliding_window import SlidingWindow
 from tests.core.world import Story, fleet, spec
 
@@ -31,8 +32,9 @@ def mark(table, row_ids):
 def marked(workload_ids, pod_ids):
     """A memory in which every cell holds the id of its row."""
     rows, pods = len(workload_ids), np.array(pod_ids, dtype=np.int64)
+    phase = find_phase(np.array(workload_ids, dtype=np.int64))
     planner = PlannerState(
-        mark(StrategyState.blank(rows), workload_ids),
+        Blocks.of(mark(StrategyState.blank(rows), workload_ids), phase, PHASES),
         mark(Plan.blank(rows), workload_ids),
         pods,
         mark(PodReadings.blank(len(pods)), pod_ids),

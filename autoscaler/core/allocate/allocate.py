@@ -81,7 +81,7 @@ def allocate(
     Base replicas that a pool cannot allocate are requested from the other variants of the service, once. Headroom and
     exchanges are not.
     """
-    ours = is_ours(inp)
+    ours = inp.fleet.is_ours
     has_policy = ours & ~np.isnan(inp.spec.max_replicas)
     pairs = PairRows.of(inp, has_policy)
     standing, answers = judge(inp.fleet, inp.now_s, before.answers)
@@ -129,11 +129,6 @@ def allocate(
     unfollowed_s = np.where(standing.lasts(answer, inp.fleet), standing.for_s, np.nan)
     answers = replace(answers, replicas=np.where(ours, answer, np.nan))
     return stages, mixed.base, unfollowed_s, AllocateState(overpaid, answers, failures, sleep_state)
-
-
-def is_ours(inp: TickInput) -> BoolColumn:
-    """Return True where the daemon sets the count: the workload is not paused and has no other owner. bool[W]."""
-    return np.asarray(~inp.fleet.paused & np.array([not owner for owner in inp.fleet.other_owner], dtype=bool))
 
 
 def is_refused(inp: TickInput, desired: FloatColumn) -> BoolColumn:

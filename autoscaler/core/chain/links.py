@@ -23,7 +23,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autoscaler.core.allocate.allocate import is_ours
 from autoscaler.core.chain.places import find_places
 from autoscaler.core.model.chain import Cause, Chain, Link
 from autoscaler.core.model.forecast import Forecast
@@ -139,7 +138,7 @@ def _find_windows(inp: TickInput, decided: FloatColumn, lead_s: FloatColumn) -> 
     replica_s = schedule.start_s - np.where(np.isnan(schedule.lead_s), lead_s[:, None], schedule.lead_s)
     more = replicas - decided[:, None]
     soon = (schedule.start_s > inp.now_s) & (replica_s - inp.now_s <= LOOKAHEAD_S)
-    is_next = soon & (more > 0) & is_ours(inp)[:, None]
+    is_next = soon & (more > 0) & inp.fleet.is_ours[:, None]
     cause = np.full(more.shape, int(Cause.WINDOW))
     name = np.full(more.shape, -1) if schedule.name is None else schedule.name
     return _Needs(is_next, more, schedule.start_s, schedule.lead_s, cause, name)
@@ -151,7 +150,7 @@ def _find_rises(inp: TickInput, decided: FloatColumn, forecast: Forecast) -> _Ne
     None where nothing can be ready before the replicas. A stated capacity is not the one that the planner counts with.
     """
     may_request = False if inp.requests_nodes is None else inp.requests_nodes
-    can_prepare = is_ours(inp) & ~inp.spec.has_stated_capacity & (may_request | inp.fetches_weights)
+    can_prepare = inp.fleet.is_ours & ~inp.spec.has_stated_capacity & (may_request | inp.fetches_weights)
     if not can_prepare.any():
         return None
     replicas = np.where(forecast.until_s > inp.now_s, or_zero(forecast.replicas), 0.0)

@@ -298,6 +298,11 @@ class Fleet:
     parts: tuple[PodPart, ...] = ()  # of replicas of several pods, those that are on nodes
     pod_slots: FloatColumn | None = None  # float64[P], requests it runs at once by its command line; NaN, None: unknown
 
+    @cached_property
+    def is_ours(self) -> BoolColumn:
+        """Whether the daemon sets the count: the workload is not paused and has no other owner; bool[W]."""
+        return np.asarray(~self.paused & np.array([not owner for owner in self.other_owner], dtype=bool))
+
     @property
     def pool_gpus(self) -> FloatColumn:
         """Devices of each pool, float64[N]; NaN: unknown, then its GPUs are not allocated."""

@@ -51,8 +51,7 @@ class WakeUps(Columns):
 
 def is_managed(inp: TickInput) -> BoolColumn:
     """Return the workloads of which the daemon may put replicas to sleep, and wake them; bool[W]."""
-    has_owner = np.array([bool(owner) for owner in inp.fleet.other_owner], dtype=bool)
-    return np.asarray((inp.spec.sleep_replicas > 0) & ~inp.fleet.paused & ~has_owner)
+    return np.asarray((inp.spec.sleep_replicas > 0) & inp.fleet.is_ours)
 
 
 def update(

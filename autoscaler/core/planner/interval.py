@@ -16,7 +16,7 @@ from autoscaler.core.observe import load
 from autoscaler.core.observe.pod_deltas import PodDeltas, PodReadings
 from autoscaler.core.observe.workloads import PodMeasurements
 from autoscaler.core.planner import step_time
-from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, IntColumn, or_zero
+from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, IntColumn, TimestampColumn, or_zero
 from autoscaler.core.table.groupby import GroupBy
 
 MAX_WAIT_SHARE = 0.8
@@ -100,15 +100,17 @@ class IntervalStats(Columns):
         return MAX_WAIT_SHARE * self.ttft_objective_s
 
 
-def find_new_readings(measured: PodMeasurements, counted: PodReadings, pods: IntColumn) -> BoolColumn:
+def find_new_readings(measured: PodMeasurements, counted_s: TimestampColumn, pods: IntColumn) -> BoolColumn:
     """Return which of these pods answer now, and were read since they were counted; bool[n].
+
+    counted_s: float64[n], time of the reading that was counted.
 
     A pod that has held requests without progress since then is left out, because gauges that stand still say nothing
     about arrivals. If they move again, all that arrived meanwhile is counted then.
     """
     progress, time_s = measured.progress, measured.samples.time_s[pods]
-    is_stalled = (progress.unchanged_readings[pods] > 0) & (progress.last_moved_s[pods] <= counted.time_s)
-    return np.asarray(~np.isnan(time_s) & ~(time_s <= counted.time_s) & ~is_stalled)
+    is_stalled = (progress.unchanged_readings[pods] > 0) & (progress.last_moved_s[pods] <= counted_s)
+    return np.asarray(~np.isnan(time_s) & ~(time_s <= counted_s) & ~is_stalled)
 
 
 def count_work(
@@ -129,22 +131,27 @@ def count_work(
     """
     deltas, samples = PodDeltas(counted, measured.readings.take(pods), is_new), measured.samples
     running, kv_usage, slots = (each[pods] for each in (samples.running, samples.kv_usage, samples.max_running))
-    queued_gap_s = _find_queued_gap_s(measured.deltas)[pods]
+    queued_gap_s = _find_queued_gap_s(measured.deltas, pods)
     return _add_up(deltas, running, kv_usage, slots, queued_gap_s, by_workload, decode), counted.update(
         deltas.now, is_new
     )
 
 
-def _find_queued_gap_s(deltas: PodDeltas) -> FloatColumn:
-    """Return the mean token gap of pods with a queue in their last two readings, between these; NaN for all others.
+def _find_queued_gap_s(deltas: PodDeltas, pods: IntColumn) -> FloatColumn:
+    """Return the mean token gap of those pods that have a queue in their last two readings, between these; float64[n].
+
+    deltas: of all pods. pods: int64[n]. NaN for a pod without such a queue.
 
     A queue that only one reading shows may have waited for a step. The readings of an interval are too far apart for
     this: a queue may begin and end between them.
     """
-    had_queue, has_queue = (load.has_queue(each.running, each.waiting) for each in (deltas.before, deltas.now))
+    had, has = (load.has_queue(each.running[pods], each.waiting[pods]) for each in (deltas.before, deltas.now))
+    queued = np.flatnonzero(had & has)  # few of them, as a rule
+    deltas = deltas.take(pods[queued])
     gap_s, gaps = deltas.valid("gap_s"), deltas.valid("gaps")
-    has_mean = had_queue & has_queue & (gaps >= MIN_GAPS)
-    return np.where(has_mean, gap_s, np.nan) / np.where(has_mean, gaps, 1.0)
+    queued_gap_s, has_mean = np.full(len(pods), np.nan), gaps >= MIN_GAPS
+    queued_gap_s[queued[has_mean]] = gap_s[has_mean] / gaps[has_mean]
+    return queued_gap_s
 
 
 def _add_up(

@@ -19,13 +19,10 @@ from autoscaler.core.planner.interval import IntervalStats, WorkTotals, count_wo
 from autoscaler.core.planner.plan import make_plan
 from autoscaler.core.planner.scale_to_zero import IdleTimeouts, compute_wake_up_share, update_idle_timeouts
 from autoscaler.core.planner.select import StrategyState, update_strategies
-from autoscaler.core.planner.state import PlannerState
+from autoscaler.core.planner.state import PHASES, PlannerState, find_phase
 from autoscaler.core.planner.strategies import UPDATE_INTERVAL_S
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn, TimestampColumn, moved, or_zero, replace
 from autoscaler.core.table.groupby import GroupBy
-
-PHASES = 6
-"""Turns begin at so many moments of an interval, so that no tick has to update all workloads."""
 
 
 def recommend(inp: TickInput, observed: Observed, before: PlannerState) -> tuple[Recommendation, PlannerState]:
@@ -59,56 +56,58 @@ def update_due_workloads(inp: TickInput, observed: Observed, state: PlannerState
     slots of a replica are stored, because the shorter an interval, the higher the peaks of demand in it.
     """
     fleet, observation = inp.fleet, observed.observation
-    has_turn = _has_turn(fleet.workload_id, inp.now_s, state.strategies.last_updated_s)
+    last_updated_s = state.by_phase.column(lambda strategies: strategies.last_updated_s)
+    has_turn = _has_turn(fleet.workload_id, inp.now_s, last_updated_s)
     is_candidate = has_turn | load.has_late_queue(inp, observation)
     if not is_candidate.any():
         return state
     counted = moved(state.counted, state.counted_id, fleet.pod_id)
-    some = _Subset.of(inp, _find_serving_pods(inp, observed), np.flatnonzero(is_candidate))
-    is_read = ~_find_unread_workloads(inp, observed, counted, some, state.strategies.last_updated_s[some.rows])
-    some = some.filter(is_read)
-    if not len(some.rows):
-        return state
-    before = state.strategies if len(some.rows) == len(fleet.workloads) else state.strategies.take(some.rows)
+    rows = state.by_phase.by_block(np.flatnonzero(is_candidate))
+    some = _Subset.of(inp, _find_serving_pods(inp, observed), rows)
+    some = some.filter(~_find_unread_workloads(inp, observed, counted, some, last_updated_s[some.rows]))
+    turn, late = some.filter(has_turn[some.rows]), some.filter(~has_turn[some.rows])
+    if len(turn.rows):
+        after, plan, readings = _update(inp, observed, state, counted, turn)
+        state = replace(
+            state,
+            by_phase=state.by_phase.with_rows(turn.rows, after.columns()),
+            plan=state.plan.with_rows(turn.rows, plan),
+            counted_id=fleet.pod_id,
+            counted=_store_readings(inp, counted, turn, readings),
+        )
+    if len(late.rows):
+        after, plan, _ = _update(inp, observed, state, counted, late)
+        slots = {path: after.columns()[path] for path in ("speed.peak_running", "speed.slots")}
+        state = replace(
+            state,
+            by_phase=state.by_phase.with_rows(late.rows, slots),
+            plan=state.plan.with_rows(late.rows, plan),
+        )
+    return state
+
+
+def _update(
+    inp: TickInput, observed: Observed, state: PlannerState, counted: PodReadings, some: _Subset
+) -> tuple[StrategyState, Plan, PodReadings]:
+    """Return the strategies and plan of some workloads by all since their last turn, and the readings of their pods.
+
+    counted: of all pods.
+    """
+    before = state.by_phase.take(some.rows)
     totals, readings = _count_work(inp, observed, counted, some)
     stats = _make_stats(inp, observed, state.idle_timeouts, totals, some, before.last_updated_s)
     after = update_strategies(before, stats, inp.now_s)
-    plan = make_plan(
-        after, state.idle_timeouts, some.rows, observation.cold_start_s[some.rows], _is_prefill(inp)[some.rows]
-    )
-    state = replace(state, plan=state.plan.with_rows(some.rows, plan))
-    return _store(inp, state, counted, some, has_turn[some.rows], after, readings)
+    cold_start_s = observed.observation.cold_start_s[some.rows]
+    plan = make_plan(after, state.idle_timeouts, some.rows, cold_start_s, _is_prefill(inp)[some.rows])
+    return after, plan, readings
 
 
-def _store(
-    inp: TickInput,
-    state: PlannerState,
-    counted: PodReadings,
-    some: _Subset,
-    has_turn: BoolColumn,
-    after: StrategyState,
-    readings: PodReadings,
-) -> PlannerState:
-    """Store what was learned of the workloads whose turn it was, and the slots of the others. has_turn: bool[R].
-
-    counted: of all pods. readings: of those of `some`. Pods that do not serve when it is their turn are forgotten.
-    """
-    if not has_turn.all():
-        speed, peak_running, slots = state.strategies.speed, *np.array(_slots(state.strategies))
-        peak_running[some.rows], slots[some.rows] = _slots(after)
-        speed = replace(speed, peak_running=peak_running, slots=slots)
-        state = replace(state, strategies=replace(state.strategies, speed=speed))
-    if not has_turn.any():
-        return state
-    rows = some.rows[has_turn]
-    if len(rows) < len(inp.fleet.workloads):
-        after = state.strategies.with_rows(rows, after.take(np.flatnonzero(has_turn)))
-    stored = np.zeros(len(inp.fleet.workloads), dtype=bool)
-    stored[rows] = True
-    gone = np.flatnonzero(stored[inp.fleet.pod_workload])
-    pods = np.flatnonzero(has_turn[some.pod_row])
-    counted = counted.with_rows(gone, PodReadings.blank(len(gone))).with_rows(some.pods[pods], readings.take(pods))
-    return replace(state, strategies=after, counted_id=inp.fleet.pod_id, counted=counted)
+def _store_readings(inp: TickInput, counted: PodReadings, some: _Subset, readings: PodReadings) -> PodReadings:
+    """Return the counted readings with those of some workloads. Pods of these that do not serve now are forgotten."""
+    is_stored = np.zeros(len(inp.fleet.workloads), dtype=bool)
+    is_stored[some.rows] = True
+    pods = np.flatnonzero(is_stored[inp.fleet.pod_workload])
+    return counted.with_rows(pods, PodReadings.blank(len(pods))).with_rows(some.pods, readings)
 
 
 @dataclass(frozen=True)
@@ -129,6 +128,8 @@ class _Subset:
 
     def filter(self, chosen: BoolColumn) -> _Subset:
         """Return the chosen workloads; bool[R]."""
+        if chosen.all():
+            return self
         pods, place = chosen[self.pod_row], np.cumsum(chosen) - 1
         return _Subset(self.rows[chosen], self.pods[pods], place[self.pod_row[pods]])
 
@@ -138,18 +139,13 @@ def _with_mean_start(observed: Observed) -> Observed:
     return replace(observed, observation=replace(observed.observation, cold_start_s=observed.starts.mean_s))
 
 
-def _slots(strategies: StrategyState) -> tuple[FloatColumn, FloatColumn]:
-    """Return the most requests that a replica ever ran, and those that it can run at once; float64[W] each."""
-    return strategies.speed.peak_running, strategies.speed.slots
-
-
 def _has_turn(workload_id: IntColumn, now_s: float, last_updated_s: TimestampColumn) -> BoolColumn:
     """Return the workloads whose turn has come since their last update, or that were never updated; bool[W].
 
     A workload has a turn in every interval. Its phase depends on its id, so with ticks of 5 s no tick has to update
     more than a few of them.
     """
-    phase_s = workload_id % PHASES * UPDATE_INTERVAL_S / PHASES
+    phase_s = find_phase(workload_id) * UPDATE_INTERVAL_S / PHASES
     now, last = (np.floor((time_s + phase_s) / UPDATE_INTERVAL_S + 1e-9) for time_s in (now_s, last_updated_s))
     return np.asarray(~(now <= last))
 
@@ -177,8 +173,8 @@ def _find_unread_workloads(
     This happens where pods are scraped less often than the daemon ticks. The update waits for a reading, at most as
     long as counters are compared. A workload whose pods were never read does not wait.
     """
-    counted = counted.take(some.pods)
-    was_read, is_new = ~np.isnan(counted.time_s), find_new_readings(observed.pods, counted, some.pods)
+    counted_s = counted.time_s[some.pods]
+    was_read, is_new = ~np.isnan(counted_s), find_new_readings(observed.pods, counted_s, some.pods)
     has_reading, has_new = (
         np.bincount(some.pod_row, weights=pods, minlength=len(some.rows)) > 0 for pods in (was_read, is_new)
     )
@@ -191,7 +187,7 @@ def _count_work(
     """Add up the work of some workloads since it was last counted; also return the readings that count now."""
     by_workload, counted = GroupBy(some.pod_row, len(some.rows)), counted.take(some.pods)
     decode = None if inp.pairs is None else inp.pairs.decode[some.rows][some.pod_row]
-    is_new = find_new_readings(observed.pods, counted, some.pods)
+    is_new = find_new_readings(observed.pods, counted.time_s, some.pods)
     return count_work(observed.pods, counted, some.pods, is_new, by_workload, decode)
 
 

@@ -78,10 +78,10 @@ class Columns:
 
     def with_rows(self, rows: IntColumn, values: Self) -> Self:
         """Return a copy in which the rows of `values` replace the given ones."""
-        columns = {path: column.copy() for path, column in self.columns().items()}
-        for path, column in values.columns().items():
-            columns[path][..., rows] = column
-        return self.with_columns(columns)
+        before = self.columns()
+        return self.with_columns(
+            {path: with_values(before[path], rows, column) for path, column in values.columns().items()}
+        )
 
     def columns(self) -> dict[str, Any]:
         """Return all columns by path: "cost", and "zero.cost" for the column `cost` of the table `zero`."""
@@ -145,6 +145,13 @@ else:
 def or_zero(values: npt.NDArray[Floating]) -> npt.NDArray[Floating]:
     """Return the values, with 0 for NaN. `np.nan_to_num` takes five times as long on few rows."""
     return np.where(np.isnan(values), 0.0, values)
+
+
+def with_values(column: Any, rows: IntColumn, values: Any) -> Any:
+    """Return a copy of a column with other values in some rows; [..., W]. values: [..., R]."""
+    column = column.copy()
+    column[..., rows] = values
+    return column
 
 
 def fill_unknown(known: FloatColumn, other: FloatColumn) -> FloatColumn:

@@ -19,7 +19,7 @@ from autoscaler.core.model.samples import GatewaySamples, PodSamples, Samples
 from autoscaler.core.model.types import Decision, TickInput
 from autoscaler.core.model.variants import Variants
 from autoscaler.core.model.weights import PodCache, WeightPlaces, Weights
-from autoscaler.core.planner.update import PHASES
+from autoscaler.core.planner.state import PHASES
 from autoscaler.core.state import Memory
 from autoscaler.core.table.columns import FloatColumn, IntColumn, replace
 from autoscaler.core.tick import tick

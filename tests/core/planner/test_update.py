@@ -14,8 +14,8 @@ from autoscaler.core.model.types import Signal
 from autoscaler.core.observe.workloads import observe
 from autoscaler.core.planner import update
 from autoscaler.core.planner.scale_to_zero import TIMEOUTS_S, compute_wake_up_share
+from autoscaler.core.planner.state import PHASES
 from autoscaler.core.planner.strategies import UPDATE_INTERVAL_S
-from autoscaler.core.planner.update import PHASES
 from autoscaler.core.tick import tick
 from tests.core.planner.planned import decide_after_learning, plan_of
 from tests.core.serving import LEARNED, Serving
