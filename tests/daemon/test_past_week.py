@@ -49,7 +49,7 @@ class Process:
         strategies = memory.planner.strategies
         bins = np.where(np.arange(WEEK_BINS)[:, None] < np.array(known_bins), load, np.nan).astype(np.float16)
         known = replace(strategies.season, load=bins, bin_since_s=np.zeros(len(known_bins)))
-        planner = replace(memory.planner, strategies=replace(strategies, season=known))
+        planner = memory.planner.with_strategies(replace(strategies, season=known))
         self.memory = take(replace(memory, planner=planner), self.seen.workloads, 0.0, WALL_S)
         self.restored: list[Snapshot] = []
         self.history = history

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import repeat
 from math import isfinite
 from operator import attrgetter
@@ -193,7 +193,7 @@ def find_places(fleet: Fleet) -> tuple[IntColumn, IntColumn]:
     Nodes are numbered as in `by_node`, one group after the other. A replica of several pods is where its first one is,
     or another if that node accepts no new pod.
     """
-    group, node = _locate(fleet, list(map(attrgetter("node"), fleet.pods)), fleet.pool[fleet.pod_workload])
+    group, node = _locate(fleet, map(attrgetter("node"), fleet.pods), fleet.pool[fleet.pod_workload])
     if not fleet.parts:
         return group, node
     pods = np.array([part.pod for part in fleet.parts])
@@ -205,10 +205,10 @@ def find_places(fleet: Fleet) -> tuple[IntColumn, IntColumn]:
     return np.where(closed[group] & (moved != ANY), moved, group), node
 
 
-def _locate(fleet: Fleet, names: Sequence[str], pool: IntColumn) -> tuple[IntColumn, IntColumn]:
+def _locate(fleet: Fleet, names: Iterable[str], pool: IntColumn) -> tuple[IntColumn, IntColumn]:
     """Return the node group of nodes for pools, and the numbers of the nodes. pool: int64[K]."""
     of_node, admitted, by_node = fleet.groups.of_node, fleet.groups.admitted, fleet.groups.by_node
-    unknown = np.full(len(names), ANY)
+    unknown = np.full(len(pool), ANY)
     if not of_node:
         return unknown, unknown
     kinds = {lines: place for place, lines in enumerate(dict.fromkeys(of_node.values()))}
@@ -220,7 +220,7 @@ def _locate(fleet: Fleet, names: Sequence[str], pool: IntColumn) -> tuple[IntCol
             holds[kind, line] = True
     place_of = {name: place for place, name in enumerate(of_node)}
     kind_of = np.array([*(kinds[lines] for lines in of_node.values()), len(kinds)])
-    place = np.fromiter(map(place_of.get, names, repeat(-1)), dtype=np.int64, count=len(names))
+    place = np.fromiter(map(place_of.get, names, repeat(-1)), dtype=np.int64, count=len(pool))
     group = own[kind_of[place], pool]
     if not by_node:
         return group, unknown

@@ -164,6 +164,12 @@ _SLOTS = (
 
 _SLOT_OF_CACHE = np.array([Phase.WEIGHTS, WEIGHTS_ABSENT, WEIGHTS_HELD])  # by PodCache
 
+ON_OLD_NODE = [
+    [Phase.SCHEDULE, IMAGE_THERE, Phase.CONTAINER, int(weights), Phase.ENGINE, Phase.READY]
+    for weights in _SLOT_OF_CACHE
+]
+"""Slots of the phases until ready on a node that existed before, by PodCache."""
+
 
 def select(
     slots: FloatColumn, rows: IntColumn, cache: IntColumn, new_node: BoolColumn, bare: BoolColumn | None = None

@@ -71,8 +71,9 @@ def expect(fleet: Fleet, stated_s: FloatColumn) -> Prior:
     """Return what the starts of each workload should take. stated_s: float64[W], cold start that its policy states."""
     count = len(fleet.workloads)
     gpus = np.where(fleet.gpus_per_replica >= 1, fleet.gpus_per_replica, 1.0)
-    loaders = [workload.loader for workload in fleet.workloads]
-    load_rate = LOAD_BYTES_PER_S * gpus * np.array([LOADERS.get(loader, 1.0) for loader in loaders])
+    number: dict[str, int] = {}
+    loader = np.array([number.setdefault(workload.loader, len(number)) for workload in fleet.workloads], np.int64)
+    load_rate = LOAD_BYTES_PER_S * gpus * np.array([LOADERS.get(name, 1.0) for name in number])[loader]
     size, fetch_rate = GPU_BYTES * gpus, np.full(count, UNKNOWN_SOURCE_BYTES_PER_S)
     if fleet.weights is not None:
         weights = fleet.weights
@@ -93,7 +94,7 @@ def expect(fleet: Fleet, stated_s: FloatColumn) -> Prior:
     parts_s = slots_s[_UNTIL_READY]
     most_s = parts_s.sum(axis=0) + (np.exp(PRIOR_SPREAD) - 1) * np.sqrt((parts_s**2).sum(axis=0))
     slots_s[_SCALED] *= np.where(stated_s > 0, stated_s / most_s, 1.0)
-    return Prior(slots_s, np.array([identity(loader) for loader in loaders]), stated_s)
+    return Prior(slots_s, np.array([identity(name) for name in number])[loader], stated_s)
 
 
 @lru_cache(maxsize=1024)

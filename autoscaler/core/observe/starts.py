@@ -15,7 +15,7 @@ from autoscaler.core.model.fleet import Fleet, NodeGroup, PendingCause
 from autoscaler.core.model.phases import NOT_STARTING, PHASES, Phase, PodStarts, Starts
 from autoscaler.core.model.types import TickInput
 from autoscaler.core.model.weights import PodCache
-from autoscaler.core.observe.ledger import TOTAL, Ledger, select, split
+from autoscaler.core.observe.ledger import ON_OLD_NODE, TOTAL, Ledger, select, split
 from autoscaler.core.observe.pod_deltas import PodDeltas
 from autoscaler.core.observe.start_prior import SLOTS, WEIGHTS_ABSENT, WEIGHTS_HELD, expect, identity
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
@@ -135,13 +135,7 @@ def find(inp: TickInput, ledger: Ledger, node: NextNode, seen_ready: BoolColumn,
     rows = np.arange(len(cache))
     expected, seen = ledger.expected, ledger.starts
     p50_s, p90_s = (select(each, rows, cache, new_node) for each in (expected.p50_s, expected.p90_s))
-    by_cache = [
-        [
-            np.asarray(total)
-            for total in sum_up(*(_of_cache(each, rows, state) for each in (expected.p50_s, expected.p90_s)))
-        ]
-        for state in PodCache
-    ]
+    by_cache = [sum_up(expected.p50_s[slots], expected.p90_s[slots]) for slots in ON_OLD_NODE]
     is_starting = ~inp.fleet.pod_ready & ~inp.fleet.pod_terminating & ~seen_ready
     starting = np.flatnonzero(is_starting & (inp.fleet.starts is not None))
     phase, since_s, usual_s, late, left_s = _of_pods(inp, ledger, starting, awaited_node)
@@ -178,18 +172,14 @@ def next_start_s(starts: Starts, otherwise_s: FloatColumn) -> FloatColumn:
 
     otherwise_s: float64[W], where phases do not tell it.
     """
-    _, p90_s = sum_up(starts.p50_s, starts.p90_s)
+    _, p90_s = sum_up(starts.p50_s[TOTAL], starts.p90_s[TOTAL])
     return np.where(starts.known, p90_s, otherwise_s)
 
 
 def sum_up(p50_s: FloatColumn, p90_s: FloatColumn) -> tuple[FloatColumn, FloatColumn]:
-    """Return both quantiles of the time until ready: medians add up, and distances from them as of independent ones."""
-    total_s = p50_s[TOTAL].sum(axis=0)
-    return total_s, total_s + np.sqrt(((p90_s[TOTAL] - p50_s[TOTAL]) ** 2).sum(axis=0))
-
-
-def _of_cache(slots: FloatColumn, rows: IntColumn, state: PodCache) -> FloatColumn:
-    return select(slots, rows, np.full(len(rows), int(state)), np.zeros(len(rows), dtype=bool))
+    """Return both quantiles of several phases: medians add up, and distances from them as of independent ones."""
+    total_s = np.asarray(p50_s.sum(axis=0))
+    return total_s, np.asarray(total_s + np.sqrt(((p90_s - p50_s) ** 2).sum(axis=0)))
 
 
 def _split_engine(total_s: FloatColumn, fetched_s: FloatColumn, p50_s: FloatColumn, p90_s: FloatColumn) -> FloatColumn:

@@ -107,7 +107,7 @@ def _store_readings(inp: TickInput, counted: PodReadings, some: _Subset, reading
     is_stored = np.zeros(len(inp.fleet.workloads), dtype=bool)
     is_stored[some.rows] = True
     pods = np.flatnonzero(is_stored[inp.fleet.pod_workload])
-    return counted.with_rows(pods, PodReadings.blank(len(pods))).with_rows(some.pods, readings)
+    return counted.with_rows(pods, PodReadings.blank(len(pods)).with_rows(pods.searchsorted(some.pods), readings))
 
 
 @dataclass(frozen=True)
