@@ -73,7 +73,14 @@ def _chat() -> WorkloadSetup:
 
 def _assistant() -> WorkloadSetup:
     return WorkloadSetup(
-        Deployment(NAMESPACE, "assistant-70b", compute_profile(LLAMA_70B, H100, 4, max_num_seqs=32), GPU, devices=4),
+        Deployment(
+            NAMESPACE,
+            "assistant-70b",
+            compute_profile(LLAMA_70B, H100, 4, max_num_seqs=32),
+            GPU,
+            devices=4,
+            replicas=2,
+        ),
         model="meta-llama/Llama-3.3-70B-Instruct",
         policy="interactive",
         shape=Shape(4.2, Lengths(700, 0.9, 5000), Lengths(350, 0.6, 2000), OFFICE_DAY, (NOISE, RUSH)),
@@ -100,7 +107,7 @@ def _code() -> WorkloadSetup:
 
 
 def _summaries() -> WorkloadSetup:
-    jobs = Bursts(per_hour=1.0, median_s=1200, sigma=0.5, height=20.0)
+    jobs = Bursts(per_hour=1.0, median_s=600, sigma=0.5, height=20.0)
     return WorkloadSetup(
         # A terminating replica may have minutes of queued work, so the grace period is long.
         Deployment(NAMESPACE, "summaries-14b", compute_profile(QWEN_14B, H100, max_num_seqs=16), GPU, grace_s=900.0),
