@@ -60,9 +60,22 @@ SLOPE = 0.12
 
 def without_room(plain: Callable[..., Any]) -> Callable[..., Any]:
     def compute_busy_share(totals: WorkTotals, idle_gap_s: Any, slots: Any) -> Any:
-        return plain(replace(totals, token_rate_kv=np.zeros_like(totals.gaps)), idle_gap_s, np.full_like(slots, np.nan))
+        return plain(
+            replace(totals, token_rate_kv=np.zeros_like(totals.token_rate)), idle_gap_s, np.full_like(slots, np.nan)
+        )
 
     return compute_busy_share
+
+
+def shortest_gap(plain: Callable[..., Any]) -> Callable[..., Any]:
+    def fit_step_time(sums: Any, readings: Any, shortest_gap_s: Any) -> Any:
+        return plain(sums, readings, shortest_gap_s)._replace(idle_gap_s=shortest_gap_s)
+
+    return fit_step_time
+
+
+def fixed_steepness(missed: Any, *_: Any) -> Any:
+    return np.full(missed.shape[-1], miss_curve.PRIOR_STEEPNESS)
 
 
 def without_prompts(plain: Callable[..., Any]) -> Callable[..., Any]:
@@ -90,12 +103,14 @@ ALL = strategies.STRATEGIES
 OFF: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     "nothing": (),
     "the whole planner": ((step_time, "MIN_READINGS", math.inf), (choose, "PLANNER_DUE_S", 0.0)),
-    "fitted step time: the shortest gap instead": ((step_time, "MIN_IDLE_GAP_SHARE", 1.0),),
+    "fitted step time: the shortest gap instead": (
+        (step_time, "fit_step_time", shortest_gap(step_time.fit_step_time)),
+    ),
     "prior for the cost of tokens": ((step_time, "PRIOR_DEVIATION", 1000.0), (step_time, "MIN_READINGS", 16.0)),
     "KV cache and slots in the busy share": (
         (offered_load, "compute_busy_share", without_room(offered_load.compute_busy_share)),
     ),
-    "learned miss curve: its prior instead": ((miss_curve, "PRIOR_MISSES", 1e12),),
+    "learned miss curve: its prior instead": ((miss_curve, "fit_steepness", fixed_steepness),),
     "unavoidable misses": ((miss_curve, "estimate_unavoidable", lambda missed, *_: np.zeros_like(missed[:, 0])),),
     "unavoidable misses from prefill times": (
         (miss_curve, "update_miss_counts", without_prompts(miss_curve.update_miss_counts)),

@@ -54,8 +54,6 @@ class WorkTotals(Columns):
     itl_missed: FloatColumn  # those that missed it
     prefill_counted: FloatColumn  # ended requests whose time to compute the prompt is known
     prefill_late: FloatColumn  # those for which it exceeds the TTFT objective
-    gap_s: FloatColumn  # sum of token gaps
-    gaps: FloatColumn  # number of token gaps
     shortest_gap_s: FloatColumn  # shortest mean gap of a pod; NaN: no pod has generated enough
     generating_pods: FloatColumn  # pods with enough token gaps for a mean
     idle_pods: FloatColumn  # pods with fewer, and without a request
@@ -71,8 +69,7 @@ class WorkTotals(Columns):
     running_with_queue: FloatColumn  # requests, of the fullest pod with a lasting queue now; NaN: no such pod
     gap_with_queue_s: FloatColumn  # shortest mean token gap of these pods since the reading before; NaN: unknown
     slots: FloatColumn  # requests that a pod can run at once, where engines report it; NaN: none does
-    readings: FloatColumn  # readings of pods in the sums of the step time
-    step_sums: FloatColumn  # float64[step_time.SUMS, W], what these readings add to the sums
+    step_sums: FloatColumn  # float64[step_time.SUMS, W], what readings of the pods add to the sums of the fit
 
 
 @dataclass(frozen=True)
@@ -183,12 +180,10 @@ def _add_up(
         )
         token_rate = 1 / np.where(is_generating, mean_gap_s, np.nan)
         token_rate_running = token_rate * np.fmin(running, np.where(has_slots, slots, np.inf))
-    generating_pods, idle_pods, readings, kv_usage_pods, running_pods = by_workload.count(
-        [is_generating, is_idle, has_reading, has_kv_usage, has_running]
+    generating_pods, idle_pods, kv_usage_pods, running_pods = by_workload.count(
+        [is_generating, is_idle, has_kv_usage, has_running]
     )
     columns = _request_columns(deltas) | {
-        "gap_s": (gap_s, is_generating),
-        "gaps": (gaps, is_generating),
         "prompt_tokens": (prompt_tokens, prompt_tokens >= 0),
         "prompt_s": (deltas.interval_s, prompt_tokens >= 0),
         "prompt_busy_s": (_busy_s(deltas), prompt_tokens >= 0),
@@ -212,7 +207,6 @@ def _add_up(
         running_with_queue=by_workload.max(np.where(queued_gap_s > 0, running, np.nan)),
         gap_with_queue_s=by_workload.min(queued_gap_s),
         slots=by_workload.max(np.where(has_slots, slots, np.nan)),
-        readings=readings,
         step_sums=np.array(added[len(columns) :]),
     )
 

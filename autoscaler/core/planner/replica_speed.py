@@ -56,13 +56,13 @@ def update_replica_speed(
     speed: ReplicaSpeed, totals: WorkTotals, interval_s: FloatColumn
 ) -> tuple[ReplicaSpeed, StepTime]:
     """Add the readings of an interval; also return the step time that now fits best."""
-    step_sums = speed.step_sums * np.exp(-interval_s / step_time.FADE_S) + totals.step_sums
-    readings = speed.readings + totals.readings
+    fade = np.exp(-interval_s / step_time.FADE_S)
+    step_sums = speed.step_sums * fade + totals.step_sums
+    readings = speed.readings + totals.step_sums[0]
     shortest_gap_s = step_time.update_shortest_gap(speed.shortest_gap_s, totals.shortest_gap_s, interval_s)
     fitted = step_time.fit_step_time(step_sums, readings, shortest_gap_s)
     peak_running = np.fmax(speed.peak_running * np.exp(-interval_s / SLOTS_FADE_S), totals.peak_running)
     slots = _estimate_slots(speed.slots, peak_running, totals, fitted.idle_gap_s)
-    fade = np.exp(-interval_s / step_time.FADE_S)
     prompt_tokens = speed.prompt_tokens * fade + totals.prompt_tokens
     prompt_busy_s = speed.prompt_busy_s * fade + totals.prompt_busy_s
     updated = ReplicaSpeed(step_sums, readings, shortest_gap_s, peak_running, slots, prompt_tokens, prompt_busy_s)

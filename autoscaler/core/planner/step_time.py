@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autoscaler.core.table.columns import FloatColumn, or_zero
+from autoscaler.core.table.columns import FloatColumn, clip, or_zero
 
 SUMS = 9
 """Sums of the least-squares fit, in this order: 1, p, g, pp, pg, gg, gap, gap p, gap g.
@@ -46,13 +46,8 @@ PRIOR_DEVIATION = 0.5
 READING_NOISE = 0.1
 """Relative deviation of a single gap from the fit. Readings outweigh the prior once they vary by more than this."""
 
-MIN_IDLE_GAP_SHARE = 0.3
-"""Lower bound of the idle gap as a share of the shortest gap ever seen: the fit does not extrapolate further."""
-
 IDLE_GAP_DRIFT = 0.02
 """Relative growth of the shortest gap per day, so that the estimate follows an engine that became slower."""
-
-DAY_S = 86_400.0
 
 
 class StepTime(NamedTuple):
@@ -72,8 +67,7 @@ def compute_sums(gap_s: FloatColumn, prompt_per_s: FloatColumn, output_per_s: Fl
 
 def update_shortest_gap(before_s: FloatColumn, measured_s: FloatColumn, interval_s: FloatColumn) -> FloatColumn:
     """Return the shortest gap ever seen, which grows slowly; float64[W], NaN: none seen."""
-    drift = 1 + IDLE_GAP_DRIFT * np.minimum(interval_s, DAY_S) / DAY_S
-    return np.asarray(np.fmin(before_s * drift, measured_s))
+    return np.asarray(np.fmin(before_s * (1 + IDLE_GAP_DRIFT * interval_s / 86_400), measured_s))
 
 
 def fit_step_time(sums: FloatColumn, readings: FloatColumn, shortest_gap_s: FloatColumn) -> StepTime:
@@ -83,7 +77,8 @@ def fit_step_time(sums: FloatColumn, readings: FloatColumn, shortest_gap_s: Floa
     shortest_gap_s: float64[W], of `update_shortest_gap`.
 
     The prior counts like readings that agree with it, at the idle gap that follows from the prior alone. Token times
-    are never negative: where one of the two slopes would be, the other is fitted alone.
+    are never negative: where one of the two slopes would be, the other is fitted alone. A gap that was really seen
+    bounds the idle gap, whatever an engine spends its time on.
     """
     prior = PRIOR_PROMPT_SHARE * PROMPT_UNIT, PRIOR_OUTPUT_SHARE * OUTPUT_UNIT
     weight = [(READING_NOISE / (PRIOR_DEVIATION * slope)) ** 2 for slope in prior]
@@ -104,7 +99,7 @@ def fit_step_time(sums: FloatColumn, readings: FloatColumn, shortest_gap_s: Floa
             np.where(output_slope < 0, 0.0, np.where(prompt_slope < 0, output_alone, output_slope)),
         )
         intercept_s = (gap - prompt_slope * prompt - output_slope * output) / count
-        idle_gap_s = np.fmax(np.fmin(intercept_s, shortest_gap_s), MIN_IDLE_GAP_SHARE * shortest_gap_s)
+        idle_gap_s = clip(intercept_s, 0.0, shortest_gap_s)
         scale = idle_gap_s / np.fmax(intercept_s, idle_gap_s)
         known = readings >= MIN_READINGS
         return StepTime(

@@ -35,13 +35,10 @@ def make_stats(demand, *, replicas=None, busy=None, late=0.0, totals=None, prefi
         "first_tokens": served,
         "ttft_counted": served,
         "ttft_missed": late * served,
-        "gaps": 1000.0,
-        "gap_s": 1000.0 * gap_s,
         "gap_with_queue_s": gap_s,
         "generating_pods": replicas,
         "token_rate": replicas / gap_s,
         "shortest_gap_s": IDLE_GAP_S,
-        "readings": replicas,
         **(totals or {}),
     }
     half = busy / 2  # prompts take half of the busy time, answers the other half

@@ -363,14 +363,11 @@ shares = st.floats(0, 1)
 @st.composite
 def any_totals(draw):
     """Draw any totals that `interval.count_work` may return."""
-    gaps = draw(st.one_of(st.just(0.0), st.floats(20, 1e9)))
     counted = {objective: draw(amounts) for objective in ("ttft", "itl")}
     return {
-        **{name: draw(amounts) for name in ("arrivals", "first_tokens", "readings")},
+        **{name: draw(amounts) for name in ("arrivals", "first_tokens")},
         **{name: draw(amounts) * draw(st.sampled_from([-1.0, 1.0])) for name in ("queue_growth", "batch_growth")},
         "covered_s": draw(st.one_of(st.just(0.0), st.floats(MIN_INTERVAL_S, 1e3))),
-        "gaps": gaps,
-        "gap_s": gaps * draw(st.floats(1e-5, 60.0)),
         "shortest_gap_s": draw(st.one_of(st.just(NAN), st.floats(1e-5, 60.0))),
         "kv_usage": draw(shares),
         **{f"{objective}_counted": requests for objective, requests in counted.items()},
