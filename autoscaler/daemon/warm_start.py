@@ -17,13 +17,15 @@ from autoscaler.config.pairs import find_pairs
 from autoscaler.config.policy.compile import Compiled, compile_specs
 from autoscaler.config.policy.parse import PolicyBook
 from autoscaler.core.model.fleet import Fleet, NodeGroups, Obstacles, PendingCause, Pod
+from autoscaler.core.model.phases import PodStarts
 from autoscaler.core.model.recent import RecentReadings
 from autoscaler.core.model.samples import GatewaySamples, Objectives, PodSamples, Samples
 from autoscaler.core.model.types import TickInput
+from autoscaler.core.model.weights import PodCache, WeightPlaces, Weights
 from autoscaler.core.observe import counter_falls
 from autoscaler.core.snapshot import Snapshot, take
 from autoscaler.core.state import Memory
-from autoscaler.core.table.columns import BoolColumn, FloatColumn
+from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 from autoscaler.core.tick import tick
 from autoscaler.ports import Clock, HistorySource, Unavailable, WorkloadSource
 
@@ -115,6 +117,9 @@ def arrange(recent: RecentReadings, fleet: Fleet) -> Past:
     def of_pod(column: FloatColumn) -> FloatColumn:
         return np.where(exists, column[pod], np.nan) if len(column) else np.full(len(pod), np.nan)
 
+    def of_workload(column: FloatColumn | None) -> FloatColumn | None:
+        return None if column is None else column[rows]
+
     read = read[:, order]
     begun = np.logical_or.accumulate(read)
     reporting = begun & np.logical_or.accumulate(read[::-1])[::-1]
@@ -146,7 +151,16 @@ def arrange(recent: RecentReadings, fleet: Fleet) -> Past:
         groups=NodeGroups.of_pools((), np.empty(0)),
         hpa_limits=None,
         quotas=(),
+        gpus_per_pod=of_workload(fleet.gpus_per_pod),
         drain_s=None,
+        weights=None if fleet.weights is None else _weights_of(fleet.weights, rows, pod),
+        starts=None
+        if fleet.starts is None
+        else PodStarts(**{name: of_pod(column) for name, column in fleet.starts.columns().items()}),
+        pods_of_replica={
+            place: fleet.pods_of_replica[row] for place, row in enumerate(rows.tolist()) if row in fleet.pods_of_replica
+        },
+        parts=(),
     )
     known = replace(
         recent,
@@ -155,6 +169,19 @@ def arrange(recent: RecentReadings, fleet: Fleet) -> Past:
         columns={name: column[:, order] for name, column in recent.columns.items()},
     )
     return Past(alive, known, reporting, ~begun & (alive.pod_created_s <= recent.time_s[:, None]))
+
+
+def _weights_of(weights: Weights, rows: IntColumn, pod: IntColumn) -> Weights:
+    """Return the weights of some workloads and pods; -1: a deleted pod. Where there was room then is not known."""
+    cache = np.append(weights.pod_cache, int(PodCache.UNKNOWN))[pod]
+    return replace(
+        weights,
+        source=weights.source[rows],
+        size_bytes=weights.size_bytes[rows],
+        steered=weights.steered[rows],
+        places=WeightPlaces.none(),
+        pod_cache=cache,
+    )
 
 
 def _has_reading(recent: RecentReadings) -> BoolColumn:

@@ -9,11 +9,13 @@ import structlog
 from autoscaler.adapters.clock import SystemClock
 from autoscaler.config.policy.compile import compile_specs
 from autoscaler.config.policy.parse import load
-from autoscaler.core.model.fleet import Fleet, HpaLimits, Workload, WorkloadRef
+from autoscaler.core.model.fleet import Fleet, HpaLimits, PodPart, Workload, WorkloadRef
 from autoscaler.core.model.pairs import DECODE, PREFILL
+from autoscaler.core.model.phases import PodStarts
 from autoscaler.core.model.recent import RecentReadings
 from autoscaler.core.model.samples import GatewaySamples, Objectives, PodSamples, Samples
 from autoscaler.core.model.types import TickInput
+from autoscaler.core.model.weights import PodCache, Weights
 from autoscaler.core.snapshot import restore, take
 from autoscaler.core.state import Memory
 from autoscaler.core.tick import tick
@@ -130,6 +132,43 @@ def test_deleted_pod_counts_while_it_reported():
     assert not past.starting.any()
     snapshot = replay(past, compile_specs(past.fleet.workloads, BOOK), WALL_OFFSET_S)
     assert snapshot.columns["capacity.requests_per_replica"][0] == pytest.approx(20.0, rel=0.01)
+
+
+def test_columns_of_the_present_fleet_follow_its_pods_and_workloads():
+    """One workload has no history; a deleted pod comes before the one that started then."""
+    born_s = NOW_S - 30 * STEP_S
+    present = fleet([1, 1], created_s=-20_000.0)
+    present = replace(
+        present,
+        pod_created_s=np.array([-20_000.0, born_s]),
+        pod_ready_s=np.array([-19_940.0, born_s + 200.0]),
+        pod_slots=np.array([8.0, 16.0]),
+        gpus_per_pod=np.array([1.0, 2.0]),
+        drain_s=np.array([10.0, 20.0]),
+        pods_of_replica={0: (1.0, 2.0), 1: (2.0, 4.0)},
+        starts=replace(PodStarts.filled(2), image_s=np.array([10.0, 20.0])),
+        weights=replace(
+            Weights.unknown(2, 2),
+            sources=("hf://org/a", "hf://org/b"),
+            source=np.array([0, 1]),
+            size_bytes=np.array([1e9, 2e9]),
+            pod_cache=np.array([PodCache.ABSENT, PodCache.HELD]),
+        ),
+        parts=(PodPart(0, "node-1", 1.0),),
+    )
+    load = busy(60, 2)
+    for name, column in load.items():
+        is_read = [np.arange(60) < 40, np.arange(60) >= 33]
+        load[name] = np.where(np.transpose(is_read), column, np.nan)
+    past = arrange(course(np.array([-1, 1]), present, workload=[1, 1], **load), present)
+    then = past.fleet
+    assert then.pod_slots.tolist() == pytest.approx([np.nan, 16.0], nan_ok=True)
+    assert then.starts.image_s.tolist() == pytest.approx([np.nan, 20.0], nan_ok=True)
+    assert then.weights.pod_cache.tolist() == [PodCache.UNKNOWN, PodCache.HELD]
+    assert (then.weights.source.tolist(), then.weights.size_bytes.tolist()) == ([1], [2e9])
+    assert (then.gpus_per_pod.tolist(), then.pods_of_replica, then.parts) == ([2.0], {0: (2.0, 4.0)}, ())
+    snapshot = replay(past, compile_specs(then.workloads, BOOK), WALL_OFFSET_S)
+    assert snapshot.columns["cold_start.mean_s"][0] > 60
 
 
 def test_gap_in_readings_is_not_the_end_of_a_pod():
