@@ -47,6 +47,7 @@ SCHEMA: Mapping[str, str] = MappingProxyType(
         "changes.flaps": "workloads.observe.flaps.count",
         "scale_to_zero.delayed_requests": "idle_timeouts.delayed",
         "scale_to_zero.wake_ups": "idle_timeouts.wake_ups",
+        "scale_to_zero.unpaid_start_s": "idle_timeouts.unpaid_s",
         "scale_to_zero.arrivals_at_zero": "idle_timeouts.arrivals_at_zero",
         "scale_to_zero.late_arrivals_at_zero": "idle_timeouts.late_arrivals",
         "scale_to_zero.requests": "idle_timeouts.requests",

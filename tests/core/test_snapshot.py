@@ -64,6 +64,7 @@ DURATIONS = {
     "workloads.observe.pending_history.backoff_s",
     "idle_timeouts.observed_s",
     "idle_timeouts.timeout_s",
+    "idle_timeouts.unpaid_s",
     "idle_timeouts.waking_s",
 }
 """Columns of memory that end in `_s` and are no moments: every other one must be a TimestampColumn."""

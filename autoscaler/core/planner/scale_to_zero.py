@@ -2,7 +2,12 @@
 
 A request that arrives at zero replicas waits for a cold start, or a wake-up, and misses its objective. For each of some
 idle timeouts the planner counts the requests that would have waited, had it applied all the time. It selects the
-shortest timeout whose misses fit the budget; none where no gateway would hold the requests.
+shortest timeout whose misses fit the budget and whose time at zero pays for its starts; none where no gateway would
+hold the requests.
+
+An idle replica costs as much as one that starts, so zero never costs replica-seconds. But a start that follows a short
+time at zero makes requests wait for nothing. So a timeout owes each start until its time at zero was as long, as in ski
+rental; debts add up as in a cumulative sum test (CUSUM), and what is saved beyond them is not kept for bad times.
 """
 
 from __future__ import annotations
@@ -43,6 +48,7 @@ class IdleTimeouts(Columns):
     waking_s: Transient[FloatColumn]  # float64[K, W], seconds until the replica of a wake-up would serve
     delayed: FloatColumn  # float64[K, W], requests that would have waited for one, fading
     wake_ups: FloatColumn  # float64[K, W], fading
+    unpaid_s: FloatColumn  # float64[K, W], seconds of starts for which no time at zero has paid, fading
     arrivals_at_zero: FloatColumn  # requests that really arrived while no replica served, fading as the error budget
     late_arrivals: FloatColumn  # those whose next replica was further away than the TTFT objective, fading alike
     requests: FloatColumn  # all requests, fading
@@ -52,7 +58,7 @@ class IdleTimeouts(Columns):
     @classmethod
     def blank(cls, rows: int) -> IdleTimeouts:
         none, by_timeout = np.zeros(rows), np.zeros((len(TIMEOUTS_S), rows))
-        return cls(by_timeout, by_timeout, by_timeout, none, none, none, none, np.full(rows, np.nan))
+        return cls(by_timeout, by_timeout, by_timeout, by_timeout, none, none, none, none, np.full(rows, np.nan))
 
 
 def update_idle_timeouts(
@@ -66,20 +72,24 @@ def update_idle_timeouts(
     fade = np.exp(-interval_s / FADE_S)
     start_s = first_start_s(inp, observation.wake_s, observation.cold_start_s)
     waking_s = np.fmax(before.waking_s - interval_s, 0.0)
-    delayed, wake_ups = before.delayed * fade, before.wake_ups * fade
+    delayed, wake_ups, unpaid_s = before.delayed * fade, before.wake_ups * fade, before.unpaid_s * fade
     # For all other rows only time passes. A wake-up from a longer timeout is one from the shortest too.
     rows = np.flatnonzero((arrived > 0) & ((arrivals.rested_s >= TIMEOUTS_S[0]) | (waking_s[0] > 0)))
     if len(rows):
-        wakes_up = arrivals.rested_s[rows] >= TIMEOUTS_S[:, None]
+        at_zero_s = arrivals.rested_s[rows] - TIMEOUTS_S[:, None]
+        wakes_up = at_zero_s >= 0
         waking_s[:, rows] = np.where(wakes_up, start_s[rows] + WAKE_UP_DELAY_S, waking_s[:, rows])
         delayed[:, rows] += np.where(waking_s[:, rows] > 0, arrived[rows], 0.0)
         wake_ups[:, rows] += wakes_up
+        owed_s = np.maximum(unpaid_s[:, rows] + start_s[rows] - at_zero_s, 0.0)
+        unpaid_s[:, rows] = np.where(wakes_up, owed_s, unpaid_s[:, rows])
     budget_fade, at_zero = np.exp(-interval_s / BUDGET_S), np.where(observation.ready == 0, arrived, 0.0)
     late = np.where(_is_next_replica_late(inp, observation), at_zero, 0.0)
     after = IdleTimeouts(
         waking_s=waking_s,
         delayed=delayed,
         wake_ups=wake_ups,
+        unpaid_s=unpaid_s,
         arrivals_at_zero=before.arrivals_at_zero * budget_fade + at_zero,
         late_arrivals=before.late_arrivals * budget_fade + late,
         requests=before.requests * fade + arrived,
@@ -104,7 +114,9 @@ def _select_timeout(
     timeout_s = np.where(is_open, timeouts.timeout_s, np.nan)
     rows = np.flatnonzero(is_open & (arrivals.quiet_s >= SELECT_AFTER_S))
     if len(rows):
-        timeout_s[rows] = _find_shortest_timeout(timeouts.take(rows), inp.spec.attainment[rows], start_s[rows])
+        timeout_s[rows] = _find_shortest_timeout(
+            timeouts.take(rows), inp.spec.attainment[rows], start_s[rows], arrivals.quiet_s[rows]
+        )
     return timeout_s
 
 
@@ -120,8 +132,12 @@ def compute_wake_up_share(timeouts: IdleTimeouts, attainment: FloatColumn) -> Fl
     return np.where(np.isnan(timeouts.timeout_s), 0.0, share)
 
 
-def _find_shortest_timeout(timeouts: IdleTimeouts, attainment: FloatColumn, start_s: FloatColumn) -> FloatColumn:
-    """Return the shortest timeout whose misses, with those of one more wake-up, fit the budget; NaN: none.
+def _find_shortest_timeout(
+    timeouts: IdleTimeouts, attainment: FloatColumn, start_s: FloatColumn, quiet_s: FloatColumn
+) -> FloatColumn:
+    """Return the shortest timeout that pays, whose misses, with those of one more wake-up, fit the budget; NaN: none.
+
+    A timeout pays if it owes no more seconds than the present quiet time has gone on beyond it.
 
     One more wake-up costs as many as the past ones did on average. One past wake-up with the usual requests of a
     start and one more is assumed.
@@ -130,5 +146,6 @@ def _find_shortest_timeout(timeouts: IdleTimeouts, attainment: FloatColumn, star
         usual = 1 + or_zero(timeouts.requests / timeouts.observed_s) * (start_s + WAKE_UP_DELAY_S)
     expected = timeouts.delayed + (timeouts.delayed + usual) / (timeouts.wake_ups + 1)
     fits = expected <= WAKE_UP_SHARE * (1 - attainment) * timeouts.requests
+    fits &= timeouts.unpaid_s <= np.maximum(quiet_s - TIMEOUTS_S[:, None], 0.0)
     is_known = timeouts.observed_s >= MIN_OBSERVED_S
     return np.where(is_known & fits.any(axis=0), TIMEOUTS_S[fits.argmax(axis=0)], np.nan)

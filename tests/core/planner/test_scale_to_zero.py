@@ -85,17 +85,18 @@ class Workload:
 
 
 def count_delayed(requests, timeout_s):
-    """Count the delayed requests and the wake-ups of one timeout, tick by tick."""
-    quiet_s = waking_s = delayed = wake_ups = 0.0
+    """Count the delayed requests, the wake-ups and the unpaid seconds of one timeout, tick by tick."""
+    quiet_s = waking_s = delayed = wake_ups = unpaid_s = 0.0
     for arrived in requests:
         waking_s = max(waking_s - TICK_S, 0.0)
         if arrived and quiet_s >= timeout_s:
             waking_s = COLD_START_S + WAKE_UP_DELAY_S
             wake_ups += 1
+            unpaid_s = max(unpaid_s + COLD_START_S - (quiet_s - timeout_s), 0.0)
         if arrived and waking_s > 0:
             delayed += arrived
         quiet_s = 0.0 if arrived else quiet_s + TICK_S
-    return delayed, wake_ups
+    return delayed, wake_ups, unpaid_s
 
 
 # --- selection
@@ -110,10 +111,11 @@ def test_delayed_requests_of_each_timeout_equal_a_plain_count(bursts):
     workload.tick()  # nothing is known before the first tick
     workload.serve(requests)
     for row, timeout_s in enumerate(TIMEOUTS_S):
-        delayed, wake_ups = count_delayed([0, *requests], timeout_s)
+        delayed, wake_ups, unpaid_s = count_delayed([0, *requests], timeout_s)
         # Hardly anything fades within these hours.
         np.testing.assert_allclose(workload.timeouts.delayed[row, 0], delayed, rtol=0.05)
         np.testing.assert_allclose(workload.timeouts.wake_ups[row, 0], wake_ups, rtol=0.05)
+        np.testing.assert_allclose(workload.timeouts.unpaid_s[row, 0], unpaid_s, rtol=0.05, atol=5.0)
     assert (np.diff(workload.timeouts.delayed[:, 0]) <= 1e-9).all()  # a longer timeout never delays more requests
 
 
@@ -128,6 +130,50 @@ def test_shortest_timeout_within_the_budget_is_selected():
     workload = Workload(attainment=0.9)
     workload.serve_with_pauses(6)
     assert workload.timeout_s == TIMEOUTS_S[0]
+
+
+def nights_at_zero(per_s, nights, seed=1):
+    """Let requests arrive at random by night after days of load; return how often zero was selected in vain, and hours.
+
+    In vain: the next request came within a cold start. hours: at zero, of all nights.
+    """
+    random, workload, in_vain, at_zero_s = np.random.default_rng(seed), Workload(), 0, 0.0
+    workload.tick()
+    for _ in range(nights):
+        workload.serve([5.0] * 180)
+        since_s = math.nan
+        for arrived in random.poisson(per_s * TICK_S, 4320).tolist():
+            workload.tick(float(arrived))
+            is_zero = workload.arrivals.quiet_s[0] >= workload.timeout_s
+            if is_zero and math.isnan(since_s):
+                since_s = workload.now_s
+            if not is_zero and not math.isnan(since_s):
+                at_zero_s += workload.now_s - since_s
+                in_vain += workload.now_s - since_s < COLD_START_S
+                since_s = math.nan
+    return in_vain, at_zero_s / 3600
+
+
+@pytest.mark.slow
+def test_nothing_goes_to_zero_for_less_than_a_cold_start_again_and_again():
+    """A request every 16 s: ten gaps a night are longer than two minutes, and the next request comes soon."""
+    in_vain, hours = nights_at_zero(1 / 24, nights=3)
+    assert in_vain <= 2
+    assert hours < 0.2
+
+
+@pytest.mark.slow
+def test_a_pause_that_outlasts_the_debt_of_a_timeout_goes_to_zero():
+    workload = Workload(attainment=0.9)
+    workload.serve_with_pauses(3, pause_ticks=13)  # 10 s at zero each time, for a start of 60 s
+    assert workload.timeouts.unpaid_s[0, 0] == pytest.approx(2 * 50.0, rel=0.05)
+    assert workload.timeout_s != TIMEOUTS_S[0]
+    workload.serve([1.0] * 360)
+    selected = [(workload.tick().timeout_s[0], float(workload.arrivals.quiet_s[0])) for _ in range(60)]
+    first_s = next(quiet_s for timeout_s, quiet_s in selected if timeout_s == TIMEOUTS_S[0])
+    assert first_s == pytest.approx(TIMEOUTS_S[0] + workload.timeouts.unpaid_s[0, 0], abs=2 * TICK_S)
+    workload.serve([1.0])
+    assert workload.timeouts.unpaid_s[0, 0] == 0
 
 
 @pytest.mark.slow
