@@ -14,6 +14,9 @@ nodes are requested before, and fetch the weights by the daemon's plan. Nodes th
 * **zero**: a service that goes to zero, on the same replicas, under the shipped `development` policy: requests come
   from 8 to 20 h, some minutes apart. A window is open in each hour in which requests came the day before. Figures count
   from 6 h of the second day on. A first request is the first one after a time at zero replicas.
+* **mornings**: a service on small replicas that is busy from 9 to 11 h of two days, under the shipped `interactive`
+  policy without windows. On the third day nobody comes. Nodes hold no weights, so that each morning begins with new
+  ones. The links of the forecast are on or off.
 
     python bench/studies/cold_starts.py --traces FOLDER --out bench/results/cold_starts.jsonl [--seeds 1 2] [--hours 8]
 
@@ -65,6 +68,15 @@ RATES_PER_S = (0.02, 0.002)  # of the service that goes to zero: 50 and 500 s be
 ZERO_SCRAPE_S = 30.0  # of that service: most of its run is waiting
 QUIET_S = 6 * 3600.0  # time of day at which the runs of that service begin
 COUNTED_FROM_S = 3600.0
+MORNINGS = ("first", "second", "holiday")
+OPENS_H, CLOSES_H = 9, 11  # of the service with mornings
+MORNING_SEQUENCES = 4  # that one of its replicas serves at once
+MORNING_RATE_PER_S = 4.0
+MORNING_SCRAPE_S = 60.0
+NIGHT_SHARE = 0.02
+OFFICE_CLOSES_H = 17  # of the shape `office`
+FIRST_S = 1800.0
+SERVICES = ("busy", "zero", "mornings")
 MOST_REQUESTS = 1_000_000
 DAY_S, HOUR_S, DAY_HOURS = 86_400.0, 3600.0, 24
 
@@ -205,6 +217,48 @@ def measure_zero(given: argparse.Namespace, rate_per_s: float, seed: int) -> dic
     }
 
 
+def measure_mornings(given: argparse.Namespace, seed: int) -> dict[str, Any]:
+    """Return the figures of each morning, with and without the links of the forecast."""
+    _, replica_spec = find(PROFILE)
+    policy = load_policies().policies["interactive"]
+    office = generate("office", seed, busiest_per_s=MORNING_RATE_PER_S)
+    hour = office.arrival_s / HOUR_S
+    comes = (hour % DAY_HOURS >= OPENS_H) & (hour % DAY_HOURS < CLOSES_H) & (hour < 2 * DAY_HOURS)
+    by_night = (hour % DAY_HOURS < OPENS_H) | (hour % DAY_HOURS >= OFFICE_CLOSES_H)
+    few = np.random.default_rng((seed, 3)).random(len(hour)) < NIGHT_SHARE
+    begin_s = (OPENS_H - 1) * HOUR_S
+    case = Case(
+        transform.clip(office.select(comes | by_night | few), begin_s, begin_s + 54 * HOUR_S),
+        replace(replica_spec.profile, max_num_seqs=MORNING_SEQUENCES),
+        goal_from_policy(policy),
+        given.cold_start,
+        cold_start_uncached_s=given.uncached,
+        gpus_per_replica=replica_spec.gpus,
+        scrape_s=MORNING_SCRAPE_S,
+        seed=seed,
+    )
+    return {"seed": seed, "mornings": {chain: replay_mornings(case, policy, chain) for chain in ("off", "on")}}
+
+
+def replay_mornings(case: Case, policy: Policy, chain: str) -> dict[str, dict[str, float]]:
+    """Return the figures of each morning: from an hour before it opens until an hour after it closes."""
+    case = with_chain(case, 0.0, chain)
+    scaler, pool = PolicyFleetScaler([case], [policy]), GpuPool.for_cases([case])
+    (outcome,) = run_fleet([case], scaler, pool)
+    arrival_s, figures = case.trace.arrival_s, {}
+    for day, morning in enumerate(MORNINGS):
+        from_s = day * DAY_S
+        opens_s, end_s = from_s + HOUR_S, from_s + (CLOSES_H - OPENS_H + 2) * HOUR_S
+        counted = (arrival_s >= opens_s) & (arrival_s < opens_s + FIRST_S)
+        late = ~(outcome.ttft_s[counted] <= case.goal.ttft_s)
+        figures[morning] = {
+            "first_requests": int(counted.sum()),
+            "first_late": int(late.sum()),
+            "node_gpu_hours": round(pool.node_gpu_s(from_s, end_s) / HOUR_S, 2),
+        }
+    return figures
+
+
 def measure(trace: Trace, given: argparse.Namespace, seed: int) -> dict[str, Any]:
     case, before = prepare(trace, given, seed)
     plain, runs = load_policies().policies["interactive"], {}
@@ -225,11 +279,9 @@ def measure(trace: Trace, given: argparse.Namespace, seed: int) -> dict[str, Any
 
 
 def table(results: dict[str, dict[str, Any]]) -> str:
-    """Return both tables as Markdown."""
-    parts = [
-        make([each for each in results.values() if ("rate_per_s" in each) == is_zero])
-        for is_zero, make in ((False, busy_table), (True, zero_table))
-    ]
+    """Return the tables as Markdown."""
+    marks = ((busy_table, "trace"), (zero_table, "rate_per_s"), (mornings_table, "mornings"))
+    parts = [make([each for each in results.values() if mark in each]) for make, mark in marks]
     return "\n".join(part for part in parts if part)
 
 
@@ -278,6 +330,23 @@ def zero_table(results: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def mornings_table(results: Sequence[dict[str, Any]]) -> str:
+    """Return the first requests of each morning that were late, and the GPU-hours of nodes."""
+    if not results:
+        return ""
+    lines = [
+        "| morning | requests of the first half hour | late without links | with | GPU-hours of nodes without | with |",
+        "|---" * 6 + "|",
+    ]
+    for morning in MORNINGS:
+        off, on = ([each["mornings"][chain][morning] for each in results] for chain in ("off", "on"))
+        cells = [morning, str(sum(run["first_requests"] for run in off))]
+        cells += [str(sum(run["first_late"] for run in runs)) for runs in (off, on)]
+        cells += [f"{sum(run['node_gpu_hours'] for run in runs):.0f}" for runs in (off, on)]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join([*lines, "", f"{len(results)} seeds.", ""])
+
+
 def lengths(results: Sequence[dict[str, Any]]) -> str:
     return ", ".join(sorted({seconds(each["duration_s"]) for each in results}))
 
@@ -291,6 +360,8 @@ def run(given: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
         for rate, seed in itertools.product(given.rates, given.seeds):
             hours = [given.learned_hours, given.zero_hours]
             cases.append((["sparse", *starts, *hours, rate, seed], partial(measure_zero, given, rate, seed)))
+    if "mornings" in given.services:
+        cases += [(["mornings", *starts, seed], partial(measure_mornings, given, seed)) for seed in given.seeds]
     if "busy" in given.services:
         for trace, seed in itertools.product(load(given.traces), given.seeds):
             own = [trace.name, *starts, given.size, given.hours, seed]
@@ -306,7 +377,7 @@ def run(given: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--services", nargs="+", choices=("busy", "zero"), default=("busy", "zero"))
+    parser.add_argument("--services", nargs="+", choices=SERVICES, default=SERVICES)
     parser.add_argument("--traces", type=Path, help="folder of traces; default: three generated days")
     parser.add_argument("--seeds", type=int, nargs="+", default=(1, 2), help="each draws another window")
     parser.add_argument("--hours", type=float, default=8.0, help="length of a window")
