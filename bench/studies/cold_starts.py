@@ -228,7 +228,7 @@ def measure_mornings(given: argparse.Namespace, seed: int) -> dict[str, Any]:
     few = np.random.default_rng((seed, 3)).random(len(hour)) < NIGHT_SHARE
     begin_s = (OPENS_H - 1) * HOUR_S
     case = Case(
-        transform.clip(office.select(comes | by_night | few), begin_s, begin_s + 54 * HOUR_S),
+        transform.clip(office.select(comes | by_night | few), begin_s, begin_s + given.morning_hours * HOUR_S),
         replace(replica_spec.profile, max_num_seqs=MORNING_SEQUENCES),
         goal_from_policy(policy),
         given.cold_start,
@@ -361,7 +361,10 @@ def run(given: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
             hours = [given.learned_hours, given.zero_hours]
             cases.append((["sparse", *starts, *hours, rate, seed], partial(measure_zero, given, rate, seed)))
     if "mornings" in given.services:
-        cases += [(["mornings", *starts, seed], partial(measure_mornings, given, seed)) for seed in given.seeds]
+        cases += [
+            (["mornings", *starts, given.morning_hours, seed], partial(measure_mornings, given, seed))
+            for seed in given.seeds
+        ]
     if "busy" in given.services:
         for trace, seed in itertools.product(load(given.traces), given.seeds):
             own = [trace.name, *starts, given.size, given.hours, seed]
@@ -384,6 +387,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rates", type=float, nargs="+", default=RATES_PER_S, help="requests a second of zero")
     parser.add_argument("--learned-hours", type=float, default=24.0, help="before figures count, of zero")
     parser.add_argument("--zero-hours", type=float, default=15.0, help="after them")
+    parser.add_argument("--morning-hours", type=float, default=54.0, help="length of a run with mornings, from 8 h on")
     parser.add_argument("--size", type=float, default=3.0, help="mean replicas of the lower bound")
     parser.add_argument("--cold-start", type=float, default=60.0, metavar="SECONDS", help="mean start with the weights")
     parser.add_argument("--uncached", type=float, default=300.0, metavar="SECONDS", help="on a new node without them")

@@ -19,6 +19,7 @@ SMALLEST: dict[str, list[object]] = {
     "cold_starts": [
         *["--hours", 0.1, "--size", 0.5, "--seeds", 1],
         *["--rates", 0.05, "--learned-hours", 2, "--zero-hours", 0.1],  # requests come from 8 h on
+        *["--morning-hours", 1.02],  # and from 9 h on
     ],
     "decode": ["--workloads", 40, "--ticks", 2],  # enough for some changes
     "inventory": ["--nodes", 4, "--pods", 30, "--events", 20],
