@@ -16,7 +16,8 @@ nodes are requested before, and fetch the weights by the daemon's plan. Nodes th
   from 6 h of the second day on. A first request is the first one after a time at zero replicas.
 * **mornings**: a service on small replicas that is busy from 9 to 11 h of two days, under the shipped `interactive`
   policy without windows. On the third day nobody comes. Nodes hold no weights, so that each morning begins with new
-  ones. The links of the forecast are on or off.
+  ones, and fetch them by the daemon's plan. Nodes are requested ahead or not, so that both runs are the same until the
+  second morning.
 
     python bench/studies/cold_starts.py --traces FOLDER --out bench/results/cold_starts.jsonl [--seeds 1 2] [--hours 8]
 
@@ -242,7 +243,7 @@ def measure_mornings(given: argparse.Namespace, seed: int) -> dict[str, Any]:
 
 def replay_mornings(case: Case, policy: Policy, chain: str) -> dict[str, dict[str, float]]:
     """Return the figures of each morning: from an hour before it opens until an hour after it closes."""
-    case = with_chain(case, 0.0, chain)
+    case = replace(with_chain(case, 0.0, "on"), requests_nodes=chain == "on")
     scaler, pool = PolicyFleetScaler([case], [policy]), GpuPool.for_cases([case])
     (outcome,) = run_fleet([case], scaler, pool)
     arrival_s, figures = case.trace.arrival_s, {}

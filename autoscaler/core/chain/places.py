@@ -50,7 +50,7 @@ def find_places(fleet: Fleet, spec: Spec, decided: FloatColumn, more: FloatColum
     full = _lacks_place(fleet, decided, replicas)
     lacks = full & _can_grow(fleet)[fleet.pool[replicas.row]]
     lacks &= _fits_new_nodes(fleet, replicas, lacks)
-    counts = np.zeros((2, len(fleet.workloads), MOST_EACH + 1))
+    counts = np.zeros((2, len(fleet.workloads), int(wanted.max()) + 1))
     for count, found in zip(counts, (~full, lacks), strict=True):
         np.add.at(count, (replicas.row, replicas.number + 1), found)
     return Found(*(np.take_along_axis(count.cumsum(axis=1), wanted.astype(np.int64), axis=1) for count in counts))
