@@ -177,14 +177,15 @@ def judge(row: Row, results: Sequence[Result]) -> list[Judgement]:
     judged.append(Judgement.at_least("first hour", first, lowest(results, CONSTANT, "first_hour") - FIRST_HOUR_POINTS))
     days = max(row.hours / 24, 1.0)
     judged.append(Judgement.at_most("flaps a day", mean_of(results, OURS, "flaps") / days, FLAPS_PER_DAY))
-    hours = "later_gpu_hours" if attained == "later_attainment" else "gpu_hours"
     for name in RIVALS:
         beside = [each for each in results if name in each]
-        if beside and lowest(beside, name, attained) >= LEAST_ATTAINMENT - 1e-9:
-            # A rival that keeps the least constant count is judged like that count.
-            same = mean_of(beside, name, hours) > 0.97 * mean_of(beside, CONSTANT, hours)
-            most = max(RIVAL_RATIO, cost) if same else RIVAL_RATIO
-            judged.append(Judgement.at_most(name, ratio_to(beside, name, hours), most))
+        for share, hours in (("attainment", "gpu_hours"), (attained, attained.replace("attainment", "gpu_hours"))):
+            if beside and lowest(beside, name, share) >= LEAST_ATTAINMENT - 1e-9:
+                # A rival that keeps the least constant count is judged like that count.
+                same = mean_of(beside, name, hours) > 0.97 * mean_of(beside, CONSTANT, hours)
+                most = max(RIVAL_RATIO, cost) if same else RIVAL_RATIO
+                judged.append(Judgement.at_most(name, ratio_to(beside, name, hours), most))
+                break
     return judged
 
 

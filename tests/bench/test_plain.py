@@ -90,6 +90,9 @@ def test_row_names_each_missed_goal() -> None:
 def test_only_a_rival_that_meets_the_goal_counts() -> None:
     assert missed("flat", figures(0.99, 10), figures(0.99, 10), keda_queue=figures(0.5, 1)) == []
     assert missed("flat", figures(0.99, 10), figures(0.99, 10), keda_queue=figures(0.99, 9)) == ["keda-queue"]
+    late, early = figures(0.98, 5, later_attainment=0.99), figures(0.99, 8, later_gpu_hours=5)
+    assert missed("days", figures(0.99, 10), figures(0.99, 10), keda_queue=late) == ["keda-queue"]
+    assert missed("days", figures(0.99, 10), figures(0.99, 10), keda_queue=early) == ["keda-queue"]
     assert missed("step", figures(0.99, 13), figures(0.99, 10), keda_queue=figures(0.99, 10)) == []
 
 
