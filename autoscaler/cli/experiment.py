@@ -82,7 +82,8 @@ experiment_options = options(
     click.option(
         "--request-nodes",
         is_flag=True,
-        help="Nodes are requested before the replicas of pre-warm windows, as the daemon's --request-nodes does.",
+        help="Nodes are requested before pre-warm windows and rises of the load of a day or a week ago, as the "
+        "daemon's --request-nodes does.",
     ),
     click.option(
         "--fetch-weights",

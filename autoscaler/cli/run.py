@@ -62,8 +62,8 @@ from autoscaler.cli.settings import daemon_settings
     type=click.Choice(["off", "auto", "capacity-buffer", "placeholder"]),
     default="off",
     show_default=True,
-    help="Request nodes before a pre-warm window if its replicas lack a place; auto: by a CapacityBuffer where the "
-    "cluster has them, else by placeholder pods; needs manifests/prewarm.",
+    help="Request nodes before a pre-warm window, or a rise of the load of a day or a week ago, if its replicas lack a "
+    "place; auto: by a CapacityBuffer where the cluster has them, else by placeholder pods; needs manifests/prewarm.",
 )
 @click.option("--placeholder-image", help="Image of placeholder pods; default: that of Kubernetes' pause container.")
 @click.option(

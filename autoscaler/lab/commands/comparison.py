@@ -110,7 +110,7 @@ def _note_unusual_options(options: ExperimentOptions) -> list[str]:
     if options.cold_start_spread != Case.cold_start_spread:
         notes.append(f"cold starts differ: sigma of their logarithm {options.cold_start_spread:g}")
     if options.requests_nodes:
-        notes.append("nodes are requested before the replicas of pre-warm windows; empty nodes cost nothing here")
+        notes.append("nodes are requested before pre-warm windows and forecast rises; empty nodes cost nothing here")
     if options.fetches_weights:
         notes.append("nodes fetch weights by the daemon's plan, and keep them")
     if math.isfinite(options.node_idle_s):
