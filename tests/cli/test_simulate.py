@@ -161,7 +161,7 @@ def test_links_that_begin_ahead_are_told(trace: Path) -> None:
     result = invoke("simulate", "--trace", trace, *PROFILE, *options, "--start-replicas", 1)
     assert result.exit_code == 0, result.output
     said = " ".join(result.output.split())
-    assert "nodes are requested before the replicas of pre-warm windows" in said
+    assert "nodes are requested before pre-warm windows and forecast rises" in said
     assert "nodes fetch weights by the daemon's plan" in said
     assert "a node that was empty for 10 min is removed" in said
 
