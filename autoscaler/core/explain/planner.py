@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from autoscaler.core.explain.format import count, number, percent, seconds
 from autoscaler.core.explain.planner_lines import Figures
 from autoscaler.core.explain.row import Row
 from autoscaler.core.planner.error_budget import BUDGET_S
-from autoscaler.core.planner.strategies import IS_SEASONAL, MAX_UTILIZATION, ROUNDING_TOLERANCE
+from autoscaler.core.planner.strategies import IS_SEASONAL, MAX_UTILIZATION, ROUNDING_TOLERANCE, find_highest_load
 
 TOLERATED = 1.005
 """Misses over the error budget up to which it is called kept: percentages are printed with three digits."""
@@ -87,27 +89,39 @@ def _why_so_many(row: Row) -> str:
         return "because no replica is removed while requests wait too long"
     if replicas < known.strategy_replicas:
         alone = f"the strategy alone would recommend {number(known.strategy_replicas)}"
-        return f"because no headroom is added to the initial fleet in steady traffic ({alone})"
-    if replicas >= most and (replicas < load or replicas < known.constant_replicas):
+        return f"because no more headroom is added in the first hours of steady traffic ({alone})"
+    with_headroom = load * (1 + known.margin_fraction) + known.margin_roots * math.sqrt(load)
+    with_headroom = with_headroom / MAX_UTILIZATION - ROUNDING_TOLERANCE
+    if replicas >= most and (replicas < with_headroom or replicas < known.constant_replicas):
         return "the maximum"
     if replicas < load:
         return f"because the load average over {seconds(known.average_s)} is lower"
-    with_headroom = load * (1 + known.margin_fraction) + known.margin_roots * math.sqrt(load)
-    if not replicas - 1 >= with_headroom / MAX_UTILIZATION - ROUNDING_TOLERANCE:
+    if not replicas - 1 >= with_headroom:
         return _headroom(known) if replicas - 1 >= load / MAX_UTILIZATION - ROUNDING_TOLERANCE else ""
     if replicas <= least:
         return "the minimum" if least > 1 else ""
     if replicas <= known.constant_replicas:
-        return f"because a constant count of {number(replicas)} has cost least so far, misses included"
+        return f"because a constant count of {number(replicas)} is the cheapest, misses included"
+    if season := _season(row):
+        return season
     if known.peak_expires_in_s >= 0:
         return f"because a peak is held for {seconds(known.peak_expires_in_s)} more"
-    # While the initial fleet is kept, base replicas are no fewer; a count above them has another reason.
-    if known.observed_s < known.warm_up_s and not known.base_replicas < replicas:
+    if known.observed_s < known.warm_up_s and replicas <= row.planned("initial_fleet"):
         return f"because the initial fleet is kept for {seconds(known.warm_up_s - known.observed_s)} more"
-    if IS_SEASONAL[int(row.planned("strategy"))]:
-        return "because the load has just peaked, or was as high around this time a day or a week ago"
     peak = f"because the load average over {seconds(known.average_s)} has just peaked"
     return f"{peak}, and peaks are held for {count(known.hold_cold_starts, 'cold start')}"
+
+
+def _season(row: Row) -> str:
+    """Word the load of a day or a week ago, if it alone takes as many replicas; "" if not."""
+    strategy, replicas = int(row.planned("strategy")), row.planned("replicas")
+    day_ago, week_ago = row.planned("day_ago_load"), row.planned("week_ago_load")
+    load = float(np.fmax(day_ago, week_ago))
+    enough_for = float(find_highest_load(np.array([strategy]), np.array([replicas - 1]))[0])
+    if not (IS_SEASONAL[strategy] and load > enough_for):
+        return ""
+    ago = "a day ago" if day_ago >= load else "a week ago"
+    return f"because the load was {count(load, 'busy replica')} around this time {ago}"
 
 
 def _headroom(known: Figures) -> str:

@@ -201,7 +201,7 @@ def _headroom(known: Figures, most: float) -> str:
     headroom = f"{count(known.headroom_replicas)}: {recommended} recommended for a load of {load}"
     if not known.base_replicas < known.recommended_replicas:
         return headroom
-    return f"{headroom}; the load of the last minutes needs {number(known.base_replicas)}"
+    return f"{headroom}; {number(known.base_replicas)} of them are base replicas"
 
 
 def _strategy(known: Figures, strategy: float, cold_start_s: float) -> str:
@@ -221,7 +221,7 @@ def _strategy(known: Figures, strategy: float, cold_start_s: float) -> str:
         text += f"; the initial fleet is kept for {seconds(known.warm_up_s)}"
     if 0 < known.recommended_replicas < known.strategy_replicas:
         alone = number(known.strategy_replicas)
-        text += f"; it would recommend {alone}, but steady traffic adds no headroom to the initial fleet"
+        text += f"; it would recommend {alone}, but no more headroom is added in the first hours of steady traffic"
     return text
 
 

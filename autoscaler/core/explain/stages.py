@@ -115,6 +115,8 @@ def _stabilization(row: Row, before: float, after: float) -> str:
     if after > before:
         end = f" for {seconds(row.kept_for_s)} more" if row.kept_for_s > 0 else ""
         window = seconds(row.kept_window_s)
+        if row.recommender.plans and row.kept_window_s != row.spec("down_stabilization_s"):
+            return f"what was recommended within the last cold start ({window}) keeps {number(after)}{end}"
         return f"scale-down stabilization (window {window}) keeps {number(after)}{end}"
     if after == row.recommended(Signal.SCHEDULE):
         return _pre_warm(after)
@@ -145,7 +147,7 @@ def _awake_until(row: Row) -> str:
         return f" until there has been no work for {seconds(row.idle_after_s)}{end}"
     if math.isnan(row.observed("gateway_waiting")):
         return ", because no gateway is known to hold requests at zero"
-    return ", because the error budget is not known to cover the requests that would wait for its return"
+    return ", because no idle timeout is known to pay for the start after it within the error budget"
 
 
 def _variant(row: Row, before: float, after: float) -> str:

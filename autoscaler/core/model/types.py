@@ -167,6 +167,7 @@ class Plan(Columns):
     strategy: FloatColumn  # selected strategy, its row in the strategy set
     observed_s: FloatColumn  # seconds of demand that the shadow fleets have served
     warm_up_s: FloatColumn  # seconds of demand for which the initial fleet is kept
+    initial_fleet: FloatColumn  # replicas that served when demand was first known
     allowed_fraction: FloatColumn  # of requests that the selected strategy may miss now, 0..1
     shadow_missed_fraction: FloatColumn  # of requests that its shadow fleet would have missed
     unavoidable_fraction: FloatColumn  # of requests that miss on any number of replicas
@@ -176,6 +177,8 @@ class Plan(Columns):
     replicas: FloatColumn  # recommendation, the initial fleet considered; NaN: the planner has no opinion
     base_replicas: FloatColumn  # replicas that the present load needs, which may be more or fewer
     peak_expires_in_s: FloatColumn  # seconds until the held peak behind the recommendation expires; NaN: none is held
+    day_ago_load: FloatColumn  # highest load of a day ago, from this time of day until the next cold start is over
+    week_ago_load: FloatColumn  # likewise of a week ago
     forecast: Forecast  # replicas for the load of a day and of a week ago
 
 

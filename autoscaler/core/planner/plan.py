@@ -10,7 +10,7 @@ from autoscaler.core.planner.load_history import find_peak_expiry
 from autoscaler.core.planner.offered_load import compute_work_s
 from autoscaler.core.planner.replica_speed import fit_speed
 from autoscaler.core.planner.scale_to_zero import IdleTimeouts
-from autoscaler.core.planner.season import expect_load
+from autoscaler.core.planner.season import expect_load, find_past_loads
 from autoscaler.core.planner.select import StrategyState
 from autoscaler.core.planner.strategies import MIN_REPLICAS, PREDICTION, compute_replicas_of, find_highest_load
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn, or_zero
@@ -32,6 +32,7 @@ def make_plan(
     """
     selected = or_zero(state.strategy).astype(np.int64), np.arange(len(state.strategy))
     shadow, budget, fitted = state.shadow, state.budget, fit_speed(state.speed)
+    day_ago, week_ago = find_past_loads(state.season, cold_start_s, state.last_updated_s)
     with np.errstate(divide="ignore", invalid="ignore"):
         shadow_missed = np.minimum(shadow.missed[selected] / shadow.arrived, 1.0)
         missed = (budget.missed + timeouts.late_arrivals[rows]) / (budget.counted + timeouts.arrivals_at_zero[rows])
@@ -47,6 +48,7 @@ def make_plan(
             strategy=state.strategy,
             observed_s=shadow.observed_s,
             warm_up_s=state.warm_up_s,
+            initial_fleet=state.initial_fleet,
             allowed_fraction=state.allowed_share,
             shadow_missed_fraction=np.where(shadow.arrived > 0, shadow_missed, np.nan),
             unavoidable_fraction=state.miss_counts.unavoidable,
@@ -56,6 +58,8 @@ def make_plan(
             replicas=state.replicas,
             base_replicas=state.base_replicas,
             peak_expires_in_s=compute_peak_expiry(state, cold_start_s),
+            day_ago_load=day_ago.astype(np.float64),
+            week_ago_load=week_ago.astype(np.float64),
             forecast=make_forecast(state),
         )
 

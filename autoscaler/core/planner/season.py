@@ -99,10 +99,15 @@ def predict_load(season: Season, ahead_s: FloatColumn, now_s: float) -> Float32C
 
     ahead_s: float64[W]. float32[W], NaN: neither is known.
     """
+    return np.asarray(np.fmax(*find_past_loads(season, ahead_s, now_s)))
+
+
+def find_past_loads(season: Season, ahead_s: FloatColumn, now_s: float | TimestampColumn) -> list[Float32Column]:
+    """Return the highest load of a day ago, and that of a week ago, in this time; float32[W] each, NaN: not known."""
     bins = np.fmin((now_s - season.bin_since_s + ahead_s) // BIN_S + 1, BINS - 1)
-    bins = or_zero(bins).astype(np.int64)
-    highest = np.fmax.accumulate(np.fmax(*_look_ahead(season)), axis=0)  # of the next n bins
-    return highest[bins, np.arange(len(bins))].astype(np.float32)
+    place = or_zero(bins).astype(np.int64), np.arange(len(bins))
+    highest = (np.fmax.accumulate(each, axis=0) for each in _look_ahead(season))  # of the next n bins
+    return [each[place].astype(np.float32) for each in highest]
 
 
 def expect_load(season: Season) -> tuple[Float32Column, BoolColumn]:

@@ -17,7 +17,7 @@ import numpy as np
 from autoscaler.core.model.fleet import PendingCause
 from autoscaler.core.model.quotas import Quotas
 from autoscaler.core.model.types import Decision, Recommender, Signal, Stage, TickInput
-from autoscaler.core.planner.strategies import CONSTANT_COUNTS, IS_SEASONAL, PEAK_STRATEGY_COUNT, STRATEGIES
+from autoscaler.core.planner.strategies import CONSTANT_COUNTS, IS_SEASONAL, PEAK_STRATEGY_COUNT, STRATEGIES, Strategy
 from autoscaler.core.table.columns import FloatColumn
 
 NUMBER = r"(-?\d+(?:\.\d+)?)"
@@ -427,6 +427,12 @@ def planner(row: Row, match: re.Match[str]) -> None:
     _WHY[pattern](row, hit, replicas, busy, strategy.min_replicas)
 
 
+def _of(strategy: Strategy, load: float) -> float:
+    """The replicas that a strategy adds up to for a load, without its constant count."""
+    added = load * strategy.margin_share + strategy.margin_roots * math.sqrt(load)
+    return math.ceil((load + added) / MAX_UTILIZATION - ROUNDING - 1e-6)
+
+
 def _waits(row: Row, hit: re.Match[str], replicas: float, busy: float, least: float) -> None:
     assert replicas > row.plan("strategy_replicas")
 
@@ -437,8 +443,9 @@ def _no_headroom(row: Row, hit: re.Match[str], replicas: float, busy: float, lea
 
 
 def _maximum(row: Row, hit: re.Match[str], replicas: float, busy: float, least: float) -> None:
+    strategy = STRATEGIES[int(row.plan("strategy"))]
     assert replicas == row.spec("max_replicas")
-    assert busy > replicas or least > replicas
+    assert _of(strategy, busy) > replicas or least > replicas
 
 
 def _lower(row: Row, hit: re.Match[str], replicas: float, busy: float, least: float) -> None:
@@ -469,6 +476,7 @@ def _held(row: Row, hit: re.Match[str], replicas: float, busy: float, least: flo
 def _initial(row: Row, hit: re.Match[str], replicas: float, busy: float, least: float) -> None:
     same_time(hit[1], row.plan("warm_up_s") - row.plan("observed_s"))
     assert row.plan("observed_s") < row.plan("warm_up_s")
+    assert replicas <= row.plan("initial_fleet")
     _more_than_load(replicas, busy)
 
 
@@ -482,6 +490,10 @@ def _peaked(row: Row, hit: re.Match[str], replicas: float, busy: float, least: f
 
 def _seasonal(row: Row, hit: re.Match[str], replicas: float, busy: float, least: float) -> None:
     assert IS_SEASONAL[int(row.plan("strategy"))]
+    load, other = (row.plan(f"{ago}_ago_load") for ago in (("day", "week") if hit[2] == "day" else ("week", "day")))
+    same(hit[1], load)
+    assert not other > load
+    assert _of(STRATEGIES[int(row.plan("strategy"))], load) >= replicas
     _more_than_load(replicas, busy)
 
 
@@ -496,16 +508,16 @@ def _headroom(row: Row, hit: re.Match[str], replicas: float, busy: float, least:
 
 _WHY: dict[str, Callable[[Row, re.Match[str], float, float, float], None]] = {
     "because no replica is removed while requests wait too long": _waits,
-    "because no headroom is added to the initial fleet in steady traffic "
+    "because no more headroom is added in the first hours of steady traffic "
     rf"\(the strategy alone would recommend {NUMBER}\)": _no_headroom,
     "the maximum": _maximum,
     rf"because the load average over {TIME} is lower": _lower,
     "the minimum": _minimum,
-    rf"because a constant count of {NUMBER} has cost least so far, misses included": _constant,
+    rf"because a constant count of {NUMBER} is the cheapest, misses included": _constant,
     rf"because a peak is held for {TIME} more": _held,
     rf"because the initial fleet is kept for {TIME} more": _initial,
     rf"because the load average over {TIME} has just peaked, and peaks are held for {NUMBER} cold starts?": _peaked,
-    "because the load has just peaked, or was as high around this time a day or a week ago": _seasonal,
+    rf"because the load was {NUMBER} busy replicas? around this time a (day|week) ago": _seasonal,
     rf"because its headroom is (?:{SHARE}|{NUMBER} times the square root of the load)": _headroom,
 }
 
@@ -666,6 +678,16 @@ def scale_down_stabilization(row: Row, match: re.Match[str]) -> None:
         same_time(left, kept_for_s)
 
 
+@clause(
+    rf"what was recommended within the last cold start \({TIME}\) keeps {NUMBER}(?: for {TIME} more)?",
+    Stage.STABILIZATION,
+)
+def recommended_lately(row: Row, match: re.Match[str]) -> None:
+    assert Recommender(int(row.decision.recommender[row.row])).plans
+    same_time(match[1], row.seen("cold_start_s"))
+    scale_down_stabilization(row, match)
+
+
 @clause(rf"the running requests and their KV cache need {NUMBER}", Stage.STABILIZATION)
 def in_use(row: Row, match: re.Match[str]) -> None:
     same(match[1], row.stage(Stage.STABILIZATION))
@@ -701,7 +723,7 @@ def stays_awake(row: Row, match: re.Match[str]) -> None:
         assert math.isinf(stated_s)
         assert math.isnan(row.seen("gateway_waiting"))
     else:
-        assert why == ", because the error budget is not known to cover the requests that would wait for its return"
+        assert why == ", because no idle timeout is known to pay for the start after it within the error budget"
         assert math.isinf(stated_s)
         assert math.isnan(idle_after_s)
 

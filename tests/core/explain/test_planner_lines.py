@@ -36,6 +36,7 @@ LEARNED = {
     "strategy": float(PEAK_HOLDS.index((2, 10)) * len(MARGINS) + MARGINS.index((1.1, 0.0))),
     "observed_s": 7200.0,
     "warm_up_s": 1200.0,
+    "initial_fleet": 2.0,
     "allowed_fraction": 0.0065,
     "shadow_missed_fraction": 0.0046,
     "strategy_replicas": 4.0,
@@ -45,6 +46,8 @@ LEARNED = {
     "base_replicas": 3.0,
     "replicas": 4.0,
     "peak_expires_in_s": NAN,
+    "day_ago_load": NAN,
+    "week_ago_load": NAN,
 }
 
 
@@ -79,7 +82,7 @@ def told(rules=None, asked=4.0, read=READ | {"gaps": 1.0}, **plan) -> dict[str, 
 def test_each_question_of_an_operator_has_a_line():
     assert told() == {
         "demand": "arriving requests keep 2.31 replicas busy",
-        "headroom": "1.69 replicas: 4 recommended for a load of 2.31; the load of the last minutes needs 3",
+        "headroom": "1.69 replicas: 4 recommended for a load of 2.31; 3 of them are base replicas",
         "rule": "follows the load average over 4 min, holds its peaks for 10 cold starts of 60 s, adds 110%",
         "paper": "the strategy would have missed 0.46% of requests so far and may miss 0.65% now, "
         "beyond the 0.2% that always miss",
@@ -159,7 +162,7 @@ def test_the_warm_up_is_named_until_it_is_over():
 
 def test_the_initial_fleet_is_named_when_it_limits_a_strategy():
     assert told(strategy_replicas=6.0)["rule"].endswith(
-        "adds 110%; it would recommend 6, but steady traffic adds no headroom to the initial fleet"
+        "adds 110%; it would recommend 6, but no more headroom is added in the first hours of steady traffic"
     )
     assert told(strategy_replicas=3.0)["rule"].endswith("adds 110%")  # the policy has a floor
 

@@ -16,7 +16,7 @@ from autoscaler.core.model import names
 from autoscaler.core.model.fleet import PendingCause
 from autoscaler.core.model.samples import GatewaySamples, PodSamples
 from autoscaler.core.model.types import Recommender, Signal, Stage
-from autoscaler.core.planner.strategies import CONSTANT_COUNTS, PEAK_STRATEGY_COUNT
+from autoscaler.core.planner.strategies import CONSTANT_COUNTS, PEAK_STRATEGY_COUNT, SEASONAL, STRATEGIES, Strategy
 from autoscaler.core.tick import tick
 from tests.core.explain.stories import CASES, NAN, ExplainedServing, ExplainedStory, explained, played
 from tests.core.serving import LEARNED
@@ -94,10 +94,10 @@ def test_sentences_are_well_formed(name):
         ),
         (
             "reserve",
-            "Scales down from 5 to 3 replicas: the planner recommends 4 for a load of 0.269 busy replicas, because a "
-            "peak is held for 165 s more; 0% of requests missed in 13 min of traffic and its strategy is predicted to "
-            "miss 0.192%, within the error budget of 1%; the pool of 7 NVIDIA-H100-80GB-HBM3 allocates 3 of 4, the "
-            "rest is headroom (metrics up to 10 s old).",
+            "Scales down from 5 to 3 replicas: the planner recommends 6 for a load of 0.269 busy replicas, because a "
+            "constant count of 6 is the cheapest, misses included; 0% of requests missed in 13 min of traffic and its "
+            "strategy is predicted to miss 0.861%, within the error budget of 1%; the pool of 7 NVIDIA-H100-80GB-HBM3 "
+            "allocates 3 of 6, the rest is headroom (metrics up to 10 s old).",
         ),
         ("no policy", "Keeps 2 replicas: no valid policy is in force for it."),
         (
@@ -108,8 +108,8 @@ def test_sentences_are_well_formed(name):
         (
             "too many",
             "Keeps 2 replicas: the planner recommends 2 for a load of 3.8 busy replicas, the maximum; "
-            "0% of requests missed in 13 min of traffic and its strategy is predicted to miss 0.127%, within the "
-            "error budget of 1% (metrics up to 10 s old).",
+            "its strategy is predicted to miss 3.3% of requests, more than the error budget of 1%, and each miss "
+            "beyond it is priced into the choice of strategy (metrics up to 10 s old).",
         ),
     ],
 )
@@ -200,7 +200,7 @@ def test_binding_stages_agree_with_each_explanation():
 
 
 def test_the_sentence_says_why_a_workload_does_not_go_to_zero():
-    assert "the error budget is not known to cover" in explained("idle, as the budget bears").sentence
+    assert "no idle timeout is known to pay for" in explained("idle, as the budget bears").sentence
     assert "no gateway is known to hold requests" in explained("idle without gateway").sentence
     assert "one replica stays, because the policy does not scale to zero" in explained("never idle").sentence
     assert "budget" not in explained("idle soon").sentence
@@ -311,6 +311,8 @@ def planned(recommended: float = 2.0, **plan: float) -> Explanation:
         "warm_up_s": 1200.0,
         "demand": 1.5,
         "unavoidable_fraction": 0.0,
+        "peak_expires_in_s": NAN,
+        "initial_fleet": 1.0,
         **plan,
     }
     known = replace(story.decision.plan, **{name: np.array([float(value)]) for name, value in columns.items()})
@@ -367,13 +369,14 @@ def test_the_sentence_says_what_was_missed_beyond_the_budget(plan, sentence):
     assert f"busy replicas; {sentence} (metrics" in case.sentence
 
 
+SEASONAL_1_ROOT = float(STRATEGIES.index(Strategy(SEASONAL, 0.0, 1.0, 0.0)))
 CONSTANT_8 = float(PEAK_STRATEGY_COUNT + CONSTANT_COUNTS.index(8))
 
 
 @pytest.mark.parametrize(
     ("recommended", "plan", "why"),
     [
-        (8.0, {"strategy": CONSTANT_8}, "because a constant count of 8 has cost least so far, misses included"),
+        (8.0, {"strategy": CONSTANT_8}, "because a constant count of 8 is the cheapest, misses included"),
         (9.0, {"strategy": CONSTANT_8, "peak_expires_in_s": 90.0}, "because a peak is held for 90 s more"),
         (
             9.0,
@@ -384,10 +387,40 @@ CONSTANT_8 = float(PEAK_STRATEGY_COUNT + CONSTANT_COUNTS.index(8))
         (
             4.0,
             {"strategy_replicas": 6.0},
-            "because no headroom is added to the initial fleet in steady traffic "
+            "because no more headroom is added in the first hours of steady traffic "
             "(the strategy alone would recommend 6)",
         ),
         (2.0, {"strategy": 0.0, "demand": 2.5}, "because the load average over 20 s is lower"),
+        (
+            3.0,
+            {"strategy": 0.0, "observed_s": 600.0, "initial_fleet": 3.0},
+            "because the initial fleet is kept for 10 min more",
+        ),
+        (
+            3.0,
+            {"strategy": 0.0, "observed_s": 600.0, "initial_fleet": 2.0, "base_replicas": 3.0},
+            "because the load average over 20 s has just peaked, and peaks are held for 10 cold starts",
+        ),
+        (
+            4.0,
+            {"strategy": SEASONAL_1_ROOT, "day_ago_load": 2.1, "week_ago_load": 0.5, "peak_expires_in_s": 90.0},
+            "because the load was 2.1 busy replicas around this time a day ago",
+        ),
+        (
+            4.0,
+            {"strategy": SEASONAL_1_ROOT, "day_ago_load": NAN, "week_ago_load": 2.1},
+            "because the load was 2.1 busy replicas around this time a week ago",
+        ),
+        (
+            4.0,
+            {"strategy": SEASONAL_1_ROOT, "day_ago_load": 1.2, "peak_expires_in_s": 90.0},
+            "because a peak is held for 90 s more",
+        ),
+        (
+            4.0,
+            {"strategy": SEASONAL_1_ROOT, "day_ago_load": 1.2},
+            "because the load average over 4 min has just peaked, and peaks are held for 3 cold starts",
+        ),
     ],
 )
 def test_the_planner_says_why_it_recommends_so_many(recommended, plan, why):
