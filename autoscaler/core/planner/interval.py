@@ -46,7 +46,6 @@ class WorkTotals(Columns):
     covered_s: FloatColumn  # pod-seconds between the readings
     arrivals: FloatColumn  # requests that arrived in them
     queue_growth: FloatColumn  # waiting requests, now minus before
-    batch_growth: FloatColumn  # running requests, now minus before
     first_tokens: FloatColumn  # requests that got their first token
     ttft_counted: FloatColumn  # requests of which it is known whether they met TTFT
     ttft_missed: FloatColumn  # those that missed it
@@ -220,7 +219,6 @@ def _request_columns(deltas: PodDeltas) -> dict[str, tuple[FloatColumn, BoolColu
         "covered_s": (deltas.interval_s, has_arrivals),
         "arrivals": (arrivals, has_arrivals),
         "queue_growth": (deltas.waiting, has_arrivals),
-        "batch_growth": (deltas.running, has_arrivals),
         "first_tokens": (first_tokens, first_tokens >= 0),
         "ttft_counted": (first_tokens, ttft_missed >= 0),
         "ttft_missed": (ttft_missed, ttft_missed >= 0),

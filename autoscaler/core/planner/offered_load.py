@@ -70,9 +70,7 @@ def update_offered_load(
 ) -> tuple[OfferedLoad, FloatColumn]:
     """Measure demand; also return the requests that arrived at all replicas, float64[W].
 
-    Demand is the mean of two estimates. Arrivals times the work of a request is right while requests queue, but sees
-    longer answers late. The busy share of the replicas, with the growth of their queues and batches, sees them at once.
-    Growth of a batch counts as far as the replicas are full.
+    Demand is the rate of arrivals times the work of a request, which is right also while requests queue.
     """
     totals = stats.totals
     busy = compute_busy_share(totals, idle_gap_s, speed.slots)
@@ -87,11 +85,8 @@ def update_offered_load(
         requests = before.requests * fade + np.where(has_served, totals.first_tokens * scale, 0.0)
         work_s = np.where(requests >= MIN_REQUESTS, busy_s / requests, np.nan)
         arrivals = totals.arrivals * scale
-        growth = (totals.queue_growth + busy**2 * totals.batch_growth) * scale
-        by_busy_share = np.fmax(busy * stats.mean_replicas + growth * work_s / interval_s, 0.0)
-        by_arrivals = arrivals * work_s / interval_s
-        demand = np.where(np.isnan(busy), by_arrivals, (by_arrivals + by_busy_share) / 2)
-    return OfferedLoad(busy_s, requests, np.where(interval_s > 0, demand, np.nan)), or_zero(arrivals)
+        demand = np.where(interval_s > 0, arrivals * work_s / interval_s, np.nan)
+    return OfferedLoad(busy_s, requests, demand), or_zero(arrivals)
 
 
 def compute_work_s(load: OfferedLoad) -> FloatColumn:

@@ -75,7 +75,7 @@ def test_pod_is_full_when_its_last_two_readings_show_a_queue():
 def test_arrivals_are_ended_requests_plus_growth_in_flight():
     totals = count(read(100.0, running=4.0), read(115.0, finished=10.0, running=5.0, waiting=3.0))
     assert (totals.arrivals[0], totals.covered_s[0]) == (14, 15)
-    assert (totals.queue_growth[0], totals.batch_growth[0]) == (3, 1)
+    assert totals.queue_growth[0] == 3
 
 
 def test_arrivals_are_not_negative_when_clients_disconnect():
@@ -217,7 +217,7 @@ def test_absurd_readings_stay_bounded_and_with_their_workload(data):
         for field in fields(WorkTotals):
             column = getattr(totals, field.name)
             np.testing.assert_array_equal(column[..., :1], getattr(known, field.name), err_msg=field.name)
-            if field.name not in ("queue_growth", "batch_growth"):
+            if field.name != "queue_growth":
                 assert not (column < 0).any(), field.name
                 assert not np.isinf(column).any(), field.name
         busy = compute_busy_share(totals, np.array([0.01, 0.01]), np.array([NAN]))

@@ -16,13 +16,6 @@ def test_demand_is_arrivals_times_the_work_of_a_request():
     assert run([3.0] * 100).offered_load.demand[0] == pytest.approx(3.0, rel=0.01)
 
 
-def test_demand_is_the_mean_of_two_estimates():
-    """Arrivals say 2 replicas, token gaps say 3 of 4: 2.5."""
-    totals = {"first_tokens": 0.0, "queue_growth": 0.0, "arrivals": 2 * UPDATE_INTERVAL_S / WORK_S}
-    after = update(run([3.0] * 100), make_stats(3.0, replicas=4, busy=0.75, totals=totals))
-    assert after.offered_load.demand[0] == pytest.approx(2.5, rel=0.01)
-
-
 def test_prompt_tokens_are_the_demand_of_a_prefill_workload():
     """No gaps: 2 replicas are busy for half of 100 s and compute 5,000 tokens/s each, so a busy one computes 10,000."""
 
@@ -45,22 +38,9 @@ def test_prompt_tokens_are_the_demand_of_a_prefill_workload():
         state = update(state, stats(5000.0, busy=0.5))
     assert state.speed.prompt_tokens_per_s[0] == pytest.approx(10_000)
     assert state.offered_load.demand[0] == pytest.approx(1.0, rel=0.01)
-    state = update(state, stats(8000.0, busy=0.8))
-    assert state.offered_load.demand[0] > 1.2, "longer prompts show at once"
-
-
-def test_growing_queue_is_demand():
-    totals = {"first_tokens": 0.0, "queue_growth": 30.0}
-    after = update(run([3.0] * 100), make_stats(3.0, replicas=4, busy=0.75, totals=totals))
-    assert after.offered_load.demand[0] == pytest.approx((3 + 3 + 30 * WORK_S / UPDATE_INTERVAL_S) / 2, rel=0.01)
-
-
-def test_growing_batch_is_demand_as_far_as_replicas_are_busy():
-    arrivals = 3 * UPDATE_INTERVAL_S / WORK_S
-    totals = {"first_tokens": 0.0, "queue_growth": 0.0, "batch_growth": 16.0, "arrivals": arrivals}
-    after = update(run([3.0] * 100), make_stats(3.0, replicas=4, busy=0.75, totals=totals))
-    batch = 0.75**2 * 16 * WORK_S / UPDATE_INTERVAL_S
-    assert after.offered_load.demand[0] == pytest.approx((3 + 3 + batch) / 2, rel=0.01)
+    for _ in range(60):
+        state = update(state, stats(8000.0, busy=0.8))
+    assert state.offered_load.demand[0] == pytest.approx(1.6, rel=0.05), "longer prompts show within half an hour"
 
 
 def test_working_off_a_queue_is_no_demand():

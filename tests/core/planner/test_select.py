@@ -366,7 +366,7 @@ def any_totals(draw):
     counted = {objective: draw(amounts) for objective in ("ttft", "itl")}
     return {
         **{name: draw(amounts) for name in ("arrivals", "first_tokens")},
-        **{name: draw(amounts) * draw(st.sampled_from([-1.0, 1.0])) for name in ("queue_growth", "batch_growth")},
+        "queue_growth": draw(amounts) * draw(st.sampled_from([-1.0, 1.0])),
         "covered_s": draw(st.one_of(st.just(0.0), st.floats(MIN_INTERVAL_S, 1e3))),
         "shortest_gap_s": draw(st.one_of(st.just(NAN), st.floats(1e-5, 60.0))),
         "kv_usage": draw(shares),
