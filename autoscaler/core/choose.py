@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from autoscaler.core.measure.step_time import MIN_READINGS
 from autoscaler.core.model.types import Choice, Recommendation, Recommender, Signal, TickInput
 from autoscaler.core.observe import load
 from autoscaler.core.observe.workloads import Observed
-from autoscaler.core.planner.step_time import MIN_READINGS
 from autoscaler.core.planner.strategies import UPDATE_INTERVAL_S
 from autoscaler.core.table.columns import (
     BoolColumn,

@@ -13,11 +13,11 @@ from typing import NamedTuple
 import numpy as np
 import structlog
 
+from autoscaler.core.measure.step_time import weigh_tokens
 from autoscaler.core.model.fleet import Fleet
 from autoscaler.core.model.forecast import BIN_S
 from autoscaler.core.model.recent import PastTokens
 from autoscaler.core.planner.season import DAY_BINS, WEEK_BINS, Season, learn_past_load, resample_work
-from autoscaler.core.planner.step_time import weigh_tokens
 from autoscaler.core.snapshot import Snapshot, key_of
 from autoscaler.core.table.columns import FloatColumn, replace
 from autoscaler.daemon.loop import Loop

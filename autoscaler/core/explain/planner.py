@@ -9,8 +9,9 @@ import numpy as np
 from autoscaler.core.explain.format import count, number, percent, seconds
 from autoscaler.core.explain.planner_lines import Figures
 from autoscaler.core.explain.row import Row
+from autoscaler.core.measure.miss_curve import MAX_UTILIZATION
 from autoscaler.core.planner.error_budget import BUDGET_S
-from autoscaler.core.planner.strategies import IS_SEASONAL, MAX_UTILIZATION, ROUNDING_TOLERANCE, find_highest_load
+from autoscaler.core.planner.strategies import IS_SEASONAL, ROUNDING_TOLERANCE, find_highest_load
 
 TOLERATED = 1.005
 """Misses over the error budget up to which it is called kept: percentages are printed with three digits."""

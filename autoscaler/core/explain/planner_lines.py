@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscaler.core.explain.format import count, number, percent, seconds
+from autoscaler.core.measure.replica_speed import MIN_BUSY_S
+from autoscaler.core.measure.step_time import MIN_READINGS
 from autoscaler.core.model.types import Decision, Recommender, Signal, TickInput
 from autoscaler.core.planner.error_budget import BUDGET_S
-from autoscaler.core.planner.replica_speed import MIN_BUSY_S
-from autoscaler.core.planner.step_time import MIN_READINGS
 from autoscaler.core.planner.strategies import IS_SEASONAL, STRATEGIES
 
 NOTEWORTHY = 5e-4

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoscaler.core.planner import miss_curve
-from autoscaler.core.planner.interval import Interval, IntervalStats
+from autoscaler.core.measure import miss_curve
+from autoscaler.core.measure.interval import Interval, IntervalStats
 from autoscaler.core.table.columns import Columns, FloatColumn, PerObjective, clip, or_zero
 
 BUDGET_S = 86_400.0

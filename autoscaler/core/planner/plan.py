@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from autoscaler.core.measure.offered_load import compute_work_s
+from autoscaler.core.measure.replica_speed import fit_speed
 from autoscaler.core.model.forecast import Forecast
 from autoscaler.core.model.types import Plan
 from autoscaler.core.planner.load_history import find_peak_expiry
-from autoscaler.core.planner.offered_load import compute_work_s
-from autoscaler.core.planner.replica_speed import fit_speed
 from autoscaler.core.planner.scale_to_zero import IdleTimeouts
 from autoscaler.core.planner.season import expect_load, find_past_loads
 from autoscaler.core.planner.select import StrategyState

@@ -10,27 +10,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from autoscaler.core.measure import miss_curve, offered_load, replica_speed, step_time
+from autoscaler.core.measure.interval import Interval, IntervalStats
+from autoscaler.core.measure.miss_curve import MissCounts
+from autoscaler.core.measure.offered_load import OfferedLoad
+from autoscaler.core.measure.replica_speed import ReplicaSpeed
+from autoscaler.core.measure.step_time import StepTime
 from autoscaler.core.observe.pod_deltas import MAX_INTERVAL_S
-from autoscaler.core.planner import (
-    error_budget,
-    load_history,
-    miss_curve,
-    offered_load,
-    replica_speed,
-    season,
-    shadow_fleets,
-    step_time,
-    strategies,
-)
+from autoscaler.core.planner import error_budget, load_history, season, shadow_fleets, strategies
 from autoscaler.core.planner.error_budget import ErrorBudget
-from autoscaler.core.planner.interval import Interval, IntervalStats
 from autoscaler.core.planner.load_history import LoadHistory
-from autoscaler.core.planner.miss_curve import MissCounts
-from autoscaler.core.planner.offered_load import OfferedLoad
-from autoscaler.core.planner.replica_speed import ReplicaSpeed
 from autoscaler.core.planner.season import Season
 from autoscaler.core.planner.shadow_fleets import ShadowFleets, compute_batch_room_s
-from autoscaler.core.planner.step_time import StepTime
 from autoscaler.core.planner.strategies import Float32Column
 from autoscaler.core.table.columns import (
     PER_OBJECTIVE,

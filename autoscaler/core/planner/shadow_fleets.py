@@ -11,9 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoscaler.core.planner import miss_curve, strategies
-from autoscaler.core.planner.interval import Interval, IntervalStats, WorkTotals
-from autoscaler.core.planner.strategies import MAX_UTILIZATION, Float32Column
+from autoscaler.core.measure import miss_curve
+from autoscaler.core.measure.interval import Interval, IntervalStats, WorkTotals
+from autoscaler.core.measure.miss_curve import MAX_UTILIZATION
+from autoscaler.core.planner import strategies
+from autoscaler.core.planner.strategies import Float32Column
 from autoscaler.core.table.columns import (
     BoolColumn,
     Columns,

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from autoscaler.core.measure.miss_curve import MAX_UTILIZATION
 from autoscaler.core.table.columns import FloatColumn, IntColumn, or_zero
 
 Float32Column = npt.NDArray[np.float32]
@@ -41,10 +42,6 @@ BASE_PEAK_HOLD = (1, 3)
 
 LONGEST_HOLD = max(hold for _, hold in PEAK_HOLDS)
 """In cold starts."""
-
-MAX_UTILIZATION = 0.93
-"""Share of its time for which a replica of a shadow fleet can serve. The miss curve says how many requests miss an
-objective close to it."""
 
 MARGINS = ((0.0, 0.0), (0.0, 0.25), (0.0, 0.5), (0.0, 1.0), (0.0, 2.4), (1.1, 0.0))
 """Safety margins: a share of the load, and square roots of it (square-root staffing)."""

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from autoscaler.core.measure.interval import IntervalStats, WorkTotals, count_work, find_new_readings
 from autoscaler.core.model.chain import Link
 from autoscaler.core.model.types import Observation, Plan, Recommendation, Signal, TickInput
 from autoscaler.core.observe import draining, load
 from autoscaler.core.observe.pod_deltas import MAX_INTERVAL_S, PodReadings
 from autoscaler.core.observe.wake_ups import is_managed
 from autoscaler.core.observe.workloads import Observed
-from autoscaler.core.planner.interval import IntervalStats, WorkTotals, count_work, find_new_readings
 from autoscaler.core.planner.plan import make_plan
 from autoscaler.core.planner.scale_to_zero import IdleTimeouts, compute_wake_up_share, update_idle_timeouts
 from autoscaler.core.planner.select import StrategyState, update_strategies

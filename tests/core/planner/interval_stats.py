@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from autoscaler.core.planner import step_time
-from autoscaler.core.planner.interval import IntervalStats, WorkTotals
+from autoscaler.core.measure import step_time
+from autoscaler.core.measure.interval import IntervalStats, WorkTotals
 from autoscaler.core.planner.select import StrategyState, update_strategies
 from autoscaler.core.planner.strategies import UPDATE_INTERVAL_S
 

@@ -11,11 +11,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from autoscaler.core.planner import miss_curve, strategies
-from autoscaler.core.planner.interval import MAX_WAIT_SHARE
+from autoscaler.core.measure import miss_curve
+from autoscaler.core.measure.interval import MAX_WAIT_SHARE
+from autoscaler.core.measure.miss_curve import MAX_UTILIZATION
+from autoscaler.core.planner import strategies
 from autoscaler.core.planner.select import StrategyState
 from autoscaler.core.planner.shadow_fleets import FADE_S, REAL_FLEET_S
-from autoscaler.core.planner.strategies import MAX_UTILIZATION, ROUNDING_TOLERANCE, STRATEGIES, UPDATE_INTERVAL_S
+from autoscaler.core.planner.strategies import ROUNDING_TOLERANCE, STRATEGIES, UPDATE_INTERVAL_S
 
 
 @dataclass

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from autoscaler.core.measure.interval import Interval
 from autoscaler.core.planner.error_budget import (
     BUDGET_S,
     FIRST_AIM,
@@ -16,7 +17,6 @@ from autoscaler.core.planner.error_budget import (
     compute_allowed_share,
     update_error_budget,
 )
-from autoscaler.core.planner.interval import Interval
 from autoscaler.core.planner.strategies import UPDATE_INTERVAL_S
 from tests.core.planner.interval_stats import make_stats
 

@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autoscaler.core.measure import step_time
+from autoscaler.core.measure.interval import IntervalStats
+from autoscaler.core.measure.miss_curve import MAX_UTILIZATION
 from autoscaler.core.observe.pod_deltas import MIN_INTERVAL_S
-from autoscaler.core.planner import error_budget, step_time, strategies
-from autoscaler.core.planner.interval import IntervalStats
+from autoscaler.core.planner import error_budget, strategies
 from autoscaler.core.planner.select import (
     MIN_SAVING,
     MISS_PRICE,
@@ -19,7 +21,7 @@ from autoscaler.core.planner.select import (
     select_strategy,
     update_strategies,
 )
-from autoscaler.core.planner.strategies import MAX_UTILIZATION, UPDATE_INTERVAL_S
+from autoscaler.core.planner.strategies import UPDATE_INTERVAL_S
 from tests.core.planner.interval_stats import NAN, WORK_S, make_silent_stats, make_stats, run, update
 
 HOUR = int(3600 / UPDATE_INTERVAL_S)  # updates

@@ -5,13 +5,13 @@ import math
 import numpy as np
 import pytest
 
+from autoscaler.core.measure.miss_curve import MAX_UTILIZATION
 from autoscaler.core.planner import strategies
 from autoscaler.core.planner.strategies import (
     AVERAGES_S,
     CONSTANT_COUNTS,
     LONGEST_HOLD,
     MARGINS,
-    MAX_UTILIZATION,
     PEAK_HOLDS,
     PEAK_STRATEGY_COUNT,
     ROUNDING_TOLERANCE,

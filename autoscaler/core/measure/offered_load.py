@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoscaler.core.planner.interval import IntervalStats, WorkTotals
-from autoscaler.core.planner.replica_speed import ReplicaSpeed
+from autoscaler.core.measure.interval import IntervalStats, WorkTotals
+from autoscaler.core.measure.replica_speed import ReplicaSpeed
 from autoscaler.core.table.columns import Columns, FloatColumn, Transient, clip, or_zero, replace
 
 WORK_FADE_S = 600.0

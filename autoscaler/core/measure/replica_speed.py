@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoscaler.core.planner import step_time
-from autoscaler.core.planner.interval import WorkTotals
-from autoscaler.core.planner.step_time import StepTime
+from autoscaler.core.measure import step_time
+from autoscaler.core.measure.interval import WorkTotals
+from autoscaler.core.measure.step_time import StepTime
 from autoscaler.core.table.columns import Columns, FloatColumn
 
 FULL_SHARE = 0.9

@@ -8,19 +8,19 @@ number is learned from all loads, and a load that was never tried is judged by t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
-from autoscaler.core.planner.interval import IntervalStats, WorkTotals
-from autoscaler.core.planner.offered_load import OfferedLoad, compute_queue_s
-from autoscaler.core.planner.strategies import MAX_UTILIZATION, Float32Column
-from autoscaler.core.table.columns import Columns, FloatColumn, clip, or_zero
-
-T = TypeVar("T", FloatColumn, Float32Column)
+from autoscaler.core.measure.interval import IntervalStats, WorkTotals
+from autoscaler.core.measure.offered_load import OfferedLoad, compute_queue_s
+from autoscaler.core.table.columns import Columns, FloatColumn, Floating, clip, or_zero
 
 BINS = 16
 """Bins in which requests are counted, by demand divided by replicas. The last one also holds all loads beyond 1."""
+
+MAX_UTILIZATION = 0.93
+"""Share of its time for which a replica can serve. Beyond it work queues, and the curve says nothing."""
 
 OBJECTIVES = 2
 """First axis of the counts: TTFT, ITL."""
@@ -92,7 +92,7 @@ def count_by_objective(totals: WorkTotals) -> tuple[FloatColumn, FloatColumn]:
     return np.array([totals.ttft_missed, totals.itl_missed]), np.array([totals.ttft_counted, totals.itl_counted])
 
 
-def compute_mean_queue(load: T) -> T:
+def compute_mean_queue(load: npt.NDArray[Floating]) -> npt.NDArray[Floating]:
     """Return the mean number of waiting requests in an M/M/1 at a load; beyond `MAX_UTILIZATION`, that of the latter.
 
     Above it work queues in a shadow fleet, which computes these misses itself.

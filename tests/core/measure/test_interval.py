@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autoscaler.core.measure.interval import WorkTotals
+from autoscaler.core.measure.offered_load import compute_busy_share
 from autoscaler.core.model.samples import PodSamples
 from autoscaler.core.observe.pod_deltas import MAX_INCREASE, MAX_INTERVAL_S
 from autoscaler.core.observe.workloads import measure_pods
-from autoscaler.core.planner.interval import WorkTotals
-from autoscaler.core.planner.offered_load import compute_busy_share
-from tests.core.planner.counted_work import NAN, Counting, count, read
+from tests.core.measure.counted_work import NAN, Counting, count, read
 
 
 def reported(requests, met):

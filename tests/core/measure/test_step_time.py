@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.core.planner.step_time import (
+from autoscaler.core.measure.step_time import (
     IDLE_GAP_DRIFT,
     MIN_READINGS,
     PRIOR_DEVIATION,

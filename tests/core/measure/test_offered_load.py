@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from autoscaler.core.planner.offered_load import compute_busy_share
+from autoscaler.core.measure.offered_load import compute_busy_share
 from autoscaler.core.planner.strategies import UPDATE_INTERVAL_S
-from tests.core.planner.counted_work import NAN, count, read
+from tests.core.measure.counted_work import NAN, count, read
 from tests.core.planner.interval_stats import WORK_S, make_stats, run, update
 
 IDLE_GAP_S = np.array([0.01])

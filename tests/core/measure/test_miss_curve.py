@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.core.planner.miss_curve import (
+from autoscaler.core.measure.miss_curve import (
     BINS,
     FADE_S,
+    MAX_UTILIZATION,
     MIN_PROMPTS,
     OBJECTIVES,
     PRIOR_STEEPNESS,
@@ -16,7 +17,6 @@ from autoscaler.core.planner.miss_curve import (
     estimate_unavoidable,
     fit_steepness,
 )
-from autoscaler.core.planner.strategies import MAX_UTILIZATION
 from tests.core.planner.interval_stats import make_stats, run, update
 
 NOTHING = np.zeros((OBJECTIVES, BINS, 1))
