@@ -6,6 +6,7 @@ stays in the replica count, because only its controller can try again. After a s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -130,8 +131,15 @@ def count_pending_replicas(observation: Observation) -> FloatColumn:
 
 def count_pods(fleet: Fleet, *causes: PendingCause) -> FloatColumn:
     """Return the pods of each workload that are not ready, for one of these causes; float64[W]."""
-    found = ~fleet.pod_terminating & ~fleet.pod_ready & np.isin(fleet.pod_pending, causes)
+    found = ~fleet.pod_terminating & ~fleet.pod_ready & _is_pending_for(fleet, causes)
     return np.bincount(fleet.pod_workload[found], minlength=len(fleet.workloads)).astype(np.float64)
+
+
+def _is_pending_for(fleet: Fleet, causes: Sequence[PendingCause]) -> BoolColumn:
+    """Return the pods with one of these causes; bool[P]. `np.isin` takes thirty times as long on few pods."""
+    is_one = np.zeros(len(PendingCause), dtype=bool)
+    is_one[list(causes)] = True
+    return is_one[fleet.pod_pending]
 
 
 def count_undecided(fleet: Fleet, now_s: float) -> FloatColumn:
@@ -144,7 +152,7 @@ def count_undecided(fleet: Fleet, now_s: float) -> FloatColumn:
 
 def has_gpus(fleet: Fleet) -> BoolColumn:
     """Return the pods that have GPUs, or are about to get them, and are not terminating; bool[P]."""
-    return np.asarray(~fleet.pod_terminating & ~np.isin(fleet.pod_pending, WITHOUT_GPUS))
+    return np.asarray(~fleet.pod_terminating & ~_is_pending_for(fleet, WITHOUT_GPUS))
 
 
 def fits_nowhere(fleet: Fleet) -> BoolColumn:
@@ -246,7 +254,7 @@ def has_full_quota(fleet: Fleet, waiting: BoolColumn) -> BoolColumn:
     rows = np.flatnonzero(waiting & known)
     if not len(rows) or not fleet.quotas:
         return is_full
-    admitted = np.bincount(fleet.pod_workload[~np.isin(fleet.pod_pending, QUEUED)], minlength=len(waiting))
+    admitted = np.bincount(fleet.pod_workload[~_is_pending_for(fleet, QUEUED)], minlength=len(waiting))
     held = admitted.astype(np.float64) * np.where(known, gpus, 0.0)
     for limit in place_tenants(fleet.quotas):
         limit.placement.place(limit.sum_gpus(held))

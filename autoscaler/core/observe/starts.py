@@ -46,6 +46,9 @@ OUTLIER_START_S = 60.0
 fault."""
 
 ENGINE_PHASES = np.array([Phase.WEIGHTS, Phase.ENGINE, Phase.READY])
+_IS_OF_ENGINE, _IS_BEFORE_ENGINE = (
+    np.isin(np.arange(PHASES), phases)[:, None] for phases in (ENGINE_PHASES, [Phase.IMAGE, Phase.CONTAINER])
+)
 """Phases between the start of the engine's container and readiness. Nothing tells where one of them ends."""
 
 
@@ -224,9 +227,9 @@ def _of_pods(
     p50_s[Phase.WEIGHTS], p90_s[Phase.WEIGHTS] = p50_s[Phase.WEIGHTS] * left, p90_s[Phase.WEIGHTS] * left
 
     order = np.arange(PHASES)[:, None]
-    present = np.where(runs, np.isin(order, ENGINE_PHASES), order == phase)
+    present = np.where(runs, _IS_OF_ENGINE, order == phase)
     # A pod that is bound and says no more is pulling, or creates its container.
-    present = np.where(~runs & (phase == Phase.CONTAINER), np.isin(order, [Phase.IMAGE, Phase.CONTAINER]), present)
+    present = np.where(~runs & (phase == Phase.CONTAINER), _IS_BEFORE_ENGINE, present)
     later = (order > np.where(runs, Phase.READY, phase)) & (order != Phase.FIRST_TOKEN)
     later = np.where((order == Phase.CONTAINER) & fetches, True, later)
     spread_s = (p90_s - p50_s) ** 2
