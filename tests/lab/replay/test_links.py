@@ -104,6 +104,7 @@ def test_a_service_at_zero_without_any_node_is_planned_for():
     assert scaler.seen[0][1] == 0 and scaler.seen[-1][1:3] == (1, 1)
 
 
+@pytest.mark.slow
 def test_requested_nodes_stay_until_the_replicas_take_them():
     links = replay(links=True)
     counts = [row[1] for row in links.seen if links.first_s(1, 3) <= row[0] <= OPENS_S]

@@ -81,6 +81,7 @@ def test_growing_step_is_processor_sharing(kind: str) -> None:
     assert np.mean(means) == pytest.approx(mean * STEP_S / (1 - usage), rel=0.06)
 
 
+@pytest.mark.slow
 def test_double_length_takes_double_time_when_sharing() -> None:
     tokens = np.where(np.random.default_rng(1).random(REQUESTS) < 0.5, 600, 1200)
     outcome = serve(SHARED, 0.7 / (900 * STEP_S), tokens, seed=1)

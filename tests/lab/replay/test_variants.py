@@ -20,7 +20,7 @@ def variants(case: Case, *changes: dict[str, object]) -> list[Case]:
 
 
 def test_equal_variants_serve_like_one_workload() -> None:
-    case = synthetic.case_of(synthetic.poisson([40.0, 60.0], 60.0), start_replicas=3)
+    case = synthetic.case_of(synthetic.poisson([4.0, 6.0], 60.0), start_replicas=3)
     alone = run(case, ConstantScaler(3))
     first, second = run_fleet(
         variants(case, {"start_replicas": 2}, {"start_replicas": 1}), [ConstantScaler(2), ConstantScaler(1)]
