@@ -94,9 +94,9 @@ def test_sentences_are_well_formed(name):
         ),
         (
             "reserve",
-            "Scales down from 5 to 3 replicas: the planner recommends 6 for a load of 0.269 busy replicas, because a "
+            "Scales down from 5 to 3 replicas: the planner recommends 6 for a load of 0.538 busy replicas, because a "
             "constant count of 6 is the cheapest, misses included; 0% of requests missed in 13 min of traffic and its "
-            "strategy is predicted to miss 0.861%, within the error budget of 1%; the pool of 7 NVIDIA-H100-80GB-HBM3 "
+            "strategy is predicted to miss 0.786%, within the error budget of 1%; the pool of 7 NVIDIA-H100-80GB-HBM3 "
             "allocates 3 of 6, the rest is headroom (metrics up to 10 s old).",
         ),
         ("no policy", "Keeps 2 replicas: no valid policy is in force for it."),
@@ -108,7 +108,7 @@ def test_sentences_are_well_formed(name):
         (
             "too many",
             "Keeps 2 replicas: the planner recommends 2 for a load of 3.8 busy replicas, the maximum; "
-            "its strategy is predicted to miss 3.3% of requests, more than the error budget of 1%, and each miss "
+            "its strategy is predicted to miss 3.03% of requests, more than the error budget of 1%, and each miss "
             "beyond it is priced into the choice of strategy (metrics up to 10 s old).",
         ),
     ],
