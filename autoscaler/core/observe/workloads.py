@@ -65,6 +65,10 @@ GATEWAY_REMEMBERED_S = 86_400.0
 LASTING_WAIT_S = 1.0
 """A queue that ends sooner waits for prefill, not for a slot."""
 
+STEP_QUEUE = 8.0
+"""Requests that may wait for one step at the moment of a reading, as a step takes in several prompts. So few are a
+queue only if some waited at the reading before, too."""
+
 
 @dataclass(frozen=True)
 class PodState(Columns):
@@ -77,11 +81,12 @@ class PodState(Columns):
     seen_ready: FloatColumn  # 1 if it has been ready, or asleep
     sleep: PodSleep
     awaited_node: FloatColumn  # 1 if a node was created for it
+    queued_readings: FloatColumn  # readings in a row with waiting requests, up to the last one
 
     @classmethod
     def blank(cls, rows: int) -> PodState:
         none = np.zeros(rows)
-        return replace(super().blank(rows), seen_ready=none, awaited_node=none)
+        return replace(super().blank(rows), seen_ready=none, awaited_node=none, queued_readings=none)
 
 
 @dataclass(frozen=True)
@@ -253,12 +258,12 @@ def _sum_up(
         before.lengths, elapsed_s, generation_tokens_per_s, per_s["finished"], per_s["first_tokens"]
     )
     output_tokens = lengths.output_tokens
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        pod_per_s = np.where(counts, progress.tokens_per_s(pace, readings), np.nan)
-        writes = (samples.waiting > 0) & (pod_per_s > counter_rates.MIN_PER_S)
-        pod_wait_s = np.where(writes, samples.waiting * output_tokens[fleet.pod_workload] / pod_per_s, np.nan)
+    pod_per_s = np.where(counts, progress.tokens_per_s(pace, readings), np.nan)
+    queued_readings = np.where(readings.waiting >= 1, pods_before.queued_readings + deltas.is_new, 0.0)
+    waits_for_step = (samples.waiting <= STEP_QUEUE) & (queued_readings < 2)
+    pod_wait_s = _find_wait_s(samples.waiting, waits_for_step, output_tokens[fleet.pod_workload], pod_per_s)
     queue_wait_s = np.where(waiting > 0, by_workload.max(pod_wait_s), waiting)  # no queue: 0; NaN stays
-    is_saturated = _is_saturated(samples, pace, counts, pod_wait_s)
+    is_saturated = _is_saturated(samples, pace, counts & ~waits_for_step, pod_wait_s)
 
     of_gpus = gpu_activity.classify(inp.now_s, samples, pods.serving)
     all_ended, loaded, active, idle = by_workload.sum_known([ended, *of_gpus], pods.serving | asleep)
@@ -371,6 +376,7 @@ def _sum_up(
         seen_ready=np.where(pods.serving | asleep, 1.0, pods_before.seen_ready),
         sleep=sleep,
         awaited_node=np.where(fleet.pod_pending == PendingCause.NODE_COMING, 1.0, pods_before.awaited_node),
+        queued_readings=queued_readings,
     )
     return observation, refusing > 0, at_work > 0, after, pod_state
 
@@ -438,13 +444,27 @@ def _classify(
     )
 
 
-def _is_saturated(samples: PodSamples, pace: Progress, awake: BoolColumn, wait_s: FloatColumn) -> BoolColumn:
-    """Return the awake pods that have more requests than they can run, and made progress at the last reading; bool[P].
+def _find_wait_s(
+    waiting: FloatColumn, waits_for_step: BoolColumn, output_tokens: FloatColumn, tokens_per_s: FloatColumn
+) -> FloatColumn:
+    """Return the wait of the last request in the queue of each pod; float64[P], NaN: unknown, or there is no queue.
 
-    wait_s: float64[P], wait of the last request in the queue; NaN: unknown.
+    A full pod takes in a request when another ends. waits_for_step: bool[P], requests wait for the next step only.
+    """
+    writes = (waiting > 0) & (tokens_per_s > counter_rates.MIN_PER_S)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        wait_s = np.where(writes, waiting * output_tokens / tokens_per_s, np.nan)
+    return np.where(writes & waits_for_step, 0.0, wait_s)
+
+
+def _is_saturated(samples: PodSamples, pace: Progress, can_be: BoolColumn, wait_s: FloatColumn) -> BoolColumn:
+    """Return the pods that have more requests than they can run, and made progress at the last reading; bool[P].
+
+    can_be: bool[P], pods that are awake, and whose requests do not wait for a step only. wait_s: float64[P], wait of
+    the last request in the queue; NaN: unknown.
     """
     moves = ((pace.unchanged_readings == 0) & (pace.worked_s > 0)) | np.isnan(samples.gaps)
-    return np.asarray(awake & moves & (samples.waiting >= 1) & ~(wait_s < LASTING_WAIT_S))
+    return np.asarray(can_be & moves & (samples.waiting >= 1) & ~(wait_s < LASTING_WAIT_S))
 
 
 def _by_rate(per_s: FloatColumn) -> FloatColumn:

@@ -8,6 +8,7 @@ present one.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -28,17 +29,23 @@ class Projection(NamedTuple):
     served_each_per_s: FloatColumn  # requests, by one replica
 
 
-def project(
-    observation: Observation, capacity: Capacity, arrivals: Arrivals, decode_tokens_per_s: FloatColumn
-) -> Projection:
+@dataclass(frozen=True)
+class KnownSpeed:
+    """What is known of the requests that one replica serves; float64[W], NaN: not known."""
+
+    decode_tokens_per_s: FloatColumn  # learned from full replicas, from however few readings
+    work_s: FloatColumn  # of a request, in busy replica-seconds, by the planner
+
+
+def project(observation: Observation, capacity: Capacity, arrivals: Arrivals, speed: KnownSpeed) -> Projection:
     """Project the queue to the moment at which a replica ordered now would serve.
 
     queue(t + C) = queue + (arrivals - service) x C - service of a replica x the time those loading will have had.
     With 30 waiting, 2 arriving and 3 served each second, a cold start of 60 s: 30 - 60 < 0, gone in time. The model is
-    fluid: arrivals are the mean over about one cold start, so a shorter burst weighs little. Replicas are expected to
-    generate as fast as the policy states, or as they did when they were full.
+    fluid: arrivals are the mean over about one cold start, so a shorter burst weighs little.
 
-    decode_tokens_per_s: float64[W], learned per replica, from however few readings; NaN: never seen saturated.
+    A replica serves one request in the time of its work, as the planner measured it. Where that is not known, replicas
+    are expected to generate as fast as the policy states, or as they did when they were full.
     """
     awake = observation.reporting - or_zero(observation.stuck)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -46,8 +53,9 @@ def project(
         measured_per_s = np.where(
             np.isnan(observation.pod_tokens_per_s), mean_per_s, np.fmax(observation.pod_tokens_per_s, mean_per_s)
         )
-        tokens_each_per_s = np.fmax(measured_per_s, np.fmax(decode_tokens_per_s, capacity.decode_tokens_per_s))
-        served_each_per_s = tokens_each_per_s / observation.output_tokens
+        tokens_each_per_s = np.fmax(measured_per_s, np.fmax(speed.decode_tokens_per_s, capacity.decode_tokens_per_s))
+        by_tokens_per_s = tokens_each_per_s / observation.output_tokens
+        served_each_per_s = np.where(np.isnan(speed.work_s), by_tokens_per_s, 1 / speed.work_s)
         served_per_s = served_each_per_s * awake
         arrivals_per_s = np.maximum(arrivals.per_s, 0.0)
         left = (
@@ -56,7 +64,7 @@ def project(
             + (arrivals_per_s - served_per_s) * observation.cold_start_s
             - served_each_per_s * observation.starting_replica_s
         )
-        known = served_per_s > MIN_PER_S
+        known = served_each_per_s > MIN_PER_S
         queue = np.where(known, np.maximum(left, 0.0), np.nan)
         wait_s = queue / (served_per_s + served_each_per_s * observation.starting)
         # Pods do not share their queues: what is left then in the worst of them waits for it alone.
@@ -85,7 +93,7 @@ def wake(
     observation: Observation,
     capacity: Capacity,
     arrivals: Arrivals,
-    decode_tokens_per_s: FloatColumn,
+    speed: KnownSpeed,
     desired: FloatColumn,
     lasting: FloatColumn,
 ) -> FloatColumn:
@@ -103,7 +111,7 @@ def wake(
         cold_start_s=np.fmin(observation.wake_s, observation.cold_start_s),
         starting_replica_s=np.fmax(observation.starting_replica_s - sooner_s * observation.starting, 0.0),
     )
-    projection = project(soon, capacity, arrivals, decode_tokens_per_s)
+    projection = project(soon, capacity, arrivals, speed)
     to_drain = replicas_to_drain(inp, soon, projection)
     woken = absorb(desired, lasting, to_drain, soon, is_noise(inp, soon, projection))
     return np.where(can_wake, np.fmin(woken, observation.replicas), np.nan)

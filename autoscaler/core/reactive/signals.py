@@ -142,6 +142,15 @@ def by_wake_up(inp: TickInput, observation: Observation, capacity: Capacity) -> 
     return np.where(wakes, stays_asleep(observation) + np.fmax(queue, 1.0), observation.stuck_min_replicas)
 
 
+def beside_queue(observation: Observation, signals: FloatColumn) -> FloatColumn:
+    """Return the replicas that are no matter of a queue: refused requests, schedule, a first awake replica. float64[W].
+
+    How many more are woken for the queue at a gateway follows from its projection.
+    """
+    first = np.fmin(signals[Signal.WAKE], stays_asleep(observation) + 1)
+    return np.asarray(np.fmax(np.fmax(signals[Signal.REJECTIONS], signals[Signal.SCHEDULE]), first))
+
+
 def without_queue(inp: TickInput, observation: Observation, capacity: Capacity, signals: FloatColumn) -> FloatColumn:
     """Return the replicas for the load without its queue: running batch, token rates, KV cache, latency. float64[W].
 

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoscaler.core.model.types import Capacity, Choice, Observation, Recommender, Signal, Stage, TickInput
+from autoscaler.core.model.types import Capacity, Choice, Observation, Plan, Recommender, Signal, Stage, TickInput
 from autoscaler.core.observe import load
 from autoscaler.core.observe.arrivals import averaging_s
 from autoscaler.core.observe.cold_start import OVERDUE
 from autoscaler.core.observe.workloads import Observed
 from autoscaler.core.reactive import queue_projection, signals
 from autoscaler.core.reactive.capacity import LearnedCapacity
+from autoscaler.core.reactive.queue_projection import KnownSpeed
 from autoscaler.core.stabilize import carry
 from autoscaler.core.stabilize import stages as stage_functions
 from autoscaler.core.table import ewma, sliding_window
@@ -63,6 +64,7 @@ def stabilize(
     capacity: Capacity,
     learned: LearnedCapacity,
     choice: Choice,
+    plan: Plan,
     planned_idle_s: FloatColumn,
     before: StabilizeState,
 ) -> tuple[Target, StabilizeState]:
@@ -84,14 +86,15 @@ def stabilize(
 
     unqueued = signals.without_queue(inp, observation, capacity, choice.signals)
     lasting = ewma.update(before.lasting, unqueued, ewma.smoothing_factor(elapsed_s, averaging_s(observation)))
-    projection = queue_projection.project(observation, capacity, observed.arrivals, learned.decode_tokens_per_s)
+    speed = KnownSpeed(learned.decode_tokens_per_s, np.where(inp.spec.has_stated_capacity, np.nan, plan.work_s))
+    projection = queue_projection.project(observation, capacity, observed.arrivals, speed)
     noise = queue_projection.is_noise(inp, observation, projection)
     to_drain = queue_projection.replicas_to_drain(inp, observation, projection)
-    without_queue = np.fmax(lasting, np.fmax(choice.unweighed, choice.signals[Signal.PLANNER]))
+    # The batches of a queue are full whatever the load. The planner knows the load without them.
+    lasting_load = np.where(planned, choice.signals[Signal.PLANNER], lasting)
+    without_queue = np.fmax(lasting_load, signals.beside_queue(observation, choice.signals))
     absorbed = queue_projection.absorb(desired, without_queue, to_drain, observation, noise)
-    by_waking = queue_projection.wake(
-        inp, observation, capacity, observed.arrivals, learned.decode_tokens_per_s, desired, without_queue
-    )
+    by_waking = queue_projection.wake(inp, observation, capacity, observed.arrivals, speed, desired, without_queue)
     stages[Stage.BURST] = desired = np.fmax(absorbed, by_waking)
 
     # A strategy recommends whole replicas by design, so no change that it wants is too small.

@@ -240,6 +240,34 @@ def test_queue_wait_is_that_of_the_worst_pod():
     assert found.observation.waiting[0] == 264
 
 
+def test_a_few_requests_wait_for_a_step_unless_the_next_reading_shows_some_too():
+    """Two requests run, one has just come: it is taken in by the next step, and not after half of an answer."""
+    story, cluster, done = Story(spec(concurrency=np.nan)), fleet([1]), 0.0
+
+    def read(waiting):
+        nonlocal done
+        done += 5.0  # requests of 100 tokens, one each second
+        shown = {"running": 2.0, "waiting": waiting, "generation_tokens": 100 * done, "finished": done}
+        return story.tick(cluster, 5.0, **shown, first_tokens=done).observation
+
+    for _ in range(60):
+        read(0.0)
+    found = [read(waiting) for waiting in (1.0, 0.0, 8.0, 1.0, 1.0, 0.0, 9.0)]
+    np.testing.assert_allclose([each.queue_wait_s[0] for each in found], [0, 0, 0, 1, 1, 0, 9], rtol=0.02)
+    assert [each.saturated[0] for each in found] == [0, 0, 0, 1, 1, 0, 1]
+
+
+def test_a_late_reading_counts_a_queue_once():
+    """The daemon ticks more often than engines are read."""
+    story, cluster, tokens = Story(spec(concurrency=np.nan)), fleet([1]), np.arange(0.0, 6100.0, 500.0)
+    for each in tokens:
+        story.tick(cluster, 5.0, generation_tokens=each, finished=each / 100, first_tokens=each / 100, running=2.0)
+    read = {"generation_tokens": 6500.0, "finished": 65.0, "first_tokens": 65.0, "running": 2.0, "waiting": 1.0}
+    first = story.tick(cluster, 5.0, **read)
+    again = story.tick(cluster, 5.0, time_s=story.now_s, **read)
+    assert [each.observation.queue_wait_s[0] for each in (first, again)] == [0, 0]
+
+
 def test_queue_wait_is_nan_when_its_pod_generates_nothing():
     story, cluster = Story(spec(concurrency=np.nan)), fleet([2])
     for step in range(60):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from autoscaler.core.model.types import Capacity, Observation
 from autoscaler.core.observe.arrivals import Arrivals
 from autoscaler.core.reactive import queue_projection
+from autoscaler.core.reactive.queue_projection import KnownSpeed
 from tests.core.world import fleet, spec, world
 
 NAN = math.nan
@@ -31,10 +32,14 @@ def observation(**columns):
     return replace(Observation.filled(1), **{name: np.array([float(value)]) for name, value in state.items()})
 
 
-def projected(found, arrivals_per_s=2.0, best_tokens_per_s=NAN, stated_tokens_per_s=NAN):
+def known_speed(best_tokens_per_s=NAN, work_s=NAN):
+    return KnownSpeed(np.array([best_tokens_per_s]), np.array([work_s]))
+
+
+def projected(found, arrivals_per_s=2.0, best_tokens_per_s=NAN, stated_tokens_per_s=NAN, work_s=NAN):
     arrivals = replace(Arrivals.blank(1), per_s=np.array([arrivals_per_s]))
     capacity = replace(Capacity.filled(1), decode_tokens_per_s=np.array([stated_tokens_per_s]))
-    return queue_projection.project(found, capacity, arrivals, np.array([best_tokens_per_s]))
+    return queue_projection.project(found, capacity, arrivals, known_speed(best_tokens_per_s, work_s))
 
 
 def is_noise(found, max_wait_s=1.0, **known):
@@ -67,11 +72,11 @@ def test_queue_wakes_replicas_although_no_new_one_would_help():
     """30 wait, which is noise for a cold start of 60 s. In 4 s they are 26 still, so a sleeping one wakes."""
     known = {"waiting": 30, "replicas": 3, "asleep": 2, "queue_wait_s": 10}
     inp, lasting = world(1000.0, fleet([1]), spec(max_wait_s=1.0)), np.array([0.7])
-    arrivals, unknown = replace(Arrivals.blank(1), per_s=np.array([2.0])), np.full(1, NAN)
+    arrivals = replace(Arrivals.blank(1), per_s=np.array([2.0]))
 
     def woken(desired=5.0, **columns):
         found = observation(**known, **columns)
-        args = inp, found, Capacity.filled(1), arrivals, unknown
+        args = inp, found, Capacity.filled(1), arrivals, known_speed()
         return queue_projection.wake(*args, np.array([desired]), lasting)[0]
 
     assert is_noise(observation(**known))
@@ -146,6 +151,22 @@ def test_projection_uses_the_stated_or_learned_rate_when_faster():
     assert not is_noise(quiet, arrivals_per_s=0.5)
     assert is_noise(quiet, arrivals_per_s=0.5, best_tokens_per_s=300.0)
     assert is_noise(quiet, arrivals_per_s=0.5, stated_tokens_per_s=300.0)
+
+
+def test_projection_uses_the_work_of_a_request_where_the_planner_knows_it():
+    """A replica that seldom had more than one request shows a low rate of tokens. With 0.25 s of work it serves 4/s."""
+    found = observation(waiting=150, generation_tokens_per_s=50)
+    assert projected(found, work_s=0.25).queue[0] == pytest.approx(150 + (2 - 4) * 60)
+    assert projected(found, work_s=0.25, best_tokens_per_s=1000.0).queue[0] == pytest.approx(30)
+
+
+def test_the_first_replica_clears_what_waits_for_it_at_the_gateway():
+    """31 wait and no replica serves yet. The one that loads serves 4 a second for the last 50 of the next 60 s."""
+    at_zero = {"ready": 0, "reporting": 0, "running": NAN, "waiting": 0, "generation_tokens_per_s": NAN}
+    found = observation(**at_zero, gateway_waiting=31, starting=1, starting_replica_s=50)
+    assert is_noise(found, arrivals_per_s=0.1, work_s=0.25)
+    assert not is_noise(found, arrivals_per_s=0.1)  # not known how fast it will be
+    assert not is_noise(found, arrivals_per_s=8.0, work_s=0.25)
 
 
 def test_ordered_replicas_drain_the_queue_in_one_more_cold_start():

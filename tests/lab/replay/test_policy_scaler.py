@@ -37,6 +37,17 @@ def test_few_slots_with_short_gaps_meet_the_goal() -> None:
     assert compute_score(case, run(case, PolicyScaler(case, policy))).attainment > 0.9
 
 
+@pytest.mark.slow
+def test_a_surge_orders_what_clears_its_queue_and_no_more() -> None:
+    """A quiet replica gets more than it can serve. Its batch is full then, which does not say how high the load is.
+
+    Two replicas serve the load, and two more clear what has queued in a cold start within another one.
+    """
+    case = synthetic.case_of(synthetic.poisson([0.3, 0.3, 30.0, 30.0, 30.0], 600.0, seed=1), cold_start_s=240.0)
+    result = run(case, PolicyScaler(case, load().policies["interactive"]))
+    assert 3 <= result.timeline[:, 1].max() <= 8
+
+
 class EveryTick(PolicyScaler):
     """Skips no tick."""
 
