@@ -218,6 +218,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 async def test_killed_transfers_resume_and_publish_the_whole_model(tmp_path: Path, hub: FakeHub, seed: int) -> None:
     """Each process is killed at a random moment after its first bytes. No range is fetched more often than that."""

@@ -107,6 +107,7 @@ def test_fewer_needs_admit_at_least_as_much(has, needed):
         assert admits(has, (), needed._replace(terms=None))
 
 
+@pytest.mark.slow
 @given(st.lists(labels, min_size=1, max_size=6), st.lists(needs, min_size=1, max_size=4))
 def test_groups_admit_what_their_nodes_admit(has, needed):
     given_nodes = {f"n{index}": Node({GPU: 8}, each) for index, each in enumerate(has)}
