@@ -43,10 +43,6 @@ WARM_UP_S = 1200.0
 STEADY_S = 7200.0
 """Seconds of demand for which no headroom is added to the initial fleet, as long as traffic is steady."""
 
-BATCH_ROOM_AFTER_S = 7200.0
-"""Seconds of demand from which batches of shadow fleets take in work. Before a surge was seen, this room would make
-small fleets look safe."""
-
 PRIOR_S = 5280.0
 """Seconds of arrivals for which every strategy is assumed to miss as `strategies.compute_prior_misses` says."""
 
@@ -110,8 +106,7 @@ def update_strategies(before: StrategyState, stats: IntervalStats, now_s: float)
     history, predicted = load_history.update_load_history(
         before.history, load.demand, season_load, stats.cold_start_s, interval_s, now_s
     )
-    has_room = before.shadow.observed_s >= BATCH_ROOM_AFTER_S
-    batch_room_s = np.where(has_room, _compute_batch_room_s(stats, speed, fitted, load), 0.0)
+    batch_room_s = _compute_batch_room_s(stats, speed, fitted, load)
     interval = Interval(observed_s, load.demand, arrivals, steepness, batch_room_s)
     state = replace(
         before,

@@ -7,7 +7,7 @@ from autoscaler.core.measure.offered_load import compute_work_s
 from autoscaler.core.measure.step_time import compute_prompt_share
 from autoscaler.core.observe.pod_deltas import MAX_INTERVAL_S
 from autoscaler.core.planner import strategies
-from autoscaler.core.planner.select import BATCH_ROOM_AFTER_S, StrategyState, update_strategies
+from autoscaler.core.planner.select import StrategyState, update_strategies
 from autoscaler.core.planner.shadow_fleets import REAL_FLEET_S, compute_batch_room_s, inherit_record
 from autoscaler.core.planner.strategies import CONSTANT_COUNTS, PEAK_STRATEGY_COUNT, UPDATE_INTERVAL_S
 from tests.core.measure.counted_work import count, read
@@ -59,7 +59,7 @@ def requested_by_count(state):
 def test_shadow_fleets_equal_their_plain_versions(cold_start_s, slots, kept_asleep, wake_s):
     """A large initial fleet, waves, spikes, two silent intervals, and a rise that leaves queues at the end."""
     random = np.random.default_rng(7)
-    updates = 300  # more than the time in which batches have no room
+    updates = 300
     spikes = 8.0 * (random.random(updates) < 0.03)
     waves = 4 + 3 * np.sin(np.arange(updates) / 12) + random.uniform(0, 1, updates) + spikes
     columns = {"cold_start_s": cold_start_s, "ttft_objective_s": 1.0, "floor": 2.0, "ceiling": 12.0}
@@ -75,14 +75,13 @@ def test_shadow_fleets_equal_their_plain_versions(cold_start_s, slots, kept_asle
         replicas = 24.0 if number < 4 else None
         stats = make_stats(demand, replicas=replicas, late=0.02, totals=totals, **columns)
         stats = make_silent_stats(**columns) if number in (70, 71) else stats
-        has_room = slots and state.shadow.observed_s[0] >= BATCH_ROOM_AFTER_S
         state = update_strategies(state, stats, now_s)
         # Half of the answer of a request in the batch is left, and `make_stats` makes answers half of the work.
         work_s = float(compute_work_s(state.offered_load)[0])
         room_s = 0.5 * slots * work_s * float(1 - compute_prompt_share(state.speed.step_sums)[0])
         for fleet in plain:
             arrivals, serving = float(stats.totals.arrivals[0]), float(stats.replicas[0])
-            fleet.update(state, arrivals, serving, room_s if has_room else 0.0)
+            fleet.update(state, arrivals, serving, room_s if room_s >= 0 else 0.0)
     assert max(fleet.missed for fleet in plain) > 2 * min(fleet.missed for fleet in plain) > 0
     assert max(fleet.backlog for fleet in plain) > 0
     for fleet in plain:
