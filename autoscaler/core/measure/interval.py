@@ -66,6 +66,7 @@ class WorkTotals(Columns):
     running: FloatColumn  # requests, mean of the pods
     peak_running: FloatColumn  # requests, of the fullest pod; 0: none
     running_with_queue: FloatColumn  # requests, of the fullest pod with a lasting queue now; NaN: no such pod
+    gap_with_queue_s: FloatColumn  # shortest mean token gap of these pods since the reading before; NaN: unknown
     slots: FloatColumn  # requests that a pod can run at once, where engines report it; NaN: none does
     step_sums: FloatColumn  # float64[step_time.SUMS, W], what readings of the pods add to the sums of the fit
 
@@ -126,18 +127,27 @@ def count_work(
     """
     deltas, samples = PodDeltas(counted, measured.readings.take(pods), is_new), measured.samples
     running, kv_usage, slots = (each[pods] for each in (samples.running, samples.kv_usage, samples.max_running))
-    is_queued = _has_lasting_queue(measured.deltas, pods)
-    return _add_up(deltas, running, kv_usage, slots, is_queued, by_workload, decode), counted.update(deltas.now, is_new)
+    queued_gap_s = _find_queued_gap_s(measured.deltas, pods)
+    return _add_up(deltas, running, kv_usage, slots, queued_gap_s, by_workload, decode), counted.update(
+        deltas.now, is_new
+    )
 
 
-def _has_lasting_queue(deltas: PodDeltas, pods: IntColumn) -> BoolColumn:
-    """Return which of those pods had a queue in their last two readings; bool[n]. deltas: of all pods.
+def _find_queued_gap_s(deltas: PodDeltas, pods: IntColumn) -> FloatColumn:
+    """Return the mean token gap of those pods that have a queue in their last two readings, between these; float64[n].
+
+    deltas: of all pods. pods: int64[n]. NaN for a pod without such a queue.
 
     A queue that only one reading shows may have waited for a step. The readings of an interval are too far apart for
     this: a queue may begin and end between them.
     """
     had, has = (load.has_queue(each.running[pods], each.waiting[pods]) for each in (deltas.before, deltas.now))
-    return np.asarray(had & has)
+    queued = np.flatnonzero(had & has)  # few of them, as a rule
+    deltas = deltas.take(pods[queued])
+    gap_s, gaps = deltas.valid("gap_s"), deltas.valid("gaps")
+    queued_gap_s, has_mean = np.full(len(pods), np.nan), gaps >= MIN_GAPS
+    queued_gap_s[queued[has_mean]] = gap_s[has_mean] / gaps[has_mean]
+    return queued_gap_s
 
 
 def _add_up(
@@ -145,14 +155,14 @@ def _add_up(
     running: FloatColumn,
     kv_usage: FloatColumn,
     slots: FloatColumn,
-    is_queued: BoolColumn,
+    queued_gap_s: FloatColumn,
     by_workload: GroupBy,
     decode: BoolColumn | None,
 ) -> WorkTotals:
     """Add up the work of pods by workload.
 
-    running, kv_usage, slots: float64[n], at this tick; NaN: not reported, or the pod did not answer. is_queued:
-    bool[n], of `_has_lasting_queue`.
+    running, kv_usage, slots: float64[n], at this tick; NaN: not reported, or the pod did not answer. queued_gap_s:
+    float64[n], of `_find_queued_gap_s`.
     """
     gap_s, gaps = deltas.valid("gap_s"), deltas.valid("gaps")
     prompt_tokens, output_tokens = deltas.valid("prompt_tokens"), deltas.valid("generation_tokens")
@@ -193,7 +203,8 @@ def _add_up(
         idle_pods=idle_pods,
         shortest_gap_s=by_workload.min(np.where(is_generating, mean_gap_s, np.nan)),
         peak_running=or_zero(by_workload.max(running)),
-        running_with_queue=by_workload.max(np.where(is_queued, running, np.nan)),
+        running_with_queue=by_workload.max(np.where(queued_gap_s > 0, running, np.nan)),
+        gap_with_queue_s=by_workload.min(queued_gap_s),
         slots=by_workload.max(np.where(has_slots, slots, np.nan)),
         step_sums=np.array(added[len(columns) :]),
     )

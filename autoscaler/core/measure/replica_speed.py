@@ -23,6 +23,9 @@ SLOTS_FADE_S = 50 * 86_400.0
 MIN_BUSY_S = 60.0
 """Busy seconds of prefill replicas from which it is known how many prompt tokens they compute per second."""
 
+COMPUTE_BOUND_SHARE = 0.7
+"""Busy share of its time from which a replica has a queue because it computes, not because it lacks slots."""
+
 
 @dataclass(frozen=True)
 class ReplicaSpeed(Columns):
@@ -59,7 +62,7 @@ def update_replica_speed(
     shortest_gap_s = step_time.update_shortest_gap(speed.shortest_gap_s, totals.shortest_gap_s, interval_s)
     fitted = step_time.fit_step_time(step_sums, readings, shortest_gap_s)
     peak_running = np.fmax(speed.peak_running * np.exp(-interval_s / SLOTS_FADE_S), totals.peak_running)
-    slots = _estimate_slots(speed.slots, peak_running, totals)
+    slots = _estimate_slots(speed.slots, peak_running, totals, fitted.idle_gap_s)
     prompt_tokens = speed.prompt_tokens * fade + totals.prompt_tokens
     prompt_busy_s = speed.prompt_busy_s * fade + totals.prompt_busy_s
     updated = ReplicaSpeed(step_sums, readings, shortest_gap_s, peak_running, slots, prompt_tokens, prompt_busy_s)
@@ -71,12 +74,18 @@ def fit_speed(speed: ReplicaSpeed) -> StepTime:
     return step_time.fit_step_time(speed.step_sums, speed.readings, speed.shortest_gap_s)
 
 
-def _estimate_slots(slots: FloatColumn, peak_running: FloatColumn, totals: WorkTotals) -> FloatColumn:
+def _estimate_slots(
+    slots: FloatColumn, peak_running: FloatColumn, totals: WorkTotals, idle_gap_s: FloatColumn
+) -> FloatColumn:
     """Return the requests that a replica can run at once, where engines do not report it; float64[W].
 
-    A replica shows its slots if it has a queue while it runs about as many requests as any replica ever did.
+    A replica shows its slots if it has a queue while it runs about as many requests as any replica ever did. A queue
+    alone says little: a replica that computes all the time has one too, and a request may wait a moment for the token
+    budget of a step.
     """
-    slots = np.where(totals.running_with_queue >= FULL_SHARE * peak_running, peak_running, slots)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        spare = idle_gap_s / totals.gap_with_queue_s > 1 - COMPUTE_BOUND_SHARE
+    slots = np.where(spare & (totals.running_with_queue >= FULL_SHARE * peak_running), peak_running, slots)
     # A replica that ran more requests without a queue shows that the estimate was too low.
     slots = np.where((slots < FULL_SHARE * peak_running) | (slots < 1), np.nan, slots)
     return np.where(np.isnan(totals.slots), slots, totals.slots)

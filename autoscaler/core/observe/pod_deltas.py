@@ -16,6 +16,7 @@ from autoscaler.core.table.columns import (
     BoolColumn,
     Columns,
     FloatColumn,
+    IntColumn,
     TimestampColumn,
     cache_sized_slices,
     stack_rows,
@@ -82,6 +83,10 @@ class PodDeltas:
     before: PodReadings
     now: PodReadings
     is_new: BoolColumn  # bool[P], the second reading counts
+
+    def take(self, pods: IntColumn) -> PodDeltas:
+        """Return the growth of some pods."""
+        return PodDeltas(self.before.take(pods), self.now.take(pods), self.is_new[pods])
 
     @cached_property
     def interval_s(self) -> FloatColumn:

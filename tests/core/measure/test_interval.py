@@ -67,6 +67,7 @@ def test_pod_is_full_when_its_last_two_readings_show_a_queue():
     assert np.isnan(passing.running_with_queue[0])
     assert np.isnan(short.running_with_queue[0])
     assert lasting.running_with_queue[0] == passing.peak_running[0] == 24
+    assert lasting.gap_with_queue_s[0] == 0.02
 
 
 # --- what arrived

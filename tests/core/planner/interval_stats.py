@@ -35,6 +35,7 @@ def make_stats(demand, *, replicas=None, busy=None, late=0.0, totals=None, prefi
         "first_tokens": served,
         "ttft_counted": served,
         "ttft_missed": late * served,
+        "gap_with_queue_s": gap_s,
         "generating_pods": replicas,
         "token_rate": replicas / gap_s,
         "shortest_gap_s": IDLE_GAP_S,
