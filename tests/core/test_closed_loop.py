@@ -250,7 +250,7 @@ def test_each_side_of_a_pair_is_sized_by_its_own_work():
     assert np.mean([request.ttft_s > 1.0 for request in pair.prefilled]) < 0.01
     prefill, decode = zip(*pair.counts[-60:], strict=True)
     assert 2 <= min(prefill) <= max(prefill) <= 4
-    assert set(decode) == {2}
+    assert set(decode) <= {1, 2}
 
 
 @pytest.mark.slow

@@ -51,13 +51,13 @@ def test_growth_is_limited_per_period_and_goes_on_in_the_next():
 @pytest.mark.slow
 def test_few_refusals_order_nothing_when_the_planner_speaks():
     """A trickle of refusals recommends a little more than the present count, whatever that is."""
-    story, cluster = Serving(spec(tolerance=0.1, **LEARNED)), fleet([6])
+    story, cluster = Serving(spec(tolerance=0.1, **LEARNED)), fleet([8])
     story.learn(cluster)
     for number in range(120):
         shown = story.counted(cluster, 3.0, 5.0) | {"rejections": 0.02 * number}
         decision = story.tick(cluster, 5.0, **shown)
-    assert decision.recommendations[Signal.REJECTIONS, 0] > max(decision.recommendations[Signal.PLANNER, 0], 6.0)
-    assert replicas(decision) == 6
+    assert decision.recommendations[Signal.REJECTIONS, 0] > max(decision.recommendations[Signal.PLANNER, 0], 8.0)
+    assert replicas(decision) == 8
 
 
 # --- shrinking
@@ -577,7 +577,7 @@ def test_gpus_held_in_reserve_go_to_who_has_the_work():
     held = story.serve(many, np.array([1.0, 1.0]), 230)
     assert held.replicas.tolist() == [6, 2]
     crowded = story.serve(many, np.array([1.0, 1.9]), 45)
-    assert crowded.plan.replicas.tolist() == [6, 4]
+    assert crowded.plan.replicas.tolist() == [8, 4]
     assert crowded.plan.base_replicas.tolist() == [4, 3]
     assert crowded.replicas.tolist() == [5, 3]
     assert story.serve(many, np.array([4.0, 1.0]), 240).replicas.tolist() == [6, 2]

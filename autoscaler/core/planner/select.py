@@ -37,9 +37,6 @@ from autoscaler.core.table.columns import (
     replace,
 )
 
-WARM_UP_S = 1200.0
-"""Seconds of demand for which the initial fleet is kept."""
-
 STEADY_S = 7200.0
 """Seconds of demand for which no headroom is added to the initial fleet, as long as traffic is steady."""
 
@@ -160,9 +157,10 @@ def _size_fleets(state: StrategyState, stats: IntervalStats, predicted: Float32C
     is_first = np.isnan(state.initial_fleet) & ~np.isnan(state.history.averages[0])
     initial_fleet = np.where(is_first, stats.replicas, state.initial_fleet)
     observed_s = state.shadow.observed_s
-    # Fixed once it is over. Otherwise one slow start, hours later, would bring the initial fleet back.
+    # The initial fleet was presumably sized on purpose. It is kept as a peak that was seen just before.
+    # Its time is fixed once it is over. Otherwise one slow start, hours later, would bring the initial fleet back.
     is_over = observed_s >= state.warm_up_s
-    warm_up_s = np.where(is_over, state.warm_up_s, compute_warm_up_s(stats.cold_start_s))
+    warm_up_s = np.where(is_over, state.warm_up_s, strategies.LONGEST_HOLD * stats.cold_start_s)
     floor = np.fmax(stats.floor, np.where(observed_s < warm_up_s, initial_fleet, np.nan))
     base = clip(strategies.add_margin(predicted[-1], 0.0, 1.0).astype(np.float64), floor, stats.ceiling)
     requested = strategies.compute_replicas(predicted[:-1], floor, stats.ceiling)
@@ -212,22 +210,14 @@ def _compute_prices(state: StrategyState, allowed_share: FloatColumn, requests_p
     The prior only adds misses. It never frees budget, even for a strategy with a prior below what it may miss.
     """
     shadow = state.shadow
-    excess = np.maximum(strategies.compute_prior_misses(state.history.averages[-1]) - allowed_share, 0.0)
+    spread = load_history.compute_spread(state.history)
+    excess = np.maximum(strategies.compute_prior_misses(state.history.averages[-1], spread) - allowed_share, 0.0)
     missed = shadow.missed + (requests_per_s * PRIOR_S * excess).astype(np.float32)
     missed -= (allowed_share * shadow.arrived).astype(np.float32)
     np.maximum(missed, np.float32(0), out=missed)
     miss_price = MISS_PRICE * or_zero(offered_load.compute_work_s(state.offered_load))
     missed *= miss_price.astype(np.float32)
     return missed + shadow.cost
-
-
-def compute_warm_up_s(cold_start_s: FloatColumn) -> FloatColumn:
-    """Return for how many seconds of demand the initial fleet is kept; float64[W].
-
-    It was presumably sized on purpose. It is kept as long as the longest peak hold. Replicas given up before the
-    second surge would be missing in it.
-    """
-    return np.asarray(np.maximum(WARM_UP_S, strategies.LONGEST_HOLD * cold_start_s))
 
 
 def _limit_in_steady_traffic(state: StrategyState, stats: IntervalStats, requests_per_s: FloatColumn) -> FloatColumn:

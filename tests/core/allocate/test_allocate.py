@@ -25,7 +25,7 @@ def test_load_taken_over_from_a_variant_is_no_headroom():
     assert story.serve(many, np.array([1.0, 1.0, 1.0]), 300).replicas.tolist() == [2, 2, 6]
     crowded = story.serve(many, np.array([1.9, 1.9, 1.0]), 180)
     assert crowded.plan.base_replicas.tolist() == [4, 4, 2]
-    assert crowded.plan.replicas.tolist() == [5, 5, 4]
+    assert crowded.plan.replicas.tolist() == [5, 5, 8]
     assert crowded.replicas.tolist() == [6, 2, 2]  # eight for the service, none of them headroom
     assert crowded.base_replicas.tolist() == [6, 2, 2]
 

@@ -269,8 +269,8 @@ def peak(warming_up=False) -> Explanation:
         story.serve(fleet([3]), 1.6, 300)
     else:
         story.learn(fleet([1]))
-        story.serve(fleet([1]), 0.5, 1800)
-        story.serve(fleet([2]), 1.9, 300)
+        story.serve(fleet([1]), 0.9, 3600)
+        story.serve(fleet([2]), 1.9, 600)
     story.serve(fleet([2]), 0.0, 90)
     return story.explain()
 
@@ -286,7 +286,7 @@ def test_the_initial_fleet_is_the_reason_while_warming_up():
     case = peak(warming_up=True)
     assert case.wanted == 3
     assert (
-        "the planner recommends 3 for a load of 0 busy replicas, because the initial fleet is kept for 14.5 min more"
+        "the planner recommends 3 for a load of 0 busy replicas, because the initial fleet is kept for 270 s more"
         in (case.sentence)
     )
 
@@ -434,7 +434,7 @@ def test_one_replica_is_recommended_in_the_singular():
     story = ExplainedServing(spec(cold_start_s=60.0, **LEARNED))
     story.learn(fleet([1]))
     story.serve(fleet([1]), 0.3, 3600)
-    assert story.explain().sentence.startswith("Keeps 1 replica: the planner recommends 1 for a load of 0.192 busy")
+    assert story.explain().sentence.startswith("Keeps 1 replica: the planner recommends 1 for a load of 0.184 busy")
 
 
 def test_inputs_hold_every_column_and_know_their_age():

@@ -61,7 +61,7 @@ class PlainShadowFleet:
         self.averages.append(self._average(average_s))
         self.initial_fleet = self.initial_fleet or replicas
         self.peaks.append(max(self.averages[-1 - hold * self._cold_start_updates() :]))
-        is_warming_up = self.observed_s < max(1200.0, strategies.LONGEST_HOLD * self.cold_start_s)
+        is_warming_up = self.observed_s < strategies.LONGEST_HOLD * self.cold_start_s
         self.kept = max(self.floor, self.initial_fleet) if is_warming_up else self.floor
 
     def compute_replicas(self, peak: float, floor: float | None = None) -> float:

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoscaler.core.planner import load_history
-from autoscaler.core.planner.select import STEADY_S, WARM_UP_S
-from autoscaler.core.planner.strategies import STEADY_LIMIT, UPDATE_INTERVAL_S
+from autoscaler.core.planner.select import STEADY_S
+from autoscaler.core.planner.strategies import LONGEST_HOLD, STEADY_LIMIT, UPDATE_INTERVAL_S
 from tests.core.planner.interval_stats import make_silent_stats, make_stats, run, update
 
 INITIAL_FLEET = 66.0
@@ -80,6 +80,15 @@ def test_recommendation_is_between_limit_and_strategy(demands, replicas, late):
     assert min(requested, requested_by_limit(state)) <= state.replicas[0] <= max(requested, state.initial_fleet[0])
 
 
+def test_spread_begins_at_the_usual_one_and_follows_the_traffic():
+    """An hour of smooth demand moves the mean square half of the way."""
+    assert load_history.compute_spread(load_history.LoadHistory.blank(1))[0] == 1
+    smooth, bursty = (run(demands * 15).history for demands in (STEADY, BURSTY))
+    assert smooth.observed_s[0] == pytest.approx(3600, rel=0.02)
+    assert load_history.compute_spread(smooth)[0] == pytest.approx(math.sqrt(0.5), rel=0.02)
+    assert 0.9 < load_history.compute_spread(bursty)[0] < 1.2
+
+
 def test_deviation_stays_when_demand_is_unknown():
     before = run(BURSTY, replicas=INITIAL_FLEET)
     after = update(before, make_silent_stats())
@@ -99,7 +108,7 @@ def test_initial_fleet_is_kept_below_the_ceiling():
 
 def test_initial_fleet_does_not_return_when_cold_starts_lengthen():
     """A start that takes ten times as long makes ten cold starts longer than all demand so far."""
-    state = run([1.0] * round(WARM_UP_S / UPDATE_INTERVAL_S), replicas=12.0)
+    state = run([1.0] * round(LONGEST_HOLD * 60.0 / UPDATE_INTERVAL_S), replicas=12.0)
     assert state.shadow.requested.min() == 12
     later = update(update(state, make_stats(1.0)), make_stats(1.0))
     assert later.shadow.requested.min() < 12
@@ -109,8 +118,8 @@ def test_initial_fleet_does_not_return_when_cold_starts_lengthen():
 
 
 def test_warm_up_follows_the_present_cold_start():
-    state = run([1.0] * 30, replicas=12.0, cold_start_s=600.0)
+    state = run([1.0] * 10, replicas=12.0, cold_start_s=600.0)
     shorter = run([1.0] * 20, state, float(state.last_updated_s[0]), replicas=12.0)
     assert shorter.shadow.requested.min() < 12
-    longer = run([1.0] * 30, run([1.0] * 30, replicas=12.0), 1900.0, replicas=12.0, cold_start_s=600.0)
+    longer = run([1.0] * 30, run([1.0] * 10, replicas=12.0), 1300.0, replicas=12.0, cold_start_s=600.0)
     assert longer.shadow.requested.min() == 12

@@ -171,7 +171,7 @@ def test_constant_count_stays_the_same_when_load_falls():
 
 def test_strategies_are_not_charged_for_the_first_ten_minutes():
     """Demand rises from 1 to 6 replicas while the initial fleet has 10."""
-    early, late = (run([1.0] * updates + [6.0] * 6, replicas=10, cold_start_s=30.0) for updates in (10, 60))
+    early, late = (run([1.0] * updates + [6.0] * 6, replicas=10, cold_start_s=60.0) for updates in (10, 60))
     assert early.shadow.observed_s[0] <= REAL_FLEET_S < late.shadow.observed_s[0]
     assert early.shadow.queue_missed.max() == early.shadow.backlog.max() == 0
     assert early.shadow.requested.min() == 10  # no strategy gives up the initial fleet
