@@ -28,12 +28,6 @@ STEADY_DEVIATION = 0.4
 """Root-mean-square deviation from the load average, as a share of it, below which traffic is steady.
 In its first minutes smooth traffic deviates by a tenth to a third, bursty traffic by two thirds and more."""
 
-USUAL_DEVIATION = 0.6
-"""Relative deviation of bursty traffic from its load average, which is assumed before any was measured."""
-
-USUAL_DEVIATION_S = 3600.0
-"""Seconds of demand that this assumption counts as."""
-
 UNKNOWN_PEAK = 1e9
 """Replicas, stands in for a peak before demand was known: more than any fleet has."""
 
@@ -122,16 +116,6 @@ def _find_lowest(history: LoadHistory, spans: IntColumn) -> Float32Column:
     """Return the lowest prediction of the last spans; float32[J, W]. spans: int64[W]."""
     lowest = np.minimum.accumulate(history.lows, axis=1)  # of the last n spans
     return lowest[:, spans, np.arange(len(spans))]
-
-
-def compute_spread(history: LoadHistory) -> FloatColumn:
-    """Return the relative deviation of demand from its average, as a multiple of the usual one; float64[W].
-
-    The measured mean square is shrunk to the usual one: an hour of demand counts as much as the assumption. 1 at first.
-    """
-    usual = USUAL_DEVIATION**2
-    square = (history.squared_deviation + usual * USUAL_DEVIATION_S) / (history.observed_s + USUAL_DEVIATION_S)
-    return np.asarray(np.sqrt(square / usual))
 
 
 def is_steady(history: LoadHistory) -> BoolColumn:

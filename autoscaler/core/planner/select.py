@@ -210,8 +210,7 @@ def _compute_prices(state: StrategyState, allowed_share: FloatColumn, requests_p
     The prior only adds misses. It never frees budget, even for a strategy with a prior below what it may miss.
     """
     shadow = state.shadow
-    spread = load_history.compute_spread(state.history)
-    excess = np.maximum(strategies.compute_prior_misses(state.history.averages[-1], spread) - allowed_share, 0.0)
+    excess = np.maximum(strategies.compute_prior_misses(state.history.averages[-1]) - allowed_share, 0.0)
     missed = shadow.missed + (requests_per_s * PRIOR_S * excess).astype(np.float32)
     missed -= (allowed_share * shadow.arrived).astype(np.float32)
     np.maximum(missed, np.float32(0), out=missed)

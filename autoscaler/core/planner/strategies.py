@@ -57,8 +57,7 @@ ROUNDING_TOLERANCE = 0.02
 
 PRIOR_MISS_SHARE = 0.2
 PRIOR_MARGIN_DECAY, PRIOR_HOLD_DECAY = 1.2, 0.48
-"""The prior share of misses falls as exp(-decay x): x is the margin in square roots of the load, over the spread of
-demand; or √hold."""
+"""The prior share of misses falls as exp(-decay x): x is the margin in square roots of the load, or √hold."""
 
 PRIOR_CONSTANT_HOLD = 1
 """Cold starts of hold that the prior assumes for a constant count. With ten, a constant count would be selected before
@@ -151,12 +150,11 @@ def add_margin(load: Float32Column, share: Float32Column | float, roots: Float32
     return np.ceil(busy / np.float32(MAX_UTILIZATION) - np.float32(ROUNDING_TOLERANCE))
 
 
-def compute_prior_misses(average: FloatColumn, spread: FloatColumn) -> FloatColumn:
+def compute_prior_misses(average: FloatColumn) -> FloatColumn:
     """Return the share of requests that the pessimistic prior assumes to miss; float64[STRATEGY_COUNT, W].
 
     average: float64[W], slowest load average, in replicas. The margin of a constant count is its excess over this.
-    spread: float64[W], of `load_history.compute_spread`; half of it makes the same margin worth twice as much.
     """
     average = np.maximum(or_zero(average), 0.05)
     margin = np.maximum(_SHARE * average, MAX_UTILIZATION * MIN_REPLICAS - average)
-    return np.asarray(_PRIOR_BY_HOLD * np.exp(-PRIOR_MARGIN_DECAY * (margin / np.sqrt(average) + _ROOTS) / spread))
+    return np.asarray(_PRIOR_BY_HOLD * np.exp(-PRIOR_MARGIN_DECAY * (margin / np.sqrt(average) + _ROOTS)))

@@ -12,7 +12,7 @@ from autoscaler.core.measure import step_time
 from autoscaler.core.measure.interval import IntervalStats
 from autoscaler.core.measure.miss_curve import MAX_UTILIZATION
 from autoscaler.core.observe.pod_deltas import MIN_INTERVAL_S
-from autoscaler.core.planner import error_budget, load_history, strategies
+from autoscaler.core.planner import error_budget, strategies
 from autoscaler.core.planner.select import (
     MIN_SAVING,
     MISS_PRICE,
@@ -198,9 +198,7 @@ def test_selected_strategy_stays_when_another_saves_little(after_a_day, cost_rat
 def test_prior_below_the_allowed_share_frees_no_budget(after_a_day):
     """Two strategies have large margins; the cheaper one missed a few more than allowed, or a few less."""
     state = after_a_day["waves"]
-    prior = strategies.compute_prior_misses(
-        state.history.averages[-1], load_history.compute_spread(state.history)
-    ).ravel()
+    prior = strategies.compute_prior_misses(state.history.averages[-1]).ravel()
     cheap, dear = np.flatnonzero(prior < 0.1 * state.allowed_share[0])[:2]
     requests = error_budget.compute_requests_per_s(state.budget)[0] * PRIOR_S
     freed = requests * (state.allowed_share[0] - prior[cheap])

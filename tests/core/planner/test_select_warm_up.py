@@ -80,15 +80,6 @@ def test_recommendation_is_between_limit_and_strategy(demands, replicas, late):
     assert min(requested, requested_by_limit(state)) <= state.replicas[0] <= max(requested, state.initial_fleet[0])
 
 
-def test_spread_begins_at_the_usual_one_and_follows_the_traffic():
-    """An hour of smooth demand moves the mean square half of the way."""
-    assert load_history.compute_spread(load_history.LoadHistory.blank(1))[0] == 1
-    smooth, bursty = (run(demands * 15).history for demands in (STEADY, BURSTY))
-    assert smooth.observed_s[0] == pytest.approx(3600, rel=0.02)
-    assert load_history.compute_spread(smooth)[0] == pytest.approx(math.sqrt(0.5), rel=0.02)
-    assert 0.9 < load_history.compute_spread(bursty)[0] < 1.2
-
-
 def test_deviation_stays_when_demand_is_unknown():
     before = run(BURSTY, replicas=INITIAL_FLEET)
     after = update(before, make_silent_stats())

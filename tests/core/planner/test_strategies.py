@@ -51,8 +51,7 @@ def test_steady_limit_is_the_longest_peak_and_one_root():
 def test_prior_misses_fall_with_the_margin_and_the_hold():
     shape = len(PEAK_HOLDS), len(MARGINS)
     at_4, at_100 = (
-        compute_prior_misses(np.array([average]), np.ones(1))[:PEAK_STRATEGY_COUNT, 0].reshape(shape)
-        for average in (4.0, 100.0)
+        compute_prior_misses(np.array([average]))[:PEAK_STRATEGY_COUNT, 0].reshape(shape) for average in (4.0, 100.0)
     )
     shares, roots = np.array(MARGINS).T
     assert (np.diff(at_4[:, shares == 0]) < 0).all()
@@ -62,17 +61,9 @@ def test_prior_misses_fall_with_the_margin_and_the_hold():
     assert (np.diff(at_4[np.argsort(holds, kind="stable")], axis=0) <= 0).all()
 
 
-def test_the_same_margin_counts_twice_when_demand_spreads_half_as_much():
-    usual, half = (compute_prior_misses(np.array([4.0]), np.array([spread]))[:, 0] for spread in (1.0, 0.5))
-    roots = np.array([each.margin_roots for each in STRATEGIES[:PEAK_STRATEGY_COUNT]])
-    by_roots, without = (np.flatnonzero(roots == each)[0] for each in (1.0, 0.0))
-    assert half[by_roots] == pytest.approx(usual[by_roots] ** 2 / usual[without])
-    assert (half <= usual).all()
-
-
 def test_prior_misses_of_a_count_are_those_of_its_excess():
     """8 replicas serve 7.44, which is 1.72 roots beyond an average of 4. Two serve less, as if without a margin."""
-    misses = compute_prior_misses(np.array([4.0]), np.ones(1))[PEAK_STRATEGY_COUNT:, 0]
+    misses = compute_prior_misses(np.array([4.0]))[PEAK_STRATEGY_COUNT:, 0]
     by_count = dict(zip(CONSTANT_COUNTS, misses.tolist(), strict=True))
     without_margin = strategies.PRIOR_MISS_SHARE * math.exp(-strategies.PRIOR_HOLD_DECAY)
     roots = (8 * MAX_UTILIZATION - 4) / 2
