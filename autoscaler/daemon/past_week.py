@@ -123,7 +123,7 @@ class PastWork(NamedTuple):
 
 
 class Taught(NamedTuple):
-    """What past work has taught."""
+    """The result of teaching past work."""
 
     snapshot: Snapshot  # the seasons that know more than before
     workloads: int  # number of these

@@ -1,1 +1,1 @@
-"""What a workload shows of itself: the speed of a replica, the offered load, and how many requests miss at a load."""
+"""Measurements of a workload: the speed of a replica, the offered load, and the share of misses at a load."""

@@ -1,4 +1,4 @@
-"""What a backend knows of the past: readings of the last hours as ticks would have had them, and tokens of a week."""
+"""The past that a backend knows: readings of the last hours as ticks would have had them, and tokens of a week."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class Projection(NamedTuple):
 
 @dataclass(frozen=True)
 class KnownSpeed:
-    """What is known of the requests that one replica serves; float64[W], NaN: not known."""
+    """The known speed of one replica; float64[W], NaN: not known."""
 
     decode_tokens_per_s: FloatColumn  # learned from full replicas, from however few readings
     work_s: FloatColumn  # of a request, in busy replica-seconds, by the planner

@@ -252,7 +252,11 @@ class _Repair:
         left = [each for each in self._at[model] if each != node]
         if len(left) < COPIES or len(self._zones_of(left)) < min(ZONES, len(self._zones_of(self._at[model]))):
             return True
-        return any(self._lacks_places(row, self._places(row), left) is not None for row in self._of_model[model])
+        # A workload whose pods do not fit on the node loses nothing, however many places it lacks.
+        return any(
+            self._places(row)[node] > 0 and self._lacks_places(row, self._places(row), left) is not None
+            for row in self._of_model[model]
+        )
 
     def _is_candidate(self, row: int, model: int) -> BoolColumn:
         """Return the nodes that could get a copy for a demand, if there is room."""

@@ -150,7 +150,7 @@ async def test_nodes_are_told_what_to_hold_and_quiet_fleets_write_nothing(
         assert (chat.held, chat.wished, chat.failed, weights.nodes >= 3) == (3, 3, 0, True)
 
 
-async def test_nodes_are_told_what_a_forecast_needs(
+async def test_wishes_of_a_forecast_are_withdrawn_when_it_goes_away(
     kube: Kube, writer: Kube, world: World, nodes: Nodes, kube_api: KubeApi
 ):
     names = [await nodes.add(f"n{number}", {GPU: 1}) for number in range(6)]
@@ -160,7 +160,7 @@ async def test_nodes_are_told_what_a_forecast_needs(
     daemon = Daemon(world, kube, writer)
     async with running(daemon.fleet):
         await synced(daemon.fleet)
-        for expected, copies in ((math.nan, 2), (4.0, 5)):  # a spare one each
+        for expected, copies in ((math.nan, 2), (4.0, 5), (math.nan, 2)):  # a spare one each
 
             async def is_wished(expected: float = expected, copies: int = copies) -> bool:
                 await daemon.step(expected=expected)

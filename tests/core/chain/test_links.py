@@ -352,7 +352,7 @@ def test_nothing_remains_when_the_rise_goes_away(why: str):
     assert not (state.places > 0).any() and np.isnan(state.until_s).all()
 
 
-def test_places_stay_until_the_end_of_the_bin_or_the_replicas_take_them():
+def test_places_stay_until_replicas_take_them_or_the_bin_ends():
     """The load may come late, and the new node has room meanwhile."""
     forecast = expect(1, 1, 3)
     _, state = plan(look(DUE_S - 1000, cluster([1], free=0), NOTHING), forecast=forecast)

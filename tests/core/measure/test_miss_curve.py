@@ -49,7 +49,7 @@ def unavoidable(*counts):
 # --- the curve
 
 
-def test_steepness_is_the_prior_of_both_objectives_when_nothing_was_counted():
+def test_steepness_is_that_of_the_prior_when_nothing_was_counted():
     assert fit(NOTHING, NOTHING) == pytest.approx(1.5 * PRIOR_STEEPNESS)
 
 
@@ -60,7 +60,7 @@ def test_mean_queue_is_that_of_one_server(load, waiting):
     assert sum(load ** (others + 1) for others in range(1, 400)) == pytest.approx(waiting)
 
 
-def test_mean_queue_does_not_grow_beyond_the_load_at_which_work_queues():
+def test_mean_queue_stays_the_same_where_work_queues_anyway():
     overload = compute_mean_queue(np.array([MAX_UTILIZATION, 1.0, 7.0, 1e300]))
     assert (overload == overload[0]).all()
 

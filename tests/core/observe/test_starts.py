@@ -274,7 +274,7 @@ def test_pulls_on_requested_nodes_survive_a_restart():
     assert story.tick(seen).starts.image_s[0] == pytest.approx(before.starts.image_s[0])
 
 
-def test_a_pod_that_pulls_an_image_is_not_late_because_others_found_it():
+def test_a_pod_is_not_late_when_only_others_found_its_image():
     starts = Starts()
     for _ in range(4):
         starts.add()

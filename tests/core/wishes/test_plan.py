@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -73,6 +75,14 @@ def test_held_copy_stays_when_the_load_falls_and_unfetched_ones_go():
     before = [(0, node) for node in range(6)]
     seen = case([10], [1], [100] * 6, held=before[:4], before=before, zones=[0, 1, 0, 1, 0, 1])
     assert nodes_of(seen.plan().copies) == [0, 1, 2, 3]
+
+
+def test_workload_without_a_place_on_a_node_keeps_no_copy_there():
+    """Two workloads share a model. The second fits on none of these nodes, so it lacks places whatever happens."""
+    free = [[1, 1, 1, 1], [0, 0, 0, 0]]
+    seen = case([10, 10], [1, 3], [100] * 4, free=free, before=[(0, node) for node in range(4)])
+    seen = replace(seen, demands=replace(seen.demands, model=np.zeros(2, dtype=np.int64)))
+    assert len(nodes_of(seen.plan().copies)) == 2
 
 
 def test_node_whose_budget_shrank_keeps_what_fits():

@@ -153,7 +153,7 @@ class Server:
         return matrix([{"metric": {"namespace": "team", "pod": pod}, "values": values} for pod in self.pods])
 
 
-async def test_each_query_spans_a_day_the_last_one_first_and_then_the_oldest():
+async def test_each_query_spans_a_day_and_the_last_comes_first():
     server = Server("llama-0")
     async with serving(server.answer) as url:
         found = await read(url, cluster([("team", "llama")]))
