@@ -81,7 +81,7 @@ def test_workload_without_a_place_on_a_node_keeps_no_copy_there():
     """Two workloads share a model. The second fits on none of these nodes, so it lacks places whatever happens."""
     free = [[1, 1, 1, 1], [0, 0, 0, 0]]
     seen = case([10, 10], [1, 3], [100] * 4, free=free, before=[(0, node) for node in range(4)])
-    seen = replace(seen, demands=replace(seen.demands, model=np.zeros(2, dtype=np.int64)))
+    seen = seen._replace(demands=replace(seen.demands, model=np.zeros(2, dtype=np.int64)))
     assert len(nodes_of(seen.plan().copies)) == 2
 
 
