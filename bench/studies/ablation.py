@@ -69,6 +69,13 @@ def fixed_steepness(missed: Any, *_: Any) -> Any:
     return np.full(missed.shape[-1], miss_curve.PRIOR_STEEPNESS)
 
 
+def no_initial_fleet(plain: Callable[..., Any]) -> Callable[..., Any]:
+    def _size_fleets(state: select.StrategyState, *others: Any) -> Any:
+        return plain(replace(state, warm_up_s=np.zeros_like(state.warm_up_s)), *others)
+
+    return _size_fleets
+
+
 def without_prompts(plain: Callable[..., Any]) -> Callable[..., Any]:
     def update_miss_counts(counts: Any, stats: IntervalStats, *others: Any) -> Any:
         totals = replace(stats.totals, prefill_counted=np.zeros_like(stats.replicas))
@@ -114,7 +121,7 @@ OFF: dict[str, tuple[tuple[Any, str, Any], ...]] = {
     "aiming at more of the budget with time": ((error_budget, "LATER_AIM", error_budget.FIRST_AIM),),
     "pessimistic prior": ((select, "PRIOR_S", 0.0),),
     "no headroom while traffic is steady": ((load_history, "STEADY_DEVIATION", 0.0),),
-    "initial fleet kept": ((select, "compute_warm_up_s", np.zeros_like), (shadow_fleets, "REAL_FLEET_S", 0.0)),
+    "initial fleet kept": ((select, "_size_fleets", no_initial_fleet(select._size_fleets)),),
     "scale to zero within the error budget": ((scale_to_zero, "MIN_OBSERVED_S", math.inf),),
     "peak holds of more than three cold starts": only(row for row, its in enumerate(ALL) if its.hold == 3),
     "margins by the square root": only(row for row, its in enumerate(ALL) if not its.margin_roots),
