@@ -35,7 +35,7 @@ from autoscaler.config.policy.parse import load as load_policies
 from autoscaler.core import choose
 from autoscaler.core.measure import miss_curve, offered_load, step_time
 from autoscaler.core.measure.interval import IntervalStats, WorkTotals
-from autoscaler.core.planner import error_budget, load_history, scale_to_zero, select, shadow_fleets, strategies
+from autoscaler.core.planner import error_budget, load_history, scale_to_zero, select, strategies
 from autoscaler.lab.compare.experiment import goal_from_policy, with_start_replicas
 from autoscaler.lab.replay.case import Case
 from autoscaler.lab.replay.inputs import transform

@@ -193,9 +193,13 @@ async def test_new_leader_keeps_the_plan_of_the_last_one(
 async def test_restart_after_a_peak_keeps_the_copies_for_it(
     kube: Kube, writer: Kube, world: World, nodes: Nodes, kube_api: KubeApi
 ):
-    """No node has fetched them yet, so that nothing but the plan of before speaks for them."""
+    """No node has fetched them yet, so that nothing but the plan of before speaks for them.
+
+    They are not kept for a larger workload of the same model whose pods fit on none of these nodes.
+    """
     for number in range(6):
         await report(kube_api, await nodes.add(f"n{number}", {GPU: 1}))
+    await world.deployment("elsewhere", 3, annotated(policy="", weights=CHAT), nodeSelector={"disk": "none"})
     await world.deployment("chat", 4, annotated(policy="", weights=CHAT), nodeSelector=nodes.mark)
     first = Daemon(world, kube, writer)
     async with running(first.fleet):

@@ -100,6 +100,27 @@ def plan_wishes(seen: Inventory, wants: Wants, reports: ReportStore, before: Wis
     )
 
 
+def count_copies(seen: Inventory, wishes: Wishes, needed: FloatColumn) -> FloatColumn:
+    """Return how many of these copies each workload of the inventory can use; float64[W].
+
+    A copy counts once: of the workloads that share a model and fit on the node, for the one that needs most replicas.
+    wishes: by node. needed: float64[W], replicas.
+    """
+    nodes: dict[str, set[str]] = {}
+    for node, its in wishes.items():
+        for wish in its:
+            nodes.setdefault(str(wish.source), set()).add(node)
+    layout, weights, copies = seen.layout, seen.weights, np.zeros(len(needed))
+    for row in np.argsort(-needed, kind="stable").tolist():
+        if weights.source[row] == NO_SOURCE or layout.template[row] < 0:
+            continue
+        admitted, left = layout.admitted[layout.template[row]], nodes.get(weights.sources[weights.source[row]], set())
+        own = {node for node in left if node in layout.place and admitted[layout.group[layout.place[node]]]}
+        copies[row] = len(own)
+        left -= own
+    return copies
+
+
 def models_of_kserve(seen: Inventory, wants: Wants) -> list[Model]:
     """Return the weights of KServe's workloads: pinned ones first, then by priority."""
     rows: dict[int, list[int]] = {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -19,13 +19,17 @@ from autoscaler.adapters.kubernetes.api.client import ApiError, Kube, object_pat
 from autoscaler.adapters.kubernetes.api.objects import ConfigMap
 from autoscaler.adapters.kubernetes.weights import kserve
 from autoscaler.adapters.kubernetes.weights.kserve import Cache, LocalModels
-from autoscaler.adapters.kubernetes.weights.planning import Inventory, Wants, models_of_kserve, plan_wishes
+from autoscaler.adapters.kubernetes.weights.planning import (
+    Inventory,
+    Wants,
+    count_copies,
+    models_of_kserve,
+    plan_wishes,
+)
 from autoscaler.adapters.kubernetes.weights.reports import ReportStore
 from autoscaler.adapters.kubernetes.weights.view import Published
 from autoscaler.config.weights.wishes import CONFIG_MAP_PREFIX, CONFIG_MAPS, Wish, config_map_of, decode, encode
-from autoscaler.core.model.fleet import Workload
 from autoscaler.core.model.weights import WishStatus
-from autoscaler.core.table.columns import FloatColumn
 from autoscaler.core.wishes.wants import Peaks, expected_replicas, needed_replicas, peak_of_copies
 from autoscaler.ports import Clock, Leadership, TickRecord
 
@@ -83,7 +87,7 @@ class WishPublisher:
         self._unwanted_s: dict[str, float] = {}  # since when a cache of ours is not wanted
         self._tick: TickRecord | None = None
         self._peaks = Peaks.none()
-        self._former: Counter[str] = Counter()  # nodes by source, of the plan of a process before
+        self._has_former_plan = False  # of a process before, whose peaks are not known
         self._wished: dict[str, int] = {}  # nodes by source, of that plan
         self._missing: dict[str, float] = {}
         self._texts: dict[str, dict[str, str]] = {}  # by ConfigMap, then by node, as they are in the cluster
@@ -167,23 +171,24 @@ class WishPublisher:
         self._texts = dict(zip(NAMES, await asyncio.gather(*map(read, NAMES)), strict=True))
         self._wishes = {node: _decoded(text) for data in self._texts.values() for node, text in data.items()}
         if not len(self._peaks.workload_id):
-            self._former = _by_source(self._wishes)
+            self._has_former_plan = True
         self._read_s, self._planned_s = self._clock.now_s(), -PLAN_S
         self._note_success()
 
     def _replan(self, seen: Inventory, tick: TickRecord) -> None:
         fleet = tick.input.fleet
+        place = np.searchsorted(fleet.workload_id, seen.workload_id)
+        known = np.append(fleet.workload_id, -1)[place] == seen.workload_id
+        rows = np.where(known, place, -1)
         needed = needed_replicas(tick.input, tick.decision)
-        if self._former:
-            former = self._former_peaks(fleet.workloads, needed)
-            self._peaks = self._peaks.update(fleet.workload_id, former, tick.wall_s)
-            self._former.clear()
+        if self._has_former_plan:
+            copies = count_copies(seen, self._wishes, np.append(needed, 0.0)[rows])
+            self._peaks = self._peaks.update(seen.workload_id, peak_of_copies(copies), tick.wall_s)
+            self._has_former_plan = False
         self._peaks = self._peaks.update(fleet.workload_id, needed, tick.wall_s)
         needed = np.fmax(needed, expected_replicas(tick.input, tick.decision))
         columns = np.vstack([needed, self._peaks.spare(needed), tick.input.spec.priority])
-        place = np.searchsorted(fleet.workload_id, seen.workload_id)
-        known = np.append(fleet.workload_id, -1)[place] == seen.workload_id
-        columns = np.where(known, np.hstack([columns, np.zeros((3, 1))])[:, np.where(known, place, -1)], 0.0)
+        columns = np.where(known, np.hstack([columns, np.zeros((3, 1))])[:, rows], 0.0)
         pinned = [each.pins_weights and self._may_pin(each.ref.namespace) for each in seen.workloads]
         wants = Wants(columns[0], columns[1], columns[2], np.array(pinned, dtype=bool))
         plan = plan_wishes(seen, wants, self._reports, self._wishes)
@@ -201,16 +206,6 @@ class WishPublisher:
         for row, replicas in plan.missing.items():
             source = seen.workloads[row].weights
             self._missing[source] = self._missing.get(source, 0.0) + replicas
-
-    def _former_peaks(self, workloads: Sequence[Workload], needed: FloatColumn) -> FloatColumn:
-        """Return the peaks of before this process, as its predecessor's plan suggests. float64[W].
-
-        Of the workloads that share a source, the one that needs most replicas now gets them.
-        """
-        copies = np.zeros(len(workloads))
-        for row in np.argsort(-needed, kind="stable").tolist():
-            copies[row] = self._former.pop(workloads[row].weights, 0)
-        return peak_of_copies(copies)
 
     async def _write_caches(self) -> None:
         """Write the caches of KServe that differ, and delete those of ours that nothing has wanted for a while."""
