@@ -160,5 +160,10 @@ async def daemon(
         if ready:
             await started.ready()
         yield started
+    except Exception:  # pytest shows what a failed test has printed
+        for row in (await started.json("/api/v1/workloads")).get("workloads", ()):
+            print(await started.get(f"/api/v1/workloads/{row['namespace']}/{row['name']}"))
+        print(started.err[-8000:])
+        raise
     finally:
         started.kill()
