@@ -1,7 +1,7 @@
 """Burst or noise: a queue that is gone before a new replica could serve is queued by design.
 
-The queue is projected to the moment at which a replica ordered now would serve. The projection knows the mean arrivals,
-and the replicas that are ready or loading. If the last request then waits no longer than the policy tolerates, no
+The queue is projected to the moment at which a replica ordered now would serve. The projection knows the arrivals, and
+the replicas that are ready or loading. If the last request then waits no longer than the policy tolerates, no
 replica is ordered for the queue. Otherwise replicas are ordered for the queue that will be left then, not for the
 present one.
 """
@@ -31,10 +31,11 @@ class Projection(NamedTuple):
 
 @dataclass(frozen=True)
 class KnownSpeed:
-    """The known speed of one replica; float64[W], NaN: not known."""
+    """The known speed of one replica, and of arrivals; float64[W], NaN: not known."""
 
     decode_tokens_per_s: FloatColumn  # learned from full replicas, from however few readings
     work_s: FloatColumn  # of a request, in busy replica-seconds, by the planner
+    arrivals_per_s: FloatColumn  # requests since the planner's last turn
 
 
 def project(observation: Observation, capacity: Capacity, arrivals: Arrivals, speed: KnownSpeed) -> Projection:
@@ -42,7 +43,7 @@ def project(observation: Observation, capacity: Capacity, arrivals: Arrivals, sp
 
     queue(t + C) = queue + (arrivals - service) x C - service of a replica x the time those loading will have had.
     With 30 waiting, 2 arriving and 3 served each second, a cold start of 60 s: 30 - 60 < 0, gone in time. The model is
-    fluid: arrivals are the mean over about one cold start, so a shorter burst weighs little.
+    fluid. Arrivals are the mean over about one cold start, or those of now where the planner counts more of them.
 
     A replica serves one request in the time of its work, as the planner measured it. Where that is not known, replicas
     are expected to generate as fast as the policy states, or as they did when they were full.
@@ -57,7 +58,7 @@ def project(observation: Observation, capacity: Capacity, arrivals: Arrivals, sp
         by_tokens_per_s = tokens_each_per_s / observation.output_tokens
         served_each_per_s = np.where(np.isnan(speed.work_s), by_tokens_per_s, 1 / speed.work_s)
         served_per_s = served_each_per_s * awake
-        arrivals_per_s = np.maximum(arrivals.per_s, 0.0)
+        arrivals_per_s = np.fmax(np.maximum(arrivals.per_s, 0.0), speed.arrivals_per_s)
         left = (
             observation.waiting
             + at_gateway(observation)

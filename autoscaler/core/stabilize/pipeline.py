@@ -86,7 +86,11 @@ def stabilize(
 
     unqueued = signals.without_queue(inp, observation, capacity, choice.signals)
     lasting = ewma.update(before.lasting, unqueued, ewma.smoothing_factor(elapsed_s, averaging_s(observation)))
-    speed = KnownSpeed(learned.decode_tokens_per_s, np.where(inp.spec.has_stated_capacity, np.nan, plan.work_s))
+    speed = KnownSpeed(
+        learned.decode_tokens_per_s,
+        np.where(inp.spec.has_stated_capacity, np.nan, plan.work_s),
+        np.where(planned, plan.demand / plan.work_s, np.nan),
+    )
     projection = queue_projection.project(observation, capacity, observed.arrivals, speed)
     noise = queue_projection.is_noise(inp, observation, projection)
     to_drain = queue_projection.replicas_to_drain(inp, observation, projection)
