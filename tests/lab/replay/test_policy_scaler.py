@@ -84,10 +84,10 @@ def test_skipped_ticks_change_decisions_little(cold_start_s: float) -> None:
     few, all_of_them = run(case, counting), run(case, EveryTick(case, policy))
     assert few.change_to[-1] == all_of_them.change_to[-1] == 4
     assert abs(few.change_to.max() - all_of_them.change_to.max()) <= 1
-    assert min(compute_score(case, each).attainment for each in (few, all_of_them)) > 0.999
+    assert all(case.goal.is_met_by(compute_score(case, each).attainment) for each in (few, all_of_them))
     whole = case.trace.duration_s / every
     assert whole / 3 <= len(counting.ticked_s) < 0.7 * whole
-    assert few.replica_s == pytest.approx(all_of_them.replica_s, rel=0.1)
+    assert few.replica_s == pytest.approx(all_of_them.replica_s, rel=0.15)
     asked_s = few.change_s[np.argmax(np.diff(few.change_to) > 0) + 1]
     starting_s = np.arange(asked_s + every, asked_s + 0.5 * cold_start_s, every)
     assert np.isin(starting_s, counting.ticked_s).all()
