@@ -12,7 +12,8 @@ from tests.integration.command import Daemon, daemon
 
 RECORDINGS = Path(__file__).parents[1] / "data" / "vllm"
 # A replica holds ten requests, so 4 running and 30 waiting need four. From one recording to the next an engine
-# seems to serve many requests at once, so a queue must not be tolerated for as long as that would take.
+# seems to serve 16 requests between two readings. Where these are 0.1 s apart it is so fast that fewer are needed,
+# so tests that wait for four at once have a longer period.
 POLICY = """\
 apiVersion: vllm-autoscaler.io/v1
 kind: Policy

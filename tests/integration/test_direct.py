@@ -210,7 +210,7 @@ async def test_newly_annotated_workload_is_read_from_prometheus(site: Site, prom
     server = await prometheus(target)
     await server.wait_for("vllm:num_requests_running")
     user = await site.user()
-    async with site.daemon(user, "direct", "--prometheus", server.url) as daemon:
+    async with site.daemon(user, "direct", "--prometheus", server.url, period="1s") as daemon:
         await site.workload("new")
         await eventually(lambda: _governed(daemon, 1), "the new one is scaled")
         await ticks(daemon, 1)
@@ -303,7 +303,7 @@ async def test_unscalable_workloads_do_not_affect_others(site: Site):
     await site.workload("stray", policy="no-such-policy")
     await site.workload("doomed")
     user = await site.user()
-    async with site.daemon(user, "direct", "--scrape") as daemon:
+    async with site.daemon(user, "direct", "--scrape", period="1s") as daemon:
         site.load("saturated")
         await eventually(lambda: site.has(4), "four replicas")
         await site.delete("Deployment", "doomed")
