@@ -51,8 +51,7 @@ MISS_PRICE = 300.0
 price would pay for misses that cannot be avoided, such as those of a surge that ends before a replica is ready."""
 
 MIN_SAVING = 0.01
-"""Share of its cost that leaving the selected strategy must save; otherwise two equal ones would alternate. A change of
-the count must also save what its replicas cost while a peak is held (`strategies.LONGEST_HOLD`)."""
+"""Share of its cost that leaving the selected strategy must save; otherwise two equal ones would alternate."""
 
 
 @dataclass(frozen=True)
@@ -177,9 +176,6 @@ def _size_fleets(state: StrategyState, stats: IntervalStats, predicted: Float32C
 def select_strategy(state: StrategyState, stats: IntervalStats) -> StrategyState:
     """Select the cheapest strategy, where each miss beyond the budget has a price, and recommend its replicas.
 
-    Near the budget two strategies are the cheapest in turn: the optimum is a mixture of both. A price of the change
-    makes the turns longer (metrical task systems; Borodin, Linial and Saks, 1992).
-
     Strategies that cannot predict yet are not selected, and have the record of the selected one (sleeping experts).
 
     No replica is given up while requests wait for too long, least of all one that still loads. Another strategy that
@@ -193,9 +189,7 @@ def select_strategy(state: StrategyState, stats: IntervalStats) -> StrategyState
     cheapest = price.argmin(axis=0)
     before = or_zero(state.strategy).astype(np.int64)
     saving = price[before, rows] - price[cheapest, rows]
-    moved = np.abs(shadow.requested[cheapest, rows] - shadow.requested[before, rows])
-    price_of_change = moved * strategies.LONGEST_HOLD * stats.cold_start_s
-    stays = ~np.isnan(state.strategy) & (saving <= MIN_SAVING * shadow.cost[before, rows] + price_of_change)
+    stays = ~np.isnan(state.strategy) & (saving <= MIN_SAVING * shadow.cost[before, rows])
     strategy = np.where(stays, before, cheapest)
     replicas = np.fmin(shadow.requested[strategy, rows], _limit_in_steady_traffic(state, stats, requests_per_s))
     is_late = offered_load.compute_queue_s(state.offered_load, stats, stats.waiting) > stats.max_wait_s

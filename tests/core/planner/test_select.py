@@ -195,20 +195,6 @@ def test_selected_strategy_stays_when_another_saves_little(after_a_day, cost_rat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("saving_s", "fewer", "stays"), [(200, 0, False), (650, 1, True), (800, 1, False)])
-def test_change_of_the_count_must_save_what_it_costs(after_a_day, saving_s, fewer, stays):
-    """Leaving must save 1% of 10,000 s, and ten cold starts of 60 s for each replica that comes or goes."""
-    state = after_a_day["waves"]
-    cost, missed = np.full_like(state.shadow.cost, 1e6), np.zeros_like(state.shadow.missed)
-    cost[[3, 7], 0] = 1e4 + saving_s, 1e4
-    requested = np.full_like(state.shadow.requested, 5)
-    requested[7] -= fewer
-    shadow = replace(state.shadow, cost=cost, missed=missed, requested=requested)
-    before = replace(state, shadow=shadow, strategy=np.full(1, 3.0))
-    assert (select_strategy(before, make_stats(4.0, cold_start_s=60.0)).strategy[0] == 3) == stays
-
-
-@pytest.mark.slow
 def test_prior_below_the_allowed_share_frees_no_budget(after_a_day):
     """Two strategies have large margins; the cheaper one missed a few more than allowed, or a few less."""
     state = after_a_day["waves"]
