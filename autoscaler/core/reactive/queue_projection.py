@@ -1,9 +1,8 @@
 """Burst or noise: a queue that is gone before a new replica could serve is queued by design.
 
 The queue is projected to the moment at which a replica ordered now would serve. The projection knows the arrivals, and
-the replicas that are ready or loading. If the last request then waits no longer than the policy tolerates, no
-replica is ordered for the queue. Otherwise replicas are ordered for the queue that will be left then, not for the
-present one.
+the replicas that are ready or loading. If the last request then waits no longer than the policy tolerates, no replica
+is ordered for the queue. Otherwise replicas are ordered for the queue that will be left then, not for the present one.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ class Projection(NamedTuple):
 
 @dataclass(frozen=True)
 class KnownSpeed:
-    """The known speed of one replica, and of arrivals; float64[W], NaN: not known."""
+    """The known speed of one replica, and the demand on all of them; float64[W], NaN: not known."""
 
     decode_tokens_per_s: FloatColumn  # learned from full replicas, from however few readings
     work_s: FloatColumn  # of a request, in busy replica-seconds, by the planner
-    arrivals_per_s: FloatColumn  # requests since the planner's last turn
+    demand: FloatColumn  # replicas that the requests since the planner's last turn keep busy
 
 
 def project(observation: Observation, capacity: Capacity, arrivals: Arrivals, speed: KnownSpeed) -> Projection:
@@ -58,7 +57,7 @@ def project(observation: Observation, capacity: Capacity, arrivals: Arrivals, sp
         by_tokens_per_s = tokens_each_per_s / observation.output_tokens
         served_each_per_s = np.where(np.isnan(speed.work_s), by_tokens_per_s, 1 / speed.work_s)
         served_per_s = served_each_per_s * awake
-        arrivals_per_s = np.fmax(np.maximum(arrivals.per_s, 0.0), speed.arrivals_per_s)
+        arrivals_per_s = np.fmax(np.maximum(arrivals.per_s, 0.0), speed.demand / speed.work_s)
         left = (
             observation.waiting
             + at_gateway(observation)

@@ -89,7 +89,7 @@ def stabilize(
     speed = KnownSpeed(
         learned.decode_tokens_per_s,
         np.where(inp.spec.has_stated_capacity, np.nan, plan.work_s),
-        np.where(planned, plan.demand / plan.work_s, np.nan),
+        np.where(planned, plan.demand, np.nan),
     )
     projection = queue_projection.project(observation, capacity, observed.arrivals, speed)
     noise = queue_projection.is_noise(inp, observation, projection)

@@ -32,14 +32,14 @@ def observation(**columns):
     return replace(Observation.filled(1), **{name: np.array([float(value)]) for name, value in state.items()})
 
 
-def known_speed(best_tokens_per_s=NAN, work_s=NAN, arrivals_per_s=NAN):
-    return KnownSpeed(np.array([best_tokens_per_s]), np.array([work_s]), np.array([arrivals_per_s]))
+def known_speed(best_tokens_per_s=NAN, work_s=NAN, demand=NAN):
+    return KnownSpeed(np.array([best_tokens_per_s]), np.array([work_s]), np.array([demand]))
 
 
-def projected(found, arrivals_per_s=2.0, counted_per_s=NAN, stated_tokens_per_s=NAN, **known):
+def projected(found, arrivals_per_s=2.0, stated_tokens_per_s=NAN, **known):
     arrivals = replace(Arrivals.blank(1), per_s=np.array([arrivals_per_s]))
     capacity = replace(Capacity.filled(1), decode_tokens_per_s=np.array([stated_tokens_per_s]))
-    return queue_projection.project(found, capacity, arrivals, known_speed(arrivals_per_s=counted_per_s, **known))
+    return queue_projection.project(found, capacity, arrivals, known_speed(**known))
 
 
 def is_noise(found, max_wait_s=1.0, **known):
@@ -68,11 +68,15 @@ def test_a_short_queue_is_no_noise_when_the_overload_lasts():
     assert not is_noise(observation(waiting=1), arrivals_per_s=4.0)
 
 
-def test_present_arrivals_of_the_planner_count_where_they_exceed_the_average():
+def test_present_arrivals_above_the_average_count():
     """5 arrive now and 3 are served each second: 120 more wait in 60 s. Fewer than on average do not end a surge."""
     found = observation(waiting=10)
-    assert projected(found, 2.0, counted_per_s=5.0, work_s=1 / 3).queue[0] == pytest.approx(10 + 120)
-    assert projected(found, 5.0, counted_per_s=2.0, work_s=1 / 3).queue[0] == pytest.approx(10 + 120)
+    assert projected(found, 2.0, demand=5 / 3, work_s=1 / 3).queue[0] == pytest.approx(10 + 120)
+    assert projected(found, 5.0, demand=2 / 3, work_s=1 / 3).queue[0] == pytest.approx(10 + 120)
+
+
+def test_requests_without_work_make_no_arrivals():
+    assert projected(observation(waiting=10), 5.0, demand=0.0, work_s=0.0).arrivals_per_s[0] == 5.0
 
 
 def test_queue_wakes_replicas_although_no_new_one_would_help():

@@ -88,7 +88,7 @@ class WishPublisher:
         self._tick: TickRecord | None = None
         self._peaks = Peaks.none()
         self._has_former_plan = False  # of a process before, whose peaks are not known
-        self._wished: dict[str, int] = {}  # nodes by source, of that plan
+        self._wished: dict[str, int] = {}  # nodes by source, of the last plan
         self._missing: dict[str, float] = {}
         self._texts: dict[str, dict[str, str]] = {}  # by ConfigMap, then by node, as they are in the cluster
         self._wanted: dict[str, dict[str, str]] = {}  # likewise, as they should be
