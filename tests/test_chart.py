@@ -56,6 +56,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "quotas of Kueue in a namespace": {"namespaces": ["@"], "rbac": {"kueue": True}},
     "quotas of Kueue in a namespace without nodes": {"namespaces": ["@"], "rbac": {"kueue": True, "nodes": False}},
     "models of KServe": {"rbac": {"localModels": True}},
+    "Datasets of Fluid": {"rbac": {"datasets": True}},
     "dry-run in a namespace": {"mode": "dry-run", "namespaces": ["@"]},
     "KEDA over TLS": {
         "mode": "keda",
@@ -504,6 +505,18 @@ def test_models_of_kserve_are_read_only_with_the_value_for_it(mode: str, written
 
     assert verbs(localModels=True) == {"list", "watch"} | ({"create", "patch", "delete"} if written else set())
     assert verbs() == set()
+
+
+@pytest.mark.parametrize("namespaces", [[], ["a"]])
+def test_datasets_are_read_only_with_the_value_for_it(namespaces: list[str]):
+    def rules(**rbac: bool) -> list[dict]:
+        documents = template({"namespaces": namespaces, "rbac": rbac})
+        roles = [each for each in documents if each["kind"] == "ClusterRole"]
+        return [rule for role in roles for rule in role["rules"] if "datasets" in rule["resources"]]
+
+    granted = {"apiGroups": ["data.fluid.io"], "resources": ["datasets"], "verbs": ["list", "watch"]}
+    assert rules(datasets=True) == [granted]
+    assert rules() == []
 
 
 @pytest.mark.parametrize(("mode", "granted"), [("direct", True), ("keda", True), ("dry-run", False)])

@@ -41,7 +41,8 @@ from autoscaler.adapters.kubernetes.pods.template import Facts, add_tolerations
 from autoscaler.adapters.kubernetes.quotas import kueue
 from autoscaler.adapters.kubernetes.quotas.columns import Applicant
 from autoscaler.adapters.kubernetes.quotas.view import QuotaView, Stated
-from autoscaler.adapters.kubernetes.weights import kserve
+from autoscaler.adapters.kubernetes.weights import fluid, kserve
+from autoscaler.adapters.kubernetes.weights.fluid import Datasets
 from autoscaler.adapters.kubernetes.weights.kserve import LocalModels
 from autoscaler.adapters.kubernetes.weights.planning import Inventory
 from autoscaler.adapters.kubernetes.weights.view import WeightsView
@@ -59,6 +60,7 @@ log = structlog.get_logger(__name__)
 
 CUSTOM_KINDS = dict.fromkeys(kueue.KINDS, kueue.VERSION) | dict.fromkeys(devices.KINDS, devices.VERSION)
 """Kinds that are watched where they are served, beside scale targets, with their versions."""
+OTHER_CACHES = {**kserve.KINDS, **fluid.KINDS}  # of weights
 CLUSTER_WIDE = frozenset({*kueue.CLUSTER_SCOPED, *devices.CLUSTER_SCOPED, *kserve.KINDS})
 
 NODE_POOLS = Resource(
@@ -138,7 +140,8 @@ class KubeFleet:
         self._weights_gb = weights_gb
         self._weights = WeightsView(clock, weights_gb)
         self.local_models = LocalModels(self._weights.reports)
-        self._each_node = Stores(self._nodes, self._weights.reports)
+        self._datasets = Datasets(self._weights.reports)
+        self._each_node = Stores(self._nodes, self._weights.reports, self._datasets.nodes)
         self._hpas = HpaStore()
         self._scaled_objects = ScaledObjectStore(self._hpas)
         self._targets = TargetStore(self._pods, self.manual_overrides, writes, self._scaled_objects.owner)
@@ -152,7 +155,7 @@ class KubeFleet:
             times,
             heartbeat_s,
             on_sync,
-            {**self.kinds.preferred, **CUSTOM_KINDS, **(kserve.KINDS if with_caches else {})},
+            {**self.kinds.preferred, **CUSTOM_KINDS, **(OTHER_CACHES if with_caches else {})},
             self._open_kind,
             CLUSTER_WIDE,
         )
@@ -335,11 +338,17 @@ class KubeFleet:
             type_ = devices.KINDS.get(served.resource, objects.Untyped)
             store = self._devices.store_of(served.resource) if is_device else self._quotas.kueue.open(served.resource)
             return Resource(root, plural, type_, namespaced=is_namespaced, optional=True), store
-        if served.resource in kserve.KINDS:
+        if served.resource in OTHER_CACHES:
             plural, _, group = served.resource.partition(".")
-            root = f"/apis/{group}/{served.version}"
-            kept: Resource[Any] = Resource(root, plural, objects.Untyped, namespaced=False, optional=True)
-            return kept, self.local_models.store_of(served.resource)
+            is_dataset = served.resource == fluid.DATASETS
+            kept: Resource[Any] = Resource(
+                f"/apis/{group}/{served.version}",
+                plural,
+                objects.Dataset if is_dataset else objects.Untyped,
+                namespaced=is_dataset,
+                optional=True,
+            )
+            return kept, self._datasets if is_dataset else self.local_models.store_of(served.resource)
         row, refusal = self.kinds.serve(served)
         kind: type[objects.Object] = objects.LeaderWorkerSet if row is LEADER_WORKER_SET else objects.CustomTarget
         if refusal:

@@ -23,7 +23,9 @@ from autoscaler.config.policy.compile import stated_weights_gb
 from autoscaler.config.policy.reload import PolicyFiles
 from autoscaler.config.settings import KubeSettings, LeaseSettings, Mode, ScrapeSettings, Settings
 from autoscaler.config.weights.wishes import config_map_of, decode
+from autoscaler.core.model.fleet import Fleet
 from autoscaler.core.model.forecast import BINS, Forecast
+from autoscaler.core.model.weights import SourceStatus
 from autoscaler.daemon.loop import Loop
 from tests.adapters.keda.world import Lease, ManualClock
 from tests.adapters.kubernetes.conftest import Connect, in_namespace
@@ -403,6 +405,45 @@ async def test_local_models_of_kserve_are_read_and_asked_for(
 
         await eventually(deleted, "the cache is deleted an hour after the last workload")
     await kube_api.remove_crds("weights/localmodels")
+
+
+async def test_datasets_of_fluid_are_read(
+    world: World, nodes: Nodes, kube_api: KubeApi, connect: Connect, daemon: User
+):
+    await kube_api.install_crds("weights/datasets")
+    source, label = "s3://models/chat", f"fluid.io/s-{world.namespace}-models"
+    holder = await nodes.add("n", {GPU: 8}, labels={label: "true"})
+    await nodes.add("o", {GPU: 8})
+    await world.deployment("chat", 1, annotated(policy="", weights=source), nodeSelector=nodes.mark)
+    shipped = load_manifests(MANIFESTS / "weights" / "fluid.yaml")[0]
+    roles = [*in_namespace(shipped_roles("direct"), world.namespace), shipped]
+    client = await connect(await kube_api.service_account(world.namespace, "reader", *roles))
+    it = Daemon(world, client, client, caches=True)
+    async with running(it.fleet):
+        await synced(it.fleet)
+        version, metadata = "data.fluid.io/v1alpha1", {"name": "models", "namespace": world.namespace}
+        spec = {"mounts": [{"mountPoint": source, "name": "chat"}]}
+        await kube_api.apply({"apiVersion": version, "kind": "Dataset", "metadata": metadata, "spec": spec})
+        states = {"cachedPercentage": "40.2%"}
+        status = {"phase": "Bound", "ufsTotal": "14.96GiB", "cacheStates": states}
+        await kube_api.set_status(version, "Dataset", world.namespace, "models", status)
+        await until(it.fleet, "it is fetched", lambda view: status_of(view, source).fetching == 1)
+        states["cachedPercentage"] = "100.0%"
+        await kube_api.set_status(version, "Dataset", world.namespace, "models", status)
+        view = await until(it.fleet, "it is held", lambda view: status_of(view, source).held == 1)
+        assert view.weights is not None
+        row, places = row_of(world, view, "chat"), view.weights.places
+        assert view.weights.size_bytes[row] == pytest.approx(14.96 * 2**30, abs=1)
+        assert places.free_held[places.workload == row].tolist() == [8]
+        assert places.free[places.workload == row].tolist() == [16]
+        await nodes.change(holder, {"metadata": {"labels": {label: None}}})
+        await until(it.fleet, "the runtime has left", lambda view: status_of(view, source).held == 0)
+    await kube_api.remove_crds("weights/datasets")
+
+
+def status_of(view: Fleet, source: str) -> SourceStatus:
+    weights = view.weights
+    return weights.status[weights.sources.index(source)] if weights is not None else SourceStatus()
 
 
 KSERVE = {"weights": CHAT, "weights-gb": "80"}

@@ -348,6 +348,14 @@ class ScaledObject(Object, frozen=True):
     status: Any = None
 
 
+class Dataset(Object, frozen=True):
+    """A Dataset of Fluid, of which also an annotation counts."""
+
+    metadata: AnnotatedMetadata = AnnotatedMetadata()
+    spec: Any = None
+    status: Any = None
+
+
 class NodeStatus(Fields, frozen=True):
     allocatable: dict[str, str | int | float] | None = None
     capacity: dict[str, str | int | float] | None = None

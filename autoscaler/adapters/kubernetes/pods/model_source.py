@@ -17,11 +17,13 @@ from autoscaler.config.weights.report import LABEL_PREFIX
 from autoscaler.config.weights.source import InvalidSourceError, ModelSource, parse
 
 _SNAPSHOT = re.compile(r".*/models--([^/]+)--([^/]+)/snapshots/([0-9a-f]{40})/?")  # of a hub's cache
+FLUID_LABEL = "fluid.io/s-"  # prefix of the labels of nodes with the cache of a Dataset of Fluid 1.0
+_STEERING = (LABEL_PREFIX, FLUID_LABEL)
 
 
 def annotated_source(annotations: Mapping[str, str]) -> ModelSource | None:
     """Return the source that annotations of a pod or template state: ours, else those of KServe."""
-    ours = _parsed(annotations.get(WEIGHTS, ""))
+    ours = parsed_source(annotations.get(WEIGHTS, ""))
     return ours or next((found for name in KSERVE_SOURCES if (found := kserve_source(annotations.get(name, "")))), None)
 
 
@@ -34,35 +36,39 @@ def stated_source(spec: PodSpec, stated: CommandFacts) -> ModelSource | None:
         if container.name == STORAGE_INITIALIZER and container.args:
             return kserve_source(container.args[0])
     if "://" in stated.loads:
-        return _parsed(stated.loads)
+        return parsed_source(stated.loads)
     if snapshot := _SNAPSHOT.fullmatch(stated.loads):
-        return _parsed("hf://{}/{}@{}".format(*snapshot.groups()))
+        return parsed_source("hf://{}/{}@{}".format(*snapshot.groups()))
     if "/" not in stated.loads:  # the name of a folder in the image, or of an old model of the hub
         return None
-    return _parsed(f"hf://{stated.loads}@{stated.revision or DEFAULT_REVISION}")
+    return parsed_source(f"hf://{stated.loads}@{stated.revision or DEFAULT_REVISION}")
 
 
 def is_steered(spec: PodSpec) -> bool:
-    """Return whether the scheduler prefers, or requires, nodes that hold the weights: by affinity for their label."""
-    if any(key.startswith(LABEL_PREFIX) for key in spec.node_selector or ()):
+    """Return whether the scheduler prefers, or requires, nodes that hold the weights: by affinity for their label.
+
+    Fluid's webhook writes such an affinity too.
+    """
+    if any(key.startswith(_STEERING) for key in spec.node_selector or ()):
         return True
     affinity = spec.affinity.node_affinity if spec.affinity is not None else None
     if affinity is None:
         return False
     required = affinity.required.node_selector_terms if affinity.required is not None else None
     terms = [*(required or ()), *(each.preference for each in affinity.preferred or ())]
-    return any(each.key.startswith(LABEL_PREFIX) for term in terms for each in term.match_expressions or ())
+    return any(each.key.startswith(_STEERING) for term in terms for each in term.match_expressions or ())
 
 
 def kserve_source(uri: str) -> ModelSource | None:
     """Return the source of a storageUri, in which a colon separates the revision of a hub's model."""
     if uri.startswith("hf://"):
         location, _, revision = uri.partition("://")[2].partition(":")
-        return _parsed(f"hf://{location}@{revision or DEFAULT_REVISION}")
-    return _parsed(uri)
+        return parsed_source(f"hf://{location}@{revision or DEFAULT_REVISION}")
+    return parsed_source(uri)
 
 
-def _parsed(text: str) -> ModelSource | None:
+def parsed_source(text: str) -> ModelSource | None:
+    """Return the source that a text states; None: it states none."""
     try:
         return parse(text)
     except InvalidSourceError:

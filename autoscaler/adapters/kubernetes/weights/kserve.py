@@ -28,6 +28,7 @@ NODES = "localmodelnodes.serving.kserve.io"  # one object for each node, with th
 GROUPS = "localmodelnodegroups.serving.kserve.io"
 CACHES = "localmodelcaches.serving.kserve.io"
 VERSION = "v1alpha1"
+CACHE = "kserve"
 KINDS = dict.fromkeys((NODES, GROUPS, CACHES), VERSION)
 API_VERSION = f"serving.kserve.io/{VERSION}"
 ROOT = f"/apis/{API_VERSION}"
@@ -199,15 +200,15 @@ class LocalModelStore:
             if source is not None:
                 stated = at(status, f"{namespace}/{model}") or at(status, model)
                 state = STATES.get(_text(stated), State.WAITING)
-                cause = "kserve" if state is State.FAILED else ""
+                cause = CACHE if state is State.FAILED else ""
                 text = "see the job of KServe for this node" if cause else ""
                 models[source.key] = ModelReport(str(source), state, cause=cause, text=text)
         self._seen.add(name)
-        self._reports.put_cache(name, models)
+        self._reports.put_cache(CACHE, name, models)
 
     def remove(self, namespace: str, name: str, /) -> None:
         self._seen.discard(name)
-        self._reports.put_cache(name, {})
+        self._reports.put_cache(CACHE, name, {})
 
     def clear(self) -> None:
         """Forget all nodes: the API server does not serve the kind any more."""

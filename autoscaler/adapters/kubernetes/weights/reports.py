@@ -71,7 +71,7 @@ class ReportStore:
         self._clock = clock
         self._texts: dict[str, int] = {}  # hash of each node's annotation
         self._stated: dict[str, _Stated] = {}  # by node: what its agent says
-        self._caches: dict[str, Mapping[str, ModelReport]] = {}  # by node, then by key: what another cache holds
+        self._caches: dict[str, dict[str, Mapping[str, ModelReport]]] = {}  # by node: models by key of other caches
         self._summarized = -1  # version of the sums below
         self._sizes: dict[str, float] = {}  # bytes by key
         self._status: dict[str, SourceStatus] = {}  # by key
@@ -99,18 +99,27 @@ class ReportStore:
         if self._stated.pop(name, None) is not None:
             self._merge(name)
 
-    def put_cache(self, name: str, models: Mapping[str, ModelReport]) -> None:
+    def put_cache(self, cache: str, name: str, models: Mapping[str, ModelReport]) -> None:
         """Note what another cache of weights holds on a node, by key; empty: nothing."""
+        found = self._caches.setdefault(name, {})
         if models:
-            self._caches[name] = {intern(key): model for key, model in models.items()}
+            found[cache] = {intern(key): model for key, model in models.items()}
         else:
-            self._caches.pop(name, None)
+            found.pop(cache, None)
+        if not found:
+            del self._caches[name]
         self._merge(name)
 
     def _merge(self, name: str) -> None:
-        """Join what the agent and another cache say about a node. If both have a model, the agent's word counts."""
+        """Join what the agent and other caches say about a node. If both have a model, the agent's word counts.
+
+        Of two caches the one that is ready counts.
+        """
         before = self.nodes.get(name)
-        stated, cached = self._stated.get(name, _Stated()), self._caches.get(name, {})
+        stated = self._stated.get(name, _Stated())
+        cached: dict[str, ModelReport] = {}
+        for _, models in sorted(self._caches.get(name, {}).items()):
+            cached |= {key: model for key, model in models.items() if key not in cached or model.state is State.READY}
         if name not in self._stated and not cached:
             if self.nodes.pop(name, None) is not None and before is not None:
                 for key in before.held:

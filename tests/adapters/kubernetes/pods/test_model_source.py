@@ -100,6 +100,8 @@ def test_storage_initializer_names_the_source_of_a_path():
     [
         ({}, False),
         ({"nodeSelector": {"weights.vllm-autoscaler.io/0123": "ready"}}, True),
+        ({"nodeSelector": {"fluid.io/s-team-chat": "true"}}, True),
+        ({"nodeSelector": {"fluid.io/dataset-num": "1"}}, False),
         ({"affinity": {"nodeAffinity": {PREFERRED: [{"weight": 100, "preference": TERM}]}}}, True),
         ({"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [TERM]}}}}, True),
         ({"affinity": {"nodeAffinity": {PREFERRED: [{"weight": 1, "preference": {}}]}}}, False),
