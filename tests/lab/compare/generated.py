@@ -18,10 +18,8 @@ from autoscaler.sim.engine.traffic import Shape
 POLICY = load().policies["interactive"]
 
 
-def prove_generated(
-    name: str, profile: str, shape: Shape, hours: float, seed: int, against: tuple[str, ...], learned: float = 0.0
-) -> Comparison:
-    """Compare policies on one seed of a shape. learned: fraction of the hours for learning."""
+def make_case(name: str, profile: str, shape: Shape, hours: float, seed: int) -> tuple[Case, str]:
+    """Return one seed of a shape with cold starts of a minute, and the name of its profile."""
     name_of_profile, replica_spec = find(profile)
     trace = generate(name, shape, hours * 3600, seed=seed)
     case = Case(
@@ -32,7 +30,15 @@ def prove_generated(
         gpus_per_replica=replica_spec.gpus,
         seed=seed,
     )
-    counted = replace(with_start_replicas(case), counted_from_s=learned * trace.duration_s)
+    return with_start_replicas(case), name_of_profile
+
+
+def prove_generated(
+    name: str, profile: str, shape: Shape, hours: float, seed: int, against: tuple[str, ...], learned: float = 0.0
+) -> Comparison:
+    """Compare policies on one seed of a shape. learned: fraction of the hours for learning."""
+    case, name_of_profile = make_case(name, profile, shape, hours, seed)
+    counted = replace(case, counted_from_s=learned * case.trace.duration_s)
     return compare(Experiment(name, name_of_profile, (counted,), POLICY), against, tuned=True, attainments=())
 
 
