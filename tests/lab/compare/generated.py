@@ -1,26 +1,31 @@
-"""Comparisons of the shipped policy with tuned baselines on generated traces, for a short proof with every change.
+"""Comparisons of the shipped policy with baselines on generated traces, for a short proof with every change.
 
 `bench/studies/policies.py` compares all baselines over more traces, seeds and settings.
 """
 
 import math
-from dataclasses import replace
 
 from autoscaler.config.policy.parse import load
+from autoscaler.lab.baselines import BASELINES, Params
 from autoscaler.lab.compare.compare import compare
 from autoscaler.lab.compare.experiment import Experiment, goal_from_policy, with_start_replicas
 from autoscaler.lab.compare.result import OURS, Comparison
 from autoscaler.lab.replay.case import Case
 from autoscaler.lab.replay.inputs.transform import generate
+from autoscaler.lab.replay.run import run
+from autoscaler.lab.replay.score import Score, compute_score
 from autoscaler.sim.engine.profile_file import find
 from autoscaler.sim.engine.traffic import Shape
 
 POLICY = load().policies["interactive"]
+Setting = tuple[str, Params]
+"""A baseline with one of its settings. Tests state the best ones, which `compare(..., tuned=True)` found: the search
+takes minutes, and its result changes only with the simulator and the baselines."""
 
 
-def make_case(name: str, profile: str, shape: Shape, hours: float, seed: int) -> tuple[Case, str]:
-    """Return one seed of a shape with cold starts of a minute, and the name of its profile."""
-    name_of_profile, replica_spec = find(profile)
+def make_case(name: str, profile: str, shape: Shape, hours: float, seed: int) -> Case:
+    """Return one seed of a shape, with cold starts of a minute."""
+    _, replica_spec = find(profile)
     trace = generate(name, shape, hours * 3600, seed=seed)
     case = Case(
         trace,
@@ -30,16 +35,19 @@ def make_case(name: str, profile: str, shape: Shape, hours: float, seed: int) ->
         gpus_per_replica=replica_spec.gpus,
         seed=seed,
     )
-    return with_start_replicas(case), name_of_profile
+    return with_start_replicas(case)
 
 
-def prove_generated(
-    name: str, profile: str, shape: Shape, hours: float, seed: int, against: tuple[str, ...], learned: float = 0.0
-) -> Comparison:
-    """Compare policies on one seed of a shape. learned: fraction of the hours for learning."""
-    case, name_of_profile = make_case(name, profile, shape, hours, seed)
-    counted = replace(case, counted_from_s=learned * case.trace.duration_s)
-    return compare(Experiment(name, name_of_profile, (counted,), POLICY), against, tuned=True, attainments=())
+def prove_generated(case: Case, profile: str, against: tuple[str, ...]) -> Comparison:
+    """Compare the shipped policy with baselines at their defaults."""
+    return compare(Experiment(case.trace.name, profile, (case,), POLICY), against, attainments=())
+
+
+def run_setting(case: Case, setting: Setting) -> Score:
+    """Run a baseline at a setting, from the fleet that it would begin with."""
+    name, params = setting
+    begun = BASELINES[name].starting_case(case, params)
+    return compute_score(begun, run(begun, BASELINES[name](begun, params)))
 
 
 def gpu_hours(comparisons: list[Comparison], name: str = OURS) -> float:
@@ -48,10 +56,3 @@ def gpu_hours(comparisons: list[Comparison], name: str = OURS) -> float:
         (next(r for r in comparison.runs if r.name == name and not r.tuned), comparison) for comparison in comparisons
     ]
     return sum(run.score.gpu_hours if comparison.meets_goal(run) else math.inf for run, comparison in runs)
-
-
-def tuned_gpu_hours(comparisons: list[Comparison]) -> float:
-    """Return the GPU-hours of the best baseline in hindsight for each seed."""
-    best = [comparison.best_baseline() for comparison in comparisons]
-    assert all(run is not None and run.tuned for run in best)
-    return sum(run.score.gpu_hours for run in best if run is not None)
