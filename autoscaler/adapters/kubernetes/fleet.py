@@ -61,6 +61,7 @@ log = structlog.get_logger(__name__)
 CUSTOM_KINDS = dict.fromkeys(kueue.KINDS, kueue.VERSION) | dict.fromkeys(devices.KINDS, devices.VERSION)
 """Kinds that are watched where they are served, beside scale targets, with their versions."""
 OTHER_CACHES = {**kserve.KINDS, **fluid.KINDS}  # of weights
+CUSTOM_TYPES: dict[str, type[objects.Object]] = {**devices.KINDS, fluid.DATASETS: objects.Dataset}
 CLUSTER_WIDE = frozenset({*kueue.CLUSTER_SCOPED, *devices.CLUSTER_SCOPED, *kserve.KINDS})
 
 NODE_POOLS = Resource(
@@ -330,25 +331,12 @@ class KubeFleet:
 
     def _open_kind(self, served: ServedKind) -> tuple[Resource[Any], KindStore]:
         """Return the watch of a custom kind and its store. Of a kind that cannot be scaled only metadata are read."""
-        if served.resource in CUSTOM_KINDS:
-            plural, _, group = served.resource.partition(".")
-            root = f"/apis/{group}/{served.version}"
-            is_namespaced = served.resource not in CLUSTER_WIDE
-            is_device = served.resource in devices.KINDS
-            type_ = devices.KINDS.get(served.resource, objects.Untyped)
-            store = self._devices.store_of(served.resource) if is_device else self._quotas.kueue.open(served.resource)
-            return Resource(root, plural, type_, namespaced=is_namespaced, optional=True), store
-        if served.resource in OTHER_CACHES:
-            plural, _, group = served.resource.partition(".")
-            is_dataset = served.resource == fluid.DATASETS
-            kept: Resource[Any] = Resource(
-                f"/apis/{group}/{served.version}",
-                plural,
-                objects.Dataset if is_dataset else objects.Untyped,
-                namespaced=is_dataset,
-                optional=True,
-            )
-            return kept, self._datasets if is_dataset else self.local_models.store_of(served.resource)
+        name = served.resource
+        if name in CUSTOM_KINDS or name in OTHER_CACHES:
+            plural, _, group = name.partition(".")
+            root, is_namespaced = f"/apis/{group}/{served.version}", name not in CLUSTER_WIDE
+            type_: type[objects.Object] = CUSTOM_TYPES.get(name, objects.Untyped)
+            return Resource(root, plural, type_, namespaced=is_namespaced, optional=True), self._store_of(name)
         row, refusal = self.kinds.serve(served)
         kind: type[objects.Object] = objects.LeaderWorkerSet if row is LEADER_WORKER_SET else objects.CustomTarget
         if refusal:
@@ -356,6 +344,15 @@ class KubeFleet:
         root = f"/apis/{row.group}/{served.version}"
         resource = Resource(root, row.plural, kind, optional=True, metadata_only=bool(refusal))
         return resource, TargetKindStore(self._targets, row, refusal)
+
+    def _store_of(self, resource: str) -> KindStore:
+        """Return the store of a custom kind that is no scale target."""
+        if resource in devices.KINDS:
+            store: KindStore = self._devices.store_of(resource)
+            return store
+        if resource in kserve.KINDS:
+            return self.local_models.store_of(resource)
+        return self._datasets if resource == fluid.DATASETS else self._quotas.kueue.open(resource)
 
     def _lay_out_workloads(self) -> _WorkloadRows:
         """Return the columns of the managed workloads: the previous ones if nothing has changed."""

@@ -125,6 +125,12 @@ def at(value: object, *loc: str | int) -> object:
     return value
 
 
+def text_at(value: object, *loc: str | int) -> str:
+    """Return the text at a place; "": there is none, or something else."""
+    found = at(value, *loc)
+    return found if isinstance(found, str) else ""
+
+
 def api_group(api_version: object) -> str:
     """Return the API group of an apiVersion, "apps" of "apps/v1"; "" for the core group and for anything but text."""
     return api_version.rpartition("/")[0] if isinstance(api_version, str) else ""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from sys import intern
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from autoscaler.adapters.kubernetes.api.objects import Dataset
 from autoscaler.adapters.kubernetes.api.objects import Node as SeenNode
@@ -18,7 +18,7 @@ from autoscaler.adapters.kubernetes.pods.model_source import FLUID_LABEL, parsed
 from autoscaler.adapters.kubernetes.pods.requests import read_quantity
 from autoscaler.adapters.kubernetes.weights.reports import ReportStore
 from autoscaler.config.annotations import WEIGHTS
-from autoscaler.config.check.manifests import at
+from autoscaler.config.check.manifests import at, text_at
 from autoscaler.config.weights.report import MAX_MODELS, ModelReport, State
 
 DATASETS = "datasets.data.fluid.io"
@@ -35,7 +35,7 @@ _PERCENT = re.compile(r"([0-9]{1,3}(?:\.[0-9]+)?)%")
 
 
 class _Content(NamedTuple):
-    """What the nodes of a Dataset hold."""
+    """The models of a Dataset, and the label of the nodes that hold them."""
 
     label: str
     models: dict[str, ModelReport]  # by key of the source
@@ -132,14 +132,14 @@ def _label_of(seen: Dataset) -> str:
 def _models(seen: Dataset) -> Iterator[tuple[str, ModelReport]]:
     """Yield the models of a Dataset: the one that its annotation names, else those that it mounts by themselves."""
     mounts = at(seen.spec, "mounts")
-    points = [at(each, "mountPoint") for each in mounts[:MAX_MODELS]] if isinstance(mounts, list) else []
+    points = [text_at(each, "mountPoint") for each in mounts[:MAX_MODELS]] if isinstance(mounts, list) else []
     stated = parsed_source((seen.metadata.annotations or {}).get(WEIGHTS, ""))
-    sources = [stated] if stated else [found for each in points if (found := parsed_source(_text(each)))]
+    sources = [stated] if stated else [found for each in points if (found := parsed_source(each))]
     state = _state(seen)
     cause, text = (
         ("fluid", f"see Dataset {seen.metadata.namespace}/{seen.metadata.name}") if state is State.FAILED else ("", "")
     )
-    size = _bytes(at(seen.status, "ufsTotal")) if len(sources) == len(points) == 1 else 0
+    size = _bytes(text_at(seen.status, "ufsTotal")) if len(sources) == len(points) == 1 else 0
     for source in sources:
         yield source.key, ModelReport(str(source), state, size=size, cause=cause, text=text)
 
@@ -151,15 +151,11 @@ def _state(seen: Dataset) -> State:
         return State.FAILED
     if phase != "Bound":
         return State.WAITING
-    percent = _PERCENT.fullmatch(_text(at(seen.status, "cacheStates", "cachedPercentage")))
+    percent = _PERCENT.fullmatch(text_at(seen.status, "cacheStates", "cachedPercentage"))
     return State.READY if percent and float(percent[1]) >= WHOLE_PERCENT else State.FETCHING
 
 
-def _bytes(value: Any) -> int:
+def _bytes(text: str) -> int:
     """Return the bytes of a text such as "11.72GiB"; 0: it states none."""
-    size = read_quantity(_text(value).removesuffix("B"))
+    size = read_quantity(text.removesuffix("B"))
     return int(size) if 0 < size < MAX_BYTES else 0  # NaN: it is no quantity
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""

@@ -20,7 +20,7 @@ from autoscaler.adapters.kubernetes.pods.needs import NAME_FIELD, Expression, Ne
 from autoscaler.adapters.kubernetes.pods.requests import read_quantity
 from autoscaler.adapters.kubernetes.weights.reports import ReportStore
 from autoscaler.catalog.weights import DEFAULT_REVISION
-from autoscaler.config.check.manifests import at
+from autoscaler.config.check.manifests import at, text_at
 from autoscaler.config.weights.report import MAX_MODELS, ModelReport, State
 from autoscaler.config.weights.source import ModelSource
 
@@ -176,7 +176,7 @@ def _read_cache(seen: Untyped) -> Cache:
     groups = at(seen.spec, "nodeGroups")
     size = read_quantity(str(at(seen.spec, "modelSize") or ""))
     return Cache(
-        _text(at(seen.spec, "sourceModelUri")),
+        text_at(seen.spec, "sourceModelUri"),
         tuple(each for each in groups if isinstance(each, str)) if isinstance(groups, list) else (),
         0.0 if math.isnan(size) else size,
         (seen.metadata.labels or {}).get(OWN_LABEL) == OWNER,
@@ -195,11 +195,11 @@ class LocalModelStore:
         listed, status = at(seen.spec, "localModels"), at(seen.status, "modelStatus")
         models: dict[str, ModelReport] = {}
         for each in listed[:MAX_MODELS] if isinstance(listed, list) else ():
-            uri, model, namespace = (_text(at(each, key)) for key in ("sourceModelUri", "modelName", "namespace"))
+            uri, model, namespace = (text_at(each, key) for key in ("sourceModelUri", "modelName", "namespace"))
             source = kserve_source(uri)
             if source is not None:
-                stated = at(status, f"{namespace}/{model}") or at(status, model)
-                state = STATES.get(_text(stated), State.WAITING)
+                stated = text_at(status, f"{namespace}/{model}") or text_at(status, model)
+                state = STATES.get(stated, State.WAITING)
                 cause = CACHE if state is State.FAILED else ""
                 text = "see the job of KServe for this node" if cause else ""
                 models[source.key] = ModelReport(str(source), state, cause=cause, text=text)
@@ -214,7 +214,3 @@ class LocalModelStore:
         """Forget all nodes: the API server does not serve the kind any more."""
         for name in list(self._seen):
             self.remove("", name)
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""

@@ -36,6 +36,10 @@ class Cluster:
         spec = {"mounts": [{"mountPoint": point, "name": "m"} for point in points]}
         self.datasets.put(msgspec.convert({"metadata": metadata, "spec": spec, "status": status}, Dataset))
 
+    def states(self, node: str) -> dict[str, State]:
+        report = self.reports.nodes[node].report
+        return {key: model.state for key, model in report.models.items()} if report is not None else {}
+
 
 @pytest.mark.parametrize("order", ["node", "dataset"])
 def test_a_node_with_the_label_holds_what_its_dataset_mounts(order: str):
@@ -76,9 +80,7 @@ def test_state_is_that_of_the_dataset(status: object, state: State):
     cluster = Cluster()
     cluster.node("n", LABEL)
     cluster.dataset(str(CHAT), status=status)
-    report = cluster.reports.nodes["n"].report
-    assert report is not None
-    assert report.models[CHAT.key].state is state
+    assert cluster.states("n") == {CHAT.key: state}
     if state is State.FAILED:
         assert [(each.cause, each.text) for each in cluster.reports.status(CHAT.key).failures] == [
             ("fluid", "see Dataset team/chat")
@@ -130,7 +132,7 @@ def test_what_goes_away_is_forgotten():
     assert cluster.reports.holders == {CHAT.key: {"n"}}
 
 
-def test_two_caches_of_a_node_are_joined_and_the_one_that_is_ready_counts():
+def test_of_two_caches_of_a_node_the_one_that_is_ready_counts():
     cluster = Cluster()
     cluster.node("n", LABEL)
     cluster.dataset(str(CHAT))
@@ -162,6 +164,6 @@ def test_any_object_is_read(value: object, labels: list[str]):
     metadata = {"namespace": "team", "name": "chat"}
     cluster.datasets.put(msgspec.convert({"metadata": metadata, "spec": value, "status": value}, Dataset))
     cluster.dataset(str(CHAT), status=value)
-    assert cluster.reports.nodes["n"].report is not None
+    assert set(cluster.states("n")) == {CHAT.key}
     cluster.datasets.clear()
     assert cluster.reports.nodes == {}
