@@ -1,23 +1,24 @@
 """Measure the worth of each idea of the planner: the shipped policy with one idea after the other switched off.
 
-An idea that does not pay is to be deleted, so this runs before and after each change of one. `at the goal` combines
-GPU-hours and attainment in one number: GPU-hours times (missed / allowed)^0.12. The exponent is the measured cost of a
-tenth more or fewer misses on these traces. With `--window`, a different part of each trace for each seed, the end sums
-up each idea. It shows the cases that met the goal, the points by which others missed it, and GPU-hours over those of
-the whole policy.
+An idea that does not pay is to be deleted, so this runs before and after each change of one. The table has a column
+for each case, with attainment and GPU-hours. The last columns sum up each idea: the cases that met the goal, the points
+by which others missed it, and GPU-hours over those of the whole policy. `--window` takes a different part of each
+trace for each seed.
 
     python bench/studies/ablation.py --traces FOLDER [--size 3] [--cold-start 60] [--max-requests 300000] [--profile P]
+    python bench/studies/ablation.py --shapes office season bursts flat --cold-start 240
     python bench/studies/ablation.py --traces FOLDER --window 6 --seeds 1 2 3 4
     python bench/studies/ablation.py --traces FOLDER --start 54 --end 66 --scale 30
     python bench/studies/ablation.py --traces FOLDER --without "initial fleet kept" "margins by a share"
 
-Without `--traces`, two small traces are generated.
+Without `--traces` and `--shapes`, two small traces are generated.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import math
 import statistics
@@ -37,16 +38,14 @@ from autoscaler.core.measure import miss_curve, offered_load, step_time
 from autoscaler.core.measure.interval import IntervalStats, WorkTotals
 from autoscaler.core.planner import error_budget, load_history, scale_to_zero, select, strategies
 from autoscaler.lab.compare.experiment import goal_from_policy, with_start_replicas
-from autoscaler.lab.replay.case import Case
+from autoscaler.lab.replay.case import Case, Trace
 from autoscaler.lab.replay.inputs import transform
 from autoscaler.lab.replay.policy_scaler import PolicyScaler
 from autoscaler.lab.replay.run import run
 from autoscaler.lab.replay.score import compute_score
 from autoscaler.sim.engine.profile_file import find
+from bench.studies import shapes
 from bench.studies.cases import clip_window, generate_traces, load_traces, scale_to_size
-
-SLOPE = 0.12
-"""Measured with 0.5 to 1 of the error budget as the goal."""
 
 
 def without_room(plain: Callable[..., Any]) -> Callable[..., Any]:
@@ -151,6 +150,14 @@ def switched_off(settings: tuple[tuple[Any, str, Any], ...]) -> Iterator[None]:
 def cases(folder: Path | None, given: argparse.Namespace) -> Iterator[Case]:
     _, replica_spec = find(given.profile)
     goal = goal_from_policy(load_policies().policies["interactive"])
+
+    def make_case(trace: Trace, seed: int) -> Case:
+        return Case(trace, replica_spec.profile, goal, given.cold_start, gpus_per_replica=replica_spec.gpus, seed=seed)
+
+    for name, seed in itertools.product(given.shapes, given.seeds):
+        yield with_start_replicas(make_case(shapes.generate(name, seed, given.end), seed))
+    if folder is None and given.shapes:
+        return
     for models in load_traces(folder) if folder else generate_traces():
         start_s, end_s = given.start * 3600, min(given.end * 3600, models[0].duration_s)
         within = transform.clip_all(models, start_s, end_s) if start_s < end_s else []
@@ -159,29 +166,41 @@ def cases(folder: Path | None, given: argparse.Namespace) -> Iterator[Case]:
         for seed in given.seeds:
             (model,) = clip_window(within, given.window * 3600, seed)
             fitting, _ = transform.truncate(model, replica_spec.profile.max_model_len)
-            case = Case(
-                fitting, replica_spec.profile, goal, given.cold_start, gpus_per_replica=replica_spec.gpus, seed=seed
-            )
+            case = make_case(fitting, seed)
             if given.scale is None:
                 yield scale_to_size(fitting, given.size, case, given.max_requests)
             else:
                 yield with_start_replicas(replace(case, trace=transform.scale(fitting, given.scale, seed)))
 
 
-def summarize_ideas(results: Sequence[dict[str, Any]], attainment: float) -> Iterator[str]:
-    """Yield a line for each idea over all cases: cases that met the goal, points missed, relative GPU-hours."""
-    whole = {(row["trace"], row["seed"]): row["gpu_hours"] for row in results if row["without"] == "nothing"}
+def table(results: Sequence[dict[str, Any]], attainment: float) -> str:
+    """Return a Markdown table with a row for each idea: its cases, and its sum over them."""
+    of = {(row["without"], row["trace"], row["seed"]): row for row in results}
+    columns = {(row["trace"], row["seed"]): row["hours"] for row in results}
+    seeds = {seed for _, seed in columns}
+    titles = ["without"]
+    titles += [f"{name}, {hours:.3g} h{f', seed {seed}' * (len(seeds) > 1)}" for (name, seed), hours in columns.items()]
+    titles += ["met", "points missed", "GPU-hours"]
+    lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
     for idea in dict.fromkeys(row["without"] for row in results):
-        rows = [row for row in results if row["without"] == idea]
+        rows, whole = ([of[name, *column] for column in columns] for name in (idea, "nothing"))
+        cells = [
+            f"{row['attainment']:.2%}, {row['gpu_hours']:.4g}" if idea == "nothing" or row != plain else "the same"
+            for row, plain in zip(rows, ({**plain, "without": idea} for plain in whole), strict=True)
+        ]
         met = sum(row["attainment"] >= attainment for row in rows)
-        points = sum(max(attainment - row["attainment"], 0.0) for row in rows) * 100
-        ratios = [row["gpu_hours"] / whole[row["trace"], row["seed"]] for row in rows]
-        yield f"| {idea} | {met} of {len(rows)} | {points:.2f} | {statistics.geometric_mean(ratios):.3f} |"
+        points = 100 * sum(max(attainment - row["attainment"], 0.0) for row in rows)
+        ratio = statistics.geometric_mean(
+            row["gpu_hours"] / plain["gpu_hours"] for row, plain in zip(rows, whole, strict=True)
+        )
+        lines.append(f"| {' | '.join([idea, *cells, f'{met} of {len(rows)}', f'{points:.2f}', f'{ratio:.3f}'])} |")
+    return "\n".join(lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--traces", type=Path, help="folder of traces; default: generated ones")
+    parser.add_argument("--traces", type=Path, help="folder of traces")
+    parser.add_argument("--shapes", nargs="+", choices=shapes.SHAPES, default=(), metavar="NAME", help="plain shapes")
     parser.add_argument("--start", type=float, default=0.0, metavar="HOURS", help="begin each trace there")
     parser.add_argument("--end", type=float, default=math.inf, metavar="HOURS", help="end each trace there")
     parser.add_argument("--size", type=float, default=3.0, help="mean replicas of the lower bound")
@@ -208,33 +227,21 @@ def main() -> None:
     policy = load_policies().policies["interactive"]
     results = []
     for case in cases(given.traces, given):
-        allowed, whole = 1 - case.goal.attainment, math.nan
         for idea in dict.fromkeys(("nothing", *given.without)):
             with switched_off(OFF[idea]):
                 row = compute_score(case, run(case, PolicyScaler(case, policy)))
-            at_goal = row.gpu_hours * max((1 - row.attainment) / allowed, 0.01) ** SLOPE
-            whole = at_goal if idea == "nothing" else whole
             results.append(
                 {
                     "trace": case.trace.name,
+                    "hours": round(case.trace.duration_s / 3600, 2),
                     "seed": case.seed,
                     "without": idea,
                     "attainment": round(row.attainment, 5),
                     "gpu_hours": round(row.gpu_hours, 3),
-                    "at_the_goal": round(at_goal / whole, 3),
                 }
             )
-            if not given.json:
-                print(
-                    "| {trace} | {seed} | {without} | {attainment:.2%} | {gpu_hours:.4g} | {at_the_goal:.2f} |".format(
-                        **results[-1]
-                    ),
-                    flush=True,
-                )
-    if given.json:
-        print(json.dumps(results))
-    else:
-        print(*summarize_ideas(results, goal_from_policy(policy).attainment), sep="\n")
+            print(*results[-1].values(), sep=", ", file=sys.stderr, flush=True)
+    print(json.dumps(results) if given.json else table(results, goal_from_policy(policy).attainment))
 
 
 if __name__ == "__main__":
