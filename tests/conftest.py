@@ -52,7 +52,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Fail an unmarked test that asks for the shared API server, which another test may have started already."""
-    if "kube_api" in getattr(item, "fixturenames", ()):
+    if {"kube_api", "shared_kube_api"} & set(getattr(item, "fixturenames", ())):
         process.require_marker("kube_api")
 
 

@@ -269,10 +269,10 @@ def test_lint_finds_nothing(mode: str):
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def prepared(kube_api: KubeApi) -> str:
+async def prepared(shared_kube_api: KubeApi) -> str:
     """A namespace in a cluster that knows the kinds of the Prometheus operator."""
-    await kube_api.install_crds()
-    return await kube_api.namespace()
+    await shared_kube_api.install_crds()
+    return await shared_kube_api.namespace()
 
 
 @pytest.mark.parametrize("name", VARIANTS)

@@ -29,10 +29,20 @@ def certificates(tmp_path: Path) -> Certificates:
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def kube_api(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[KubeApi]:
-    """The API server that all tests share; a test keeps to namespaces and ClusterRole names of its own."""
+async def shared_kube_api(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[KubeApi]:
+    """The API server that all tests share, for fixtures of a module. Tests take `kube_api`."""
     async with KubeApi.running(tmp_path_factory.mktemp("kube-api")) as api:
         yield api
+
+
+@pytest_asyncio.fixture
+async def kube_api(shared_kube_api: KubeApi) -> AsyncIterator[KubeApi]:
+    """The shared API server; a test keeps to namespaces and ClusterRole names of its own, and its nodes go with it.
+
+    A node would be one more GPU pool to the daemons of all later tests.
+    """
+    yield shared_kube_api
+    await shared_kube_api.request("DELETE", "/api/v1/nodes", gracePeriodSeconds="0")
 
 
 @pytest_asyncio.fixture

@@ -25,10 +25,7 @@ async def cluster(site: Site) -> AsyncIterator[Cluster]:
     clock = LeapingClock()
     engines = Engines(clock)
     async with engines.serving():
-        made = Cluster(site, engines, clock)
-        yield made
-        for name in list(made.nodes):
-            await made.remove_node(name)
+        yield Cluster(site, engines, clock)
 
 
 @pytest.fixture

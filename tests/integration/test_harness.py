@@ -46,6 +46,12 @@ async def test_the_api_server_is_a_real_one_of_the_pinned_version(kube_api: Kube
     assert (await kube_api.request("GET", "/version"))["gitVersion"] == "v1.36.3"
 
 
+@pytest.mark.parametrize("turn", ["first", "second"])
+async def test_no_test_sees_the_nodes_of_another(kube_api: KubeApi, turn: str):
+    assert (await kube_api.request("GET", "/api/v1/nodes"))["items"] == []
+    await kube_api.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": turn}})
+
+
 async def test_an_object_applied_is_read_back_by_the_client_library(kube_api: KubeApi, namespace: str):
     await kube_api.apply(deployment("llama", replicas=3), namespace=namespace)
     await kube_api.set_status("apps/v1", "Deployment", namespace, "llama", {"replicas": 3, "readyReplicas": 2})

@@ -301,7 +301,6 @@ async def test_count_that_keda_keeps_holds_its_gpus(site: Site):
         await site.patch("HorizontalPodAutoscaler", "keda-hpa-llama", disabled, "autoscaling/v2")
         await note(paused_scale_in=None)
         await stays("its HPA takes no replica away (scaleDown.selectPolicy: Disabled)")
-    await site.api.delete("v1", "Node", None, name)
 
 
 async def test_grpc_serves_only_clients_with_a_valid_certificate(site: Site, certificates: Certificates):

@@ -77,7 +77,7 @@ async def test_a_node_comes_before_the_replicas_of_a_window(cluster: Cluster, ru
         await turn_until(cluster, begin_s, LEAD_S - 3 * TURN_S)
         assert await cluster.counts("llama") == [3]
         assert await placeholders(cluster) == {}
-        await cluster.turn(2)
+        await cluster.settle()
         assert not cluster.pending()
         assert [pod["status"]["phase"] for pod in await cluster.pods()] == ["Running"] * 3
 

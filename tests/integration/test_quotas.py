@@ -25,11 +25,11 @@ OWNERS = ("prod", "research")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def served(kube_api: KubeApi) -> AsyncIterator[None]:
+async def served(shared_kube_api: KubeApi) -> AsyncIterator[None]:
     """A cluster with the kinds of Kueue."""
-    await kube_api.install_crds("quotas/kueue")
+    await shared_kube_api.install_crds("quotas/kueue")
     yield
-    await kube_api.remove_crds("quotas/kueue")
+    await shared_kube_api.remove_crds("quotas/kueue")
 
 
 async def write_queues(cluster: Cluster, nominal: int, **research: int) -> list[str]:

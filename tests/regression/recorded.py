@@ -90,14 +90,14 @@ def of_recording(name: str) -> Counts:
 
 
 def of_demo() -> Counts:
-    """Decide for the workloads of the demo on its shared GPUs, from 8 to 10 o'clock; requests are simulated."""
+    """Decide for the workloads of the demo on its shared GPUs, from 8 to 9 o'clock; requests are simulated."""
     policies = load((shipped(), scenario.POLICIES)).policies
     cases = []
     for number, workload in enumerate(scenario.demo_scenario(1).workloads):
-        day = transform.generate(workload.deployment.name, workload.shape, 10 * 3600.0, number)
+        day = transform.generate(workload.deployment.name, workload.shape, 9 * 3600.0, number)
         cases.append(
             Case(
-                transform.clip(day, 8 * 3600.0, 10 * 3600.0),
+                transform.clip(day, 8 * 3600.0, 9 * 3600.0),
                 workload.deployment.profile,
                 goal_from_policy(policies[workload.policy]),
                 cold_start_s=90.0,

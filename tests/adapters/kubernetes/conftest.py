@@ -49,11 +49,8 @@ async def clock() -> SystemClock:
 
 
 @pytest_asyncio.fixture
-async def nodes(kube_api: KubeApi, world: World) -> AsyncIterator[Nodes]:
-    made = Nodes(kube_api, world)
-    yield made
-    for name in list(made.names):
-        await made.remove(name)
+async def nodes(kube_api: KubeApi, world: World) -> Nodes:
+    return Nodes(kube_api, world)
 
 
 def in_namespace(roles: list[dict], namespace: str) -> list[dict]:

@@ -25,7 +25,6 @@ class Nodes:
     def __init__(self, api: KubeApi, world: World) -> None:
         self._api = api
         self.mark = {"test": world.namespace}
-        self.names: list[str] = []
         self._suffix = world.namespace
 
     async def add(
@@ -35,7 +34,6 @@ class Nodes:
         metadata = {"name": full, "labels": {**self.mark, **(labels or {})}}
         await self._api.apply({"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": spec})
         await self.offer(full, devices)
-        self.names.append(full)
         return full
 
     async def offer(self, full: str, devices: Mapping[str, int], **status: Any) -> None:
@@ -48,7 +46,6 @@ class Nodes:
 
     async def remove(self, full: str) -> None:
         await self._api.delete("v1", "Node", None, full)
-        self.names.remove(full)
 
 
 async def bind(api: KubeApi, world: World, name: str, node: str, resource: str, count: int, **metadata: Any) -> None:

@@ -141,7 +141,6 @@ async def test_limits_of_autoscalers_are_read_from_their_objects(
     labels = {**nodes.mark, "kubernetes.azure.com/agentpool": "gpu", "kind": "aks"}
     node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": f"{vmss}000000", "labels": labels}}
     await kube_api.apply(node)
-    nodes.names.append(f"{vmss}000000")
     await nodes.offer(f"{vmss}000000", {GPU: 4})
     stated = f"nodeGroups:\n- name: {vmss}\n  health:\n    cloudProviderTarget: 1\n    minSize: 0\n    maxSize: 3\n"
     status = {"metadata": {"name": "cluster-autoscaler-status"}, "data": {"status": stated}}

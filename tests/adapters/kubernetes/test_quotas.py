@@ -197,11 +197,11 @@ class Kueue:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def served(kube_api: KubeApi) -> AsyncIterator[None]:
+async def served(shared_kube_api: KubeApi) -> AsyncIterator[None]:
     """A cluster with the kinds of Kueue."""
-    await kube_api.install_crds("quotas/kueue")
+    await shared_kube_api.install_crds("quotas/kueue")
     yield
-    await kube_api.remove_crds("quotas/kueue")
+    await shared_kube_api.remove_crds("quotas/kueue")
 
 
 @pytest_asyncio.fixture

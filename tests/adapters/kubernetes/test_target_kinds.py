@@ -43,11 +43,11 @@ LWS = "leaderworkerset.sigs.k8s.io/"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def served(kube_api: KubeApi) -> AsyncIterator[None]:
+async def served(shared_kube_api: KubeApi) -> AsyncIterator[None]:
     """A cluster that serves the custom kinds."""
-    await kube_api.install_crds(*INSTALLED)
+    await shared_kube_api.install_crds(*INSTALLED)
     yield
-    await kube_api.remove_crds(*INSTALLED)
+    await shared_kube_api.remove_crds(*INSTALLED)
 
 
 @pytest_asyncio.fixture
