@@ -184,10 +184,11 @@ def table(results: Sequence[dict[str, Any]], attainment: float) -> str:
     lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
     for idea in dict.fromkeys(row["without"] for row in results):
         rows, whole = ([of[name, *column] for column in columns] for name in (idea, "nothing"))
-        cells = [
-            f"{row['attainment']:.2%}, {row['gpu_hours']:.4g}" if idea == "nothing" or row != plain else "the same"
-            for row, plain in zip(rows, ({**plain, "without": idea} for plain in whole), strict=True)
+        shown = [f"{row['attainment']:.2%}, {row['gpu_hours']:.4g}" for row in rows]
+        is_same = [
+            idea != "nothing" and row == {**plain, "without": idea} for row, plain in zip(rows, whole, strict=True)
         ]
+        cells = ["the same" if same else cell for cell, same in zip(shown, is_same, strict=True)]
         met = sum(row["attainment"] >= attainment for row in rows)
         points = 100 * sum(max(attainment - row["attainment"], 0.0) for row in rows)
         ratio = statistics.geometric_mean(
