@@ -58,6 +58,10 @@ class _Record(msgspec.Struct, frozen=True):
     files: list[_File]
 
 
+_RECORD = msgspec.json.Decoder(_Record)
+"""Made here, because msgspec must not look at a type for the first time in two threads at once."""
+
+
 class Owner(NamedTuple):
     """The hold of an agent on a folder."""
 
@@ -342,7 +346,7 @@ class Store:
         """Return the model of a record; None: there is none, it is not valid, or its files are gone."""
         try:
             content, used_s = read_small(path, MAX_RECORD_BYTES + 1)
-            record = msgspec.json.decode(content, type=_Record) if len(content) <= MAX_RECORD_BYTES else None
+            record = _RECORD.decode(content) if len(content) <= MAX_RECORD_BYTES else None
             if record is None:
                 return None
             files = [RemoteFile(*msgspec.structs.astuple(file)) for file in record.files]

@@ -50,6 +50,30 @@ async def pull(root: Path, hub: FakeHub, token: str = "", source: str = SOURCE) 
         return await store.pull(origin, TRANSFER, lambda _: None, await origin.describe())
 
 
+FIRST_READ = """
+import sys, threading
+from pathlib import Path
+from autoscaler.weights.store import Store
+
+sys.setswitchinterval(1e-6)
+store, key, found = Store(Path(sys.argv[1])), sys.argv[2], []
+threads = [threading.Thread(target=lambda: found.append(store.find(key))) for _ in range(16)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+assert len(found) == 16 and all(found)
+"""
+
+
+def test_many_threads_may_read_a_record_first(tmp_path: Path, hub: FakeHub) -> None:
+    """msgspec looks at a type when it first decodes one. Two threads that did so at once crashed the process."""
+    asyncio.run(pull(tmp_path, hub))
+    command = [sys.executable, "-X", "faulthandler", "-c", FIRST_READ, str(tmp_path), parse(SOURCE).key]
+    ended = [subprocess.run(command, capture_output=True, text=True, timeout=60, check=False) for _ in range(6)]
+    assert [(each.returncode, each.stderr) for each in ended] == [(0, "")] * len(ended)
+
+
 def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
