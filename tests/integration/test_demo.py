@@ -102,7 +102,8 @@ async def test_as_json_it_ends_by_itself_with_one_summary(tmp_path: Path):
     assert 0.8 <= summary["attainment"] <= 1
     assert 0 < summary["gpu_hours"] <= summary["static_gpu_hours"]
     assert summary["scale_ups"] >= 1  # and no replica is removed within twenty minutes
-    assert summary["errors"] == 0
+    assert summary["errors"] == sum(row["failed"] for row in summary["workloads"].values())
+    assert summary["errors"] == 0 or summary["crashes"] > 0, summary  # a pod crashes once in two days
     assert {name.removeprefix("models/") for name in summary["workloads"]} == WORKLOADS
     for row in summary["workloads"].values():
         assert row["arrived"] == sum(row[key] for key in ("finished", "rejected", "given_up", "failed", "open"))

@@ -90,7 +90,7 @@ class Summary:
     crashes: int
     workloads: tuple[WorkloadSummary, ...]
 
-    def as_json(self, errors: int = 0) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """Return the summary as plain values for JSON.
 
         version: of these keys
@@ -101,7 +101,7 @@ class Summary:
         gpu_hours: of all pods, from binding to a node to their end; a slice counts as its fraction of the GPU
         static_gpu_hours: the same if each workload had kept its largest number of pods all the time
         scale_ups, scale_downs: changes of a replica count
-        errors: requests lost with a pod, plus `errors`
+        errors: requests lost with a pod
         crashes: pods that failed
         workloads: by name; arrived = finished + rejected + given_up + failed + open, and the figures above
         """
@@ -118,7 +118,7 @@ class Summary:
             "static_gpu_hours": round(sum(workload.static_gpu_hours for workload in self.workloads), 3),
             "scale_ups": sum(workload.scale_ups for workload in self.workloads),
             "scale_downs": sum(workload.scale_downs for workload in self.workloads),
-            "errors": sum(workload.failed for workload in self.workloads) + errors,
+            "errors": sum(workload.failed for workload in self.workloads),
             "crashes": self.crashes,
             "workloads": {workload.name: _row(workload) for workload in self.workloads},
         }
