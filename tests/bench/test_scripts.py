@@ -72,7 +72,7 @@ def test_script_prints_json_at_its_smallest_size(script: str, tmp_path: Path):
         env={**os.environ, "TMPDIR": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=240,
         check=False,
     )
     said = f"{run.stdout[-2000:]}{run.stderr[-4000:]}"

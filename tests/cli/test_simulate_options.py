@@ -110,10 +110,10 @@ def test_replica_without_drain_time_aborts_its_requests(ran: Ran) -> None:
 @pytest.mark.slow
 def test_cold_starts_are_drawn_around_their_mean(ran: Ran) -> None:
     drawn = {
-        spread: [ran("--start-replicas", 0, "--cold-start-spread", spread, "--seed", seed)[0] for seed in (1, 2, 3)]
+        spread: [ran("--start-replicas", 0, "--cold-start-spread", spread, "--seed", seed)[0] for seed in (1, 2)]
         for spread in (0, 0.8)
     }
-    assert [each["cold_start_spread"] for each in drawn[0.8]] == [0.8] * 3
+    assert [each["cold_start_spread"] for each in drawn[0.8]] == [0.8] * 2
     longest = {
         spread: [each["policies"][0]["ttft_p99_s"] for each in comparisons] for spread, comparisons in drawn.items()
     }

@@ -202,7 +202,7 @@ names = st.lists(st.integers(0, 20), unique=True, max_size=8)
 
 
 @pytest.mark.slow
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(names, names, st.integers(0, 2**32 - 1), st.floats(0, 40_000))
 def test_restore_gives_each_workload_its_own_columns(before, after, seed, away_s):
     saved = snapshot.take(filled(cluster(before, 2), seed), workloads(before), NOW_S, SAVED_S)

@@ -176,8 +176,8 @@ def test_a_gateway_keeps_nothing_awake_when_silent_for_a_day():
     assert replicas(story.watch(fleet([1]), 20, gateway_waiting=0.0)) == 0
     removed = Story(spec(**NIGHT))
     removed.watch(fleet([1]), 60, running=2.0, gateway_waiting=0.0)
-    for _ in range(24 * 60 + 1):
-        decision = removed.tick(fleet([1]), 60)
+    for _ in range(24 * 15 + 1):
+        decision = removed.tick(fleet([1]), 240)
     assert replicas(decision) == 1
     for _ in range(12):
         decision = removed.tick(fleet([1]), 60)

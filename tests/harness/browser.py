@@ -1,4 +1,7 @@
-"""Chromium from Debian's `chromium`, driven by Playwright."""
+"""Chromium from Debian's `chromium`, driven by Playwright.
+
+One Chromium serves all tests, because its start takes two seconds of processor time. Each test has pages of its own.
+"""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -6,12 +9,13 @@ from pathlib import Path
 
 from playwright.async_api import Browser, Page, async_playwright, expect
 
-from tests.harness.process import ARTEFACTS, PATIENCE_S, require_binary
+from tests.harness.process import ARTEFACTS, PATIENCE_S, Process, answers, free_port, require_binary
 
 FLAGS = [
     "--headless",
     "--no-sandbox",
     "--disable-gpu",
+    "--hide-scrollbars",
     "--disable-quic",
     "--no-first-run",
     "--disable-background-networking",
@@ -23,16 +27,24 @@ PATIENCE_MS = 1000 * PATIENCE_S
 expect.set_options(timeout=PATIENCE_MS)
 
 
-@asynccontextmanager
-async def browser() -> AsyncIterator[Browser]:
-    """Run a headless Chromium."""
+def chromium(directory: Path) -> tuple[str, Process]:
+    """Return the URL of a headless Chromium's debugging port, and the process, which is not started."""
     binary = require_binary("chromium", "apt-get install chromium", Path("/usr/bin/chromium"))
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    command = [binary, *FLAGS, f"--remote-debugging-port={port}", f"--user-data-dir={directory / 'profile'}"]
+    return url, Process("chromium", command, directory, ready=lambda: answers(f"{url}/json/version"))
+
+
+@asynccontextmanager
+async def connected(url: str) -> AsyncIterator[Browser]:
+    """Connect to a running Chromium; close at the end what was opened in it, and leave it running."""
     async with async_playwright() as playwright:
-        chromium = await playwright.chromium.launch(executable_path=binary, args=FLAGS)
+        browser = await playwright.chromium.connect_over_cdp(url)
         try:
-            yield chromium
+            yield browser
         finally:
-            await chromium.close()
+            await browser.close()
 
 
 async def screenshot(page: Page, name: str) -> Path:

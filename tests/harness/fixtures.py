@@ -76,8 +76,19 @@ async def exposition_server() -> AsyncIterator[ExpositionServer]:
         yield server
 
 
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def shared_chromium(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
+    """The URL of the Chromium that all tests share. Tests take `chromium`."""
+    url, process = browser.chromium(tmp_path_factory.mktemp("chromium"))
+    await process.start()
+    try:
+        yield url
+    finally:
+        await process.stop()
+
+
 @pytest_asyncio.fixture
-async def chromium() -> AsyncIterator[Browser]:
+async def chromium(shared_chromium: str) -> AsyncIterator[Browser]:
     """A headless Chromium; `tests.harness.browser.screenshot` keeps pictures."""
-    async with browser.browser() as running:
+    async with browser.connected(shared_chromium) as running:
         yield running

@@ -443,7 +443,10 @@ async def test_spec_stream_sends_the_specs_of_the_call(client: Client):
 
 @pytest.mark.parametrize("world", ["unsynced", "following", "unknown", "unusable", "undecided"])
 async def test_spec_is_answered_when_other_calls_are_refused(client: Client, world: str):
-    """After an error of GetMetricSpec KEDA writes the HPA without our metric, and counts no failure."""
+    """After an error of GetMetricSpec KEDA writes the HPA without our metric, and counts no failure.
+
+    A daemon that loses its leadership ends all streams with OK within a second, and KEDA opens them again.
+    """
     match world:
         case "unsynced":
             client.world.cluster.synced = False
@@ -455,9 +458,14 @@ async def test_spec_is_answered_when_other_calls_are_refused(client: Client, wor
             client.world.cluster.add(scaled_object("llama", problem="metricType: found 'Value'"))
     for metadata in ({}, {"policy": "gold", "polciy": "x"}, {f"key{i}": "x" for i in range(70)}):
         request = reference(**metadata)
-        (spec,) = (await client.stub.GetMetricSpec(request, timeout=PATIENCE_S)).metricSpecs
+        answer = await client.stub.GetMetricSpec(request, timeout=PATIENCE_S, wait_for_ready=True)
+        (spec,) = answer.metricSpecs
         assert (spec.metricName, spec.targetSizeFloat) == ("replicas", 1.0)
-        assert (await client.stub.StreamMetricSpec(request, timeout=PATIENCE_S).read()).metricSpecs == [spec]
+
+        async def streamed(request: pb.ScaledObjectRef = request) -> Any:
+            return await client.stub.StreamMetricSpec(request, timeout=PATIENCE_S, wait_for_ready=True).read()
+
+        assert (await eventually(streamed, "the specs")).metricSpecs == [spec]
         for method, refused in (
             ("IsActive", request),
             ("GetMetrics", pb.GetMetricsRequest(scaledObjectRef=request, metricName="replicas")),

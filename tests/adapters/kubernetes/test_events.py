@@ -253,8 +253,10 @@ async def test_oldest_events_are_dropped_while_the_server_is_away(
     recorder = EventRecorder(kube, clock)
     async with running(recorder):
         async with kube_api.frozen():
+            decided = record(fleet_of(workload))
             for number in range(QUEUE_LIMIT + 500):
-                recorder.record(record(fleet_of(workload), outcome(workload, ChangeStatus.APPLIED, f"{number}")))
+                outcomes = (outcome(workload, ChangeStatus.APPLIED, f"{number}"),)
+                recorder.record(replace(decided, outcomes=outcomes))
             assert recorder.dropped == 500
         found = await written(kube_api, workload.ref.namespace, 5)
     assert all(int(event["note"]) >= 500 for event in found)

@@ -85,12 +85,12 @@ class Explained(PolicyFleetScaler):
 
 @pytest.mark.slow
 def test_every_claim_holds_in_a_simulated_demo():
-    """The workloads of the demo share its GPUs for an hour of the morning."""
+    """The workloads of the demo share its GPUs for half an hour of the morning."""
     policies = load((shipped(), demo.POLICIES)).policies
     workloads = demo.demo_scenario(1).workloads
     cases = [
         Case(
-            clip(generate(each.deployment.name, each.shape, 9 * 3600.0, number), 8 * 3600.0, 9 * 3600.0),
+            clip(generate(each.deployment.name, each.shape, 9 * 3600.0, number), 8.5 * 3600.0, 9 * 3600.0),
             each.deployment.profile,
             goal_from_policy(policies[each.policy]),
             cold_start_s=90.0,
@@ -104,7 +104,7 @@ def test_every_claim_holds_in_a_simulated_demo():
     gpus = sum(pool.nodes * pool.devices_per_node for pool in demo.POOLS)
     product = Explained(cases, [policies[each.policy] for each in workloads], gpus)
     run_fleet(cases, product, GpuPool.for_cases(cases, gpus))
-    assert len(product.sentences.distinct) >= 300
+    assert len(product.sentences.distinct) >= 200
     assert {"planner", "within_budget", "scale_down_stabilization"} <= product.sentences.kinds.keys()
 
 
@@ -255,7 +255,7 @@ class Worlds:
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**32))
 def test_every_claim_holds_in_generated_worlds(seed):
     Worlds(seed).check()

@@ -205,7 +205,7 @@ anything = st.one_of(st.sampled_from(ABSURD), st.floats())
 
 
 @pytest.mark.slow
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(st.data())
 def test_absurd_readings_stay_bounded_and_with_their_workload(data):
     """Warnings are errors in these tests."""

@@ -103,7 +103,7 @@ def count_delayed(requests, timeout_s):
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(st.lists(st.tuples(st.integers(0, 200), st.integers(1, 5)), max_size=12))
 def test_delayed_requests_of_each_timeout_equal_a_plain_count(bursts):
     requests = [arrived for pause, burst in bursts for arrived in [0] * pause + [burst]]

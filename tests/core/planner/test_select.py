@@ -378,7 +378,7 @@ def any_totals(draw):
 
 
 @pytest.mark.slow
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(st.lists(any_totals(), max_size=4))
 def test_recommendation_is_within_bounds_or_unknown(intervals):
     """Warnings are errors in these tests."""
