@@ -79,10 +79,10 @@ async def test_planner_learns_from_the_replicas_and_explain_shows_it(tmp_path: P
 
 async def test_page_shows_a_replica_that_sleeps_before_office_hours(tmp_path: Path, chromium: Browser):
     page = await chromium.new_page()
-    async with daemon(tmp_path, "demo", "--speed", "60", "--seed", "1", ready=False) as demo:
+    async with daemon(tmp_path, "demo", "--speed", "30", "--seed", "1", ready=False) as demo:
         await first_decision(demo)
         await page.goto(f"{demo.url}/#models/helpdesk-14b")
-        await expect(page.locator("dt", has_text="Asleep")).to_be_visible(timeout=30_000)
+        await expect(page.locator("dt", has_text="Asleep")).to_be_visible()
         await expect(page.locator(".sentence")).to_contain_text("asleep")
         # The page may show it before the call that puts it to sleep has answered and is logged.
         await eventually(lambda: asyncio.sleep(0, "replica asleep" in demo.err), "the replica that sleeps in the log")
