@@ -3,6 +3,7 @@
 A test that is renamed must be renamed here as well.
 """
 
+import ast
 import re
 from pathlib import Path
 
@@ -109,3 +110,15 @@ DEFINED = {
 @pytest.mark.parametrize("tests", CASES.values(), ids=CASES)
 def test_each_case_has_its_test(tests: list[str]):
     assert set(tests) <= DEFINED
+
+
+def test_handlers_expect_all_that_decoders_raise() -> None:
+    """Decoders raise UnicodeDecodeError and RecursionError, too. A handler may be narrow if it raises again."""
+    found = []
+    for path in (TESTS.parent / "autoscaler").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ExceptHandler) and node.type is not None:
+                narrow = "msgspec." in ast.unparse(node.type)
+                if narrow and not any(isinstance(inner, ast.Raise) and not inner.exc for inner in ast.walk(node)):
+                    found.append(f"{path}:{node.lineno}")
+    assert not found

@@ -18,7 +18,7 @@ import aiohttp
 import msgspec
 
 from autoscaler.config.check.fit import ModelFiles, possible_size, read_total_size, weights_of_files
-from autoscaler.config.findings import shown
+from autoscaler.config.findings import UNREADABLE, shown
 from autoscaler.config.weights.source import ModelSource
 from autoscaler.core.model.memory import Range
 from autoscaler.ports import Clock
@@ -135,7 +135,7 @@ def _decode(data: bytes, name: str, limit: int) -> Any:
         return None
     try:
         return msgspec.json.decode(data)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise ValueError(f"{name} is not valid JSON") from error
 
 

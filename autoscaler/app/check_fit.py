@@ -18,7 +18,7 @@ from autoscaler.catalog.engines import DEFAULT_ENGINE
 from autoscaler.config.annotations import PREFIX
 from autoscaler.config.check.fit import STATED, ModelFiles, devices_of, memory_of, needs_of, parallel_size
 from autoscaler.config.check.manifests import at, items, known_kind, mapping
-from autoscaler.config.findings import Finding, shown
+from autoscaler.config.findings import UNREADABLE, Finding, shown
 from autoscaler.config.policy.compile import stated_weights_gb
 from autoscaler.config.policy.parse import PolicyBook
 from autoscaler.config.yaml import Document
@@ -43,7 +43,7 @@ class FitCheck:
                 loc = place if part.bare else (*place, "spec")
                 try:
                     spec = msgspec.json.decode(msgspec.json.encode(at(document.value, *loc)), type=PodSpec)
-                except (msgspec.MsgspecError, TypeError, ValueError):
+                except (*UNREADABLE, TypeError):
                     continue  # the API server refuses it
                 facts = read_template(spec)
                 engine = mapping(at(document.value, "metadata", "annotations")).get(f"{PREFIX}engine")

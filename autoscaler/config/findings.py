@@ -11,6 +11,12 @@ MAX_FINDINGS = 100  # shown for one set of files; the rest is counted
 _SHOWN_CHARS = 80
 _MAX_NAMED = 3  # models named in one line
 
+UNREADABLE = (ValueError, RecursionError)
+"""What json and msgspec raise for bytes from outside: not JSON, not of the type, no UTF-8, or nested too deeply.
+
+One that is caught alone lets the others end the process.
+"""
+
 
 class Severity(StrEnum):
     """Whether a finding prevents use."""

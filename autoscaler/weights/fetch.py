@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from autoscaler.config.findings import shown
+from autoscaler.config.findings import UNREADABLE, shown
 from autoscaler.weights.disk import read_small, write_small
 from autoscaler.weights.large_file import LargeFile
 from autoscaler.weights.listing import Listing, Origin, RemoteFile
@@ -187,7 +187,7 @@ def check_safetensors(path: Path, size: int) -> str:
         ends = [int(entry["data_offsets"][1]) for name, entry in header.items() if name != "__metadata__"]
     except OSError as error:
         raise disk_error(error, f"cannot read {path.name}") from error
-    except (msgspec.DecodeError, RecursionError, ValueError, TypeError, KeyError, IndexError, AttributeError):
+    except (*UNREADABLE, TypeError, KeyError, IndexError, AttributeError, OverflowError):
         return "its header is not one of safetensors"
     end = 8 + length + max(ends, default=0)
     return "" if end == size else f"its tensors end at byte {end}, but the file has {size} bytes"

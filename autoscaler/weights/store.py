@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from autoscaler.config.findings import shown
+from autoscaler.config.findings import UNREADABLE, shown
 from autoscaler.config.weights import report
 from autoscaler.config.weights.report import Report
-from autoscaler.config.weights.source import KEY_CHARS, InvalidSourceError, parse
+from autoscaler.config.weights.source import KEY_CHARS, parse
 from autoscaler.weights import layout
 from autoscaler.weights.budget import Held, Limits, Plan, Space, make_room
 from autoscaler.weights.disk import check_within, read_small, remove_tree, write_small
@@ -351,7 +351,7 @@ class Store:
                 return None
             files = [RemoteFile(*msgspec.structs.astuple(file)) for file in record.files]
             listing = check(parse(record.source), files, record.commit, pickled=True)
-        except (OSError, msgspec.DecodeError, RecursionError, InvalidSourceError, WeightsError):
+        except (*UNREADABLE, OSError, WeightsError):
             return None
         if path.stem != listing.source.key or len(path.stem) != KEY_CHARS:
             return None

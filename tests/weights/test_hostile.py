@@ -73,6 +73,19 @@ async def test_folder_that_leads_elsewhere_is_refused(tmp_path: Path, hub: FakeH
     assert not [path for path in other.rglob("*") if path.is_file()]
 
 
+@pytest.mark.parametrize(
+    "record", [b'{"source": "\xff"}', b"\xff", b"[" * 100_000, b'{"source": 1e999}', b'{"source": "x", "files": [NaN]}']
+)
+def test_record_is_left_out_when_it_cannot_be_read(tmp_path: Path, record: bytes) -> None:
+    store = Store(tmp_path)
+    (tmp_path / OWN / RECORDS).mkdir(parents=True)
+    (tmp_path / OWN / RECORDS / f"{KEY}.json").write_bytes(record)
+    (tmp_path / OWN / "report.json").write_bytes(record)
+    assert store.models() == []
+    assert store.find(KEY) is None
+    assert store.read_report() is None
+
+
 async def test_pipes_in_place_of_files_hang_nothing(tmp_path: Path, hub: FakeHub) -> None:
     model = await pull(tmp_path, hub)
     os.mkfifo(tmp_path / OWN / RECORDS / "0123456789abcdef.json")

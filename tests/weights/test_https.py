@@ -119,3 +119,21 @@ async def test_file_without_etag_and_date_is_refused(tmp_path: Path, folder: Fol
     with pytest.raises(WeightsError, match="states neither an ETag nor a date") as raised:
         await pull(tmp_path, folder.source)
     assert raised.value.cause is Cause.NOT_ALLOWED
+
+
+@pytest.mark.parametrize(
+    "index", [b'{"weight_map": {"a": "\xff"}}', b"\xff", b"[" * 100_000, b'{"weight_map": {"a": 1e999}}']
+)
+async def test_index_is_refused_when_it_cannot_be_read(tmp_path: Path, folder: Folder, index: bytes) -> None:
+    folder.content, folder.headers = index, {"ETag": '"1"'}
+    with pytest.raises(WeightsError, match="is no index of safetensors") as raised:
+        await Objects(parse(f"https://localhost:{folder.port}/models")).describe()
+    assert raised.value.cause is Cause.INVALID
+
+
+@pytest.mark.parametrize("name", ["../secret", "a/../../b", "a\\u0000b", "a//b", "\\u007f"])
+async def test_index_is_refused_when_it_names_no_file(tmp_path: Path, folder: Folder, name: str) -> None:
+    folder.content, folder.headers = f'{{"weight_map": {{"a": "{name}"}}}}'.encode(), {"ETag": '"1"'}
+    with pytest.raises(WeightsError) as raised:
+        await Objects(parse(f"https://localhost:{folder.port}/models")).describe()
+    assert raised.value.cause is Cause.INVALID

@@ -18,6 +18,7 @@ import structlog
 
 from autoscaler.adapters.kubernetes.api.client import ApiError, Kube, object_path
 from autoscaler.adapters.kubernetes.api.text import micro_time
+from autoscaler.config.findings import UNREADABLE
 from autoscaler.config.settings import LeaseSettings
 from autoscaler.ports import Clock, Wakeup
 
@@ -141,7 +142,7 @@ class Elector:
                 else:
                     self._renewed_s = None
                     await self._acquire()
-        except (ApiError, TimeoutError, msgspec.MsgspecError) as error:
+        except (ApiError, TimeoutError, *UNREADABLE) as error:
             if not self._failing:
                 reason = str(error) or f"no answer within {2 * self._request_s:g} s"  # a TimeoutError has no text
                 log.warning("lease cannot be renewed or read", lease=self._path, error=reason)
@@ -248,7 +249,7 @@ class Elector:
             return
         try:
             await self._write_release(lease)
-        except (ApiError, msgspec.MsgspecError) as error:
+        except (ApiError, *UNREADABLE) as error:
             log.warning("lease could not be released", lease=self._settings.name, error=str(error))
         finally:
             self._renewed_s = None

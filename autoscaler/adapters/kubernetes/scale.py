@@ -17,6 +17,7 @@ from autoscaler.adapters.kubernetes.deletion_costs import DeletionCosts
 from autoscaler.adapters.kubernetes.own_writes import OwnWrites
 from autoscaler.adapters.kubernetes.workloads.kinds import TargetKinds
 from autoscaler.catalog.scale_targets import SCALED
+from autoscaler.config.findings import UNREADABLE
 from autoscaler.ports import Change, ChangeStatus, Leadership, Outcome
 
 log = structlog.get_logger(__name__)
@@ -156,7 +157,7 @@ class ScaleActuator:
             if error.status == INTERNAL_ERROR and NO_COUNT in error.message:
                 return _Scale(_ScaleMetadata(uid=change.uid), _ScaleSpec(UNSET_COUNT))
             return Outcome(change, *_status_of(error))
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             return Outcome(change, ChangeStatus.FAILED, f"its scale cannot be read: {error}")
 
 

@@ -22,6 +22,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from autoscaler.adapters.kubernetes.api.client import ApiError, Kube, object_path
 from autoscaler.adapters.kubernetes.api.decode import decode
+from autoscaler.config.findings import UNREADABLE
 
 MERGE_PATCH, JSON_PATCH = "application/merge-patch+json", "application/json-patch+json"
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1", "mutatingwebhookconfigurations"
@@ -30,7 +31,7 @@ VALID_FOR = timedelta(days=90)
 CLOCKS_DIFFER = timedelta(hours=1)
 CONFLICT = 409
 ATTEMPTS = 3  # another replica may write in between
-UNREADABLE = (
+NOT_X509 = (
     ValueError,
     TypeError,
     UnsupportedAlgorithm,
@@ -134,7 +135,7 @@ class ServingCertificate:
         """Return an object. Raises ApiError, also for an answer that is none."""
         try:
             return decode(msgspec.json.Decoder(kind), await self._kube.request("GET", path))
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             raise ApiError(f"GET {path}", HTTPStatus.OK, f"the answer is not valid: {error}") from error
 
     def _is_good(self, certificate: x509.Certificate, key: bytes, now: datetime) -> bool:
@@ -147,7 +148,7 @@ class ServingCertificate:
             return private.public_key() == certificate.public_key() and set(self._names) <= set(
                 names.get_values_for_type(x509.DNSName)
             )
-        except UNREADABLE:
+        except NOT_X509:
             return False
 
 
@@ -177,7 +178,7 @@ def _certificates(secret: _Secret, name: str) -> list[x509.Certificate]:
     """Return the certificates of one file of a Secret; []: it is empty, or holds something else."""
     try:
         return x509.load_pem_x509_certificates(_decoded(secret, name))
-    except UNREADABLE:
+    except NOT_X509:
         return []
 
 

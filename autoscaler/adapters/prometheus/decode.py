@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
+from autoscaler.config.findings import UNREADABLE
 from autoscaler.core.table.columns import FloatColumn
 
 MAX_NOTES = 8  # warnings and infos kept of one response
@@ -111,7 +112,7 @@ def decode_vector(body: bytes, lists: LabelLists | None = None) -> Vector:
     """
     try:
         answer = _decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise UnreadableAnswer(_explain(body, error)) from error
     if answer.status != "success" or answer.data.result_type != "vector":
         raise UnreadableAnswer(_explain(body, None))
@@ -143,7 +144,7 @@ def _explain(body: bytes, error: Exception | None) -> str:
     """Describe a body that is not a vector."""
     try:
         envelope = _ENVELOPE.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
+    except UNREADABLE as fault:
         is_json = body.lstrip().startswith((b"{", b"["))
         return f"not an answer of the query API: {clean(str(fault)) if is_json else _page_text(body) or 'no text'}"
     if envelope.status != "success":
@@ -157,7 +158,7 @@ def decode_error(body: bytes) -> str:
     """Return the error text of a refusal: that of the API, else the text of a proxy's page; "" if there is none."""
     try:
         return _error_text(_ENVELOPE.decode(body))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return _page_text(body)
 
 
@@ -165,7 +166,7 @@ def parse_labels(raw: bytes) -> dict[str, str]:
     """Return the labels of one series; {} if they are not an object of strings."""
     try:
         return _LABELS.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return {}
 
 

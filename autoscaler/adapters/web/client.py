@@ -10,6 +10,7 @@ import aiohttp
 import msgspec
 from yarl import URL
 
+from autoscaler.config.findings import UNREADABLE
 from autoscaler.core.explain.format import seconds
 from autoscaler.ports import Unavailable
 
@@ -201,7 +202,7 @@ def _decode(body: bytes) -> _Answer:
     """Decode the body. Returns an empty answer if it is not the daemon's JSON."""
     try:
         return msgspec.json.decode(body, type=_Answer)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return _Answer()
 
 

@@ -13,6 +13,7 @@ from enum import StrEnum
 import msgspec
 
 from autoscaler.adapters.webhook.patch import Folder, Operation, UnreadableError, patch_of
+from autoscaler.config.findings import UNREADABLE
 from autoscaler.config.weights.steering import PodWeights
 
 MAX_POD_BYTES = 256 << 10  # a larger pod stays as it is: etcd takes 1.5 MB, usual pods have 10 KB
@@ -49,7 +50,6 @@ class _Review(msgspec.Struct, frozen=True):
 
 
 _REVIEW = msgspec.json.Decoder(_Review)
-_UNREADABLE = (msgspec.MsgspecError, UnreadableError, RecursionError, UnicodeError)
 
 
 def answer(text: bytes, read: Reader, folder: Folder | None) -> tuple[bytes, Result]:
@@ -57,7 +57,7 @@ def answer(text: bytes, read: Reader, folder: Folder | None) -> tuple[bytes, Res
     try:
         request = _REVIEW.decode(text).request
         operations = _operations(request, read, folder)
-    except _UNREADABLE:
+    except UNREADABLE:
         found = _UID.search(text[:_UID_WITHIN])
         return _answer(found[1].decode() if found else "", []), Result.UNREADABLE
     return _answer(request.uid, operations), Result.PATCHED if operations else Result.UNCHANGED

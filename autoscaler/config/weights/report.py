@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from autoscaler.config.findings import shown
-from autoscaler.config.weights.source import KEY_CHARS, InvalidSourceError, parse
+from autoscaler.config.findings import UNREADABLE, shown
+from autoscaler.config.weights.source import KEY_CHARS, parse
 
 FORMAT = 1
 MAX_MODELS = 64
@@ -129,7 +129,7 @@ def decode(text: str) -> Report:
         if found != FORMAT:
             raise InvalidReportError(f"the report has the format {found}; allowed: {FORMAT}")
         document = msgspec.json.decode(text.encode(), type=_Document)
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise InvalidReportError(f"the report is not valid: {shown(str(error))}") from error
     if not 0 <= document.bytes <= MAX_SIZE or not 0 <= document.free <= MAX_SIZE:
         raise InvalidReportError(f"the report has the sizes {document.bytes} and {document.free}")
@@ -153,7 +153,7 @@ def _read_model(key: str, value: Any) -> ModelReport | None:
     try:
         model = msgspec.convert(value, _Model)
         source = parse(model.source)
-    except (msgspec.ValidationError, InvalidSourceError):
+    except ValueError:
         return None
     if source.key != key or not 0 <= model.bytes <= MAX_SIZE or not _WORD.fullmatch(model.cause):
         return None

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from autoscaler.config.findings import shown
+from autoscaler.config.findings import UNREADABLE, shown
 from autoscaler.config.weights.source import InvalidSourceError, ModelSource, parse
 
 FORMAT = 1
@@ -83,7 +83,7 @@ def decode(text: str) -> Wishes:
         if found != FORMAT:
             raise InvalidWishesError(f"the wishes have the format {found}; allowed: {FORMAT}")
         models = msgspec.json.decode(text.encode(), type=_Document).models
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise InvalidWishesError(f"the wishes are not valid: {shown(str(error))}") from error
     if len(models) > MAX_MODELS:
         raise InvalidWishesError(f"the wishes name {len(models)} models; allowed: {MAX_MODELS}")

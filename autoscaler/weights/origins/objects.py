@@ -24,7 +24,7 @@ from obstore.exceptions import (
 )
 from obstore.store import HTTPStore, LocalStore, from_url
 
-from autoscaler.config.findings import shown
+from autoscaler.config.findings import UNREADABLE, shown
 from autoscaler.config.weights.source import ModelSource
 from autoscaler.weights.listing import MAX_FILES, Listing, RemoteFile, check
 from autoscaler.weights.problems import Cause, WeightsError
@@ -122,7 +122,7 @@ class ObjectReader:
         """Await a request. Raises WeightsError in place of the library's errors. Answers may hold secrets."""
         try:
             return await request
-        except (BaseError, OSError) as error:
+        except (BaseError, OSError, ValueError) as error:  # ValueError: a name that no URL can have
             cause, words = _explain(error)
             raise WeightsError(cause, f"{self._source}: {shown(path)} {words}") from error
 
@@ -135,6 +135,8 @@ def _explain(error: Exception) -> tuple[Cause, str]:
         return Cause.CHANGED, "changed while it was fetched"
     if isinstance(error, NotFoundError | FileNotFoundError) or status == "404":
         return Cause.NOT_FOUND, "does not exist"
+    if isinstance(error, ValueError):
+        return Cause.INVALID, "is no name of an object"
     if isinstance(error, PermissionDeniedError | UnauthenticatedError) or status in ("401", "403"):
         return Cause.DENIED, "may not be read with these credentials"
     return Cause.UNREACHABLE, f"cannot be read ({f'HTTP {status}' if status else type(error).__name__})"
@@ -201,7 +203,7 @@ class Objects(ObjectReader):
         try:
             decoded = msgspec.json.decode(await self.read(index, 0, index.size))
             shards = set(decoded["weight_map"].values())
-        except (msgspec.DecodeError, RecursionError, KeyError, TypeError, AttributeError) as error:
+        except (*UNREADABLE, KeyError, TypeError, AttributeError) as error:
             raise WeightsError(Cause.INVALID, f"{self._source}: {INDEX} is no index of safetensors") from error
         if len(shards) > MAX_FILES or not all(isinstance(name, str) for name in shards):
             raise WeightsError(Cause.INVALID, f"{self._source}: {INDEX} names no valid files")
@@ -215,9 +217,12 @@ class Objects(ObjectReader):
         return files
 
     async def _head(self, name: str, address: str) -> RemoteFile:
-        meta = await self._guard(name, obstore.head_async(self._store, address))
+        meta = await self._guard(name, self._ask(address))
         version = version_of(meta)
         if not version:
             text = f"{self._source}: {shown(name)} states neither an ETag nor a date, so a change could go unnoticed"
             raise WeightsError(Cause.NOT_ALLOWED, f"{text}; allowed: a server that states one of them")
         return RemoteFile(name, meta["size"], version=version, address=address)
+
+    async def _ask(self, address: str) -> ObjectMeta:
+        return await obstore.head_async(self._store, address)

@@ -6,6 +6,7 @@ import re
 
 import msgspec
 
+from autoscaler.config.findings import UNREADABLE
 from autoscaler.weights.listing import MAX_FILES
 
 MAX_STATE_BYTES = 4 << 20
@@ -43,7 +44,7 @@ def decode(content: bytes) -> PeerState:
     """Parse the state of a peer. Raises InvalidStateError."""
     try:
         state = _decoder.decode(content)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise InvalidStateError("it is no valid JSON") from error
     digests = (*state.files, *state.claimed)
     if not _ID.fullmatch(state.id) or len(digests) > 2 * MAX_FILES or not all(map(DIGEST.fullmatch, digests)):

@@ -17,6 +17,7 @@ def test_state_survives_its_encoding() -> None:
     "content",
     [
         *(b"", b"[]", b"{}", b'{"id": 5}', b'{"id": "x"}', b"[" * 100_000),
+        *(b'{"id": "\xff"}', b'{"id": "\xed\xa0\x80"}', b'{"id": "0000000000000000", "bytes": 1e999}'),
         *(b'{"id": "0000000000000000", "files": ["../x"]}', b'{"id": "0000000000000000", "bytes": "1"}'),
         *(
             b'{"id": "0000000000000000", "peers": ["example.com:80"]}',

@@ -30,6 +30,7 @@ from autoscaler.adapters.kubernetes.api.credentials import (
     describe_error,
     read_certificates,
 )
+from autoscaler.config.findings import UNREADABLE
 from autoscaler.config.settings import KubeSettings
 from autoscaler.ports import Unavailable
 
@@ -245,7 +246,7 @@ async def _error_of(request: str, response: aiohttp.ClientResponse) -> ApiError:
     """Return the error of an answer. The body may also be empty, or HTML from a proxy."""
     try:
         message = msgspec.json.decode(await _read(request, response, ERROR_LIMIT_BYTES), type=_Status).message
-    except (TooLarge, msgspec.MsgspecError):
+    except (TooLarge, *UNREADABLE):
         message = ""
     text = " ".join((message or response.reason or "").split())[:MESSAGE_LIMIT]
     return ApiError(request, response.status, text, _retry_after_s(response.headers.get("Retry-After")))

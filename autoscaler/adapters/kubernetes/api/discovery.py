@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from autoscaler.adapters.kubernetes.api.client import ApiError, Kube
+from autoscaler.config.findings import UNREADABLE
 
 ROOT = "/apis"
 NOT_FOUND = 404
@@ -105,5 +106,5 @@ async def _get(kube: Kube, path: str, decoder: msgspec.json.Decoder[Decoded]) ->
         if error.status == NOT_FOUND:
             return None
         raise
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise ApiError(f"GET {path}", 0, f"not a description of the API: {error}") from error

@@ -20,6 +20,7 @@ import structlog
 from autoscaler.adapters.kubernetes.api.client import BODY_LIMIT_BYTES, JSON, ApiError, Kube, TooLarge, object_path
 from autoscaler.adapters.kubernetes.api.decode import decode
 from autoscaler.adapters.kubernetes.api.objects import Event, Object, Page, StatusObject
+from autoscaler.config.findings import UNREADABLE
 from autoscaler.ports import Clock
 
 log = structlog.get_logger(__name__)
@@ -31,7 +32,6 @@ QUICK_END_S = 1.0  # a stream that ends sooner counts as a failure, so that reco
 ACCEPT_METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
 ACCEPT_METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
 ABSENT = (403, 404)
-UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError)
 GONE = 410
 _PAGE, _EVENT, _OBJECT = msgspec.json.Decoder(Page), msgspec.json.Decoder(Event), msgspec.json.Decoder(Object)
 

@@ -32,6 +32,7 @@ from autoscaler.adapters.kubernetes.node_requests.objects import (
     make_objects,
 )
 from autoscaler.adapters.kubernetes.pods.needs import Needs
+from autoscaler.config.findings import UNREADABLE
 from autoscaler.config.settings import LeaseSettings, NodeRequestKind, NodeRequests
 from autoscaler.core.model.fleet import Fleet, Workload, WorkloadRef
 from autoscaler.core.table.columns import BoolColumn
@@ -272,7 +273,7 @@ class NodeRequester:
         try:
             body = await self._kube.request("GET", object_path(ROLES, self._namespace, "roles", self._role))
             uid = msgspec.json.decode(body, type=_Item).metadata.uid
-        except (ApiError, msgspec.MsgspecError) as error:
+        except (ApiError, *UNREADABLE) as error:
             if isinstance(error, ApiError) and error.status not in REFUSALS:
                 raise
             return None
@@ -285,7 +286,7 @@ class NodeRequester:
         body = await self._kube.request("POST", REVIEWS, {**kind, "spec": {"resourceAttributes": attributes}})
         try:
             return msgspec.json.decode(body, type=_Review).status.allowed
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             raise ApiError(f"POST {REVIEWS}", 0, f"not a review: {error}") from error
 
     async def _list(self, kind: Kind) -> list[_Item]:
@@ -294,7 +295,7 @@ class NodeRequester:
         body = await self._kube.request("GET", path, query=[("labelSelector", selector)])
         try:
             return msgspec.json.decode(body, type=_List).items
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             raise ApiError(f"GET {path}", 0, f"not a list of objects: {error}") from error
 
     async def _apply(self, kind: Kind, name: str, body: Mapping[str, object]) -> None:

@@ -17,6 +17,7 @@ import msgspec
 from autoscaler.adapters.kubernetes.api.objects import Container, Variable
 from autoscaler.catalog.weights import MODEL_VARIABLES, REVISION_VARIABLES
 from autoscaler.config.annotations import MODEL
+from autoscaler.config.findings import UNREADABLE
 from autoscaler.core.model.fleet import ServedNames
 
 ARGUMENTS_LIMIT = 512  # words of a command line that are read
@@ -318,7 +319,7 @@ def _environment(container: Container) -> dict[str, str]:
     """Return the variables with a stated value. Values from Secrets and ConfigMaps are not known."""
     try:
         variables = msgspec.json.decode(container.env, type=list[Variable] | None) or []
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return {}
     known: dict[str, str] = {}
     for variable in variables:

@@ -15,6 +15,7 @@ from autoscaler.adapters.kubernetes.pods.template import engine_container, read_
 from autoscaler.catalog.weights import LOADS_OTHERS, OFFLINE_ENGINES
 from autoscaler.config.annotations import WEIGHTS
 from autoscaler.config.drain import is_vllm_image
+from autoscaler.config.findings import UNREADABLE
 from autoscaler.config.weights.source import KEY_CHARS, ModelSource
 from autoscaler.config.weights.steering import MOUNT_PATH, PodWeights
 
@@ -50,7 +51,7 @@ def _compiled(source: ModelSource, engine: Container) -> str:
 def _annotations(text: msgspec.Raw) -> dict[str, str]:
     try:
         found: dict[str, Any] = msgspec.json.decode(text, type=dict[str, Any] | None) or {}
-    except (msgspec.MsgspecError, RecursionError):
+    except UNREADABLE:
         return {}
     return {name: value for name, value in found.items() if isinstance(value, str)}
 

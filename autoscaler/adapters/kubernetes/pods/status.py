@@ -18,6 +18,7 @@ from autoscaler.adapters.kubernetes.pods.requests import ALWAYS
 from autoscaler.adapters.kubernetes.pods.template import engine_container
 from autoscaler.catalog.scale_targets import LWS_NAME, POD_GROUPS
 from autoscaler.catalog.weights import FETCHES_WEIGHTS
+from autoscaler.config.findings import UNREADABLE
 from autoscaler.core.model.fleet import PendingCause
 
 LWS_SIZE = "leaderworkerset.sigs.k8s.io/size"  # annotation: number of pods of the group
@@ -83,7 +84,7 @@ def group_size(pod: Pod) -> int:
     """Return the number of pods of a LeaderWorkerSet's group; 1 if the annotation is missing or invalid."""
     try:
         annotations = msgspec.json.decode(pod.metadata.annotations, type=dict[str, str] | None) or {}
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return 1
     size = annotations.get(LWS_SIZE, "")
     return int(size) if size.isascii() and size.isdigit() and len(size) < 6 else 1
@@ -99,7 +100,7 @@ def deletion_cost(pod: Pod) -> float:
         return 0.0
     try:
         cost = (msgspec.json.decode(stated, type=dict[str, str] | None) or {}).get(DELETION_COST, "")
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return 0.0
     return float(cost) if _COST.fullmatch(cost) else 0.0  # an invalid cost counts as none, as for the ReplicaSet
 

@@ -33,7 +33,7 @@ from autoscaler.catalog.accelerators import BY_CLASS, ResourceKind, resource_kin
 from autoscaler.catalog.engines import DEFAULT_ENGINE, DEFAULT_PORT, ENGINES
 from autoscaler.catalog.node_labels import PRODUCT_LABELS
 from autoscaler.config.drain import GRACE_S, is_vllm_image, join_words, pre_stop_s, shutdown_timeout_s
-from autoscaler.config.findings import shown
+from autoscaler.config.findings import UNREADABLE, shown
 from autoscaler.config.weights.source import ModelSource
 from autoscaler.core.model.fleet import ServedNames
 
@@ -199,7 +199,7 @@ def _drain_s(spec: PodSpec, engine: Container | None, program: str) -> float:
         return grace_s if program else math.nan
     try:
         lifecycle = msgspec.json.decode(engine.lifecycle, type=dict[str, Any] | None) or {}
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return math.nan
     command_line = join_words((*(engine.command or ()), *(engine.args or ())))
     drain_s = pre_stop_s(lifecycle.get("preStop")) + shutdown_timeout_s(command_line)

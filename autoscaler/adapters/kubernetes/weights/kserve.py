@@ -21,6 +21,7 @@ from autoscaler.adapters.kubernetes.pods.requests import read_quantity
 from autoscaler.adapters.kubernetes.weights.reports import ReportStore
 from autoscaler.catalog.weights import DEFAULT_REVISION
 from autoscaler.config.check.manifests import at, text_at
+from autoscaler.config.findings import UNREADABLE
 from autoscaler.config.weights.report import MAX_MODELS, ModelReport, State
 from autoscaler.config.weights.source import ModelSource
 
@@ -162,7 +163,7 @@ def _read_group(seen: Untyped) -> NodeGroup:
     terms = at(seen.spec, "persistentVolumeSpec", "nodeAffinity", "required", "nodeSelectorTerms")
     try:
         stated = msgspec.convert(terms, list[NodeTerm] | None) or []
-    except msgspec.ValidationError:
+    except UNREADABLE:
         stated = [NodeTerm()]  # matches no node
     expressions = tuple(
         tuple(Expression(each.key, each.operator, tuple(each.values or ())) for each in term.match_expressions or ())

@@ -17,6 +17,7 @@ from autoscaler.adapters.kubernetes.api.objects import ConfigMap, Fields, Object
 from autoscaler.adapters.kubernetes.api.reflector import Reflector, Resource, WatchTimes
 from autoscaler.adapters.kubernetes.pods.model_source import annotated_source
 from autoscaler.adapters.kubernetes.pods.template import read_model_source
+from autoscaler.config.findings import UNREADABLE
 from autoscaler.config.weights.compile_cache import cache_of
 from autoscaler.config.weights.report import ANNOTATION, FIELD_MANAGER, Report, encode, labels
 from autoscaler.config.weights.source import ModelSource
@@ -112,7 +113,7 @@ def _source_of(pod: _Pod) -> ModelSource | None:
     """Return the model of a pod that may load it from a folder of the node; None: there is none."""
     try:
         annotations = _ANNOTATIONS.decode(pod.metadata.annotations) or {}
-    except (msgspec.MsgspecError, RecursionError):
+    except UNREADABLE:
         annotations = {}
     texts = {name: value for name, value in annotations.items() if isinstance(value, str)}
     mounts = any(volume.host_path is not None for volume in pod.spec.volumes or ())

@@ -16,6 +16,7 @@ import structlog
 from autoscaler.adapters.kubernetes.api.client import JSON, ApiError, Kube, object_path
 from autoscaler.adapters.kubernetes.api.decode import decode
 from autoscaler.adapters.kubernetes.api.reflector import ACCEPT_METADATA_LIST
+from autoscaler.config.findings import UNREADABLE
 from autoscaler.config.weights.report import LABEL_PREFIX, READY_LABEL
 from autoscaler.ports import Clock, Unavailable
 
@@ -143,7 +144,7 @@ class AgentDirectory:
             body = await self._kube.request("GET", path, query=query, accept=accept)
             try:
                 page = decode(decoder, body)
-            except msgspec.MsgspecError as error:
+            except UNREADABLE as error:
                 raise ApiError(f"GET {path}", 200, "the answer is no list") from error
             yield page
             if not page.metadata.continue_:

@@ -28,6 +28,7 @@ from autoscaler.adapters.kubernetes.weights.planning import (
 )
 from autoscaler.adapters.kubernetes.weights.reports import ReportStore
 from autoscaler.adapters.kubernetes.weights.view import Published
+from autoscaler.config.findings import UNREADABLE
 from autoscaler.config.weights.wishes import CONFIG_MAP_PREFIX, CONFIG_MAPS, Wish, config_map_of, decode, encode
 from autoscaler.core.model.weights import WishStatus
 from autoscaler.core.wishes.wants import Peaks, expected_replicas, needed_replicas, peak_of_copies
@@ -165,7 +166,7 @@ class WishPublisher:
                     raise
             try:
                 return dict(_CONFIG_MAP.decode(body).data or {})
-            except msgspec.MsgspecError:
+            except UNREADABLE:
                 return {}
 
         self._texts = dict(zip(NAMES, await asyncio.gather(*map(read, NAMES)), strict=True))

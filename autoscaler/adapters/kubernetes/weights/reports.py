@@ -17,6 +17,7 @@ import msgspec
 
 from autoscaler.adapters.kubernetes.api.objects import Node as SeenNode
 from autoscaler.adapters.kubernetes.inventory.nodes import Node
+from autoscaler.config.findings import UNREADABLE
 from autoscaler.config.weights.report import (
     ANNOTATION,
     LABEL_PREFIX,
@@ -252,7 +253,7 @@ def _annotation(seen: SeenNode) -> str:
         return ""
     try:
         found = _ANNOTATIONS.decode(raw)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except UNREADABLE:
         return ""
     return found.report if found is not None else ""
 

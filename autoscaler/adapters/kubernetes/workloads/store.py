@@ -32,6 +32,7 @@ from autoscaler.adapters.kubernetes.workloads.targets import (
     with_facts,
 )
 from autoscaler.catalog.scale_targets import BY_KIND, ScaleTarget
+from autoscaler.config.findings import UNREADABLE
 
 MAX_CONDITIONS = 100  # of one object that are read
 PRIMARY_SUFFIX = "-primary"  # Flagger serves from a copy with this suffix, and keeps the original at zero
@@ -296,7 +297,7 @@ def _replica_failure(stated: object) -> str:
     """Return the controller's message if it cannot create pods; "": it can, or has no such condition."""
     try:
         status = stated if isinstance(stated, objects.TargetStatus) else msgspec.convert(stated, objects.TargetStatus)
-    except msgspec.ValidationError:
+    except UNREADABLE:
         return ""  # a custom kind with other conditions
     for condition in (status.conditions or ())[:MAX_CONDITIONS]:
         if condition.type == "ReplicaFailure" and condition.status == "True":

@@ -28,6 +28,7 @@ from autoscaler.catalog.engines import DEFAULT_ENGINE, ENGINES
 from autoscaler.catalog.scale_targets import BY_KIND, OTHER_SELECTORS, PodPart, ScaleTarget
 from autoscaler.config.annotations import SCHEMES, read_prometheus_annotations
 from autoscaler.config.check.manifests import at, impossible, items
+from autoscaler.config.findings import UNREADABLE
 from autoscaler.core.model.fleet import Workload, WorkloadRef
 
 DEPLOYMENT, STATEFUL_SET, LEADER_WORKER_SET = (
@@ -186,7 +187,7 @@ def _template(value: object) -> PodTemplate | None:
     """Decode a pod template; None: it is missing, or has another form."""
     try:
         return msgspec.json.decode(msgspec.json.encode(value), type=PodTemplate) if at(value, "spec") else None
-    except (msgspec.MsgspecError, RecursionError):
+    except UNREADABLE:
         return None
 
 
@@ -216,7 +217,7 @@ def _writer(metadata: TargetMetadata, kind: ScaleTarget) -> str:
             continue
         try:
             owned = msgspec.json.decode(entry.fields_v1)
-        except msgspec.MsgspecError:
+        except UNREADABLE:
             continue
         if at(owned, *(f"f:{key}" for key in kind.replicas)) is not None:
             return "".join(letter for letter in entry.manager[:128] if letter.isprintable())

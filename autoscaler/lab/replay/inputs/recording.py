@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
 
+from autoscaler.config.findings import UNREADABLE
 from autoscaler.core.table.columns import FloatColumn
 from autoscaler.lab.replay.inputs.files import MOST_BYTES, open_decompressed
 from autoscaler.lab.replay.progress import Progress, no_progress
@@ -123,7 +124,7 @@ def _read_line(line: bytes, where: str) -> tuple[list[float], dict[str, str], fl
     """Return time and sums of `_SERIES`, the labels of the cache settings, and the bound of all steps."""
     try:
         scrape = msgspec.json.decode(line, type=_Line)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise RecordingError(f'{where}: not {{"t": seconds, "text": metrics}}: {error}') from error
     names = tuple(_SERIES.values())
     kept = (text for text in scrape.text.splitlines() if text.startswith((*names, *_HITS, _CACHE, _BUCKET)))
