@@ -36,9 +36,6 @@ LOOKAHEAD_S = 7200.0
 SAME_S = 60.0
 """Two times of a begin that differ by less are one begin: the wall clock was set."""
 
-MOST_PLACES = 100
-"""Most replicas of one workload for which places are requested at once."""
-
 
 @dataclass(frozen=True)
 class ChainState(Columns):
@@ -88,18 +85,18 @@ def plan_links(
     )
     if not needs.is_next.any():
         return Chain.none(len(decided), lead_s), ChainState.blank(len(decided))
-    lacking, free = np.zeros(needs.more.shape), np.zeros(needs.more.shape)
+    free, lacking, admitted = np.zeros((3, *needs.more.shape))
     requested = needs.is_next & (False if inp.requests_nodes is None else inp.requests_nodes[:, None])
     if requested.any():
         found = find_places(inp.fleet, inp.spec, decided, needs.more, needs.due_s)
-        free, lacking = (np.where(requested, each, 0.0) for each in found)
+        free, lacking, admitted = (np.where(requested, each, 0.0) for each in found)
     held = (before.places > 0)[:, None] & requested & (needs.due_s <= (before.until_s + SAME_S)[:, None])
     own_s = np.where(held | (lacking > 0), requested_lead_s[:, :, None], lead_s[:, :, None])  # float64[L, W, K]
     replica_s = needs.due_s - _replica_lead_s(needs, own_s[Link.REPLICA], leads.planner_s)
     weights_s = replica_s - own_s[Link.WEIGHTS]
     node_s = weights_s - own_s[Link.NODE]
     kept = np.where(held, before.places[:, None], 0.0)
-    wanted = np.minimum(np.minimum(np.fmax(free + lacking, kept), needs.more), MOST_PLACES)
+    wanted = np.minimum(np.fmax(free + lacking, kept), admitted)
     begun = needs.is_next & (held | (node_s <= inp.now_s)) & (np.fmax(lacking, kept) > 0)
     until_s = np.where(begun, needs.due_s, -np.inf).max(axis=1)
     counted = needs.is_next & requested & (needs.due_s <= _latest_due(inp, until_s)[:, None])

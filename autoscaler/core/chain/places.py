@@ -7,23 +7,17 @@ from typing import NamedTuple
 
 import numpy as np
 
+from autoscaler.core.allocate.further import Further, admit
 from autoscaler.core.allocate.placing import Limit, take
 from autoscaler.core.model.fleet import Fleet, NodeGroups
 from autoscaler.core.model.nodes import list_places
 from autoscaler.core.model.running import list_running, sum_gpus
 from autoscaler.core.model.spec import Spec
 from autoscaler.core.observe.pending import has_gpus
-from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
+from autoscaler.core.table.columns import BoolColumn, FloatColumn
 
 MOST_EACH = 100
 """Most replicas of one workload that are placed."""
-
-
-class _Replicas(NamedTuple):
-    """Replicas beyond those that are decided, in the order in which they get places; every field [R]."""
-
-    row: IntColumn  # int64[R], workload
-    number: IntColumn  # int64[R], further replicas of the workload before it
 
 
 class Found(NamedTuple):
@@ -31,6 +25,7 @@ class Found(NamedTuple):
 
     free: FloatColumn  # on the nodes of now
     lacking: FloatColumn  # on nodes that an autoscaler can create
+    admitted: FloatColumn  # here, there or nowhere: within the quotas of their workload
 
 
 def find_places(fleet: Fleet, spec: Spec, decided: FloatColumn, more: FloatColumn, due_s: FloatColumn) -> Found:
@@ -39,34 +34,31 @@ def find_places(fleet: Fleet, spec: Spec, decided: FloatColumn, more: FloatColum
     decided: float64[W], replicas that have a place, or get one before all others. more: float64[W, K], replicas beyond
     them that each window needs, at `due_s`; NaN or 0: none. A window needs no place beside an earlier one of its
     workload. The earliest windows get places first, and then the highest priorities. Nodes are created only where an
-    autoscaler may do so, within the limits that are known.
+    autoscaler may do so, within the limits that are known. Replicas beyond the quotas of their workload get nothing,
+    nor do those of a workload whose pods or count the API server refuses.
     """
-    wanted = np.minimum(np.nan_to_num(more), MOST_EACH)
-    can_place = (fleet.pool >= 0) & (fleet.gpus_per_replica > 0)
-    wanted = np.where(can_place[:, None], np.ceil(np.fmax(wanted, 0.0)), 0.0)
-    replicas = _list_replicas(wanted, due_s, spec)
-    if not len(replicas.row):
-        return Found(np.zeros(more.shape), np.zeros(more.shape))
-    full = _lacks_place(fleet, decided, replicas)
-    lacks = full & _can_grow(fleet)[fleet.pool[replicas.row]]
-    lacks &= _fits_new_nodes(fleet, replicas, lacks)
-    counts = np.zeros((2, len(fleet.workloads), int(wanted.max()) + 1))
-    for count, found in zip(counts, (~full, lacks), strict=True):
-        np.add.at(count, (replicas.row, replicas.number + 1), found)
+    wanted = np.where(_is_refused(fleet)[:, None], 0.0, np.nan_to_num(more))
+    wanted = np.ceil(np.clip(wanted, 0.0, MOST_EACH))
+    admitted = admit(fleet, decided, Further.of(wanted, due_s, spec))
+    replicas = admitted.keep(((fleet.pool >= 0) & (fleet.gpus_per_replica > 0))[admitted.row])
+    counts = np.zeros((len(Found._fields), len(fleet.workloads), int(wanted.max(initial=0.0)) + 1))
+    np.add.at(counts[2], (admitted.row, admitted.number + 1), 1.0)
+    if len(replicas.row):
+        full = _lacks_place(fleet, decided, replicas)
+        lacks = full & _can_grow(fleet)[fleet.pool[replicas.row]]
+        lacks &= _fits_new_nodes(fleet, replicas, lacks)
+        for count, found in zip(counts, (~full, lacks), strict=False):
+            np.add.at(count, (replicas.row, replicas.number + 1), found)
     return Found(*(np.take_along_axis(count.cumsum(axis=1), wanted.astype(np.int64), axis=1) for count in counts))
 
 
-def _list_replicas(wanted: FloatColumn, due_s: FloatColumn, spec: Spec) -> _Replicas:
-    """List the replicas of all windows. A workload needs each of them once, for the first window that needs so many."""
-    most = wanted.max(axis=1, initial=0.0).astype(np.int64)
-    row = np.repeat(np.arange(len(wanted)), most)
-    number = np.arange(len(row)) - np.repeat(np.cumsum(most) - most, most)
-    due = np.where(wanted[row] > number[:, None], due_s[row], np.inf).min(axis=1, initial=np.inf)
-    place = np.lexsort((number, row, -spec.priority[row], due))
-    return _Replicas(row[place], number[place])
+def _is_refused(fleet: Fleet) -> BoolColumn:
+    """Return the workloads of which the API server refuses pods, or a larger count; bool[W]."""
+    obstacles = fleet.obstacles
+    return np.asarray(obstacles.creation_failed | (obstacles.refused_replicas > fleet.replicas))
 
 
-def _lacks_place(fleet: Fleet, decided: FloatColumn, replicas: _Replicas) -> BoolColumn:
+def _lacks_place(fleet: Fleet, decided: FloatColumn, replicas: Further) -> BoolColumn:
     """Return the replicas that have no place beside those that are decided, on the nodes of now; bool[R]."""
     now = replace(fleet, groups=replace(fleet.groups, can_add=np.zeros(len(fleet.groups.can_add))))
     running, limited = list_running(now, has_gpus(now)), (fleet.pool >= 0) & (fleet.gpus_per_replica > 0)
@@ -82,7 +74,7 @@ def _can_grow(fleet: Fleet) -> BoolColumn:
     return np.asarray(may_add | np.array([bool(pool.grows) for pool in fleet.pools], dtype=bool))
 
 
-def _fits_new_nodes(fleet: Fleet, replicas: _Replicas, lacks: BoolColumn) -> BoolColumn:
+def _fits_new_nodes(fleet: Fleet, replicas: Further, lacks: BoolColumn) -> BoolColumn:
     """Return the replicas that have a place on nodes that may still be created; bool[R].
 
     lacks: bool[R], those that need one. Pools whose limit is not known have none.

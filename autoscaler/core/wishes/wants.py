@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from autoscaler.core.allocate.further import limit_by_quotas
 from autoscaler.core.model.chain import Cause, Chain, Link
 from autoscaler.core.model.types import Decision, TickInput
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
@@ -21,7 +22,10 @@ BUCKETS, BUCKET_S = 12, 6 * 3600.0
 
 
 def needed_replicas(inp: TickInput, decision: Decision) -> FloatColumn:
-    """Return the replicas that run, are decided, that the load needs, and of windows that open soon. float64[W]."""
+    """Return the replicas that run, are decided, that the load needs, and of windows that open soon. float64[W].
+
+    Those that nothing has decided yet are within the quotas of their workloads.
+    """
     schedule, chain, soon_s = inp.schedule, decision.chain, inp.now_s + AHEAD_S
     is_near = (schedule.start_s <= soon_s) & (schedule.until_s > inp.now_s)
     scheduled = np.where(is_near, schedule.replicas, 0.0).max(axis=1, initial=0.0)
@@ -36,7 +40,14 @@ def needed_replicas(inp: TickInput, decision: Decision) -> FloatColumn:
             prepared,
         ]
     )
-    return np.where(np.isfinite(wanted), wanted, 0.0)
+    wanted = np.where(np.isfinite(wanted), wanted, 0.0)
+    return limit_by_quotas(inp.fleet, inp.spec, np.fmax(inp.fleet.replicas, decision.replicas), wanted)
+
+
+def add_expected(inp: TickInput, decision: Decision, needed: FloatColumn) -> FloatColumn:
+    """Return the needed replicas, or those that a forecast expects where they are more, within quotas. float64[W]."""
+    wanted = np.fmax(needed, expected_replicas(inp, decision))
+    return limit_by_quotas(inp.fleet, inp.spec, needed, wanted)
 
 
 def expected_replicas(inp: TickInput, decision: Decision) -> FloatColumn:

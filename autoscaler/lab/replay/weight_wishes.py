@@ -9,7 +9,7 @@ import numpy as np
 
 from autoscaler.core.model.types import Decision, TickInput
 from autoscaler.core.wishes.plan import Demands, Models, Nodes, TieColumn, plan
-from autoscaler.core.wishes.wants import Peaks, expected_replicas, needed_replicas
+from autoscaler.core.wishes.wants import Peaks, add_expected, needed_replicas
 from autoscaler.lab.replay.case import Case, View
 
 PLAN_S = 30.0  # between two plans, as in the daemon
@@ -38,7 +38,7 @@ class WeightWishes:
         self._due_s = inp.now_s + PLAN_S
         needed = needed_replicas(inp, decision)
         self._peaks = self._peaks.update(inp.fleet.workload_id, needed, wall_s)
-        needed = np.fmax(needed, expected_replicas(inp, decision))
+        needed = add_expected(inp, decision, needed)
         by_row = [view.nodes for view in views]
         ids = [node.id for node in by_row[0]]
         shape = len(views), len(ids)

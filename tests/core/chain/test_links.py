@@ -11,12 +11,13 @@ from autoscaler.core.chain.links import LOOKAHEAD_S, ChainState, Leads, plan_lin
 from autoscaler.core.model.chain import Cause, Chain, Link
 from autoscaler.core.model.fleet import NodeGroups, Pool
 from autoscaler.core.model.forecast import BIN_S, BINS, Forecast
+from autoscaler.core.model.quotas import Quotas
 from autoscaler.core.model.types import TickInput
 from autoscaler.core.snapshot import restore, take
 from autoscaler.core.state import Memory
 from autoscaler.core.tick import tick
 from tests.core.chain.clusters import GPU, cluster, look, windows
-from tests.core.world import fleet
+from tests.core.world import fleet, quotas
 
 NAN = np.nan
 DUE_S = 10_000.0
@@ -102,6 +103,46 @@ def test_a_pool_that_grows_without_a_known_limit_gets_nodes():
     seen = replace(seen, pools=(Pool(GPU, "H100", grows="pool=gpu"),))
     chain, _ = plan(look(DUE_S - 1000, seen, windows([(DUE_S, 4)])))
     assert chain.places[0] == 3
+
+
+@pytest.mark.parametrize(
+    ("ready", "kinds", "places"),
+    [
+        ([0, 0, 0], (quotas([0, 0, 0], [6]),), 6),  # one namespace, one ResourceQuota
+        ([1, 2, 0], (quotas([0, 0, 0], [6]),), 3),  # beside replicas that are decided
+        ([2, 2, 2], (quotas([0, 0, 0], [6]),), 0),
+        ([3, 3, 3], (quotas([0, 0, 0], [6]),), 0),  # the quota was lowered
+        ([0, 0, 0], (quotas([0, 0, 0], [6], others=4),), 2),
+        ([0, 0, 0], (quotas([0, 1, 1], [1, 2]),), 3),  # two tenants
+        ([0, 0, 0], (quotas([0, 1, 1], [1, 2], cohort="all"),), 3),  # who lend each other
+        ([0, 0, 0], (quotas([0, 0, 0], [6]), quotas([0, 1, 0], [1, 0])), 1),  # two kinds, the last by one alone
+        ([0, 0, 0], (quotas([0, 0, -1], [2]),), 102),  # the third has no quota
+        ([0, 0, 0], (quotas([0, 0, 0], [NAN]),), 300),  # unknown
+    ],
+)
+def test_requested_places_keep_within_quotas(ready: list[int], kinds: tuple[Quotas, ...], places: int):
+    seen = cluster(ready, free=0, quotas=kinds)
+    inp = look(DUE_S - 1000, seen, windows(*[[(DUE_S, 200)]] * 3), max_replicas=200.0)
+    chain, state = plan(inp)
+    assert chain.places.sum() == chain.lacking.sum() == places
+    assert plan(inp, state)[0].places.tolist() == chain.places.tolist()
+    none = replace(inp, fleet=replace(seen, quotas=(quotas([0, 0, 0], [0]),)))
+    assert plan(none, state)[0].places.sum() == 0
+
+
+def test_free_places_beyond_a_quota_are_not_requested():
+    seen = cluster([1, 1], free=5, quotas=(quotas([0, 1], [2, 9]),))
+    chain, _ = plan(look(DUE_S - 1000, seen, windows([(DUE_S, 9)], [(DUE_S, 9)])))
+    assert chain.places.tolist() == [1, 8] and chain.lacking.tolist() == [0, 4]
+
+
+@pytest.mark.parametrize("why", ["creation_failed", "refused_replicas"])
+def test_refused_workload_gets_no_node_requested(why: str):
+    """Such as beyond a quota of pods, of memory, or by an admission policy."""
+    seen = cluster([1], free=0)
+    refused = replace(seen.obstacles, **{why: np.array([True if why == "creation_failed" else 2.0])})
+    chain, _ = plan(look(DUE_S - 1000, replace(seen, obstacles=refused), windows([(DUE_S, 3)])))
+    assert chain.places[0] == 0
 
 
 def test_the_higher_priority_gets_the_free_place():

@@ -16,11 +16,13 @@ from autoscaler.core.wishes.wants import (
     BUCKET_S,
     BUCKETS,
     Peaks,
+    add_expected,
     expected_replicas,
     needed_replicas,
     peak_of_copies,
 )
-from tests.core.world import fleet, no_schedule, spec, world
+from tests.core.chain.clusters import windows
+from tests.core.world import fleet, no_schedule, quotas, spec, world
 
 IDS = np.array([3, 7])
 
@@ -82,3 +84,19 @@ def test_weights_that_take_longer_are_wanted_when_their_link_starts():
     assert (expected_replicas(inp, later)[0], needed_replicas(inp, later)[0]) == (4, 1)
     window = replace(decision, chain=replace(chain, cause=np.array([Cause.WINDOW])))
     assert (expected_replicas(inp, window)[0], needed_replicas(inp, window)[0]) == (0, 4)
+
+
+def test_weights_are_wanted_for_what_quotas_allow():
+    """Four windows of one tenant, and a forecast of another that may use one GPU more."""
+    seen = fleet([1, 1, 1, 1, 1], quotas=(quotas([0, 0, 0, 0, 1], [6, 2]),))
+    schedule = windows(*[[(60.0, 100)]] * 4, [])
+    inp = world(0.0, seen, spec(5, max_replicas=200.0, priority=[0, 0, 0, 9, 0], concurrency=np.nan), schedule)
+    decision, _ = tick(inp, Memory.empty())
+    needed = needed_replicas(inp, decision)
+    assert needed.tolist() == [1, 1, 1, 3, 1]
+    replicas = np.tile([9.0, 0.0, 0.0, 0.0, 9.0], (BINS, 1))
+    forecast = Forecast(replicas, np.zeros((BINS, 5), dtype=bool), np.zeros(5))
+    later = replace(decision, plan=replace(decision.plan, forecast=forecast))
+    assert add_expected(inp, later, needed).tolist() == [1, 1, 1, 3, 2]
+    free = replace(inp, fleet=replace(seen, quotas=()))
+    assert needed_replicas(free, decision).tolist() == [100, 100, 100, 100, 1]

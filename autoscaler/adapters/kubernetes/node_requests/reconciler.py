@@ -8,7 +8,9 @@ owns the objects: without it nobody could delete them any more, and the cluster 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from operator import itemgetter
 
 import msgspec
 import numpy as np
@@ -42,7 +44,7 @@ log = structlog.get_logger(__name__)
 
 APPLY = "application/apply-patch+yaml"
 MOST_REQUESTS = 64
-"""Most workloads for which nodes are requested at once; those whose window begins first come first."""
+"""Most workloads for which nodes are requested at once. Namespaces take turns: their next windows come first."""
 
 CHECK_S = 60.0  # between two looks at the objects that exist
 RETRY_S = 15.0  # after a request failed
@@ -222,15 +224,17 @@ class NodeRequester:
             log.info("nodes are requested", workloads=len(due), places=places, deleted=len(surplus))
 
     def _list_due(self, tick: TickRecord) -> list[Request]:
-        """Return the places that are due, those of the next windows first."""
+        """Return the places that are due: of the next window of each namespace, then of its second one, and so on."""
         chain, fleet = tick.decision.chain, tick.input.fleet
         rows = np.flatnonzero(chain.places > 0)
-        found = []
+        found: list[tuple[int, Request]] = []
+        turns: Counter[str] = Counter()
         for row in rows[np.argsort(chain.due_s[rows], kind="stable")].tolist():
             ref = fleet.workloads[row].ref
             if (needs := self._needs(ref)) is not None:
-                found.append(Request(ref, int(np.ceil(chain.places[row])), needs))
-        return found[:MOST_REQUESTS]
+                found.append((turns[ref.namespace], Request(ref, int(np.ceil(chain.places[row])), needs)))
+                turns[ref.namespace] += 1
+        return [request for _, request in sorted(found, key=itemgetter(0))[:MOST_REQUESTS]]
 
     def _needs(self, ref: WorkloadRef) -> Needs | None:
         """Return the needs of a replica for which a pod of plain requests can stand in; None: it cannot."""

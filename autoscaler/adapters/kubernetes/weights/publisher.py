@@ -31,7 +31,7 @@ from autoscaler.adapters.kubernetes.weights.view import Published
 from autoscaler.config.findings import UNREADABLE
 from autoscaler.config.weights.wishes import CONFIG_MAP_PREFIX, CONFIG_MAPS, Wish, config_map_of, decode, encode
 from autoscaler.core.model.weights import WishStatus
-from autoscaler.core.wishes.wants import Peaks, expected_replicas, needed_replicas, peak_of_copies
+from autoscaler.core.wishes.wants import Peaks, add_expected, needed_replicas, peak_of_copies
 from autoscaler.ports import Clock, Leadership, TickRecord
 
 log = structlog.get_logger(__name__)
@@ -187,7 +187,7 @@ class WishPublisher:
             self._peaks = self._peaks.update(seen.workload_id, peak_of_copies(copies), tick.wall_s)
             self._has_former_plan = False
         self._peaks = self._peaks.update(fleet.workload_id, needed, tick.wall_s)
-        needed = np.fmax(needed, expected_replicas(tick.input, tick.decision))
+        needed = add_expected(tick.input, tick.decision, needed)
         columns = np.vstack([needed, self._peaks.spare(needed), tick.input.spec.priority])
         columns = np.where(known, np.hstack([columns, np.zeros((3, 1))])[:, rows], 0.0)
         pinned = [each.pins_weights and self._may_pin(each.ref.namespace) for each in seen.workloads]

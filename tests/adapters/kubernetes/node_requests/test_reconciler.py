@@ -341,3 +341,19 @@ def test_the_earliest_windows_come_first_and_the_number_is_bounded(requester: Re
     process.record(replace(tick, decision=replace(tick.decision, chain=chain)))
     assert process.due is not None and len(process.due) == 64
     assert process.due[0].ref == tick.input.fleet.workloads[-1].ref
+
+
+def test_namespaces_take_turns_when_many_windows_are_due(requester: Requester):
+    """One tenant with a hundred windows keeps nobody else from a node."""
+    tick: TickRecord = Records(101).tick()
+    workloads = tick.input.fleet.workloads
+    namespaces = ["crowd"] * 100 + ["calm"]
+    moved = [
+        each._replace(ref=each.ref._replace(namespace=its)) for each, its in zip(workloads, namespaces, strict=True)
+    ]
+    fleet = replace(tick.input.fleet, workloads=tuple(moved))
+    chain = replace(tick.decision.chain, due_s=tick.now_s + np.arange(101), places=np.ones(101))
+    process = requester.start()
+    process.record(replace(tick, input=replace(tick.input, fleet=fleet), decision=replace(tick.decision, chain=chain)))
+    assert process.due is not None and len(process.due) == 64
+    assert [request.ref.namespace for request in process.due[:3]] == ["crowd", "calm", "crowd"]

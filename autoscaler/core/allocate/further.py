@@ -1,0 +1,79 @@
+"""Replicas beyond those that are decided, for which something is requested ahead: nodes, weights.
+
+Nobody has asked for their pods yet, so no API server and no queue has refused them. What is requested for them counts
+against the quotas of their workloads all the same, together with all that is decided.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from autoscaler.core.allocate.placing import Limit, take
+from autoscaler.core.model.fleet import Fleet
+from autoscaler.core.model.spec import Spec
+from autoscaler.core.model.tenants import TenantLimit, fit_replicas, place_tenants
+from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn, or_zero
+
+
+class Further(NamedTuple):
+    """Further replicas, in the order in which they get places; every field [R]."""
+
+    row: IntColumn  # int64[R], workload
+    number: IntColumn  # int64[R], further replicas of the workload before it
+
+    @classmethod
+    def of(cls, wanted: FloatColumn, due_s: FloatColumn, spec: Spec) -> Further:
+        """List the replicas that needs want, the earliest first, and then those of the highest priority.
+
+        wanted, due_s: float64[W, K]. A workload needs each replica once, for its first need that wants so many.
+        """
+        most = wanted.max(axis=1, initial=0.0).astype(np.int64)
+        row = np.repeat(np.arange(len(wanted)), most)
+        number = np.arange(len(row)) - np.repeat(np.cumsum(most) - most, most)
+        due = np.where(wanted[row] > number[:, None], due_s[row], np.inf).min(axis=1, initial=np.inf)
+        order = np.lexsort((number, row, -or_zero(spec.priority)[row], due))
+        return cls(row[order], number[order])
+
+    def keep(self, kept: BoolColumn) -> Further:
+        """Return some of them. kept: bool[R]."""
+        return Further(self.row[kept], self.number[kept])
+
+
+def admit(fleet: Fleet, decided: FloatColumn, replicas: Further) -> Further:
+    """Return the replicas within the quotas, beside those that are decided. decided: float64[W]."""
+    if not fleet.quotas or not len(replicas.row):
+        return replicas
+    gpus = _gpus_each(fleet)
+    row = replicas.row
+    return replicas.keep(
+        take([Limit(each.row[row], gpus[row], each.placement) for each in _limits(fleet, decided, gpus)])
+    )
+
+
+def limit_by_quotas(fleet: Fleet, spec: Spec, decided: FloatColumn, wanted: FloatColumn) -> FloatColumn:
+    """Return as many of the wanted replicas as quotas allow, those of the highest priority first; float64[W].
+
+    decided: float64[W], replicas that count before all others, and stay even beyond a quota.
+    wanted: float64[W]. Unknown numbers (NaN) and workloads without a quota are left as they are.
+    """
+    if not fleet.quotas:
+        return wanted
+    gpus = _gpus_each(fleet)
+    fits = fit_replicas(_limits(fleet, decided, gpus), gpus)
+    more = np.ceil(np.fmax(or_zero(wanted) - decided, 0.0))
+    asked = np.where(np.isfinite(fits), np.fmin(more, fits), 0.0)
+    admitted = admit(fleet, decided, Further.of(asked[:, None], np.zeros((len(asked), 1)), spec))
+    count = np.bincount(admitted.row, minlength=len(asked))
+    return np.where(np.isfinite(fits), np.fmin(wanted, decided + count), wanted)
+
+
+def _limits(fleet: Fleet, decided: FloatColumn, gpus_each: FloatColumn) -> list[TenantLimit]:
+    """Return what quotas leave beside the decided replicas."""
+    return [limit.copy_with(np.fmax(or_zero(decided), 0.0) * gpus_each)[0] for limit in place_tenants(fleet.quotas)]
+
+
+def _gpus_each(fleet: Fleet) -> FloatColumn:
+    """Return the GPUs of a replica of each workload, float64[W]; 0: unknown, so that no quota limits it."""
+    return np.where(np.isfinite(fleet.gpus_per_replica), np.fmax(fleet.gpus_per_replica, 0.0), 0.0)
