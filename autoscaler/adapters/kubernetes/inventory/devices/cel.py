@@ -1,9 +1,9 @@
-"""Evaluate the common forms of CEL selectors exactly, and say why for all others.
+"""Evaluate the CEL selectors that claims on accelerators use, and say why for all others.
 
-The operators are `&&`, `||`, `!`, comparisons, `in`, `has` and `cel.bind`. They apply to a device's driver, attributes
-and capacity, with the methods of strings, quantities and semantic versions, and with simple patterns. There are no
-macros over lists, so the work is linear in the length of an expression: any user may write one.
-Source: Kubernetes' `dynamic-resource-allocation/cel`, and the CEL specification for errors within `&&` and `||`.
+A selector is a list of comparisons, joined by `&&`. Each compares a device's driver, an attribute or a capacity with a
+value. Any user may write one, so there are no functions of texts, no patterns and no nesting: the work is the number of
+comparisons, of which there are few.
+Source: Kubernetes' `dynamic-resource-allocation/cel`, and the CEL specification for errors within `&&`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
@@ -21,15 +21,13 @@ from autoscaler.adapters.kubernetes.pods.requests import read_quantity
 from autoscaler.config.findings import shown
 
 MAX_LENGTH = 10_240  # characters, as the API server allows
-MAX_TOKENS = 400  # a tree of them is never too deep for recursion
-MAX_DEPTH = 24
-MAX_WILDCARDS = 3  # of a pattern, whose cost grows with the length of a text to this power
+MAX_TOKENS = 400
+DRIVER, ATTRIBUTES, CAPACITY = "driver", "attributes", "capacity"
 
 _TOKEN = re.compile(
-    r"\s*(?:(?P<string>r?\"[^\"\n]*\"|r?'[^'\n]*')|(?P<number>\d{1,18})(?![\w.])|(?P<name>[A-Za-z_]\w*)"
-    r"|(?P<sign>&&|\|\||==|!=|<=|>=|[!<>.,()\[\]-]))"
+    r"\s*(?:(?P<string>r?\"[^\"\n]*\"|r?'[^'\n]*')|(?P<number>-?\d{1,18})(?![\w.])|(?P<name>[A-Za-z_]\w*)"
+    r"|(?P<sign>&&|==|!=|<=|>=|[<>.,()\[\]]))"
 )
-_PATTERN = re.compile(r"\^?(?:[\w /:-]|\\[.-]|\.\*|\.)*\$?", re.ASCII)
 _VERSION = re.compile(r"(\d{1,9})\.(\d{1,9})\.(\d{1,9})", re.ASCII)
 _ORDER: Mapping[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,
@@ -37,8 +35,8 @@ _ORDER: Mapping[str, Callable[[Any, Any], bool]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
-
-Node: TypeAlias = tuple[object, ...]
+_SIGNS = ("==", "!=", *_ORDER, "in")
+_BY_METHOD = {"isGreaterThan": 1, "isLessThan": -1}  # what `compareTo` returns
 
 
 class Fault(NamedTuple):
@@ -55,37 +53,75 @@ class Version(NamedTuple):
     parts: tuple[int, int, int]
 
 
+class Read(NamedTuple):
+    """What is read of a device: its driver, or an attribute or capacity; without a name all of the domain."""
+
+    what: str
+    domain: str = ""
+    name: str = ""
+
+
+Value: TypeAlias = str | int | bool | Quantity | Version | Fault
+
+
+class Order(NamedTuple):
+    """The result of `compareTo`: -1, 0 or 1."""
+
+    of: Read
+    other: Value
+
+
+Operand: TypeAlias = Read | Order | Value | tuple[Value, ...]
+
+
+class Comparison(NamedTuple):
+    left: Operand
+    sign: str  # "": the left side alone is the condition
+    right: Operand
+
+
 class _Unsupported(Exception):
     """The expression has a form that is not evaluated."""
 
 
 def matches(expression: str, kind: Kind) -> bool | Fault:
     """Return whether an expression selects a kind of device; a Fault: that is not known."""
-    parsed = parse(expression)
-    value = parsed if isinstance(parsed, Fault) else _evaluate(parsed, {"device": kind})
-    if isinstance(value, bool | Fault):
-        return value
-    return Fault(f"{shown(expression)} is no condition")
+    comparisons = parse(expression)
+    if isinstance(comparisons, Fault):
+        return comparisons
+    values = [_compare(each, kind) for each in comparisons]
+    if False in values:  # makes a fault of another one irrelevant
+        return False
+    return next((value for value in values if isinstance(value, Fault)), True)
 
 
 def required(expression: str) -> dict[str, str]:
     """Return what every selected device has: "driver", and attributes by name, that must equal a text."""
+    found: dict[str, str] = {}
+    comparisons = parse(expression)
+    for left, sign, right in () if isinstance(comparisons, Fault) else comparisons:
+        for read, value in ((left, right), (right, left)):
+            if sign == "==" and isinstance(read, Read) and isinstance(value, str) and read.what in (DRIVER, ATTRIBUTES):
+                found[read.name or read.what] = value
+    return found
+
+
+def comparisons(expression: str) -> int:
+    """Return the number of comparisons, which is the work for one kind of device."""
     parsed = parse(expression)
-    return {} if isinstance(parsed, Fault) else dict(_equalities(parsed))
+    return 1 if isinstance(parsed, Fault) else len(parsed)
 
 
 @lru_cache(maxsize=512)
-def parse(expression: str) -> Node | Fault:
-    """Return the tree of an expression."""
+def parse(expression: str) -> tuple[Comparison, ...] | Fault:
+    """Return the comparisons of an expression, which must all be true."""
     try:
-        return _Parser(expression).parse()
+        return tuple(_Parser(expression).parse())
     except _Unsupported as error:
         return Fault(f"the selector {shown(expression)} is not evaluated: {error}")
 
 
 class _Parser:
-    """A parser by recursive descent. Its nodes are tuples that begin with their kind."""
-
     def __init__(self, text: str) -> None:
         if len(text) > MAX_LENGTH:
             raise _Unsupported(f"it has more than {MAX_LENGTH} characters")
@@ -93,84 +129,76 @@ class _Parser:
         if len(self._tokens) > MAX_TOKENS:
             raise _Unsupported(f"it has more than {MAX_TOKENS} words and signs")
         self._place = 0
-        self._depth = 0
 
-    def parse(self) -> Node:
-        found = self._or()
-        if self._place < len(self._tokens):
-            raise _Unsupported(f"unexpected {self._peek()}")
-        return found
+    def parse(self) -> Iterable[Comparison]:
+        yield self._comparison()
+        while self._place < len(self._tokens):
+            self._expect("&&")
+            yield self._comparison()
 
-    def _or(self) -> Node:
-        self._depth += 1
-        if self._depth > MAX_DEPTH:
-            raise _Unsupported("it is nested too deeply")
-        found = self._and()
-        while self._take("||"):
-            found = ("or", found, self._and())
-        self._depth -= 1
-        return found
+    def _comparison(self) -> Comparison:
+        left = self._operand()
+        if isinstance(left, Read) and self._take("."):
+            method = self._name()
+            if method != "compareTo" and method not in _BY_METHOD:
+                raise _Unsupported(f"it uses {shown(method)}")
+            left = Order(left, self._argument())
+            if method in _BY_METHOD:
+                return Comparison(left, "==", _BY_METHOD[method])
+        sign = next((sign for sign in _SIGNS if self._take(sign)), "")
+        return Comparison(left, sign, self._operand() if sign else True)
 
-    def _and(self) -> Node:
-        found = self._relation()
-        while self._take("&&"):
-            found = ("and", found, self._relation())
-        return found
-
-    def _relation(self) -> Node:
-        found = self._unary()
-        for sign in ("==", "!=", "<=", ">=", "<", ">", "in"):
-            if self._take(sign):
-                return ("relation", sign, found, self._unary())
-        return found
-
-    def _unary(self) -> Node:
-        negations = 0
-        while self._take("!"):
-            negations += 1
-        found = self._member()
-        return ("not", found) if negations % 2 else found
-
-    def _member(self) -> Node:
-        found = self._primary()
-        while True:
-            if self._take("."):
-                name = self._name()
-                found = ("call", found, name, self._arguments(")")) if self._take("(") else ("field", found, name)
-            elif self._take("["):
-                found = ("index", found, self._or())
-                self._expect("]")
-            else:
-                return found
-
-    def _primary(self) -> Node:
-        if self._take("("):
-            found = self._or()
-            self._expect(")")
-            return found
-        if self._take("["):
-            return ("list", *self._arguments("]"))
-        negative = self._take("-")
-        kind, text = self._next()
-        if kind == "number":
-            return ("literal", -int(text) if negative else int(text))
-        if negative:
-            raise _Unsupported("arithmetic")
-        if kind == "string":
-            return ("literal", _unquoted(text))
-        if kind == "name" and text in ("true", "false"):
-            return ("literal", text == "true")
-        if kind == "name":
-            return ("function", text, self._arguments(")")) if self._take("(") else ("variable", text)
-        raise _Unsupported(f"unexpected {text}")
-
-    def _arguments(self, end: str) -> Node:
-        found: list[Node] = []
-        while not self._take(end):
+    def _operand(self) -> Operand:
+        if self._take("device"):
+            return self._read()
+        if not self._take("["):
+            return self._literal()
+        found: list[Value] = []
+        while not self._take("]"):
             if found:
                 self._expect(",")
-            found.append(self._or())
+            found.append(self._literal())
         return tuple(found)
+
+    def _read(self) -> Read:
+        self._expect(".")
+        what = self._name()
+        if what == DRIVER:
+            return Read(what)
+        if what not in (ATTRIBUTES, CAPACITY):
+            raise _Unsupported(f"it uses {shown(what)}")
+        self._expect("[")
+        domain = self._text("]")
+        if self._take("["):
+            return Read(what, domain, self._text("]"))
+        return Read(what, domain, self._name() if self._take(".") else "")
+
+    def _literal(self) -> Value:
+        kind, text = self._next()
+        if kind == "number":
+            return int(text)
+        if kind == "string":
+            return _unquoted(text)
+        if text in ("true", "false"):
+            return text == "true"
+        if text in ("quantity", "semver"):
+            self._expect("(")
+            stated = self._text(")")
+            return _version(stated) if text == "semver" else _quantity(stated)
+        raise _Unsupported(f"it uses {shown(text)}")
+
+    def _argument(self) -> Value:
+        self._expect("(")
+        found = self._literal()
+        self._expect(")")
+        return found
+
+    def _text(self, end: str) -> str:
+        kind, text = self._next()
+        if kind != "string":
+            raise _Unsupported(f"unexpected {text}")
+        self._expect(end)
+        return _unquoted(text)
 
     def _name(self) -> str:
         kind, text = self._next()
@@ -184,9 +212,6 @@ class _Parser:
         self._place += 1
         return self._tokens[self._place - 1]
 
-    def _peek(self) -> str:
-        return self._tokens[self._place][1] if self._place < len(self._tokens) else ""
-
     def _take(self, text: str) -> bool:
         is_next = self._place < len(self._tokens) and self._tokens[self._place] in (("sign", text), ("name", text))
         self._place += is_next
@@ -194,10 +219,10 @@ class _Parser:
 
     def _expect(self, text: str) -> None:
         if not self._take(text):
-            raise _Unsupported(f"{self._peek() or 'its end'} instead of {text}")
+            raise _Unsupported(f"unexpected {shown(self._next()[1])}")
 
 
-def _tokens(text: str) -> Iterator[tuple[str, str]]:
+def _tokens(text: str) -> Iterable[tuple[str, str]]:
     place, text = 0, text.rstrip()
     while place < len(text):
         match = _TOKEN.match(text, place)
@@ -214,198 +239,68 @@ def _unquoted(text: str) -> str:
     return inner
 
 
-class _Entries(NamedTuple):
-    """Attributes or capacities of a device: all of them, or those of one domain."""
-
-    kind: Kind
-    what: str  # "attributes" or "capacity"
-    domain: str | None = None
-
-    def has(self, name: str) -> bool | Fault:
-        if self.what == "attributes" and (self.domain, name) in self.kind.dropped:
-            return Fault(f"{name} tells single devices of a node apart, and is not read")
-        return (self.domain, name) in (self.kind.attributes if self.what == "attributes" else self.kind.capacity)
-
-    def get(self, name: str) -> object:
-        present = self.has(name)
-        if isinstance(present, Fault):
-            return present
-        if not present:
-            return Fault(f"it reads {name} of {self.domain}, which a device of {self.kind.name} does not have")
-        key = self.domain or "", name
-        if self.what == "capacity":
-            amount = self.kind.capacity[key]
-            return Fault(f"the capacity {name} is no quantity") if amount < 0 else Quantity(amount)
-        value = self.kind.attributes[key]
-        return _version(value[1]) if isinstance(value, tuple) else value
+def _quantity(stated: str) -> Value:
+    amount = read_quantity(stated)
+    return Fault(f"{shown(stated)} is no quantity") if math.isnan(amount) else Quantity(amount)
 
 
-def _evaluate(node: Node, names: Mapping[str, object]) -> object:
-    """Return the value of a node, or a Fault. names: of variables."""
-    match node:
-        case ("literal", value):
-            return value
-        case ("variable", str(name)):
-            return names.get(name, Fault(f"it uses {shown(name)}"))
-        case ("list", *items):
-            values = [_evaluate(item, names) for item in items]  # type: ignore[arg-type]
-            return next((value for value in values if isinstance(value, Fault)), values)
-        case ("not", tuple(inner)):
-            value = _evaluate(inner, names)
-            return (not value) if isinstance(value, bool) else _no_condition(value)
-        case ("and" | "or", tuple(left), tuple(right)):
-            return _join(node[0] == "or", _evaluate(left, names), _evaluate(right, names))
-        case ("relation", str(sign), tuple(left), tuple(right)):
-            return _relate(sign, _evaluate(left, names), _evaluate(right, names))
-        case ("field", tuple(inner), str(name)):
-            return _select(_evaluate(inner, names), name)
-        case ("index", tuple(inner), tuple(key)):
-            return _select(_evaluate(inner, names), _evaluate(key, names))
-        case ("call", ("variable", "cel"), "bind", (("variable", str(name)), tuple(value), tuple(body))):
-            return _evaluate(body, {**names, name: _evaluate(value, names)})
-        case ("call", tuple(inner), str(name), tuple(arguments)):
-            return _call(_evaluate(inner, names), name, [_evaluate(each, names) for each in arguments])
-        case ("function", "has", (("field", tuple(inner), str(name)),)):
-            holder = _evaluate(inner, names)
-            return holder.has(name) if isinstance(holder, _Entries) else _not_supported("has", holder)
-        case ("function", str(name), (tuple(argument),)):
-            return _convert(name, _evaluate(argument, names))
-    return Fault(f"it uses {shown(str(node[1]))}")
-
-
-def _join(is_or: bool, left: object, right: object) -> object:
-    """Join two conditions. One that decides makes a fault of the other irrelevant."""
-    if left is is_or or right is is_or:
-        return is_or
-    for value in (left, right):
-        if not isinstance(value, bool):
-            return _no_condition(value)
-    return not is_or
-
-
-def _relate(sign: str, left: object, right: object) -> object:
-    for value in (left, right):
-        if isinstance(value, Fault):
-            return value
-    if sign in ("==", "!="):
-        return (type(left) is type(right) and left == right) is (sign == "==")
-    if sign == "in":
-        if isinstance(right, list):
-            return any(type(left) is type(each) and left == each for each in right)
-        if isinstance(right, _Entries) and isinstance(left, str):
-            if right.domain is None:
-                return any(domain == left for domain, _ in _keys(right))
-            return right.has(left)
-    elif type(left) is type(right) and isinstance(left, int | str) and not isinstance(left, bool):
-        return _ORDER[sign](left, right)
-    return _not_supported(sign, left)
-
-
-def _keys(entries: _Entries) -> Iterator[tuple[str, str]]:
-    yield from entries.kind.attributes if entries.what == "attributes" else entries.kind.capacity
-    if entries.what == "attributes":
-        yield from entries.kind.dropped
-
-
-def _select(holder: object, key: object) -> object:
-    for value in (holder, key):
-        if isinstance(value, Fault):
-            return value
-    if isinstance(holder, Kind):
-        if key == "driver":
-            return holder.driver
-        if key == "allowMultipleAllocations":
-            return holder.shared
-        if key in ("attributes", "capacity"):
-            return _Entries(holder, str(key))
-    if isinstance(holder, _Entries) and isinstance(key, str):
-        return holder._replace(domain=key) if holder.domain is None else holder.get(key)
-    return _not_supported(str(key), holder)
-
-
-def _call(holder: object, name: str, arguments: list[object]) -> object:
-    for value in (holder, *arguments):
-        if isinstance(value, Fault):
-            return value
-    if isinstance(holder, str):
-        match name, arguments:
-            case "lowerAscii", []:
-                return _ascii(holder, "A", "Z", str.lower)
-            case "upperAscii", []:
-                return _ascii(holder, "a", "z", str.upper)
-            case "startsWith", [str(other)]:
-                return holder.startswith(other)
-            case "endsWith", [str(other)]:
-                return holder.endswith(other)
-            case "contains", [str(other)]:
-                return other in holder
-            case "matches", [str(pattern)]:
-                return _search(pattern, holder)
-    elif isinstance(holder, Quantity | Version) and len(arguments) == 1 and type(arguments[0]) is type(holder):
-        order = (holder > arguments[0]) - (holder < arguments[0])  # type: ignore[operator]
-        if name == "compareTo":
-            return order
-        if name in ("isGreaterThan", "isLessThan"):
-            return order == (1 if name == "isGreaterThan" else -1)
-    return _not_supported(name, holder)
-
-
-def _convert(name: str, value: object) -> object:
-    if isinstance(value, Fault):
-        return value
-    if name == "quantity" and isinstance(value, str):
-        amount = read_quantity(value)
-        return Fault(f"{shown(value)} is no quantity") if math.isnan(amount) else Quantity(amount)
-    if name == "semver" and isinstance(value, str):
-        return _version(value)
-    return Fault(f"it uses {shown(name)}")
-
-
-def _version(text: str) -> Version | Fault:
+def _version(text: str) -> Value:
     match = _VERSION.fullmatch(text)
     return Version((int(match[1]), int(match[2]), int(match[3]))) if match else Fault(f"the version {shown(text)}")
 
 
-def _search(pattern: str, text: str) -> bool | Fault:
-    """Return whether a pattern is found in a text. Simple patterns mean the same in RE2 and in Python."""
-    if not _PATTERN.fullmatch(pattern) or pattern.count(".*") > MAX_WILDCARDS or text.endswith("\n"):
-        return Fault(f"the pattern {shown(pattern)}")
-    return re.search(pattern, text, re.ASCII) is not None
+def _compare(comparison: Comparison, kind: Kind) -> bool | Fault:
+    sign, right = comparison.sign, comparison.right
+    left = _value(comparison.left, kind)
+    if sign == "in" and isinstance(left, str) and isinstance(right, Read) and right.domain and not right.name:
+        return _has(right, left, kind)
+    right = _value(right, kind)
+    for value in (left, right, *(right if isinstance(right, tuple) else ())):
+        if isinstance(value, Fault):
+            return value
+    if not sign and isinstance(left, bool):
+        return left
+    if sign == "in" and isinstance(right, tuple):
+        return any(_is_equal(left, each) for each in right)
+    if sign in ("==", "!="):
+        return _is_equal(left, right) is (sign == "==")
+    if sign in _ORDER and type(left) is type(right) and isinstance(left, int | str) and not isinstance(left, bool):
+        return _ORDER[sign](left, right)
+    return Fault(f"{shown(left)} is no condition, or cannot be compared so")
 
 
-def _ascii(text: str, first: str, last: str, change: Callable[[str], str]) -> str:
-    return "".join(change(letter) if first <= letter <= last else letter for letter in text)
+def _is_equal(left: object, right: object) -> bool:
+    return type(left) is type(right) and left == right
 
 
-def _no_condition(value: object) -> Fault:
-    return value if isinstance(value, Fault) else Fault("it joins something that is no condition")
+def _value(operand: Operand, kind: Kind) -> Operand:
+    """Return the value of an operand; a Fault: it has none."""
+    if isinstance(operand, Order):
+        value, other = _value(operand.of, kind), operand.other
+        if isinstance(value, Quantity | Version) and type(value) is type(other):
+            return (value > other) - (value < other)  # type: ignore[operator]
+        return next(
+            (each for each in (value, other) if isinstance(each, Fault)),
+            Fault(f"{shown(value)} cannot be compared with {shown(other)}"),
+        )
+    if not isinstance(operand, Read):
+        return operand
+    if operand.what == DRIVER:
+        return kind.driver
+    present = _has(operand, operand.name, kind)
+    if isinstance(present, Fault):
+        return present
+    if not present:
+        return Fault(f"it reads {operand.name} of {operand.domain}, which a device of {kind.name} does not have")
+    if operand.what == CAPACITY:
+        amount = kind.capacity[operand.domain, operand.name]
+        return Fault(f"the capacity {operand.name} is no quantity") if amount < 0 else Quantity(amount)
+    stated = kind.attributes[operand.domain, operand.name]
+    return _version(stated[1]) if isinstance(stated, tuple) else stated
 
 
-def _not_supported(what: str, holder: object) -> Fault:
-    return holder if isinstance(holder, Fault) else Fault(f"it uses {shown(what)}")
-
-
-def _equalities(node: Node) -> Iterator[tuple[str, str]]:
-    """Yield the equalities that hold for every selected device."""
-    match node:
-        case ("and", tuple(left), tuple(right)):
-            yield from _equalities(left)
-            yield from _equalities(right)
-        case ("relation", "==", tuple(left), ("literal", str(value))):
-            if name := _attribute(left):
-                yield name, value
-        case ("relation", "==", ("literal", str(value)), tuple(right)):
-            if name := _attribute(right):
-                yield name, value
-
-
-def _attribute(node: Node) -> str:
-    """Return the attribute that a node reads, without its domain; "driver"; "": none."""
-    match node:
-        case ("field", ("variable", "device"), "driver"):
-            return "driver"
-        case ("field", ("index", ("field", ("variable", "device"), "attributes"), _), str(name)):
-            return name
-        case ("index", ("index", ("field", ("variable", "device"), "attributes"), _), ("literal", str(name))):
-            return name
-    return ""
+def _has(read: Read, name: str, kind: Kind) -> bool | Fault:
+    """Return whether a device has an attribute or a capacity of that name."""
+    if read.what == ATTRIBUTES and (read.domain, name) in kind.dropped:
+        return Fault(f"{name} tells single devices of a node apart, and is not read")
+    return (read.domain, name) in (kind.attributes if read.what == ATTRIBUTES else kind.capacity)

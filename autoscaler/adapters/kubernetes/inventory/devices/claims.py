@@ -13,8 +13,8 @@ from autoscaler.catalog.accelerators import BY_CLASS
 from autoscaler.catalog.dra import EXTENDED_CLAIM, is_accelerator_driver
 from autoscaler.config.findings import shown
 
-MAX_REQUESTS = 64  # of one claim; the API server allows 32
-MAX_SELECTORS = 32
+MAX_REQUESTS = 64  # of one claim, with their alternatives; the API server allows 32
+MAX_SELECTORS = 64  # of one class or claim
 MAX_CONSUMERS = 256
 MAX_NAME = 253
 ALL = "All"
@@ -179,15 +179,18 @@ class ClaimStore:
 def _requests(spec: device_objects.ClaimSpec) -> tuple[Request, ...]:
     """Read the requests of a claim."""
     stated = spec.devices.requests or ()
-    if len(stated) > MAX_REQUESTS:
-        return (Request(problem=f"it has more than {MAX_REQUESTS} requests"),)
+    choices = [choice for each in stated for choice in each.first_available or (each.exactly or each,)]
+    if len(choices) > MAX_REQUESTS:
+        return (Request(problem=f"it has more than {MAX_REQUESTS} requests and alternatives"),)
+    if sum(len(each.selectors or ()) for each in choices) > MAX_SELECTORS:
+        return (Request(problem=f"it has more than {MAX_SELECTORS} selectors"),)
     return tuple(found for each in stated for found in [_request(each)] if found != Request())
 
 
 def _request(stated: device_objects.DeviceRequest) -> Request:
     """Read a request. One with admin access holds no device, and is empty."""
     if stated.first_available:
-        found = [_exact(each) for each in stated.first_available[:MAX_REQUESTS]]
+        found = [_exact(each) for each in stated.first_available]
         problem = next((each.problem for each in found if each.problem), "")
         if len({each.devices for each in found}) > 1:
             problem = problem or "its alternatives have different numbers of devices"

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from autoscaler.adapters.kubernetes.inventory.devices.cel import Fault, matches, required
+from autoscaler.adapters.kubernetes.inventory.devices.cel import Fault, comparisons, matches, required
 from autoscaler.adapters.kubernetes.inventory.devices.claims import ClassStore, Request, Selection
 from autoscaler.adapters.kubernetes.inventory.devices.kinds import Kind
 from autoscaler.catalog.accelerators import is_accelerator
 from autoscaler.catalog.dra import PROFILES, TYPE, is_accelerator_driver, resource_name
 from autoscaler.config.findings import shown
+
+MAX_STEPS = 50_000  # comparisons of one claim or class, for all kinds of devices
 
 
 class Selected(NamedTuple):
@@ -31,11 +33,20 @@ class Selections:
         self._kinds = kinds
         self._unplaced = frozenset(unplaced)
         self._known: dict[Selection, Selected] = {}
+        self._claims: dict[tuple[Request, ...], Sequence[Selected]] = {}
         self._extended = self._served()
         self.names = self._name_kinds()
 
-    def of_request(self, request: Request) -> Selected:
-        """Return what a request selects."""
+    def of_claim(self, requests: tuple[Request, ...]) -> Sequence[Selected]:
+        """Return what each request of a claim selects."""
+        if requests not in self._claims:
+            choices = {each for request in requests for each in request.either}
+            too_much = self._too_much(expression for each in choices for expression in each.selectors)
+            found = [Selected(problem=too_much) if too_much else self._of_request(each) for each in requests]
+            self._claims[requests] = found
+        return self._claims[requests]
+
+    def _of_request(self, request: Request) -> Selected:
         if request.problem:
             return Selected(problem=request.problem)
         found = [self.of(each) for each in request.either]
@@ -84,6 +95,8 @@ class Selections:
 
         An expression is read only for devices for which those before it are true, as the scheduler does.
         """
+        if too_much := self._too_much(expressions):
+            return too_much
         found = set()
         for kind in self._kinds:
             for expression in expressions:
@@ -95,6 +108,13 @@ class Selections:
             else:
                 found.add(kind)
         return frozenset(found)
+
+    def _too_much(self, expressions: Iterable[str]) -> str:
+        """Return why expressions are not evaluated: anyone may write a claim, and all workloads wait for it."""
+        steps = sum(map(comparisons, expressions)) * len(self._kinds)
+        if steps <= MAX_STEPS:
+            return ""
+        return f"its selectors need {steps} comparisons on {len(self._kinds)} kinds of devices; allowed: {MAX_STEPS}"
 
     def _missing(self, name: str, expressions: Sequence[str]) -> Selected:
         """Return what a selection without a device is about: the nodes may still be created."""

@@ -164,8 +164,7 @@ class DeviceStore:
             elif requests is None:
                 template = shown(claim.template)
                 problem = problem or f"ResourceClaimTemplate {template} does not exist, or may not be listed"
-            for request in requests or ():
-                selected = self._selections.of_request(request)
+            for request, selected in zip(requests or (), self._selections.of_claim(requests or ()), strict=True):
                 if selected.problem:
                     problem = problem or f"ResourceClaimTemplate {shown(claim.template)}: {selected.problem}"
                 elif selected.doubtful:
