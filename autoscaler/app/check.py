@@ -8,6 +8,7 @@ from pathlib import Path
 from autoscaler.adapters.keda.check import check_scaled_object
 from autoscaler.adapters.standard_output import printing
 from autoscaler.app.check_fit import FitCheck
+from autoscaler.app.check_names import check_served_name
 from autoscaler.app.process import StartError
 from autoscaler.config.check.files import ManifestChecker
 from autoscaler.config.check.files import check as check_files
@@ -26,7 +27,7 @@ def check(files: Sequence[Path], policies: Sequence[Path], default_policy: str, 
         known = read_policies(policies)
         book = PolicyBook(known.policies, default_policy, known.limits)
         checkers: dict[str, ManifestChecker] = {"ScaledObject": check_scaled_object, QUOTAS: check_quotas}
-        checked = check_files(files, book, checkers, of_workloads=(fit,) if fit else ())
+        checked = check_files(files, book, checkers, of_workloads=(check_served_name, *((fit,) if fit else ())))
     except PolicyError as error:
         raise StartError(str(error)) from error
     counted, passed = (

@@ -6,19 +6,18 @@ import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
-
 from autoscaler.adapters.kubernetes.api.objects import PodSpec
 from autoscaler.adapters.kubernetes.pods.template import Facts, read_template
 from autoscaler.adapters.kubernetes.workloads.annotations import read_annotations
 from autoscaler.adapters.model_files import in_directory, on_hub
+from autoscaler.app.check_names import pod_specs
 from autoscaler.catalog import node_labels
 from autoscaler.catalog.devices import is_mig
 from autoscaler.catalog.engines import DEFAULT_ENGINE
 from autoscaler.config.annotations import PREFIX
 from autoscaler.config.check.fit import STATED, ModelFiles, devices_of, memory_of, needs_of, parallel_size
-from autoscaler.config.check.manifests import at, items, known_kind, mapping
-from autoscaler.config.findings import UNREADABLE, Finding, shown
+from autoscaler.config.check.manifests import at, known_kind, mapping
+from autoscaler.config.findings import Finding, shown
 from autoscaler.config.policy.compile import stated_weights_gb
 from autoscaler.config.policy.parse import PolicyBook
 from autoscaler.config.yaml import Document
@@ -38,29 +37,23 @@ class FitCheck:
     def __call__(self, document: Document, book: PolicyBook) -> Iterator[Finding]:
         """Yield an error for a template that cannot hold its model, and a warning where this is not known."""
         row = known_kind(document.value)
-        for part in row.pods if row is not None else ():
-            for place in items(document.value, part.place):
-                loc = place if part.bare else (*place, "spec")
-                try:
-                    spec = msgspec.json.decode(msgspec.json.encode(at(document.value, *loc)), type=PodSpec)
-                except (*UNREADABLE, TypeError):
-                    continue  # the API server refuses it
-                facts = read_template(spec)
-                engine = mapping(at(document.value, "metadata", "annotations")).get(f"{PREFIX}engine")
-                facts = facts._replace(engine=str(engine or facts.engine))
-                stated_gb = _stated_gb(document, book)
-                if facts.gpus == 0 or not (facts.loads or facts.memory or stated_gb):
-                    continue
-                verdict, words = self._judge(facts, spec, stated_gb)
-                if verdict is Verdict.FITS and row is not None and row.unit == "pod" and _asks_for_more(facts):
-                    verdict, words = (
-                        Verdict.UNKNOWN,
-                        f"its parallel sizes need more than the {facts.gpus:g} GPUs of a pod",
-                    )
-                if verdict is Verdict.DOES_NOT_FIT:
-                    yield document.finding((*loc, "containers"), f"the model does not fit: {words}")
-                elif verdict is Verdict.UNKNOWN:
-                    yield document.warning((*loc, "containers"), f"it is not certain that the model fits: {words}")
+        for loc, spec in pod_specs(document):
+            facts = read_template(spec)
+            engine = mapping(at(document.value, "metadata", "annotations")).get(f"{PREFIX}engine")
+            facts = facts._replace(engine=str(engine or facts.engine))
+            stated_gb = _stated_gb(document, book)
+            if facts.gpus == 0 or not (facts.loads or facts.memory or stated_gb):
+                continue
+            verdict, words = self._judge(facts, spec, stated_gb)
+            if verdict is Verdict.FITS and row is not None and row.unit == "pod" and _asks_for_more(facts):
+                verdict, words = (
+                    Verdict.UNKNOWN,
+                    f"its parallel sizes need more than the {facts.gpus:g} GPUs of a pod",
+                )
+            if verdict is Verdict.DOES_NOT_FIT:
+                yield document.finding((*loc, "containers"), f"the model does not fit: {words}")
+            elif verdict is Verdict.UNKNOWN:
+                yield document.warning((*loc, "containers"), f"it is not certain that the model fits: {words}")
 
     def _judge(self, facts: Facts, spec: PodSpec, stated_gb: float) -> tuple[Verdict, str]:
         options = dict(facts.memory)

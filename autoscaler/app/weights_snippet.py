@@ -18,6 +18,8 @@ def snippet(source: str, container: str, host_path: str, image: str) -> int:
         raise StartError(str(error)) from error
     if parsed.scheme != "hf":
         print(f"# The engine loads a path: vllm serve {MOUNT_PATH}/{parsed.folder}")
+    else:
+        print("# Offline vLLM reports a path as model_name unless its command line states --served-model-name.")
     print("# Merge it into the manifest, or: kubectl patch deployment NAME --patch-file FILE")
     template = {"metadata": {"annotations": {WEIGHTS: str(parsed)}}}
     template |= template_patch(parsed, container, host_path, image)

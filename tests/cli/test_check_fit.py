@@ -17,6 +17,8 @@ CONFIG = {
     "max_position_embeddings": 131_072,
 }
 
+OFFLINE = [{"name": "HF_HUB_OFFLINE", "value": "1"}]
+
 
 @pytest.fixture
 def models(tmp_path: Path) -> Path:
@@ -121,3 +123,25 @@ def test_absurd_stated_weights_are_refused(tmp_path: Path, value: str) -> None:
 def test_without_the_option_nothing_is_compared(tmp_path: Path) -> None:
     assert "fit" not in invoke("check", manifest(tmp_path)).output
     assert invoke("check", "--offline", manifest(tmp_path)).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("container", "words"),
+    [
+        ({"command": ["vllm", "serve", "org/a"]}, ""),
+        ({"command": ["vllm", "serve", "org/a"], "env": OFFLINE}, "path of a snapshot"),
+        ({"command": ["sh", "-c", "vllm serve org/a"]}, "the webhook cannot add --served-model-name"),
+        ({"command": ["sh", "-c", "vllm serve org/a --served-model-name a"]}, ""),
+    ],
+)  # fmt: skip
+def test_check_warns_when_the_name_of_a_model_changes(tmp_path: Path, container: dict, words: str) -> None:
+    file = manifest(tmp_path)
+    document = json.loads(file.read_text())
+    template = document["spec"]["template"]
+    template["metadata"] = {"annotations": {"vllm-autoscaler.io/weights": "hf://org/a@main"}}
+    template["spec"]["containers"] = [{"name": "engine", **container}]
+    file.write_text(json.dumps(document))
+    result = invoke("check", file)
+    assert result.exit_code == 0
+    assert ("served-model-name" in result.output) == bool(words)
+    assert words in result.output

@@ -40,6 +40,7 @@ FROM_OBJECTS = (
     "AWS_ENDPOINT_URL",
 )
 FORMER_TOKEN = "HUGGING_FACE_HUB_TOKEN"
+SERVED_NAME = "--served-model-name"
 COMPILE_CACHE, COMPILE_VARIABLE = "compile-cache", "VLLM_CACHE_ROOT"
 SHARED_RESOURCES = ("cpu", "memory", "ephemeral-storage")  # not devices
 _REFERENCE = re.compile(r"\$\(([-._a-zA-Z0-9]+)\)")
@@ -119,6 +120,7 @@ def _mount(spec: Mapping[str, Any], namespace: str, weights: PodWeights, folder:
         *_append("/spec/volumes", present, more_volumes),
         *_append(f"{path}/volumeMounts", mounted, more_mounts),
         *_append(f"{path}/env", environment, new),
+        *_append(f"{path}/args", engine.get("args"), [SERVED_NAME, weights.served] if weights.served else ()),
         *_append("/spec/initContainers", first, [waits]),
     ]
 
@@ -198,7 +200,7 @@ def _resources(engine: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _append(path: str, present: list[Operation], more: Iterable[Operation]) -> list[Operation]:
+def _append(path: str, present: object, more: Iterable[object]) -> list[Operation]:
     """Append to a list, which is created if it is empty, because the API server leaves empty lists out."""
     added = list(more)
     if not present:

@@ -27,6 +27,7 @@ class PodWeights(NamedTuple):
     source: ModelSource
     engine: str  # name of the container that can load them from the node; "": none is known to
     compiled: str = ""  # name for what that container compiles, the same for equal ones; "": it keeps nothing
+    served: str = ""  # name to state, because offline the engine would report a path; "": its name stays
 
 
 def node_term(source: ModelSource) -> Fields:

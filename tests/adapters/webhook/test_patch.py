@@ -232,6 +232,59 @@ def test_stated_variables_stay() -> None:
     ]
 
 
+SERVED = ["--served-model-name", MODEL]
+SERVE = ["vllm", "serve", MODEL]
+SERVER = ["python3", "-m", "vllm.entrypoints.openai.api_server"]
+
+
+@pytest.mark.parametrize(
+    ("container", "added"),
+    [
+        (engine(), SERVED),
+        (engine("--model", MODEL, image="vllm/vllm-openai"), SERVED),
+        (engine("serve", MODEL, "--port=8000", command=["vllm"]), SERVED),
+        (engine("--model", MODEL, "--api-key", "$(KEY)", command=SERVER), SERVED),
+        (engine(f"--model={MODEL}", command=["/usr/bin/env", "TZ=UTC", *SERVER]), SERVED),
+        ({"name": "vllm", "image": "i", "command": SERVE}, SERVED),
+        ({"name": "vllm", "image": "i", "command": ["tini", *SERVE], "args": []}, SERVED),
+        (engine("--model=$(M)", command=SERVER, env=[{"name": "M", "value": MODEL}]), SERVED),
+        (engine(*SERVE, env=[{"name": "HF_HUB_OFFLINE", "value": "0"}]), SERVED),
+        # Its name is stated already, or does not change.
+        (engine(*SERVE, "--served-model-name", "llama"), []),
+        (engine(*SERVE, "--served-model-name=llama"), []),
+        (engine(*SERVE, "--served_model_name=llama"), []),
+        (engine(*SERVE, "--served-model", "llama"), []),
+        (engine(*SERVE, "$(NAME)", env=[{"name": "NAME", "value": "--served-model-name=llama"}]), []),
+        (engine(f"vllm serve {MODEL} --served-model-name llama", command=["sh", "-c"]), []),
+        (engine(*SERVE, env=[{"name": "HF_HUB_OFFLINE", "value": "1"}]), []),
+        (engine(*SERVE, env=[{"name": "TRANSFORMERS_OFFLINE", "value": "true"}]), []),
+        (engine("python3", "-m", "sglang.launch_server", f"--model-path={MODEL}", image="lmsysorg/sglang"), []),
+        # No option can be added, so it stays as it is.
+        (engine(f"exec vllm serve {MODEL} --port 8000", command=["sh", "-c"]), None),
+        (engine("-lc", f"vllm serve {MODEL}", command=["/bin/bash"]), None),
+        (engine(f"--model={MODEL}", command=["/start.sh"]), None),
+        (engine(f"--model={MODEL}", command=["bash", "/start.sh"]), None),
+        (engine(*SERVE, "$(EXTRA)"), None),
+        (engine(*SERVE, "--", "x"), None),
+        (engine("--port=8000", env=[{"name": "MODEL_ID", "value": MODEL}]), None),
+    ],
+)  # fmt: skip
+def test_name_in_metrics_stays_when_no_hub_is_asked(container: dict[str, Any], added: list[str] | None) -> None:
+    pod = pod_of(container)
+    changed = patched(pod)
+    if added is None:
+        assert changed == pod
+        return
+    assert changed["spec"]["containers"][0].get("args", []) == [*container.get("args", []), *added]
+    assert "initContainers" in changed["spec"]
+    assert patched(changed) == changed
+
+
+def test_name_stays_stated_when_a_path_is_loaded() -> None:
+    pod = pod_of(engine("serve", "/weights/models/a-1"), annotations={"vllm-autoscaler.io/weights": "s3://models/a"})
+    assert patched(pod)["spec"]["containers"][0]["args"] == ["serve", "/weights/models/a-1"]
+
+
 def test_waiting_container_has_credentials_and_bounds() -> None:
     """Then no quota refuses it, and it can fetch what the agent may not."""
     secret = {"secretKeyRef": {"name": "hub", "key": "token"}}

@@ -95,7 +95,7 @@ class CommandFacts(NamedTuple):
 
 def read_command_line(container: Container) -> CommandFacts:
     """Read the command line of an engine's container. If a script has several commands, the one with a model counts."""
-    environment = _environment(container)
+    environment = stated_variables(container)
     words = (_expand(word, environment) for word in (*(container.command or ()), *(container.args or ())))
     found = [_read_command(command) for command in _commands(words, environment)]
     likely = (each for each in found if each.model or each.port or each.slots)
@@ -123,7 +123,7 @@ def read_served_names(container: Container) -> ServedNames | None:
 
     The names are empty if they are not known: they may come from a script's variable, a file, or an adapter.
     """
-    environment = _environment(container)
+    environment = stated_variables(container)
     words = (_expand(word, environment) for word in (*(container.command or ()), *(container.args or ())))
     commands = list(_commands(words, None))
     found = [names for command in commands if (names := _read_names(command)) is not None]
@@ -138,6 +138,12 @@ def merge_names(found: Sequence[ServedNames]) -> ServedNames | None:
         return ServedNames()
     names = dict.fromkeys(name for each in found for name in each.names)
     return ServedNames(tuple(names), any(each.or_path for each in found))
+
+
+def expanded_words(container: Container) -> list[str]:
+    """Return the words of a command line as Kubernetes starts it."""
+    environment = stated_variables(container)
+    return [_expand(word, environment) for word in (*(container.command or ()), *(container.args or ()))]
 
 
 def states_model(container: Container) -> bool:
@@ -315,7 +321,7 @@ def _expand_parameter(environment: Mapping[str, str], match: re.Match[str]) -> s
     return match[0] if value is None else value
 
 
-def _environment(container: Container) -> dict[str, str]:
+def stated_variables(container: Container) -> dict[str, str]:
     """Return the variables with a stated value. Values from Secrets and ConfigMaps are not known."""
     try:
         variables = msgspec.json.decode(container.env, type=list[Variable] | None) or []

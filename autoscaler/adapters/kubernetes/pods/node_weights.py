@@ -11,6 +11,7 @@ from autoscaler.adapters.kubernetes.api.decode import decode
 from autoscaler.adapters.kubernetes.api.objects import Container, Pod
 from autoscaler.adapters.kubernetes.pods.command_line import CommandFacts, read_command_line
 from autoscaler.adapters.kubernetes.pods.model_source import stated_source
+from autoscaler.adapters.kubernetes.pods.served_name import changes_offline, is_offline, takes_options
 from autoscaler.adapters.kubernetes.pods.template import engine_container, read_model_source
 from autoscaler.catalog.weights import LOADS_OTHERS, OFFLINE_ENGINES
 from autoscaler.config.annotations import WEIGHTS
@@ -37,7 +38,10 @@ def read_pod_weights(text: bytes) -> PodWeights | None:
     finds = _finds(source, stated_source(pod.spec, facts), facts) if facts.loads else WEIGHTS in annotations
     if not _is_known(engine, facts) or not finds or _loads_others(engine):
         return PodWeights(source, "")
-    return PodWeights(source, engine.name, "" if facts.engine == "sglang" else _compiled(source, engine))
+    compiled = "" if facts.engine == "sglang" else _compiled(source, engine)
+    if source.scheme != "hf" or is_offline(engine) or not changes_offline(engine, facts):
+        return PodWeights(source, engine.name, compiled)
+    return PodWeights(source, engine.name if takes_options(engine, facts) else "", compiled, facts.loads)
 
 
 def _compiled(source: ModelSource, engine: Container) -> str:
