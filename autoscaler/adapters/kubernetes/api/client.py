@@ -72,6 +72,10 @@ class TooLarge(ApiError):
     """The answer is larger than the limit."""
 
 
+class Interrupted(ApiError):
+    """A stream that had opened was silent for too long, or its connection broke."""
+
+
 class _Status(msgspec.Struct):
     message: str = ""
 
@@ -184,18 +188,19 @@ class Kube:
     async def stream(
         self, path: str, *, query: Query, accept: str = JSON, silence_s: float
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Open a watch. Reading from it raises ApiError after `silence_s` seconds without a byte."""
+        """Open a watch. Reading from it raises Interrupted after `silence_s` seconds without a byte."""
         timeout = aiohttp.ClientTimeout(
             total=None, connect=self._timeout_s, sock_connect=self._timeout_s, sock_read=silence_s
         )
-        request = f"watch {path}"
+        request, problem = f"watch {path}", ApiError
         try:
             async with await self._send("GET", path, None, query, JSON, accept, timeout) as response:
                 if response.status >= 400:
                     raise await _error_of(request, response)
+                problem = Interrupted
                 yield response
         except _NO_ANSWER as error:
-            raise ApiError(request, 0, _describe(error, silence_s)) from error
+            raise problem(request, 0, _describe(error, silence_s)) from error
 
     async def _send(
         self,

@@ -17,7 +17,15 @@ import aiohttp
 import msgspec
 import structlog
 
-from autoscaler.adapters.kubernetes.api.client import BODY_LIMIT_BYTES, JSON, ApiError, Kube, TooLarge, object_path
+from autoscaler.adapters.kubernetes.api.client import (
+    BODY_LIMIT_BYTES,
+    JSON,
+    ApiError,
+    Interrupted,
+    Kube,
+    TooLarge,
+    object_path,
+)
 from autoscaler.adapters.kubernetes.api.decode import decode
 from autoscaler.adapters.kubernetes.api.objects import Event, Object, Page, StatusObject
 from autoscaler.config.findings import UNREADABLE
@@ -44,7 +52,7 @@ class WatchTimes:
     """Time limits of a watch, in seconds."""
 
     lifetime_s: float = 300.0  # requested from the server, plus up to a fifth, so that watches do not end together
-    silence_s: float = 90.0  # a connection without a byte for so long is dead; bookmarks come about every 60 s
+    silence_s: float = 90.0  # after this time without a byte a new stream is opened; bookmarks come about every 60 s
     backoff_s: float = 0.8  # first pause after a failure, before jitter; doubles
     backoff_cap_s: float = 30.0
     absent_s: float = 60.0  # pause before an optional kind that is missing or forbidden is listed again
@@ -111,7 +119,7 @@ class Reflector(Generic[Kind]):
         self.resource = resource
         self.namespace = namespace if resource.namespaced else ""
         self.synced = False
-        self.live = False  # the stream is open, or ended normally
+        self.live = False  # the last stream opened, and no attempt has failed since
         self.absent = False  # the kind is optional, and missing or forbidden
         self.absent_reason = ""  # in the words of the API server
         self.problem = ""  # why it is not live
@@ -207,7 +215,12 @@ class Reflector(Generic[Kind]):
         self._sync()
 
     async def _watch(self) -> None:
-        """Handle the events of one stream until it ends normally."""
+        """Handle the events of one stream until it ends.
+
+        A silent or broken stream is no failure by itself: a kind without events is silent, and an API server whose etcd
+        reports no progress sends no bookmarks either. The next stream resumes at the same version. If it opens, nothing
+        was missed; if it does not, that is the failure.
+        """
         lifetime_s = self._times.lifetime_s * random.uniform(1.0, 1.2)
         query = [
             *self._selector,
@@ -219,6 +232,7 @@ class Reflector(Generic[Kind]):
         accept = ACCEPT_METADATA if self.resource.metadata_only else JSON
         began_s = self._clock.now_s()
         has_events = False
+        quick_end = ApiError(f"watch {self._path}", 0, "the stream ended at once")
         try:
             async with self._kube.stream(
                 self._path, query=query, accept=accept, silence_s=self._times.silence_s
@@ -228,12 +242,15 @@ class Reflector(Generic[Kind]):
                     has_events = True
                     self._failures = 0
                     self._handle_event(line)
+        except Interrupted as error:
+            quick_end = error
         except ApiError as error:
             if error.status == GONE:
                 raise _Expired from error
             raise
-        if not has_events and self._clock.now_s() - began_s < QUICK_END_S:
-            raise ApiError(f"watch {self._path}", 0, "the stream ended at once")
+        if not has_events and self._clock.now_s() - began_s < min(QUICK_END_S, self._times.silence_s):
+            raise quick_end
+        self._failures = 0
         await self._clock.sleep(random.uniform(0.0, 0.5))
 
     def _handle_event(self, line: bytes) -> None:

@@ -18,7 +18,7 @@ from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.in_memory import LoopClock
 from autoscaler.adapters.kubernetes.api import objects
 from autoscaler.adapters.kubernetes.api.client import BODY_LIMIT_BYTES, ApiError, Kube
-from autoscaler.adapters.kubernetes.api.reflector import Reflector, Resource, WatchTimes
+from autoscaler.adapters.kubernetes.api.reflector import QUICK_END_S, Reflector, Resource, WatchTimes
 from autoscaler.adapters.kubernetes.fleet import KubeFleet
 from autoscaler.adapters.kubernetes.own_writes import OwnWrites
 from autoscaler.adapters.kubernetes.scale import ScaleActuator
@@ -27,6 +27,7 @@ from autoscaler.ports import Change, ChangeStatus
 from tests.adapters.kubernetes.api.fake_server import (
     CLIENT_TIMEOUT_S,
     EXPIRED,
+    Answer,
     FakeApiServer,
     always,
     bookmark,
@@ -367,6 +368,34 @@ async def silent(request: web.Request) -> web.StreamResponse:
     """Accept a request and never answer, as a server that has just started may do."""
     await asyncio.sleep(60)
     return web.Response()
+
+
+async def opened_then_cut(request: web.Request) -> web.StreamResponse:
+    """Open a stream, and end its connection later without an event, as a proxy with an idle time-out does."""
+    response = await stream(then_s=QUICK_END_S)(request)
+    assert request.transport is not None
+    request.transport.abort()
+    return response
+
+
+@pytest.mark.parametrize("quiet", [stream(then_s=60), opened_then_cut], ids=["silent", "cut"])
+async def test_watch_stays_live_when_a_kind_is_quiet(quiet: Answer):
+    """An API server whose etcd sends no progress notifications sends no bookmarks for a kind without events."""
+    api = FakeApiServer()
+    api.watches = [quiet]
+    times = replace(QUICK, backoff_s=60.0, backoff_cap_s=60.0)  # a failure would end the test
+    async with running_reflector(api, times=times) as it:
+        await it.eventually("it opens a stream three times", lambda: len(api.watch_versions) == 3)
+        assert (it.reflector.live, it.reflector.problem) == (True, "")
+    assert api.list_count == 1
+
+
+async def test_watch_fails_when_a_stream_is_not_opened_again():
+    api = FakeApiServer()
+    api.watches = [stream(then_s=60), silent]
+    async with running_reflector(api) as it:
+        await it.eventually("it says why", lambda: "nothing within" in it.reflector.problem)
+        assert not it.reflector.live
 
 
 async def test_reconnect_ends_a_stream_that_does_not_open():
