@@ -3,6 +3,7 @@
 PYTHON ?= python3
 DEMO_ARGS ?=
 TEST_ARGS ?=
+CASES ?= ../shared/cases
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PIP_ROOT_USER_ACTION = ignore
@@ -12,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-unit test-keda lint types contracts bench envtest keda helm versitygw debian clean
+.PHONY: help demo test test-unit test-keda cases lint types contracts bench envtest keda helm versitygw debian clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +32,9 @@ test: .venv/installed-dev debian envtest helm versitygw ## run all tests (TEST_A
 
 test-keda: .venv/installed-dev debian envtest keda ## run the tests with a real KEDA, three minutes
 	@exec .venv/bin/pytest -m keda $(or $(TEST_ARGS),tests/keda)
+
+cases: .venv/installed-dev debian envtest ## run public reports in the folder CASES, half an hour (ARGS="21 22" for some)
+	@exec .venv/bin/python tools/cases.py $(CASES) $(ARGS)
 
 lint: .venv/installed-dev ## check style and format
 	.venv/bin/ruff check
