@@ -85,16 +85,24 @@ async def pull(root: Path, limits: Limits, sources: Sequence[str], fetching: Fet
         parsed = [parse(text) for text in sources]
         store = Store(root, limits)
         with ExitStack() as stack:
-            await _hold(store, stack, wait_s)
+            held = False
             for source in parsed:
                 try:
                     origin = fetching.origin(source)
                     listing = await origin.describe()
+                    if whole := store.find_whole(listing):  # also on a disk that cannot be written
+                        print(f"{source}: {whole.path}")
+                        continue
+                    if not held:
+                        await _hold(store, stack, wait_s)
+                        held = True
                     with _progress(str(source), listing.size) as advance:
                         model = await store.pull(origin, fetching.transfer, advance, listing)
                     print(f"{source}: {model.path}")
                 except (WeightsError, OSError) as found:
                     error = as_problem(found)
+                    if error.cause is Cause.BUSY:
+                        raise
                     print(f"{error.cause}: {error}")
                     failed += 1
     return 1 if failed else 0
@@ -119,7 +127,9 @@ def show(root: Path) -> int:
         store = Store(root)
         models = store.models()
         for model in models:
-            print(f"{model.listing.source}  {_gigabytes(model.listing.size)}  {model.path}")
+            problem = store.find_incomplete(model)
+            place = f"incomplete: {problem}" if problem else model.path
+            print(f"{model.listing.source}  {_gigabytes(model.listing.size)}  {place}")
         report = store.read_report()
         if report is not None and report.cause:
             print(f"{report.cause}: {report.text}")

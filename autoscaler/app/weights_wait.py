@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from autoscaler.app.process import StartError
 from autoscaler.app.weights import Fetching, pull
 from autoscaler.config.findings import shown
 from autoscaler.config.weights.source import InvalidSourceError, parse
+from autoscaler.weights import pod_view
 from autoscaler.weights.budget import Limits
 from autoscaler.weights.problems import WeightsError
 from autoscaler.weights.store import Model, Store
@@ -27,32 +29,37 @@ async def wait(root: Path, into: Path, text: str, timeout_s: float, fetching: Fe
         source = parse(text)
     except InvalidSourceError as error:
         raise StartError(str(error)) from error
-    top = source.folder.partition("/")[0]
     print(f"waiting until {root} holds {source}", flush=True)
-    model = await _published(Store(root), source.key, timeout_s)
-    link = into / top
-    try:
-        if link.is_symlink():
-            link.unlink()
+    model = await published(Store(root), source.key, timeout_s)
+    with _writing(into):
         if model is not None:
-            if link.is_dir():
-                shutil.rmtree(link)  # begun by this container before it was restarted
-            link.symlink_to(root / top)
+            print(f"{source}: {pod_view.link(into, root, model)}")
+            return 0
+        pod_view.clear_links(into, source)
+    print(f"nothing arrived in {root} for {timeout_s:g} s; {source} is fetched for this pod alone", flush=True)
+    code = await pull(into, Limits(), [text], fetching, timeout_s)
+    model = Store(into).find(source.key)
+    if model is not None:
+        with _writing(into):
+            pod_view.name(into, model)
+    return code
+
+
+@contextmanager
+def _writing(into: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise StartError(f"{shown(str(into))} cannot be written: {error.strerror}") from error
-    if model is not None:
-        print(f"{source}: {link / model.path.relative_to(root / top)}")
-        return 0
-    print(f"nothing arrived in {root} for {timeout_s:g} s; {source} is fetched for this pod alone", flush=True)
-    return await pull(into, Limits(), [text], fetching, timeout_s)
 
 
-async def _published(store: Store, key: str, patience_s: float) -> Model | None:
+async def published(store: Store, key: str, patience_s: float) -> Model | None:
     """Return a model when it is published; None: nothing of it arrives any more."""
     trace, since_s = store.trace(key), time.monotonic()
     while True:
         try:
-            if model := store.find(key):
+            model = store.find(key)
+            if model is not None and not store.find_incomplete(model):
                 return model
         except (WeightsError, OSError):
             pass  # the disk of the node: the pod goes on without it

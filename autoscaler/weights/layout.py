@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -17,7 +17,7 @@ from autoscaler.weights.disk import check_within, read_small, remove_tree, sync,
 from autoscaler.weights.listing import Listing, RemoteFile
 from autoscaler.weights.problems import disk_error
 
-MAIN = "main"
+MAIN = "main"  # the branch that engines load unless they name a revision
 
 
 def place(root: Path, listing: Listing) -> Path:
@@ -72,15 +72,17 @@ def _publish_hub(root: Path, listing: Listing, fetched: Sequence[Path]) -> Path:
     sync(blobs)
     _sync_tree(aside)
     _replace(aside, target)
-    write_small(repository / "trees" / f"{listing.commit}.json", _tree(listing))
-    revision = listing.source.revision
-    if not COMMIT.fullmatch(revision):
-        write_small(repository / "refs" / revision, listing.commit.encode())
-    if revision != MAIN and not _is_published(repository, MAIN):
-        write_small(
-            repository / "refs" / MAIN, listing.commit.encode()
-        )  # engines look it up unless they name a revision
+    write_refs(root, listing, {listing.source.revision})
     return target
+
+
+def write_refs(root: Path, listing: Listing, names: Iterable[str]) -> None:
+    """Let these names of branches and tags mean the commit of a listing. Raises OSError."""
+    repository = _repository(root, listing.source)
+    write_small(repository / "trees" / f"{listing.commit}.json", _tree(listing))
+    for name in names:
+        if not COMMIT.fullmatch(name):
+            write_small(repository / "refs" / name, listing.commit.encode())
 
 
 def blob(root: Path, source: ModelSource, file: RemoteFile) -> Path | None:
@@ -131,11 +133,6 @@ def _remove_unused_blobs(repository: Path, listing: Listing) -> None:
             (repository / "blobs" / file.digest).unlink(missing_ok=True)
     if not used:
         shutil.rmtree(repository)
-
-
-def _is_published(repository: Path, ref: str) -> bool:
-    commit = _read_ref(repository / "refs" / ref)
-    return COMMIT.fullmatch(commit) is not None and (repository / "snapshots" / commit).is_dir()
 
 
 def _read_ref(path: Path) -> str:

@@ -37,6 +37,7 @@ class Model(NamedTuple):
     listing: Listing
     path: Path  # for engines to load
     used_s: float  # moment at which it was last asked for, Unix time
+    is_former: bool = False  # a branch has moved on; it stays for engines that load it, until its room is needed
 
 
 class _File(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -50,12 +51,13 @@ class _File(msgspec.Struct, frozen=True, omit_defaults=True):
     address: str = ""
 
 
-class _Record(msgspec.Struct, frozen=True):
+class _Record(msgspec.Struct, frozen=True, omit_defaults=True):
     """The record of a published model, as JSON."""
 
     source: str
     commit: str
     files: list[_File]
+    former: bool = False
 
 
 _RECORD = msgspec.json.Decoder(_Record)
@@ -147,13 +149,21 @@ class Store:
         """Return a published model by the key of its source."""
         return self._read(self._own / RECORDS / f"{key}.json")
 
+    def find_whole(self, listing: Listing) -> Model | None:
+        """Return a published model that has these files, whole, and note its use. A read-only disk does no harm."""
+        model = self.find(listing.source.key)
+        if model is None or model.listing != listing or self.find_incomplete(model):
+            return None
+        with suppress(WeightsError):
+            self._record(listing) if model.is_former else self.use(listing.source.key)
+        return model
+
     async def pull(self, origin: Origin, transfer: Transfer, progress: Progress, listing: Listing) -> Model:
         """Fetch, verify and publish a model, unless it is there. Needs `changing`. Raises WeightsError."""
-        present = await to_end(self.find, listing.source.key)
-        if present and present.listing == listing and not await to_end(self.find_incomplete, present):
-            await to_end(self.use, listing.source.key)
+        if whole := await to_end(self.find_whole, listing):
             progress(listing.size)
-            return present
+            return whole
+        present = await to_end(self.find, listing.source.key)
         parts = await to_end(self._begin, listing)
 
         def on_disk(file: RemoteFile) -> Path | None:
@@ -171,7 +181,9 @@ class Store:
             check_within(self.root, parts)
         except OSError as error:
             raise disk_error(error, f"cannot write {shown(str(self.root))}") from error
-        self.make_room(listing, self.space())
+        for each in self.make_room(listing, self.space()).evicted:
+            if former := self.find(each.name):
+                self.remove(former)
         return parts
 
     def _publish(self, listing: Listing, fetched: list[Path], present: Model | None) -> Model:
@@ -179,10 +191,21 @@ class Store:
         self._require_root()
         path = layout.publish(self.root, listing, fetched)
         self._record(listing)
-        if present and not self._is_used(present.path):
-            layout.remove(self.root, present.listing)
+        if present and present.path != path:
+            self._keep_former(present.listing)
         self.discard(listing.source.key)
         return Model(listing, path, time.time())
+
+    def _keep_former(self, listing: Listing) -> None:
+        """Keep the commit that a branch has left, under its own name, if it fits. Raises WeightsError."""
+        former = listing._replace(source=listing.source._replace(revision=listing.commit))
+        if self.find(former.source.key) is None:
+            self._record(former, is_former=True)
+        space = self.space()
+        if space.held_bytes > space.max_bytes or space.free_bytes < 0:
+            kept = self.find(former.source.key)
+            if kept is not None and kept.is_former:
+                self.remove(kept)
 
     def use(self, key: str) -> None:
         """Record the present moment as the last use of a model."""
@@ -287,7 +310,7 @@ class Store:
 
     def space(self) -> Space:
         """Return what is there, and what else has room. Raises WeightsError."""
-        held = [self.held(model.listing)._replace(used_s=model.used_s) for model in self.models()]
+        held = [self.held(each.listing)._replace(used_s=each.used_s, kept=not each.is_former) for each in self.models()]
         published = {each.name for each in held}
         try:
             parts = self._own / PARTS
@@ -334,8 +357,8 @@ class Store:
             str(blob or f"{folder}/{file.path}"): file.size for blob, file in zip(blobs, listing.files, strict=True)
         }
 
-    def _record(self, listing: Listing) -> None:
-        record = _Record(str(listing.source), listing.commit, [_File(*file) for file in listing.files])
+    def _record(self, listing: Listing, is_former: bool = False) -> None:
+        record = _Record(str(listing.source), listing.commit, [_File(*file) for file in listing.files], is_former)
         path = self._own / RECORDS / f"{listing.source.key}.json"
         try:
             write_small(path, msgspec.json.encode(record))
@@ -356,7 +379,7 @@ class Store:
         if path.stem != listing.source.key or len(path.stem) != KEY_CHARS:
             return None
         folder = layout.place(self.root, listing)
-        return Model(listing, folder, used_s) if folder.is_dir() else None
+        return Model(listing, folder, used_s, record.former) if folder.is_dir() else None
 
 
 def _allocated(folder: Path, besides: str = "\n") -> int:

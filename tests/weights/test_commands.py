@@ -91,3 +91,17 @@ def test_source_that_is_not_allowed_is_refused_before_any_request(tmp_path: Path
     assert (done.returncode, done.stdout) == (1, expected)
     wrong = weights("pull", SOURCE, "--root", tmp_path, "--allow-source", "org/*")
     assert (wrong.returncode, "'org/*' is no pattern of sources; allowed: SCHEME://" in wrong.stderr) == (2, True)
+
+
+@pytest.mark.slow
+def test_present_model_is_pulled_when_nothing_can_be_written(tmp_path: Path, hub: FakeHub) -> None:
+    assert weights("pull", SOURCE, "--root", tmp_path, "--hub", hub.url).returncode == 0
+    lock = tmp_path / ".vllm-autoscaler" / "lock"
+    lock.unlink()
+    lock.mkdir()
+    done = weights("pull", SOURCE, "--root", tmp_path, "--hub", hub.url)
+    assert (done.returncode, done.stdout.startswith(f"{SOURCE}: {tmp_path}")) == (0, True)
+    for blob in (tmp_path / "hub").rglob("blobs/*"):
+        blob.unlink()
+    listed = weights("ls", "--root", tmp_path)
+    assert (listed.returncode, "incomplete: 'config.json': No such file" in listed.stdout) == (0, True)

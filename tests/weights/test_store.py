@@ -100,10 +100,17 @@ async def test_library_of_the_hub_finds_the_model_offline(tmp_path: Path, hub: F
     assert contents(Path(found.stdout.strip())) == hub.files
 
 
-async def test_commit_as_revision_is_found_by_engines_as_main(tmp_path: Path, hub: FakeHub) -> None:
-    await pull(tmp_path, hub, source=f"hf://org/model@{COMMIT}")
+@pytest.mark.parametrize("first", ["main", "refs/pr/1", "f" * 40])
+async def test_main_follows_wishes_of_main_alone(tmp_path: Path, hub: FakeHub, first: str) -> None:
+    """Otherwise the first wish of any commit decides what engines load that name no revision."""
     refs = tmp_path / "hub" / "models--org--model" / "refs"
-    assert [ref.name for ref in refs.iterdir()] == ["main"]
+    for revision, commit in ((first, "f" * 40), ("v2", "e" * 40)):
+        hub.commit = commit
+        await pull(tmp_path, hub, source=f"hf://org/model@{revision}")
+    assert (refs / "main").exists() == (first == "main")
+    hub.commit = COMMIT
+    await pull(tmp_path, hub)
+    assert (refs / "main").read_text() == COMMIT
 
 
 async def test_token_goes_to_the_hub_and_to_no_other_host(tmp_path: Path, hub: FakeHub) -> None:
@@ -130,8 +137,35 @@ async def test_new_commit_fetches_only_what_changed(tmp_path: Path, hub: FakeHub
     new = await pull(tmp_path, hub)
     assert set(hub.sent) == {"config.json"}
     assert contents(new.path) == hub.files
-    assert not old.path.exists()
     assert Store(tmp_path).verify(new, lambda _: None) == []
+    (former,) = [each for each in Store(tmp_path).models() if each.is_former]
+    assert (former.path, str(former.listing.source)) == (old.path, f"hf://org/model@{COMMIT}")
+    assert Store(tmp_path).verify(former, lambda _: None) == []
+
+
+@pytest.mark.parametrize("commits", [1, 3])
+async def test_former_commit_goes_when_its_room_is_needed(tmp_path: Path, hub: FakeHub, commits: int) -> None:
+    store = Store(tmp_path, Limits(max_bytes=1_500_000))
+    for number in range(1, 2 + commits):
+        hub.commit = f"{number:040x}"
+        hub.files["config.json"] = b"%d" % number
+        hub.files["model-00001-of-00002.safetensors"] = safetensors(700_000, number)
+        origin = Hub(parse(SOURCE), hub.url)
+        with store.changing():
+            model = await store.pull(origin, TRANSFER, lambda _: None, await origin.describe())
+    assert contents(model.path) == hub.files
+    assert store.space().held_bytes <= 1_500_000
+    assert [each.path for each in store.models()] == [model.path]
+
+
+async def test_whole_model_needs_no_lock_and_no_write(tmp_path: Path, hub: FakeHub) -> None:
+    model = await pull(tmp_path, hub)
+    (tmp_path / OWN / "lock").unlink()
+    (tmp_path / OWN / "lock").mkdir()  # as on a read-only disk, it cannot be opened for writing
+    whole = Store(tmp_path).find_whole(await Hub(parse(SOURCE), hub.url).describe())
+    assert whole is not None and whole.path == model.path
+    (model.path / "config.json").resolve().unlink()
+    assert Store(tmp_path).find_whole(model.listing) is None
 
 
 async def test_wrong_checksum_is_fetched_once_more(tmp_path: Path, hub: FakeHub) -> None:

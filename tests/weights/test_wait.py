@@ -11,7 +11,11 @@ from pathlib import Path
 import pytest
 from huggingface_hub import snapshot_download
 
+from autoscaler.app import weights_wait
+from autoscaler.weights import pod_view
+from autoscaler.weights.store import Store
 from tests.harness.hub import FakeHub, safetensors, serving
+from tests.weights.test_store import pull
 
 SOURCE = "hf://org/model@main"
 
@@ -49,9 +53,35 @@ def test_engine_loads_what_the_agent_of_the_node_fetches(tmp_path: Path, hub: Fa
     assert pulled.returncode == 0
     done = waits.result()
     assert (done.returncode, done.stderr) == (0, "")
-    assert (into / "hub").readlink() == node / "hub"
     assert loaded(into) == safetensors(200_000)
     assert not (into / ".vllm-autoscaler").exists()
+
+
+async def test_pods_of_a_node_resolve_to_their_own_source(tmp_path: Path, hub: FakeHub) -> None:
+    node, found = tmp_path / "node", {}
+    for revision, seed in (("f" * 40, 1), ("main", 2), ("v2", 3)):
+        hub.files["model.safetensors"] = safetensors(200_000, seed)
+        hub.commit = revision if len(revision) == 40 else f"{seed:040x}"
+        found[revision] = await pull(node, hub, source=f"hf://org/model@{revision}"), seed
+    for revision, (model, seed) in found.items():
+        into = tmp_path / revision
+        for _ in range(2):  # as the kubelet starts the container again
+            pod_view.link(into, node, model)
+        assert loaded(into) == safetensors(200_000, seed)
+        named = Path(snapshot_download("org/model", revision=revision, cache_dir=into / "hub", local_files_only=True))
+        assert (named / "model.safetensors").read_bytes() == safetensors(200_000, seed)
+        for other in found.keys() - {revision, "main"}:
+            with pytest.raises(FileNotFoundError):
+                snapshot_download("org/model", revision=other, cache_dir=into / "hub", local_files_only=True)
+        assert [each.name for each in (into / "hub" / "models--org--model" / "snapshots").iterdir()] == [
+            model.path.name
+        ]
+
+
+async def test_wait_goes_on_when_the_files_of_a_record_are_gone(tmp_path: Path, hub: FakeHub) -> None:
+    model = await pull(tmp_path, hub)
+    (model.path / "config.json").resolve().unlink()
+    assert await weights_wait.published(Store(tmp_path), model.listing.source.key, 0.1) is None
 
 
 @pytest.mark.slow

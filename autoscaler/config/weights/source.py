@@ -67,7 +67,7 @@ def parse(text: str) -> ModelSource:
         raise _invalid(text, f"its scheme is unknown; allowed: {', '.join(f'{name}://' for name in SCHEMES)}")
     if scheme == "hf":
         location, _, revision = rest.partition("@")
-        if not _HUB.fullmatch(location) or _has_dots(location):
+        if not _HUB.fullmatch(location) or _has_dots(location) or "--" in location:  # "--" stands for "/" in folders
             raise _invalid(text, f"{shown(location)} is no model of a hub; allowed: ORGANISATION/NAME")
         if not revision:
             raise _invalid(text, "its revision is missing; allowed: hf://ORGANISATION/NAME@REVISION, best a commit")
