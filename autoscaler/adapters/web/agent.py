@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Self
@@ -19,8 +18,10 @@ from autoscaler.adapters.web.exported_metrics import AGENT, PREFIX
 from autoscaler.adapters.web.tick_values import bounded
 from autoscaler.config.settings import HttpSettings
 from autoscaler.config.weights.report import Report, State
+from autoscaler.listener import Listener
 from autoscaler.ports import CannotServe
 
+MAX_CONNECTIONS = 64
 SHUTDOWN_S = 1.0
 
 
@@ -60,31 +61,27 @@ class AgentServer:
         application = web.Application()
         application.router.add_get("/healthz", self._health)
         application.router.add_get("/metrics", self._metrics)
-        self._runner = web.AppRunner(application, handle_signals=False, shutdown_timeout=SHUTDOWN_S, access_log=None)
-        self._site: asyncio.Server | None = None
+        self._runner = web.AppRunner(application, handle_signals=False, shutdown_timeout=SHUTDOWN_S)
+        self._listener = Listener(self._runner, MAX_CONNECTIONS)
 
     async def __aenter__(self) -> Self:
         host, port = self._settings.host, self._settings.port
         await self._runner.setup()
-        assert self._runner.server is not None
         try:
-            self._site = await asyncio.get_running_loop().create_server(self._runner.server, host, port)
+            await self._listener.listen(host, port)
         except OSError as error:
             await self._runner.cleanup()
             raise CannotServe(cannot_listen(host, port, error)) from error
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._site is not None:
-            self._site.close()
+        self._listener.close()
         await self._runner.cleanup()
 
     @property
     def port(self) -> int:
         """The bound port."""
-        assert self._site is not None
-        port: int = self._site.sockets[0].getsockname()[1]
-        return port
+        return self._listener.port
 
     async def _health(self, _: web.Request) -> web.Response:
         """Answer 200 while the event loop runs. A restart mends no disk and no source, so these are only told."""

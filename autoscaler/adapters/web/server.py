@@ -47,6 +47,7 @@ from autoscaler.adapters.web.table import SORTABLE, Table
 from autoscaler.adapters.web.weights import rows as weights_rows
 from autoscaler.adapters.web.weights import summary as weights_summary
 from autoscaler.config.settings import HttpSettings
+from autoscaler.listener import Listener
 from autoscaler.ports import CannotServe
 
 MAX_CONNECTIONS = 512
@@ -106,26 +107,25 @@ class HttpServer:
         self._write_deadline_s = write_deadline_s
         self._answer_s = answer_s
         self._answers = ResponseCache()
-        self._answering: set[asyncio.BaseProtocol] = set()  # connections with a request in progress
         self._under_way = 0  # requests that count towards MAX_ANSWERS
         self._fault_s, self._faults = -FAULTS_S, 0  # time of the last logged error, and how many were not logged since
         self._stream = Stream(dashboard, metrics.set_stream_clients, heartbeat_s, write_deadline_s)
         self._runner = web.AppRunner(self._application(), handle_signals=False, shutdown_timeout=SHUTDOWN_S)
-        self._listener: asyncio.Server | None = None
+        limits = {"max_line_size": MAX_REQUEST_LINE, "max_field_size": MAX_REQUEST_LINE}
+        self._listener = Listener(self._runner, MAX_CONNECTIONS, _Connection, keepalive_timeout=IDLE_S, **limits)
 
     async def __aenter__(self) -> Self:
         host, port = self._settings.host, self._settings.port
         await self._runner.setup()
         try:
-            self._listener = await asyncio.get_running_loop().create_server(self._accept, host, port)
+            await self._listener.listen(host, port)
         except OSError as error:
             await self._runner.cleanup()
             raise CannotServe(cannot_listen(host, port, error)) from error
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._listener is not None:
-            self._listener.close()
+        self._listener.close()
         self._stream.close()
         self._answers.close()
         await self._runner.cleanup()
@@ -133,10 +133,7 @@ class HttpServer:
     @property
     def port(self) -> int:
         """The bound port; differs from the settings if they say 0."""
-        if self._listener is None:
-            raise RuntimeError("the HTTP server is not listening yet")
-        port: int = self._listener.sockets[0].getsockname()[1]
-        return port
+        return self._listener.port
 
     @property
     def url(self) -> str:
@@ -144,39 +141,13 @@ class HttpServer:
         host = self._settings.host
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port}/"
 
-    def _accept(self) -> asyncio.BaseProtocol:
-        """Accept a connection. At the limit, close the oldest one without a request in progress.
-
-        Otherwise clients that never finish a request could lock out the kubelet's probes until it kills the daemon.
-        """
-        server = self._runner.server
-        if server is None:
-            return _HangUp()
-        connections = server.connections  # oldest first
-        if len(connections) >= MAX_CONNECTIONS:
-            # Closed connections, without a transport, are still listed for a moment.
-            idle = (each for each in connections if each.transport is not None and each not in self._answering)
-            oldest = next(idle, None)
-            if oldest is None:
-                return _HangUp()
-            oldest.force_close()
-        return _Connection(
-            server,
-            loop=asyncio.get_running_loop(),
-            access_log=None,  # type: ignore[arg-type]
-            keepalive_timeout=IDLE_S,
-            max_line_size=MAX_REQUEST_LINE,
-            max_field_size=MAX_REQUEST_LINE,
-            lingering_time=1.0,
-        )
-
     @web.middleware
     async def _note_answering(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        self._answering.add(request.protocol)
+        self._listener.answering.add(request.protocol)
         try:
             return await handler(request)
         finally:
-            self._answering.discard(request.protocol)
+            self._listener.answering.discard(request.protocol)
 
     @web.middleware
     async def _bound(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -387,8 +358,3 @@ class _Connection(web.RequestHandler):
         response = json_answer({"error": error}, status=status, headers=HEADERS)
         response.force_close()
         return response
-
-
-class _HangUp(asyncio.Protocol):
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport.close()

@@ -9,7 +9,10 @@ from http import HTTPStatus
 from aiohttp import web
 
 from autoscaler.adapters.webhook.metrics import CONTENT_TYPE, WebhookMetrics
+from autoscaler.listener import Listener
 from autoscaler.ports import CannotServe
+
+MAX_CONNECTIONS = 64
 
 
 @asynccontextmanager
@@ -35,13 +38,15 @@ async def serving_probes(
     app = web.Application(client_max_size=1)
     for path, handler in (("/healthz", healthz), ("/readyz", readyz), ("/metrics", render)):
         app.router.add_get(path, handler)
-    runner = web.AppRunner(app, handle_signals=False, access_log=None, shutdown_timeout=1.0)
+    runner = web.AppRunner(app, handle_signals=False, shutdown_timeout=1.0)
     await runner.setup()
+    listener = Listener(runner, MAX_CONNECTIONS)
     try:
         try:
-            await web.TCPSite(runner, host, port).start()
+            await listener.listen(host, port)
         except OSError as error:
             raise CannotServe(f"HTTP cannot be served on {host}:{port}: {error.strerror}") from error
         yield
     finally:
+        listener.close()
         await runner.cleanup()

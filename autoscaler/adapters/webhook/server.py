@@ -18,6 +18,7 @@ from aiohttp import web
 from autoscaler.adapters.webhook.metrics import WebhookMetrics
 from autoscaler.adapters.webhook.patch import Folder
 from autoscaler.adapters.webhook.review import Reader, answer
+from autoscaler.listener import Listener
 from autoscaler.ports import CannotServe
 
 PATH = "/pods"
@@ -25,7 +26,6 @@ MAX_BODY_BYTES = 8 << 20  # the API server sends 3 MiB of an object at most, as 
 MAX_CONNECTIONS = 256
 MAX_REVIEWS = 64  # in progress; others are refused at once, and their pods stay as they are
 DEADLINE_S = 1.0  # for a request to arrive; the manifest allows 2 s in all
-HANDSHAKE_S = 5.0
 IDLE_S = 90.0
 SHUTDOWN_S = 2.0
 LOG_S = 60.0  # at least this long between two log lines about unreadable reviews
@@ -57,44 +57,26 @@ class WebhookServer:
         app = web.Application()
         app.router.add_post(PATH, self._review)
         self._runner = web.AppRunner(app, handle_signals=False, shutdown_timeout=SHUTDOWN_S)
-        self._listener: asyncio.Server | None = None
+        self._listener = Listener(self._runner, MAX_CONNECTIONS, keepalive_timeout=IDLE_S)
 
     async def __aenter__(self) -> Self:
         host, port = self._address
         await self._runner.setup()
         try:
-            self._listener = await asyncio.get_running_loop().create_server(
-                self._accept, host, port, ssl=self._context, ssl_handshake_timeout=HANDSHAKE_S
-            )
+            await self._listener.listen(host, port, self._context)
         except OSError as error:
             await self._runner.cleanup()
             raise CannotServe(f"the webhook cannot listen on {host}:{port}: {error.strerror}") from error
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._listener is not None:
-            self._listener.close()
+        self._listener.close()
         await self._runner.cleanup()
 
     @property
     def port(self) -> int:
         """The bound port; differs from the given one if that is 0."""
-        if self._listener is None:
-            raise RuntimeError("the webhook is not listening yet")
-        port: int = self._listener.sockets[0].getsockname()[1]
-        return port
-
-    def _accept(self) -> asyncio.BaseProtocol:
-        server = self._runner.server
-        if server is None or len(server.connections) >= MAX_CONNECTIONS:
-            return _HangUp()
-        return web.RequestHandler(
-            server,
-            loop=asyncio.get_running_loop(),
-            access_log=None,  # type: ignore[arg-type]
-            keepalive_timeout=IDLE_S,
-            lingering_time=1.0,
-        )
+        return self._listener.port
 
     async def _review(self, request: web.Request) -> web.Response:
         if self._in_progress >= MAX_REVIEWS:
@@ -102,6 +84,7 @@ class WebhookServer:
             raise web.HTTPServiceUnavailable(text=f"{MAX_REVIEWS} reviews are in progress; no more are allowed")
         began_s = time.perf_counter()
         self._in_progress += 1
+        self._listener.answering.add(request.protocol)
         try:
             async with asyncio.timeout(self._deadline_s):
                 text = await _body(request)
@@ -110,6 +93,7 @@ class WebhookServer:
             raise web.HTTPRequestTimeout(text=f"the review did not arrive within {self._deadline_s:g} s") from None
         finally:
             self._in_progress -= 1
+            self._listener.answering.discard(request.protocol)
         try:
             body, result = answer(text, self._read, self._folder)
         except Exception as error:  # a fault of ours must not keep a pod from its creation
@@ -138,8 +122,3 @@ async def _body(request: web.Request) -> bytes:
         if size > MAX_BODY_BYTES:
             break
     return b"".join(parts)[:MAX_BODY_BYTES]
-
-
-class _HangUp(asyncio.Protocol):
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport.close()

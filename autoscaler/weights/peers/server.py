@@ -22,6 +22,7 @@ from typing import Self
 
 from aiohttp import web
 
+from autoscaler.listener import Listener
 from autoscaler.ports import CannotServe
 from autoscaler.weights.peers.activity import Activity
 from autoscaler.weights.peers.shared import Shared
@@ -76,38 +77,40 @@ class PeerServer:
         self._rate = RateLimit(bytes_per_s) if bytes_per_s else None
         self._requests = 0
         self._runner: web.AppRunner | None = None
+        self._listener: Listener | None = None
 
     async def __aenter__(self) -> Self:
         app = web.Application(middlewares=[self._admit], client_max_size=0)
         app.router.add_get(f"{PREFIX}{{key:[0-9a-f]{{16}}}}", self._state, allow_head=False)
         app.router.add_get(f"{PREFIX}{{key:[0-9a-f]{{16}}}}/{{digest:[0-9a-f]{{40,64}}}}", self._file, allow_head=False)
-        runner = web.AppRunner(
-            app, access_log=None, keepalive_timeout=IDLE_S, max_line_size=1024, shutdown_timeout=SHUTDOWN_S
-        )
+        runner = web.AppRunner(app, shutdown_timeout=SHUTDOWN_S)
         await runner.setup()
+        listener = Listener(runner, MAX_CONNECTIONS, keepalive_timeout=IDLE_S, max_line_size=1024)
         try:
-            site = web.TCPSite(runner, self._host, self.port, ssl_context=self._tls, backlog=MAX_CONNECTIONS)
-            await site.start()
+            await listener.listen(self._host, self.port, self._tls)
         except OSError as error:
             await runner.cleanup()
             raise CannotServe(f"port {self.port} for other agents cannot be bound: {error.strerror}") from error
-        self.port = runner.addresses[0][1]
-        self._runner = runner
+        self.port = listener.port
+        self._runner, self._listener = runner, listener
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        if self._listener is not None:
+            self._listener.close()
         if self._runner is not None:
             await self._runner.cleanup()
 
     @web.middleware
     async def _admit(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Refuse requests that are not signed, and those beyond what may run at once."""
-        server = self._runner.server if self._runner else None
-        if self._requests >= MAX_REQUESTS or (server and len(server.connections) > MAX_CONNECTIONS):
-            return _refuse(503, close=True)
         header, range_ = request.headers.get("Authorization", ""), request.headers.get("Range", "")
         if not self._token.is_signed(header, request.method, request.path_qs, range_, time.time()):
             return _refuse(401, close=True)
+        if self._requests >= MAX_REQUESTS or self._listener is None:
+            return _refuse(503, close=True)
+        answering = self._listener.answering  # only those with a signature keep their connections at the limit
+        answering.add(request.protocol)
         self._requests += 1
         try:
             async with asyncio.timeout(ANSWER_S):
@@ -116,6 +119,7 @@ class PeerServer:
             return _refuse(503, close=True)
         finally:
             self._requests -= 1
+            answering.discard(request.protocol)
 
     async def _state(self, request: web.Request) -> web.Response:
         key = request.match_info["key"]

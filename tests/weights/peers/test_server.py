@@ -12,6 +12,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
+from autoscaler.app.process import allow_many_connections
 from autoscaler.weights.peers import server as served
 from autoscaler.weights.peers.activity import Activity
 from autoscaler.weights.peers.server import PeerServer
@@ -135,6 +136,26 @@ async def test_request_without_a_signature_is_refused(
     for wrong in (None, ClusterToken(tmp_path / "other")):
         assert await get(server, wrong, f"/weights/{KEY}/{DIGEST}", "bytes=0-1") == (401, b"")
         assert await get(server, wrong, f"/weights/{KEY}") == (401, b"")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "request_", [b"", b"GET /weights", b"POST /weights/x HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n"]
+)
+async def test_connections_without_a_signature_lock_nobody_out(
+    tmp_path: Path, hub: FakeHub, server: PeerServer, token: ClusterToken, request_: bytes
+) -> None:
+    allow_many_connections()
+    await pull(tmp_path / "root", hub)
+    writers = []
+    for _ in range(served.MAX_CONNECTIONS + 100):
+        _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(request_)
+        writers.append(writer)
+    for _ in range(3):
+        assert await get(server, token, f"/weights/{KEY}/{DIGEST}", "bytes=7-99") == (206, SHARD[7:100])
+    for writer in writers:
+        writer.close()
 
 
 async def test_agents_that_ask_are_named_to_each_other(server: PeerServer, token: ClusterToken) -> None:
