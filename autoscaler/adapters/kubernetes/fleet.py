@@ -445,9 +445,8 @@ class KubeFleet:
         """Return what pods hold on the nodes: the previous counts if nothing has changed."""
         versions = self._pods.holdings.version, self._devices.claims.version, self._devices.update()
         if self._usage is None or self._usage_versions != versions or self._usage_layout is not workloads.layout:
-            known = not self._watch.namespaces
             held = self._devices.add_held(self._pods.held(), self._pods.target_of, self._pods.holdings.yields)
-            self._usage = count_usage(workloads.layout, held, workloads.workload_id, others_known=known)
+            self._usage = count_usage(workloads.layout, held, workloads.workload_id)
             self._usage_versions, self._usage_layout = versions, workloads.layout
         return self._usage
 

@@ -317,7 +317,7 @@ NODE_GROUPS = (
     Family(
         "node_group_others_gpus",
         "gauge",
-        "GPUs held by other pods, without those of negative priority; absent where unknown.",
+        "GPUs held by other pods of the watched namespaces, without those of negative priority.",
         LABELS,
     ),
     Family(

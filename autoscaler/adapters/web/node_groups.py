@@ -23,7 +23,7 @@ FIELDS = {
     "taints no longer admit the pods that hold these devices",
     "allocatable": "devices that the nodes offer; null: unknown",
     "ours": "devices held by pods of managed workloads; null: unknown",
-    "others": "devices held by other pods, without those of negative priority; null: unknown, they count as free",
+    "others": "devices held by other pods of the namespaces that are watched, without those of negative priority",
     "free": "devices that no pod holds; 0 on closed nodes; null: unknown",
     "can_add": "devices that an autoscaler may still add; null: without limit",
 }
@@ -60,8 +60,8 @@ def rows(groups: NodeGroups, most: int) -> list[dict[str, Any]]:
 
 
 def free(groups: NodeGroups) -> FloatColumn:
-    """Return the devices that no pod holds, float64[G]. Devices of others that are not known count as free."""
-    left = np.maximum(groups.allocatable - groups.used - np.nan_to_num(groups.used_by_others), 0.0)
+    """Return the devices that no pod holds, float64[G], as far as pods are read."""
+    left = np.maximum(groups.allocatable - groups.used - groups.used_by_others, 0.0)
     return np.where(groups.closed, 0.0, left)
 
 

@@ -130,7 +130,7 @@ class NodeGroups:
 
     groups: tuple[NodeGroup, ...]  # [G], one for each node group and resource
     allocatable: FloatColumn  # float64[G], devices; NaN: unknown
-    used_by_others: FloatColumn  # float64[G], devices held by pods of no managed workload; NaN: unknown, counts as 0
+    used_by_others: FloatColumn  # float64[G], devices held by pods of no managed workload, as far as pods are read
     used: FloatColumn  # float64[G], devices held by pods of managed workloads; NaN: unknown
     can_add: FloatColumn  # float64[G], devices that a cluster autoscaler may still add; infinity: no limit is known
     closed: BoolColumn  # bool[G], its nodes accept no new pod: they are cordoned or being reconfigured
@@ -168,7 +168,7 @@ class NodeGroups:
     @cached_property
     def gpus(self) -> FloatColumn:
         """Devices that managed workloads may share, float64[G]; infinity: no limit is known; NaN: unknown."""
-        shared = np.maximum(self.allocatable - np.nan_to_num(self.used_by_others), 0.0) + self.can_add
+        shared = np.maximum(self.allocatable - self.used_by_others, 0.0) + self.can_add
         return np.where(self.closed, self.used, shared)
 
     @cached_property

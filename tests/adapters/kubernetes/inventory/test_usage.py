@@ -42,12 +42,6 @@ def test_devices_are_counted_by_who_holds_them():
     assert seen.room == [2.0]  # 3 and 8 devices are free
 
 
-def test_others_count_as_free_where_they_are_not_known():
-    seen = lay_out(nodes((L4, {GPU: "8"})), [placed_facts()], [pod("theirs-x.a", "n0", {GPU: "3"})], others_known=False)
-    assert math.isnan(seen.groups.used_by_others[0])
-    assert (seen.gpus, seen.fits) == ([8.0], [8.0])
-
-
 def test_placeholder_pods_of_others_yield():
     """Pods with a priority below 0 keep warm nodes, and the scheduler evicts them for any other pod."""
     balloon = pod("theirs-x.a", "n0", {GPU: "3"}, priority=-10)
@@ -156,7 +150,7 @@ def test_devices_of_others_and_strays_are_left_out_by_node():
 )
 def test_pods_of_a_replica_have_a_common_size(needs, size):
     layout = lay_out(nodes((L4, {GPU: "8"})), [facts()._replace(needs=needs), NO_FACTS]).layout
-    found = count_usage(layout, hold(), np.arange(2), others_known=True).gpus_per_pod
+    found = count_usage(layout, hold(), np.arange(2)).gpus_per_pod
     assert np.array_equal(found, [size, math.nan], equal_nan=True)
 
 

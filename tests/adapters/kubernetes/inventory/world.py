@@ -84,10 +84,9 @@ def lay_out(
     workloads: Sequence[Facts],
     pods: Sequence[Pod] = (),
     elastic: Elastic | None = None,
-    others_known: bool = True,
 ) -> Seen:
     layout = lay_out_pools(store.nodes, workloads, elastic)
-    usage = count_usage(layout, hold(*pods), np.arange(len(workloads)), others_known)
+    usage = count_usage(layout, hold(*pods), np.arange(len(workloads)))
     gpus = usage.groups.pool_gpus.tolist()
     return Seen(layout, usage.groups, layout.rows, layout.pools, gpus, usage.fits.tolist(), usage.room.tolist())
 

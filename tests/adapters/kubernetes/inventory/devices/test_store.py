@@ -475,7 +475,7 @@ def test_nodes_to_come_have_the_devices_of_a_present_one_if_free():
         TO_COME: 4.0,
     }
     held = cluster.store.add_held(cluster.holdings.held(lambda key: -1), lambda key: -1, lambda key: False)
-    usage = count_usage(layout, held, np.arange(1), others_known=True)
+    usage = count_usage(layout, held, np.arange(1))
     assert (usage.fits.tolist(), usage.room.tolist()) == ([4.0], [0.0])
 
 

@@ -187,7 +187,7 @@ class Cluster:
             return self.owners.get(key[1], -1)
 
         held = self.store.add_held(self.holdings.held(target_of), target_of, self.holdings.yields)
-        return layout, count_usage(layout, held, np.arange(len(facts)), others_known=True)
+        return layout, count_usage(layout, held, np.arange(len(facts)))
 
     def pools(self, *facts: Facts) -> list[tuple[str, float, float]]:
         """Return by workload the name of its pool, its devices, and the replicas that fit."""
