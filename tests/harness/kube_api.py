@@ -7,6 +7,7 @@ A test that needs this does it itself, with `apply` and `set_status`.
 import io
 import json
 import secrets
+import shutil
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -185,6 +186,21 @@ class KubeApi:
             yield
         finally:
             await self.start()
+
+    @asynccontextmanager
+    async def forgotten(self) -> AsyncIterator[None]:
+        """Restore etcd after the block, as from a backup: what was written within it is gone, and versions go back."""
+        data, backup = self._directory / "etcd", self._directory / "backup"
+        async with self.outage():
+            await self._etcd.stop()
+            shutil.copytree(data, backup)
+            await self._etcd.start()
+        yield
+        async with self.outage():
+            await self._etcd.stop()
+            shutil.rmtree(data)
+            backup.rename(data)
+            await self._etcd.start()
 
     @asynccontextmanager
     async def frozen(self) -> AsyncIterator[None]:

@@ -18,6 +18,7 @@ from autoscaler.ports import Clock, Unavailable
 log = structlog.get_logger(__name__)
 
 HEARTBEAT_S = 5.0
+TOLD_S = 3600.0  # versions that went back are reported for this long
 HEARTBEAT_PATH = "/version"  # every authenticated client may read it, so no role needs to name it
 NOT_ALIVE = (401, 429)
 FORBIDDEN = 403
@@ -46,7 +47,8 @@ class ClusterWatch:
 
     A silent watch may mean a quiet cluster or a dead server, so a request is sent every few seconds. Custom kinds are
     looked up in the API server's discovery, and watched as long as they are served. A custom kind whose watch fails
-    does not make the view of all others old, but it is reported.
+    does not make the view of all others old, but it is reported. Of several namespaces, one that forbids a required
+    kind is left out: its workloads are not managed.
     """
 
     def __init__(
@@ -101,7 +103,7 @@ class ClusterWatch:
         """Raise Unavailable, naming the missing kind, until everything was listed once."""
         if not math.isnan(self.true_s):
             return
-        unlisted = [each for each in self._reflectors if not _is_settled(each)]
+        unlisted = [each for each in self._reflectors if not self._is_settled(each)]
         missing = next(iter(unlisted or [each for each in self._found() if not _is_tried(each)]), None)
         if missing is None:
             reason = self._discovery_problem or "the kinds that it serves are not known yet"
@@ -112,8 +114,18 @@ class ClusterWatch:
 
     def problems(self) -> list[str]:
         """Return why watches do not work now, one line each."""
-        found = [reflector.problem for reflector in (*self._reflectors, *self._found()) if reflector.problem]
+        refused = self.refused()
+        found = [f"workloads of namespace {name} are not managed: {why}" for name, why in sorted(refused.items())]
+        watches = [each for each in (*self._reflectors, *self._found()) if each.namespace not in refused]
+        found += [each.problem for each in watches if each.problem]
+        now_s = self._clock.now_s()
+        found += [each.went_back for each in watches if each.went_back and now_s - each.went_back_s < TOLD_S][:1]
         return [*found, self._discovery_problem] if self._discovery_problem else found
+
+    def refused(self) -> dict[str, str]:
+        """Return why a required kind may not be read, by namespace; {} if no namespace is left."""
+        found = {each.namespace: each.problem for each in self._reflectors if each.refused and each.namespace}
+        return found if found.keys() < set(self._namespaces) else {}
 
     def unlisted(self) -> dict[str, str]:
         """Return why objects of custom kinds that are served cannot be listed, by resource."""
@@ -205,7 +217,7 @@ class ClusterWatch:
                 for reflector in (*self._reflectors, *self._found()):
                     reflector.reconnect()
             missed = not alive
-            if alive and self._is_known() and all(each.live or each.resource.auxiliary for each in self._reflectors):
+            if alive and self._is_known() and self._is_live():
                 was_known, self.true_s = not math.isnan(self.true_s), sent_s
                 if not was_known and self._on_sync is not None:
                     self._on_sync()
@@ -218,11 +230,22 @@ class ClusterWatch:
             return 0 < error.status < 500 and error.status not in NOT_ALIVE
         return True
 
+    def _is_live(self) -> bool:
+        """Return whether all required watches work, but those of namespaces that are left out."""
+        refused = self.refused()
+        return all(each.live or each.resource.auxiliary or each.namespace in refused for each in self._reflectors)
+
+    def _is_settled(self, reflector: Reflector[Any]) -> bool:
+        """Return whether a kind was listed, or the others do not wait for it."""
+        if reflector.resource.auxiliary:
+            return _is_tried(reflector)
+        return reflector.synced or reflector.namespace in self.refused()
+
     def _is_known(self) -> bool:
         """Return whether everything was listed. A custom kind whose first list fails does not delay the others."""
         if not math.isnan(self.true_s):
             return True
-        is_listed = all(map(_is_settled, self._reflectors))
+        is_listed = all(map(self._is_settled, self._reflectors))
         return is_listed and self._discovered and all(map(_is_tried, self._found()))
 
     def _note_sync(self) -> None:
@@ -234,11 +257,6 @@ class ClusterWatch:
 
 def _name(reflector: Reflector[Any]) -> str:
     return f"watch {reflector.resource.plural} {reflector.namespace}".strip()
-
-
-def _is_settled(reflector: Reflector[Any]) -> bool:
-    """Return whether a kind was listed, or the others do not wait for it."""
-    return _is_tried(reflector) if reflector.resource.auxiliary else reflector.synced
 
 
 def _is_tried(reflector: Reflector[Any]) -> bool:

@@ -54,7 +54,7 @@ from autoscaler.config.weights.report import LABEL_PREFIX
 from autoscaler.core.model.fleet import Fleet, HpaLimits, Obstacles, Pool, Workload, WorkloadRef
 from autoscaler.core.model.phases import PodStarts
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
-from autoscaler.ports import Clock, Leadership, ScaledObject, Wakeup
+from autoscaler.ports import Clock, Leadership, ScaledObject, Unavailable, Wakeup
 
 log = structlog.get_logger(__name__)
 
@@ -167,6 +167,7 @@ class KubeFleet:
             self._hpas,
             self.manual_overrides,
             lambda ref, target: self.kinds.describe_absence(ref, target, self._watch.unlisted()),
+            self._watch.refused,
         )
         self._obstructed: dict[WorkloadRef, str] = {}  # as of the last fleet
         self._workload_rows: _WorkloadRows | None = None
@@ -229,8 +230,13 @@ class KubeFleet:
         )
 
     def scaled_object(self, namespace: str, name: str) -> ScaledObject | None:
-        """Return a ScaledObject with an external trigger. Raises Unavailable until the first sync."""
+        """Return a ScaledObject with an external trigger.
+
+        Raises Unavailable until the first sync, and while its namespace may not be read.
+        """
         self._watch.require_sync()
+        if reason := self._watch.refused().get(namespace):
+            raise Unavailable(f"namespace {namespace} may not be read: {reason}")
         return self._scaled_objects.get(namespace, name, self._managed.find_ref)
 
     def needs_of(self, ref: WorkloadRef) -> Needs | None:
@@ -368,6 +374,7 @@ class KubeFleet:
             self._devices.update(),
             self._weights.reports.version if self._weights_labels else 0,
             self.manual_overrides.active(),
+            sorted(self._watch.refused()),
         )
         before = self._workload_rows
         if before is not None and versions == self._workload_versions:

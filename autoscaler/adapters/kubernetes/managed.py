@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from autoscaler.adapters.kubernetes.api.text import join_problems
@@ -63,14 +63,19 @@ class ManagedWorkloads:
         hpas: HpaStore,
         manual_overrides: OverrideTracker,
         describe_absence: Callable[[WorkloadRef, TargetKey], str],
+        refused: Callable[[], Mapping[str, str]],
     ) -> None:
-        """describe_absence: says why the target of a ScaledObject is not known."""
+        """describe_absence: says why the target of a ScaledObject is not known.
+
+        refused: says why namespaces may not be read. What was known of their workloads grows old, so none is managed.
+        """
         self._mode = mode
         self._targets = targets
         self._scaled_objects = scaled_objects
         self._hpas = hpas
         self._manual_overrides = manual_overrides
         self._describe_absence = describe_absence
+        self._refused = refused
         self.problems: dict[WorkloadRef, str] = {}
 
     def note(self, ref: WorkloadRef, *problems: str) -> None:
@@ -82,7 +87,9 @@ class ManagedWorkloads:
         """Return the managed workloads in the order of their ids, and note their problems."""
         self.problems = {}
         read = self._read_triggered if self._mode is Mode.KEDA else self._read_annotated
-        found = [read(target_id, target) for target_id, target in sorted(self._targets.targets.items())]
+        refused = self._refused()
+        targets = [each for each in sorted(self._targets.targets.items()) if each[1].ref.namespace not in refused]
+        found = [read(target_id, target) for target_id, target in targets]
         if self._mode is Mode.KEDA:
             self._note_missing_targets()
         managed = [each for each in found if each is not None]

@@ -42,12 +42,13 @@ from tests.adapters.kubernetes.world import (
     waiting_status,
 )
 from tests.core.world import spec
-from tests.harness.kube_api import KubeApi
+from tests.harness.kube_api import KubeApi, User
 from tests.harness.process import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
 EXTERNAL = {"type": "external-push", "metadata": {"scalerAddress": "a:6000", "policy": "batch"}}
+RBAC = "rbac.authorization.k8s.io/v1"
 FAST = WatchTimes(silence_s=5.0, backoff_s=0.05, backoff_cap_s=0.2, absent_s=0.2)
 
 
@@ -89,6 +90,36 @@ async def test_missing_permission_is_the_reason(
         await asyncio.sleep(0.3)
         with pytest.raises(Unavailable, match=r"403: deployments.apps is forbidden: User .*cannot list resource"):
             fleet.fleet()
+
+
+async def test_namespace_without_rights_stops_no_other(
+    kube_api: KubeApi, connect: Connect, clock: SystemClock, world: World
+):
+    """One team's RoleBinding is missing at first, then there, then gone again."""
+    other = World(kube_api, await kube_api.namespace())
+    await world.deployment("llama")
+    await other.deployment("qwen")
+    rules = [rule for role in shipped_roles("direct") if role["kind"] == "ClusterRole" for rule in role["rules"]]
+
+    async def allow(namespace: str) -> User:
+        metadata = {"name": "narrow", "namespace": namespace}
+        role = {"apiVersion": RBAC, "kind": "Role", "metadata": metadata, "rules": rules}
+        return await kube_api.service_account(world.namespace, "narrow", role)
+
+    kube = await connect(await allow(world.namespace))
+    fleet = KubeFleet(kube, clock, Mode.DIRECT, [world.namespace, other.namespace], None, FAST, heartbeat_s=0.2)
+    async with running(fleet):
+        assert names(await synced(fleet)) == ["llama"]
+        told = f"workloads of namespace {other.namespace} are not managed: "
+        assert [line.partition("GET")[0] for line in fleet.watch_problems()] == [told]
+        await allow(other.namespace)
+        await until(fleet, "both are managed", lambda view: names(view) == ["llama", "qwen"])
+        assert fleet.watch_problems() == []
+        await kube_api.delete(RBAC, "RoleBinding", other.namespace, f"{world.namespace}-narrow-narrow")
+        async with kube_api.outage():  # an open watch is not refused
+            pass
+        view = await until(fleet, "the other is left out", lambda view: names(view) == ["llama"])
+        await until(fleet, "the view stays true", lambda later: later.time_s > view.time_s)
 
 
 async def test_annotated_deployments_are_managed_with_their_pods(kube: Kube, clock: SystemClock, world: World):

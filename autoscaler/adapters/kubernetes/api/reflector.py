@@ -39,7 +39,8 @@ RETRY_AFTER_LIMIT_S = 60.0
 QUICK_END_S = 1.0  # a stream that ends sooner counts as a failure, so that reconnecting slows down
 ACCEPT_METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
 ACCEPT_METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
-ABSENT = (403, 404)
+FORBIDDEN = 403
+ABSENT = (FORBIDDEN, 404)
 GONE = 410
 _PAGE, _EVENT, _OBJECT = msgspec.json.Decoder(Page), msgspec.json.Decoder(Event), msgspec.json.Decoder(Object)
 
@@ -122,7 +123,9 @@ class Reflector(Generic[Kind]):
         self.live = False  # the last stream opened, and no attempt has failed since
         self.absent = False  # the kind is optional, and missing or forbidden
         self.absent_reason = ""  # in the words of the API server
+        self.refused = False  # the kind is required, and has been forbidden for a while
         self.problem = ""  # why it is not live
+        self.went_back, self.went_back_s = "", 0.0  # what is told of versions that went back, and since when
         self.unreadable = 0  # objects that could not be decoded, since the start
         self._kube = kube
         self._store = store
@@ -155,6 +158,8 @@ class Reflector(Generic[Kind]):
         """List if necessary, and watch one stream until it ends."""
         await self._clock.sleep(max(self._retry_after_s - self._clock.now_s(), 0.0))
         try:
+            if self._version:
+                await self._check_version()
             if not self._version:
                 await self._list()
             await self._watch()
@@ -173,6 +178,26 @@ class Reflector(Generic[Kind]):
         self._failures = 0
         if self._attempt_timeout is not None and not self._attempt_timeout.expired():
             self._attempt_timeout.reschedule(asyncio.get_running_loop().time())
+
+    async def _check_version(self) -> None:
+        """Forget the last version if the API server's is lower, as after a restore of etcd.
+
+        A watch from a version to come is silent, and looks like one without changes.
+        """
+        known = _number(self._version)
+        query = [("limit", "1"), *self._selector]
+        body = await self._kube.request("GET", self._path, query=query, accept=ACCEPT_METADATA_LIST)
+        try:
+            now = _number(decode(_PAGE, body).metadata.resource_version)
+        except UNREADABLE as error:
+            raise ApiError(f"list {self._path}", 0, f"not a list: {error}") from error
+        if 0 < now < known:
+            log.error("versions went back, so objects are listed again", path=self._path, before=known, now=now)
+            self.went_back = f"the API server's versions went back from {known} to {now}, as after a restore of etcd"
+            self.went_back_s = self._clock.now_s()
+            self.live = False
+            self._version = ""
+            self._known = {key: (uid, "") for key, (uid, _) in self._known.items()}  # they may mean other content now
 
     async def _list(self) -> None:
         """Read all pages; afterwards the store holds exactly the listed objects."""
@@ -320,6 +345,7 @@ class Reflector(Generic[Kind]):
 
     def _recover(self) -> None:
         self.live = True
+        self.refused = False
         self.absent, self.absent_reason = False, ""
         self._refused_s = None
         if self.problem:
@@ -328,7 +354,8 @@ class Reflector(Generic[Kind]):
 
     async def _handle_failure(self, error: ApiError) -> None:
         """Wait before the next attempt. The store keeps its objects, unless the kind no longer exists."""
-        if self.resource.optional and error.status in ABSENT and self._is_lasting_refusal():
+        is_lasting = error.status in ABSENT and self._is_lasting_refusal()
+        if self.resource.optional and is_lasting:
             for key in list(self._known):
                 self._remove(key)
             self._version = ""
@@ -343,13 +370,14 @@ class Reflector(Generic[Kind]):
         if error.status not in ABSENT:
             self._refused_s = None  # the API server may have restarted in between
         self.live = False
+        self.refused = self.refused or (is_lasting and error.status == FORBIDDEN)
         self._log_failure(error)
         server_s = min(error.retry_after_s or 0.0, RETRY_AFTER_LIMIT_S)
         self._retry_after_s = self._clock.now_s() + server_s
         await self._clock.sleep(server_s + self._backoff_s())
 
     def _is_lasting_refusal(self) -> bool:
-        """Return whether a refused optional kind is really gone. A kind with objects must be refused for a while.
+        """Return whether a refused kind is really gone or forbidden. One with objects must be refused for a while.
 
         An API server that has just started refuses roles and custom resources that it has not loaded yet. If HPAs were
         forgotten for a minute, the daemon would change counts that belong to them.
@@ -368,6 +396,11 @@ class Reflector(Generic[Kind]):
         bound_s = min(self._times.backoff_cap_s, self._times.backoff_s * 2.0 ** min(self._failures, 16))
         self._failures += 1
         return random.uniform(0.0, bound_s)
+
+
+def _number(version: str) -> int:
+    """Return a resource version as a number, as those of Kubernetes are; 0: it is none."""
+    return int(version) if version.isdecimal() and version.isascii() and len(version) <= 19 else 0
 
 
 async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:

@@ -68,7 +68,8 @@ class FakeApiServer:
     def __init__(self) -> None:
         self.lists: list[Answer] = [always(page)]
         self.watches: list[Answer] = [stream(then_s=60)]
-        self.queries: list[dict[str, str]] = []  # parameters of every request
+        self.queries: list[dict[str, str]] = []  # parameters of every list and watch
+        self.version = 1000  # what it says when only its version is asked for
 
     @property
     def list_count(self) -> int:
@@ -79,6 +80,8 @@ class FakeApiServer:
         return [query["resourceVersion"] for query in self.queries if "watch" in query]
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
+        if "PartialObjectMetadataList" in request.headers["Accept"]:
+            return page(version=self.version)
         self.queries.append(dict(request.query))
         queue = self.watches if "watch" in request.query else self.lists
         return await (queue.pop(0) if len(queue) > 1 else queue[0])(request)

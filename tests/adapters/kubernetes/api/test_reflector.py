@@ -5,9 +5,10 @@ import io
 import random
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -436,7 +437,43 @@ async def test_required_kind_is_not_synced_while_refused():
     api.lists = [always(lambda: refusal(403))]
     async with running_reflector(api) as it:
         await it.eventually("it says why", lambda: "403: refused" in it.reflector.problem)
-        assert not it.reflector.synced
+        assert (it.reflector.synced, it.reflector.refused) == (False, True)
+
+
+async def test_required_kind_is_refused_only_after_a_while():
+    """An API server that has just started refuses roles that it has not loaded yet."""
+    api = FakeApiServer()
+    api.lists = [always(lambda: page(pod("a")))]
+    api.watches = [
+        stream(),
+        always(lambda: refusal(403)),
+        always(lambda: refusal(403)),
+        stream(bookmark(11), then_s=60),
+    ]
+    async with running_reflector(api, times=replace(QUICK, absent_s=60.0)) as it:
+        await it.eventually("it works again", lambda: len(api.watch_versions) == 4 and it.reflector.live)
+        assert not it.reflector.refused
+        api.watches = [always(lambda: refusal(403))]
+    async with running_reflector(api) as it:
+        await it.eventually("it is refused", lambda: it.reflector.refused)
+        assert list(it.store.names) == ["a"]  # they are kept
+
+
+@pytest.mark.parametrize("version", [9, 10])
+async def test_objects_are_listed_again_when_versions_went_back(version: int):
+    """A restored etcd. The object has its old version, and other content."""
+    api = FakeApiServer()
+    api.lists = [always(lambda: page(pod("a"), pod("b"))), always(lambda: page(pod("a"), version=version))]
+    api.watches = [stream(), stream(then_s=60)]
+    api.version = version
+    async with running_reflector(api) as it:
+        await it.eventually("the second stream is open", lambda: len(api.watch_versions) == 2 and it.reflector.live)
+        went_back = version < 10
+        assert (api.list_count, it.store.puts, bool(it.reflector.went_back)) == (
+            (2, 3, True) if went_back else (1, 2, False)
+        )
+        assert api.watch_versions == ["10", str(version)]
+        assert ("from 10 to 9" in it.reflector.went_back) is went_back
 
 
 async def test_list_may_take_longer_than_other_requests():
@@ -503,6 +540,27 @@ async def sees(reflector: Reflector[Any], store: NameStore, *expected: str) -> N
         return reflector.live and sorted(store.names) == sorted(expected)
 
     await eventually(holds, f"exactly {expected} are there")
+
+
+@pytest.mark.slow
+@pytest.mark.integration
+async def test_objects_are_listed_again_when_etcd_was_restored(clock: SystemClock, tmp_path: Path):
+    async with KubeApi.running(tmp_path) as api, Kube.using(api.configuration(), 5.0) as kube:
+        await api.install_crds()
+        world = World(api, await api.namespace())
+        await world.deployment("llama", replicas=2)
+        fleet = KubeFleet(kube, clock, Mode.DIRECT, [world.namespace], None, QUICK, heartbeat_s=0.2)
+        async with api.forgotten(), AsyncExitStack() as stack:
+            await stack.enter_async_context(running(fleet))
+            for number in range(3):
+                await world.deployment(f"later-{number}")
+            await until(fleet, "all are known", lambda view: len(view.workloads) == 4)
+            watching = stack.pop_all()
+        async with watching:
+            await until(fleet, "the later ones are gone", lambda view: names(view) == ["llama"], 20)
+            assert [line for line in fleet.watch_problems() if "versions went back" in line]
+            await world.deployment("next")
+            await until(fleet, "news arrive", lambda view: names(view) == ["llama", "next"], 20)
 
 
 @pytest.mark.integration
