@@ -45,6 +45,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "some namespaces": {"namespaces": ["@", "default"]},
     "some namespaces without nodes": {"namespaces": ["@"], "rbac": {"nodes": False}},
     "all namespaces without nodes": {"rbac": {"nodes": False}},
+    "a system namespace": {"systemNamespaces": ["kube-ml"]},
+    "no admission policies": {"rbac": {"admissionPolicies": False, "podDeletionCost": True}, "requestNodes": "auto"},
+    "all further rights": {
+        "rbac": {"localModels": True, "podDeletionCost": True},
+        "requestNodes": "placeholder",
+        "extraArgs": ["--placeholder-image=registry.example/pause:1"],
+    },
     "further kinds of targets": {"targetKinds": ["rollouts.argoproj.io", "nodesets.slinky.slurm.net"]},
     "further kinds in a namespace": {"namespaces": ["@"], "targetKinds": ["rollouts.argoproj.io"]},
     "quotas": {"quotas": [
@@ -213,6 +220,36 @@ def test_weights_of_the_chart_are_what_kustomize_applies():
     assert ours.keys() == theirs.keys()
     for key, document in theirs.items():
         assert ours[key] == document, key
+
+
+def test_admission_policies_limit_the_accounts_of_the_release():
+    values: dict[str, Any] = VARIANTS["all further rights"] | {"namespaces": ["team"], "systemNamespaces": ["kube-ml"]}
+    documents = template(values | {"weights": {"enabled": True, "namespace": "disks"}}, release="blue", namespace="ml")
+    name = "blue-vllm-autoscaler"
+    specs = {
+        each["metadata"]["name"]: each["spec"] for each in documents if each["kind"] == "ValidatingAdmissionPolicy"
+    }
+    bindings = [each for each in documents if each["kind"] == "ValidatingAdmissionPolicyBinding"]
+    assert {each["spec"]["policyName"] for each in bindings} == specs.keys()
+    limited = {each.removeprefix("ml-"): spec for each, spec in specs.items() if not each.endswith("-namespaces")}
+    users = {each: spec["matchConditions"][0]["expression"].partition("== ")[2] for each, spec in limited.items()}
+    daemon = f"'system:serviceaccount:ml:{name}'"
+    parts = ("localmodels", "prewarm", "scale", "shrink", "wishes", "writes")
+    assert users == {f"{name}-weights": f"'system:serviceaccount:disks:{name}-weights'"} | {
+        f"{name}-{part}": daemon for part in parts
+    }
+    variables = {each["name"]: each["expression"] for spec in limited.values() for each in spec.get("variables", ())}
+    assert variables["own"] == "['ml', 'disks']" and variables["allowed"] == "['team', 'kube-ml']"
+    assert variables["lease"] == f"'{name}'" and variables["image"] == "'registry.example/pause:1'"
+    assert variables["priorityClass"] == f"'{name}-placeholder'"
+    assert "--system-namespace=kube-ml" in container_of(documents, name)["args"]
+    none = template(values | {"rbac": {"admissionPolicies": False, "localModels": True, "podDeletionCost": True}})
+    assert not [each for each in none if each["kind"].startswith("ValidatingAdmission")]
+
+
+def container_of(documents: list[Document], name: str) -> dict[str, Any]:
+    found: dict[str, Any] = only(documents, "Deployment", name)["spec"]["template"]["spec"]["containers"][0]
+    return found
 
 
 def test_weights_of_another_release_name_its_own_objects():
@@ -462,7 +499,8 @@ def test_an_override_of_the_name_names_every_object():
     documents = template({"mode": "keda", "fullnameOverride": "scaler", "namespaces": ["a"]})
     names = {each["metadata"]["name"] for each in documents}
     parts = {"", "-keda", "-lease", "-policies", "-dashboard"}
-    assert names == {f"scaler{part}" for part in parts} | {"vllm-autoscaler-scaler-nodes"}
+    wide = {f"vllm-autoscaler-scaler-{part}" for part in ("nodes", "writes")}
+    assert names == {f"scaler{part}" for part in parts} | wide
 
 
 @pytest.mark.parametrize(

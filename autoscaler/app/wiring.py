@@ -16,7 +16,7 @@ from autoscaler.adapters.keda.answers import Answers
 from autoscaler.adapters.keda.metrics import Calls, KedaCollector
 from autoscaler.adapters.keda.server import KedaServer
 from autoscaler.adapters.keda.service import KedaService
-from autoscaler.adapters.kubernetes.api.client import Kube
+from autoscaler.adapters.kubernetes.api.client import Kube, own_namespace
 from autoscaler.adapters.kubernetes.deletion_costs import CostsBefore, DeletionCosts
 from autoscaler.adapters.kubernetes.events import EventRecorder
 from autoscaler.adapters.kubernetes.fleet import KubeFleet
@@ -43,6 +43,7 @@ from autoscaler.config.policy.reload import PolicyFiles, Reload
 from autoscaler.config.prices import Prices
 from autoscaler.config.quotas import QuotaFiles, StatedQuota
 from autoscaler.config.settings import Mode, NodeRequests, ScrapeSettings, Settings
+from autoscaler.config.system_namespaces import SystemNamespaces
 from autoscaler.core.explain.sentence import explain as explain_row
 from autoscaler.core.model.fleet import Fleet, WorkloadRef
 from autoscaler.core.table.columns import BoolColumn
@@ -146,6 +147,7 @@ async def connect_cluster(
         stated_quotas=_reloading_quotas(quotas) if quotas is not None else tuple,
         weights_gb=lambda workload: stated_weights_gb(workload, policies.book),
         with_caches=settings.weights,
+        system=SystemNamespaces({*settings.system_namespaces, *settings.namespaces}, own_namespace()),
     )
     parts = Parts(
         clock, fleet, sources, RecordingActuator(), policies, background=[("cluster", fleet.run)], woken=woken

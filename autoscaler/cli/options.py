@@ -169,6 +169,13 @@ cluster_options = options(
         help="Namespace of workloads, may be repeated; default: all.",
     ),
     click.option(
+        "--system-namespace",
+        type=ObjectName(),
+        multiple=True,
+        help="Namespace whose workloads are scaled although its name begins with kube-, or the daemon runs there; may "
+        "be repeated. So are those of each --namespace. manifests/direct/scale-policy.yaml needs its name too.",
+    ),
+    click.option(
         "--target-kind",
         type=TargetKind(),
         multiple=True,

@@ -48,6 +48,7 @@ def daemon_settings(given: dict[str, Any]) -> Settings:
             default_policy=given["default_policy"],
             gateway_namespaces=given["gateway_namespace"],
             namespaces=given["namespace"],
+            system_namespaces=given["system_namespace"],
             target_kinds=given["target_kind"],
             node_group_max=given["node_group_max"],
             quotas=given["quotas"],

@@ -204,6 +204,7 @@ class Settings(Frozen):
     default_policy: str = "interactive"
     gateway_namespaces: tuple[str, ...] = ()  # whose gateways are trusted about all workloads, beside the usual ones
     namespaces: tuple[str, ...] = ()  # the only ones that are read; () for all
+    system_namespaces: tuple[str, ...] = ()  # whose workloads are scaled although they are Kubernetes' or the daemon's
     target_kinds: tuple[str, ...] = ()  # custom kinds that may be scaled ("rollouts.argoproj.io"); () for all known
     node_group_max: tuple[tuple[str, int], ...] = ()  # most nodes with a label, "key=value", that may be created
     quotas: Path | None = None  # file with quotas of GPUs, for workloads that no quota of the cluster charges

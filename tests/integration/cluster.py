@@ -453,7 +453,7 @@ class Cluster:
         roles = [*in_namespace(shipped_roles(mode.value), self.namespace)]
         name = f"daemon-{mode.value}-{shrink:d}{nodes:d}{quotas:d}{prewarm:d}"
         if prewarm:
-            role, _, priority_class = load_manifests(MANIFESTS / "prewarm" / "prewarm.yaml")
+            role, _, priority_class, *_ = load_manifests(MANIFESTS / "prewarm" / "prewarm.yaml")
             await self.api.apply(priority_class)
             roles += in_namespace([role], self.namespace)
         if shrink:

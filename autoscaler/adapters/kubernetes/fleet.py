@@ -50,6 +50,7 @@ from autoscaler.adapters.kubernetes.workloads.kinds import TargetKinds
 from autoscaler.adapters.kubernetes.workloads.store import ReplicaSetStore, TargetKindStore, TargetStore
 from autoscaler.adapters.kubernetes.workloads.targets import DEPLOYMENT, LEADER_WORKER_SET, STATEFUL_SET, Target
 from autoscaler.config.settings import Mode
+from autoscaler.config.system_namespaces import NONE_ALLOWED, SystemNamespaces
 from autoscaler.config.weights.report import LABEL_PREFIX
 from autoscaler.core.model.fleet import Fleet, HpaLimits, Obstacles, Pool, Workload, WorkloadRef
 from autoscaler.core.model.phases import PodStarts
@@ -119,13 +120,14 @@ class KubeFleet:
         stated_quotas: Stated = tuple,
         weights_gb: Callable[[Workload], float] = lambda _: 0.0,
         with_caches: bool = False,
+        system: SystemNamespaces = NONE_ALLOWED,
     ) -> None:
         """`writes` and `leadership` are those of the actuator; `wakeup` is set when the cluster is first known.
 
         target_kinds: custom kinds that may be scaled ("rollouts.argoproj.io"); (): all that are known.
         node_group_max: the largest number of nodes with a label, "key=value", which an autoscaler may create.
         stated_quotas: returns the quotas of a file, for workloads that no quota of the cluster charges.
-        with_caches: read what other caches of weights hold on nodes.
+        with_caches: read what other caches of weights hold on nodes. system: namespaces that are refused.
         weights_gb: returns the weights that a workload or its policy states, in 10^9 bytes; 0: none.
         """
         self._mode = mode
@@ -168,6 +170,7 @@ class KubeFleet:
             self.manual_overrides,
             lambda ref, target: self.kinds.describe_absence(ref, target, self._watch.unlisted()),
             self._watch.refused,
+            system,
         )
         self._obstructed: dict[WorkloadRef, str] = {}  # as of the last fleet
         self._workload_rows: _WorkloadRows | None = None

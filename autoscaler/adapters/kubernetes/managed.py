@@ -25,6 +25,7 @@ from autoscaler.config.findings import name_some, shown
 from autoscaler.config.policy.compile import NO_POLICY
 from autoscaler.config.policy.namespace_limits import PREWARM
 from autoscaler.config.settings import Mode
+from autoscaler.config.system_namespaces import NONE_ALLOWED, SystemNamespaces
 from autoscaler.core.model.fleet import Workload, WorkloadRef
 from autoscaler.core.model.variants import models_of_services
 
@@ -64,10 +65,12 @@ class ManagedWorkloads:
         manual_overrides: OverrideTracker,
         describe_absence: Callable[[WorkloadRef, TargetKey], str],
         refused: Callable[[], Mapping[str, str]],
+        system: SystemNamespaces = NONE_ALLOWED,
     ) -> None:
         """describe_absence: says why the target of a ScaledObject is not known.
 
         refused: says why namespaces may not be read. What was known of their workloads grows old, so none is managed.
+        system: namespaces that are refused.
         """
         self._mode = mode
         self._targets = targets
@@ -76,6 +79,7 @@ class ManagedWorkloads:
         self._manual_overrides = manual_overrides
         self._describe_absence = describe_absence
         self._refused = refused
+        self._system = system
         self.problems: dict[WorkloadRef, str] = {}
 
     def note(self, ref: WorkloadRef, *problems: str) -> None:
@@ -101,13 +105,18 @@ class ManagedWorkloads:
         declared = target.declared
         if declared.policy is None:
             return None
-        if target.refusal:
-            self.problems[target.ref] = _refusal(target)
+        if refusal := self._refusal(target):
+            self.problems[target.ref] = refusal
             return None
         if problem := join_problems((declared.problem, _unselected(target))):
             self.problems[target.ref] = problem
         other_owner = "" if self._mode is Mode.DRY_RUN else self._find_other_owner(target)
         return Managed(target_id, target, target.workload, declared.paused, other_owner)
+
+    def _refusal(self, target: Target) -> str:
+        """Return why a declared target is not managed; "": it is."""
+        kind = f"{target.ref.kind} cannot be scaled: {target.refusal}" if target.refusal else ""
+        return kind or self._system.problem(target.ref.namespace)
 
     def find_ref(self, key: TargetKey) -> WorkloadRef | None:
         """Return a target as the fleet names it: a ScaledObject may state another version of its kind."""
@@ -127,8 +136,8 @@ class ManagedWorkloads:
         ours = next((spec for spec in specs if spec.is_ours), None)
         if ours is None:
             return None
-        if target.refusal:
-            self.problems[target.ref] = _refusal(target)
+        if refusal := self._refusal(target):
+            self.problems[target.ref] = refusal
             return None
         name, declared = ours.scaled_object.name, target.declared
         hpa = self._hpas.of_scaled_object(name, target.key)
@@ -195,10 +204,6 @@ class ManagedWorkloads:
                 ref = spec.scaled_object.target
                 absent = self._describe_absence(ref, spec.target)
                 self.note(ref, _scaled_object_problem(spec), absent)  # several ScaledObjects may name one target
-
-
-def _refusal(target: Target) -> str:
-    return f"{target.ref.kind} cannot be scaled: {target.refusal}"
 
 
 def _unselected(target: Target) -> str:

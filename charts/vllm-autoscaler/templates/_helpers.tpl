@@ -108,3 +108,36 @@ Return a document of a file in manifests/ as it is for this installation: root, 
 {{- $document := index (splitList "\n---\n" $text) (.document | default 0) | fromYaml -}}
 {{- include "vllm-autoscaler.installed" (dict "root" .root "document" $document) -}}
 {{- end -}}
+
+{{/*
+Return an admission policy on an account, with its binding: root, file, document, namespace and account, variables.
+*/}}
+{{- define "vllm-autoscaler.admission" -}}
+{{- $policy := include "vllm-autoscaler.manifest" . | fromYaml -}}
+{{- $user := printf "system:serviceaccount:%s:%s" .namespace .account -}}
+{{- $_ := set (first $policy.spec.matchConditions) "expression" (printf "request.userInfo.username == '%s'" $user) -}}
+{{- range $variable := $policy.spec.variables -}}
+{{- with get ($.variables | default dict) $variable.name -}}
+{{- $_ := set $variable "expression" . -}}
+{{- end -}}
+{{- end -}}
+{{- $next := add (.document | default 0) 1 | int -}}
+{{- $binding := include "vllm-autoscaler.manifest" (dict "root" .root "file" .file "document" $next) | fromYaml -}}
+{{- /* Releases of some namespaces may have one name. */}}
+{{- if .root.Values.namespaces -}}
+{{- $_ := set $policy.metadata "name" (printf "%s-%s" .root.Release.Namespace $policy.metadata.name) -}}
+{{- end -}}
+{{- $_ := set $binding.metadata "name" $policy.metadata.name -}}
+{{- $_ := set $binding.spec "policyName" $policy.metadata.name }}
+{{ toYaml $policy }}
+---
+{{ toYaml $binding }}
+{{- end -}}
+
+{{/*
+Return one on the account of the daemon: root, file, document, variables.
+*/}}
+{{- define "vllm-autoscaler.admissionOfDaemon" -}}
+{{- $account := include "vllm-autoscaler.serviceAccountName" .root -}}
+{{- include "vllm-autoscaler.admission" (merge (dict "namespace" .root.Release.Namespace "account" $account) .) -}}
+{{- end -}}

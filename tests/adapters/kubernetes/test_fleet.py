@@ -19,6 +19,7 @@ from autoscaler.config.pairs import find_pairs
 from autoscaler.config.policy.compile import stated_weights_gb
 from autoscaler.config.policy.parse import load
 from autoscaler.config.settings import Mode
+from autoscaler.config.system_namespaces import SystemNamespaces
 from autoscaler.core.model.fleet import Fleet, PendingCause, PodPart, WorkloadRef
 from autoscaler.ports import Change, ChangeStatus, Unavailable
 from tests.adapters.kubernetes.conftest import Connect, in_namespace
@@ -859,6 +860,27 @@ async def test_all_namespaces_are_watched_when_none_is_named(kube: Kube, clock: 
     assert {("here", world.namespace), ("there", other.namespace)} <= {
         (workload.ref.name, workload.ref.namespace) for workload in view.workloads
     }
+
+
+@pytest.mark.parametrize("mode", [Mode.DIRECT, Mode.KEDA])
+async def test_workloads_of_system_namespaces_are_refused(kube: Kube, clock: SystemClock, world: World, mode: Mode):
+    system = World(world.api, await world.api.namespace("kube-ml"))
+    allowed = World(world.api, await world.api.namespace("kube-other"))
+    for each in (world, system, allowed):
+        await each.deployment("a")
+        await each.scaled_object("a", "a", EXTERNAL)
+    rule = SystemNamespaces((allowed.namespace,), own=world.namespace)
+    fleet = KubeFleet(kube, clock, mode, times=FAST, system=rule)
+    async with running(fleet):
+        view = await synced(fleet)
+        problems = fleet.problems()
+    ours = {world.namespace, system.namespace, allowed.namespace}
+    assert {each.ref.namespace for each in view.workloads} & ours == {allowed.namespace}
+    told = {ref.namespace: problem for ref, problem in problems.items() if ref.namespace in ours}
+    assert told[system.namespace].startswith("workloads of Kubernetes itself in kube-ml-")
+    assert told[world.namespace].endswith(f"are not scaled; allowed: --system-namespace {world.namespace}")
+    for each in (system, allowed):
+        await world.api.delete("v1", "Namespace", None, each.namespace)
 
 
 async def test_only_named_namespaces_are_watched(kube: Kube, clock: SystemClock, world: World):

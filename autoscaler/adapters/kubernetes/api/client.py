@@ -43,6 +43,7 @@ BODY_LIMIT_BYTES = 16 << 20
 ERROR_LIMIT_BYTES = 64 << 10  # of the body of an error answer
 MESSAGE_LIMIT = 300  # characters of a server's message in an error
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+MAX_NAMESPACE = 64
 CREDENTIALS_AGE_S = 60.0  # credentials are read again after this time
 CLOSE_S = 0.1  # TLS connections close in the background; the event loop may end right after `aclose`
 
@@ -226,6 +227,14 @@ class Kube:
 
 
 _NO_ANSWER = (aiohttp.ClientError, TimeoutError, OSError, ConfigException, ValueError)
+
+
+def own_namespace() -> str:
+    """Return the namespace of the pod that this process runs in; "": it runs in none."""
+    try:
+        return (SERVICE_ACCOUNT / "namespace").read_text(encoding="utf-8", errors="replace")[:MAX_NAMESPACE].strip()
+    except OSError:
+        return ""
 
 
 def object_path(root: str, namespace: str, plural: str, name: str = "", subresource: str = "") -> str:

@@ -34,7 +34,7 @@ BUFFERS = "autoscaling.x-k8s.io/v1beta1"
 
 @pytest.fixture
 async def user(kube_api: KubeApi, namespace: str) -> User:
-    role, _, priority_class = load_manifests(MANIFESTS / "prewarm" / "prewarm.yaml")
+    role, _, priority_class, *_ = load_manifests(MANIFESTS / "prewarm" / "prewarm.yaml")
     await kube_api.apply(priority_class)
     return await kube_api.service_account(namespace, "prewarming", *in_namespace([role], namespace))
 
@@ -144,7 +144,7 @@ async def test_a_new_process_removes_what_is_not_needed(requester: Requester, ku
 
 async def test_requests_belong_to_the_role_that_allows_them(requester: Requester, kube_api: KubeApi, namespace: str):
     """The cluster deletes them with it: when the setting is turned off, and with the installation."""
-    role, _, _ = load_manifests(MANIFESTS / "prewarm" / "prewarm.yaml")
+    role, *_ = load_manifests(MANIFESTS / "prewarm" / "prewarm.yaml")
     (made,) = in_namespace([role], namespace)
     await kube_api.apply(made)
     await requester.start().reconcile(due(1))

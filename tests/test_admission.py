@@ -1,0 +1,257 @@
+"""The admission policies that ship: what our accounts write passes, and what an intruder would write is refused.
+
+Each request is sent to a real API server with a token of the account, under the Roles that ship.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import pytest
+import pytest_asyncio
+
+from autoscaler.adapters.clock import SystemClock
+from autoscaler.adapters.kubernetes.api.client import Kube
+from autoscaler.adapters.kubernetes.events import API_ROOT, CONTROLLER
+from autoscaler.adapters.kubernetes.node_requests.objects import Request, object_name
+from autoscaler.adapters.kubernetes.node_requests.reconciler import NodeRequester
+from autoscaler.adapters.kubernetes.pods.needs import Needs
+from autoscaler.config.settings import LeaseSettings, NodeRequestKind, NodeRequests
+from autoscaler.core.model.fleet import WorkloadRef
+from tests.adapters.keda.world import Lease
+from tests.harness.kube_api import ApiError, KubeApi, User, load_manifests
+from tests.harness.process import eventually
+from tests.test_manifests import MANIFESTS, rendered
+
+pytestmark = pytest.mark.integration
+
+OURS, AGENTS = "vllm-autoscaler", "vllm-autoscaler-weights"
+OWN = {"app.kubernetes.io/managed-by": "vllm-autoscaler"}
+NEEDS = Needs(resource="nvidia.com/gpu", largest=1.0, smallest=1.0, total=1.0, cpu=4.0, memory=2.0**34)
+LLAMA = WorkloadRef("team-a", "llama")
+PLACEHOLDER = object_name(LLAMA, f"{OURS}/{OURS}")
+PLACEHOLDERS = f"/apis/apps/v1/namespaces/{OURS}/deployments"
+CRDS = ("nodes/capacitybuffers", "weights/localmodels")
+MERGE, JSON = "application/merge-patch+json", "application/json-patch+json"
+
+
+class Site(NamedTuple):
+    api: KubeApi
+    user: User
+    namespace: str  # of a tenant
+
+    async def send(self, verb: str, path: str, body: Any = None, content_type: str = "", **more: Any) -> Any:
+        """Send a request of the account. "@" stands for the namespace of the tenant."""
+        kind = content_type or (MERGE if verb == "PATCH" else "application/json")
+        body = json.loads(json.dumps(body).replace("@", self.namespace))
+        return await self.api.request(
+            verb, path.replace("@", self.namespace), body, content_type=kind, **{"user": self.user, **more}
+        )
+
+    async def is_refused(self, why: str, verb: str, path: str, body: Any = None, content_type: str = "") -> bool:
+        """Send a request; return whether an admission policy refuses it for this reason."""
+        try:
+            await self.send(verb, path, body, content_type, dryRun="All")
+        except ApiError as error:
+            assert "ValidatingAdmissionPolicy" in str(error), error
+            return why in str(error)
+        return False
+
+
+def deployment(name: str) -> dict[str, Any]:
+    labels = {"app": name}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    spec = {"replicas": 1, "selector": {"matchLabels": labels}, "template": template}
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name}, "spec": spec}
+
+
+@pytest_asyncio.fixture
+async def site(kube_api: KubeApi, namespace: str) -> Site:
+    """The daemon of direct mode with all further rights, and a workload of a tenant, of Kubernetes and of our own."""
+    await kube_api.install_crds()
+    await kube_api.install_crds(*CRDS)
+    await kube_api.apply(
+        *rendered("direct"),
+        *load_manifests(
+            MANIFESTS / "shrink" / "rbac.yaml",
+            MANIFESTS / "prewarm" / "prewarm.yaml",
+            MANIFESTS / "weights" / "kserve.yaml",
+            MANIFESTS / "weights" / "base" / "namespace.yaml",
+            MANIFESTS / "weights" / "base" / "rbac.yaml",
+            MANIFESTS / "weights" / "base" / "wish-policy.yaml",
+        ),
+    )
+    for where in (namespace, "kube-system", OURS, AGENTS):
+        await kube_api.apply(deployment("target"), namespace=where)
+    labels = {"labels": {"app": "target"}, "annotations": {"kept": "yes"}}
+    spec = {"containers": [{"name": "c", "image": "i"}]}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod", **labels}, "spec": spec}
+    await kube_api.apply(pod, namespace=namespace)
+    site = Site(kube_api, await kube_api.service_account(OURS, OURS), namespace)
+    for why, request in FIRST.items():
+        await eventually(lambda why=why, request=request: site.is_refused(why, *request), f"in force: {why}")
+    return site
+
+
+def scale(namespace: str) -> tuple[str, str, Any]:
+    return "PATCH", f"/apis/apps/v1/namespaces/{namespace}/deployments/target/scale", {"spec": {"replicas": 2}}
+
+
+def event(controller: str, name: str = "e") -> tuple[str, str, Any]:
+    regarding = {"kind": "Pod", "namespace": "@", "name": "pod"}
+    body = {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {"name": name, "namespace": "@"},
+        "type": "Normal",
+    }
+    body |= {"eventTime": "2026-01-01T00:00:00.000000Z", "reportingInstance": "i", "action": "a", "reason": "r"}
+    return (
+        "POST",
+        f"{API_ROOT}/namespaces/@/events",
+        {**body, "reportingController": controller, "note": "n", "regarding": regarding},
+    )
+
+
+def created(kind: str, path: str, name: str, version: str = "v1", **fields: Any) -> tuple[str, str, Any]:
+    return "POST", path, {"apiVersion": version, "kind": kind, "metadata": {"name": name}, **fields}
+
+
+def cache(name: str, labels: Mapping[str, str]) -> tuple[str, str, Any]:
+    spec = {"sourceModelUri": "hf://a/b", "modelSize": "1", "nodeGroups": ["g"]}
+    verb, path, body = created("LocalModelCache", CACHES, name, "serving.kserve.io/v1alpha1", spec=spec)
+    return verb, path, {**body, "metadata": {"name": name, "labels": dict(labels)}}
+
+
+CACHES = "/apis/serving.kserve.io/v1alpha1/localmodelcaches"
+LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{OURS}/leases"
+CONFIG_MAPS = f"/api/v1/namespaces/{OURS}/configmaps"
+FIRST = {
+    "scales nothing in namespaces of Kubernetes": scale("kube-system"),
+    "in its own name alone": event("kubelet"),
+    "no ConfigMap but": created("ConfigMap", CONFIG_MAPS, "other"),
+    "no LocalModelCache but its own": cache("vllm-autoscaler-a", {}),
+    "no image": ("PATCH", "/api/v1/namespaces/@/pods/pod", {"spec": {"containers": [{"name": "c", "image": "j"}]}}),
+    "but those that request nodes": ("DELETE", f"{PLACEHOLDERS}/target"),
+}
+"""A refused request of each policy: a policy is in force a moment after it was written."""
+
+
+async def test_what_the_daemon_writes_passes(site: Site) -> None:
+    for request in (
+        scale("@"),
+        event(CONTROLLER, "ours"),
+        created("ConfigMap", CONFIG_MAPS, "vllm-autoscaler-weights-07", data={}),
+        cache("vllm-autoscaler-1", OWN),
+        ("DELETE", f"{CACHES}/vllm-autoscaler-1"),
+        ("PATCH", "/api/v1/namespaces/@/pods/pod", deletion_cost("-1")),
+        ("PATCH", "/api/v1/namespaces/@/pods/pod", deletion_cost(None)),
+    ):
+        await site.send(*request)
+    async with Kube.using(site.api.configuration(site.user), 10.0) as kube:
+        for by in (NodeRequestKind.PLACEHOLDER, NodeRequestKind.CAPACITY_BUFFER):
+            requester = requester_of(kube, by)
+            await requester.reconcile((Request(LLAMA, 100, NEEDS),))
+            await requester.reconcile(())
+
+
+def deletion_cost(cost: str | None) -> dict[str, Any]:
+    return {"metadata": {"annotations": {"controller.kubernetes.io/pod-deletion-cost": cost}}}
+
+
+def requester_of(kube: Kube, by: NodeRequestKind) -> NodeRequester:
+    lease = LeaseSettings()
+    return NodeRequester(
+        kube, SystemClock(), NodeRequests(by=by), lease, lease.installation, lambda ref: NEEDS, Lease()
+    )
+
+
+def pods(**metadata: Any) -> tuple[str, str, Any]:
+    return "PATCH", "/api/v1/namespaces/@/pods/pod", {"metadata": metadata}
+
+
+@pytest.mark.parametrize(
+    ("why", "request_"),
+    [
+        ("scales nothing in namespaces", scale("vllm-autoscaler")),
+        ("scales nothing in namespaces", scale("vllm-autoscaler-weights")),
+        ("no Lease but its own", created("Lease", LEASES, "other", "coordination.k8s.io/v1")),
+        ("no labels", pods(labels={"app": "other"})),
+        ("no labels", pods(finalizers=["a.example/b"])),
+        ("no annotation", pods(annotations={"kept": None})),
+        ("no annotation", pods(annotations={"other": "1"})),
+        ("no LocalModelCache but its own", cache("theirs", OWN)),
+    ],
+)
+async def test_what_the_daemon_never_writes_is_refused(site: Site, why: str, request_: tuple[str, str, Any]) -> None:
+    assert await site.is_refused(why, *request_)
+
+
+async def test_objects_of_others_are_not_taken_over(site: Site) -> None:
+    """Nor by giving them our marks in the same write."""
+    theirs = cache("theirs", {"app.kubernetes.io/managed-by": "somebody"})
+    await site.send(*theirs, user=site.api.admin)
+    assert await site.is_refused("LocalModelCache", "PATCH", f"{CACHES}/theirs", {"metadata": {"labels": OWN}})
+    assert await site.is_refused("LocalModelCache", "DELETE", f"{CACHES}/theirs")
+    await site.send(*event("kubelet", "theirs"), user=site.api.admin)
+    series = {"series": {"count": 2, "lastObservedTime": "2026-01-01T00:00:00.000000Z"}}
+    assert await site.is_refused("in its own name", "PATCH", f"{API_ROOT}/namespaces/@/events/theirs", series)
+    marks = {"metadata": {"labels": {"vllm-autoscaler.io/installation": "a"}}}
+    assert await site.is_refused("request nodes", "PATCH", f"{PLACEHOLDERS}/target", marks)
+    await site.api.delete("serving.kserve.io/v1alpha1", "LocalModelCache", None, "theirs")
+
+
+CONTAINER, POD = "/spec/template/spec/containers/0", "/spec/template/spec"
+
+
+@pytest.mark.parametrize(
+    ("why", "path", "value"),
+    [
+        ("100 pods", "/spec/replicas", 101),
+        ("one image", f"{CONTAINER}/image", "evil.example/pause:3.10.1"),
+        ("one priority", f"{POD}/priorityClassName", "system-cluster-critical"),
+        ("one image", f"{POD}/containers/1", {"name": "b", "image": "registry.k8s.io/pause:3.10.1"}),
+        ("no volumes", f"{POD}/volumes", [{"name": "v", "secret": {"secretName": "s"}}]),
+        ("no volumes", f"{POD}/initContainers", [{"name": "i", "image": "registry.k8s.io/pause:3.10.1"}]),
+        ("no pull secrets", f"{POD}/imagePullSecrets", [{"name": "s"}]),
+        ("their host", f"{POD}/hostNetwork", True),
+        ("their host", f"{POD}/hostPID", True),
+        ("no account", f"{POD}/serviceAccountName", "vllm-autoscaler"),
+        ("no account", f"{POD}/automountServiceAccountToken", True),
+        ("no variables", f"{CONTAINER}/envFrom", [{"secretRef": {"name": "s"}}]),
+        ("no variables", f"{CONTAINER}/env", [{"name": "A", "value": "b"}]),
+        ("no variables", f"{CONTAINER}/command", ["sh"]),
+        ("no variables", f"{CONTAINER}/args", ["-c"]),
+        ("no variables", f"{CONTAINER}/lifecycle", {"postStart": {"httpGet": {"host": "a.example", "port": 80}}}),
+        ("no variables", f"{CONTAINER}/livenessProbe", {"httpGet": {"host": "a.example", "port": 80}}),
+        ("no variables", f"{CONTAINER}/securityContext/allowPrivilegeEscalation", None),
+    ],
+)  # fmt: skip
+async def test_placeholders_run_nothing_else(site: Site, why: str, path: str, value: Any) -> None:
+    async with Kube.using(site.api.configuration(site.user), 10.0) as kube:
+        await requester_of(kube, NodeRequestKind.PLACEHOLDER).reconcile((Request(LLAMA, 1, NEEDS),))
+    patch = [{"op": "add", "path": path, "value": value}]
+    if value is None:
+        patch = [{"op": "remove", "path": path}]
+    assert await site.is_refused(why, "PATCH", f"{PLACEHOLDERS}/{PLACEHOLDER}", patch, JSON)
+
+
+async def test_named_system_namespace_may_be_scaled(site: Site) -> None:
+    """As the comment of the policy says."""
+    (policy,) = [
+        copy.deepcopy(each)
+        for each in rendered("direct")
+        if each["kind"] == "ValidatingAdmissionPolicy" and each["metadata"]["name"] == "vllm-autoscaler-scale"
+    ]
+    (allowed,) = [each for each in policy["spec"]["variables"] if each["name"] == "allowed"]
+    allowed["expression"] = "['kube-system']"
+    await site.api.apply(policy)
+
+    async def is_allowed() -> bool:
+        return not await site.is_refused("", *scale("kube-system"))
+
+    await eventually(is_allowed, "the policy is in force")
+    assert await site.is_refused("scales nothing", *scale("vllm-autoscaler"))
