@@ -13,8 +13,8 @@ from pathlib import Path
 from autoscaler.config.findings import shown
 from autoscaler.config.weights.compile_cache import CACHES, is_cache
 from autoscaler.weights.budget import Held
-from autoscaler.weights.disk import remove_tree
-from autoscaler.weights.problems import disk_error
+from autoscaler.weights.disk import remove_tree, within
+from autoscaler.weights.problems import WeightsError, disk_error
 
 MAX_CACHES = 1000
 MAX_FILES = 50_000  # of one cache that are counted
@@ -43,14 +43,15 @@ class CompileCaches:
     def use(self, names: Collection[str]) -> None:
         """Record the present moment as the last use of caches. Those that do not exist are left out."""
         for name in names:
-            with suppress(OSError):
+            with suppress(OSError, WeightsError):
                 if is_cache(name):
-                    os.utime(self._root / name, follow_symlinks=False)
+                    os.utime(within(self._root, self._root / name), follow_symlinks=False)
 
     def remove(self, name: str) -> None:
         """Remove a cache. What cannot be removed stays, and is found again."""
-        if is_cache(name):
-            remove_tree(self._root / name)
+        with suppress(WeightsError):  # it is no folder of ours
+            if is_cache(name):
+                remove_tree(within(self._root, self._root / name))
 
     def _names(self) -> Iterator[str]:
         top = self._root / CACHES

@@ -46,10 +46,14 @@ def sync(folder: Path) -> None:
         os.close(descriptor)
 
 
-def check_within(root: Path, path: Path) -> None:
-    """Refuse a path that links lead out of the root. Raises WeightsError and OSError."""
+def within(root: Path, path: Path) -> Path:
+    """Return a path, unless links lead out of the root. Raises WeightsError and OSError.
+
+    Ask before each change: `mkdir`, `unlink` and `utime` follow the links in place of folders.
+    """
     if not path.resolve().is_relative_to(root.resolve()):
         raise WeightsError(Cause.DISK, f"{shown(str(path))} leads out of {shown(str(root))}")
+    return path
 
 
 def remove_tree(folder: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from autoscaler.config.weights.source import COMMIT, ModelSource
-from autoscaler.weights.disk import check_within, read_small, remove_tree, sync, write_small
+from autoscaler.weights.disk import read_small, remove_tree, sync, within, write_small
 from autoscaler.weights.listing import Listing, RemoteFile
 from autoscaler.weights.problems import disk_error
 
@@ -34,7 +34,7 @@ def publish(root: Path, listing: Listing, fetched: Sequence[Path]) -> Path:
     again if this is cut short.
     """
     try:
-        check_within(root, place(root, listing))
+        within(root, place(root, listing))
         if listing.source.scheme == "hf":
             return _publish_hub(root, listing, fetched)
         return _publish_folder(root, listing, fetched)
@@ -56,7 +56,7 @@ def _publish_folder(root: Path, listing: Listing, fetched: Sequence[Path]) -> Pa
 
 def _publish_hub(root: Path, listing: Listing, fetched: Sequence[Path]) -> Path:
     repository, target = _repository(root, listing.source), place(root, listing)
-    blobs = repository / "blobs"
+    blobs = within(root, repository / "blobs")
     blobs.mkdir(parents=True, exist_ok=True)
     target.parent.mkdir(exist_ok=True)
     for file, path in zip(listing.files, fetched, strict=True):
@@ -79,10 +79,11 @@ def _publish_hub(root: Path, listing: Listing, fetched: Sequence[Path]) -> Path:
 def write_refs(root: Path, listing: Listing, names: Iterable[str]) -> None:
     """Let these names of branches and tags mean the commit of a listing. Raises OSError."""
     repository = _repository(root, listing.source)
-    write_small(repository / "trees" / f"{listing.commit}.json", _tree(listing))
+    write_small(within(root, repository / "trees") / f"{listing.commit}.json", _tree(listing))
     for name in names:
         if not COMMIT.fullmatch(name):
-            write_small(repository / "refs" / name, listing.commit.encode())
+            ref = repository / "refs" / name
+            write_small(within(root, ref.parent) / ref.name, listing.commit.encode())
 
 
 def blob(root: Path, source: ModelSource, file: RemoteFile) -> Path | None:
@@ -103,15 +104,18 @@ def remove(root: Path, listing: Listing) -> None:
     """Remove a model, the name that readers look up first. Files that another commit uses stay. Raises WeightsError."""
     target = place(root, listing)
     try:
-        check_within(root, target)
+        within(root, target.parent)
         if listing.source.scheme == "hf":
-            _remove_refs(_repository(root, listing.source), listing.commit)
+            repository = _repository(root, listing.source)
+            for name in ("refs", "trees", "blobs"):
+                within(root, repository / name)
+            _remove_refs(repository, listing.commit)
         if target.is_dir():
             gone = _empty(target.with_name(f".{target.name}.gone"), create=False)
             target.rename(gone)
             shutil.rmtree(gone)
         if listing.source.scheme == "hf":
-            _remove_unused_blobs(_repository(root, listing.source), listing)
+            _remove_unused_blobs(repository, listing)
     except OSError as error:
         raise disk_error(error, f"cannot remove {listing.source}") from error
 

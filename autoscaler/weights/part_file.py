@@ -46,8 +46,9 @@ class PartFile:
         header = f"{self.file.identity} {self._range_bytes} {_boot_id()}\n".encode()
         done = bytearray(self._ranges)
         flags = os.O_RDWR | os.O_CREAT
-        if self.data.exists() and self.data.stat().st_nlink > 1:
-            self.data.unlink()  # its content is published under another name, and must not change
+        for path in (self.data, self._journal):
+            if path.exists() and path.stat().st_nlink > 1:
+                path.unlink()  # its content has another name, such as that of a published file, and must not change
         self._data = LargeFile(self.data, flags)
         self._journal_fd = os.open(self._journal, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         found = os.pread(self._journal_fd, len(header) + self._ranges, 0)

@@ -19,7 +19,7 @@ from autoscaler.config.weights.report import Report
 from autoscaler.config.weights.source import KEY_CHARS, parse
 from autoscaler.weights import layout
 from autoscaler.weights.budget import Held, Limits, Plan, Space, make_room
-from autoscaler.weights.disk import check_within, read_small, remove_tree, write_small
+from autoscaler.weights.disk import read_small, remove_tree, within, write_small
 from autoscaler.weights.fetch import Progress, Transfer, check_safetensors, digest_of, fetch
 from autoscaler.weights.listing import Listing, Origin, RemoteFile, check
 from autoscaler.weights.problems import Cause, WeightsError, disk_error
@@ -115,8 +115,7 @@ class Store:
         self._require_root()
         try:
             for folder in (RECORDS, PARTS):
-                (self._own / folder).mkdir(parents=True, exist_ok=True)
-                check_within(self.root, self._own / folder)
+                within(self.root, self._own / folder).mkdir(parents=True, exist_ok=True)
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
             descriptor = os.open(self._own / name, flags, 0o644)
         except OSError as error:
@@ -177,8 +176,7 @@ class Store:
         """Return the folder for the parts of a model, if there is room for it. Raises WeightsError."""
         parts = self._own / PARTS / listing.source.key
         try:
-            parts.mkdir(exist_ok=True)
-            check_within(self.root, parts)
+            within(self.root, parts).mkdir(exist_ok=True)
         except OSError as error:
             raise disk_error(error, f"cannot write {shown(str(self.root))}") from error
         for each in self.make_room(listing, self.space()).evicted:
@@ -210,7 +208,7 @@ class Store:
     def use(self, key: str) -> None:
         """Record the present moment as the last use of a model."""
         try:
-            os.utime(self._own / RECORDS / f"{key}.json")
+            os.utime(within(self.root, self._own / RECORDS) / f"{key}.json", follow_symlinks=False)
         except OSError as error:
             raise disk_error(error, f"cannot write the record {key}") from error
 
@@ -224,7 +222,7 @@ class Store:
         if not self._is_used(model.path, besides=key):
             layout.remove(self.root, model.listing)
         try:
-            (self._own / RECORDS / f"{key}.json").unlink(missing_ok=True)
+            (within(self.root, self._own / RECORDS) / f"{key}.json").unlink(missing_ok=True)
         except OSError as error:
             raise disk_error(error, f"cannot remove the record {key}") from error
 
@@ -235,14 +233,13 @@ class Store:
         """
         parts = self._own / PARTS / model.listing.source.key
         try:
-            parts.mkdir(exist_ok=True)
-            check_within(self.root, parts)
+            within(self.root, parts).mkdir(exist_ok=True)
             for file in model.listing.files:
                 aside = parts / f"{file.digest}{ASIDE}"
                 aside.unlink(missing_ok=True)
                 if file.digest:
                     with suppress(FileNotFoundError):
-                        aside.hardlink_to((model.path / file.path).resolve())
+                        aside.hardlink_to(within(self.root, model.path / file.path).resolve())
         except OSError as error:
             raise disk_error(error, f"cannot write {shown(str(self.root))}") from error
         self._unpublish(model)
@@ -260,7 +257,8 @@ class Store:
 
     def discard(self, key: str) -> None:
         """Remove what is left of the transfers of a source. Needs `changing`."""
-        remove_tree(self._own / PARTS / key)
+        with suppress(WeightsError):  # it is no folder of ours
+            remove_tree(within(self.root, self._own / PARTS) / key)
 
     def _is_used(self, path: Path, besides: str = "") -> bool:
         """Tell whether a model is at this path. Several revisions of one hub may name the same commit.
@@ -285,7 +283,7 @@ class Store:
         """Keep what the agent reports, for other commands. Raises WeightsError."""
         self._require_root()
         try:
-            write_small(self._own / REPORT, text.encode())
+            write_small(within(self.root, self._own) / REPORT, text.encode())
         except OSError as error:
             raise disk_error(error, f"cannot write {REPORT}") from error
 
@@ -361,6 +359,7 @@ class Store:
         record = _Record(str(listing.source), listing.commit, [_File(*file) for file in listing.files], is_former)
         path = self._own / RECORDS / f"{listing.source.key}.json"
         try:
+            within(self.root, path.parent)
             write_small(path, msgspec.json.encode(record))
         except OSError as error:
             raise disk_error(error, f"cannot write {shown(path.name)}") from error

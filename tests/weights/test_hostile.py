@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from autoscaler.config.weights.source import InvalidSourceError, parse
+from autoscaler.weights.compile_cache import CompileCaches
 from autoscaler.weights.fetch import MAX_DECODED_BYTES, check_safetensors
 from autoscaler.weights.origins.hub import Hub
 from autoscaler.weights.problems import Cause, WeightsError
@@ -84,6 +87,92 @@ def test_record_is_left_out_when_it_cannot_be_read(tmp_path: Path, record: bytes
     assert store.models() == []
     assert store.find(KEY) is None
     assert store.read_report() is None
+
+
+SHARD = hashlib.sha256(safetensors(20_000)).hexdigest()
+PART = hashlib.sha256(b"model.safetensors").hexdigest()[:32]
+FOLDERS = [
+    *(Path(OWN), Path(OWN) / RECORDS, Path(OWN) / PARTS, Path(OWN) / PARTS / KEY, Path("hub"), REPOSITORY),
+    *(REPOSITORY / name for name in ("blobs", "refs", "trees", "snapshots", f"snapshots/{COMMIT}", "refs/refs")),
+    *(REPOSITORY / "snapshots" / name for name in (f".{COMMIT}.new", f".{COMMIT}.gone")),
+    *(Path("compile"), Path("compile/my-team"), Path("compile/my-team/llama")),
+]
+FILES = [
+    *(Path(OWN) / name for name in ("lock", "agent.lock", "report.json", ".report.json.new")),
+    *(Path(OWN) / RECORDS / name for name in (f"{KEY}.json", f".{KEY}.json.new")),
+    *(REPOSITORY / "blobs" / name for name in (SHARD, f".{SHARD}.new")),
+    *(REPOSITORY / "snapshots" / COMMIT / name for name in ("config.json", "model.safetensors")),
+    *(REPOSITORY / "refs" / name for name in ("main", ".main.new")),
+    *(REPOSITORY / "trees" / name for name in (f"{COMMIT}.json", f".{COMMIT}.json.new")),
+    *(Path(OWN) / PARTS / KEY / f"{PART}{end}" for end in ("", ".ranges", ".verified", ".corrupt")),
+    *(Path(OWN) / PARTS / KEY / f"{SHARD}{end}" for end in (".aside",)),
+]
+
+
+def snapshot(folder: Path) -> dict[str, tuple[bytes, int]]:
+    """Return content and time of all files and folders."""
+    return {
+        str(path): (path.read_bytes() if path.is_file() else b"", path.stat().st_mtime_ns)
+        for path in [folder, *sorted(folder.rglob("*"))]
+    }
+
+
+async def use_all(root: Path, hub: FakeHub) -> None:
+    """Do all that an agent and a user do in a folder. What is refused is refused."""
+    expected = WeightsError, OSError
+    store, caches = Store(root), CompileCaches(root)
+    for commit in (COMMIT, "f" * 40):
+        hub.commit = commit
+        with suppress(*expected):
+            await pull(root, hub, source=SOURCE if commit == COMMIT else "hf://org/model@refs/pr/1")
+    with suppress(*expected):
+        store.write_report("{}")
+        store.space()
+    with suppress(*expected):
+        caches.use(["compile/my-team/llama"])
+        for held in caches.held():
+            caches.remove(held.name)
+    for change in (store.set_aside, store.remove):
+        with suppress(*expected):
+            for model in store.models():
+                with suppress(*expected), store.changing():
+                    change(model)
+    with suppress(*expected):
+        store.discard(KEY)
+
+
+def plant(place: Path, kind: str, outside: Path) -> None:
+    """Put a link in place of what is there."""
+    if place.is_symlink() or place.exists():
+        place.rename(outside.with_name("moved"))
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if kind == "hard":
+        place.hardlink_to(outside / "main")
+        return
+    targets = {"folder": outside, "file": outside / "main", "dangling": outside / "absent"}
+    place.symlink_to(targets.get(kind) or os.path.relpath(outside, place.parent.resolve()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "later"),
+    [("folder", False), ("relative", True), ("file", False), ("hard", False), ("hard", True), ("dangling", True)],
+)
+async def test_nothing_outside_changes_when_links_are_planted(
+    tmp_path: Path, hub: FakeHub, kind: str, later: bool
+) -> None:
+    for number, planted in enumerate(FOLDERS if kind in ("folder", "relative") else FILES):
+        root, outside = tmp_path / str(number) / "root", tmp_path / str(number) / "outside"
+        for name in ("main", "config.json", f"{COMMIT}.json", SHARD, "llama/x", "pr/1"):
+            (outside / name).parent.mkdir(parents=True, exist_ok=True)
+            (outside / name).write_text(COMMIT)
+        hub.commit = COMMIT
+        if later:
+            await pull(root, hub)
+        expected = snapshot(outside)
+        plant(root / planted, kind, outside)
+        await use_all(root, hub)
+        assert snapshot(outside) == expected, planted
 
 
 async def test_pipes_in_place_of_files_hang_nothing(tmp_path: Path, hub: FakeHub) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from autoscaler.config.weights.source import KEY_CHARS
 from autoscaler.weights import layout
-from autoscaler.weights.disk import check_within, read_small
+from autoscaler.weights.disk import read_small, within
 from autoscaler.weights.fetch import MAX_MARK_BYTES, VERIFIED
 from autoscaler.weights.listing import MAX_FILES
 from autoscaler.weights.peers.state import DIGEST
@@ -49,7 +49,7 @@ class Shared:
         try:
             if path is None or not stat.S_ISREG(path.lstat().st_mode):
                 return None
-            check_within(self._store.root, path)
+            within(self._store.root, path)
         except (FileNotFoundError, WeightsError):
             return None
         return path
