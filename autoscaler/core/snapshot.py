@@ -80,6 +80,8 @@ SCHEMA: Mapping[str, str] = MappingProxyType(
         "error_budget.judged": "strategies.budget.counted",
         "error_budget.served": "strategies.budget.served",
         "error_budget.served_s": "strategies.budget.served_s",
+        "error_budget.surge_missed": "strategies.budget.surge_missed",
+        "error_budget.surge_overspent": "strategies.budget.surge_overspent",
         "shadow_fleets.observed_s": "strategies.shadow.observed_s",
         "shadow_fleets.replica_s": "strategies.shadow.cost",
         "shadow_fleets.missed": "strategies.shadow.missed",

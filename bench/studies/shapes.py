@@ -57,6 +57,20 @@ SHAPES = {
         *(24, 20.0, lambda hour: np.where(hour % 2 > 1.95, 1.0, 0.25), 2),
     ),
     "launch": Shape("a ramp of eight hours", 24, 25.0, lambda hour: np.clip((hour - 2) / 8, 0.01, 1.0)),
+    "level-3": Shape(
+        "three times the rate, for good, after an hour", *(4, 24.0, lambda hour: np.where(hour < 1, 1 / 3, 1.0))
+    ),
+    "level-10": Shape(
+        "ten times the rate, for good, after an hour", *(4, 80.0, lambda hour: np.where(hour < 1, 0.1, 1.0))
+    ),
+    "hill-3": Shape(
+        "three times the rate for half an hour",
+        *(4, 24.0, lambda hour: np.where((hour >= 1) & (hour < 1.5), 1.0, 1 / 3)),
+    ),
+    "hill-10": Shape(
+        "ten times the rate for half an hour",
+        *(4, 80.0, lambda hour: np.where((hour >= 1) & (hour < 1.5), 1.0, 0.1)),
+    ),
     "sparse": Shape(
         "a request every 50 s from 8 to 20 h, none at night",
         *(72, 0.02, lambda hour: np.where((hour % 24 >= 8) & (hour % 24 < 20), 1.0, 0.0), 24),

@@ -346,6 +346,7 @@ def test_format_1_gives_the_same_state_as_format_2():
     added_since = {"cold_start.node_wait_s", "replica.prompt_tokens", "replica.prompt_busy_s"} | of_phases
     added_since |= {"chain.places", "chain.until_age_s", "cold_start.image_absent"}
     added_since |= {"wake_up.mean_s", "wake_up.deviation_s", "scale_to_zero.unpaid_start_s"}
+    added_since |= {"error_budget.surge_missed", "error_budget.surge_overspent"}
     added_since |= {"season.load", "season.bin_age_s", "season.busy_replica_s", "season.observed_s", "changes.flaps"}
     of_more_strategies = {"shadow_fleets.replica_s", "shadow_fleets.missed"}
     assert second.columns.keys() == blank().keys() - added_since - of_more_strategies

@@ -8,7 +8,7 @@ import numpy as np
 
 from autoscaler.core.measure.interval import IntervalStats, WorkTotals
 from autoscaler.core.measure.replica_speed import ReplicaSpeed
-from autoscaler.core.table.columns import Columns, FloatColumn, Transient, clip, or_zero, replace
+from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, Transient, clip, or_zero, replace
 
 WORK_FADE_S = 600.0
 """Time constant of the work of a request: lengths change over tens of minutes."""
@@ -95,7 +95,20 @@ def compute_work_s(load: OfferedLoad) -> FloatColumn:
         return np.where(load.requests > 0, load.busy_s / load.requests, np.nan)
 
 
-def compute_queue_s(load: OfferedLoad, stats: IntervalStats, waiting: FloatColumn) -> FloatColumn:
-    """Return how long the serving replicas need for this many waiting requests; float64[W], NaN: not known."""
+def has_late_queue(load: OfferedLoad, stats: IntervalStats) -> BoolColumn:
+    """Return where requests wait for too long, now or at the reading before; bool[W].
+
+    TTFT is reported only once a wait is over, so the requests of a queue are counted as it shrinks.
+    """
+    return _waits_too_long(load, stats, stats.waiting - np.minimum(stats.totals.queue_growth, 0.0))
+
+
+def waits_too_long_now(load: OfferedLoad, stats: IntervalStats) -> BoolColumn:
+    """Return where the requests that wait now need more time than a request may wait; bool[W]."""
+    return _waits_too_long(load, stats, stats.waiting)
+
+
+def _waits_too_long(load: OfferedLoad, stats: IntervalStats, waiting: FloatColumn) -> BoolColumn:
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.asarray(waiting * load.busy_s / load.requests / np.maximum(stats.mean_replicas, 1.0))
+        queue_s = waiting * load.busy_s / load.requests / np.maximum(stats.mean_replicas, 1.0)
+    return np.asarray(queue_s > stats.max_wait_s)

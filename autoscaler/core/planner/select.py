@@ -113,7 +113,9 @@ def update_strategies(before: StrategyState, stats: IntervalStats, now_s: float)
         history=history,
         season=past_week,
         miss_counts=miss_counts,
-        budget=error_budget.update_error_budget(before.budget, stats, interval),
+        budget=error_budget.update_error_budget(
+            before.budget, stats, interval, offered_load.has_late_queue(load, stats)
+        ),
         shadow=shadow_fleets.update_shadow_fleets(before.shadow, stats, interval, ready_peaks, woken_peaks),
     )
     return select_strategy(_size_fleets(state, stats, predicted), stats)
@@ -185,14 +187,15 @@ def select_strategy(state: StrategyState, stats: IntervalStats) -> StrategyState
     allowed_share = error_budget.compute_allowed_share(state.budget, stats.budget_share, state.miss_counts.unavoidable)
     requests_per_s = or_zero(error_budget.compute_requests_per_s(state.budget))
     asleep = strategies.IS_SEASONAL[:, None] & season.is_unknown(state.season)
-    price = np.where(asleep, np.float32(np.inf), _compute_prices(state, allowed_share, requests_per_s))
+    prior_requests = requests_per_s * PRIOR_S * error_budget.compute_unseen_share(state.budget, stats.cold_start_s)
+    price = np.where(asleep, np.float32(np.inf), _compute_prices(state, allowed_share, prior_requests))
     cheapest = price.argmin(axis=0)
     before = or_zero(state.strategy).astype(np.int64)
     saving = price[before, rows] - price[cheapest, rows]
     stays = ~np.isnan(state.strategy) & (saving <= MIN_SAVING * shadow.cost[before, rows])
     strategy = np.where(stays, before, cheapest)
     replicas = np.fmin(shadow.requested[strategy, rows], _limit_in_steady_traffic(state, stats, requests_per_s))
-    is_late = offered_load.compute_queue_s(state.offered_load, stats, stats.waiting) > stats.max_wait_s
+    is_late = offered_load.waits_too_long_now(state.offered_load, stats)
     replicas = np.where(is_late, np.fmax(replicas, np.minimum(state.replicas, stats.ceiling)), replicas)
     has_opinion = ~np.isnan(state.offered_load.demand) & ~np.isnan(stats.ttft_objective_s)
     return replace(
@@ -204,14 +207,15 @@ def select_strategy(state: StrategyState, stats: IntervalStats) -> StrategyState
     )
 
 
-def _compute_prices(state: StrategyState, allowed_share: FloatColumn, requests_per_s: FloatColumn) -> Float32Column:
+def _compute_prices(state: StrategyState, allowed_share: FloatColumn, prior_requests: FloatColumn) -> Float32Column:
     """Return the cost of each strategy plus the price of its misses beyond the budget; float32[M, W].
 
-    The prior only adds misses. It never frees budget, even for a strategy with a prior below what it may miss.
+    prior_requests: float64[W], requests of the surge that the prior assumes, as far as none was seen. The prior only
+    adds misses. It never frees budget, even for a strategy with a prior below what it may miss.
     """
     shadow = state.shadow
     excess = np.maximum(strategies.compute_prior_misses(state.history.averages[-1]) - allowed_share, 0.0)
-    missed = shadow.missed + (requests_per_s * PRIOR_S * excess).astype(np.float32)
+    missed = shadow.missed + (prior_requests * excess).astype(np.float32)
     missed -= (allowed_share * shadow.arrived).astype(np.float32)
     np.maximum(missed, np.float32(0), out=missed)
     miss_price = MISS_PRICE * or_zero(offered_load.compute_work_s(state.offered_load))
