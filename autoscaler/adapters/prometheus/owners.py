@@ -50,9 +50,9 @@ def owner_of(
     """Return the scale target of a pod.
 
     controller: its kind and name, ("", "") if unknown. replica_sets: kind and name of the owner of each ReplicaSet, by
-    namespace and name.
+    namespace and name. Without any, kube-state-metrics does not report owners of ReplicaSets: the pod's name tells.
     """
-    kind, name = controller
+    kind, name = controller if controller[0] != "ReplicaSet" or replica_sets else ("", "")
     if kind == "ReplicaSet":
         kind, name = replica_sets.get((namespace, name), controller)
     if kind in API_VERSIONS:

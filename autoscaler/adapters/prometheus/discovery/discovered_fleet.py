@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import math
 from collections import Counter
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -58,6 +58,10 @@ NO_PODS = (
 SOME_HAVE_NO_PODS = f"some {NO_PODS}"
 SILENT = (
     "no engine of {} reports any more, and kube-state-metrics does not report its spec.replicas, so they count as zero"
+)
+UNKNOWN_READY = (
+    "kube-state-metrics does not report kube_pod_status_ready, so a pod counts as ready if its engine reports; "
+    "add it to the allow list"
 )
 MAX_SILENT = 100  # namespaces without engines that are still queried from kube-state-metrics
 PERIOD_S = 10.0  # metrics are scraped every 15 or 30 s
@@ -200,9 +204,16 @@ class DiscoveredFleet:
         answers = {name: each.vector for name, task in tasks.items() if (each := task.result()) is not None}
         vectors = answer.vector, engines.vector, *answers.values()
         self._clusters = found.clusters
+        pods = read_pods(answers.get("pods", _NOTHING))
+        knows_ready = any(pod.ready is not None for pod in pods.values())
+        if not knows_ready and found.reporting.keys() & pods.keys():
+            query_round.note("pods", UNKNOWN_READY)
+        if found.unassigned:
+            query_round.note("engines", _describe_unassigned(found.unassigned))
         return DiscoveryResult(
             reporting=found.reporting,
-            pods=read_pods(answers.get("pods", _NOTHING)),
+            pods=pods,
+            knows_ready=knows_ready,
             controllers=read_controllers(answers.get("controllers", _NOTHING)),
             gpus=_devices(answers.get("devices", _NOTHING)),
             complete=len(answers) == len(queries) and not any(vector.partial for vector in vectors),
@@ -225,15 +236,21 @@ class _Engines(NamedTuple):
     reporting: dict[Name, tuple[str, str]]  # engine and model, by pod
     targets: set[Name]  # those of them that are scrape targets without a pod
     clusters: dict[Name, set[Cluster]]  # clusters that series of a pod name
+    unassigned: dict[
+        tuple[str, str], float
+    ]  # running requests of series without a pod or target, by namespace and model
 
 
 def _read_engines(vector: Vector, namespaces: Set[str]) -> _Engines:
     """Read the answer to `reporting_pods_query`. namespaces: the only ones to search; empty for all."""
-    found = _Engines({}, set(), {})
-    for raw in vector.labels:
+    found = _Engines({}, set(), {}, {})
+    for raw, running in zip(vector.labels, vector.values.tolist(), strict=True):
         labels = parse_labels(raw)
         name = pod_name(labels)
         engine_and_model = labels.get(METRIC, ""), own_label(labels, "model_name") or own_label(labels, "model")
+        if not name[1]:
+            key = labels.get("namespace", ""), engine_and_model[1]
+            found.unassigned[key] = found.unassigned.get(key, 0.0) + (running if math.isfinite(running) else 0.0)
         if not name[1] or (namespaces and name[0] not in namespaces):
             continue
         found.reporting[name] = min(
@@ -244,6 +261,17 @@ def _read_engines(vector: Vector, namespaces: Set[str]) -> _Engines:
         if cluster := cluster_of(labels):
             found.clusters.setdefault(name, set()).add(cluster)
     return found
+
+
+def _describe_unassigned(unassigned: Mapping[tuple[str, str], float]) -> str:
+    (namespace, model), running = max(unassigned.items(), key=lambda item: (item[1], item[0]))
+    of = f"of model {clean(model)}" if model else "of an engine"
+    inside = f" in namespace {clean(namespace)}" if namespace else ""
+    more = f", and of {len(unassigned) - 1} more models," if len(unassigned) > 1 else ""
+    return (
+        f"series {of}{inside}{more} name neither a pod with its namespace nor a scrape target, so {running:g} running "
+        "requests count for no workload: keep the labels namespace and pod"
+    )
 
 
 def _devices(vector: Vector) -> dict[Name, Counter[Pool]]:

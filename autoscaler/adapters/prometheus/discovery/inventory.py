@@ -31,6 +31,7 @@ class DiscoveryResult:
     controllers: Controllers
     gpus: dict[Name, Counter[Pool]]  # devices of each pod, from DCGM
     complete: bool  # no query failed or was partial, so anything missing is gone
+    knows_ready: bool = True  # kube-state-metrics reports whether pods are ready
     targets: frozenset[Name] = frozenset()  # reporting scrape targets without a pod, (job, instance)
 
 
@@ -96,6 +97,8 @@ class Inventory:
             if name in self._leaders:
                 continue
             facts = self._facts(name, result) or self._previous_facts(name, result) or PodFacts(ready=True)
+            if facts.ready is None and not result.knows_ready:
+                facts = replace(facts, ready=True)
             ref = self._ref(name, model, result)
             if self._update_workload(ref, engine, model, now_s):
                 self._update_pod(name, ref, facts, now_s)
@@ -172,7 +175,7 @@ class Inventory:
         if facts is None or not facts.ready:
             return facts
         workers = map(result.pods.get, self._workers.get(name, ()))
-        return replace(facts, ready=all(worker is None or worker.ready for worker in workers))
+        return replace(facts, ready=all(worker is None or worker.ready is not False for worker in workers))
 
     def _previous_facts(self, name: Name, result: DiscoveryResult) -> PodFacts | None:
         """Return the previous facts about a pod if the pass is incomplete."""

@@ -70,7 +70,7 @@ class PodFacts:
     """Facts about one pod. Times are Unix times, NaN if unknown."""
 
     controller: Name = ("", "")  # (kind, name)
-    ready: bool = False
+    ready: bool | None = None  # None: unknown
     ended: bool = False  # Failed or Succeeded; its devices are free
     terminating: bool = False
     blocked: PendingCause = PendingCause.NONE

@@ -237,10 +237,12 @@ class PrometheusSource:
                 query_round.note(f"engine {clean(name)!r}", f"not in the table of engines: {', '.join(ENGINES)}")
         if self._conventions.gpus:
             queries += gpu_queries(POD)
-        if TARGET not in identities and (series_without_pod := self._conventions.series_without_pod):
+        left_out = self._conventions.series_without_target
+        left_out += self._conventions.series_without_pod if TARGET not in identities else 0.0
+        if left_out:
             several = "series of engines name no pod and are"
-            found = several if series_without_pod > 1 else "series of an engine names no pod and is"
-            problem = f"{series_without_pod:.0f} {found} left out: give them the labels namespace and pod"
+            found = several if left_out > 1 else "series of an engine names no pod and is"
+            problem = f"{left_out:.0f} {found} left out: give them the labels namespace and pod"
             query_round.note(CONVENTIONS, problem)
         return queries
 

@@ -77,7 +77,8 @@ class Conventions:
     identities: tuple[Identity, ...] = (POD,)  # each gets its own queries; TARGET names scrape targets instead of pods
     pod_labels: tuple[tuple[str, str], ...] = (("namespace", "pod"),)  # pairs of POD_LABELS that name pods of engines
     gpus: bool = False  # there are GPU metrics
-    series_without_pod: float = 0.0  # number of engine series that name no pod
+    series_without_pod: float = 0.0  # number of engine series that name no pod, but a scrape target
+    series_without_target: float = 0.0  # number of those that name neither
     native: bool = False  # engines have native histograms
     spellings: tuple[Spelling, ...] = (PLAIN,)  # of engine metrics
 
@@ -92,6 +93,7 @@ def read_conventions(found: Mapping[str, float]) -> Conventions:
         pod_labels=pods or Conventions.pod_labels,
         gpus=any(name.startswith("gpu/") for name in found),
         series_without_pod=found.get("engine/instance", 0.0),
+        series_without_target=found.get("", 0.0),
         native="native" in found,
         spellings=read_spellings(found),
     )

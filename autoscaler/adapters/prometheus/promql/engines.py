@@ -143,7 +143,10 @@ def with_matchers(engine: Engine, where: Matchers, *, own: bool = False) -> Engi
 
 
 def reporting_pods_query(engines: Iterable[Engine]) -> str:
-    """Return the query for every pod that reports an engine, or target without a pod. Label `metric` is the engine."""
+    """Return the query for the running requests of every pod that reports an engine, or target without a pod.
+
+    Label `metric` is the engine.
+    """
     labels = (*POD, "instance")
 
     def grouping(engine: Engine) -> str:
@@ -151,8 +154,7 @@ def reporting_pods_query(engines: Iterable[Engine]) -> str:
         return by(*labels, model, MOVED + model)
 
     return or_join(
-        f"label_replace(count {grouping(engine)} ({_if_beside(row, text, labels)}), "
-        f'"{METRIC}", "{engine.name}", "", "")'
+        f'label_replace(sum {grouping(engine)} ({_if_beside(row, text, labels)}), "{METRIC}", "{engine.name}", "", "")'
         for engine in engines
         for row in presence_rows(engine)
         for text in selectors(row, row.name)

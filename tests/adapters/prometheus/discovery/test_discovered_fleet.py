@@ -37,7 +37,7 @@ class Server:
 
 
 def healthy() -> dict[str, str | int]:
-    return {"engine/pod": CONVENTIONS, "^label_replace.count by": ENGINES, "kube_pod_created": PODS}
+    return {"engine/pod": CONVENTIONS, "^label_replace.sum by": ENGINES, "kube_pod_created": PODS}
 
 
 def names(workloads: DiscoveredFleet) -> list[str]:
@@ -73,7 +73,7 @@ async def test_workloads_are_found_on_entering():
         assert workloads.problems == ()
 
 
-@pytest.mark.parametrize("lost", ["engine/pod", "^label_replace.count by"])
+@pytest.mark.parametrize("lost", ["engine/pod", "^label_replace.sum by"])
 async def test_when_the_server_fails_the_snapshot_stays_and_grows_old(lost: str):
     server = Server(**healthy())
     async with serving(server.answer) as url, DiscoveredFleet(PrometheusSettings(url=url), SystemClock()) as workloads:
@@ -123,7 +123,7 @@ async def test_discovery_does_not_repeat_failures_of_the_server():
 
 async def test_targets_are_reported_as_pods_when_metrics_name_none():
     target = {"job": "inference", "instance": "10.0.0.1:8000", "metric": "vllm", "model_name": "llama"}
-    rules = {"engine/pod": vector(({"metric": "engine/instance"}, 1)), "^label_replace.count by": vector((target, 1))}
+    rules = {"engine/pod": vector(({"metric": "engine/instance"}, 1)), "^label_replace.sum by": vector((target, 1))}
     async with (
         serving(Server(**rules).answer) as url,
         DiscoveredFleet(PrometheusSettings(url=url), SystemClock()) as workloads,
@@ -133,6 +133,49 @@ async def test_targets_are_reported_as_pods_when_metrics_name_none():
             "labels that name pods: series of engines have none, so each scrape target counts as a pod, and all "
             "targets of one job with one model as a workload; add the labels namespace and pod to tell more apart",
         )
+
+
+NAMELESS = {"metric": "vllm", "model_name": "g", "namespace": "agg"}
+
+
+@pytest.mark.parametrize("labels", [NAMELESS, {**NAMELESS, "namespace": "", "pod": "g-7d9c5b6f4-x2x8k"}])
+@pytest.mark.parametrize("beside", [[], [({**pod(POD), "metric": "vllm", "model_name": "llama-3"}, 1)]])
+async def test_series_are_reported_when_they_name_no_pod(beside: list[tuple], labels: dict[str, str]):
+    server = Server(**{**healthy(), "^label_replace.sum by": vector((labels, 19), *beside)})
+    async with serving(server.answer) as url, DiscoveredFleet(PrometheusSettings(url=url), SystemClock()) as workloads:
+        (line,) = workloads.problems
+        inside = " in namespace agg" if labels["namespace"] else ""
+        assert line == (
+            f"engines: series of model g{inside} name neither a pod with its namespace nor a scrape target, so 19 "
+            "running requests count for no workload: keep the labels namespace and pod"
+        )
+        if not beside:
+            with pytest.raises(Unavailable, match="no workloads found: engines: series of model g"):
+                workloads.fleet()
+
+
+async def test_reporting_pods_are_ready_when_readiness_is_not_exported():
+    owner = {"metric": "kube_pod_owner", "owner_kind": "ReplicaSet", "owner_name": "llama-7d9c5b6f4"}
+    silent = "llama-7d9c5b6f4-b4b4b"
+    server = Server(
+        **{**healthy(), "kube_pod_created": vector(*(({**owner, **pod(name)}, 1) for name in (POD, silent)))}
+    )
+    async with serving(server.answer) as url, DiscoveredFleet(PrometheusSettings(url=url), SystemClock()) as workloads:
+        fleet = workloads.fleet()
+        assert {each.name: ready for each, ready in zip(fleet.pods, fleet.pod_ready.tolist(), strict=True)} == {
+            POD: True,
+            silent: False,
+        }
+        assert [str(each.ref) for each in fleet.workloads] == ["llm/llama"]  # the owner of the ReplicaSet is unknown
+        (line,) = workloads.problems
+        assert line.startswith(
+            "pods: kube-state-metrics does not report kube_pod_status_ready, so a pod counts as ready"
+        )
+        waits = {"metric": "kube_pod_status_ready", "condition": "true", **pod(silent)}
+        server.rules["kube_pod_created"] = vector(({**owner, **pod(POD)}, 1), (waits, 0))
+        await workloads.refresh(1)
+        assert not workloads.fleet().pod_ready.any()  # a pod without this condition is not ready
+        assert workloads.problems == ()
 
 
 async def test_a_partial_answer_about_labels_loses_no_pod():
