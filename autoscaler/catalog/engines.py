@@ -87,7 +87,8 @@ def _vllm_counter(name: str) -> Readings:
 
 # Prompt tokens that this engine computed. Tokens from a cache, or from another pod with its KV cache, are no prefill
 # here. From 0.16 on they are separated by source. Before, hits are counted when a request is scheduled, slightly before
-# its prompt, so the difference may decrease by one request.
+# its prompt, so the difference may decrease by one request. Up to 0.11.0 a request that was preempted is looked up
+# again and hits its own blocks. These lookups count as queries, but not as prompt tokens.
 _VLLM_COMPUTED = (
     Series("vllm:prompt_tokens_by_source_total", where=(("source", ("local_compute",)),)),
     *(
@@ -98,6 +99,7 @@ _VLLM_COMPUTED = (
                 first("vllm:external_prefix_cache_hits_total"),
             ),
         )
+            again=first("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total"),
         for row in _vllm_counter("vllm:prompt_tokens")
     ),
 )

@@ -55,7 +55,8 @@ INTRODUCTION = """\
 The metrics that are read from engines, gateways and GPUs, through Prometheus or directly, and from kube-state-metrics.
 This page is printed from `autoscaler/catalog/{engines,gateways,gpus}.py` by `python -m autoscaler.catalog.inputs`. A
 pipeline that drops metrics must keep these. Several names in one cell are those of other versions, or parts that are
-added up, or subtracted where `less` stands before them.
+added up, or subtracted where `less` stands before them. By what a name after `again`
+exceeds the value, less is subtracted: vLLM up to 0.11.0 counts preempted requests as cache hits.
 
 Names are recognized with `_` for `:`, and with the prefixes of KServe (`kserve_`) and Ray (`ray_`). `--metric-prefix`
 states others. A name that ends like an engine's and has another prefix is reported if pods are silent and the
@@ -83,6 +84,12 @@ so that two exporters on one node do not count it twice.
 
 If one server has the metrics of several clusters, `--prometheus-selector 'cluster="prod"'` adds these label matchers
 to every query: those of each tick, of dry-run's discovery, of history and `replay`, and of `wakeUp.query`.
+
+**Age.** After federation, remote write or OpenTelemetry nothing marks the end of a series, which then counts for five
+minutes. So a series of a pod is left out once its last sample is older than that of another series of the pod by two
+scrapes, and by more than 10 s. How far apart scrapes are is measured. The source names one such series: it belongs to a
+former process, an engine that is gone, or a Prometheus replica that lags. Percentiles cover their window, whatever
+the age of a series. A sample older than the pod belongs to a former pod of the same name.
 
 Queries name series exactly, joined by `or`, since managed backends refuse regular expressions on `__name__`.
 Amazon's backend requires requests signed with SigV4, Google's and Azure's require tokens of their own: run the
@@ -243,9 +250,10 @@ def _of_engine(engine: Engine, column: str) -> Iterable[str]:
 
 
 def _names(readings: Readings, suffix: str = "") -> Iterable[str]:
-    """Return the names of all metrics that the readings take, each once, those marked that are subtracted."""
-    subtracted = {name for row in readings for less in row.minus for name in names_of(less)}
-    return (f"{'less ' if name in subtracted else ''}`{name}{suffix}`" for name in names_of(readings))
+    """Return the names of all metrics that the readings take, each once, those marked that are not added."""
+    marks = {name: "less " for row in readings for less in row.minus for name in names_of(less)}
+    marks |= {name: "again " for row in readings for name in names_of(row.again)}
+    return (f"{marks.get(name, '')}`{name}{suffix}`" for name in names_of(readings))
 
 
 if __name__ == "__main__":

@@ -83,8 +83,8 @@ class Series:
 
     Without `beside` there is no reading. The steps are: keep the series that pass `where` and are not `foreign`; among
     series equal in their `DISTINCT` labels, without `repeated`, keep the largest; aggregate the rest; add each `plus`
-    that is present; subtract each of `minus` that is known; then `1 - value` if `inverted`; then multiply by `scale`. A
-    reading is present if `name` or one of `plus` is.
+    that is present; subtract each of `minus` that is known, less what `again` exceeds the value by; then `1 - value` if
+    `inverted`; then multiply by `scale`. A reading is present if `name` or one of `plus` is.
     """
 
     name: str  # as exposed, with `_total`, `_sum` or `_count`; for histograms without `_bucket`
@@ -99,6 +99,7 @@ class Series:
     minus: tuple[tuple[Series, ...], ...] = ()  # readings to subtract, each with its alternatives
     inverted: bool = False  # the gauge measures the opposite
     scale: float = 1.0  # to the unit of the column
+    again: tuple[Series, ...] = ()  # alternatives that exceed the value by what `minus` wrongly contains
 
     def accepts(self, labels: Labels) -> bool:
         """Return whether a series with these labels passes `where` and is not `foreign`."""
@@ -115,7 +116,7 @@ class Series:
 
     def parts(self) -> tuple[Series, ...]:
         """Return this row and the rows it adds or subtracts."""
-        rows = (*self.plus, *(row for readings in self.minus for row in readings))
+        rows = (*self.plus, *(row for readings in self.minus for row in readings), *self.again)
         return (self, *(part for row in rows for part in row.parts()))
 
     def renamed(self, rename: Callable[[str], str]) -> Series:
@@ -126,7 +127,7 @@ class Series:
         """Apply `change` to this row and to the rows it adds or subtracts."""
         plus = tuple(part.each(change) for part in self.plus)
         minus = tuple(tuple(row.each(change) for row in readings) for readings in self.minus)
-        return replace(change(self), plus=plus, minus=minus)
+        return replace(change(self), plus=plus, minus=minus, again=tuple(row.each(change) for row in self.again))
 
 
 Readings = tuple[Series, ...]  # alternatives in order; the first that is present counts
@@ -155,10 +156,11 @@ def beside_of(readings: Readings) -> tuple[str, ...]:
 def renamed(readings: Readings, *renames: Callable[[str], str]) -> Readings:
     """Return the alternatives under the names of each of `renames`, in that order, each once.
 
-    Subtracted rows get all names as alternatives, so that rows which differ only in name still do.
+    Subtracted rows, and `again`, get all names as alternatives, so that rows which differ only in name still do.
     """
 
     def variant(row: Series, rename: Callable[[str], str]) -> Series:
-        return replace(row.renamed(rename), minus=tuple(renamed(parts, *renames) for parts in row.minus))
+        minus = tuple(renamed(parts, *renames) for parts in row.minus)
+        return replace(row.renamed(rename), minus=minus, again=renamed(row.again, *renames))
 
     return tuple(dict.fromkeys(variant(row, rename) for rename in renames for row in readings))

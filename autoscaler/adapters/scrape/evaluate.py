@@ -35,7 +35,10 @@ def _read_row(row: Series, series: SeriesByName) -> float | None:
     numbers = [value for _, value in values] if len(values) < 2 else _merge_repeats(row, values)
     value = _largest(numbers) if row.aggregation is Aggregation.MAX else sum(numbers)
     value += sum(added)
-    value -= sum(part for readings in row.minus if not math.isnan(part := read(readings, series)))
+    if row.minus:
+        less = sum(part for readings in row.minus if not math.isnan(part := read(readings, series)))
+        again = read(row.again, series) - value
+        value -= max(less - again, 0.0) if again > 0 else less
     if row.inverted:
         value = 1.0 - value
     return _if_count(value * row.scale)

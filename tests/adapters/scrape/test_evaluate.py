@@ -112,6 +112,15 @@ def test_further_readings_are_subtracted_when_they_are_known() -> None:
     assert read(renamed((row,), str.upper), {"X": [({}, 9.0)], "Y": [({}, 2.0)]}) == 7.0
 
 
+@pytest.mark.parametrize(
+    ("again", "value"), [(None, 7.0), (9.0, 7.0), (10.0, 7.0), (12.0, 9.0), (13.0, 10.0), (20.0, 10.0)]
+)
+def test_what_is_counted_again_is_not_subtracted(again: float | None, value: float) -> None:
+    row = Series("x", minus=(first("less"),), again=first("again"))
+    series = {"x": [({}, 10.0)], "less": [({}, 3.0)]} | ({} if again is None else {"again": [({}, again)]})
+    assert read((row,), series) == value
+
+
 def test_inversion_and_scale_come_last() -> None:
     assert read((Series("awake", inverted=True),), {"awake": [({}, 0.0)]}) == 1.0
     assert read((Series("ms", scale=1e-3),), {"ms": [({}, 250.0)]}) == 0.25

@@ -215,7 +215,10 @@ def _value(row: Series, names: Sequence[str], identity: Identity, growth_window_
     if row.minus or not one_sum:
         parts = [expression, *(_values([part], identity, None, growth_window_s) for part in row.plus if not one_sum)]
         parts += [f"0 - ({_values(readings, identity, None, growth_window_s)})" for readings in row.minus]
-        expression = f"sum {pod} ({keep_all(parts)})"
+        whole, expression = expression, f"sum {pod} ({keep_all(parts)})"
+        if row.again:
+            parts.append(f"({_values(row.again, identity, None, growth_window_s)}) - ({whole}) > 0")
+            expression = f"min {pod} ({keep_all([f'sum {pod} ({keep_all(parts)})', whole])})"
     if row.minus:
         expression = f"({expression} >= 0)"  # a negative count, or one without a minuend, is unknown
     if row.inverted:

@@ -52,6 +52,9 @@ DECODE = OLD_VLLM + "".join(
     for source, tokens in (("local_compute", 2), ("local_cache_hit", 8), ("external_kv_transfer", 90))
 )
 OLD_DECODE = OLD_VLLM + 'vllm:gpu_prefix_cache_hits_total{model_name="m"} 30\n'
+# Requests that were preempted, by the tables of vLLM 0.9 to 0.11.0: their own blocks count as hits of the cache.
+PREEMPTED = OLD_VLLM + 'vllm:prefix_cache_hits_total{model_name="m"} 43\n'
+PREEMPTED += 'vllm:prefix_cache_queries_total{model_name="m"} 133\n'
 OLD_DECODE += 'vllm:external_prefix_cache_hits_total{model_name="m"} 60\n'
 # Names that NIM and release candidates of TensorRT-LLM share.
 NIM = "".join(
@@ -166,6 +169,8 @@ async def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
             target("trtllm-0", BARE_TRTLLM),
             target("decode-0", DECODE),
             target("decode-1", OLD_DECODE),
+            target("preempted-0", PREEMPTED),
+            target("preempted-1", PREEMPTED.replace("133", "200")),
             target("sglang-0", SGLANG),
             target("sglang-1", SGLANG_RANKS),
             target("gone-0", saturated),
@@ -284,6 +289,13 @@ async def test_transferred_prompt_tokens_are_no_prefill(scene: Scene):
     there = scene._replace(fleet=fleet_of({"llm/decode": ["decode-0", "decode-1", "old-0"]}))
     samples = await sampled(there)
     assert [there.value(samples, pod, "prompt_tokens") for pod in ("decode-0", "decode-1", "old-0")] == [2, 10, 100]
+
+
+async def test_prompt_tokens_are_computed_when_requests_are_preempted(scene: Scene):
+    there = scene._replace(fleet=fleet_of({"llm/preempted": ["preempted-0", "preempted-1"]}))
+    samples = await sampled(there)
+    assert [there.value(samples, pod, "prompt_tokens") for pod in ("preempted-0", "preempted-1")] == [90, 100]
+    assert expected(PREEMPTED, "prompt_tokens") == 90
 
 
 async def test_all_priorities_are_added_and_queues_counted_once(scene: Scene):
