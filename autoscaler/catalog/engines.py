@@ -34,6 +34,7 @@ UNCOUNTED: Mapping[str, str] = MappingProxyType(  # what is lost without the col
 )
 DEFAULT_ENGINE, DEFAULT_PORT = "vllm", 8000
 START_TIME = "process_start_time_seconds"  # of any engine; changes when the process restarts
+CPU_TIME = "process_cpu_seconds_total"  # of that process
 HISTOGRAMS = QUANTILES | WITHIN.keys()  # their rows name a histogram, without `_bucket`
 
 # Largest possible readings; beyond them, and below 0, a reading is unknown. Other columns have no limit.
@@ -98,8 +99,8 @@ _VLLM_COMPUTED = (
                 first("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"),
                 first("vllm:external_prefix_cache_hits_total"),
             ),
-        )
             again=first("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total"),
+        )
         for row in _vllm_counter("vllm:prompt_tokens")
     ),
 )

@@ -75,21 +75,24 @@ without any such label are left out, and the source says so. Dry-run without `--
 scrape targets (`job`, `instance`) as a pod.
 
 A pod that several scrape jobs read counts once, by the largest of their readings, and so does a pod of one name in
-several clusters; the source names the jobs or clusters. Within one job all servers of a pod are added up.
+several clusters; the source names the jobs or clusters. Within one job all processes of a pod are added up. Servers of
+one pod with the same `process_start_time_seconds` and the same engines are one process at several ports, unless
+`process_cpu_seconds_total` shows two. They count once.
 Series of one pod that are equal in these labels repeat one number, of which the largest counts: {distinct}.
 Without `honor_labels`, a label that the scrape target has as well gets the prefix `exported_`.
 Other labels are those of ranks (`tp_rank`), processes (`pid`) or Prometheus replicas, here and in direct scraping.
+Replicas that Ray serves on one node (`WorkerId`, `ReplicaId`) are added up.
 With SGLang's `--tokenizer-metrics-allowed-custom-labels` too few requests count. A GPU is identified by its UUID,
 so that two exporters on one node do not count it twice.
-
-If one server has the metrics of several clusters, `--prometheus-selector 'cluster="prod"'` adds these label matchers
-to every query: those of each tick, of dry-run's discovery, of history and `replay`, and of `wakeUp.query`.
 
 **Age.** After federation, remote write or OpenTelemetry nothing marks the end of a series, which then counts for five
 minutes. So a series of a pod is left out once its last sample is older than that of another series of the pod by two
 scrapes, and by more than 10 s. How far apart scrapes are is measured. The source names one such series: it belongs to a
 former process, an engine that is gone, or a Prometheus replica that lags. Percentiles cover their window, whatever
 the age of a series. A sample older than the pod belongs to a former pod of the same name.
+
+If one server has the metrics of several clusters, `--prometheus-selector 'cluster="prod"'` adds these label matchers
+to every query: those of each tick, of dry-run's discovery, of history and `replay`, and of `wakeUp.query`.
 
 Queries name series exactly, joined by `or`, since managed backends refuse regular expressions on `__name__`.
 Amazon's backend requires requests signed with SigV4, Google's and Azure's require tokens of their own: run the

@@ -66,6 +66,8 @@ DISTINCT = (
     "is_streaming",
     "priority",
     "cache_source",
+    "WorkerId",  # Ray exposes all model replicas of a node on one port
+    "ReplicaId",
     *(f"{MOVED}{label}" for label in _ALSO_OF_TARGETS),
 )
 
@@ -97,9 +99,9 @@ class Series:
     repeated: tuple[str, ...] = ()  # `DISTINCT` labels whose series repeat one number here
     plus: tuple[Series, ...] = ()  # readings to add if they are present
     minus: tuple[tuple[Series, ...], ...] = ()  # readings to subtract, each with its alternatives
+    again: tuple[Series, ...] = ()  # alternatives that exceed the value by what `minus` wrongly contains
     inverted: bool = False  # the gauge measures the opposite
     scale: float = 1.0  # to the unit of the column
-    again: tuple[Series, ...] = ()  # alternatives that exceed the value by what `minus` wrongly contains
 
     def accepts(self, labels: Labels) -> bool:
         """Return whether a series with these labels passes `where` and is not `foreign`."""

@@ -1,10 +1,12 @@
-"""Native histograms written to a Prometheus, since no text format carries them. Encodes as much as tests need.
+"""Samples written to a server by remote write, with times of their own. Encodes as much as tests need.
+
+Native histograms have no text format.
 
 Sources: Prometheus `prompb/types.proto`, and the block format of Snappy, of which only literals are written.
 """
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import aiohttp
 
@@ -25,17 +27,38 @@ async def write_histogram(
         + _message(12, b"".join(_signed(b - a) for a, b in zip([0, *counts], counts, strict=False)))
         + _field(15, 0, _varint(round(at_s * 1000)))
     )
-    named = (
-        _message(1, _message(1, name.encode()) + _message(2, text.encode())) for name, text in sorted(labels.items())
+    await _write(url, [_message(1, _named(labels) + _message(4, histogram))])
+
+
+async def write_samples(url: str, series: Iterable[tuple[Mapping[str, str], Sequence[tuple[float, float]]]]) -> None:
+    """Write the samples of each series: labels, then pairs of Unix time and value, in ascending order."""
+    await _write(
+        url,
+        [
+            _message(1, _named(labels) + b"".join(_message(2, _sample(at_s, value)) for at_s, value in samples))
+            for labels, samples in series
+        ],
     )
-    body = _message(1, b"".join(named) + _message(4, histogram))
+
+
+async def _write(url: str, messages: Iterable[bytes]) -> None:
     headers = {
         "Content-Encoding": "snappy",
         "Content-Type": "application/x-protobuf",
         "X-Prometheus-Remote-Write-Version": "0.1.0",
     }
     async with aiohttp.ClientSession(raise_for_status=True) as session:
-        await session.post(f"{url}/api/v1/write", data=_snappy(body), headers=headers)
+        await session.post(f"{url}/api/v1/write", data=_snappy(b"".join(messages)), headers=headers)
+
+
+def _named(labels: Mapping[str, str]) -> bytes:
+    return b"".join(
+        _message(1, _message(1, name.encode()) + _message(2, text.encode())) for name, text in sorted(labels.items())
+    )
+
+
+def _sample(at_s: float, value: float) -> bytes:
+    return _field(1, 1, struct.pack("<d", value)) + _field(2, 0, _varint(round(at_s * 1000)))
 
 
 def _varint(number: int) -> bytes:

@@ -38,6 +38,7 @@ class ForeignModels:
     def __init__(self) -> None:
         self._queried_s = -math.inf
         self._pod_ids: IntColumn = np.empty(0, dtype=np.int64)  # pods of the fleet at that time
+        self._identities: Sequence[Identity] = ()
         self._line = ""
         self._model_of: dict[bytes, str] = {}  # by labels, which are parsed once
         self._own: dict[Names, set[int]] = {}  # ids of pods by their own models, if they also report foreign ones
@@ -56,7 +57,7 @@ class ForeignModels:
             self._line, self._own = "", {}
             join.exclude({})
             return
-        new = not find_ids(fleet.pod_id, self._pod_ids)[1].all()
+        new = not find_ids(fleet.pod_id, self._pod_ids)[1].all() or self._identities != identities
         if new or query_round.started_s - self._queried_s >= PERIOD_S:
             used = sorted({workload.engine for workload in fleet.workloads})
             asked = [engines[name] for name in used if name in engines and engines[name].served_label]
@@ -69,18 +70,18 @@ class ForeignModels:
                     if answer is None:
                         return
                     findings.add(answer.vector, engine.served_label, join, fleet)
-            self._queried_s, self._pod_ids = query_round.started_s, fleet.pod_id
+            self._queried_s, self._pod_ids, self._identities = query_round.started_s, fleet.pod_id, identities
             self._line, self._own = findings.describe(fleet), findings.own_models(fleet)
             join.exclude(findings.foreign)
         if self._line:
             query_round.note("models", self._line)
 
-    def queries(self, engine: Engine, identity: Identity, quantiles: Quantiles) -> Iterable[PodQuery]:
-        """Return the queries for pods that report their own models beside foreign ones."""
+    def queries(self, engine: Engine, identity: Identity, quantiles: Quantiles, apart: Identity) -> Iterable[PodQuery]:
+        """Return the queries for pods that report their own models beside foreign ones. apart: see `engine_queries`."""
         for names in list(self._own)[:MAX_GROUPS] if engine.served_label else ():
             texts = names if len(names) == 1 else tuple(name.replace(".", "[.]") for name in names)
             own = with_matchers(engine, ((engine.served_label, texts),))
-            for query in engine_queries(own, identity, quantiles):
+            for query in engine_queries(own, identity, quantiles, apart):
                 yield replace(query, models=names)
 
     def has_models(self, names: Names, fleet: Fleet) -> BoolColumn:

@@ -7,7 +7,9 @@ after it for series whose moved labels do. A pod that comes or goes therefore co
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from itertools import repeat
 
 import numpy as np
@@ -47,12 +49,24 @@ class LabelSlots:
         return slots
 
 
+@dataclass(frozen=True)
+class Merge:
+    """How the series of a pod are merged that come from several sources. Other series are not affected."""
+
+    rows: IntColumn  # of the pods that have several sources, in the fleet
+    left_out: frozenset[LabelSet]  # labels of series that do not count
+    process: Mapping[LabelSet, LabelSet]  # by the labels of a series: those of the first series of the same process
+    first: Mapping[LabelSet, LabelSet]  # those of the first series of the same scrape, to which processes are added
+
+
 class PodJoin:
     """Maps vectors onto the rows of successive fleets, which must come from one source."""
 
     def __init__(self, max_remembered: int = MAX_REMEMBERED) -> None:
         self._max_remembered = max_remembered
         self._foreign: Mapping[LabelSet, int] = {}  # labels of excluded series, and the id of their pod
+        self._merge: Merge | None = None
+        self._label_sets: dict[bytes, LabelSet] = {}  # of series of several sources
         self._forget()
 
     def _forget(self) -> None:
@@ -82,6 +96,12 @@ class PodJoin:
         """Exclude series with exactly these labels from columns. foreign: row of the pod, by labels."""
         self._foreign = {labels: int(self._pod_ids[row]) for labels, row in foreign.items()}
 
+    def merge(self, merge: Merge | None) -> None:
+        """Merge the sources of pods like this from now on."""
+        self._merge = merge
+        if merge is None or len(self._label_sets) > self._max_remembered:
+            self._label_sets.clear()
+
     def is_outside_fleet(self, labels: list[bytes]) -> BoolColumn:
         """Return which series name no pod that is, or was, in the fleet, or are excluded; bool[N]."""
         slots = self._slots(labels)
@@ -89,24 +109,53 @@ class PodJoin:
         excluded = (rows >= 0) & (self._drop_excluded(labels, rows) < 0)
         return np.asarray((self._id_of_slot[slots] < 0) | excluded)
 
-    def column(self, vector: Vector, *, include_excluded: bool = False) -> FloatColumn:
+    def column(
+        self, vector: Vector, *, include_excluded: bool = False, together: Callable[..., float] = math.fsum
+    ) -> FloatColumn:
         """Return the value of each pod, float64[P]: the largest of its series, NaN if it has none.
 
         Series from the scrape of the pod take precedence over series with moved labels, because any pod can expose
-        such labels and name another pod. include_excluded: excluded series count as well.
+        such labels and name another pod. include_excluded: excluded series count as well. together: of the values of
+        the processes in a pod, if it has several.
         """
         slots = self._slots(vector.labels)
-        rows = self._row_of_slot[slots]
+        rows, values = self._row_of_slot[slots], vector.values
         if not include_excluded:
             rows = self._drop_excluded(vector.labels, rows)
+        if self._merge is not None:
+            values = self._merge_sources(self._merge, vector, rows, together)
         known, moved = rows >= 0, slots % 2 == 1
         column = np.full(len(self._pod_ids), np.nan)
-        np.fmax.at(column, rows[known & ~moved], vector.values[known & ~moved])
+        np.fmax.at(column, rows[known & ~moved], values[known & ~moved])
         if (known & moved).any():
             others = np.full(len(self._pod_ids), np.nan)
-            np.fmax.at(others, rows[known & moved], vector.values[known & moved])
+            np.fmax.at(others, rows[known & moved], values[known & moved])
             column = fill_unknown(column, others)
         return column
+
+    def _merge_sources(
+        self, merge: Merge, vector: Vector, rows: IntColumn, together: Callable[..., float]
+    ) -> FloatColumn:
+        """Return the values with that of a scrape at one of its series, and NaN at the others."""
+        values = vector.values.copy()
+        places: dict[LabelSet, int] = {}  # of the series that gets the value, by scrape
+        processes: dict[LabelSet, dict[LabelSet, float]] = {}  # the largest value of each process, by scrape
+        for index in np.flatnonzero(np.isin(rows, merge.rows)).tolist():
+            raw = vector.labels[index]
+            if (key := self._label_sets.get(raw)) is None:
+                key = self._label_sets[raw] = frozenset(parse_labels(raw).items())
+            if key in merge.left_out:
+                values[index] = np.nan
+            elif key in merge.first:
+                of_scrape = processes.setdefault(merge.first[key], {})
+                process = merge.process[key]
+                of_scrape[process] = np.fmax(of_scrape.get(process, np.nan), values[index])
+                places.setdefault(merge.first[key], index)
+                values[index] = np.nan
+        for scrape, of_scrape in processes.items():
+            if known := [value for value in of_scrape.values() if not math.isnan(value)]:
+                values[places[scrape]] = together(known)
+        return values
 
     def _drop_excluded(self, labels: list[bytes], rows: IntColumn) -> IntColumn:
         if not self._foreign:

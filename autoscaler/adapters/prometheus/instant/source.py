@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Self
 
 import numpy as np
@@ -29,6 +29,7 @@ from autoscaler.adapters.prometheus.instant.group_join import GroupJoin
 from autoscaler.adapters.prometheus.instant.pod_join import PodJoin
 from autoscaler.adapters.prometheus.instant.query_round import QueryRound, values_by_metric
 from autoscaler.adapters.prometheus.instant.server_clock import ServerClock
+from autoscaler.adapters.prometheus.instant.sources import SourceReader
 from autoscaler.adapters.prometheus.instant.unread_metrics import STATISTICS_HINT, UnreadMetrics
 from autoscaler.adapters.prometheus.instant.within_objective import ObjectiveCounts, report_uncounted
 from autoscaler.adapters.prometheus.promql.conventions import (
@@ -66,6 +67,10 @@ MAX_SILENT = 3  # silent workloads named in one report
 MEAN_OF_PODS = "the mean of its pods, weighted by their work: names and labels do not show which pods serve together"
 _TIMES = frozenset({"time_s", "gpu_time_s"})
 _FROM_GPUS = GPU_COLUMNS | {"gpu_time_s"}
+# How the readings of several processes in one pod are combined; others are added up.
+_TOGETHER: Mapping[str, Callable[..., float]] = MappingProxyType(
+    {"time_s": max, counter_falls.PROCESS_START: max, "kv_usage": max, "asleep": min}
+)
 
 
 @dataclass(frozen=True)
@@ -120,6 +125,7 @@ class PrometheusSource:
         self._slow_readings: dict[str, _SlowReading] = {}
         self._objective_counts = ObjectiveCounts()
         self._models = ForeignModels()
+        self._sources = SourceReader()
         self._counted = counter_falls.CounterHistory.blank(0)
 
     async def __aenter__(self) -> Self:
@@ -149,8 +155,14 @@ class PrometheusSource:
             self._groups = GroupJoin(self._join, POD, self._conventions.pod_labels)
         identities = self._identities(fleet)
         engines = engines_spelled(self._conventions.spellings)
-        await self._models.read(query_round, at_s, engines, identities, self._join, fleet)
-        queries = self._pod_queries(fleet, identities, query_round)
+        used = [engines[name] for name in sorted({each.engine for each in fleet.workloads}) if name in engines]
+        sources = await self._sources.read(query_round, at_s, used, identities, self._join, fleet)
+        self._join.merge(sources.merge)
+        for line in sources.lines:
+            query_round.note("sources", line)
+        by_source = tuple((*identity, *sources.labels) for identity in identities)
+        await self._models.read(query_round, at_s, engines, by_source, self._join, fleet)
+        queries = self._pod_queries(fleet, identities, sources.labels, query_round)
         due = self._due_queries(queries, query_round.started_s)
         async with asyncio.TaskGroup() as group:
             if not first and query_round.started_s - self._conventions_s >= SLOW_PERIOD_S:
@@ -164,7 +176,7 @@ class PrometheusSource:
                     query_round,
                     at_s,
                     engines,
-                    identities,
+                    by_source,
                     self._join,
                     fleet,
                     objectives,
@@ -181,6 +193,9 @@ class PrometheusSource:
             columns[column] = self._drop_impossible(column, counted, query_round.started_s)
         for column in UNCOUNTED:
             report_uncounted(query_round, column, fleet, objectives, columns)
+        former = columns["time_s"] < fleet.pod_created_s  # samples of a former pod of the same name
+        for column in columns.keys() - _FROM_GPUS if former.any() else ():
+            columns[column] = np.where(former, np.nan, columns[column])
         columns["gpu_time_s"] = np.minimum(columns["gpu_time_s"], self._oldest_gpu_s(queries, query_round.started_s))
         pods = self._reject_false_falls(query_round, fleet, columns)
         return Samples(pods, front.result(), (query_round.report(),))
@@ -219,19 +234,21 @@ class PrometheusSource:
             return (POD,)
         return found
 
-    def _pod_queries(self, fleet: Fleet, identities: tuple[Identity, ...], query_round: QueryRound) -> list[PodQuery]:
-        """Return the queries for the engines in use."""
+    def _pod_queries(
+        self, fleet: Fleet, identities: tuple[Identity, ...], apart: Identity, query_round: QueryRound
+    ) -> list[PodQuery]:
+        """Return the queries for the engines in use. apart: labels that tell the sources of a pod apart."""
         queries: list[PodQuery] = []
         per_group, per_pod = Quantiles(self._window_s, self._groups.pairs), Quantiles(self._window_s)
         for name in sorted({workload.engine for workload in fleet.workloads}):
             if engine := engines_spelled(self._conventions.spellings).get(name):
                 for identity in identities:
-                    queries += engine_queries(engine, identity, per_group)
+                    queries += engine_queries(engine, identity, per_group, apart)
                     queries += quantile_queries(engine, identity, per_pod) if self._query_each_pod else ()
-                    queries.append(process_start_query(engine, identity))
-                    queries += self._models.queries(engine, identity, per_pod)
+                    queries.append(process_start_query(engine, (*identity, *apart)))
+                    queries += self._models.queries(engine, identity, per_pod, apart)
                     if self._conventions.native:
-                        queries += native_queries(engine, identity, per_group)
+                        queries += native_queries(engine, identity, per_group, apart)
                         queries += native_quantile_queries(engine, identity, per_pod) if self._query_each_pod else ()
             else:
                 query_round.note(f"engine {clean(name)!r}", f"not in the table of engines: {', '.join(ENGINES)}")
@@ -290,7 +307,8 @@ class PrometheusSource:
                     for line in describe_duplicates(find_duplicates(answer.vector, rows, fleet)):
                         query_round.note(query.column, line)
                 include_excluded = bool(query.models) or query.column in _FROM_GPUS
-                column = self._join.column(answer.vector, include_excluded=include_excluded)
+                together = _TOGETHER.get(query.column, math.fsum)
+                column = self._join.column(answer.vector, include_excluded=include_excluded, together=together)
                 if query.models:
                     column = np.where(self._models.has_models(query.models, fleet), column, np.nan)
                 column = self._drop_impossible(query.column, column, query_round.started_s)

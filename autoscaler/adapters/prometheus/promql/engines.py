@@ -27,7 +27,7 @@ from autoscaler.adapters.prometheus.promql.expressions import (
     selectors,
     sum_by_group,
 )
-from autoscaler.adapters.prometheus.promql.labels import METRIC, NO_POD, PART, POD, TARGET, Identity, Matchers
+from autoscaler.adapters.prometheus.promql.labels import METRIC, NO_POD, PART, POD, Identity, Matchers, names_pods
 from autoscaler.catalog.engines import GAUGES, QUANTILES, START_TIME, WITHIN, Engine
 from autoscaler.catalog.series import MOVED, POD_LABELS, Aggregation, Readings, Series
 from autoscaler.core.observe.counter_falls import PROCESS_START
@@ -46,17 +46,21 @@ class PodQuery:
     grouped: bool = False  # its series have the labels of a group of pods instead
 
 
-def engine_queries(engine: Engine, identity: Identity, quantiles: Quantiles) -> tuple[PodQuery, ...]:
+def engine_queries(
+    engine: Engine, identity: Identity, quantiles: Quantiles, apart: Identity = ()
+) -> tuple[PodQuery, ...]:
     """Return the queries for one engine on all pods: first the time of the readings, then one query per column.
 
-    Columns that depend on objectives are in `within_objective`. identity: labels that name a pod.
+    Columns that depend on objectives are in `within_objective`. identity: labels that name a pod. apart: labels that
+    tell the sources of a pod apart, each of which then has a series, except in quantiles.
     """
     engine = for_identity(engine, identity)
-    queries = [PodQuery("time_s", or_join(_time(row, identity) for row in presence_rows(engine)))]
+    source = (*identity, *apart)
+    queries = [PodQuery("time_s", or_join(_time(row, source) for row in presence_rows(engine)))]
     for column, readings in engine.readings.items():
         if column in WITHIN or column in QUANTILES:
             continue
-        expression = _values(readings, identity)
+        expression = _values(readings, source)
         if column in GAUGES:
             expression = f"({expression}) unless on ({', '.join(identity)}) ({_negative(readings)})"
         queries.append(PodQuery(column, expression, column in SLOW))
@@ -74,17 +78,22 @@ def quantile_queries(engine: Engine, identity: Identity, quantiles: Quantiles) -
 
 
 def process_start_query(engine: Engine, identity: Identity) -> PodQuery:
-    """Return the query for the start time of the youngest engine process of each pod.
+    """Return the query for the start time of the youngest engine process of each pod."""
+    return PodQuery(PROCESS_START, process_query(START_TIME, engine, identity))
+
+
+def process_query(name: str, engine: Engine, identity: Identity) -> str:
+    """Return the query for the largest value of a metric of the engine processes of each pod.
 
     Sidecars have another `instance` and do not count.
     """
     rows = presence_rows(for_identity(engine, identity))
-    clock = or_join(_if_beside(row, text, identity) for row in rows for text in selectors(row, row.name))
+    clock = or_join(if_beside(row, text, identity) for row in rows for text in selectors(row, row.name))
     of_pods = {*identity, *chain.from_iterable(POD_LABELS)}
-    start = Series(START_TIME, where=tuple(each for each in rows[0].where if each[0] in of_pods))
+    row = Series(name, where=tuple(each for each in rows[0].where if each[0] in of_pods))
     target = ", ".join(dict.fromkeys((*identity, "instance")))
-    (started,) = selectors(start, START_TIME)
-    return PodQuery(PROCESS_START, f"max {by(*identity)} ({started} and on ({target}) ({clock}))")
+    (series,) = selectors(row, name)
+    return f"max {by(*identity)} ({series} and on ({target}) ({clock}))"
 
 
 def growth_query(engine: Engine, column: str, identity: Identity, window_s: float) -> str:
@@ -95,13 +104,13 @@ def growth_query(engine: Engine, column: str, identity: Identity, window_s: floa
 def models_query(engine: Engine, identity: Identity) -> str:
     """Return the query for the models that each pod reports in the label of the engine."""
     rows = presence_rows(for_identity(engine, identity))
-    series = or_join(_if_beside(row, text, identity) for row in rows for text in selectors(row, row.name))
+    series = or_join(if_beside(row, text, identity) for row in rows for text in selectors(row, row.name))
     return f"count {by(*identity, engine.served_label, MOVED + engine.served_label)} ({series})"
 
 
 def for_identity(engine: Engine, identity: Identity) -> Engine:
-    """Return the engine restricted to series that an identity can name: TARGET only names series without a pod."""
-    return with_matchers(engine, NO_POD) if identity == TARGET else engine
+    """Return the engine restricted to series that an identity can name: targets only name series without a pod."""
+    return engine if names_pods(identity) else with_matchers(engine, NO_POD)
 
 
 def bounds_query(readings: Readings, most: int) -> str:
@@ -154,7 +163,7 @@ def reporting_pods_query(engines: Iterable[Engine]) -> str:
         return by(*labels, model, MOVED + model)
 
     return or_join(
-        f'label_replace(sum {grouping(engine)} ({_if_beside(row, text, labels)}), "{METRIC}", "{engine.name}", "", "")'
+        f'label_replace(sum {grouping(engine)} ({if_beside(row, text, labels)}), "{METRIC}", "{engine.name}", "", "")'
         for engine in engines
         for row in presence_rows(engine)
         for text in selectors(row, row.name)
@@ -204,7 +213,7 @@ def _value(row: Series, names: Sequence[str], identity: Identity, growth_window_
             yield text if growth_window_s is None else f"increase({text}[{duration(growth_window_s)}])"
 
     pod = by(*identity)
-    series = or_join(_if_beside(row, text, identity) for name in names for text in read(row, name))
+    series = or_join(if_beside(row, text, identity) for name in names for text in read(row, name))
     one_sum = all(_same_aggregation(part, row) for part in row.plus)
     if row.aggregation is Aggregation.SUM:
         together = keep_all([series, *(or_join(read(part, part.name)) for part in row.plus)]) if one_sum else series
@@ -241,7 +250,7 @@ def _same_aggregation(part: Series, row: Series) -> bool:
 def _quantile(row: Series, names: Sequence[str], identity: Identity, quantiles: Quantiles) -> str:
     window = duration(quantiles.window_s)
     rates = or_join(
-        _if_beside(row, f"rate({text}[{window}])", identity)
+        if_beside(row, f"rate({text}[{window}])", identity)
         for name in names
         for text in selectors(row, name + "_bucket")
     )
@@ -251,10 +260,10 @@ def _quantile(row: Series, names: Sequence[str], identity: Identity, quantiles: 
 
 
 def _time(row: Series, identity: Identity) -> str:
-    times = or_join(_if_beside(row, f"timestamp({text})", identity) for text in selectors(row, row.name))
+    times = or_join(if_beside(row, f"timestamp({text})", identity) for text in selectors(row, row.name))
     return f"max {by(*identity)} ({times})"
 
 
-def _if_beside(row: Series, vector: str, identity: Identity) -> str:
+def if_beside(row: Series, vector: str, identity: Identity) -> str:
     """Keep series with a shared name only for pods that also have the metric `row.beside`."""
     return f"({vector} and on ({', '.join(identity)}) {row.beside})" if row.beside else vector

@@ -33,4 +33,9 @@ TARGET: Identity = ("job", "instance", *CLUSTER_LABELS)  # for plain scrape conf
 NO_POD: Matchers = tuple((pod, ("",)) for _, pod in POD_LABELS)  # matches series that name no pod
 
 
+def names_pods(identity: Identity) -> bool:
+    """Return whether an identity names pods and not scrape targets."""
+    return any(pod in identity for _, pod in POD_LABELS)
+
+
 PLACE = "place"  # label that distinguishes devices without a UUID, and gateways outside of pods

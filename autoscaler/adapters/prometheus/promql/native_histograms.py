@@ -26,15 +26,17 @@ _FUNCTIONS = {"_count": "histogram_count", "_sum": "histogram_sum"}
 _ROUNDED = frozenset({"prefill_judged"})  # the total of a column in ROUNDED_UP, which needs bucket bounds
 
 
-def native_queries(engine: Engine, identity: Identity, quantiles: Quantiles) -> tuple[PodQuery, ...]:
-    """Return the queries for the columns from native histograms, except columns of objectives."""
+def native_queries(
+    engine: Engine, identity: Identity, quantiles: Quantiles, apart: Identity = ()
+) -> tuple[PodQuery, ...]:
+    """Return the queries for the columns from native histograms, except columns of objectives. See `engine_queries`."""
     engine = for_identity(engine, identity)
     queries: list[PodQuery] = []
     for column, readings in engine.readings.items():
         if column in WITHIN or column in _ROUNDED or column in QUANTILES:
             continue
         parts = [
-            scaled(sum_by_pod(row, _whole(row, suffix, function), identity), row.scale)
+            scaled(sum_by_pod(row, _whole(row, suffix, function), (*identity, *apart)), row.scale)
             for row in readings
             for suffix, function in _FUNCTIONS.items()
             if row.name.endswith(suffix)

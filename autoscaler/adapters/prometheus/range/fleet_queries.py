@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -79,8 +79,14 @@ class FleetQueries:
         return engines_spelled(self._conventions.spellings)[name]
 
     def narrowed_engines(self, batch: Batch) -> Iterator[tuple[Identity, Engine]]:
-        """Yield the engine of a batch restricted to its pods, for each pair of labels that may name them."""
+        """Yield the engine of a batch restricted to its pods, for each pair of labels that may name them.
+
+        Hits of the cache that preempted requests had are not corrected: with the names of all pods, the query would be
+        longer than a proxy takes.
+        """
         engine = self.spelled_engine(batch.engine)
+        plain = {name: tuple(replace(row, again=()) for row in rows) for name, rows in engine.readings.items()}
+        engine = replace(engine, readings=plain)
         for identity, where in self._matchers(batch):
             yield identity, with_matchers(engine, where, own=identity != TARGET)
 

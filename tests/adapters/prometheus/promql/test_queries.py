@@ -25,6 +25,7 @@ from autoscaler.adapters.prometheus.promql.expressions import Quantiles
 from autoscaler.adapters.prometheus.promql.gateways import gateway_arrivals_query, gateway_queue_query
 from autoscaler.adapters.prometheus.promql.gpus import devices_query, gpu_queries
 from autoscaler.adapters.prometheus.promql.labels import POD, TARGET
+from autoscaler.adapters.prometheus.promql.sources import cadence_query, source_times_query
 from autoscaler.adapters.prometheus.range.queries import (
     latency_query,
     naming_query,
@@ -74,8 +75,15 @@ def every_query() -> list[str]:
     """Return the text of each kind of query that is ever queried."""
     spellings = Spelling("kserve_"), Spelling("ray_", "_"), PLAIN  # more than one backend has
     engines, pods = engines_spelled(spellings).values(), ("a-[0-9]+", "a-[a-z]+")
+    apart = ("instance", "prometheus_replica", "node_name", "container_id")
     texts = [
-        query.expression for each in engines for way in (POD, TARGET) for query in engine_queries(each, way, TOGETHER)
+        query.expression
+        for each in engines
+        for way in (POD, TARGET)
+        for query in engine_queries(each, way, TOGETHER, apart)
+    ]
+    texts += [
+        make(each, way) for make in (source_times_query, cadence_query) for each in engines for way in (POD, TARGET)
     ]
     texts += [models_query(each, way) for each in engines for way in (POD, TARGET) if each.served_label]
     texts += [process_start_query(each, way).expression for each in engines for way in (POD, TARGET)]
@@ -136,9 +144,10 @@ def test_the_window_of_quantiles_is_that_of_the_settings():
             {"engine/pod": 3, "spelled/ray__": 1, "spelled/:": 2},
             Conventions(spellings=(PLAIN, Spelling("ray_", "_"))),
         ),
-        ({"gpus": 1, "": 1}, Conventions()),
+        ({"": 1}, Conventions(series_without_target=1)),
+        ({"gpus": 1}, Conventions()),
     ],
-    ids=["nothing", "pods", "two ways", "pods and targets", "targets", "GPUs", "spellings", "nonsense"],
+    ids=["nothing", "pods", "two ways", "pods and targets", "targets", "GPUs", "spellings", "neither", "nonsense"],
 )
 def test_every_convention_of_the_backend_is_read(found: dict[str, float], conventions: Conventions):
     assert read_conventions(found) == conventions

@@ -1,0 +1,180 @@
+"""Pods that are read from several sources, on a real Prometheus and a real VictoriaMetrics.
+
+Samples are written with their own times, as federation, remote write and OpenTelemetry do, so nothing marks their end.
+"""
+
+import time
+from collections.abc import AsyncIterator, Iterable
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import pytest_asyncio
+
+from autoscaler.adapters.clock import SystemClock
+from autoscaler.adapters.prometheus.instant.source import PrometheusSource
+from autoscaler.config.settings import PrometheusSettings
+from tests.adapters.prometheus.fleets import fleet_of
+from tests.harness.objectives import objectives
+from tests.harness.prometheus import prometheus
+from tests.harness.promql import PromqlServer
+from tests.harness.remote_write import write_samples
+from tests.harness.victoria_metrics import victoria_metrics
+
+pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
+
+STARTED_S = 1_700_000_000.25
+
+
+class Written(NamedTuple):
+    """The series of one engine in a source; all values follow from the running requests."""
+
+    running: float
+    labels: str = ""
+    last_s: float = 1.0  # age of the last sample
+    every_s: float = 15.0
+    first_s: float = 700.0  # largest age of a sample
+    started_s: float = np.nan  # of the process
+    used_s: float = np.nan  # processor time
+    path: str = "vllm:"
+
+
+class Case(NamedTuple):
+    running: float
+    line: str  # what is reported, "" for nothing
+    sources: tuple[Written, ...]
+
+
+A, B = "instance=10.0.0.5:8000", "instance=10.0.0.5:8001"
+MOVED = "instance=10.0.0.9:8000"
+OLDER = "left out: their last sample is older"
+CASES = {
+    "a pod moved": Case(2, OLDER, (Written(8, A, last_s=45), Written(2, MOVED, first_s=40))),
+    "a pod moved twice": Case(
+        2, OLDER, (Written(8, A, last_s=200), Written(7, B, last_s=100, first_s=190), Written(2, MOVED, first_s=61))
+    ),
+    "a pod moved after a short life": Case(
+        2, OLDER, (Written(8, A, 17, 1, first_s=18), Written(2, MOVED, 1, 1, first_s=12))
+    ),
+    "a pod moved behind one address": Case(
+        2, OLDER, (Written(8, "instance=q:m,uid=1", last_s=70), Written(2, "instance=q:m,uid=2", first_s=61))
+    ),
+    "a pod moved without instance": Case(2, OLDER, (Written(8, "node=n1", 50), Written(2, "node=n2", first_s=31))),
+    "the newest server has one sample": Case(
+        10, "", (Written(8, A, last_s=45, first_s=60), Written(2, MOVED, first_s=2))
+    ),
+    "a replica of Prometheus lags": Case(
+        3, OLDER, (Written(3, f"{A},prometheus_replica=a"), Written(9, f"{A},prometheus_replica=b", last_s=130))
+    ),
+    "a replica lags behind two engines": Case(
+        5,
+        OLDER,
+        (
+            *(Written(3 - number, f"{A},engine={number},ha=a") for number in range(2)),
+            *(Written(9, f"{A},engine={number},ha=b", last_s=131) for number in range(2)),
+        ),
+    ),
+    "replicas of Prometheus agree": Case(3, "", (Written(3, f"{A},ha=a"), Written(3, f"{A},ha=b", last_s=14))),
+    "a data-parallel engine is gone": Case(
+        3, OLDER, (Written(3, f"{A},engine=0"), Written(4, f"{A},engine=1", last_s=101))
+    ),
+    "a scrape job has ended": Case(3, "job=old", (Written(9, f"{A},job=old", last_s=122), Written(3, f"{B},job=new"))),
+    "a job scrapes once a minute": Case(
+        5, "2 scrape jobs", (Written(5, f"{A},job=slow", 55, 60), Written(3, f"{A},job=fast"))
+    ),
+    "one server is scraped once a minute": Case(7, "", (Written(4, A, 55, 60), Written(3, B))),
+    "two servers are scraped in turn": Case(7, "", (Written(4, A, last_s=14.5), Written(3, B))),
+    "all series are old": Case(7, "", (Written(4, A, last_s=100), Written(3, B, last_s=104))),
+    "one process has two ports": Case(
+        4,
+        "one process is read at 2 addresses",
+        (Written(3, A, 9, started_s=STARTED_S), Written(4, B, started_s=STARTED_S)),
+    ),
+    "one process has used time": Case(
+        4,
+        "one process is read at 2 addresses",
+        (Written(3, A, 9, started_s=STARTED_S, used_s=100), Written(4, B, started_s=STARTED_S, used_s=104)),
+    ),
+    "two processes started at once": Case(
+        7, "", (Written(3, A, started_s=STARTED_S, used_s=90), Written(4, B, started_s=STARTED_S, used_s=700))
+    ),
+    "two engines of one process have ports": Case(
+        7, "", (Written(3, f"{A},engine=0", started_s=STARTED_S), Written(4, f"{B},engine=1", started_s=STARTED_S))
+    ),
+    "Ray has two model replicas on a port": Case(
+        7, "", (Written(3, f"{A},WorkerId=aa", path="ray_vllm_"), Written(4, f"{A},WorkerId=bb", path="ray_vllm_"))
+    ),
+}
+
+
+def series(pod: str, source: Written, now_s: float) -> Iterable[tuple[dict[str, str], list[tuple[float, float]]]]:
+    given = dict(text.split("=") for text in source.labels.split(",") if text)
+    labels = {"namespace": "llm", "pod": pod, "job": "vllm", **given}
+    ages_s = np.arange(source.last_s, source.first_s, source.every_s)[::-1]
+    of_engine = {"model_name": "m", "engine": "0"} | labels
+    values = {
+        "num_requests_running": source.running,
+        "num_requests_waiting": source.running / 2,
+        "kv_cache_usage_perc": source.running / 10,
+        "generation_tokens_total": source.running * 1000,
+        "time_to_first_token_seconds_count": source.running * 10,
+    }
+    for name, value in values.items():
+        yield {"__name__": source.path + name, **of_engine}, [(now_s - age_s, value) for age_s in ages_s.tolist()]
+    for name, value in (("start_time_seconds", source.started_s), ("cpu_seconds_total", source.used_s)):
+        if not np.isnan(value):
+            labels.pop("engine", "")
+            yield {"__name__": f"process_{name}", **labels}, [(now_s - age_s, value) for age_s in ages_s.tolist()]
+
+
+def pod_of(name: str) -> str:
+    return f"{name.replace(' ', '-').lower()}-0"
+
+
+@pytest_asyncio.fixture(
+    scope="module",
+    loop_scope="module",
+    params=[partial(prometheus, flags=("--web.enable-remote-write-receiver",)), victoria_metrics],
+    ids=["prometheus", "victoria-metrics"],
+)
+async def scene(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[dict[str, tuple[float, ...]]]:
+    async with request.param(tmp_path_factory.mktemp("server")) as server:
+        yield await read(server)
+
+
+async def read(server: PromqlServer) -> dict[str, tuple[float, ...]]:
+    """Return running, waiting, KV usage, tokens and lines of each case, each pod in a fleet of its own."""
+    now_s = time.time()
+    written = [
+        each for name, case in CASES.items() for source in case.sources for each in series(pod_of(name), source, now_s)
+    ]
+    await write_samples(server.url, written)
+    await server.wait_for("count by (pod) (vllm:num_requests_running)", len(CASES) - 1)
+    found = {}
+    for name in CASES:
+        fleet = fleet_of({"llm/q": [pod_of(name)]})
+        async with PrometheusSource(PrometheusSettings(url=server.url), SystemClock()) as source:
+            samples = await source.sample(fleet, objectives(fleet), 10)
+        (report,) = samples.reports
+        assert not report.failed, report.problems
+        columns = ("running", "waiting", "kv_usage", "generation_tokens", "first_tokens")
+        values = [float(getattr(samples.pods, column)[0]) for column in columns]
+        lines = [line for line in report.problems if not line.startswith("running: no ready pod")]
+        found[name] = (*values, "\n".join(lines))
+    return found
+
+
+@pytest.mark.parametrize("name", CASES)
+async def test_each_process_of_a_pod_counts_once(scene: dict[str, tuple[float, ...]], name: str):
+    case = CASES[name]
+    running, waiting, _, tokens, first_tokens, line = scene[name]
+    assert (running, waiting, tokens, first_tokens) == tuple(case.running * each for each in (1, 0.5, 1000, 10))
+    assert (case.line in line) if case.line else not line
+
+
+async def test_kv_usage_is_the_largest_of_processes_that_count(scene: dict[str, tuple[float, ...]]):
+    usages = {"a pod moved": 0.2, "two servers are scraped in turn": 0.4, "one process has two ports": 0.4}
+    assert {name: scene[name][2] for name in usages} == usages
