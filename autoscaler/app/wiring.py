@@ -194,7 +194,9 @@ async def connect_cluster(
     metrics.registry.register(KedaCollector(answers, calls))
     service = KedaService(answers, fleet, lambda: policies.book)
     server = await stack.enter_async_context(KedaServer(settings.keda, service, parts.leadership, calls))
-    parts.problems = lambda: _joined(_joined(fleet.problems(), sleeper.problems()), answers.refusals.by_workload())
+    parts.problems = lambda: _joined(
+        fleet.problems(), sleeper.problems(), answers.zero_risks, answers.refusals.by_workload()
+    )
     parts.detail = lambda: {
         **_cluster_detail(fleet, shared, parts.problems(), quotas),
         "keda_problem": server.problem,
@@ -233,9 +235,13 @@ def _watches(settings: Settings) -> str:
     return f"{namespaces} in {settings.mode.value} mode"
 
 
-def _joined(declared: Mapping[WorkloadRef, str], refused: Mapping[WorkloadRef, str]) -> dict[WorkloadRef, str]:
-    """Append reasons of refused KEDA calls to problems of objects."""
-    return {**declared, **{ref: "; ".join(filter(None, (declared.get(ref), told))) for ref, told in refused.items()}}
+def _joined(*of_workloads: Mapping[WorkloadRef, str]) -> dict[WorkloadRef, str]:
+    """Merge problems of workloads, in this order."""
+    merged: dict[WorkloadRef, str] = {}
+    for problems in of_workloads:
+        for ref, problem in problems.items():
+            merged[ref] = f"{merged[ref]}; {problem}" if merged.get(ref) else problem
+    return merged
 
 
 def _cluster_detail(

@@ -30,7 +30,8 @@ from autoscaler.cli.settings import daemon_settings
     "--mode",
     type=click.Choice(["direct", "keda", "dry-run"]),
     required=True,
-    help="Who changes the replica count: the daemon, KEDA, or nobody.",
+    help="Who changes the replica count: the daemon, KEDA, or nobody. With keda each ScaledObject states "
+    "minReplicaCount: 1, unless its policy enables scaleToZero.",
 )
 @prometheus_options
 @rate_window_option

@@ -14,7 +14,8 @@ AT_ONCE = {"stabilizationWindowSeconds": 0, "policies": [{"type": "Pods", "value
 async def scaled(cluster: Cluster, name: str, replicas: int, **metadata: str) -> None:
     """Create a workload behind a ScaledObject, and the HPA that KEDA makes of it. metadata: of its trigger."""
     await cluster.workload(name, replicas, policy=None)
-    await cluster.site.scaled_object(name, name, TRIGGER | {"metadata": TRIGGER["metadata"] | metadata})
+    trigger = TRIGGER | {"metadata": TRIGGER["metadata"] | metadata}
+    await cluster.site.scaled_object(name, name, trigger, minReplicaCount=1)
     await cluster.site.hpa(f"keda-hpa-{name}", name, scaled_object=name)
     behavior = {"spec": {"behavior": {"scaleUp": AT_ONCE, "scaleDown": AT_ONCE}}}
     await cluster.site.patch("HorizontalPodAutoscaler", f"keda-hpa-{name}", behavior, "autoscaling/v2")

@@ -157,7 +157,7 @@ async def test_first_answer_waits_for_a_trusted_tick(site: Site):
 async def test_one_request_at_the_gateway_wakes_from_zero(site: Site):
     site.policy.write_text(POLICY + "  scaleToZero: {enabled: true, idleAfter: 1s}\n")
     await site.deployment("llama", replicas=0, annotations={"vllm-autoscaler.io/metrics-port": site.port})
-    await scaled_object(site)
+    await scaled_object(site, minReplicaCount=0)
     gateway = site.metrics.serve("/gateway", EPP_QUEUE.format(waiting=0))
     user, port = await site.user("keda"), free_port()
     async with (
@@ -219,7 +219,8 @@ async def test_workload_with_refused_calls_is_reported_and_not_scaled(site: Site
     await site.serve_pods()
     site.load("saturated")  # needs four replicas
     metadata = {**TRIGGER["metadata"], "polisy": "quick"}
-    await site.scaled_object("llama", "llama", {"type": "external", "metricType": "Value", "metadata": metadata})
+    trigger = {"type": "external", "metricType": "Value", "metadata": metadata}
+    await site.scaled_object("llama", "llama", trigger, minReplicaCount=1)
     await site.hpa("keda-hpa-llama", "llama", scaled_object="llama")
     user, port = await site.user("keda"), free_port()
     async with running(site, user, port) as daemon, Keda(site.namespace, port) as keda:
@@ -251,6 +252,14 @@ async def test_workload_with_refused_calls_is_reported_and_not_scaled(site: Site
         keda.reference.scalerMetadata.update(TRIGGER["metadata"])
         await eventually(lambda: keda.publishes(4), "four replicas are published")
         await eventually(lambda: site.events("Recommended"), "an Event")
+
+        await site.patch("ScaledObject", "llama", {"spec": {"minReplicaCount": 0}})  # the policy never goes to zero
+
+        async def risk_is_told() -> bool:
+            problems = (await daemon.readyz())["workload_problems"]
+            return "minReplicaCount: 1" in problems.get(f"{site.namespace}/llama", "")
+
+        await eventually(risk_is_told, "/readyz says that KEDA may go to zero")
 
 
 async def test_count_that_keda_keeps_holds_its_gpus(site: Site):

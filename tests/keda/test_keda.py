@@ -56,7 +56,7 @@ async def test_workload_goes_from_zero_to_four_and_back(site: Site):
     await site.workload(replicas=0)
     gateway = site.metrics.serve("/gateway", EPP_QUEUE.format(waiting=0))
     user, port = await site.user("keda"), free_port()
-    await site.scale_by_keda(f"localhost:{port}", cooldownPeriod=1)
+    await site.scale_by_keda(f"localhost:{port}", minReplicaCount=0, cooldownPeriod=1)
     async with site.keda_daemon(user, port, "--gateway", gateway):
 
         async def listed() -> bool:

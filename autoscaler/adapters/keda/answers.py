@@ -16,6 +16,7 @@ import numpy as np
 
 from autoscaler.adapters.keda.metric_value import Published, Tolerance, publish
 from autoscaler.adapters.keda.refusals import Refusals
+from autoscaler.adapters.keda.zero_risk import find_zero_risks
 from autoscaler.core.model.fleet import WorkloadRef
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, IntColumn, find_ids
 from autoscaler.ports import Change, ChangeStatus, Clock, Leadership, Outcome, TickRecord
@@ -80,6 +81,7 @@ class Answers:
     def __init__(self, clock: Clock, leadership: Leadership) -> None:
         """clock: that of the ticks."""
         self.refusals = Refusals(clock)
+        self.zero_risks: dict[WorkloadRef, str] = {}  # of the last tick
         self._clock = clock
         self._leadership = leadership
         self._snapshot = _NOTHING
@@ -102,6 +104,8 @@ class Answers:
         """Store the decisions of a tick, and notify the streams of workloads that became active or idle."""
         before, after = self._snapshot, self._replace(tick)
         self._snapshot = after
+        workloads, risks = tick.input.fleet.workloads, find_zero_risks(tick.input.fleet.hpa_limits, tick.input.spec)
+        self.zero_risks = {workloads[row].ref: problem for row, problem in risks.items()}
         for ref in list(self._watchers):
             old, new = _active(before, ref), _active(after, ref)
             if old != new:

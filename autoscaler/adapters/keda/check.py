@@ -13,6 +13,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 
 from autoscaler.adapters.keda.metric_value import DEFAULT_TOLERANCE, Tolerance, publish
+from autoscaler.adapters.keda.zero_risk import ZERO_RISK
 from autoscaler.config.check import scaledobject as so
 from autoscaler.config.check import trigger as metadata
 from autoscaler.config.check.manifests import at, find_excess, mapping
@@ -51,11 +52,11 @@ def check_scaled_object(document: Document, book: PolicyBook) -> Iterator[Findin
     policy = chosen.spec if chosen is not None else None
     most = so.integer(document.value, so.MAX, so.MOST, so.DEFAULT_MAX) or so.DEFAULT_MAX
     yield from _check_counts(document, policy)
+    yield from _check_zero(document, policy)
     for direction in (so.UP, so.DOWN):
         yield from _check_direction(document, direction, most)
     yield from _check_tolerance(document, most)
     yield from _check_fallback(document, policy)
-    yield from _check_cooldown(document)
 
 
 def _is_ours(trigger: object) -> bool:
@@ -157,17 +158,21 @@ def _check_counts(document: Document, policy: PolicySpec | None) -> Iterator[Fin
         yield document.warning(so.MIN, problem, "0, or idleReplicaCount: 0 beside it, or scaleToZero.enabled: false")
 
 
-def _check_cooldown(document: Document) -> Iterator[Finding]:
-    """Find a cooldown that is shorter than an outage of the daemon may be.
+def _check_zero(document: Document, policy: PolicySpec | None) -> Iterator[Finding]:
+    """Find a ScaledObject that lets KEDA go to zero, although the policy never does.
 
-    KEDA 2.20 closes its cached scaler when a call fails. A poll at the same moment finds it closed, gets no error, and
-    treats the workload as idle. Then only the cooldown keeps the replicas.
+    KEDA closes its cached scaler when a call fails or is cancelled. A poll at the same moment finds it closed, gets no
+    error, and treats the workload as idle. Then only the cooldown keeps the replicas.
     """
-    cooldown_s = so.integer(document.value, so.COOLDOWN, so.SECONDS, so.DEFAULT_COOLDOWN_S)
-    to_zero = so.integer(document.value, so.MIN, so.LEAST, so.DEFAULT_MIN) == 0
     idles = so.integer(document.value, so.IDLE, so.LEAST) == 0
-    if cooldown_s is not None and cooldown_s < so.DEFAULT_COOLDOWN_S and (to_zero or idles):
-        problem = "KEDA 2.20 can treat a failed call as an idle workload, and scales to zero if calls fail for longer"
+    to_zero = idles or so.integer(document.value, so.MIN, so.LEAST, so.DEFAULT_MIN) == 0
+    if to_zero and policy is not None and not policy.scale_to_zero.enabled:
+        finding = document.finding(so.IDLE if idles else so.MIN, ZERO_RISK)
+        least = "no idleReplicaCount" if idles else "at least 1"
+        yield replace(finding, allowed=f"{least}, or scaleToZero.enabled: true in the policy or the trigger")
+    cooldown_s = so.integer(document.value, so.COOLDOWN, so.SECONDS, so.DEFAULT_COOLDOWN_S)
+    if to_zero and cooldown_s is not None and cooldown_s < so.DEFAULT_COOLDOWN_S:
+        problem = "KEDA can treat a failed call as an idle workload, and scales to zero if calls fail for longer"
         yield document.warning(so.COOLDOWN, problem, f"at least {so.DEFAULT_COOLDOWN_S}, or minReplicaCount: 1")
 
 

@@ -243,7 +243,7 @@ class HpaDelays(Columns):
     wake_s: FloatColumn  # from zero: KEDA's polling
     grow_s: FloatColumn  # its stabilization window, and the period of a policy
     shrink_s: FloatColumn  # likewise
-    zero_s: FloatColumn  # to zero: KEDA's cooldown and polling
+    zero_s: FloatColumn  # to zero: KEDA's cooldown and polling; infinity: KEDA never goes to zero
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ def changed(*changes: tuple[str, object]) -> str:
 
 BEHAVIOR = "spec.advanced.horizontalPodAutoscalerConfig.behavior"
 METADATA = "spec.triggers.0.metadata"
+MAY_ZERO = (f"{METADATA}.scaleToZero\\.enabled", None)  # then the policy `interactive` decides, which may go to zero
 
 
 def test_shipped_example_has_no_findings():
@@ -49,14 +50,38 @@ def test_shipped_example_has_no_findings():
 
 
 @pytest.mark.parametrize(
+    ("least", "idle", "enabled", "key", "allowed"),
+    [
+        (0, None, "false", "spec.minReplicaCount", "at least 1, or scaleToZero.enabled: true"),
+        (None, None, "false", "spec.minReplicaCount", "at least 1, or scaleToZero.enabled: true"),  # which means 0
+        (2, 0, "false", "spec.idleReplicaCount", "no idleReplicaCount, or scaleToZero.enabled: true"),
+        (0, None, "true", None, ""),
+        (2, 0, "true", None, ""),
+        (1, None, "false", None, ""),
+    ],
+)
+def test_error_when_keda_alone_may_go_to_zero(
+    least: int | None, idle: int | None, enabled: str, key: str | None, allowed: str
+):
+    idles = () if idle is None else (("spec.idleReplicaCount", idle),)
+    text = changed((f"{METADATA}.scaleToZero\\.enabled", enabled), ("spec.minReplicaCount", least), *idles)
+    found = findings(text)
+    assert [(finding.key, finding.severity) for finding in found] == ([(key, Severity.ERROR)] if key else [])
+    assert all(finding.allowed.startswith(allowed) for finding in found)
+
+
+TO_ZERO = [MAY_ZERO, ("spec.minReplicaCount", None)]
+
+
+@pytest.mark.parametrize(
     ("changes", "warned"),
     [
-        ([("spec.cooldownPeriod", 299)], True),
-        ([("spec.cooldownPeriod", 0)], True),
-        ([("spec.cooldownPeriod", 30), ("spec.minReplicaCount", None)], True),
-        ([("spec.cooldownPeriod", 30), ("spec.minReplicaCount", 2), ("spec.idleReplicaCount", 0)], True),
-        ([("spec.cooldownPeriod", 300)], False),
-        ([("spec.cooldownPeriod", None)], False),  # which means 300
+        ([*TO_ZERO, ("spec.cooldownPeriod", 299)], True),
+        ([*TO_ZERO, ("spec.cooldownPeriod", 0)], True),
+        ([MAY_ZERO, ("spec.cooldownPeriod", 30), ("spec.minReplicaCount", 0)], True),
+        ([MAY_ZERO, ("spec.cooldownPeriod", 30), ("spec.minReplicaCount", 2), ("spec.idleReplicaCount", 0)], True),
+        ([*TO_ZERO, ("spec.cooldownPeriod", 300)], False),
+        (TO_ZERO, False),  # the default is 300
         ([("spec.cooldownPeriod", 30), ("spec.minReplicaCount", 1)], False),  # KEDA never scales to zero
     ],
 )
@@ -219,7 +244,7 @@ def test_largest_policy_of_a_direction_counts():
 
 def test_warning_when_the_minimum_forbids_zero():
     (_, finding) = findings(
-        changed((f"{METADATA}.policy", "batch"), ("spec.minReplicaCount", 1), ("spec.maxReplicaCount", 4))
+        changed(MAY_ZERO, (f"{METADATA}.policy", "batch"), ("spec.minReplicaCount", 1), ("spec.maxReplicaCount", 4))
     )
     assert "keeps the workload above zero" in finding.problem
 
@@ -231,7 +256,7 @@ def test_warning_when_bounds_and_policy_do_not_overlap():
     assert finding.problem == "below replicas.min of the policy, which is 3, so the count stays at 2"
     assert finding.allowed == "at least 16"
     high = changed((f"{METADATA}.replicas\\.max", "1"), ("spec.minReplicaCount", 2))
-    finding, _ = findings(high)  # and that the policy allows zero
+    (finding,) = findings(high)
     assert (finding.severity, finding.key) == (Severity.WARNING, "spec.minReplicaCount")
     assert finding.problem == "above replicas.max of the policy, which is 1, so the count stays at 2"
     assert finding.allowed == "at most 1"
@@ -245,14 +270,14 @@ def test_invalid_bounds_are_not_compared_with_the_policy():
 def test_error_when_the_idle_count_is_not_below_minimum():
     (finding,) = findings(changed(("spec.idleReplicaCount", 1)))
     assert (finding.key, finding.value, finding.allowed) == ("spec.idleReplicaCount", "'1'", "at most 0")
-    assert findings(changed(("spec.idleReplicaCount", 0), ("spec.minReplicaCount", 2))) == []
-    found = findings(changed(("spec.idleReplicaCount", 0), ("spec.minReplicaCount", None)))
+    assert findings(changed(MAY_ZERO, ("spec.idleReplicaCount", 0), ("spec.minReplicaCount", 2))) == []
+    found = findings(changed(MAY_ZERO, ("spec.idleReplicaCount", 0), ("spec.minReplicaCount", None)))
     assert [finding.allowed for finding in found] == ["a minReplicaCount above it"]
 
 
 def test_no_warning_when_the_idle_count_is_zero():
     """KEDA scales from any count to idleReplicaCount at once: from 2 to 0 with a minReplicaCount of 2."""
-    floor = ((f"{METADATA}.policy", "batch"), ("spec.minReplicaCount", 2), ("spec.maxReplicaCount", 64))
+    floor = (MAY_ZERO, (f"{METADATA}.policy", "batch"), ("spec.minReplicaCount", 2), ("spec.maxReplicaCount", 64))
     assert [finding.key for finding in findings(changed(*floor))] == ["spec.minReplicaCount"]
     assert findings(changed(*floor, ("spec.idleReplicaCount", 0))) == []
 

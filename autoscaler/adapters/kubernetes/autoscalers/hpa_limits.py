@@ -87,7 +87,8 @@ def delays_of(spec: ScaledObjectSpec, hpa: Hpa | None) -> Delays:
     after its cooldown.
     """
     grow_s, shrink_s = spec.delays_s if hpa is None else hpa.delays_s
-    return Delays(spec.poll_s, grow_s, shrink_s, spec.cooldown_s + spec.poll_s)
+    zero_s = spec.cooldown_s + spec.poll_s if spec.scales_to_zero else inf
+    return Delays(spec.poll_s, grow_s, shrink_s, zero_s)
 
 
 def missing_metric(spec: ScaledObjectSpec, hpa: Hpa | None) -> str:

@@ -99,6 +99,7 @@ def test_keda_waits_for_its_cooldown_and_its_next_poll():
     delays = limit_of(spec_of(cooldownPeriod=60, initialCooldownPeriod=600, pollingInterval=10), hpa(), 6).delays
     assert (delays.wake_s, delays.zero_s) == (10, 610)
     assert limit_of(spec_of(cooldownPeriod="long", pollingInterval=-1), hpa(), 6).delays.zero_s == 30
+    assert limit_of(spec_of(minReplicaCount=1), hpa(), 6).delays.zero_s == float("inf")  # KEDA never goes to zero
 
 
 def test_delays_of_all_hpas_are_columns():
