@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Make a real KEDA for the tests: its operator, metrics adapter and CRDs. Print the folder.
+# Make a real KEDA for the tests: its operator, metrics adapter, admission webhooks and CRDs. Print the folder.
 #
 #   tools/keda.sh            build it unless it is there, and the kube-controller-manager that it needs beside it
 #   tools/keda.sh --where    print where it is or would be; build nothing
@@ -7,8 +7,8 @@
 set -euo pipefail
 source "$(dirname "$0")/go.sh"
 
-KEDA=v2.20.2            # github.com/kedacore/keda/v2
-COMMANDS=(operator adapter)
+KEDA=v2.21.0            # github.com/kedacore/keda/v2
+COMMANDS=(operator adapter webhooks)
 
 folder=$cache/keda/$KEDA
 
@@ -31,7 +31,9 @@ done
 
 nice go build -trimpath -ldflags "-s -w -X github.com/kedacore/keda/v2/version.Version=${KEDA#v}" \
   -o "$work/built/" "${COMMANDS[@]/#/github.com/kedacore/keda/v2/cmd/}"
-cp -r "$(field Dir <<<"$module")/config/crd/bases" "$work/built/crds"
+source=$(field Dir <<<"$module")
+cp -r "$source/config/crd/bases" "$work/built/crds"
+cp "$source/config/webhooks/validation_webhooks.yaml" "$work/built/"
 chmod -R u+w "$work/built"
 mv "$work/built" "$folder"                         # the same file system: it appears whole or not at all
 echo "$folder"

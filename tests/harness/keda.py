@@ -1,14 +1,16 @@
-"""A real KEDA with a real API server and the controllers that KEDA needs.
+"""A real KEDA, its admission webhooks included, with a real API server and the controllers that KEDA needs.
 
 The HPA controller looks every second instead of every 15, so that the tests are quick. There is no scheduler and no
 kubelet: `kubelet` stands in for both and says that each pod runs and is ready.
 """
 
 import asyncio
+import base64
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from tests.harness.certificates import Certificates
 from tests.harness.kube_api import ApiError, KubeApi, load_manifests
@@ -27,17 +29,22 @@ def _built(path: Path) -> Path:
 
 @asynccontextmanager
 async def keda(api: KubeApi, directory: Path) -> AsyncIterator[None]:
-    """Install KEDA into the API server's cluster: run its operator, its adapter and the controllers."""
+    """Install KEDA into the API server's cluster: run its operator, adapter, webhooks and the controllers."""
     folder, manager = where("keda.sh"), where("envtest.sh", "kube-controller-manager")
-    binaries = {name: _built(folder / name) for name in ("operator", "adapter")}
-    await api.apply(*load_manifests(*sorted((folder / "crds").glob("*.yaml"))))
+    binaries = {name: _built(folder / name) for name in ("operator", "adapter", "webhooks")}
+    crds = await api.apply(*load_manifests(*sorted((folder / "crds").glob("*.yaml"))))
     await api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+
+    await eventually(
+        lambda: _are_discovered(api, crds), "discovery names KEDA's kinds, which its webhooks look up once"
+    )
 
     kubeconfig = api.kubeconfig()
     environment = {"KUBECONFIG": str(kubeconfig), "WATCH_NAMESPACE": "", "POD_NAMESPACE": NAMESPACE}
     environment["KEDA_CLUSTER_OBJECT_NAMESPACE"] = NAMESPACE
     certificates = _certificates(directory)
-    probe, metrics, adapter = free_port(), free_port(), free_port()
+    ca = (certificates / "ca.crt").read_bytes()
+    probe, metrics, adapter, webhooks, webhooks_probe = (free_port() for _ in range(5))
     async with AsyncExitStack() as stack:
         controllers = free_port()
         for process in (
@@ -81,10 +88,22 @@ async def keda(api: KubeApi, directory: Path) -> AsyncIterator[None]:
                 authorization_kubeconfig=kubeconfig,
                 lister_kubeconfig=kubeconfig,
             ),
+            _process(
+                "keda-webhooks",
+                binaries["webhooks"],
+                directory,
+                lambda: answers(f"http://127.0.0.1:{webhooks_probe}/readyz"),
+                environment,
+                cert_dir=certificates,
+                port=webhooks,
+                metrics_bind_address="0",
+                health_probe_bind_address=f"127.0.0.1:{webhooks_probe}",
+            ),
         ):
             stack.push_async_callback(process.stop, STOP_S)
             await process.start()
         await _serve_external_metrics(api, adapter)
+        await _ask_webhooks(api, folder / "validation_webhooks.yaml", webhooks, ca)
         yield
 
 
@@ -109,6 +128,17 @@ def _certificates(directory: Path) -> Path:
     shutil.copy(pair.certificate, folder / "tls.crt")
     shutil.copy(pair.key, folder / "tls.key")
     return folder
+
+
+async def _are_discovered(api: KubeApi, crds: list[dict[str, Any]]) -> bool:
+    for spec in (crd["spec"] for crd in crds):
+        try:
+            found = await api.request("GET", f"/apis/{spec['group']}/{spec['versions'][0]['name']}")
+        except ApiError:
+            return False
+        if spec["names"]["plural"] not in {resource["name"] for resource in found["resources"]}:
+            return False
+    return True
 
 
 async def _is_listening(port: int) -> bool:
@@ -150,6 +180,17 @@ async def _serve_external_metrics(api: KubeApi, port: int) -> None:
         return False
 
     await eventually(served, "the API server passes external metrics on", 60, every_s=0.2)
+
+
+async def _ask_webhooks(api: KubeApi, manifest: Path, port: int, ca: bytes) -> None:
+    """Let the API server ask KEDA's webhooks, like KEDA's manifests; refuse objects if it cannot reach them."""
+    (configuration,) = load_manifests(manifest)
+    bundle = base64.b64encode(ca).decode()
+    for webhook in configuration["webhooks"]:
+        path = webhook["clientConfig"]["service"]["path"]
+        webhook["clientConfig"] = {"url": f"https://localhost:{port}{path}", "caBundle": bundle}
+        webhook["failurePolicy"] = "Fail"
+    await api.apply(configuration)
 
 
 @asynccontextmanager

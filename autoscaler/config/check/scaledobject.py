@@ -39,7 +39,7 @@ UP, DOWN = (*BEHAVIOR, "scaleUp"), (*BEHAVIOR, "scaleDown")
 DISABLED = "Disabled"  # selectPolicy of a direction that the HPA does not scale in
 EXACT_UP = "policies: [{type: Pods, value: <maxReplicaCount>, periodSeconds: 15}]"
 
-# Fields that KEDA and the HPA read. Source: scaledobject_types.go of KEDA 2.20, HPAScalingRules of autoscaling/v2.
+# Fields that KEDA and the HPA read. Source: scaledobject_types.go of KEDA 2.21, HPAScalingRules of autoscaling/v2.
 _RULES = ("policies", "selectPolicy", "stabilizationWindowSeconds", "tolerance")
 KEYS: Mapping[Loc, tuple[str, ...]] = MappingProxyType(
     {
