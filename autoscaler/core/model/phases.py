@@ -25,6 +25,7 @@ class Phase(IntEnum):
 
 
 PHASES = len(Phase)
+SKEW_S = 5.0  # clocks of nodes and of the control plane differ by less
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from autoscaler.core.model.fleet import Fleet, NodeGroup, PendingCause
-from autoscaler.core.model.phases import NOT_STARTING, PHASES, Phase, PodStarts, Starts
+from autoscaler.core.model.phases import NOT_STARTING, PHASES, SKEW_S, Phase, PodStarts, Starts
 from autoscaler.core.model.types import TickInput
 from autoscaler.core.model.weights import PodCache
 from autoscaler.core.observe.ledger import ON_OLD_NODE, TOTAL, Ledger, select, split
@@ -20,7 +20,6 @@ from autoscaler.core.observe.pod_deltas import PodDeltas
 from autoscaler.core.observe.start_prior import SLOTS, WEIGHTS_ABSENT, WEIGHTS_HELD, expect, identity
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 
-SKEW_S = 5.0  # clocks of nodes and API servers differ by less
 YOUNG_NODE_S = 600.0  # a node that was created so long before a pod may still be coming up
 WAITED_S = 30.0  # a pod that waits so long for a young node waits until it is up
 REQUESTED_NODE_S = 7200.0
@@ -104,7 +103,7 @@ def learn_first_tokens(inp: TickInput, ledger: Ledger, serving: BoolColumn, delt
     """Add the time from ready to the first token. serving: bool[P], pods that are ready."""
     first = serving & deltas.is_new & (deltas.now.of("first_tokens") > 0) & ~(deltas.before.of("first_tokens") > 0)
     took_s = deltas.now.time_s - inp.fleet.pod_ready_s
-    pods = np.flatnonzero(first & (took_s <= FIRST_TOKEN_S))
+    pods = np.flatnonzero(first & (took_s <= FIRST_TOKEN_S) & (took_s >= -SKEW_S))
     if not len(pods):
         return ledger
     rows, of_row = np.unique(inp.fleet.pod_workload[pods], return_inverse=True)

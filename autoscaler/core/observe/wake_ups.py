@@ -105,7 +105,7 @@ def learn(inp: TickInput, serves: BoolColumn, by_workload: GroupBy, known: WakeU
     """Learn from the pods that serve again, as cold starts are learned (RFC 6298). serves: bool[P]."""
     ready_s, ordered_s = inp.fleet.pod_ready_s, before.last_wake_ordered_s
     # Without a probe of its own a pod stays ready; then the first reading that says so counts.
-    took_s = np.where(ready_s > ordered_s, ready_s, inp.now_s) - ordered_s
+    took_s = np.where(ready_s > ordered_s, np.minimum(ready_s, inp.now_s), inp.now_s) - ordered_s
     took_s = by_workload.max(np.where(serves & (took_s <= LONGEST_WAKE_S), took_s, np.nan))
     error_s, first = took_s - known.mean_s, np.isnan(known.mean_s)
     mean_s = np.where(first, took_s, known.mean_s + error_s / 4)

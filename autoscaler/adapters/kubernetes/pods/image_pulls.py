@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from autoscaler.adapters.kubernetes.api import objects
 from autoscaler.adapters.kubernetes.api.reflector import Resource
-from autoscaler.adapters.kubernetes.pods.status import EVENT_SKEW_S, Key, last_seen
+from autoscaler.adapters.kubernetes.pods.status import Key, last_seen
+from autoscaler.core.model.phases import SKEW_S
 
 PULLING, PULLED = "Pulling", "Pulled"
 MAX_PODS = 20_000  # the last ones that events name
@@ -79,7 +80,7 @@ class ImagePulls:
     def of_pod(self, key: Key, created_wall_s: float) -> tuple[float, float]:
         """Return the seconds for which images of a pod were pulled, and the Unix time since which one is; NaN: none."""
         pulls = self._of.get(key)
-        if pulls is None or max(pulls.wall_s, pulls.pulling_wall_s) < created_wall_s - EVENT_SKEW_S:
+        if pulls is None or max(pulls.wall_s, pulls.pulling_wall_s) < created_wall_s - SKEW_S:
             return math.nan, math.nan
         took_s = sum(pulls.took_s.values()) if pulls.took_s else math.nan
         return took_s, pulls.pulling_wall_s if pulls.pulling_wall_s > pulls.wall_s else math.nan

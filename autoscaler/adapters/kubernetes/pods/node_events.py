@@ -13,9 +13,10 @@ import numpy as np
 
 from autoscaler.adapters.kubernetes.api import objects
 from autoscaler.adapters.kubernetes.api.reflector import Resource
-from autoscaler.adapters.kubernetes.pods.status import EVENT_SKEW_S, Key, last_seen
+from autoscaler.adapters.kubernetes.pods.status import Key, last_seen
 from autoscaler.adapters.kubernetes.pods.store import PodRows, PodStore
 from autoscaler.core.model.fleet import PendingCause
+from autoscaler.core.model.phases import SKEW_S
 from autoscaler.core.table.columns import IntColumn
 from autoscaler.ports import Clock
 
@@ -82,5 +83,5 @@ class NodeEvents:
         if said is None:
             return PendingCause.NONE
         at_s = said.wall_s + self._clock.now_s() - self._clock.wall_s()
-        is_valid = created_s - EVENT_SKEW_S <= at_s and self._clock.now_s() - at_s <= VALID_S
+        is_valid = created_s - SKEW_S <= at_s and self._clock.now_s() - at_s <= VALID_S
         return said.cause if is_valid else PendingCause.NONE

@@ -48,9 +48,6 @@ _BY_QUEUE = re.compile(r"queue|quota|pod ?group|gang", re.IGNORECASE)  # in thei
 
 UNSCHEDULED = {"Unschedulable": PendingCause.UNSCHEDULABLE, "SchedulingGated": PendingCause.SCHEDULING_GATED}
 
-EVENT_SKEW_S = 5.0
-"""An event may be this much older than its pod by clocks that differ."""
-
 Key = tuple[str, str]  # namespace and name
 OwnerKey = Key  # namespace, and the uid of a controller or the name of a LeaderWorkerSet
 Group = tuple[str, ...]  # namespace, and the values of the labels that the pods of a replica have in common

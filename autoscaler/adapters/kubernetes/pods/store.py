@@ -42,6 +42,7 @@ from autoscaler.adapters.kubernetes.pods.status import (
 from autoscaler.adapters.kubernetes.pods.template import Facts, group_facts, read_template, served_names, stated_slots
 from autoscaler.catalog.engines import DEFAULT_PORT
 from autoscaler.core.model.fleet import PendingCause, Pod, PodPart
+from autoscaler.core.model.phases import SKEW_S
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 from autoscaler.ports import Clock
 
@@ -66,6 +67,7 @@ _ROW = np.dtype(
         ("started_s", np.float64),
         ("ready_s", np.float64),
         ("first_ready_s", np.float64),  # since the engine's last start
+        ("clock_s", np.float64),  # how far the clock of its node is ahead; 0: not noticeably
         ("image_s", np.float64),
         ("pulling_since_s", np.float64),
         ("weights_s", np.float64),
@@ -437,7 +439,7 @@ class PodStore:
 
     def _write(self, key: Key, seen: SeenPod, blocked: PendingCause) -> None:
         row = self._row.get(key)
-        target_id = self._target_of(key)
+        target_id, is_first = self._target_of(key), row is None
         if row is None:
             row = self._row[key] = self._append_row()
             self._rows["target_id"][row] = target_id
@@ -454,6 +456,13 @@ class PodStore:
         conditions = true_conditions(seen)
         ready_s = since_s(conditions.get("Ready"), offset_s)
         started_s, was_restarted = engine_start(seen, offset_s)
+        # The kubelet writes both by the clock of its node. What has happened does not lie in the future.
+        clock_s = np.fmax(ready_s, started_s) - self._clock.now_s()
+        if clock_s > SKEW_S:
+            line["clock_s"] = max(line["clock_s"], clock_s)
+        ready_s, started_s = ready_s - line["clock_s"], started_s - line["clock_s"]
+        if is_first and line["clock_s"] and "Ready" in conditions:
+            started_s = math.nan  # by how much it is ahead is not known, so nothing is learned from this start
         if not math.isnan(ready_s):
             first_s = float(line["first_ready_s"])
             # A probe that fails for a moment resets the time of the condition, but the engine has served since before.
@@ -487,7 +496,7 @@ class PodStore:
             key,
             blocked_by(seen)[0],
             "Ready" in conditions and not is_leaving(seen, conditions),
-            since_s(conditions.get("Ready"), offset_s),
+            min(since_s(conditions.get("Ready"), offset_s), self._clock.now_s()),  # NaN stays
             since_s(conditions.get("PodScheduled"), offset_s),
             group_size(seen),
         )

@@ -15,6 +15,7 @@ import numpy as np
 from autoscaler.adapters.prometheus.discovery.kube_state import Controllers, Name, PodFacts
 from autoscaler.adapters.prometheus.owners import leader_worker_set_of, leaders_of, model_workload, owner_of
 from autoscaler.core.model.fleet import Fleet, NodeGroups, Obstacles, Pod, Pool, Workload, WorkloadRef
+from autoscaler.core.model.phases import SKEW_S
 
 FORGET_S = 3600.0  # a workload without any sign for this long is forgotten
 MISSED_S = 300.0  # a pod missing from incomplete passes is kept this long
@@ -122,6 +123,15 @@ class Inventory:
         pod_workload = np.array([rows[member.ref] for member in members], dtype=np.int64)
         ready = np.array([member.facts.ready for member in members], dtype=bool)
         spec = np.array([each.replicas for each in found], dtype=np.float64)
+        started_s, ready_s = (
+            np.array([tick_s(at_s) for at_s in column], dtype=np.float64)
+            for column in (
+                [member.facts.started_s for member in members],
+                [member.facts.ready_s if member.facts.ready else math.nan for member in members],
+            )
+        )
+        # The clock of a node that is ahead teaches nothing: a start without a beginning is not learned.
+        is_ahead = np.fmax(started_s, ready_s) > now_s + SKEW_S
         return Fleet(
             time_s=now_s,
             workloads=self._workloads,
@@ -140,11 +150,8 @@ class Inventory:
             pod_pending=np.array([member.facts.blocked for member in members], dtype=np.int64),
             pod_created_s=np.array([tick_s(member.facts.created_s) for member in members], dtype=np.float64),
             pod_scheduled_s=np.array([tick_s(member.facts.scheduled_s) for member in members], dtype=np.float64),
-            pod_started_s=np.array([tick_s(member.facts.started_s) for member in members], dtype=np.float64),
-            pod_ready_s=np.array(
-                [tick_s(member.facts.ready_s) if member.facts.ready else math.nan for member in members],
-                dtype=np.float64,
-            ),
+            pod_started_s=np.where(is_ahead, np.nan, started_s),
+            pod_ready_s=np.minimum(ready_s, now_s),
             pools=tuple(self._pools),
             groups=NodeGroups.of_pools(tuple(self._pools), np.full(len(self._pools), np.nan)),
         )

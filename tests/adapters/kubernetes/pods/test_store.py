@@ -26,16 +26,17 @@ LWS = POD_GROUPS[0]
 
 
 class FixedClock:
-    """A clock that does not move: 1,000 s for the tick, 1,800,000,000 in Unix time."""
+    """A clock that tests move: 1,000 s for the tick, 1,800,000,000 in Unix time."""
 
     def __init__(self) -> None:
         self.wall = 1_800_000_000.0
+        self.tick_s = 1000.0
 
     def now_s(self) -> float:
-        return 1000.0
+        return self.tick_s
 
     def wall_s(self) -> float:
-        return self.wall
+        return self.wall + self.tick_s - 1000.0
 
     async def sleep(self, duration_s: float) -> None:
         await asyncio.sleep(duration_s)
@@ -132,6 +133,30 @@ def test_durations_stay_when_the_wall_clock_is_set():
     store.put(pod("a", ready_s=90))
     rows = store.rows(ids(0))
     assert rows.ready_s[0] - rows.created_s[0] == 85
+
+
+@pytest.mark.parametrize(("ahead_s", "clock_s"), [(0, 0), (3, 0), (60, 60), (3600, 3600), (10**9, 10**9)])
+def test_times_of_a_node_whose_clock_is_ahead_are_moved_back(ahead_s: int, clock_s: int):
+    """Its engine starts 900 s and serves 990 s after the beginning. Each event comes at once."""
+    clock = FixedClock()
+    store = PodStore(clock)
+    store.set_target(("ns", "rs-1"), 0)
+    clock.tick_s = 900
+    store.put(pod("a", started_s=900 + ahead_s))
+    clock.tick_s = 990
+    store.put(pod("a", started_s=900 + ahead_s, ready_s=990 + ahead_s))
+    rows = store.rows(ids(0))
+    assert (rows.started_s[0], rows.ready_s[0]) == (900 + ahead_s - clock_s, 990 + ahead_s - clock_s)
+    assert (rows.created_s[0], rows.scheduled_s[0]) == (5, 10)  # by the clock of the control plane
+
+
+def test_clock_ahead_teaches_nothing_of_a_start_not_seen():
+    store = PodStore(FixedClock())
+    store.set_target(("ns", "rs-1"), 0)
+    store.put(pod("a", started_s=900 + 3600, ready_s=990 + 3600))
+    rows = store.rows(ids(0))
+    assert math.isnan(rows.started_s[0])
+    assert rows.ready_s[0] == 1000  # now
 
 
 def test_pods_have_the_endpoint_of_their_target():

@@ -102,13 +102,14 @@ def test_starting_pods_count_for_their_owner():
     controllers = Controllers({("llm", "rs"): ("Deployment", "chat")}, {("llm", "Deployment", "chat"): 5})
     inventory = Inventory()
     inventory.update(result(A, pods=facts, controllers=controllers), 100)
-    fleet = snapshot(inventory)
+    early, fleet = snapshot(inventory, 10), snapshot(inventory, 100)
+    assert (math.isnan(early.pod_started_s[0]), early.pod_ready_s[0]) == (True, 10)  # its clock is ahead
     assert [each.ref.name for each in fleet.workloads] == ["chat"]
     assert fleet.replicas.tolist() == [5]
     assert fleet.pod_ready.tolist() == [True, False]
     assert fleet.pod_pending.tolist() == [PendingCause.NONE, PendingCause.UNSCHEDULABLE]
     assert fleet.pod_created_s.tolist() == [0, 50]
-    assert fleet.pod_ready_s.tolist()[0] == 60
+    assert (fleet.pod_started_s[0], fleet.pod_ready_s[0]) == (2, 60)
     assert math.isnan(fleet.pod_ready_s[1])
 
 
