@@ -21,6 +21,7 @@ from autoscaler.config.weights.source import InvalidSourceError, ModelSource, pa
 from autoscaler.weights.budget import Limits
 from autoscaler.weights.fetch import Transfer
 from autoscaler.weights.listing import Origin
+from autoscaler.weights.origins.https import Https
 from autoscaler.weights.origins.objects import Objects
 from autoscaler.weights.problems import Cause, WeightsError, as_problem
 from autoscaler.weights.rate_limit import RateLimit
@@ -49,7 +50,7 @@ class Fetching:
             patterns = ", ".join(pattern.text for pattern in self._allowed[:MAX_SHOWN_PATTERNS])
             raise WeightsError(Cause.NOT_ALLOWED, f"{source} may not be fetched; allowed: {patterns}")
         if source.scheme != "hf":
-            return Objects(source, self._pickled)
+            return (Https if source.scheme == "https" else Objects)(source, self._pickled)
         try:
             from autoscaler.weights.origins.hub import Hub  # noqa: PLC0415  half of the time that a command needs to start
         except ImportError as error:

@@ -59,7 +59,11 @@ fetch_options = options(
     click.option("--allow-pickled", is_flag=True, help="Fetch weights that may run code when an engine loads them."),
     click.option("--rate", type=ByteCount(), metavar="BYTES", help="Most bytes per second: 200MB; default: no limit."),
     click.option(
-        "--workers", type=click.IntRange(1, 64), default=8, show_default=True, help="Ranges of 16 MiB at a time."
+        "--workers",
+        type=click.IntRange(1, 64),
+        default=8,
+        show_default=True,
+        help="Ranges of 8 MiB at a time; each takes 16 MiB of memory.",
     ),
 )
 

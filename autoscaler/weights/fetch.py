@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
 import stat
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -14,10 +14,11 @@ from typing import NamedTuple
 import msgspec
 
 from autoscaler.config.findings import UNREADABLE, shown
+from autoscaler.weights.buffers import RANGE_BYTES, free_buffers
 from autoscaler.weights.disk import read_small, write_small
 from autoscaler.weights.large_file import LargeFile
 from autoscaler.weights.listing import Listing, Origin, RemoteFile
-from autoscaler.weights.part_file import RANGE_BYTES, PartFile
+from autoscaler.weights.part_file import PartFile
 from autoscaler.weights.problems import Cause, WeightsError, disk_error
 from autoscaler.weights.rate_limit import RateLimit
 from autoscaler.weights.threads import to_end
@@ -45,18 +46,19 @@ Present = Callable[[RemoteFile], Path | None]
 class Transfer(NamedTuple):
     """How files are fetched."""
 
-    workers: int = 8  # ranges at a time; their bytes are in memory, and as many that wait for their checksum
+    workers: int = 8  # ranges at a time; half as many may come from peers, and half as many wait for their checksum
     range_bytes: int = RANGE_BYTES
     rate: RateLimit | None = None  # None: as fast as it goes
 
 
 class _Work(NamedTuple):
-    """What the files of one transfer share."""
+    """What the files of one transfer share. The three limits bound the ranges in memory."""
 
     origin: Origin
     transfer: Transfer
-    waiting: asyncio.Semaphore  # of ranges
-    most_held: int  # ranges of a file that wait in memory for their checksum
+    own: asyncio.Semaphore  # of ranges that are read now
+    awaited: asyncio.Semaphore  # of those that may have to wait for a peer: they never hold up the others
+    held: threading.Semaphore  # of ranges that wait for their checksum
     progress: Progress
     present: Present
 
@@ -69,21 +71,23 @@ async def fetch(
     The folder holds nothing else. A file whose checksum is wrong is kept aside, and fetched once more. A file that the
     disk has already is not fetched, if it has the checksum that the origin states.
     """
-    most_held = -(-transfer.workers // max(min(transfer.workers, len(listing.files)), 1))
-    work = _Work(origin, transfer, asyncio.Semaphore(transfer.workers), most_held, progress, present)
-    paths = {file: folder / hashlib.sha256(file.path.encode()).hexdigest()[:32] for file in listing.files}
+    half = -(-transfer.workers // 2)
+    limits = asyncio.Semaphore(transfer.workers), asyncio.Semaphore(half), threading.Semaphore(half)
+    work = _Work(origin, transfer, *limits, progress, present)
+    paths = {file: folder / file.name for file in listing.files}
     files = asyncio.Semaphore(transfer.workers)
     try:
         absent = await _absent(work, paths, files)
         async with asyncio.TaskGroup() as group:
-            while absent:
+            for file in absent:
                 await files.acquire()
-                file = await origin.choose(absent)
-                absent.remove(file)
                 task = group.create_task(_fetch_verified(work, file, paths[file]))
                 task.add_done_callback(lambda _: files.release())
     except* WeightsError as errors:
         raise _first(errors) from None
+    finally:
+        await origin.close()
+        free_buffers()
     return list(paths.values())
 
 
@@ -132,23 +136,9 @@ async def _fetch_once(work: _Work, file: RemoteFile, path: Path) -> str:
     """
     opened = ExitStack()
     try:
-        part = await to_end(_open, opened, file, path, work.transfer.range_bytes, work.most_held)
+        part = await to_end(_open, opened, file, path, work.transfer.range_bytes, work.held)
         work.progress(part.fetched_bytes)
-
-        async def fetch_range(number: int) -> None:
-            try:
-                if work.transfer.rate is not None:
-                    await work.transfer.rate.take(part.length(number))
-                content = await work.origin.read(file, part.start(number), part.length(number))
-                await to_end(part.write, number, content)
-                work.progress(part.length(number))
-            finally:
-                work.waiting.release()
-
-        async with asyncio.TaskGroup() as group:
-            for number in part.missing():
-                await work.waiting.acquire()
-                group.create_task(fetch_range(number))
+        await _fetch_ranges(work, part)
         wrong = await to_end(_find_wrong, part)
         if wrong:
             await to_end(_set_aside, path)
@@ -161,9 +151,38 @@ async def _fetch_once(work: _Work, file: RemoteFile, path: Path) -> str:
         await to_end(opened.close)
 
 
-def _open(opened: ExitStack, file: RemoteFile, path: Path, range_bytes: int, most_held: int) -> PartFile:
+async def _fetch_ranges(work: _Work, part: PartFile) -> None:
+    """Fetch the ranges of a file that are missing: first those that nobody else fetches."""
+
+    async def fetch_range(number: int, limit: asyncio.Semaphore) -> None:
+        start, length = part.start(number), part.length(number)
+        try:
+            if work.transfer.rate is not None:
+                await work.transfer.rate.take(length)
+            content = await work.origin.read(part.file, start, length)
+            await to_end(part.write, number, content)
+            work.origin.stored(part.file, start, length, part.data)
+            work.progress(length)
+        finally:
+            limit.release()
+
+    async def begin(numbers: list[int], limit: asyncio.Semaphore) -> None:
+        for number in numbers:
+            await limit.acquire()
+            group.create_task(fetch_range(number, limit))
+
+    missing = part.missing()
+    first = set(await work.origin.begin(part.file, [part.start(number) for number in missing]))
+    own = [number for number in missing if part.start(number) in first]
+    awaited = [number for number in missing if part.start(number) not in first]
+    async with asyncio.TaskGroup() as group:
+        group.create_task(begin(own, work.own))
+        group.create_task(begin(awaited, work.awaited))
+
+
+def _open(opened: ExitStack, file: RemoteFile, path: Path, range_bytes: int, held: threading.Semaphore) -> PartFile:
     """Open a part that is closed with `opened`, even if the task is cancelled meanwhile."""
-    return opened.enter_context(closing(PartFile(file, path, range_bytes, most_held)))
+    return opened.enter_context(closing(PartFile(file, path, range_bytes, held)))
 
 
 def _find_wrong(part: PartFile) -> str:

@@ -30,15 +30,11 @@ class LargeFile:
             raise
 
     def write(self, content: memoryview, at: int) -> None:
-        """Store bytes from a position on."""
-        buffer = _buffer()
-        for start in range(0, len(content), PIECE_BYTES):
-            piece = content[start : start + PIECE_BYTES]
-            whole = len(piece) - len(piece) % BLOCK_BYTES if at % BLOCK_BYTES == 0 else 0
-            buffer[:whole] = piece[:whole]
-            if not whole or not self._write_direct(buffer[:whole], at + start):
-                whole = 0
-            _write(self.descriptor, piece[whole:], at + start + whole)
+        """Store bytes from a position on. O_DIRECT takes only memory that begins with a page."""
+        whole = len(content) - len(content) % BLOCK_BYTES if at % BLOCK_BYTES == 0 else 0
+        if not whole or not self._write_direct(content[:whole], at):
+            whole = 0
+        _write(self.descriptor, content[whole:], at + whole)
 
     def read(self, at: int, end: int) -> Iterator[memoryview]:
         """Yield the bytes between two positions in pieces; each is valid until the next one."""

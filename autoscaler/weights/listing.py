@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from autoscaler.config.findings import shown
@@ -21,6 +22,10 @@ PICKLED = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 
 DUPLICATES = ("original/", "onnx/", "openvino/", "coreml/")
 """Folders in which repositories keep the same weights once more, for other engines."""
+
+MODIFIED = "modified "
+WEAK = (MODIFIED, "W/")
+"""Versions that no answer can be made conditional on, such as weak ETags. Each answer states its own."""
 
 DUPLICATE_ENDINGS = (".gguf", ".onnx", ".onnx_data", ".h5", ".msgpack", ".tflite", ".ot", ".mlmodel")
 _PART = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff/\\]{1,255}")
@@ -47,9 +52,31 @@ class RemoteFile(NamedTuple):
         return hashlib.sha256() if self.sha256 else hashlib.sha1(b"blob %d\0" % self.size, usedforsecurity=False)
 
     @property
+    def name(self) -> str:
+        """Name of the file on the disk while it is fetched."""
+        return hashlib.sha256(self.path.encode()).hexdigest()[:32]
+
+    @property
     def identity(self) -> str:
         """A text that differs when the content of the file does."""
         return f"{self.size}:{self.digest or self.version}"
+
+    @property
+    def shared_as(self) -> str:
+        """Checksum by which agents ask for the file: its own, or one of path, size and ETag; "": it is not shared."""
+        if self.digest or not is_strong(self.version):
+            return self.digest
+        return shared_name(self.name, self.identity)
+
+
+def is_strong(version: str) -> bool:
+    """Tell whether a request can be made conditional on a version."""
+    return bool(version) and not version.startswith(WEAK)
+
+
+def shared_name(name: str, identity: str) -> str:
+    """Return what stands for the checksum of a file whose origin states none."""
+    return hashlib.sha256(f"{name} {identity}".encode()).hexdigest()
 
 
 class Listing(NamedTuple):
@@ -72,16 +99,24 @@ class Origin(Protocol):
         """Return the files. Raises WeightsError."""
         ...
 
-    async def choose(self, files: Sequence[RemoteFile]) -> RemoteFile:
-        """Return which of the files, at least one, to fetch next."""
+    async def begin(self, file: RemoteFile, starts: Sequence[int]) -> Collection[int]:
+        """Note that these ranges are to be read. Return those to read first; for the others a peer may be awaited."""
         ...
 
     async def read(self, file: RemoteFile, start: int, length: int) -> memoryview:
         """Return a range of a file, whole. Raises WeightsError."""
         ...
 
+    def stored(self, file: RemoteFile, start: int, length: int, path: Path) -> None:
+        """Note that a range that was read is on the disk now, in this file."""
+        ...
+
     def reject(self, file: RemoteFile) -> None:
         """Note that what was read of a file is not what the file has to be."""
+        ...
+
+    async def close(self) -> None:
+        """Close all connections. The next request opens new ones."""
         ...
 
 
@@ -96,7 +131,7 @@ def check(source: ModelSource, files: Iterable[RemoteFile], commit: str = "", pi
     for file in files:
         if len(found) >= MAX_FILES:
             raise WeightsError(Cause.NOT_ALLOWED, f"{source} has more than {MAX_FILES} files")
-        _check_path(source, file.path)
+        check_path(source, file.path)
         if not 0 <= file.size <= MAX_FILE_BYTES:
             raise WeightsError(Cause.INVALID, f"{source}: {shown(file.path)} has a size of {file.size} bytes")
         for digest, form in zip((file.sha256, file.git_sha1), _DIGESTS, strict=True):
@@ -127,7 +162,8 @@ def check(source: ModelSource, files: Iterable[RemoteFile], commit: str = "", pi
     return Listing(source, chosen, commit)
 
 
-def _check_path(source: ModelSource, path: str) -> None:
+def check_path(source: ModelSource, path: str) -> None:
+    """Raise WeightsError, unless a path is relative and each disk takes it."""
     parts = path.split("/")
     valid = len(parts) <= MAX_PARTS and len(path.encode(errors="replace")) <= MAX_PATH_BYTES
     if not valid or not all(_is_name(part) for part in parts):

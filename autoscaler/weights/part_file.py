@@ -13,7 +13,6 @@ from autoscaler.weights.large_file import LargeFile
 from autoscaler.weights.listing import RemoteFile
 from autoscaler.weights.problems import disk_error
 
-RANGE_BYTES = 16 << 20
 _DONE = b"1"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -21,10 +20,10 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 class PartFile:
     """The part of one file that has been fetched. Its methods may be called from several threads."""
 
-    def __init__(self, file: RemoteFile, data: Path, range_bytes: int = RANGE_BYTES, most_held: int = 1) -> None:
+    def __init__(self, file: RemoteFile, data: Path, range_bytes: int, held: threading.Semaphore) -> None:
         """data: path of the file; its journal is beside it. Raises WeightsError.
 
-        most_held: ranges that stay in memory until those before them are in the checksum. Others are read again.
+        held: ranges of all files that wait in memory for those before them in the checksum. Others are read again.
         """
         self.file = file
         self.data = data
@@ -33,8 +32,9 @@ class PartFile:
         self._ranges = -(-file.size // range_bytes)
         self._lock = threading.Lock()
         self._hashing = threading.Lock()
-        self._most_held = most_held
+        self._may_hold = held
         self._held: dict[int, memoryview] = {}
+        self._next: tuple[int, memoryview] | None = None  # the range that the checksum needs now: it waits for none
         self._digest = file.new_digest()
         self._digested = 0  # ranges in the digest, from the first on
         try:
@@ -90,7 +90,9 @@ class PartFile:
             raise disk_error(error, f"cannot write {self.file.path!r}") from error
         with self._lock:
             self._done[number] = 1
-            if self.file.digest and (number == self._digested or len(self._held) < self._most_held):
+            if self.file.digest and number == self._digested:
+                self._next = number, content
+            elif self.file.digest and self._may_hold.acquire(blocking=False):
                 self._held[number] = content
         # A thread that hashes already adds this range too, or `digest` does.
         if self.file.digest and self._hashing.acquire(blocking=False):
@@ -114,6 +116,8 @@ class PartFile:
 
     def close(self) -> None:
         """Close the file and its journal. Both stay on the disk."""
+        for number in list(self._held):
+            self._take(number)
         self._data.close()
         os.close(self._journal_fd)
 
@@ -121,11 +125,22 @@ class PartFile:
         """Forget which ranges are there: the file is complete, or wrong."""
         self._journal.unlink(missing_ok=True)
 
+    def _take(self, number: int) -> memoryview | None:
+        """Return a range from memory, and let another one stay there; None: it has to be read again."""
+        with self._lock:
+            if self._next is not None and self._next[0] == number:
+                content, self._next = self._next[1], None
+                return content
+            if number not in self._held:
+                return None
+            content = self._held.pop(number)
+        self._may_hold.release()
+        return content
+
     def _digest_ranges(self) -> None:
         try:
             while self._digested < self._ranges and self._done[self._digested]:
-                with self._lock:
-                    content = self._held.pop(self._digested, None)
+                content = self._take(self._digested)
                 start = self.start(self._digested)
                 end = start + self.length(self._digested)
                 for piece in self._data.read(start, end) if content is None else [content]:

@@ -1,8 +1,8 @@
 """Measure `weights pull` beside the best single tools, and agents that share models: over loopback, in one run.
 
-    python bench/micro/weights.py [--bytes 4e9] [--shards 8] [--rounds 3] [--folder DIRECTORY] [--json]
+    python bench/micro/weights.py [--bytes 4e9] [--shards 8] [--rounds 3] [--load] [--folder DIRECTORY] [--json]
     python bench/micro/weights.py --store [the same]
-    python bench/micro/weights.py --agents 10 [--models 1] [--bytes 2e8] [--alone] [--folder DIRECTORY] [--json]
+    python bench/micro/weights.py --agents 10 [--store] [--models 1] [--bytes 2e8] [--alone] [the same]
 
 A hub on loopback serves a model from the page cache, with `sendfile`. Each round fetches it whole with each tool, in
 turn, into an empty folder on the disk of `--folder`:
@@ -19,9 +19,12 @@ divided by that of the best of the others. The hub takes CPU from all tools alik
 time until the files last on the disk: the others end while up to 20 % of the memory waits to be written.
 
 With `--agents` so many `weights agent` processes start at once, on folders of their own, and each has the same wishes.
-`copies` is the bytes that the hub sent divided by those of all models. `wall_s` is the time from the start of the
-processes until all are ready. `cpu_s_per_gb` is the CPU seconds of all agents for each gigabyte that arrived. With
-`--alone` agents share nothing.
+`copies` is the bytes that the hub, or with `--store` the bucket, sent divided by those of all models. `wall_s` is the
+time from the start of the processes until all are ready. `cpu_s_per_gb` is the CPU seconds of all agents for each
+gigabyte that arrived. `most_mib` is the largest memory (RSS) that an agent took, and has to be below the request of
+its manifest. With `--alone` agents share nothing.
+
+With `--load` as many processes as there are cores compute meanwhile, with the lowest priority (`nice`).
 """
 
 from __future__ import annotations
@@ -40,13 +43,16 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import obstore
+from obstore.store import S3Store
 
 from bench.micro.result import machine, show
 from tests.harness.process import free_port, where
@@ -73,6 +79,7 @@ class Run(NamedTuple):
     wall_s: float
     cpu_s: float
     lasting_s: float = 0.0  # until the files last on the disk
+    most_mib: float = 0.0  # memory of the largest process
 
 
 def make_shards(folder: Path, total: int, count: int) -> list[Shard]:
@@ -191,30 +198,82 @@ def hub_tools(url: str, shards: Sequence[Shard], target: Path) -> dict[str, Call
 
 
 @contextmanager
-def store_tools(shards: Sequence[Shard], folder: Path, target: Path) -> Iterator[dict[str, Callable[[], Run]]]:
-    """Serve the files as objects of a bucket, and give the tools that fetch them."""
+def bucket(shards: Sequence[Shard], folder: Path, models: int) -> Iterator[dict[str, str]]:
+    """Serve the files as objects of a bucket, and give the environment in which tools reach it."""
     url, server = s3(folder)
-    (folder / "buckets" / "models").mkdir()
-    s5cmd = [where("s5cmd.sh"), "--endpoint-url", url, "--log", "error"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "AWS_ENDPOINT_URL": url, "AWS_ALLOW_HTTP": "true"}
     environment |= {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY, "AWS_REGION": REGION}
+    (folder / "buckets" / "models").mkdir()
     asyncio.run(server.start())
+    store = S3Store(
+        "models",
+        client_options={"allow_http": True},
+        endpoint=url,
+        region=REGION,
+        access_key_id=ACCESS_KEY,
+        secret_access_key=SECRET_KEY,
+    )
     try:
-        for shard in shards:
-            measure([[*s5cmd, "mv", shard.path, "s3://models/llama/"]], environment)
-        yield {
-            "pull": lambda: measure([[*PULL, "s3://models/llama", "--root", target]], environment),
-            "s5cmd": lambda: measure([[*s5cmd, "cp", "s3://models/llama/*", f"{target}/"]], environment),
-        }
+        for number in range(models):
+            for shard in shards:
+                obstore.put(store, f"model-{number}/{shard.path.name}", shard.path)
+        yield environment
     finally:
         asyncio.run(server.stop())
 
 
-def share(url: str, target: Path, agents: int, models: int, alone: bool) -> Run:
+def store_tools(environment: dict[str, str], target: Path) -> dict[str, Callable[[], Run]]:
+    s5cmd = [where("s5cmd.sh"), "--endpoint-url", environment["AWS_ENDPOINT_URL"], "--log", "error"]
+    return {
+        "pull": lambda: measure([[*PULL, "s3://models/model-0", "--root", target]], environment),
+        "s5cmd": lambda: measure([[*s5cmd, "cp", "s3://models/model-0/*", f"{target}/"]], environment),
+    }
+
+
+@contextmanager
+def counting(url: str, sent: Counter[str]) -> Iterator[str]:
+    """Stand between agents and a server, and count the bytes that the server sends."""
+    port = urlsplit(url).port
+
+    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, name: str) -> None:
+        with suppress(ConnectionError):
+            while piece := await reader.read(1 << 20):
+                sent[name] += len(piece)
+                writer.write(piece)
+                await writer.drain()
+        writer.close()
+
+    async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", port)
+        await asyncio.gather(copy(reader, inner_writer, "asked"), copy(inner_reader, writer, "sent"))
+
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, daemon=True).start()
+    server = asyncio.run_coroutine_threadsafe(asyncio.start_server(connect, "127.0.0.1", 0), loop).result()
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+
+
+@contextmanager
+def load() -> Iterator[None]:
+    """Compute on all cores, with the lowest priority."""
+    command = ["nice", "-n", "19", sys.executable, "-c", "while True: pass"]
+    processes = [subprocess.Popen(command) for _ in range(os.cpu_count() or 1)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def share(sources: Sequence[str], environment: dict[str, str], target: Path, agents: int, alone: bool) -> Run:
     """Start agents that wish the same models, and wait until all have all."""
     target.mkdir(parents=True)
     wishes, token = target / "wishes.yaml", target / "token"
-    wishes.write_text("".join(f"- hf://org/model-{number}@main\n" for number in range(models)))
+    wishes.write_text("".join(f"- {source}\n" for source in sources))
     token.write_text("a token of this benchmark")
     ports = [free_port() for _ in range(agents)]
     shared = [word for port in ports for word in ("--peer", f"127.0.0.1:{port}")]
@@ -224,24 +283,41 @@ def share(url: str, target: Path, agents: int, models: int, alone: bool) -> Run:
     before, begin_s = os.times(), time.perf_counter()
     processes = []
     for root, port in zip(roots, ports, strict=True):
-        command = [*AGENT, "--root", root, "--wishes", wishes, "--hub", url, "--http-host", "127.0.0.1"]
-        command += ["--http-port", "0", "--log-level", "error"]
+        command = [*AGENT, "--root", root, "--wishes", wishes, "--http-host", "127.0.0.1"]
+        command += [
+            "--http-port",
+            "0",
+            "--log-level",
+            "error",
+            "--allow-source",
+            "hf://**",
+            "--allow-source",
+            "s3://**",
+        ]
         if not alone:
             command += ["--peer-host", "127.0.0.1", "--peer-port", str(port), "--peer-token-file", token, *shared]
-        processes.append(subprocess.Popen(list(map(str, command)), env={**os.environ, "PYTHONPATH": str(ROOT)}))
+        processes.append(subprocess.Popen(list(map(str, command)), env=environment))
     try:
-        while not all(len(list(root.glob(".vllm-autoscaler/records/*.json"))) == models for root in roots):
+        while not all(len(list(root.glob(".vllm-autoscaler/records/*.json"))) == len(sources) for root in roots):
             if any(process.poll() is not None for process in processes):
                 raise SystemExit("an agent ended")
             time.sleep(0.1)
         wall_s = time.perf_counter() - begin_s
+        most_mib = max(map(most_memory, processes))
     finally:
         for process in processes:
             process.terminate()
         for process in processes:
             process.wait()
     after = os.times()
-    return Run(wall_s, after.children_user + after.children_system - before.children_user - before.children_system)
+    cpu_s = after.children_user + after.children_system - before.children_user - before.children_system
+    return Run(wall_s, cpu_s, most_mib=most_mib)
+
+
+def most_memory(process: subprocess.Popen[bytes]) -> float:
+    """Return the most memory that a process has taken, in MiB."""
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 
 
 def run_rounds(tools: dict[str, Callable[[], Run]], target: Path, rounds: int) -> dict[str, list[Run]]:
@@ -262,7 +338,7 @@ def run_rounds(tools: dict[str, Callable[[], Run]], target: Path, rounds: int) -
     return runs
 
 
-def main() -> int:
+def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bytes", type=float, default=0, help="of a model; default: 4e9, with --agents 2e8")
     parser.add_argument("--shards", type=int, default=8)
@@ -271,10 +347,14 @@ def main() -> int:
     parser.add_argument("--store", action="store_true", help="fetch from a real S3 server")
     parser.add_argument("--agents", type=int, default=0, help="that fetch the same models at once")
     parser.add_argument("--models", type=int, default=1)
+    parser.add_argument("--load", action="store_true", help="compute on all cores meanwhile")
     parser.add_argument("--alone", action="store_true", help="agents share nothing")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    given = parser.parse_args()
+    return parser.parse_args()
 
+
+def main() -> int:
+    given = options()
     with tempfile.TemporaryDirectory(dir=given.folder) as name:
         folder, target = Path(name), Path(name) / "target"
         shards = make_shards(folder / "source", int(given.bytes or (2e8 if given.agents else 4e9)), given.shards)
@@ -282,20 +362,32 @@ def main() -> int:
         server = ThreadingHTTPServer(("127.0.0.1", 0), handler(shards, sent))
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}"
-        if given.agents:
-            run = share(url, target, given.agents, given.models, given.alone)
-        else:
-            opened = store_tools(shards, folder, target) if given.store else nullcontext(hub_tools(url, shards, target))
-            with opened as tools:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "HF_ENDPOINT": url}
+        with ExitStack() as stack:
+            stack.callback(server.shutdown)
+            if given.store:
+                environment = stack.enter_context(bucket(shards, folder, given.models))
+            if given.load:
+                stack.enter_context(load())
+            if given.agents:
+                kind = "s3://models/model-{}" if given.store else "hf://org/model-{}@main"
+                if given.store:
+                    through = stack.enter_context(counting(environment["AWS_ENDPOINT_URL"], sent))
+                    environment["AWS_ENDPOINT_URL"] = through
+                sources = [kind.format(number) for number in range(given.models)]
+                run = share(sources, environment, target, given.agents, given.alone)
+                sent.pop("asked", None)
+            else:
+                tools = store_tools(environment, target) if given.store else hub_tools(url, shards, target)
                 runs = run_rounds(tools, target, given.rounds)
-        server.shutdown()
 
     result: dict[str, object] = {"machine": machine(), "gigabytes": round(size / 1e9, 2), "shards": given.shards}
     if given.agents:
         arrived = size * given.models * given.agents
         result |= {"agents": given.agents, "models": given.models, "alone": given.alone}
         result |= {"copies": round(sum(sent.values()) / (size * given.models), 2), "wall_s": round(run.wall_s, 1)}
-        show({**result, "cpu_s_per_gb": round(run.cpu_s / arrived * 1e9, 2)}, given.json)
+        result |= {"cpu_s_per_gb": round(run.cpu_s / arrived * 1e9, 2), "most_mib": round(run.most_mib)}
+        show(result, given.json)
         return 0
     rates = {name: size / 1e9 / statistics.median(run.wall_s for run in found) for name, found in runs.items()}
     best = max((name for name in rates if name != "pull"), key=rates.__getitem__)

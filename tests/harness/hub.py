@@ -13,10 +13,25 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote, urlsplit
+
+MAX_LIE_BYTES = 256 << 20
+LIES: dict[str, tuple[int, dict[str, str]]] = {
+    "no length": (206, {"Content-Range": "bytes 0-65535/1000000"}),
+    "no length, no range": (206, {}),
+    "in chunks": (206, {"Transfer-Encoding": "chunked"}),
+    "longer": (206, {"Content-Length": "2684354560"}),
+    "another range": (206, {"Content-Range": "bytes 0-2684354559/2684354560"}),
+    "whole": (200, {"Content-Length": "2684354560"}),
+    "whole, no length": (200, {}),
+    "packed": (206, {"Content-Encoding": "gzip"}),
+    "text of an error": (404, {"Transfer-Encoding": "chunked"}),
+    "text of a failure": (400, {"Content-Length": "2684354560"}),
+}
+"""Answers to a request for the first 65,536 bytes of a file, all with a body without end."""
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -37,7 +52,12 @@ class FakeHub:
         self.encoding = ""  # Content-Encoding of the listing, if not empty
         self.sent: Counter[str] = Counter()  # bytes sent, by file
         self.seen_tokens: set[str] = set()  # Authorization headers that reached the other host
-        self.url = ""
+        self.url = self.store_url = ""
+        self.signature = "1"  # of addresses to which it redirects: the other host refuses those with another one
+        self.resolved: Counter[str] = Counter()  # requests to the hub itself, by file
+        self.limits: list[tuple[int, dict[str, str]]] = []  # status and headers of the next of them; 0: no refusal
+        self.lie = ""  # kind of wrong answer of the other host, a key of LIES
+        self.lied_bytes = 0  # that were sent of it
 
     def siblings(self) -> list[dict[str, Any]]:
         """Return the list of files as the API gives it."""
@@ -71,6 +91,7 @@ def serving(hub: FakeHub) -> Iterator[FakeHub]:
     for thread in threads:
         thread.start()
     hub.url = f"http://127.0.0.1:{front.server_port}"
+    hub.store_url = f"http://127.0.0.1:{store.server_port}"
     try:
         yield hub
     finally:
@@ -102,9 +123,31 @@ def _handler(hub: FakeHub, redirect: str) -> type[BaseHTTPRequestHandler]:
                 return self._answer(404, b'{"error":"not found"}')
             if hub.status:
                 return self._answer(hub.status, b"")
-            if redirect and name in hub.lfs:
-                return self._answer(302, b"", {"Location": redirect + self.path})
+            if redirect:
+                hub.resolved[name] += 1
+                status, headers = hub.limits.pop(0) if hub.limits else (0, {})
+                if status:
+                    return self._answer(status, b"", headers)
+                if name in hub.lfs:
+                    return self._answer(302, b"", {"Location": f"{redirect}{self.path}?{hub.signature}", **headers})
+            elif urlsplit(self.path).query != hub.signature:
+                return self._answer(403, b"")
+            elif hub.lie:
+                return self._lie(*LIES[hub.lie])
             return self._send(name)
+
+        def _lie(self, status: int, headers: dict[str, str]) -> None:
+            """Send a body without end, whatever the headers state."""
+            self.close_connection = True
+            self.send_response(status)
+            for key, value in headers.items():
+                self.send_header(key, value)
+            self.end_headers()
+            piece = b"10000\r\n" + bytes(1 << 16) + b"\r\n" if "Transfer-Encoding" in headers else bytes(1 << 16)
+            with suppress(BrokenPipeError, ConnectionResetError):
+                while hub.lied_bytes < MAX_LIE_BYTES:
+                    self.wfile.write(piece)
+                    hub.lied_bytes += len(piece)
 
         def _send(self, name: str) -> None:
             time.sleep(hub.delay_s)

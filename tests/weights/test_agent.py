@@ -26,7 +26,7 @@ from autoscaler.ports import Unavailable
 from autoscaler.weights.agent import Agent, Times
 from autoscaler.weights.budget import Limits
 from autoscaler.weights.fetch import Transfer
-from autoscaler.weights.listing import Listing, Origin, RemoteFile
+from autoscaler.weights.listing import Origin, RemoteFile
 from autoscaler.weights.origins.hub import Hub
 from autoscaler.weights.origins.objects import Objects
 from autoscaler.weights.problems import Cause, WeightsError
@@ -458,27 +458,19 @@ def small_files(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-class Filling:
+class Filling(Objects):
     """An origin whose disk is filled by others before the first byte arrives."""
 
-    def __init__(self, inner: Origin, root: Path) -> None:
-        self._inner, self._root = inner, root
-
-    async def describe(self) -> Listing:
-        return await self._inner.describe()
-
-    async def choose(self, files: Sequence[RemoteFile]) -> RemoteFile:
-        return files[0]
-
-    def reject(self, file: RemoteFile) -> None:
-        pass
+    def __init__(self, source: ModelSource, root: Path) -> None:
+        super().__init__(source)
+        self._root = root
 
     async def read(self, file: RemoteFile, start: int, length: int) -> memoryview:
         with suppress(OSError), (self._root / "other").open("ab") as other:
             while True:
                 other.write(bytes(4096))
                 other.flush()
-        return await self._inner.read(file, start, length)
+        return await super().read(file, start, length)
 
 
 @pytest.mark.parametrize("is_mounted", [True, False] if may_mount() else [False])
@@ -492,7 +484,7 @@ async def test_disk_that_others_fill_meanwhile_harms_nothing(
         async with running(root, node, open_origin=Objects):
             await until(lambda: node.is_ready(first))
         with nullcontext() if is_mounted else small_files(2 * SIZE):
-            async with running(root, node, open_origin=lambda source: Filling(Objects(source), root)):
+            async with running(root, node, open_origin=lambda source: Filling(source, root)):
                 node.wish(first, second)
                 await until(lambda: node.failed(second) == ("no_space" if is_mounted else "disk"))
                 assert node.is_ready(first)

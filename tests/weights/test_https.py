@@ -13,7 +13,7 @@ import pytest
 from autoscaler.config.weights.source import ModelSource, parse
 from autoscaler.weights.fetch import Transfer
 from autoscaler.weights.listing import Listing
-from autoscaler.weights.origins.objects import Objects
+from autoscaler.weights.origins.https import Https
 from autoscaler.weights.problems import Cause, WeightsError
 from autoscaler.weights.store import Model, Store
 from tests.harness.certificates import Certificates
@@ -87,7 +87,7 @@ def folder(certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 
 async def pull(root: Path, source: ModelSource, listing: Listing | None = None) -> Model:
-    store, origin = Store(root), Objects(source)
+    store, origin = Store(root), Https(source)
     with store.changing():
         return await store.pull(origin, TRANSFER, lambda _: None, listing or await origin.describe())
 
@@ -106,7 +106,7 @@ async def test_changed_file_of_the_same_size_is_noticed(
     folder.headers = version(0)
     model = await pull(tmp_path / "root", folder.source)
     assert (model.path / "model.safetensors").read_bytes() == folder.content
-    before = await Objects(folder.source).describe()
+    before = await Https(folder.source).describe()
     folder.content, folder.headers = safetensors(200_000, 2), version(1)
     with pytest.raises(WeightsError, match="changed while it was fetched") as raised:
         await pull(tmp_path / "other", folder.source, before)
@@ -127,7 +127,7 @@ async def test_file_without_etag_and_date_is_refused(tmp_path: Path, folder: Fol
 async def test_index_is_refused_when_it_cannot_be_read(tmp_path: Path, folder: Folder, index: bytes) -> None:
     folder.content, folder.headers = index, {"ETag": '"1"'}
     with pytest.raises(WeightsError, match="is no index of safetensors") as raised:
-        await Objects(parse(f"https://localhost:{folder.port}/models")).describe()
+        await Https(parse(f"https://localhost:{folder.port}/models")).describe()
     assert raised.value.cause is Cause.INVALID
 
 
@@ -135,5 +135,5 @@ async def test_index_is_refused_when_it_cannot_be_read(tmp_path: Path, folder: F
 async def test_index_is_refused_when_it_names_no_file(tmp_path: Path, folder: Folder, name: str) -> None:
     folder.content, folder.headers = f'{{"weight_map": {{"a": "{name}"}}}}'.encode(), {"ETag": '"1"'}
     with pytest.raises(WeightsError) as raised:
-        await Objects(parse(f"https://localhost:{folder.port}/models")).describe()
+        await Https(parse(f"https://localhost:{folder.port}/models")).describe()
     assert raised.value.cause is Cause.INVALID

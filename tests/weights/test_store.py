@@ -256,7 +256,7 @@ async def test_published_file_outlives_a_transfer_of_changed_content(tmp_path: P
 
         for number, file in enumerate(listing.files):
             (parts / str(number)).hardlink_to((model.path / file.path).resolve())
-            PartFile(file._replace(sha256="0" * 64), parts / str(number), RANGE).close()
+            PartFile(file._replace(sha256="0" * 64), parts / str(number), RANGE, threading.Semaphore(1)).close()
     assert contents(model.path) == hub.files
 
 

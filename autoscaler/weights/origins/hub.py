@@ -1,4 +1,4 @@
-"""Weights on a hub with the API of Hugging Face: listed by huggingface-hub, read in ranges by obstore.
+"""Weights on a hub with the API of Hugging Face: listed by huggingface-hub, read in ranges.
 
 The hub's own library fetches whole files anew after a crash, so only listing and authentication are left to it.
 """
@@ -22,12 +22,12 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
-from obstore.store import HTTPStore
+from yarl import URL
 
 from autoscaler.config.findings import shown
 from autoscaler.config.weights.source import ModelSource
 from autoscaler.weights.listing import Listing, RemoteFile, check
-from autoscaler.weights.origins.objects import RETRIES, ObjectReader, client_config
+from autoscaler.weights.origins.http import HttpReader, limit_of
 from autoscaler.weights.problems import Cause, WeightsError
 
 ENDPOINT = "https://huggingface.co"
@@ -66,6 +66,8 @@ class _Bounded(httpx2.SyncByteStream):
 
 def _bound(response: httpx2.Response) -> None:
     """Bound the body of an answer before it is read. A packed one, which no request asks for, could have any length."""
+    if response.url.scheme == "https" and response.headers.get("location", "").lower().startswith("http:"):
+        raise httpx2.UnsupportedProtocol("the answer redirects to plain HTTP")
     if response.headers.get("content-encoding", "identity") != "identity":
         raise httpx2.DecodingError("the answer is packed")
     assert isinstance(response.stream, httpx2.SyncByteStream)
@@ -79,7 +81,7 @@ set_client_factory(
 )
 
 
-class Hub(ObjectReader):
+class Hub(HttpReader):
     """One revision of a model on a hub."""
 
     def __init__(
@@ -97,17 +99,15 @@ class Hub(ObjectReader):
         self._api = HfApi(endpoint=endpoint.rstrip("/"), token=token or False)
         self._pickled = pickled
         self._list_s = list_s
-        self._folder = url.path.strip("/")
-        headers = {"accept-encoding": "identity"} | ({"authorization": f"Bearer {token}"} if token else {})
-        store = HTTPStore.from_url(
-            f"{url.scheme}://{url.netloc}",
-            client_options=client_config(headers, http=url.scheme == "http"),
-            retry_config=RETRIES,
-        )
-        super().__init__(source, store)
+        base = URL(endpoint)
+        self._limit = limit_of(base, "api")
+        super().__init__(source, base, token)
 
     async def describe(self) -> Listing:
         """Return the files of the commit that the revision names now. Raises WeightsError."""
+        if (wait_s := self._limit.wait_s()) > 0:
+            text = f"{self._source}: the hub asks for no request before {wait_s:.0f} s have passed"
+            raise WeightsError(Cause.UNREACHABLE, text)
         try:
             request = partial(
                 self._api.model_info,
@@ -127,7 +127,6 @@ class Hub(ObjectReader):
         return check(self._source, files, str(info.sha or ""), self._pickled)
 
     def _files(self, info: Any) -> Iterator[RemoteFile]:
-        base = "/".join(part for part in (self._folder, self._source.location, "resolve", info.sha) if part)
         for sibling in info.siblings or ():
             lfs = sibling.lfs
             yield RemoteFile(
@@ -135,12 +134,15 @@ class Hub(ObjectReader):
                 size=-1 if sibling.size is None else int(sibling.size),
                 sha256=str(lfs.sha256) if lfs else "",
                 git_sha1="" if lfs else str(sibling.blob_id or ""),
-                address=f"{base}/{sibling.rfilename}",
+                address=f"{self._source.location}/resolve/{info.sha}/{sibling.rfilename}",
             )
 
     def _explain(self, error: Exception) -> WeightsError:
         """Return what an error of the library means, without its text: it may hold a token."""
-        status = error.response.status_code if isinstance(error, HfHubHTTPError) and error.response is not None else 0
+        status = 0
+        if isinstance(error, HfHubHTTPError) and error.response is not None:
+            status = error.response.status_code
+            self._limit.note(status, error.response.headers)
         if isinstance(error, GatedRepoError) or status in (401, 403):
             text = "the hub refuses access: the model is gated or private, or the token is missing or not valid"
             return WeightsError(Cause.DENIED, f"{self._source}: {text}")

@@ -62,8 +62,10 @@ class Peers:
         asked = tls.context(ssl.Purpose.SERVER_AUTH) if tls else None
         if asked is not None:
             asked.check_hostname = False  # peers are known by addresses, and one authority signs agents only
-        self.server = PeerServer(Shared(store), self._activity, token, host, port, bytes_per_s, served)
-        self._client = PeerClient(token, clock_s, asked)
+        self.server = PeerServer(
+            Shared(store), self._activity, token, host, port, bytes_per_s, served, self._patience.await_s
+        )
+        self._client = PeerClient(token, clock_s, asked, self._patience.silence_s, self._patience.await_s)
 
     async def __aenter__(self) -> Self:
         """Serve. Raises CannotServe."""
@@ -73,13 +75,15 @@ class Peers:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._client.close()
+        self._client.close()
         await self.server.__aexit__(kind, error, trace)
 
     def wrap(self, open_origin: Callable[[ModelSource], Origin]) -> Callable[[ModelSource], Origin]:
         """Return a function that opens the same origins, but asks peers before them."""
 
         def open_with_peers(source: ModelSource) -> Origin:
+            if source.scheme == "file":  # a disk of this node
+                return open_origin(source)
             return PeerOrigin(
                 source.key,
                 open_origin(source),

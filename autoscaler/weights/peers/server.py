@@ -27,7 +27,7 @@ from autoscaler.ports import CannotServe
 from autoscaler.weights.peers.activity import Activity
 from autoscaler.weights.peers.shared import Shared
 from autoscaler.weights.peers.state import MAX_NAMED_PEERS, PeerState, encode
-from autoscaler.weights.peers.token import ClusterToken
+from autoscaler.weights.peers.token import SEAL_BYTES, ClusterToken
 from autoscaler.weights.rate_limit import RateLimit
 from autoscaler.weights.threads import entered, in_thread
 
@@ -40,6 +40,8 @@ MAX_CONNECTIONS = 512
 ANSWER_S = 60.0
 IDLE_S = 75.0
 SHUTDOWN_S = 1.0
+WAIT_S = 10.0  # for a range that this agent is fetching itself
+SEALED = "sealed=1"  # query of a request whose answer ends with a seal by the token
 _RANGE = re.compile(r"bytes=([0-9]{1,15})-([0-9]{1,15})")
 _PORT = re.compile(r"[0-9]{1,5}")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -65,8 +67,13 @@ class PeerServer:
         port: int = 0,
         bytes_per_s: float = 0.0,
         tls: ssl.SSLContext | None = None,
+        wait_s: float = WAIT_S,
     ) -> None:
-        """host: "": all addresses. port: 0: any that is free. bytes_per_s: to all others together; 0: no limit."""
+        """host: "": all addresses. port: 0: any that is free. bytes_per_s: to all others together; 0: no limit.
+
+        wait_s: most for a range that this agent is fetching itself.
+        """
+        self._wait_s = wait_s
         self.port = port
         self.transfers = Transfers()
         self._host = host or None
@@ -135,7 +142,7 @@ class PeerServer:
         except OSError:
             files = ()
         fetching, received, claimed = self._activity.fetch(key)
-        state = PeerState(self._activity.id, files, fetching, received, tuple(claimed), others[:MAX_NAMED_PEERS])
+        state = PeerState(self._activity.id, files, fetching, received, claimed, others[:MAX_NAMED_PEERS])
         return web.Response(body=encode(state), content_type="application/json")
 
     async def _file(self, request: web.Request) -> web.StreamResponse:
@@ -144,13 +151,17 @@ class PeerServer:
             return _refuse(416)
         if self.transfers.running >= MAX_TRANSFERS:
             return _refuse(503)
+        length = int(found[2]) - int(found[1]) + 1
+        key, digest = request.match_info["key"], request.match_info["digest"]
         try:
-            path = await in_thread(self._shared.find, request.match_info["key"], request.match_info["digest"])
-        except OSError:
-            path = None
+            path = await in_thread(self._shared.find, key, digest)
+            path = path or await self._activity.find(key, digest, int(found[1]), length, self._wait_s)
+        except OSError as error:  # TimeoutError, while the range does not come
+            return _refuse(503 if isinstance(error, TimeoutError) else 404)
         if path is None:
             return _refuse(404)
-        length = int(found[2]) - int(found[1]) + 1
+        if self.transfers.running >= MAX_TRANSFERS:
+            return _refuse(503)
         if self._rate is not None:
             await self._rate.take(length)
         self.transfers.running += 1
@@ -172,14 +183,20 @@ class PeerServer:
                 return _refuse(416)
             response = web.StreamResponse(status=206)
             response.headers["Content-Range"] = f"bytes {start}-{start + length - 1}/{size}"
-            response.content_length = length
+            seal = self._token.sealing(request.path_qs, request.headers["Range"])
+            is_sealed = request.query_string == SEALED
+            response.content_length = length + (SEAL_BYTES if is_sealed else 0)
             await response.prepare(request)
             for at in range(start, start + length, PIECE_BYTES):
                 most = min(PIECE_BYTES, start + length - at)
                 piece = await in_thread(os.pread, descriptor, most, at)
                 if len(piece) < most:
                     raise OSError(EIO, "the file has become shorter")
+                if is_sealed:
+                    await in_thread(seal.update, piece)
                 await response.write(piece)
+            if is_sealed:
+                await response.write(seal.digest())
             await response.write_eof()
         self.transfers.sent_bytes += length
         return response

@@ -12,7 +12,7 @@ from autoscaler.config.weights.source import KEY_CHARS
 from autoscaler.weights import layout
 from autoscaler.weights.disk import read_small, within
 from autoscaler.weights.fetch import MAX_MARK_BYTES, VERIFIED
-from autoscaler.weights.listing import MAX_FILES
+from autoscaler.weights.listing import MAX_FILES, shared_name
 from autoscaler.weights.peers.state import DIGEST
 from autoscaler.weights.problems import WeightsError
 from autoscaler.weights.store import OWN, PARTS, RECORDS, Store
@@ -59,17 +59,21 @@ class Shared:
         if model is None:
             return {}
         source = model.listing.source
-        places = {file.digest: layout.blob(self._store.root, source, file) for file in model.listing.files}
-        return {digest: path for digest, path in places.items() if path is not None}
+        places = {
+            file.shared_as: layout.blob(self._store.root, source, file) or model.path / file.path
+            for file in model.listing.files
+        }
+        places.pop("", None)
+        return places
 
     def _verified(self, key: str) -> dict[str, Path]:
         found: dict[str, Path] = {}
         folder = self._own / PARTS / key
         for mark in list(folder.glob(f"*{VERIFIED}"))[:MAX_FILES] if folder.is_dir() else ():
             content, _ = read_small(mark, MAX_MARK_BYTES)
-            digest = content.decode(errors="replace").partition(":")[2]
-            if DIGEST.fullmatch(digest):
-                found[digest] = mark.with_name(mark.name.removesuffix(VERIFIED))
+            path, identity = mark.with_name(mark.name.removesuffix(VERIFIED)), content.decode(errors="replace")
+            digest = identity.partition(":")[2]
+            found[digest if DIGEST.fullmatch(digest) else shared_name(path.name, identity)] = path
         return found
 
 

@@ -23,7 +23,7 @@ class PeerState(msgspec.Struct, frozen=True, omit_defaults=True):
     files: tuple[str, ...] = ()  # checksums of verified files
     fetching: bool = False
     bytes: int = 0  # received so far, while it is fetching
-    claimed: tuple[str, ...] = ()  # checksums of files that it fetches from the source
+    claimed: dict[str, tuple[int, ...]] = {}  # shares of files that it fetches from the source, by checksum
     peers: tuple[str, ...] = ()  # addresses of others that fetch the model
 
 

@@ -12,6 +12,7 @@ from autoscaler.weights.disk import read_small
 
 MIN_BYTES, MAX_BYTES = 16, 4096
 SKEW_S = 60  # most that the clocks of two nodes differ, and how long a signature is valid
+SEAL_BYTES = 32
 SCHEME = "VllmAutoscalerWeights"
 _HEADER = re.compile(rf"{SCHEME} ([0-9]{{1,12}}):([0-9a-f]{{64}})")
 
@@ -42,6 +43,15 @@ class ClusterToken:
             return False
         self._reread()
         return hmac.compare_digest(found[2], self._digest(method, target, range_, int(found[1])))
+
+    def sealing(self, target: str, range_: str) -> hmac.HMAC:
+        """Return the seal of an answer, without its content."""
+        return hmac.new(self._secret, f"answer\n{target}\n{range_}\n".encode(errors="replace"), hashlib.sha256)
+
+    @staticmethod
+    def is_seal(seal: hmac.HMAC, stated: bytes) -> bool:
+        """Tell whether content has the seal that its sender states."""
+        return hmac.compare_digest(seal.digest(), stated)
 
     def _digest(self, method: str, target: str, range_: str, time_s: int) -> str:
         text = f"{method}\n{target}\n{range_}\n{time_s}".encode(errors="replace")

@@ -26,7 +26,7 @@ from tests.harness.hub import FakeHub, safetensors, serving
 from tests.weights.test_store import SOURCE, contents
 
 TRANSFER = Transfer(workers=4, range_bytes=64 << 10)
-PATIENCE = Patience(settle_s=0.2, refresh_s=0.1, idle_s=2.0, base_s=5.0)
+PATIENCE = Patience(settle_s=0.2, refresh_s=0.1, silence_s=1.0, await_s=1.0, idle_s=2.0, base_s=2.0)
 LONG = Patience(refresh_s=0.1)
 KEY = parse(SOURCE).key
 
@@ -222,7 +222,7 @@ def claiming(hub: FakeHub, restarts: bool):  # type: ignore[no-untyped-def]
 
     restarts: it answers as a process that has just been started, each time.
     """
-    claimed = [hashlib.sha256(content).hexdigest() for content in hub.files.values()]
+    claimed = {hashlib.sha256(content).hexdigest(): [0] for content in hub.files.values()}
     received = count()
 
     async def answer(_: web.Request) -> web.StreamResponse:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+
 import pytest
 
-from autoscaler.weights.peers.activity import ASKED_S, FETCHING_S, MAX_ASKERS, MAX_MODELS, Activity
+from autoscaler.weights.peers.activity import ASKED_S, FETCHING_S, MAX_ASKERS, MAX_MODELS, SHARE_BYTES, Activity
 from autoscaler.weights.peers.state import InvalidStateError, PeerState, decode, encode
 
 
 def test_state_survives_its_encoding() -> None:
-    state = PeerState("0" * 16, ("a" * 64, "b" * 40), True, 5, ("c" * 64,), ("10.0.0.1:8474", "[fd00::1]:8474"))
+    state = PeerState("0" * 16, ("a" * 64, "b" * 40), True, 5, {"c" * 64: (0, 7)}, ("10.0.0.1:8474", "[fd00::1]:8474"))
     assert decode(encode(state)) == state
 
 
@@ -34,13 +37,14 @@ def test_other_answers_are_refused(content: bytes) -> None:
 def test_transfer_is_forgotten_after_its_last_range() -> None:
     now = [100.0]
     activity = Activity(lambda: now[0])
-    activity.touch("key", 5, "digest")
+    activity.touch("key", 5)
+    activity.claim("key", "digest", 2 * SHARE_BYTES + 5)
     activity.touch("key", 7)
-    assert activity.fetch("key") == (True, 12, frozenset({"digest"}))
+    assert activity.fetch("key") == (True, 12, {"digest": (2,)})
     now[0] += FETCHING_S + 1
-    assert activity.fetch("key") == (False, 0, frozenset())
+    assert activity.fetch("key") == (False, 0, {})
     activity.touch("key")
-    assert activity.fetch("key") == (True, 0, frozenset())
+    assert activity.fetch("key") == (True, 0, {})
 
 
 def test_askers_are_bounded_and_forgotten() -> None:
@@ -56,3 +60,21 @@ def test_askers_are_bounded_and_forgotten() -> None:
     assert not activity.askers("key")
     activity.note_asker("another", "10.0.0.1:1")
     assert activity.askers("another")
+
+
+async def test_range_is_given_when_it_has_come_from_the_source() -> None:
+    activity = Activity(lambda: 100.0)
+    activity.touch("key")
+    activity.begin("key", "name", [0, 8, 16])
+    asked = [asyncio.create_task(activity.find("key", "name", start, 8, 60.0)) for start in (0, 8)]
+    await asyncio.sleep(0)
+    activity.store("key", "name", 0, 8, Path("part"), from_source=True)
+    activity.store("key", "name", 8, 8, Path("part"), from_source=False)
+    assert await asyncio.gather(*asked) == [Path("part"), None]
+    assert await activity.find("key", "name", 24, 8, 60.0) is None
+    assert await activity.find("another", "name", 0, 8, 60.0) is None
+    with pytest.raises(TimeoutError):
+        await activity.find("key", "name", 16, 8, 0.0)
+    activity.drop("key", "name")
+    with pytest.raises(TimeoutError):
+        await activity.find("key", "name", 0, 8, 0.0)
