@@ -65,7 +65,8 @@ NO_PROBE = (
     "it stays ready while its engine is paused, so it would get requests in its sleep; "
     "its readiness probe must ask /is_sleeping"
 )
-_STATE = re.compile(rb'^vllm:engine_sleep_state\{[^}\n]*sleep_state="(\w+)"[^}\n]*\}\s+(\S+)', re.MULTILINE)
+_STATE = re.compile(rb"^vllm:engine_sleep_state\{([^}\n]*)\}[ \t]+(\S+)", re.MULTILINE)  # labels and value
+_LABEL = re.compile(rb'\bsleep_state="(\w+)"')
 _VERSION = re.compile(r"(\d{1,6})\.(\d{1,6})")
 Key = tuple[str, str]  # namespace and name of a pod
 
@@ -295,8 +296,9 @@ class _Engine:
         """Return what the engine has released, by its metrics. An engine that was woken in part counts as level 2."""
         body = await self._call(self._read.get, self._order.pod.metrics_path or "/metrics")
         states: dict[bytes, set[bytes]] = {}
-        for state, value in _STATE.findall(body):
-            states.setdefault(state, set()).add(value)
+        for labels, value in _STATE.findall(body):
+            if state := _LABEL.search(labels):
+                states.setdefault(state[1], set()).add(value)
 
         def is_set(state: bytes) -> bool:
             return any(float(value) > 0 for value in states.get(state, ()) if _is_number(value))

@@ -21,7 +21,7 @@ ACCELERATORS: Mapping[str, str] = MappingProxyType(
         "habana.ai": r"gaudi|goya",
         "google.com": r"tpu",
         "aws.amazon.com": r"neuron(core|device)?",
-        "huawei.com": r"npu|Ascend[0-9A-Za-z]+([-_]\d+c([._]\w+)*)?",  # Ascend310P-4c: a slice; ...-memory: MiB
+        "huawei.com": r"npu|Ascend[0-9A-Za-z]+([-_]\d+c([._][\w.]*)?)?",  # Ascend310P-4c: a slice; ...-memory: MiB
         "cambricon.com": r"mlu\d*",
         "hygon.com": r"dcu",
         "kunlunxin.com": r"xpu",

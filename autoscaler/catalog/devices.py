@@ -127,7 +127,6 @@ _PROFILE = re.compile(
 )
 _SAYS_MIG = re.compile(r"(^|[^0-9a-z])mig([^0-9a-z]|$)", re.IGNORECASE)
 _VENDOR = re.compile(r"^(nvidia-)+")
-_SUFFIX = re.compile(r"(-shared|-mig-.*)+$")
 
 
 @lru_cache(maxsize=1024)
@@ -181,13 +180,16 @@ def _profiles(name: str) -> tuple[tuple[str, int, MigProfile], ...]:
 
 
 def _unshared(name: str) -> str:
-    return re.sub(r"([._-]shared)+$", "", name[:MAX_NAME].strip(), flags=re.IGNORECASE)
+    text = name[:MAX_NAME].strip()
+    while text[-7:].lower() in (".shared", "_shared", "-shared"):
+        text = text[:-7]
+    return text
 
 
 def _plain(name: str) -> str:
     """Return a name in lower case, with hyphens, without vendor, and without what sharing and MIG add to it."""
     text = re.sub(r"[\s_]+", "-", name.strip().lower())
-    return _SUFFIX.sub("", _VENDOR.sub("", text))
+    return _unshared(_VENDOR.sub("", text).partition("-mig-")[0])
 
 
 def device_memory_gb(resource: str, product: str) -> tuple[float, float]:

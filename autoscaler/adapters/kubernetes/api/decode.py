@@ -13,7 +13,7 @@ from typing import TypeVar
 import msgspec
 
 DEPTH = 64  # levels that are read; the affinity in a page of LeaderWorkerSets is 16 deep
-_TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[][{}]', re.DOTALL)
+_TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[][{}]', re.DOTALL)  # a text without end ends with the input
 
 Decoded = TypeVar("Decoded")
 

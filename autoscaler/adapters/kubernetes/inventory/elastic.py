@@ -21,7 +21,7 @@ STATUS_OBJECT = "kube-system", "cluster-autoscaler-status"
 MAX_GROUPS = 1000  # of cluster-autoscaler's status
 NODES = "nodes"  # the key of a NodePool's limit on their number
 
-_ITEM = re.compile(r"^\s*(?:-\s|(?=Name:\s))", re.MULTILINE)
+_ITEM = re.compile(r"^[^\S\n]*(?:-\s|(?=Name:\s))", re.MULTILINE)
 _NAME = re.compile(r"\b[nN]ame:\s+[\"']?([^\s\"']{1,500})")
 _MAX = re.compile(r"\bmaxSize[=:]\s*(\d{1,9})")
 _GKE_SUFFIX = "-grp"

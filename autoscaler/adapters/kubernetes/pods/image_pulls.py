@@ -22,7 +22,7 @@ MAX_IMAGES = 16  # of one pod
 _DURATION = r"((?:[0-9.]{1,12}(?:ms|us|µs|ns|h|m|s)){1,6})"
 _TOOK = re.compile(rf"^Successfully pulled image .{{1,512}} in {_DURATION}(?: \({_DURATION} including waiting\))?")
 _PRESENT = re.compile(r"^Container image .* already present on machine")
-_PART = re.compile(r"([0-9.]+)(ms|us|µs|ns|h|m|s)")
+_PART = re.compile(r"([0-9.]{1,12})(ms|us|µs|ns|h|m|s)")
 _UNITS_S = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 LONGEST_S = 86_400.0
 

@@ -6,7 +6,6 @@ a workload writes it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 from autoscaler.adapters.kubernetes.api.objects import PodSpec
@@ -14,9 +13,8 @@ from autoscaler.adapters.kubernetes.pods.command_line import CommandFacts
 from autoscaler.catalog.weights import DEFAULT_REVISION, KSERVE_SOURCES, STORAGE_INITIALIZER
 from autoscaler.config.annotations import WEIGHTS
 from autoscaler.config.weights.report import LABEL_PREFIX
-from autoscaler.config.weights.source import InvalidSourceError, ModelSource, parse
+from autoscaler.config.weights.source import COMMIT, InvalidSourceError, ModelSource, parse
 
-_SNAPSHOT = re.compile(r".*/models--([^/]+)--([^/]+)/snapshots/([0-9a-f]{40})/?")  # of a hub's cache
 FLUID_LABEL = "fluid.io/s-"  # prefix of the labels of nodes with the cache of a Dataset of Fluid 1.0
 _STEERING = (LABEL_PREFIX, FLUID_LABEL)
 
@@ -37,11 +35,19 @@ def stated_source(spec: PodSpec, stated: CommandFacts) -> ModelSource | None:
             return kserve_source(container.args[0])
     if "://" in stated.loads:
         return parsed_source(stated.loads)
-    if snapshot := _SNAPSHOT.fullmatch(stated.loads):
-        return parsed_source("hf://{}/{}@{}".format(*snapshot.groups()))
+    if snapshot := _read_snapshot(stated.loads):
+        return parsed_source(snapshot)
     if "/" not in stated.loads:  # the name of a folder in the image, or of an old model of the hub
         return None
     return parsed_source(f"hf://{stated.loads}@{stated.revision or DEFAULT_REVISION}")
+
+
+def _read_snapshot(path: str) -> str:
+    """Return the source of a folder of a hub's cache, `…/models--ORG--NAME/snapshots/COMMIT`; "": it is none."""
+    *parents, repository, snapshots, commit = ("", "", *path.removesuffix("/").split("/"))
+    kind, *names = repository.split("--")
+    is_one = parents[2:] and kind == "models" and len(names) == 2 and snapshots == "snapshots"
+    return "hf://{}/{}@{}".format(*names, commit) if is_one and COMMIT.fullmatch(commit) else ""
 
 
 def is_steered(spec: PodSpec) -> bool:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 MAX_CHARS, MAX_TERMS = 4096, 32  # of one selector; longer ones select nothing
 _TERM = re.compile(
     r"\s*(?:(?P<absent>!)\s*(?P<lacking>[^\s!=,()]+)"
-    r"|(?P<key>[^\s!=,()]+)(?:\s*(?P<equal>==|=|!=)\s*(?P<value>[^\s!=,()]*)"
+    r"|(?P<key>[^\s!=,()]+)(?:\s*(?P<equal>==|=|!=)\s*+(?P<value>[^\s!=,()]*)"
     r"|\s+(?P<set>in|notin)\s*\((?P<values>[^()]*)\))?)\s*(?:,|$)"
 )
 

@@ -10,7 +10,7 @@ from functools import lru_cache
 from itertools import pairwise
 
 _TOKENS = re.compile(
-    r"""(?P<text>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|`[^`]*`)
+    r"""(?P<text>"(?:[^"\\]|\\.)*+"?|'(?:[^'\\]|\\.)*+'?|`[^`]*`)
       | (?P<blank>\s+|\#[^\n]*)
       | (?P<number>\d[\w.]*)
       | (?P<word>[a-zA-Z_:][\w:.]*)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import io
 import math
-import re
 import threading
 import time
 from collections.abc import Callable
@@ -35,7 +34,6 @@ MAX_SERIES = 20_000  # per response
 MAX_BYTES = 128 << 20  # per response, after decompression
 BLOCK_BYTES = 1 << 20
 
-_AS_BYTES = re.compile(r"\(b(['\"])(.*)\1\)", re.DOTALL)  # the library formats a body with repr()
 NO_ANSWER = "HTTP 200, but no answer to a range query"
 
 Result = TypeVar("Result")
@@ -162,11 +160,18 @@ class RangeReader:
                 return "redirects are not followed"
             case requests.ConnectionError():
                 return "no connection"
-        text = clean(_AS_BYTES.sub(r"(\2)", str(error)) or type(error).__name__)
+        text = clean(_without_repr(str(error)) or type(error).__name__)
         for secret in filter(None, self._secrets):
             text = text.replace(secret, "***")
         refused = next((status for status in REFUSAL_STATUSES if f"Status Code {status:d}" in text), None)
         return text + (advice(self._host, refused) if refused else "")
+
+
+def _without_repr(text: str) -> str:
+    """Return an error without the marks of repr(), in which the library shows a body: (b'no such thing')."""
+    before, _, body = text.partition("(b")
+    end = body.rfind(f"{body[:1]})") if body[:1] in ("'", '"') else 0
+    return f"{before}({body[1:end]}{body[end + 1 :]}" if end > 0 else text
 
 
 def _has_labels(row: dict[str, Any]) -> bool:
