@@ -278,7 +278,10 @@ def test_weights_of_another_release_name_its_own_objects():
     deployment = only(documents, "Deployment", f"{name}-webhook")
     assert deployment["spec"]["template"]["metadata"]["labels"].items() >= service["spec"]["selector"].items()
     given = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
-    assert {f"--secret={name}-webhook", f"--service={name}-webhook", f"--configuration={name}"} <= set(given)
+    assert {f"--secret={name}-webhook", f"--service={name}-webhook"} <= set(given)
+    job = only(documents, "Job", f"{name}-trust")["spec"]["template"]["spec"]
+    assert job["containers"][0]["args"] == ["webhook", "--trust", f"--secret={name}-webhook", f"--configuration={name}"]
+    main.commands["webhook"].make_context("webhook", job["containers"][0]["args"][1:])
     accounts = {
         (each["metadata"]["namespace"], each["metadata"]["name"])
         for each in documents

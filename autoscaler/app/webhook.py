@@ -11,7 +11,7 @@ import structlog
 from autoscaler.adapters.certificates import CertificateError, CertificateFiles
 from autoscaler.adapters.kubernetes.api.client import ApiError, Kube
 from autoscaler.adapters.kubernetes.pods.node_weights import read_pod_weights
-from autoscaler.adapters.kubernetes.serving_certificate import ServingCertificate
+from autoscaler.adapters.kubernetes.serving_certificate import Authority, ServingCertificate
 from autoscaler.adapters.webhook.metrics import WebhookMetrics
 from autoscaler.adapters.webhook.patch import Folder
 from autoscaler.adapters.webhook.probes import serving_probes
@@ -19,6 +19,7 @@ from autoscaler.adapters.webhook.server import WebhookServer
 from autoscaler.config.settings import WebhookSettings
 
 ENSURE_S = 60.0
+FAILED_S = 5.0
 FILES_S = 1.0  # between two looks at files that are not there yet
 
 log = structlog.get_logger(__name__)
@@ -62,7 +63,10 @@ async def webhook(settings: WebhookSettings) -> int:
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
         if settings.secret:
             kube = await stack.enter_async_context(Kube.connect(settings.kube))
-            tasks.create_task(_keep(_certificate(settings, kube)), name="certificate")
+            domain = f"{settings.service}.{settings.namespace}.svc"
+            names = (domain, f"{domain}.cluster.local")
+            certificate = ServingCertificate(kube, (settings.namespace, settings.secret), names)
+            tasks.create_task(_keep(certificate), name="certificate")
         context = (await files.wait()).context()
         server = WebhookServer(settings.host, settings.port, context, read_pod_weights, folder, metrics)
         await stack.enter_async_context(server)
@@ -71,10 +75,17 @@ async def webhook(settings: WebhookSettings) -> int:
     return 0
 
 
-def _certificate(settings: WebhookSettings, kube: Kube) -> ServingCertificate:
-    domain = f"{settings.service}.{settings.namespace}.svc"
-    names = (domain, f"{domain}.cluster.local")
-    return ServingCertificate(kube, (settings.namespace, settings.secret), settings.configuration, names)
+async def trust(settings: WebhookSettings) -> int:
+    """Make the CA where it is missing, and let the API server trust it. Return 0: done, 1: it cannot be."""
+    async with Kube.connect(settings.kube) as kube:
+        authority = Authority(kube, (settings.namespace, settings.secret), settings.configuration)
+        try:
+            made = await authority.ensure()
+        except ApiError as error:
+            log.error("the CA of the webhook cannot be kept", problem=str(error))
+            return 1
+    log.info("the API server trusts the CA of the webhook", made=made)
+    return 0
 
 
 async def _keep(certificate: ServingCertificate) -> NoReturn:
@@ -90,4 +101,4 @@ async def _keep(certificate: ServingCertificate) -> NoReturn:
             failing = str(error)
         else:
             failing = ""
-        await asyncio.sleep(ENSURE_S)
+        await asyncio.sleep(FAILED_S if failing else ENSURE_S)

@@ -15,19 +15,22 @@ FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.command()
-@click.option("--cert", type=FILE, required=True, help="Certificate; awaited, and read again when it changes.")
-@click.option("--key", type=FILE, required=True, help="Private key of the certificate.")
+@click.option("--cert", type=FILE, help="Certificate; awaited, and read again when it changes.")
+@click.option("--key", type=FILE, help="Private key of the certificate.")
+@click.option(
+    "--trust",
+    is_flag=True,
+    help="Serve nothing: make the CA in --secret where it is missing, write it to --configuration, and end.",
+)
 @click.option(
     "--secret",
     type=ObjectName(),
-    help="Secret to make and renew the certificate in, mounted as --cert and --key; default: another program, such as "
-    "cert-manager, keeps them.",
+    help="Secret with the CA of --trust, to make and renew the certificate in, mounted as --cert and --key; default: "
+    "another program, such as cert-manager, keeps them.",
 )
 @name_option("--namespace", "vllm-autoscaler", "Namespace of the Secret and the Service.")
 @name_option("--service", "vllm-autoscaler-webhook", "Service through which the API server calls.")
-@name_option(
-    "--configuration", "vllm-autoscaler", "MutatingWebhookConfiguration to which a new certificate is written."
-)
+@name_option("--configuration", "vllm-autoscaler", "MutatingWebhookConfiguration to which --trust writes the CA.")
 @click.option(
     "--host-path",
     type=HostPath(),
@@ -51,6 +54,10 @@ def webhook(**given: Any) -> None:
     The API server asks about each pod that is created in a namespace with the label vllm-autoscaler.io/weights=enabled.
     Every pod is allowed, whatever happens.
     """
+    if given["trust"] and not given["secret"]:
+        raise click.UsageError("--trust needs --secret, which holds the CA")
+    if not given["trust"] and not (given["cert"] and given["key"]):
+        raise click.UsageError("--cert and --key are missing; only --trust does without them")
     from pydantic import ValidationError
 
     from autoscaler.app.logging import configure_log
@@ -81,4 +88,4 @@ def webhook(**given: Any) -> None:
     except ValidationError as error:
         raise click.UsageError(error.errors()[0]["msg"].removeprefix("Value error, ")) from error
     configure_log(given["log_format"], given["log_level"])
-    run_to_end(app.webhook(settings), endless=True)
+    run_to_end(app.trust(settings) if given["trust"] else app.webhook(settings), endless=not given["trust"])

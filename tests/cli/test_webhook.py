@@ -13,7 +13,8 @@ FILES = ["--cert=/tls/tls.crt", "--key=/tls/tls.key"]
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        ([], "Missing option '--cert'"),
+        ([], "--cert and --key are missing"),
+        (["--trust"], "--trust needs --secret"),
         ([*FILES, "--host-path=/ssd"], "--host-path and --image go together"),
         ([*FILES, "--image=vllm-autoscaler"], "--host-path and --image go together"),
         ([*FILES, "--compile-cache"], "--compile-cache needs --host-path"),

@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 
 from tests.adapters.kubernetes.conftest import in_namespace
-from tests.adapters.kubernetes.test_serving_certificate import SECRET, webhook_roles
+from tests.adapters.kubernetes.test_serving_certificate import SECRET, trust_roles, webhook_roles
 from tests.adapters.webhook.test_patch import pod_of
 from tests.adapters.webhook.test_server import MANIFEST, configuration_of
 from tests.harness.certificates import Certificates
@@ -31,7 +31,7 @@ async def mount(api: KubeApi, namespace: str, folder: Path) -> Mapping[str, Any]
         aside = folder / f".{name}"
         aside.write_bytes(base64.b64decode(value))
         aside.rename(folder / name)
-    return data
+    return {name: data[name] for name in ("tls.crt",) if name in data}
 
 
 @asynccontextmanager
@@ -43,7 +43,8 @@ async def deployed(api: KubeApi, namespace: str, files: Path) -> AsyncIterator[t
     del secret["metadata"]["namespace"]
     await api.apply(configuration)
     await api.apply(service, secret, namespace=namespace)
-    user = await api.service_account(namespace, "webhook", *in_namespace(webhook_roles(namespace), namespace))
+    user = await api.service_account(namespace, "webhook", *in_namespace(webhook_roles(), namespace))
+    job = await api.service_account(namespace, "trust", *in_namespace(trust_roles(namespace), namespace))
     options = {
         "cert": files / "tls.crt",
         "key": files / "tls.key",
@@ -60,9 +61,13 @@ async def deployed(api: KubeApi, namespace: str, files: Path) -> AsyncIterator[t
     arguments = [f"--{name}={value}" for name, value in options.items()]
     environment = {"KUBECONFIG": str(api.kubeconfig(user, namespace))}
     command = Command(files, COMMAND, "webhook", *arguments, environment=environment)
+    own = [f"--{name}={options[name]}" for name in ("secret", "namespace", "configuration")]
+    environment = {"KUBECONFIG": str(api.kubeconfig(job, namespace))}
+    trusting = Command(files, COMMAND, "webhook", "--trust", *own, environment=environment)
     try:
         yield command, http
     finally:
+        trusting.kill()
         command.kill()
         await api.delete("admissionregistration.k8s.io/v1", "MutatingWebhookConfiguration", None, namespace)
 

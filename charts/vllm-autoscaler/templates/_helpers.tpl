@@ -141,3 +141,25 @@ Return one on the account of the daemon: root, file, document, variables.
 {{- $account := include "vllm-autoscaler.serviceAccountName" .root -}}
 {{- include "vllm-autoscaler.admission" (merge (dict "namespace" .root.Release.Namespace "account" $account) .) -}}
 {{- end -}}
+
+{{/*
+Set the user of `pod` and where it runs, as the values say.
+*/}}
+{{- define "vllm-autoscaler.setPlace" -}}
+{{- $values := .root.Values -}}
+{{- $security := .pod.securityContext -}}
+{{- range list "runAsUser" "runAsGroup" "fsGroup" -}}
+{{- if hasKey $security . -}}
+{{- if $values.runAsUser -}}
+{{- $_ := set $security . (int64 $values.runAsUser) -}}
+{{- else -}}
+{{- $_ := unset $security . -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- range $field := list "nodeSelector" "tolerations" "affinity" "priorityClassName" -}}
+{{- with index $values $field -}}
+{{- $_ := set $.pod $field . -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
