@@ -252,6 +252,20 @@ def container_of(documents: list[Document], name: str) -> dict[str, Any]:
     return found
 
 
+def test_sources_of_weights_reach_all_who_judge_them():
+    sources = {"allowSources": ["s3://models/**"], "privateSources": ["hf://org/*=team-a,team-b"]}
+    documents = template({"weights": {"enabled": True, **sources}})
+    for kind, name, options in (
+        ("DaemonSet", "vllm-autoscaler-weights", ("allow-source", "private-source")),
+        ("Deployment", "vllm-autoscaler-webhook", ("private-source",)),
+        ("Deployment", "vllm-autoscaler", ("weights-allow-source", "weights-private-source")),
+    ):
+        args = only(documents, kind, name)["spec"]["template"]["spec"]["containers"][0]["args"]
+        stated = [each for each in args if "-source=" in each]
+        values = {"allow": sources["allowSources"][0], "private": sources["privateSources"][0]}
+        assert stated == [f"--{each}={values[each.split('-')[-2]]}" for each in options]
+
+
 def test_weights_of_another_release_name_its_own_objects():
     values = {"weights": {"enabled": True, "namespace": "disks"}}
     documents = template(values, release="blue", namespace="ml")

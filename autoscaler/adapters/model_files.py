@@ -9,7 +9,7 @@ import asyncio
 import math
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -155,16 +155,20 @@ def _listed(tree: object) -> dict[str, float]:
 class ModelSizes:
     """Bytes of models by the index of a hub. Each is asked for in the background, one after another: `run` it."""
 
-    def __init__(self, clock: Clock, url: str = HUB) -> None:
+    def __init__(
+        self, clock: Clock, url: str = HUB, allows: Callable[[ModelSource], bool] = lambda source: True
+    ) -> None:
+        """allows: tells which sources may be asked for."""
         self.version = 0  # grows with each answer
         self._clock = clock
         self._url = url
+        self._allows = allows
         self._sizes: dict[ModelSource, float] = {}  # NaN: the hub does not say
         self._due: dict[ModelSource, float] = {}  # when to ask for each
 
     def size_bytes(self, source: ModelSource) -> float:
         """Return the bytes of the weights of a source; NaN: unknown, then a hub's model is asked for soon."""
-        if source.scheme == "hf" and source not in self._due:
+        if source.scheme == "hf" and source not in self._due and self._allows(source):
             self._due[source] = self._clock.now_s()
             if len(self._due) > MAX_SIZES:
                 oldest = next(iter(self._due))

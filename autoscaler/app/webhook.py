@@ -17,6 +17,7 @@ from autoscaler.adapters.webhook.patch import Folder
 from autoscaler.adapters.webhook.probes import serving_probes
 from autoscaler.adapters.webhook.server import WebhookServer
 from autoscaler.config.settings import WebhookSettings
+from autoscaler.config.weights.allowed import EVERY_SOURCE, SourceRules
 
 ENSURE_S = 60.0
 FAILED_S = 5.0
@@ -68,7 +69,8 @@ async def webhook(settings: WebhookSettings) -> int:
             certificate = ServingCertificate(kube, (settings.namespace, settings.secret), names)
             tasks.create_task(_keep(certificate), name="certificate")
         context = (await files.wait()).context()
-        server = WebhookServer(settings.host, settings.port, context, read_pod_weights, folder, metrics)
+        rules = SourceRules(EVERY_SOURCE.allowed, settings.private_sources)
+        server = WebhookServer(settings.host, settings.port, context, read_pod_weights, folder, metrics, rules=rules)
         await stack.enter_async_context(server)
         log.info("serving the webhook", port=server.port, host_path=settings.host_path)
         await asyncio.Event().wait()

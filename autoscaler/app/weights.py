@@ -15,7 +15,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from autoscaler.app.process import StartError
 from autoscaler.config.findings import shown
-from autoscaler.config.weights.allowed import SourcePattern, is_allowed
+from autoscaler.config.weights.allowed import EVERY_SOURCE, EVERYBODY, PrivateSources, SourceRules
 from autoscaler.config.weights.report import State
 from autoscaler.config.weights.source import InvalidSourceError, ModelSource, parse
 from autoscaler.weights.budget import Limits
@@ -28,6 +28,7 @@ from autoscaler.weights.rate_limit import RateLimit
 from autoscaler.weights.store import Model, Store
 
 LOCK_POLL_S = 0.5
+STORES = ("s3", "gs", "az")  # whose requests are signed
 MAX_TOKEN_BYTES = 4096
 MAX_SHOWN_PATTERNS = 5
 SHOWN_REFRESHES_PER_S = 4
@@ -36,9 +37,9 @@ SHOWN_REFRESHES_PER_S = 4
 class Fetching:
     """How models are fetched, as the options say."""
 
-    def __init__(self, given: Mapping[str, Any], allowed: Sequence[SourcePattern] | None) -> None:
-        """given: options of the command. allowed: None: all sources."""
-        self._allowed = allowed
+    def __init__(self, given: Mapping[str, Any], rules: SourceRules) -> None:
+        """given: options of the command."""
+        self._rules = rules
         self._hub: str = given["hub"]
         self._token_file: Path | None = given["token_file"]
         self._pickled: bool = given["allow_pickled"]
@@ -46,17 +47,21 @@ class Fetching:
 
     def origin(self, source: ModelSource) -> Origin:
         """Return the origin of a source, without asking it. Raises WeightsError and StartError."""
-        if self._allowed is not None and not is_allowed(source, self._allowed):
-            patterns = ", ".join(pattern.text for pattern in self._allowed[:MAX_SHOWN_PATTERNS])
+        if not self._rules.allows(source):
+            patterns = ", ".join(pattern.text for pattern in self._rules.patterns[:MAX_SHOWN_PATTERNS])
             raise WeightsError(Cause.NOT_ALLOWED, f"{source} may not be fetched; allowed: {patterns}")
+        is_private = self._rules.is_private(source)
         if source.scheme != "hf":
-            return (Https if source.scheme == "https" else Objects)(source, self._pickled)
+            if source.scheme == "https":
+                return Https(source, self._pickled)
+            anonymous = source.scheme in STORES and not is_private
+            return Objects(source, self._pickled, {"skip_signature": True} if anonymous else None)
         try:
             from autoscaler.weights.origins.hub import Hub  # noqa: PLC0415  half of the time that a command needs to start
         except ImportError as error:
             text = f"models of a hub need {error.name}, which is not installed: pip install 'vllm-autoscaler[weights]'"
             raise StartError(text) from error
-        return Hub(source, self._hub, self._token(), self._pickled)
+        return Hub(source, self._hub, self._token() if is_private else "", self._pickled)
 
     def _token(self) -> str:
         if self._token_file is None:
@@ -69,6 +74,12 @@ class Fetching:
         if len(token) > MAX_TOKEN_BYTES or not token.isprintable():
             raise StartError(f"--token-file {shown(str(self._token_file))} holds no token")
         return token
+
+
+def own_rules(given: Mapping[str, Any]) -> SourceRules:
+    """Return the rules of a command whose credentials are those of whoever runs it."""
+    allowed = given["allow_source"] or EVERY_SOURCE.allowed
+    return SourceRules((), tuple(PrivateSources(pattern, frozenset([EVERYBODY])) for pattern in allowed))
 
 
 def limits(given: Mapping[str, Any]) -> Limits:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from importlib.metadata import PackageNotFoundError, version
@@ -21,7 +22,7 @@ from autoscaler.app.process import StartError, allow_many_connections
 from autoscaler.app.weights import Fetching, limits
 from autoscaler.app.weights_peers import sharing
 from autoscaler.config.settings import HttpSettings, KubeSettings
-from autoscaler.config.weights.allowed import SourcePattern
+from autoscaler.config.weights.allowed import DEFAULT_RULES, SourceRules
 from autoscaler.config.weights.source import ModelSource
 from autoscaler.config.weights.wishes import Wishes
 from autoscaler.weights.agent import Agent, Node, Step
@@ -33,9 +34,6 @@ from autoscaler.weights.store import Store
 
 log = structlog.get_logger(__name__)
 
-DEFAULT_ALLOWED = (SourcePattern("hf://**"),)
-"""An agent has credentials, and tenants name the models: they name no buckets and no addresses unless allowed."""
-
 SYNC_S = 30.0
 MAX_COLUMNS = 1000
 
@@ -45,6 +43,8 @@ Given = Mapping[str, Any]
 async def run(given: Given) -> int:
     """Keep the weights of this node until a signal arrives."""
     allow_many_connections()
+    if (given["token_file"] or os.environ.get("HF_TOKEN")) and not given["private_source"]:
+        log.warning("the hub's token is used for no source; name those that need it, and for whom, by --private-source")
     async with _node(given) as node:
         http = HttpSettings(host=given["http_host"], port=given["http_port"])
         async with sharing(given, Store(given["root"])) as peers:
@@ -90,7 +90,7 @@ async def _node(given: Given) -> AsyncIterator[Node]:
         return
     wish_file = _wish_file(file) if file is not None else None
     async with Kube.connect(KubeSettings(context=given["context"])) as kube:
-        yield KubeNode(kube, clock, given["node"], given["namespace"], wish_file)
+        yield KubeNode(kube, clock, given["node"], given["namespace"], wish_file, serves=_rules(given).serves)
 
 
 def _wish_file(file: WishFile) -> Callable[[asyncio.Event], tuple[Wishes, str]]:
@@ -98,7 +98,7 @@ def _wish_file(file: WishFile) -> Callable[[asyncio.Event], tuple[Wishes, str]]:
 
 
 def _agent(given: Given, node: Node, peers: Peers | None = None) -> Agent:
-    fetching = Fetching(given, given["allow_source"] or DEFAULT_ALLOWED)
+    fetching = Fetching(given, _rules(given))
 
     def open_origin(source: ModelSource) -> Origin:
         try:
@@ -109,6 +109,10 @@ def _agent(given: Given, node: Node, peers: Peers | None = None) -> Agent:
     store = Store(given["root"], limits(given), makes_root=False)
     shared = peers.wrap(open_origin) if peers is not None else open_origin
     return Agent(store, shared, fetching.transfer, node, SystemClock(), _version(), given["max_cache_bytes"])
+
+
+def _rules(given: Given) -> SourceRules:
+    return SourceRules(given["allow_source"] or DEFAULT_RULES.allowed, given["private_source"])
 
 
 def _version() -> str:

@@ -220,10 +220,11 @@ def _plan_weights(
         publishes=settings.mode is not Mode.DRY_RUN,
         local_models=fleet.local_models,
         may_pin=lambda namespace: (limits := parts.policies.book.limits) is None or limits.may_pin_weights(namespace),
+        rules=settings.weights_sources,
     )
     fleet.weights.published = publisher.published
     if settings.weights_hub:
-        fleet.weights.index = sizes = ModelSizes(parts.clock, settings.weights_hub)
+        fleet.weights.index = sizes = ModelSizes(parts.clock, settings.weights_hub, settings.weights_sources.allows)
         parts.background.append(("sizes of weights", sizes.run))
     parts.recorders.append(publisher)
     parts.background.append(("weights", publisher.run))

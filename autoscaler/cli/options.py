@@ -12,6 +12,7 @@ from autoscaler.cli.param_types import (
     EXISTING,
     READABLE_FILE,
     Address,
+    AllowedSource,
     Duration,
     GatewayNamespace,
     Header,
@@ -21,6 +22,7 @@ from autoscaler.cli.param_types import (
     NodeGroupMax,
     ObjectName,
     Price,
+    PrivateSource,
     TargetKind,
     WholeNumber,
 )
@@ -233,3 +235,28 @@ def refuse_unused(given: dict[str, Any], beginnings: tuple[str, ...], where: str
     for name in given:
         if name.startswith(beginnings) and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             raise click.UsageError(f"--{name.replace('_', '-')} has no effect {where}")
+
+
+def source_rule_options(prefix: str = "") -> Callable[[Command], Command]:
+    """Return the options that say which sources are fetched on behalf of workloads. prefix: "weights-"."""
+    return options(
+        click.option(
+            f"--{prefix}allow-source",
+            type=AllowedSource(),
+            multiple=True,
+            help="Sources that may be fetched: hf://my-org/*, s3://models/**; may be repeated; default: hf://**.",
+        ),
+        private_source_option(prefix),
+    )
+
+
+def private_source_option(prefix: str = "") -> Callable[[Command], Command]:
+    """Return the option that names sources with credentials, and the namespaces that they serve."""
+    return click.option(
+        f"--{prefix}private-source",
+        type=PrivateSource(),
+        multiple=True,
+        help="Sources that are fetched with the agents' credentials, and the namespaces that they serve: "
+        "hf://my-org/*=team-a,team-b, or =* for all; may be repeated. Others are fetched without credentials. Agents, "
+        "webhook and daemon need the same.",
+    )

@@ -220,6 +220,22 @@ class AllowedSource(click.ParamType):  # type: ignore[type-arg]
             self.fail(f"{error}; allowed: {ALLOWED}", param, ctx)
 
 
+class PrivateSource(click.ParamType):  # type: ignore[type-arg]
+    """Pattern of sources with the namespaces that they serve: `hf://my-org/*=team-a,team-b`."""
+
+    name = "pattern=namespaces"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from autoscaler.config.weights.allowed import PRIVATE, PrivateSources
+
+        if isinstance(value, PrivateSources):
+            return value
+        try:
+            return PrivateSources.parse(value)
+        except ValueError as error:
+            self.fail(f"{error}; allowed: {PRIVATE}", param, ctx)
+
+
 class HostPath(click.ParamType):  # type: ignore[type-arg]
     """Absolute path of a folder of the nodes, without `..`, as Kubernetes demands of a hostPath."""
 

@@ -19,6 +19,7 @@ from autoscaler.cli.options import (
     prometheus_options,
     rate_window_option,
     scrape_options,
+    source_rule_options,
 )
 from autoscaler.cli.param_types import READABLE_FILE, Duration, OwnFile
 from autoscaler.cli.process import run_to_end
@@ -74,6 +75,7 @@ from autoscaler.cli.settings import daemon_settings
     help="URL of the hub whose index states the size of weights, where neither annotation, policy nor agent does; "
     "empty: no hub is asked.",
 )
+@source_rule_options("weights-")
 @history_option
 @click.option(
     "--state", type=OwnFile(), help="File that keeps what was learned across restarts; one file for each process."

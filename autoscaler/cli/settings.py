@@ -26,6 +26,7 @@ def daemon_settings(given: dict[str, Any]) -> Settings:
         Settings,
         TlsFiles,
     )
+    from autoscaler.config.weights.allowed import DEFAULT_RULES, SourceRules
 
     mode = Mode(given["mode"])
     try:
@@ -54,6 +55,9 @@ def daemon_settings(given: dict[str, Any]) -> Settings:
             quotas=given["quotas"],
             weights=given.get("weights", False),
             weights_hub=given.get("weights_hub", ""),
+            weights_sources=SourceRules(
+                given.get("weights_allow_source") or DEFAULT_RULES.allowed, given.get("weights_private_source", ())
+            ),
             deletion_cost=given.get("deletion_cost", False),
             node_requests=node_requests(given),
             prices=given["price"],

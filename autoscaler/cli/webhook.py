@@ -7,7 +7,14 @@ from typing import Any
 
 import click
 
-from autoscaler.cli.options import context_option, http_options, log_options, name_option, port_option
+from autoscaler.cli.options import (
+    context_option,
+    http_options,
+    log_options,
+    name_option,
+    port_option,
+    private_source_option,
+)
 from autoscaler.cli.param_types import HostPath, ObjectName
 from autoscaler.cli.process import run_to_end
 
@@ -43,6 +50,7 @@ FILE = click.Path(dir_okay=False, path_type=Path)
     show_default=True,
     help="Let vLLM keep what it compiles in a folder of its namespace below --host-path, if it runs as root.",
 )
+@private_source_option()
 @click.option("--host", default="0.0.0.0", show_default=True, help="Address on which the webhook is served.")
 @port_option("--port", 8443, "Port of the webhook")
 @context_option
@@ -77,6 +85,7 @@ def webhook(**given: Any) -> None:
             tls=TlsFiles(cert=given["cert"], key=given["key"]),
             host_path=given["host_path"] or "",
             image=given["image"] or "",
+            private_sources=given["private_source"],
             compile_cache=given["compile_cache"],
             secret=given["secret"] or "",
             namespace=given["namespace"],

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from autoscaler.cli.options import context_option, http_options, log_options, name_option, options
+from autoscaler.cli.options import context_option, http_options, log_options, name_option, options, source_rule_options
 from autoscaler.cli.param_types import (
     READABLE_FILE,
     AllowedSource,
@@ -49,13 +49,6 @@ fetch_options = options(
         "--hub", default="https://huggingface.co", show_default=True, envvar="HF_ENDPOINT", help="URL of the hub."
     ),
     click.option("--token-file", type=READABLE_FILE, help="File with the hub's token; default: HF_TOKEN."),
-    click.option(
-        "--allow-source",
-        type=AllowedSource(),
-        multiple=True,
-        help="Sources that may be fetched, such as hf://my-org/* or s3://models/**, may be repeated; default: all, of "
-        "an agent hf://**.",
-    ),
     click.option("--allow-pickled", is_flag=True, help="Fetch weights that may run code when an engine loads them."),
     click.option("--rate", type=ByteCount(), metavar="BYTES", help="Most bytes per second: 200MB; default: no limit."),
     click.option(
@@ -67,6 +60,13 @@ fetch_options = options(
     ),
 )
 
+
+own_source_option = click.option(
+    "--allow-source",
+    type=AllowedSource(),
+    multiple=True,
+    help="Sources that may be fetched: hf://my-org/*, s3://models/**; may be repeated; default: all.",
+)
 
 FILE = click.Path(dir_okay=False, path_type=Path)
 peer_options = options(
@@ -126,6 +126,7 @@ def weights() -> None:
 @root_option
 @limit_options
 @fetch_options
+@own_source_option
 @click.option(
     "--wait",
     type=Duration(),
@@ -137,7 +138,7 @@ def pull(sources: tuple[str, ...], root: Path, wait: float, **given: Any) -> Non
     """Fetch models, verify every file, and publish each as a whole. Files that are there are not fetched again."""
     app = _app()
 
-    fetching = app.Fetching(given, given["allow_source"] or None)
+    fetching = app.Fetching(given, app.own_rules(given))
     run_to_end(app.pull(root, app.limits(given), sources, fetching, wait), endless=False)
 
 
@@ -169,6 +170,7 @@ node_options = options(
     ),
     limit_options,
     fetch_options,
+    source_rule_options(),
 )
 
 
@@ -232,12 +234,13 @@ def verify(sources: tuple[str, ...], root: Path) -> None:
     help="Time in which nothing arrives from the node's agent, before the pod fetches the model for itself.",
 )
 @fetch_options
+@own_source_option
 def wait(source: str, root: Path, into: Path, timeout: float, **given: Any) -> None:
     """Wait until the node has a model, as an init container of an engine: link to it, or else fetch it for this pod."""
     app = _app()
     from autoscaler.app import weights_wait
 
-    fetching = app.Fetching(given, given["allow_source"] or None)
+    fetching = app.Fetching(given, app.own_rules(given))
     run_to_end(weights_wait.wait(root, into, source, timeout, fetching), endless=False)
 
 

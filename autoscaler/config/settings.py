@@ -10,9 +10,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, InstanceOf, field_validator, model_validator
 
 from autoscaler.config.matchers import read_matchers
+from autoscaler.config.weights.allowed import DEFAULT_RULES, PrivateSources, SourceRules
 
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 Port = Annotated[int, Field(ge=0, le=65_535)]  # 0: any free port
@@ -176,6 +177,7 @@ class WebhookSettings(Frozen):
     host_path: str = ""  # folder of the nodes that is mounted; "": pods get the affinity alone
     image: str = ""  # of the container that waits for the weights
     compile_cache: bool = False  # keep what vLLM compiles below the folder
+    private_sources: tuple[InstanceOf[PrivateSources], ...] = ()  # whose weights only some namespaces get
     secret: str = ""  # in which the certificate is made and renewed; "": another program does that
     namespace: str = "vllm-autoscaler"  # of the Secret and the Service
     service: str = "vllm-autoscaler-webhook"
@@ -210,6 +212,7 @@ class Settings(Frozen):
     quotas: Path | None = None  # file with quotas of GPUs, for workloads that no quota of the cluster charges
     weights: bool = False  # plan and publish which nodes should hold which weights
     weights_hub: str = ""  # URL of the hub whose index states sizes of weights; "": none is asked
+    weights_sources: InstanceOf[SourceRules] = DEFAULT_RULES  # which weights are planned, and for whom
     deletion_cost: bool = True  # tell ReplicaSets which pods to remove first
     node_requests: NodeRequests | None = None  # None: nodes are created only for pods that exist
     prometheus: PrometheusSettings | None = None

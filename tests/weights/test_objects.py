@@ -11,6 +11,8 @@ import pytest
 import pytest_asyncio
 from obstore.store import S3Store
 
+from autoscaler.app.weights import Fetching
+from autoscaler.config.weights.allowed import PrivateSources, SourcePattern, SourceRules
 from autoscaler.config.weights.source import ModelSource, parse
 from autoscaler.weights.fetch import Transfer
 from autoscaler.weights.listing import Listing, RemoteFile
@@ -135,3 +137,16 @@ async def test_ranges_are_read_in_parallel(tmp_path: Path, bucket: S3Store) -> N
     with store.changing():
         await store.pull(origin, TRANSFER, lambda _: None, await origin.describe())
     assert 1 < most <= TRANSFER.workers
+
+
+@pytest.mark.parametrize("private", [(), ("s3://models-*/**=a",)])
+async def test_keys_of_a_bucket_are_used_for_private_sources_alone(bucket: S3Store, private: tuple[str, ...]) -> None:
+    given = {"hub": "", "token_file": None, "allow_pickled": False, "workers": 1, "rate": 0}
+    rules = SourceRules((SourcePattern("s3://**"),), tuple(map(PrivateSources.parse, private)))
+    origin = Fetching(given, rules).origin(parse(f"s3://{bucket.config['bucket']}/team/llama"))
+    if private:
+        assert len((await origin.describe()).files) == len(FILES)
+    else:
+        with pytest.raises(WeightsError) as raised:
+            await origin.describe()
+        assert raised.value.cause is Cause.DENIED

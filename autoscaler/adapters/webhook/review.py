@@ -14,6 +14,7 @@ import msgspec
 
 from autoscaler.adapters.webhook.patch import Folder, Operation, UnreadableError, patch_of
 from autoscaler.config.findings import UNREADABLE
+from autoscaler.config.weights.allowed import EVERY_SOURCE, SourceRules
 from autoscaler.config.weights.steering import PodWeights
 
 MAX_POD_BYTES = 256 << 10  # a larger pod stays as it is: etcd takes 1.5 MB, usual pods have 10 KB
@@ -52,18 +53,21 @@ class _Review(msgspec.Struct, frozen=True):
 _REVIEW = msgspec.json.Decoder(_Review)
 
 
-def answer(text: bytes, read: Reader, folder: Folder | None) -> tuple[bytes, Result]:
-    """Return the answer to an AdmissionReview, and what became of it. Never raises for what the review holds."""
+def answer(text: bytes, read: Reader, folder: Folder | None, rules: SourceRules = EVERY_SOURCE) -> tuple[bytes, Result]:
+    """Return the answer to an AdmissionReview, and what became of it. Never raises for what the review holds.
+
+    rules: pods of namespaces that a source does not serve stay as they are.
+    """
     try:
         request = _REVIEW.decode(text).request
-        operations = _operations(request, read, folder)
+        operations = _operations(request, read, folder, rules)
     except UNREADABLE:
         found = _UID.search(text[:_UID_WITHIN])
         return _answer(found[1].decode() if found else "", []), Result.UNREADABLE
     return _answer(request.uid, operations), Result.PATCHED if operations else Result.UNCHANGED
 
 
-def _operations(request: _Request, read: Reader, folder: Folder | None) -> list[Operation]:
+def _operations(request: _Request, read: Reader, folder: Folder | None, rules: SourceRules) -> list[Operation]:
     of_pods = request.resource == _Resource("", "pods") and not request.sub_resource
     if not of_pods or request.operation != "CREATE":
         return []
@@ -71,7 +75,9 @@ def _operations(request: _Request, read: Reader, folder: Folder | None) -> list[
     if len(pod) > MAX_POD_BYTES:
         raise UnreadableError(f"the pod has {len(pod)} bytes; allowed: {MAX_POD_BYTES}")
     weights = read(pod)
-    return [] if weights is None else patch_of(msgspec.json.decode(pod), request.namespace, weights, folder)
+    if weights is None or not rules.serves(weights.source, request.namespace):
+        return []
+    return patch_of(msgspec.json.decode(pod), request.namespace, weights, folder)
 
 
 def _answer(uid: str, operations: list[Operation]) -> bytes:

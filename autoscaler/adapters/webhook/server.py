@@ -18,6 +18,7 @@ from aiohttp import web
 from autoscaler.adapters.webhook.metrics import WebhookMetrics
 from autoscaler.adapters.webhook.patch import Folder
 from autoscaler.adapters.webhook.review import Reader, answer
+from autoscaler.config.weights.allowed import EVERY_SOURCE, SourceRules
 from autoscaler.listener import Listener
 from autoscaler.ports import CannotServe
 
@@ -45,6 +46,7 @@ class WebhookServer:
         folder: Folder | None,
         metrics: WebhookMetrics,
         deadline_s: float = DEADLINE_S,
+        rules: SourceRules = EVERY_SOURCE,
     ) -> None:
         self._address = host, port
         self._context = context
@@ -52,6 +54,7 @@ class WebhookServer:
         self._folder = folder
         self._metrics = metrics
         self._deadline_s = deadline_s
+        self._rules = rules
         self._in_progress = 0
         self._logged_s = -LOG_S
         app = web.Application()
@@ -95,7 +98,7 @@ class WebhookServer:
             self._in_progress -= 1
             self._listener.answering.discard(request.protocol)
         try:
-            body, result = answer(text, self._read, self._folder)
+            body, result = answer(text, self._read, self._folder, self._rules)
         except Exception as error:  # a fault of ours must not keep a pod from its creation
             self._log("a review failed", exc_info=error)
             self._metrics.count("failed", time.perf_counter() - began_s)

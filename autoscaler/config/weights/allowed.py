@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from autoscaler.config.findings import shown
 from autoscaler.config.weights.source import MAX_CHARS, SCHEMES, ModelSource
 
 ALLOWED = "SCHEME://, then a source in which * stands for any characters but / and @, and ** for any: hf://my-org/*"
+PRIVATE = f"a pattern of sources, =, and namespaces or *: hf://my-org/*=team-a,team-b; a pattern is {ALLOWED}"
+EVERYBODY = "*"
 MAX_WILDCARDS = 4
 
+_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _WILDCARD = re.compile(r"(\*+)")
 _CHARACTERS = re.compile(r"[^\x00-\x20\x7f\ud800-\udfff\\?#\[\]]+")
 
@@ -67,3 +71,56 @@ def _extend(ends: set[int], text: str) -> Iterator[int]:
 def is_allowed(source: ModelSource, patterns: Sequence[SourcePattern]) -> bool:
     """Tell whether one of the patterns allows a source."""
     return any(pattern.allows(source) for pattern in patterns)
+
+
+class PrivateSources(NamedTuple):
+    """Sources that are fetched with credentials, and the namespaces that they serve."""
+
+    pattern: SourcePattern
+    namespaces: frozenset[str]  # EVERYBODY: all
+
+    @classmethod
+    def parse(cls, text: str) -> PrivateSources:
+        """Raises ValueError with the problem only."""
+        pattern, _, names = text.rpartition("=")
+        namespaces = frozenset(names.split(","))
+        if not all(_NAMESPACE.fullmatch(name) for name in namespaces - {EVERYBODY}):
+            raise ValueError(f"{shown(text)} names no namespaces")
+        return cls(SourcePattern(pattern), namespaces)
+
+
+class SourceRules(NamedTuple):
+    """The sources that may be fetched on behalf of others, with which credentials, and for whom."""
+
+    allowed: tuple[SourcePattern, ...]
+    private: tuple[PrivateSources, ...] = ()
+
+    @property
+    def patterns(self) -> tuple[SourcePattern, ...]:
+        """The patterns of all sources that may be fetched."""
+        return *self.allowed, *(each.pattern for each in self.private)
+
+    def allows(self, source: ModelSource) -> bool:
+        """Tell whether a source may be fetched."""
+        return is_allowed(source, self.allowed) or self.is_private(source)
+
+    def is_private(self, source: ModelSource) -> bool:
+        """Tell whether a source is fetched with credentials. Others are fetched as everybody may."""
+        return any(each.pattern.allows(source) for each in self.private)
+
+    def serves(self, source: ModelSource, namespace: str) -> bool:
+        """Tell whether a source may be fetched for the workloads of a namespace, or given to them."""
+        private = [each.namespaces for each in self.private if each.pattern.allows(source)]
+        if private:
+            return any(not each.isdisjoint((namespace, EVERYBODY)) for each in private)
+        return is_allowed(source, self.allowed)
+
+    def serves_everybody(self, source: ModelSource) -> bool:
+        """Tell whether a source may be given to all namespaces."""
+        return self.serves(source, EVERYBODY)
+
+
+DEFAULT_RULES = SourceRules((SourcePattern("hf://**"),))
+"""Tenants name the models: they name no buckets and no addresses unless allowed, and use no credentials of ours."""
+
+EVERY_SOURCE = SourceRules(tuple(SourcePattern(f"{scheme}://**") for scheme in SCHEMES))

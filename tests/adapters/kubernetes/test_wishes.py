@@ -22,6 +22,8 @@ from autoscaler.app.wiring import build_loop, connect_cluster
 from autoscaler.config.policy.compile import stated_weights_gb
 from autoscaler.config.policy.reload import PolicyFiles
 from autoscaler.config.settings import KubeSettings, LeaseSettings, Mode, ScrapeSettings, Settings
+from autoscaler.config.weights.allowed import DEFAULT_RULES, PrivateSources, SourceRules
+from autoscaler.config.weights.source import parse
 from autoscaler.config.weights.wishes import config_map_of, decode
 from autoscaler.core.model.fleet import Fleet
 from autoscaler.core.model.forecast import BINS, Forecast
@@ -52,6 +54,7 @@ class Daemon:
         publishes: bool = True,
         caches: bool = False,
         clock: SystemClock | ManualClock | None = None,
+        rules: SourceRules = DEFAULT_RULES,
     ) -> None:
         self.clock = clock or ManualClock()
         self.may_pin = True
@@ -70,6 +73,7 @@ class Daemon:
             publishes,
             self.fleet.local_models if caches else None,
             lambda namespace: self.may_pin,
+            rules,
         )
         self.fleet.weights.published = self.publisher.published
         self._loop = Loop(
@@ -271,6 +275,23 @@ async def test_pinned_model_comes_first_when_a_node_has_room_for_one(
         assert len(daemon.publisher.published().missing) == 1
 
 
+async def test_sources_that_do_not_serve_a_namespace_are_not_planned(
+    kube: Kube, writer: Kube, world: World, nodes: Nodes, kube_api: KubeApi
+):
+    name = await nodes.add("n", {GPU: 8})
+    await report(kube_api, name)
+    for model, source in (("chat", CHAT), ("bucket", "s3://models/x"), ("gated", "hf://gated/x@main"), ("code", CODE)):
+        stated = {"vllm-autoscaler.io/weights": source, "vllm-autoscaler.io/weights-gb": "5"}
+        await world.deployment(model, 1, annotated(policy="") | stated, nodeSelector=nodes.mark)
+    private = ("hf://gated/*=another-team", f"{CODE}={world.namespace}")
+    rules = SourceRules(DEFAULT_RULES.allowed, tuple(map(PrivateSources.parse, private)))
+    daemon = Daemon(world, kube, writer, rules=rules)
+    async with running(daemon.fleet):
+        await synced(daemon.fleet)
+        await daemon.step()
+        assert set(await daemon.wished(name) or ()) == {CHAT, CODE}
+
+
 async def test_refused_writes_are_told_and_tried_again(
     kube: Kube, world: World, nodes: Nodes, kube_api: KubeApi, clock: SystemClock
 ):
@@ -364,14 +385,18 @@ async def test_local_models_of_kserve_are_read_and_asked_for(
     )
     stated = annotated(policy="") | {f"vllm-autoscaler.io/{key}": value for key, value in KSERVE.items()}
     await world.deployment("chat", 1, stated, nodeSelector=nodes.mark)
-    labels = {"metadata": {"labels": {"serving.kserve.io/inferenceservice": "chat"}}}
-    await world.patch("Deployment", "chat", labels, "apps/v1")
+    gated = stated | {"vllm-autoscaler.io/weights": "hf://gated/x@main"}
+    await world.deployment("gated", 1, gated, nodeSelector=nodes.mark)
+    for workload in ("chat", "gated"):
+        labels = {"metadata": {"labels": {"serving.kserve.io/inferenceservice": workload}}}
+        await world.patch("Deployment", workload, labels, "apps/v1")
+    private = (PrivateSources.parse(f"hf://gated/*={world.namespace}"),)  # KServe would give it to all namespaces
     shipped = load_manifests(MANIFESTS / "weights" / "kserve.yaml")[0]
     rbac = load_manifests(MANIFESTS / "weights" / "base" / "rbac.yaml")
     writes = [each for each in rbac if each["metadata"]["name"] == "vllm-autoscaler-wish-writer" and "rules" in each]
     roles = [*in_namespace(shipped_roles("direct"), world.namespace), *in_namespace(writes, world.namespace), shipped]
     client = await connect(await kube_api.service_account(world.namespace, "daemon", *roles))
-    it = Daemon(world, client, client, caches=True)
+    it = Daemon(world, client, client, caches=True, rules=SourceRules(DEFAULT_RULES.allowed, private))
     async with running(it.fleet):
         await synced(it.fleet)
 
@@ -388,6 +413,7 @@ async def test_local_models_of_kserve_are_read_and_asked_for(
             "nodeGroups": [world.namespace],
         }
         await until(it.fleet, "the watch shows it", lambda _: len(it.fleet.local_models.own()) == 1)
+        assert await cache_of(kube_api, parse("hf://gated/x@main").key) is None
         writes_before = it.publisher.published().status.writes
         await it.step()
         assert it.publisher.published().status.writes == writes_before
@@ -395,7 +421,9 @@ async def test_local_models_of_kserve_are_read_and_asked_for(
         metadata = {"name": name}
         await kube_api.apply({"apiVersion": api_version, "kind": "LocalModelNode", "metadata": metadata, "spec": local})
         await kube_api.set_status(api_version, "LocalModelNode", None, name, {"modelStatus": {"m": "ModelDownloaded"}})
-        await until(it.fleet, "the node holds it", lambda view: view.weights and view.weights.status[0].held == 1)
+        await until(
+            it.fleet, "the node holds it", lambda view: view.weights and any(s.held for s in view.weights.status)
+        )
         await world.delete("Deployment", "chat")
         await world.deployment("other", 1, annotated(policy="", weights=CODE), nodeSelector=nodes.mark)
 
@@ -449,10 +477,10 @@ def status_of(view: Fleet, source: str) -> SourceStatus:
 KSERVE = {"weights": CHAT, "weights-gb": "80"}
 
 
-async def cache_of(api: KubeApi) -> dict[str, Any] | None:
+async def cache_of(api: KubeApi, key: str = KEY) -> dict[str, Any] | None:
     try:
         found: dict[str, Any] = await api.get(
-            "serving.kserve.io/v1alpha1", "LocalModelCache", None, f"vllm-autoscaler-{KEY}"
+            "serving.kserve.io/v1alpha1", "LocalModelCache", None, f"vllm-autoscaler-{key}"
         )
     except ApiError:
         return None

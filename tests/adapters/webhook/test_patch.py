@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from autoscaler.adapters.kubernetes.pods.node_weights import read_pod_weights
 from autoscaler.adapters.webhook.patch import Folder
 from autoscaler.adapters.webhook.review import MAX_POD_BYTES, Result, answer
+from autoscaler.config.weights.allowed import EVERY_SOURCE, PrivateSources, SourceRules
 from autoscaler.config.weights.compile_cache import cache_of
 from autoscaler.config.weights.report import label_of
 from autoscaler.config.weights.source import parse
@@ -283,6 +284,12 @@ def test_name_in_metrics_stays_when_no_hub_is_asked(container: dict[str, Any], a
 def test_name_stays_stated_when_a_path_is_loaded() -> None:
     pod = pod_of(engine("serve", "/weights/models/a-1"), annotations={"vllm-autoscaler.io/weights": "s3://models/a"})
     assert patched(pod)["spec"]["containers"][0]["args"] == ["serve", "/weights/models/a-1"]
+
+
+@pytest.mark.parametrize(("namespace", "result"), [("my-team", Result.PATCHED), ("other", Result.UNCHANGED)])
+def test_private_model_is_given_to_its_namespaces_alone(namespace: str, result: Result) -> None:
+    rules = SourceRules(EVERY_SOURCE.allowed, (PrivateSources.parse("hf://meta-llama/*=my-team"),))
+    assert answer(review(pod_of(), namespace=namespace), read_pod_weights, FOLDER, rules)[1] is result
 
 
 def test_waiting_container_has_credentials_and_bounds() -> None:

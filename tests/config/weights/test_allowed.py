@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.config.weights.allowed import MAX_WILDCARDS, SourcePattern, is_allowed
+from autoscaler.config.weights.allowed import MAX_WILDCARDS, PrivateSources, SourcePattern, SourceRules, is_allowed
 from autoscaler.config.weights.source import parse
 
 COMMIT = "a" * 40
@@ -92,3 +92,43 @@ def test_time_of_a_comparison_is_bounded() -> None:
     """The time-out of tests ends what takes longer than minutes, such as a regular expression."""
     pattern = SourcePattern("s3://bucket/" + "**a" * MAX_WILDCARDS + "b")
     assert not pattern.allows(parse("s3://bucket/" + "a" * 240 + "/" + "a" * 240))
+
+
+RULES = SourceRules(
+    (SourcePattern("hf://**"),),
+    tuple(
+        map(
+            PrivateSources.parse,
+            ("hf://org/*=team-a,team-b", "hf://org/x=team-c", "s3://xy/dt=1/**=team-a", "gs://xy/*=*"),
+        )
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("source", "is_private", "served"),
+    [
+        ("hf://other/x@main", False, ["team-a", "team-b", "team-c", "team-d"]),
+        ("hf://org/model@main", True, ["team-a", "team-b"]),
+        ("hf://org/x@main", True, ["team-a", "team-b", "team-c"]),
+        ("hf://org-2/x@main", False, ["team-a", "team-b", "team-c", "team-d"]),
+        ("s3://xy/dt=1/llama", True, ["team-a"]),
+        ("s3://xy/dt=2/llama", False, []),
+        ("gs://xy/llama", True, ["team-a", "team-b", "team-c", "team-d"]),
+        ("file:///etc/x", False, []),
+    ],
+)
+def test_private_sources_serve_their_namespaces(source: str, is_private: bool, served: list[str]) -> None:
+    parsed = parse(source)
+    assert RULES.is_private(parsed) == is_private
+    assert [each for each in ("team-a", "team-b", "team-c", "team-d") if RULES.serves(parsed, each)] == served
+    assert RULES.serves_everybody(parsed) == (len(served) == 4)
+    assert RULES.allows(parsed) == bool(served)
+
+
+@pytest.mark.parametrize(
+    "text", ["hf://org/*", "hf://org/*=", "hf://org/*=A", "hf://org/*=a,", "=a", "org=a", "hf://*=a/b"]
+)
+def test_private_source_without_namespaces_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"names no namespaces|is no pattern"):
+        PrivateSources.parse(text)

@@ -82,16 +82,19 @@ class _WishStore:
 class _PodStore:
     """The models that the pods of one node load."""
 
-    def __init__(self, changed: asyncio.Event) -> None:
+    def __init__(self, changed: asyncio.Event, serves: Callable[[ModelSource, str], bool]) -> None:
         self.sources: dict[tuple[str, str], ModelSource] = {}
         self.caches: dict[tuple[str, str], frozenset[str]] = {}
         self._changed = changed
+        self._serves = serves
 
     def put(self, seen: _Pod) -> None:
         """Note the model of a pod, until the pod has ended."""
         key = (seen.metadata.namespace, seen.metadata.name)
         ended = seen.status.phase in ENDED
         source = None if ended else _source_of(seen)
+        if source is not None and not self._serves(source, key[0]):
+            source = None
         caches = frozenset() if ended else _caches_of(seen)
         if source == self.sources.get(key) and caches == self.caches.get(key, frozenset()):
             return
@@ -137,14 +140,18 @@ class KubeNode:
         namespace: str,
         wish_file: Callable[[asyncio.Event], tuple[Wishes, str]] | None = None,
         times: WatchTimes | None = None,
+        serves: Callable[[ModelSource, str], bool] = lambda source, namespace: True,
     ) -> None:
-        """namespace: of the daemon's ConfigMaps. wish_file: returns wishes and their problem, instead of these."""
+        """namespace: of the daemon's ConfigMaps. wish_file: returns wishes and their problem, instead of these.
+
+        serves: tells whether pods of a namespace may have a source fetched. Those of others count as without one.
+        """
         self.changed = asyncio.Event()
         self._kube = kube
         self._node = node
         self._wish_file = wish_file
         self._wishes = _WishStore(node, self.changed)
-        self._pods = _PodStore(self.changed)
+        self._pods = _PodStore(self.changed, serves)
         pods = Resource("/api/v1", "pods", _Pod, selector=f"spec.nodeName={node}")
         self._pod_watch = Reflector(kube, pods, self._pods, clock, "", times, self.changed.set)
         only = (namespace, config_map_of(node))

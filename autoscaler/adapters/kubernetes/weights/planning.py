@@ -51,6 +51,8 @@ class Wants(NamedTuple):
     spare: FloatColumn  # further replicas, where there is room
     priority: FloatColumn
     pinned: BoolColumn  # bool[W], they take the room of others if they must
+    served: BoolColumn  # bool[W], their sources may be fetched for them
+    served_to_all: BoolColumn  # bool[W], and for everybody
 
 
 class PlannedWishes(NamedTuple):
@@ -70,7 +72,8 @@ def plan_wishes(seen: Inventory, wants: Wants, reports: ReportStore, before: Wis
     sources = seen.weights.sources
     if not names or not sources:
         return PlannedWishes(dict.fromkeys(names, ()), {})
-    rows = np.flatnonzero((seen.weights.source != NO_SOURCE) & (np.array(seen.layout.template) >= 0))
+    planned = (seen.weights.source != NO_SOURCE) & wants.served
+    rows = np.flatnonzero(planned & (np.array(seen.layout.template) >= 0))
     nodes, kind = _nodes(seen, names, rows, reports)
     models = _models(seen, wants, rows, min(UNKNOWN_BYTES, float(nodes.budget_bytes.min()) // 2))
     pods = _pods_of_replicas(seen.layout)[rows]
@@ -122,9 +125,12 @@ def count_copies(seen: Inventory, wishes: Wishes, needed: FloatColumn) -> FloatC
 
 
 def models_of_kserve(seen: Inventory, wants: Wants) -> list[Model]:
-    """Return the weights of KServe's workloads: pinned ones first, then by priority."""
+    """Return the weights of KServe's workloads: pinned ones first, then by priority.
+
+    KServe gives its caches to all namespaces.
+    """
     rows: dict[int, list[int]] = {}
-    for row in np.flatnonzero((seen.weights.source != NO_SOURCE) & seen.of_kserve).tolist():
+    for row in np.flatnonzero((seen.weights.source != NO_SOURCE) & seen.of_kserve & wants.served_to_all).tolist():
         if seen.layout.template[row] >= 0:
             rows.setdefault(int(seen.weights.source[row]), []).append(row)
     found = []

@@ -29,8 +29,11 @@ from autoscaler.adapters.kubernetes.weights.planning import (
 from autoscaler.adapters.kubernetes.weights.reports import ReportStore
 from autoscaler.adapters.kubernetes.weights.view import Published
 from autoscaler.config.findings import UNREADABLE
+from autoscaler.config.weights.allowed import DEFAULT_RULES, SourceRules
+from autoscaler.config.weights.source import parse
 from autoscaler.config.weights.wishes import CONFIG_MAP_PREFIX, CONFIG_MAPS, Wish, config_map_of, decode, encode
-from autoscaler.core.model.weights import WishStatus
+from autoscaler.core.model.weights import NO_SOURCE, WishStatus
+from autoscaler.core.table.columns import BoolColumn
 from autoscaler.core.wishes.wants import Peaks, add_expected, needed_replicas, peak_of_copies
 from autoscaler.ports import Clock, Leadership, TickRecord
 
@@ -58,7 +61,7 @@ class WishPublisher:
 
     inventory: returns the fleet as of its last view; None: nothing is known yet. namespace: of the ConfigMaps.
     publishes: False in dry-run: the plan is only shown. local_models: of KServe, where they are read.
-    may_pin: returns whether the workloads of a namespace may pin weights.
+    may_pin: returns whether the workloads of a namespace may pin weights. rules: which sources are planned, for whom.
     """
 
     def __init__(
@@ -73,6 +76,7 @@ class WishPublisher:
         publishes: bool = True,
         local_models: LocalModels | None = None,
         may_pin: Callable[[str], bool] = lambda namespace: True,
+        rules: SourceRules = DEFAULT_RULES,
     ) -> None:
         self._kube = kube
         self._clock = clock
@@ -84,6 +88,7 @@ class WishPublisher:
         self._publishes = publishes
         self._local_models = local_models
         self._may_pin = may_pin
+        self._rules = rules
         self._caches: dict[str, Cache] = {}  # of KServe, that should exist
         self._unwanted_s: dict[str, float] = {}  # since when a cache of ours is not wanted
         self._tick: TickRecord | None = None
@@ -191,7 +196,8 @@ class WishPublisher:
         columns = np.vstack([needed, self._peaks.spare(needed), tick.input.spec.priority])
         columns = np.where(known, np.hstack([columns, np.zeros((3, 1))])[:, rows], 0.0)
         pinned = [each.pins_weights and self._may_pin(each.ref.namespace) for each in seen.workloads]
-        wants = Wants(columns[0], columns[1], columns[2], np.array(pinned, dtype=bool))
+        served, to_all = self._served(seen)
+        wants = Wants(columns[0], columns[1], columns[2], np.array(pinned, dtype=bool), served, to_all)
         plan = plan_wishes(seen, wants, self._reports, self._wishes)
         if self._local_models is not None:
             has_agent = frozenset(plan.of_node)
@@ -207,6 +213,17 @@ class WishPublisher:
         for row, replicas in plan.missing.items():
             source = seen.workloads[row].weights
             self._missing[source] = self._missing.get(source, 0.0) + replicas
+
+    def _served(self, seen: Inventory) -> tuple[BoolColumn, BoolColumn]:
+        """Return which workloads may have their sources fetched, and which of these sources everybody may have."""
+        sources = [parse(text) for text in seen.weights.sources]
+        to_all = [self._rules.serves_everybody(source) for source in sources]
+        rows = seen.weights.source.tolist()
+        served = [
+            row != NO_SOURCE and self._rules.serves(sources[row], each.ref.namespace)
+            for row, each in zip(rows, seen.workloads, strict=True)
+        ]
+        return np.array(served, dtype=bool), np.array([row != NO_SOURCE and to_all[row] for row in rows], dtype=bool)
 
     async def _write_caches(self) -> None:
         """Write the caches of KServe that differ, and delete those of ours that nothing has wanted for a while."""
