@@ -110,7 +110,7 @@ def spec_row(
         "max_replicas": np.clip(policy.replicas.max, *bounds),
         "max_wait_s": policy.queue.max_wait,
         "up_step_fraction": up.max_step.fraction,
-        "up_step_replicas": up.max_step.replicas,
+        "up_step_replicas": up.max_step.replicas or up.step_floor,
         "up_period_s": up.per,
         "up_stabilization_s": up.stabilization,
         "down_step_fraction": down.max_step.fraction,

@@ -107,6 +107,9 @@ class ScaleUp(Section):
     max_step: Annotated[Step, StepKind()] = Field(
         default=Step(fraction=1.0), description="Growth per period: a share of the count at its start, or replicas."
     )
+    step_floor: Annotated[int, Integer(1, 10_000)] = Field(
+        default=4, description="Replicas that a period may always add, where `maxStep` is a share."
+    )
     per: Annotated[float, Duration(1.0, HOUR_S)] = Field(default=15.0, description="Length of that period.")
     stabilization: Annotated[float, Duration(0.0, HOUR_S)] = Field(
         default=0.0, description="Grow only to the smallest recommendation within this window; `0s`: at once."

@@ -12,6 +12,10 @@ from autoscaler.core.table import sliding_window
 from autoscaler.core.table.columns import REPLICA_ROUNDING, BoolColumn, FloatColumn, ceil_replicas, or_zero
 from autoscaler.core.table.sliding_window import SlidingWindow
 
+WITHIN_PERIOD = 0.9
+"""Share of a period after which the next step may come. A step is made with a tick, and a tick may come a little early:
+with ticks of 5 s a second step comes after 15 s, and not after 20 s because the first one is 15.0 s old."""
+
 
 def hold_unknown(desired: FloatColumn, current: FloatColumn, informed: BoolColumn) -> FloatColumn:
     """Hold or grow where inputs are missing or stale; hold where there is no recommendation.
@@ -125,7 +129,7 @@ def limit_rate(
     Source: Kubernetes HPA scaling policies.
     """
     remembered, began_high, began_low = sliding_window.update(
-        remembered, current, current, now_s, spec.down_period_s, spec.up_period_s
+        remembered, current, current, now_s, WITHIN_PERIOD * spec.down_period_s, WITHIN_PERIOD * spec.up_period_s
     )
     up = np.fmax(np.ceil(began_low * spec.up_step_fraction), spec.up_step_replicas)
     down = np.fmax(np.floor(began_high * spec.down_step_fraction), spec.down_step_replicas)

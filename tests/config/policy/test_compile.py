@@ -77,7 +77,7 @@ def test_every_field_of_a_policy_arrives_in_its_column():
             "max_replicas": 9,
             "max_wait_s": 0.5,
             "up_step_fraction": 1.0,
-            "up_step_replicas": np.nan,
+            "up_step_replicas": 4.0,
             "up_period_s": 15,
             "up_stabilization_s": 3,
             "down_step_fraction": np.nan,

@@ -39,7 +39,7 @@ def test_an_empty_spec_is_a_complete_policy():
     assert np.isnan(row.ttft_objective_s)
     assert np.isnan(row.idle_after_s)
     assert np.isnan(row.concurrency)
-    assert np.isnan(row.up_step_replicas)
+    assert row.up_step_replicas == 4
 
 
 @pytest.mark.parametrize("name", list(load().policies))

@@ -163,6 +163,16 @@ def test_a_second_step_is_measured_from_the_start_of_the_period():
     assert value == 16
 
 
+@pytest.mark.parametrize("late_s", [-0.2, 0.0, 0.4])
+def test_second_step_comes_with_the_tick_that_ends_the_period(late_s):
+    """Ticks of 5 s: the count doubled with the first, and may double again with the fourth, be it a little early."""
+    rules = spec(up_step_fraction=1.0, up_period_s=15.0)
+    _, window = limited(50, 4, 1000.0, rules)
+    for tick, count in ((1005.0, 8), (1010.0, 8), (1015.0 + late_s, 16)):
+        value, window = limited(50, 8, tick, rules, window)
+        assert value == count
+
+
 def test_shrinking_by_a_quarter_a_minute_moves_by_one_at_least():
     rules = spec(down_step_fraction=0.25, down_period_s=60.0)
     assert limited(1, 8, 1000.0, rules)[0] == 6
