@@ -45,7 +45,8 @@ def project(observation: Observation, capacity: Capacity, arrivals: Arrivals, sp
     fluid. Arrivals are the mean over about one cold start, or those of now where the planner counts more of them.
 
     A replica serves one request in the time of its work, as the planner measured it. Where that is not known, replicas
-    are expected to generate as fast as the policy states, or as they did when they were full.
+    are expected to generate as fast as the policy states, or as they did when they were full. One that has just become
+    ready serves as well, although it has no reading yet.
     """
     awake = observation.reporting - or_zero(observation.stuck)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -56,7 +57,7 @@ def project(observation: Observation, capacity: Capacity, arrivals: Arrivals, sp
         tokens_each_per_s = np.fmax(measured_per_s, np.fmax(speed.decode_tokens_per_s, capacity.decode_tokens_per_s))
         by_tokens_per_s = tokens_each_per_s / observation.output_tokens
         served_each_per_s = np.where(np.isnan(speed.work_s), by_tokens_per_s, 1 / speed.work_s)
-        served_per_s = served_each_per_s * awake
+        served_per_s = served_each_per_s * (awake + observation.newly_ready)
         arrivals_per_s = np.fmax(np.maximum(arrivals.per_s, 0.0), speed.demand / speed.work_s)
         left = (
             observation.waiting

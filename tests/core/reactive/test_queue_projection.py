@@ -24,6 +24,7 @@ def observation(**columns):
         "ready": 1,
         "reporting": 1,
         "asleep": 0,
+        "newly_ready": 0,
         "starting": 0,
         "starting_replica_s": 0,
         "running": 10,
@@ -102,6 +103,11 @@ def test_loading_replicas_count_for_the_time_they_will_serve():
     assert not is_noise(observation(waiting=150))
     assert is_noise(observation(waiting=150, starting=1, starting_replica_s=50))
     assert not is_noise(observation(waiting=150, starting=1, starting_replica_s=5))  # ordered only just
+
+
+def test_replicas_serve_a_queue_before_their_first_reading():
+    """150 wait; two replicas that have just become ready serve as many as the first: 150 + 120 - 3 x 180 < 0."""
+    assert is_noise(observation(waiting=150, ready=3, newly_ready=2))
 
 
 def test_a_queue_counts_when_it_waits_at_the_gateway_alone():
