@@ -116,10 +116,10 @@ Prometheus is queried for models every 30 s and when pods are new. If a pod repo
 requests within objectives are unknown.
 
 **Counters that fall** mean a restarted process if `process_start_time_seconds` of the same target changed or is
-missing. If it stands still, the counters that fell are unknown in that reading, and TTFT and ITL of the
-whole workload for the window of rates; the source reports this for five minutes. A counter that is back in the next
-reading continues from its old value; otherwise counting restarts there. The same holds for gateways that are
-scraped directly. Prometheus' own rates of gateways' counters treat every fall as a restart.
+missing. If it stands still, the counters that fell are unknown in that reading, as are the gauges of the pod, and TTFT
+and ITL of the whole workload for the window of rates; the source reports this for five minutes. A counter that is back
+in the next reading continues from its old value; otherwise counting restarts there. The same holds for gateways that
+are scraped directly. Prometheus' own rates of gateways' counters treat every fall as a restart.
 
 **Direct scraping** (`--scrape`) reads each pod at its address. Port, scheme and path are those of the annotations
 `vllm-autoscaler.io/metrics-port`, `metrics-scheme` and `metrics-path`. Without them they are those of

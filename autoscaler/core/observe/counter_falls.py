@@ -1,8 +1,8 @@
-"""Counters that fall although their process did not restart: their increase in the meantime is unknown.
+"""Readings that cannot be true: counters fall although their process did not restart, or rise faster than any engine.
 
 A process that restarts counts from zero, and its start time changes. If the start time stays, a fall is a fault of the
 answer: some series are missing, another server answered, or a pod forges its counts. If it were read as a restart, the
-whole count would look like new requests as soon as the counter is back.
+whole count would look like new requests as soon as the counter is back. The gauges of such an answer are no better.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 
 from autoscaler.core.model.fleet import Fleet
 from autoscaler.core.model.samples import PodSamples
+from autoscaler.core.observe.rates import GAUGES, MAX_PER_S
 from autoscaler.core.table.columns import (
     BoolColumn,
     Columns,
@@ -60,8 +61,8 @@ UNKNOWN_WINDOWS = 1.25
 """Quantiles are unknown for so many of their windows after a fall, since a window may reach back a little further."""
 
 PROBLEM = (
-    "counters fell although the process did not start again (process_start_time_seconds stands still); "
-    "what they counted then is unknown"
+    "counters fell although the process did not start again (process_start_time_seconds stands still), or rose faster "
+    "than any engine counts; gauges, and what was counted then, are unknown"
 )
 
 
@@ -74,8 +75,8 @@ class CounterHistory(Columns):
     start_s: FloatColumn  # float64[P], Unix time at which the process started; NaN: unknown
     counter: FloatColumn  # float64[C, P], rows of COUNTERS
     grown: FloatColumn  # float64[C, P], their increase since the previous reading; NaN: unknown
-    discarded: BoolColumn  # bool[C, P], the counter fell at that reading
-    last_fell_s: TimestampColumn  # float64[P], the last reading with a fall; NaN: none
+    discarded: BoolColumn  # bool[C, P], the counter cannot be true at that reading
+    last_fell_s: TimestampColumn  # float64[P], the last such reading; NaN: none
 
     @classmethod
     def blank(cls, rows: int) -> CounterHistory:
@@ -91,15 +92,16 @@ class CounterHistory(Columns):
         return after.with_rows(np.flatnonzero(known), self.take(index[known]))
 
     def fell_recently(self, now_s: float) -> BoolColumn:
-        """Return the pods whose counters fell recently; bool[P]."""
+        """Return the pods with impossible counters in a recent reading; bool[P]."""
         return np.asarray(now_s - self.last_fell_s <= REPORTED_S)
 
 
 def discard_fallen(
     before: CounterHistory, samples: PodSamples, start_s: FloatColumn, fleet: Fleet, window_s: float
 ) -> tuple[PodSamples, CounterHistory]:
-    """Replace each counter by NaN that fell since the last reading although its process did not restart.
+    """Replace impossible counters by NaN, and the gauges beside them.
 
+    A counter is impossible if it fell since the last reading although its process did not restart, or rose too fast.
     start_s: float64[P], Unix time at which each process started. If it is NaN, now or before, every fall is a restart.
     window_s: length of the window of the quantiles. These are of all pods of a workload, so they become NaN while the
     fall of any of its pods is in the window.
@@ -113,6 +115,8 @@ def discard_fallen(
     if history.discarded.any():
         valid = zip(COUNTERS, ~history.discarded, strict=True)
         unknown |= {name: np.where(some, getattr(samples, name), np.nan) for name, some in valid}
+        believed = ~history.discarded.any(axis=0)
+        unknown |= {name: np.where(believed, getattr(samples, name), np.nan) for name in GAUGES}
     recent = samples.time_s - history.last_fell_s <= UNKNOWN_WINDOWS * window_s
     if recent.any():
         affected = np.isin(fleet.pod_workload, fleet.pod_workload[recent])
@@ -130,6 +134,7 @@ def _update(before: CounterHistory, samples: PodSamples, start_s: FloatColumn, t
             now, last = stack_rows([getattr(samples, name) for name in COUNTERS[rows]]), before.counter[rows]
             late = (last - now <= before.grown[rows]) & (now >= LATE_FRACTION * last)
             fell[rows] = same & (now < last) & ~late
+            fell[rows] |= now - last > MAX_PER_S * (samples.time_s - before.time_s)
         fell[len(GROWING) :] &= fell[: len(GROWING)].any(axis=0)
         discarded = np.where(taken, fell & ~before.discarded, before.discarded)
         for rows in slices:

@@ -39,6 +39,9 @@ MAX_PLAUSIBLE |= dict.fromkeys(("ttft_s", "itl_s"), 86_400.0)
 MAX_PLAUSIBLE |= dict.fromkeys((*COUNTERS, "steps"), 1e15)
 """Largest plausible reading of each column of `PodSamples` and `GatewaySamples`; the smallest is 0."""
 
+GAUGES = ("running", "waiting", "deferred", "held", "asleep", "kv_usage")
+"""Gauges of an engine."""
+
 TIMES = {"time_s", "gpu_time_s"}
 
 _NAMES = {
@@ -63,8 +66,12 @@ class Rates(Columns):
 
 
 def discard_implausible(samples: Table, now_s: float) -> Table:
-    """Replace implausible readings by NaN. A time in the future, of a clock that is ahead, becomes the present."""
+    """Replace implausible readings by NaN. A time in the future, of a clock that is ahead, becomes the present.
+
+    The gauges of an engine with an implausible counter are unknown too.
+    """
     columns, changed = vars(samples), {}
+    believed = np.ones(len(samples.time_s), dtype=bool)
     for name in TIMES & columns.keys():
         near = np.abs(columns[name] - now_s) <= MAX_AGE_S
         changed[name] = np.where(near, np.minimum(columns[name], now_s), np.nan)
@@ -74,6 +81,9 @@ def discard_implausible(samples: Table, now_s: float) -> Table:
         implausible = (values < 0) | (values > largest)
         if implausible.any():
             changed |= zip(names, np.where(implausible, np.nan, values), strict=True)
+            believed &= ~implausible[[name in COUNTERS for name in names]].any(axis=0)
+    if not believed.all():
+        changed |= {name: np.where(believed, changed.get(name, columns[name]), np.nan) for name in GAUGES}
     return replace(samples, **changed)
 
 

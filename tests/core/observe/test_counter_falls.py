@@ -3,10 +3,12 @@
 import math
 
 import numpy as np
+import pytest
 
 from autoscaler.core.model.fleet import Fleet
 from autoscaler.core.model.samples import PodSamples
 from autoscaler.core.observe.counter_falls import COUNTERS, REPORTED_S, UNKNOWN_WINDOWS, CounterHistory, discard_fallen
+from autoscaler.core.observe.rates import GAUGES
 from autoscaler.core.table.columns import replace
 from tests.core.world import fleet
 
@@ -100,11 +102,25 @@ def test_a_difference_may_fall_alone_and_is_doubted_with_others():
     assert np.isnan([together.prompt_tokens[0], together.ttft_met[0], together.finished[0]]).all()
 
 
-def test_gauges_stay_and_quantiles_are_unknown_for_the_window():
+@pytest.mark.parametrize("impossible", [0.0, 1e15])
+def test_gauges_are_unknown_beside_counters_that_cannot_be_true(impossible: float):
+    watch = Watch()
+    gauges = dict.fromkeys(GAUGES, 0.5)
+    watch.read(**gauges, finished=1000, generation_tokens=5000)
+    forged = watch.read(**gauges, finished=impossible, generation_tokens=5001)
+    again = watch.read(**gauges, finished=impossible, generation_tokens=5001, step_s=0)
+    for samples in (forged, again):
+        assert np.isnan([getattr(samples, name)[0] for name in (*GAUGES, "finished")]).all()
+        assert samples.generation_tokens[0] == 5001
+    assert watch.counted.fell_recently(watch.time_s)[0]
+    later = watch.read(**gauges, finished=impossible + 1, generation_tokens=5002)
+    assert [getattr(later, name)[0] for name in GAUGES] == [0.5] * len(GAUGES)
+
+
+def test_quantiles_are_unknown_for_the_window_after_a_fall():
     watch = Watch()
     watch.read(running=3, finished=1000, ttft_s=0.2, itl_s=0.02)
     fallen = watch.read(running=3, finished=0, ttft_s=9, itl_s=9)
-    assert fallen.running[0] == 3
     assert np.isnan([fallen.ttft_s[0], fallen.itl_s[0]]).all()
     assert np.isnan(watch.read(finished=1001, ttft_s=9).ttft_s[0])
     later = watch.read(step_s=UNKNOWN_WINDOWS * WINDOW_S, finished=1002, ttft_s=0.2)

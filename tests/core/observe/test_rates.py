@@ -161,6 +161,12 @@ def test_plausible_readings_and_nan_are_unchanged():
         np.testing.assert_array_equal(getattr(believed, field.name), getattr(samples, field.name))
 
 
+@pytest.mark.parametrize(("finished", "running"), [(7.0, 3.0), (-1.0, np.nan), (2e15, np.nan), (np.nan, 3.0)])
+def test_gauges_are_unknown_beside_an_implausible_counter(finished, running):
+    believed = readings.discard_implausible(pod(90.0, running=3, finished=finished, generation_tokens=5), 100.0)
+    np.testing.assert_equal((believed.running[0], believed.generation_tokens[0]), (running, 5))
+
+
 def test_future_time_becomes_now_and_nan_stays():
     samples = replace(PodSamples.filled(3), time_s=np.array([150.0, np.inf, np.nan]))
     np.testing.assert_array_equal(readings.discard_implausible(samples, 100.0).time_s, [100.0, np.nan, np.nan])

@@ -31,12 +31,13 @@ async def test_falling_counters_are_unknown_without_a_restart():
     before, after = await read_twice((1.7e9, 1.7e9), generation_tokens=0.0)
     assert before.pods.generation_tokens.tolist() == [1000] * 3
     assert np.isnan(after.pods.generation_tokens).all()
-    assert after.pods.running.tolist() == [4] * 3
+    assert np.isnan(after.pods.running).all()  # the gauges of that answer are no better
     assert report(before).problems == ()
     (line,) = report(after).problems
     assert line == (
         "counters: pod llm/a-0 and 2 more: counters fell although the process did not start again "
-        "(process_start_time_seconds stands still); what they counted then is unknown"
+        "(process_start_time_seconds stands still), or rose faster than any engine counts; "
+        "gauges, and what was counted then, are unknown"
     )
 
 
