@@ -98,6 +98,10 @@ Queries name series exactly, joined by `or`, since managed backends refuse regul
 Amazon's backend requires requests signed with SigV4, Google's and Azure's require tokens of their own: run the
 provider's proxy (aws-sigv4-proxy, the frontend of Google Managed Prometheus, aad-auth-proxy) and give its URL.
 
+**A slow or busy server.** Running and waiting requests are queried first, and again if the server refuses them (HTTP 429,
+502, 503, 504, or a closed connection). What a tick has no time for comes earlier in the next one, and the source says
+what its loss costs. After `Retry-After` no query is sent for that many seconds, at most 60.
+
 **Impossible values** are unknown: negative ones, NaN, infinity, ratios above 1 and more than a million requests. If one
 engine of a pod shows such a gauge, that of the pod is unknown. For a GPU, ratios up to 2 count as 1; larger ones are
 unknown, and so is more framebuffer than any GPU has: DCGM writes 140737488355328 or 9223372036854775794 for values that

@@ -32,14 +32,22 @@ from autoscaler.ports import Clock
 IN_FLIGHT = 4  # concurrent queries; Prometheus runs 20 for all its users, and responses use memory until decoded
 MAX_ANSWER_BYTES = 64 << 20  # 500,000 series
 MAX_REFUSAL_BYTES = 8 << 10
+MAX_RETRY_AFTER_S = 60.0  # longer pauses that a server asks for are cut: its load may have passed
+BUSY = (
+    HTTPStatus.TOO_MANY_REQUESTS,
+    HTTPStatus.BAD_GATEWAY,
+    HTTPStatus.SERVICE_UNAVAILABLE,
+    HTTPStatus.GATEWAY_TIMEOUT,
+)
 
 
 class QueryFailed(Exception):
     """A query returned no vector. The message has the server, its status and its error, and no secret."""
 
-    def __init__(self, message: str, status: int | None = None) -> None:
+    def __init__(self, message: str, status: int | None = None, *, disconnected: bool = False) -> None:
         super().__init__(message)
         self.status = status  # HTTP status; None if there was no response
+        self.may_pass = disconnected or status in BUSY  # a second try may be answered
 
 
 class Answer(NamedTuple):
@@ -78,6 +86,7 @@ class PrometheusClient:
         self._labels = LabelLists()
         self._secrets = tuple(filter(None, [url.password]))  # secrets that a response may repeat
         self._session: aiohttp.ClientSession | None = None
+        self._paused_until_s = 0.0  # time of the event loop until which the server asked to wait
 
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
@@ -102,8 +111,12 @@ class PrometheusClient:
         """
         wait_s = min(self._timeout_s, timeout_s if timeout_s is not None else self._timeout_s)
         queued = self._slots.locked()
+        now_s = asyncio.get_running_loop().time
+        if self._paused_until_s - now_s() >= wait_s:
+            raise QueryFailed(f"{self.name}: not queried: the server asked to wait (Retry-After)")
         try:
             async with asyncio.timeout(wait_s), self._slots:
+                await asyncio.sleep(max(self._paused_until_s - now_s(), 0.0))
                 sent_s = self._clock.now_s()
                 body = await self._post(expression, at_s, wait_s)
                 received_s = self._clock.now_s()
@@ -117,7 +130,7 @@ class PrometheusClient:
         except CredentialError as error:
             raise QueryFailed(f"{self.name}: not queried: {clean(str(error))}") from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise QueryFailed(f"{self.name}: {self._describe_error(error)}") from error
+            raise QueryFailed(f"{self.name}: {self._describe_error(error)}", disconnected=True) from error
         try:
             return Answer(decode_vector(body, self._labels), sent_s, received_s)
         except UnreadableAnswer as error:
@@ -149,6 +162,9 @@ class PrometheusClient:
                         f"{self.name}: the answer is larger than the {self._max_answer_bytes} bytes allowed", 200
                     )
                 return body
+            if response.status in BUSY:
+                pause_s = min(_seconds(response.headers.get("Retry-After", "")), MAX_RETRY_AFTER_S)
+                self._paused_until_s = max(self._paused_until_s, asyncio.get_running_loop().time() + pause_s)
             reason = decode_error((await _read(response, MAX_REFUSAL_BYTES))[:MAX_REFUSAL_BYTES])
             if where := response.headers.get("Location"):
                 reason = f"redirects are not followed; it points to {clean(where.partition('?')[0])}"
@@ -180,6 +196,11 @@ class PrometheusClient:
                 return f"the connection broke: {os.strerror(number).lower() if number else 'no reason known'}"
             case _:
                 return type(error).__name__
+
+
+def _seconds(retry_after: str) -> float:
+    """Return the seconds of a Retry-After header; 0 for none. A date counts as none: the server's clock may differ."""
+    return float(retry_after) if retry_after.isascii() and retry_after.isdecimal() and len(retry_after) < 10 else 0.0
 
 
 async def _read(response: aiohttp.ClientResponse, limit: int) -> bytes:

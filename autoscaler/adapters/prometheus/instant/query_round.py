@@ -12,6 +12,7 @@ from autoscaler.ports import Clock
 
 MAX_PROBLEMS = 8
 MAX_NAMED = 2  # queries named in one problem
+ESSENTIAL = ("time_s", "running", "waiting")  # come first, and get a second try if the server refuses them
 
 
 class QueryRound:
@@ -23,19 +24,20 @@ class QueryRound:
         self._clock = clock
         self.started_s = clock.now_s()
         self._deadline_s = asyncio.get_running_loop().time() + deadline_s
-        self._queries = 0
+        self.queries = 0
         self.failed = 0  # number of failed queries
+        self.lost: set[str] = set()  # names of failed queries
         self._problems: dict[str, list[str]] = {}  # problem to the queries that have it
 
     async def query(self, name: str, expression: str, at_s: float | None = None) -> Answer | None:
         """Query a vector. name: of the query, for problems. at_s: Unix time by the server's clock."""
         left_s = self._deadline_s - asyncio.get_running_loop().time()
-        self._queries += 1
+        self.queries += 1
         if left_s <= 0:
             self._fail(name, f"{self._client.name}: not queried, the deadline of the tick has passed")
             return None
         try:
-            answer = await self._client.query(expression, at_s, left_s)
+            answer = await self._query(name, expression, at_s, left_s)
         except QueryFailed as error:
             self._fail(name, str(error))
             return None
@@ -47,12 +49,21 @@ class QueryRound:
             self.note(name, f"{self._client.name}: remarked: {'; '.join(vector.notes)}")
         return answer
 
+    async def _query(self, name: str, expression: str, at_s: float | None, left_s: float) -> Answer:
+        try:
+            return await self._client.query(expression, at_s, left_s)
+        except QueryFailed as error:
+            left_s = self._deadline_s - asyncio.get_running_loop().time()
+            if name not in ESSENTIAL or not error.may_pass or left_s <= 0:
+                raise
+        return await self._client.query(expression, at_s, left_s)
+
     async def try_query(self, expression: str) -> Vector:
         """Run a query that the server may refuse; a refusal is not reported. Raises QueryFailed."""
         left_s = self._deadline_s - asyncio.get_running_loop().time()
         if left_s <= 0:
             raise QueryFailed("the deadline has passed")
-        self._queries += 1
+        self.queries += 1
         return (await self._client.query(expression, None, left_s)).vector
 
     def note(self, name: str, problem: str) -> None:
@@ -67,7 +78,7 @@ class QueryRound:
     def report(self) -> SourceReport:
         return SourceReport(
             source="prometheus",
-            queries=self._queries,
+            queries=self.queries,
             failed=self.failed,
             problems=tuple(_line(names, text) for text, names in list(self._problems.items())[:MAX_PROBLEMS]),
             duration_s=self._clock.now_s() - self.started_s,
@@ -75,6 +86,7 @@ class QueryRound:
 
     def _fail(self, name: str, problem: str) -> None:
         self.failed += 1
+        self.lost.add(name)
         self.note(name, problem)
 
 

@@ -27,7 +27,7 @@ from autoscaler.adapters.prometheus.instant.foreign_models import ForeignModels
 from autoscaler.adapters.prometheus.instant.gateways import GatewayReader, WakeUpQuery
 from autoscaler.adapters.prometheus.instant.group_join import GroupJoin
 from autoscaler.adapters.prometheus.instant.pod_join import PodJoin
-from autoscaler.adapters.prometheus.instant.query_round import QueryRound, values_by_metric
+from autoscaler.adapters.prometheus.instant.query_round import ESSENTIAL, QueryRound, values_by_metric
 from autoscaler.adapters.prometheus.instant.server_clock import ServerClock
 from autoscaler.adapters.prometheus.instant.sources import SourceReader
 from autoscaler.adapters.prometheus.instant.unread_metrics import STATISTICS_HINT, UnreadMetrics
@@ -48,7 +48,8 @@ from autoscaler.adapters.prometheus.promql.expressions import Quantiles
 from autoscaler.adapters.prometheus.promql.gpus import GPU_COLUMNS, gpu_queries
 from autoscaler.adapters.prometheus.promql.labels import POD, TARGET, Identity
 from autoscaler.adapters.prometheus.promql.native_histograms import native_quantile_queries, native_queries
-from autoscaler.catalog.engines import ENGINES, LIMITS, QUANTILES, UNCOUNTED
+from autoscaler.catalog.engines import ENGINES, LIMITS, QUANTILES, UNCOUNTED, WITHIN
+from autoscaler.catalog.inputs import LOST
 from autoscaler.catalog.spellings import all_spellings, engines_spelled
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.core.model.fleet import Fleet
@@ -126,6 +127,7 @@ class PrometheusSource:
         self._objective_counts = ObjectiveCounts()
         self._models = ForeignModels()
         self._sources = SourceReader()
+        self._lost: frozenset[str] = frozenset()  # names of the queries that failed in the last tick
         self._counted = counter_falls.CounterHistory.blank(0)
 
     async def __aenter__(self) -> Self:
@@ -164,27 +166,35 @@ class PrometheusSource:
         await self._models.read(query_round, at_s, engines, by_source, self._join, fleet)
         queries = self._pod_queries(fleet, identities, sources.labels, query_round)
         due = self._due_queries(queries, query_round.started_s)
+        # A slow server leaves the last ones unanswered, so those that were lost in the last tick come earlier.
+        queries.sort(key=lambda query: (query.column not in ESSENTIAL, query.column not in self._lost))
         async with asyncio.TaskGroup() as group:
+            front = group.create_task(self._gateways.read(query_round, at_s, fleet), name="prometheus gateways")
             if not first and query_round.started_s - self._conventions_s >= SLOW_PERIOD_S:
                 group.create_task(self._update_conventions(query_round), name="prometheus conventions")
-            for query in queries:
-                ask = not query.slow or query.expression in due
-                reading = self._read_pods(query_round, at_s, query, ask, fleet, columns, answers)
-                group.create_task(reading, name="prometheus pods")
-            counts = group.create_task(
-                self._objective_counts.read(
-                    query_round,
-                    at_s,
-                    engines,
-                    by_source,
-                    self._join,
-                    fleet,
-                    objectives,
-                    native=self._conventions.native,
-                ),
-                name="prometheus objectives",
+            reads = [
+                self._read_pods(
+                    query_round, at_s, query, not query.slow or query.expression in due, fleet, columns, answers
+                )
+                for query in queries
+            ]
+            after = sum(query.column in ESSENTIAL for query in queries) if self._lost & WITHIN.keys() else len(reads)
+            for read in reads[:after]:
+                group.create_task(read, name="prometheus pods")
+            counting = self._objective_counts.read(
+                query_round,
+                at_s,
+                engines,
+                by_source,
+                self._join,
+                fleet,
+                objectives,
+                native=self._conventions.native,
             )
-            front = group.create_task(self._gateways.read(query_round, at_s, fleet), name="prometheus gateways")
+            counts = group.create_task(counting, name="prometheus objectives")
+            for read in reads[after:]:
+                group.create_task(read, name="prometheus pods")
+        self._report_lost(query_round)
         if (fleet.pod_ready & np.isnan(columns["running"])).any():
             await self._unread_metrics.report(query_round)
         self._report_silent_workloads(query_round, fleet, columns["running"])
@@ -211,6 +221,13 @@ class PrometheusSource:
             pod = fleet.pods[rows[0]]
             query_round.note("counters", f"pod {clean(f'{pod.namespace}/{pod.name}')}{more}: {counter_falls.PROBLEM}")
         return pods
+
+    def _report_lost(self, query_round: QueryRound) -> None:
+        """Report what the columns cost that were not answered, unless nothing was."""
+        self._lost = frozenset(query_round.lost)
+        lost = sorted(self._lost & LOST.keys())
+        for column in lost if query_round.failed < query_round.queries else ():
+            query_round.note(column, f"not read in this tick: {LOST[column]}")
 
     async def _update_conventions(self, query_round: QueryRound) -> None:
         """Query the conventions of the backend, and update the server's clock from the answer.

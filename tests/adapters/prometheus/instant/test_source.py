@@ -6,6 +6,7 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
+from aiohttp import web
 
 from autoscaler.adapters.prometheus.instant.gateways import MAX_WAKE_UP_QUERIES, WakeUpQuery
 from autoscaler.adapters.prometheus.instant.source import (
@@ -134,6 +135,61 @@ async def test_one_query_that_fails_costs_its_own_column_only():
     assert known(samples) == {"time_s", "running", "waiting"}
     assert report(samples).failed == 1
     assert report(samples).problems[0].startswith("generation_tokens: ")
+
+
+class BusyServer(Server):
+    """Refuses the first queries in which a pattern occurs."""
+
+    def __init__(self, pattern: str, refusals: int, refusal: Answer, **rules: Answer | str | float) -> None:
+        super().__init__(**rules)
+        self.pattern, self.refusals, self.refusal = pattern, refusals, refusal
+
+    async def answer(self, request: web.Request) -> web.Response:
+        if re.search(self.pattern, str((await request.post())["query"])) and self.refusals:
+            self.refusals -= 1
+            return web.Response(text=str(self.refusal.body), status=self.refusal.status, headers=self.refusal.headers)
+        return await super().answer(request)
+
+
+RUNNING = r"^\(sum .*num_requests_running"
+
+
+@pytest.mark.parametrize(
+    ("status", "refusals", "known"), [(503, 1, True), (429, 1, True), (503, 2, False), (400, 1, False)]
+)
+async def test_running_is_asked_again_when_the_server_refuses_it(status: int, refusals: int, known: bool):
+    samples = await BusyServer(RUNNING, refusals, Answer("", status=status), **healthy()).sample()
+    assert np.isnan(samples.pods.running).all() != known
+    assert report(samples).failed == (0 if known else 1)
+    lines = [line for line in report(samples).problems if "not read in this tick" in line]
+    lost = "running: not read in this tick: such a pod counts as silent, and its workload never shrinks"
+    assert lines == ([] if known else [lost])
+
+
+@pytest.mark.parametrize(("asked", "pauses"), [("60", True), ("1e9", False), ("Wed, 21 Oct 2026 07:28:00 GMT", False)])
+async def test_no_query_is_sent_while_the_server_asks_to_wait(asked: str, pauses: bool):
+    server = BusyServer(RUNNING, 100, Answer("", status=429, headers={"Retry-After": asked}), **healthy())
+    async with server.source() as source:
+        await source.sample(FLEET, objectives(FLEET), 5)
+        server.queried.clear()
+        samples = await source.sample(FLEET, objectives(FLEET), 5)
+    assert bool(server.queried) != pauses
+    assert any("asked to wait (Retry-After)" in line for line in report(samples).problems) == pauses
+
+
+async def test_lost_queries_come_earlier_in_the_next_tick():
+    server = Server(**healthy(num_preemptions=Answer("", status=503)))
+    places = []
+    async with server.source() as source:
+        for _ in range(2):
+            server.queried.clear()
+            samples = await source.sample(FLEET, objectives(FLEET), 60)
+            queries = [form["query"] for form in server.queried]
+            places.append(next(place for place, query in enumerate(queries) if "num_preemptions" in query))
+    assert places[1] < places[0]
+    assert (
+        "preemptions: not read in this tick: preemptions by a full KV cache are not shown" in report(samples).problems
+    )
 
 
 async def test_a_query_that_hangs_does_not_hold_up_the_tick():
