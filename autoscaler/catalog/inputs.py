@@ -66,7 +66,8 @@ TensorRT-LLM share names; `gpu_cache_usage_perc` and `kv_cache_utilization` dist
 A missing value is unknown, never 0: a signal without its metric has no opinion. An engine does not report the columns
 that its table leaves out. If requests end that cannot be compared with their objective, the source reports this in one
 line. It also reports an engine whose statistics are off (`--disable-log-stats`), if its pods are known or its web
-server counts completions.
+server counts completions, and one that counts requests but shows no running ones: Triton without the TensorRT-LLM
+backend, TensorRT-LLM with histograms alone, or a pipeline that drops gauges.
 
 **Labels.** In Prometheus, a series names its pod by one of these pairs of labels; the first whose second label is set
 decides, for each series alone: {labels}. A scrape
@@ -98,8 +99,8 @@ Queries name series exactly, joined by `or`, since managed backends refuse regul
 Amazon's backend requires requests signed with SigV4, Google's and Azure's require tokens of their own: run the
 provider's proxy (aws-sigv4-proxy, the frontend of Google Managed Prometheus, aad-auth-proxy) and give its URL.
 
-**A slow or busy server.** Running and waiting requests are queried first, and again if the server refuses them (HTTP 429,
-502, 503, 504, or a closed connection). What a tick has no time for comes earlier in the next one, and the source says
+**A slow or busy server.** Running and waiting requests are queried first, and once more if the server refuses them
+(HTTP 429, 502, 503, 504) or hangs up. What a tick has no time for comes earlier in the next one, and the source says
 what its loss costs. After `Retry-After` no query is sent for that many seconds, at most 60.
 
 **Impossible values** are unknown: negative ones, NaN, infinity, ratios above 1 and more than a million requests. If one

@@ -80,3 +80,11 @@ def name_some(names: Sequence[str]) -> str:
     """List the first few names, and how many more there are."""
     more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
     return ", ".join(shown(name) for name in names[:_MAX_NAMED]) + more
+
+
+def without_running(engine: str, names: Sequence[str]) -> str:
+    """Describe an engine whose running requests are missing among its metrics. names: of metrics that show them."""
+    return (
+        f"reports metrics of {engine}, but none of {', '.join(names)}, so it counts as silent; other versions or "
+        "backends of the engine have them, or the pipeline drops them"
+    )

@@ -22,10 +22,11 @@ from autoscaler.adapters.fetch import SPEAKS_HTTP, SPEAKS_TLS, TO_TLS, Answer, F
 from autoscaler.adapters.scrape import pod_columns
 from autoscaler.adapters.scrape.exposition import Exposition, Unreadable, parse
 from autoscaler.adapters.scrape.report import ReportBuilder
-from autoscaler.catalog.engines import QUANTILES, UNCOUNTED, WITHIN, Engine
+from autoscaler.catalog.engines import ENGINES, QUANTILES, UNCOUNTED, WITHIN, Engine
+from autoscaler.catalog.series import names_of
 from autoscaler.catalog.spellings import LOOKS_LIKE, all_spellings, engines_spelled, unread_name_hint
 from autoscaler.config.annotations import PREFIX
-from autoscaler.config.findings import foreign_models
+from autoscaler.config.findings import foreign_models, without_running
 from autoscaler.config.settings import ScrapeSettings
 from autoscaler.core.model.fleet import Fleet, Pod
 from autoscaler.core.model.samples import GatewaySamples, Objectives, PodSamples, Samples
@@ -188,6 +189,10 @@ class PodScraper:
             builder.note(_name(state.pod), foreign_models(foreign, served.names))
         if unread:  # statistics are off, or it is another server
             return f"no metric of {state.engine.name} in {len(body)} bytes{self._unread_hint(state.engine, body)}"
+        shown = exposition.series.keys() | exposition.broken
+        if shown.isdisjoint(names_of(state.engine.readings["running"])):
+            usual = names_of(ENGINES[state.engine.name].readings["running"])
+            builder.note(_name(state.pod), without_running(state.engine.name, usual))
         histograms = pod_columns.histograms(state.engine, exposition)
         self._update_windows(state, histograms, pod_columns.start_time_s(exposition), now_s)
         values |= pod_columns.count_within_objectives(histograms, objectives_s)

@@ -269,6 +269,23 @@ async def test_a_hostile_pod_is_reported_and_harms_no_other(
     assert problem in samples.reports[0].problems[0]
 
 
+@pytest.mark.parametrize(
+    ("engine", "body", "missing"),
+    [
+        ("triton", 'nv_inference_request_success{model="m",version="1"} 5\n', "nv_trt_llm_request_metrics"),
+        ("trtllm", 'trtllm_time_to_first_token_seconds_count{model_name="m"} 5\n', "trtllm_num_requests_running"),
+        ("trtllm", 'trtllm_request_success_total{model_name="m"} 5\n', "trtllm_num_requests_running"),
+    ],
+)
+async def test_missing_running_requests_are_reported(
+    exposition_server: ExpositionServer, engine: str, body: str, missing: str
+) -> None:
+    for path in ("/metrics", "/prometheus/metrics"):
+        exposition_server.serve(path, body)
+    (report,) = (await sample(fleet_of(exposition_server.address, engine=engine))).reports
+    assert f"reports metrics of {engine}, but none of {missing}" in report.problems[0]
+
+
 async def test_hostile_label_values_change_no_reading(exposition_server: ExpositionServer) -> None:
     evil = r"\"} 99\nvllm:num_requests_running{x=\"" + "\u2028é" * 50 + "'; DROP TABLE--{}"
     body = f'vllm:num_requests_running{{engine="0",model_name="{evil}"}} 2\n'

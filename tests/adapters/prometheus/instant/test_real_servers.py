@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.prometheus.instant.gateways import WakeUpQuery
 from autoscaler.adapters.prometheus.instant.source import PrometheusSource
-from autoscaler.adapters.prometheus.instant.unread_metrics import unreported_pods_query
+from autoscaler.adapters.prometheus.instant.unread_metrics import partial_pods_query, unreported_pods_query
 from autoscaler.adapters.scrape.evaluate import read
 from autoscaler.catalog.engines import ENGINES, QUANTILES
 from autoscaler.catalog.spellings import all_spellings
@@ -164,6 +164,9 @@ async def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
             target("kserve-0", recorded("running").replace("vllm:", "kserve_vllm:")),
             target("ray-0", recorded("running").replace("vllm:", "ray_vllm_")),
             target("stated-0", recorded("running").replace("vllm:", "x_vllm:")),
+            target("partial-0", 'nv_inference_request_success{model="m",version="1"} 5\n'),
+            target("partial-1", 'trtllm_time_to_first_token_seconds_count{model_name="m"} 5\n'),
+            target("partial-2", 'vllm_request_success_total{model_name="m",finished_reason="stop"} 5\n'),
             target("mute-0", 'http_requests_total{handler="/v1/completions",method="POST",status="2xx"} 14\n'),
             target("nim-0", NIM),
             target("trtllm-0", BARE_TRTLLM),
@@ -266,6 +269,12 @@ async def test_names_with_a_prefix_are_read_when_it_is_known_or_stated(scene: Sc
 async def test_a_server_is_found_when_its_engine_reports_nothing(scene: Scene):
     found = await scene.server.query(unreported_pods_query(all_spellings(("x_",))))
     assert [series["metric"]["pod"] for series in found] == ["mute-0"]
+
+
+async def test_engines_are_found_when_only_running_requests_are_missing(scene: Scene):
+    found = await scene.server.query(partial_pods_query(all_spellings(("x_",))))
+    engines = {series["metric"]["pod"]: series["metric"]["metric"] for series in found}
+    assert engines == {"partial-0": "triton", "partial-1": "trtllm", "partial-2": "vllm"}
 
 
 @pytest.mark.parametrize(("engine", "pod", "running"), [("nim", "nim-0", 5), ("trtllm", "trtllm-0", 7)])
