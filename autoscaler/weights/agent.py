@@ -19,12 +19,12 @@ import structlog
 
 from autoscaler.config.findings import shown
 from autoscaler.config.weights.compile_cache import is_cache
-from autoscaler.config.weights.report import ModelReport, Report, State, encode
+from autoscaler.config.weights.report import ModelReport, Report, State, encode, labels
 from autoscaler.config.weights.source import ModelSource
 from autoscaler.config.weights.wishes import Wishes
 from autoscaler.ports import Clock, Unavailable
 from autoscaler.weights.attempts import Attempts
-from autoscaler.weights.budget import Held, Space, judge, trim
+from autoscaler.weights.budget import Claim, Held, Space, judge, room_for_pods, trim
 from autoscaler.weights.compile_cache import CompileCaches
 from autoscaler.weights.fetch import Transfer
 from autoscaler.weights.listing import Listing, Origin
@@ -48,7 +48,14 @@ class Node(Protocol):
         ...
 
     def used(self) -> Sequence[ModelSource] | None:
-        """Return the models that pods of this node load; None: it is not known, so nothing may be removed."""
+        """Return the models that pods of this node load, those of all namespaces in turn.
+
+        None: it is not known, so nothing may be removed.
+        """
+        ...
+
+    def namespaces_of(self, source: ModelSource) -> Collection[str]:
+        """Return the namespaces whose pods load a model."""
         ...
 
     def used_caches(self) -> Collection[str]:
@@ -170,7 +177,7 @@ class Agent:
         models = {}
         for source in self._wanted():
             models[source.key] = self._state(source)
-        for key, model in self._models.items():
+        for key, model in reversed(self._models.items()):  # what was used last comes first: labels are limited
             if key not in models and key not in self._withdrawn and key not in self._wrong:
                 models[key] = ModelReport(str(model.listing.source), State.READY, model.listing.size)
         wishes, problem = self._node.wishes(), self._node.problem()
@@ -199,9 +206,33 @@ class Agent:
         return key in self._models and key not in self._withdrawn and key not in self._wrong
 
     def _wanted(self) -> list[ModelSource]:
-        """Return the models that should be here, the most urgent first: a pod that is here waits for its model."""
-        wishes = self._node.wishes() or Wishes()
-        return list(dict.fromkeys([*(self._node.used() or ()), *(wish.source for wish in wishes.wishes)]))
+        """Return the models that should be here, the most urgent first.
+
+        A pod waits for a model that is wished and that it loads. What pods alone name comes last: anybody may annotate.
+        """
+        wished, used = self._wished(), self._node.used() or ()
+        return list(dict.fromkeys([*(source for source in used if source in wished), *wished, *used]))
+
+    def _wished(self) -> dict[ModelSource, None]:
+        """Return the models that are wished, in their order."""
+        return dict.fromkeys(wish.source for wish in (self._node.wishes() or Wishes()).wishes)
+
+    def _check_share(self, listing: Listing, budget_bytes: float) -> None:
+        """Refuse a model that pods alone name, and that exceeds their share. Raises WeightsError.
+
+        What a pod uses is never evicted, so it must not take the room of wishes, nor that of other namespaces.
+        """
+        wished, used = self._wished(), self._node.used() or ()
+        if self._node.wishes() is None or listing.source in wished:
+            return
+        sizes = {source: self._models[source.key].listing.size for source in used if source.key in self._models}
+        others = [each for each in sizes if each not in wished and each != listing.source]
+        present = [Claim(sizes[source], self._node.namespaces_of(source)) for source in others]
+        wished_bytes = sum(sizes.get(source, self._sizes.get(source.key, 0)) for source in wished)
+        room = room_for_pods(self._node.namespaces_of(listing.source), present, wished_bytes, budget_bytes)
+        if listing.size > room:
+            allowed = f"allowed: {room:.0f}, the share of what pods name and nobody wishes"
+            raise WeightsError(Cause.NO_SPACE, f"{listing.source} has {listing.size} bytes; {allowed}")
 
     def _judge(self, held: Sequence[Held], source: ModelSource | None = None) -> tuple[Held, ...]:
         """State what may go for the sake of a model, or of none. Nothing may, while the pods are not known."""
@@ -413,6 +444,7 @@ class Agent:
         evicted: set[str] = set()
         while True:
             space = await self._read_space()
+            self._check_share(listing, space.budget_bytes)
             space = space._replace(held=self._judge(space.held, listing.source))
             plan = await to_end(self._store.make_room, listing, space)
             if not plan.evicted:
@@ -475,6 +507,7 @@ class Agent:
             try:
                 listing = await self._open_origin(source).describe()
                 size = listing.size
+                self._check_share(listing, space.budget_bytes)
                 room = await to_end(self._store.make_room, listing, space)
             except WeightsError as error:
                 steps.append(Step(source, size, (), error.cause, str(error)))
@@ -566,7 +599,8 @@ def _changes(report: Report, published: Report | None) -> bool:
     """Tell whether a report says more than other free bytes."""
     if published is None:
         return True
-    return report._replace(free_bytes=0, budget_bytes=0) != published._replace(free_bytes=0, budget_bytes=0)
+    same = report._replace(free_bytes=0, budget_bytes=0) == published._replace(free_bytes=0, budget_bytes=0)
+    return not same or labels(report) != labels(published)
 
 
 def _first(errors: BaseExceptionGroup[WeightsError | OSError]) -> WeightsError:

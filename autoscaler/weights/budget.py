@@ -44,6 +44,33 @@ class Limits(NamedTuple):
         return max(self.min_free_bytes, self.min_free_share * disk_bytes)
 
 
+POD_SHARE, NAMESPACE_SHARE = 0.75, 0.5
+"""Of the room for weights: for models that pods name and nobody wishes, all together and of one namespace."""
+
+
+class Claim(NamedTuple):
+    """A model that pods name and nobody wishes."""
+
+    size: int  # bytes
+    namespaces: Collection[str]  # of these pods
+
+
+def room_for_pods(
+    namespaces: Collection[str], present: Sequence[Claim], wished_bytes: int, budget_bytes: float
+) -> float:
+    """Return the bytes that a further model may take which pods of these namespaces name and nobody wishes.
+
+    Nobody removes what a pod uses, and anybody may annotate a pod. So such models leave the room of all wishes, a share
+    of the budget for wishes to come, and a share for other namespaces. One that several namespaces name counts in each.
+    """
+    room = min(POD_SHARE * budget_bytes, budget_bytes - wished_bytes) - sum(each.size for each in present)
+    own = [
+        NAMESPACE_SHARE * budget_bytes - sum(each.size for each in present if name in each.namespaces)
+        for name in namespaces
+    ]
+    return max(min(room, max(own, default=room)), 0.0)
+
+
 class Space(NamedTuple):
     """What there is, and what weights may take of it."""
 

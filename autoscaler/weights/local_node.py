@@ -65,6 +65,10 @@ class LocalNode:
         """Return nothing: pods are not known."""
         return ()
 
+    def namespaces_of(self, source: ModelSource) -> Collection[str]:
+        """Return nothing: pods are not known."""
+        return ()
+
     def used_caches(self) -> Collection[str]:
         """Return nothing: pods are not known."""
         return ()

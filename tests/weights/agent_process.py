@@ -39,6 +39,9 @@ class FileNode:
     def used(self) -> Sequence[ModelSource]:
         return ()
 
+    def namespaces_of(self, source: ModelSource) -> Sequence[str]:
+        return ()
+
     def used_caches(self) -> Sequence[str]:
         return ()
 

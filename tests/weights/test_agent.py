@@ -9,7 +9,7 @@ import random
 import resource
 import shutil
 import subprocess
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -58,6 +58,7 @@ class InMemoryNode:
         self.known: Wishes | None = Wishes()
         self.pods: list[ModelSource] | None = []
         self.caches: Sequence[str] = ()
+        self.namespaces: dict[ModelSource, set[str]] = {}
         self.down = False
         self.wish(*wished)
 
@@ -74,6 +75,9 @@ class InMemoryNode:
 
     def used(self) -> Sequence[ModelSource] | None:
         return self.pods
+
+    def namespaces_of(self, source: ModelSource) -> Collection[str]:
+        return self.namespaces.get(source, {"my-team"})
 
     def used_caches(self) -> Sequence[str]:
         return self.caches
@@ -189,10 +193,12 @@ async def test_model_that_a_pod_waits_for_overtakes_the_wishes(
     tmp_path: Path, hub: FakeHub, models: Callable[..., ModelSource]
 ) -> None:
     hub.delay_s = 0.3
-    urgent, node = models("a"), InMemoryNode(HUB)
+    urgent = models("a")
+    node = InMemoryNode(HUB)
     async with running(tmp_path / "root", node, hub):
         await until(lambda: sum(hub.sent.values()) > 0)
         node.use(urgent)
+        node.wish(HUB, urgent)
         await until(lambda: node.is_ready(urgent))
         assert not node.is_ready(HUB)
         hub.delay_s = 0.0
@@ -294,21 +300,33 @@ async def test_model_in_use_is_never_evicted(tmp_path: Path, models: Callable[..
         await until(lambda: node.is_ready(new))
 
 
-async def test_pod_takes_the_room_of_the_least_urgent_wish(tmp_path: Path, models: Callable[..., ModelSource]) -> None:
-    root, pinned, first, last, pods, more = tmp_path / "root", *(models("a" * number) for number in range(1, 6))
+async def test_pods_take_no_room_of_wishes(tmp_path: Path, models: Callable[..., ModelSource]) -> None:
+    root, pinned, first, last, pods = tmp_path / "root", *(models("a" * number) for number in range(1, 5))
     node = InMemoryNode()
     node.wish(first, last, pinned, pinned=[pinned])
     async with running(root, node, limits=Limits(max_bytes=3.5 * SIZE, min_free_share=0.0)) as agent:
         await until(lambda: all(map(node.is_ready, (first, last, pinned))))
         node.use(pods)
+        await until(lambda: node.failed(pods) == "no_space")
+        assert held(root) == {str(first), str(last), str(pinned)}
+        assert agent.counts.evictions == 0
+        node.wish(first, last, pinned, pods, pinned=[pinned])  # the daemon wishes it, too: its pod waits
         await until(lambda: node.is_ready(pods))
         await until(lambda: node.failed(last) == "no_space")
         assert held(root) == {str(pods), str(first), str(pinned)}
-        node.wish(more, first, last, pinned, pinned=[pinned])
-        await until(lambda: node.is_ready(more))
-        assert held(root) == {str(pods), str(more), str(pinned)}
-        await until(lambda: node.failed(first) == "no_space" and node.failed(last) == "no_space")
-        assert agent.counts.evictions == 2
+
+
+async def test_models_of_a_namespace_leave_room_for_others(tmp_path: Path, models: Callable[..., ModelSource]) -> None:
+    root, *own, others, wished = tmp_path / "root", *(models("a" * number) for number in range(1, 6))
+    node = InMemoryNode()
+    node.namespaces = {others: {"another-team"}}
+    async with running(root, node, limits=Limits(max_bytes=4.5 * SIZE, min_free_share=0.0)):
+        node.use(*own, others)
+        await until(lambda: all(map(node.is_ready, (*own[:2], others))))
+        await until(lambda: node.failed(own[2]) == "no_space")
+        node.wish(wished)
+        await until(lambda: node.is_ready(wished))
+    assert held(root) == {*map(str, own[:2]), str(others), str(wished)}
 
 
 async def test_too_large_model_evicts_nothing(tmp_path: Path, models: Callable[..., ModelSource]) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.weights.budget import Files, Held, Limits, Plan, Space, judge, make_room, trim
+from autoscaler.weights.budget import Claim, Files, Held, Limits, Plan, Space, judge, make_room, room_for_pods, trim
 
 INF = float("inf")
 
@@ -117,3 +118,23 @@ def test_what_nobody_wishes_goes_before_the_last_wish() -> None:
     assert [each.name for each in make_room({"x": 40}, 0, Space(found, INF, 120.0)).evicted] == ["old"]
     assert [each.name for each in make_room({"x": 80}, 0, Space(found, INF, 120.0)).evicted] == ["old", "last"]
     assert make_room({"x": 120}, 0, Space(found, INF, 120.0)).missing_bytes == 40
+
+
+@pytest.mark.parametrize(
+    ("namespaces", "present", "wished", "room"),
+    [
+        (["a"], [], 0, 50),  # half of the budget
+        (["a"], [Claim(30, ["a"])], 0, 20),
+        (["b"], [Claim(50, ["a"])], 0, 25),  # three quarters of all pods
+        (["b"], [Claim(50, ["a"])], 40, 10),  # and what wishes leave
+        (["a", "b"], [Claim(50, ["a"])], 0, 25),
+        (["a"], [Claim(10, ["a", "b"])], 0, 40),
+        (["c"], [Claim(40, ["a"]), Claim(40, ["b"])], 0, 0),
+        ([], [Claim(70, [])], 0, 5),
+        (["a"], [], 120, 0),
+    ],
+)
+def test_pods_get_the_room_that_wishes_and_others_leave(
+    namespaces: list[str], present: list[Claim], wished: int, room: float
+) -> None:
+    assert room_for_pods(namespaces, present, wished, 100.0) == room

@@ -86,8 +86,8 @@ class _Format(msgspec.Struct, frozen=True):
 
 
 def labels(report: Report) -> dict[str, str]:
-    """Return the labels of a node: one for each ready model, for node affinity. Bounded in number."""
-    ready = sorted(key for key, model in report.models.items() if model.state is State.READY)
+    """Return the labels of a node: one for each ready model, for node affinity. Bounded in number: the first ones."""
+    ready = [key for key, model in report.models.items() if model.state is State.READY]
     return {label_of(key): READY_LABEL for key in ready[:MAX_MODELS]}
 
 
@@ -97,8 +97,11 @@ def label_of(key: str) -> str:
 
 
 def encode(report: Report) -> str:
-    """Return the annotation. Texts are left out first if it would be too long, then models, the ready ones last."""
-    kept = sorted(report.models.items(), key=lambda item: (item[1].state is not State.READY, item[0]))[:MAX_MODELS]
+    """Return the annotation. Texts are left out first if it would be too long, then the last models.
+
+    Ready ones go last, and come in the order of the report: by use.
+    """
+    kept = sorted(report.models.items(), key=lambda item: item[1].state is not State.READY)[:MAX_MODELS]
     for chars in (MAX_TEXT_CHARS, 0):
         content = _encode(report, kept, chars)
         if len(content) <= MAX_BYTES:

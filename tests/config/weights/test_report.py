@@ -18,6 +18,7 @@ from autoscaler.config.weights.report import (
     State,
     decode,
     encode,
+    label_of,
     labels,
 )
 from autoscaler.config.weights.source import parse
@@ -117,3 +118,13 @@ def test_text_is_dropped_before_a_model_is() -> None:
     kept = decode(encode(Report(long | ready))).models
     assert LLAMA.key in kept
     assert 20 < len(kept) < 61
+
+
+def test_first_models_keep_their_labels_when_there_are_too_many() -> None:
+    """Agents report models by use: many tiny ones that nobody wishes come last."""
+    sources = [parse(f"hf://org/m{number}@main") for number in range(MAX_MODELS + 6)]
+    report = Report({each.key: ModelReport(str(each), State.READY, size=1) for each in sources})
+    expected = [each.key for each in sources[:MAX_MODELS]]
+    assert set(labels(report)) == {label_of(key) for key in expected}
+    assert set(decode(encode(report)).models) <= set(expected)
+    assert expected[0] in decode(encode(report)).models

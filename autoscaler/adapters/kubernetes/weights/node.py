@@ -175,10 +175,24 @@ class KubeNode:
         return self._wish_file(self.changed)[0] if self._wish_file is not None else self._wishes.wishes
 
     def used(self) -> Sequence[ModelSource] | None:
-        """Return the models that pods of this node load, in a lasting order; None: the pods are not known."""
+        """Return the models that pods of this node load, in a lasting order; None: the pods are not known.
+
+        Namespaces take turns, so that one with many models neither delays others nor takes all labels.
+        """
         if not self._pod_watch.synced:
             return None
-        return list(dict.fromkeys(self._pods.sources.values()))
+        turns: list[tuple[int, ModelSource]] = []
+        of_namespace: dict[str, dict[ModelSource, None]] = {}
+        for (namespace, _), source in self._pods.sources.items():
+            own = of_namespace.setdefault(namespace, {})
+            if source not in own:
+                turns.append((len(own), source))
+                own[source] = None
+        return list(dict.fromkeys(source for _, source in sorted(turns, key=lambda each: each[0])))
+
+    def namespaces_of(self, source: ModelSource) -> Collection[str]:
+        """Return the namespaces whose pods load a model."""
+        return {namespace for (namespace, _), found in self._pods.sources.items() if found == source}
 
     def used_caches(self) -> Collection[str]:
         """Return the compile caches that pods of this node mount."""

@@ -153,6 +153,22 @@ async def test_models_of_the_nodes_pods_are_in_use(
         await until(lambda: not node.used_caches())
 
 
+async def test_namespaces_take_turns_when_one_names_many_models(
+    kube_api: KubeApi, namespace: str, name: str, node: KubeNode
+) -> None:
+    other = await kube_api.namespace()
+    sources = [parse(f"hf://org/m{number}@main") for number in range(4)]
+    for number, source in enumerate(sources):
+        own = other if number == 3 else namespace
+        await pod(kube_api, own, f"pod-{number}", name, {"vllm-autoscaler.io/weights": str(source)})
+    async with running(node):
+        await until(lambda: len(node.used() or ()) == len(sources))
+        used = node.used() or ()
+        assert sources[3] in used[:2]
+        assert node.namespaces_of(sources[3]) == {other}
+        assert node.namespaces_of(sources[0]) == {namespace}
+
+
 async def test_report_replaces_own_labels_and_no_others(kube_api: KubeApi, name: str, node: KubeNode) -> None:
     async def metadata() -> dict[str, Any]:
         return (await kube_api.get("v1", "Node", None, name))["metadata"]
