@@ -154,7 +154,12 @@ async def test_what_the_daemon_writes_passes(site: Site) -> None:
     async with Kube.using(site.api.configuration(site.user), 10.0) as kube:
         for by in (NodeRequestKind.PLACEHOLDER, NodeRequestKind.CAPACITY_BUFFER):
             requester = requester_of(kube, by)
-            await requester.reconcile((Request(LLAMA, 100, NEEDS),))
+            await requester.reconcile((Request(LLAMA, 100, NEEDS, "vllm/vllm-openai:v0.20.0"),))
+            if by is NodeRequestKind.PLACEHOLDER:
+                made = await site.api.request("GET", f"{PLACEHOLDERS}/{PLACEHOLDER}")
+                pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, **made["spec"]["template"]}
+                pod = {**pod, "metadata": {"name": "p"}}
+                await site.api.apply(pod, namespace=OURS, dry_run=True)  # under the restricted standard
             await requester.reconcile(())
 
 
@@ -215,6 +220,7 @@ CONTAINER, POD = "/spec/template/spec/containers/0", "/spec/template/spec"
         ("one priority", f"{POD}/priorityClassName", "system-cluster-critical"),
         ("one image", f"{POD}/containers/1", {"name": "b", "image": "registry.k8s.io/pause:3.10.1"}),
         ("no volumes", f"{POD}/volumes", [{"name": "v", "secret": {"secretName": "s"}}]),
+        ("no volumes", f"{POD}/volumes", [{"name": "v", "hostPath": {"path": "/"}}]),
         ("no volumes", f"{POD}/initContainers", [{"name": "i", "image": "registry.k8s.io/pause:3.10.1"}]),
         ("no pull secrets", f"{POD}/imagePullSecrets", [{"name": "s"}]),
         ("their host", f"{POD}/hostNetwork", True),

@@ -170,7 +170,9 @@ async def connect_cluster(
     parts.recorders.append(events)
     parts.background.append(("events", events.run))
     requests = settings.node_requests or NodeRequests()
-    requester = NodeRequester(kube, clock, requests, settings.lease, writes.manager, fleet.needs_of, parts.leadership)
+    requester = NodeRequester(
+        kube, clock, requests, settings.lease, writes.manager, fleet.needs_of, parts.leadership, fleet.image_of
+    )
     if settings.node_requests is None:
         parts.background.append(("former node requests", requester.remove_leftovers))
     else:

@@ -67,6 +67,13 @@ from autoscaler.cli.settings import daemon_settings
     help="Request nodes before a pre-warm window, or a rise of the load of a day or a week ago, if its replicas lack a "
     "place; auto: by a CapacityBuffer where the cluster has them, else by placeholder pods; needs manifests/prewarm.",
 )
+@click.option(
+    "--pull-images/--no-pull-images",
+    default=False,
+    show_default=True,
+    help="Let placeholder pods pull the image of the engine to a requested node, without running it; with "
+    "--request-nodes, which then means placeholder, on Kubernetes 1.35 or newer.",
+)
 @click.option("--placeholder-image", help="Image of placeholder pods; default: that of Kubernetes' pause container.")
 @click.option(
     "--weights-hub",

@@ -86,11 +86,12 @@ def node_requests(given: dict[str, Any]) -> NodeRequests | None:
     """Make settings of the options of `run`; None: nodes are not requested."""
     by = given.get("request_nodes", "off")
     if by == "off":
-        refuse_unused(given, ("placeholder_",), "without --request-nodes")
+        refuse_unused(given, ("placeholder_", "pull_images"), "without --request-nodes")
         return None
     from autoscaler.config.settings import NodeRequests
 
-    return NodeRequests(by=by, **({"image": given["placeholder_image"]} if given["placeholder_image"] else {}))
+    image = {"image": given["placeholder_image"]} if given["placeholder_image"] else {}
+    return NodeRequests(by=by, pull_images=given.get("pull_images", False), **image)
 
 
 def prometheus_settings(given: dict[str, Any]) -> PrometheusSettings | None:

@@ -150,6 +150,13 @@ class NodeRequests(Frozen):
 
     by: NodeRequestKind = NodeRequestKind.AUTO
     image: str = Field(default="registry.k8s.io/pause:3.10.1", min_length=1, max_length=500)  # of placeholders
+    pull_images: bool = False  # placeholders pull the image of the engine to their node
+
+    @model_validator(mode="after")
+    def _pods_pull(self) -> NodeRequests:
+        if self.pull_images and self.by is NodeRequestKind.CAPACITY_BUFFER:
+            raise ValueError("a CapacityBuffer has no pod that could pull an image: request nodes by placeholders")
+        return self
 
 
 class KedaSettings(Frozen):

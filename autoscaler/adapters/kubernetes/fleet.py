@@ -249,6 +249,11 @@ class KubeFleet:
             return None
         return target.facts.needs._replace(resource=target.facts.resource)
 
+    def image_of(self, ref: WorkloadRef) -> str:
+        """Return the image of the engine of a target, as its template states it; "": it is not known."""
+        target = self._targets.find(target_key(ref))
+        return target.facts.image if target is not None else ""
+
     def deletion_cost(self, pod: Key) -> float | None:
         """Return the deletion cost of a pod; None: it is gone, or no ReplicaSet controls it."""
         return self._pods.deletion_cost(pod)

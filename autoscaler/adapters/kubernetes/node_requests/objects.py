@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -20,6 +21,8 @@ WORKLOAD = "vllm-autoscaler.io/workload"  # annotation: the workload for which i
 CONTAINER = "placeholder"
 BUFFER_GROUP, BUFFERS = "autoscaling.x-k8s.io", "capacitybuffers"
 MOST_PODS = 100  # of one workload
+MAX_IMAGE = 500
+_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]*")
 
 
 class Kind(NamedTuple):
@@ -39,6 +42,12 @@ class Request(NamedTuple):
     ref: WorkloadRef
     places: int
     needs: Needs
+    pulled: str = ""  # image that placeholder pods pull to their node; "": none
+
+
+def is_image(text: str) -> bool:
+    """Return whether a text of a tenant may name an image."""
+    return len(text) <= MAX_IMAGE and _IMAGE.fullmatch(text) is not None
 
 
 def installation_label(installation: str) -> str:
@@ -72,6 +81,9 @@ def make_objects(
         metadata["ownerReferences"] = [dict(owner)]
     count = count_pods(request)
     pod = _pod(request.needs, image)
+    if is_image(request.pulled) and buffers is None:
+        # The kubelet pulls it as any image, with the credentials of the node, and nothing of it runs or is mounted.
+        pod["volumes"] = [{"name": "pulled", "image": {"reference": request.pulled, "pullPolicy": "IfNotPresent"}}]
     if buffers is not None:
         template = {"metadata": {"labels": labels}, "spec": pod}
         buffer = {"podTemplateRef": {"name": name}, "replicas": count}

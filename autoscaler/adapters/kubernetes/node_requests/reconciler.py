@@ -98,11 +98,12 @@ class NodeRequester:
         manager: str,
         needs_of: Callable[[WorkloadRef], Needs | None],
         leadership: Leadership,
+        image_of: Callable[[WorkloadRef], str] = lambda _: "",
     ) -> None:
         """lease: the objects are in its namespace. manager: field manager of the daemon's writes.
 
         needs_of: returns the needs of a replica of a workload; None: they are not known.
-        leadership: checked before each write.
+        leadership: checked before each write. image_of: returns the image of the engine of a workload; "": unknown.
         """
         self.problem = ""  # why nodes are not requested; "": they are
         self._kube = kube
@@ -114,6 +115,7 @@ class NodeRequester:
         self._owner: Mapping[str, str] | None = None
         self._manager = manager
         self._needs_of = needs_of
+        self._image_of = image_of if settings.pull_images else lambda _: ""
         self._leadership = leadership
         self.due: tuple[Request, ...] | None = None  # places to request; None: this process does not lead
         self._changed = asyncio.Event()
@@ -192,8 +194,9 @@ class NodeRequester:
         now_s = self._clock.now_s()
         if now_s - self._checked_s >= CHECK_S and (due or self._applied or self._checked_s < 0):
             await self._check(now_s)
-        prefers_placeholders = self._ignored and self._settings.by is NodeRequestKind.AUTO
-        buffers = None if self._settings.by is NodeRequestKind.PLACEHOLDER or prefers_placeholders else self._served
+        settings = self._settings
+        by_pods = settings.by is NodeRequestKind.AUTO and (self._ignored or settings.pull_images)
+        buffers = None if settings.by is NodeRequestKind.PLACEHOLDER or by_pods else self._served
         if due and buffers is None and self._settings.by is NodeRequestKind.CAPACITY_BUFFER:
             raise ApiError("discovery", NOT_FOUND, f"the cluster has no {BUFFERS}.{BUFFER_GROUP}")
         wanted: Objects = {}
@@ -232,7 +235,8 @@ class NodeRequester:
         for row in rows[np.argsort(chain.due_s[rows], kind="stable")].tolist():
             ref = fleet.workloads[row].ref
             if (needs := self._needs(ref)) is not None:
-                found.append((turns[ref.namespace], Request(ref, int(np.ceil(chain.places[row])), needs)))
+                places = int(np.ceil(chain.places[row]))
+                found.append((turns[ref.namespace], Request(ref, places, needs, self._image_of(ref))))
                 turns[ref.namespace] += 1
         return [request for _, request in sorted(found, key=itemgetter(0))[:MOST_REQUESTS]]
 

@@ -64,6 +64,7 @@ class Facts(NamedTuple):
     loader: str = ""  # load format by which it loads them; "": its own
     source: str = ""  # of the weights that the engine loads, "hf://org/name@rev"; "": unknown
     steered: bool = False  # to nodes that hold them
+    image: str = ""  # of the engine
     members: tuple[tuple[Facts, int], ...] = ()  # leader and workers, with the pods of each, if one has open requests
 
     @property
@@ -99,6 +100,7 @@ def read_template(spec: PodSpec) -> Facts:
         claims=claims,
         source=str(stated_source(spec, stated) or ""),
         steered=is_steered(spec),
+        image=engine.image if engine is not None else "",
     )
     return with_devices(facts, counts, sorted(requests.keys() - counts.keys()), CLAIMED if claims else "")
 

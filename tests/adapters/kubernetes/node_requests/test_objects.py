@@ -40,6 +40,30 @@ def test_a_placeholder_requests_what_a_pod_of_the_replica_does():
     assert pod["automountServiceAccountToken"] is False
 
 
+@pytest.mark.parametrize(
+    ("image", "is_pulled"),
+    [
+        ("vllm/vllm-openai:v0.20.0", True),
+        ("registry.example:5000/a/b@sha256:" + "0" * 64, True),
+        ("", False),
+        ("a b", False),
+        ("a\n", False),
+        ("-a", False),
+        ("a" * 501, False),
+    ],
+)
+def test_placeholder_pulls_the_image_and_runs_nothing_of_it(image: str, is_pulled: bool):
+    request = Request(LLAMA, 1, NEEDS, image)
+    (body,) = make_objects(request, US, "pause", "low", None).values()
+    pod = body["spec"]["template"]["spec"]
+    volume = {"name": "pulled", "image": {"reference": image, "pullPolicy": "IfNotPresent"}}
+    assert pod.get("volumes") == ([volume] if is_pulled else None)
+    (container,) = pod["containers"]
+    assert container["image"] == "pause" and "volumeMounts" not in container
+    template, _ = make_objects(request, US, "pause", "low", Kind("/apis/a/v1", "capacitybuffers")).values()
+    assert "volumes" not in template["template"]["spec"]
+
+
 def test_a_placeholder_goes_where_the_replica_may_go():
     needs = NEEDS._replace(
         selector=(("pool", "gpu"),),

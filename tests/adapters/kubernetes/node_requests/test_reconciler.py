@@ -357,3 +357,27 @@ def test_namespaces_take_turns_when_many_windows_are_due(requester: Requester):
     process.record(replace(tick, input=replace(tick.input, fleet=fleet), decision=replace(tick.decision, chain=chain)))
     assert process.due is not None and len(process.due) == 64
     assert [request.ref.namespace for request in process.due[:3]] == ["crowd", "calm", "crowd"]
+
+
+async def test_images_are_pulled_by_pods_even_where_buffers_are_served(
+    kube: Kube, kube_api: KubeApi, namespace: str, clock: ManualClock
+):
+    """A CapacityBuffer makes no pod, so nothing would pull."""
+    await kube_api.install_crds("nodes/capacitybuffers")
+    tick = with_window(Records(1).tick())
+    process = NodeRequester(
+        kube,
+        clock,
+        NodeRequests(pull_images=True),
+        LeaseSettings(namespace=namespace),
+        f"vllm-autoscaler/{namespace}",
+        lambda ref: NEEDS,
+        Lease(),
+        lambda ref: f"registry.example/{ref.name}:1",
+    )
+    process.record(tick)
+    assert process.due is not None
+    await process.reconcile(process.due)
+    (made,) = (await listed(kube_api, namespace)).values()
+    (volume,) = made["spec"]["template"]["spec"]["volumes"]
+    assert volume["image"]["reference"] == f"registry.example/{tick.input.fleet.workloads[0].ref.name}:1"

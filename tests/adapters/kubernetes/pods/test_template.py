@@ -26,6 +26,14 @@ def needs(counts: dict[str, object], **more: object) -> dict:
     return {"resources": {"limits": counts}, **more}
 
 
+def test_image_is_that_of_the_engine():
+    helper = {"name": "proxy", "image": "envoy"}
+    assert template(helper, {"name": "c", "image": "vllm/vllm-openai:v1", **needs({"nvidia.com/gpu": "1"})}).image == (
+        "vllm/vllm-openai:v1"
+    )
+    assert template().image == ""
+
+
 @pytest.mark.parametrize(
     ("arguments", "model", "port"),
     [
