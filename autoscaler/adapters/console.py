@@ -118,7 +118,7 @@ class ChangeLines(_Lines):
         self._counts = dict(zip(refs, counts, strict=True))
         for row, (ref, counts_now) in enumerate(self._counts.items()):
             if before.get(ref) != counts_now:
-                yield _printable(f"{_time(tick.wall_s)}  {ref}: {_explained(tick, row).sentence}")
+                yield _printable(f"{_time(tick.wall_s)}  {ref.label}: {_explained(tick, row).sentence}")
         printed, self._notes = self._notes, _notes(tick, self._nothing)
         if self._notes != printed:
             yield from (f"{_time(tick.wall_s)}  {note}" for note in self._notes or (RECOVERED,))

@@ -8,10 +8,10 @@ from autoscaler.adapters.standard_output import printing
 from autoscaler.adapters.web import client
 
 
-async def explain(url: str, namespace: str, name: str) -> int:
+async def explain(url: str, namespace: str, name: str, kind: str = "") -> int:
     """Ask a running daemon for one workload's explanation and print it."""
     try:
-        lines = await client.explanation(url, namespace, name)
+        lines = await client.explanation(url, namespace, name, kind)
     except client.Refused as refused:
         print(f"error: {refused}", file=sys.stderr)
         return 1

@@ -17,8 +17,9 @@ from autoscaler.cli.process import run_to_end
     show_default=True,
     help="Address at which the daemon serves HTTP.",
 )
-def explain(workload: tuple[str, str], url: str) -> None:
+@click.option("--kind", default="", help="Kind of the workload, StatefulSet, where several have one name.")
+def explain(workload: tuple[str, str], url: str, kind: str) -> None:
     """Explain why a workload has its current number of replicas."""
     from autoscaler.app import explain as app
 
-    run_to_end(app.explain(url, *workload), endless=False)
+    run_to_end(app.explain(url, *workload, kind), endless=False)

@@ -57,7 +57,7 @@ class LogRecorder:
             write = log.info if outcome.status not in (ChangeStatus.FAILED, ChangeStatus.CONFLICT) else log.warning
             write(
                 EVENT[outcome.status],
-                workload=str(change.ref),
+                workload=change.ref.label,
                 before=change.before,
                 after=change.after,
                 outcome=outcome.status.value,
@@ -93,16 +93,16 @@ class LogRecorder:
             if owner
         }
         for ref, owner in owners.items() - self._other_owners.items():
-            log.warning("another owner sets the replica count; not scaling", workload=str(ref), other_owner=owner)
+            log.warning("another owner sets the replica count; not scaling", workload=ref.label, other_owner=owner)
         for ref in self._other_owners.keys() - owners.keys():
-            log.info("the replica count is ours again", workload=str(ref))
+            log.info("the replica count is ours again", workload=ref.label)
         self._other_owners = owners
 
     def _log_policies(self, tick: TickRecord) -> None:
         members = tick.input.fleet.workloads
         problems = {members[row].ref: problem for row, problem in tick.policy_problems.items()}
         for ref, problem in problems.items() - self._problems.items():
-            log.warning("policy of a workload has a problem", workload=str(ref), problem=problem)
+            log.warning("policy of a workload has a problem", workload=ref.label, problem=problem)
         for ref in self._problems.keys() - problems.keys():
-            log.info("policy of a workload has no problem any more", workload=str(ref))
+            log.info("policy of a workload has no problem any more", workload=ref.label)
         self._problems = problems

@@ -493,9 +493,9 @@ class KubeFleet:
     def _log_problems(self, before: Mapping[WorkloadRef, str], managed: int) -> None:
         """Log new and solved problems, and that no workload is managed."""
         for ref, problem in sorted(self._managed.problems.items() - before.items()):
-            log.warning("declaration of a workload has a problem", workload=str(ref), problem=problem)
+            log.warning("declaration of a workload has a problem", workload=ref.label, problem=problem)
         for ref in sorted(before.keys() - self._managed.problems.keys()):
-            log.info("declaration of a workload has no problem any more", workload=str(ref))
+            log.info("declaration of a workload has no problem any more", workload=ref.label)
         if not managed and (self._workload_rows is None or self._workload_rows.workloads):
             namespaces = self._watch.namespaces or "all"
             log.warning("no workload is managed", needed=NEEDED[self._mode], namespaces=namespaces)

@@ -143,7 +143,7 @@ class PodScraper:
             engine = self._engines.get(workload.engine)
             if engine is None:
                 builder.note(
-                    str(workload.ref), f"engine {workload.engine[:40]!r}, known are {', '.join(self._engines)}"
+                    workload.ref.label, f"engine {workload.engine[:40]!r}, known are {', '.join(self._engines)}"
                 )
                 continue
             state = before.get(pod_id)

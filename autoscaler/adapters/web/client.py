@@ -96,14 +96,18 @@ class _Answer(msgspec.Struct):
     error: str = ""
 
 
-async def explanation(url: str, namespace: str, name: str, timeout_s: float = TIMEOUT_S) -> list[str]:
-    """Return the explanation of one workload, line by line, fit for a terminal.
+async def explanation(url: str, namespace: str, name: str, kind: str = "", timeout_s: float = TIMEOUT_S) -> list[str]:
+    """Return the explanation of one workload, line by line, fit for a terminal. kind: "" if one has the name.
 
     Raises Refused, or Unavailable where no daemon answers; neither repeats the URL's password and query.
     """
     base = URL(url)
     public = base.with_user(None).with_query(None).with_fragment(None)
-    address = (base / "api/v1/workloads" / namespace / name).with_query(base.query).update_query(NO_HISTORY)
+    address = (
+        (base / "api/v1/workloads" / namespace / name)
+        .with_query(base.query)
+        .update_query(NO_HISTORY | ({"kind": kind} if kind else {}))
+    )
     try:
         async with (
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=timeout_s)) as session,

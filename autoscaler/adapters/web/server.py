@@ -313,11 +313,15 @@ class HttpServer:
         return msgspec.json.encode(self._head(table) | body)
 
     def _row(self, namespace: str, name: str, kind: str) -> tuple[Table, int]:
-        """Find a workload in the last tick. Raises web.HTTPNotFound."""
+        """Find a workload in the last tick. Raises web.HTTPNotFound, or web.HTTPBadRequest if several have the name."""
         table = self._dashboard.table()
         if table is None:
             raise web.HTTPNotFound(text=self._readiness.stale())
-        row = table.find(namespace, name, kind)
+        rows = table.find(namespace, name)
+        if len(rows) > 1 and not kind:
+            several = f"several workloads are named {namespace}/{name}"
+            raise web.HTTPBadRequest(text=f"{several}; state the kind of one: {', '.join(sorted(rows))}")
+        row = rows.get(kind) if kind else next(iter(rows.values()), None)
         if row is None:
             raise web.HTTPNotFound(text=f"no workload {(kind + ' ') * bool(kind)}{namespace}/{name} in the last tick")
         return table, row

@@ -147,10 +147,9 @@ class Table:
     def __len__(self) -> int:
         return len(self.columns["id"])
 
-    def find(self, namespace: str, name: str, kind: str = "") -> int | None:
-        """Return the row of a workload, or None. Without a kind, the first workload of that name."""
-        kinds = self.names.row.get((namespace, name), {})
-        return kinds.get(kind) if kind else next(iter(kinds.values()), None)
+    def find(self, namespace: str, name: str) -> dict[str, int]:
+        """Return the rows of the workloads of a name, by kind."""
+        return self.names.row.get((namespace, name), {})
 
     def search(self, text: str) -> IntColumn:
         """Return the rows whose name, policy, service or model contains `text`, ignoring case."""

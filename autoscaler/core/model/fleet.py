@@ -33,6 +33,12 @@ class WorkloadRef(NamedTuple):
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
 
+    @property
+    def label(self) -> str:
+        """The name for people; with the kind unless it is a Deployment, so that two workloads of one name differ."""
+        is_plain = self.kind == "Deployment" or not self.api_version
+        return str(self) if is_plain else f"{self} ({self.kind})"
+
 
 class Workload(NamedTuple):
     """Identity and declarations of a workload, which do not change from tick to tick. None of it is validated."""

@@ -10,6 +10,7 @@ import pytest
 from autoscaler.adapters.web.client import Refused, explanation
 from autoscaler.adapters.web.dashboard import Dashboard
 from autoscaler.core.explain.sentence import explain
+from autoscaler.core.model.fleet import Workload, WorkloadRef
 from autoscaler.core.model.types import Signal, Stage
 from autoscaler.ports import Unavailable
 from tests.adapters.web.conftest import Daemon
@@ -186,3 +187,11 @@ async def test_connection_error_is_reported_without_the_password():
     with pytest.raises(Unavailable, match="connection refused") as refused:
         await explanation(url, "ns", "llama")
     assert "hunter2" not in str(refused.value)
+
+
+async def test_explain_asks_for_the_kind_where_two_share_a_name(daemon: Daemon):
+    members = (Workload(WorkloadRef("a", "x")), Workload(WorkloadRef("a", "x", "StatefulSet")))
+    daemon.record(World(members).tick())
+    with pytest.raises(Refused, match="are named a/x; state the kind of one: Deployment, StatefulSet"):
+        await explanation(daemon.url, "a", "x")
+    assert await explanation(daemon.url, "a", "x", "StatefulSet")

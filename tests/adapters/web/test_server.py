@@ -283,8 +283,10 @@ async def test_since_asks_only_for_what_is_new(daemon: Daemon, client: aiohttp.C
 async def test_two_kinds_of_one_name_are_told_apart(daemon: Daemon, client: aiohttp.ClientSession) -> None:
     members = (Workload(WorkloadRef("a", "x")), Workload(WorkloadRef("a", "x", "StatefulSet")))
     daemon.record(World(members).tick())
-    assert (await get(client, f"{API}/a/x"))["workload"]["id"] == 0
+    assert (await get(client, f"{API}/a/x?kind=Deployment"))["workload"]["id"] == 0
     assert (await get(client, f"{API}/a/x?kind=StatefulSet"))["workload"]["id"] == 1
+    refused = await get(client, f"{API}/a/x", 400)
+    assert refused["error"] == "several workloads are named a/x; state the kind of one: Deployment, StatefulSet"
 
 
 @pytest.mark.slow

@@ -387,7 +387,7 @@ class PrometheusSource:
         )
         for row in np.flatnonzero((ready > 0) & (silent == ready))[:MAX_SILENT]:
             workload = fleet.workloads[row]
-            problem = f"no ready pod of {clean(str(workload.ref))} reports a metric of {clean(workload.engine)}"
+            problem = f"no ready pod of {clean(workload.ref.label)} reports a metric of {clean(workload.engine)}"
             query_round.note("running", f"{problem}: is it scraped, and {STATISTICS_HINT}{not_searched}")
 
     def _drop_impossible(self, name: str, column: FloatColumn, now_s: float) -> FloatColumn:

@@ -46,9 +46,11 @@ class FleetQueries:
         asked = reader.query(convention_query(spellings), at_s, at_s, 1.0)
         found = {row["metric"].get(METRIC, ""): float(row["values"][-1][1]) for row in asked}
         self._conventions: Conventions = read_conventions(found)
-        self._workload_of = {(each.ref.namespace, each.ref.name): row for row, each in enumerate(fleet.workloads)}
-        for row, each in enumerate(fleet.workloads):
-            self._workload_of.setdefault((each.ref.namespace, name_in_pods(each.ref.name)), row)
+        self._workload_of: dict[Name, dict[str, int]] = {}  # by name, then by kind
+        for name_of in (str, name_in_pods):
+            for row, workload in enumerate(fleet.workloads):
+                namespace, name, kind, _ = workload.ref
+                self._workload_of.setdefault((namespace, name_of(name)), {}).setdefault(kind, row)
         self.pod_of = {(pod.namespace, pod.name): row for row, pod in enumerate(fleet.pods)}
 
     def batches(self, rows: Collection[int]) -> Iterator[Batch]:
@@ -95,7 +97,8 @@ class FleetQueries:
         if (row := self.pod_of.get(pod)) is not None:
             return int(self._fleet.pod_workload[row])
         ref = owner_of(*pod, "", ("", ""), {})
-        return self._workload_of.get((ref.namespace, ref.name))
+        kinds = self._workload_of.get((ref.namespace, ref.name), {})
+        return kinds.get(ref.kind, next(iter(kinds.values()), None))
 
     def _matchers(self, batch: Batch) -> Iterator[tuple[Identity, Matchers]]:
         """Yield label matchers for a batch. They also match a few other pods."""

@@ -159,5 +159,4 @@ export function setText(node, text) {
 }
 
 export const hashOf = (row) =>
-  `#${encodeURIComponent(row.namespace)}/${encodeURIComponent(row.name)}` +
-  (row.kind === "Deployment" ? "" : `/${encodeURIComponent(row.kind)}`);
+  `#${[row.namespace, row.name, row.kind].map(encodeURIComponent).join("/")}`;
