@@ -28,6 +28,7 @@ from autoscaler.adapters.prometheus.instant.gateways import GatewayReader, WakeU
 from autoscaler.adapters.prometheus.instant.group_join import GroupJoin
 from autoscaler.adapters.prometheus.instant.pod_join import PodJoin
 from autoscaler.adapters.prometheus.instant.query_round import ESSENTIAL, QueryRound, values_by_metric
+from autoscaler.adapters.prometheus.instant.scrape_limits import ScrapeLimits
 from autoscaler.adapters.prometheus.instant.server_clock import ServerClock
 from autoscaler.adapters.prometheus.instant.sources import SourceReader
 from autoscaler.adapters.prometheus.instant.unread_metrics import STATISTICS_HINT, UnreadMetrics
@@ -127,6 +128,7 @@ class PrometheusSource:
         self._objective_counts = ObjectiveCounts()
         self._models = ForeignModels()
         self._sources = SourceReader()
+        self._scrape_limits = ScrapeLimits(self._window_s)
         self._lost: frozenset[str] = frozenset()  # names of the queries that failed in the last tick
         self._counted = counter_falls.CounterHistory.blank(0)
 
@@ -194,6 +196,8 @@ class PrometheusSource:
             counts = group.create_task(counting, name="prometheus objectives")
             for read in reads[after:]:
                 group.create_task(read, name="prometheus pods")
+            limits = self._scrape_limits.report(query_round, at_s, used, identities, self._join)
+            group.create_task(limits, name="prometheus scrapes")
         self._report_lost(query_round)
         if (fleet.pod_ready & np.isnan(columns["running"])).any():
             await self._unread_metrics.report(query_round)

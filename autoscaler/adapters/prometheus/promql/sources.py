@@ -15,6 +15,7 @@ from autoscaler.catalog.series import POD_LABELS
 
 MIN_SPREAD_S = 10.0  # of ages that is always usual: two scrapes of 5 s, or a batch of remote writes
 WINDOWS_S = (15.0, 60.0, 300.0)  # in which the samples of a series are counted
+SCRAPES = 20  # of which all but two must be there
 BEFORE = "before"  # label `part` of series that had a sample before the longest window
 
 
@@ -39,6 +40,24 @@ def cadence_query(engine: Engine, identity: Identity) -> str:
         f'{uneven}, "{PART}", "{part}", "", "")'
         for part, reading in readings.items()
     )
+
+
+def sparse_query(engine: Engine, identity: Identity, apart_s: float) -> str:
+    """Return the query for pods that are scraped less often than every `apart_s`, as most of their job are.
+
+    Counted over 20 such times, in pods that were there before. Two scrapes may be missing.
+    """
+    rows = presence_rows(for_identity(engine, identity))
+    span = duration(SCRAPES * apart_s)
+
+    def of_pods(reading: str) -> str:
+        series = or_join(reading.format(text) for row in rows for text in selectors(row, row.name))
+        return f"max {by(*identity)} ({series})"
+
+    pod = f"and on ({', '.join(identity)})"
+    now, before = of_pods("{}"), of_pods(f"{{}} offset {span}")
+    few = f"{of_pods(f'count_over_time({{}}[{span}])')} < {SCRAPES - 1} {pod} ({before}) {pod} ({now})"
+    return f"({few}) and on (job) (count by (job) ({few}) > on (job) 0.5 * count by (job) ({now}))"
 
 
 def _times(engine: Engine, identity: Identity) -> str:

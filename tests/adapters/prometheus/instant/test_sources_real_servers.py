@@ -102,6 +102,11 @@ CASES = {
     "two engines of one process have ports": Case(
         7, "", (Written(3, f"{A},engine=0", started_s=STARTED_S), Written(4, f"{B},engine=1", started_s=STARTED_S))
     ),
+    "scrapes are too far apart": Case(
+        3, "scrape job slow: scrapes of engines are more than 30 s apart", (Written(3, f"{A},job=slow", 1, 45),)
+    ),
+    "scrapes are as far apart as allowed": Case(3, "", (Written(3, f"{A},job=fast", 1, 30),)),
+    "scrapes have just begun": Case(3, "", (Written(3, f"{A},job=new", 1, 45, first_s=300),)),
     "Ray has two model replicas on a port": Case(
         7, "", (Written(3, f"{A},WorkerId=aa", path="ray_vllm_"), Written(4, f"{A},WorkerId=bb", path="ray_vllm_"))
     ),

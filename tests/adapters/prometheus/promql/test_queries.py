@@ -25,7 +25,7 @@ from autoscaler.adapters.prometheus.promql.expressions import Quantiles
 from autoscaler.adapters.prometheus.promql.gateways import gateway_arrivals_query, gateway_queue_query
 from autoscaler.adapters.prometheus.promql.gpus import devices_query, gpu_queries
 from autoscaler.adapters.prometheus.promql.labels import POD, TARGET
-from autoscaler.adapters.prometheus.promql.sources import cadence_query, source_times_query
+from autoscaler.adapters.prometheus.promql.sources import cadence_query, source_times_query, sparse_query
 from autoscaler.adapters.prometheus.range.queries import (
     latency_query,
     naming_query,
@@ -85,6 +85,7 @@ def every_query() -> list[str]:
     texts += [
         make(each, way) for make in (source_times_query, cadence_query) for each in engines for way in (POD, TARGET)
     ]
+    texts += [sparse_query(each, way, 30) for each in engines for way in (POD, TARGET)]
     texts += [models_query(each, way) for each in engines for way in (POD, TARGET) if each.served_label]
     texts += [process_start_query(each, way).expression for each in engines for way in (POD, TARGET)]
     texts += [bounds_query(each.readings[name], 256) for each in engines for name in WITHIN.keys() & each.readings]
