@@ -49,6 +49,8 @@ async def run(given: Given) -> int:
         http = HttpSettings(host=given["http_host"], port=given["http_port"])
         async with sharing(given, Store(given["root"])) as peers:
             agent = _agent(given, node, peers)
+            if peers is not None:
+                peers.server.on_refused = agent.suspect
             async with AgentServer(http, lambda: _status(agent, node, peers)) as server:
                 log.info("serving HTTP", port=server.port, peers=peers is not None and peers.server.port)
                 async with asyncio.TaskGroup() as tasks:

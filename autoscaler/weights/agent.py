@@ -25,6 +25,7 @@ from autoscaler.config.weights.wishes import Wishes
 from autoscaler.ports import Clock, Unavailable
 from autoscaler.weights.attempts import Attempts
 from autoscaler.weights.budget import Claim, Held, Space, judge, room_for_pods, trim
+from autoscaler.weights.check_schedule import RECHECK_S, CheckSchedule
 from autoscaler.weights.compile_cache import CompileCaches
 from autoscaler.weights.fetch import Transfer
 from autoscaler.weights.listing import Listing, Origin
@@ -84,6 +85,7 @@ class Times:
     settle_s: float = 2.0  # after a label is removed, until pods that were bound because of it are known
     used_s: float = 300.0  # between two records of the last use of a model
     pace: float = 1.0  # factor of the pauses after failures
+    recheck_s: float = RECHECK_S  # between two models whose checksums are compared once more
     check_bytes_per_s: float = 200e6  # of checksums at the start; engines read the same disk
 
 
@@ -152,7 +154,7 @@ class Agent:
         self._models: dict[str, Model] = {}  # complete, by key
         self._withdrawn: set[str] = set()  # about to be removed
         self._wrong: dict[str, str] = {}  # complete, but a checksum is wrong: why
-        self._checked: set[str] = set()  # checksums were right in this process
+        self._checks = CheckSchedule(clock.now_s(), self._times.recheck_s)
         self._used_s: dict[str, float] = {}  # when the last use of a model was recorded
         self._sizes: dict[str, int] = {}  # bytes of models that are not here, as their origins say
         self._problem: WeightsError | None = None  # of the folder as a whole
@@ -371,7 +373,7 @@ class Agent:
                     self._wrong[key] = problem
             self._models = complete
             self._wrong = {key: text for key, text in self._wrong.items() if key in complete}
-            self._checked &= complete.keys()
+            self._checks.keep(complete.keys())
         await self._measure()
         self._looked = True
 
@@ -431,7 +433,7 @@ class Agent:
             self._attempts.succeed(key)
             async with self._changes:
                 self._models[key] = model
-                self._checked.add(key)
+                self._checks.passed(key, self._clock.now_s())
             self.counts.fetched_models += 1
             log.info("model is ready", model=str(source), bytes=listing.size)
             await self._measure()
@@ -519,10 +521,10 @@ class Agent:
     # Checksums
 
     async def _check_all(self) -> None:
-        """Read each model once after the start, slowly, and compare its checksums."""
+        """Read each model once after the start, slowly, then one a day, and compare its checksums."""
         stop = threading.Event()
         while True:
-            key = next((key for key in self._models if key not in self._checked and key not in self._wrong), None)
+            key = self._checks.next([key for key in self._models if key not in self._wrong], self._clock.now_s())
             if key is None:
                 await self._clock.sleep(self._times.probe_s)
                 continue
@@ -540,7 +542,11 @@ class Agent:
                 self._wrong[key] = wrong[0]
                 self._node.changed.set()
             else:
-                self._checked.add(key)
+                self._checks.passed(key, self._clock.now_s())
+
+    def suspect(self, key: str) -> None:
+        """Have a model checked soon: another agent has refused what this one sent of it."""
+        self._checks.suspect(key, self._clock.now_s())
 
     def _check(self, model: Model, stop: threading.Event) -> list[str]:
         """Read a model whole, at most so many bytes per second."""

@@ -378,6 +378,20 @@ async def test_restart_trusts_sizes_at_once_and_checksums_later(tmp_path: Path, 
     assert hub.sent.keys() == {"model.safetensors"}
 
 
+@pytest.mark.parametrize("recheck_s", [0.2, 1e9], ids=["daily", "a peer refuses it"])
+async def test_model_that_was_right_is_checked_again(tmp_path: Path, hub: FakeHub, recheck_s: float) -> None:
+    node, root = InMemoryNode(HUB), tmp_path / "root"
+    async with running(root, node, hub, times=replace(TIMES, recheck_s=recheck_s)) as agent:
+        await until(lambda: node.is_ready(HUB))
+        shard = shard_of(root)
+        shard.write_bytes(shard.read_bytes()[:-1] + b"\0")
+        if recheck_s > 1.0:
+            agent.suspect(HUB.key)
+        await until(lambda: agent.counts.checks["wrong"] == 1)
+        await until(lambda: node.is_ready(HUB) and agent.counts.fetched_models == 2)
+    assert Store(root).verify(Store(root).models()[0], lambda _: None) == []
+
+
 @pytest.mark.parametrize("harm", ["truncated", "file gone", "all gone"])
 async def test_files_that_disappear_lose_their_label_and_come_back(tmp_path: Path, hub: FakeHub, harm: str) -> None:
     node, root = InMemoryNode(HUB), tmp_path / "root"

@@ -6,6 +6,7 @@ import asyncio
 import ssl
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from yarl import URL
 
@@ -87,6 +88,11 @@ class PeerClient:
             raise WrongPeerError(f"the answer of {address} is no state: {error}") from error
         self._failures.pop(address, None)
         return state
+
+    async def refuse(self, address: str, key: str) -> None:
+        """Tell a peer that what it sent of a model is wrong, so that it checks its copy. It need not answer."""
+        with suppress(PeerError, BusyError):
+            await self._get(address, f"{PREFIX}{key}?refused=1", "", 200, MAX_STATE_BYTES)
 
     async def read(self, address: str, key: str, name: str, start: int, length: int, sealed: bool) -> memoryview:
         """Return a range of a file, whole. Raises PeerError and BusyError.

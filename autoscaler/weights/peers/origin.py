@@ -115,6 +115,7 @@ class PeerOrigin:
         self._senders: dict[str, set[str]] = {}  # peers that sent ranges of a file
         self._from_source: set[tuple[str, int]] = set()  # ranges that are not on the disk yet
         self._rejected: set[str] = set()
+        self._refusals: set[asyncio.Future[None]] = set()
         self._waits = _Waits()
 
     async def describe(self) -> Listing:
@@ -212,12 +213,15 @@ class PeerOrigin:
         senders = self._senders.pop(name, set())
         for address in senders:
             self._leave_out(address, f"a file with its ranges has a wrong checksum: {file.path!r}")
+            self._refusals.add(asyncio.ensure_future(self._client.refuse(address, self._key)))
         self._counts.rejected_files += bool(senders)
         self._source.reject(file)
 
     async def close(self) -> None:
         """Ask nobody any more."""
-        tasks = [task for task in (self._refreshing, *self._asking.values()) if task is not None]
+        if self._refusals:
+            await asyncio.wait(self._refusals, timeout=self._patience.join_s)
+        tasks = [task for task in (self._refreshing, *self._asking.values(), *self._refusals) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

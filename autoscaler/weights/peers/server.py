@@ -1,6 +1,7 @@
 """The HTTP server for other agents: the state of a model, and ranges of its verified files.
 
-/weights/KEY           what this agent has of a model: `state.PeerState` as JSON. ?port= makes the asker known to others
+/weights/KEY           what this agent has of a model: `state.PeerState` as JSON. ?port= names the asker to others.
+                       ?refused tells that what was sent of it is wrong
 /weights/KEY/DIGEST    one range of a file, which the header Range states
 
 Every request is signed with the cluster's token. Requests, answers and their time are bounded.
@@ -76,6 +77,7 @@ class PeerServer:
         self._wait_s = wait_s
         self.port = port
         self.transfers = Transfers()
+        self.on_refused: Callable[[str], None] = lambda key: None  # a peer got wrong bytes of a model
         self._host = host or None
         self._tls = tls
         self._shared = shared
@@ -131,6 +133,8 @@ class PeerServer:
     async def _state(self, request: web.Request) -> web.Response:
         key = request.match_info["key"]
         port = request.query.get("port", "")
+        if "refused" in request.query:
+            self.on_refused(key)
         others = self._activity.askers(key)
         if _PORT.fullmatch(port) and request.remote:
             host = f"[{request.remote}]" if ":" in request.remote else request.remote

@@ -158,6 +158,16 @@ async def test_connections_without_a_signature_lock_nobody_out(
         writer.close()
 
 
+async def test_refusal_is_told_to_the_agent_when_it_is_signed(server: PeerServer, token: ClusterToken) -> None:
+    told: list[str] = []
+    server.on_refused = told.append
+    assert (await get(server, None, f"/weights/{KEY}?refused=1"))[0] == 401
+    await state(server, token)
+    assert not told
+    await state(server, token, "?refused=1")
+    assert told == [KEY]
+
+
 async def test_agents_that_ask_are_named_to_each_other(server: PeerServer, token: ClusterToken) -> None:
     assert (await state(server, token, "?port=8474")).peers == ()
     assert (await state(server, token, "?port=9999")).peers == ("127.0.0.1:8474",)

@@ -251,8 +251,14 @@ async def test_peer_that_misbehaves_is_left_out(
     plain = {"wrong state": wrong_state, "huge state": huge_state, "hangs": hangs, "moved": moved}
     plain |= {"never done": never_done, "claims all": claiming(hub, False), "restarts": claiming(hub, True)}
     answer = plain.get(kind) or holding(hub, kind)
+    told = []
+
+    async def note(request: web.Request) -> web.StreamResponse:
+        told.extend(["refused"] if "refused" in request.query else [])
+        return await answer(request)
+
     app = web.Application()
-    app.router.add_get("/{path:.*}", answer)
+    app.router.add_get("/{path:.*}", note)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
@@ -264,6 +270,7 @@ async def test_peer_that_misbehaves_is_left_out(
     model = await agent.pull()
     assert contents(model.path) == hub.files
     assert agent.peers.counts.peer_bytes == 0 or kind == "wrong bytes"
+    assert bool(told) == (kind == "wrong bytes"), "the sender checks its copy"
 
 
 async def test_agent_with_another_token_is_refused(
