@@ -109,7 +109,7 @@ class Change:
     uid: str
     before: int
     after: int
-    reason: str  # the sentence of the explanation
+    reason: str  # the sentence of the explanation, without the age of the metrics
     scale_down_until_s: float = inf  # after this moment its inputs are too old to scale down
     has_fresh_input: bool = True  # at least some pods were read lately
     victims: tuple[Pod, ...] = ()  # serving pods in the order in which they should leave; (): it does not shrink

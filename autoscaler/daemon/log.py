@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import structlog
 
 from autoscaler.core.model.fleet import WorkloadRef
@@ -48,8 +49,12 @@ class LogRecorder:
 
     def _log_changes(self, tick: TickRecord) -> None:
         # A change that another component applies is proposed on every tick until the count has changed: log it once.
+        # One that the API server does not take is sent again after a while: log it once as well.
         proposed = {outcome.change.ref: (outcome.change.after, outcome.status) for outcome in tick.outcomes}
-        logged, self._last_changes = self._last_changes, proposed
+        refused = (~np.isnan(tick.input.fleet.obstacles.refused_replicas)).nonzero()[0].tolist()
+        waiting = {tick.input.fleet.workloads[row].ref for row in refused}
+        logged = self._last_changes
+        self._last_changes = {ref: last for ref, last in logged.items() if ref in waiting} | proposed
         for outcome in tick.outcomes:
             change = outcome.change
             if logged.get(change.ref) == proposed[change.ref] and outcome.status is not ChangeStatus.APPLIED:

@@ -39,13 +39,20 @@ NORMAL, WARNING = "Normal", "Warning"
 NOT_FOUND = 404
 
 
+class _Key(NamedTuple):
+    """What an event is about; events about the same form a series, whose note is that of the first."""
+
+    uid: str
+    reason: str
+    subject: str  # such as the change of the count; without numbers that change from tick to tick
+
+
 class _Event(NamedTuple):
-    """The content of an event; equal ones form a series."""
+    """The content of an event."""
 
     ref: WorkloadRef
-    uid: str
+    key: _Key
     type: str
-    reason: str
     action: str
     note: str
 
@@ -81,7 +88,7 @@ class EventRecorder:
         self._instance = socket.gethostname()[:128]
         self._queue: deque[tuple[_Event, float]] = deque()  # with the wall time
         self._ready = asyncio.Event()
-        self._series: OrderedDict[_Event, _Series] = OrderedDict()
+        self._series: OrderedDict[_Key, _Series] = OrderedDict()
         self._reported: dict[str, _Reported] = {}  # by uid
         self._failing = False
 
@@ -115,7 +122,7 @@ class EventRecorder:
                 continue
             if now.other_owner != before.other_owner:
                 self._add(_owner_event(ref, uid, owner, before.other_owner), tick.wall_s)
-            if problem != before.problem:
+            if _without_numbers(problem) != _without_numbers(before.problem):
                 self._add(_problem_event(ref, uid, problem), tick.wall_s)
             if outcome is not None and now.published != before.published:
                 self._add(_scale_event(outcome, "Recommended", NORMAL), tick.wall_s)
@@ -149,7 +156,7 @@ class EventRecorder:
 
     async def _write(self, event: _Event, wall_s: float) -> None:
         now_s = self._clock.now_s()
-        series = self._series.get(event)
+        series = self._series.get(event.key)
         try:
             if series is not None and now_s - series.seen_s < SERIES_S:
                 series.count += 1
@@ -160,14 +167,14 @@ class EventRecorder:
                 return
             name = f"{event.ref.name[:200].rstrip('-.')}.{secrets.token_hex(8)}"
             await self._create(event, name, wall_s)
-            self._series[event] = _Series(name, 1, now_s, now_s)
-            self._series.move_to_end(event)
+            self._series[event.key] = _Series(name, 1, now_s, now_s)
+            self._series.move_to_end(event.key)
             while len(self._series) > SERIES_LIMIT:
                 self._series.popitem(last=False)
         except ApiError as error:
             self._drop(error)
             if series is not None and error.status == NOT_FOUND:  # the server deletes events after a while
-                del self._series[event]
+                del self._series[event.key]
             if error.retry_after_s is not None:
                 await self._clock.sleep(min(error.retry_after_s, REPEAT_S))
         else:
@@ -183,7 +190,7 @@ class EventRecorder:
             "reportingController": CONTROLLER,
             "reportingInstance": self._instance,
             "action": event.action,
-            "reason": event.reason,
+            "reason": event.key.reason,
             "type": event.type,
             "note": event.note,
             "regarding": {
@@ -191,7 +198,7 @@ class EventRecorder:
                 "kind": event.ref.kind,
                 "namespace": namespace,
                 "name": event.ref.name,
-                "uid": event.uid,
+                "uid": event.key.uid,
             },
         }
         await self._kube.request("POST", object_path(API_ROOT, namespace, "events"), body)
@@ -209,30 +216,41 @@ class EventRecorder:
 
 
 def _scale_event(outcome: Outcome, reason: str, severity: str) -> _Event:
-    """Return the event of a change. A failure omits the explanation, so that repeated failures are merged."""
+    """Return the event of a change. A failure omits the explanation."""
     change = outcome.change
-    failure = f"{change.before} to {change.after} replicas: {outcome.detail}"
-    note = _cut(change.reason if severity == NORMAL else failure)
-    return _Event(change.ref, change.uid, severity, reason, "Scale", note)
+    counts = f"{change.before} to {change.after} replicas"
+    note = change.reason if severity == NORMAL else f"{counts}: {outcome.detail}"
+    key = _Key(change.uid, reason, f"{counts}: {_without_numbers(outcome.detail)}")
+    return _Event(change.ref, key, severity, "Scale", _cut(note))
 
 
 def _owner_event(ref: WorkloadRef, uid: str, owner: str, before: str) -> _Event:
     if owner:
         note = _cut(f"{owner} owns the replica count; it is left alone.")
-        return _Event(ref, uid, WARNING, "OtherOwnerDetected", "Observe", note)
-    return _Event(ref, uid, NORMAL, "OtherOwnerGone", "Observe", _cut(f"{before} no longer owns the replica count."))
+        return _Event(ref, _Key(uid, "OtherOwnerDetected", owner), WARNING, "Observe", note)
+    note = _cut(f"{before} no longer owns the replica count.")
+    return _Event(ref, _Key(uid, "OtherOwnerGone", before), NORMAL, "Observe", note)
 
 
 def _problem_event(ref: WorkloadRef, uid: str, problem: str) -> _Event:
     if problem:
-        return _Event(ref, uid, WARNING, "ProblemDetected", "Observe", _cut(problem))
-    return _Event(ref, uid, NORMAL, "ProblemGone", "Observe", "Nothing is wrong with its declarations any more.")
+        key = _Key(uid, "ProblemDetected", _without_numbers(problem))
+        return _Event(ref, key, WARNING, "Observe", _cut(problem))
+    note = "Nothing is wrong with its declarations any more."
+    return _Event(ref, _Key(uid, "ProblemGone", ""), NORMAL, "Observe", note)
 
 
 def _missing_event(ref: WorkloadRef, uid: str, text: str) -> _Event:
     if text:
-        return _Event(ref, uid, WARNING, "ReplicasMissing", "Observe", _cut(text))
-    return _Event(ref, uid, NORMAL, "ReplicasComplete", "Observe", "No replica is missing or blocked any more.")
+        key = _Key(uid, "ReplicasMissing", _without_numbers(text))
+        return _Event(ref, key, WARNING, "Observe", _cut(text))
+    note = "No replica is missing or blocked any more."
+    return _Event(ref, _Key(uid, "ReplicasComplete", ""), NORMAL, "Observe", note)
+
+
+def _without_numbers(text: str) -> str:
+    """Return what a text is about. Its numbers, such as ages and counts, may differ from tick to tick."""
+    return re.sub(r"[0-9]+", "", text)
 
 
 def _find_missing(tick: TickRecord) -> dict[int, str]:
@@ -240,9 +258,7 @@ def _find_missing(tick: TickRecord) -> dict[int, str]:
     observation, words = tick.decision.observation, tick.input.fleet.obstacles.messages
     lack = count_pending_replicas(observation)
     rows = np.flatnonzero((observation.missing_pods > 0) | (lack > 0)).tolist()
-    return {
-        row: f"{observation.missing_pods[row] > 0} {lack[row] > 0} {re.sub(r'[0-9]+', '', words[row])}" for row in rows
-    }
+    return {row: f"{observation.missing_pods[row] > 0} {lack[row] > 0} {_without_numbers(words[row])}" for row in rows}
 
 
 def _cut(text: str) -> str:

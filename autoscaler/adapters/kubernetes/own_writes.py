@@ -1,4 +1,4 @@
-"""Replica counts that this process wrote lately, and counts that the API server refused."""
+"""Replica counts that this process wrote lately, and counts that the API server did not take as they were sent."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ REFUSAL_EXPIRES_S = 3600.0
 
 
 class Refusal(NamedTuple):
-    """A count that the API server refused because of an admission policy, a quota or a missing permission."""
+    """A count that was refused, or stored otherwise: by an admission policy, a quota or a missing permission."""
 
     replicas: int
+    stored: int  # the count that the object had afterwards
     retry_s: float  # moment from which it may be sent again
     wait_s: float  # the length of this pause
     message: str  # of the API server
@@ -46,15 +47,23 @@ class OwnWrites:
         since_s = self.clock.now_s() - REMEMBERED_S
         return any(count == replicas and at_s >= since_s for at_s, count in self._writes.get(uid, ()))
 
-    def add_refusal(self, uid: str, replicas: int, message: str) -> None:
-        """Remember that the API server refused a count, and wait twice as long as before the last try."""
+    def add_refusal(self, uid: str, replicas: int, stored: int, message: str) -> None:
+        """Remember that a count was not taken as sent, and wait twice as long as before the last try.
+
+        stored: the count that the object has now. While nothing else changes, the next try may fail as well.
+        """
         before = self._refusals.get(uid)
         wait_s = min(2 * before.wait_s, LONGEST_RETRY_S) if before is not None else FIRST_RETRY_S
-        self._refusals[uid] = Refusal(replicas, self.clock.now_s() + wait_s, wait_s, message)
+        self._refusals[uid] = Refusal(replicas, stored, self.clock.now_s() + wait_s, wait_s, message)
 
-    def clear_refusal(self, uid: str) -> None:
-        """Forget a refusal, because a write succeeded or the object has changed."""
-        self._refusals.pop(uid, None)
+    def clear_refusal(self, uid: str, except_stored: int | None = None) -> None:
+        """Forget a refusal, because a write succeeded or the object has changed.
+
+        except_stored: only the count has changed, to this one; the refusal that left this count is kept.
+        """
+        refusal = self._refusals.get(uid)
+        if refusal is not None and refusal.stored != except_stored:
+            del self._refusals[uid]
 
     def refusals(self) -> dict[str, Refusal]:
         """Return the recent refusals by uid."""

@@ -1,6 +1,7 @@
 """The only writer of replica counts: it patches the scale subresource if the old count is still there.
 
-A failed patch is not retried. The next tick decides again.
+A failed patch is not retried. The next tick decides again. The answer of the API server is read: an admission policy or
+webhook may have stored another count than the one that was sent.
 """
 
 from __future__ import annotations
@@ -31,6 +32,11 @@ READ_TIMEOUT_S = 1.0
 """For reading the scale before scaling down. A server that does not answer in time may hang, and would apply a patch
 when it recovers. The load may have returned by then."""
 JSON_PATCH = "application/json-patch+json"  # the type that both built-in kinds and custom resources accept
+APPLY = "application/apply-patch+yaml"
+NAMED_ZEROS = "/apis/apps/"
+"""Kinds of this group take an apply of their scale. Only after an apply does the API server name who wrote a zero: a
+Scale omits it. To the scale of a custom resource it answers 500."""
+
 CONFLICT, INVALID, NOT_FOUND, FORBIDDEN, BUSY = 409, 422, 404, 403, 429
 REFUSING = (400, 403, 405, 422)  # the object or the permission is wrong, so the next tick would be refused as well
 NO_COUNT = "replicas field"  # "the spec replicas field ".spec.replicas" does not exist", if a custom resource has none
@@ -127,13 +133,14 @@ class ScaleActuator:
     async def _write(self, change: Change, path: str, version: str, is_unset: bool) -> Outcome:
         """Send the patch. If it is refused because the object states no count yet, send it once more."""
         self._writes.add(change.uid, change.after)
+        query, is_named = [("fieldManager", self._writes.manager)], not change.after and path.startswith(NAMED_ZEROS)
         try:
-            await self._kube.request(
+            answer = await self._kube.request(
                 "PATCH",
                 path,
-                _compare_and_set(change, version, is_unset),
-                query=[("fieldManager", self._writes.manager)],
-                content_type=JSON_PATCH,
+                _apply_zero(change, version) if is_named else _compare_and_set(change, version, is_unset),
+                query=[*query, ("force", "true")] if is_named else query,
+                content_type=APPLY if is_named else JSON_PATCH,
                 timeout_s=WRITE_TIMEOUT_S,
             )
         except ApiError as error:
@@ -144,10 +151,23 @@ class ScaleActuator:
                     return await self._write(change, path, version, is_unset=True)
                 outcome = _find_conflict(change, scale, version, error)
             if outcome.status is ChangeStatus.FAILED and _is_refusal(error) and error.message in outcome.detail:
-                self._writes.add_refusal(change.uid, change.after, one_line("", error.message))
+                self._writes.add_refusal(change.uid, change.after, change.before, one_line("", error.message))
             return outcome
-        self._writes.clear_refusal(change.uid)
-        return Outcome(change, ChangeStatus.APPLIED)
+        return self._read_answer(change, answer)
+
+    def _read_answer(self, change: Change, answer: bytes) -> Outcome:
+        """Return the outcome of an accepted patch, by the count that was stored."""
+        try:
+            stored = msgspec.json.decode(answer, type=_Scale).spec.replicas
+        except msgspec.MsgspecError:  # the watch will show it
+            stored = change.after
+        if stored == change.after:
+            self._writes.clear_refusal(change.uid)
+            return Outcome(change, ChangeStatus.APPLIED)
+        problem = f"the API server stored {stored} instead of {change.after}: an admission policy or webhook changes it"
+        self._writes.add(change.uid, stored)
+        self._writes.add_refusal(change.uid, change.after, stored, problem)
+        return Outcome(change, ChangeStatus.FAILED, problem)
 
     async def _read(self, change: Change, path: str, timeout_s: float) -> _Scale | Outcome:
         """Return the present scale, or a failed outcome if it cannot be read."""
@@ -195,6 +215,13 @@ def _compare_and_set(change: Change, version: str, is_unset: bool) -> list[dict[
         {"op": "test", "path": "/spec/replicas", "value": before},
         {"op": "add", "path": "/spec/replicas", "value": change.after},
     ]
+
+
+def _apply_zero(change: Change, version: str) -> dict[str, object]:
+    """Return a Scale of zero to apply, only to this version of the same object."""
+    named = {"name": change.ref.name, "namespace": change.ref.namespace}
+    metadata = {**named, "uid": change.uid, "resourceVersion": version}
+    return {"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": metadata, "spec": {"replicas": 0}}
 
 
 def _is_refusal(error: ApiError) -> bool:

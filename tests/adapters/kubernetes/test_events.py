@@ -87,8 +87,10 @@ async def workload(world: World) -> Workload:
     return Workload(WorkloadRef(world.namespace, "llama"), created["metadata"]["uid"])
 
 
-def outcome(workload: Workload, status: ChangeStatus, reason: str = "because", detail: str = "") -> Outcome:
-    return Outcome(Change(workload.ref, workload.uid, 2, 4, reason), status, detail)
+def outcome(
+    workload: Workload, status: ChangeStatus, reason: str = "because", detail: str = "", after: int = 4
+) -> Outcome:
+    return Outcome(Change(workload.ref, workload.uid, 2, after, reason), status, detail)
 
 
 async def test_change_is_an_event_with_the_explanation(
@@ -113,7 +115,7 @@ async def test_repeated_failure_is_one_event_with_a_count(
     recorder = EventRecorder(kube, clock)
     async with running(recorder):
         for tick in range(4):
-            failed = outcome(workload, ChangeStatus.FAILED, f"sentence {tick}", "not allowed")
+            failed = outcome(workload, ChangeStatus.FAILED, f"sentence {tick}", f"not sent within {tick} s")
             recorder.record(record(fleet_of(workload), failed))
 
         async def repeated() -> bool:
@@ -123,7 +125,11 @@ async def test_repeated_failure_is_one_event_with_a_count(
         await eventually(repeated, "the series is written")
         await asyncio.sleep(0.2)
         (event,) = await events(kube_api, workload.ref.namespace)
-    assert (event["type"], event["reason"], event["note"]) == ("Warning", "ScaleFailed", "2 to 4 replicas: not allowed")
+    assert (event["type"], event["reason"], event["note"]) == (
+        "Warning",
+        "ScaleFailed",
+        "2 to 4 replicas: not sent within 0 s",
+    )
 
 
 async def test_other_owner_is_reported_when_it_comes_and_goes(
@@ -255,7 +261,7 @@ async def test_oldest_events_are_dropped_while_the_server_is_away(
         async with kube_api.frozen():
             decided = record(fleet_of(workload))
             for number in range(QUEUE_LIMIT + 500):
-                outcomes = (outcome(workload, ChangeStatus.APPLIED, f"{number}"),)
+                outcomes = (outcome(workload, ChangeStatus.APPLIED, f"{number}", after=number),)
                 recorder.record(replace(decided, outcomes=outcomes))
             assert recorder.dropped == 500
         found = await written(kube_api, workload.ref.namespace, 5)

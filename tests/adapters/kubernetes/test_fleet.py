@@ -573,7 +573,7 @@ async def test_obstacles_are_read_from_controllers_and_pods(
 async def test_refused_count_is_forgotten_when_the_workload_changes(kube: Kube, clock: SystemClock, world: World):
     created = await world.deployment("llama")
     writes = OwnWrites(clock)
-    writes.add_refusal(created["metadata"]["uid"], 4, "denied")
+    writes.add_refusal(created["metadata"]["uid"], 4, 1, "denied")
     fleet = direct(kube, clock, world, writes)
     async with running(fleet):
         view = await synced(fleet)

@@ -1,17 +1,22 @@
 """Patches of the scale subresource of a real API server, with the shipped permissions."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, cast
 
+import msgspec
 import pytest
 from aiohttp import web
 from kubernetes_asyncio.client import Configuration
 
 from autoscaler.adapters.clock import SystemClock
-from autoscaler.adapters.kubernetes.api.client import Kube
+from autoscaler.adapters.kubernetes.api.client import FIELD_MANAGER, Kube
+from autoscaler.adapters.kubernetes.api.objects import Target
 from autoscaler.adapters.kubernetes.own_writes import OwnWrites
 from autoscaler.adapters.kubernetes.scale import WRITE_TIMEOUT_S, ScaleActuator
+from autoscaler.adapters.kubernetes.workloads.targets import DEPLOYMENT, STATEFUL_SET, read_target
 from autoscaler.catalog.scale_targets import SCALED
 from autoscaler.core.model.fleet import WorkloadRef
 from autoscaler.ports import Change, ChangeStatus, Outcome
@@ -20,6 +25,7 @@ from tests.adapters.kubernetes.api.test_client import serving
 from tests.adapters.kubernetes.conftest import Connect, in_namespace
 from tests.adapters.kubernetes.world import LWS, World, shipped_roles
 from tests.harness.kube_api import KubeApi
+from tests.harness.process import eventually
 
 pytestmark = pytest.mark.integration
 
@@ -199,6 +205,76 @@ async def test_refused_count_is_delayed_longer_each_time(
     user = await kube_api.service_account(namespace, "daemon", *in_namespace(shipped_roles("direct"), namespace))
     await apply(ScaleActuator(await connect(user), writes), change(created, 1, 4))
     assert writes.refusals() == {}
+
+
+async def test_zero_is_named_except_that_of_a_custom_resource(kube_api: KubeApi, actuator: ScaleActuator, world: World):
+    created = [await world.deployment("a", 2), await world.stateful_set("b", 2), await world.leader_worker_set("c", 2)]
+    await apply(actuator, *(change(each, 2, 0) for each in created))
+    writers = []
+    for each, kind in zip(created, (DEPLOYMENT, STATEFUL_SET), strict=False):
+        seen = await kube_api.get("apps/v1", each["kind"], world.namespace, each["metadata"]["name"])
+        target = read_target(kind, msgspec.json.decode(msgspec.json.encode(seen), type=Target))
+        writers.append((target.replicas, target.writer.manager))
+    assert writers == [(0, FIELD_MANAGER)] * 2
+    assert await world.replicas("c", "LeaderWorkerSet", LWS) == 0
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "policy", "stored"), [(1, 5, "> 2", 2), (4, 1, "< 3", 3), (4, 0, "< 3", 3)]
+)
+async def test_count_that_is_stored_otherwise_is_reported_and_delayed(
+    kube_api: KubeApi, kube: Kube, world: World, before: int, after: int, policy: str, stored: int
+):
+    created, clock = await world.deployment("llama", before), ManualClock()
+    writes = OwnWrites(clock)
+    actuator = ScaleActuator(kube, writes)
+    async with mutated(kube_api, world, policy, stored):
+        (outcome,) = await apply(actuator, change(created, before, after))
+    assert outcome.status is ChangeStatus.FAILED
+    assert f"the API server stored {stored} instead of {after}" in outcome.detail
+    assert await world.replicas("llama") == stored
+    uid = created["metadata"]["uid"]
+    refusal = writes.refusals()[uid]
+    assert (refusal.replicas, refusal.stored, refusal.retry_s) == (after, stored, clock.now_s() + 5.0)
+    writes.clear_refusal(uid, except_stored=stored)  # the watch shows the stored count
+    assert uid in writes.refusals()
+    writes.clear_refusal(uid, except_stored=stored + 1)  # somebody changed it
+    assert writes.refusals() == {}
+
+
+@asynccontextmanager
+async def mutated(api: KubeApi, world: World, condition: str, stored: int) -> AsyncIterator[None]:
+    """Store another count where this condition holds, by an admission policy, which is enforced within the block."""
+    group, name = "admissionregistration.k8s.io/v1", f"cap-{world.namespace}"
+    rule = {"apiGroups": ["apps"], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["deployments/scale"]}
+    count = "(has(object.spec.replicas) ? object.spec.replicas : 0)"
+    replaced = f"[JSONPatch{{op: 'add', path: '/spec/replicas', value: {stored}}}]"
+    here = f"request.namespace == '{world.namespace}'"
+    spec = {
+        "failurePolicy": "Fail",
+        "reinvocationPolicy": "Never",
+        "matchConstraints": {"resourceRules": [rule]},
+        "matchConditions": [{"name": "here", "expression": f"{here} && {count} {condition}"}],
+        "mutations": [{"patchType": "JSONPatch", "jsonPatch": {"expression": replaced}}],
+    }
+    about = {"apiVersion": group, "metadata": {"name": name}}
+    await api.apply(
+        {**about, "kind": "MutatingAdmissionPolicy", "spec": spec},
+        {**about, "kind": "MutatingAdmissionPolicyBinding", "spec": {"policyName": name}},
+    )
+    await world.deployment("probe")
+    asked = 9 if condition.startswith(">") else 0
+
+    async def is_enforced() -> bool:
+        await world.scale("probe", asked, by="tests")
+        return await world.replicas("probe") == stored
+
+    await eventually(is_enforced, "the policy is enforced", 30)
+    try:
+        yield
+    finally:
+        for kind in ("MutatingAdmissionPolicyBinding", "MutatingAdmissionPolicy"):
+            await api.delete(group, kind, None, name)
 
 
 async def test_former_leader_writes_nothing(kube: Kube, clock: SystemClock, world: World):
