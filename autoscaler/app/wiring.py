@@ -161,6 +161,7 @@ async def connect_cluster(
         return parts
 
     if elector is not None:
+        elector.counts = fleet.manual_overrides if settings.mode is Mode.DIRECT else None
         parts.leadership = elector
         parts.background.append(("leader election", elector.run))
     sleeper = EngineSleep(settings.scrape or ScrapeSettings(), clock, parts.leadership)
@@ -182,8 +183,9 @@ async def connect_cluster(
         shared.append(lambda: requester.problem)
     costs = None
     if settings.deletion_cost:
-        count = metrics.count_deletion_cost
-        costs = DeletionCosts(kube, clock, fleet.deletion_cost, parts.leadership, writes.manager, count)
+        costs = DeletionCosts(
+            kube, clock, fleet.deletion_cost, parts.leadership, writes.manager, metrics.count_deletion_cost
+        )
     if settings.mode is Mode.DIRECT:
         parts.actuator = ScaleActuator(kube, writes, parts.leadership, fleet.kinds, costs)
         parts.manual_overrides = fleet.manual_overrides

@@ -116,12 +116,17 @@ SIGNATURE, STRATEGIES = (
 
 
 class ManualOverride(NamedTuple):
-    """A workload that is not scaled for a while, because its count was changed by someone else."""
+    """The last change of a count by someone else, for which the workload is not scaled for a while."""
 
     uid: str
     owner: str  # the source of the change, in words
     until_s: float  # Unix time
     duration_s: float  # a change within this time after the end extends the override
+    writer: str = ""  # field manager; "": unknown
+    replicas: int = -1  # its count; -1: unknown
+    at_s: float = 0.0  # when it was noticed, Unix time
+    times: int = 1  # in a row by this writer
+    lasts: bool = False  # until somebody raises the count, which is zero
 
 
 @dataclass(frozen=True)

@@ -146,6 +146,7 @@ class Loop:
         began_s = self._clock.now_s()
         fleet = self._workloads.fleet()
         specs = self._compiler.compile(fleet.workloads, self._policies())
+        fleet = fleet.leave_stopped(~np.isnan(specs.spec.idle_after_s))
         samples = await self._sample(fleet, Objectives(specs.spec.ttft_objective_s, specs.spec.itl_objective_s))
 
         now_s, wall_s = self._clock.now_s(), self._clock.wall_s()
@@ -298,9 +299,10 @@ def compute_changes(
 
     prices: of a device of each node group.
     """
-    changed = np.flatnonzero(decision.replicas != inp.fleet.replicas)
+    present = inp.fleet.present_replicas
+    changed = np.flatnonzero(decision.replicas != present)
     # At zero no replica stays, so their order does not matter.
-    shrunk = changed[(decision.replicas < inp.fleet.replicas)[changed] & (decision.replicas > 0)[changed]]
+    shrunk = changed[(decision.replicas < present)[changed] & (decision.replicas > 0)[changed]]
     victims: Mapping[int, tuple[Pod, ...]] = {}
     if len(shrunk):
         victims = find_victims(inp, prices(inp.fleet.groups.groups), shrunk.tolist(), decision.replicas)
@@ -310,9 +312,10 @@ def compute_changes(
         Change(
             ref=inp.fleet.workloads[row].ref,
             uid=inp.fleet.workloads[row].uid,
-            before=int(inp.fleet.replicas[row]),
+            before=int(present[row]),
             after=int(decision.replicas[row]),
-            reason=explain(inp, decision, policies, problems, int(row)).sentence,
+            # Without the age of the metrics, which differs from tick to tick: log and Event have a time of their own.
+            reason=explain(inp, decision, policies, problems, int(row), with_age=False).sentence,
             scale_down_until_s=float(valid_until_s[row]),
             has_fresh_input=bool(heard[row]),
             victims=victims.get(int(row), ()),

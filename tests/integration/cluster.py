@@ -272,6 +272,12 @@ class Cluster:
             whole["spec"]["replicas"] = 1
         await self.api.request("PUT", path, whole, fieldManager=by)
 
+    async def deploy(self, name: str, by: str, spec: Mapping[str, Any]) -> None:
+        """Patch a Deployment as a tool does that applies manifests."""
+        path = await self.api.path("apps/v1", "Deployment", self.namespace, name)
+        patch = "application/strategic-merge-patch+json"
+        await self.api.request("PATCH", path, {"spec": dict(spec)}, content_type=patch, fieldManager=by)
+
     def writes(self) -> list[tuple[str, str]]:
         """Return resource and name of each patch that a daemon sent."""
         return [

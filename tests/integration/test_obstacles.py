@@ -138,11 +138,14 @@ async def test_count_stays_while_replicas_start_and_falls_with_the_load(cluster:
         assert await cluster.counts("llama") == [1]
 
 
-@pytest.mark.parametrize(("by", "is_left_out"), [("operator", False), ("helm-like", True)])
+@pytest.mark.parametrize(("by", "is_left_out", "most"), [("operator", False, 1), ("helm-like", True, 2)])
 async def test_owner_that_reverts_a_count_is_named_and_left_alone(
-    cluster: Cluster, run: Run, by: str, is_left_out: bool
+    cluster: Cluster, run: Run, by: str, is_left_out: bool, most: int
 ):
-    """An operator writes its own count after each change, or an update leaves the count out, which makes it 1."""
+    """An operator writes its own count after each change, or an update leaves the count out, which makes it 1.
+
+    The first reset by a tool that applies manifests is undone.
+    """
     await cluster.node("a", {GPU: 8}, L4)
     await cluster.pressed("llama")
     async with run() as daemon:
@@ -152,8 +155,48 @@ async def test_owner_that_reverts_a_count_is_named_and_left_alone(
             if await cluster.counts("llama") != [1]:
                 await cluster.revert("llama", by, is_left_out)
                 reverts += 1
-        assert reverts == 1
-        assert f"a manual change by {by} owns the count" in daemon.sentence("llama")
+        assert reverts == most
+        assert f"{by} owns the count for " in daemon.sentence("llama")
+
+
+async def test_count_that_a_deployment_resets_is_restored_at_once(cluster: Cluster, run: Run):
+    """Twice in two hours, each time with another image and fewer replicas, under the same load."""
+    await cluster.node("a", {GPU: 8}, L4)
+    await cluster.pressed("llama")
+    async with run() as daemon:
+        await cluster.turn(6)
+        for image in ("first", "second"):
+            assert await cluster.counts("llama") == [4]
+            template = {"spec": {"containers": [{"name": "vllm", "image": image}]}}
+            await cluster.deploy("llama", "helm", {"replicas": 1, "template": template})
+            await cluster.turn()
+            assert await cluster.counts("llama") == [4]
+            assert "owns the count" not in daemon.sentence("llama")
+            cluster.clock.leap(3600)
+            await cluster.turn(6)
+
+
+async def test_zero_by_a_person_stays_when_the_daemon_is_replaced(cluster: Cluster, run: Run):
+    """Nothing but the object remembers it: there is no state file, and no second replica of the daemon."""
+    await cluster.node("a", {GPU: 8}, L4)
+    await cluster.workload("llama", replicas=2)
+    async with run():
+        await cluster.turn(2)
+        await cluster.site.scale("llama", 0, by="kubectl")
+        await cluster.turn(2)
+    async with run() as daemon:
+        for _ in range(3):
+            cluster.clock.leap(3600)
+            await cluster.turn(2)
+        assert await cluster.counts("llama") == [0]
+        assert "an unknown client owns the count, until somebody raises it from zero" in daemon.sentence("llama")
+        await cluster.site.scale("llama", 1, by="kubectl")
+        cluster.load["llama",] = SATURATED
+        await cluster.turn(2)
+        assert await cluster.counts("llama") == [1]
+        cluster.clock.leap(300)
+        await cluster.turn(6)
+        assert await cluster.counts("llama") == [4]
 
 
 ZERO = POLICY + "  scaleToZero: {enabled: true, idleAfter: 4s}\n"

@@ -52,7 +52,7 @@ from autoscaler.adapters.kubernetes.workloads.targets import DEPLOYMENT, LEADER_
 from autoscaler.config.settings import Mode
 from autoscaler.config.system_namespaces import NONE_ALLOWED, SystemNamespaces
 from autoscaler.config.weights.report import LABEL_PREFIX
-from autoscaler.core.model.fleet import Fleet, HpaLimits, Obstacles, Pool, Workload, WorkloadRef
+from autoscaler.core.model.fleet import Fleet, ForeignCounts, HpaLimits, Obstacles, Pool, Workload, WorkloadRef
 from autoscaler.core.model.phases import PodStarts
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 from autoscaler.ports import Clock, Leadership, ScaledObject, Unavailable, Wakeup
@@ -86,6 +86,7 @@ class _WorkloadRows(NamedTuple):
     replicas: FloatColumn
     paused: BoolColumn
     other_owner: tuple[str, ...]
+    foreign: ForeignCounts | None  # None: no count is foreign
     gpus_per_replica: FloatColumn
     pool: IntColumn
     layout: Layout
@@ -204,6 +205,7 @@ class KubeFleet:
             replicas=workloads.replicas,
             paused=workloads.paused,
             other_owner=workloads.other_owner,
+            foreign=workloads.foreign,
             gpus_per_replica=workloads.gpus_per_replica,
             gpus_per_pod=usage.gpus_per_pod,
             pods_of_replica=usage.pods_of_replica,
@@ -416,9 +418,10 @@ class KubeFleet:
         self._workload_rows = _WorkloadRows(
             workloads=tuple(each.workload for each in managed),
             workload_id=workload_id,
-            replicas=np.array([float(each.target.replicas) for each in managed]),
+            replicas=np.array([float(max(each.target.replicas, each.former)) for each in managed]),
             paused=np.array([each.paused for each in managed], dtype=bool),
             other_owner=tuple(each.other_owner for each in managed),
+            foreign=_foreign_counts(managed),
             gpus_per_replica=np.array([each.target.facts.gpus for each in managed]),
             pool=np.array(layout.rows, dtype=np.int64),
             layout=layout,
@@ -525,6 +528,17 @@ def _applicant(target: Target, facts: Facts) -> Applicant:
     is_named = facts.gpus > 0 and not facts.needs.devices  # quotas count the devices of claims by class
     known = facts.resource if is_named else ""
     return Applicant(target.ref.namespace, known, facts.needs, target.labels, facts.priority_class)
+
+
+def _foreign_counts(managed: Sequence[Managed]) -> ForeignCounts | None:
+    if not any(each.former >= 0 or each.is_nameless_zero or each.owned_until_s > 0 for each in managed):
+        return None
+    return ForeignCounts(
+        reset_to=np.array([float(each.target.replicas) if each.former >= 0 else np.nan for each in managed]),
+        reset_by=tuple(each.target.writer.manager if each.former >= 0 else "" for each in managed),
+        nameless_zero=np.array([each.is_nameless_zero for each in managed], dtype=bool),
+        owned_until_s=np.array([each.owned_until_s for each in managed]),
+    )
 
 
 def _pool_limits(layout: Layout) -> list[str]:

@@ -11,7 +11,7 @@ import asyncio
 import random
 import secrets
 import socket
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import structlog
@@ -31,6 +31,7 @@ LONGEST_LEASE_S = 3600.0  # limit of the duration that another holder writes
 RELEASED_S = 1  # leaseDurationSeconds of a released lease; 0 is not valid
 IDENTITY_LIMIT = 63  # characters, without the random part
 WATCHES = "vllm-autoscaler.io/watches"  # annotation: the namespaces and mode of the holder
+COUNTS = "vllm-autoscaler.io/foreign-counts"  # annotation: what the holder knows of counts that others have set
 WATCHES_LIMIT = 200  # characters of it in a message
 
 
@@ -51,6 +52,18 @@ class _Metadata(msgspec.Struct, rename="camel"):
 class _Lease(msgspec.Struct):
     metadata: _Metadata
     spec: _Spec = msgspec.field(default_factory=_Spec)
+
+
+class Note(Protocol):
+    """What the leader knows and leaves on the lease for the next one."""
+
+    def note(self) -> str:
+        """Return it as text; "": nothing."""
+        ...
+
+    def read_note(self, text: str) -> None:
+        """Take over what another process left."""
+        ...
 
 
 class Elector:
@@ -81,6 +94,7 @@ class Elector:
         self._renewed_s: float | None = None  # when the last successful renewal was sent; None: not leading
         self._failing = False
         self._watches = watches
+        self.counts: Note | None = None  # None: nothing is left on the lease
         self._logged_problem = ""
 
     @property
@@ -192,8 +206,11 @@ class Elector:
                 return None
             raise
         lease = msgspec.json.decode(body, type=_Lease)
+        text = (lease.metadata.annotations or {}).get(COUNTS, "")
         if self._lease is None or self._lease.metadata != lease.metadata:
             self._changed_s = self._clock.now_s()
+            if self.counts is not None and text:
+                self.counts.read_note(text)
         self._lease = lease
         return lease
 
@@ -209,8 +226,8 @@ class Elector:
     async def _write(self, method: str, path: str, before: _Lease | None, spec: dict[str, Any]) -> None:
         """Write the lease with the version that was read. Raises ApiError, with status 409 if it has changed since."""
         metadata: dict[str, Any] = {"name": self._settings.name, "namespace": self._settings.namespace}
-        if self._watches:
-            metadata["annotations"] = {WATCHES: self._watches}
+        annotations = {WATCHES: self._watches, COUNTS: self.counts.note() if self.counts is not None else ""}
+        metadata["annotations"] = {name: text for name, text in annotations.items() if text}
         if before is not None:
             metadata["resourceVersion"] = before.metadata.resource_version
         body = {"apiVersion": API_VERSION, "kind": "Lease", "metadata": metadata, "spec": spec}

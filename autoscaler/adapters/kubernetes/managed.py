@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -19,7 +20,7 @@ from autoscaler.adapters.kubernetes.autoscalers.scaledobjects import ScaledObjec
 from autoscaler.adapters.kubernetes.manual_overrides import OverrideTracker
 from autoscaler.adapters.kubernetes.workloads.store import TargetStore
 from autoscaler.adapters.kubernetes.workloads.targets import Target
-from autoscaler.catalog.scale_targets import SCALED
+from autoscaler.catalog.scale_targets import BY_KIND, SCALED
 from autoscaler.config.annotations import PREFIX
 from autoscaler.config.findings import name_some, shown
 from autoscaler.config.policy.compile import NO_POLICY
@@ -47,6 +48,9 @@ class Managed(NamedTuple):
     paused: bool
     other_owner: str
     limit: HpaLimit = NO_LIMIT
+    owned_until_s: float = math.nan  # until when another owner is respected; infinite: until it raises the count
+    former: int = -1  # the count that a deployment has reset, and that is to be restored; -1: none
+    is_nameless_zero: bool = False  # somebody set the count to zero, and it is not known who
 
 
 class ManagedWorkloads:
@@ -110,8 +114,8 @@ class ManagedWorkloads:
             return None
         if problem := join_problems((declared.problem, _unselected(target))):
             self.problems[target.ref] = problem
-        other_owner = "" if self._mode is Mode.DRY_RUN else self._find_other_owner(target)
-        return Managed(target_id, target, target.workload, declared.paused, other_owner)
+        managed = Managed(target_id, target, target.workload, declared.paused, "")
+        return managed if self._mode is Mode.DRY_RUN else self._with_owner(managed)
 
     def _refusal(self, target: Target) -> str:
         """Return why a declared target is not managed; "": it is."""
@@ -123,11 +127,17 @@ class ManagedWorkloads:
         target = self._targets.find(key)
         return target.ref if target is not None else None
 
-    def _find_other_owner(self, target: Target) -> str:
-        return (
-            self._scaled_objects.owner(target.key)
-            or self._targets.find_replacement(target)
-            or self._manual_overrides.owner(target.uid)
+    def _with_owner(self, managed: Managed) -> Managed:
+        """Add who else sets the count, or which count is to be restored."""
+        target, overrides = managed.target, self._manual_overrides
+        if owner := self._scaled_objects.owner(target.key) or self._targets.find_replacement(target):
+            return managed._replace(other_owner=owner)
+        if owner := overrides.owner(target.uid, target.replicas):
+            return managed._replace(other_owner=owner, owned_until_s=overrides.until_s(target.uid))
+        has_default = target.ref.kind in BY_KIND and BY_KIND[target.ref.kind].unset == 0
+        return managed._replace(
+            former=-1 if managed.paused else overrides.former(target.uid, target.replicas),
+            is_nameless_zero=not has_default and overrides.is_nameless_zero(target.uid, target.replicas, target.writer),
         )
 
     def _read_triggered(self, target_id: int, target: Target) -> Managed | None:

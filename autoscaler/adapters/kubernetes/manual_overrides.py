@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from autoscaler.adapters.kubernetes.api.client import FIELD_MANAGER
+from autoscaler.adapters.kubernetes.count_writers import NOBODY, PEOPLE, UNNAMED, Meaning, Writer, read_meaning
 from autoscaler.adapters.kubernetes.own_writes import OwnWrites
 from autoscaler.core.snapshot import ManualOverride
 from autoscaler.ports import Clock, Leadership
@@ -18,19 +22,41 @@ MANUAL_REPEAT_FACTOR = 1
 INSTALLATION_REPEAT_FACTOR = 4
 """The same for another installation. It pauses after each of our writes, so its next change comes later."""
 
+REMEMBERED_S = 86_400.0
+"""A change that the same writer makes again within this time is a repetition, whatever its period: tools that apply
+manifests come back every ten minutes or every few hours."""
+
+REDEPLOYED_S = 600.0
+"""After this time without one, a reset that comes with another pod template is a new deployment, not a repetition."""
+
+RESTORED_S = 60.0  # for this long after a reset the daemon tries to restore the former count
+NOTE_LIMIT = 32_000  # characters of a note about overrides
+
 
 class _Override(NamedTuple):
-    owner: str
-    until_s: float
-    duration_s: float
+    """The last foreign change of one count."""
+
+    owner: str  # in words
+    until_s: float  # infinite for a zero: it ends when somebody raises the count
+    duration_s: float  # 0: it is not respected, because a deployment carried the count along
+    writer: str = ""
+    replicas: int = -1
+    at_s: float = -math.inf
+    times: int = 1  # in a row by this writer
+    former: int = -1  # the count that is to be restored; -1: none
+
+    def holds(self, replicas: int, now_s: float) -> bool:
+        """Whether it is respected while the count is this one. A zero that lasts ends with the zero."""
+        return now_s < self.until_s and (replicas == 0 or self.until_s < math.inf)
 
 
 class OverrideTracker:
     """Detects changes of a count that are not ours, and stops scaling the workload for a while.
 
-    The first change is respected for five minutes. Each repeated change (a manifest that is applied again and again)
-    doubles this time, up to an hour. The count that is found at the start is no override. The API server does not tell
-    when a count was set, and at zero it does not tell which client set it.
+    The first change is respected for five minutes. Each repeated change doubles this time, up to an hour. A zero is
+    respected until somebody raises it. A count that a deployment carried along is not respected: the former one is
+    restored once, and only a repeated reset is respected. The count that is found at the start is no override. The API
+    server does not tell when a count was set, and at zero it does not tell which client set it.
 
     Another installation of the daemon is known by its field manager, and respected from the start. Version 0.1 wrote
     without an installation name: its writes count as ours, so that an upgrade sees no override.
@@ -43,90 +69,208 @@ class OverrideTracker:
         self._writes = writes
         self._leadership = leadership
         self._ours: set[str] = set()  # uids whose count was written by this or another process of the daemon
+        self._declared: dict[str, int] = {}  # counts of manifests, by uid
         self._overrides: dict[str, _Override] = {}
 
-    def observe_new(self, uid: str, writer: str) -> None:
-        """Note an object that is seen for the first time. writer: the field manager of its count."""
+    def observe_new(self, uid: str, replicas: int, writer: Writer = NOBODY) -> None:
+        """Note an object that is seen for the first time."""
         if self._is_ours(writer):
             self._ours.add(uid)
-        elif _is_installation(writer):
-            self._set(uid, writer, FIRST_OVERRIDE_S)
+        elif writer.is_installation:
+            self._set(uid, replicas, writer, FIRST_OVERRIDE_S, f"another installation, {writer.manager}")
+        elif writer.manager in PEOPLE and replicas == 0:
+            owner = Meaning.PERSON.value.format(writer.manager)
+            self._set(uid, replicas, writer, FIRST_OVERRIDE_S, owner, until_s=math.inf)
+        elif writer.manager and not writer.wrote_scale:
+            self._declared[uid] = replicas
 
-    def observe_change(self, uid: str, replicas: int, writer: str) -> None:
+    def observe_change(
+        self,
+        uid: str,
+        replicas: int,
+        writer: Writer = NOBODY,
+        *,
+        former: int = -1,
+        redeployed: bool = False,
+        default: int | None = None,
+    ) -> None:
         """Note that the count of a managed workload is `replicas` now.
 
-        writer: its field manager; "" if the API server does not know, as after a count of zero. A change without a
-        writer is an override only if this process leads. Otherwise the leader may have written it.
+        writer: unknown after a count of zero. A change without a writer is an override only if this process leads.
+        Otherwise the leader may have written it. former: the count before. redeployed: the pod template has changed
+        too. default: the count that came back if a manifest has none any more; None: no manifest had one.
         """
-        is_ours = self._is_ours(writer) or (not writer and self._writes.has_written(uid, replicas))
-        if is_ours:
+        override = self._overrides.get(uid)
+        if self._is_ours(writer) or (not writer.manager and self._writes.has_written(uid, replicas)):
             self._ours.add(uid)
+            if override is not None:
+                until_s = self._clock.now_s() if override.until_s == math.inf else override.until_s
+                self._overrides[uid] = override._replace(until_s=until_s, former=-1)
             return
-        now_s = self._clock.now_s()
-        override = self._overrides.get(uid)
-        is_foreign = bool(writer) or self._leadership is None or self._leadership.leading
-        is_installation = _is_installation(writer)
-        is_active = override is not None and now_s < override.until_s
-        if override is not None and is_active and (is_installation or uid not in self._ours or not is_foreign):
-            duration_s = override.duration_s
-        elif is_foreign and (is_installation or uid in self._ours):
-            factor = INSTALLATION_REPEAT_FACTOR if is_installation else MANUAL_REPEAT_FACTOR
-            if override is not None and now_s < override.until_s + factor * override.duration_s:
-                duration_s = min(2 * override.duration_s, LONGEST_OVERRIDE_S)
-            else:
-                duration_s = FIRST_OVERRIDE_S
-        elif is_foreign:
-            duration_s = FIRST_OVERRIDE_S  # the old count was right, so the daemon never wrote it
-        else:
+        if not writer.manager and self._leadership is not None and not self._leadership.leading:
+            if replicas == 0:
+                self._ours.discard(uid)
             return
-        self._ours.discard(uid)
-        self._set(uid, writer, duration_s)
+        if writer.is_installation:
+            duration_s = self._duration_s(uid, override, INSTALLATION_REPEAT_FACTOR, is_installation=True)
+            self._set(uid, replicas, writer, duration_s, f"another installation, {writer.manager}")
+            return
+        declared = self._declared.get(uid)
+        meaning = read_meaning(writer, replicas, redeployed=redeployed, declared=declared, default=default)
+        if meaning in (Meaning.MANIFEST, Meaning.CARRIED):
+            self._declared[uid] = replicas
+        self._respect(uid, replicas, writer, meaning, former, redeployed)
 
-    def owner(self, uid: str) -> str:
-        """Return the source of the override in words; "": there is no override."""
-        override = self._overrides.get(uid)
-        return override.owner if override is not None and self._clock.now_s() < override.until_s else ""
+    def _respect(
+        self, uid: str, replicas: int, writer: Writer, meaning: Meaning, former: int, redeployed: bool
+    ) -> None:
+        """Decide for how long a foreign change is respected, and whether the former count is restored."""
+        before, now_s = self._overrides.get(uid), self._clock.now_s()
+        owner = meaning.value.format(writer.manager or "an unknown client")
+        again, times = False, 1
+        if before is not None and before.writer == writer.manager and now_s < before.at_s + REMEMBERED_S:
+            is_same = before.replicas == replicas or meaning in (Meaning.CONTROLLER, Meaning.CARRIED)
+            times = before.times + 1 if is_same else 1
+            again = times > (2 if meaning is Meaning.PERSON else 1)
+        if meaning is Meaning.CARRIED:
+            pause_s = now_s - before.at_s if before is not None else math.inf
+            if not again or (redeployed and pause_s >= REDEPLOYED_S):
+                if before is not None and before.former > former:  # it was not yet restored
+                    former = before.former
+                self._set(uid, replicas, writer, 0.0, owner, former=former if former > replicas else -1)
+                return
+        elif replicas == 0:
+            self._set(uid, replicas, writer, FIRST_OVERRIDE_S, owner, until_s=math.inf, times=times)
+            return
+        self._set(uid, replicas, writer, self._duration_s(uid, before, MANUAL_REPEAT_FACTOR, again), owner, times=times)
 
-    def active(self) -> frozenset[str]:
-        """Return the uids of workloads with an override."""
+    def _duration_s(
+        self, uid: str, before: _Override | None, factor: float, again: bool = False, is_installation: bool = False
+    ) -> float:
+        """Return for how long a change is respected. factor: durations after the end within which it is repeated."""
         now_s = self._clock.now_s()
-        return frozenset(uid for uid, override in self._overrides.items() if now_s < override.until_s)
+        if before is None or not (again or now_s < before.until_s + factor * before.duration_s < math.inf):
+            return FIRST_OVERRIDE_S
+        is_ours = uid in self._ours
+        if now_s < before.until_s and (is_installation or not is_ours):
+            return max(before.duration_s, FIRST_OVERRIDE_S)
+        if not (is_ours or again or is_installation):
+            return FIRST_OVERRIDE_S  # the old count was right, so the daemon never wrote it
+        return min(max(2 * before.duration_s, FIRST_OVERRIDE_S), LONGEST_OVERRIDE_S)
 
-    def snapshot(self) -> tuple[ManualOverride, ...]:
-        now_s, wall_s = self._clock.now_s(), self._clock.wall_s()
-        return tuple(
-            ManualOverride(uid, override.owner, wall_s + override.until_s - now_s, override.duration_s)
+    def owner(self, uid: str, replicas: int) -> str:
+        """Return the source of the override in words; "": there is no override. replicas: the present count."""
+        override = self._overrides.get(uid)
+        return override.owner if override is not None and override.holds(replicas, self._clock.now_s()) else ""
+
+    def until_s(self, uid: str) -> float:
+        """Return when the override ends; infinite: when somebody raises the count. NaN: there is none."""
+        override = self._overrides.get(uid)
+        return override.until_s if override is not None else math.nan
+
+    def former(self, uid: str, replicas: int) -> int:
+        """Return the count that a deployment has reset to `replicas`, and that is to be restored; -1: none."""
+        override = self._overrides.get(uid)
+        is_due = override is not None and self._is_restored(uid, override) and override.replicas == replicas
+        return override.former if override is not None and is_due else -1
+
+    def active(self) -> frozenset[tuple[str, bool]]:
+        """Return the uids of workloads with an override or a count to restore, and whether it is an override."""
+        now_s = self._clock.now_s()
+        return frozenset(
+            (uid, now_s < override.until_s)
             for uid, override in self._overrides.items()
-            if now_s < override.until_s + override.duration_s
+            if now_s < override.until_s or self._is_restored(uid, override)
         )
 
-    def restore(self, overrides: Sequence[ManualOverride]) -> None:
-        """Respect the overrides of an earlier process. Overrides that this process noticed itself take precedence.
+    def is_nameless_zero(self, uid: str, replicas: int, writer: Writer) -> bool:
+        """Whether somebody set a count of zero, and it is not known who. Our own zeros are named, or known."""
+        return replicas == 0 and writer == UNNAMED and uid not in self._ours
 
-        None lasts longer than the longest override, even if the wall clock was changed.
+    def snapshot(self) -> tuple[ManualOverride, ...]:
+        now_s, offset_s = self._clock.now_s(), self._clock.wall_s() - self._clock.now_s()
+        kept = []
+        for uid, override in self._overrides.items():
+            lasts = override.until_s == math.inf
+            until_s = override.at_s if lasts else override.until_s
+            if lasts or now_s < max(until_s + override.duration_s, override.at_s + REMEMBERED_S):
+                kept.append(
+                    ManualOverride(
+                        uid=uid,
+                        owner=override.owner,
+                        until_s=until_s + offset_s,
+                        duration_s=override.duration_s,
+                        writer=override.writer,
+                        replicas=override.replicas,
+                        at_s=override.at_s + offset_s,
+                        times=override.times,
+                        lasts=lasts,
+                    )
+                )
+        return tuple(kept)
+
+    def restore(self, overrides: Sequence[ManualOverride]) -> None:
+        """Respect the overrides of another process. Later changes that this process noticed itself take precedence.
+
+        None lasts longer than the longest override, even if the wall clock was changed, except for a zero.
         """
-        now_s, wall_s = self._clock.now_s(), self._clock.wall_s()
-        for override in overrides:
-            left_s = min(override.until_s - wall_s, LONGEST_OVERRIDE_S)
-            duration_s = min(override.duration_s, LONGEST_OVERRIDE_S)
-            self._overrides.setdefault(override.uid, _Override(override.owner, now_s + left_s, duration_s))
+        now_s, offset_s = self._clock.now_s(), self._clock.wall_s() - self._clock.now_s()
+        for each in overrides:
+            at_s = min(each.at_s - offset_s, now_s)
+            known = self._overrides.get(each.uid)
+            if known is not None and known.at_s >= at_s:
+                continue
+            until_s = math.inf if each.lasts else min(each.until_s - offset_s, now_s + LONGEST_OVERRIDE_S)
+            duration_s = min(each.duration_s, LONGEST_OVERRIDE_S)
+            restored = _Override(each.owner, until_s, duration_s, each.writer, each.replicas, at_s, each.times)
+            self._overrides[each.uid] = restored
+
+    def note(self) -> str:
+        """Return the overrides as text for other replicas of the daemon: the latest ones, as far as there is room."""
+        rows = sorted(self.snapshot(), key=lambda each: (each.lasts, each.at_s), reverse=True)
+        texts, left = [], NOTE_LIMIT
+        for row in rows:
+            text = msgspec.json.encode(row).decode()
+            left -= len(text) + 1
+            if left < 0:
+                break
+            texts.append(text)
+        return f"[{','.join(texts)}]" if texts else ""
+
+    def read_note(self, text: str) -> None:
+        """Respect the overrides in the note of another replica. A note that is not valid is ignored."""
+        try:
+            self.restore(msgspec.json.decode(text[: NOTE_LIMIT + 2], type=list[ManualOverride]))
+        except msgspec.MsgspecError:
+            return
 
     def forget(self, uid: str) -> None:
         """Forget an object that was deleted."""
         self._ours.discard(uid)
+        self._declared.pop(uid, None)
         self._overrides.pop(uid, None)
 
-    def _is_ours(self, writer: str) -> bool:
-        return writer in (self._writes.manager, FIELD_MANAGER)
+    def _is_ours(self, writer: Writer) -> bool:
+        return writer.manager in (self._writes.manager, FIELD_MANAGER)
 
-    def _set(self, uid: str, writer: str, duration_s: float) -> None:
-        if _is_installation(writer):
-            owner = f"another installation, {writer}"
-        else:
-            owner = f"a manual change by {writer or 'an unknown client'}"
-        self._overrides[uid] = _Override(owner, self._clock.now_s() + duration_s, duration_s)
+    def _is_restored(self, uid: str, override: _Override) -> bool:
+        is_due = override.former >= 0 and self._clock.now_s() < override.at_s + RESTORED_S
+        return is_due and uid not in self._writes.refusals()
 
-
-def _is_installation(writer: str) -> bool:
-    """Return whether a field manager is that of an installation of the daemon."""
-    return writer.startswith(f"{FIELD_MANAGER}/")
+    def _set(
+        self,
+        uid: str,
+        replicas: int,
+        writer: Writer,
+        duration_s: float,
+        owner: str,
+        *,
+        until_s: float = math.nan,
+        times: int = 1,
+        former: int = -1,
+    ) -> None:
+        """Remember a foreign change. until_s: NaN: after its duration."""
+        now_s = self._clock.now_s()
+        end_s = now_s + duration_s if math.isnan(until_s) else until_s
+        self._ours.discard(uid)
+        self._overrides[uid] = _Override(owner, end_s, duration_s, writer.manager, replicas, now_s, times, former)

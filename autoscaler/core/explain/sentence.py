@@ -66,12 +66,13 @@ def explain(
     problems: Mapping[int, str],
     row: int,
     leading: bool = True,
+    with_age: bool = True,
 ) -> Explanation:
     """Put one row of a decision into words.
 
     policies: [W], name of each workload's policy. problems: by row, why there is none, or what else is wrong with its
-    declarations. leading: False where this process does not hold the lease, so that it acts on nothing. Costs some
-    100 us, so it is made for rows that changed or were asked for.
+    declarations. leading: False where this process does not hold the lease, so that it acts on nothing. with_age: the
+    sentence tells how old the metrics are. Costs some 100 us, so it is made for rows that changed or were asked for.
     """
     data = Row(inp, decision, row)
     signal = strongest_signal(decision, row)
@@ -80,7 +81,7 @@ def explain(
         for stage in Stage
     )
     changing = [step.stage for step in steps if step.reason and step.stage != names.STAGES[Stage.DEMAND]]
-    desired, current = int(decision.replicas[row]), int(inp.fleet.replicas[row])
+    desired, current = int(decision.replicas[row]), int(inp.fleet.present_replicas[row])
     return Explanation(
         workload=str(inp.fleet.workloads[row].ref),
         policy=policies[row],
@@ -94,7 +95,16 @@ def explain(
         steps=steps,
         forecast=planner_lines.lines(data.figures, inp, decision, row),
         inputs=_inputs(data),
-        sentence=_sentence(data, signal, steps, current, desired, problems.get(row, ""), leading),
+        sentence=_sentence(
+            data,
+            signal,
+            steps,
+            current,
+            desired,
+            problems.get(row, ""),
+            leading,
+            _age(data, signal) if with_age else "",
+        ),
         warnings=warnings(data),
         pair=pairs.describe(data),
         start=next_start(data),
@@ -133,6 +143,7 @@ def _sentence(
     desired: int,
     problem: str,
     leading: bool,
+    age: str,
 ) -> str:
     keeps, scales = ("Keeps", "Scales") if leading else (f"{FOLLOWER} It would keep", f"{FOLLOWER} It would scale")
     direction = "up" if desired > current else "down"
@@ -144,10 +155,11 @@ def _sentence(
         signals.reason(signal, row) if signal is not None else "",
         _idle(row) if desired == 0 < current and row.after(Stage.IDLE) == 0 else "",
         *(step.reason for step in steps[1:]),
+        _reset(row, current, desired),
         *pods.reasons(row),
     ]
     but = f" But {problem}." if problem else ""
-    return f"{change}{count(desired)}: " + "; ".join(filter(None, reasons)) + f"{_age(row, signal)}.{but}"
+    return f"{change}{count(desired)}: " + "; ".join(filter(None, reasons)) + f"{age}.{but}"
 
 
 def _idle(row: Row) -> str:
@@ -157,6 +169,16 @@ def _idle(row: Row) -> str:
     work = "no request waited at the gateway" if row.observed("ready") == 0 else "there was no work"
     allowed = "the shortest that the error budget allows" if math.isinf(row.spec("idle_after_s")) else "of the policy"
     return f"{work} for {seconds(row.idle_after_s)}, the idle timeout {allowed}"
+
+
+def _reset(row: Row, current: int, desired: int) -> str:
+    """Word that a tool has reset the count with its manifest, and that the former one is in force; "": none has."""
+    foreign = row.inp.fleet.foreign
+    if foreign is None or math.isnan(foreign.reset_to[row.row]):
+        return ""
+    by = foreign.reset_by[row.row] or "an update that left the count out"
+    undone = ", which is undone" if desired > current else ""
+    return f"{by} reset the count from {row.observed('replicas'):g} to {current} with its manifest{undone}"
 
 
 def _age(row: Row, signal: Signal | None) -> str:

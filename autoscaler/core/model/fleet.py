@@ -8,7 +8,7 @@ of the tick; the source converts them from Unix time.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
 from math import inf
@@ -20,6 +20,8 @@ from autoscaler.core.model.phases import PodStarts
 from autoscaler.core.model.quotas import Quotas
 from autoscaler.core.model.weights import Weights
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, IntColumn
+
+UNKNOWN_CLIENT = "a manual change by an unknown client"
 
 
 class WorkloadRef(NamedTuple):
@@ -265,6 +267,16 @@ class HpaLimits:
 
 
 @dataclass(frozen=True)
+class ForeignCounts:
+    """Counts that somebody else has set; [W]."""
+
+    reset_to: FloatColumn  # float64[W], spec.replicas that a deployment carried along, which is undone; NaN: it did not
+    reset_by: tuple[str, ...]  # [W], who did; "": unknown, or nobody
+    nameless_zero: BoolColumn  # bool[W], somebody set the count to zero, and it is not known who
+    owned_until_s: FloatColumn  # float64[W], end of the time of another owner; infinite: until it raises the count
+
+
+@dataclass(frozen=True)
 class Fleet:
     """A snapshot of a synced cluster view. Rows are in the order of their ids."""
 
@@ -272,7 +284,7 @@ class Fleet:
 
     workloads: tuple[Workload, ...]  # [W]
     workload_id: IntColumn  # int64[W], ascending
-    replicas: FloatColumn  # float64[W], spec.replicas in the cluster
+    replicas: FloatColumn  # float64[W], spec.replicas; before a reset that is undone
     paused: BoolColumn  # bool[W], the operator has paused the workload
     other_owner: tuple[str, ...]  # [W], other owner of the replica count ("HorizontalPodAutoscaler/x"); "": none
     gpus_per_replica: FloatColumn  # float64[W]; NaN: unknown
@@ -303,11 +315,33 @@ class Fleet:
     )  # GPUs of each, by row if they differ
     parts: tuple[PodPart, ...] = ()  # of replicas of several pods, those that are on nodes
     pod_slots: FloatColumn | None = None  # float64[P], requests it runs at once by its command line; NaN, None: unknown
+    foreign: ForeignCounts | None = None  # None: no count is foreign
 
     @cached_property
     def is_ours(self) -> BoolColumn:
         """Whether the daemon sets the count: the workload is not paused and has no other owner; bool[W]."""
         return np.asarray(~self.paused & np.array([not owner for owner in self.other_owner], dtype=bool))
+
+    @property
+    def present_replicas(self) -> FloatColumn:
+        """spec.replicas in the cluster, float64[W]: also where a reset is undone."""
+        if self.foreign is None:
+            return self.replicas
+        return np.where(np.isnan(self.foreign.reset_to), self.replicas, self.foreign.reset_to)
+
+    def leave_stopped(self, goes_to_zero: BoolColumn) -> Fleet:
+        """Return the fleet with an owner for each count of zero that somebody else must have set.
+
+        goes_to_zero: bool[W], the policy does so too. Such a zero may be that of an earlier version of the daemon.
+        """
+        if self.foreign is None or not (stopped := self.foreign.nameless_zero & ~goes_to_zero).any():
+            return self
+        owners = tuple(
+            owner or (UNKNOWN_CLIENT if stop else "")
+            for owner, stop in zip(self.other_owner, stopped.tolist(), strict=True)
+        )
+        until_s = np.where(stopped, np.inf, self.foreign.owned_until_s)
+        return replace(self, other_owner=owners, foreign=replace(self.foreign, owned_until_s=until_s))
 
     @property
     def pool_gpus(self) -> FloatColumn:

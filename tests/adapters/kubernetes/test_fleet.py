@@ -447,7 +447,7 @@ async def test_write_of_an_hpa_is_no_manual_override(kube: Kube, clock: SystemCl
             await world.scale(name, count, by="kube-controller-manager")
         view = await until(fleet, "both counts", lambda view: sorted(view.replicas.tolist()) == [5, 6])
         assert view.other_owner[row(view, "llama")] == "HorizontalPodAutoscaler/theirs"
-        assert view.other_owner[row(view, "other")] == "a manual change by kube-controller-manager"
+        assert view.other_owner[row(view, "other")] == "the controller kube-controller-manager"
         await world.delete("HorizontalPodAutoscaler", "theirs", "autoscaling/v2")
         await until(fleet, "no other owner is left", lambda view: view.other_owner[row(view, "llama")] == "")
 

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from autoscaler.adapters.in_memory import LoopClock
 from autoscaler.adapters.kubernetes.api.client import ApiError
-from autoscaler.adapters.kubernetes.leader_election import LONGEST_LEASE_S, Elector
+from autoscaler.adapters.kubernetes.leader_election import COUNTS, LONGEST_LEASE_S, Elector
 from autoscaler.config.settings import LeaseSettings
 from tests.adapters.kubernetes.world import running
 
@@ -174,3 +174,25 @@ async def test_no_problem_when_the_leader_states_no_watches():
         async with running(follower):
             await asyncio.sleep(0.5)
             assert follower.problem == ""
+
+
+class Notes:
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def note(self) -> str:
+        return self.text
+
+    def read_note(self, text: str) -> None:
+        self.text = f"{self.text}, {text}"
+
+
+async def test_next_leader_reads_what_the_last_one_left():
+    server = FakeLeaseServer()
+    for ours, left in (("first", "first"), ("second", "second, first"), ("", ", second, first")):
+        elector = elector_of(server)
+        elector.counts = Notes(ours)
+        async with running(elector):
+            await asyncio.sleep(0.1)
+            assert elector.leading
+        assert server.annotations == {COUNTS: left}

@@ -148,7 +148,7 @@ def check(inp: TickInput, decision: Decision, at: int, sentence: str, leading: b
         sentence,
     )
     assert match, f"no such sentence: {sentence}"
-    current, desired = float(inp.fleet.replicas[at]), float(decision.replicas[at])
+    current, desired = float(inp.fleet.present_replicas[at]), float(decision.replicas[at])
     assert float(match["after"]) == desired
     assert bool(match["kept"]) == (desired == current)
     if match["before"]:
@@ -1022,10 +1022,25 @@ def paused(row: Row, match: re.Match[str]) -> None:
     assert row.decision.replicas[row.row] == row.seen("replicas")
 
 
-@clause(r"(.+) owns the count", Stage.OWNER)
+@clause(rf"(.+) owns the count(?: for {TIME} more|(, until somebody raises it from zero))?", Stage.OWNER)
 def other_owner(row: Row, match: re.Match[str]) -> None:
     assert match[1] == row.inp.fleet.other_owner[row.row]
     assert row.decision.replicas[row.row] == row.seen("replicas")
+    foreign = row.inp.fleet.foreign
+    left_s = math.nan if foreign is None else float(foreign.owned_until_s[row.row]) - row.inp.now_s
+    assert bool(match[3]) == (left_s == math.inf)
+    if match[2]:
+        same_time(match[2], left_s)
+
+
+@clause(rf"(.+) reset the count from {NUMBER} to {NUMBER} with its manifest(, which is undone)?")
+def reset(row: Row, match: re.Match[str]) -> None:
+    foreign = row.inp.fleet.foreign
+    assert foreign is not None
+    assert match[1] == (foreign.reset_by[row.row] or "an update that left the count out")
+    same(match[2], float(row.inp.fleet.replicas[row.row]))
+    same(match[3], float(foreign.reset_to[row.row]))
+    assert bool(match[4]) == bool(row.decision.replicas[row.row] > foreign.reset_to[row.row])
 
 
 @clause(rf"(.+), so the count will be {NUMBER}", Stage.OWNER)

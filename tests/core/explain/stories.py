@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 
 from autoscaler.core.explain.sentence import Explanation, explain
-from autoscaler.core.model.fleet import HpaLimits
+from autoscaler.core.model.fleet import ForeignCounts, HpaLimits
 from autoscaler.core.model.spec import Schedule
 from autoscaler.core.model.types import Decision
 from autoscaler.core.state import Memory
@@ -133,11 +133,21 @@ def cases() -> dict[str, Callable[[], ExplainedStory]]:
             watched_s=200,
         ),
         "other_owner": lambda: one_tick(fleet([1], other_owner=("HorizontalPodAutoscaler/chat",)), **busy),
+        "owner for a while": lambda: one_tick(foreign_fleet([1], until_s=1300.0), **busy),
+        "stopped": lambda: one_tick(foreign_fleet([0], until_s=math.inf)),
+        "reset": lambda: one_tick(foreign_fleet([4], reset_to=1.0), running=9.0),
+        "reset that is right": lambda: one_tick(foreign_fleet([4], reset_to=1.0), spec(max_replicas=1.0), running=1.0),
         "guess": lambda: one_tick(fleet([2]), spec(concurrency=NAN), running=4.0),
         "too many": maximum_story,
         "no policy": lambda: one_tick(fleet([2]), spec(**dict.fromkeys(vars(spec()), NAN)), **busy),
         "asleep": lambda: one_tick(fleet([2]), asleep=np.array([1.0, 0.0]), running=np.array([0.0, 30.0])),
     }
+
+
+def foreign_fleet(ready, until_s=NAN, reset_to=NAN):
+    owned = not math.isnan(until_s)
+    counts = ForeignCounts(np.array([reset_to]), ("helm",), np.array([False]), np.array([until_s]))
+    return fleet(ready, other_owner=("a manual change by kubectl" if owned else "",), foreign=counts)
 
 
 def rate_story(counter, **rules):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from autoscaler.core.explain.sentence import Explanation, binding_stages
 from autoscaler.core.model import names
-from autoscaler.core.model.fleet import PendingCause
+from autoscaler.core.model.fleet import UNKNOWN_CLIENT, ForeignCounts, PendingCause
 from autoscaler.core.model.samples import GatewaySamples, PodSamples
 from autoscaler.core.model.types import Recommender, Signal, Stage
 from autoscaler.core.planner.strategies import CONSTANT_COUNTS, PEAK_STRATEGY_COUNT, SEASONAL, STRATEGIES, Strategy
@@ -177,6 +177,7 @@ def test_every_signal_is_named_when_it_is_the_strongest(signal):
         ("reserve", Stage.ALLOCATION),
         ("paused", Stage.OWNER),
         ("other_owner", Stage.OWNER),
+        ("owner for a while", Stage.OWNER),
         ("held", Stage.OWNER),
     ],
 )
@@ -205,6 +206,23 @@ def test_the_sentence_says_why_a_workload_does_not_go_to_zero():
     assert "one replica stays, because the policy does not scale to zero" in explained("never idle").sentence
     assert "budget" not in explained("idle soon").sentence
     assert "gateway" not in explained("idle soon").sentence
+
+
+def test_the_sentence_says_for_how_long_a_count_of_others_holds():
+    owner = "a manual change by kubectl owns the count"
+    assert f"{owner} for 295 s more" in explained("owner for a while").sentence
+    reset = explained("reset")
+    assert (reset.current, reset.wanted) == (1, 4)
+    assert reset.sentence.startswith("Scales up from 1 to 4 replicas: ")
+    assert "helm reset the count from 4 to 1 with its manifest, which is undone" in reset.sentence
+
+
+@pytest.mark.parametrize(("goes_to_zero", "owner"), [(False, UNKNOWN_CLIENT), (True, "")])
+def test_nameless_zero_has_an_owner_unless_the_policy_goes_to_zero(goes_to_zero, owner):
+    counts = ForeignCounts(np.full(2, NAN), ("", ""), np.array([True, False]), np.full(2, NAN))
+    stopped = fleet([0, 0], foreign=counts).leave_stopped(np.full(2, goes_to_zero))
+    assert stopped.other_owner == (owner, "")
+    assert np.isinf(stopped.foreign.owned_until_s).tolist() == [not goes_to_zero, False]
 
 
 def test_a_replica_is_not_called_idle_when_the_pool_takes_it():

@@ -211,6 +211,8 @@ class Pod(Object, frozen=True):
 
 class ManagedField(Fields, frozen=True):
     manager: str = ""
+    operation: str = ""
+    subresource: str = ""
     fields_v1: msgspec.Raw = msgspec.field(default=msgspec.Raw(b"null"), name="fieldsV1")
 
 

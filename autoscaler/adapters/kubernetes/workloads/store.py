@@ -87,12 +87,9 @@ class TargetStore:
         self._uids[target.key] = uid
         self._set_user(before, target)
         if before is None:
-            self._manual_overrides.observe_new(uid, target.writer)
+            self._manual_overrides.observe_new(uid, target.replicas, target.writer)
         else:
-            is_managed = before.declared.policy is not None
-            if before.replicas != target.replicas and is_managed and not self._find_autoscaler(target.key):
-                self._manual_overrides.observe_change(uid, target.replicas, target.writer)
-            self._writes.clear_refusal(uid)  # with another template or limits the count may be allowed now
+            self._observe_change(before, target)
         self.targets[target_id] = target
         if ref.kind == STATEFUL_SET.kind:
             self._pods.set_target(owner, target_id)
@@ -100,6 +97,22 @@ class TargetStore:
             self._pods.set_target((ref.namespace, ref.name), target_id)
         self._set_endpoint(target_id, target)
         self.version += 1
+
+    def _observe_change(self, before: Target, target: Target) -> None:
+        """Note who changed the count, and that a refused count may be allowed now."""
+        default = BY_KIND[target.ref.kind].unset if target.ref.kind in BY_KIND else 1
+        is_managed = before.declared.policy is not None
+        if before.replicas != target.replicas and is_managed and not self._find_autoscaler(target.key):
+            self._manual_overrides.observe_change(
+                target.uid,
+                target.replicas,
+                target.writer,
+                former=before.replicas,
+                redeployed=before.template_digest != target.template_digest,
+                default=default if before.writer.applied_manifest else None,
+            )
+        only_count = before._replace(replicas=target.replicas, writer=target.writer) == target
+        self._writes.clear_refusal(target.uid, target.replicas if only_count else None)
 
     def select_pods(self, managed: Iterable[int]) -> None:
         """Find the pods of managed targets by their selectors, and read from them what no template states.

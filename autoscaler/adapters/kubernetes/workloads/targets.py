@@ -6,6 +6,7 @@ Nothing here depends on other objects, such as pods, nodes or other autoscalers.
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from autoscaler.adapters.kubernetes.api.objects import (
     TargetMetadata,
 )
 from autoscaler.adapters.kubernetes.autoscalers.by_target import TargetKey, api_group, target_key
+from autoscaler.adapters.kubernetes.count_writers import NOBODY, UNNAMED, Writer
 from autoscaler.adapters.kubernetes.pods.model_source import annotated_source
 from autoscaler.adapters.kubernetes.pods.selector import Selector, read_selector
 from autoscaler.adapters.kubernetes.pods.template import NO_FACTS, Facts, group_facts, read_template
@@ -48,7 +50,8 @@ class Target(NamedTuple):
     replicas: int
     declared: Declared
     facts: Facts
-    writer: str  # field manager of the count; "": the API server does not know
+    writer: Writer  # of the count
+    template_digest: int  # of the pod templates; another one is another deployment
     selector: tuple[tuple[str, str], ...] = ()  # labels of its pods
     controller: str = ""  # "Kind/name" of the object that controls it
     pod_selector: Selector | None = None  # by which its pods are found; None: by their owners
@@ -100,6 +103,7 @@ def read_custom(kind: ScaleTarget, seen: objects.CustomTarget) -> Target:
     return target._replace(
         pod_selector=_pod_selector(kind, value),
         states_pods=bool(parts),
+        template_digest=_digest([each.template for each in parts]),
         pods_per_replica=pods,
         template_of=_reference(seen.metadata.namespace, reference) if reference else None,
         refusal=refusal,
@@ -135,6 +139,7 @@ def _read(
         declared=declared,
         facts=facts,
         writer=_writer(metadata, kind),
+        template_digest=_digest((template,)),
         controller=controller_name(metadata),
         stated=stated,
         labels={**(template.metadata.labels or {}), **(metadata.labels or {})},
@@ -209,16 +214,25 @@ def controller_name(metadata: Metadata) -> str:
     return f"{owner.kind}/{owner.name}" if owner is not None else ""
 
 
-def _writer(metadata: TargetMetadata, kind: ScaleTarget) -> str:
-    """Return the field manager of the count; "": unknown, as for a count that was set to zero."""
+def _writer(metadata: TargetMetadata, kind: ScaleTarget) -> Writer:
+    """Return who set the count; unnamed if no manager owns it, as one that was set to zero.
+
+    Whoever applies the present count owns it too, so one who updated it comes first.
+    """
     name = f'"f:{kind.replicas[-1]}"'.encode()
-    for entry in metadata.managed_fields or ():
+    entries = sorted(metadata.managed_fields or (), key=lambda entry: entry.operation == "Apply")
+    for entry in entries:
         if name not in memoryview(entry.fields_v1).tobytes():
             continue
         try:
             owned = msgspec.json.decode(entry.fields_v1)
-        except UNREADABLE:
+        except msgspec.MsgspecError:
             continue
         if at(owned, *(f"f:{key}" for key in kind.replicas)) is not None:
-            return "".join(letter for letter in entry.manager[:128] if letter.isprintable())
-    return ""
+            manager = "".join(letter for letter in entry.manager[:128] if letter.isprintable())
+            return Writer(manager, entry.operation, entry.subresource)
+    return UNNAMED if entries else NOBODY
+
+
+def _digest(templates: Sequence[PodTemplate]) -> int:
+    return zlib.crc32(msgspec.json.encode(templates))

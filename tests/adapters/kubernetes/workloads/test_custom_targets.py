@@ -78,7 +78,7 @@ def test_writer_is_the_field_manager_of_the_count_of_the_kind():
         {"manager": "user", "fieldsV1": {"f:spec": {"f:replicas": {}}}},
         {"manager": "operator", "fieldsV1": {"f:spec": {"f:deploymentConfig": {"f:replicas": {}}}}},
     ]
-    assert read_custom(BY_KIND["VLLMRuntime"], seen({}, managedFields=fields)).writer == "operator"
+    assert read_custom(BY_KIND["VLLMRuntime"], seen({}, managedFields=fields)).writer.manager == "operator"
 
 
 @pytest.mark.parametrize("place", ["selector", "labelSelector", "hpaPodSelector", "scalingTargetSelector"])

@@ -41,7 +41,7 @@ def test_writer_is_the_field_manager_of_spec_replicas():
         {"manager": "kubectl\n-scale", "fieldsV1": {"f:spec": {"f:replicas": {}}}},
     ]
     text = msgspec.json.encode({"metadata": {"name": "x", "managedFields": fields}, "spec": {"replicas": 2}})
-    assert read_target(DEPLOYMENT, msgspec.json.decode(text, type=Target)).writer == "kubectl-scale"
+    assert read_target(DEPLOYMENT, msgspec.json.decode(text, type=Target)).writer.manager == "kubectl-scale"
 
 
 def endpoint(ours: dict[str, str], usual: dict[str, str], of_template: dict[str, str]) -> tuple[int, str, str]:
