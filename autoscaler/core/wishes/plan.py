@@ -128,6 +128,7 @@ class _Repair:
         self._open = nodes.admits & nodes.is_open
         self._spare = np.zeros_like(self.copies)
         self._soft = np.zeros(len(nodes.zone))  # bytes of spare copies
+        self._soft_count = np.zeros(len(nodes.zone), dtype=np.int64)
         self._firm_copies = np.zeros_like(self.copies)  # of pinned models, those that are not spare
         of, at = self.copies.nonzero()
         bytes_, count = models.size_bytes[of], len(nodes.zone)
@@ -151,7 +152,8 @@ class _Repair:
             hard = self._firm if self._models.is_pinned[model] else self._used - self._soft
             room = self._nodes.budget_bytes - hard >= self._models.size_bytes[model]
             added = False
-            for node in self._by_preference(model, places, self._is_candidate(row, model) & (places > 0) & room):
+            room &= self._count - self._soft_count < MOST_COPIES
+            for node in self._by_preference(model, places, self._is_open(row, model) & (places > 0) & room):
                 if self._make_room(model, node):
                     self._add(model, node)
                     added = True
@@ -259,8 +261,13 @@ class _Repair:
         )
 
     def _is_candidate(self, row: int, model: int) -> BoolColumn:
-        """Return the nodes that could get a copy for a demand, if there is room."""
-        candidates: BoolColumn = self._open[self._demands.kind[row]] & ~self.copies[model] & (self._count < MOST_COPIES)
+        """Return the nodes that could get a copy for a demand beside all others, if there is room."""
+        candidates: BoolColumn = self._is_open(row, model) & (self._count < MOST_COPIES)
+        return candidates
+
+    def _is_open(self, row: int, model: int) -> BoolColumn:
+        """Return the nodes that take new pods of a demand, and have no copy of its model."""
+        candidates: BoolColumn = self._open[self._demands.kind[row]] & ~self.copies[model]
         return candidates
 
     def _places(self, row: int) -> FloatColumn:
@@ -311,7 +318,7 @@ class _Repair:
         """Remove copies of a node that must make way for a model, as few as possible. Return whether there is room."""
         size = self._models.size_bytes[model]
         budget = self._nodes.budget_bytes[node]
-        if budget - self._used[node] >= size:
+        if budget - self._used[node] >= size and self._count[node] < MOST_COPIES:
             return True
         present = np.flatnonzero(self.copies[:, node] & ~self._in_use[:, node])
         is_soft = self._spare[present, node]
@@ -322,11 +329,13 @@ class _Repair:
             present, is_soft = present[movable], is_soft[movable]
         if budget - self._used[node] + self._models.size_bytes[present].sum() < size:
             return False
+        if self._count[node] - len(present) >= MOST_COPIES:
+            return False
         last = np.lexsort((-self._rank[present], self._held[present, node], ~is_soft))
         for other in present[last].tolist():
             self._remove(other, node)
             self._note(other)
-            if budget - self._used[node] >= size:
+            if budget - self._used[node] >= size and self._count[node] < MOST_COPIES:
                 break
         return True
 
@@ -378,9 +387,11 @@ class _Repair:
         is_spare &= ~self._in_use[model, nodes]  # no agent removes them, wanted or not
         size = self._models.size_bytes[model]
         self._soft[self._spare[model]] -= size
+        self._soft_count[self._spare[model]] -= 1
         self._spare[model] = False
         self._spare[model, nodes[is_spare]] = True
         self._soft[nodes[is_spare]] += size
+        self._soft_count[nodes[is_spare]] += 1
         if self._models.is_pinned[model]:
             self._firm[self._firm_copies[model]] -= size
             self._firm_copies[model] = False

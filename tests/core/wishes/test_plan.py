@@ -109,6 +109,14 @@ def test_copies_of_a_node_are_bounded():
     assert seen.plan().copies[:, 0].sum() == MOST_COPIES
 
 
+def test_spare_copies_keep_no_needed_one_out_by_their_number():
+    tiny = [(model, 0) for model in range(MOST_COPIES)]
+    seen = case([1] * MOST_COPIES + [10], [0] * MOST_COPIES + [1], [1000], held=tiny, before=tiny)
+    found = seen.plan()
+    assert nodes_of(found.copies, MOST_COPIES) == [0]
+    assert found.copies.sum() == MOST_COPIES
+
+
 def test_no_model_and_no_node_are_planned():
     assert case([], [], [100]).plan().copies.shape == (0, 1)
     assert case([10], [1], []).plan().missing.tolist() == [0]
