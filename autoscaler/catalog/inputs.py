@@ -90,7 +90,8 @@ so that two exporters on one node do not count it twice.
 minutes. So a series of a pod is left out once its last sample is older than that of another series of the pod by two
 scrapes, and by more than 10 s. How far apart scrapes are is measured. The source names one such series: it belongs to a
 former process, an engine that is gone, or a Prometheus replica that lags. Percentiles cover their window, whatever
-the age of a series. A sample older than the pod belongs to a former pod of the same name.
+the age of a series. A sample older than the pod belongs to a former pod of the same name. A gateway's queue counts
+without series that are more than a minute older than others of its job.
 
 If one server has the metrics of several clusters, `--prometheus-selector 'cluster="prod"'` adds these label matchers
 to every query: those of each tick, of dry-run's discovery, of history and `replay`, and of `wakeUp.query`.

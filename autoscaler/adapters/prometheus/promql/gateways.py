@@ -10,12 +10,13 @@ from autoscaler.catalog.gateways import GATEWAYS, NAMESPACE_LABELS, Gateway
 from autoscaler.catalog.series import names_of
 
 _REPLICA_LABELS = ("prometheus", "prometheus_replica", "replica", "receive_replica", "thanos_replica", "ha_replica")
+MAX_SPREAD_S = 60.0  # of ages of one gateway's series: two scrapes of 30 s, which is how far they may be apart
 _JOB_LABELS = ("job", "endpoint", "container", "instance")  # they name the scrape
 
 
 def gateway_queue_query() -> str:
     """Return the query for the requests held by all gateways. The label `metric` names the gauge of a series."""
-    return or_join(_summed(gateway, {name: name for name in names_of(gateway.waiting)}) for gateway in _WAITING)
+    return or_join(_summed(gateway, {name: _fresh(name) for name in names_of(gateway.waiting)}) for gateway in _WAITING)
 
 
 def gateway_arrivals_query(window_s: float) -> str:
@@ -29,6 +30,16 @@ def gateway_arrivals_query(window_s: float) -> str:
 
 _WAITING = tuple(gateway for gateway in GATEWAYS.values() if gateway.waiting)
 _ARRIVALS = tuple(gateway for gateway in GATEWAYS.values() if gateway.arrivals)
+
+
+def _fresh(name: str) -> str:
+    """Return the series of a gauge without those that are much older than others of the same gateway.
+
+    Nothing may mark the end of a replica that is gone, and a Prometheus replica may lag.
+    """
+    gateway = ("namespace", "exported_namespace", "job")
+    oldest = f"max {by(*gateway)} (timestamp({name})) - {MAX_SPREAD_S:g}"
+    return f"({name} unless timestamp({name}) < on ({', '.join(gateway)}) group_left () ({oldest}))"
 
 
 def _summed(gateway: Gateway, readings: Mapping[str, str]) -> str:

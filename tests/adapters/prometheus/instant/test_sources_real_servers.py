@@ -133,6 +133,19 @@ def series(pod: str, source: Written, now_s: float) -> Iterable[tuple[dict[str, 
             yield {"__name__": f"process_{name}", **labels}, [(now_s - age_s, value) for age_s in ages_s.tolist()]
 
 
+def gateways(now_s: float) -> Iterable[tuple[dict[str, str], list[tuple[float, float]]]]:
+    """Write the queue of a gateway: of a replica that is gone, of two others, and as a lagging server has it."""
+    for queue, last_s, more in (
+        (100, 90, {"pod": "epp-0"}),
+        (3, 1, {"pod": "epp-1", "prometheus_replica": "a"}),
+        (200, 130, {"pod": "epp-1", "prometheus_replica": "b"}),
+        (2, 29, {"pod": "epp-2"}),
+    ):
+        labels = {"namespace": "llm", "job": "epp", "inference_pool": "empty", **more}
+        samples = [(now_s - age_s, float(queue)) for age_s in range(last_s + 150, last_s - 1, -30)]
+        yield {"__name__": "llm_d_epp_flow_control_queue_size", **labels}, samples
+
+
 def pod_of(name: str) -> str:
     return f"{name.replace(' ', '-').lower()}-0"
 
@@ -156,7 +169,7 @@ async def read(server: PromqlServer) -> dict[str, tuple[float, ...]]:
     written = [
         each for name, case in CASES.items() for source in case.sources for each in series(pod_of(name), source, now_s)
     ]
-    await write_samples(server.url, written)
+    await write_samples(server.url, [*written, *gateways(now_s)])
     await server.wait_for("count by (pod) (vllm:num_requests_running)", len(CASES) - 1)
     found = {}
     for name in CASES:
@@ -169,6 +182,10 @@ async def read(server: PromqlServer) -> dict[str, tuple[float, ...]]:
         values = [float(getattr(samples.pods, column)[0]) for column in columns]
         lines = [line for line in report.problems if not line.startswith("running: no ready pod")]
         found[name] = (*values, "\n".join(lines))
+    fleet = fleet_of({"llm/empty": []})
+    async with PrometheusSource(PrometheusSettings(url=server.url), SystemClock()) as source:
+        samples = await source.sample(fleet, objectives(fleet), 10)
+    found["gateway"] = (float(samples.gateways.waiting[0]),)
     return found
 
 
@@ -178,6 +195,10 @@ async def test_each_process_of_a_pod_counts_once(scene: dict[str, tuple[float, .
     running, waiting, _, tokens, first_tokens, line = scene[name]
     assert (running, waiting, tokens, first_tokens) == tuple(case.running * each for each in (1, 0.5, 1000, 10))
     assert (case.line in line) if case.line else not line
+
+
+async def test_queues_of_gateways_that_are_gone_do_not_count(scene: dict[str, tuple[float, ...]]):
+    assert scene["gateway"] == (5,)
 
 
 async def test_kv_usage_is_the_largest_of_processes_that_count(scene: dict[str, tuple[float, ...]]):
