@@ -163,7 +163,7 @@ def busy_story(start_s: float) -> Story:
 
 
 def test_columns_that_move_with_the_clock_are_timestamps():
-    shift_s = 192_000.0
+    shift_s = 201_600.0
     before, after = columns(busy_story(1000.0).memory), columns(busy_story(1000.0 + shift_s).memory)
     shown = set()
     for (place, column, is_moment), (_, moved, _) in zip(before, after, strict=True):

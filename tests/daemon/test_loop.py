@@ -141,7 +141,7 @@ async def test_a_priority_above_the_limit_of_a_namespace_takes_no_gpu_from_other
         await asyncio.sleep(0.05)
     told = "priority: too high for the namespace 'team-a', so 400 counts, found 5000; allowed: at most 400"
     assert world.recorder.ticks[0].problems == {1: told}
-    assert world.cluster.fleet().replicas.tolist() == [4, 2]
+    assert world.cluster.fleet().replicas.tolist() == [5, 1]
     outcome = world.recorder.ticks[0].outcomes[0]
     assert str(outcome.change.ref) == "prod/chat"
 
