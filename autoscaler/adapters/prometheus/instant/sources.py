@@ -37,7 +37,9 @@ from autoscaler.core.model.fleet import Fleet
 
 MISSED_SCRAPES = 2.0  # a source that is older than another by more than so many scrapes is left out
 MAX_LABELS = 4  # that tell sources apart
-MAX_COMPARED = 2_000  # series in which such labels are looked for
+MAX_COMPARED = 400  # series in which such labels are looked for
+MAX_OF_POD = 8  # of them from one pod, so that a pod with many series hides no other
+MAX_CANDIDATES = 32  # labels that are tried
 MAX_CORES = 8.0  # that a web server of an engine may use
 _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]{0,127}")
 
@@ -188,17 +190,27 @@ def _separating(series: Sequence[_Series]) -> Identity:
     for each in series:
         servers.setdefault((each.identity, each.of(each.identity)), set()).add(each.labels.get("instance", ""))
     chosen: Identity = ("instance",) if any(len(each) > 1 for each in servers.values()) else ()
-    rows = {each.row for each in series if each.left_out}
-    compared = [each for each in series if each.row in rows][:MAX_COMPARED]
+    compared = list(_some_of_each_pod(series))
     mixed = _mixed(compared, chosen)
     while mixed and len(chosen) < MAX_LABELS:
         names = {name for each in mixed for name in each.labels if _LABEL.fullmatch(name)} - {*chosen}
-        ranked = [(len(_mixed(compared, (*chosen, name))), name in DISTINCT, name) for name in sorted(names)]
+        candidates = sorted(names)[:MAX_CANDIDATES]
+        ranked = [(len(_mixed(compared, (*chosen, name))), name in DISTINCT, name) for name in candidates]
         if not ranked or min(ranked)[0] == len(mixed):
             break
         chosen = (*chosen, min(ranked)[2])
         mixed = _mixed(compared, chosen)
     return chosen
+
+
+def _some_of_each_pod(series: Iterable[_Series]) -> Iterable[_Series]:
+    """Yield series of pods of which some are left out: half of those of a pod are, where it has as many."""
+    by_row: dict[int, tuple[list[_Series], list[_Series]]] = {}
+    for each in series:
+        by_row.setdefault(each.row, ([], []))[each.left_out].append(each)
+    uneven = [sides for sides in by_row.values() if sides[True]]
+    for counted, left_out in uneven[: MAX_COMPARED // MAX_OF_POD]:
+        yield from (*counted[: MAX_OF_POD // 2], *left_out[: MAX_OF_POD // 2])
 
 
 def _mixed(series: Iterable[_Series], labels: Identity) -> list[_Series]:
