@@ -198,6 +198,7 @@ class KubeFleet:
         self._quotas.update(workloads.applicants)
         pods = self._lay_out_pods(workloads)
         usage = self._count_usage(workloads)
+        causes = self._node_events.causes(pods, self._pods)
         return Fleet(
             time_s=self._watch.true_s,
             workloads=workloads.workloads,
@@ -211,13 +212,13 @@ class KubeFleet:
             pods_of_replica=usage.pods_of_replica,
             parts=self._pods.parts(pods.pod_id, lambda pod: workloads.layout.resource_of(self._pod_workload[pod])),
             pool=workloads.pool,
-            obstacles=self._find_obstacles(workloads, pods, usage),
+            obstacles=self._find_obstacles(workloads, self._pods.messages(pods, causes), usage),
             pods=pods.pods,
             pod_id=pods.pod_id,
             pod_workload=self._pod_workload,
             pod_ready=pods.ready,
             pod_terminating=pods.terminating,
-            pod_pending=self._node_events.causes(pods, self._pods),
+            pod_pending=causes,
             pod_created_s=pods.created_s,
             pod_scheduled_s=pods.scheduled_s,
             pod_started_s=pods.started_s,
@@ -468,14 +469,17 @@ class KubeFleet:
             self._usage_versions, self._usage_layout = versions, workloads.layout
         return self._usage
 
-    def _find_obstacles(self, workloads: _WorkloadRows, pods: PodRows, usage: Usage) -> Obstacles:
-        """Return why replicas are missing, as controllers, scheduler, kubelet and API server say."""
+    def _find_obstacles(self, workloads: _WorkloadRows, of_pods: Mapping[int, str], usage: Usage) -> Obstacles:
+        """Return why replicas are missing, as controllers, scheduler, kubelet and API server say.
+
+        of_pods: by target, why one of its pods is blocked.
+        """
         count = len(workloads.workloads)
         failed, messages = np.zeros(count, dtype=bool), [""] * count
         refused, retry_s = np.full((2, count), np.nan)
-        if pods.messages or self._targets.failures:
+        if of_pods or self._targets.failures:
             row_of = {target_id: row for row, target_id in enumerate(workloads.workload_id.tolist())}
-            for target_id, message in pods.messages.items():
+            for target_id, message in of_pods.items():
                 if target_id in row_of:
                     messages[row_of[target_id]] = message
             for target_id, message in self._targets.failures.items():

@@ -20,10 +20,12 @@ _PENDING: dict[PendingCause, str] = {
     PendingCause.NO_NODE: "pending (unschedulable, and the cluster autoscaler creates no node)",
     PendingCause.QUEUED: "queued (waiting for admission)",
     PendingCause.SCHEDULING_GATED: "queued (scheduling gate)",
+    PendingCause.NOT_SCHEDULED: "pending (no scheduler has placed them)",
     PendingCause.IMAGE_PULL: "crashing (image cannot be pulled)",
     PendingCause.CONFIG_ERROR: "crashing (container configuration is invalid)",
     PendingCause.CRASH_LOOP: "crashing (crash loop)",
     PendingCause.OUT_OF_MEMORY: "crashing (out of memory)",
+    PendingCause.LOST_STARTS: "crashing (pods before them ended before they were ready)",
     PendingCause.NONE: "stuck starting (for longer than any cold start)",
 }
 

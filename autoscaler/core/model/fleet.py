@@ -196,10 +196,12 @@ class PendingCause(IntEnum):
     UNSCHEDULABLE = 3  # no node has room: reason Unschedulable
     NO_NODE = 4  # no node has room, and the cluster autoscaler creates none
     SCHEDULING_GATED = 5  # the pod has other scheduling gates: reason SchedulingGated
-    IMAGE_PULL = 6  # ImagePullBackOff, ErrImagePull and the like
-    CRASH_LOOP = 7  # CrashLoopBackOff
-    OUT_OF_MEMORY = 8  # likewise, after the kernel has killed its process: OOMKilled
-    CONFIG_ERROR = 9  # CreateContainerConfigError and the like
+    NOT_SCHEDULED = 6  # no scheduler has answered for the pod, or only with an error of its own
+    IMAGE_PULL = 7  # ImagePullBackOff, ErrImagePull and the like
+    CRASH_LOOP = 8  # CrashLoopBackOff, or restarts without ever being ready
+    OUT_OF_MEMORY = 9  # likewise, after the kernel has killed its process: OOMKilled
+    CONFIG_ERROR = 10  # CreateContainerConfigError and the like
+    LOST_STARTS = 11  # the pods before it ended before they were ready, and it is no older than they were
 
 
 QUEUED = (PendingCause.QUEUED, PendingCause.SCHEDULING_GATED)
@@ -209,6 +211,7 @@ CRASHING = (
     PendingCause.CRASH_LOOP,
     PendingCause.OUT_OF_MEMORY,
     PendingCause.CONFIG_ERROR,
+    PendingCause.LOST_STARTS,
 )
 
 
@@ -221,8 +224,8 @@ class PendingClass(IntEnum):
     NO_ROOM = 3  # its pod waits for GPUs or other resources that pods hold
     QUOTA = 4  # its pod is not created: a quota or an admission policy refuses it, or its controller does nothing
     IMPOSSIBLE = 5  # the nodes that admit it cannot hold so many, even if they were empty
-    CRASHING = 6  # its container crashes, or cannot be started
-    STUCK_STARTING = 7  # it has been starting for longer than any cold start
+    CRASHING = 6  # its container crashes, or cannot be started, or its pods end before they are ready
+    STUCK_STARTING = 7  # it has been starting for longer than any cold start, or no scheduler answers for its pod
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ AWAITED_S = PENDING_S
 FIRST_BACKOFF_S, MAX_BACKOFF_S = 300.0, 3600.0
 """How long a workload has no claim to further GPUs after its replicas were pending; it doubles each time."""
 
-WITHOUT_GPUS = (*QUEUED, *WITHOUT_ROOM)
+WITHOUT_GPUS = (*QUEUED, *WITHOUT_ROOM, PendingCause.NOT_SCHEDULED)
 """Causes for which a pod is not scheduled, and none of the GPUs will be its own soon."""
 
 
@@ -68,6 +68,7 @@ def update(
     now_s, fleet, obstacles = inp.now_s, inp.fleet, inp.fleet.obstacles
     gated = count_pods(fleet, *QUEUED)
     unscheduled = gated + count_pods(fleet, *WITHOUT_ROOM)
+    unanswered = count_pods(fleet, PendingCause.NOT_SCHEDULED)
     pods = observation.pods
     working = observation.ready + observation.asleep + observation.starting
     absent = np.where(obstacles.listed, np.fmax(observation.replicas - pods, 0.0), 0.0)
@@ -83,6 +84,8 @@ def update(
     is_pending = count_pending_replicas(observation) > 0
     nowhere = fits_nowhere(fleet)
     is_pending &= (observation.pending > unscheduled) | obstructed | nowhere
+    # Between two pods of a replica that end before they are ready there may be none at a tick.
+    is_pending |= ~np.isnan(before.pending_since_s) & (absent > 0) & (missing == 0)
     pending_since_s = np.where(
         is_pending & ~(observation.ready > before.ready), np.fmin(before.pending_since_s, now_s), np.nan
     )
@@ -107,8 +110,8 @@ def update(
     fits = np.where(crashes, np.fmin(obstacles.fits, observation.replicas), obstacles.fits)
     # One pod stays, so that the daemon and autoscalers of nodes see when it fits.
     fits = np.where(stuck & nowhere & (unscheduled > 0), np.fmin(fits, working + 1), fits)
-    unschedulable = stuck & (unscheduled > 0) & obstructed
-    replicas = np.where(unschedulable, np.fmin(replicas, pods - unscheduled), replicas)
+    unschedulable = stuck & (((unscheduled > 0) & obstructed) | (unanswered > 0))
+    replicas = np.where(unschedulable, np.fmin(replicas, pods - unscheduled - unanswered), replicas)
     claims = Claims(
         replicas,
         when_short,

@@ -258,6 +258,8 @@ def classes(decision, row=0):
         (PendingCause.CRASH_LOOP, PendingClass.CRASHING),
         (PendingCause.OUT_OF_MEMORY, PendingClass.CRASHING),
         (PendingCause.CONFIG_ERROR, PendingClass.CRASHING),
+        (PendingCause.LOST_STARTS, PendingClass.CRASHING),
+        (PendingCause.NOT_SCHEDULED, PendingClass.STUCK_STARTING),
     ],
 )
 def test_class_of_a_pod_follows_its_cause(why, expected):
@@ -306,6 +308,8 @@ def test_class_of_a_pod_that_starts_for_too_long_is_stuck_starting():
         (PendingCause.NODE_COMING, np.inf, "; 2 pods wait for a node that is being created (metrics"),
         (PendingCause.QUEUED, np.inf, "; 2 pods are queued (waiting for admission) (metrics"),
         (PendingCause.OUT_OF_MEMORY, np.inf, "; 2 pods are crashing (out of memory) (metrics"),
+        (PendingCause.NOT_SCHEDULED, np.inf, "; 2 pods are pending (no scheduler has placed them) (metrics"),
+        (PendingCause.LOST_STARTS, np.inf, "; 2 pods are crashing (pods before them ended before they were ready) (m"),
         (
             PendingCause.UNSCHEDULABLE,
             2.0,
@@ -433,3 +437,14 @@ def test_replicas_that_no_node_can_hold_are_cancelled_but_one():
 @pytest.mark.parametrize(("why", "replicas"), [(PendingCause.UNSCHEDULABLE, 4), (PendingCause.NO_NODE, 2)])
 def test_an_autoscaler_may_create_the_node_unless_it_says_otherwise(why, replicas):
     assert Story(spec()).watch(misfit(why, can_add=16.0), 60, running=40.0).replicas.tolist() == [replicas]
+
+
+def test_replica_whose_pods_end_is_pending_while_it_has_none():
+    """Two of three replicas lose their pods again and again: at every other tick they have none."""
+    lost = two([1, 3], [2, 0], why=PendingCause.LOST_STARTS, gpus=6.0, replicas=[3, 3])
+    gone = two([1, 3], gpus=6.0, replicas=[3, 3])
+    story = Story(spec(2, **RANKS))
+    for _ in range(5):
+        story.watch(lost, 5, **loads(lost, 30, 60))
+        decision = story.watch(gone, 5, **loads(gone, 30, 60))
+    assert decision.replicas[1] == 5

@@ -29,6 +29,7 @@ class Metadata(Fields, frozen=True):
     resource_version: str = ""
     creation_timestamp: datetime | None = None
     deletion_timestamp: datetime | None = None
+    deletion_grace_period_seconds: int | None = None
     labels: dict[str, str] | None = None
     owner_references: list[OwnerReference] | None = None
 
@@ -67,6 +68,7 @@ class Terminated(Fields, frozen=True):
     reason: str | None = None
     started_at: datetime | None = None
     finished_at: datetime | None = None
+    exit_code: int = 0
 
 
 class ContainerState(Fields, frozen=True):
@@ -80,6 +82,7 @@ class ContainerStatus(Fields, frozen=True):
     state: ContainerState | None = None
     last_state: ContainerState | None = None
     restart_count: int = 0
+    ready: bool = False
 
 
 class Resources(Fields, frozen=True):
@@ -193,6 +196,8 @@ class PodSpec(Fields, frozen=True):
 
 class PodStatus(Fields, frozen=True):
     phase: str = ""
+    reason: str | None = None
+    message: str | None = None
     pod_ip: str | None = msgspec.field(default=None, name="podIP")
     conditions: list[Condition] | None = None
     container_statuses: list[ContainerStatus] | None = None

@@ -68,13 +68,15 @@ class NodeEvents:
         """Keep what an expired event said, which is old by then."""
 
     def causes(self, rows: PodRows, pods: PodStore) -> IntColumn:
-        """Return why pods are not ready, with what autoscalers say about unschedulable ones; int64[P]."""
-        causes = rows.blocked
+        """Return why pods are not ready, with what autoscalers say about unschedulable ones; int64[P].
+
+        What became of the pods before them counts as well.
+        """
+        causes = pods.lost_starts.causes(rows.keys, rows.created_s, rows.blocked, rows.waits)
         for row in np.flatnonzero(causes == PendingCause.UNSCHEDULABLE).tolist() if self._said else ():
             members = pods.members((rows.pods[row].namespace, rows.pods[row].name))
             said = {self._cause(key, float(rows.created_s[row])) for key in members} - {PendingCause.NONE}
             if said:
-                causes = causes.copy() if causes is rows.blocked else causes
                 causes[row] = max(said)
         return causes
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import msgspec
 
-from autoscaler.adapters.kubernetes.api.objects import Condition, ContainerStatus, Object, Pod, PodEvent, Waiting
+from autoscaler.adapters.kubernetes.api.objects import Condition, ContainerStatus, Object, Pod, PodEvent
 from autoscaler.adapters.kubernetes.api.text import one_line
 from autoscaler.adapters.kubernetes.pods.requests import ALWAYS
 from autoscaler.adapters.kubernetes.pods.template import engine_container
@@ -27,6 +27,12 @@ WITHOUT_REPLICAS = ("DaemonSet", "Job", "Node")  # controllers of pods that no s
 _COST = re.compile(r"[+-]?[0-9]{1,10}")
 _GROUPS = tuple((scheme, re.compile(scheme.leads), re.compile(scheme.member)) for scheme in POD_GROUPS)
 
+FAILED_STARTS = 2
+"""After so many starts that failed in a row, the next one counts for nothing until it succeeds."""
+
+LONGEST_BACKOFF = timedelta(seconds=310)
+"""The kubelet restarts a container after at most this time."""
+
 FINISHED = ("Succeeded", "Failed")  # phases of a pod that holds no GPU and is replaced by its owner
 WAITING = {
     "ImagePullBackOff": PendingCause.IMAGE_PULL,
@@ -35,10 +41,17 @@ WAITING = {
     "InvalidImageName": PendingCause.IMAGE_PULL,
     "ImageInspectError": PendingCause.IMAGE_PULL,
     "RegistryUnavailable": PendingCause.IMAGE_PULL,
+    "SignatureValidationFailed": PendingCause.IMAGE_PULL,
+    "ImageVolumeMountFailed": PendingCause.IMAGE_PULL,
     "CrashLoopBackOff": PendingCause.CRASH_LOOP,
     "CreateContainerConfigError": PendingCause.CONFIG_ERROR,
     "CreateContainerError": PendingCause.CONFIG_ERROR,
+    "CreatePodSandboxError": PendingCause.CONFIG_ERROR,
+    "PostStartHookError": PendingCause.CONFIG_ERROR,
+    "PreCreateHookError": PendingCause.CONFIG_ERROR,
+    "PreStartHookError": PendingCause.CONFIG_ERROR,
     "RunContainerError": PendingCause.CONFIG_ERROR,
+    "RunInitContainerError": PendingCause.CONFIG_ERROR,
 }
 QUEUE_GATES = ("kueue.x-k8s.io/", "scheduling.volcano.sh/", "volcano.sh/", "kai.scheduler/", "yunikorn.apache.org/")
 """Prefixes of the scheduling gates by which a queue holds pods back."""
@@ -46,6 +59,7 @@ QUEUE_GATES = ("kueue.x-k8s.io/", "scheduling.volcano.sh/", "volcano.sh/", "kai.
 QUEUE_SCHEDULERS = ("volcano", "kai-scheduler", "yunikorn")
 _BY_QUEUE = re.compile(r"queue|quota|pod ?group|gang", re.IGNORECASE)  # in their words for a pod that is not admitted
 
+DEFAULT_SCHEDULER = "default-scheduler"
 UNSCHEDULED = {"Unschedulable": PendingCause.UNSCHEDULABLE, "SchedulingGated": PendingCause.SCHEDULING_GATED}
 
 Key = tuple[str, str]  # namespace and name
@@ -127,18 +141,21 @@ def blocked_by(pod: Pod) -> tuple[PendingCause, str]:
     A ready pod is never blocked, even if a sidecar is.
     """
     status = pod.status
-    for condition in status.conditions or ():
-        if condition.type == "Ready" and condition.status == "True":
-            return PendingCause.NONE, ""
-        if condition.type == "PodScheduled" and condition.status == "False":
-            reason = condition.reason or ""
-            why = UNSCHEDULED.get(reason, PendingCause.NONE)
-            if _is_queued(pod, why, condition.message or ""):
-                why = PendingCause.QUEUED
-            return why, one_line(reason, condition.message)
-    containers = _waiting_containers([*(status.init_container_statuses or ()), *(status.container_statuses or ())])
-    why, waiting = max(containers, key=lambda found: found[0], default=(PendingCause.NONE, Waiting()))
-    return why, one_line(waiting.reason or "", waiting.message)
+    known = {condition.type: condition for condition in status.conditions or ()}
+    ready, scheduled = known.get("Ready"), known.get("PodScheduled")
+    if ready is not None and ready.status == "True":
+        return PendingCause.NONE, ""
+    if scheduled is not None and scheduled.status == "False":
+        reason = scheduled.reason or ""
+        why = UNSCHEDULED.get(reason, PendingCause.NOT_SCHEDULED)
+        if _is_queued(pod, why, scheduled.message or ""):
+            why = PendingCause.QUEUED
+        return why, one_line(reason, scheduled.message)
+    containers = [*(status.init_container_statuses or ()), *(status.container_statuses or ())]
+    if scheduled is None and not pod.spec.node_name and not containers:
+        return PendingCause.NOT_SCHEDULED, one_line("schedulerName", pod.spec.scheduler_name or DEFAULT_SCHEDULER)
+    found = [*_waiting_containers(containers), *_restarted_containers(containers, ready)]
+    return max(found, key=lambda each: each[0], default=(PendingCause.NONE, ""))
 
 
 def _is_queued(pod: Pod, why: PendingCause, message: str) -> bool:
@@ -149,17 +166,42 @@ def _is_queued(pod: Pod, why: PendingCause, message: str) -> bool:
     return why is PendingCause.UNSCHEDULABLE and is_of_queue
 
 
-def _waiting_containers(statuses: Iterable[ContainerStatus]) -> Iterable[tuple[PendingCause, Waiting]]:
-    """Yield why containers do not run, where the kubelet names a cause."""
+def _waiting_containers(statuses: Iterable[ContainerStatus]) -> Iterable[tuple[PendingCause, str]]:
+    """Yield why containers do not run, where the kubelet names a cause, with its message."""
     for status in statuses:
         waiting = status.state.waiting if status.state is not None else None
         if waiting is None or waiting.reason not in WAITING:
             continue
         why, last = WAITING[waiting.reason], status.last_state.terminated if status.last_state is not None else None
         if why is PendingCause.CRASH_LOOP and last is not None and last.reason == "OOMKilled":
-            yield PendingCause.OUT_OF_MEMORY, Waiting(waiting.reason, one_line("OOMKilled", waiting.message))
+            yield PendingCause.OUT_OF_MEMORY, one_line(waiting.reason or "", one_line("OOMKilled", waiting.message))
         else:
-            yield why, waiting
+            yield why, one_line(waiting.reason or "", waiting.message)
+
+
+def _restarted_containers(
+    statuses: Iterable[ContainerStatus], ready: Condition | None
+) -> Iterable[tuple[PendingCause, str]]:
+    """Yield the containers that were started several times, and have not been ready in their last run.
+
+    A probe that is shorter than the start kills them. Each run is longer than the kubelet's back-off, so hardly ever
+    does their state say so. ready: the condition of their pod, which has not been true since its last transition.
+    """
+    fell = ready.last_transition_time if ready is not None else None
+    for status in statuses:
+        if status.ready or status.restart_count < FAILED_STARTS:
+            continue
+        last = status.last_state.terminated if status.last_state is not None else None
+        running = status.state.running if status.state is not None else None
+        began = last.started_at if last is not None else None
+        if last is None and running is not None and running.started_at is not None:
+            began = running.started_at - LONGEST_BACKOFF  # the runtime has forgotten the run before
+        if began is not None and fell is not None and began < fell:
+            continue
+        ended = f"{last.reason or 'Error'}, exit code {last.exit_code}" if last is not None else "an unknown code"
+        why = PendingCause.OUT_OF_MEMORY if ended.startswith("OOMKilled") else PendingCause.CRASH_LOOP
+        times = f"container {status.name} has restarted {status.restart_count} times"
+        yield why, one_line(times, f"its last run was never ready, and ended with {ended}")
 
 
 def engine_start(pod: Pod, offset_s: float) -> tuple[float, bool]:

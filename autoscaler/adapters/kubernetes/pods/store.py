@@ -18,6 +18,7 @@ import numpy.typing as npt
 from autoscaler.adapters.kubernetes.api.objects import Pod as SeenPod
 from autoscaler.adapters.kubernetes.pods.holdings import Held, Holdings
 from autoscaler.adapters.kubernetes.pods.image_pulls import ImagePulls
+from autoscaler.adapters.kubernetes.pods.lost_starts import LostStarts
 from autoscaler.adapters.kubernetes.pods.model_source import is_steered
 from autoscaler.adapters.kubernetes.pods.needs import CONTROL_PLANE_TAINTS, Toleration
 from autoscaler.adapters.kubernetes.pods.selector import Selector, selects
@@ -98,7 +99,14 @@ class PodRows(NamedTuple):
     fetching_since_s: FloatColumn
     steered: BoolColumn  # the scheduler prefers nodes that hold the weights
     slots: FloatColumn  # by the command line
-    messages: Mapping[int, str]  # by target: why one of its pods is blocked, in the words of scheduler or kubelet
+
+    def keys(self) -> list[Key]:
+        return [(pod.namespace, pod.name) for pod in self.pods]
+
+    @property
+    def waits(self) -> BoolColumn:
+        """The pods that are not ready, and not leaving; bool[P]."""
+        return np.asarray(~self.ready & ~self.terminating)
 
 
 class _Member(NamedTuple):
@@ -156,6 +164,7 @@ class PodStore:
         self.tolerations_version = 0  # grows when pods have a new toleration
         self.holdings = Holdings()  # of all pods, also those without an owner that can be scaled
         self.image_pulls = ImagePulls(self._set_pulls)
+        self.lost_starts = LostStarts(clock)
         self._clock = clock
         self._rows = np.zeros(FIRST_ROWS, dtype=_ROW)
         self._pods: list[Pod | None] = []  # by row; None: deleted
@@ -180,6 +189,7 @@ class PodStore:
         key = seen.metadata.namespace, seen.metadata.name
         owner = owner_of(seen)
         self.holdings.put(key, seen)
+        self.lost_starts.put(seen)
         if owner is None or seen.status.phase in FINISHED:
             self._remove(key)
             return
@@ -256,6 +266,7 @@ class PodStore:
 
     def remove(self, namespace: str, name: str, /) -> None:
         self.holdings.remove((namespace, name))
+        self.lost_starts.remove((namespace, name))
         self._remove((namespace, name))
 
     def set_target(self, owner: OwnerKey, target_id: int) -> None:
@@ -316,14 +327,20 @@ class PodStore:
         taken = table["alive"] & np.isin(table["target_id"], targets)
         chosen = table[taken]
         pods = tuple(pod for pod in compress(self._pods, taken) if pod is not None)
-        messages: dict[int, str] = {}
-        stuck = (chosen["blocked"] != PendingCause.NONE) & ~chosen["ready"] & ~chosen["terminating"]
-        for row in np.flatnonzero(stuck).tolist():
-            message = self._message_of((pods[row].namespace, pods[row].name))
-            if message:
-                messages.setdefault(int(chosen["target_id"][row]), message)
         columns = {name: np.ascontiguousarray(chosen[name]) for name in _COPIED}
-        return PodRows(pods=pods, messages=messages, **columns)
+        return PodRows(pods=pods, **columns)
+
+    def messages(self, rows: PodRows, causes: IntColumn) -> dict[int, str]:
+        """Return by target why one of its pods is blocked, in the words of scheduler, kubelet or controller.
+
+        causes: int64[P], PendingCause.
+        """
+        found: dict[int, str] = {}
+        for row in np.flatnonzero(rows.waits & (causes != PendingCause.NONE)).tolist():
+            key = rows.pods[row].namespace, rows.pods[row].name
+            if message := self._message_of(key) or self.lost_starts.words(key):
+                found.setdefault(int(rows.target_id[row]), message)
+        return found
 
     def parts(self, pod_id: IntColumn, resource: Callable[[int], str]) -> tuple[PodPart, ...]:
         """Return the pods with devices that are on nodes, of replicas that are groups of pods.

@@ -34,6 +34,32 @@ def waiting(reason: str, ended: str = "") -> Pod:
     return Pod(status=PodStatus(container_statuses=[status]))
 
 
+def at(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def restarted(
+    restarts: int,
+    last: tuple[float, float] | None,
+    why: str = "Error",
+    fell: float = 9000,
+    ready: bool = False,
+    init: bool = False,
+) -> Pod:
+    """A pod whose container has run for 10 s.
+
+    last: how many seconds ago its last run began and ended. fell: how many seconds ago the pod ceased to be ready.
+    """
+    now, (began, ended) = 10_000, last or (0, 0)
+    state = ContainerState(terminated=Terminated(why, at(now - began), at(now - ended), 137)) if last else None
+    runs = ContainerState(running=Running(at(now - 10)))
+    statuses = [ContainerStatus("vllm", runs, state, restarts, ready)]
+    conditions = [Condition("PodScheduled", "True"), Condition("Ready", "False", last_transition_time=at(now - fell))]
+    if init:
+        return Pod(status=PodStatus(conditions=conditions, init_container_statuses=statuses))
+    return Pod(status=PodStatus(conditions=conditions, container_statuses=statuses))
+
+
 @pytest.mark.parametrize(
     ("pod", "cause"),
     [
@@ -46,11 +72,21 @@ def waiting(reason: str, ended: str = "") -> Pod:
         (unscheduled("Unschedulable", "queue a is over its quota", "kai-scheduler"), PendingCause.QUEUED),
         (unscheduled("Unschedulable", "0/2 nodes are available", "yunikorn"), PendingCause.UNSCHEDULABLE),
         (unscheduled("Unschedulable", "quota", "default-scheduler"), PendingCause.UNSCHEDULABLE),
-        (unscheduled("SchedulerError", "queue", "volcano"), PendingCause.NONE),
+        (unscheduled("SchedulerError", "queue", "volcano"), PendingCause.NOT_SCHEDULED),
+        (Pod(spec=PodSpec(scheduler_name="gone")), PendingCause.NOT_SCHEDULED),
+        (Pod(spec=PodSpec(node_name="node-1")), PendingCause.NONE),
         (waiting("CrashLoopBackOff", "Error"), PendingCause.CRASH_LOOP),
         (waiting("CrashLoopBackOff", "OOMKilled"), PendingCause.OUT_OF_MEMORY),
         (waiting("ContainerCreating", "OOMKilled"), PendingCause.NONE),
         (waiting("RunContainerError"), PendingCause.CONFIG_ERROR),
+        (restarted(7, last=(640, 20)), PendingCause.CRASH_LOOP),
+        (restarted(2, last=(640, 20), why="OOMKilled"), PendingCause.OUT_OF_MEMORY),
+        (restarted(2, last=(640, 20), init=True), PendingCause.CRASH_LOOP),
+        (restarted(1, last=(640, 20)), PendingCause.NONE),
+        (restarted(7, last=(640, 20), fell=30), PendingCause.NONE),  # it was ready until it crashed
+        (restarted(7, last=(640, 20), ready=True), PendingCause.NONE),  # another container of the pod is not
+        (restarted(7, last=None), PendingCause.CRASH_LOOP),
+        (restarted(7, last=None, fell=300), PendingCause.NONE),
     ],
 )
 def test_cause_of_a_pod_that_is_not_ready(pod: Pod, cause: PendingCause):
@@ -59,10 +95,6 @@ def test_cause_of_a_pod_that_is_not_ready(pod: Pod, cause: PendingCause):
 
 def test_message_names_a_lack_of_memory():
     assert blocked_by(waiting("CrashLoopBackOff", "OOMKilled"))[1].startswith("CrashLoopBackOff: OOMKilled")
-
-
-def at(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds, UTC)
 
 
 def started_by(*containers: ContainerStatus, sidecars: tuple[str, ...] = ()) -> Pod:
