@@ -58,6 +58,13 @@ OTHER_DOMAINS = (
 )
 """Domains without accelerators."""
 
+SHARE_ANNOTATIONS = ("gpu-fraction", "gpu-memory", "gpu-fraction-num-devices")
+"""Annotations of a pod by which KAI and Run:ai give it a share of GPUs. It requests no resource of a device plugin.
+Source: KAI-Scheduler, docs/gpu-sharing."""
+
+VISIBLE_DEVICES, NO_DEVICES = "NVIDIA_VISIBLE_DEVICES", ("", "none", "void")
+"""Variable by which NVIDIA's container runtime gives devices to a container, and its values for none."""
+
 BY_CLASS = "deviceclass.resource.kubernetes.io"
 """Domain of the extended resource of a DRA DeviceClass, which may be a GPU or a network card."""
 
@@ -72,6 +79,7 @@ class ResourceKind(Enum):
 
 _ACCELERATORS = {domain: re.compile(rest) for domain, rest in ACCELERATORS.items()}
 _LABELS = {f"{re.sub(r'[^0-9A-Za-z]', '_', domain)}_": domain for domain in ACCELERATORS}
+_SHARE = re.compile(r".*(mem|memory|memory-ratio|memory\.max|cores?|percentage|millicores|tiles)", re.IGNORECASE)
 _MIG = re.compile(r"mig_(?P<compute>\d{1,2}g)_(?P<memory>\d{1,4}gb)(?P<rest>\w*)")
 
 
@@ -86,6 +94,15 @@ def resource_kind(resource: str) -> ResourceKind:
     if not slash or domain in OTHER_DOMAINS or domain == "kubernetes.io" or domain.endswith(".kubernetes.io"):
         return ResourceKind.OTHER
     return ResourceKind.UNKNOWN
+
+
+def is_share(resource: str) -> bool:
+    """Return whether a resource bounds the part of a device that a pod gets: memory, cores or a percentage.
+
+    With it, several pods share what the resource of the device counts: nvidia.com/gpumem of HAMi, aliyun.com/gpu-mem,
+    volcano.sh/vgpu-memory, koordinator.sh/gpu-core, gpu.intel.com/millicores.
+    """
+    return resource_kind(resource) is ResourceKind.UNKNOWN and _SHARE.fullmatch(resource.partition("/")[2]) is not None
 
 
 def is_accelerator(resource: str) -> bool:

@@ -216,7 +216,7 @@ ignored.
 variables whose value the template states. Without a readable `--port`, the port named `metrics` counts, then the
 probed one, then the one named `http`, then the engine's own: {ports}. Programs
 that are an engine by their name (`vllm`, `sglang`, `text-generation-launcher`, `trtllm-serve`, `tritonserver`) need no
-annotation `engine`.
+annotation `engine`. What a pod states itself counts before its template, so the old pods of a rollout stay readable.
 
 **Slots**, the requests that a replica runs at once, are those that the engine reports, else `--max-num-seqs` of vLLM,
 for each data-parallel rank, or `--max-running-requests` of SGLang. Each pod's own command line counts. If options

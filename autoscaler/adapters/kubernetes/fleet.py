@@ -209,6 +209,7 @@ class KubeFleet:
             foreign=workloads.foreign,
             gpus_per_replica=workloads.gpus_per_replica,
             gpus_per_pod=usage.gpus_per_pod,
+            former=usage.former,
             pods_of_replica=usage.pods_of_replica,
             parts=self._pods.parts(pods.pod_id, lambda pod: workloads.layout.resource_of(self._pod_workload[pod])),
             pool=workloads.pool,
@@ -394,6 +395,7 @@ class KubeFleet:
         limits_before = _pool_limits(before.layout) if before is not None else []
         managed, known = self._managed.find(), self._targets.version
         self._targets.select_pods([each.target_id for each in managed])
+        self._targets.follow_pods([each.target_id for each in managed])
         if self._targets.version != known:  # pods show what no template states
             managed = self._managed.find()
         self._managed.note_overlaps(managed)
@@ -462,10 +464,12 @@ class KubeFleet:
 
     def _count_usage(self, workloads: _WorkloadRows) -> Usage:
         """Return what pods hold on the nodes: the previous counts if nothing has changed."""
-        versions = self._pods.holdings.version, self._devices.claims.version, self._devices.update()
+        preempts = np.array([self._pods.preempts(each) for each in workloads.workload_id.tolist()], dtype=np.float64)
+        inventory = self._devices.claims.version, self._devices.update()
+        versions = self._pods.holdings.version, inventory, preempts.tobytes()
         if self._usage is None or self._usage_versions != versions or self._usage_layout is not workloads.layout:
-            held = self._devices.add_held(self._pods.held(), self._pods.target_of, self._pods.holdings.yields)
-            self._usage = count_usage(workloads.layout, held, workloads.workload_id)
+            held = self._devices.add_held(self._pods.held(), self._pods.target_of, self._pods.holdings.priority)
+            self._usage = count_usage(workloads.layout, held, workloads.workload_id, preempts)
             self._usage_versions, self._usage_layout = versions, workloads.layout
         return self._usage
 

@@ -112,7 +112,7 @@ class ManagedWorkloads:
         if refusal := self._refusal(target):
             self.problems[target.ref] = refusal
             return None
-        if problem := join_problems((declared.problem, _unselected(target))):
+        if problem := join_problems((declared.problem, _unselected(target), _follows_pods(target))):
             self.problems[target.ref] = problem
         managed = Managed(target_id, target, target.workload, declared.paused, "")
         return managed if self._mode is Mode.DRY_RUN else self._with_owner(managed)
@@ -159,6 +159,7 @@ class ManagedWorkloads:
                 declared.problem,
                 _ignored_overrides(target, ours),
                 _unselected(target),
+                _follows_pods(target),
             )
         )
         if problem:
@@ -214,6 +215,12 @@ class ManagedWorkloads:
                 ref = spec.scaled_object.target
                 absent = self._describe_absence(ref, spec.target)
                 self.note(ref, _scaled_object_problem(spec), absent)  # several ScaledObjects may name one target
+
+
+def _follows_pods(target: Target) -> str:
+    if not target.follows_pods:
+        return ""
+    return f"the {target.ref.kind} is paused, so its replicas are counted as its pods are, not as its template says"
 
 
 def _unselected(target: Target) -> str:

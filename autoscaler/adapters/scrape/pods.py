@@ -140,7 +140,7 @@ class PodScraper:
             if not pod.ip:
                 continue
             workload = fleet.workloads[workload_row]
-            engine = self._engines.get(workload.engine)
+            engine = self._engines.get(pod.engine or workload.engine)
             if engine is None:
                 builder.note(
                     workload.ref.label, f"engine {workload.engine[:40]!r}, known are {', '.join(self._engines)}"

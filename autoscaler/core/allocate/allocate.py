@@ -19,7 +19,7 @@ from autoscaler.core.observe import arrivals
 from autoscaler.core.observe.pending import has_gpus
 from autoscaler.core.observe.workloads import Observed
 from autoscaler.core.stabilize.pipeline import Target
-from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, Transient, replace
+from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, Transient, or_zero, replace
 
 IDLE_COLD_STARTS = 10
 """A workload without work for so many cold starts yields its replica to others of its priority."""
@@ -51,6 +51,9 @@ class _Sharing(NamedTuple):
         fleet, claims = self.inp.fleet, self.observed.claims
         follows = apply_holds(desired, fleet)
         present, unfollowed = fleet.replicas, self.standing.lasts(follows, fleet)
+        kept = np.fmax(np.where(unfollowed & (follows < present), present, 0.0), count_kept(desired, fleet))
+        if fleet.former is not None:  # what serves is not cut because a later template needs more
+            kept = np.fmax(kept, np.minimum(or_zero(follows), np.fmin(fleet.former, self.observed.observation.ready)))
         return pools.share(
             follows,
             base,
@@ -62,7 +65,7 @@ class _Sharing(NamedTuple):
             self.idle,
             self.scheduled,
             self.arrivals_per_s,
-            np.fmax(np.where(unfollowed & (follows < present), present, 0.0), count_kept(desired, fleet)),
+            kept,
         )
 
 

@@ -97,6 +97,7 @@ class Pod(NamedTuple):
     metrics_scheme: str = "http"
     metrics_path: str = ""  # "": that of the engine
     served: ServedNames = ServedNames()  # by its own command line
+    engine: str = ""  # by its own command line, or image; "": that of its workload
 
 
 class PodPart(NamedTuple):
@@ -310,6 +311,7 @@ class Fleet:
     hpa_limits: HpaLimits | None = None  # None: decisions are carried out without an HPA
     quotas: tuple[Quotas, ...] = ()  # one for each kind of source; several where scopes of ResourceQuotas differ
     gpus_per_pod: FloatColumn | None = None  # float64[W], divides those of each pod of a replica; NaN, None: unknown
+    former: FloatColumn | None = None  # float64[W], replicas on nodes that an earlier template made; None: none
     drain_s: FloatColumn | None = None  # float64[W], time for the requests of a replica that leaves; NaN, None: unknown
     weights: Weights | None = None  # where the weights of models are; None: unknown
     starts: PodStarts | None = None  # [P], of phases of cold starts; None: unknown

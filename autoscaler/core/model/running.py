@@ -174,7 +174,9 @@ def list_running(fleet: Fleet, has_gpus: BoolColumn) -> Running:
     def find_crowded(place: IntColumn, of_parts: IntColumn, most: FloatColumn) -> BoolColumn:
         return np.bincount(replica, _holds_too_many(np.append(place, of_parts), held, most), len(row)) > 0
 
-    crowded = find_crowded(group, group_of_node[parts.node[on_node]], fleet.groups.gpus)
+    # Nothing else may use the GPUs of a closed group. Its replicas may have fewer than their template states now.
+    most = np.where(fleet.groups.closed, np.inf, fleet.groups.gpus)
+    crowded = find_crowded(group, group_of_node[parts.node[on_node]], most)
     group, node = np.where(crowded, ANY, group), np.where(crowded | ~is_single, ANY, node)
     crowded |= find_crowded(node, parts.node[on_node], by_node)
     node = np.where(crowded, ANY, np.where(is_split, SEVERAL, node))

@@ -35,6 +35,8 @@ PENDING = {
     "crashing (container configuration is invalid)": PendingCause.CONFIG_ERROR,
     "crashing (crash loop)": PendingCause.CRASH_LOOP,
     "crashing (out of memory)": PendingCause.OUT_OF_MEMORY,
+    "crashing (pods before them ended before they were ready)": PendingCause.LOST_STARTS,
+    "pending (no scheduler has placed them)": PendingCause.NOT_SCHEDULED,
 }
 IMPOSSIBLE = "impossible to schedule (more than the nodes can hold)"
 STUCK_STARTING = "stuck starting (for longer than any cold start)"

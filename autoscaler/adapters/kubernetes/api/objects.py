@@ -187,6 +187,7 @@ class PodSpec(Fields, frozen=True):
     resources: Resources | None = None  # of the pod as a whole
     priority_class_name: str | None = None
     priority: int | None = None
+    preemption_policy: str | None = None
     termination_grace_period_seconds: int | None = None
     node_selector: dict[str, str] | None = None
     affinity: Affinity | None = None
@@ -244,6 +245,7 @@ class TargetSpec(Fields, frozen=True):
     replicas: int | None = None
     selector: Selector | None = None
     template: PodTemplate | None = None
+    paused: bool | None = None
 
 
 class TargetStatus(Fields, frozen=True):

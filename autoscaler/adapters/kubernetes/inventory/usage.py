@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
@@ -25,6 +26,7 @@ class Usage(NamedTuple):
     gpus_per_pod: FloatColumn  # float64[W], all pods of a replica have so many devices, or a multiple; NaN: unknown
     held: OnNodes  # by all pods of now
     pods_of_replica: Mapping[int, tuple[float, ...]]  # devices of each, by row of the workload, if they differ
+    former: FloatColumn  # float64[W], replicas on nodes that an earlier template made
 
 
 class OnNodes(NamedTuple):
@@ -38,8 +40,10 @@ class OnNodes(NamedTuple):
         return OnNodes(self.devices + other.devices, self.cpu + other.cpu, self.memory + other.memory)
 
 
-def count_usage(layout: Layout, held: Held, workload_id: IntColumn) -> Usage:
+def count_usage(layout: Layout, held: Held, workload_id: IntColumn, preempts: FloatColumn | None = None) -> Usage:
     """Count what pods hold.
+
+    preempts: float64[W], the scheduler evicts pods of a lower priority for those of each workload; None: 0 for all.
 
     workload_id: int64[W], ascending: the targets that are managed. What pods of namespaces hold that are not read is
     not known, and counts as free.
@@ -49,8 +53,15 @@ def count_usage(layout: Layout, held: Held, workload_id: IntColumn) -> Usage:
     resource = np.array([by_resource.get(name, -1) for name in held.resources], dtype=np.int64)[held.resource]
     row = _rows_of(held.target, workload_id)
     on_node = place >= 0
-    others = on_node & (row < 0) & ~held.yields
-    by_others = _sum(layout, held, place, resource, others)
+    below = np.zeros(len(layout.template)) if preempts is None else preempts
+    others = on_node & (row < 0)
+
+    def hold_against(least: FloatColumn | float) -> OnNodes:
+        """Return what others hold against workloads that preempt pods below a priority, by row or for all."""
+        return _sum(layout, held, place, resource, others & (held.priority >= least))
+
+    # Workloads that share nodes share what all of them can get.
+    by_others = hold_against(np.append(_lowest_by_group(layout, below)[layout.group], 0.0)[place])
     by_ours = _sum(layout, held, place, resource, on_node & (row >= 0))
 
     by_all = by_others.plus(by_ours)
@@ -60,20 +71,43 @@ def count_usage(layout: Layout, held: Held, workload_id: IntColumn) -> Usage:
         used=_by_line(layout, by_ours.devices),
         used_by_others=_by_line(layout, by_others.devices),
     )
-    is_stray = _find_strays(layout, place, resource, row)
+    is_stray, is_former = _find_strays(layout, held, place, resource, row)
     strays = _sum(layout, held, place, resource, is_stray)
     groups = replace(groups, by_node=_list_by_node(layout, layout.devices - by_others.devices - strays.devices))
     to_come = _pods_to_come(layout)
     unequal = {place for place, needs in enumerate(layout.templates) if needs.pods}
     return Usage(
         _move_strays(layout, groups, held, place, row, is_stray, strays),
-        _count_fitting(layout, by_others.plus(strays), to_come)
-        + _count_kept(layout, held, place, resource, row, is_stray),
+        _count_by_level(
+            layout, {least: hold_against(least).plus(strays) for least in set(below.tolist())}, below, to_come
+        )
+        + _count_kept(layout, held, place, resource, row, is_stray, is_former),
         _count_fitting(layout, by_all, np.zeros_like(to_come)),
         _find_pod_sizes(layout),
         by_all,
         {row: layout.templates[place].pods for row, place in enumerate(layout.template) if place in unequal},
+        _count_kept(layout, held, place, resource, np.where(is_former, row, -1), is_former, is_former),
     )
+
+
+def _lowest_by_group(layout: Layout, preempts: FloatColumn) -> FloatColumn:
+    """Return the lowest of `preempts` of the workloads that each node group admits; float64[groups]."""
+    lowest = np.full(len(layout.groups), np.inf)
+    for row, template in enumerate(layout.template):
+        if template >= 0:
+            own = layout.admitted[template]
+            lowest[own] = np.minimum(lowest[own], preempts[row])
+    return np.where(np.isposinf(lowest), 0.0, lowest)
+
+
+def _count_by_level(
+    layout: Layout, held: Mapping[float, OnNodes], preempts: FloatColumn, pods_to_come: FloatColumn
+) -> FloatColumn:
+    """Return how many replicas of each workload fit. held: what pods hold against it, by its value of `preempts`."""
+    fits = np.full(len(layout.template), np.inf)
+    for least, on_nodes in held.items():
+        fits = np.where(preempts == least, _count_fitting(layout, on_nodes, pods_to_come), fits)
+    return fits
 
 
 def _rows_of(target: IntColumn, workload_id: IntColumn) -> IntColumn:
@@ -129,22 +163,34 @@ def _list_by_node(layout: Layout, devices: FloatColumn) -> tuple[FloatColumn, ..
     )
 
 
-def _find_strays(layout: Layout, place: IntColumn, resource: IntColumn, row: IntColumn) -> BoolColumn:
-    """Return the rows of stray pods: they are on a node that no longer admits them.
+def _find_strays(
+    layout: Layout, held: Held, place: IntColumn, resource: IntColumn, row: IntColumn
+) -> tuple[BoolColumn, BoolColumn]:
+    """Return the rows of stray pods, and those of them that another template made.
 
-    The node has a new taint, or the template a new selector. They keep serving, and their devices are not available to
-    others.
+    The template of their workload does not describe strays any more. They have another number of devices or another
+    resource, or are on a node that no longer admits them, because the node has a new taint, or the template a new
+    selector. They keep serving, and their devices are not available to others.
     """
     places = {resource: index for index, resource in enumerate(layout.resources)}
-    wanted = [places.get(each.resource, -1) for each in layout.templates]
+    wanted = np.array([places.get(each.resource, -1) for each in layout.templates], dtype=np.int64)
     has_nodes = np.array(layout.admitted.any(axis=1), dtype=bool)
     strays = np.zeros(len(place), dtype=bool)
     ours = np.flatnonzero((place >= 0) & (row >= 0) & (resource >= 0))
     template = np.array(layout.template, dtype=np.int64)[row[ours]]
     ours, template = ours[template >= 0], template[template >= 0]
-    is_own = resource[ours] == np.array(wanted, dtype=np.int64)[template]  # not of an earlier template
+    is_own = resource[ours] == wanted[template]
     strays[ours] = is_own & has_nodes[template] & ~layout.admitted[template, layout.group[place[ours]]]
-    return strays
+    # Devices of claims have a row each, so their number tells nothing.
+    stated = ~held.claimed[ours]
+    sizes = [{needs.largest, needs.smallest, *needs.pods} for needs in layout.templates]
+    kinds = zip(template.tolist(), held.devices[ours].tolist(), strict=True)
+    has_size = np.array([math.isnan(layout.templates[of].total) or size in sizes[of] for of, size in kinds], dtype=bool)
+    former = np.zeros(len(place), dtype=bool)
+    former[ours] = stated & (~is_own | ~has_size)
+    has_pool = np.zeros(len(place), dtype=bool)
+    has_pool[ours] = has_nodes[template]
+    return strays | (former & has_pool), former
 
 
 def _move_strays(
@@ -180,16 +226,34 @@ def _move_strays(
 
 
 def _count_kept(
-    layout: Layout, held: Held, place: IntColumn, resource: IntColumn, row: IntColumn, is_stray: BoolColumn
+    layout: Layout,
+    held: Held,
+    place: IntColumn,
+    resource: IntColumn,
+    row: IntColumn,
+    is_stray: BoolColumn,
+    is_former: BoolColumn,
 ) -> FloatColumn:
-    """Return how many replicas of each workload are on nodes that take no more of them. float64[W]."""
+    """Return how many replicas of each workload are on nodes that take no more of them. float64[W].
+
+    is_former: their pods count one by one, because their devices are those of another template.
+    """
     is_closed = np.array([bool(group.key.closed) for group in layout.groups], dtype=bool)
     ours = np.flatnonzero((place >= 0) & (row >= 0) & (resource >= 0))
     ours = ours[is_stray[ours] | is_closed[layout.group[place[ours]]]]
-    devices = _bincount(row[ours], held.devices[ours], len(layout.rows))
-    total = np.array([layout.templates[place].total if place >= 0 else np.nan for place in layout.template])
-    kept: FloatColumn = np.divide(devices, total, out=np.zeros(len(total)), where=total > 0)
+    templates = [layout.templates[place] if place >= 0 else Needs() for place in layout.template]
+    each = np.array([needs.total / max(_count_pods(needs), 1.0) for needs in templates])
+    devices = np.where(is_former[ours], each[row[ours]], held.devices[ours])
+    total = np.array([needs.total for needs in templates])
+    kept: FloatColumn = np.divide(
+        _bincount(row[ours], devices, len(total)), total, out=np.zeros(len(total)), where=total > 0
+    )
     return np.floor(kept + CLOSE)
+
+
+def _count_pods(needs: Needs) -> float:
+    """Return the pods with devices of a replica; NaN: not known."""
+    return float(len(needs.pods)) or needs.total / needs.smallest if needs.smallest > 0 else math.nan
 
 
 def _pods_to_come(layout: Layout) -> FloatColumn:

@@ -19,12 +19,13 @@ FIRST_ROWS = 64
 FREE = -1
 NO_TARGET = -1
 NO_DEVICE = ("", 0.0)
+MOST_IMPORTANT = 2**31 - 1  # no pod has a higher priority
 _ROW = np.dtype(
     [
         ("node", np.int64),
         ("target", np.int64),  # -1: none is known
         ("resource", np.int64),
-        ("yields", np.bool_),
+        ("priority", np.int64),
         ("devices", np.float64),
         ("cpu", np.float64),
         ("memory", np.float64),
@@ -38,7 +39,8 @@ class Held(NamedTuple):
     node: IntColumn  # places in `nodes`
     target: IntColumn  # ids of scale targets; -1: none is known
     resource: IntColumn  # places in `resources`
-    yields: BoolColumn  # the scheduler evicts the pod for one of the default priority
+    priority: IntColumn  # of the pod: the scheduler evicts it for one of a higher priority
+    claimed: BoolColumn  # the devices are those of a claim (DRA)
     devices: FloatColumn
     cpu: FloatColumn  # cores
     memory: FloatColumn  # bytes
@@ -62,7 +64,8 @@ class Held(NamedTuple):
             node=np.concatenate([self.node, [node[each.node] for each in claimed]]),
             target=np.concatenate([self.target, [each.target for each in claimed]]),
             resource=np.concatenate([self.resource, [resource[each.resource] for each in claimed]]),
-            yields=np.concatenate([self.yields, [each.yields for each in claimed]]),
+            priority=np.concatenate([self.priority, [each.priority for each in claimed]]),
+            claimed=np.concatenate([self.claimed, np.ones(len(claimed), dtype=bool)]),
             devices=np.concatenate([self.devices, [each.devices for each in claimed]]),
             cpu=np.concatenate([self.cpu, none]),
             memory=np.concatenate([self.memory, none]),
@@ -78,14 +81,14 @@ class ClaimedDevices(NamedTuple):
     resource: str
     devices: float
     target: int  # -1: none is known
-    yields: bool
+    priority: int
 
 
 class _Pod(NamedTuple):
     """The parts of a pod that its rows are made of."""
 
     node: str
-    yields: bool
+    priority: int
     cpu: float
     memory: float
     devices: tuple[tuple[str, float], ...]
@@ -107,10 +110,9 @@ class Holdings:
             self.remove(key)
             return
         cpu, memory = requested_capacity(seen.spec)
-        yields = (seen.spec.priority or 0) < 0
         # Also those of unknown names, because a DeviceClass may serve them.
         known = tuple((name, count) for name, count in sorted(requested_devices(seen.spec).items()) if count > 0)
-        pod = _Pod(seen.spec.node_name, yields, cpu, memory, known or (NO_DEVICE,))
+        pod = _Pod(seen.spec.node_name, seen.spec.priority or 0, cpu, memory, known or (NO_DEVICE,))
         before = self._pods.get(key)
         if before is not None and before[0] == pod:
             return
@@ -139,10 +141,10 @@ class Holdings:
         pod = self._pods.get(key)
         return ("", {}) if pod is None else (pod[0].node, dict(pod[0].devices))
 
-    def yields(self, key: Key) -> bool:
-        """Return whether the scheduler evicts a pod for one of the default priority."""
+    def priority(self, key: Key) -> int:
+        """Return the priority of a pod on a node. A pod that is on none counts as the most important."""
         pod = self._pods.get(key)
-        return pod is not None and pod[0].yields
+        return MOST_IMPORTANT if pod is None else pod[0].priority
 
     def held(self, target_of: Callable[[Key], int]) -> Held:
         """Copy the rows of all pods on nodes. target_of: returns the target of a pod."""
@@ -151,7 +153,9 @@ class Holdings:
         self._marked.clear()
         rows = self._rows[self._rows["node"] != FREE]
         columns = {name: np.ascontiguousarray(rows[name]) for name in _ROW.names or ()}
-        return Held(**columns, nodes=self._nodes.names, resources=self._resources.names)
+        return Held(
+            **columns, claimed=np.zeros(len(rows), dtype=bool), nodes=self._nodes.names, resources=self._resources.names
+        )
 
     def _add_row(self, pod: _Pod, place: int) -> int:
         if not self._free:
@@ -164,7 +168,7 @@ class Holdings:
         resource, devices = pod.devices[place]
         capacity = (pod.cpu, pod.memory) if place == 0 else (0.0, 0.0)
         node, number = self._nodes.take(pod.node), self._resources.take(resource)
-        self._rows[row] = (node, NO_TARGET, number, pod.yields, devices, *capacity)
+        self._rows[row] = (node, NO_TARGET, number, pod.priority, devices, *capacity)
         return row
 
 

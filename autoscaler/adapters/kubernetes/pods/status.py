@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from autoscaler.adapters.kubernetes.api.objects import Condition, ContainerStatus, Object, Pod, PodEvent
+from autoscaler.adapters.kubernetes.api.objects import Condition, ContainerState, ContainerStatus, Object, Pod, PodEvent
 from autoscaler.adapters.kubernetes.api.text import one_line
 from autoscaler.adapters.kubernetes.pods.requests import ALWAYS
 from autoscaler.adapters.kubernetes.pods.template import engine_container
@@ -189,14 +189,13 @@ def _restarted_containers(
     """
     fell = ready.last_transition_time if ready is not None else None
     for status in statuses:
-        if status.ready or status.restart_count < FAILED_STARTS:
+        state, last = status.state or ContainerState(), (status.last_state or ContainerState()).terminated
+        if status.ready or status.restart_count < FAILED_STARTS or state.waiting is not None:
             continue
-        last = status.last_state.terminated if status.last_state is not None else None
-        running = status.state.running if status.state is not None else None
         began = last.started_at if last is not None else None
-        if last is None and running is not None and running.started_at is not None:
-            began = running.started_at - LONGEST_BACKOFF  # the runtime has forgotten the run before
-        if began is not None and fell is not None and began < fell:
+        if last is None and state.running is not None and state.running.started_at is not None:
+            began = state.running.started_at - LONGEST_BACKOFF  # the runtime has forgotten the run before
+        if began is None or (fell is not None and began < fell):
             continue
         ended = f"{last.reason or 'Error'}, exit code {last.exit_code}" if last is not None else "an unknown code"
         why = PendingCause.OUT_OF_MEMORY if ended.startswith("OOMKilled") else PendingCause.CRASH_LOOP

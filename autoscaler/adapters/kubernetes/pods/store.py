@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from itertools import compress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -40,8 +41,17 @@ from autoscaler.adapters.kubernetes.pods.status import (
     true_conditions,
     weights_init,
 )
-from autoscaler.adapters.kubernetes.pods.template import Facts, group_facts, read_template, served_names, stated_slots
-from autoscaler.catalog.engines import DEFAULT_PORT
+from autoscaler.adapters.kubernetes.pods.template import (
+    MESH_PORTS,
+    Facts,
+    group_facts,
+    read_template,
+    served_names,
+    stated_slots,
+)
+from autoscaler.catalog.accelerators import SHARE_ANNOTATIONS
+from autoscaler.catalog.engines import DEFAULT_PORT, ENGINES
+from autoscaler.config.annotations import read_prometheus_annotations
 from autoscaler.core.model.fleet import PendingCause, Pod, PodPart
 from autoscaler.core.model.phases import SKEW_S
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
@@ -49,6 +59,8 @@ from autoscaler.ports import Clock
 
 FIRST_ROWS = 64
 MAX_TOLERATIONS = 64  # of the pods of one owner
+MAX_TEMPLATES = 8  # of pods with the same labels that are remembered
+PROMETHEUS_PREFIX = b"prometheus.io/"
 
 Item = tuple[str, str]  # name and value of a label
 SETS = ("ReplicaSet", "StatefulSet")  # controllers of pods whose labels may show what serves in place of a target
@@ -76,6 +88,7 @@ _ROW = np.dtype(
         ("deletion_cost", np.float64),  # NaN: of no ReplicaSet
         ("steered", np.bool_),
         ("slots", np.float64),
+        ("preempts", np.float64),  # priority below which the scheduler evicts other pods for it
     ]
 )
 
@@ -132,12 +145,25 @@ class PodQuery(NamedTuple):
 class _LabelSet:
     """The pods of a namespace that have the same labels."""
 
-    def __init__(self, namespace: str, labels: dict[str, str], facts: Facts) -> None:
+    def __init__(self, namespace: str, labels: dict[str, str]) -> None:
         self.namespace = namespace
         self.labels = labels
-        self.facts = facts  # of the first of them
+        self._templates: list[tuple[object, Facts]] = []  # the last of their templates that differ
         self.pods: set[Key] = set()
         self.targets: tuple[int, ...] = ()  # those that select them; the first has them
+
+    def facts_of(self, seen: SeenPod) -> Facts:
+        """Return the facts of one of them. Pods of one template are compared, and read only once."""
+        spec = seen.spec
+        stated = spec.containers, spec.init_containers, spec.resources, spec.resource_claims, spec.node_selector
+        for known, facts in self._templates:
+            if known == stated:
+                return facts
+        raw = bytes(seen.metadata.annotations)
+        shares = any(name.encode() in raw for name in SHARE_ANNOTATIONS)
+        facts = read_template(spec, _annotations(raw) if shares else None)
+        self._templates = [*self._templates[1 - MAX_TEMPLATES :], (stated, facts)]
+        return facts
 
 
 def _anchor(selector: Selector) -> Item | None:
@@ -147,11 +173,37 @@ def _anchor(selector: Selector) -> Item | None:
 
 
 class Endpoint(NamedTuple):
-    """The metrics endpoint of a target's pods. The fields are those of `core.model.fleet.Pod`."""
+    """A metrics endpoint. The fields are those of `core.model.fleet.Pod`."""
 
     metrics_port: int = DEFAULT_PORT
     metrics_scheme: str = "http"
     metrics_path: str = ""
+    engine: str = ""  # "": that of the workload
+
+
+UNSTATED = Endpoint(0, "", "", "")
+
+
+class Endpoints(NamedTuple):
+    """The metrics endpoints of a target's pods.
+
+    A pod that its template no longer describes states its own: it was made by an earlier one.
+    """
+
+    declared: Endpoint = UNSTATED  # for all pods
+    otherwise: Endpoint = Endpoint()  # by the template
+
+    def of_pod(self, own: Endpoint) -> Endpoint:
+        """Return the endpoint of a pod. own: what it states itself."""
+        if not own.metrics_port and own.engine and not self.declared.engine:
+            own = own._replace(metrics_port=ENGINES[own.engine].port)
+        declared, otherwise = self.declared, self.otherwise
+        return Endpoint(
+            declared.metrics_port or own.metrics_port or otherwise.metrics_port,
+            declared.metrics_scheme or own.metrics_scheme or otherwise.metrics_scheme,
+            declared.metrics_path or own.metrics_path or otherwise.metrics_path,
+            declared.engine or own.engine or otherwise.engine,
+        )
 
 
 class PodStore:
@@ -174,7 +226,10 @@ class PodStore:
         self._owned: dict[OwnerKey, set[Key]] = {}
         self._target: dict[OwnerKey, int] = {}
         self._labels: dict[OwnerKey, Mapping[str, str]] = {}  # of pods whose owner has no target
-        self._endpoint: dict[int, Endpoint] = {}
+        self._endpoints: dict[int, Endpoints] = {}
+        self._stated: dict[Key, Endpoint] = {}  # by the pods themselves
+        self._facts: dict[Key, Facts] = {}
+        self._preempts: dict[int, float] = {}  # by target, as its last pod states
         self._label_sets: dict[tuple[str, frozenset[tuple[str, str]]], _LabelSet] = {}
         self._label_set: dict[Key, _LabelSet] = {}
         self._queries: dict[int, PodQuery] = {}  # by target id
@@ -249,10 +304,10 @@ class PodStore:
         if pod is None:
             return None
         key = pod.namespace, pod.name
-        leader, group = self._label_set[key].facts, self._group.get(key)
+        leader, group = self._facts[key], self._group.get(key)
         if group is None:
             return leader
-        workers = [self._label_set[worker].facts for worker in self._workers.get(group, {})]
+        workers = [self._facts[worker] for worker in self._workers.get(group, {})]
         absent = self._group_size(group) - 1 - len(workers)
         return group_facts(leader, [*((worker, 1) for worker in workers), ((workers or [leader])[0], absent)])
 
@@ -306,20 +361,25 @@ class PodStore:
         self._target.pop(owner, None)
         self._tolerations.pop(owner, None)
 
-    def set_endpoint(self, target_id: int, endpoint: Endpoint) -> None:
-        """Set the metrics endpoint of a target's pods."""
-        if self._endpoint.get(target_id) == endpoint:
+    def set_endpoint(self, target_id: int, endpoints: Endpoints) -> None:
+        """Set the metrics endpoints of a target's pods."""
+        if self._endpoints.get(target_id) == endpoints:
             return
-        self._endpoint[target_id] = endpoint
+        self._endpoints[target_id] = endpoints
         count = len(self._pods)
         for row in np.flatnonzero(self._rows["alive"][:count] & (self._rows["target_id"][:count] == target_id)):
             pod = self._pods[row]
             if pod is not None:
-                self._pods[row] = pod._replace(**endpoint._asdict())
+                self._pods[row] = pod._replace(**self._endpoint(pod.namespace, pod.name, target_id))
         self.version += 1
 
+    def preempts(self, target_id: int) -> float:
+        """Return the priority below which the scheduler evicts pods for those of a target; 0 until one was seen."""
+        return self._preempts.get(target_id, 0.0)
+
     def forget_target(self, target_id: int) -> None:
-        self._endpoint.pop(target_id, None)
+        self._preempts.pop(target_id, None)
+        self._endpoints.pop(target_id, None)
 
     def rows(self, targets: IntColumn) -> PodRows:
         """Copy the pods of the given targets (ascending ids)."""
@@ -412,9 +472,10 @@ class PodStore:
         if row is not None:
             target_id = self._target_of(key)
             self._rows["target_id"][row] = target_id
+            self._preempts[target_id] = float(self._rows["preempts"][row])
             pod = self._pods[row]
-            if pod is not None and target_id in self._endpoint:
-                self._pods[row] = pod._replace(**self._endpoint[target_id]._asdict())
+            if pod is not None:
+                self._pods[row] = pod._replace(**self._endpoint(*key, target_id))
             self.version += 1
 
     def _target_of(self, key: Key) -> int:
@@ -422,21 +483,30 @@ class PodStore:
         selecting = self._label_set[key].targets if key in self._label_set else ()
         return selecting[0] if selecting else self._target.get(self._owner.get(key, key), -1)
 
+    def _endpoint(self, namespace: str, name: str, target_id: int) -> dict[str, Any]:
+        """Return the fields of a pod about its metrics endpoint."""
+        stated = self._stated.get((namespace, name), UNSTATED)
+        return self._endpoints.get(target_id, Endpoints()).of_pod(stated)._asdict()
+
     def _set_labels(self, key: Key, labels: Mapping[str, str], seen: SeenPod) -> None:
         same = frozenset(item for item in labels.items() if item[0] not in UNIQUE_LABELS)
         identity = key[0], same
         label_set = self._label_sets.get(identity)
         if label_set is None:
-            label_set = self._label_sets[identity] = _LabelSet(key[0], dict(same), read_template(seen.spec))
+            label_set = self._label_sets[identity] = _LabelSet(key[0], dict(same))
             self._select(label_set)
         if self._label_set.get(key) is label_set:
             return
         self._forget_labels(key)
+        self._facts[key] = facts = label_set.facts_of(seen)
+        self._stated[key] = _stated_endpoint(seen, facts)
         self._label_set[key] = label_set
         label_set.pods.add(key)
 
     def _forget_labels(self, key: Key) -> None:
         label_set = self._label_set.pop(key, None)
+        self._facts.pop(key, None)
+        self._stated.pop(key, None)
         if label_set is not None:
             label_set.pods.discard(key)
             if not label_set.pods:
@@ -466,7 +536,7 @@ class PodStore:
             ip=seen.status.pod_ip or "",
             node=seen.spec.node_name or "",
             served=served_names(seen.spec),
-            **self._endpoint.get(target_id, Endpoint())._asdict(),
+            **self._endpoint(*key, target_id),
         )
         line = self._rows[row]
         offset_s = self._offset_s()
@@ -491,6 +561,8 @@ class PodStore:
         line["deletion_cost"] = deletion_cost(seen)
         line["steered"] = is_steered(seen.spec)
         line["slots"] = stated_slots(seen.spec)
+        line["preempts"] = -math.inf if seen.spec.preemption_policy == "Never" else float(seen.spec.priority or 0)
+        self._preempts[target_id] = float(line["preempts"])
         line["created_s"] = at_s(seen.metadata.creation_timestamp, offset_s)
         line["scheduled_s"] = since_s(conditions.get("PodScheduled"), offset_s)
         line["started_s"] = math.nan if was_restarted else started_s
@@ -581,6 +653,24 @@ class PodStore:
             self._workers.pop(group, None)
         if group in self._leader and self._leader[group].key == key:
             del self._leader[group]
+
+
+def _stated_endpoint(seen: SeenPod, facts: Facts) -> Endpoint:
+    """Return the metrics endpoint that a pod states itself. Ports that a service mesh adds to pods are none."""
+    raw = bytes(seen.metadata.annotations)
+    stated = read_prometheus_annotations(_annotations(raw)) if PROMETHEUS_PREFIX in raw else {}
+    port = stated.get("metrics-port", 0)
+    if port in MESH_PORTS:
+        port, stated = 0, {}
+    port = port or (facts.port if facts.states_port else 0)
+    return Endpoint(port, stated.get("metrics-scheme", ""), stated.get("metrics-path", ""), facts.engine)
+
+
+def _annotations(raw: bytes) -> dict[str, str]:
+    try:
+        return msgspec.json.decode(raw, type=dict[str, str] | None) or {}
+    except msgspec.MsgspecError:
+        return {}
 
 
 _COPIED = (

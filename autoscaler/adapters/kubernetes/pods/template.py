@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from autoscaler.adapters.kubernetes.api.objects import Container, PodSpec, Probe
+from autoscaler.adapters.kubernetes.api.objects import Container, PodSpec, Probe, Variable
 from autoscaler.adapters.kubernetes.pods.command_line import (
     CommandFacts,
     as_port,
@@ -29,7 +29,15 @@ from autoscaler.adapters.kubernetes.pods.requests import (
     referenced_claims,
     requested_devices,
 )
-from autoscaler.catalog.accelerators import BY_CLASS, ResourceKind, resource_kind
+from autoscaler.catalog.accelerators import (
+    BY_CLASS,
+    NO_DEVICES,
+    SHARE_ANNOTATIONS,
+    VISIBLE_DEVICES,
+    ResourceKind,
+    is_share,
+    resource_kind,
+)
 from autoscaler.catalog.engines import DEFAULT_ENGINE, DEFAULT_PORT, ENGINES
 from autoscaler.catalog.node_labels import PRODUCT_LABELS
 from autoscaler.config.drain import GRACE_S, is_vllm_image, join_words, pre_stop_s, shutdown_timeout_s
@@ -38,6 +46,9 @@ from autoscaler.config.weights.source import ModelSource
 from autoscaler.core.model.fleet import ServedNames
 
 CLAIMED = "resourceClaims do not say how many"
+MESH_PORTS = (15020, 15021)
+"""Ports of Istio's agent. It redirects probes of pods, and their annotations for Prometheus, to itself."""
+
 MAX_NAMED = 3  # unknown resources that a message names
 COMMAND_LIMIT = 16_384  # characters; names and slots are not read from a longer command line with its environment
 CommandLine = tuple[tuple[str, ...], bytes]  # words and the environment as JSON
@@ -53,6 +64,7 @@ class Facts(NamedTuple):
     port: int
     needs: Needs = Needs()  # of nodes
     unclear: str = ""  # why the number of GPUs is not known; "": it is known, or there is no template
+    shared: str = ""  # why it may be a part of a GPU; "": nothing says so
     engine: str = ""  # found from its program; "": unknown
     states_port: bool = False  # False: `port` is the engine's default
     drain_s: float = math.nan  # for which the requests of a deleted pod may go on; NaN: unknown
@@ -77,7 +89,8 @@ class Facts(NamedTuple):
 NO_FACTS = Facts(math.nan, "", None, "", DEFAULT_PORT)
 
 
-def read_template(spec: PodSpec) -> Facts:
+def read_template(spec: PodSpec, annotations: Mapping[str, str] | None = None) -> Facts:
+    """Return the facts of a pod or its template. annotations: its own."""
     requests, claims = requested_devices(spec), referenced_claims(spec)
     counts = {name: count for name, count in requests.items() if resource_kind(name) is ResourceKind.ACCELERATOR}
     engine, stated = engine_container(spec), engine_facts(spec)
@@ -91,6 +104,7 @@ def read_template(spec: PodSpec) -> Facts:
         port=port or ENGINES[stated.engine or DEFAULT_ENGINE].port,
         engine=stated.engine,
         states_port=port > 0,
+        shared=_share(spec, requests, annotations or {}),
         drain_s=_drain_s(spec, engine, stated.engine),
         loads=stated.loads,
         memory=stated.memory,
@@ -117,7 +131,7 @@ def with_devices(
     doubtful: names that may be accelerators, or not. problem: why the number is not known. devices: about those of the
     node.
     """
-    problem = problem or _unclear(counts, doubtful)
+    problem = problem or facts.shared or _unclear(counts, doubtful)
     gpus = math.nan if problem else float(sum(counts.values()))
     return facts._replace(
         gpus=gpus,
@@ -274,12 +288,29 @@ def _open_port(container: Container | None) -> int:
         *(_probed(probe, named) for probe in probes if probe is not None),
         *(port for name, port in named.items() if name.startswith("http") and not name.startswith("https")),
     )
-    return next((port for port in candidates if port), 0)
+    return next((port for port in candidates if port and port not in MESH_PORTS), 0)
 
 
 def _probed(probe: Probe, named: Mapping[str, int]) -> int:
     action = probe.http_get or probe.tcp_socket
     return (as_port(action.port) or named.get(str(action.port), 0)) if action is not None else 0
+
+
+def _share(spec: PodSpec, requests: Requests, annotations: Mapping[str, str]) -> str:
+    """Return by what a pod shares GPUs, or has some that no resource counts; "": it does not."""
+    if named := [name for name in SHARE_ANNOTATIONS if annotations.get(name)]:
+        return f"the annotation {named[0]}: {shown(annotations[named[0]])} gives it a share of a GPU"
+    if shares := sorted(filter(is_share, requests)):
+        return f"{shown(shares[0])} gives it a share of a GPU"
+    for container in _running(spec) if not requests and not spec.resource_claims else ():
+        if VISIBLE_DEVICES.encode() in bytes(container.env):
+            try:
+                env = msgspec.json.decode(container.env, type=list[Variable] | None) or []
+            except msgspec.MsgspecError:
+                continue
+            if any(each.name == VISIBLE_DEVICES and each.value not in NO_DEVICES for each in env):
+                return f"{VISIBLE_DEVICES} gives it GPUs that it does not request"
+    return ""
 
 
 def _unclear(counts: Requests, unknown: Sequence[str]) -> str:

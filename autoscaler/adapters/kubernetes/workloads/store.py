@@ -18,7 +18,8 @@ from autoscaler.adapters.kubernetes.autoscalers.by_target import TargetKey
 from autoscaler.adapters.kubernetes.manual_overrides import OverrideTracker
 from autoscaler.adapters.kubernetes.own_writes import OwnWrites
 from autoscaler.adapters.kubernetes.pods.status import Key
-from autoscaler.adapters.kubernetes.pods.store import Endpoint, PodQuery, PodStore
+from autoscaler.adapters.kubernetes.pods.store import Endpoint, Endpoints, PodQuery, PodStore
+from autoscaler.adapters.kubernetes.pods.template import Facts
 from autoscaler.adapters.kubernetes.workloads.targets import (
     DEPLOYMENT,
     LEADER_WORKER_SET,
@@ -135,10 +136,29 @@ class TargetStore:
             facts = self._pods.facts(target_id) if query.learns and is_new else None
             if target.template_of is not None and (template := self.find(target.template_of)) is not None:
                 facts = template.facts
+            if facts is not None:
+                self._set_facts(target_id, facts)
+
+    def follow_pods(self, managed: Iterable[int]) -> None:
+        """Let the pods of paused targets tell what a replica needs: a further one is like them, not like the template.
+
+        A controller makes no pod by the template of a paused Deployment. It scales the pods that there are.
+        """
+        for target_id in managed:
+            target = self.targets[target_id]
+            facts = self._pods.facts(target_id) if target.paused else None
             if facts is not None and facts != target.facts:
-                self.targets[target_id] = with_facts(target, facts)
-                self._set_endpoint(target_id, self.targets[target_id])
-                self.version += 1
+                stated = target.facts.gpus, target.facts.resource
+                self.targets[target_id] = target._replace(
+                    follows_pods=target.follows_pods or stated != (facts.gpus, facts.resource)
+                )
+                self._set_facts(target_id, facts)
+
+    def _set_facts(self, target_id: int, facts: Facts) -> None:
+        if facts != self.targets[target_id].facts:
+            self.targets[target_id] = with_facts(self.targets[target_id], facts)
+            self._set_endpoint(target_id, self.targets[target_id])
+            self.version += 1
 
     def find(self, key: TargetKey) -> Target | None:
         return self.targets.get(self._ids.get((key.namespace, self._uids.get(key, "")), -1))
@@ -153,9 +173,15 @@ class TargetStore:
         return found
 
     def _set_endpoint(self, target_id: int, target: Target) -> None:
-        workload = target.workload
-        endpoint = Endpoint(workload.metrics_port, workload.metrics_scheme, workload.metrics_path)
-        self._pods.set_endpoint(target_id, endpoint)
+        workload, declared, own = target.workload, target.declared, target.own_stated
+        for_all = Endpoint(
+            declared.metrics_port or own.get("metrics-port", 0),
+            declared.metrics_scheme or own.get("metrics-scheme", ""),
+            declared.metrics_path or own.get("metrics-path", ""),
+            declared.engine or "",
+        )
+        otherwise = Endpoint(workload.metrics_port, workload.metrics_scheme, workload.metrics_path)
+        self._pods.set_endpoint(target_id, Endpoints(for_all, otherwise))
 
     def _set_user(self, before: Target | None, target: Target | None) -> None:
         """Note that a target uses the template of another one, and no longer that of before."""

@@ -16,7 +16,6 @@ from autoscaler.adapters.kubernetes.api import objects
 from autoscaler.adapters.kubernetes.api.objects import (
     LeaderWorkerSet,
     Metadata,
-    PodSpec,
     PodTemplate,
     TargetMetadata,
 )
@@ -59,6 +58,9 @@ class Target(NamedTuple):
     pods_per_replica: int = 1
     template_of: TargetKey | None = None  # the target whose template it uses
     stated: Mapping[str, str] = {}
+    own_stated: Mapping[str, Any] = {}  # by itself, not by its template, about the metrics endpoints of its pods
+    paused: bool = False  # its controller makes no pod by the template
+    follows_pods: bool = False  # paused, and its facts are those of its pods, which differ from the template
     labels: Mapping[str, str] = {}  # its own, and those of its pods that it lacks
     refusal: str = ""  # why it cannot be scaled, and what can
 
@@ -66,8 +68,8 @@ class Target(NamedTuple):
 def read_target(kind: ScaleTarget, seen: objects.Target) -> Target:
     template = seen.spec.template or PodTemplate()
     labels = seen.spec.selector.match_labels if seen.spec.selector else None
-    target = _read(kind, seen.metadata, seen.spec.replicas, read_template(template.spec), template)
-    return target._replace(selector=tuple(sorted((labels or {}).items())))
+    target = _read(kind, seen.metadata, seen.spec.replicas, _read_facts(template), template)
+    return target._replace(selector=tuple(sorted((labels or {}).items())), paused=bool(seen.spec.paused))
 
 
 def read_leader_worker_set(seen: LeaderWorkerSet) -> Target:
@@ -76,8 +78,8 @@ def read_leader_worker_set(seen: LeaderWorkerSet) -> Target:
     facts, serving = NO_FACTS, PodTemplate()
     if template is not None:
         serving = template.leader_template or template.worker_template or serving
-        worker = read_template(template.worker_template.spec if template.worker_template else PodSpec())
-        leader = read_template(template.leader_template.spec) if template.leader_template else worker
+        worker = _read_facts(template.worker_template or PodTemplate())
+        leader = _read_facts(template.leader_template) if template.leader_template else worker
         facts = group_facts(leader, [(worker, (template.size or 1) - 1)])
     return _read(LEADER_WORKER_SET, seen.metadata, seen.spec.replicas, facts, serving)
 
@@ -127,7 +129,9 @@ def _read(
     """template: of the pods that serve metrics."""
     ref = WorkloadRef(metadata.namespace, metadata.name, kind.kind, kind.api_version)
     declared = read_annotations(metadata.annotations)
-    stated = read_prometheus_annotations({**(metadata.annotations or {}), **(template.metadata.annotations or {})})
+    of_template = template.metadata.annotations or {}
+    stated = read_prometheus_annotations({**(metadata.annotations or {}), **of_template})
+    own = {name: text for name, text in (metadata.annotations or {}).items() if name not in of_template}
     if source := annotated_source(template.metadata.annotations or {}):
         facts = facts._replace(source=str(source))
     return Target(
@@ -142,6 +146,7 @@ def _read(
         template_digest=_digest((template,)),
         controller=controller_name(metadata),
         stated=stated,
+        own_stated=read_prometheus_annotations(own),
         labels={**(template.metadata.labels or {}), **(metadata.labels or {})},
     )
 
@@ -184,8 +189,12 @@ def _read_parts(parts: Sequence[PodPart], value: object) -> list[_Part]:
             if template is not None:
                 counts = [at(value, *place[:-1], count) for count in part.counts]
                 pods = math.prod(max(0, count) if type(count) is int else 1 for count in counts)
-                found.append(_Part(read_template(template.spec), template, min(pods, MOST_REPLICAS)))
+                found.append(_Part(_read_facts(template), template, min(pods, MOST_REPLICAS)))
     return found
+
+
+def _read_facts(template: PodTemplate) -> Facts:
+    return read_template(template.spec, template.metadata.annotations)
 
 
 def _template(value: object) -> PodTemplate | None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from autoscaler.adapters.kubernetes.inventory.elastic import Elastic
 from autoscaler.adapters.kubernetes.inventory.nodes import NodeStore
+from autoscaler.adapters.kubernetes.inventory.pools import lay_out_pools
 from autoscaler.adapters.kubernetes.inventory.usage import count_usage
 from autoscaler.adapters.kubernetes.pods.needs import NAME_FIELD, Expression, Needs, Toleration
 from autoscaler.adapters.kubernetes.pods.template import NO_FACTS
@@ -32,14 +33,14 @@ CORDON = {"unschedulable": True}
 
 def test_devices_are_counted_by_who_holds_them():
     store = nodes((L4, {GPU: "8"}), (L4, {GPU: "8"}))
-    pods = [pod("ours-0.a", "n0", {GPU: "2"}), pod("theirs-x.a", "n0", {GPU: "3"}), pod("theirs-x.b", "n1", {})]
+    pods = [pod("ours-0.a", "n0", {GPU: "4"}), pod("theirs-x.a", "n0", {GPU: "3"}), pod("theirs-x.b", "n1", {})]
     seen = lay_out(store, [placed_facts(4.0)], pods)
     assert seen.groups.allocatable.tolist() == [16.0]
-    assert seen.groups.used.tolist() == [2.0]
+    assert seen.groups.used.tolist() == [4.0]
     assert seen.groups.used_by_others.tolist() == [3.0]
     assert seen.gpus == [13.0]
     assert seen.fits == [3.0]  # 5 and 8 devices are not theirs
-    assert seen.room == [2.0]  # 3 and 8 devices are free
+    assert seen.room == [2.0]  # 1 and 8 devices are free
 
 
 def test_placeholder_pods_of_others_yield():
@@ -133,7 +134,7 @@ def test_cpu_and_memory_limit_what_fits():
 
 def test_devices_of_others_and_strays_are_left_out_by_node():
     store = nodes((L4 | {"team": "a"}, {GPU: "4"}), (L4 | {"team": "b"}, {GPU: "8"}), (L4 | {"team": "b"}, {GPU: "8"}))
-    pods = [pod("ours-0.a", "n1", {GPU: "1"}), pod("ours-1.a", "n1", {GPU: "2"}), pod("theirs-x.a", "n2", {GPU: "3"})]
+    pods = [pod("ours-0.a", "n1", {GPU: "1"}), pod("ours-1.a", "n1", {GPU: "1"}), pod("theirs-x.a", "n2", {GPU: "3"})]
     seen = lay_out(store, [placed_facts(selector=(("team", name),)) for name in "ab"], pods)
     assert [each.tolist() for each in seen.groups.by_node] == [[4.0], [7.0, 5.0], []]
 
@@ -235,6 +236,9 @@ def test_fitting_replicas_equal_a_plain_count(given_nodes, given_pods, size, cpu
         here = [(ours, devices, used) for ours, place, devices, used in given_pods if place == index]
         admits = all(has.get(key) == value for key, value in selector.items()) and (tolerates or not tainted)
         is_known |= admits and gpus >= size
+        former = [ours and devices not in (0, size) for ours, devices, _ in here]  # of another template
+        kept += size * sum(former) if gpus else 0
+        here = [(ours and not other, *rest) for (ours, *rest), other in zip(here, former, strict=True)]
         if admits and gpus >= size and not cordoned:
             free = [gpus - sum(d for ours, d, _ in here if not ours), cores - sum(c for ours, _, c in here if not ours)]
             now = [gpus - sum(d for _, d, _ in here), cores - sum(c for _, _, c in here)]
@@ -244,3 +248,53 @@ def test_fitting_replicas_equal_a_plain_count(given_nodes, given_pods, size, cpu
             kept += sum(devices for ours, devices, _ in here if ours)
     assert seen.room == [room]
     assert seen.fits == [fits + kept // size if is_known else math.inf]
+
+
+@pytest.mark.parametrize(
+    ("resource", "each", "pods", "fits", "free"),
+    [
+        (GPU, 2.0, [{GPU: "1"}] * 4, 4.0, 0.0),  # nothing new fits beside what serves, and what serves stays
+        (GPU, 2.0, [{GPU: "1"}] * 2 + [{GPU: "2"}], 3.0, 2.0),  # half way through a rollout
+        (GPU, 1.0, [{GPU: "2"}] * 2, 2.0, 0.0),
+        (GPU, 16.0, [{GPU: "1"}] * 4, math.inf, 4.0),  # a node for the new ones may still be created
+        (MIG, 1.0, [{GPU: "1"}] * 4, 6.0, 2.0),  # from full GPUs to slices
+        (GPU, 1.0, [{GPU: "1"}] * 3, 4.0, 4.0),  # the same template
+    ],
+)
+def test_pods_of_an_earlier_template_stay_as_they_are(resource, each, pods, fits, free):
+    """free: devices that replicas of the new template may share."""
+    store = nodes((L4, {GPU: "4", MIG: "2"}))
+    old = [pod(f"ours-0.{number}", "n0", limits) for number, limits in enumerate(pods)]
+    layout = lay_out_pools(store.nodes, [placed_facts(each, resource)])
+    usage = count_usage(layout, hold(*old), np.array([0]))
+    assert usage.fits.tolist() == [fits]
+    open_ = ~usage.groups.closed & np.array([group.resource == resource for group in usage.groups.groups])
+    assert usage.groups.gpus[open_].sum() == free
+    assert usage.former.tolist() == [sum(limits != {resource: f"{each:g}"} for limits in pods)]
+
+
+def test_replicas_of_several_pods_stay_when_their_template_changes():
+    """Two groups of two pods with 4 GPUs each; the new template states 8 for each pod."""
+    store = nodes(*[(L4, {GPU: "8"})] * 2)
+    pair = facts()._replace(gpus=16.0, needs=Needs(GPU, 8.0, 8.0, 16.0))
+    old = [pod(f"ours-0.{number}", f"n{number % 2}", {GPU: "4"}) for number in range(4)]
+    usage = count_usage(lay_out_pools(store.nodes, [pair]), hold(*old), np.array([0]))
+    assert (usage.fits.tolist(), usage.former.tolist()) == ([2.0], [2.0])
+
+
+@pytest.mark.parametrize(
+    ("preempts", "fits", "gpus"),
+    [
+        ([100_000.0], [4.0], [4.0]),
+        ([-math.inf], [1.0], [1.0]),  # preemptionPolicy: Never
+        ([50.0], [2.0], [2.0]),  # as one of the others does, so it takes only the one below
+        ([-20.0], [1.0], [1.0]),
+        ([100_000.0, 0.0], [4.0, 1.0], [1.0]),  # one pool: what both of them can get is shared
+    ],
+)
+def test_pods_of_a_lower_priority_yield(preempts, fits, gpus):
+    theirs = [pod(f"theirs-x.{each}", "n0", {GPU: "1"}, priority=each) for each in (10, 50, 60)]
+    layout = lay_out_pools(nodes((L4, {GPU: "4"})).nodes, [placed_facts()] * len(fits))
+    usage = count_usage(layout, hold(*theirs), np.arange(len(fits)), np.array(preempts))
+    assert usage.fits.tolist() == fits
+    assert usage.groups.pool_gpus.tolist() == gpus

@@ -16,7 +16,7 @@ from autoscaler.adapters.kubernetes.api import objects
 from autoscaler.adapters.kubernetes.pods.needs import Toleration
 from autoscaler.adapters.kubernetes.pods.selector import read_selector, selects
 from autoscaler.adapters.kubernetes.pods.status import LWS_SIZE
-from autoscaler.adapters.kubernetes.pods.store import Endpoint, PodQuery, PodRows, PodStore
+from autoscaler.adapters.kubernetes.pods.store import UNSTATED, Endpoint, Endpoints, PodQuery, PodRows, PodStore
 from autoscaler.adapters.kubernetes.pods.template import NO_FACTS, add_tolerations
 from autoscaler.catalog.scale_targets import POD_GROUPS
 from autoscaler.core.model.fleet import PendingCause
@@ -163,10 +163,67 @@ def test_pods_have_the_endpoint_of_their_target():
     store = PodStore(FixedClock())
     store.set_target(("ns", "rs-1"), 0)
     store.put(pod("before"))
-    store.set_endpoint(0, Endpoint(9000, "https", "/v1/metrics"))
+    store.set_endpoint(0, Endpoints(otherwise=Endpoint(9000, "https", "/v1/metrics")))
     store.put(pod("after"))
     found = [(pod.metrics_port, pod.metrics_scheme, pod.metrics_path) for pod in store.rows(ids(0)).pods]
     assert found == [(9000, "https", "/v1/metrics")] * 2
+
+
+def container(*arguments: str, **more: Any) -> dict[str, Any]:
+    return {"spec": {"containers": [{"name": "vllm", "args": list(arguments), **more}], "nodeName": "n"}}
+
+
+@pytest.mark.parametrize(
+    ("declared", "pod_has", "expected"),
+    [
+        (UNSTATED, container("vllm", "serve", "m", "--port", "8001"), (8001, "https", "/new", "vllm")),
+        (UNSTATED, container("sglang", "serve", "--model", "m"), (30000, "https", "/new", "sglang")),
+        (UNSTATED, container(ports=[{"name": "http", "containerPort": 8200}]), (8200, "https", "/new", "")),
+        (UNSTATED, container(), (9000, "https", "/new", "")),
+        (UNSTATED, container(readinessProbe={"httpGet": {"port": 15020}}), (9000, "https", "/new", "")),
+        (
+            Endpoint(7000, "http", "/x", "tgi"),
+            container("vllm", "serve", "m", "--port", "8001"),
+            (7000, "http", "/x", "tgi"),
+        ),
+        (Endpoint(0, "", "", "vllm"), container("sglang", "serve", "--model", "m"), (9000, "https", "/new", "vllm")),
+    ],
+)
+def test_pod_keeps_its_own_endpoint_when_the_template_changes(declared, pod_has, expected):
+    store = PodStore(FixedClock())
+    store.set_target(("ns", "rs-1"), 0)
+    store.put(pod("before", **pod_has))
+    store.set_endpoint(0, Endpoints(declared, Endpoint(9000, "https", "/new")))
+    store.put(pod("after", **pod_has))
+    found = [
+        (each.metrics_port, each.metrics_scheme, each.metrics_path, each.engine) for each in store.rows(ids(0)).pods
+    ]
+    assert found == [expected] * 2
+
+
+@pytest.mark.parametrize(("port", "expected"), [("8123", (8123, "https", "/old")), ("15020", (9000, "http", ""))])
+def test_annotations_of_the_pod_name_its_endpoint(port, expected):
+    """Istio redirects those of all pods to itself; then the template tells the endpoint of the engine."""
+    notes = {"prometheus.io/port": port, "prometheus.io/scheme": "https", "prometheus.io/path": "/old"}
+    seen = pod("a")
+    store = PodStore(FixedClock())
+    store.set_target(("ns", "rs-1"), 0)
+    store.set_endpoint(0, Endpoints(otherwise=Endpoint(9000)))
+    raw = msgspec.Raw(msgspec.json.encode(notes))
+    store.put(msgspec.structs.replace(seen, metadata=msgspec.structs.replace(seen.metadata, annotations=raw)))
+    found = store.rows(ids(0)).pods[0]
+    assert (found.metrics_port, found.metrics_scheme, found.metrics_path) == expected
+
+
+def test_facts_of_pods_differ_when_only_their_templates_do():
+    """A StatefulSet without a label for its revision: its old and new pods have the same labels."""
+    store = PodStore(FixedClock())
+    store.select({1: query("app=x", learns=True)})
+    store.put(labelled("a", {"app": "x"}, gpus=1))
+    store.put(labelled("b", {"app": "x"}, gpus=4))
+    assert store.facts(1).gpus == 4.0
+    store.remove("ns", "b")
+    assert store.facts(1).gpus == 1.0
 
 
 def test_pod_without_controller_is_ignored():
@@ -422,3 +479,20 @@ def test_targets_are_those_that_each_pod_alone_would_have(labels: list[dict], se
     for index, each in enumerate(labels):
         expected = [number for number, one in queries.items() if selects(one.selector, each)]
         assert store.target_of(("ns", f"p{index}")) == min(expected, default=-1)
+
+
+def test_the_last_pod_tells_which_pods_yield_to_its_target():
+    """Owners may be known later than pods, and the priority stays known without pods."""
+
+    def important(name: str, **more: Any) -> objects.Pod:
+        return pod(name, spec={"containers": [{"name": "vllm"}], "priority": 1000, **more})
+
+    store = PodStore(FixedClock())
+    assert store.preempts(0) == 0
+    store.put(important("a"))
+    store.set_target(("ns", "rs-1"), 0)
+    assert store.preempts(0) == 1000
+    store.put(important("b", preemptionPolicy="Never"))
+    store.remove("ns", "a")
+    store.remove("ns", "b")
+    assert store.preempts(0) == -math.inf

@@ -180,8 +180,14 @@ def test_engine_is_the_container_with_devices_or_a_probe(containers: list[dict],
         ({"requests": {"nvidia.com/mig-3g.40gb": "1"}}, 1.0, "nvidia.com/mig-3g.40gb"),
         ({"requests": {"cpu": "4"}, "limits": {"nvidia.com/gpu": 2}}, 2.0, "nvidia.com/gpu"),
         ({"limits": {"amd.com/gpu": "4", "rdma/ib": "1"}}, 4.0, "amd.com/gpu"),
-        ({"limits": {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3000"}}, 1.0, "nvidia.com/gpu"),
-        ({"limits": {"gpu.intel.com/i915": "1", "gpu.intel.com/millicores": "500"}}, 1.0, "gpu.intel.com/i915"),
+        ({"limits": {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3000"}}, math.nan, "nvidia.com/gpu"),
+        ({"limits": {"nvidia.com/gpu": "1", "nvidia.com/gpucores": "30"}}, math.nan, "nvidia.com/gpu"),
+        ({"limits": {"nvidia.com/gpu": "1", "koordinator.sh/gpu-core": "50"}}, math.nan, "nvidia.com/gpu"),
+        ({"limits": {"volcano.sh/vgpu-number": "1", "volcano.sh/vgpu-memory": "3000"}}, math.nan, ""),
+        ({"limits": {"aliyun.com/gpu-mem": "8"}}, math.nan, ""),
+        ({"limits": {"nvidia.com/gpu.shared": "1"}}, 1.0, "nvidia.com/gpu.shared"),
+        ({"limits": {"nvidia.com/gpu": "1", "example.com/cores-of-nic": "1"}}, 1.0, "nvidia.com/gpu"),
+        ({"limits": {"gpu.intel.com/i915": "1", "gpu.intel.com/millicores": "500"}}, math.nan, "gpu.intel.com/i915"),
         ({"limits": {"nvidia.com/gpu": "4", "nvidia.com/mig-1g.10gb": "1"}}, 5.0, ""),
         ({"limits": {"cpu": "4", "hugepages-2Mi": "1Gi", "ephemeral-storage": "1Gi"}}, 0.0, ""),
         ({"limits": {"vpc.amazonaws.com/efa": "1"}}, 0.0, ""),
@@ -199,6 +205,25 @@ def test_devices_are_counted_or_unknown(resources: dict, gpus: float, resource: 
     assert facts.gpus == pytest.approx(gpus, nan_ok=True)
     assert facts.resource == resource
     assert bool(facts.unclear) == math.isnan(gpus)
+
+
+@pytest.mark.parametrize(
+    ("annotations", "env", "limits", "word"),
+    [
+        ({"gpu-fraction": "0.5"}, [], {}, "the annotation gpu-fraction: '0.5' gives it a share"),
+        ({"gpu-memory": "11000"}, [], {}, "gpu-memory"),
+        ({"gpu-fraction": "0.5", "gpu-fraction-num-devices": "2"}, [], {"nvidia.com/gpu": "1"}, "gpu-fraction"),
+        ({}, [("NVIDIA_VISIBLE_DEVICES", "all")], {}, "NVIDIA_VISIBLE_DEVICES gives it GPUs"),
+        ({}, [("NVIDIA_VISIBLE_DEVICES", "all")], {"nvidia.com/gpu": "1"}, ""),
+        ({}, [("NVIDIA_VISIBLE_DEVICES", "none")], {}, ""),
+        ({"gpu-fraction": ""}, [], {}, ""),
+    ],
+)
+def test_gpus_are_unknown_when_a_pod_shares_one(annotations: dict, env: list, limits: dict, word: str):
+    container = {"env": [{"name": name, "value": value} for name, value in env], **needs(limits)}
+    facts = read_template(pod_spec(container), annotations)
+    assert math.isnan(facts.gpus) == bool(word)
+    assert word in facts.unclear
 
 
 def test_gpus_are_unknown_with_resource_claims():

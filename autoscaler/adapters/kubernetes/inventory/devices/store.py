@@ -13,7 +13,7 @@ from autoscaler.adapters.kubernetes.inventory.devices.partitions import Offer, c
 from autoscaler.adapters.kubernetes.inventory.devices.selections import Selected, Selections
 from autoscaler.adapters.kubernetes.inventory.devices.slices import PoolKey, SliceStore
 from autoscaler.adapters.kubernetes.inventory.nodes import Node
-from autoscaler.adapters.kubernetes.pods.holdings import ClaimedDevices, Held
+from autoscaler.adapters.kubernetes.pods.holdings import MOST_IMPORTANT, ClaimedDevices, Held
 from autoscaler.adapters.kubernetes.pods.needs import DEVICES_FIELD, Expression
 from autoscaler.adapters.kubernetes.pods.requests import Requests
 from autoscaler.adapters.kubernetes.pods.status import Key
@@ -99,7 +99,7 @@ class DeviceStore:
         added = {name: self._add(nodes[name], offer) for name, offer in self._offers.items() if name in nodes}
         return {**nodes, **added}
 
-    def add_held(self, held: Held, target_of: Callable[[Key], int], yields: Callable[[Key], bool]) -> Held:
+    def add_held(self, held: Held, target_of: Callable[[Key], int], priority: Callable[[Key], int]) -> Held:
         """Return what pods hold with the devices of claims, and with the names that devices have.
 
         A claim that several pods use counts once.
@@ -112,8 +112,8 @@ class DeviceStore:
         for key, claim in self.claims.claims.items():
             if not claim.is_extended:
                 target = max(map(target_of, claim.pods), default=-1)
-                leaves = bool(claim.pods) and all(map(yields, claim.pods))
-                claimed += [ClaimedDevices(*each, target, leaves) for each in self._places(key, claim)]
+                highest = max(map(priority, claim.pods), default=MOST_IMPORTANT)
+                claimed += [ClaimedDevices(*each, target, highest) for each in self._places(key, claim)]
         return held._replace(resources=names).plus(claimed)
 
     def _note_held(self, pool: PoolKey) -> None:

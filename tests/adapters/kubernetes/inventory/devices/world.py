@@ -186,7 +186,7 @@ class Cluster:
         def target_of(key: tuple[str, str]) -> int:
             return self.owners.get(key[1], -1)
 
-        held = self.store.add_held(self.holdings.held(target_of), target_of, self.holdings.yields)
+        held = self.store.add_held(self.holdings.held(target_of), target_of, self.holdings.priority)
         return layout, count_usage(layout, held, np.arange(len(facts)))
 
     def pools(self, *facts: Facts) -> list[tuple[str, float, float]]:
