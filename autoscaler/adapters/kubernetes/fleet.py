@@ -228,6 +228,7 @@ class KubeFleet:
             pools=workloads.layout.pools,
             groups=usage.groups,
             hpa_limits=workloads.hpa_limits,
+            allowances=self._quotas.allowances(workloads.applicants),
             quotas=self._quotas.count(pods, self._pod_workload, workloads.gpus_per_replica, self._clock.now_s()),
             drain_s=workloads.drain_s,
             starts=self._lay_out_starts(pods),

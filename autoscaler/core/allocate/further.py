@@ -12,6 +12,7 @@ import numpy as np
 
 from autoscaler.core.allocate.placing import Limit, take
 from autoscaler.core.model.fleet import Fleet
+from autoscaler.core.model.placement import Placement
 from autoscaler.core.model.spec import Spec
 from autoscaler.core.model.tenants import TenantLimit, fit_replicas, place_tenants
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn, or_zero
@@ -43,13 +44,10 @@ class Further(NamedTuple):
 
 def admit(fleet: Fleet, decided: FloatColumn, replicas: Further) -> Further:
     """Return the replicas within the quotas, beside those that are decided. decided: float64[W]."""
-    if not fleet.quotas or not len(replicas.row):
+    limits, row = _limits(fleet, decided), replicas.row
+    if not limits or not len(row):
         return replicas
-    gpus = _gpus_each(fleet)
-    row = replicas.row
-    return replicas.keep(
-        take([Limit(each.row[row], gpus[row], each.placement) for each in _limits(fleet, decided, gpus)])
-    )
+    return replicas.keep(take([Limit(limit.row[row], each[row], limit.placement) for limit, each in limits]))
 
 
 def limit_by_quotas(fleet: Fleet, spec: Spec, decided: FloatColumn, wanted: FloatColumn) -> FloatColumn:
@@ -58,10 +56,10 @@ def limit_by_quotas(fleet: Fleet, spec: Spec, decided: FloatColumn, wanted: Floa
     decided: float64[W], replicas that count before all others, and stay even beyond a quota.
     wanted: float64[W]. Unknown numbers (NaN) and workloads without a quota are left as they are.
     """
-    if not fleet.quotas:
+    limits = _limits(fleet, decided)
+    if not limits:
         return wanted
-    gpus = _gpus_each(fleet)
-    fits = fit_replicas(_limits(fleet, decided, gpus), gpus)
+    fits = np.fmin.reduce([fit_replicas([limit], each) for limit, each in limits])
     more = np.ceil(np.fmax(or_zero(wanted) - decided, 0.0))
     asked = np.where(np.isfinite(fits), np.fmin(more, fits), 0.0)
     admitted = admit(fleet, decided, Further.of(asked[:, None], np.zeros((len(asked), 1)), spec))
@@ -69,11 +67,19 @@ def limit_by_quotas(fleet: Fleet, spec: Spec, decided: FloatColumn, wanted: Floa
     return np.where(np.isfinite(fits), np.fmin(wanted, decided + count), wanted)
 
 
-def _limits(fleet: Fleet, decided: FloatColumn, gpus_each: FloatColumn) -> list[TenantLimit]:
-    """Return what quotas leave beside the decided replicas."""
-    return [limit.copy_with(np.fmax(or_zero(decided), 0.0) * gpus_each)[0] for limit in place_tenants(fleet.quotas)]
+def _limits(fleet: Fleet, decided: FloatColumn) -> list[tuple[TenantLimit, FloatColumn]]:
+    """Return what quotas leave beside the decided replicas, and what each charges for a replica; float64[W].
 
-
-def _gpus_each(fleet: Fleet) -> FloatColumn:
-    """Return the GPUs of a replica of each workload, float64[W]; 0: unknown, so that no quota limits it."""
-    return np.where(np.isfinite(fleet.gpus_per_replica), np.fmax(fleet.gpus_per_replica, 0.0), 0.0)
+    GPUs that are unknown count as 0, so that no quota limits their workload.
+    """
+    if not fleet.quotas and not fleet.allowances:
+        return []
+    gpus = np.where(np.isfinite(fleet.gpus_per_replica), np.fmax(fleet.gpus_per_replica, 0.0), 0.0)
+    decided = np.fmax(or_zero(decided), 0.0)
+    limits = [(limit.copy_with(decided * gpus)[0], gpus) for limit in place_tenants(fleet.quotas)]
+    coming = np.fmax(decided - np.bincount(fleet.pod_workload, minlength=len(decided)), 0.0)
+    for quota, each, left in fleet.allowances:
+        placement = Placement(np.fmax(left, 0.0)[None], [[place] for place in range(len(left))])
+        limit = TenantLimit(quota, placement)
+        limits.append((limit.copy_with(coming * each)[0], each))
+    return limits

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from autoscaler.core.model.phases import PodStarts
-from autoscaler.core.model.quotas import Quotas
+from autoscaler.core.model.quotas import Allowance, Quotas
 from autoscaler.core.model.weights import Weights
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, IntColumn
 
@@ -310,6 +310,7 @@ class Fleet:
     groups: NodeGroups  # of these pools
     hpa_limits: HpaLimits | None = None  # None: decisions are carried out without an HPA
     quotas: tuple[Quotas, ...] = ()  # one for each kind of source; several where scopes of ResourceQuotas differ
+    allowances: tuple[Allowance, ...] = ()  # of other quotas, which bound what is requested before there are pods
     gpus_per_pod: FloatColumn | None = None  # float64[W], divides those of each pod of a replica; NaN, None: unknown
     former: FloatColumn | None = None  # float64[W], replicas on nodes that an earlier template made; None: none
     drain_s: FloatColumn | None = None  # float64[W], time for the requests of a replica that leaves; NaN, None: unknown

@@ -21,6 +21,17 @@ class Quota(NamedTuple):
     cohort: str = ""  # owners of one cohort lend each other GPUs of one resource and flavor; "": no cohort
 
 
+class Allowance(NamedTuple):
+    """What quotas leave of something else that pods are charged for: their number, CPU or memory.
+
+    The API server refuses pods beyond them, so they bound only what is requested before there are pods.
+    """
+
+    quota: IntColumn  # int64[W], index into `left`; -1: none applies
+    each: FloatColumn  # float64[W], of one replica
+    left: FloatColumn  # float64[Q], beside all pods of now
+
+
 @dataclass(frozen=True)
 class Quotas:
     """Quotas of one kind of source, or of one scope of ResourceQuotas. A replica must be within each such set.

@@ -9,6 +9,7 @@ import math
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
+import numpy as np
 import pytest
 import pytest_asyncio
 
@@ -18,6 +19,7 @@ from autoscaler.adapters.kubernetes.fleet import KubeFleet
 from autoscaler.adapters.kubernetes.quotas.kueue import QUEUE_LABEL
 from autoscaler.config.quotas import StatedQuota
 from autoscaler.config.settings import Mode
+from autoscaler.core.allocate.further import limit_by_quotas
 from autoscaler.core.model.fleet import Fleet
 from tests.adapters.kubernetes.conftest import Connect, in_namespace
 from tests.adapters.kubernetes.node_world import FAST
@@ -31,6 +33,7 @@ from tests.adapters.kubernetes.world import (
     synced,
     until,
 )
+from tests.core.world import spec
 from tests.harness.kube_api import ApiError, KubeApi
 
 pytestmark = pytest.mark.integration
@@ -89,6 +92,28 @@ async def test_resource_quota_caps_what_its_namespace_may_request(
         await kube_api.delete("v1", "ResourceQuota", world.namespace, "gpus")
         await until(fleet, "the quota is gone", lambda view: view.quotas == ())
     assert fleet.quota_problems() == []
+
+
+@pytest.mark.parametrize(
+    ("resource", "used", "allowed"), [(HARD, "0", 6), ("pods", "1", 5), ("requests.memory", "0", 3)]
+)
+async def test_nothing_is_requested_ahead_beyond_a_quota(
+    kube_api: KubeApi, kube: Kube, clock: SystemClock, world: World, resource: str, used: str, allowed: int
+):
+    """Five workloads of a namespace want a hundred replicas each."""
+    for name in "abcde":
+        await world.deployment(name, replicas=0, resources={"requests": {"memory": "2Gi"}})
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "q"}, "spec": {"hard": {resource: "6"}}}
+    if resource == "requests.memory":
+        quota["spec"] = {"hard": {resource: "7Gi"}}
+    await kube_api.apply(quota, namespace=world.namespace)
+    status = {"hard": quota["spec"]["hard"], "used": {resource: used}}
+    await kube_api.set_status("v1", "ResourceQuota", world.namespace, "q", status)
+    fleet = watching(kube, clock, world)
+    async with running(fleet):
+        view = await synced(fleet)
+    none, many = np.zeros(5), np.full(5, 100.0)
+    assert limit_by_quotas(view, spec(5), none, many).sum() == allowed
 
 
 async def test_scopes_of_a_resource_quota_are_honoured(kube_api: KubeApi, kube: Kube, clock: SystemClock, world: World):

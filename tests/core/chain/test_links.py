@@ -11,7 +11,7 @@ from autoscaler.core.chain.links import LOOKAHEAD_S, ChainState, Leads, plan_lin
 from autoscaler.core.model.chain import Cause, Chain, Link
 from autoscaler.core.model.fleet import NodeGroups, Pool
 from autoscaler.core.model.forecast import BIN_S, BINS, Forecast
-from autoscaler.core.model.quotas import Quotas
+from autoscaler.core.model.quotas import Allowance, Quotas
 from autoscaler.core.model.types import TickInput
 from autoscaler.core.snapshot import restore, take
 from autoscaler.core.state import Memory
@@ -128,6 +128,18 @@ def test_requested_places_keep_within_quotas(ready: list[int], kinds: tuple[Quot
     assert plan(inp, state)[0].places.tolist() == chain.places.tolist()
     none = replace(inp, fleet=replace(seen, quotas=(quotas([0, 0, 0], [0]),)))
     assert plan(none, state)[0].places.sum() == 0
+
+
+def test_quotas_of_pods_and_memory_count_beside_those_of_gpus():
+    """Two replicas of the first are decided and have no pod yet; what is left is beside the pods of now."""
+    pods = Allowance(np.array([0, 0, -1]), np.ones(3), np.array([5.0]))
+    memory = Allowance(np.array([0, 1, -1]), np.array([8e9, 8e9, 8e9]), np.array([32e9, 9e9]))
+    seen = cluster([1, 1, 1], free=0, allowances=(pods, memory))
+    inp = look(DUE_S - 1000, seen, windows(*[[(DUE_S, 50)]] * 3), max_replicas=200.0)
+    assert plan(inp)[0].places.tolist() == [4, 1, 49]
+    assert plan(inp, decided=[3, 1, 1])[0].places.tolist() == [2, 1, 49]
+    beside = replace(inp, fleet=replace(seen, quotas=(quotas([0, 0, 0], [7]),)))
+    assert plan(beside)[0].places.sum() == 4
 
 
 def test_free_places_beyond_a_quota_are_not_requested():

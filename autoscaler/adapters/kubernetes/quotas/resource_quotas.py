@@ -6,19 +6,31 @@ Source: Kubernetes, "Resource Quotas", 1.36.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from autoscaler.adapters.kubernetes.api import objects
-from autoscaler.adapters.kubernetes.pods.requests import read_quantity
+from autoscaler.adapters.kubernetes.pods.needs import Needs
+from autoscaler.adapters.kubernetes.pods.requests import Quantity, read_quantity
 from autoscaler.adapters.kubernetes.quotas.columns import Applicant, Layout, Row, lay_out, read_amount
 from autoscaler.catalog.accelerators import is_accelerator
 from autoscaler.config.findings import shown
-from autoscaler.core.model.quotas import Quota
+from autoscaler.core.model.quotas import Allowance, Quota
 
 PREFIX = "requests."
 MAX_LAYERS = 4  # quotas of different scopes for one resource of a namespace that are read, the tightest first
 MAX_SCOPES = 16
+MAX_QUANTITY = 64
+OTHERS = {
+    "pods": ("pods", "count/pods"),
+    "cpu": ("cpu", "requests.cpu"),
+    "memory": ("memory", "requests.memory"),
+}
+"""What else pods are charged for, and the names by which a quota limits it."""
+
 PRIORITY_CLASS = "PriorityClass"
 OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
 # Whether pods match that serve: the API server allows no activeDeadlineSeconds in their templates.
@@ -59,10 +71,11 @@ class _Quota(NamedTuple):
     hard: Mapping[str, float]  # devices by resource
     scopes: frozenset[_Scope]
     problem: str
+    others: Mapping[str, float]  # the tightest limits on what else is charged for a pod, by `OTHERS`
 
 
 class ResourceQuotaStore:
-    """The ResourceQuotas that limit accelerators."""
+    """The ResourceQuotas that limit accelerators, and other things for which pods are charged."""
 
     def __init__(self) -> None:
         self.version = 0  # of all but the use
@@ -72,7 +85,7 @@ class ResourceQuotaStore:
     def put(self, seen: objects.ResourceQuota, /) -> None:
         namespace, name = seen.metadata.namespace, seen.metadata.name
         quota = _read(seen)
-        if not quota.hard and not quota.problem:
+        if not quota.hard and not quota.others and not quota.problem:
             self.remove(namespace, name)
             return
         known = self._quotas.setdefault(namespace, {})
@@ -80,8 +93,9 @@ class ResourceQuotaStore:
             self._forget_use(namespace, name)
             known[name] = quota
             self.version += 1
-        for resource in quota.hard:
-            used = read_quantity((seen.status.used or {}).get(PREFIX + resource, ""))
+        stated = seen.status.used or {}
+        for resource, names in {**{each: (PREFIX + each,) for each in quota.hard}, **OTHERS}.items():
+            used = max(_amounts(stated, names), default=math.nan)
             if used >= 0:  # else it is not known yet
                 self.used[namespace, name, resource] = used
 
@@ -96,7 +110,7 @@ class ResourceQuotaStore:
 
     def _forget_use(self, namespace: str, name: str) -> None:
         quota = self._quotas[namespace].get(name)
-        for resource in quota.hard if quota is not None else ():
+        for resource in (*quota.hard, *OTHERS) if quota is not None else ():
             self.used.pop((namespace, name, resource), None)
 
     def lay_out(self, workloads: Sequence[Applicant]) -> list[Layout]:
@@ -130,6 +144,39 @@ class ResourceQuotaStore:
                 found[quota.scopes] = min((hard, name), found.get(quota.scopes, (hard, name)))
         return [name for _, name in sorted(found.values())]
 
+    def allowances(self, workloads: Sequence[Applicant]) -> tuple[Allowance, ...]:
+        """Return what the tightest quotas of workloads leave of pods, CPU and memory. Unknown use counts as none."""
+        found = []
+        limited = {namespace for namespace, its in self._quotas.items() if any(quota.others for quota in its.values())}
+        for resource in OTHERS if limited else ():
+            left: dict[tuple[str, str], float] = {}
+            chosen = [
+                self._least_left(workload, resource, left) if workload.namespace in limited else None
+                for workload in workloads
+            ]
+            if left:
+                place = {key: index for index, key in enumerate(left)}
+                quota = np.array([-1 if key is None else place[key] for key in chosen], dtype=np.int64)
+                each = np.array([_charge(workload.needs, resource) for workload in workloads])
+                found.append(Allowance(quota, each, np.array(list(left.values()))))
+        return tuple(found)
+
+    def _least_left(
+        self, workload: Applicant, resource: str, left: dict[tuple[str, str], float]
+    ) -> tuple[str, str] | None:
+        """Return the quota that leaves a workload the least, and note what it leaves; None: none limits it."""
+        namespace = workload.namespace
+        found = [
+            (quota.others[resource] - self.used.get((namespace, name, resource), 0.0), name)
+            for name, quota in self._quotas.get(namespace, {}).items()
+            if resource in quota.others and all(scope.matches(workload) for scope in quota.scopes)
+        ]
+        if not found:
+            return None
+        amount, name = min(found)
+        left[namespace, name] = amount
+        return namespace, name
+
     def problems(self, namespaces: set[str]) -> list[str]:
         """Return what is not believed, or not read, of the quotas of some namespaces, one line each."""
         return [
@@ -138,6 +185,18 @@ class ResourceQuotaStore:
             for name, quota in sorted(self._quotas[namespace].items())
             if quota.problem
         ]
+
+
+def _amounts(stated: Mapping[str, Quantity], names: Sequence[str]) -> list[float]:
+    """Return the amounts that are stated by any of some names. One that cannot be read is left out."""
+    found = [read_quantity(stated[name]) for name in names if name in stated and len(str(stated[name])) <= MAX_QUANTITY]
+    return [amount for amount in found if amount >= 0]
+
+
+def _charge(needs: Needs, resource: str) -> float:
+    """Return what a replica is charged for; those of its pods without devices are not counted."""
+    pods = math.ceil(needs.total / needs.largest - 1e-9) if needs.total > needs.largest > 0 else 1
+    return pods * {"pods": 1.0, "cpu": needs.cpu, "memory": needs.memory}[resource]
 
 
 def _read(seen: objects.ResourceQuota) -> _Quota:
@@ -157,10 +216,12 @@ def _read(seen: objects.ResourceQuota) -> _Quota:
         if name.startswith(PREFIX) and is_accelerator(name.removeprefix(PREFIX))
     }
     unknown = sorted({scope.name for scope in scopes if not scope.is_known})
-    if stated and (unknown or max(len(seen.spec.scopes or ()), len(expressions)) > MAX_SCOPES):
+    is_unread = bool(unknown) or max(len(seen.spec.scopes or ()), len(expressions)) > MAX_SCOPES
+    if stated and is_unread:
         names = ", ".join(shown(name) for name in unknown) or f"more than {MAX_SCOPES}"
-        return _Quota({}, scopes, f"its scopes are not read, so it is no limit here: {names}")
+        return _Quota({}, scopes, f"its scopes are not read, so it is no limit here: {names}", {})
     amounts = {resource: read_amount(amount, float("inf"), float("inf")) for resource, amount in stated.items()}
     problem = next((f"{PREFIX}{resource}: {why}" for resource, (_, why) in sorted(amounts.items()) if why), "")
     hard = {resource: amount for resource, (amount, _) in amounts.items() if amount < float("inf")}
-    return _Quota(hard, scopes, problem)
+    limits = {} if is_unread else {each: _amounts(seen.spec.hard or {}, names) for each, names in OTHERS.items()}
+    return _Quota(hard, scopes, problem, {each: min(amounts) for each, amounts in limits.items() if amounts})

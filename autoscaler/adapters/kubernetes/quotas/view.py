@@ -13,7 +13,7 @@ from autoscaler.adapters.kubernetes.quotas.resource_quotas import MAX_LAYERS, Re
 from autoscaler.adapters.kubernetes.quotas.stated import lay_out_stated
 from autoscaler.config.quotas import StatedQuota
 from autoscaler.core.model.fleet import QUEUED
-from autoscaler.core.model.quotas import Quotas
+from autoscaler.core.model.quotas import Allowance, Quotas
 from autoscaler.core.table.columns import FloatColumn, IntColumn
 
 Stated = Callable[[], Sequence[StatedQuota]]
@@ -71,6 +71,10 @@ class QuotaView:
         if self._of_file is not None:
             found.append(self._file_count.quotas(self._of_file, held, {}, now_s))
         return tuple(found)
+
+    def allowances(self, workloads: Sequence[Applicant]) -> tuple[Allowance, ...]:
+        """Return what ResourceQuotas leave of pods, CPU and memory for the managed workloads."""
+        return self.resource_quotas.allowances(workloads)
 
     def problems(self) -> list[str]:
         """Return what is not believed, or not read, of the quotas of the cluster, one line each."""

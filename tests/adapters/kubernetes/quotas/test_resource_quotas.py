@@ -31,6 +31,25 @@ def test_quota_limits_workloads_of_its_namespace_and_resource():
     assert [quotas.used[row.key] for row in layout.rows] == [3.0]
 
 
+def test_quotas_of_pods_cpu_and_memory_leave_what_is_not_used():
+    pods = resource_quota("pods", {"pods": "6", "count/pods": 9, "requests.memory": "64Gi"}, {"pods": "2"})
+    cpu = resource_quota("cpu", {"cpu": "8500m"}, {"cpu": "500m"})
+    tighter = resource_quota("tight", {"requests.cpu": 3}, scopes=["BestEffort"])
+    rows = [workload(memory=2.0**30), workload(largest=1.0, total=3.0, cpu=2.0), workload("team-b")]
+    found = store(pods, cpu, tighter).allowances(rows)
+    assert [each.left.tolist() for each in found] == [[4.0], [8.0], [64 * 2.0**30]]
+    assert [each.quota.tolist() for each in found] == [[0, 0, -1]] * 3
+    assert [each.each[:2].tolist() for each in found] == [[1, 3], [1, 6], [2.0**30, 0]]
+    assert store(resource_quota("gpus", {HARD: "8"})).allowances(rows) == ()
+
+
+@pytest.mark.parametrize("amount", ["-1", "x", "", "NaN", "8" * 5000])
+def test_amount_of_pods_that_cannot_be_limits_nothing(amount: str):
+    assert store(resource_quota("q", {"pods": amount, HARD: "1"})).allowances([workload()]) == ()
+    (left,) = store(resource_quota("q", {"pods": "3"}, {"pods": amount})).allowances([workload()])
+    assert left.left.tolist() == [3.0]
+
+
 def test_tightest_quota_counts_when_several_have_equal_scopes():
     quotas = store(*(resource_quota(name, {HARD: hard}) for name, hard in (("a", "9"), ("b", "4"), ("c", "16"))))
     (layout,) = quotas.lay_out([workload()])
