@@ -127,10 +127,12 @@ async def test_pod_is_served_first_and_nothing_is_evicted_while_the_server_is_do
             await eventually(lambda: self_says(agent, "unreachable"), "the metric of the outage")
             assert [str(model.listing.source) for model in Store(cluster.root).models()] == [old]
         await kube_api.apply(pod | {"spec": spec}, namespace=namespace)
+        await eventually(lambda: _is(cluster, new, "no_space"), "the share of what pods alone name")
+        await cluster.wish(new)
         await cluster.until(lambda ready: ready == {parse(new).key})
         assert not await self_says(agent, "unreachable")
         assert [str(model.listing.source) for model in Store(cluster.root).models()] == [new]
-        await cluster.wish(old)
+        await cluster.wish(old, new)
         await eventually(lambda: _is(cluster, old, "no_space"), "the state of the model that has no room")
         assert await cluster.ready() == {parse(new).key}
         assert label_of(parse(new).key) in (await cluster.metadata())["labels"]
