@@ -56,7 +56,7 @@ fetch_options = options(
         type=click.IntRange(1, 64),
         default=8,
         show_default=True,
-        help="Ranges of 8 MiB at a time; each takes 16 MiB of memory.",
+        help="Ranges of 8 MiB at a time; each takes 13 MiB of memory.",
     ),
 )
 

@@ -20,7 +20,7 @@ def new_buffer(length: int) -> memoryview:
     try:
         memory = _free.pop()
     except IndexError:
-        memory = mmap.mmap(-1, RANGE_BYTES)
+        memory = mmap.mmap(-1, RANGE_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         with suppress(OSError):  # of a kernel without huge pages
             memory.madvise(mmap.MADV_HUGEPAGE)
     view = memoryview(memory)[:length]

@@ -41,6 +41,7 @@ class Answer(NamedTuple):
     status: int
     headers: Message
     content: memoryview  # of as many bytes as arrived; empty for an answer that was not accepted
+    rest: bytes = b""  # what follows the content, if it was asked for
 
 
 class Request(NamedTuple):
@@ -51,6 +52,7 @@ class Request(NamedTuple):
     headers: Mapping[str, str]
     length: int  # bytes of the body, at most
     accepts: Callable[[int, Message], bool]  # tells by status and headers whether to read the body
+    rest: int = 0  # bytes that follow
 
 
 class _Call:
@@ -136,10 +138,11 @@ class Connections:
         buffer, received = new_buffer(request.length), 0
         while received < request.length and (count := response.readinto(buffer[received : received + PIECE_BYTES])):
             received += count
-        if received == request.length and response.read(1):
+        rest = response.read(request.rest + 1) if received == request.length else b""
+        if len(rest) > request.rest:
             raise TooLongError
         content = buffer if received == request.length else buffer[:received]
-        return Answer(response.status, response.headers, content), response.isclosed()
+        return Answer(response.status, response.headers, content, rest), response.isclosed()
 
     def _connect(self, url: URL) -> http.client.HTTPConnection:
         host, port = url.host or "", url.port or 0

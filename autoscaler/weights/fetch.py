@@ -46,7 +46,7 @@ Present = Callable[[RemoteFile], Path | None]
 class Transfer(NamedTuple):
     """How files are fetched."""
 
-    workers: int = 8  # ranges at a time; half as many may come from peers, and half as many wait for their checksum
+    workers: int = 8  # ranges at a time; a third as many from peers, and a quarter as many wait for their checksum
     range_bytes: int = RANGE_BYTES
     rate: RateLimit | None = None  # None: as fast as it goes
 
@@ -71,8 +71,8 @@ async def fetch(
     The folder holds nothing else. A file whose checksum is wrong is kept aside, and fetched once more. A file that the
     disk has already is not fetched, if it has the checksum that the origin states.
     """
-    half = -(-transfer.workers // 2)
-    limits = asyncio.Semaphore(transfer.workers), asyncio.Semaphore(half), threading.Semaphore(half)
+    third, quarter = -(-transfer.workers // 3), -(-transfer.workers // 4)
+    limits = asyncio.Semaphore(transfer.workers), asyncio.Semaphore(third), threading.Semaphore(quarter)
     work = _Work(origin, transfer, *limits, progress, present)
     paths = {file: folder / file.name for file in listing.files}
     files = asyncio.Semaphore(transfer.workers)

@@ -202,7 +202,12 @@ def bucket(shards: Sequence[Shard], folder: Path, models: int) -> Iterator[dict[
     """Serve the files as objects of a bucket, and give the environment in which tools reach it."""
     url, server = s3(folder)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "AWS_ENDPOINT_URL": url, "AWS_ALLOW_HTTP": "true"}
-    environment |= {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY, "AWS_REGION": REGION}
+    environment |= {
+        "MALLOC_ARENA_MAX": "2",
+        "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+        "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+        "AWS_REGION": REGION,
+    }
     (folder / "buckets" / "models").mkdir()
     asyncio.run(server.start())
     store = S3Store(
@@ -294,6 +299,7 @@ def share(sources: Sequence[str], environment: dict[str, str], target: Path, age
             "--allow-source",
             "s3://**",
         ]
+        command += ["--private-source", "s3://**=*"]
         if not alone:
             command += ["--peer-host", "127.0.0.1", "--peer-port", str(port), "--peer-token-file", token, *shared]
         processes.append(subprocess.Popen(list(map(str, command)), env=environment))
@@ -362,7 +368,7 @@ def main() -> int:
         server = ThreadingHTTPServer(("127.0.0.1", 0), handler(shards, sent))
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}"
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "HF_ENDPOINT": url}
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "HF_ENDPOINT": url, "MALLOC_ARENA_MAX": "2"}
         with ExitStack() as stack:
             stack.callback(server.shutdown)
             if given.store:

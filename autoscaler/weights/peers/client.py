@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 import time
 from collections.abc import Callable
@@ -10,11 +9,11 @@ from contextlib import suppress
 
 from yarl import URL
 
-from autoscaler.weights.buffers import new_buffer
-from autoscaler.weights.connections import READ_ERRORS, Connections, Request, TooLongError
+from autoscaler.weights.connections import READ_ERRORS, Answer, Connections, Request, TooLongError
 from autoscaler.weights.peers.server import PREFIX, SEALED
 from autoscaler.weights.peers.state import MAX_STATE_BYTES, InvalidStateError, PeerState, decode
 from autoscaler.weights.peers.token import SEAL_BYTES, ClusterToken
+from autoscaler.weights.threads import in_thread
 
 CONNECT_S = 5.0
 MIN_BYTES_PER_S = 2e6  # a slower peer fails
@@ -80,9 +79,9 @@ class PeerClient:
 
     async def state(self, address: str, key: str, port: int) -> PeerState:
         """Return what a peer has of a model. port: under which this agent serves. Raises PeerError and BusyError."""
-        content = await self._get(address, f"{PREFIX}{key}?port={port}", "", 200, MAX_STATE_BYTES)
+        answer = await self._get(address, f"{PREFIX}{key}?port={port}", "", 200, MAX_STATE_BYTES)
         try:
-            state = decode(bytes(content))
+            state = decode(bytes(answer.content))
         except InvalidStateError as error:
             self.leave_out(address)
             raise WrongPeerError(f"the answer of {address} is no state: {error}") from error
@@ -101,26 +100,23 @@ class PeerClient:
         """
         range_ = f"bytes={start}-{start + length - 1}"
         target = f"{PREFIX}{key}/{name}{f'?{SEALED}' if sealed else ''}"
-        whole = length + SEAL_BYTES if sealed else length
-        content = await self._get(address, target, range_, 206, whole)
-        if len(content) == whole and not sealed:
-            return content
-        if len(content) == whole:
-            own = new_buffer(length)
-            own[:] = content[:length]
-            seal = self._token.sealing(target, range_)
-            await asyncio.to_thread(seal.update, own)
-            if self._token.is_seal(seal, bytes(content[length:])):
-                return own
+        answer = await self._get(address, target, range_, 206, length, SEAL_BYTES if sealed else 0)
+        if len(answer.content) == length and (not sealed or await self._is_sealed(answer, target, range_)):
+            return answer.content
         self.leave_out(address)
         raise WrongPeerError(f"{address} sent a range that is not complete, or not of an agent")
 
-    async def _get(self, address: str, target: str, range_: str, wanted: int, most_bytes: int) -> memoryview:
+    async def _is_sealed(self, answer: Answer, target: str, range_: str) -> bool:
+        seal = self._token.sealing(target, range_)
+        await in_thread(seal.update, answer.content)
+        return self._token.is_seal(seal, answer.rest)
+
+    async def _get(self, address: str, target: str, range_: str, wanted: int, most_bytes: int, rest: int = 0) -> Answer:
         headers = {"Authorization": self._token.sign("GET", target, range_, time.time())}
         if range_:
             headers["Range"] = range_
         url = URL(f"{self._scheme}://{address}{target}", encoded=True)
-        request = Request("GET", url, headers, most_bytes, lambda status, _: status == wanted)
+        request = Request("GET", url, headers, most_bytes, lambda status, _: status == wanted, rest)
         limit_s = self._answer_s + most_bytes / MIN_BYTES_PER_S
         try:
             answer = await self._connections.send(request, limit_s)
@@ -138,7 +134,7 @@ class PeerClient:
         if answer.status != wanted:
             self.leave_out(address)
             raise WrongPeerError(f"{address} answered {answer.status}")
-        return answer.content
+        return answer
 
     def close(self) -> None:
         """Close all connections."""

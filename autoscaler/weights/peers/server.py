@@ -34,7 +34,7 @@ from autoscaler.weights.threads import entered, in_thread
 
 PREFIX = "/weights/"
 MAX_RANGE_BYTES = 64 << 20
-PIECE_BYTES = 1 << 20
+PIECE_BYTES = 1 << 18
 MAX_TRANSFERS = 32  # ranges at once
 MAX_REQUESTS = 256  # at once
 MAX_CONNECTIONS = 512
