@@ -86,6 +86,9 @@ async def site(kube_api: KubeApi, namespace: str) -> Site:
     )
     for where in (namespace, "kube-system", OURS, AGENTS):
         await kube_api.apply(deployment("target"), namespace=where)
+    target = deployment("target")
+    stateful = {**target, "kind": "StatefulSet", "spec": {**target["spec"], "serviceName": "s"}}
+    await kube_api.apply(stateful, namespace="kube-system")
     labels = {"labels": {"app": "target"}, "annotations": {"kept": "yes"}}
     spec = {"containers": [{"name": "c", "image": "i"}]}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod", **labels}, "spec": spec}
@@ -96,8 +99,8 @@ async def site(kube_api: KubeApi, namespace: str) -> Site:
     return site
 
 
-def scale(namespace: str) -> tuple[str, str, Any]:
-    return "PATCH", f"/apis/apps/v1/namespaces/{namespace}/deployments/target/scale", {"spec": {"replicas": 2}}
+def scale(namespace: str, kind: str = "deployments") -> tuple[str, str, Any]:
+    return "PATCH", f"/apis/apps/v1/namespaces/{namespace}/{kind}/target/scale", {"spec": {"replicas": 2}}
 
 
 def event(controller: str, name: str = "e") -> tuple[str, str, Any]:
@@ -126,6 +129,18 @@ def cache(name: str, labels: Mapping[str, str]) -> tuple[str, str, Any]:
     return verb, path, {**body, "metadata": {"name": name, "labels": dict(labels)}}
 
 
+def prewarm(kind: str, version: str, **fields: Any) -> tuple[str, str, Any]:
+    root = f"/apis/{version}" if "/" in version else f"/api/{version}"
+    path = f"{root}/namespaces/{OURS}/{kind.lower()}s"
+    verb, path, body = created(kind, path, "prewarm-0", version, **fields)
+    return verb, path, {**body, "metadata": {"name": "prewarm-0", "labels": {"vllm-autoscaler.io/installation": "a"}}}
+
+
+MOUNTS_A_SECRET = {
+    "automountServiceAccountToken": False,
+    "containers": [{"name": "c", "image": "registry.k8s.io/pause:3.10.1"}],
+    "volumes": [{"name": "v", "projected": {"sources": [{"secret": {"name": "s"}}]}}],
+}
 CACHES = "/apis/serving.kserve.io/v1alpha1/localmodelcaches"
 LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{OURS}/leases"
 CONFIG_MAPS = f"/api/v1/namespaces/{OURS}/configmaps"
@@ -189,6 +204,9 @@ def pods(**metadata: Any) -> tuple[str, str, Any]:
         ("no annotation", pods(annotations={"kept": None})),
         ("no annotation", pods(annotations={"other": "1"})),
         ("no LocalModelCache but its own", cache("theirs", OWN)),
+        ("100 pods", prewarm("CapacityBuffer", "autoscaling.x-k8s.io/v1beta1", spec={"replicas": 1000})),
+        ("no volumes", prewarm("PodTemplate", "v1", template={"spec": MOUNTS_A_SECRET})),
+        ("scales nothing in namespaces", scale("kube-system", "statefulsets")),
     ],
 )
 async def test_what_the_daemon_never_writes_is_refused(site: Site, why: str, request_: tuple[str, str, Any]) -> None:
