@@ -74,6 +74,15 @@ def read_needs(spec: PodSpec, devices: float) -> Needs:
     )
 
 
+def conditions_on_nodes(spec: PodSpec) -> int:
+    """Return the labels, values and tolerations that a pod compares with nodes: the work that it causes for each."""
+    affinity = spec.affinity.node_affinity if spec.affinity else None
+    terms = (affinity.required.node_selector_terms if affinity and affinity.required else None) or ()
+    expressions = [each for term in terms for each in (*(term.match_expressions or ()), *(term.match_fields or ()))]
+    values = sum(1 + len(each.values or ()) for each in expressions)
+    return len(terms) + values + len(spec.node_selector or ()) + len(spec.tolerations or ())
+
+
 def group_needs(leader: Needs, workers: Sequence[tuple[Needs, int]]) -> Needs:
     """Return the needs of a group of pods. Workers with GPUs decide, because most pods are workers.
 

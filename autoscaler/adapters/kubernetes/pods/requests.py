@@ -84,12 +84,12 @@ def _effective(spec: PodSpec, read: Callable[[Mapping[str, Quantity]], Requests]
     sidecars: Requests = {}
     start: Requests = {}
     for container in spec.init_containers or ():
-        need = _of_container(container.resources, read)
-        if container.restart_policy == ALWAYS:
-            sidecars = need = _sum((sidecars, need))
-        else:
-            need = _sum((sidecars, need))
-        start = {name: _larger(start.get(name, 0.0), need.get(name, 0.0)) for name in start | need}
+        # What it does not name itself is at most what all sidecars request at the end, which counts below.
+        for name, count in _of_container(container.resources, read).items():
+            need = sidecars.get(name, 0.0) + count
+            start[name] = _larger(start.get(name, 0.0), need)
+            if container.restart_policy == ALWAYS:
+                sidecars[name] = need
     together = _sum((sidecars, *(_of_container(each.resources, read) for each in spec.containers or ())))
     needs = {name: _larger(together.get(name, 0.0), start.get(name, 0.0)) for name in together | start}
     return _sum((needs, read(spec.overhead or {})))

@@ -19,7 +19,14 @@ from autoscaler.adapters.kubernetes.pods.command_line import (
     states_model,
 )
 from autoscaler.adapters.kubernetes.pods.model_source import annotated_source, is_steered, stated_source
-from autoscaler.adapters.kubernetes.pods.needs import Expression, Needs, Toleration, group_needs, read_needs
+from autoscaler.adapters.kubernetes.pods.needs import (
+    Expression,
+    Needs,
+    Toleration,
+    conditions_on_nodes,
+    group_needs,
+    read_needs,
+)
 from autoscaler.adapters.kubernetes.pods.requests import (
     ALWAYS,
     MAX_DEVICES,
@@ -49,6 +56,7 @@ CLAIMED = "resourceClaims do not say how many"
 MESH_PORTS = (15020, 15021)
 """Ports of Istio's agent. It redirects probes of pods, and their annotations for Prometheus, to itself."""
 
+MAX_CONDITIONS = 1000  # of a template on nodes: each is evaluated for each group of nodes
 MAX_NAMED = 3  # unknown resources that a message names
 COMMAND_LIMIT = 16_384  # characters; names and slots are not read from a longer command line with its environment
 CommandLine = tuple[tuple[str, ...], bytes]  # words and the environment as JSON
@@ -116,6 +124,9 @@ def read_template(spec: PodSpec, annotations: Mapping[str, str] | None = None) -
         steered=is_steered(spec),
         image=engine.image if engine is not None else "",
     )
+    if (conditions := conditions_on_nodes(spec)) > MAX_CONDITIONS:
+        problem = f"its template has {conditions} conditions on nodes; allowed: {MAX_CONDITIONS}"
+        return with_devices(facts._replace(needs=Needs(), product=None, requests=(), claims=()), {}, (), problem)
     return with_devices(facts, counts, sorted(requests.keys() - counts.keys()), CLAIMED if claims else "")
 
 
