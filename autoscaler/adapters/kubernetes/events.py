@@ -121,7 +121,8 @@ class EventRecorder:
             if not tick.leading or now == before:
                 continue
             if now.other_owner != before.other_owner:
-                self._add(_owner_event(ref, uid, owner, before.other_owner), tick.wall_s)
+                lasts = fleet.foreign is not None and fleet.foreign.owned_until_s[row] == np.inf
+                self._add(_owner_event(ref, uid, owner, before.other_owner, lasts), tick.wall_s)
             if _without_numbers(problem) != _without_numbers(before.problem):
                 self._add(_problem_event(ref, uid, problem), tick.wall_s)
             if outcome is not None and now.published != before.published:
@@ -224,9 +225,11 @@ def _scale_event(outcome: Outcome, reason: str, severity: str) -> _Event:
     return _Event(change.ref, key, severity, "Scale", _cut(note))
 
 
-def _owner_event(ref: WorkloadRef, uid: str, owner: str, before: str) -> _Event:
+def _owner_event(ref: WorkloadRef, uid: str, owner: str, before: str, lasts: bool) -> _Event:
+    """lasts: it has set a zero, which ends when somebody raises the count."""
     if owner:
-        note = _cut(f"{owner} owns the replica count; it is left alone.")
+        until = " until somebody raises it from zero" if lasts else ""
+        note = _cut(f"{owner} owns the replica count; it is left alone{until}.")
         return _Event(ref, _Key(uid, "OtherOwnerDetected", owner), WARNING, "Observe", note)
     note = _cut(f"{before} no longer owns the replica count.")
     return _Event(ref, _Key(uid, "OtherOwnerGone", before), NORMAL, "Observe", note)

@@ -156,6 +156,7 @@ def _sentence(
         _idle(row) if desired == 0 < current and row.after(Stage.IDLE) == 0 else "",
         *(step.reason for step in steps[1:]),
         _reset(row, current, desired),
+        _held(row),
         *pods.reasons(row),
     ]
     but = f" But {problem}." if problem else ""
@@ -179,6 +180,14 @@ def _reset(row: Row, current: int, desired: int) -> str:
     by = foreign.reset_by[row.row] or "an update that left the count out"
     undone = ", which is undone" if desired > current else ""
     return f"{by} reset the count from {row.observed('replicas'):g} to {current} with its manifest{undone}"
+
+
+def _held(row: Row) -> str:
+    """Word who has set the count for a while, where the decision is the same count; "": nobody."""
+    foreign, owner = row.inp.fleet.foreign, row.inp.fleet.other_owner[row.row]
+    if not owner or foreign is None or math.isnan(foreign.owned_until_s[row.row]) or row.changed(Stage.OWNER):
+        return ""
+    return f"{owner} holds it{stages.owned_for(row)}"
 
 
 def _age(row: Row, signal: Signal | None) -> str:

@@ -200,7 +200,7 @@ def _owner(row: Row, after: float) -> str:
     """Word why the count is not the one decided: it has another owner, is held, or was refused."""
     fleet = row.inp.fleet
     if fleet.other_owner[row.row]:
-        return f"{fleet.other_owner[row.row]} owns the count{_owned_for(row)}"
+        return f"{fleet.other_owner[row.row]} owns the count{owned_for(row)}"
     if fleet.paused[row.row]:
         return "scaling is paused"
     if fleet.hpa_limits is not None and fleet.hpa_limits.reason[row.row]:
@@ -208,7 +208,7 @@ def _owner(row: Row, after: float) -> str:
     return pods.refusal(row)
 
 
-def _owned_for(row: Row) -> str:
+def owned_for(row: Row) -> str:
     """Word for how long another owner is respected; "": for as long as it is there."""
     foreign = row.inp.fleet.foreign
     left_s = math.nan if foreign is None else float(foreign.owned_until_s[row.row]) - row.inp.now_s

@@ -10,7 +10,7 @@ import pytest
 from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.kubernetes.api.client import Kube
 from autoscaler.adapters.kubernetes.events import MISSING_AFTER_S, NOTE_LIMIT_BYTES, QUEUE_LIMIT, EventRecorder
-from autoscaler.core.model.fleet import Fleet, NodeGroups, Obstacles, PendingCause, Workload, WorkloadRef
+from autoscaler.core.model.fleet import Fleet, ForeignCounts, NodeGroups, Obstacles, PendingCause, Workload, WorkloadRef
 from autoscaler.core.model.samples import Samples
 from autoscaler.core.model.spec import Schedule
 from autoscaler.core.model.types import TickInput
@@ -142,6 +142,17 @@ async def test_other_owner_is_reported_when_it_comes_and_goes(
         found = await written(kube_api, workload.ref.namespace, 2)
     assert {event["reason"] for event in found} == {"OtherOwnerDetected", "OtherOwnerGone"}
     assert "HorizontalPodAutoscaler/x owns the replica count; it is left alone." in {event["note"] for event in found}
+
+
+async def test_zero_by_somebody_is_reported_with_its_end(
+    kube_api: KubeApi, kube: Kube, clock: SystemClock, workload: Workload
+):
+    recorder = EventRecorder(kube, clock)
+    zero = ForeignCounts(np.full(1, np.nan), ("",), np.array([False]), np.array([np.inf]))
+    async with running(recorder):
+        recorder.record(record(replace(fleet_of(workload, other_owner="a manual change by x"), foreign=zero)))
+        (event,) = await written(kube_api, workload.ref.namespace, 1)
+    assert event["note"].endswith("it is left alone until somebody raises it from zero.")
 
 
 async def test_problem_is_reported_when_it_changes(

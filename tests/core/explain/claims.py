@@ -1035,6 +1035,12 @@ def other_owner(row: Row, match: re.Match[str]) -> None:
         same_time(match[2], left_s)
 
 
+@clause(rf"(.+) holds it(?: for {TIME} more|(, until somebody raises it from zero))?")
+def holds_it(row: Row, match: re.Match[str]) -> None:
+    assert row.stage(Stage.OWNER) == row.stage(Stage.PARTNER)
+    other_owner(row, match)
+
+
 @clause(rf"(.+) reset the count from {NUMBER} to {NUMBER} with its manifest(, which is undone)?")
 def reset(row: Row, match: re.Match[str]) -> None:
     foreign = row.inp.fleet.foreign

@@ -135,6 +135,7 @@ def cases() -> dict[str, Callable[[], ExplainedStory]]:
         "other_owner": lambda: one_tick(fleet([1], other_owner=("HorizontalPodAutoscaler/chat",)), **busy),
         "owner for a while": lambda: one_tick(foreign_fleet([1], until_s=1300.0), **busy),
         "stopped": lambda: one_tick(foreign_fleet([0], until_s=math.inf)),
+        "holds what is right": lambda: one_tick(foreign_fleet([1], until_s=1300.0), running=5.0),
         "reset": lambda: one_tick(foreign_fleet([4], reset_to=1.0), running=9.0),
         "reset that is right": lambda: one_tick(foreign_fleet([4], reset_to=1.0), spec(max_replicas=1.0), running=1.0),
         "guess": lambda: one_tick(fleet([2]), spec(concurrency=NAN), running=4.0),

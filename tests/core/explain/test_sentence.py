@@ -211,6 +211,7 @@ def test_the_sentence_says_why_a_workload_does_not_go_to_zero():
 def test_the_sentence_says_for_how_long_a_count_of_others_holds():
     owner = "a manual change by kubectl owns the count"
     assert f"{owner} for 295 s more" in explained("owner for a while").sentence
+    assert "a manual change by kubectl holds it for 295 s more" in explained("holds what is right").sentence
     reset = explained("reset")
     assert (reset.current, reset.wanted) == (1, 4)
     assert reset.sentence.startswith("Scales up from 1 to 4 replicas: ")
