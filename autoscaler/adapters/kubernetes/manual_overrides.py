@@ -11,6 +11,7 @@ import msgspec
 from autoscaler.adapters.kubernetes.api.client import FIELD_MANAGER
 from autoscaler.adapters.kubernetes.count_writers import NOBODY, PEOPLE, UNNAMED, Meaning, Writer, read_meaning
 from autoscaler.adapters.kubernetes.own_writes import OwnWrites
+from autoscaler.config.findings import UNREADABLE
 from autoscaler.core.snapshot import ManualOverride
 from autoscaler.ports import Clock, Leadership
 
@@ -241,7 +242,7 @@ class OverrideTracker:
         """Respect the overrides in the note of another replica. A note that is not valid is ignored."""
         try:
             self.restore(msgspec.json.decode(text[: NOTE_LIMIT + 2], type=list[ManualOverride]))
-        except msgspec.MsgspecError:
+        except UNREADABLE:
             return
 
     def forget(self, uid: str) -> None:

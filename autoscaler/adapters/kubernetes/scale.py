@@ -159,7 +159,7 @@ class ScaleActuator:
         """Return the outcome of an accepted patch, by the count that was stored."""
         try:
             stored = msgspec.json.decode(answer, type=_Scale).spec.replicas
-        except msgspec.MsgspecError:  # the watch will show it
+        except UNREADABLE:  # the watch will show it
             stored = change.after
         if stored == change.after:
             self._writes.clear_refusal(change.uid)

@@ -52,6 +52,7 @@ from autoscaler.adapters.kubernetes.pods.template import (
 from autoscaler.catalog.accelerators import SHARE_ANNOTATIONS
 from autoscaler.catalog.engines import DEFAULT_PORT, ENGINES
 from autoscaler.config.annotations import read_prometheus_annotations
+from autoscaler.config.findings import UNREADABLE
 from autoscaler.core.model.fleet import PendingCause, Pod, PodPart
 from autoscaler.core.model.phases import SKEW_S
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
@@ -669,7 +670,7 @@ def _stated_endpoint(seen: SeenPod, facts: Facts) -> Endpoint:
 def _annotations(raw: bytes) -> dict[str, str]:
     try:
         return msgspec.json.decode(raw, type=dict[str, str] | None) or {}
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return {}
 
 

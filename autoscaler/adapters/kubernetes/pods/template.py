@@ -317,7 +317,7 @@ def _share(spec: PodSpec, requests: Requests, annotations: Mapping[str, str]) ->
         if VISIBLE_DEVICES.encode() in bytes(container.env):
             try:
                 env = msgspec.json.decode(container.env, type=list[Variable] | None) or []
-            except msgspec.MsgspecError:
+            except UNREADABLE:
                 continue
             if any(each.name == VISIBLE_DEVICES and each.value not in NO_DEVICES for each in env):
                 return f"{VISIBLE_DEVICES} gives it GPUs that it does not request"

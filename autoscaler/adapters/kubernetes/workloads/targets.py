@@ -235,7 +235,7 @@ def _writer(metadata: TargetMetadata, kind: ScaleTarget) -> Writer:
             continue
         try:
             owned = msgspec.json.decode(entry.fields_v1)
-        except msgspec.MsgspecError:
+        except UNREADABLE:
             continue
         if at(owned, *(f"f:{key}" for key in kind.replicas)) is not None:
             manager = "".join(letter for letter in entry.manager[:128] if letter.isprintable())
