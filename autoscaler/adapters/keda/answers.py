@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import isnan
+from math import inf, isnan
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +22,8 @@ from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, IntC
 from autoscaler.ports import Change, ChangeStatus, Clock, Leadership, Outcome, TickRecord
 
 NO_LEADER = "no replica is known to lead; the next leader answers"
+HAND_OVER_S = 5.0  # for the first tick of a new leader, and for the connections of the one before to end
+NEW_LEADER = "this replica has begun to lead; its next decision is the first answer"
 OTHER_LEADER = "another replica leads and answers; this one does not"
 
 
@@ -32,6 +34,15 @@ class NoAnswer(Exception):
         """lasting: the same reason without numbers that change from tick to tick."""
         super().__init__(text)
         self.lasting = lasting or text
+
+
+class HandingOver(NoAnswer):
+    """This replica has just begun to lead, and not decided since, or has just ceased to lead."""
+
+    def __init__(self, text: str, has_replicas: bool) -> None:
+        """has_replicas: the workload had replicas, or was to have some, at the last decision."""
+        super().__init__(text)
+        self.has_replicas = has_replicas
 
 
 class Answer(NamedTuple):
@@ -76,6 +87,9 @@ class Answers:
     A decision on untrusted inputs may raise the answer but never lower it. If some pods were read, it also renews the
     answer, because one hanging pod must not stop scaling up. The first answer after a restart is then the present
     count. If no pod is read, the answer expires. `record` and the streams run in one event loop.
+
+    A decision counts only in the role in which it was made. A process that was frozen would otherwise answer old calls
+    with an old count, and a new leader with its count as a follower, which may be below what the leader has answered.
     """
 
     def __init__(self, clock: Clock, leadership: Leadership) -> None:
@@ -85,6 +99,9 @@ class Answers:
         self._clock = clock
         self._leadership = leadership
         self._snapshot = _NOTHING
+        self._led: bool | None = None  # as last seen; None: not seen yet
+        self._changed_s = -inf  # when another role was first seen
+        self._decided = False  # by a tick in the present role, as leader
         self._tolerances: dict[WorkloadRef, Tolerance] = {}  # of workloads whose value KEDA has read
         self._watchers: dict[WorkloadRef, set[Callable[[], None]]] = {}  # open streams
 
@@ -103,12 +120,15 @@ class Answers:
     def record(self, tick: TickRecord) -> None:
         """Store the decisions of a tick, and notify the streams of workloads that became active or idle."""
         before, after = self._snapshot, self._replace(tick)
+        is_first = self._led is None
+        self._see_role(tick.leading)
+        changes_role, self._decided = not is_first and tick.leading != self._decided, tick.leading
         self._snapshot = after
         workloads, risks = tick.input.fleet.workloads, find_zero_risks(tick.input.fleet.hpa_limits, tick.input.spec)
         self.zero_risks = {workloads[row].ref: problem for row, problem in risks.items()}
         for ref in list(self._watchers):
             old, new = _active(before, ref), _active(after, ref)
-            if old != new:
+            if old != new or changes_role:
                 for notify in list(self._watchers.get(ref, ())):
                     notify()
 
@@ -116,7 +136,10 @@ class Answers:
         """Do nothing: the answers stay until they expire."""
 
     def answer(self, ref: WorkloadRef) -> Answer:
-        """Return the count of a workload. Raises NoAnswer if its inputs are missing or too old."""
+        """Return the count of a workload.
+
+        Raises NoAnswer if its inputs are missing or too old, and HandingOver shortly after a change of the role.
+        """
         replicas, current, active, as_of_s, _ = self._fresh(ref)
         return Answer(replicas, current, active, self._clock.now_s() - as_of_s)
 
@@ -156,22 +179,42 @@ class Answers:
                 del self._watchers[ref]
 
     def _fresh(self, ref: WorkloadRef) -> _Row:
-        if not self.leading:
-            raise NoAnswer(OTHER_LEADER if self._leadership.has_other_leader else NO_LEADER)
+        leading, now_s = self.leading, self._clock.now_s()
+        self._see_role(leading)
+        is_handing_over = not (leading and self._decided) and now_s - self._changed_s <= HAND_OVER_S
+        if not leading and not is_handing_over:
+            raise NoAnswer(self._reason_of_role())
         snapshot = self._snapshot
         row = snapshot.rows.get(ref)
         if row is None:
             raise NoAnswer(f"{ref.kind} {ref} is not among the workloads of the last tick")
         found = snapshot.plain[row]
-        replicas, _, _, as_of_s, max_age_s = found
+        replicas, current, active, as_of_s, max_age_s = found
         if replicas < 0:
             raise NoAnswer(f"{ref.kind} {ref}: no pod was read yet")
-        age_s = self._clock.now_s() - as_of_s
+        if is_handing_over:
+            raise HandingOver(self._reason_of_role(), active or current > 0)
+        if not self._decided:
+            raise NoAnswer(self._reason_of_role())
+        age_s = now_s - as_of_s
         if not age_s <= max_age_s:
             allowed = "no policy is in force" if isnan(max_age_s) else f"the policy allows {max_age_s:g} s"
             text = f"{ref.kind} {ref}: its inputs are {age_s:.0f} s old; {allowed}"
             raise NoAnswer(text, f"{ref.kind} {ref}: its inputs are too old; {allowed}")
         return found
+
+    def _see_role(self, leading: bool) -> None:
+        """Note the role at a call or a tick. What was decided in another role does not count any more."""
+        if leading == self._led:
+            return
+        if self._led is not None:
+            self._changed_s = self._clock.now_s()
+        self._led, self._decided = leading, False
+
+    def _reason_of_role(self) -> str:
+        if self.leading:
+            return NEW_LEADER
+        return OTHER_LEADER if self._leadership.has_other_leader else NO_LEADER
 
     def _replace(self, tick: TickRecord) -> _Snapshot:
         fleet, decision, old = tick.input.fleet, tick.decision, self._snapshot

@@ -24,7 +24,7 @@ from typing import Any, Literal, NamedTuple, NoReturn
 
 import grpc
 
-from autoscaler.adapters.keda.answers import Answer, Answers, NoAnswer
+from autoscaler.adapters.keda.answers import Answer, Answers, HandingOver, NoAnswer
 from autoscaler.adapters.keda.metric_value import DEFAULT_TOLERANCE, METRIC_NAME, TARGET, Tolerance
 from autoscaler.adapters.keda.proto import externalscaler_pb2 as pb
 from autoscaler.adapters.keda.proto.externalscaler_pb2_grpc import ExternalScalerServicer
@@ -83,10 +83,18 @@ class KedaService(ExternalScalerServicer):
         self._specs = pb.GetMetricSpecResponse(metricSpecs=[spec])
 
     async def IsActive(self, request: pb.ScaledObjectRef, context: Context) -> pb.IsActiveResponse:
-        """Return whether the workload must stay above zero."""
+        """Return whether the workload must stay above zero.
+
+        Between two leaders a workload with replicas must. KEDA could take an error for an idle workload: if the HPA's
+        query fails at the same time, KEDA closes its scaler, and the poll ends without error and without activity.
+        """
         target = self._validate(request).scaled_object.target
         try:
             return pb.IsActiveResponse(result=self._answers.answer(target).active)
+        except HandingOver as error:
+            if error.has_replicas:
+                return pb.IsActiveResponse(result=True)
+            _refuse("unavailable", str(error))
         except NoAnswer as error:
             _refuse("unavailable", str(error))
 
@@ -95,7 +103,10 @@ class KedaService(ExternalScalerServicer):
         return self._specs
 
     async def GetMetrics(self, request: pb.GetMetricsRequest, context: Context) -> pb.GetMetricsResponse:
-        """Return one value in both fields: KEDA reads the integer if the float is not above zero."""
+        """Return one value in both fields: KEDA reads the integer if the float is not above zero.
+
+        Between two leaders return none: the HPA then keeps its count, and KEDA counts no failure.
+        """
         key = (request.scaledObjectRef.namespace, request.scaledObjectRef.name)
         try:
             validated = self._validate(request.scaledObjectRef)
@@ -107,6 +118,8 @@ class KedaService(ExternalScalerServicer):
         self._answers.refusals.clear(key)
         try:
             return _response(self._answers.publish(validated.scaled_object.target, validated.tolerance).value)
+        except HandingOver:
+            return pb.GetMetricsResponse()
         except NoAnswer as error:
             _refuse("unavailable", str(error))
 

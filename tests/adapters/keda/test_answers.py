@@ -4,7 +4,7 @@ from math import nan
 
 import pytest
 
-from autoscaler.adapters.keda.answers import NO_LEADER, OTHER_LEADER, Answer, NoAnswer
+from autoscaler.adapters.keda.answers import NO_LEADER, OTHER_LEADER, Answer, HandingOver, NoAnswer
 from autoscaler.adapters.keda.metric_value import Tolerance
 from autoscaler.ports import Change, ChangeStatus
 from tests.adapters.keda.world import Row, World, ref
@@ -123,14 +123,17 @@ def test_no_answer_without_a_policy(world: World):
 
 
 def test_reason_tells_whether_another_replica_leads(world: World):
-    world.decide()
     world.lease.leading = False
+    world.decide()
     with pytest.raises(NoAnswer, match=NO_LEADER):
         world.answers.answer(LLAMA)
     world.lease.has_other_leader = True
     with pytest.raises(NoAnswer, match=OTHER_LEADER):
         world.answers.answer(LLAMA)
     world.lease.leading = True
+    with pytest.raises(HandingOver):  # what was decided without the lead may differ from what the leader answered
+        world.answers.answer(LLAMA)
+    world.decide()
     assert world.answers.answer(LLAMA).replicas == 3
 
 

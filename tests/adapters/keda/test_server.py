@@ -13,6 +13,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from autoscaler.adapters.keda.answers import HAND_OVER_S
 from autoscaler.adapters.keda.metrics import Calls
 from autoscaler.adapters.keda.proto.externalscaler_pb2_grpc import ExternalScalerStub
 from autoscaler.adapters.keda.server import CHECK_S, SERVICE, KedaServer
@@ -84,7 +85,10 @@ async def test_port_is_free_after_the_server_stopped(world: World):
 
 
 def role(world: World, *, leading: bool = False, has_other_leader: bool = False) -> None:
+    """Change the role, and tick in it."""
     world.lease.leading, world.lease.has_other_leader = leading, has_other_leader
+    world.decide()
+    world.clock.time_s += HAND_OVER_S + 1
 
 
 def balanced(*servers: KedaServer) -> grpc.aio.Channel:

@@ -11,6 +11,7 @@ import grpc
 import pytest
 import pytest_asyncio
 
+from autoscaler.adapters.keda.answers import HAND_OVER_S
 from autoscaler.adapters.keda.proto import externalscaler_pb2 as pb
 from autoscaler.adapters.keda.proto.externalscaler_pb2_grpc import ExternalScalerStub
 from autoscaler.adapters.keda.refusals import MAX_REFUSED
@@ -121,10 +122,37 @@ async def test_value_is_unavailable_when_inputs_are_stale(client: Client):
 
 
 async def test_follower_refuses_calls(client: Client):
-    client.world.decide()
     client.world.lease.leading = False
+    client.world.decide()
+    client.world.clock.time_s += HAND_OVER_S + 1
     code, text = await client.refusal("GetMetrics", metrics_of())
     assert code == Code.UNAVAILABLE and "no replica is known to lead" in text
+
+
+@pytest.mark.parametrize("led", [True, False])
+async def test_replicas_are_kept_until_the_tick_after_a_new_leader(client: Client, led: bool):
+    """A process that was frozen finds old calls. After an error KEDA could take the workload for an idle one."""
+    client.world.lease.leading = led
+    client.world.decide(Row("llama", 4, current=4))
+    client.world.clock.time_s += 120  # frozen
+    client.world.lease.leading = not led
+    for _ in range(2):
+        assert (await client.stub.IsActive(reference())).result
+        assert not (await client.stub.GetMetrics(metrics_of())).metricValues  # the HPA then keeps its count
+        client.world.clock.time_s += HAND_OVER_S / 2
+    client.world.clock.time_s += 1
+    code, _ = await client.refusal("GetMetrics", metrics_of())
+    assert code == Code.UNAVAILABLE
+    client.world.lease.leading = True
+    client.world.decide(Row("llama", 5, current=4))
+    assert (await client.value()).metricValue == 5
+
+
+async def test_workload_at_zero_is_not_woken_by_a_new_leader(client: Client):
+    client.world.decide(Row("llama", 0, current=0))
+    client.world.lease.leading = False
+    code, _ = await client.refusal("IsActive", reference())
+    assert code == Code.UNAVAILABLE
 
 
 async def test_value_is_unavailable_until_the_cluster_was_read(client: Client):

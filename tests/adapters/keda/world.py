@@ -94,7 +94,7 @@ def scaled_object(name: str, **changes: object) -> ScaledObject:
     return replace(plain, **changes)
 
 
-def tick(rows: Sequence[Row], now_s: float, view_age_s: float = 0.0) -> TickRecord:
+def tick(rows: Sequence[Row], now_s: float, view_age_s: float = 0.0, leading: bool = True) -> TickRecord:
     """Return the record of a tick with these workloads, whose pods are only counted."""
     count = len(rows)
     none = np.empty(0)
@@ -163,7 +163,7 @@ def tick(rows: Sequence[Row], now_s: float, view_age_s: float = 0.0) -> TickReco
         decision=decision,
         policies=("interactive",) * count,
         outcomes=(),
-        leading=True,
+        leading=leading,
     )
 
 
@@ -181,7 +181,7 @@ class World:
 
     def decide(self, *rows: Row, view_age_s: float = 0.0) -> None:
         """Record a tick at the clock's time."""
-        self.answers.record(tick(rows or (Row("llama", 3),), self.clock.time_s, view_age_s))
+        self.answers.record(tick(rows or (Row("llama", 3),), self.clock.time_s, view_age_s, self.lease.leading))
 
     async def publish(self, name: str, after: int, has_fresh_input: bool = True) -> list[Outcome]:
         """Publish a change from one replica, like the loop."""
