@@ -48,7 +48,7 @@ from autoscaler.core.explain.sentence import explain as explain_row
 from autoscaler.core.model.fleet import Fleet, WorkloadRef
 from autoscaler.core.table.columns import BoolColumn
 from autoscaler.daemon.checkpoint import Checkpointer
-from autoscaler.daemon.loop import Loop
+from autoscaler.daemon.loop import Loop, follower_period_s
 from autoscaler.daemon.past_week import PastWeek
 from autoscaler.daemon.warm_start import WarmStart
 from autoscaler.ports import (
@@ -285,6 +285,7 @@ async def build_loop(
                 "price_problems": prices.problems[:MAX_PROBLEMS],
                 **parts.detail(),
             },
+            2 * follower_period_s(settings.period_s) + settings.tick_deadline_s,
         )
         recorders += [dashboard, metrics, readiness]
         server = HttpServer(settings.http, dashboard=dashboard, metrics=metrics, readiness=readiness, mode=mode)

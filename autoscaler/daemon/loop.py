@@ -47,6 +47,10 @@ FIRST_RETRY_S = 0.5
 """Delay after the first failed tick of the process; it doubles up to the period until a tick succeeds. At startup the
 cluster is not listed yet, and soon will be."""
 
+FOLLOWER_PERIODS, FOLLOWER_PERIOD_S = 3, 15.0
+"""A follower ticks three times less often, but every 15 s if the period allows, because it reads all pods as well. When
+it begins to lead, it is woken and ticks at once."""
+
 SAMPLING, ACTING = 0.5, 0.4
 """Shares of a tick's deadline. The rest is for the decision: a cancelled tick reports none of its changes."""
 
@@ -55,7 +59,7 @@ class Loop:
     """Runs ticks until it is cancelled.
 
     A failed tick changes nothing, and the next one starts again. Followers tick too, so that they have observed a full
-    stabilization window when they become leader, but only the leader acts.
+    stabilization window when they become leader, but less often, and only the leader acts.
     """
 
     def __init__(
@@ -115,9 +119,12 @@ class Loop:
             self._woken.clear()  # first: the tick may miss what happens while it runs
             await self.attempt()
             await self._clock.sleep(SHORTEST_PAUSE_S)
-            period_s = self._period_s if self._number else min(self._period_s, retry_s)
+            period_s = self._own_period_s() if self._number else min(self._period_s, retry_s)
             retry_s = min(2 * retry_s, self._period_s)
             await self._pause(began_s + period_s - self._clock.now_s())
+
+    def _own_period_s(self) -> float:
+        return self._period_s if self._leadership.leading else follower_period_s(self._period_s)
 
     def snapshot(self) -> Snapshot | None:
         """Return the state as of the last tick. None: no tick yet, or a restored state waits for the next one."""
@@ -268,6 +275,11 @@ class Loop:
                 waiter.cancel()
             # `gather`, because awaiting each under `suppress` would swallow a cancellation of the loop itself.
             await asyncio.gather(sleeping, woken, return_exceptions=True)
+
+
+def follower_period_s(period_s: float) -> float:
+    """Return the time between two ticks of a process that does not lead."""
+    return max(period_s, min(FOLLOWER_PERIODS * period_s, FOLLOWER_PERIOD_S))
 
 
 def make_sleep_orders(inp: TickInput, decision: Decision) -> list[SleepOrder]:

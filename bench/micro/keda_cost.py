@@ -11,6 +11,7 @@ its own process. Figures are CPU milliseconds (user and system) of the answering
 medians of the rounds:
 
 * `all_ms`: the daemon while it is called; `all_ms_each`: in each round.
+* `follower_ms`: a replica that follows: reading, deciding and recording, less often, and no calls.
 * `ticks_ms`: reading, deciding and recording, without calls.
 * `calls_ms`: the extra cost of calls; `empty_calls_ms`: their cost in the servicer without work.
 * `ratio`: the former over the latter, in the same rounds.
@@ -54,6 +55,7 @@ from autoscaler.core.explain.sentence import explain
 from autoscaler.core.model.fleet import Fleet
 from autoscaler.daemon.log import LogRecorder
 from autoscaler.daemon.loop import Loop
+from autoscaler.ports import Leadership
 from bench.micro import fleets, keda, scrape
 from bench.micro.result import show
 from bench.micro.whole_tick import Cluster
@@ -61,6 +63,7 @@ from tests.adapters.keda.world import METADATA, scaled_object
 from tests.adapters.keda.world import Cluster as ScaledObjects
 
 PERIOD_S = 5.0
+PARTS = 3  # of a round, for all of which the follower is measured
 EVERY_S = 7.5  # KEDA polls every 15 s, and the HPA queries every 15 s
 
 
@@ -71,9 +74,16 @@ async def answer_for_cpu(pipe: Connection) -> None:
         pipe.send(scrape.cpu_s())
 
 
-async def run_daemon(ports: list[int], pipe: Connection) -> None:
+class Following:
+    """Leadership of another process."""
+
+    leading = False
+    has_other_leader = True
+
+
+async def run_daemon(ports: list[int], pipe: Connection, leading: Leadership) -> None:
     fleets.PODS_PER_WORKLOAD = 1
-    clock, book, leading = SystemClock(), load(), AlwaysLeading()
+    clock, book = SystemClock(), load()
     cluster, objects = Cluster(scrape.fleet_of(ports), clock), ScaledObjects()
     for workload in cluster.fleet().workloads:
         found = scaled_object(workload.ref.name)
@@ -110,18 +120,19 @@ async def run_empty(pipe: Connection) -> None:
     await server.stop(0)
 
 
-def in_process(pipe: Connection, ports: list[int] | None) -> None:
+def in_process(pipe: Connection, ports: list[int] | None, leads: bool) -> None:
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(io.StringIO()))
-    asyncio.run(run_empty(pipe) if ports is None else run_daemon(ports, pipe))
+    leading = AlwaysLeading() if leads else Following()
+    asyncio.run(run_empty(pipe) if ports is None else run_daemon(ports, pipe, leading))
 
 
 class Called:
     """A server in its own process, and a connection to it."""
 
-    def __init__(self, ports: list[int] | None = None) -> None:
+    def __init__(self, ports: list[int] | None = None, leads: bool = True) -> None:
         self._pipe, theirs = multiprocessing.Pipe()
         context = multiprocessing.get_context("spawn")
-        self._process = context.Process(target=in_process, args=(theirs, ports), daemon=True)
+        self._process = context.Process(target=in_process, args=(theirs, ports, leads), daemon=True)
         self._process.start()
         theirs.close()
         self._channel = grpc.aio.insecure_channel(f"127.0.0.1:{self._pipe.recv()}")
@@ -163,7 +174,7 @@ async def measure(workloads: int, seconds: float, rounds: int) -> dict[str, Any]
     serving = multiprocessing.get_context("spawn").Process(target=scrape.serve, args=(workloads, served), daemon=True)
     serving.start()
     ports = pods.recv()
-    daemon, empty = Called(ports), Called()
+    daemon, follower, empty = Called(ports), Called(ports, leads=False), Called()
     fleet: Fleet = scrape.fleet_of(ports)
     references = [
         pb.ScaledObjectRef(namespace=found.ref.namespace, name=found.ref.name, scalerMetadata=METADATA)
@@ -171,8 +182,10 @@ async def measure(workloads: int, seconds: float, rounds: int) -> dict[str, Any]
     ]
     await asyncio.sleep(seconds)  # warm up connections, caches and the first tick
     per_minute = 60_000 / seconds / workloads
-    costs: dict[str, list[float]] = {"all_ms": [], "ticks_ms": [], "calls_ms": [], "empty_calls_ms": []}
+    names = ("all_ms", "ticks_ms", "calls_ms", "empty_calls_ms", "follower_ms")
+    costs: dict[str, list[float]] = {name: [] for name in names}
     for _ in range(rounds):
+        follower_s = follower.cpu_s()
         before_s = daemon.cpu_s()
         await asyncio.sleep(seconds)
         quiet_s = daemon.cpu_s() - before_s
@@ -185,7 +198,8 @@ async def measure(workloads: int, seconds: float, rounds: int) -> dict[str, Any]
         costs["ticks_ms"].append(quiet_s * per_minute)
         costs["calls_ms"].append((busy_s - quiet_s) * per_minute)
         costs["empty_calls_ms"].append((empty.cpu_s() - before_s) * per_minute)
-    for called in (daemon, empty):
+        costs["follower_ms"].append((follower.cpu_s() - follower_s) * per_minute / PARTS)
+    for called in (daemon, follower, empty):
         await called.close()
     pods.close()
     serving.kill()

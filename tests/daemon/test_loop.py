@@ -21,7 +21,7 @@ from autoscaler.config.policy.namespace_limits import NamespaceLimits
 from autoscaler.config.policy.parse import load
 from autoscaler.core.model.fleet import Fleet, Workload, WorkloadRef
 from autoscaler.core.model.samples import Samples, SourceReport
-from autoscaler.daemon.loop import Loop
+from autoscaler.daemon.loop import Loop, follower_period_s
 from autoscaler.ports import ChangeStatus, Unavailable, Unwritable
 from tests.core.world import fleet, samples
 
@@ -198,6 +198,29 @@ async def test_wake_up_during_a_tick_is_not_missed():
         world.woken.set()  # comes to lead, say, when the tick has already looked
         await asyncio.sleep(2.0)
     assert len(world.recorder.ticks) == 2
+
+
+async def test_follower_ticks_less_often_and_at_once_when_it_leads():
+    leadership = Following()
+    world = World(leadership=leadership)
+    async with world.running():
+        await asyncio.sleep(46.0)
+        leadership.leading = True
+        world.woken.set()  # by the elector
+        await asyncio.sleep(6.0)
+    assert [round(tick.now_s - world.recorder.ticks[0].now_s) for tick in world.recorder.ticks] == [
+        0,
+        15,
+        30,
+        45,
+        46,
+        51,
+    ]
+
+
+@pytest.mark.parametrize(("period_s", "follower_s"), [(0.3, 0.9), (5.0, 15.0), (10.0, 15.0), (30.0, 30.0)])
+async def test_follower_period_is_at_most_a_lease(period_s: float, follower_s: float):
+    assert follower_period_s(period_s) == pytest.approx(follower_s)
 
 
 class Orders:

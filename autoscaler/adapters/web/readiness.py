@@ -36,13 +36,17 @@ class Readiness:
     """Recorder of the time of the last successful tick.
 
     max_age_s: the daemon is not ready if its last successful tick is older than this.
+    follower_max_age_s: the same for a replica that does not lead, which ticks less often; None: the same value.
     detail: further facts for operators, such as errors in changed policy files. They do not affect readiness: a daemon
     that decides by the last valid policies is ready.
     """
 
-    def __init__(self, clock: Clock, max_age_s: float, detail: Detail = dict) -> None:
+    def __init__(
+        self, clock: Clock, max_age_s: float, detail: Detail = dict, follower_max_age_s: float | None = None
+    ) -> None:
         self._clock = clock
-        self._max_age_s = max_age_s
+        self._leader_max_age_s = max_age_s
+        self._follower_max_age_s = max_age_s if follower_max_age_s is None else follower_max_age_s
         self._detail = detail
         self._tick: TickRecord | None = None
         self._last_error = ""
@@ -77,6 +81,11 @@ class Readiness:
         """Return why the last tick is out of date, with the error of later ticks; "" if it is recent."""
         reason = self._reason(self._age_s())
         return ": ".join(filter(None, (reason, self._last_error))) if reason else ""
+
+    @property
+    def _max_age_s(self) -> float:
+        follows = self._tick is not None and not self._tick.leading
+        return self._follower_max_age_s if follows else self._leader_max_age_s
 
     def _age_s(self) -> float | None:
         return self._clock.now_s() - self._tick.now_s if self._tick else None

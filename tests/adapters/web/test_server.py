@@ -16,6 +16,7 @@ import pytest
 
 from autoscaler.adapters.web.node_groups import FIELDS as NODE_GROUP_FIELDS
 from autoscaler.adapters.web.quotas import FIELDS as QUOTA_FIELDS
+from autoscaler.adapters.web.readiness import Readiness
 from autoscaler.adapters.web.server import MAX_ANSWERS, MAX_CONNECTIONS, HttpServer
 from autoscaler.adapters.web.table import FIELDS
 from autoscaler.adapters.web.tick_values import SIGNALS, STAGES
@@ -24,7 +25,7 @@ from autoscaler.config.settings import HttpSettings
 from autoscaler.core.model.fleet import NodeGroup, NodeGroups, Workload, WorkloadRef
 from autoscaler.core.model.samples import Samples, SourceReport
 from autoscaler.ports import CannotServe, Unavailable
-from tests.adapters.web.conftest import MAX_AGE_S, Daemon
+from tests.adapters.web.conftest import MAX_AGE_S, Daemon, HandClock
 from tests.adapters.web.records import FORECAST, World, with_quotas, with_weights
 from tests.harness.process import PATIENCE_S, eventually
 
@@ -103,6 +104,14 @@ async def test_ready_until_the_last_successful_tick_is_too_old(daemon: Daemon, c
     daemon.clock.time_s = MAX_AGE_S + 1
     detail = await get(client, "/readyz", 503)
     assert detail["reason"] == "the last successful tick is 41.0 s old, more than 40 s"
+
+
+def test_follower_may_tick_less_often() -> None:
+    clock, record = HandClock(), World(1).tick()
+    readiness = Readiness(clock, 40.0, follower_max_age_s=60.0)
+    for leading, allowed_s in ((True, 40.0), (False, 60.0)):
+        readiness.record(replace(record, leading=leading))
+        assert [readiness.check().ready for clock.time_s in (allowed_s, allowed_s + 1)] == [True, False]
 
 
 @pytest.mark.slow
