@@ -56,7 +56,7 @@ def _config_map(directory: Path, generator: dict[str, Any]) -> Document:
 
 
 def _apply(document: Document, operation: dict[str, Any]) -> None:
-    *way, last = operation["path"].strip("/").split("/")
+    *way, last = [step.replace("~1", "/") for step in operation["path"].strip("/").split("/")]
     place: Any = document
     for step in way:
         place = place[int(step)] if isinstance(place, list) else place[step]

@@ -491,8 +491,10 @@ def test_versions_of_package_manifests_and_chart_are_one():
 
 def test_a_release_of_another_name_selects_its_own_pods_alone():
     documents = template({"mode": "keda"}, release="blue")
-    labels = only(documents, "Deployment", "blue-vllm-autoscaler")["spec"]["template"]["metadata"]["labels"]
-    assert labels["app.kubernetes.io/instance"] == "blue"
+    pods = [
+        only(documents, "Deployment", f"blue-vllm-autoscaler{part}")["spec"]["template"]["metadata"]["labels"]
+        for part in ("", "-stand-in")
+    ]
     for kind, way in {
         "Service": ["selector"],
         "Deployment": ["selector", "matchLabels"],
@@ -505,9 +507,11 @@ def test_a_release_of_another_name_selects_its_own_pods_alone():
                 selector = document["spec"]
                 for step in way:
                     selector = selector[step]
-                assert selector == {
-                    key: labels[key] for key in ("app.kubernetes.io/instance", "app.kubernetes.io/name")
-                }
+                selected = [labels for labels in pods if selector.items() <= labels.items()]
+                assert selector["app.kubernetes.io/instance"] == "blue"
+                assert len(selected) == (
+                    2 if document["metadata"]["name"].endswith("-keda") and kind == "Service" else 1
+                )
     (lease,) = [each for each in documents if each["kind"] == "Role"]
     assert lease["rules"][1]["resourceNames"] == ["blue-vllm-autoscaler"]
 
@@ -515,7 +519,7 @@ def test_a_release_of_another_name_selects_its_own_pods_alone():
 def test_an_override_of_the_name_names_every_object():
     documents = template({"mode": "keda", "fullnameOverride": "scaler", "namespaces": ["a"]})
     names = {each["metadata"]["name"] for each in documents}
-    parts = {"", "-keda", "-lease", "-policies", "-dashboard"}
+    parts = {"", "-keda", "-stand-in", "-lease", "-policies", "-dashboard"}
     wide = {f"vllm-autoscaler-scaler-{part}" for part in ("nodes", "writes")}
     assert names == {f"scaler{part}" for part in parts} | wide
 

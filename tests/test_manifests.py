@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from autoscaler.adapters.web.exported_metrics import FAMILIES, KEDA
+from autoscaler.cli.keda_stand_in import keda_stand_in
 from autoscaler.cli.main import main
 from autoscaler.cli.run import run
 from autoscaler.config.policy.parse import shipped
@@ -24,6 +25,7 @@ MANIFESTS = Path(__file__).parents[1] / "manifests"
 OVERLAYS = ["direct", "dry-run", "keda"]
 SHIPPED_POLICIES = shipped()
 SELECTOR = {"app.kubernetes.io/name": "vllm-autoscaler"}
+STAND_IN = "vllm-autoscaler-stand-in"
 METRIC = re.compile(r"\bvllm_autoscaler_[a-z0-9_]+\b")
 
 
@@ -180,12 +182,31 @@ def test_whatever_selects_pods_selects_these(overlay: str):
                 assert spec["selector"].items() <= labels.items()
                 assert {port["targetPort"] for port in spec["ports"]} <= ports
             case "NetworkPolicy":
-                assert spec["podSelector"]["matchLabels"].items() <= labels.items()
+                selected = spec["podSelector"]["matchLabels"].items()
+                assert selected <= labels.items() or document["metadata"]["name"] == STAND_IN
             case "PodMonitor":
                 assert spec["selector"]["matchLabels"].items() <= labels.items()
                 assert {endpoint["port"] for endpoint in spec["podMetricsEndpoints"]} <= ports
             case "PodDisruptionBudget":
                 assert spec["selector"]["matchLabels"].items() <= labels.items()
+
+
+def test_stand_in_answers_beside_the_daemon_without_a_right():
+    documents = rendered("keda")
+    template = only(documents, "Deployment", STAND_IN)["spec"]["template"]
+    labels, pod = template["metadata"]["labels"], template["spec"]
+    assert only(documents, "Service", "vllm-autoscaler-keda")["spec"]["selector"].items() <= labels.items()
+    assert only(documents, "NetworkPolicy", STAND_IN)["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
+    assert not SELECTOR.items() <= labels.items()  # what selects the daemon does not select it
+    assert pod["automountServiceAccountToken"] is False and "serviceAccountName" not in pod
+    (stand_in,), daemon = pod["containers"], container(documents)
+    assert stand_in["securityContext"] == daemon["securityContext"] and stand_in["image"] == daemon["image"]
+    (port,) = stand_in["ports"]
+    assert port in daemon["ports"]
+    name, *arguments = stand_in["args"]
+    context = keda_stand_in.make_context(name, list(arguments))
+    http = only(documents, "Service")
+    assert context.params["daemon"] == f"http://{http['metadata']['name']}:{http['spec']['ports'][0]['port']}"
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)

@@ -12,6 +12,7 @@ from autoscaler.cli.check import check
 from autoscaler.cli.demo import demo
 from autoscaler.cli.dry_run import dry_run
 from autoscaler.cli.explain import explain
+from autoscaler.cli.keda_stand_in import keda_stand_in
 from autoscaler.cli.replay import replay
 from autoscaler.cli.run import run
 from autoscaler.cli.simulate import simulate
@@ -29,5 +30,5 @@ def main() -> None:
     """
 
 
-for command in (run, dry_run, demo, explain, check, simulate, replay, weights, webhook):
+for command in (run, dry_run, demo, explain, check, simulate, replay, weights, webhook, keda_stand_in):
     main.add_command(command)

@@ -208,6 +208,17 @@ def http_options(host: str) -> Callable[[Command], Command]:
     return options(address, http_port_option)
 
 
+grpc_options = options(
+    click.option("--grpc-host", default="0.0.0.0", show_default=True, help="Address on which gRPC is served for KEDA."),
+    port_option("--grpc-port", 6000, "Port of the gRPC server"),
+    click.option(
+        "--grpc-cert", type=READABLE_FILE, help="Serve gRPC over TLS with this certificate; needs --grpc-key."
+    ),
+    click.option("--grpc-key", type=READABLE_FILE, help="Private key of that certificate."),
+    click.option(
+        "--grpc-ca", type=READABLE_FILE, help="Require clients to have a certificate signed by this CA (mTLS)."
+    ),
+)
 log_options = options(
     click.option(
         "--log-format",

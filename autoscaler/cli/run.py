@@ -9,19 +9,19 @@ import click
 from autoscaler.cli.options import (
     cluster_options,
     gateway_namespace_option,
+    grpc_options,
     history_option,
     http_options,
     log_options,
     name_option,
     policy_options,
-    port_option,
     price_option,
     prometheus_options,
     rate_window_option,
     scrape_options,
     source_rule_options,
 )
-from autoscaler.cli.param_types import READABLE_FILE, Duration, OwnFile
+from autoscaler.cli.param_types import Duration, OwnFile
 from autoscaler.cli.process import run_to_end
 from autoscaler.cli.settings import daemon_settings
 
@@ -87,13 +87,7 @@ from autoscaler.cli.settings import daemon_settings
 @click.option(
     "--state", type=OwnFile(), help="File that keeps what was learned across restarts; one file for each process."
 )
-@click.option(
-    "--grpc-host", default="0.0.0.0", show_default=True, help="Address on which gRPC is served; with --mode keda."
-)
-@port_option("--grpc-port", 6000, "Port of the gRPC server")
-@click.option("--grpc-cert", type=READABLE_FILE, help="Serve gRPC over TLS with this certificate; needs --grpc-key.")
-@click.option("--grpc-key", type=READABLE_FILE, help="Private key of that certificate.")
-@click.option("--grpc-ca", type=READABLE_FILE, help="Require clients to have a certificate signed by this CA (mTLS).")
+@grpc_options
 @http_options("0.0.0.0")
 @log_options
 def run(**given: Any) -> None:

@@ -2,8 +2,8 @@
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, suppress
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import yaml
 
 from tests.harness.kube_api import ApiError, User
 from tests.harness.process import free_port
-from tests.integration.command import Daemon
+from tests.integration.command import COMMAND, Command, Daemon
 from tests.integration.site import POLICY
 from tests.integration.site import Site as Plain
 
@@ -58,6 +58,16 @@ class Site(Plain):
     ) -> AbstractAsyncContextManager[Daemon]:
         more = ("--scrape", "--grpc-host", "127.0.0.1", "--grpc-port", str(port))
         return self.daemon(user, "keda", *more, *arguments, ready=ready)
+
+    @contextmanager
+    def keda_stand_in(self, daemon_url: str, port: int) -> Iterator[Command]:
+        """Run the stand-in of a daemon within the block."""
+        address = ("--grpc-host", "127.0.0.1", "--grpc-port", str(port))
+        command = Command(self.directory, COMMAND, "keda-stand-in", "--daemon", daemon_url, *address)
+        try:
+            yield command
+        finally:
+            command.kill()
 
     async def conditions(self) -> dict[str, str]:
         """Return the conditions of the ScaledObject by type."""

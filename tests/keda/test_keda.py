@@ -14,7 +14,7 @@ from tests.harness.process import eventually, free_port, repeated
 from tests.integration.command import Daemon
 from tests.integration.site import POLICY
 from tests.integration.test_keda_mode import EPP_QUEUE
-from tests.keda.site import Site, service
+from tests.keda.site import HPA, Site, service
 
 pytestmark = pytest.mark.keda
 
@@ -131,6 +131,33 @@ async def test_count_stays_with_a_second_trigger_without_daemon(site: Site):
         site.exactly(5)
         await eventually(lambda: asyncio.sleep(0, seen == [4, 5]), "4, then 5 replicas", SOON_S)
     assert len(await site.hpa_metrics()) == 2
+
+
+async def test_count_stays_when_edited_while_no_daemon_runs(site: Site):
+    """KEDA writes the HPA of an edited ScaledObject. Without our spec, the other trigger would decide alone: 4 to 1."""
+    site.exactly(4)
+    await site.workload()
+    user, ports = await site.user("keda"), [free_port(), free_port()]
+    async with service(ports) as port, AsyncExitStack() as stack:
+        await site.scale_by_keda(f"localhost:{port}", CRON)
+        first = await stack.enter_async_context(site.keda_daemon(user, ports[0]))
+        stand_in = stack.enter_context(site.keda_stand_in(first.url, ports[1]))
+        await has(site, 4)
+        for event in ("a replica is ready", "sending KEDA on to the leader"):
+            await eventually(lambda event=event: asyncio.sleep(0, bool(stand_in.log(event))), event)
+        seen = await stack.enter_async_context(counted(site))
+        first.kill()
+        del ports[0]
+        await site.patch("ScaledObject", "llama", {"spec": {"maxReplicaCount": 49}})
+
+        async def written() -> bool:
+            hpa = await site.api.get(HPA, "HorizontalPodAutoscaler", site.namespace, "keda-hpa-llama")
+            return bool(hpa["spec"]["maxReplicas"] == 49)
+
+        await eventually(written, "KEDA writes the HPA again", SOON_S)
+        assert len(await site.hpa_metrics()) == 2
+        await asyncio.sleep(3)  # several syncs of the HPA controller
+        assert seen == [4]
 
 
 async def test_new_leader_answers_within_10_s_when_the_leader_ends(site: Site):

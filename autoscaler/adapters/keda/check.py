@@ -113,7 +113,7 @@ def _check_others(document: Document, ours: list[int]) -> Iterator[Finding]:
             kind = at(document.value, *so.TRIGGERS, index, "type")
             problem = (
                 "a second trigger; the HPA uses the larger answer, and this trigger decides alone if KEDA "
-                "wrote the HPA while the daemon was unreachable"
+                "wrote the HPA while neither the daemon nor its stand-in could be reached"
             )
             allowed = "our trigger alone" + ("; `prewarm` of the policy does what cron does" if kind == "cron" else "")
             yield document.warning((*so.TRIGGERS, index), problem, allowed)

@@ -63,7 +63,26 @@ class _Validated(NamedTuple):
     tolerance: Tolerance
 
 
-class KedaService(ExternalScalerServicer):
+class SpecService(ExternalScalerServicer):
+    """The two calls that are answered for every request."""
+
+    def __init__(self) -> None:
+        spec = pb.MetricSpec(metricName=METRIC_NAME, targetSize=TARGET, targetSizeFloat=float(TARGET))
+        self._specs = pb.GetMetricSpecResponse(metricSpecs=[spec])
+
+    async def GetMetricSpec(self, request: pb.ScaledObjectRef, context: Context) -> pb.GetMetricSpecResponse:
+        """Return one metric with target 1 for every request: KEDA counts errors only if the HPA has our metric."""
+        return self._specs
+
+    async def StreamMetricSpec(
+        self, request: pb.ScaledObjectRef, context: Context
+    ) -> AsyncIterator[pb.GetMetricSpecResponse]:
+        """Send the specs once. They never change, and KEDA ends the stream together with its ScaledObject."""
+        yield self._specs
+        await asyncio.Event().wait()
+
+
+class KedaService(SpecService):
     """The five calls. They raise Refused, which `middleware.Middleware` turns into a status."""
 
     def __init__(
@@ -78,9 +97,8 @@ class KedaService(ExternalScalerServicer):
         self._scaled_objects = scaled_objects
         self._policies = policies
         self._resend_s = resend_s
+        super().__init__()
         self._validated: dict[tuple[str, str], _Validated] = {}
-        spec = pb.MetricSpec(metricName=METRIC_NAME, targetSize=TARGET, targetSizeFloat=float(TARGET))
-        self._specs = pb.GetMetricSpecResponse(metricSpecs=[spec])
 
     async def IsActive(self, request: pb.ScaledObjectRef, context: Context) -> pb.IsActiveResponse:
         """Return whether the workload must stay above zero.
@@ -97,10 +115,6 @@ class KedaService(ExternalScalerServicer):
             _refuse("unavailable", str(error))
         except NoAnswer as error:
             _refuse("unavailable", str(error))
-
-    async def GetMetricSpec(self, request: pb.ScaledObjectRef, context: Context) -> pb.GetMetricSpecResponse:
-        """Return one metric with target 1 for every request: KEDA counts errors only if the HPA has our metric."""
-        return self._specs
 
     async def GetMetrics(self, request: pb.GetMetricsRequest, context: Context) -> pb.GetMetricsResponse:
         """Return one value in both fields: KEDA reads the integer if the float is not above zero.
@@ -147,13 +161,6 @@ class KedaService(ExternalScalerServicer):
                     async with asyncio.timeout(self._resend_s):
                         await changed.wait()
                 scaled_object = self._validate_again(request, target)
-
-    async def StreamMetricSpec(
-        self, request: pb.ScaledObjectRef, context: Context
-    ) -> AsyncIterator[pb.GetMetricSpecResponse]:
-        """Send the specs once. They never change, and KEDA ends the stream together with its ScaledObject."""
-        yield self._specs
-        await asyncio.Event().wait()
 
     def _note_refusal(self, key: tuple[str, str], refused: Refused) -> None:
         """Note a refusal for `/readyz` and Events, unless this process is the cause or the name is invalid.

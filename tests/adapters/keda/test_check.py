@@ -324,7 +324,7 @@ def test_warning_when_a_static_fallback_is_low(fallback: dict, words: str):
 def test_warning_offers_prewarm_for_a_cron_trigger():
     ours = yaml.safe_load(EXAMPLE.read_text())["spec"]["triggers"][0]
     (cron,) = findings(changed(("spec.triggers", [ours, {"type": "cron", "metadata": {"desiredReplicas": "4"}}])))
-    assert "was unreachable" in cron.problem and "`prewarm`" in cron.allowed
+    assert "could be reached" in cron.problem and "`prewarm`" in cron.allowed
     (other,) = findings(changed(("spec.triggers", [ours, {"type": "cpu"}])))
     assert "`prewarm`" not in other.allowed
 
