@@ -61,7 +61,7 @@ def test_version_is_one_in_package_manifests_and_changelog():
     version = PROJECT["version"]
     stated = [path.read_text() for path in (ROOT / "manifests").rglob("*.yaml")]
     images = [image for text in stated for image in re.findall(r"\bimage[:=] ?(vllm-autoscaler:\S+)", text)]
-    assert len(images) == 4
+    assert len(images) == 6
     assert set(images) == {f"vllm-autoscaler:{version}"}
     newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert newest is not None

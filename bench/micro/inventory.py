@@ -257,8 +257,8 @@ def main() -> int:  # noqa: PLR0915
         return lay_out_pools(devices.add_to(store.nodes), settled)
 
     def count(layout: Layout) -> Usage:
-        held = devices.add_held(pod_store.held(), pod_store.target_of, pod_store.holdings.yields)
-        return count_usage(layout, held, ids, others_known=True)
+        held = devices.add_held(pod_store.held(), pod_store.target_of, pod_store.holdings.priority)
+        return count_usage(layout, held, ids)
 
     known = tuple(
         Workload(WorkloadRef(namespace, "x"), weights=source_of(number) if with_weights else "")

@@ -200,7 +200,7 @@ async def test_click_opens_the_chart_with_explained_decisions(daemon: Daemon, op
     ref = world.members[2].ref
     page = await open_page()
     await page.locator("#rows tr").filter(has_text=ref.name).locator("td[data-key=reason]").click()
-    assert page.url.endswith(f"#{ref.namespace}/{ref.name}")
+    assert page.url.endswith(f"#{ref.namespace}/{ref.name}/{ref.kind}")
     await expect(page.get_by_role("heading", level=1)).to_contain_text(f"{ref.namespace}/{ref.name}")
 
     changes = [outcome.change for tick in ticks for outcome in tick.outcomes if outcome.change.ref == ref]
