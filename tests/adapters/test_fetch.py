@@ -2,11 +2,11 @@
 
 import asyncio
 import gzip
-import os
 import resource
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -327,14 +327,18 @@ async def test_any_bytes_of_a_server_make_an_answer() -> None:
     assert {answer.problem for answer in answers} >= {"", "not an HTTP answer", "connection closed inside the body"}
 
 
+def highest_open_file() -> int:
+    """Return the highest number of an open file; other tests of this process may have left some."""
+    return max(int(file.name) for file in Path("/proc/self/fd").iterdir())
+
+
 @pytest.mark.parametrize("kept", [True, False])
 async def test_connections_are_kept_only_as_far_as_open_files_allow(
     exposition_server: ExpositionServer, kept: bool
 ) -> None:
     url = URL(exposition_server.serve("/metrics", "a 1\n"))
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    opened_before = max(int(name) for name in os.listdir("/proc/self/fd"))  # by other tests of this process
-    limit = opened_before + 256
+    limit = highest_open_file() + 256
     targets = 10 if kept else limit // 2 + 1
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
     try:
