@@ -1,4 +1,4 @@
-"""Who set a replica count, and what it means: a wish, or a count that a deployment carried along.
+"""Read from its writer what a replica count means: a wish, or a count that a deployment carried along.
 
 The API server names the field manager of a count, how it wrote (update or apply), and through which subresource. A zero
 through the scale subresource has no name, nor has a count that was raised from there; writes through it have no time.
@@ -37,11 +37,11 @@ class Writer(NamedTuple):
 
 NOBODY = Writer()
 UNNAMED = Writer(subresource="scale")
-"""Of a count that nobody owns beside fields that have owners: a zero through the scale subresource, or a default."""
+"""The writer of a count without an owner while other fields have one: a zero through `scale`, or a default."""
 
 
 class Meaning(Enum):
-    """What a foreign count means. The value words the owner of such a count."""
+    """The meaning of a foreign count. The value words the owner of such a count."""
 
     PERSON = "a manual change by {}"
     CONTROLLER = "the controller {}"

@@ -40,7 +40,7 @@ NOT_FOUND = 404
 
 
 class _Key(NamedTuple):
-    """What an event is about; events about the same form a series, whose note is that of the first."""
+    """The subject of an event. Events of one subject form a series, whose note is that of the first."""
 
     uid: str
     reason: str

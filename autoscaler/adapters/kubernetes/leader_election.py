@@ -55,7 +55,7 @@ class _Lease(msgspec.Struct):
 
 
 class Note(Protocol):
-    """What the leader knows and leaves on the lease for the next one."""
+    """Knowledge that the leader leaves on the lease for the next one."""
 
     def note(self) -> str:
         """Return it as text; "": nothing."""

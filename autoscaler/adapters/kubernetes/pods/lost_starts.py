@@ -69,7 +69,7 @@ class _Pod(NamedTuple):
 
 
 class LostStarts:
-    """What became of the pods of each template that were not ready yet."""
+    """The fate of those pods of each template that were not ready yet."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

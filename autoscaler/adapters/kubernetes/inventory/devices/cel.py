@@ -54,7 +54,7 @@ class Version(NamedTuple):
 
 
 class Read(NamedTuple):
-    """What is read of a device: its driver, or an attribute or capacity; without a name all of the domain."""
+    """A value of a device: its driver, or an attribute or capacity; without a name all of the domain."""
 
     what: str
     domain: str = ""
