@@ -7,11 +7,11 @@ draws of cold starts; the order of the draws depends on scaling decisions.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from autoscaler.core.model.fleet import Fleet, NodeGroups, Obstacles, Workload, WorkloadRef
+from autoscaler.core.model.fleet import Fleet, NodeGroups, Obstacles, Pool, Workload, WorkloadRef
 from autoscaler.core.table.columns import FloatColumn
 from autoscaler.ports import Change, ChangeStatus, Outcome
 from autoscaler.sim.demo.cluster import Cluster, Deployment, PoolSetup, SimPod
@@ -144,8 +144,15 @@ class Simulation:
             pod_ready_s=np.where(ready, passed([pod.ready_s for pod in pods]), np.nan),
             pod_slots=np.array([pod.deployment.profile.stated_slots for pod in pods], dtype=np.float64),
             pools=pools,
-            groups=NodeGroups.of_pools(pools, np.array(cluster.device_counts(), dtype=np.float64)),
+            groups=self._groups(pools),
         )
+
+    def _groups(self, pools: tuple[Pool, ...]) -> NodeGroups:
+        """Return a node group for each pool, with the devices that its pods hold."""
+        groups = NodeGroups.of_pools(pools, np.array(self.cluster.device_counts(), dtype=np.float64))
+        pool_of_workload = [setup.pool for setup in self.cluster.deployments]
+        used: FloatColumn = np.bincount(pool_of_workload, self.cluster.held_devices, len(pools)).astype(np.float64)
+        return replace(groups, used=used)
 
     async def apply(self, changes: Sequence[Change], deadline_s: float) -> list[Outcome]:
         return [self._apply(change) for change in changes]

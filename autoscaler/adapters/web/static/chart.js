@@ -26,12 +26,13 @@ export class Chart {
     this.panels = [];
     this.hover = null; // index into times
     this.focused = -1; // index into marks
-    this.tip = element("div", { class: "tip", hidden: true });
-    this.plots = element("div", { class: "plots" });
+    this.tip = element("div", { class: "tip", role: "status", hidden: true });
+    this.plots = element("div", { class: "plots", tabindex: 0, role: "group", "aria-label": "Chart; arrow keys read its values" });
     root.append(this.plots, this.tip);
     this.plots.addEventListener("pointermove", (event) => this.#point(event));
     this.plots.addEventListener("pointerleave", () => this.#leave());
     this.plots.addEventListener("keydown", (event) => this.#key(event));
+    this.plots.addEventListener("blur", () => this.#leave());
     new ResizeObserver(() => this.data && this.draw(this.data)).observe(root);
   }
 
@@ -143,10 +144,13 @@ export class Chart {
 
   #key(event) {
     const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    const marks = this.plots.querySelectorAll(".mark");
-    if (!step || !marks.length || !event.target.closest(".mark")) return;
+    const { times } = this.data ?? {};
+    if (!step || !times?.length) return;
     event.preventDefault();
-    marks[Math.max(0, Math.min(marks.length - 1, this.focused + step))].focus();
+    const within = (index, length) => Math.max(0, Math.min(length - 1, index));
+    const marks = this.plots.querySelectorAll(".mark");
+    if (event.target.closest(".mark")) marks[within(this.focused + step, marks.length)].focus();
+    else this.#show(within((this.hover ?? times.length) + step, times.length));
   }
 
   #point(event) {

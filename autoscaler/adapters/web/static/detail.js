@@ -9,6 +9,7 @@ import {
   count,
   duration,
   element,
+  inputGroups,
   inputName,
   lineName,
   moment,
@@ -99,7 +100,7 @@ export class Detail {
     const { parts } = this;
     parts.known.hidden = false;
     delete parts.sentence.dataset.state;
-    setText(parts.sentence, explanation.sentence);
+    replace(parts.sentence, sentenceParts(explanation.sentence));
     replace(parts.warnings, explanation.warnings, (warning) => element("li", {}, `Warning: ${warning}.`));
     parts.warnings.hidden = explanation.warnings.length === 0;
     setText(parts.pair, `Pair ${explanation.pair}.`);
@@ -110,15 +111,20 @@ export class Detail {
     parts.chain.hidden = !explanation.chain;
     replace(parts.phases, phaseRows(explanation.start));
     replace(parts.starting, explanation.start?.starting ?? [], startingRow);
-    parts.start.hidden = parts.phases.children.length === 0 && parts.starting.children.length === 0;
+    for (const body of [parts.phases, parts.starting]) body.parentNode.hidden = body.children.length === 0;
+    parts.start.hidden = parts.phases.parentNode.hidden && parts.starting.parentNode.hidden;
     setText(parts.next, explanation.start ? startText(explanation.start) : "");
     replace(parts.badges, badges(workload));
     replace(parts.figures, figures(workload, explanation.inputs));
-    replace(parts.steps, explanation.steps, stepRow);
+    const [first, ...later] = explanation.steps;
+    const idle = later.filter(({ reason }) => !reason);
+    replace(parts.steps, [first, ...later.filter(({ reason }) => reason)], stepRow);
+    replace(parts.unchanged, [idle.map(({ stage }) => stageName(stage)).join(", ")]);
+    setText(parts.unchangedCount, `${idle.length} stages changed nothing`);
     replace(parts.asks, Object.entries(explanation.asks), askRow);
     replace(parts.forecast, explanation.forecast, forecastRow);
     parts.outlook.hidden = explanation.forecast.length === 0;
-    replace(parts.inputs, Object.entries(explanation.inputs), inputRow);
+    replace(parts.inputs, inputGroups(explanation.inputs).flatMap(([title, inputs]) => [[title], ...inputs]), inputRow);
     replace(parts.changes, this.changes.toReversed(), (change) => changeRow(change, wall_s));
     parts.nothing.hidden = this.changes.length > 0;
     this.chart.draw(chartOf(this.history, this.changes, workload));
@@ -143,6 +149,8 @@ function skeleton(root, namespace, name) {
     figures: element("dl", { class: "tiles small" }),
     chart: element("div", { class: "chart" }),
     steps: element("tbody"),
+    unchanged: element("p", { class: "muted" }),
+    unchangedCount: element("summary"),
     asks: element("tbody"),
     forecast: element("tbody"),
     inputs: element("tbody"),
@@ -176,18 +184,22 @@ function skeleton(root, namespace, name) {
       element(
         "div",
         {},
-        card("From recommendation to decision", table(["Stage", "Replicas", "Reason"], parts.steps, "steps")),
-        element("section", { class: "card" }, element("details", {}, summary, table(["Input", "Value"], parts.inputs))),
+        card(
+          "From recommendation to decision",
+          table(["Stage", "Replicas", "Reason"], parts.steps, "steps"),
+          element("details", {}, parts.unchangedCount, parts.unchanged),
+        ),
+        card("What each signal recommends", table(["Signal", "Replicas"], parts.asks, "asks")),
+        parts.start,
       ),
       element(
         "div",
         {},
         parts.outlook,
-        parts.start,
-        card("What each signal recommends", table(["Signal", "Replicas"], parts.asks, "asks")),
-        card("Changes", table(["Time", "Replicas", "Outcome", "Reason"], parts.changes, "changes"), parts.nothing),
+        element("section", { class: "card" }, element("details", {}, summary, table(["Input", "Value"], parts.inputs, "inputs"))),
       ),
     ),
+    card("Changes", table(["Time", "Replicas", "Outcome", "Reason"], parts.changes, "changes"), parts.nothing),
   );
   root.replaceChildren(
     element("nav", {}, element("a", { href: "#", class: "back" }, "← All workloads")),
@@ -196,6 +208,12 @@ function skeleton(root, namespace, name) {
     parts.known,
   );
   return parts;
+}
+
+/** Set the decision large and its reasons below: "Keeps 6 replicas: the planner …". */
+function sentenceParts(text) {
+  const [, decision, because] = /^([^:]{1,80}): (.+)$/s.exec(text) ?? [null, text, ""];
+  return [element("strong", {}, decision), element("span", {}, because && because[0].toUpperCase() + because.slice(1))];
 }
 
 const card = (title, ...parts) => element("section", { class: "card" }, element("h2", {}, title), ...parts);
@@ -317,7 +335,10 @@ function forecastRow({ name, text }) {
   return element("tr", {}, element("th", { scope: "row" }, lineName(name)), element("td", {}, text));
 }
 
-function inputRow([name, value]) {
+/** A row for an input, or the head of a group, which has no value. */
+function inputRow([name, ...values]) {
+  if (!values.length) return element("tr", {}, element("th", { scope: "rowgroup", colspan: 2 }, name));
+  const [value] = values;
   return element(
     "tr",
     {},

@@ -26,6 +26,8 @@ const RECOMMENDERS = {
 
 const INPUTS = {
   age_s: "Age of the oldest reading",
+  apart_s: "Apart for",
+  stuck_s: "Stuck for",
   kv_usage: "KV cache used",
   ttft_s: "TTFT p95",
   itl_s: "ITL p95",
@@ -72,6 +74,24 @@ export const signalName = (signal) => SIGNALS[signal] ?? words(signal);
 export const recommenderName = (recommender) => RECOMMENDERS[recommender] ?? words(recommender);
 export const stageName = (stage) => STAGES[stage]?.[0] ?? words(stage);
 
+const INPUT_GROUPS = [
+  ["Planner", /^forecast_/],
+  ["Capacity of a replica", /^capacity_/],
+  ["Pods that leave", /^draining_/],
+  ["Pods judged apart", /^(apart|stuck|full|replaced|stand_in|gateway_stuck)/],
+  ["Gateway", /^gateway_/],
+  ["Requests", /^(running|waiting|batch|queue|ended|output|ttft|itl|pod_tokens|kv|idle_s)|_per_s$/],
+  ["Replicas", /./],
+];
+
+/** Sort inputs into groups: [title, [[name, value]]], Replicas first. */
+export const inputGroups = (inputs) =>
+  [...Map.groupBy(Object.entries(inputs), ([name]) => INPUT_GROUPS.find(([, of]) => of.test(name))[0])].toSorted(
+    ([a], [b]) => groupRank(b) - groupRank(a),
+  );
+
+const groupRank = (title) => INPUT_GROUPS.findIndex(([group]) => group === title);
+
 /** Name an input; the unit is said with its value. */
 export const inputName = (name) => INPUTS[name] ?? words(name.replace(/(_per)?_s$/, ""));
 
@@ -81,12 +101,20 @@ export function reason(row) {
   if (row.rival) return `Owned by ${row.rival}`;
   if (!row.signal && row.wanted === 0) return "At zero: no request is known to wait";
   const parts = [
-    row.signal && signalName(row.signal),
-    row.bound === "idle" && row.wanted === 0 ? "scale to zero" : (STAGES[row.bound]?.[1] ?? words(row.bound)),
+    row.signal === "forecast" && row.load != null ? `Load of ${count(row.load)}` : row.signal && signalName(row.signal),
+    boundText(row),
     ...pendingClasses(row),
     !row.trusted && row.bound !== "unknown" && "inputs not trusted",
   ];
   return words(parts.filter(Boolean).join(" · "));
+}
+
+/** Say what the last stage that changed the count did with it. */
+function boundText({ bound, wanted, demand }) {
+  if (bound === "idle" && wanted === 0) return "scale to zero";
+  if (bound === "grant" && wanted < demand) return `${count(wanted)} of ${count(demand)}, short of GPUs or nodes`;
+  if (bound === "bounds" && demand != null) return wanted < demand ? `${count(demand)} wanted, at max` : "at min";
+  return STAGES[bound]?.[1] ?? words(bound);
 }
 
 /** Count the replicas that are not ready, by class; those that start are left out. */
@@ -119,7 +147,15 @@ export function duration(seconds) {
   return `${(seconds / 3600).toLocaleString("en", short)} h`;
 }
 
-export const share = (fraction) => (fraction == null ? UNKNOWN : `${Math.round(fraction * 100)}%`);
+/** Write a share in percent, or as a multiple where percent are hard to read. */
+export function share(fraction) {
+  if (fraction == null) return UNKNOWN;
+  return fraction < 10 ? `${Math.round(fraction * 100)}%` : `${count(fraction)} times`;
+}
+
+/** Add up what `of` makes of each row: null if one of them is unknown. */
+export const total = (rows, of) =>
+  rows.reduce((sum, row) => (sum == null || of(row) == null ? null : sum + of(row)), 0);
 
 export const clock = (wallS, seconds = true) =>
   new Date(wallS * 1000).toLocaleTimeString("en-GB", {

@@ -1,7 +1,7 @@
 // The table of node groups: what accelerators there are, and who holds them.
 
 import { Folded } from "./folded.js";
-import { UNKNOWN, count } from "./format.js";
+import { UNKNOWN, count, total } from "./format.js";
 
 const ADDED = "nodes to come";
 
@@ -18,8 +18,11 @@ export const groups = (box) =>
   new Folded(box, { path: "/api/v1/node-groups", field: "node_groups", columns: COLUMNS, summary });
 
 function summary(rows) {
-  const sum = (field) => rows.reduce((all, group) => all + (group[field] ?? 0), 0);
-  return `Node groups: ${count(sum("free"))} of ${count(sum("allocatable"))} devices are free`;
+  const present = rows.filter(({ nodes }) => nodes !== ADDED);
+  const [free, devices] = [total(present, (group) => group.free), total(present, (group) => group.allocatable)];
+  const silent = present.filter((group) => group.free == null).length;
+  const unknown = silent ? `: unknown in ${count(silent)} of ${count(present.length)} groups` : "";
+  return `Node groups: ${count(free)} of ${count(devices)} devices are free${unknown}`;
 }
 
 /** Name the product, and the slice of it where the resource is not a whole GPU. */

@@ -1,17 +1,40 @@
 // The table of all workloads. Only the rows in view are in the document, so a thousand cost what thirty do.
 
-import { UNKNOWN, count, duration, element, hashOf, reason, setText, share } from "./format.js";
+import { UNKNOWN, count, duration, element, hashOf, reason, setText, share, total } from "./format.js";
 
 const ROW_PX = 38; // as in style.css
 const SPARE_ROWS = 8; // above and below the view
 
 const idle = (row) => (row.loaded == null || row.gpu_active == null ? null : Math.max(row.loaded - row.gpu_active, 0));
 const missed = (row) => row.ttft_s != null && row.ttft_objective_s != null && row.ttft_s > row.ttft_objective_s;
-const waitingOf = (row) =>
-  row.waiting == null && row.gateway_waiting == null ? null : (row.waiting ?? 0) + (row.gateway_waiting ?? 0);
+const overspent = (row) => row.burnt_budgets > 1;
+const moving = (row) => row.ready !== row.wanted;
+
+/** Requests that wait; no engine holds any where no pod is ready. */
+function waitingOf(row) {
+  const engines = row.waiting ?? (row.ready === 0 ? 0 : null);
+  return engines == null && row.gateway_waiting == null ? null : (engines ?? 0) + (row.gateway_waiting ?? 0);
+}
+
+/** Rank what an operator looks at first: missed objectives, then too few replicas, then inputs that are not trusted. */
+function trouble(row) {
+  if (missed(row) || overspent(row)) return 3;
+  if (row.blocked > 0 || row.missing > 0 || (row.bound === "grant" && row.wanted < row.demand)) return 2;
+  return row.trusted ? 0 : 1;
+}
+
+/** What the tiles select: title, and the rows that are left. */
+const SELECTIONS = {
+  all: () => true,
+  moving,
+  waiting: (row) => waitingOf(row) > 0,
+  late: missed,
+  idle: (row) => idle(row) > 0,
+};
+const TROUBLE = { key: "trouble", descending: true };
 
 const COLUMNS = [
-  { key: "name", title: "Workload", sort: (row) => `${row.namespace}/${row.name}`, cell: nameCell },
+  { key: "name", title: "Workload", sort: nameOf, cell: nameCell },
   { key: "policy", title: "Policy", sort: (row) => row.policy, text: (row) => row.policy || UNKNOWN },
   { key: "ready", title: "Ready", number: true, sort: (row) => row.ready, text: (row) => count(row.ready) },
   { key: "wanted", title: "Desired", number: true, sort: (row) => row.wanted, text: wantedText, state: wantedState },
@@ -33,7 +56,7 @@ const COLUMNS = [
     number: true,
     sort: (row) => row.burnt_budgets,
     text: (row) => share(row.burnt_budgets),
-    state: (row) => (row.burnt_budgets > 1 ? "missed" : ""),
+    state: (row) => (overspent(row) ? "missed" : ""),
   },
   {
     key: "idle",
@@ -48,7 +71,8 @@ const COLUMNS = [
 export class List {
   constructor(workloads) {
     this.workloads = workloads;
-    this.sort = { key: "name", descending: false };
+    this.sort = TROUBLE;
+    this.selection = "all";
     this.told = false; // whether the daemon has told of a tick: before, no workloads does not mean none
     this.shown = []; // rows that match the filter, in order
     this.elements = new Map(); // id to what is in the document
@@ -60,14 +84,12 @@ export class List {
     this.above = spacer();
     this.below = spacer();
     this.body.append(this.above, this.below);
+    this.#readAddress();
     this.#makeHead();
     this.body.addEventListener("click", (event) => {
       this.left = event.target.closest("a")?.getAttribute("href") ?? this.left;
     });
-    this.filter.addEventListener("input", () => {
-      this.scroll.scrollTop = 0;
-      this.refresh();
-    });
+    this.filter.addEventListener("input", () => this.#ask());
     this.scroll.addEventListener("scroll", () => this.#scrolled(), { passive: true });
     new ResizeObserver(() => this.#render()).observe(this.scroll);
   }
@@ -81,6 +103,27 @@ export class List {
     this.body.querySelector(`a[href="${CSS.escape(left)}"]`)?.focus({ preventScroll: true });
   }
 
+  /** Show what was asked for from its beginning, and put the question into the address, which can be sent. */
+  #ask() {
+    const { key, descending } = this.sort;
+    const query = new URLSearchParams({
+      ...(this.filter.value && { filter: this.filter.value }),
+      ...(this.selection !== "all" && { show: this.selection }),
+      ...(this.sort !== TROUBLE && { sort: descending ? `-${key}` : key }),
+    });
+    history.replaceState(null, "", `${query.size ? `?${query}` : location.pathname}${location.hash}`);
+    this.scroll.scrollTop = 0;
+    this.refresh();
+  }
+
+  #readAddress() {
+    const query = new URLSearchParams(location.search);
+    const [, minus, key] = /^(-?)(\w*)$/.exec(query.get("sort") ?? "") ?? [];
+    if (COLUMNS.some((column) => column.key === key)) this.sort = { key, descending: Boolean(minus) };
+    if (Object.hasOwn(SELECTIONS, query.get("show"))) this.selection = query.get("show");
+    this.filter.value = query.get("filter") ?? "";
+  }
+
   #scrolled() {
     this.top = this.scroll.scrollTop;
     this.#render();
@@ -90,11 +133,12 @@ export class List {
   refresh() {
     if (!this.scroll.offsetParent) return; // hidden behind the detail
     const text = this.filter.value.trim().toLowerCase();
-    const rows = [...this.workloads.values()].filter((row) => matches(row, text));
-    const { sort } = COLUMNS.find((column) => column.key === this.sort.key);
-    const keyed = rows.map((row) => [sort(row), row]);
-    keyed.sort((a, b) => compare(a[0], b[0], this.sort.descending) || a[1].id - b[1].id);
-    this.shown = keyed.map(([, row]) => row);
+    const selected = SELECTIONS[this.selection];
+    const rows = [...this.workloads.values()].filter((row) => selected(row) && matches(row, text));
+    const sort = COLUMNS.find((column) => column.key === this.sort.key)?.sort ?? trouble;
+    const keyed = rows.map((row) => [sort(row), nameOf(row), row]);
+    keyed.sort((a, b) => compare(a[0], b[0], this.sort.descending) || compare(a[1], b[1], false) || a[2].id - b[2].id);
+    this.shown = keyed.map(([, , row]) => row);
     this.#render();
     this.#summarize(text);
   }
@@ -128,26 +172,49 @@ export class List {
 
   #summarize(text) {
     const all = [...this.workloads.values()];
-    const sum = (of) => all.reduce((total, row) => total + (of(row) ?? 0), 0);
     const judged = all.filter((row) => row.ttft_s != null && row.ttft_objective_s != null);
-    const gpusIdle = sum((row) => (idle(row) ?? 0) * (row.gpus_per_replica ?? 1));
     const late = judged.filter(missed).length;
+    const idleGpus = (row) => (idle(row) === 0 ? 0 : idle(row) == null || row.gpus_per_replica == null ? null : idle(row) * row.gpus_per_replica);
     const known = (value) => (this.told ? value : UNKNOWN);
-    const waiting = !all.length || all.some((row) => waitingOf(row) != null) ? count(sum(waitingOf)) : UNKNOWN;
-    tiles([
-      ["Workloads", known(count(all.length))],
-      ["Replicas ready / desired", known(`${count(sum((row) => row.ready))} / ${count(sum((row) => row.wanted))}`)],
-      ["Requests waiting", known(waiting)],
-      ["Within TTFT objective", judged.length ? `${count(judged.length - late)} of ${count(judged.length)}` : UNKNOWN, late && "missed"],
-      ["GPUs loaded but idle", all.some((row) => idle(row) != null) ? count(gpusIdle) : UNKNOWN, gpusIdle && "idle"],
-    ]);
-    setText(document.getElementById("count"), text ? `${count(this.shown.length)} of ${count(all.length)}` : "");
+    this.#tile("all", "Workloads", known(count(all.length)));
+    const counts = [count(total(all, (row) => row.ready)), count(total(all, (row) => row.wanted))];
+    this.#tile("moving", "Replicas ready / desired", known(counts.join(" / ")));
+    this.#tile("waiting", "Requests waiting", known(count(total(all, waitingOf))), "", unknownOf(all, waitingOf));
+    const within = judged.length ? `${count(judged.length - late)} of ${count(judged.length)}` : UNKNOWN;
+    this.#tile("late", "Within TTFT objective", within, late && "missed");
+    const gpusIdle = total(all, idleGpus);
+    this.#tile("idle", "GPUs loaded but idle", known(count(gpusIdle)), gpusIdle > 0 && "idle", unknownOf(all, idleGpus));
+    const narrowed = text || this.selection !== "all";
+    const order = this.sort === TROUBLE && all.length > 1 ? "trouble first" : "";
+    const share = narrowed ? `${count(this.shown.length)} of ${count(all.length)}` : "";
+    setText(document.getElementById("count"), [share, order].filter(Boolean).join(", "));
     document.getElementById("workloads").setAttribute("aria-rowcount", this.shown.length + 1);
     const empty = document.getElementById("empty");
     empty.hidden = this.shown.length > 0;
     if (empty.hidden) return;
     const none = this.told ? "No workloads yet." : "Nothing is known before the first tick.";
-    setText(empty, this.told && text ? `No workload matches “${this.filter.value.trim()}”.` : none);
+    const unmatched = text ? `No workload matches “${this.filter.value.trim()}”.` : "No workload is in this state.";
+    setText(empty, this.told && all.length && narrowed ? unmatched : none);
+  }
+
+  /** Set a tile, which is also the button that selects its rows; `note` says why its number is unknown. */
+  #tile(key, title, value, state = "", note = "") {
+    const box = document.getElementById("tiles");
+    const tile = box.querySelector(`[data-key="${key}"]`) ?? box.appendChild(this.#makeTile(key, title));
+    const button = tile.querySelector("button");
+    button.setAttribute("aria-pressed", key !== "all" && this.selection === key);
+    setText(tile.querySelector("dd"), value);
+    tile.dataset.state = state || "";
+    tile.title = note;
+  }
+
+  #makeTile(key, title) {
+    const button = element("button", { type: "button" }, title);
+    button.addEventListener("click", () => {
+      this.selection = this.selection === key ? "all" : key;
+      this.#ask();
+    });
+    return element("div", { "data-key": key }, element("dt", {}, button), element("dd"));
   }
 
   #makeHead() {
@@ -156,11 +223,9 @@ export class List {
       const button = element("button", { type: "button", title: column.note }, column.title);
       const th = element("th", { scope: "col", "data-key": column.key, class: column.number && "number" }, button);
       button.addEventListener("click", () => {
-        const same = this.sort.key === column.key;
-        this.sort = { key: column.key, descending: same ? !this.sort.descending : Boolean(column.number) };
+        this.sort = nextOrder(this.sort, column);
         this.#markSorted();
-        this.scroll.scrollTop = 0;
-        this.refresh();
+        this.#ask();
       });
       head.append(th);
     }
@@ -173,6 +238,13 @@ export class List {
       else th.setAttribute("aria-sort", this.sort.descending ? "descending" : "ascending");
     }
   }
+}
+
+/** First click: largest numbers, or names from A; second: the other way; third: trouble first again. */
+function nextOrder(sort, { key, number }) {
+  const first = Boolean(number);
+  if (sort.key !== key) return { key, descending: first };
+  return sort.descending === first ? { key, descending: !first } : TROUBLE;
 }
 
 function makeRow() {
@@ -202,6 +274,16 @@ function fill(tr, row, index) {
     const state = column.state?.(row) ?? "";
     if ((td.dataset.state ?? "") !== state) td.dataset.state = state;
   });
+}
+
+function nameOf(row) {
+  return `${row.namespace}/${row.name}`;
+}
+
+/** Say for how many rows a value is unknown. */
+function unknownOf(rows, of) {
+  const silent = rows.filter((row) => of(row) == null).length;
+  return silent ? `unknown for ${count(silent)} of ${count(rows.length)} workloads` : "";
 }
 
 function nameCell(td, row) {
@@ -242,14 +324,4 @@ function compare(a, b, descending) {
 
 function spacer() {
   return element("tr", { class: "spacer", "aria-hidden": "true" }, element("td"));
-}
-
-function tiles(values) {
-  const list = document.getElementById("tiles");
-  values.forEach(([title, value, state], index) => {
-    const tile = list.children[index] ?? list.appendChild(element("div", {}, element("dt"), element("dd")));
-    setText(tile.firstChild, title);
-    setText(tile.lastChild, value);
-    tile.dataset.state = state || "";
-  });
 }

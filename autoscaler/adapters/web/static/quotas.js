@@ -1,7 +1,7 @@
 // The table of quotas: how many devices each owner may use, and what is lent and borrowed. It is hidden without quotas.
 
 import { Folded } from "./folded.js";
-import { count } from "./format.js";
+import { count, total } from "./format.js";
 
 const COLUMNS = [
   { title: "Quota", text: ({ quota, flavor }) => [quota, flavor].filter(Boolean).join(" · "), note: ({ resource }) => resource },
@@ -16,8 +16,10 @@ const COLUMNS = [
 export const quotas = (box) => new Folded(box, { path: "/api/v1/quotas", field: "quotas", columns: COLUMNS, summary });
 
 function summary(rows) {
-  const borrowed = rows.reduce((all, quota) => all + (quota.borrowed ?? 0), 0);
-  return `Quotas: ${count(rows.length)}; ${count(borrowed)} devices are borrowed`;
+  const borrowed = total(rows, (quota) => quota.borrowed);
+  const silent = rows.filter((quota) => quota.borrowed == null).length;
+  const unknown = silent ? `: unknown for ${count(silent)} of them` : "";
+  return `Quotas: ${count(rows.length)}; ${count(borrowed)} devices are borrowed${unknown}`;
 }
 
 function limits({ cohort, borrowing_limit, lending_limit }) {
