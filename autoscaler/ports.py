@@ -145,6 +145,7 @@ class TickRecord:
     policies: tuple[str, ...]  # [W], name of the present policy
     outcomes: tuple[Outcome, ...]
     leading: bool
+    late: bool = False  # it took longer than the period, so decisions follow demand late
     problems: Mapping[int, str] = field(default_factory=dict)  # by row: what is wrong with its declarations
     policy_problems: Mapping[int, str] = field(default_factory=dict)  # those about its policy or overrides
 

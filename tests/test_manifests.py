@@ -364,6 +364,16 @@ def test_the_alerts_fire_on_what_they_are_for_and_only_then(tmp_path: Path):
         firing(
             good
             | {
+                'vllm_autoscaler_ticks_total{result="ok",pod="a"}': "0+3x300",
+                'vllm_autoscaler_late_ticks_total{pod="a"}': "0+2x300",
+                'vllm_autoscaler_ticks_total{result="ok",pod="b"}': "0+3x300",
+                'vllm_autoscaler_late_ticks_total{pod="b"}': "0+1x300",
+            },
+            "VllmAutoscalerLate",
+        ),
+        firing(
+            good
+            | {
                 'vllm_autoscaler_source_failures_total{source="prometheus",pod="a"}': "0+4x300",
                 'vllm_autoscaler_source_queries_total{source="prometheus",pod="a"}': "0+5x300",
                 'vllm_autoscaler_source_failures_total{source="prometheus",pod="b"}': "0x300",

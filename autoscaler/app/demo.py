@@ -14,7 +14,7 @@ from autoscaler.config.policy.parse import shipped
 from autoscaler.config.policy.reload import PolicyFiles
 from autoscaler.config.settings import HttpSettings, Mode, ScrapeSettings, Settings
 from autoscaler.daemon.log import LogRecorder
-from autoscaler.sim.demo.clock import CompressedClock
+from autoscaler.sim.demo.clock import CompressedClock, Pace
 from autoscaler.sim.demo.scenario import POLICIES as DEMO_POLICIES
 from autoscaler.sim.demo.scenario import demo_scenario
 from autoscaler.sim.demo.serve import SimulatedFleet
@@ -22,21 +22,25 @@ from autoscaler.sim.demo.serve import SimulatedFleet
 DEMO_PERIOD_S = 15.0
 """Simulated seconds between ticks: a quarter of a real second at the default speed."""
 
+HELD_PERIODS = 2
+"""The clock waits for a tick that takes longer."""
+
 
 async def demo(*, duration_s: float | None, speed: float, seed: int, as_json: bool, http_port: int) -> int:
     """Run the real daemon on a simulated fleet that serves real metrics over loopback."""
     clock = CompressedClock(speed)
+    pace = Pace(clock, HELD_PERIODS * DEMO_PERIOD_S)
     policies = PolicyFiles((shipped(), DEMO_POLICIES), SystemClock())
     http = HttpSettings(host="127.0.0.1", port=http_port)
     async with AsyncExitStack() as stack:
-        fleet = await stack.enter_async_context(SimulatedFleet(demo_scenario(seed), clock))
+        fleet = await stack.enter_async_context(SimulatedFleet(demo_scenario(seed), clock, pace.simulated))
         scrape = ScrapeSettings(dcgm=(fleet.dcgm_url,), gateways=(fleet.gateway_url,))
         settings = Settings(mode=Mode.DIRECT, period_s=DEMO_PERIOD_S, scrape=scrape, http=http)
         sources = await open_sources(stack, settings, clock, policies)
         parts = Parts(clock, fleet, sources, fleet, policies, background=[("world", fleet.run)])
         parts.sleeper = sleeper = await stack.enter_async_context(EngineSleep(scrape, clock, parts.leadership))
         parts.problems = sleeper.problems
-        parts.recorders.append(LogRecorder())
+        parts.recorders += [pace, LogRecorder()]
         loop = await build_loop(stack, parts, settings, mode="demo")
         if not as_json:
             print(f"The page: {parts.page}   (seed {seed}, {speed:g} times real time, Ctrl-C ends it)", flush=True)
@@ -47,7 +51,6 @@ async def demo(*, duration_s: float | None, speed: float, seed: int, as_json: bo
             pass
         finally:
             summary = fleet.summary()
-            if as_json:
-                with printing():
-                    print(json.dumps(summary.as_json()))
+            with printing():
+                print(json.dumps(summary.as_json()) if as_json else f"\n{summary.sentence()}", flush=True)
     return 0

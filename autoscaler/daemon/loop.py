@@ -180,11 +180,12 @@ class Loop:
             self._sleeper.order(make_sleep_orders(inp, decision), fleet.pods)
         outcomes = await self._act(changes) if leading else ()
         self._number += 1
+        duration_s = self._clock.now_s() - began_s
         return TickRecord(
             number=self._number,
             now_s=now_s,
             wall_s=wall_s,
-            duration_s=self._clock.now_s() - began_s,
+            duration_s=duration_s,
             input=inp,
             decision=decision,
             policies=specs.names,
@@ -192,6 +193,7 @@ class Loop:
             policy_problems=specs.problems,
             outcomes=tuple(outcomes),
             leading=leading,
+            late=duration_s > self._own_period_s(),
         )
 
     def _merge_problems(self, fleet: Fleet, *of_rows: Mapping[int, str]) -> Mapping[int, str]:

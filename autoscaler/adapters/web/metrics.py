@@ -62,6 +62,7 @@ class Metrics:
         self._ticks = self._counter("ticks_total")
         self._ticks.labels("ok")  # present from the start, so that a rate sees the first failure
         self._ticks.labels("failed")
+        self._late_ticks = self._counter("late_ticks_total")
         self._tick_duration = self._histogram("tick_duration_seconds")
         self._queries = self._counter("source_queries_total")
         self._failures = self._counter("source_failures_total")
@@ -82,6 +83,8 @@ class Metrics:
         self._tick = tick
         self.ticks += 1
         self._ticks.labels("ok").inc()
+        if tick.late:
+            self._late_ticks.inc()
         self._tick_duration.observe(tick.duration_s)
         for report in tick.input.samples.reports:
             source = self._source(report.source)

@@ -13,6 +13,7 @@ from autoscaler.core.model.fleet import WorkloadRef
 from autoscaler.ports import Clock, TickRecord
 
 Detail = Callable[[], Mapping[str, Any]]
+LATE_TICKS = 3  # in a row, before the loop is called late: one slow tick is no trouble
 MAX_PROBLEMS = 32
 MAX_PROBLEM = 300  # characters
 
@@ -51,11 +52,13 @@ class Readiness:
         self._tick: TickRecord | None = None
         self._last_error = ""
         self._failed_in_a_row = 0
+        self._late_in_a_row = 0
 
     def record(self, tick: TickRecord) -> None:
         self._tick = tick
         self._last_error = ""
         self._failed_in_a_row = 0
+        self._late_in_a_row = self._late_in_a_row + 1 if tick.late else 0
 
     def failed(self, wall_s: float, error: BaseException) -> None:
         self._last_error = bounded(f"{type(error).__name__}: {error}", MAX_PROBLEM)
@@ -73,6 +76,7 @@ class Readiness:
             "leader": bool(tick and tick.leading),
             "failed_ticks_in_a_row": self._failed_in_a_row,
             "last_error": self._last_error,
+            "loop_problem": self._loop_problem(),
             "sources": _sources(tick) if tick else [],
         }
         return Verdict(ready, {**self._detail(), **detail})
@@ -81,6 +85,14 @@ class Readiness:
         """Return why the last tick is out of date, with the error of later ticks; "" if it is recent."""
         reason = self._reason(self._age_s())
         return ": ".join(filter(None, (reason, self._last_error))) if reason else ""
+
+    def _loop_problem(self) -> str:
+        if self._tick is None or self._late_in_a_row < LATE_TICKS:
+            return ""
+        return (
+            f"the last {self._late_in_a_row} ticks took longer than the period, the last one "
+            f"{self._tick.duration_s:.1f} s: decisions follow demand late"
+        )
 
     @property
     def _max_age_s(self) -> float:

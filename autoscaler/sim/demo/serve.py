@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-import structlog
 from aiohttp import web
 
 from autoscaler.core.model.fleet import Fleet
@@ -26,11 +25,8 @@ from autoscaler.sim.demo.simulation import Scenario, Simulation
 from autoscaler.sim.demo.summary import Summary
 from autoscaler.sim.engine.replica import Replica
 
-log = structlog.get_logger(__name__)
-
 STEP_S = 2.0  # simulated seconds between two updates
 MOST_AT_ONCE_S = 10.0  # most simulated seconds per update, so that other tasks can run
-LATE_S = 60.0  # simulated seconds behind the clock that are logged as too slow
 CLOSE_TIMEOUT_S = 0.2  # real seconds for an open scrape when its server closes
 
 
@@ -49,9 +45,13 @@ class SimulatedFleet:
     the daemon's decisions, and every figure after them, vary a little between runs, since the daemon runs in real time.
     """
 
-    def __init__(self, scenario: Scenario, clock: Clock) -> None:
+    def __init__(
+        self, scenario: Scenario, clock: Clock, simulated: Callable[[float], None] = lambda to_s: None
+    ) -> None:
+        """simulated: is told how far the simulation has come, in seconds of the clock."""
         self._scenario = scenario
         self._clock = clock
+        self._simulated = simulated
         self._sockets: dict[int, socket.socket] = {}  # reserved sockets that do not listen, by port
         self._servers: dict[int, _Server] = {}  # by pod number
         self._runners: list[web.AppRunner] = []
@@ -82,11 +82,6 @@ class SimulatedFleet:
             raise RuntimeError("the simulated fleet is not open: use it as `async with`")
         return self._simulation
 
-    @property
-    def behind_s(self) -> float:
-        """Simulated seconds behind the clock; grows if the machine is too slow."""
-        return max(self._clock.now_s() - self.simulation.now_s, 0.0)
-
     def fleet(self) -> Fleet:
         return self.simulation.fleet()
 
@@ -98,17 +93,11 @@ class SimulatedFleet:
 
     async def run(self) -> None:
         """Follow the clock until cancelled."""
-        late = False
         while True:
             self.simulation.advance(min(self._clock.now_s(), self.simulation.now_s + MOST_AT_ONCE_S))
+            self._simulated(self.simulation.now_s)
             await self._reconcile()
-            if late != (self.behind_s > LATE_S):
-                late = not late
-                if late:
-                    log.warning("the simulation cannot keep up: choose a lower speed", behind_s=self.behind_s)
-                else:
-                    log.info("the simulation keeps up again")
-            await self._clock.sleep(STEP_S if self.behind_s < STEP_S else 0.0)
+            await self._clock.sleep(STEP_S if self._clock.now_s() - self.simulation.now_s < STEP_S else 0.0)
 
     # Servers.
 

@@ -90,6 +90,16 @@ class Summary:
     crashes: int
     workloads: tuple[WorkloadSummary, ...]
 
+    def sentence(self) -> str:
+        """Say in a sentence what the simulation has shown."""
+        told = self.as_json()
+        served = "" if told["attainment"] is None else f"; {told['attainment']:.1%} met their objectives"
+        return (
+            f"In {self.simulated_s / 3600:.1f} simulated hours {told['requests']:,} requests came to "
+            f"{len(self.workloads)} workloads{served}. Their replicas held {told['gpu_hours']:.1f} GPU-hours; "
+            f"the largest counts, kept all the time, would have held {told['static_gpu_hours']:.1f}."
+        )
+
     def as_json(self) -> dict[str, Any]:
         """Return the summary as plain values for JSON.
 

@@ -163,12 +163,13 @@ async function check() {
 }
 
 /** Name what is wrong; of a source what was wrong the last time as well, for a pod that comes or goes fails once. */
-function problemsOf({ policy_problem, cluster_problems = [], keda_problem, sources }) {
+function problemsOf({ loop_problem, policy_problem, cluster_problems = [], keda_problem, sources }) {
   const failing = sources.filter(({ problems }) => problems.length > 0);
   const lasting = failing.filter(({ source }) => failedBefore.has(source));
   failedBefore = new Set(failing.map(({ source }) => source));
   const policies = policy_problem && `Changed policies are not in force: ${policy_problem}`;
-  return [policies, ...cluster_problems, keda_problem, ...lasting.map(sourceText)];
+  const late = loop_problem && `The decision loop is late: ${loop_problem}.`;
+  return [late, policies, ...cluster_problems, keda_problem, ...lasting.map(sourceText)];
 }
 
 function sourceText({ source, queries, failed, problems: [first, ...others] }) {
