@@ -14,9 +14,10 @@ turn, into an empty folder on the disk of `--folder`:
 With `--store` the model is in a bucket of versitygw, a real S3 server, and s5cmd (tools/s5cmd.sh) fetches it beside
 `pull`. Neither compares checksums, since the bucket states none.
 
-Figures are GB/s of the fastest and the median round, CPU seconds of the tool, and `ratio`: the median rate of `pull`
-divided by that of the best of the others. The hub takes CPU from all tools alike. `lasting_ratio` is the same with the
-time until the files last on the disk: the others end while up to 20 % of the memory waits to be written.
+Figures are GB/s of the fastest and the median round, CPU seconds of the tool for each gigabyte, and `ratio`: the
+median rate of `pull` divided by that of the best of the others. The hub takes CPU from all tools alike.
+`lasting_ratio` is the same with the time until the files last on the disk: the others end while up to 20 % of the
+memory waits to be written.
 
 With `--agents` so many `weights agent` processes start at once, on folders of their own, and each has the same wishes.
 `copies` is the bytes that the hub, or with `--store` the bucket, sent divided by those of all models. `wall_s` is the
@@ -400,7 +401,7 @@ def main() -> int:
     for name, found in runs.items():
         result[f"{name}_gb_per_s"] = round(rates[name], 2)
         result[f"{name}_fastest_gb_per_s"] = round(size / 1e9 / min(run.wall_s for run in found), 2)
-        result[f"{name}_cpu_s"] = round(statistics.median(run.cpu_s for run in found), 2)
+        result[f"{name}_cpu_s_per_gb"] = round(statistics.median(run.cpu_s for run in found) / size * 1e9, 2)
     ratio = rates["pull"] / rates[best]
     lasting = {name: statistics.median(run.lasting_s for run in found) for name, found in runs.items()}
     result |= {"best": best, "ratio": round(ratio, 2), "lasting_ratio": round(lasting[best] / lasting["pull"], 2)}

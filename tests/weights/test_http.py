@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterator
 from email.message import Message
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from autoscaler.config.weights.source import parse
 from autoscaler.weights.listing import RemoteFile
 from autoscaler.weights.origins.hub import Hub
 from autoscaler.weights.origins.objects import Objects
+from autoscaler.weights.origins.signed import SignedReader
 from autoscaler.weights.problems import Cause, WeightsError
 from autoscaler.weights.rate_limit import BUDGET, MAX_PAUSE_S, RequestLimit, told_pause_s
 from tests.harness.hub import COMMIT, LIES, FakeHub, safetensors, serving
@@ -20,6 +22,7 @@ from tests.weights.test_store import SOURCE, contents, pull
 
 RANGE = 1 << 16
 SHARD = "model.safetensors"
+KEYS = {"access_key_id": "a", "secret_access_key": "b"}
 
 
 @pytest.fixture
@@ -80,15 +83,41 @@ async def test_no_more_is_read_than_asked_for_when_a_store_lies(hub: FakeHub, li
     await origin.close()
 
 
+@pytest.mark.parametrize("keys", [KEYS, {"skip_signature": True}], ids=["library", "own connections"])
 @pytest.mark.parametrize("lie", ["no length", "in chunks", "longer", "another range", "whole"])
-async def test_no_more_is_read_than_asked_for_when_a_bucket_lies(hub: FakeHub, lie: str) -> None:
+async def test_no_more_is_read_than_asked_for_when_a_bucket_lies(hub: FakeHub, lie: str, keys: dict[str, Any]) -> None:
+    """This host refuses addresses that are signed, so that the library reads from it."""
     hub.lie, hub.signature = lie, ""
-    options = {"endpoint": hub.store_url, "access_key_id": "a", "secret_access_key": "b", "region": "us-east-1"}
-    origin = Objects(parse("s3://org/model"), options=options)
+    origin = Objects(parse("s3://org/model"), options={"endpoint": hub.store_url, "region": "us-east-1", **keys})
     file = RemoteFile(SHARD, len(hub.files[SHARD]), address=f"model/resolve/{COMMIT}/{SHARD}")
     with pytest.raises(WeightsError):
         await origin.read(file, 0, RANGE)
     assert hub.lied_bytes < 64 << 20
+
+
+async def test_object_is_signed_again_when_its_address_has_expired(hub: FakeHub) -> None:
+    signed: list[str] = []
+
+    async def sign(key: str) -> str:
+        signed.append(key)
+        return f"{hub.store_url}/{key}?{hub.signature}"
+
+    origin, file = SignedReader(parse("s3://org/model"), sign), shard(hub)
+    for number in range(4):
+        hub.signature = str(number // 2)
+        content = await origin.read(file, number * RANGE, RANGE)
+        assert content == hub.files[SHARD][number * RANGE : (number + 1) * RANGE]
+    assert len(signed) == 2
+    await origin.close()
+
+
+async def test_address_without_a_signature_is_read_when_a_bucket_is_public(hub: FakeHub) -> None:
+    hub.signature = ""
+    origin = Objects(parse("s3://org/model"), options={"endpoint": hub.store_url, "skip_signature": True})
+    file = shard(hub)._replace(address=f"model/resolve/{COMMIT}/{SHARD}")
+    assert await origin.read(file, RANGE, RANGE) == hub.files[SHARD][RANGE : 2 * RANGE]
+    assert not hub.seen_tokens
+    await origin.close()
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import zlib
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
 import obstore
 import pytest
 import pytest_asyncio
 from obstore.store import S3Store
+from yarl import URL
 
 from autoscaler.app.weights import Fetching
 from autoscaler.config.weights.allowed import PrivateSources, SourcePattern, SourceRules
@@ -115,8 +119,48 @@ async def test_wrong_keys_are_denied(tmp_path: Path, bucket: S3Store, monkeypatc
 async def test_object_shorter_than_listed_is_corrupt(bucket: S3Store) -> None:
     size = len(FILES["config.json"])
     file = RemoteFile("config.json", size + 100, address="team/llama/config.json")
-    with pytest.raises(WeightsError, match=f"ends after {size} of {size + 100} bytes"):
+    with pytest.raises(WeightsError, match=f"bytes 0-{size - 1}/{size}") as raised:
         await Objects(source(bucket)).read(file, 0, size + 100)
+    assert raised.value.cause is Cause.CORRUPT
+
+
+async def test_objects_are_read_as_stored_when_they_state_an_encoding(tmp_path: Path, bucket: S3Store) -> None:
+    names = ["model.safetensors", "a b+c%2F/é?#&.safetensors"]
+    for name in names:
+        obstore.put(bucket, f"packed/{name}", safetensors(100_000), attributes={"Content-Encoding": "gzip"})
+    model = await pull(tmp_path, source(bucket, "packed"))
+    assert all((model.path / name).read_bytes() == safetensors(100_000) for name in names)
+
+
+@pytest.mark.parametrize("refused", [0, 403, 400, 307])
+async def test_library_reads_a_bucket_that_takes_no_signed_address(
+    tmp_path: Path, bucket: S3Store, monkeypatch: pytest.MonkeyPatch, refused: int
+) -> None:
+    """refused: status that a policy answers to signed addresses; 0: it takes them."""
+    lines: list[bytes] = []
+
+    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            while piece := await reader.read(1 << 16):
+                writer.write(piece)
+        writer.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        lines.append(line := await reader.readline())
+        if refused and b"X-Amz-Signature" in line:
+            writer.write(b"HTTP/1.1 %d No\r\nContent-Length: 0\r\nLocation: /\r\n\r\n" % refused)
+            writer.close()
+            return
+        there, back = await asyncio.open_connection(host, port)
+        back.write(line)
+        await asyncio.gather(copy(reader, back), copy(there, writer))
+
+    host, port = URL(os.environ["AWS_ENDPOINT_URL"]).host, URL(os.environ["AWS_ENDPOINT_URL"]).port
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as policy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{policy.sockets[0].getsockname()[1]}")
+        model = await pull(tmp_path, source(bucket))
+    assert {path.name: path.read_bytes() for path in model.path.iterdir()} == FILES
+    assert any(b"X-Amz-Signature" in line for line in lines)
 
 
 async def test_ranges_are_read_in_parallel(tmp_path: Path, bucket: S3Store) -> None:

@@ -49,6 +49,8 @@ class _ExpiredError(Exception):
 class HttpReader:
     """Reads ranges of one source's files from below one URL."""
 
+    stored_packed = False  # Content-Encoding tells how a file is stored, and not that it is packed on its way
+
     def __init__(self, source: ModelSource, base: URL, token: str = "", pace: float = 1.0) -> None:
         """token: sent to the host of the URL alone. pace: factor of the pauses after failures."""
         self._source = source
@@ -110,7 +112,7 @@ class HttpReader:
 
     def _check_headers(self, status: int, stated: Message, file: RemoteFile, start: int, length: int) -> None:
         """Raise WeightsError, unless the headers of an answer promise exactly the range."""
-        if stated.get("Content-Encoding", "identity") != "identity":
+        if not self.stored_packed and stated.get("Content-Encoding", "identity") != "identity":
             raise self._problem(Cause.UNREACHABLE, file.path, "is answered packed, which was not asked for")
         if file.version and not is_strong(file.version) and version_of(stated) != file.version:
             raise self._problem(Cause.CHANGED, file.path, "changed while it was fetched")

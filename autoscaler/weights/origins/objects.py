@@ -20,12 +20,13 @@ from obstore.exceptions import (
     PreconditionError,
     UnauthenticatedError,
 )
-from obstore.store import LocalStore, from_url
+from obstore.store import LocalStore, S3Store, from_url
 
 from autoscaler.config.findings import shown
 from autoscaler.config.weights.source import ModelSource
 from autoscaler.weights.buffers import new_buffer
 from autoscaler.weights.listing import MAX_FILES, MODIFIED, Listing, RemoteFile, check, is_strong
+from autoscaler.weights.origins.signed import SignedReader
 from autoscaler.weights.problems import Cause, WeightsError
 
 if TYPE_CHECKING:
@@ -35,6 +36,10 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 CONNECT_S, SILENCE_S, REQUEST_S = 10, 30, 600
 PIECE_BYTES = 1 << 20
+SIGNED = timedelta(hours=1)
+NOBODY = {"skip_signature": False, "access_key_id": "nobody", "secret_access_key": "nobody"}
+"""Options of a store that forms addresses of objects without a key of anybody."""
+
 _STATUS = re.compile(r"status code: (\d{3})")
 RETRIES: RetryConfig = {
     "max_retries": 6,
@@ -50,9 +55,13 @@ def client_config(http: bool = False) -> ClientConfig:
         "read_timeout": timedelta(seconds=SILENCE_S),
         "timeout": timedelta(seconds=REQUEST_S),
     }
-    if http or os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true"):
+    if http or _is_set("AWS_ALLOW_HTTP"):
         config["allow_http"] = True
     return config
+
+
+def _is_set(variable: str) -> bool:
+    return os.environ.get(variable, "").lower() in ("1", "true")
 
 
 def version_of(meta: ObjectMeta) -> str:
@@ -72,6 +81,11 @@ class Objects:
         self._prefix = ""
         self._source = source
         self._store = self._guard_setup(lambda: self._open(source, options or {}))
+        self._by_library = source.scheme != "s3"
+        self._signed = SignedReader(source, self._sign)
+        self._is_anonymous = bool(options and options.get("skip_signature")) or _is_set("AWS_SKIP_SIGNATURE")
+        named = {**(options or {}), **NOBODY} if self._is_anonymous else options or {}
+        self._signer = self._store if self._by_library else self._guard_setup(lambda: self._open(source, named))
 
     def _open(self, source: ModelSource, options: dict[str, Any]) -> ObjectStore:
         if source.scheme == "file":
@@ -115,10 +129,23 @@ class Objects:
 
     async def read(self, file: RemoteFile, start: int, length: int) -> memoryview:
         """Return a range of a file, whole. Raises WeightsError."""
+        if not self._by_library:
+            try:
+                return await self._signed.read(file, start, length)
+            except WeightsError as error:
+                if error.cause is not Cause.DENIED:
+                    raise
+                self._by_library = True  # a policy may forbid signed addresses, or ask for further headers
         options: GetOptions = {"range": (start, start + length)}
         if is_strong(file.version):
             options["if_match"] = file.version
         return await self._guard(file.path, self._get(file, options, start, length))
+
+    async def _sign(self, key: str) -> str:
+        """Return the address of an object of a bucket. Raises WeightsError."""
+        assert isinstance(self._signer, S3Store)
+        address = await self._guard(key, obstore.sign_async(self._signer, "GET", key, SIGNED))
+        return address.partition("?")[0] if self._is_anonymous else address
 
     async def _get(self, file: RemoteFile, options: GetOptions, start: int, length: int) -> memoryview:
         answer = await obstore.get_async(self._store, file.address or file.path, options=options)
@@ -145,7 +172,8 @@ class Objects:
         """Do nothing: there is no other place to read a file from."""
 
     async def close(self) -> None:
-        """Do nothing: the library closes its connections."""
+        """Close all connections but those of the library, which closes them itself."""
+        await self._signed.close()
 
     async def _guard(self, path: str, request: Awaitable[Answer]) -> Answer:
         """Await a request. Raises WeightsError in place of the library's errors. Answers may hold secrets."""
