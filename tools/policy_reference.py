@@ -221,6 +221,7 @@ def _annotations() -> Iterator[str]:
         note = {
             "weights": " (of its model; default: as the engine's arguments and environment name it)",
             "weights-pinned": " (true: nodes hold them before the weights of others)",
+            "zero-until": " (ends a zero that somebody has set; [how](../how-to/roll-back.md))",
             "role": " (of a [prefill and decode pair](../how-to/prefill-and-decode.md))",
         }.get(name, "")
         yield f"| `{PREFIX}{name}` | {_cell(kind.allowed)}{note} |"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from contextlib import suppress
+from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
 
@@ -18,6 +20,7 @@ from autoscaler.core.model.pairs import ROLES
 
 PREFIX = "vllm-autoscaler.io/"
 WINDOWS = "windows"  # replaces the pre-warm windows of the policy
+ZERO_UNTIL = "zero-until"  # ends a zero that somebody has set
 OVERRIDE = "override."  # followed by the path of a policy field: vllm-autoscaler.io/override.objective.ttft
 
 # Short forms of the most common overrides.
@@ -49,6 +52,24 @@ class Source(FieldKind):
         return value
 
 
+class Moment(FieldKind):
+    """A moment, as RFC 3339 writes it. Its value is Unix time."""
+
+    allowed = "a time with a time zone, such as 2027-05-03T07:30:00Z or 2027-05-03T09:30:00+02:00"
+    _FORM = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:Z|[+-]\d\d:\d\d)", re.ASCII)
+
+    def read(self, value: object) -> float:
+        if not isinstance(value, str) or not self._FORM.fullmatch(value):
+            raise ValueError("not a time")
+        try:
+            return datetime.fromisoformat(value).timestamp()
+        except (ValueError, OverflowError) as error:  # no day of the calendar, or beyond its ends
+            raise ValueError("not a time") from error
+
+    def show(self, value: float) -> str:
+        return datetime.fromtimestamp(value, UTC).isoformat()
+
+
 # Annotations of many scrape configurations, used if ours are absent.
 PROMETHEUS_ANNOTATIONS: Mapping[str, str] = MappingProxyType(
     {
@@ -70,6 +91,7 @@ ANNOTATIONS: Mapping[str, Kind] = MappingProxyType(
         "metrics-scheme": OneOf(SCHEMES),
         "metrics-path": Pattern(r"/[-._~/A-Za-z0-9]{0,255}", "a path: / and at most 255 letters, digits and - . _ ~ /"),
         "paused": OneOf(("true", "false")),
+        ZERO_UNTIL: Moment(),
         "weights": Source(),
         "weights-pinned": OneOf(("true", "false")),
         WINDOWS: WindowsKind(),

@@ -1,9 +1,11 @@
 """Replicas that do not come, or not as decided: the whole daemon on a real API server, beside a small cluster."""
 
+from datetime import UTC, datetime
+
 import pytest
 
 from autoscaler.core.model.fleet import PendingClass
-from tests.adapters.kubernetes.world import LATEST, SCHEDULED, condition
+from tests.adapters.kubernetes.world import LATEST, SCHEDULED, annotated, condition
 from tests.integration.cluster import GPU, H100, L4, SATURATED, Cluster, Run
 from tests.integration.site import POLICY
 
@@ -176,7 +178,8 @@ async def test_count_that_a_deployment_resets_is_restored_at_once(cluster: Clust
             await cluster.turn(6)
 
 
-async def test_zero_by_a_person_stays_when_the_daemon_is_replaced(cluster: Cluster, run: Run):
+@pytest.mark.parametrize("stated", [False, True])
+async def test_zero_by_a_person_stays_when_the_daemon_is_replaced(cluster: Cluster, run: Run, stated: bool):
     """Nothing but the object remembers it: there is no state file, and no second replica of the daemon."""
     await cluster.node("a", {GPU: 8}, L4)
     await cluster.workload("llama", replicas=2)
@@ -190,6 +193,16 @@ async def test_zero_by_a_person_stays_when_the_daemon_is_replaced(cluster: Clust
             await cluster.turn(2)
         assert await cluster.counts("llama") == [0]
         assert "an unknown client owns the count, until somebody raises it from zero" in daemon.sentence("llama")
+        if stated:
+            until = datetime.fromtimestamp(cluster.clock.wall_s() + 3600, UTC).isoformat(timespec="seconds")
+            notes = {"metadata": {"annotations": annotated(zero_until=until)}}
+            await cluster.site.patch("Deployment", "llama", notes, "apps/v1")
+            await cluster.turn(2)
+            assert "an unknown client owns the count for " in daemon.sentence("llama")
+            cluster.clock.leap(3600)
+            await cluster.turn(2)
+            assert await cluster.counts("llama") == [1]
+            return
         await cluster.site.scale("llama", 1, by="kubectl")
         cluster.load["llama",] = SATURATED
         await cluster.turn(2)

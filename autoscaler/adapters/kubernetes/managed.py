@@ -21,7 +21,7 @@ from autoscaler.adapters.kubernetes.manual_overrides import OverrideTracker
 from autoscaler.adapters.kubernetes.workloads.store import TargetStore
 from autoscaler.adapters.kubernetes.workloads.targets import Target
 from autoscaler.catalog.scale_targets import BY_KIND, SCALED
-from autoscaler.config.annotations import PREFIX
+from autoscaler.config.annotations import PREFIX, ZERO_UNTIL
 from autoscaler.config.findings import name_some, shown
 from autoscaler.config.policy.compile import NO_POLICY
 from autoscaler.config.policy.namespace_limits import PREWARM
@@ -134,11 +134,10 @@ class ManagedWorkloads:
             return managed._replace(other_owner=owner)
         if owner := overrides.owner(target.uid, target.replicas):
             return managed._replace(other_owner=owner, owned_until_s=overrides.until_s(target.uid))
-        has_default = target.ref.kind in BY_KIND and BY_KIND[target.ref.kind].unset == 0
-        return managed._replace(
-            former=-1 if managed.paused else overrides.former(target.uid, target.replicas),
-            is_nameless_zero=not has_default and overrides.is_nameless_zero(target.uid, target.replicas, target.writer),
-        )
+        if overrides.is_nameless_zero(target.uid, target.replicas, target.writer):
+            has_default = target.ref.kind in BY_KIND and BY_KIND[target.ref.kind].unset == 0
+            return managed._replace(is_nameless_zero=not has_default, owned_until_s=overrides.until_s(target.uid))
+        return managed._replace(former=-1 if managed.paused else overrides.former(target.uid, target.replicas))
 
     def _read_triggered(self, target_id: int, target: Target) -> Managed | None:
         """Return a managed workload if one of our ScaledObjects names the target."""
@@ -158,6 +157,7 @@ class ManagedWorkloads:
                 hpa_error(hpa),
                 declared.problem,
                 _ignored_overrides(target, ours),
+                _ignored_end(target),
                 _unselected(target),
                 _follows_pods(target),
             )
@@ -245,3 +245,10 @@ def _ignored_overrides(target: Target, spec: ScaledObjectSpec) -> str:
     """Name the override annotations that KEDA mode ignores. Annotations that repeat the trigger's are no problem."""
     paths = ", ".join(path for path, _ in sorted(set(target.declared.overrides) - {*spec.overrides, *_windows(target)}))
     return f"{paths}: an annotation has no effect in KEDA mode; allowed: the metadata of the trigger" if paths else ""
+
+
+def _ignored_end(target: Target) -> str:
+    """Say that KEDA keeps a zero, and does not know when it ends."""
+    if target.declared.zero_until_s is None:
+        return ""
+    return f"{ZERO_UNTIL}: an annotation has no effect in KEDA mode; allowed: to pause the ScaledObject"

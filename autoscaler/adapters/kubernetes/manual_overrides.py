@@ -38,7 +38,7 @@ class _Override(NamedTuple):
     """The last foreign change of one count."""
 
     owner: str  # in words
-    until_s: float  # infinite for a zero: it ends when somebody raises the count
+    until_s: float  # infinite for a zero: it ends when somebody raises the count, or at a stated time
     duration_s: float  # 0: it is not respected, because a deployment carried the count along
     writer: str = ""
     replicas: int = -1
@@ -46,18 +46,22 @@ class _Override(NamedTuple):
     times: int = 1  # in a row by this writer
     former: int = -1  # the count that is to be restored; -1: none
 
-    def holds(self, replicas: int, now_s: float) -> bool:
-        """Whether it is respected while the count is this one. A zero that lasts ends with the zero."""
-        return now_s < self.until_s and (replicas == 0 or self.until_s < math.inf)
+
+class _StatedEnd(NamedTuple):
+    """The time at which a zero ends, as an annotation of the workload states it."""
+
+    wall_s: float
+    was_ahead: bool  # at some moment of this zero; an older time ends no zero
 
 
 class OverrideTracker:
     """Detects changes of a count that are not ours, and stops scaling the workload for a while.
 
     The first change is respected for five minutes. Each repeated change doubles this time, up to an hour. A zero is
-    respected until somebody raises it. A count that a deployment carried along is not respected: the former one is
-    restored once, and only a repeated reset is respected. The count that is found at the start is no override. The API
-    server does not tell when a count was set, and at zero it does not tell which client set it.
+    respected until somebody raises it, or until the time that the workload states. A count that a deployment carried
+    along is not respected: the former one is restored once, and only a repeated reset is respected. The count that is
+    found at the start is no override. The API server does not tell when a count was set, and at zero it does not tell
+    which client set it.
 
     Another installation of the daemon is known by its field manager, and respected from the start. Version 0.1 wrote
     without an installation name: its writes count as ours, so that an upgrade sees no override.
@@ -72,6 +76,7 @@ class OverrideTracker:
         self._ours: set[str] = set()  # uids whose count was written by this or another process of the daemon
         self._declared: dict[str, int] = {}  # counts of manifests, by uid
         self._overrides: dict[str, _Override] = {}
+        self._ends: dict[str, _StatedEnd] = {}  # of present zeros, by uid
 
     def observe_new(self, uid: str, replicas: int, writer: Writer = NOBODY) -> None:
         """Note an object that is seen for the first time."""
@@ -122,6 +127,16 @@ class OverrideTracker:
             self._declared[uid] = replicas
         self._respect(uid, replicas, writer, meaning, former, redeployed)
 
+    def state_end(self, uid: str, replicas: int, wall_s: float | None) -> None:
+        """Note the count of a workload, and the time at which its zero ends by an annotation; None: it has none."""
+        now_s, override = self._clock.now_s(), self._overrides.get(uid)
+        if override is not None and (until_s := self._until_s(uid, override)) <= now_s:
+            self._overrides[uid] = override._replace(until_s=until_s)  # it does not come back with another time
+        before = self._ends.pop(uid, None)
+        if replicas == 0 and wall_s is not None:
+            was_ahead = wall_s > self._clock.wall_s() or (before is not None and before.was_ahead)
+            self._ends[uid] = _StatedEnd(wall_s, was_ahead)
+
     def _respect(
         self, uid: str, replicas: int, writer: Writer, meaning: Meaning, former: int, redeployed: bool
     ) -> None:
@@ -162,12 +177,20 @@ class OverrideTracker:
     def owner(self, uid: str, replicas: int) -> str:
         """Return the source of the override in words; "": there is no override. replicas: the present count."""
         override = self._overrides.get(uid)
-        return override.owner if override is not None and override.holds(replicas, self._clock.now_s()) else ""
+        if override is None or (replicas > 0 and override.until_s == math.inf):  # a zero that lasts ends with the zero
+            return ""
+        return override.owner if self._clock.now_s() < self._until_s(uid, override) else ""
 
     def until_s(self, uid: str) -> float:
-        """Return when the override ends; infinite: when somebody raises the count. NaN: there is none."""
-        override = self._overrides.get(uid)
-        return override.until_s if override is not None else math.nan
+        """Return when the override ends; infinite: when somebody raises the count.
+
+        Without an override it is the stated end of a zero. NaN: there is none.
+        """
+        override, end = self._overrides.get(uid), self._ends.get(uid)
+        until_s = self._until_s(uid, override) if override is not None else math.nan
+        if end is None or not end.was_ahead or until_s > self._clock.now_s():
+            return until_s
+        return self._stated_s(end)
 
     def former(self, uid: str, replicas: int) -> int:
         """Return the count that a deployment has reset to `replicas`, and that is to be restored; -1: none."""
@@ -178,15 +201,17 @@ class OverrideTracker:
     def active(self) -> frozenset[tuple[str, bool]]:
         """Return the uids of workloads with an override or a count to restore, and whether it is an override."""
         now_s = self._clock.now_s()
+        held = {uid: now_s < self._until_s(uid, override) for uid, override in self._overrides.items()}
+        held |= {uid: True for uid in self._ends if now_s < self.until_s(uid)}
         return frozenset(
-            (uid, now_s < override.until_s)
-            for uid, override in self._overrides.items()
-            if now_s < override.until_s or self._is_restored(uid, override)
+            (uid, is_held)
+            for uid, is_held in held.items()
+            if is_held or (uid in self._overrides and self._is_restored(uid, self._overrides[uid]))
         )
 
     def is_nameless_zero(self, uid: str, replicas: int, writer: Writer) -> bool:
         """Whether somebody set a count of zero, and it is not known who. Our own zeros are named, or known."""
-        return replicas == 0 and writer == UNNAMED and uid not in self._ours
+        return replicas == 0 and writer == UNNAMED and uid not in self._ours and not self._has_ended(uid)
 
     def snapshot(self) -> tuple[ManualOverride, ...]:
         now_s, offset_s = self._clock.now_s(), self._clock.wall_s() - self._clock.now_s()
@@ -250,6 +275,24 @@ class OverrideTracker:
         self._ours.discard(uid)
         self._declared.pop(uid, None)
         self._overrides.pop(uid, None)
+        self._ends.pop(uid, None)
+
+    def _until_s(self, uid: str, override: _Override) -> float:
+        """Return when an override ends. A stated time ends a zero that is older than the time."""
+        end = self._ends.get(uid)
+        if end is None or override.until_s < math.inf:
+            return override.until_s
+        stated_s = self._stated_s(end)
+        return stated_s if end.was_ahead or override.at_s < stated_s else math.inf
+
+    def _has_ended(self, uid: str) -> bool:
+        """Whether the stated end of a zero is over."""
+        now_s, override = self._clock.now_s(), self._overrides.get(uid)
+        is_over = override is not None and override.replicas == 0 and self._until_s(uid, override) <= now_s
+        return is_over or self.until_s(uid) <= now_s
+
+    def _stated_s(self, end: _StatedEnd) -> float:
+        return end.wall_s - self._clock.wall_s() + self._clock.now_s()
 
     def _is_ours(self, writer: Writer) -> bool:
         return writer.manager in (self._writes.manager, FIELD_MANAGER)

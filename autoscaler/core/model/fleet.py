@@ -277,7 +277,9 @@ class ForeignCounts:
     reset_to: FloatColumn  # float64[W], spec.replicas that a deployment carried along, which is undone; NaN: it did not
     reset_by: tuple[str, ...]  # [W], who did; "": unknown, or nobody
     nameless_zero: BoolColumn  # bool[W], somebody set the count to zero, and it is not known who
-    owned_until_s: FloatColumn  # float64[W], end of the time of another owner; infinite: until it raises the count
+    owned_until_s: (
+        FloatColumn  # float64[W], end of another owner's time; infinite: until it raises the count; NaN: unknown
+    )
 
 
 @dataclass(frozen=True)
@@ -346,7 +348,8 @@ class Fleet:
             owner or (UNKNOWN_CLIENT if stop else "")
             for owner, stop in zip(self.other_owner, stopped.tolist(), strict=True)
         )
-        until_s = np.where(stopped, np.inf, self.foreign.owned_until_s)
+        until_s = np.where(np.isnan(self.foreign.owned_until_s), np.inf, self.foreign.owned_until_s)
+        until_s = np.where(stopped, until_s, self.foreign.owned_until_s)
         return replace(self, other_owner=owners, foreign=replace(self.foreign, owned_until_s=until_s))
 
     @property

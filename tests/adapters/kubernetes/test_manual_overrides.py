@@ -398,3 +398,92 @@ async def test_zero_found_at_the_start_may_be_nameless(overrides: OverrideTracke
 async def test_zero_by_an_edit_is_known_at_the_start(overrides: OverrideTracker):
     overrides.observe_new("uid", 0, by("kubectl-edit", "Update", ""))
     assert overrides.owner("uid", 0) == "a manual change by kubectl-edit"
+
+
+def at_time(after_s: float) -> float:
+    """Return a Unix time so many seconds from now."""
+    return LoopClock().wall_s() + after_s
+
+
+NIGHT_S = 10 * 3600.0
+
+
+def held(overrides: OverrideTracker, writer: Writer = UNNAMED) -> tuple[bool, bool]:
+    """Return whether a zero has an owner, and whether it is somebody's who is not known."""
+    return overrides.owner("uid", 0) != "", overrides.is_nameless_zero("uid", 0, writer)
+
+
+@pytest.mark.parametrize("stated_first", [False, True])
+async def test_zero_ends_at_the_time_that_is_stated(overrides: OverrideTracker, stated_first: bool):
+    until_s = at_time(NIGHT_S)
+    if stated_first:
+        overrides.state_end("uid", 3, until_s)
+    overrides.observe_change("uid", 0, former=3)
+    overrides.state_end("uid", 0, until_s)
+    await asyncio.sleep(NIGHT_S - 1)
+    assert (held(overrides), overrides.until_s("uid")) == ((True, True), pytest.approx(LoopClock().now_s() + 1))
+    active = overrides.active()
+    await asyncio.sleep(2)
+    assert (held(overrides), overrides.active()) == ((False, False), frozenset())
+    assert active  # so that the columns are made again
+    overrides.state_end("uid", 0, None)
+    assert held(overrides) == (False, False)
+
+
+async def test_stated_time_that_is_over_ends_no_later_zero(overrides: OverrideTracker):
+    until_s = at_time(60)
+    overrides.state_end("uid", 3, until_s)
+    await asyncio.sleep(61)
+    overrides.observe_change("uid", 0, former=3)
+    overrides.state_end("uid", 0, until_s)
+    await asyncio.sleep(NIGHT_S)
+    assert (held(overrides), overrides.until_s("uid")) == ((True, True), math.inf)
+    overrides.state_end("uid", 0, at_time(30))  # somebody states another one
+    await asyncio.sleep(31)
+    assert held(overrides) == (False, False)
+
+
+async def test_raise_ends_a_zero_before_its_stated_time(overrides: OverrideTracker):
+    until_s = at_time(NIGHT_S)
+    overrides.observe_change("uid", 0, former=3)
+    overrides.state_end("uid", 0, until_s)
+    overrides.observe_change("uid", 2, by("kubectl"), former=0)
+    overrides.state_end("uid", 2, until_s)
+    await asyncio.sleep(FIRST_OVERRIDE_S + 1)
+    assert overrides.owner("uid", 2) == ""
+
+
+async def test_own_zero_ends_whatever_time_is_stated(writes: OwnWrites, overrides: OverrideTracker):
+    write(writes, overrides, 0)
+    overrides.state_end("uid", 0, at_time(NIGHT_S))
+    assert held(overrides) == (False, False)
+
+
+@pytest.mark.parametrize("down_s", [60.0, NIGHT_S])
+@pytest.mark.parametrize("read_first", [False, True])
+async def test_next_process_keeps_to_the_stated_time(overrides: OverrideTracker, down_s: float, read_first: bool):
+    until_s = at_time(NIGHT_S)
+    overrides.observe_change("uid", 0, former=3)
+    overrides.state_end("uid", 0, until_s)
+    note = overrides.note()
+    await asyncio.sleep(down_s)
+    later = OverrideTracker(OtherProcessClock(), OwnWrites(OtherProcessClock()), Follower())
+    if read_first:
+        later.read_note(note)
+    later.observe_new("uid", 0, UNNAMED)
+    later.state_end("uid", 0, until_s)
+    later.read_note(note)
+    is_over = down_s >= NIGHT_S
+    assert held(later) == (not is_over, not is_over)
+    await asyncio.sleep(NIGHT_S)
+    assert held(later) == (False, False)
+
+
+async def test_zero_of_an_unknown_time_ends_when_its_end_was_ahead(overrides: OverrideTracker):
+    """The process starts while the count is zero already."""
+    overrides.observe_new("uid", 0, UNNAMED)
+    overrides.state_end("uid", 0, at_time(60))
+    assert (held(overrides), overrides.until_s("uid")) == ((False, True), pytest.approx(LoopClock().now_s() + 60))
+    assert overrides.active() == {("uid", True)}
+    await asyncio.sleep(61)
+    assert (held(overrides), overrides.active()) == ((False, False), frozenset())

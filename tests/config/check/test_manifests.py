@@ -129,11 +129,12 @@ def test_an_empty_policy_is_the_default_one():
 
 
 VALUES = ["", " ", "true", "yes", "2", "-2", "99999", "1.5", "realtime", "Real", "a b", "a/b-c_d.e", "-a", "150ms"]
+TIMES = ["2027-05-03T07:30:00Z", "2027-05-03T07:30:00", "2027-02-30T07:30:00Z", "0001-01-01T00:00:00+09:00"]
 LONG_AND_ODD = ["vllm", "é", "a\n", "\x00", "x" * 63, "x" * 300]
 
 
 @pytest.mark.parametrize("name", [*ANNOTATIONS, *SHORT_OVERRIDES, "override.objective.ttft", "nonsense", "override.x"])
-@pytest.mark.parametrize("value", VALUES + LONG_AND_ODD)
+@pytest.mark.parametrize("value", VALUES + TIMES + LONG_AND_ODD)
 def test_check_and_daemon_agree_on_annotations(name: str, value: str):
     book = with_policies(**{policy: {"replicas": {"max": 9999}} for policy in ("interactive", "x" * 63)})
     annotations = {f"{PREFIX}{name}": value}

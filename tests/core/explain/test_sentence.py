@@ -224,6 +224,9 @@ def test_nameless_zero_has_an_owner_unless_the_policy_goes_to_zero(goes_to_zero,
     stopped = fleet([0, 0], foreign=counts).leave_stopped(np.full(2, goes_to_zero))
     assert stopped.other_owner == (owner, "")
     assert np.isinf(stopped.foreign.owned_until_s).tolist() == [not goes_to_zero, False]
+    stated = replace(counts, owned_until_s=np.array([60.0, NAN]))
+    ends = fleet([0, 0], foreign=stated).leave_stopped(np.full(2, goes_to_zero))
+    assert (ends.other_owner, ends.foreign.owned_until_s[0]) == ((owner, ""), 60.0)
 
 
 def test_a_replica_is_not_called_idle_when_the_pool_takes_it():

@@ -244,7 +244,7 @@ class Selector(Fields, frozen=True):
 class TargetSpec(Fields, frozen=True):
     replicas: int | None = None
     selector: Selector | None = None
-    template: PodTemplate | None = None
+    template: msgspec.Raw = msgspec.field(default=msgspec.Raw(b"null"))  # a PodTemplate, decoded when needed
     paused: bool | None = None
 
 
@@ -268,7 +268,7 @@ class LeaderWorkerTemplate(Fields, frozen=True):
 
 class GroupSpec(Fields, frozen=True):
     replicas: int | None = None
-    leader_worker_template: LeaderWorkerTemplate | None = None
+    leader_worker_template: msgspec.Raw = msgspec.field(default=msgspec.Raw(b"null"))  # likewise
 
 
 class LeaderWorkerSet(Object, frozen=True):

@@ -10,7 +10,16 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from autoscaler.adapters.kubernetes.api.text import join_problems
-from autoscaler.config.annotations import ANNOTATIONS, OVERRIDE, PREFIX, SHORT_OVERRIDES, WINDOWS, override_path, read
+from autoscaler.config.annotations import (
+    ANNOTATIONS,
+    OVERRIDE,
+    PREFIX,
+    SHORT_OVERRIDES,
+    WINDOWS,
+    ZERO_UNTIL,
+    override_path,
+    read,
+)
 from autoscaler.config.findings import one_of, shown
 from autoscaler.config.policy.compile import NO_POLICY, OverrideError, override_value
 from autoscaler.config.policy.namespace_limits import PREWARM
@@ -36,6 +45,7 @@ class Declared(NamedTuple):
     metrics_scheme: str = ""  # "": likewise
     metrics_path: str = ""
     paused: bool = False
+    zero_until_s: float | None = None  # Unix time at which a zero ends that somebody has set
     weights: str = ""  # source of the model
     pins_weights: bool = False
     problem: str = ""
@@ -83,6 +93,7 @@ def read_annotations(annotations: Mapping[str, str] | None) -> Declared:
         metrics_scheme=found.get("metrics-scheme") or "",
         metrics_path=found.get("metrics-path") or "",
         paused=found.get("paused", "false") != "false",  # an invalid value pauses too
+        zero_until_s=found.get(ZERO_UNTIL),
         weights=found.get("weights") or "",
         pins_weights=found.get("weights-pinned") == "true",
         problem=join_problems(problems),

@@ -91,6 +91,7 @@ class TargetStore:
             self._manual_overrides.observe_new(uid, target.replicas, target.writer)
         else:
             self._observe_change(before, target)
+        self._manual_overrides.state_end(uid, target.replicas, target.declared.zero_until_s)
         self.targets[target_id] = target
         if ref.kind == STATEFUL_SET.kind:
             self._pods.set_target(owner, target_id)

@@ -13,8 +13,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from autoscaler.adapters.kubernetes.api import objects
+from autoscaler.adapters.kubernetes.api.decode import decode
 from autoscaler.adapters.kubernetes.api.objects import (
     LeaderWorkerSet,
+    LeaderWorkerTemplate,
     Metadata,
     PodTemplate,
     TargetMetadata,
@@ -37,6 +39,8 @@ DEPLOYMENT, STATEFUL_SET, LEADER_WORKER_SET = (
 )
 MOST_REPLICAS = 2**31 - 1
 MAX_PARTS = 64  # of the templates of one replica that are read
+_TEMPLATE = msgspec.json.Decoder(PodTemplate | None)
+_GROUP_TEMPLATE = msgspec.json.Decoder(LeaderWorkerTemplate | None)
 
 
 class Target(NamedTuple):
@@ -50,7 +54,7 @@ class Target(NamedTuple):
     declared: Declared
     facts: Facts
     writer: Writer  # of the count
-    template_digest: int  # of the pod templates; another one is another deployment
+    template_digest: int = 0  # of all that the pod templates hold; another one is another deployment
     selector: tuple[tuple[str, str], ...] = ()  # labels of its pods
     controller: str = ""  # "Kind/name" of the object that controls it
     pod_selector: Selector | None = None  # by which its pods are found; None: by their owners
@@ -66,22 +70,26 @@ class Target(NamedTuple):
 
 
 def read_target(kind: ScaleTarget, seen: objects.Target) -> Target:
-    template = seen.spec.template or PodTemplate()
+    template = decode(_TEMPLATE, seen.spec.template) or PodTemplate()
     labels = seen.spec.selector.match_labels if seen.spec.selector else None
-    target = _read(kind, seen.metadata, seen.spec.replicas, _read_facts(template), template)
-    return target._replace(selector=tuple(sorted((labels or {}).items())), paused=bool(seen.spec.paused))
+    return _read(kind, seen.metadata, seen.spec.replicas, _read_facts(template), template)._replace(
+        template_digest=zlib.crc32(seen.spec.template),
+        selector=tuple(sorted((labels or {}).items())),
+        paused=bool(seen.spec.paused),
+    )
 
 
 def read_leader_worker_set(seen: LeaderWorkerSet) -> Target:
     """Read a LeaderWorkerSet. A replica is a group, so it has the GPUs of the leader and of all workers."""
-    template = seen.spec.leader_worker_template
+    template = decode(_GROUP_TEMPLATE, seen.spec.leader_worker_template)
     facts, serving = NO_FACTS, PodTemplate()
     if template is not None:
         serving = template.leader_template or template.worker_template or serving
         worker = _read_facts(template.worker_template or PodTemplate())
         leader = _read_facts(template.leader_template) if template.leader_template else worker
         facts = group_facts(leader, [(worker, (template.size or 1) - 1)])
-    return _read(LEADER_WORKER_SET, seen.metadata, seen.spec.replicas, facts, serving)
+    target = _read(LEADER_WORKER_SET, seen.metadata, seen.spec.replicas, facts, serving)
+    return target._replace(template_digest=zlib.crc32(seen.spec.leader_worker_template))
 
 
 def read_custom(kind: ScaleTarget, seen: objects.CustomTarget) -> Target:
@@ -97,7 +105,7 @@ def read_custom(kind: ScaleTarget, seen: objects.CustomTarget) -> Target:
     parts = _read_parts(kind.pods, value)
     facts, serving, pods = NO_FACTS, PodTemplate(), 1
     if parts:
-        (leader, serving, count), *others = parts
+        (leader, serving, count, _), *others = parts
         pods = max(1, count + sum(each.pods for each in others))
         facts = group_facts(leader, [(leader, count - 1), *((each.facts, each.pods) for each in others)])
     target = _read(kind, seen.metadata, counted, facts, serving)
@@ -105,7 +113,7 @@ def read_custom(kind: ScaleTarget, seen: objects.CustomTarget) -> Target:
     return target._replace(
         pod_selector=_pod_selector(kind, value),
         states_pods=bool(parts),
-        template_digest=_digest([each.template for each in parts]),
+        template_digest=zlib.crc32(msgspec.json.encode([each.stated for each in parts])),
         pods_per_replica=pods,
         template_of=_reference(seen.metadata.namespace, reference) if reference else None,
         refusal=refusal,
@@ -143,7 +151,6 @@ def _read(
         declared=declared,
         facts=facts,
         writer=_writer(metadata, kind),
-        template_digest=_digest((template,)),
         controller=controller_name(metadata),
         stated=stated,
         own_stated=read_prometheus_annotations(own),
@@ -178,6 +185,7 @@ class _Part(NamedTuple):
     facts: Facts
     template: PodTemplate
     pods: int
+    stated: object  # the whole template
 
 
 def _read_parts(parts: Sequence[PodPart], value: object) -> list[_Part]:
@@ -185,11 +193,12 @@ def _read_parts(parts: Sequence[PodPart], value: object) -> list[_Part]:
     found = []
     for part in parts:
         for place in items(value, part.place)[:MAX_PARTS]:
-            template = _template({"spec": at(value, *place)} if part.bare else at(value, *place))
+            stated = at(value, *place)
+            template = _template({"spec": stated} if part.bare else stated)
             if template is not None:
                 counts = [at(value, *place[:-1], count) for count in part.counts]
                 pods = math.prod(max(0, count) if type(count) is int else 1 for count in counts)
-                found.append(_Part(_read_facts(template), template, min(pods, MOST_REPLICAS)))
+                found.append(_Part(_read_facts(template), template, min(pods, MOST_REPLICAS), stated))
     return found
 
 
@@ -241,7 +250,3 @@ def _writer(metadata: TargetMetadata, kind: ScaleTarget) -> Writer:
             manager = "".join(letter for letter in entry.manager[:128] if letter.isprintable())
             return Writer(manager, entry.operation, entry.subresource)
     return UNNAMED if entries else NOBODY
-
-
-def _digest(templates: Sequence[PodTemplate]) -> int:
-    return zlib.crc32(msgspec.json.encode(templates))

@@ -24,8 +24,8 @@ from autoscaler.adapters.prometheus.promql.within_objective import (
     most_common,
     read_bounds,
 )
-from autoscaler.catalog.engines import UNCOUNTED, WITHIN, Engine
-from autoscaler.catalog.series import Readings
+from autoscaler.catalog.engines import ENGINES, UNCOUNTED, WITHIN, Engine
+from autoscaler.catalog.series import Readings, names_of
 from autoscaler.core.model.fleet import Fleet
 from autoscaler.core.model.samples import Objectives
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, fill_unknown
@@ -106,4 +106,7 @@ def report_uncounted(
     has_objective = ~np.isnan(getattr(objectives, WITHIN[column]))[fleet.pod_workload]
     uncounted = fleet.pod_ready & has_objective & (columns["finished"] > 0) & np.isnan(columns[column])
     if uncounted.any():
-        query_round.note(column, f"unknown on {uncounted.sum()} pods that finish requests: {UNCOUNTED[column]}")
+        engines = {fleet.workloads[row].engine for row in fleet.pod_workload[uncounted].tolist()}
+        names = sorted({name for engine in engines for name in names_of(ENGINES[engine].readings.get(column, ()))})
+        what = f"no buckets of the histogram {' or '.join(names)}, nor a native one, on {uncounted.sum()} pods"
+        query_round.note(column, f"{what} that finish requests: {UNCOUNTED[column]}")

@@ -43,6 +43,6 @@ def test_needs_of_a_group_include_all_its_pods():
         },
     }
     created = {"metadata": {"name": "x"}, "spec": {"leaderWorkerTemplate": {"size": 4, **pods}}}
-    seen = read_leader_worker_set(msgspec.convert(created, LeaderWorkerSet)).facts.needs
+    seen = read_leader_worker_set(msgspec.json.decode(msgspec.json.encode(created), type=LeaderWorkerSet)).facts.needs
     assert (seen.largest, seen.smallest, seen.total) == (8.0, 8.0, 24.0)
     assert seen.selector == (("team", "a"),)

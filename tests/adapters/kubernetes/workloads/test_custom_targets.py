@@ -97,5 +97,7 @@ def test_object_that_has_not_changed_is_read_as_the_same_target(worker: dict[str
     body = seen(spec)
     assert read_custom(BY_KIND["RayClusterFleet"], body) == read_custom(BY_KIND["RayClusterFleet"], body)
     group = {"leaderWorkerTemplate": {"size": 3, "leaderTemplate": pod(1), "workerTemplate": worker}}
-    leader_worker_set = msgspec.convert({"metadata": {"name": "x"}, "spec": group}, LeaderWorkerSet)
+    leader_worker_set = msgspec.json.decode(
+        msgspec.json.encode({"metadata": {"name": "x"}, "spec": group}), type=LeaderWorkerSet
+    )
     assert read_leader_worker_set(leader_worker_set) == read_leader_worker_set(leader_worker_set)

@@ -31,7 +31,9 @@ class Cluster:
             "metadata": metadata(name, controller),
             "spec": {"replicas": replicas, "selector": {"matchLabels": labels}},
         }
-        TargetKindStore(self.targets, DEPLOYMENT).put(msgspec.convert(body, objects.Target))
+        TargetKindStore(self.targets, DEPLOYMENT).put(
+            msgspec.json.decode(msgspec.json.encode(body), type=objects.Target)
+        )
 
     def replica_set(self, name: str, controller: str, labels: dict[str, str] | None = None) -> None:
         body = {"metadata": metadata(name, controller) | {"labels": labels}}

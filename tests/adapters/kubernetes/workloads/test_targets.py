@@ -1,9 +1,17 @@
 import math
+from typing import Any
 
 import msgspec
+import pytest
 
-from autoscaler.adapters.kubernetes.api.objects import LeaderWorkerSet, Target
-from autoscaler.adapters.kubernetes.workloads.targets import DEPLOYMENT, read_leader_worker_set, read_target
+from autoscaler.adapters.kubernetes.api.objects import CustomTarget, LeaderWorkerSet, Target
+from autoscaler.adapters.kubernetes.workloads.targets import (
+    DEPLOYMENT,
+    read_custom,
+    read_leader_worker_set,
+    read_target,
+)
+from autoscaler.catalog.scale_targets import BY_KIND
 
 
 def test_group_has_the_gpus_of_leader_and_workers():
@@ -17,7 +25,7 @@ def test_group_has_the_gpus_of_leader_and_workers():
             "leaderWorkerTemplate": {"size": 3, "leaderTemplate": with_gpus(1), "workerTemplate": with_gpus(8)},
         },
     }
-    row = read_leader_worker_set(msgspec.convert(group, LeaderWorkerSet))
+    row = read_leader_worker_set(msgspec.json.decode(msgspec.json.encode(group), type=LeaderWorkerSet))
     assert (row.replicas, row.facts.gpus, row.facts.resource) == (2, 17.0, "nvidia.com/gpu")
 
 
@@ -28,11 +36,41 @@ def test_gpus_of_a_group_are_unknown_when_its_workers_are():
     def group(size: int):
         templates = {"size": size, "leaderTemplate": leader, "workerTemplate": worker}
         body = {"metadata": {"name": "x"}, "spec": {"leaderWorkerTemplate": templates}}
-        return read_leader_worker_set(msgspec.convert(body, LeaderWorkerSet)).facts
+        return read_leader_worker_set(msgspec.json.decode(msgspec.json.encode(body), type=LeaderWorkerSet)).facts
 
     assert math.isnan(group(3).gpus)
     assert "example.com/npu" in group(3).unclear
     assert (group(1).gpus, group(1).resource, group(1).unclear) == (1.0, "amd.com/gpu", "")
+
+
+VOLUMES = {"volumes": [{"name": "cache", "emptyDir": {"medium": "Memory"}}]}
+GROUP = ("leaderWorkerTemplate", "leaderTemplate"), ("leaderWorkerTemplate", "workerTemplate")
+TEMPLATES = (
+    *(("Deployment", "template"), ("StatefulSet", "template"), ("Rollout", "template")),
+    *(("LeaderWorkerSet", *place) for place in GROUP),
+    ("PodClique", "podSpec"),
+    ("RayClusterFleet", "template", "spec", "headGroupSpec", "template"),
+)
+
+
+@pytest.mark.parametrize("place", TEMPLATES, ids=".".join)
+def test_any_change_of_a_template_is_seen_but_no_count(place: tuple[str, ...]):
+    kind, *keys = place
+
+    def digest(replicas: int, **more: Any) -> int:
+        template: dict[str, Any] = {"containers": [{"name": "main"}], **more}
+        spec = template if kind == "PodClique" else {"spec": template}
+        for key in reversed(keys):
+            spec = {key: spec}
+        text = msgspec.json.encode({"metadata": {"name": "x"}, "spec": {"replicas": replicas, **spec}})
+        if kind == "LeaderWorkerSet":
+            return read_leader_worker_set(msgspec.json.decode(text, type=LeaderWorkerSet)).template_digest
+        if kind in ("Deployment", "StatefulSet"):
+            return read_target(BY_KIND[kind], msgspec.json.decode(text, type=Target)).template_digest
+        return read_custom(BY_KIND[kind], msgspec.json.decode(text, type=CustomTarget)).template_digest
+
+    assert digest(1) == digest(2)
+    assert len({digest(1), digest(1, **VOLUMES), digest(1, hostNetwork=True)}) == 3
 
 
 def test_writer_is_the_field_manager_of_spec_replicas():
@@ -53,7 +91,7 @@ def endpoint(ours: dict[str, str], usual: dict[str, str], of_template: dict[str,
     target["metadata"]["annotations"] |= {f"prometheus.io/{name}": text for name, text in usual.items()}
     template = {f"prometheus.io/{name}": text for name, text in of_template.items()}
     target["spec"]["template"]["metadata"] = {"annotations": template}
-    workload = read_target(DEPLOYMENT, msgspec.convert(target, Target)).workload
+    workload = read_target(DEPLOYMENT, msgspec.json.decode(msgspec.json.encode(target), type=Target)).workload
     return workload.metrics_port, workload.metrics_scheme, workload.metrics_path
 
 
@@ -78,7 +116,9 @@ def test_group_has_the_metrics_endpoint_of_its_leader():
     def port(*names: str) -> int:
         template = {"size": 2, **{name: parts[name] for name in names}}
         group = {"metadata": {"name": "x"}, "spec": {"leaderWorkerTemplate": template}}
-        return read_leader_worker_set(msgspec.convert(group, LeaderWorkerSet)).workload.metrics_port
+        return read_leader_worker_set(
+            msgspec.json.decode(msgspec.json.encode(group), type=LeaderWorkerSet)
+        ).workload.metrics_port
 
     assert (port("leaderTemplate", "workerTemplate"), port("workerTemplate")) == (9001, 9002)
 
@@ -88,7 +128,7 @@ def test_engine_annotation_overrides_the_program():
         annotations = {f"vllm-autoscaler.io/{name}": text for name, text in ours.items()}
         spec = {"template": {"spec": {"containers": [{"name": "main", "args": list(args)}]}}}
         body = {"metadata": {"name": "x", "annotations": annotations}, "spec": spec}
-        seen = read_target(DEPLOYMENT, msgspec.convert(body, Target)).workload
+        seen = read_target(DEPLOYMENT, msgspec.json.decode(msgspec.json.encode(body), type=Target)).workload
         return seen.engine, seen.metrics_port
 
     assert workload() == ("vllm", 8000)
@@ -106,7 +146,7 @@ def test_workload_names_its_source_before_template_and_engine():
             "spec": {"containers": [{"args": ["vllm", "serve", "org/engine"]}]},
         }
         target = {"metadata": {"name": "x", "annotations": {name: own}}, "spec": {"template": template}}
-        return read_target(DEPLOYMENT, msgspec.convert(target, Target, strict=False)).workload.weights
+        return read_target(DEPLOYMENT, msgspec.json.decode(msgspec.json.encode(target), type=Target)).workload.weights
 
     assert weights("hf://org/own@v1", "hf://org/template@v1") == "hf://org/own@v1"
     assert weights("", "hf://org/template@v1") == "hf://org/template@v1"

@@ -95,7 +95,8 @@ async def test_a_missing_histogram_is_unknown_and_reported():
     samples = await server.sample(promised=objectives(FLEET, ttft_s=1.0))
     assert samples.pods.ttft_met == pytest.approx([7, NAN, 7], nan_ok=True)
     (problem,) = report(samples).problems
-    assert problem.startswith("ttft_met: unknown on 1 pods that finish requests: TTFT misses are neither learned")
+    histogram = "no buckets of the histogram vllm:time_to_first_token_seconds, nor a native one"
+    assert problem.startswith(f"ttft_met: {histogram}, on 1 pods that finish requests: TTFT misses are neither learned")
     server.rules["request_success"] = 0.0
     assert report(await server.sample(promised=objectives(FLEET, ttft_s=1.0))).problems == ()
 
