@@ -112,3 +112,24 @@ def test_the_index_names_every_entry_once(documents: list[Path]):
     index = (documents[0].parent / "README.md").read_text("utf-8")
     named = re.findall(r"^\| \[\d+\]\((\d[^)]+)\) \|", index, re.MULTILINE)
     assert sorted(named) == [document.name for document in documents]
+
+
+def test_the_map_names_every_page_but_decisions_and_log():
+    pages = [page for page in SHOWN if ROOT / "docs" in page.parents and page != ROOT / "docs/README.md"]
+    named = re.findall(r"\]\(([^)#]+\.md)", (ROOT / "docs/README.md").read_text("utf-8"))
+    assert sorted({str(page.relative_to(ROOT / "docs")) for page in pages} - set(named)) == []
+
+
+def test_support_names_the_versions_that_the_tests_build():
+    built = [
+        re.search(rf"^{tool.upper()}=(\S+)", (ROOT / "tools" / script).read_text("utf-8"), re.MULTILINE)
+        for tool, script in [
+            ("kubernetes", "envtest.sh"),
+            ("keda", "keda.sh"),
+            ("helm", "helm.sh"),
+            ("versitygw", "versitygw.sh"),
+        ]
+    ]
+    told = (ROOT / "docs/reference/support.md").read_text("utf-8")
+    assert [found[1] for found in built if found and found[1] not in told] == []
+    assert all(built)
