@@ -4,6 +4,7 @@ A test compares it with kubectl, if kubectl is installed.
 """
 
 import copy
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,15 @@ KNOWN = {"apiVersion", "kind", "namespace", "resources", "configMapGenerator", "
 CLUSTER_SCOPED = {"Namespace", "ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition"}
 
 
-def render(directory: Path) -> list[Document]:
-    """Return the documents of an overlay, as `kubectl kustomize` prints them. Raises ValueError for unknown keys."""
+def render(directory: Path, onto: Sequence[Document] = ()) -> list[Document]:
+    """Return the documents of an overlay, as `kubectl kustomize` prints them. Raises ValueError for unknown keys.
+
+    onto: the documents that a component is added to.
+    """
     kustomization = yaml.safe_load((directory / "kustomization.yaml").read_text())
     if unknown := kustomization.keys() - KNOWN:
         raise ValueError(f"{directory}: {unknown} is not rendered here")
-    documents: list[Document] = []
+    documents = list(copy.deepcopy(onto))
     for resource in kustomization.get("resources", ()):
         path = directory / resource
         if path.is_dir():
@@ -60,6 +64,9 @@ def _apply(document: Document, operation: dict[str, Any]) -> None:
     place: Any = document
     for step in way:
         place = place[int(step)] if isinstance(place, list) else place[step]
+    if operation["op"] == "remove":
+        del place[int(last) if isinstance(place, list) else last]
+        return
     value = copy.deepcopy(operation["value"])
     if isinstance(place, list) and last == "-" and operation["op"] == "add":
         place.append(value)

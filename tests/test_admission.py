@@ -5,7 +5,6 @@ Each request is sent to a real API server with a token of the account, under the
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -24,7 +23,7 @@ from autoscaler.core.model.fleet import WorkloadRef
 from tests.adapters.keda.world import Lease
 from tests.harness.kube_api import ApiError, KubeApi, User, load_manifests
 from tests.harness.process import eventually
-from tests.test_manifests import MANIFESTS, rendered
+from tests.test_manifests import MANIFESTS, only, rendered
 
 pytestmark = pytest.mark.integration
 
@@ -34,6 +33,7 @@ NEEDS = Needs(resource="nvidia.com/gpu", largest=1.0, smallest=1.0, total=1.0, c
 LLAMA = WorkloadRef("team-a", "llama")
 PLACEHOLDER = object_name(LLAMA, f"{OURS}/{OURS}")
 PLACEHOLDERS = f"/apis/apps/v1/namespaces/{OURS}/deployments"
+MANAGED = {"vllm-autoscaler.io/policy": "interactive"}
 CRDS = ("nodes/capacitybuffers", "weights/localmodels")
 MERGE, JSON = "application/merge-patch+json", "application/json-patch+json"
 
@@ -61,11 +61,17 @@ class Site(NamedTuple):
         return False
 
 
-def deployment(name: str) -> dict[str, Any]:
+def deployment(name: str, annotations: Mapping[str, str] = MANAGED) -> dict[str, Any]:
     labels = {"app": name}
     template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
     spec = {"replicas": 1, "selector": {"matchLabels": labels}, "template": template}
-    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name}, "spec": spec}
+    metadata = {"name": name, "annotations": dict(annotations)}
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec}
+
+
+def stateful(name: str, annotations: Mapping[str, str] = MANAGED) -> dict[str, Any]:
+    body = deployment(name, annotations)
+    return {**body, "kind": "StatefulSet", "spec": {**body["spec"], "serviceName": "s"}}
 
 
 @pytest_asyncio.fixture
@@ -86,9 +92,9 @@ async def site(kube_api: KubeApi, namespace: str) -> Site:
     )
     for where in (namespace, "kube-system", OURS, AGENTS):
         await kube_api.apply(deployment("target"), namespace=where)
-    target = deployment("target")
-    stateful = {**target, "kind": "StatefulSet", "spec": {**target["spec"], "serviceName": "s"}}
-    await kube_api.apply(stateful, namespace="kube-system")
+    await kube_api.apply(stateful("target"), namespace="kube-system")
+    theirs = {"example.com/policy": "interactive"}
+    await kube_api.apply(stateful("target"), deployment("plain", {}), stateful("plain", theirs), namespace=namespace)
     labels = {"labels": {"app": "target"}, "annotations": {"kept": "yes"}}
     spec = {"containers": [{"name": "c", "image": "i"}]}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod", **labels}, "spec": spec}
@@ -99,8 +105,8 @@ async def site(kube_api: KubeApi, namespace: str) -> Site:
     return site
 
 
-def scale(namespace: str, kind: str = "deployments") -> tuple[str, str, Any]:
-    return "PATCH", f"/apis/apps/v1/namespaces/{namespace}/{kind}/target/scale", {"spec": {"replicas": 2}}
+def scale(namespace: str, kind: str = "deployments", name: str = "target") -> tuple[str, str, Any]:
+    return "PATCH", f"/apis/apps/v1/namespaces/{namespace}/{kind}/{name}/scale", {"spec": {"replicas": 2}}
 
 
 def event(controller: str, name: str = "e") -> tuple[str, str, Any]:
@@ -146,6 +152,7 @@ LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{OURS}/leases"
 CONFIG_MAPS = f"/api/v1/namespaces/{OURS}/configmaps"
 FIRST = {
     "scales nothing in namespaces of Kubernetes": scale("kube-system"),
+    "only what has the annotation": scale("@", name="plain"),
     "in its own name alone": event("kubelet"),
     "no ConfigMap but": created("ConfigMap", CONFIG_MAPS, "other"),
     "no LocalModelCache but its own": cache("vllm-autoscaler-a", {}),
@@ -158,6 +165,7 @@ FIRST = {
 async def test_what_the_daemon_writes_passes(site: Site) -> None:
     for request in (
         scale("@"),
+        scale("@", "statefulsets"),
         event(CONTROLLER, "ours"),
         created("ConfigMap", CONFIG_MAPS, "vllm-autoscaler-weights-07", data={}),
         cache("vllm-autoscaler-1", OWN),
@@ -198,6 +206,7 @@ def pods(**metadata: Any) -> tuple[str, str, Any]:
     [
         ("scales nothing in namespaces", scale("vllm-autoscaler")),
         ("scales nothing in namespaces", scale("vllm-autoscaler-weights")),
+        ("only what has the annotation", scale("@", "statefulsets", "plain")),
         ("no Lease but its own", created("Lease", LEASES, "other", "coordination.k8s.io/v1")),
         ("no labels", pods(labels={"app": "other"})),
         ("no labels", pods(finalizers=["a.example/b"])),
@@ -263,19 +272,39 @@ async def test_placeholders_run_nothing_else(site: Site, why: str, path: str, va
     assert await site.is_refused(why, "PATCH", f"{PLACEHOLDERS}/{PLACEHOLDER}", patch, JSON)
 
 
+def scale_policy(**variables: str) -> dict[str, Any]:
+    """Return the policy on counts with other expressions for some of its variables, as its comment says."""
+    policy = only(rendered("direct"), "ValidatingAdmissionPolicy", "vllm-autoscaler-scale")
+    for each in policy["spec"]["variables"]:
+        each["expression"] = variables.get(each["name"], each["expression"])
+    return policy
+
+
 async def test_named_system_namespace_may_be_scaled(site: Site) -> None:
-    """As the comment of the policy says."""
-    (policy,) = [
-        copy.deepcopy(each)
-        for each in rendered("direct")
-        if each["kind"] == "ValidatingAdmissionPolicy" and each["metadata"]["name"] == "vllm-autoscaler-scale"
-    ]
-    (allowed,) = [each for each in policy["spec"]["variables"] if each["name"] == "allowed"]
-    allowed["expression"] = "['kube-system']"
-    await site.api.apply(policy)
+    await site.api.apply(scale_policy(allowed="['kube-system']"))
 
     async def is_allowed() -> bool:
         return not await site.is_refused("", *scale("kube-system"))
 
     await eventually(is_allowed, "the policy is in force")
     assert await site.is_refused("scales nothing", *scale("vllm-autoscaler"))
+    await site.api.apply(scale_policy())
+
+
+async def test_namespaces_opt_in_when_the_policy_names_a_label(site: Site) -> None:
+    await site.api.apply(scale_policy(label="'vllm-autoscaler.io/scale'"))
+    why = "only in namespaces with the label vllm-autoscaler.io/scale=enabled"
+    await eventually(lambda: site.is_refused(why, *scale("@")), "the policy is in force")
+
+    async def is_refused_with(value: str) -> bool:
+        labels = {"labels": {"vllm-autoscaler.io/scale": value}}
+        await site.api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": site.namespace, **labels}})
+        return await site.is_refused(why, *scale("@"))
+
+    assert await is_refused_with("disabled")
+
+    async def is_allowed() -> bool:
+        return not await is_refused_with("enabled")
+
+    await eventually(is_allowed, "the API server knows the label")
+    await site.api.apply(scale_policy())

@@ -212,11 +212,18 @@ def test_by_default_the_chart_is_what_kustomize_applies(mode: str):
         assert ours[key] == document, key
 
 
-def test_weights_of_the_chart_are_what_kustomize_applies():
+@pytest.mark.parametrize(
+    ("kubernetes", "own_node", "is_added"),
+    [("1.35.9", None, False), ("1.36.0-gke.1", None, True), ("1.35.9", True, True), ("1.36.0", False, False)],
+)
+def test_weights_of_the_chart_are_what_kustomize_applies(kubernetes: str, own_node: bool | None, is_added: bool):
     off = by_name(template())
-    on = by_name([of_helm_removed(each) for each in template({"weights": {"enabled": True}})])
+    values = {"weights": {"enabled": True, "ownNode": own_node}}
+    on = by_name([of_helm_removed(each) for each in template(values, kubernetes=kubernetes)])
     ours = {key: document for key, document in on.items() if key not in off}
-    theirs = by_name([each for part in ("base", "monitoring") for each in render(MANIFESTS / "weights" / part)])
+    base = render(MANIFESTS / "weights" / "base")
+    agents = render(MANIFESTS / "weights" / "own-node", base) if is_added else base
+    theirs = by_name([*agents, *render(MANIFESTS / "weights" / "monitoring")])
     assert ours.keys() == theirs.keys()
     for key, document in theirs.items():
         assert ours[key] == document, key
@@ -234,7 +241,7 @@ def test_admission_policies_limit_the_accounts_of_the_release():
     limited = {each.removeprefix("ml-"): spec for each, spec in specs.items() if not each.endswith("-namespaces")}
     users = {each: spec["matchConditions"][0]["expression"].partition("== ")[2] for each, spec in limited.items()}
     daemon = f"'system:serviceaccount:ml:{name}'"
-    parts = ("localmodels", "prewarm", "scale", "shrink", "wishes", "writes")
+    parts = ("deployments", "localmodels", "prewarm", "scale", "shrink", "statefulsets", "wishes", "writes")
     assert users == {f"{name}-weights": f"'system:serviceaccount:disks:{name}-weights'"} | {
         f"{name}-{part}": daemon for part in parts
     }
@@ -250,6 +257,16 @@ def test_admission_policies_limit_the_accounts_of_the_release():
 def container_of(documents: list[Document], name: str) -> dict[str, Any]:
     found: dict[str, Any] = only(documents, "Deployment", name)["spec"]["template"]["spec"]["containers"][0]
     return found
+
+
+def test_counts_are_narrowed_as_the_values_say():
+    policies = {
+        each["metadata"]["name"]: each["spec"]
+        for each in template({"rbac": {"annotatedOnly": False, "namespaceLabel": "a.example/scale"}})
+        if each["kind"] == "ValidatingAdmissionPolicy"
+    }
+    assert {"vllm-autoscaler-deployments", "vllm-autoscaler-statefulsets"}.isdisjoint(policies)
+    assert {"name": "label", "expression": "'a.example/scale'"} in policies["vllm-autoscaler-scale"]["variables"]
 
 
 def test_sources_of_weights_reach_all_who_judge_them():
@@ -512,7 +529,7 @@ def test_a_release_of_another_name_selects_its_own_pods_alone():
                 assert len(selected) == (
                     2 if document["metadata"]["name"].endswith("-keda") and kind == "Service" else 1
                 )
-    (lease,) = [each for each in documents if each["kind"] == "Role"]
+    lease = only(documents, "Role", "blue-vllm-autoscaler-lease")
     assert lease["rules"][1]["resourceNames"] == ["blue-vllm-autoscaler"]
 
 
@@ -520,7 +537,7 @@ def test_an_override_of_the_name_names_every_object():
     documents = template({"mode": "keda", "fullnameOverride": "scaler", "namespaces": ["a"]})
     names = {each["metadata"]["name"] for each in documents}
     parts = {"", "-keda", "-stand-in", "-lease", "-policies", "-dashboard"}
-    wide = {f"vllm-autoscaler-scaler-{part}" for part in ("nodes", "writes")}
+    wide = {f"vllm-autoscaler-scaler-{part}" for part in ("nodes", "status-reader", "writes")}
     assert names == {f"scaler{part}" for part in parts} | wide
 
 
@@ -597,16 +614,14 @@ def test_nodes_are_requested_only_with_the_value_for_it(mode: str, granted: bool
 def test_with_some_namespaces_only_nodes_are_read_cluster_wide():
     documents = template({"namespaces": ["a", "b"]})
     (role,) = [each for each in documents if each["kind"] == "ClusterRole"]
-    status = {"resourceNames": ["cluster-autoscaler-status"]}
     assert role["rules"] == [
         {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list", "watch"]},
         {"apiGroups": ["karpenter.sh"], "resources": ["nodepools"], "verbs": ["list", "watch"]},
-        {"apiGroups": [""], "resources": ["configmaps"], **status, "verbs": ["list", "watch"]},
         {"apiGroups": ["resource.k8s.io"], "resources": ["deviceclasses"], "verbs": ["list", "watch"]},
         {"apiGroups": ["resource.k8s.io"], "resources": ["resourceslices"], "verbs": ["list", "watch"]},
     ]
     bound = [each for each in documents if each["kind"] == "RoleBinding" and "lease" not in each["metadata"]["name"]]
-    assert [each["metadata"]["namespace"] for each in bound] == ["a", "b"]
+    assert {each["metadata"]["namespace"] for each in bound} == {"a", "b", "kube-system"}
     assert all(each["roleRef"]["kind"] == "Role" for each in bound)
     every = next(each for each in template() if each["kind"] == "ClusterRole")["rules"]
     for namespace in ("a", "b"):

@@ -17,6 +17,7 @@ import pytest_asyncio
 import yaml
 
 from autoscaler.adapters.clock import SystemClock
+from autoscaler.adapters.kubernetes.api.client import ApiError as KubeError
 from autoscaler.adapters.kubernetes.api.client import Kube
 from autoscaler.adapters.kubernetes.weights.node import KubeNode
 from autoscaler.adapters.kubernetes.weights.peers import AgentDirectory
@@ -306,6 +307,37 @@ async def test_rights_of_an_agent_are_those_that_it_uses(installed: KubeApi, age
     named = [("ClusterRole", AGENT), ("Role", AGENT), ("Role", "vllm-autoscaler-wishes")]
     roles = [only(documents, kind, name) for kind, name in named]
     assert installed.used(agent) == granted(*roles)
+
+
+@pytest.mark.integration
+async def test_agent_of_own_node_reads_no_pod_elsewhere(installed: KubeApi, agent: User) -> None:
+    bindings = [each for each in render(WEIGHTS / "own-node", rendered("base")) if each["kind"].startswith("Cluster")]
+    await installed.apply(*bindings)
+    llama, qwen = parse("hf://org/llama@main"), parse("hf://org/qwen@main")
+    for node, source in (("node-a", llama), ("node-b", qwen)):
+        metadata = {"name": f"engine-{node}", "annotations": {"vllm-autoscaler.io/weights": str(source)}}
+        spec = {"nodeName": node, "containers": [{"name": "c", "image": "i"}]}
+        await installed.apply({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}, namespace=DAEMON)
+    async with Kube.using(installed.configuration(agent), 10.0) as kube:
+        node = KubeNode(kube, SystemClock(), "node-a", DAEMON, as_node=True)
+        async with running(node):
+
+            async def knows() -> bool:
+                return node.used() == [llama]
+
+            await eventually(knows, f"the pods of the node are known: {node.outage()}")
+            await node.publish(Report({}))
+        for reader, query in (
+            (kube, [("fieldSelector", "spec.nodeName=node-a")]),
+            (kube.impersonating("system:node:node-a"), []),
+            (kube.impersonating("system:node:node-a"), [("fieldSelector", "spec.nodeName=node-b")]),
+            (kube.impersonating("system:node:node-b"), [("fieldSelector", "spec.nodeName=node-b")]),
+        ):
+            with pytest.raises(KubeError, match="403"):
+                await reader.request("GET", "/api/v1/pods", query=query)
+        with pytest.raises(KubeError, match="403"):
+            await kube.impersonating("system:node:node-a").request("GET", "/api/v1/nodes/node-a")
+    await installed.apply(only(rendered("base"), "ClusterRole", AGENT))
 
 
 READY = {f"{LABEL_PREFIX}{'1' * 16}": "ready"}

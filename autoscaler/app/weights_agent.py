@@ -88,11 +88,14 @@ async def _node(given: Given) -> AsyncIterator[Node]:
     if not given["node"]:
         if file is None:
             raise StartError("neither --node nor --wishes is given; allowed: one of them, or both")
+        if given["as_node"]:
+            raise StartError("--as-node is given without --node; allowed: both, or neither")
         yield LocalNode(file)
         return
     wish_file = _wish_file(file) if file is not None else None
     async with Kube.connect(KubeSettings(context=given["context"])) as kube:
-        yield KubeNode(kube, clock, given["node"], given["namespace"], wish_file, serves=_rules(given).serves)
+        rules, as_node = _rules(given), given["as_node"]
+        yield KubeNode(kube, clock, given["node"], given["namespace"], wish_file, serves=rules.serves, as_node=as_node)
 
 
 def _wish_file(file: WishFile) -> Callable[[asyncio.Event], tuple[Wishes, str]]:

@@ -161,6 +161,12 @@ node_options = options(
     ),
     context_option,
     click.option(
+        "--as-node",
+        is_flag=True,
+        help="Read pods as the user of --node, which sees those of this node alone: Kubernetes 1.36 and a right to "
+        "impersonate it.",
+    ),
+    click.option(
         "--max-cache-bytes",
         type=ByteCount(),
         default="50GB",

@@ -43,9 +43,10 @@ def template_text(
     release: str = "vllm-autoscaler",
     namespace: str = "vllm-autoscaler",
     chart: Path = CHART,
+    kubernetes: str = "1.36.0",
 ) -> str:
-    """Return a release as helm prints it for a cluster with the Prometheus operator."""
-    options = ("--namespace", namespace, "--api-versions", OPERATOR)
+    """Return a release as helm prints it for a cluster of this version with the Prometheus operator."""
+    options = ("--namespace", namespace, "--api-versions", OPERATOR, "--kube-version", kubernetes)
     return helm("template", release, chart, *options, values=values)
 
 

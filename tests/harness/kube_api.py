@@ -126,7 +126,7 @@ class KubeApi:
             "tls-private-key-file": serving.key,
             "cert-dir": directory,
             "token-auth-file": tokens,
-            "authorization-mode": "RBAC",
+            "authorization-mode": "Node,RBAC",
             "service-account-issuer": "https://kubernetes.default.svc",
             "service-account-key-file": service_accounts,
             "service-account-signing-key-file": service_accounts,

@@ -39,7 +39,7 @@ of a name behind `vllm-autoscaler` stays.
 {{- $metadata := $document.metadata -}}
 {{- $suffix := trimPrefix "vllm-autoscaler" $metadata.name -}}
 {{- $_ := set $metadata "name" (printf "%s%s" (include "vllm-autoscaler.fullname" $root) $suffix) -}}
-{{- $namespaces := dict "vllm-autoscaler-weights" $root.Values.weights.namespace -}}
+{{- $namespaces := dict "vllm-autoscaler-weights" $root.Values.weights.namespace "kube-system" "kube-system" -}}
 {{- $clusterWide := list "MutatingWebhookConfiguration" "Namespace" "PriorityClass" "ValidatingAdmissionPolicy" "ValidatingAdmissionPolicyBinding" -}}
 {{- if eq $document.kind "Namespace" -}}
 {{- $_ := set $metadata "name" $root.Values.weights.namespace -}}

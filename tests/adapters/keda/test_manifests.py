@@ -30,7 +30,8 @@ from tests.kustomize import render
 
 MANIFESTS = Path(__file__).parents[3] / "manifests" / "keda"
 EXAMPLE = yaml.safe_load((MANIFESTS / "scaledobject.yaml").read_text())
-ROLES = [document for document in load_manifests(MANIFESTS / "rbac.yaml") if document["kind"] == "ClusterRole"]
+FILES = MANIFESTS / "rbac.yaml", MANIFESTS.parent / "status-reader" / "rbac.yaml"
+ROLES = [document for document in load_manifests(*FILES) if document["kind"] in ("ClusterRole", "Role")]
 BOOK = load()
 FLEET_BYTES = 400 << 20  # of the daemon with 10,000 workloads; the target in README
 

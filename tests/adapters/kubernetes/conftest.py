@@ -54,8 +54,10 @@ async def nodes(kube_api: KubeApi, world: World) -> Nodes:
 
 
 def in_namespace(roles: list[dict], namespace: str) -> list[dict]:
-    """Move namespaced Roles to a test's namespace, like an operator's overlay."""
+    """Move namespaced Roles to a test's namespace, like an operator's overlay, but that in `kube-system`."""
     return [
-        role | {"metadata": role["metadata"] | {"namespace": namespace}} if role["kind"] == "Role" else role
+        role | {"metadata": role["metadata"] | {"namespace": namespace}}
+        if role["metadata"].get("namespace", "kube-system") != "kube-system"
+        else role
         for role in roles
     ]

@@ -23,7 +23,7 @@ EARLY, LATER, LATEST = "2026-01-01T00:00:10Z", "2026-01-01T00:01:00Z", "2026-01-
 
 def shipped_roles(overlay: str) -> list[dict[str, Any]]:
     """Return the Roles and ClusterRoles that an overlay ships."""
-    paths = [MANIFESTS / overlay / "rbac.yaml"]
+    paths = [MANIFESTS / overlay / "rbac.yaml", MANIFESTS / "status-reader" / "rbac.yaml"]
     if overlay != "dry-run":
         paths.append(MANIFESTS / "lease" / "role.yaml")
     return [document for document in load_manifests(*paths) if document["kind"] in ("Role", "ClusterRole")]

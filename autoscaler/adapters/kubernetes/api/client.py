@@ -7,6 +7,7 @@ size, so every request goes through `Kube`.
 from __future__ import annotations
 
 import asyncio
+import copy
 import hashlib
 import os
 from collections.abc import AsyncIterator, Sequence
@@ -89,6 +90,7 @@ class Kube:
         self._client = client
         self._timeout_s = timeout_s
         self._proxies = proxies
+        self._identity: dict[str, str] = {}  # headers of each request
         self._previous: RESTClientObject | None = None  # connected with certificates that have been replaced
         self._replace_session(client.rest_client)
 
@@ -136,6 +138,12 @@ class Kube:
         client = ApiClient(configuration)
         client.user_agent = USER_AGENT
         return cls(client, timeout_s, proxies)
+
+    def impersonating(self, user: str) -> Kube:
+        """Return the same connection, whose requests are made as another user. It closes with this one."""
+        other = copy.copy(self)
+        other._identity = {"Impersonate-User": user}
+        return other
 
     async def reconnect(self) -> None:
         """Use the certificates that the configuration names now. Raises OSError for invalid ones, and changes nothing.
@@ -217,7 +225,7 @@ class Kube:
             path,
             method,
             query_params=list(query),
-            header_params={"Accept": accept, "Content-Type": content_type},
+            header_params={"Accept": accept, "Content-Type": content_type, **self._identity},
             body=body,
             auth_settings=["BearerToken"],
             _preload_content=False,

@@ -141,10 +141,12 @@ class KubeNode:
         wish_file: Callable[[asyncio.Event], tuple[Wishes, str]] | None = None,
         times: WatchTimes | None = None,
         serves: Callable[[ModelSource, str], bool] = lambda source, namespace: True,
+        as_node: bool = False,
     ) -> None:
         """namespace: of the daemon's ConfigMaps. wish_file: returns wishes and their problem, instead of these.
 
         serves: tells whether pods of a namespace may have a source fetched. Those of others count as without one.
+        as_node: read pods as the node's own user, to which the API server shows the pods of this node alone.
         """
         self.changed = asyncio.Event()
         self._kube = kube
@@ -153,7 +155,8 @@ class KubeNode:
         self._wishes = _WishStore(node, self.changed)
         self._pods = _PodStore(self.changed, serves)
         pods = Resource("/api/v1", "pods", _Pod, selector=f"spec.nodeName={node}")
-        self._pod_watch = Reflector(kube, pods, self._pods, clock, "", times, self.changed.set)
+        reader = kube.impersonating(f"system:node:{node}") if as_node else kube
+        self._pod_watch = Reflector(reader, pods, self._pods, clock, "", times, self.changed.set)
         only = (namespace, config_map_of(node))
         maps = Resource("/api/v1", "configmaps", ConfigMap, only=only)
         self._wish_watch = Reflector(kube, maps, self._wishes, clock, namespace, times, self.changed.set)
