@@ -140,7 +140,7 @@ def show(root: Path) -> int:
         models = store.models()
         for model in models:
             problem = store.find_incomplete(model)
-            place = f"incomplete: {problem}" if problem else model.path
+            place = f"incomplete: {problem}" if problem else f"{model.path}{'  former' if model.is_former else ''}"
             print(f"{model.listing.source}  {_gigabytes(model.listing.size)}  {place}")
         report = store.read_report()
         if report is not None and report.cause:
@@ -186,13 +186,14 @@ def remove(root: Path, sources: Sequence[str]) -> int:
 
 
 def _named(store: Store, sources: Sequence[str]) -> list[Model]:
-    models = []
+    """Return the models of these sources, and the former versions that they have left."""
+    models, found = store.models(), []
     for text in sources:
-        model = store.find(parse(text).key)
-        if model is None:
+        source = parse(text)
+        if store.find(source.key) is None:
             raise StartError(f"{shown(text)} is not in {shown(str(store.root))}")
-        models.append(model)
-    return models
+        found += [model for model in models if model.listing.source == source]
+    return found
 
 
 @contextmanager

@@ -180,6 +180,8 @@ class Agent:
         for source in self._wanted():
             models[source.key] = self._state(source)
         for key, model in reversed(self._models.items()):  # what was used last comes first: labels are limited
+            if key != model.listing.source.key:
+                continue  # a former version of a folder, which nobody can ask for
             if key not in models and key not in self._withdrawn and key not in self._wrong:
                 models[key] = ModelReport(str(model.listing.source), State.READY, model.listing.size)
         wishes, problem = self._node.wishes(), self._node.problem()
@@ -365,7 +367,7 @@ class Agent:
         async with self._changes:
             complete: dict[str, Model] = {}
             for model in await to_end(self._store.models):
-                key = model.listing.source.key
+                key = model.key
                 complete[key] = model
                 problem = await to_end(self._store.find_incomplete, model)
                 if problem and key not in self._wrong:
@@ -477,7 +479,7 @@ class Agent:
                 await self._publish()
                 if key not in self._wrong:
                     await self._clock.sleep(self._times.settle_s)
-                if key not in self._wrong and self._judge([self._store.held(model.listing)], reason)[0].kept:
+                if key not in self._wrong and self._judge([self._store.held(model)], reason)[0].kept:
                     raise WeightsError(Cause.NO_SPACE, f"{model.listing.source} is needed again, and stays")
                 await to_end(remove or self._store.remove, model)
                 del self._models[key]
@@ -514,7 +516,7 @@ class Agent:
             except WeightsError as error:
                 steps.append(Step(source, size, (), error.cause, str(error)))
                 continue
-            space = space.after(room, self._store.held(listing))
+            space = space.after(room, self._store.held(Model(listing, self._store.root, 0.0)))
             steps.append(Step(source, size, tuple(each.name for each in room.evicted)))
         return steps
 

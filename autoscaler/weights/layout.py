@@ -1,40 +1,93 @@
-"""Publish fetched files: the hub's own cache layout for hf://, a plain folder for other sources.
+"""Publish fetched files: the hub's own cache layout for hf://; for other sources a folder for each version, and a link.
 
-Everything is built aside and renamed into place, the name that readers look up last. So no reader sees half a model.
+Everything is built aside and renamed into place, the name that readers look up last. So no reader sees half a model,
+and one that loads a version goes on with it when the name leads to another.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 import msgspec
 
 from autoscaler.config.weights.source import COMMIT, ModelSource
 from autoscaler.weights.disk import read_small, remove_tree, sync, within, write_small
-from autoscaler.weights.listing import Listing, RemoteFile
+from autoscaler.weights.listing import VERSION_CHARS, Listing, RemoteFile
 from autoscaler.weights.problems import disk_error
 
 MAIN = "main"  # the branch that engines load unless they name a revision
 
 
 def place(root: Path, listing: Listing) -> Path:
-    """Return the path that engines load: the snapshot of a commit, or the folder of a model."""
+    """Return the path that engines load: the snapshot of a commit, or the folder of a version."""
     if listing.source.scheme == "hf":
         return _repository(root, listing.source) / "snapshots" / listing.commit
-    return root / listing.source.folder
+    return root / f"{listing.source.folder}.{listing.version}"
 
 
-def publish(root: Path, listing: Listing, fetched: Sequence[Path]) -> Path:
+def name_of(root: Path, listing: Listing) -> Path:
+    """Return the path that stays the same while it leads to one version after the other; of a hub: the snapshot."""
+    return place(root, listing) if listing.source.scheme == "hf" else root / listing.source.folder
+
+
+def find(root: Path, listing: Listing) -> Path | None:
+    """Return where a published model is; None: it is gone. Earlier releases have the files where the link is now."""
+    path, name = place(root, listing), name_of(root, listing)
+    if path.is_dir():
+        return path
+    return name if name.is_dir() and not name.is_symlink() else None
+
+
+def adopt(root: Path, listing: Listing) -> Path:
+    """Give a model that an earlier release has published its present place. Raises WeightsError."""
+    path, name = place(root, listing), name_of(root, listing)
+    if path == name or name.is_symlink() or not name.is_dir():
+        return path
+    try:
+        within(root, name)
+        remove_tree(path)
+        name.rename(path)
+        point(root, listing)
+    except OSError as error:
+        raise disk_error(error, f"cannot rename {name.name}") from error
+    return path
+
+
+def point(root: Path, listing: Listing) -> None:
+    """Let the name of a model lead to this version, from one moment to the next. Raises OSError."""
+    path, name = place(root, listing), name_of(root, listing)
+    if path == name:
+        return
+    aside = within(root, name.parent) / f".{name.name}.link"
+    aside.unlink(missing_ok=True)
+    aside.symlink_to(path.name)
+    aside.rename(name)
+    sync(name.parent)
+
+
+def remove_unrecorded(root: Path, source: ModelSource, recorded: Collection[Path]) -> None:
+    """Remove versions of a folder that a crash has left before they had a record. Raises WeightsError and OSError."""
+    if source.scheme != "hf":
+        name = root / source.folder
+        for path in within(root, name.parent).glob(f"{name.name}.{'[0-9a-f]' * VERSION_CHARS}"):
+            if path not in recorded:
+                remove_tree(path)
+
+
+def publish(root: Path, listing: Listing, fetched: Sequence[Path] | None) -> Path:
     """Link the fetched files to where engines look for them. Return that path. Raises WeightsError.
 
     fetched: path of each file of the listing, verified, on the disk of `root`. They stay, so that nothing is fetched
-    again if this is cut short.
+    again if this is cut short. None: this version of a folder is there, and its name leads to another one.
     """
     try:
         within(root, place(root, listing))
+        if fetched is None:
+            point(root, listing)
+            return place(root, listing)
         if listing.source.scheme == "hf":
             return _publish_hub(root, listing, fetched)
         return _publish_folder(root, listing, fetched)
@@ -51,6 +104,7 @@ def _publish_folder(root: Path, listing: Listing, fetched: Sequence[Path]) -> Pa
         name.hardlink_to(path)
     _sync_tree(aside)
     _replace(aside, target)
+    point(root, listing)
     return target
 
 
@@ -102,13 +156,15 @@ def _tree(listing: Listing) -> bytes:
 
 def remove(root: Path, listing: Listing) -> None:
     """Remove a model, the name that readers look up first. Files that another commit uses stay. Raises WeightsError."""
-    target = place(root, listing)
+    target, name = find(root, listing) or place(root, listing), name_of(root, listing)
     try:
         within(root, target.parent)
+        if name.is_symlink() and name.readlink() == Path(target.name):
+            name.unlink()
         if listing.source.scheme == "hf":
             repository = _repository(root, listing.source)
-            for name in ("refs", "trees", "blobs"):
-                within(root, repository / name)
+            for folder in ("refs", "trees", "blobs"):
+                within(root, repository / folder)
             _remove_refs(repository, listing.commit)
         if target.is_dir():
             gone = _empty(target.with_name(f".{target.name}.gone"), create=False)

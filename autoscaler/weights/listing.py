@@ -13,6 +13,7 @@ from autoscaler.config.weights.source import COMMIT, ModelSource
 from autoscaler.weights.problems import Cause, WeightsError
 
 MAX_FILES = 20_000
+VERSION_CHARS = 16
 MAX_PATH_BYTES = 1024
 MAX_NAME_BYTES = 255  # of Linux
 MAX_PARTS = 16
@@ -90,6 +91,14 @@ class Listing(NamedTuple):
     def size(self) -> int:
         """Bytes of all files."""
         return sum(file.size for file in self.files)
+
+    @property
+    def version(self) -> str:
+        """What differs when a file does: the commit of a hub, or 16 hexadecimal digits."""
+        if self.commit:
+            return self.commit
+        names = "".join(f"{file.name} {file.identity}\n" for file in self.files)
+        return hashlib.sha256(names.encode()).hexdigest()[:VERSION_CHARS]
 
 
 class Origin(Protocol):

@@ -19,7 +19,7 @@ def link(into: Path, root: Path, model: Model) -> Path:
 
     root: of the node, at the path under which the engine sees it.
     """
-    own = layout.place(into, model.listing)
+    own = layout.name_of(into, model.listing)
     clear_links(into, model.listing.source)
     remove_tree(into / own.relative_to(into).parts[0])  # begun by this container before it was restarted
     own.parent.mkdir(parents=True)
@@ -39,7 +39,7 @@ def clear_links(into: Path, source: ModelSource) -> None:
     path = into
     for part in source.folder.split("/"):
         path = path / part
-        if path.is_symlink():
+        if path.is_symlink() and path.readlink().is_absolute():  # the pod's own name of a version is relative
             path.unlink()
     for snapshot in (path / "snapshots").glob("*"):
         if snapshot.is_symlink():

@@ -16,7 +16,7 @@ import msgspec
 from autoscaler.config.findings import UNREADABLE, shown
 from autoscaler.config.weights import report
 from autoscaler.config.weights.report import Report
-from autoscaler.config.weights.source import KEY_CHARS, parse
+from autoscaler.config.weights.source import parse
 from autoscaler.weights import layout
 from autoscaler.weights.budget import Held, Limits, Plan, Space, make_room
 from autoscaler.weights.disk import read_small, remove_tree, within, write_small
@@ -37,7 +37,15 @@ class Model(NamedTuple):
     listing: Listing
     path: Path  # for engines to load
     used_s: float  # moment at which it was last asked for, Unix time
-    is_former: bool = False  # a branch has moved on; it stays for engines that load it, until its room is needed
+    is_former: bool = (
+        False  # its name leads to another one; it stays for engines that load it, until its room is needed
+    )
+
+    @property
+    def key(self) -> str:
+        """Name of its record. A former commit is a source of its own, and a former version of a folder is none."""
+        source = self.listing.source
+        return f"{source.key}.{self.listing.version}" if self.is_former and source.scheme != "hf" else source.key
 
 
 class _File(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -145,7 +153,7 @@ class Store:
         return sorted((model for model in found if model), key=lambda model: model.used_s)
 
     def find(self, key: str) -> Model | None:
-        """Return a published model by the key of its source."""
+        """Return a published model by its key."""
         return self._read(self._own / RECORDS / f"{key}.json")
 
     def find_whole(self, listing: Listing) -> Model | None:
@@ -154,8 +162,13 @@ class Store:
         if model is None or model.listing != listing or self.find_incomplete(model):
             return None
         with suppress(WeightsError):
-            self._record(listing) if model.is_former else self.use(listing.source.key)
+            self._record(model._replace(is_former=False)) if model.is_former else self.use(listing.source.key)
         return model
+
+    def _find_former(self, listing: Listing) -> Model | None:
+        """Return a former version of a folder that has these files, whole."""
+        model = self.find(Model(listing, Path(), 0.0, is_former=True).key)
+        return model if model is not None and model.listing == listing and not self.find_incomplete(model) else None
 
     async def pull(self, origin: Origin, transfer: Transfer, progress: Progress, listing: Listing) -> Model:
         """Fetch, verify and publish a model, unless it is there. Needs `changing`. Raises WeightsError."""
@@ -163,6 +176,9 @@ class Store:
             progress(listing.size)
             return whole
         present = await to_end(self.find, listing.source.key)
+        if await to_end(self._find_former, listing):
+            progress(listing.size)
+            return await to_end(self._publish, listing, None, present)
         parts = await to_end(self._begin, listing)
 
         def on_disk(file: RemoteFile) -> Path | None:
@@ -184,26 +200,36 @@ class Store:
                 self.remove(former)
         return parts
 
-    def _publish(self, listing: Listing, fetched: list[Path], present: Model | None) -> Model:
-        """Publish a fetched model, and remove the version that it replaces. Raises WeightsError."""
-        self._require_root()
-        path = layout.publish(self.root, listing, fetched)
-        self._record(listing)
-        if present and present.path != path:
-            self._keep_former(present.listing)
-        self.discard(listing.source.key)
-        return Model(listing, path, time.time())
+    def _publish(self, listing: Listing, fetched: list[Path] | None, present: Model | None) -> Model:
+        """Publish a model, and keep the version that it replaces if it fits. Raises WeightsError.
 
-    def _keep_former(self, listing: Listing) -> None:
-        """Keep the commit that a branch has left, under its own name, if it fits. Raises WeightsError."""
-        former = listing._replace(source=listing.source._replace(revision=listing.commit))
-        if self.find(former.source.key) is None:
-            self._record(former, is_former=True)
+        fetched: None: it is a former version, which is there.
+        """
+        self._require_root()
+        former = self._keep_former(present.listing, listing) if present else None
+        path = layout.publish(self.root, listing, fetched)
+        model = Model(listing, path, time.time())
+        self._record(model)
+        self._forget(model._replace(is_former=True).key, besides=model.key)
+        layout.remove_unrecorded(self.root, listing.source, {each.path for each in self.models()})
         space = self.space()
-        if space.held_bytes > space.max_bytes or space.free_bytes < 0:
-            kept = self.find(former.source.key)
-            if kept is not None and kept.is_former:
-                self.remove(kept)
+        if former and (space.held_bytes > space.max_bytes or space.free_bytes < 0):
+            self.remove(former)
+        self.discard(listing.source.key)
+        return model
+
+    def _keep_former(self, present: Listing, following: Listing) -> Model | None:
+        """Record what a branch or a folder is about to leave, under its own name. Raises WeightsError."""
+        path = layout.adopt(self.root, present)
+        if path == layout.place(self.root, following):
+            return None
+        if present.commit:
+            present = present._replace(source=present.source._replace(revision=present.commit))
+        former = Model(present, path, time.time(), is_former=True)
+        if self.find(former.key) is None:
+            self._record(former)
+        kept = self.find(former.key)
+        return kept if kept and kept.is_former else None
 
     def use(self, key: str) -> None:
         """Record the present moment as the last use of a model."""
@@ -215,14 +241,18 @@ class Store:
     def remove(self, model: Model) -> None:
         """Remove a model and what is left of its transfers. Needs `changing`. Raises WeightsError."""
         self._unpublish(model)
-        self.discard(model.listing.source.key)
+        self.discard(model.key)
 
     def _unpublish(self, model: Model) -> None:
-        key = model.listing.source.key
-        if not self._is_used(model.path, besides=key):
+        if not self._is_used(model.path, besides=model.key):
             layout.remove(self.root, model.listing)
+        self._forget(model.key)
+
+    def _forget(self, key: str, besides: str = "") -> None:
+        """Remove a record, unless it is another one. Raises WeightsError."""
         try:
-            (within(self.root, self._own / RECORDS) / f"{key}.json").unlink(missing_ok=True)
+            if key != besides:
+                (within(self.root, self._own / RECORDS) / f"{key}.json").unlink(missing_ok=True)
         except OSError as error:
             raise disk_error(error, f"cannot remove the record {key}") from error
 
@@ -263,9 +293,9 @@ class Store:
     def _is_used(self, path: Path, besides: str = "") -> bool:
         """Tell whether a model is at this path. Several revisions of one hub may name the same commit.
 
-        besides: key of a source that does not count.
+        besides: key of a model that does not count.
         """
-        return any(model.path == path and model.listing.source.key != besides for model in self.models())
+        return any(model.path == path and model.key != besides for model in self.models())
 
     def find_incomplete(self, model: Model) -> str:
         """Return which file of a model is absent or has a wrong size; "": none. No file is read."""
@@ -308,7 +338,7 @@ class Store:
 
     def space(self) -> Space:
         """Return what is there, and what else has room. Raises WeightsError."""
-        held = [self.held(each.listing)._replace(used_s=each.used_s, kept=not each.is_former) for each in self.models()]
+        held = [self.held(each)._replace(used_s=each.used_s, kept=not each.is_former) for each in self.models()]
         published = {each.name for each in held}
         try:
             parts = self._own / PARTS
@@ -323,9 +353,9 @@ class Store:
             raise disk_error(error, f"cannot read {shown(str(self.root))}") from error
         return Space(tuple(held), disk.free - self._limits.free_floor(disk.total), self._limits.max_bytes)
 
-    def held(self, listing: Listing) -> Held:
+    def held(self, model: Model) -> Held:
         """Return what a model takes of the disk while it is in use."""
-        return Held(listing.source.key, self._files(listing), time.time())
+        return Held(model.key, self._files(model.listing), time.time())
 
     def make_room(self, listing: Listing, space: Space) -> Plan:
         """Return what to evict for a model. Raises WeightsError if it is too large, before its first byte."""
@@ -355,9 +385,10 @@ class Store:
             str(blob or f"{folder}/{file.path}"): file.size for blob, file in zip(blobs, listing.files, strict=True)
         }
 
-    def _record(self, listing: Listing, is_former: bool = False) -> None:
-        record = _Record(str(listing.source), listing.commit, [_File(*file) for file in listing.files], is_former)
-        path = self._own / RECORDS / f"{listing.source.key}.json"
+    def _record(self, model: Model) -> None:
+        files = [_File(*file) for file in model.listing.files]
+        record = _Record(str(model.listing.source), model.listing.commit, files, model.is_former)
+        path = self._own / RECORDS / f"{model.key}.json"
         try:
             within(self.root, path.parent)
             write_small(path, msgspec.json.encode(record))
@@ -375,10 +406,9 @@ class Store:
             listing = check(parse(record.source), files, record.commit, pickled=True)
         except (*UNREADABLE, OSError, WeightsError):
             return None
-        if path.stem != listing.source.key or len(path.stem) != KEY_CHARS:
-            return None
-        folder = layout.place(self.root, listing)
-        return Model(listing, folder, used_s, record.former) if folder.is_dir() else None
+        folder = layout.find(self.root, listing)
+        model = Model(listing, folder or self.root, used_s, record.former)
+        return model if folder and model.key == path.stem else None
 
 
 def _allocated(folder: Path, besides: str = "\n") -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -23,9 +23,16 @@ def hub() -> Iterator[FakeHub]:
         yield served
 
 
-def weights(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from autoscaler.cli.main import main; main()", "weights", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+def weights(*arguments: str | Path, under: Sequence[str | Path] = ()) -> subprocess.CompletedProcess[str]:
+    """Run a command. under: a command that runs it."""
+    command = [*under, sys.executable, "-c", "from autoscaler.cli.main import main; main()", "weights", *arguments]
+    return subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120, check=False)
+
+
+READ_ONLY = 'mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" && ! touch "$0/x" 2>/dev/null && exec "$@"'
+"""Makes a folder read-only for one command, in a mount namespace of its own."""
+
+MAY_MOUNT = subprocess.run(["unshare", "--mount", "true"], check=False, capture_output=True).returncode == 0
 
 
 @pytest.mark.slow
@@ -43,6 +50,45 @@ def test_model_is_pulled_listed_verified_and_removed(tmp_path: Path, hub: FakeHu
     assert "'model.safetensors': it has 1 bytes; allowed: 200" in damaged.stdout
     assert weights("rm", SOURCE, "--root", root).stdout == f"{SOURCE}: removed, 0.0002 GB\n"
     assert weights("ls", "--root", root).stdout == ""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not MAY_MOUNT, reason="this process may mount nothing")
+def test_present_models_are_pulled_when_the_disk_is_read_only(tmp_path: Path, hub: FakeHub) -> None:
+    root, there, pod = tmp_path / "ssd", tmp_path / "there", tmp_path / "pod"
+    there.mkdir()
+    pod.mkdir()
+    (there / "model.safetensors").write_bytes(safetensors(100_000))
+    sources = SOURCE, f"file://{there}"
+    pull = "pull", *sources, "--root", root, "--hub", hub.url
+    pulled = weights(*pull)
+    under = "unshare", "--mount", "sh", "-c", READ_ONLY, root
+    again = weights(*pull, under=under)
+    assert (again.returncode, again.stdout) == (pulled.returncode, pulled.stdout) == (0, pulled.stdout)
+    waited = weights("wait", sources[1], "--root", root, "--into", pod, under=under)
+    assert (waited.returncode, waited.stderr) == (0, "")
+    for command, lines in (("ls", 2), ("verify", 2)):
+        done = weights(command, "--root", root, under=under)
+        assert (done.returncode, len(done.stdout.splitlines()), done.stderr) == (0, lines, "")
+    (there / "model.safetensors").write_bytes(safetensors(100_000, 1))
+    refused = weights(*pull, under=under)
+    assert refused.returncode == 1
+    assert "Read-only file system" in refused.stdout
+    assert "Traceback" not in refused.stderr
+
+
+@pytest.mark.slow
+def test_versions_of_a_folder_are_listed_and_removed(tmp_path: Path) -> None:
+    root, there = tmp_path / "ssd", tmp_path / "there"
+    there.mkdir()
+    for version in (1, 2):
+        (there / "model.safetensors").write_bytes(safetensors(100_000, version))
+        assert weights("pull", f"file://{there}", "--root", root).returncode == 0
+    listed = weights("ls", "--root", root).stdout.splitlines()
+    assert [line.endswith("  former") for line in listed].count(True) == len(listed) - 1 == 1
+    assert weights("rm", f"file://{there}", "--root", root).returncode == 0
+    assert weights("ls", "--root", root).stdout == ""
+    assert list((root / "models").iterdir()) == []
 
 
 @pytest.mark.slow
