@@ -11,7 +11,7 @@ import numpy as np
 
 from autoscaler.adapters.kubernetes.inventory.fit import CLOSE, count_pods, count_replicas
 from autoscaler.adapters.kubernetes.inventory.pools import NO_GROUP, Layout
-from autoscaler.adapters.kubernetes.pods.holdings import Held
+from autoscaler.adapters.kubernetes.pods.holdings import SHARED, Held
 from autoscaler.adapters.kubernetes.pods.needs import Needs
 from autoscaler.core.model.fleet import NodeGroups
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
@@ -181,16 +181,32 @@ def _find_strays(
     ours, template = ours[template >= 0], template[template >= 0]
     is_own = resource[ours] == wanted[template]
     strays[ours] = is_own & has_nodes[template] & ~layout.admitted[template, layout.group[place[ours]]]
-    # Devices of claims have a row each, so their number tells nothing.
-    stated = ~held.claimed[ours]
+    # A claim that pods share tells nothing of one of them.
+    stated = held.claimant[ours] != SHARED
+    devices, _ = _of_pods(held, resource)
     sizes = [{needs.largest, needs.smallest, *needs.pods} for needs in layout.templates]
-    kinds = zip(template.tolist(), held.devices[ours].tolist(), strict=True)
+    kinds = zip(template.tolist(), devices[ours].tolist(), strict=True)
     has_size = np.array([math.isnan(layout.templates[of].total) or size in sizes[of] for of, size in kinds], dtype=bool)
     former = np.zeros(len(place), dtype=bool)
     former[ours] = stated & (~is_own | ~has_size)
     has_pool = np.zeros(len(place), dtype=bool)
     has_pool[ours] = has_nodes[template]
     return strays | (former & has_pool), former
+
+
+def _of_pods(held: Held, resource: IntColumn) -> tuple[FloatColumn, FloatColumn]:
+    """Return for each row the devices of its pod and resource, and the number of its rows with a known resource.
+
+    Devices of claims have a row each; all others of a pod and resource are in one.
+    """
+    is_claimed, is_known = held.claimant >= 0, resource >= 0
+    devices, rows = held.devices.copy(), np.ones(len(resource))
+    if is_claimed.any():
+        _, pods = np.unique(np.stack([held.claimant, resource])[:, is_claimed], axis=1, return_inverse=True)
+        devices[is_claimed] = np.bincount(pods.ravel(), held.devices[is_claimed])[pods.ravel()]
+        owner = held.claimant[is_claimed]
+        rows[is_claimed] = np.maximum(np.bincount(owner, is_known[is_claimed]), 1.0)[owner]
+    return devices, rows
 
 
 def _move_strays(
@@ -243,7 +259,8 @@ def _count_kept(
     ours = ours[is_stray[ours] | is_closed[layout.group[place[ours]]]]
     templates = [layout.templates[place] if place >= 0 else Needs() for place in layout.template]
     each = np.array([needs.total / max(_count_pods(needs), 1.0) for needs in templates])
-    devices = np.where(is_former[ours], each[row[ours]], held.devices[ours])
+    _, rows = _of_pods(held, resource)
+    devices = np.where(is_former[ours], each[row[ours]] / rows[ours], held.devices[ours])
     total = np.array([needs.total for needs in templates])
     kept: FloatColumn = np.divide(
         _bincount(row[ours], devices, len(total)), total, out=np.zeros(len(total)), where=total > 0

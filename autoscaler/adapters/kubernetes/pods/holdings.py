@@ -13,12 +13,13 @@ import numpy as np
 from autoscaler.adapters.kubernetes.api.objects import Pod
 from autoscaler.adapters.kubernetes.pods.requests import requested_capacity, requested_devices
 from autoscaler.adapters.kubernetes.pods.status import FINISHED, Key
-from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
+from autoscaler.core.table.columns import FloatColumn, IntColumn
 
 FIRST_ROWS = 64
 FREE = -1
 NO_TARGET = -1
 NO_DEVICE = ("", 0.0)
+NO_CLAIM, SHARED = -1, -2  # instead of the number of a pod: the devices are of no claim, or of one that pods share
 MOST_IMPORTANT = 2**31 - 1  # no pod has a higher priority
 _ROW = np.dtype(
     [
@@ -40,7 +41,7 @@ class Held(NamedTuple):
     target: IntColumn  # ids of scale targets; -1: none is known
     resource: IntColumn  # places in `resources`
     priority: IntColumn  # of the pod: the scheduler evicts it for one of a higher priority
-    claimed: BoolColumn  # the devices are those of a claim (DRA)
+    claimant: IntColumn  # of devices of claims (DRA): a number of the pod; `SHARED`; `NO_CLAIM`: the pod requests them
     devices: FloatColumn
     cpu: FloatColumn  # cores
     memory: FloatColumn  # bytes
@@ -65,7 +66,7 @@ class Held(NamedTuple):
             target=np.concatenate([self.target, [each.target for each in claimed]]),
             resource=np.concatenate([self.resource, [resource[each.resource] for each in claimed]]),
             priority=np.concatenate([self.priority, [each.priority for each in claimed]]),
-            claimed=np.concatenate([self.claimed, np.ones(len(claimed), dtype=bool)]),
+            claimant=np.concatenate([self.claimant, [each.claimant for each in claimed]]),
             devices=np.concatenate([self.devices, [each.devices for each in claimed]]),
             cpu=np.concatenate([self.cpu, none]),
             memory=np.concatenate([self.memory, none]),
@@ -82,6 +83,7 @@ class ClaimedDevices(NamedTuple):
     devices: float
     target: int  # -1: none is known
     priority: int
+    claimant: int  # as in `Held`
 
 
 class _Pod(NamedTuple):
@@ -154,7 +156,10 @@ class Holdings:
         rows = self._rows[self._rows["node"] != FREE]
         columns = {name: np.ascontiguousarray(rows[name]) for name in _ROW.names or ()}
         return Held(
-            **columns, claimed=np.zeros(len(rows), dtype=bool), nodes=self._nodes.names, resources=self._resources.names
+            **columns,
+            claimant=np.full(len(rows), NO_CLAIM),
+            nodes=self._nodes.names,
+            resources=self._resources.names,
         )
 
     def _add_row(self, pod: _Pod, place: int) -> int:

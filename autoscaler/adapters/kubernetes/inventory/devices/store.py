@@ -13,7 +13,7 @@ from autoscaler.adapters.kubernetes.inventory.devices.partitions import Offer, c
 from autoscaler.adapters.kubernetes.inventory.devices.selections import Selected, Selections
 from autoscaler.adapters.kubernetes.inventory.devices.slices import PoolKey, SliceStore
 from autoscaler.adapters.kubernetes.inventory.nodes import Node
-from autoscaler.adapters.kubernetes.pods.holdings import MOST_IMPORTANT, ClaimedDevices, Held
+from autoscaler.adapters.kubernetes.pods.holdings import MOST_IMPORTANT, SHARED, ClaimedDevices, Held
 from autoscaler.adapters.kubernetes.pods.needs import DEVICES_FIELD, Expression
 from autoscaler.adapters.kubernetes.pods.requests import Requests
 from autoscaler.adapters.kubernetes.pods.status import Key
@@ -109,11 +109,13 @@ class DeviceStore:
             self._placed = {}
         names = [self._name_of(resource) for resource in held.resources]
         claimed = []
+        numbers: dict[Key, int] = {}
         for key, claim in self.claims.claims.items():
             if not claim.is_extended:
                 target = max(map(target_of, claim.pods), default=-1)
                 highest = max(map(priority, claim.pods), default=MOST_IMPORTANT)
-                claimed += [ClaimedDevices(*each, target, highest) for each in self._places(key, claim)]
+                claimant = numbers.setdefault(claim.pods[0], len(numbers)) if len(claim.pods) == 1 else SHARED
+                claimed += [ClaimedDevices(*each, target, highest, claimant) for each in self._places(key, claim)]
         return held._replace(resources=names).plus(claimed)
 
     def _note_held(self, pool: PoolKey) -> None:

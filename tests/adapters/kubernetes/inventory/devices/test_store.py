@@ -183,6 +183,32 @@ def test_held_devices_are_those_of_ours_and_of_others():
     assert usage.groups.used_by_others.tolist() == [1.0]
 
 
+@pytest.mark.parametrize(
+    ("devices", "claims", "counts", "fits", "former"),
+    [
+        (1, 1, [2.0], 4.0, 4.0),  # four pods of one device fill the node; a template of two cuts none of them
+        (2, 1, [2.0], 4.0, 0.0),  # the template of today
+        (1, 2, [2.0], 4.0, 0.0),  # by two claims of one device each
+        (3, 1, [2.0], 2.0, 2.0),
+        (1, 1, [1.0, 1.0], 4.0, 4.0),  # likewise by two requests of one claim
+    ],
+)
+def test_pods_whose_claims_an_earlier_template_made_stay(devices, claims, counts, fits, former):
+    cluster = Cluster(["a"])
+    size = devices * claims
+    pods = 8 // size if former == 0 else int(former)
+    cluster.slices(slice_of("a", [gpu(f"gpu-{place}") for place in range(pods * size)]))
+    cluster.template("now", *(request(DRIVER, count=int(count)) for count in counts))
+    for number in range(pods):
+        cluster.pod(f"llama-{number}", "a", 0, "now")
+        for place in range(claims):
+            first = number * size + place * devices
+            held = [("a", f"gpu-{first + each}") for each in range(devices)]
+            cluster.claim(f"llama-{number}-{place}", held, [f"llama-{number}"])
+    _, usage = cluster.count(facts_of("now"))
+    assert (usage.fits.tolist(), usage.former.tolist()) == ([fits], [former])
+
+
 def test_shared_claim_counts_once_for_all_its_pods():
     cluster = of_eight("a")
     for name in ("one", "two", "three"):
