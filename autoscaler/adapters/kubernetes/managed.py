@@ -220,7 +220,8 @@ class ManagedWorkloads:
 def _follows_pods(target: Target) -> str:
     if not target.follows_pods:
         return ""
-    return f"the {target.ref.kind} is paused, so its replicas are counted as its pods are, not as its template says"
+    counted = "its replicas are counted as its pods are, not as its template says"
+    return f"the {target.ref.kind} {target.held_back}, so {counted}"
 
 
 def _unselected(target: Target) -> str:

@@ -241,11 +241,20 @@ class Selector(Fields, frozen=True):
     match_labels: dict[str, str] | None = None
 
 
+class RollingUpdate(Fields, frozen=True):
+    partition: int | None = None  # replicas below it keep the earlier template
+
+
+class UpdateStrategy(Fields, frozen=True):
+    rolling_update: RollingUpdate | None = None
+
+
 class TargetSpec(Fields, frozen=True):
     replicas: int | None = None
     selector: Selector | None = None
     template: msgspec.Raw = msgspec.field(default=msgspec.Raw(b"null"))  # a PodTemplate, decoded when needed
-    paused: bool | None = None
+    paused: bool | None = None  # of a Deployment
+    update_strategy: UpdateStrategy | None = None  # of a StatefulSet
 
 
 class TargetStatus(Fields, frozen=True):
@@ -266,8 +275,13 @@ class LeaderWorkerTemplate(Fields, frozen=True):
     worker_template: PodTemplate | None = None
 
 
+class RolloutStrategy(Fields, frozen=True):
+    rolling_update: RollingUpdate | None = msgspec.field(default=None, name="rollingUpdateConfiguration")
+
+
 class GroupSpec(Fields, frozen=True):
     replicas: int | None = None
+    rollout_strategy: RolloutStrategy | None = None
     leader_worker_template: msgspec.Raw = msgspec.field(default=msgspec.Raw(b"null"))  # likewise
 
 

@@ -141,13 +141,14 @@ class TargetStore:
                 self._set_facts(target_id, facts)
 
     def follow_pods(self, managed: Iterable[int]) -> None:
-        """Let the pods of paused targets tell what a replica needs: a further one is like them, not like the template.
+        """Let the pods of targets that are held back tell what a replica needs: a further one is like them.
 
-        A controller makes no pod by the template of a paused Deployment. It scales the pods that there are.
+        A controller makes no pod by the template of a paused Deployment, nor below the partition of a StatefulSet or
+        LeaderWorkerSet. It scales the pods that there are.
         """
         for target_id in managed:
             target = self.targets[target_id]
-            facts = self._pods.facts(target_id) if target.paused else None
+            facts = self._pods.facts(target_id) if target.held_back else None
             if facts is not None and facts != target.facts:
                 stated = target.facts.gpus, target.facts.resource
                 self.targets[target_id] = target._replace(

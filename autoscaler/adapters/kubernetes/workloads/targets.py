@@ -19,7 +19,9 @@ from autoscaler.adapters.kubernetes.api.objects import (
     LeaderWorkerTemplate,
     Metadata,
     PodTemplate,
+    RolloutStrategy,
     TargetMetadata,
+    UpdateStrategy,
 )
 from autoscaler.adapters.kubernetes.autoscalers.by_target import TargetKey, api_group, target_key
 from autoscaler.adapters.kubernetes.count_writers import NOBODY, UNNAMED, Writer
@@ -39,6 +41,7 @@ DEPLOYMENT, STATEFUL_SET, LEADER_WORKER_SET = (
 )
 MOST_REPLICAS = 2**31 - 1
 MAX_PARTS = 64  # of the templates of one replica that are read
+PAUSED, PARTITIONED = "is paused", "has a partition above its count"
 _TEMPLATE = msgspec.json.Decoder(PodTemplate | None)
 _GROUP_TEMPLATE = msgspec.json.Decoder(LeaderWorkerTemplate | None)
 
@@ -63,8 +66,8 @@ class Target(NamedTuple):
     template_of: TargetKey | None = None  # the target whose template it uses
     stated: Mapping[str, str] = {}
     own_stated: Mapping[str, Any] = {}  # by itself, not by its template, about the metrics endpoints of its pods
-    paused: bool = False  # its controller makes no pod by the template
-    follows_pods: bool = False  # paused, and its facts are those of its pods, which differ from the template
+    held_back: str = ""  # why its controller makes no further pod by the template, in words
+    follows_pods: bool = False  # held back, and its facts are those of its pods, which differ from the template
     labels: Mapping[str, str] = {}  # its own, and those of its pods that it lacks
     refusal: str = ""  # why it cannot be scaled, and what can
 
@@ -72,10 +75,11 @@ class Target(NamedTuple):
 def read_target(kind: ScaleTarget, seen: objects.Target) -> Target:
     template = decode(_TEMPLATE, seen.spec.template) or PodTemplate()
     labels = seen.spec.selector.match_labels if seen.spec.selector else None
-    return _read(kind, seen.metadata, seen.spec.replicas, _read_facts(template), template)._replace(
+    target = _read(kind, seen.metadata, seen.spec.replicas, _read_facts(template), template)
+    return target._replace(
         template_digest=zlib.crc32(seen.spec.template),
         selector=tuple(sorted((labels or {}).items())),
-        paused=bool(seen.spec.paused),
+        held_back=PAUSED if seen.spec.paused else _partitioned(seen.spec.update_strategy, target.replicas),
     )
 
 
@@ -89,7 +93,16 @@ def read_leader_worker_set(seen: LeaderWorkerSet) -> Target:
         leader = _read_facts(template.leader_template) if template.leader_template else worker
         facts = group_facts(leader, [(worker, (template.size or 1) - 1)])
     target = _read(LEADER_WORKER_SET, seen.metadata, seen.spec.replicas, facts, serving)
-    return target._replace(template_digest=zlib.crc32(seen.spec.leader_worker_template))
+    return target._replace(
+        template_digest=zlib.crc32(seen.spec.leader_worker_template),
+        held_back=_partitioned(seen.spec.rollout_strategy, target.replicas),
+    )
+
+
+def _partitioned(strategy: UpdateStrategy | RolloutStrategy | None, replicas: int) -> str:
+    """Return why the next replica is made by the earlier template, as all below the partition are; "": it is not."""
+    update = strategy.rolling_update if strategy is not None else None
+    return PARTITIONED if update is not None and (update.partition or 0) > replicas else ""
 
 
 def read_custom(kind: ScaleTarget, seen: objects.CustomTarget) -> Target:

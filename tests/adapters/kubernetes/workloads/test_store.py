@@ -11,6 +11,7 @@ from autoscaler.adapters.kubernetes.own_writes import OwnWrites
 from autoscaler.adapters.kubernetes.pods.store import PodStore
 from autoscaler.adapters.kubernetes.workloads.store import ReplicaSetStore, TargetKindStore, TargetStore
 from autoscaler.adapters.kubernetes.workloads.targets import DEPLOYMENT
+from autoscaler.catalog.scale_targets import BY_KIND
 from tests.adapters.kubernetes.pods.test_store import FixedClock
 
 LABELS = {"app": "llama"}
@@ -59,6 +60,28 @@ def metadata(name: str, controller: str = "") -> dict[str, Any]:
 @pytest.fixture
 def cluster() -> Cluster:
     return Cluster()
+
+
+@pytest.mark.parametrize(("partition", "gpus"), [(4, 1.0), (3, 2.0), (0, 2.0)])
+def test_next_replica_is_like_its_pods_below_a_partition(cluster: Cluster, partition: int, gpus: float):
+    """Three pods of one GPU are beside a template of two."""
+
+    def template(count: int) -> dict[str, Any]:
+        limits = {"nvidia.com/gpu": str(count)}
+        return {"containers": [{"name": "vllm", "resources": {"limits": limits}}]}
+
+    strategy = {"type": "RollingUpdate", "rollingUpdate": {"partition": partition}}
+    spec = {"replicas": 3, "updateStrategy": strategy, "template": {"spec": template(2)}}
+    seen = msgspec.json.decode(msgspec.json.encode({"metadata": metadata("llama"), "spec": spec}), type=objects.Target)
+    TargetKindStore(cluster.targets, BY_KIND["StatefulSet"]).put(seen)
+    for number in range(3):
+        body = {"metadata": metadata(f"llama-{number}", "StatefulSet/x"), "spec": template(1)}
+        body["metadata"]["ownerReferences"][0]["uid"] = "llama"
+        cluster.pods.put(msgspec.json.decode(msgspec.json.encode(body), type=objects.Pod))
+    (target_id,) = cluster.targets.targets
+    cluster.targets.follow_pods([target_id])
+    target = cluster.targets.targets[target_id]
+    assert (target.facts.gpus, target.follows_pods) == (gpus, gpus == 1.0)
 
 
 def test_rollout_replaces_a_deployment_at_zero(cluster: Cluster):

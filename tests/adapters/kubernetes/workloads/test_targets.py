@@ -73,6 +73,27 @@ def test_any_change_of_a_template_is_seen_but_no_count(place: tuple[str, ...]):
     assert len({digest(1), digest(1, **VOLUMES), digest(1, hostNetwork=True)}) == 3
 
 
+@pytest.mark.parametrize(
+    ("kind", "spec", "held_back"),
+    [
+        ("Deployment", {"replicas": 2, "paused": True}, "is paused"),
+        ("Deployment", {"replicas": 2, "strategy": {"rollingUpdate": {"maxSurge": 1}}}, ""),
+        ("StatefulSet", {"replicas": 2, "updateStrategy": {"rollingUpdate": {"partition": 3}}}, "has a partition"),
+        ("StatefulSet", {"replicas": 3, "updateStrategy": {"rollingUpdate": {"partition": 3}}}, ""),  # by the new one
+        ("StatefulSet", {"replicas": 2, "updateStrategy": {"type": "OnDelete", "rollingUpdate": None}}, ""),  # likewise
+        ("LeaderWorkerSet", {"rolloutStrategy": {"rollingUpdateConfiguration": {"partition": 2}}}, "has a partition"),
+        ("LeaderWorkerSet", {"rolloutStrategy": {"rollingUpdateConfiguration": {"partition": 0}}}, ""),
+    ],
+)
+def test_target_is_held_back_when_its_next_pod_is_a_former_one(kind: str, spec: dict[str, Any], held_back: str):
+    text = msgspec.json.encode({"metadata": {"name": "x"}, "spec": spec})
+    if kind == "LeaderWorkerSet":
+        target = read_leader_worker_set(msgspec.json.decode(text, type=LeaderWorkerSet))
+    else:
+        target = read_target(BY_KIND[kind], msgspec.json.decode(text, type=Target))
+    assert target.held_back.startswith(held_back) and bool(target.held_back) == bool(held_back)
+
+
 def test_writer_is_the_field_manager_of_spec_replicas():
     fields = [
         {"manager": "controller", "fieldsV1": {"f:status": {"f:replicas": {}}}},
