@@ -15,6 +15,7 @@ import pytest_asyncio
 from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.kubernetes.api.client import Kube
 from autoscaler.adapters.kubernetes.events import API_ROOT, CONTROLLER
+from autoscaler.adapters.kubernetes.node_requests.images import Warmed
 from autoscaler.adapters.kubernetes.node_requests.objects import Request, object_name
 from autoscaler.adapters.kubernetes.node_requests.reconciler import NodeRequester
 from autoscaler.adapters.kubernetes.pods.needs import Needs
@@ -184,16 +185,32 @@ async def test_what_the_daemon_writes_passes(site: Site) -> None:
                 pod = {**pod, "metadata": {"name": "p"}}
                 await site.api.apply(pod, namespace=OURS, dry_run=True)  # under the restricted standard
             await requester.reconcile(())
+        requester = requester_of(kube, NodeRequestKind.AUTO, {LLAMA: ("n1", "n2")})
+        await requester.reconcile(())
+        items = (await site.api.request("GET", PLACEHOLDERS))["items"]
+        (made,) = [each for each in items if each["metadata"]["name"].startswith("prewarm-")]
+        assert made["spec"]["template"]["spec"]["volumes"][0]["image"]["reference"] == "vllm/vllm-openai:v0.20.0"
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": made["spec"]["template"]["spec"]}
+        await site.api.apply(pod, namespace=OURS, dry_run=True)
+        await requester_of(kube, NodeRequestKind.AUTO).reconcile(())
 
 
 def deletion_cost(cost: str | None) -> dict[str, Any]:
     return {"metadata": {"annotations": {"controller.kubernetes.io/pod-deletion-cost": cost}}}
 
 
-def requester_of(kube: Kube, by: NodeRequestKind) -> NodeRequester:
-    lease = LeaseSettings()
+def requester_of(kube: Kube, by: NodeRequestKind, warmed: Warmed | None = None) -> NodeRequester:
+    lease, requests = LeaseSettings(), NodeRequests(by=by, pull_images=warmed is not None)
     return NodeRequester(
-        kube, SystemClock(), NodeRequests(by=by), lease, lease.installation, lambda ref: NEEDS, Lease()
+        kube,
+        SystemClock(),
+        requests,
+        lease,
+        lease.installation,
+        lambda ref: NEEDS,
+        Lease(),
+        lambda ref: "vllm/vllm-openai:v0.20.0",
+        warmed=lambda: warmed or {},
     )
 
 

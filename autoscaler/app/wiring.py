@@ -152,8 +152,8 @@ async def connect_cluster(
     parts = Parts(
         clock, fleet, sources, RecordingActuator(), policies, background=[("cluster", fleet.run)], woken=woken
     )
-    if settings.weights:
-        _plan_weights(parts, kube, fleet, settings, writes.manager, elector or parts.leadership)
+    leadership = elector or parts.leadership
+    publisher = _plan_weights(parts, kube, fleet, settings, writes.manager, leadership) if settings.weights else None
     parts.problems = fleet.problems
     shared: list[Callable[[], str]] = [lambda: elector.problem] if elector is not None else []
     parts.detail = lambda: _cluster_detail(fleet, shared, parts.problems(), quotas)
@@ -172,7 +172,15 @@ async def connect_cluster(
     parts.background.append(("events", events.run))
     requests = settings.node_requests or NodeRequests()
     requester = NodeRequester(
-        kube, clock, requests, settings.lease, writes.manager, fleet.needs_of, parts.leadership, fleet.image_of
+        kube,
+        clock,
+        requests,
+        settings.lease,
+        writes.manager,
+        fleet.needs_of,
+        parts.leadership,
+        fleet.image_of,
+        warmed=lambda: publisher.warmed if publisher is not None else {},
     )
     if settings.node_requests is None:
         parts.background.append(("former node requests", requester.remove_leftovers))
@@ -211,7 +219,7 @@ async def connect_cluster(
 
 def _plan_weights(
     parts: Parts, kube: Kube, fleet: KubeFleet, settings: Settings, manager: str, leadership: Leadership
-) -> None:
+) -> WishPublisher:
     """Add the plan of weights, which is published in the namespace of the Lease. In dry-run it is only shown."""
     publisher = WishPublisher(
         kube,
@@ -232,6 +240,7 @@ def _plan_weights(
         parts.background.append(("sizes of weights", sizes.run))
     parts.recorders.append(publisher)
     parts.background.append(("weights", publisher.run))
+    return publisher
 
 
 def _watches(settings: Settings) -> str:

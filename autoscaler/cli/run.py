@@ -71,8 +71,8 @@ from autoscaler.cli.settings import daemon_settings
     "--pull-images/--no-pull-images",
     default=False,
     show_default=True,
-    help="Let placeholder pods pull the image of the engine to a requested node, without running it; with "
-    "--request-nodes, which then means placeholder, on Kubernetes 1.35 or newer.",
+    help="Let placeholder pods pull the image of the engine to a requested node, and with --weights to nodes that get "
+    "weights, without running it; with --request-nodes, which then means placeholder, on Kubernetes 1.35 or newer.",
 )
 @click.option("--placeholder-image", help="Image of placeholder pods; default: that of Kubernetes' pause container.")
 @click.option(

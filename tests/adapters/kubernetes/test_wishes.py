@@ -142,6 +142,11 @@ async def test_nodes_are_told_what_to_hold_and_quiet_fleets_write_nothing(
         assert sum(CHAT in (each or []) for each in wished.values()) == 3, "4 replicas and a spare one"
         assert sum(CODE in (each or []) for each in wished.values()) == 2
         assert wished[names[3]] is None, "it has no agent"
+        warmed = {ref.name: set(on) for ref, on in daemon.publisher.warmed.items()}
+        assert warmed == {
+            name: {node for node in names if source in (wished[node] or ())}
+            for name, source in (("chat", CHAT), ("code", CODE))
+        }
         writes = daemon.publisher.published().status.writes
         assert writes <= 3
         for name in names[:3]:
@@ -290,6 +295,7 @@ async def test_sources_that_do_not_serve_a_namespace_are_not_planned(
         await synced(daemon.fleet)
         await daemon.step()
         assert set(await daemon.wished(name) or ()) == {CHAT, CODE}
+        assert {ref.name: on for ref, on in daemon.publisher.warmed.items()} == {"chat": (name,), "code": (name,)}
 
 
 async def test_refused_writes_are_told_and_tried_again(

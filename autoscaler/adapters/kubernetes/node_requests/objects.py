@@ -45,6 +45,15 @@ class Request(NamedTuple):
     pulled: str = ""  # image that placeholder pods pull to their node; "": none
 
 
+class ImageRequest(NamedTuple):
+    """An image that nodes should have, because the weights for it are fetched there."""
+
+    ref: WorkloadRef
+    nodes: tuple[str, ...]  # at most MOST_PODS
+    needs: Needs
+    pulled: str
+
+
 def is_image(text: str) -> bool:
     """Return whether a text of a tenant may name an image."""
     return len(text) <= MAX_IMAGE and _IMAGE.fullmatch(text) is not None
@@ -74,16 +83,12 @@ def make_objects(
     image, priority_class: of placeholder pods.
     buffers: kind of CapacityBuffers; None: the cluster has none, so a Deployment of placeholder pods stands in.
     """
-    label, name = installation_label(installation), object_name(request.ref, installation)
-    labels = {"app.kubernetes.io/name": CONTAINER, "app.kubernetes.io/instance": name, INSTALLATION: label}
-    metadata: dict[str, Any] = {"name": name, "labels": labels, "annotations": {WORKLOAD: str(request.ref)[:500]}}
-    if owner is not None:
-        metadata["ownerReferences"] = [dict(owner)]
+    metadata = _metadata(request.ref, installation, owner)
+    name, labels = metadata["name"], metadata["labels"]
     count = count_pods(request)
     pod = _pod(request.needs, image)
     if is_image(request.pulled) and buffers is None:
-        # The kubelet pulls it as any image, with the credentials of the node, and nothing of it runs or is mounted.
-        pod["volumes"] = [{"name": "pulled", "image": {"reference": request.pulled, "pullPolicy": "IfNotPresent"}}]
+        pod["volumes"] = _pulling(request.pulled)
     if buffers is not None:
         template = {"metadata": {"labels": labels}, "spec": pod}
         buffer = {"podTemplateRef": {"name": name}, "replicas": count}
@@ -96,21 +101,62 @@ def make_objects(
                 "spec": buffer,
             },
         }
+    return _deployment(metadata, count, {**pod, "priorityClassName": priority_class})
+
+
+def make_image_objects(
+    request: ImageRequest, installation: str, image: str, priority_class: str, owner: Mapping[str, str] | None = None
+) -> Objects:
+    """Return the objects with which the kubelets of present nodes pull an image: a pod on each that requests nothing.
+
+    The other arguments are those of `make_objects`. No node is created for these pods, since each is bound by its name.
+    """
+    metadata = _metadata(request.ref, installation, owner, "image")
+    terms = [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]} for node in request.nodes]
+    apart = {"labelSelector": {"matchLabels": metadata["labels"]}, "topologyKey": "kubernetes.io/hostname"}
+    pod = _pod(request.needs, image)
+    del pod["containers"][0]["resources"]
+    pod.pop("nodeSelector", None)
+    pod["affinity"] = {
+        "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}},
+        "podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]},
+    }
+    pod |= {"volumes": _pulling(request.pulled), "priorityClassName": priority_class}
+    return _deployment(metadata, len(request.nodes), pod)
+
+
+def _metadata(
+    ref: WorkloadRef, installation: str, owner: Mapping[str, str] | None, purpose: str = ""
+) -> dict[str, Any]:
+    name = object_name(ref, installation, purpose)
+    label = installation_label(installation)
+    labels = {"app.kubernetes.io/name": CONTAINER, "app.kubernetes.io/instance": name, INSTALLATION: label}
+    metadata: dict[str, Any] = {"name": name, "labels": labels, "annotations": {WORKLOAD: str(ref)[:500]}}
+    if owner is not None:
+        metadata["ownerReferences"] = [dict(owner)]
+    return metadata
+
+
+def _deployment(metadata: dict[str, Any], count: int, pod: dict[str, Any]) -> Objects:
     spec = {
         "replicas": count,
         "revisionHistoryLimit": 0,
-        "selector": {"matchLabels": labels},
+        "selector": {"matchLabels": metadata["labels"]},
         "strategy": {"type": "Recreate"},
-        "template": {"metadata": {"labels": labels}, "spec": {**pod, "priorityClassName": priority_class}},
+        "template": {"metadata": {"labels": metadata["labels"]}, "spec": pod},
     }
-    return {
-        (DEPLOYMENTS, name): {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec},
-    }
+    body = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec}
+    return {(DEPLOYMENTS, metadata["name"]): body}
 
 
-def object_name(ref: WorkloadRef, installation: str) -> str:
+def _pulling(image: str) -> list[dict[str, Any]]:
+    """Return a volume that the kubelet pulls as any image, with the credentials of the node. Nothing of it runs."""
+    return [{"name": "pulled", "image": {"reference": image, "pullPolicy": "IfNotPresent"}}]
+
+
+def object_name(ref: WorkloadRef, installation: str, purpose: str = "") -> str:
     """Return the name of the objects for a workload: the same in every process, so that nothing is requested twice."""
-    text = "\n".join((installation, ref.namespace, ref.kind, ref.api_version, ref.name))
+    text = "\n".join((installation, ref.namespace, ref.kind, ref.api_version, ref.name, *filter(None, (purpose,))))
     return f"prewarm-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 

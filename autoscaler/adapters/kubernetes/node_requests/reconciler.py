@@ -18,6 +18,7 @@ import structlog
 
 from autoscaler.adapters.kubernetes.api.client import ApiError, Kube, object_path
 from autoscaler.adapters.kubernetes.api.discovery import discover
+from autoscaler.adapters.kubernetes.node_requests.images import Warmed, images_to_pull
 from autoscaler.adapters.kubernetes.node_requests.objects import (
     BUFFER_GROUP,
     BUFFERS,
@@ -31,6 +32,7 @@ from autoscaler.adapters.kubernetes.node_requests.objects import (
     Request,
     installation_label,
     is_supported,
+    make_image_objects,
     make_objects,
 )
 from autoscaler.adapters.kubernetes.pods.needs import Needs
@@ -99,11 +101,13 @@ class NodeRequester:
         needs_of: Callable[[WorkloadRef], Needs | None],
         leadership: Leadership,
         image_of: Callable[[WorkloadRef], str] = lambda _: "",
+        warmed: Callable[[], Warmed] = dict,
     ) -> None:
         """lease: the objects are in its namespace. manager: field manager of the daemon's writes.
 
         needs_of: returns the needs of a replica of a workload; None: they are not known.
         leadership: checked before each write. image_of: returns the image of the engine of a workload; "": unknown.
+        warmed: returns the nodes to which the weights of workloads are fetched.
         """
         self.problem = ""  # why nodes are not requested; "": they are
         self._kube = kube
@@ -116,6 +120,7 @@ class NodeRequester:
         self._manager = manager
         self._needs_of = needs_of
         self._image_of = image_of if settings.pull_images else lambda _: ""
+        self._warmed = warmed
         self._leadership = leadership
         self.due: tuple[Request, ...] | None = None  # places to request; None: this process does not lead
         self._changed = asyncio.Event()
@@ -203,6 +208,8 @@ class NodeRequester:
         for request in due:
             image, priority_class = self._settings.image, self._priority_class
             wanted |= make_objects(request, self._manager, image, priority_class, buffers, self._owner)
+        for pulled in images_to_pull(self._warmed(), self._image_of, self._needs_of):
+            wanted |= make_image_objects(pulled, self._manager, settings.image, self._priority_class, self._owner)
         surplus = [key for key in self._applied if key not in wanted]
         missing = [key for key, body in wanted.items() if self._applied.get(key) != body]
         slots = asyncio.Semaphore(CONCURRENCY)

@@ -16,7 +16,7 @@ from autoscaler.adapters.kubernetes.weights.reports import ReportStore
 from autoscaler.adapters.kubernetes.weights.view import key_of
 from autoscaler.config.weights.source import parse
 from autoscaler.config.weights.wishes import Wish
-from autoscaler.core.model.fleet import Workload
+from autoscaler.core.model.fleet import Workload, WorkloadRef
 from autoscaler.core.model.weights import NO_SOURCE, Weights
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 from autoscaler.core.wishes.plan import Demands, Models, Nodes, TieColumn, WishPlan, plan
@@ -122,6 +122,29 @@ def count_copies(seen: Inventory, wishes: Wishes, needed: FloatColumn) -> FloatC
         copies[row] = len(own)
         left -= own
     return copies
+
+
+def nodes_to_warm(seen: Inventory, wishes: Wishes, served: BoolColumn) -> dict[WorkloadRef, tuple[str, ...]]:
+    """Return the nodes that are to hold the weights of each workload, and that admit its pods. wishes: by node.
+
+    served: bool[W], their sources may be fetched for them.
+    """
+    layout, weights = seen.layout, seen.weights
+    warmed = {}
+    for row in np.flatnonzero((weights.source != NO_SOURCE) & served).tolist():
+        if layout.template[row] < 0:
+            continue
+        source, admitted = weights.sources[weights.source[row]], layout.admitted[layout.template[row]]
+        nodes = [
+            node
+            for node, its in wishes.items()
+            if node in layout.place
+            and admitted[layout.group[layout.place[node]]]
+            and any(str(wish.source) == source for wish in its)
+        ]
+        if nodes:
+            warmed[seen.workloads[row].ref] = tuple(sorted(nodes))
+    return warmed
 
 
 def models_of_kserve(seen: Inventory, wants: Wants) -> list[Model]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -24,6 +24,7 @@ from autoscaler.adapters.kubernetes.weights.planning import (
     Wants,
     count_copies,
     models_of_kserve,
+    nodes_to_warm,
     plan_wishes,
 )
 from autoscaler.adapters.kubernetes.weights.reports import ReportStore
@@ -32,6 +33,7 @@ from autoscaler.config.findings import UNREADABLE
 from autoscaler.config.weights.allowed import DEFAULT_RULES, SourceRules
 from autoscaler.config.weights.source import parse
 from autoscaler.config.weights.wishes import CONFIG_MAP_PREFIX, CONFIG_MAPS, Wish, config_map_of, decode, encode
+from autoscaler.core.model.fleet import WorkloadRef
 from autoscaler.core.model.weights import NO_SOURCE, WishStatus
 from autoscaler.core.table.columns import BoolColumn
 from autoscaler.core.wishes.wants import Peaks, add_expected, needed_replicas, peak_of_copies
@@ -89,6 +91,7 @@ class WishPublisher:
         self._local_models = local_models
         self._may_pin = may_pin
         self._rules = rules
+        self.warmed: Mapping[WorkloadRef, Sequence[str]] = {}  # nodes to which weights are fetched for each workload
         self._caches: dict[str, Cache] = {}  # of KServe, that should exist
         self._unwanted_s: dict[str, float] = {}  # since when a cache of ours is not wanted
         self._tick: TickRecord | None = None
@@ -208,6 +211,7 @@ class WishPublisher:
             if node not in plan.of_node and node in seen.nodes  # its agent says nothing now
         }
         self._wished = dict(_by_source(self._wishes))
+        self.warmed = nodes_to_warm(seen, self._wishes, served)
         self._wanted = self._documents()
         self._missing = {}
         for row, replicas in plan.missing.items():

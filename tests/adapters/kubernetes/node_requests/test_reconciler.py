@@ -381,3 +381,32 @@ async def test_images_are_pulled_by_pods_even_where_buffers_are_served(
     (made,) = (await listed(kube_api, namespace)).values()
     (volume,) = made["spec"]["template"]["spec"]["volumes"]
     assert volume["image"]["reference"] == f"registry.example/{tick.input.fleet.workloads[0].ref.name}:1"
+
+
+@pytest.mark.parametrize("pull_images", [True, False])
+async def test_images_are_pulled_to_nodes_that_get_weights(
+    kube: Kube, kube_api: KubeApi, namespace: str, clock: ManualClock, pull_images: bool
+):
+    """No kubelet runs here: what is tried is that the API server takes the pods, and which of them there are."""
+    warmed: dict[WorkloadRef, tuple[str, ...]] = {LLAMA: ("n1", "n2"), QWEN: ("n2",)}
+    process = NodeRequester(
+        kube,
+        clock,
+        NodeRequests(pull_images=pull_images),
+        LeaseSettings(namespace=namespace),
+        f"vllm-autoscaler/{namespace}",
+        lambda ref: NEEDS,
+        Lease(),
+        lambda ref: f"registry.example/{ref.name}:1",
+        warmed=lambda: warmed,
+    )
+    await process.reconcile(())
+    assert await counts(kube_api, namespace) == ({"team-a/llama": 2, "team-b/qwen": 1} if pull_images else {})
+    if pull_images:
+        spec = (await listed(kube_api, namespace))["team-a/llama"]["spec"]["template"]["spec"]
+        body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec}
+        pod = await kube_api.request("POST", f"/api/v1/namespaces/{namespace}/pods", body)
+        assert pod["spec"]["volumes"][0]["image"]["reference"] == "registry.example/llama:1"
+    del warmed[LLAMA]
+    await process.reconcile(())
+    assert await counts(kube_api, namespace) == ({"team-b/qwen": 1} if pull_images else {})
