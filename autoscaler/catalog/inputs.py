@@ -136,8 +136,9 @@ which certificates are accepted: with `full` those for the pod's address, with `
 `none`; `--gateway-token-file` likewise to gateways.
 
 **Scrapes** must be at most half as far apart as the policy's `inputs.maxAge` allows a reading to be old, and at most
-a quarter of `--rate-window`. The source names a job that breaks the second limit: it is counted over 20 such scrapes,
-every five minutes. Readings that are older than `inputs.maxAge` show in the explanation of their workload.
+a quarter of `--rate-window`. The source names a job that breaks a limit, for the eight strictest ones: it is counted
+over 20 such scrapes, every five minutes. Readings that are older than `inputs.maxAge` show in the explanation of their
+workload.
 
 **Latencies** (`ttft_s`, `itl_s`) are the 95th percentile of a workload's requests (TTFT) or of the gaps between its
 tokens (ITL), over the window of rates (`--rate-window`, 2 minutes by default). It is taken after the histogram buckets

@@ -154,7 +154,7 @@ class Loop:
         fleet = self._workloads.fleet()
         specs = self._compiler.compile(fleet.workloads, self._policies())
         fleet = fleet.leave_stopped(~np.isnan(specs.spec.idle_after_s))
-        samples = await self._sample(fleet, Objectives(specs.spec.ttft_objective_s, specs.spec.itl_objective_s))
+        samples = await self._sample(fleet, specs.spec.objectives)
 
         now_s, wall_s = self._clock.now_s(), self._clock.wall_s()
         schedule = specs.windows.at(wall_s, now_s)

@@ -19,7 +19,7 @@ from autoscaler.config.policy.parse import PolicyBook
 from autoscaler.core.model.fleet import Fleet, NodeGroups, Obstacles, PendingCause, Pod
 from autoscaler.core.model.phases import PodStarts
 from autoscaler.core.model.recent import RecentReadings
-from autoscaler.core.model.samples import GatewaySamples, Objectives, PodSamples, Samples
+from autoscaler.core.model.samples import GatewaySamples, PodSamples, Samples
 from autoscaler.core.model.types import TickInput
 from autoscaler.core.model.weights import PodCache, WeightPlaces, Weights
 from autoscaler.core.observe import counter_falls
@@ -67,9 +67,8 @@ class WarmStart:
         """Return the state learned from history; None if it has no workload of the fleet. Raises Unavailable."""
         fleet = await self._fleet()
         spec = compile_specs(fleet.workloads, self._policies()).spec
-        objectives = Objectives(spec.ttft_objective_s, spec.itl_objective_s)
         began_s = self._clock.now_s()
-        recent = await self._history.recent(fleet, objectives, SPAN_S, DEADLINE_S)
+        recent = await self._history.recent(fleet, spec.objectives, SPAN_S, DEADLINE_S)
         read_s = self._clock.now_s()
         past = arrange(recent, fleet)
         specs = compile_specs(past.fleet.workloads, self._policies())

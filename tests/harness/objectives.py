@@ -11,7 +11,9 @@ from autoscaler.core.table.columns import FloatColumn
 NONE = float("nan")
 
 
-def objectives(fleet: Fleet, ttft_s: float | FloatColumn = NONE, itl_s: float | FloatColumn = NONE) -> Objectives:
+def objectives(
+    fleet: Fleet, ttft_s: float | FloatColumn = NONE, itl_s: float | FloatColumn = NONE, max_age_s: float = NONE
+) -> Objectives:
     """Objectives of the workloads of a fleet: one number for all, or one for each; by default nothing."""
     rows = len(fleet.workloads)
-    return Objectives(np.broadcast_to(ttft_s, rows).astype(float), np.broadcast_to(itl_s, rows).astype(float))
+    return Objectives(*(np.broadcast_to(each, rows).astype(float) for each in (ttft_s, itl_s, max_age_s)))

@@ -64,10 +64,14 @@ class GatewaySamples(Columns):
 
 @dataclass(frozen=True)
 class Objectives(Columns):
-    """Objectives by which sources count the requests that met them; every field float64[W], NaN: no objective."""
+    """What policies want of sources: objectives that requests are compared with, and how old readings may be.
+
+    Every field is float64[W]; NaN: nothing is wanted.
+    """
 
     ttft_s: FloatColumn  # most seconds to the first token
     itl_s: FloatColumn  # most seconds between two tokens
+    max_age_s: FloatColumn  # of a reading
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from autoscaler.core.model.samples import Objectives
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, IntColumn
 
 
@@ -55,6 +56,11 @@ class Spec(Columns):
 
     cold_start_s: FloatColumn  # seconds until a new replica serves; used until it is learned
     max_input_age_s: FloatColumn  # older readings are not trusted
+
+    @property
+    def objectives(self) -> Objectives:
+        """What sources are asked for."""
+        return Objectives(self.ttft_objective_s, self.itl_objective_s, self.max_input_age_s)
 
     @property
     def first_token_limit_s(self) -> FloatColumn:

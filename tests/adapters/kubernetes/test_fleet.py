@@ -1,6 +1,7 @@
 """The fleet, read from a real API server by the daemon's own user."""
 
 import asyncio
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,7 @@ from tests.adapters.kubernetes.world import (
 )
 from tests.core.world import spec
 from tests.harness.kube_api import KubeApi, User
-from tests.harness.process import PATIENCE_S
+from tests.harness.process import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.integration
 
@@ -88,9 +89,13 @@ async def test_missing_permission_is_the_reason(
     unprivileged = await kube_api.service_account(namespace, "unprivileged")
     fleet = direct(await connect(unprivileged), clock, world)
     async with running(fleet):
-        await asyncio.sleep(0.3)
-        with pytest.raises(Unavailable, match=r"403: deployments.apps is forbidden: User .*cannot list resource"):
-            fleet.fleet()
+
+        async def is_named() -> bool:
+            with pytest.raises(Unavailable) as refused:
+                fleet.fleet()
+            return re.search(r"403: deployments.apps is forbidden: User .*cannot list", str(refused.value)) is not None
+
+        await eventually(is_named, "the permission is named")
 
 
 async def test_namespace_without_rights_stops_no_other(

@@ -196,7 +196,8 @@ class PrometheusSource:
             counts = group.create_task(counting, name="prometheus objectives")
             for read in reads[after:]:
                 group.create_task(read, name="prometheus pods")
-            limits = self._scrape_limits.report(query_round, at_s, used, identities, self._join)
+            limits_s = objectives.max_age_s[fleet.pod_workload] / 2
+            limits = self._scrape_limits.report(query_round, at_s, used, identities, self._join, limits_s)
             group.create_task(limits, name="prometheus scrapes")
         self._report_lost(query_round)
         if (fleet.pod_ready & np.isnan(columns["running"])).any():

@@ -91,7 +91,7 @@ async def test_when_the_server_fails_the_snapshot_stays_and_grows_old(lost: str)
 async def reported(workloads: DiscoveredFleet) -> SourceReport:
     """Return the report of discovery, which has no readings of its own."""
     fleet = workloads.fleet()
-    samples = await workloads.sample(fleet, Objectives(*np.full((2, len(fleet.workloads)), math.nan)), 1)
+    samples = await workloads.sample(fleet, Objectives(*np.full((3, len(fleet.workloads)), math.nan)), 1)
     assert np.isnan(samples.pods.time_s).all()
     (report,) = samples.reports
     return report

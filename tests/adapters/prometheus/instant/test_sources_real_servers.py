@@ -44,6 +44,7 @@ class Case(NamedTuple):
     running: float
     line: str  # what is reported, "" for nothing
     sources: tuple[Written, ...]
+    max_age_s: float = np.nan  # by the policy
 
 
 A, B = "instance=10.0.0.5:8000", "instance=10.0.0.5:8001"
@@ -105,6 +106,10 @@ CASES = {
     "scrapes are too far apart": Case(
         3, "scrape job slow: scrapes of engines are more than 30 s apart", (Written(3, f"{A},job=slow", 1, 45),)
     ),
+    "scrapes are too far apart for the policy": Case(
+        3, "job slow: scrapes of engines are more than 10 s apart, half of", (Written(3, f"{A},job=slow", 1, 15),), 20
+    ),
+    "scrapes are as far apart as the policy allows": Case(3, "", (Written(3, f"{A},job=fast", 1, 15),), 30),
     "scrapes are as far apart as allowed": Case(3, "", (Written(3, f"{A},job=fast", 1, 30),)),
     "scrapes have just begun": Case(3, "", (Written(3, f"{A},job=new", 1, 45, first_s=300),)),
     "Ray has two model replicas on a port": Case(
@@ -172,10 +177,10 @@ async def read(server: PromqlServer) -> dict[str, tuple[float, ...]]:
     await write_samples(server.url, [*written, *gateways(now_s)])
     await server.wait_for("count by (pod) (vllm:num_requests_running)", len(CASES) - 1)
     found = {}
-    for name in CASES:
+    for name, case in CASES.items():
         fleet = fleet_of({"llm/q": [pod_of(name)]})
         async with PrometheusSource(PrometheusSettings(url=server.url), SystemClock()) as source:
-            samples = await source.sample(fleet, objectives(fleet), 10)
+            samples = await source.sample(fleet, objectives(fleet, max_age_s=case.max_age_s), 10)
         (report,) = samples.reports
         assert not report.failed, report.problems
         columns = ("running", "waiting", "kv_usage", "generation_tokens", "first_tokens")

@@ -99,7 +99,7 @@ def cluster(names: Sequence[tuple[str, str]], pods: Sequence[tuple[str, str, int
 
 def aims(readings: Fleet, ttft_s: float = 1.0) -> Objectives:
     rows = len(readings.workloads)
-    return Objectives(np.full(rows, ttft_s), np.full(rows, np.nan))
+    return Objectives(np.full(rows, ttft_s), *np.full((2, rows), np.nan))
 
 
 async def read(url: str, readings: Fleet, *, span_s: float = DURATION_S, deadline_s: float = 120.0) -> RecentReadings:
