@@ -47,9 +47,9 @@ FIRST_RETRY_S = 0.5
 """Delay after the first failed tick of the process; it doubles up to the period until a tick succeeds. At startup the
 cluster is not listed yet, and soon will be."""
 
-FOLLOWER_PERIODS, FOLLOWER_PERIOD_S = 3, 15.0
-"""A follower ticks three times less often, but every 15 s if the period allows, because it reads all pods as well. When
-it begins to lead, it is woken and ticks at once."""
+FOLLOWER_PERIODS, FOLLOWER_PERIOD_S = 6, 30.0
+"""A follower ticks six times less often, but every 30 s if the period allows, because it reads all pods as well. When
+it begins to lead, it is woken and ticks at once. 30 s is the time constant of rates, so the first tick knows them."""
 
 SAMPLING, ACTING = 0.5, 0.4
 """Shares of a tick's deadline. The rest is for the decision: a cancelled tick reports none of its changes."""
