@@ -25,9 +25,10 @@ from autoscaler.config.settings import HttpSettings, KubeSettings
 from autoscaler.config.weights.allowed import DEFAULT_RULES, SourceRules
 from autoscaler.config.weights.source import ModelSource
 from autoscaler.config.weights.wishes import Wishes
-from autoscaler.weights.agent import Agent, Node, Step
+from autoscaler.weights.agent import Agent, Step
 from autoscaler.weights.listing import Origin
 from autoscaler.weights.local_node import LocalNode, WishFile
+from autoscaler.weights.node import Node
 from autoscaler.weights.peers.peers import Peers
 from autoscaler.weights.problems import Cause, WeightsError, as_problem
 from autoscaler.weights.store import Store

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import structlog
 
@@ -21,55 +20,24 @@ from autoscaler.config.findings import shown
 from autoscaler.config.weights.compile_cache import is_cache
 from autoscaler.config.weights.report import ModelReport, Report, State, encode, labels
 from autoscaler.config.weights.source import ModelSource
-from autoscaler.config.weights.wishes import Wishes
 from autoscaler.ports import Clock, Unavailable
 from autoscaler.weights.attempts import Attempts
-from autoscaler.weights.budget import Claim, Held, Space, judge, room_for_pods, trim
+from autoscaler.weights.budget import Space, trim
 from autoscaler.weights.check_schedule import RECHECK_S, CheckSchedule
 from autoscaler.weights.compile_cache import CompileCaches
 from autoscaler.weights.fetch import Transfer
 from autoscaler.weights.listing import Listing, Origin
+from autoscaler.weights.node import Node
 from autoscaler.weights.problems import Cause, WeightsError, as_problem
+from autoscaler.weights.slow_check import verify_slowly
 from autoscaler.weights.store import PARTS, Model, Owner, Store
 from autoscaler.weights.threads import entered, in_thread, to_end
+from autoscaler.weights.wanted import Wanted
 
 log = structlog.get_logger(__name__)
 
 OpenOrigin = Callable[[ModelSource], Origin]
 """Returns where a source is. Raises WeightsError for one that may not be fetched, before any request."""
-
-
-class Node(Protocol):
-    """What others say about the node of an agent, and where the agent reports."""
-
-    changed: asyncio.Event  # set when one of the answers changes
-
-    def wishes(self) -> Wishes | None:
-        """Return the wishes for this node; None: they are not known."""
-        ...
-
-    def used(self) -> Sequence[ModelSource] | None:
-        """Return the models that pods of this node load, those of all namespaces in turn.
-
-        None: it is not known, so nothing may be removed.
-        """
-        ...
-
-    def namespaces_of(self, source: ModelSource) -> Collection[str]:
-        """Return the namespaces whose pods load a model."""
-        ...
-
-    def used_caches(self) -> Collection[str]:
-        """Return the compile caches that pods of this node mount, such as compile/my-team/llama."""
-        ...
-
-    def problem(self) -> str:
-        """Return why the wishes cannot be used; "": they can."""
-        ...
-
-    async def publish(self, report: Report) -> None:
-        """Replace the report of this node. Raises Unavailable."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -119,10 +87,6 @@ class Step(NamedTuple):
     text: str = ""
 
 
-class _Stopped(Exception):
-    """The process ends while a checksum is computed."""
-
-
 class Agent:
     """Keeps the weights of a node: `run` it in a task."""
 
@@ -147,6 +111,7 @@ class Agent:
         self._open_origin = open_origin
         self._transfer = transfer
         self._node = node
+        self._wanted = Wanted(node)
         self._clock = clock
         self._version = version
         self._times = times or Times()
@@ -177,7 +142,7 @@ class Agent:
         if self._problem is not None:
             return Report({}, self._version, *self._space, self._problem.cause, str(self._problem))
         models = {}
-        for source in self._wanted():
+        for source in self._wanted.models():
             models[source.key] = self._state(source)
         for key, model in reversed(self._models.items()):  # what was used last comes first: labels are limited
             if key != model.listing.source.key:
@@ -208,48 +173,6 @@ class Agent:
 
     def _is_ready(self, key: str) -> bool:
         return key in self._models and key not in self._withdrawn and key not in self._wrong
-
-    def _wanted(self) -> list[ModelSource]:
-        """Return the models that should be here, the most urgent first.
-
-        A pod waits for a model that is wished and that it loads. What pods alone name comes last: anybody may annotate.
-        """
-        wished, used = self._wished(), self._node.used() or ()
-        return list(dict.fromkeys([*(source for source in used if source in wished), *wished, *used]))
-
-    def _wished(self) -> dict[ModelSource, None]:
-        """Return the models that are wished, in their order."""
-        return dict.fromkeys(wish.source for wish in (self._node.wishes() or Wishes()).wishes)
-
-    def _check_share(self, listing: Listing, budget_bytes: float) -> None:
-        """Refuse a model that pods alone name, and that exceeds their share. Raises WeightsError.
-
-        What a pod uses is never evicted, so it must not take the room of wishes, nor that of other namespaces.
-        """
-        wished, used = self._wished(), self._node.used() or ()
-        if self._node.wishes() is None or listing.source in wished:
-            return
-        sizes = {source: self._models[source.key].listing.size for source in used if source.key in self._models}
-        others = [each for each in sizes if each not in wished and each != listing.source]
-        present = [Claim(sizes[source], self._node.namespaces_of(source)) for source in others]
-        wished_bytes = sum(sizes.get(source, self._sizes.get(source.key, 0)) for source in wished)
-        room = room_for_pods(self._node.namespaces_of(listing.source), present, wished_bytes, budget_bytes)
-        if listing.size > room:
-            allowed = f"allowed: {room:.0f}, the share of what pods name and nobody wishes"
-            raise WeightsError(Cause.NO_SPACE, f"{listing.source} has {listing.size} bytes; {allowed}")
-
-    def _judge(self, held: Sequence[Held], source: ModelSource | None = None) -> tuple[Held, ...]:
-        """State what may go for the sake of a model, or of none. Nothing may, while the pods are not known."""
-        used = self._node.used()
-        if used is None:
-            return tuple(held)
-        wanted = self._wanted()
-        wishes = self._node.wishes() or Wishes()
-        never = {each.key for each in used} | {wish.source.key for wish in wishes.wishes if wish.pinned}
-        rank = wanted.index(source) if source in wanted else len(wanted)
-        named = [each._replace(name=each.name.removeprefix(f"{PARTS}/")) for each in held]
-        judged = judge(named, [each.key for each in wanted], never | set(self._node.used_caches()), rank)
-        return tuple(each._replace(name=own.name) for each, own in zip(judged, held, strict=True))
 
     # The folder
 
@@ -309,11 +232,11 @@ class Agent:
             await self._look()
             await self._note_uses()
             await self._trim_caches()
-            wanted = {source.key for source in self._wanted()}
+            wanted = {source.key for source in self._wanted.models()}
             self._attempts.keep(wanted)
             self._sizes = {key: size for key, size in self._sizes.items() if key in wanted}
             self._used_s = {key: used_s for key, used_s in self._used_s.items() if key in self._models}
-            present = (self._wanted(), self._node.used(), self._node.wishes(), set(self._node.used_caches()))
+            present = (self._wanted.models(), self._node.used(), self._node.wishes(), set(self._node.used_caches()))
             if present != needs:
                 self._attempts.retry(Cause.NO_SPACE)
                 needs = present
@@ -349,7 +272,7 @@ class Agent:
     def _next(self) -> ModelSource | None:
         """Return the most urgent model that is absent and may be tried now."""
         now_s = self._clock.now_s()
-        for source in self._wanted():
+        for source in self._wanted.models():
             if not self._is_ready(source.key) and self._attempts.is_due(source.key, now_s):
                 return source
         return None
@@ -357,7 +280,7 @@ class Agent:
     async def _wait(self) -> None:
         """Wait for a change, for the next attempt, or until it is time to look at the folder again."""
         now_s = self._clock.now_s()
-        due_s = self._attempts.next_s((source.key for source in self._wanted()), now_s) - now_s
+        due_s = self._attempts.next_s((source.key for source in self._wanted.models()), now_s) - now_s
         with suppress(TimeoutError):
             async with asyncio.timeout(min(due_s, self._times.poll_s)):
                 await self._node.changed.wait()
@@ -403,7 +326,7 @@ class Agent:
 
     async def _trim_caches(self) -> None:
         """Remove compile caches beyond their share. Raises WeightsError."""
-        for each in trim(self._judge(await to_end(self._caches.held)), self._max_cache_bytes):
+        for each in trim(self._wanted.judge(await to_end(self._caches.held)), self._max_cache_bytes):
             await to_end(self._caches.remove, each.name)
             self.counts.evictions += 1
             log.info("evicted", name=each.name, bytes=sum(each.files.values()))
@@ -448,8 +371,8 @@ class Agent:
         evicted: set[str] = set()
         while True:
             space = await self._read_space()
-            self._check_share(listing, space.budget_bytes)
-            space = space._replace(held=self._judge(space.held, listing.source))
+            self._check_share(listing, space)
+            space = space._replace(held=self._wanted.judge(space.held, listing.source))
             plan = await to_end(self._store.make_room, listing, space)
             if not plan.evicted:
                 return
@@ -466,6 +389,11 @@ class Agent:
             self.counts.evictions += 1
             log.info("evicted", name=name, bytes=sum(plan.evicted[0].files.values()), model=str(listing.source))
 
+    def _check_share(self, listing: Listing, space: Space) -> None:
+        """Refuse a model that exceeds the share of what pods alone name. Raises WeightsError."""
+        present = {key: model.listing.size for key, model in self._models.items()}
+        self._wanted.check_share(listing, present, self._sizes, space.budget_bytes)
+
     async def _remove(
         self, key: str, reason: ModelSource | None = None, remove: Callable[[Model], None] | None = None
     ) -> None:
@@ -479,7 +407,7 @@ class Agent:
                 await self._publish()
                 if key not in self._wrong:
                     await self._clock.sleep(self._times.settle_s)
-                if key not in self._wrong and self._judge([self._store.held(model)], reason)[0].kept:
+                if key not in self._wrong and self._wanted.judge([self._store.held(model)], reason)[0].kept:
                     raise WeightsError(Cause.NO_SPACE, f"{model.listing.source} is needed again, and stays")
                 await to_end(remove or self._store.remove, model)
                 del self._models[key]
@@ -492,7 +420,7 @@ class Agent:
 
     async def _remove_wrong(self) -> None:
         """Remove damaged models that are not wanted; others are removed when they are fetched anew."""
-        wanted = {source.key for source in self._wanted()}
+        wanted = {source.key for source in self._wanted.models()}
         for key in [key for key in self._wrong if key not in wanted]:
             with suppress(WeightsError, OSError):
                 async with entered(self._store.changing()):
@@ -503,15 +431,15 @@ class Agent:
         await self._look()
         steps = []
         space = await self._read_space()
-        for source in self._wanted():
+        for source in self._wanted.models():
             if self._is_ready(source.key):
                 continue
-            space = space._replace(held=self._judge(space.held, source))
+            space = space._replace(held=self._wanted.judge(space.held, source))
             size = 0
             try:
                 listing = await self._open_origin(source).describe()
                 size = listing.size
-                self._check_share(listing, space.budget_bytes)
+                self._check_share(listing, space)
                 room = await to_end(self._store.make_room, listing, space)
             except WeightsError as error:
                 steps.append(Step(source, size, (), error.cause, str(error)))
@@ -532,7 +460,7 @@ class Agent:
                 continue
             model = self._models[key]
             try:
-                wrong = await in_thread(self._check, model, stop)
+                wrong = await in_thread(verify_slowly, self._store, model, self._times.check_bytes_per_s, stop)
             except asyncio.CancelledError:
                 stop.set()  # the thread only reads, so nothing waits for its end
                 raise
@@ -549,22 +477,6 @@ class Agent:
     def suspect(self, key: str) -> None:
         """Have a model checked soon: another agent has refused what this one sent of it."""
         self._checks.suspect(key, self._clock.now_s())
-
-    def _check(self, model: Model, stop: threading.Event) -> list[str]:
-        """Read a model whole, at most so many bytes per second."""
-        begun_s, read = time.monotonic(), 0
-
-        def progress(count: int) -> None:
-            nonlocal read
-            read += count
-            ahead_s = begun_s + read / self._times.check_bytes_per_s - time.monotonic()
-            if stop.wait(max(ahead_s, 0.0)):
-                raise _Stopped
-
-        try:
-            return self._store.verify(model, progress)
-        except _Stopped:
-            return []
 
     # Reports
 

@@ -108,13 +108,16 @@ class Connections:
                 connection, is_new = idle.pop(), False
             except IndexError:
                 connection, is_new = self._connect(request.url), True
+            answer = None
             try:
                 answer, is_whole = self._ask(connection, request, call)
-            except BaseException as error:
-                connection.close()
-                if is_new or call.stopped or not isinstance(error, ConnectionError):
+            except ConnectionError:
+                if is_new or call.stopped:
                     raise
                 continue  # the server has closed a connection that was idle
+            finally:
+                if answer is None:
+                    connection.close()
             if is_whole and len(idle) < MAX_IDLE and not call.stopped:
                 idle.append(connection)
             else:
