@@ -94,11 +94,12 @@ async def test_object_that_changes_while_it_is_fetched_is_refused(tmp_path: Path
 
 
 async def test_changed_object_replaces_the_model_at_the_next_pull(tmp_path: Path, bucket: S3Store) -> None:
-    await pull(tmp_path, source(bucket))
+    former = await pull(tmp_path, source(bucket))
     obstore.put(bucket, "team/llama/config.json", b'{"new": 1}')
     model = await pull(tmp_path, source(bucket))
     assert (model.path / "config.json").read_bytes() == b'{"new": 1}'
-    assert len(Store(tmp_path).models()) == 1
+    assert (former.path / "config.json").read_bytes() == FILES["config.json"]
+    assert [each.path for each in Store(tmp_path).models() if not each.is_former] == [model.path]
 
 
 async def test_missing_prefix_and_bucket_are_not_found(tmp_path: Path, bucket: S3Store) -> None:
