@@ -118,6 +118,11 @@ spec:
 with `min: 2` and `scaleToZero.enabled: true` an idle workload goes from 2 to 0 after `idleAfter`, and wakes to 2. With
 `min: 0` and `scaleToZero.enabled: false` the floor is 1, and `check` warns.
 
+The time without work alone puts zero off, not `scaleDown.stabilization`; several replicas leave in the steps of
+`scaleDown.maxStep`. Work is a request that runs or waits, and one that arrives at a gateway: with `--gateway` until
+the next reading, from Prometheus for a minute. The sides of a pair rest together. In KEDA mode the `cooldownPeriod`
+of the ScaledObject comes on top ([keda.md](keda.md#errors-and-zero)).
+
 With `idleAfter: auto` the error budget decides. For each of twelve idle times from 2 minutes to 8 hours, the daemon
 counts the requests that would have waited for a wake-up within about a week. It uses the shortest idle time whose
 waits, plus those of one more wake-up, stay within 60% of what may miss. So the workload never goes to zero in the first

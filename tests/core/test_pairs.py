@@ -96,6 +96,19 @@ def test_no_side_goes_to_zero_before_the_other():
     assert counts(story) == [0, 0]
 
 
+def test_idle_side_keeps_its_count_for_the_window_while_the_other_works():
+    """Prefill rests between prompts. Both go to zero after `idleAfter`, whatever the window of scaling down."""
+    story = Paired(spec(2, idle_after_s=20.0, down_stabilization_s=300.0))
+    cluster = fleet([3, 1])
+    story.watch(cluster, 300.0, running=pods(3, 1, prefill=10.0, decode=4.0))
+    story.watch(cluster, 60.0, running=pods(3, 1, prefill=0.0, decode=4.0), every_s=5.0)
+    assert counts(story) == [3, 1]
+    story.watch(cluster, 15.0, every_s=5.0)
+    assert counts(story) == [3, 1]
+    story.tick(cluster, 5.0)
+    assert counts(story) == [0, 0]
+
+
 def test_a_floor_of_one_side_keeps_both_awake():
     story = Paired(spec(2, idle_after_s=[60.0, NAN], down_stabilization_s=0.0))
     story.watch(fleet([1, 1]), 300.0)

@@ -174,6 +174,13 @@ def _check_zero(document: Document, policy: PolicySpec | None) -> Iterator[Findi
     if to_zero and cooldown_s is not None and cooldown_s < so.DEFAULT_COOLDOWN_S:
         problem = "KEDA can treat a failed call as an idle workload, and scales to zero if calls fail for longer"
         yield document.warning(so.COOLDOWN, problem, f"at least {so.DEFAULT_COOLDOWN_S}, or minReplicaCount: 1")
+    idle_after_s = policy.scale_to_zero.idle_after if policy is not None and policy.scale_to_zero.enabled else None
+    if to_zero and cooldown_s is not None and idle_after_s is not None and idle_after_s < cooldown_s:
+        problem = (
+            f"KEDA adds these {cooldown_s} s to the policy's scaleToZero.idleAfter: zero comes idleAfter + "
+            f"cooldownPeriod = {idle_after_s + cooldown_s:g} s after the last request"
+        )
+        yield document.warning(so.COOLDOWN, problem)
 
 
 def _check_fallback(document: Document, policy: PolicySpec | None) -> Iterator[Finding]:

@@ -1,13 +1,11 @@
 """Reads gateways and routers directly: requests they hold and the arrival rate, also for workloads without a pod.
 
-`adapters.gateways` maps series to workloads. This module keeps what one reading lacks: the last value of each counter,
-and the arrivals of each workload over the window.
+`adapters.gateways` maps series to workloads. This module keeps what one reading lacks: the last value of each counter.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -29,8 +27,6 @@ from autoscaler.core.observe import counter_falls
 from autoscaler.core.table.columns import FloatColumn
 from autoscaler.core.table.histogram import increase
 from autoscaler.ports import Clock
-
-_SLOTS = 12  # points kept per window
 
 _SAMPLE_NAMES = frozenset(name.encode() for name in (START_TIME, *metric_names()))
 _COUNTERS = frozenset(part.name for row in GATEWAYS.values() for one in row.arrivals for part in one.parts())
@@ -59,7 +55,7 @@ class GatewayScraper:
         self._gateways = {url: _Gateway() for url in self._reader.urls}
         self._clock = clock
         self._window_s = settings.window_s
-        self._arrived: dict[int, _Arrivals] = {}  # by workload_id
+        self._counted_s: dict[int, float] = {}  # time of the last reading with its arrivals, by workload_id
 
     async def __aenter__(self) -> Self:
         await self._reader.__aenter__()
@@ -143,37 +139,16 @@ class GatewayScraper:
         return increases
 
     def _rates(self, fleet: Fleet, arrived: FloatColumn, now_s: float) -> FloatColumn:
-        """Add what arrived to each workload's window and return the rate over it, float64[W], requests per second."""
-        before, self._arrived = self._arrived, {}
-        rates = np.full(len(fleet.workloads), np.nan)
-        for row, workload_id in enumerate(fleet.workload_id.tolist()):
-            arrivals = before.get(workload_id)
-            if not np.isnan(arrived[row]):
-                arrivals = arrivals or _Arrivals()
-                rates[row] = arrivals.push(now_s, arrived[row], self._window_s)
-            if arrivals is not None:
-                self._arrived[workload_id] = arrivals
-        return rates
+        """Return the rate of arrivals since the reading before, float64[W], requests per second; NaN at the first.
 
-
-class _Arrivals:
-    """Requests that arrived at one workload, as a running sum at a bounded number of points in time."""
-
-    def __init__(self) -> None:
-        self._sum = 0.0
-        self._points: deque[tuple[float, float]] = deque()  # time and sum
-
-    def push(self, now_s: float, arrived: float, window_s: float) -> float:
-        """Return the rate over the last `window_s` seconds; NaN at the first point."""
-        self._sum += arrived
-        if self._points and now_s - self._points[-1][0] > 2 * window_s:
-            self._points.clear()
-        while len(self._points) > 1 and self._points[1][0] <= now_s - window_s:
-            self._points.popleft()
-        rate = math.nan
-        if self._points and now_s > self._points[0][0]:
-            begin_s, begin = self._points[0]
-            rate = (self._sum - begin) / (now_s - begin_s)
-        if not self._points or now_s - self._points[-1][0] >= window_s / _SLOTS:
-            self._points.append((now_s, self._sum))
-        return rate
+        A request that made a series came after an earlier reading of its gateway, so it counts at once.
+        """
+        before, known = self._counted_s, ~np.isnan(arrived)
+        elapsed_s = now_s - np.array([before.get(workload_id, np.nan) for workload_id in fleet.workload_id.tolist()])
+        self._counted_s = {
+            workload_id: now_s if is_known else before[workload_id]
+            for workload_id, is_known in zip(fleet.workload_id.tolist(), known.tolist(), strict=True)
+            if is_known or workload_id in before
+        }
+        elapsed_s = np.where(np.isnan(elapsed_s) & (arrived > 0), self._window_s, elapsed_s)
+        return np.where((elapsed_s > 0) & (elapsed_s <= 2 * self._window_s), arrived, np.nan) / elapsed_s

@@ -53,6 +53,7 @@ from autoscaler.core.table.columns import (
     Columns,
     FloatColumn,
     TimestampColumn,
+    Transient,
     clip,
     or_zero,
     replace,
@@ -61,6 +62,10 @@ from autoscaler.core.table.groupby import GroupBy
 
 GATEWAY_REMEMBERED_S = 86_400.0
 """A gateway without a reading for so long was removed, and is no longer expected to report."""
+
+UNSERVED_S = 120.0
+"""A request that arrives while no replica serves counts for so long, unless one becomes ready. Whoever is to wake the
+workload may miss a single tick."""
 
 LASTING_WAIT_S = 1.0
 """A queue that ends sooner waits for prefill, not for a slot."""
@@ -102,6 +107,7 @@ class ObserveState(Columns):
     freshness: Freshness
     pending_history: PendingHistory
     last_gateway_s: TimestampColumn  # last time at which its gateway reported; NaN: never
+    last_unserved_s: Transient[TimestampColumn]  # last arrival at its gateway since no replica serves; NaN: none
     loaded_idle_s: FloatColumn  # replica-seconds with a loaded but idle GPU
     flaps: Flaps
 
@@ -265,8 +271,9 @@ def _sum_up(
     queue_wait_s = np.where(waiting > 0, by_workload.max(pod_wait_s), waiting)  # no queue: 0; NaN stays
     is_saturated = _is_saturated(samples, pace, counts & ~waits_for_step, pod_wait_s)
 
-    of_gpus = gpu_activity.classify(inp.now_s, samples, pods.serving)
-    all_ended, loaded, active, idle = by_workload.sum_known([ended, *of_gpus], pods.serving | asleep)
+    all_ended, loaded, active, idle = by_workload.sum_known(
+        [ended, *gpu_activity.classify(inp.now_s, samples, pods.serving)], pods.serving | asleep
+    )
     watched_s = clip(or_zero(elapsed_s), 0.0, gpu_activity.MAX_GPU_AGE_S)
     loaded_idle_s = before.loaded_idle_s + or_zero(idle) * watched_s
 
@@ -293,6 +300,9 @@ def _sum_up(
             pods.serving & (grown["rejections"] > 0),
             is_saturated,
         ]
+    )
+    arrivals_per_s, last_unserved_s = _remember_unserved(
+        np.where(gateway_fresh, gateways.arrivals_per_s, np.nan), ready, inp.now_s, before.last_unserved_s
     )
     alike, by_tokens = np.ones(len(asleep)), _by_rate(rates["generation_tokens"])
     # All pods of a workload have the same quantile, unless a source does not know that they belong together.
@@ -335,7 +345,7 @@ def _sum_up(
             draining.is_draining(inp, samples) & ~measured.is_stuck, samples, rates, ended, by_workload
         ),
         gateway_waiting=np.where(gateway_fresh, gateways.waiting, np.nan),
-        gateway_arrivals_per_s=np.where(gateway_fresh, gateways.arrivals_per_s, np.nan),
+        gateway_arrivals_per_s=arrivals_per_s,
         gateway_silent_s=np.where(gateway_silent_s <= GATEWAY_REMEMBERED_S, gateway_silent_s, np.nan),
         kv_usage=kv_usage,
         prompt_tokens_per_s=per_s["prompt_tokens"],
@@ -365,6 +375,7 @@ def _sum_up(
         lengths=lengths,
         standstill=standstill_after,
         last_gateway_s=last_gateway_s,
+        last_unserved_s=last_unserved_s,
         loaded_idle_s=loaded_idle_s,
         flaps=changes,
     )
@@ -379,6 +390,16 @@ def _sum_up(
         queued_readings=queued_readings,
     )
     return observation, refusing > 0, at_work > 0, after, pod_state
+
+
+def _remember_unserved(
+    arrivals_per_s: FloatColumn, ready: FloatColumn, now_s: float, before: TimestampColumn
+) -> tuple[FloatColumn, TimestampColumn]:
+    """Return the arrivals with those that found no replica, and the moment of the last of these; float64[W] each."""
+    last_s = np.where(arrivals_per_s > 0, now_s, before)
+    last_s = np.where(ready > 0, np.nan, last_s)
+    waits = now_s - last_s <= UNSERVED_S  # False for NaN
+    return np.where(waits, np.fmax(arrivals_per_s, 1 / UNSERVED_S), arrivals_per_s), last_s
 
 
 def _requests(samples: PodSamples, asleep: BoolColumn) -> tuple[FloatColumn, FloatColumn]:

@@ -109,6 +109,12 @@ def stabilize(
     hold_s = np.where(planned & informed, observation.cold_start_s, np.nan)
     kept, planned_lately = stage_functions.keep_recent(desired, current, before.planned_lately, inp.now_s, hold_s)
 
+    last_busy_s = _update_last_busy(inp, observed, choice, before.last_busy_s)
+    idle_s = inp.now_s - last_busy_s
+    idle_after_s = np.where(np.isinf(inp.spec.idle_after_s), planned_idle_s, inp.spec.idle_after_s)
+    # Zero has a time of its own, so the window does not put it off. A side of a pair rests with the other.
+    rests = (kept == 0) & (_pair_idle_s(inp, idle_s) >= idle_after_s)
+
     # The window remembers no load while the planner speaks, so the reactive signals are watched anew after it.
     unplanned_s = np.where(planned | inp.spec.has_stated_capacity, np.inf, choice.unplanned_s)
     watched_s = np.fmin(inp.now_s - observed.trusted_since_s, unplanned_s)
@@ -128,13 +134,10 @@ def stabilize(
     by_plan = (stable == kept) & (kept > desired)
     kept_for_s = np.fmax(kept_for_s, np.where(by_plan, held_for_s, np.nan))
     in_use = carry.replicas_in_use(observation, load.slots(inp.fleet, observed.pods.samples))
-    carried = carry.keep(stable, current, in_use)
-    kept_for_s = np.where(carried > stable, np.nan, kept_for_s)  # until these requests end
+    carried = np.where(rests, 0.0, carry.keep(stable, current, in_use))
+    kept_for_s = np.where(rests | (carried > stable), np.nan, kept_for_s)  # until these requests end
     stages[Stage.STABILIZATION] = desired = np.fmax(carried, promised)
 
-    last_busy_s = _update_last_busy(inp, observed, choice, before.last_busy_s)
-    idle_s = inp.now_s - last_busy_s
-    idle_after_s = np.where(np.isinf(inp.spec.idle_after_s), planned_idle_s, inp.spec.idle_after_s)
     desired = np.where(load.is_abandoned(observation) & (idle_s >= idle_after_s), 0.0, desired)
     stages[Stage.IDLE] = desired = stage_functions.go_idle(desired, current, idle_after_s, idle_s)
 
@@ -163,6 +166,14 @@ def _update_last_busy(inp: TickInput, observed: Observed, choice: Choice, before
     busy = _is_working(observed.observation, choice) | (observed.arrivals.last_worked_s == inp.now_s) | unknown
     last_busy_s = np.where(busy, inp.now_s, before)
     return np.where(np.isnan(last_busy_s), inp.now_s, last_busy_s)
+
+
+def _pair_idle_s(inp: TickInput, idle_s: FloatColumn) -> FloatColumn:
+    """Return the seconds without work, of both sides of a pair; float64[W]."""
+    if inp.pairs is None:
+        return idle_s
+    partner = inp.pairs.partner
+    return np.where(partner >= 0, np.fmin(idle_s, idle_s[partner]), idle_s)
 
 
 def _is_ordered(observation: Observation) -> BoolColumn:

@@ -93,6 +93,19 @@ def test_warning_when_the_cooldown_is_short(changes: list[tuple[str, object]], w
     ] * warned
 
 
+@pytest.mark.parametrize(
+    ("idle_after", "cooldown_s", "told_s"),
+    [("20s", None, "320"), ("2m", 600, "720"), ("15m", None, ""), ("15m", 300, ""), ("auto", None, "")],
+)
+def test_time_to_zero_is_told_when_the_cooldown_is_longer(idle_after: str, cooldown_s: int | None, told_s: str):
+    changes = [*TO_ZERO, (f"{METADATA}.scaleToZero\\.idleAfter", idle_after)]
+    changes += [("spec.cooldownPeriod", cooldown_s)] if cooldown_s else []
+    told = [finding.problem for finding in findings(changed(*changes)) if finding.key == "spec.cooldownPeriod"]
+    assert [f"idleAfter + cooldownPeriod = {told_s} s after the last request" in text for text in told] == (
+        [True] if told_s else []
+    )
+
+
 def test_finding_has_line_key_value_and_allowed_values():
     text = EXAMPLE.read_text().replace("policy: interactive", "policy: interactiv")
     line = 1 + text.splitlines().index("        policy: interactiv")

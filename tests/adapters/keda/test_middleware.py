@@ -36,8 +36,12 @@ class Stuck(ExternalScalerServicer):
     IsActive = GetMetricSpec = GetMetrics = _hang
 
     async def StreamIsActive(self, request: Any, context: Any) -> AsyncIterator[pb.IsActiveResponse]:
-        yield pb.IsActiveResponse(result=True)
-        await self._hang(request, context)
+        try:
+            # On a busy machine a client may read this before the write of the server has returned.
+            yield pb.IsActiveResponse(result=True)
+            await asyncio.Event().wait()
+        finally:
+            self.left.set()
 
     async def StreamMetricSpec(self, request: Any, context: Any) -> AsyncIterator[pb.GetMetricSpecResponse]:
         try:
@@ -140,7 +144,7 @@ async def test_stream_stays_when_the_server_was_busy():
 
 async def test_streams_end_with_ok_when_the_server_stops():
     service, calls = Stuck(), Calls()
-    async with serving(service, calls) as (server, stub):
+    async with serving(service, calls, grace_s=PATIENCE_S) as (server, stub):
         stream = stub.StreamIsActive(REF)
         await stream.read()
         ending = asyncio.create_task(server.__aexit__(None, None, None))

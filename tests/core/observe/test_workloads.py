@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from autoscaler.core.model.fleet import PendingCause
-from autoscaler.core.observe.workloads import GATEWAY_REMEMBERED_S
+from autoscaler.core.observe.workloads import GATEWAY_REMEMBERED_S, UNSERVED_S
 from tests.core.recordings import DATA, clients, columns, replay
 from tests.core.world import Story, fleet, observe_first, observe_once, spec
 
@@ -421,3 +421,18 @@ def test_gateway_is_forgotten_when_silent_for_a_day():
     last = story.tick(fleet([1]), GATEWAY_REMEMBERED_S)
     assert last.observation.gateway_silent_s[0] == GATEWAY_REMEMBERED_S
     assert math.isnan(story.tick(fleet([1])).observation.gateway_silent_s[0])
+
+
+def test_request_that_finds_no_replica_counts_until_one_serves():
+    story, none = Story(spec(idle_after_s=10.0)), fleet([0], replicas=[0])
+    quiet = {"gateway_arrivals_per_s": 0.0}
+    story.tick(none, **quiet)
+    assert story.tick(none, gateway_arrivals_per_s=0.5).observation.gateway_arrivals_per_s[0] == 0.5
+    decision = story.watch(none, UNSERVED_S - 5, **quiet)
+    assert decision.observation.gateway_arrivals_per_s[0] > 0
+    assert decision.replicas[0] == 1
+    assert story.watch(none, 10, **quiet).replicas[0] == 0
+
+    story.tick(none, gateway_arrivals_per_s=0.5)
+    assert story.tick(fleet([1]), **quiet).observation.gateway_arrivals_per_s[0] == 0
+    assert story.tick(none, **quiet).replicas[0] == 0

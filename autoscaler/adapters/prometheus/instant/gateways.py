@@ -50,19 +50,16 @@ class GatewayReader:
         self,
         wake_up_queries: Callable[[], tuple[WakeUpQuery, ...]],
         trusted_namespaces: tuple[str, ...],
-        window_s: float,
     ) -> None:
-        """trusted_namespaces: in addition to `GATEWAY_NAMESPACES`. window_s: range of rates."""
+        """trusted_namespaces: in addition to `GATEWAY_NAMESPACES`."""
         self._wake_up_queries = wake_up_queries
         self._trusted_namespaces = (*GATEWAY_NAMESPACES, *trusted_namespaces)
-        self._window_s = window_s
 
     async def read(self, query_round: QueryRound, at_s: float, fleet: Fleet) -> GatewaySamples:
         """Return the requests held and arriving for each workload. at_s: Unix time by the server's clock."""
-        arrivals_query = gateway_arrivals_query(self._window_s)
         async with asyncio.TaskGroup() as group:
             waiting = group.create_task(_query(query_round, at_s, "gateway queues", gateway_queue_query()))
-            arrivals = group.create_task(_query(query_round, at_s, "gateway arrivals", arrivals_query))
+            arrivals = group.create_task(_query(query_round, at_s, "gateway arrivals", gateway_arrivals_query()))
             wake_ups = group.create_task(self._read_wake_ups(query_round, at_s, fleet))
         held = wake_ups.result()
         arrivals_per_s = np.full(len(fleet.workloads), np.nan)

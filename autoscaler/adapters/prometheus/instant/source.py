@@ -115,7 +115,7 @@ class PrometheusSource:
         self._clock = clock
 
         self._window_s = settings.rate_window_s
-        self._gateways = GatewayReader(wake_up_queries, gateway_namespaces, self._window_s)
+        self._gateways = GatewayReader(wake_up_queries, gateway_namespaces)
         self._spellings = all_spellings(settings.metric_prefixes)
         self._unread_metrics = UnreadMetrics(self._spellings)
         self._server_clock = ServerClock()

@@ -11,6 +11,7 @@ from autoscaler.catalog.series import names_of
 
 _REPLICA_LABELS = ("prometheus", "prometheus_replica", "replica", "receive_replica", "thanos_replica", "ha_replica")
 MAX_SPREAD_S = 60.0  # of ages of one gateway's series: two scrapes of 30 s, which is how far they may be apart
+LATELY_S = 60.0  # a request counts as arriving for so long: a sample may be stored half a minute late
 _JOB_LABELS = ("job", "endpoint", "container", "instance")  # they name the scrape
 
 
@@ -19,17 +20,24 @@ def gateway_queue_query() -> str:
     return or_join(_summed(gateway, {name: _fresh(name) for name in names_of(gateway.waiting)}) for gateway in _WAITING)
 
 
-def gateway_arrivals_query(window_s: float) -> str:
+def gateway_arrivals_query() -> str:
     """Return the query for the requests per second that arrive at all gateways, with the label `metric`."""
-    window = duration(window_s)
     return or_join(
-        _summed(gateway, {name: f"rate({name}[{window}])" for name in names_of(gateway.arrivals)})
-        for gateway in _ARRIVALS
+        _summed(gateway, {name: _lately_per_s(name) for name in names_of(gateway.arrivals)}) for gateway in _ARRIVALS
     )
 
 
 _WAITING = tuple(gateway for gateway in GATEWAYS.values() if gateway.waiting)
 _ARRIVALS = tuple(gateway for gateway in GATEWAYS.values() if gateway.arrivals)
+
+
+def _lately_per_s(name: str) -> str:
+    """Return the growth of a counter per second in the last `LATELY_S`.
+
+    A range in which slow scrapes leave two samples would show a last request for minutes, so they are compared instead.
+    """
+    window = duration(LATELY_S)
+    return f"(rate({name}[{window}]) or ({name} - {name} offset {window} >= 0) / {LATELY_S:g})"
 
 
 def _fresh(name: str) -> str:

@@ -138,6 +138,24 @@ def series(pod: str, source: Written, now_s: float) -> Iterable[tuple[dict[str, 
             yield {"__name__": f"process_{name}", **labels}, [(now_s - age_s, value) for age_s in ages_s.tolist()]
 
 
+ARRIVALS = {  # seconds between two scrapes, counts up to 2 s ago, and whether requests arrive
+    "over": (15, (5, 9, 9, 9, 9, 9, 9), False),  # the last one came 77 to 92 s ago
+    "coming": (15, (5, 5, 5, 5, 5, 6, 6), True),
+    "restarted": (15, (900, 900, 900, 0, 1, 1, 2), True),
+    "scraped-slowly": (60, (5, 5, 6), True),
+    "slow-and-over": (60, (5, 6, 6), False),
+}
+
+
+def arrivals(now_s: float) -> Iterable[tuple[dict[str, str], list[tuple[float, float]]]]:
+    """Write the requests that a gateway has counted for each pool."""
+    for pool, (every_s, counts, _) in ARRIVALS.items():
+        labels = {"namespace": "llm", "job": "epp", "pod": "epp-1", "inference_pool": pool}
+        ages_s = [2 + every_s * number for number in range(len(counts))][::-1]
+        samples = [(now_s - age_s, float(count)) for age_s, count in zip(ages_s, counts, strict=True)]
+        yield {"__name__": "llm_d_epp_request_total", **labels}, samples
+
+
 def gateways(now_s: float) -> Iterable[tuple[dict[str, str], list[tuple[float, float]]]]:
     """Write the queue of a gateway: of a replica that is gone, of two others, and as a lagging server has it."""
     for queue, last_s, more in (
@@ -174,7 +192,7 @@ async def read(server: PromqlServer) -> dict[str, tuple[float, ...]]:
     written = [
         each for name, case in CASES.items() for source in case.sources for each in series(pod_of(name), source, now_s)
     ]
-    await write_samples(server.url, [*written, *gateways(now_s)])
+    await write_samples(server.url, [*written, *gateways(now_s), *arrivals(now_s)])
     await server.wait_for("count by (pod) (vllm:num_requests_running)", len(CASES) - 1)
     found = {}
     for name, case in CASES.items():
@@ -187,10 +205,11 @@ async def read(server: PromqlServer) -> dict[str, tuple[float, ...]]:
         values = [float(getattr(samples.pods, column)[0]) for column in columns]
         lines = [line for line in report.problems if not line.startswith("running: no ready pod")]
         found[name] = (*values, "\n".join(lines))
-    fleet = fleet_of({"llm/empty": []})
+    fleet = fleet_of({f"llm/{name}": [] for name in ("empty", *ARRIVALS)})
     async with PrometheusSource(PrometheusSettings(url=server.url), SystemClock()) as source:
         samples = await source.sample(fleet, objectives(fleet), 10)
     found["gateway"] = (float(samples.gateways.waiting[0]),)
+    found["arrivals"] = tuple(samples.gateways.arrivals_per_s[1:].tolist())
     return found
 
 
@@ -204,6 +223,12 @@ async def test_each_process_of_a_pod_counts_once(scene: dict[str, tuple[float, .
 
 async def test_queues_of_gateways_that_are_gone_do_not_count(scene: dict[str, tuple[float, ...]]):
     assert scene["gateway"] == (5,)
+
+
+async def test_requests_arrive_for_a_minute_after_the_last(scene: dict[str, tuple[float, ...]]):
+    found = {name: per_s > 0 for name, per_s in zip(ARRIVALS, scene["arrivals"], strict=True)}
+    assert found == {name: comes for name, (_, _, comes) in ARRIVALS.items()}
+    assert not np.isnan(scene["arrivals"]).any()
 
 
 async def test_kv_usage_is_the_largest_of_processes_that_count(scene: dict[str, tuple[float, ...]]):

@@ -65,7 +65,7 @@ def test_every_name_is_queried_in_every_spelling(name: str, spellings: tuple[Spe
 
 
 def test_every_name_of_gateways_and_gpus_is_queried():
-    front = set(re.findall(r"[a-zA-Z_:][a-zA-Z0-9_:]*", gateway_queue_query() + gateway_arrivals_query(120)))
+    front = set(re.findall(r"[a-zA-Z_:][a-zA-Z0-9_:]*", gateway_queue_query() + gateway_arrivals_query()))
     assert front >= gateways.metric_names()
     text = " ".join(query.expression for query in gpu_queries(POD))
     assert set(re.findall(r"DCGM_\w+", text)) == set(gpus.metric_names())
@@ -94,7 +94,7 @@ def every_query() -> list[str]:
         convention_query(all_spellings(("x_",))),
         spellings_query(all_spellings()),
         gateway_queue_query(),
-        gateway_arrivals_query(60),
+        gateway_arrivals_query(),
     ]
     texts += [devices_query(), reporting_pods_query(engines)]
     texts += [make(engine_presence(engines), ["gone"]) for make in (pods_query, controllers_query)]
