@@ -124,22 +124,22 @@ def busy_story(start_s: float) -> Story:
 
     One pod stands still while its queue grows, one alone has a queue, one has no work, and one sleeps. A replica of the
     third workload crashes, and another is missing; its count is raised and lowered again. Nodes are requested for a
-    window of the first workload.
+    window of the first workload. Requests arrive for the last one, which has no replica.
     """
-    rules = spec(3, concurrency=np.nan, sleep_replicas=1.0, up_stabilization_s=30.0, down_stabilization_s=60.0)
+    rules = spec(4, concurrency=np.nan, sleep_replicas=1.0, up_stabilization_s=30.0, down_stabilization_s=60.0)
     story = Story(rules, start_s)
-    story.requests_nodes = np.ones(3, dtype=bool)
-    begin_s = np.array([[start_s + 250.0], [np.nan], [np.nan]])
-    story.schedule = Schedule(begin_s, begin_s + 600.0, np.full((3, 1), 50.0), np.full((3, 1), np.nan))
+    story.requests_nodes = np.ones(4, dtype=bool)
+    begin_s = np.array([[start_s + 250.0], [np.nan], [np.nan], [np.nan]])
+    story.schedule = Schedule(begin_s, begin_s + 600.0, np.full((4, 1), 50.0), np.full((4, 1), np.nan))
     for step in range(30):
         count = np.array(
             [1.0 + step, min(1.0 + step, 4.0), 1.0 + step, 0.0, 0.0, 1.0 + step, np.nan, 1.0 + step, np.nan]
         )
         waiting = 5.0 * (step < 20)
         pods = fleet(
-            [5, 1, 1],
-            [0, 1, 1],
-            replicas=[5, 2, 4 if step == 10 else 3],
+            [5, 1, 1, 0],
+            [0, 1, 1, 0],
+            replicas=[5, 2, 4 if step == 10 else 3, 0],
             starting_since_s=start_s,
             created_s=start_s - 1000.0,
             pools=(Pool("nvidia.com/gpu", "H100", grows="pool=gpu"),),
@@ -151,6 +151,7 @@ def busy_story(start_s: float) -> Story:
             asleep=np.array([0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0]),
             waiting=np.array([waiting, 5.0 + step, 10.0, 0.0, 0.0, 5.0, np.nan, waiting, np.nan]),
             gateway_waiting=0.0,
+            gateway_arrivals_per_s=np.array([0.0, 0.0, 0.0, 1.0]),
             generation_tokens=2000.0 * count,
             first_tokens=10.0 * count,
             finished=10.0 * count,
