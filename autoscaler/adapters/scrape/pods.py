@@ -6,6 +6,7 @@ engine can be used.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import re
@@ -21,6 +22,7 @@ from autoscaler.adapters.credentials import CredentialError
 from autoscaler.adapters.fetch import SPEAKS_HTTP, SPEAKS_TLS, TO_TLS, Answer, Fetcher
 from autoscaler.adapters.scrape import pod_columns
 from autoscaler.adapters.scrape.exposition import Exposition, Unreadable, parse
+from autoscaler.adapters.scrape.patience import Patience
 from autoscaler.adapters.scrape.report import ReportBuilder
 from autoscaler.catalog.engines import ENGINES, QUANTILES, UNCOUNTED, WITHIN, Engine
 from autoscaler.catalog.series import names_of
@@ -92,22 +94,32 @@ class PodScraper:
         """Read every pod that has an address, within `deadline_s` seconds.
 
         A pod that is not ready and does not answer is starting, which is no failure. Pods that were silent last time
-        come last, in the order of their last request, so that they do not delay other pods.
+        come last, in the order of their last request, so that they do not delay other pods. Namespaces take turns, and
+        after some slow pods the others of a namespace wait for the next reading, where there are several.
         """
-        begin_s = self._clock.now_s()
+        begin_s, loop = self._clock.now_s(), asyncio.get_running_loop()
         builder = ReportBuilder()
         table = np.full((len(_COLUMNS), len(fleet.pods)), np.nan)
         self._update_states(fleet, builder)
         rows = [row for row, pod_id in enumerate(fleet.pod_id.tolist()) if pod_id in self._states]
         states = {row: self._states[int(fleet.pod_id[row])] for row in rows}
         rows.sort(key=lambda row: (states[row].silent, not fleet.pod_ready[row], states[row].requested_s))
+        patience = Patience(self._settings, (states[row].pod.namespace for row in rows))
+        rows = patience.in_turns(rows, lambda row: (states[row].silent, states[row].pod.namespace))
 
         async def visit(row: int) -> None:
+            namespace = states[row].pod.namespace
+            if why := patience.refusal(namespace):
+                if fleet.pod_ready[row]:
+                    builder.fail(_name(states[row].pod), why)
+                return
             states[row].requested_s, states[row].silent = self._clock.now_s(), True
+            asked_s = loop.time()
             workload = fleet.pod_workload[row]
             limits_s = {name: float(getattr(objectives, name)[workload]) for name in WITHIN.values()}
             problem = await self._read(states[row], limits_s, table[:, row], builder)
             states[row].silent = bool(problem)
+            patience.note(namespace, loop.time() - asked_s)
             if problem and fleet.pod_ready[row]:
                 builder.fail(_name(states[row].pod), problem)
 

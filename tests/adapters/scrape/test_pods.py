@@ -349,6 +349,35 @@ async def test_slow_pods_keep_the_others_waiting_once_and_not_again(exposition_s
         assert np.isnan(second.pods.running[:6]).all()
 
 
+@pytest.mark.parametrize("has_neighbour", [True, False])
+async def test_slow_pods_of_a_namespace_end_no_reading_late(
+    exposition_server: ExpositionServer, has_neighbour: bool
+) -> None:
+    """Two of twelve are asked at once. With a neighbour the reading goes on after the first two; all get their turn."""
+    exposition_server.serve("/metrics", Answer(text(1), delay_s=9000))
+
+    async def time_passes() -> None:
+        for pairs in range(1, 20):
+            await asked(exposition_server, 2 * pairs)
+            pass_time(41)
+
+    async with another_server() as good:
+        good.serve("/metrics", text(5))
+        fleet = fleet_of(*[exposition_server.address] * 12, *[good.address] * 2)
+        near = [pod._replace(namespace="near") for pod in fleet.pods[12:]] if has_neighbour else fleet.pods[12:]
+        fleet = replace(fleet, pods=(*fleet.pods[:12], *near))
+        passing = asyncio.create_task(time_passes())
+        async with scraper(SystemClock(), concurrency=2, timeout_s=40) as opened:
+            for number in (1, 2):
+                found = await opened.sample(fleet, objectives(fleet), deadline_s=1000)
+                assert found.pods.running[12:].tolist() == [5.0, 5.0]
+                assert exposition_server.asked("/metrics") == (2 if has_neighbour else 12) * number
+            names = {line.partition(":")[0] for line in found.reports[0].problems if "no answer within" in line}
+            assert not has_neighbour or names == {"llm/qwen-2", "llm/qwen-3"}
+            assert any("not asked in this reading" in line for line in found.reports[0].problems) == has_neighbour
+        passing.cancel()
+
+
 async def test_readings_before_the_deadline_are_kept(exposition_server: ExpositionServer) -> None:
     exposition_server.serve("/metrics", Answer(text(1), delay_s=9000))
 
