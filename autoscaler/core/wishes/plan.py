@@ -14,14 +14,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
-
-TieColumn = npt.NDArray[np.uint64]
-
-MOST_COPIES = 64
-"""Copies on one node. Nodes have a label for each."""
+from autoscaler.core.wishes.parts import MOST_COPIES, Demands, Models, Nodes, TieColumn
+from autoscaler.core.wishes.shares import Shares
 
 COPIES, ZONES = 2, 2
 """A model has so many copies, in so many failure domains, where there is room: one may be lost."""
@@ -35,40 +31,6 @@ MOST_IN_ZONE = 31  # copies that are told apart
 ONE_IN_ZONE = np.uint64(1 << 58)
 NEVER = np.uint64((1 << 64) - 1)
 MOST_KNOWN_PLACES = 4_000_000  # numbers that are kept while a plan is made: 32 MB
-
-
-@dataclass(frozen=True)
-class Models:
-    """The models; every field [M]."""
-
-    size_bytes: FloatColumn  # float64[M], > 0
-    is_pinned: BoolColumn  # bool[M], they get nodes first, and take the room of others if they must
-    priority: FloatColumn  # float64[M], the largest of its workloads
-    tie: TieColumn  # uint64[M], a hash of its name
-
-
-@dataclass(frozen=True)
-class Demands:
-    """The needs of workloads for their models; rows D. Several may share a model."""
-
-    model: IntColumn  # int64[D], row of the model
-    needed: FloatColumn  # float64[D], places for pods that run, are wanted, or soon will be
-    spare: FloatColumn  # float64[D], further places, where there is room
-    kind: IntColumn  # int64[D], kind of its pods: a row of `Nodes.free`
-    tie: TieColumn  # uint64[D], a hash of the workload's name
-    running: tuple[IntColumn, IntColumn, FloatColumn]  # rows, nodes, and pods that run there
-
-
-@dataclass(frozen=True)
-class Nodes:
-    """The nodes whose disks are known; N."""
-
-    budget_bytes: FloatColumn  # float64[N], for all copies
-    zone: IntColumn  # int64[N], failure domain, from 0
-    is_open: BoolColumn  # bool[N], it takes new pods
-    admits: BoolColumn  # bool[K, N], an empty node could run pods of each kind
-    free: FloatColumn  # float64[K, N], pods of each kind that fit beside all pods of now
-    tie: TieColumn  # uint64[N], a hash of its name
 
 
 @dataclass(frozen=True)
@@ -106,7 +68,8 @@ class _Repair:
         self._removals = 0
         self._without_room = np.full(len(demands.model), -1)  # by demand: `_removals` when no node had room
         self._models, self._demands, self._nodes, self._held = models, demands, nodes, held
-        self.order = np.lexsort((models.tie, -models.priority, ~models.is_pinned))
+        self._shares = Shares(models, demands, nodes)
+        self.order = np.lexsort((models.tie, self._shares.turns(), -models.priority, ~models.is_pinned))
         rank = np.empty(len(self.order), dtype=np.int64)
         rank[self.order] = np.arange(len(self.order))
         self._rank = rank
@@ -139,6 +102,8 @@ class _Repair:
         self._count = np.bincount(at, minlength=count)
         for model in np.flatnonzero(self.copies.any(axis=1)).tolist():
             self._note(model)
+        for model, node in zip(of.tolist(), at.tolist(), strict=True):
+            self._shares.note(model, node, 1)
         self._fit_budgets()
 
     def add_needed(self) -> None:
@@ -151,10 +116,11 @@ class _Repair:
                 continue
             hard = self._firm if self._models.is_pinned[model] else self._used - self._soft
             room = self._nodes.budget_bytes - hard >= self._models.size_bytes[model]
-            added = False
             room &= self._count - self._soft_count < MOST_COPIES
+            room |= self._shares.is_exceeded
+            added = False
             for node in self._by_preference(model, places, self._is_open(row, model) & (places > 0) & room):
-                if self._make_room(model, node):
+                if self._make_room(row, node):
                     self._add(model, node)
                     added = True
                     lacking -= places[node]
@@ -263,7 +229,7 @@ class _Repair:
     def _is_candidate(self, row: int, model: int) -> BoolColumn:
         """Return the nodes that could get a copy for a demand beside all others, if there is room."""
         candidates: BoolColumn = self._is_open(row, model) & (self._count < MOST_COPIES)
-        return candidates
+        return candidates & self._shares.has_label(row) & self._shares.has_bytes(row)
 
     def _is_open(self, row: int, model: int) -> BoolColumn:
         """Return the nodes that take new pods of a demand, and have no copy of its model."""
@@ -314,35 +280,42 @@ class _Repair:
             if copies[zone] <= MOST_IN_ZONE:
                 key[(zones == zone) & (key != NEVER)] += ONE_IN_ZONE
 
-    def _make_room(self, model: int, node: int) -> bool:
-        """Remove copies of a node that must make way for a model, as few as possible. Return whether there is room."""
-        size = self._models.size_bytes[model]
-        budget = self._nodes.budget_bytes[node]
-        if budget - self._used[node] >= size and self._count[node] < MOST_COPIES:
-            return True
-        present = np.flatnonzero(self.copies[:, node] & ~self._in_use[:, node])
-        is_soft = self._spare[present, node]
-        if not self._models.is_pinned[model]:
-            present, is_soft = present[is_soft], is_soft[is_soft]
-        else:
-            movable = is_soft | ~self._models.is_pinned[present]
-            present, is_soft = present[movable], is_soft[movable]
-        if budget - self._used[node] + self._models.size_bytes[present].sum() < size:
+    def _make_room(self, row: int, node: int) -> bool:
+        """Remove copies of a node that must make way for a needed one, as few as possible. Return whether it fits."""
+        missing_bytes = self._used[node] + self._models.size_bytes[self._demands.model[row]]
+        missing_bytes -= self._nodes.budget_bytes[node]
+        missing_labels = self._count[node] + 1 - MOST_COPIES
+        movable, removed = self._movable(row, node), list[int]()
+        first = self._shares.for_a_label(row, node, movable)
+        if first is None:
             return False
-        if self._count[node] - len(present) >= MOST_COPIES:
+        for place, other in enumerate([*first, *(each for each in movable if each not in first)]):
+            if missing_bytes <= 0 and missing_labels <= 0 and place >= len(first):
+                break
+            removed.append(other)
+            missing_bytes -= self._models.size_bytes[other]
+            missing_labels -= 1
+        if missing_bytes > 0 or missing_labels > 0:
             return False
-        last = np.lexsort((-self._rank[present], self._held[present, node], ~is_soft))
-        for other in present[last].tolist():
+        for other in removed:
             self._remove(other, node)
             self._note(other)
-            if budget - self._used[node] >= size and self._count[node] < MOST_COPIES:
-                break
         return True
+
+    def _movable(self, row: int, node: int) -> list[int]:
+        """Return the copies of a node that make way for a needed one, those that go first at the front."""
+        present = np.flatnonzero(self.copies[:, node] & ~self._in_use[:, node])
+        is_soft = self._spare[present, node]
+        last = np.lexsort((-self._rank[present], self._held[present, node], ~is_soft))
+        soft, hard = (present[last][is_soft[last] == each].tolist() for each in (True, False))
+        if self._models.is_pinned[self._demands.model[row]]:
+            return [*soft, *(model for model in hard if not self._models.is_pinned[model])]
+        return [*soft, *self._shares.excess(row, node, soft, hard)]
 
     def _fit_budgets(self) -> None:
         """Remove copies of nodes that have no longer room for all of them: spare ones first, then the last by rank."""
         over = (self._used > self._nodes.budget_bytes) | (self._count > MOST_COPIES)
-        for node in np.flatnonzero(over).tolist():
+        for node in self._in_order(over):
             present = np.flatnonzero(self.copies[:, node])
             last = np.lexsort((-self._rank[present], self._held[present, node], ~self._spare[present, node]))
             for model in present[last].tolist():
@@ -350,6 +323,18 @@ class _Repair:
                     break
                 self._remove(model, node)
                 self._note(model)
+        for node in self._in_order(self._shares.is_exceeded):
+            present = np.flatnonzero(self.copies[:, node])
+            last = np.lexsort((-self._rank[present], self._held[present, node], ~self._spare[present, node]))
+            for model in self._shares.without_label(node, present[last].tolist()):
+                self._remove(model, node)
+                self._note(model)
+
+    def _in_order(self, chosen: BoolColumn) -> list[int]:
+        """Return these nodes in an order that does not depend on that of the rows. chosen: bool[N]."""
+        nodes = np.flatnonzero(chosen)
+        found: list[int] = nodes[np.argsort(self._nodes.tie[nodes])].tolist()
+        return found
 
     def _drop(self, model: int, node: int) -> bool:
         if self._is_worse(model, node):
@@ -373,6 +358,7 @@ class _Repair:
             self._removals += 1
         self._used[node] += sign * self._models.size_bytes[model]
         self._count[node] += sign
+        self._shares.note(model, node, sign)
         if self._in_use[model, node] and not self._models.is_pinned[model]:
             self._firm[node] += sign * self._models.size_bytes[model]
         self.changes += 1

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from autoscaler.core.model.types import Decision, TickInput
-from autoscaler.core.wishes.plan import Demands, Models, Nodes, TieColumn, plan
+from autoscaler.core.wishes.parts import Demands, Models, Nodes, TieColumn
+from autoscaler.core.wishes.plan import plan
 from autoscaler.core.wishes.wants import Peaks, add_expected, needed_replicas
 from autoscaler.lab.replay.case import Case, View
 
@@ -62,6 +63,7 @@ class WeightWishes:
                 np.arange(len(views)),
                 _ties(len(views)),
                 (rows, places, own[rows, places]),
+                np.zeros(len(views), dtype=np.int64),
             ),
             Nodes(
                 np.full(len(ids), DISK_BYTES),

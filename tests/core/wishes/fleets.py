@@ -7,7 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from autoscaler.core.table.columns import BoolColumn
-from autoscaler.core.wishes.plan import Demands, Models, Nodes, WishPlan, plan
+from autoscaler.core.wishes.parts import Demands, Models, Nodes
+from autoscaler.core.wishes.plan import WishPlan, plan
 
 
 class Case(NamedTuple):
@@ -33,6 +34,7 @@ class Case(NamedTuple):
             self.demands.kind[d],
             self.demands.tie[d],
             (place_d[rows], place_n[at], pods),
+            self.demands.namespace[d],
         )
         models = Models(*(each[m] for each in vars(self.models).values()))
         nodes = self.nodes
@@ -65,8 +67,12 @@ def case(
     before: list[tuple[int, int]] | None = None,
     running: list[tuple[int, int, float]] | None = None,
     closed: list[int] | None = None,
+    namespaces: list[int] | None = None,
 ) -> Case:
-    """Return a case with one demand for each model. free: places by model and node; default: one on each node."""
+    """Return a case with one demand for each model. free: places by model and node; default: one on each node.
+
+    namespaces: of the demands; default: one for all.
+    """
     count, nodes = len(sizes), len(budgets)
     places = np.array(free if free is not None else np.ones((count, nodes)), dtype=np.float64).reshape(count, nodes)
     pairs = np.zeros((2, count, nodes), dtype=bool)
@@ -88,6 +94,7 @@ def case(
             np.arange(count),
             ties(count, 2),
             (np.array(rows, dtype=np.int64), np.array(at, dtype=np.int64), np.array(pods, dtype=np.float64)),
+            np.array(namespaces or np.zeros(count), dtype=np.int64),
         ),
         Nodes(
             np.array(budgets, dtype=np.float64),
@@ -119,7 +126,7 @@ def fleet(models: int, nodes: int, seed: int = 0, kinds: int = 8) -> Case:
     none = np.zeros((models, nodes), dtype=bool)
     return Case(
         Models(sizes, random.random(models) < 0.02, random.integers(0, 4, models) * 100.0, ties(models, seed + 1)),
-        Demands(np.arange(models), needed, np.ceil(needed / 2), kind, ties(models, seed + 2), running),
+        Demands(np.arange(models), needed, np.ceil(needed / 2), kind, ties(models, seed + 2), running, kind % 3),
         Nodes(
             np.full(nodes, 1e12),
             np.arange(nodes) % 3,

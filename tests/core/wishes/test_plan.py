@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoscaler.core.wishes.plan import MOST_COPIES
+from autoscaler.core.wishes.parts import MOST_COPIES
 from tests.core.wishes.fleets import Case, bytes_used, case, fleet
 
 
@@ -117,6 +117,61 @@ def test_spare_copies_keep_no_needed_one_out_by_their_number():
     assert found.copies.sum() == MOST_COPIES
 
 
+TINY = MOST_COPIES + 6  # models of a namespace beside one of a neighbour, which is the last
+
+
+@pytest.mark.parametrize("use", ["new", "planned", "run"])
+def test_tiny_models_of_a_namespace_leave_labels_to_others(use: str):
+    """All are needed. A node has a label for each planned model, and for no others where there are too many."""
+    tiny = [(model, 0) for model in range(TINY)]
+    before = tiny[:MOST_COPIES] if use != "new" else []
+    seen = case(
+        [1] * TINY + [10],
+        [1] * (TINY + 1),
+        [1000],
+        priority=[1] * TINY + [0],
+        held=before,
+        before=before,
+        running=[(*each, 1.0) for each in tiny] if use == "run" else None,
+        namespaces=[0] * TINY + [1],
+    )
+    found = seen.plan()
+    assert nodes_of(found.copies, TINY) == [0]
+    assert found.copies[:, 0].sum() == MOST_COPIES // 2 + 1
+
+
+def test_needed_models_of_a_namespace_leave_half_of_a_disk():
+    """A namespace came first, and has the higher priority: what it holds beyond half makes way for a neighbour."""
+    before = [(model, 0) for model in range(9)]
+    seen = case(
+        [10] * 9 + [40, 20],
+        [1] * 11,
+        [100],
+        priority=[1] * 9 + [0, 0],
+        held=before,
+        before=before,
+        namespaces=[0] * 9 + [1, 1],
+    )
+    found = seen.plan()
+    assert nodes_of(found.copies, 9) == [0]
+    assert found.copies[:9, 0].sum() == 6
+    assert nodes_of(found.copies, 10) == [], "the neighbour would hold more than half by it"
+    assert case([10] * 10, [1] * 10, [100]).plan().copies.all(), "one namespace alone has the whole disk"
+
+
+def test_spare_models_of_a_namespace_leave_half_of_a_disk():
+    seen = case([10] * 10, [0] * 10, [100], spare=[1] * 10, namespaces=[0] * 9 + [1])
+    found = seen.plan()
+    assert (found.copies[:9].sum(), found.copies[9].sum()) == (5, 1)
+    assert case([90, 10], [0, 0], [100], namespaces=[0, 1]).plan().copies.all(), "a large model may be alone"
+
+
+def test_namespaces_take_turns_when_their_priorities_are_equal():
+    found = case([40] * 4, [1] * 4, [90], namespaces=[0, 0, 0, 1]).plan()
+    assert nodes_of(found.copies, 3) == [0]
+    assert found.order.tolist().index(3) < 2
+
+
 def test_no_model_and_no_node_are_planned():
     assert case([], [], [100]).plan().copies.shape == (0, 1)
     assert case([10], [1], []).plan().missing.tolist() == [0]
@@ -143,6 +198,7 @@ def cases(draw: st.DrawFn) -> Case:
         before=draw(pairs),
         running=draw(st.lists(pods, max_size=4)),
         closed=draw(st.lists(st.integers(0, nodes - 1), max_size=2)),
+        namespaces=each(st.integers(0, 2)),
     )
 
 

@@ -24,6 +24,7 @@ from autoscaler.config.check.manifests import at, text_at
 from autoscaler.config.findings import UNREADABLE
 from autoscaler.config.weights.report import MAX_MODELS, ModelReport, State
 from autoscaler.config.weights.source import ModelSource
+from autoscaler.core.wishes.shares import NAMESPACE_SHARE
 
 NODES = "localmodelnodes.serving.kserve.io"  # one object for each node, with the name of the node
 GROUPS = "localmodelnodegroups.serving.kserve.io"
@@ -65,6 +66,7 @@ class Model(NamedTuple):
     source: ModelSource
     size_bytes: float  # NaN: unknown
     nodes: frozenset[str]  # that may run its pods
+    namespaces: frozenset[str]  # of the workloads that want them
 
 
 class LocalModels:
@@ -86,7 +88,8 @@ class LocalModels:
         """Return the caches that should exist, by name. Models whose source another cache has are left out.
 
         labels: of nodes, by name. excluded: nodes with an agent of ours. A model gets each group with nodes that may
-        run it and with room for it. Its size must be known: KServe reserves it.
+        run it and with room for it. Its size must be known: KServe reserves it. Models of one namespace alone get at
+        most half of a group's room, where other namespaces have models: everybody may annotate a workload.
         """
         members = {
             name: {
@@ -102,6 +105,9 @@ class LocalModels:
         for cache in others:
             for name in cache.groups:
                 used[name] = used.get(name, 0.0) + cache.size_bytes
+        several = len({each for model in models for each in model.namespaces}) > 1
+        share = NAMESPACE_SHARE if several else 1.0
+        own: dict[tuple[str, str], float] = {}  # bytes by namespace and group
         found = {}
         for model in models:
             if model.source in taken or not model.size_bytes > 0:
@@ -109,7 +115,12 @@ class LocalModels:
             fitting = [
                 name
                 for name in sorted(members)
-                if members[name] & model.nodes and used[name] + model.size_bytes <= self.groups[name].limit_bytes
+                if members[name] & model.nodes
+                and used[name] + model.size_bytes <= (most := self.groups[name].limit_bytes)
+                and any(
+                    (held := own.get((each, name), 0.0)) == 0.0 or held + model.size_bytes <= share * most
+                    for each in model.namespaces
+                )
             ]
             if fitting:
                 found[cache_name(model.source)] = Cache(
@@ -117,6 +128,8 @@ class LocalModels:
                 )
                 for name in fitting:
                     used[name] += model.size_bytes
+                    for each in model.namespaces:
+                        own[each, name] = own.get((each, name), 0.0) + model.size_bytes
         return found
 
     def own(self) -> dict[str, Cache]:

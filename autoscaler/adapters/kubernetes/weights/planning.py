@@ -19,7 +19,8 @@ from autoscaler.config.weights.wishes import Wish
 from autoscaler.core.model.fleet import Workload, WorkloadRef
 from autoscaler.core.model.weights import NO_SOURCE, Weights
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
-from autoscaler.core.wishes.plan import Demands, Models, Nodes, TieColumn, WishPlan, plan
+from autoscaler.core.wishes.parts import Demands, Models, Nodes, TieColumn
+from autoscaler.core.wishes.plan import WishPlan, plan
 
 UNKNOWN_BYTES = 150e9
 """Bytes of weights that nothing states and no node has reported yet: those of 70 billion parameters in 16 bits.
@@ -84,6 +85,7 @@ def plan_wishes(seen: Inventory, wants: Wants, reports: ReportStore, before: Wis
         kind=kind,
         tie=_ties([str(seen.workloads[row].ref) for row in rows.tolist()]),
         running=_running(seen, names, rows),
+        namespace=_numbered([seen.workloads[row].ref.namespace for row in rows.tolist()]),
     )
     places = {source: place for place, source in enumerate(sources)}
     kept = np.zeros((len(sources), len(names)), dtype=bool)
@@ -162,7 +164,8 @@ def models_of_kserve(seen: Inventory, wants: Wants) -> list[Model]:
         nodes = frozenset(name for name, place in seen.layout.place.items() if admitted[seen.layout.group[place]])
         size = float(np.fmax.reduce(seen.weights.size_bytes[own]))
         rank = not wants.pinned[own].any(), -float(wants.priority[own].max()), source
-        found.append((rank, Model(parse(seen.weights.sources[source]), size, nodes)))
+        namespaces = frozenset(seen.workloads[row].ref.namespace for row in own)
+        found.append((rank, Model(parse(seen.weights.sources[source]), size, nodes, namespaces)))
     return [model for _, model in sorted(found, key=lambda each: each[0])]
 
 
@@ -247,6 +250,12 @@ def _running(seen: Inventory, names: Sequence[str], rows: IntColumn) -> tuple[In
     known = (node >= 0) & (own >= 0)
     cells, counts = np.unique(own[known] * len(names) + node[known], return_counts=True)
     return cells // len(names), cells % len(names), counts.astype(np.float64)
+
+
+def _numbered(texts: Sequence[str]) -> IntColumn:
+    """Return the same number for each text that is the same, from 0."""
+    numbers: dict[str, int] = {}
+    return np.array([numbers.setdefault(text, len(numbers)) for text in texts], dtype=np.int64)
 
 
 def _ties(texts: Sequence[str]) -> TieColumn:

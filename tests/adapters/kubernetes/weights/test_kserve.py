@@ -42,8 +42,8 @@ def models() -> LocalModels:
     return found
 
 
-def model(source=CHAT, size: float = 60e9, nodes: str = "abc") -> Model:
-    return Model(source, size, frozenset(nodes))
+def model(source=CHAT, size: float = 60e9, nodes: str = "abc", namespace: str = "team") -> Model:
+    return Model(source, size, frozenset(nodes), frozenset({namespace}))
 
 
 def test_model_gets_the_groups_that_may_run_it():
@@ -56,6 +56,13 @@ def test_limit_of_a_group_is_kept_and_the_first_model_gets_the_room():
     found = models().wanted([model(CODE), model(CHAT)], LABELS, frozenset())
     assert [cache.uri for cache in found.values()] == ["hf://org/code:v1"]
     assert len(models().wanted([model(CODE, 50e9), model(CHAT, 50e9)], LABELS, frozenset())) == 2
+
+
+def test_namespace_leaves_half_of_a_group_to_others():
+    many = [model(parse(f"hf://org/m{number}@main"), 20e9) for number in range(5)]
+    assert len(models().wanted(many, LABELS, frozenset())) == 5
+    found = models().wanted([*many, model(CHAT, 20e9, namespace="other")], LABELS, frozenset())
+    assert sorted(cache.uri for cache in found.values()) == ["hf://org/chat", "hf://org/m0", "hf://org/m1"]
 
 
 def test_caches_of_others_count_and_are_left_alone():
