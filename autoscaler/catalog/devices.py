@@ -38,7 +38,15 @@ class Device(NamedTuple):
 DEVICES: tuple[Device, ...] = (
     # The first match counts, so a more specific name comes first.
     Device("GB300", r"gb300", 278, most_gb=288),
-    Device("GB200", r"gb200", 186, 27.04, r"standard_nd128isr_.*gb200.*|p6e-gb200.*|a4x-highgpu-.*", 189, LISTED_AZURE),
+    Device(
+        "GB200",
+        r"gb200",
+        186,
+        27.04,
+        r"standard_nd128isr_([^_]*_)?gb200.*|p6e-gb200.*|a4x-highgpu-.*",
+        189,
+        LISTED_AZURE,
+    ),
     Device("GH200-144GB", r"gh200-144g", 144),
     Device("GH200", r"gh200", 96, most_gb=144),
     Device("B300", r"b300", 269, 17.80, r"p6-b300\..*", 288),
@@ -134,7 +142,7 @@ def find_device(name: str) -> Device | None:
     """Return the product with a name of GPU feature discovery, a cloud or Karpenter, or of an instance type."""
     plain = _plain(name[:MAX_NAME])
     for device in DEVICES:
-        if plain == device.name.lower() or re.fullmatch(rf"(?:tesla-)?(?:{device.names})(?:-.*)?", plain):
+        if plain == device.name.lower() or re.match(rf"(?:tesla-)?(?:{device.names})(?:-|\Z)", plain):
             return device
     return find_instance(name)
 
