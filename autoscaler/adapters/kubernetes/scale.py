@@ -17,6 +17,7 @@ from autoscaler.adapters.kubernetes.api.text import one_line
 from autoscaler.adapters.kubernetes.deletion_costs import DeletionCosts
 from autoscaler.adapters.kubernetes.own_writes import OwnWrites
 from autoscaler.adapters.kubernetes.workloads.kinds import TargetKinds
+from autoscaler.adapters.turns import in_turns
 from autoscaler.catalog.scale_targets import SCALED
 from autoscaler.config.findings import UNREADABLE
 from autoscaler.ports import Change, ChangeStatus, Leadership, Outcome
@@ -89,7 +90,7 @@ class ScaleActuator:
         self._slots = asyncio.Semaphore(CONCURRENCY)
 
     async def apply(self, changes: Sequence[Change], deadline_s: float) -> list[Outcome]:
-        """Patch each change, 16 at a time. Changes that are not done by the deadline have failed."""
+        """Patch each change, 16 at a time; namespaces take turns. What is not done by the deadline has failed."""
         not_sent = f"not sent within {deadline_s:g} s, {len(changes)} changes were due"
         outcomes = [Outcome(change, ChangeStatus.FAILED, not_sent) for change in changes]
 
@@ -101,7 +102,7 @@ class ScaleActuator:
 
         try:
             async with asyncio.timeout(deadline_s), asyncio.TaskGroup() as tasks:
-                for index in range(len(changes)):
+                for index in in_turns(range(len(changes)), lambda each: changes[each].ref.namespace):
                     tasks.create_task(patch(index), name=f"scale {changes[index].ref}")
         except TimeoutError:
             log.warning("scaling took too long", changes=len(changes), deadline_s=deadline_s)

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
-from typing import TypeVar
+from collections.abc import Iterable
 
 from autoscaler.config.settings import ScrapeSettings
-
-Item = TypeVar("Item")
 
 
 class Patience:
@@ -19,17 +16,6 @@ class Patience:
         self._slow_s = settings.timeout_s / 2
         self._most = max(settings.concurrency // 2, 1) if len(set(namespaces)) > 1 else None
         self._slow: Counter[str] = Counter()
-
-    @staticmethod
-    def in_turns(items: Iterable[Item], key: Callable[[Item], tuple[bool, str]]) -> list[Item]:
-        """Return items in an order in which namespaces take turns. key: whether it comes late, and its namespace."""
-        turns: Counter[tuple[bool, str]] = Counter()
-        order = []
-        for item in items:
-            late, namespace = key(item)
-            order.append((late, turns[late, namespace], item))
-            turns[late, namespace] += 1
-        return [item for *_, item in sorted(order, key=lambda each: each[:2])]
 
     def note(self, namespace: str, duration_s: float) -> None:
         """Note how long a pod took, whether it answered or not."""

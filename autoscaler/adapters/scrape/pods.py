@@ -24,6 +24,7 @@ from autoscaler.adapters.scrape import pod_columns
 from autoscaler.adapters.scrape.exposition import Exposition, Unreadable, parse
 from autoscaler.adapters.scrape.patience import Patience
 from autoscaler.adapters.scrape.report import ReportBuilder
+from autoscaler.adapters.turns import in_turns
 from autoscaler.catalog.engines import ENGINES, QUANTILES, UNCOUNTED, WITHIN, Engine
 from autoscaler.catalog.series import names_of
 from autoscaler.catalog.spellings import LOOKS_LIKE, all_spellings, engines_spelled, unread_name_hint
@@ -105,7 +106,7 @@ class PodScraper:
         states = {row: self._states[int(fleet.pod_id[row])] for row in rows}
         rows.sort(key=lambda row: (states[row].silent, not fleet.pod_ready[row], states[row].requested_s))
         patience = Patience(self._settings, (states[row].pod.namespace for row in rows))
-        rows = patience.in_turns(rows, lambda row: (states[row].silent, states[row].pod.namespace))
+        rows = in_turns(rows, lambda row: states[row].pod.namespace, lambda row: states[row].silent)
 
         async def visit(row: int) -> None:
             namespace = states[row].pod.namespace

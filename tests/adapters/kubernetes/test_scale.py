@@ -108,6 +108,21 @@ async def test_busy_server_is_reported_with_its_retry_time(clock: SystemClock):
     assert outcome.detail == "the API server is busy, retry after 3 s: too many requests"
 
 
+async def test_namespace_with_many_changes_delays_no_other(clock: SystemClock):
+    """A fake server, because the audit log of a real one is in the order of its answers."""
+    asked: list[str] = []
+
+    async def note(request: web.Request) -> web.Response:
+        asked.append(request.path)
+        return web.json_response({})
+
+    refs = [*(WorkloadRef("many", f"w{number}") for number in range(200)), WorkloadRef("one", "last")]
+    async with serving(note) as url, Kube.using(Configuration(host=url), 60.0) as kube:
+        await apply(ScaleActuator(kube, OwnWrites(clock)), *(Change(ref, "uid", 1, 2, "") for ref in refs))
+    (place,) = [place for place, path in enumerate(asked) if "/namespaces/one/" in path]
+    assert place < 32
+
+
 async def test_patch_is_remembered_first_and_ends_before_the_lease(
     clock: SystemClock,
 ):
