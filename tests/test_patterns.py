@@ -28,7 +28,9 @@ BUILT: Mapping[str, Callable[[], Iterable[str | bytes]]] = {
     "autoscaler.config.values.read": lambda: (
         each.expression for each in gc.get_objects() if isinstance(each, Pattern)
     ),
-    "autoscaler.config.values.namespace_pattern": lambda: [namespace_pattern("a*b*a*b").pattern],
+    "autoscaler.config.values.namespace_pattern": lambda: [
+        namespace_pattern("a*b").pattern
+    ],  # further stars are atomic groups
     "autoscaler.config.values._why_not_number": lambda: [r"true|false|-?\d{1,20}(\.\d{1,20})?"],
     "autoscaler.adapters.kubernetes.inventory.elastic._is_of": lambda: [
         rf"eks-{ESCAPED}-[0-9a-f-]{{36}}",
