@@ -95,7 +95,7 @@ spec:
 {{limits}}
 
 * The limits hold for the result, whether an override or the chosen policy states it. So a workload of `team-a` under
-  `realtime` has its objectives, and the priority 500.
+  `realtime` has its objectives, the priority 500, and its guaranteed headroom.
 * A namespace without an entry may raise nothing: neither above the policy that it chose, nor above the default policy.
 * A value above its limit is capped, and the workload is scaled with all its other values. The explanation, the page,
   the log and an Event `ProblemDetected` name the value and the limit. `check` reports it as an error, in manifests that

@@ -1,9 +1,10 @@
 """Compare ways to share too few GPUs among three tiers: by policy, or first come, first served.
 
 A realtime, an interactive and a batch service, each under the shipped policy of that name, share GPUs of one kind. A
-first run without a limit tells how many GPUs they want. Two more runs have half of that, on average or at the peak. In
-one the daemon knows the GPUs and shares them by policy. In the other it does not know them: replicas wait for GPUs in
-the order of their creation, and a running replica leaves only when its own service shrinks. All else is the same.
+first run without a limit tells how many GPUs they want. More runs have half of that, on average or at the peak. In one
+the daemon does not know the GPUs: replicas wait for them in the order of their creation, and a running replica leaves
+only when its own service shrinks. In another it shares them by policy, with the headroom that `realtime` guarantees. In
+the last no policy guarantees headroom. All else is the same.
 
     python bench/studies/tiers.py --traces FOLDER --out bench/results/tiers.jsonl [--seeds 1 2 3] [--hours 4] [--size 3]
 
@@ -25,7 +26,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from autoscaler.config.policy.compile import override
 from autoscaler.config.policy.parse import load as load_policies
+from autoscaler.config.policy.schema import SHARED
 from autoscaler.lab.compare.experiment import goal_from_policy
 from autoscaler.lab.replay.case import Case, Outcome, Trace
 from autoscaler.lab.replay.engine.gpu_pool import GpuPool
@@ -41,6 +44,7 @@ from bench.studies.results import append_result, print_results, read_results
 
 COUNTED_FROM_S = 3600.0  # every service begins with one replica and has this time to ask for its share
 MOST_REQUESTS = 2_000_000
+FIRST_COME, ALL_SHARED, BY_POLICY = "first come", "by policy, headroom shared", "by policy"
 
 
 @dataclass(frozen=True)
@@ -97,10 +101,18 @@ def prepare(traces: Sequence[Trace], given: argparse.Namespace, seed: int) -> li
     return cases
 
 
-def replay(cases: Sequence[Case], gpus: float, known_gpus: float) -> tuple[list[Outcome], list[Score]]:
-    """Run all cases on `gpus` GPUs, of which the daemon knows `known_gpus`; NaN: it does not know them."""
-    policies = load_policies().policies
-    scaler = PolicyFleetScaler(cases, [policies[case.trace.name] for case in cases], known_gpus)
+def replay(
+    cases: Sequence[Case], gpus: float, known_gpus: float, may_guarantee: bool = True
+) -> tuple[list[Outcome], list[Score]]:
+    """Run all cases on `gpus` GPUs, of which the daemon knows `known_gpus`; NaN: it does not know them.
+
+    may_guarantee: policies guarantee headroom as they say; False: all headroom is shared.
+    """
+    book = load_policies().policies
+    policies = [book[case.trace.name] for case in cases]
+    if not may_guarantee:
+        policies = [override(policy, (("headroom", SHARED),)) for policy in policies]
+    scaler = PolicyFleetScaler(cases, policies, known_gpus)
     outcomes = run_fleet(cases, scaler, GpuPool.for_cases(cases, gpus))
     return outcomes, [compute_score(case, outcome) for case, outcome in zip(cases, outcomes, strict=True)]
 
@@ -123,8 +135,8 @@ def measure(cases: Sequence[Case]) -> dict[str, Any]:
     of_mean, of_peak = count_wanted(cases, outcomes)
     for half, wanted in (("mean", of_mean), ("peak", of_peak)):
         gpus = max(math.floor(wanted / 2 / each_gpus), len(cases)) * each_gpus
-        for sharing, known_gpus in (("first come", math.nan), ("by policy", gpus)):
-            _, scores = replay(cases, gpus, known_gpus)
+        for sharing, known_gpus in ((FIRST_COME, math.nan), (ALL_SHARED, gpus), (BY_POLICY, gpus)):
+            _, scores = replay(cases, gpus, known_gpus, may_guarantee=sharing != ALL_SHARED)
             runs.append({"gpus": gpus, "half_of": half, "sharing": sharing, **_row(scores)})
     return {
         "wanted_mean": round(of_mean, 2),
@@ -161,8 +173,10 @@ def table(results: dict[str, dict[str, Any]]) -> str:
 
 def summarize(results: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Yield the mean attainment of each tier over all runs with too few GPUs, by way of sharing."""
-    for sharing in ("first come", "by policy"):
+    for sharing in (FIRST_COME, ALL_SHARED, BY_POLICY):
         runs = [run["attainment"] for each in results for run in each["runs"] if run["sharing"] == sharing]
+        if not runs:  # kept results of an earlier version
+            continue
         means = (f"{tier.policy} {np.mean([run[tier.policy] for run in runs]):.1%}" for tier in TIERS)
         yield f"* Mean of all runs, {sharing}: {', '.join(means)}."
 

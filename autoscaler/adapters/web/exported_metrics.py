@@ -212,8 +212,8 @@ WORKLOADS = (
     ),
     _gauge(
         "missed_requests_ratio",
-        "Share of requests that missed TTFT or ITL within about a day, including those that came while no replica "
-        "served; absent where they are not counted.",
+        "Share of requests that missed TTFT or ITL within about the window of the policy, including those that came "
+        "while no replica served; absent where they are not counted.",
         _of("plan", "missed_fraction"),
     ),
     _gauge(

@@ -62,7 +62,7 @@ FIELDS = {
     "ttft_objective_s": "its objective",
     "itl_s": "inter-token latency, seconds: 95th percentile of the gaps between tokens of all pods",
     "itl_objective_s": "its objective",
-    "burnt_budgets": "requests that missed within about a day, in error budgets: above 1 the budget is exceeded",
+    "burnt_budgets": "requests that missed within about its window, in error budgets: above 1 the budget is exceeded",
     "loaded": "replicas whose GPU memory is in use; null: no GPU metrics",
     "gpu_active": "replicas whose tensor cores work",
     "loaded_idle_s": "replica-seconds loaded and idle since the workload was first seen",

@@ -1,4 +1,4 @@
-"""Limits on what the workloads of a namespace may claim from others: their priority, weight and floor.
+"""Limits on what the workloads of a namespace may claim from others: their priority, weight, floor and headroom.
 
 Every author of a workload can choose its policy and override the policy's fields. These limits hold for the result,
 so a choice of policy raises a workload no further than an override. The document is read with the policies, and
@@ -18,13 +18,14 @@ from autoscaler.config.policy.schema import (
     API_VERSION,
     MAX_REPLICAS,
     PRIORITY,
+    SHARED,
     WEIGHT,
     Metadata,
     Policy,
     PolicySpec,
     Section,
 )
-from autoscaler.config.values import NAMESPACES, Integer, OneOf, namespace_pattern
+from autoscaler.config.values import NAMESPACES, Integer, OneOf, Share, namespace_pattern
 
 LIMITS_KIND = "NamespaceLimits"
 MAX_NAMESPACES = 1000
@@ -46,6 +47,9 @@ class NamespaceLimit(Section):
         default=None, description="Highest `priority`. With it the annotation `weights-pinned` has no effect."
     )
     max_weight: Annotated[float | None, WEIGHT] = Field(default=None, description="Highest `weight`.")
+    max_headroom_share: Annotated[float | None, Share(0.0, 1.0)] = Field(
+        default=None, description="Highest `headroomShare` where `headroom` is `guaranteed`; 0: it is `shared`."
+    )
     max_min_replicas: Annotated[int | None, Integer(1, MAX_REPLICAS)] = Field(
         default=None,
         description="Highest floor: `replicas.min`, or the `minReplicaCount` of a ScaledObject. Also the most "
@@ -141,7 +145,10 @@ def cap(spec: PolicySpec, most: Mapping[str, float]) -> PolicySpec:
     """Return the policy with each value at most at its limit."""
     capped = {path: min(value, most.get(path, value)) for path, value in _values(spec).items()}
     replicas = spec.replicas.model_copy(update={"min": int(capped["replicas.min"])})
-    update = {"priority": int(capped["priority"]), "weight": capped["weight"], "replicas": replicas}
+    update: dict[str, object] = {"priority": int(capped["priority"]), "weight": capped["weight"], "replicas": replicas}
+    if capped["headroomShare"] < spec.guaranteed_share:
+        share = capped["headroomShare"]
+        update |= {"headroom_share": share} if share > 0 else {"headroom": SHARED}
     return spec.model_copy(update=update)
 
 
@@ -155,9 +162,19 @@ def cap_windows(spec: PolicySpec, most: float) -> PolicySpec:
 
 def _values(spec: PolicySpec) -> dict[str, float]:
     """Return what is limited of a policy, by path."""
-    return {"priority": spec.priority, "weight": spec.weight, "replicas.min": spec.replicas.min}
+    return {
+        "priority": spec.priority,
+        "weight": spec.weight,
+        "headroomShare": spec.guaranteed_share,
+        "replicas.min": spec.replicas.min,
+    }
 
 
 def _stated(entry: NamespaceLimit) -> dict[str, float | None]:
     """Return the same of an entry; None: no limit."""
-    return {"priority": entry.max_priority, "weight": entry.max_weight, "replicas.min": entry.max_min_replicas}
+    return {
+        "priority": entry.max_priority,
+        "weight": entry.max_weight,
+        "headroomShare": entry.max_headroom_share,
+        "replicas.min": entry.max_min_replicas,
+    }

@@ -18,6 +18,7 @@ from pydantic_core import PydanticCustomError
 from autoscaler.config.policy.dates import Calendar, Dates, DatesKind
 from autoscaler.config.policy.recurrence import Recurrence, begins_ever
 from autoscaler.config.values import (
+    DAY_S,
     HOUR_S,
     NAME,
     Cron,
@@ -34,11 +35,13 @@ from autoscaler.config.values import (
     Text,
     TimeZone,
 )
+from autoscaler.core.model.spec import DEFAULT_WINDOW_S
 
 API_VERSION = "vllm-autoscaler.io/v1"
 KIND = "Policy"
 MAX_PREWARM = 16
 MAX_REPLICAS = 10_000
+SHARED, GUARANTEED = "shared", "guaranteed"
 PRIORITY, WEIGHT = Integer(-1_000_000, 1_000_000), Number(0.001, 1_000_000)
 
 
@@ -66,6 +69,11 @@ class Objective(Section):
     )
     attainment: Annotated[float, Share(0.01, 1.0)] = Field(
         default=0.99, description="Share of requests that must meet the objectives; the rest is the error budget."
+    )
+    window: Annotated[float, Duration(HOUR_S, DAY_S * 30)] = Field(
+        default=DEFAULT_WINDOW_S,
+        description="Time over which that share is kept. A miss counts 37 % after it; more misses than allowed are "
+        "made up for within it.",
     )
 
 
@@ -281,10 +289,20 @@ class PolicySpec(Section):
     priority: Annotated[int, PRIORITY] = Field(
         default=100,
         description="Higher is served first when GPUs are short. "
-        "No workload gets headroom before all have the replicas that their load needs.",
+        "No workload gets headroom before all have the replicas that their load needs, unless it is guaranteed.",
     )
     weight: Annotated[float, WEIGHT] = Field(
         default=1.0, description="Share of short GPUs among workloads of one priority."
+    )
+    headroom: Annotated[str, OneOf((SHARED, GUARANTEED))] = Field(
+        default=SHARED,
+        description="Headroom when GPUs are short. `shared`: after the replicas that the load of any workload needs. "
+        "`guaranteed`: before those of lower priorities in the pool, which pay for it.",
+    )
+    headroom_share: Annotated[float, Share(0.01, 1.0)] = Field(
+        default=0.2,
+        description="Most of the GPUs of a pool that guaranteed headroom takes from lower priorities, together with "
+        "that of other workloads.",
     )
     replicas: Replicas = Replicas()
     queue: Queue = Queue()
@@ -306,6 +324,11 @@ class PolicySpec(Section):
         default=(), description=f"Recurring windows, at most {MAX_PREWARM}."
     )
     wake_up: WakeUp = WakeUp()
+
+    @property
+    def guaranteed_share(self) -> float:
+        """Share of a pool that is guaranteed to headroom; 0: none."""
+        return self.headroom_share if self.headroom == GUARANTEED else 0.0
 
 
 class Metadata(Section):

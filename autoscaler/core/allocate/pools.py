@@ -70,7 +70,8 @@ def share(
     within_quotas = np.fmax(fit_replicas(tenants, gpus_each), np.where(trusted, kept, fleet.replicas))
     # No node and no quota holds a replica beyond.
     allocated = np.minimum(np.minimum(desired, np.fmax(claims.fits, present)), within_quotas)
-    sized = (fleet.pool >= 0) & ~np.isnan(np.append(fleet.pool_gpus, np.nan)[fleet.pool])
+    pool_gpus = np.append(fleet.pool_gpus, np.nan)[fleet.pool]
+    sized = (fleet.pool >= 0) & ~np.isnan(pool_gpus)
     # Counts that grew while replicas do not start could exceed the pool together, and all could start at once.
     allocated = np.where(claims.must_not_grow & sized, np.minimum(allocated, fleet.replicas), allocated)
     claimed = np.where(ours, np.fmax(np.minimum(allocated, claims.replicas), kept), np.fmin(fleet.replicas, scheduled))
@@ -114,6 +115,7 @@ def share(
                 weight=np.where(spec.weight[rows] > 0, spec.weight[rows], 1.0),
                 urgency=_urgency(arrivals_per_s[rows], gpus_each[rows], scheduled[rows] > 0),
                 idle=idle[rows],
+                guaranteed_gpus=np.where(in_pool, or_zero(spec.headroom_share * pool_gpus), 0.0)[rows],
                 nominal=_count_left(fleet, rows, reserved[rows] * gpus_each[rows]),
                 running=running.of_rows(rows),
             )

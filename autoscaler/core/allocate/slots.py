@@ -41,6 +41,7 @@ class Requests:
     priority: FloatColumn  # float64[W]
     weight: FloatColumn  # float64[W], above 0
     urgency: FloatColumn  # float64[W], of a first replica
+    guaranteed_gpus: FloatColumn  # float64[W], of headroom in its pool before base replicas of lower priorities
     idle: BoolColumn  # bool[W], yields to workloads of its pool and priority
     running: Running  # their replicas that run
     nominal: tuple[Nominal, ...] = ()  # GPUs that owners may use beyond the reserved replicas, without borrowing
@@ -70,10 +71,17 @@ def order(requests: Requests) -> Slots:
     place = place[_sort(share[place])]
     place = place[_sort((stage * len(levels) + level[row])[place])]
     gpus = np.where(number < requests.confined[row], 0.0, requests.gpus_each[row])
-    slots = Slots(row, number.astype(np.int64), gpus).in_order(place)
+    slots, stage = Slots(row, number.astype(np.int64), gpus).in_order(place), stage[place]
     if requests.idle.any():
-        slots = _let_idle_yield(requests, slots, stage[place], level[slots.row])
-    return _let_borrowers_yield(requests, slots, stage[place]) if requests.nominal else slots
+        slots = slots.in_order(_let_idle_yield(requests, slots, stage, level[slots.row]))
+    borrows = np.zeros(len(place), dtype=bool)
+    if requests.nominal:
+        borrows = _find_borrowers(requests, slots)  # an idle replica borrows in the stage at whose place it is
+        place = _sort(np.where(stage == HEADROOM, HEADROOM * 2 + borrows, stage + HEADROOM * borrows))
+        slots, borrows = slots.in_order(place), borrows[place]
+    if requests.guaranteed_gpus.any():
+        slots = slots.in_order(_guarantee_headroom(requests, slots, level[slots.row], borrows))
+    return slots
 
 
 def _sort(keys: BoolColumn | IntColumn | FloatColumn) -> IntColumn:
@@ -113,28 +121,56 @@ def _rank_first(requests: Requests) -> FloatColumn:
     return rank
 
 
-def _let_idle_yield(requests: Requests, slots: Slots, stage: IntColumn, level: IntColumn) -> Slots:
-    """Return the slots with floors and base replicas of idle workloads after those of others with their priority.
+def _let_idle_yield(requests: Requests, slots: Slots, stage: IntColumn, level: IntColumn) -> IntColumn:
+    """Return the order with floors and base replicas of idle workloads after those of others with their priority.
 
     They only change places with replicas of the same pool. So no other pool and no other priority gets a GPU by this.
     """
-    among = requests.pool[slots.row] * (1 + level.max(initial=0)) + level
     idle = requests.idle[slots.row] & (stage < HEADROOM)
-    before = _sort(among)
-    after = _sort(4 * among + 2 * (stage == HEADROOM) + idle)
-    # A replica takes the place at which its pool and priority have had GPUs for it and for all those before it.
+    among = requests.pool[slots.row] * (1 + level.max(initial=0)) + level
+    return _change_places(slots, np.arange(len(idle)), among, 2 * (stage == HEADROOM) + idle)
+
+
+def _guarantee_headroom(requests: Requests, slots: Slots, level: IntColumn, borrows: BoolColumn) -> IntColumn:
+    """Return the order with guaranteed headroom before base replicas of lower priorities in its pool.
+
+    They only change places with each other, so nothing else comes later: no headroom and no base replica of the same
+    priority or a higher one. All guaranteed headroom of a pool together is at most the largest amount that is stated.
+    """
+    each, most = requests.gpus_each[slots.row], requests.guaranteed_gpus[slots.row]
+    beyond = slots.number - np.fmax(requests.base, requests.floor)[slots.row]  # replicas of headroom before this one
+    guaranteed = (beyond >= 0) & ((beyond + 1) * each <= most + ROUNDING_GPUS) & ~requests.idle[slots.row]
+    candidates = np.flatnonzero(guaranteed)
+    candidates = candidates[_sort(requests.pool[slots.row[candidates]])]
+    pool, gpus = requests.pool[slots.row[candidates]], np.cumsum(each[candidates])
+    before = np.append(0.0, gpus)[np.searchsorted(pool, pool)]
+    guaranteed[candidates[gpus - before > most[candidates] + ROUNDING_GPUS]] = False
+    is_base = (beyond < 0) & (slots.number >= requests.floor[slots.row])
+    moving = np.flatnonzero(guaranteed | is_base)
+    among = 2 * requests.pool[slots.row[moving]] + borrows[moving]
+    return _change_places(slots, moving, among, 2 * level[moving] + guaranteed[moving])
+
+
+def _change_places(slots: Slots, moving: IntColumn, among: IntColumn, key: IntColumn) -> IntColumn:
+    """Return the order in which some replicas have changed places, so that they are in order of a key.
+
+    moving: the replicas, as indices. among: those of one number change places with each other. Others keep theirs.
+    A replica takes the place at which these had GPUs for it and for all those before it.
+    """
+    before = moving[_sort(among)]
+    after = moving[_sort(among * (1 + key.max(initial=0)) + key)]
     ends = np.cumsum(slots.gpus[before])
     covering = np.searchsorted(ends, np.cumsum(slots.gpus[after]) - ROUNDING_GPUS)
-    place = before[np.fmin(covering, len(before) - 1)]
-    moved = after[_sort(place)]
-    return slots.in_order(moved)
+    place = np.arange(len(slots.row))
+    place[after] = before[np.fmin(covering, len(before) - 1)]
+    return _sort(place)
 
 
-def _let_borrowers_yield(requests: Requests, slots: Slots, stage: IntColumn) -> Slots:
-    """Return the slots with replicas that borrow after those within the nominal GPUs of their owner.
+def _find_borrowers(requests: Requests, slots: Slots) -> BoolColumn:
+    """Return which replicas are beyond the nominal GPUs of their owner; bool[L].
 
-    stage: int64[L], of each place in the order. The replicas of an owner keep their order, so whether one borrows
-    depends on no other owner, and not on how many GPUs there are.
+    The replicas of an owner keep their order, so whether one borrows depends on no other owner, and not on how many
+    GPUs there are.
     """
     gpus, borrows = requests.gpus_each[slots.row], np.zeros(len(slots.row), dtype=bool)
     for nominal in requests.nominal:
@@ -144,5 +180,4 @@ def _let_borrowers_yield(requests: Requests, slots: Slots, stage: IntColumn) -> 
         before = np.append(0.0, ends)[starts]
         most = np.append(before + nominal.gpus, np.inf)[owner[together]]
         borrows[together] |= ends > most + ROUNDING_GPUS
-    place = _sort(np.where(stage == HEADROOM, HEADROOM * 2 + borrows, stage + HEADROOM * borrows))
-    return slots.in_order(place)
+    return borrows

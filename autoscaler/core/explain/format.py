@@ -31,6 +31,11 @@ def seconds(value: float) -> str:
     return f"{number(value / 60)} min" if value < 7200 else f"{number(value / 3600)} h"
 
 
+def window(value_s: float) -> str:
+    """Write the window of an error budget, as in "missed in a day"."""
+    return "a day" if value_s == 86_400 else seconds(value_s)
+
+
 def percent(share: float) -> str:
     """Write a share in percent; below 0.0001% it is 0%."""
     if math.isnan(share):

@@ -6,11 +6,10 @@ import math
 
 import numpy as np
 
-from autoscaler.core.explain.format import count, number, percent, seconds
-from autoscaler.core.explain.planner_lines import Figures
+from autoscaler.core.explain.format import count, number, percent, seconds, window
+from autoscaler.core.explain.planner_lines import Figures, since
 from autoscaler.core.explain.row import Row
 from autoscaler.core.measure.miss_curve import MAX_UTILIZATION
-from autoscaler.core.planner.error_budget import BUDGET_S
 from autoscaler.core.planner.strategies import IS_SEASONAL, ROUNDING_TOLERANCE, find_highest_load
 
 TOLERATED = 1.005
@@ -40,8 +39,9 @@ def error_budget(known: Figures, predicted: float) -> str:
     within it. Returns "" where neither is known.
     """
     may, missed = known.budget_fraction, known.missed_fraction
-    budget = f"the error budget of {percent(may)}"
-    missed_so_far = f"{percent(missed)} of requests missed {_since(known)}"
+    in_window = f"in {window(known.window_s)}"
+    budget = f"the error budget of {percent(may)} {in_window}"
+    missed_so_far = f"{percent(missed)} of requests missed {since(known)}"
     if missed > TOLERATED * may:
         return f"{missed_so_far}, more than {budget}{_countermeasure(known)}"
     if predicted > TOLERATED * may:
@@ -50,10 +50,10 @@ def error_budget(known: Figures, predicted: float) -> str:
     if math.isnan(missed) and math.isnan(predicted):
         return ""
     if math.isnan(predicted):
-        return f"{missed_so_far}, {percent(may)} may, and nothing is predicted yet"
+        return f"{missed_so_far}, {percent(may)} may {in_window}, and nothing is predicted yet"
     if math.isnan(missed):
         expected = f"its strategy is predicted to miss {percent(predicted)} of requests"
-        return f"{expected}, {percent(may)} may, and no real misses are known yet"
+        return f"{expected}, {percent(may)} may {in_window}, and no real misses are known yet"
     return f"{missed_so_far} and its strategy is predicted to miss {percent(predicted)}, within {budget}"
 
 
@@ -63,12 +63,6 @@ def _predicted(known: Figures) -> float:
     Shadow fleets leave out what misses at any number of replicas.
     """
     return known.shadow_missed_fraction + max(known.unavoidable_fraction, 0.0)
-
-
-def _since(known: Figures) -> str:
-    if not known.observed_s > 0:
-        return "so far"
-    return f"in {seconds(known.observed_s)} of traffic" if known.observed_s < BUDGET_S else "in about a day"
 
 
 def _countermeasure(known: Figures) -> str:
@@ -102,13 +96,14 @@ def _why_so_many(row: Row) -> str:
     if replicas <= least:
         return "the minimum" if least > 1 else ""
     if replicas <= known.constant_replicas:
-        return f"because a constant count of {number(replicas)} is the cheapest, misses included"
+        return f"because a constant count of {number(replicas)} is the cheapest now, misses included"
     if season := _season(row):
         return season
     if known.peak_expires_in_s >= 0:
-        return f"because a peak is held for {seconds(known.peak_expires_in_s)} more"
+        return f"because a peak is held for {seconds(known.peak_expires_in_s)} more, in case the load returns"
     if known.observed_s < known.warm_up_s and replicas <= row.planned("initial_fleet"):
-        return f"because the initial fleet is kept for {seconds(known.warm_up_s - known.observed_s)} more"
+        left = seconds(known.warm_up_s - known.observed_s)
+        return f"because the initial fleet is kept for {left} more, until the load is known"
     peak = f"because the load average over {seconds(known.average_s)} has just peaked"
     return f"{peak}, and peaks are held for {count(known.hold_cold_starts, 'cold start')}"
 

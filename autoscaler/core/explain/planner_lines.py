@@ -10,11 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoscaler.core.explain.format import count, number, percent, seconds
+from autoscaler.core.explain.format import count, number, percent, seconds, window
 from autoscaler.core.measure.replica_speed import MIN_BUSY_S
 from autoscaler.core.measure.step_time import MIN_READINGS
 from autoscaler.core.model.types import Decision, Recommender, Signal, TickInput
-from autoscaler.core.planner.error_budget import BUDGET_S
 from autoscaler.core.planner.strategies import IS_SEASONAL, STRATEGIES
 
 NOTEWORTHY = 5e-4
@@ -55,10 +54,11 @@ class Figures:
     margin_roots: float  # times the square root of the load average, which it adds
     constant_replicas: float  # that it recommends at all times; 0: it follows the load
     budget_fraction: float  # of requests may miss their objective by the policy: the error budget
+    window_s: float  # over which it is kept
     allowed_fraction: float  # of requests the strategy may miss now, beyond the unavoidable
     shadow_missed_fraction: float  # of requests the strategy would have missed so far, beyond the unavoidable
     unavoidable_fraction: float  # of requests miss at any number of replicas
-    missed_fraction: float  # of requests missed within about a day; NaN: not counted
+    missed_fraction: float  # of requests missed within about that window; NaN: not counted
     used_budgets: float  # that, in error budgets: above 1 the budget is exceeded
 
 
@@ -92,6 +92,7 @@ def read(inp: TickInput, decision: Decision, row: int) -> Figures:
         margin_roots=selected.margin_roots if selected else math.nan,
         constant_replicas=selected.min_replicas if selected else math.nan,
         budget_fraction=budget,
+        window_s=float(inp.spec.budget_window_s[row]),
         allowed_fraction=plan("allowed_fraction"),
         shadow_missed_fraction=plan("shadow_missed_fraction"),
         unavoidable_fraction=plan("unavoidable_fraction"),
@@ -249,18 +250,24 @@ def _is_uncountable(known: Figures, inp: TickInput, decision: Decision, row: int
 def _budget(known: Figures, inp: TickInput, decision: Decision, row: int) -> str:
     if math.isnan(known.budget_fraction):
         return ""
-    budget = f"{percent(known.budget_fraction)} of requests may miss"
+    budget = f"{percent(known.budget_fraction)} of requests may miss in {window(known.window_s)}"
     if math.isnan(known.missed_fraction):
         uncountable = _is_uncountable(known, inp, decision, row)
         return f"{budget}; {'misses are not counted' if uncountable else 'no request was counted yet'}"
-    since = "in about a day" if known.observed_s >= BUDGET_S else "so far"
-    if 0 < known.observed_s < BUDGET_S:
-        since = f"in {seconds(known.observed_s)} of traffic"
     used = "" if math.isnan(known.used_budgets) else f": {percent(known.used_budgets)} of the error budget"
     anyway = known.unavoidable_fraction
     always = f"; {percent(anyway)} miss at any number of replicas" if anyway >= NOTEWORTHY else ""
     always += ", more than may: the objective is out of reach" if anyway > known.budget_fraction else ""
-    return f"{budget}, {percent(known.missed_fraction)} missed {since}{used}{always}"
+    return f"{budget}, {percent(known.missed_fraction)} missed {since(known)}{used}{always}"
+
+
+def since(known: Figures) -> str:
+    """Word the time in which requests missed: all that is known, or about the window of the error budget."""
+    if not known.observed_s > 0:
+        return "so far"
+    if known.observed_s < known.window_s:
+        return f"in {seconds(known.observed_s)} of traffic"
+    return f"in about {window(known.window_s)}"
 
 
 def _replica(known: Figures) -> str:

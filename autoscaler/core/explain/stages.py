@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from autoscaler.core.allocate.answers import count_taking
-from autoscaler.core.explain import pairs, pods, quotas
+from autoscaler.core.explain import guarantees, pairs, pods, quotas
 from autoscaler.core.explain.format import number, seconds
 from autoscaler.core.explain.row import Row
 from autoscaler.core.model.fleet import Pool
@@ -193,7 +193,8 @@ def _allocation(row: Row, before: float, after: float) -> str:
         return halted
     if not is_short:
         return f"{pool} allocates {number(after)} of {number(before)}, because its last pods did not start"
-    return f"{pool} allocates {number(after)} of {number(before)}{headroom}{scattered}{_grows(row)}"
+    paid = guarantees.words(row, after) if is_short else ""
+    return f"{pool} allocates {number(after)} of {number(before)}{headroom}{paid}{scattered}{_grows(row)}"
 
 
 def _owner(row: Row, after: float) -> str:

@@ -85,6 +85,7 @@ class IntervalStats(Columns):
     ttft_objective_s: FloatColumn  # or the longest wait allowed; NaN: neither, and the planner has no opinion
     itl_objective_s: FloatColumn  # NaN: no objective
     budget_share: FloatColumn  # error budget: share of requests that may miss
+    window_s: FloatColumn  # seconds over which the error budget is kept
     prefill: BoolColumn  # bool[W], prefill workloads of pairs: their work is the prompt tokens that they compute
     floor: FloatColumn  # replicas
     window_floor: FloatColumn  # replicas of a pre-warm window that is open or has begun to start them; NaN: none

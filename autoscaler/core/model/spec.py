@@ -13,6 +13,9 @@ import numpy as np
 from autoscaler.core.model.samples import Objectives
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, IntColumn
 
+DEFAULT_WINDOW_S = 86_400.0
+"""Misses fade over a day while a workload has no policy, and where the policy states no other time."""
+
 
 @dataclass(frozen=True)
 class Spec(Columns):
@@ -21,9 +24,11 @@ class Spec(Columns):
     ttft_objective_s: FloatColumn  # most seconds to the first token; NaN: no objective
     itl_objective_s: FloatColumn  # most seconds between two tokens; NaN: no objective
     attainment: FloatColumn  # 0..1, share of requests that must meet the objectives
+    window_s: FloatColumn  # seconds over which that share is kept; > 0
 
     priority: FloatColumn  # a higher priority gets GPUs first when a pool is short
     weight: FloatColumn  # share among workloads of one priority, > 0
+    headroom_share: FloatColumn  # 0..1 of its pool, for headroom before base replicas of lower priorities; NaN: none
 
     min_replicas: FloatColumn  # floor, unless scaled to zero; >= 0
     max_replicas: FloatColumn  # ceiling, >= min_replicas
@@ -74,6 +79,11 @@ class Spec(Columns):
     def error_budget(self) -> FloatColumn:
         """Fraction of requests that may miss their objective, float64[W]; rounded: 0.1, not 0.09999999999999998."""
         return np.round(1 - self.attainment, 12)
+
+    @property
+    def budget_window_s(self) -> FloatColumn:
+        """Seconds over which the error budget is kept, float64[W]; `DEFAULT_WINDOW_S` without a policy."""
+        return np.where(np.isnan(self.window_s), DEFAULT_WINDOW_S, self.window_s)
 
     @property
     def has_stated_capacity(self) -> BoolColumn:

@@ -1,7 +1,8 @@
 """The error budget: the share of requests that may still miss their objective.
 
 The misses of the real fleet decide what the selected strategy may miss now. All columns are float64[W]. Counts of
-requests fade over `BUDGET_S`.
+requests fade over the window of the policy: a miss counts 37 % after one window and 5 % after three. An overspend is
+made up for within a window.
 """
 
 from __future__ import annotations
@@ -14,15 +15,11 @@ from autoscaler.core.measure import miss_curve
 from autoscaler.core.measure.interval import Interval, IntervalStats
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, PerObjective, clip, or_zero
 
-BUDGET_S = 86_400.0
-"""Time constant of the error budget. A miss counts 37 % after a day and 5 % after three. An overspend is made up for
-within this time."""
-
-SAVINGS_S = 12 * 3600.0
-"""Time within which savings may be spent: the next surge is a matter of hours."""
+SAVINGS_SHARE = 0.5
+"""Share of the window within which savings may be spent: in a window of a day the next surge is some hours away."""
 
 FIRST_AIM, LATER_AIM = 0.8, 0.95
-"""Share of the error budget that is aimed at, at first and once a day was counted.
+"""Share of the error budget that is aimed at, at first and once a window was counted.
 Shadow fleets do not match reality exactly, and the longer requests were counted the less is left to chance."""
 
 MIN_ALLOWED, MAX_ALLOWED = 0.1, 1.3
@@ -57,7 +54,7 @@ def update_error_budget(
         share = miss_curve.combine_objectives(np.where(counted > 0, missed / counted, 0.0))
     observed = interval.observed_s > 0
     known = observed & (counted.max(axis=0) > 0)
-    fade = np.exp(-interval.observed_s / BUDGET_S)
+    fade = np.exp(-interval.observed_s / stats.window_s)
     counted_now = np.where(known, interval.arrivals, 0.0)
     missed_now = share * counted_now
     counted_all = budget.counted * fade + counted_now
@@ -89,14 +86,17 @@ def compute_requests_per_s(budget: ErrorBudget) -> FloatColumn:
         return np.where(budget.served_s > 0, budget.served / budget.served_s, np.nan)
 
 
-def compute_allowed_share(budget: ErrorBudget, budget_share: FloatColumn, unavoidable: FloatColumn) -> FloatColumn:
+def compute_allowed_share(
+    budget: ErrorBudget, budget_share: FloatColumn, window_s: FloatColumn, unavoidable: FloatColumn
+) -> FloatColumn:
     """Return the share of requests that the selected strategy may miss, so that the budget is kept in the end.
 
-    budget_share: share that may miss by the policy. unavoidable: share that misses on any number of replicas. The
-    unavoidable misses are no strategy's, and nothing of them is left to chance: the aim is a share of the rest.
+    budget_share: share that may miss by the policy, over a window of `window_s` seconds. unavoidable: share that misses
+    on any number of replicas. The unavoidable misses are no strategy's, and nothing of them is left to chance: the aim
+    is a share of the rest.
 
-    Example: 1 % may miss, 0.95 % is aimed at, and 0.2 % missed in a day. The savings may be spent within `SAVINGS_S`.
-    An overspend is made up for within `BUDGET_S`, because only a fleet that costs twice as much makes up for a single
+    Example: 1 % may miss in a day, 0.95 % is aimed at, and 0.2 % missed. The savings may be spent within half a day.
+    An overspend is made up for within a day, because only a fleet that costs twice as much makes up for a single
     surge any sooner. Requests that were not counted neither save nor spend.
 
     Strictness keeps no promise where the unavoidable misses alone exceed the budget. The more they exceed it, the more
@@ -104,11 +104,11 @@ def compute_allowed_share(budget: ErrorBudget, budget_share: FloatColumn, unavoi
     """
     requests_per_s = compute_requests_per_s(budget)
     with np.errstate(divide="ignore", invalid="ignore"):
-        counted_days = np.minimum(or_zero(budget.counted / requests_per_s) / BUDGET_S, 1.0)
-        aim = FIRST_AIM + (LATER_AIM - FIRST_AIM) * counted_days**2
+        counted_windows = np.minimum(or_zero(budget.counted / requests_per_s) / window_s, 1.0)
+        aim = FIRST_AIM + (LATER_AIM - FIRST_AIM) * counted_windows**2
         aimed = aim * budget_share + (1 - aim) * np.minimum(unavoidable, budget_share)
         saved = aimed * budget.counted - budget.missed
-        correction = saved / (requests_per_s * np.where(saved > 0, SAVINGS_S, BUDGET_S))
+        correction = saved / (requests_per_s * window_s * np.where(saved > 0, SAVINGS_SHARE, 1.0))
     share = aimed + correction - unavoidable
     share = np.where(np.isnan(share), aimed, share)
     least = clip(unavoidable - budget_share, MIN_ALLOWED * budget_share, FIRST_AIM * budget_share)

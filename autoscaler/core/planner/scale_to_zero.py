@@ -19,7 +19,6 @@ import numpy as np
 from autoscaler.core.model.types import Observation, TickInput
 from autoscaler.core.observe.arrivals import Arrivals
 from autoscaler.core.observe.wake_ups import first_start_s
-from autoscaler.core.planner.error_budget import BUDGET_S
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, Transient, or_zero, replace
 
 TIMEOUTS_S = 60 * np.array([2.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0, 45.0, 90.0, 180.0, 480.0])
@@ -83,7 +82,10 @@ def update_idle_timeouts(
         wake_ups[:, rows] += wakes_up
         owed_s = np.maximum(unpaid_s[:, rows] + start_s[rows] - at_zero_s, 0.0)
         unpaid_s[:, rows] = np.where(wakes_up, owed_s, unpaid_s[:, rows])
-    budget_fade, at_zero = np.exp(-interval_s / BUDGET_S), np.where(observation.ready == 0, arrived, 0.0)
+    budget_fade, at_zero = (
+        np.exp(-interval_s / inp.spec.budget_window_s),
+        np.where(observation.ready == 0, arrived, 0.0),
+    )
     late = np.where(_is_next_replica_late(inp, observation), at_zero, 0.0)
     after = IdleTimeouts(
         waking_s=waking_s,

@@ -184,7 +184,9 @@ def select_strategy(state: StrategyState, stats: IntervalStats) -> StrategyState
     requests fewer was chosen by the demand before, and clients that leave the queue are in no count.
     """
     rows, shadow = np.arange(len(state.strategy)), state.shadow
-    allowed_share = error_budget.compute_allowed_share(state.budget, stats.budget_share, state.miss_counts.unavoidable)
+    allowed_share = error_budget.compute_allowed_share(
+        state.budget, stats.budget_share, stats.window_s, state.miss_counts.unavoidable
+    )
     requests_per_s = or_zero(error_budget.compute_requests_per_s(state.budget))
     asleep = strategies.IS_SEASONAL[:, None] & season.is_unknown(state.season)
     prior_requests = requests_per_s * PRIOR_S * error_budget.compute_unseen_share(state.budget, stats.cold_start_s)

@@ -218,6 +218,7 @@ def _make_stats(
         ttft_objective_s=spec.first_token_limit_s[rows],
         itl_objective_s=spec.itl_objective_s[rows],
         budget_share=budget_share[rows],
+        window_s=spec.budget_window_s[rows],
         prefill=_is_prefill(inp)[rows],
         floor=np.fmin(np.fmax(spec.min_replicas[rows], 1.0), ceiling),
         window_floor=np.minimum(window_floor[rows], ceiling),

@@ -39,7 +39,7 @@ START_WALL_S = 1_795_000_000.0
 PERIOD_S = 5.0
 FORECAST = (
     Line("headroom", "1.69 replicas: 4 recommended for a load of 2.31"),
-    Line("budget", "1% of requests may miss, 2.5% missed in about a day: 250% of the error budget"),
+    Line("budget", "1% of requests may miss in a day, 2.5% missed in about a day: 250% of the error budget"),
 )
 INPUTS = {
     "kv_usage": float("nan"),

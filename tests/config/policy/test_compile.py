@@ -43,8 +43,10 @@ def same(left: Spec, right: Spec) -> bool:
 def test_every_field_of_a_policy_arrives_in_its_column():
     book = with_policies(
         full={
-            "objective": {"ttft": "150ms", "itl": "50ms", "attainment": "99.5%"},
+            "objective": {"ttft": "150ms", "itl": "50ms", "attainment": "99.5%", "window": "12h"},
             "priority": 7,
+            "headroom": "guaranteed",
+            "headroomShare": "20%",
             "weight": 2.5,
             "replicas": {"min": 2, "max": 9},
             "queue": {"maxWait": "500ms"},
@@ -71,6 +73,8 @@ def test_every_field_of_a_policy_arrives_in_its_column():
             "ttft_objective_s": 0.15,
             "itl_objective_s": 0.05,
             "attainment": 0.995,
+            "window_s": 43_200,
+            "headroom_share": 0.2,
             "priority": 7,
             "weight": 2.5,
             "min_replicas": 2,
@@ -104,8 +108,8 @@ def test_every_field_of_a_policy_arrives_in_its_column():
 
 @pytest.mark.parametrize("path", list(OVERRIDES))
 def test_every_field_override_changes_only_its_column(path: str):
-    written = {"Share": "33%", "Number": "3.5", "Integer": "2", "StepKind": "3", "Switch": "true"}
-    text = written.get(type(OVERRIDES[path].kind).__name__, "7s")
+    written = {"Share": "33%", "Number": "3.5", "Integer": "2", "StepKind": "3", "Switch": "true", "OneOf": "shared"}
+    text = written.get(type(OVERRIDES[path].kind).__name__, "7h" if path == "objective.window" else "7s")
     base = override(BOOK.policies["realtime"], (("scaleToZero.idleAfter", "9m"),))
     before = spec_row(base.spec)
     after = spec_row(override(base, ((path, text),)).spec)

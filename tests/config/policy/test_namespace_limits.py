@@ -4,6 +4,7 @@ from dataclasses import replace
 from math import inf
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -115,6 +116,19 @@ def test_a_namespace_without_an_entry_cannot_raise_its_priority(
     assert bool(compiled.problems) == (overrides != (("priority", "20"),))
 
 
+@pytest.mark.parametrize(
+    ("entry", "found", "told"),
+    [("{name: team-a}", 0.5, ""), ("{name: team-a, maxHeadroomShare: 10%}", 0.1, "so 0.1 counts, found 0.5")]
+    + [(entry, np.nan, "so 0 counts") for entry in ("{name: team-a, maxHeadroomShare: 0}", "{name: team-b}")],
+)
+def test_guaranteed_headroom_is_limited_by_namespace(tmp_path: Path, entry: str, found: float, told: str):
+    """A namespace without an entry shares its headroom, as the default policy does."""
+    asked = in_namespace("team-a", "", ("headroom", "guaranteed"), ("headroomShare", "50%"))
+    compiled = compile_specs((asked,), limited(tmp_path, LIMITS.partition("    - ")[0] + f"    - {entry}\n"))
+    assert compiled.spec.headroom_share[0] == pytest.approx(found, nan_ok=True)
+    assert (told in compiled.problems[0]) if told else not compiled.problems
+
+
 def test_a_namespace_without_an_entry_cannot_raise_weight_or_floor(tmp_path: Path):
     asked = in_namespace("team-b", "", ("weight", "100"), ("replicas.min", "8"))
     assert row(compile_specs((asked,), limited(tmp_path))) == (500, 1, 1)
@@ -215,7 +229,9 @@ def test_nothing_that_a_workload_states_exceeds_its_limits(
         )
     )
     assert row(limited) == tuple(map(min, row(free), most))
-    assert bool(limited.problems) == (row(limited) != row(free))
-    others = [name for name in vars(free.spec) if name not in ("priority", "weight", "min_replicas")]
+    shares = [float(np.nan_to_num(each.spec.headroom_share[0])) for each in (free, limited)]
+    assert shares[1] == (shares[0] if named else min(shares[0], default.guaranteed_share))
+    assert bool(limited.problems) == ((row(limited), shares[1]) != (row(free), shares[0]))
+    others = [name for name in vars(free.spec) if name not in ("priority", "weight", "min_replicas", "headroom_share")]
     for name in others:
         assert getattr(free.spec, name).tolist() == pytest.approx(getattr(limited.spec, name).tolist(), nan_ok=True)

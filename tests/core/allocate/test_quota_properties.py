@@ -181,6 +181,7 @@ def share_one_by_one(case):
         priority=np.array(case.priority),
         weight=np.array(case.weight),
         urgency=np.zeros(len(case.tenant)),
+        guaranteed_gpus=np.zeros(len(case.tenant)),
         idle=np.zeros(len(case.tenant), dtype=bool),
         running=Running.none(len(case.tenant)),
     )

@@ -63,6 +63,7 @@ class Case:
             priority=np.array(self.priority),
             weight=np.array(self.weight),
             urgency=np.array(self.arrivals),
+            guaranteed_gpus=np.zeros(len(self.pool)),
             idle=np.array(self.idle),
             running=Running.none(len(self.pool)),
         )

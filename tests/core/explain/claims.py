@@ -515,15 +515,24 @@ _WHY: dict[str, Callable[[Row, re.Match[str], float, float, float], None]] = {
     "the maximum": _maximum,
     rf"because the load average over {TIME} is lower": _lower,
     "the minimum": _minimum,
-    rf"because a constant count of {NUMBER} is the cheapest, misses included": _constant,
-    rf"because a peak is held for {TIME} more": _held,
-    rf"because the initial fleet is kept for {TIME} more": _initial,
+    rf"because a constant count of {NUMBER} is the cheapest now, misses included": _constant,
+    rf"because a peak is held for {TIME} more, in case the load returns": _held,
+    rf"because the initial fleet is kept for {TIME} more, until the load is known": _initial,
     rf"because the load average over {TIME} has just peaked, and peaks are held for {NUMBER} cold starts?": _peaked,
     rf"because the load was {NUMBER} busy replicas? around this time a (day|week) ago": _seasonal,
     rf"because its headroom is (?:{SHARE}|{NUMBER} times the square root of the load)": _headroom,
 }
 
-SINCE = rf"(so far|in about a day|in {TIME} of traffic)"
+WINDOW = rf"(?:a day|{TIME[1:-1]})"
+SINCE = rf"(so far|in about {WINDOW}|in {TIME} of traffic)"
+BUDGET = rf"the error budget of {SHARE} in ({WINDOW})"
+
+
+def _in_window(row: Row, window: str) -> None:
+    if row.inp.spec.window_s[row.row] == 86_400:
+        assert window == "a day"
+    else:
+        same_time(window, row.inp.spec.window_s[row.row])
 
 
 def _missed(row: Row, share: str, since: str, time: str | None) -> None:
@@ -531,8 +540,9 @@ def _missed(row: Row, share: str, since: str, time: str | None) -> None:
     observed_s = row.plan("observed_s")
     if since == "so far":
         assert not observed_s > 0
-    elif since == "in about a day":
-        assert observed_s >= 86_400
+    elif since.startswith("in about "):
+        _in_window(row, since.removeprefix("in about "))
+        assert observed_s >= row.inp.spec.window_s[row.row]
     else:
         assert time is not None
         same_time(time, observed_s)
@@ -542,13 +552,11 @@ def _predicted(row: Row) -> float:
     return row.plan("shadow_missed_fraction") + or_zero(row.plan("unavoidable_fraction"))
 
 
-@clause(
-    rf"{SHARE} of requests missed {SINCE} and its strategy is predicted to miss {SHARE}, "
-    rf"within the error budget of {SHARE}"
-)
+@clause(rf"{SHARE} of requests missed {SINCE} and its strategy is predicted to miss {SHARE}, within {BUDGET}")
 def within_budget(row: Row, match: re.Match[str]) -> None:
-    missed, since, time, predicted, budget = match.groups()
+    missed, since, time, predicted, budget, window = match.groups()
     _missed(row, missed, since, time)
+    _in_window(row, window)
     same_share(predicted, _predicted(row))
     same_share(budget, row.budget)
     assert row.plan("missed_fraction") <= 1.006 * row.budget
@@ -557,12 +565,13 @@ def within_budget(row: Row, match: re.Match[str]) -> None:
 
 
 @clause(
-    rf"{SHARE} of requests missed {SINCE}, more than the error budget of {SHARE}"
+    rf"{SHARE} of requests missed {SINCE}, more than {BUDGET}"
     rf"(?:, (so it now|and it still) allows {SHARE}|, and {SHARE} miss at any number of replicas)?"
 )
 def budget_exceeded(row: Row, match: re.Match[str]) -> None:
-    missed, since, time, budget, still, allowed, anyway = match.groups()
+    missed, since, time, budget, window, still, allowed, anyway = match.groups()
     _missed(row, missed, since, time)
+    _in_window(row, window)
     same_share(budget, row.budget)
     assert row.plan("missed_fraction") > row.budget
     unavoidable = or_zero(row.plan("unavoidable_fraction"))
@@ -579,26 +588,32 @@ def budget_exceeded(row: Row, match: re.Match[str]) -> None:
 
 
 @clause(
-    rf"its strategy is predicted to miss {SHARE} of requests, more than the error budget of {SHARE}, "
+    rf"its strategy is predicted to miss {SHARE} of requests, more than {BUDGET}, "
     "and each miss beyond it is priced into the choice of strategy"
 )
 def prediction_exceeds_budget(row: Row, match: re.Match[str]) -> None:
     same_share(match[1], _predicted(row))
     same_share(match[2], row.budget)
+    _in_window(row, match[3])
     assert _predicted(row) > row.budget
 
 
-@clause(rf"{SHARE} of requests missed {SINCE}, {SHARE} may, and nothing is predicted yet")
+@clause(rf"{SHARE} of requests missed {SINCE}, {SHARE} may in ({WINDOW}), and nothing is predicted yet")
 def no_prediction(row: Row, match: re.Match[str]) -> None:
     _missed(row, match[1], match[2], match[3])
     same_share(match[4], row.budget)
+    _in_window(row, match[5])
     assert math.isnan(_predicted(row)) or row.plan("replicas") < row.plan("strategy_replicas")
 
 
-@clause(rf"its strategy is predicted to miss {SHARE} of requests, {SHARE} may, and no real misses are known yet")
+@clause(
+    rf"its strategy is predicted to miss {SHARE} of requests, {SHARE} may in ({WINDOW}), "
+    "and no real misses are known yet"
+)
 def none_judged(row: Row, match: re.Match[str]) -> None:
     same_share(match[1], _predicted(row))
     same_share(match[2], row.budget)
+    _in_window(row, match[3])
     assert math.isnan(row.plan("missed_fraction"))
 
 
@@ -836,14 +851,39 @@ def replaces(row: Row, match: re.Match[str]) -> None:
     assert row.stage(Stage.EXCHANGE) > row.stage(Stage.VARIANT)
 
 
+GUARANTEE = (
+    rf"(?:, of which {NUMBER} replicas? more than its load needs, as {SHARE} of the pool is guaranteed to headroom "
+    r"before base replicas of (\S+(?:(?:,| and) \S+)*?(?: and \d+ others)?)"
+    r"|, after the guaranteed headroom of (\S+(?:(?:,| and) \S+)*?(?: and \d+ others)?))?"
+)
+
+
+def _guarantee(row: Row, beyond: str | None, share: str | None, paying: str | None, first: str | None) -> None:
+    """Check who has guaranteed headroom and who pays for it: the ends of the sentence agree with the allocation."""
+    spec, base, allocated = row.inp.spec, row.decision.base_replicas, row.decision.stages[Stage.ALLOCATION]
+    named = [name for name in re.split(r", | and ", paying or first or "") if name and not name.endswith(" others")]
+    rows = [each.ref.label for each in row.inp.fleet.workloads]
+    for other in (rows.index(name) for name in named):
+        assert row.inp.fleet.pool[other] == row.inp.fleet.pool[row.row]
+        high, low = (row.row, other) if paying else (other, row.row)
+        assert spec.priority[high] > spec.priority[low] and spec.headroom_share[high] > 0
+        assert allocated[high] > max(base[high], spec.min_replicas[high])
+        assert allocated[low] < base[low]
+    if beyond is not None:
+        assert share is not None and paying
+        same(beyond, allocated[row.row] - max(base[row.row], spec.min_replicas[row.row]))
+        same_share(share, spec.headroom_share[row.row])
+
+
 @clause(
     rf"the pool of {NUMBER} (.+?) allocates {NUMBER} of {NUMBER}(?:, because its last pods did not (start)"
-    rf"|(, the rest is headroom)?(?:, because no node has {NUMBER} GPUs left)?"
+    rf"|(, the rest is headroom)?{GUARANTEE}(?:, because no node has {NUMBER} GPUs left)?"
     r"(?:, by today's nodes, although (.+) may get more)?)",
     Stage.ALLOCATION,
 )
 def allocation(row: Row, match: re.Match[str]) -> None:
-    gpus, names, after, before, unstarted, headroom, scattered, grows = match.groups()
+    gpus, names, after, before, unstarted, headroom, beyond, share, paying, first, scattered, grows = match.groups()
+    _guarantee(row, beyond, share, paying, first)
     fleet = row.inp.fleet
     own = int(fleet.pool[row.row])
     same(after, row.stage(Stage.ALLOCATION))

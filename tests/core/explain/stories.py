@@ -180,9 +180,13 @@ class ExplainedServing(Serving, ExplainedStory):
     """Workloads that serve a load, and explain their last tick."""
 
 
-def headroom_story():
-    """Two workloads share seven GPUs: the first holds headroom after its peak, the second has become busy."""
-    story = ExplainedServing(spec(2, priority=[1000.0, 10.0], cold_start_s=60.0, **LEARNED))
+def headroom_story(guaranteed=NAN):
+    """Two workloads share seven GPUs: the first holds headroom after its peak, the second has become busy.
+
+    guaranteed: share of the pool that is guaranteed to the headroom of the first.
+    """
+    ranks = {"priority": [1000.0, 10.0], "headroom_share": [guaranteed, NAN]}
+    story = ExplainedServing(spec(2, cold_start_s=60.0, **ranks, **LEARNED))
     story.learn(fleet([2, 2]))
     crowded = fleet([5, 2], pool_gpus=np.array([7.0]))
     for demand, for_s in (([6.0, 1.0], 120), ([1.0, 1.0], 300), ([1.0, 1.9], 180)):

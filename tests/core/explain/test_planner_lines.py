@@ -86,7 +86,7 @@ def test_each_question_of_an_operator_has_a_line():
         "rule": "follows the load average over 4 min, holds its peaks for 10 cold starts of 60 s, adds 110%",
         "paper": "the strategy would have missed 0.46% of requests so far and may miss 0.65% now, "
         "beyond the 0.2% that always miss",
-        "budget": "1% of requests may miss, 2.5% missed in 2 h of traffic: 250% of the error budget; "
+        "budget": "1% of requests may miss in a day, 2.5% missed in 2 h of traffic: 250% of the error budget; "
         "0.2% miss at any number of replicas",
         "replica": "7.46 requests/s keep one busy; 7.8 ms between tokens when idle; "
         "at most 30000 prompt or 12500 generated tokens/s",
@@ -115,6 +115,7 @@ def test_the_figures_are_those_of_the_lines():
         margin_roots=0.0,
         constant_replicas=0.0,
         budget_fraction=pytest.approx(0.01),
+        window_s=86_400.0,
         allowed_fraction=0.0065,
         shadow_missed_fraction=0.0046,
         unavoidable_fraction=0.002,
@@ -210,12 +211,12 @@ def test_the_budget_line_says_when_misses_are_not_counted():
     assert told(unavoidable_fraction=0.031)["budget"].endswith(
         "; 3.1% miss at any number of replicas, more than may: the objective is out of reach"
     )
-    assert told(missed_fraction=NAN)["budget"] == "1% of requests may miss; misses are not counted"
+    assert told(missed_fraction=NAN)["budget"] == "1% of requests may miss in a day; misses are not counted"
 
 
 def test_the_budget_line_says_when_no_request_was_counted():
     nobody = {"missed_fraction": NAN, "shadow_missed_fraction": NAN}
-    assert told(**nobody)["budget"] == "1% of requests may miss; no request was counted yet"
+    assert told(**nobody)["budget"] == "1% of requests may miss in a day; no request was counted yet"
 
 
 @pytest.mark.parametrize(("finished_per_s", "said"), [(NAN, "no request was counted yet"), (1.0, "are not counted")])
@@ -251,6 +252,8 @@ def test_the_headroom_line_says_how_many_are_too_few():
 
 def test_misses_are_of_a_day_when_a_day_was_observed():
     assert "2.5% missed in about a day" in told(observed_s=90_000.0)["budget"]
+    shorter = told(spec(concurrency=NAN, window_s=21_600.0), observed_s=22_000.0)["budget"]
+    assert shorter.startswith("1% of requests may miss in 6 h, 2.5% missed in about 6 h")
     assert "2.5% missed in 13.1 min of traffic" in told(observed_s=786.0)["budget"]
 
 

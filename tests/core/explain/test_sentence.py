@@ -18,7 +18,7 @@ from autoscaler.core.model.samples import GatewaySamples, PodSamples
 from autoscaler.core.model.types import Recommender, Signal, Stage
 from autoscaler.core.planner.strategies import CONSTANT_COUNTS, PEAK_STRATEGY_COUNT, SEASONAL, STRATEGIES, Strategy
 from autoscaler.core.tick import tick
-from tests.core.explain.stories import CASES, NAN, ExplainedServing, ExplainedStory, explained, played
+from tests.core.explain.stories import CASES, NAN, ExplainedServing, ExplainedStory, explained, headroom_story, played
 from tests.core.serving import LEARNED
 from tests.core.world import fleet, samples, spec, world
 
@@ -95,9 +95,10 @@ def test_sentences_are_well_formed(name):
         (
             "reserve",
             "Scales down from 5 to 3 replicas: the planner recommends 6 for a load of 0.538 busy replicas, because a "
-            "constant count of 6 is the cheapest, misses included; 0% of requests missed in 13 min of traffic and its "
-            "strategy is predicted to miss 0.786%, within the error budget of 1%; the pool of 7 NVIDIA-H100-80GB-HBM3 "
-            "allocates 3 of 6, the rest is headroom (metrics up to 10 s old).",
+            "constant count of 6 is the cheapest now, misses included; 0% of requests "
+            "missed in 13 min of traffic and its strategy is predicted to miss 0.786%, within the error budget of 1% "
+            "in a day; the pool of 7 NVIDIA-H100-80GB-HBM3 allocates 3 of 6, the rest is headroom "
+            "(metrics up to 10 s old).",
         ),
         ("no policy", "Keeps 2 replicas: no valid policy is in force for it."),
         (
@@ -108,8 +109,8 @@ def test_sentences_are_well_formed(name):
         (
             "too many",
             "Keeps 2 replicas: the planner recommends 2 for a load of 3.8 busy replicas, the maximum; "
-            "its strategy is predicted to miss 3.03% of requests, more than the error budget of 1%, and each miss "
-            "beyond it is priced into the choice of strategy (metrics up to 10 s old).",
+            "its strategy is predicted to miss 3.03% of requests, more than the error budget of 1% in a day, "
+            "and each miss beyond it is priced into the choice of strategy (metrics up to 10 s old).",
         ),
     ],
 )
@@ -122,7 +123,7 @@ def test_the_planner_is_named_with_its_load_and_the_error_budget():
     assert re.fullmatch(
         r"Keeps 2 replicas: the planner recommends 2 for a load of \S+ busy replicas?(, because .*)?; 0% of requests "
         r"missed in 118 min of traffic and its strategy is predicted to miss \S+%, within the error budget of 1% "
-        r"\(metrics up to 0 s old\)\.",
+        r"in a day \(metrics up to 0 s old\)\.",
         case.sentence,
     )
     assert case.inputs["forecast_demand_replicas"] == pytest.approx(1, abs=0.1)
@@ -229,6 +230,19 @@ def test_nameless_zero_has_an_owner_unless_the_policy_goes_to_zero(goes_to_zero,
     assert (ends.other_owner, ends.foreign.owned_until_s[0]) == ((owner, ""), 60.0)
 
 
+@pytest.mark.slow
+def test_both_sides_are_named_when_headroom_is_guaranteed():
+    """Without the guarantee the first has three of seven GPUs, and the second the four that its load needs."""
+    story = headroom_story(guaranteed=0.3)
+    assert story.decision.base_replicas.tolist() == [2, 4]
+    first, second = (story.explain(row).sentence for row in (0, 1))
+    assert (
+        "allocates 4 of 6, the rest is headroom, of which 2 replicas more than its load needs, "
+        "as 30% of the pool is guaranteed to headroom before base replicas of ns/w1" in first
+    )
+    assert "allocates 3 of 5, after the guaranteed headroom of ns/w0" in second
+
+
 def test_a_replica_is_not_called_idle_when_the_pool_takes_it():
     rules = spec(2, priority=[0.0, 10.0], idle_after_s=3600.0, down_stabilization_s=10.0)
     waits = {"pod_pending": np.array([PendingCause.NONE, PendingCause.UNSCHEDULABLE])}
@@ -308,8 +322,8 @@ def test_the_initial_fleet_is_the_reason_while_warming_up():
     case = peak(warming_up=True)
     assert case.wanted == 3
     assert (
-        "the planner recommends 3 for a load of 0 busy replicas, because the initial fleet is kept for 270 s more"
-        in (case.sentence)
+        "the planner recommends 3 for a load of 0 busy replicas, because the initial fleet is kept for 270 s more, "
+        "until the load is known" in case.sentence
     )
 
 
@@ -345,14 +359,18 @@ def planned(recommended: float = 2.0, **plan: float) -> Explanation:
 @pytest.mark.parametrize(("missed", "predicted", "anyway"), [(0.0, 0.0, 0.0), (0.01, 0.01, 0.0), (0.004, 0.006, 0.004)])
 def test_misses_are_within_the_error_budget_when_both_shares_are(missed, predicted, anyway):
     case = planned(missed_fraction=missed, shadow_missed_fraction=predicted, unavoidable_fraction=anyway)
-    assert case.sentence.count("within the error budget of 1%") == 1
+    assert case.sentence.count("within the error budget of 1% in a day") == 1
 
 
 @pytest.mark.parametrize(
     ("missed", "predicted", "sentence"),
     [
-        (NAN, 0.004, "its strategy is predicted to miss 0.4% of requests, 1% may, and no real misses are known yet"),
-        (0.004, NAN, "0.4% of requests missed in 2.5 h of traffic, 1% may, and nothing is predicted yet"),
+        (
+            NAN,
+            0.004,
+            "its strategy is predicted to miss 0.4% of requests, 1% may in a day, and no real misses are known yet",
+        ),
+        (0.004, NAN, "0.4% of requests missed in 2.5 h of traffic, 1% may in a day, and nothing is predicted yet"),
         (NAN, NAN, "the planner recommends 2 for a load of 1.5 busy replicas (metrics"),
     ],
 )
@@ -367,20 +385,21 @@ def test_no_budget_is_called_kept_when_a_share_is_unknown(missed, predicted, sen
     [
         (
             {"missed_fraction": 0.0168, "shadow_missed_fraction": 0.004, "allowed_fraction": 0.006},
-            "1.68% of requests missed in 2.5 h of traffic, more than the error budget of 1%, so it now allows 0.6%",
+            "1.68% of requests missed in 2.5 h of traffic, more than the error budget of 1% in a day, "
+            "so it now allows 0.6%",
         ),
         (
             {"missed_fraction": 0.0168, "shadow_missed_fraction": 0.0, "allowed_fraction": 0.001, "observed_s": 2e5},
-            "1.68% of requests missed in about a day, more than the error budget of 1%, so it now allows 0.1%",
+            "1.68% of requests missed in about a day, more than the error budget of 1% in a day, so it now allows 0.1%",
         ),
         (
             {"missed_fraction": 0.05, "unavoidable_fraction": 0.03},
-            "5% of requests missed in 2.5 h of traffic, more than the error budget of 1%, "
+            "5% of requests missed in 2.5 h of traffic, more than the error budget of 1% in a day, "
             "and 3% miss at any number of replicas",
         ),
         (
             {"missed_fraction": 0.004, "shadow_missed_fraction": 0.008, "unavoidable_fraction": 0.004},
-            "its strategy is predicted to miss 1.2% of requests, more than the error budget of 1%, "
+            "its strategy is predicted to miss 1.2% of requests, more than the error budget of 1% in a day, "
             "and each miss beyond it is priced into the choice of strategy",
         ),
     ],
@@ -398,8 +417,16 @@ CONSTANT_8 = float(PEAK_STRATEGY_COUNT + CONSTANT_COUNTS.index(8))
 @pytest.mark.parametrize(
     ("recommended", "plan", "why"),
     [
-        (8.0, {"strategy": CONSTANT_8}, "because a constant count of 8 is the cheapest, misses included"),
-        (9.0, {"strategy": CONSTANT_8, "peak_expires_in_s": 90.0}, "because a peak is held for 90 s more"),
+        (
+            8.0,
+            {"strategy": CONSTANT_8},
+            "because a constant count of 8 is the cheapest now, misses included",
+        ),
+        (
+            9.0,
+            {"strategy": CONSTANT_8, "peak_expires_in_s": 90.0},
+            "because a peak is held for 90 s more, in case the load returns",
+        ),
         (
             9.0,
             {"strategy": CONSTANT_8, "peak_expires_in_s": NAN},
@@ -416,7 +443,7 @@ CONSTANT_8 = float(PEAK_STRATEGY_COUNT + CONSTANT_COUNTS.index(8))
         (
             3.0,
             {"strategy": 0.0, "observed_s": 600.0, "initial_fleet": 3.0},
-            "because the initial fleet is kept for 10 min more",
+            "because the initial fleet is kept for 10 min more, until the load is known",
         ),
         (
             3.0,
@@ -436,7 +463,7 @@ CONSTANT_8 = float(PEAK_STRATEGY_COUNT + CONSTANT_COUNTS.index(8))
         (
             4.0,
             {"strategy": SEASONAL_1_ROOT, "day_ago_load": 1.2, "peak_expires_in_s": 90.0},
-            "because a peak is held for 90 s more",
+            "because a peak is held for 90 s more, in case the load returns",
         ),
         (
             4.0,

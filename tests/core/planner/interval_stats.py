@@ -53,6 +53,7 @@ def make_stats(demand, *, replicas=None, busy=None, late=0.0, totals=None, prefi
         "ttft_objective_s": 1.0,
         "itl_objective_s": 0.1,
         "budget_share": 0.01,
+        "window_s": 86_400.0,
         "floor": 1.0,
         "ceiling": 100.0,
         "window_floor": NAN,

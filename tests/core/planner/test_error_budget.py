@@ -7,12 +7,11 @@ import pytest
 
 from autoscaler.core.measure.interval import Interval
 from autoscaler.core.planner.error_budget import (
-    BUDGET_S,
     FIRST_AIM,
     LATER_AIM,
     MAX_ALLOWED,
     MIN_ALLOWED,
-    SAVINGS_S,
+    SAVINGS_SHARE,
     ErrorBudget,
     compute_allowed_share,
     compute_unseen_share,
@@ -25,11 +24,11 @@ BUDGET = 0.01
 DAY = 8640.0  # requests, one every ten seconds
 
 
-def allowed(missed, counted=DAY, served=0.1, served_s=1.0, unavoidable=0.0):
-    """Return the allowed share of a workload with these counts."""
+def allowed(missed, counted=DAY, served=0.1, served_s=1.0, unavoidable=0.0, window_s=86_400.0):
+    """Return the allowed share of a workload with these counts, by a window of a day if none is given."""
     columns = {"missed": missed, "counted": counted, "served": served, "served_s": served_s}
     budget = replace(ErrorBudget.blank(1), **{name: np.array([value]) for name, value in columns.items()})
-    return float(compute_allowed_share(budget, np.array([BUDGET]), np.array([unavoidable]))[0])
+    return float(compute_allowed_share(budget, *(np.array([value]) for value in (BUDGET, window_s, unavoidable)))[0])
 
 
 @pytest.mark.parametrize(
@@ -40,10 +39,13 @@ def test_allowed_share_stays_within_its_bounds(missed_share, share):
     assert allowed(DAY * missed_share) == pytest.approx(share * BUDGET)
 
 
-@pytest.mark.parametrize(("excess", "within_s"), [(3.0, BUDGET_S), (30.0, BUDGET_S), (-3.0, SAVINGS_S)])
-def test_overspend_is_recovered_in_a_day_and_savings_in_half(excess, within_s):
-    requests = DAY * within_s / 86_400.0
-    assert allowed(DAY * LATER_AIM * BUDGET + excess) == pytest.approx(LATER_AIM * BUDGET - excess / requests)
+@pytest.mark.parametrize("days", [1.0, 0.25, 7.0])
+@pytest.mark.parametrize(("excess", "share"), [(0.003, 1.0), (-0.0003, SAVINGS_SHARE)])
+def test_overspend_is_recovered_in_a_window_and_savings_in_half(excess, share, days):
+    """As many requests as arrive in a window were counted. excess: of misses, as a share of them."""
+    missed, counted = LATER_AIM * BUDGET + excess, DAY * days
+    found = allowed(missed * counted, counted, window_s=86_400.0 * days)
+    assert found == pytest.approx(LATER_AIM * BUDGET - excess / share)
 
 
 @pytest.mark.parametrize("served_s", [1.0, 0.0])
@@ -90,11 +92,12 @@ def add_interval(late, budget=None, is_late=False, **stats):
     return update_error_budget(ErrorBudget.blank(1) if budget is None else budget, stats, interval, np.array([is_late]))
 
 
-def test_misses_are_counted_and_fade_within_a_day():
-    first = add_interval(0.4)
+@pytest.mark.parametrize("window_s", [86_400.0, 3600.0])
+def test_misses_are_counted_and_fade_within_the_window(window_s):
+    first = add_interval(0.4, window_s=window_s)
     assert (first.missed[0], first.counted[0], first.served[0]) == pytest.approx((180, 450, 450))
-    fade = np.exp(-UPDATE_INTERVAL_S / BUDGET_S)
-    second = add_interval(0.0, first)
+    fade = np.exp(-UPDATE_INTERVAL_S / window_s)
+    second = add_interval(0.0, first, window_s=window_s)
     assert (second.missed[0], second.counted[0]) == pytest.approx((180 * fade, 450 * (1 + fade)))
     assert second.served_s[0] == pytest.approx(UPDATE_INTERVAL_S * (1 + fade))
 

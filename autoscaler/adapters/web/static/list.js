@@ -52,7 +52,7 @@ const COLUMNS = [
   {
     key: "budget",
     title: "Budget used",
-    note: "Missed requests of about a day, in error budgets",
+    note: "Missed requests of about the window of the policy, in error budgets",
     number: true,
     sort: (row) => row.burnt_budgets,
     text: (row) => share(row.burnt_budgets),

@@ -1,0 +1,46 @@
+"""Guaranteed headroom in words: which workloads of a pool have it, and which pay for it with base replicas."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from autoscaler.core.explain.format import count, percent
+from autoscaler.core.explain.row import Row
+from autoscaler.core.model.types import Stage
+from autoscaler.core.table.columns import FloatColumn, IntColumn, or_zero
+
+MOST_NAMED = 3
+"""The sentence names at most so many workloads."""
+
+
+def words(row: Row, after: float) -> str:
+    """Word that some of its headroom is guaranteed, or that its base replicas come after that of others; "": neither.
+
+    after: replicas that the pool allocates to it.
+    """
+    fleet, spec, base = row.inp.fleet, row.inp.spec, row.decision.base_replicas
+    headroom, in_pool = count_headroom(row), fleet.pool == fleet.pool[row.row]
+    has_some = in_pool & (spec.headroom_share > 0) & (headroom > 0)
+    if after < min(base[row.row], row.before(Stage.ALLOCATION)):
+        before_it = np.flatnonzero(has_some & (spec.priority > spec.priority[row.row]))
+        return f", after the guaranteed headroom of {_name(row, before_it)}" if len(before_it) else ""
+    lacks = row.decision.stages[Stage.ALLOCATION] < np.fmin(base, row.decision.stages[Stage.SLEEP])
+    paying = np.flatnonzero(in_pool & lacks & (spec.priority < spec.priority[row.row]))
+    if not has_some[row.row] or not len(paying):
+        return ""
+    share = percent(float(spec.headroom_share[row.row]))
+    own = f"of which {count(headroom[row.row])} more than its load needs"
+    return f", {own}, as {share} of the pool is guaranteed to headroom before base replicas of {_name(row, paying)}"
+
+
+def count_headroom(row: Row) -> FloatColumn:
+    """Return the replicas that each workload is allocated beyond its floor and its base replicas; float64[W]."""
+    needed = np.fmax(row.decision.base_replicas, or_zero(row.inp.spec.min_replicas))
+    headroom: FloatColumn = np.fmax(or_zero(row.decision.stages[Stage.ALLOCATION] - needed), 0.0)
+    return headroom
+
+
+def _name(row: Row, rows: IntColumn) -> str:
+    names = [row.inp.fleet.workloads[index].ref.label for index in rows[:MOST_NAMED].tolist()]
+    names += [f"{len(rows) - MOST_NAMED} others"] if len(rows) > MOST_NAMED else []
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
