@@ -152,7 +152,7 @@ async def whole_ticks(url: str, workloads: int, ticks: int) -> dict[str, float]:
     """
     fleet = fleets.fleet(workloads)
     plain = next(fleets.inputs(fleet, 1))
-    objectives = Objectives(plain.spec.ttft_objective_s, plain.spec.itl_objective_s)
+    objectives = Objectives(plain.spec.ttft_objective_s, plain.spec.itl_objective_s, plain.spec.inputs_max_age_s)
     names = ("interactive",) * workloads
     memory, clock = Memory.empty(), SystemClock()
     sampled, whole = [], []

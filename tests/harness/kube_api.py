@@ -126,7 +126,8 @@ class KubeApi:
             "tls-private-key-file": serving.key,
             "cert-dir": directory,
             "token-auth-file": tokens,
-            "authorization-mode": "Node,RBAC",
+            # The authorizer of nodes waits for the newest version of each group that it reads.
+            "authorization-mode": "RBAC" if "=false" in runtime_config else "Node,RBAC",
             "service-account-issuer": "https://kubernetes.default.svc",
             "service-account-key-file": service_accounts,
             "service-account-signing-key-file": service_accounts,
