@@ -35,7 +35,6 @@ DURATIONS = {
     "workloads.observe.wake_ups.mean_s",
     "strategies.budget.served_s",
     "strategies.speed.prompt_busy_s",
-    "strategies.surges.high_after_s",
     "strategies.speed.shortest_gap_s",
     "strategies.itl_objective_s",
     "strategies.warm_up_s",

@@ -23,7 +23,6 @@ from autoscaler.core.planner.load_history import LoadHistory
 from autoscaler.core.planner.season import Season
 from autoscaler.core.planner.shadow_fleets import ShadowFleets, compute_batch_room_s
 from autoscaler.core.planner.strategies import Float32Column
-from autoscaler.core.planner.surges import Surges, compute_unseen_share, forget_queues, update_surges
 from autoscaler.core.table.columns import (
     PER_OBJECTIVE,
     BoolColumn,
@@ -71,9 +70,8 @@ class StrategyState(Columns):
     miss_counts: PerObjective[MissCounts]
     budget: ErrorBudget
     shadow: ShadowFleets
-    surges: PerObjective[Surges]
 
-    initial_fleet: Transient[PerObjective[FloatColumn]]  # the count when it was first seen: its owner's
+    initial_fleet: Transient[PerObjective[FloatColumn]]  # replicas that served when demand was first known
     warm_up_s: PerStrategySet[FloatColumn]  # seconds of demand for which they are kept; fixed once these are over
     base_replicas: Transient[FloatColumn]  # replicas that the present load needs; NaN: not known
     strategy: Transient[FloatColumn]  # the selected one, its row; NaN: none yet
@@ -107,8 +105,6 @@ def update_strategies(before: StrategyState, stats: IntervalStats, now_s: float)
     )
     batch_room_s = _compute_batch_room_s(stats, speed, fitted, load)
     interval = Interval(observed_s, load.demand, arrivals, steepness, batch_room_s)
-    shadow = shadow_fleets.update_shadow_fleets(before.shadow, stats, interval, ready_peaks, woken_peaks)
-    surges, is_single = update_surges(before.surges, before.shadow, shadow, arrivals, history.averages[1], stats)
     state = replace(
         before,
         last_updated_s=np.full(len(interval_s), now_s),
@@ -117,9 +113,10 @@ def update_strategies(before: StrategyState, stats: IntervalStats, now_s: float)
         history=history,
         season=past_week,
         miss_counts=miss_counts,
-        budget=error_budget.update_error_budget(before.budget, stats, interval),
-        shadow=forget_queues(shadow, is_single),
-        surges=surges,
+        budget=error_budget.update_error_budget(
+            before.budget, stats, interval, offered_load.has_late_queue(load, stats)
+        ),
+        shadow=shadow_fleets.update_shadow_fleets(before.shadow, stats, interval, ready_peaks, woken_peaks),
     )
     return select_strategy(_size_fleets(state, stats, predicted), stats)
 
@@ -159,10 +156,10 @@ def _is_close(before_s: FloatColumn, now_s: FloatColumn) -> BoolColumn:
 
 def _size_fleets(state: StrategyState, stats: IntervalStats, predicted: Float32Column) -> StrategyState:
     """Compute what every strategy requests, and the base replicas. predicted: of `load_history.update_load_history`."""
-    initial_fleet = np.where(np.isnan(state.initial_fleet), stats.ordered, state.initial_fleet)
+    is_first = np.isnan(state.initial_fleet) & ~np.isnan(state.history.averages[0])
+    initial_fleet = np.where(is_first, stats.replicas, state.initial_fleet)
     observed_s = state.shadow.observed_s
-    # The initial fleet was presumably sized on purpose. It is kept as a peak that was seen just before. Replicas that
-    # the first queue adds before demand is known are not part of it.
+    # The initial fleet was presumably sized on purpose. It is kept as a peak that was seen just before.
     # Its time is fixed once it is over. Otherwise one slow start, hours later, would bring the initial fleet back.
     is_over = observed_s >= state.warm_up_s
     warm_up_s = np.where(is_over, state.warm_up_s, strategies.LONGEST_HOLD * stats.cold_start_s)
@@ -192,7 +189,7 @@ def select_strategy(state: StrategyState, stats: IntervalStats) -> StrategyState
     )
     requests_per_s = or_zero(error_budget.compute_requests_per_s(state.budget))
     asleep = strategies.IS_SEASONAL[:, None] & season.is_unknown(state.season)
-    prior_requests = requests_per_s * PRIOR_S * compute_unseen_share(state.surges, requests_per_s, stats.cold_start_s)
+    prior_requests = requests_per_s * PRIOR_S * error_budget.compute_unseen_share(state.budget, stats.cold_start_s)
     price = np.where(asleep, np.float32(np.inf), _compute_prices(state, allowed_share, prior_requests))
     cheapest = price.argmin(axis=0)
     before = or_zero(state.strategy).astype(np.int64)
@@ -201,10 +198,6 @@ def select_strategy(state: StrategyState, stats: IntervalStats) -> StrategyState
     strategy = np.where(stays, before, cheapest)
     replicas = np.fmin(shadow.requested[strategy, rows], _limit_in_steady_traffic(state, stats, requests_per_s))
     is_late = offered_load.waits_too_long_now(state.offered_load, stats)
-    # The average that the strategy follows may take longer than a cold start to show the rise; the shortest shows it.
-    follows_slowly = is_late & (stats.cold_start_s >= strategies.AVERAGES_S[-1])
-    at_once = strategies.compute_replicas_of(strategy, state.history.averages[:1].astype(np.float32))[0]
-    replicas = np.where(follows_slowly, np.fmax(replicas, np.minimum(at_once, stats.ceiling)), replicas)
     replicas = np.where(is_late, np.fmax(replicas, np.minimum(state.replicas, stats.ceiling)), replicas)
     has_opinion = ~np.isnan(state.offered_load.demand) & ~np.isnan(stats.ttft_objective_s)
     return replace(

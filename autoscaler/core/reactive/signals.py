@@ -166,6 +166,5 @@ def without_queue(inp: TickInput, observation: Observation, capacity: Capacity, 
 def _latency_step(inp: TickInput, observation: Observation, breach: FloatColumn, arrivals: Arrivals) -> FloatColumn:
     """Multiply the awake replicas by a breach of an objective. breach: float64[W], latency over its objective."""
     since_queue_s = inp.now_s - arrivals.last_queued_s
-    waits = is_queued(observation) & ~((observation.queue_wait_s == 0) & (at_gateway(observation) == 0))
-    is_current = waits | ~(since_queue_s <= LATENCY_LAG_S)
+    is_current = is_queued(observation) | ~(since_queue_s <= LATENCY_LAG_S)
     return np.where(is_current & (breach > 1), awake(observation) * np.fmin(breach, LARGEST_STEP), np.nan)

@@ -24,7 +24,7 @@ NUMBER = r"(-?\d+(?:\.\d+)?)"
 TIME = r"(\d+(?:\.\d+)? (?:ms|s|min|h))"
 SHARE = r"(\d+(?:\.\d+)?)%"
 SECONDS = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0}
-ROUNDING = 0.02  # of a replica, in the planner
+MAX_UTILIZATION, ROUNDING = 0.93, 0.02  # of a replica, in the planner
 FOLLOWER = "This replica of the daemon does not hold the lease and does not act. It would "
 PENDING = {
     "pending (unschedulable)": PendingCause.UNSCHEDULABLE,
@@ -253,7 +253,6 @@ def _adds_up(row: Row, signal: Signal, awake: float) -> None:
 
 
 UNREAD = rf"(?: on {NUMBER} of {NUMBER} replicas)?"
-NOT_SERVING = "pods that (?:stop serving|are not ready|stop serving or are not ready)"
 EACH = rf", at (?:(\d+)% of )?(an assumed )?{NUMBER} (?:requests|tokens/s) per replica"
 ON_TOP = rf"(?:, with (?:{NUMBER} asleep)?(?: and )?(?:{NUMBER} stuck)?)?"
 
@@ -274,12 +273,7 @@ def _on_top(row: Row, asleep: str | None, stuck: str | None) -> None:
 
 def _each(row: Row, column: str, usage: str | None, assumed: str | None, each: str) -> float:
     assert abs(float(usage or 100) / 100 - row.spec("target_usage")) <= 0.0051
-    pods = row.inp.fleet.pod_workload == row.row
-    by_command_line = row.inp.fleet.pod_slots
-    stated = row.inp.samples.pods.max_running[pods].tolist()
-    stated += [] if by_command_line is None else by_command_line[pods].tolist()
-    is_stated = row.capacity(column) in stated
-    assert bool(assumed) == (column == "concurrency" and row.capacity("confidence") < 0.5 and not is_stated)
+    assert bool(assumed) == (column == "concurrency" and row.capacity("confidence") < 0.5)
     same(each, row.capacity(column))
     return row.capacity(column) * row.spec("target_usage")
 
@@ -287,7 +281,7 @@ def _each(row: Row, column: str, usage: str | None, assumed: str | None, each: s
 @clause(
     rf"concurrency recommends {NUMBER} for {NUMBER} running(?:,| and) {NUMBER} waiting"
     rf"(?: \(up to {TIME} in one replica\))?"
-    rf"(?:(?:,| and) {NUMBER} at the gateway)?(?: and {NUMBER} on {NOT_SERVING})?{UNREAD}{EACH}{ON_TOP}"
+    rf"(?:(?:,| and) {NUMBER} at the gateway)?(?: and {NUMBER} on pods that stop serving)?{UNREAD}{EACH}{ON_TOP}"
 )
 def concurrency(row: Row, match: re.Match[str]) -> None:
     number, running, waiting, wait, gateway, draining, reporting, ready, usage, assumed, each, *top = match.groups()
@@ -321,7 +315,7 @@ def no_concurrency(row: Row, match: re.Match[str]) -> None:
 
 @clause(
     rf"the (prefill|decode) rate recommends {NUMBER} for {NUMBER} (prompt|generated) tokens/s"
-    rf"(?: and {NUMBER} on {NOT_SERVING})?{UNREAD}{EACH}{ON_TOP}"
+    rf"(?: and {NUMBER} on pods that stop serving)?{UNREAD}{EACH}{ON_TOP}"
 )
 def token_rate(row: Row, match: re.Match[str]) -> None:
     phase, number, rate, kind, draining, reporting, ready, usage, assumed, each, *top = match.groups()
@@ -360,7 +354,7 @@ def latency(row: Row, match: re.Match[str]) -> None:
     _on_top(row, *top)
 
 
-@clause(rf"the rejection rate recommends {NUMBER} for {NUMBER} requests/s refused within the last 30 s{ON_TOP}")
+@clause(rf"the rejection rate recommends {NUMBER} for {NUMBER} requests/s refused by the engine{ON_TOP}")
 def rejections(row: Row, match: re.Match[str]) -> None:
     number, rate, *top = match.groups()
     _speaks(row, Signal.REJECTIONS, number)
@@ -427,7 +421,7 @@ def planner(row: Row, match: re.Match[str]) -> None:
         # Nothing but the load and its rounding up to whole replicas speaks for this count, or it is the least there is.
         assert replicas == row.plan("strategy_replicas")
         assert replicas >= busy
-        assert replicas - 1 < _carrying(busy) or replicas <= max(row.spec("min_replicas"), 1.0)
+        assert replicas - 1 < busy / MAX_UTILIZATION or replicas <= max(row.spec("min_replicas"), 1.0)
         return
     found = [(pattern, hit) for pattern in _WHY if (hit := re.fullmatch(pattern, why))]
     assert len(found) == 1, why
@@ -435,15 +429,10 @@ def planner(row: Row, match: re.Match[str]) -> None:
     _WHY[pattern](row, hit, replicas, busy, strategy.min_replicas)
 
 
-def _carrying(load: float) -> float:
-    """The replicas that carry a load: by 0.93 of their time, or by what many have to spare."""
-    return min(load / 0.93, (0.08 + math.sqrt(0.08**2 + load)) ** 2)
-
-
 def _of(strategy: Strategy, load: float) -> float:
     """The replicas that a strategy adds up to for a load, without its constant count."""
     added = load * strategy.margin_share + strategy.margin_roots * math.sqrt(load)
-    return math.ceil(_carrying(load + added) - ROUNDING - 1e-6)
+    return math.ceil((load + added) / MAX_UTILIZATION - ROUNDING - 1e-6)
 
 
 def _waits(row: Row, hit: re.Match[str], replicas: float, busy: float, least: float) -> None:
@@ -477,7 +466,7 @@ def _constant(row: Row, hit: re.Match[str], replicas: float, busy: float, least:
 
 
 def _more_than_load(replicas: float, busy: float) -> None:
-    assert replicas - 1 >= _carrying(busy) - ROUNDING - 1e-9
+    assert replicas - 1 >= busy / MAX_UTILIZATION - ROUNDING - 1e-9
 
 
 def _held(row: Row, hit: re.Match[str], replicas: float, busy: float, least: float) -> None:
@@ -680,18 +669,6 @@ def burst(row: Row, match: re.Match[str]) -> None:
     same(match[3], row.stage(Stage.BURST))
     assert row.stage(Stage.BURST) < row.stage(Stage.UNKNOWN)
     assert row.seen("waiting") > 0 or row.seen("gateway_waiting") > 0
-
-
-@clause(
-    rf"requests wait up to {TIME}, and their queue outlasts the {TIME} that a new replica takes, so it needs {NUMBER}",
-    Stage.BURST,
-)
-def lasting_queue(row: Row, match: re.Match[str]) -> None:
-    same_time(match[1], row.seen("queue_wait_s"))
-    same_time(match[2], row.seen("cold_start_s"))
-    same(match[3], row.stage(Stage.BURST))
-    assert row.stage(Stage.BURST) > row.stage(Stage.UNKNOWN)
-    assert row.seen("queue_wait_s") > row.spec("max_wait_s")
 
 
 @clause(rf"{NUMBER} is within the tolerance of (\d+)% around {NUMBER}", Stage.TOLERANCE)
