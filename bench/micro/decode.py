@@ -47,7 +47,6 @@ from autoscaler.catalog.spellings import all_spellings
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.core.explain.sentence import explain
 from autoscaler.core.model.fleet import Fleet
-from autoscaler.core.model.samples import Objectives
 from autoscaler.core.model.types import TickInput
 from autoscaler.core.state import Memory
 from autoscaler.core.tick import tick
@@ -152,7 +151,7 @@ async def whole_ticks(url: str, workloads: int, ticks: int) -> dict[str, float]:
     """
     fleet = fleets.fleet(workloads)
     plain = next(fleets.inputs(fleet, 1))
-    objectives = Objectives(plain.spec.ttft_objective_s, plain.spec.itl_objective_s, plain.spec.inputs_max_age_s)
+    objectives = plain.spec.objectives
     names = ("interactive",) * workloads
     memory, clock = Memory.empty(), SystemClock()
     sampled, whole = [], []

@@ -199,6 +199,7 @@ PLANNER: Mapping[str, str] = MappingProxyType(
         "forecast_margin_roots": "margin_roots",
         "forecast_least_replicas": "constant_replicas",
         "forecast_promised_fraction": "budget_fraction",
+        "forecast_window_s": "window_s",
         "forecast_allowed_fraction": "allowed_fraction",
         "forecast_paper_missed_fraction": "shadow_missed_fraction",
         "forecast_unavoidable_fraction": "unavoidable_fraction",

@@ -143,7 +143,7 @@ ARRIVALS = {  # seconds between two scrapes, counts up to 2 s ago, and whether r
     "coming": (15, (5, 5, 5, 5, 5, 6, 6), True),
     "restarted": (15, (900, 900, 900, 0, 1, 1, 2), True),
     "scraped-slowly": (60, (5, 5, 6), True),
-    "slow-and-over": (60, (5, 6, 6), False),
+    "slow-and-over": (60, (5, 6, 6, 6), False),  # VictoriaMetrics answers for 30 s ago
 }
 
 
