@@ -94,7 +94,7 @@ class Listing(NamedTuple):
 
     @property
     def version(self) -> str:
-        """What differs when a file does: the commit of a hub, or 16 hexadecimal digits."""
+        """The version, which differs when a file does: the commit of a hub, or 16 hexadecimal digits."""
         if self.commit:
             return self.commit
         names = "".join(f"{file.name} {file.identity}\n" for file in self.files)

@@ -1,4 +1,4 @@
-"""What others say about the node of an agent, and where the agent reports."""
+"""The node of an agent as others describe it, and the place of the agent's report."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autoscaler.config.weights.wishes import Wishes
 
 
 class Node(Protocol):
-    """What others say about the node of an agent, and where the agent reports."""
+    """The node of an agent as others describe it, and the place of the agent's report."""
 
     changed: asyncio.Event  # set when one of the answers changes
 

@@ -1,4 +1,4 @@
-"""What should be on a node, and what may go for its sake: by wishes and pods. This file changes nothing."""
+"""The models that a node should hold by wishes and pods, and those that may go for them. This file changes nothing."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def test_no_side_goes_to_zero_before_the_other():
     assert counts(story) == [0, 0]
 
 
-def test_idle_side_keeps_its_count_for_the_window_while_the_other_works():
+def test_idle_side_keeps_its_count_when_the_other_works():
     """Prefill rests between prompts. Both go to zero after `idleAfter`, whatever the window of scaling down."""
     story = Paired(spec(2, idle_after_s=20.0, down_stabilization_s=300.0))
     cluster = fleet([3, 1])

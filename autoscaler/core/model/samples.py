@@ -64,7 +64,7 @@ class GatewaySamples(Columns):
 
 @dataclass(frozen=True)
 class Objectives(Columns):
-    """What policies want of sources: objectives that requests are compared with, and how old readings may be.
+    """The objectives that sources compare requests with, and how old readings may be.
 
     Every field is float64[W]; NaN: nothing is wanted.
     """

@@ -64,7 +64,7 @@ class Spec(Columns):
 
     @property
     def objectives(self) -> Objectives:
-        """What sources are asked for."""
+        """The objectives and limits of age that sources are asked for."""
         return Objectives(self.ttft_objective_s, self.itl_objective_s, self.max_input_age_s)
 
     @property

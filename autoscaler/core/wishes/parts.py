@@ -1,4 +1,4 @@
-"""What a plan of weights is made of: models, the demands for them, and nodes."""
+"""The parts of a plan of weights: models, the demands for them, and nodes."""
 
 from __future__ import annotations
 

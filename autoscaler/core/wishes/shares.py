@@ -18,7 +18,7 @@ NAMESPACE_SHARE = 0.5
 
 
 class Shares:
-    """What the models of each namespace take of each node."""
+    """The share of each node that the models of each namespace take."""
 
     def __init__(self, models: Models, demands: Demands, nodes: Nodes) -> None:
         self._models, self._demands = models, demands

@@ -61,7 +61,7 @@ def test_headroom_comes_before_lower_tiers_when_guaranteed(gpus, guaranteed, all
     assert tuple(fill(requests(3, **TIERS, guaranteed_gpus=[guaranteed, 0.0, 0.0]), gpus)) == allocated
 
 
-def test_a_higher_tier_keeps_its_shared_headroom_when_a_lower_guarantees():
+def test_higher_tier_keeps_shared_headroom_when_lower_guarantees():
     """The middle tier takes the last replica from the lowest one. The headroom of the highest stays where it was."""
     asked = requests(3, base=[2, 2, 2], most=[5, 3, 2], priority=[3, 2, 1], guaranteed_gpus=[0.0, 1.0, 0.0])
     assert tuple(fill(asked, 6)) == (2, 3, 1)
