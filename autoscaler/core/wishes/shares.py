@@ -1,8 +1,8 @@
 """The shares of namespaces in a node, so that the models of one do not take the room of another's.
 
-Everybody may annotate workloads. Where workloads of several namespaces have models, those of one get at most half of a
-node's labels. What it holds beyond half of a disk makes way for needed models of another that holds less, and spare
-copies beyond half are not made. Pinned models stay. A model of several namespaces counts in each.
+Everybody may annotate workloads. Where a node admits pods of several namespaces with models, those of one get at most
+half of its labels. What it holds beyond half of the disk makes way for needed models of another that holds less, and
+spare copies beyond half are not made. Pinned models stay. A model of several namespaces counts in each.
 """
 
 from __future__ import annotations
@@ -27,9 +27,13 @@ class Shares:
         for model, namespace in zip(demands.model.tolist(), self._of_row.tolist(), strict=True):
             owners[model].add(namespace)
         self._owners = [sorted(each) for each in owners]
-        shape, share = (len(names), len(nodes.tie)), NAMESPACE_SHARE if len(names) > 1 else 1.0
+        shape = len(names), len(nodes.tie)
+        admitted = np.zeros(shape, dtype=bool)
+        namespace, kind = np.unique([self._of_row, demands.kind], axis=1)
+        np.logical_or.at(admitted, namespace, nodes.admits[kind])
+        share = np.where(admitted.sum(axis=0) > 1, NAMESPACE_SHARE, 1.0)
         self._most_bytes: FloatColumn = nodes.budget_bytes * share
-        self._most_copies = int(MOST_COPIES * share)
+        self._most_copies: IntColumn = (MOST_COPIES * share).astype(np.int64)
         self._bytes = np.zeros(shape)  # of all copies, by namespace and node
         self._copies = np.zeros(shape, dtype=np.int64)
         self._exceeding = np.zeros(len(nodes.tie), dtype=np.int64)  # namespaces beyond their share
@@ -73,7 +77,7 @@ class Shares:
     def for_a_label(self, row: int, node: int, movable: Sequence[int]) -> list[int] | None:
         """Return the copies that must go so that a demand's namespace has a label left; None: too few of them may."""
         own = int(self._of_row[row])
-        lacking = int(self._copies[own, node]) + 1 - self._most_copies
+        lacking = int(self._copies[own, node]) + 1 - int(self._most_copies[node])
         found = [model for model in movable if own in self._owners[model]][: max(lacking, 0)]
         return found if len(found) >= lacking else None
 
@@ -104,11 +108,11 @@ class Shares:
         found = []
         for model in present:
             owners = self._owners[model]
-            if owners and (left[owners] > self._most_copies).all():
+            if owners and (left[owners] > self._most_copies[node]).all():
                 found.append(model)
                 left[owners] -= 1
         return found
 
     def _exceeds(self, namespace: int, node: int) -> bool:
         is_large = self._bytes[namespace, node] > self._most_bytes[node]
-        return bool(is_large or self._copies[namespace, node] > self._most_copies)
+        return bool(is_large or self._copies[namespace, node] > self._most_copies[node])

@@ -139,8 +139,7 @@ async def test_nodes_are_told_what_to_hold_and_quiet_fleets_write_nothing(
         await synced(daemon.fleet)
         await daemon.step()
         wished = {name: await daemon.wished(name) for name in names}
-        copies = sum(CHAT in (each or []) for each in wished.values())
-        assert copies in (2, 3), "4 replicas, and a spare one unless other namespaces have models"
+        assert sum(CHAT in (each or []) for each in wished.values()) == 3, "4 replicas, and a spare one"
         assert sum(CODE in (each or []) for each in wished.values()) == 2
         assert wished[names[3]] is None, "it has no agent"
         warmed = {ref.name: set(on) for ref, on in daemon.publisher.warmed.items()}
@@ -159,7 +158,7 @@ async def test_nodes_are_told_what_to_hold_and_quiet_fleets_write_nothing(
         weights = daemon.fleet.fleet().weights
         assert weights is not None and weights.wishes is not None
         chat = weights.status[weights.sources.index(CHAT)]
-        assert (chat.held, chat.wished, chat.failed, weights.nodes >= 3) == (copies, copies, 0, True)
+        assert (chat.held, chat.wished, chat.failed, weights.nodes >= 3) == (3, 3, 0, True)
 
 
 async def test_wishes_of_a_forecast_are_withdrawn_when_it_goes_away(

@@ -166,6 +166,15 @@ def test_spare_models_of_a_namespace_leave_half_of_a_disk():
     assert case([90, 10], [0, 0], [100], namespaces=[0, 1]).plan().copies.all(), "a large model may be alone"
 
 
+def test_namespaces_on_other_nodes_take_no_share():
+    """Pods of the neighbour run on the second node alone, so the first has room for a spare copy of each model."""
+    seen = case([40, 40, 40], [0, 0, 0], [100, 100], namespaces=[0, 0, 1])
+    admits = np.array([[True, False], [True, False], [False, True]])
+    found = seen._replace(nodes=replace(seen.nodes, admits=admits)).plan()
+    assert found.copies.tolist() == admits.tolist()
+    assert case([40, 40, 40], [0, 0, 0], [100], namespaces=[0, 0, 1]).plan().copies.sum() == 2, "they share the node"
+
+
 def test_namespaces_take_turns_when_their_priorities_are_equal():
     found = case([40] * 4, [1] * 4, [90], namespaces=[0, 0, 0, 1]).plan()
     assert nodes_of(found.copies, 3) == [0]

@@ -8,7 +8,7 @@ Source: KServe 0.20, `pkg/apis/serving/v1alpha1/local_model_*_types.go`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 import msgspec
@@ -89,7 +89,7 @@ class LocalModels:
 
         labels: of nodes, by name. excluded: nodes with an agent of ours. A model gets each group with nodes that may
         run it and with room for it. Its size must be known: KServe reserves it. Models of one namespace alone get at
-        most half of a group's room, where other namespaces have models: everybody may annotate a workload.
+        most half of a group's room, where other namespaces have models for its nodes: everybody may annotate.
         """
         members = {
             name: {
@@ -105,8 +105,9 @@ class LocalModels:
         for cache in others:
             for name in cache.groups:
                 used[name] = used.get(name, 0.0) + cache.size_bytes
-        several = len({each for model in models for each in model.namespaces}) > 1
-        share = NAMESPACE_SHARE if several else 1.0
+        share = {
+            name: NAMESPACE_SHARE if _have_several_namespaces(models, nodes) else 1.0 for name, nodes in members.items()
+        }
         own: dict[tuple[str, str], float] = {}  # bytes by namespace and group
         found = {}
         for model in models:
@@ -118,7 +119,7 @@ class LocalModels:
                 if members[name] & model.nodes
                 and used[name] + model.size_bytes <= (most := self.groups[name].limit_bytes)
                 and any(
-                    (held := own.get((each, name), 0.0)) == 0.0 or held + model.size_bytes <= share * most
+                    (held := own.get((each, name), 0.0)) == 0.0 or held + model.size_bytes <= share[name] * most
                     for each in model.namespaces
                 )
             ]
@@ -135,6 +136,11 @@ class LocalModels:
     def own(self) -> dict[str, Cache]:
         """Return the caches that the daemon has written."""
         return {name: cache for name, cache in self.caches.items() if cache.is_own}
+
+
+def _have_several_namespaces(models: Sequence[Model], nodes: Set[str]) -> bool:
+    """Return whether workloads of several namespaces want models that some of these nodes may run."""
+    return len({each for model in models if model.nodes & nodes for each in model.namespaces}) > 1
 
 
 def cache_name(source: ModelSource) -> str:

@@ -63,6 +63,8 @@ def test_namespace_leaves_half_of_a_group_to_others():
     assert len(models().wanted(many, LABELS, frozenset())) == 5
     found = models().wanted([*many, model(CHAT, 20e9, namespace="other")], LABELS, frozenset())
     assert sorted(cache.uri for cache in found.values()) == ["hf://org/chat", "hf://org/m0", "hf://org/m1"]
+    elsewhere = model(CHAT, 20e9, nodes="c", namespace="other")
+    assert len(models().wanted([*many, elsewhere], LABELS, frozenset())) == 5, "it shares no node with them"
 
 
 def test_caches_of_others_count_and_are_left_alone():
