@@ -51,6 +51,7 @@ class Engine:
     port: int = DEFAULT_PORT  # unless options or the container state another
     model_label: str = ""  # label with the name of the model; "" if there is none
     served_label: str = ""  # that label, if the command line sets its value
+    process_labels: bool = False  # gauges may be labelled with the process that wrote them, and its rank
     load_path: str = ""  # endpoint that returns {"server_load": n}; "" if there is none
 
     def series(self) -> tuple[Series, ...]:
@@ -167,6 +168,7 @@ SGLANG = Engine(
     port=30_000,
     model_label="model_name",
     served_label="model_name",
+    process_labels=True,
     readings=MappingProxyType(
         {
             "running": (_sglang_queue("num_running_reqs"),),

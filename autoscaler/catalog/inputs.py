@@ -82,7 +82,8 @@ one pod with the same `process_start_time_seconds` and the same engines are one 
 Series of one pod that are equal in these labels repeat one number, of which the largest counts: {distinct}.
 Without `honor_labels`, a label that the scrape target has as well gets the prefix `exported_`.
 Other labels are those of ranks (`tp_rank`), processes (`pid`) or Prometheus replicas, here and in direct scraping.
-Replicas that Ray serves on one node (`WorkerId`, `ReplicaId`) are added up.
+Of several processes of one rank the one with the highest `pid` counts.
+Replicas that Ray serves on one node (`WorkerId`, `ReplicaId`) are added up, and one at two ports counts once.
 With SGLang's `--tokenizer-metrics-allowed-custom-labels` too few requests count. A GPU is identified by its UUID,
 so that two exporters on one node do not count it twice.
 

@@ -48,6 +48,7 @@ def own_label(labels: Labels, name: str) -> str:
 
 # Labels of engines that scrape jobs may also give to targets.
 _ALSO_OF_TARGETS = ("engine", "engine_type", "dp_rank", "model_name", "model", "version", "priority")
+WORKER = ("WorkerId", "ReplicaId")  # unique names: Ray exposes all model replicas of a node on one port
 # Labels that tell series of one pod apart; `instance` separates two servers in one pod. Series that differ only in
 # other labels repeat one number: ranks of a tensor-, pipeline- or context-parallel group, processes (`pid`) and
 # Prometheus replicas.
@@ -66,8 +67,7 @@ DISTINCT = (
     "is_streaming",
     "priority",
     "cache_source",
-    "WorkerId",  # Ray exposes all model replicas of a node on one port
-    "ReplicaId",
+    *WORKER,
     *(f"{MOVED}{label}" for label in _ALSO_OF_TARGETS),
 )
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from autoscaler.adapters.scrape.evaluate import read
 from autoscaler.adapters.scrape.exposition import Exposition, Sample
 from autoscaler.catalog.engines import HISTOGRAMS, LIMITS, ROUNDED_UP, START_TIME, WITHIN, Engine
+from autoscaler.catalog.evaluate import read
 from autoscaler.catalog.series import Readings, Series, beside_of, names_of
 from autoscaler.core.table.histogram import Histogram, bound_above, count_within, merge
 

@@ -23,6 +23,7 @@ import numpy as np
 from autoscaler.adapters.prometheus.decode import Vector, clean
 from autoscaler.adapters.prometheus.duplicates import describe_duplicates, find_duplicates
 from autoscaler.adapters.prometheus.instant.client import PrometheusClient
+from autoscaler.adapters.prometheus.instant.dead_processes import Values, read_dead_processes, without_dead_processes
 from autoscaler.adapters.prometheus.instant.foreign_models import ForeignModels
 from autoscaler.adapters.prometheus.instant.gateways import GatewayReader, WakeUpQuery
 from autoscaler.adapters.prometheus.instant.group_join import GroupJoin
@@ -128,6 +129,7 @@ class PrometheusSource:
         self._objective_counts = ObjectiveCounts()
         self._models = ForeignModels()
         self._sources = SourceReader()
+        self._gauges: Values = {}  # of pods with dead processes
         self._scrape_limits = ScrapeLimits(self._window_s)
         self._lost: frozenset[str] = frozenset()  # names of the queries that failed in the last tick
         self._counted = counter_falls.CounterHistory.blank(0)
@@ -164,6 +166,7 @@ class PrometheusSource:
         self._join.merge(sources.merge)
         for line in sources.lines:
             query_round.note("sources", line)
+        self._gauges = await read_dead_processes(query_round, at_s, used, identities, sources.labels)
         by_source = tuple((*identity, *sources.labels) for identity in identities)
         await self._models.read(query_round, at_s, engines, by_source, self._join, fleet)
         queries = self._pod_queries(fleet, identities, sources.labels, query_round)
@@ -330,7 +333,9 @@ class PrometheusSource:
                         query_round.note(query.column, line)
                 include_excluded = bool(query.models) or query.column in _FROM_GPUS
                 together = _TOGETHER.get(query.column, math.fsum)
-                column = self._join.column(answer.vector, include_excluded=include_excluded, together=together)
+                gauges = {} if query.models else self._gauges.get(query.column, {})
+                vector = without_dead_processes(answer.vector, gauges)
+                column = self._join.column(vector, include_excluded=include_excluded, together=together)
                 if query.models:
                     column = np.where(self._models.has_models(query.models, fleet), column, np.nan)
                 column = self._drop_impossible(query.column, column, query_round.started_s)

@@ -5,7 +5,8 @@ OpenTelemetry. A pod that moved then has series of its old process, and a Promet
 So a source is left out that has missed two scrapes which another source of the pod did not miss.
 
 Sources with one process start are one process behind several ports, so they repeat its numbers. Two processes that
-started in the same 10 ms differ in the processor time that they have used.
+started in the same 10 ms differ in the processor time that they have used. Ray's workers have unique names, which tell
+the same without a process start.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from autoscaler.adapters.prometheus.promql.sources import (
     source_times_query,
 )
 from autoscaler.catalog.engines import CPU_TIME, START_TIME, Engine
-from autoscaler.catalog.series import DISTINCT
+from autoscaler.catalog.series import DISTINCT, WORKER
 from autoscaler.core.model.fleet import Fleet
 
 MISSED_SCRAPES = 2.0  # a source that is older than another by more than so many scrapes is left out
@@ -262,12 +263,15 @@ def _one_process(
 ) -> dict[LabelSet, object]:
     """Return a name of the process of each source of a scrape that shares it with another one.
 
-    Engines of one process have one start and differ in labels, so sources must show the same engines.
+    Engines of one process have one start and differ in labels, so sources must show the same engines. Names of Ray's
+    workers are unique, so they need no start.
     """
     engine = tuple(label for label in DISTINCT if label != "instance")
     alike: dict[object, list[tuple[float, float, LabelSet]]] = {}  # time of the sample, processor time, and source
     for key, series in sources.items():
         start_s, used_s = starts.get(series[0].of((*series[0].identity, *_of_process(labels))), (math.nan, math.nan))
+        if all(each.of(WORKER) for each in series):
+            start_s, used_s = 0.0, math.nan
         if not math.isnan(start_s):
             name: object = start_s, frozenset(each.of(engine) for each in series)
             alike.setdefault(name, []).append((max(each.time_s for each in series), used_s, key))

@@ -9,8 +9,9 @@ from itertools import chain
 
 from autoscaler.adapters.prometheus.promql.engines import for_identity, if_beside, presence_rows
 from autoscaler.adapters.prometheus.promql.expressions import by, duration, or_join, selectors
-from autoscaler.adapters.prometheus.promql.labels import PART, Identity, names_pods
-from autoscaler.catalog.engines import Engine
+from autoscaler.adapters.prometheus.promql.labels import METRIC, PART, Identity, names_pods
+from autoscaler.catalog.engines import GAUGES, Engine
+from autoscaler.catalog.evaluate import PROCESS
 from autoscaler.catalog.series import POD_LABELS
 
 MIN_SPREAD_S = 10.0  # of ages that is always usual: two scrapes of 5 s, or a batch of remote writes
@@ -58,6 +59,19 @@ def sparse_query(engine: Engine, identity: Identity, apart_s: float) -> str:
     now, before = of_pods("{}"), of_pods(f"{{}} offset {span}")
     few = f"{of_pods(f'count_over_time({{}}[{span}])')} < {SCRAPES - 1} {pod} ({before}) {pod} ({now})"
     return f"({few}) and on (job) (count by (job) ({few}) > on (job) 0.5 * count by (job) ({now}))"
+
+
+def dead_processes_query(engine: Engine, identity: Identity) -> str:
+    """Return the query for all series of gauges of pods where one rank has series of several processes.
+
+    Label `metric` is their name.
+    """
+    engine = for_identity(engine, identity)
+    rows = (part for column in sorted(GAUGES) for row in engine.readings.get(column, ()) for part in row.parts())
+    series = [(row.name, text) for row in dict.fromkeys(rows) for text in selectors(row, row.name)]
+    several = or_join(f"count without ({PROCESS}) ({text}) > 1" for _, text in series)
+    named = or_join(f'label_replace({text}, "{METRIC}", "{name}", "", "")' for name, text in series)
+    return f"({named}) and on ({', '.join(identity)}) ({several})"
 
 
 def _times(engine: Engine, identity: Identity) -> str:

@@ -13,8 +13,8 @@ from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.prometheus.instant.gateways import WakeUpQuery
 from autoscaler.adapters.prometheus.instant.source import PrometheusSource
 from autoscaler.adapters.prometheus.instant.unread_metrics import partial_pods_query, unreported_pods_query
-from autoscaler.adapters.scrape.evaluate import read
 from autoscaler.catalog.engines import ENGINES, QUANTILES
+from autoscaler.catalog.evaluate import read
 from autoscaler.catalog.spellings import all_spellings
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.core.model.fleet import Fleet

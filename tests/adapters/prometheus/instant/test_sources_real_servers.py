@@ -115,7 +115,55 @@ CASES = {
     "Ray has two model replicas on a port": Case(
         7, "", (Written(3, f"{A},WorkerId=aa", path="ray_vllm_"), Written(4, f"{A},WorkerId=bb", path="ray_vllm_"))
     ),
+    "Ray has one worker at two ports": Case(
+        4,
+        "one process is read at 2 addresses",
+        (Written(3, f"{A},WorkerId=aa", 9, path="ray_vllm_"), Written(4, f"{B},WorkerId=aa", path="ray_vllm_")),
+    ),
+    "Ray has a worker at each port": Case(
+        7, "", (Written(3, f"{A},WorkerId=aa", path="ray_vllm_"), Written(4, f"{B},WorkerId=bb", path="ray_vllm_"))
+    ),
 }
+
+
+class Rank(NamedTuple):
+    """The gauges of one rank of SGLang. Paused requests are labelled with each process whose file is there."""
+
+    paused: tuple[tuple[str, float], ...]  # by `pid`
+    labels: str = A
+    rank: int = 0
+    queued: float = 2.0
+
+
+RANKS: dict[str, tuple[float, tuple[Rank, ...]]] = {  # waiting requests
+    "a process was replaced": (2, (Rank((("77", 5), ("912", 0))),)),
+    "the number of a process is longer": (3, (Rank((("998", 3), ("1002", 1))),)),
+    "each process of a group was replaced": (
+        6,
+        tuple(Rank(((f"{70 + n}", 9), (f"{900 + n}", 4)), A, n) for n in range(4)),
+    ),
+    "no process was replaced": (5, tuple(Rank(((f"{900 + n}", 3),), A, n) for n in range(4))),
+    "one of two servers was replaced": (6, (Rank((("77", 5), ("912", 1))), Rank((("77", 1),), B))),
+    "two servers of Prometheus see a dead process": (
+        2,
+        tuple(Rank((("77", 5), ("912", 0)), f"{A},prometheus_replica={name}") for name in "ab"),
+    ),
+    "two jobs see a dead process": (2, tuple(Rank((("77", 5), ("912", 0)), f"{A},job={name}") for name in "ab")),
+    "numbers of processes are text": (5, (Rank((("x" * 99, 3), ("1e9", 1))),)),
+}
+
+
+def ranks(
+    pod: str, processes: Iterable[Rank], now_s: float
+) -> Iterable[tuple[dict[str, str], list[tuple[float, float]]]]:
+    for each in processes:
+        given = dict(text.split("=") for text in each.labels.split(","))
+        labels = {"namespace": "llm", "pod": pod, "job": "sglang", **given}
+        labels |= {"model_name": "m", "engine_type": "unified", "tp_rank": f"{each.rank}", "pp_rank": "0"}
+        values = [("num_running_reqs", {}, 10.0), ("num_queue_reqs", {}, each.queued)]
+        values += [("num_paused_reqs", {"pid": pid}, paused) for pid, paused in each.paused]
+        for name, more, value in values:
+            yield {"__name__": f"sglang:{name}", **labels, **more}, [(now_s - age_s, value) for age_s in (31, 16, 1)]
 
 
 def series(pod: str, source: Written, now_s: float) -> Iterable[tuple[dict[str, str], list[tuple[float, float]]]]:
@@ -192,8 +240,9 @@ async def read(server: PromqlServer) -> dict[str, tuple[float, ...]]:
     written = [
         each for name, case in CASES.items() for source in case.sources for each in series(pod_of(name), source, now_s)
     ]
+    written += [each for name, (_, processes) in RANKS.items() for each in ranks(pod_of(name), processes, now_s)]
     await write_samples(server.url, [*written, *gateways(now_s), *arrivals(now_s)])
-    await server.wait_for("count by (pod) (vllm:num_requests_running)", len(CASES) - 1)
+    await server.wait_for("count by (pod) (vllm:num_requests_running)", sum("Ray" not in name for name in CASES))
     found = {}
     for name, case in CASES.items():
         fleet = fleet_of({"llm/q": [pod_of(name)]})
@@ -205,6 +254,11 @@ async def read(server: PromqlServer) -> dict[str, tuple[float, ...]]:
         values = [float(getattr(samples.pods, column)[0]) for column in columns]
         lines = [line for line in report.problems if not line.startswith("running: no ready pod")]
         found[name] = (*values, "\n".join(lines))
+    for name in RANKS:
+        fleet = fleet_of({"llm/q": [pod_of(name)]}, engine="sglang")
+        async with PrometheusSource(PrometheusSettings(url=server.url), SystemClock()) as source:
+            samples = await source.sample(fleet, objectives(fleet), 10)
+        found[name] = (float(samples.pods.waiting[0]),)
     fleet = fleet_of({f"llm/{name}": [] for name in ("empty", *ARRIVALS)})
     async with PrometheusSource(PrometheusSettings(url=server.url), SystemClock()) as source:
         samples = await source.sample(fleet, objectives(fleet), 10)
@@ -219,6 +273,11 @@ async def test_each_process_of_a_pod_counts_once(scene: dict[str, tuple[float, .
     running, waiting, _, tokens, first_tokens, line = scene[name]
     assert (running, waiting, tokens, first_tokens) == tuple(case.running * each for each in (1, 0.5, 1000, 10))
     assert (case.line in line) if case.line else not line
+
+
+@pytest.mark.parametrize("name", RANKS)
+async def test_dead_processes_of_a_rank_do_not_count(scene: dict[str, tuple[float, ...]], name: str):
+    assert scene[name] == (RANKS[name][0],)
 
 
 async def test_queues_of_gateways_that_are_gone_do_not_count(scene: dict[str, tuple[float, ...]]):

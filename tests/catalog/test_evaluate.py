@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from autoscaler.adapters.scrape.evaluate import read
+from autoscaler.catalog.evaluate import read
 from autoscaler.catalog.series import DISTINCT, MOVED, Aggregation, Series, counter, first, renamed
 
 

@@ -1,4 +1,8 @@
-"""Evaluates a row of the catalog on the samples of one scrape. The Prometheus adapter compiles rows instead."""
+"""Evaluates a row of the catalog on the series of one pod.
+
+The Prometheus adapter compiles rows to PromQL instead, and evaluates only what PromQL cannot express: numbers of
+processes.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +58,10 @@ def _merge_repeats(row: Series, values: Sequence[tuple[Labels, float]]) -> list[
 
 
 def _drop_dead_processes(values: Sequence[tuple[Labels, float]]) -> Sequence[tuple[Labels, float]]:
-    """Drop series of dead processes. A rank is one process, so of several the one with the highest `pid` is alive."""
+    """Drop series of dead processes. A rank is one process, so of several the one with the highest `pid` is alive.
+
+    Of several texts that are no numbers, the largest value counts.
+    """
     if not any(PROCESS in labels and RANK in labels for labels, _ in values):
         return values
     newest: dict[frozenset[tuple[str, str]], tuple[int, tuple[Labels, float]]] = {}
@@ -62,7 +69,8 @@ def _drop_dead_processes(values: Sequence[tuple[Labels, float]]) -> Sequence[tup
         pid = labels.get(PROCESS, "")
         others = frozenset((name, text) for name, text in labels.items() if name != PROCESS or RANK not in labels)
         number = int(pid) if pid.isascii() and pid.isdecimal() and len(pid) < MAX_PID_DIGITS else -1
-        if others not in newest or number > newest[others][0]:
+        kept, (_, kept_value) = newest.get(others, (-2, (labels, 0.0)))
+        if number > kept or (number == kept and not value <= kept_value):
             newest[others] = number, (labels, value)
     return [kept for _, kept in newest.values()]
 
