@@ -24,7 +24,7 @@ pytestmark = pytest.mark.integration
 async def test_before_the_first_tick_the_page_claims_nothing(daemon: Daemon, chromium: Browser) -> None:
     page = await open_page_quietly(chromium, daemon, "/", [])
     await expect(page.locator("#live")).to_have_text("Waiting for the first tick")
-    assert await page.locator("#tiles dd").all_inner_texts() == ["–"] * 5
+    await expect(page.locator("#tiles dd")).to_have_text(["–"] * 5)
     await expect(page.locator("#empty")).to_have_text("Nothing is known before the first tick.")
     daemon.record(World(3).tick())
     await expect(page.locator("#tiles dd").first).to_have_text("3")
@@ -98,6 +98,7 @@ async def test_a_stream_that_is_cut_without_a_word_is_replaced(daemon: Daemon, c
         await page.clock.install()
         await page.goto(wire.url)
         await expect(page.locator("#live")).to_have_text("Live")
+        await expect(page.locator("#clock")).not_to_be_empty()
         shown = await page.locator("#clock").text_content()
         wire.cut(path)
         daemon.record(world.tick())

@@ -20,6 +20,8 @@ from autoscaler.ports import Change, ChangeStatus, SleepOrder
 from autoscaler.sim.demo.clock import CompressedClock
 from autoscaler.sim.demo.serve import MOST_AT_ONCE_S, SimulatedFleet
 from autoscaler.sim.demo.simulation import Scenario
+from tests.harness import process
+from tests.harness.process import PATIENCE_S
 from tests.sim.demo.scenarios import CHAT, WARM_S, make_scenario, silent
 
 RECORDED = Path(__file__).parents[2] / "data" / "vllm"
@@ -30,6 +32,7 @@ class ManualClock:
 
     def __init__(self) -> None:
         self.at_s = 1000.0
+        self.sleeps = 0
 
     def now_s(self) -> float:
         return self.at_s
@@ -38,15 +41,12 @@ class ManualClock:
         return 1_780_272_000.0 + self.at_s
 
     async def sleep(self, duration_s: float) -> None:
+        self.sleeps += 1
         await asyncio.sleep(0.001)
 
 
 async def eventually(holds: Callable[[], bool]) -> None:
-    for _ in range(5000):
-        if holds():
-            return
-        await asyncio.sleep(0.001)
-    raise TimeoutError("the simulation does not get there")
+    await process.eventually(lambda: asyncio.sleep(0, holds()), "the simulation gets there", every_s=0.001)
 
 
 class Stage:
@@ -59,7 +59,8 @@ class Stage:
         """Advance the simulation to `at_s`, including its ports."""
         self.clock.at_s = at_s
         await eventually(lambda: self.fleet.simulation.now_s >= at_s)
-        await asyncio.sleep(0.01)
+        before = self.clock.sleeps
+        await eventually(lambda: self.clock.sleeps > before)  # after each step it opens and closes ports, and sleeps
 
     async def scale(self, after: int) -> None:
         before = self.fleet.simulation.cluster.desired[0]
@@ -84,7 +85,7 @@ class Stage:
 async def staged(scenario: Scenario) -> AsyncIterator[Stage]:
     clock = ManualClock()
     async with (
-        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as client,
+        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=PATIENCE_S)) as client,
         SimulatedFleet(scenario, clock) as fleet,
         asyncio.TaskGroup() as tasks,
     ):
