@@ -199,8 +199,6 @@ def columns_of(rows: Rows) -> dict[str, Column]:
         "from the second period on": share_column("later_attainment"),
         "first hour": share_column("first_hour"),
         "GPU-hours": mean_column("gpu_hours", ".4g"),
-        "ups": mean_column("scale_ups", ".3g"),
-        "downs": mean_column("scale_downs", ".3g"),
         "flaps": mean_column("flaps", ".3g"),
         "least constant count": lambda _, results: " to ".join(
             map(str, sorted({each[CONSTANT]["replicas"] for each in results}))

@@ -30,7 +30,6 @@ SMALLEST: dict[str, list[object]] = {
         *["--shapes", "step", "--rates", "own", "--cold-starts", 60, "--seeds", 1, "--hours", 0.2],
         *["--beside", "hpa-inflight", "--out", "plain.jsonl"],
     ],
-    "policies": ["--traces", TRACE_FOLDER, "--sizes", 0.1, "--cold-starts", 60, "--seeds", 1, "--against", "static"],
     "reaction": ["--workloads", 1, "--rounds", 2],
     "queue_seen": ["--longest", 60],
     "public": [
@@ -40,6 +39,7 @@ SMALLEST: dict[str, list[object]] = {
     "quotas": ["--workloads", 20, "--quotas", 2, "--events", 20],
     "scrape": ["--pods", 8, "--rounds", 1],
     "shrinks": ["--services", 2, "--hours", 0.2, "--shrinks", 0],
+    "savings": [],
     "simulate": ["--trace", TRACE_FILE],
     "sizes": ["--sizes", 0.3, "--hours", 0.1],
     "start": ["--rounds", 1],

@@ -11,7 +11,6 @@ import pytest
 from autoscaler.lab.replay.case import Outcome
 from bench.studies import cold_starts, mix, shrinks, tiers
 from bench.studies.results import read_results
-from tests.bench.test_policies import RUNS
 from tests.lab.replay.cases import make_case, trace_of
 
 ROOT = Path(__file__).parents[2]
@@ -28,7 +27,7 @@ STUDIES: dict[str, tuple[Table, str]] = {
 
 def test_every_file_of_results_has_a_table() -> None:
     judged = {"plain", "public"}  # see test_plain
-    assert {file.stem for file in (ROOT / "bench" / "results").glob("*.jsonl")} == {*STUDIES, *RUNS, *judged}
+    assert {file.stem for file in (ROOT / "bench" / "results").glob("*.jsonl")} == {*STUDIES, *judged}
 
 
 @pytest.mark.parametrize("study", STUDIES)

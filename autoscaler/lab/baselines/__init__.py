@@ -5,17 +5,12 @@
 
 from collections.abc import Mapping
 
-from autoscaler.lab.baselines.aibrix import AIBRIX_APA
 from autoscaler.lab.baselines.base import Axis, Baseline, Params
-from autoscaler.lab.baselines.dynamo import DYNAMO_LOAD, DYNAMO_THROUGHPUT
 from autoscaler.lab.baselines.hpa import HPA_INFLIGHT
 from autoscaler.lab.baselines.keda import KEDA_QUEUE, KEDA_RPS
 from autoscaler.lab.baselines.knative import KNATIVE_KPA
 from autoscaler.lab.baselines.llmd import LLMD_SLO
-from autoscaler.lab.baselines.ray_serve import RAY_SERVE
-from autoscaler.lab.baselines.skyserve import SKYSERVE
 from autoscaler.lab.baselines.static import STATIC
-from autoscaler.lab.baselines.wva import WVA_SATURATION, WVA_THROUGHPUT
 
 BASELINES: Mapping[str, Baseline] = {
     baseline.name: baseline
@@ -25,13 +20,6 @@ BASELINES: Mapping[str, Baseline] = {
         HPA_INFLIGHT,
         KNATIVE_KPA,
         LLMD_SLO,
-        WVA_SATURATION,
-        WVA_THROUGHPUT,
-        AIBRIX_APA,
-        DYNAMO_THROUGHPUT,
-        DYNAMO_LOAD,
-        RAY_SERVE,
-        SKYSERVE,
         STATIC,
     )
 }

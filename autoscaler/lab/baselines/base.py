@@ -29,7 +29,6 @@ class Axis:
     name: str
     values: tuple[float | str, ...]
     within: tuple[float, float] | None = None  # range of the value, where less means more replicas; None: only `values`
-    extra_values: tuple[float | str, ...] = ()  # values tried only with the best setting of the other axes
 
     def beyond(self, here: float) -> float | None:
         """Return the next value outward; None if `here` is not at an end, or at the end of the range."""
@@ -119,15 +118,6 @@ class Baseline:
             between = [axis.allowed(math.sqrt(here * other)) for other in (below, above)]
             found += [{**params, axis.name: value} for value in between if value != here]
         return found
-
-    def extra_values(self, case: Case, params: Params) -> list[Params]:
-        """Return `params` with each extra value, alone and with the settings around it."""
-        return [
-            {**each, axis.name: value}
-            for axis in self.axes(case)
-            for value in axis.extra_values
-            for each in (params, *self.around(case, params))
-        ]
 
     def with_min_replicas(self, case: Case, params: Params, enough: int) -> list[Params]:
         """Return `params` with minimum replica counts: fractions of `enough` with laxer values, and `enough` itself

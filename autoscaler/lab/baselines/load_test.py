@@ -10,7 +10,6 @@ import numpy as np
 
 from autoscaler.core.table.columns import FloatColumn
 from autoscaler.lab.replay.case import Case, Goal
-from autoscaler.lab.replay.request_cost import idle_latencies_s
 from autoscaler.sim.engine.profiles import Profile
 
 
@@ -67,17 +66,3 @@ def mean_tokens(case: Case) -> tuple[float, float]:
 def tested_rps(case: Case) -> float:
     """Return the requests per second of one replica within the objectives, at the mean lengths of the case."""
     return engine_rps(case.profile, case.goal, *mean_tokens(case))
-
-
-def cached_requests(case: Case) -> float:
-    """Return the number of requests of mean length, half generated, that fill the KV cache of a replica."""
-    prompt, output = mean_tokens(case)
-    return max(case.profile.kv_capacity_tokens / (prompt + output / 2), 1.0)
-
-
-def mean_request_s(case: Case) -> float:
-    """Return the mean duration of a request on an idle replica, in seconds."""
-    if not len(case.trace.arrival_s):
-        return 1.0
-    ttft_s, itl_s = idle_latencies_s(case)
-    return float((ttft_s + itl_s * (case.trace.output_tokens - 1)).mean())

@@ -87,7 +87,6 @@ def _rounds(cases: Sequence[Case], name: str, first: int) -> Generator[list[Call
         yield from run_all(_CaseTuning.grid)
         yield from run_all(_CaseTuning.beyond, STEPS)
         yield from run_all(_CaseTuning.around)
-        yield from run_all(_CaseTuning.extra_values)
         for one, found in zip(tries, (yield counting), strict=True):
             one.enough = int(number(_CaseTuning(STATIC, one.case, found).best[0], REPLICAS))
         yield from run_all(_CaseTuning.with_min_replicas)
@@ -153,9 +152,6 @@ class _CaseTuning:
 
     def around(self) -> list[Params]:
         return self.baseline.around(self.case, self.best[0], self.tried)
-
-    def extra_values(self) -> list[Params]:
-        return self.baseline.extra_values(self.case, self.best[0])
 
     def with_min_replicas(self) -> list[Params]:
         """Return the best setting with minimum replica counts."""

@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from autoscaler.lab.baselines import aibrix, dynamo, knative, llmd, predictors, ray_serve, skyserve, static
+from autoscaler.lab.baselines import knative, llmd, static
 from autoscaler.lab.baselines import load_test as loadtest
-from autoscaler.lab.baselines.signals import GAPS, TTFT, MovingMax, MovingMean
+from autoscaler.lab.baselines.signals import GAPS, TTFT, MovingMean
 from autoscaler.lab.replay.case import Goal
 from tests.lab.replay.synthetic import GOAL, FakeView, case_of, llama, observed, poisson
 
@@ -21,11 +21,6 @@ PROFILE = llama()
 def test_moving_mean_drops_values_older_than_its_window() -> None:
     mean = MovingMean(6.0)
     assert [mean.add(float(now), float(now)) for now in range(0, 10, 2)] == [0.0, 1.0, 2.0, 4.0, 6.0]
-
-
-def test_moving_maximum_falls_when_the_maximum_is_too_old() -> None:
-    highest = MovingMax(20.0)
-    assert [highest.add(now, count) for now, count in ((0, 5), (10, 3), (20, 4), (21, 1), (41, 2))] == [5, 5, 5, 4, 2]
 
 
 # Knative.
@@ -121,48 +116,7 @@ def test_slo_rule_has_the_documented_hpa_behaviour() -> None:
     assert falls[0] >= 90 + 180
 
 
-# AIBrix.
-
-
-@pytest.mark.parametrize(
-    ("n", "q", "desired"),
-    [
-        (4, 1.5, 6),
-        (4, 3.0, 8),
-        (4, 1.1, 4),
-        (4, 0.9, 4),
-        (4, 0.8, 4),
-        (4, 0.5, 2),
-        (4, 0.1, 2),
-        (5, 0.1, 2),
-        (1, 0.0, 0),
-    ],
-)
-def test_apa_keeps_a_band_and_at_most_doubles_or_halves(n: int, q: float, desired: int) -> None:
-    assert aibrix.desired_replicas(n, q) == desired
-
-
-def test_apa_counts_starting_replicas() -> None:
-    scaler = aibrix.AibrixApa(CASE, target=10)
-    view = FakeView(desired=2, ready=2).scrape(10.0, running=np.array([15.0, 15.0]))
-    assert scaler.decide(view) == 3
-    view.desired = 3
-    assert scaler.decide(view.scrape(20.0)) == 3
-
-
-def test_apa_shrinks_to_the_highest_value_of_five_minutes() -> None:
-    scaler = aibrix.AibrixApa(CASE, target=10)
-    view = FakeView(desired=4, ready=4)
-    counts = {}
-    for now in range(10, 700, 10):
-        view.scrape(float(now), running=np.array([40.0 if now == 10 else 5.0]))
-        view.desired = counts[now] = scaler.decide(view)
-    assert counts[310] == 4
-    assert counts[320] == 2
-    assert counts[690] == 1
-
-
-# Dynamo.
+# The load test of KEDA's rate.
 
 
 def test_engine_rate_is_at_the_largest_batch_within_objectives() -> None:
@@ -192,210 +146,7 @@ def test_batch_is_one_when_one_request_breaks_an_objective() -> None:
     assert loadtest.engine_rps(PROFILE, Goal(1.0, 0.001, 0.99), 1000, 100) == pytest.approx(1 / (100 * step_s))
 
 
-def test_throughput_mode_sizes_for_the_last_interval() -> None:
-    scaler = dynamo.DynamoThroughput(CASE, "constant", 180.0)
-    view = FakeView()
-    view.scrape(
-        180.0, arrivals=18_000.0, first_tokens=18_000.0, prompt_tokens=18e6, finished=18_000.0, generation_tokens=1.8e6
-    )
-    assert scaler.decide(view) == math.ceil(100 / loadtest.engine_rps(PROFILE, GOAL, 1000, 100))
-
-
-def test_throughput_mode_keeps_the_count_without_requests() -> None:
-    scaler = dynamo.DynamoThroughput(CASE, "constant", 180.0)
-    assert scaler.decide(FakeView(desired=3).scrape(180.0)) == 3
-
-
-def test_correction_tightens_itl_by_observed_over_expected() -> None:
-    goal = Goal(1.0, 0.05, 0.99)
-    case = case_of(poisson([5.0], 60.0), max_replicas=5000, goal=goal)
-    prompt = 50 * 1000 / 100  # 50 requests of 100 tokens: a prompt begins in every other step
-    expected_s = (
-        PROFILE.step_s + 50 * (PROFILE.sequence_s + PROFILE.kv_token_s * 1050) + PROFILE.prompt_token_s * prompt
-    )
-
-    def decided(observed_s: float, corrected: bool) -> int:
-        view = FakeView(desired=2, ready=2)
-        for now_s in np.arange(15.0, 181.0, 15.0):  # as many requests are in flight at every scrape
-            totals = view.scrape(now_s, running=np.array([30.0, 50.0]), waiting=np.array([0.0, 20.0]))
-        totals.scrape(
-            180.0,
-            arrivals=180_000.0,
-            first_tokens=180_000.0,
-            prompt_tokens=180e6,
-            finished=180_000.0,
-            generation_tokens=18e6,
-            itl_sum_s=observed_s * 18e6,
-            itl_buckets=np.full(len(GAPS), 18e6),
-        )
-        return dynamo.DynamoThroughput(case, "constant", 180.0, corrected=corrected).decide(view)
-
-    for factor in (0.8, 1.0, 1.5):
-        corrected = loadtest.engine_rps(PROFILE, Goal(1.0, 0.05 / factor, 0.99), 1000, 100)
-        assert decided(factor * expected_s, corrected=True) == math.ceil(1000 / corrected)
-        assert decided(factor * expected_s, corrected=False) == math.ceil(
-            1000 / loadtest.engine_rps(PROFILE, goal, 1000, 100)
-        )
-    assert decided(math.nan, corrected=True) == decided(1.0, corrected=False)
-
-
-def load_view(queue: float, kv_usage: float, ready: int = 3) -> FakeView:
-    view = FakeView(desired=3, ready=ready, starting=3 - ready)
-    return view.scrape(
-        60.0,
-        first_tokens=600.0,
-        prompt_tokens=600_000.0,
-        finished=600.0,
-        generation_tokens=60_000.0,
-        itl_sum_s=600.0,
-        itl_buckets=np.full(len(GAPS), 60_000.0),
-        running=np.full(3, 50.0),
-        waiting=np.full(3, queue),
-        kv_usage=np.full(3, kv_usage),
-    )
-
-
-def test_load_mode_adds_one_only_if_all_engines_break_an_slo() -> None:
-    assert dynamo.DynamoLoad(CASE).decide(load_view(queue=30.0, kv_usage=0.2)) == 4  # 31 prompts of 1000 tokens: 1.1 s
-    one_free = load_view(queue=30.0, kv_usage=0.2)
-    one_free.scrape(75.0, waiting=np.array([30.0, 30.0, 0.0]))
-    assert dynamo.DynamoLoad(CASE).decide(one_free) == 3
-
-
-def test_load_mode_removes_one_if_others_stay_below_80_percent() -> None:
-    assert dynamo.DynamoLoad(CASE).decide(load_view(queue=0.0, kv_usage=0.1)) == 2
-    assert dynamo.DynamoLoad(CASE).decide(load_view(queue=16.0, kv_usage=0.1)) == 3  # 24 prompts: 0.87 s of 0.77 s
-    assert dynamo.DynamoLoad(CASE).decide(load_view(queue=0.0, kv_usage=0.7)) == 3  # 1.05 of the cache
-
-
-def test_load_mode_waits_while_a_change_is_in_progress() -> None:
-    assert dynamo.DynamoLoad(CASE).decide(load_view(queue=30.0, kv_usage=0.2, ready=2)) == 3
-
-
-# Predictors.
-
-
-def forecast(predictor: str, values: np.ndarray, interval_s: float = 180.0) -> float:
-    series = predictors.Series(predictor)
-    for value in values:
-        series.add(float(value))
-    return series.next(interval_s)
-
-
-def test_leading_zeros_are_skipped_and_nan_counts_as_zero() -> None:
-    assert forecast("constant", np.array([0.0, 0.0])) == 0.0
-    assert forecast("prophet", np.array([0.0, 0.0, 4.0, 4.0, 4.0, 4.0, 4.0])) == pytest.approx(4.0)
-    assert forecast("constant", np.array([3.0, math.inf])) == 0.0
-
-
-@pytest.mark.parametrize("predictor", ["arima", "kalman", "prophet"])
-def test_line_predictor_extends_a_straight_line(predictor: str) -> None:
-    assert forecast(predictor, np.arange(10.0, 60.0)) == pytest.approx(60.0, rel=0.02)
-
-
-@pytest.mark.parametrize("predictor", ["arima", "kalman", "prophet", "seasonal"])
-def test_last_value_is_predicted_with_fewer_than_five_points(predictor: str) -> None:
-    assert forecast(predictor, np.array([5.0, 9.0, 7.0])) == 7.0
-
-
-def test_autoregression_predicts_an_alternation() -> None:
-    values = np.tile([10.0, 20.0], 20)
-    assert forecast("arima", values) == pytest.approx(10.0, abs=0.1)
-
-
-def test_seasonal_repeats_yesterday_at_the_level_of_today() -> None:
-    interval_s = 3600.0
-    day = 50 + 40 * np.sin(np.arange(24) / 24 * 2 * np.pi)
-    values = np.concatenate([day, day, 2 * day[:6]])
-    assert forecast("seasonal", values, interval_s) == pytest.approx(2 * day[6])
-
-
-def test_kalman_agrees_with_textbook_steps() -> None:
-    values = np.array([10.0, 12.0, 9.0, 14.0, 15.0])
-    state, spread = np.array([[10.0], [0.0]]), 1000.0 * np.eye(2)
-    step, look = np.array([[1.0, 1.0], [0.0, 1.0]]), np.array([[1.0, 0.0]])
-    for value in values[1:]:
-        state, spread = step @ state, step @ spread @ step.T + np.diag([1.0, 0.1])
-        gain = spread @ look.T / (look @ spread @ look.T + 10.0)
-        state = state + gain * (value - look @ state)
-        spread = (np.eye(2) - gain @ look) @ spread
-    assert forecast("kalman", values) == pytest.approx(float((step @ state)[0, 0]))
-
-
-def test_unknown_predictor_is_named() -> None:
-    with pytest.raises(ValueError, match="predictor is 'oracle'; allowed: constant"):
-        predictors.Series("oracle")
-
-
-# Ray Serve, SkyServe, static.
-
-
-def test_ray_serve_delays_30_s_up_and_10_min_down() -> None:
-    scaler = ray_serve.RayServe(CASE, target=2)
-    count, counts = 1, {}
-    for now in range(0, 1000, 5):
-        count = counts[now] = scaler.delay(float(now), count, 9.0 if now < 200 else 1.0)
-    assert counts[25] == 1
-    assert counts[30] == 5  # ceil(9 / 2)
-    assert counts[795] == 5
-    assert counts[800] == 1
-
-
-def test_ray_serve_restarts_the_delay_when_the_direction_changes() -> None:
-    scaler = ray_serve.RayServe(CASE, target=2)
-    load = dict.fromkeys(range(0, 25, 5), 9.0) | {25: 2.0} | dict.fromkeys(range(30, 100, 5), 9.0)
-    count, counts = 1, {}
-    for now, ongoing in load.items():
-        count = counts[now] = scaler.delay(float(now), count, ongoing)
-    assert counts[55] == 1
-    assert counts[60] == 5
-
-
-def test_ray_serve_leaves_zero_at_once_with_one_replica() -> None:
-    scaler = ray_serve.RayServe(CASE, target=2, least=0)
-    view, counts = FakeView(desired=0, ready=0), []
-    for step in range(50):
-        view.concurrency = 10.0 * step
-        view.ready = view.desired if step > 40 else 0
-        view.desired = scaler.decide(view.scrape(5.0 * step))
-        counts.append(view.desired)
-    assert counts[:2] == [0, 1]
-    assert set(counts[1:47]) == {1}
-    assert counts[48] > 40  # desired for thirty seconds since then
-
-
-def test_ray_serve_reaches_zero_only_from_one() -> None:
-    scaler = ray_serve.RayServe(CASE, target=2, least=0)
-    scaler.delay(5.0, 3, 0.0)
-    assert scaler.delay(605.0, 3, 0.0) == 1
-    scaler.delay(610.0, 1, 0.0)
-    assert scaler.delay(1210.0, 1, 0.0) == 0
-
-
-def test_skyserve_needs_15_decisions_up_and_60_down() -> None:
-    scaler = skyserve.SkyServe(CASE, target=2.5)
-    counts = [1]
-    for _ in range(16):
-        counts.append(scaler.count(counts[-1], 10.1))
-    assert counts[14] == 1 and counts[15] == 5
-    for _ in range(60):
-        counts.append(scaler.count(counts[-1], 2.0))
-    assert counts[-2] == 5 and counts[-1] == 1
-
-
-def test_skyserve_resets_its_counter_when_a_decision_differs() -> None:
-    scaler = skyserve.SkyServe(CASE, target=2.5)
-    for _ in range(14):
-        assert scaler.count(1, 10.0) == 1
-    assert scaler.count(1, 2.0) == 1
-    assert [scaler.count(1, 10.0) for _ in range(15)][-1] == 4
-
-
-def test_skyserve_leaves_zero_at_its_next_decision() -> None:
-    scaler = skyserve.SkyServe(CASE, target=1.0, least=0)
-    view = FakeView(desired=0)
-    assert scaler.decide(view.scrape(5.0)) == 0
-    assert scaler.decide(view.scrape(10.0, arrivals=30.0)) == 3
+# A constant count.
 
 
 def test_static_count_never_changes() -> None:

@@ -57,17 +57,17 @@ def test_comparison_holds_ours_baselines_and_a_lower_bound() -> None:
 
 
 def test_undocumented_settings_are_noted() -> None:
-    notes = compare(experiment(), ("keda-queue", "skyserve"), workers=1).notes
+    notes = compare(experiment(), ("keda-queue", "keda-rps"), workers=1).notes
     assert [note for note in notes if "(default)" in note] == [
-        "skyserve (default): target: one over the time that one request takes alone in a replica, as its documentation "
-        "advises"
+        "keda-rps (default): target: requests per second that one replica takes within the objectives, as a load test "
+        "would find"
     ]
 
 
 def test_common_settings_of_a_fleet_are_shown() -> None:
     long = replace(busy("b"), trace=replace(busy("b").trace, output_tokens=busy("b").trace.output_tokens * 3))
-    (_, skyserve) = compare(experiment(busy("a"), long), ("skyserve",), workers=1).runs
-    assert skyserve.params == {"upscale_delay_s": 300.0, "downscale_delay_s": 1200.0, "min_replicas": 1.0}
+    (_, rate) = compare(experiment(busy("a"), long), ("keda-rps",), workers=1).runs
+    assert rate.params == {"stabilization_s": 300.0, "min_replicas": 0.0}
 
 
 def test_tuned_comparison_has_a_frontier_and_no_worse_baseline() -> None:

@@ -65,7 +65,7 @@ class RecordingPool(GpuPool):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["hpa-inflight", "knative-kpa", "skyserve"])
+@pytest.mark.parametrize("name", ["hpa-inflight", "knative-kpa"])
 def test_cases_are_independent_with_plenty_of_gpus(name: str) -> None:
     cases = fleet(crash_every_s=360.0)
     baseline = BASELINES[name]

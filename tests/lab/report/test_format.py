@@ -36,8 +36,8 @@ def test_durations_are_formatted_in_a_natural_unit(value: float, written: str) -
 
 
 def test_setting_is_formatted_without_exponents() -> None:
-    skyserve = run("skyserve", params={"target": 0.340019, "downscale_delay_s": 1200.0})
-    assert words.setting(skyserve) == "target 0.34, downscale_delay_s 1,200"
+    rate = run("keda-rps", params={"target": 0.340019, "stabilization_s": 1200.0})
+    assert words.setting(rate) == "target 0.34, stabilization_s 1,200"
 
 
 def test_unknown_is_a_dash() -> None:
