@@ -12,7 +12,11 @@ from autoscaler.cli.main import main
 from autoscaler.config.policy.parse import load
 
 ROOT = Path(__file__).parent.parent
-DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+DOCUMENTS = [
+    *sorted(ROOT.glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "bench").rglob("*.md")),
+]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
@@ -91,7 +95,7 @@ def test_every_policy_that_is_shown_is_valid(document: Path, tmp_path: Path):
 
 
 DECISIONS = sorted((ROOT / "docs" / "decisions").glob("0*.md"))
-LOG = sorted((ROOT / "docs" / "research-log").glob("[0-9]*.md"))
+LOG = sorted((ROOT / "bench" / "research-log").glob("[0-9]*.md"))
 
 
 @pytest.mark.parametrize("document", DECISIONS, ids=lambda path: path.stem)
