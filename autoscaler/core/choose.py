@@ -29,6 +29,9 @@ from autoscaler.core.table.columns import (
 PLANNER_DUE_S = (MIN_READINGS + 1) * UPDATE_INTERVAL_S
 """Within so long the planner recommends for engines that are read and busy, even for a single one that is new."""
 
+FIRST_READINGS_S = 15.0
+"""A replica is read twice within so many seconds of becoming ready."""
+
 WEIGHED = np.array([Signal.CONCURRENCY, Signal.PREFILL, Signal.DECODE, Signal.KV_CACHE, Signal.TTFT])
 """Signals that the planner has weighed already; ITL too, where the requests that met it are counted."""
 
@@ -41,7 +44,7 @@ class ChoiceState(Columns):
     """The table of this stage; float64[W]."""
 
     last_planned_s: Transient[TimestampColumn]
-    """Last moment at which the planner recommended, or the load was unknown; NaN: no replica has served since."""
+    """Last moment at which the planner recommended, the load was unknown, or no replica served."""
 
 
 def choose(
@@ -118,7 +121,11 @@ def _is_warming_up(inp: TickInput, observed: Observed) -> BoolColumn:
     counts_work = inp.fleet.pod_ready & ~np.isnan(work)
     readable = np.bincount(pod_workload[counts_work], minlength=len(promises)) > 0
     # A first reading has no rate to tell the wait by. Then a queue counts if it fills slots, not for its prompts alone.
-    full = np.isnan(observation.queue_wait_s) & load.has_queue(observation.running, observation.waiting)
+    # The first replicas take in what waited for them: their second reading tells how fast. A pod that does not
+    # tell since when it is ready may serve for long.
+    settled = inp.fleet.pod_ready & ~(inp.now_s - inp.fleet.pod_ready_s <= FIRST_READINGS_S)
+    is_settled = np.bincount(pod_workload[settled], minlength=len(promises)) > 0
+    full = np.isnan(observation.queue_wait_s) & load.has_queue(observation.running, observation.waiting) & is_settled
     pressed = full | load.has_late_queue(inp, observation) | (load.at_gateway(observation) > 0)
     return np.asarray(promises & readable & ~pressed)
 
@@ -126,10 +133,10 @@ def _is_warming_up(inp: TickInput, observed: Observed) -> BoolColumn:
 def _update_last_planned(
     inp: TickInput, observed: Observed, renews: BoolColumn, before: TimestampColumn
 ) -> TimestampColumn:
-    """Return when the planner last recommended, or the load was unknown; float64[W].
+    """Return when the planner last recommended, the load was unknown, or no replica served; float64[W].
 
-    A workload that is woken from zero does not wait for the planner, so NaN where no replica serves.
+    The first replicas of a workload, and those that wake it from zero, are read for as long as all others.
     """
     observation = observed.observation
-    last_planned_s = np.where(np.isnan(observed.last_tick_s) | renews, inp.now_s, before)
-    return np.where(observation.ready - observation.newly_ready > 0, last_planned_s, np.nan)
+    renews = renews | np.isnan(observed.last_tick_s) | ~(observation.ready - observation.newly_ready > 0)
+    return np.where(renews, inp.now_s, before)

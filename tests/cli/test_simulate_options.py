@@ -88,10 +88,11 @@ def test_impatient_clients_leave_when_no_replica_serves(ran: Ran) -> None:
 
 @pytest.mark.slow
 def test_a_queue_that_is_read_less_often_is_seen_later(ran: Ran) -> None:
+    """Attainment depends as much on the replicas that leave between two queues, which this policy gives up at once."""
     often, _ = ran("--start-replicas", 1, policy_text=MOVES)
     seldom, said = ran("--start-replicas", 1, "--scrape-every", "60s", policy_text=MOVES)
     assert (often["scrape_s"], seldom["scrape_s"]) == (15.0, 60.0)
-    assert seldom["policies"][0]["attainment"] < often["policies"][0]["attainment"] - 0.02
+    assert seldom["policies"][0]["ttft_p95_s"] > often["policies"][0]["ttft_p95_s"] + 10
     assert "replicas are scraped every 60 s" in said
 
 

@@ -655,3 +655,10 @@ def test_replaying_recorded_inputs_decides_as_live_did():
 def test_an_empty_cluster_is_decided_on():
     decision = Story(spec(0)).tick(fleet([]))
     assert decision.replicas.shape == (0,)
+
+
+def test_stabilization_does_not_put_off_a_stated_idle_time():
+    story = Story(spec(idle_after_s=60.0, down_stabilization_s=300.0))
+    story.watch(fleet([3]), 320, running=9.0, gateway_waiting=0.0)
+    assert replicas(story.watch(fleet([3]), 50, gateway_waiting=0.0)) == 3
+    assert replicas(story.watch(fleet([3]), 15, gateway_waiting=0.0)) == 0

@@ -208,7 +208,7 @@ def _headroom(known: Figures, most: float) -> str:
 def _strategy(known: Figures, strategy: float, cold_start_s: float) -> str:
     if math.isnan(strategy):
         return ""
-    cold_starts = f"{_times(known.hold_cold_starts, 'cold start')} of {seconds(cold_start_s)}"
+    cold_starts = f"{_times(known.hold_cold_starts, 'cold start')} of {seconds(cold_start_s)} on average"
     average = f"the load average over {seconds(known.average_s)}"
     roots = f"{number(known.margin_roots)} times its square root"
     margin = percent(known.margin_fraction) if known.margin_fraction else roots

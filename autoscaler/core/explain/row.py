@@ -6,6 +6,7 @@ import numpy as np
 
 from autoscaler.core.explain import planner_lines
 from autoscaler.core.model.types import Decision, Recommender, Signal, Stage, TickInput
+from autoscaler.core.observe import load
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, ceil_replicas
 
 
@@ -35,6 +36,12 @@ class Row:
 
     def planned(self, column: str) -> float:
         return float(getattr(self.decision.plan, column)[self.row])
+
+    @property
+    def slots(self) -> float:
+        """The requests that a replica runs at once, as engines or command lines state; infinity: unknown."""
+        fleet = self.inp.fleet
+        return float(load.slots(fleet, load.with_stated_slots(fleet, self.inp.samples.pods))[self.row])
 
     @property
     def recommender(self) -> Recommender:

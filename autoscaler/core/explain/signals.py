@@ -11,6 +11,8 @@ from autoscaler.core.explain.format import number, seconds
 from autoscaler.core.explain.row import Row
 from autoscaler.core.model.chain import Link
 from autoscaler.core.model.types import Recommender, Signal
+from autoscaler.core.observe import draining
+from autoscaler.core.observe.rates import RATE_WINDOW_S
 from autoscaler.core.observe.standstill import chance_s
 
 SURE = 0.5
@@ -40,13 +42,13 @@ def _recommends(row: Row, signal: Signal, subject: str) -> str:
 
 def _concurrency(row: Row) -> str:
     wait_s, gateway = row.observed("queue_wait_s"), row.observed("gateway_waiting")
-    draining = row.observed("draining_requests")
+    on_others = row.observed("draining_requests")
     longest = f" (up to {seconds(wait_s)} in one replica)" if wait_s > 0 else ""
     load = [f"{number(row.observed('running'))} running", f"{number(row.observed('waiting'))} waiting{longest}"]
     if gateway > 0 and not row.observed("gateway_stuck") > 0:
         load.append(f"{number(gateway)} at the gateway")
-    if draining > 0:
-        load.append(f"{number(draining)} on pods that stop serving")
+    if on_others > 0:
+        load.append(f"{number(on_others)} on {_not_serving(row)}")
     recommends = _recommends(row, Signal.CONCURRENCY, "concurrency")
     if row.recommended(Signal.CONCURRENCY) == 0:
         return f"{recommends} because no request is in flight{_unread(row)}"
@@ -55,18 +57,28 @@ def _concurrency(row: Row) -> str:
 
 
 def _rate(row: Row, signal: Signal, subject: str, tokens: str, load: str, capacity: str) -> str:
-    draining = row.observed(f"draining_{load}")
+    on_others = row.observed(f"draining_{load}")
     rate = f"{number(row.observed(load))} {tokens} tokens/s"
-    rate += f" and {number(draining)} on pods that stop serving" if draining > 0 else ""
+    rate += f" and {number(on_others)} on {_not_serving(row)}" if on_others > 0 else ""
     each = _of_each(row, capacity, "tokens/s")
     return f"{_recommends(row, signal, subject)} for {rate}{_unread(row)}, {each}{_on_top(row)}"
+
+
+def _not_serving(row: Row) -> str:
+    """Word why the pods with requests that do not count as serving do not: they leave, or are not ready."""
+    fleet, pods = row.inp.fleet, draining.is_draining(row.inp, row.inp.samples.pods)
+    terminating = fleet.pod_terminating[pods & (fleet.pod_workload == row.row)]
+    if terminating.all():
+        return "pods that stop serving"
+    return "pods that stop serving or are not ready" if terminating.any() else "pods that are not ready"
 
 
 def _of_each(row: Row, capacity: str, unit: str) -> str:
     """Word the load that one replica is planned for."""
     usage = row.spec("target_usage")
     share = f"{usage:.0%} of " if usage < 1 else ""
-    assumed = "an assumed " if capacity == "concurrency" and row.capacity("confidence") < SURE else ""
+    is_sure = capacity != "concurrency" or row.capacity("confidence") >= SURE or row.capacity(capacity) == row.slots
+    assumed = "" if is_sure else "an assumed "
     return f"at {share}{assumed}{number(row.capacity(capacity))} {unit} per replica"
 
 
@@ -94,7 +106,7 @@ def _latency(row: Row, signal: Signal, subject: str, quantile: str, objective: s
 
 
 def _rejections(row: Row) -> str:
-    refused = f"{row.observed('rejections_per_s'):.3g} requests/s refused by the engine"
+    refused = f"{row.observed('rejections_per_s'):.3g} requests/s refused within the last {seconds(RATE_WINDOW_S)}"
     return f"{_recommends(row, Signal.REJECTIONS, 'the rejection rate')} for {refused}{_on_top(row)}"
 
 

@@ -34,9 +34,7 @@ def reason(stage: Stage, row: Row) -> str:
         case Stage.UNKNOWN:
             return _unknown(row, after)
         case Stage.BURST:
-            start, wait = seconds(row.observed("cold_start_s")), seconds(row.spec("max_wait_s"))
-            burst = f"a new replica takes {start} to start, and requests may queue for {wait}"
-            return f"{burst}, so the queue needs no more than {number(after)}"
+            return _burst(row, after)
         case Stage.TOLERANCE:
             if after == row.recommended(Signal.SCHEDULE):
                 return _pre_warm(after)
@@ -65,6 +63,15 @@ def reason(stage: Stage, row: Row) -> str:
             return _allocation(row, row.before(stage), after)
         case Stage.OWNER:
             return _owner(row, after)
+
+
+def _burst(row: Row, after: float) -> str:
+    start = seconds(row.observed("cold_start_s"))
+    if after > row.before(Stage.BURST):
+        late = f"requests wait up to {seconds(row.observed('queue_wait_s'))}"
+        return f"{late}, and their queue outlasts the {start} that a new replica takes, so it needs {number(after)}"
+    burst = f"a new replica takes {start} to start, and requests may queue for {seconds(row.spec('max_wait_s'))}"
+    return f"{burst}, so the queue needs no more than {number(after)}"
 
 
 def _pre_warm(after: float) -> str:

@@ -77,6 +77,7 @@ class IntervalStats(Columns):
 
     totals: WorkTotals
     replicas: FloatColumn  # that serve now
+    ordered: FloatColumn  # that the present count orders, without those asleep
     mean_replicas: FloatColumn  # that served on average: a pod that became ready half-way counts half
     waiting: FloatColumn  # requests that wait in them
     cold_start_s: FloatColumn

@@ -167,7 +167,7 @@ class Plan(Columns):
     strategy: FloatColumn  # selected strategy, its row in the strategy set
     observed_s: FloatColumn  # seconds of demand that the shadow fleets have served
     warm_up_s: FloatColumn  # seconds of demand for which the initial fleet is kept
-    initial_fleet: FloatColumn  # replicas that served when demand was first known
+    initial_fleet: FloatColumn  # the count when it was first seen: its owner's
     allowed_fraction: FloatColumn  # of requests that the selected strategy may miss now, 0..1
     shadow_missed_fraction: FloatColumn  # of requests that its shadow fleet would have missed
     unavoidable_fraction: FloatColumn  # of requests that miss on any number of replicas

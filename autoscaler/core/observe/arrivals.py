@@ -42,7 +42,7 @@ class Arrivals(Columns):
     recent: Transient[FloatColumn]  # requests, fading within minutes
     recent_s: Transient[FloatColumn]  # seconds in which they arrived, fading alike
 
-    last_queued_s: Transient[TimestampColumn]  # last moment with a queue; the first tick counts as one
+    last_queued_s: Transient[TimestampColumn]  # last moment with a queue that lasts; the first tick counts as one
     last_refused_s: Transient[TimestampColumn]  # last moment at which a pod had refused requests; NaN: never
     last_worked_s: Transient[TimestampColumn]  # last moment at which a pod had done something; NaN: never
 
@@ -67,7 +67,7 @@ def update(
     """
     average = _update_average(before, observation, elapsed_s)
     counts = _update_counts(before, observation, elapsed_s)
-    queued = load.is_queued(observation) | np.isnan(before.last_queued_s)
+    queued = load.has_lasting_queue(observation) | np.isnan(before.last_queued_s)
     return Arrivals(
         **average,
         **counts,

@@ -51,6 +51,15 @@ def is_queued(observation: Observation) -> BoolColumn:
     return np.asarray((observation.waiting > 0) | (at_gateway(observation) > 0))
 
 
+def has_lasting_queue(observation: Observation) -> BoolColumn:
+    """Say where requests wait for more than the next step, also at a gateway. bool[W].
+
+    A wait that is unknown may last.
+    """
+    in_engines = (observation.waiting > 0) & (observation.queue_wait_s != 0)
+    return np.asarray(in_engines | (at_gateway(observation) > 0))
+
+
 def has_late_queue(inp: TickInput, observation: Observation) -> BoolColumn:
     """Say where the last request in the longest queue waits for longer than the policy allows. bool[W]."""
     return np.asarray(observation.queue_wait_s > inp.spec.max_wait_s)  # False for NaN

@@ -72,7 +72,10 @@ LASTING_WAIT_S = 1.0
 
 STEP_QUEUE = 8.0
 """Requests that may wait for one step at the moment of a reading, as a step takes in several prompts. So few are a
-queue only if some waited at the reading before, too."""
+queue only if some waited at the reading before, too, or if the engine is full."""
+
+FULL_KV_CACHE = 0.9
+"""KV-cache usage from which an engine takes in no request: the next prompt needs blocks of its own."""
 
 
 @dataclass(frozen=True)
@@ -265,7 +268,7 @@ def _sum_up(
     )
     output_tokens = lengths.output_tokens
     pod_per_s = np.where(counts, progress.tokens_per_s(pace, readings), np.nan)
-    queued_readings = np.where(readings.waiting >= 1, pods_before.queued_readings + deltas.is_new, 0.0)
+    queued_readings = _count_queued_readings(samples, deltas, pods_before.queued_readings)
     waits_for_step = (samples.waiting <= STEP_QUEUE) & (queued_readings < 2)
     pod_wait_s = _find_wait_s(samples.waiting, waits_for_step, output_tokens[fleet.pod_workload], pod_per_s)
     queue_wait_s = np.where(waiting > 0, by_workload.max(pod_wait_s), waiting)  # no queue: 0; NaN stays
@@ -476,6 +479,19 @@ def _find_wait_s(
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         wait_s = np.where(writes, waiting * output_tokens / tokens_per_s, np.nan)
     return np.where(writes & waits_for_step, 0.0, wait_s)
+
+
+def _count_queued_readings(samples: PodSamples, deltas: PodDeltas, before: FloatColumn) -> FloatColumn:
+    """Return the readings in a row that show waiting requests; float64[P]. One of a full engine counts as two.
+
+    The next step takes in no request if the slots or the KV cache are full. Where slots are not known, an engine shows
+    that they are full if it took in requests since its reading before, and still more wait than run.
+    """
+    took_in = deltas.now.running > deltas.before.running
+    has_no_room = (samples.running >= samples.max_running) | (samples.kv_usage >= FULL_KV_CACHE)
+    is_full = has_no_room | (took_in & (samples.waiting > samples.running))
+    counted = before + deltas.is_new * np.where(is_full, 2.0, 1.0)
+    return np.where(deltas.now.waiting >= 1, counted, 0.0)
 
 
 def _is_saturated(samples: PodSamples, pace: Progress, can_be: BoolColumn, wait_s: FloatColumn) -> BoolColumn:

@@ -47,15 +47,16 @@ def update_error_budget(
 ) -> ErrorBudget:
     """Add the requests of an interval, and those of them that missed.
 
+    A request counts when its histogram counts it, whenever it arrived: a queue misses when it ends. Objectives count
+    at the first token and at the end, so the one that counted more requests says how many there were.
     is_late: bool[W], requests waited for too long in this interval.
     """
     missed, counted = miss_curve.count_by_objective(stats.totals)
     with np.errstate(divide="ignore", invalid="ignore"):
         share = miss_curve.combine_objectives(np.where(counted > 0, missed / counted, 0.0))
     observed = interval.observed_s > 0
-    known = observed & (counted.max(axis=0) > 0)
     fade = np.exp(-interval.observed_s / stats.window_s)
-    counted_now = np.where(known, interval.arrivals, 0.0)
+    counted_now = counted.max(axis=0)
     missed_now = share * counted_now
     counted_all = budget.counted * fade + counted_now
     surge_missed = budget.surge_missed * fade + np.where(is_late, missed_now, 0.0)

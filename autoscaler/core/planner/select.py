@@ -71,7 +71,7 @@ class StrategyState(Columns):
     budget: ErrorBudget
     shadow: ShadowFleets
 
-    initial_fleet: Transient[PerObjective[FloatColumn]]  # replicas that served when demand was first known
+    initial_fleet: Transient[PerObjective[FloatColumn]]  # the count when it was first seen: its owner's
     warm_up_s: PerStrategySet[FloatColumn]  # seconds of demand for which they are kept; fixed once these are over
     base_replicas: Transient[FloatColumn]  # replicas that the present load needs; NaN: not known
     strategy: Transient[FloatColumn]  # the selected one, its row; NaN: none yet
@@ -156,10 +156,10 @@ def _is_close(before_s: FloatColumn, now_s: FloatColumn) -> BoolColumn:
 
 def _size_fleets(state: StrategyState, stats: IntervalStats, predicted: Float32Column) -> StrategyState:
     """Compute what every strategy requests, and the base replicas. predicted: of `load_history.update_load_history`."""
-    is_first = np.isnan(state.initial_fleet) & ~np.isnan(state.history.averages[0])
-    initial_fleet = np.where(is_first, stats.replicas, state.initial_fleet)
+    initial_fleet = np.where(np.isnan(state.initial_fleet), stats.ordered, state.initial_fleet)
     observed_s = state.shadow.observed_s
-    # The initial fleet was presumably sized on purpose. It is kept as a peak that was seen just before.
+    # The initial fleet was presumably sized on purpose. It is kept as a peak that was seen just before. Replicas that
+    # the first queue adds before demand is known are not part of it.
     # Its time is fixed once it is over. Otherwise one slow start, hours later, would bring the initial fleet back.
     is_over = observed_s >= state.warm_up_s
     warm_up_s = np.where(is_over, state.warm_up_s, strategies.LONGEST_HOLD * stats.cold_start_s)

@@ -11,6 +11,7 @@ import numpy as np
 
 from autoscaler.core.measure.interval import IntervalStats, WorkTotals, count_work, find_new_readings
 from autoscaler.core.model.chain import Link
+from autoscaler.core.model.phases import NOT_STARTING
 from autoscaler.core.model.types import Observation, Plan, Recommendation, Signal, TickInput
 from autoscaler.core.observe import draining, load
 from autoscaler.core.observe.pod_deltas import MAX_INTERVAL_S, PodReadings
@@ -151,9 +152,15 @@ def _has_turn(workload_id: IntColumn, now_s: float, last_updated_s: TimestampCol
 
 
 def _find_serving_pods(inp: TickInput, observed: Observed) -> BoolColumn:
-    """Return which pods serve, or have left and still count; bool[P]. Sleeping and stuck pods do not."""
+    """Return which pods serve, or have left and still count; bool[P]. Sleeping and stuck pods do not.
+
+    A pod that starts may serve before its readiness is known: its counters show the requests that reached it.
+    """
+    samples = observed.pods.samples
     serving = inp.fleet.pod_ready & ~inp.fleet.pod_terminating & ~(observed.pods.samples.asleep > 0)
-    serving |= draining.is_lost(inp, serving, observed.pods.samples)
+    serving |= draining.is_lost(inp, serving, samples)
+    is_starting = (observed.starts.pod_phase != NOT_STARTING) & ~inp.fleet.pod_terminating & ~inp.fleet.pod_ready
+    serving |= is_starting & (samples.first_tokens > 0)
     return serving & ~observed.pods.is_stuck
 
 
@@ -210,6 +217,7 @@ def _make_stats(
     return IntervalStats(
         totals=totals,
         replicas=(observation.ready - observation.newly_ready - observation.stuck)[rows],
+        ordered=np.fmax(observation.replicas - or_zero(observation.asleep), 0.0)[rows],
         mean_replicas=_compute_mean_replicas(inp, some.pods, some.pod_row, last_updated_s),
         waiting=or_zero(observation.waiting[rows]),
         cold_start_s=observation.cold_start_s[rows],

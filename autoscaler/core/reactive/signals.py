@@ -15,6 +15,7 @@ from autoscaler.core.observe.draining import add_draining
 from autoscaler.core.observe.load import (
     at_gateway,
     awake,
+    has_lasting_queue,
     is_queued,
     requests_in_flight,
     scale_up,
@@ -166,5 +167,5 @@ def without_queue(inp: TickInput, observation: Observation, capacity: Capacity, 
 def _latency_step(inp: TickInput, observation: Observation, breach: FloatColumn, arrivals: Arrivals) -> FloatColumn:
     """Multiply the awake replicas by a breach of an objective. breach: float64[W], latency over its objective."""
     since_queue_s = inp.now_s - arrivals.last_queued_s
-    is_current = is_queued(observation) | ~(since_queue_s <= LATENCY_LAG_S)
+    is_current = has_lasting_queue(observation) | ~(since_queue_s <= LATENCY_LAG_S)
     return np.where(is_current & (breach > 1), awake(observation) * np.fmin(breach, LARGEST_STEP), np.nan)

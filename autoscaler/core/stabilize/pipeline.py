@@ -99,7 +99,11 @@ def stabilize(
     without_queue = np.fmax(lasting_load, signals.beside_queue(observation, choice.signals))
     absorbed = queue_projection.absorb(desired, without_queue, to_drain, observation, noise)
     by_waking = queue_projection.wake(inp, observation, capacity, observed.arrivals, speed, desired, without_queue)
-    stages[Stage.BURST] = desired = np.fmax(absorbed, by_waking)
+    # Signals guess at the speed of a replica until the planner knows it. The first step follows from the queue.
+    is_first = ~(planned | inp.spec.has_stated_capacity) & (observation.starting + observation.pending == 0)
+    is_late = load.has_late_queue(inp, observation) & is_first & ~noise
+    by_queue = np.where(is_late, np.fmin(to_drain, signals.LARGEST_STEP * current), np.nan)
+    stages[Stage.BURST] = desired = np.fmax(np.fmax(absorbed, by_waking), by_queue)
 
     # A strategy recommends whole replicas by design, so no change that it wants is too small.
     by_strategy = planned & (choice.signals[Signal.PLANNER] >= stages[Stage.DEMAND])

@@ -253,6 +253,7 @@ def _adds_up(row: Row, signal: Signal, awake: float) -> None:
 
 
 UNREAD = rf"(?: on {NUMBER} of {NUMBER} replicas)?"
+NOT_SERVING = "pods that (?:stop serving|are not ready|stop serving or are not ready)"
 EACH = rf", at (?:(\d+)% of )?(an assumed )?{NUMBER} (?:requests|tokens/s) per replica"
 ON_TOP = rf"(?:, with (?:{NUMBER} asleep)?(?: and )?(?:{NUMBER} stuck)?)?"
 
@@ -273,7 +274,12 @@ def _on_top(row: Row, asleep: str | None, stuck: str | None) -> None:
 
 def _each(row: Row, column: str, usage: str | None, assumed: str | None, each: str) -> float:
     assert abs(float(usage or 100) / 100 - row.spec("target_usage")) <= 0.0051
-    assert bool(assumed) == (column == "concurrency" and row.capacity("confidence") < 0.5)
+    pods = row.inp.fleet.pod_workload == row.row
+    by_command_line = row.inp.fleet.pod_slots
+    stated = row.inp.samples.pods.max_running[pods].tolist()
+    stated += [] if by_command_line is None else by_command_line[pods].tolist()
+    is_stated = row.capacity(column) in stated
+    assert bool(assumed) == (column == "concurrency" and row.capacity("confidence") < 0.5 and not is_stated)
     same(each, row.capacity(column))
     return row.capacity(column) * row.spec("target_usage")
 
@@ -281,7 +287,7 @@ def _each(row: Row, column: str, usage: str | None, assumed: str | None, each: s
 @clause(
     rf"concurrency recommends {NUMBER} for {NUMBER} running(?:,| and) {NUMBER} waiting"
     rf"(?: \(up to {TIME} in one replica\))?"
-    rf"(?:(?:,| and) {NUMBER} at the gateway)?(?: and {NUMBER} on pods that stop serving)?{UNREAD}{EACH}{ON_TOP}"
+    rf"(?:(?:,| and) {NUMBER} at the gateway)?(?: and {NUMBER} on {NOT_SERVING})?{UNREAD}{EACH}{ON_TOP}"
 )
 def concurrency(row: Row, match: re.Match[str]) -> None:
     number, running, waiting, wait, gateway, draining, reporting, ready, usage, assumed, each, *top = match.groups()
@@ -315,7 +321,7 @@ def no_concurrency(row: Row, match: re.Match[str]) -> None:
 
 @clause(
     rf"the (prefill|decode) rate recommends {NUMBER} for {NUMBER} (prompt|generated) tokens/s"
-    rf"(?: and {NUMBER} on pods that stop serving)?{UNREAD}{EACH}{ON_TOP}"
+    rf"(?: and {NUMBER} on {NOT_SERVING})?{UNREAD}{EACH}{ON_TOP}"
 )
 def token_rate(row: Row, match: re.Match[str]) -> None:
     phase, number, rate, kind, draining, reporting, ready, usage, assumed, each, *top = match.groups()
@@ -354,7 +360,7 @@ def latency(row: Row, match: re.Match[str]) -> None:
     _on_top(row, *top)
 
 
-@clause(rf"the rejection rate recommends {NUMBER} for {NUMBER} requests/s refused by the engine{ON_TOP}")
+@clause(rf"the rejection rate recommends {NUMBER} for {NUMBER} requests/s refused within the last 30 s{ON_TOP}")
 def rejections(row: Row, match: re.Match[str]) -> None:
     number, rate, *top = match.groups()
     _speaks(row, Signal.REJECTIONS, number)
@@ -669,6 +675,18 @@ def burst(row: Row, match: re.Match[str]) -> None:
     same(match[3], row.stage(Stage.BURST))
     assert row.stage(Stage.BURST) < row.stage(Stage.UNKNOWN)
     assert row.seen("waiting") > 0 or row.seen("gateway_waiting") > 0
+
+
+@clause(
+    rf"requests wait up to {TIME}, and their queue outlasts the {TIME} that a new replica takes, so it needs {NUMBER}",
+    Stage.BURST,
+)
+def lasting_queue(row: Row, match: re.Match[str]) -> None:
+    same_time(match[1], row.seen("queue_wait_s"))
+    same_time(match[2], row.seen("cold_start_s"))
+    same(match[3], row.stage(Stage.BURST))
+    assert row.stage(Stage.BURST) > row.stage(Stage.UNKNOWN)
+    assert row.seen("queue_wait_s") > row.spec("max_wait_s")
 
 
 @clause(rf"{NUMBER} is within the tolerance of (\d+)% around {NUMBER}", Stage.TOLERANCE)

@@ -83,7 +83,7 @@ def test_each_question_of_an_operator_has_a_line():
     assert told() == {
         "demand": "arriving requests keep 2.31 replicas busy",
         "headroom": "1.69 replicas: 4 recommended for a load of 2.31; 3 of them are base replicas",
-        "rule": "follows the load average over 4 min, holds its peaks for 10 cold starts of 60 s, adds 110%",
+        "rule": "follows the load average over 4 min, holds its peaks for 10 cold starts of 60 s on average, adds 110%",
         "paper": "the strategy would have missed 0.46% of requests so far and may miss 0.65% now, "
         "beyond the 0.2% that always miss",
         "budget": "1% of requests may miss in a day, 2.5% missed in 2 h of traffic: 250% of the error budget; "
@@ -128,7 +128,7 @@ def test_the_figures_are_those_of_the_lines():
 @pytest.mark.parametrize(("place", "replicas"), [(0, "1 replica"), (1, "2 replicas"), (5, "8 replicas")])
 def test_a_constant_count_is_named_with_the_peak_it_yields_to(place, replicas):
     said = told(strategy=float(PEAK_STRATEGY_COUNT + place))["rule"]
-    needs = "while the peak of the load average over 4 min in the last 10 cold starts of 60 s needs more"
+    needs = "while the peak of the load average over 4 min in the last 10 cold starts of 60 s on average needs more"
     assert said == f"keeps {replicas}, and more {needs}"
     assert planner_lines.read(*made(strategy=float(STRATEGY_COUNT - 1)), 0).constant_replicas == CONSTANT_COUNTS[-1]
 
@@ -147,7 +147,7 @@ def test_no_headroom_is_named_when_zero_is_recommended():
 def test_every_strategy_has_a_line(rule):
     said = told(strategy=float(rule))["rule"]
     assert re.fullmatch(
-        r"follows the load average over (20 s|4 min), holds its peaks for (3|10) cold starts of 60 s"
+        r"follows the load average over (20 s|4 min), holds its peaks for (3|10) cold starts of 60 s on average"
         r"(, expects no less than a day and a week ago at this time)?(, adds (\d+%|[\d.]+ times its square root))?",
         said,
     )

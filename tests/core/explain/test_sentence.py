@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoscaler.core.explain.sentence import Explanation, binding_stages
+from autoscaler.core.explain.sentence import Explanation, binding_stages, explain
 from autoscaler.core.model import names
 from autoscaler.core.model.fleet import UNKNOWN_CLIENT, ForeignCounts, PendingCause
 from autoscaler.core.model.samples import GatewaySamples, PodSamples
 from autoscaler.core.model.types import Recommender, Signal, Stage
 from autoscaler.core.planner.strategies import CONSTANT_COUNTS, PEAK_STRATEGY_COUNT, SEASONAL, STRATEGIES, Strategy
+from autoscaler.core.state import Memory
 from autoscaler.core.tick import tick
 from tests.core.explain.stories import CASES, NAN, ExplainedServing, ExplainedStory, explained, headroom_story, played
 from tests.core.serving import LEARNED
@@ -529,3 +530,10 @@ def test_the_sentence_says_why_no_policy_is_in_force():
     story.tick(fleet([2]), running=10.0, waiting=0.0)
     problem = "policy 'quick' does not exist, so the workload is not scaled; allowed: 'batch'"
     assert story.explain(problem=problem).sentence == f"Keeps 2 replicas: {problem}."
+
+
+@pytest.mark.parametrize(("slots", "is_assumed"), [(8.0, False), (math.nan, True)])
+def test_slots_that_an_engine_states_are_not_called_assumed(slots, is_assumed):
+    inp = world(1000.0, fleet([2]), spec(concurrency=math.nan, min_replicas=1.0), running=8.0, max_running=slots)
+    sentence = explain(inp, tick(inp, Memory.empty())[0], ["quick"], {}, 0).sentence
+    assert ("an assumed" in sentence) == is_assumed

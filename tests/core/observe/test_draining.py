@@ -125,3 +125,10 @@ def test_sentence_names_requests_on_draining_pods():
     decision, _ = tick(inp, Memory.empty())
     sentence = explain(inp, decision, ["quick"], {}, 0).sentence
     assert "recommends 3.6 for 18 running, 0 waiting and 18 on pods that stop serving, at 10 requests" in sentence
+
+
+def test_sentence_names_requests_on_pods_that_are_not_ready():
+    cluster = replace(fleet([4]), pod_ready=np.array([True, True, False, False]), time_s=1000.0)
+    inp = replace(world(1000.0, fleet([4]), spec(), running=9.0), fleet=cluster)
+    sentence = explain(inp, tick(inp, Memory.empty())[0], ["quick"], {}, 0).sentence
+    assert "18 running, 0 waiting and 18 on pods that are not ready, at 10 requests" in sentence

@@ -257,6 +257,24 @@ def test_a_few_requests_wait_for_a_step_unless_the_next_reading_shows_some_too()
     assert [each.saturated[0] for each in found] == [0, 0, 0, 1, 1, 0, 1]
 
 
+@pytest.mark.parametrize(
+    ("reading", "is_queue"),
+    [
+        ({"running": 2.0, "waiting": 6.0}, False),
+        ({"running": 4.0, "waiting": 4.0}, False),
+        ({"running": 4.0, "waiting": 6.0}, True),  # it took in two of the eight
+        ({"running": 2.0, "waiting": 1.0, "max_running": 2.0}, True),
+        ({"running": 2.0, "waiting": 1.0, "kv_usage": 0.95}, True),
+    ],
+)
+def test_few_waiting_requests_are_a_queue_when_the_engine_is_full(reading, is_queue):
+    story, cluster = Story(spec(concurrency=np.nan)), fleet([1])
+    for done in np.arange(0.0, 60.0, 5.0):
+        story.tick(cluster, 5.0, running=2.0, generation_tokens=100 * done, finished=done, first_tokens=done)
+    found = story.tick(cluster, 5.0, generation_tokens=6000.0, finished=60.0, first_tokens=60.0, **reading)
+    assert (found.observation.queue_wait_s[0] > 0) == is_queue
+
+
 def test_a_late_reading_counts_a_queue_once():
     """The daemon ticks more often than engines are read."""
     story, cluster, tokens = Story(spec(concurrency=np.nan)), fleet([1]), np.arange(0.0, 6100.0, 500.0)

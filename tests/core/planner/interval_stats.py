@@ -45,6 +45,7 @@ def make_stats(demand, *, replicas=None, busy=None, late=0.0, totals=None, prefi
     work["step_sums"] = replicas * step_time.compute_sums(gap_s, half / PROMPT_TOKEN_S, half / OUTPUT_TOKEN_S)
     stats = {
         "replicas": replicas,
+        "ordered": replicas,
         "mean_replicas": replicas,
         "waiting": 0.0,
         "cold_start_s": 60.0,

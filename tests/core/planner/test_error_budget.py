@@ -102,6 +102,14 @@ def test_misses_are_counted_and_fade_within_the_window(window_s):
     assert second.served_s[0] == pytest.approx(UPDATE_INTERVAL_S * (1 + fade))
 
 
+def test_misses_are_counted_when_they_end():
+    """Of 450 that arrive 90 get their first token, all late. The others are counted with theirs, none of them twice."""
+    first = add_interval(0.0, totals={"ttft_counted": 90.0, "ttft_missed": 90.0})
+    assert (first.missed[0], first.counted[0], first.served[0]) == pytest.approx((90, 90, 450))
+    after = add_interval(0.0, first, totals={"arrivals": 0.0, "ttft_counted": 360.0, "ttft_missed": 0.0})
+    assert after.missed[0] / after.counted[0] == pytest.approx(0.2, rel=1e-3)
+
+
 def test_requests_are_not_counted_when_misses_are_not_reported():
     after = add_interval(0.4, totals={"ttft_counted": 0.0, "ttft_missed": 0.0})
     assert (after.missed[0], after.counted[0], after.served[0]) == pytest.approx((0, 0, 450))

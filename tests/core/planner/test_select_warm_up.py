@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoscaler.core.planner import load_history
-from autoscaler.core.planner.select import STEADY_S
+from autoscaler.core.planner.select import STEADY_S, StrategyState, update_strategies
 from autoscaler.core.planner.strategies import LONGEST_HOLD, STEADY_LIMIT, UPDATE_INTERVAL_S
 from tests.core.planner.interval_stats import make_silent_stats, make_stats, run, update
 
@@ -114,3 +114,10 @@ def test_warm_up_follows_the_present_cold_start():
     assert shorter.shadow.requested.min() < 12
     longer = run([1.0] * 30, run([1.0] * 10, replicas=12.0), 1300.0, replicas=12.0, cold_start_s=600.0)
     assert longer.shadow.requested.min() == 12
+
+
+def test_initial_fleet_is_the_owners_count_when_a_first_queue_adds_more():
+    """The count is 1 at first. Three serve when demand is first known."""
+    first = update_strategies(StrategyState.blank(1), make_silent_stats(ordered=1.0), 1000.0)
+    state = run(STEADY[:1], first, replicas=3.0)
+    assert state.initial_fleet[0] == 1

@@ -161,6 +161,19 @@ def test_latency_is_ignored_for_one_window_after_a_restart():
     assert story.watch(fleet([2]), 15, ttft_s=30.0).recommendations[Signal.TTFT, 0] == pytest.approx(4)
 
 
+def test_latency_speaks_when_requests_wait_for_a_step_only():
+    """Every other reading shows one: prompts take long, and there was no queue as far as the histogram reaches back."""
+    story, tokens, speaks = Story(spec()), 0.0, []
+    for number in range(60):
+        tokens += 1000.0
+        queue = {"running": 20.0, "waiting": float(number % 2), "ttft_s": 6.0}
+        decision = story.tick(fleet([2]), 5.0, generation_tokens=tokens, finished=tokens / 100, **queue)
+        assert decision.observation.queue_wait_s[0] == 0
+        speaks.append(not math.isnan(decision.recommendations[Signal.TTFT, 0]))
+    lag = int(signals.LATENCY_LAG_S / 5) + 1
+    assert (any(speaks[:lag]), all(speaks[lag:])) == (False, True)
+
+
 # --- rejections
 
 REFUSING = {"arrivals": arrived(last_refused_s=NOW_S)}

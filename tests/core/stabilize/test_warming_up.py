@@ -131,7 +131,8 @@ def test_planner_is_awaited_for_a_limited_time():
     assert story.most(cluster, 10.0) > 3
 
 
-def test_a_workload_woken_from_zero_grows_at_once():
+def test_a_woken_workload_grows_when_requests_wait_too_long():
+    """The held requests run with its first reading, which says nothing of its speed."""
     story = Dense(spec(**{**RULES, "min_replicas": 1.0}))
     story.changes = {"gateway_waiting": 0.0}
     story.serve(fleet([0]), 0.0, 300.0)
@@ -139,8 +140,33 @@ def test_a_workload_woken_from_zero_grows_at_once():
     woken = fleet([1], created_s=story.now_s - 60.0)
     story.changes = {"time_s": NAN}
     assert story.serve(woken, 0.0, 5.0).replicas[0] == 1
-    story.changes = {}
-    assert story.serve(woken, 1.2, 5.0).replicas[0] == 2
+    story.changes = {"waiting": 40.0}
+    assert story.serve(woken, 0.5, 5.0).replicas[0] == 1
+    assert story.serve(woken, 0.5, 5.0).replicas[0] == 2
+
+
+@pytest.mark.parametrize("ready_s", [NAN, 0.0, 980.0])
+def test_a_single_reading_grows_the_fleet_when_a_queue_fills_slots(ready_s):
+    """A single look is all that `--once` has, and nothing but an engine may tell of a pod that it is ready."""
+    cluster = fleet([2], pod_ready_s=np.full(2, ready_s))
+    inp = world(1000.0, cluster, spec(**{**RULES, "min_replicas": 1.0}), running=8.0, waiting=40.0, gaps=0.0)
+    assert tick(inp, Memory.empty())[0].replicas[0] > 2
+
+
+@pytest.mark.parametrize("before", [fleet([0]), fleet([0], [1])])
+def test_a_first_replica_grows_nothing_when_no_request_waits(before):
+    story, cluster = Dense(spec(**{**RULES, "min_replicas": 1.0})), fleet([1], created_s=1000.0)
+    story.serve(before, 0.0, 60.0)
+    assert story.most(cluster, 30.0, 0.5) == 1
+
+
+def test_one_waiting_request_is_no_queue_when_ttft_was_slow():
+    """The requests that a wake-up held are in the histogram, long after all were answered."""
+    story = Dense(spec(**{**RULES, "min_replicas": 1.0}))
+    story.changes = {"running": 2.0, "ttft_s": 6.0, "gaps": NAN}  # the planner is silent
+    story.serve(fleet([1]), 0.3, 30.0)
+    story.changes |= {"waiting": 1.0}
+    assert story.serve(fleet([1]), 0.3, 5.0).replicas[0] == 1
 
 
 def test_refused_requests_are_not_put_off_while_warming_up():
