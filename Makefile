@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-unit test-keda cases lint types contracts bench envtest keda helm versitygw debian clean
+.PHONY: help demo test test-unit test-keda cases lint types contracts site bench envtest keda helm versitygw debian clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +45,11 @@ types: .venv/installed-dev ## check types
 
 contracts: .venv/installed-dev ## check that imports point one way
 	.venv/bin/lint-imports
+
+site: .venv/installed-dev ## build the documentation with a search into build/site/html; a dead link fails
+	@rm -rf build/site && mkdir -p build/site/source
+	@tar cf - --exclude=./build --exclude='./.*' --exclude=__pycache__ . | tar xf - -C build/site/source
+	.venv/bin/mkdocs build --quiet --strict -f tools/site/mkdocs.yml
 
 bench: .venv/installed-dev ## measure the README's numbers
 	@for script in tick whole_tick decode scrape keda keda_cost reaction queue_seen inventory quotas start state simulate webhook weights; do \
