@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-unit test-keda cases lint types contracts site bench envtest keda helm versitygw debian clean
+.PHONY: help demo test test-unit test-lab test-long test-keda mutants cases lint types contracts site bench envtest keda helm versitygw debian clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,16 +22,29 @@ demo: .venv/installed ## run the daemon on a simulated fleet, page at http://127
 	@exec .venv/bin/vllm-autoscaler demo $(DEMO_ARGS)
 
 # There is one worker more than cores, because some tests wait for an answer or for a lease to expire.
-test-unit: .venv/installed-dev ## run the tests that need no server and no build, in a minute
-	@exec .venv/bin/pytest -m 'not integration and not keda and not slow' --durations 5 \
-	  --hypothesis-profile quick $(or $(TEST_ARGS),--numprocesses $$(($$(nproc) + 1)) --maxprocesses 4 --dist worksteal)
+WORKERS = --numprocesses $$(($$(nproc) + 1)) --maxprocesses 4
+BY_FILE = $(WORKERS) --dist loadfile --no-loadscope-reorder
+LAB = tests/lab tests/bench tests/sim/engine
 
-test: .venv/installed-dev debian envtest helm versitygw ## run all tests (TEST_ARGS="tests/core -k burst" for some)
-	@exec .venv/bin/pytest $(or $(TEST_ARGS),--numprocesses $$(($$(nproc) + 1)) --maxprocesses 4 \
-	  --dist loadfile --no-loadscope-reorder)
+test-unit: .venv/installed-dev ## run the tests that need no server and no build, in a minute
+	@exec .venv/bin/pytest -m 'not integration and not keda and not slow and not long' --durations 5 \
+	  $(or $(TEST_ARGS),$(LAB:%=--ignore=%) $(WORKERS) --dist worksteal)
+
+test: .venv/installed-dev debian envtest helm versitygw ## run the tests of the product (TEST_ARGS="tests/core -k burst" for some)
+	@exec .venv/bin/pytest $(or $(TEST_ARGS),$(LAB:%=--ignore=%) $(BY_FILE))
+
+test-lab: .venv/installed-dev debian ## run the tests of the laboratory, its engine and its studies, two minutes
+	@exec .venv/bin/pytest $(or $(TEST_ARGS),$(LAB) $(BY_FILE))
+
+test-long: .venv/installed-dev debian envtest helm versitygw ## run studies, cost limits and properties with many examples
+	@exec .venv/bin/pytest -m '(long or hypothesis) and not keda' --hypothesis-profile long --timeout 3600 \
+	  $(or $(TEST_ARGS),$(BY_FILE))
 
 test-keda: .venv/installed-dev debian envtest keda ## run the tests with a real KEDA, three minutes
 	@exec .venv/bin/pytest -m keda $(or $(TEST_ARGS),tests/keda)
+
+mutants: .venv/installed-dev ## change the core in 80 places, and say which changes no test notices (ARGS="--room planner")
+	@exec .venv/bin/python tools/mutants.py $(ARGS)
 
 cases: .venv/installed-dev debian envtest ## run public reports in the folder CASES, half an hour (ARGS="21 22" for some)
 	@exec .venv/bin/python tools/cases.py $(CASES) $(ARGS)

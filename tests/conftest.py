@@ -13,12 +13,10 @@ from tests.harness import process
 from tests.harness.process import in_ci
 
 # A shared machine may pause for longer than Hypothesis's limits; speed is measured in bench/micro.
-# Half of Hypothesis's own number of examples: each run draws others, and CI has a limit of time.
-settings.register_profile(
-    "no time limits", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
-)
-settings.load_profile("no time limits")
-settings.register_profile("quick", max_examples=25)  # of `make test-unit`; all other runs have twice as many
+untimed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", untimed, max_examples=15, derandomize=True)  # a change alone can make a test fail
+settings.register_profile("long", untimed, max_examples=300)  # of `make test-long`, which draws others each time
+settings.load_profile("ci")
 
 pytest_plugins = ["pytester", "tests.harness.fixtures"]
 
@@ -39,16 +37,16 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the files of long tests first: a worker that began one last would go on while all others are done.
+    """Put the files of slow tests first: a worker that began one last would go on while all others are done.
 
     First of all those that state a time-out of their own, because they take the longest.
     """
-    tests, long = Counter(item.path for item in items), Counter(item.path for item in items if is_long(item))
+    tests, slow = Counter(item.path for item in items), Counter(item.path for item in items if is_slow(item))
     longest = {item.path for item in items if item.get_closest_marker("timeout")}
-    items.sort(key=lambda item: (item.path not in longest, -long[item.path] / tests[item.path], item.path))
+    items.sort(key=lambda item: (item.path not in longest, -slow[item.path] / tests[item.path], item.path))
 
 
-def is_long(item: pytest.Item) -> bool:
+def is_slow(item: pytest.Item) -> bool:
     return any(item.get_closest_marker(tier) for tier in ("slow", "integration"))
 
 

@@ -17,7 +17,7 @@ from tests.harness.certificates import Certificates, KeyPair
 from tests.harness.exposition import Answer as Served
 from tests.harness.exposition import ExpositionServer
 from tests.harness.exposition import exposition_server as another_server
-from tests.harness.process import free_port
+from tests.harness.process import PATIENCE_S, free_port
 
 LIMIT = 10_000
 
@@ -48,7 +48,7 @@ async def server(talk: Conversation) -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/metrics"
     finally:
         listening.close()
-        await asyncio.wait_for(asyncio.gather(*talks), 5.0)
+        await asyncio.wait_for(asyncio.gather(*talks), PATIENCE_S)
         await listening.wait_closed()
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.adapters.gateways import TrustedNamespaces, WorkloadLookup, read_gateways
@@ -267,7 +267,6 @@ def test_a_value_that_is_no_count_is_left_out(bad: float) -> None:
     )
 
 
-@settings(max_examples=100)
 @given(
     st.dictionaries(st.sampled_from(sorted({f for g in GATEWAYS.values() for f in g.labels()})), st.text(max_size=80))
 )

@@ -26,7 +26,7 @@ from tests.core.serving import LEARNED, Serving
 from tests.core.world import fleet, spec
 
 WALL_S = 1_800_000_000.0
-relaxed = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+relaxed = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 
 def snapshot(rows: int, seed: int = 1) -> Snapshot:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.test_main import KUBECONFIG
-from tests.harness.process import eventually
+from tests.harness.process import PATIENCE_S, eventually
 from tests.integration.command import COMMAND, Command, Daemon, daemon
 
 RUN = ("run", "--mode", "direct", "--scrape", "--http-host", "127.0.0.1", "--period", "200ms")
@@ -186,7 +186,7 @@ def test_check_exits_130_when_interrupted_on_standard_input(tmp_path: Path):
     child.stdin.write(b"#\n" * 100_000)  # more than a pipe holds: this returns once the command reads
     child.stdin.flush()
     child.send_signal(signal.SIGINT)
-    assert child.communicate(timeout=30) == (b"", b"")
+    assert child.communicate(timeout=PATIENCE_S) == (b"", b"")
     assert child.returncode == 130
 
 
@@ -217,7 +217,7 @@ async def test_exit_code_when_stopped_before_a_server_answers(
             asked.clear()
             running = Command(tmp_path, COMMAND, *arguments, url, environment=nowhere)
             try:
-                await asyncio.wait_for(asked.wait(), 20)
+                await asyncio.wait_for(asked.wait(), PATIENCE_S)
                 running.signal(number)
                 assert (await running.ended(), running.out, running.err) == (code, "", "")
             finally:

@@ -58,8 +58,13 @@ def test_every_benchmark_script_has_a_smallest_run():
     assert scripts == set(SMALLEST)
 
 
+KEPT = ("tick", "simulate")  # a measurement and a study: the others run nightly
+
+
 @pytest.mark.integration
-@pytest.mark.parametrize("script", SMALLEST)
+@pytest.mark.parametrize(
+    "script", [pytest.param(name, marks=[] if name in KEPT else [pytest.mark.long]) for name in SMALLEST]
+)
 def test_script_prints_json_at_its_smallest_size(script: str, tmp_path: Path):
     folder = tmp_path / "traces"
     folder.mkdir()

@@ -17,6 +17,7 @@ from click.testing import CliRunner, Result
 from autoscaler.cli.main import main
 from tests.harness.certificates import Certificates
 from tests.harness.exposition import Answer
+from tests.harness.process import PATIENCE_S
 
 COMMAND = Path(sys.executable).with_name("vllm-autoscaler")
 COMMANDS = tuple(main.commands)
@@ -47,7 +48,7 @@ def execute(
         input=piped,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=PATIENCE_S,
         check=False,
     )
 

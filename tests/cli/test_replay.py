@@ -25,6 +25,7 @@ from tests.adapters.prometheus.range.test_history_refusals import serving
 from tests.cli.study import POLICY, PROFILE, invoke
 from tests.cli.test_outputs import COMMAND
 from tests.harness.fixtures import StartPromql
+from tests.harness.process import PATIENCE_S
 from tests.lab.replay import synthetic
 
 START = datetime(2026, 3, 1, 8, tzinfo=UTC)
@@ -207,10 +208,10 @@ def test_a_signal_ends_a_replay_that_waits_for_a_server_at_once() -> None:
         command += ["--workload", "team/llama", "--start", "-1h", "--profile", "8b-h100", "--prometheus-timeout", "60s"]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         try:
-            silent.settimeout(60)
+            silent.settimeout(PATIENCE_S)
             with silent.accept()[0]:
                 process.send_signal(signal.SIGINT)
-                assert process.wait(timeout=10) == 128 + signal.SIGINT
+                assert process.wait(timeout=PATIENCE_S) == 128 + signal.SIGINT
         finally:
             process.kill()
             process.communicate()

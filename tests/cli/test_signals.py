@@ -13,6 +13,7 @@ import pytest
 
 from tests.cli.study import write_trace
 from tests.cli.test_outputs import simulating
+from tests.harness.process import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 
@@ -23,8 +24,17 @@ def children(process: int) -> list[str]:
     return Path(f"/proc/{process}/task/{process}/children").read_text().split()
 
 
-@pytest.mark.parametrize("later_s", [0.0, 1.0])  # a worker imports for about two seconds
-@pytest.mark.parametrize(("number", "group"), [(signal.SIGINT, True), (signal.SIGTERM, True), (signal.SIGTERM, False)])
+@pytest.mark.parametrize(
+    ("number", "group", "later_s"),  # a worker imports for about two seconds
+    [
+        (signal.SIGINT, True, 0.0),
+        (signal.SIGTERM, False, 1.0),
+        pytest.param(signal.SIGINT, True, 1.0, marks=pytest.mark.long),
+        pytest.param(signal.SIGTERM, True, 0.0, marks=pytest.mark.long),
+        pytest.param(signal.SIGTERM, True, 1.0, marks=pytest.mark.long),
+        pytest.param(signal.SIGTERM, False, 0.0, marks=pytest.mark.long),
+    ],
+)
 def test_a_signal_ends_the_run_and_its_workers(tmp_path: Path, number: int, group: bool, later_s: float) -> None:
     trace = write_trace(tmp_path / "hour.csv", (f"{at / 8:.3f},500,80" for at in range(8 * 3600)))
     out = tmp_path / "proof.json"
@@ -35,7 +45,7 @@ def test_a_signal_ends_the_run_and_its_workers(tmp_path: Path, number: int, grou
             time.sleep(0.02)
         time.sleep(later_s)
         (os.killpg if group else os.kill)(process.pid, number)
-        assert process.communicate(timeout=30) == ("", "")  # until no process holds these any more
+        assert process.communicate(timeout=PATIENCE_S) == ("", "")  # until no process holds these any more
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -51,7 +61,7 @@ def test_a_signal_ends_what_still_imports(tmp_path: Path, number: int) -> None:
         assert process.poll() is None
         time.sleep(0.005)
     process.send_signal(number)
-    assert process.communicate(timeout=30) == ("", "")
+    assert process.communicate(timeout=PATIENCE_S) == ("", "")
     assert process.returncode == 128 + number
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.core.choose import PLANNER_DUE_S, ChoiceState, choose, strongest
@@ -136,7 +136,6 @@ def test_both_recommenders_give_replicas_headroom_and_a_reason():
     assert both == [(5, 2, Signal.PLANNER), (4, 0, Signal.CONCURRENCY)]
 
 
-@settings(max_examples=60)
 @given(
     plans=st.sampled_from([NAN, 0.0, 2.0, 9.0]),
     queue_wait_s=st.sampled_from([NAN, 0.0, 5.0, 61.0]),

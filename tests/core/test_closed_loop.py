@@ -2,7 +2,7 @@
 
 import math
 from copy import deepcopy
-from itertools import groupby
+from itertools import groupby, product
 
 import numpy as np
 import pytest
@@ -41,8 +41,18 @@ def enough(per_s: float, rules: Spec, slots: int = 16) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["realtime", "interactive"])
-@pytest.mark.parametrize("per_s", [1.0, 2.5, 4.0, 9.0])
+@pytest.mark.parametrize(
+    ("name", "per_s"),
+    [
+        ("realtime", 1.0),
+        ("interactive", 9.0),
+        *(
+            pytest.param(name, per_s, marks=pytest.mark.long)
+            for name, per_s in product(("realtime", "interactive"), (1.0, 2.5, 4.0, 9.0))
+            if (name, per_s) not in (("realtime", 1.0), ("interactive", 9.0))
+        ),
+    ],
+)
 def test_constant_load_settles_on_what_it_needs_and_stays_there(name, per_s):
     rules = shipped(name)
     service = FluidQueue(rules, replicas=1, every_s=10.0)
@@ -71,7 +81,7 @@ def test_a_step_is_followed_within_two_cold_starts(name):
     assert max(service.waits[-240:]) == 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_slow_ramp_is_followed_without_a_wait_and_only_upward():
     rules = shipped("interactive", concurrency=16.0)
     service = FluidQueue(rules, replicas=1)
@@ -109,7 +119,7 @@ def test_an_overload_that_lasts_is_no_burst():
     assert service.counts[-1] >= enough(6.0, rules)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_fleet_ends_at_the_floor_or_at_zero_when_load_ends():
     stays = FluidQueue(shipped("interactive", concurrency=16.0), replicas=4)
     stays.run(lambda t: 4.0 if t < 600 else 0.0, 3600)
@@ -133,7 +143,7 @@ def test_zero_is_left_at_the_next_tick_and_nobody_is_lost(name):
     assert service.lost == 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_without_a_stated_capacity_the_slots_are_found():
     service = FluidQueue(shipped("interactive"), replicas=1, slots=4)
     decision = service.run(lambda _: 2.0, 3600)
@@ -141,7 +151,7 @@ def test_without_a_stated_capacity_the_slots_are_found():
     assert service.counts[-1] == pytest.approx(enough(2.0, shipped("interactive"), slots=4), abs=1)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_wave_is_followed_with_two_turns_a_period():
     rules = shipped("interactive", concurrency=16.0)
     service = FluidQueue(rules, replicas=4, every_s=15.0)
@@ -208,7 +218,7 @@ def test_replicas_are_kept_when_no_engine_was_ever_idle():
     assert max(service.waits) == 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_planner_follows_a_wave_and_few_requests_wait():
     service = with_gaps(4)
     service.run(lambda _: 0.4, 600)
@@ -253,7 +263,7 @@ def test_each_side_of_a_pair_is_sized_by_its_own_work():
     assert set(decode) <= {1, 2}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_transferred_prompts_are_no_work_of_decode():
     """Three times the prompts: the work of prefill grows as much, and that of decode stays below one busy replica.
 
@@ -270,7 +280,7 @@ def test_transferred_prompts_are_no_work_of_decode():
     assert decision.plan.demand[1] < 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_pair_follows_a_wave_within_its_ratio():
     pair = PairedEngines(paired(min_decode_per_prefill=0.5, max_decode_per_prefill=1.0), (3, 2))
     pair.run(lambda t: 12 - 9 * math.cos(2 * math.pi * t / 3600), 3600)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.core.model.fleet import Pool, Workload, WorkloadRef
@@ -233,7 +233,6 @@ def test_prompt_tokens_are_no_signal_for_decode():
     gpus=st.sampled_from([NAN, 0.0, 1.0, 3.0, 7.0, 30.0]),
     priority=st.sampled_from([[1.0, 1.0], [9.0, 1.0], [1.0, 9.0]]),
 )
-@settings(max_examples=50)
 @pytest.mark.slow
 def test_no_side_is_alone_and_the_ratio_holds(ready, load, at_gateway, limits, idle_after_s, gpus, priority):
     rules = spec(

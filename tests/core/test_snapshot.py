@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.core import snapshot
@@ -203,7 +203,6 @@ names = st.lists(st.integers(0, 20), unique=True, max_size=8)
 
 
 @pytest.mark.slow
-@settings(max_examples=20)
 @given(names, names, st.integers(0, 2**32 - 1), st.floats(0, 40_000))
 def test_restore_gives_each_workload_its_own_columns(before, after, seed, away_s):
     saved = snapshot.take(filled(cluster(before, 2), seed), workloads(before), NOW_S, SAVED_S)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from autoscaler.core.model.fleet import Fleet
@@ -18,7 +18,6 @@ from tests.core.world import PLAIN_SPEC, Story, fleet, spec, world
 
 pytestmark = pytest.mark.slow
 NAN = math.nan
-relaxed = settings(max_examples=25)
 
 
 @dataclass(frozen=True)
@@ -129,14 +128,12 @@ def same(one: Decision, other: Decision, rows=slice(None), others=slice(None)):
     np.testing.assert_array_equal(one.trusted[rows], other.trusted[others])
 
 
-@relaxed
 @given(some_rows, st.sampled_from([NAN, 3.0, 9.0]))
 def test_the_same_inputs_give_the_same_decisions(rows, pool_gpus):
     for one, other in zip(live(rows, pool_gpus), live(rows, pool_gpus), strict=True):
         same(one, other)
 
 
-@relaxed
 @given(some_rows, st.randoms(use_true_random=False))
 def test_the_order_of_rows_does_not_matter(rows, random):
     order = list(range(len(rows)))
@@ -145,7 +142,6 @@ def test_the_order_of_rows_does_not_matter(rows, random):
         same(one, other, rows=order)
 
 
-@relaxed
 @given(some_rows, st.one_of(one_row, wild_row))
 def test_a_row_more_changes_nothing_for_the_others(rows, another):
     """However wild its readings; only a pool that is too small makes rows depend on each other."""
@@ -153,7 +149,6 @@ def test_a_row_more_changes_nothing_for_the_others(rows, another):
         same(alone, together, others=slice(len(rows)))
 
 
-@relaxed
 @given(some_rows, st.sampled_from([NAN, 2.0, 7.0]))
 def test_bounds_hold_except_where_the_count_is_not_ours(rows, pool_gpus):
     for decision in live(rows, pool_gpus):
@@ -169,7 +164,6 @@ def test_bounds_hold_except_where_the_count_is_not_ours(rows, pool_gpus):
                 assert count >= row.rules["min_replicas"]
 
 
-@relaxed
 @given(some_rows)
 def test_untrusted_workloads_shrink_only_to_the_maximum(rows):
     for decision in live(rows):
@@ -179,7 +173,6 @@ def test_untrusted_workloads_shrink_only_to_the_maximum(rows):
                 assert decision.replicas[index] >= min(current, row.rules["max_replicas"])
 
 
-@relaxed
 @given(some_rows, st.sampled_from([0.0, 2.0]))
 def test_a_short_pool_is_never_given_out_twice(rows, spare):
     rows = [replace(row, paused=False, other_owner="") for row in rows]
@@ -189,7 +182,6 @@ def test_a_short_pool_is_never_given_out_twice(rows, spare):
         assert decision.replicas.sum() <= max(standing + spare, sum(kept))
 
 
-@relaxed
 @given(
     some_rows,
     st.lists(st.integers(0, 60), min_size=4, max_size=4),
@@ -222,7 +214,6 @@ def test_more_load_never_asks_for_fewer(rows, running, waiting):
     ).all()
 
 
-@relaxed
 @given(st.lists(wild_row, min_size=1, max_size=3))
 @example([a_row(14005520, wild=True)])  # an absurd pace times absurdly many requests
 def test_any_input_gives_a_decision_without_warnings(rows):
@@ -244,7 +235,6 @@ def test_after_a_restart_nothing_shrinks_before_a_full_window(watched_s, running
         assert story.tick(fleet([4]), step_s, running=running / 4).replicas[0] >= 4
 
 
-@relaxed
 @given(
     st.lists(
         st.tuples(st.integers(1, 12), st.integers(0, 60), st.sampled_from([0.0, 0.05, 0.1])), min_size=1, max_size=9

@@ -22,7 +22,7 @@ from kubernetes_asyncio.client import ApiClient, Configuration
 
 from tests.harness.certificates import Certificates
 from tests.harness.etcd import etcd
-from tests.harness.process import Process, answers, eventually, free_port, require_binary, where
+from tests.harness.process import PATIENCE_S, Process, answers, eventually, free_port, require_binary, where
 
 CRDS = Path(__file__).parents[1] / "data" / "crds"
 AUDIT_POLICY = {
@@ -285,7 +285,7 @@ class KubeApi:
         headers = {**self._headers(user or self.admin), "Content-Type": content_type}
         data = None if body is None else io.BytesIO(json.dumps(body).encode())  # bytes as they are: a warning if many
         async with (
-            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=30)) as session,
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=PATIENCE_S)) as session,
             session.request(
                 method, self.url + path, data=data, params=parameters, headers=headers, ssl=self._ssl
             ) as response,

@@ -116,7 +116,7 @@ async def repeated(look: Callable[[], Awaitable[None]], every_s: float) -> Async
 
 async def answers(url: str, trust: ssl.SSLContext | None = None, headers: Mapping[str, str] | None = None) -> bool:
     """Say whether a GET of `url` is answered with 200, soon."""
-    timeout = aiohttp.ClientTimeout(total=1)
+    timeout = aiohttp.ClientTimeout(total=5)
     try:
         async with (
             aiohttp.ClientSession(timeout=timeout, headers=headers) as session,

@@ -38,7 +38,7 @@ class PromqlServer:
 
     async def query(self, promql: str) -> list[dict[str, Any]]:
         """Return the `result` of an instant query, now."""
-        timeout = aiohttp.ClientTimeout(total=10)
+        timeout = aiohttp.ClientTimeout(total=PATIENCE_S)
         async with (
             aiohttp.ClientSession(timeout=timeout, raise_for_status=True) as session,
             session.post(f"{self.url}/api/v1/query", data={"query": promql}) as response,

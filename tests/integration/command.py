@@ -104,7 +104,7 @@ class Daemon(Command):
         """Return status and text; (0, "") while nothing listens."""
         try:
             async with (
-                aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session,
+                aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=PATIENCE_S)) as session,
                 session.get(self.url + path) as answer,
             ):
                 return answer.status, await answer.text()

@@ -17,7 +17,7 @@ from tests.harness.exposition import Answer, ExpositionServer
 from tests.harness.exposition import exposition_server as serve_exposition
 from tests.harness.fixtures import StartPromql
 from tests.harness.kube_api import ApiError, KubeApi, Permission, granted, logged
-from tests.harness.process import Process, ServerFailed, answers, eventually
+from tests.harness.process import PATIENCE_S, Process, ServerFailed, answers, eventually
 from tests.harness.promql import Target
 
 pytestmark = pytest.mark.integration
@@ -137,7 +137,7 @@ async def test_exposition_server_can_misbehave_in_every_way(
     exposition_server: ExpositionServer,
 ):
     serve = exposition_server.serve
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=0.5)) as session:
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=PATIENCE_S)) as session:
         async with session.get(serve("/zip", Answer("up 1\n" * 1000, gzip=True))) as response:
             assert (await response.text(), response.headers["Content-Encoding"]) == ("up 1\n" * 1000, "gzip")
         async with session.get(serve("/busy", Answer("later", status=503))) as response:
@@ -150,7 +150,7 @@ async def test_exposition_server_can_misbehave_in_every_way(
         with pytest.raises(aiohttp.ServerDisconnectedError):
             await session.get(serve("/drop", Answer(drop=True)))
         with pytest.raises(TimeoutError):
-            await session.get(serve("/slow", Answer("up 1\n", delay_s=60)))
+            await session.get(serve("/slow", Answer("up 1\n", delay_s=60)), timeout=aiohttp.ClientTimeout(total=0.5))
     assert exposition_server.asked("/zip") == 1
 
 

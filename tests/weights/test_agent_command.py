@@ -22,7 +22,7 @@ from autoscaler.config.weights.wishes import Wish, Wishes
 from autoscaler.weights.local_node import WishFile, load_wishes
 from autoscaler.weights.problems import Cause, WeightsError
 from tests.harness.hub import FakeHub, safetensors, serving
-from tests.harness.process import free_port
+from tests.harness.process import PATIENCE_S, free_port
 
 SOURCE = "hf://org/model@main"
 MAIN = [sys.executable, "-c", "from autoscaler.cli.main import main; main()", "weights"]
@@ -56,12 +56,12 @@ def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def get(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
         return str(answer.read().decode())
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
             if condition():

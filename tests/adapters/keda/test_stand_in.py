@@ -55,7 +55,9 @@ async def test_specs_are_answered_while_no_replica_is_ready():
                 assert [message async for message in stub.StreamIsActive(REFERENCE, timeout=PATIENCE_S)] == []
                 for call in (
                     stub.IsActive(REFERENCE, timeout=PATIENCE_S),
-                    stub.GetMetrics(pb.GetMetricsRequest(scaledObjectRef=REFERENCE, metricName="replicas"), timeout=5),
+                    stub.GetMetrics(
+                        pb.GetMetricsRequest(scaledObjectRef=REFERENCE, metricName="replicas"), timeout=PATIENCE_S
+                    ),
                 ):
                     with pytest.raises(grpc.aio.AioRpcError) as caught:
                         await call

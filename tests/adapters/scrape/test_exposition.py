@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -83,7 +83,6 @@ def expositions(draw: st.DrawFn) -> str:
 
 
 @pytest.mark.slow
-@settings(max_examples=100)
 @given(expositions())
 @example('d{a="}",b=" # {"} 1\n')
 def test_generated_text_is_read_as_prometheus_client_reads_it(text: str) -> None:
@@ -101,7 +100,6 @@ def test_an_odd_character_in_a_label_value_is_only_a_character(odd: str) -> None
     assert found.series == {"d": [({"a": f"x{odd}y", "b": "z"}, 7.0)]}
 
 
-@settings(max_examples=100)
 @given(st.binary(max_size=400))
 def test_any_bytes_are_parsed_or_refused(body: bytes) -> None:
     try:
@@ -112,7 +110,6 @@ def test_any_bytes_are_parsed_or_refused(body: bytes) -> None:
         assert set(found.series) <= {"d", "a"}
 
 
-@settings(max_examples=100)
 @given(st.text(st.sampled_from('d{}",\\= \t#a1e.+-_\r'), max_size=40))
 def test_any_line_after_a_wanted_name_is_read_or_named_as_broken(line: str) -> None:
     found = parse(f'd{{a="1"}} 1\nd{{{line}\n'.encode(), names("d"))

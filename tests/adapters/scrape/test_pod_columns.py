@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.adapters.scrape.exposition import Exposition, SeriesLabels, parse
@@ -413,7 +413,6 @@ odd_numbers = st.one_of(st.floats(), st.integers(-5, 5).map(float), st.sampled_f
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES.values(), ids=lambda engine: engine.name)
-@settings(max_examples=50)
 @given(data=st.data())
 def test_any_series_give_valid_or_unknown_columns(engine: Engine, data: st.DataObject) -> None:
     names = sorted(name.decode() for name in sample_names(engine))

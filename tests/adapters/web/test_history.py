@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.adapters.web.history import MAX_BYTES, MAX_TICKS, History
@@ -41,7 +41,6 @@ def test_history_is_read_by_tick_when_the_wall_clock_steps_back() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
 @given(st.lists(st.sets(st.integers(0, 60), min_size=1, max_size=50), min_size=1, max_size=12))
 def test_workloads_keep_their_history_when_the_fleet_changes(fleets: list[set[int]]) -> None:
     """Compared with a plain dictionary of lists."""

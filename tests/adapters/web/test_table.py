@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.adapters.web.table import FIELDS, QUIET, Table
@@ -43,7 +43,6 @@ def unsettle(tick: TickRecord, random: np.random.Generator) -> TickRecord:
     return replace(tick, decision=replace(tick.decision, observation=Observation(**holes)))
 
 
-@settings(max_examples=40)
 @given(st.lists(st.sets(st.integers(0, 30), max_size=25), min_size=2, max_size=6), st.integers(0, 2**32 - 1))
 def test_applying_all_changes_yields_the_whole_list(fleets: list[set[int]], seed: int) -> None:
     random, everybody = np.random.default_rng(seed), workloads(31)

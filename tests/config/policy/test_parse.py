@@ -9,7 +9,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.config.findings import Finding, PolicyError
@@ -241,7 +241,6 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@settings(max_examples=300)
 @given(
     text=st.sampled_from(SHIPPED),
     cuts=st.lists(

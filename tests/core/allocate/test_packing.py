@@ -8,7 +8,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.core.allocate import pools
@@ -215,7 +215,6 @@ def test_new_replica_is_not_split_between_shared_groups():
 pytestmark = pytest.mark.slow
 
 
-@settings(max_examples=300)
 @given(worlds())
 def test_what_is_promised_has_nodes_after_the_named_replicas_left(case):
     nodes, workloads, desired, ranks = case
@@ -241,7 +240,6 @@ def place(seen, desired):
     return has_gpus, has_gpus and not places.pack(places.placement, pods).any()
 
 
-@settings(max_examples=300)
 @given(worlds())
 def test_pods_are_packed_only_where_a_packing_exists(case):
     nodes, workloads, desired, _ = case

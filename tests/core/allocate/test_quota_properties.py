@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from autoscaler.core.allocate import pools
@@ -354,7 +354,6 @@ def played(data, amounts):
     return story
 
 
-@settings(max_examples=40)
 @given(st.data())
 def test_odd_amounts_break_no_tick_and_no_explanation(data):
     story = played(data, AMOUNTS)
@@ -363,7 +362,6 @@ def test_odd_amounts_break_no_tick_and_no_explanation(data):
         assert story.explain(row).sentence
 
 
-@settings(max_examples=40)
 @given(st.data())
 def test_replicas_beyond_what_stays_keep_within_quotas_of_every_kind(data):
     """No quota lacks room for what is allocated, unless its tenant only has what stays."""

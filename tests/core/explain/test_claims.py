@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.config.policy.compile import spec_row
@@ -255,7 +255,6 @@ class Worlds:
 
 
 @pytest.mark.slow
-@settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**32))
 def test_every_claim_holds_in_generated_worlds(seed):
     Worlds(seed).check()

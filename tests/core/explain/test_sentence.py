@@ -8,7 +8,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.core.explain.sentence import Explanation, binding_stages, explain
@@ -503,7 +503,6 @@ wild = st.one_of(st.just(NAN), st.sampled_from([0.0, -1.0, 1e-9, 0.5, 1.0, 1e6, 
 
 
 @pytest.mark.slow
-@settings(max_examples=30)
 @given(st.data())
 def test_a_sentence_without_nan_comes_of_any_reading(data):
     cluster = fleet([2], [1], pod_pending=np.array([0, 0, data.draw(st.sampled_from(list(PendingCause)))]))

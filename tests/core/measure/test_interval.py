@@ -4,7 +4,7 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.core.measure.interval import WorkTotals
@@ -205,7 +205,6 @@ anything = st.one_of(st.sampled_from(ABSURD), st.floats())
 
 
 @pytest.mark.slow
-@settings(max_examples=100)
 @given(st.data())
 def test_absurd_readings_stay_bounded_and_with_their_workload(data):
     """Warnings are errors in these tests."""

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.core.model.phases import PHASES, Phase
@@ -175,7 +175,6 @@ def test_difference_goes_to_the_phase_that_varies():
     assert parts_s[:, 0] == pytest.approx([10.05, 49.95], abs=0.01)
 
 
-@settings(max_examples=30)
 @given(st.lists(st.tuples(st.sampled_from(PodCache), positive), max_size=ENTRIES))
 def test_quantiles_ascend_and_stay_near_what_was_seen(starts):
     ledger, seen = Ledger.blank(1), [10.0]

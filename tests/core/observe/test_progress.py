@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.core.explain.sentence import Explanation, explain
@@ -391,7 +391,6 @@ def test_idle_pods_have_no_rate():
     assert np.isnan(tokens_per_s_after(QUIET, QUIET))
 
 
-@settings(max_examples=50)
 @given(
     moves=st.lists(st.booleans(), min_size=1, max_size=30),
     every_s=st.sampled_from([1.0, 5.0, 15.0, 60.0]),

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.core.model.types import Observation
@@ -103,7 +103,6 @@ def count_delayed(requests, timeout_s):
 
 
 @pytest.mark.slow
-@settings(max_examples=30)
 @given(st.lists(st.tuples(st.integers(0, 200), st.integers(1, 5)), max_size=12))
 def test_delayed_requests_of_each_timeout_equal_a_plain_count(bursts):
     requests = [arrived for pause, burst in bursts for arrived in [0] * pause + [burst]]

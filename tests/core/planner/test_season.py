@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as some
 
 from autoscaler.core.model.forecast import BIN_S, BINS
@@ -242,7 +242,6 @@ def test_unknown_load_of_now_takes_nothing_from_what_is_expected():
 loads = some.lists(some.floats(0, 50), min_size=DAY_BINS, max_size=DAY_BINS)
 
 
-@settings(max_examples=20)
 @given(loads, some.integers(1, DAY_BINS - BINS), some.floats(0, 50))
 def test_less_than_a_day_ago_is_expected_by_what_is_lacking(day, bins, now):
     def load_at(now_s):

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.core.measure import step_time
@@ -378,7 +378,6 @@ def any_totals(draw):
 
 
 @pytest.mark.slow
-@settings(max_examples=50)
 @given(st.lists(any_totals(), max_size=4))
 def test_recommendation_is_within_bounds_or_unknown(intervals):
     """Warnings are errors in these tests."""

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.core.planner import load_history
@@ -73,7 +73,6 @@ def test_strategy_decides_after_two_hours_of_steady_traffic():
 
 @pytest.mark.slow
 @given(st.lists(st.floats(0.1, 40.0), min_size=2, max_size=30), st.floats(1.0, 50.0), st.floats(0.0, 0.1))
-@settings(max_examples=60)
 def test_recommendation_is_between_limit_and_strategy(demands, replicas, late):
     state = run([5.0] * 5 + demands, replicas=math.ceil(replicas), late=late)
     requested = requested_by_selected(state)

@@ -7,7 +7,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.core.model.types import Signal
@@ -85,7 +85,7 @@ def scrape_every(seconds, with_neighbour):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seconds", [45, 60])
+@pytest.mark.parametrize("seconds", [45, pytest.param(60, marks=pytest.mark.long)])
 def test_scrapes_of_a_neighbour_change_nothing(seconds):
     (alone, alone_s), (beside, beside_s) = (scrape_every(seconds, neighbour) for neighbour in (False, True))
     assert all(alone[60:])
@@ -345,7 +345,6 @@ ABSURD = (NAN, 0.0, -1.0, 1e-320, 7.0, 1e9, 1e15, 1e300, math.inf, -math.inf)
 
 
 @pytest.mark.slow
-@settings(max_examples=10)
 @given(st.integers(0, 2**32 - 1))
 def test_absurd_counters_stay_with_their_workload_and_in_bounds(seed):
     """Warnings are errors in these tests."""

@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.core.table.histogram import (
@@ -65,7 +65,6 @@ def plain_share(limit: float, bounds: list[float], counts: list[float]) -> float
     raise AssertionError("the last bound is above every limit")
 
 
-@settings(max_examples=100)
 @given(histograms(rows=4), st.floats(0.01, 1.0))
 def test_quantile_equals_the_plain_version_in_every_row(given: tuple[list[float], list[list[float]]], q: float) -> None:
     bounds, counts = given
@@ -73,7 +72,6 @@ def test_quantile_equals_the_plain_version_in_every_row(given: tuple[list[float]
     np.testing.assert_allclose(quantile(q, np.array(bounds), np.array(counts)), expected, rtol=1e-12)
 
 
-@settings(max_examples=100)
 @given(histograms(rows=4), st.floats(0.0, 150.0))
 def test_fraction_within_equals_the_plain_version_in_every_row(
     given: tuple[list[float], list[list[float]]], limit: float
@@ -84,7 +82,6 @@ def test_fraction_within_equals_the_plain_version_in_every_row(
     np.testing.assert_allclose(share, expected, rtol=1e-12, atol=1e-300)  # below it floats have few digits
 
 
-@settings(max_examples=100)
 @given(histograms(), st.floats(0.01, 1.0), st.floats(0.01, 1.0))
 def test_higher_quantiles_are_never_smaller(
     given: tuple[list[float], list[list[float]]], one: float, other: float
@@ -94,7 +91,6 @@ def test_higher_quantiles_are_never_smaller(
     assert not high < low - 1e-9
 
 
-@settings(max_examples=100)
 @given(histograms(), st.floats(0.05, 0.95))
 def test_fraction_within_a_quantile_is_that_quantile(given: tuple[list[float], list[list[float]]], q: float) -> None:
     bounds, counts = np.array(given[0]), np.array(given[1][0])
@@ -104,7 +100,6 @@ def test_fraction_within_a_quantile_is_that_quantile(given: tuple[list[float], l
     assert float(fraction_within(value, bounds, counts)) == pytest.approx(q, abs=1e-9)
 
 
-@settings(max_examples=100)
 @given(histograms(rows=4), st.floats(0.0, 150.0))
 def test_count_within_equals_its_fraction_and_grows_with_limits(
     given: tuple[list[float], list[list[float]]], limit: float
@@ -163,7 +158,6 @@ def test_increase_counts_from_zero_after_a_reset_and_keeps_nan() -> None:
     np.testing.assert_array_equal(increase(before, after), [3.0, 2.0, np.nan, np.nan])
 
 
-@settings(max_examples=100)
 @given(st.lists(st.integers(0, 100), min_size=2, max_size=20))
 def test_increases_sum_to_the_total_across_resets(values: list[int]) -> None:
     column = np.array(values, dtype=float)
@@ -237,7 +231,6 @@ def test_window_restarts_when_the_clock_does_not_advance() -> None:
     assert math.isnan(pooled_quantile(0.5, [window]))
 
 
-@settings(max_examples=100)
 @given(st.lists(st.tuples(st.floats(0.05, 30.0), st.integers(0, 20), st.integers(0, 20)), min_size=2, max_size=200))
 def test_window_stays_small_and_covers_its_length(steps: list[tuple[float, int, int]]) -> None:
     window, now_s, counts = HistogramWindow(), 0.0, np.zeros(3)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.core.wishes.parts import MOST_COPIES
@@ -211,18 +211,13 @@ def cases(draw: st.DrawFn) -> Case:
     )
 
 
-many = settings(max_examples=150, deadline=None)
-
-
 @pytest.mark.slow
-@many
 @given(cases())
 def test_budgets_are_never_exceeded(seen: Case):
     assert (bytes_used(seen, seen.plan()) <= seen.nodes.budget_bytes).all()
 
 
 @pytest.mark.slow
-@many
 @given(cases(), st.integers(0, 1000))
 def test_order_of_rows_does_not_matter(seen: Case, seed: int):
     shuffled, models, nodes = seen.shuffled(seed)
@@ -230,7 +225,6 @@ def test_order_of_rows_does_not_matter(seen: Case, seed: int):
 
 
 @pytest.mark.slow
-@many
 @given(cases())
 def test_nothing_changes_without_a_cause(seen: Case):
     first = seen.plan()
@@ -240,7 +234,6 @@ def test_nothing_changes_without_a_cause(seen: Case):
 
 
 @pytest.mark.slow
-@many
 @given(cases())
 def test_needed_copies_come_before_spare_ones(seen: Case):
     """Where a model lacks needed places, no node with places for it has room, spare copies of others counted out."""

@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.lab.bounds.dynamic_programs import Windows, maximize, minimize_cost, minimize_cost_of_counts
@@ -44,7 +44,6 @@ def search_exhaustively(
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
 @given(st.data())
 def test_minimum_cost_matches_an_exhaustive_search(data: st.DataObject) -> None:
     length = data.draw(st.integers(1, 6))
@@ -104,7 +103,6 @@ def test_negative_start_cost_is_refused() -> None:
         minimize_cost(windows([1], [0]), -1.0, 1.0, 0.0)
 
 
-@settings(max_examples=60)
 @given(st.data())
 def test_minimum_cost_of_counts_matches_an_exhaustive_search(data: st.DataObject) -> None:
     length, most = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 4))

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.lab.baselines.static import Static
@@ -79,7 +79,6 @@ def test_client_that_leaves_is_a_miss() -> None:
     assert estimate_replica_s(replace(case, patience_s=0.1)) > estimate_replica_s(case)
 
 
-@settings(max_examples=12)
 @given(st.integers(0, 10_000), st.sampled_from([15.0, 60.0]), st.integers(0, 3))
 def test_more_attainment_never_costs_less(seed: int, cold_start_s: float, replicas: int) -> None:
     case = case_of(

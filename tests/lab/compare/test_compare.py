@@ -161,6 +161,7 @@ def test_fleet_with_plenty_of_gpus_runs_as_without_a_limit() -> None:
     assert any(note.startswith("offline plan: each model is planned as if it had all GPUs") for note in shared.notes)
 
 
+@pytest.mark.long
 def test_every_policy_stays_within_too_few_gpus() -> None:
     fleet = replace(experiment(*(busy(name, per_s=30.0, seed=seed) for seed, name in enumerate("abc"))), gpus=2.0)
     comparison = compare(fleet, ("keda-rps", "static"), tuned=True, attainments=(0.9,), workers=1)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.config.policy.parse import load
@@ -91,7 +91,6 @@ def test_one_tick_for_all_decides_like_one_for_each() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=25)
 @given(
     desired=st.lists(st.lists(st.integers(0, 6), min_size=8, max_size=8), min_size=2, max_size=3),
     gpus=st.sampled_from([1.0, 3.0, 4.5]),

@@ -80,7 +80,7 @@ def replay() -> Noting:
     return scaler
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_nodes_and_weights_stand_before_the_second_morning():
     run, (first_h, second_h, _) = replay(), MORNINGS
     assert run.at(first_h).nodes <= 2
@@ -91,7 +91,7 @@ def test_nodes_and_weights_stand_before_the_second_morning():
     assert second_h - 0.5 < requested.hour < second_h
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_nodes_are_given_back_on_a_holiday():
     run, holiday_h = replay(), MORNINGS[2]
     assert run.at(holiday_h).nodes >= 3

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.core.table.columns import FloatColumn
@@ -424,7 +424,6 @@ def test_run_has_room_for_a_thousand_replicas() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=40)
 @given(
     wants=st.lists(st.integers(0, 6), min_size=1, max_size=30),
     drain_s=st.sampled_from([0.0, 3.0, 60.0]),

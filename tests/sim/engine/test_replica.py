@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.sim.engine.profiles import Profile
@@ -403,7 +403,6 @@ OPERATION = st.one_of(
 )
 
 
-@settings(max_examples=150)
 @given(operations=st.lists(OPERATION, max_size=60))
 def test_no_request_is_lost_or_served_twice(operations: list[tuple[object, ...]]) -> None:
     """Slots, KV cache, patience and sleep together, with a cache so small that preemption is common."""

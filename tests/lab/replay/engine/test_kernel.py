@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.lab.replay.case import Trace
@@ -155,7 +155,6 @@ def test_result_is_independent_of_the_step_size(patience_s: float, seed: int) ->
     assert math.isinf(patience_s) == bool(np.isfinite(once.requests["end_s"]).all())
 
 
-@settings(max_examples=60)
 @given(
     # Never at the same time, where the second request may miss the step that begins, in one of the models.
     rows=st.lists(st.tuples(st.floats(1e-6, 1.0), st.integers(1, 900), st.integers(1, 120)), min_size=1, max_size=60),

@@ -16,6 +16,7 @@ import pytest
 from autoscaler.lab.replay.parallel import sweep as sweep_
 from autoscaler.lab.replay.parallel.sweep import sweep
 from autoscaler.lab.replay.progress import Progress
+from tests.harness.process import PATIENCE_S
 
 ROOT = Path(__file__).parents[4]
 
@@ -144,7 +145,7 @@ list(sweep(wait_long, Path({str(tmp_path)!r}), [1, 2], 2))
         while len(list(tmp_path.iterdir())) < 2:
             time.sleep(0.05)
         process.kill()
-        process.communicate(timeout=30)  # until no process holds its standard error any more
+        process.communicate(timeout=PATIENCE_S)  # until no process holds its standard error any more
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

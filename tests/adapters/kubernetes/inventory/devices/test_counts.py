@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.adapters.kubernetes.inventory.devices.world import DRIVER, Cluster, facts_of, gpu, request, slice_of
@@ -15,7 +15,6 @@ devices = st.lists(st.tuples(st.sampled_from([OURS, THEIRS, NOBODY]), st.boolean
 clusters = st.fixed_dictionaries(dict.fromkeys(NODES, devices))
 
 
-@settings(max_examples=100, deadline=None)
 @given(clusters, st.integers(1, 4), st.booleans())
 def test_counts_are_those_of_brute_force(nodes: dict[str, list[State]], each: int, are_shared: bool):
     nodes = {  # our pods are only where they fit

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.adapters.kubernetes.api import device_objects, objects
@@ -82,7 +82,6 @@ def is_of_another(value: objects.Object) -> bool:
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
 @given(st.randoms(use_true_random=False), st.integers(0, 3))
 def test_whatever_can_be_decoded_harms_no_other(chance: random.Random, changes: int):
     cluster = Cluster(["a", "bad"])

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.adapters.kubernetes.api.device_objects import SeenDevice
@@ -54,7 +54,6 @@ def most(totals: dict[Counter, float], held: list[Device], free: list[Device]) -
 
 
 @pytest.mark.slow
-@settings(max_examples=150)
 @given(devices, totals, st.data())
 def test_count_is_the_most_that_fit_beside_what_is_held(
     devices: tuple[Device, ...], totals: dict[Counter, float], data: st.DataObject
