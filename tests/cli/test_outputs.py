@@ -161,7 +161,7 @@ def test_several_files_may_follow_an_equals_sign(trace: Path, tmp_path: Path) ->
     assert [each["trace"] for each in json.loads(out.read_text())] == ["minute", "other"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_trace_runs_when_the_compile_cache_is_unwritable(trace: Path) -> None:
     """As in a container whose file system is read-only: neither beside the code nor in the user's folder."""
     nowhere = {"NUMBA_CACHE_LOCATOR_CLASSES": "IPythonCacheLocator"}

@@ -108,7 +108,7 @@ def test_replica_without_drain_time_aborts_its_requests(ran: Ran) -> None:
     assert lost["0s"] > lost["30s"] == 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_cold_starts_are_drawn_around_their_mean(ran: Ran) -> None:
     drawn = {
         spread: [ran("--start-replicas", 0, "--cold-start-spread", spread, "--seed", seed)[0] for seed in (1, 2)]

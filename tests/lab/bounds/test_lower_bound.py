@@ -80,7 +80,7 @@ def test_the_bound_is_not_far_below_the_best_of_coarse_schedules(name: str, shar
     assert compute_lower_bound(case).gpu_hours >= share * cheapest_that_meets(case, all_schedules(case, 60.0, 2))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_random_goals_and_traffic_never_get_below_the_bound() -> None:
     rng = np.random.default_rng(7)
     met = 0
@@ -227,7 +227,7 @@ def test_bound_is_the_work_when_starts_are_free() -> None:
     assert result.replica_s == result.work_s > 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("cold_start_s", [0.001, 2.0])
 def test_short_cold_start_on_a_long_trace_bounds_memory(cold_start_s: float) -> None:
     case = case_of(trace(np.arange(0.0, 86_400.0, 100.0), duration_s=86_400.0), cold_start_s=cold_start_s)

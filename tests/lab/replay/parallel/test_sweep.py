@@ -220,7 +220,7 @@ except RuntimeError as error:
     return on_its_own(program, home, LIMIT_S=str(limit_s), **environment)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_ray_runs_every_item_locally_and_on_a_cluster(tmp_path: Path) -> None:
     every = "[(0, 15), (1, 21), (2, 33), (3, 6)]\n"
     assert run_on_ray(tmp_path).stdout == every
