@@ -97,19 +97,25 @@ NOT_STORED = {"pods", "counted_id", "counted", "plan"}
 def test_every_lasting_column_has_one_name_in_the_schema():
     parts = {field.name for table in (Memory, PlannerState) for field in fields(table)}
     parts = parts - {"workload_id", "pod_id", "planner", "by_phase"} | {"strategies"}
-    assert snapshot.TABLES.keys() == parts - NOT_STORED
+    assert snapshot.TABLES.keys() == parts - NOT_STORED, "add the table to TABLES of core/snapshot.py, or to NOT_STORED"
     lasting = {
         f"{name}.{place}"
         for name, table in snapshot.TABLES.items()
         for place in table.marks().keys() - marked(table, TRANSIENT)
     }
-    assert sorted(snapshot.SCHEMA.values()) == sorted(lasting - {snapshot.QUEUED})
+    stored, lasting = set(snapshot.SCHEMA.values()), lasting - {snapshot.QUEUED}
+    assert sorted(lasting - stored) == [], "give each a name in SCHEMA of core/snapshot.py, or mark it transient"
+    assert sorted(stored - lasting) == [], "take each out of SCHEMA of core/snapshot.py: no table has it"
+    assert len(stored) == len(snapshot.SCHEMA), "two names of SCHEMA stand for one column"
 
 
 def test_a_column_of_seconds_is_a_timestamp_or_a_duration():
     """A new one: declare it a TimestampColumn, or name it among DURATIONS."""
     in_seconds = {place for place in IS_MOMENT if place.endswith("_s")}
-    assert {place for place in in_seconds if not IS_MOMENT[place]} == DURATIONS
+    durations = {place for place in in_seconds if not IS_MOMENT[place]}
+    assert sorted(durations ^ DURATIONS) == [], (
+        "make it a TimestampColumn, or add it to (take it out of) DURATIONS here"
+    )
 
 
 def test_a_column_says_in_its_name_whether_it_is_a_moment():

@@ -108,6 +108,7 @@ class ManagedWorkloads:
         """Return a managed workload if the annotation of the target names a policy."""
         declared = target.declared
         if declared.policy is None:
+            self.note(target.ref, declared.problem)  # a misspelt key may be the one that names the policy
             return None
         if refusal := self._refusal(target):
             self.problems[target.ref] = refusal
@@ -144,6 +145,7 @@ class ManagedWorkloads:
         specs = self._scaled_objects.for_target(target.key)
         ours = next((spec for spec in specs if spec.is_ours), None)
         if ours is None:
+            self.note(target.ref, target.declared.problem)
             return None
         if refusal := self._refusal(target):
             self.problems[target.ref] = refusal

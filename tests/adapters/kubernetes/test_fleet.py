@@ -360,6 +360,20 @@ async def test_workload_is_managed_while_it_has_the_annotation(kube: Kube, clock
         assert view.pods == ()
 
 
+@pytest.mark.parametrize("mode", [Mode.DIRECT, Mode.KEDA])
+async def test_annotation_is_named_when_its_misspelling_hides_the_policy(
+    kube: Kube, clock: SystemClock, world: World, mode: Mode
+):
+    await world.deployment("llama", annotations={"vllm-autoscaler.io/polcy": "batch"})
+    fleet = KubeFleet(kube, clock, mode, [world.namespace], times=FAST)
+    async with running(fleet):
+        view = await synced(fleet)
+        ((_, problem),) = fleet.problems().items()
+    assert names(view) == []
+    assert problem.startswith("vllm-autoscaler.io/'polcy' is not known")
+    assert "did you mean policy?" in problem
+
+
 async def test_workload_is_gone_while_it_is_being_deleted(
     kube_api: KubeApi, kube: Kube, clock: SystemClock, world: World
 ):
