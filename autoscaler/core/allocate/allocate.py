@@ -43,6 +43,7 @@ class _Sharing(NamedTuple):
     standing: Standing
     has_policy: BoolColumn  # the daemon sets the count, by a valid policy
     idle: BoolColumn  # no work, and can be woken
+    can_wait: BoolColumn  # for a new replica, by its policy
     scheduled: FloatColumn  # replicas with GPUs
     arrivals_per_s: FloatColumn  # requests; NaN: not known
 
@@ -63,6 +64,7 @@ class _Sharing(NamedTuple):
             self.observed.trusted,
             self.has_policy,
             self.idle,
+            self.can_wait,
             self.scheduled,
             self.arrivals_per_s,
             kept,
@@ -95,6 +97,7 @@ def allocate(
         standing=standing,
         has_policy=has_policy,
         idle=is_idle(inp, observed.observation, idle_s),
+        can_wait=inp.spec.can_wait(observed.observation.cold_start_s),
         scheduled=count_scheduled(inp.fleet),
         arrivals_per_s=arrivals.recent_per_s(observed.arrivals, observed.observation.cold_start_s),
     )

@@ -45,6 +45,7 @@ def share(
     trusted: BoolColumn,
     ours: BoolColumn,
     idle: BoolColumn,
+    can_wait: BoolColumn,
     scheduled: FloatColumn,
     arrivals_per_s: FloatColumn,
     kept: FloatColumn,
@@ -56,6 +57,7 @@ def share(
     trusted: bool[W]; a workload whose inputs are not trusted keeps its replicas.
     ours: bool[W]; a workload whose count the daemon does not set keeps its GPUs and is allocated what it desires.
     idle: bool[W]; these have no work and can be woken.
+    can_wait: bool[W]; these pay for guaranteed headroom of higher priorities.
     scheduled: float64[W], replicas that have GPUs. A replica that stays without GPUs takes none from others.
     arrivals_per_s: float64[W], requests; NaN: not known.
     kept: float64[W], replicas that stay even where fewer are desired, so that their GPUs are not free.
@@ -115,6 +117,7 @@ def share(
                 weight=np.where(spec.weight[rows] > 0, spec.weight[rows], 1.0),
                 urgency=_urgency(arrivals_per_s[rows], gpus_each[rows], scheduled[rows] > 0),
                 idle=idle[rows],
+                can_wait=can_wait[rows],
                 guaranteed_gpus=np.where(in_pool, or_zero(spec.headroom_share * pool_gpus), 0.0)[rows],
                 nominal=_count_left(fleet, rows, reserved[rows] * gpus_each[rows]),
                 running=running.of_rows(rows),

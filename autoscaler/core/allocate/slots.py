@@ -41,7 +41,8 @@ class Requests:
     priority: FloatColumn  # float64[W]
     weight: FloatColumn  # float64[W], above 0
     urgency: FloatColumn  # float64[W], of a first replica
-    guaranteed_gpus: FloatColumn  # float64[W], of headroom in its pool before base replicas of lower priorities
+    guaranteed_gpus: FloatColumn  # float64[W], of headroom in its pool before base replicas of those that can wait
+    can_wait: BoolColumn  # bool[W], a replica that starts when a request arrives serves it in time
     idle: BoolColumn  # bool[W], yields to workloads of its pool and priority
     running: Running  # their replicas that run
     nominal: tuple[Nominal, ...] = ()  # GPUs that owners may use beyond the reserved replicas, without borrowing
@@ -132,10 +133,11 @@ def _let_idle_yield(requests: Requests, slots: Slots, stage: IntColumn, level: I
 
 
 def _guarantee_headroom(requests: Requests, slots: Slots, level: IntColumn, borrows: BoolColumn) -> IntColumn:
-    """Return the order with guaranteed headroom before base replicas of lower priorities in its pool.
+    """Return the order with guaranteed headroom before base replicas of lower priorities that can wait, in its pool.
 
-    They only change places with each other, so nothing else comes later: no headroom and no base replica of the same
-    priority or a higher one. All guaranteed headroom of a pool together is at most the largest amount that is stated.
+    They only change places with each other, so nothing else comes later: no headroom, no base replica of the same
+    priority or a higher one, and none whose requests would miss their objective while they wait for a new replica.
+    All guaranteed headroom of a pool together is at most the largest amount that is stated.
     """
     each, most = requests.gpus_each[slots.row], requests.guaranteed_gpus[slots.row]
     beyond = slots.number - np.fmax(requests.base, requests.floor)[slots.row]  # replicas of headroom before this one
@@ -145,8 +147,8 @@ def _guarantee_headroom(requests: Requests, slots: Slots, level: IntColumn, borr
     pool, gpus = requests.pool[slots.row[candidates]], np.cumsum(each[candidates])
     before = np.append(0.0, gpus)[np.searchsorted(pool, pool)]
     guaranteed[candidates[gpus - before > most[candidates] + ROUNDING_GPUS]] = False
-    is_base = (beyond < 0) & (slots.number >= requests.floor[slots.row])
-    moving = np.flatnonzero(guaranteed | is_base)
+    pays = (beyond < 0) & (slots.number >= requests.floor[slots.row]) & requests.can_wait[slots.row]
+    moving = np.flatnonzero(guaranteed | pays)
     among = 2 * requests.pool[slots.row[moving]] + borrows[moving]
     return _change_places(slots, moving, among, 2 * level[moving] + guaranteed[moving])
 

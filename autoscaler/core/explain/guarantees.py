@@ -21,11 +21,14 @@ def words(row: Row, after: float) -> str:
     fleet, spec, base = row.inp.fleet, row.inp.spec, row.decision.base_replicas
     headroom, in_pool = count_headroom(row), fleet.pool == fleet.pool[row.row]
     has_some = in_pool & (spec.headroom_share > 0) & (headroom > 0)
+    can_wait = spec.can_wait(row.decision.observation.cold_start_s)
     if after < min(base[row.row], row.before(Stage.ALLOCATION)):
+        if not can_wait[row.row]:
+            return ""
         before_it = np.flatnonzero(has_some & (spec.priority > spec.priority[row.row]))
         return f", after the guaranteed headroom of {_name(row, before_it)}" if len(before_it) else ""
     lacks = row.decision.stages[Stage.ALLOCATION] < np.fmin(base, row.decision.stages[Stage.SLEEP])
-    paying = np.flatnonzero(in_pool & lacks & (spec.priority < spec.priority[row.row]))
+    paying = np.flatnonzero(in_pool & can_wait & lacks & (spec.priority < spec.priority[row.row]))
     if not has_some[row.row] or not len(paying):
         return ""
     share = percent(float(spec.headroom_share[row.row]))

@@ -28,7 +28,7 @@ class Spec(Columns):
 
     priority: FloatColumn  # a higher priority gets GPUs first when a pool is short
     weight: FloatColumn  # share among workloads of one priority, > 0
-    headroom_share: FloatColumn  # 0..1 of its pool, for headroom before base replicas of lower priorities; NaN: none
+    headroom_share: FloatColumn  # 0..1 of its pool, before base replicas of lower priorities that can wait; NaN: none
 
     min_replicas: FloatColumn  # floor, unless scaled to zero; >= 0
     max_replicas: FloatColumn  # ceiling, >= min_replicas
@@ -74,6 +74,13 @@ class Spec(Columns):
         NaN: neither is stated.
         """
         return np.where(np.isnan(self.ttft_objective_s), self.max_wait_s, self.ttft_objective_s)
+
+    def can_wait(self, cold_start_s: FloatColumn) -> BoolColumn:
+        """Return the workloads whose requests may wait for a new replica, bool[W]; False where no limit is stated.
+
+        cold_start_s: float64[W], until a new replica serves.
+        """
+        return np.asarray(self.first_token_limit_s > cold_start_s)
 
     @property
     def error_budget(self) -> FloatColumn:

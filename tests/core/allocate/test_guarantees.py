@@ -28,6 +28,7 @@ def requests(rows: int, **columns: object) -> Requests:
         "weight": 1.0,
         "urgency": 0.0,
         "guaranteed_gpus": 0.0,
+        "can_wait": True,
         "idle": False,
         **columns,
     }
@@ -59,6 +60,21 @@ TIERS = {"floor": [1, 1, 1], "base": [3, 3, 3], "most": [9, 4, 3], "priority": [
 )
 def test_headroom_comes_before_lower_tiers_when_guaranteed(gpus, guaranteed, allocated):
     assert tuple(fill(requests(3, **TIERS, guaranteed_gpus=[guaranteed, 0.0, 0.0]), gpus)) == allocated
+
+
+@pytest.mark.parametrize(
+    ("can_wait", "gpus", "allocated"),
+    [
+        ([False, False, True], 9, (5, 3, 1)),
+        ([False, False, True], 7, (3, 3, 1)),  # the lowest tier has no more to give, and the middle one cannot wait
+        ([False, True, False], 9, (5, 1, 3)),  # the lowest tier that can wait pays
+        ([False, True, False], 7, (5, 1, 1)),
+        ([True, False, False], 9, (3, 3, 3)),  # it depends on who pays, and not on who has headroom
+    ],
+)
+def test_only_tiers_that_can_wait_pay_when_headroom_is_guaranteed(can_wait, gpus, allocated):
+    asked = requests(3, **TIERS, guaranteed_gpus=[9.0, 0.0, 0.0], can_wait=can_wait)
+    assert tuple(fill(asked, gpus)) == allocated
 
 
 def test_higher_tier_keeps_shared_headroom_when_lower_guarantees():
@@ -98,6 +114,7 @@ def worlds(draw):
         urgency=column(st.sampled_from([0.0, 1.0])),
         idle=column(st.booleans()),
         guaranteed_gpus=column(st.sampled_from([0.0, 0.0, 1.0, 2.5, 20.0])),
+        can_wait=column(st.booleans()),
         nominal=(owners,) if draw(st.booleans()) else (),
     )
 
@@ -113,7 +130,7 @@ def gpus_before(asked: Requests) -> dict[tuple[int, int], float]:
 
 
 @given(worlds())
-def test_nobody_but_base_replicas_of_lower_tiers_pays(asked):
+def test_only_base_replicas_of_lower_tiers_that_can_wait_pay(asked):
     shared = replace(asked, guaranteed_gpus=np.zeros(len(asked.id)))
     before, after = gpus_before(shared), gpus_before(asked)
     assert before.keys() == after.keys()
@@ -123,7 +140,7 @@ def test_nobody_but_base_replicas_of_lower_tiers_pays(asked):
         assert (np.diff(own) > 0).all()
     for (row, number), gpus in after.items():
         if gpus > before[row, number]:
-            assert asked.floor[row] <= number < asked.base[row]
+            assert asked.floor[row] <= number < asked.base[row] and asked.can_wait[row]
             higher = (asked.priority > asked.priority[row]) & (asked.pool == asked.pool[row])
             assert (higher & (asked.guaranteed_gpus > 0)).any()
 

@@ -188,7 +188,9 @@ def test_a_group_that_waits_without_a_claim_holds_what_its_pods_have():
     many, yes, none = np.full(3, np.inf), np.ones(3, dtype=bool), np.zeros(3)
     claims = Claims(np.array([0.0, np.inf, np.inf]), many, many, ~yes, ~yes)
     ranks = spec(3, min_replicas=0.0, priority=[9.0, 9.0, 0.0])
-    found = pools.share(yes + none, yes + none, seen, ranks, claims, yes, yes, ~yes, np.array([0, 1, 0]), none, none)
+    found = pools.share(
+        yes + none, yes + none, seen, ranks, claims, yes, yes, ~yes, ~yes, np.array([0, 1, 0]), none, none
+    )
     assert found.tolist() == [1, 1, 0]
 
 

@@ -50,7 +50,7 @@ def shared(
     claims = Claims(claimed, scarce, fits, never, never if halted is None else np.array(halted))
     stays = np.zeros(rows) if kept is None else np.array(kept, float)
     return pools.share(
-        desired, base, cluster, rules, claims, known, governed, is_idle, with_gpus, requests_per_s, stays
+        desired, base, cluster, rules, claims, known, governed, is_idle, never, with_gpus, requests_per_s, stays
     ).tolist()
 
 
@@ -123,7 +123,7 @@ def test_pools_that_overlap_share_their_gpus():
     )
     none, many, yes = np.zeros(2), np.full(2, np.inf), np.ones(2, dtype=bool)
     claims = Claims(many, many, many, ~yes, ~yes)
-    given = pools.share(desired, desired, cluster, ranks, claims, yes, yes, ~yes, none, none, none)
+    given = pools.share(desired, desired, cluster, ranks, claims, yes, yes, ~yes, ~yes, none, none, none)
     assert given.tolist() == [6, 2]
 
 
@@ -137,7 +137,7 @@ def test_replicas_on_a_cordoned_node_stay_and_free_no_gpu():
     cluster = replace(cluster, pods=pods, groups=groups)
     none, many, yes = np.zeros(2), np.full(2, np.inf), np.ones(2, dtype=bool)
     claims, scheduled = Claims(many, many, many, ~yes, ~yes), np.array([1.0, 3.0])
-    given = pools.share(desired, desired, cluster, ranks, claims, yes, yes, ~yes, scheduled, none, none)
+    given = pools.share(desired, desired, cluster, ranks, claims, yes, yes, ~yes, ~yes, scheduled, none, none)
     assert given.tolist() == [4, 2]
 
 

@@ -72,6 +72,7 @@ class Case:
             yes,
             ours,
             column("idle").astype(bool),
+            ~yes,
             column("current"),
             none,
             none,
@@ -182,6 +183,7 @@ def share_one_by_one(case):
         weight=np.array(case.weight),
         urgency=np.zeros(len(case.tenant)),
         guaranteed_gpus=np.zeros(len(case.tenant)),
+        can_wait=np.zeros(len(case.tenant), dtype=bool),
         idle=np.zeros(len(case.tenant), dtype=bool),
         running=Running.none(len(case.tenant)),
     )

@@ -32,6 +32,7 @@ def shared(
         yes,
         yes if ours is None else np.array(ours),
         ~yes if idle is None else np.array(idle),
+        ~yes,
         np.array(present, float),
         none,
         none,

@@ -42,7 +42,7 @@ def share(seen, desired, base=None, **ranks):
     none, many, yes = np.zeros(rows), np.full(rows, np.inf), np.ones(rows, dtype=bool)
     scheduled = np.bincount(seen.pod_workload[has_gpus(seen)], minlength=rows).astype(float)
     claims, rules = Claims(many, many, many, ~yes, ~yes), spec(rows, **{"min_replicas": 0.0, **ranks})
-    return pools.share(desired, base, seen, rules, claims, yes, yes, ~yes, scheduled, none, none).tolist()
+    return pools.share(desired, base, seen, rules, claims, yes, yes, ~yes, ~yes, scheduled, none, none).tolist()
 
 
 RANKS = {"priority": [900.0, 500.0, 100.0]}

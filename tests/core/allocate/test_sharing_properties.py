@@ -64,6 +64,7 @@ class Case:
             weight=np.array(self.weight),
             urgency=np.array(self.arrivals),
             guaranteed_gpus=np.zeros(len(self.pool)),
+            can_wait=np.zeros(len(self.pool), dtype=bool),
             idle=np.array(self.idle),
             running=Running.none(len(self.pool)),
         )
@@ -95,6 +96,7 @@ class Case:
             yes,
             yes,
             column("idle").astype(bool),
+            ~yes,
             column("current"),
             column("arrivals"),
             none,

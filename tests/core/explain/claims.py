@@ -886,7 +886,7 @@ def _guarantee(row: Row, beyond: str | None, share: str | None, paying: str | No
         high, low = (row.row, other) if paying else (other, row.row)
         assert spec.priority[high] > spec.priority[low] and spec.headroom_share[high] > 0
         assert allocated[high] > max(base[high], spec.min_replicas[high])
-        assert allocated[low] < base[low]
+        assert allocated[low] < base[low] and spec.can_wait(row.decision.observation.cold_start_s)[low]
     if beyond is not None:
         assert share is not None and paying
         same(beyond, allocated[row.row] - max(base[row.row], spec.min_replicas[row.row]))

@@ -183,9 +183,13 @@ class ExplainedServing(Serving, ExplainedStory):
 def headroom_story(guaranteed=NAN):
     """Two workloads share seven GPUs: the first holds headroom after its peak, the second has become busy.
 
-    guaranteed: share of the pool that is guaranteed to the headroom of the first.
+    guaranteed: share of the pool that is guaranteed to the headroom of the first. Requests of the second can wait.
     """
-    ranks = {"priority": [1000.0, 10.0], "headroom_share": [guaranteed, NAN]}
+    ranks = {
+        "priority": [1000.0, 10.0],
+        "headroom_share": [guaranteed, NAN],
+        "ttft_objective_s": [1.0, 900.0],
+    }
     story = ExplainedServing(spec(2, cold_start_s=60.0, **ranks, **LEARNED))
     story.learn(fleet([2, 2]))
     crowded = fleet([5, 2], pool_gpus=np.array([7.0]))
