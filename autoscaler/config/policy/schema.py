@@ -297,12 +297,12 @@ class PolicySpec(Section):
     headroom: Annotated[str, OneOf((SHARED, GUARANTEED))] = Field(
         default=SHARED,
         description="Headroom when GPUs are short. `shared`: after the replicas that the load of any workload needs. "
-        "`guaranteed`: before those of lower priorities in the pool, which pay for it.",
+        "`guaranteed`: before those of lower priorities in the pool that can wait for a new replica. They pay for it.",
     )
     headroom_share: Annotated[float, Share(0.01, 1.0)] = Field(
         default=0.2,
-        description="Most of the GPUs of a pool that guaranteed headroom takes from lower priorities, together with "
-        "that of other workloads.",
+        description="Most of the GPUs of a pool that guaranteed headroom takes from workloads that can wait, together "
+        "with that of other workloads.",
     )
     replicas: Replicas = Replicas()
     queue: Queue = Queue()
