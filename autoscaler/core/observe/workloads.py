@@ -8,13 +8,15 @@ starting, but the requests that their servers hold count. Other pods with reques
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from autoscaler.core.model.fleet import PendingCause
 from autoscaler.core.model.phases import Starts
-from autoscaler.core.model.samples import GatewaySamples, PodSamples
+from autoscaler.core.model.samples import PodSamples
 from autoscaler.core.model.types import Observation, TickInput
 from autoscaler.core.observe import (
     answer_lengths,
@@ -23,7 +25,9 @@ from autoscaler.core.observe import (
     draining,
     flaps,
     freshness,
+    gateways,
     gpu_activity,
+    latency,
     load,
     pending,
     pod_deltas,
@@ -42,6 +46,7 @@ from autoscaler.core.observe.freshness import Freshness
 from autoscaler.core.observe.ledger import Ledger
 from autoscaler.core.observe.link_leads import find_leads
 from autoscaler.core.observe.pending import Claims, PendingHistory
+from autoscaler.core.observe.pod_classes import Pods, classify
 from autoscaler.core.observe.pod_deltas import RATED, PodDeltas, PodReadings
 from autoscaler.core.observe.progress import Progress
 from autoscaler.core.observe.queue_outliers import QueueOutliers
@@ -59,23 +64,6 @@ from autoscaler.core.table.columns import (
     replace,
 )
 from autoscaler.core.table.groupby import GroupBy
-
-GATEWAY_REMEMBERED_S = 86_400.0
-"""A gateway without a reading for so long was removed, and is no longer expected to report."""
-
-UNSERVED_S = 120.0
-"""A request that arrives while no replica serves counts for so long, unless one becomes ready. Whoever is to wake the
-workload may miss a single tick."""
-
-LASTING_WAIT_S = 1.0
-"""A queue that ends sooner waits for prefill, not for a slot."""
-
-STEP_QUEUE = 8.0
-"""Requests that may wait for one step at the moment of a reading, as a step takes in several prompts. So few are a
-queue only if some waited at the reading before, too, or if the engine is full."""
-
-FULL_KV_CACHE = 0.9
-"""KV-cache usage from which an engine takes in no request: the next prompt needs blocks of its own."""
 
 
 @dataclass(frozen=True)
@@ -154,19 +142,6 @@ class Observed:
         return now_s - self.last_tick_s
 
 
-@dataclass(frozen=True)
-class Pods:
-    """Classes of pods; bool[P]."""
-
-    serving: BoolColumn  # ready, awake and not terminating
-    starting: BoolColumn  # not ready yet, can become ready with time
-    pending: BoolColumn  # not ready, and time does not help
-    asleep: BoolColumn  # their engine sleeps, ready or not
-    reporting: BoolColumn  # serving, with a recent reading
-    stuck: BoolColumn  # reporting, but their requests make no progress
-    newly_ready: BoolColumn  # have just become ready and have no reading yet; they hardly have load
-
-
 def observe(
     inp: TickInput, last_tick_s: FloatColumn, before: ObserveState, pods_before: PodState, on_requested: BoolColumn
 ) -> tuple[Observed, ObserveState, PodState]:
@@ -177,11 +152,11 @@ def observe(
     """
     elapsed_s = inp.now_s - last_tick_s
     samples = load.with_stated_slots(inp.fleet, _without_transfers(inp))
-    pods, deltas = measure_pods(samples, inp.now_s, pods_before)
+    pods = measure_pods(samples, inp.now_s, pods_before)
     ledger, next_node = starts.expect_next(inp, before.ledger)
     found = starts.find(inp, ledger, next_node, pods_before.seen_ready > 0, pods_before.awaited_node > 0)
     observation, refusing, working, after, pod_state = _sum_up(
-        inp, elapsed_s, pods, deltas, replace(before, ledger=ledger), pods_before, found
+        inp, elapsed_s, pods, replace(before, ledger=ledger), pods_before, found
     )
     missing, claims, pending_history = pending.update(
         inp, observation, before.pending_history, pending.has_free_gpus(inp.fleet)
@@ -204,19 +179,49 @@ def observe(
     return observed, replace(after, pending_history=pending_history, arrivals=arrived, freshness=fresh), pod_state
 
 
-def measure_pods(samples: PodSamples, now_s: float, before: PodState) -> tuple[PodMeasurements, PodDeltas]:
+def measure_pods(samples: PodSamples, now_s: float, before: PodState) -> PodMeasurements:
     """Return the measurements of each pod, and their growth since its last reading."""
     samples = counter_rates.discard_implausible(samples, now_s)
     deltas = pod_deltas.read(samples, before.readings)
     pace = progress.update(before.progress, samples, deltas)
-    return PodMeasurements(samples, deltas, pace, progress.is_stuck(pace, deltas.now, samples)), deltas
+    return PodMeasurements(samples, deltas, pace, progress.is_stuck(pace, deltas.now, samples))
+
+
+class Load(NamedTuple):
+    """Columns of `Observation`, summed over pods; float64[W]. Rates are in the order of `RATED`."""
+
+    running: FloatColumn
+    waiting: FloatColumn
+    prompt_tokens_per_s: FloatColumn
+    generation_tokens_per_s: FloatColumn
+    finished_per_s: FloatColumn
+    first_tokens_per_s: FloatColumn
+    preemptions_per_s: FloatColumn
+    rejections_per_s: FloatColumn
+
+    @classmethod
+    def of(cls, samples: PodSamples, rates: Mapping[str, FloatColumn], pods: Pods, by_workload: GroupBy) -> Load:
+        """Return the load of pods that count, and of those that sleep. rates: by name, float64[P].
+
+        The gauges of a sleeping engine do not change; only /load counts its requests.
+        """
+        asleep = pods.asleep
+        running, waiting = (np.where(asleep, or_zero(column), column) for column in (samples.running, samples.waiting))
+        hidden = np.where(asleep, np.fmax(samples.held - running - waiting, 0.0), 0.0)
+        return cls(*by_workload.sum_known([running, waiting + hidden, *rates.values()], pods.counts | asleep))
+
+    def without_motion(self, stuck: FloatColumn) -> Load:
+        """Return no requests where all pods that report are stuck. stuck: float64[W], pods."""
+        none_moves = (stuck > 0) & np.isnan(self.running)
+        return self._replace(
+            running=np.where(none_moves, 0.0, self.running), waiting=np.where(none_moves, 0.0, self.waiting)
+        )
 
 
 def _sum_up(
     inp: TickInput,
     elapsed_s: FloatColumn,
     measured: PodMeasurements,
-    deltas: PodDeltas,
     before: ObserveState,
     pods_before: PodState,
     found: Starts,
@@ -225,11 +230,14 @@ def _sum_up(
 
     Also return the workloads of which a pod has refused requests, or has done work, since its last reading; bool[W].
     """
-    fleet, samples, readings, pace = inp.fleet, measured.samples, measured.readings, measured.progress
-    gateways = _read_gateways(inp)
+    fleet, samples, deltas, pace = inp.fleet, measured.samples, measured.deltas, measured.progress
+    readings, front = deltas.now, gateways.read(inp)
     by_workload = GroupBy(fleet.pod_workload, len(fleet.workloads))
-    pods = _classify(inp, samples, before.cold_start, pods_before, measured.is_stuck, found)
-    counts = pods.reporting & ~pods.stuck
+    seen_ready, awaited_node = pods_before.seen_ready > 0, pods_before.awaited_node > 0
+    never_read = np.isnan(samples.time_s) & np.isnan(pods_before.readings.time_s)
+    was_asleep = pods_before.sleep.asleep > 0
+    pods = classify(inp, samples, before.cold_start, was_asleep, seen_ready, never_read, measured.is_stuck, found)
+    counts, asleep = pods.counts, pods.asleep
     outliers = queue_outliers.update(pods_before.queue_outliers, readings.time_s, samples, by_workload, counts)
     samples, of_outliers = queue_outliers.remove(inp.now_s, samples, readings.time_s, outliers, by_workload, counts)
 
@@ -238,18 +246,16 @@ def _sum_up(
     ended = grown["finished"] + or_zero(grown["rejections"])
     worked = (grown["generation_tokens"] > 0) | (ended > 0)
 
-    asleep, held = pods.asleep, counts | pods.asleep
-    running, waiting, *of_counters = by_workload.sum_known([*_requests(samples, asleep), *rates.values()], held)
-    fresh = pods.serving & ~pods.stuck & (pods_before.seen_ready == 0)
-    learned, ledger = cold_start.learn(
-        inp, before.cold_start, before.ledger, fresh, by_workload, pods_before.awaited_node > 0
-    )
+    fresh = pods.serving & ~pods.stuck & ~seen_ready
+    learned, ledger = cold_start.learn(inp, before.cold_start, before.ledger, fresh, by_workload, awaited_node)
     ledger = starts.learn_first_tokens(inp, ledger, pods.serving, deltas)
     cold_start_s = starts.next_start_s(found, cold_start.usual_s(inp, learned))
-    of_stuck, standstill_after = standstill.update(
+    starting_replica_s, ready_in_s = cold_start.promise(inp, learned, cold_start_s, found)
+    changes = flaps.update(before.flaps, fleet.replicas, cold_start_s, inp.now_s)
+    of_stuck, stands = standstill.update(
         inp,
         samples,
-        gateways,
+        front,
         pace,
         pods.reporting,
         pods.stuck,
@@ -258,111 +264,55 @@ def _sum_up(
         cold_start_s,
         before.standstill,
     )
-    none_moves = (of_stuck["stuck"] > 0) & np.isnan(running)
-    running, waiting = np.where(none_moves, 0.0, running), np.where(none_moves, 0.0, waiting)
-    per_s = dict(zip(RATED, of_counters, strict=True))
-    generation_tokens_per_s = per_s["generation_tokens"]
-
+    summed = Load.of(samples, rates, pods, by_workload).without_motion(of_stuck["stuck"])
     lengths = answer_lengths.update(
-        before.lengths, elapsed_s, generation_tokens_per_s, per_s["finished"], per_s["first_tokens"]
+        before.lengths, elapsed_s, summed.generation_tokens_per_s, summed.finished_per_s, summed.first_tokens_per_s
     )
-    output_tokens = lengths.output_tokens
-    pod_per_s = np.where(counts, progress.tokens_per_s(pace, readings), np.nan)
-    queued_readings = _count_queued_readings(samples, deltas, pods_before.queued_readings)
-    waits_for_step = (samples.waiting <= STEP_QUEUE) & (queued_readings < 2)
-    pod_wait_s = _find_wait_s(samples.waiting, waits_for_step, output_tokens[fleet.pod_workload], pod_per_s)
-    queue_wait_s = np.where(waiting > 0, by_workload.max(pod_wait_s), waiting)  # no queue: 0; NaN stays
-    is_saturated = _is_saturated(samples, pace, counts & ~waits_for_step, pod_wait_s)
-
+    queued_readings = latency.count_queued_readings(samples, deltas, pods_before.queued_readings)
+    latencies = latency.average(
+        samples,
+        readings,
+        pace,
+        queued_readings,
+        rates["generation_tokens"],
+        rates["first_tokens"],
+        lengths.output_tokens,
+        summed.waiting,
+        counts,
+        by_workload,
+    )
+    of_sleep, woken, sleep = wake_ups.update(
+        inp, samples, asleep, pods.reporting & ~worked, by_workload, before.wake_ups, pods_before.sleep
+    )
     all_ended, loaded, active, idle = by_workload.sum_known(
         [ended, *gpu_activity.classify(inp.now_s, samples, pods.serving)], pods.serving | asleep
     )
     watched_s = clip(or_zero(elapsed_s), 0.0, gpu_activity.MAX_GPU_AGE_S)
     loaded_idle_s = before.loaded_idle_s + or_zero(idle) * watched_s
-
-    changes = flaps.update(before.flaps, fleet.replicas, cold_start_s, inp.now_s)
-    gateway_fresh = inp.now_s - gateways.time_s <= inp.spec.max_input_age_s
-    gateway_reports = gateway_fresh & ~(np.isnan(gateways.waiting) & np.isnan(gateways.arrivals_per_s))
-    last_gateway_s = np.where(gateway_reports, inp.now_s, before.last_gateway_s)
-    gateway_silent_s = inp.now_s - last_gateway_s
-    starting_replica_s, ready_in_s = cold_start.promise(inp, learned, cold_start_s, found)
-    of_sleep, woken, sleep = wake_ups.update(
-        inp, samples, asleep, pods.reporting & ~worked, by_workload, before.wake_ups, pods_before.sleep
-    )
     (all_pledged_s,) = by_workload.sum_known([starting_replica_s], pods.starting)
-    pod_age_s = np.where(pods.reporting | asleep, inp.now_s - samples.time_s, np.nan)
-    ready, starting, pending, terminating, reporting, newly_ready, at_work, refusing, saturated = by_workload.count(
-        [
-            pods.serving,
-            pods.starting,
-            pods.pending,
-            fleet.pod_terminating,
-            pods.reporting,
-            pods.newly_ready,
-            pods.serving & worked,
-            pods.serving & (grown["rejections"] > 0),
-            is_saturated,
-        ]
+    at_work, refusing = by_workload.count([pods.serving & worked, pods.serving & (grown["rejections"] > 0)])
+    pod_counts = pods.count(fleet.pod_terminating, by_workload)
+    of_gateways, last_gateway_s, last_unserved_s = gateways.count(
+        inp, front, pod_counts.ready, before.last_gateway_s, before.last_unserved_s
     )
-    arrivals_per_s, last_unserved_s = _remember_unserved(
-        np.where(gateway_fresh, gateways.arrivals_per_s, np.nan), ready, inp.now_s, before.last_unserved_s
-    )
-    alike, by_tokens = np.ones(len(asleep)), _by_rate(rates["generation_tokens"])
-    # All pods of a workload have the same quantile, unless a source does not know that they belong together.
-    kv_usage, ttft_s, itl_s, batch, pod_tokens_per_s, saturated_running, saturated_tokens_per_s = by_workload.mean(
-        [
-            samples.kv_usage,
-            samples.ttft_s,
-            samples.itl_s,
-            samples.running,
-            pod_per_s,
-            np.where(is_saturated, samples.running, np.nan),
-            np.where(is_saturated, pod_per_s, np.nan),
-        ],
-        [alike, _by_rate(rates["first_tokens"]), by_tokens, by_tokens, alike, alike, alike],
-        counts,
-    )
+    drains = draining.is_draining(inp, samples) & ~measured.is_stuck
 
     observation = Observation(
         replicas=fleet.replicas,
-        ready=ready,
-        starting=starting,
-        pending=pending,
-        missing_pods=np.zeros(len(pending)),  # `pending.update` sets it, from the other columns
-        terminating=terminating,
+        **pod_counts._asdict(),
+        missing_pods=np.zeros(len(fleet.replicas)),  # `pending.update` sets it, from the other columns
         next_ready_s=by_workload.min(np.where(pods.starting, ready_in_s, np.nan)),
         starting_replica_s=or_zero(all_pledged_s),
-        reporting=reporting,
-        newly_ready=newly_ready,
         **of_sleep,
         **of_stuck,
         **of_outliers,
-        saturated=saturated,
-        saturated_running=saturated_running,
-        saturated_tokens_per_s=saturated_tokens_per_s,
-        batch_size=batch,
-        age_s=by_workload.max(pod_age_s),
-        running=running,
-        waiting=waiting,
-        **draining.sum_load(
-            draining.is_draining(inp, samples) & ~measured.is_stuck, samples, rates, ended, by_workload
-        ),
-        gateway_waiting=np.where(gateway_fresh, gateways.waiting, np.nan),
-        gateway_arrivals_per_s=arrivals_per_s,
-        gateway_silent_s=np.where(gateway_silent_s <= GATEWAY_REMEMBERED_S, gateway_silent_s, np.nan),
-        kv_usage=kv_usage,
-        prompt_tokens_per_s=per_s["prompt_tokens"],
-        generation_tokens_per_s=generation_tokens_per_s,
-        finished_per_s=per_s["finished"],
-        first_tokens_per_s=per_s["first_tokens"],
-        preemptions_per_s=per_s["preemptions"],
-        rejections_per_s=per_s["rejections"],
+        age_s=by_workload.max(np.where(pods.reporting | asleep, inp.now_s - samples.time_s, np.nan)),
+        **summed._asdict(),
+        **draining.sum_load(drains, samples, rates, ended, by_workload),
+        **of_gateways._asdict(),
         ended=all_ended,
-        output_tokens=output_tokens,
-        ttft_s=ttft_s,
-        itl_s=itl_s,
-        pod_tokens_per_s=pod_tokens_per_s,
-        queue_wait_s=queue_wait_s,
+        output_tokens=lengths.output_tokens,
+        **latencies._asdict(),
         gpu_loaded=loaded,
         gpu_active=active,
         loaded_idle_s=np.where(~np.isnan(idle) | (loaded_idle_s > 0), loaded_idle_s, np.nan),
@@ -376,7 +326,7 @@ def _sum_up(
         ledger=ledger,
         wake_ups=woken,
         lengths=lengths,
-        standstill=standstill_after,
+        standstill=stands,
         last_gateway_s=last_gateway_s,
         last_unserved_s=last_unserved_s,
         loaded_idle_s=loaded_idle_s,
@@ -395,26 +345,6 @@ def _sum_up(
     return observation, refusing > 0, at_work > 0, after, pod_state
 
 
-def _remember_unserved(
-    arrivals_per_s: FloatColumn, ready: FloatColumn, now_s: float, before: TimestampColumn
-) -> tuple[FloatColumn, TimestampColumn]:
-    """Return the arrivals with those that found no replica, and the moment of the last of these; float64[W] each."""
-    last_s = np.where(arrivals_per_s > 0, now_s, before)
-    last_s = np.where(ready > 0, np.nan, last_s)
-    waits = now_s - last_s <= UNSERVED_S  # False for NaN
-    return np.where(waits, np.fmax(arrivals_per_s, 1 / UNSERVED_S), arrivals_per_s), last_s
-
-
-def _requests(samples: PodSamples, asleep: BoolColumn) -> tuple[FloatColumn, FloatColumn]:
-    """Return the running and the waiting requests of each pod, float64[P]; 0 if those of a sleeping one are unknown.
-
-    The gauges of a sleeping engine do not change; only /load counts its requests.
-    """
-    running, waiting = (np.where(asleep, or_zero(column), column) for column in (samples.running, samples.waiting))
-    hidden = np.where(asleep, np.fmax(samples.held - running - waiting, 0.0), 0.0)
-    return running, waiting + hidden
-
-
 def _without_transfers(inp: TickInput) -> PodSamples:
     """Return the readings of pods, without the requests that wait for a transfer between the sides of a pair.
 
@@ -426,87 +356,3 @@ def _without_transfers(inp: TickInput) -> PodSamples:
     has_role = with_role[inp.fleet.pod_workload]
     waiting = np.fmax(samples.waiting - or_zero(samples.deferred), 0.0)
     return replace(samples, waiting=np.where(has_role & ~np.isnan(samples.waiting), waiting, samples.waiting))
-
-
-def _read_gateways(inp: TickInput) -> GatewaySamples:
-    """Return the plausible readings of gateways. Both sides of a pair have the same requests before them."""
-    gateways = counter_rates.discard_implausible(inp.samples.gateways, inp.now_s)
-    if inp.pairs is None:
-        return gateways
-    return GatewaySamples(**{name: inp.pairs.share(column) for name, column in vars(gateways).items()})
-
-
-def _classify(
-    inp: TickInput, samples: PodSamples, known: ColdStarts, before: PodState, stuck: BoolColumn, found: Starts
-) -> Pods:
-    fleet = inp.fleet
-    max_age_s = inp.spec.max_input_age_s[fleet.pod_workload]
-    fresh = inp.now_s - samples.time_s <= max_age_s  # False if the engine did not answer
-    # A pod with a probe of its own is not ready while it sleeps. It is asleep until its engine says otherwise, or its
-    # container restarts.
-    silent = ~fresh & (before.sleep.asleep > 0) & ~fleet.pod_ready & ~np.isnan(fleet.pod_started_s)
-    runs = fleet.pod_ready | (fleet.pod_pending == PendingCause.NONE)  # one that crashes has a reading of before
-    asleep = ~fleet.pod_terminating & runs & ((fresh & (samples.asleep > 0)) | silent)
-    serving = fleet.pod_ready & ~fleet.pod_terminating & ~asleep
-    not_ready = ~fleet.pod_ready & ~fleet.pod_terminating & ~asleep
-    # A pod that starts for longer than any cold start does not become ready with time. A pod that was ready before has
-    # restarted, or fails a probe.
-    is_coming = fleet.pod_pending == PendingCause.NODE_COMING
-    is_pending = (~is_coming & (fleet.pod_pending != PendingCause.NONE)) | (
-        found.pod_late | (cold_start.is_endless(inp, known) & (before.seen_ready == 0))
-    )
-    reporting = serving & fresh & ~np.isnan(samples.running) & ~np.isnan(samples.waiting)
-    never_read = np.isnan(samples.time_s) & np.isnan(before.readings.time_s)
-    return Pods(
-        serving=serving,
-        starting=not_ready & ~is_pending,
-        pending=not_ready & is_pending,
-        asleep=asleep,
-        reporting=reporting,
-        stuck=reporting & stuck,
-        newly_ready=serving & never_read & (inp.now_s - fleet.pod_ready_s <= max_age_s),
-    )
-
-
-def _find_wait_s(
-    waiting: FloatColumn, waits_for_step: BoolColumn, output_tokens: FloatColumn, tokens_per_s: FloatColumn
-) -> FloatColumn:
-    """Return the wait of the last request in the queue of each pod; float64[P], NaN: unknown, or there is no queue.
-
-    A full pod takes in a request when another ends. waits_for_step: bool[P], requests wait for the next step only.
-    """
-    writes = (waiting > 0) & (tokens_per_s > counter_rates.MIN_PER_S)
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        wait_s = np.where(writes, waiting * output_tokens / tokens_per_s, np.nan)
-    return np.where(writes & waits_for_step, 0.0, wait_s)
-
-
-def _count_queued_readings(samples: PodSamples, deltas: PodDeltas, before: FloatColumn) -> FloatColumn:
-    """Return the readings in a row that show waiting requests; float64[P]. One of a full engine counts as two.
-
-    The next step takes in no request if the slots or the KV cache are full. Where slots are not known, an engine shows
-    that they are full if it took in requests since its reading before, and still more wait than run.
-    """
-    took_in = deltas.now.running > deltas.before.running
-    has_no_room = (samples.running >= samples.max_running) | (samples.kv_usage >= FULL_KV_CACHE)
-    is_full = has_no_room | (took_in & (samples.waiting > samples.running))
-    counted = before + deltas.is_new * np.where(is_full, 2.0, 1.0)
-    return np.where(deltas.now.waiting >= 1, counted, 0.0)
-
-
-def _is_saturated(samples: PodSamples, pace: Progress, can_be: BoolColumn, wait_s: FloatColumn) -> BoolColumn:
-    """Return the pods that have more requests than they can run, and made progress at the last reading; bool[P].
-
-    can_be: bool[P], pods that are awake, and whose requests do not wait for a step only. wait_s: float64[P], wait of
-    the last request in the queue; NaN: unknown.
-    """
-    moves = ((pace.unchanged_readings == 0) & (pace.worked_s > 0)) | np.isnan(samples.gaps)
-    return np.asarray(can_be & moves & (samples.waiting >= 1) & ~(wait_s < LASTING_WAIT_S))
-
-
-def _by_rate(per_s: FloatColumn) -> FloatColumn:
-    """Return the weight of each pod's latency: its rate, float64[P].
-
-    Before the second reading no pod has a rate, and all pods have the same weight.
-    """
-    return np.where(np.isnan(per_s), 1e-9, np.fmax(per_s, 1e-9))

@@ -34,7 +34,7 @@ class Counting:
     def tick(self, samples, now_s=None):
         """Return the totals since the last tick."""
         now_s = float(np.nanmax(samples.time_s)) if now_s is None else now_s
-        measured, _ = measure_pods(samples, now_s, self.pods)
+        measured = measure_pods(samples, now_s, self.pods)
         self.pods = replace(self.pods, readings=measured.readings, progress=measured.progress)
         is_new = find_new_readings(measured, self.counted.time_s, self.chosen)
         totals, self.counted = count_work(measured, self.counted, self.chosen, is_new, self.by_workload, self.decode)

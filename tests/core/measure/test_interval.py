@@ -174,7 +174,7 @@ def test_pod_without_progress_counts_once_it_moves():
 def test_pod_is_left_out_when_it_does_not_answer_now():
     counting = Counting(1)
     counting.tick(read(100.0))
-    between, _ = measure_pods(read(105.0, finished=2.0), 105.0, counting.pods)
+    between = measure_pods(read(105.0, finished=2.0), 105.0, counting.pods)
     counting.pods = replace(counting.pods, readings=between.readings)
     silent = counting.tick(read(NAN, running=NAN), now_s=110.0)
     assert (silent.arrivals[0], silent.covered_s[0]) == (0, 0)

@@ -359,7 +359,7 @@ class OnePod:
         self.state = PodState.blank(1)
 
     def read(self, time_s: float, **columns: float) -> PodMeasurements:
-        measured, _ = measure_pods(samples(fleet([1]), time_s, **columns).pods, time_s, self.state)
+        measured = measure_pods(samples(fleet([1]), time_s, **columns).pods, time_s, self.state)
         self.state = replace(self.state, readings=measured.readings, progress=measured.progress)
         return measured
 

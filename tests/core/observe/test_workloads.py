@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from autoscaler.core.model.fleet import PendingCause
-from autoscaler.core.observe.workloads import GATEWAY_REMEMBERED_S, UNSERVED_S
+from autoscaler.core.observe.gateways import GATEWAY_REMEMBERED_S, UNSERVED_S
 from tests.core.recordings import DATA, clients, columns, replay
 from tests.core.world import Story, fleet, observe_first, observe_once, spec
 
