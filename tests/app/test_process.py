@@ -151,8 +151,8 @@ FULL = "error: standard output cannot be written: No space left on device\n"
         ("check", "broken.yaml"),
         ("demo", "--json", "--duration", "1s", "--http-port", "0"),
         ("dry-run", "--prometheus", "http://127.0.0.1:1", "--once"),
-        ("dry-run", "--prometheus", "http://127.0.0.1:1", "--once", "--json"),
-        ("dry-run", "--prometheus", "http://127.0.0.1:1", "--http-port", "0"),
+        pytest.param(("dry-run", "--prometheus", "http://127.0.0.1:1", "--once", "--json"), marks=pytest.mark.long),
+        pytest.param(("dry-run", "--prometheus", "http://127.0.0.1:1", "--http-port", "0"), marks=pytest.mark.long),
         ("dry-run", "--prometheus", "http://127.0.0.1:1", "--json", "--http-port", "0"),
     ],
 )

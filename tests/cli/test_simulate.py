@@ -272,7 +272,7 @@ def test_a_bad_trace_is_one_line_with_file_and_line(
     assert not out.exists()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_file_of_empty_lines_is_read_up_to_a_limit(tmp_path: Path) -> None:
     bomb = tmp_path / "bomb.csv.gz"
     bomb.write_bytes(gzip.compress(b"arrival_s,prompt_tokens,output_tokens\n1,2,3\n" + b"\n" * 61_000_000))

@@ -65,7 +65,7 @@ def test_constant_load_settles_on_what_it_needs_and_stays_there(name, per_s):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["realtime", "interactive"])
+@pytest.mark.parametrize("name", [pytest.param("realtime", marks=pytest.mark.long), "interactive"])
 def test_a_step_is_followed_within_two_cold_starts(name):
     rules = shipped(name, concurrency=16.0)
     service = FluidQueue(rules, replicas=enough(2.0, rules))

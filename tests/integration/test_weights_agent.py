@@ -92,7 +92,7 @@ def make_model(folder: Path, size: int = SIZE) -> str:
     return f"file://{folder}"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_label_is_true_whenever_the_agent_is_killed(cluster: Cluster, hub: FakeHub, tmp_path: Path) -> None:
     first, second = make_model(tmp_path / "a"), make_model(tmp_path / "bb")
     chance = random.Random(3)

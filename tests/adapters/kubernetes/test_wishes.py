@@ -326,7 +326,7 @@ async def test_wishes_are_written_at_a_bounded_rate(
     daemon = Daemon(world, kube, writer)
     async with running(daemon.fleet):
         await synced(daemon.fleet)
-        for number in range(60):  # half an hour
+        for number in range(24):  # a quarter of an hour
             await world.scale("chat", 1 + 2 * (number % 2), by="kubectl")
             await daemon.step(publishing.PLAN_S)
         assert daemon.publisher.published().status.writes_last_hour <= 6, "each node once, and two more for the peak"

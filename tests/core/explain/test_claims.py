@@ -83,7 +83,7 @@ class Explained(PolicyFleetScaler):
         return counts
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_claim_holds_in_a_simulated_demo():
     """The workloads of the demo share its GPUs for half an hour of the morning."""
     policies = load((shipped(), demo.POLICIES)).policies
