@@ -112,6 +112,7 @@ def test_each_case_has_its_test(tests: list[str]):
     assert set(tests) <= DEFINED
 
 
+@pytest.mark.slow
 def test_handlers_expect_all_that_decoders_raise() -> None:
     """Decoders raise UnicodeDecodeError and RecursionError, too. A handler may be narrow if it raises again."""
     found = []

@@ -169,6 +169,7 @@ def busy_story(start_s: float) -> Story:
     return story
 
 
+@pytest.mark.slow
 def test_columns_that_move_with_the_clock_are_timestamps():
     shift_s = 201_600.0
     before, after = columns(busy_story(1000.0).memory), columns(busy_story(1000.0 + shift_s).memory)

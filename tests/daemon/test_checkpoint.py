@@ -274,6 +274,7 @@ async def test_restored_state_is_logged_once():
     assert 40 <= line["age_s"] <= 46
 
 
+@pytest.mark.slow
 async def test_broken_store_is_logged_once_and_scaling_goes_on():
     store = Broken(Unavailable("state.npz: it ends early"))
     with structlog.testing.capture_logs() as logs:

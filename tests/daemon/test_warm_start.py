@@ -108,6 +108,7 @@ def test_brief_counter_drop_of_a_running_process_is_ignored():
         np.testing.assert_allclose(stood.columns[place], fine.columns[place], rtol=0.05, err_msg=place)
 
 
+@pytest.mark.slow
 def test_values_missing_in_history_keep_their_present_state():
     """There are neither gateways nor GPUs in it: a gateway that fell silent since would be taken for none."""
     present = fleet([3], created_s=-20_000.0)

@@ -594,6 +594,7 @@ async def test_compile_caches_have_a_share_and_yield_to_models(
     assert (root / "compile" / "my-team" / "used").stat().st_mtime > 2000
 
 
+@pytest.mark.slow
 async def test_cache_that_an_engine_made_too_deep_is_removed(tmp_path: Path) -> None:
     """Tenants write caches; the recursion limit of Python is no limit of a file system."""
     root, node = tmp_path / "root", InMemoryNode()

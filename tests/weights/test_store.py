@@ -66,6 +66,7 @@ assert len(found) == 16 and all(found)
 """
 
 
+@pytest.mark.slow
 def test_many_threads_may_read_a_record_first(tmp_path: Path, hub: FakeHub) -> None:
     """msgspec looks at a type when it first decodes one. Two threads that did so at once crashed the process."""
     asyncio.run(pull(tmp_path, hub))
@@ -90,6 +91,7 @@ async def test_model_of_a_hub_lands_in_the_layout_of_its_cache(tmp_path: Path, h
     assert not list((tmp_path / OWN / PARTS).iterdir())
 
 
+@pytest.mark.slow
 async def test_library_of_the_hub_finds_the_model_offline(tmp_path: Path, hub: FakeHub) -> None:
     await pull(tmp_path, hub)
     code = "import sys; from huggingface_hub import snapshot_download as find; print(find('org/model'))"

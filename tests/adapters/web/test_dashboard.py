@@ -56,6 +56,7 @@ def test_an_attempt_that_keeps_failing_is_marked_once() -> None:
     assert [change["fate"] for change in changes_of(dashboard, 0)] == ["failed", "conflict", "applied"]
 
 
+@pytest.mark.slow
 def test_changes_of_a_busy_workload_do_not_evict_those_of_others() -> None:
     dashboard, world = Dashboard(explain), World(2)
     calm, restless = (member.ref for member in world.members)

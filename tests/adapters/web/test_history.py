@@ -16,6 +16,7 @@ def world_of(ids: list[int], everybody: tuple, seed: int = 1) -> World:
     return world
 
 
+@pytest.mark.slow
 def test_the_oldest_ticks_are_forgotten_first() -> None:
     history, world = History(), World(2)
     ticks = world.ticks(MAX_TICKS + 30)

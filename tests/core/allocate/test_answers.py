@@ -108,6 +108,7 @@ def test_an_hpa_that_moves_step_by_step_follows():
     assert not any(plant.notes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shrink_s", "told"), [(300.0, False), (15.0, True)])
 def test_the_stabilization_window_of_the_hpa_is_awaited(shrink_s: float, told: bool):
     plant = Plant(chat=6, jobs=2, held=limits(shrink_s=shrink_s))
@@ -124,6 +125,7 @@ def test_a_tolerance_that_hides_the_answer_holds_its_replica():
     assert plant.notes[-1].startswith("KEDA's HPA has kept 7 replicas for ")
 
 
+@pytest.mark.slow
 def test_an_answer_on_the_other_side_of_the_count_begins_anew():
     plant = Plant(chat=4, jobs=1)
     plant.syncs = False
@@ -135,6 +137,7 @@ def test_an_answer_on_the_other_side_of_the_count_begins_anew():
     assert plant.notes[-1]
 
 
+@pytest.mark.slow
 def test_the_cooldown_before_zero_is_awaited():
     plant = Plant(chat=1, jobs=1, idle_after_s=60.0)
     plant.syncs = False

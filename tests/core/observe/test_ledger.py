@@ -71,6 +71,7 @@ def test_even_starts_narrow_the_quantiles_to_their_length():
     assert 40 <= most < 48
 
 
+@pytest.mark.slow
 def test_ninety_percent_of_starts_are_within_the_90th_percentile():
     rng, within = np.random.default_rng(1), []
     ledger = Ledger.blank(1)

@@ -318,6 +318,7 @@ def test_gateway_queue_adds_one_replica_when_all_are_stuck():
     assert service.counts[-1] <= 2
 
 
+@pytest.mark.slow
 def test_unused_replacement_of_a_stuck_pod_is_given_up():
     """A replacement gets two cold starts of 180 s and two minutes, but at most half an hour."""
     service = served()

@@ -312,6 +312,7 @@ def predicted_waits():
     return {round(t): decision.observation for t, decision in replay("load", spec())}
 
 
+@pytest.mark.slow
 def test_queue_wait_predicts_the_wait_of_the_last_request():
     """The TTFT histogram shows 5 s when the last request is to wait 35 s."""
     observed = predicted_waits()
@@ -326,6 +327,7 @@ def test_queue_wait_predicts_the_wait_of_the_last_request():
     assert observed[40].queue_wait_s[0] == pytest.approx(longest, rel=0.2)
 
 
+@pytest.mark.slow
 def test_ttft_quantile_lags_behind_the_queue():
     observed = predicted_waits()
     assert observed[40].ttft_s[0] < 0.25 * observed[40].queue_wait_s[0]
@@ -334,6 +336,7 @@ def test_ttft_quantile_lags_behind_the_queue():
     assert observed[80].ttft_s[0] > 30
 
 
+@pytest.mark.slow
 def test_tokens_per_request_match_those_of_recorded_clients():
     observed = predicted_waits()
     truth = [client.tokens for client in clients("load") if client.t_s + client.e2e_s < 100]
@@ -352,6 +355,7 @@ def test_queues_for_slots_and_for_the_cache_look_different():
     assert max(o.preemptions_per_s[0] for o in cache) > 0.2  # only preemptions show the lost work
 
 
+@pytest.mark.slow
 def test_arrivals_match_the_recorded_run_without_a_counter():
     """Arrivals equal the ended requests plus the change of those in flight."""
     arrived, in_flight = 0.0, 0.0

@@ -232,6 +232,7 @@ class Refusing(Story):
         return counts
 
 
+@pytest.mark.slow
 def test_a_refused_burst_orders_nothing_once_it_is_over():
     """Half of it was refused: four more are ordered, and these refuse nothing and call for no others."""
     story = Refusing(spec(down_stabilization_s=600.0), 4)
@@ -240,6 +241,7 @@ def test_a_refused_burst_orders_nothing_once_it_is_over():
     assert max(story.receive(0.0, 600)) == 8
 
 
+@pytest.mark.slow
 def test_as_many_are_ordered_as_refuse_nobody():
     story = Refusing(spec(down_stabilization_s=600.0), 4)
     story.receive(8.0, 120)

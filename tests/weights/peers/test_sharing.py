@@ -144,6 +144,7 @@ async def test_agent_that_dies_is_replaced_by_the_source(
     assert contents((await second).path) == hub.files
 
 
+@pytest.mark.slow
 async def test_agents_of_one_authority_share_over_tls(
     tmp_path: Path, hub: FakeHub, token: Path, stack: AsyncExitStack, certificates: Certificates
 ) -> None:
