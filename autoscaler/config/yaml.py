@@ -235,6 +235,9 @@ def _syntax(file: str, text: str, error: yaml.YAMLError) -> Finding:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 0
         problem = error.problem or error.context or problem
+        indent = "".join(text.split("\n")[mark.line : mark.line + 1])[: mark.column + 1] if mark else ""
+        if indent.endswith("\t") and indent.isspace():
+            return Finding(file, line, "", "a tab cannot indent YAML", allowed="spaces")
     elif isinstance(error, yaml.reader.ReaderError):
         line = text.count("\n", 0, max(0, int(error.position))) + 1
         problem = f"{error.reason}"

@@ -49,7 +49,9 @@ def test_documents_of_one_file_have_their_own_lines():
     ("text", "line", "problem"),
     [
         ("a: 1\nb: [1, 2\n", 3, "not valid YAML"),
-        ("a: 1\n\tb: 2\n", 2, "not valid YAML"),
+        ("a: 1\n\tb: 2\n", 2, "a tab cannot indent YAML"),
+        ("a:\n\tb: 2\n", 2, "a tab cannot indent YAML"),
+        ("a:\n  b: 1\n\t c: 2\n", 3, "a tab cannot indent YAML"),
         ("a: 1\nb: \x00\n", 2, "not valid YAML"),
         ("a: *nobody\n", 1, "not valid YAML"),
         ("a: 1\nb: 2\na: 3\n", 3, "given twice, first in line 1"),
