@@ -98,6 +98,7 @@ class Pod(NamedTuple):
     metrics_path: str = ""  # "": that of the engine
     served: ServedNames = ServedNames()  # by its own command line
     engine: str = ""  # by its own command line, or image; "": that of its workload
+    weights: str = ""  # source of the weights that it loads, as `Workload.weights`
 
 
 class PodPart(NamedTuple):

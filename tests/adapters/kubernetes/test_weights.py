@@ -30,7 +30,7 @@ from tests.harness.kube_api import KubeApi
 
 pytestmark = pytest.mark.integration
 
-CHAT = "hf://org/chat@main"
+CHAT, OLD = "hf://org/chat@main", "hf://org/old@main"
 KEY = parse(CHAT).key
 
 
@@ -109,6 +109,8 @@ async def test_pod_is_judged_by_what_its_node_held_when_it_was_bound(
     await report(kube_api, a, CHAT)
     await report(kube_api, b)
     await world.deployment("chat", 3, annotations=annotated(policy="", weights=CHAT), nodeSelector=nodes.mark)
+    loads_chat = [{"name": "vllm", "image": "vllm", "args": ["vllm", "serve", "org/chat"]}]
+    await world.deployment("rolled", 2, annotated(policy=""), nodeSelector=nodes.mark, containers=loads_chat)
     await world.pod("chat", "early", scheduled_now() | {"conditions": []}, node=a)
     await world.status(
         "early",
@@ -131,8 +133,11 @@ async def test_pod_is_judged_by_what_its_node_held_when_it_was_bound(
         await clock.sleep(1.1)  # times of the API server are whole seconds
         await world.pod("chat", "warm", scheduled_now(), node=a)
         await world.pod("chat", "cold", scheduled_now(), node=b)
-        view = await until(fleet, "pods are bound", lambda view: len(caches(view)) == 3 and max(caches(view).values()))
+        await world.pod("rolled", "old", scheduled_now(), node=a, annotations=annotated(weights=OLD))
+        await world.pod("rolled", "new", scheduled_now(), node=a)
+        view = await until(fleet, "pods are bound", lambda view: len(caches(view)) == 5 and max(caches(view).values()))
         expected = {"early": PodCache.UNKNOWN, "warm": PodCache.HELD, "cold": PodCache.ABSENT}
+        expected |= {"old": PodCache.ABSENT, "new": PodCache.HELD}
         view = await until(fleet, "pods are judged", lambda view: caches(view) == expected)
         await report(kube_api, b, CHAT)
         await until(fleet, "the other node holds it", lambda view: places_of(world, view, "chat")["nodes_held"] == 2)

@@ -148,6 +148,7 @@ class World:
         kind: str = "Deployment",
         labels: Mapping[str, str] | None = None,
         node: str = "node-1",
+        annotations: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
         """Create a pod with its owner, a node unless it is unscheduled, and a status like the kubelet's."""
         owner_kind = {"Deployment": "ReplicaSet"}.get(kind, kind)
@@ -162,6 +163,7 @@ class World:
             "controller": True,
         }
         metadata = {"name": name, "labels": {"app": workload, **(labels or {})}, "ownerReferences": [reference]}
+        metadata["annotations"] = dict(annotations or {})
         body = template({}, 1, nodeName=node)["spec"]
         created = await self._apply({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": body})
         if status is not None:

@@ -20,7 +20,7 @@ from autoscaler.adapters.kubernetes.api.objects import Pod as SeenPod
 from autoscaler.adapters.kubernetes.pods.holdings import Held, Holdings
 from autoscaler.adapters.kubernetes.pods.image_pulls import ImagePulls
 from autoscaler.adapters.kubernetes.pods.lost_starts import LostStarts
-from autoscaler.adapters.kubernetes.pods.model_source import is_steered
+from autoscaler.adapters.kubernetes.pods.model_source import annotated_source, is_steered
 from autoscaler.adapters.kubernetes.pods.needs import CONTROL_PLANE_TAINTS, Toleration
 from autoscaler.adapters.kubernetes.pods.selector import Selector, selects
 from autoscaler.adapters.kubernetes.pods.status import (
@@ -51,7 +51,8 @@ from autoscaler.adapters.kubernetes.pods.template import (
 )
 from autoscaler.catalog.accelerators import SHARE_ANNOTATIONS
 from autoscaler.catalog.engines import DEFAULT_PORT, ENGINES
-from autoscaler.config.annotations import read_prometheus_annotations
+from autoscaler.catalog.weights import KSERVE_SOURCES
+from autoscaler.config.annotations import WEIGHTS, read_prometheus_annotations
 from autoscaler.config.findings import UNREADABLE
 from autoscaler.core.model.fleet import PendingCause, Pod, PodPart
 from autoscaler.core.model.phases import SKEW_S
@@ -62,6 +63,7 @@ FIRST_ROWS = 64
 MAX_TOLERATIONS = 64  # of the pods of one owner
 MAX_TEMPLATES = 8  # of pods with the same labels that are remembered
 PROMETHEUS_PREFIX = b"prometheus.io/"
+SOURCE_ANNOTATIONS = tuple(name.encode() for name in (WEIGHTS, *KSERVE_SOURCES))
 
 Item = tuple[str, str]  # name and value of a label
 SETS = ("ReplicaSet", "StatefulSet")  # controllers of pods whose labels may show what serves in place of a target
@@ -174,12 +176,13 @@ def _anchor(selector: Selector) -> Item | None:
 
 
 class Endpoint(NamedTuple):
-    """A metrics endpoint. The fields are those of `core.model.fleet.Pod`."""
+    """A metrics endpoint, and the model behind it. The fields are those of `core.model.fleet.Pod`."""
 
     metrics_port: int = DEFAULT_PORT
     metrics_scheme: str = "http"
     metrics_path: str = ""
     engine: str = ""  # "": that of the workload
+    weights: str = ""
 
 
 UNSTATED = Endpoint(0, "", "", "")
@@ -204,6 +207,7 @@ class Endpoints(NamedTuple):
             declared.metrics_scheme or own.metrics_scheme or otherwise.metrics_scheme,
             declared.metrics_path or own.metrics_path or otherwise.metrics_path,
             declared.engine or own.engine or otherwise.engine,
+            declared.weights or own.weights or otherwise.weights,
         )
 
 
@@ -660,11 +664,13 @@ def _stated_endpoint(seen: SeenPod, facts: Facts) -> Endpoint:
     """Return the metrics endpoint that a pod states itself. Ports that a service mesh adds to pods are none."""
     raw = bytes(seen.metadata.annotations)
     stated = read_prometheus_annotations(_annotations(raw)) if PROMETHEUS_PREFIX in raw else {}
+    weights = annotated_source(_annotations(raw)) if any(name in raw for name in SOURCE_ANNOTATIONS) else None
     port = stated.get("metrics-port", 0)
     if port in MESH_PORTS:
         port, stated = 0, {}
     port = port or (facts.port if facts.states_port else 0)
-    return Endpoint(port, stated.get("metrics-scheme", ""), stated.get("metrics-path", ""), facts.engine)
+    scheme, path = stated.get("metrics-scheme", ""), stated.get("metrics-path", "")
+    return Endpoint(port, scheme, path, facts.engine, str(weights or facts.source))
 
 
 def _annotations(raw: bytes) -> dict[str, str]:

@@ -153,7 +153,10 @@ class WeightsView:
         return count_places(places_of_templates(layout, held, is_known), layout, self._source, holders)
 
     def _judge_pods(self, pods: PodRows, workload: IntColumn) -> IntColumn:
-        """Return whether the nodes of pods held the weights. Each pod is judged once, when it is first seen bound."""
+        """Return whether the nodes of pods held their weights. Each pod is judged once, when it is first seen bound.
+
+        A pod of an earlier template may load others than its workload does now.
+        """
         if self._pod_id is pods.pod_id:
             cache = self._pod_cache
         else:
@@ -163,7 +166,7 @@ class WeightsView:
         is_due = (cache == _UNJUDGED) & ~np.isnan(pods.scheduled_s)
         due = np.flatnonzero(is_due & (self._source[workload] != NO_SOURCE)) if self.reports.nodes else ()
         for row in due:
-            key = key_of(self._sources[self._source[workload[row]]])
-            cache[row] = self.reports.cache_of(pods.pods[row].node, key, float(pods.scheduled_s[row]))
+            pod = pods.pods[row]
+            cache[row] = self.reports.cache_of(pod.node, key_of(pod.weights), float(pods.scheduled_s[row]))
         self._pod_id, self._pod_cache = pods.pod_id, cache
         return np.maximum(cache, int(PodCache.UNKNOWN))

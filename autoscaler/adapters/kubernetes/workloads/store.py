@@ -181,8 +181,11 @@ class TargetStore:
             declared.metrics_scheme or own.get("metrics-scheme", ""),
             declared.metrics_path or own.get("metrics-path", ""),
             declared.engine or "",
+            declared.weights,
         )
-        otherwise = Endpoint(workload.metrics_port, workload.metrics_scheme, workload.metrics_path)
+        otherwise = Endpoint(
+            workload.metrics_port, workload.metrics_scheme, workload.metrics_path, weights=workload.weights
+        )
         self._pods.set_endpoint(target_id, Endpoints(for_all, otherwise))
 
     def _set_user(self, before: Target | None, target: Target | None) -> None:

@@ -201,6 +201,26 @@ def test_pod_keeps_its_own_endpoint_when_the_template_changes(declared, pod_has,
     assert found == [expected] * 2
 
 
+@pytest.mark.parametrize(
+    ("declared", "words", "annotations", "expected"),
+    [
+        ("", ("vllm", "serve", "org/old"), {}, "hf://org/old@main"),
+        ("", ("vllm", "serve", "org/old", "--revision", "v1"), {}, "hf://org/old@v1"),
+        ("", ("vllm", "serve", "org/old"), {"vllm-autoscaler.io/weights": "hf://org/own@v2"}, "hf://org/own@v2"),
+        ("", ("vllm", "serve", "old"), {"vllm-autoscaler.io/weights": "ftp://no"}, "hf://org/new@main"),
+        ("hf://org/stated@v3", ("vllm", "serve", "org/old"), {}, "hf://org/stated@v3"),
+    ],
+)
+def test_pod_keeps_its_own_weights_when_the_template_changes(declared, words, annotations, expected):
+    store = PodStore(FixedClock())
+    store.set_target(("ns", "rs-1"), 0)
+    metadata = {"name": "a", "namespace": "ns", "uid": "a", "annotations": annotations}
+    owner = {"kind": "ReplicaSet", "name": "rs-1", "uid": "rs-1", "controller": True}
+    store.put(pod("a", **container(*words), metadata=metadata | {"ownerReferences": [owner]}))
+    store.set_endpoint(0, Endpoints(UNSTATED._replace(weights=declared), Endpoint(weights="hf://org/new@main")))
+    assert [each.weights for each in store.rows(ids(0)).pods] == [expected]
+
+
 @pytest.mark.parametrize(("port", "expected"), [("8123", (8123, "https", "/old")), ("15020", (9000, "http", ""))])
 def test_annotations_of_the_pod_name_its_endpoint(port, expected):
     """Istio redirects those of all pods to itself; then the template tells the endpoint of the engine."""
