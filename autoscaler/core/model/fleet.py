@@ -200,7 +200,7 @@ class PendingCause(IntEnum):
     SCHEDULING_GATED = 5  # the pod has other scheduling gates: reason SchedulingGated
     NOT_SCHEDULED = 6  # no scheduler has answered for the pod, or only with an error of its own
     IMAGE_PULL = 7  # ImagePullBackOff, ErrImagePull and the like
-    CRASH_LOOP = 8  # CrashLoopBackOff, or restarts without ever being ready
+    CRASH_LOOP = 8  # CrashLoopBackOff, restarts without ever being ready, or soon after it was
     OUT_OF_MEMORY = 9  # likewise, after the kernel has killed its process: OOMKilled
     CONFIG_ERROR = 10  # CreateContainerConfigError and the like
     LOST_STARTS = 11  # the pods before it ended before they were ready, and it is no older than they were
@@ -303,7 +303,7 @@ class Fleet:
     pod_workload: IntColumn  # int64[P], row of the workload
     pod_ready: BoolColumn  # bool[P], Ready condition
     pod_terminating: BoolColumn  # bool[P], deletionTimestamp set or DisruptionTarget; still holds its GPU
-    pod_pending: IntColumn  # int64[P], PendingCause; NONE: it is starting, or ready
+    pod_pending: IntColumn  # int64[P], PendingCause; NONE: it is starting, or ready without doubt
     pod_created_s: FloatColumn  # float64[P]
     pod_scheduled_s: FloatColumn  # float64[P]; NaN: not yet
     pod_started_s: FloatColumn  # float64[P], start of the engine's container; NaN: not yet, or it has restarted since

@@ -40,7 +40,7 @@ class PendingHistory(Columns):
     """How long replicas of each workload have been missing or pending; float64[W]."""
 
     pods: Transient[FloatColumn]  # at the last tick
-    ready: Transient[FloatColumn]  # at the last tick
+    ready: Transient[FloatColumn]  # at the last tick, without those that must be expected to restart soon
     missing_since_s: Transient[TimestampColumn]  # NaN: all replicas have a pod, or some are starting
     pending_since_s: Transient[TimestampColumn]  # NaN: no replica is pending
     backoff_s: Transient[FloatColumn]  # length of the last backoff; NaN: none since a replica last became ready
@@ -70,6 +70,8 @@ def update(
     unscheduled = gated + count_pods(fleet, *WITHOUT_ROOM)
     unanswered = count_pods(fleet, PendingCause.NOT_SCHEDULED)
     pods = observation.pods
+    doubted = _count(fleet, fleet.pod_ready & ~fleet.pod_terminating & (fleet.pod_pending != PendingCause.NONE))
+    ready = observation.ready - np.fmin(doubted, observation.ready)
     working = observation.ready + observation.asleep + observation.starting
     absent = np.where(obstacles.listed, np.fmax(observation.replicas - pods, 0.0), 0.0)
 
@@ -84,14 +86,13 @@ def update(
     is_pending = count_pending_replicas(observation) > 0
     nowhere = fits_nowhere(fleet)
     is_pending &= (observation.pending > unscheduled) | obstructed | nowhere
+    is_pending |= doubted > 0
     # Between two pods of a replica that end before they are ready there may be none at a tick.
     is_pending |= ~np.isnan(before.pending_since_s) & (absent > 0) & (missing == 0)
-    pending_since_s = np.where(
-        is_pending & ~(observation.ready > before.ready), np.fmin(before.pending_since_s, now_s), np.nan
-    )
+    pending_since_s = np.where(is_pending & ~(ready > before.ready), np.fmin(before.pending_since_s, now_s), np.nan)
     stuck = now_s - pending_since_s >= PENDING_S
 
-    recovered = (observation.ready > before.ready) & ~stuck
+    recovered = (ready > before.ready) & ~stuck
     backoff_s = np.where(recovered, np.nan, before.backoff_s)
     again = stuck & ~(now_s - before.last_pending_s <= or_zero(backoff_s))
     longer = np.where(np.isnan(backoff_s), FIRST_BACKOFF_S, np.minimum(2 * backoff_s, MAX_BACKOFF_S))
@@ -119,7 +120,7 @@ def update(
         cannot_grow=stuck | (missing > 0) | refused,
         must_not_grow=unschedulable | unclaimed,
     )
-    history = PendingHistory(pods, observation.ready, missing_since_s, pending_since_s, backoff_s, last_pending_s)
+    history = PendingHistory(pods, ready, missing_since_s, pending_since_s, backoff_s, last_pending_s)
     return missing, claims, history
 
 
@@ -134,8 +135,11 @@ def count_pending_replicas(observation: Observation) -> FloatColumn:
 
 def count_pods(fleet: Fleet, *causes: PendingCause) -> FloatColumn:
     """Return the pods of each workload that are not ready, for one of these causes; float64[W]."""
-    found = ~fleet.pod_terminating & ~fleet.pod_ready & _is_pending_for(fleet, causes)
-    return np.bincount(fleet.pod_workload[found], minlength=len(fleet.workloads)).astype(np.float64)
+    return _count(fleet, ~fleet.pod_terminating & ~fleet.pod_ready & _is_pending_for(fleet, causes))
+
+
+def _count(fleet: Fleet, pods: BoolColumn) -> FloatColumn:
+    return np.bincount(fleet.pod_workload[pods], minlength=len(fleet.workloads)).astype(np.float64)
 
 
 def _is_pending_for(fleet: Fleet, causes: Sequence[PendingCause]) -> BoolColumn:
@@ -150,7 +154,7 @@ def count_undecided(fleet: Fleet, now_s: float) -> FloatColumn:
     grows = (fleet.groups.admitted & (fleet.groups.can_add > 0)).any(axis=1)
     found = ~fleet.pod_terminating & ~fleet.pod_ready & (fleet.pod_pending == PendingCause.UNSCHEDULABLE)
     found &= (now_s - fleet.pod_created_s < AWAITED_S) & np.append(grows, False)[fleet.pool][fleet.pod_workload]
-    return np.bincount(fleet.pod_workload[found], minlength=len(fleet.workloads)).astype(np.float64)
+    return _count(fleet, found)
 
 
 def has_gpus(fleet: Fleet) -> BoolColumn:

@@ -448,3 +448,16 @@ def test_replica_whose_pods_end_is_pending_while_it_has_none():
         story.watch(lost, 5, **loads(lost, 30, 60))
         decision = story.watch(gone, 5, **loads(gone, 30, 60))
     assert decision.replicas[1] == 5
+
+
+def test_pod_that_serves_briefly_takes_nothing_from_others():
+    """The first workload's pod restarts every minute, soon after it became ready, and its queue stays."""
+    story, load = Story(spec(2, **RANKS)), {}
+    for _ in range(3):
+        for ready, waiting, seconds in ((1, 1, 50), (2, 0, 10)):
+            cluster = two([ready, 2], [waiting, 0], PendingCause.CRASH_LOOP, gpus=4.0)
+            doubted = np.arange(len(cluster.pods)) == 1
+            cluster = replace(cluster, pod_pending=np.where(doubted, PendingCause.CRASH_LOOP, cluster.pod_pending))
+            load = loads(cluster, 60, 60)
+            decision = story.watch(cluster, seconds, **load)
+    assert decision.replicas.tolist() == [2, 2]

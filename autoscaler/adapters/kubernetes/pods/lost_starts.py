@@ -13,6 +13,7 @@ import numpy as np
 
 from autoscaler.adapters.kubernetes.api.objects import Condition, Pod
 from autoscaler.adapters.kubernetes.api.text import one_line
+from autoscaler.adapters.kubernetes.pods.brief_runs import BriefRuns
 from autoscaler.adapters.kubernetes.pods.status import (
     FAILED_STARTS,
     FINISHED,
@@ -73,11 +74,13 @@ class LostStarts:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self.brief_runs = BriefRuns(clock)
         self._pods: dict[Key, _Pod] = {}
         self._owners: dict[tuple[OwnerKey, str], _Owner] = {}  # the one that changed last is the last
 
     def put(self, seen: Pod) -> None:
         """Note the state of a pod. Pods that have ended may be put again."""
+        self.brief_runs.put(seen)
         key, owner_key, metadata = (seen.metadata.namespace, seen.metadata.name), owner_of(seen), seen.metadata
         if owner_key is None or metadata.creation_timestamp is None:
             return
@@ -96,6 +99,7 @@ class LostStarts:
         self._pods[key] = pod
 
     def remove(self, key: Key) -> None:
+        self.brief_runs.remove(key)
         pod = self._pods.pop(key, None)
         owner = self._owners.get(pod.owner) if pod is not None else None
         if pod is None or pod.ready:
@@ -108,7 +112,9 @@ class LostStarts:
     def causes(
         self, keys: Callable[[], list[Key]], created_s: FloatColumn, causes: IntColumn, waits: BoolColumn
     ) -> IntColumn:
-        """Return why pods are not ready, with what became of those before them; int64[P].
+        """Return why pods are not ready, with what became of those before them and of their own runs; int64[P].
+
+        A pod that serves, but must be expected to restart soon, has a cause as well.
 
         keys, created_s: of the pods. causes: that their own state tells. waits: bool[P], they are not ready or leaving.
         """
@@ -119,6 +125,9 @@ class LostStarts:
             for row in np.flatnonzero(waits & (causes == PendingCause.NONE)).tolist():
                 if self.words(of_pods[row]):
                     causes[row] = PendingCause.LOST_STARTS
+        for row, key in enumerate(keys()) if self.brief_runs else ():
+            if causes[row] == PendingCause.NONE and self.brief_runs.words(key):
+                causes[row] = PendingCause.CRASH_LOOP
         return causes
 
     def words(self, key: Key) -> str:

@@ -403,7 +403,8 @@ class PodStore:
         found: dict[int, str] = {}
         for row in np.flatnonzero(rows.waits & (causes != PendingCause.NONE)).tolist():
             key = rows.pods[row].namespace, rows.pods[row].name
-            if message := self._message_of(key) or self.lost_starts.words(key):
+            starts = self.lost_starts
+            if message := self._message_of(key) or starts.brief_runs.words(key) or starts.words(key):
                 found.setdefault(int(rows.target_id[row]), message)
         return found
 
