@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from autoscaler.adapters.kubernetes.pods.needs import Needs
 from autoscaler.adapters.kubernetes.pods.requests import Quantity, read_quantity
 from autoscaler.config.findings import shown
-from autoscaler.core.model.quotas import Quota, Quotas
+from autoscaler.core.model.quotas import Allowance, Quota, Quotas
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 
+Source = TypeVar("Source", bound=Hashable)
 MAX_DEVICES = 10_000_000  # of one quota; no cluster has so many
 SETTLE_S = 10.0
 """Use by others that has grown is believed after this time. The report of a source and the pods come by two watches. So
@@ -61,8 +62,8 @@ def lay_out(rows: Sequence[Row], charging: Sequence[Sequence[int]]) -> Layout | 
     if not tenants:
         return None
     direct = {place for places in tenants for place in places}
-    shared = {_share(rows[place].quota) for place in direct if rows[place].quota.cohort}
-    kept = [place for place, row in enumerate(rows) if place in direct or _share(row.quota) in shared]
+    shared = {share_of(rows[place].quota) for place in direct if rows[place].quota.cohort}
+    kept = [place for place, row in enumerate(rows) if place in direct or share_of(row.quota) in shared]
     charged = np.zeros((len(tenants), len(kept)), dtype=bool)
     new_place = {place: number for number, place in enumerate(kept)}
     for places, number in tenants.items():
@@ -70,7 +71,23 @@ def lay_out(rows: Sequence[Row], charging: Sequence[Sequence[int]]) -> Layout | 
     return Layout(tuple(rows[place] for place in kept), np.array(tenant, dtype=np.int64), charged)
 
 
-def _share(quota: Quota) -> tuple[str, str, str]:
+def allow(
+    workloads: Sequence[Applicant], resource: str, chosen: Sequence[Source | None], left: Mapping[Source, float]
+) -> Allowance:
+    """Return what quotas leave of pods, CPU or memory. chosen: the quota of each workload; left: what each leaves."""
+    place = {key: index for index, key in enumerate(left)}
+    quota = np.array([-1 if key is None else place[key] for key in chosen], dtype=np.int64)
+    each = np.array([_charge(workload.needs, resource) for workload in workloads])
+    return Allowance(quota, each, np.array(list(left.values())))
+
+
+def _charge(needs: Needs, resource: str) -> float:
+    """Return what a replica is charged for; those of its pods without devices are not counted."""
+    pods = math.ceil(needs.total / needs.largest - 1e-9) if needs.total > needs.largest > 0 else 1
+    return pods * {"pods": 1.0, "cpu": needs.cpu, "memory": needs.memory}[resource]
+
+
+def share_of(quota: Quota) -> tuple[str, str, str]:
     return quota.cohort, quota.resource, quota.flavor
 
 

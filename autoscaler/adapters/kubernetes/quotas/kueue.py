@@ -14,12 +14,12 @@ from autoscaler.adapters.kubernetes.api import objects
 from autoscaler.adapters.kubernetes.inventory.fit import admits
 from autoscaler.adapters.kubernetes.inventory.nodes import Taint
 from autoscaler.adapters.kubernetes.pods.needs import Needs, Toleration
-from autoscaler.adapters.kubernetes.pods.requests import read_quantity
-from autoscaler.adapters.kubernetes.quotas.columns import Applicant, Layout, Row, lay_out, read_amount
+from autoscaler.adapters.kubernetes.pods.requests import Quantity, read_quantity
+from autoscaler.adapters.kubernetes.quotas.columns import Applicant, Layout, Row, allow, lay_out, read_amount, share_of
 from autoscaler.catalog.accelerators import is_accelerator
 from autoscaler.config.check.manifests import at, mapping
 from autoscaler.config.findings import shown
-from autoscaler.core.model.quotas import Quota
+from autoscaler.core.model.quotas import Allowance, Quota
 
 GROUP = "kueue.x-k8s.io"
 VERSION = "v1beta2"  # preferred; an older one is read in the same way
@@ -31,9 +31,11 @@ CLUSTER_SCOPED = (CLUSTER_QUEUES, COHORTS, FLAVORS)
 QUEUE_LABEL = f"{GROUP}/queue-name"
 HOLD, DRAIN, INACTIVE = "stopPolicy Hold", "stopPolicy HoldAndDrain", "inactive"
 STOPS = {"Hold": HOLD, "HoldAndDrain": DRAIN}
+MAX_QUANTITY = 64
 MAX_ITEMS = 256  # of one list that is read; Kueue allows no more flavors in one queue
 MAX_PARENTS = 64
 MAX_NAME = 253
+OTHERS = ("pods", "cpu", "memory")  # what else pods are charged for
 
 
 class _Limits(NamedTuple):
@@ -49,7 +51,7 @@ class _Queue(NamedTuple):
 
     parent: str  # cohort that it belongs to; "": none
     stop: str  # why it admits nothing: `HOLD`, `DRAIN`, `INACTIVE`; "": it admits
-    quotas: Mapping[tuple[str, str], _Limits]  # by resource and flavor, in the order of flavors
+    quotas: Mapping[tuple[str, str], _Limits]  # of accelerators and `OTHERS`, by resource and flavor, in their order
     problem: str
 
 
@@ -69,7 +71,8 @@ class KueueStore:
 
     def __init__(self) -> None:
         self.version = 0  # of all but the use
-        self.used: dict[Hashable, float] = {}  # devices by ClusterQueue, resource and flavor
+        self.used: dict[Hashable, float] = {}  # by ClusterQueue, resource and flavor
+        self._charging: dict[str, list[tuple[str, tuple[str, ...]] | None]] = {}  # as of the last layout, by `OTHERS`
         self.problems: list[str] = []  # as of the last layout, one line each
         self.of_workloads: dict[int, str] = {}  # likewise, by the place of the workload
         self._used_keys: dict[str, list[Hashable]] = {}  # by ClusterQueue
@@ -90,7 +93,7 @@ class KueueStore:
 
     def lay_out(self, workloads: Sequence[Applicant]) -> Layout | None:
         """Return the quotas of the queues that workloads are in; None: they are in none."""
-        self.problems, self.of_workloads = [], {}
+        self.problems, self.of_workloads, self._charging = [], {}, {}
         places = [
             self._find_queue(number, workload) if QUEUE_LABEL in workload.labels and workload.resource else None
             for number, workload in enumerate(workloads)
@@ -108,10 +111,16 @@ class KueueStore:
                 continue
             name, stop = found
             needs = workload.needs
-            question = name, workload.resource, needs.selector, needs.terms, needs.tolerations
-            if question not in known:
-                known[question] = self._flavors_for(name, workload)
-            flavors = known[question]
+            of_resource = {}
+            for resource in (workload.resource, *OTHERS):
+                question = name, resource, needs.selector, needs.terms, needs.tolerations
+                if question not in known:
+                    known[question] = self._flavors_for(name, needs, resource)
+                of_resource[resource] = known[question]
+            flavors = of_resource.pop(workload.resource)
+            for resource, usable in of_resource.items() if not stop else ():
+                if usable:
+                    self._charging.setdefault(resource, [None] * len(workloads))[number] = name, usable
             if stop:
                 charging.append([self._stopped(rows, place, workload.resource, name, stop)])
                 self.of_workloads[number] = f"its queue is stopped ({stop}), so Kueue admits no pod"
@@ -125,6 +134,28 @@ class KueueStore:
             self._note_cohorts(self._queues[name].parent)
         self.problems = list(dict.fromkeys(self.problems))
         return lay_out(rows, charging)
+
+    def allowances(self, workloads: Sequence[Applicant]) -> tuple[Allowance, ...]:
+        """Return what queues leave of pods, CPU and memory, in all flavors together. workloads: as laid out."""
+        if not self._charging:
+            return ()
+        rows = [row for name, queue in self._queues.items() for row in self._rows_of(name, queue)]
+        rows += [row for name, cohort in self._cohorts.items() for row in self._rows_of_cohort(name, cohort)]
+        rows = [row for row in rows if row.quota.resource in OTHERS]
+        own = {row.key: row.nominal - self.used.get(row.key, 0.0) for row in rows}  # negative: it has borrowed
+        lent: dict[Hashable, float] = {}  # what the members of a cohort together still lend
+        for row in rows:
+            lent[share_of(row.quota)] = lent.get(share_of(row.quota), 0.0) + min(own[row.key], row.lending_limit)
+        left = {row.key: max(own[row.key], 0.0) + _loan(row, own[row.key], lent[share_of(row.quota)]) for row in rows}
+        found = []
+        for resource, chosen in self._charging.items():
+            of_queues = {
+                key: math.fsum(left.get((key[0], resource, flavor), 0.0) for flavor in key[1])
+                for key in chosen
+                if key is not None
+            }
+            found.append(allow(workloads, resource, chosen, of_queues))
+        return tuple(found)
 
     def _find_queue(self, number: int, workload: Applicant) -> tuple[str, str] | None:
         """Return the ClusterQueue of a workload, and how it is stopped; None: it is not known."""
@@ -149,15 +180,15 @@ class KueueStore:
             rows.append(Row(Quota(f"ClusterQueue/{name} ({stop})", resource), 0.0, keeps=stop != DRAIN))
         return place[key]
 
-    def _flavors_for(self, name: str, workload: Applicant) -> tuple[str, ...]:
-        """Return the flavors of a ClusterQueue whose nodes a workload may use, in their order.
+    def _flavors_for(self, name: str, needs: Needs, resource: str) -> tuple[str, ...]:
+        """Return the flavors of a resource of a ClusterQueue whose nodes a workload may use, in their order.
 
         As in Kueue, requirements on labels that no flavor of the group states are left to the scheduler.
         """
-        offered = [flavor for resource, flavor in self._queues[name].quotas if resource == workload.resource]
+        offered = [flavor for each, flavor in self._queues[name].quotas if each == resource]
         described = {flavor: self._flavors.get(flavor, _Flavor({}, (), ())) for flavor in offered}
         keys = {key for flavor in described.values() for key in flavor.labels}
-        needs = _only(workload.needs, keys)
+        needs = _only(needs, keys)
         return tuple(
             name
             for name, flavor in described.items()
@@ -232,7 +263,7 @@ class KueueStore:
         for flavor in _items(at(seen.status, "flavorsReservation")) or _items(at(seen.status, "flavorsUsage")):
             for each in _items(at(flavor, "resources")):
                 resource, total = _text(at(each, "name")), read_quantity(_text(at(each, "total")))
-                if is_accelerator(resource) and total >= 0:
+                if (is_accelerator(resource) or resource in OTHERS) and total >= 0:
                     keys.append((name, resource, _text(at(flavor, "name"))))
                     self.used[keys[-1]] = total
         return queue
@@ -288,11 +319,12 @@ def _read_queue(seen: objects.Untyped) -> _Queue:
         for flavor in _items(at(group, "flavors")):
             for each in _items(at(flavor, "resources")):
                 resource, name = _text(at(each, "name")), _text(at(flavor, "name"))
-                if not is_accelerator(resource):
+                if not is_accelerator(resource) and resource not in OTHERS:
                     continue
-                nominal, why = read_amount(_amount(at(each, "nominalQuota")), 0.0, math.inf)
-                borrowing, no_loan = read_amount(_amount(at(each, "borrowingLimit")), math.nan, 0.0)
-                lending, no_lending = read_amount(_amount(at(each, "lendingLimit")), math.nan, 0.0)
+                read = _read_other if resource in OTHERS else read_amount
+                nominal, why = read(_amount(at(each, "nominalQuota")), 0.0, math.inf)
+                borrowing, no_loan = read(_amount(at(each, "borrowingLimit")), math.nan, 0.0)
+                lending, no_lending = read(_amount(at(each, "lendingLimit")), math.nan, 0.0)
                 if nominal < math.inf:
                     quotas[resource, name] = _Limits(nominal, borrowing, lending)
                 problem = problem or next(
@@ -339,6 +371,14 @@ def _only(needs: Needs, keys: set[str]) -> Needs:
     )
 
 
+def _loan(row: Row, own: float, lent: float) -> float:
+    """Return what a queue may still borrow. own: left of its quota, negative if it borrows; lent: by its cohort."""
+    if not row.quota.cohort:
+        return 0.0
+    by_others = lent - min(own, row.lending_limit)
+    return max(min(row.borrowing_limit, by_others) + min(own, 0.0), 0.0)
+
+
 def _items(value: object) -> list[object]:
     return value[:MAX_ITEMS] if isinstance(value, list) else []
 
@@ -346,6 +386,14 @@ def _items(value: object) -> list[object]:
 def _amount(value: object) -> str | int | float | None:
     """Return a quantity as written; None: there is none. Anything else is text that is no quantity."""
     return value if value is None or isinstance(value, str | int | float) else str(type(value))
+
+
+def _read_other(stated: Quantity | None, absent: float, invalid: float) -> tuple[float, str]:
+    """Parse an amount of CPU, memory or pods. Return it, and what is wrong with it."""
+    if stated is None:
+        return absent, ""
+    amount = read_quantity(str(stated)) if len(str(stated)) <= MAX_QUANTITY else math.nan
+    return (amount, "") if amount >= 0 else (invalid, f"{shown(str(stated))} is no quantity; allowed: 0 or more")
 
 
 def _text(value: object) -> str:

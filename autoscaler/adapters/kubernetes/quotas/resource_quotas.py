@@ -10,12 +10,9 @@ import math
 from collections.abc import Hashable, Mapping, Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from autoscaler.adapters.kubernetes.api import objects
-from autoscaler.adapters.kubernetes.pods.needs import Needs
 from autoscaler.adapters.kubernetes.pods.requests import Quantity, read_quantity
-from autoscaler.adapters.kubernetes.quotas.columns import Applicant, Layout, Row, lay_out, read_amount
+from autoscaler.adapters.kubernetes.quotas.columns import Applicant, Layout, Row, allow, lay_out, read_amount
 from autoscaler.catalog.accelerators import is_accelerator
 from autoscaler.config.findings import shown
 from autoscaler.core.model.quotas import Allowance, Quota
@@ -155,10 +152,7 @@ class ResourceQuotaStore:
                 for workload in workloads
             ]
             if left:
-                place = {key: index for index, key in enumerate(left)}
-                quota = np.array([-1 if key is None else place[key] for key in chosen], dtype=np.int64)
-                each = np.array([_charge(workload.needs, resource) for workload in workloads])
-                found.append(Allowance(quota, each, np.array(list(left.values()))))
+                found.append(allow(workloads, resource, chosen, left))
         return tuple(found)
 
     def _least_left(
@@ -191,12 +185,6 @@ def _amounts(stated: Mapping[str, Quantity], names: Sequence[str]) -> list[float
     """Return the amounts that are stated by any of some names. One that cannot be read is left out."""
     found = [read_quantity(stated[name]) for name in names if name in stated and len(str(stated[name])) <= MAX_QUANTITY]
     return [amount for amount in found if amount >= 0]
-
-
-def _charge(needs: Needs, resource: str) -> float:
-    """Return what a replica is charged for; those of its pods without devices are not counted."""
-    pods = math.ceil(needs.total / needs.largest - 1e-9) if needs.total > needs.largest > 0 else 1
-    return pods * {"pods": 1.0, "cpu": needs.cpu, "memory": needs.memory}[resource]
 
 
 def _read(seen: objects.ResourceQuota) -> _Quota:

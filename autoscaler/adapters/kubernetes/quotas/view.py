@@ -73,8 +73,8 @@ class QuotaView:
         return tuple(found)
 
     def allowances(self, workloads: Sequence[Applicant]) -> tuple[Allowance, ...]:
-        """Return what ResourceQuotas leave of pods, CPU and memory for the managed workloads."""
-        return self.resource_quotas.allowances(workloads)
+        """Return what quotas of the cluster leave of pods, CPU and memory for the managed workloads."""
+        return (*self.resource_quotas.allowances(workloads), *self.kueue.allowances(workloads))
 
     def problems(self) -> list[str]:
         """Return what is not believed, or not read, of the quotas of the cluster, one line each."""

@@ -48,6 +48,55 @@ def test_workload_is_charged_to_the_cluster_queue_of_its_label(kueue: Kueue):
     assert kueue.store.of_workloads == {2: "no quota applies: LocalQueue 'gpus' is not known"}
 
 
+def cpu_queue(kueue: Kueue, name: str, of: dict[str, tuple[str, str]], **spec: Any) -> None:
+    """Add a ClusterQueue. of: quota and use of CPU, by flavor; its fields of loans are in `spec`."""
+    limits = {key: spec.pop(key) for key in ("borrowingLimit", "lendingLimit") if key in spec}
+    flavors = [
+        {
+            "name": flavor,
+            "resources": [{"name": GPU, "nominalQuota": 8}, {"name": "cpu", "nominalQuota": quota, **limits}],
+        }
+        for flavor, (quota, _) in of.items()
+    ]
+    used = [{"name": flavor, "resources": [{"name": "cpu", "total": use}]} for flavor, (_, use) in of.items()]
+    kueue.put(CLUSTER_QUEUES, name, {"resourceGroups": [{"flavors": flavors}], **spec}, {"flavorsReservation": used})
+
+
+@pytest.mark.parametrize(
+    ("spec", "other", "left"),
+    [
+        ({}, {}, 6.0),  # of no cohort
+        ({"cohort": "all"}, {}, 6.0),
+        ({"cohort": "all"}, {"cohort": "all"}, 6 + 12.0),
+        ({"cohort": "all", "borrowingLimit": 3}, {"cohort": "all"}, 6 + 3.0),
+        ({"cohort": "all"}, {"cohort": "all", "lendingLimit": "5"}, 6 + 5.0),
+    ],
+)
+def test_queues_leave_cpu_that_is_not_used(kueue: Kueue, spec: dict[str, Any], other: dict[str, Any], left: float):
+    cpu_queue(kueue, "research", {"any": ("8", "2500m"), "more": ("500m", "0")}, **spec)
+    cpu_queue(kueue, "prod", {"any": ("16", "4")}, **other)
+    rows = [workload(queue="gpus", cpu=2.0), workload()]
+    kueue.store.lay_out(rows)
+    (allowance,) = kueue.store.allowances(rows)
+    assert allowance.left.tolist() == [left]
+    assert allowance.quota.tolist() == [0, -1]
+    assert allowance.each[0] == 2
+
+
+def test_queue_that_has_borrowed_cpu_borrows_the_rest_alone(kueue: Kueue):
+    cpu_queue(kueue, "research", {"any": ("8", "10")}, cohort="all", borrowingLimit=4)
+    cpu_queue(kueue, "prod", {"any": ("16", "4")}, cohort="all")
+    kueue.store.lay_out([workload(queue="gpus")])
+    assert [each.left.tolist() for each in kueue.store.allowances([workload(queue="gpus")])] == [[2.0]]
+
+
+@pytest.mark.parametrize("amount", ["-1", "x", "", "8" * 5000, {"a": 1}, None])
+def test_cpu_that_cannot_be_leaves_no_negative_amount(kueue: Kueue, amount: Any):
+    cpu_queue(kueue, "research", {"any": (amount, amount)}, borrowingLimit=amount, lendingLimit=amount, cohort="all")
+    kueue.store.lay_out([workload(queue="gpus")])
+    assert all((each.left >= 0).all() for each in kueue.store.allowances([workload(queue="gpus")]))
+
+
 @pytest.mark.parametrize("field", ["cohort", "cohortName"])
 def test_queues_of_a_cohort_lend_to_each_other(kueue: Kueue, field: str):
     kueue.cluster_queue("research", {"any": {"nominalQuota": 8}}, **{field: "all"})
