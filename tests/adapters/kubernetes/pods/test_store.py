@@ -95,11 +95,14 @@ def test_times_are_on_the_clock_of_the_tick():
 
 
 def test_ready_time_stays_when_readiness_flaps():
-    store = PodStore(FixedClock())
+    clock = FixedClock()
+    store = PodStore(clock)
     store.set_target(("ns", "rs-1"), 0)
     store.put(pod("a", ready_s=90))
+    clock.tick_s = 690
     store.put(pod("a"))
     assert math.isnan(store.rows(ids(0)).ready_s[0])
+    clock.tick_s = 700
     store.put(pod("a", ready_s=700))
     assert store.rows(ids(0)).ready_s[0] == 90
 
@@ -128,8 +131,9 @@ def test_durations_stay_when_the_wall_clock_is_set():
     clock = FixedClock()
     store = PodStore(clock)
     store.set_target(("ns", "rs-1"), 0)
+    clock.tick_s = 20
     store.put(pod("a"))
-    clock.wall += 3600
+    clock.tick_s, clock.wall = 90, clock.wall + 3600
     store.put(pod("a", ready_s=90))
     rows = store.rows(ids(0))
     assert rows.ready_s[0] - rows.created_s[0] == 85
@@ -148,6 +152,33 @@ def test_times_of_a_node_whose_clock_is_ahead_are_moved_back(ahead_s: int, clock
     rows = store.rows(ids(0))
     assert (rows.started_s[0], rows.ready_s[0]) == (900 + ahead_s - clock_s, 990 + ahead_s - clock_s)
     assert (rows.created_s[0], rows.scheduled_s[0]) == (5, 10)  # by the clock of the control plane
+
+
+@pytest.mark.parametrize(
+    ("behind_s", "events_s", "clock_s"),
+    [
+        (0, (400, 900, 990), 0),
+        (4, (400, 900, 990), 0),
+        (30, (400, 900, 990), 30),  # both events come half a minute late
+        (600, (400, 900, 990), 600),
+        (3600, (899, 900, 990), 3600),
+        (3600, (989, 990), 3600),  # its engine was seen with its readiness first
+        (0, (400, 900, 1200), 0),  # a watch that was broken tells late what happened
+        (0, (400, 1200), 0),
+    ],
+)
+def test_times_of_a_node_whose_clock_is_behind_are_moved_on(behind_s: int, events_s: tuple[int, ...], clock_s: int):
+    """Its engine starts 900 s and serves 990 s after the beginning."""
+    clock = FixedClock()
+    store = PodStore(clock)
+    store.set_target(("ns", "rs-1"), 0)
+    waits = {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "True"}]}
+    for at_s in events_s:
+        clock.tick_s = at_s
+        happened = {"started_s": 900 - behind_s} | ({"ready_s": 990 - behind_s} if at_s >= 990 else {})
+        store.put(pod("a", **(happened if at_s >= 900 and at_s != 989 else {"status": waits})))
+    rows = store.rows(ids(0))
+    assert (rows.started_s[0], rows.ready_s[0]) == (900 - behind_s + clock_s, 990 - behind_s + clock_s)
 
 
 def test_clock_ahead_teaches_nothing_of_a_start_not_seen():
