@@ -4,6 +4,7 @@ PYTHON ?= python3
 DEMO_ARGS ?=
 TEST_ARGS ?=
 CASES ?= ../shared/cases
+IMAGE ?= vllm-autoscaler:latest
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PIP_ROOT_USER_ACTION = ignore
@@ -13,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-unit test-lab test-long test-keda mutants cases lint types contracts site bench envtest keda helm versitygw debian clean
+.PHONY: help demo test test-unit test-lab test-long test-keda mutants cases lint types contracts site image bench envtest keda helm versitygw debian clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,6 +68,15 @@ site: .venv/installed-dev ## build the documentation with a search into build/si
 bench: .venv/installed-dev ## measure the README's numbers
 	@for script in tick whole_tick decode scrape keda keda_cost reaction queue_seen inventory quotas start state simulate webhook weights; do \
 	  echo "$$script"; .venv/bin/python bench/micro/$$script.py --json; done
+
+image: .venv/installed-dev ## build the container image IMAGE; where no builder runs, check the Dockerfile
+	@for builder in docker podman; do \
+	  if $$builder info >/dev/null 2>&1; then \
+	    $$builder build --tag $(IMAGE) . && exec $$builder run --rm $(IMAGE) --version; exit; \
+	  fi; \
+	done; \
+	echo "neither docker nor podman runs here: the Dockerfile is checked, and no image is built"; \
+	exec .venv/bin/pytest -q tests/test_dockerfile.py
 
 envtest: ## build kube-apiserver for the tests, once per machine
 	@tools/envtest.sh >/dev/null
