@@ -9,7 +9,7 @@ import numpy as np
 
 from autoscaler.core.model.spec import Spec
 from autoscaler.core.table import sliding_window
-from autoscaler.core.table.columns import REPLICA_ROUNDING, BoolColumn, FloatColumn, ceil_replicas, or_zero
+from autoscaler.core.table.columns import REPLICA_ROUNDING, BoolColumn, FloatColumn, ceil_replicas
 from autoscaler.core.table.sliding_window import SlidingWindow
 
 WITHIN_PERIOD = 0.9
@@ -79,14 +79,12 @@ def stabilize(
 def keep_recent(
     desired: FloatColumn, current: FloatColumn, remembered: SlidingWindow, now_s: float, hold_s: FloatColumn
 ) -> tuple[FloatColumn, SlidingWindow]:
-    """Shrink only to the most that was desired within the last `hold_s` seconds; float64[W], NaN: remember nothing.
+    """Shrink only to the most that was desired within the last `hold_s` seconds; float64[W], NaN: hold nothing now.
 
     A replica that was requested less than a cold start ago has served nothing yet. If it is cancelled and requested
     again, it is ready later than if it had been left to load. Zero has a timeout of its own and is not held.
     """
-    remembered, ceiling, _ = sliding_window.update(
-        remembered, np.where(np.isnan(hold_s), np.nan, desired), desired, now_s, or_zero(hold_s), or_zero(hold_s)
-    )
+    remembered, ceiling, _ = sliding_window.update(remembered, desired, desired, now_s, hold_s, hold_s)
     is_held = (desired > 0) & (desired < current) & ~np.isnan(hold_s)
     return np.where(is_held, np.fmax(desired, np.fmin(current, ceiling)), desired), remembered
 

@@ -36,7 +36,7 @@ def update(
     """Add values to each row, and also return the maximum and the minimum of its window; NaN if the window is empty.
 
     high, low: float64[W], values for the maximum and for the minimum; NaN adds none. high_s, low_s: float64[W],
-    lengths of the windows in seconds.
+    lengths of the windows in seconds. A row whose length is NaN has no extremes, and its values stay as they are.
     """
     # A window of length 0 still needs a slot: one microsecond keeps only the present value.
     slot_s = np.maximum(np.array([high_s, low_s]), 1e-6) / (SLOTS - 1)
@@ -47,9 +47,11 @@ def update(
     value, until_s = window.value.copy(), window.until_s.copy()
     # The array entry holds the present slot, or one that has left the window, or one of another length. A slot of
     # another length passes its value on to the new slot.
-    value[here] = np.fmax(np.where(inside[here], value[here], np.nan), np.array([high, -low]))
-    until_s[here] = (number + 1) * slot_s
-    inside[here] = ~np.isnan(number)
+    has_length = ~np.isnan(number)
+    extremes = np.fmax(np.where(inside[here], value[here], np.nan), np.array([high, -low]))
+    value[here] = np.where(has_length, extremes, value[here])
+    until_s[here] = np.where(has_length, (number + 1) * slot_s, until_s[here])
+    inside[here] = has_length
     highest, lowest = np.fmax.reduce(np.where(inside, value, np.nan), axis=0)
     return SlidingWindow(value, until_s), highest, -lowest
 

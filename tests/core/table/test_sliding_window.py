@@ -88,3 +88,15 @@ def test_row_without_a_length_has_no_extremes():
     length = np.array([np.nan, 60.0])
     kept, *_ = pushed(SlidingWindow.blank(2), [5.0, 6.0], 100.0, length)
     np.testing.assert_array_equal(extremes(kept, 101.0, length), [[np.nan, 6.0]] * 2)
+
+
+@pytest.mark.parametrize("is_short", [True, False])
+def test_values_stay_when_the_length_is_unknown_for_a_while(is_short):
+    """Such a tick is a slow reading, or a policy that is away. Whichever slot it falls into, the peak is not lost."""
+    length, unknown = np.array([240.0]), np.array([np.nan])
+    for start_s in np.arange(1000.0, 1300.0, 7.3):
+        kept, *_ = pushed(SlidingWindow.blank(1), [4.0], start_s, length)
+        for now_s in np.arange(start_s + 5.0, start_s + 200.0, 5.0 if is_short else 60.0):
+            kept, *_ = pushed(kept, [2.0], now_s, unknown)
+        _, highest, _ = pushed(kept, [2.0], start_s + 205.0, length)
+        assert highest[0] == 4.0
