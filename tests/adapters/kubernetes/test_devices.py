@@ -287,3 +287,30 @@ async def test_older_versions_count_the_same(tmp_path: Path, clock: SystemClock,
             view = await synced(fleet)
             assert gpus_of(world, view, "llama") == 2.0
             assert pool_of(world, view, "llama") == (3.0, 1.0)
+
+
+async def test_costly_claims_of_a_tenant_leave_a_neighbour_known(
+    kube: Kube, clock: SystemClock, world: World, devices: Devices
+):
+    """All that the API server accepts: as many requests, selectors and devices as it allows, as long as it allows."""
+    whole = await devices.add_class("whole", "gpu")
+    node = await devices.add_node("node")
+    await devices.publish(node, gpus(devices.driver, 8))
+    await devices.template("plain", dra.request(whole, count=2))
+    await claiming(world, "neighbour", "plain")
+    long = " && ".join(["true"] * 1000)
+    costly = {
+        "many": ([dra.request(whole, count=1)] * 32, ""),
+        "absurd": ([dra.request(whole, count=2**63 - 1)], "it asks for 9223372036854775807 devices"),
+        "long": ([dra.request(whole, *[long] * 16)], "it has more than 400 words and signs"),
+        "pattern": ([dra.request(whole, f"'{'a' * 900}'.matches('.*.*.*b')")], "is not evaluated: unexpected"),
+    }
+    for name, (requests, _) in costly.items():
+        await devices.template(name, *requests)
+        await claiming(world, name, name)
+    fleet = everywhere(kube, clock)
+    async with running(fleet):
+        view = await until_known(fleet, lambda view: gpus_of(world, view, "neighbour") == 2)
+        assert {name: gpus_of(world, view, name) for name in costly if costly[name][1] == ""} == {"many": 32}
+        for name, (_, problem) in costly.items():
+            assert problem in problem_of(world, fleet, name)
