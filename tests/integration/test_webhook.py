@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import socket
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -97,7 +97,29 @@ async def test_webhook_makes_its_certificate_and_changes_pods(kube_api: KubeApi,
         assert 'vllm_autoscaler_webhook_reviews_total{result="patched"} 1.0' in metrics
         assert "vllm_autoscaler_webhook_certificate_expiry_timestamp_seconds 1" in metrics
         assert not kube_api.refused(await kube_api.service_account(namespace, "webhook"))
+        for huge in huge_pods():
+            created = await kube_api.request("POST", f"/api/v1/namespaces/{namespace}/pods", huge)
+            assert created["kind"] == "Pod"
+            assert await is_patched()
         assert command.code is None
+
+
+def huge_pods() -> Iterator[dict[str, Any]]:
+    """Yield pods of up to a megabyte, as etcd takes them, with long command lines and many parts."""
+    for field, value in (
+        ("args", ["vllm", "serve", "org/chat", *["--x"] * 100_000]),
+        ("args", ["vllm", "serve", "org/" + "a" * 900_000]),
+        ("env", [{"name": f"V{number}", "value": "x"} for number in range(20_000)]),
+    ):
+        pod = pod_of()
+        pod["spec"]["containers"][0][field] = value
+        yield pod
+    pod = pod_of()
+    pod["spec"]["containers"] += [{"name": f"c{number}", "image": "vllm", "args": ["serve"]} for number in range(3_000)]
+    yield pod
+    pod = pod_of()
+    pod["metadata"].setdefault("annotations", {}).update({f"example.com/{number}": "x" * 10 for number in range(8_000)})
+    yield pod
 
 
 async def is_status(answer: Any, status: int) -> bool:
