@@ -20,7 +20,7 @@ def test_arrivals_average_to_their_rate_when_requests_are_long():
     assert story.memory.workloads.observe.arrivals.per_s[0] == pytest.approx(2.0, rel=0.02)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_few_requests_are_not_counted_twice_for_coming_and_going():
     """One a minute, there for one reading: the sample of the reading at which it has ended is below zero."""
     story, ended, rates = Story(spec(cold_start_s=600.0)), 0.0, []
