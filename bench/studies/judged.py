@@ -73,7 +73,7 @@ class Run(NamedTuple):
 
 
 @cache
-def _policy() -> Policy:
+def policy() -> Policy:
     return load_policies().policies["interactive"]
 
 
@@ -84,7 +84,7 @@ def make_case(traffic: Traffic, trace: Trace, cold_start_s: float, start_replica
     return Case(
         replace(trace, name=name),
         replica_spec.profile,
-        goal_from_policy(_policy()),
+        goal_from_policy(policy()),
         cold_start_s,
         gpus_per_replica=replica_spec.gpus,
         max_replicas=MOST_REPLICAS,
@@ -215,7 +215,7 @@ class Study:
         _say(f"the shipped policy on {len(batch)} runs of {batch[0].traffic.hours:g} h")
         begun_s = time.process_time()
         cases = [self._case(each) for each in batch]
-        outcomes = run_fleet(cases, PolicyBatchScaler(cases, [_policy()] * len(cases)))
+        outcomes = run_fleet(cases, PolicyBatchScaler(cases, [policy()] * len(cases)))
         for each, case, outcome in zip(batch, cases, outcomes, strict=True):
             shown = describe(case, outcome, each.traffic.later_s)
             self._keep(self._key(OURS, each), {"code": self._code, **shown})

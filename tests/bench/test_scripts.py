@@ -22,6 +22,7 @@ SMALLEST: dict[str, list[object]] = {
         *["--morning-hours", 1.02],  # and from 9 h on
     ],
     "decode": ["--workloads", 40, "--ticks", 2],  # enough for some changes
+    "intervals": ["recording", "--shapes", "step", "--cold-starts", 60, "--hours", 0.2],
     "inventory": ["--nodes", 4, "--pods", 30, "--events", 20],
     "keda": ["--workloads", 2, "--rounds", 1, "--seconds", 0.01],
     "keda_cost": ["--workloads", 16, "--rounds", 1, "--seconds", 1],

@@ -139,5 +139,5 @@ def test_headroom_of_an_owner_takes_back_no_base_replica():
     story.serve(now, np.array([1.0, 4.0]), 120)
     decision = story.serve(now, np.array([1.0, 5.5]), 180)
     assert decision.plan.base_replicas.tolist() == [3, 7]
-    assert decision.plan.replicas.tolist() == [8, 11]
+    assert decision.plan.replicas.tolist() == [9, 11]
     assert decision.replicas.tolist() == [5, 7]

@@ -35,6 +35,8 @@ DURATIONS = {
     "workloads.observe.wake_ups.mean_s",
     "strategies.budget.served_s",
     "strategies.speed.prompt_busy_s",
+    "strategies.surges.calm_s",
+    "strategies.surges.high_after_s",
     "strategies.speed.shortest_gap_s",
     "strategies.itl_objective_s",
     "strategies.warm_up_s",

@@ -9,7 +9,7 @@ import numpy as np
 from autoscaler.core.explain.format import count, number, percent, seconds, window
 from autoscaler.core.explain.planner_lines import Figures, since
 from autoscaler.core.explain.row import Row
-from autoscaler.core.measure.miss_curve import MAX_UTILIZATION
+from autoscaler.core.measure.capacity import count_carrying
 from autoscaler.core.planner.strategies import IS_SEASONAL, ROUNDING_TOLERANCE, find_highest_load
 
 TOLERATED = 1.005
@@ -86,13 +86,13 @@ def _why_so_many(row: Row) -> str:
         alone = f"the strategy alone would recommend {number(known.strategy_replicas)}"
         return f"because no more headroom is added in the first hours of steady traffic ({alone})"
     with_headroom = load * (1 + known.margin_fraction) + known.margin_roots * math.sqrt(load)
-    with_headroom = with_headroom / MAX_UTILIZATION - ROUNDING_TOLERANCE
+    with_headroom, enough = (count_carrying(np.array([with_headroom, load])) - ROUNDING_TOLERANCE).tolist()
     if replicas >= most and (replicas < with_headroom or replicas < known.constant_replicas):
         return "the maximum"
     if replicas < load:
         return f"because the load average over {seconds(known.average_s)} is lower"
     if not replicas - 1 >= with_headroom:
-        return _headroom(known) if replicas - 1 >= load / MAX_UTILIZATION - ROUNDING_TOLERANCE else ""
+        return _headroom(known) if replicas - 1 >= enough else ""
     if replicas <= least:
         return "the minimum" if least > 1 else ""
     if replicas <= known.constant_replicas:

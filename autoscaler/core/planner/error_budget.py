@@ -13,7 +13,7 @@ import numpy as np
 
 from autoscaler.core.measure import miss_curve
 from autoscaler.core.measure.interval import Interval, IntervalStats
-from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, PerObjective, clip, or_zero
+from autoscaler.core.table.columns import Columns, FloatColumn, PerObjective, clip, or_zero
 
 SAVINGS_SHARE = 0.5
 """Share of the window within which savings may be spent: in a window of a day the next surge is some hours away."""
@@ -34,8 +34,6 @@ class ErrorBudget(Columns):
     counted: PerObjective[FloatColumn]  # requests of which it is known whether they missed
     served: FloatColumn  # all requests
     served_s: FloatColumn  # seconds in which they arrived
-    surge_missed: FloatColumn  # requests that missed while others waited for too long
-    surge_overspent: FloatColumn  # the most of these beyond the budget at any time
 
     @classmethod
     def blank(cls, rows: int) -> ErrorBudget:
@@ -43,13 +41,12 @@ class ErrorBudget(Columns):
 
 
 def update_error_budget(
-    budget: ErrorBudget, stats: IntervalStats, interval: Interval, is_late: BoolColumn
-) -> ErrorBudget:
-    """Add the requests of an interval, and those of them that missed.
+    budget: ErrorBudget, stats: IntervalStats, interval: Interval
+) -> tuple[ErrorBudget, FloatColumn]:
+    """Add the requests of an interval, and those of them that missed; also return the latter, float64[W].
 
     A request counts when its histogram counts it, whenever it arrived: a queue misses when it ends. Objectives count
     at the first token and at the end, so the one that counted more requests says how many there were.
-    is_late: bool[W], requests waited for too long in this interval.
     """
     missed, counted = miss_curve.count_by_objective(stats.totals)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -58,27 +55,13 @@ def update_error_budget(
     fade = np.exp(-interval.observed_s / stats.window_s)
     counted_now = counted.max(axis=0)
     missed_now = share * counted_now
-    counted_all = budget.counted * fade + counted_now
-    surge_missed = budget.surge_missed * fade + np.where(is_late, missed_now, 0.0)
-    return ErrorBudget(
+    after = ErrorBudget(
         missed=budget.missed * fade + missed_now,
-        counted=counted_all,
+        counted=budget.counted * fade + counted_now,
         served=budget.served * fade + np.where(observed, interval.arrivals, 0.0),
         served_s=budget.served_s * fade + interval.observed_s,
-        surge_missed=surge_missed,
-        surge_overspent=np.fmax(budget.surge_overspent * fade, surge_missed - stats.budget_share * counted_all),
     )
-
-
-def compute_unseen_share(budget: ErrorBudget, cold_start_s: FloatColumn) -> FloatColumn:
-    """Return which share of a surge was not seen yet; float64[W], 0..1.
-
-    An unforeseen surge costs what arrives in one cold start. A service that lost half of that beyond its budget, in
-    queues, has seen half of a surge. Misses without a queue show no surge, however many they are.
-    """
-    with np.errstate(divide="ignore", invalid="ignore"):
-        seen = budget.surge_overspent / (compute_requests_per_s(budget) * cold_start_s)
-    return 1 - clip(or_zero(seen), 0.0, 1.0)
+    return after, missed_now
 
 
 def compute_requests_per_s(budget: ErrorBudget) -> FloatColumn:

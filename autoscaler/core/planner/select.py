@@ -23,6 +23,7 @@ from autoscaler.core.planner.load_history import LoadHistory
 from autoscaler.core.planner.season import Season
 from autoscaler.core.planner.shadow_fleets import ShadowFleets, compute_batch_room_s
 from autoscaler.core.planner.strategies import Float32Column
+from autoscaler.core.planner.surges import PRIOR_S, Surges, compute_unseen_share, forget_queues, update_surges
 from autoscaler.core.table.columns import (
     PER_OBJECTIVE,
     BoolColumn,
@@ -39,9 +40,6 @@ from autoscaler.core.table.columns import (
 
 STEADY_S = 7200.0
 """Seconds of demand for which no headroom is added to the initial fleet, as long as traffic is steady."""
-
-PRIOR_S = 5280.0
-"""Seconds of arrivals for which every strategy is assumed to miss as `strategies.compute_prior_misses` says."""
 
 BUDGET_ADVANCE_S = 440.0
 """Seconds of arrivals whose error budget may be used in steady traffic before headroom is added."""
@@ -70,6 +68,7 @@ class StrategyState(Columns):
     miss_counts: PerObjective[MissCounts]
     budget: ErrorBudget
     shadow: ShadowFleets
+    surges: PerObjective[Surges]
 
     initial_fleet: Transient[PerObjective[FloatColumn]]  # the count when it was first seen: its owner's
     warm_up_s: PerStrategySet[FloatColumn]  # seconds of demand for which they are kept; fixed once these are over
@@ -105,6 +104,12 @@ def update_strategies(before: StrategyState, stats: IntervalStats, now_s: float)
     )
     batch_room_s = _compute_batch_room_s(stats, speed, fitted, load)
     interval = Interval(observed_s, load.demand, arrivals, steepness, batch_room_s)
+    shadow = shadow_fleets.update_shadow_fleets(before.shadow, stats, interval, ready_peaks, woken_peaks)
+    budget, missed = error_budget.update_error_budget(before.budget, stats, interval)
+    missed = np.where(offered_load.has_late_queue(load, stats), missed, 0.0)
+    surges, is_single = update_surges(
+        before.surges, before.shadow, shadow, arrivals, missed, budget.served, history.averages[1], stats
+    )
     state = replace(
         before,
         last_updated_s=np.full(len(interval_s), now_s),
@@ -113,10 +118,9 @@ def update_strategies(before: StrategyState, stats: IntervalStats, now_s: float)
         history=history,
         season=past_week,
         miss_counts=miss_counts,
-        budget=error_budget.update_error_budget(
-            before.budget, stats, interval, offered_load.has_late_queue(load, stats)
-        ),
-        shadow=shadow_fleets.update_shadow_fleets(before.shadow, stats, interval, ready_peaks, woken_peaks),
+        budget=budget,
+        shadow=forget_queues(shadow, is_single),
+        surges=surges,
     )
     return select_strategy(_size_fleets(state, stats, predicted), stats)
 
@@ -189,7 +193,7 @@ def select_strategy(state: StrategyState, stats: IntervalStats) -> StrategyState
     )
     requests_per_s = or_zero(error_budget.compute_requests_per_s(state.budget))
     asleep = strategies.IS_SEASONAL[:, None] & season.is_unknown(state.season)
-    prior_requests = requests_per_s * PRIOR_S * error_budget.compute_unseen_share(state.budget, stats.cold_start_s)
+    prior_requests = requests_per_s * PRIOR_S * compute_unseen_share(state.surges, requests_per_s, stats.cold_start_s)
     price = np.where(asleep, np.float32(np.inf), _compute_prices(state, allowed_share, prior_requests))
     cheapest = price.argmin(axis=0)
     before = or_zero(state.strategy).astype(np.int64)
@@ -198,6 +202,10 @@ def select_strategy(state: StrategyState, stats: IntervalStats) -> StrategyState
     strategy = np.where(stays, before, cheapest)
     replicas = np.fmin(shadow.requested[strategy, rows], _limit_in_steady_traffic(state, stats, requests_per_s))
     is_late = offered_load.waits_too_long_now(state.offered_load, stats)
+    # The average that the strategy follows may take longer than a cold start to show the rise; the shortest shows it.
+    follows_slowly = is_late & (stats.cold_start_s >= strategies.AVERAGES_S[-1])
+    at_once = strategies.compute_replicas_of(strategy, state.history.averages[:1].astype(np.float32))[0]
+    replicas = np.where(follows_slowly, np.fmax(replicas, np.minimum(at_once, stats.ceiling)), replicas)
     replicas = np.where(is_late, np.fmax(replicas, np.minimum(state.replicas, stats.ceiling)), replicas)
     has_opinion = ~np.isnan(state.offered_load.demand) & ~np.isnan(stats.ttft_objective_s)
     return replace(

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscaler.core.measure import miss_curve
+from autoscaler.core.measure.capacity import compute_carried_load
 from autoscaler.core.measure.interval import Interval, IntervalStats, WorkTotals
-from autoscaler.core.measure.miss_curve import MAX_UTILIZATION
 from autoscaler.core.planner import strategies
 from autoscaler.core.planner.strategies import Float32Column
 from autoscaler.core.table.columns import (
@@ -88,14 +88,12 @@ def update_shadow_fleets(
     ready = strategies.compute_replicas(ready_peaks, floor, stats.ceiling)
     if woken_peaks is not None:
         ready = _wake(ready, strategies.compute_replicas(woken_peaks, floor, stats.ceiling), stats.kept_asleep)
-    work_s, capacity_s, max_backlog_s, demand32 = _to_float32(
-        demand * interval_s,
-        MAX_UTILIZATION * interval_s,
-        max_wait_s * MAX_UTILIZATION + interval.batch_room_s,
-        demand,
+    work_s, max_wait32_s, batch_room_s, demand32 = _to_float32(
+        demand * interval_s, max_wait_s, interval.batch_room_s, demand
     )
-    backlog = np.maximum(fleets.backlog + (work_s - capacity_s * ready), np.float32(0))
-    late = np.where(backlog > max_backlog_s * ready, arrived32, np.float32(0))
+    carried = compute_carried_load(ready)
+    backlog = np.maximum(fleets.backlog + (work_s - interval32_s * carried), np.float32(0))
+    late = np.where(backlog > max_wait32_s * carried + batch_room_s * ready, arrived32, np.float32(0))
     queue_missed = fleets.queue_missed * fade32
     queue_missed += late
     queue_sum = fleets.queue_sum * fade32

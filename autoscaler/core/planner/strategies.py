@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from autoscaler.core.measure.miss_curve import MAX_UTILIZATION
+from autoscaler.core.measure.capacity import compute_carried_load, count_carrying
 from autoscaler.core.table.columns import FloatColumn, IntColumn, or_zero
 
 Float32Column = npt.NDArray[np.float32]
@@ -46,8 +46,8 @@ LONGEST_HOLD = max(hold for _, hold in PEAK_HOLDS)
 MARGINS = ((0.0, 0.0), (0.0, 0.25), (0.0, 0.5), (0.0, 1.0), (0.0, 2.4), (1.1, 0.0))
 """Safety margins: a share of the load, and square roots of it (square-root staffing)."""
 
-CONSTANT_COUNTS = (1, 2, 3, 4, 6, 8, 11, 15, 20, 27, 36, 48, 64)
-"""Replicas of the strategies with a constant count, each about a third more than the one before.
+CONSTANT_COUNTS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 13, 15, 18, 21, 25, 30, 36, 43, 51, 60)
+"""Replicas of the strategies with a constant count, each one more than the one before, or at most 22 % more.
 
 A margin that covers a morning on which load rises from 0.1 to 2 replicas would add far too much at 2 replicas.
 """
@@ -121,7 +121,7 @@ def find_highest_load(strategy: IntColumn, replicas: FloatColumn) -> FloatColumn
     strategy: int64[W]. With load x, margin share s and r margin roots this solves (1 + s) x + r √x = busy replicas.
     """
     share, roots = 1 + _SHARE[strategy, 0].astype(np.float64), _ROOTS[strategy, 0].astype(np.float64)
-    busy = np.maximum((replicas + ROUNDING_TOLERANCE) * MAX_UTILIZATION, 0.0)
+    busy = compute_carried_load(np.maximum(replicas + ROUNDING_TOLERANCE, 0.0))
     return np.asarray(((np.sqrt(roots**2 + 4 * share * busy) - roots) / (2 * share)) ** 2)
 
 
@@ -146,8 +146,8 @@ def compute_replicas(predicted: Float32Column, floor: FloatColumn, ceiling: Floa
 
 def add_margin(load: Float32Column, share: Float32Column | float, roots: Float32Column | float) -> Float32Column:
     """Return the replicas for a load and a safety margin; float32, whole numbers, NaN where the load is unknown."""
-    busy = load + share * load + roots * np.sqrt(load)
-    return np.ceil(busy / np.float32(MAX_UTILIZATION) - np.float32(ROUNDING_TOLERANCE))
+    busy = (load + share * load + roots * np.sqrt(load)).astype(np.float32, copy=False)
+    return np.asarray(np.ceil(count_carrying(busy) - np.float32(ROUNDING_TOLERANCE)))
 
 
 def compute_prior_misses(average: FloatColumn) -> FloatColumn:
@@ -156,5 +156,5 @@ def compute_prior_misses(average: FloatColumn) -> FloatColumn:
     average: float64[W], slowest load average, in replicas. The margin of a constant count is its excess over this.
     """
     average = np.maximum(or_zero(average), 0.05)
-    margin = np.maximum(_SHARE * average, MAX_UTILIZATION * MIN_REPLICAS - average)
+    margin = np.maximum(_SHARE * average, compute_carried_load(MIN_REPLICAS) - average)
     return np.asarray(_PRIOR_BY_HOLD * np.exp(-PRIOR_MARGIN_DECAY * (margin / np.sqrt(average) + _ROOTS)))

@@ -24,7 +24,7 @@ NUMBER = r"(-?\d+(?:\.\d+)?)"
 TIME = r"(\d+(?:\.\d+)? (?:ms|s|min|h))"
 SHARE = r"(\d+(?:\.\d+)?)%"
 SECONDS = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0}
-MAX_UTILIZATION, ROUNDING = 0.93, 0.02  # of a replica, in the planner
+ROUNDING = 0.02  # of a replica, in the planner
 FOLLOWER = "This replica of the daemon does not hold the lease and does not act. It would "
 PENDING = {
     "pending (unschedulable)": PendingCause.UNSCHEDULABLE,
@@ -427,7 +427,7 @@ def planner(row: Row, match: re.Match[str]) -> None:
         # Nothing but the load and its rounding up to whole replicas speaks for this count, or it is the least there is.
         assert replicas == row.plan("strategy_replicas")
         assert replicas >= busy
-        assert replicas - 1 < busy / MAX_UTILIZATION or replicas <= max(row.spec("min_replicas"), 1.0)
+        assert replicas - 1 < _carrying(busy) or replicas <= max(row.spec("min_replicas"), 1.0)
         return
     found = [(pattern, hit) for pattern in _WHY if (hit := re.fullmatch(pattern, why))]
     assert len(found) == 1, why
@@ -435,10 +435,15 @@ def planner(row: Row, match: re.Match[str]) -> None:
     _WHY[pattern](row, hit, replicas, busy, strategy.min_replicas)
 
 
+def _carrying(load: float) -> float:
+    """The replicas that carry a load: by 0.93 of their time, or by what many have to spare."""
+    return min(load / 0.93, (0.08 + math.sqrt(0.08**2 + load)) ** 2)
+
+
 def _of(strategy: Strategy, load: float) -> float:
     """The replicas that a strategy adds up to for a load, without its constant count."""
     added = load * strategy.margin_share + strategy.margin_roots * math.sqrt(load)
-    return math.ceil((load + added) / MAX_UTILIZATION - ROUNDING - 1e-6)
+    return math.ceil(_carrying(load + added) - ROUNDING - 1e-6)
 
 
 def _waits(row: Row, hit: re.Match[str], replicas: float, busy: float, least: float) -> None:
@@ -472,7 +477,7 @@ def _constant(row: Row, hit: re.Match[str], replicas: float, busy: float, least:
 
 
 def _more_than_load(replicas: float, busy: float) -> None:
-    assert replicas - 1 >= busy / MAX_UTILIZATION - ROUNDING - 1e-9
+    assert replicas - 1 >= _carrying(busy) - ROUNDING - 1e-9
 
 
 def _held(row: Row, hit: re.Match[str], replicas: float, busy: float, least: float) -> None:

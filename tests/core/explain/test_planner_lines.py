@@ -125,7 +125,7 @@ def test_the_figures_are_those_of_the_lines():
     )
 
 
-@pytest.mark.parametrize(("place", "replicas"), [(0, "1 replica"), (1, "2 replicas"), (5, "8 replicas")])
+@pytest.mark.parametrize(("place", "replicas"), [(0, "1 replica"), (1, "2 replicas"), (8, "9 replicas")])
 def test_a_constant_count_is_named_with_the_peak_it_yields_to(place, replicas):
     said = told(strategy=float(PEAK_STRATEGY_COUNT + place))["rule"]
     needs = "while the peak of the load average over 4 min in the last 10 cold starts of 60 s on average needs more"

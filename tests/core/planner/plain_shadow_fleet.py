@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from autoscaler.core.measure import miss_curve
+from autoscaler.core.measure.capacity import SPARE_ROOTS
 from autoscaler.core.measure.interval import MAX_WAIT_SHARE
 from autoscaler.core.measure.miss_curve import MAX_UTILIZATION
 from autoscaler.core.planner import strategies
@@ -68,7 +69,8 @@ class PlainShadowFleet:
         _, share, roots, count = STRATEGIES[self.strategy]
         busy = peak + share * peak + roots * math.sqrt(peak)
         least = max(self.kept if floor is None else floor, count)
-        return min(max(math.ceil(busy / MAX_UTILIZATION - ROUNDING_TOLERANCE), least), self.ceiling)
+        carrying = min(busy / MAX_UTILIZATION, (SPARE_ROOTS / 2 + math.sqrt(SPARE_ROOTS**2 / 4 + busy)) ** 2)
+        return min(max(math.ceil(carrying - ROUNDING_TOLERANCE), least), self.ceiling)
 
     def _average(self, over_s: float) -> float:
         """Return the mean of all demand so far, weighted by its age."""
@@ -88,10 +90,11 @@ class PlainShadowFleet:
         wake_updates = max(math.ceil(self.wake_s / UPDATE_INTERVAL_S), 1)
         woken = self.compute_replicas(min(self.peaks[-1 - wake_updates :]), floor)
         ready = max(ready, min(woken, ready + self.kept_asleep))
-        self.backlog = max(self.backlog + (demand - MAX_UTILIZATION * ready) * UPDATE_INTERVAL_S, 0.0)
+        carried = max(MAX_UTILIZATION * ready, ready - SPARE_ROOTS * math.sqrt(ready))
+        self.backlog = max(self.backlog + (demand - carried) * UPDATE_INTERVAL_S, 0.0)
         load = min(demand / ready, MAX_UTILIZATION)
         max_wait_s = MAX_WAIT_SHARE * self.ttft_objective_s
-        is_late = self.backlog > (max_wait_s * MAX_UTILIZATION + batch_room_s) * ready
+        is_late = self.backlog > max_wait_s * carried + batch_room_s * ready
         fade = math.exp(-UPDATE_INTERVAL_S / FADE_S)
         self.queue_missed = self.queue_missed * fade + (arrivals if is_late else 0.0)
         self.queue_sum = self.queue_sum * fade + (0.0 if is_late else arrivals * load**2 / (1 - load))

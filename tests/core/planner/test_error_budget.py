@@ -14,7 +14,6 @@ from autoscaler.core.planner.error_budget import (
     SAVINGS_SHARE,
     ErrorBudget,
     compute_allowed_share,
-    compute_unseen_share,
     update_error_budget,
 )
 from autoscaler.core.planner.strategies import UPDATE_INTERVAL_S
@@ -84,12 +83,12 @@ def test_allowed_share_grows_when_the_budget_is_out_of_reach(unavoidable, share)
     assert allowed(10 * BUDGET * DAY, unavoidable=unavoidable * BUDGET) == pytest.approx(share * BUDGET)
 
 
-def add_interval(late, budget=None, is_late=False, **stats):
-    """Add an interval of 450 requests, a share of which missed, with a queue if it is late."""
+def add_interval(late, budget=None, **stats):
+    """Add an interval of 450 requests, a share of which missed."""
     stats = make_stats(30.0, replicas=60.0, late=late, **stats)
     none = np.zeros(1)
     interval = Interval(np.array([UPDATE_INTERVAL_S]), np.array([30.0]), stats.totals.arrivals, none, none)
-    return update_error_budget(ErrorBudget.blank(1) if budget is None else budget, stats, interval, np.array([is_late]))
+    return update_error_budget(ErrorBudget.blank(1) if budget is None else budget, stats, interval)[0]
 
 
 @pytest.mark.parametrize("window_s", [86_400.0, 3600.0])
@@ -113,31 +112,3 @@ def test_misses_are_counted_when_they_end():
 def test_requests_are_not_counted_when_misses_are_not_reported():
     after = add_interval(0.4, totals={"ttft_counted": 0.0, "ttft_missed": 0.0})
     assert (after.missed[0], after.counted[0], after.served[0]) == pytest.approx((0, 0, 450))
-
-
-def surge_of(counted, missed, later=0, is_late=True, cold_start_s=45.0):
-    """Return the unseen share after intervals of 450 requests: some of which this share missed, then quiet ones."""
-    budget = ErrorBudget.blank(1)
-    for late, number in ((missed, counted), (0.0, later)):
-        for _ in range(number):
-            budget = add_interval(late, budget, is_late=is_late and late > 0)
-    return float(compute_unseen_share(budget, np.array([cold_start_s]))[0])
-
-
-def test_misses_in_a_queue_show_as_much_of_a_surge():
-    """15 requests a second and a cold start of 45 s: 675 requests are lost in an unforeseen surge."""
-    assert surge_of(0, 0.0) == 1
-    assert surge_of(1, 0.75) == pytest.approx(1 - 450 * (0.75 - BUDGET) / 675)
-    assert surge_of(2, 1.0) == 0
-
-
-def test_surge_stays_seen_while_the_budget_recovers():
-    assert surge_of(2, 1.0, later=400) == pytest.approx(0.0, abs=0.01)
-
-
-def test_no_surge_is_seen_when_the_budget_was_kept():
-    assert surge_of(200, BUDGET) == pytest.approx(1)
-
-
-def test_misses_without_a_queue_show_no_surge():
-    assert surge_of(20, 1.0, is_late=False) == 1

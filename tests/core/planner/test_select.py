@@ -9,19 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.core.measure import step_time
+from autoscaler.core.measure.capacity import count_carrying
 from autoscaler.core.measure.interval import IntervalStats
-from autoscaler.core.measure.miss_curve import MAX_UTILIZATION
 from autoscaler.core.observe.pod_deltas import MIN_INTERVAL_S
 from autoscaler.core.planner import error_budget, strategies
 from autoscaler.core.planner.select import (
     MIN_SAVING,
     MISS_PRICE,
-    PRIOR_S,
     StrategyState,
     select_strategy,
     update_strategies,
 )
 from autoscaler.core.planner.strategies import UPDATE_INTERVAL_S
+from autoscaler.core.planner.surges import PRIOR_S
 from tests.core.planner.interval_stats import NAN, WORK_S, make_silent_stats, make_stats, run, update
 
 HOUR = int(3600 / UPDATE_INTERVAL_S)  # updates
@@ -131,7 +131,7 @@ def test_shadow_fleet_of_the_selected_stays_within_the_budget(after_a_day, name)
 
 @pytest.mark.slow
 def test_steady_demand_needs_little_headroom(after_a_day):
-    assert math.ceil(3 / MAX_UTILIZATION) <= after_a_day["steady"].replicas[0] <= 6
+    assert math.ceil(count_carrying(3)) <= after_a_day["steady"].replicas[0] <= 6
 
 
 @pytest.mark.slow
@@ -243,11 +243,11 @@ def test_base_replicas_are_the_recent_peak_and_a_root(cold_start_s):
     state = run([2.0] * 10, **columns)
     for _ in range(10):
         state = update(state, high)
-    assert state.base_replicas[0] == math.ceil((6 + math.sqrt(6)) / MAX_UTILIZATION)
+    assert state.base_replicas[0] == math.ceil(count_carrying(6 + math.sqrt(6)))
     for _ in range(round((3 * cold_start_s + 270) / UPDATE_INTERVAL_S)):
         state = update(state, low)
     # The recommendation is higher: the rest is headroom.
-    assert state.base_replicas[0] == math.ceil((2 + math.sqrt(2)) / MAX_UTILIZATION) < state.replicas[0]
+    assert state.base_replicas[0] == math.ceil(count_carrying(2 + math.sqrt(2))) < state.replicas[0]
 
 
 def test_late_queue_requests_no_more_than_strategies_do_at_first():

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from autoscaler.core.measure.miss_curve import MAX_UTILIZATION
+from autoscaler.core.measure.capacity import SPARE_ROOTS, count_carrying
 from autoscaler.core.planner import strategies
 from autoscaler.core.planner.strategies import (
     AVERAGES_S,
@@ -62,11 +62,11 @@ def test_prior_misses_fall_with_the_margin_and_the_hold():
 
 
 def test_prior_misses_of_a_count_are_those_of_its_excess():
-    """8 replicas serve 7.44, which is 1.72 roots beyond an average of 4. Two serve less, as if without a margin."""
+    """8 replicas carry 7.55, which is 1.77 roots beyond an average of 4. Two serve less, as if without a margin."""
     misses = compute_prior_misses(np.array([4.0]))[PEAK_STRATEGY_COUNT:, 0]
     by_count = dict(zip(CONSTANT_COUNTS, misses.tolist(), strict=True))
     without_margin = strategies.PRIOR_MISS_SHARE * math.exp(-strategies.PRIOR_HOLD_DECAY)
-    roots = (8 * MAX_UTILIZATION - 4) / 2
+    roots = (8 - SPARE_ROOTS * math.sqrt(8) - 4) / 2
     assert by_count[8] == pytest.approx(without_margin * math.exp(-strategies.PRIOR_MARGIN_DECAY * roots))
     assert by_count[1] == by_count[2] == pytest.approx(without_margin)
     assert (np.diff(misses) <= 0).all()
@@ -77,12 +77,12 @@ def test_constant_count_rises_when_the_load_needs_more(load, expected):
     replicas = request(load, ceiling=40.0)
     np.testing.assert_array_equal(replicas[PEAK_STRATEGY_COUNT + CONSTANT_COUNTS.index(6)], expected)
     if expected > 0:
-        assert replicas[-1] == 40  # the ceiling, instead of 64
+        assert replicas[-1] == 40  # the ceiling, instead of 60
 
 
 def test_margins_are_added_and_replicas_are_whole():
     busy = [4 * (1 + share) + 2 * roots for share, roots in MARGINS]
-    expected = [math.ceil(each / MAX_UTILIZATION - ROUNDING_TOLERANCE) for each in busy] * len(PEAK_HOLDS)
+    expected = [math.ceil(count_carrying(each) - ROUNDING_TOLERANCE) for each in busy] * len(PEAK_HOLDS)
     assert request(4.0)[:PEAK_STRATEGY_COUNT].tolist() == expected
     assert request(4.0, 9.0, 12.0)[:PEAK_STRATEGY_COUNT].tolist() == np.clip(expected, 9, 12).tolist()
 
