@@ -210,7 +210,7 @@ class Wakeup(Protocol):
 
 
 @dataclass(frozen=True)
-class ScaledObject:
+class ScaledObjectFields:
     """The fields of a KEDA ScaledObject that the scaler reads; untrusted until its source has validated it."""
 
     namespace: str
@@ -228,6 +228,6 @@ class ScaledObject:
 class ScaledObjects(Protocol):
     """Finds the ScaledObjects whose trigger names this scaler."""
 
-    def scaled_object(self, namespace: str, name: str) -> ScaledObject | None:
+    def scaled_object(self, namespace: str, name: str) -> ScaledObjectFields | None:
         """Return a ScaledObject from memory, or None if there is none. Raises Unavailable until the first sync."""
         ...

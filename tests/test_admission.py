@@ -16,7 +16,7 @@ from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.kubernetes.api.client import Kube
 from autoscaler.adapters.kubernetes.events import API_ROOT, CONTROLLER
 from autoscaler.adapters.kubernetes.node_requests.images import Warmed
-from autoscaler.adapters.kubernetes.node_requests.objects import Request, object_name
+from autoscaler.adapters.kubernetes.node_requests.objects import PlaceRequest, object_name
 from autoscaler.adapters.kubernetes.node_requests.reconciler import NodeRequester
 from autoscaler.adapters.kubernetes.pods.needs import Needs
 from autoscaler.config.settings import LeaseSettings, NodeRequestKind, NodeRequests
@@ -178,7 +178,7 @@ async def test_what_the_daemon_writes_passes(site: Site) -> None:
     async with Kube.using(site.api.configuration(site.user), 10.0) as kube:
         for by in (NodeRequestKind.PLACEHOLDER, NodeRequestKind.CAPACITY_BUFFER):
             requester = requester_of(kube, by)
-            await requester.reconcile((Request(LLAMA, 100, NEEDS, "vllm/vllm-openai:v0.20.0"),))
+            await requester.reconcile((PlaceRequest(LLAMA, 100, NEEDS, "vllm/vllm-openai:v0.20.0"),))
             if by is NodeRequestKind.PLACEHOLDER:
                 made = await site.api.request("GET", f"{PLACEHOLDERS}/{PLACEHOLDER}")
                 pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, **made["spec"]["template"]}
@@ -282,7 +282,7 @@ CONTAINER, POD = "/spec/template/spec/containers/0", "/spec/template/spec"
 )  # fmt: skip
 async def test_placeholders_run_nothing_else(site: Site, why: str, path: str, value: Any) -> None:
     async with Kube.using(site.api.configuration(site.user), 10.0) as kube:
-        await requester_of(kube, NodeRequestKind.PLACEHOLDER).reconcile((Request(LLAMA, 1, NEEDS),))
+        await requester_of(kube, NodeRequestKind.PLACEHOLDER).reconcile((PlaceRequest(LLAMA, 1, NEEDS),))
     patch = [{"op": "add", "path": path, "value": value}]
     if value is None:
         patch = [{"op": "remove", "path": path}]

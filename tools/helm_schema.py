@@ -14,7 +14,18 @@ from autoscaler.config.policy.dates import MAX_DATES, DatesKind
 from autoscaler.config.policy.namespace_limits import NamespaceLimit
 from autoscaler.config.policy.schema import PolicySpec, Section, kind_of, section_of
 from autoscaler.config.quotas import MAX_NAMESPACES, Namespaces, StatedQuota
-from autoscaler.config.values import NAMESPACES, Duration, Integer, Kind, Number, Pattern, Share, StepKind, Switch, Text
+from autoscaler.config.values import (
+    NAMESPACES,
+    Duration,
+    Integer,
+    Number,
+    Pattern,
+    Share,
+    StepKind,
+    Switch,
+    Text,
+    ValueKind,
+)
 
 TARGET = Path(__file__).parents[1] / "charts" / "vllm-autoscaler" / "values.schema.json"
 PERCENT = r"^[0-9]{1,6}(\.[0-9]{1,6})?%$"
@@ -49,7 +60,7 @@ def _section(model: type[Section]) -> Schema:
     return schema | ({"required": required} if required else {})
 
 
-def _value(kind: Kind) -> Schema:
+def _value(kind: ValueKind) -> Schema:
     match kind:
         case Duration():
             return {"type": "string", "pattern": f"^({DURATION}{'|auto' if kind.auto else ''})$"}

@@ -28,7 +28,7 @@ from yarl import URL
 
 from autoscaler.adapters.access import Access, pod_url
 from autoscaler.adapters.credentials import CredentialError
-from autoscaler.adapters.fetch import Answer, Fetcher
+from autoscaler.adapters.fetch import FetchAnswer, Fetcher
 from autoscaler.config.settings import ScrapeSettings
 from autoscaler.core.model.fleet import Pod, WorkloadRef
 from autoscaler.ports import Clock, Leadership, SleepOrder
@@ -88,7 +88,7 @@ class Stopped(Exception):
 
 
 @dataclass
-class _Pod:
+class _SleepingPod:
     """The state of one pod that is to sleep or to wake."""
 
     order: SleepOrder
@@ -107,7 +107,7 @@ class EngineSleep:
     def __init__(self, settings: ScrapeSettings, clock: Clock, leadership: Leadership) -> None:
         self._access, self._clock, self._leadership = Access(settings), clock, leadership
         self._slots = asyncio.Semaphore(CONCURRENCY)
-        self._pods: dict[Key, _Pod] = {}
+        self._pods: dict[Key, _SleepingPod] = {}
 
         def fetcher(timeout_s: float, max_body_bytes: int) -> Fetcher:
             return Fetcher(
@@ -148,7 +148,7 @@ class EngineSleep:
             key = order.pod.namespace, order.pod.name
             pod = before.pop(key, None)
             if pod is None or pod.order.pod != order.pod:
-                pod = _Pod(order)
+                pod = _SleepingPod(order)
             elif pod.order.sleeps != order.sleeps:
                 pod.failures, pod.retry_s, pod.problem = 0, 0.0, ""
             pod.order = order
@@ -175,12 +175,12 @@ class EngineSleep:
                 found.setdefault(pod.order.ref, f"replica {name} does not {verb}: {pod.problem}")
         return found
 
-    def _is_done(self, pod: _Pod, now_s: float) -> bool:
+    def _is_done(self, pod: _SleepingPod, now_s: float) -> bool:
         """Return whether the last operation brought the pod where it is to be. Its metrics may still say otherwise."""
         same = pod.did_sleep is pod.order.sleeps
         return same and (pod.order.is_asleep is pod.order.sleeps or now_s - pod.done_s < LAG_S)
 
-    async def _run(self, pod: _Pod) -> None:
+    async def _run(self, pod: _SleepingPod) -> None:
         """Carry out one order; a failure waits for a later tick."""
         sleeps, began_s, name = pod.order.sleeps, self._clock.now_s(), f"{pod.order.ref} {pod.order.pod.name}"
         try:
@@ -204,7 +204,7 @@ class EngineSleep:
         finally:
             pod.task = None
 
-    async def _put_to_sleep(self, pod: _Pod, engine: _Engine) -> None:
+    async def _put_to_sleep(self, pod: _SleepingPod, engine: _Engine) -> None:
         if not await engine.is_sleeping():
             await engine.check_version()
             self._check_wanted(pod)
@@ -225,7 +225,7 @@ class EngineSleep:
                 await _finish(engine.resume)
             raise
 
-    async def _drain(self, pod: _Pod, engine: _Engine) -> None:
+    async def _drain(self, pod: _SleepingPod, engine: _Engine) -> None:
         """Wait until a paused engine gets no more requests. Raises SleepError, Stopped."""
         end_s = self._clock.now_s() + UNREADY_TIMEOUT_S
         while pod.order.is_ready:
@@ -236,16 +236,16 @@ class EngineSleep:
         await self._clock.sleep(ENDPOINTS_S)
         await self._check_unused(pod, engine)
 
-    async def _check_unused(self, pod: _Pod, engine: _Engine) -> None:
+    async def _check_unused(self, pod: _SleepingPod, engine: _Engine) -> None:
         self._check_wanted(pod)
         if held := await engine.held():
             raise SleepError(f"{held} request{'s' * (held > 1)} came while it was taken out of its Services")
 
-    def _check_wanted(self, pod: _Pod) -> None:
+    def _check_wanted(self, pod: _SleepingPod) -> None:
         if not self._leadership.leading or not pod.order.sleeps:
             raise Stopped
 
-    async def _wake(self, pod: _Pod, engine: _Engine) -> None:
+    async def _wake(self, pod: _SleepingPod, engine: _Engine) -> None:
         if not await engine.is_sleeping():
             return
         depth = await engine.depth()
@@ -343,7 +343,7 @@ class _Engine:
             token = self._access.pod_token(self._order.pod.namespace)
         except CredentialError as error:
             raise SleepError(str(error)) from error
-        answer: Answer = await send(self._base.with_path(path).with_query(query), token)
+        answer: FetchAnswer = await send(self._base.with_path(path).with_query(query), token)
         if answer.body is None:
             missing = path in ("/is_sleeping", "/sleep", "/wake_up") and answer.problem.startswith("HTTP 404")
             raise SleepError(NO_API if missing else f"{path}: {answer.problem}")

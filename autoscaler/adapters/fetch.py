@@ -35,7 +35,7 @@ TO_TLS = ", to https"  # part of the reason for a redirect
 SPEAKS_HTTP = "the server speaks plain HTTP, and was asked over TLS"
 
 
-class Answer(NamedTuple):
+class FetchAnswer(NamedTuple):
     """The result of one request."""
 
     body: bytes | None
@@ -104,20 +104,22 @@ class Fetcher:
             pass
         return [item for index, item in enumerate(pending) if not done[index]]
 
-    async def get(self, url: URL, token: str = "") -> Answer:
+    async def get(self, url: URL, token: str = "") -> FetchAnswer:
         """Fetch one body. No behaviour of the server raises an exception.
 
         token: bearer token, only sent over https.
         """
         answer = await self._request("GET", url, token)
         perhaps_tls = answer.problem in _PERHAPS_TLS and url.scheme == "http"
-        return Answer(None, SPEAKS_TLS) if perhaps_tls and await self._speaks_tls(url) else answer
+        return FetchAnswer(None, SPEAKS_TLS) if perhaps_tls and await self._speaks_tls(url) else answer
 
-    async def post(self, url: URL, token: str = "", content: Mapping[str, object] | None = None) -> Answer:
+    async def post(self, url: URL, token: str = "", content: Mapping[str, object] | None = None) -> FetchAnswer:
         """Send a request that changes something, with JSON if there is some; otherwise like `get`."""
         return await self._request("POST", url, token, content)
 
-    async def _request(self, method: str, url: URL, token: str, content: Mapping[str, object] | None = None) -> Answer:
+    async def _request(
+        self, method: str, url: URL, token: str, content: Mapping[str, object] | None = None
+    ) -> FetchAnswer:
         if self._session is None:
             raise RuntimeError("Fetcher is not open: use `async with`")
         headers = {} if self._keep_alive else {"Connection": "close"}
@@ -132,36 +134,36 @@ class Fetcher:
                 if 300 <= response.status < 400:
                     moved = not secure and response.headers.get("Location", "").startswith("https:")
                     where = TO_TLS if moved else ""
-                    return Answer(None, f"redirects are not followed (HTTP {response.status}{where})")
+                    return FetchAnswer(None, f"redirects are not followed (HTTP {response.status}{where})")
                 if response.status != 200:
-                    return Answer(None, _refusal(response.status))
+                    return FetchAnswer(None, _refusal(response.status))
                 return self._unpack(await self._read(response), response.headers.get("Content-Encoding", ""))
-        except (_Refused, CredentialError) as error:
-            return Answer(None, str(error))
+        except (_RefusedResponse, CredentialError) as error:
+            return FetchAnswer(None, str(error))
         except TimeoutError:
-            return Answer(None, f"no answer within {self._timeout_s:g} s")
+            return FetchAnswer(None, f"no answer within {self._timeout_s:g} s")
         except aiohttp.ServerDisconnectedError:
-            return Answer(None, _CLOSED)
+            return FetchAnswer(None, _CLOSED)
         except aiohttp.ClientPayloadError:
-            return Answer(None, "connection closed inside the body")
+            return FetchAnswer(None, "connection closed inside the body")
         except aiohttp.ClientConnectorCertificateError as error:
             reason = getattr(error.certificate_error, "verify_message", "") or "not accepted"
-            return Answer(None, f"the server's certificate: {reason}")
+            return FetchAnswer(None, f"the server's certificate: {reason}")
         except aiohttp.ClientSSLError as error:
             plain = getattr(error.os_error, "reason", "") in _PLAIN_HTTP
-            return Answer(None, SPEAKS_HTTP if plain else "TLS failed: certificate or protocol not accepted")
+            return FetchAnswer(None, SPEAKS_HTTP if plain else "TLS failed: certificate or protocol not accepted")
         except aiohttp.ClientConnectorDNSError:
-            return Answer(None, "host name not found")
+            return FetchAnswer(None, "host name not found")
         except aiohttp.ClientConnectorError as error:
-            return Answer(None, _os_reason(error.os_error))
+            return FetchAnswer(None, _os_reason(error.os_error))
         except aiohttp.ClientResponseError:
-            return Answer(None, _NO_HTTP)
+            return FetchAnswer(None, _NO_HTTP)
         except aiohttp.ClientOSError as error:
-            return Answer(None, _os_reason(error))
+            return FetchAnswer(None, _os_reason(error))
         except (aiohttp.ClientError, ValueError) as error:
-            return Answer(None, type(error).__name__)  # its text may quote the server
+            return FetchAnswer(None, type(error).__name__)  # its text may quote the server
         except OSError as error:
-            return Answer(None, _os_reason(error))
+            return FetchAnswer(None, _os_reason(error))
 
     async def _speaks_tls(self, url: URL) -> bool:
         """Return whether a server answers a TLS handshake. No data is sent."""
@@ -192,28 +194,28 @@ class Fetcher:
         while chunk := await response.content.readany():
             size += len(chunk)
             if size > self._max_body_bytes:
-                raise _Refused(f"body larger than {self._max_body_bytes} bytes")
+                raise _RefusedResponse(f"body larger than {self._max_body_bytes} bytes")
             chunks.append(chunk)
         return b"".join(chunks)
 
-    def _unpack(self, raw: bytes, encoding: str) -> Answer:
+    def _unpack(self, raw: bytes, encoding: str) -> FetchAnswer:
         if encoding.lower() in {"", "identity"}:
-            return Answer(raw)
+            return FetchAnswer(raw)
         if encoding.lower() not in {"gzip", "x-gzip"}:
-            raise _Refused(f"content encoding {encoding[:20]!r}; only gzip is supported")
+            raise _RefusedResponse(f"content encoding {encoding[:20]!r}; only gzip is supported")
         unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
         try:
             body = unpacker.decompress(raw, self._max_body_bytes + 1)
         except zlib.error:
-            raise _Refused("broken gzip") from None
+            raise _RefusedResponse("broken gzip") from None
         if len(body) > self._max_body_bytes:
-            raise _Refused(f"body larger than {self._max_body_bytes} bytes when unpacked")
+            raise _RefusedResponse(f"body larger than {self._max_body_bytes} bytes when unpacked")
         if not unpacker.eof or unpacker.unused_data:
-            raise _Refused("broken gzip")
-        return Answer(body)
+            raise _RefusedResponse("broken gzip")
+        return FetchAnswer(body)
 
 
-class _Refused(Exception):
+class _RefusedResponse(Exception):
     """The response is not read; the message is the reason."""
 
 

@@ -22,7 +22,7 @@ from autoscaler.config.policy.compile import stated_weights_gb
 from autoscaler.config.policy.parse import PolicyBook
 from autoscaler.config.yaml import Document
 from autoscaler.core.model.fleet import Workload, WorkloadRef
-from autoscaler.core.model.memory import Range, Verdict, judge
+from autoscaler.core.model.memory import FitVerdict, Range, judge
 
 
 class FitCheck:
@@ -45,22 +45,22 @@ class FitCheck:
             if facts.gpus == 0 or not (facts.loads or facts.memory or stated_gb):
                 continue
             verdict, words = self._judge(facts, spec, stated_gb)
-            if verdict is Verdict.FITS and row is not None and row.unit == "pod" and _asks_for_more(facts):
+            if verdict is FitVerdict.FITS and row is not None and row.unit == "pod" and _asks_for_more(facts):
                 verdict, words = (
-                    Verdict.UNKNOWN,
+                    FitVerdict.UNKNOWN,
                     f"its parallel sizes need more than the {facts.gpus:g} GPUs of a pod",
                 )
-            if verdict is Verdict.DOES_NOT_FIT:
+            if verdict is FitVerdict.DOES_NOT_FIT:
                 yield document.finding((*loc, "containers"), f"the model does not fit: {words}")
-            elif verdict is Verdict.UNKNOWN:
+            elif verdict is FitVerdict.UNKNOWN:
                 yield document.warning((*loc, "containers"), f"it is not certain that the model fits: {words}")
 
-    def _judge(self, facts: Facts, spec: PodSpec, stated_gb: float) -> tuple[Verdict, str]:
+    def _judge(self, facts: Facts, spec: PodSpec, stated_gb: float) -> tuple[FitVerdict, str]:
         options = dict(facts.memory)
         product = _product(facts, spec)
         tensor = parallel_size(options)
         if is_mig(facts.resource, product) and tensor > 1:
-            return Verdict.DOES_NOT_FIT, f"--tensor-parallel-size {tensor}, but slices of a GPU cannot work together"
+            return FitVerdict.DOES_NOT_FIT, f"--tensor-parallel-size {tensor}, but slices of a GPU cannot work together"
         files = self._files(facts.loads, stated_gb)
         load = needs_of(options, files, facts.gpus, is_vllm=facts.engine in ("", DEFAULT_ENGINE))
         fit = judge(load, memory_of(facts.resource, product))

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.engine_sleep import EngineSleep
 from autoscaler.adapters.standard_output import printing
-from autoscaler.app.wiring import Parts, build_loop, open_sources, run_loop
+from autoscaler.app.wiring import LoopParts, build_loop, open_sources, run_loop
 from autoscaler.config.policy.parse import shipped
 from autoscaler.config.policy.reload import PolicyFiles
 from autoscaler.config.settings import HttpSettings, Mode, ScrapeSettings, Settings
@@ -37,7 +37,7 @@ async def demo(*, duration_s: float | None, speed: float, seed: int, as_json: bo
         scrape = ScrapeSettings(dcgm=(fleet.dcgm_url,), gateways=(fleet.gateway_url,))
         settings = Settings(mode=Mode.DIRECT, period_s=DEMO_PERIOD_S, scrape=scrape, http=http)
         sources = await open_sources(stack, settings, clock, policies)
-        parts = Parts(clock, fleet, sources, fleet, policies, background=[("world", fleet.run)])
+        parts = LoopParts(clock, fleet, sources, fleet, policies, background=[("world", fleet.run)])
         parts.sleeper = sleeper = await stack.enter_async_context(EngineSleep(scrape, clock, parts.leadership))
         parts.problems = sleeper.problems
         parts.recorders += [pace, LogRecorder()]

@@ -14,7 +14,7 @@ from autoscaler.adapters.in_memory import RecordingActuator
 from autoscaler.adapters.kubernetes.managed import NEEDED
 from autoscaler.adapters.prometheus.discovery.discovered_fleet import DiscoveredFleet
 from autoscaler.adapters.web.metrics import Metrics
-from autoscaler.app.wiring import Parts, build_loop, connect_cluster, open_sources, restore_memory, run_loop
+from autoscaler.app.wiring import LoopParts, build_loop, connect_cluster, open_sources, restore_memory, run_loop
 from autoscaler.config.policy.reload import PolicyFiles
 from autoscaler.config.settings import Settings
 from autoscaler.daemon.loop import Loop
@@ -39,7 +39,7 @@ async def dry_run(settings: Settings, *, as_json: bool, once: bool) -> int:
             assert settings.prometheus  # the command line requires it
             discovery = DiscoveredFleet(settings.prometheus, clock, settings.namespaces)
             discovered = await stack.enter_async_context(discovery)
-            parts = Parts(clock, discovered, [*sources, discovered], RecordingActuator(), policies)
+            parts = LoopParts(clock, discovered, [*sources, discovered], RecordingActuator(), policies)
         console = Console()
         nothing = f"no workload was found; needed: {NEEDED[settings.mode]}"
         if as_json:
@@ -56,7 +56,7 @@ async def dry_run(settings: Settings, *, as_json: bool, once: bool) -> int:
         return await _once(loop, parts)
 
 
-async def _once(loop: Loop, parts: Parts) -> int:
+async def _once(loop: Loop, parts: LoopParts) -> int:
     """Tick once when the workloads are known, or after `LISTED_S`. Returns 1 if the tick failed."""
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(work(), name=name) for name, work in parts.background]

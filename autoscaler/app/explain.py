@@ -12,7 +12,7 @@ async def explain(url: str, namespace: str, name: str, kind: str = "") -> int:
     """Ask a running daemon for one workload's explanation and print it."""
     try:
         lines = await client.explanation(url, namespace, name, kind)
-    except client.Refused as refused:
+    except client.NoExplanation as refused:
         print(f"error: {refused}", file=sys.stderr)
         return 1
     with printing():

@@ -23,9 +23,9 @@ from autoscaler.weights.fetch import Transfer
 from autoscaler.weights.listing import Origin
 from autoscaler.weights.origins.https import Https
 from autoscaler.weights.origins.objects import Objects
-from autoscaler.weights.problems import Cause, WeightsError, as_problem
+from autoscaler.weights.problems import WeightsCause, WeightsError, as_problem
 from autoscaler.weights.rate_limit import RateLimit
-from autoscaler.weights.store import Model, Store
+from autoscaler.weights.store import PublishedModel, WeightStore
 
 LOCK_POLL_S = 0.5
 STORES = ("s3", "gs", "az")  # whose requests are signed
@@ -34,7 +34,7 @@ MAX_SHOWN_PATTERNS = 5
 SHOWN_REFRESHES_PER_S = 4
 
 
-class Fetching:
+class FetchOptions:
     """How models are fetched, as the options say."""
 
     def __init__(self, given: Mapping[str, Any], rules: SourceRules) -> None:
@@ -49,7 +49,7 @@ class Fetching:
         """Return the origin of a source, without asking it. Raises WeightsError and StartError."""
         if not self._rules.allows(source):
             patterns = ", ".join(pattern.text for pattern in self._rules.patterns[:MAX_SHOWN_PATTERNS])
-            raise WeightsError(Cause.NOT_ALLOWED, f"{source} may not be fetched; allowed: {patterns}")
+            raise WeightsError(WeightsCause.NOT_ALLOWED, f"{source} may not be fetched; allowed: {patterns}")
         is_private = self._rules.is_private(source)
         if source.scheme != "hf":
             if source.scheme == "https":
@@ -87,7 +87,7 @@ def limits(given: Mapping[str, Any]) -> Limits:
     return Limits(given["max_bytes"] or float("inf"), *given["min_free"])
 
 
-async def pull(root: Path, limits: Limits, sources: Sequence[str], fetching: Fetching, wait_s: float) -> int:
+async def pull(root: Path, limits: Limits, sources: Sequence[str], fetching: FetchOptions, wait_s: float) -> int:
     """Fetch models one after the other, and print where engines load each. Return the exit code.
 
     wait_s: for another process that changes the folder.
@@ -95,7 +95,7 @@ async def pull(root: Path, limits: Limits, sources: Sequence[str], fetching: Fet
     failed = 0
     with _expected():
         parsed = [parse(text) for text in sources]
-        store = Store(root, limits)
+        store = WeightStore(root, limits)
         with ExitStack() as stack:
             held = False
             for source in parsed:
@@ -113,14 +113,14 @@ async def pull(root: Path, limits: Limits, sources: Sequence[str], fetching: Fet
                     print(f"{source}: {model.path}")
                 except (WeightsError, OSError) as found:
                     error = as_problem(found)
-                    if error.cause is Cause.BUSY:
+                    if error.cause is WeightsCause.BUSY:
                         raise
                     print(f"{error.cause}: {error}")
                     failed += 1
     return 1 if failed else 0
 
 
-async def _hold(store: Store, stack: ExitStack, wait_s: float) -> None:
+async def _hold(store: WeightStore, stack: ExitStack, wait_s: float) -> None:
     """Hold the folder until the stack ends. Raises WeightsError if another process holds it for longer."""
     deadline_s = time.monotonic() + wait_s
     while True:
@@ -128,7 +128,7 @@ async def _hold(store: Store, stack: ExitStack, wait_s: float) -> None:
             stack.enter_context(store.changing())
             return
         except WeightsError as error:
-            if error.cause is not Cause.BUSY or time.monotonic() >= deadline_s:
+            if error.cause is not WeightsCause.BUSY or time.monotonic() >= deadline_s:
                 raise
         await asyncio.sleep(min(LOCK_POLL_S, max(deadline_s - time.monotonic(), 0.0)))
 
@@ -136,7 +136,7 @@ async def _hold(store: Store, stack: ExitStack, wait_s: float) -> None:
 def show(root: Path) -> int:
     """Print the models that are there. Return the exit code."""
     with _expected():
-        store = Store(root)
+        store = WeightStore(root)
         models = store.models()
         for model in models:
             problem = store.find_incomplete(model)
@@ -157,7 +157,7 @@ def verify(root: Path, sources: Sequence[str]) -> int:
     """Read models whole and print what is wrong with them. Return the exit code."""
     failed = 0
     with _expected():
-        store = Store(root)
+        store = WeightStore(root)
         for model in _named(store, sources) if sources else store.models():
             with _progress(str(model.listing.source), model.listing.size) as advance:
                 wrong = store.verify(model, advance)
@@ -173,7 +173,7 @@ def verify(root: Path, sources: Sequence[str]) -> int:
 def remove(root: Path, sources: Sequence[str]) -> int:
     """Remove models. Return the exit code."""
     with _expected():
-        store = Store(root)
+        store = WeightStore(root)
         with store.changing():
             begun = [text for text in sources if store.is_begun(parse(text).key)]
             for model in _named(store, [text for text in sources if text not in begun]):
@@ -185,7 +185,7 @@ def remove(root: Path, sources: Sequence[str]) -> int:
     return 0
 
 
-def _named(store: Store, sources: Sequence[str]) -> list[Model]:
+def _named(store: WeightStore, sources: Sequence[str]) -> list[PublishedModel]:
     """Return the models of these sources, and the former versions that they have left."""
     models, found = store.models(), []
     for text in sources:

@@ -19,19 +19,19 @@ from autoscaler.adapters.kubernetes.api.client import Kube
 from autoscaler.adapters.kubernetes.weights.node import KubeNode
 from autoscaler.adapters.web.agent import AgentServer, AgentStatus, PeerStatus
 from autoscaler.app.process import StartError, allow_many_connections
-from autoscaler.app.weights import Fetching, limits
+from autoscaler.app.weights import FetchOptions, limits
 from autoscaler.app.weights_peers import sharing
 from autoscaler.config.settings import HttpSettings, KubeSettings
 from autoscaler.config.weights.allowed import DEFAULT_RULES, SourceRules
 from autoscaler.config.weights.source import ModelSource
 from autoscaler.config.weights.wishes import Wishes
-from autoscaler.weights.agent import Agent, Step
+from autoscaler.weights.agent import Agent, AgentStep
 from autoscaler.weights.listing import Origin
 from autoscaler.weights.local_node import LocalNode, WishFile
-from autoscaler.weights.node import Node
+from autoscaler.weights.node import AgentNode
 from autoscaler.weights.peers.peers import Peers
-from autoscaler.weights.problems import Cause, WeightsError, as_problem
-from autoscaler.weights.store import Store
+from autoscaler.weights.problems import WeightsCause, WeightsError, as_problem
+from autoscaler.weights.store import WeightStore
 
 log = structlog.get_logger(__name__)
 
@@ -48,7 +48,7 @@ async def run(given: Given) -> int:
         log.warning("the hub's token is used for no source; name those that need it, and for whom, by --private-source")
     async with _node(given) as node:
         http = HttpSettings(host=given["http_host"], port=given["http_port"])
-        async with sharing(given, Store(given["root"])) as peers:
+        async with sharing(given, WeightStore(given["root"])) as peers:
             agent = _agent(given, node, peers)
             if peers is not None:
                 peers.server.on_refused = agent.suspect
@@ -82,7 +82,7 @@ async def plan(given: Given, as_json: bool) -> int:
 
 
 @asynccontextmanager
-async def _node(given: Given) -> AsyncIterator[Node]:
+async def _node(given: Given) -> AsyncIterator[AgentNode]:
     """Open the node that the options name, or one without an API server."""
     clock = SystemClock()
     file = WishFile(given["wishes"], clock) if given["wishes"] else None
@@ -103,16 +103,16 @@ def _wish_file(file: WishFile) -> Callable[[asyncio.Event], tuple[Wishes, str]]:
     return lambda changed: (file.current(changed), file.problem)
 
 
-def _agent(given: Given, node: Node, peers: Peers | None = None) -> Agent:
-    fetching = Fetching(given, _rules(given))
+def _agent(given: Given, node: AgentNode, peers: Peers | None = None) -> Agent:
+    fetching = FetchOptions(given, _rules(given))
 
     def open_origin(source: ModelSource) -> Origin:
         try:
             return fetching.origin(source)
         except StartError as error:  # the token; it may be there at the next attempt
-            raise WeightsError(Cause.DENIED, str(error)) from error
+            raise WeightsError(WeightsCause.DENIED, str(error)) from error
 
-    store = Store(given["root"], limits(given), makes_root=False)
+    store = WeightStore(given["root"], limits(given), makes_root=False)
     shared = peers.wrap(open_origin) if peers is not None else open_origin
     return Agent(store, shared, fetching.transfer, node, SystemClock(), _version(), given["max_cache_bytes"])
 
@@ -128,11 +128,11 @@ def _version() -> str:
         return ""
 
 
-def _status(agent: Agent, node: Node, peers: Peers | None) -> AgentStatus:
+def _status(agent: Agent, node: AgentNode, peers: Peers | None) -> AgentStatus:
     report, fetching, counts = agent.report(), agent.fetching, agent.counts
     outage = node.outage() if isinstance(node, KubeNode) else ""
     if outage and not report.cause:
-        report = report._replace(cause=Cause.UNREACHABLE, text=outage)
+        report = report._replace(cause=WeightsCause.UNREACHABLE, text=outage)
     shared = None
     if peers is not None:
         received, sent = peers.counts.peer_bytes, peers.server.transfers.sent_bytes
@@ -151,7 +151,7 @@ def _status(agent: Agent, node: Node, peers: Peers | None) -> AgentStatus:
     )
 
 
-async def _synced(node: Node) -> None:
+async def _synced(node: AgentNode) -> None:
     """Wait until pods and wishes are known. Raises StartError."""
     try:
         async with asyncio.timeout(SYNC_S):
@@ -163,13 +163,13 @@ async def _synced(node: Node) -> None:
         raise StartError(f"pods and wishes of the node are not known: {outage or 'no answer'}") from None
 
 
-def _as_json(step: Step) -> dict[str, Any]:
+def _as_json(step: AgentStep) -> dict[str, Any]:
     fields: dict[str, Any] = {"source": str(step.source), "key": step.source.key, "bytes": step.size}
     fields["action"] = "none" if step.cause else "fetch"
     return fields | {"evicts": list(step.evicted), "cause": str(step.cause), "text": step.text}
 
 
-def _print(steps: list[Step]) -> None:
+def _print(steps: list[AgentStep]) -> None:
     if not steps:
         print("nothing to do")
         return

@@ -18,7 +18,7 @@ from autoscaler.config.settings import KubeSettings
 from autoscaler.weights.peers.directory import Directory, StaticDirectory
 from autoscaler.weights.peers.peers import Peers, Tls
 from autoscaler.weights.peers.token import ClusterToken, TokenError
-from autoscaler.weights.store import Store
+from autoscaler.weights.store import WeightStore
 
 log = structlog.get_logger(__name__)
 
@@ -26,7 +26,7 @@ Given = Mapping[str, Any]
 
 
 @asynccontextmanager
-async def sharing(given: Given, store: Store) -> AsyncIterator[Peers | None]:
+async def sharing(given: Given, store: WeightStore) -> AsyncIterator[Peers | None]:
     """Serve other agents, and ask them; None: there is no token, or no list of agents. Raises CannotServe."""
     token = _token(given)
     if token is None:

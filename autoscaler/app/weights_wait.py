@@ -9,18 +9,18 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from autoscaler.app.process import StartError
-from autoscaler.app.weights import Fetching, pull
+from autoscaler.app.weights import FetchOptions, pull
 from autoscaler.config.findings import shown
 from autoscaler.config.weights.source import InvalidSourceError, parse
 from autoscaler.weights import pod_view
 from autoscaler.weights.budget import Limits
 from autoscaler.weights.problems import WeightsError
-from autoscaler.weights.store import Model, Store
+from autoscaler.weights.store import PublishedModel, WeightStore
 
 POLL_S = 0.5
 
 
-async def wait(root: Path, into: Path, text: str, timeout_s: float, fetching: Fetching) -> int:
+async def wait(root: Path, into: Path, text: str, timeout_s: float, fetching: FetchOptions) -> int:
     """Link the node's copy of a model into a folder of the pod, or fetch it there. Return the exit code.
 
     root: of the node, only read. timeout_s: in which nothing arrives there, before the pod fetches for itself.
@@ -30,7 +30,7 @@ async def wait(root: Path, into: Path, text: str, timeout_s: float, fetching: Fe
     except InvalidSourceError as error:
         raise StartError(str(error)) from error
     print(f"waiting until {root} holds {source}", flush=True)
-    model = await published(Store(root), source.key, timeout_s)
+    model = await published(WeightStore(root), source.key, timeout_s)
     with _writing(into):
         if model is not None:
             print(f"{source}: {pod_view.link(into, root, model)}")
@@ -38,7 +38,7 @@ async def wait(root: Path, into: Path, text: str, timeout_s: float, fetching: Fe
         pod_view.clear_links(into, source)
     print(f"nothing arrived in {root} for {timeout_s:g} s; {source} is fetched for this pod alone", flush=True)
     code = await pull(into, Limits(), [text], fetching, timeout_s)
-    model = Store(into).find(source.key)
+    model = WeightStore(into).find(source.key)
     if model is not None:
         with _writing(into):
             pod_view.name(into, model)
@@ -53,7 +53,7 @@ def _writing(into: Path) -> Iterator[None]:
         raise StartError(f"{shown(str(into))} cannot be written: {error.strerror}") from error
 
 
-async def published(store: Store, key: str, patience_s: float) -> Model | None:
+async def published(store: WeightStore, key: str, patience_s: float) -> PublishedModel | None:
     """Return a model when it is published; None: nothing of it arrives any more."""
     trace, since_s = store.trace(key), time.monotonic()
     while True:

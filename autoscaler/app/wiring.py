@@ -71,7 +71,7 @@ Background = tuple[str, Callable[[], Coroutine[Any, Any, None]]]
 
 
 @dataclass
-class Parts:
+class LoopParts:
     """The parts of a loop that differ between commands and modes."""
 
     clock: Clock
@@ -125,7 +125,7 @@ async def connect_cluster(
     policies: PolicyFiles,
     sources: list[SampleSource],
     metrics: Metrics,
-) -> Parts:
+) -> LoopParts:
     """Watch the cluster, and build the actuator of the mode. `KubeFleet` decides what is watched in which mode."""
     assert settings.kube
     kube = await stack.enter_async_context(Kube.connect(settings.kube))
@@ -149,7 +149,7 @@ async def connect_cluster(
         with_caches=settings.weights,
         system=SystemNamespaces({*settings.system_namespaces, *settings.namespaces}, own_namespace()),
     )
-    parts = Parts(
+    parts = LoopParts(
         clock, fleet, sources, RecordingActuator(), policies, background=[("cluster", fleet.run)], woken=woken
     )
     leadership = elector or parts.leadership
@@ -218,7 +218,7 @@ async def connect_cluster(
 
 
 def _plan_weights(
-    parts: Parts, kube: Kube, fleet: KubeFleet, settings: Settings, manager: str, leadership: Leadership
+    parts: LoopParts, kube: Kube, fleet: KubeFleet, settings: Settings, manager: str, leadership: Leadership
 ) -> WishPublisher:
     """Add the plan of weights, which is published in the namespace of the Lease. In dry-run it is only shown."""
     publisher = WishPublisher(
@@ -277,7 +277,7 @@ def _cluster_detail(
 
 
 async def build_loop(
-    stack: AsyncExitStack, parts: Parts, settings: Settings, metrics: Metrics | None = None, mode: str = ""
+    stack: AsyncExitStack, parts: LoopParts, settings: Settings, metrics: Metrics | None = None, mode: str = ""
 ) -> Loop:
     """Build the loop with its recorders and its HTTP server."""
     mode = mode or settings.mode.value
@@ -320,7 +320,7 @@ async def build_loop(
 
 
 async def restore_memory(
-    loop: Loop, parts: Parts, settings: Settings, saved: Callable[[float], None] = lambda _wall_s: None
+    loop: Loop, parts: LoopParts, settings: Settings, saved: Callable[[float], None] = lambda _wall_s: None
 ) -> None:
     """Load what was learned before: from the state file, otherwise from history. The load of a week is from both."""
     store = StateFile(settings.state) if settings.state else None
@@ -370,7 +370,7 @@ def _reloading_quotas(files: QuotaFiles) -> Callable[[], tuple[StatedQuota, ...]
     return current
 
 
-async def run_loop(loop: Loop, parts: Parts) -> None:
+async def run_loop(loop: Loop, parts: LoopParts) -> None:
     """Run the loop and its background tasks; a failure of one ends all.
 
     The loop ends first, so that no change is in progress when the lease is released.

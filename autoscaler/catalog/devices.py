@@ -18,7 +18,7 @@ LISTED = "on demand, AWS us-east-1, 2026-07-20"
 LISTED_AZURE = "on demand, Azure eastus, 2026-06-18"
 
 
-class Device(NamedTuple):
+class Product(NamedTuple):
     """One product, or a name that several products share."""
 
     name: str  # ours
@@ -35,10 +35,10 @@ class Device(NamedTuple):
 
 
 # Instance types of AWS have a price over their GPUs. GB200 is Azure's.
-DEVICES: tuple[Device, ...] = (
+DEVICES: tuple[Product, ...] = (
     # The first match counts, so a more specific name comes first.
-    Device("GB300", r"gb300", 278, most_gb=288),
-    Device(
+    Product("GB300", r"gb300", 278, most_gb=288),
+    Product(
         "GB200",
         r"gb200",
         186,
@@ -47,49 +47,49 @@ DEVICES: tuple[Device, ...] = (
         189,
         LISTED_AZURE,
     ),
-    Device("GH200-144GB", r"gh200-144g", 144),
-    Device("GH200", r"gh200", 96, most_gb=144),
-    Device("B300", r"b300", 269, 17.80, r"p6-b300\..*", 288),
-    Device("B200", r"b200", 180, 14.24, r"p6-b200\..*|a4-highgpu-.*", 186),
-    Device("H200", r"h200", 141, 7.91, r"p5en?\..*|standard_nd96isr_h200.*|a3-ultragpu-.*"),
-    Device("H100-NVL", r"h100-nvl", 94, 6.88, r"standard_nc\d+adi?s_h100_v5"),
-    Device(
+    Product("GH200-144GB", r"gh200-144g", 144),
+    Product("GH200", r"gh200", 96, most_gb=144),
+    Product("B300", r"b300", 269, 17.80, r"p6-b300\..*", 288),
+    Product("B200", r"b200", 180, 14.24, r"p6-b200\..*|a4-highgpu-.*", 186),
+    Product("H200", r"h200", 141, 7.91, r"p5en?\..*|standard_nd96isr_h200.*|a3-ultragpu-.*"),
+    Product("H100-NVL", r"h100-nvl", 94, 6.88, r"standard_nc\d+adi?s_h100_v5"),
+    Product(
         "H100-80GB",
         r"h100-(80gb|pcie|sxm5?|mega-80gb)",
         80,
         6.88,
         r"p5\..*|standard_nd96isr_h100_v5|a3-(high|mega|edge)gpu-.*",
     ),
-    Device("H100", r"h100", 80, 6.88, most_gb=94),
-    Device("H20", r"h20", 96, most_gb=141),
-    Device(
+    Product("H100", r"h100", 80, 6.88, most_gb=94),
+    Product("H20", r"h20", 96, most_gb=141),
+    Product(
         "A100-80GB",
         r"a100-(.*-)?80gb",
         80,
         3.43,
         r"p4de\..*|standard_nc\d+ads_a100_v4|standard_nd96amsr_a100_v4|a2-ultragpu-.*",
     ),
-    Device(
+    Product(
         "A100-40GB",
         r"tesla-a100|a100-(.*-)?40gb",
         40,
         2.74,
         r"p4d\..*|standard_nd96asr_v4|a2-(high|mega)gpu-.*",
     ),
-    Device("A100", r"a100", 40, 2.74, most_gb=80),
-    Device("RTX-PRO-6000", r"rtx-pro-6000", 96, 3.36, r"g7e\..*|g4-standard-.*"),
-    Device("RTX-PRO-5000", r"rtx-pro-5000", 48, most_gb=72),
-    Device("RTX-PRO-4500", r"rtx-pro-4500", 32),
-    Device("L40S", r"l40s", 48, 1.86, r"g6e\..*"),
-    Device("L40", r"l40", 48),
-    Device("L4", r"l4", 24, 0.80, r"g6\..*|g2-standard-.*"),
-    Device("A30", r"a30", 24),
-    Device("A10G", r"a10g", 24, 1.01, r"g5\..*"),
-    Device("A10", r"a10", 24, 1.01, r"standard_nv(36|72)adm?s_a10_v5"),
-    Device("V100-32GB", r"v100-(.*-)?32gb", 32, 3.06, r"p3dn\..*|standard_nd40rs_v2"),
-    Device("V100-16GB", r"tesla-v100|v100-(.*-)?16gb", 16, 3.06, r"p3\..*|standard_nc(6|12|24)r?s_v3"),
-    Device("V100", r"v100", 16, 3.06, most_gb=32),
-    Device("T4", r"t4", 16, 0.53, r"g4dn\..*|standard_nc\d+as_t4_v3"),
+    Product("A100", r"a100", 40, 2.74, most_gb=80),
+    Product("RTX-PRO-6000", r"rtx-pro-6000", 96, 3.36, r"g7e\..*|g4-standard-.*"),
+    Product("RTX-PRO-5000", r"rtx-pro-5000", 48, most_gb=72),
+    Product("RTX-PRO-4500", r"rtx-pro-4500", 32),
+    Product("L40S", r"l40s", 48, 1.86, r"g6e\..*"),
+    Product("L40", r"l40", 48),
+    Product("L4", r"l4", 24, 0.80, r"g6\..*|g2-standard-.*"),
+    Product("A30", r"a30", 24),
+    Product("A10G", r"a10g", 24, 1.01, r"g5\..*"),
+    Product("A10", r"a10", 24, 1.01, r"standard_nv(36|72)adm?s_a10_v5"),
+    Product("V100-32GB", r"v100-(.*-)?32gb", 32, 3.06, r"p3dn\..*|standard_nd40rs_v2"),
+    Product("V100-16GB", r"tesla-v100|v100-(.*-)?16gb", 16, 3.06, r"p3\..*|standard_nc(6|12|24)r?s_v3"),
+    Product("V100", r"v100", 16, 3.06, most_gb=32),
+    Product("T4", r"t4", 16, 0.53, r"g4dn\..*|standard_nc\d+as_t4_v3"),
 )
 
 
@@ -138,7 +138,7 @@ _VENDOR = re.compile(r"^(nvidia-)+")
 
 
 @lru_cache(maxsize=1024)
-def find_device(name: str) -> Device | None:
+def find_device(name: str) -> Product | None:
     """Return the product with a name of GPU feature discovery, a cloud or Karpenter, or of an instance type."""
     plain = _plain(name[:MAX_NAME])
     for device in DEVICES:
@@ -148,7 +148,7 @@ def find_device(name: str) -> Device | None:
 
 
 @lru_cache(maxsize=1024)
-def find_instance(kind: str) -> Device | None:
+def find_instance(kind: str) -> Product | None:
     """Return the product that an instance type of a cloud has."""
     written = kind[:MAX_NAME].strip().lower()
     return next((each for each in DEVICES if each.instances and re.fullmatch(each.instances, written)), None)
@@ -159,7 +159,7 @@ def is_mig(resource: str, product: str) -> bool:
     return bool(_SAYS_MIG.search(resource[:MAX_NAME]) or _SAYS_MIG.search(product[:MAX_NAME]))
 
 
-def mig_profile(device: Device | None, resource: str, product: str) -> MigProfile | None:
+def mig_profile(device: Product | None, resource: str, product: str) -> MigProfile | None:
     """Return the profile of a slice; None: unknown. `is_mig` is true of the device.
 
     A product with several sizes of memory has the profiles of all of them; a doubtful one counts as its larger share.

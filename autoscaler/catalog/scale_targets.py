@@ -16,7 +16,7 @@ Place = tuple[str, ...]  # keys from the root of an object; "*" stands for each 
 EACH = "*"
 
 
-class PodPart(NamedTuple):
+class TemplatePart(NamedTuple):
     """Some pods of a replica, which have one template."""
 
     place: Place  # of the pod template
@@ -24,7 +24,7 @@ class PodPart(NamedTuple):
     bare: bool = False  # the place holds a pod spec instead of a template
 
 
-class Condition(NamedTuple):
+class BarringField(NamedTuple):
     """A field that makes an object impossible to scale by its replicas."""
 
     place: Place
@@ -44,9 +44,9 @@ class ScaleTarget(NamedTuple):
     replicas: Place = ("spec", "replicas")
     unset: int = 1  # replicas if the object states none
     selector: Place = ()  # of a label selector as text; (): the pods are found by their owners
-    pods: tuple[PodPart, ...] = ()  # the first serves requests; (): only live pods show what a replica needs
+    pods: tuple[TemplatePart, ...] = ()  # the first serves requests; (): only live pods show what a replica needs
     roles: Place = ()  # a list that must have one item, with one replica: a replica of several engines has no one speed
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[BarringField, ...] = ()
     refusal: str = ""  # why it is not scaled, and what is scaled instead; "": it is scaled
     passes_on: bool = False  # it passes its annotations on to an object that may be scaled
 
@@ -74,8 +74,8 @@ _CLUSTER = (*_TEMPLATE, "spec")
 _WITHOUT = "it has no scale subresource; allowed: "
 
 TARGETS: tuple[ScaleTarget, ...] = (
-    ScaleTarget("Deployment", "apps", "v1", "deployments", "Kubernetes 1.36", pods=(PodPart(_TEMPLATE),)),
-    ScaleTarget("StatefulSet", "apps", "v1", "statefulsets", "Kubernetes 1.36", pods=(PodPart(_TEMPLATE),)),
+    ScaleTarget("Deployment", "apps", "v1", "deployments", "Kubernetes 1.36", pods=(TemplatePart(_TEMPLATE),)),
+    ScaleTarget("StatefulSet", "apps", "v1", "statefulsets", "Kubernetes 1.36", pods=(TemplatePart(_TEMPLATE),)),
     ScaleTarget(
         "LeaderWorkerSet",
         "leaderworkerset.x-k8s.io",
@@ -84,8 +84,8 @@ TARGETS: tuple[ScaleTarget, ...] = (
         "lws 0.10",
         unit="group of a leader and its workers",
         pods=(
-            PodPart(("spec", "leaderWorkerTemplate", "leaderTemplate")),
-            PodPart(("spec", "leaderWorkerTemplate", "workerTemplate")),
+            TemplatePart(("spec", "leaderWorkerTemplate", "leaderTemplate")),
+            TemplatePart(("spec", "leaderWorkerTemplate", "workerTemplate")),
         ),
     ),
     ScaleTarget(
@@ -95,7 +95,7 @@ TARGETS: tuple[ScaleTarget, ...] = (
         "rollouts",
         "argo-rollouts, main of 2026",
         selector=_STATUS,
-        pods=(PodPart(_TEMPLATE),),
+        pods=(TemplatePart(_TEMPLATE),),
     ),
     ScaleTarget(
         "DisaggregatedSetRoleScaler",
@@ -134,8 +134,8 @@ TARGETS: tuple[ScaleTarget, ...] = (
         unit="serving group of one role",
         selector=("status", "labelSelector"),
         pods=(
-            PodPart((*_ROLES, EACH, "entryTemplate")),
-            PodPart((*_ROLES, EACH, "workerTemplate"), ("workerReplicas",)),
+            TemplatePart((*_ROLES, EACH, "entryTemplate")),
+            TemplatePart((*_ROLES, EACH, "workerTemplate"), ("workerReplicas",)),
         ),
         roles=_ROLES,
     ),
@@ -156,10 +156,10 @@ TARGETS: tuple[ScaleTarget, ...] = (
         "AIBrix 0.7",
         unit="role set of one role",
         selector=("status", "scalingTargetSelector"),
-        pods=(PodPart((*_ROLE_SET, EACH, "template"), ("podGroupSize",)),),
+        pods=(TemplatePart((*_ROLE_SET, EACH, "template"), ("podGroupSize",)),),
         roles=_ROLE_SET,
         conditions=(
-            Condition(
+            BarringField(
                 ("spec", "mode"),
                 ("Pooled",),
                 "spec.mode is Pooled, in which roles have counts of their own; allowed: Replica",
@@ -175,8 +175,8 @@ TARGETS: tuple[ScaleTarget, ...] = (
         unit="Ray cluster",
         selector=("status", "scalingTargetSelector"),
         pods=(
-            PodPart((*_CLUSTER, "headGroupSpec", "template")),
-            PodPart((*_CLUSTER, "workerGroupSpecs", EACH, "template"), ("replicas", "numOfHosts")),
+            TemplatePart((*_CLUSTER, "headGroupSpec", "template")),
+            TemplatePart((*_CLUSTER, "workerGroupSpecs", EACH, "template"), ("replicas", "numOfHosts")),
         ),
     ),
     ScaleTarget(
@@ -188,7 +188,7 @@ TARGETS: tuple[ScaleTarget, ...] = (
         unit="pod, a node of Slurm",
         selector=_STATUS,
         conditions=(
-            Condition(
+            BarringField(
                 ("spec", "scalingMode"),
                 ("DaemonSet",),
                 "spec.scalingMode is DaemonSet, which ignores spec.replicas; allowed: StatefulSet",
@@ -202,7 +202,7 @@ TARGETS: tuple[ScaleTarget, ...] = (
         "podcliques",
         "Grove, main of 2026",
         selector=("status", "hpaPodSelector"),
-        pods=(PodPart(("spec", "podSpec"), bare=True),),
+        pods=(TemplatePart(("spec", "podSpec"), bare=True),),
     ),
     ScaleTarget(
         "PodCliqueScalingGroup",

@@ -5,15 +5,15 @@ from __future__ import annotations
 import click
 
 from autoscaler.cli.options import http_port_option
-from autoscaler.cli.param_types import Duration, Number, WholeNumber
+from autoscaler.cli.param_types import DurationParam, NumberParam, WholeNumber
 from autoscaler.cli.process import run_to_end
 
 
 @click.command(short_help="Try the daemon on simulated vLLM replicas.")
-@click.option("--duration", type=Duration(), help="Real time to run; default: until Ctrl-C.")
+@click.option("--duration", type=DurationParam(), help="Real time to run; default: until Ctrl-C.")
 @click.option(
     "--speed",
-    type=Number(1, 600),
+    type=NumberParam(1, 600),
     default=60.0,
     show_default=True,
     help="Simulated seconds per real second.",

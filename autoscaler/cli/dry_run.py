@@ -17,7 +17,7 @@ from autoscaler.cli.options import (
     rate_window_option,
     refuse_unused,
 )
-from autoscaler.cli.param_types import Duration
+from autoscaler.cli.param_types import DurationParam
 from autoscaler.cli.process import run_to_end
 from autoscaler.cli.settings import daemon_settings
 
@@ -35,7 +35,7 @@ from autoscaler.cli.settings import daemon_settings
     help="Take workloads from the annotated objects of the cluster instead of the labels of metrics.",
 )
 @history_option
-@click.option("--period", type=Duration(), default="15s", show_default=True, help="Time between ticks.")
+@click.option("--period", type=DurationParam(), default="15s", show_default=True, help="Time between ticks.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON line per decision instead of the table.")
 @click.option("--once", is_flag=True, help="Decide once without history or a page, print the decision and exit.")
 @http_options("127.0.0.1")

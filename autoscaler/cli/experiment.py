@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autoscaler.cli.options import options, refuse_unused
-from autoscaler.cli.param_types import OUT, READABLE_FILE, Duration, Number, WholeNumber
+from autoscaler.cli.param_types import OUT, READABLE_FILE, DurationParam, NumberParam, WholeNumber
 
 if TYPE_CHECKING:
     from autoscaler.lab.commands.options import ExperimentOptions
@@ -60,22 +60,22 @@ experiment_options = options(
     ),
     click.option(
         "--learn",
-        type=Duration(10 * YEAR_S),
+        type=DurationParam(10 * YEAR_S),
         help="Learn from this much of the beginning; figures count from then on, "
         "and each baseline also runs as tuned on that part.",
     ),
     click.option("--planned", is_flag=True, help="Also find a schedule with the whole trace known in advance."),
     click.option(
-        "--cold-start", type=Duration(), default="60s", show_default=True, help="Mean cold start of a replica."
+        "--cold-start", type=DurationParam(), default="60s", show_default=True, help="Mean cold start of a replica."
     ),
     click.option(
         "--cold-start-uncached",
-        type=Duration(),
+        type=DurationParam(),
         help="Mean of the first cold start on a node; default: every node has image and weights.",
     ),
     click.option(
         "--weights-on",
-        type=Number(0, 1),
+        type=NumberParam(0, 1),
         help="Share of nodes that hold the weights, 0 to 1; every start on another node fetches them. "
         "Default: a node keeps what its first replica fetched.",
     ),
@@ -92,19 +92,19 @@ experiment_options = options(
     ),
     click.option(
         "--node-idle",
-        type=Duration(YEAR_S),
+        type=DurationParam(YEAR_S),
         help="An autoscaler of nodes removes a node that was empty for this long; default: nodes stay.",
     ),
     click.option(
         "--cold-start-spread",
-        type=Number(0, 1),
+        type=NumberParam(0, 1),
         default=0.1,
         show_default=True,
         help="How much cold starts differ: sigma of their logarithm; 0: not at all.",
     ),
     click.option(
         "--crash-every",
-        type=Duration(YEAR_S),
+        type=DurationParam(YEAR_S),
         help="Mean time between crashes of a serving replica; default: replicas never crash.",
     ),
     click.option(
@@ -115,18 +115,18 @@ experiment_options = options(
         help="How a request is assigned to a replica.",
     ),
     click.option(
-        "--patience", type=Duration(), help="Clients still waiting after this time leave; default: nobody leaves."
+        "--patience", type=DurationParam(), help="Clients still waiting after this time leave; default: nobody leaves."
     ),
     click.option(
         "--drain",
-        type=Duration(3600, least_s=0),
+        type=DurationParam(3600, least_s=0),
         default="30s",
         show_default=True,
         help="Time a leaving replica may take to finish what it runs; 0s: it aborts all, as vLLM does by default.",
     ),
     click.option(
         "--scrape-every",
-        type=Duration(120, least_s=1),
+        type=DurationParam(120, least_s=1),
         default="15s",
         show_default=True,
         help="Time between two scrapes: what a policy sees is as old as the last one.",

@@ -13,7 +13,7 @@ from autoscaler.cli.param_types import (
     READABLE_FILE,
     Address,
     AllowedSource,
-    Duration,
+    DurationParam,
     GatewayNamespace,
     Header,
     Matchers,
@@ -84,7 +84,7 @@ prometheus_options = options(
         help="What stands before the engines' names of metrics; kserve_ and ray_ are found by themselves.",
     ),
     click.option(
-        "--prometheus-timeout", type=Duration(), default="10s", show_default=True, help="Time limit for one query."
+        "--prometheus-timeout", type=DurationParam(), default="10s", show_default=True, help="Time limit for one query."
     ),
 )
 scrape_options = options(
@@ -125,7 +125,7 @@ scrape_options = options(
 )
 rate_window_option = click.option(
     "--rate-window",
-    type=Duration(least_s=10),
+    type=DurationParam(least_s=10),
     default="2m",
     show_default=True,
     help="Window for rates and quantiles; at least four scrape intervals.",

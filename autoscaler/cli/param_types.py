@@ -21,7 +21,7 @@ _DECIMAL = re.compile(r"-?(\d{1,18}(\.\d{0,18})?|\.\d{1,18})", re.ASCII)
 OBJECT_NAMES = "at most 253 characters of a-z, 0-9, - and ."
 
 
-class Duration(click.ParamType):  # type: ignore[type-arg]
+class DurationParam(click.ParamType):  # type: ignore[type-arg]
     """Seconds, written as in policies: `500ms`, `5s`, `2m`; above zero, at most a day where nothing else is said.
 
     least_s: None: anything above zero.
@@ -51,7 +51,7 @@ class Duration(click.ParamType):  # type: ignore[type-arg]
         return duration_s
 
 
-class Number(click.FloatRange):
+class NumberParam(click.FloatRange):
     """Plain decimal number in a range; NaN, which is neither below nor above anything, is in none."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
@@ -363,7 +363,7 @@ class Out(click.Path):
 OUT = Out(dir_okay=False, path_type=Path)
 
 
-class Moment(click.ParamType):  # type: ignore[type-arg]
+class MomentParam(click.ParamType):  # type: ignore[type-arg]
     """Unix time, written as `2026-03-01T08:00:00Z`, with any offset, or `-6h`: so long before now."""
 
     name = "time"

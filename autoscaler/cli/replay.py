@@ -10,7 +10,7 @@ import click
 
 from autoscaler.cli.experiment import Greedy, experiment_options, run_experiment
 from autoscaler.cli.options import prometheus_options
-from autoscaler.cli.param_types import READABLE_FILE, Duration, Moment, WorkloadName
+from autoscaler.cli.param_types import READABLE_FILE, DurationParam, MomentParam, WorkloadName
 from autoscaler.cli.settings import prometheus_settings
 
 if TYPE_CHECKING:
@@ -30,13 +30,15 @@ STEP_S = 15.0  # of history
 @click.option(
     "--workload", type=WorkloadName(), required=True, metavar="NAMESPACE/NAME", help="Workload whose history is read."
 )
-@click.option("--start", type=Moment(), help="Start of the history: 2026-03-01T08:00:00Z, or -24h for 24 hours ago.")
 @click.option(
-    "--end", type=Moment(), default="now", show_default=True, help="End of the history, written as for --start."
+    "--start", type=MomentParam(), help="Start of the history: 2026-03-01T08:00:00Z, or -24h for 24 hours ago."
+)
+@click.option(
+    "--end", type=MomentParam(), default="now", show_default=True, help="End of the history, written as for --start."
 )
 @click.option(
     "--step",
-    type=Duration(),
+    type=DurationParam(),
     help="Resolution at which Prometheus is read; at least the scrape interval; default: 15s.",
 )
 @experiment_options

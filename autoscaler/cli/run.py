@@ -21,7 +21,7 @@ from autoscaler.cli.options import (
     scrape_options,
     source_rule_options,
 )
-from autoscaler.cli.param_types import Duration, OwnFile
+from autoscaler.cli.param_types import DurationParam, OwnFile
 from autoscaler.cli.process import run_to_end
 from autoscaler.cli.settings import daemon_settings
 
@@ -41,7 +41,7 @@ from autoscaler.cli.settings import daemon_settings
 @policy_options
 @cluster_options
 @price_option
-@click.option("--period", type=Duration(), default="5s", show_default=True, help="Time between ticks.")
+@click.option("--period", type=DurationParam(), default="5s", show_default=True, help="Time between ticks.")
 @click.option("--lease/--no-lease", default=True, show_default=True, help="Elect a leader among the daemon's replicas.")
 @name_option("--lease-name", "vllm-autoscaler", "Name of the Lease object.")
 @name_option("--lease-namespace", "vllm-autoscaler", "Namespace of the Lease object.")

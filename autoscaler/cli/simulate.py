@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from autoscaler.cli.experiment import YEAR_S, GreedyGroup, experiment_options, run_experiment, run_interruptibly
-from autoscaler.cli.param_types import OUT, READABLE_FILE, Duration, Number, WholeNumber
+from autoscaler.cli.param_types import OUT, READABLE_FILE, DurationParam, NumberParam, WholeNumber
 
 if TYPE_CHECKING:
     from autoscaler.lab.commands.options import ExperimentOptions
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--scale",
-    type=Number(0, 10_000, min_open=True),
+    type=NumberParam(0, 10_000, min_open=True),
     default=1.0,
     show_default=True,
     help="Of a table of clients: rate of each, beside that in the table. Of requests: the share to keep; above 1, the "
@@ -35,17 +35,17 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--start",
-    type=Duration(10 * YEAR_S, least_s=0),
+    type=DurationParam(10 * YEAR_S, least_s=0),
     help="Start of the part to run, counted from the start of the trace.",
 )
 @click.option(
     "--end",
-    type=Duration(10 * YEAR_S),
+    type=DurationParam(10 * YEAR_S),
     help="End of the part to run, counted from the start of the trace; default: the end of the trace.",
 )
 @click.option(
     "--gpus",
-    type=Number(0, 100_000, min_open=True),
+    type=NumberParam(0, 100_000, min_open=True),
     help="GPUs shared by all models of a trace; default: as many as each asks for.",
 )
 @experiment_options
@@ -95,7 +95,7 @@ def simulate(
     help="Token budget of a step, if known; else guessed from the largest step recorded.",
 )
 @click.option(
-    "--gpus", type=Number(0, 1024, min_open=True), default=1.0, show_default=True, help="GPUs of one replica."
+    "--gpus", type=NumberParam(0, 1024, min_open=True), default=1.0, show_default=True, help="GPUs of one replica."
 )
 def fit(
     recording: Path, out: Path | None, max_num_seqs: int | None, max_num_batched_tokens: int | None, gpus: float

@@ -14,7 +14,7 @@ from autoscaler.cli.param_types import (
     READABLE_FILE,
     AllowedSource,
     ByteCount,
-    Duration,
+    DurationParam,
     FreeSpace,
     HostPath,
     ObjectName,
@@ -129,7 +129,7 @@ def weights() -> None:
 @own_source_option
 @click.option(
     "--wait",
-    type=Duration(),
+    type=DurationParam(),
     default="1h",
     show_default=True,
     help="Time to wait while another process fetches into the folder.",
@@ -234,7 +234,7 @@ def verify(sources: tuple[str, ...], root: Path) -> None:
 )
 @click.option(
     "--timeout",
-    type=Duration(),
+    type=DurationParam(),
     default="5m",
     show_default=True,
     help="Time in which nothing arrives from the node's agent, before the pod fetches the model for itself.",

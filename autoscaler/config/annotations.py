@@ -12,7 +12,7 @@ from typing import Any
 from autoscaler.catalog.engines import ENGINES
 from autoscaler.config.policy.schema import OVERRIDES
 from autoscaler.config.policy.windows import WindowsKind
-from autoscaler.config.values import NAME, FieldKind, Integer, Kind, Number, OneOf, Pattern
+from autoscaler.config.values import NAME, FieldKind, Integer, Number, OneOf, Pattern, ValueKind
 from autoscaler.config.weights.source import SCHEMES as SOURCE_SCHEMES
 from autoscaler.config.weights.source import InvalidSourceError, parse
 from autoscaler.config.yaml import read_scalar
@@ -80,7 +80,7 @@ PROMETHEUS_ANNOTATIONS: Mapping[str, str] = MappingProxyType(
 )
 
 # Annotations that are no overrides, by name after the prefix.
-ANNOTATIONS: Mapping[str, Kind] = MappingProxyType(
+ANNOTATIONS: Mapping[str, ValueKind] = MappingProxyType(
     {
         "policy": Pattern(rf"({NAME.expression})?", f"{NAME.allowed}; empty: the default policy"),
         "service": Pattern(r"[A-Za-z0-9]([-_./A-Za-z0-9]{0,126}[A-Za-z0-9])?", "1 to 128 letters, digits and - _ . /"),

@@ -36,7 +36,7 @@ _AMBIGUOUS = re.compile(r"\+[\d.]+|[-+]?(0\d[\d.]*|[\d.]+e[-+]?\d+)", re.ASCII |
 _PERCENT = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)%", re.ASCII)
 
 
-class Kind(Protocol):
+class ValueKind(Protocol):
     """A kind of value."""
 
     @property
@@ -212,7 +212,7 @@ class Integer(FieldKind):
 
 
 @dataclass(frozen=True)
-class Step:
+class StepLimit:
     """The largest change in one period: a fraction of the count at its start, or replicas. The other is None."""
 
     fraction: float | None = None
@@ -230,18 +230,18 @@ class StepKind(FieldKind):
     def allowed(self) -> str:
         return f"a percentage from 1% to {self.most_fraction:.0%}, or a whole number from 1 to {self.most_replicas:,}"
 
-    def read(self, value: object) -> Step:
+    def read(self, value: object) -> StepLimit:
         percent = _PERCENT.fullmatch(value) if isinstance(value, str) else None
         if percent:
             fraction = float(Decimal(percent[1]) / 100)
             _bounded(fraction, 0.01, self.most_fraction)
-            return Step(fraction=fraction)
+            return StepLimit(fraction=fraction)
         if isinstance(value, bool | AmbiguousNumber) or not isinstance(value, int):
             raise ValueError(_why_not_number(value) or "neither a percentage nor a whole number")
         _bounded(value, 1, self.most_replicas)
-        return Step(replicas=value)
+        return StepLimit(replicas=value)
 
-    def show(self, value: Step) -> str | float:
+    def show(self, value: StepLimit) -> str | float:
         if value.fraction is None:
             return value.replicas or 0
         return f"{(Decimal(repr(value.fraction)) * 100).normalize():f}%"

@@ -94,7 +94,7 @@ class Document:
         return documents
 
 
-class _Refused(Exception):
+class _RefusedYaml(Exception):
     def __init__(self, node: yaml.Node, loc: Loc, problem: str, allowed: str = "") -> None:
         super().__init__(problem)
         self.node, self.loc, self.problem, self.allowed = node, loc, problem, allowed
@@ -177,8 +177,8 @@ def read_documents(file: str, text: str) -> tuple[list[Document], list[Finding]]
         for node in yaml.compose_all(text, Loader=_LOADER):
             document = Document(file, _line(node), None)
             try:
-                value = _Reader(document, _most_values(node)).value(node, (), 0)
-            except _Refused as refused:
+                value = _YamlReader(document, _most_values(node)).value(node, (), 0)
+            except _RefusedYaml as refused:
                 found = shown(refused.node.value) if isinstance(refused.node, yaml.ScalarNode) else ""
                 line = _line(refused.node)
                 findings.append(Finding(file, line, dotted(refused.loc), refused.problem, found, refused.allowed))
@@ -258,7 +258,7 @@ def _most_values(node: yaml.Node) -> int:
     return min(MAX_NODES, node.end_mark.index - node.start_mark.index + MAX_DEPTH + 1)
 
 
-class _Reader:
+class _YamlReader:
     """Converts the nodes of one document to values, and records their lines."""
 
     def __init__(self, document: Document, most: int) -> None:
@@ -270,36 +270,38 @@ class _Reader:
         # Each use of an alias counts here, which bounds expansion. A self-referencing alias ends at the depth limit.
         if self._left < 0:
             allowed = f"{MAX_NODES} values in a document, and hardly more than it has characters"
-            raise _Refused(node, loc, "too large with its aliases written out", allowed)
+            raise _RefusedYaml(node, loc, "too large with its aliases written out", allowed)
         if depth > MAX_DEPTH:
-            raise _Refused(node, loc, "nested too deeply, or an alias that contains itself", f"{MAX_DEPTH} levels")
+            raise _RefusedYaml(node, loc, "nested too deeply, or an alias that contains itself", f"{MAX_DEPTH} levels")
         self._document.lines.setdefault(loc, _line(node))
         if isinstance(node, yaml.MappingNode) and node.tag == f"{_TAG}map":
             return {key: self.value(item, (*loc, key), depth + 1) for key, item in self._items(node, loc)}
         if isinstance(node, yaml.SequenceNode) and node.tag == f"{_TAG}seq":
             return [self.value(item, (*loc, index), depth + 1) for index, item in enumerate(node.value)]
         if not isinstance(node, yaml.ScalarNode):
-            raise _Refused(node, loc, f"tag {shown(node.tag)} is not supported", "plain mappings, lists and values")
+            raise _RefusedYaml(node, loc, f"tag {shown(node.tag)} is not supported", "plain mappings, lists and values")
         self._document.raw[loc] = node.value
         try:
             return _scalar(node)
         except ValueError as error:
-            raise _Refused(node, loc, str(error), "text, numbers, true, false, null") from error
+            raise _RefusedYaml(node, loc, str(error), "text, numbers, true, false, null") from error
 
     def _items(self, node: yaml.MappingNode, loc: Loc) -> Iterator[tuple[str, yaml.Node]]:
         seen: set[str] = set()
         for key, item in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                raise _Refused(key, loc, "a key that is not text", "text")
+                raise _RefusedYaml(key, loc, "a key that is not text", "text")
             if key.tag == f"{_TAG}merge":
-                raise _Refused(key, loc, "merge keys are not supported", "the keys written out")
+                raise _RefusedYaml(key, loc, "merge keys are not supported", "the keys written out")
             name: str = key.value
             place = (*loc, name)
             if key.tag not in (f"{_TAG}str", f"{_TAG}value"):
-                raise _Refused(key, loc, "a key that is not text", "text, in quotes if it looks like something else")
+                raise _RefusedYaml(
+                    key, loc, "a key that is not text", "text, in quotes if it looks like something else"
+                )
             if name in seen:
                 first = self._document.line_of(place)
-                raise _Refused(key, place, f"given twice, first in line {first}", "each key once")
+                raise _RefusedYaml(key, place, f"given twice, first in line {first}", "each key once")
             seen.add(name)
             self._document.lines[place] = _line(key)
             yield name, item

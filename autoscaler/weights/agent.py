@@ -27,10 +27,10 @@ from autoscaler.weights.check_schedule import RECHECK_S, CheckSchedule
 from autoscaler.weights.compile_cache import CompileCaches
 from autoscaler.weights.fetch import Transfer
 from autoscaler.weights.listing import Listing, Origin
-from autoscaler.weights.node import Node
-from autoscaler.weights.problems import Cause, WeightsError, as_problem
+from autoscaler.weights.node import AgentNode
+from autoscaler.weights.problems import WeightsCause, WeightsError, as_problem
 from autoscaler.weights.slow_check import verify_slowly
-from autoscaler.weights.store import PARTS, Model, Owner, Store
+from autoscaler.weights.store import PARTS, Owner, PublishedModel, WeightStore
 from autoscaler.weights.threads import entered, in_thread, to_end
 from autoscaler.weights.wanted import Wanted
 
@@ -67,7 +67,7 @@ class Fetching:
 
 
 @dataclass
-class Counts:
+class AgentCounts:
     """Numbers since the start of the process."""
 
     fetched_bytes: int = 0
@@ -77,7 +77,7 @@ class Counts:
     checks: Counter[str] = field(default_factory=Counter)  # of models: "right" or "wrong"
 
 
-class Step(NamedTuple):
+class AgentStep(NamedTuple):
     """What the agent would do for one model."""
 
     source: ModelSource
@@ -92,17 +92,17 @@ class Agent:
 
     def __init__(
         self,
-        store: Store,
+        store: WeightStore,
         open_origin: OpenOrigin,
         transfer: Transfer,
-        node: Node,
+        node: AgentNode,
         clock: Clock,
         version: str = "",
         max_cache_bytes: float = float("inf"),
         times: Times | None = None,
     ) -> None:
         """max_cache_bytes: of all compile caches together, within the limits of the store."""
-        self.counts = Counts()
+        self.counts = AgentCounts()
         self.fetching: Fetching | None = None
         self.cache_bytes = 0  # of all compile caches
         self._store = store
@@ -116,7 +116,7 @@ class Agent:
         self._version = version
         self._times = times or Times()
         self._attempts = Attempts(self._times.pace)
-        self._models: dict[str, Model] = {}  # complete, by key
+        self._models: dict[str, PublishedModel] = {}  # complete, by key
         self._withdrawn: set[str] = set()  # about to be removed
         self._wrong: dict[str, str] = {}  # complete, but a checksum is wrong: why
         self._checks = CheckSchedule(clock.now_s(), self._times.recheck_s)
@@ -153,7 +153,7 @@ class Agent:
         if not problem and wishes is not None and wishes.refused:
             number = len(wishes.refused)
             problem = f"{number} {'wish is' if number == 1 else 'wishes are'} refused: {wishes.refused[0][1]}"
-        return Report(models, self._version, *self._space, Cause.INVALID if problem else "", problem)
+        return Report(models, self._version, *self._space, WeightsCause.INVALID if problem else "", problem)
 
     def _state(self, source: ModelSource) -> ModelReport:
         key, text = source.key, str(source)
@@ -165,10 +165,10 @@ class Agent:
         size = self._sizes.get(key, 0)
         attempt = self._attempts.get(key)
         if attempt is not None:
-            state = State.WAITING if attempt.cause is Cause.BUSY else State.FAILED
+            state = State.WAITING if attempt.cause is WeightsCause.BUSY else State.FAILED
             return ModelReport(text, state, size, attempt.cause, attempt.text)
         if key in self._wrong:
-            return ModelReport(text, State.WAITING, size, Cause.CORRUPT, self._wrong[key])
+            return ModelReport(text, State.WAITING, size, WeightsCause.CORRUPT, self._wrong[key])
         return ModelReport(text, State.WAITING, size)
 
     def _is_ready(self, key: str) -> bool:
@@ -203,7 +203,7 @@ class Agent:
                 done, _ = await asyncio.wait({asked}, timeout=self._times.slow_s)
                 if not done:
                     text = f"the disk does not answer within {self._times.slow_s:g} s"
-                    self._set_problem(WeightsError(Cause.DISK, text))
+                    self._set_problem(WeightsError(WeightsCause.DISK, text))
                 await asked
             except (WeightsError, OSError) as error:
                 self._set_problem(as_problem(error))
@@ -238,7 +238,7 @@ class Agent:
             self._used_s = {key: used_s for key, used_s in self._used_s.items() if key in self._models}
             present = (self._wanted.models(), self._node.used(), self._node.wishes(), set(self._node.used_caches()))
             if present != needs:
-                self._attempts.retry(Cause.NO_SPACE)
+                self._attempts.retry(WeightsCause.NO_SPACE)
                 needs = present
             source = self._next()
             if source is None:
@@ -288,7 +288,7 @@ class Agent:
     async def _look(self) -> None:
         """Read what is there, and compare sizes. Incomplete models are removed, to be fetched anew."""
         async with self._changes:
-            complete: dict[str, Model] = {}
+            complete: dict[str, PublishedModel] = {}
             for model in await to_end(self._store.models):
                 key = model.key
                 complete[key] = model
@@ -378,7 +378,7 @@ class Agent:
                 return
             name = plan.evicted[0].name
             if name in evicted:
-                raise WeightsError(Cause.DISK, f"{shown(name)} cannot be removed")
+                raise WeightsError(WeightsCause.DISK, f"{shown(name)} cannot be removed")
             evicted.add(name)
             if name.startswith(f"{PARTS}/"):
                 await to_end(self._store.discard, name.removeprefix(f"{PARTS}/"))
@@ -395,7 +395,7 @@ class Agent:
         self._wanted.check_share(listing, present, self._sizes, space.budget_bytes)
 
     async def _remove(
-        self, key: str, reason: ModelSource | None = None, remove: Callable[[Model], None] | None = None
+        self, key: str, reason: ModelSource | None = None, remove: Callable[[PublishedModel], None] | None = None
     ) -> None:
         """Remove a model, its label first: no pod is steered to files that are gone. Raises WeightsError."""
         async with self._changes:
@@ -408,13 +408,13 @@ class Agent:
                 if key not in self._wrong:
                     await self._clock.sleep(self._times.settle_s)
                 if key not in self._wrong and self._wanted.judge([self._store.held(model)], reason)[0].kept:
-                    raise WeightsError(Cause.NO_SPACE, f"{model.listing.source} is needed again, and stays")
+                    raise WeightsError(WeightsCause.NO_SPACE, f"{model.listing.source} is needed again, and stays")
                 await to_end(remove or self._store.remove, model)
                 del self._models[key]
                 self._wrong.pop(key, None)
             except Unavailable as error:
                 text = f"{model.listing.source} stays: its label cannot be removed ({error})"
-                raise WeightsError(Cause.UNREACHABLE, text) from error
+                raise WeightsError(WeightsCause.UNREACHABLE, text) from error
             finally:
                 self._withdrawn.discard(key)
 
@@ -426,7 +426,7 @@ class Agent:
                 async with entered(self._store.changing()):
                     await self._remove(key)
 
-    async def plan(self) -> list[Step]:
+    async def plan(self) -> list[AgentStep]:
         """Return what would be done now for each model that is wished and absent. Nothing is changed."""
         await self._look()
         steps = []
@@ -442,10 +442,10 @@ class Agent:
                 self._check_share(listing, space)
                 room = await to_end(self._store.make_room, listing, space)
             except WeightsError as error:
-                steps.append(Step(source, size, (), error.cause, str(error)))
+                steps.append(AgentStep(source, size, (), error.cause, str(error)))
                 continue
-            space = space.after(room, self._store.held(Model(listing, self._store.root, 0.0)))
-            steps.append(Step(source, size, tuple(each.name for each in room.evicted)))
+            space = space.after(room, self._store.held(PublishedModel(listing, self._store.root, 0.0)))
+            steps.append(AgentStep(source, size, tuple(each.name for each in room.evicted)))
         return steps
 
     # Checksums
@@ -497,7 +497,7 @@ class Agent:
     async def _publish(self) -> None:
         """Publish what is true now. Raises Unavailable. An agent that does not hold the folder has nothing to say."""
         problem = self._problem
-        if (problem is None and not self._looked) or (problem is not None and problem.cause is Cause.BUSY):
+        if (problem is None and not self._looked) or (problem is not None and problem.cause is WeightsCause.BUSY):
             return
         report = self.report()
         await self._node.publish(report)

@@ -6,15 +6,15 @@ import random
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from autoscaler.weights.problems import Cause, WeightsError
+from autoscaler.weights.problems import WeightsCause, WeightsError
 
 PAUSES_S = {
-    Cause.BUSY: (2.0, 10.0),
-    Cause.CHANGED: (5.0, 300.0),
-    Cause.CORRUPT: (300.0, 3600.0),  # every attempt fetches the file twice
-    Cause.DISK: (5.0, 300.0),
-    Cause.NO_SPACE: (10.0, 300.0),
-    Cause.UNREACHABLE: (5.0, 300.0),
+    WeightsCause.BUSY: (2.0, 10.0),
+    WeightsCause.CHANGED: (5.0, 300.0),
+    WeightsCause.CORRUPT: (300.0, 3600.0),  # every attempt fetches the file twice
+    WeightsCause.DISK: (5.0, 300.0),
+    WeightsCause.NO_SPACE: (10.0, 300.0),
+    WeightsCause.UNREACHABLE: (5.0, 300.0),
 }
 OTHER_PAUSE_S = (60.0, 900.0)  # nothing changes until a person acts
 JITTER = 0.2
@@ -23,7 +23,7 @@ JITTER = 0.2
 class Attempt(NamedTuple):
     """The last failure of one model."""
 
-    cause: Cause
+    cause: WeightsCause
     text: str
     failures: int  # in a row, of the same cause
     next_s: float  # moment of the next attempt
@@ -69,7 +69,7 @@ class Attempts:
         moments = (self._failed[key].next_s for key in keys if key in self._failed)
         return min((moment for moment in moments if moment > now_s), default=float("inf"))
 
-    def retry(self, cause: Cause) -> None:
+    def retry(self, cause: WeightsCause) -> None:
         """Let models that failed for a cause be tried at once: it may have gone."""
         for key, attempt in self._failed.items():
             if attempt.cause is cause:

@@ -9,7 +9,7 @@ Files = Mapping[str, int]
 """Bytes of files, by their names on the disk."""
 
 
-class Held(NamedTuple):
+class HeldItem(NamedTuple):
     """Something on the disk that may be removed as a whole."""
 
     name: str
@@ -19,7 +19,7 @@ class Held(NamedTuple):
     rank: float = float("inf")  # place among what is wished, the most urgent first; infinity: not wished
 
 
-def judge(held: Iterable[Held], wished: Sequence[str], never: Collection[str], rank: float) -> tuple[Held, ...]:
+def judge(held: Iterable[HeldItem], wished: Sequence[str], never: Collection[str], rank: float) -> tuple[HeldItem, ...]:
     """State what may go for the sake of a model: all that is less urgent, but what is in use or pinned.
 
     wished: names, the most urgent first. never: names of what is in use or pinned. rank: place of the model.
@@ -48,7 +48,7 @@ POD_SHARE, NAMESPACE_SHARE = 0.75, 0.5
 """Of the room for weights: for models that pods name and nobody wishes, all together and of one namespace."""
 
 
-class Claim(NamedTuple):
+class UnwishedModel(NamedTuple):
     """A model that pods name and nobody wishes."""
 
     size: int  # bytes
@@ -56,7 +56,7 @@ class Claim(NamedTuple):
 
 
 def room_for_pods(
-    namespaces: Collection[str], present: Sequence[Claim], wished_bytes: int, budget_bytes: float
+    namespaces: Collection[str], present: Sequence[UnwishedModel], wished_bytes: int, budget_bytes: float
 ) -> float:
     """Return the bytes that a further model may take which pods of these namespaces name and nobody wishes.
 
@@ -74,7 +74,7 @@ def room_for_pods(
 class Space(NamedTuple):
     """What there is, and what weights may take of it."""
 
-    held: tuple[Held, ...]
+    held: tuple[HeldItem, ...]
     free_bytes: float  # of the disk, without those that stay free
     max_bytes: float
 
@@ -88,43 +88,43 @@ class Space(NamedTuple):
         """Most bytes that weights may take on this disk."""
         return max(min(self.max_bytes, self.held_bytes + self.free_bytes), 0.0)
 
-    def after(self, plan: Plan, fetched: Held) -> Space:
+    def after(self, plan: RoomPlan, fetched: HeldItem) -> Space:
         """Return what there will be after a plan, with the model that it makes room for."""
         gone = {each.name for each in plan.evicted} | {fetched.name}
         held = (*(each for each in self.held if each.name not in gone), fetched)
         return self._replace(held=held, free_bytes=self.free_bytes + self.held_bytes - _bytes(held))
 
 
-class Plan(NamedTuple):
+class RoomPlan(NamedTuple):
     """What makes room for a model."""
 
-    evicted: tuple[Held, ...] = ()
+    evicted: tuple[HeldItem, ...] = ()
     missing_bytes: float = 0.0  # that are too few even without all that may be evicted; nothing is evicted then
 
 
-def make_room(files: Files, there_bytes: int, space: Space) -> Plan:
+def make_room(files: Files, there_bytes: int, space: Space) -> RoomPlan:
     """Return what to evict for a model: the least urgent and least recently used, and no more than necessary.
 
     there_bytes: bytes of these files that the disk has already, beside what is held.
     """
     candidates = _in_order(each for each in space.held if not each.kept)
     missing = _missing(files, there_bytes, space, ())
-    evicted: list[Held] = []
+    evicted: list[HeldItem] = []
     for each in candidates:
         if missing <= 0:
             break
         evicted.append(each)
         missing = _missing(files, there_bytes, space, evicted)
     if missing > 0:
-        return Plan((), missing)
+        return RoomPlan((), missing)
     for each in reversed(evicted.copy()):  # an old small model need not go if a larger one has to
         fewer = [other for other in evicted if other is not each]
         if _missing(files, there_bytes, space, fewer) <= 0:
             evicted = fewer
-    return Plan(tuple(evicted))
+    return RoomPlan(tuple(evicted))
 
 
-def trim(held: Iterable[Held], max_bytes: float) -> list[Held]:
+def trim(held: Iterable[HeldItem], max_bytes: float) -> list[HeldItem]:
     """Return what to remove so that the rest takes at most so many bytes: the least recently used that is not kept."""
     present = _in_order(held)
     total, removed = _bytes(present), []
@@ -135,7 +135,7 @@ def trim(held: Iterable[Held], max_bytes: float) -> list[Held]:
     return removed
 
 
-def _missing(files: Files, there_bytes: int, space: Space, evicted: Sequence[Held]) -> float:
+def _missing(files: Files, there_bytes: int, space: Space, evicted: Sequence[HeldItem]) -> float:
     """Return how many bytes are too few for a model; zero or less: none."""
     gone = {each.name for each in evicted}
     left = [each for each in space.held if each.name not in gone]
@@ -146,14 +146,14 @@ def _missing(files: Files, there_bytes: int, space: Space, evicted: Sequence[Hel
     return max(total_bytes - space.max_bytes, fetched_bytes - freed_bytes - space.free_bytes)
 
 
-def _in_order(held: Iterable[Held]) -> list[Held]:
+def _in_order(held: Iterable[HeldItem]) -> list[HeldItem]:
     """Return what goes first, first."""
     return sorted(held, key=lambda each: (-each.rank, each.used_s, each.name))
 
 
-def _union(held: Iterable[Held]) -> dict[str, int]:
+def _union(held: Iterable[HeldItem]) -> dict[str, int]:
     return {name: size for each in held for name, size in each.files.items()}
 
 
-def _bytes(held: Iterable[Held]) -> int:
+def _bytes(held: Iterable[HeldItem]) -> int:
     return sum(_union(held).values())

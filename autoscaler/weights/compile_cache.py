@@ -12,7 +12,7 @@ from pathlib import Path
 
 from autoscaler.config.findings import shown
 from autoscaler.config.weights.compile_cache import CACHES, is_cache
-from autoscaler.weights.budget import Held
+from autoscaler.weights.budget import HeldItem
 from autoscaler.weights.disk import remove_tree, within
 from autoscaler.weights.problems import WeightsError, disk_error
 
@@ -28,14 +28,14 @@ class CompileCaches:
     def __init__(self, root: Path) -> None:
         self._root = root
 
-    def held(self) -> list[Held]:
+    def held(self) -> list[HeldItem]:
         """Return the caches with their sizes. Raises WeightsError."""
         try:
             found = []
             for name in self._names():
                 folder = self._root / name
                 with suppress(FileNotFoundError):  # it was removed meanwhile
-                    found.append(Held(name, {name: _bytes(folder)}, folder.lstat().st_mtime))
+                    found.append(HeldItem(name, {name: _bytes(folder)}, folder.lstat().st_mtime))
             return found
         except OSError as error:
             raise disk_error(error, f"cannot read {shown(str(self._root / CACHES))}") from error

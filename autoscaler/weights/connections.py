@@ -35,7 +35,7 @@ class TooLongError(Exception):
     """A body has more bytes than were asked for."""
 
 
-class Answer(NamedTuple):
+class ServerAnswer(NamedTuple):
     """What a server answered."""
 
     status: int
@@ -44,7 +44,7 @@ class Answer(NamedTuple):
     rest: bytes = b""  # what follows the content, if it was asked for
 
 
-class Request(NamedTuple):
+class ServerRequest(NamedTuple):
     """What to ask for, and which answer to read."""
 
     method: str
@@ -82,7 +82,7 @@ class Connections:
         self._tls = tls
         self._idle: dict[str, list[http.client.HTTPConnection]] = {}
 
-    async def send(self, request: Request, limit_s: float) -> Answer:
+    async def send(self, request: ServerRequest, limit_s: float) -> ServerAnswer:
         """Send a request and return its answer. Raises TooLongError, and one of READ_ERRORS."""
         call = _Call()
         asked = asyncio.get_running_loop().run_in_executor(_threads, self._exchange, request, call)
@@ -101,7 +101,7 @@ class Connections:
             for connection in connections:
                 connection.close()
 
-    def _exchange(self, request: Request, call: _Call) -> Answer:
+    def _exchange(self, request: ServerRequest, call: _Call) -> ServerAnswer:
         idle = self._idle.setdefault(str(request.url.origin()), [])
         while True:
             try:
@@ -124,7 +124,9 @@ class Connections:
                 connection.close()
             return answer
 
-    def _ask(self, connection: http.client.HTTPConnection, request: Request, call: _Call) -> tuple[Answer, bool]:
+    def _ask(
+        self, connection: http.client.HTTPConnection, request: ServerRequest, call: _Call
+    ) -> tuple[ServerAnswer, bool]:
         """Send a request, and return the answer and whether the connection can be used again."""
         call.socket = connection.sock
         if call.stopped:
@@ -135,9 +137,9 @@ class Connections:
         with closing(connection.getresponse()) as response:
             return self._read(response, request)
 
-    def _read(self, response: http.client.HTTPResponse, request: Request) -> tuple[Answer, bool]:
+    def _read(self, response: http.client.HTTPResponse, request: ServerRequest) -> tuple[ServerAnswer, bool]:
         if not request.accepts(response.status, response.headers) or request.method == "HEAD":
-            return Answer(response.status, response.headers, memoryview(b"")), request.method == "HEAD"
+            return ServerAnswer(response.status, response.headers, memoryview(b"")), request.method == "HEAD"
         buffer, received = new_buffer(request.length), 0
         while received < request.length and (count := response.readinto(buffer[received : received + PIECE_BYTES])):
             received += count
@@ -145,7 +147,7 @@ class Connections:
         if len(rest) > request.rest:
             raise TooLongError
         content = buffer if received == request.length else buffer[:received]
-        return Answer(response.status, response.headers, content, rest), response.isclosed()
+        return ServerAnswer(response.status, response.headers, content, rest), response.isclosed()
 
     def _connect(self, url: URL) -> http.client.HTTPConnection:
         host, port = url.host or "", url.port or 0

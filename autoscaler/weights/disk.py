@@ -11,7 +11,7 @@ from errno import EINVAL
 from pathlib import Path
 
 from autoscaler.config.findings import shown
-from autoscaler.weights.problems import Cause, WeightsError
+from autoscaler.weights.problems import WeightsCause, WeightsError
 
 
 def read_small(path: Path, most_bytes: int) -> tuple[bytes, float]:
@@ -52,7 +52,7 @@ def within(root: Path, path: Path) -> Path:
     Ask before each change: `mkdir`, `unlink` and `utime` follow the links in place of folders.
     """
     if not path.resolve().is_relative_to(root.resolve()):
-        raise WeightsError(Cause.DISK, f"{shown(str(path))} leads out of {shown(str(root))}")
+        raise WeightsError(WeightsCause.DISK, f"{shown(str(path))} leads out of {shown(str(root))}")
     return path
 
 

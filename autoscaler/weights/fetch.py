@@ -19,7 +19,7 @@ from autoscaler.weights.disk import read_small, write_small
 from autoscaler.weights.large_file import LargeFile
 from autoscaler.weights.listing import Listing, Origin, RemoteFile
 from autoscaler.weights.part_file import PartFile
-from autoscaler.weights.problems import Cause, WeightsError, disk_error
+from autoscaler.weights.problems import WeightsCause, WeightsError, disk_error
 from autoscaler.weights.rate_limit import RateLimit
 from autoscaler.weights.threads import to_end
 
@@ -126,7 +126,7 @@ async def _fetch_verified(work: _Work, file: RemoteFile, path: Path) -> None:
         work.origin.reject(file)
         if attempt == 0:
             work.progress(-file.size)
-    raise WeightsError(Cause.CORRUPT, f"{file.path!r} was fetched twice, and {wrong}")
+    raise WeightsError(WeightsCause.CORRUPT, f"{file.path!r} was fetched twice, and {wrong}")
 
 
 async def _fetch_once(work: _Work, file: RemoteFile, path: Path) -> str:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 from autoscaler.config.findings import shown
 from autoscaler.config.weights.source import COMMIT, ModelSource
-from autoscaler.weights.problems import Cause, WeightsError
+from autoscaler.weights.problems import WeightsCause, WeightsError
 
 MAX_FILES = 20_000
 VERSION_CHARS = 16
@@ -135,25 +135,27 @@ def check(source: ModelSource, files: Iterable[RemoteFile], commit: str = "", pi
     Pickled weights are left out where there are safetensors, and refused otherwise unless `pickled` is set.
     """
     if source.scheme == "hf" and not COMMIT.fullmatch(commit):
-        raise WeightsError(Cause.INVALID, f"{source}: {shown(commit)} is no commit")
+        raise WeightsError(WeightsCause.INVALID, f"{source}: {shown(commit)} is no commit")
     found: dict[str, RemoteFile] = {}
     for file in files:
         if len(found) >= MAX_FILES:
-            raise WeightsError(Cause.NOT_ALLOWED, f"{source} has more than {MAX_FILES} files")
+            raise WeightsError(WeightsCause.NOT_ALLOWED, f"{source} has more than {MAX_FILES} files")
         check_path(source, file.path)
         if not 0 <= file.size <= MAX_FILE_BYTES:
-            raise WeightsError(Cause.INVALID, f"{source}: {shown(file.path)} has a size of {file.size} bytes")
+            raise WeightsError(WeightsCause.INVALID, f"{source}: {shown(file.path)} has a size of {file.size} bytes")
         for digest, form in zip((file.sha256, file.git_sha1), _DIGESTS, strict=True):
             if not form.fullmatch(digest):
-                raise WeightsError(Cause.INVALID, f"{source}: {shown(file.path)} has the checksum {shown(digest)}")
+                raise WeightsError(
+                    WeightsCause.INVALID, f"{source}: {shown(file.path)} has the checksum {shown(digest)}"
+                )
         if source.scheme == "hf" and not file.digest:
-            raise WeightsError(Cause.INVALID, f"{source}: {shown(file.path)} has no checksum")
+            raise WeightsError(WeightsCause.INVALID, f"{source}: {shown(file.path)} has no checksum")
         found[file.path] = file
     for path in found:
         parents = path.split("/")[:-1]
         for end in range(1, len(parents) + 1):
             if (parent := "/".join(parents[:end])) in found:
-                raise WeightsError(Cause.INVALID, f"{source}: {shown(parent)} is a file and a folder")
+                raise WeightsError(WeightsCause.INVALID, f"{source}: {shown(parent)} is a file and a folder")
     has_safetensors = any(path.endswith(".safetensors") for path in found)
     chosen = tuple(
         file
@@ -163,11 +165,11 @@ def check(source: ModelSource, files: Iterable[RemoteFile], commit: str = "", pi
         and not (has_safetensors and path.endswith(PICKLED))
     )
     if not chosen:
-        raise WeightsError(Cause.NOT_FOUND, f"{source} has no files that an engine loads")
+        raise WeightsError(WeightsCause.NOT_FOUND, f"{source} has no files that an engine loads")
     unsafe = [file.path for file in chosen if file.path.endswith(PICKLED)]
     if unsafe and not pickled:
         text = f"{source}: {shown(unsafe[0])} is pickled and may run code when it is loaded; allowed: safetensors"
-        raise WeightsError(Cause.NOT_ALLOWED, text)
+        raise WeightsError(WeightsCause.NOT_ALLOWED, text)
     return Listing(source, chosen, commit)
 
 
@@ -176,7 +178,7 @@ def check_path(source: ModelSource, path: str) -> None:
     parts = path.split("/")
     valid = len(parts) <= MAX_PARTS and len(path.encode(errors="replace")) <= MAX_PATH_BYTES
     if not valid or not all(_is_name(part) for part in parts):
-        raise WeightsError(Cause.INVALID, f"{source}: {shown(path)} is no valid path of a file")
+        raise WeightsError(WeightsCause.INVALID, f"{source}: {shown(path)} is no valid path of a file")
 
 
 def _is_name(part: str) -> bool:

@@ -11,7 +11,7 @@ from autoscaler.config.weights.source import ModelSource
 from autoscaler.config.weights.wishes import Wishes
 
 
-class Node(Protocol):
+class AgentNode(Protocol):
     """The node of an agent as others describe it, and the place of the agent's report."""
 
     changed: asyncio.Event  # set when one of the answers changes

@@ -11,10 +11,10 @@ from pathlib import Path
 from autoscaler.config.weights.source import ModelSource
 from autoscaler.weights import layout
 from autoscaler.weights.disk import remove_tree
-from autoscaler.weights.store import Model
+from autoscaler.weights.store import PublishedModel
 
 
-def link(into: Path, root: Path, model: Model) -> Path:
+def link(into: Path, root: Path, model: PublishedModel) -> Path:
     """Link a model of the node into a pod's folder, in place of what is there. Return the path to load. Raises OSError.
 
     root: of the node, at the path under which the engine sees it.
@@ -28,7 +28,7 @@ def link(into: Path, root: Path, model: Model) -> Path:
     return own
 
 
-def name(into: Path, model: Model) -> None:
+def name(into: Path, model: PublishedModel) -> None:
     """Let an engine that states no revision find the model of its pod. Raises OSError."""
     if model.listing.source.scheme == "hf":
         layout.write_refs(into, model.listing, {layout.MAIN, model.listing.source.revision})

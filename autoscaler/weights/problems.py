@@ -6,7 +6,7 @@ from enum import StrEnum
 from errno import EDQUOT, ENOSPC
 
 
-class Cause(StrEnum):
+class WeightsCause(StrEnum):
     """One word for what is wrong."""
 
     INVALID = "invalid"  # the source or one of its files has no valid name
@@ -24,14 +24,14 @@ class Cause(StrEnum):
 class WeightsError(Exception):
     """Weights cannot be fetched or read. The text names the thing, the value found, and what is allowed."""
 
-    def __init__(self, cause: Cause, text: str) -> None:
+    def __init__(self, cause: WeightsCause, text: str) -> None:
         super().__init__(text)
         self.cause = cause
 
 
 def disk_error(error: OSError, doing: str) -> WeightsError:
     """Return what an error of the file system means. doing: "cannot write 'model.safetensors'"."""
-    cause = Cause.NO_SPACE if error.errno in (ENOSPC, EDQUOT) else Cause.DISK
+    cause = WeightsCause.NO_SPACE if error.errno in (ENOSPC, EDQUOT) else WeightsCause.DISK
     return WeightsError(cause, f"{doing}: {error.strerror or type(error).__name__}")
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import threading
 import time
 
-from autoscaler.weights.store import Model, Store
+from autoscaler.weights.store import PublishedModel, WeightStore
 
 
 class _Stopped(Exception):
     """The process ends while a checksum is computed."""
 
 
-def verify_slowly(store: Store, model: Model, bytes_per_s: float, stop: threading.Event) -> list[str]:
+def verify_slowly(store: WeightStore, model: PublishedModel, bytes_per_s: float, stop: threading.Event) -> list[str]:
     """Read a model whole, and return what is wrong with its files; []: nothing is, or `stop` was set meanwhile."""
     begun_s, read = time.monotonic(), 0
 

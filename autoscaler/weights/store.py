@@ -18,11 +18,11 @@ from autoscaler.config.weights import report
 from autoscaler.config.weights.report import Report
 from autoscaler.config.weights.source import parse
 from autoscaler.weights import layout
-from autoscaler.weights.budget import Held, Limits, Plan, Space, make_room
+from autoscaler.weights.budget import HeldItem, Limits, RoomPlan, Space, make_room
 from autoscaler.weights.disk import read_small, remove_tree, within, write_small
 from autoscaler.weights.fetch import Progress, Transfer, check_safetensors, digest_of, fetch
 from autoscaler.weights.listing import Listing, Origin, RemoteFile, check
-from autoscaler.weights.problems import Cause, WeightsError, disk_error
+from autoscaler.weights.problems import WeightsCause, WeightsError, disk_error
 from autoscaler.weights.threads import to_end
 
 OWN = ".vllm-autoscaler"
@@ -31,7 +31,7 @@ MAX_RECORD_BYTES = 32 << 20
 CORRUPT, ASIDE = ".corrupt", ".aside"
 
 
-class Model(NamedTuple):
+class PublishedModel(NamedTuple):
     """A model that is published."""
 
     listing: Listing
@@ -48,7 +48,7 @@ class Model(NamedTuple):
         return f"{source.key}.{self.listing.version}" if self.is_former and source.scheme != "hf" else source.key
 
 
-class _File(msgspec.Struct, frozen=True, omit_defaults=True):
+class _FileEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """One file of a published model, as JSON."""
 
     path: str
@@ -64,7 +64,7 @@ class _Record(msgspec.Struct, frozen=True, omit_defaults=True):
 
     source: str
     commit: str
-    files: list[_File]
+    files: list[_FileEntry]
     former: bool = False
 
 
@@ -91,10 +91,10 @@ class Owner(NamedTuple):
         except OSError as error:
             raise disk_error(error, f"cannot read {shown(str(self.path.parent))}") from error
         if not same:
-            raise WeightsError(Cause.DISK, f"{shown(str(self.path.parent))} is another folder than before")
+            raise WeightsError(WeightsCause.DISK, f"{shown(str(self.path.parent))} is another folder than before")
 
 
-class Store:
+class WeightStore:
     """Weights below one root. Readers need no lock; every change is made with `changing`."""
 
     def __init__(self, root: Path, limits: Limits | None = None, makes_root: bool = True) -> None:
@@ -132,15 +132,15 @@ class Store:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield descriptor
         except BlockingIOError as error:
-            raise WeightsError(Cause.BUSY, busy) from error
+            raise WeightsError(WeightsCause.BUSY, busy) from error
         finally:
             os.close(descriptor)
 
     def _require_root(self) -> None:
         if not self._makes_root and not self.root.is_dir():
-            raise WeightsError(Cause.DISK, f"{shown(str(self.root))} is no folder; is its disk mounted?")
+            raise WeightsError(WeightsCause.DISK, f"{shown(str(self.root))} is no folder; is its disk mounted?")
 
-    def models(self) -> list[Model]:
+    def models(self) -> list[PublishedModel]:
         """Return the published models, the least recently used first. Records that cannot be read are left out."""
         records = self._own / RECORDS
         try:
@@ -152,11 +152,11 @@ class Store:
         found = [self._read(path) for path in paths if path.suffix == ".json"]
         return sorted((model for model in found if model), key=lambda model: model.used_s)
 
-    def find(self, key: str) -> Model | None:
+    def find(self, key: str) -> PublishedModel | None:
         """Return a published model by its key."""
         return self._read(self._own / RECORDS / f"{key}.json")
 
-    def find_whole(self, listing: Listing) -> Model | None:
+    def find_whole(self, listing: Listing) -> PublishedModel | None:
         """Return a published model that has these files, whole, and note its use. A read-only disk does no harm."""
         model = self.find(listing.source.key)
         if model is None or model.listing != listing or self.find_incomplete(model):
@@ -165,12 +165,12 @@ class Store:
             self._record(model._replace(is_former=False)) if model.is_former else self.use(listing.source.key)
         return model
 
-    def _find_former(self, listing: Listing) -> Model | None:
+    def _find_former(self, listing: Listing) -> PublishedModel | None:
         """Return a former version of a folder that has these files, whole."""
-        model = self.find(Model(listing, Path(), 0.0, is_former=True).key)
+        model = self.find(PublishedModel(listing, Path(), 0.0, is_former=True).key)
         return model if model is not None and model.listing == listing and not self.find_incomplete(model) else None
 
-    async def pull(self, origin: Origin, transfer: Transfer, progress: Progress, listing: Listing) -> Model:
+    async def pull(self, origin: Origin, transfer: Transfer, progress: Progress, listing: Listing) -> PublishedModel:
         """Fetch, verify and publish a model, unless it is there. Needs `changing`. Raises WeightsError."""
         if whole := await to_end(self.find_whole, listing):
             progress(listing.size)
@@ -200,7 +200,7 @@ class Store:
                 self.remove(former)
         return parts
 
-    def _publish(self, listing: Listing, fetched: list[Path] | None, present: Model | None) -> Model:
+    def _publish(self, listing: Listing, fetched: list[Path] | None, present: PublishedModel | None) -> PublishedModel:
         """Publish a model, and keep the version that it replaces if it fits. Raises WeightsError.
 
         fetched: None: it is a former version, which is there.
@@ -208,7 +208,7 @@ class Store:
         self._require_root()
         former = self._keep_former(present.listing, listing) if present else None
         path = layout.publish(self.root, listing, fetched)
-        model = Model(listing, path, time.time())
+        model = PublishedModel(listing, path, time.time())
         self._record(model)
         self._forget(model._replace(is_former=True).key, besides=model.key)
         layout.remove_unrecorded(self.root, listing.source, {each.path for each in self.models()})
@@ -218,14 +218,14 @@ class Store:
         self.discard(listing.source.key)
         return model
 
-    def _keep_former(self, present: Listing, following: Listing) -> Model | None:
+    def _keep_former(self, present: Listing, following: Listing) -> PublishedModel | None:
         """Record what a branch or a folder is about to leave, under its own name. Raises WeightsError."""
         path = layout.adopt(self.root, present)
         if path == layout.place(self.root, following):
             return None
         if present.commit:
             present = present._replace(source=present.source._replace(revision=present.commit))
-        former = Model(present, path, time.time(), is_former=True)
+        former = PublishedModel(present, path, time.time(), is_former=True)
         if self.find(former.key) is None:
             self._record(former)
         kept = self.find(former.key)
@@ -238,12 +238,12 @@ class Store:
         except OSError as error:
             raise disk_error(error, f"cannot write the record {key}") from error
 
-    def remove(self, model: Model) -> None:
+    def remove(self, model: PublishedModel) -> None:
         """Remove a model and what is left of its transfers. Needs `changing`. Raises WeightsError."""
         self._unpublish(model)
         self.discard(model.key)
 
-    def _unpublish(self, model: Model) -> None:
+    def _unpublish(self, model: PublishedModel) -> None:
         if not self._is_used(model.path, besides=model.key):
             layout.remove(self.root, model.listing)
         self._forget(model.key)
@@ -256,7 +256,7 @@ class Store:
         except OSError as error:
             raise disk_error(error, f"cannot remove the record {key}") from error
 
-    def set_aside(self, model: Model) -> None:
+    def set_aside(self, model: PublishedModel) -> None:
         """Remove a damaged model, but keep its files for the next transfer: it takes those whose checksum is right.
 
         Needs `changing`. Raises WeightsError.
@@ -297,7 +297,7 @@ class Store:
         """
         return any(model.path == path and model.key != besides for model in self.models())
 
-    def find_incomplete(self, model: Model) -> str:
+    def find_incomplete(self, model: PublishedModel) -> str:
         """Return which file of a model is absent or has a wrong size; "": none. No file is read."""
         root = self.root.resolve()
         for file in model.listing.files:
@@ -324,7 +324,7 @@ class Store:
         except (OSError, ValueError):
             return None
 
-    def verify(self, model: Model, progress: Progress) -> list[str]:
+    def verify(self, model: PublishedModel, progress: Progress) -> list[str]:
         """Read a model whole, and return what is wrong with its files; []: nothing is."""
         wrong = []
         for file in model.listing.files:
@@ -347,17 +347,17 @@ class Store:
                     continue
                 name = f"{PARTS}/{folder.name}"
                 with suppress(FileNotFoundError, NotADirectoryError):  # a transfer that ended just now
-                    held.append(Held(name, {name: _allocated(folder)}, folder.stat().st_mtime))
+                    held.append(HeldItem(name, {name: _allocated(folder)}, folder.stat().st_mtime))
             disk = shutil.disk_usage(self.root)
         except OSError as error:
             raise disk_error(error, f"cannot read {shown(str(self.root))}") from error
         return Space(tuple(held), disk.free - self._limits.free_floor(disk.total), self._limits.max_bytes)
 
-    def held(self, model: Model) -> Held:
+    def held(self, model: PublishedModel) -> HeldItem:
         """Return what a model takes of the disk while it is in use."""
-        return Held(model.key, self._files(model.listing), time.time())
+        return HeldItem(model.key, self._files(model.listing), time.time())
 
-    def make_room(self, listing: Listing, space: Space) -> Plan:
+    def make_room(self, listing: Listing, space: Space) -> RoomPlan:
         """Return what to evict for a model. Raises WeightsError if it is too large, before its first byte."""
         key = listing.source.key
         own = {f"{PARTS}/{key}", key}  # an older version of the model goes when the new one is published
@@ -374,7 +374,7 @@ class Store:
         if plan.missing_bytes > 0:
             room = listing.size - plan.missing_bytes
             text = f"{listing.source} has {listing.size} bytes; allowed: {max(room, 0.0):.0f} beside what must stay"
-            raise WeightsError(Cause.NO_SPACE, text)
+            raise WeightsError(WeightsCause.NO_SPACE, text)
         return plan
 
     def _files(self, listing: Listing) -> dict[str, int]:
@@ -385,8 +385,8 @@ class Store:
             str(blob or f"{folder}/{file.path}"): file.size for blob, file in zip(blobs, listing.files, strict=True)
         }
 
-    def _record(self, model: Model) -> None:
-        files = [_File(*file) for file in model.listing.files]
+    def _record(self, model: PublishedModel) -> None:
+        files = [_FileEntry(*file) for file in model.listing.files]
         record = _Record(str(model.listing.source), model.listing.commit, files, model.is_former)
         path = self._own / RECORDS / f"{model.key}.json"
         try:
@@ -395,7 +395,7 @@ class Store:
         except OSError as error:
             raise disk_error(error, f"cannot write {shown(path.name)}") from error
 
-    def _read(self, path: Path) -> Model | None:
+    def _read(self, path: Path) -> PublishedModel | None:
         """Return the model of a record; None: there is none, it is not valid, or its files are gone."""
         try:
             content, used_s = read_small(path, MAX_RECORD_BYTES + 1)
@@ -407,7 +407,7 @@ class Store:
         except (*UNREADABLE, OSError, WeightsError):
             return None
         folder = layout.find(self.root, listing)
-        model = Model(listing, folder or self.root, used_s, record.former)
+        model = PublishedModel(listing, folder or self.root, used_s, record.former)
         return model if folder and model.key == path.stem else None
 
 

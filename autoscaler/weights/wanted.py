@@ -6,17 +6,17 @@ from collections.abc import Mapping, Sequence
 
 from autoscaler.config.weights.source import ModelSource
 from autoscaler.config.weights.wishes import Wishes
-from autoscaler.weights.budget import Claim, Held, judge, room_for_pods
+from autoscaler.weights.budget import HeldItem, UnwishedModel, judge, room_for_pods
 from autoscaler.weights.listing import Listing
-from autoscaler.weights.node import Node
-from autoscaler.weights.problems import Cause, WeightsError
+from autoscaler.weights.node import AgentNode
+from autoscaler.weights.problems import WeightsCause, WeightsError
 from autoscaler.weights.store import PARTS
 
 
 class Wanted:
     """What wishes and pods of a node ask for at this moment."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: AgentNode) -> None:
         self._node = node
 
     def models(self) -> list[ModelSource]:
@@ -44,14 +44,14 @@ class Wanted:
             return
         here = {source: present[source.key] for source in used if source.key in present}
         others = [each for each in here if each not in wished and each != listing.source]
-        claims = [Claim(here[source], self._node.namespaces_of(source)) for source in others]
+        claims = [UnwishedModel(here[source], self._node.namespaces_of(source)) for source in others]
         wished_bytes = sum(here.get(source, sizes.get(source.key, 0)) for source in wished)
         room = room_for_pods(self._node.namespaces_of(listing.source), claims, wished_bytes, budget_bytes)
         if listing.size > room:
             allowed = f"allowed: {room:.0f}, the share of what pods name and nobody wishes"
-            raise WeightsError(Cause.NO_SPACE, f"{listing.source} has {listing.size} bytes; {allowed}")
+            raise WeightsError(WeightsCause.NO_SPACE, f"{listing.source} has {listing.size} bytes; {allowed}")
 
-    def judge(self, held: Sequence[Held], source: ModelSource | None = None) -> tuple[Held, ...]:
+    def judge(self, held: Sequence[HeldItem], source: ModelSource | None = None) -> tuple[HeldItem, ...]:
         """State what may go for the sake of a model, or of none. Nothing may, while the pods are not known."""
         used = self._node.used()
         if used is None:

@@ -37,8 +37,8 @@ from autoscaler.adapters.prometheus.instant.group_join import GroupJoin
 from autoscaler.adapters.prometheus.instant.pod_join import PodJoin
 from autoscaler.adapters.prometheus.instant.source import PrometheusSource
 from autoscaler.adapters.prometheus.promql.conventions import convention_query
-from autoscaler.adapters.prometheus.promql.engines import PodQuery, engine_queries
-from autoscaler.adapters.prometheus.promql.expressions import Quantiles
+from autoscaler.adapters.prometheus.promql.engines import SampleQuery, engine_queries
+from autoscaler.adapters.prometheus.promql.expressions import QuantileQuery
 from autoscaler.adapters.prometheus.promql.gpus import gpu_queries
 from autoscaler.adapters.prometheus.promql.labels import POD
 from autoscaler.adapters.prometheus.promql.pod_groups import GROUP
@@ -62,8 +62,8 @@ TARGET_CPU_S = 1.0
 TARGET_RSS_MIB = 400.0
 
 
-def queries() -> list[PodQuery]:
-    return [*engine_queries(ENGINES["vllm"], POD, Quantiles(WINDOW_S, PAIRS)), *gpu_queries(POD)]
+def queries() -> list[SampleQuery]:
+    return [*engine_queries(ENGINES["vllm"], POD, QuantileQuery(WINDOW_S, PAIRS)), *gpu_queries(POD)]
 
 
 def of_pods(fleet: Fleet) -> list[tuple[str, str]]:

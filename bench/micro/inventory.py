@@ -57,7 +57,7 @@ PARTS = 3  # slices of a node
 TARGETS = 500
 TARGET_EVENT_S = 0.001
 TARGET_RSS_MIB = 150.0
-POD, NODE = msgspec.json.Decoder(objects.Pod), msgspec.json.Decoder(objects.Node)
+POD, NODE = msgspec.json.Decoder(objects.PodObject), msgspec.json.Decoder(objects.NodeObject)
 SLICE, CLAIM = msgspec.json.Decoder(device_objects.ResourceSlice), msgspec.json.Decoder(device_objects.ResourceClaim)
 CLASS, TEMPLATE = (
     msgspec.json.Decoder(device_objects.DeviceClass),

@@ -46,7 +46,7 @@ from autoscaler.config.policy.parse import load as load_policies
 from autoscaler.config.policy.schema import Policy, Prewarm
 from autoscaler.core.table.columns import FloatColumn
 from autoscaler.lab.compare.experiment import goal_from_policy
-from autoscaler.lab.replay.case import Case, Outcome, Trace
+from autoscaler.lab.replay.case import Case, RunOutcome, Trace
 from autoscaler.lab.replay.engine.gpu_pool import GpuPool
 from autoscaler.lab.replay.inputs import trace_file, transform
 from autoscaler.lab.replay.policy_scaler import WALL_S, PolicyFleetScaler
@@ -163,7 +163,7 @@ def replay(case: Case, policy: Policy) -> dict[str, Any]:
     }
 
 
-def first_waits_s(case: Case, outcome: Outcome) -> FloatColumn:
+def first_waits_s(case: Case, outcome: RunOutcome) -> FloatColumn:
     """Return how long the first request after each time at zero replicas waited for its first token, in seconds."""
     arrival_s = case.trace.arrival_s
     at_zero_s = outcome.change_s[outcome.change_to == 0]

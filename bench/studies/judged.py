@@ -24,7 +24,7 @@ from autoscaler.lab.baselines import BASELINES
 from autoscaler.lab.baselines.static import Static
 from autoscaler.lab.bounds.offline_plan import OfflinePlanScaler, search_offline_plan
 from autoscaler.lab.compare.experiment import goal_from_policy, with_start_replicas
-from autoscaler.lab.replay.case import Case, Outcome, Trace
+from autoscaler.lab.replay.case import Case, RunOutcome, Trace
 from autoscaler.lab.replay.inputs.transform import truncate
 from autoscaler.lab.replay.parallel.search import run_searches
 from autoscaler.lab.replay.policy_scaler import PolicyBatchScaler
@@ -93,7 +93,7 @@ def make_case(traffic: Traffic, trace: Trace, cold_start_s: float, start_replica
     )
 
 
-def describe(case: Case, outcome: Outcome, later_s: float) -> dict[str, Any]:
+def describe(case: Case, outcome: RunOutcome, later_s: float) -> dict[str, Any]:
     """Return the figures of a run: of the whole, from `later_s` on, and of the first hour."""
     score = compute_score(case, outcome)
     ttft_met, itl_met = meets_objectives(case.goal, outcome.ttft_s, outcome.itl_s)

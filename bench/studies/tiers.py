@@ -30,7 +30,7 @@ from autoscaler.config.policy.compile import override
 from autoscaler.config.policy.parse import load as load_policies
 from autoscaler.config.policy.schema import SHARED
 from autoscaler.lab.compare.experiment import goal_from_policy
-from autoscaler.lab.replay.case import Case, Outcome, Trace
+from autoscaler.lab.replay.case import Case, RunOutcome, Trace
 from autoscaler.lab.replay.engine.gpu_pool import GpuPool
 from autoscaler.lab.replay.inputs import transform
 from autoscaler.lab.replay.policy_scaler import PolicyFleetScaler
@@ -103,7 +103,7 @@ def prepare(traces: Sequence[Trace], given: argparse.Namespace, seed: int) -> li
 
 def replay(
     cases: Sequence[Case], gpus: float, known_gpus: float, may_guarantee: bool = True
-) -> tuple[list[Outcome], list[Score]]:
+) -> tuple[list[RunOutcome], list[Score]]:
     """Run all cases on `gpus` GPUs, of which the daemon knows `known_gpus`; NaN: it does not know them.
 
     may_guarantee: policies guarantee headroom as they say; False: all headroom is shared.
@@ -117,7 +117,7 @@ def replay(
     return outcomes, [compute_score(case, outcome) for case, outcome in zip(cases, outcomes, strict=True)]
 
 
-def count_wanted(cases: Sequence[Case], outcomes: Sequence[Outcome]) -> tuple[float, float]:
+def count_wanted(cases: Sequence[Case], outcomes: Sequence[RunOutcome]) -> tuple[float, float]:
     """Return the GPUs that all cases want together, on average and at the peak, within the counted time."""
     second_s = np.arange(max(case.counted_from_s for case in cases), min(case.trace.duration_s for case in cases))
     wanted = np.zeros(len(second_s))

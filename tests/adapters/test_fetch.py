@@ -12,7 +12,7 @@ from random import Random
 import pytest
 from yarl import URL
 
-from autoscaler.adapters.fetch import SPEAKS_HTTP, SPEAKS_TLS, Answer, Fetcher
+from autoscaler.adapters.fetch import SPEAKS_HTTP, SPEAKS_TLS, FetchAnswer, Fetcher
 from tests.harness.certificates import Certificates, KeyPair
 from tests.harness.exposition import Answer as Served
 from tests.harness.exposition import ExpositionServer
@@ -52,17 +52,17 @@ async def server(talk: Conversation) -> AsyncIterator[str]:
         await listening.wait_closed()
 
 
-async def get(url: str, **options: float) -> Answer:
+async def get(url: str, **options: float) -> FetchAnswer:
     async with fetcher(**options) as opened:  # type: ignore[arg-type]
         return await opened.get(URL(url))
 
 
 async def test_a_body_arrives_as_it_is(exposition_server: ExpositionServer) -> None:
-    assert await get(exposition_server.serve("/metrics", "a 1\n")) == Answer(b"a 1\n")
+    assert await get(exposition_server.serve("/metrics", "a 1\n")) == FetchAnswer(b"a 1\n")
 
 
 async def test_a_compressed_body_is_unpacked(exposition_server: ExpositionServer) -> None:
-    assert await get(exposition_server.serve("/metrics", Served("a 1\n" * 99, gzip=True))) == Answer(b"a 1\n" * 99)
+    assert await get(exposition_server.serve("/metrics", Served("a 1\n" * 99, gzip=True))) == FetchAnswer(b"a 1\n" * 99)
     assert exposition_server.requests[0].headers["Accept-Encoding"] == "gzip"
 
 
@@ -70,12 +70,12 @@ async def test_a_gzip_bomb_is_refused_without_unpacking_it(exposition_server: Ex
     bomb = gzip.compress(b"\0" * (5 << 20))
     assert len(bomb) < LIMIT
     url = exposition_server.serve("/metrics", Served(bomb, headers={"Content-Encoding": "gzip"}))
-    assert await get(url) == Answer(None, f"body larger than {LIMIT} bytes when unpacked")
+    assert await get(url) == FetchAnswer(None, f"body larger than {LIMIT} bytes when unpacked")
 
 
 async def test_a_huge_body_is_refused_as_soon_as_it_is_too_long(exposition_server: ExpositionServer) -> None:
     url = exposition_server.serve("/metrics", b"x" * (LIMIT + 1))
-    assert await get(url) == Answer(None, f"body larger than {LIMIT} bytes")
+    assert await get(url) == FetchAnswer(None, f"body larger than {LIMIT} bytes")
 
 
 async def test_a_body_without_end_is_refused_as_soon_as_it_is_too_long() -> None:
@@ -87,7 +87,7 @@ async def test_a_body_without_end_is_refused_as_soon_as_it_is_too_long() -> None
             await writer.drain()
 
     async with server(endless) as url:
-        assert await get(url) == Answer(None, f"body larger than {LIMIT} bytes")
+        assert await get(url) == FetchAnswer(None, f"body larger than {LIMIT} bytes")
 
 
 ZIPPED = gzip.compress(b"a 1\n", mtime=0)
@@ -96,19 +96,19 @@ ZIPPED = gzip.compress(b"a 1\n", mtime=0)
 @pytest.mark.parametrize("body", [b"not gzip at all", ZIPPED[:-3], ZIPPED + b"more"])
 async def test_broken_gzip_is_refused(exposition_server: ExpositionServer, body: bytes) -> None:
     url = exposition_server.serve("/metrics", Served(body, headers={"Content-Encoding": "gzip"}))
-    assert await get(url) == Answer(None, "broken gzip")
+    assert await get(url) == FetchAnswer(None, "broken gzip")
 
 
 async def test_another_encoding_is_named(exposition_server: ExpositionServer) -> None:
     url = exposition_server.serve("/metrics", Served(b"...", headers={"Content-Encoding": "br"}))
-    assert await get(url) == Answer(None, "content encoding 'br'; only gzip is supported")
+    assert await get(url) == FetchAnswer(None, "content encoding 'br'; only gzip is supported")
 
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
 async def test_a_redirect_is_not_followed(exposition_server: ExpositionServer, status: int) -> None:
     elsewhere = exposition_server.serve("/elsewhere", "a 1\n")
     url = exposition_server.serve("/metrics", Served(status=status, headers={"Location": elsewhere}))
-    assert await get(url) == Answer(None, f"redirects are not followed (HTTP {status})")
+    assert await get(url) == FetchAnswer(None, f"redirects are not followed (HTTP {status})")
     assert exposition_server.asked("/elsewhere") == 0
 
 
@@ -117,12 +117,12 @@ async def test_another_status_is_named_and_its_body_is_not_read(
     exposition_server: ExpositionServer, status: int
 ) -> None:
     url = exposition_server.serve("/metrics", Served("a 1\n", status=status))
-    assert await get(url) == Answer(None, f"HTTP {status}, not 200")
+    assert await get(url) == FetchAnswer(None, f"HTTP {status}, not 200")
 
 
 async def test_a_slow_server_is_abandoned_at_the_request_deadline(exposition_server: ExpositionServer) -> None:
     url = exposition_server.serve("/metrics", Served("a 1\n", delay_s=60))
-    assert await get(url, timeout_s=0.1) == Answer(None, "no answer within 0.1 s")
+    assert await get(url, timeout_s=0.1) == FetchAnswer(None, "no answer within 0.1 s")
 
 
 async def test_a_server_that_sends_drop_by_drop_is_given_up_as_well() -> None:
@@ -135,15 +135,15 @@ async def test_a_server_that_sends_drop_by_drop_is_given_up_as_well() -> None:
             await asyncio.sleep(0.02)
 
     async with server(drip) as url:
-        assert await get(url, timeout_s=0.15) == Answer(None, "no answer within 0.15 s")
+        assert await get(url, timeout_s=0.15) == FetchAnswer(None, "no answer within 0.15 s")
 
 
 async def test_a_closed_port_is_refused() -> None:
-    assert await get(f"http://127.0.0.1:{free_port()}/metrics") == Answer(None, "connection refused")
+    assert await get(f"http://127.0.0.1:{free_port()}/metrics") == FetchAnswer(None, "connection refused")
 
 
 async def test_a_name_that_does_not_exist_is_named_as_such() -> None:
-    assert await get("http://no-such-host.invalid:9400/metrics") == Answer(None, "host name not found")
+    assert await get("http://no-such-host.invalid:9400/metrics") == FetchAnswer(None, "host name not found")
 
 
 def served_by(pair: KeyPair) -> ssl.SSLContext:
@@ -162,7 +162,7 @@ async def test_a_certificate_that_is_not_trusted_is_no_answer(certificates: Cert
 async def test_a_tls_server_is_named_when_read_over_plain_http(certificates: Certificates) -> None:
     async with another_server(served_by(certificates.issue("127.0.0.1"))) as secure:
         url = secure.serve("/metrics", "a 1\n").replace("https:", "http:")
-        assert await get(url) == Answer(None, SPEAKS_TLS)
+        assert await get(url) == FetchAnswer(None, SPEAKS_TLS)
 
 
 async def test_tls_is_named_when_a_server_refuses_plain_http_in_words(certificates: Certificates) -> None:
@@ -188,24 +188,24 @@ async def test_tls_is_named_when_a_server_refuses_plain_http_in_words(certificat
 
 async def test_plain_http_is_named_when_the_server_is_read_over_tls(exposition_server: ExpositionServer) -> None:
     url = exposition_server.serve("/metrics", "a 1\n").replace("http:", "https:")
-    assert await get(url) == Answer(None, SPEAKS_HTTP)
+    assert await get(url) == FetchAnswer(None, SPEAKS_HTTP)
 
 
 async def test_a_token_is_not_sent_over_plain_http(exposition_server: ExpositionServer) -> None:
     url = exposition_server.serve("/metrics", "a 1\n")
     async with fetcher() as opened:
-        assert await opened.get(URL(url), "secret") == Answer(b"a 1\n")
+        assert await opened.get(URL(url), "secret") == FetchAnswer(b"a 1\n")
     assert "Authorization" not in exposition_server.requests[0].headers
 
 
 async def test_a_connection_closed_without_an_answer_is_named(exposition_server: ExpositionServer) -> None:
     url = exposition_server.serve("/metrics", Served("a 1\n", drop=True))
-    assert await get(url) == Answer(None, "connection closed without an answer")
+    assert await get(url) == FetchAnswer(None, "connection closed without an answer")
 
 
 async def test_a_connection_closed_inside_the_body_is_named(exposition_server: ExpositionServer) -> None:
     url = exposition_server.serve("/metrics", Served("a 1\n" * 100, truncate_at=50))
-    assert await get(url) == Answer(None, "connection closed inside the body")
+    assert await get(url) == FetchAnswer(None, "connection closed inside the body")
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ async def test_a_non_http_response_is_no_answer(answer: bytes) -> None:
         writer.write(answer)
 
     async with server(respond) as url:
-        assert await get(url) == Answer(None, "not an HTTP answer")
+        assert await get(url) == FetchAnswer(None, "not an HTTP answer")
 
 
 async def test_a_connection_is_used_again() -> None:
@@ -233,7 +233,7 @@ async def test_a_connection_is_used_again() -> None:
 
     async with server(respond) as url, fetcher() as opened:
         for _ in range(5):
-            assert await opened.get(URL(url)) == Answer(b"a 1\n")
+            assert await opened.get(URL(url)) == FetchAnswer(b"a 1\n")
     assert connections == 1
 
 
@@ -248,7 +248,7 @@ async def test_a_closed_connection_is_opened_again() -> None:
 
     async with server(respond_once) as url, fetcher() as opened:
         for _ in range(3):
-            assert await opened.get(URL(url)) == Answer(b"a 1\n")
+            assert await opened.get(URL(url)) == FetchAnswer(b"a 1\n")
     assert connections == 3
 
 
@@ -256,7 +256,7 @@ async def test_a_proxy_of_the_environment_is_not_used(
     exposition_server: ExpositionServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{free_port()}")
-    assert await get(exposition_server.serve("/metrics", "a 1\n")) == Answer(b"a 1\n")
+    assert await get(exposition_server.serve("/metrics", "a 1\n")) == FetchAnswer(b"a 1\n")
 
 
 async def test_the_items_not_done_by_the_deadline_come_back() -> None:

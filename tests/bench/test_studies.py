@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autoscaler.lab.replay.case import Outcome
+from autoscaler.lab.replay.case import RunOutcome
 from bench.studies import cold_starts, mix, shrinks, tiers
 from bench.studies.results import read_results
 from tests.lab.replay.cases import make_case, trace_of
@@ -41,9 +41,9 @@ def test_wanted_gpus_follow_the_changes_of_all_services() -> None:
     """One service wants 1 and from second 10 on 3, the other 2; the first five of 20 seconds do not count."""
     none = np.empty(0)
 
-    def outcome(changes: list[tuple[float, int]]) -> Outcome:
+    def outcome(changes: list[tuple[float, int]]) -> RunOutcome:
         seconds, counts = (np.array(column) for column in zip(*changes, strict=True)) if changes else (none, none)
-        return Outcome(none, none, none, seconds, counts.astype(np.int64), 0.0, none)
+        return RunOutcome(none, none, none, seconds, counts.astype(np.int64), 0.0, none)
 
     cases = [
         make_case(trace_of([1.0], duration_s=20.0), counted_from_s=5.0, start_replicas=count, gpus_per_replica=0.5)
@@ -60,7 +60,7 @@ def test_first_waits_are_those_of_the_first_request_after_zero() -> None:
     none = np.empty(0)
     ttft_s = np.array([60.0, 0.1, 50.0, 48.0, 61.0, 60.0])
     changes = np.array([1.0, 10.0, 21.0, 30.0, 31.0, 35.0, 41.0]), np.array([1, 0, 1, 0, 1, 0, 1])
-    outcome = Outcome(ttft_s, none, none, *changes, np.empty((0, 2)), none)
+    outcome = RunOutcome(ttft_s, none, none, *changes, np.empty((0, 2)), none)
     assert cold_starts.first_waits_s(case, outcome).tolist() == [60.0, 50.0, 61.0]
     counted = replace(case, counted_from_s=5.0)
     assert cold_starts.first_waits_s(counted, outcome).tolist() == [50.0, 61.0]

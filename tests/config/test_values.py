@@ -11,16 +11,16 @@ from autoscaler.config.values import (
     Cron,
     Duration,
     Integer,
-    Kind,
     Number,
     OneOf,
     Quantity,
     Share,
-    Step,
     StepKind,
+    StepLimit,
     Switch,
     Text,
     TimeZone,
+    ValueKind,
     read_duration,
     show_duration,
 )
@@ -127,7 +127,7 @@ def test_any_text_is_a_duration_or_a_value_error(text: str):
         (TimeZone(), "", "not a time zone"),
     ],
 )
-def test_values_out_of_their_kind_are_refused_by_name(kind: Kind, value: object, problem: str):
+def test_values_out_of_their_kind_are_refused_by_name(kind: ValueKind, value: object, problem: str):
     with pytest.raises(ValueError, match=f"^{problem}"):
         kind.read(value)
     assert kind.allowed
@@ -140,9 +140,9 @@ def test_values_out_of_their_kind_are_refused_by_name(kind: Kind, value: object,
         (Duration(auto=True), "auto", None),
         (Share(), "99.9%", 0.999),
         (Share(), 1, 1.0),
-        (StepKind(), "25%", Step(fraction=0.25)),
-        (StepKind(), "12.5%", Step(fraction=0.125)),
-        (StepKind(), 4, Step(replicas=4)),
+        (StepKind(), "25%", StepLimit(fraction=0.25)),
+        (StepKind(), "12.5%", StepLimit(fraction=0.125)),
+        (StepKind(), 4, StepLimit(replicas=4)),
         (Switch(), True, True),
         (Text(20, lines=True), "sum(x)\n  > 0", "sum(x)\n  > 0"),
         (NAME, "real-time2", "real-time2"),
@@ -150,7 +150,7 @@ def test_values_out_of_their_kind_are_refused_by_name(kind: Kind, value: object,
         (TimeZone(), "America/Argentina/Ushuaia", "America/Argentina/Ushuaia"),
     ],
 )
-def test_a_shown_value_reads_as_the_same_value(kind: Kind, written: object, value: object):
+def test_a_shown_value_reads_as_the_same_value(kind: ValueKind, written: object, value: object):
     assert kind.read(written) == value
     assert kind.read(kind.show(value)) == value
 

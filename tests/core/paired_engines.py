@@ -18,7 +18,7 @@ from autoscaler.core.model.pairs import DECODE, PREFILL, Pairs
 from autoscaler.core.model.spec import Spec
 from autoscaler.core.model.types import Decision
 from autoscaler.core.table.columns import FloatColumn
-from autoscaler.sim.engine.metrics import Histogram
+from autoscaler.sim.engine.metrics import EngineHistogram
 from autoscaler.sim.engine.profile_file import find
 from autoscaler.sim.engine.replica import Replica
 from autoscaler.sim.engine.request import Request
@@ -189,7 +189,7 @@ class PairedEngines(Story):
         return {name: np.array(values, dtype=float) for name, values in columns.items()}
 
 
-def _met(histogram: Histogram, objective_s: float) -> float:
+def _met(histogram: EngineHistogram, objective_s: float) -> float:
     """Return how many were within the objective, by the last bound that is; NaN without an objective."""
     if math.isnan(objective_s):
         return math.nan

@@ -14,7 +14,7 @@ import pytest
 from autoscaler.config.weights.report import ANNOTATION, LABEL_PREFIX, State, decode, label_of
 from autoscaler.config.weights.source import parse
 from autoscaler.config.weights.wishes import Wish, config_map_of, encode
-from autoscaler.weights.store import Store
+from autoscaler.weights.store import WeightStore
 from tests.harness.hub import FakeHub, safetensors, serving
 from tests.harness.kube_api import KubeApi
 from tests.harness.process import eventually, free_port
@@ -101,9 +101,9 @@ async def test_label_is_true_whenever_the_agent_is_killed(cluster: Cluster, hub:
         async with cluster.agent("--max-bytes", "2.5MB") as agent:
             await eventually(lambda agent=agent: asyncio.sleep(0, "serving HTTP" in agent.err), "the agent")
             await asyncio.sleep(chance.uniform(0.0, 1.5))
-        models = {model.listing.source.key: model for model in Store(cluster.root).models()}
+        models = {model.listing.source.key: model for model in WeightStore(cluster.root).models()}
         assert await cluster.ready() <= models.keys()
-        assert all(Store(cluster.root).verify(model, lambda _: None) == [] for model in models.values())
+        assert all(WeightStore(cluster.root).verify(model, lambda _: None) == [] for model in models.values())
     await cluster.wish(str(HUB), second)
     async with cluster.agent("--max-bytes", "2.5MB"):
         await cluster.until(lambda ready: ready == {HUB.key, parse(second).key})
@@ -125,13 +125,13 @@ async def test_pod_is_served_first_and_nothing_is_evicted_while_the_server_is_do
         spec = {"nodeName": cluster.name, "containers": [container]}
         async with kube_api.outage(crash=True):
             await eventually(lambda: self_says(agent, "unreachable"), "the metric of the outage")
-            assert [str(model.listing.source) for model in Store(cluster.root).models()] == [old]
+            assert [str(model.listing.source) for model in WeightStore(cluster.root).models()] == [old]
         await kube_api.apply(pod | {"spec": spec}, namespace=namespace)
         await eventually(lambda: _is(cluster, new, "no_space"), "the share of what pods alone name")
         await cluster.wish(new)
         await cluster.until(lambda ready: ready == {parse(new).key})
         assert not await self_says(agent, "unreachable")
-        assert [str(model.listing.source) for model in Store(cluster.root).models()] == [new]
+        assert [str(model.listing.source) for model in WeightStore(cluster.root).models()] == [new]
         await cluster.wish(old, new)
         await eventually(lambda: _is(cluster, old, "no_space"), "the state of the model that has no room")
         assert await cluster.ready() == {parse(new).key}

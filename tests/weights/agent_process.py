@@ -18,7 +18,7 @@ from autoscaler.weights.fetch import Transfer
 from autoscaler.weights.listing import Origin
 from autoscaler.weights.origins.hub import Hub
 from autoscaler.weights.origins.objects import Objects
-from autoscaler.weights.store import Store
+from autoscaler.weights.store import WeightStore
 
 RANGE = 64 << 10
 NOBODY = 65534
@@ -67,6 +67,6 @@ def run(root: Path, hub: str, labels: Path, wished: Sequence[str], max_bytes: fl
     def found(source: ModelSource) -> Origin:
         return Hub(source, hub) if source.scheme == "hf" else Objects(source)
 
-    store = Store(root, Limits(max_bytes, 0.0, 0.0))
+    store = WeightStore(root, Limits(max_bytes, 0.0, 0.0))
     agent = Agent(store, found, Transfer(2, RANGE), FileNode(labels, wished), SystemClock(), "0.0", times=TIMES)
     asyncio.run(agent.run())

@@ -29,8 +29,8 @@ from autoscaler.weights.fetch import Transfer
 from autoscaler.weights.listing import Origin, RemoteFile
 from autoscaler.weights.origins.hub import Hub
 from autoscaler.weights.origins.objects import Objects
-from autoscaler.weights.problems import Cause, WeightsError
-from autoscaler.weights.store import Store
+from autoscaler.weights.problems import WeightsCause, WeightsError
+from autoscaler.weights.store import WeightStore
 from tests.harness.hub import FakeHub, safetensors, serving
 from tests.harness.process import eventually
 
@@ -134,12 +134,12 @@ async def running(
 ) -> AsyncIterator[Agent]:
     def found(source: ModelSource) -> Origin:
         if not is_allowed(source, [SourcePattern(f"{source.scheme}://{allowed}")]):
-            raise WeightsError(Cause.NOT_ALLOWED, f"{source} may not be fetched")
+            raise WeightsError(WeightsCause.NOT_ALLOWED, f"{source} may not be fetched")
         return Hub(source, hub.url) if hub is not None and source.scheme == "hf" else Objects(source)
 
     await asyncio.to_thread(root.mkdir, exist_ok=True)
     agent = Agent(
-        Store(root, limits or Limits(min_free_share=0.0), makes_root=False),
+        WeightStore(root, limits or Limits(min_free_share=0.0), makes_root=False),
         open_origin or found,
         Transfer(workers=2, range_bytes=64 << 10),
         node,
@@ -170,7 +170,7 @@ def shard_of(root: Path) -> Path:
 
 
 def held(root: Path) -> set[str]:
-    return {str(model.listing.source) for model in Store(root).models()}
+    return {str(model.listing.source) for model in WeightStore(root).models()}
 
 
 async def test_wished_models_are_fetched_in_order_and_reported(
@@ -253,7 +253,7 @@ async def test_least_recently_used_is_evicted_after_its_label(
     class Watching(InMemoryNode):
         async def publish(self, report: Report) -> None:
             await super().publish(report)
-            on_disk = {model.listing.source.key for model in Store(root).models()}
+            on_disk = {model.listing.source.key for model in WeightStore(root).models()}
             ready = {key for key, model in report.models.items() if model.state is State.READY}
             gone_with_label.extend(ready - on_disk)
 
@@ -354,7 +354,7 @@ async def test_second_agent_says_nothing_and_takes_over_later(tmp_path: Path, hu
     async with running(tmp_path, other, hub) as second:
         await until(lambda: other.is_ready(HUB))
         async with running(tmp_path, node, hub) as waiting:
-            await until(lambda: waiting.report().cause == Cause.BUSY)
+            await until(lambda: waiting.report().cause == WeightsCause.BUSY)
             assert "another agent holds" in waiting.report().text
             assert not node.reports
             assert second.report().cause == ""
@@ -389,7 +389,7 @@ async def test_model_that_was_right_is_checked_again(tmp_path: Path, hub: FakeHu
             agent.suspect(HUB.key)
         await until(lambda: agent.counts.checks["wrong"] == 1)
         await until(lambda: node.is_ready(HUB) and agent.counts.fetched_models == 2)
-    assert Store(root).verify(Store(root).models()[0], lambda _: None) == []
+    assert WeightStore(root).verify(WeightStore(root).models()[0], lambda _: None) == []
 
 
 @pytest.mark.parametrize("harm", ["truncated", "file gone", "all gone"])
@@ -408,7 +408,7 @@ async def test_files_that_disappear_lose_their_label_and_come_back(tmp_path: Pat
                 shutil.rmtree(root / "hub")
         await until(lambda: not node.is_ready(HUB))
         await until(lambda: node.is_ready(HUB))
-    assert Store(root).verify(Store(root).models()[0], lambda _: None) == []
+    assert WeightStore(root).verify(WeightStore(root).models()[0], lambda _: None) == []
 
 
 async def test_disk_that_vanishes_takes_labels_away_until_it_is_back(tmp_path: Path, hub: FakeHub) -> None:
@@ -420,14 +420,14 @@ async def test_disk_that_vanishes_takes_labels_away_until_it_is_back(tmp_path: P
         hub.status = 500
         root.rename(tmp_path / "away")
         root.touch()
-        await until(lambda: node.reports[-1].cause == Cause.DISK)
+        await until(lambda: node.reports[-1].cause == WeightsCause.DISK)
         assert not node.reports[-1].models
         root.unlink()
         (tmp_path / "away").rename(root)
         await until(lambda: node.is_ready(HUB) and not node.reports[-1].cause)
         assert not hub.sent
         root.rename(tmp_path / "away")
-        await until(lambda: node.reports[-1].cause == Cause.DISK)
+        await until(lambda: node.reports[-1].cause == WeightsCause.DISK)
         assert not root.exists()
         root.mkdir()
         await until(lambda: node.reports[-1].cause == "" and not node.is_ready(HUB))
@@ -441,7 +441,7 @@ async def test_slow_disk_is_told_and_forgotten(tmp_path: Path, hub: FakeHub) -> 
     async with running(tmp_path, node, hub, times=replace(TIMES, slow_s=0.0, probe_s=0.2)) as agent:
         await until(lambda: any("does not answer" in report.text for report in node.reports))
         await until(lambda: node.is_ready(HUB))
-        assert agent.report().cause in ("", Cause.DISK)
+        assert agent.report().cause in ("", WeightsCause.DISK)
 
 
 async def test_full_disk_is_a_state_of_one_model(
@@ -523,7 +523,7 @@ async def test_disk_that_others_fill_meanwhile_harms_nothing(
         (root / "other").unlink(missing_ok=True)
         async with running(root, node, open_origin=Objects):
             await until(lambda: node.is_ready(second))
-        assert all(Store(root).verify(model, lambda _: None) == [] for model in Store(root).models())
+        assert all(WeightStore(root).verify(model, lambda _: None) == [] for model in WeightStore(root).models())
 
 
 async def test_plan_says_what_would_be_fetched_and_evicted(
@@ -554,7 +554,7 @@ async def test_file_in_place_of_a_folder_is_told_until_it_goes(
         if place == "hub":
             await until(lambda: node.failed(HUB) == "disk" and node.is_ready(other))
         else:
-            await until(lambda: bool(node.reports) and node.reports[-1].cause == Cause.DISK)
+            await until(lambda: bool(node.reports) and node.reports[-1].cause == WeightsCause.DISK)
         (root / place).unlink()
         await until(lambda: node.is_ready(HUB) and node.is_ready(other))
 
@@ -619,7 +619,7 @@ async def test_plan_removes_nothing(tmp_path: Path) -> None:
     make_cache(root, "old", SIZE, 1000.0)
     async with running(root, node) as agent:
         await until(lambda: agent.cache_bytes > 0)
-    agent = Agent(Store(root), Objects, Transfer(), node, SystemClock(), max_cache_bytes=1.0)
+    agent = Agent(WeightStore(root), Objects, Transfer(), node, SystemClock(), max_cache_bytes=1.0)
     assert await agent.plan() == []
     assert caches(root) == {"old"}
 

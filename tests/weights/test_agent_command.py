@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from autoscaler.adapters.clock import SystemClock
-from autoscaler.app.weights import Fetching
+from autoscaler.app.weights import FetchOptions
 from autoscaler.config.findings import PolicyError
 from autoscaler.config.weights.allowed import DEFAULT_RULES, PrivateSources, SourceRules
 from autoscaler.config.weights.source import parse
 from autoscaler.config.weights.wishes import Wish, Wishes
 from autoscaler.weights.local_node import WishFile, load_wishes
-from autoscaler.weights.problems import Cause, WeightsError
+from autoscaler.weights.problems import WeightsCause, WeightsError
 from tests.harness.hub import FakeHub, safetensors, serving
 from tests.harness.process import PATIENCE_S, free_port
 
@@ -183,10 +183,10 @@ async def test_token_is_used_for_private_sources_alone(
     (tmp_path / "token").write_text("hf_secret")
     given = {"hub": hub.url, "token_file": tmp_path / "token", "allow_pickled": False, "workers": 1, "rate": 0}
     rules = SourceRules(DEFAULT_RULES.allowed, tuple(map(PrivateSources.parse, private)))
-    described = Fetching(given, rules).origin(parse("hf://org/model@main")).describe()
+    described = FetchOptions(given, rules).origin(parse("hf://org/model@main")).describe()
     if opens:
         assert (await described).files
     else:
         with pytest.raises(WeightsError) as raised:
             await described
-        assert raised.value.cause is Cause.DENIED
+        assert raised.value.cause is WeightsCause.DENIED

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from autoscaler.config.weights.source import parse
-from autoscaler.weights.store import Store
+from autoscaler.weights.store import WeightStore
 from tests.harness.hub import FakeHub, safetensors, serving
 from tests.weights import agent_process
 from tests.weights.agent_process import RANGE
@@ -65,7 +65,7 @@ class Node:
 
     def check(self) -> None:
         """Every label is true, and every published model is whole."""
-        store = Store(self.root)
+        store = WeightStore(self.root)
         present = {str(model.listing.source) for model in store.models()}
         assert set(self.ready()) <= present
         for model in store.models():
@@ -99,7 +99,7 @@ def test_nothing_is_fetched_whole_again_after_many_kills(
     total = sum(map(len, hub.files.values()))
     assert sum(hub.sent.values()) <= total + kills * 2 * RANGE  # two ranges are under way when a process is killed
     assert sum(hub.sent.values()) < 3 * total
-    store = Store(node.root)
+    store = WeightStore(node.root)
     assert [store.verify(model, lambda _: None) for model in store.models()] == [[]]
 
 

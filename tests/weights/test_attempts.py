@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.weights.attempts import JITTER, OTHER_PAUSE_S, PAUSES_S, Attempts
-from autoscaler.weights.problems import Cause, WeightsError
+from autoscaler.weights.problems import WeightsCause, WeightsError
 
 
-@given(st.sampled_from(Cause), st.integers(1, 40))
-def test_pause_doubles_up_to_the_most_of_its_cause(cause: Cause, times: int) -> None:
+@given(st.sampled_from(WeightsCause), st.integers(1, 40))
+def test_pause_doubles_up_to_the_most_of_its_cause(cause: WeightsCause, times: int) -> None:
     attempts = Attempts()
     for _ in range(times):
         attempt = attempts.fail("a", WeightsError(cause, "why"), 1000.0)
@@ -28,31 +28,31 @@ def test_pause_doubles_up_to_the_most_of_its_cause(cause: Cause, times: int) -> 
 def test_another_cause_begins_anew() -> None:
     attempts = Attempts()
     for _ in range(5):
-        attempts.fail("a", WeightsError(Cause.UNREACHABLE, "why"), 0.0)
-    assert attempts.fail("a", WeightsError(Cause.DENIED, "why"), 0.0).failures == 1
+        attempts.fail("a", WeightsError(WeightsCause.UNREACHABLE, "why"), 0.0)
+    assert attempts.fail("a", WeightsError(WeightsCause.DENIED, "why"), 0.0).failures == 1
 
 
 def test_only_future_attempts_are_waited_for() -> None:
     attempts = Attempts()
-    attempts.fail("a", WeightsError(Cause.BUSY, "why"), 0.0)
-    later = attempts.fail("b", WeightsError(Cause.CORRUPT, "why"), 0.0)
+    attempts.fail("a", WeightsError(WeightsCause.BUSY, "why"), 0.0)
+    later = attempts.fail("b", WeightsError(WeightsCause.CORRUPT, "why"), 0.0)
     assert attempts.next_s(["a", "b", "c"], 100.0) == later.next_s
     assert attempts.next_s(["c"], 0.0) == math.inf
 
 
 def test_space_that_may_be_there_again_is_tried_at_once() -> None:
     attempts = Attempts()
-    attempts.fail("full", WeightsError(Cause.NO_SPACE, "why"), 0.0)
-    attempts.fail("denied", WeightsError(Cause.DENIED, "why"), 0.0)
-    attempts.retry(Cause.NO_SPACE)
+    attempts.fail("full", WeightsError(WeightsCause.NO_SPACE, "why"), 0.0)
+    attempts.fail("denied", WeightsError(WeightsCause.DENIED, "why"), 0.0)
+    attempts.retry(WeightsCause.NO_SPACE)
     assert attempts.is_due("full", 0.0)
     assert not attempts.is_due("denied", 0.0)
 
 
 def test_failures_of_other_models_are_forgotten() -> None:
     attempts = Attempts()
-    attempts.fail("a", WeightsError(Cause.DENIED, "why"), 0.0)
-    attempts.fail("b", WeightsError(Cause.DENIED, "why"), 0.0)
+    attempts.fail("a", WeightsError(WeightsCause.DENIED, "why"), 0.0)
+    attempts.fail("b", WeightsError(WeightsCause.DENIED, "why"), 0.0)
     attempts.keep(["a"])
     attempts.succeed("a")
     assert attempts.get("a") is None

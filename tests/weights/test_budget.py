@@ -6,23 +6,34 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.weights.budget import Claim, Files, Held, Limits, Plan, Space, judge, make_room, room_for_pods, trim
+from autoscaler.weights.budget import (
+    Files,
+    HeldItem,
+    Limits,
+    RoomPlan,
+    Space,
+    UnwishedModel,
+    judge,
+    make_room,
+    room_for_pods,
+    trim,
+)
 
 INF = float("inf")
 
 files: st.SearchStrategy[Files] = st.dictionaries(st.sampled_from("abcdefgh"), st.just(10), max_size=5)
 held = st.lists(
-    st.tuples(files, st.integers(0, 5), st.booleans()).map(lambda each: Held("", each[0], float(each[1]), each[2])),
+    st.tuples(files, st.integers(0, 5), st.booleans()).map(lambda each: HeldItem("", each[0], float(each[1]), each[2])),
     max_size=6,
 ).map(lambda found: tuple(each._replace(name=str(number)) for number, each in enumerate(found)))
 spaces = st.builds(Space, held, st.integers(-20, 80).map(float), st.sampled_from([INF, 0.0, 20.0, 40.0, 60.0]))
 
 
-def on_disk(each: tuple[Held, ...]) -> set[str]:
+def on_disk(each: tuple[HeldItem, ...]) -> set[str]:
     return {name for one in each for name in one.files}
 
 
-def fits(wished: Files, there: int, space: Space, evicted: tuple[Held, ...]) -> bool:
+def fits(wished: Files, there: int, space: Space, evicted: tuple[HeldItem, ...]) -> bool:
     """State the two limits in another way: with sets of files of ten bytes."""
     left = on_disk(tuple(each for each in space.held if each not in evicted))
     freed = 10 * len(on_disk(space.held) - left)
@@ -50,20 +61,20 @@ def test_order_of_the_folder_does_not_matter(wished: Files, space: Space) -> Non
     assert names == {each.name for each in make_room(wished, 0, turned).evicted}
 
 
-def one(name: str, size: int, used_s: float, kept: bool = False) -> Held:
-    return Held(name, {name: size}, used_s, kept)
+def one(name: str, size: int, used_s: float, kept: bool = False) -> HeldItem:
+    return HeldItem(name, {name: size}, used_s, kept)
 
 
 def test_least_recently_used_goes_first() -> None:
     space = Space((one("old", 40, 1.0), one("new", 40, 2.0), one("used", 40, 0.0, True)), INF, 150.0)
     assert [each.name for each in make_room({"x": 40}, 0, space).evicted] == ["old"]
     assert [each.name for each in make_room({"x": 100}, 0, space).evicted] == ["old", "new"]
-    assert make_room({"x": 30}, 0, space) == Plan()
+    assert make_room({"x": 30}, 0, space) == RoomPlan()
 
 
 def test_too_large_model_evicts_nothing() -> None:
     space = Space((one("old", 40, 1.0), one("used", 40, 0.0, True)), INF, 100.0)
-    assert make_room({"x": 70}, 0, space) == Plan((), 10.0)
+    assert make_room({"x": 70}, 0, space) == RoomPlan((), 10.0)
 
 
 def test_small_old_model_stays_if_a_large_one_has_to_go() -> None:
@@ -72,17 +83,17 @@ def test_small_old_model_stays_if_a_large_one_has_to_go() -> None:
 
 
 def test_shared_file_is_counted_once_and_freed_with_its_last_model() -> None:
-    first, second = Held("1", {"base": 50, "a": 5}, 1.0, False), Held("2", {"base": 50, "b": 5}, 2.0, False)
+    first, second = HeldItem("1", {"base": 50, "a": 5}, 1.0, False), HeldItem("2", {"base": 50, "b": 5}, 2.0, False)
     space = Space((first, second), INF, 100.0)
     assert space.held_bytes == 60
-    assert make_room({"x": 40}, 0, space) == Plan()
+    assert make_room({"x": 40}, 0, space) == RoomPlan()
     assert len(make_room({"x": 60}, 0, space).evicted) == 2
-    assert make_room({"base": 50, "c": 40}, 0, space) == Plan()
+    assert make_room({"base": 50, "c": 40}, 0, space) == RoomPlan()
 
 
 def test_bytes_of_an_earlier_transfer_need_no_room() -> None:
-    assert make_room({"x": 90}, 60, Space((), 30.0, INF)) == Plan()
-    assert make_room({"x": 90}, 50, Space((), 30.0, INF)) == Plan((), 10.0)
+    assert make_room({"x": 90}, 60, Space((), 30.0, INF)) == RoomPlan()
+    assert make_room({"x": 90}, 50, Space((), 30.0, INF)) == RoomPlan((), 10.0)
 
 
 def test_free_space_has_a_floor_in_bytes_and_as_a_share() -> None:
@@ -124,17 +135,17 @@ def test_what_nobody_wishes_goes_before_the_last_wish() -> None:
     ("namespaces", "present", "wished", "room"),
     [
         (["a"], [], 0, 50),  # half of the budget
-        (["a"], [Claim(30, ["a"])], 0, 20),
-        (["b"], [Claim(50, ["a"])], 0, 25),  # three quarters of all pods
-        (["b"], [Claim(50, ["a"])], 40, 10),  # and what wishes leave
-        (["a", "b"], [Claim(50, ["a"])], 0, 25),
-        (["a"], [Claim(10, ["a", "b"])], 0, 40),
-        (["c"], [Claim(40, ["a"]), Claim(40, ["b"])], 0, 0),
-        ([], [Claim(70, [])], 0, 5),
+        (["a"], [UnwishedModel(30, ["a"])], 0, 20),
+        (["b"], [UnwishedModel(50, ["a"])], 0, 25),  # three quarters of all pods
+        (["b"], [UnwishedModel(50, ["a"])], 40, 10),  # and what wishes leave
+        (["a", "b"], [UnwishedModel(50, ["a"])], 0, 25),
+        (["a"], [UnwishedModel(10, ["a", "b"])], 0, 40),
+        (["c"], [UnwishedModel(40, ["a"]), UnwishedModel(40, ["b"])], 0, 0),
+        ([], [UnwishedModel(70, [])], 0, 5),
         (["a"], [], 120, 0),
     ],
 )
 def test_pods_get_the_room_that_wishes_and_others_leave(
-    namespaces: list[str], present: list[Claim], wished: int, room: float
+    namespaces: list[str], present: list[UnwishedModel], wished: int, room: float
 ) -> None:
     assert room_for_pods(namespaces, present, wished, 100.0) == room

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from autoscaler.weights.store import Store
+from autoscaler.weights.store import WeightStore
 from tests.harness.hub import FakeHub, safetensors, serving
 
 SOURCE = "hf://org/model@main"
@@ -102,7 +102,7 @@ def test_one_wrong_source_does_not_keep_the_others_out(tmp_path: Path, hub: Fake
 @pytest.mark.slow
 def test_pull_waits_while_another_process_holds_the_folder(tmp_path: Path, hub: FakeHub) -> None:
     with ThreadPoolExecutor() as pool:
-        with Store(tmp_path).changing():
+        with WeightStore(tmp_path).changing():
             refused = weights("pull", SOURCE, "--root", tmp_path, "--hub", hub.url, "--wait", "10ms")
             assert (refused.returncode, "another process changes" in refused.stderr) == (2, True)
             waiting = pool.submit(weights, "pull", SOURCE, "--root", tmp_path, "--hub", hub.url)

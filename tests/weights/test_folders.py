@@ -14,7 +14,7 @@ from autoscaler.weights.budget import Limits
 from autoscaler.weights.fetch import Transfer
 from autoscaler.weights.listing import RemoteFile
 from autoscaler.weights.origins.objects import Objects
-from autoscaler.weights.store import Model, Store
+from autoscaler.weights.store import PublishedModel, WeightStore
 from tests.harness.hub import safetensors
 
 TRANSFER = Transfer(workers=4, range_bytes=64 << 10)
@@ -43,7 +43,7 @@ def change(source: ModelSource, version: int) -> None:
         (there / name).write_bytes(safetensors(100_000, version))
 
 
-async def pull(store: Store, source: ModelSource) -> tuple[Model, int]:
+async def pull(store: WeightStore, source: ModelSource) -> tuple[PublishedModel, int]:
     """Return the model, and how many bytes were fetched."""
     origin = Counting(source)
     with store.changing():
@@ -58,7 +58,7 @@ def versions(folder: Path) -> list[int]:
 
 
 async def test_engine_keeps_the_version_that_it_loads_when_a_model_changes(tmp_path: Path, source: ModelSource) -> None:
-    store, name, pod = Store(tmp_path / "root"), tmp_path / "root" / source.folder, tmp_path / "pod"
+    store, name, pod = WeightStore(tmp_path / "root"), tmp_path / "root" / source.folder, tmp_path / "pod"
     change(source, 1)
     first, _ = await pull(store, source)
     loads = pod_view.link(pod, store.root, first)
@@ -79,7 +79,7 @@ async def test_engine_keeps_the_version_that_it_loads_when_a_model_changes(tmp_p
 
 async def test_version_that_comes_back_is_not_fetched_again(tmp_path: Path, source: ModelSource) -> None:
     """A bucket that is rolled back has the same ETags; a directory has them when its files are moved back."""
-    store, aside = Store(tmp_path / "root"), tmp_path / "aside"
+    store, aside = WeightStore(tmp_path / "root"), tmp_path / "aside"
     change(source, 1)
     first, _ = await pull(store, source)
     move(source.location, aside)
@@ -94,7 +94,7 @@ async def test_version_that_comes_back_is_not_fetched_again(tmp_path: Path, sour
 
 
 async def test_former_version_goes_when_its_room_is_needed(tmp_path: Path, source: ModelSource) -> None:
-    store = Store(tmp_path / "root", Limits(max_bytes=500_000))
+    store = WeightStore(tmp_path / "root", Limits(max_bytes=500_000))
     change(source, 1)
     first, _ = await pull(store, source)
     change(source, 2)
@@ -104,7 +104,7 @@ async def test_former_version_goes_when_its_room_is_needed(tmp_path: Path, sourc
 
 
 async def test_all_versions_go_when_all_are_removed(tmp_path: Path, source: ModelSource) -> None:
-    store = Store(tmp_path / "root")
+    store = WeightStore(tmp_path / "root")
     for version in range(4):
         change(source, version)
         await pull(store, source)
@@ -117,7 +117,7 @@ async def test_all_versions_go_when_all_are_removed(tmp_path: Path, source: Mode
 
 async def test_folder_of_an_earlier_release_is_used_until_it_changes(tmp_path: Path, source: ModelSource) -> None:
     """Earlier releases have the files themselves where the link is now."""
-    store, name = Store(tmp_path / "root"), tmp_path / "root" / source.folder
+    store, name = WeightStore(tmp_path / "root"), tmp_path / "root" / source.folder
     change(source, 1)
     model, _ = await pull(store, source)
     name.unlink()
@@ -135,7 +135,7 @@ async def test_folder_of_an_earlier_release_is_used_until_it_changes(tmp_path: P
 
 
 async def test_version_without_a_record_goes_at_the_next_change(tmp_path: Path, source: ModelSource) -> None:
-    store = Store(tmp_path / "root")
+    store = WeightStore(tmp_path / "root")
     change(source, 1)
     model, _ = await pull(store, source)
     left = model.path.with_name(f"{Path(source.folder).name}.{'0' * 16}")
@@ -149,7 +149,7 @@ async def test_version_without_a_record_goes_at_the_next_change(tmp_path: Path, 
 
 
 async def test_pods_own_copy_stays_when_its_first_container_starts_again(tmp_path: Path, source: ModelSource) -> None:
-    store = Store(tmp_path / "pod")
+    store = WeightStore(tmp_path / "pod")
     change(source, 1)
     await pull(store, source)
     pod_view.clear_links(store.root, source)

@@ -14,8 +14,8 @@ from autoscaler.config.weights.source import InvalidSourceError, parse
 from autoscaler.weights.compile_cache import CompileCaches
 from autoscaler.weights.fetch import MAX_DECODED_BYTES, check_safetensors
 from autoscaler.weights.origins.hub import Hub
-from autoscaler.weights.problems import Cause, WeightsError
-from autoscaler.weights.store import OWN, PARTS, RECORDS, Store
+from autoscaler.weights.problems import WeightsCause, WeightsError
+from autoscaler.weights.store import OWN, PARTS, RECORDS, WeightStore
 from tests.harness.hub import COMMIT, FakeHub, safetensors, serving
 from tests.weights.test_store import SOURCE, contents, pull
 
@@ -72,7 +72,7 @@ async def test_folder_that_leads_elsewhere_is_refused(tmp_path: Path, hub: FakeH
     (root / planted).symlink_to(other)
     with pytest.raises(WeightsError, match="leads out of") as raised:
         await pull(root, hub)
-    assert raised.value.cause is Cause.DISK
+    assert raised.value.cause is WeightsCause.DISK
     assert not [path for path in other.rglob("*") if path.is_file()]
 
 
@@ -80,7 +80,7 @@ async def test_folder_that_leads_elsewhere_is_refused(tmp_path: Path, hub: FakeH
     "record", [b'{"source": "\xff"}', b"\xff", b"[" * 100_000, b'{"source": 1e999}', b'{"source": "x", "files": [NaN]}']
 )
 def test_record_is_left_out_when_it_cannot_be_read(tmp_path: Path, record: bytes) -> None:
-    store = Store(tmp_path)
+    store = WeightStore(tmp_path)
     (tmp_path / OWN / RECORDS).mkdir(parents=True)
     (tmp_path / OWN / RECORDS / f"{KEY}.json").write_bytes(record)
     (tmp_path / OWN / "report.json").write_bytes(record)
@@ -120,7 +120,7 @@ def snapshot(folder: Path) -> dict[str, tuple[bytes, int]]:
 async def use_all(root: Path, hub: FakeHub) -> None:
     """Do all that an agent and a user do in a folder. What is refused is refused."""
     expected = WeightsError, OSError
-    store, caches = Store(root), CompileCaches(root)
+    store, caches = WeightStore(root), CompileCaches(root)
     for commit in (COMMIT, "f" * 40):
         hub.commit = commit
         with suppress(*expected):
@@ -179,7 +179,7 @@ async def test_pipes_in_place_of_files_hang_nothing(tmp_path: Path, hub: FakeHub
     model = await pull(tmp_path, hub)
     os.mkfifo(tmp_path / OWN / RECORDS / "0123456789abcdef.json")
     os.mkfifo(tmp_path / REPOSITORY / "refs" / "pipe")
-    store = Store(tmp_path)
+    store = WeightStore(tmp_path)
     assert [found.path for found in store.models()] == [model.path]
     blob = (model.path / "config.json").resolve()
     blob.unlink()
@@ -197,7 +197,7 @@ async def test_name_that_no_disk_takes_is_refused_before_the_first_byte(
     hub.files[name] = b"x"
     with pytest.raises(WeightsError, match="is no valid path") as raised:
         await pull(tmp_path, hub)
-    assert raised.value.cause is Cause.INVALID
+    assert raised.value.cause is WeightsCause.INVALID
     assert not hub.sent
 
 
@@ -223,7 +223,7 @@ async def test_listing_with_odd_values_is_refused(tmp_path: Path, hub: FakeHub, 
     hub.listed["config.json"] = stated
     with pytest.raises(WeightsError) as raised:
         await pull(tmp_path, hub)
-    assert raised.value.cause is Cause.INVALID
+    assert raised.value.cause is WeightsCause.INVALID
     assert not hub.sent
 
 
@@ -232,7 +232,7 @@ async def test_list_of_files_that_is_too_long_is_not_read_whole(tmp_path: Path, 
     hub.siblings = lambda: siblings  # type: ignore[method-assign]
     with pytest.raises(WeightsError, match="the list of files has more than") as raised:
         await pull(tmp_path, hub)
-    assert raised.value.cause is Cause.NOT_ALLOWED
+    assert raised.value.cause is WeightsCause.NOT_ALLOWED
 
 
 @pytest.mark.parametrize(("length", "is_judged"), [(1000, True), (MAX_DECODED_BYTES + 1, False)])
@@ -248,7 +248,7 @@ async def test_packed_listing_that_was_not_asked_for_is_refused(tmp_path: Path, 
     hub.encoding = "gzip"
     with pytest.raises(WeightsError) as raised:
         await pull(tmp_path, hub)
-    assert raised.value.cause is Cause.UNREACHABLE
+    assert raised.value.cause is WeightsCause.UNREACHABLE
 
 
 async def test_listing_that_never_ends_is_given_up(tmp_path: Path, hub: FakeHub) -> None:
@@ -257,7 +257,7 @@ async def test_listing_that_never_ends_is_given_up(tmp_path: Path, hub: FakeHub)
     origin = Hub(parse(SOURCE), hub.url, list_s=0.5)
     with pytest.raises(WeightsError, match="the hub cannot be read") as raised:
         await origin.describe()
-    assert raised.value.cause is Cause.UNREACHABLE
+    assert raised.value.cause is WeightsCause.UNREACHABLE
     hub.drip_s = 0.0
     assert len((await origin.describe()).files) == 1002
 
@@ -265,7 +265,7 @@ async def test_listing_that_never_ends_is_given_up(tmp_path: Path, hub: FakeHub)
 async def test_commit_that_two_sources_name_stays_until_both_are_removed(tmp_path: Path, hub: FakeHub) -> None:
     pinned = f"hf://org/model@{COMMIT}"
     await pull(tmp_path, hub, source=pinned)
-    model, store = await pull(tmp_path, hub), Store(tmp_path)
+    model, store = await pull(tmp_path, hub), WeightStore(tmp_path)
     with store.changing():
         store.remove(model)
     assert [str(found.listing.source) for found in store.models()] == [pinned]
@@ -281,4 +281,4 @@ async def test_branch_that_moves_leaves_the_commit_that_another_source_names(tmp
     hub.commit, hub.files["config.json"] = "f" * 40, b'{"hidden_size": 16}'
     await pull(tmp_path, hub)
     assert contents(pinned.path) == before
-    assert len(Store(tmp_path).models()) == 2
+    assert len(WeightStore(tmp_path).models()) == 2

@@ -15,7 +15,7 @@ from autoscaler.weights.listing import RemoteFile
 from autoscaler.weights.origins.hub import Hub
 from autoscaler.weights.origins.objects import Objects
 from autoscaler.weights.origins.signed import SignedReader
-from autoscaler.weights.problems import Cause, WeightsError
+from autoscaler.weights.problems import WeightsCause, WeightsError
 from autoscaler.weights.rate_limit import BUDGET, MAX_PAUSE_S, RequestLimit, told_pause_s
 from tests.harness.hub import COMMIT, LIES, FakeHub, safetensors, serving
 from tests.weights.test_store import SOURCE, contents, pull
@@ -59,7 +59,7 @@ async def test_store_that_always_refuses_is_not_asked_for_ever(hub: FakeHub) -> 
     origin = Hub(parse(SOURCE), hub.url)
     with pytest.raises(WeightsError, match="refused by the store") as raised:
         await origin.read(shard(hub), 0, RANGE)
-    assert raised.value.cause is Cause.DENIED
+    assert raised.value.cause is WeightsCause.DENIED
     assert hub.resolved[SHARD] == 3
     await origin.close()
 

@@ -14,8 +14,8 @@ from autoscaler.config.weights.source import ModelSource, parse
 from autoscaler.weights.fetch import Transfer
 from autoscaler.weights.listing import Listing
 from autoscaler.weights.origins.https import Https
-from autoscaler.weights.problems import Cause, WeightsError
-from autoscaler.weights.store import Model, Store
+from autoscaler.weights.problems import WeightsCause, WeightsError
+from autoscaler.weights.store import PublishedModel, WeightStore
 from tests.harness.certificates import Certificates
 from tests.harness.hub import safetensors
 
@@ -86,8 +86,8 @@ def folder(certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> Itera
     thread.join()
 
 
-async def pull(root: Path, source: ModelSource, listing: Listing | None = None) -> Model:
-    store, origin = Store(root), Https(source)
+async def pull(root: Path, source: ModelSource, listing: Listing | None = None) -> PublishedModel:
+    store, origin = WeightStore(root), Https(source)
     with store.changing():
         return await store.pull(origin, TRANSFER, lambda _: None, listing or await origin.describe())
 
@@ -110,7 +110,7 @@ async def test_changed_file_of_the_same_size_is_noticed(
     folder.content, folder.headers = safetensors(200_000, 2), version(1)
     with pytest.raises(WeightsError, match="changed while it was fetched") as raised:
         await pull(tmp_path / "other", folder.source, before)
-    assert raised.value.cause is Cause.CHANGED
+    assert raised.value.cause is WeightsCause.CHANGED
     model = await pull(tmp_path / "root", folder.source)
     assert (model.path / "model.safetensors").read_bytes() == folder.content
 
@@ -118,7 +118,7 @@ async def test_changed_file_of_the_same_size_is_noticed(
 async def test_file_without_etag_and_date_is_refused(tmp_path: Path, folder: Folder) -> None:
     with pytest.raises(WeightsError, match="states neither an ETag nor a date") as raised:
         await pull(tmp_path, folder.source)
-    assert raised.value.cause is Cause.NOT_ALLOWED
+    assert raised.value.cause is WeightsCause.NOT_ALLOWED
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ async def test_index_is_refused_when_it_cannot_be_read(tmp_path: Path, folder: F
     folder.content, folder.headers = index, {"ETag": '"1"'}
     with pytest.raises(WeightsError, match="is no index of safetensors") as raised:
         await Https(parse(f"https://localhost:{folder.port}/models")).describe()
-    assert raised.value.cause is Cause.INVALID
+    assert raised.value.cause is WeightsCause.INVALID
 
 
 @pytest.mark.parametrize("name", ["../secret", "a/../../b", "a\\u0000b", "a//b", "\\u007f"])
@@ -136,4 +136,4 @@ async def test_index_is_refused_when_it_names_no_file(tmp_path: Path, folder: Fo
     folder.content, folder.headers = f'{{"weight_map": {{"a": "{name}"}}}}'.encode(), {"ETag": '"1"'}
     with pytest.raises(WeightsError) as raised:
         await Https(parse(f"https://localhost:{folder.port}/models")).describe()
-    assert raised.value.cause is Cause.INVALID
+    assert raised.value.cause is WeightsCause.INVALID

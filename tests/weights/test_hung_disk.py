@@ -10,7 +10,7 @@ import pytest
 
 from autoscaler.config.weights.source import ModelSource
 from autoscaler.weights.origins.objects import Objects
-from autoscaler.weights.problems import Cause
+from autoscaler.weights.problems import WeightsCause
 from tests.harness.hub import FakeHub, safetensors, serving
 from tests.harness.hung_disk import freezable, hung, may_freeze
 from tests.weights.test_agent import HUB, SIZE, TIMES, InMemoryNode, running, until
@@ -39,7 +39,7 @@ def models(tmp_path: Path) -> Callable[[str], ModelSource]:
 
 def does_not_answer(node: InMemoryNode) -> bool:
     last = node.reports[-1]
-    return last.cause == Cause.DISK and "does not answer" in last.text and not last.models
+    return last.cause == WeightsCause.DISK and "does not answer" in last.text and not last.models
 
 
 async def test_writes_that_hang_are_told_until_they_end(tmp_path: Path, models: Callable[[str], ModelSource]) -> None:

@@ -15,14 +15,14 @@ import pytest_asyncio
 from obstore.store import S3Store
 from yarl import URL
 
-from autoscaler.app.weights import Fetching
+from autoscaler.app.weights import FetchOptions
 from autoscaler.config.weights.allowed import PrivateSources, SourcePattern, SourceRules
 from autoscaler.config.weights.source import ModelSource, parse
 from autoscaler.weights.fetch import Transfer
 from autoscaler.weights.listing import Listing, RemoteFile
 from autoscaler.weights.origins.objects import Objects
-from autoscaler.weights.problems import Cause, WeightsError
-from autoscaler.weights.store import Model, Store
+from autoscaler.weights.problems import WeightsCause, WeightsError
+from autoscaler.weights.store import PublishedModel, WeightStore
 from tests.harness.hub import safetensors
 from tests.harness.s3 import ACCESS_KEY, REGION, SECRET_KEY, s3
 
@@ -71,8 +71,8 @@ def source(bucket: S3Store, path: str = "team/llama") -> ModelSource:
     return parse(f"s3://{bucket.config['bucket']}/{path}")
 
 
-async def pull(root: Path, source: ModelSource, listing: Listing | None = None) -> Model:
-    store, origin = Store(root), Objects(source)
+async def pull(root: Path, source: ModelSource, listing: Listing | None = None) -> PublishedModel:
+    store, origin = WeightStore(root), Objects(source)
     with store.changing():
         return await store.pull(origin, TRANSFER, lambda _: None, listing or await origin.describe())
 
@@ -89,8 +89,8 @@ async def test_object_that_changes_while_it_is_fetched_is_refused(tmp_path: Path
     obstore.put(bucket, "team/llama/model-00002-of-00002.safetensors", safetensors(200_000, 3))
     with pytest.raises(WeightsError, match="changed while it was fetched") as raised:
         await pull(tmp_path, source(bucket), listing)
-    assert raised.value.cause is Cause.CHANGED
-    assert Store(tmp_path).models() == []
+    assert raised.value.cause is WeightsCause.CHANGED
+    assert WeightStore(tmp_path).models() == []
 
 
 async def test_changed_object_replaces_the_model_at_the_next_pull(tmp_path: Path, bucket: S3Store) -> None:
@@ -99,21 +99,21 @@ async def test_changed_object_replaces_the_model_at_the_next_pull(tmp_path: Path
     model = await pull(tmp_path, source(bucket))
     assert (model.path / "config.json").read_bytes() == b'{"new": 1}'
     assert (former.path / "config.json").read_bytes() == FILES["config.json"]
-    assert [each.path for each in Store(tmp_path).models() if not each.is_former] == [model.path]
+    assert [each.path for each in WeightStore(tmp_path).models() if not each.is_former] == [model.path]
 
 
 async def test_missing_prefix_and_bucket_are_not_found(tmp_path: Path, bucket: S3Store) -> None:
     for missing in (source(bucket, "nothing"), parse("s3://no-such-bucket/team/llama")):
         with pytest.raises(WeightsError) as raised:
             await pull(tmp_path, missing)
-        assert raised.value.cause is Cause.NOT_FOUND
+        assert raised.value.cause is WeightsCause.NOT_FOUND
 
 
 async def test_wrong_keys_are_denied(tmp_path: Path, bucket: S3Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
     with pytest.raises(WeightsError, match="may not be read with these credentials") as raised:
         await pull(tmp_path, source(bucket))
-    assert raised.value.cause is Cause.DENIED
+    assert raised.value.cause is WeightsCause.DENIED
     assert "wrong" not in str(raised.value)
 
 
@@ -122,7 +122,7 @@ async def test_object_shorter_than_listed_is_corrupt(bucket: S3Store) -> None:
     file = RemoteFile("config.json", size + 100, address="team/llama/config.json")
     with pytest.raises(WeightsError, match=f"bytes 0-{size - 1}/{size}") as raised:
         await Objects(source(bucket)).read(file, 0, size + 100)
-    assert raised.value.cause is Cause.CORRUPT
+    assert raised.value.cause is WeightsCause.CORRUPT
 
 
 async def test_objects_are_read_as_stored_when_they_state_an_encoding(tmp_path: Path, bucket: S3Store) -> None:
@@ -178,7 +178,7 @@ async def test_ranges_are_read_in_parallel(tmp_path: Path, bucket: S3Store) -> N
             finally:
                 at_once -= 1
 
-    origin, store = Counting(source(bucket)), Store(tmp_path)
+    origin, store = Counting(source(bucket)), WeightStore(tmp_path)
     with store.changing():
         await store.pull(origin, TRANSFER, lambda _: None, await origin.describe())
     assert 1 < most <= TRANSFER.workers
@@ -188,10 +188,10 @@ async def test_ranges_are_read_in_parallel(tmp_path: Path, bucket: S3Store) -> N
 async def test_keys_of_a_bucket_are_used_for_private_sources_alone(bucket: S3Store, private: tuple[str, ...]) -> None:
     given = {"hub": "", "token_file": None, "allow_pickled": False, "workers": 1, "rate": 0}
     rules = SourceRules((SourcePattern("s3://**"),), tuple(map(PrivateSources.parse, private)))
-    origin = Fetching(given, rules).origin(parse(f"s3://{bucket.config['bucket']}/team/llama"))
+    origin = FetchOptions(given, rules).origin(parse(f"s3://{bucket.config['bucket']}/team/llama"))
     if private:
         assert len((await origin.describe()).files) == len(FILES)
     else:
         with pytest.raises(WeightsError) as raised:
             await origin.describe()
-        assert raised.value.cause is Cause.DENIED
+        assert raised.value.cause is WeightsCause.DENIED

@@ -23,8 +23,8 @@ from autoscaler.weights.budget import Limits
 from autoscaler.weights.fetch import Transfer
 from autoscaler.weights.origins.hub import Hub
 from autoscaler.weights.origins.objects import Objects
-from autoscaler.weights.problems import Cause, WeightsError
-from autoscaler.weights.store import OWN, PARTS, Model, Store
+from autoscaler.weights.problems import WeightsCause, WeightsError
+from autoscaler.weights.store import OWN, PARTS, PublishedModel, WeightStore
 from tests.harness.hub import COMMIT, FakeHub, git_sha1, safetensors, serving
 
 SOURCE = "hf://org/model@main"
@@ -44,8 +44,8 @@ def hub() -> Iterator[FakeHub]:
         yield served
 
 
-async def pull(root: Path, hub: FakeHub, token: str = "", source: str = SOURCE) -> Model:
-    store, origin = Store(root), Hub(parse(source), hub.url, token)
+async def pull(root: Path, hub: FakeHub, token: str = "", source: str = SOURCE) -> PublishedModel:
+    store, origin = WeightStore(root), Hub(parse(source), hub.url, token)
     with store.changing():
         return await store.pull(origin, TRANSFER, lambda _: None, await origin.describe())
 
@@ -53,10 +53,10 @@ async def pull(root: Path, hub: FakeHub, token: str = "", source: str = SOURCE) 
 FIRST_READ = """
 import sys, threading
 from pathlib import Path
-from autoscaler.weights.store import Store
+from autoscaler.weights.store import WeightStore
 
 sys.setswitchinterval(1e-6)
-store, key, found = Store(Path(sys.argv[1])), sys.argv[2], []
+store, key, found = WeightStore(Path(sys.argv[1])), sys.argv[2], []
 threads = [threading.Thread(target=lambda: found.append(store.find(key))) for _ in range(16)]
 for thread in threads:
     thread.start()
@@ -119,7 +119,7 @@ async def test_token_goes_to_the_hub_and_to_no_other_host(tmp_path: Path, hub: F
     hub.token = "hf_secret"
     with pytest.raises(WeightsError) as refused:
         await pull(tmp_path, hub)
-    assert refused.value.cause is Cause.DENIED
+    assert refused.value.cause is WeightsCause.DENIED
     await pull(tmp_path, hub, "hf_secret")
     assert not hub.seen_tokens
 
@@ -139,15 +139,15 @@ async def test_new_commit_fetches_only_what_changed(tmp_path: Path, hub: FakeHub
     new = await pull(tmp_path, hub)
     assert set(hub.sent) == {"config.json"}
     assert contents(new.path) == hub.files
-    assert Store(tmp_path).verify(new, lambda _: None) == []
-    (former,) = [each for each in Store(tmp_path).models() if each.is_former]
+    assert WeightStore(tmp_path).verify(new, lambda _: None) == []
+    (former,) = [each for each in WeightStore(tmp_path).models() if each.is_former]
     assert (former.path, str(former.listing.source)) == (old.path, f"hf://org/model@{COMMIT}")
-    assert Store(tmp_path).verify(former, lambda _: None) == []
+    assert WeightStore(tmp_path).verify(former, lambda _: None) == []
 
 
 @pytest.mark.parametrize("commits", [1, 3])
 async def test_former_commit_goes_when_its_room_is_needed(tmp_path: Path, hub: FakeHub, commits: int) -> None:
-    store = Store(tmp_path, Limits(max_bytes=1_500_000))
+    store = WeightStore(tmp_path, Limits(max_bytes=1_500_000))
     for number in range(1, 2 + commits):
         hub.commit = f"{number:040x}"
         hub.files["config.json"] = b"%d" % number
@@ -162,9 +162,9 @@ async def test_former_commit_goes_when_its_room_is_needed(tmp_path: Path, hub: F
 
 async def test_model_with_a_file_that_is_gone_is_not_whole(tmp_path: Path, hub: FakeHub) -> None:
     model = await pull(tmp_path, hub)
-    assert Store(tmp_path).find_whole(model.listing) is not None
+    assert WeightStore(tmp_path).find_whole(model.listing) is not None
     (model.path / "config.json").resolve().unlink()
-    assert Store(tmp_path).find_whole(model.listing) is None
+    assert WeightStore(tmp_path).find_whole(model.listing) is None
 
 
 async def test_wrong_checksum_is_fetched_once_more(tmp_path: Path, hub: FakeHub) -> None:
@@ -177,14 +177,16 @@ async def test_lasting_wrong_checksum_is_reported_and_kept_aside(tmp_path: Path,
     hub.damaged["model-00001-of-00002.safetensors"] = 1_000
     with pytest.raises(WeightsError, match="was fetched twice, and its checksum is") as raised:
         await pull(tmp_path, hub)
-    assert raised.value.cause is Cause.CORRUPT
+    assert raised.value.cause is WeightsCause.CORRUPT
     assert list((tmp_path / OWN / PARTS).rglob("*.corrupt"))
-    assert Store(tmp_path).models() == []
+    assert WeightStore(tmp_path).models() == []
     assert not (tmp_path / "hub").exists()
 
 
-@pytest.mark.parametrize(("status", "cause"), [(404, Cause.NOT_FOUND), (403, Cause.DENIED), (401, Cause.DENIED)])
-async def test_answers_of_the_hub_have_a_cause(tmp_path: Path, hub: FakeHub, status: int, cause: Cause) -> None:
+@pytest.mark.parametrize(
+    ("status", "cause"), [(404, WeightsCause.NOT_FOUND), (403, WeightsCause.DENIED), (401, WeightsCause.DENIED)]
+)
+async def test_answers_of_the_hub_have_a_cause(tmp_path: Path, hub: FakeHub, status: int, cause: WeightsCause) -> None:
     hub.status = status
     with pytest.raises(WeightsError) as raised:
         await pull(tmp_path, hub)
@@ -203,17 +205,17 @@ async def test_hostile_listing_writes_nothing(tmp_path: Path, hub: FakeHub) -> N
 
 
 async def test_second_process_is_told_that_the_folder_is_held(tmp_path: Path, hub: FakeHub) -> None:
-    with Store(tmp_path).changing(), pytest.raises(WeightsError) as raised:
+    with WeightStore(tmp_path).changing(), pytest.raises(WeightsError) as raised:
         await pull(tmp_path, hub)
-    assert raised.value.cause is Cause.BUSY
+    assert raised.value.cause is WeightsCause.BUSY
     await pull(tmp_path, hub)
 
 
 async def test_too_large_model_is_refused_before_its_first_byte(tmp_path: Path, hub: FakeHub) -> None:
-    store, origin = Store(tmp_path, Limits(max_bytes=500_000)), Hub(parse(SOURCE), hub.url)
+    store, origin = WeightStore(tmp_path, Limits(max_bytes=500_000)), Hub(parse(SOURCE), hub.url)
     with store.changing(), pytest.raises(WeightsError, match="allowed: 500000 beside what must stay") as raised:
         await store.pull(origin, TRANSFER, lambda _: None, await origin.describe())
-    assert raised.value.cause is Cause.NO_SPACE
+    assert raised.value.cause is WeightsCause.NO_SPACE
     assert not hub.sent
 
 
@@ -222,7 +224,7 @@ async def test_removal_leaves_files_of_another_commit(tmp_path: Path, hub: FakeH
     hub.commit = "f" * 40
     hub.files["config.json"] = b'{"hidden_size": 16}'
     second = await pull(tmp_path, hub, source=f"hf://org/model@{hub.commit}")
-    store = Store(tmp_path)
+    store = WeightStore(tmp_path)
     with store.changing():
         store.remove(first)
     assert contents(second.path) == hub.files
@@ -237,7 +239,7 @@ async def test_verify_finds_a_changed_byte_and_a_lost_file(tmp_path: Path, hub: 
     shard = (model.path / "model-00001-of-00002.safetensors").resolve()
     shard.write_bytes(shard.read_bytes()[:-1] + b"\0")
     (model.path / "config.json").unlink()
-    wrong = Store(tmp_path).verify(model, lambda _: None)
+    wrong = WeightStore(tmp_path).verify(model, lambda _: None)
     assert len(wrong) == 2
     assert "No such file" in wrong[0]
     assert "its checksum is" in wrong[1]
@@ -246,7 +248,7 @@ async def test_verify_finds_a_changed_byte_and_a_lost_file(tmp_path: Path, hub: 
 async def test_published_file_outlives_a_transfer_of_changed_content(tmp_path: Path, hub: FakeHub) -> None:
     """Parts are linked to what is published, so that a transfer must not write into them."""
     origin = Hub(parse(SOURCE), hub.url)
-    store, listing = Store(tmp_path), await origin.describe()
+    store, listing = WeightStore(tmp_path), await origin.describe()
     with store.changing():
         model = await store.pull(origin, TRANSFER, lambda _: None, listing)
         parts = tmp_path / OWN / PARTS / listing.source.key
@@ -265,10 +267,10 @@ from pathlib import Path
 from autoscaler.weights.fetch import Transfer
 from autoscaler.weights.origins.hub import Hub
 from autoscaler.config.weights.source import parse
-from autoscaler.weights.store import Store
+from autoscaler.weights.store import WeightStore
 async def main():
     root, url = sys.argv[1:]
-    store, origin = Store(Path(root)), Hub(parse("hf://org/model@main"), url)
+    store, origin = WeightStore(Path(root)), Hub(parse("hf://org/model@main"), url)
     with store.changing():
         await store.pull(origin, Transfer(2, 65536), lambda _: None, await origin.describe())
 asyncio.run(main())
@@ -302,7 +304,7 @@ async def test_killed_transfers_resume_and_publish_the_whole_model(tmp_path: Pat
     model = await pull(tmp_path, hub)
     assert kills > 0
     assert contents(model.path) == hub.files
-    assert Store(tmp_path).verify(model, lambda _: None) == []
+    assert WeightStore(tmp_path).verify(model, lambda _: None) == []
     # Two ranges are under way when a process is killed.
     assert sum(hub.sent.values()) <= total + kills * 2 * RANGE
 
@@ -313,7 +315,7 @@ async def test_directory_is_copied_into_a_plain_folder(tmp_path: Path) -> None:
     files = {"config.json": b"{}", "model.safetensors": safetensors(200_000), "sub/vocab.txt": b"a"}
     for name, content in files.items():
         (there / name).write_bytes(content)
-    store, origin = Store(root), Objects(parse(f"file://{there}"))
+    store, origin = WeightStore(root), Objects(parse(f"file://{there}"))
     with store.changing():
         model = await store.pull(origin, TRANSFER, lambda _: None, await origin.describe())
     assert model.path.parent == root / "models"
@@ -325,7 +327,7 @@ async def test_changed_file_of_the_same_size_is_copied_again(tmp_path: Path) -> 
     there.mkdir()
     (there / "model.safetensors").write_bytes(safetensors(200_000, 1))
     source = parse(f"file://{there}")
-    store = Store(root)
+    store = WeightStore(root)
     for content in (safetensors(200_000, 1), safetensors(200_000, 2)):
         (there / "model.safetensors").write_bytes(content)
         origin = Objects(source)
@@ -336,17 +338,17 @@ async def test_changed_file_of_the_same_size_is_copied_again(tmp_path: Path) -> 
     (there / "model.safetensors").write_bytes(safetensors(200_000, 3))
     with pytest.raises(WeightsError) as raised:
         await Objects(source).read(listing.files[0], 0, 10)
-    assert raised.value.cause is Cause.CHANGED
+    assert raised.value.cause is WeightsCause.CHANGED
 
 
 async def test_truncated_shard_is_noticed_without_a_checksum(tmp_path: Path) -> None:
     there = tmp_path / "there"
     there.mkdir()
     (there / "model.safetensors").write_bytes(safetensors(200_000)[:-5])
-    store, origin = Store(tmp_path / "root"), Objects(parse(f"file://{there}"))
+    store, origin = WeightStore(tmp_path / "root"), Objects(parse(f"file://{there}"))
     with store.changing(), pytest.raises(WeightsError, match="its tensors end at byte") as raised:
         await store.pull(origin, TRANSFER, lambda _: None, await origin.describe())
-    assert raised.value.cause is Cause.CORRUPT
+    assert raised.value.cause is WeightsCause.CORRUPT
 
 
 async def test_records_are_not_trusted(tmp_path: Path, hub: FakeHub) -> None:
@@ -355,13 +357,13 @@ async def test_records_are_not_trusted(tmp_path: Path, hub: FakeHub) -> None:
     content = record.read_text()
     for wrong in (content.replace("config.json", "../../x"), content[:-9], "[]", content.replace(COMMIT, "../../..")):
         record.write_text(wrong)
-        assert Store(tmp_path).models() == []
+        assert WeightStore(tmp_path).models() == []
     record.write_text(content)
-    assert Store(tmp_path).models()[0].path == model.path
+    assert WeightStore(tmp_path).models()[0].path == model.path
 
 
 def test_space_can_be_read_while_transfers_begin_and_end(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = WeightStore(tmp_path)
     parts, ends = tmp_path / OWN / PARTS, threading.Event()
 
     def transfer(name: str) -> None:

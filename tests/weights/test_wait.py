@@ -13,7 +13,7 @@ from huggingface_hub import snapshot_download
 
 from autoscaler.app import weights_wait
 from autoscaler.weights import pod_view
-from autoscaler.weights.store import Store
+from autoscaler.weights.store import WeightStore
 from tests.harness.hub import FakeHub, safetensors, serving
 from tests.weights.test_store import pull
 
@@ -81,7 +81,7 @@ async def test_pods_of_a_node_resolve_to_their_own_source(tmp_path: Path, hub: F
 async def test_wait_goes_on_when_the_files_of_a_record_are_gone(tmp_path: Path, hub: FakeHub) -> None:
     model = await pull(tmp_path, hub)
     (model.path / "config.json").resolve().unlink()
-    assert await weights_wait.published(Store(tmp_path), model.listing.source.key, 0.1) is None
+    assert await weights_wait.published(WeightStore(tmp_path), model.listing.source.key, 0.1) is None
 
 
 @pytest.mark.slow

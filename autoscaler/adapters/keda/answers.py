@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autoscaler.adapters.keda.metric_value import Published, Tolerance, publish
+from autoscaler.adapters.keda.metric_value import PublishedValue, Tolerance, publish
 from autoscaler.adapters.keda.refusals import Refusals
 from autoscaler.adapters.keda.zero_risk import find_zero_risks
 from autoscaler.core.model.fleet import WorkloadRef
@@ -45,7 +45,7 @@ class HandingOver(NoAnswer):
         self.has_replicas = has_replicas
 
 
-class Answer(NamedTuple):
+class CountAnswer(NamedTuple):
     """The count of one workload."""
 
     replicas: int  # desired
@@ -135,15 +135,15 @@ class Answers:
     def failed(self, wall_s: float, error: BaseException) -> None:
         """Do nothing: the answers stay until they expire."""
 
-    def answer(self, ref: WorkloadRef) -> Answer:
+    def answer(self, ref: WorkloadRef) -> CountAnswer:
         """Return the count of a workload.
 
         Raises NoAnswer if its inputs are missing or too old, and HandingOver shortly after a change of the role.
         """
         replicas, current, active, as_of_s, _ = self._fresh(ref)
-        return Answer(replicas, current, active, self._clock.now_s() - as_of_s)
+        return CountAnswer(replicas, current, active, self._clock.now_s() - as_of_s)
 
-    def publish(self, ref: WorkloadRef, tolerance: Tolerance) -> Published:
+    def publish(self, ref: WorkloadRef, tolerance: Tolerance) -> PublishedValue:
         """Return the metric value for a workload whose HPA has this tolerance. Raises NoAnswer like `answer`."""
         replicas, current, _, _, _ = self._fresh(ref)
         self._tolerances[ref] = tolerance

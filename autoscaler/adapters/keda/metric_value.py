@@ -24,14 +24,14 @@ class Tolerance(NamedTuple):
     down: float = DEFAULT_TOLERANCE
 
 
-class Published(NamedTuple):
+class PublishedValue(NamedTuple):
     """The value for the HPA."""
 
     value: float  # >= 0
     reachable: bool  # False: the tolerance hides the step for every value
 
 
-def publish(desired: int, current: int, tolerance: Tolerance) -> Published:
+def publish(desired: int, current: int, tolerance: Tolerance) -> PublishedValue:
     """Return the value that moves the HPA from `current` to `desired` replicas.
 
     current: existing pods, including those that a roll-out added: 13 of 12 desired, for example. With the value 12 the
@@ -42,11 +42,11 @@ def publish(desired: int, current: int, tolerance: Tolerance) -> Published:
     overshoot. From zero every value has an effect.
     """
     if current == desired or current <= 0 or _has_effect(desired * 1000, current, tolerance):
-        return Published(float(desired), True)
+        return PublishedValue(float(desired), True)
     lowest_milli = (desired - 1) * 1000 + SMALLEST_STEP_MILLI
     if 0 < desired < current and _has_effect(lowest_milli, current, tolerance):
-        return Published((lowest_milli + TRUNCATION_MARGIN_MILLI) / 1000, True)
-    return Published(float(desired), False)
+        return PublishedValue((lowest_milli + TRUNCATION_MARGIN_MILLI) / 1000, True)
+    return PublishedValue(float(desired), False)
 
 
 def _has_effect(milli: int, current: int, tolerance: Tolerance) -> bool:

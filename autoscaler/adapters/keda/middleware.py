@@ -17,7 +17,7 @@ import structlog
 from autoscaler.adapters.keda.metrics import Calls
 from autoscaler.adapters.keda.proto import externalscaler_pb2 as pb
 from autoscaler.adapters.keda.proto.externalscaler_pb2_grpc import ExternalScalerServicer
-from autoscaler.adapters.keda.service import Context, Refused
+from autoscaler.adapters.keda.service import Context, RefusedCall
 
 SWEEPS_PER_DEADLINE = 10  # a call ends at most a tenth of its deadline late
 UNREAD_DEADLINES = 30  # a stream may stay unread for so many deadlines: 10,000 messages at once take seconds
@@ -138,10 +138,10 @@ class Middleware(ExternalScalerServicer):
             async with asyncio.timeout(unread_s):
                 await context.write(message)
         except TimeoutError as error:
-            raise Refused(grpc.StatusCode.DEADLINE_EXCEEDED, f"not read for {unread_s:g} s") from error
+            raise RefusedCall(grpc.StatusCode.DEADLINE_EXCEEDED, f"not read for {unread_s:g} s") from error
 
     async def _abort(self, method: str, error: Exception, context: Context) -> NoReturn:
-        if isinstance(error, Refused):
+        if isinstance(error, RefusedCall):
             code, text = error.code, str(error).encode("ascii", "backslashreplace").decode()[:MAX_DETAILS_CHARS]
         elif isinstance(error, TimeoutError):
             code, text = grpc.StatusCode.DEADLINE_EXCEEDED, f"no answer within {self._deadline_s:g} s"

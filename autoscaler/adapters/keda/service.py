@@ -24,7 +24,7 @@ from typing import Any, Literal, NamedTuple, NoReturn
 
 import grpc
 
-from autoscaler.adapters.keda.answers import Answer, Answers, HandingOver, NoAnswer
+from autoscaler.adapters.keda.answers import Answers, CountAnswer, HandingOver, NoAnswer
 from autoscaler.adapters.keda.metric_value import DEFAULT_TOLERANCE, METRIC_NAME, TARGET, Tolerance
 from autoscaler.adapters.keda.proto import externalscaler_pb2 as pb
 from autoscaler.adapters.keda.proto.externalscaler_pb2_grpc import ExternalScalerServicer
@@ -32,7 +32,7 @@ from autoscaler.config.check import trigger
 from autoscaler.config.findings import shown
 from autoscaler.config.policy.parse import PolicyBook
 from autoscaler.core.model.fleet import WorkloadRef
-from autoscaler.ports import ScaledObject, ScaledObjects, Unavailable
+from autoscaler.ports import ScaledObjectFields, ScaledObjects, Unavailable
 
 RESEND_S = 10.0  # a stream repeats `true` until its workload has a replica
 MAX_VALIDATED = 20_000
@@ -46,7 +46,7 @@ _CODE = {
 }
 
 
-class Refused(Exception):
+class RefusedCall(Exception):
     """The call gets a status instead of an answer."""
 
     def __init__(self, code: grpc.StatusCode, text: str) -> None:
@@ -57,7 +57,7 @@ class Refused(Exception):
 class _Validated(NamedTuple):
     """A valid request, so that its repetition need not be validated again."""
 
-    scaled_object: ScaledObject
+    scaled_object: ScaledObjectFields
     metadata: dict[str, str]
     book: PolicyBook
     tolerance: Tolerance
@@ -126,7 +126,7 @@ class KedaService(SpecService):
             validated = self._validate(request.scaledObjectRef)
             if request.metricName != METRIC_NAME:
                 _refuse("invalid", f"metricName: {shown(request.metricName)}; allowed: {METRIC_NAME}")
-        except Refused as error:
+        except RefusedCall as error:
             self._note_refusal(key, error)
             raise
         self._answers.refusals.clear(key)
@@ -162,7 +162,7 @@ class KedaService(SpecService):
                         await changed.wait()
                 scaled_object = self._validate_again(request, target)
 
-    def _note_refusal(self, key: tuple[str, str], refused: Refused) -> None:
+    def _note_refusal(self, key: tuple[str, str], refused: RefusedCall) -> None:
         """Note a refusal for `/readyz` and Events, unless this process is the cause or the name is invalid.
 
         The problems of a ScaledObject in the cluster are reported elsewhere.
@@ -173,13 +173,13 @@ class KedaService(SpecService):
         if found is None or not found.problem:
             self._answers.refusals.add(key, found.target if found else None, str(refused))
 
-    def _find_answer(self, target: WorkloadRef) -> Answer | None:
+    def _find_answer(self, target: WorkloadRef) -> CountAnswer | None:
         try:
             return self._answers.answer(target)
         except NoAnswer:
             return None
 
-    def _validate_again(self, request: pb.ScaledObjectRef, target: WorkloadRef) -> ScaledObject:
+    def _validate_again(self, request: pb.ScaledObjectRef, target: WorkloadRef) -> ScaledObjectFields:
         """Raise Refused if the ScaledObject of an open stream is gone, or has another target now."""
         scaled_object = self._validate(request).scaled_object
         now = scaled_object.target
@@ -216,7 +216,7 @@ class KedaService(SpecService):
         return validated
 
 
-def _problem(found: ScaledObject, metadata: Mapping[str, str], book: PolicyBook) -> str:
+def _problem(found: ScaledObjectFields, metadata: Mapping[str, str], book: PolicyBook) -> str:
     """Return what is wrong with a ScaledObject or with the metadata of a request for it; "": nothing."""
     wrong = [
         f"metadata {key}: {problem}"
@@ -240,4 +240,4 @@ def _response(value: float) -> pb.GetMetricsResponse:
 
 
 def _refuse(reason: Literal["invalid", "missing", "unavailable"], text: str) -> NoReturn:
-    raise Refused(_CODE[reason], text)
+    raise RefusedCall(_CODE[reason], text)

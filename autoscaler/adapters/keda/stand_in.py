@@ -17,7 +17,7 @@ import grpc
 import structlog
 
 from autoscaler.adapters.keda.proto import externalscaler_pb2 as pb
-from autoscaler.adapters.keda.service import Context, Refused, SpecService
+from autoscaler.adapters.keda.service import Context, RefusedCall, SpecService
 
 LOOK_S = 1.0  # between two looks for a ready replica
 TIMEOUT_S = 2.0  # for its answer
@@ -31,10 +31,10 @@ class StandIn(SpecService):
     """Answers the specs alone."""
 
     async def IsActive(self, request: pb.ScaledObjectRef, context: Context) -> pb.IsActiveResponse:
-        raise Refused(grpc.StatusCode.UNAVAILABLE, NOBODY)
+        raise RefusedCall(grpc.StatusCode.UNAVAILABLE, NOBODY)
 
     async def GetMetrics(self, request: pb.GetMetricsRequest, context: Context) -> pb.GetMetricsResponse:
-        raise Refused(grpc.StatusCode.UNAVAILABLE, NOBODY)
+        raise RefusedCall(grpc.StatusCode.UNAVAILABLE, NOBODY)
 
     async def StreamIsActive(self, request: pb.ScaledObjectRef, context: Context) -> AsyncIterator[pb.IsActiveResponse]:
         """Send nothing and end with OK: KEDA opens the stream again in 2 s, when a replica may be ready."""
@@ -43,7 +43,7 @@ class StandIn(SpecService):
             yield message
 
 
-class Replicas:
+class StandInLeadership:
     """Leadership as a stand-in sees it: a replica that is ready leads, or knows who does. `run` it in a task."""
 
     leading = False

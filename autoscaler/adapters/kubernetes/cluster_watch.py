@@ -12,7 +12,7 @@ import structlog
 
 from autoscaler.adapters.kubernetes.api.client import ApiError, Kube
 from autoscaler.adapters.kubernetes.api.discovery import ServedKind, discover
-from autoscaler.adapters.kubernetes.api.reflector import Reflector, Resource, Store, WatchTimes
+from autoscaler.adapters.kubernetes.api.reflector import ObjectStore, Reflector, Resource, WatchTimes
 from autoscaler.ports import Clock, Unavailable
 
 log = structlog.get_logger(__name__)
@@ -24,7 +24,7 @@ NOT_ALIVE = (401, 429)
 FORBIDDEN = 403
 
 
-class KindStore(Store[Any], Protocol):
+class KindStore(ObjectStore[Any], Protocol):
     """Receives the objects of a kind that may come and go."""
 
     def clear(self) -> None: ...
@@ -55,7 +55,7 @@ class ClusterWatch:
         self,
         kube: Kube,
         clock: Clock,
-        stores: Sequence[tuple[Resource[Any], Store[Any]]],
+        stores: Sequence[tuple[Resource[Any], ObjectStore[Any]]],
         namespaces: Sequence[str] = (),
         times: WatchTimes | None = None,
         heartbeat_s: float = HEARTBEAT_S,

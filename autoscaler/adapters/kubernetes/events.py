@@ -39,7 +39,7 @@ NORMAL, WARNING = "Normal", "Warning"
 NOT_FOUND = 404
 
 
-class _Key(NamedTuple):
+class _EventSubject(NamedTuple):
     """The subject of an event. Events of one subject form a series, whose note is that of the first."""
 
     uid: str
@@ -51,14 +51,14 @@ class _Event(NamedTuple):
     """The content of an event."""
 
     ref: WorkloadRef
-    key: _Key
+    key: _EventSubject
     type: str
     action: str
     note: str
 
 
 @dataclass
-class _Series:
+class _EventSeries:
     """A written event, and how often it was repeated."""
 
     name: str
@@ -88,7 +88,7 @@ class EventRecorder:
         self._instance = socket.gethostname()[:128]
         self._queue: deque[tuple[_Event, float]] = deque()  # with the wall time
         self._ready = asyncio.Event()
-        self._series: OrderedDict[_Key, _Series] = OrderedDict()
+        self._series: OrderedDict[_EventSubject, _EventSeries] = OrderedDict()
         self._reported: dict[str, _Reported] = {}  # by uid
         self._failing = False
 
@@ -168,7 +168,7 @@ class EventRecorder:
                 return
             name = f"{event.ref.name[:200].rstrip('-.')}.{secrets.token_hex(8)}"
             await self._create(event, name, wall_s)
-            self._series[event.key] = _Series(name, 1, now_s, now_s)
+            self._series[event.key] = _EventSeries(name, 1, now_s, now_s)
             self._series.move_to_end(event.key)
             while len(self._series) > SERIES_LIMIT:
                 self._series.popitem(last=False)
@@ -204,7 +204,7 @@ class EventRecorder:
         }
         await self._kube.request("POST", object_path(API_ROOT, namespace, "events"), body)
 
-    async def _repeat(self, event: _Event, series: _Series, wall_s: float) -> None:
+    async def _repeat(self, event: _Event, series: _EventSeries, wall_s: float) -> None:
         patch: dict[str, Any] = {"series": {"count": series.count, "lastObservedTime": micro_time(wall_s)}}
         path = object_path(API_ROOT, event.ref.namespace, "events", series.name)
         await self._kube.request("PATCH", path, patch, content_type=MERGE_PATCH)
@@ -221,7 +221,7 @@ def _scale_event(outcome: Outcome, reason: str, severity: str) -> _Event:
     change = outcome.change
     counts = f"{change.before} to {change.after} replicas"
     note = change.reason if severity == NORMAL else f"{counts}: {outcome.detail}"
-    key = _Key(change.uid, reason, f"{counts}: {_without_numbers(outcome.detail)}")
+    key = _EventSubject(change.uid, reason, f"{counts}: {_without_numbers(outcome.detail)}")
     return _Event(change.ref, key, severity, "Scale", _cut(note))
 
 
@@ -230,25 +230,25 @@ def _owner_event(ref: WorkloadRef, uid: str, owner: str, before: str, lasts: boo
     if owner:
         until = " until somebody raises it from zero" if lasts else ""
         note = _cut(f"{owner} owns the replica count; it is left alone{until}.")
-        return _Event(ref, _Key(uid, "OtherOwnerDetected", owner), WARNING, "Observe", note)
+        return _Event(ref, _EventSubject(uid, "OtherOwnerDetected", owner), WARNING, "Observe", note)
     note = _cut(f"{before} no longer owns the replica count.")
-    return _Event(ref, _Key(uid, "OtherOwnerGone", before), NORMAL, "Observe", note)
+    return _Event(ref, _EventSubject(uid, "OtherOwnerGone", before), NORMAL, "Observe", note)
 
 
 def _problem_event(ref: WorkloadRef, uid: str, problem: str) -> _Event:
     if problem:
-        key = _Key(uid, "ProblemDetected", _without_numbers(problem))
+        key = _EventSubject(uid, "ProblemDetected", _without_numbers(problem))
         return _Event(ref, key, WARNING, "Observe", _cut(problem))
     note = "Nothing is wrong with its declarations any more."
-    return _Event(ref, _Key(uid, "ProblemGone", ""), NORMAL, "Observe", note)
+    return _Event(ref, _EventSubject(uid, "ProblemGone", ""), NORMAL, "Observe", note)
 
 
 def _missing_event(ref: WorkloadRef, uid: str, text: str) -> _Event:
     if text:
-        key = _Key(uid, "ReplicasMissing", _without_numbers(text))
+        key = _EventSubject(uid, "ReplicasMissing", _without_numbers(text))
         return _Event(ref, key, WARNING, "Observe", _cut(text))
     note = "No replica is missing or blocked any more."
-    return _Event(ref, _Key(uid, "ReplicasComplete", ""), NORMAL, "Observe", note)
+    return _Event(ref, _EventSubject(uid, "ReplicasComplete", ""), NORMAL, "Observe", note)
 
 
 def _without_numbers(text: str) -> str:

@@ -15,7 +15,7 @@ import structlog
 from autoscaler.adapters.kubernetes.api import objects
 from autoscaler.adapters.kubernetes.api.client import Kube
 from autoscaler.adapters.kubernetes.api.discovery import ServedKind
-from autoscaler.adapters.kubernetes.api.reflector import Resource, Store, Stores, WatchTimes
+from autoscaler.adapters.kubernetes.api.reflector import ObjectStore, Resource, Stores, WatchTimes
 from autoscaler.adapters.kubernetes.api.text import join_problems
 from autoscaler.adapters.kubernetes.autoscalers.by_target import target_key
 from autoscaler.adapters.kubernetes.autoscalers.hpa_limits import (
@@ -44,7 +44,7 @@ from autoscaler.adapters.kubernetes.quotas.view import QuotaView, Stated
 from autoscaler.adapters.kubernetes.weights import fluid, kserve
 from autoscaler.adapters.kubernetes.weights.fluid import Datasets
 from autoscaler.adapters.kubernetes.weights.kserve import LocalModels
-from autoscaler.adapters.kubernetes.weights.planning import Inventory
+from autoscaler.adapters.kubernetes.weights.planning import SeenFleet
 from autoscaler.adapters.kubernetes.weights.view import WeightsView
 from autoscaler.adapters.kubernetes.workloads.kinds import TargetKinds
 from autoscaler.adapters.kubernetes.workloads.store import ReplicaSetStore, TargetKindStore, TargetStore
@@ -55,7 +55,7 @@ from autoscaler.config.weights.report import LABEL_PREFIX
 from autoscaler.core.model.fleet import Fleet, ForeignCounts, HpaLimits, Obstacles, Pool, Workload, WorkloadRef
 from autoscaler.core.model.phases import PodStarts
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
-from autoscaler.ports import Clock, Leadership, ScaledObject, Unavailable, Wakeup
+from autoscaler.ports import Clock, Leadership, ScaledObjectFields, Unavailable, Wakeup
 
 log = structlog.get_logger(__name__)
 
@@ -237,7 +237,7 @@ class KubeFleet:
             ),
         )
 
-    def scaled_object(self, namespace: str, name: str) -> ScaledObject | None:
+    def scaled_object(self, namespace: str, name: str) -> ScaledObjectFields | None:
         """Return a ScaledObject with an external trigger.
 
         Raises Unavailable until the first sync, and while its namespace may not be read.
@@ -268,12 +268,12 @@ class KubeFleet:
         """The weights of the models, and what nodes say about them."""
         return self._weights
 
-    def inventory(self) -> Inventory | None:
+    def inventory(self) -> SeenFleet | None:
         """Return the inputs of a plan of weights, as of the last `fleet()`; None: no source is known."""
         workloads, usage, pods, weights = self._workload_rows, self._usage, self._pod_rows, self._weights.last
         if workloads is None or usage is None or pods is None or weights is None:
             return None
-        return Inventory(
+        return SeenFleet(
             workloads.workloads,
             workloads.workload_id,
             weights,
@@ -322,15 +322,15 @@ class KubeFleet:
         reports = [*self._weights.reports.problems(), *self._weights.problems()]
         return [*self._watch.problems(), *nodes, *reports, *self._devices.problems()]
 
-    def _stores(self) -> list[tuple[Resource[Any], Store[Any]]]:
+    def _stores(self) -> list[tuple[Resource[Any], ObjectStore[Any]]]:
         """Return the kinds to watch. A kind that the mode does not need is not watched, and needs no permission."""
         apps, keda = "/apis/apps/v1", "/apis/keda.sh/v1alpha1"
-        stores: list[tuple[Resource[Any], Store[Any]]] = [
-            (Resource(apps, "deployments", objects.Target), TargetKindStore(self._targets, DEPLOYMENT)),
-            (Resource(apps, "statefulsets", objects.Target), TargetKindStore(self._targets, STATEFUL_SET)),
+        stores: list[tuple[Resource[Any], ObjectStore[Any]]] = [
+            (Resource(apps, "deployments", objects.TargetObject), TargetKindStore(self._targets, DEPLOYMENT)),
+            (Resource(apps, "statefulsets", objects.TargetObject), TargetKindStore(self._targets, STATEFUL_SET)),
             (Resource(apps, "replicasets", objects.Object, metadata_only=True), ReplicaSetStore(self._targets)),
-            (Resource("/api/v1", "pods", objects.Pod), self._pods),
-            (Resource("/api/v1", "nodes", objects.Node, namespaced=False, optional=True), self._each_node),
+            (Resource("/api/v1", "pods", objects.PodObject), self._pods),
+            (Resource("/api/v1", "nodes", objects.NodeObject, namespaced=False, optional=True), self._each_node),
             (NODE_POOLS, self._elastic.node_pools),
             (AUTOSCALER_STATUS, self._elastic.status),
             (RESOURCE_QUOTAS, self._quotas.resource_quotas),

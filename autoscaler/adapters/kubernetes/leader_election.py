@@ -35,7 +35,7 @@ COUNTS = "vllm-autoscaler.io/foreign-counts"  # annotation: what the holder know
 WATCHES_LIMIT = 200  # characters of it in a message
 
 
-class _Spec(msgspec.Struct, rename="camel"):
+class _LeaseSpec(msgspec.Struct, rename="camel"):
     holder_identity: str | None = None
     lease_duration_seconds: int | None = None
     acquire_time: str | None = None
@@ -43,15 +43,15 @@ class _Spec(msgspec.Struct, rename="camel"):
     lease_transitions: int | None = None
 
 
-class _Metadata(msgspec.Struct, rename="camel"):
+class _LeaseMetadata(msgspec.Struct, rename="camel"):
     resource_version: str = ""
     uid: str = ""
     annotations: dict[str, str] | None = None
 
 
 class _Lease(msgspec.Struct):
-    metadata: _Metadata
-    spec: _Spec = msgspec.field(default_factory=_Spec)
+    metadata: _LeaseMetadata
+    spec: _LeaseSpec = msgspec.field(default_factory=_LeaseSpec)
 
 
 class Note(Protocol):
@@ -214,7 +214,7 @@ class Elector:
         self._lease = lease
         return lease
 
-    def _is_free(self, spec: _Spec, deleted: bool = False) -> bool:
+    def _is_free(self, spec: _LeaseSpec, deleted: bool = False) -> bool:
         """Return whether the lease may be acquired: released, expired, or ours after a write whose answer was lost."""
         if not spec.holder_identity or spec.holder_identity == self.identity:
             return True
@@ -238,7 +238,7 @@ class Elector:
         self.transitions = lease.spec.lease_transitions or 0
         self._renewed_s = sent_s
 
-    def _spec(self, before: _Spec | None) -> dict[str, Any]:
+    def _spec(self, before: _LeaseSpec | None) -> dict[str, Any]:
         now = micro_time(self._clock.wall_s())
         ours = before is not None and before.holder_identity == self.identity
         transitions = (before.lease_transitions or 0) if before is not None else 0

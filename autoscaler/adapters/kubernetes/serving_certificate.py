@@ -50,12 +50,12 @@ NOT_X509 = (
 Found = TypeVar("Found")
 
 
-class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
+class _SecretMetadata(msgspec.Struct, frozen=True, rename="camel"):
     resource_version: str = ""
 
 
 class _Secret(msgspec.Struct, frozen=True):
-    metadata: _Metadata
+    metadata: _SecretMetadata
     data: dict[str, str] | None = None
 
 
@@ -72,7 +72,7 @@ class _Configuration(msgspec.Struct, frozen=True):
     webhooks: list[_Webhook] | None = None
 
 
-class _Kept:
+class _KeptSecret:
     """One Secret, which exists and is written by several processes."""
 
     def __init__(self, kube: Kube, secret: tuple[str, str], wall_s: Callable[[], float] = time.time) -> None:
@@ -112,7 +112,7 @@ class _Kept:
             raise ApiError(f"GET {path}", HTTPStatus.OK, f"the answer is not valid: {error}") from error
 
 
-class Authority(_Kept):
+class Authority(_KeptSecret):
     """Keeps the CA in the Secret, and lets one MutatingWebhookConfiguration trust it; both exist.
 
     Former certificates of the Secret stay trusted until they end: files follow a Secret up to two minutes later.
@@ -153,7 +153,7 @@ class Authority(_Kept):
             await self._kube.request("PATCH", self._configuration, patch, content_type=JSON_PATCH)
 
 
-class ServingCertificate(_Kept):
+class ServingCertificate(_KeptSecret):
     """Keeps the certificate that a webhook serves in the Secret, signed by the CA there."""
 
     def __init__(
@@ -185,14 +185,14 @@ class ServingCertificate(_Kept):
             return False
 
 
-class Pair(NamedTuple):
+class KeyPair(NamedTuple):
     """A certificate with its private key."""
 
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey
 
 
-def _read_pair(secret: _Secret, name: str, key_name: str, now: datetime, valid_for: timedelta) -> Pair | None:
+def _read_pair(secret: _Secret, name: str, key_name: str, now: datetime, valid_for: timedelta) -> KeyPair | None:
     """Return the first certificate of a file with its key; None: they do not go together, or soon end.
 
     valid_for: it must have more than a third of this left.
@@ -203,13 +203,13 @@ def _read_pair(secret: _Secret, name: str, key_name: str, now: datetime, valid_f
     try:
         key = serialization.load_pem_private_key(_decoded(secret, key_name), None)
         if isinstance(key, ec.EllipticCurvePrivateKey) and key.public_key() == found[0].public_key():
-            return Pair(found[0], key)
+            return KeyPair(found[0], key)
     except NOT_X509:
         pass
     return None
 
 
-def make_certificate(names: Sequence[str], now: datetime, authority: Pair | None) -> tuple[bytes, bytes]:
+def make_certificate(names: Sequence[str], now: datetime, authority: KeyPair | None) -> tuple[bytes, bytes]:
     """Return a certificate and its key, as PEM. authority: signs it; None: it is a CA that signs itself."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:64])])

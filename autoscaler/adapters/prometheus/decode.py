@@ -43,17 +43,17 @@ class _Sample(msgspec.Struct, array_like=True, gc=False):
     value: float
 
 
-class _Series(msgspec.Struct, gc=False):
+class _DecodedSeries(msgspec.Struct, gc=False):
     metric: msgspec.Raw
     value: _Sample | None = None  # None for a native histogram
 
 
 class _Data(msgspec.Struct, gc=False):
     result_type: str = msgspec.field(name="resultType")
-    result: list[_Series]
+    result: list[_DecodedSeries]
 
 
-class _Answer(msgspec.Struct, gc=False):
+class _QueryAnswer(msgspec.Struct, gc=False):
     status: str
     data: _Data
     warnings: list[str] | None = None
@@ -73,7 +73,7 @@ class _Envelope(msgspec.Struct, gc=False):
 
 
 # Lax: the API writes numbers as strings, "NaN" and "1e+06" among them.
-_ANSWER = msgspec.json.Decoder(_Answer, strict=False)
+_ANSWER = msgspec.json.Decoder(_QueryAnswer, strict=False)
 _ENVELOPE = msgspec.json.Decoder(_Envelope)
 _LABELS = msgspec.json.Decoder(dict[str, str])
 _INFINITE = b',"+Inf"]'  # as the API writes it; the decoder accepts only "Infinity"
@@ -130,7 +130,7 @@ def decode_vector(body: bytes, lists: LabelLists | None = None) -> Vector:
     )
 
 
-def _decode(body: bytes) -> _Answer:
+def _decode(body: bytes) -> _QueryAnswer:
     try:
         return _ANSWER.decode(body)
     except msgspec.ValidationError:

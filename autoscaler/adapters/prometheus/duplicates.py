@@ -20,10 +20,10 @@ MAX_INSPECTED = 2_000  # series of duplicate pods whose labels are parsed
 MAX_NAMED = 3  # jobs or clusters named in one line
 
 Name = tuple[str, str]  # (namespace, pod)
-Found = TypeVar("Found", str, "Cluster")
+Found = TypeVar("Found", str, "NamedCluster")
 
 
-class Cluster(NamedTuple):
+class NamedCluster(NamedTuple):
     """A cluster as a series names it."""
 
     name: str
@@ -34,7 +34,7 @@ class SeriesOrigin(NamedTuple):
     """The scrape that a series of a pod comes from."""
 
     job: str
-    cluster: Cluster | None
+    cluster: NamedCluster | None
     pod_label: str  # the label that names the pod
 
 
@@ -47,9 +47,9 @@ def origin_of(labels: Labels) -> SeriesOrigin:
     )
 
 
-def cluster_of(labels: Labels) -> Cluster | None:
+def cluster_of(labels: Labels) -> NamedCluster | None:
     """Return the cluster that a series names, or None."""
-    return next((Cluster(labels[label], label) for label in CLUSTER_LABELS if labels.get(label)), None)
+    return next((NamedCluster(labels[label], label) for label in CLUSTER_LABELS if labels.get(label)), None)
 
 
 def find_duplicates(vector: Vector, rows: IntColumn, fleet: Fleet) -> dict[Name, set[SeriesOrigin]]:
@@ -88,7 +88,7 @@ def describe_duplicates(pods: Mapping[Name, set[SeriesOrigin]]) -> tuple[str, ..
     return tuple(lines)
 
 
-def describe_clusters(kind: str, found: Mapping[Name, Iterable[Cluster]]) -> str:
+def describe_clusters(kind: str, found: Mapping[Name, Iterable[NamedCluster]]) -> str:
     """Describe pods, workloads or metrics that several clusters have under one name, and how to choose a cluster."""
     name, more, clusters = _first(found)
     chosen = clean(clusters[0].name).replace("'", "").replace('"', "")

@@ -19,7 +19,7 @@ from yarl import URL
 
 from autoscaler.adapters.access import Access, pod_url
 from autoscaler.adapters.credentials import CredentialError
-from autoscaler.adapters.fetch import SPEAKS_HTTP, SPEAKS_TLS, TO_TLS, Answer, Fetcher
+from autoscaler.adapters.fetch import SPEAKS_HTTP, SPEAKS_TLS, TO_TLS, FetchAnswer, Fetcher
 from autoscaler.adapters.scrape import pod_columns
 from autoscaler.adapters.scrape.exposition import Exposition, Unreadable, parse
 from autoscaler.adapters.scrape.patience import Patience
@@ -224,11 +224,11 @@ class PodScraper:
         line = unread_name_hint(found[1].decode(), self._spellings, engine.name) if found else ""
         return f": {line or 'are its statistics off (--disable-log-stats), or not on (--enable-metrics)?'}"
 
-    async def _get(self, state: _PodState, url: URL) -> Answer:
+    async def _get(self, state: _PodState, url: URL) -> FetchAnswer:
         try:
             return await self._fetcher.get(url, self._access.pod_token(state.pod.namespace))
         except CredentialError as error:
-            return Answer(None, str(error))
+            return FetchAnswer(None, str(error))
 
     def _update_windows(
         self, state: _PodState, histograms: Mapping[str, Histogram], start_time_s: float, now_s: float

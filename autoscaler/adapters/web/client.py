@@ -32,11 +32,11 @@ FORECASTS = {"day_ago": "by the load of a day ago", "week_ago": "by the load of 
 OLD = "What follows may no longer be so: {}."
 
 
-class Refused(Exception):
+class NoExplanation(Exception):
     """The daemon has no explanation; the message is the daemon's."""
 
 
-class _Line(msgspec.Struct):
+class _ExplanationLine(msgspec.Struct):
     name: str
     text: str
 
@@ -82,7 +82,7 @@ class _Start(msgspec.Struct):
 
 class _Explanation(msgspec.Struct):
     sentence: str
-    forecast: list[_Line]
+    forecast: list[_ExplanationLine]
     warnings: list[str] = []
     pair: str = ""
     weights: str = ""
@@ -90,7 +90,7 @@ class _Explanation(msgspec.Struct):
     start: _Start | None = None
 
 
-class _Answer(msgspec.Struct):
+class _ExplainAnswer(msgspec.Struct):
     stale: str = ""
     explanation: _Explanation | None = None
     error: str = ""
@@ -118,9 +118,9 @@ async def explanation(url: str, namespace: str, name: str, kind: str = "", timeo
         raise Unavailable(f"no answer within {timeout_s:g} s from {public}; is the daemon running?") from error
     except (aiohttp.ClientError, OSError, ValueError) as error:
         raise Unavailable(f"no answer from {public}: {_reason(error)}; is the daemon running?") from error
-    answer = _decode(body) if body is not None else _Answer()
+    answer = _decode(body) if body is not None else _ExplainAnswer()
     if answer.error:
-        raise Refused(_printable(f"{public}: {answer.error}"))
+        raise NoExplanation(_printable(f"{public}: {answer.error}"))
     if answer.explanation is None:
         what = f"more than {MAX_ANSWER_BYTES} bytes" if body is None else f"HTTP {response.status}"
         raise Unavailable(f"{public} does not answer like the daemon ({what}); is another server running there?")
@@ -202,12 +202,12 @@ async def _read(response: aiohttp.ClientResponse) -> bytes | None:
     return b"".join(parts)
 
 
-def _decode(body: bytes) -> _Answer:
+def _decode(body: bytes) -> _ExplainAnswer:
     """Decode the body. Returns an empty answer if it is not the daemon's JSON."""
     try:
-        return msgspec.json.decode(body, type=_Answer)
+        return msgspec.json.decode(body, type=_ExplainAnswer)
     except UNREADABLE:
-        return _Answer()
+        return _ExplainAnswer()
 
 
 def _reason(error: Exception) -> str:

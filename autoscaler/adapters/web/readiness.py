@@ -19,7 +19,7 @@ MAX_PROBLEM = 300  # characters
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ReadinessVerdict:
     ready: bool
     detail: dict[str, Any]
 
@@ -64,7 +64,7 @@ class Readiness:
         self._last_error = bounded(f"{type(error).__name__}: {error}", MAX_PROBLEM)
         self._failed_in_a_row += 1
 
-    def check(self) -> Verdict:
+    def check(self) -> ReadinessVerdict:
         """Compute the verdict now."""
         tick, age_s = self._tick, self._age_s()
         ready = age_s is not None and age_s <= self._max_age_s
@@ -79,7 +79,7 @@ class Readiness:
             "loop_problem": self._loop_problem(),
             "sources": _sources(tick) if tick else [],
         }
-        return Verdict(ready, {**self._detail(), **detail})
+        return ReadinessVerdict(ready, {**self._detail(), **detail})
 
     def stale(self) -> str:
         """Return why the last tick is out of date, with the error of later ticks; "" if it is recent."""

@@ -42,7 +42,7 @@ class Body:
 
 
 @dataclass(frozen=True)
-class _Kept:
+class _KeptBody:
     body: Body
     version: Hashable
     made_s: float
@@ -54,7 +54,7 @@ class ResponseCache:
     def __init__(self, max_age_s: float = MAX_AGE_S) -> None:
         """max_age_s: age after which a body is rebuilt even without a new tick."""
         self._max_age_s = max_age_s
-        self._kept: OrderedDict[Hashable, _Kept] = OrderedDict()
+        self._kept: OrderedDict[Hashable, _KeptBody] = OrderedDict()
         self._pending: dict[Hashable, asyncio.Task[Body]] = {}
         self._building = asyncio.Lock()
         self._pause_until_s = 0.0
@@ -97,7 +97,7 @@ class ResponseCache:
             body = Body(b"".join([*pieces, zipper.flush()]), unzipped_bytes)
             ended_s = _now_s()
             self._pause_until_s = 2 * ended_s - began_s
-            self._kept[key] = _Kept(body, version, ended_s)
+            self._kept[key] = _KeptBody(body, version, ended_s)
             self._kept.move_to_end(key)
             while len(self._kept) > MAX_KEPT:
                 self._kept.popitem(last=False)

@@ -32,25 +32,25 @@ class Result(StrEnum):
     UNREADABLE = "unreadable"
 
 
-class _Resource(msgspec.Struct, frozen=True):
+class _ReviewResource(msgspec.Struct, frozen=True):
     group: str = ""
     resource: str = ""
 
 
 class _Request(msgspec.Struct, frozen=True, rename="camel"):
     uid: str = ""
-    resource: _Resource = _Resource()
+    resource: _ReviewResource = _ReviewResource()
     sub_resource: str = ""
     namespace: str = ""
     operation: str = ""
     object: msgspec.Raw = msgspec.Raw(b"null")
 
 
-class _Review(msgspec.Struct, frozen=True):
+class _AdmissionReview(msgspec.Struct, frozen=True):
     request: _Request
 
 
-_REVIEW = msgspec.json.Decoder(_Review)
+_REVIEW = msgspec.json.Decoder(_AdmissionReview)
 
 
 def answer(text: bytes, read: Reader, folder: Folder | None, rules: SourceRules = EVERY_SOURCE) -> tuple[bytes, Result]:
@@ -68,7 +68,7 @@ def answer(text: bytes, read: Reader, folder: Folder | None, rules: SourceRules 
 
 
 def _operations(request: _Request, read: Reader, folder: Folder | None, rules: SourceRules) -> list[Operation]:
-    of_pods = request.resource == _Resource("", "pods") and not request.sub_resource
+    of_pods = request.resource == _ReviewResource("", "pods") and not request.sub_resource
     if not of_pods or request.operation != "CREATE":
         return []
     pod = bytes(request.object)

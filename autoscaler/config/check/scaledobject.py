@@ -78,7 +78,7 @@ _FALSE = frozenset(
 )  # of Go's strconv.ParseBool; KEDA treats other values as true
 
 
-class Fault(NamedTuple):
+class TriggerFault(NamedTuple):
     """A problem that prevents scaling by a ScaledObject."""
 
     place: Loc
@@ -152,18 +152,20 @@ def policies(value: object, direction: Loc) -> list[tuple[str, int]]:
     return [(str(at(step, "type")), int(str(at(step, "value")))) for step in stated] if isinstance(stated, list) else []
 
 
-def faults(value: object, ours: Sequence[int], book: PolicyBook | None = None) -> Iterator[Fault]:
+def faults(value: object, ours: Sequence[int], book: PolicyBook | None = None) -> Iterator[TriggerFault]:
     """Yield the problems that prevent scaling by a ScaledObject, or its use by this scaler.
 
     ours: places of our triggers, at least one. book: the policies; None if they are checked elsewhere.
     Never raises for the content of the object.
     """
     if len(ours) > 1:
-        yield Fault((*TRIGGERS, ours[1]), "a second trigger of this scaler", "one, because the HPA takes the larger")
+        yield TriggerFault(
+            (*TRIGGERS, ours[1]), "a second trigger of this scaler", "one, because the HPA takes the larger"
+        )
     for place, known in KEYS.items():
         for key in mapping(at(value, *place)):
             if key not in known and get_close_matches(key[:100], known, n=1):
-                yield Fault((*place, key), "unknown key", one_of(known, key), shows=False)
+                yield TriggerFault((*place, key), "unknown key", one_of(known, key), shows=False)
     yield from _target(value)
     yield from _trigger(value, ours[0], book)
     yield from _counts(value)
@@ -177,19 +179,19 @@ def faults(value: object, ours: Sequence[int], book: PolicyBook | None = None) -
         yield from _check_integer(value, (*FALLBACK, "replicas"), LEAST, required=True)
 
 
-def _check_integer(value: object, place: Loc, kind: Integer, required: bool = False) -> Iterator[Fault]:
+def _check_integer(value: object, place: Loc, kind: Integer, required: bool = False) -> Iterator[TriggerFault]:
     found = at(value, *place)
     if found is None:
         if required:
-            yield Fault(place, "missing", kind.allowed)
+            yield TriggerFault(place, "missing", kind.allowed)
         return
     try:
         kind.read(found)
     except ValueError as error:
-        yield Fault(place, str(error), kind.allowed)
+        yield TriggerFault(place, str(error), kind.allowed)
 
 
-def _target(value: object) -> Iterator[Fault]:
+def _target(value: object) -> Iterator[TriggerFault]:
     place: Loc = ("spec", "scaleTargetRef")
     stated = at(value, *place, "apiVersion")
     kind, api_version = with_defaults(at(value, *place, "kind"), stated)
@@ -197,77 +199,81 @@ def _target(value: object) -> Iterator[Fault]:
         pass
     elif isinstance(kind, str) and kind in BY_KIND and BY_KIND[kind].refusal:
         why, allowed = BY_KIND[kind].why_refused
-        yield Fault((*place, "kind"), f"cannot be scaled: {why}", allowed)
+        yield TriggerFault((*place, "kind"), f"cannot be scaled: {why}", allowed)
     elif kind not in tuple(TARGETS):
-        yield Fault((*place, "kind"), "cannot be scaled", one_of(TARGETS, str(kind)))
+        yield TriggerFault((*place, "kind"), "cannot be scaled", one_of(TARGETS, str(kind)))
     elif not is_target(kind, api_version):
         problem = f"has no {kind}" if api_version == stated else f"absent, which means {api_version}"
-        yield Fault((*place, "apiVersion"), problem, TARGETS[kind])
+        yield TriggerFault((*place, "apiVersion"), problem, TARGETS[kind])
     name = at(value, *place, "name")
     if not name or not isinstance(name, str):
-        yield Fault((*place, "name"), "not text" if name else "missing", "the target's name")
+        yield TriggerFault((*place, "name"), "not text" if name else "missing", "the target's name")
 
 
-def _trigger(value: object, index: int, book: PolicyBook | None) -> Iterator[Fault]:
+def _trigger(value: object, index: int, book: PolicyBook | None) -> Iterator[TriggerFault]:
     place: Loc = (*TRIGGERS, index)
     kind = at(value, *place, "type")
     if kind not in (PUSH, POLL):
-        yield Fault((*place, "type"), "unknown type", one_of((PUSH, POLL), str(kind)))
+        yield TriggerFault((*place, "type"), "unknown type", one_of((PUSH, POLL), str(kind)))
     for owner in (place, MODIFIERS):
         if at(value, *owner, "metricType") not in (None, "", "AverageValue"):
             problem = "multiplies our count by the pods that are ready, at each sync of the HPA up to its maximum"
-            yield Fault((*owner, "metricType"), problem, "AverageValue")
+            yield TriggerFault((*owner, "metricType"), problem, "AverageValue")
     stated = mapping(at(value, *place, "metadata"))
     texts = {key: text for key, text in stated.items() if isinstance(text, str)}
     for key in list(stated.keys() - texts.keys())[: trigger.MAX_KEYS]:
-        yield Fault((*place, "metadata", key), "not text, which KEDA requires", "the value in quotes", shows=False)
+        yield TriggerFault(
+            (*place, "metadata", key), "not text, which KEDA requires", "the value in quotes", shows=False
+        )
     wrong = trigger.problems(texts, book) if book else trigger.key_problems(texts)
     for key, problem in wrong.items():
         if key in texts or key not in stated:
             words, _, allowed = problem.partition("; allowed: ")
-            yield Fault((*place, "metadata", key), words, allowed, shows=False)
+            yield TriggerFault((*place, "metadata", key), words, allowed, shows=False)
     address = stated.get("scalerAddress")
     if isinstance(address, str) and address.startswith(("http://", "https://")):
-        yield Fault((*place, "metadata", "scalerAddress"), "a URL", "host:port")
+        yield TriggerFault((*place, "metadata", "scalerAddress"), "a URL", "host:port")
 
 
-def _counts(value: object) -> Iterator[Fault]:
+def _counts(value: object) -> Iterator[TriggerFault]:
     yield from _check_integer(value, MIN, LEAST)
     yield from _check_integer(value, MAX, MOST)
     yield from _check_integer(value, IDLE, LEAST)
     least, most = integer(value, MIN, LEAST, DEFAULT_MIN), integer(value, MAX, MOST, DEFAULT_MAX)
     idle = integer(value, IDLE, LEAST)
     if least is not None and most is not None and least > most:
-        yield Fault(MIN, "above maxReplicaCount", f"at most {most}")
+        yield TriggerFault(MIN, "above maxReplicaCount", f"at most {most}")
     if least is not None and idle is not None:
         # KEDA compares them in this way: a stated minimum of 0 counts as 1.
         floor = 0 if at(value, *MIN) is None else max(1, least)
         if idle >= floor:
             allowed = f"at most {floor - 1}" if floor else "a minReplicaCount above it"
-            yield Fault(IDLE, "not below minReplicaCount", allowed)
+            yield TriggerFault(IDLE, "not below minReplicaCount", allowed)
 
 
-def _direction(value: object, place: Loc) -> Iterator[Fault]:
+def _direction(value: object, place: Loc) -> Iterator[TriggerFault]:
     rules = mapping(at(value, *place))
     select = rules.get("selectPolicy")
     if select is not None and select not in _SELECTS:
-        yield Fault((*place, "selectPolicy"), "unknown", one_of(_SELECTS, str(select)))
+        yield TriggerFault((*place, "selectPolicy"), "unknown", one_of(_SELECTS, str(select)))
     yield from _check_integer(value, (*place, "stabilizationWindowSeconds"), WINDOW)
     if (stated := rules.get("tolerance")) is not None:
         try:
             TOLERANCE.read(stated)
         except ValueError as error:
-            yield Fault((*place, "tolerance"), str(error), TOLERANCE.allowed)
+            yield TriggerFault((*place, "tolerance"), str(error), TOLERANCE.allowed)
     steps = rules.get("policies")
     if not steps:
         return
     if not isinstance(steps, list):
-        yield Fault((*place, "policies"), "not a list", EXACT_UP)
+        yield TriggerFault((*place, "policies"), "not a list", EXACT_UP)
         return
     for index in range(min(len(steps), MAX_STEPS)):
         item = (*place, "policies", index)
         kind = at(value, *item, "type")
         if kind not in _STEP_TYPES:
-            yield Fault((*item, "type"), "missing" if kind is None else "unknown", one_of(_STEP_TYPES, str(kind)))
+            yield TriggerFault(
+                (*item, "type"), "missing" if kind is None else "unknown", one_of(_STEP_TYPES, str(kind))
+            )
         yield from _check_integer(value, (*item, "value"), _STEP, required=True)
         yield from _check_integer(value, (*item, "periodSeconds"), _PERIOD, required=True)

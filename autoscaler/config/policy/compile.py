@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from autoscaler.config.findings import one_of, shown
 from autoscaler.config.policy.namespace_limits import PREWARM, Excess, cap, cap_windows, find_excess
 from autoscaler.config.policy.parse import PolicyBook, describe_errors
-from autoscaler.config.policy.schedule import Windows
+from autoscaler.config.policy.schedule import ScheduleWindows
 from autoscaler.config.policy.schema import OVERRIDES, Policy, PolicySpec, Prewarm, to_document
 from autoscaler.config.policy.windows import WindowsKind, read_windows
 from autoscaler.config.yaml import dotted, read_scalar
@@ -43,7 +43,7 @@ class Compiled:
     spec: Spec  # [W]; all NaN without a policy, so the workload is not scaled
     names: tuple[str, ...]  # [W], name of the policy; "" for none
     problems: dict[int, str]  # by row, one sentence: a missing policy, invalid overrides, or values that are capped
-    windows: Windows  # pre-warm windows; `Windows.at` returns their columns
+    windows: ScheduleWindows  # pre-warm windows; `Windows.at` returns their columns
 
 
 @dataclass(frozen=True)
@@ -246,7 +246,7 @@ def _row(request: _Request, book: PolicyBook) -> _Row:
     return _Row(spec_row(spec, bounds, most_floor, role), policy.name, "; ".join(map(str, excess)), spec.prewarm)
 
 
-def _lay_out(requests: list[_Request], rows: dict[_Request, _Row], before: Windows | None) -> Compiled:
+def _lay_out(requests: list[_Request], rows: dict[_Request, _Row], before: ScheduleWindows | None) -> Compiled:
     place = {request: index for index, request in enumerate(rows)}
     index = np.array([place[request] for request in requests], dtype=np.int64)
     distinct = list(rows.values())
@@ -258,5 +258,5 @@ def _lay_out(requests: list[_Request], rows: dict[_Request, _Row], before: Windo
         spec=Spec(*columns),
         names=tuple(distinct[row].name for row in index),
         problems={number: distinct[row].problem for number, row in enumerate(index) if distinct[row].problem},
-        windows=Windows(tuple(windows), window_row[index], before),
+        windows=ScheduleWindows(tuple(windows), window_row[index], before),
     )

@@ -20,8 +20,8 @@ from autoscaler.config.policy.schema import (
     PRIORITY,
     SHARED,
     WEIGHT,
-    Metadata,
     Policy,
+    PolicyMetadata,
     PolicySpec,
     Section,
 )
@@ -96,7 +96,7 @@ class NamespaceLimits(Section):
 
     api_version: Annotated[str, OneOf((API_VERSION,))] = Field(description="Version of this format.")
     kind: Annotated[str, OneOf((LIMITS_KIND,))] = Field(description="Kind of the document.")
-    metadata: Metadata
+    metadata: PolicyMetadata
     spec: NamespaceLimitsSpec = NamespaceLimitsSpec()
 
     def may_pin_weights(self, namespace: str) -> bool:

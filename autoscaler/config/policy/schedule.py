@@ -68,10 +68,12 @@ class _Occurrences(NamedTuple):
         return _Occurrences(*windows_at(recurrence, wall_s))
 
 
-class Windows:
+class ScheduleWindows:
     """The windows of all workloads. Equal ones are searched once, and again only when one of them opens."""
 
-    def __init__(self, prewarm: Sequence[tuple[Prewarm, ...]], rows: IntColumn, before: Windows | None = None) -> None:
+    def __init__(
+        self, prewarm: Sequence[tuple[Prewarm, ...]], rows: IntColumn, before: ScheduleWindows | None = None
+    ) -> None:
         """prewarm: [D], the distinct sets of windows. rows: int64[W], index into them.
 
         before: the windows of the previous fleet; what it has found is kept.

@@ -25,15 +25,15 @@ from autoscaler.config.values import (
     Duration,
     FieldKind,
     Integer,
-    Kind,
     Number,
     OneOf,
     Share,
-    Step,
     StepKind,
+    StepLimit,
     Switch,
     Text,
     TimeZone,
+    ValueKind,
 )
 from autoscaler.core.model.spec import DEFAULT_WINDOW_S
 
@@ -58,7 +58,7 @@ class Section(BaseModel):
         return {info.alias or name: info for name, info in cls.model_fields.items()}
 
 
-class Objective(Section):
+class ObjectiveSection(Section):
     """Latency objectives of requests."""
 
     ttft: Annotated[float | None, Duration(0.001, HOUR_S)] = Field(
@@ -77,7 +77,7 @@ class Objective(Section):
     )
 
 
-class Replicas(Section):
+class ReplicasSection(Section):
     """Floor and ceiling. Only a pool with too few GPUs gives less than the floor."""
 
     min: Annotated[int, Integer(0, MAX_REPLICAS)] = Field(
@@ -112,8 +112,9 @@ class Queue(Section):
 class ScaleUp(Section):
     """Limits on growth of the count."""
 
-    max_step: Annotated[Step, StepKind()] = Field(
-        default=Step(fraction=1.0), description="Growth per period: a share of the count at its start, or replicas."
+    max_step: Annotated[StepLimit, StepKind()] = Field(
+        default=StepLimit(fraction=1.0),
+        description="Growth per period: a share of the count at its start, or replicas.",
     )
     step_floor: Annotated[int, Integer(1, 10_000)] = Field(
         default=4, description="Replicas that a period may always add, where `maxStep` is a share."
@@ -127,8 +128,9 @@ class ScaleUp(Section):
 class ScaleDown(Section):
     """Limits on shrinkage of the count."""
 
-    max_step: Annotated[Step, StepKind(most_fraction=1.0)] = Field(
-        default=Step(fraction=0.25), description="Shrinkage per period: a share of the count at its start, or replicas."
+    max_step: Annotated[StepLimit, StepKind(most_fraction=1.0)] = Field(
+        default=StepLimit(fraction=0.25),
+        description="Shrinkage per period: a share of the count at its start, or replicas.",
     )
     per: Annotated[float, Duration(1.0, HOUR_S)] = Field(default=60.0, description="Length of that period.")
     stabilization: Annotated[float, Duration(0.0, HOUR_S * 6)] = Field(
@@ -169,7 +171,7 @@ class Sleep(Section):
     )
 
 
-class Capacity(Section):
+class CapacitySection(Section):
     """Capacity of one replica. If `concurrency`, `prefillTokensPerSecond` or `decodeTokensPerSecond` is stated, the
     planner is off. Fields that are left out are learned from the engine."""
 
@@ -197,7 +199,7 @@ class Capacity(Section):
     )
 
 
-class Pair(Section):
+class PairSection(Section):
     """Ratio of the two workloads of a prefill and decode pair. If their policies differ, the stricter limit holds.
 
     Each side is sized by its own work. The side that is then too small for the ratio gets more replicas.
@@ -285,7 +287,7 @@ class WakeUp(Section):
 class PolicySpec(Section):
     """The policy itself."""
 
-    objective: Objective = Objective()
+    objective: ObjectiveSection = ObjectiveSection()
     priority: Annotated[int, PRIORITY] = Field(
         default=100,
         description="Higher is served first when GPUs are short. "
@@ -304,7 +306,7 @@ class PolicySpec(Section):
         description="Most of the GPUs of a pool that guaranteed headroom takes from workloads that can wait, together "
         "with that of other workloads.",
     )
-    replicas: Replicas = Replicas()
+    replicas: ReplicasSection = ReplicasSection()
     queue: Queue = Queue()
     scale_up: ScaleUp = ScaleUp()
     scale_down: ScaleDown = ScaleDown()
@@ -314,8 +316,8 @@ class PolicySpec(Section):
     )
     scale_to_zero: ScaleToZero = ScaleToZero()
     sleep: Sleep = Sleep()
-    capacity: Capacity = Capacity()
-    pair: Pair = Pair()
+    capacity: CapacitySection = CapacitySection()
+    pair: PairSection = PairSection()
     cold_start: Annotated[float, Duration(0.1, HOUR_S * 2)] = Field(
         default=180.0, description="Time from requesting a replica until it serves. Used until it has been learned."
     )
@@ -331,7 +333,7 @@ class PolicySpec(Section):
         return self.headroom_share if self.headroom == GUARANTEED else 0.0
 
 
-class Metadata(Section):
+class PolicyMetadata(Section):
     """Name of the policy."""
 
     name: Annotated[str, NAME] = Field(description="Name by which workloads select the policy.")
@@ -342,7 +344,7 @@ class Policy(Section):
 
     api_version: Annotated[str, OneOf((API_VERSION,))] = Field(description="Version of this format.")
     kind: Annotated[str, OneOf((KIND,))] = Field(description="Kind of the document.")
-    metadata: Metadata
+    metadata: PolicyMetadata
     spec: PolicySpec = PolicySpec()
 
     @property
@@ -355,7 +357,7 @@ class Leaf:
     """One field that holds a value."""
 
     path: str  # "scaleDown.stabilization", below spec; "prewarm[].from" inside a list
-    kind: Kind
+    kind: ValueKind
     info: FieldInfo
 
 
@@ -364,11 +366,11 @@ def fault(key: str, problem: str, allowed: str) -> PydanticCustomError:
     return PydanticCustomError("policy_rule", "{problem}", {"key": key, "problem": problem, "allowed": allowed})
 
 
-def kind_of(info: FieldInfo) -> Kind | None:
+def kind_of(info: FieldInfo) -> ValueKind | None:
     """Return how a field's value is written; None: it is a mapping or a list."""
     for item in info.metadata:
         if isinstance(item, FieldKind):
-            return cast(Kind, item)
+            return cast(ValueKind, item)
     return None
 
 

@@ -17,7 +17,7 @@ from autoscaler.config.yaml import dotted, read_documents
 MAX_CHARS = 8192
 
 
-class _Stated(Section):
+class _StatedWindows(Section):
     """The annotation as a document, so that errors are worded as those of a policy."""
 
     prewarm: tuple[Prewarm, ...]
@@ -58,7 +58,7 @@ def read_windows(text: str) -> tuple[Prewarm, ...]:
     if len(documents[0].value) > MAX_PREWARM:
         raise ValueError(f"{len(documents[0].value):,} windows")
     try:
-        return _Stated.model_validate({PREWARM: documents[0].value}).prewarm
+        return _StatedWindows.model_validate({PREWARM: documents[0].value}).prewarm
     except ValidationError as error:
-        loc, problem, allowed = next(describe_errors(error, _Stated))
+        loc, problem, allowed = next(describe_errors(error, _StatedWindows))
         raise ValueError(f"{dotted(loc[1:])}: {problem} (allowed: {allowed})") from None

@@ -63,7 +63,7 @@ class Report(NamedTuple):
     text: str = ""
 
 
-class _Model(msgspec.Struct, frozen=True, omit_defaults=True):
+class _ReportModel(msgspec.Struct, frozen=True, omit_defaults=True):
     source: str
     state: State
     bytes: int = 0
@@ -71,7 +71,7 @@ class _Model(msgspec.Struct, frozen=True, omit_defaults=True):
     text: str = ""
 
 
-class _Document(msgspec.Struct, frozen=True, omit_defaults=True):
+class _ReportDocument(msgspec.Struct, frozen=True, omit_defaults=True):
     format: int
     models: dict[str, Any]
     agent: str = ""
@@ -81,7 +81,7 @@ class _Document(msgspec.Struct, frozen=True, omit_defaults=True):
     text: str = ""
 
 
-class _Format(msgspec.Struct, frozen=True):
+class _ReportFormat(msgspec.Struct, frozen=True):
     format: int
 
 
@@ -114,12 +114,12 @@ def encode(report: Report) -> str:
 
 def _encode(report: Report, kept: list[tuple[str, ModelReport]], chars: int) -> bytes:
     models = {
-        key: _Model(model.source, model.state, model.size, model.cause, _printable(model.text, chars))
+        key: _ReportModel(model.source, model.state, model.size, model.cause, _printable(model.text, chars))
         for key, model in sorted(kept)
     }
     text = _printable(report.text, MAX_TEXT_CHARS)
     return msgspec.json.encode(
-        _Document(FORMAT, models, report.agent, report.budget_bytes, report.free_bytes, report.cause, text)
+        _ReportDocument(FORMAT, models, report.agent, report.budget_bytes, report.free_bytes, report.cause, text)
     )
 
 
@@ -128,10 +128,10 @@ def decode(text: str) -> Report:
     if len(text) > MAX_BYTES or len(text.encode(errors="replace")) > MAX_BYTES:
         raise InvalidReportError(f"the report has more than {MAX_BYTES} bytes")
     try:
-        found = msgspec.json.decode(text.encode(), type=_Format).format
+        found = msgspec.json.decode(text.encode(), type=_ReportFormat).format
         if found != FORMAT:
             raise InvalidReportError(f"the report has the format {found}; allowed: {FORMAT}")
-        document = msgspec.json.decode(text.encode(), type=_Document)
+        document = msgspec.json.decode(text.encode(), type=_ReportDocument)
     except UNREADABLE as error:
         raise InvalidReportError(f"the report is not valid: {shown(str(error))}") from error
     if not 0 <= document.bytes <= MAX_SIZE or not 0 <= document.free <= MAX_SIZE:
@@ -154,7 +154,7 @@ def decode(text: str) -> Report:
 def _read_model(key: str, value: Any) -> ModelReport | None:
     """Return a model of a report; None: it is not valid."""
     try:
-        model = msgspec.convert(value, _Model)
+        model = msgspec.convert(value, _ReportModel)
         source = parse(model.source)
     except ValueError:
         return None

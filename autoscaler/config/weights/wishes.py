@@ -39,17 +39,17 @@ class Wishes(NamedTuple):
     refused: tuple[tuple[str, str], ...] = ()  # sources that are not valid, and why; untrusted text
 
 
-class _Model(msgspec.Struct, frozen=True, omit_defaults=True):
+class _WishModel(msgspec.Struct, frozen=True, omit_defaults=True):
     source: str
     pinned: bool = False
 
 
-class _Document(msgspec.Struct, frozen=True):
+class _WishDocument(msgspec.Struct, frozen=True):
     format: int
-    models: list[_Model]
+    models: list[_WishModel]
 
 
-class _Format(msgspec.Struct, frozen=True):
+class _WishFormat(msgspec.Struct, frozen=True):
     format: int
 
 
@@ -60,11 +60,11 @@ def config_map_of(node: str) -> str:
 
 def encode(wishes: Iterable[Wish]) -> str:
     """Return the document of a node. The last wishes are left out if there are too many."""
-    models: dict[ModelSource, _Model] = {}
+    models: dict[ModelSource, _WishModel] = {}
     for wish in wishes:
-        models.setdefault(wish.source, _Model(str(wish.source), wish.pinned))
+        models.setdefault(wish.source, _WishModel(str(wish.source), wish.pinned))
     kept = list(models.values())[:MAX_MODELS]
-    while len(text := msgspec.json.encode(_Document(FORMAT, kept))) > MAX_BYTES:
+    while len(text := msgspec.json.encode(_WishDocument(FORMAT, kept))) > MAX_BYTES:
         kept.pop()
     return text.decode()
 
@@ -79,10 +79,10 @@ def decode(text: str) -> Wishes:
     if len(text) > MAX_BYTES or len(text.encode(errors="replace")) > MAX_BYTES:
         raise InvalidWishesError(f"the wishes have more than {MAX_BYTES} bytes")
     try:
-        found = msgspec.json.decode(text.encode(errors="replace"), type=_Format).format
+        found = msgspec.json.decode(text.encode(errors="replace"), type=_WishFormat).format
         if found != FORMAT:
             raise InvalidWishesError(f"the wishes have the format {found}; allowed: {FORMAT}")
-        models = msgspec.json.decode(text.encode(), type=_Document).models
+        models = msgspec.json.decode(text.encode(), type=_WishDocument).models
     except UNREADABLE as error:
         raise InvalidWishesError(f"the wishes are not valid: {shown(str(error))}") from error
     if len(models) > MAX_MODELS:

@@ -18,7 +18,7 @@ from autoscaler.core.model.types import Capacity, Observation, Stage, TickInput
 from autoscaler.core.observe import arrivals
 from autoscaler.core.observe.pending import has_gpus
 from autoscaler.core.observe.workloads import Observed
-from autoscaler.core.stabilize.pipeline import Target
+from autoscaler.core.stabilize.pipeline import OwnTarget
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, Transient, or_zero, replace
 
 IDLE_COLD_STARTS = 10
@@ -72,7 +72,7 @@ class _Sharing(NamedTuple):
 
 
 def allocate(
-    inp: TickInput, observed: Observed, known_capacity: Capacity, target: Target, before: AllocateState
+    inp: TickInput, observed: Observed, known_capacity: Capacity, target: OwnTarget, before: AllocateState
 ) -> tuple[FloatColumn, FloatColumn, FloatColumn, AllocateState]:
     """Turn the target of each workload into the count that it gets.
 

@@ -41,7 +41,7 @@ class Mixes(NamedTuple):
     observed: Observed
     requests_each: FloatColumn  # requests that one replica is planned for
     movable: BoolColumn  # load may move to or from it
-    running: variants.Running
+    running: variants.VariantReplicas
     paused: BoolColumn  # its replicas did not run lately, so it gets no load of others
 
     @classmethod
@@ -65,7 +65,7 @@ class Mixes(NamedTuple):
         without_room = np.where(sized, count_pods(inp.fleet, *WITHOUT_ROOM), 0.0)  # free GPUs tell when to try again
         failed = (waiting - undecided > without_room) | cannot_grow
         paused, failures = retries.update(inp.now_s, failed, observation.ready, failures)
-        running = variants.Running(
+        running = variants.VariantReplicas(
             current=observation.current,
             not_running=waiting - undecided + observation.missing_pods,
             starting=observation.starting + undecided,

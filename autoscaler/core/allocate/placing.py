@@ -9,7 +9,7 @@ import numpy as np
 
 from autoscaler.core.model.nodes import Places
 from autoscaler.core.model.placement import ROUNDING_GPUS, Placement
-from autoscaler.core.model.running import Parts
+from autoscaler.core.model.running import PartsOnRows
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 
 AT_ONCE = 4096
@@ -22,7 +22,9 @@ class Limit(NamedTuple):
     row: IntColumn  # int64[L], of each replica in the placement; -1: this does not limit it
     gpus: FloatColumn  # float64[L], of each replica, that need a place
     placement: Placement  # of what is placed before
-    parts: Parts = Parts.none()  # of replicas that need GPUs of several rows, by index; these have no row above
+    parts: PartsOnRows = (
+        PartsOnRows.none()
+    )  # of replicas that need GPUs of several rows, by index; these have no row above
 
     def sum_gpus(self, replicas: IntColumn) -> FloatColumn:
         """Return the GPUs of these replicas by row of the placement. replicas: indices."""
@@ -32,14 +34,14 @@ class Limit(NamedTuple):
             sums = sums + np.bincount(row, gpus, self.placement.pools)
         return np.asarray(sums, dtype=np.float64)
 
-    def find_parts(self, replicas: IntColumn) -> Parts:
+    def find_parts(self, replicas: IntColumn) -> PartsOnRows:
         """Return the parts of these replicas, by their place among them."""
         if not len(self.parts.replica):
             return self.parts
         place = np.full(len(self.row), -1)
         place[replicas] = np.arange(len(replicas))
         own = place[self.parts.replica] >= 0
-        return Parts(place[self.parts.replica[own]], self.parts.row[own], self.parts.gpus[own])
+        return PartsOnRows(place[self.parts.replica[own]], self.parts.row[own], self.parts.gpus[own])
 
     def fits(self, replicas: IntColumn, largest: FloatColumn) -> BoolColumn:
         """Return which of these replicas need no more GPUs than the next one of its row may have; bool, by replica."""

@@ -20,7 +20,7 @@ from autoscaler.core.allocate.slots import Requests, Slots, order
 from autoscaler.core.model.fleet import Fleet
 from autoscaler.core.model.nodes import Places, list_places
 from autoscaler.core.model.placement import ROUNDING_GPUS
-from autoscaler.core.model.running import Parts, Running, count_confined, list_running, sum_gpus
+from autoscaler.core.model.running import PartsOnRows, Running, count_confined, list_running, sum_gpus
 from autoscaler.core.model.spec import Spec
 from autoscaler.core.model.tenants import Nominal, TenantLimit, fit_replicas, nominal_gpus, place_tenants
 from autoscaler.core.observe.pending import Claims, has_gpus
@@ -220,7 +220,7 @@ def _limit_by_places(requests: Requests, places: Places, slots: Slots) -> OnNode
         own = places, requests.pool, each.row, each.number
         parts = requests.running.find_parts(*own)
         is_counted = each.gpus[parts.replica] > 0
-        parts = Parts(parts.replica[is_counted], parts.row[is_counted], parts.gpus[is_counted])
+        parts = PartsOnRows(parts.replica[is_counted], parts.row[is_counted], parts.gpus[is_counted])
         limits.append(Limit(requests.running.find_rows(*own), each.gpus, places.placement.copy(), parts))
     before = OnNodes.of(places, row, limits[0], np.zeros((len(places.sizes), places.rows.pools + places.rows.groups)))
     everything = np.arange(len(row))

@@ -25,7 +25,7 @@ UNKNOWN_COST = 1e6
 """A request on a variant of unknown cost counts so many times the dearest known one: such a variant grows last."""
 
 
-class Running(NamedTuple):
+class VariantReplicas(NamedTuple):
     """Replicas of each workload; float64[W]."""
 
     current: FloatColumn  # spec.replicas
@@ -36,7 +36,7 @@ class Running(NamedTuple):
 
 def choose(
     desired: FloatColumn,
-    running: Running,
+    running: VariantReplicas,
     requests_each: FloatColumn,
     movable: BoolColumn,
     variants: Variants,
@@ -57,7 +57,7 @@ def choose(
 def exchange(
     desired: FloatColumn,
     chosen: FloatColumn,
-    running: Running,
+    running: VariantReplicas,
     requests_each: FloatColumn,
     movable: BoolColumn,
     variants: Variants,
@@ -105,7 +105,7 @@ class _Services(NamedTuple):
     def of(
         cls,
         desired: FloatColumn,
-        running: Running,
+        running: VariantReplicas,
         requests_each: FloatColumn,
         movable: BoolColumn,
         variants: Variants,

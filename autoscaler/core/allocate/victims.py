@@ -21,7 +21,7 @@ import numpy as np
 from autoscaler.core.allocate.placing import Limit, OnNodes
 from autoscaler.core.model.fleet import QUEUED, Fleet, Pod
 from autoscaler.core.model.nodes import list_places
-from autoscaler.core.model.running import Parts, Running, find_places, list_running, sum_gpus
+from autoscaler.core.model.running import PartsOnRows, Running, find_places, list_running, sum_gpus
 from autoscaler.core.model.types import TickInput
 from autoscaler.core.observe.pending import count_pods, has_gpus
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn, or_zero
@@ -67,7 +67,7 @@ def find_victims(
     fleet, samples, rows = inp.fleet, inp.samples.pods, list(rows)
     is_serving = fleet.pod_ready & ~fleet.pod_terminating
     of_rows = np.flatnonzero(is_serving & np.isin(fleet.pod_workload, rows))
-    devices, nodes = _devices_by_node(fleet, of_rows), _Nodes(fleet, group_price)
+    devices, nodes = _devices_by_node(fleet, of_rows), _NodePrices(fleet, group_price)
     # A sleeping engine hides requests that its server still holds.
     requests = np.fmax(samples.running + or_zero(samples.waiting), samples.held)
     is_fresh = inp.now_s - samples.time_s <= inp.spec.max_input_age_s[fleet.pod_workload]  # False without a reading
@@ -163,7 +163,7 @@ def _list_promised(fleet: Fleet, running: Running, replicas: FloatColumn, most: 
     row[running.pod] = running.find_rows(places, fleet.pool, running.row, running.number)
     parts = running.find_parts(places, fleet.pool, running.row, running.number)
     by_pod = np.argsort(running.pod[parts.replica], kind="stable")
-    parts = Parts(running.pod[parts.replica][by_pod], parts.row[by_pod], parts.gpus[by_pod])
+    parts = PartsOnRows(running.pod[parts.replica][by_pod], parts.row[by_pod], parts.gpus[by_pod])
     limit = Limit(row, gpus, places.placement, parts)
     first = sum_gpus(fleet, running, present, limited, places)
     then = sum_gpus(fleet, running, others, limited, places, since=present)
@@ -173,7 +173,7 @@ def _list_promised(fleet: Fleet, running: Running, replicas: FloatColumn, most: 
     return OnNodes.of(places, fleet.pod_workload, limit, pods)
 
 
-class _Nodes:
+class _NodePrices:
     """Price and capacity type of nodes, by the node groups that they are in."""
 
     def __init__(self, fleet: Fleet, group_price: FloatColumn) -> None:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from autoscaler.core.explain.row import Row
+from autoscaler.core.explain.row import TickRow
 from autoscaler.core.model.chain import Cause, Link
 from autoscaler.core.model.names import CAUSES, LINKS
 
@@ -30,7 +30,7 @@ class NextNeed:
     places: int  # replicas for which places on nodes are requested now
 
 
-def next_need(row: Row) -> NextNeed | None:
+def next_need(row: TickRow) -> NextNeed | None:
     """Return the next need of a workload for which replicas are missing; None: there is none soon."""
     chain, now_s, names = row.decision.chain, row.inp.now_s, row.inp.schedule.names
     due_s = float(chain.due_s[row.row])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from autoscaler.core.explain.format import count, percent
-from autoscaler.core.explain.row import Row
+from autoscaler.core.explain.row import TickRow
 from autoscaler.core.model.types import Stage
 from autoscaler.core.table.columns import FloatColumn, IntColumn, or_zero
 
@@ -13,7 +13,7 @@ MOST_NAMED = 3
 """The sentence names at most so many workloads."""
 
 
-def words(row: Row, after: float) -> str:
+def words(row: TickRow, after: float) -> str:
     """Word that some of its headroom is guaranteed, or that its base replicas come after that of others; "": neither.
 
     after: replicas that the pool allocates to it.
@@ -36,14 +36,14 @@ def words(row: Row, after: float) -> str:
     return f", {own}, as {share} of the pool is guaranteed to headroom before base replicas of {_name(row, paying)}"
 
 
-def count_headroom(row: Row) -> FloatColumn:
+def count_headroom(row: TickRow) -> FloatColumn:
     """Return the replicas that each workload is allocated beyond its floor and its base replicas; float64[W]."""
     needed = np.fmax(row.decision.base_replicas, or_zero(row.inp.spec.min_replicas))
     headroom: FloatColumn = np.fmax(or_zero(row.decision.stages[Stage.ALLOCATION] - needed), 0.0)
     return headroom
 
 
-def _name(row: Row, rows: IntColumn) -> str:
+def _name(row: TickRow, rows: IntColumn) -> str:
     names = [row.inp.fleet.workloads[index].ref.label for index in rows[:MOST_NAMED].tolist()]
     names += [f"{len(rows) - MOST_NAMED} others"] if len(rows) > MOST_NAMED else []
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from autoscaler.core.explain.format import number
-from autoscaler.core.explain.row import Row
+from autoscaler.core.explain.row import TickRow
 from autoscaler.core.model.pairs import DECODE, PREFILL
 from autoscaler.core.model.types import Recommender, Stage
 
 
-def describe(row: Row) -> str:
+def describe(row: TickRow) -> str:
     """Word the pair of a workload in one line: the other side, the counts, the ratio and the larger side; "": none."""
     if not _is_paired(row):
         return ""
@@ -28,7 +28,7 @@ def describe(row: Row) -> str:
     return f"{beside}: {counts} replicas{_ratio(row)}; {sized if larger else 'each side as its own work needs'}"
 
 
-def reason(stage: Stage, row: Row) -> str:
+def reason(stage: Stage, row: TickRow) -> str:
     """Word that the other side needs more replicas here, or that its allocation leaves fewer of use, or more."""
     other, after = _other_side(row), number(row.after(stage))
     name, count_there = f"its {_role(other)} workload {_name(other)}", number(other.after(stage))
@@ -39,24 +39,24 @@ def reason(stage: Stage, row: Row) -> str:
     return f"{name} gets {count_there}, so no more than {after} are of use here{_ratio(row)}"
 
 
-def _is_paired(row: Row) -> bool:
+def _is_paired(row: TickRow) -> bool:
     return row.inp.pairs is not None and bool(row.inp.pairs.partner[row.row] >= 0)
 
 
-def _other_side(row: Row) -> Row:
+def _other_side(row: TickRow) -> TickRow:
     assert row.inp.pairs is not None
-    return Row(row.inp, row.decision, int(row.inp.pairs.partner[row.row]))
+    return TickRow(row.inp, row.decision, int(row.inp.pairs.partner[row.row]))
 
 
-def _role(row: Row) -> str:
+def _role(row: TickRow) -> str:
     return row.inp.fleet.workloads[row.row].role
 
 
-def _name(row: Row) -> str:
+def _name(row: TickRow) -> str:
     return row.inp.fleet.workloads[row.row].ref.name
 
 
-def _why_alone(row: Row) -> str:
+def _why_alone(row: TickRow) -> str:
     """Word why the count of a workload is not set with that of its partner; "": it is."""
     fleet = row.inp.fleet
     if fleet.other_owner[row.row]:
@@ -68,7 +68,7 @@ def _why_alone(row: Row) -> str:
     return ""
 
 
-def _ratio(row: Row) -> str:
+def _ratio(row: TickRow) -> str:
     """Word the stated ratio of a pair; "" if none is stated."""
     both = [row.row, _other_side(row).row]
     least = float(np.fmax.reduce(row.inp.spec.min_decode_per_prefill[both]))

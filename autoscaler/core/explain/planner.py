@@ -8,7 +8,7 @@ import numpy as np
 
 from autoscaler.core.explain.format import count, number, percent, seconds, window
 from autoscaler.core.explain.planner_lines import Figures, since
-from autoscaler.core.explain.row import Row
+from autoscaler.core.explain.row import TickRow
 from autoscaler.core.measure.capacity import count_carrying
 from autoscaler.core.planner.strategies import IS_SEASONAL, ROUNDING_TOLERANCE, find_highest_load
 
@@ -16,7 +16,7 @@ TOLERATED = 1.005
 """Misses over the error budget up to which it is called kept: percentages are printed with three digits."""
 
 
-def reason(row: Row) -> str:
+def reason(row: TickRow) -> str:
     """Word the recommendation, and what was missed of the error budget."""
     known = row.figures
     recommended = f"the planner recommends {number(known.recommended_replicas)}"
@@ -76,7 +76,7 @@ def _countermeasure(known: Figures) -> str:
     return f", {allows} {percent(allowed + anyway)}"
 
 
-def _why_so_many(row: Row) -> str:
+def _why_so_many(row: TickRow) -> str:
     """Word why the planner recommends another count than the load alone would take; "" where nothing else counts."""
     known, replicas = row.figures, row.planned("replicas")
     load, least, most = max(known.demand_replicas, 0.0), max(row.spec("min_replicas"), 1.0), row.spec("max_replicas")
@@ -108,7 +108,7 @@ def _why_so_many(row: Row) -> str:
     return f"{peak}, and peaks are held for {count(known.hold_cold_starts, 'cold start')}"
 
 
-def _season(row: Row) -> str:
+def _season(row: TickRow) -> str:
     """Word the load of a day or a week ago, if it alone takes as many replicas; "" if not."""
     strategy, replicas = int(row.planned("strategy")), row.planned("replicas")
     day_ago, week_ago = row.planned("day_ago_load"), row.planned("week_ago_load")

@@ -24,7 +24,7 @@ SHORTEST_TOKEN_S = 1e-7
 
 
 @dataclass(frozen=True)
-class Line:
+class PlannerLine:
     """One line about the planner."""
 
     name: str  # one of demand, headroom, rule, paper, budget, replica, confidence, silent
@@ -101,7 +101,7 @@ def read(inp: TickInput, decision: Decision, row: int) -> Figures:
     )
 
 
-def lines(known: Figures, inp: TickInput, decision: Decision, row: int) -> tuple[Line, ...]:
+def lines(known: Figures, inp: TickInput, decision: Decision, row: int) -> tuple[PlannerLine, ...]:
     """Word the basis of the planner's recommendation for one row, and how sure it is; no line without a policy."""
     spec = inp.spec
     recommender = Recommender(int(decision.recommender[row]))
@@ -119,7 +119,7 @@ def lines(known: Figures, inp: TickInput, decision: Decision, row: int) -> tuple
         "replica": _replica(known),
         "confidence": _confidence(known),
     }
-    return tuple(Line(name, text) for name, text in texts.items() if text)
+    return tuple(PlannerLine(name, text) for name, text in texts.items() if text)
 
 
 def _generated_per_s(token_s: float, idle_gap_s: float, slots: float) -> float:

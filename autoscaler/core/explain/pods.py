@@ -8,7 +8,7 @@ import numpy as np
 
 from autoscaler.core.explain import quotas
 from autoscaler.core.explain.format import count, number, seconds
-from autoscaler.core.explain.row import Row
+from autoscaler.core.explain.row import TickRow
 from autoscaler.core.explain.starts import late_words
 from autoscaler.core.model.fleet import WITHOUT_ROOM, PendingCause, PendingClass
 from autoscaler.core.model.types import Decision, Stage, TickInput
@@ -30,7 +30,7 @@ _PENDING: dict[PendingCause, str] = {
 }
 
 
-def reasons(row: Row) -> list[str]:
+def reasons(row: TickRow) -> list[str]:
     """Word each group of replicas that does not serve, with its number; "" for a group that is empty."""
     not_serving = [
         _not_running(row) or _refused(row),
@@ -44,10 +44,10 @@ def reasons(row: Row) -> list[str]:
 
 def not_running(inp: TickInput, decision: Decision, row: int) -> str:
     """Word how many replicas of one workload have no pod, or a pod that cannot start, and why; "": all run or start."""
-    return _not_running(Row(inp, decision, row))
+    return _not_running(TickRow(inp, decision, row))
 
 
-def refusal(row: Row) -> str:
+def refusal(row: TickRow) -> str:
     """Word which count the API server refused, and when the daemon asks again."""
     obstacles = row.inp.fleet.obstacles
     if math.isinf(obstacles.refused_replicas[row.row]):
@@ -60,13 +60,13 @@ def refusal(row: Row) -> str:
     return f"the API server {again}{_quoted(row)}"
 
 
-def _refused(row: Row) -> str:
+def _refused(row: TickRow) -> str:
     """Word a refusal, unless the owner stage did."""
     refused = not math.isnan(row.inp.fleet.obstacles.refused_replicas[row.row])
     return refusal(row) if refused and not row.changed(Stage.OWNER) else ""
 
 
-def _not_running(row: Row) -> str:
+def _not_running(row: TickRow) -> str:
     parts, missing = [], row.observed("missing_pods")
     if missing > 0:
         parts.append(f"{count(missing)} {'has' if missing == 1 else 'have'} no pod")
@@ -74,7 +74,7 @@ def _not_running(row: Row) -> str:
     return " and ".join(parts) + _quoted(row) if parts else ""
 
 
-def _pending(row: Row) -> list[tuple[str, float]]:
+def _pending(row: TickRow) -> list[tuple[str, float]]:
     """Return the pods that waiting alone does not make ready, by cause; those without a cause start for too long."""
     fleet = row.inp.fleet
     causes = fleet.pod_pending[(fleet.pod_workload == row.row) & ~fleet.pod_ready & ~fleet.pod_terminating]
@@ -92,14 +92,14 @@ def _pending(row: Row) -> list[tuple[str, float]]:
     return [(words, many) for words, many in pods.items() if many > 0]
 
 
-def _node_coming(row: Row) -> str:
+def _node_coming(row: TickRow) -> str:
     """Word how many pods wait for a node that a cluster autoscaler creates."""
     coming = float(row.decision.pending_by_class[PendingClass.NODE_COMING, row.row])
     waits = "waits" if coming == 1 else "wait"
     return f"{count(coming, 'pod')} {waits} for a node that is being created" if coming > 0 else ""
 
 
-def _asleep(row: Row) -> str:
+def _asleep(row: TickRow) -> str:
     """Word how many replicas sleep, and which of them are to wake: they have their GPUs and serve nothing."""
     asleep = row.observed("asleep")
     if not asleep > 0:
@@ -114,19 +114,19 @@ def _asleep(row: Row) -> str:
     return f"{count(asleep, 'replica')} {'is' if asleep == 1 else 'are'} asleep{wakes}"
 
 
-def _falling_asleep(row: Row) -> str:
+def _falling_asleep(row: TickRow) -> str:
     orders = row.decision.sleep_orders
     falling = int(np.sum((row.inp.fleet.pod_workload == row.row) & orders.sleep & ~orders.asleep))
     return f"{count(falling, 'idle replica')} {'is' if falling == 1 else 'are'} to sleep" if falling else ""
 
 
-def _quoted(row: Row) -> str:
+def _quoted(row: TickRow) -> str:
     """Quote the API server, the scheduler or the kubelet."""
     words = row.inp.fleet.obstacles.messages[row.row]
     return f": {words}" if words else ""
 
 
-def _stuck(row: Row) -> str:
+def _stuck(row: TickRow) -> str:
     """Word how many replicas make no progress, and what serves in their place."""
     stuck = row.observed("stuck")
     if not stuck > 0:
@@ -145,7 +145,7 @@ def _stuck(row: Row) -> str:
     )
 
 
-def _queue_apart(row: Row) -> str:
+def _queue_apart(row: TickRow) -> str:
     """Word which queues do not shrink while most other replicas have none."""
     apart = row.observed("queue_outliers")
     if not apart > 0:
@@ -159,7 +159,7 @@ def _queue_apart(row: Row) -> str:
     )
 
 
-def _queue_at_gateway(row: Row) -> str:
+def _queue_at_gateway(row: TickRow) -> str:
     """Word a queue at the gateway beside engines that do nothing."""
     if not row.observed("gateway_stuck") > 0:
         return ""

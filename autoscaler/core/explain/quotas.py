@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from autoscaler.core.explain.format import number, seconds
-from autoscaler.core.explain.row import Row
+from autoscaler.core.explain.row import TickRow
 from autoscaler.core.model.quotas import Quotas
 from autoscaler.core.model.tenants import find_tenants, place_tenants
 from autoscaler.core.model.types import Stage
@@ -49,14 +49,14 @@ class _Use(NamedTuple):
         return list(dict.fromkeys(self.quotas.quotas[quota].cohort for quota in self.own.tolist()))
 
 
-class Limit(NamedTuple):
+class QuotaLimit(NamedTuple):
     """A quota that has no GPUs for one more replica, in words."""
 
     name: str
     why: str  # what is not lent, and what goes back to whom; "" or with a comma in front
 
 
-def limit(row: Row) -> Limit | None:
+def limit(row: TickRow) -> QuotaLimit | None:
     """Name the quota that has no GPUs for one more replica; None if there is none."""
     fleet = row.inp.fleet
     gpus = _gpus(row, count_allocated(row))
@@ -68,7 +68,7 @@ def limit(row: Row) -> Limit | None:
     return None
 
 
-def _limit(row: Row, quotas: Quotas, by_borrowing: bool) -> Limit:
+def _limit(row: TickRow, quotas: Quotas, by_borrowing: bool) -> QuotaLimit:
     use = _use(row, quotas)
     resource = quotas.quotas[use.own[0]].resource
     cohorts = _list([f"cohort {name}" for name in use.cohorts if name])
@@ -80,17 +80,17 @@ def _limit(row: Row, quotas: Quotas, by_borrowing: bool) -> Limit:
     takers = _sources(quotas, _grows(row, quotas, use.own)) if use.given_back > 0 else ""
     back = f", {number(use.given_back)} go back to {takers}" if takers else ""
     name = f"the quota of {number(use.nominal)} {resource} ({_sources(quotas, use.own)}{others}){borrowed}"
-    return Limit(name, why + back)
+    return QuotaLimit(name, why + back)
 
 
-def count_allocated(row: Row) -> FloatColumn:
+def count_allocated(row: TickRow) -> FloatColumn:
     """Return the replicas that pools and quotas allocate, before the sides of a pair are cut together; float64[W]."""
     stages = row.decision.stages
     is_cut = stages[Stage.PARTNER] < stages[Stage.ALLOCATION]
     return np.asarray(np.where(is_cut, stages[Stage.ALLOCATION], stages[Stage.OWNER]))
 
 
-def comes_back(row: Row) -> str:
+def comes_back(row: TickRow) -> str:
     """Word which GPUs come back while replicas wait for their quota, and until when; "" if none waits."""
     fleet, observed = row.inp.fleet, row.decision.observation
     waiting = np.fmax(or_zero(row.decision.replicas) - observed.ready - observed.asleep - observed.starting, 0.0)
@@ -111,7 +111,7 @@ def comes_back(row: Row) -> str:
     return parts[0] if parts else ""
 
 
-def not_limited(row: Row) -> str:
+def not_limited(row: TickRow) -> str:
     """Word that quotas do not limit the workload, because the GPUs of a replica are unknown; "" if they are known."""
     if not math.isnan(row.inp.fleet.gpus_per_replica[row.row]):
         return ""
@@ -123,7 +123,7 @@ def not_limited(row: Row) -> str:
     return f"{_list(sources)} cannot limit it, because the GPUs of a replica are unknown" if sources else ""
 
 
-def _use(row: Row, quotas: Quotas) -> _Use:
+def _use(row: TickRow, quotas: Quotas) -> _Use:
     tenant = find_tenants(quotas)
     own = quotas.charged[tenant[row.row]]
     linked = quotas.charged[:, own].any(axis=1)
@@ -134,7 +134,7 @@ def _use(row: Row, quotas: Quotas) -> _Use:
     return _Use(quotas, np.flatnonzero(own), now, decided)
 
 
-def _grows(row: Row, quotas: Quotas, own: IntColumn) -> IntColumn:
+def _grows(row: TickRow, quotas: Quotas, own: IntColumn) -> IntColumn:
     """Return the other quotas of the cohort whose tenants get more GPUs than they have now."""
     more = _gpus(row, row.decision.stages[Stage.OWNER]) - _gpus(row, row.inp.fleet.replicas)
     more = np.where(_of_cohort(quotas, row), more, 0.0)
@@ -143,7 +143,7 @@ def _grows(row: Row, quotas: Quotas, own: IntColumn) -> IntColumn:
     return np.array([quota for quota in np.flatnonzero(grows).tolist() if quota not in own], dtype=np.int64)
 
 
-def _of_cohort(quotas: Quotas, row: Row) -> BoolColumn:
+def _of_cohort(quotas: Quotas, row: TickRow) -> BoolColumn:
     """Return the workloads whose quotas are those of this one, or in a cohort with one of them; bool[W]."""
     tenant = find_tenants(quotas)
     if tenant[row.row] < 0:
@@ -154,7 +154,7 @@ def _of_cohort(quotas: Quotas, row: Row) -> BoolColumn:
     return np.append(quotas.charged[:, linked].any(axis=1), False)[tenant]
 
 
-def _gpus(row: Row, replicas: FloatColumn) -> FloatColumn:
+def _gpus(row: TickRow, replicas: FloatColumn) -> FloatColumn:
     """Return the GPUs of so many replicas, float64[W]; 0 where unknown."""
     each = row.inp.fleet.gpus_per_replica
     return or_zero(replicas) * np.where(np.isfinite(each), each, 0.0)

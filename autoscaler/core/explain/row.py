@@ -18,7 +18,7 @@ def is_changed(before: FloatColumn, after: FloatColumn) -> BoolColumn:
     return np.asarray((ceil_replicas(before) != ceil_replicas(after)) & ~(np.isnan(before) & np.isnan(after)))
 
 
-class Row:
+class TickRow:
     """One row of a tick."""
 
     def __init__(self, inp: TickInput, decision: Decision, row: int) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from autoscaler.core.explain import pairs, planner_lines, pods, signals, stages, weights
 from autoscaler.core.explain.chain import NextNeed, next_need
 from autoscaler.core.explain.format import count, seconds
-from autoscaler.core.explain.row import Row, is_changed
+from autoscaler.core.explain.row import TickRow, is_changed
 from autoscaler.core.explain.starts import NextStart, next_start
 from autoscaler.core.explain.warnings import warnings
 from autoscaler.core.model import names
@@ -27,7 +27,7 @@ FOLLOWER = "This replica of the daemon does not hold the lease and does not act.
 
 
 @dataclass(frozen=True)
-class Step:
+class SentenceStep:
     """One stage on the way from recommendation to decision."""
 
     stage: str  # published name of the Stage
@@ -48,8 +48,8 @@ class Explanation:
     signal: str  # name of the Signal that recommends the most; "": none has an opinion
     bound: str  # name of the last Stage that changed the count; "": none did
     asks: dict[str, float]  # recommended replicas by signal, NaN left out
-    steps: tuple[Step, ...]
-    forecast: tuple[planner_lines.Line, ...]  # what the planner goes by; empty: no policy is in force
+    steps: tuple[SentenceStep, ...]
+    forecast: tuple[planner_lines.PlannerLine, ...]  # what the planner goes by; empty: no policy is in force
     inputs: dict[str, float]  # observation, capacity and planner in numbers, NaN where unknown
     sentence: str
     warnings: tuple[str, ...] = ()  # about the workload, whatever was decided
@@ -74,10 +74,10 @@ def explain(
     declarations. leading: False where this process does not hold the lease, so that it acts on nothing. with_age: the
     sentence tells how old the metrics are. Costs some 100 us, so it is made for rows that changed or were asked for.
     """
-    data = Row(inp, decision, row)
+    data = TickRow(inp, decision, row)
     signal = strongest_signal(decision, row)
     steps = tuple(
-        Step(names.STAGES[stage], data.after(stage), stages.reason(stage, data) if data.changed(stage) else "")
+        SentenceStep(names.STAGES[stage], data.after(stage), stages.reason(stage, data) if data.changed(stage) else "")
         for stage in Stage
     )
     changing = [step.stage for step in steps if step.reason and step.stage != names.STAGES[Stage.DEMAND]]
@@ -126,7 +126,7 @@ def binding_stages(decision: Decision) -> FloatColumn:
     return np.asarray(np.fmax.reduce(np.where(changed, stage, np.nan), axis=0))
 
 
-def _inputs(row: Row) -> dict[str, float]:
+def _inputs(row: TickRow) -> dict[str, float]:
     observation = {name: row.observed(column) for name, column in names.OBSERVED.items()}
     capacity = {name: row.capacity(column) for name, column in names.CAPACITY.items()}
     planner = {name: float(getattr(row.figures, figure)) for name, figure in names.PLANNER.items()}
@@ -136,9 +136,9 @@ def _inputs(row: Row) -> dict[str, float]:
 
 
 def _sentence(
-    row: Row,
+    row: TickRow,
     signal: Signal | None,
-    steps: tuple[Step, ...],
+    steps: tuple[SentenceStep, ...],
     current: int,
     desired: int,
     problem: str,
@@ -163,7 +163,7 @@ def _sentence(
     return f"{change}{count(desired)}: " + "; ".join(filter(None, reasons)) + f"{age}.{but}"
 
 
-def _idle(row: Row) -> str:
+def _idle(row: TickRow) -> str:
     """Word why the workload goes to zero; "" where the idle stage itself does."""
     if row.changed(Stage.IDLE):
         return ""
@@ -172,7 +172,7 @@ def _idle(row: Row) -> str:
     return f"{work} for {seconds(row.idle_after_s)}, the idle timeout {allowed}"
 
 
-def _reset(row: Row, current: int, desired: int) -> str:
+def _reset(row: TickRow, current: int, desired: int) -> str:
     """Word that a tool has reset the count with its manifest, and that the former one is in force; "": none has."""
     foreign = row.inp.fleet.foreign
     if foreign is None or math.isnan(foreign.reset_to[row.row]):
@@ -182,7 +182,7 @@ def _reset(row: Row, current: int, desired: int) -> str:
     return f"{by} reset the count from {row.observed('replicas'):g} to {current} with its manifest{undone}"
 
 
-def _held(row: Row) -> str:
+def _held(row: TickRow) -> str:
     """Word who has set the count for a while, where the decision is the same count; "": nobody."""
     foreign, owner = row.inp.fleet.foreign, row.inp.fleet.other_owner[row.row]
     if not owner or foreign is None or math.isnan(foreign.owned_until_s[row.row]) or row.changed(Stage.OWNER):
@@ -190,7 +190,7 @@ def _held(row: Row) -> str:
     return f"{owner} holds it{stages.owned_for(row)}"
 
 
-def _age(row: Row, signal: Signal | None) -> str:
+def _age(row: TickRow, signal: Signal | None) -> str:
     """Word the age of the oldest engine metrics behind the count; the planner's may be older than the last scrape."""
     age_s = row.observed("age_s")
     if signal is Signal.PLANNER:

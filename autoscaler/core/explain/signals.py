@@ -8,7 +8,7 @@ import numpy as np
 
 from autoscaler.core.explain import planner
 from autoscaler.core.explain.format import number, seconds
-from autoscaler.core.explain.row import Row
+from autoscaler.core.explain.row import TickRow
 from autoscaler.core.model.chain import Link
 from autoscaler.core.model.types import Recommender, Signal
 from autoscaler.core.observe import draining
@@ -23,12 +23,12 @@ _OVERRULING = (Signal.CONCURRENCY, Signal.PREFILL, Signal.DECODE, Signal.KV_CACH
 """Signals that speak beside the planner only while requests wait for too long."""
 
 
-def reason(signal: Signal, row: Row) -> str:
+def reason(signal: Signal, row: TickRow) -> str:
     """Word the recommendation of the strongest signal, and that it overrules the planner where it does."""
     return f"{_WORDS[signal](row)}{_overruled(signal, row)}"
 
 
-def _overruled(signal: Signal, row: Row) -> str:
+def _overruled(signal: Signal, row: TickRow) -> str:
     if row.recommender is not Recommender.OVERRULED_BY_QUEUE or signal not in _OVERRULING:
         return ""
     planned, wait_s = number(row.recommended(Signal.PLANNER)), row.observed("queue_wait_s")
@@ -36,11 +36,11 @@ def _overruled(signal: Signal, row: Row) -> str:
     return f", over the planner's {planned}, because {waits}"
 
 
-def _recommends(row: Row, signal: Signal, subject: str) -> str:
+def _recommends(row: TickRow, signal: Signal, subject: str) -> str:
     return f"{subject} recommends {number(row.recommended(signal))}"
 
 
-def _concurrency(row: Row) -> str:
+def _concurrency(row: TickRow) -> str:
     wait_s, gateway = row.observed("queue_wait_s"), row.observed("gateway_waiting")
     on_others = row.observed("draining_requests")
     longest = f" (up to {seconds(wait_s)} in one replica)" if wait_s > 0 else ""
@@ -56,7 +56,7 @@ def _concurrency(row: Row) -> str:
     return f"{recommends} for {requests}, {_of_each(row, 'concurrency', 'requests')}{_on_top(row)}"
 
 
-def _rate(row: Row, signal: Signal, subject: str, tokens: str, load: str, capacity: str) -> str:
+def _rate(row: TickRow, signal: Signal, subject: str, tokens: str, load: str, capacity: str) -> str:
     on_others = row.observed(f"draining_{load}")
     rate = f"{number(row.observed(load))} {tokens} tokens/s"
     rate += f" and {number(on_others)} on {_not_serving(row)}" if on_others > 0 else ""
@@ -64,7 +64,7 @@ def _rate(row: Row, signal: Signal, subject: str, tokens: str, load: str, capaci
     return f"{_recommends(row, signal, subject)} for {rate}{_unread(row)}, {each}{_on_top(row)}"
 
 
-def _not_serving(row: Row) -> str:
+def _not_serving(row: TickRow) -> str:
     """Word why the pods with requests that do not count as serving do not: they leave, or are not ready."""
     fleet, pods = row.inp.fleet, draining.is_draining(row.inp, row.inp.samples.pods)
     terminating = fleet.pod_terminating[pods & (fleet.pod_workload == row.row)]
@@ -73,7 +73,7 @@ def _not_serving(row: Row) -> str:
     return "pods that stop serving or are not ready" if terminating.any() else "pods that are not ready"
 
 
-def _of_each(row: Row, capacity: str, unit: str) -> str:
+def _of_each(row: TickRow, capacity: str, unit: str) -> str:
     """Word the load that one replica is planned for."""
     usage = row.spec("target_usage")
     share = f"{usage:.0%} of " if usage < 1 else ""
@@ -82,35 +82,35 @@ def _of_each(row: Row, capacity: str, unit: str) -> str:
     return f"at {share}{assumed}{number(row.capacity(capacity))} {unit} per replica"
 
 
-def _unread(row: Row) -> str:
+def _unread(row: TickRow) -> str:
     """Word how many replicas the load was read from, where some are silent: the recommendation is for all."""
     reporting, ready = row.observed("reporting"), row.observed("ready") - row.observed("newly_ready")
     return f" on {number(reporting)} of {number(ready)} replicas" if reporting < ready else ""
 
 
-def _on_top(row: Row) -> str:
+def _on_top(row: TickRow) -> str:
     """Word the replicas that a recommendation counts though they serve nothing: asleep, or stuck and replaced."""
     idle = {"asleep": row.observed("asleep"), "stuck": row.observed("stuck_replaced")}
     parts = [f"{number(many)} {what}" for what, many in idle.items() if many > 0]
     return f", with {' and '.join(parts)}" if parts else ""
 
 
-def _kv_cache(row: Row) -> str:
+def _kv_cache(row: TickRow) -> str:
     usage = f"{row.observed('kv_usage'):.0%} usage, target {row.spec('kv_target_usage'):.0%}"
     return f"{_recommends(row, Signal.KV_CACHE, 'the KV cache')} at {usage}{_on_top(row)}"
 
 
-def _latency(row: Row, signal: Signal, subject: str, quantile: str, objective: str) -> str:
+def _latency(row: TickRow, signal: Signal, subject: str, quantile: str, objective: str) -> str:
     latency = f"{seconds(row.observed(quantile))}, objective {seconds(row.spec(objective))}"
     return f"{_recommends(row, signal, subject)} at a p95 of {latency}{_on_top(row)}"
 
 
-def _rejections(row: Row) -> str:
+def _rejections(row: TickRow) -> str:
     refused = f"{row.observed('rejections_per_s'):.3g} requests/s refused within the last {seconds(RATE_WINDOW_S)}"
     return f"{_recommends(row, Signal.REJECTIONS, 'the rejection rate')} for {refused}{_on_top(row)}"
 
 
-def _schedule(row: Row) -> str:
+def _schedule(row: TickRow) -> str:
     windows, now_s = row.inp.schedule, row.inp.now_s
     lead_s = np.where(
         np.isnan(windows.lead_s[row.row]), row.decision.chain.lead_s[Link.REPLICA, row.row], windows.lead_s[row.row]
@@ -122,7 +122,7 @@ def _schedule(row: Row) -> str:
     return f"{_recommends(row, Signal.SCHEDULE, 'the pre-warm schedule')}{end}"
 
 
-def _wake(row: Row) -> str:
+def _wake(row: TickRow) -> str:
     recommends, stuck = _recommends(row, Signal.WAKE, "wake-up"), row.observed("stuck")
     if stuck > 0:
         left_s = float(chance_s(row.decision.observation.cold_start_s)[row.row]) - row.observed("stuck_s")
@@ -133,7 +133,7 @@ def _wake(row: Row) -> str:
     return f"{recommends} because requests {'wait' if queued else 'arrive'} and no replica is {serving}"
 
 
-_WORDS: dict[Signal, Callable[[Row], str]] = {
+_WORDS: dict[Signal, Callable[[TickRow], str]] = {
     Signal.CONCURRENCY: _concurrency,
     Signal.PREFILL: lambda row: _rate(
         row, Signal.PREFILL, "the prefill rate", "prompt", "prompt_tokens_per_s", "prefill_tokens_per_s"

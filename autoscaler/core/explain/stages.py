@@ -9,7 +9,7 @@ import numpy as np
 from autoscaler.core.allocate.answers import count_taking
 from autoscaler.core.explain import guarantees, pairs, pods, quotas
 from autoscaler.core.explain.format import number, seconds
-from autoscaler.core.explain.row import Row
+from autoscaler.core.explain.row import TickRow
 from autoscaler.core.model.fleet import Pool
 from autoscaler.core.model.nodes import list_places
 from autoscaler.core.model.running import list_running, sum_gpus
@@ -25,7 +25,7 @@ MOST_POOLS_NAMED = 4
 """The sentence names at most so many of the pools that share nodes."""
 
 
-def reason(stage: Stage, row: Row) -> str:
+def reason(stage: Stage, row: TickRow) -> str:
     """Word what a stage did that changed the count."""
     after = row.after(stage)
     match stage:
@@ -65,7 +65,7 @@ def reason(stage: Stage, row: Row) -> str:
             return _owner(row, after)
 
 
-def _burst(row: Row, after: float) -> str:
+def _burst(row: TickRow, after: float) -> str:
     start = seconds(row.observed("cold_start_s"))
     if after > row.before(Stage.BURST):
         late = f"requests wait up to {seconds(row.observed('queue_wait_s'))}"
@@ -78,12 +78,12 @@ def _pre_warm(after: float) -> str:
     return f"the pre-warm schedule needs {number(after)} at once"
 
 
-def _step(row: Row, direction: str, after: float) -> str:
+def _step(row: TickRow, direction: str, after: float) -> str:
     period = seconds(row.spec(f"{direction}_period_s"))
     return f"the scale-{direction} rate limit (one step per {period}) allows {number(after)}"
 
 
-def _unknown(row: Row, after: float) -> str:
+def _unknown(row: TickRow, after: float) -> str:
     if row.recommender is Recommender.WARMING_UP and after < row.before(Stage.UNKNOWN):
         wait = seconds(row.spec("max_wait_s"))
         why = f"the planner is not ready yet and no request is known to wait longer than {wait}"
@@ -93,7 +93,7 @@ def _unknown(row: Row, after: float) -> str:
     return f"{why}, so {keeps} {number(after)}"
 
 
-def _missing_input(row: Row) -> str:
+def _missing_input(row: TickRow) -> str:
     """Word why inputs are not trusted, or that no signal knows the load."""
     ready, reporting = row.observed("ready"), row.observed("reporting")
     if not row.view_age_s <= float(oldest_view_s(row.inp)[row.row]):
@@ -112,11 +112,11 @@ def _missing_input(row: Row) -> str:
     return "no signal knows the load"
 
 
-def _silent_gateway(row: Row) -> str:
+def _silent_gateway(row: TickRow) -> str:
     return f"its gateway has not reported for {seconds(row.observed('gateway_silent_s'))}"
 
 
-def _stabilization(row: Row, before: float, after: float) -> str:
+def _stabilization(row: TickRow, before: float, after: float) -> str:
     if after > before and not row.kept_for_s > 0 and after == _replicas_in_use(row):
         return f"the running requests and their KV cache need {number(after)}"
     if after > before:
@@ -131,18 +131,18 @@ def _stabilization(row: Row, before: float, after: float) -> str:
     return f"scale-up stabilization (window {window}) allows {number(after)}"
 
 
-def _replicas_in_use(row: Row) -> float:
+def _replicas_in_use(row: TickRow) -> float:
     slots = load.slots(row.inp.fleet, load.with_stated_slots(row.inp.fleet, row.inp.samples.pods))
     return float(carry.replicas_in_use(row.decision.observation, slots)[row.row])
 
 
-def _idle(row: Row, after: float) -> str:
+def _idle(row: TickRow, after: float) -> str:
     if after == 0:
         return f"no replica is ready and there was no work for {seconds(row.idle_after_s)}, the idle timeout"
     return f"one replica stays{_awake_until(row)}"
 
 
-def _awake_until(row: Row) -> str:
+def _awake_until(row: TickRow) -> str:
     """Word why a workload does not go to zero, or when it will."""
     if math.isnan(row.spec("idle_after_s")):
         return ", because the policy does not scale to zero"
@@ -157,24 +157,24 @@ def _awake_until(row: Row) -> str:
     return ", because no idle timeout is known to pay for the start after it within the error budget"
 
 
-def _variant(row: Row, before: float, after: float) -> str:
+def _variant(row: TickRow, before: float, after: float) -> str:
     service = row.inp.fleet.workloads[row.row].service
     if after > before:
         return f"it takes over load from other variants of {service} and needs {number(after)}"
     return f"other variants of {service} take over load, so {number(after)} remain"
 
 
-def _exchange(row: Row, after: float) -> str:
+def _exchange(row: TickRow, after: float) -> str:
     service = row.inp.fleet.workloads[row.row].service
     return f"it will replace dearer variants of {service} and needs {number(after)}"
 
 
-def _asleep(row: Row, after: float) -> str:
+def _asleep(row: TickRow, after: float) -> str:
     kept = after - row.before(Stage.SLEEP)
     return f"{number(kept)} of {number(after)} {'is' if kept == 1 else 'are'} kept asleep beside those that serve"
 
 
-def _allocation(row: Row, before: float, after: float) -> str:
+def _allocation(row: TickRow, before: float, after: float) -> str:
     """Word what the pool or a quota allocates: fewer than desired, or than its owner keeps in any case."""
     held = row.inp.fleet.hpa_limits
     limit = quotas.limit(row)
@@ -204,7 +204,7 @@ def _allocation(row: Row, before: float, after: float) -> str:
     return f"{pool} allocates {number(after)} of {number(before)}{headroom}{paid}{scattered}{_grows(row)}"
 
 
-def _owner(row: Row, after: float) -> str:
+def _owner(row: TickRow, after: float) -> str:
     """Word why the count is not the one decided: it has another owner, is held, or was refused."""
     fleet = row.inp.fleet
     if fleet.other_owner[row.row]:
@@ -216,7 +216,7 @@ def _owner(row: Row, after: float) -> str:
     return pods.refusal(row)
 
 
-def owned_for(row: Row) -> str:
+def owned_for(row: TickRow) -> str:
     """Word for how long another owner is respected; "": for as long as it is there."""
     foreign = row.inp.fleet.foreign
     left_s = math.nan if foreign is None else float(foreign.owned_until_s[row.row]) - row.inp.now_s
@@ -225,7 +225,7 @@ def owned_for(row: Row) -> str:
     return f" for {seconds(left_s)} more" if left_s > 0 else ""
 
 
-def _pool(row: Row) -> tuple[str, bool, str]:
+def _pool(row: TickRow) -> tuple[str, bool, str]:
     """Name the GPUs that the workload competes for, and return whether they are too few for one more replica.
 
     They are those of its pool, or of several pools on the same node groups. The last value words that they are too few
@@ -267,7 +267,7 @@ def _name(pool: Pool) -> str:
     return f"{pool.product or pool.resource}" + (f" ({pool.nodes})" if pool.nodes else "")
 
 
-def _grows(row: Row) -> str:
+def _grows(row: TickRow) -> str:
     """Word that the nodes of today are the limit, though a cluster autoscaler may add more."""
     label = row.inp.fleet.pools[int(row.inp.fleet.pool[row.row])].grows
     return f", by today's nodes, although {label} may get more" if label else ""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from autoscaler.core.explain.format import seconds
-from autoscaler.core.explain.row import Row
+from autoscaler.core.explain.row import TickRow
 from autoscaler.core.model.names import CACHE_STATES, PHASES
 from autoscaler.core.model.phases import NOT_STARTING, Phase, Starts
 from autoscaler.core.model.weights import PodCache
@@ -28,7 +28,7 @@ _DOING = {
 }
 
 
-class Quantiles(NamedTuple):
+class StartQuantiles(NamedTuple):
     """A time in seconds. NaN: unknown."""
 
     p50_s: float
@@ -55,12 +55,12 @@ class NextStart:
     starts: int  # that were learned from
     weights: str  # published name of the PodCache of its node
     new_node: bool  # a node has to be created for it
-    phases: dict[str, Quantiles]  # by published name; empty: no start was seen
-    by_weights: dict[str, Quantiles]  # of the whole start on a node that exists, by published name of its PodCache
+    phases: dict[str, StartQuantiles]  # by published name; empty: no start was seen
+    by_weights: dict[str, StartQuantiles]  # of the whole start on a node that exists, by published name of its PodCache
     starting: tuple[StartingPod, ...]  # those that began first
 
 
-def next_start(row: Row) -> NextStart:
+def next_start(row: TickRow) -> NextStart:
     """Return the next start of a workload and its starts under way."""
     starts, place = row.decision.starts, row.row
     seen = int(starts.seen[place])
@@ -85,7 +85,7 @@ def next_start(row: Row) -> NextStart:
     )
 
 
-def late_words(row: Row) -> str:
+def late_words(row: TickRow) -> str:
     """Word what the pod does that is late for the longest; "": none is late by its phase."""
     starts = row.decision.starts
     late = np.flatnonzero(starts.pod_late & (row.inp.fleet.pod_workload == row.row))
@@ -96,11 +96,11 @@ def late_words(row: Row) -> str:
     return f"{_DOING[Phase(int(starts.pod_phase[pod]))]} for {since}, usually {usual}"
 
 
-def _quantiles(p50_s: np.ndarray, p90_s: np.ndarray, slot: int, row: int) -> Quantiles:
-    return Quantiles(float(p50_s[slot, row]), float(p90_s[slot, row]))
+def _quantiles(p50_s: np.ndarray, p90_s: np.ndarray, slot: int, row: int) -> StartQuantiles:
+    return StartQuantiles(float(p50_s[slot, row]), float(p90_s[slot, row]))
 
 
-def _starting(row: Row, starts: Starts) -> tuple[StartingPod, ...]:
+def _starting(row: TickRow, starts: Starts) -> tuple[StartingPod, ...]:
     fleet = row.inp.fleet
     pods = np.flatnonzero((starts.pod_phase != NOT_STARTING) & (fleet.pod_workload == row.row))
     order = pods[np.argsort(fleet.pod_created_s[pods], kind="stable")][:MAX_PODS]

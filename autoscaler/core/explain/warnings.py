@@ -6,7 +6,7 @@ import math
 
 from autoscaler.core.explain import quotas
 from autoscaler.core.explain.format import count, number, seconds
-from autoscaler.core.explain.row import Row
+from autoscaler.core.explain.row import TickRow
 from autoscaler.core.model.types import Stage
 
 RECENT_FLAP_S = 3600.0
@@ -17,11 +17,11 @@ LONG = 3.0
 percentile is three times its mean."""
 
 
-def warnings(row: Row) -> tuple[str, ...]:
+def warnings(row: TickRow) -> tuple[str, ...]:
     return tuple(filter(None, (_drain(row), quotas.not_limited(row), _unfollowed(row), _flap(row))))
 
 
-def _unfollowed(row: Row) -> str:
+def _unfollowed(row: TickRow) -> str:
     """Say that the HPA does not move towards the answer, and which count holds GPUs."""
     for_s = float(row.decision.unfollowed_s[row.row])
     if math.isnan(for_s):
@@ -33,7 +33,7 @@ def _unfollowed(row: Row) -> str:
     return f"{kept}, so the GPUs of these are not free"
 
 
-def _flap(row: Row) -> str:
+def _flap(row: TickRow) -> str:
     """Say that a change was undone before its replica could serve."""
     age_s, flaps = row.observed("flap_age_s"), int(row.observed("flaps"))
     if not age_s <= RECENT_FLAP_S:  # False without a flap
@@ -44,7 +44,7 @@ def _flap(row: Row) -> str:
     return f"{flaps} changes of its replicas were undone {once}, the last one {seconds(age_s)} ago"
 
 
-def _drain(row: Row) -> str:
+def _drain(row: TickRow) -> str:
     """Compare the time that a replica has when it leaves with the time that generations take."""
     known = row.inp.fleet.drain_s
     drain_s = math.nan if known is None else float(known[row.row])

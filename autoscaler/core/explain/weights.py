@@ -8,13 +8,13 @@ import re
 import numpy as np
 
 from autoscaler.core.explain.format import count
-from autoscaler.core.explain.row import Row
+from autoscaler.core.explain.row import TickRow
 from autoscaler.core.model.weights import NO_SOURCE, SourceStatus
 
 _FLOATING = re.compile(r"hf://[^@]*@(?![0-9a-f]{40}$).*")  # a branch or a tag, not a commit
 
 
-def describe(row: Row) -> str:
+def describe(row: TickRow) -> str:
     """Say which nodes hold the weights of a workload, without a full stop; "": their source is not known."""
     weights = row.inp.fleet.weights
     if weights is None or weights.source[row.row] == NO_SOURCE:

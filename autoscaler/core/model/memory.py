@@ -35,7 +35,7 @@ class Load(NamedTuple):
     utilization: Range = Range(*UTILIZATION)  # share of the memory that the engine uses
 
 
-class Verdict(Enum):
+class FitVerdict(Enum):
     """Whether a model fits."""
 
     FITS = "fits"
@@ -46,7 +46,7 @@ class Verdict(Enum):
 class Fit(NamedTuple):
     """A verdict with its arithmetic."""
 
-    verdict: Verdict
+    verdict: FitVerdict
     sentence: str
 
 
@@ -96,7 +96,7 @@ def judge(load: Load, memory: Range) -> Fit:
         for end in (0, 1)
     )
     if math.isfinite(best.memory) and best.short > 0:
-        return Fit(Verdict.DOES_NOT_FIT, f"{best.sentence()}: short by {_gib(best.short)} GiB")
+        return Fit(FitVerdict.DOES_NOT_FIT, f"{best.sentence()}: short by {_gib(best.short)} GiB")
     amounts = {
         "the size of the weights": load.weights.most,
         "the KV cache of a token": load.kv_per_token.most,
@@ -105,10 +105,10 @@ def judge(load: Load, memory: Range) -> Fit:
     }
     unknown = [name for name, most in amounts.items() if math.isinf(most)]
     if unknown:
-        return Fit(Verdict.UNKNOWN, f"{', '.join(unknown)}: not known")
+        return Fit(FitVerdict.UNKNOWN, f"{', '.join(unknown)}: not known")
     if worst.short <= 0:
-        return Fit(Verdict.FITS, f"{worst.sentence()}: {_gib(-worst.short)} GiB are left")
-    return Fit(Verdict.UNKNOWN, f"{worst.sentence()}: may be short by {_gib(worst.short)} GiB")
+        return Fit(FitVerdict.FITS, f"{worst.sentence()}: {_gib(-worst.short)} GiB are left")
+    return Fit(FitVerdict.UNKNOWN, f"{worst.sentence()}: may be short by {_gib(worst.short)} GiB")
 
 
 def _gib(amount: float) -> str:

@@ -23,7 +23,7 @@ SEVERAL = -2
 """The pods of the replica are on several nodes, or some are on none yet."""
 
 
-class Parts(NamedTuple):
+class PartsOnRows(NamedTuple):
     """GPUs that replicas of several pods need on several rows of `Places`."""
 
     replica: IntColumn  # int64[K], ascending
@@ -31,7 +31,7 @@ class Parts(NamedTuple):
     gpus: FloatColumn  # float64[K]
 
     @classmethod
-    def none(cls) -> Parts:
+    def none(cls) -> PartsOnRows:
         empty = np.zeros(0, dtype=np.int64)
         return cls(empty, empty, np.zeros(0))
 
@@ -73,10 +73,10 @@ class Running(NamedTuple):
         on_group = np.where(group == ANY, anywhere, places.rows.of_group(smallest, group))
         return np.where(node == ANY, on_group, np.where(node == SEVERAL, -1, places.rows.of_node(node)))
 
-    def find_parts(self, places: Places, pool: IntColumn, row: IntColumn, number: IntColumn) -> Parts:
+    def find_parts(self, places: Places, pool: IntColumn, row: IntColumn, number: IntColumn) -> PartsOnRows:
         """Return what those of some replicas that have several pods need on several rows. Arguments: as `find_rows`."""
         if not len(self.parts.place):
-            return Parts.none()
+            return PartsOnRows.none()
         place = self._place(row, number)
         own = np.flatnonzero((np.append(self.node, ANY)[place] == SEVERAL) & (pool[row] >= 0))
         replica = np.full(len(self.row), -1)
@@ -86,7 +86,7 @@ class Running(NamedTuple):
         to_place = places.rows_of(pool[row[of_replica]], gpus)
         order = np.argsort(of_replica, kind="stable")
         rows = np.where(node == ANY, to_place, places.rows.of_node(node))
-        return Parts(of_replica[order], rows[order], gpus[order])
+        return PartsOnRows(of_replica[order], rows[order], gpus[order])
 
     def without_rest(self, pods: BoolColumn) -> tuple[Running, dict[int, FloatColumn]]:
         """Return these without the pods that some replicas have to place still. pods: bool[P], those replicas.

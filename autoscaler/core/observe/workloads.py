@@ -187,7 +187,7 @@ def measure_pods(samples: PodSamples, now_s: float, before: PodState) -> PodMeas
     return PodMeasurements(samples, deltas, pace, progress.is_stuck(pace, deltas.now, samples))
 
 
-class Load(NamedTuple):
+class ObservedLoad(NamedTuple):
     """Columns of `Observation`, summed over pods; float64[W]. Rates are in the order of `RATED`."""
 
     running: FloatColumn
@@ -200,7 +200,9 @@ class Load(NamedTuple):
     rejections_per_s: FloatColumn
 
     @classmethod
-    def of(cls, samples: PodSamples, rates: Mapping[str, FloatColumn], pods: Pods, by_workload: GroupBy) -> Load:
+    def of(
+        cls, samples: PodSamples, rates: Mapping[str, FloatColumn], pods: Pods, by_workload: GroupBy
+    ) -> ObservedLoad:
         """Return the load of pods that count, and of those that sleep. rates: by name, float64[P].
 
         The gauges of a sleeping engine do not change; only /load counts its requests.
@@ -210,7 +212,7 @@ class Load(NamedTuple):
         hidden = np.where(asleep, np.fmax(samples.held - running - waiting, 0.0), 0.0)
         return cls(*by_workload.sum_known([running, waiting + hidden, *rates.values()], pods.counts | asleep))
 
-    def without_motion(self, stuck: FloatColumn) -> Load:
+    def without_motion(self, stuck: FloatColumn) -> ObservedLoad:
         """Return no requests where all pods that report are stuck. stuck: float64[W], pods."""
         none_moves = (stuck > 0) & np.isnan(self.running)
         return self._replace(
@@ -264,7 +266,7 @@ def _sum_up(
         cold_start_s,
         before.standstill,
     )
-    summed = Load.of(samples, rates, pods, by_workload).without_motion(of_stuck["stuck"])
+    summed = ObservedLoad.of(samples, rates, pods, by_workload).without_motion(of_stuck["stuck"])
     lengths = answer_lengths.update(
         before.lengths, elapsed_s, summed.generation_tokens_per_s, summed.finished_per_s, summed.first_tokens_per_s
     )

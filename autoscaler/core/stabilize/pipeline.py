@@ -46,7 +46,7 @@ class StabilizeState(Columns):
 
 
 @dataclass(frozen=True)
-class Target:
+class OwnTarget:
     """The target of each workload alone, and what allocation has to know of it."""
 
     stages: FloatColumn  # float64[G, W], replicas after each stage up to `Stage.BOUNDS`; NaN after it
@@ -67,7 +67,7 @@ def stabilize(
     plan: Plan,
     planned_idle_s: FloatColumn,
     before: StabilizeState,
-) -> tuple[Target, StabilizeState]:
+) -> tuple[OwnTarget, StabilizeState]:
     """Pass the recommendation through every stage; a paragraph each.
 
     planned_idle_s: float64[W], seconds without work after which the planner would go to zero; NaN: it would not.
@@ -152,7 +152,7 @@ def stabilize(
 
     stages[Stage.BOUNDS] = desired = stage_functions.bound(desired, inp.spec, informed, least)
 
-    target = Target(
+    target = OwnTarget(
         stages=stages,
         base_replicas=np.fmin(desired, choice.base_replicas),
         informed=informed,

@@ -39,7 +39,7 @@ class Demands:
 
 
 @dataclass(frozen=True)
-class Nodes:
+class DiskNodes:
     """The nodes whose disks are known; N."""
 
     budget_bytes: FloatColumn  # float64[N], for all copies

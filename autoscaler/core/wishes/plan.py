@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
-from autoscaler.core.wishes.parts import MOST_COPIES, Demands, Models, Nodes, TieColumn
+from autoscaler.core.wishes.parts import MOST_COPIES, Demands, DiskNodes, Models, TieColumn
 from autoscaler.core.wishes.shares import Shares
 
 COPIES, ZONES = 2, 2
@@ -43,7 +43,7 @@ class WishPlan:
     order: IntColumn  # int64[M], rows of models, those that nodes should fetch first at the front
 
 
-def plan(models: Models, demands: Demands, nodes: Nodes, held: BoolColumn, before: BoolColumn) -> WishPlan:
+def plan(models: Models, demands: Demands, nodes: DiskNodes, held: BoolColumn, before: BoolColumn) -> WishPlan:
     """Plan the copies. held: bool[M, N], nodes hold these weights. before: bool[M, N], the last plan.
 
     The same arguments give the same plan, whatever the order of rows. With the last plan as `before`, and all else
@@ -63,7 +63,9 @@ def plan(models: Models, demands: Demands, nodes: Nodes, held: BoolColumn, befor
 class _Repair:
     """A plan that is being repaired."""
 
-    def __init__(self, models: Models, demands: Demands, nodes: Nodes, held: BoolColumn, before: BoolColumn) -> None:
+    def __init__(
+        self, models: Models, demands: Demands, nodes: DiskNodes, held: BoolColumn, before: BoolColumn
+    ) -> None:
         self.changes = 0
         self._removals = 0
         self._without_room = np.full(len(demands.model), -1)  # by demand: `_removals` when no node had room

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
-from autoscaler.core.wishes.parts import MOST_COPIES, Demands, Models, Nodes
+from autoscaler.core.wishes.parts import MOST_COPIES, Demands, DiskNodes, Models
 
 NAMESPACE_SHARE = 0.5
 
@@ -20,7 +20,7 @@ NAMESPACE_SHARE = 0.5
 class Shares:
     """The share of each node that the models of each namespace take."""
 
-    def __init__(self, models: Models, demands: Demands, nodes: Nodes) -> None:
+    def __init__(self, models: Models, demands: Demands, nodes: DiskNodes) -> None:
         self._models, self._demands = models, demands
         names, self._of_row = np.unique(demands.namespace, return_inverse=True)
         owners: list[set[int]] = [set() for _ in models.tie]

@@ -20,7 +20,7 @@ TOLERANCE = 0.1
 
 
 @dataclass(frozen=True)
-class Policy:
+class HpaPolicy:
     """A scaling policy: at most this much per period."""
 
     kind: Literal["Pods", "Percent"]
@@ -33,14 +33,14 @@ class Direction:
     """`behavior.scaleUp` or `behavior.scaleDown`; the policy that allows most applies."""
 
     stabilization_s: float
-    policies: tuple[Policy, ...]
+    policies: tuple[HpaPolicy, ...]
 
 
-UP = Direction(0.0, (Policy("Pods", 4), Policy("Percent", 100)))
-DOWN = Direction(300.0, (Policy("Percent", 100),))
+UP = Direction(0.0, (HpaPolicy("Pods", 4), HpaPolicy("Percent", 100)))
+DOWN = Direction(300.0, (HpaPolicy("Percent", 100),))
 
 
-class Hpa:
+class HpaRule:
     """One HPA with an external metric of type AverageValue. `sync` is one pass of its controller."""
 
     def __init__(
@@ -102,7 +102,7 @@ class Hpa:
             return max(desired, min(least, current), self.least)
         return current
 
-    def _policy_limit(self, now_s: float, current: int, policy: Policy, sign: int) -> int:
+    def _policy_limit(self, now_s: float, current: int, policy: HpaPolicy, sign: int) -> int:
         """Return the furthest count that a policy allows from the count at the beginning of its period."""
         start = current - sum(change for at_s, change in self._changes if now_s - at_s < policy.period_s)
         if policy.kind == "Pods":
@@ -127,7 +127,7 @@ class HpaInflight:
     period_s = SYNC_S
 
     def __init__(self, case: Case, target: float, stabilization_s: float, least: int = 1) -> None:
-        self._hpa = Hpa(target, least, case.max_replicas, down=Direction(stabilization_s, DOWN.policies))
+        self._hpa = HpaRule(target, least, case.max_replicas, down=Direction(stabilization_s, DOWN.policies))
 
     def decide(self, view: View) -> int:
         return self._hpa.sync(view.now_s, max(view.desired, 1), inflight(view.totals))

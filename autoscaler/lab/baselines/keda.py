@@ -18,7 +18,7 @@ from autoscaler.lab.baselines.base import (
     number,
     request_rates_to_try,
 )
-from autoscaler.lab.baselines.hpa import DOWN, SYNC_S, Direction, Hpa
+from autoscaler.lab.baselines.hpa import DOWN, SYNC_S, Direction, HpaRule
 from autoscaler.lab.baselines.load_test import tested_rps
 from autoscaler.lab.baselines.signals import rate, waiting
 from autoscaler.lab.replay.case import Case, Scaler, View
@@ -50,7 +50,7 @@ class Keda:
 
     period_s = SYNC_S
 
-    def __init__(self, name: str, value: Callable[[View], float], hpa: Hpa, least: int) -> None:
+    def __init__(self, name: str, value: Callable[[View], float], hpa: HpaRule, least: int) -> None:
         self.name = name
         self._value, self._hpa = value, hpa
         self._executor = Executor(least, active_s=0.0)  # the workload counts as active before the run
@@ -78,7 +78,7 @@ def _requests(case: Case, params: Params) -> Scaler:
 def _keda(name: str, value: Callable[[View], float], case: Case, params: Params) -> Scaler:
     least = int(number(params, MIN_REPLICAS))
     down = Direction(number(params, "stabilization_s"), DOWN.policies)
-    return Keda(name, value, Hpa(number(params, "target"), least, case.max_replicas, down=down), least)
+    return Keda(name, value, HpaRule(number(params, "target"), least, case.max_replicas, down=down), least)
 
 
 def _queue_axes(case: Case) -> tuple[Axis, ...]:

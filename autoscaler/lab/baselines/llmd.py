@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 
 from autoscaler.lab.baselines.base import MIN_REPLICAS, Axis, Baseline, Params, min_replicas_to_try, number
-from autoscaler.lab.baselines.hpa import Direction, Hpa, Policy
+from autoscaler.lab.baselines.hpa import Direction, HpaPolicy, HpaRule
 from autoscaler.lab.baselines.keda import COOLDOWN_S, Keda
 from autoscaler.lab.baselines.signals import MovingMean, inflight, itl_quantile_s, ttft_quantile_s
 from autoscaler.lab.replay.case import Case, Goal, Scaler, View
@@ -20,8 +20,8 @@ RATE_WINDOW_S = 60.0
 MEAN_WINDOW_S = 45.0
 MOST_SATURATION = 2.0
 HIGH, LOW = 0.55, 0.40
-UP = Direction(30.0, (Policy("Percent", 100, 60.0), Policy("Pods", 4, 60.0)))
-DOWN = Direction(180.0, (Policy("Pods", 1, 120.0),))
+UP = Direction(30.0, (HpaPolicy("Percent", 100, 60.0), HpaPolicy("Pods", 4, 60.0)))
+DOWN = Direction(180.0, (HpaPolicy("Pods", 1, 120.0),))
 
 
 def saturation(view: View, goal: Goal) -> float:
@@ -64,7 +64,7 @@ def _make(case: Case, params: Params) -> Scaler:
     rule = _SloRule(case, high, high * number(params, "low_share"))
     least = int(number(params, MIN_REPLICAS))
     # Defect fixed: under the HPA's default tolerance, 10 replicas never become 11, nor 20 become 19.
-    return Keda("llmd-slo", rule, Hpa(1.0, least, case.max_replicas, UP, DOWN, tolerance=0.0), least)
+    return Keda("llmd-slo", rule, HpaRule(1.0, least, case.max_replicas, UP, DOWN, tolerance=0.0), least)
 
 
 def _axes(case: Case) -> tuple[Axis, ...]:

@@ -18,7 +18,7 @@ PRICES = 11  # prices that a search evaluates
 
 
 @dataclass(frozen=True)
-class Windows:
+class TimeWindows:
     """Time in J windows of `window_s` seconds, and work in quanta."""
 
     window_s: float
@@ -40,7 +40,7 @@ class Windows:
         return float(len(self.work) * rows * (deepest + 1))
 
 
-def minimize_cost(windows: Windows, start_s: float, quantum_price_s: float, request_price_s: float) -> float:
+def minimize_cost(windows: TimeWindows, start_s: float, quantum_price_s: float, request_price_s: float) -> float:
     """Return the least cost in seconds: replica-seconds, `start_s` for each start, and the prices of misses.
 
     The initial count is free to choose, and its first window costs nothing, since these replicas may end within it.

@@ -29,7 +29,7 @@ from typing import NamedTuple
 import numpy as np
 
 from autoscaler.core.table.columns import FloatColumn, IntColumn
-from autoscaler.lab.bounds.dynamic_programs import Windows, maximize, minimize_cost
+from autoscaler.lab.bounds.dynamic_programs import TimeWindows, maximize, minimize_cost
 from autoscaler.lab.replay.case import Case
 from autoscaler.lab.replay.engine.cold_starts import least_duration_factor
 from autoscaler.lab.replay.request_cost import find_servable, request_work_s
@@ -118,7 +118,7 @@ def compute_lower_bound(case: Case, most_windows: int = MOST_WINDOWS) -> LowerBo
     )
 
 
-def _choose_windows(case: Case, demand: Demand, operations: float, most: int) -> Windows:
+def _choose_windows(case: Case, demand: Demand, operations: float, most: int) -> TimeWindows:
     """Choose the finest windows that their number and the budget of operations allow."""
     window_s, quanta = (
         max(min(case.cold_start_s / MOST_WINDOWS_PER_START, SHORTEST_WINDOW_S), case.trace.duration_s / most),
@@ -135,7 +135,7 @@ def _choose_windows(case: Case, demand: Demand, operations: float, most: int) ->
     return windows
 
 
-def _cut_windows(case: Case, demand: Demand, window_s: float, quanta: int) -> Windows:
+def _cut_windows(case: Case, demand: Demand, window_s: float, quanta: int) -> TimeWindows:
     """Convert work to quanta, `quanta` of which fill a replica for a window, and times to windows.
 
     Cumulative arrivals are rounded up and cumulative deadlines down, so rounding errors do not accumulate.
@@ -150,7 +150,7 @@ def _cut_windows(case: Case, demand: Demand, window_s: float, quanta: int) -> Wi
     due_quanta = np.floor(due + 1e-6).astype(np.int64) - 1  # one less for misses, which are also rounded down
     slack = np.maximum(arrived_quanta - np.maximum(due_quanta, 0), 0)
     work = np.diff(arrived_quanta, prepend=0)
-    return Windows(
+    return TimeWindows(
         window_s, quanta, work, slack, _count_lost(demand, window_s, count), _most_replicas(work, slack, quanta)
     )
 
@@ -205,7 +205,7 @@ class _Prices(NamedTuple):
     request: float
 
 
-def _bound_at_prices(case: Case, windows: Windows, misses: _AllowedMisses, prices: _Prices) -> float:
+def _bound_at_prices(case: Case, windows: TimeWindows, misses: _AllowedMisses, prices: _Prices) -> float:
     """Return the bound in replica-seconds that these prices give."""
     # A replica that serves for s seconds touches fewer than s / window_s + 2 windows.
     start_s = case.cold_start_s - 2 * windows.window_s
@@ -213,7 +213,7 @@ def _bound_at_prices(case: Case, windows: Windows, misses: _AllowedMisses, price
     return cost_s - prices.work * misses.work_s - prices.request * misses.requests
 
 
-def _search_prices(case: Case, windows: Windows, misses: _AllowedMisses) -> _Prices:
+def _search_prices(case: Case, windows: TimeWindows, misses: _AllowedMisses) -> _Prices:
     """Find prices with a high bound by alternating searches. The bound is concave in both prices together."""
     if not misses.requests:
         return _Prices(NO_MISS, NO_MISS)

@@ -52,7 +52,7 @@ RUNS = len(OPTIONS) + len(AVERAGED_S) * HALVINGS + ROUNDS  # most runs for one c
 
 
 @dataclass(frozen=True)
-class Schedule:
+class PlannedCounts:
     """Desired replicas over time."""
 
     bin_s: float
@@ -63,7 +63,7 @@ class Schedule:
 class OfflinePlan:
     """A schedule, and the score of its run."""
 
-    schedule: Schedule
+    schedule: PlannedCounts
     score: Score
 
 
@@ -72,7 +72,7 @@ class OfflinePlanScaler:
 
     name = "planned"
 
-    def __init__(self, schedule: Schedule) -> None:
+    def __init__(self, schedule: PlannedCounts) -> None:
         self.period_s = schedule.bin_s
         self._replicas = schedule.replicas
 
@@ -198,7 +198,7 @@ class _Planner:
         self._segment_of_bin = self._segments_of(np.arange(self._bins, dtype=np.float64) * BIN_S)
         self._segment_of_request = self._segments_of(case.trace.arrival_s)
 
-    def schedule(self, choice: IntColumn) -> Schedule:
+    def schedule(self, choice: IntColumn) -> PlannedCounts:
         needed = np.zeros(self._bins, np.int64)
         for index in np.unique(choice).tolist():
             averaged_s, margin = self.options[index]
@@ -224,7 +224,7 @@ class _Planner:
         return place
 
 
-def _ask_ahead(case: Case, needed: IntColumn) -> Schedule:
+def _ask_ahead(case: Case, needed: IntColumn) -> PlannedCounts:
     """Request replicas one lead time ahead, and keep them through short valleys. needed: int64[bins]."""
     # A start costs as much as a replica that idles for the same time, so shorter valleys are bridged.
     valley = max(round(case.cold_start_s / BIN_S), 1)
@@ -235,7 +235,7 @@ def _ask_ahead(case: Case, needed: IntColumn) -> Schedule:
         before = np.maximum.accumulate(np.concatenate([[case.start_replicas], needed[:-1]]))
         first = np.where(needed > before, needed, 0)
         desired = np.maximum(desired, _windowed_max(first, 0, _lead_bins(case, case.cold_start_uncached_s)))
-    return Schedule(BIN_S, np.minimum(desired, case.max_replicas))
+    return PlannedCounts(BIN_S, np.minimum(desired, case.max_replicas))
 
 
 def _lead_bins(case: Case, cold_start_s: float) -> int:

@@ -14,7 +14,7 @@ from autoscaler.core.table.columns import FloatColumn
 from autoscaler.lab.baselines import BASELINES
 from autoscaler.lab.bounds.estimate import estimate_replica_s
 from autoscaler.lab.bounds.lower_bound import compute_lower_bound
-from autoscaler.lab.bounds.offline_plan import OfflinePlanScaler, Schedule, search_offline_plan
+from autoscaler.lab.bounds.offline_plan import OfflinePlanScaler, PlannedCounts, search_offline_plan
 from autoscaler.lab.compare.experiment import Experiment, check_cases, split_learning, with_start_replicas
 from autoscaler.lab.compare.result import OFFLINE_PLAN, OURS, Comparison, LearningResult, Params, Point, PolicyRun
 from autoscaler.lab.compare.run_result import RunResult, run_case, run_cases_together, sum_results
@@ -277,7 +277,7 @@ def _run_candidate_together(
     return run_cases_together(starting, candidate.scalers(starting, gpus), gpus, progress)
 
 
-def _run_schedule(cases: Sequence[Case], place: int, schedule: Schedule, keep_ttft: bool) -> RunResult:
+def _run_schedule(cases: Sequence[Case], place: int, schedule: PlannedCounts, keep_ttft: bool) -> RunResult:
     return run_case(cases[place], OfflinePlanScaler(schedule), keep_ttft=keep_ttft)
 
 

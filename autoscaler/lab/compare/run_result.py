@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autoscaler.core.table.columns import FloatColumn
-from autoscaler.lab.replay.case import Case, FleetScaler, Outcome, Scaler
+from autoscaler.lab.replay.case import Case, FleetScaler, RunOutcome, Scaler
 from autoscaler.lab.replay.engine.gpu_pool import GpuPool
 from autoscaler.lab.replay.progress import Progress, no_progress
 from autoscaler.lab.replay.run import run, run_fleet
@@ -41,7 +41,7 @@ def run_cases_together(
     return [_make_result(case, outcome, len(cases) > 1) for case, outcome in zip(cases, outcomes, strict=True)]
 
 
-def _make_result(case: Case, outcome: Outcome, keep_ttft: bool) -> RunResult:
+def _make_result(case: Case, outcome: RunOutcome, keep_ttft: bool) -> RunResult:
     from_s = case.counted_from_s
     ttft_s = outcome.ttft_s[case.trace.arrival_s >= from_s] if keep_ttft else np.empty(0)
     timeline = outcome.timeline[outcome.timeline[:, 0] >= from_s] - (from_s, 0.0, 0.0, 0.0, 0.0)

@@ -107,7 +107,7 @@ class Totals:
 
 
 @dataclass(frozen=True)
-class PodRows:
+class ReplicaRows:
     """All existing replicas, one per row: their present status, and the last scrape of each engine.
 
     A replica that did not serve at the last scrape has NaN in every metric.
@@ -191,7 +191,7 @@ class View(Protocol):
         ...
 
     @property
-    def pods(self) -> PodRows:
+    def pods(self) -> ReplicaRows:
         """The replicas one by one, for scalers that read single pods."""
         ...
 
@@ -255,7 +255,7 @@ class FleetScaler(Protocol):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunOutcome:
     """The result of one run."""
 
     ttft_s: FloatColumn  # float64[N], in the order of the trace; infinity: no first token

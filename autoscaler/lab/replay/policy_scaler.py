@@ -23,14 +23,14 @@ from autoscaler.core.planner.state import PHASES
 from autoscaler.core.state import Memory
 from autoscaler.core.table.columns import FloatColumn, IntColumn, replace
 from autoscaler.core.tick import tick
-from autoscaler.lab.replay.case import Case, PodRows, View
+from autoscaler.lab.replay.case import Case, ReplicaRows, View
 from autoscaler.lab.replay.weight_wishes import WeightWishes
 
 WALL_S = 1_800_000_000.0
 """Unix time of the start of a trace, for the schedules of a policy."""
 
-_READINGS = {each.name for each in fields(PodRows)} & {each.name for each in fields(PodSamples)}
-_STATUS = {each.name for each in fields(PodRows)} - _READINGS
+_READINGS = {each.name for each in fields(ReplicaRows)} & {each.name for each in fields(PodSamples)}
+_STATUS = {each.name for each in fields(ReplicaRows)} - _READINGS
 _UNREAD = {each.name for each in fields(PodSamples)} - _READINGS - {"asleep"}
 
 
@@ -154,7 +154,7 @@ class PolicyFleetScaler:
             and [view.totals.gateway_waiting for view in views] == self.tick_input.samples.gateways.waiting.tolist()
         )
 
-    def _observe(self, rows: Sequence[PodRows]) -> _Observed:
+    def _observe(self, rows: Sequence[ReplicaRows]) -> _Observed:
         """Return the pods and samples of each workload. Unchanged parts are reused, since few scrapes find a change of
         pods.
         """
@@ -167,7 +167,7 @@ class PolicyFleetScaler:
         self._observed = shown
         return shown
 
-    def _fleet(self, rows: Sequence[PodRows], pods: _Pods) -> Fleet:
+    def _fleet(self, rows: Sequence[ReplicaRows], pods: _Pods) -> Fleet:
         """Return the fleet without time and replica counts, which the caller fills in."""
         ready_s = pods.column(rows, "ready_s")
         return Fleet(
@@ -244,13 +244,13 @@ class _Pods:
     workload: IntColumn  # int64[P]
 
     @classmethod
-    def of(cls, rows: Sequence[PodRows]) -> _Pods:
+    def of(cls, rows: Sequence[ReplicaRows]) -> _Pods:
         workload = np.repeat(np.arange(len(rows)), [len(each.id) for each in rows])
         ids = np.concatenate([each.id for each in rows]) * len(rows) + workload
         order = np.argsort(ids)
         return cls(order, ids[order], workload[order])
 
-    def column(self, rows: Sequence[PodRows], name: str) -> Any:
+    def column(self, rows: Sequence[ReplicaRows], name: str) -> Any:
         if len(rows) == 1:
             return getattr(rows[0], name)  # already by ascending id
         return np.concatenate([getattr(each, name) for each in rows])[self.order]
@@ -259,18 +259,18 @@ class _Pods:
 class _Observed(NamedTuple):
     """The last status and samples of the pods of several workloads."""
 
-    rows: Sequence[PodRows]  # [W]
+    rows: Sequence[ReplicaRows]  # [W]
     pods: _Pods
     fleet: Fleet
     samples: PodSamples
 
 
-def _changed(row: PodRows, before: PodRows) -> bool:
+def _changed(row: ReplicaRows, before: ReplicaRows) -> bool:
     """Return whether the status of a workload's pods changed. An unchanged column is the same object."""
     return any(getattr(row, name) is not getattr(before, name) for name in _STATUS)
 
 
-def _samples(rows: Sequence[PodRows], pods: _Pods) -> PodSamples:
+def _samples(rows: Sequence[ReplicaRows], pods: _Pods) -> PodSamples:
     readings = {name: pods.column(rows, name) for name in _READINGS}
     unknown = dict.fromkeys(_UNREAD, np.full(len(pods.id), np.nan))
     return PodSamples(**readings, **unknown, asleep=np.zeros(len(pods.id)))

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from autoscaler.lab.replay.case import Case, FleetScaler, Outcome, Scaler, View
+from autoscaler.lab.replay.case import Case, FleetScaler, RunOutcome, Scaler, View
 from autoscaler.lab.replay.check import check_case, check_variants
 from autoscaler.lab.replay.engine.front import Front
 from autoscaler.lab.replay.engine.gpu_pool import GpuPool
-from autoscaler.lab.replay.engine.replicas import Replicas
+from autoscaler.lab.replay.engine.replicas import SimulatedReplicas
 from autoscaler.lab.replay.progress import Progress, no_progress
 from autoscaler.lab.replay.view import RunView
 
@@ -29,10 +29,10 @@ class CaseRun:
 
     def __init__(self, case: Case, pool: GpuPool, front: Front, number: int) -> None:
         self.case = case
-        self.replicas = Replicas(case, pool, front, number)
+        self.replicas = SimulatedReplicas(case, pool, front, number)
         self.view = RunView(self.replicas, case.start_replicas)
         self.scrape_due_s = 0.0  # the first scrape is at time 0
-        self.outcome: Outcome | None = None  # set when the case is over
+        self.outcome: RunOutcome | None = None  # set when the case is over
         self._scrapes = 0
         self._changes: list[tuple[float, int]] = []
         self._points: list[tuple[float, int, int, float, float]] = []
@@ -66,12 +66,12 @@ class CaseRun:
             self.view.desired = desired
             self.replicas.scale(desired, now_s)
 
-    def _outcome(self, now_s: float) -> Outcome:
+    def _outcome(self, now_s: float) -> RunOutcome:
         trace, replicas, front = self.case.trace, self.replicas, self.replicas.front
         ttft_s, itl_s, e2e_s = front.state.latencies_s()
         finished_s = front.state.requests["end_s"]
         last_s = float(finished_s[np.isfinite(finished_s)].max(initial=0.0)) if front.is_done else now_s
-        return Outcome(
+        return RunOutcome(
             ttft_s=ttft_s,
             itl_s=itl_s,
             e2e_s=e2e_s,
@@ -106,7 +106,7 @@ class Decider:
             case_run.scale(count, now_s)
 
 
-def run(case: Case, scaler: Scaler, progress: Progress = no_progress) -> Outcome:
+def run(case: Case, scaler: Scaler, progress: Progress = no_progress) -> RunOutcome:
     """Replay the trace of `case` while `scaler` decides the replica count; see `run_fleet`."""
     return run_fleet((case,), (scaler,), progress=progress)[0]
 
@@ -116,7 +116,7 @@ def run_fleet(
     scalers: Sequence[Scaler] | FleetScaler,
     pool: GpuPool | None = None,
     progress: Progress = no_progress,
-) -> list[Outcome]:
+) -> list[RunOutcome]:
     """Replay the traces of several cases on one clock, and return the outcome of each.
 
     scalers: one per case, or one for all. pool: the GPUs shared by all replicas. A replica without a free GPU waits,

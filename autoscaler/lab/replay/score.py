@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
-from autoscaler.lab.replay.case import Case, Goal, Outcome
+from autoscaler.lab.replay.case import Case, Goal, RunOutcome
 
 BREACH_S = 60.0  # attainment is computed per minute of arrival
 
@@ -32,7 +32,7 @@ class Score:
     unfinished: float  # requests lost with a replica, abandoned, or never answered
 
 
-def compute_score(case: Case, outcome: Outcome) -> Score:
+def compute_score(case: Case, outcome: RunOutcome) -> Score:
     """Return the score of `outcome`, over the requests and changes since `counted_from_s`."""
     trace, goal = case.trace, case.goal
     counted = trace.arrival_s >= case.counted_from_s

@@ -11,8 +11,8 @@ import numpy as np
 
 from autoscaler.core.table.columns import FloatColumn, find_ids, or_zero
 from autoscaler.core.table.histogram import bound_above, count_up_to, find_limit, increase, quantile
-from autoscaler.lab.replay.case import FreePlaces, NodeState, PodRows, Totals
-from autoscaler.lab.replay.engine.replicas import Replicas, Scrape
+from autoscaler.lab.replay.case import FreePlaces, NodeState, ReplicaRows, Totals
+from autoscaler.lab.replay.engine.replicas import Scrape, SimulatedReplicas
 from autoscaler.lab.replay.engine.state import GAP_BOUNDS, HISTOGRAM_SLICES, PREFILL_BOUNDS, TTFT_BOUNDS
 
 REMEMBERED_S = 6 * 3600.0  # largest age that `totals_ago` returns
@@ -23,7 +23,7 @@ LATENCY_QUANTILE = 0.95
 class RunView:
     """Implements `case.View` for the replicas of a run."""
 
-    def __init__(self, replicas: Replicas, desired: int) -> None:
+    def __init__(self, replicas: SimulatedReplicas, desired: int) -> None:
         self.now_s = 0.0
         self.desired = desired
         self._replicas = replicas
@@ -32,7 +32,7 @@ class RunView:
         self._totals: deque[Totals] = deque(maxlen=math.ceil(REMEMBERED_S / replicas.case.scrape_s) + 1)
         self._status: dict[str, Any] = {}
         self._status_of = (-1, -1.0)
-        self._pods: PodRows | None = None
+        self._pods: ReplicaRows | None = None
         goal = replicas.case.goal
         self._ttft_goal = find_limit(goal.ttft_s, TTFT_BOUNDS)
         self._itl_goal = find_limit(goal.itl_s, GAP_BOUNDS)
@@ -67,13 +67,13 @@ class RunView:
         return float(self._replicas.count_held(self.now_s))
 
     @property
-    def pods(self) -> PodRows:
+    def pods(self) -> ReplicaRows:
         starting = len(self._replicas.pods) > self._replicas.ready  # a start-up phase may end without another event
         status_of = (self._replicas.revision, self.now_s if starting else 0.0)
         if self._status_of != status_of:
             self._status, self._status_of, self._pods = self._read_status(), status_of, None
         if self._pods is None:
-            self._pods = PodRows(**self._status, **self._read_metrics())
+            self._pods = ReplicaRows(**self._status, **self._read_metrics())
         return self._pods
 
     @property

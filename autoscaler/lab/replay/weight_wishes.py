@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from autoscaler.core.model.types import Decision, TickInput
-from autoscaler.core.wishes.parts import Demands, Models, Nodes, TieColumn
+from autoscaler.core.wishes.parts import Demands, DiskNodes, Models, TieColumn
 from autoscaler.core.wishes.plan import plan
 from autoscaler.core.wishes.wants import Peaks, add_expected, needed_replicas
 from autoscaler.lab.replay.case import Case, View
@@ -65,7 +65,7 @@ class WeightWishes:
                 (rows, places, own[rows, places]),
                 np.zeros(len(views), dtype=np.int64),
             ),
-            Nodes(
+            DiskNodes(
                 np.full(len(ids), DISK_BYTES),
                 np.zeros(len(ids), dtype=np.int64),
                 np.ones(len(ids), dtype=bool),

@@ -15,7 +15,7 @@ import numpy as np
 
 from autoscaler.core.model.fleet import PendingCause, Pod, Pool
 from autoscaler.sim.engine.cold_start import ColdStart
-from autoscaler.sim.engine.profiles import Device, Profile
+from autoscaler.sim.engine.profiles import Profile, ProfileDevice
 from autoscaler.sim.engine.replica import Replica
 from autoscaler.sim.engine.request import Request
 
@@ -35,7 +35,7 @@ class PoolSetup:
     """GPUs of one kind: permanent nodes, and elastic ones."""
 
     pool: Pool
-    device: Device
+    device: ProfileDevice
     devices_per_node: int
     nodes: int
     elastic_nodes: int = 0
@@ -57,7 +57,7 @@ class Deployment:
 
 
 @dataclass(eq=False)
-class Node:
+class DemoMachine:
     """A machine. `holders` are the pods that hold its devices. Times of pending events lie in the future."""
 
     name: str
@@ -89,7 +89,7 @@ class SimPod:
     created_s: float
     deployment: Deployment
     port: int = 0  # port of its metrics; 0: none
-    node: Node | None = None
+    node: DemoMachine | None = None
     devices: tuple[int, ...] = ()
     scheduled_s: float = math.nan
     started_s: float = math.nan  # of the present container
@@ -111,7 +111,7 @@ class SimPod:
         return Pod(self.deployment.namespace, self.name, HOST if self.node else "", self.port, node)
 
 
-class Cluster:
+class DemoCluster:
     """All pods of all workloads. `scale` sets their number, `change` advances time."""
 
     def __init__(
@@ -225,11 +225,11 @@ class Cluster:
                 if room:
                     self._bind(pod, min(room, key=lambda node: self._cost(pod, node)), now_s)
 
-    def _cost(self, pod: SimPod, node: Node) -> tuple[bool, bool, int]:
+    def _cost(self, pod: SimPod, node: DemoMachine) -> tuple[bool, bool, int]:
         """Sort key of nodes: awake, with the weights, and the fullest, so that large pods find room."""
         return node.asleep, pod.deployment.name not in node.weights_s, node.free
 
-    def _bind(self, pod: SimPod, node: Node, now_s: float) -> None:
+    def _bind(self, pod: SimPod, node: DemoMachine, now_s: float) -> None:
         deployment = pod.deployment
         start = deployment.cold_start.draw(
             self._rng,
@@ -295,10 +295,10 @@ def _lose(pod: SimPod, now_s: float) -> list[Request]:
     return replica.take_ended()
 
 
-def _nodes(index: int, deployment: PoolSetup) -> Iterable[Node]:
+def _nodes(index: int, deployment: PoolSetup) -> Iterable[DemoMachine]:
     kind = deployment.device.mig_profile.replace(".", "-") or "gpu"
     for number in range(deployment.nodes + deployment.elastic_nodes):
         elastic = number >= deployment.nodes
         holders: list[SimPod | None] = [None] * deployment.devices_per_node
         since_s = math.inf if elastic else -math.inf
-        yield Node(f"{kind}-node-{number + 1}", index, holders, elastic, since_s, since_s)
+        yield DemoMachine(f"{kind}-node-{number + 1}", index, holders, elastic, since_s, since_s)

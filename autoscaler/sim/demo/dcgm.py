@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from autoscaler.sim.demo.cluster import Cluster, Node, SimPod
+from autoscaler.sim.demo.cluster import DemoCluster, DemoMachine, SimPod
 from autoscaler.sim.demo.text import labels
-from autoscaler.sim.engine.profiles import MEMORY_UTILIZATION, Device
+from autoscaler.sim.engine.profiles import MEMORY_UTILIZATION, ProfileDevice
 from autoscaler.sim.engine.sleep_state import KV_CACHE, WEIGHTS
 
 COLLECT_S = 30.0
@@ -43,7 +43,7 @@ _ACTIVITY = {
 class DcgmExporter:
     """The metrics page, collected from the cluster at intervals."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: DemoCluster) -> None:
         self._cluster = cluster
         self._collected_s = -math.inf
         self._worked_s: dict[int, tuple[float, float]] = {}  # decode and prefill time at the last collection, by pod
@@ -80,7 +80,7 @@ class DcgmExporter:
 
     def _values(
         self,
-        device: Device,
+        device: ProfileDevice,
         pod: SimPod | None,
         worked: dict[int, tuple[float, float]],
         now_s: float,
@@ -101,7 +101,7 @@ class DcgmExporter:
             yield name, f"{min(decode * decoding + prefill * prefilling, 1.0):.6f}"
 
 
-def _used_bytes(device: Device, pod: SimPod | None, now_s: float) -> float:
+def _used_bytes(device: ProfileDevice, pod: SimPod | None, now_s: float) -> float:
     if pod is None or not pod.started_s <= now_s:
         return 0.0
     weights = pod.deployment.profile.weight_bytes / pod.deployment.devices
@@ -113,7 +113,7 @@ def _used_bytes(device: Device, pod: SimPod | None, now_s: float) -> float:
     return min((now_s - pod.started_s) / loading_s, 1.0) * weights
 
 
-def _labels(node: Node, index: int, device: Device, pod: SimPod | None) -> dict[str, str]:
+def _labels(node: DemoMachine, index: int, device: ProfileDevice, pod: SimPod | None) -> dict[str, str]:
     gpu, instance = divmod(index, 2) if device.mig_profile else (index, 0)
     number = sum(map(ord, node.name)) * 16 + gpu  # any number that distinguishes the GPUs
     found = {

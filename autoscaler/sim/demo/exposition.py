@@ -12,7 +12,7 @@ from itertools import accumulate
 
 from autoscaler.sim.demo.families import Buckets, Family, Labels, Simple, Value, engine, http, process, sleep_mode
 from autoscaler.sim.demo.text import labels, number
-from autoscaler.sim.engine.metrics import Histogram
+from autoscaler.sim.engine.metrics import EngineHistogram
 from autoscaler.sim.engine.replica import Replica
 
 CONTENT_TYPE = "text/plain; version=1.0.0; charset=utf-8"
@@ -101,7 +101,7 @@ def _one(replica: Replica, value: Value) -> Callable[[list[str]], None]:
     return lambda values: values.append(number(value(replica)))
 
 
-def _buckets(histogram: Histogram) -> Callable[[list[str]], None]:
+def _buckets(histogram: EngineHistogram) -> Callable[[list[str]], None]:
     def read(values: list[str]) -> None:
         cumulative = list(accumulate(histogram.counts))
         # Much faster than `number`, and equal below a million.

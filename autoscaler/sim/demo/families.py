@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from autoscaler.sim.engine.metrics import EngineMetrics, Histogram
+from autoscaler.sim.engine.metrics import EngineHistogram, EngineMetrics
 from autoscaler.sim.engine.profiles import MEMORY_UTILIZATION, Profile
 from autoscaler.sim.engine.replica import Replica
 
@@ -32,11 +32,11 @@ class Buckets:
 
     name: str
     help: str
-    series: tuple[tuple[Labels, Callable[[EngineMetrics], Histogram]], ...]
+    series: tuple[tuple[Labels, Callable[[EngineMetrics], EngineHistogram]], ...]
 
 
 @dataclass(frozen=True)
-class Pair:
+class SumAndCount:
     """A summary family without quantiles: count and sum."""
 
     name: str
@@ -44,7 +44,7 @@ class Pair:
     series: tuple[tuple[Labels, Value, Value], ...]
 
 
-Family = Simple | Buckets | Pair
+Family = Simple | Buckets | SumAndCount
 
 
 def process(started_wall_s: float) -> tuple[Family, ...]:
@@ -103,7 +103,7 @@ def engine(identity: Labels, profile: Profile) -> tuple[Family, ...]:
     def gauge(name: str, text: str, *series: tuple[Labels, Value]) -> Simple:
         return Simple(f"vllm:{name}", "gauge", text, series)
 
-    def histogram(name: str, text: str, of: Callable[[EngineMetrics], Histogram]) -> Buckets:
+    def histogram(name: str, text: str, of: Callable[[EngineMetrics], EngineHistogram]) -> Buckets:
         return Buckets(f"vllm:{name}", text, ((identity, of),))
 
     def at_level(level: int) -> Value:
@@ -314,7 +314,7 @@ def _cache_config(profile: Profile) -> Labels:
 
 def sleep_mode(slept: bool, woken: bool) -> tuple[Family, ...]:
     """Return the families of the sleep mode, which appear with the first call of a sleep endpoint."""
-    series: list[tuple[Labels, Callable[[EngineMetrics], Histogram]]] = []
+    series: list[tuple[Labels, Callable[[EngineMetrics], EngineHistogram]]] = []
     if slept:
         series.append(({"operation": "sleep"}, lambda m: m.sleep))
     if woken:
@@ -344,12 +344,12 @@ def http(answered: bool) -> tuple[Family, ...]:
             "Total number of requests by method, status and handler.",
             (({**call, "status": "2xx"}, lambda r: r.metrics.http_ok),) if answered else (),
         ),
-        Pair(
+        SumAndCount(
             "http_request_size_bytes",
             f"Content length of incoming requests by handler.{tail}",
             ((handler, lambda r: r.metrics.http_ok, lambda r: 440.0 * r.metrics.http_ok),) if answered else (),
         ),
-        Pair(
+        SumAndCount(
             "http_response_size_bytes",
             f"Content length of outgoing responses by handler.{tail}",
             # streamed responses have no content length

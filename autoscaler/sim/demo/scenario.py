@@ -11,7 +11,7 @@ from autoscaler.config.policy.schema import Policy
 from autoscaler.core.model.fleet import Pool
 from autoscaler.sim.demo.cluster import Deployment, PoolSetup
 from autoscaler.sim.demo.simulation import Scenario, WorkloadSetup
-from autoscaler.sim.demo.summary import Objective
+from autoscaler.sim.demo.summary import DemoObjective
 from autoscaler.sim.engine.profiles import H100, H100_3G, LLAMA_8B, LLAMA_70B, QWEN_14B, compute_profile
 from autoscaler.sim.engine.traffic import Bursts, Lengths, Shape
 
@@ -51,7 +51,7 @@ def demo_scenario(seed: int) -> Scenario:
 def _promised(workload: WorkloadSetup, policy: Policy) -> WorkloadSetup:
     promise = policy.spec.objective
     ttft_s, itl_s = (math.nan if value is None else value for value in (promise.ttft, promise.itl))
-    return replace(workload, objective=Objective(ttft_s, itl_s))
+    return replace(workload, objective=DemoObjective(ttft_s, itl_s))
 
 
 def _chat() -> WorkloadSetup:

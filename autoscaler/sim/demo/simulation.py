@@ -14,9 +14,9 @@ import numpy as np
 from autoscaler.core.model.fleet import Fleet, NodeGroups, Obstacles, Pool, Workload, WorkloadRef
 from autoscaler.core.table.columns import FloatColumn
 from autoscaler.ports import Change, ChangeStatus, Outcome
-from autoscaler.sim.demo.cluster import Cluster, Deployment, PoolSetup, SimPod
+from autoscaler.sim.demo.cluster import DemoCluster, Deployment, PoolSetup, SimPod
 from autoscaler.sim.demo.router import Router
-from autoscaler.sim.demo.summary import Objective, Score, Summary, WorkloadSummary
+from autoscaler.sim.demo.summary import DemoObjective, DemoScore, Summary, WorkloadSummary
 from autoscaler.sim.engine.replica import Replica
 from autoscaler.sim.engine.request import Ending, Request
 from autoscaler.sim.engine.traffic import BLOCK_S, Shape, Traffic
@@ -30,7 +30,7 @@ class WorkloadSetup:
     model: str  # name in the metrics of engine and gateway
     policy: str
     shape: Shape
-    objective: Objective = field(default_factory=Objective)
+    objective: DemoObjective = field(default_factory=DemoObjective)
     overrides: tuple[tuple[str, str], ...] = ()
     patience_s: float = 60.0  # a client disconnects after this time without a token
 
@@ -50,7 +50,7 @@ class SimWorkload:
     def __init__(self, number: int, setup: WorkloadSetup, seed: int, now_s: float) -> None:
         self.setup = setup
         self.router = Router()
-        self.score = Score(setup.objective)
+        self.score = DemoScore(setup.objective)
         self.gpu_s = 0.0
         self.peak_devices = 0.0
         self.scale_ups = 0
@@ -95,7 +95,7 @@ class Simulation:
                 )
         self.scenario = scenario
         self.now_s = now_s
-        self.cluster = Cluster(
+        self.cluster = DemoCluster(
             scenario.pools, [workload.deployment for workload in scenario.workloads], scenario.seed, now_s, new_port
         )
         self.sim_workloads = [

@@ -14,7 +14,7 @@ VERSION = 1
 
 
 @dataclass(frozen=True)
-class Objective:
+class DemoObjective:
     """The objectives of a workload; NaN: not stated."""
 
     ttft_s: float = math.nan
@@ -28,14 +28,14 @@ class Objective:
 
 
 @dataclass
-class Score:
+class DemoScore:
     """Counts of one workload's requests.
 
     A request that did not finish missed the ITL objective, and the TTFT objective unless its first token came in time;
     as in the laboratory.
     """
 
-    objective: Objective
+    objective: DemoObjective
     endings: dict[Ending, int] = field(default_factory=lambda: dict.fromkeys(Ending, 0))
     met_ttft: int = 0
     met_itl: int = 0

@@ -14,7 +14,7 @@ import numpy as np
 
 
 @dataclass(frozen=True)
-class Phase:
+class PhaseDuration:
     """A lognormal duration."""
 
     median_s: float
@@ -72,13 +72,13 @@ class Start:
 class ColdStart:
     """The phases of a start."""
 
-    node: Phase = Phase(100.0)  # a sleeping node comes up, with driver and device plugin
-    image: Phase = Phase(60.0)  # unless the node has the image
-    boot: Phase = Phase(12.0)  # process, imports, configuration
+    node: PhaseDuration = PhaseDuration(100.0)  # a sleeping node comes up, with driver and device plugin
+    image: PhaseDuration = PhaseDuration(60.0)  # unless the node has the image
+    boot: PhaseDuration = PhaseDuration(12.0)  # process, imports, configuration
     fetch: Bandwidth = Bandwidth(1.5e9)  # weights to the node, unless it has them
     load: Bandwidth = Bandwidth(3e9)  # weights from the node into one device; devices load in parallel
-    warm_up: Phase = Phase(18.0)  # compile with a warm cache, CUDA graphs, profiling
-    probe: Phase = Phase(3.0)
+    warm_up: PhaseDuration = PhaseDuration(18.0)  # compile with a warm cache, CUDA graphs, profiling
+    probe: PhaseDuration = PhaseDuration(3.0)
     wake: Bandwidth = Bandwidth(10e9)  # weights between the memory of the host and one device, in a sleep of level 1
 
     def draw(

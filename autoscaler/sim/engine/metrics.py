@@ -28,7 +28,7 @@ def token_bounds(max_model_len: int) -> tuple[float, ...]:
     return tuple(bound for bound in steps if bound <= max_model_len)
 
 
-class Histogram:
+class EngineHistogram:
     """Counts of observations by bucket, not cumulative; the last bucket is +Inf."""
 
     __slots__ = ("bounds", "counts", "total")
@@ -48,8 +48,8 @@ class Histogram:
         return sum(self.counts)
 
 
-def _seconds() -> Histogram:
-    return Histogram(REQUEST_BOUNDS_S)
+def _seconds() -> EngineHistogram:
+    return EngineHistogram(REQUEST_BOUNDS_S)
 
 
 @dataclass(slots=True)
@@ -66,24 +66,24 @@ class EngineMetrics:
     finished_abort: int = 0
     http_ok: int = 0  # answered with 200, including disconnected clients
 
-    ttft: Histogram = field(default_factory=lambda: Histogram(TTFT_BOUNDS_S))
-    token_gap: Histogram = field(default_factory=lambda: Histogram(TOKEN_GAP_BOUNDS_S))
-    request_token_gap: Histogram = field(default_factory=lambda: Histogram(TOKEN_GAP_BOUNDS_S))
-    step_tokens: Histogram = field(default_factory=lambda: Histogram(STEP_BOUNDS_TOKENS))
-    e2e: Histogram = field(default_factory=_seconds)
-    queue: Histogram = field(default_factory=_seconds)
-    inference: Histogram = field(default_factory=_seconds)
-    prefill: Histogram = field(default_factory=_seconds)
-    decode: Histogram = field(default_factory=_seconds)
-    request_preemptions: Histogram = field(default_factory=lambda: Histogram(PREEMPTION_BOUNDS))
-    samples: Histogram = field(default_factory=lambda: Histogram(SAMPLES_BOUNDS))
-    http_fine: Histogram = field(default_factory=lambda: Histogram(HTTP_FINE_BOUNDS_S))
-    http: Histogram = field(default_factory=lambda: Histogram(HTTP_BOUNDS_S))
-    sleep: Histogram = field(default_factory=lambda: Histogram(SLEEP_BOUNDS_S))
-    wake_up: Histogram = field(default_factory=lambda: Histogram(SLEEP_BOUNDS_S))
-    request_prompt: Histogram = field(init=False)
-    request_output: Histogram = field(init=False)
+    ttft: EngineHistogram = field(default_factory=lambda: EngineHistogram(TTFT_BOUNDS_S))
+    token_gap: EngineHistogram = field(default_factory=lambda: EngineHistogram(TOKEN_GAP_BOUNDS_S))
+    request_token_gap: EngineHistogram = field(default_factory=lambda: EngineHistogram(TOKEN_GAP_BOUNDS_S))
+    step_tokens: EngineHistogram = field(default_factory=lambda: EngineHistogram(STEP_BOUNDS_TOKENS))
+    e2e: EngineHistogram = field(default_factory=_seconds)
+    queue: EngineHistogram = field(default_factory=_seconds)
+    inference: EngineHistogram = field(default_factory=_seconds)
+    prefill: EngineHistogram = field(default_factory=_seconds)
+    decode: EngineHistogram = field(default_factory=_seconds)
+    request_preemptions: EngineHistogram = field(default_factory=lambda: EngineHistogram(PREEMPTION_BOUNDS))
+    samples: EngineHistogram = field(default_factory=lambda: EngineHistogram(SAMPLES_BOUNDS))
+    http_fine: EngineHistogram = field(default_factory=lambda: EngineHistogram(HTTP_FINE_BOUNDS_S))
+    http: EngineHistogram = field(default_factory=lambda: EngineHistogram(HTTP_BOUNDS_S))
+    sleep: EngineHistogram = field(default_factory=lambda: EngineHistogram(SLEEP_BOUNDS_S))
+    wake_up: EngineHistogram = field(default_factory=lambda: EngineHistogram(SLEEP_BOUNDS_S))
+    request_prompt: EngineHistogram = field(init=False)
+    request_output: EngineHistogram = field(init=False)
 
     def __post_init__(self) -> None:
-        self.request_prompt = Histogram(token_bounds(self.max_model_len))
-        self.request_output = Histogram(token_bounds(self.max_model_len))
+        self.request_prompt = EngineHistogram(token_bounds(self.max_model_len))
+        self.request_output = EngineHistogram(token_bounds(self.max_model_len))

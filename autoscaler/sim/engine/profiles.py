@@ -32,7 +32,7 @@ MOST_GPU_BYTES = 500e9  # above any present GPU: a B300 has 288 GB
 
 
 @dataclass(frozen=True)
-class Model:
+class LanguageModel:
     """A language model."""
 
     name: str
@@ -43,7 +43,7 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Device:
+class ProfileDevice:
     """A GPU or a slice of one."""
 
     product: str
@@ -54,18 +54,18 @@ class Device:
     gpu_fraction: float = 1.0  # fraction of a GPU, for cost: the larger of its memory and compute shares
 
 
-LLAMA_8B = Model("llama-3.1-8b", 8.03e9, 16.06e9, 2 * 32 * 8 * 128 * 2, 8192)
-QWEN_14B = Model("qwen2.5-14b", 14.8e9, 29.6e9, 2 * 48 * 8 * 128 * 2, 8192)
-LLAMA_70B = Model("llama-3.3-70b", 70.6e9, 141.2e9, 2 * 80 * 8 * 128 * 2, 8192)
-LLAMA_8B_FP8 = Model("llama-3.1-8b-fp8", 8.03e9, 9.08e9, LLAMA_8B.kv_bytes_per_token, 32_768)
-LLAMA_8B_W4 = Model("llama-3.1-8b-w4a16", 8.03e9, 5.7e9, LLAMA_8B.kv_bytes_per_token, 4096)
+LLAMA_8B = LanguageModel("llama-3.1-8b", 8.03e9, 16.06e9, 2 * 32 * 8 * 128 * 2, 8192)
+QWEN_14B = LanguageModel("qwen2.5-14b", 14.8e9, 29.6e9, 2 * 48 * 8 * 128 * 2, 8192)
+LLAMA_70B = LanguageModel("llama-3.3-70b", 70.6e9, 141.2e9, 2 * 80 * 8 * 128 * 2, 8192)
+LLAMA_8B_FP8 = LanguageModel("llama-3.1-8b-fp8", 8.03e9, 9.08e9, LLAMA_8B.kv_bytes_per_token, 32_768)
+LLAMA_8B_W4 = LanguageModel("llama-3.1-8b-w4a16", 8.03e9, 5.7e9, LLAMA_8B.kv_bytes_per_token, 4096)
 
-A100 = Device("NVIDIA-A100-SXM4-80GB", 85.9e9, 2.039e12, 312e12)
-H100 = Device("NVIDIA-H100-80GB-HBM3", 85.5e9, 3.35e12, 989e12)
-H100_3G = Device("NVIDIA-H100-80GB-HBM3", 42.4e9, 1.675e12, 989e12 * 60 / 132, "3g.40gb", 0.5)
-H100_2G = Device("NVIDIA-H100-80GB-HBM3", 21.0e9, 0.8375e12, 989e12 * 32 / 132, "2g.20gb", 2 / 7)
-H100_1G_DOUBLE = Device("NVIDIA-H100-80GB-HBM3", 21.0e9, 0.8375e12, 989e12 * 26 / 132, "1g.20gb", 0.25)
-H100_1G = Device("NVIDIA-H100-80GB-HBM3", 10.4e9, 0.41875e12, 989e12 * 16 / 132, "1g.10gb", 1 / 7)
+A100 = ProfileDevice("NVIDIA-A100-SXM4-80GB", 85.9e9, 2.039e12, 312e12)
+H100 = ProfileDevice("NVIDIA-H100-80GB-HBM3", 85.5e9, 3.35e12, 989e12)
+H100_3G = ProfileDevice("NVIDIA-H100-80GB-HBM3", 42.4e9, 1.675e12, 989e12 * 60 / 132, "3g.40gb", 0.5)
+H100_2G = ProfileDevice("NVIDIA-H100-80GB-HBM3", 21.0e9, 0.8375e12, 989e12 * 32 / 132, "2g.20gb", 2 / 7)
+H100_1G_DOUBLE = ProfileDevice("NVIDIA-H100-80GB-HBM3", 21.0e9, 0.8375e12, 989e12 * 26 / 132, "1g.20gb", 0.25)
+H100_1G = ProfileDevice("NVIDIA-H100-80GB-HBM3", 10.4e9, 0.41875e12, 989e12 * 16 / 132, "1g.10gb", 1 / 7)
 
 
 class FieldError(ValueError):
@@ -119,7 +119,9 @@ class Profile:
             )
 
 
-def compute_profile(model: Model, device: Device, devices: int = 1, max_num_seqs: int = DEFAULT_SLOTS[0]) -> Profile:
+def compute_profile(
+    model: LanguageModel, device: ProfileDevice, devices: int = 1, max_num_seqs: int = DEFAULT_SLOTS[0]
+) -> Profile:
     """Compute the profile of `model` on `devices` devices under tensor parallelism.
 
     Raises ValueError if the model leaves no room for the KV cache of one full request.
@@ -170,7 +172,7 @@ def find_profile(name: str) -> ReplicaSpec:
 
 # BF16 weights of an 8B model fit neither a 2g nor a 1g slice of an 80 GB card, so theirs are quantised. The last number
 # is the longest context: that of the training, or that of the slice's KV cache.
-_NAMED: dict[str, tuple[Model, Device, int, int]] = {
+_NAMED: dict[str, tuple[LanguageModel, ProfileDevice, int, int]] = {
     "8b-h100": (LLAMA_8B, H100, 1, 131_072),
     "8b-a100": (LLAMA_8B, A100, 1, 131_072),
     "8b-h100-3g": (LLAMA_8B, H100_3G, 1, 131_072),

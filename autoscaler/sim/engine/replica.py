@@ -19,7 +19,7 @@ from heapq import heappop, heappush
 from autoscaler.sim.engine.metrics import EngineMetrics
 from autoscaler.sim.engine.profiles import Profile
 from autoscaler.sim.engine.request import Ending, Request
-from autoscaler.sim.engine.sleep_state import SleepState
+from autoscaler.sim.engine.sleep_state import SimulatedSleep
 
 
 class Replica:
@@ -33,7 +33,7 @@ class Replica:
         self.profile = profile
         self.metrics = EngineMetrics(profile.max_model_len)
         self.clock_s = now_s  # end of the last step, at most one step behind the caller
-        self.sleep_state = SleepState()
+        self.sleep_state = SimulatedSleep()
         self.decode_s = 0.0  # seconds of steps so far, without prefill
         self.prefill_s = 0.0  # seconds of prefill
         self._waiting: deque[Request] = deque()

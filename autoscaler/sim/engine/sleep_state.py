@@ -12,7 +12,7 @@ MODES = ("abort", "wait", "keep")
 WEIGHTS, KV_CACHE = "weights", "kv_cache"
 
 
-class SleepState:
+class SimulatedSleep:
     """The state of one engine, awake at first.
 
     Level 0 pauses the scheduler alone. Level 1 also moves the weights to the host and drops the KV cache. Level 2 drops

@@ -61,7 +61,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Arrivals:
+class DrawnRequests:
     """Requests in order of arrival, one per row."""
 
     time_s: FloatColumn  # float64[N], seconds since midnight of the first day
@@ -94,13 +94,13 @@ class Traffic:
             rate = np.where((hour >= start_h) & (hour < until_h), 0.0, rate)
         return rate
 
-    def block(self, number: int) -> Arrivals:
+    def block(self, number: int) -> DrawnRequests:
         """Return the arrivals of the minute that begins `number` minutes after the first midnight."""
         rng = np.random.default_rng((*self._seed, _LENGTHS, number))
         second_s = np.arange(number * BLOCK_S, (number + 1) * BLOCK_S, dtype=np.float64)
         counts = rng.poisson(self.rate_per_s(second_s))
         time_s = np.sort(np.repeat(second_s, counts) + rng.random(int(counts.sum())))
-        return Arrivals(time_s, self.shape.prompt.draw(rng, len(time_s)), self.shape.output.draw(rng, len(time_s)))
+        return DrawnRequests(time_s, self.shape.prompt.draw(rng, len(time_s)), self.shape.output.draw(rng, len(time_s)))
 
     def _bursts(self, day: int) -> FloatColumn:
         """Return the bursts of a day as rows of (start, until, height)."""

@@ -18,9 +18,9 @@ from yarl import URL
 
 from autoscaler.config.findings import shown
 from autoscaler.config.weights.source import ModelSource
-from autoscaler.weights.connections import READ_ERRORS, Answer, Connections, Request, TooLongError
+from autoscaler.weights.connections import READ_ERRORS, Connections, ServerAnswer, ServerRequest, TooLongError
 from autoscaler.weights.listing import MODIFIED, RemoteFile, is_strong
-from autoscaler.weights.problems import Cause, WeightsError
+from autoscaler.weights.problems import WeightsCause, WeightsError
 from autoscaler.weights.rate_limit import RequestLimit
 
 CONNECT_S, SILENCE_S, REQUEST_S = 10.0, 30.0, 600.0
@@ -84,11 +84,11 @@ class HttpReader:
             except _ExpiredError as error:
                 expired += 1
                 if expired >= MAX_RESOLVED:
-                    raise self._problem(Cause.DENIED, file.path, "is refused by the store of the hub") from error
+                    raise self._problem(WeightsCause.DENIED, file.path, "is refused by the store of the hub") from error
             except _PassingError as error:
                 failures += 1
                 if failures >= MAX_FAILURES:
-                    raise self._problem(Cause.UNREACHABLE, file.path, f"cannot be read ({error})") from error
+                    raise self._problem(WeightsCause.UNREACHABLE, file.path, f"cannot be read ({error})") from error
                 await self._pause(failures - 1)
 
     async def _read(self, file: RemoteFile, start: int, length: int) -> memoryview:
@@ -105,7 +105,9 @@ class HttpReader:
         try:
             content = await self._find("GET", file, headers, length, accepts)
         except TooLongError as error:
-            raise self._problem(Cause.CORRUPT, file.path, f"has more bytes than the {length} asked for") from error
+            raise self._problem(
+                WeightsCause.CORRUPT, file.path, f"has more bytes than the {length} asked for"
+            ) from error
         if len(content) < length:
             raise _PassingError("the answer ends too early")
         return content
@@ -113,18 +115,20 @@ class HttpReader:
     def _check_headers(self, status: int, stated: Message, file: RemoteFile, start: int, length: int) -> None:
         """Raise WeightsError, unless the headers of an answer promise exactly the range."""
         if not self.stored_packed and stated.get("Content-Encoding", "identity") != "identity":
-            raise self._problem(Cause.UNREACHABLE, file.path, "is answered packed, which was not asked for")
+            raise self._problem(WeightsCause.UNREACHABLE, file.path, "is answered packed, which was not asked for")
         if file.version and not is_strong(file.version) and version_of(stated) != file.version:
-            raise self._problem(Cause.CHANGED, file.path, "changed while it was fetched")
+            raise self._problem(WeightsCause.CHANGED, file.path, "changed while it was fetched")
         asked = f"bytes {start}-{start + length - 1}/"
         if status == 206 and not stated.get("Content-Range", asked).startswith(asked):
             text = f"is answered with {shown(stated['Content-Range'])} in place of {asked}{file.size}"
-            raise self._problem(Cause.CORRUPT, file.path, text)
+            raise self._problem(WeightsCause.CORRUPT, file.path, text)
         if status == 200 and length != file.size:
-            raise self._problem(Cause.UNREACHABLE, file.path, "cannot be read in ranges: the server sends it whole")
+            raise self._problem(
+                WeightsCause.UNREACHABLE, file.path, "cannot be read in ranges: the server sends it whole"
+            )
         if stated.get("Content-Length", str(length)) != str(length):
             text = f"is answered with {shown(stated['Content-Length'])} bytes in place of {length}"
-            raise self._problem(Cause.CORRUPT, file.path, text)
+            raise self._problem(WeightsCause.CORRUPT, file.path, text)
 
     async def head(self, path: str) -> Message:
         """Return the headers that describe a file. Raises WeightsError."""
@@ -135,7 +139,7 @@ class HttpReader:
             except (_PassingError, _ExpiredError) as error:
                 last = str(error)
                 await self._pause(failures)
-        raise self._problem(Cause.UNREACHABLE, path, f"cannot be read ({last})")
+        raise self._problem(WeightsCause.UNREACHABLE, path, f"cannot be read ({last})")
 
     async def _pause(self, failures: int) -> None:
         pause_s = min(FIRST_PAUSE_S * 2.0**failures, MOST_PAUSE_S) * self._pace
@@ -150,7 +154,7 @@ class HttpReader:
                     self._resolved[address], answer = await self._follow(method, file, headers, length, accepts)
                     return answer.content
         url = self._resolved[address]
-        answer = await self._send(Request(method, url, headers, length, accepts))
+        answer = await self._send(ServerRequest(method, url, headers, length, accepts))
         if answer.status in (*MOVED, *EXPIRED) and url != self._url(file):
             if self._resolved.get(address) == url:
                 del self._resolved[address]
@@ -160,18 +164,18 @@ class HttpReader:
 
     async def _follow(
         self, method: str, file: RemoteFile, headers: Stated, length: int, accepts: Accepts
-    ) -> tuple[URL, Answer]:
+    ) -> tuple[URL, ServerAnswer]:
         """Ask the source for a file, and follow its redirects. Return where the file is, and the answer from there."""
         first = url = self._url(file)
         for _ in range(MAX_REDIRECTS + 1):
-            answer = await self._send(Request(method, url, headers, length, accepts))
+            answer = await self._send(ServerRequest(method, url, headers, length, accepts))
             if answer.status in EXPIRED and url.origin() != first.origin():
                 raise _ExpiredError(f"HTTP {answer.status}")
             if answer.status not in MOVED:
                 self._check_status(answer.status, file.path)
                 return url, answer
             url = self._redirected(url, answer.headers.get("Location", ""), file.path)
-        raise self._problem(Cause.UNREACHABLE, file.path, f"is redirected more than {MAX_REDIRECTS} times")
+        raise self._problem(WeightsCause.UNREACHABLE, file.path, f"is redirected more than {MAX_REDIRECTS} times")
 
     def _url(self, file: RemoteFile) -> URL:
         return URL(f"{str(self._base).rstrip('/')}/{quote(file.address or file.path)}", encoded=True)
@@ -183,9 +187,9 @@ class HttpReader:
             schemes = ("https",) if url.scheme == "https" else ("http", "https")
             if found != url and found.scheme in schemes and found.host and found.user is None:
                 return found
-        raise self._problem(Cause.UNREACHABLE, path, "is redirected to an address that is not allowed")
+        raise self._problem(WeightsCause.UNREACHABLE, path, "is redirected to an address that is not allowed")
 
-    async def _send(self, request: Request) -> Answer:
+    async def _send(self, request: ServerRequest) -> ServerAnswer:
         """Send one request when its host allows it. The answer may be a refusal."""
         limit = limit_of(request.url)
         await limit.take()
@@ -205,14 +209,14 @@ class HttpReader:
         if status in PASSING:
             raise _PassingError(f"HTTP {status}")
         if status == 412:
-            raise self._problem(Cause.CHANGED, path, "changed while it was fetched")
+            raise self._problem(WeightsCause.CHANGED, path, "changed while it was fetched")
         if status == 404:
-            raise self._problem(Cause.NOT_FOUND, path, "does not exist")
+            raise self._problem(WeightsCause.NOT_FOUND, path, "does not exist")
         if status in (401, 403):
-            raise self._problem(Cause.DENIED, path, "may not be read with these credentials")
-        raise self._problem(Cause.UNREACHABLE, path, f"cannot be read (HTTP {status})")
+            raise self._problem(WeightsCause.DENIED, path, "may not be read with these credentials")
+        raise self._problem(WeightsCause.UNREACHABLE, path, f"cannot be read (HTTP {status})")
 
-    def _problem(self, cause: Cause, path: str, words: str) -> WeightsError:
+    def _problem(self, cause: WeightsCause, path: str, words: str) -> WeightsError:
         return WeightsError(cause, f"{self._source}: {shown(path)} {words}")
 
 

@@ -9,7 +9,7 @@ from autoscaler.config.findings import UNREADABLE, shown
 from autoscaler.config.weights.source import ModelSource
 from autoscaler.weights.listing import MAX_FILES, Listing, RemoteFile, check, check_path
 from autoscaler.weights.origins.http import HttpReader, version_of
-from autoscaler.weights.problems import Cause, WeightsError
+from autoscaler.weights.problems import WeightsCause, WeightsError
 
 INDEX = "model.safetensors.index.json"
 MAX_INDEX_BYTES = 32 << 20
@@ -49,14 +49,14 @@ class Https(HttpReader):
             return [await self._head(self._prefix.rpartition("/")[2], self._prefix)]
         index = await self._head(INDEX, f"{self._prefix}/{INDEX}")
         if index.size > MAX_INDEX_BYTES:
-            raise WeightsError(Cause.INVALID, f"{self._source}: {INDEX} has more than {MAX_INDEX_BYTES} bytes")
+            raise WeightsError(WeightsCause.INVALID, f"{self._source}: {INDEX} has more than {MAX_INDEX_BYTES} bytes")
         try:
             decoded = msgspec.json.decode(await self.read(index, 0, index.size))
             shards = set(decoded["weight_map"].values())
         except (*UNREADABLE, KeyError, TypeError, AttributeError) as error:
-            raise WeightsError(Cause.INVALID, f"{self._source}: {INDEX} is no index of safetensors") from error
+            raise WeightsError(WeightsCause.INVALID, f"{self._source}: {INDEX} is no index of safetensors") from error
         if len(shards) > MAX_FILES or not all(isinstance(name, str) for name in shards):
-            raise WeightsError(Cause.INVALID, f"{self._source}: {INDEX} names no valid files")
+            raise WeightsError(WeightsCause.INVALID, f"{self._source}: {INDEX} names no valid files")
         for name in shards:
             check_path(self._source, name)
         files = [index, *[await self._head(name, f"{self._prefix}/{name}") for name in sorted(shards)]]
@@ -64,7 +64,7 @@ class Https(HttpReader):
             try:
                 files.append(await self._head(name, f"{self._prefix}/{name}"))
             except WeightsError as error:
-                if error.cause is not Cause.NOT_FOUND:
+                if error.cause is not WeightsCause.NOT_FOUND:
                     raise
         return files
 
@@ -73,7 +73,7 @@ class Https(HttpReader):
         version, length = version_of(headers), headers.get("Content-Length", "")
         if not version:
             text = f"{self._source}: {shown(name)} states neither an ETag nor a date, so a change could go unnoticed"
-            raise WeightsError(Cause.NOT_ALLOWED, f"{text}; allowed: a server that states one of them")
+            raise WeightsError(WeightsCause.NOT_ALLOWED, f"{text}; allowed: a server that states one of them")
         if not (length.isascii() and length.isdigit() and len(length) <= MAX_DIGITS):
-            raise WeightsError(Cause.INVALID, f"{self._source}: {shown(name)} has the length {shown(length)}")
+            raise WeightsError(WeightsCause.INVALID, f"{self._source}: {shown(name)} has the length {shown(length)}")
         return RemoteFile(name, int(length), version=version, address=address)

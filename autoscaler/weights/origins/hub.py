@@ -28,7 +28,7 @@ from autoscaler.config.findings import shown
 from autoscaler.config.weights.source import ModelSource
 from autoscaler.weights.listing import Listing, RemoteFile, check
 from autoscaler.weights.origins.http import HttpReader, limit_of
-from autoscaler.weights.problems import Cause, WeightsError
+from autoscaler.weights.problems import WeightsCause, WeightsError
 
 ENDPOINT = "https://huggingface.co"
 SILENCE_S = 30.0
@@ -95,7 +95,7 @@ class Hub(HttpReader):
         """endpoint: URL of the hub or a mirror of it. token: for private and gated models. list_s: for a listing."""
         url = urlsplit(endpoint)
         if url.scheme not in ("http", "https") or not url.hostname or url.username or url.query:
-            raise WeightsError(Cause.INVALID, f"{shown(endpoint)} is no URL of a hub; allowed: https://HOST")
+            raise WeightsError(WeightsCause.INVALID, f"{shown(endpoint)} is no URL of a hub; allowed: https://HOST")
         self._api = HfApi(endpoint=endpoint.rstrip("/"), token=token or False)
         self._pickled = pickled
         self._list_s = list_s
@@ -107,7 +107,7 @@ class Hub(HttpReader):
         """Return the files of the commit that the revision names now. Raises WeightsError."""
         if (wait_s := self._limit.wait_s()) > 0:
             text = f"{self._source}: the hub asks for no request before {wait_s:.0f} s have passed"
-            raise WeightsError(Cause.UNREACHABLE, text)
+            raise WeightsError(WeightsCause.UNREACHABLE, text)
         try:
             request = partial(
                 self._api.model_info,
@@ -123,7 +123,7 @@ class Hub(HttpReader):
         try:
             files = list(self._files(info))
         except (AttributeError, OverflowError, TypeError, ValueError) as error:
-            raise WeightsError(Cause.INVALID, f"{self._source}: the hub's list of files is not valid") from error
+            raise WeightsError(WeightsCause.INVALID, f"{self._source}: the hub's list of files is not valid") from error
         return check(self._source, files, str(info.sha or ""), self._pickled)
 
     def _files(self, info: Any) -> Iterator[RemoteFile]:
@@ -145,13 +145,13 @@ class Hub(HttpReader):
             self._limit.note(status, error.response.headers)
         if isinstance(error, GatedRepoError) or status in (401, 403):
             text = "the hub refuses access: the model is gated or private, or the token is missing or not valid"
-            return WeightsError(Cause.DENIED, f"{self._source}: {text}")
+            return WeightsError(WeightsCause.DENIED, f"{self._source}: {text}")
         if isinstance(error, RepositoryNotFoundError | RevisionNotFoundError) or status == 404:
-            return WeightsError(Cause.NOT_FOUND, f"{self._source}: the hub has no such model or revision")
+            return WeightsError(WeightsCause.NOT_FOUND, f"{self._source}: the hub has no such model or revision")
         if isinstance(error, _TooLongError):
             text = f"the list of files has more than {MAX_LIST_BYTES} bytes"
-            return WeightsError(Cause.NOT_ALLOWED, f"{self._source}: {text}")
+            return WeightsError(WeightsCause.NOT_ALLOWED, f"{self._source}: {text}")
         if isinstance(error, HFValidationError):
-            return WeightsError(Cause.INVALID, f"{self._source}: the hub allows no such name")
+            return WeightsError(WeightsCause.INVALID, f"{self._source}: the hub allows no such name")
         reason = f"HTTP {status}" if status else type(error).__name__
-        return WeightsError(Cause.UNREACHABLE, f"{self._source}: the hub cannot be read ({reason})")
+        return WeightsError(WeightsCause.UNREACHABLE, f"{self._source}: the hub cannot be read ({reason})")

@@ -27,7 +27,7 @@ from autoscaler.config.weights.source import ModelSource
 from autoscaler.weights.buffers import new_buffer
 from autoscaler.weights.listing import MAX_FILES, MODIFIED, Listing, RemoteFile, check, is_strong
 from autoscaler.weights.origins.signed import SignedReader
-from autoscaler.weights.problems import Cause, WeightsError
+from autoscaler.weights.problems import WeightsCause, WeightsError
 
 if TYPE_CHECKING:
     from obstore import GetOptions, ObjectMeta
@@ -100,7 +100,7 @@ class Objects:
         try:
             return opened()
         except (BaseError, OSError, ValueError) as error:
-            raise WeightsError(Cause.INVALID, f"the store cannot be opened ({type(error).__name__})") from error
+            raise WeightsError(WeightsCause.INVALID, f"the store cannot be opened ({type(error).__name__})") from error
 
     async def describe(self) -> Listing:
         """Return the files. Raises WeightsError."""
@@ -133,7 +133,7 @@ class Objects:
             try:
                 return await self._signed.read(file, start, length)
             except WeightsError as error:
-                if error.cause is not Cause.DENIED:
+                if error.cause is not WeightsCause.DENIED:
                     raise
                 self._by_library = True  # a policy may forbid signed addresses, or ask for further headers
         options: GetOptions = {"range": (start, start + length)}
@@ -151,18 +151,18 @@ class Objects:
         answer = await obstore.get_async(self._store, file.address or file.path, options=options)
         stated = version_of(answer.meta), answer.meta["size"]
         if file.version and not is_strong(file.version) and stated != (file.version, file.size):
-            raise WeightsError(Cause.CHANGED, f"{self._source}: {shown(file.path)} changed while it was fetched")
+            raise WeightsError(WeightsCause.CHANGED, f"{self._source}: {shown(file.path)} changed while it was fetched")
         buffer, received = new_buffer(length), 0
         async for chunk in answer.stream(min_chunk_size=PIECE_BYTES):
             piece = memoryview(chunk)
             if received + len(piece) > length:
                 text = f"{self._source}: {shown(file.path)} has more bytes than the {length} asked for"
-                raise WeightsError(Cause.CORRUPT, text)
+                raise WeightsError(WeightsCause.CORRUPT, text)
             buffer[received : received + len(piece)] = piece
             received += len(piece)
         if received < length:
             text = f"{self._source}: {shown(file.path)} ends after {start + received} of {file.size} bytes"
-            raise WeightsError(Cause.CORRUPT, text)
+            raise WeightsError(WeightsCause.CORRUPT, text)
         return buffer
 
     def stored(self, file: RemoteFile, start: int, length: int, path: object) -> None:
@@ -184,16 +184,16 @@ class Objects:
             raise WeightsError(cause, f"{self._source}: {shown(path)} {words}") from error
 
 
-def _explain(error: Exception) -> tuple[Cause, str]:
+def _explain(error: Exception) -> tuple[WeightsCause, str]:
     """Return what an error of the library means."""
     found = _STATUS.search(str(error))
     status = found[1] if found else ""
     if isinstance(error, PreconditionError) or status == "412":
-        return Cause.CHANGED, "changed while it was fetched"
+        return WeightsCause.CHANGED, "changed while it was fetched"
     if isinstance(error, NotFoundError | FileNotFoundError) or status == "404":
-        return Cause.NOT_FOUND, "does not exist"
+        return WeightsCause.NOT_FOUND, "does not exist"
     if isinstance(error, ValueError):
-        return Cause.INVALID, "is no name of an object"
+        return WeightsCause.INVALID, "is no name of an object"
     if isinstance(error, PermissionDeniedError | UnauthenticatedError) or status in ("401", "403"):
-        return Cause.DENIED, "may not be read with these credentials"
-    return Cause.UNREACHABLE, f"cannot be read ({f'HTTP {status}' if status else type(error).__name__})"
+        return WeightsCause.DENIED, "may not be read with these credentials"
+    return WeightsCause.UNREACHABLE, f"cannot be read ({f'HTTP {status}' if status else type(error).__name__})"

@@ -11,10 +11,10 @@ from collections.abc import Awaitable, Callable
 from yarl import URL
 
 from autoscaler.config.weights.source import ModelSource
-from autoscaler.weights.connections import Answer, Request
+from autoscaler.weights.connections import ServerAnswer, ServerRequest
 from autoscaler.weights.listing import RemoteFile
 from autoscaler.weights.origins.http import EXPIRED, MOVED, Accepts, HttpReader, Stated
-from autoscaler.weights.problems import Cause
+from autoscaler.weights.problems import WeightsCause
 
 NOT_FOUND = 404
 
@@ -37,11 +37,13 @@ class SignedReader(HttpReader):
 
     async def _follow(
         self, method: str, file: RemoteFile, headers: Stated, length: int, accepts: Accepts
-    ) -> tuple[URL, Answer]:
+    ) -> tuple[URL, ServerAnswer]:
         """Sign an address, and return it with the answer from there. No redirect is followed."""
         url = URL(await self._sign(file.address or file.path), encoded=True)
-        answer = await self._send(Request(method, url, headers, length, accepts))
+        answer = await self._send(ServerRequest(method, url, headers, length, accepts))
         if answer.status != NOT_FOUND and answer.status in (*MOVED, *EXPIRED):
-            raise self._problem(Cause.DENIED, file.path, f"cannot be read by a signed address (HTTP {answer.status})")
+            raise self._problem(
+                WeightsCause.DENIED, file.path, f"cannot be read by a signed address (HTTP {answer.status})"
+            )
         self._check_status(answer.status, file.path)
         return url, answer

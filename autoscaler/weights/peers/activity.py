@@ -15,7 +15,7 @@ SHARE_BYTES = 128 << 20
 """What one agent fetches of a file for all. So a source is asked for each file a few times, by however many agents."""
 
 
-class _File:
+class _FetchedFile:
     """A file that is being fetched: what of it this agent can give to others, now or soon."""
 
     def __init__(self) -> None:
@@ -29,10 +29,10 @@ class _Fetch:
         self.touched_s = 0.0
         self.bytes = 0
         self.claimed: dict[str, set[int]] = {}
-        self.files: dict[str, _File] = {}
+        self.files: dict[str, _FetchedFile] = {}
 
 
-class Activity:
+class PeerActivity:
     """Transfers of this agent, and of those that asked it. Files are named as agents share them."""
 
     def __init__(self, clock_s: Callable[[], float]) -> None:
@@ -62,7 +62,7 @@ class Activity:
 
     def begin(self, key: str, name: str, starts: Iterable[int]) -> None:
         """Record that ranges of a file are going to be read. The others are not told from what peers sent."""
-        self._begun(key).files.setdefault(name, _File()).coming = set(starts)
+        self._begun(key).files.setdefault(name, _FetchedFile()).coming = set(starts)
 
     def claim(self, key: str, name: str, start: int) -> None:
         """Record that this agent reads the share of a range from the source, so that others wait for it."""
@@ -74,7 +74,7 @@ class Activity:
 
     def store(self, key: str, name: str, start: int, length: int, path: Path, from_source: bool) -> None:
         """Record that a range is on the disk. Others get it only if it came from the source."""
-        file = self._begun(key).files.setdefault(name, _File())
+        file = self._begun(key).files.setdefault(name, _FetchedFile())
         file.coming.discard(start)
         if from_source:
             file.path = path

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from yarl import URL
 
-from autoscaler.weights.connections import READ_ERRORS, Answer, Connections, Request, TooLongError
+from autoscaler.weights.connections import READ_ERRORS, Connections, ServerAnswer, ServerRequest, TooLongError
 from autoscaler.weights.peers.server import PREFIX, SEALED
 from autoscaler.weights.peers.state import MAX_STATE_BYTES, InvalidStateError, PeerState, decode
 from autoscaler.weights.peers.token import SEAL_BYTES, ClusterToken
@@ -106,17 +106,19 @@ class PeerClient:
         self.leave_out(address)
         raise WrongPeerError(f"{address} sent a range that is not complete, or not of an agent")
 
-    async def _is_sealed(self, answer: Answer, target: str, range_: str) -> bool:
+    async def _is_sealed(self, answer: ServerAnswer, target: str, range_: str) -> bool:
         seal = self._token.sealing(target, range_)
         await in_thread(seal.update, answer.content)
         return self._token.is_seal(seal, answer.rest)
 
-    async def _get(self, address: str, target: str, range_: str, wanted: int, most_bytes: int, rest: int = 0) -> Answer:
+    async def _get(
+        self, address: str, target: str, range_: str, wanted: int, most_bytes: int, rest: int = 0
+    ) -> ServerAnswer:
         headers = {"Authorization": self._token.sign("GET", target, range_, time.time())}
         if range_:
             headers["Range"] = range_
         url = URL(f"{self._scheme}://{address}{target}", encoded=True)
-        request = Request("GET", url, headers, most_bytes, lambda status, _: status == wanted, rest)
+        request = ServerRequest("GET", url, headers, most_bytes, lambda status, _: status == wanted, rest)
         limit_s = self._answer_s + most_bytes / MIN_BYTES_PER_S
         try:
             answer = await self._connections.send(request, limit_s)

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import structlog
 
 from autoscaler.weights.listing import Listing, Origin, RemoteFile
-from autoscaler.weights.peers.activity import SHARE_BYTES, Activity
+from autoscaler.weights.peers.activity import SHARE_BYTES, PeerActivity
 from autoscaler.weights.peers.client import BUSY_S, BusyError, PeerClient, PeerError
 from autoscaler.weights.peers.directory import Directory
 from autoscaler.weights.peers.state import PeerState
@@ -32,7 +32,7 @@ MEETING_AGENTS = 2  # of more agents than that, those through which agents that 
 
 
 @dataclass(frozen=True)
-class Patience:
+class WaitLimits:
     """Waiting times, in seconds."""
 
     settle_s: float = 0.5  # for others that begin at the same moment
@@ -46,7 +46,7 @@ class Patience:
 
 
 @dataclass
-class Counts:
+class OriginCounts:
     """Numbers since the start of the process."""
 
     peer_bytes: int = 0
@@ -87,10 +87,10 @@ class PeerOrigin:
         source: Origin,
         client: PeerClient,
         directory: Directory,
-        activity: Activity,
-        counts: Counts,
+        activity: PeerActivity,
+        counts: OriginCounts,
         port: Callable[[], int],
-        patience: Patience,
+        patience: WaitLimits,
         clock_s: Callable[[], float],
     ) -> None:
         """port: returns the one under which this agent serves."""

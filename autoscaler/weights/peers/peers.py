@@ -11,14 +11,14 @@ from typing import NamedTuple, Self
 
 from autoscaler.config.weights.source import ModelSource
 from autoscaler.weights.listing import Origin
-from autoscaler.weights.peers.activity import Activity
+from autoscaler.weights.peers.activity import PeerActivity
 from autoscaler.weights.peers.client import PeerClient
 from autoscaler.weights.peers.directory import Directory
-from autoscaler.weights.peers.origin import Counts, Patience, PeerOrigin
+from autoscaler.weights.peers.origin import OriginCounts, PeerOrigin, WaitLimits
 from autoscaler.weights.peers.server import PeerServer
 from autoscaler.weights.peers.shared import Shared
 from autoscaler.weights.peers.token import ClusterToken
-from autoscaler.weights.store import Store
+from autoscaler.weights.store import WeightStore
 
 
 class Tls(NamedTuple):
@@ -42,21 +42,21 @@ class Peers:
 
     def __init__(
         self,
-        store: Store,
+        store: WeightStore,
         directory: Directory,
         token: ClusterToken,
         host: str = "",
         port: int = 0,
         bytes_per_s: float = 0.0,
         tls: Tls | None = None,
-        patience: Patience | None = None,
+        patience: WaitLimits | None = None,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """bytes_per_s: to all others together; 0: no limit. Raises OSError and ssl.SSLError for files of TLS."""
-        self.counts = Counts()
-        self._activity = Activity(clock_s)
+        self.counts = OriginCounts()
+        self._activity = PeerActivity(clock_s)
         self._directory = directory
-        self._patience = patience or Patience()
+        self._patience = patience or WaitLimits()
         self._clock_s = clock_s
         served = tls.context(ssl.Purpose.CLIENT_AUTH) if tls else None
         asked = tls.context(ssl.Purpose.SERVER_AUTH) if tls else None

@@ -25,7 +25,7 @@ from aiohttp import web
 
 from autoscaler.listener import Listener
 from autoscaler.ports import CannotServe
-from autoscaler.weights.peers.activity import Activity
+from autoscaler.weights.peers.activity import PeerActivity
 from autoscaler.weights.peers.shared import Shared
 from autoscaler.weights.peers.state import MAX_NAMED_PEERS, PeerState, encode
 from autoscaler.weights.peers.token import SEAL_BYTES, ClusterToken
@@ -62,7 +62,7 @@ class PeerServer:
     def __init__(
         self,
         shared: Shared,
-        activity: Activity,
+        activity: PeerActivity,
         token: ClusterToken,
         host: str = "",
         port: int = 0,

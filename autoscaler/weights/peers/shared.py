@@ -15,7 +15,7 @@ from autoscaler.weights.fetch import MAX_MARK_BYTES, VERIFIED
 from autoscaler.weights.listing import MAX_FILES, shared_name
 from autoscaler.weights.peers.state import DIGEST
 from autoscaler.weights.problems import WeightsError
-from autoscaler.weights.store import OWN, PARTS, RECORDS, Store
+from autoscaler.weights.store import OWN, PARTS, RECORDS, WeightStore
 
 MAX_REMEMBERED = 256  # models
 
@@ -23,7 +23,7 @@ MAX_REMEMBERED = 256  # models
 class Shared:
     """Finds files of one folder of weights. The folder is read again when it changes."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: WeightStore) -> None:
         self._store = store
         self._own = store.root / OWN
         self._found: dict[str, tuple[tuple[int, int], dict[str, Path]]] = {}

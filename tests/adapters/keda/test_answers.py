@@ -4,7 +4,7 @@ from math import nan
 
 import pytest
 
-from autoscaler.adapters.keda.answers import NO_LEADER, OTHER_LEADER, Answer, HandingOver, NoAnswer
+from autoscaler.adapters.keda.answers import NO_LEADER, OTHER_LEADER, CountAnswer, HandingOver, NoAnswer
 from autoscaler.adapters.keda.metric_value import Tolerance
 from autoscaler.ports import Change, ChangeStatus
 from tests.adapters.keda.world import Row, World, ref
@@ -39,7 +39,7 @@ def test_present_count_is_the_answer_after_a_restart(world: World):
 
 def test_answer_is_the_trusted_decision(world: World):
     world.decide(Row("llama", 5, current=2, age_s=4))
-    assert world.answers.answer(LLAMA) == Answer(5, 2, True, 4.0)
+    assert world.answers.answer(LLAMA) == CountAnswer(5, 2, True, 4.0)
 
 
 def test_current_count_includes_blocked_pods(world: World):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from autoscaler.adapters.keda.metric_value import Published, Tolerance, publish
+from autoscaler.adapters.keda.metric_value import PublishedValue, Tolerance, publish
 from tests.hpa import DEFAULT_DOWN, DEFAULT_UP, EXACT, Direction, Hpa, Policy, keda_value, older_keda_value
 
 COUNTS = 201
@@ -34,7 +34,7 @@ def test_every_count_is_reachable_with_tolerance_0():
     for current in range(COUNTS):
         for desired in range(COUNTS):
             published = publish(desired, current, exact)
-            assert published == Published(desired, True)
+            assert published == PublishedValue(desired, True)
             assert land(published.value, current, exact) == (desired if current else 0)  # at 0 the HPA is off
 
 
@@ -75,7 +75,7 @@ def test_unreachable_steps_are_those_no_value_reaches():
     ],
 )
 def test_known_steps_under_the_default_tolerance(current: int, desired: int, value: float, reachable: bool):
-    assert publish(desired, current, Tolerance()) == Published(value, reachable)
+    assert publish(desired, current, Tolerance()) == PublishedValue(value, reachable)
 
 
 @given(counts, counts, tolerances)

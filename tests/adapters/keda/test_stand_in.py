@@ -11,7 +11,7 @@ from aiohttp import web
 from autoscaler.adapters.keda.proto import externalscaler_pb2 as pb
 from autoscaler.adapters.keda.proto.externalscaler_pb2_grpc import ExternalScalerStub
 from autoscaler.adapters.keda.server import KedaServer
-from autoscaler.adapters.keda.stand_in import MISSES, Replicas, StandIn
+from autoscaler.adapters.keda.stand_in import MISSES, StandIn, StandInLeadership
 from autoscaler.config.settings import KedaSettings
 from tests.adapters.keda.test_server import sends_away
 from tests.harness.process import PATIENCE_S, eventually
@@ -43,7 +43,7 @@ async def daemon_service(statuses: list[int]) -> AsyncIterator[str]:
 async def test_specs_are_answered_while_no_replica_is_ready():
     statuses = [0]
     async with daemon_service(statuses) as url:
-        replicas = Replicas(url, look_s=0.05)
+        replicas = StandInLeadership(url, look_s=0.05)
         await replicas.look()
         looking = asyncio.create_task(replicas.run())
         settings = KedaSettings(host="127.0.0.1", port=0)
@@ -71,7 +71,7 @@ async def test_replica_counts_as_ready_until_it_misses_several_looks():
     """A busy replica may be late once, and a call that the stand-in answers meanwhile would be refused."""
     statuses = [200]
     async with daemon_service(statuses) as url:
-        replicas = Replicas(url)
+        replicas = StandInLeadership(url)
         await replicas.look()
         statuses[0] = 0
         seen = []

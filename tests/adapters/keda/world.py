@@ -24,7 +24,7 @@ from autoscaler.core.model.types import (
     Stage,
     TickInput,
 )
-from autoscaler.ports import Change, Outcome, ScaledObject, TickRecord, Unavailable
+from autoscaler.ports import Change, Outcome, ScaledObjectFields, TickRecord, Unavailable
 
 MAX_AGE_S = 60.0
 METADATA = {"scalerAddress": "vllm-autoscaler-keda.vllm-autoscaler:6000", "policy": "interactive"}
@@ -56,15 +56,15 @@ class Lease:
 class Cluster:
     """ScaledObjects by namespace and name."""
 
-    objects: dict[tuple[str, str], ScaledObject] = field(default_factory=dict)
+    objects: dict[tuple[str, str], ScaledObjectFields] = field(default_factory=dict)
     synced: bool = True
 
-    def scaled_object(self, namespace: str, name: str) -> ScaledObject | None:
+    def scaled_object(self, namespace: str, name: str) -> ScaledObjectFields | None:
         if not self.synced:
             raise Unavailable("the cluster is not known yet: the first list is not complete")
         return self.objects.get((namespace, name))
 
-    def add(self, scaled_object: ScaledObject) -> None:
+    def add(self, scaled_object: ScaledObjectFields) -> None:
         self.objects[scaled_object.namespace, scaled_object.name] = scaled_object
 
 
@@ -88,9 +88,9 @@ def ref(name: str) -> WorkloadRef:
     return WorkloadRef("prod", name)
 
 
-def scaled_object(name: str, **changes: object) -> ScaledObject:
+def scaled_object(name: str, **changes: object) -> ScaledObjectFields:
     """Return a ScaledObject named like its target, with both tolerances 0."""
-    plain = ScaledObject("prod", name, ref(name), 0, 100, 0.0, 0.0, tuple(METADATA.items()))
+    plain = ScaledObjectFields("prod", name, ref(name), 0, 100, 0.0, 0.0, tuple(METADATA.items()))
     return replace(plain, **changes)
 
 

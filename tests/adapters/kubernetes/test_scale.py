@@ -13,7 +13,7 @@ from kubernetes_asyncio.client import Configuration
 
 from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.kubernetes.api.client import FIELD_MANAGER, Kube
-from autoscaler.adapters.kubernetes.api.objects import Target
+from autoscaler.adapters.kubernetes.api.objects import TargetObject
 from autoscaler.adapters.kubernetes.own_writes import OwnWrites
 from autoscaler.adapters.kubernetes.scale import WRITE_TIMEOUT_S, ScaleActuator
 from autoscaler.adapters.kubernetes.workloads.targets import DEPLOYMENT, STATEFUL_SET, read_target
@@ -228,7 +228,7 @@ async def test_zero_is_named_except_that_of_a_custom_resource(kube_api: KubeApi,
     writers = []
     for each, kind in zip(created, (DEPLOYMENT, STATEFUL_SET), strict=False):
         seen = await kube_api.get("apps/v1", each["kind"], world.namespace, each["metadata"]["name"])
-        target = read_target(kind, msgspec.json.decode(msgspec.json.encode(seen), type=Target))
+        target = read_target(kind, msgspec.json.decode(msgspec.json.encode(seen), type=TargetObject))
         writers.append((target.replicas, target.writer.manager))
     assert writers == [(0, FIELD_MANAGER)] * 2
     assert await world.replicas("c", "LeaderWorkerSet", LWS) == 0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from autoscaler.lab.replay.case import Case, Outcome, PodRows, Scaler, Totals, View
+from autoscaler.lab.replay.case import Case, ReplicaRows, RunOutcome, Scaler, Totals, View
 from autoscaler.lab.replay.engine.state import GAP_BOUNDS, TTFT_BOUNDS
 from autoscaler.lab.replay.policy_scaler import PolicyScaler
 from autoscaler.lab.replay.run import run
@@ -45,7 +45,7 @@ class Witness:
     other: Scaler
     period_s: float = 15.0
     name: str = "witness"
-    pods: list[PodRows] = field(default_factory=list)
+    pods: list[ReplicaRows] = field(default_factory=list)
     totals: list[Totals] = field(default_factory=list)
 
     def decide(self, view: View) -> int:
@@ -54,7 +54,7 @@ class Witness:
         return self.other.decide(view)
 
 
-def witnessed(case: Case, scaler: PolicyScaler) -> tuple[Witness, Outcome]:
+def witnessed(case: Case, scaler: PolicyScaler) -> tuple[Witness, RunOutcome]:
     witness = Witness(scaler)
     return witness, run(case, witness)
 
@@ -65,7 +65,7 @@ def pod_name(workload: str, number: int) -> str:
 
 
 def request_gaps(
-    witness: Witness, case: Case, outcome: Outcome, start_s: float, namespace: str, workload: str
+    witness: Witness, case: Case, outcome: RunOutcome, start_s: float, namespace: str, workload: str
 ) -> Iterable[Sample]:
     """Yield the histogram of the mean gap of each request, which an engine has from 0.11 on, on the first pod."""
     labels = {"namespace": namespace, "model_name": "llama", "engine": "0", "instance": "10.0.0.1:8000"}

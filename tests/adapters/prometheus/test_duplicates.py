@@ -4,7 +4,12 @@ import numpy as np
 import pytest
 
 from autoscaler.adapters.prometheus.decode import decode_vector
-from autoscaler.adapters.prometheus.duplicates import Cluster, describe_clusters, describe_duplicates, find_duplicates
+from autoscaler.adapters.prometheus.duplicates import (
+    NamedCluster,
+    describe_clusters,
+    describe_duplicates,
+    find_duplicates,
+)
 from autoscaler.adapters.prometheus.instant.pod_join import PodJoin
 from autoscaler.adapters.prometheus.promql.labels import CLUSTER_LABELS
 from tests.adapters.prometheus.fleets import fleet_of
@@ -52,9 +57,9 @@ def test_hostile_labels_stay_one_short_line():
     (line,) = described(*({**pod("a-0"), "job": f"{number}\n" + "x" * 10_000} for number in range(50)))
     assert len(line) < 1500
     assert "\n" not in line
-    assert describe_clusters("pod", {("n", "p"): {Cluster("a\"'; rm", "cluster"), Cluster("b", "cluster")}}).endswith(
-        "'cluster=\"a; rm\"'"
-    )
+    assert describe_clusters(
+        "pod", {("n", "p"): {NamedCluster("a\"'; rm", "cluster"), NamedCluster("b", "cluster")}}
+    ).endswith("'cluster=\"a; rm\"'")
 
 
 def test_only_some_of_many_duplicates_are_inspected():

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from autoscaler.core.explain.planner_lines import Line
-from autoscaler.core.explain.sentence import Explanation, Step
+from autoscaler.core.explain.planner_lines import PlannerLine
+from autoscaler.core.explain.sentence import Explanation, SentenceStep
 from autoscaler.core.model.chain import Cause, Chain
 from autoscaler.core.model.fleet import Fleet, NodeGroups, Obstacles, PendingClass, Pod, Pool, Workload, WorkloadRef
 from autoscaler.core.model.names import STAGES
@@ -38,8 +38,8 @@ TEAMS = ("search", "support", "assistants", "documents", "research")
 START_WALL_S = 1_795_000_000.0
 PERIOD_S = 5.0
 FORECAST = (
-    Line("headroom", "1.69 replicas: 4 recommended for a load of 2.31"),
-    Line("budget", "1% of requests may miss in a day, 2.5% missed in about a day: 250% of the error budget"),
+    PlannerLine("headroom", "1.69 replicas: 4 recommended for a load of 2.31"),
+    PlannerLine("budget", "1% of requests may miss in a day, 2.5% missed in about a day: 250% of the error budget"),
 )
 INPUTS = {
     "kv_usage": float("nan"),
@@ -248,7 +248,7 @@ def explain(
         bound="stabilization" if demand != wanted else "",
         asks={"concurrency": float(demand), "decode": max(float(demand) - 1, 0.0)},
         steps=tuple(
-            Step(
+            SentenceStep(
                 STAGES[stage],
                 float(decision.stages[stage, row]),
                 "shrinks only to what the last 5m agreed on"

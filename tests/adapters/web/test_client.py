@@ -7,7 +7,7 @@ from datetime import datetime
 import numpy as np
 import pytest
 
-from autoscaler.adapters.web.client import Refused, explanation
+from autoscaler.adapters.web.client import NoExplanation, explanation
 from autoscaler.adapters.web.dashboard import Dashboard
 from autoscaler.core.explain.sentence import explain
 from autoscaler.core.model.fleet import Workload, WorkloadRef
@@ -155,7 +155,7 @@ async def test_old_last_tick_is_said_first(exposition_server: ExpositionServer):
 async def test_refusal_names_the_address_and_the_daemon_s_reason(exposition_server: ExpositionServer):
     exposition_server.serve(PATH, Answer('{"error": "no workload ns/llama in the last tick"}', status=404))
     url = exposition_server.url
-    with pytest.raises(Refused, match=rf"^{url}: no workload ns/llama in the last tick$"):
+    with pytest.raises(NoExplanation, match=rf"^{url}: no workload ns/llama in the last tick$"):
         await explanation(f"{url}?key=hunter2", "ns", "llama")
 
 
@@ -192,6 +192,6 @@ async def test_connection_error_is_reported_without_the_password():
 async def test_explain_asks_for_the_kind_where_two_share_a_name(daemon: Daemon):
     members = (Workload(WorkloadRef("a", "x")), Workload(WorkloadRef("a", "x", "StatefulSet")))
     daemon.record(World(members).tick())
-    with pytest.raises(Refused, match="are named a/x; state the kind of one: Deployment, StatefulSet"):
+    with pytest.raises(NoExplanation, match="are named a/x; state the kind of one: Deployment, StatefulSet"):
         await explanation(daemon.url, "a", "x")
     assert await explanation(daemon.url, "a", "x", "StatefulSet")

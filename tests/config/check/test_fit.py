@@ -13,7 +13,7 @@ from autoscaler.config.check.fit import (
     read_total_size,
     weights_of_files,
 )
-from autoscaler.core.model.memory import GIB, UNKNOWN, Load, Range, Verdict, judge
+from autoscaler.core.model.memory import GIB, UNKNOWN, FitVerdict, Load, Range, judge
 
 LLAMA_8B = {
     "architectures": ["LlamaForCausalLM"],
@@ -42,7 +42,7 @@ def test_the_sentence_has_the_arithmetic():
         "may be short by 3.3 GiB"
     )
     one = judge(load._replace(devices=1), Range(80 * GIB, 80 * GIB))
-    assert one.verdict is Verdict.DOES_NOT_FIT
+    assert one.verdict is FitVerdict.DOES_NOT_FIT
     assert one.sentence.endswith("on 80 GiB × 0.9 - 1 GiB: short by 70.3 GiB")
 
 
@@ -80,7 +80,7 @@ def test_the_sentence_has_the_arithmetic():
 def test_no_device_of_the_reference_is_refused(gb, device, devices):
     memory = mig(device) if "gb" in device else memory_of("nvidia.com/gpu", device)
     load = needs_of({"tensor-parallel-size": str(devices)}, model(gb), devices)
-    assert judge(load, memory).verdict is not Verdict.DOES_NOT_FIT
+    assert judge(load, memory).verdict is not FitVerdict.DOES_NOT_FIT
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_a_device_below_the_weights_is_refused(gb, device, devices):
     memory = mig(device) if "gb" in device else memory_of("nvidia.com/gpu", device)
     load = needs_of({"tensor-parallel-size": str(devices)}, model(gb), devices)
     fit = judge(load, memory)
-    assert fit.verdict is Verdict.DOES_NOT_FIT
+    assert fit.verdict is FitVerdict.DOES_NOT_FIT
     assert "short by" in fit.sentence
 
 
@@ -182,8 +182,8 @@ def test_weights_as_loaded(options, config, gb):
 )
 def test_hidden_options_refuse_only_what_no_option_could_help(options):
     memory = memory_of("nvidia.com/gpu", "NVIDIA-L4")
-    assert judge(needs_of(options, model(60), 4), memory).verdict is Verdict.UNKNOWN
-    assert judge(needs_of(options, model(600), 4), memory).verdict is Verdict.DOES_NOT_FIT
+    assert judge(needs_of(options, model(60), 4), memory).verdict is FitVerdict.UNKNOWN
+    assert judge(needs_of(options, model(600), 4), memory).verdict is FitVerdict.DOES_NOT_FIT
 
 
 @pytest.mark.parametrize("text", ["-1", "0", "x", "nan", "inf", "1e9", "9" * 99, "", "²"])
@@ -198,7 +198,7 @@ def test_absurd_configurations_are_unknown(value):
     absurd = {**dict.fromkeys(LLAMA_8B, value), "rope_scaling": {"factor": value}, "text_config": value}
     load = needs_of({}, ModelFiles(Range(16e9, 16e9), absurd, "test"), 1)
     assert load.kv_per_token == UNKNOWN and load.context == UNKNOWN
-    assert judge(load, Range(80 * GIB, 80 * GIB)).verdict is Verdict.UNKNOWN
+    assert judge(load, Range(80 * GIB, 80 * GIB)).verdict is FitVerdict.UNKNOWN
 
 
 @pytest.mark.parametrize(

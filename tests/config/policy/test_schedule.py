@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from autoscaler.config.policy import schedule
 from autoscaler.config.policy.compile import compile_specs
-from autoscaler.config.policy.schedule import Window, Windows
+from autoscaler.config.policy.schedule import ScheduleWindows, Window
 from autoscaler.config.policy.schema import Prewarm, to_document
 from tests.config.policy.test_compile import BOOK, with_policies, workload
 from tests.harness.calls import counted_calls
@@ -291,8 +291,8 @@ def begins_on(local: datetime, dates: dict) -> bool:
     return ("only" not in dates or named(dates["only"])) and not named(dates.get("except", []))
 
 
-def windows(*entries: Prewarm) -> Windows:
-    return Windows([entries], np.zeros(1, dtype=np.int64))
+def windows(*entries: Prewarm) -> ScheduleWindows:
+    return ScheduleWindows([entries], np.zeros(1, dtype=np.int64))
 
 
 def dated(**dates: list[str]) -> Prewarm:
@@ -387,11 +387,11 @@ def test_dates_are_written_as_they_were_read():
 def test_windows_of_an_earlier_fleet_are_kept():
     now_s = unix("2026-01-15 12:00")
     rows = np.zeros(1, dtype=np.int64)
-    before = Windows([(OFFICE,)], rows)
+    before = ScheduleWindows([(OFFICE,)], rows)
     before.at(now_s, 0.0)
     noon = prewarm("0 11 * * *", "0 14 * * *", replicas=6)
-    after = Windows([(noon, OFFICE)], rows, before)
-    fresh = Windows([(noon, OFFICE)], rows)
+    after = ScheduleWindows([(noon, OFFICE)], rows, before)
+    fresh = ScheduleWindows([(noon, OFFICE)], rows)
     for later_s in (0, 3600, 2 * 3600, 7 * 3600, 24 * 3600, 30 * 3600, 30 * 86_400):
         mine, theirs = after.at(now_s + later_s, later_s), fresh.at(now_s + later_s, later_s)
         np.testing.assert_array_equal(mine.start_s, theirs.start_s)

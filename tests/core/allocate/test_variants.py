@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.core.allocate.variants import Running, choose, exchange
+from autoscaler.core.allocate.variants import VariantReplicas, choose, exchange
 from autoscaler.core.model.variants import Variants
 from tests.core.world import spec
 
@@ -28,7 +28,7 @@ def chosen(
     rows = len(desired)
     return choose(
         np.array(desired, float),
-        Running(*(np.array(column, float) for column in (current, not_running, starting, vacant))),
+        VariantReplicas(*(np.array(column, float) for column in (current, not_running, starting, vacant))),
         np.array(each, float),
         np.array(movable),
         Variants(np.array(service), np.array(cost, float)),
@@ -87,7 +87,9 @@ def exchanged(
 ):
     """Return the counts, and what the service has overpaid, with cold starts of six minutes."""
     rows = len(desired)
-    running = Running(np.array(current, float), np.zeros(rows), np.array(starting, float), np.array(vacant, float))
+    running = VariantReplicas(
+        np.array(current, float), np.zeros(rows), np.array(starting, float), np.array(vacant, float)
+    )
     each, movable, rules = np.array([40.0, 10.0]), np.ones(rows, bool), spec(rows, **columns)
     variants = Variants(np.zeros(rows, int), np.array(cost))
     wanted = np.array(desired, float)
@@ -176,7 +178,7 @@ def test_services_keep_capacity_and_workloads_their_bounds(table):
     rules = spec(len(desired), min_replicas=1.0, max_replicas=8.0)
     all_rows, variants = np.ones(len(desired), bool), Variants(service.astype(int), cost)
     not_running = np.minimum(not_running, current)
-    running = Running(current, not_running, np.zeros(len(desired)), vacant)
+    running = VariantReplicas(current, not_running, np.zeros(len(desired)), vacant)
     result = choose(desired, running, each, all_rows, variants, rules)
     assert (result == np.floor(result)).all()
     assert (result <= 8).all()

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.core.explain.row import Row
+from autoscaler.core.explain.row import TickRow
 from autoscaler.core.explain.warnings import LONG, warnings
 from autoscaler.core.model.types import Stage
 from autoscaler.core.state import Memory
@@ -20,7 +20,7 @@ def warned(drain_s: float | None, output_tokens: float = np.nan, itl_s: float = 
     inp = world(1000.0, replace(fleet([1]), drain_s=known), spec())
     decision, _ = tick(inp, Memory.empty())
     seen = replace(decision.observation, output_tokens=np.array([output_tokens]), itl_s=np.array([itl_s]))
-    return warnings(Row(inp, replace(decision, observation=seen), 0))
+    return warnings(TickRow(inp, replace(decision, observation=seen), 0))
 
 
 def test_requests_that_are_cut_off_at_once_are_warned_of():
@@ -56,8 +56,10 @@ def test_a_quota_that_cannot_limit_is_warned_of():
     cluster = fleet([1, 1], gpus_per_replica=np.array([np.nan, 1.0]), quotas=kinds)
     inp = world(1000.0, cluster, spec(2))
     decision, _ = tick(inp, Memory.empty())
-    assert warnings(Row(inp, decision, 0)) == ("quota 0 cannot limit it, because the GPUs of a replica are unknown",)
-    assert warnings(Row(inp, decision, 1)) == ()
+    assert warnings(TickRow(inp, decision, 0)) == (
+        "quota 0 cannot limit it, because the GPUs of a replica are unknown",
+    )
+    assert warnings(TickRow(inp, decision, 1)) == ()
 
 
 @pytest.mark.parametrize(
@@ -81,6 +83,6 @@ def test_an_answer_that_the_hpa_does_not_follow_is_warned_of(present: int, answe
     decision, _ = tick(inp, Memory.empty())
     stages = decision.stages.copy()
     stages[Stage.OWNER] = answer
-    assert warnings(Row(inp, replace(decision, stages=stages), 0)) == ()
+    assert warnings(TickRow(inp, replace(decision, stages=stages), 0)) == ()
     unfollowed = replace(decision, stages=stages, unfollowed_s=np.array([120.0]))
-    assert warnings(Row(inp, unfollowed, 0)) == (told,)
+    assert warnings(TickRow(inp, unfollowed, 0)) == (told,)

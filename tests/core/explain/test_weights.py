@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from autoscaler.core.explain.row import Row
+from autoscaler.core.explain.row import TickRow
 from autoscaler.core.explain.weights import describe
 from autoscaler.core.model.weights import FetchFailure, SourceStatus, Weights
 from tests.adapters.web.records import World, with_weights
@@ -19,7 +19,7 @@ def words(row: int = 0, source: str = "hf://org/chat@main", **changes: object) -
     weights = tick.input.fleet.weights
     assert weights is not None
     fleet = replace(tick.input.fleet, weights=replace(weights, sources=(source,), **changes))
-    return describe(Row(replace(tick.input, fleet=fleet), tick.decision, row))
+    return describe(TickRow(replace(tick.input, fleet=fleet), tick.decision, row))
 
 
 def test_holders_plan_and_failures_are_named():
@@ -42,7 +42,7 @@ def test_silent_nodes_are_told():
 def test_nothing_is_said_without_a_source():
     assert words(row=1) == ""
     tick = World(2).tick()
-    assert describe(Row(tick.input, tick.decision, 0)) == ""
+    assert describe(TickRow(tick.input, tick.decision, 0)) == ""
 
 
 def test_cause_alone_is_told_when_the_agent_gives_no_text():
@@ -54,4 +54,4 @@ def test_unknown_weights_have_no_source():
     unknown = Weights.unknown(2, 0)
     tick = World(2).tick()
     fleet = replace(tick.input.fleet, weights=unknown)
-    assert describe(Row(replace(tick.input, fleet=fleet), tick.decision, 1)) == ""
+    assert describe(TickRow(replace(tick.input, fleet=fleet), tick.decision, 1)) == ""

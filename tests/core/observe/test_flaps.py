@@ -7,7 +7,7 @@ import pytest
 
 from autoscaler.core import snapshot
 from autoscaler.core.explain.format import seconds
-from autoscaler.core.explain.row import Row
+from autoscaler.core.explain.row import TickRow
 from autoscaler.core.explain.warnings import warnings
 from autoscaler.core.observe.flaps import Flaps, update
 from tests.core.world import Story, fleet, spec, world
@@ -61,7 +61,7 @@ def test_flaps_survive_a_restart():
 def test_recent_flap_is_told_as_a_warning(later_s: float, warned: bool):
     story = story_with_flap()
     decision = story.tick(fleet([1]), 5.0 + later_s)
-    row = Row(world(story.now_s, fleet([1]), story.spec), decision, 0)
+    row = TickRow(world(story.now_s, fleet([1]), story.spec), decision, 0)
     cold_start = seconds(float(decision.observation.cold_start_s[0]))
     told = (f"1 change of its replicas was undone within one cold start ({cold_start}), 10 s ago",)
     assert warnings(row) == (told if warned else ())

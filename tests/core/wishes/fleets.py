@@ -7,14 +7,14 @@ from typing import NamedTuple
 import numpy as np
 
 from autoscaler.core.table.columns import BoolColumn
-from autoscaler.core.wishes.parts import Demands, Models, Nodes
+from autoscaler.core.wishes.parts import Demands, DiskNodes, Models
 from autoscaler.core.wishes.plan import WishPlan, plan
 
 
 class Case(NamedTuple):
     models: Models
     demands: Demands
-    nodes: Nodes
+    nodes: DiskNodes
     held: BoolColumn
     before: BoolColumn
 
@@ -38,7 +38,7 @@ class Case(NamedTuple):
         )
         models = Models(*(each[m] for each in vars(self.models).values()))
         nodes = self.nodes
-        nodes = Nodes(
+        nodes = DiskNodes(
             nodes.budget_bytes[n],
             nodes.zone[n],
             nodes.is_open[n],
@@ -96,7 +96,7 @@ def case(
             (np.array(rows, dtype=np.int64), np.array(at, dtype=np.int64), np.array(pods, dtype=np.float64)),
             np.array(namespaces or np.zeros(count), dtype=np.int64),
         ),
-        Nodes(
+        DiskNodes(
             np.array(budgets, dtype=np.float64),
             np.array(zones or np.zeros(nodes), dtype=np.int64),
             ~np.isin(np.arange(nodes), closed or []),
@@ -127,7 +127,7 @@ def fleet(models: int, nodes: int, seed: int = 0, kinds: int = 8) -> Case:
     return Case(
         Models(sizes, random.random(models) < 0.02, random.integers(0, 4, models) * 100.0, ties(models, seed + 1)),
         Demands(np.arange(models), needed, np.ceil(needed / 2), kind, ties(models, seed + 2), running, kind % 3),
-        Nodes(
+        DiskNodes(
             np.full(nodes, 1e12),
             np.arange(nodes) % 3,
             np.ones(nodes, dtype=bool),

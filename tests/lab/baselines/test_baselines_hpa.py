@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import tests.hpa as double
 from autoscaler.lab.baselines import BASELINES
-from autoscaler.lab.baselines.hpa import Direction, Hpa, HpaInflight, Policy
+from autoscaler.lab.baselines.hpa import Direction, HpaInflight, HpaPolicy, HpaRule
 from autoscaler.lab.baselines.keda import Executor
 from autoscaler.lab.replay.case import Scaler
 from tests.lab.replay.synthetic import FakeView, case_of, poisson
@@ -18,13 +18,13 @@ CASE = case_of(poisson([5.0], 60.0), max_replicas=50)
 
 
 def test_count_is_kept_within_tolerance_else_value_over_target() -> None:
-    hpa = Hpa(target=5, least=1, most=100)
+    hpa = HpaRule(target=5, least=1, most=100)
     assert hpa.recommend(2, 12.0) == 3
     assert hpa.recommend(2, 10.9) == 2  # ratio 1.09
     assert hpa.recommend(10, 55.0) == 10  # 1.1 is still within
     assert hpa.recommend(10, 55.1) == 12
     assert hpa.recommend(10, 44.9) == 9
-    assert Hpa(1, 1, 100, tolerance=0.0).recommend(10, 11.0) == 11
+    assert HpaRule(1, 1, 100, tolerance=0.0).recommend(10, 11.0) == 11
 
 
 @given(
@@ -33,7 +33,7 @@ def test_count_is_kept_within_tolerance_else_value_over_target() -> None:
     st.integers(1, 4),
 )
 def test_counts_match_a_second_implementation(values: list[float], target: float, least: int) -> None:
-    hpa = Hpa(target, least, 60)
+    hpa = HpaRule(target, least, 60)
     # The fake keeps a recommendation that is exactly as old as the window; the controller does not.
     down = double.Direction(299.0, double.DEFAULT_DOWN.policies)
     other = double.Hpa(min_replicas=least, max_replicas=60, target=Decimal(str(target)), down=down, replicas=1)
@@ -48,8 +48,13 @@ def test_counts_match_a_second_implementation(values: list[float], target: float
 def test_windows_and_policies_match_a_second_implementation(wishes: list[int], up_s: int, down_s: int) -> None:
     """One direction at a time, because the fake does not undo changes of the other direction."""
     for series in (sorted(wishes), sorted(wishes, reverse=True)):
-        hpa = Hpa(
-            1, 1, 60, Direction(up_s, (Policy("Pods", 2, 60),)), Direction(down_s, (Policy("Percent", 25, 60),)), 0.0
+        hpa = HpaRule(
+            1,
+            1,
+            60,
+            Direction(up_s, (HpaPolicy("Pods", 2, 60),)),
+            Direction(down_s, (HpaPolicy("Percent", 25, 60),)),
+            0.0,
         )
         other = double.Hpa(
             min_replicas=1,
@@ -66,7 +71,7 @@ def test_windows_and_policies_match_a_second_implementation(wishes: list[int], u
 
 
 def test_the_count_doubles_or_gains_four_at_each_sync() -> None:
-    hpa = Hpa(1, 1, 100)
+    hpa = HpaRule(1, 1, 100)
     counts = [1]
     for step in range(5):
         counts.append(hpa.sync(step * 15.0, counts[-1], 90.0))
@@ -74,7 +79,7 @@ def test_the_count_doubles_or_gains_four_at_each_sync() -> None:
 
 
 def test_down_goes_to_the_highest_recommendation_of_five_minutes() -> None:
-    hpa = Hpa(1, 1, 100)
+    hpa = HpaRule(1, 1, 100)
     count = hpa.sync(0, 10, 10.0)
     wishes = {15: 8.0, 30: 3.0}
     times = range(15, 360, 15)
@@ -154,4 +159,4 @@ def test_request_rate_counts_arrivals() -> None:
 
 @pytest.mark.parametrize("count", [0, 3])
 def test_count_is_clamped_but_zero_stays(count: int) -> None:
-    assert Hpa(1, 5, 10).sync(0.0, count, 7.0) == (0 if count == 0 else 5)
+    assert HpaRule(1, 5, 10).sync(0.0, count, 7.0) == (0 if count == 0 else 5)

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.lab.bounds.dynamic_programs import Windows, maximize, minimize_cost, minimize_cost_of_counts
+from autoscaler.lab.bounds.dynamic_programs import TimeWindows, maximize, minimize_cost, minimize_cost_of_counts
 
 
-def windows(work: list[int], slack: list[int], lost: list[list[float]] | None = None, quanta: int = 1) -> Windows:
-    return Windows(
+def windows(work: list[int], slack: list[int], lost: list[list[float]] | None = None, quanta: int = 1) -> TimeWindows:
+    return TimeWindows(
         window_s=10.0,
         quanta=quanta,
         work=np.array(work, np.int64),
@@ -23,7 +23,7 @@ def windows(work: list[int], slack: list[int], lost: list[list[float]] | None = 
 
 
 def search_exhaustively(
-    case: Windows, start_s: float, quantum_price_s: float, request_price_s: float, highest: int
+    case: TimeWindows, start_s: float, quantum_price_s: float, request_price_s: float, highest: int
 ) -> float:
     """Try all counts up to `highest` in every window. Those of the first window are free."""
     best = math.inf

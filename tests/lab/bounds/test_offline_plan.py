@@ -12,7 +12,7 @@ from autoscaler.lab.bounds.offline_plan import (
     OPTIONS,
     OfflinePlan,
     OfflinePlanScaler,
-    Schedule,
+    PlannedCounts,
     _run_uniform,
     search_offline_plan,
 )
@@ -32,7 +32,7 @@ def offline_plan(
 
 
 def test_schedule_is_followed_and_its_last_count_stays() -> None:
-    scaler = OfflinePlanScaler(Schedule(5.0, np.array([1, 2, 3])))
+    scaler = OfflinePlanScaler(PlannedCounts(5.0, np.array([1, 2, 3])))
     assert [scaler.decide(FakeView(now_s=now)) for now in (5.0, 10.0, 15.0, 500.0)] == [2, 3, 3, 3]
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from autoscaler.core.table.columns import FloatColumn
 from autoscaler.lab.baselines.signals import GAPS, TTFT
-from autoscaler.lab.replay.case import Case, FreePlaces, Goal, NodeState, PodRows, Totals, Trace
+from autoscaler.lab.replay.case import Case, FreePlaces, Goal, NodeState, ReplicaRows, Totals, Trace
 from autoscaler.sim.engine.profiles import H100, LLAMA_8B, Profile, compute_profile
 
 GOAL = Goal(ttft_s=1.0, itl_s=0.1, attainment=0.99)
@@ -78,7 +78,7 @@ class FakeView:
         return self.past[-1]
 
     @property
-    def pods(self) -> PodRows:
+    def pods(self) -> ReplicaRows:
         raise AssertionError("no baseline looks at single pods")
 
     @property

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from autoscaler.config.policy.parse import load
 from autoscaler.config.policy.schema import Policy
 from autoscaler.lab.baselines import BASELINES
-from autoscaler.lab.replay.case import Case, Outcome, Scaler, View
+from autoscaler.lab.replay.case import Case, RunOutcome, Scaler, View
 from autoscaler.lab.replay.engine.gpu_pool import GpuClaim, GpuPool
 from autoscaler.lab.replay.policy_scaler import PolicyFleetScaler, PolicyScaler
 from autoscaler.lab.replay.run import run, run_fleet
@@ -21,7 +21,7 @@ from tests.lab.replay.cases import ConstantScaler, FunctionScaler, make_case, tr
 INTERACTIVE = load().policies["interactive"]
 
 
-def assert_equal(one: Outcome, other: Outcome) -> None:
+def assert_equal(one: RunOutcome, other: RunOutcome) -> None:
     for name in ("ttft_s", "itl_s", "e2e_s", "change_s", "change_to", "timeline"):
         assert np.array_equal(getattr(one, name), getattr(other, name)), name
     assert one.replica_s == other.replica_s

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from autoscaler.core.table.columns import IntColumn
-from autoscaler.lab.replay.case import Outcome
+from autoscaler.lab.replay.case import RunOutcome
 from autoscaler.lab.replay.run import run
 from autoscaler.sim.engine.profiles import Profile
 from tests.lab.replay.cases import PLAIN, ConstantScaler, make_case, trace_of
@@ -20,7 +20,7 @@ SHARED = replace(
 )  # the batch shares it
 
 
-def serve(profile: Profile, rate_per_s: float, tokens: IntColumn, seed: int) -> Outcome:
+def serve(profile: Profile, rate_per_s: float, tokens: IntColumn, seed: int) -> RunOutcome:
     """Serve Poisson arrivals with one constant replica."""
     times = np.cumsum(np.random.default_rng(seed).exponential(1 / rate_per_s, len(tokens)))
     case = replace(make_case(trace_of(times.tolist(), tokens.tolist())), profile=profile, scrape_s=600.0)
@@ -31,7 +31,7 @@ def geometric(mean_tokens: int, seed: int) -> IntColumn:
     return np.random.default_rng((seed, 9)).geometric(1 / mean_tokens, REQUESTS)
 
 
-def waits_s(outcome: Outcome) -> float:
+def waits_s(outcome: RunOutcome) -> float:
     """Return the mean wait: without a prompt, the first token takes one step."""
     return float(np.mean(outcome.ttft_s[WARM_UP:])) - STEP_S
 

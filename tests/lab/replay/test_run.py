@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from autoscaler.core.table.columns import FloatColumn
 from autoscaler.core.table.histogram import quantile
 from autoscaler.lab.baselines.signals import TTFT
-from autoscaler.lab.replay.case import Goal, Outcome, PodRows, Totals, Trace, View
+from autoscaler.lab.replay.case import Goal, ReplicaRows, RunOutcome, Totals, Trace, View
 from autoscaler.lab.replay.engine.front import Front
-from autoscaler.lab.replay.engine.gpu_pool import GpuClaim, GpuPool, Node
-from autoscaler.lab.replay.engine.replicas import Pod, Replicas, removal_order
+from autoscaler.lab.replay.engine.gpu_pool import GpuClaim, GpuPool, Machine
+from autoscaler.lab.replay.engine.replicas import SimulatedReplica, SimulatedReplicas, removal_order
 from autoscaler.lab.replay.inputs.transform import generate
 from autoscaler.lab.replay.run import run
 from autoscaler.sim.engine.profiles import Profile
@@ -190,13 +190,13 @@ def test_replica_with_the_lowest_deletion_cost_leaves_first(removal: str) -> Non
 
 
 def test_replica_set_removes_from_full_nodes_then_the_young() -> None:
-    full, other = Node(0.0), Node(0.0)
+    full, other = Machine(0.0), Machine(0.0)
 
-    def pod(number: int, node: Node | None, ready_s: float = math.inf, cost: int = 0) -> Pod:
+    def pod(number: int, node: Machine | None, ready_s: float = math.inf, cost: int = 0) -> SimulatedReplica:
         claim = GpuClaim("m", 1.0, lambda _now_s, _place: None, node)
         placed_s = math.inf if node is None else 0.0
         row = number if ready_s <= 1000.0 else -1
-        return Pod(
+        return SimulatedReplica(
             number,
             0.0,
             0.0,
@@ -255,7 +255,7 @@ def test_impatient_clients_leave_whatever_the_scrape_interval(seed: int) -> None
 
 
 def test_crash_loses_requests_and_resets_counters() -> None:
-    pods: list[PodRows] = []
+    pods: list[ReplicaRows] = []
     totals: list[Totals] = []
 
     def desired(view: View) -> int:
@@ -300,7 +300,7 @@ def test_metrics_of_a_crashed_engine_stay_until_the_next_scrape() -> None:
 def test_restart_back_off_grows_with_repeated_crashes() -> None:
     """The kubelet waits 10, 20, 40 s and so on up to five minutes, and starts over after ten minutes of uptime."""
     case = make_case(trace_of([1.0], duration_s=1e6), cold_start_s=60.0, start_replicas=1)
-    replicas = Replicas(case, GpuPool.for_cases([case]), Front([case]))
+    replicas = SimulatedReplicas(case, GpuPool.for_cases([case]), Front([case]))
     (pod,) = replicas.pods
     waits_s, now_s = [], 0.0
     for ran_s in (90.0, 90.0, 90.0, 90.0, 90.0, 90.0, 90.0, 90.0, 599.0, 600.0, 90.0, 700.0):
@@ -325,7 +325,7 @@ def test_proxy_does_not_count_clients_that_left() -> None:
     assert counted[:2] == [1.0, 0.0]
 
 
-def observed(**changes: object) -> tuple[Outcome, list[tuple[float, Totals, PodRows, View]]]:
+def observed(**changes: object) -> tuple[RunOutcome, list[tuple[float, Totals, ReplicaRows, View]]]:
     """Run an hour of traffic with a varying replica count; return the outcome and the views."""
     notes = []
 
@@ -434,7 +434,7 @@ def test_run_has_room_for_a_thousand_replicas() -> None:
 def test_no_request_is_lost_and_every_second_is_paid(
     wants: list[int], drain_s: float, crash_every_s: float, patience_s: float, router: str
 ) -> None:
-    views: list[tuple[Totals, PodRows]] = []
+    views: list[tuple[Totals, ReplicaRows]] = []
     left = iter(wants)
 
     def desired(view: View) -> int:

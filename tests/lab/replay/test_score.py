@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from autoscaler.lab.replay.case import Case, Goal, Outcome
+from autoscaler.lab.replay.case import Case, Goal, RunOutcome
 from autoscaler.lab.replay.score import compute_score, downsample
 from tests.lab.replay.cases import make_case, trace_of
 
@@ -13,9 +13,9 @@ INF = math.inf
 GOAL = Goal(1.0, 0.05, 0.9)
 
 
-def outcome(ttft_s: list[float], itl_s: list[float], changes: list[tuple[float, int]] | None = None) -> Outcome:
+def outcome(ttft_s: list[float], itl_s: list[float], changes: list[tuple[float, int]] | None = None) -> RunOutcome:
     done = [1.0 if math.isfinite(gap) else INF for gap in itl_s]
-    return Outcome(
+    return RunOutcome(
         ttft_s=np.array(ttft_s),
         itl_s=np.array(itl_s),
         e2e_s=np.array(done),

@@ -18,7 +18,7 @@ from autoscaler.config.policy.parse import load
 from autoscaler.config.policy.schema import Policy
 from autoscaler.core.explain.sentence import explain
 from autoscaler.core.table.columns import FloatColumn
-from autoscaler.lab.replay.case import Case, Outcome, View
+from autoscaler.lab.replay.case import Case, RunOutcome, View
 from autoscaler.lab.replay.policy_scaler import PolicyScaler
 from autoscaler.lab.replay.run import run
 from tests.lab.replay import synthetic
@@ -51,7 +51,7 @@ class Record(NamedTuple):
     """A run as the simulator saw it."""
 
     sentences: Sequence[tuple[float, str]]
-    outcome: Outcome
+    outcome: RunOutcome
     arrival_s: FloatColumn
     first_token_s: FloatColumn
     is_missed: np.ndarray[tuple[int], np.dtype[np.bool_]]

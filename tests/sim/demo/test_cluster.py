@@ -3,16 +3,16 @@ from dataclasses import replace
 import pytest
 
 from autoscaler.core.model.fleet import PendingCause
-from autoscaler.sim.demo.cluster import NODE_IDLE_S, Cluster, Deployment
+from autoscaler.sim.demo.cluster import NODE_IDLE_S, DemoCluster, Deployment
 from autoscaler.sim.engine.request import Ending, Request
 from tests.sim.demo.scenarios import SETUP, WARM_S, pool
 
 
-def make_cluster(*setups: Deployment, nodes: int = 1, elastic_nodes: int = 0) -> Cluster:
-    return Cluster([pool(nodes, elastic_nodes)], setups or (SETUP,), seed=1, now_s=0.0)
+def make_cluster(*setups: Deployment, nodes: int = 1, elastic_nodes: int = 0) -> DemoCluster:
+    return DemoCluster([pool(nodes, elastic_nodes)], setups or (SETUP,), seed=1, now_s=0.0)
 
 
-def advance_stepwise(cluster: Cluster, from_s: float, to_s: float) -> None:
+def advance_stepwise(cluster: DemoCluster, from_s: float, to_s: float) -> None:
     """Advance time, one change after the other."""
     while from_s < to_s:
         from_s = min(cluster.next_change_s(from_s), to_s)

@@ -7,7 +7,7 @@ import pytest
 
 from autoscaler.lab.replay.case import Goal
 from autoscaler.lab.replay.score import meets_objectives
-from autoscaler.sim.demo.summary import Objective, Score, Summary, WorkloadSummary
+from autoscaler.sim.demo.summary import DemoObjective, DemoScore, Summary, WorkloadSummary
 from autoscaler.sim.engine.request import Ending, Request
 
 
@@ -20,31 +20,33 @@ def ended(ttft_s: float, itl_s: float, ending: Ending = Ending.FINISHED, tokens:
 
 
 def test_request_is_scored_against_its_objectives() -> None:
-    score = Score(Objective(1.0, 0.1))
+    score = DemoScore(DemoObjective(1.0, 0.1))
     score.add([ended(0.5, 0.05), ended(2.0, 0.05), ended(0.5, 0.2), ended(2.0, 0.2), ended(0.5, 0.0, tokens=1)])
     assert (score.met_ttft, score.met_itl, score.met_both) == (3, 3, 2)
 
 
 def test_without_an_objective_every_finished_request_meets_it() -> None:
-    score = Score(Objective())
+    score = DemoScore(DemoObjective())
     score.add([ended(1e6, 1e6)])
     assert (score.met_ttft, score.met_itl, score.met_both) == (1, 1, 1)
 
 
-@pytest.mark.parametrize("objective", [Objective(1.0, 0.1), Objective()])
+@pytest.mark.parametrize("objective", [DemoObjective(1.0, 0.1), DemoObjective()])
 @pytest.mark.parametrize("ending", [Ending.REJECTED, Ending.GIVEN_UP, Ending.FAILED])
-def test_unanswered_request_meets_nothing(ending: Ending, objective: Objective) -> None:
-    score = Score(objective)
+def test_unanswered_request_meets_nothing(ending: Ending, objective: DemoObjective) -> None:
+    score = DemoScore(objective)
     score.add([ended(math.nan, math.nan, ending)])
     assert (score.ended, score.met_both, score.met_ttft, score.met_itl) == (1, 0, 0, 0)
 
 
-@pytest.mark.parametrize("objective", [Objective(1.0, 0.1), Objective(1.0), Objective(math.nan, 0.1), Objective()])
-def test_demo_and_laboratory_score_requests_alike(objective: Objective) -> None:
+@pytest.mark.parametrize(
+    "objective", [DemoObjective(1.0, 0.1), DemoObjective(1.0), DemoObjective(math.nan, 0.1), DemoObjective()]
+)
+def test_demo_and_laboratory_score_requests_alike(objective: DemoObjective) -> None:
     """Two requests were lost with their engine after a first token, one of them in time; one before it."""
     finished = [ended(0.5, 0.05), ended(2.0, 0.05), ended(0.5, 0.2), ended(0.5, 0.0, tokens=1)]
     lost = [ended(ttft_s, 0.01, Ending.FAILED) for ttft_s in (0.5, 2.0, math.nan)]
-    score = Score(objective)
+    score = DemoScore(objective)
     score.add([*finished, *lost])
     ttft_s = np.nan_to_num([request.ttft_s for request in [*finished, *lost]], nan=math.inf)
     itl_s = np.array([*np.nan_to_num([request.itl_s for request in finished]), *[math.inf] * 3])
@@ -55,7 +57,7 @@ def test_demo_and_laboratory_score_requests_alike(objective: Objective) -> None:
 
 
 def test_waiting_requests_beyond_ttft_count_as_late() -> None:
-    score = Score(Objective(1.0))
+    score = DemoScore(DemoObjective(1.0))
     assert score.late([Request(at_s, 1, 1) for at_s in (8.0, 8.9, 9.0, 9.5)], now_s=10.0) == 2
 
 

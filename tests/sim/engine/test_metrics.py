@@ -1,10 +1,10 @@
 import pytest
 
-from autoscaler.sim.engine.metrics import Histogram, token_bounds
+from autoscaler.sim.engine.metrics import EngineHistogram, token_bounds
 
 
 def test_value_on_a_bound_belongs_to_the_bucket_below() -> None:
-    histogram = Histogram((1.0, 2.0))
+    histogram = EngineHistogram((1.0, 2.0))
     for value in (0.5, 1.0, 1.5, 2.0, 2.5):
         histogram.observe(value)
     histogram.observe(3.0, times=4)

@@ -21,7 +21,7 @@ from autoscaler.weights.origins.objects import Objects
 from autoscaler.weights.peers.client import PeerClient, WrongPeerError
 from autoscaler.weights.peers.peers import Peers
 from autoscaler.weights.peers.token import ClusterToken
-from autoscaler.weights.store import Store
+from autoscaler.weights.store import WeightStore
 from tests.harness.hub import safetensors
 from tests.harness.s3 import ACCESS_KEY, REGION, SECRET_KEY, s3
 from tests.weights.peers.test_sharing import PATIENCE, Agents
@@ -60,14 +60,14 @@ async def test_agents_share_objects_of_a_bucket(
             read[start] += 1
             return await super().read(file, start, length)
 
-    async def pull(store: Store, peers: Peers) -> bytes:
+    async def pull(store: WeightStore, peers: Peers) -> bytes:
         origin = peers.wrap(lambda source: Counting(source, options=options))(SOURCE)
         with store.changing():
             model = await store.pull(origin, Transfer(4, 64 << 10), lambda _: None, await origin.describe())
         return (model.path / "model.safetensors").read_bytes()
 
     addresses: list[str] = []
-    stores = [Store(tmp_path / str(number)) for number in range(4)]
+    stores = [WeightStore(tmp_path / str(number)) for number in range(4)]
     agents = [Peers(store, Agents(addresses), token, "127.0.0.1", patience=PATIENCE) for store in stores]
     async with AsyncExitStack() as stack:
         for agent in agents:

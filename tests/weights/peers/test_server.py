@@ -14,13 +14,13 @@ import pytest_asyncio
 
 from autoscaler.app.process import allow_many_connections
 from autoscaler.weights.peers import server as served
-from autoscaler.weights.peers.activity import Activity
+from autoscaler.weights.peers.activity import PeerActivity
 from autoscaler.weights.peers.server import PeerServer
 from autoscaler.weights.peers.shared import Shared
 from autoscaler.weights.peers.state import PeerState, decode
 from autoscaler.weights.peers.token import ClusterToken
 from autoscaler.weights.problems import WeightsError
-from autoscaler.weights.store import Store
+from autoscaler.weights.store import WeightStore
 from tests.harness.hub import FakeHub, git_sha1, safetensors, serving
 from tests.harness.hung_disk import hung, may_freeze
 from tests.harness.process import eventually
@@ -45,8 +45,8 @@ def token(tmp_path: Path) -> ClusterToken:
 
 @pytest_asyncio.fixture
 async def server(tmp_path: Path, token: ClusterToken) -> AsyncIterator[PeerServer]:
-    shared = Shared(Store(tmp_path / "root"))
-    async with PeerServer(shared, Activity(time.monotonic), token, "127.0.0.1") as running:
+    shared = Shared(WeightStore(tmp_path / "root"))
+    async with PeerServer(shared, PeerActivity(time.monotonic), token, "127.0.0.1") as running:
         yield running
 
 

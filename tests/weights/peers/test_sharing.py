@@ -17,17 +17,17 @@ from aiohttp import web
 from autoscaler.config.weights.source import parse
 from autoscaler.weights.fetch import Transfer
 from autoscaler.weights.origins.hub import Hub
-from autoscaler.weights.peers.origin import Patience
+from autoscaler.weights.peers.origin import WaitLimits
 from autoscaler.weights.peers.peers import Peers, Tls
 from autoscaler.weights.peers.token import ClusterToken
-from autoscaler.weights.store import Model, Store
+from autoscaler.weights.store import PublishedModel, WeightStore
 from tests.harness.certificates import Certificates
 from tests.harness.hub import FakeHub, safetensors, serving
 from tests.weights.test_store import SOURCE, contents
 
 TRANSFER = Transfer(workers=4, range_bytes=64 << 10)
-PATIENCE = Patience(settle_s=0.2, refresh_s=0.1, silence_s=1.0, await_s=1.0, idle_s=2.0, base_s=2.0)
-LONG = Patience(refresh_s=0.1)
+PATIENCE = WaitLimits(settle_s=0.2, refresh_s=0.1, silence_s=1.0, await_s=1.0, idle_s=2.0, base_s=2.0)
+LONG = WaitLimits(refresh_s=0.1)
 KEY = parse(SOURCE).key
 
 
@@ -54,9 +54,9 @@ class Agent:
         addresses: list[str],
         token: Path,
         tls: Tls | None = None,
-        patience: Patience = PATIENCE,
+        patience: WaitLimits = PATIENCE,
     ) -> None:
-        self.store = Store(root)
+        self.store = WeightStore(root)
         self.hub = hub
         self.peers = Peers(self.store, Agents(addresses), ClusterToken(token), "127.0.0.1", tls=tls, patience=patience)
 
@@ -64,7 +64,7 @@ class Agent:
     def address(self) -> str:
         return f"127.0.0.1:{self.peers.server.port}"
 
-    async def pull(self) -> Model:
+    async def pull(self) -> PublishedModel:
         origin = self.peers.wrap(lambda source: Hub(source, self.hub.url))(parse(SOURCE))
         with self.store.changing():
             return await self.store.pull(origin, TRANSFER, lambda _: None, await origin.describe())

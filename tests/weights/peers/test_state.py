@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from autoscaler.weights.peers.activity import ASKED_S, FETCHING_S, MAX_ASKERS, MAX_MODELS, SHARE_BYTES, Activity
+from autoscaler.weights.peers.activity import ASKED_S, FETCHING_S, MAX_ASKERS, MAX_MODELS, SHARE_BYTES, PeerActivity
 from autoscaler.weights.peers.state import InvalidStateError, PeerState, decode, encode
 
 
@@ -36,7 +36,7 @@ def test_other_answers_are_refused(content: bytes) -> None:
 
 def test_transfer_is_forgotten_after_its_last_range() -> None:
     now = [100.0]
-    activity = Activity(lambda: now[0])
+    activity = PeerActivity(lambda: now[0])
     activity.touch("key", 5)
     activity.claim("key", "digest", 2 * SHARE_BYTES + 5)
     activity.touch("key", 7)
@@ -49,7 +49,7 @@ def test_transfer_is_forgotten_after_its_last_range() -> None:
 
 def test_askers_are_bounded_and_forgotten() -> None:
     now = [0.0]
-    activity = Activity(lambda: now[0])
+    activity = PeerActivity(lambda: now[0])
     for number in range(2 * MAX_ASKERS):
         activity.note_asker("key", f"10.0.0.{number}:1")
     for number in range(2 * MAX_MODELS):
@@ -63,7 +63,7 @@ def test_askers_are_bounded_and_forgotten() -> None:
 
 
 async def test_range_is_given_when_it_has_come_from_the_source() -> None:
-    activity = Activity(lambda: 100.0)
+    activity = PeerActivity(lambda: 100.0)
     activity.touch("key")
     activity.begin("key", "name", [0, 8, 16])
     asked = [asyncio.create_task(activity.find("key", "name", start, 8, 60.0)) for start in (0, 8)]

@@ -78,7 +78,7 @@ class Interrupted(ApiError):
     """A stream that had opened was silent for too long, or its connection broke."""
 
 
-class _Status(msgspec.Struct):
+class _ApiStatus(msgspec.Struct):
     message: str = ""
 
 
@@ -267,7 +267,7 @@ async def _read(request: str, response: aiohttp.ClientResponse, limit_bytes: int
 async def _error_of(request: str, response: aiohttp.ClientResponse) -> ApiError:
     """Return the error of an answer. The body may also be empty, or HTML from a proxy."""
     try:
-        message = msgspec.json.decode(await _read(request, response, ERROR_LIMIT_BYTES), type=_Status).message
+        message = msgspec.json.decode(await _read(request, response, ERROR_LIMIT_BYTES), type=_ApiStatus).message
     except (TooLarge, *UNREADABLE):
         message = ""
     text = " ".join((message or response.reason or "").split())[:MESSAGE_LIMIT]

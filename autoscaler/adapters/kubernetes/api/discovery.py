@@ -40,19 +40,19 @@ class _Groups(msgspec.Struct):
     groups: list[_Group]
 
 
-class _Resource(msgspec.Struct):
+class _ApiResource(msgspec.Struct):
     name: str
     kind: str
     namespaced: bool
 
 
 class _Resources(msgspec.Struct):
-    resources: list[_Resource]
+    resources: list[_ApiResource]
 
 
 _GROUPS, _RESOURCES = msgspec.json.Decoder(_Groups), msgspec.json.Decoder(_Resources)
 Decoded = TypeVar("Decoded")
-Read = Callable[[str], Awaitable[dict[str, _Resource]]]
+Read = Callable[[str], Awaitable[dict[str, _ApiResource]]]
 
 
 async def discover(
@@ -64,9 +64,9 @@ async def discover(
     cannot be read, as that of an aggregated server that is down, is left out of the result.
     cluster_scoped: those whose objects are in no namespace.
     """
-    documents: dict[str, dict[str, _Resource]] = {}
+    documents: dict[str, dict[str, _ApiResource]] = {}
 
-    async def read(path: str) -> dict[str, _Resource]:
+    async def read(path: str) -> dict[str, _ApiResource]:
         if path not in documents:
             listed = await _get(kube, path, _RESOURCES)
             documents[path] = {each.name: each for each in listed.resources} if listed is not None else {}

@@ -55,7 +55,7 @@ class Condition(Fields, frozen=True):
     last_transition_time: datetime | None = None
 
 
-class Running(Fields, frozen=True):
+class RunningState(Fields, frozen=True):
     started_at: datetime | None = None
 
 
@@ -72,7 +72,7 @@ class Terminated(Fields, frozen=True):
 
 
 class ContainerState(Fields, frozen=True):
-    running: Running | None = None
+    running: RunningState | None = None
     waiting: Waiting | None = None
     terminated: Terminated | None = None
 
@@ -209,7 +209,7 @@ class PodMetadata(Metadata, frozen=True):
     annotations: msgspec.Raw = msgspec.field(default=msgspec.Raw(b"null"))  # decoded when needed
 
 
-class Pod(Object, frozen=True):
+class PodObject(Object, frozen=True):
     metadata: PodMetadata = PodMetadata()
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
@@ -261,7 +261,7 @@ class TargetStatus(Fields, frozen=True):
     conditions: list[Condition] | None = None
 
 
-class Target(Object, frozen=True):
+class TargetObject(Object, frozen=True):
     """A Deployment or StatefulSet."""
 
     metadata: TargetMetadata = TargetMetadata()
@@ -400,7 +400,7 @@ class NodeMetadata(Metadata, frozen=True):
     annotations: msgspec.Raw = msgspec.field(default=msgspec.Raw(b"null"))  # decoded when needed
 
 
-class Node(Object, frozen=True):
+class NodeObject(Object, frozen=True):
     metadata: NodeMetadata = NodeMetadata()
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()

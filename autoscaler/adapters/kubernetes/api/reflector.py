@@ -74,7 +74,7 @@ class Resource(Generic[Kind]):
     selector: str = ""  # field selector of the objects that are watched; "": all
 
 
-class Store(Protocol[Kind_contra]):
+class ObjectStore(Protocol[Kind_contra]):
     """Holds the last known state of each object. Called from the event loop, so it must not wait."""
 
     def put(self, seen: Kind_contra, /) -> None: ...
@@ -85,7 +85,7 @@ class Store(Protocol[Kind_contra]):
 class Stores(Generic[Kind]):
     """Gives each object to several stores, in this order."""
 
-    def __init__(self, *stores: Store[Kind]) -> None:
+    def __init__(self, *stores: ObjectStore[Kind]) -> None:
         self._stores = stores
 
     def put(self, seen: Kind, /) -> None:
@@ -111,7 +111,7 @@ class Reflector(Generic[Kind]):
         self,
         kube: Kube,
         resource: Resource[Kind],
-        store: Store[Kind],
+        store: ObjectStore[Kind],
         clock: Clock,
         namespace: str = "",
         times: WatchTimes | None = None,

@@ -22,7 +22,7 @@ from autoscaler.config.check.manifests import at, mapping
 from autoscaler.config.policy.schema import OVERRIDES
 from autoscaler.config.yaml import Loc
 from autoscaler.core.model.fleet import WorkloadRef
-from autoscaler.ports import ScaledObject
+from autoscaler.ports import ScaledObjectFields
 
 MAX_TRIGGERS = 100  # of one ScaledObject that are read
 MAX_FAULTS = 20  # of one ScaledObject that are reported
@@ -33,7 +33,7 @@ COMPOSITE_METRIC = "composite-metric"  # KEDA's name if scalingModifiers make on
 class ScaledObjectSpec(NamedTuple):
     """The settings of a ScaledObject that matter to this scaler."""
 
-    scaled_object: ScaledObject  # with the tolerances that its spec states
+    scaled_object: ScaledObjectFields  # with the tolerances that its spec states
     target: TargetKey
     has_external_trigger: bool  # of any external scaler
     is_ours: bool  # an external trigger names a policy
@@ -60,7 +60,7 @@ class ScaledObjectStore(AutoscalerStore[ScaledObjectSpec]):
         """hpas: including those that KEDA created for ScaledObjects."""
         super().__init__()
         self._hpas = hpas
-        self._returned: dict[tuple[str, str], ScaledObject] = {}  # by the last call of `get`
+        self._returned: dict[tuple[str, str], ScaledObjectFields] = {}  # by the last call of `get`
 
     def put(self, seen: objects.ScaledObject, /) -> None:
         if seen.metadata.deletion_timestamp is not None:
@@ -74,7 +74,7 @@ class ScaledObjectStore(AutoscalerStore[ScaledObjectSpec]):
 
     def get(
         self, namespace: str, name: str, find_ref: Callable[[TargetKey], WorkloadRef | None] = lambda key: None
-    ) -> ScaledObject | None:
+    ) -> ScaledObjectFields | None:
         """Return a ScaledObject with an external trigger, and the tolerance of its HPA.
 
         find_ref: names a target that exists; its kind may be served in another version than the ScaledObject states.
@@ -117,7 +117,7 @@ def read_scaled_object(seen: objects.ScaledObject) -> ScaledObjectSpec:
     target = _target(seen.metadata.namespace, mapping(at(value, "spec", "scaleTargetRef")))
     annotations = seen.metadata.annotations or {}
     return ScaledObjectSpec(
-        scaled_object=ScaledObject(
+        scaled_object=ScaledObjectFields(
             namespace=seen.metadata.namespace,
             name=seen.metadata.name,
             target=target,

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from autoscaler.adapters.kubernetes.inventory.nodes import Taint
-from autoscaler.adapters.kubernetes.pods.needs import Expression, Needs, Toleration
+from autoscaler.adapters.kubernetes.inventory.nodes import NodeTaint
+from autoscaler.adapters.kubernetes.pods.needs import Needs, NodeExpression, PodToleration
 from autoscaler.core.table.columns import FloatColumn
 
 EXCLUDING = ("NoSchedule", "NoExecute")
@@ -21,7 +21,7 @@ CLOSE = 1e-9  # relative; for sums of CPU quantities
 Labels = Mapping[str, str]
 
 
-def admits(labels: Labels, taints: Iterable[Taint], needs: Needs) -> bool:
+def admits(labels: Labels, taints: Iterable[NodeTaint], needs: Needs) -> bool:
     """Return whether the labels and taints of a node admit a pod.
 
     labels: with the node's name as `NAME_FIELD`, and the devices of drivers as `DEVICES_FIELD`.
@@ -51,12 +51,12 @@ def count_replicas(pods: float, needs: Needs) -> float:
     return float(np.floor(pods * needs.smallest / needs.total + CLOSE))
 
 
-def _matches_term(term: tuple[Expression, ...], labels: Labels) -> bool:
+def _matches_term(term: tuple[NodeExpression, ...], labels: Labels) -> bool:
     """Return whether all expressions of a term match. A term without expressions matches no node."""
     return bool(term) and all(_matches_expression(each, labels) for each in term)
 
 
-def _matches_expression(expression: Expression, labels: Labels) -> bool:
+def _matches_expression(expression: NodeExpression, labels: Labels) -> bool:
     value = labels.get(expression.key)
     match expression.operator:
         case "In":
@@ -79,7 +79,7 @@ def _is_integer(text: str) -> bool:
     return len(text) <= 20 and re.fullmatch(r"[-+]?[0-9]+", text) is not None
 
 
-def _is_tolerated(taint: Taint, needs: Needs) -> bool:
+def _is_tolerated(taint: NodeTaint, needs: Needs) -> bool:
     """Return whether a taint does not exclude such pods.
 
     If GPU nodes are tainted with the name of the resource, an admission plugin adds the toleration
@@ -90,7 +90,7 @@ def _is_tolerated(taint: Taint, needs: Needs) -> bool:
     return any(_tolerates(each, taint) for each in needs.tolerations)
 
 
-def _tolerates(toleration: Toleration, taint: Taint) -> bool:
+def _tolerates(toleration: PodToleration, taint: NodeTaint) -> bool:
     if toleration.effect not in ("", taint.effect) or toleration.key not in ("", taint.key):
         return False
     if toleration.operator in ("", "Equal"):

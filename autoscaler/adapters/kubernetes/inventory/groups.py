@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from autoscaler.adapters.kubernetes.inventory.fit import Labels, admits
-from autoscaler.adapters.kubernetes.inventory.nodes import Node, Taint
+from autoscaler.adapters.kubernetes.inventory.nodes import Node, NodeTaint
 from autoscaler.adapters.kubernetes.pods.needs import NAME_FIELD, Needs
 from autoscaler.catalog import node_labels
 
@@ -27,7 +27,7 @@ class GroupKey(NamedTuple):
     zone: str
     capacity_type: str
     node_pool: str  # label of the node pool that an autoscaler may enlarge; "": none
-    taints: frozenset[Taint]
+    taints: frozenset[NodeTaint]
     closed: str  # why its nodes take no new pod; "": they take pods
 
     def devices_of(self, resource: str) -> int:
@@ -94,7 +94,7 @@ class _Masks:
         self._by_keys: dict[frozenset[str], list[tuple[int, Needs]]] = {}
         for place, needs in enumerate(templates):
             self._by_keys.setdefault(needs.label_keys(), []).append((place, needs))
-        self._known: dict[tuple[frozenset[str], frozenset[Taint], tuple[str | None, ...]], int] = {}
+        self._known: dict[tuple[frozenset[str], frozenset[NodeTaint], tuple[str | None, ...]], int] = {}
 
     def of(self, name: str, node: Node) -> int:
         mask = 0

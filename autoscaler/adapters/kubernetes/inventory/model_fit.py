@@ -13,7 +13,7 @@ from autoscaler.adapters.kubernetes.pods.template import Facts
 from autoscaler.catalog.devices import is_mig
 from autoscaler.catalog.engines import DEFAULT_ENGINE
 from autoscaler.config.check.fit import STATED, ModelFiles, memory_of, needs_of, parallel_size
-from autoscaler.core.model.memory import GIB, Range, Verdict, judge
+from autoscaler.core.model.memory import GIB, FitVerdict, Range, judge
 
 MIB = float(1 << 20)
 MAX_MIB = 1 << 21  # as for the framebuffer; GPUs of 2026 have up to 0.3 million
@@ -37,7 +37,7 @@ def misfit(facts: Facts, weights_gb: float, layout: Layout, row: int) -> str:
     files = ModelFiles(Range(weights_gb * 1e9, weights_gb * 1e9), source=STATED)
     load = needs_of(options, files, facts.gpus, is_vllm=facts.engine in ("", DEFAULT_ENGINE))
     fits = [judge(load, memory) for _, memory in devices]
-    if not fits or any(fit.verdict is not Verdict.DOES_NOT_FIT for fit in fits):
+    if not fits or any(fit.verdict is not FitVerdict.DOES_NOT_FIT for fit in fits):
         return ""
     largest = max(range(len(devices)), key=lambda place: devices[place][1].most)
     return f"the model does not fit: {fits[largest].sentence}"

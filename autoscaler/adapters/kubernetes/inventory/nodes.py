@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from sys import intern
 from typing import NamedTuple
 
-from autoscaler.adapters.kubernetes.api.objects import Node as SeenNode
+from autoscaler.adapters.kubernetes.api.objects import NodeObject as SeenNode
 from autoscaler.adapters.kubernetes.pods.needs import CONTROL_PLANE_TAINTS
 from autoscaler.adapters.kubernetes.pods.requests import CPU, MEMORY, Quantity, read_quantity
 from autoscaler.catalog.accelerators import is_accelerator
@@ -23,7 +23,7 @@ SHRINK_DELAY_S = 600.0
 offers no device and its product label may be missing, but its pods keep running. A new taint counts the same way."""
 
 
-class Taint(NamedTuple):
+class NodeTaint(NamedTuple):
     key: str
     value: str
     effect: str
@@ -34,7 +34,7 @@ class Node(NamedTuple):
 
     gpus: dict[str, int]  # by resource
     labels: dict[str, str]  # without those of weights, which change often
-    taints: frozenset[Taint] = frozenset()  # without those of the control plane and of new nodes
+    taints: frozenset[NodeTaint] = frozenset()  # without those of the control plane and of new nodes
     cpu: float = math.inf  # cores; infinity: unknown
     memory: float = math.inf  # bytes
     closed: str = ""  # why it takes no new pod, "cordoned"; "": it takes pods
@@ -126,7 +126,7 @@ def _read(seen: SeenNode) -> tuple[Node, str]:
         if key not in VOLATILE_LABELS and not key.startswith(WEIGHTS_LABELS)
     }
     taints = frozenset(
-        Taint(taint.key, taint.value, taint.effect)
+        NodeTaint(taint.key, taint.value, taint.effect)
         for taint in seen.spec.taints or ()
         if not (
             taint.key.startswith(CONTROL_PLANE_TAINTS) or taint.key in REMOVAL_TAINTS or is_startup_taint(taint.key)

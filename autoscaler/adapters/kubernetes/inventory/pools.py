@@ -23,7 +23,7 @@ NO_GROUP = -1
 TO_COME = "nodes to come"
 
 
-class Line(NamedTuple):
+class GroupLine(NamedTuple):
     """One row of `NodeGroups`: devices of one resource on a node group, or those that are still to come."""
 
     group: int  # -1: to come
@@ -44,7 +44,7 @@ class Layout(NamedTuple):
     template: list[int]  # [W], template of each workload; -1: unknown
     admitted: BoolColumn  # bool[T, groups]
     groups: list[Group]
-    lines: list[Line]
+    lines: list[GroupLine]
     node_groups: NodeGroups  # as if no pod held a device
     resources: list[str]
     place: Mapping[str, int]  # by node: its row in the columns below
@@ -139,7 +139,7 @@ def _words(needs: Needs) -> str:
 
 def _lines(
     nodes: Mapping[str, Node], groups: Sequence[Group], resources: Sequence[str], elastic: Elastic
-) -> list[Line]:
+) -> list[GroupLine]:
     """Return the rows of `NodeGroups`.
 
     The groups of a node pool share its limit, so what may come is a row of its own.
@@ -153,7 +153,7 @@ def _lines(
         for label, resource in offered
     }
     lines = [
-        Line(
+        GroupLine(
             place,
             resources.index(resource),
             NodeGroup(
@@ -181,12 +181,12 @@ def _lines(
             key = offered[label, resource].key
             sharers = dict(zip(dict(key.devices), key.sharers, strict=True))[resource]
             node = NodeGroup(resource, key.product, TO_COME, grows=label[:TEXT_LIMIT], sharers=sharers)
-            lines.append(Line(NO_GROUP, resources.index(resource), node, 0.0, devices, False, label))
+            lines.append(GroupLine(NO_GROUP, resources.index(resource), node, 0.0, devices, False, label))
     return lines
 
 
 def _node_groups(
-    lines: Sequence[Line],
+    lines: Sequence[GroupLine],
     pools: Sequence[Pool],
     admitted: Sequence[BoolColumn],
     groups: Sequence[Group],

@@ -11,7 +11,7 @@ import numpy as np
 
 from autoscaler.adapters.kubernetes.inventory.fit import CLOSE, count_pods, count_replicas
 from autoscaler.adapters.kubernetes.inventory.pools import NO_GROUP, Layout
-from autoscaler.adapters.kubernetes.pods.holdings import SHARED, Held
+from autoscaler.adapters.kubernetes.pods.holdings import SHARED, HeldRows
 from autoscaler.adapters.kubernetes.pods.needs import Needs
 from autoscaler.core.model.fleet import NodeGroups
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
@@ -24,23 +24,23 @@ class Usage(NamedTuple):
     fits: FloatColumn  # float64[W], replicas that fit if all devices of managed workloads were free; infinity: no limit
     room: FloatColumn  # float64[W], replicas that fit beside all pods of now; NaN: not known
     gpus_per_pod: FloatColumn  # float64[W], all pods of a replica have so many devices, or a multiple; NaN: unknown
-    held: OnNodes  # by all pods of now
+    held: UsedOnNodes  # by all pods of now
     pods_of_replica: Mapping[int, tuple[float, ...]]  # devices of each, by row of the workload, if they differ
     former: FloatColumn  # float64[W], replicas on nodes that an earlier template made
 
 
-class OnNodes(NamedTuple):
+class UsedOnNodes(NamedTuple):
     """Devices, CPU and memory of each node that some pods hold."""
 
     devices: FloatColumn  # float64[nodes, resources]
     cpu: FloatColumn
     memory: FloatColumn
 
-    def plus(self, other: OnNodes) -> OnNodes:
-        return OnNodes(self.devices + other.devices, self.cpu + other.cpu, self.memory + other.memory)
+    def plus(self, other: UsedOnNodes) -> UsedOnNodes:
+        return UsedOnNodes(self.devices + other.devices, self.cpu + other.cpu, self.memory + other.memory)
 
 
-def count_usage(layout: Layout, held: Held, workload_id: IntColumn, preempts: FloatColumn | None = None) -> Usage:
+def count_usage(layout: Layout, held: HeldRows, workload_id: IntColumn, preempts: FloatColumn | None = None) -> Usage:
     """Count what pods hold.
 
     preempts: float64[W], the scheduler evicts pods of a lower priority for those of each workload; None: 0 for all.
@@ -56,7 +56,7 @@ def count_usage(layout: Layout, held: Held, workload_id: IntColumn, preempts: Fl
     below = np.zeros(len(layout.template)) if preempts is None else preempts
     others = on_node & (row < 0)
 
-    def hold_against(least: FloatColumn | float) -> OnNodes:
+    def hold_against(least: FloatColumn | float) -> UsedOnNodes:
         """Return what others hold against workloads that preempt pods below a priority, by row or for all."""
         return _sum(layout, held, place, resource, others & (held.priority >= least))
 
@@ -101,7 +101,7 @@ def _lowest_by_group(layout: Layout, preempts: FloatColumn) -> FloatColumn:
 
 
 def _count_by_level(
-    layout: Layout, held: Mapping[float, OnNodes], preempts: FloatColumn, pods_to_come: FloatColumn
+    layout: Layout, held: Mapping[float, UsedOnNodes], preempts: FloatColumn, pods_to_come: FloatColumn
 ) -> FloatColumn:
     """Return how many replicas of each workload fit. held: what pods hold against it, by its value of `preempts`."""
     fits = np.full(len(layout.template), np.inf)
@@ -118,12 +118,12 @@ def _rows_of(target: IntColumn, workload_id: IntColumn) -> IntColumn:
     return np.where(workload_id[row] == target, row, -1)
 
 
-def _sum(layout: Layout, held: Held, place: IntColumn, resource: IntColumn, counted: BoolColumn) -> OnNodes:
+def _sum(layout: Layout, held: HeldRows, place: IntColumn, resource: IntColumn, counted: BoolColumn) -> UsedOnNodes:
     """Return what the counted rows hold on each node."""
     nodes, resources = layout.devices.shape
     known = counted & (resource >= 0)
     cells = place[known] * resources + resource[known]
-    return OnNodes(
+    return UsedOnNodes(
         _bincount(cells, held.devices[known], nodes * resources).reshape(nodes, resources),
         _bincount(place[counted], held.cpu[counted], nodes),
         _bincount(place[counted], held.memory[counted], nodes),
@@ -164,7 +164,7 @@ def _list_by_node(layout: Layout, devices: FloatColumn) -> tuple[FloatColumn, ..
 
 
 def _find_strays(
-    layout: Layout, held: Held, place: IntColumn, resource: IntColumn, row: IntColumn
+    layout: Layout, held: HeldRows, place: IntColumn, resource: IntColumn, row: IntColumn
 ) -> tuple[BoolColumn, BoolColumn]:
     """Return the rows of stray pods, and those of them that another template made.
 
@@ -194,7 +194,7 @@ def _find_strays(
     return strays | (former & has_pool), former
 
 
-def _of_pods(held: Held, resource: IntColumn) -> tuple[FloatColumn, FloatColumn]:
+def _of_pods(held: HeldRows, resource: IntColumn) -> tuple[FloatColumn, FloatColumn]:
     """Return for each row the devices of its pod and resource, and the number of its rows with a known resource.
 
     Devices of claims have a row each; all others of a pod and resource are in one.
@@ -212,11 +212,11 @@ def _of_pods(held: Held, resource: IntColumn) -> tuple[FloatColumn, FloatColumn]
 def _move_strays(
     layout: Layout,
     groups: NodeGroups,
-    held: Held,
+    held: HeldRows,
     place: IntColumn,
     row: IntColumn,
     is_stray: BoolColumn,
-    strays: OnNodes,
+    strays: UsedOnNodes,
 ) -> NodeGroups:
     """Return the node groups with the devices of strays in groups of their own, which only their pools have.
 
@@ -243,7 +243,7 @@ def _move_strays(
 
 def _count_kept(
     layout: Layout,
-    held: Held,
+    held: HeldRows,
     place: IntColumn,
     resource: IntColumn,
     row: IntColumn,
@@ -292,7 +292,7 @@ def _pods_to_come(layout: Layout) -> FloatColumn:
     return pods
 
 
-def _count_fitting(layout: Layout, held: OnNodes, pods_to_come: FloatColumn) -> FloatColumn:
+def _count_fitting(layout: Layout, held: UsedOnNodes, pods_to_come: FloatColumn) -> FloatColumn:
     """Return how many replicas of each workload fit beside what pods hold; infinity: no limit is known. float64[W]."""
     by_size: dict[tuple[str, float, float, float], FloatColumn] = {}
     is_open = np.array([not group.key.closed for group in layout.groups], dtype=bool)
@@ -307,12 +307,12 @@ def _count_fitting(layout: Layout, held: OnNodes, pods_to_come: FloatColumn) -> 
     return fits[np.array(layout.template, dtype=np.int64)] if layout.template else np.zeros(0)
 
 
-def _count_by_group(layout: Layout, held: OnNodes, needs: Needs) -> FloatColumn:
+def _count_by_group(layout: Layout, held: UsedOnNodes, needs: Needs) -> FloatColumn:
     """Return how many of the smallest pods of a template the nodes of each group hold, if they admit it."""
     return _bincount(layout.group, count_on_nodes(layout, held, needs), len(layout.groups))
 
 
-def count_on_nodes(layout: Layout, held: OnNodes, needs: Needs) -> FloatColumn:
+def count_on_nodes(layout: Layout, held: UsedOnNodes, needs: Needs) -> FloatColumn:
     """Return how many of the smallest pods of a template fit on each node, if it admits them. float64[nodes]."""
     if needs.resource not in layout.resources:
         return np.zeros(len(layout.group))

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from autoscaler.adapters.kubernetes.pods.needs import NAME_FIELD, Expression, Needs
+from autoscaler.adapters.kubernetes.pods.needs import NAME_FIELD, Needs, NodeExpression
 from autoscaler.core.model.fleet import WorkloadRef
 
 PRIORITY_CLASS, ROLE = "{lease}-placeholder", "{lease}-prewarm"  # after the name of the lease, as in manifests/prewarm
@@ -25,18 +25,18 @@ MAX_IMAGE = 500
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]*")
 
 
-class Kind(NamedTuple):
+class RequestKind(NamedTuple):
     """A kind of object."""
 
     root: str
     plural: str
 
 
-DEPLOYMENTS, TEMPLATES = Kind("/apis/apps/v1", "deployments"), Kind("/api/v1", "podtemplates")
-Objects = dict[tuple[Kind, str], dict[str, Any]]  # by kind and name
+DEPLOYMENTS, TEMPLATES = RequestKind("/apis/apps/v1", "deployments"), RequestKind("/api/v1", "podtemplates")
+Objects = dict[tuple[RequestKind, str], dict[str, Any]]  # by kind and name
 
 
-class Request(NamedTuple):
+class PlaceRequest(NamedTuple):
     """Places for further replicas of a workload."""
 
     ref: WorkloadRef
@@ -70,11 +70,11 @@ def is_supported(needs: Needs) -> bool:
 
 
 def make_objects(
-    request: Request,
+    request: PlaceRequest,
     installation: str,
     image: str,
     priority_class: str,
-    buffers: Kind | None,
+    buffers: RequestKind | None,
     owner: Mapping[str, str] | None = None,
 ) -> Objects:
     """Return the objects of a request.
@@ -160,7 +160,7 @@ def object_name(ref: WorkloadRef, installation: str, purpose: str = "") -> str:
     return f"prewarm-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
-def count_pods(request: Request) -> int:
+def count_pods(request: PlaceRequest) -> int:
     """Return the pods that take the places of a request. A replica of several pods has several places."""
     each = request.needs.total / request.needs.largest
     pods = math.ceil(each - 1e-9) if each > 1 else 1
@@ -200,12 +200,12 @@ def _pod(needs: Needs, image: str) -> dict[str, Any]:
     return pod
 
 
-def _term(expressions: tuple[Expression, ...]) -> dict[str, Any]:
+def _term(expressions: tuple[NodeExpression, ...]) -> dict[str, Any]:
     """Return a term of a required node affinity."""
     labels = [_expression(each, each.key) for each in expressions if each.key != NAME_FIELD]
     names = [_expression(each, "metadata.name") for each in expressions if each.key == NAME_FIELD]
     return ({"matchExpressions": labels} if labels else {}) | ({"matchFields": names} if names else {})
 
 
-def _expression(each: Expression, key: str) -> Mapping[str, Any]:
+def _expression(each: NodeExpression, key: str) -> Mapping[str, Any]:
     return {"key": key, "operator": each.operator} | ({"values": list(each.values)} if each.values else {})

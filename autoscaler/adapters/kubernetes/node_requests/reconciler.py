@@ -27,9 +27,9 @@ from autoscaler.adapters.kubernetes.node_requests.objects import (
     PRIORITY_CLASS,
     ROLE,
     TEMPLATES,
-    Kind,
     Objects,
-    Request,
+    PlaceRequest,
+    RequestKind,
     installation_label,
     is_supported,
     make_image_objects,
@@ -62,18 +62,18 @@ ROLES, RBAC_VERSION = "/apis/rbac.authorization.k8s.io/v1", "rbac.authorization.
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 
-class _Metadata(msgspec.Struct):
+class _RequestMetadata(msgspec.Struct):
     name: str = ""
     uid: str = ""
 
 
-class _Status(msgspec.Struct):
+class _RequestStatus(msgspec.Struct):
     conditions: list[msgspec.Raw] | None = None
 
 
 class _Item(msgspec.Struct):
-    metadata: _Metadata
-    status: _Status = msgspec.field(default_factory=_Status)
+    metadata: _RequestMetadata
+    status: _RequestStatus = msgspec.field(default_factory=_RequestStatus)
 
 
 class _List(msgspec.Struct):
@@ -84,7 +84,7 @@ class _Allowed(msgspec.Struct):
     allowed: bool
 
 
-class _Review(msgspec.Struct):
+class _RequestReview(msgspec.Struct):
     status: _Allowed
 
 
@@ -122,11 +122,11 @@ class NodeRequester:
         self._image_of = image_of if settings.pull_images else lambda _: ""
         self._warmed = warmed
         self._leadership = leadership
-        self.due: tuple[Request, ...] | None = None  # places to request; None: this process does not lead
+        self.due: tuple[PlaceRequest, ...] | None = None  # places to request; None: this process does not lead
         self._changed = asyncio.Event()
         self._applied: Objects = {}  # as of the last check
         self._checked_s = self._discovered_s = self._refused_until_s = -np.inf
-        self._served: Kind | None = None  # CapacityBuffers, if the cluster has them
+        self._served: RequestKind | None = None  # CapacityBuffers, if the cluster has them
         self._ignored = False  # the cluster has them, and no controller answers
         self._buffered_s: dict[str, float] = {}  # by name of a CapacityBuffer, when it was first applied
         self._supported: tuple[tuple[Workload, ...], BoolColumn] = (), np.zeros(0, dtype=bool)
@@ -194,7 +194,7 @@ class NodeRequester:
                     told = str(error)
             await self._clock.sleep(LEADS_S)
 
-    async def reconcile(self, due: tuple[Request, ...]) -> None:
+    async def reconcile(self, due: tuple[PlaceRequest, ...]) -> None:
         """Apply and delete objects until they are those of the requests. Raises ApiError."""
         now_s = self._clock.now_s()
         if now_s - self._checked_s >= CHECK_S and (due or self._applied or self._checked_s < 0):
@@ -214,12 +214,12 @@ class NodeRequester:
         missing = [key for key, body in wanted.items() if self._applied.get(key) != body]
         slots = asyncio.Semaphore(CONCURRENCY)
 
-        async def delete(key: tuple[Kind, str]) -> None:
+        async def delete(key: tuple[RequestKind, str]) -> None:
             async with slots:
                 await self._delete(*key)
             self._applied.pop(key, None)
 
-        async def apply(key: tuple[Kind, str]) -> None:
+        async def apply(key: tuple[RequestKind, str]) -> None:
             async with slots:
                 await self._apply(*key, wanted[key])
             self._applied[key] = wanted[key]
@@ -233,17 +233,17 @@ class NodeRequester:
             places = sum(request.places for request in due)
             log.info("nodes are requested", workloads=len(due), places=places, deleted=len(surplus))
 
-    def _list_due(self, tick: TickRecord) -> list[Request]:
+    def _list_due(self, tick: TickRecord) -> list[PlaceRequest]:
         """Return the places that are due: of the next window of each namespace, then of its second one, and so on."""
         chain, fleet = tick.decision.chain, tick.input.fleet
         rows = np.flatnonzero(chain.places > 0)
-        found: list[tuple[int, Request]] = []
+        found: list[tuple[int, PlaceRequest]] = []
         turns: Counter[str] = Counter()
         for row in rows[np.argsort(chain.due_s[rows], kind="stable")].tolist():
             ref = fleet.workloads[row].ref
             if (needs := self._needs(ref)) is not None:
                 places = int(np.ceil(chain.places[row]))
-                found.append((turns[ref.namespace], Request(ref, places, needs, self._image_of(ref))))
+                found.append((turns[ref.namespace], PlaceRequest(ref, places, needs, self._image_of(ref))))
                 turns[ref.namespace] += 1
         return [request for _, request in sorted(found, key=itemgetter(0))[:MOST_REQUESTS]]
 
@@ -281,7 +281,7 @@ class NodeRequester:
     async def _discover(self) -> None:
         resource = f"{BUFFERS}.{BUFFER_GROUP}"
         served = (await discover(self._kube, {resource: PREFERRED_VERSION})).get(resource)
-        self._served = Kind(f"/apis/{BUFFER_GROUP}/{served.version}", BUFFERS) if served is not None else None
+        self._served = RequestKind(f"/apis/{BUFFER_GROUP}/{served.version}", BUFFERS) if served is not None else None
 
     async def _find_owner(self) -> Mapping[str, str] | None:
         """Return the reference to the Role of this setting; None: it has another name, or may not be read."""
@@ -300,11 +300,11 @@ class NodeRequester:
         kind = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
         body = await self._kube.request("POST", REVIEWS, {**kind, "spec": {"resourceAttributes": attributes}})
         try:
-            return msgspec.json.decode(body, type=_Review).status.allowed
+            return msgspec.json.decode(body, type=_RequestReview).status.allowed
         except UNREADABLE as error:
             raise ApiError(f"POST {REVIEWS}", 0, f"not a review: {error}") from error
 
-    async def _list(self, kind: Kind) -> list[_Item]:
+    async def _list(self, kind: RequestKind) -> list[_Item]:
         selector = f"{INSTALLATION}={installation_label(self._manager)}"
         path = object_path(kind.root, self._namespace, kind.plural)
         body = await self._kube.request("GET", path, query=[("labelSelector", selector)])
@@ -313,7 +313,7 @@ class NodeRequester:
         except UNREADABLE as error:
             raise ApiError(f"GET {path}", 0, f"not a list of objects: {error}") from error
 
-    async def _apply(self, kind: Kind, name: str, body: Mapping[str, object]) -> None:
+    async def _apply(self, kind: RequestKind, name: str, body: Mapping[str, object]) -> None:
         if not self._leadership.leading:
             return
         await self._kube.request(
@@ -324,7 +324,7 @@ class NodeRequester:
             content_type=APPLY,
         )
 
-    async def _delete(self, kind: Kind, name: str) -> None:
+    async def _delete(self, kind: RequestKind, name: str) -> None:
         if not self._leadership.leading:
             return
         try:

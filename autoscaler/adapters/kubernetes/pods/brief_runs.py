@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import NamedTuple
 
-from autoscaler.adapters.kubernetes.api.objects import ContainerStatus, Pod
+from autoscaler.adapters.kubernetes.api.objects import ContainerStatus, PodObject
 from autoscaler.adapters.kubernetes.api.text import one_line
 from autoscaler.adapters.kubernetes.pods.status import FAILED_STARTS, Key
 from autoscaler.ports import Clock
@@ -42,7 +42,7 @@ class BriefRuns:
     def __bool__(self) -> bool:
         return bool(self._doubted)
 
-    def put(self, seen: Pod) -> None:
+    def put(self, seen: PodObject) -> None:
         key = seen.metadata.namespace, seen.metadata.name
         statuses = [*(seen.status.container_statuses or ()), *(seen.status.init_container_statuses or ())]
         restarts = sum(each.restart_count for each in statuses)

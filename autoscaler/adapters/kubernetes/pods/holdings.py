@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autoscaler.adapters.kubernetes.api.objects import Pod
+from autoscaler.adapters.kubernetes.api.objects import PodObject
 from autoscaler.adapters.kubernetes.pods.requests import requested_capacity, requested_devices
 from autoscaler.adapters.kubernetes.pods.status import FINISHED, Key
 from autoscaler.core.table.columns import FloatColumn, IntColumn
@@ -34,7 +34,7 @@ _ROW = np.dtype(
 )
 
 
-class Held(NamedTuple):
+class HeldRows(NamedTuple):
     """Rows of pods on nodes. A pod has one row for each kind of device, and its CPU and memory are in the first."""
 
     node: IntColumn  # places in `nodes`
@@ -48,7 +48,7 @@ class Held(NamedTuple):
     nodes: list[str]
     resources: list[str]
 
-    def plus(self, claimed: Sequence[ClaimedDevices]) -> Held:
+    def plus(self, claimed: Sequence[ClaimedDevices]) -> HeldRows:
         """Return the rows with those of claims, whose CPU and memory are in the rows of their pods."""
         if not claimed:
             return self
@@ -61,7 +61,7 @@ class Held(NamedTuple):
                     names.append(name)
         node, resource = places
         none = np.zeros(len(claimed))
-        return Held(
+        return HeldRows(
             node=np.concatenate([self.node, [node[each.node] for each in claimed]]),
             target=np.concatenate([self.target, [each.target for each in claimed]]),
             resource=np.concatenate([self.resource, [resource[each.resource] for each in claimed]]),
@@ -83,10 +83,10 @@ class ClaimedDevices(NamedTuple):
     devices: float
     target: int  # -1: none is known
     priority: int
-    claimant: int  # as in `Held`
+    claimant: int  # as in `HeldRows`
 
 
-class _Pod(NamedTuple):
+class _HoldingPod(NamedTuple):
     """The parts of a pod that its rows are made of."""
 
     node: str
@@ -104,17 +104,17 @@ class Holdings:
         self._nodes, self._resources = _Numbers(), _Numbers()
         self._rows = np.zeros(0, dtype=_ROW)
         self._free: list[int] = []
-        self._pods: dict[Key, tuple[_Pod, tuple[int, ...]]] = {}  # with its rows
+        self._pods: dict[Key, tuple[_HoldingPod, tuple[int, ...]]] = {}  # with its rows
         self._marked: set[Key] = set()  # pods whose target must be looked up
 
-    def put(self, key: Key, seen: Pod) -> None:
+    def put(self, key: Key, seen: PodObject) -> None:
         if not seen.spec.node_name or seen.status.phase in FINISHED:
             self.remove(key)
             return
         cpu, memory = requested_capacity(seen.spec)
         # Also those of unknown names, because a DeviceClass may serve them.
         known = tuple((name, count) for name, count in sorted(requested_devices(seen.spec).items()) if count > 0)
-        pod = _Pod(seen.spec.node_name, seen.spec.priority or 0, cpu, memory, known or (NO_DEVICE,))
+        pod = _HoldingPod(seen.spec.node_name, seen.spec.priority or 0, cpu, memory, known or (NO_DEVICE,))
         before = self._pods.get(key)
         if before is not None and before[0] == pod:
             return
@@ -148,21 +148,21 @@ class Holdings:
         pod = self._pods.get(key)
         return MOST_IMPORTANT if pod is None else pod[0].priority
 
-    def held(self, target_of: Callable[[Key], int]) -> Held:
+    def held(self, target_of: Callable[[Key], int]) -> HeldRows:
         """Copy the rows of all pods on nodes. target_of: returns the target of a pod."""
         for key in self._marked & self._pods.keys():
             self._rows["target"][list(self._pods[key][1])] = target_of(key)
         self._marked.clear()
         rows = self._rows[self._rows["node"] != FREE]
         columns = {name: np.ascontiguousarray(rows[name]) for name in _ROW.names or ()}
-        return Held(
+        return HeldRows(
             **columns,
             claimant=np.full(len(rows), NO_CLAIM),
             nodes=self._nodes.names,
             resources=self._resources.names,
         )
 
-    def _add_row(self, pod: _Pod, place: int) -> int:
+    def _add_row(self, pod: _HoldingPod, place: int) -> int:
         if not self._free:
             count = len(self._rows)
             more = np.zeros(max(count, FIRST_ROWS), dtype=_ROW)

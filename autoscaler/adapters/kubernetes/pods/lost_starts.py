@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autoscaler.adapters.kubernetes.api.objects import Condition, Pod
+from autoscaler.adapters.kubernetes.api.objects import Condition, PodObject
 from autoscaler.adapters.kubernetes.api.text import one_line
 from autoscaler.adapters.kubernetes.pods.brief_runs import BriefRuns
 from autoscaler.adapters.kubernetes.pods.status import (
@@ -61,7 +61,7 @@ class _Owner:
         self.deleted: dict[str, tuple[_Lost, float]] = {}  # by name, with the time: those that may be replaced
 
 
-class _Pod(NamedTuple):
+class _UnreadyPod(NamedTuple):
     uid: str
     owner: tuple[OwnerKey, str]
     created_s: float
@@ -75,10 +75,10 @@ class LostStarts:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.brief_runs = BriefRuns(clock)
-        self._pods: dict[Key, _Pod] = {}
+        self._pods: dict[Key, _UnreadyPod] = {}
         self._owners: dict[tuple[OwnerKey, str], _Owner] = {}  # the one that changed last is the last
 
-    def put(self, seen: Pod) -> None:
+    def put(self, seen: PodObject) -> None:
         """Note the state of a pod. Pods that have ended may be put again."""
         self.brief_runs.put(seen)
         key, owner_key, metadata = (seen.metadata.namespace, seen.metadata.name), owner_of(seen), seen.metadata
@@ -88,7 +88,7 @@ class LostStarts:
         if pod is None or pod.uid != metadata.uid:
             self.remove(key)
             revision = next((value for each in REVISIONS if (value := (metadata.labels or {}).get(each))), "")
-            pod = _Pod(metadata.uid, (owner_key, revision), metadata.creation_timestamp.timestamp())
+            pod = _UnreadyPod(metadata.uid, (owner_key, revision), metadata.creation_timestamp.timestamp())
             self._replace(key, pod)
         if "Ready" in conditions and not pod.ready:
             pod = pod._replace(ready=True)
@@ -141,7 +141,7 @@ class LostStarts:
         survived_s = OUTLIVES * max(each.age_s for each in owner.lost) + OUTLIVES_S
         return owner.lost[-1].words if is_later and self._clock.wall_s() - pod.created_s < survived_s else ""
 
-    def _note_end(self, key: Key, pod: _Pod, seen: Pod) -> _Pod:
+    def _note_end(self, key: Key, pod: _UnreadyPod, seen: PodObject) -> _UnreadyPod:
         """Note that a pod that has not been ready ends."""
         status, metadata = seen.status, seen.metadata
         known = {condition.type: condition for condition in status.conditions or ()}
@@ -159,13 +159,13 @@ class LostStarts:
             self._note_deleted(key[1], pod, metadata.deletion_timestamp.timestamp() - grace_s)
         return pod._replace(ended=True)
 
-    def _note_deleted(self, name: str, pod: _Pod, requested_s: float) -> None:
+    def _note_deleted(self, name: str, pod: _UnreadyPod, requested_s: float) -> None:
         deleted = self._owner(pod).deleted
         deleted[name] = self._lost(pod, requested_s, "it was deleted"), requested_s
         if len(deleted) > MAX_DELETED:
             del deleted[next(iter(deleted))]
 
-    def _replace(self, key: Key, pod: _Pod) -> None:
+    def _replace(self, key: Key, pod: _UnreadyPod) -> None:
         """Count the deleted pod that a new one replaces."""
         owner = self._owners.get(pod.owner)
         deleted = owner.deleted if owner is not None else {}
@@ -176,11 +176,11 @@ class LostStarts:
                 self._lose(pod, lost)
                 return
 
-    def _lose(self, pod: _Pod, lost: _Lost) -> None:
+    def _lose(self, pod: _UnreadyPod, lost: _Lost) -> None:
         owner = self._owner(pod)
         owner.lost = sorted([*owner.lost, lost])[-FAILED_STARTS:]
 
-    def _owner(self, pod: _Pod) -> _Owner:
+    def _owner(self, pod: _UnreadyPod) -> _Owner:
         """Return what is known of a pod's template, which becomes the last to be forgotten."""
         owner = self._owners.pop(pod.owner) if pod.owner in self._owners else _Owner()
         self._owners[pod.owner] = owner
@@ -188,17 +188,17 @@ class LostStarts:
             del self._owners[next(iter(self._owners))]
         return owner
 
-    def _lost(self, pod: _Pod, ended_s: float, words: str) -> _Lost:
+    def _lost(self, pod: _UnreadyPod, ended_s: float, words: str) -> _Lost:
         age_s = min(max(ended_s, pod.created_s), self._clock.wall_s()) - pod.created_s
         return _Lost(pod.created_s, max(age_s, 0.0), words)
 
-    def _ended_s(self, seen: Pod) -> float:
+    def _ended_s(self, seen: PodObject) -> float:
         """Return when a pod ended, by the last of its conditions."""
         times = [each.last_transition_time for each in seen.status.conditions or ()]
         return max((each.timestamp() for each in times if each is not None), default=0.0)
 
 
-def _was_ready(seen: Pod, ready: Condition | None) -> bool:
+def _was_ready(seen: PodObject, ready: Condition | None) -> bool:
     """Return whether a pod was ready in the last run of a container. ready: its condition, which is false."""
     fell = ready.last_transition_time if ready is not None else None
     states = (each.state for each in seen.status.container_statuses or () if each.state is not None)

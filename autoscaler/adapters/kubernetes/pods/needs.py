@@ -16,14 +16,14 @@ from autoscaler.adapters.kubernetes.pods.requests import requested_capacity
 CONTROL_PLANE_TAINTS = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
 
 
-class Toleration(NamedTuple):
+class PodToleration(NamedTuple):
     key: str = ""  # "": every key
     operator: str = ""  # "": Equal
     value: str = ""
     effect: str = ""  # "": every effect
 
 
-class Expression(NamedTuple):
+class NodeExpression(NamedTuple):
     key: str
     operator: str
     values: tuple[str, ...] = ()
@@ -44,11 +44,11 @@ class Needs(NamedTuple):
     smallest: float = math.nan  # devices of its smallest pod with devices
     total: float = math.nan  # devices of all its pods together
     selector: tuple[tuple[str, str], ...] = ()
-    terms: tuple[tuple[Expression, ...], ...] | None = None  # of the required node affinity; one must match
-    tolerations: tuple[Toleration, ...] = ()
+    terms: tuple[tuple[NodeExpression, ...], ...] | None = None  # of the required node affinity; one must match
+    tolerations: tuple[PodToleration, ...] = ()
     cpu: float = 0.0  # cores of one pod with devices; 0: no request
     memory: float = 0.0  # bytes
-    devices: tuple[Expression, ...] = ()  # about the devices of the node that its claims select
+    devices: tuple[NodeExpression, ...] = ()  # about the devices of the node that its claims select
     pods: tuple[float, ...] = ()  # devices of each of its pods with devices, if these differ; descending
 
     def label_keys(self) -> frozenset[str]:
@@ -69,7 +69,7 @@ def read_needs(spec: PodSpec, devices: float) -> Needs:
         selector=tuple(sorted((spec.node_selector or {}).items())),
         terms=_terms(spec),
         tolerations=tuple(
-            Toleration(each.key, each.operator, each.value, each.effect) for each in spec.tolerations or ()
+            PodToleration(each.key, each.operator, each.value, each.effect) for each in spec.tolerations or ()
         ),
     )
 
@@ -107,17 +107,17 @@ def group_needs(leader: Needs, workers: Sequence[tuple[Needs, int]]) -> Needs:
     )
 
 
-def _terms(spec: PodSpec) -> tuple[tuple[Expression, ...], ...] | None:
+def _terms(spec: PodSpec) -> tuple[tuple[NodeExpression, ...], ...] | None:
     """Return the terms of the required node affinity; None: it excludes no node."""
     affinity = spec.affinity.node_affinity if spec.affinity else None
     terms = (affinity.required.node_selector_terms if affinity and affinity.required else None) or ()
     return tuple(tuple(_expressions(term)) for term in terms) or None
 
 
-def _expressions(term: NodeTerm) -> Iterator[Expression]:
+def _expressions(term: NodeTerm) -> Iterator[NodeExpression]:
     """Return the expressions of a term about labels and about the name of the node."""
     for each in term.match_expressions or ():
-        yield Expression(each.key, each.operator, tuple(each.values or ()))
+        yield NodeExpression(each.key, each.operator, tuple(each.values or ()))
     for each in term.match_fields or ():
         if each.key == "metadata.name":  # there is no other field yet
-            yield Expression(NAME_FIELD, each.operator, tuple(each.values or ()))
+            yield NodeExpression(NAME_FIELD, each.operator, tuple(each.values or ()))

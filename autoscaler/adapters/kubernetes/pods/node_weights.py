@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from autoscaler.adapters.kubernetes.api.decode import decode
-from autoscaler.adapters.kubernetes.api.objects import Container, Pod
+from autoscaler.adapters.kubernetes.api.objects import Container, PodObject
 from autoscaler.adapters.kubernetes.pods.command_line import CommandFacts, read_command_line
 from autoscaler.adapters.kubernetes.pods.model_source import stated_source
 from autoscaler.adapters.kubernetes.pods.served_name import changes_offline, is_offline, takes_options
@@ -21,7 +21,7 @@ from autoscaler.config.weights.source import KEY_CHARS, ModelSource
 from autoscaler.config.weights.steering import MOUNT_PATH, PodWeights
 
 MAX_NAME = 80  # characters of a model's name in the name of a folder
-_POD = msgspec.json.Decoder(Pod)
+_POD = msgspec.json.Decoder(PodObject)
 
 
 def read_pod_weights(text: bytes) -> PodWeights | None:

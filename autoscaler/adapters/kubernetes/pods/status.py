@@ -12,7 +12,14 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from autoscaler.adapters.kubernetes.api.objects import Condition, ContainerState, ContainerStatus, Object, Pod, PodEvent
+from autoscaler.adapters.kubernetes.api.objects import (
+    Condition,
+    ContainerState,
+    ContainerStatus,
+    Object,
+    PodEvent,
+    PodObject,
+)
 from autoscaler.adapters.kubernetes.api.text import one_line
 from autoscaler.adapters.kubernetes.pods.requests import ALWAYS
 from autoscaler.adapters.kubernetes.pods.template import engine_container
@@ -91,7 +98,7 @@ def group_of(namespace: str, labels: Mapping[str, str]) -> tuple[Group, bool] | 
     return None
 
 
-def group_size(pod: Pod) -> int:
+def group_size(pod: PodObject) -> int:
     """Return the number of pods of a LeaderWorkerSet's group; 1 if the annotation is missing or invalid."""
     try:
         annotations = msgspec.json.decode(pod.metadata.annotations, type=dict[str, str] | None) or {}
@@ -101,7 +108,7 @@ def group_size(pod: Pod) -> int:
     return int(size) if size.isascii() and size.isdigit() and len(size) < 6 else 1
 
 
-def deletion_cost(pod: Pod) -> float:
+def deletion_cost(pod: PodObject) -> float:
     """Return the cost by which a ReplicaSet chooses the pods that it removes; NaN: no ReplicaSet controls the pod."""
     controller = pod.metadata.controller()
     if controller is None or controller.kind != "ReplicaSet":
@@ -116,7 +123,7 @@ def deletion_cost(pod: Pod) -> float:
     return float(cost) if _COST.fullmatch(cost) else 0.0  # an invalid cost counts as none, as for the ReplicaSet
 
 
-def true_conditions(pod: Pod) -> dict[str, Condition]:
+def true_conditions(pod: PodObject) -> dict[str, Condition]:
     """Return the conditions with status True, by type."""
     return {condition.type: condition for condition in pod.status.conditions or () if condition.status == "True"}
 
@@ -126,7 +133,7 @@ def since_s(condition: Condition | None, offset_s: float) -> float:
     return at_s(condition.last_transition_time if condition is not None else None, offset_s)
 
 
-def is_leaving(pod: Pod, conditions: Mapping[str, Condition]) -> bool:
+def is_leaving(pod: PodObject, conditions: Mapping[str, Condition]) -> bool:
     return pod.metadata.deletion_timestamp is not None or "DisruptionTarget" in conditions
 
 
@@ -135,7 +142,7 @@ def latest_s(moments_s: Sequence[float]) -> float:
     return math.nan if any(map(math.isnan, moments_s)) else max(moments_s)
 
 
-def blocked_by(pod: Pod) -> tuple[PendingCause, str]:
+def blocked_by(pod: PodObject) -> tuple[PendingCause, str]:
     """Return why a pod does not become ready by waiting, and the cluster's message.
 
     A ready pod is never blocked, even if a sidecar is.
@@ -158,7 +165,7 @@ def blocked_by(pod: Pod) -> tuple[PendingCause, str]:
     return max(found, key=lambda each: each[0], default=(PendingCause.NONE, ""))
 
 
-def _is_queued(pod: Pod, why: PendingCause, message: str) -> bool:
+def _is_queued(pod: PodObject, why: PendingCause, message: str) -> bool:
     """Tell whether a queue will admit a pod that is not scheduled."""
     if why is PendingCause.SCHEDULING_GATED:
         return any(gate.name.startswith(QUEUE_GATES) for gate in pod.spec.scheduling_gates or ())
@@ -203,7 +210,7 @@ def _restarted_containers(
         yield why, one_line(times, f"its last run was never ready, and ended with {ended}")
 
 
-def engine_start(pod: Pod, offset_s: float) -> tuple[float, bool]:
+def engine_start(pod: PodObject, offset_s: float) -> tuple[float, bool]:
     """Return when the engine's container started (NaN: it does not run), and whether it was restarted."""
     engine = engine_container(pod.spec)
     for status in (*(pod.status.container_statuses or ()), *(pod.status.init_container_statuses or ())):
@@ -213,7 +220,7 @@ def engine_start(pod: Pod, offset_s: float) -> tuple[float, bool]:
     return math.nan, False
 
 
-def weights_init(pod: Pod, offset_s: float) -> tuple[float, float]:
+def weights_init(pod: PodObject, offset_s: float) -> tuple[float, float]:
     """Return the seconds that init containers for weights have run, and the time since which one runs; NaN: none."""
     took_s, since_s = math.nan, math.nan
     sidecars = {each.name for each in pod.spec.init_containers or () if each.restart_policy == ALWAYS}

@@ -16,12 +16,12 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from autoscaler.adapters.kubernetes.api.objects import Pod as SeenPod
-from autoscaler.adapters.kubernetes.pods.holdings import Held, Holdings
+from autoscaler.adapters.kubernetes.api.objects import PodObject as SeenPod
+from autoscaler.adapters.kubernetes.pods.holdings import HeldRows, Holdings
 from autoscaler.adapters.kubernetes.pods.image_pulls import ImagePulls
 from autoscaler.adapters.kubernetes.pods.lost_starts import LostStarts
 from autoscaler.adapters.kubernetes.pods.model_source import annotated_source, is_steered
-from autoscaler.adapters.kubernetes.pods.needs import CONTROL_PLANE_TAINTS, Toleration
+from autoscaler.adapters.kubernetes.pods.needs import CONTROL_PLANE_TAINTS, PodToleration
 from autoscaler.adapters.kubernetes.pods.selector import Selector, selects
 from autoscaler.adapters.kubernetes.pods.status import (
     FINISHED,
@@ -139,7 +139,7 @@ class _Member(NamedTuple):
     group_size: int
 
 
-class PodQuery(NamedTuple):
+class PodLookup(NamedTuple):
     """How the pods of a target are found by their labels."""
 
     namespace: str
@@ -240,13 +240,13 @@ class PodStore:
         self._preempts: dict[int, float] = {}  # by target, as its last pod states
         self._label_sets: dict[tuple[str, frozenset[tuple[str, str]]], _LabelSet] = {}
         self._label_set: dict[Key, _LabelSet] = {}
-        self._queries: dict[int, PodQuery] = {}  # by target id
+        self._queries: dict[int, PodLookup] = {}  # by target id
         self._index: dict[tuple[str, Item | None], list[int]] = {}  # target ids by namespace and a label they require
         self._workers: dict[Group, dict[Key, _Member]] = {}
         self._leader: dict[Group, _Member] = {}
         self._group: dict[Key, Group] = {}
         self._messages: dict[Key, str] = {}  # of blocked pods
-        self._tolerations: dict[OwnerKey, frozenset[Toleration]] = {}
+        self._tolerations: dict[OwnerKey, frozenset[PodToleration]] = {}
 
     def put(self, seen: SeenPod, /) -> None:
         key = seen.metadata.namespace, seen.metadata.name
@@ -284,7 +284,7 @@ class PodStore:
             self._leader[group] = self._read_member(key, seen)
             self._update_group(group)
 
-    def select(self, queries: Mapping[int, PodQuery]) -> None:
+    def select(self, queries: Mapping[int, PodLookup]) -> None:
         """Set the targets whose pods are found by selectors. They have precedence over the owners of pods."""
         if queries == self._queries:
             return
@@ -356,7 +356,7 @@ class PodStore:
         """Return a pod, and the workers of the group that it leads."""
         return key, *(self._workers.get(self._group[key], ()) if key in self._group else ())
 
-    def held(self) -> Held:
+    def held(self) -> HeldRows:
         """Return what all pods hold on nodes, with their targets."""
         return self.holdings.held(self.target_of)
 
@@ -426,9 +426,9 @@ class PodStore:
                 found += [PodPart(place, node, devices.get(resource(place), 0.0)) for node, devices in held]
         return tuple(sorted(part for part in found if part.gpus > 0))
 
-    def tolerations(self) -> dict[int, frozenset[Toleration]]:
+    def tolerations(self) -> dict[int, frozenset[PodToleration]]:
         """Return the tolerations of each target's pods. An admission plugin may add some that the template lacks."""
-        by_target: dict[int, frozenset[Toleration]] = {}
+        by_target: dict[int, frozenset[PodToleration]] = {}
         for owner, tolerations in self._tolerations.items():
             pod = next(iter(self._owned.get(owner, ())), None)
             target_id = self._target_of(pod) if pod is not None else self._target.get(owner, -1)
@@ -457,7 +457,7 @@ class PodStore:
     def _add_tolerations(self, owner: OwnerKey, seen: SeenPod) -> None:
         known = self._tolerations.get(owner, frozenset())
         tolerations = known.union(
-            Toleration(each.key, each.operator, each.value, each.effect)
+            PodToleration(each.key, each.operator, each.value, each.effect)
             for each in (seen.spec.tolerations or ())[:MAX_TOLERATIONS]
             if not each.key.startswith(CONTROL_PLANE_TAINTS)
         )

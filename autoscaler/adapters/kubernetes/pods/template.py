@@ -20,9 +20,9 @@ from autoscaler.adapters.kubernetes.pods.command_line import (
 )
 from autoscaler.adapters.kubernetes.pods.model_source import annotated_source, is_steered, stated_source
 from autoscaler.adapters.kubernetes.pods.needs import (
-    Expression,
     Needs,
-    Toleration,
+    NodeExpression,
+    PodToleration,
     conditions_on_nodes,
     group_needs,
     read_needs,
@@ -135,7 +135,7 @@ def with_devices(
     counts: Requests,
     doubtful: Sequence[str] = (),
     problem: str = "",
-    devices: tuple[Expression, ...] = (),
+    devices: tuple[NodeExpression, ...] = (),
 ) -> Facts:
     """Return the facts of a pod with the number of its devices.
 
@@ -171,7 +171,7 @@ def group_facts(leader: Facts, workers: Sequence[tuple[Facts, int]]) -> Facts:
     )
 
 
-def add_tolerations(facts: Facts, of_pods: frozenset[Toleration]) -> Facts:
+def add_tolerations(facts: Facts, of_pods: frozenset[PodToleration]) -> Facts:
     """Return the facts with the tolerations of existing pods added."""
     more = of_pods.difference(facts.needs.tolerations)
     if not more:

@@ -32,7 +32,7 @@ class Applicant(NamedTuple):
     priority_class: str
 
 
-class Row(NamedTuple):
+class QuotaRow(NamedTuple):
     """One quota."""
 
     quota: Quota
@@ -44,15 +44,15 @@ class Row(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Layout:
+class QuotaLayout:
     """The quotas of one kind of source, and which of them charge each workload."""
 
-    rows: tuple[Row, ...]  # [Q]
+    rows: tuple[QuotaRow, ...]  # [Q]
     tenant: IntColumn  # int64[W]
     charged: BoolColumn  # bool[T, Q]
 
 
-def lay_out(rows: Sequence[Row], charging: Sequence[Sequence[int]]) -> Layout | None:
+def lay_out(rows: Sequence[QuotaRow], charging: Sequence[Sequence[int]]) -> QuotaLayout | None:
     """Return the quotas that matter: those that charge a workload, or share a cohort with one. None: there are none.
 
     charging: places in `rows` of the quotas that charge each workload; (): none does.
@@ -68,7 +68,7 @@ def lay_out(rows: Sequence[Row], charging: Sequence[Sequence[int]]) -> Layout | 
     new_place = {place: number for number, place in enumerate(kept)}
     for places, number in tenants.items():
         charged[number, [new_place[place] for place in places]] = True
-    return Layout(tuple(rows[place] for place in kept), np.array(tenant, dtype=np.int64), charged)
+    return QuotaLayout(tuple(rows[place] for place in kept), np.array(tenant, dtype=np.int64), charged)
 
 
 def allow(
@@ -91,7 +91,7 @@ def share_of(quota: Quota) -> tuple[str, str, str]:
     return quota.cohort, quota.resource, quota.flavor
 
 
-def count_ours(layout: Layout, held: FloatColumn, used: FloatColumn) -> FloatColumn:
+def count_ours(layout: QuotaLayout, held: FloatColumn, used: FloatColumn) -> FloatColumn:
     """Return how much of each quota the pods of managed workloads use, float64[Q].
 
     held: float64[W], devices of the pods of each workload. used: float64[Q], as the source reports. No source says by
@@ -116,10 +116,10 @@ class Count:
     """Fills in the devices that pods of no managed workload use, as of each tick."""
 
     def __init__(self) -> None:
-        self._layout: Layout | None = None
+        self._layout: QuotaLayout | None = None
         self._believed, self._lowest, self._since_s = np.empty(0), np.empty(0), np.empty(0)
 
-    def quotas(self, layout: Layout, held: FloatColumn, used: Mapping[Hashable, float], now_s: float) -> Quotas:
+    def quotas(self, layout: QuotaLayout, held: FloatColumn, used: Mapping[Hashable, float], now_s: float) -> Quotas:
         """Return the quotas. used: devices that all pods use, by key; absent: unknown, which counts as 0."""
         reported = np.array([used.get(row.key, 0.0) for row in layout.rows])
         by_ours = count_ours(layout, held, reported)
@@ -136,7 +136,7 @@ class Count:
             used=by_ours,
         )
 
-    def _settle(self, layout: Layout, others: FloatColumn, now_s: float) -> FloatColumn:
+    def _settle(self, layout: QuotaLayout, others: FloatColumn, now_s: float) -> FloatColumn:
         """Return the devices of others: the least reading since they grew, until `SETTLE_S` have passed."""
         if self._layout is not layout:
             known = {row.quota: place for place, row in enumerate(self._layout.rows)} if self._layout else {}

@@ -12,10 +12,18 @@ from typing import Any, NamedTuple
 
 from autoscaler.adapters.kubernetes.api import objects
 from autoscaler.adapters.kubernetes.inventory.fit import admits
-from autoscaler.adapters.kubernetes.inventory.nodes import Taint
-from autoscaler.adapters.kubernetes.pods.needs import Needs, Toleration
+from autoscaler.adapters.kubernetes.inventory.nodes import NodeTaint
+from autoscaler.adapters.kubernetes.pods.needs import Needs, PodToleration
 from autoscaler.adapters.kubernetes.pods.requests import Quantity, read_quantity
-from autoscaler.adapters.kubernetes.quotas.columns import Applicant, Layout, Row, allow, lay_out, read_amount, share_of
+from autoscaler.adapters.kubernetes.quotas.columns import (
+    Applicant,
+    QuotaLayout,
+    QuotaRow,
+    allow,
+    lay_out,
+    read_amount,
+    share_of,
+)
 from autoscaler.catalog.accelerators import is_accelerator
 from autoscaler.config.check.manifests import at, mapping
 from autoscaler.config.findings import shown
@@ -46,7 +54,7 @@ class _Limits(NamedTuple):
     lending: float
 
 
-class _Queue(NamedTuple):
+class _ClusterQueue(NamedTuple):
     """A ClusterQueue or a Cohort."""
 
     parent: str  # cohort that it belongs to; "": none
@@ -62,8 +70,8 @@ class _LocalQueue(NamedTuple):
 
 class _Flavor(NamedTuple):
     labels: Mapping[str, str]
-    taints: tuple[Taint, ...]
-    tolerations: tuple[Toleration, ...]
+    taints: tuple[NodeTaint, ...]
+    tolerations: tuple[PodToleration, ...]
 
 
 class KueueStore:
@@ -76,9 +84,9 @@ class KueueStore:
         self.problems: list[str] = []  # as of the last layout, one line each
         self.of_workloads: dict[int, str] = {}  # likewise, by the place of the workload
         self._used_keys: dict[str, list[Hashable]] = {}  # by ClusterQueue
-        self._queues: dict[str, _Queue] = {}
+        self._queues: dict[str, _ClusterQueue] = {}
         self._local: dict[tuple[str, str], _LocalQueue] = {}
-        self._cohorts: dict[str, _Queue] = {}
+        self._cohorts: dict[str, _ClusterQueue] = {}
         self._flavors: dict[str, _Flavor] = {}
 
     def open(self, resource: str) -> KueueKindStore:
@@ -91,7 +99,7 @@ class KueueStore:
             return KueueKindStore(self, self._local, _read_local_queue)
         return KueueKindStore(self, self._flavors, _read_flavor)
 
-    def lay_out(self, workloads: Sequence[Applicant]) -> Layout | None:
+    def lay_out(self, workloads: Sequence[Applicant]) -> QuotaLayout | None:
         """Return the quotas of the queues that workloads are in; None: they are in none."""
         self.problems, self.of_workloads, self._charging = [], {}, {}
         places = [
@@ -172,12 +180,12 @@ class KueueStore:
         stops = (local.stop, queue.stop)
         return local.cluster_queue, next((stop for stop in (DRAIN, HOLD, INACTIVE) if stop in stops), "")
 
-    def _stopped(self, rows: list[Row], place: dict[Hashable, int], resource: str, name: str, stop: str) -> int:
+    def _stopped(self, rows: list[QuotaRow], place: dict[Hashable, int], resource: str, name: str, stop: str) -> int:
         """Return the place of the quota of a stopped queue. It admits nothing, so its pods keep what they hold."""
         key = name, resource, stop
         if key not in place:
             place[key] = len(rows)
-            rows.append(Row(Quota(f"ClusterQueue/{name} ({stop})", resource), 0.0, keeps=stop != DRAIN))
+            rows.append(QuotaRow(Quota(f"ClusterQueue/{name} ({stop})", resource), 0.0, keeps=stop != DRAIN))
         return place[key]
 
     def _flavors_for(self, name: str, needs: Needs, resource: str) -> tuple[str, ...]:
@@ -203,21 +211,21 @@ class KueueStore:
             return f"no quota applies: no flavor of ClusterQueue/{name} fits its node selector and tolerations"
         return f"no quota applies: ClusterQueue/{name} has none for {resource}"
 
-    def _rows_of(self, name: str, queue: _Queue) -> Iterator[Row]:
+    def _rows_of(self, name: str, queue: _ClusterQueue) -> Iterator[QuotaRow]:
         for (resource, flavor), limits in queue.quotas.items():
             root = self._root(queue.parent, resource, flavor)
             nominal = limits.nominal
             borrowing = 0.0 if not root else math.inf if math.isnan(limits.borrowing) else limits.borrowing
             lending = 0.0 if not root else nominal if math.isnan(limits.lending) else min(limits.lending, nominal)
             quota = Quota(f"ClusterQueue/{name}", resource, flavor, root)
-            yield Row(quota, nominal, borrowing, lending, (name, resource, flavor))
+            yield QuotaRow(quota, nominal, borrowing, lending, (name, resource, flavor))
 
-    def _rows_of_cohort(self, name: str, cohort: _Queue) -> Iterator[Row]:
+    def _rows_of_cohort(self, name: str, cohort: _ClusterQueue) -> Iterator[QuotaRow]:
         """Return the devices that belong to a cohort itself: they are lent to its members, and no queue owns them."""
         for (resource, flavor), limits in cohort.quotas.items():
             if limits.nominal > 0:
                 quota = Quota(f"Cohort/{name}", resource, flavor, self._root(name, resource, flavor))
-                yield Row(quota, limits.nominal, 0.0, limits.nominal, ("", "Cohort", name, resource, flavor))
+                yield QuotaRow(quota, limits.nominal, 0.0, limits.nominal, ("", "Cohort", name, resource, flavor))
 
     def _root(self, cohort: str, resource: str, flavor: str) -> str:
         """Return the cohort whose members lend each other a resource.
@@ -255,7 +263,7 @@ class KueueStore:
         if cohort in seen:
             self.problems.append(f"Cohort/{cohort}: it is its own parent, so Kueue admits nothing")
 
-    def _read_queue(self, seen: objects.Untyped) -> _Queue:
+    def _read_queue(self, seen: objects.Untyped) -> _ClusterQueue:
         """Read a ClusterQueue, and note its use: reserved devices count, because Kueue admits no others on them."""
         name, queue = seen.metadata.name, _read_queue(seen)
         self.forget_use(name)
@@ -311,7 +319,7 @@ def _key(namespace: str, name: str) -> Any:
     return (namespace, name) if namespace else name
 
 
-def _read_queue(seen: objects.Untyped) -> _Queue:
+def _read_queue(seen: objects.Untyped) -> _ClusterQueue:
     """Read a ClusterQueue or a Cohort."""
     quotas: dict[tuple[str, str], _Limits] = {}
     problem = ""
@@ -331,7 +339,7 @@ def _read_queue(seen: objects.Untyped) -> _Queue:
                     (f"{resource} of {name}: {text}" for text in (why, no_loan, no_lending) if text), ""
                 )
     parents = (at(seen.spec, key) for key in ("cohortName", "cohort", "parentName", "parent"))
-    return _Queue(
+    return _ClusterQueue(
         parent=next((_text(parent) for parent in parents if parent), ""),
         stop=_stop(seen),
         quotas=quotas,
@@ -354,9 +362,9 @@ def _read_flavor(seen: objects.Untyped) -> _Flavor:
     labels = mapping(at(seen.spec, "nodeLabels"))
     return _Flavor(
         {key: value for key, value in labels.items() if isinstance(value, str)},
-        tuple(Taint(*_words(each, "key", "value", "effect")) for each in _items(at(seen.spec, "nodeTaints"))),
+        tuple(NodeTaint(*_words(each, "key", "value", "effect")) for each in _items(at(seen.spec, "nodeTaints"))),
         tuple(
-            Toleration(*_words(each, "key", "operator", "value", "effect"))
+            PodToleration(*_words(each, "key", "operator", "value", "effect"))
             for each in _items(at(seen.spec, "tolerations"))
         ),
     )
@@ -371,7 +379,7 @@ def _only(needs: Needs, keys: set[str]) -> Needs:
     )
 
 
-def _loan(row: Row, own: float, lent: float) -> float:
+def _loan(row: QuotaRow, own: float, lent: float) -> float:
     """Return what a queue may still borrow. own: left of its quota, negative if it borrows; lent: by its cohort."""
     if not row.quota.cohort:
         return 0.0

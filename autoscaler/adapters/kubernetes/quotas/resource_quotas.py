@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from autoscaler.adapters.kubernetes.api import objects
 from autoscaler.adapters.kubernetes.pods.requests import Quantity, read_quantity
-from autoscaler.adapters.kubernetes.quotas.columns import Applicant, Layout, Row, allow, lay_out, read_amount
+from autoscaler.adapters.kubernetes.quotas.columns import Applicant, QuotaLayout, QuotaRow, allow, lay_out, read_amount
 from autoscaler.catalog.accelerators import is_accelerator
 from autoscaler.config.findings import shown
 from autoscaler.core.model.quotas import Allowance, Quota
@@ -110,13 +110,13 @@ class ResourceQuotaStore:
         for resource in (*quota.hard, *OTHERS) if quota is not None else ():
             self.used.pop((namespace, name, resource), None)
 
-    def lay_out(self, workloads: Sequence[Applicant]) -> list[Layout]:
+    def lay_out(self, workloads: Sequence[Applicant]) -> list[QuotaLayout]:
         """Return the quotas of the namespaces of workloads.
 
         A pod must be within all quotas that match it. The tightest counts among those with equal scopes. Others are
         in layouts of their own, each with at most one quota for a workload.
         """
-        rows: list[Row] = []
+        rows: list[QuotaRow] = []
         place: dict[tuple[str, str, str], int] = {}
         charging: list[list[list[int]]] = [[[] for _ in workloads] for _ in range(MAX_LAYERS)]
         for number, workload in enumerate(workloads):
@@ -128,7 +128,7 @@ class ResourceQuotaStore:
                     place[key] = len(rows)
                     hard = self._quotas[workload.namespace][name].hard[workload.resource]
                     source = f"ResourceQuota {workload.namespace}/{name}"
-                    rows.append(Row(Quota(source, workload.resource), hard, key=key))
+                    rows.append(QuotaRow(Quota(source, workload.resource), hard, key=key))
                 charging[layer][number] = [place[key]]
         return [layout for layer in charging if (layout := lay_out(rows, layer)) is not None]
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from autoscaler.adapters.kubernetes.quotas.columns import Applicant, Layout, Row, lay_out
+from autoscaler.adapters.kubernetes.quotas.columns import Applicant, QuotaLayout, QuotaRow, lay_out
 from autoscaler.config.quotas import StatedQuota
 from autoscaler.core.model.quotas import Quota
 
 
 def lay_out_stated(
     stated: Sequence[StatedQuota], workloads: Sequence[Applicant], free: Sequence[bool]
-) -> Layout | None:
+) -> QuotaLayout | None:
     """Return the stated quotas; None: none charges a workload. The first that matches a workload charges it.
 
     free: whether no quota of the cluster charges the workload. The use of other pods is not counted.
     """
-    rows: list[Row] = []
+    rows: list[QuotaRow] = []
     places: dict[tuple[int, str], int] = {}
     for number, quota in enumerate(stated):
         for each in quota.resources:
@@ -25,7 +25,7 @@ def lay_out_stated(
             borrowing = 0.0 if not quota.cohort else math.inf if each.borrowing_limit is None else each.borrowing_limit
             lending = each.nominal if each.lending_limit is None else min(each.lending_limit, each.nominal)
             rows.append(
-                Row(
+                QuotaRow(
                     Quota(f"quota {quota.name}", each.name, cohort=quota.cohort or ""),
                     float(each.nominal),
                     float(borrowing),

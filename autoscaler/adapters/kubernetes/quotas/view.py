@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from autoscaler.adapters.kubernetes.pods.store import PodRows
-from autoscaler.adapters.kubernetes.quotas.columns import Applicant, Count, Layout
+from autoscaler.adapters.kubernetes.quotas.columns import Applicant, Count, QuotaLayout
 from autoscaler.adapters.kubernetes.quotas.kueue import KueueStore
 from autoscaler.adapters.kubernetes.quotas.resource_quotas import MAX_LAYERS, ResourceQuotaStore
 from autoscaler.adapters.kubernetes.quotas.stated import lay_out_stated
@@ -28,9 +28,9 @@ class QuotaView:
         self.kueue = KueueStore()
         self._stated = stated
         self._inputs: object = None
-        self._of_namespaces: list[Layout] = []
-        self._of_queues: Layout | None = None
-        self._of_file: Layout | None = None
+        self._of_namespaces: list[QuotaLayout] = []
+        self._of_queues: QuotaLayout | None = None
+        self._of_file: QuotaLayout | None = None
         self._namespaces: set[str] = set()
         self._counts = [Count() for _ in range(MAX_LAYERS)]
         self._queue_count, self._file_count = Count(), Count()

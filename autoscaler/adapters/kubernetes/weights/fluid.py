@@ -13,7 +13,7 @@ from sys import intern
 from typing import NamedTuple
 
 from autoscaler.adapters.kubernetes.api.objects import Dataset
-from autoscaler.adapters.kubernetes.api.objects import Node as SeenNode
+from autoscaler.adapters.kubernetes.api.objects import NodeObject as SeenNode
 from autoscaler.adapters.kubernetes.pods.model_source import FLUID_LABEL, parsed_source
 from autoscaler.adapters.kubernetes.pods.requests import read_quantity
 from autoscaler.adapters.kubernetes.weights.reports import ReportStore

@@ -16,7 +16,7 @@ import msgspec
 from autoscaler.adapters.kubernetes.api.objects import NodeTerm, Untyped
 from autoscaler.adapters.kubernetes.inventory.fit import admits
 from autoscaler.adapters.kubernetes.pods.model_source import kserve_source
-from autoscaler.adapters.kubernetes.pods.needs import NAME_FIELD, Expression, Needs
+from autoscaler.adapters.kubernetes.pods.needs import NAME_FIELD, Needs, NodeExpression
 from autoscaler.adapters.kubernetes.pods.requests import read_quantity
 from autoscaler.adapters.kubernetes.weights.reports import ReportStore
 from autoscaler.catalog.weights import DEFAULT_REVISION
@@ -44,7 +44,7 @@ STATES = {
 }
 
 
-class NodeGroup(NamedTuple):
+class CacheGroup(NamedTuple):
     """A node group of KServe."""
 
     needs: Needs  # what its nodes have
@@ -60,7 +60,7 @@ class Cache(NamedTuple):
     is_own: bool
 
 
-class Model(NamedTuple):
+class WantedModel(NamedTuple):
     """Weights that nodes should hold, in the order in which they get room."""
 
     source: ModelSource
@@ -73,7 +73,7 @@ class LocalModels:
     """KServe's kinds, as far as they are served and may be read."""
 
     def __init__(self, reports: ReportStore) -> None:
-        self.groups: dict[str, NodeGroup] = {}
+        self.groups: dict[str, CacheGroup] = {}
         self.caches: dict[str, Cache] = {}
         self._nodes = LocalModelStore(reports)
 
@@ -83,7 +83,7 @@ class LocalModels:
         return _Objects(self.groups, _read_group) if resource == GROUPS else _Objects(self.caches, _read_cache)
 
     def wanted(
-        self, models: Sequence[Model], labels: Mapping[str, Mapping[str, str]], excluded: frozenset[str]
+        self, models: Sequence[WantedModel], labels: Mapping[str, Mapping[str, str]], excluded: frozenset[str]
     ) -> dict[str, Cache]:
         """Return the caches that should exist, by name. Models whose source another cache has are left out.
 
@@ -138,7 +138,7 @@ class LocalModels:
         return {name: cache for name, cache in self.caches.items() if cache.is_own}
 
 
-def _have_several_namespaces(models: Sequence[Model], nodes: Set[str]) -> bool:
+def _have_several_namespaces(models: Sequence[WantedModel], nodes: Set[str]) -> bool:
     """Return whether workloads of several namespaces want models that some of these nodes may run."""
     return len({each for model in models if model.nodes & nodes for each in model.namespaces}) > 1
 
@@ -178,18 +178,20 @@ class _Objects:
         self._found.clear()
 
 
-def _read_group(seen: Untyped) -> NodeGroup:
+def _read_group(seen: Untyped) -> CacheGroup:
     terms = at(seen.spec, "persistentVolumeSpec", "nodeAffinity", "required", "nodeSelectorTerms")
     try:
         stated = msgspec.convert(terms, list[NodeTerm] | None) or []
     except UNREADABLE:
         stated = [NodeTerm()]  # matches no node
     expressions = tuple(
-        tuple(Expression(each.key, each.operator, tuple(each.values or ())) for each in term.match_expressions or ())
+        tuple(
+            NodeExpression(each.key, each.operator, tuple(each.values or ())) for each in term.match_expressions or ()
+        )
         for term in stated
     )
     limit = read_quantity(str(at(seen.spec, "storageLimit") or ""))
-    return NodeGroup(Needs(terms=expressions or None), math.inf if math.isnan(limit) else limit)
+    return CacheGroup(Needs(terms=expressions or None), math.inf if math.isnan(limit) else limit)
 
 
 def _read_cache(seen: Untyped) -> Cache:

@@ -39,13 +39,13 @@ class _Volume(Fields, frozen=True):
     host_path: _HostPath | None = None
 
 
-class _Spec(PodSpec, frozen=True):
+class _OwnPodSpec(PodSpec, frozen=True):
     volumes: list[_Volume] | None = None
 
 
-class _Pod(Object, frozen=True):
+class _OwnPod(Object, frozen=True):
     metadata: PodMetadata = PodMetadata()
-    spec: _Spec = _Spec()
+    spec: _OwnPodSpec = _OwnPodSpec()
     status: PodStatus = PodStatus()
 
 
@@ -88,7 +88,7 @@ class _PodStore:
         self._changed = changed
         self._serves = serves
 
-    def put(self, seen: _Pod) -> None:
+    def put(self, seen: _OwnPod) -> None:
         """Note the model of a pod, until the pod has ended."""
         key = (seen.metadata.namespace, seen.metadata.name)
         ended = seen.status.phase in ENDED
@@ -112,7 +112,7 @@ class _PodStore:
             self._changed.set()
 
 
-def _source_of(pod: _Pod) -> ModelSource | None:
+def _source_of(pod: _OwnPod) -> ModelSource | None:
     """Return the model of a pod that may load it from a folder of the node; None: there is none."""
     try:
         annotations = _ANNOTATIONS.decode(pod.metadata.annotations) or {}
@@ -123,7 +123,7 @@ def _source_of(pod: _Pod) -> ModelSource | None:
     return read_model_source(pod.spec, texts) if mounts else annotated_source(texts)
 
 
-def _caches_of(pod: _Pod) -> frozenset[str]:
+def _caches_of(pod: _OwnPod) -> frozenset[str]:
     """Return the compile caches that a pod mounts."""
     paths = (volume.host_path.path for volume in pod.spec.volumes or () if volume.host_path is not None)
     return frozenset(cache for path in paths if (cache := cache_of(path)))
@@ -154,7 +154,7 @@ class KubeNode:
         self._wish_file = wish_file
         self._wishes = _WishStore(node, self.changed)
         self._pods = _PodStore(self.changed, serves)
-        pods = Resource("/api/v1", "pods", _Pod, selector=f"spec.nodeName={node}")
+        pods = Resource("/api/v1", "pods", _OwnPod, selector=f"spec.nodeName={node}")
         reader = kube.impersonating(f"system:node:{node}") if as_node else kube
         self._pod_watch = Reflector(reader, pods, self._pods, clock, "", times, self.changed.set)
         only = (namespace, config_map_of(node))

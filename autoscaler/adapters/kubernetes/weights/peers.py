@@ -39,7 +39,7 @@ class _Object(msgspec.Struct):
     metadata: _Meta
 
 
-class _Nodes(msgspec.Struct):
+class _NodeList(msgspec.Struct):
     metadata: _Meta
     items: list[_Object] | None = None
 
@@ -54,20 +54,20 @@ class _Endpoint(msgspec.Struct, rename="camel"):
     node_name: str | None = None
 
 
-class _Slice(msgspec.Struct):
+class _EndpointSlice(msgspec.Struct):
     ports: list[_Port] | None = None
     endpoints: list[_Endpoint] | None = None
 
 
 class _Slices(msgspec.Struct):
     metadata: _Meta
-    items: list[_Slice] | None = None
+    items: list[_EndpointSlice] | None = None
 
 
-_NODES, _SLICES = msgspec.json.Decoder(_Nodes), msgspec.json.Decoder(_Slices)
+_NODES, _SLICES = msgspec.json.Decoder(_NodeList), msgspec.json.Decoder(_Slices)
 
 
-Page = TypeVar("Page", _Nodes, _Slices)
+Page = TypeVar("Page", _NodeList, _Slices)
 
 
 class _Holders(NamedTuple):
@@ -160,7 +160,7 @@ class AgentDirectory:
         self._problem = problem
 
 
-def _addresses(each: _Slice) -> Iterator[tuple[str, str]]:
+def _addresses(each: _EndpointSlice) -> Iterator[tuple[str, str]]:
     """Yield the node and the address of each agent of a slice."""
     port = next((port.port for port in each.ports or () if port.name == PORT_NAME and port.port), None)
     for endpoint in each.endpoints or ():

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from autoscaler.adapters.kubernetes.inventory.pools import NO_GROUP, Layout
-from autoscaler.adapters.kubernetes.inventory.usage import OnNodes, count_on_nodes
+from autoscaler.adapters.kubernetes.inventory.usage import UsedOnNodes, count_on_nodes
 from autoscaler.core.model.weights import NO_SOURCE, WeightPlaces
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 
@@ -63,7 +63,7 @@ def count_places(
     )
 
 
-def places_of_templates(layout: Layout, held: OnNodes, is_known: BoolColumn) -> list[TemplatePlaces]:
+def places_of_templates(layout: Layout, held: UsedOnNodes, is_known: BoolColumn) -> list[TemplatePlaces]:
     """Return the places of each template. Templates with pods of one size share their count.
 
     is_known: bool[nodes], the node says what it holds.

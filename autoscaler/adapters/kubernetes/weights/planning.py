@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from autoscaler.adapters.kubernetes.inventory.pools import Layout
-from autoscaler.adapters.kubernetes.inventory.usage import OnNodes, count_on_nodes
-from autoscaler.adapters.kubernetes.weights.kserve import Model
+from autoscaler.adapters.kubernetes.inventory.usage import UsedOnNodes, count_on_nodes
+from autoscaler.adapters.kubernetes.weights.kserve import WantedModel
 from autoscaler.adapters.kubernetes.weights.reports import ReportStore
 from autoscaler.adapters.kubernetes.weights.view import key_of
 from autoscaler.config.weights.source import parse
@@ -19,7 +19,7 @@ from autoscaler.config.weights.wishes import Wish
 from autoscaler.core.model.fleet import Workload, WorkloadRef
 from autoscaler.core.model.weights import NO_SOURCE, Weights
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
-from autoscaler.core.wishes.parts import Demands, Models, Nodes, TieColumn
+from autoscaler.core.wishes.parts import Demands, DiskNodes, Models, TieColumn
 from autoscaler.core.wishes.plan import WishPlan, plan
 
 UNKNOWN_BYTES = 150e9
@@ -31,14 +31,14 @@ They count as half of the smallest disk at most, so that the first node can fetc
 Wishes = Mapping[str, tuple[Wish, ...]]
 
 
-class Inventory(NamedTuple):
+class SeenFleet(NamedTuple):
     """The fleet as of its last view."""
 
     workloads: tuple[Workload, ...]
     workload_id: IntColumn  # int64[W]
     weights: Weights
     layout: Layout
-    held: OnNodes
+    held: UsedOnNodes
     pod_nodes: Sequence[str]  # [P], node of each pod; "": not bound
     pod_workload: IntColumn  # int64[P]
     nodes: Mapping[str, Mapping[str, str]]  # labels of all nodes of the cluster, by name
@@ -63,7 +63,7 @@ class PlannedWishes(NamedTuple):
     missing: dict[int, float]  # replicas that find no place with their weights, by row of the workload
 
 
-def plan_wishes(seen: Inventory, wants: Wants, reports: ReportStore, before: Wishes) -> PlannedWishes:
+def plan_wishes(seen: SeenFleet, wants: Wants, reports: ReportStore, before: Wishes) -> PlannedWishes:
     """Plan the wishes of all nodes whose agent reports a budget. before: the last wishes, by node."""
     names = sorted(
         name
@@ -105,7 +105,7 @@ def plan_wishes(seen: Inventory, wants: Wants, reports: ReportStore, before: Wis
     )
 
 
-def count_copies(seen: Inventory, wishes: Wishes, needed: FloatColumn) -> FloatColumn:
+def count_copies(seen: SeenFleet, wishes: Wishes, needed: FloatColumn) -> FloatColumn:
     """Return how many of these copies each workload of the inventory can use; float64[W].
 
     A copy counts once: of the workloads that share a model and fit on the node, for the one that needs most replicas.
@@ -126,7 +126,7 @@ def count_copies(seen: Inventory, wishes: Wishes, needed: FloatColumn) -> FloatC
     return copies
 
 
-def nodes_to_warm(seen: Inventory, wishes: Wishes, served: BoolColumn) -> dict[WorkloadRef, tuple[str, ...]]:
+def nodes_to_warm(seen: SeenFleet, wishes: Wishes, served: BoolColumn) -> dict[WorkloadRef, tuple[str, ...]]:
     """Return the nodes that are to hold the weights of each workload, and that admit its pods. wishes: by node.
 
     served: bool[W], their sources may be fetched for them.
@@ -149,7 +149,7 @@ def nodes_to_warm(seen: Inventory, wishes: Wishes, served: BoolColumn) -> dict[W
     return warmed
 
 
-def models_of_kserve(seen: Inventory, wants: Wants) -> list[Model]:
+def models_of_kserve(seen: SeenFleet, wants: Wants) -> list[WantedModel]:
     """Return the weights of KServe's workloads: pinned ones first, then by priority.
 
     KServe gives its caches to all namespaces.
@@ -165,7 +165,7 @@ def models_of_kserve(seen: Inventory, wants: Wants) -> list[Model]:
         size = float(np.fmax.reduce(seen.weights.size_bytes[own]))
         rank = not wants.pinned[own].any(), -float(wants.priority[own].max()), source
         namespaces = frozenset(seen.workloads[row].ref.namespace for row in own)
-        found.append((rank, Model(parse(seen.weights.sources[source]), size, nodes, namespaces)))
+        found.append((rank, WantedModel(parse(seen.weights.sources[source]), size, nodes, namespaces)))
     return [model for _, model in sorted(found, key=lambda each: each[0])]
 
 
@@ -185,7 +185,7 @@ def _by_node(
     return of_node
 
 
-def _models(seen: Inventory, wants: Wants, rows: IntColumn, unknown_bytes: float) -> Models:
+def _models(seen: SeenFleet, wants: Wants, rows: IntColumn, unknown_bytes: float) -> Models:
     count = len(seen.weights.sources)
     size = np.zeros(count)
     priority = np.full(count, -np.inf)
@@ -197,7 +197,7 @@ def _models(seen: Inventory, wants: Wants, rows: IntColumn, unknown_bytes: float
     return Models(np.where(size > 0, np.ceil(size), unknown_bytes), is_pinned, priority, _ties(seen.weights.sources))
 
 
-def _nodes(seen: Inventory, names: Sequence[str], rows: IntColumn, reports: ReportStore) -> tuple[Nodes, IntColumn]:
+def _nodes(seen: SeenFleet, names: Sequence[str], rows: IntColumn, reports: ReportStore) -> tuple[DiskNodes, IntColumn]:
     """Return the nodes, and the kind of the pods of each row. Rows with equal pods and node groups share a kind."""
     layout = seen.layout
     at = np.array([layout.place[name] for name in names])
@@ -220,7 +220,7 @@ def _nodes(seen: Inventory, names: Sequence[str], rows: IntColumn, reports: Repo
     zone = {name: place for place, name in enumerate(dict.fromkeys(zones))}
     budgets = [reports.nodes[name].report for name in names]
     return (
-        Nodes(
+        DiskNodes(
             budget_bytes=np.array([each.budget_bytes for each in budgets if each is not None], dtype=np.float64),
             zone=np.array([zone[each] for each in zones]),
             is_open=is_open,
@@ -240,7 +240,7 @@ def _pods_of_replicas(layout: Layout) -> FloatColumn:
     return np.array([*pods, 1.0])[np.array(layout.template, dtype=np.int64)]
 
 
-def _running(seen: Inventory, names: Sequence[str], rows: IntColumn) -> tuple[IntColumn, IntColumn, FloatColumn]:
+def _running(seen: SeenFleet, names: Sequence[str], rows: IntColumn) -> tuple[IntColumn, IntColumn, FloatColumn]:
     """Return the pods that run: demand, node and count."""
     demand = np.full(len(seen.workloads), -1)
     demand[rows] = np.arange(len(rows))

@@ -20,7 +20,7 @@ from autoscaler.adapters.kubernetes.api.objects import ConfigMap
 from autoscaler.adapters.kubernetes.weights import kserve
 from autoscaler.adapters.kubernetes.weights.kserve import Cache, LocalModels
 from autoscaler.adapters.kubernetes.weights.planning import (
-    Inventory,
+    SeenFleet,
     Wants,
     count_copies,
     models_of_kserve,
@@ -28,7 +28,7 @@ from autoscaler.adapters.kubernetes.weights.planning import (
     plan_wishes,
 )
 from autoscaler.adapters.kubernetes.weights.reports import ReportStore
-from autoscaler.adapters.kubernetes.weights.view import Published
+from autoscaler.adapters.kubernetes.weights.view import PublishedPlan
 from autoscaler.config.findings import UNREADABLE
 from autoscaler.config.weights.allowed import DEFAULT_RULES, SourceRules
 from autoscaler.config.weights.source import parse
@@ -70,7 +70,7 @@ class WishPublisher:
         self,
         kube: Kube,
         clock: Clock,
-        inventory: Callable[[], Inventory | None],
+        inventory: Callable[[], SeenFleet | None],
         reports: ReportStore,
         leadership: Leadership,
         namespace: str,
@@ -122,12 +122,12 @@ class WishPublisher:
         """The present plan by node, as far as it is known."""
         return self._wishes
 
-    def published(self) -> Published:
+    def published(self) -> PublishedPlan:
         """Return what is planned for each source, and how it is published."""
         while self._recent and self._recent[0] < self._clock.now_s() - HOUR_S:
             self._recent.popleft()
         status = WishStatus(self._publishes, len(self._recent), self._writes, self._problem)
-        return Published(self._wished, self._missing, status)
+        return PublishedPlan(self._wished, self._missing, status)
 
     async def run(self) -> None:
         """Plan and publish until cancelled."""
@@ -184,7 +184,7 @@ class WishPublisher:
         self._read_s, self._planned_s = self._clock.now_s(), -PLAN_S
         self._note_success()
 
-    def _replan(self, seen: Inventory, tick: TickRecord) -> None:
+    def _replan(self, seen: SeenFleet, tick: TickRecord) -> None:
         fleet = tick.input.fleet
         place = np.searchsorted(fleet.workload_id, seen.workload_id)
         known = np.append(fleet.workload_id, -1)[place] == seen.workload_id
@@ -218,7 +218,7 @@ class WishPublisher:
             source = seen.workloads[row].weights
             self._missing[source] = self._missing.get(source, 0.0) + replicas
 
-    def _served(self, seen: Inventory) -> tuple[BoolColumn, BoolColumn]:
+    def _served(self, seen: SeenFleet) -> tuple[BoolColumn, BoolColumn]:
         """Return which workloads may have their sources fetched, and which of these sources everybody may have."""
         sources = [parse(text) for text in seen.weights.sources]
         to_all = [self._rules.serves_everybody(source) for source in sources]

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from autoscaler.adapters.kubernetes.api.objects import Node as SeenNode
+from autoscaler.adapters.kubernetes.api.objects import NodeObject as SeenNode
 from autoscaler.adapters.kubernetes.inventory.nodes import Node
 from autoscaler.config.findings import UNREADABLE
 from autoscaler.config.weights.report import (
@@ -54,7 +54,7 @@ class NodeWeights(NamedTuple):
     first_s: float  # when the node was first seen to say anything
 
 
-class _Stated(NamedTuple):
+class _StatedReport(NamedTuple):
     """The words of the agent of one node."""
 
     ready: frozenset[str] = frozenset()  # keys, by labels
@@ -71,7 +71,7 @@ class ReportStore:
         self.holders: dict[str, set[str]] = {}  # nodes by key of the source that they hold
         self._clock = clock
         self._texts: dict[str, int] = {}  # hash of each node's annotation
-        self._stated: dict[str, _Stated] = {}  # by node: what its agent says
+        self._stated: dict[str, _StatedReport] = {}  # by node: what its agent says
         self._caches: dict[str, dict[str, Mapping[str, ModelReport]]] = {}  # by node: models by key of other caches
         self._summarized = -1  # version of the sums below
         self._sizes: dict[str, float] = {}  # bytes by key
@@ -91,7 +91,7 @@ class ReportStore:
         if before is not None and self._texts.get(name) == digest:
             self._stated[name] = before._replace(ready=ready)
         else:
-            self._stated[name] = _Stated(ready, *self._read(text))
+            self._stated[name] = _StatedReport(ready, *self._read(text))
         self._texts[name] = digest
         self._merge(name)
 
@@ -117,7 +117,7 @@ class ReportStore:
         Of two caches the one that is ready counts.
         """
         before = self.nodes.get(name)
-        stated = self._stated.get(name, _Stated())
+        stated = self._stated.get(name, _StatedReport())
         cached: dict[str, ModelReport] = {}
         for _, models in sorted(self._caches.get(name, {}).items()):
             cached |= {key: model for key, model in models.items() if key not in cached or model.state is State.READY}

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from autoscaler.adapters.kubernetes.inventory.pools import Layout
-from autoscaler.adapters.kubernetes.inventory.usage import OnNodes
+from autoscaler.adapters.kubernetes.inventory.usage import UsedOnNodes
 from autoscaler.adapters.kubernetes.pods.store import PodRows
 from autoscaler.adapters.kubernetes.weights.places import count_places, places_of_templates
 from autoscaler.adapters.kubernetes.weights.reports import ReportStore
@@ -33,7 +33,7 @@ class SizeIndex(Protocol):
         """Return the bytes; NaN: unknown."""
 
 
-class Published(NamedTuple):
+class PublishedPlan(NamedTuple):
     """The plan for each source."""
 
     wished: Mapping[str, int]  # nodes that should hold it
@@ -55,7 +55,7 @@ class WeightsView:
         self.reports = ReportStore(clock)
         self.last: Weights | None = None  # the last columns
         self.index: SizeIndex | None = None  # where sizes are looked up that nothing else states
-        self.published: Callable[[], Published] | None = None  # returns the plan; None: nothing is planned
+        self.published: Callable[[], PublishedPlan] | None = None  # returns the plan; None: nothing is planned
         self._status: tuple[SourceStatus, ...] = ()
         self._status_of: tuple[object, ...] | None = None
         self._weights_gb = weights_gb
@@ -63,7 +63,7 @@ class WeightsView:
         self._sources: tuple[str, ...] = ()
         self._source: IntColumn = np.zeros(0, dtype=np.int64)
         self._sizes: FloatColumn = np.zeros(0)
-        self._counted: tuple[Layout, OnNodes] | None = None  # as of the places
+        self._counted: tuple[Layout, UsedOnNodes] | None = None  # as of the places
         self._places = WeightPlaces.none()
         self._pod_id: IntColumn = np.zeros(0, dtype=np.int64)
         self._pod_cache: IntColumn = np.zeros(0, dtype=np.int64)
@@ -78,7 +78,7 @@ class WeightsView:
         workloads: tuple[Workload, ...],
         steered: BoolColumn,
         layout: Layout,
-        held: OnNodes,
+        held: UsedOnNodes,
         pods: PodRows,
         pod_workload: IntColumn,
     ) -> Weights | None:
@@ -114,7 +114,7 @@ class WeightsView:
         )
         return self.last
 
-    def _statuses(self, published: Published | None) -> tuple[SourceStatus, ...]:
+    def _statuses(self, published: PublishedPlan | None) -> tuple[SourceStatus, ...]:
         """Return the status of each source. It is counted again only if reports or the plan have changed."""
         known = self._sources, self.reports.version, published.wished if published is not None else None
         if self._status_of != known:
@@ -141,7 +141,7 @@ class WeightsView:
         reported = self.reports.size_bytes(key_of(source))
         return self.index.size_bytes(parse(source)) if np.isnan(reported) and self.index is not None else reported
 
-    def _count(self, layout: Layout, held: OnNodes) -> WeightPlaces:
+    def _count(self, layout: Layout, held: UsedOnNodes) -> WeightPlaces:
         if not self.reports.nodes:
             return WeightPlaces.none()
         is_known = np.zeros(len(layout.group), dtype=bool)

@@ -18,7 +18,7 @@ from autoscaler.adapters.kubernetes.autoscalers.by_target import TargetKey
 from autoscaler.adapters.kubernetes.manual_overrides import OverrideTracker
 from autoscaler.adapters.kubernetes.own_writes import OwnWrites
 from autoscaler.adapters.kubernetes.pods.status import Key
-from autoscaler.adapters.kubernetes.pods.store import Endpoint, Endpoints, PodQuery, PodStore
+from autoscaler.adapters.kubernetes.pods.store import Endpoint, Endpoints, PodLookup, PodStore
 from autoscaler.adapters.kubernetes.pods.template import Facts
 from autoscaler.adapters.kubernetes.workloads.targets import (
     DEPLOYMENT,
@@ -126,7 +126,7 @@ class TargetStore:
             target = self.targets[target_id]
             if target.pod_selector is not None:
                 learns = not target.states_pods
-                queries[target_id] = PodQuery(
+                queries[target_id] = PodLookup(
                     target.ref.namespace, target.pod_selector, target.pods_per_replica, learns
                 )
         self._pods.select(queries)

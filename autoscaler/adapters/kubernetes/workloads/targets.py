@@ -30,7 +30,7 @@ from autoscaler.adapters.kubernetes.pods.selector import Selector, read_selector
 from autoscaler.adapters.kubernetes.pods.template import NO_FACTS, Facts, group_facts, read_template
 from autoscaler.adapters.kubernetes.workloads.annotations import Declared, read_annotations
 from autoscaler.catalog.engines import DEFAULT_ENGINE, ENGINES
-from autoscaler.catalog.scale_targets import BY_KIND, OTHER_SELECTORS, PodPart, ScaleTarget
+from autoscaler.catalog.scale_targets import BY_KIND, OTHER_SELECTORS, ScaleTarget, TemplatePart
 from autoscaler.config.annotations import SCHEMES, read_prometheus_annotations
 from autoscaler.config.check.manifests import at, impossible, items
 from autoscaler.config.findings import UNREADABLE
@@ -72,7 +72,7 @@ class Target(NamedTuple):
     refusal: str = ""  # why it cannot be scaled, and what can
 
 
-def read_target(kind: ScaleTarget, seen: objects.Target) -> Target:
+def read_target(kind: ScaleTarget, seen: objects.TargetObject) -> Target:
     template = decode(_TEMPLATE, seen.spec.template) or PodTemplate()
     labels = seen.spec.selector.match_labels if seen.spec.selector else None
     target = _read(kind, seen.metadata, seen.spec.replicas, _read_facts(template), template)
@@ -201,7 +201,7 @@ class _Part(NamedTuple):
     stated: object  # the whole template
 
 
-def _read_parts(parts: Sequence[PodPart], value: object) -> list[_Part]:
+def _read_parts(parts: Sequence[TemplatePart], value: object) -> list[_Part]:
     """Return the pods of a replica, those that serve first. Templates that are missing are left out."""
     found = []
     for part in parts:

@@ -22,7 +22,12 @@ import numpy as np
 import structlog
 
 from autoscaler.adapters.prometheus.decode import Vector, clean, parse_labels
-from autoscaler.adapters.prometheus.discovery.inventory import MAX_PODS, MAX_WORKLOADS, DiscoveryResult, Inventory
+from autoscaler.adapters.prometheus.discovery.inventory import (
+    MAX_PODS,
+    MAX_WORKLOADS,
+    DiscoveredWorkloads,
+    DiscoveryResult,
+)
 from autoscaler.adapters.prometheus.discovery.kube_state import (
     Name,
     controllers_query,
@@ -30,7 +35,7 @@ from autoscaler.adapters.prometheus.discovery.kube_state import (
     read_controllers,
     read_pods,
 )
-from autoscaler.adapters.prometheus.duplicates import Cluster, cluster_of, describe_clusters
+from autoscaler.adapters.prometheus.duplicates import NamedCluster, cluster_of, describe_clusters
 from autoscaler.adapters.prometheus.instant.client import PrometheusClient
 from autoscaler.adapters.prometheus.instant.query_round import QueryRound, values_by_metric
 from autoscaler.adapters.prometheus.instant.server_clock import ServerClock
@@ -87,8 +92,8 @@ class DiscoveredFleet:
         self._spellings = all_spellings(settings.metric_prefixes)
         self._unread_metrics = UnreadMetrics(self._spellings, pods=True)
         self._server_clock = ServerClock()
-        self._inventory = Inventory()
-        self._clusters: dict[Name, set[Cluster]] = {}  # clusters named by series of each pod, in the last pass
+        self._inventory = DiscoveredWorkloads()
+        self._clusters: dict[Name, set[NamedCluster]] = {}  # clusters named by series of each pod, in the last pass
         self._fleet: Fleet | None = None
         self._task: asyncio.Task[None] | None = None
         self._failure = ""  # why the last pass failed; "" if it did not
@@ -222,7 +227,7 @@ class DiscoveredFleet:
 
     def _report_clusters(self, query_round: QueryRound) -> None:
         """Report workloads with pods in several clusters, which count as one workload."""
-        of_workload: dict[Name, set[Cluster]] = {}
+        of_workload: dict[Name, set[NamedCluster]] = {}
         for name, clusters in self._clusters.items():
             if ref := self._inventory.owner(name):
                 of_workload.setdefault((ref.namespace, ref.name), set()).update(clusters)
@@ -235,7 +240,7 @@ class _Engines(NamedTuple):
 
     reporting: dict[Name, tuple[str, str]]  # engine and model, by pod
     targets: set[Name]  # those of them that are scrape targets without a pod
-    clusters: dict[Name, set[Cluster]]  # clusters that series of a pod name
+    clusters: dict[Name, set[NamedCluster]]  # clusters that series of a pod name
     unassigned: dict[
         tuple[str, str], float
     ]  # running requests of series without a pod or target, by namespace and model

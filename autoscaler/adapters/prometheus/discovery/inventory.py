@@ -58,7 +58,7 @@ class _KnownPod:
     found_s: float
 
 
-class Inventory:
+class DiscoveredWorkloads:
     """All workloads and pods found so far. Ids ascend and are never reused."""
 
     def __init__(self) -> None:

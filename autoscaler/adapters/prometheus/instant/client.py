@@ -50,7 +50,7 @@ class QueryFailed(Exception):
         self.may_pass = disconnected or status in BUSY  # a second try may be answered
 
 
-class Answer(NamedTuple):
+class VectorAnswer(NamedTuple):
     """A vector, and the times of request and response on the clock of the tick."""
 
     vector: Vector
@@ -103,7 +103,7 @@ class PrometheusClient:
             await self._session.close()
             self._session = None
 
-    async def query(self, expression: str, at_s: float | None = None, timeout_s: float | None = None) -> Answer:
+    async def query(self, expression: str, at_s: float | None = None, timeout_s: float | None = None) -> VectorAnswer:
         """Query an instant vector, at a Unix time by the server's clock, or at the server's own now.
 
         timeout_s: how long the caller can wait; it can only shorten the timeout of the settings.
@@ -132,7 +132,7 @@ class PrometheusClient:
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise QueryFailed(f"{self.name}: {self._describe_error(error)}", disconnected=True) from error
         try:
-            return Answer(decode_vector(body, self._labels), sent_s, received_s)
+            return VectorAnswer(decode_vector(body, self._labels), sent_s, received_s)
         except UnreadableAnswer as error:
             raise QueryFailed(f"{self.name}: HTTP 200, but {self._hide(str(error))}", HTTPStatus.OK) from error
 

@@ -16,8 +16,8 @@ import numpy as np
 from autoscaler.adapters.prometheus.decode import Vector, clean, parse_labels
 from autoscaler.adapters.prometheus.instant.pod_join import MAX_REMEMBERED, LabelSet, PodJoin
 from autoscaler.adapters.prometheus.instant.query_round import QueryRound
-from autoscaler.adapters.prometheus.promql.engines import PodQuery, engine_queries, models_query, with_matchers
-from autoscaler.adapters.prometheus.promql.expressions import Quantiles
+from autoscaler.adapters.prometheus.promql.engines import SampleQuery, engine_queries, models_query, with_matchers
+from autoscaler.adapters.prometheus.promql.expressions import QuantileQuery
 from autoscaler.adapters.prometheus.promql.labels import Identity
 from autoscaler.catalog.engines import Engine
 from autoscaler.catalog.series import MOVED, own_label
@@ -76,7 +76,9 @@ class ForeignModels:
         if self._line:
             query_round.note("models", self._line)
 
-    def queries(self, engine: Engine, identity: Identity, quantiles: Quantiles, apart: Identity) -> Iterable[PodQuery]:
+    def queries(
+        self, engine: Engine, identity: Identity, quantiles: QuantileQuery, apart: Identity
+    ) -> Iterable[SampleQuery]:
         """Return the queries for pods that report their own models beside foreign ones. apart: see `engine_queries`."""
         for names in list(self._own)[:MAX_GROUPS] if engine.served_label else ():
             texts = names if len(names) == 1 else tuple(name.replace(".", "[.]") for name in names)

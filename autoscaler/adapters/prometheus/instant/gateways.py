@@ -14,7 +14,7 @@ import numpy as np
 
 from autoscaler.adapters.gateways import TrustedNamespaces, WorkloadLookup, read_gateways
 from autoscaler.adapters.prometheus.decode import Vector, clean, parse_labels
-from autoscaler.adapters.prometheus.duplicates import Cluster, cluster_of, describe_clusters
+from autoscaler.adapters.prometheus.duplicates import NamedCluster, cluster_of, describe_clusters
 from autoscaler.adapters.prometheus.instant.query_round import QueryRound
 from autoscaler.adapters.prometheus.promql.gateways import gateway_arrivals_query, gateway_queue_query
 from autoscaler.adapters.prometheus.promql.labels import CLUSTER_LABELS, METRIC
@@ -123,9 +123,9 @@ def group_by_metric(vector: Vector, limit: int) -> SeriesByName:
     return series
 
 
-def find_gateway_clusters(series: SeriesByName) -> dict[tuple[str, str], set[Cluster]]:
+def find_gateway_clusters(series: SeriesByName) -> dict[tuple[str, str], set[NamedCluster]]:
     """Return the clusters, by metric, whose gateways report series that differ only in the cluster."""
-    found: dict[tuple[str, frozenset[tuple[str, str]]], set[Cluster]] = {}
+    found: dict[tuple[str, frozenset[tuple[str, str]]], set[NamedCluster]] = {}
     for metric, rows in series.items():
         for labels, _ in rows:
             if cluster := cluster_of(labels):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from autoscaler.adapters.prometheus.decode import MAX_NOTE_CHARACTERS, Vector, parse_labels
-from autoscaler.adapters.prometheus.instant.client import Answer, PrometheusClient, QueryFailed
+from autoscaler.adapters.prometheus.instant.client import PrometheusClient, QueryFailed, VectorAnswer
 from autoscaler.adapters.prometheus.promql.labels import METRIC
 from autoscaler.core.model.samples import SourceReport
 from autoscaler.ports import Clock
@@ -29,7 +29,7 @@ class QueryRound:
         self.lost: set[str] = set()  # names of failed queries
         self._problems: dict[str, list[str]] = {}  # problem to the queries that have it
 
-    async def query(self, name: str, expression: str, at_s: float | None = None) -> Answer | None:
+    async def query(self, name: str, expression: str, at_s: float | None = None) -> VectorAnswer | None:
         """Query a vector. name: of the query, for problems. at_s: Unix time by the server's clock."""
         left_s = self._deadline_s - asyncio.get_running_loop().time()
         self.queries += 1
@@ -49,7 +49,7 @@ class QueryRound:
             self.note(name, f"{self._client.name}: remarked: {'; '.join(vector.notes)}")
         return answer
 
-    async def _query(self, name: str, expression: str, at_s: float | None, left_s: float) -> Answer:
+    async def _query(self, name: str, expression: str, at_s: float | None, left_s: float) -> VectorAnswer:
         try:
             return await self._client.query(expression, at_s, left_s)
         except QueryFailed as error:

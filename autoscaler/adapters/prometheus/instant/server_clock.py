@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import TypeVar
 
-from autoscaler.adapters.prometheus.instant.client import Answer
+from autoscaler.adapters.prometheus.instant.client import VectorAnswer
 from autoscaler.core.table.columns import FloatColumn
 
 Seconds = TypeVar("Seconds", float, FloatColumn)
@@ -28,7 +28,7 @@ class ServerClock:
     def known(self) -> bool:
         return not math.isnan(self._offset_s)
 
-    def update(self, answer: Answer) -> None:
+    def update(self, answer: VectorAnswer) -> None:
         """Update the offset from an answer evaluated at the server's now. An answer without series has no time."""
         server_s = answer.vector.time_s
         if not math.isfinite(server_s):

@@ -41,12 +41,12 @@ from autoscaler.adapters.prometheus.promql.conventions import (
     read_conventions,
 )
 from autoscaler.adapters.prometheus.promql.engines import (
-    PodQuery,
+    SampleQuery,
     engine_queries,
     process_start_query,
     quantile_queries,
 )
-from autoscaler.adapters.prometheus.promql.expressions import Quantiles
+from autoscaler.adapters.prometheus.promql.expressions import QuantileQuery
 from autoscaler.adapters.prometheus.promql.gpus import GPU_COLUMNS, gpu_queries
 from autoscaler.adapters.prometheus.promql.labels import POD, TARGET, Identity
 from autoscaler.adapters.prometheus.promql.native_histograms import native_quantile_queries, native_queries
@@ -156,7 +156,7 @@ class PrometheusSource:
         at_s = self._server_clock.server_s(query_round.started_s)
         names = [counter_falls.PROCESS_START, *(field.name for field in fields(PodSamples))]
         columns = dict.fromkeys(names, np.full(len(fleet.pods), np.nan))
-        answers: list[tuple[PodQuery, Vector]] = []
+        answers: list[tuple[SampleQuery, Vector]] = []
         if self._groups.pairs != self._conventions.pod_labels:
             self._groups = GroupJoin(self._join, POD, self._conventions.pod_labels)
         identities = self._identities(fleet)
@@ -261,10 +261,10 @@ class PrometheusSource:
 
     def _pod_queries(
         self, fleet: Fleet, identities: tuple[Identity, ...], apart: Identity, query_round: QueryRound
-    ) -> list[PodQuery]:
+    ) -> list[SampleQuery]:
         """Return the queries for the engines in use. apart: labels that tell the sources of a pod apart."""
-        queries: list[PodQuery] = []
-        per_group, per_pod = Quantiles(self._window_s, self._groups.pairs), Quantiles(self._window_s)
+        queries: list[SampleQuery] = []
+        per_group, per_pod = QuantileQuery(self._window_s, self._groups.pairs), QuantileQuery(self._window_s)
         for name in sorted({workload.engine for workload in fleet.workloads}):
             if engine := engines_spelled(self._conventions.spellings).get(name):
                 for identity in identities:
@@ -288,7 +288,7 @@ class PrometheusSource:
             query_round.note(CONVENTIONS, problem)
         return queries
 
-    def _due_queries(self, queries: list[PodQuery], now_s: float) -> set[str]:
+    def _due_queries(self, queries: list[SampleQuery], now_s: float) -> set[str]:
         """Return the slow queries to run: those never answered, and the `SLOW_AT_ONCE` that are overdue longest."""
         readings = self._slow_readings
         slow = [query.expression for query in queries if query.slow]
@@ -300,7 +300,7 @@ class PrometheusSource:
     def _age_s(self, expression: str, now_s: float) -> float:
         return now_s - self._slow_readings[expression].read_s if expression in self._slow_readings else math.inf
 
-    def _oldest_gpu_s(self, queries: list[PodQuery], now_s: float) -> float:
+    def _oldest_gpu_s(self, queries: list[SampleQuery], now_s: float) -> float:
         """Return when the oldest GPU column in use was queried, since all GPU columns share one time."""
         ages_s = [self._age_s(query.expression, now_s) for query in queries if query.column in GPU_COLUMNS]
         return now_s - max((age_s for age_s in ages_s if age_s < MAX_SLOW_AGE_S), default=0.0)
@@ -309,11 +309,11 @@ class PrometheusSource:
         self,
         query_round: QueryRound,
         at_s: float,
-        query: PodQuery,
+        query: SampleQuery,
         ask: bool,
         fleet: Fleet,
         columns: dict[str, FloatColumn],
-        answers: list[tuple[PodQuery, Vector]],
+        answers: list[tuple[SampleQuery, Vector]],
     ) -> None:
         """Fill the unknown values of one column, since several engines may fill the same column.
 
@@ -350,7 +350,7 @@ class PrometheusSource:
         query_round: QueryRound,
         fleet: Fleet,
         columns: dict[str, FloatColumn],
-        answers: list[tuple[PodQuery, Vector]],
+        answers: list[tuple[SampleQuery, Vector]],
     ) -> None:
         """Fill in the quantiles of groups of pods.
 

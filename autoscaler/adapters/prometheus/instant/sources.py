@@ -20,7 +20,7 @@ from itertools import pairwise
 import numpy as np
 
 from autoscaler.adapters.prometheus.decode import Vector, clean, parse_labels
-from autoscaler.adapters.prometheus.instant.client import Answer
+from autoscaler.adapters.prometheus.instant.client import VectorAnswer
 from autoscaler.adapters.prometheus.instant.pod_join import LabelSet, Merge, PodJoin
 from autoscaler.adapters.prometheus.instant.query_round import QueryRound
 from autoscaler.adapters.prometheus.promql.engines import process_query
@@ -46,7 +46,7 @@ _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]{0,127}")
 
 
 @dataclass(eq=False)
-class _Series:
+class _ReportingSeries:
     """One series that shows that an engine reports."""
 
     row: int  # of its pod in the fleet
@@ -89,7 +89,7 @@ class SourceReader:
     ) -> Sources:
         """Return the sources. If a query fails, those of the last tick count."""
         asked = [(engine, identity) for engine in engines for identity in identities]
-        series: list[_Series] = []
+        series: list[_ReportingSeries] = []
         for engine, identity in asked:
             answer = await query_round.query("sources", source_times_query(engine, identity), at_s)
             if answer is None:
@@ -122,16 +122,16 @@ class SourceReader:
         return self._last
 
 
-def _read(vector: Vector, identity: Identity, join: PodJoin) -> list[_Series]:
+def _read(vector: Vector, identity: Identity, join: PodJoin) -> list[_ReportingSeries]:
     rows = join.rows(vector.labels)
     return [
-        _Series(row, time_s, parse_labels(raw), identity)
+        _ReportingSeries(row, time_s, parse_labels(raw), identity)
         for row, time_s, raw in zip(rows.tolist(), vector.values.tolist(), vector.labels, strict=True)
         if row >= 0
     ]
 
 
-def _newest(series: Iterable[_Series]) -> dict[int, float]:
+def _newest(series: Iterable[_ReportingSeries]) -> dict[int, float]:
     """Return the newest sample time of each pod, by row."""
     newest: dict[int, float] = {}
     for each in series:
@@ -139,7 +139,7 @@ def _newest(series: Iterable[_Series]) -> dict[int, float]:
     return newest
 
 
-def _parsed(answer: Answer | None) -> Iterable[tuple[LabelSet, float]]:
+def _parsed(answer: VectorAnswer | None) -> Iterable[tuple[LabelSet, float]]:
     """Return the labels and the value of each series; nothing for a query that failed."""
     if answer is None:
         return ()
@@ -153,8 +153,8 @@ def _of_process(labels: Identity) -> Identity:
 
 
 def _leave_out(
-    series: Sequence[_Series],
-    late: Sequence[_Series],
+    series: Sequence[_ReportingSeries],
+    late: Sequence[_ReportingSeries],
     newest: Mapping[int, float],
     cadences: Mapping[LabelSet, Mapping[str, float]],
     at_s: float,
@@ -185,7 +185,7 @@ def _between_scrapes_s(counts: Mapping[str, float], age_s: float) -> float:
     return min((span_s / (count - 1) for span_s, count in spans if count > 1 and span_s > 0), default=math.inf)
 
 
-def _separating(series: Sequence[_Series]) -> Identity:
+def _separating(series: Sequence[_ReportingSeries]) -> Identity:
     """Return the labels that separate servers of one pod, and series left out from those that count."""
     servers: dict[tuple[Identity, LabelSet], set[str]] = {}
     for each in series:
@@ -204,9 +204,9 @@ def _separating(series: Sequence[_Series]) -> Identity:
     return chosen
 
 
-def _some_of_each_pod(series: Iterable[_Series]) -> Iterable[_Series]:
+def _some_of_each_pod(series: Iterable[_ReportingSeries]) -> Iterable[_ReportingSeries]:
     """Yield series of pods of which some are left out: half of those of a pod are, where it has as many."""
-    by_row: dict[int, tuple[list[_Series], list[_Series]]] = {}
+    by_row: dict[int, tuple[list[_ReportingSeries], list[_ReportingSeries]]] = {}
     for each in series:
         by_row.setdefault(each.row, ([], []))[each.left_out].append(each)
     uneven = [sides for sides in by_row.values() if sides[True]]
@@ -214,9 +214,9 @@ def _some_of_each_pod(series: Iterable[_Series]) -> Iterable[_Series]:
         yield from (*counted[: MAX_OF_POD // 2], *left_out[: MAX_OF_POD // 2])
 
 
-def _mixed(series: Iterable[_Series], labels: Identity) -> list[_Series]:
+def _mixed(series: Iterable[_ReportingSeries], labels: Identity) -> list[_ReportingSeries]:
     """Return the series that count in groups that also have series that do not."""
-    groups: dict[LabelSet, list[_Series]] = {}
+    groups: dict[LabelSet, list[_ReportingSeries]] = {}
     for each in series:
         groups.setdefault(each.of((*each.identity, *labels)), []).append(each)
     return [
@@ -229,10 +229,10 @@ def _mixed(series: Iterable[_Series], labels: Identity) -> list[_Series]:
 
 
 def _merged(
-    series: Sequence[_Series], labels: Identity, starts: Mapping[LabelSet, tuple[float, float]], fleet: Fleet
+    series: Sequence[_ReportingSeries], labels: Identity, starts: Mapping[LabelSet, tuple[float, float]], fleet: Fleet
 ) -> Sources:
     """Return how the sources are merged, and what is said about it."""
-    groups: dict[LabelSet, list[_Series]] = {}
+    groups: dict[LabelSet, list[_ReportingSeries]] = {}
     for each in series:
         groups.setdefault(each.of((*each.identity, *labels)), []).append(each)
     left_out = {key for key, group in groups.items() if all(each.left_out for each in group)}
@@ -259,7 +259,9 @@ def _merged(
 
 
 def _one_process(
-    sources: Mapping[LabelSet, Sequence[_Series]], labels: Identity, starts: Mapping[LabelSet, tuple[float, float]]
+    sources: Mapping[LabelSet, Sequence[_ReportingSeries]],
+    labels: Identity,
+    starts: Mapping[LabelSet, tuple[float, float]],
 ) -> dict[LabelSet, object]:
     """Return a name of the process of each source of a scrape that shares it with another one.
 
@@ -286,7 +288,7 @@ def _one_process(
 
 
 def _describe_left_out(
-    groups: Mapping[LabelSet, Sequence[_Series]], left_out: Iterable[LabelSet], labels: Identity, fleet: Fleet
+    groups: Mapping[LabelSet, Sequence[_ReportingSeries]], left_out: Iterable[LabelSet], labels: Identity, fleet: Fleet
 ) -> Iterable[str]:
     rows: dict[int, list[str]] = {}
     for key in left_out:
@@ -305,7 +307,7 @@ def _describe_left_out(
 
 
 def _describe_shared(
-    groups: Mapping[LabelSet, Sequence[_Series]], shared: Mapping[int, Sequence[LabelSet]], fleet: Fleet
+    groups: Mapping[LabelSet, Sequence[_ReportingSeries]], shared: Mapping[int, Sequence[LabelSet]], fleet: Fleet
 ) -> Iterable[str]:
     if shared:
         places = sorted({groups[key][0].labels.get("instance", "") for key in shared[min(shared)]})

@@ -18,7 +18,7 @@ from itertools import chain
 
 from autoscaler.adapters.prometheus.promql.expressions import (
     QUANTILE,
-    Quantiles,
+    QuantileQuery,
     by,
     duration,
     keep_all,
@@ -36,7 +36,7 @@ SLOW = frozenset({"max_running"})  # of the engine: set at its start
 
 
 @dataclass(frozen=True)
-class PodQuery:
+class SampleQuery:
     """A query that fills one column of PodSamples. Its series have the labels of a pod."""
 
     column: str
@@ -47,8 +47,8 @@ class PodQuery:
 
 
 def engine_queries(
-    engine: Engine, identity: Identity, quantiles: Quantiles, apart: Identity = ()
-) -> tuple[PodQuery, ...]:
+    engine: Engine, identity: Identity, quantiles: QuantileQuery, apart: Identity = ()
+) -> tuple[SampleQuery, ...]:
     """Return the queries for one engine on all pods: first the time of the readings, then one query per column.
 
     Columns that depend on objectives are in `within_objective`. identity: labels that name a pod. apart: labels that
@@ -56,30 +56,30 @@ def engine_queries(
     """
     engine = for_identity(engine, identity)
     source = (*identity, *apart)
-    queries = [PodQuery("time_s", or_join(_time(row, source) for row in presence_rows(engine)))]
+    queries = [SampleQuery("time_s", or_join(_time(row, source) for row in presence_rows(engine)))]
     for column, readings in engine.readings.items():
         if column in WITHIN or column in QUANTILES:
             continue
         expression = _values(readings, source)
         if column in GAUGES:
             expression = f"({expression}) unless on ({', '.join(identity)}) ({_negative(readings)})"
-        queries.append(PodQuery(column, expression, column in SLOW))
+        queries.append(SampleQuery(column, expression, column in SLOW))
     return (*queries, *quantile_queries(engine, identity, quantiles))
 
 
-def quantile_queries(engine: Engine, identity: Identity, quantiles: Quantiles) -> tuple[PodQuery, ...]:
+def quantile_queries(engine: Engine, identity: Identity, quantiles: QuantileQuery) -> tuple[SampleQuery, ...]:
     """Return the queries for the quantiles of one engine."""
     engine = for_identity(engine, identity)
     return tuple(
-        PodQuery(column, _values(engine.readings[column], identity, quantiles), grouped=quantiles.pairs is not None)
+        SampleQuery(column, _values(engine.readings[column], identity, quantiles), grouped=quantiles.pairs is not None)
         for column in engine.readings
         if column in QUANTILES
     )
 
 
-def process_start_query(engine: Engine, identity: Identity) -> PodQuery:
+def process_start_query(engine: Engine, identity: Identity) -> SampleQuery:
     """Return the query for the start time of the youngest engine process of each pod."""
-    return PodQuery(PROCESS_START, process_query(START_TIME, engine, identity))
+    return SampleQuery(PROCESS_START, process_query(START_TIME, engine, identity))
 
 
 def process_query(name: str, engine: Engine, identity: Identity) -> str:
@@ -184,7 +184,7 @@ def presence_rows(engine: Engine) -> Readings:
 def _values(
     rows: Iterable[Series],
     identity: Identity,
-    quantiles: Quantiles | None = None,
+    quantiles: QuantileQuery | None = None,
     growth_window_s: float | None = None,
 ) -> str:
     """Compile alternatives to an expression with one series per pod; to a quantile if `quantiles` is given.
@@ -247,7 +247,7 @@ def _same_aggregation(part: Series, row: Series) -> bool:
     return row.aggregation is Aggregation.SUM and part == plain
 
 
-def _quantile(row: Series, names: Sequence[str], identity: Identity, quantiles: Quantiles) -> str:
+def _quantile(row: Series, names: Sequence[str], identity: Identity, quantiles: QuantileQuery) -> str:
     window = duration(quantiles.window_s)
     rates = or_join(
         if_beside(row, f"rate({text}[{window}])", identity)

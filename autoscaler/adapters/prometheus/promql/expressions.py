@@ -13,7 +13,7 @@ QUANTILE = 0.95
 
 
 @dataclass(frozen=True)
-class Quantiles:
+class QuantileQuery:
     """How quantiles are queried: over which window, and per group of pods or per pod."""
 
     window_s: float

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import chain
 
-from autoscaler.adapters.prometheus.promql.engines import PodQuery
+from autoscaler.adapters.prometheus.promql.engines import SampleQuery
 from autoscaler.adapters.prometheus.promql.expressions import by, duration, or_join
 from autoscaler.adapters.prometheus.promql.labels import PLACE, Identity
 from autoscaler.catalog import gpus
@@ -14,7 +14,7 @@ GPU_COLUMNS = frozenset({"fb_usage", *gpus.ACTIVITY})
 GPU_WINDOW_S = 180.0  # DCGM collects every 30 s, so a short request may show in one sample only
 
 
-def gpu_queries(identity: Identity) -> tuple[PodQuery, ...]:
+def gpu_queries(identity: Identity) -> tuple[SampleQuery, ...]:
     """Return the queries that read the GPUs of all pods."""
     pod = by(*identity)
     device = by(*identity, *_DEVICE)
@@ -26,10 +26,10 @@ def gpu_queries(identity: Identity) -> tuple[PodQuery, ...]:
 
     usage = [f"max {pod} ({used} / ({used} + {free}))", *(ratio(row, row.name) for row in gpus.FB_RATIO)]
     return (
-        PodQuery("gpu_time_s", or_join(f"max {pod} (timestamp({name}))" for name in GPU_PRESENCE), slow=True),
-        PodQuery("fb_usage", or_join(usage), slow=True),
+        SampleQuery("gpu_time_s", or_join(f"max {pod} (timestamp({name}))" for name in GPU_PRESENCE), slow=True),
+        SampleQuery("fb_usage", or_join(usage), slow=True),
         *(
-            PodQuery(column, or_join(ratio(row, f"max_over_time({row.name}[{window}])") for row in rows), slow=True)
+            SampleQuery(column, or_join(ratio(row, f"max_over_time({row.name}[{window}])") for row in rows), slow=True)
             for column, rows in gpus.ACTIVITY.items()
         ),
     )

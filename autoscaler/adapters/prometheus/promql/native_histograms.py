@@ -7,10 +7,10 @@ Source: Prometheus 3.14 `docs/querying/functions.md`; tested with 2.42, which ha
 
 from __future__ import annotations
 
-from autoscaler.adapters.prometheus.promql.engines import PodQuery, for_identity
+from autoscaler.adapters.prometheus.promql.engines import SampleQuery, for_identity
 from autoscaler.adapters.prometheus.promql.expressions import (
     QUANTILE,
-    Quantiles,
+    QuantileQuery,
     duration,
     or_join,
     scaled,
@@ -27,11 +27,11 @@ _ROUNDED = frozenset({"prefill_judged"})  # the total of a column in ROUNDED_UP,
 
 
 def native_queries(
-    engine: Engine, identity: Identity, quantiles: Quantiles, apart: Identity = ()
-) -> tuple[PodQuery, ...]:
+    engine: Engine, identity: Identity, quantiles: QuantileQuery, apart: Identity = ()
+) -> tuple[SampleQuery, ...]:
     """Return the queries for the columns from native histograms, except columns of objectives. See `engine_queries`."""
     engine = for_identity(engine, identity)
-    queries: list[PodQuery] = []
+    queries: list[SampleQuery] = []
     for column, readings in engine.readings.items():
         if column in WITHIN or column in _ROUNDED or column in QUANTILES:
             continue
@@ -42,15 +42,15 @@ def native_queries(
             if row.name.endswith(suffix)
         ]
         if parts:
-            queries.append(PodQuery(column, or_join(parts)))
+            queries.append(SampleQuery(column, or_join(parts)))
     return (*queries, *native_quantile_queries(engine, identity, quantiles))
 
 
-def native_quantile_queries(engine: Engine, identity: Identity, quantiles: Quantiles) -> tuple[PodQuery, ...]:
+def native_quantile_queries(engine: Engine, identity: Identity, quantiles: QuantileQuery) -> tuple[SampleQuery, ...]:
     """Return the queries for the quantiles of native histograms."""
     engine = for_identity(engine, identity)
     return tuple(
-        PodQuery(column, _quantile(readings, identity, quantiles), grouped=quantiles.pairs is not None)
+        SampleQuery(column, _quantile(readings, identity, quantiles), grouped=quantiles.pairs is not None)
         for column, readings in engine.readings.items()
         if column in QUANTILES
     )
@@ -76,7 +76,7 @@ def _whole(row: Series, suffix: str, function: str) -> str:
     return or_join(f"{function}({text})" for text in selectors(row, row.name.removesuffix(suffix)))
 
 
-def _quantile(readings: Readings, identity: Identity, quantiles: Quantiles) -> str:
+def _quantile(readings: Readings, identity: Identity, quantiles: QuantileQuery) -> str:
     window = duration(quantiles.window_s)
 
     def rates(row: Series) -> str:

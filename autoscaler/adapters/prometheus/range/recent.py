@@ -24,7 +24,7 @@ from autoscaler.adapters.prometheus.promql.engines import (
     process_start_query,
     quantile_queries,
 )
-from autoscaler.adapters.prometheus.promql.expressions import Quantiles
+from autoscaler.adapters.prometheus.promql.expressions import QuantileQuery
 from autoscaler.adapters.prometheus.promql.labels import Identity
 from autoscaler.adapters.prometheus.promql.pod_groups import Group, group_of
 from autoscaler.adapters.prometheus.promql.within_objective import (
@@ -173,7 +173,7 @@ class _RecentReading:
         ] = {}  # workloads of the pods in a group; None for pods of other workloads
         indices: dict[Group, set[int]] = {}
         start = process_start_query(engine, identity)
-        for query in (*engine_queries(engine, identity, Quantiles(self._window_s, pairs)), start):
+        for query in (*engine_queries(engine, identity, QuantileQuery(self._window_s, pairs)), start):
             rows = self._query(query.expression)
             if not query.grouped:
                 self._add(query.column, rows, workload_rows)
@@ -192,7 +192,7 @@ class _RecentReading:
                         read = self._values(row["values"])
                         self._columns.setdefault(query.column, []).extend((index, read) for index in indices[group])
         mixed = {group for group, of_group in workloads.items() if len(of_group) > 1}
-        for query in quantile_queries(engine, identity, Quantiles(self._window_s)) if mixed else ():
+        for query in quantile_queries(engine, identity, QuantileQuery(self._window_s)) if mixed else ():
             rows = [row for row in self._query(query.expression) if group_of(row["metric"], identity, pairs) in mixed]
             self._add(query.column, rows, workload_rows)
 

@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from autoscaler.lab.replay.case import Case
-from autoscaler.lab.replay.engine.gpu_pool import Node
+from autoscaler.lab.replay.engine.gpu_pool import Machine
 from autoscaler.sim.engine.cold_start import ColdStart, Start
 
 SIGMAS = 3.0  # starts are cut at this many standard deviations
@@ -27,7 +27,7 @@ def least_duration_factor(spread: float) -> float:
     return math.exp(-spread * SIGMAS - spread**2 / 2)
 
 
-class ColdStarts:
+class CaseColdStarts:
     """The cold starts of one case. A `duration_factor` multiplies the mean: 1 is the mean, 0 serves at once.
 
     A start on a node with image and weights takes `cold_start_s`. What such a node had before is done for others first:
@@ -47,7 +47,7 @@ class ColdStarts:
         more_s = case.cold_start_uncached_s - case.cold_start_s if self.prepares_nodes else 0.0
         self.node_s, self._image_s, self.fetch_s = (part_s * more_s / sum(parts_s) for part_s in parts_s)
 
-    def begin(self, node: Node, now_s: float, duration_factor: float) -> Start:
+    def begin(self, node: Machine, now_s: float, duration_factor: float) -> Start:
         """Return the times of the start of a replica that is placed now, and record on the node when it is up and has
         image and weights.
 
@@ -64,7 +64,7 @@ class ColdStarts:
         serving_s = max(started_s, self._weights_s(node, started_s, duration_factor)) + held.serving_s - held.started_s
         return Start(start.scheduled_s, started_s, serving_s, serving_s + held.ready_s - held.serving_s)
 
-    def _weights_s(self, node: Node, started_s: float, duration_factor: float) -> float:
+    def _weights_s(self, node: Machine, started_s: float, duration_factor: float) -> float:
         """Return when the weights are complete on a node whose container starts now."""
         if node.holds:
             return -math.inf

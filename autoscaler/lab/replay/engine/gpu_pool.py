@@ -23,7 +23,7 @@ ROUNDING_GPUS = 1e-9  # sums of GPU fractions are not exact
 
 
 @dataclass(eq=False)
-class Node:
+class Machine:
     """A machine with GPUs. Fragmentation within a node is not modelled."""
 
     free_gpus: float
@@ -47,10 +47,10 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Placement:
+class MachinePlace:
     """The node of a replica, and what the node already had."""
 
-    node: Node
+    node: Machine
     weights_cached: bool
 
 
@@ -60,8 +60,8 @@ class GpuClaim:
 
     model: str
     gpus: float
-    on_assigned: Callable[[float, Placement], None]
-    node: Node | None = None  # set while the GPUs are assigned
+    on_assigned: Callable[[float, MachinePlace], None]
+    node: Machine | None = None  # set while the GPUs are assigned
 
 
 class _Requested(NamedTuple):
@@ -96,7 +96,7 @@ class GpuPool:
         self._keeps_fetched = keeps_fetched
         self._node_idle_s = node_idle_s
         self.largest_gpus = min(gpus, node_gpus)  # largest claim
-        self.nodes: list[Node] = []  # that exist
+        self.nodes: list[Machine] = []  # that exist
         self._removed: list[tuple[float, float, float]] = []  # nodes that are gone: created, removed, GPUs
         self._created = 0  # nodes so far
         self._unused_gpus = gpus  # GPUs of nodes that do not exist
@@ -139,7 +139,7 @@ class GpuPool:
         coming_gpus = sum(node.gpus for node in self.nodes) - up_gpus
         return FreePlaces(sum(each), held, sum(holding), up_gpus, self._unused_gpus + coming_gpus)
 
-    def up_nodes(self, now_s: float) -> list[Node]:
+    def up_nodes(self, now_s: float) -> list[Machine]:
         """Return the nodes that are up."""
         self._remove_idle(now_s)
         return [node for node in self.nodes if node.is_up(now_s)]
@@ -178,9 +178,9 @@ class GpuPool:
             claim.node = None
         self._assign(now_s)
 
-    def _create(self, now_s: float, gpus: float, up_s: float = math.nan) -> Node:
+    def _create(self, now_s: float, gpus: float, up_s: float = math.nan) -> Machine:
         self._unused_gpus -= gpus
-        node = Node(gpus, self._created, gpus, now_s, up_s, holds=self._holds(self._created), empty_since_s=now_s)
+        node = Machine(gpus, self._created, gpus, now_s, up_s, holds=self._holds(self._created), empty_since_s=now_s)
         self._created += 1
         self.nodes.append(node)
         return node
@@ -192,7 +192,7 @@ class GpuPool:
         holds = math.floor((place + 1) * self._weights_on + 1e-9) > math.floor(place * self._weights_on + 1e-9)
         return True if holds else None if self._keeps_fetched else False
 
-    def _idle_end_s(self, node: Node) -> float:
+    def _idle_end_s(self, node: Machine) -> float:
         """Return when a node is removed if nothing comes to it; infinity: it is in use."""
         in_use = node.is_held or node.free_gpus < node.gpus - ROUNDING_GPUS
         return math.inf if in_use else node.empty_since_s + self._node_idle_s
@@ -231,7 +231,7 @@ class GpuPool:
     def _assign(self, now_s: float) -> None:
         while self._waiting and (node := self._find_node(self._waiting[0], now_s)):
             claim = self._waiting.popleft()
-            place = Placement(node, node.has_weights(claim.model, now_s))
+            place = MachinePlace(node, node.has_weights(claim.model, now_s))
             node.free_gpus -= claim.gpus
             claim.node = node
             claim.on_assigned(now_s, place)
@@ -240,7 +240,7 @@ class GpuPool:
         if self._requested:
             self._hold_requested(now_s)
 
-    def _find_node(self, claim: GpuClaim, now_s: float) -> Node | None:
+    def _find_node(self, claim: GpuClaim, now_s: float) -> Machine | None:
         """Return a node with room, preferring nodes with the weights, then the fullest; else a new node."""
         room = [node for node in self.nodes if node.free_gpus >= claim.gpus - ROUNDING_GPUS]
         if room:

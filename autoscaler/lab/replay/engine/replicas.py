@@ -16,9 +16,9 @@ import numpy as np
 from autoscaler.core.table.columns import FloatColumn, IntColumn
 from autoscaler.lab.replay.case import Case, FreePlaces, NodeState, Totals
 from autoscaler.lab.replay.engine import kernel
-from autoscaler.lab.replay.engine.cold_starts import ColdStarts, draw_duration_factor
+from autoscaler.lab.replay.engine.cold_starts import CaseColdStarts, draw_duration_factor
 from autoscaler.lab.replay.engine.front import Front
-from autoscaler.lab.replay.engine.gpu_pool import GpuClaim, GpuPool, Placement
+from autoscaler.lab.replay.engine.gpu_pool import GpuClaim, GpuPool, MachinePlace
 from autoscaler.lab.replay.engine.state import COUNTERS, HISTOGRAM_OFFSETS
 
 LEAST_BACK_OFF_S, MOST_BACK_OFF_S = 10.0, 300.0  # restart back-off of the kubelet, seconds
@@ -27,7 +27,7 @@ TERMINATION_POLL_S = 1.0  # poll interval of terminating replicas while a claim 
 
 
 @dataclass(slots=True, eq=False)
-class Pod:
+class SimulatedReplica:
     """One replica, from creation to termination."""
 
     id: int
@@ -57,7 +57,9 @@ class Pod:
         return not math.isnan(self.terminating_since_s)
 
 
-def youngest_first(live: Sequence[Pod], seed: int, now_s: float) -> Callable[[Pod], tuple[Any, ...]]:
+def youngest_first(
+    live: Sequence[SimulatedReplica], seed: int, now_s: float
+) -> Callable[[SimulatedReplica], tuple[Any, ...]]:
     """Return the sort key of a simple order of removal: unassigned, not ready, least cost, most recently ready."""
     return lambda pod: (
         pod.placed,
@@ -68,7 +70,9 @@ def youngest_first(live: Sequence[Pod], seed: int, now_s: float) -> Callable[[Po
     )
 
 
-def removal_order(live: Sequence[Pod], seed: int, now_s: float) -> Callable[[Pod], tuple[Any, ...]]:
+def removal_order(
+    live: Sequence[SimulatedReplica], seed: int, now_s: float
+) -> Callable[[SimulatedReplica], tuple[Any, ...]]:
     """Return the sort key of a ReplicaSet's order of removal: the simple one, with siblings on the node before age.
 
     Ages are compared by the logarithm to the base of 2, and equal ones by the UID, which is random. The order does not
@@ -80,7 +84,7 @@ def removal_order(live: Sequence[Pod], seed: int, now_s: float) -> Callable[[Pod
     def bucket(since_s: float) -> int:
         return int(math.log2(age_ns)) if (age_ns := (now_s - since_s) * 1e9) > 1 else -1
 
-    def key(pod: Pod) -> tuple[Any, ...]:
+    def key(pod: SimulatedReplica) -> tuple[Any, ...]:
         return (
             pod.placed,
             pod.started_s <= now_s,  # Pending until its container runs
@@ -107,7 +111,7 @@ class Scrape(NamedTuple):
     counts: IntColumn
 
 
-class Replicas:
+class SimulatedReplicas:
     """All replicas of a case. `advance` moves time, `scale` changes their number.
 
     front: of the requests that they serve; `number` is the case among those of the front.
@@ -116,14 +120,14 @@ class Replicas:
     def __init__(self, case: Case, pool: GpuPool, front: Front, number: int = 0) -> None:
         self.case = case
         self.front = front
-        self.pods: list[Pod] = []  # ascending by id
+        self.pods: list[SimulatedReplica] = []  # ascending by id
         self.spans: list[tuple[float, float]] = []  # GPU time of ended replicas: (assigned, ended) in seconds
         self.ready = 0  # number that serve and are not terminating
         self.revision = 0  # incremented with every change of `pods`
         self._pool = pool
         self._number = number
         self._engine = front.engines[number]
-        self._starts = ColdStarts(case)
+        self._starts = CaseColdStarts(case)
         self._clock_s = 0.0
         self._next_change_s = math.inf
         self._rng = np.random.default_rng((case.seed, 271_828))  # a stream of its own
@@ -131,7 +135,7 @@ class Replicas:
         self._ids = 0
         self._answering = self._answering_ids = np.empty(0, np.int64)  # rows of `EngineState`, and ids of pods
         self._is_serving = np.empty(0, np.bool_)  # bool[n], over `_answering`
-        self._terminating: list[Pod] = []
+        self._terminating: list[SimulatedReplica] = []
         self._ended_counters = np.zeros(len(COUNTERS))  # float64[6], sums over ended engines
         self._ended_counts = np.zeros(HISTOGRAM_OFFSETS[-1], np.int64)
         for _ in range(case.start_replicas):  # these replicas serve from the start
@@ -253,12 +257,12 @@ class Replicas:
         claim = GpuClaim(
             self.case.trace.name, self.case.gpus_per_replica, lambda at_s, place: self._place(pod, at_s, place)
         )
-        pod = Pod(self._ids, now_s, now_s, duration_factor, claim)
+        pod = SimulatedReplica(self._ids, now_s, now_s, duration_factor, claim)
         self._ids += 1
         self.pods.append(pod)
         self._pool.request(claim, now_s)
 
-    def _place(self, pod: Pod, now_s: float, place: Placement) -> None:
+    def _place(self, pod: SimulatedReplica, now_s: float, place: MachinePlace) -> None:
         """Start a replica whose GPUs are assigned now."""
         start = self._starts.begin(place.node, now_s, pod.duration_factor)
         pod.placed_s = pod.since_s = now_s
@@ -290,17 +294,17 @@ class Replicas:
         self.revision += 1
         self.front.release(now_s)
 
-    def _due_s(self, pod: Pod) -> float:
+    def _due_s(self, pod: SimulatedReplica) -> float:
         if pod.terminating:
             return pod.terminating_since_s + self.case.drain_s
         return pod.ready_s if pod.row < 0 else pod.crash_s
 
-    def _start_engine(self, pod: Pod, now_s: float) -> None:
+    def _start_engine(self, pod: SimulatedReplica, now_s: float) -> None:
         pod.row = self.front.start_engine(self._number, now_s)
         mean_s = self.case.crash_every_s
         pod.crash_s = now_s + self._rng.exponential(mean_s) if math.isfinite(mean_s) else math.inf
 
-    def _crash(self, pod: Pod, now_s: float) -> None:
+    def _crash(self, pod: SimulatedReplica, now_s: float) -> None:
         """Crash an engine: its requests are lost, and its container restarts with new counters.
 
         The first restart is immediate; later ones follow after 10, 20, 40 s and so on.
@@ -315,7 +319,7 @@ class Replicas:
         pod.restarts += 1
         pod.ready_s = pod.started_s + self._starts.restart_s(self._draw_duration_factor())
 
-    def _terminate(self, pod: Pod, now_s: float) -> None:
+    def _terminate(self, pod: SimulatedReplica, now_s: float) -> None:
         """End a terminating replica once it is empty or its time is over."""
         end_s = pod.terminating_since_s
         if pod.row >= 0:
@@ -330,7 +334,7 @@ class Replicas:
             self.spans.append((pod.placed_s, end_s))
         self._pool.release_gpus(pod.claim, now_s)
 
-    def _stop_engine(self, pod: Pod) -> None:
+    def _stop_engine(self, pod: SimulatedReplica) -> None:
         """Stop an engine: drop its requests, add its counts to the sums, and free its row."""
         front, row = self.front, np.array([pod.row])
         now_s = float(front.state.replicas[pod.row]["clock_s"])

@@ -31,7 +31,7 @@ MOST_CV = 8.0  # of a client that sends less than in the table: a burst of thous
 
 
 @dataclass(frozen=True)
-class Activity:
+class ClientActivity:
     """The requests of one client in one window."""
 
     start_s: float
@@ -48,7 +48,7 @@ class ClientTable:
     name: str
     window_s: float
     duration_s: float
-    clients: Mapping[int, Sequence[Activity]]  # in the order of time
+    clients: Mapping[int, Sequence[ClientActivity]]  # in the order of time
     # by client and field: start of each window, float64[n], probabilities, float64[q], and quantiles, float64[n, q]
     lengths: Mapping[tuple[int, str], tuple[FloatColumn, FloatColumn, FloatColumn]]
 
@@ -67,12 +67,12 @@ def is_client_table(path: Path) -> bool:
 
 def load(path: Path) -> ClientTable:
     """Read a table of clients, and the table of lengths beside it. Raises TraceError."""
-    clients: dict[int, list[Activity]] = {}
+    clients: dict[int, list[ClientActivity]] = {}
     starts = set()
     for number, row in _rows(path):
         try:
             start_s, client = float(row["t_s"]), int(row["client"])
-            activity = Activity(
+            activity = ClientActivity(
                 start_s, float(row["requests"]), row["dist"] == "W", float(row["shape"]), float(row["active_frac"])
             )
         except (TypeError, ValueError) as error:
@@ -128,7 +128,9 @@ def draw(table: ClientTable, scale: float, seed: int, from_s: float = 0.0, to_s:
     return Trace(table.name, arrival_s - from_s, prompt, output, to_s - from_s)
 
 
-def _walk(activities: Sequence[Activity], window_s: float, scale: float, random: np.random.Generator) -> FloatColumn:
+def _walk(
+    activities: Sequence[ClientActivity], window_s: float, scale: float, random: np.random.Generator
+) -> FloatColumn:
     """Return the arrivals of one client: a renewal process in expected requests, with the law of each window.
 
     What is left of a gap at the end of a window goes on in the next one.
@@ -151,7 +153,7 @@ def _walk(activities: Sequence[Activity], window_s: float, scale: float, random:
     return np.concatenate(found)
 
 
-def _gaps(each: Activity, expected: float, scale: float, count: int, random: np.random.Generator) -> FloatColumn:
+def _gaps(each: ClientActivity, expected: float, scale: float, count: int, random: np.random.Generator) -> FloatColumn:
     """Draw gaps with a mean of 1. Below full scale their variation is limited by the number of requests."""
     shape = each.shape
     if scale < 1:  # the limit is that of a Gamma law; a Weibull law of this shape varies about as much

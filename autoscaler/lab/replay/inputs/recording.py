@@ -49,7 +49,7 @@ class RecordingError(ValueError):
     """A recording that cannot be used. The message names the file, the line, and what is missing."""
 
 
-class _Line(msgspec.Struct):
+class _ScrapeLine(msgspec.Struct):
     t: float
     text: str
 
@@ -123,7 +123,7 @@ def read(path: Path, progress: Progress = no_progress, most_bytes: int = MOST_BY
 def _read_line(line: bytes, where: str) -> tuple[list[float], dict[str, str], float | None]:
     """Return time and sums of `_SERIES`, the labels of the cache settings, and the bound of all steps."""
     try:
-        scrape = msgspec.json.decode(line, type=_Line)
+        scrape = msgspec.json.decode(line, type=_ScrapeLine)
     except UNREADABLE as error:
         raise RecordingError(f'{where}: not {{"t": seconds, "text": metrics}}: {error}') from error
     names = tuple(_SERIES.values())

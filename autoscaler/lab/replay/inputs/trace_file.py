@@ -50,7 +50,7 @@ def load(
     Raises TraceError. The file is read in pieces, and memory is bounded by `most_requests` and `most_bytes`.
     """
     name = path.name.removesuffix(".gz").removesuffix(".csv")
-    reader = _Reader(path, most_requests)
+    reader = _ColumnReader(path, most_requests)
     try:
         for number, lines in _pieces(path, progress, most_bytes):
             reader.take(number, lines)
@@ -116,7 +116,7 @@ def _blocks(file: BinaryIO) -> Iterator[bytes]:
         raise fault
 
 
-class _Reader:
+class _ColumnReader:
     """Collects the columns of one file, piece by piece."""
 
     def __init__(self, path: Path, most_requests: int) -> None:

@@ -96,7 +96,7 @@ def sweep(
     With `ray`, calls are tasks of the cluster that the environment names, else of a local one. Raises RuntimeError if
     the library is missing, the cluster does not answer, or a worker process died.
     """
-    queue = _Queue(items, next_items)
+    queue = _CallQueue(items, next_items)
     if ray:
         yield from _on_ray(function, shared, queue, connect_timeout_s)
     elif (workers := workers or os.cpu_count() or 1) == 1 or len(items) < 2:
@@ -108,7 +108,7 @@ def sweep(
         yield from _on_cores(function, shared, queue, workers, on_progress, progress_period_s)
 
 
-class _Queue(Generic[Item, Result]):
+class _CallQueue(Generic[Item, Result]):
     """The queue of calls."""
 
     def __init__(self, items: Sequence[Item], next_items: NextItems[Result, Item]) -> None:
@@ -127,7 +127,7 @@ class _Queue(Generic[Item, Result]):
 def _on_cores(
     function: Function[Item, Result],
     shared: Any,
-    queue: _Queue[Item, Result],
+    queue: _CallQueue[Item, Result],
     workers: int,
     on_progress: OnProgress,
     progress_period_s: float,
@@ -204,7 +204,7 @@ def _signal_handlers_restored() -> Iterator[None]:
 
 
 def _on_ray(
-    function: Function[Item, Result], shared: Any, queue: _Queue[Item, Result], connect_timeout_s: float
+    function: Function[Item, Result], shared: Any, queue: _CallQueue[Item, Result], connect_timeout_s: float
 ) -> Iterator[tuple[int, Result]]:
     try:
         ray: Any = import_module("ray")  # optional, and slow to import

@@ -43,7 +43,7 @@ from tests.harness.kube_api import KubeApi
 from tests.harness.process import eventually
 
 QUICK = WatchTimes(lifetime_s=10, silence_s=0.3, backoff_s=0.02, backoff_cap_s=0.1, absent_s=0.1)
-PODS = Resource("/api/v1", "pods", objects.Pod)
+PODS = Resource("/api/v1", "pods", objects.PodObject)
 
 
 class NameStore:
@@ -66,7 +66,7 @@ class NameStore:
 
 
 class RunningReflector:
-    def __init__(self, api: FakeApiServer, reflector: Reflector[objects.Pod], store: NameStore) -> None:
+    def __init__(self, api: FakeApiServer, reflector: Reflector[objects.PodObject], store: NameStore) -> None:
         self.api = api
         self.reflector = reflector
         self.store = store
@@ -90,7 +90,7 @@ async def running_reflector(
 ) -> AsyncIterator[RunningReflector]:
     store = NameStore()
     async with api.client() as kube:
-        resource = Resource("/api/v1", "pods", objects.Pod, optional=optional)
+        resource = Resource("/api/v1", "pods", objects.PodObject, optional=optional)
         reflector = Reflector(kube, resource, store, SystemClock(), times=times)
         async with running(reflector):
             yield RunningReflector(api, reflector, store)

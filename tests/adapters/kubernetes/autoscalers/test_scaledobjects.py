@@ -19,7 +19,7 @@ from autoscaler.config.findings import Severity
 from autoscaler.config.policy.parse import load
 from autoscaler.config.yaml import Document
 from autoscaler.core.model.fleet import WorkloadRef
-from autoscaler.ports import ScaledObject
+from autoscaler.ports import ScaledObjectFields
 
 TRIGGER = {"type": "external", "metadata": {"scalerAddress": "a:6000", "policy": "batch"}}
 
@@ -92,7 +92,7 @@ class TestToleranceOfTheHpa:
         found = self.scaled_object()
         return found.tolerance_up, found.tolerance_down
 
-    def scaled_object(self) -> ScaledObject:
+    def scaled_object(self) -> ScaledObjectFields:
         found = self.store.get("ns", "so")
         assert found is not None
         return found

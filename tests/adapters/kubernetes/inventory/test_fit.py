@@ -6,15 +6,15 @@ from hypothesis import strategies as st
 
 from autoscaler.adapters.kubernetes.inventory.fit import admits
 from autoscaler.adapters.kubernetes.inventory.groups import group_nodes
-from autoscaler.adapters.kubernetes.inventory.nodes import Node, Taint
-from autoscaler.adapters.kubernetes.pods.needs import Expression, Needs, Toleration
+from autoscaler.adapters.kubernetes.inventory.nodes import Node, NodeTaint
+from autoscaler.adapters.kubernetes.pods.needs import Needs, NodeExpression, PodToleration
 
 GPU = "nvidia.com/gpu"
 ONE = Needs(GPU, 1.0, 1.0, 1.0)
 
 
 def affinity(*terms) -> Needs:
-    return ONE._replace(terms=tuple(tuple(Expression(*each) for each in term) for term in terms))
+    return ONE._replace(terms=tuple(tuple(NodeExpression(*each) for each in term) for term in terms))
 
 
 @pytest.mark.parametrize(
@@ -50,26 +50,26 @@ def test_admission_by_labels_equals_the_scheduler(needs, admitted):
     ("tolerations", "admitted"),
     [
         ([], False),
-        ([Toleration("dedicated", "Equal", "training", "NoSchedule")], True),
-        ([Toleration("dedicated", "", "training")], True),
-        ([Toleration("dedicated", "Equal", "serving")], False),
-        ([Toleration("dedicated", "Exists")], True),
-        ([Toleration("dedicated", "Exists", "", "NoExecute")], False),
-        ([Toleration("other", "Exists")], False),
-        ([Toleration("", "Exists")], True),
-        ([Toleration()], False),
+        ([PodToleration("dedicated", "Equal", "training", "NoSchedule")], True),
+        ([PodToleration("dedicated", "", "training")], True),
+        ([PodToleration("dedicated", "Equal", "serving")], False),
+        ([PodToleration("dedicated", "Exists")], True),
+        ([PodToleration("dedicated", "Exists", "", "NoExecute")], False),
+        ([PodToleration("other", "Exists")], False),
+        ([PodToleration("", "Exists")], True),
+        ([PodToleration()], False),
     ],
 )
 def test_taint_excludes_pods_without_toleration(tolerations, admitted):
-    taints = [Taint("dedicated", "training", "NoSchedule")]
+    taints = [NodeTaint("dedicated", "training", "NoSchedule")]
     assert admits({}, taints, ONE._replace(tolerations=tuple(tolerations))) is admitted
 
 
 @pytest.mark.parametrize(
     "taint",
     [
-        Taint("dedicated", "training", "PreferNoSchedule"),
-        Taint(GPU, "present", "NoSchedule"),
+        NodeTaint("dedicated", "training", "PreferNoSchedule"),
+        NodeTaint(GPU, "present", "NoSchedule"),
     ],
 )
 def test_soft_taints_and_the_gpu_taint_exclude_no_pod(taint):
@@ -79,7 +79,7 @@ def test_soft_taints_and_the_gpu_taint_exclude_no_pod(taint):
 words = st.sampled_from(["a", "b", "c"])
 labels = st.dictionaries(words, words, max_size=3)
 expressions = st.builds(
-    Expression, words, st.sampled_from(["In", "NotIn", "Exists", "DoesNotExist"]), st.tuples(words, words)
+    NodeExpression, words, st.sampled_from(["In", "NotIn", "Exists", "DoesNotExist"]), st.tuples(words, words)
 )
 needs = st.builds(
     Needs,

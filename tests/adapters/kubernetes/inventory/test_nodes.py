@@ -3,7 +3,7 @@ import math
 import pytest
 
 from autoscaler.adapters.kubernetes.inventory.nodes import SHRINK_DELAY_S, NodeStore
-from autoscaler.adapters.kubernetes.pods.needs import Toleration
+from autoscaler.adapters.kubernetes.pods.needs import PodToleration
 from tests.adapters.keda.world import ManualClock
 from tests.adapters.kubernetes.inventory.world import GPU, MIG, PRODUCT, facts, lay_out, node, nodes, placed_facts
 
@@ -91,7 +91,7 @@ def test_new_taint_counts_late_and_a_removed_one_at_once():
     clock.time_s += SHRINK_DELAY_S
     store.update()
     assert lay_out(store, [placed_facts()]).gpus == [4.0]
-    assert lay_out(store, [placed_facts(tolerations=(Toleration("dedicated", "Exists"),))]).gpus == [12.0]
+    assert lay_out(store, [placed_facts(tolerations=(PodToleration("dedicated", "Exists"),))]).gpus == [12.0]
     store.put(node("n1", {PRODUCT: "L4"}, allocatable={GPU: "8"}))
     assert lay_out(store, [placed_facts()]).gpus == [12.0]
 

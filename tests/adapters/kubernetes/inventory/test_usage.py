@@ -11,7 +11,7 @@ from autoscaler.adapters.kubernetes.inventory.elastic import Elastic
 from autoscaler.adapters.kubernetes.inventory.nodes import NodeStore
 from autoscaler.adapters.kubernetes.inventory.pools import lay_out_pools
 from autoscaler.adapters.kubernetes.inventory.usage import count_usage
-from autoscaler.adapters.kubernetes.pods.needs import NAME_FIELD, Expression, Needs, Toleration
+from autoscaler.adapters.kubernetes.pods.needs import NAME_FIELD, Needs, NodeExpression, PodToleration
 from autoscaler.adapters.kubernetes.pods.template import NO_FACTS
 from tests.adapters.keda.world import ManualClock
 from tests.adapters.kubernetes.inventory.world import (
@@ -157,7 +157,7 @@ def test_pods_of_a_replica_have_a_common_size(needs, size):
 
 def test_node_named_by_a_template_makes_two_groups():
     store = nodes(*[(L4, {GPU: "4"})] * 9)
-    named = placed_facts(terms=((Expression(NAME_FIELD, "In", ("n3",)),),))
+    named = placed_facts(terms=((NodeExpression(NAME_FIELD, "In", ("n3",)),),))
     seen = lay_out(store, [placed_facts(), named])
     assert sorted(seen.groups.allocatable.tolist()) == [4.0, 32.0]
     assert (seen.gpus, seen.fits) == ([36.0, 4.0], [36.0, 4.0])
@@ -225,7 +225,7 @@ def test_fitting_replicas_equal_a_plain_count(given_nodes, given_pods, size, cpu
         pod(f"{'ours-0' if ours else 'theirs-x'}.{index}", f"n{place}", {GPU: str(gpus), "cpu": str(cores)})
         for index, (ours, place, gpus, cores) in enumerate(given_pods)
     ]
-    tolerations = (Toleration("t", "Exists"),) * tolerates
+    tolerations = (PodToleration("t", "Exists"),) * tolerates
     template = placed_facts(
         float(size), cpu=float(cpu), selector=tuple(sorted(selector.items())), tolerations=tolerations
     )

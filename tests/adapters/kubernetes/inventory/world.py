@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from autoscaler.adapters.kubernetes.api.objects import Node, Pod
+from autoscaler.adapters.kubernetes.api.objects import NodeObject, PodObject
 from autoscaler.adapters.kubernetes.inventory.elastic import Elastic
 from autoscaler.adapters.kubernetes.inventory.nodes import NodeStore
 from autoscaler.adapters.kubernetes.inventory.pools import Layout, lay_out_pools
 from autoscaler.adapters.kubernetes.inventory.usage import count_usage
-from autoscaler.adapters.kubernetes.pods.holdings import Held, Holdings
+from autoscaler.adapters.kubernetes.pods.holdings import HeldRows, Holdings
 from autoscaler.adapters.kubernetes.pods.needs import Needs
 from autoscaler.adapters.kubernetes.pods.template import NO_FACTS, Facts
 from autoscaler.core.model.fleet import NodeGroups, Pool
@@ -47,9 +47,9 @@ def node(
     taints: Sequence[Mapping[str, str]] = (),
     spec: Mapping[str, Any] | None = None,
     **status: Any,
-) -> Node:
+) -> NodeObject:
     seen = {"metadata": {"name": name, "labels": labels}, "spec": {"taints": taints, **(spec or {})}, "status": status}
-    return msgspec.convert(seen, Node)
+    return msgspec.convert(seen, NodeObject)
 
 
 def nodes(*given: tuple[Mapping[str, str], Mapping[str, str]], clock: ManualClock | None = None) -> NodeStore:
@@ -59,15 +59,15 @@ def nodes(*given: tuple[Mapping[str, str], Mapping[str, str]], clock: ManualCloc
     return store
 
 
-def pod(name: str, node_name: str, limits: Mapping[str, str], **spec: Any) -> Pod:
+def pod(name: str, node_name: str, limits: Mapping[str, str], **spec: Any) -> PodObject:
     """Return a pod. Its name tells whose it is: `OURS` with the row of its workload, or `THEIRS`."""
     container = {"name": "vllm", "resources": {"limits": limits}}
     metadata = {"name": name, "namespace": "x", "uid": name}
     body = {"nodeName": node_name, "containers": [container], **spec}
-    return msgspec.convert({"metadata": metadata, "spec": body, "status": {"phase": "Running"}}, Pod)
+    return msgspec.convert({"metadata": metadata, "spec": body, "status": {"phase": "Running"}}, PodObject)
 
 
-def hold(*pods: Pod) -> Held:
+def hold(*pods: PodObject) -> HeldRows:
     holdings = Holdings()
     for each in pods:
         holdings.put((each.metadata.namespace, each.metadata.name), each)
@@ -82,7 +82,7 @@ def _target_of(key: tuple[str, str]) -> int:
 def lay_out(
     store: NodeStore,
     workloads: Sequence[Facts],
-    pods: Sequence[Pod] = (),
+    pods: Sequence[PodObject] = (),
     elastic: Elastic | None = None,
 ) -> Seen:
     layout = lay_out_pools(store.nodes, workloads, elastic)

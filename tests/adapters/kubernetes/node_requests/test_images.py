@@ -8,11 +8,11 @@ from autoscaler.adapters.kubernetes.node_requests.images import MOST_IMAGES, War
 from autoscaler.adapters.kubernetes.node_requests.objects import (
     MOST_PODS,
     ImageRequest,
-    Request,
+    PlaceRequest,
     make_image_objects,
     make_objects,
 )
-from autoscaler.adapters.kubernetes.pods.needs import Needs, Toleration
+from autoscaler.adapters.kubernetes.pods.needs import Needs, PodToleration
 from autoscaler.core.model.fleet import WorkloadRef
 
 NEEDS = Needs(
@@ -22,7 +22,7 @@ NEEDS = Needs(
     total=8.0,
     cpu=4.0,
     selector=(("pool", "gpu"),),
-    tolerations=(Toleration("nvidia.com/gpu", "Exists"),),
+    tolerations=(PodToleration("nvidia.com/gpu", "Exists"),),
 )
 A, B = WorkloadRef("team-a", "a"), WorkloadRef("team-b", "b")
 NODES = tuple(f"n{number:03d}" for number in range(150))
@@ -74,4 +74,4 @@ def test_pods_are_bound_to_their_nodes_and_request_nothing() -> None:
     assert [term["matchFields"][0]["values"] for term in terms] == [["n1"], ["n2"]]
     (apart,) = pod["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert apart["labelSelector"]["matchLabels"] == spec["selector"]["matchLabels"]
-    assert (kind, name) not in make_objects(Request(A, 1, NEEDS), "us/us", "pause", "low", None)
+    assert (kind, name) not in make_objects(PlaceRequest(A, 1, NEEDS), "us/us", "pause", "low", None)

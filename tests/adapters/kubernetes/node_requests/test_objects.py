@@ -8,14 +8,14 @@ from autoscaler.adapters.kubernetes.node_requests.objects import (
     DEPLOYMENTS,
     MOST_PODS,
     TEMPLATES,
-    Kind,
-    Request,
+    PlaceRequest,
+    RequestKind,
     count_pods,
     is_supported,
     make_objects,
     object_name,
 )
-from autoscaler.adapters.kubernetes.pods.needs import NAME_FIELD, Expression, Needs, Toleration
+from autoscaler.adapters.kubernetes.pods.needs import NAME_FIELD, Needs, NodeExpression, PodToleration
 from autoscaler.core.model.fleet import WorkloadRef
 
 GPU = "nvidia.com/gpu"
@@ -25,7 +25,7 @@ US = "vllm-autoscaler/vllm-autoscaler"
 
 
 def pod_of(needs: Needs) -> dict:
-    (body,) = make_objects(Request(LLAMA, 1, needs), US, "pause", "low", None).values()
+    (body,) = make_objects(PlaceRequest(LLAMA, 1, needs), US, "pause", "low", None).values()
     return body["spec"]["template"]["spec"]
 
 
@@ -53,14 +53,14 @@ def test_a_placeholder_requests_what_a_pod_of_the_replica_does():
     ],
 )
 def test_placeholder_pulls_the_image_and_runs_nothing_of_it(image: str, is_pulled: bool):
-    request = Request(LLAMA, 1, NEEDS, image)
+    request = PlaceRequest(LLAMA, 1, NEEDS, image)
     (body,) = make_objects(request, US, "pause", "low", None).values()
     pod = body["spec"]["template"]["spec"]
     volume = {"name": "pulled", "image": {"reference": image, "pullPolicy": "IfNotPresent"}}
     assert pod.get("volumes") == ([volume] if is_pulled else None)
     (container,) = pod["containers"]
     assert container["image"] == "pause" and "volumeMounts" not in container
-    template, _ = make_objects(request, US, "pause", "low", Kind("/apis/a/v1", "capacitybuffers")).values()
+    template, _ = make_objects(request, US, "pause", "low", RequestKind("/apis/a/v1", "capacitybuffers")).values()
     assert "volumes" not in template["template"]["spec"]
 
 
@@ -69,15 +69,15 @@ def test_a_placeholder_goes_where_the_replica_may_go():
         selector=(("pool", "gpu"),),
         terms=(
             (
-                Expression("zone", "In", ("a", "b")),
-                Expression("spot", "DoesNotExist"),
-                Expression(NAME_FIELD, "In", ("n",)),
+                NodeExpression("zone", "In", ("a", "b")),
+                NodeExpression("spot", "DoesNotExist"),
+                NodeExpression(NAME_FIELD, "In", ("n",)),
             ),
         ),
         tolerations=(
-            Toleration(GPU, "Exists"),
-            Toleration("team", "Equal", "a", "NoSchedule"),
-            Toleration(operator="Exists"),
+            PodToleration(GPU, "Exists"),
+            PodToleration("team", "Equal", "a", "NoSchedule"),
+            PodToleration(operator="Exists"),
         ),
     )
     pod = pod_of(needs)
@@ -98,8 +98,8 @@ def test_a_placeholder_goes_where_the_replica_may_go():
 
 
 def test_a_buffer_has_a_template_of_its_name():
-    buffers = Kind("/apis/autoscaling.x-k8s.io/v1", "capacitybuffers")
-    objects = make_objects(Request(LLAMA, 3, NEEDS), US, "pause", "low", buffers)
+    buffers = RequestKind("/apis/autoscaling.x-k8s.io/v1", "capacitybuffers")
+    objects = make_objects(PlaceRequest(LLAMA, 3, NEEDS), US, "pause", "low", buffers)
     name = object_name(LLAMA, US)
     assert objects.keys() == {(TEMPLATES, name), (buffers, name)}
     assert objects[buffers, name]["apiVersion"] == "autoscaling.x-k8s.io/v1"
@@ -118,7 +118,7 @@ def test_names_differ_by_workload_and_installation():
     ("largest", "total", "places", "pods"), [(2, 2, 3, 3), (8, 16, 3, 6), (8, 12, 1, 2), (1, 1, 1000, MOST_PODS)]
 )
 def test_a_replica_of_several_pods_has_several_places(largest: float, total: float, places: int, pods: int):
-    assert count_pods(Request(LLAMA, places, NEEDS._replace(largest=largest, total=total))) == pods
+    assert count_pods(PlaceRequest(LLAMA, places, NEEDS._replace(largest=largest, total=total))) == pods
 
 
 def test_unknown_and_claimed_devices_are_not_supported():
@@ -128,13 +128,13 @@ def test_unknown_and_claimed_devices_are_not_supported():
         NEEDS._replace(resource="gpu.example.com"),
         NEEDS._replace(largest=math.nan),
         NEEDS._replace(largest=0.0),
-        NEEDS._replace(devices=(Expression("a", "In"),)),
+        NEEDS._replace(devices=(NodeExpression("a", "In"),)),
     ):
         assert not is_supported(needs)
 
 
 def test_a_deployment_is_applied_with_the_count_of_pods():
-    ((kind, name),) = objects = make_objects(Request(LLAMA, 2, NEEDS), US, "pause", "low", None)
+    ((kind, name),) = objects = make_objects(PlaceRequest(LLAMA, 2, NEEDS), US, "pause", "low", None)
     assert kind == DEPLOYMENTS
     assert objects[kind, name]["spec"]["replicas"] == 2
     assert objects[kind, name]["metadata"]["annotations"] == {"vllm-autoscaler.io/workload": "team-a/llama"}

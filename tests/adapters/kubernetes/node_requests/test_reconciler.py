@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from autoscaler.adapters.kubernetes.api.client import ApiError, Kube
-from autoscaler.adapters.kubernetes.node_requests.objects import Request, object_name
+from autoscaler.adapters.kubernetes.node_requests.objects import PlaceRequest, object_name
 from autoscaler.adapters.kubernetes.node_requests.reconciler import CHECK_S, DISCOVERY_S, REFUSED_S, NodeRequester
 from autoscaler.adapters.kubernetes.pods.needs import Needs
 from autoscaler.config.settings import LeaseSettings, NodeRequestKind, NodeRequests
@@ -76,8 +76,8 @@ def requester(kube: Kube, clock: ManualClock, namespace: str) -> Requester:
     return Requester(kube, clock, namespace)
 
 
-def due(*places: int) -> tuple[Request, ...]:
-    return tuple(Request(ref, count, NEEDS) for ref, count in zip((LLAMA, QWEN), places, strict=False) if count)
+def due(*places: int) -> tuple[PlaceRequest, ...]:
+    return tuple(PlaceRequest(ref, count, NEEDS) for ref, count in zip((LLAMA, QWEN), places, strict=False) if count)
 
 
 async def listed(

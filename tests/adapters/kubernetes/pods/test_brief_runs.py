@@ -8,10 +8,10 @@ from autoscaler.adapters.kubernetes.api.objects import (
     Condition,
     ContainerState,
     ContainerStatus,
-    Pod,
     PodMetadata,
+    PodObject,
     PodStatus,
-    Running,
+    RunningState,
     Terminated,
 )
 from autoscaler.adapters.kubernetes.pods.brief_runs import BriefRuns
@@ -32,14 +32,14 @@ class Life:
     def see(self, at_s: float, ready: bool, changed_s: float, uid: str = "a") -> str:
         """Let the daemon see the pod, and return its words."""
         self.clock.at_s = at_s
-        state = ContainerState(running=Running(moment(self.began_s)))
+        state = ContainerState(running=RunningState(moment(self.began_s)))
         conditions = [Condition("Ready", "True" if ready else "False", last_transition_time=moment(changed_s))]
         status = PodStatus(
             conditions=conditions,
             container_statuses=[ContainerStatus("vllm", state, self.last, self.restarts, ready)],
         )
         if at_s >= self.seen_s:
-            self.runs.put(Pod(metadata=PodMetadata("a", "demo", uid), status=status))
+            self.runs.put(PodObject(metadata=PodMetadata("a", "demo", uid), status=status))
         return self.runs.words(KEY)
 
     def run(self, served_s: float, told: bool = True) -> float:

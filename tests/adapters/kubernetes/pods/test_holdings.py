@@ -6,17 +6,17 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.adapters.kubernetes.api.objects import Pod
+from autoscaler.adapters.kubernetes.api.objects import PodObject
 from autoscaler.adapters.kubernetes.pods.holdings import Holdings
 
 GPU, MIG = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb"
 
 
-def pod(node: str, gpus: int, slices: int, phase: str = "Running") -> Pod:
+def pod(node: str, gpus: int, slices: int, phase: str = "Running") -> PodObject:
     limits = {name: str(count) for name, count in ((GPU, gpus), (MIG, slices)) if count}
     container = {"name": "c", "resources": {"limits": limits | {"cpu": "2"}}}
     return msgspec.convert(
-        {"metadata": {}, "spec": {"nodeName": node, "containers": [container]}, "status": {"phase": phase}}, Pod
+        {"metadata": {}, "spec": {"nodeName": node, "containers": [container]}, "status": {"phase": phase}}, PodObject
     )
 
 

@@ -11,8 +11,8 @@ from autoscaler.adapters.kubernetes.api.objects import (
     ContainerState,
     ContainerStatus,
     OwnerReference,
-    Pod,
     PodMetadata,
+    PodObject,
     PodStatus,
     Terminated,
 )
@@ -62,7 +62,7 @@ class Owner:
             labels={"pod-template-hash": "a"},
             owner_references=owners,
         )
-        self.starts.put(Pod(metadata=metadata, status=PodStatus(**status)))
+        self.starts.put(PodObject(metadata=metadata, status=PodStatus(**status)))
 
     def cause(self, name: str, at_s: float, own: PendingCause = NONE) -> PendingCause:
         self.clock.at_s = at_s

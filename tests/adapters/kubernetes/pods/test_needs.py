@@ -1,7 +1,7 @@
 import msgspec
 
 from autoscaler.adapters.kubernetes.api.objects import LeaderWorkerSet, PodSpec
-from autoscaler.adapters.kubernetes.pods.needs import NAME_FIELD, Expression, Toleration
+from autoscaler.adapters.kubernetes.pods.needs import NAME_FIELD, NodeExpression, PodToleration
 from autoscaler.adapters.kubernetes.pods.template import read_template
 from autoscaler.adapters.kubernetes.workloads.targets import read_leader_worker_set
 
@@ -25,11 +25,11 @@ def test_needs_are_read_from_the_template():
     ).needs
     assert (seen.largest, seen.smallest, seen.total) == (2.0, 2.0, 2.0)
     assert seen.selector == (("team", "a"),)
-    assert seen.terms == ((Expression("zone", "In", ("x",)),),)
-    assert seen.tolerations == (Toleration("dedicated", "Exists"),)
+    assert seen.terms == ((NodeExpression("zone", "In", ("x",)),),)
+    assert seen.tolerations == (PodToleration("dedicated", "Exists"),)
     by_name = [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}]
     named = {"nodeAffinity": {required: {"nodeSelectorTerms": by_name}}}
-    assert read_template(template(affinity=named)).needs.terms == ((Expression(NAME_FIELD, "In", ("n1",)),),)
+    assert read_template(template(affinity=named)).needs.terms == ((NodeExpression(NAME_FIELD, "In", ("n1",)),),)
 
 
 def test_needs_of_a_group_include_all_its_pods():

@@ -44,7 +44,7 @@ def unschedulable(store: PodStore, name: str, created_s: float, **labels: str) -
     metadata = {"name": name, "namespace": "ns", "uid": name, "creationTimestamp": stamp(created_s)}
     metadata |= {"ownerReferences": [owner], "labels": labels}
     waits = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
-    store.put(msgspec.convert({"metadata": metadata, "status": {"conditions": [waits]}}, objects.Pod))
+    store.put(msgspec.convert({"metadata": metadata, "status": {"conditions": [waits]}}, objects.PodObject))
 
 
 def causes(events: NodeEvents, store: PodStore) -> list[int]:

@@ -10,10 +10,10 @@ from autoscaler.adapters.kubernetes.api.objects import (
     Container,
     ContainerState,
     ContainerStatus,
-    Pod,
+    PodObject,
     PodSpec,
     PodStatus,
-    Running,
+    RunningState,
     SchedulingGate,
     Terminated,
     Waiting,
@@ -22,16 +22,16 @@ from autoscaler.adapters.kubernetes.pods.status import blocked_by, weights_init
 from autoscaler.core.model.fleet import PendingCause
 
 
-def unscheduled(reason: str, message: str = "", scheduler: str = "", gates: tuple[str, ...] = ()) -> Pod:
+def unscheduled(reason: str, message: str = "", scheduler: str = "", gates: tuple[str, ...] = ()) -> PodObject:
     condition = Condition("PodScheduled", "False", reason, message)
     spec = PodSpec(scheduler_name=scheduler, scheduling_gates=[SchedulingGate(gate) for gate in gates])
-    return Pod(spec=spec, status=PodStatus(conditions=[condition]))
+    return PodObject(spec=spec, status=PodStatus(conditions=[condition]))
 
 
-def waiting(reason: str, ended: str = "") -> Pod:
+def waiting(reason: str, ended: str = "") -> PodObject:
     last = ContainerState(terminated=Terminated(ended)) if ended else None
     status = ContainerStatus("vllm", ContainerState(waiting=Waiting(reason, "back-off 10s")), last)
-    return Pod(status=PodStatus(container_statuses=[status]))
+    return PodObject(status=PodStatus(container_statuses=[status]))
 
 
 def at(seconds: float) -> datetime:
@@ -45,19 +45,19 @@ def restarted(
     fell: float = 9000,
     ready: bool = False,
     init: bool = False,
-) -> Pod:
+) -> PodObject:
     """A pod whose container has run for 10 s.
 
     last: how many seconds ago its last run began and ended. fell: how many seconds ago the pod ceased to be ready.
     """
     now, (began, ended) = 10_000, last or (0, 0)
     state = ContainerState(terminated=Terminated(why, at(now - began), at(now - ended), 137)) if last else None
-    runs = ContainerState(running=Running(at(now - 10)))
+    runs = ContainerState(running=RunningState(at(now - 10)))
     statuses = [ContainerStatus("vllm", runs, state, restarts, ready)]
     conditions = [Condition("PodScheduled", "True"), Condition("Ready", "False", last_transition_time=at(now - fell))]
     if init:
-        return Pod(status=PodStatus(conditions=conditions, init_container_statuses=statuses))
-    return Pod(status=PodStatus(conditions=conditions, container_statuses=statuses))
+        return PodObject(status=PodStatus(conditions=conditions, init_container_statuses=statuses))
+    return PodObject(status=PodStatus(conditions=conditions, container_statuses=statuses))
 
 
 @pytest.mark.parametrize(
@@ -73,8 +73,8 @@ def restarted(
         (unscheduled("Unschedulable", "0/2 nodes are available", "yunikorn"), PendingCause.UNSCHEDULABLE),
         (unscheduled("Unschedulable", "quota", "default-scheduler"), PendingCause.UNSCHEDULABLE),
         (unscheduled("SchedulerError", "queue", "volcano"), PendingCause.NOT_SCHEDULED),
-        (Pod(spec=PodSpec(scheduler_name="gone")), PendingCause.NOT_SCHEDULED),
-        (Pod(spec=PodSpec(node_name="node-1")), PendingCause.NONE),
+        (PodObject(spec=PodSpec(scheduler_name="gone")), PendingCause.NOT_SCHEDULED),
+        (PodObject(spec=PodSpec(node_name="node-1")), PendingCause.NONE),
         (waiting("CrashLoopBackOff", "Error"), PendingCause.CRASH_LOOP),
         (waiting("CrashLoopBackOff", "OOMKilled"), PendingCause.OUT_OF_MEMORY),
         (waiting("ContainerCreating", "OOMKilled"), PendingCause.NONE),
@@ -89,7 +89,7 @@ def restarted(
         (restarted(7, last=None, fell=300), PendingCause.NONE),
     ],
 )
-def test_cause_of_a_pod_that_is_not_ready(pod: Pod, cause: PendingCause):
+def test_cause_of_a_pod_that_is_not_ready(pod: PodObject, cause: PendingCause):
     assert blocked_by(pod)[0] is cause
 
 
@@ -97,9 +97,9 @@ def test_message_names_a_lack_of_memory():
     assert blocked_by(waiting("CrashLoopBackOff", "OOMKilled"))[1].startswith("CrashLoopBackOff: OOMKilled")
 
 
-def started_by(*containers: ContainerStatus, sidecars: tuple[str, ...] = ()) -> Pod:
+def started_by(*containers: ContainerStatus, sidecars: tuple[str, ...] = ()) -> PodObject:
     spec = PodSpec(init_containers=[Container(name=name, restart_policy="Always") for name in sidecars])
-    return Pod(spec=spec, status=PodStatus(init_container_statuses=list(containers)))
+    return PodObject(spec=spec, status=PodStatus(init_container_statuses=list(containers)))
 
 
 def ended(name: str, began_s: float, ended_s: float) -> ContainerStatus:
@@ -108,7 +108,7 @@ def ended(name: str, began_s: float, ended_s: float) -> ContainerStatus:
 
 
 def runs(name: str, since_s: float) -> ContainerStatus:
-    return ContainerStatus(name, ContainerState(running=Running(at(since_s))))
+    return ContainerStatus(name, ContainerState(running=RunningState(at(since_s))))
 
 
 @pytest.mark.parametrize(
@@ -124,5 +124,5 @@ def runs(name: str, since_s: float) -> ContainerStatus:
         (started_by(), math.nan, math.nan),
     ],
 )
-def test_init_containers_that_fetch_weights_are_timed(pod: Pod, took_s: float, since_s: float):
+def test_init_containers_that_fetch_weights_are_timed(pod: PodObject, took_s: float, since_s: float):
     assert weights_init(pod, offset_s=500.0) == pytest.approx((took_s, since_s), nan_ok=True)

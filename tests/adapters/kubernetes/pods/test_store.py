@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.kubernetes.api import objects
-from autoscaler.adapters.kubernetes.pods.needs import Toleration
+from autoscaler.adapters.kubernetes.pods.needs import PodToleration
 from autoscaler.adapters.kubernetes.pods.selector import read_selector, selects
 from autoscaler.adapters.kubernetes.pods.status import LWS_SIZE
-from autoscaler.adapters.kubernetes.pods.store import UNSTATED, Endpoint, Endpoints, PodQuery, PodRows, PodStore
+from autoscaler.adapters.kubernetes.pods.store import UNSTATED, Endpoint, Endpoints, PodLookup, PodRows, PodStore
 from autoscaler.adapters.kubernetes.pods.template import NO_FACTS, add_tolerations
 from autoscaler.catalog.scale_targets import POD_GROUPS
 from autoscaler.core.model.fleet import PendingCause
@@ -47,7 +47,7 @@ def stamp(tick_s: float) -> str:
     return datetime.fromtimestamp(1_799_999_000.0 + tick_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def pod(name: str, owner: str = "rs-1", ready_s: float | None = None, **more: Any) -> objects.Pod:
+def pod(name: str, owner: str = "rs-1", ready_s: float | None = None, **more: Any) -> objects.PodObject:
     conditions = [{"type": "PodScheduled", "status": "True", "lastTransitionTime": stamp(10)}]
     if ready_s is not None:
         conditions.append({"type": "Ready", "status": "True", "lastTransitionTime": stamp(ready_s)})
@@ -65,7 +65,7 @@ def pod(name: str, owner: str = "rs-1", ready_s: float | None = None, **more: An
         "spec": {"containers": [{"name": "vllm"}], "nodeName": "n"},
         "status": {"phase": "Running", "podIP": "10.0.0.1", "conditions": conditions, "containerStatuses": [running]},
     }
-    return msgspec.json.decode(msgspec.json.encode(body | more), type=objects.Pod)
+    return msgspec.json.decode(msgspec.json.encode(body | more), type=objects.PodObject)
 
 
 def ids(*numbers: int) -> np.ndarray:
@@ -279,7 +279,7 @@ def test_facts_of_pods_differ_when_only_their_templates_do():
 
 def test_pod_without_controller_is_ignored():
     store = PodStore(FixedClock())
-    bare = msgspec.convert({"metadata": {"name": "x", "namespace": "ns"}}, objects.Pod)
+    bare = msgspec.convert({"metadata": {"name": "x", "namespace": "ns"}}, objects.PodObject)
     store.put(bare)
     assert store.rows(ids(-1, 0)).pods == ()
 
@@ -351,7 +351,9 @@ def test_cost_of_an_event_is_independent_of_the_pod_count():
     assert rows.blocked.tolist() == [PendingCause.NONE] * pods
 
 
-def member(index: int, ready_s: float | None = None, size: int = 3, leaves: bool = False, **more: Any) -> objects.Pod:
+def member(
+    index: int, ready_s: float | None = None, size: int = 3, leaves: bool = False, **more: Any
+) -> objects.PodObject:
     """Return a pod of a LeaderWorkerSet's only group."""
     name = f"m-0-{index}" if index else "m-0"
     metadata: dict[str, Any] = {
@@ -367,7 +369,7 @@ def member(index: int, ready_s: float | None = None, size: int = 3, leaves: bool
     return pod(name, ready_s=ready_s, metadata=metadata, **more)
 
 
-def group(*members: objects.Pod) -> PodRows:
+def group(*members: objects.PodObject) -> PodRows:
     store = PodStore(FixedClock())
     store.set_target(("ns", "m"), 7)
     for each in members:
@@ -387,7 +389,7 @@ def group(*members: objects.Pod) -> PodRows:
         ([member(0, 100, size=1)], True),
     ],
 )
-def test_group_is_ready_only_when_all_its_pods_are(members: list[objects.Pod], ready: bool):
+def test_group_is_ready_only_when_all_its_pods_are(members: list[objects.PodObject], ready: bool):
     rows = group(*members)
     assert [each.name for each in rows.pods] == ["m-0"]
     assert rows.ready.tolist() == [ready]
@@ -427,8 +429,13 @@ def test_tolerations_of_pods_are_added_to_their_template():
     assert (store.tolerations(), store.tolerations_version) == ({}, 0)
     store.put(pod("b", spec={"containers": [{"name": "vllm"}], "tolerations": [every, added]}))
     store.put(pod("c", spec={"containers": [{"name": "vllm"}], "tolerations": [added]}))
-    assert (store.tolerations(), store.tolerations_version) == ({7: frozenset({Toleration("dedicated", "Exists")})}, 1)
-    assert add_tolerations(NO_FACTS, store.tolerations()[7]).needs.tolerations == (Toleration("dedicated", "Exists"),)
+    assert (store.tolerations(), store.tolerations_version) == (
+        {7: frozenset({PodToleration("dedicated", "Exists")})},
+        1,
+    )
+    assert add_tolerations(NO_FACTS, store.tolerations()[7]).needs.tolerations == (
+        PodToleration("dedicated", "Exists"),
+    )
 
 
 def test_pod_has_the_model_names_of_its_command_line():
@@ -451,16 +458,16 @@ def test_slots_of_each_pod_are_those_of_its_own_command_line():
     assert store.rows(ids(7)).slots.tolist() == pytest.approx([16, 24, math.nan], nan_ok=True)
 
 
-def labelled(name: str, labels: dict[str, str], gpus: int = 1, owner: str = "rs-1") -> objects.Pod:
+def labelled(name: str, labels: dict[str, str], gpus: int = 1, owner: str = "rs-1") -> objects.PodObject:
     container = {"name": "v", "resources": {"limits": {"nvidia.com/gpu": str(gpus)}}}
     owners = [{"kind": "ReplicaSet", "name": owner, "uid": owner, "controller": True}]
     metadata = {"name": name, "namespace": "ns", "uid": name, "labels": labels, "ownerReferences": owners}
     body = {"metadata": metadata, "spec": {"containers": [container]}, "status": {}}
-    return msgspec.json.decode(msgspec.json.encode(body), type=objects.Pod)
+    return msgspec.json.decode(msgspec.json.encode(body), type=objects.PodObject)
 
 
-def query(text: str, **rest: Any) -> PodQuery:
-    return PodQuery("ns", read_selector(text), **rest)
+def query(text: str, **rest: Any) -> PodLookup:
+    return PodLookup("ns", read_selector(text), **rest)
 
 
 def test_selecting_target_has_precedence_over_the_owner():
@@ -535,7 +542,7 @@ def test_targets_are_those_that_each_pod_alone_would_have(labels: list[dict], se
 def test_the_last_pod_tells_which_pods_yield_to_its_target():
     """Owners may be known later than pods, and the priority stays known without pods."""
 
-    def important(name: str, **more: Any) -> objects.Pod:
+    def important(name: str, **more: Any) -> objects.PodObject:
         return pod(name, spec={"containers": [{"name": "vllm"}], "priority": 1000, **more})
 
     store = PodStore(FixedClock())

@@ -3,22 +3,22 @@
 import numpy as np
 import pytest
 
-from autoscaler.adapters.kubernetes.quotas.columns import SETTLE_S, Count, Layout, Row, lay_out
+from autoscaler.adapters.kubernetes.quotas.columns import SETTLE_S, Count, QuotaLayout, QuotaRow, lay_out
 from autoscaler.core.model.quotas import Quota, Quotas
 from tests.adapters.kubernetes.quotas.world import GPU
 
 
-def rows(*flavors: str, nominal: float = 8.0) -> list[Row]:
-    return [Row(Quota("q", GPU, flavor), nominal, key=flavor) for flavor in flavors]
+def rows(*flavors: str, nominal: float = 8.0) -> list[QuotaRow]:
+    return [QuotaRow(Quota("q", GPU, flavor), nominal, key=flavor) for flavor in flavors]
 
 
-def laid_out(rows: list[Row], *charging: list[int]) -> Layout:
+def laid_out(rows: list[QuotaRow], *charging: list[int]) -> QuotaLayout:
     layout = lay_out(rows, charging)
     assert layout is not None
     return layout
 
 
-def counted(layout: Layout, held: list[float], used: dict[str, float]) -> Quotas:
+def counted(layout: QuotaLayout, held: list[float], used: dict[str, float]) -> Quotas:
     return Count().quotas(layout, np.array(held), used, 0.0)
 
 
@@ -40,8 +40,11 @@ def test_workloads_with_one_flavor_take_it_first():
 
 
 def test_quotas_without_a_share_in_a_cohort_are_left_out():
-    shared = [Row(Quota(name, GPU, cohort="c"), 8.0) for name in "ab"]
-    other = [Row(Quota("c", GPU, cohort="d"), 8.0), Row(Quota("d", "nvidia.com/mig-1g.10gb", cohort="c"), 8.0)]
+    shared = [QuotaRow(Quota(name, GPU, cohort="c"), 8.0) for name in "ab"]
+    other = [
+        QuotaRow(Quota("c", GPU, cohort="d"), 8.0),
+        QuotaRow(Quota("d", "nvidia.com/mig-1g.10gb", cohort="c"), 8.0),
+    ]
     layout = laid_out([*other, *shared], [2])
     assert [row.quota.source for row in layout.rows] == ["a", "b"]
     assert layout.charged.tolist() == [[True, False]]
@@ -53,7 +56,7 @@ def test_nothing_is_laid_out_when_no_workload_is_charged():
 
 
 def test_stopped_queue_keeps_what_its_pods_hold():
-    layout = laid_out([Row(Quota("q", GPU), 0.0, keeps=True), Row(Quota("r", GPU), 0.0)], [0], [1])
+    layout = laid_out([QuotaRow(Quota("q", GPU), 0.0, keeps=True), QuotaRow(Quota("r", GPU), 0.0)], [0], [1])
     assert counted(layout, [3.0, 2.0], {}).nominal.tolist() == [3.0, 0.0]
 
 

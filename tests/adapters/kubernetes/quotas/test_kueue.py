@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from autoscaler.adapters.kubernetes.pods.needs import Expression, Toleration
-from autoscaler.adapters.kubernetes.quotas.columns import Applicant, Layout
+from autoscaler.adapters.kubernetes.pods.needs import NodeExpression, PodToleration
+from autoscaler.adapters.kubernetes.quotas.columns import Applicant, QuotaLayout
 from autoscaler.adapters.kubernetes.quotas.kueue import CLUSTER_QUEUES, COHORTS, FLAVORS, LOCAL_QUEUES
 from tests.adapters.kubernetes.quotas.world import GPU, Kueue, charged, groups, workload
 
@@ -20,13 +20,13 @@ def kueue() -> Kueue:
     return made
 
 
-def laid_out(kueue: Kueue, *workloads: Applicant) -> Layout:
+def laid_out(kueue: Kueue, *workloads: Applicant) -> QuotaLayout:
     layout = kueue.store.lay_out(workloads or [workload(queue="gpus")])
     assert layout is not None
     return layout
 
 
-def amounts(layout: Layout) -> dict[str, tuple[str, float, float, float]]:
+def amounts(layout: QuotaLayout) -> dict[str, tuple[str, float, float, float]]:
     """Return cohort, nominal devices, borrowing and lending limit of each quota."""
     return {
         f"{row.quota.source} {row.quota.flavor}": (
@@ -146,9 +146,12 @@ def test_cohorts_in_a_circle_end(kueue: Kueue):
         ({"selector": (("product", "l4"),)}, ["l4"]),
         ({"selector": (("zone", "a"),)}, ["h100", "l4"]),  # no flavor states zones
         ({"selector": (("product", "t4"),)}, []),
-        ({"terms": ((Expression("product", "In", ("h100",)),),)}, ["h100"]),
-        ({"terms": ((Expression("product", "In", ("h100",)),), (Expression("zone", "Exists"),))}, ["h100", "l4"]),
-        ({"terms": ((Expression("zone", "Exists"), Expression("product", "NotIn", ("h100",))),)}, ["l4"]),
+        ({"terms": ((NodeExpression("product", "In", ("h100",)),),)}, ["h100"]),
+        (
+            {"terms": ((NodeExpression("product", "In", ("h100",)),), (NodeExpression("zone", "Exists"),))},
+            ["h100", "l4"],
+        ),
+        ({"terms": ((NodeExpression("zone", "Exists"), NodeExpression("product", "NotIn", ("h100",))),)}, ["l4"]),
     ],
 )
 def test_flavors_are_those_whose_nodes_the_template_admits(kueue: Kueue, needs: dict[str, Any], flavors: list[str]):
@@ -166,7 +169,7 @@ def test_taint_of_a_flavor_must_be_tolerated(kueue: Kueue):
     kueue.flavor("spot", nodeTaints=[spot])
     kueue.flavor("tolerated", nodeTaints=[spot], tolerations=[{"key": "spot", "operator": "Exists"}])
     kueue.cluster_queue("research", {"spot": {"nominalQuota": 8}, "tolerated": {"nominalQuota": 2}})
-    tolerant = workload(queue="gpus", tolerations=(Toleration("spot", "Equal", "true"),))
+    tolerant = workload(queue="gpus", tolerations=(PodToleration("spot", "Equal", "true"),))
     layout = laid_out(kueue, workload(queue="gpus"), tolerant)
     assert charged(layout, 0) == ["ClusterQueue/research tolerated"]
     assert len(charged(layout, 1)) == 2

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from autoscaler.adapters.kubernetes.quotas.columns import Layout
+from autoscaler.adapters.kubernetes.quotas.columns import QuotaLayout
 from autoscaler.adapters.kubernetes.quotas.stated import lay_out_stated
 from autoscaler.config.quotas import StatedQuota
 from tests.adapters.kubernetes.quotas.world import GPU, charged, workload
@@ -16,7 +16,7 @@ def stated(name: str, *namespaces: str, resources: list[dict[str, Any]] | None =
     return StatedQuota.model_validate({"name": name, "namespaces": list(namespaces), "resources": given, **fields})
 
 
-def amounts(layout: Layout | None) -> dict[str, tuple[float, float, float]]:
+def amounts(layout: QuotaLayout | None) -> dict[str, tuple[float, float, float]]:
     assert layout is not None
     return {row.quota.source: (row.nominal, row.borrowing_limit, row.lending_limit) for row in layout.rows}
 

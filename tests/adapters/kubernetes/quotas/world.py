@@ -6,7 +6,7 @@ import msgspec
 
 from autoscaler.adapters.kubernetes.api import objects
 from autoscaler.adapters.kubernetes.pods.needs import Needs
-from autoscaler.adapters.kubernetes.quotas.columns import Applicant, Layout
+from autoscaler.adapters.kubernetes.quotas.columns import Applicant, QuotaLayout
 from autoscaler.adapters.kubernetes.quotas.kueue import (
     CLUSTER_QUEUES,
     COHORTS,
@@ -24,7 +24,7 @@ def workload(namespace: str = "team-a", resource: str = GPU, queue: str = "", **
     return Applicant(namespace, resource, Needs(cpu=1.0)._replace(**needs), labels, "")
 
 
-def charged(layout: Layout | None, row: int) -> list[str]:
+def charged(layout: QuotaLayout | None, row: int) -> list[str]:
     """Return the sources and flavors of the quotas that charge a workload."""
     if layout is None or layout.tenant[row] < 0:
         return []

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler.adapters.kubernetes.api.objects import Dataset, Node
+from autoscaler.adapters.kubernetes.api.objects import Dataset, NodeObject
 from autoscaler.adapters.kubernetes.weights.fluid import Datasets
 from autoscaler.adapters.kubernetes.weights.reports import ReportStore
 from autoscaler.config.annotations import WEIGHTS
@@ -27,7 +27,7 @@ class Cluster:
 
     def node(self, name: str, *labels: str, value: str = "true") -> None:
         metadata = {"name": name, "labels": dict.fromkeys(labels, value)}
-        self.datasets.nodes.put(msgspec.convert({"metadata": metadata}, Node))
+        self.datasets.nodes.put(msgspec.convert({"metadata": metadata}, NodeObject))
 
     def dataset(self, *points: object, status: object = CACHED, place: str = "team/chat", **annotations: str) -> None:
         namespace, _, name = place.partition("/")

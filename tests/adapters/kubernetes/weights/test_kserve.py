@@ -14,7 +14,7 @@ from autoscaler.adapters.kubernetes.weights.kserve import (
     NODES,
     Cache,
     LocalModels,
-    Model,
+    WantedModel,
     manifest,
     uri_of,
 )
@@ -42,8 +42,8 @@ def models() -> LocalModels:
     return found
 
 
-def model(source=CHAT, size: float = 60e9, nodes: str = "abc", namespace: str = "team") -> Model:
-    return Model(source, size, frozenset(nodes), frozenset({namespace}))
+def model(source=CHAT, size: float = 60e9, nodes: str = "abc", namespace: str = "team") -> WantedModel:
+    return WantedModel(source, size, frozenset(nodes), frozenset({namespace}))
 
 
 def test_model_gets_the_groups_that_may_run_it():

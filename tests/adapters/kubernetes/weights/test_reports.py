@@ -18,13 +18,13 @@ CHAT, CODE = "hf://org/chat@main", "hf://org/code@main"
 A, B = parse(CHAT).key, parse(CODE).key
 
 
-def node(name: str, labels: dict[str, str] | None = None, report: str | None = None) -> objects.Node:
+def node(name: str, labels: dict[str, str] | None = None, report: str | None = None) -> objects.NodeObject:
     annotations = {"other": "x"} if report is None else {ANNOTATION: report, "other": "x"}
     metadata = {"name": name, "labels": labels or {}, "annotations": annotations}
-    return msgspec.json.decode(msgspec.json.encode({"metadata": metadata}), type=objects.Node)
+    return msgspec.json.decode(msgspec.json.encode({"metadata": metadata}), type=objects.NodeObject)
 
 
-def holding(name: str, *sources: str, size: int = 5, state: State = State.READY) -> objects.Node:
+def holding(name: str, *sources: str, size: int = 5, state: State = State.READY) -> objects.NodeObject:
     models = {parse(source).key: ModelReport(source, state, size) for source in sources}
     report = Report(models, "1.0", 100, 50)
     return node(name, labels(report), encode(report))

@@ -4,7 +4,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from autoscaler.adapters.kubernetes.api.objects import CustomTarget, LeaderWorkerSet, Target
+from autoscaler.adapters.kubernetes.api.objects import CustomTarget, LeaderWorkerSet, TargetObject
 from autoscaler.adapters.kubernetes.workloads.targets import (
     DEPLOYMENT,
     read_custom,
@@ -66,7 +66,7 @@ def test_any_change_of_a_template_is_seen_but_no_count(place: tuple[str, ...]):
         if kind == "LeaderWorkerSet":
             return read_leader_worker_set(msgspec.json.decode(text, type=LeaderWorkerSet)).template_digest
         if kind in ("Deployment", "StatefulSet"):
-            return read_target(BY_KIND[kind], msgspec.json.decode(text, type=Target)).template_digest
+            return read_target(BY_KIND[kind], msgspec.json.decode(text, type=TargetObject)).template_digest
         return read_custom(BY_KIND[kind], msgspec.json.decode(text, type=CustomTarget)).template_digest
 
     assert digest(1) == digest(2)
@@ -90,7 +90,7 @@ def test_target_is_held_back_when_its_next_pod_is_a_former_one(kind: str, spec: 
     if kind == "LeaderWorkerSet":
         target = read_leader_worker_set(msgspec.json.decode(text, type=LeaderWorkerSet))
     else:
-        target = read_target(BY_KIND[kind], msgspec.json.decode(text, type=Target))
+        target = read_target(BY_KIND[kind], msgspec.json.decode(text, type=TargetObject))
     assert target.held_back.startswith(held_back) and bool(target.held_back) == bool(held_back)
 
 
@@ -100,7 +100,7 @@ def test_writer_is_the_field_manager_of_spec_replicas():
         {"manager": "kubectl\n-scale", "fieldsV1": {"f:spec": {"f:replicas": {}}}},
     ]
     text = msgspec.json.encode({"metadata": {"name": "x", "managedFields": fields}, "spec": {"replicas": 2}})
-    assert read_target(DEPLOYMENT, msgspec.json.decode(text, type=Target)).writer.manager == "kubectl-scale"
+    assert read_target(DEPLOYMENT, msgspec.json.decode(text, type=TargetObject)).writer.manager == "kubectl-scale"
 
 
 def endpoint(ours: dict[str, str], usual: dict[str, str], of_template: dict[str, str]) -> tuple[int, str, str]:
@@ -112,7 +112,7 @@ def endpoint(ours: dict[str, str], usual: dict[str, str], of_template: dict[str,
     target["metadata"]["annotations"] |= {f"prometheus.io/{name}": text for name, text in usual.items()}
     template = {f"prometheus.io/{name}": text for name, text in of_template.items()}
     target["spec"]["template"]["metadata"] = {"annotations": template}
-    workload = read_target(DEPLOYMENT, msgspec.json.decode(msgspec.json.encode(target), type=Target)).workload
+    workload = read_target(DEPLOYMENT, msgspec.json.decode(msgspec.json.encode(target), type=TargetObject)).workload
     return workload.metrics_port, workload.metrics_scheme, workload.metrics_path
 
 
@@ -149,7 +149,7 @@ def test_engine_annotation_overrides_the_program():
         annotations = {f"vllm-autoscaler.io/{name}": text for name, text in ours.items()}
         spec = {"template": {"spec": {"containers": [{"name": "main", "args": list(args)}]}}}
         body = {"metadata": {"name": "x", "annotations": annotations}, "spec": spec}
-        seen = read_target(DEPLOYMENT, msgspec.json.decode(msgspec.json.encode(body), type=Target)).workload
+        seen = read_target(DEPLOYMENT, msgspec.json.decode(msgspec.json.encode(body), type=TargetObject)).workload
         return seen.engine, seen.metrics_port
 
     assert workload() == ("vllm", 8000)
@@ -167,7 +167,9 @@ def test_workload_names_its_source_before_template_and_engine():
             "spec": {"containers": [{"args": ["vllm", "serve", "org/engine"]}]},
         }
         target = {"metadata": {"name": "x", "annotations": {name: own}}, "spec": {"template": template}}
-        return read_target(DEPLOYMENT, msgspec.json.decode(msgspec.json.encode(target), type=Target)).workload.weights
+        return read_target(
+            DEPLOYMENT, msgspec.json.decode(msgspec.json.encode(target), type=TargetObject)
+        ).workload.weights
 
     assert weights("hf://org/own@v1", "hf://org/template@v1") == "hf://org/own@v1"
     assert weights("", "hf://org/template@v1") == "hf://org/template@v1"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from autoscaler.adapters.prometheus.discovery import inventory as inventory_module
-from autoscaler.adapters.prometheus.discovery.inventory import FORGET_S, MISSED_S, DiscoveryResult, Inventory
+from autoscaler.adapters.prometheus.discovery.inventory import FORGET_S, MISSED_S, DiscoveredWorkloads, DiscoveryResult
 from autoscaler.adapters.prometheus.discovery.kube_state import Controllers, PodFacts
 from autoscaler.core.model.fleet import Fleet, PendingCause, Pool, WorkloadRef
 
@@ -23,12 +23,12 @@ def result(*reporting: tuple[str, str], **fields) -> DiscoveryResult:
     return replace(DiscoveryResult(dict.fromkeys(reporting, ENGINE), {}, NOTHING, {}, complete=True), **fields)
 
 
-def snapshot(inventory: Inventory, now_s: float = 0.0) -> Fleet:
+def snapshot(inventory: DiscoveredWorkloads, now_s: float = 0.0) -> Fleet:
     return inventory.fleet(now_s, lambda unix_s: unix_s - 1000)
 
 
 def test_reporting_pods_are_ready_without_kube_state_metrics():
-    inventory = Inventory()
+    inventory = DiscoveredWorkloads()
     inventory.update(result(A, B), 0)
     fleet = snapshot(inventory)
     assert [(each.ref, each.model, each.engine) for each in fleet.workloads] == [(LLAMA, "llama-3", "vllm")]
@@ -43,7 +43,7 @@ def group(*pods: str) -> list[tuple[str, str]]:
 
 def test_workers_of_a_leader_are_one_replica_with_it():
     """A LeaderWorkerSet of three groups of two, of which the last has no worker that reports."""
-    inventory = Inventory()
+    inventory = DiscoveredWorkloads()
     leaders, workers = group("deepseek-0", "deepseek-1", "deepseek-2"), group("deepseek-0-1", "deepseek-1-1")
     eight = {name: Counter({H100: 8}) for name in (*leaders, *workers)}
     inventory.update(result(*leaders, *workers, gpus=eight), 0)
@@ -56,7 +56,7 @@ def test_workers_of_a_leader_are_one_replica_with_it():
 
 
 def test_a_replica_of_several_pods_is_as_ready_as_its_worst_pod():
-    inventory = Inventory()
+    inventory = DiscoveredWorkloads()
     leader, worker = group("deepseek-0", "deepseek-0-1")
     facts = {
         leader: PodFacts(("StatefulSet", "deepseek"), ready=True),
@@ -70,7 +70,7 @@ def test_a_replica_of_several_pods_is_as_ready_as_its_worst_pod():
 
 
 def test_stateful_sets_with_numbered_names_are_no_groups():
-    inventory = Inventory()
+    inventory = DiscoveredWorkloads()
     inventory.update(result(*group("llama-0", "llama-0-0", "llama-0-1", "qwen-2-1")), 0)
     assert sorted((each.ref.kind, each.ref.name) for each in snapshot(inventory).workloads) == [
         ("StatefulSet", "llama"),
@@ -80,7 +80,7 @@ def test_stateful_sets_with_numbered_names_are_no_groups():
 
 
 def test_numbers_ascend_and_never_come_again():
-    inventory = Inventory()
+    inventory = DiscoveredWorkloads()
     inventory.update(result(A), 0)
     first = snapshot(inventory)
     inventory.update(result(B), 10)
@@ -100,7 +100,7 @@ def test_starting_pods_count_for_their_owner():
         ("llm", "postgres-0"): PodFacts(("StatefulSet", "postgres"), ready=True),
     }
     controllers = Controllers({("llm", "rs"): ("Deployment", "chat")}, {("llm", "Deployment", "chat"): 5})
-    inventory = Inventory()
+    inventory = DiscoveredWorkloads()
     inventory.update(result(A, pods=facts, controllers=controllers), 100)
     early, fleet = snapshot(inventory, 10), snapshot(inventory, 100)
     assert (math.isnan(early.pod_started_s[0]), early.pod_ready_s[0]) == (True, 10)  # its clock is ahead
@@ -115,7 +115,7 @@ def test_starting_pods_count_for_their_owner():
 
 def test_a_recreated_pod_gets_a_new_id():
     pod = ("llm", "mixtral-0")
-    inventory = Inventory()
+    inventory = DiscoveredWorkloads()
     inventory.update(result(pod, pods={pod: PodFacts(created_s=1000, ready=True)}), 0)
     before = snapshot(inventory)
     inventory.update(result(pod, pods={pod: PodFacts(created_s=1500)}), 10)
@@ -125,13 +125,13 @@ def test_a_recreated_pod_gets_a_new_id():
 
 
 def test_pods_that_ended_are_no_replicas_on_their_way():
-    inventory = Inventory()
+    inventory = DiscoveredWorkloads()
     inventory.update(result(A, pods={A: PodFacts(ready=True), B: PodFacts(ended=True)}), 0)
     assert [pod.name for pod in snapshot(inventory).pods] == [A[1]]
 
 
 def test_missing_pods_are_kept_after_an_incomplete_pass():
-    inventory = Inventory()
+    inventory = DiscoveredWorkloads()
     facts = {A: PodFacts(ready=True, created_s=1000), B: PodFacts(created_s=1001)}
     inventory.update(result(A, pods=facts), 0)
     inventory.update(result(A, complete=False), 10)
@@ -141,7 +141,7 @@ def test_missing_pods_are_kept_after_an_incomplete_pass():
 
 
 def test_workloads_without_pods_stay_at_zero_then_are_forgotten():
-    inventory = Inventory()
+    inventory = DiscoveredWorkloads()
     inventory.update(result(A), 0)
     inventory.update(result(), 10)
     assert snapshot(inventory).replicas.tolist() == [0]
@@ -151,14 +151,14 @@ def test_workloads_without_pods_stay_at_zero_then_are_forgotten():
 
 def test_a_workload_at_zero_in_the_cluster_is_kept():
     at_zero = Controllers({}, {("llm", "Deployment", "llama"): 0})
-    inventory = Inventory()
+    inventory = DiscoveredWorkloads()
     inventory.update(result(A, controllers=at_zero), 0)
     inventory.update(result(controllers=at_zero), 3 * FORGET_S)
     assert snapshot(inventory).replicas.tolist() == [0]
 
 
 def test_gpus_per_replica_come_from_the_devices_of_pods():
-    inventory = Inventory()
+    inventory = DiscoveredWorkloads()
     inventory.update(result(A, B, gpus={A: Counter({H100: 2})}), 0)
     fleet = snapshot(inventory)
     assert fleet.gpus_per_replica.tolist() == [2]
@@ -167,7 +167,7 @@ def test_gpus_per_replica_come_from_the_devices_of_pods():
 
 
 def test_gpus_per_replica_drop_only_after_a_complete_pass():
-    inventory = Inventory()
+    inventory = DiscoveredWorkloads()
     inventory.update(result(A, gpus={A: Counter({H100: 4})}), 0)
     inventory.update(result(A, B, gpus={A: Counter({H100: 4}), B: Counter({H100: 2})}), 10)  # is rolled out
     assert snapshot(inventory).gpus_per_replica.tolist() == [4]
@@ -180,7 +180,7 @@ def test_gpus_per_replica_drop_only_after_a_complete_pass():
 
 
 def test_gpus_come_from_requests_without_device_metrics():
-    inventory = Inventory()
+    inventory = DiscoveredWorkloads()
     facts = {A: PodFacts(ready=True, gpus={"nvidia.com/mig-3g.40gb": 1.0})}
     inventory.update(result(A, pods=facts), 0)
     fleet = snapshot(inventory)
@@ -189,7 +189,7 @@ def test_gpus_come_from_requests_without_device_metrics():
 
 
 def test_targets_with_one_model_are_one_workload():
-    inventory = Inventory()
+    inventory = DiscoveredWorkloads()
     targets = ("vllm", "10.0.0.1:8000"), ("vllm", "10.0.0.2:8000")
     inventory.update(result(*targets, targets=frozenset(targets)), 0)
     fleet = snapshot(inventory)
@@ -198,7 +198,7 @@ def test_targets_with_one_model_are_one_workload():
 
 
 def test_the_same_workloads_are_the_same_tuple():
-    inventory = Inventory()
+    inventory = DiscoveredWorkloads()
     inventory.update(result(A), 0)
     first = snapshot(inventory)
     inventory.update(result(A, B), 10)
@@ -208,7 +208,7 @@ def test_the_same_workloads_are_the_same_tuple():
 @pytest.mark.slow
 def test_a_flood_of_names_is_followed_up_to_a_bound():
     flood = {("llm", f"w{number}-0"): ENGINE for number in range(inventory_module.MAX_WORKLOADS + 10)}
-    inventory = Inventory()
+    inventory = DiscoveredWorkloads()
     inventory.update(replace(result(), reporting=flood), 0)
     assert inventory.is_full()
     assert len(snapshot(inventory).workloads) == inventory_module.MAX_WORKLOADS

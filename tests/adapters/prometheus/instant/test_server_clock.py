@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from autoscaler.adapters.prometheus.decode import Vector
-from autoscaler.adapters.prometheus.instant.client import Answer
+from autoscaler.adapters.prometheus.instant.client import VectorAnswer
 from autoscaler.adapters.prometheus.instant.server_clock import ServerClock
 
 
-def answer(server_s: float, sent_s: float, took_s: float = 0.02) -> Answer:
-    return Answer(Vector(server_s, [b"{}"], np.ones(1)), sent_s, sent_s + took_s)
+def answer(server_s: float, sent_s: float, took_s: float = 0.02) -> VectorAnswer:
+    return VectorAnswer(Vector(server_s, [b"{}"], np.ones(1)), sent_s, sent_s + took_s)
 
 
 def test_nothing_is_known_before_the_first_answer():
@@ -52,5 +52,5 @@ def test_whole_seconds_of_the_server_do_not_move_the_offset():
 
 def test_an_answer_without_series_has_no_time():
     clock = ServerClock()
-    clock.update(Answer(Vector(np.nan, [], np.empty(0)), 1.0, 1.1))
+    clock.update(VectorAnswer(Vector(np.nan, [], np.empty(0)), 1.0, 1.1))
     assert not clock.known

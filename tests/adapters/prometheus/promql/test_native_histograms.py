@@ -8,7 +8,7 @@ import pytest
 
 from autoscaler.adapters.clock import SystemClock
 from autoscaler.adapters.prometheus.instant.source import MEAN_OF_PODS, PrometheusSource
-from autoscaler.adapters.prometheus.promql.expressions import Quantiles
+from autoscaler.adapters.prometheus.promql.expressions import QuantileQuery
 from autoscaler.adapters.prometheus.promql.labels import POD
 from autoscaler.adapters.prometheus.promql.native_histograms import native_count, native_queries
 from autoscaler.catalog.engines import ENGINES
@@ -24,7 +24,7 @@ VLLM = ENGINES["vllm"]
 
 
 def test_bucket_columns_are_not_queried_from_native_histograms():
-    columns = [query.column for query in native_queries(VLLM, POD, Quantiles(60))]
+    columns = [query.column for query in native_queries(VLLM, POD, QuantileQuery(60))]
     assert sorted(columns) == ["first_tokens", "gap_s", "gaps", "itl_judged", "itl_s", "ttft_s"]
     assert native_count("prefill_met", VLLM.readings["prefill_met"], POD, 1.0) == ""
 

@@ -21,7 +21,7 @@ from autoscaler.adapters.prometheus.promql.engines import (
     process_start_query,
     reporting_pods_query,
 )
-from autoscaler.adapters.prometheus.promql.expressions import Quantiles
+from autoscaler.adapters.prometheus.promql.expressions import QuantileQuery
 from autoscaler.adapters.prometheus.promql.gateways import gateway_arrivals_query, gateway_queue_query
 from autoscaler.adapters.prometheus.promql.gpus import devices_query, gpu_queries
 from autoscaler.adapters.prometheus.promql.labels import POD, TARGET
@@ -40,7 +40,7 @@ from autoscaler.catalog.series import POD_LABELS
 from autoscaler.catalog.spellings import PLAIN, Spelling, all_spellings, engines_spelled
 from autoscaler.core.model.samples import PodSamples
 
-TOGETHER = Quantiles(120, POD_LABELS)
+TOGETHER = QuantileQuery(120, POD_LABELS)
 COLUMNS = {field.name for field in fields(PodSamples)}
 
 
@@ -124,7 +124,9 @@ def test_every_selector_has_one_exact_name():
 
 def test_the_window_of_quantiles_is_that_of_the_settings():
     ttft = next(
-        query for query in engine_queries(ENGINES["vllm"], POD, Quantiles(37.5, POD_LABELS)) if query.column == "ttft_s"
+        query
+        for query in engine_queries(ENGINES["vllm"], POD, QuantileQuery(37.5, POD_LABELS))
+        if query.column == "ttft_s"
     )
     assert "[37500ms]" in ttft.expression
 

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.lab.replay.case import Case
-from autoscaler.lab.replay.engine.cold_starts import ColdStarts
-from autoscaler.lab.replay.engine.gpu_pool import GpuClaim, GpuPool, Node, Placement
+from autoscaler.lab.replay.engine.cold_starts import CaseColdStarts
+from autoscaler.lab.replay.engine.gpu_pool import GpuClaim, GpuPool, Machine, MachinePlace
 from autoscaler.sim.engine.cold_start import Start
 from tests.lab.replay import synthetic
 
@@ -15,15 +15,15 @@ def case(uncached_s: float = float("nan")) -> Case:
     return synthetic.case_of(synthetic.poisson([1.0], 60.0), cold_start_s=60.0, cold_start_uncached_s=uncached_s)
 
 
-def node_of(kind: str) -> Node:
+def node_of(kind: str) -> Machine:
     """A new node, one that is up and has the image, or one that has the weights too."""
     if kind == "fresh":
-        return Node(8)
-    return Node(8, up_s=0.0, image_s=0.0, models={"small": 0.0} if kind == "warm" else {})
+        return Machine(8)
+    return Machine(8, up_s=0.0, image_s=0.0, models={"small": 0.0} if kind == "warm" else {})
 
 
-def begun(of: Case, kind: str, duration_factor: float = 1.0, now_s: float = 0.0, node: Node | None = None) -> Start:
-    return ColdStarts(of).begin(node or node_of(kind), now_s, duration_factor)
+def begun(of: Case, kind: str, duration_factor: float = 1.0, now_s: float = 0.0, node: Machine | None = None) -> Start:
+    return CaseColdStarts(of).begin(node or node_of(kind), now_s, duration_factor)
 
 
 def test_every_start_is_cached_without_a_fresh_node_time() -> None:
@@ -52,11 +52,11 @@ def test_duration_factor_scales_every_phase() -> None:
     assert slow.scheduled_s - 100 == pytest.approx(1.5 * (mean.scheduled_s - 100))
     assert slow.ready_s == pytest.approx(100.0 + 360.0)
     assert none == Start(100.0, 100.0, 100.0, 100.0)
-    assert ColdStarts(case(uncached_s=240.0)).restart_s(1.5) == 90.0
+    assert CaseColdStarts(case(uncached_s=240.0)).restart_s(1.5) == 90.0
 
 
 def test_replica_waits_for_weights_that_its_node_fetches() -> None:
-    node, of = Node(8), case(uncached_s=240.0)
+    node, of = Machine(8), case(uncached_s=240.0)
     first = begun(of, "fresh", now_s=10.0, node=node)
     second = begun(of, "warm", now_s=20.0, node=node)
     assert (second.scheduled_s, second.started_s, second.ready_s) == (first.scheduled_s, first.started_s, first.ready_s)
@@ -67,7 +67,7 @@ def test_replica_waits_for_weights_that_its_node_fetches() -> None:
 
 
 def test_second_model_starts_once_its_node_is_up() -> None:
-    node, of = Node(8), case(uncached_s=240.0)
+    node, of = Machine(8), case(uncached_s=240.0)
     first = begun(of, "fresh", node=node)
     other = replace(of, trace=replace(of.trace, name="other"))
     alone = begun(other, "shared", now_s=1.0)
@@ -87,12 +87,12 @@ def test_phases_are_in_order_and_never_before_the_node(
 ) -> None:
     pool, now_s, begun_on = GpuPool(24), 0.0, []
     of = case(uncached_s=240.0)
-    starts = {name: ColdStarts(replace(of, trace=replace(of.trace, name=name))) for name in "abc"}
+    starts = {name: CaseColdStarts(replace(of, trace=replace(of.trace, name=name))) for name in "abc"}
     for name, later_s, duration_factor, leaves in asked:
         now_s += later_s
 
         def on_assigned(
-            at_s: float, place: Placement, name: str = name, duration_factor: float = duration_factor
+            at_s: float, place: MachinePlace, name: str = name, duration_factor: float = duration_factor
         ) -> None:
             begun_on.append((place.node, starts[name].begin(place.node, at_s, duration_factor)))
 
@@ -113,7 +113,7 @@ def test_profile_without_weights_fetches_nothing() -> None:
 
 def test_weights_of_nodes_that_always_or_never_hold_them() -> None:
     of = replace(case(uncached_s=240.0), weights_on=0.5)
-    holding, other = Node(8, holds=True), Node(8, holds=False)
+    holding, other = Machine(8, holds=True), Machine(8, holds=False)
     booted, fetched = begun(of, "fresh", node=holding), begun(of, "fresh", node=other)
     assert fetched.ready_s == pytest.approx(240.0)
     assert booted.ready_s == pytest.approx(60 + 180 * 160 / 170.7, rel=1e-3)  # without the weights' share
@@ -123,7 +123,7 @@ def test_weights_of_nodes_that_always_or_never_hold_them() -> None:
 
 
 def test_start_on_a_node_that_holds_weights_waits_until_it_is_up() -> None:
-    of, node = replace(case(uncached_s=240.0), weights_on=1.0), Node(8, holds=True)
+    of, node = replace(case(uncached_s=240.0), weights_on=1.0), Machine(8, holds=True)
     first, second = (begun(of, "fresh", now_s=now_s, node=node) for now_s in (0.0, 10.0))
     assert (second.scheduled_s, second.started_s) == (first.scheduled_s, first.started_s)
     assert second.ready_s > second.started_s + 50
@@ -131,9 +131,9 @@ def test_start_on_a_node_that_holds_weights_waits_until_it_is_up() -> None:
 
 def test_a_node_that_was_requested_ahead_leaves_image_and_weights_to_the_start() -> None:
     of = case(uncached_s=240.0)
-    start = begun(of, "fresh", now_s=500.0, node=Node(8, up_s=400.0))
+    start = begun(of, "fresh", now_s=500.0, node=Machine(8, up_s=400.0))
     assert start.ready_s == pytest.approx(500 + 60 + 180 * 70.7 / 170.7, rel=1e-3)
-    coming = begun(of, "fresh", now_s=500.0, node=Node(8, up_s=530.0))
+    coming = begun(of, "fresh", now_s=500.0, node=Machine(8, up_s=530.0))
     assert coming.ready_s == pytest.approx(start.ready_s + 30)
 
 
@@ -141,7 +141,7 @@ def test_weights_that_an_agent_fetches_are_waited_for() -> None:
     of = case(uncached_s=240.0)
     begins_s = 500 + 60 * 1.5 / 39.85
     for complete_s in (480.0, 510.0):
-        node = Node(8, up_s=0.0, image_s=0.0, models={"small": complete_s})
+        node = Machine(8, up_s=0.0, image_s=0.0, models={"small": complete_s})
         start = begun(of, "shared", now_s=500.0, node=node)
         assert start.started_s == pytest.approx(begins_s, rel=1e-3)
         assert start.ready_s == pytest.approx(560.0 + max(complete_s - begins_s, 0.0), rel=1e-3)

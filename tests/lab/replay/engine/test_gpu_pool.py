@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from autoscaler.lab.replay.engine.gpu_pool import GpuClaim, GpuPool, Placement
+from autoscaler.lab.replay.engine.gpu_pool import GpuClaim, GpuPool, MachinePlace
 
 
 class Claims:
@@ -12,10 +12,10 @@ class Claims:
         self.pool = GpuPool(gpus, node_gpus)
         self.claims: dict[str, GpuClaim] = {}
         self.on_assigned: list[tuple[str, float]] = []
-        self.places: dict[str, Placement] = {}
+        self.places: dict[str, MachinePlace] = {}
 
     def ask(self, name: str, gpus: float, now_s: float, model: str = "") -> None:
-        def on_assigned(at_s: float, place: Placement) -> None:
+        def on_assigned(at_s: float, place: MachinePlace) -> None:
             self.on_assigned.append((name, at_s))
             self.places[name] = place
 
@@ -144,7 +144,7 @@ def test_share_of_the_nodes_holds_all_weights(share: float, holding: list[int]) 
 def test_places_tell_where_the_weights_are() -> None:
     pool = GpuPool(24, 8, weights_on=0.5)
 
-    def comes_up(at_s: float, place: Placement) -> None:
+    def comes_up(at_s: float, place: MachinePlace) -> None:
         place.node.up_s = 10.0
 
     claims = [GpuClaim("a", 3, comes_up) for _ in range(4)]
@@ -160,7 +160,7 @@ def test_places_tell_where_the_weights_are() -> None:
 def test_weights_that_are_being_fetched_do_not_count_yet() -> None:
     pool = GpuPool(8, 8, weights_on=0.0, keeps_fetched=True)
 
-    def fetches(at_s: float, place: Placement) -> None:
+    def fetches(at_s: float, place: MachinePlace) -> None:
         place.node.up_s, place.node.models["a"] = 10.0, 50.0
 
     pool.request(GpuClaim("a", 3, fetches), 0.0)

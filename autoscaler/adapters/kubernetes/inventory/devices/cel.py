@@ -16,7 +16,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 
-from autoscaler.adapters.kubernetes.inventory.devices.kinds import Kind
+from autoscaler.adapters.kubernetes.inventory.devices.kinds import DeviceKind
 from autoscaler.adapters.kubernetes.pods.requests import read_quantity
 from autoscaler.config.findings import shown
 
@@ -39,13 +39,13 @@ _SIGNS = ("==", "!=", *_ORDER, "in")
 _BY_METHOD = {"isGreaterThan": 1, "isLessThan": -1}  # what `compareTo` returns
 
 
-class Fault(NamedTuple):
+class CelFault(NamedTuple):
     """The reason for which an expression has no value."""
 
     reason: str
 
 
-class Quantity(NamedTuple):
+class DeviceValue(NamedTuple):
     amount: float
 
 
@@ -61,7 +61,7 @@ class Read(NamedTuple):
     name: str = ""
 
 
-Value: TypeAlias = str | int | bool | Quantity | Version | Fault
+Value: TypeAlias = str | int | bool | DeviceValue | Version | CelFault
 
 
 class Order(NamedTuple):
@@ -74,7 +74,7 @@ class Order(NamedTuple):
 Operand: TypeAlias = Read | Order | Value | tuple[Value, ...]
 
 
-class Comparison(NamedTuple):
+class CelComparison(NamedTuple):
     left: Operand
     sign: str  # "": the left side alone is the condition
     right: Operand
@@ -84,22 +84,22 @@ class _Unsupported(Exception):
     """The expression has a form that is not evaluated."""
 
 
-def matches(expression: str, kind: Kind) -> bool | Fault:
+def matches(expression: str, kind: DeviceKind) -> bool | CelFault:
     """Return whether an expression selects a kind of device; a Fault: that is not known."""
     comparisons = parse(expression)
-    if isinstance(comparisons, Fault):
+    if isinstance(comparisons, CelFault):
         return comparisons
     values = [_compare(each, kind) for each in comparisons]
     if False in values:  # makes a fault of another one irrelevant
         return False
-    return next((value for value in values if isinstance(value, Fault)), True)
+    return next((value for value in values if isinstance(value, CelFault)), True)
 
 
 def required(expression: str) -> dict[str, str]:
     """Return what every selected device has: "driver", and attributes by name, that must equal a text."""
     found: dict[str, str] = {}
     comparisons = parse(expression)
-    for left, sign, right in () if isinstance(comparisons, Fault) else comparisons:
+    for left, sign, right in () if isinstance(comparisons, CelFault) else comparisons:
         for read, value in ((left, right), (right, left)):
             if sign == "==" and isinstance(read, Read) and isinstance(value, str) and read.what in (DRIVER, ATTRIBUTES):
                 found[read.name or read.what] = value
@@ -109,16 +109,16 @@ def required(expression: str) -> dict[str, str]:
 def comparisons(expression: str) -> int:
     """Return the number of comparisons, which is the work for one kind of device."""
     parsed = parse(expression)
-    return 1 if isinstance(parsed, Fault) else len(parsed)
+    return 1 if isinstance(parsed, CelFault) else len(parsed)
 
 
 @lru_cache(maxsize=512)
-def parse(expression: str) -> tuple[Comparison, ...] | Fault:
+def parse(expression: str) -> tuple[CelComparison, ...] | CelFault:
     """Return the comparisons of an expression, which must all be true."""
     try:
         return tuple(_Parser(expression).parse())
     except _Unsupported as error:
-        return Fault(f"the selector {shown(expression)} is not evaluated: {error}")
+        return CelFault(f"the selector {shown(expression)} is not evaluated: {error}")
 
 
 class _Parser:
@@ -130,13 +130,13 @@ class _Parser:
             raise _Unsupported(f"it has more than {MAX_TOKENS} words and signs")
         self._place = 0
 
-    def parse(self) -> Iterable[Comparison]:
+    def parse(self) -> Iterable[CelComparison]:
         yield self._comparison()
         while self._place < len(self._tokens):
             self._expect("&&")
             yield self._comparison()
 
-    def _comparison(self) -> Comparison:
+    def _comparison(self) -> CelComparison:
         left = self._operand()
         if isinstance(left, Read) and self._take("."):
             method = self._name()
@@ -144,9 +144,9 @@ class _Parser:
                 raise _Unsupported(f"it uses {shown(method)}")
             left = Order(left, self._argument())
             if method in _BY_METHOD:
-                return Comparison(left, "==", _BY_METHOD[method])
+                return CelComparison(left, "==", _BY_METHOD[method])
         sign = next((sign for sign in _SIGNS if self._take(sign)), "")
-        return Comparison(left, sign, self._operand() if sign else True)
+        return CelComparison(left, sign, self._operand() if sign else True)
 
     def _operand(self) -> Operand:
         if self._take("device"):
@@ -241,22 +241,22 @@ def _unquoted(text: str) -> str:
 
 def _quantity(stated: str) -> Value:
     amount = read_quantity(stated)
-    return Fault(f"{shown(stated)} is no quantity") if math.isnan(amount) else Quantity(amount)
+    return CelFault(f"{shown(stated)} is no quantity") if math.isnan(amount) else DeviceValue(amount)
 
 
 def _version(text: str) -> Value:
     match = _VERSION.fullmatch(text)
-    return Version((int(match[1]), int(match[2]), int(match[3]))) if match else Fault(f"the version {shown(text)}")
+    return Version((int(match[1]), int(match[2]), int(match[3]))) if match else CelFault(f"the version {shown(text)}")
 
 
-def _compare(comparison: Comparison, kind: Kind) -> bool | Fault:
+def _compare(comparison: CelComparison, kind: DeviceKind) -> bool | CelFault:
     sign, right = comparison.sign, comparison.right
     left = _value(comparison.left, kind)
     if sign == "in" and isinstance(left, str) and isinstance(right, Read) and right.domain and not right.name:
         return _has(right, left, kind)
     right = _value(right, kind)
     for value in (left, right, *(right if isinstance(right, tuple) else ())):
-        if isinstance(value, Fault):
+        if isinstance(value, CelFault):
             return value
     if not sign and isinstance(left, bool):
         return left
@@ -266,41 +266,41 @@ def _compare(comparison: Comparison, kind: Kind) -> bool | Fault:
         return _is_equal(left, right) is (sign == "==")
     if sign in _ORDER and type(left) is type(right) and isinstance(left, int | str) and not isinstance(left, bool):
         return _ORDER[sign](left, right)
-    return Fault(f"{shown(left)} is no condition, or cannot be compared so")
+    return CelFault(f"{shown(left)} is no condition, or cannot be compared so")
 
 
 def _is_equal(left: object, right: object) -> bool:
     return type(left) is type(right) and left == right
 
 
-def _value(operand: Operand, kind: Kind) -> Operand:
+def _value(operand: Operand, kind: DeviceKind) -> Operand:
     """Return the value of an operand; a Fault: it has none."""
     if isinstance(operand, Order):
         value, other = _value(operand.of, kind), operand.other
-        if isinstance(value, Quantity | Version) and type(value) is type(other):
+        if isinstance(value, DeviceValue | Version) and type(value) is type(other):
             return (value > other) - (value < other)  # type: ignore[operator]
         return next(
-            (each for each in (value, other) if isinstance(each, Fault)),
-            Fault(f"{shown(value)} cannot be compared with {shown(other)}"),
+            (each for each in (value, other) if isinstance(each, CelFault)),
+            CelFault(f"{shown(value)} cannot be compared with {shown(other)}"),
         )
     if not isinstance(operand, Read):
         return operand
     if operand.what == DRIVER:
         return kind.driver
     present = _has(operand, operand.name, kind)
-    if isinstance(present, Fault):
+    if isinstance(present, CelFault):
         return present
     if not present:
-        return Fault(f"it reads {operand.name} of {operand.domain}, which a device of {kind.name} does not have")
+        return CelFault(f"it reads {operand.name} of {operand.domain}, which a device of {kind.name} does not have")
     if operand.what == CAPACITY:
         amount = kind.capacity[operand.domain, operand.name]
-        return Fault(f"the capacity {operand.name} is no quantity") if amount < 0 else Quantity(amount)
+        return CelFault(f"the capacity {operand.name} is no quantity") if amount < 0 else DeviceValue(amount)
     stated = kind.attributes[operand.domain, operand.name]
     return _version(stated[1]) if isinstance(stated, tuple) else stated
 
 
-def _has(read: Read, name: str, kind: Kind) -> bool | Fault:
+def _has(read: Read, name: str, kind: DeviceKind) -> bool | CelFault:
     """Return whether a device has an attribute or a capacity of that name."""
     if read.what == ATTRIBUTES and (read.domain, name) in kind.dropped:
-        return Fault(f"{name} tells single devices of a node apart, and is not read")
+        return CelFault(f"{name} tells single devices of a node apart, and is not read")
     return (read.domain, name) in (kind.attributes if read.what == ATTRIBUTES else kind.capacity)

@@ -27,7 +27,7 @@ class Selection(NamedTuple):
     selectors: tuple[str, ...]  # CEL expressions, which must all be true
 
 
-class Request(NamedTuple):
+class ClaimRequest(NamedTuple):
     """One request of a claim."""
 
     devices: int = 0
@@ -35,7 +35,7 @@ class Request(NamedTuple):
     problem: str = ""  # why its devices are not known
 
 
-class DeviceClass(NamedTuple):
+class KnownClass(NamedTuple):
     selectors: tuple[str, ...]
     extended: str  # extended resource that it serves; "": only the implicit one
     created_s: float
@@ -46,12 +46,12 @@ class ClassStore:
 
     def __init__(self) -> None:
         self.version = 0
-        self.classes: dict[str, DeviceClass] = {}
+        self.classes: dict[str, KnownClass] = {}
 
     def put(self, seen: device_objects.DeviceClass, /) -> None:
         created = seen.metadata.creation_timestamp
         extended = seen.spec.extended_resource_name or ""
-        found = DeviceClass(
+        found = KnownClass(
             _expressions(seen.spec.selectors),
             extended if len(extended) <= MAX_NAME else "",
             created.timestamp() if created is not None else 0.0,
@@ -84,7 +84,7 @@ class TemplateStore:
 
     def __init__(self) -> None:
         self.version = 0
-        self.requests: dict[Key, tuple[Request, ...]] = {}
+        self.requests: dict[Key, tuple[ClaimRequest, ...]] = {}
 
     def put(self, seen: device_objects.ResourceClaimTemplate, /) -> None:
         key = seen.metadata.namespace, seen.metadata.name
@@ -176,31 +176,31 @@ class ClaimStore:
             self._on_change(pool)
 
 
-def _requests(spec: device_objects.ClaimSpec) -> tuple[Request, ...]:
+def _requests(spec: device_objects.ClaimSpec) -> tuple[ClaimRequest, ...]:
     """Read the requests of a claim."""
     stated = spec.devices.requests or ()
     choices = [choice for each in stated for choice in each.first_available or (each.exactly or each,)]
     if len(choices) > MAX_REQUESTS:
-        return (Request(problem=f"it has more than {MAX_REQUESTS} requests and alternatives"),)
+        return (ClaimRequest(problem=f"it has more than {MAX_REQUESTS} requests and alternatives"),)
     if sum(len(each.selectors or ()) for each in choices) > MAX_SELECTORS:
-        return (Request(problem=f"it has more than {MAX_SELECTORS} selectors"),)
-    return tuple(found for each in stated for found in [_request(each)] if found != Request())
+        return (ClaimRequest(problem=f"it has more than {MAX_SELECTORS} selectors"),)
+    return tuple(found for each in stated for found in [_request(each)] if found != ClaimRequest())
 
 
-def _request(stated: device_objects.DeviceRequest) -> Request:
+def _request(stated: device_objects.DeviceRequest) -> ClaimRequest:
     """Read a request. One with admin access holds no device, and is empty."""
     if stated.first_available:
         found = [_exact(each) for each in stated.first_available]
         problem = next((each.problem for each in found if each.problem), "")
         if len({each.devices for each in found}) > 1:
             problem = problem or "its alternatives have different numbers of devices"
-        return Request(found[0].devices, tuple(either for each in found for either in each.either), problem)
+        return ClaimRequest(found[0].devices, tuple(either for each in found for either in each.either), problem)
     return _exact(stated.exactly or stated)
 
 
-def _exact(stated: device_objects.ExactRequest) -> Request:
+def _exact(stated: device_objects.ExactRequest) -> ClaimRequest:
     if stated.admin_access:
-        return Request()
+        return ClaimRequest()
     choice = Selection(stated.device_class_name, _expressions(stated.selectors))
     problem = ""
     if stated.allocation_mode == ALL:
@@ -210,7 +210,7 @@ def _exact(stated: device_objects.ExactRequest) -> Request:
     count = 1 if stated.count is None else stated.count
     if not 0 < count <= MAX_DEVICES:
         problem = problem or f"it asks for {shown(count)} devices; allowed: 1 to {MAX_DEVICES}"
-    return Request(count, (choice,), problem)
+    return ClaimRequest(count, (choice,), problem)
 
 
 def _expressions(stated: list[device_objects.DeviceSelector] | None) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ Entry = tuple[str, str]  # domain and name
 Value = str | int | bool | tuple[str, str]  # the last: ("version", text)
 
 
-class Kind:
+class DeviceKind:
     """Devices that no selector tells apart. There is one object for each kind, so kinds are compared by identity."""
 
     __slots__ = (
@@ -34,7 +34,7 @@ class Kind:
         "shared",
     )
 
-    def __init__(self, key: _Key, number: int) -> None:
+    def __init__(self, key: _KindKey, number: int) -> None:
         self.driver = key.driver
         self.attributes: Mapping[Entry, Value] = {entry: value for entry, _, value in key.attributes}
         self.capacity: Mapping[Entry, float] = dict(key.capacity)
@@ -54,7 +54,7 @@ class Kind:
         return f"Kind({self.name}, {self.product or 'no product'}, {self.number})"
 
 
-class _Key(NamedTuple):
+class _KindKey(NamedTuple):
     driver: str
     attributes: frozenset[tuple[Entry, str, Value]]  # with the type of the value, because 1 == True
     capacity: frozenset[tuple[Entry, float]]
@@ -66,14 +66,14 @@ class Kinds:
     """All kinds that exist. One that no pool has any more is forgotten."""
 
     def __init__(self) -> None:
-        self._known: WeakValueDictionary[_Key, Kind] = WeakValueDictionary()
-        self._written: WeakValueDictionary[object, Kind] = WeakValueDictionary()  # by the device as it is written
+        self._known: WeakValueDictionary[_KindKey, DeviceKind] = WeakValueDictionary()
+        self._written: WeakValueDictionary[object, DeviceKind] = WeakValueDictionary()  # by the device as it is written
         self._next = 0
 
     def __len__(self) -> int:
         return len(self._known)
 
-    def of(self, driver: str, seen: SeenDevice) -> Kind | str:
+    def of(self, driver: str, seen: SeenDevice) -> DeviceKind | str:
         """Return the kind of a device; a text: what is wrong with it."""
         stated, capacity = seen.attributes or {}, seen.capacity or {}
         written = (
@@ -86,11 +86,11 @@ class Kinds:
         if known is not None:
             return known
         kind = self._read(driver, seen)
-        if isinstance(kind, Kind):
+        if isinstance(kind, DeviceKind):
             self._written[written] = kind
         return kind
 
-    def _read(self, driver: str, seen: SeenDevice) -> Kind | str:
+    def _read(self, driver: str, seen: SeenDevice) -> DeviceKind | str:
         attributes, dropped = {}, set()
         stated, capacity = seen.attributes or {}, seen.capacity or {}
         if len(stated) + len(capacity) > MAX_ENTRIES:
@@ -111,7 +111,7 @@ class Kinds:
         if max(map(len, texts), default=0) > MAX_TEXT:
             return f"has a text of more than {MAX_TEXT} characters"
         amounts = {_entry(driver, name): _amount(each.value) for name, each in capacity.items()}
-        key = _Key(
+        key = _KindKey(
             driver,
             frozenset((entry, type(value).__name__, value) for entry, value in attributes.items()),
             frozenset(amounts.items()),
@@ -120,7 +120,7 @@ class Kinds:
         )
         kind = self._known.get(key)
         if kind is None:
-            kind = self._known[key] = Kind(key, self._next)
+            kind = self._known[key] = DeviceKind(key, self._next)
             self._next += 1
         return kind
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from autoscaler.adapters.kubernetes.inventory.devices.kinds import Kind
+from autoscaler.adapters.kubernetes.inventory.devices.kinds import DeviceKind
 from autoscaler.adapters.kubernetes.inventory.devices.slices import Counter, Device, DeviceSet
 
 MAX_SEARCHED = 256  # devices that share silicon
@@ -23,13 +23,13 @@ CLOSE = 1e-9  # relative, for sums of decimal quantities
 class Offer(NamedTuple):
     """The devices of a node, or of a part of it."""
 
-    counts: dict[Kind, int]  # free and held
-    when_free: dict[Kind, int]  # if no claim held a device, and none were tainted
+    counts: dict[DeviceKind, int]  # free and held
+    when_free: dict[DeviceKind, int]  # if no claim held a device, and none were tainted
     doubtful: Mapping[str, str]  # why the number of devices with a name is not known
 
 
 @lru_cache(maxsize=4096)  # nodes that are alike, with the same devices held, have the same offer
-def count_devices(devices: DeviceSet, held: frozenset[str], requested: frozenset[Kind]) -> Offer:
+def count_devices(devices: DeviceSet, held: frozenset[str], requested: frozenset[DeviceKind]) -> Offer:
     """Count the devices. held: names of those that claims hold. requested: kinds that workloads request."""
     counts, doubtful = _count(devices, held, requested)
     when_free = _count(devices.when_free, frozenset(), requested)[0] if devices.depends_on_claims else counts
@@ -37,10 +37,10 @@ def count_devices(devices: DeviceSet, held: frozenset[str], requested: frozenset
 
 
 def _count(
-    devices: DeviceSet, held: frozenset[str], requested: frozenset[Kind]
-) -> tuple[dict[Kind, int], dict[str, str]]:
+    devices: DeviceSet, held: frozenset[str], requested: frozenset[DeviceKind]
+) -> tuple[dict[DeviceKind, int], dict[str, str]]:
     """Return the devices by kind, and why the number of those with a name is not known."""
-    counts: Count[Kind] = Count(
+    counts: Count[DeviceKind] = Count(
         device.kind for device in devices.devices if device.name in held or not (device.takes or device.tainted)
     )
     doubtful: dict[str, str] = {}
@@ -85,7 +85,7 @@ def _parts(devices: Sequence[Device]) -> list[list[Device]]:
     return list(parts.values())
 
 
-def _most(devices: Sequence[Device], left: Mapping[Counter, float]) -> list[Kind] | None:
+def _most(devices: Sequence[Device], left: Mapping[Counter, float]) -> list[DeviceKind] | None:
     """Return the kinds of as many devices as fit beside each other; None: the search takes too long.
 
     Devices that come first in the pool are tried first, so an even cut is found at once.
@@ -103,15 +103,15 @@ def _most(devices: Sequence[Device], left: Mapping[Counter, float]) -> list[Kind
 class _Search:
     """Branch and bound over sets of devices."""
 
-    def __init__(self, devices: Sequence[Device], best: list[Kind]) -> None:
+    def __init__(self, devices: Sequence[Device], best: list[DeviceKind]) -> None:
         self._devices = devices
         self._best = best
         self._steps = 0
 
-    def run(self, left: Mapping[Counter, float]) -> list[Kind] | None:
+    def run(self, left: Mapping[Counter, float]) -> list[DeviceKind] | None:
         return self._best if self._extend(0, left, []) else None
 
-    def _extend(self, place: int, left: Mapping[Counter, float], taken: list[Kind]) -> bool:
+    def _extend(self, place: int, left: Mapping[Counter, float], taken: list[DeviceKind]) -> bool:
         """Try all sets with the taken devices and some of those from a place on; False: it takes too long."""
         if len(taken) > len(self._best):
             self._best = taken
@@ -155,8 +155,8 @@ def _take(left: dict[Counter, float], device: Device) -> None:
 
 def join(offers: Iterable[Offer]) -> Offer:
     """Return the devices of several pools of a node."""
-    counts: Count[Kind] = Count()
-    when_free: Count[Kind] = Count()
+    counts: Count[DeviceKind] = Count()
+    when_free: Count[DeviceKind] = Count()
     doubtful: dict[str, str] = {}
     for offer in offers:
         counts.update(offer.counts)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from autoscaler.adapters.kubernetes.inventory.devices.cel import Fault, comparisons, matches, required
-from autoscaler.adapters.kubernetes.inventory.devices.claims import ClassStore, Request, Selection
-from autoscaler.adapters.kubernetes.inventory.devices.kinds import Kind
+from autoscaler.adapters.kubernetes.inventory.devices.cel import CelFault, comparisons, matches, required
+from autoscaler.adapters.kubernetes.inventory.devices.claims import ClaimRequest, ClassStore, Selection
+from autoscaler.adapters.kubernetes.inventory.devices.kinds import DeviceKind
 from autoscaler.catalog.accelerators import is_accelerator
 from autoscaler.catalog.dra import PROFILES, TYPE, is_accelerator_driver, resource_name
 from autoscaler.config.findings import shown
@@ -19,7 +19,7 @@ class Selected(NamedTuple):
     """The devices that a request selects."""
 
     resource: str = ""  # their name in the inventory; "": they are no accelerators
-    either: tuple[frozenset[Kind], ...] = ()  # kinds that exist, by alternative
+    either: tuple[frozenset[DeviceKind], ...] = ()  # kinds that exist, by alternative
     problem: str = ""  # why that is not known
     doubtful: str = ""  # whose devices may be accelerators, or not
 
@@ -27,17 +27,17 @@ class Selected(NamedTuple):
 class Selections:
     """Answers for one state of the classes and the devices."""
 
-    def __init__(self, classes: ClassStore, kinds: Sequence[Kind], unplaced: Iterable[Kind]) -> None:
+    def __init__(self, classes: ClassStore, kinds: Sequence[DeviceKind], unplaced: Iterable[DeviceKind]) -> None:
         """unplaced: kinds of devices that several nodes can use."""
         self._classes = classes
         self._kinds = kinds
         self._unplaced = frozenset(unplaced)
         self._known: dict[Selection, Selected] = {}
-        self._claims: dict[tuple[Request, ...], Sequence[Selected]] = {}
+        self._claims: dict[tuple[ClaimRequest, ...], Sequence[Selected]] = {}
         self._extended = self._served()
         self.names = self._name_kinds()
 
-    def of_claim(self, requests: tuple[Request, ...]) -> Sequence[Selected]:
+    def of_claim(self, requests: tuple[ClaimRequest, ...]) -> Sequence[Selected]:
         """Return what each request of a claim selects."""
         if requests not in self._claims:
             choices = {each for request in requests for each in request.either}
@@ -46,7 +46,7 @@ class Selections:
             self._claims[requests] = found
         return self._claims[requests]
 
-    def _of_request(self, request: Request) -> Selected:
+    def _of_request(self, request: ClaimRequest) -> Selected:
         if request.problem:
             return Selected(problem=request.problem)
         found = [self.of(each) for each in request.either]
@@ -90,7 +90,7 @@ class Selections:
             return Selected(problem=f"several nodes can use the same devices of {resources[0]}")
         return Selected(resources[0], (found,))
 
-    def _matching(self, expressions: Sequence[str]) -> frozenset[Kind] | str:
+    def _matching(self, expressions: Sequence[str]) -> frozenset[DeviceKind] | str:
         """Return the kinds for which all expressions are true; a text: why they are not known.
 
         An expression is read only for devices for which those before it are true, as the scheduler does.
@@ -101,7 +101,7 @@ class Selections:
         for kind in self._kinds:
             for expression in expressions:
                 value = matches(expression, kind)
-                if isinstance(value, Fault):
+                if isinstance(value, CelFault):
                     return value.reason
                 if not value:
                     break
@@ -129,7 +129,7 @@ class Selections:
         extended = self._classes.classes[name].extended
         return Selected(extended or resource_name(driver, stated.get(TYPE, ""), profile) if is_accelerator_of else "")
 
-    def _served(self) -> dict[str, frozenset[Kind]]:
+    def _served(self) -> dict[str, frozenset[DeviceKind]]:
         """Return the kinds that serve extended resources, by resource."""
         found = {}
         for resource in {each.extended for each in self._classes.classes.values()} - {""}:
@@ -139,7 +139,7 @@ class Selections:
                 found[resource] = kinds
         return found
 
-    def _name_kinds(self) -> Mapping[Kind, str]:
+    def _name_kinds(self) -> Mapping[DeviceKind, str]:
         """Return the names of kinds. Devices that serve an extended resource have its name.
 
         So pods that request it, and pods with claims on the same devices, are in one pool.

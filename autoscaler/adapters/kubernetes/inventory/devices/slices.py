@@ -9,7 +9,7 @@ from sys import intern
 from typing import NamedTuple
 
 from autoscaler.adapters.kubernetes.api import device_objects, objects
-from autoscaler.adapters.kubernetes.inventory.devices.kinds import Kind, Kinds
+from autoscaler.adapters.kubernetes.inventory.devices.kinds import DeviceKind, Kinds
 from autoscaler.adapters.kubernetes.inventory.fit import EXCLUDING
 from autoscaler.adapters.kubernetes.inventory.nodes import SHRINK_DELAY_S
 from autoscaler.adapters.kubernetes.pods.requests import read_quantity
@@ -33,7 +33,7 @@ class Device(NamedTuple):
     """A device of a pool."""
 
     name: str
-    kind: Kind
+    kind: DeviceKind
     takes: Amounts  # what it takes of counters that it shares with other devices
     tainted: bool  # no new pod gets it
     node: str  # "": that of the pool
@@ -80,7 +80,7 @@ class DevicePool(NamedTuple):
         return {self.node, *self.devices.by_node} - {""}
 
 
-class _Slice(NamedTuple):
+class _DeviceSlice(NamedTuple):
     key: PoolKey
     generation: int
     slices: int  # of its pool
@@ -101,7 +101,7 @@ class SliceStore:
         self._clock = clock
         self._version = 0
         self._kinds = Kinds()
-        self._slices: dict[str, _Slice] = {}  # by name
+        self._slices: dict[str, _DeviceSlice] = {}  # by name
         self.size = 0  # devices of slices that differ
         self._contents: dict[_Content, tuple[_Content, int]] = {}  # equal slices share one, with their number
         self._of_pool: dict[PoolKey, set[str]] = {}
@@ -145,17 +145,17 @@ class SliceStore:
             self._set(key, None)
         self.problems = {}
 
-    def kinds(self) -> list[Kind]:
+    def kinds(self) -> list[DeviceKind]:
         """Return the kinds of all devices, in the order in which they were first seen."""
-        found = frozenset[Kind]().union(*(devices.kinds for devices, _ in self._sets.values()))
+        found = frozenset[DeviceKind]().union(*(devices.kinds for devices, _ in self._sets.values()))
         return sorted(found, key=lambda kind: kind.number)
 
-    def unplaced(self) -> set[Kind]:
+    def unplaced(self) -> set[DeviceKind]:
         """Return the kinds of devices that several nodes can use."""
         sets = [pool.devices for pool in self.pools.values() if not pool.node]
         return {device.kind for each in sets for device in each.devices if not device.node}
 
-    def _pop(self, name: str) -> _Slice | None:
+    def _pop(self, name: str) -> _DeviceSlice | None:
         """Forget a slice, and return it."""
         found = self._slices.pop(name, None)
         if found is not None:
@@ -167,7 +167,7 @@ class SliceStore:
                 self.size -= len(content[0])
         return found
 
-    def _limit(self, found: _Slice) -> _Slice:
+    def _limit(self, found: _DeviceSlice) -> _DeviceSlice:
         """Return a slice, without its devices if they are too many."""
         others = self._of_pool.get(found.key, ())
         if len(others) >= MAX_POOL_SLICES:
@@ -202,7 +202,7 @@ class SliceStore:
         counters = sorted(counter for each in slices for counter in each.content[1])
         self._set(key, (tuple(devices), tuple(counters)), nodes.pop() if len(nodes) == 1 else "")
 
-    def _problem_of(self, key: PoolKey, slices: Sequence[_Slice]) -> str:
+    def _problem_of(self, key: PoolKey, slices: Sequence[_DeviceSlice]) -> str:
         """Return why a pool is not believed; "": it is. slices: of its newest generation; (): there are too many."""
         if not slices:
             return f"it has more than {MAX_POOL_SLICES} slices"
@@ -237,7 +237,7 @@ class SliceStore:
                 self._sets[content] = devices, users - 1
         self._version += before != after
 
-    def _read(self, spec: device_objects.SliceSpec) -> _Slice:
+    def _read(self, spec: device_objects.SliceSpec) -> _DeviceSlice:
         pool = spec.pool
         key = spec.driver[:MAX_NAME], pool.name[:MAX_NAME]
         node = spec.node_name or _only_node(spec.node_selector)
@@ -250,7 +250,7 @@ class SliceStore:
             devices.append(device)
         counters, wrong = _amounts(spec.shared_counters, lambda each: each.name)
         content = tuple(devices), counters
-        return _Slice(key, pool.generation, pool.resource_slice_count, node, content, problem or wrong)
+        return _DeviceSlice(key, pool.generation, pool.resource_slice_count, node, content, problem or wrong)
 
     def _read_device(self, driver: str, seen: device_objects.SeenDevice) -> Device | str:
         """Return a device; a text: what is wrong with it."""

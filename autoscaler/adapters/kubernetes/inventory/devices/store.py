@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 from autoscaler.adapters.kubernetes.api import device_objects, objects
 from autoscaler.adapters.kubernetes.inventory.devices.claims import Claim, ClaimStore, ClassStore, TemplateStore
-from autoscaler.adapters.kubernetes.inventory.devices.kinds import Kind
+from autoscaler.adapters.kubernetes.inventory.devices.kinds import DeviceKind
 from autoscaler.adapters.kubernetes.inventory.devices.partitions import Offer, count_devices, join
 from autoscaler.adapters.kubernetes.inventory.devices.selections import Selected, Selections
 from autoscaler.adapters.kubernetes.inventory.devices.slices import PoolKey, SliceStore
 from autoscaler.adapters.kubernetes.inventory.nodes import Node
-from autoscaler.adapters.kubernetes.pods.holdings import MOST_IMPORTANT, SHARED, ClaimedDevices, Held
-from autoscaler.adapters.kubernetes.pods.needs import DEVICES_FIELD, Expression
+from autoscaler.adapters.kubernetes.pods.holdings import MOST_IMPORTANT, SHARED, ClaimedDevices, HeldRows
+from autoscaler.adapters.kubernetes.pods.needs import DEVICES_FIELD, NodeExpression
 from autoscaler.adapters.kubernetes.pods.requests import Requests
 from autoscaler.adapters.kubernetes.pods.status import Key
 from autoscaler.adapters.kubernetes.pods.template import Facts, group_facts, with_devices
@@ -36,7 +36,7 @@ MIB = 1 << 20
 Workloads = Sequence[tuple[str, Facts]]  # with their namespaces
 
 
-Either = tuple[frozenset[Kind], ...]  # alternatives
+Either = tuple[frozenset[DeviceKind], ...]  # alternatives
 
 
 class _Need(NamedTuple):
@@ -60,10 +60,10 @@ class DeviceStore:
         self._selections = Selections(self.classes, (), ())
         self._selections_version: object = None
         self._placed: dict[Key, tuple[Claim, list[tuple[str, str, float]]]] = {}  # of claims, with where they hold
-        self._requested: frozenset[Kind] = frozenset()
+        self._requested: frozenset[DeviceKind] = frozenset()
         self._offers: dict[str, Offer] = {}  # by node
         self._offers_version: object = None
-        self._present: dict[str, set[frozenset[Kind]]] = {}  # by name: sets of kinds that nodes offer
+        self._present: dict[str, set[frozenset[DeviceKind]]] = {}  # by name: sets of kinds that nodes offer
         self._doubtful: dict[str, str] = {}  # by name: why the number of devices is not known
 
     def store_of(self, resource: str) -> Any:
@@ -99,7 +99,7 @@ class DeviceStore:
         added = {name: self._add(nodes[name], offer) for name, offer in self._offers.items() if name in nodes}
         return {**nodes, **added}
 
-    def add_held(self, held: Held, target_of: Callable[[Key], int], priority: Callable[[Key], int]) -> Held:
+    def add_held(self, held: HeldRows, target_of: Callable[[Key], int], priority: Callable[[Key], int]) -> HeldRows:
         """Return what pods hold with the devices of claims, and with the names that devices have.
 
         A claim that several pods use counts once.
@@ -176,7 +176,7 @@ class DeviceStore:
                     kinds.setdefault(name, []).append(selected.either)
         return _Need(counts, kinds, tuple(doubtful), problem)
 
-    def _requested_kinds(self, workloads: Workloads) -> Iterator[Kind]:
+    def _requested_kinds(self, workloads: Workloads) -> Iterator[DeviceKind]:
         """Yield the kinds of devices that workloads request, by claims or by the name of an extended resource."""
         names: set[str] = set()
         for namespace, facts in workloads:
@@ -192,7 +192,7 @@ class DeviceStore:
             if name in names:
                 yield kind
 
-    def _expressions(self, need: _Need) -> tuple[tuple[Expression, ...], str]:
+    def _expressions(self, need: _Need) -> tuple[tuple[NodeExpression, ...], str]:
         """Return the requirements on the devices of nodes, and why they cannot be stated."""
         found = []
         for name, requests in sorted(need.kinds.items()):
@@ -202,11 +202,11 @@ class DeviceStore:
                     admitted.append(_mark(present))
                 elif any(present & kinds and not present <= kinds for either in requests for kinds in either):
                     return (), f"of the devices of {name} on one node it may get some, and not others"
-            found.append(Expression(DEVICES_FIELD + name, "In", tuple(sorted(admitted))))
+            found.append(NodeExpression(DEVICES_FIELD + name, "In", tuple(sorted(admitted))))
         return tuple(found), ""
 
-    def _by_name(self, offer: Offer) -> dict[str, list[Kind]]:
-        found: dict[str, list[Kind]] = {}
+    def _by_name(self, offer: Offer) -> dict[str, list[DeviceKind]]:
+        found: dict[str, list[DeviceKind]] = {}
         for kind in offer.counts | offer.when_free:
             if not kind.shared:
                 found.setdefault(self._selections.names[kind], []).append(kind)
@@ -278,6 +278,6 @@ class DeviceStore:
         return found
 
 
-def _mark(kinds: Iterable[Kind]) -> str:
+def _mark(kinds: Iterable[DeviceKind]) -> str:
     """Return a text for a set of kinds."""
     return "+".join(str(number) for number in sorted(kind.number for kind in kinds))

@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.adapters.kubernetes.api.device_objects import SeenDevice
-from autoscaler.adapters.kubernetes.inventory.devices.cel import Fault, matches, required
-from autoscaler.adapters.kubernetes.inventory.devices.kinds import Kind, Kinds
+from autoscaler.adapters.kubernetes.inventory.devices.cel import CelFault, matches, required
+from autoscaler.adapters.kubernetes.inventory.devices.kinds import DeviceKind, Kinds
 
 DRIVER = "gpu.nvidia.com"
 OWN, SIZE = f"device.attributes['{DRIVER}']", f'device.capacity["{DRIVER}"].memory'
 
 
-def device() -> Kind:
+def device() -> DeviceKind:
     seen = {
         "name": "gpu-0",
         "attributes": {
@@ -31,7 +31,7 @@ def device() -> Kind:
         "capacity": {"memory": {"value": "80Gi"}, "broken": {"value": "-1"}},
     }
     found = Kinds().of(DRIVER, msgspec.convert(seen, SeenDevice))
-    assert isinstance(found, Kind)
+    assert isinstance(found, DeviceKind)
     return found
 
 
@@ -92,7 +92,7 @@ def test_comparisons_are_false_of_the_device(expression: str):
 )
 def test_a_comparison_without_a_value_has_a_reason(expression: str, reason: str):
     found = matches(expression, device())
-    assert isinstance(found, Fault)
+    assert isinstance(found, CelFault)
     assert reason in found.reason
 
 
@@ -126,7 +126,7 @@ def test_a_comparison_without_a_value_has_a_reason(expression: str, reason: str)
 )
 def test_all_other_forms_are_not_evaluated(expression: str):
     found = matches(expression, device())
-    assert isinstance(found, Fault)
+    assert isinstance(found, CelFault)
     assert "is not evaluated" in found.reason
     assert len(found.reason) < 400
 
@@ -156,11 +156,11 @@ ATOMS: dict[str, bool | None] = {
 def test_conditions_follow_the_rules_of_cel(atoms: list[str]):
     values = [ATOMS[each] for each in atoms]
     found = matches(" && ".join(atoms), device())
-    assert (None if isinstance(found, Fault) else found) is (
+    assert (None if isinstance(found, CelFault) else found) is (
         False if False in values else None if None in values else True
     )
 
 
 @given(st.text(alphabet="device.atrbu[]()'\"&|!=<>,0 \\", max_size=60))
 def test_any_text_has_a_value_or_a_reason(text: str):
-    assert isinstance(matches(text, device()), bool | Fault)
+    assert isinstance(matches(text, device()), bool | CelFault)

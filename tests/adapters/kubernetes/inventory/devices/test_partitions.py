@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.adapters.kubernetes.api.device_objects import SeenDevice
-from autoscaler.adapters.kubernetes.inventory.devices.kinds import Kind, Kinds
+from autoscaler.adapters.kubernetes.inventory.devices.kinds import DeviceKind, Kinds
 from autoscaler.adapters.kubernetes.inventory.devices.partitions import count_devices
 from autoscaler.adapters.kubernetes.inventory.devices.slices import Counter, Device, DeviceSet
 from tests.adapters.kubernetes.inventory.devices.world import DRIVER, gpu, mig
@@ -19,9 +19,9 @@ from tests.adapters.kubernetes.inventory.devices.world import DRIVER, gpu, mig
 KINDS = Kinds()
 
 
-def kind(seen: dict[str, Any]) -> Kind:
+def kind(seen: dict[str, Any]) -> DeviceKind:
     found = KINDS.of(DRIVER, msgspec.convert(seen, SeenDevice))
-    assert isinstance(found, Kind)
+    assert isinstance(found, DeviceKind)
     return found
 
 

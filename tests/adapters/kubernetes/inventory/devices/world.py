@@ -174,7 +174,7 @@ class Cluster:
             "status": {"phase": "Running"},
         }
         self.owners[name] = target
-        self.holdings.put((NAMESPACE, name), msgspec.convert(body, objects.Pod))
+        self.holdings.put((NAMESPACE, name), msgspec.convert(body, objects.PodObject))
 
     def settle(self, *facts: Facts) -> list[Facts]:
         return self.store.settle([(NAMESPACE, each) for each in facts])
