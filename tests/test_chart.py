@@ -324,8 +324,12 @@ def test_weights_of_another_release_name_its_own_objects():
 
 
 async def test_notes_say_how_pods_use_the_weights(kube_api: KubeApi):
+    """Another test may have made the namespace of the weights, which this release then takes over."""
+
     def notes(*values: str) -> str:
-        said = helm("install", "noted", CHART, "--dry-run=client", *values, kubeconfig=kube_api.kubeconfig())
+        said = helm(
+            "install", "noted", CHART, "--dry-run=client", "--take-ownership", *values, kubeconfig=kube_api.kubeconfig()
+        )
         return said.partition("NOTES:")[2]
 
     assert "kubectl label namespace <namespace> vllm-autoscaler.io/weights=enabled" in notes(
