@@ -22,7 +22,7 @@ from autoscaler.adapters.standard_output import raising_unwritable
 from autoscaler.core.explain.format import count
 from autoscaler.core.explain.sentence import Explanation, explain
 from autoscaler.core.model.fleet import WorkloadRef
-from autoscaler.core.model.names import VERSION
+from autoscaler.core.model.published import VERSION
 from autoscaler.ports import TickRecord
 
 MAX_ROWS = 40

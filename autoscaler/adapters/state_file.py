@@ -1,8 +1,8 @@
 """The state file: learned state on disk, for the next process. Each process has its own file.
 
 The container is that of `numpy.savez`, not compressed. It has one array for each column, with its name in
-`snapshot.SCHEMA`, and the member `about`: JSON with the workloads of the rows and the format. Files of format 1 are
-read too. The file contains no code, reading it takes no more memory than its size, and checksums detect damage.
+`snapshot.SCHEMA`, and the member `about`: JSON with the workloads of the rows and the format. The file contains
+no code, reading it takes no more memory than its size, and checksums detect damage.
 
 Each save writes a new file in the same directory and then renames it, so the state file is always complete. Two saves
 at once use two files: the daemon may be stopped during a save.
@@ -20,7 +20,6 @@ import stat
 import struct
 import tokenize
 import zipfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,49 +36,6 @@ MAX_WORKLOADS = 50_000
 FORMAT = 2
 ABOUT = "about"
 SUFFIX = ".npy"  # of each member of the archive, added by numpy
-
-FORMAT_1 = {
-    "workloads.gateway_s": "gateway.age_s",
-    "workloads.written_tokens": "answers.generated_tokens",
-    "workloads.served_requests": "answers.requests",
-    "workloads.cold_start_mean_s": "cold_start.mean_s",
-    "workloads.cold_start_deviation_s": "cold_start.deviation_s",
-    "workloads.concurrency": "capacity.requests_per_replica",
-    "workloads.decode_tokens_per_s": "capacity.decode_tokens_per_s",
-    "workloads.learned_s": "capacity.observed_s",
-    "workloads.loaded_idle_s": "gpu.loaded_idle_replica_s",
-    "workloads.zero.waited": "scale_to_zero.delayed_requests",
-    "workloads.zero.wakes": "scale_to_zero.wake_ups",
-    "workloads.zero.knocked": "scale_to_zero.arrivals_at_zero",
-    "workloads.zero.late": "scale_to_zero.late_arrivals_at_zero",
-    "workloads.zero.requests": "scale_to_zero.requests",
-    "workloads.zero.counted_s": "scale_to_zero.observed_s",
-    "rules.family": "strategies.signature",
-    "rules.kept_s": "strategies.warm_up_s",
-    "rules.ttft_objective_s": "objective.ttft_s",
-    "rules.itl_objective_s": "objective.itl_s",
-    "rules.engine.steps": "replica.step_time_sums",
-    "rules.engine.readings": "replica.readings",
-    "rules.engine.shortest_gap_s": "replica.shortest_token_gap_s",
-    "rules.engine.most_running": "replica.peak_running",
-    "rules.engine.slots": "replica.slots",
-    "rules.traffic.work_s": "offered_load.busy_replica_s",
-    "rules.traffic.requests": "offered_load.requests",
-    "rules.loads.missed": "miss_curve.missed",
-    "rules.loads.seen": "miss_curve.judged",
-    "rules.loads.prefill_judged": "miss_curve.prefill_judged",
-    "rules.loads.prefill_late": "miss_curve.prefill_late",
-    "rules.loads.unavoidable": "miss_curve.unavoidable_share",
-    "rules.budget.burnt": "error_budget.missed",
-    "rules.budget.counted": "error_budget.judged",
-    "rules.budget.served": "error_budget.served",
-    "rules.budget.served_s": "error_budget.served_s",
-    "rules.paper.watched_s": "shadow_fleets.observed_s",
-    "rules.paper.cost": "shadow_fleets.replica_s",
-    "rules.paper.missed": "shadow_fleets.missed",
-    "rules.paper.arrived": "shadow_fleets.arrived",
-}
-"""Names in a file of format 1, which followed that version's code, and their names in the schema."""
 
 _DAMAGE = (
     *(OSError, EOFError, ValueError, KeyError, RuntimeError, OverflowError),
@@ -173,19 +129,18 @@ def _read(archive: zipfile.ZipFile) -> Snapshot:
     if about is None:
         raise ValueError("it does not name the workloads of its rows")
     header = msgspec.json.decode(about.tobytes(), type=_About)
-    if header.format not in (1, FORMAT):
-        raise ValueError(f"format {header.format}; this version reads 1 and {FORMAT}")
+    if header.format != FORMAT:
+        raise ValueError(f"format {header.format}; this version reads {FORMAT}")
     if len(header.workloads) > MAX_WORKLOADS:
         raise ValueError(f"{len(header.workloads):,} workloads; allowed: at most {MAX_WORKLOADS:,}")
     if not math.isfinite(header.wall_s):
         raise ValueError(f"it was written at {header.wall_s}, which is not a time")
-    columns = _columns(archive, FORMAT_1 if header.format == 1 else {}, len(header.workloads))
+    columns = _columns(archive, len(header.workloads))
     return Snapshot(tuple(header.workloads), header.wall_s, columns, tuple(header.holds))
 
 
-def _columns(archive: zipfile.ZipFile, renamed: Mapping[str, str], rows: int) -> dict[str, Column]:
+def _columns(archive: zipfile.ZipFile, rows: int) -> dict[str, Column]:
     members = {info.filename.removesuffix(SUFFIX): info for info in archive.infolist()}
-    members |= {name: members[old] for old, name in renamed.items() if old in members}
     columns: dict[str, Column] = {}
     for name, empty in blank().items():
         column = _array(archive, members[name], empty, rows) if name in members else None

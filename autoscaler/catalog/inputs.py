@@ -187,7 +187,7 @@ listed, and counts for all. A gateway's pod counts once, however many jobs scrap
 GPUS = """
 # GPUs
 
-From DCGM exporter, for `loaded` and `active`; never a reason to grow or to shrink: {names}.
+From DCGM exporter, for `gpu_loaded` and `gpu_active`; never a reason to grow or to shrink: {names}.
 """
 
 KUBE_STATE = """

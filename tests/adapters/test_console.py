@@ -13,7 +13,7 @@ from autoscaler.adapters.console import MAX_ROWS, ChangeLines, JsonLines, LiveTa
 from autoscaler.adapters.in_memory import AlwaysLeading, LoopClock, MemorySamples, RecordingActuator
 from autoscaler.config.policy.parse import load
 from autoscaler.core.model.fleet import Fleet
-from autoscaler.core.model.names import VERSION
+from autoscaler.core.model.published import VERSION
 from autoscaler.core.model.samples import SourceReport
 from autoscaler.daemon.loop import Loop
 from autoscaler.ports import Recorder, TickRecord, Unavailable

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from autoscaler.adapters import state_file
 from autoscaler.adapters.state_file import StateFile
 from autoscaler.core.planner.strategies import SIGNATURE
-from autoscaler.core.snapshot import SCHEMA, ManualOverride, Snapshot, blank, restore
+from autoscaler.core.snapshot import ManualOverride, Snapshot, blank, restore
 from autoscaler.core.state import Memory
 from autoscaler.ports import Unavailable
 from tests.core.serving import LEARNED, Serving
@@ -240,8 +240,8 @@ def test_damaged_file_is_refused_or_equal(tmp_path: Path, data: st.DataObject):
 @pytest.mark.parametrize(
     ("told", "reason"),
     [
-        ({"format": 3}, "format 3; this version reads 1 and 2"),
-        ({"format": 0}, "format 0; this version reads 1 and 2"),
+        ({"format": 3}, "format 3; this version reads 2"),
+        ({"format": 1}, "format 1; this version reads 2"),
         ({"wall_s": "now"}, "wall_s"),
         ({"wall_s": None}, "wall_s"),
         ({"workloads": [["team", "Deployment"]]}, "length 4"),
@@ -336,33 +336,9 @@ def test_column_of_a_newer_version_is_blank(path: Path):
 DATA = Path(__file__).parent.parent / "data" / "state"
 
 
-def test_format_1_gives_the_same_state_as_format_2():
-    """The last version of format 1 and the first of format 2 wrote both files from one state."""
-    first, second = load(DATA / "format_1.npz"), load(DATA / "format_2.npz")
-    assert second is not None
-    of_phases = {
-        f"cold_start.{name}" for name in ("phases_s", "weights_on_node", "weights_prior_s", "loader", "node_group")
-    }
-    added_since = {"cold_start.node_wait_s", "replica.prompt_tokens", "replica.prompt_busy_s"} | of_phases
-    added_since |= {"chain.places", "chain.until_age_s", "cold_start.image_absent"}
-    added_since |= {"wake_up.mean_s", "wake_up.deviation_s", "scale_to_zero.unpaid_start_s"}
-    added_since |= {"error_budget.surge_missed", "error_budget.surge_overspent"}
-    added_since |= {"season.load", "season.bin_age_s", "season.busy_replica_s", "season.observed_s", "changes.flaps"}
-    of_more_strategies = {"shadow_fleets.replica_s", "shadow_fleets.missed"}
-    assert second.columns.keys() == blank().keys() - added_since - of_more_strategies
-    same(second, first)
-
-
-def test_names_in_files_do_not_change():
-    """A new column is added here. No name changes without a new format."""
-    with zipfile.ZipFile(DATA / "format_2.npz") as archive:
-        stored = {name.removesuffix(".npy") for name in archive.namelist()}
-    assert stored - {state_file.ABOUT} <= SCHEMA.keys()
-
-
 def test_only_strategy_columns_are_blank_for_other_strategies():
     """A file of the version with 36 strategies: one workload with two replicas and an hour of demand."""
-    found = load(DATA / "36_rules.npz")
+    found = load(DATA / "36_strategies.npz")
     assert found is not None
     story = Serving(spec(cold_start_s=60.0, **LEARNED))
     story.memory, count = restore(found, Memory.empty(), fleet([2]), story.now_s, found.wall_s + 60.0)

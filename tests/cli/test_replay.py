@@ -162,7 +162,7 @@ def test_recorded_ticks_are_replayed(tmp_path: Path) -> None:
     assert written["requests"] == pytest.approx(len(trace.arrival_s), rel=0.1)
     by_name = {policy["name"]: policy for policy in written["policies"]}
     assert list(by_name) == ["ours", "actual", "recorded"]
-    assert written["planned"]["gpu_hours"] >= written["clairvoyant"]["gpu_hours"] > 0
+    assert written["offline_plan"]["gpu_hours"] >= written["lower_bound"]["gpu_hours"] > 0
     assert by_name["actual"]["attainment"] is None
     assert by_name["actual"]["gpu_hours"] == pytest.approx(0.5, rel=0.1)
     learned = ("--learn", "10m", "--against", "static", "--json", out)

@@ -21,11 +21,11 @@ def test_simulate_prints_the_table_and_writes_json_and_page(trace: Path, tmp_pat
     )
     assert result.exit_code == 0, result.output
     written = json.loads(out.read_text())
-    assert written["planned"] is None
+    assert written["offline_plan"] is None
     assert (written["trace"], written["profile"], written["seed"]) == ("ten-minutes", "8b-h100", 1)
     assert [policy["name"] for policy in written["policies"]] == ["ours", "keda-queue", "static"]
     assert written["requests"] == 900
-    assert 0 < written["clairvoyant"]["gpu_hours"] < written["policies"][0]["gpu_hours"]
+    assert 0 < written["lower_bound"]["gpu_hours"] < written["policies"][0]["gpu_hours"]
     assert "ten-minutes: 900 requests" in result.output
     assert page.read_text().startswith("<!doctype html>")
 
@@ -35,9 +35,9 @@ def test_a_plan_is_shown_beside_the_bound(trace: Path, tmp_path: Path) -> None:
     result = invoke("simulate", "--trace", trace, *PROFILE, "--planned", "--json", out, "--html", page)
     assert result.exit_code == 0, result.output
     written = json.loads(out.read_text())
-    assert set(written["planned"]) == {"gpu_hours", "attainment"}
-    assert written["planned"]["attainment"] >= 0.99
-    assert written["planned"]["gpu_hours"] >= written["clairvoyant"]["gpu_hours"]
+    assert set(written["offline_plan"]) == {"gpu_hours", "attainment"}
+    assert written["offline_plan"]["attainment"] >= 0.99
+    assert written["offline_plan"]["gpu_hours"] >= written["lower_bound"]["gpu_hours"]
     assert [policy["name"] for policy in written["policies"]] == ["ours"]
     assert "offline-plan (knows the trace)" in result.output
     assert "offline-plan (knows the trace)" in page.read_text()
@@ -58,7 +58,7 @@ def test_a_larger_scale_has_more_requests_and_costs_more(trace: Path, tmp_path: 
         assert invoke("simulate", "--trace", trace, "--scale", scale, *PROFILE, "--json", out).exit_code == 0
         written.append(json.loads(out.read_text()))
     assert written[1]["requests"] == 20 * written[0]["requests"]
-    assert written[1]["clairvoyant"]["gpu_hours"] > written[0]["clairvoyant"]["gpu_hours"]
+    assert written[1]["lower_bound"]["gpu_hours"] > written[0]["lower_bound"]["gpu_hours"]
 
 
 def test_only_a_part_of_a_trace_is_run_and_told(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_missing_bound_is_explained_without_a_ttft_objective(trace: Path, tmp_pa
     file.write_text(POLICY.replace("ttft: 1s, itl: ITL", "itl: 100ms"))
     assert invoke("simulate", "--trace", trace, *PROFILE, "--policy", file, "--json", out).exit_code == 0
     written = json.loads(out.read_text())
-    assert written["clairvoyant"]["gpu_hours"] == 0
+    assert written["lower_bound"]["gpu_hours"] == 0
     assert "without a TTFT objective" in " ".join(written["notes"])
 
 

@@ -64,12 +64,14 @@ async def test_planner_learns_from_the_replicas_and_explain_shows_it(tmp_path: P
 
         async def learned() -> bool:
             explanation = (await demo.workload("models", "chat-8b"))["explanation"]
-            return explanation["signal"] == "forecast" and "rule" in {line["name"] for line in explanation["forecast"]}
+            return explanation["signal"] == "planner" and "strategy" in {
+                line["name"] for line in explanation["forecast"]
+            }
 
         await eventually(learned, "a recommendation of the planner", every_s=0.2)
         inputs = (await demo.workload("models", "chat-8b"))["explanation"]["inputs"]
-        assert 0.004 < inputs["forecast_idle_gap_s"] < 0.02, "an 8B model on an H100"
-        assert 0 <= inputs["forecast_missed_fraction"] < 1, "misses are counted"
+        assert 0.004 < inputs["planner_idle_gap_s"] < 0.02, "an 8B model on an H100"
+        assert 0 <= inputs["planner_missed_fraction"] < 1, "misses are counted"
         told = await run(tmp_path, "explain", "models/chat-8b", "--url", demo.url)
         assert told.code == 0
         assert re.search(

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from autoscaler.adapters.web.client import TITLES
 from autoscaler.config.policy.parse import shipped
 from tests.adapters.kubernetes.world import RUNNING_STATUS, SCHEDULED, condition, shipped_roles
 from tests.core.looped_recording import IDLE, loop_recording
@@ -82,7 +81,7 @@ async def test_queue_adds_replicas_and_one_sentence_explains_it(site: Site):
         assert "4 running and 30 waiting" in change["reason"]
         assert event["note"] == change["reason"]
         assert logged["reason"] == change["reason"]
-        assert (change["before"], change["after"], change["fate"]) == (1, 4, "applied")
+        assert (change["before"], change["after"], change["outcome"]) == (1, 4, "applied")
         assert await daemon.metric("vllm_autoscaler_desired_replicas", workload="llama") == 4
 
         await ticks(daemon, 1)
@@ -95,7 +94,7 @@ async def test_queue_adds_replicas_and_one_sentence_explains_it(site: Site):
         warnings = [line for line in shown.out.splitlines() if line.startswith("Warning: ")]
         assert [f"Warning: {warning}." for warning in explanation["warnings"]] == warnings
         titles = [line.split()[0] for line in shown.out.splitlines()[1 + len(warnings) :]]
-        assert titles == [*(TITLES.get(line["name"], line["name"]) for line in explanation["forecast"]), "start"]
+        assert titles == [*(line["name"] for line in explanation["forecast"]), "start"]
     assert writes(site, user) == [("llama", 200)]
     assert site.api.refused(user) == set()
     assert site.api.used(user) <= granted(*shipped_roles("direct"))
@@ -262,7 +261,7 @@ async def test_hpa_of_another_owner_is_reported_and_respected(site: Site):
     async with site.daemon(user, "direct", "--scrape") as daemon:
         await ticks(daemon, 4)
         seen = (await daemon.workload(site.namespace, "llama"))["workload"]
-        assert seen["rival"] == "HorizontalPodAutoscaler/by-cpu"
+        assert seen["other_owner"] == "HorizontalPodAutoscaler/by-cpu"
         assert await daemon.metric("vllm_autoscaler_other_owner", owner="HorizontalPodAutoscaler/by-cpu") == 1
         (event,) = await eventually(lambda: site.events("OtherOwnerDetected"), "an Event")
         assert "by-cpu" in event["note"]
@@ -282,7 +281,7 @@ async def test_manual_scale_to_zero_survives_a_restart(site: Site):
 
     async def held() -> bool:
         seen = (await daemon.workload(site.namespace, "llama"))["workload"]
-        return bool(seen["rival"] == "a manual change by an unknown client")
+        return bool(seen["other_owner"] == "a manual change by an unknown client")
 
     async with site.daemon(user, *arguments) as daemon:
         await ticks(daemon, 2)

@@ -85,7 +85,7 @@ async def test_once_in_a_pipe_is_a_line_and_live_ends_with_ctrl_c(
         await ticks(live, 3)
         told = await live.workload("llm", "llama")
         assert told["workload"]["current"] == 2
-        assert told["changes"] == [] or told["changes"][-1]["fate"] == "recorded"
+        assert told["changes"] == [] or told["changes"][-1]["outcome"] == "recorded"
         assert (await live.get("/"))[1].startswith("<!doctype html>")
         live.signal(signal.SIGINT)
         assert await live.ended() == 0
@@ -166,7 +166,7 @@ async def test_dry_run_in_a_cluster_writes_nothing(site: Site, prometheus: Start
         await ticks(live, 3)
         assert await live.metric("vllm_autoscaler_desired_replicas", workload="llama") == 4
         (change,) = (await live.workload(site.namespace, "llama"))["changes"]
-        assert change["fate"] == "recorded"
+        assert change["outcome"] == "recorded"
     async with site.daemon(user, "dry-run", "--scrape", "--no-lease") as run_mode:
         await ticks(run_mode, 3)
         assert await run_mode.metric("vllm_autoscaler_desired_replicas", workload="llama") == 4

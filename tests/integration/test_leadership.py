@@ -141,7 +141,7 @@ async def test_workload_wakes_at_once_under_a_returning_leader(site: Site):
             await eventually(lambda: site.has(0), "the second goes to zero")
             first.signal(signal.SIGCONT)
             await ticks(first, 3)
-            assert (await first.workload(site.namespace, "llama"))["workload"]["rival"] == ""
+            assert (await first.workload(site.namespace, "llama"))["workload"]["other_owner"] == ""
             second.signal(signal.SIGTERM)
             assert await second.ended() == 0
         await eventually(lambda: leads(first), "the first leads again")

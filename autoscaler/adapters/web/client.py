@@ -20,9 +20,6 @@ NO_HISTORY = {"since": 2**53}
 LONGEST_S = 1e7  # a longer start is not believed
 NAME_CHARS = 12  # of the planner's lines
 
-TITLES = {"demand": "load", "rule": "strategy", "paper": "prediction", "silent": "planner"}
-"""By published name of a line about the planner, what `explain` prints instead of it."""
-
 NODES = {"held": "a node with the weights", "absent": "a node without the weights", "unknown": "a node that exists"}
 """By published name of a cache state."""
 
@@ -124,7 +121,7 @@ async def explanation(url: str, namespace: str, name: str, kind: str = "", timeo
     if answer.explanation is None:
         what = f"more than {MAX_ANSWER_BYTES} bytes" if body is None else f"HTTP {response.status}"
         raise Unavailable(f"{public} does not answer like the daemon ({what}); is another server running there?")
-    lines = [f"  {TITLES.get(line.name, line.name):<{NAME_CHARS}}{line.text}" for line in answer.explanation.forecast]
+    lines = [f"  {line.name:<{NAME_CHARS}}{line.text}" for line in answer.explanation.forecast]
     if weights := answer.explanation.weights:
         lines = [f"  {'weights':<{NAME_CHARS}}{weights}", *lines]
     if pair := answer.explanation.pair:

@@ -39,7 +39,7 @@ class Mark:
     wall_s: float
     before: int
     after: int
-    fate: str
+    outcome: str
     reason: str
     detail: str
 
@@ -191,8 +191,8 @@ def _chain(need: NextNeed | None, wall_s: float) -> dict[str, Any] | None:
 
 def _same(last: Mark, mark: Mark) -> bool:
     """Return whether the same attempt failed again in the same way."""
-    failed = mark.fate in (ChangeStatus.FAILED.value, ChangeStatus.CONFLICT.value)
-    return failed and (last.before, last.after, last.fate) == (mark.before, mark.after, mark.fate)
+    failed = mark.outcome in (ChangeStatus.FAILED.value, ChangeStatus.CONFLICT.value)
+    return failed and (last.before, last.after, last.outcome) == (mark.before, mark.after, mark.outcome)
 
 
 def _mark(tick: TickRecord, outcome: Outcome) -> Mark:

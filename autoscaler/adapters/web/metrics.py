@@ -32,9 +32,8 @@ from autoscaler.adapters.web.tick_values import (
     binding_stage,
     bounded,
 )
-from autoscaler.core.model.chain import Cause
+from autoscaler.core.model.chain import Cause, Link
 from autoscaler.core.model.fleet import NodeGroups, Workload
-from autoscaler.core.model.names import CACHE_STATES, CAUSES, LINKS, PHASES
 from autoscaler.core.model.phases import NOT_STARTING, Phase
 from autoscaler.core.model.quotas import Quotas
 from autoscaler.core.model.weights import PodCache, Weights
@@ -234,11 +233,11 @@ def _pending(tick: TickRecord, rows: Sequence[int], labels: Sequence[Labels]) ->
 
 
 def _links(tick: TickRecord, rows: Sequence[int], labels: Sequence[Labels]) -> Iterator[tuple[Labels, float]]:
-    for link, column in zip(LINKS.values(), tick.decision.chain.starts_s, strict=True):
+    for link, column in zip(Link, tick.decision.chain.starts_s, strict=True):
         starts_s = np.round(column[rows] - tick.now_s + tick.wall_s).tolist()
         for label, value in zip(labels, starts_s, strict=True):
             if not math.isnan(value):
-                yield {**label, "link": link}, value
+                yield {**label, "link": link.published}, value
 
 
 def _forecasts(tick: TickRecord, rows: Sequence[int], labels: Sequence[Labels]) -> Iterator[tuple[Labels, float]]:
@@ -246,16 +245,16 @@ def _forecasts(tick: TickRecord, rows: Sequence[int], labels: Sequence[Labels]) 
     due_s = np.round(chain.due_s[rows] - tick.now_s + tick.wall_s).tolist()
     for label, cause, value in zip(labels, chain.cause[rows].tolist(), due_s, strict=True):
         if cause != Cause.WINDOW and not math.isnan(value):
-            yield {**label, "load": CAUSES[cause]}, value
+            yield {**label, "load": Cause(cause).published}, value
 
 
 def _phases(tick: TickRecord, rows: Sequence[int], labels: Sequence[Labels]) -> Iterator[tuple[Labels, float]]:
     starts = tick.decision.starts
     seen = [(row, label) for row, label in zip(rows, labels, strict=True) if starts.seen[row] > 0]
     for quantile, column in (("0.5", starts.p50_s), ("0.9", starts.p90_s)):
-        for phase, name in PHASES.items():
+        for phase in Phase:
             for row, label in seen:
-                yield {**label, "phase": name, "quantile": quantile}, round(float(column[phase, row]), 3)
+                yield {**label, "phase": phase.published, "quantile": quantile}, round(float(column[phase, row]), 3)
 
 
 def _by_weights(tick: TickRecord, rows: Sequence[int], labels: Sequence[Labels]) -> Iterator[tuple[Labels, float]]:
@@ -263,7 +262,7 @@ def _by_weights(tick: TickRecord, rows: Sequence[int], labels: Sequence[Labels])
     for row, label in zip(rows, labels, strict=True):
         if starts.cache[row] != PodCache.UNKNOWN:
             for state in (PodCache.ABSENT, PodCache.HELD):
-                yield {**label, "weights": CACHE_STATES[state]}, round(float(starts.by_cache_p90_s[state, row]), 3)
+                yield {**label, "weights": state.published}, round(float(starts.by_cache_p90_s[state, row]), 3)
 
 
 def _starting(tick: TickRecord, rows: Sequence[int], labels: Sequence[Labels]) -> Iterator[tuple[Labels, float]]:
@@ -273,7 +272,7 @@ def _starting(tick: TickRecord, rows: Sequence[int], labels: Sequence[Labels]) -
     label_of = dict(zip(rows, labels, strict=True))
     for row, of_pods, count in zip(*pairs.tolist(), counts.tolist(), strict=True):
         if row in label_of:
-            yield {**label_of[row], "phase": PHASES[Phase(of_pods)]}, float(count)
+            yield {**label_of[row], "phase": Phase(of_pods).published}, float(count)
 
 
 def _bounds(tick: TickRecord, rows: Sequence[int], labels: Sequence[Labels]) -> Iterator[tuple[Labels, float]]:

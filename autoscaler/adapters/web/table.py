@@ -21,7 +21,6 @@ from autoscaler.adapters.web.tick_values import (
     strongest_signal,
 )
 from autoscaler.core.model.fleet import Workload
-from autoscaler.core.model.names import OBSERVED
 from autoscaler.core.model.types import Stage, TickInput
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 from autoscaler.ports import TickRecord
@@ -39,7 +38,7 @@ FIELDS = {
     "partner": "name of the other workload of its pair; empty: none",
     "model": "model name as engine or gateway report it; empty: unknown",
     "policy": "policy in force",
-    "rival": "another owner of the replica count; empty: none",
+    "other_owner": "another owner of the replica count; empty: none",
     "paused": "the operator has paused it",
     "trusted": "inputs are known and fresh enough to shrink on",
     "recommender": "recommender that the count comes from; see below",
@@ -49,8 +48,8 @@ FIELDS = {
     "ready": "ready pods that are not leaving, and are awake",
     "asleep": "pods whose engine sleeps",
     "starting": "pods that are starting",
-    "blocked": "pods that cannot become ready without a change",
-    "missing": "replicas that should exist, have no pod, and are not being created",
+    "pending": "pods that cannot become ready without a change",
+    "missing_pods": "replicas that should exist, have no pod, and are not being created",
     "pending_by_class": "replicas that are not ready, by class; classes without one are left out; see below",
     "demand": "replicas that the strongest signal recommends, before any limit",
     "load": "replicas that the arriving requests keep busy, as measured; null: unknown",
@@ -62,8 +61,8 @@ FIELDS = {
     "ttft_objective_s": "its objective",
     "itl_s": "inter-token latency, seconds: 95th percentile of the gaps between tokens of all pods",
     "itl_objective_s": "its objective",
-    "burnt_budgets": "requests that missed within about its window, in error budgets: above 1 the budget is exceeded",
-    "loaded": "replicas whose GPU memory is in use; null: no GPU metrics",
+    "used_budgets": "requests that missed within about its window, in error budgets: above 1 the budget is exceeded",
+    "gpu_loaded": "replicas whose GPU memory is in use; null: no GPU metrics",
     "gpu_active": "replicas whose tensor cores work",
     "loaded_idle_s": "replica-seconds loaded and idle since the workload was first seen",
     "flaps": "changes of the count that were undone within one cold start, since the workload was first seen",
@@ -122,7 +121,7 @@ class Table:
         columns = names.columns | {
             "id": fleet.workload_id,
             "policy": _words(bounded(policy) for policy in tick.policies),
-            "rival": _words(bounded(owner) for owner in fleet.other_owner),
+            "other_owner": _words(bounded(owner) for owner in fleet.other_owner),
             "partner": _words(_partners(tick.input)),
             "paused": fleet.paused,
             "trusted": decision.trusted,
@@ -136,14 +135,13 @@ class Table:
             "wanted": decision.replicas,
             "ttft_objective_s": tick.input.spec.ttft_objective_s,
             "itl_objective_s": tick.input.spec.itl_objective_s,
-            "burnt_budgets": _budgets_used(decision.plan.missed_fraction, tick.input.spec.error_budget),
-            "gpu_active": seen.gpu_active,
+            "used_budgets": _used_budgets(decision.plan.missed_fraction, tick.input.spec.error_budget),
             "gpus_per_replica": fleet.gpus_per_replica,
             "fits": fleet.obstacles.fits,
             "room": np.full(len(fleet.workloads), np.nan) if fleet.obstacles.room is None else fleet.obstacles.room,
         }
         for field in FIELDS.keys() - columns.keys():
-            columns[field] = getattr(seen, OBSERVED[field])
+            columns[field] = getattr(seen, field)
         return cls(tick.number, tick.wall_s, tick.leading, names, {field: _shown(columns[field]) for field in FIELDS})
 
     def __len__(self) -> int:
@@ -200,7 +198,7 @@ def _partners(inp: TickInput) -> list[str]:
     return [bounded(workloads[row].ref.name) if row >= 0 else "" for row in inp.pairs.partner.tolist()]
 
 
-def _budgets_used(missed: FloatColumn, budget: FloatColumn) -> FloatColumn:
+def _used_budgets(missed: FloatColumn, budget: FloatColumn) -> FloatColumn:
     """Return error budgets used, rounded to whole percent: finer steps would change on every tick."""
     return np.round(missed / np.where(budget > 0, budget, np.nan), 2)
 

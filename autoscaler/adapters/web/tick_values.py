@@ -5,17 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from autoscaler.core.explain.sentence import binding_stages
-from autoscaler.core.model import names
 from autoscaler.core.model.fleet import PendingClass, WorkloadRef
 from autoscaler.core.model.types import Decision, Recommender, Signal, Stage
 from autoscaler.core.table.columns import FloatColumn, IntColumn
 from autoscaler.ports import Change, ChangeStatus, Outcome
 
 MAX_TEXT = 253  # the longest name of a Kubernetes object
-RECOMMENDERS = tuple(names.RECOMMENDERS[recommender] for recommender in Recommender)
-SIGNALS = tuple(names.SIGNALS[signal] for signal in Signal)
-STAGES = tuple(names.STAGES[stage] for stage in Stage)
-PENDING_CLASSES = tuple(names.PENDING_CLASSES[each] for each in PendingClass)
+RECOMMENDERS = tuple(recommender.published for recommender in Recommender)
+SIGNALS = tuple(signal.published for signal in Signal)
+STAGES = tuple(stage.published for stage in Stage)
+PENDING_CLASSES = tuple(pending.published for pending in PendingClass)
 NONE = -1  # no signal recommends anything; no stage changed the count
 REPEATED = (ChangeStatus.RECORDED, ChangeStatus.PUBLISHED)  # proposed on every tick until another component applies it
 

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from autoscaler.core.explain.row import TickRow
 from autoscaler.core.model.chain import Cause, Link
-from autoscaler.core.model.names import CAUSES, LINKS
 
 
 class LinkStart(NamedTuple):
@@ -38,10 +37,10 @@ def next_need(row: TickRow) -> NextNeed | None:
         return None
     starts = {link: float(chain.starts_s[link, row.row]) - now_s for link in Link}
     return NextNeed(
-        cause=CAUSES[Cause(chain.cause[row.row])],
+        cause=Cause(chain.cause[row.row]).published,
         window=names[chain.window[row.row]] if chain.window[row.row] >= 0 else "",
         in_s=due_s - now_s,
         replicas=math.ceil(chain.replicas[row.row]),
-        links=tuple(LinkStart(LINKS[link], in_s) for link, in_s in starts.items() if not math.isnan(in_s)),
+        links=tuple(LinkStart(link.published, in_s) for link, in_s in starts.items() if not math.isnan(in_s)),
         places=math.ceil(chain.places[row.row]),
     )

@@ -27,7 +27,7 @@ SHORTEST_TOKEN_S = 1e-7
 class PlannerLine:
     """One line about the planner."""
 
-    name: str  # one of demand, headroom, rule, paper, budget, replica, confidence, silent
+    name: str  # one of planner, load, headroom, strategy, shadow, budget, replica, confidence
     text: str  # without a full stop
 
 
@@ -110,11 +110,11 @@ def lines(known: Figures, inp: TickInput, decision: Decision, row: int) -> tuple
         return ()
     cold_start_s = float(decision.starts.mean_s[row])
     texts = {
-        "silent": "" if speaks else _why_silent(recommender, known, inp, row),
-        "demand": _demand(known, float(decision.observation.ready[row])),
+        "planner": "" if speaks else _why_silent(recommender, known, inp, row),
+        "load": _load(known, float(decision.observation.ready[row])),
         "headroom": _headroom(known, float(spec.max_replicas[row])) if speaks else "",
-        "rule": _strategy(known, float(decision.plan.strategy[row]), cold_start_s) if speaks else "",
-        "paper": _shadow(known) if speaks else "",
+        "strategy": _strategy(known, float(decision.plan.strategy[row]), cold_start_s) if speaks else "",
+        "shadow": _shadow(known) if speaks else "",
         "budget": _budget(known, inp, decision, row),
         "replica": _replica(known),
         "confidence": _confidence(known),
@@ -183,7 +183,7 @@ def _missing(inp: TickInput, row: int) -> str:
     return ", ".join(missing)
 
 
-def _demand(known: Figures, ready: float) -> str:
+def _load(known: Figures, ready: float) -> str:
     if math.isnan(known.demand_replicas):
         return ""
     keep = "would keep" if known.demand_replicas > ready else "keep"

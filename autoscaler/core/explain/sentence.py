@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -18,12 +18,16 @@ from autoscaler.core.explain.format import count, seconds
 from autoscaler.core.explain.row import TickRow, is_changed
 from autoscaler.core.explain.starts import NextStart, next_start
 from autoscaler.core.explain.warnings import warnings
-from autoscaler.core.model import names
-from autoscaler.core.model.types import Decision, Recommender, Signal, Stage, TickInput
+from autoscaler.core.model.types import Capacity, Decision, Observation, Recommender, Signal, Stage, TickInput
 from autoscaler.core.table.columns import FloatColumn
 
 FOLLOWER = "This replica of the daemon does not hold the lease and does not act."
 """Comes first where a process decides, but another one acts."""
+
+OBSERVED, CAPACITIES, FIGURES = (
+    tuple(field.name for field in fields(table)) for table in (Observation, Capacity, planner_lines.Figures)
+)
+"""Their columns, which are published as inputs."""
 
 
 @dataclass(frozen=True)
@@ -77,10 +81,10 @@ def explain(
     data = TickRow(inp, decision, row)
     signal = strongest_signal(decision, row)
     steps = tuple(
-        SentenceStep(names.STAGES[stage], data.after(stage), stages.reason(stage, data) if data.changed(stage) else "")
+        SentenceStep(stage.published, data.after(stage), stages.reason(stage, data) if data.changed(stage) else "")
         for stage in Stage
     )
-    changing = [step.stage for step in steps if step.reason and step.stage != names.STAGES[Stage.DEMAND]]
+    changing = [step.stage for step in steps if step.reason and step.stage != Stage.DEMAND.published]
     desired, current = int(decision.replicas[row]), int(inp.fleet.present_replicas[row])
     return Explanation(
         workload=str(inp.fleet.workloads[row].ref),
@@ -88,10 +92,10 @@ def explain(
         current=current,
         wanted=desired,
         ready=int(decision.observation.ready[row]),
-        recommender=names.RECOMMENDERS[data.recommender],
-        signal=names.SIGNALS[signal] if signal is not None else "",
+        recommender=data.recommender.published,
+        signal=signal.published if signal is not None else "",
         bound=changing[-1] if changing else "",
-        asks={names.SIGNALS[s]: data.recommended(s) for s in Signal if not math.isnan(data.recommended(s))},
+        asks={s.published: data.recommended(s) for s in Signal if not math.isnan(data.recommended(s))},
         steps=steps,
         forecast=planner_lines.lines(data.figures, inp, decision, row),
         inputs=_inputs(data),
@@ -127,9 +131,9 @@ def binding_stages(decision: Decision) -> FloatColumn:
 
 
 def _inputs(row: TickRow) -> dict[str, float]:
-    observation = {name: row.observed(column) for name, column in names.OBSERVED.items()}
-    capacity = {name: row.capacity(column) for name, column in names.CAPACITY.items()}
-    planner = {name: float(getattr(row.figures, figure)) for name, figure in names.PLANNER.items()}
+    observation = {column: row.observed(column) for column in OBSERVED}
+    capacity = {f"capacity_{column}": row.capacity(column) for column in CAPACITIES}
+    planner = {f"planner_{figure}": float(getattr(row.figures, figure)) for figure in FIGURES}
     idle_s = float(row.decision.idle_s[row.row])
     others = {"fleet_age_s": row.view_age_s, "kept_for_s": row.kept_for_s, "idle_s": idle_s}
     return observation | capacity | planner | others

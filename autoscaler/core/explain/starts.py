@@ -10,7 +10,6 @@ import numpy as np
 
 from autoscaler.core.explain.format import seconds
 from autoscaler.core.explain.row import TickRow
-from autoscaler.core.model.names import CACHE_STATES, PHASES
 from autoscaler.core.model.phases import NOT_STARTING, Phase, Starts
 from autoscaler.core.model.weights import PodCache
 
@@ -70,14 +69,13 @@ def next_start(row: TickRow) -> NextStart:
         takes_s=row.observed("cold_start_s"),
         by_phase=bool(starts.known[place]),
         starts=seen,
-        weights=CACHE_STATES[PodCache(int(starts.cache[place]))],
+        weights=PodCache(int(starts.cache[place])).published,
         new_node=bool(starts.new_node[place]),
-        phases={name: _quantiles(starts.p50_s, starts.p90_s, phase, place) for phase, name in PHASES.items()}
+        phases={phase.published: _quantiles(starts.p50_s, starts.p90_s, phase, place) for phase in Phase}
         if seen
         else {},
         by_weights={
-            CACHE_STATES[state]: _quantiles(starts.by_cache_p50_s, starts.by_cache_p90_s, state, place)
-            for state in told
+            state.published: _quantiles(starts.by_cache_p50_s, starts.by_cache_p90_s, state, place) for state in told
         }
         if seen or reports
         else {},
@@ -107,7 +105,7 @@ def _starting(row: TickRow, starts: Starts) -> tuple[StartingPod, ...]:
     return tuple(
         StartingPod(
             fleet.pods[pod].name,
-            PHASES[Phase(int(starts.pod_phase[pod]))],
+            Phase(int(starts.pod_phase[pod])).published,
             _positive(starts.pod_phase_s[pod]),
             float(starts.pod_usual_s[pod]),
             float(starts.pod_left_s[pod]),

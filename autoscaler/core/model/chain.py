@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
 
 import numpy as np
 
+from autoscaler.core.model.published import PublishedEnum
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, IntColumn
 
 
-class Link(IntEnum):
+class Link(PublishedEnum):
     """Links of a chain, in their order; the rows of `Chain.starts_s`. Each ends where the next one starts."""
 
     NODE = 0  # a node is requested, until a pod can be bound to it
@@ -18,7 +18,7 @@ class Link(IntEnum):
     REPLICA = 2  # replicas are requested, until they serve
 
 
-class Cause(IntEnum):
+class Cause(PublishedEnum):
     """Why replicas will be needed."""
 
     WINDOW = 0  # a pre-warm window begins

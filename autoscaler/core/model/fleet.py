@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from autoscaler.core.model.phases import PodStarts
+from autoscaler.core.model.published import PublishedEnum
 from autoscaler.core.model.quotas import Allowance, Quotas
 from autoscaler.core.model.weights import Weights
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, IntColumn
@@ -217,7 +218,7 @@ CRASHING = (
 )
 
 
-class PendingClass(IntEnum):
+class PendingClass(PublishedEnum):
     """Why a replica is not ready, by what follows from it."""
 
     STARTING = 0  # it will be ready after a cold start

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
 
 import numpy as np
 
+from autoscaler.core.model.published import PublishedEnum
 from autoscaler.core.model.weights import PodCache
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, IntColumn
 
 
-class Phase(IntEnum):
+class Phase(PublishedEnum):
     """Phases of a cold start, in their order; the rows of tables of phases. Each begins where the one before ends."""
 
     NODE = 0  # a node is created for the pod, until the pod is bound to it; 0 s on a node that existed before

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
@@ -13,13 +12,14 @@ from autoscaler.core.model.fleet import Fleet
 from autoscaler.core.model.forecast import Forecast
 from autoscaler.core.model.pairs import Pairs
 from autoscaler.core.model.phases import Starts
+from autoscaler.core.model.published import PublishedEnum
 from autoscaler.core.model.samples import Samples
 from autoscaler.core.model.spec import Schedule, Spec
 from autoscaler.core.model.variants import Variants
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, IntColumn, TimestampColumn, or_zero
 
 
-class Signal(IntEnum):
+class Signal(PublishedEnum):
     """Signals that recommend replicas; the rows of `Decision.recommendations`."""
 
     CONCURRENCY = 0  # running and waiting requests, divided by the requests that a replica runs
@@ -34,7 +34,7 @@ class Signal(IntEnum):
     PLANNER = 9  # the sizing strategy that would have cost least within the error budget
 
 
-class Recommender(IntEnum):
+class Recommender(PublishedEnum):
     """Origin of the count of a workload; the values of `Choice.recommender`."""
 
     NO_POLICY = 0  # the workload has no valid policy: nothing is recommended
@@ -50,7 +50,7 @@ class Recommender(IntEnum):
         return self >= Recommender.PLANNER
 
 
-class Stage(IntEnum):
+class Stage(PublishedEnum):
     """Stages from demand to decision, the rows of `Decision.stages`. The stage that changes a count is its reason."""
 
     DEMAND = 0  # the strongest signal

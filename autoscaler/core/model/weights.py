@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
 
+from autoscaler.core.model.published import PublishedEnum
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, IntColumn
 
 NO_SOURCE = -1
 
 
-class PodCache(IntEnum):
+class PodCache(PublishedEnum):
     """Whether the node of a pod held the weights of its model when the pod was bound to it."""
 
     UNKNOWN = 0  # the pod is not bound, no source is known, or the node did not say

@@ -54,17 +54,17 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
             "itl_s": _number(goal.itl_s),
             "attainment": _number(goal.attainment),
         },
-        "clairvoyant": {
+        "lower_bound": {
             "gpu_hours": _number(comparison.lower_bound_gpu_hours),
             "estimate_gpu_hours": _number(comparison.estimate_gpu_hours),
         },
-        "planned": _planned(comparison.offline_plan),
+        "offline_plan": _offline_plan(comparison.offline_plan),
         "policies": [_run(comparison, run) for run in comparison.runs],
         "notes": list(comparison.notes),
     }
 
 
-def _planned(run: PolicyRun | None) -> dict[str, Any] | None:
+def _offline_plan(run: PolicyRun | None) -> dict[str, Any] | None:
     if run is None:
         return None
     return {"gpu_hours": _number(run.score.gpu_hours), "attainment": _number(run.score.attainment)}
@@ -90,7 +90,7 @@ def _run(comparison: Comparison, run: PolicyRun) -> dict[str, Any]:
         "goodput_rps": _number(score.goodput_rps),
         "goodput_tokens_per_s": _number(score.goodput_tokens_per_s),
         "gpu_hours": _number(score.gpu_hours),
-        "clairvoyant_ratio": _number(comparison.ratio(score.gpu_hours)),
+        "lower_bound_ratio": _number(comparison.ratio(score.gpu_hours)),
         "ttft_p50_s": _number(score.ttft_p50_s),
         "ttft_p95_s": _number(score.ttft_p95_s),
         "ttft_p99_s": _number(score.ttft_p99_s),

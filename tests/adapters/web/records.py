@@ -11,7 +11,6 @@ from autoscaler.core.explain.planner_lines import PlannerLine
 from autoscaler.core.explain.sentence import Explanation, SentenceStep
 from autoscaler.core.model.chain import Cause, Chain
 from autoscaler.core.model.fleet import Fleet, NodeGroups, Obstacles, PendingClass, Pod, Pool, Workload, WorkloadRef
-from autoscaler.core.model.names import STAGES
 from autoscaler.core.model.phases import Phase, Starts
 from autoscaler.core.model.quotas import Quota, Quotas
 from autoscaler.core.model.samples import Samples, SourceReport
@@ -46,9 +45,9 @@ INPUTS = {
     "cold_start_s": 95.0,
     "capacity_concurrency": 16.0,
     "capacity_confidence": 0.8,
-    "forecast_idle_gap_s": 0.0078,
-    "forecast_missed_fraction": 0.025,
-    "forecast_burnt_budgets": 2.5,
+    "planner_idle_gap_s": 0.0078,
+    "planner_missed_fraction": 0.025,
+    "planner_used_budgets": 2.5,
 }
 
 
@@ -249,7 +248,7 @@ def explain(
         asks={"concurrency": float(demand), "decode": max(float(demand) - 1, 0.0)},
         steps=tuple(
             SentenceStep(
-                STAGES[stage],
+                stage.published,
                 float(decision.stages[stage, row]),
                 "shrinks only to what the last 5m agreed on"
                 if stage == Stage.STABILIZATION and demand != wanted

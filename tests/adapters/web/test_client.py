@@ -32,7 +32,7 @@ async def refusal(server: ExpositionServer, answer: Answer | str) -> str:
 async def test_sentence_and_planner_lines_have_no_control_characters(
     exposition_server: ExpositionServer,
 ):
-    forecast = [{"name": "demand", "text": "2.31 replicas"}, {"name": "rule", "text": "a\x1b[31m"}]
+    forecast = [{"name": "load", "text": "2.31 replicas"}, {"name": "strategy", "text": "a\x1b[31m"}]
     explained = {
         "sentence": "Keeps\x1b[2J 4\nreplicas.",
         "forecast": forecast,

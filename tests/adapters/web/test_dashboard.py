@@ -53,7 +53,7 @@ def test_an_attempt_that_keeps_failing_is_marked_once() -> None:
     ref = world.members[0].ref
     for status in (ChangeStatus.FAILED, ChangeStatus.FAILED, ChangeStatus.CONFLICT, ChangeStatus.APPLIED):
         dashboard.record(with_outcomes(world.tick(), outcome(ref, 2, 3, status)))
-    assert [change["fate"] for change in changes_of(dashboard, 0)] == ["failed", "conflict", "applied"]
+    assert [change["outcome"] for change in changes_of(dashboard, 0)] == ["failed", "conflict", "applied"]
 
 
 @pytest.mark.slow

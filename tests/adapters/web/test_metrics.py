@@ -124,7 +124,7 @@ def test_values_are_those_of_the_last_tick() -> None:
 def test_limited_by_is_the_last_stage_that_changed_the_count() -> None:
     metrics, tick = Metrics(), busy()
     metrics.record(tick)
-    assert value(metrics, "limited_by", workload=tick.input.fleet.workloads[0].ref.name, stage="grant") == 1
+    assert value(metrics, "limited_by", workload=tick.input.fleet.workloads[0].ref.name, stage="allocation") == 1
 
 
 def test_problem_series_exists_while_a_workload_has_a_problem() -> None:

@@ -231,7 +231,7 @@ async def test_planner_lines_are_shown_and_exceeded_budget_is_marked(daemon: Dae
     ref = world.members[0].ref
     page = await open_page(f"/#{ref.namespace}/{ref.name}")
     lines = page.locator("table.forecast tr")
-    await expect(lines.locator("th")).to_have_text(["Headroom", "Error budget"])
+    await expect(lines.locator("th")).to_have_text(["Headroom", "Budget"])
     await expect(lines.locator("td")).to_have_text([line.text for line in FORECAST])
     recommender = page.locator("#detail .tiles div").filter(has_text="Recommended by")
     await expect(recommender.locator("dd")).to_have_text("Planner")
@@ -240,9 +240,9 @@ async def test_planner_lines_are_shown_and_exceeded_budget_is_marked(daemon: Dae
     await expect(tile).to_have_attribute("data-state", "missed")
     await page.get_by_text("Inputs behind the decision").click()
     values = page.locator("details td")
-    for name in ("KV cache used", "Cold start", "Forecast idle gap"):
+    for name in ("KV cache used", "Cold start", "Planner idle gap"):
         await expect(page.locator("details th[scope=row]").get_by_text(name, exact=True)).to_be_visible()
-    await expect(page.locator("details tr").filter(has_text="Forecast missed fraction").locator("td")).to_have_text(
+    await expect(page.locator("details tr").filter(has_text="Planner missed fraction").locator("td")).to_have_text(
         "2.5%"
     )
     await expect(values.filter(has_text="7.8 ms")).to_have_count(1)

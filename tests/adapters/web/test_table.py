@@ -65,7 +65,7 @@ def test_budget_used_is_unknown_when_the_budget_is_zero() -> None:
     tick = World(2).tick()
     spec = replace(tick.input.spec, attainment=np.array([0.99, 1.0]))
     table = Table.of(replace(tick, input=replace(tick.input, spec=spec)))
-    np.testing.assert_array_equal(table.columns["burnt_budgets"], [2.5, np.nan])
+    np.testing.assert_array_equal(table.columns["used_budgets"], [2.5, np.nan])
 
 
 def test_a_tick_that_changes_nothing_makes_no_difference() -> None:

@@ -81,10 +81,11 @@ def told(rules=None, asked=4.0, read=READ | {"gaps": 1.0}, **plan) -> dict[str, 
 
 def test_each_question_of_an_operator_has_a_line():
     assert told() == {
-        "demand": "arriving requests keep 2.31 replicas busy",
+        "load": "arriving requests keep 2.31 replicas busy",
         "headroom": "1.69 replicas: 4 recommended for a load of 2.31; 3 of them are base replicas",
-        "rule": "follows the load average over 4 min, holds its peaks for 10 cold starts of 60 s on average, adds 110%",
-        "paper": "the strategy would have missed 0.46% of requests so far and may miss 0.65% now, "
+        "strategy": "follows the load average over 4 min, holds its peaks for 10 cold starts of 60 s on average, "
+        "adds 110%",
+        "shadow": "the strategy would have missed 0.46% of requests so far and may miss 0.65% now, "
         "beyond the 0.2% that always miss",
         "budget": "1% of requests may miss in a day, 2.5% missed in 2 h of traffic: 250% of the error budget; "
         "0.2% miss at any number of replicas",
@@ -127,7 +128,7 @@ def test_the_figures_are_those_of_the_lines():
 
 @pytest.mark.parametrize(("place", "replicas"), [(0, "1 replica"), (1, "2 replicas"), (8, "9 replicas")])
 def test_a_constant_count_is_named_with_the_peak_it_yields_to(place, replicas):
-    said = told(strategy=float(PEAK_STRATEGY_COUNT + place))["rule"]
+    said = told(strategy=float(PEAK_STRATEGY_COUNT + place))["strategy"]
     needs = "while the peak of the load average over 4 min in the last 10 cold starts of 60 s on average needs more"
     assert said == f"keeps {replicas}, and more {needs}"
     assert planner_lines.read(*made(strategy=float(STRATEGY_COUNT - 1)), 0).constant_replicas == CONSTANT_COUNTS[-1]
@@ -145,7 +146,7 @@ def test_no_headroom_is_named_when_zero_is_recommended():
 
 @pytest.mark.parametrize("rule", range(PEAK_STRATEGY_COUNT))
 def test_every_strategy_has_a_line(rule):
-    said = told(strategy=float(rule))["rule"]
+    said = told(strategy=float(rule))["strategy"]
     assert re.fullmatch(
         r"follows the load average over (20 s|4 min), holds its peaks for (3|10) cold starts of 60 s on average"
         r"(, expects no less than a day and a week ago at this time)?(, adds (\d+%|[\d.]+ times its square root))?",
@@ -157,15 +158,15 @@ def test_every_strategy_has_a_line(rule):
 
 def test_the_warm_up_is_named_until_it_is_over():
     kept = "; the initial fleet is kept for 20 min"
-    assert told(observed_s=1199.0)["rule"].endswith(f"adds 110%{kept}")
-    assert told(observed_s=1200.0)["rule"].endswith("adds 110%")
+    assert told(observed_s=1199.0)["strategy"].endswith(f"adds 110%{kept}")
+    assert told(observed_s=1200.0)["strategy"].endswith("adds 110%")
 
 
 def test_the_initial_fleet_is_named_when_it_limits_a_strategy():
-    assert told(strategy_replicas=6.0)["rule"].endswith(
+    assert told(strategy_replicas=6.0)["strategy"].endswith(
         "adds 110%; it would recommend 6, but no more headroom is added in the first hours of steady traffic"
     )
-    assert told(strategy_replicas=3.0)["rule"].endswith("adds 110%")  # the policy has a floor
+    assert told(strategy_replicas=3.0)["strategy"].endswith("adds 110%")  # the policy has a floor
 
 
 @pytest.mark.parametrize(
@@ -189,8 +190,8 @@ def test_the_initial_fleet_is_named_when_it_limits_a_strategy():
 )
 def test_a_planner_without_recommendation_says_why(rules, plan, why):
     said = told(spec(**({"concurrency": NAN} | rules)), asked=NAN, **plan)
-    assert said["silent"] == why
-    assert not {"headroom", "rule", "paper"} & said.keys()
+    assert said["planner"] == why
+    assert not {"headroom", "strategy", "shadow"} & said.keys()
 
 
 @pytest.mark.parametrize(
@@ -203,7 +204,7 @@ def test_a_planner_without_recommendation_says_why(rules, plan, why):
 )
 def test_the_planner_names_inputs_when_they_are_missing(absent, named):
     read = {"gap_s": 1.0, "gaps": 1.0} | dict.fromkeys(absent, NAN)
-    said = told(spec(concurrency=NAN), asked=NAN, read=read, readings=0.0)["silent"]
+    said = told(spec(concurrency=NAN), asked=NAN, read=read, readings=0.0)["planner"]
     assert said == f"no recommendation: the metrics of its pods lack {named}"
 
 
@@ -244,7 +245,7 @@ def test_a_token_time_of_almost_zero_is_no_limit():
 
 
 def test_the_headroom_line_says_how_many_are_too_few():
-    assert told(demand=9.0)["demand"] == "arriving requests would keep 9 replicas busy"
+    assert told(demand=9.0)["load"] == "arriving requests would keep 9 replicas busy"
     assert told(demand=9.0, base_replicas=4.0)["headroom"] == "5 replicas too few: 4 recommended for a load of 9"
     most = told(spec(concurrency=NAN, max_replicas=4.0), demand=5.0)["headroom"]
     assert most == "1 replica too few: 4 recommended, the maximum, for a load of 5"
@@ -267,7 +268,7 @@ def test_the_error_budget_has_no_rounding_noise():
 
 
 def test_the_initial_fleet_is_not_named_when_zero_is_recommended():
-    assert told(asked=0.0, strategy_replicas=1.0)["rule"].endswith("adds 110%")
+    assert told(asked=0.0, strategy_replicas=1.0)["strategy"].endswith("adds 110%")
 
 
 def test_base_replicas_are_at_most_the_recommendation():

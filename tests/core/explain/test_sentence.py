@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.core.explain.sentence import Explanation, binding_stages, explain
-from autoscaler.core.model import names
 from autoscaler.core.model.fleet import UNKNOWN_CLIENT, ForeignCounts, PendingCause
 from autoscaler.core.model.samples import GatewaySamples, PodSamples
 from autoscaler.core.model.types import Recommender, Signal, Stage
@@ -127,9 +126,9 @@ def test_the_planner_is_named_with_its_load_and_the_error_budget():
         r"in a day \(metrics up to 0 s old\)\.",
         case.sentence,
     )
-    assert case.inputs["forecast_demand_replicas"] == pytest.approx(1, abs=0.1)
+    assert case.inputs["planner_demand_replicas"] == pytest.approx(1, abs=0.1)
     lines = [line.name for line in case.forecast]
-    assert lines == ["demand", "headroom", "rule", "paper", "budget", "replica", "confidence"]
+    assert lines == ["load", "headroom", "strategy", "shadow", "budget", "replica", "confidence"]
 
 
 def with_recommendation(story: ExplainedStory, replicas: float) -> ExplainedStory:
@@ -150,7 +149,7 @@ def test_the_planner_recommends_zero_without_requests():
 @pytest.mark.parametrize("signal", list(Signal))
 def test_every_signal_is_named_when_it_is_the_strongest(signal):
     case = explained(signal.name.lower())
-    assert case.signal == names.SIGNALS[signal]
+    assert case.signal == signal.published
     assert case.asks[case.signal] == max(case.asks.values())
 
 
@@ -185,7 +184,7 @@ def test_every_signal_is_named_when_it_is_the_strongest(signal):
 )
 def test_the_last_stage_that_changed_the_count_is_the_bound(name, stage):
     case = explained(name)
-    assert case.bound == names.STAGES[stage]
+    assert case.bound == stage.published
     step = case.steps[stage]
     assert step.stage == case.bound
     assert step.reason in case.sentence
@@ -199,7 +198,7 @@ def test_binding_stages_agree_with_each_explanation():
     read_s = np.where(np.arange(15) == 8, NAN, 1005.0)
     story.tick(cluster, running=np.where(cluster.pod_workload == 4, 1.0, 9.5), time_s=read_s)
     for row, stage in enumerate(binding_stages(story.decision)):
-        assert story.explain(row).bound == ("" if np.isnan(stage) else names.STAGES[Stage(int(stage))])
+        assert story.explain(row).bound == ("" if np.isnan(stage) else Stage(int(stage)).published)
 
 
 def test_the_sentence_says_why_a_workload_does_not_go_to_zero():

@@ -26,7 +26,7 @@ PROMISED = {
 def test_documented_keys_exist_with_their_types() -> None:
     written = json.loads(to_json([comparison()]))
     assert {"trace": "office-day", "profile": "8b-h100", "seed": 7}.items() <= written.items()
-    assert written["clairvoyant"] == {"gpu_hours": 10.0, "estimate_gpu_hours": 11.5}
+    assert written["lower_bound"] == {"gpu_hours": 10.0, "estimate_gpu_hours": 11.5}
     for policy in written["policies"]:
         assert {key: type(policy[key]) for key in PROMISED} == PROMISED
     assert [policy["name"] for policy in written["policies"]] == ["ours", "keda-queue"]
@@ -34,8 +34,8 @@ def test_documented_keys_exist_with_their_types() -> None:
 
 def test_offline_plan_has_a_key_of_its_own() -> None:
     (without, offline_plan) = (json.loads(to_json([each])) for each in (comparison(), comparison(offline_plan=PLAN)))
-    assert without["planned"] is None
-    assert offline_plan["planned"] == {"gpu_hours": 11.0, "attainment": 0.992}
+    assert without["offline_plan"] is None
+    assert offline_plan["offline_plan"] == {"gpu_hours": 11.0, "attainment": 0.992}
     assert offline_plan["policies"] == without["policies"]
 
 

@@ -11,7 +11,6 @@ import {
   element,
   inputGroups,
   inputName,
-  lineName,
   moment,
   pendingClasses,
   recommenderName,
@@ -285,7 +284,7 @@ function badges(workload) {
   if (workload.kind !== "Deployment") texts.push([workload.kind, "quiet"]);
   if (workload.role) texts.push([workload.role, "quiet"]);
   if (workload.paused) texts.push(["paused", "warn"]);
-  if (workload.rival) texts.push([`owned by ${workload.rival}`, "warn"]);
+  if (workload.other_owner) texts.push([`owned by ${workload.other_owner}`, "warn"]);
   if (!workload.trusted) texts.push(["inputs not trusted", "warn"]);
   return texts.map(([text, kind]) => element("span", { class: `badge ${kind}` }, text));
 }
@@ -303,7 +302,7 @@ function figures(workload, inputs) {
     ...(workload.gateway_waiting == null ? [] : [["At the gateway", count(workload.gateway_waiting)]]),
     ["TTFT p95 / objective", `${duration(workload.ttft_s)} / ${duration(workload.ttft_objective_s)}`, missed && "missed"],
     ["A replica holds", `${count(inputs.capacity_concurrency)} requests`, "", `confidence ${share(inputs.capacity_confidence)}`],
-    ["Budget used", share(inputs.forecast_burnt_budgets), inputs.forecast_burnt_budgets > 1 && "missed"],
+    ["Budget used", share(inputs.planner_used_budgets), inputs.planner_used_budgets > 1 && "missed"],
     ["Cold start", duration(inputs.cold_start_s)],
     ["Flaps", count(workload.flaps), "", "changes undone within one cold start"],
     ["Loaded but idle", gpuHours == null ? UNKNOWN : `${gpuHours.toFixed(1)} GPU h`],
@@ -332,7 +331,7 @@ function askRow([signal, replicas]) {
 }
 
 function forecastRow({ name, text }) {
-  return element("tr", {}, element("th", { scope: "row" }, lineName(name)), element("td", {}, text));
+  return element("tr", {}, element("th", { scope: "row" }, words(name)), element("td", {}, text));
 }
 
 /** A row for an input, or the head of a group, which has no value. */
@@ -347,14 +346,14 @@ function inputRow([name, ...values]) {
   );
 }
 
-function changeRow({ wall_s, before, after, fate, reason, detail }, nowS) {
-  const bad = fate === "failed" || fate === "conflict";
+function changeRow({ wall_s, before, after, outcome, reason, detail }, nowS) {
+  const bad = outcome === "failed" || outcome === "conflict";
   return element(
     "tr",
     {},
     element("td", { class: "when" }, moment(wall_s, nowS)),
     element("td", { class: `number ${after > before ? "up" : "down"}` }, `${before} → ${after}`),
-    element("td", { "data-state": bad ? "missed" : "" }, fate),
+    element("td", { "data-state": bad ? "missed" : "" }, outcome),
     element("td", {}, detail ? `${reason} (${detail})` : reason),
   );
 }
@@ -396,8 +395,8 @@ function chartOf(history, changes, workload) {
       .filter((change) => change.wall_s >= first)
       .map((change) => ({
         time: change.wall_s,
-        kind: change.fate === "failed" || change.fate === "conflict" ? "failed" : change.after > change.before ? "up" : "down",
-        text: `${change.before} → ${change.after}, ${change.fate}: ${change.reason}`,
+        kind: change.outcome === "failed" || change.outcome === "conflict" ? "failed" : change.after > change.before ? "up" : "down",
+        text: `${change.before} → ${change.after}, ${change.outcome}: ${change.reason}`,
       })),
   };
 }

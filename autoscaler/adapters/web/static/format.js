@@ -12,7 +12,6 @@ const SIGNALS = {
   rejections: "Rejections",
   schedule: "Schedule",
   wake: "Wake-up",
-  forecast: "Planner",
 };
 
 const RECOMMENDERS = {
@@ -26,13 +25,13 @@ const RECOMMENDERS = {
 
 const INPUTS = {
   age_s: "Age of the oldest reading",
-  apart_s: "Apart for",
+  queue_outlier_s: "Queue outliers for",
   stuck_s: "Stuck for",
   kv_usage: "KV cache used",
   ttft_s: "TTFT p95",
   itl_s: "ITL p95",
-  loaded: "Replicas loaded",
-  active: "Replicas with a busy GPU",
+  gpu_loaded: "Replicas loaded",
+  gpu_active: "Replicas with a busy GPU",
 };
 
 const STAGES = {
@@ -48,17 +47,9 @@ const STAGES = {
   variant: ["Variants", "load shared among variants"],
   exchange: ["Cheaper variants", "replaces dearer variants"],
   sleep: ["Kept asleep", "keeps some asleep"],
-  grant: ["Allocation", "limited by GPUs or nodes"],
+  allocation: ["Allocation", "limited by GPUs or nodes"],
   partner: ["Partner", "limited by its pair"],
   owner: ["Owner", "count set elsewhere"],
-};
-
-const LINES = {
-  demand: "Load",
-  rule: "Strategy",
-  paper: "Prediction",
-  budget: "Error budget",
-  silent: "Planner",
 };
 
 /** Classes of replicas that are not ready. */
@@ -69,18 +60,17 @@ const PENDING = {
   stuck_starting: "stuck starting",
 };
 
-export const lineName = (name) => LINES[name] ?? words(name);
 export const signalName = (signal) => SIGNALS[signal] ?? words(signal);
 export const recommenderName = (recommender) => RECOMMENDERS[recommender] ?? words(recommender);
 export const stageName = (stage) => STAGES[stage]?.[0] ?? words(stage);
 
 const INPUT_GROUPS = [
-  ["Planner", /^forecast_/],
+  ["Planner", /^planner_/],
   ["Capacity of a replica", /^capacity_/],
   ["Pods that leave", /^draining_/],
-  ["Pods judged apart", /^(apart|stuck|full|replaced|stand_in|gateway_stuck)/],
+  ["Pods judged apart", /^(queue_outlier|stuck|saturated|gateway_stuck)/],
   ["Gateway", /^gateway_/],
-  ["Requests", /^(running|waiting|batch|queue|ended|output|ttft|itl|pod_tokens|kv|idle_s)|_per_s$/],
+  ["Requests", /^(running|waiting|batch_size|queue|ended|output|ttft|itl|pod_tokens|kv|idle_s)|_per_s$/],
   ["Replicas", /./],
 ];
 
@@ -98,10 +88,10 @@ export const inputName = (name) => INPUTS[name] ?? words(name.replace(/(_per)?_s
 /** Say in a few words why a workload has its count. */
 export function reason(row) {
   if (row.paused) return "Paused";
-  if (row.rival) return `Owned by ${row.rival}`;
+  if (row.other_owner) return `Owned by ${row.other_owner}`;
   if (!row.signal && row.wanted === 0) return "At zero: no request is known to wait";
   const parts = [
-    row.signal === "forecast" && row.load != null ? `Load of ${count(row.load)}` : row.signal && signalName(row.signal),
+    row.signal === "planner" && row.load != null ? `Load of ${count(row.load)}` : row.signal && signalName(row.signal),
     boundText(row),
     ...pendingClasses(row),
     !row.trusted && row.bound !== "unknown" && "inputs not trusted",
@@ -112,7 +102,7 @@ export function reason(row) {
 /** Say what the last stage that changed the count did with it. */
 function boundText({ bound, wanted, demand }) {
   if (bound === "idle" && wanted === 0) return "scale to zero";
-  if (bound === "grant" && wanted < demand) return `${count(wanted)} of ${count(demand)}, short of GPUs or nodes`;
+  if (bound === "allocation" && wanted < demand) return `${count(wanted)} of ${count(demand)}, short of GPUs or nodes`;
   if (bound === "bounds" && demand != null) return wanted < demand ? `${count(demand)} wanted, at max` : "at min";
   return STAGES[bound]?.[1] ?? words(bound);
 }

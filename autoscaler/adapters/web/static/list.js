@@ -5,9 +5,9 @@ import { UNKNOWN, count, duration, element, hashOf, reason, setText, share, tota
 const ROW_PX = 38; // as in style.css
 const SPARE_ROWS = 8; // above and below the view
 
-const idle = (row) => (row.loaded == null || row.gpu_active == null ? null : Math.max(row.loaded - row.gpu_active, 0));
+const idle = (row) => (row.gpu_loaded == null || row.gpu_active == null ? null : Math.max(row.gpu_loaded - row.gpu_active, 0));
 const missed = (row) => row.ttft_s != null && row.ttft_objective_s != null && row.ttft_s > row.ttft_objective_s;
-const overspent = (row) => row.burnt_budgets > 1;
+const overspent = (row) => row.used_budgets > 1;
 const moving = (row) => row.ready !== row.wanted;
 
 /** Requests that wait; no engine holds any where no pod is ready. */
@@ -19,7 +19,7 @@ function waitingOf(row) {
 /** Rank what an operator looks at first: missed objectives, then too few replicas, then inputs that are not trusted. */
 function trouble(row) {
   if (missed(row) || overspent(row)) return 3;
-  if (row.blocked > 0 || row.missing > 0 || (row.bound === "grant" && row.wanted < row.demand)) return 2;
+  if (row.pending > 0 || row.missing_pods > 0 || (row.bound === "allocation" && row.wanted < row.demand)) return 2;
   return row.trusted ? 0 : 1;
 }
 
@@ -54,8 +54,8 @@ const COLUMNS = [
     title: "Budget used",
     note: "Missed requests of about the window of the policy, in error budgets",
     number: true,
-    sort: (row) => row.burnt_budgets,
-    text: (row) => share(row.burnt_budgets),
+    sort: (row) => row.used_budgets,
+    text: (row) => share(row.used_budgets),
     state: (row) => (overspent(row) ? "missed" : ""),
   },
   {
@@ -63,7 +63,7 @@ const COLUMNS = [
     title: "GPU idle",
     number: true,
     sort: idle,
-    text: (row) => (idle(row) == null ? UNKNOWN : `${count(idle(row))} of ${count(row.loaded)}`),
+    text: (row) => (idle(row) == null ? UNKNOWN : `${count(idle(row))} of ${count(row.gpu_loaded)}`),
     state: (row) => (idle(row) > 0 ? "idle" : ""),
   },
 ];

@@ -20,7 +20,7 @@ import numpy as np
 from autoscaler.config.findings import one_of, shown
 from autoscaler.core.explain.format import count
 from autoscaler.core.model.history import COUNTERS, MAX_STEPS, LatencyHistograms, WorkloadHistory, forward_fill
-from autoscaler.core.model.names import OBSERVED, VERSION
+from autoscaler.core.model.published import VERSION
 from autoscaler.core.observe.rates import RATE_WINDOW_S
 from autoscaler.core.table.columns import BoolColumn, FloatColumn
 from autoscaler.lab.replay.inputs.files import open_decompressed
@@ -34,9 +34,8 @@ MOST_OTHERS = 1000  # other workloads kept for the error message
 LATENCY_WINDOW_S = 60.0
 MAX_RATE_AGE_S = 2 * RATE_WINDOW_S  # time that a rate covers: as uncertain as a plain mean over twice its time constant
 GAP_INTERVALS = 3  # a larger distance, in usual distances, is a gap
-NAMES = {column: name for name, column in OBSERVED.items()}
-HELD = tuple(NAMES[column] for column in ("running", "waiting", "gateway_waiting"))
-RATES = tuple(NAMES[f"{counter}_per_s"] for counter in COUNTERS)
+HELD = ("running", "waiting", "gateway_waiting")
+RATES = tuple(f"{counter}_per_s" for counter in COUNTERS)
 PROGRESS_LINES = 1000  # lines between two progress reports
 
 

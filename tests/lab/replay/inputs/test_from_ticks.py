@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autoscaler.core.model.names import VERSION
+from autoscaler.core.model.published import VERSION
 from autoscaler.lab.replay.inputs.from_history import count_replicas, to_trace
 from autoscaler.lab.replay.inputs.from_ticks import TicksError, read
 
