@@ -138,7 +138,7 @@ def pull(sources: tuple[str, ...], root: Path, wait: float, **given: Any) -> Non
     """Fetch models, verify every file, and publish each as a whole. Files that are there are not fetched again."""
     app = _app()
 
-    fetching = app.Fetching(given, app.own_rules(given))
+    fetching = app.FetchOptions(given, app.own_rules(given))
     run_to_end(app.pull(root, app.limits(given), sources, fetching, wait), endless=False)
 
 
@@ -246,7 +246,7 @@ def wait(source: str, root: Path, into: Path, timeout: float, **given: Any) -> N
     app = _app()
     from autoscaler.app import weights_wait
 
-    fetching = app.Fetching(given, app.own_rules(given))
+    fetching = app.FetchOptions(given, app.own_rules(given))
     run_to_end(weights_wait.wait(root, into, source, timeout, fetching), endless=False)
 
 
