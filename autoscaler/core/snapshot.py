@@ -56,7 +56,7 @@ SCHEMA: Mapping[str, str] = MappingProxyType(
         "chain.until_age_s": "workloads.chain.until_s",
         "strategies.signature": "strategies.signature",
         "strategies.warm_up_s": "strategies.warm_up_s",
-        "objective.ttft_s": "strategies.ttft_objective_s",
+        "objective.first_token_limit_s": "strategies.first_token_limit_s",
         "objective.itl_s": "strategies.itl_objective_s",
         "replica.step_time_sums": "strategies.speed.step_sums",
         "replica.readings": "strategies.speed.readings",

@@ -121,7 +121,7 @@ class FluidFleet:
         demand, arrivals = np.nan_to_num(interval.demand), np.where(interval.observed_s > 0, each.arrivals, 0.0)
         capacity = compute_carried_load(ready)
         self.backlog_s = np.maximum(self.backlog_s + (demand - capacity) * interval_s, 0.0)
-        is_late = self.backlog_s > stats.max_wait_s * capacity + interval.batch_room_s * ready
+        is_late = self.backlog_s > stats.max_queue_s * capacity + interval.batch_room_s * ready
         queue = miss_curve.compute_mean_queue(demand / np.maximum(ready, 1.0))
         share = np.where(is_late, 1.0, np.minimum(each.steepness * queue + each.misses.unavoidable, 1.0))
         self.arrived, self.missed = self.arrived + arrivals, self.missed + share * arrivals

@@ -45,7 +45,7 @@ DURATIONS = {
     "strategies.season.busy_s",
     "strategies.season.observed_s",
     "strategies.offered_load.busy_s",
-    "strategies.ttft_objective_s",
+    "strategies.first_token_limit_s",
     "workloads.capacity.decode_tokens_per_s",
     "workloads.capacity.learned_s",
     "workloads.observe.arrivals.averaged_s",

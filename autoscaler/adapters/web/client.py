@@ -154,7 +154,7 @@ def _start(start: _Start) -> list[str]:
     where = "a new node" if start.new_node else NODES.get(start.weights, NODES["unknown"])
     heading = f"{_seconds(start.takes_s)} on {where}" if start.by_phase else _seconds(start.takes_s)
     phases = [
-        f"{name} {_seconds(each.p50_s)} to {_seconds(each.p90_s)}"
+        f"{name.replace('_', ' ')} {_seconds(each.p50_s)} to {_seconds(each.p90_s)}"
         for name, each in start.phases.items()
         if _is_known(each.p50_s) and _is_known(each.p90_s) and each.p90_s
     ]
@@ -166,7 +166,8 @@ def _start(start: _Start) -> list[str]:
     for pod in start.starting:
         usual = f", usually {_seconds(pod.usual_s)}" if pod.usual_s is not None else ""
         left = "; it is late" if pod.late else f"; ready in {_seconds(pod.left_s)}" if pod.left_s is not None else ""
-        lines.append(f"  {'starting':<{NAME_CHARS}}{pod.pod}: {pod.phase} for {_seconds(pod.for_s)}{usual}{left}")
+        doing = f"{pod.phase.replace('_', ' ')} for {_seconds(pod.for_s)}"
+        lines.append(f"  {'starting':<{NAME_CHARS}}{pod.pod}: {doing}{usual}{left}")
     return lines
 
 

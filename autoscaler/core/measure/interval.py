@@ -19,8 +19,8 @@ from autoscaler.core.observe.workloads import PodMeasurements
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, IntColumn, TimestampColumn, or_zero
 from autoscaler.core.table.groupby import GroupBy
 
-MAX_WAIT_SHARE = 0.8
-"""Share of the TTFT objective that a request may wait; its prompt takes the rest."""
+MAX_QUEUE_SHARE = 0.8
+"""Share of the limit of the first token that a request may wait; its prompt takes the rest."""
 
 MIN_GAPS = 20.0
 """Token gaps that a mean needs: with fewer, a single prompt beside them decides it."""
@@ -83,7 +83,7 @@ class IntervalStats(Columns):
     cold_start_s: FloatColumn
     kept_asleep: FloatColumn  # replicas beside those that serve, which wake for a peak
     wake_s: FloatColumn  # until one of them serves
-    ttft_objective_s: FloatColumn  # or the longest wait allowed; NaN: neither, and the planner has no opinion
+    first_token_limit_s: FloatColumn  # as in `Spec`; NaN: none, and the planner has no opinion
     itl_objective_s: FloatColumn  # NaN: no objective
     budget_share: FloatColumn  # error budget: share of requests that may miss
     window_s: FloatColumn  # seconds over which the error budget is kept
@@ -93,9 +93,9 @@ class IntervalStats(Columns):
     ceiling: FloatColumn  # replicas
 
     @property
-    def max_wait_s(self) -> FloatColumn:
-        """The longest wait for which a request still meets TTFT."""
-        return MAX_WAIT_SHARE * self.ttft_objective_s
+    def max_queue_s(self) -> FloatColumn:
+        """The longest time in the queue with which the first token still comes within its limit."""
+        return MAX_QUEUE_SHARE * self.first_token_limit_s
 
 
 def find_new_readings(measured: PodMeasurements, counted_s: TimestampColumn, pods: IntColumn) -> BoolColumn:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autoscaler.core.measure.interval import IntervalStats, WorkTotals
-from autoscaler.core.measure.offered_load import OfferedLoad, has_late_queue
+from autoscaler.core.measure.offered_load import OfferedLoad, queue_misses_limit
 from autoscaler.core.table.columns import Columns, FloatColumn, Floating, clip, or_zero
 
 BINS = 16
@@ -70,7 +70,7 @@ def update_miss_counts(
     shadow fleets compute the queue themselves.
     """
     totals, fade = stats.totals, np.exp(-interval_s / FADE_S)
-    usable = (interval_s > 0) & ~has_late_queue(load, stats)
+    usable = (interval_s > 0) & ~queue_misses_limit(load, stats)
     with np.errstate(divide="ignore", invalid="ignore"):
         load_bin = np.minimum(np.floor(BINS * load.demand / np.maximum(stats.mean_replicas, 1.0)), BINS - 1)
     is_bin = usable & (np.arange(BINS)[:, None] == load_bin)

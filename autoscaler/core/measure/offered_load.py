@@ -95,20 +95,20 @@ def compute_work_s(load: OfferedLoad) -> FloatColumn:
         return np.where(load.requests > 0, load.busy_s / load.requests, np.nan)
 
 
-def has_late_queue(load: OfferedLoad, stats: IntervalStats) -> BoolColumn:
-    """Return where requests wait for too long, now or at the reading before; bool[W].
+def queue_misses_limit(load: OfferedLoad, stats: IntervalStats) -> BoolColumn:
+    """Return where requests wait too long for their first token, now or at the reading before; bool[W].
 
     TTFT is reported only once a wait is over, so the requests of a queue are counted as it shrinks.
     """
     return _waits_too_long(load, stats, stats.waiting - np.minimum(stats.totals.queue_growth, 0.0))
 
 
-def waits_too_long_now(load: OfferedLoad, stats: IntervalStats) -> BoolColumn:
-    """Return where the requests that wait now need more time than a request may wait; bool[W]."""
+def queue_misses_limit_now(load: OfferedLoad, stats: IntervalStats) -> BoolColumn:
+    """Return where the requests that wait now wait too long for their first token; bool[W]."""
     return _waits_too_long(load, stats, stats.waiting)
 
 
 def _waits_too_long(load: OfferedLoad, stats: IntervalStats, waiting: FloatColumn) -> BoolColumn:
     with np.errstate(divide="ignore", invalid="ignore"):
         queue_s = waiting * load.busy_s / load.requests / np.maximum(stats.mean_replicas, 1.0)
-    return np.asarray(queue_s > stats.max_wait_s)
+    return np.asarray(queue_s > stats.max_queue_s)

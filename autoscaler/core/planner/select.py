@@ -58,7 +58,7 @@ class StrategyState(Columns):
 
     signature: PerStrategySet[FloatColumn]  # `strategies.SIGNATURE` of the set that the shadow fleets belong to
     last_updated_s: Transient[TimestampColumn]  # NaN: never
-    ttft_objective_s: PerObjective[FloatColumn]  # objective that misses were counted against; NaN: none
+    first_token_limit_s: PerObjective[FloatColumn]  # limit that misses were counted against; NaN: none
     itl_objective_s: PerObjective[FloatColumn]  # likewise
 
     speed: ReplicaSpeed
@@ -90,7 +90,7 @@ def update_strategies(before: StrategyState, stats: IntervalStats, now_s: float)
     speed, fitted = replica_speed.update_replica_speed(before.speed, stats.totals, interval_s)
     load, arrivals = offered_load.update_offered_load(before.offered_load, stats, fitted.idle_gap_s, speed, interval_s)
     # Nothing is counted without a policy: there is no ceiling for a shadow fleet, and no objective to miss.
-    is_unobserved = np.isnan(load.demand) | np.isnan(stats.ttft_objective_s) | (interval_s > MAX_INTERVAL_S)
+    is_unobserved = np.isnan(load.demand) | np.isnan(stats.first_token_limit_s) | (interval_s > MAX_INTERVAL_S)
     observed_s = np.where(is_unobserved, 0.0, interval_s)
     miss_counts, steepness = miss_curve.update_miss_counts(before.miss_counts, stats, load, observed_s)
     ready_peaks = load_history.compute_ready_peaks(before.history, stats.cold_start_s)
@@ -106,7 +106,7 @@ def update_strategies(before: StrategyState, stats: IntervalStats, now_s: float)
     interval = Interval(observed_s, load.demand, arrivals, steepness, batch_room_s)
     shadow = shadow_fleets.update_shadow_fleets(before.shadow, stats, interval, ready_peaks, woken_peaks)
     budget, missed = error_budget.update_error_budget(before.budget, stats, interval)
-    missed = np.where(offered_load.has_late_queue(load, stats), missed, 0.0)
+    missed = np.where(offered_load.queue_misses_limit(load, stats), missed, 0.0)
     surges, is_single = update_surges(
         before.surges, before.shadow, shadow, arrivals, missed, budget.served, history.averages[1], stats
     )
@@ -140,7 +140,7 @@ def _reset_changed_objectives(state: StrategyState, stats: IntervalStats) -> Str
 
     Without a policy there are no objectives, and the counts are kept until it is back.
     """
-    objectives = {name: getattr(stats, name) for name in ("ttft_objective_s", "itl_objective_s")}
+    objectives = {name: getattr(stats, name) for name in ("first_token_limit_s", "itl_objective_s")}
     is_same = [_is_close(getattr(state, name), now_s) for name, now_s in objectives.items()]
     has_changed = ~(is_same[0] & is_same[1]) & ~np.isnan(stats.budget_share)
     if not has_changed.any():
@@ -201,13 +201,13 @@ def select_strategy(state: StrategyState, stats: IntervalStats) -> StrategyState
     stays = ~np.isnan(state.strategy) & (saving <= MIN_SAVING * shadow.cost[before, rows])
     strategy = np.where(stays, before, cheapest)
     replicas = np.fmin(shadow.requested[strategy, rows], _limit_in_steady_traffic(state, stats, requests_per_s))
-    is_late = offered_load.waits_too_long_now(state.offered_load, stats)
+    misses_limit = offered_load.queue_misses_limit_now(state.offered_load, stats)
     # The average that the strategy follows may take longer than a cold start to show the rise; the shortest shows it.
-    follows_slowly = is_late & (stats.cold_start_s >= strategies.AVERAGES_S[-1])
+    follows_slowly = misses_limit & (stats.cold_start_s >= strategies.AVERAGES_S[-1])
     at_once = strategies.compute_replicas_of(strategy, state.history.averages[:1].astype(np.float32))[0]
     replicas = np.where(follows_slowly, np.fmax(replicas, np.minimum(at_once, stats.ceiling)), replicas)
-    replicas = np.where(is_late, np.fmax(replicas, np.minimum(state.replicas, stats.ceiling)), replicas)
-    has_opinion = ~np.isnan(state.offered_load.demand) & ~np.isnan(stats.ttft_objective_s)
+    replicas = np.where(misses_limit, np.fmax(replicas, np.minimum(state.replicas, stats.ceiling)), replicas)
+    has_opinion = ~np.isnan(state.offered_load.demand) & ~np.isnan(stats.first_token_limit_s)
     return replace(
         state,
         shadow=shadow_fleets.inherit_record(shadow, strategy, asleep),

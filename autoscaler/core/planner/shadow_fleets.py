@@ -80,7 +80,7 @@ def update_shadow_fleets(
     fade = np.exp(-interval_s / FADE_S)
     arrived = np.where(observed, interval.arrivals, 0.0)
     demand = np.where(observed, interval.demand, 0.0)
-    max_wait_s = np.where(np.isnan(stats.max_wait_s), np.inf, stats.max_wait_s)
+    max_queue_s = np.where(np.isnan(stats.max_queue_s), np.inf, stats.max_queue_s)
     fade32, arrived32, interval32_s = _to_float32(fade, arrived, interval_s)
 
     floor = np.fmax(stats.floor, np.minimum(stats.window_floor, stats.replicas))
@@ -88,16 +88,16 @@ def update_shadow_fleets(
     ready = strategies.compute_replicas(ready_peaks, floor, stats.ceiling)
     if woken_peaks is not None:
         ready = _wake(ready, strategies.compute_replicas(woken_peaks, floor, stats.ceiling), stats.kept_asleep)
-    work_s, max_wait32_s, batch_room_s, demand32 = _to_float32(
-        demand * interval_s, max_wait_s, interval.batch_room_s, demand
+    work_s, max_queue32_s, batch_room_s, demand32 = _to_float32(
+        demand * interval_s, max_queue_s, interval.batch_room_s, demand
     )
     carried = compute_carried_load(ready)
     backlog = np.maximum(fleets.backlog + (work_s - interval32_s * carried), np.float32(0))
-    late = np.where(backlog > max_wait32_s * carried + batch_room_s * ready, arrived32, np.float32(0))
+    newly_missed = np.where(backlog > max_queue32_s * carried + batch_room_s * ready, arrived32, np.float32(0))
     queue_missed = fleets.queue_missed * fade32
-    queue_missed += late
+    queue_missed += newly_missed
     queue_sum = fleets.queue_sum * fade32
-    queue_sum += (arrived32 - late) * miss_curve.compute_mean_queue(demand32 / ready)
+    queue_sum += (arrived32 - newly_missed) * miss_curve.compute_mean_queue(demand32 / ready)
     cost = fleets.cost * fade32
     paid = np.maximum(fleets.requested, or_zero(stats.window_floor).astype(np.float32))
     cost += np.where(observed, paid, np.float32(0)) * interval32_s

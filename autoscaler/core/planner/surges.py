@@ -20,7 +20,7 @@ PRIOR_S = 5280.0
 """Seconds of arrivals for which every strategy is assumed to miss as `strategies.compute_prior_misses` says."""
 
 SETTLED_S = 1200.0
-"""Seconds without a late queue, or a peak hold if that is less, after which a surge has shown how high it goes."""
+"""Seconds without a queue that misses, or a peak hold if that is less, after which a surge has shown its height."""
 
 HIGH_SHARE = 0.5
 """Share of the highest load of a surge above which it goes on."""
@@ -54,7 +54,7 @@ def update_surges(
     """Add an interval; also return which surges stay alone from now on, bool[W].
 
     before, after: shadow fleets without and with the interval. arrivals: in it. really_missed: those that missed in a
-    late queue. served: all requests, fading as the error budget. load: a load average of a minute.
+    queue that misses. served: all requests, fading as the error budget. load: a load average of a minute.
 
     Real misses show what a surge costs as soon as their queue is gone. What would have been missed shows it once the
     surge has settled: a small one is often the beginning of a large one, and a young service has seen little.
@@ -64,19 +64,19 @@ def update_surges(
     """
     now_s, load = after.observed_s, or_zero(load)
     interval_s = now_s - before.observed_s
-    is_late = (interval_s > 0) & (after.queue_missed[STEADY_LIMIT] > before.queue_missed[STEADY_LIMIT])
+    misses = (interval_s > 0) & (after.queue_missed[STEADY_LIMIT] > before.queue_missed[STEADY_LIMIT])
     hold_s = LONGEST_HOLD * stats.cold_start_s
-    is_new = is_late & ((surges.count == 0) | (now_s - surges.high_after_s > hold_s))
-    peak = np.where(is_late, np.fmax(np.where(is_new, 0.0, surges.peak), load), surges.peak)
-    is_high = is_late | ((surges.count > 0) & (load > HIGH_SHARE * peak))
+    is_new = misses & ((surges.count == 0) | (now_s - surges.high_after_s > hold_s))
+    peak = np.where(misses, np.fmax(np.where(is_new, 0.0, surges.peak), load), surges.peak)
+    is_high = misses | ((surges.count > 0) & (load > HIGH_SHARE * peak))
     quiet_s = np.fmax(surges.high_after_s, hold_s)  # of silence that show that it was a single one
     silence_s = now_s - surges.high_after_s
     is_single = (surges.count == 1) & ~is_high & (silence_s > quiet_s) & (silence_s - interval_s <= quiet_s)
     fade = np.exp(-interval_s / stats.window_s)
     has_missed = really_missed > 0
     really_missed = surges.really_missed * fade + really_missed
-    missed = surges.missed * fade + np.where(is_late, arrivals, 0.0)
-    calm_s = np.where(is_late, 0.0, surges.calm_s + interval_s)
+    missed = surges.missed * fade + np.where(misses, arrivals, 0.0)
+    calm_s = np.where(misses, 0.0, surges.calm_s + interval_s)
     shown = np.where(calm_s > np.fmin(hold_s, SETTLED_S), missed * np.minimum(now_s / PRIOR_S, 1.0), 0.0)
     shown = np.maximum(shown, np.where(has_missed, 0.0, really_missed))
     seen = Surges(

@@ -223,7 +223,7 @@ def _make_stats(
         cold_start_s=observation.cold_start_s[rows],
         kept_asleep=np.where(is_managed(inp), spec.sleep_replicas, 0.0)[rows],
         wake_s=observation.wake_s[rows],
-        ttft_objective_s=spec.first_token_limit_s[rows],
+        first_token_limit_s=spec.first_token_limit_s[rows],
         itl_objective_s=spec.itl_objective_s[rows],
         budget_share=budget_share[rows],
         window_s=spec.budget_window_s[rows],

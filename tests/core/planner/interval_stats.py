@@ -51,7 +51,7 @@ def make_stats(demand, *, replicas=None, busy=None, late=0.0, totals=None, prefi
         "cold_start_s": 60.0,
         "kept_asleep": 0.0,
         "wake_s": NAN,
-        "ttft_objective_s": 1.0,
+        "first_token_limit_s": 1.0,
         "itl_objective_s": 0.1,
         "budget_share": 0.01,
         "window_s": 86_400.0,

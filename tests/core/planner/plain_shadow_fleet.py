@@ -13,7 +13,7 @@ import numpy as np
 
 from autoscaler.core.measure import miss_curve
 from autoscaler.core.measure.capacity import SPARE_ROOTS
-from autoscaler.core.measure.interval import MAX_WAIT_SHARE
+from autoscaler.core.measure.interval import MAX_QUEUE_SHARE
 from autoscaler.core.measure.miss_curve import MAX_UTILIZATION
 from autoscaler.core.planner import strategies
 from autoscaler.core.planner.select import StrategyState
@@ -27,7 +27,7 @@ class PlainShadowFleet:
 
     strategy: int
     cold_start_s: float
-    ttft_objective_s: float
+    first_token_limit_s: float
     floor: float
     ceiling: float
     kept_asleep: float = 0.0
@@ -93,8 +93,8 @@ class PlainShadowFleet:
         carried = max(MAX_UTILIZATION * ready, ready - SPARE_ROOTS * math.sqrt(ready))
         self.backlog = max(self.backlog + (demand - carried) * UPDATE_INTERVAL_S, 0.0)
         load = min(demand / ready, MAX_UTILIZATION)
-        max_wait_s = MAX_WAIT_SHARE * self.ttft_objective_s
-        is_late = self.backlog > max_wait_s * carried + batch_room_s * ready
+        max_queue_s = MAX_QUEUE_SHARE * self.first_token_limit_s
+        is_late = self.backlog > max_queue_s * carried + batch_room_s * ready
         fade = math.exp(-UPDATE_INTERVAL_S / FADE_S)
         self.queue_missed = self.queue_missed * fade + (arrivals if is_late else 0.0)
         self.queue_sum = self.queue_sum * fade + (0.0 if is_late else arrivals * load**2 / (1 - load))

@@ -41,7 +41,7 @@ def test_planner_has_no_opinion_before_the_step_time_is_known():
 
 
 def test_planner_has_no_opinion_without_an_objective():
-    state = run([3.0] * 50, ttft_objective_s=NAN)
+    state = run([3.0] * 50, first_token_limit_s=NAN)
     assert state.offered_load.demand[0] == pytest.approx(3.0, rel=0.01)
     assert np.isnan(state.replicas[0])
     assert np.isnan(state.strategy[0])

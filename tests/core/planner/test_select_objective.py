@@ -22,7 +22,7 @@ def run_with_misses(**columns):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("changed", [{"ttft_objective_s": 2.0}, {"itl_objective_s": 0.2}, {"itl_objective_s": NAN}])
+@pytest.mark.parametrize("changed", [{"first_token_limit_s": 2.0}, {"itl_objective_s": 0.2}, {"itl_objective_s": NAN}])
 def test_counts_begin_anew_when_an_objective_changes(changed):
     before = run_with_misses()
     after = update(before, make_stats(3.0, replicas=7.0, **changed))
@@ -44,13 +44,13 @@ def test_counts_begin_anew_when_an_objective_changes(changed):
 
 
 def test_counts_begin_anew_only_once():
-    after = update(run_with_misses(), make_stats(3.0, ttft_objective_s=2.0, late=0.2))
-    again = update(after, make_stats(3.0, ttft_objective_s=2.0, late=0.2))
+    after = update(run_with_misses(), make_stats(3.0, first_token_limit_s=2.0, late=0.2))
+    again = update(after, make_stats(3.0, first_token_limit_s=2.0, late=0.2))
     assert again.budget.missed[0] == pytest.approx(2 * after.budget.missed[0], rel=0.01)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("same", [{"ttft_objective_s": 1.0 + 1e-12}, {"budget_share": 0.02}, {"ceiling": 50.0}])
+@pytest.mark.parametrize("same", [{"first_token_limit_s": 1.0 + 1e-12}, {"budget_share": 0.02}, {"ceiling": 50.0}])
 def test_counts_stay_when_only_rounding_or_other_fields_change(same):
     before = run_with_misses()
     assert update(before, make_stats(3.0, **same)).budget.missed[0] > 0.99 * before.budget.missed[0]
@@ -63,7 +63,7 @@ def test_counts_stay_when_there_is_still_no_objective():
 
 @pytest.mark.slow
 def test_counts_stay_while_there_is_no_policy():
-    no_policy = {"ttft_objective_s": NAN, "itl_objective_s": NAN, "budget_share": NAN}
+    no_policy = {"first_token_limit_s": NAN, "itl_objective_s": NAN, "budget_share": NAN}
     before = run_with_misses()
     without = update(before, make_stats(3.0, **no_policy, totals={"ttft_counted": 0.0}))
     assert update(without, make_stats(3.0)).budget.missed[0] > 0.99 * before.budget.missed[0]
@@ -72,7 +72,7 @@ def test_counts_stay_while_there_is_no_policy():
 def test_counts_of_other_workloads_stay():
     row = np.array([0])
     before = run([np.array([3.0, 3.0])] * 100, late=0.3)
-    after = update(before, make_stats(np.array([3.0, 3.0]), late=0.3, ttft_objective_s=np.array([1.0, 2.0])))
+    after = update(before, make_stats(np.array([3.0, 3.0]), late=0.3, first_token_limit_s=np.array([1.0, 2.0])))
     alone = update(before.take(row), make_stats(3.0, late=0.3))
     for place, column in alone.columns().items():
         np.testing.assert_array_equal(after.columns()[place][..., row], column, err_msg=place)

@@ -62,7 +62,7 @@ def test_shadow_fleets_equal_their_plain_versions(cold_start_s, slots, kept_asle
     updates = 300
     spikes = 8.0 * (random.random(updates) < 0.03)
     waves = 4 + 3 * np.sin(np.arange(updates) / 12) + random.uniform(0, 1, updates) + spikes
-    columns = {"cold_start_s": cold_start_s, "ttft_objective_s": 1.0, "floor": 2.0, "ceiling": 12.0}
+    columns = {"cold_start_s": cold_start_s, "first_token_limit_s": 1.0, "floor": 2.0, "ceiling": 12.0}
     columns |= {"kept_asleep": kept_asleep, "wake_s": wake_s}
     plain = [
         PlainShadowFleet(strategy, **columns)
