@@ -221,7 +221,7 @@ class ScaledObjectFields:
     tolerance_up: float | None  # of its HPA, else as the ScaledObject states; None: the controller's default (0.1)
     tolerance_down: float | None
     metadata: tuple[tuple[str, str], ...]  # of our trigger
-    is_only_trigger: bool = True  # no other trigger or formula decides beside ours
+    is_only_trigger: bool = True  # no other trigger or formula decides in addition to ours
     problem: str = ""  # why it cannot be used; "": it can
 
 

@@ -62,7 +62,7 @@ FORMER = {
         )
     },
 }
-"""Published names of before, and those of now."""
+"""Former and present published names."""
 
 AMBIGUOUS = ("full", "missing", "batch", "replaced", "planned", "rule", "paper")
 """Those of them that are also words or names of something else: replaced only where a mapping is read by them."""
@@ -89,7 +89,7 @@ def run(case: Path) -> str:
 
 
 def rename(source: str) -> str:
-    """Return the source of a case with the published names of now."""
+    """Return the source of a case with the present published names."""
     plain = "|".join(name for name in FORMER if name not in AMBIGUOUS)
     source = re.sub(
         rf"""(?<![=\w])(["'])({plain})\1""", lambda found: f"{found[1]}{FORMER[found[2]]}{found[1]}", source
@@ -100,7 +100,7 @@ def rename(source: str) -> str:
 
 
 def copy(folder: Path, to: Path) -> None:
-    """Copy the cases with the published names of now."""
+    """Copy the cases with the present published names."""
     shutil.rmtree(to, ignore_errors=True)
     shutil.copytree(folder, to, ignore=shutil.ignore_patterns("__pycache__"))
     for file in to.glob("**/*.py"):

@@ -48,11 +48,11 @@ UNREADY_TIMEOUT_S = 60.0
 """For the readiness probe to fail. Longer than that, it does not ask whether the engine sleeps."""
 
 ENDPOINTS_S = 5.0
-"""After a pod became unready, proxies and gateways may send it requests for so long."""
+"""After a pod became unready, proxies and gateways may send it requests for this long."""
 
 POLL_S = 1.0
 LAG_S = 90.0
-"""The metrics may show the state before an operation for so long."""
+"""The metrics may show the state before an operation for this long."""
 
 FIRST_RETRY_S, LONGEST_RETRY_S = 30.0, 1800.0
 """Delay after a failure; it doubles with each further one."""

@@ -119,7 +119,7 @@ leading directories do not matter. The source names the pods and models. Names a
 * if the command line names neither of the two engines (an image's own entrypoint) nor `--served-model-name`;
 * in dry-run without `--cluster`.
 
-Prometheus is queried for models every 30 s and when pods are new. If a pod reports its own model beside another, its
+Prometheus is queried for models every 30 s and when pods are new. If a pod reports its own model besides another, its
 requests within objectives are unknown.
 
 **Counters that fall** mean a restarted process if `process_start_time_seconds` of the same target changed or is

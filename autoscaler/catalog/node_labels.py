@@ -75,7 +75,7 @@ SHARING_LABELS = ("nvidia.com/gpu.sharing-strategy", "cloud.google.com/gke-gpu-s
 SHARING: Mapping[str, str] = MappingProxyType(
     {"time-slicing": "time-slicing", "time-sharing": "time-slicing", "mps": "mps"}
 )
-# Pods that share a device, beside `<resource>.replicas`.
+# Pods that share a device, in addition to `<resource>.replicas`.
 SHARERS_LABELS = ("nvidia.com/gpu.replicas", "cloud.google.com/gke-max-shared-clients-per-gpu")
 MAX_SHARERS = 4096
 

@@ -20,7 +20,9 @@ class TemplatePart(NamedTuple):
     """Some pods of a replica, which have one template."""
 
     place: Place  # of the pod template
-    counts: tuple[str, ...] = ()  # fields beside the template: their product is the number of pods; an absent one is 1
+    counts: tuple[
+        str, ...
+    ] = ()  # fields in addition to the template: their product is the number of pods; an absent one is 1
     bare: bool = False  # the place holds a pod spec instead of a template
 
 

@@ -364,7 +364,7 @@ OUT = Out(dir_okay=False, path_type=Path)
 
 
 class MomentParam(click.ParamType):  # type: ignore[type-arg]
-    """Unix time, written as `2026-03-01T08:00:00Z`, with any offset, or `-6h`: so long before now."""
+    """Unix time, written as `2026-03-01T08:00:00Z`, with any offset, or `-6h`: this long before now."""
 
     name = "time"
 

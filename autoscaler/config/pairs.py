@@ -11,7 +11,7 @@ from autoscaler.core.model.spec import Spec
 
 OTHER = {PREFILL: DECODE, DECODE: PREFILL}
 MOST_NAMED = 4
-"""A problem names at most so many workloads."""
+"""A problem names at most this many workloads."""
 
 
 class PairFinder:

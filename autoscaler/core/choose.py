@@ -27,10 +27,10 @@ from autoscaler.core.table.columns import (
 )
 
 PLANNER_DUE_S = (MIN_READINGS + 1) * UPDATE_INTERVAL_S
-"""Within so long the planner recommends for engines that are read and busy, even for a single one that is new."""
+"""Within this long the planner recommends for engines that are read and busy, even for a single one that is new."""
 
 FIRST_READINGS_S = 15.0
-"""A replica is read twice within so many seconds of becoming ready."""
+"""A replica is read twice within this many seconds of becoming ready."""
 
 WEIGHED = np.array([Signal.CONCURRENCY, Signal.PREFILL, Signal.DECODE, Signal.KV_CACHE, Signal.TTFT])
 """Signals that the planner has weighed already; ITL too, where the requests that met it are counted."""
@@ -107,7 +107,7 @@ def _choose(
 
 
 def _is_warming_up(inp: TickInput, observed: Observed) -> BoolColumn:
-    """Say where the planner can recommend soon, and no request waits for longer than is tolerated until then. bool[W].
+    """Return where the planner can recommend soon, and no request waits for too long until then. bool[W].
 
     This takes a minute or two after a restart or a gap in the readings. The reactive signals rest on a guess at what a
     replica can do; the size of the running fleet is the better guess.

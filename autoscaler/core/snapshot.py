@@ -1,8 +1,8 @@
 """The snapshot: the memory that outlives a process, under names of its own, for the rows of another process.
 
 A snapshot has what was learned over a long time: capacity, cold starts, lengths, the record of each strategy. Columns
-that follow the present begin anew (`columns.Transient`). Pods are left out, because their counters give a rate again
-with the second reading. Manual overrides are carried beside it.
+that follow the present start over (`columns.Transient`). Pods are left out, because their counters give a rate again
+with the second reading. Manual overrides are carried with it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The agent of one node: fetches what is wished there, makes room for it, and reports what is there.
 
-The loop compares what is wished with what is there, and begins anew after every change. So a restart needs no memory
+The loop compares what is wished with what is there, and starts over after every change. So a restart needs no memory
 beside the folder. Names, sizes and budgets are decided elsewhere; this file orders the steps.
 """
 
@@ -177,7 +177,7 @@ class Agent:
     # The folder
 
     async def _keep_folder(self) -> None:
-        """Hold the folder as the only agent, and work in it. If that fails, begin anew."""
+        """Hold the folder as the only agent, and work in it. If that fails, start over."""
         while True:
             try:
                 await self._hold_folder()
@@ -286,7 +286,7 @@ class Agent:
                 await self._node.changed.wait()
 
     async def _look(self) -> None:
-        """Read what is there, and compare sizes. Incomplete models are removed, to be fetched anew."""
+        """Read what is there, and compare sizes. Incomplete models are removed, to be fetched again."""
         async with self._changes:
             complete: dict[str, PublishedModel] = {}
             for model in await to_end(self._store.models):
@@ -419,7 +419,7 @@ class Agent:
                 self._withdrawn.discard(key)
 
     async def _remove_wrong(self) -> None:
-        """Remove damaged models that are not wanted; others are removed when they are fetched anew."""
+        """Remove damaged models that are not wanted; others are removed when they are fetched again."""
         wanted = {source.key for source in self._wanted.models()}
         for key in [key for key in self._wrong if key not in wanted]:
             with suppress(WeightsError, OSError):

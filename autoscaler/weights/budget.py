@@ -105,7 +105,7 @@ class RoomPlan(NamedTuple):
 def make_room(files: Files, there_bytes: int, space: Space) -> RoomPlan:
     """Return what to evict for a model: the least urgent and least recently used, and no more than necessary.
 
-    there_bytes: bytes of these files that the disk has already, beside what is held.
+    there_bytes: bytes of these files that the disk has already, in addition to what is held.
     """
     candidates = _in_order(each for each in space.held if not each.kept)
     missing = _missing(files, there_bytes, space, ())
@@ -125,7 +125,7 @@ def make_room(files: Files, there_bytes: int, space: Space) -> RoomPlan:
 
 
 def trim(held: Iterable[HeldItem], max_bytes: float) -> list[HeldItem]:
-    """Return what to remove so that the rest takes at most so many bytes: the least recently used that is not kept."""
+    """Return what to remove so that the rest takes at most this many bytes: the least recently used not to keep."""
     present = _in_order(held)
     total, removed = _bytes(present), []
     for each in present:

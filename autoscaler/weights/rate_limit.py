@@ -24,7 +24,7 @@ _RESET = re.compile(r"(?:\bt|reset)=([0-9]{1,9})")
 
 
 class RateLimit:
-    """At most so many bytes per second on average. A range may start as soon as those before it are paid for."""
+    """At most this many bytes per second on average. A range may start as soon as those before it are paid for."""
 
     def __init__(self, bytes_per_s: float) -> None:
         if not bytes_per_s > 0:

@@ -34,7 +34,7 @@ MOST_GROUPS = 8
 TENANTS, COHORTS = 200, 20
 
 LARGEST_COUNT = 16
-"""Each workload desires up to so many replicas."""
+"""Each workload desires up to this many replicas."""
 
 NODES = 40
 """Nodes of each node group."""

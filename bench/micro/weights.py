@@ -19,7 +19,7 @@ median rate of `pull` divided by that of the best of the others. The hub takes C
 `lasting_ratio` is the same with the time until the files last on the disk: the others end while up to 20 % of the
 memory waits to be written.
 
-With `--agents` so many `weights agent` processes start at once, on folders of their own, and each has the same wishes.
+`--agents` starts this many `weights agent` processes at once, on folders of their own. Each has the same wishes.
 `copies` is the bytes that the hub, or with `--store` the bucket, sent divided by those of all models. `wall_s` is the
 time from the start of the processes until all are ready. `cpu_s_per_gb` is the CPU seconds of all agents for each
 gigabyte that arrived. `most_mib` is the largest memory (RSS) that an agent took, and has to be below the request of
@@ -168,7 +168,7 @@ def handler(shards: Sequence[Shard], sent: Counter[str]) -> type[BaseHTTPRequest
 
 
 def measure(commands: Sequence[Sequence[str | Path]], environment: dict[str, str], at_once: int = 1) -> Run:
-    """Run commands, so many at a time, and return how long they took."""
+    """Run commands, this many at a time, and return how long they took."""
     os.sync()
     before, begin_s = os.times(), time.perf_counter()
     waiting, running = [list(map(str, command)) for command in commands], []

@@ -211,7 +211,11 @@ def main() -> None:
     )
     parser.add_argument("--max-requests", type=int, default=300_000, help="most requests of a case")
     parser.add_argument(
-        "--window", type=float, default=math.inf, metavar="HOURS", help="run so many from a moment that the seed draws"
+        "--window",
+        type=float,
+        default=math.inf,
+        metavar="HOURS",
+        help="run this many from a moment that the seed draws",
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=(1,), help="random seeds")
     parser.add_argument("--profile", default="8b-h100-3g", help="profile of a replica")

@@ -45,7 +45,7 @@ def _counters(second: int) -> dict[str, float]:
 
 
 def loop_recording(before: tuple[int, int], before_s: int, queue_s: int, every_s: int, phase_s: int) -> Iterator[str]:
-    """Yield the metrics text every so many seconds: LIGHT or IDLE for `before_s`, then a queue for `queue_s`."""
+    """Yield the metrics text at this interval: LIGHT or IDLE for `before_s`, then a queue for `queue_s`."""
     order = [before[0] + second % (before[1] - before[0]) for second in range(before_s)]
     queue = list(range(QUEUE_FROM, QUEUE_UNTIL))
     while len(queue) < queue_s:
@@ -100,7 +100,7 @@ class Reaction(NamedTuple):
 
 
 def measure_reaction(rules: Spec, before: tuple[int, int], before_s: int, every_s: int, phase_s: int = 0) -> Reaction:
-    """Read the tape every so many seconds, and tick with each reading, until more than one replica is decided.
+    """Read the tape at this interval, and tick with each reading, until more than one replica is decided.
 
     phase_s: 0..every_s-1, moment of the first reading.
     """

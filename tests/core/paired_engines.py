@@ -100,7 +100,7 @@ class PairedEngines(Story):
         return decision
 
     def step(self, arrivals: int) -> None:
-        """Serve the last `STEP_S` seconds, with so many requests at random times."""
+        """Serve the last `STEP_S` seconds, with this many requests at random times."""
         for at_s in np.sort(self.now_s - STEP_S * self.random.random(arrivals)).tolist():
             prompt = max(round(self.random.exponential(self.prompt_tokens)), 16)
             self.held.append(Request(at_s, min(prompt, 8000), 1))

@@ -32,7 +32,7 @@ class Serving(Story):
     def serve(
         self, cluster: Fleet, demand: float | FloatColumn, for_s: float, every_s: float | None = None, **how: Any
     ) -> Decision:
-        """Serve a load of so many busy replicas for a while; return the last decision. every_s: as in `intervals`."""
+        """Serve a load of this many busy replicas for a while; return the last decision. every_s: as in `intervals`."""
         for interval_s in intervals(for_s, every_s):
             decision = self.tick(cluster, interval_s, **self.counted(cluster, demand, interval_s, **how))
         return decision

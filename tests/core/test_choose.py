@@ -29,7 +29,7 @@ def observation(**columns):
 
 
 def chosen(found=None, *, plans=NAN, base=NAN, rules=None, schedule=None, silent_s=NAN, weighs_itl=False, gaps=1.0):
-    """Choose between a planner that plans so many replicas, and signals at 10 requests a replica."""
+    """Choose between a planner that plans this many replicas, and signals at 10 requests a replica."""
     found = found or observation()
     inp = world(NOW_S, fleet([2]), rules or spec(**LEARNS), schedule, gaps=gaps)
     capacity = replace(Capacity.filled(1), concurrency=np.array([10.0]))

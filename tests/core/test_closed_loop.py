@@ -167,7 +167,7 @@ def with_gaps(replicas: int) -> FluidQueue:
 
 
 def busy(per_s: float) -> float:
-    """Replicas that so many requests keep busy: their share of the slots."""
+    """Replicas that this many requests keep busy: their share of the slots."""
     return per_s * SERVICE_S / 16
 
 

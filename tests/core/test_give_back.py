@@ -67,7 +67,7 @@ class Lending:
         return sum(self.ready) + self.starting + len(self.leaves)
 
     def tick(self, load):
-        """Serve so many busy replicas of each workload for one interval, and carry the decision out."""
+        """Serve this many busy replicas of each workload for one interval, and carry the decision out."""
         cluster = self.fleet()
         serving = np.bincount(cluster.pod_workload[cluster.pod_ready & ~cluster.pod_terminating], minlength=2)
         each = 10.0 * np.array(load) / np.fmax(serving, 1)

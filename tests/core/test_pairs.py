@@ -39,7 +39,7 @@ def pods(*counts, prefill, decode):
 
 
 def sized(ready, running, watched_s=0.0, current=None, **rules):
-    """Return the story after a tick with so many requests running at each side, 10 of which fill a replica."""
+    """Return the story after a tick with this many requests running at each side, 10 of which fill a replica."""
     story = Paired(spec(2, **rules))
     cluster = fleet(ready, replicas=current)
     each = pods(*ready, prefill=running[0] / max(ready[0], 1), decode=running[1] / max(ready[1], 1))

@@ -83,7 +83,7 @@ def fleet(
     groups: NodeGroups | None = None,
     **columns: Any,
 ) -> Fleet:
-    """Return a fleet with so many ready and starting pods per workload, on one pool of unknown size.
+    """Return a fleet with this many ready and starting pods per workload, on one pool of unknown size.
 
     pool_gpus: of pools that share no nodes. groups: those of pools that do.
     """
@@ -123,7 +123,7 @@ def fleet(
 
 
 def node_groups(gpus: list[float], *admitted: list[int]) -> NodeGroups:
-    """Return groups of so many GPUs each, and those of each pool by their places."""
+    """Return groups of this many GPUs each, and those of each pool by their places."""
     pools = [Pool("nvidia.com/gpu", "H100", f"pool={place}") for place in range(len(gpus))]
     fixed = NodeGroups.of_pools(pools, np.array(gpus, dtype=float))
     return replace(fixed, admitted=np.array([[place in each for place in range(len(gpus))] for each in admitted]))
@@ -139,7 +139,7 @@ def quotas(
     charged: Sequence[Sequence[int]] | None = None,
     resource: str = "nvidia.com/gpu",
 ) -> Quotas:
-    """Return quotas of so many nominal GPUs. charged: quotas of each tenant; None: one each, in their order."""
+    """Return quotas of this many nominal GPUs. charged: quotas of each tenant; None: one each, in their order."""
     count = len(nominal)
     cohorts = [cohort] * count if isinstance(cohort, str) else cohort
     of_tenant = [[quota] for quota in range(count)] if charged is None else charged

@@ -22,7 +22,7 @@ class Answer:
     status: int = HTTPStatus.OK
     delay_s: float = 0
     gzip: bool = False  # sent compressed, whatever the client accepts
-    truncate_at: int | None = None  # announce the whole length, send so many bytes, close
+    truncate_at: int | None = None  # announce the whole length, send this many bytes, close
     drop: bool = False  # close the connection without an answer
     headers: Mapping[str, str] = field(default_factory=dict)
 

@@ -59,7 +59,7 @@ class SleepEngine:
         return Pod("team", f"llama-{self.port}", "127.0.0.1", self.port)
 
     def restart(self) -> None:
-        """Start the process anew, as after a crash of the container."""
+        """Start the process again, as after a crash of the container."""
         self.level, self.paused, self.weights, self.cache = 0, False, "loaded", True
 
     def sleep(self, level: int) -> None:

@@ -6,7 +6,7 @@ MEAN_S = (2.425 + 78.0) / 2  # of the pods' own 95th percentiles
 
 
 def ttft_text(quick: int, slow: int) -> str:
-    """Exposition of an engine: so many first tokens after 1 to 2.5 s, and so many after 40 to 80 s."""
+    """Exposition of an engine: this many first tokens after 1 to 2.5 s, and this many after 40 to 80 s."""
     counts = [0, quick, quick, quick, quick, quick + slow, quick + slow]
     buckets = (
         f'vllm:time_to_first_token_seconds_bucket{{engine="0",model_name="m",le="{bound}"}} {count}\n'

@@ -236,7 +236,7 @@ class Cluster:
         await self.site.deployment(name, replicas, notes, 0, **pod)
 
     async def groups(self, name: str, devices: Sequence[int], **annotations: str) -> None:
-        """Create a LeaderWorkerSet of one group, whose pods have so many devices, those of the leader first."""
+        """Create a LeaderWorkerSet of one group, whose pods have this many devices, those of the leader first."""
 
         def template(count: int) -> dict[str, Any]:
             engine = {**ENGINE[0], "resources": {"limits": {GPU: str(count)}}}

@@ -89,7 +89,7 @@ class Site(World):
         )
 
     async def has(self, count: int, name: str = "llama") -> bool:
-        """Say whether a workload is to have so many replicas."""
+        """Say whether a workload is to have this many replicas."""
         return await self.replicas(name) == count
 
     async def events(self, reason: str = "") -> list[Mapping[str, str]]:

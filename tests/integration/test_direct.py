@@ -31,7 +31,7 @@ AGE = re.compile(r" \(metrics up to .* old\)")  # differs from tick to tick
 
 
 async def ticks(daemon: Daemon, count: int) -> None:
-    """Wait for so many more successful ticks."""
+    """Wait for this many more successful ticks."""
 
     async def number() -> float:
         return await daemon.metric("vllm_autoscaler_ticks_total", result="ok") or 0.0

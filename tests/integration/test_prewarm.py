@@ -39,7 +39,7 @@ async def placeholders(cluster: Cluster) -> dict[str, Any]:
 
 
 async def turn_until(cluster: Cluster, begin_s: float, ahead_s: float) -> None:
-    """Turn until so many seconds before the window."""
+    """Turn until this many seconds before the window."""
     while cluster.clock.wall_s() < begin_s - ahead_s:
         await cluster.turn()
 

@@ -20,7 +20,7 @@ from autoscaler.adapters.keda.proto.externalscaler_pb2_grpc import ExternalScale
 from autoscaler.adapters.keda.service import Context, RefusedCall
 
 SWEEPS_PER_DEADLINE = 10  # a call ends at most a tenth of its deadline late
-UNREAD_DEADLINES = 30  # a stream may stay unread for so many deadlines: 10,000 messages at once take seconds
+UNREAD_DEADLINES = 30  # a stream may stay unread for this many deadlines: 10,000 messages at once take seconds
 MAX_DETAILS_CHARS = 2000  # a status is sent in headers, and clients drop headers above 8 KiB
 
 log = structlog.get_logger(__name__)

@@ -24,7 +24,7 @@ class _Refusal(NamedTuple):
 
 
 class Refusals:
-    """Remembers lasting refusals. Wrong calls of another client beside KEDA do not count."""
+    """Remembers lasting refusals. Wrong calls of clients other than KEDA do not count."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -60,7 +60,7 @@ from autoscaler.ports import Clock, Leadership, ScaledObjectFields, Unavailable,
 log = structlog.get_logger(__name__)
 
 CUSTOM_KINDS = dict.fromkeys(kueue.KINDS, kueue.VERSION) | dict.fromkeys(devices.KINDS, devices.VERSION)
-"""Kinds that are watched where they are served, beside scale targets, with their versions."""
+"""Kinds that are watched where they are served, in addition to scale targets, with their versions."""
 OTHER_CACHES = {**kserve.KINDS, **fluid.KINDS}  # of weights
 CUSTOM_TYPES: dict[str, type[objects.Object]] = {**devices.KINDS, fluid.DATASETS: objects.Dataset}
 CLUSTER_WIDE = frozenset({*kueue.CLUSTER_SCOPED, *devices.CLUSTER_SCOPED, *kserve.KINDS})

@@ -510,7 +510,7 @@ def markdown() -> str:
         "tell which weights they hold. The first",
         f"{MAX_WORKLOADS:,} workloads have them; `{PREFIX}unlisted_workloads` counts the rest. At most {MAX_SOURCES}",
         f"sources, and {MAX_POOLS} pools, node groups, quotas and models each, have their own series. The Prometheus",
-        "client adds `process_*` and, beside every counter and histogram of the daemon itself, a `_created` time.",
+        "client adds `process_*` and, with every counter and histogram of the daemon itself, a `_created` time.",
     ]
     chapters = (
         ("Daemon", PROCESS),

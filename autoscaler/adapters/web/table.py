@@ -67,7 +67,7 @@ FIELDS = {
     "loaded_idle_s": "replica-seconds loaded and idle since the workload was first seen",
     "flaps": "changes of the count that were undone within one cold start, since the workload was first seen",
     "gpus_per_replica": "GPUs of one replica; null: unknown",
-    "fits": "replicas that fit on the nodes that admit it, beside pods of others; null: no limit is known",
+    "fits": "replicas that fit on the nodes that admit it, next to pods of others; null: no limit is known",
     "room": "further replicas for which these nodes have room now; null: unknown",
     "age_s": "age of the oldest trusted engine reading, seconds",
 }

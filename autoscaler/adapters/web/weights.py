@@ -34,7 +34,7 @@ MOST = 20  # workloads and node groups of one row
 
 
 def summary(weights: Weights | None) -> dict[str, Any]:
-    """Return the fields beside the rows."""
+    """Return the fields other than the rows."""
     wishes = weights.wishes if weights is not None else None
     return {
         "total": len(weights.sources) if weights is not None else 0,

@@ -153,7 +153,7 @@ def cap(spec: PolicySpec, most: Mapping[str, float]) -> PolicySpec:
 
 
 def cap_windows(spec: PolicySpec, most: float) -> PolicySpec:
-    """Return the policy with at most so many replicas in each pre-warm window; infinity: no limit."""
+    """Return the policy with at most this many replicas in each pre-warm window; infinity: no limit."""
     if not any(window.replicas > most for window in spec.prewarm):
         return spec
     windows = [window.model_copy(update={"replicas": int(min(window.replicas, most))}) for window in spec.prewarm]

@@ -22,7 +22,7 @@ from autoscaler.core.stabilize.pipeline import OwnTarget
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, Transient, or_zero, replace
 
 IDLE_COLD_STARTS = 10
-"""A workload without work for so many cold starts yields its replica to others of its priority."""
+"""A workload without work for this many cold starts yields its replica to others of its priority."""
 
 
 @dataclass(frozen=True)

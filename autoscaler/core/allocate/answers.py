@@ -46,7 +46,7 @@ class Standing:
 def judge(fleet: Fleet, now_s: float, before: AnswerState) -> tuple[Standing, AnswerState]:
     """Compare the counts with the last answers.
 
-    Moving towards an answer is following it. So is an answer on the other side of the count: then time starts anew.
+    Moving towards an answer is following it. So is an answer on the other side of the count: then time starts over.
     """
     direction = np.sign(before.replicas - fleet.replicas)
     apart = np.abs(direction) == 1  # not if there is no answer

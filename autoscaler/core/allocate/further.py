@@ -28,7 +28,7 @@ class Further(NamedTuple):
     def of(cls, wanted: FloatColumn, due_s: FloatColumn, spec: Spec) -> Further:
         """List the replicas that needs want, the earliest first, and then those of the highest priority.
 
-        wanted, due_s: float64[W, K]. A workload needs each replica once, for its first need that wants so many.
+        wanted, due_s: float64[W, K]. A workload needs each replica once, for its first need that wants this many.
         """
         most = wanted.max(axis=1, initial=0.0).astype(np.int64)
         row = np.repeat(np.arange(len(wanted)), most)
@@ -43,7 +43,7 @@ class Further(NamedTuple):
 
 
 def admit(fleet: Fleet, decided: FloatColumn, replicas: Further) -> Further:
-    """Return the replicas within the quotas, beside those that are decided. decided: float64[W]."""
+    """Return the replicas within the quotas, in addition to those that are decided. decided: float64[W]."""
     limits, row = _limits(fleet, decided), replicas.row
     if not limits or not len(row):
         return replicas
@@ -68,7 +68,7 @@ def limit_by_quotas(fleet: Fleet, spec: Spec, decided: FloatColumn, wanted: Floa
 
 
 def _limits(fleet: Fleet, decided: FloatColumn) -> list[tuple[TenantLimit, FloatColumn]]:
-    """Return what quotas leave beside the decided replicas, and what each charges for a replica; float64[W].
+    """Return what quotas leave after the decided replicas, and what each charges for a replica; float64[W].
 
     GPUs that are unknown count as 0, so that no quota limits their workload.
     """

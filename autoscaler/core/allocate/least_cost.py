@@ -13,7 +13,7 @@ import numpy as np
 from autoscaler.core.table.columns import REPLICA_ROUNDING, FloatColumn, IntColumn
 
 EXCHANGED = 4
-"""At most so many replicas of one variant are exchanged at once."""
+"""At most this many replicas of one variant are exchanged at once."""
 
 ROUNDS = 4
 """Rounds of exchanges; more change next to nothing."""
@@ -29,7 +29,7 @@ def cover(requests: FloatColumn, room: FloatColumn, each: FloatColumn, cost: Flo
     best = whole + _close(left, room - whole, each, cheapest)
     least = _price(best, cost)
     begun, begun_left = np.zeros_like(room), requests
-    for place in range(room.shape[1] + 1):  # whole replicas of the cheapest so many, and one variant for all others
+    for place in range(room.shape[1] + 1):  # whole replicas of the cheapest ones, and one variant for all others
         for closing in range(room.shape[1]):
             tried = _add(begun, closing, np.ceil(begun_left / each[:, closing] - REPLICA_ROUNDING))
             _keep_better(best, least, tried, room, cost)

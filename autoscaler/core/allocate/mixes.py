@@ -21,7 +21,7 @@ from autoscaler.core.observe.workloads import Observed
 from autoscaler.core.table.columns import BoolColumn, FloatColumn
 
 MAX_INTERVAL_S = 60.0
-"""A mix of variants is known to have been too dear for at most so long between two ticks."""
+"""A mix of variants is known to have been too dear for at most this long between two ticks."""
 
 
 class Mixed(NamedTuple):

@@ -16,7 +16,7 @@ from autoscaler.core.model.types import TickInput
 from autoscaler.core.table.columns import REPLICA_ROUNDING, BoolColumn, FloatColumn, IntColumn, ceil_replicas, or_zero
 
 MOST_ROUNDS = 4
-"""The GPUs that a cut frees may go to the other side, so they are allocated anew, at most so many times."""
+"""The GPUs that a cut frees may go to the other side, so they are allocated again, at most this many times."""
 
 
 class PairRows(NamedTuple):
@@ -100,7 +100,7 @@ class PairRows(NamedTuple):
         return ceil_replicas(prefill * self.least)
 
     def _most_decode(self, prefill: FloatColumn) -> FloatColumn:
-        """Return the decode replicas that so many prefill replicas allow, those that `least` rounds up included."""
+        """Return the decode replicas that this many prefill replicas allow, those that `least` rounds up included."""
         with np.errstate(invalid="ignore"):
             most = np.where(prefill > 0, np.floor(prefill * self.most + REPLICA_ROUNDING), 0.0)
         return np.asarray(np.fmax(most, self._fewest_decode(prefill)))

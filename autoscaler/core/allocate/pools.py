@@ -27,13 +27,13 @@ from autoscaler.core.observe.pending import Claims, has_gpus
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn, or_zero
 
 RECLAIM_RATIO = 30.0
-"""A peer of equal priority takes over a running replica only if it receives so many times the requests per GPU."""
+"""A peer of equal priority takes over a running replica only if it receives this many times the requests per GPU."""
 
 MOST_TRIES = 20
-"""For at most so many kinds of new replicas without a node it goes on with others. It bounds the time."""
+"""For at most this many kinds of new replicas without a node it goes on with others. It bounds the time."""
 
 MOST_REPLICAS = 10_000.0
-"""A workload gets at most so many replicas beyond the reserved ones while its pool is short."""
+"""A workload gets at most this many replicas beyond the reserved ones while its pool is short."""
 
 
 def share(

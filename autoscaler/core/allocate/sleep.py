@@ -19,7 +19,7 @@ from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, IntC
 from autoscaler.core.table.sliding_window import SlidingWindow
 
 IDLE_S = 30.0
-"""A replica goes to sleep after so long without a request."""
+"""A replica goes to sleep after this long without a request."""
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 
 SECONDS_PER_HOUR = 3600.0
 UNKNOWN_COST = 1e6
-"""A request on a variant of unknown cost counts so many times the dearest known one: such a variant grows last."""
+"""A request on a variant of unknown cost counts this many times the dearest known one: such a variant grows last."""
 
 
 class VariantReplicas(NamedTuple):

@@ -29,7 +29,7 @@ from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn, or
 SPOT = "spot"
 
 MOST_TRIED = 500
-"""For at most so many replicas it finds out whether others wait for their GPUs. It bounds the time."""
+"""For at most this many replicas it finds out whether others wait for their GPUs. It bounds the time."""
 
 
 class Serving(NamedTuple):

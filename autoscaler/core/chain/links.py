@@ -31,7 +31,7 @@ from autoscaler.core.observe.workloads import Observed
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, IntColumn, TimestampColumn, or_zero
 
 LOOKAHEAD_S = 7200.0
-"""Windows are planned from so long before their replicas are requested: longer than any node or fetch takes."""
+"""Windows are planned from this long before their replicas are requested: longer than any node or fetch takes."""
 
 SAME_S = 60.0
 """Two times of a begin that differ by less are one begin: the wall clock was set."""

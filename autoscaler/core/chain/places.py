@@ -1,4 +1,4 @@
-"""Count the replicas of future windows by place: free on the nodes of now, or on nodes that can be created."""
+"""Count the replicas of future windows by place: free on the present nodes, or on nodes that can be created."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOST_EACH = 100
 class Found(NamedTuple):
     """Further replicas of windows by the place that they find; float64[W, K] each. Others find none."""
 
-    free: FloatColumn  # on the nodes of now
+    free: FloatColumn  # on the present nodes
     lacking: FloatColumn  # on nodes that an autoscaler can create
     admitted: FloatColumn  # here, there or nowhere: within the quotas of their workload
 
@@ -59,7 +59,7 @@ def _is_refused(fleet: Fleet) -> BoolColumn:
 
 
 def _lacks_place(fleet: Fleet, decided: FloatColumn, replicas: Further) -> BoolColumn:
-    """Return the replicas that have no place beside those that are decided, on the nodes of now; bool[R]."""
+    """Return the replicas that have no place beside those that are decided, on the present nodes; bool[R]."""
     now = replace(fleet, groups=replace(fleet.groups, can_add=np.zeros(len(fleet.groups.can_add))))
     running, limited = list_running(now, has_gpus(now)), (fleet.pool >= 0) & (fleet.gpus_per_replica > 0)
     places = list_places(now)

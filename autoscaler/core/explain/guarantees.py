@@ -10,7 +10,7 @@ from autoscaler.core.model.types import Stage
 from autoscaler.core.table.columns import FloatColumn, IntColumn, or_zero
 
 MOST_NAMED = 3
-"""The sentence names at most so many workloads."""
+"""The sentence names at most this many workloads."""
 
 
 def words(row: TickRow, after: float) -> str:

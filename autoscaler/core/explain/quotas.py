@@ -17,7 +17,7 @@ from autoscaler.core.observe.pending import has_full_quota
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn, or_zero
 
 MOST_NAMED = 4
-"""The sentence names at most so many quotas."""
+"""The sentence names at most this many quotas."""
 
 
 class _Use(NamedTuple):
@@ -155,7 +155,7 @@ def _of_cohort(quotas: Quotas, row: TickRow) -> BoolColumn:
 
 
 def _gpus(row: TickRow, replicas: FloatColumn) -> FloatColumn:
-    """Return the GPUs of so many replicas, float64[W]; 0 where unknown."""
+    """Return the GPUs of this many replicas, float64[W]; 0 where unknown."""
     each = row.inp.fleet.gpus_per_replica
     return or_zero(replicas) * np.where(np.isfinite(each), each, 0.0)
 

@@ -20,7 +20,7 @@ SURE = 0.5
 
 
 _OVERRULING = (Signal.CONCURRENCY, Signal.PREFILL, Signal.DECODE, Signal.KV_CACHE, Signal.TTFT)
-"""Signals that speak beside the planner only while requests wait for too long."""
+"""Signals that speak in addition to the planner only while requests wait for too long."""
 
 
 def reason(signal: Signal, row: TickRow) -> str:

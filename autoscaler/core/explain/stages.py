@@ -22,7 +22,7 @@ from autoscaler.core.stabilize import carry
 from autoscaler.core.table.columns import or_zero
 
 MOST_POOLS_NAMED = 4
-"""The sentence names at most so many of the pools that share nodes."""
+"""The sentence names at most this many of the pools that share nodes."""
 
 
 def reason(stage: Stage, row: TickRow) -> str:

@@ -1,4 +1,4 @@
-"""Warnings about a workload beside the decision: what a shrink cuts off, what a quota or an HPA does not do."""
+"""Warnings about a workload in addition to the decision: what a shrink cuts off, what a quota or an HPA does not do."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from autoscaler.core.explain.row import TickRow
 from autoscaler.core.model.types import Stage
 
 RECENT_FLAP_S = 3600.0
-"""A flap is told for so long."""
+"""Report a flap for this long."""
 
 LONG = 3.0
 """Long generations over the average one. Lengths of answers scatter about like an exponential distribution, whose 95th

@@ -241,7 +241,7 @@ class Obstacles:
     refused_replicas: FloatColumn  # float64[W], count that the API server refused lately; infinity: any; NaN: none
     retry_at_s: FloatColumn  # float64[W], time from which that count may be tried again; NaN: none was refused
     messages: tuple[str, ...]  # [W], message of the API server, the scheduler or the kubelet; "": none
-    room: FloatColumn | None = None  # float64[W], replicas that fit beside all pods of now; None, NaN: unknown
+    room: FloatColumn | None = None  # float64[W], replicas that fit next to all present pods; None, NaN: unknown
 
     @classmethod
     def none(cls, rows: int, listed: bool = True) -> Obstacles:
@@ -264,8 +264,8 @@ class HpaDelays(Columns):
 class HpaLimits:
     """Limits of the HPAs that carry out the decisions in KEDA mode."""
 
-    min_replicas: FloatColumn  # float64[W], the HPA keeps at least so many, whatever is decided; 0: no limit
-    max_replicas: FloatColumn  # float64[W], the HPA keeps at most so many; infinity: no limit
+    min_replicas: FloatColumn  # float64[W], the HPA keeps at least this many, whatever is decided; 0: no limit
+    max_replicas: FloatColumn  # float64[W], the HPA keeps at most this many; infinity: no limit
     to_zero: BoolColumn  # bool[W], the workload may go to zero all the same
     shared: BoolColumn  # bool[W], another trigger decides too, so the present count may stay
     reason: tuple[str, ...]  # [W], why the HPA keeps its count, in words; "": it has no such reason

@@ -55,7 +55,7 @@ class Nodes(NamedTuple):
         return np.array([np.bincount(self.group, gpus, len(self.apart)) + self.apart for gpus in whole])
 
     def level_of(self, gpus: FloatColumn) -> IntColumn:
-        """Return the place in `units` of the largest block of which pods with so many GPUs have a multiple."""
+        """Return the place in `units` of the largest block of which pods with this many GPUs have a multiple."""
         level = np.zeros(len(gpus), dtype=np.int64)
         for unit in self.units[1:].tolist():
             level += (gpus > 0) & (gpus % unit == 0)
@@ -79,7 +79,7 @@ class NodePlacement(Placement):
         return super().pools + len(self._on_nodes)
 
     def place(self, more: FloatColumn) -> BoolColumn:
-        """Place so many more GPUs of each row. Return the rows that are short, with all nodes whose GPUs these need."""
+        """Place this many more GPUs of each row. Return rows that are short, with the nodes whose GPUs they need."""
         flows = super().pools
         needed, held = more[:flows], more[flows:]
         if held.any():
@@ -107,7 +107,7 @@ class NodePlacement(Placement):
         )
 
     def level_of(self, gpus: FloatColumn) -> IntColumn:
-        """Return the level of pods with so many GPUs."""
+        """Return the level of pods with this many GPUs."""
         return self._nodes.level_of(gpus)
 
     def lowest(self, pools: BoolColumn) -> IntColumn:
@@ -179,7 +179,7 @@ class Places(NamedTuple):
     pods: FloatColumn  # float64[W, S], pods of a replica
 
     def rows_of(self, pool: IntColumn, gpus: FloatColumn) -> IntColumn:
-        """Return the rows of pods with so many GPUs, which have a place on any group of a pool."""
+        """Return the rows of pods with this many GPUs, which have a place on any group of a pool."""
         return self.rows.of_pool(self.placement.level_of(gpus), pool)
 
     def find_pools(self, short: BoolColumn) -> list[int]:

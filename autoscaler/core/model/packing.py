@@ -58,7 +58,7 @@ def pack(
 
 
 def _keep(amounts: FloatColumn, most: FloatColumn, axis: int) -> FloatColumn:
-    """Return the first amounts along an axis, up to so many together."""
+    """Return the first amounts along an axis, up to this many together."""
     before = np.cumsum(amounts, axis=axis) - amounts
     return np.clip(most - before, 0.0, amounts)
 

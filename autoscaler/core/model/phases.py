@@ -66,7 +66,7 @@ class Starts:
 
     @classmethod
     def unknown(cls, rows: int, pods: int) -> Starts:
-        """Return that nothing was learned of the starts of so many workloads and pods."""
+        """Return that nothing was learned of the starts of this many workloads and pods."""
         no, none, phases = np.zeros(rows, dtype=bool), np.zeros(rows), np.full((PHASES, rows), np.nan)
         by_cache, of_pod = np.full((len(PodCache), rows), np.nan), np.full(pods, np.nan)
         return cls(

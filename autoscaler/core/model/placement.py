@@ -61,7 +61,7 @@ class Placement:
         return other
 
     def place(self, more: FloatColumn) -> BoolColumn:
-        """Place so many more GPUs of each pool, as far as possible. Return the pools that are short; bool[N].
+        """Place this many more GPUs of each pool, as far as possible. Return the pools that are short; bool[N].
 
         They are the fewest pools that together request more than all groups have that admit any of them. If all GPUs
         have a place, no pool is short. more: float64[N].

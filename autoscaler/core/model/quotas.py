@@ -29,7 +29,7 @@ class Allowance(NamedTuple):
 
     quota: IntColumn  # int64[W], index into `left`; -1: none applies
     each: FloatColumn  # float64[W], of one replica
-    left: FloatColumn  # float64[Q], beside all pods of now
+    left: FloatColumn  # float64[Q], beside all present pods
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Quotas:
     quotas: tuple[Quota, ...]  # [Q]
     nominal: FloatColumn  # float64[Q], devices
     borrowing_limit: FloatColumn  # float64[Q], devices beyond the nominal ones; infinity: no limit; without cohort: 0
-    lending_limit: FloatColumn  # float64[Q], at most so many of the nominal devices are lent; without cohort: 0
+    lending_limit: FloatColumn  # float64[Q], at most this many of the nominal devices are lent; without cohort: 0
     used_by_others: FloatColumn  # float64[Q], devices charged for pods of no managed workload
     tenant: IntColumn  # int64[W], row of `charged`; -1: no quota applies
     charged: BoolColumn  # bool[T, Q], quotas of each tenant

@@ -53,7 +53,7 @@ class Running(NamedTuple):
 
     @classmethod
     def none(cls, rows: int) -> Running:
-        """Return that no replica of so many workloads runs."""
+        """Return that no replica of this many workloads runs."""
         empty = np.zeros(0, dtype=np.int64)
         none = np.zeros(rows, dtype=np.int64)
         return cls(empty, empty, empty, empty, empty, none, none, PartsOnNodes.of([]))
@@ -296,7 +296,7 @@ def sum_gpus(
     """Return the GPUs that replicas need by row of `places`, which are those of all pools, and their pods to place.
 
     replicas: float64[W], the first ones of each workload. limited: bool[W], the workloads that count.
-    since: float64[W], so many of the first ones are left out; None: none.
+    since: float64[W], this many of the first ones are left out; None: none.
     """
     each = np.where(limited, fleet.gpus_per_replica, 0.0)
     before = np.zeros(len(each)) if since is None else since

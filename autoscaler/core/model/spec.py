@@ -109,7 +109,7 @@ class Schedule:
     start_s: FloatColumn  # float64[W, K], begin of the window; NaN: no window in this slot
     until_s: FloatColumn  # float64[W, K], end of the window
     replicas: FloatColumn  # float64[W, K], replicas that must be ready inside the window
-    lead_s: FloatColumn  # float64[W, K], replicas start so long before the begin; NaN: one cold start (lead: auto)
+    lead_s: FloatColumn  # float64[W, K], replicas start this long before the begin; NaN: one cold start (lead: auto)
     name: IntColumn | None = None  # int64[W, K], index into `names`; -1: no window; None: no window has a name
     names: tuple[str, ...] = ()  # of windows; "": a window without a name
 

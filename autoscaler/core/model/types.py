@@ -46,7 +46,7 @@ class Recommender(PublishedEnum):
 
     @property
     def plans(self) -> bool:
-        """Whether the planner speaks, alone or beside all others."""
+        """Whether the planner speaks, alone or with all others."""
         return self >= Recommender.PLANNER
 
 
@@ -221,7 +221,7 @@ class Choice:
 
     @property
     def planned(self) -> BoolColumn:
-        """Workloads for which the planner speaks, alone or beside all others; bool[W]."""
+        """Workloads for which the planner speaks, alone or with all others; bool[W]."""
         return np.asarray(self.recommender >= Recommender.PLANNER)
 
 

@@ -25,7 +25,7 @@ class PodCache(PublishedEnum):
 class WeightPlaces(Columns):
     """Free places for pods of a workload on a node group. One row for each pair, by workload and then by group.
 
-    A place is room for one pod beside all pods of now. A replica of several pods needs several places. Only workloads
+    A place is room for one pod beside all present pods. A replica of several pods needs several places. Only workloads
     with a known source and open node groups that admit them have rows. Places of nodes that do not say what they hold
     are in `free` only.
     """

@@ -96,7 +96,7 @@ def _update_average(before: Arrivals, observation: Observation, elapsed_s: Float
     """Average arrivals over about one cold start.
 
     A single sample may be below zero: what ends now has been in flight before. After as long without any arrival the
-    average begins anew, because the quiet time before says nothing about what arrives now.
+    average starts over, because the quiet time before says nothing about what arrives now.
     """
     in_flight = load.requests(observation) + _stuck_requests(observation) + or_zero(observation.gateway_waiting)
     arrived = observation.ended + or_zero(observation.draining_ended) + in_flight - before.in_flight
@@ -147,7 +147,7 @@ def _stuck_requests(observation: Observation) -> FloatColumn:
 
 
 def _all_report(observation: Observation) -> BoolColumn:
-    """Say where all pods that hold requests report. bool[W].
+    """Return where all pods that hold requests report. bool[W].
 
     A pod that reports again would bring what it held before as new arrivals, and so would a gateway, where there has
     been one.

@@ -31,7 +31,7 @@ LONGEST_WHEN_LEARNED_S = 1800.0
 """The same for a pod of a workload whose cold start is known: a new node may still have to load image and model."""
 
 LONGEST_OF_USUAL = 3.0
-"""A cold start counts for at most so many usual ones: a single long one may be a probe that failed for a while."""
+"""A cold start counts for at most this many usual ones: a single long one may be a probe that failed for a while."""
 
 
 @dataclass(frozen=True)

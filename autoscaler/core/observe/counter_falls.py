@@ -58,7 +58,7 @@ REPORTED_S = 300.0
 """How long a fall is reported."""
 
 UNKNOWN_WINDOWS = 1.25
-"""Quantiles are unknown for so many of their windows after a fall, since a window may reach back a little further."""
+"""Quantiles are unknown for this many of their windows after a fall, since a window may reach back a little further."""
 
 PROBLEM = (
     "counters fell although the process did not start again (process_start_time_seconds stands still), or rose faster "

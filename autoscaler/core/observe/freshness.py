@@ -26,7 +26,7 @@ class Freshness(Columns):
 def update(inp: TickInput, observation: Observation, before: Freshness) -> tuple[BoolColumn, Freshness]:
     """Say which workloads are trusted, bool[W], and since when each has been watched.
 
-    A short gap (one slow scrape, a pod that has just become ready) does not start the watch anew. A gap longer than the
+    A short gap (one slow scrape, a pod that has just become ready) does not restart the watch. A gap longer than the
     age at which inputs expire does, and so does a restart: then a full stabilization window passes before it shrinks.
     """
     trusted = trust(inp, observation)
@@ -38,7 +38,7 @@ def update(inp: TickInput, observation: Observation, before: Freshness) -> tuple
 
 
 def trust(inp: TickInput, observation: Observation) -> BoolColumn:
-    """Say where enough is known to shrink: every ready pod was heard, and the cluster view is fresh. bool[W].
+    """Return where enough is known to shrink: every ready pod was heard, and the cluster view is fresh. bool[W].
 
     A pod whose requests do not move is not believed for some minutes: it may compute a long prompt.
 

@@ -12,10 +12,10 @@ from autoscaler.core.observe import rates
 from autoscaler.core.table.columns import FloatColumn, TimestampColumn
 
 GATEWAY_REMEMBERED_S = 86_400.0
-"""A gateway without a reading for so long was removed, and is no longer expected to report."""
+"""A gateway without a reading for this long was removed, and is no longer expected to report."""
 
 UNSERVED_S = 120.0
-"""A request that arrives while no replica serves counts for so long, unless one becomes ready. Whoever is to wake the
+"""A request that arrives while no replica serves counts for this long, unless one becomes ready. Whoever is to wake the
 workload may miss a single tick."""
 
 

@@ -88,7 +88,7 @@ class Ledger(Columns):
             column[..., 0, rows] = newest
             columns[name] = column
         basis = self.expected.basis.copy()
-        basis[:, rows] = np.nan  # computed anew
+        basis[:, rows] = np.nan  # computed again
         return replace(self, **columns, expected=replace(self.expected, basis=basis))
 
     def set_first_token(self, rows: IntColumn, took_s: FloatColumn) -> Ledger:

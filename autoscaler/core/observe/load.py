@@ -47,12 +47,12 @@ def has_queue(running: FloatColumn, waiting: FloatColumn) -> BoolColumn:
 
 
 def is_queued(observation: Observation) -> BoolColumn:
-    """Say where requests wait. bool[W]."""
+    """Return where requests wait. bool[W]."""
     return np.asarray((observation.waiting > 0) | (at_gateway(observation) > 0))
 
 
 def has_lasting_queue(observation: Observation) -> BoolColumn:
-    """Say where requests wait for more than the next step, also at a gateway. bool[W].
+    """Return where requests wait for more than the next step, also at a gateway. bool[W].
 
     A wait that is unknown may last.
     """
@@ -61,7 +61,7 @@ def has_lasting_queue(observation: Observation) -> BoolColumn:
 
 
 def has_late_queue(inp: TickInput, observation: Observation) -> BoolColumn:
-    """Say where the last request in the longest queue waits for longer than the policy allows. bool[W]."""
+    """Return where the last request in the longest queue waits for longer than the policy allows. bool[W]."""
     return np.asarray(observation.queue_wait_s > inp.spec.max_wait_s)  # False for NaN
 
 
@@ -71,7 +71,7 @@ def at_gateway(observation: Observation) -> FloatColumn:
 
 
 def is_gateway_silent(inp: TickInput, observation: Observation) -> BoolColumn:
-    """Say where a gateway has reported within the last day, but not lately: requests may wait there unseen. bool[W].
+    """Return where a gateway has reported within the last day, but not lately: requests may wait there unseen. bool[W].
 
     Such a workload does not go to zero, because no request could wake it.
     """
@@ -79,7 +79,7 @@ def is_gateway_silent(inp: TickInput, observation: Observation) -> BoolColumn:
 
 
 def is_abandoned(observation: Observation) -> BoolColumn:
-    """Say where no replica serves and the gateway reports that no request waits or arrives. bool[W].
+    """Return where no replica serves and the gateway reports that no request waits or arrives. bool[W].
 
     The replicas may be starting for ever, or never start: no request would miss them.
     """
@@ -93,7 +93,7 @@ def awake(observation: Observation) -> FloatColumn:
 
 
 def with_idle(observation: Observation, serving: FloatColumn) -> FloatColumn:
-    """Return how many replicas there must be for so many to serve; float64[..., W].
+    """Return how many replicas there must be for this many to serve; float64[..., W].
 
     Replicas asleep that the daemon cannot wake count on top where more are needed than are awake. Stuck ones that are
     replaced count on top as well, beside at least one that serves: they are the oldest, and the last to go when the

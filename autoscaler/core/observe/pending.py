@@ -19,10 +19,10 @@ from autoscaler.core.model.types import Observation, TickInput
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, TimestampColumn, Transient, or_zero
 
 MISSING_S = 10.0
-"""A replica without a pod for so long, while no other starts, is missing: controllers create pods within 2 s."""
+"""A replica without a pod for this long, while no other starts, is missing: controllers create pods within 2 s."""
 
 PENDING_S = 30.0
-"""After so long a pending pod has no claim to GPUs. A retried image pull takes less time, and so does the scheduling
+"""After this long a pending pod has no claim to GPUs. A retried image pull takes less time, and so does the scheduling
 of a pod after another one has left its node."""
 
 AWAITED_S = PENDING_S

@@ -18,11 +18,11 @@ PROGRESS_COUNTERS = ("gaps", "generation_tokens", "steps", "first_tokens", "fini
 """Counters of `PodSamples`; an increase of any of them is progress."""
 
 STUCK_S, STUCK_READINGS = 30.0, 2
-"""After so long without progress, over so many readings in a row, a pod is stuck. The prefill of a request that runs
+"""After this long without progress, over these many readings, a pod is stuck. The prefill of a request that runs
 alone may take longer: some 10 s for 30,000 tokens, and minutes for a million tokens."""
 
 UNTRUSTED_S = 180.0
-"""A workload does not shrink before a pod has been stuck for so long: the prefill of a million tokens takes 125 s at
+"""A workload does not shrink before a pod has been stuck for this long: the prefill of a million tokens takes 125 s at
 8,000 tokens/s."""
 
 LONGEST_ANSWER_S = 1800.0
@@ -30,10 +30,10 @@ LONGEST_ANSWER_S = 1800.0
 is 32,000 tokens at 50 ms per token."""
 
 REPLACEMENT_S = 1800.0
-"""A replacement without use for so long is given up. The time covers two cold starts of the slowest models."""
+"""A replacement without use for this long is given up. The time covers two cold starts of the slowest models."""
 
 GROWING_S = 120.0
-"""A stuck pod whose requests increased within so long still receives requests."""
+"""A stuck pod whose requests increased within this long still receives requests."""
 
 RATE_WINDOW_S = 30.0
 """Time constant of the token rate."""

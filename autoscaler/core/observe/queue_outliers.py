@@ -16,7 +16,7 @@ from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, Time
 from autoscaler.core.table.groupby import GroupBy
 
 OUTLIER_S = 600.0
-"""After so long the queue of such a pod is no load. Replicas that were added for it have had time to start."""
+"""After this long the queue of such a pod is no load. Replicas that were added for it have had time to start."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, Time
 from autoscaler.core.table.groupby import GroupBy
 
 GATEWAY_STUCK_S = 120.0
-"""A queue at the gateway beside engines that do nothing for so long does not move: a gateway that holds requests back
+"""A queue at the gateway beside engines that do nothing for this long does not move: a gateway that holds requests back
 for engines that are full would see them work."""
 
 CHANCES = 2.0

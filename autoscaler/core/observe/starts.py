@@ -20,10 +20,10 @@ from autoscaler.core.observe.pod_deltas import PodDeltas
 from autoscaler.core.observe.start_prior import SLOTS, WEIGHTS_ABSENT, WEIGHTS_HELD, expect, identity
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn
 
-YOUNG_NODE_S = 600.0  # a node that was created so long before a pod may still be coming up
-WAITED_S = 30.0  # a pod that waits so long for a young node waits until it is up
+YOUNG_NODE_S = 600.0  # a node that was created this long before a pod may still be coming up
+WAITED_S = 30.0  # a pod that waits this long for a young node waits until it is up
 REQUESTED_NODE_S = 7200.0
-"""A node that was requested ahead of a replica was created at most so long before its pod: no chain begins earlier."""
+"""A node requested ahead of a replica was created at most this long before its pod: no chain begins earlier."""
 
 QUEUED_S = 60.0
 """A pod that waits longer for a node that existed before waits for what other pods hold: that is no part of a start.
@@ -32,13 +32,13 @@ Where nothing tells when nodes were created, such a wait counts for as long as t
 FIRST_TOKEN_S = 600.0  # a later first token says how long no request came
 
 LEARNED_STARTS = 3
-"""After so many starts a phase that takes too long is known as such."""
+"""After this many starts a phase that takes too long is known as such."""
 
 LATE = 2.0
-"""A phase that takes longer than so many of its 90th percentiles does not end by waiting."""
+"""A phase that takes longer than this many of its 90th percentiles does not end by waiting."""
 
 LATE_S = 60.0  # at least
-OUTLIER, OUTLIER_S = 3.0, 20.0  # a phase counts for at most so many of its 90th percentiles, and these for at least
+OUTLIER, OUTLIER_S = 3.0, 20.0  # a phase counts for at most this many of its 90th percentiles, and these for at least
 
 OUTLIER_START_S = 60.0
 """A whole start counts for at most `OUTLIER` mean ones, and these for at least this: a single long one may be a

@@ -22,10 +22,10 @@ LONGEST_WAKE_S = 3600.0
 """A replica that took longer was repaired: nothing is learned from it."""
 
 LEAST_OVERDUE_S, OVERDUE_WAKES = 120.0, 3.0
-"""A replica that has not woken for so long, and for so many usual wake-ups, is no capacity: a new one is requested."""
+"""A replica that has not woken for this long, and this many usual wake-ups, is no capacity: a new one is requested."""
 
 RETRIED_S = 900.0
-"""An overdue replica counts as one that can be woken again after so long; until then it is woken after all others."""
+"""An overdue replica counts as one that can be woken again after this long; until then it is woken after all others."""
 
 
 @dataclass(frozen=True)

@@ -34,10 +34,10 @@ FADE_S = 7 * 86_400.0
 """Time constant with which counts fade: a week has its nights and its weekend."""
 
 WAKE_UP_DELAY_S = 20.0
-"""Time that a wake-up takes beside the cold start: until a scrape has seen the queue, and a tick the scrape."""
+"""Time that a wake-up takes in addition to the cold start: until a scrape has seen the queue, and a tick the scrape."""
 
 SELECT_AFTER_S = 60.0
-"""Quiet seconds from which the timeout is selected anew. Before, the last selection stands."""
+"""Quiet seconds from which the timeout is selected again. Before, the last selection stands."""
 
 
 @dataclass(frozen=True)

@@ -136,7 +136,7 @@ def _compute_batch_room_s(
 
 
 def _reset_changed_objectives(state: StrategyState, stats: IntervalStats) -> StrategyState:
-    """Begin anew with all that was counted under other objectives than the present ones, also before a restart.
+    """Start over with all that was counted under other objectives than the present ones, also before a restart.
 
     Without a policy there are no objectives, and the counts are kept until it is back.
     """

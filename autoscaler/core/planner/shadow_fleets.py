@@ -73,7 +73,7 @@ def update_shadow_fleets(
     A pre-warm window adds its replicas to every strategy: they cost from its lead on, and serve once they really do.
 
     A surge first fills the batches of the replicas, in which no request waits; only the work beyond them queues.
-    Misses by load are computed anew with each update, so that the first hour is judged by the curve known now.
+    Misses by load are computed again with each update, so that the first hour is judged by the curve known now.
     """
     observed = (interval.observed_s > 0) & ~np.isnan(fleets.requested[0])
     interval_s = np.where(observed, interval.observed_s, 0.0)

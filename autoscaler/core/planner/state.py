@@ -14,7 +14,7 @@ from autoscaler.core.table.blocks import Blocks
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn, moved, replace
 
 PHASES = 6
-"""Turns begin at so many moments of an interval, so that no tick has to update all workloads."""
+"""Turns begin at this many moments of an interval, so that no tick has to update all workloads."""
 
 
 def find_phase(workload_id: IntColumn) -> IntColumn:

@@ -51,7 +51,7 @@ def make_recommendation(inp: TickInput, observation: Observation, plan: Plan) ->
 
 
 def update_due_workloads(inp: TickInput, observed: Observed, state: PlannerState) -> PlannerState:
-    """Update the workloads whose turn it is, and plan anew for those with a late queue. Both wait for a reading.
+    """Update the workloads whose turn it is, and plan again for those with a late queue. Both wait for a reading.
 
     A late queue is judged with every reading that shows it, by what has arrived since the last turn. Of that only the
     slots of a replica are stored, because the shorter an interval, the higher the peaks of demand in it.

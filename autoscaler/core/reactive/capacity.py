@@ -25,7 +25,7 @@ LEARNING_WINDOW_S = 60.0
 """Time constant with which readings of busy replicas move the estimate."""
 
 FIRST_WINDOW_S = 10.0
-"""The same, until so many seconds were learned from: short, but long enough that no single reading decides."""
+"""The same, until this many seconds were learned from: short, but long enough that no single reading decides."""
 
 BATCH_WINDOW_S = 75.0
 """Time constant of the usual batch, to which ITL quantiles belong: half of a usual histogram window."""

@@ -42,7 +42,7 @@ def project(observation: Observation, capacity: Capacity, arrivals: Arrivals, sp
 
     queue(t + C) = queue + (arrivals - service) x C - service of a replica x the time those loading will have had.
     With 30 waiting, 2 arriving and 3 served each second, a cold start of 60 s: 30 - 60 < 0, gone in time. The model is
-    fluid. Arrivals are the mean over about one cold start, or those of now where the planner counts more of them.
+    fluid. Arrivals are the mean over about one cold start, or the present ones where the planner counts more of them.
 
     A replica serves one request in the time of its work, as the planner measured it. Where that is not known, replicas
     are expected to generate as fast as the policy states, or as they did when they were full. One that has just become

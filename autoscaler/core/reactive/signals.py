@@ -27,7 +27,7 @@ from autoscaler.core.observe.workloads import Observed
 from autoscaler.core.table.columns import FloatColumn, or_zero
 
 LATENCY_LAG_S = 150.0
-"""Latency quantiles still reflect a queue for so long after it is gone: a usual histogram window and the age of a
+"""Latency quantiles still reflect a queue for this long after it is gone: a usual histogram window and the age of a
 reading."""
 
 LARGEST_STEP = 2.0
@@ -144,7 +144,7 @@ def by_wake_up(inp: TickInput, observation: Observation, capacity: Capacity) -> 
 
 
 def beside_queue(observation: Observation, signals: FloatColumn) -> FloatColumn:
-    """Return the replicas that are no matter of a queue: refused requests, schedule, a first awake replica. float64[W].
+    """Return the replicas needed regardless of a queue: refused requests, schedule, a first awake replica. float64[W].
 
     How many more are woken for the queue at a gateway follows from its projection.
     """

@@ -119,7 +119,7 @@ def stabilize(
     # Zero has a time of its own, so the window does not put it off. A side of a pair rests with the other.
     rests = (kept == 0) & (_pair_idle_s(inp, idle_s) >= idle_after_s)
 
-    # The window remembers no load while the planner speaks, so the reactive signals are watched anew after it.
+    # The window remembers no load while the planner speaks, so the reactive signals are watched again after it.
     unplanned_s = np.where(planned | inp.spec.has_stated_capacity, np.inf, choice.unplanned_s)
     watched_s = np.fmin(inp.now_s - observed.trusted_since_s, unplanned_s)
     stable, desired_lately = stage_functions.stabilize(
@@ -181,7 +181,7 @@ def _pair_idle_s(inp: TickInput, idle_s: FloatColumn) -> FloatColumn:
 
 
 def _is_ordered(observation: Observation) -> BoolColumn:
-    """Say where replicas were ordered for work that may still come to them. bool[W].
+    """Return where replicas were ordered for work that may still come to them. bool[W].
 
     A replica that takes longer than a usual start was ordered long ago. By then engines that serve, or a gateway, show
     the load. Any start counts while neither shows it.

@@ -46,5 +46,5 @@ class DiskNodes:
     zone: IntColumn  # int64[N], failure domain, from 0
     is_open: BoolColumn  # bool[N], it takes new pods
     admits: BoolColumn  # bool[K, N], an empty node could run pods of each kind
-    free: FloatColumn  # float64[K, N], pods of each kind that fit beside all pods of now
+    free: FloatColumn  # float64[K, N], pods of each kind that fit next to all present pods
     tie: TieColumn  # uint64[N], a hash of its name

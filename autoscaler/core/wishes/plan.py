@@ -20,7 +20,7 @@ from autoscaler.core.wishes.parts import MOST_COPIES, Demands, DiskNodes, Models
 from autoscaler.core.wishes.shares import Shares
 
 COPIES, ZONES = 2, 2
-"""A model has so many copies, in so many failure domains, where there is room: one may be lost."""
+"""A model has this many copies, in this many failure domains, where there is room: one may be lost."""
 
 ROUNDS = 8
 """Most repairs of one plan. Each further one happens only if spare copies have made way for needed ones."""

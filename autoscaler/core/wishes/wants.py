@@ -67,7 +67,7 @@ def _is_due(chain: Chain, soon_s: float) -> BoolColumn:
 
 
 def peak_of_copies(copies: FloatColumn) -> FloatColumn:
-    """Return the peaks for which a plan may have had so many copies, each with one place. float64[W]."""
+    """Return the peaks for which a plan may have had this many copies, each with one place. float64[W]."""
     return np.floor(copies / (1.0 + SPARE_FRACTION))
 
 
@@ -84,7 +84,7 @@ class Peaks:
         return cls(np.zeros(0, dtype=np.int64), 0, np.zeros((BUCKETS, 0)))
 
     def update(self, workload_id: IntColumn, replicas: FloatColumn, wall_s: float) -> Peaks:
-        """Return the peaks with the replicas of now. Workloads that are gone are forgotten."""
+        """Return the peaks with the present replicas. Workloads that are gone are forgotten."""
         bucket = int(wall_s // BUCKET_S)
         kept = np.zeros((BUCKETS, len(workload_id)))
         place = np.searchsorted(self.workload_id, workload_id)

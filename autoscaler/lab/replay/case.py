@@ -143,7 +143,7 @@ class ReplicaRows:
 
 
 class FreePlaces(NamedTuple):
-    """Room for further replicas beside all of now."""
+    """Room for further replicas beside all present ones."""
 
     free: int  # on nodes that are up
     held: int  # of these, on nodes that hold the weights
@@ -206,7 +206,7 @@ class View(Protocol):
         ...
 
     def request_nodes(self, places: int) -> None:
-        """Request places for so many further replicas, in place of what was requested before: nodes are created for
+        """Request places for this many further replicas, in place of what was requested before: nodes are created for
         those that find no room.
         """
         ...

@@ -33,7 +33,7 @@ class WeightWishes:
         self._due_s = 0.0
 
     def update(self, inp: TickInput, decision: Decision, views: Sequence[View], wall_s: float) -> None:
-        """Plan anew when it is due, and let nodes fetch what they should hold."""
+        """Plan again when it is due, and let nodes fetch what they should hold."""
         if inp.now_s < self._due_s:
             return
         self._due_s = inp.now_s + PLAN_S

@@ -23,7 +23,7 @@ class SimulatedSleep:
         self.level = 0  # of the last sleep
         self.paused = False  # the scheduler, in every level: the engine sleeps
         self.released: set[str] = set()  # parts that hold no GPU memory
-        self.weights_lost = False  # the memory of the weights was allocated anew, or will be
+        self.weights_lost = False  # the memory of the weights was allocated again, or will be
 
     def release(self, level: int) -> None:
         """Reach a level. The scheduler must be paused."""

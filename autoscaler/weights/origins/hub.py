@@ -1,6 +1,6 @@
 """Weights on a hub with the API of Hugging Face: listed by huggingface-hub, read in ranges.
 
-The hub's own library fetches whole files anew after a crash, so only listing and authentication are left to it.
+The hub's own library fetches whole files again after a crash, so only listing and authentication are left to it.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class WaitLimits:
     refresh_s: float = 1.0  # between two questions to the same peers
     silence_s: float = 10.0  # of a peer that is asked for something
     await_s: float = 10.0  # most for which a peer keeps a request while it fetches the range itself
-    idle_s: float = 30.0  # a peer that receives nothing for so long is not waited for
+    idle_s: float = 30.0  # a peer that receives nothing for this long is not waited for
     base_s: float = 60.0  # most for one share, in addition to the time that it takes from a slow source
     slow_bytes_per_s: float = 50e6
 

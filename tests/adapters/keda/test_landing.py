@@ -147,7 +147,7 @@ async def test_no_metric_and_no_fallback_when_the_spec_fails(plant: Plant):
     assert [await plant.step(4) for _ in range(3)] == [1, 1, 1]  # cron alone decides
     assert keda.metrics == ["s1-cron"]
     plant.serving = True
-    assert await plant.step(4) == 1, "and goes on to, until the HPA is written anew"
+    assert await plant.step(4) == 1, "and goes on to, until the HPA is written again"
     await keda.write_hpa()
     assert await plant.step(4) == 4
 

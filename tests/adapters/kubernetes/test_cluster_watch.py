@@ -49,7 +49,7 @@ class Server:
         yield
 
     async def look_up(self, times: int) -> None:
-        """Wait until the kinds were looked up so many more times."""
+        """Wait until the kinds were looked up this many more times."""
         end = self.looked_up + times + 1
 
         async def done() -> bool:

@@ -401,7 +401,7 @@ async def test_zero_by_an_edit_is_known_at_the_start(overrides: OverrideTracker)
 
 
 def at_time(after_s: float) -> float:
-    """Return a Unix time so many seconds from now."""
+    """Return a Unix time this many seconds from now."""
     return LoopClock().wall_s() + after_s
 
 

@@ -39,7 +39,7 @@ async def sample(fleet: Fleet, ttft_s: float = NAN, itl_s: float = NAN, **settin
 
 
 def text(running: float, *, start_s: float = 1e9, fast: int = 0, slow: int = 0, extra: str = "") -> str:
-    """An engine's metrics in short: so many first tokens within 0.1 s and so many within 1 s."""
+    """An engine's metrics in short: this many first tokens within 0.1 s and this many within 1 s."""
     return f"""process_start_time_seconds {start_s}
 vllm:num_requests_running{{engine="0",model_name="m"}} {running}
 vllm:num_requests_waiting{{engine="0",model_name="m"}} 0
@@ -318,7 +318,7 @@ async def test_absurd_values_are_unknown(exposition_server: ExpositionServer) ->
 
 
 async def asked(server: ExpositionServer, times: int) -> None:
-    """Wait until the server has been asked so many times."""
+    """Wait until the server has been asked this many times."""
 
     async def often() -> bool:
         return len(server.requests) >= times

@@ -46,7 +46,7 @@ class Plant:
         return fleet([count, self.jobs], now_s=self.story.now_s, pool_gpus=[float(GPUS)], hpa_limits=self.held)
 
     def run(self, for_s: float, chat: float, jobs: float) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Run with load for so many replicas of each. Return both answers, and the counts that stand."""
+        """Run with load for this many replicas of each. Return both answers, and the counts that stand."""
         for _ in range(int(for_s / TICK_S)):
             seen = self.fleet
             requests = 10.0 * np.array([chat, jobs]) / np.bincount(seen.pod_workload, minlength=2)

@@ -38,7 +38,7 @@ def requests(rows: int, **columns: object) -> Requests:
 
 
 def fill(asked: Requests, gpus: float, pool: int = 0) -> np.ndarray:
-    """Return how many replicas each workload gets of so many GPUs of a pool, in order until one does not fit."""
+    """Return how many replicas each workload gets of this many GPUs of a pool, in order until one does not fit."""
     slots = order(asked)
     own = asked.pool[slots.row] == pool
     fits = np.cumsum(np.where(own, slots.gpus, 0.0)) <= gpus

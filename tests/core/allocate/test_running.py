@@ -205,7 +205,7 @@ def have_place(loop, new, left):
 
 
 def on_nodes(nodes, each, pool=None, admitted=((X,),), runs=None, **columns):
-    """Return workloads on groups with nodes of so many GPUs."""
+    """Return workloads on groups with nodes of this many GPUs."""
     rows, gpus = len(each), [float(sum(group)) for group in nodes]
     seen = cluster(gpus, admitted, pool or [0] * rows, runs or [[]] * rows, gpus_per_replica=np.array(each), **columns)
     by_node = tuple(np.array(group, dtype=float) for group in nodes)
@@ -240,7 +240,7 @@ def test_pods_of_one_replica_may_be_on_several_nodes():
 
 
 def pack(nodes, counts):
-    """Return whether nodes hold so many replicas of each size, the largest first: exact if each divides the next."""
+    """Return whether nodes hold this many replicas of each size, the largest first: exact if each divides the next."""
     left = list(nodes)
     for size, count in sorted(counts.items(), reverse=True):
         for _ in range(int(count)):

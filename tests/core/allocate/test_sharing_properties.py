@@ -149,7 +149,7 @@ UNEQUAL = (1.0, 2.0, 4.0)
 
 
 def has_place(case, replicas, gpus=None):
-    """Return whether so many replicas have a place together, by SciPy's maximum flow."""
+    """Return whether this many replicas have a place together, by SciPy's maximum flow."""
     gpus, counts = gpus or case.gpus, len(case.admitted)
     needed = np.bincount(case.pool, np.array(replicas) * case.each, counts).astype(np.int32)
     size = 2 + counts + len(gpus)

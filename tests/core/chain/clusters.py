@@ -25,7 +25,7 @@ def windows(*rows: list[tuple[float, float]], lead_s: float = NAN) -> Schedule:
 
 
 def cluster(ready: list[int], free: float, can_add: float = np.inf, **columns: object) -> Fleet:
-    """One pool of one group of fixed nodes with so many free GPUs, whose autoscaler may add others."""
+    """One pool of one group of fixed nodes with this many free GPUs, whose autoscaler may add others."""
     node = tuple(Pod("ns", f"p{place}", node="n") for place in range(sum(ready)))
     pools = (Pool(GPU, "H100"),)
     groups = NodeGroups.of_pools(pools, np.array([sum(ready) + free]))

@@ -131,7 +131,7 @@ def test_requested_places_keep_within_quotas(ready: list[int], kinds: tuple[Quot
 
 
 def test_quotas_of_pods_and_memory_count_beside_those_of_gpus():
-    """Two replicas of the first are decided and have no pod yet; what is left is beside the pods of now."""
+    """Two replicas of the first are decided and have no pod yet; what is left is beside the present pods."""
     pods = Allowance(np.array([0, 0, -1]), np.ones(3), np.array([5.0]))
     memory = Allowance(np.array([0, 1, -1]), np.array([8e9, 8e9, 8e9]), np.array([32e9, 9e9]))
     seen = cluster([1, 1, 1], free=0, allowances=(pods, memory))

@@ -243,7 +243,7 @@ def _of_all(row: Row, value: float) -> float:
 
 
 def _adds_up(row: Row, signal: Signal, awake: float) -> None:
-    """Assert that the recommendation is for so many awake replicas, and those that serve nothing on top."""
+    """Assert that the recommendation is for this many awake replicas, and those that serve nothing on top."""
     stuck, replaced = or_zero(row.seen("stuck")), or_zero(row.seen("stuck_replaced"))
     asleep = row.seen("asleep") - row.seen("wakeable")
     least = max(awake, 1.0) if replaced > 0 else awake

@@ -132,7 +132,7 @@ def test_the_planner_is_named_with_its_load_and_the_error_budget():
 
 
 def with_recommendation(story: ExplainedStory, replicas: float) -> ExplainedStory:
-    """Let only the planner recommend, and so many."""
+    """Let only the planner recommend, and this many."""
     recommended = np.full_like(story.decision.recommendations, NAN)
     recommended[Signal.PLANNER] = replicas
     story.decision = replace(story.decision, recommender=np.array([Recommender.PLANNER]), recommendations=recommended)

@@ -17,7 +17,7 @@ RANKS = {"priority": [900.0, 100.0], "down_stabilization_s": 10.0}
 
 
 def two(ready, waiting=(0, 0), why=PendingCause.UNSCHEDULABLE, gpus=8.0, replicas=None, **columns):
-    """Two workloads with so many ready and pending pods each; the first has a higher priority."""
+    """Two workloads with this many ready and pending pods each; the first has a higher priority."""
     cluster = fleet(list(ready), list(waiting), replicas=replicas, pool_gpus=np.array([gpus]), **columns)
     return replace(cluster, pod_pending=np.where(cluster.pod_ready, PendingCause.NONE, why).astype(np.int64))
 

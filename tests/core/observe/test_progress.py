@@ -52,7 +52,7 @@ class Service:
         counts_gaps: bool = True,
         **more: Any,
     ) -> Decision:
-        """Run while the oldest `stuck` pods make no progress, and show so many running and waiting requests."""
+        """Run while the oldest `stuck` pods make no progress, and show this many running and waiting requests."""
         for _ in range(round(for_s / EVERY_S)):
             stands = np.arange(self.replicas) < stuck
             moving = max(int((~stands).sum()), 1)

@@ -171,7 +171,7 @@ def test_rate_is_nan_without_a_counter_and_0_when_it_stands():
 
 
 def lengths(load, *, tokens=300.0, every_s=5.0):
-    """Tick through (seconds, requests per second), with so many tokens per request; return the last observation."""
+    """Tick through (seconds, requests per second), with this many tokens per request; return the last observation."""
     story, made, ended = Story(spec()), 0.0, 0.0
     for duration_s, per_s in load:
         for _ in range(int(duration_s / every_s)):

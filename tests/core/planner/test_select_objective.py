@@ -1,4 +1,4 @@
-"""Counts begin anew when an objective changes."""
+"""Counts start over when an objective changes."""
 
 from functools import cache
 

@@ -14,7 +14,7 @@ QUIET, HIGH = 3.0, 12.0
 
 
 def follow(*parts, **columns):
-    """Return the state after parts of so many intervals at a load, always served by as many replicas as are needed."""
+    """Return the state after parts of this many intervals at a load, always served by as many replicas as it needs."""
     demands = [load for intervals, load in parts for _ in range(intervals)]
     return run(demands, **columns)
 

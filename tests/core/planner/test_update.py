@@ -68,7 +68,7 @@ def test_due_workload_waits_for_a_reading_but_not_for_ever():
 def scrape_every(seconds, with_neighbour):
     """Return whether the planner had an opinion at each tick, and for how long it observed demand.
 
-    The workload is scraped every so many seconds. The neighbour, with the same turns, is scraped every 5 s.
+    The workload is scraped at intervals of this many seconds. The neighbour, with the same turns, is scraped every 5 s.
     """
     rows = 1 + with_neighbour
     story = Serving(spec(rows, max_input_age_s=120.0, **LEARNED))

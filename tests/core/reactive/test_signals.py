@@ -216,7 +216,7 @@ class Refusing(Story):
         self.born_s, self.finished, self.refused = [-10_000.0] * replicas, 0.0, 0.0
 
     def receive(self, per_s, for_s):
-        """Let so many requests a second come; returns how many replicas there are at each tick."""
+        """Let this many requests a second come; returns how many replicas there are at each tick."""
         counts = []
         for _ in range(int(for_s / 5)):
             born_s = np.array(self.born_s)

@@ -27,7 +27,7 @@ def decode(decoder: msgspec.json.Decoder[Decoded], text: bytes | msgspec.Raw) ->
 
 
 def shallow(text: bytes, levels: int = DEPTH) -> bytes:
-    """Replace all values below so many levels by null."""
+    """Replace all values below this many levels by null."""
     parts, begin, depth = [], 0, 0
     for token in _TOKEN.finditer(text):
         match token[0]:

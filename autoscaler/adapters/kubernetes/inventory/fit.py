@@ -47,7 +47,7 @@ def count_pods(devices: FloatColumn, cpu: FloatColumn, memory: FloatColumn, need
 
 
 def count_replicas(pods: float, needs: Needs) -> float:
-    """Return how many replicas so many of the smallest pods make. The pods of a replica may be on different nodes."""
+    """Return how many replicas this many of the smallest pods make. The pods of a replica may be on different nodes."""
     return float(np.floor(pods * needs.smallest / needs.total + CLOSE))
 
 

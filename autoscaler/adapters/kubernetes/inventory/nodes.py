@@ -150,7 +150,7 @@ def _closed(seen: SeenNode, labels: Mapping[str, str]) -> str:
 
 
 def _has_new_layout(before: Node, node: Node) -> bool:
-    """Return whether the MIG manager has just cut the GPUs of a node anew, so that the old slices are gone for good."""
+    """Return whether the MIG manager has just cut the GPUs of a node again, so that old slices are gone for good."""
     return bool(mig_problem(before.labels)) and not mig_problem(node.labels)
 
 

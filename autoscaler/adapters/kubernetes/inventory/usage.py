@@ -22,9 +22,9 @@ class Usage(NamedTuple):
 
     groups: NodeGroups
     fits: FloatColumn  # float64[W], replicas that fit if all devices of managed workloads were free; infinity: no limit
-    room: FloatColumn  # float64[W], replicas that fit beside all pods of now; NaN: not known
-    gpus_per_pod: FloatColumn  # float64[W], all pods of a replica have so many devices, or a multiple; NaN: unknown
-    held: UsedOnNodes  # by all pods of now
+    room: FloatColumn  # float64[W], replicas that fit next to all present pods; NaN: not known
+    gpus_per_pod: FloatColumn  # float64[W], all pods of a replica have this many devices, or a multiple; NaN: unknown
+    held: UsedOnNodes  # by all present pods
     pods_of_replica: Mapping[int, tuple[float, ...]]  # devices of each, by row of the workload, if they differ
     former: FloatColumn  # float64[W], replicas on nodes that an earlier template made
 

@@ -1,4 +1,4 @@
-"""Which images to pull to which nodes, beside the weights that are fetched there."""
+"""Which images to pull to which nodes, in addition to the weights that are fetched there."""
 
 from __future__ import annotations
 

@@ -30,11 +30,11 @@ REVISIONS = ("pod-template-hash", "controller-revision-hash", "leaderworkerset.s
 """Labels that tell the pods of one template from those of another of the same owner."""
 
 REPLACED_S = 10.0
-"""A controller replaces a pod at most so long after its deletion was requested. A pod of a StatefulSet comes when the
+"""A controller replaces a pod at most this long after its deletion was requested. A pod of a StatefulSet comes when the
 one before it is gone, and has its name. A pod that a lower count removed is not replaced."""
 
 REMEMBERED_S = 7200.0
-"""A start that was lost counts for pods that were created at most so long after its pod."""
+"""A start that was lost counts for pods that were created at most this long after its pod."""
 
 OUTLIVES, OUTLIVES_S = 2.0, 30.0
 """A pod that is twice as old as the lost ones became, and this, is past what ended them."""

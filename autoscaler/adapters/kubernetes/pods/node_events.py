@@ -29,7 +29,7 @@ CAUSES = {
 }
 
 VALID_S = 900.0
-"""An event counts for so long: both autoscalers give a node up that has not registered after 15 min."""
+"""An event counts for this long: both autoscalers give a node up that has not registered after 15 min."""
 
 MAX_PODS = 10_000  # the last ones that events name
 

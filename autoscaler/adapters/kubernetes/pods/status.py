@@ -35,7 +35,7 @@ _COST = re.compile(r"[+-]?[0-9]{1,10}")
 _GROUPS = tuple((scheme, re.compile(scheme.leads), re.compile(scheme.member)) for scheme in POD_GROUPS)
 
 FAILED_STARTS = 2
-"""After so many starts that failed in a row, the next one counts for nothing until it succeeds."""
+"""After this many starts that failed in a row, the next one counts for nothing until it succeeds."""
 
 LONGEST_BACKOFF = timedelta(seconds=310)
 """The kubelet restarts a container after at most this time."""

@@ -1,4 +1,4 @@
-"""All quotas of GPUs that hold for the managed workloads, laid out anew only when something about them changes."""
+"""All quotas of GPUs that hold for the managed workloads, laid out again only when something about them changes."""
 
 from __future__ import annotations
 

@@ -18,10 +18,10 @@ class TemplatePlaces(NamedTuple):
 
     lines: IntColumn  # int64[own], rows of the fleet's node groups, ascending
     groups: IntColumn  # int64[own], places in `Layout.groups`
-    free: FloatColumn  # float64[own], pods that fit beside all pods of now
+    free: FloatColumn  # float64[own], pods that fit next to all present pods
     free_known: FloatColumn  # float64[own], those on nodes that say what they hold
     nodes: FloatColumn  # float64[own], nodes of each group
-    on_nodes: FloatColumn  # float64[nodes], pods that fit beside all pods of now, whether it admits them or not
+    on_nodes: FloatColumn  # float64[nodes], pods that fit next to all present pods, whether it admits them or not
 
 
 def count_places(

@@ -84,7 +84,7 @@ class WeightsView:
     ) -> Weights | None:
         """Return the columns of a fleet; None: no source is known.
 
-        steered: bool[W], by their templates. A webhook may steer pods instead. held: by all pods of now.
+        steered: bool[W], by their templates. A webhook may steer pods instead. held: by all present pods.
         pod_workload: int64[P], row of the workload.
         """
         named = workloads, self.reports.version, self.index.version if self.index is not None else 0

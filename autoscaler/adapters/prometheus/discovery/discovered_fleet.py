@@ -79,7 +79,7 @@ class DiscoveredFleet:
 
     Discovery runs once on entering, and then every `PERIOD_S` in a task. Entering does not raise if the server is
     down; `fleet` raises until the server answers. It is also a SampleSource without readings, so that its problems are
-    reported beside those of other sources.
+    reported with those of other sources.
     """
 
     def __init__(self, settings: PrometheusSettings, clock: Clock, namespaces: Sequence[str] = ()) -> None:

@@ -26,7 +26,7 @@ from autoscaler.core.model.fleet import Fleet, ServedNames
 from autoscaler.core.table.columns import BoolColumn, IntColumn, find_ids
 
 PERIOD_S = 30.0
-MAX_GROUPS = 4  # groups of pods with the same own models beside foreign ones; each group has its own queries
+MAX_GROUPS = 4  # groups of pods with the same own models and foreign ones; each group has its own queries
 _SPECIAL = frozenset("\\\"'^$*+?()[]{}|\n")  # models with these characters in their names are not queried
 
 Names = tuple[str, ...]
@@ -79,7 +79,7 @@ class ForeignModels:
     def queries(
         self, engine: Engine, identity: Identity, quantiles: QuantileQuery, apart: Identity
     ) -> Iterable[SampleQuery]:
-        """Return the queries for pods that report their own models beside foreign ones. apart: see `engine_queries`."""
+        """Return the queries for pods that report their own models and foreign ones. apart: see `engine_queries`."""
         for names in list(self._own)[:MAX_GROUPS] if engine.served_label else ():
             texts = names if len(names) == 1 else tuple(name.replace(".", "[.]") for name in names)
             own = with_matchers(engine, ((engine.served_label, texts),))
@@ -87,7 +87,7 @@ class ForeignModels:
                 yield replace(query, models=names)
 
     def has_models(self, names: Names, fleet: Fleet) -> BoolColumn:
-        """Return which pods report these own models beside foreign ones; bool[P]."""
+        """Return which pods report these own models and foreign ones; bool[P]."""
         return np.isin(fleet.pod_id, list(self._own.get(names, ())))
 
 

@@ -36,7 +36,7 @@ from autoscaler.catalog.engines import CPU_TIME, START_TIME, Engine
 from autoscaler.catalog.series import DISTINCT, WORKER
 from autoscaler.core.model.fleet import Fleet
 
-MISSED_SCRAPES = 2.0  # a source that is older than another by more than so many scrapes is left out
+MISSED_SCRAPES = 2.0  # a source that is older than another by more than this many scrapes is left out
 MAX_LABELS = 4  # that tell sources apart
 MAX_COMPARED = 400  # series in which such labels are looked for
 MAX_OF_POD = 8  # of them from one pod, so that a pod with many series hides no other

@@ -42,7 +42,7 @@ class SampleQuery:
     column: str
     expression: str
     slow: bool = False  # changes or is collected rarely, so it is not queried at every tick
-    models: tuple[str, ...] = ()  # only for pods that report these models beside foreign ones; (): all pods
+    models: tuple[str, ...] = ()  # only for pods that report these models and foreign ones; (): all pods
     grouped: bool = False  # its series have the labels of a group of pods instead
 
 
@@ -137,7 +137,7 @@ def bucket_expression(readings: Readings, spellings: Sequence[str], identity: Id
 
 
 def with_matchers(engine: Engine, where: Matchers, *, own: bool = False) -> Engine:
-    """Return the engine restricted to series that match `where` beside its own conditions.
+    """Return the engine restricted to series that match `where` in addition to its own conditions.
 
     One value of a label is matched as text, several as regular expressions; none may contain quotes or backslashes.
     own: only pods of the engine match, so series of other products need not be excluded.

@@ -11,7 +11,7 @@ from autoscaler.catalog.series import names_of
 
 _REPLICA_LABELS = ("prometheus", "prometheus_replica", "replica", "receive_replica", "thanos_replica", "ha_replica")
 MAX_SPREAD_S = 60.0  # of ages of one gateway's series: two scrapes of 30 s, which is how far they may be apart
-LATELY_S = 60.0  # a request counts as arriving for so long: a sample may be stored half a minute late
+LATELY_S = 60.0  # a request counts as arriving for this long: a sample may be stored half a minute late
 _JOB_LABELS = ("job", "endpoint", "container", "instance")  # they name the scrape
 
 

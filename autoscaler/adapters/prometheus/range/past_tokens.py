@@ -35,7 +35,7 @@ def read_past_tokens(
 ) -> PastTokens:
     """Return what could be read. Raises Unavailable if nothing was.
 
-    rows: of the fleet, which has so many `workloads`. until_s: Unix time of the end of the last of `steps` steps.
+    rows: of the fleet, which has this many `workloads`. until_s: Unix time of the end of the last of `steps` steps.
 
     A batch that fails is not queried again, and after two failures in a row nothing is.
     """

@@ -79,7 +79,7 @@ export class Detail {
         this.again = true;
       }
     } catch {
-      // The stream tells of the lost connection, and asks anew when it is back.
+      // The stream tells of the lost connection, and asks again when it is back.
     }
     setTimeout(() => {
       this.asking = false;

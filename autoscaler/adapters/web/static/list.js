@@ -129,7 +129,7 @@ export class List {
     this.#render();
   }
 
-  /** Filter, sort and draw anew from what the workloads are now. */
+  /** Filter, sort and draw again from what the workloads are now. */
   refresh() {
     if (!this.scroll.offsetParent) return; // hidden behind the detail
     const text = this.filter.value.trim().toLowerCase();

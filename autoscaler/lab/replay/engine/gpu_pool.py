@@ -130,7 +130,7 @@ class GpuPool:
         return self._unused_gpus + sum(node.free_gpus for node in self.nodes)
 
     def places(self, model: str, gpus: float, now_s: float) -> FreePlaces:
-        """Return the room for replicas of a model that need so many GPUs. Claims that wait come first."""
+        """Return the room for replicas of a model that need this many GPUs. Claims that wait come first."""
         up = self.up_nodes(now_s)
         each = [0 if self._waiting else _count_places(node.free_gpus, gpus) for node in up]
         holding = [node.has_weights(model, now_s) for node in up]

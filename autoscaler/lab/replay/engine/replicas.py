@@ -198,7 +198,7 @@ class SimulatedReplicas:
         ]
 
     def request_nodes(self, places: int, now_s: float) -> None:
-        """Request places for so many further replicas, in place of those requested before."""
+        """Request places for this many further replicas, in place of those requested before."""
         self._pool.request_places(id(self), self.case.gpus_per_replica, places, now_s, self._draw_node_s)
 
     def fetch_weights(self, nodes: Sequence[int], now_s: float) -> None:

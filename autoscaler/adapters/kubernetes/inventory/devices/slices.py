@@ -92,7 +92,7 @@ class _DeviceSlice(NamedTuple):
 class SliceStore:
     """Receives ResourceSlices. Those of drivers without accelerators are left out.
 
-    A pool that is gone or not complete keeps its devices for a while: drivers write all slices anew when they restart.
+    A pool that is gone or not complete keeps its devices for a while: drivers write all slices again when they restart.
     """
 
     def __init__(self, clock: Clock) -> None:
