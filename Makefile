@@ -27,7 +27,7 @@ WORKERS = --numprocesses $$(($$(nproc) + 1)) --maxprocesses 4
 BY_FILE = $(WORKERS) --dist loadfile --no-loadscope-reorder
 LAB = tests/lab tests/bench tests/sim/engine
 
-test-unit: .venv/installed-dev ## run the tests that need no server and no build, in a minute
+test-unit: .venv/installed-dev ## run the tests that need no server and no build, in two minutes
 	@exec .venv/bin/pytest -m 'not integration and not keda and not slow and not long' --durations 5 \
 	  $(or $(TEST_ARGS),$(LAB:%=--ignore=%) $(WORKERS) --dist worksteal)
 
