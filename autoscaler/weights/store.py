@@ -37,9 +37,7 @@ class PublishedModel(NamedTuple):
     listing: Listing
     path: Path  # for engines to load
     used_s: float  # moment at which it was last asked for, Unix time
-    is_former: bool = (
-        False  # its name leads to another one; it stays for engines that load it, until its room is needed
-    )
+    is_former: bool = False  # its name leads to another one; engines that load it keep it until its room is needed
 
     @property
     def key(self) -> str:

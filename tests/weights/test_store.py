@@ -162,7 +162,8 @@ async def test_former_commit_goes_when_its_room_is_needed(tmp_path: Path, hub: F
 
 async def test_model_with_a_file_that_is_gone_is_not_whole(tmp_path: Path, hub: FakeHub) -> None:
     model = await pull(tmp_path, hub)
-    assert WeightStore(tmp_path).find_whole(model.listing) is not None
+    found = WeightStore(tmp_path).find_whole(model.listing)
+    assert found is not None and found.path == model.path
     (model.path / "config.json").resolve().unlink()
     assert WeightStore(tmp_path).find_whole(model.listing) is None
 
