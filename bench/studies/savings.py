@@ -41,14 +41,12 @@ def kept_rows() -> Iterator[tuple[str, Sequence[Result]]]:
 def row_of_dots(results: Sequence[Result]) -> dict[str, Dot]:
     """Return GPU-hours beside those of the least constant count, by who decides."""
     reachable = min(LEAST_ATTAINMENT, lowest(results, CONSTANT, "attainment"))
-    return {
-        name: Dot(
-            mean_of(results, name, "gpu_hours") / mean_of(results, CONSTANT, "gpu_hours"),
-            hollow=lowest(results, name, "attainment") < reachable,
-        )
-        for name in (OURS, *RIVALS)
-        if all(name in each for each in results)
-    }
+    dots_by_name = {}
+    for name in (OURS, *RIVALS):
+        if ran := [each for each in results if name in each]:  # some rivals ran with the first seed alone
+            ratio = mean_of(ran, name, "gpu_hours") / mean_of(ran, CONSTANT, "gpu_hours")
+            dots_by_name[name] = Dot(ratio, hollow=lowest(ran, name, "attainment") < reachable)
+    return dots_by_name
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
