@@ -22,6 +22,7 @@ from autoscaler.adapters.kubernetes.pods.image_pulls import ImagePulls
 from autoscaler.adapters.kubernetes.pods.lost_starts import LostStarts
 from autoscaler.adapters.kubernetes.pods.model_source import annotated_source, is_steered
 from autoscaler.adapters.kubernetes.pods.needs import CONTROL_PLANE_TAINTS, PodToleration
+from autoscaler.adapters.kubernetes.pods.node_clocks import clock_behind_s
 from autoscaler.adapters.kubernetes.pods.selector import Selector, selects
 from autoscaler.adapters.kubernetes.pods.status import (
     FINISHED,
@@ -557,7 +558,7 @@ class PodStore:
         if clock_s > SKEW_S:
             line["clock_s"] = max(line["clock_s"], clock_s)
         elif not line["clock_s"] > 0:
-            line["clock_s"] = _clock_behind_s(line, self._clock.wall_s(), started_s - offset_s, ready_s - offset_s)
+            line["clock_s"] = clock_behind_s(line, self._clock.wall_s(), started_s - offset_s, ready_s - offset_s)
         ready_s, started_s = ready_s - line["clock_s"], started_s - line["clock_s"]
         if is_first and line["clock_s"] and "Ready" in conditions:
             started_s = math.nan  # by how much it is ahead is not known, so nothing is learned from this start
@@ -665,33 +666,6 @@ class PodStore:
             self._workers.pop(group, None)
         if group in self._leader and self._leader[group].key == key:
             del self._leader[group]
-
-
-def _clock_behind_s(line: np.void, now_s: float, started_s: float, ready_s: float) -> float:
-    """Return how far the clock of a pod's node is ahead: negative if it is certainly behind, as before if not.
-
-    The kubelet's time of an event is certainly wrong if it is before the pod was last seen without it. It is almost
-    certainly wrong if the events of start and readiness both come late, and equally. The shorter delay has least of
-    the way of the event in it. line: the row of the pod, whose times of what was seen are updated. All are Unix times,
-    which a step of the clock of this process does not move.
-    """
-    before_s, lags_s = -math.inf, []
-    for stamp_s, name in ((started_s, "waited_s"), (ready_s, "unready_s")):
-        if math.isnan(stamp_s):
-            line[name] = now_s
-        elif not math.isnan(line[name]):
-            before_s = max(before_s, float(line[name]) - stamp_s)
-            lags_s.append(now_s - stamp_s)
-            line[name] = math.nan
-            if name == "waited_s":
-                line["start_lag_s"] = now_s - stamp_s
-    if not lags_s:
-        return float(line["clock_s"])
-    start_lag_s, lag_s = float(line["start_lag_s"]), min(lags_s)
-    agrees = len(lags_s) == 1 and not math.isnan(ready_s) and abs(start_lag_s - lag_s) <= SKEW_S  # False for NaN
-    least_s = min(lag_s, start_lag_s) if agrees else lag_s
-    is_behind = before_s > SKEW_S or (agrees and least_s > SKEW_S)
-    return -least_s if is_behind else float(line["clock_s"])
 
 
 def _stated_endpoint(seen: SeenPod, facts: Facts) -> Endpoint:
