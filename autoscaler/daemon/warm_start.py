@@ -22,7 +22,7 @@ from autoscaler.core.model.recent import RecentReadings
 from autoscaler.core.model.samples import GatewaySamples, PodSamples, Samples
 from autoscaler.core.model.types import TickInput
 from autoscaler.core.model.weights import PodCache, WeightPlaces, Weights
-from autoscaler.core.observe import counter_falls
+from autoscaler.core.readings import counter_falls
 from autoscaler.core.snapshot import Snapshot, take
 from autoscaler.core.state import Memory
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from autoscaler.core import state
 from autoscaler.core.model.types import Plan
-from autoscaler.core.observe.pod_deltas import PodReadings
 from autoscaler.core.observe.workloads import PodState
 from autoscaler.core.planner.scale_to_zero import IdleTimeouts
 from autoscaler.core.planner.select import StrategyState
 from autoscaler.core.planner.state import PHASES, PlannerState, find_phase
+from autoscaler.core.readings.pod_deltas import PodReadings
 from autoscaler.core.state import Memory, WorkloadState
 from autoscaler.core.table import sliding_window
 from autoscaler.core.table.blocks import Blocks

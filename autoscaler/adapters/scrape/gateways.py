@@ -23,7 +23,7 @@ from autoscaler.catalog.series import Labels
 from autoscaler.config.settings import ScrapeSettings
 from autoscaler.core.model.fleet import Fleet
 from autoscaler.core.model.samples import GatewaySamples, Objectives, PodSamples, Samples
-from autoscaler.core.observe import counter_falls
+from autoscaler.core.readings import counter_falls
 from autoscaler.core.table.columns import FloatColumn
 from autoscaler.core.table.histogram import increase
 from autoscaler.ports import Clock

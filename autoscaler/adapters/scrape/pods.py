@@ -33,7 +33,7 @@ from autoscaler.config.findings import foreign_models, without_running
 from autoscaler.config.settings import ScrapeSettings
 from autoscaler.core.model.fleet import Fleet, Pod
 from autoscaler.core.model.samples import GatewaySamples, Objectives, PodSamples, Samples
-from autoscaler.core.observe import counter_falls
+from autoscaler.core.readings import counter_falls
 from autoscaler.core.table.columns import FloatColumn
 from autoscaler.core.table.histogram import Histogram, HistogramWindow, pooled_quantile
 from autoscaler.ports import Clock

@@ -12,8 +12,8 @@ from autoscaler.core.explain.row import TickRow
 from autoscaler.core.model.chain import Link
 from autoscaler.core.model.types import Recommender, Signal
 from autoscaler.core.observe import draining
-from autoscaler.core.observe.rates import RATE_WINDOW_S
 from autoscaler.core.observe.standstill import chance_s
+from autoscaler.core.readings.rates import RATE_WINDOW_S
 
 SURE = 0.5
 """Confidence below which a capacity is called assumed."""

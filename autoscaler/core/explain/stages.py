@@ -17,7 +17,7 @@ from autoscaler.core.model.types import Recommender, Signal, Stage
 from autoscaler.core.observe import load
 from autoscaler.core.observe.freshness import oldest_view_s
 from autoscaler.core.observe.pending import count_pending_replicas, fits_nowhere, has_gpus
-from autoscaler.core.observe.progress import UNTRUSTED_S
+from autoscaler.core.readings.progress import UNTRUSTED_S
 from autoscaler.core.stabilize import carry
 from autoscaler.core.table.columns import or_zero
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoscaler.core.observe.rates import MIN_PER_S
+from autoscaler.core.readings.rates import MIN_PER_S
 from autoscaler.core.table.columns import Columns, FloatColumn
 
 WINDOW_S = 1200.0

@@ -12,7 +12,7 @@ import numpy as np
 
 from autoscaler.core.model.types import Observation
 from autoscaler.core.observe import load
-from autoscaler.core.observe.pod_deltas import MAX_INTERVAL_S
+from autoscaler.core.readings.pod_deltas import MAX_INTERVAL_S
 from autoscaler.core.table import ewma
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, TimestampColumn, Transient, clip, or_zero
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from autoscaler.core.model.types import Observation, TickInput
 from autoscaler.core.observe import load
-from autoscaler.core.observe.progress import UNTRUSTED_S
+from autoscaler.core.readings.progress import UNTRUSTED_S
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, TimestampColumn, Transient
 
 VIEW_AGE_S = 20.0

@@ -8,7 +8,7 @@ import numpy as np
 
 from autoscaler.core.model.samples import GatewaySamples
 from autoscaler.core.model.types import TickInput
-from autoscaler.core.observe import rates
+from autoscaler.core.readings import rates
 from autoscaler.core.table.columns import FloatColumn, TimestampColumn
 
 GATEWAY_REMEMBERED_S = 86_400.0

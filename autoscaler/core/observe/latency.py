@@ -7,10 +7,10 @@ from typing import NamedTuple
 import numpy as np
 
 from autoscaler.core.model.samples import PodSamples
-from autoscaler.core.observe import progress
-from autoscaler.core.observe.pod_deltas import PodDeltas, PodReadings
-from autoscaler.core.observe.progress import Progress
-from autoscaler.core.observe.rates import MIN_PER_S
+from autoscaler.core.readings import progress
+from autoscaler.core.readings.pod_deltas import PodDeltas, PodReadings
+from autoscaler.core.readings.progress import Progress
+from autoscaler.core.readings.rates import MIN_PER_S
 from autoscaler.core.table.columns import BoolColumn, FloatColumn
 from autoscaler.core.table.groupby import GroupBy
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from autoscaler.core.model.samples import GatewaySamples, PodSamples
 from autoscaler.core.model.types import TickInput
-from autoscaler.core.observe import progress
-from autoscaler.core.observe.progress import Progress
+from autoscaler.core.readings import progress
+from autoscaler.core.readings.progress import Progress
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, TimestampColumn, Transient, or_zero
 from autoscaler.core.table.groupby import GroupBy
 

@@ -30,14 +30,11 @@ from autoscaler.core.observe import (
     latency,
     load,
     pending,
-    pod_deltas,
-    progress,
     queue_outliers,
     standstill,
     starts,
     wake_ups,
 )
-from autoscaler.core.observe import rates as counter_rates
 from autoscaler.core.observe.answer_lengths import AnswerLengths
 from autoscaler.core.observe.arrivals import Arrivals
 from autoscaler.core.observe.cold_start import ColdStarts
@@ -47,12 +44,14 @@ from autoscaler.core.observe.ledger import Ledger
 from autoscaler.core.observe.link_leads import find_leads
 from autoscaler.core.observe.pending import Claims, PendingHistory
 from autoscaler.core.observe.pod_classes import Pods, classify
-from autoscaler.core.observe.pod_deltas import RATED, PodDeltas, PodReadings
-from autoscaler.core.observe.progress import Progress
 from autoscaler.core.observe.queue_outliers import QueueOutliers
-from autoscaler.core.observe.rates import Rates
 from autoscaler.core.observe.standstill import Standstill
 from autoscaler.core.observe.wake_ups import PodSleep, WakeUps
+from autoscaler.core.readings import pod_deltas, progress
+from autoscaler.core.readings import rates as counter_rates
+from autoscaler.core.readings.pod_deltas import RATED, PodDeltas, PodReadings
+from autoscaler.core.readings.progress import Progress
+from autoscaler.core.readings.rates import Rates
 from autoscaler.core.table.columns import (
     BoolColumn,
     Columns,

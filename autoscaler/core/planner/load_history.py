@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoscaler.core.observe.pod_deltas import MAX_INTERVAL_S
 from autoscaler.core.planner.strategies import (
     AVERAGES_S,
     BASE_PEAK_HOLD,
@@ -19,6 +18,7 @@ from autoscaler.core.planner.strategies import (
     UPDATE_INTERVAL_S,
     Float32Column,
 )
+from autoscaler.core.readings.pod_deltas import MAX_INTERVAL_S
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, IntColumn, TimestampColumn, or_zero
 
 STEADY_AVERAGE = 2

@@ -16,7 +16,6 @@ from autoscaler.core.measure.miss_curve import MissCounts
 from autoscaler.core.measure.offered_load import OfferedLoad
 from autoscaler.core.measure.replica_speed import ReplicaSpeed
 from autoscaler.core.measure.step_time import StepTime
-from autoscaler.core.observe.pod_deltas import MAX_INTERVAL_S
 from autoscaler.core.planner import error_budget, load_history, season, shadow_fleets, strategies
 from autoscaler.core.planner.error_budget import ErrorBudget
 from autoscaler.core.planner.load_history import LoadHistory
@@ -24,6 +23,7 @@ from autoscaler.core.planner.season import Season
 from autoscaler.core.planner.shadow_fleets import ShadowFleets, compute_batch_room_s
 from autoscaler.core.planner.strategies import Float32Column
 from autoscaler.core.planner.surges import PRIOR_S, Surges, compute_unseen_share, forget_queues, update_surges
+from autoscaler.core.readings.pod_deltas import MAX_INTERVAL_S
 from autoscaler.core.table.columns import (
     PER_OBJECTIVE,
     BoolColumn,

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscaler.core.model.types import Plan
-from autoscaler.core.observe.pod_deltas import PodReadings
 from autoscaler.core.planner.scale_to_zero import IdleTimeouts
 from autoscaler.core.planner.select import StrategyState
+from autoscaler.core.readings.pod_deltas import PodReadings
 from autoscaler.core.table.blocks import Blocks
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, IntColumn, moved, replace
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from autoscaler.core.model.types import Capacity, TickInput
 from autoscaler.core.observe.load import slots
-from autoscaler.core.observe.rates import MIN_PER_S
 from autoscaler.core.observe.workloads import Observed
+from autoscaler.core.readings.rates import MIN_PER_S
 from autoscaler.core.table import ewma
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, Transient, or_zero, replace
 

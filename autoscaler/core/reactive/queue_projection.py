@@ -15,7 +15,7 @@ import numpy as np
 from autoscaler.core.model.types import Capacity, Observation, TickInput
 from autoscaler.core.observe.arrivals import Arrivals
 from autoscaler.core.observe.load import at_gateway, is_queued
-from autoscaler.core.observe.rates import MIN_PER_S
+from autoscaler.core.readings.rates import MIN_PER_S
 from autoscaler.core.table.columns import BoolColumn, FloatColumn, or_zero, replace
 
 

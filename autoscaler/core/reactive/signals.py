@@ -22,8 +22,8 @@ from autoscaler.core.observe.load import (
     stays_asleep,
     with_idle,
 )
-from autoscaler.core.observe.rates import MIN_PER_S, RATE_WINDOW_S
 from autoscaler.core.observe.workloads import Observed
+from autoscaler.core.readings.rates import MIN_PER_S, RATE_WINDOW_S
 from autoscaler.core.table.columns import FloatColumn, or_zero
 
 LATENCY_LAG_S = 150.0

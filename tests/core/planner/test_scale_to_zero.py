@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from autoscaler.core.model.types import Observation
 from autoscaler.core.observe import arrivals
 from autoscaler.core.observe.arrivals import MOST_REQUESTS, Arrivals
-from autoscaler.core.observe.pod_deltas import MAX_INTERVAL_S
 from autoscaler.core.planner.scale_to_zero import (
     MIN_OBSERVED_S,
     TIMEOUTS_S,
@@ -21,6 +20,7 @@ from autoscaler.core.planner.scale_to_zero import (
     compute_wake_up_share,
     update_idle_timeouts,
 )
+from autoscaler.core.readings.pod_deltas import MAX_INTERVAL_S
 from tests.core.world import Story, fleet, spec, world
 
 TICK_S, COLD_START_S, WAKE_S = 10.0, 60.0, 15.0

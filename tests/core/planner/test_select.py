@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from autoscaler.core.measure import step_time
 from autoscaler.core.measure.capacity import count_carrying
 from autoscaler.core.measure.interval import IntervalStats
-from autoscaler.core.observe.pod_deltas import MIN_INTERVAL_S
 from autoscaler.core.planner import error_budget, strategies
 from autoscaler.core.planner.select import (
     MIN_SAVING,
@@ -22,6 +21,7 @@ from autoscaler.core.planner.select import (
 )
 from autoscaler.core.planner.strategies import UPDATE_INTERVAL_S
 from autoscaler.core.planner.surges import PRIOR_S
+from autoscaler.core.readings.pod_deltas import MIN_INTERVAL_S
 from tests.core.planner.interval_stats import NAN, WORK_S, make_silent_stats, make_stats, run, update
 
 HOUR = int(3600 / UPDATE_INTERVAL_S)  # updates

@@ -5,11 +5,11 @@ import pytest
 
 from autoscaler.core.measure.offered_load import compute_work_s
 from autoscaler.core.measure.step_time import compute_prompt_share
-from autoscaler.core.observe.pod_deltas import MAX_INTERVAL_S
 from autoscaler.core.planner import strategies
 from autoscaler.core.planner.select import StrategyState, update_strategies
 from autoscaler.core.planner.shadow_fleets import REAL_FLEET_S, compute_batch_room_s, inherit_record
 from autoscaler.core.planner.strategies import CONSTANT_COUNTS, PEAK_STRATEGY_COUNT, UPDATE_INTERVAL_S
+from autoscaler.core.readings.pod_deltas import MAX_INTERVAL_S
 from tests.core.measure.counted_work import count, read
 from tests.core.planner.interval_stats import NAN, make_silent_stats, make_stats, run, update
 from tests.core.planner.plain_shadow_fleet import PlainShadowFleet

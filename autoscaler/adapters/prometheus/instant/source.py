@@ -56,7 +56,7 @@ from autoscaler.catalog.spellings import all_spellings, engines_spelled
 from autoscaler.config.settings import PrometheusSettings
 from autoscaler.core.model.fleet import Fleet
 from autoscaler.core.model.samples import Objectives, PodSamples, Samples
-from autoscaler.core.observe import counter_falls
+from autoscaler.core.readings import counter_falls
 from autoscaler.core.table.columns import FloatColumn, IntColumn, fill_unknown, find_ids
 from autoscaler.core.table.groupby import GroupBy
 from autoscaler.ports import Clock

@@ -30,7 +30,7 @@ from autoscaler.adapters.prometheus.promql.expressions import (
 from autoscaler.adapters.prometheus.promql.labels import METRIC, NO_POD, PART, POD, Identity, Matchers, names_pods
 from autoscaler.catalog.engines import GAUGES, QUANTILES, START_TIME, WITHIN, Engine
 from autoscaler.catalog.series import MOVED, POD_LABELS, Aggregation, Readings, Series
-from autoscaler.core.observe.counter_falls import PROCESS_START
+from autoscaler.core.readings.counter_falls import PROCESS_START
 
 SLOW = frozenset({"max_running"})  # of the engine: set at its start
 

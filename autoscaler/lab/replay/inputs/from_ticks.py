@@ -21,7 +21,7 @@ from autoscaler.config.findings import one_of, shown
 from autoscaler.core.explain.format import count
 from autoscaler.core.model.history import COUNTERS, MAX_STEPS, LatencyHistograms, WorkloadHistory, forward_fill
 from autoscaler.core.model.published import VERSION
-from autoscaler.core.observe.rates import RATE_WINDOW_S
+from autoscaler.core.readings.rates import RATE_WINDOW_S
 from autoscaler.core.table.columns import BoolColumn, FloatColumn
 from autoscaler.lab.replay.inputs.files import open_decompressed
 from autoscaler.lab.replay.progress import Progress, no_progress

@@ -20,7 +20,7 @@ from autoscaler.config.settings import PrometheusSettings
 from autoscaler.core.model.fleet import Fleet, Pod, Workload, WorkloadRef
 from autoscaler.core.model.recent import RecentReadings
 from autoscaler.core.model.samples import Objectives
-from autoscaler.core.observe.counter_falls import PROCESS_START
+from autoscaler.core.readings.counter_falls import PROCESS_START
 from autoscaler.lab.replay.case import Case, Goal
 from autoscaler.lab.replay.inputs.transform import generate
 from autoscaler.lab.replay.policy_scaler import PolicyScaler

@@ -11,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 
 from autoscaler.core.model.samples import GatewaySamples, PodSamples
-from autoscaler.core.observe.pod_deltas import COUNTERS, RATED, PodDeltas
+from autoscaler.core.readings.pod_deltas import COUNTERS, RATED, PodDeltas
 from autoscaler.core.table.columns import Columns, FloatColumn, cache_sized_slices, replace, stack_rows
 
 RATE_WINDOW_S = 30.0

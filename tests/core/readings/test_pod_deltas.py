@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.core.model.samples import PodSamples
-from autoscaler.core.observe.pod_deltas import (
+from autoscaler.core.readings.pod_deltas import (
     COUNTERS,
     MAX_INCREASE,
     MAX_INTERVAL_S,

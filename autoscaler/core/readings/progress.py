@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoscaler.core.model.samples import PodSamples
-from autoscaler.core.observe.pod_deltas import PodDeltas, PodReadings
+from autoscaler.core.readings.pod_deltas import PodDeltas, PodReadings
 from autoscaler.core.table.columns import BoolColumn, Columns, FloatColumn, TimestampColumn, or_zero, replace
 
 PROGRESS_COUNTERS = ("gaps", "generation_tokens", "steps", "first_tokens", "finished", "prompt_tokens", "rejections")

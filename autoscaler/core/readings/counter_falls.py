@@ -13,7 +13,7 @@ import numpy as np
 
 from autoscaler.core.model.fleet import Fleet
 from autoscaler.core.model.samples import PodSamples
-from autoscaler.core.observe.rates import GAUGES, MAX_PER_S
+from autoscaler.core.readings.rates import GAUGES, MAX_PER_S
 from autoscaler.core.table.columns import (
     BoolColumn,
     Columns,

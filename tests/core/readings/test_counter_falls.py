@@ -7,8 +7,8 @@ import pytest
 
 from autoscaler.core.model.fleet import Fleet
 from autoscaler.core.model.samples import PodSamples
-from autoscaler.core.observe.counter_falls import COUNTERS, REPORTED_S, UNKNOWN_WINDOWS, CounterHistory, discard_fallen
-from autoscaler.core.observe.rates import GAUGES
+from autoscaler.core.readings.counter_falls import COUNTERS, REPORTED_S, UNKNOWN_WINDOWS, CounterHistory, discard_fallen
+from autoscaler.core.readings.rates import GAUGES
 from autoscaler.core.table.columns import replace
 from tests.core.world import fleet
 

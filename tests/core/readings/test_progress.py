@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from autoscaler.core.explain.sentence import Explanation, explain
 from autoscaler.core.model.types import Decision
-from autoscaler.core.observe import progress
-from autoscaler.core.observe.progress import REPLACEMENT_S, STUCK_S, UNTRUSTED_S
 from autoscaler.core.observe.workloads import PodMeasurements, PodState, measure_pods
+from autoscaler.core.readings import progress
+from autoscaler.core.readings.progress import REPLACEMENT_S, STUCK_S, UNTRUSTED_S
 from autoscaler.core.tick import tick
 from tests.core.world import Story, fleet, samples, spec, world
 

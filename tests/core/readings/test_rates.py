@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.core.model.samples import GatewaySamples, PodSamples
-from autoscaler.core.observe import pod_deltas
-from autoscaler.core.observe import rates as readings
-from autoscaler.core.observe.pod_deltas import RATED, PodReadings
-from autoscaler.core.observe.rates import RATE_WINDOW_S, TIMES, Rates
+from autoscaler.core.readings import pod_deltas
+from autoscaler.core.readings import rates as readings
+from autoscaler.core.readings.pod_deltas import RATED, PodReadings
+from autoscaler.core.readings.rates import RATE_WINDOW_S, TIMES, Rates
 
 TOKENS, FINISHED = RATED.index("generation_tokens"), RATED.index("finished")
 
